@@ -1,0 +1,190 @@
+#include "client/ctl/admin_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/internal/runtime_dir.h"
+#include "grpcpp/create_channel_posix.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::ctl {
+namespace {
+
+constexpr char kSocketName[] = "irisd.sock";
+
+// The one place where gRPC's answers become ours.
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  std::string text = status.error_message();
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    text = absl::StrCat("irisd did not answer in time; is it stopped or overloaded? (", text, ")");
+  } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    text = absl::StrCat(
+        "irisd closed the connection: it is stopping, or at its limit of connections; try again (",
+        text, ")");
+  }
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
+}
+
+// A connected socket, or invalid with errno.
+wire::UniqueFd ConnectSocket(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    errno = ENAMETOOLONG;
+    return wire::UniqueFd();
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  wire::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return fd;
+  int result;
+  do {
+    result = connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    const int error = errno;
+    fd.Reset();
+    errno = error;
+    return fd;
+  }
+  fcntl(fd.get(), F_SETFL, O_NONBLOCK);  // as gRPC wants it
+  return fd;
+}
+
+}  // namespace
+
+AdminClient::AdminClient(std::string runtime_dir, std::shared_ptr<grpc::Channel> channel,
+                         absl::Duration timeout)
+    : runtime_dir_(std::move(runtime_dir)),
+      channel_(std::move(channel)),
+      stub_(v1::AdminService::NewStub(channel_)),
+      timeout_(timeout) {}
+
+absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Connect(
+    const std::vector<std::string>& runtime_dirs, absl::Duration timeout) {
+  int first_error = 0;
+  for (const std::string& dir : runtime_dirs) {
+    wire::UniqueFd fd = ConnectSocket(absl::StrCat(dir, "/", kSocketName));
+    if (fd.valid()) {
+      return std::unique_ptr<AdminClient>(
+          new AdminClient(dir, grpc::CreateInsecureChannelFromFd("irisd", fd.Release()), timeout));
+    }
+    if (first_error == 0) first_error = errno;
+  }
+  return internal::CannotReach(runtime_dirs, kSocketName, first_error);
+}
+
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> AdminClient::Call(
+    grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+    const Request& request) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  Reply reply;
+  const grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
+  if (!status.ok()) return FromGrpc(status);
+  return reply;
+}
+
+absl::StatusOr<v1::GetStatusReply> AdminClient::GetStatus() {
+  return Call(&v1::AdminService::Stub::GetStatus, v1::GetStatusRequest());
+}
+
+absl::StatusOr<v1::ListDevicesReply> AdminClient::ListDevices() {
+  return Call(&v1::AdminService::Stub::ListDevices, v1::ListDevicesRequest());
+}
+
+absl::StatusOr<v1::ListJobsReply> AdminClient::ListJobs(const std::string& job) {
+  v1::ListJobsRequest request;
+  request.set_job(job);
+  return Call(&v1::AdminService::Stub::ListJobs, request);
+}
+
+absl::StatusOr<v1::ListHeapsReply> AdminClient::ListHeaps(const std::string& job) {
+  v1::ListHeapsRequest request;
+  request.set_job(job);
+  return Call(&v1::AdminService::Stub::ListHeaps, request);
+}
+
+absl::StatusOr<v1::ListAllocationsReply> AdminClient::ListAllocations(const std::string& job) {
+  v1::ListAllocationsRequest request;
+  request.set_job(job);
+  return Call(&v1::AdminService::Stub::ListAllocations, request);
+}
+
+absl::StatusOr<v1::ListSessionsReply> AdminClient::ListSessions() {
+  return Call(&v1::AdminService::Stub::ListSessions, v1::ListSessionsRequest());
+}
+
+absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1::Event&)>& take) {
+  grpc::ClientContext context;
+  if (!follow) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  v1::EventsRequest request;
+  request.set_follow(follow);
+  const auto reader = stub_->Events(&context, request);
+  v1::Event event;
+  while (reader->Read(&event)) {
+    if (take(event)) continue;
+    context.TryCancel();
+    reader->Finish();
+    return absl::OkStatus();
+  }
+  return FromGrpc(reader->Finish());
+}
+
+absl::StatusOr<std::string> AdminClient::Peek(const std::string& job, uint32_t rank,
+                                              uint64_t offset_bytes, uint64_t bytes) {
+  std::string data;
+  do {
+    v1::PeekRequest request;
+    request.set_job(job);
+    request.set_rank(rank);
+    request.set_offset_bytes(offset_bytes + data.size());
+    request.set_bytes(
+        static_cast<uint32_t>(std::min<uint64_t>(wire::kMaxPeekBytes, bytes - data.size())));
+    absl::StatusOr<v1::PeekReply> reply = Call(&v1::AdminService::Stub::Peek, request);
+    if (!reply.ok()) return reply.status();
+    if (reply->data().empty()) break;
+    data += reply->data();
+  } while (data.size() < bytes);
+  return data;
+}
+
+// HealthCheckRequest with no service is no byte at all; HealthCheckResponse is field 1, an enum, 1
+// is SERVING. That little needs no generated code.
+absl::StatusOr<bool> AdminClient::IsServing() {
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  grpc::CompletionQueue queue;
+  const grpc::Slice nothing("");
+  const grpc::ByteBuffer request(&nothing, 1);
+  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool done = false;
+  queue.Next(&tag, &done);
+  if (!status.ok()) return FromGrpc(status);
+  std::vector<grpc::Slice> slices;
+  if (!reply.Dump(&slices).ok()) return false;
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes == "\x08\x01";
+}
+
+}  // namespace iris::ctl

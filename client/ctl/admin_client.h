@@ -1,0 +1,61 @@
+// AdminClient: one connection to irisd's admin service. Thread-safe after Connect.
+//
+// It connects by itself and hands the socket to gRPC, so a missing irisd is one clear error at
+// once. It does not reconnect: make another one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/iris/v1/admin.grpc.pb.h"
+
+namespace iris::ctl {
+
+class AdminClient {
+ public:
+  // Tries irisd.sock of each directory in turn. kUnavailable, kPermissionDenied: see
+  // internal::CannotReach. `timeout` bounds each call except a followed stream.
+  static absl::StatusOr<std::unique_ptr<AdminClient>> Connect(
+      const std::vector<std::string>& runtime_dirs, absl::Duration timeout = absl::Seconds(5));
+
+  // The directory whose socket answered.
+  const std::string& runtime_dir() const { return runtime_dir_; }
+
+  absl::StatusOr<v1::GetStatusReply> GetStatus();
+  absl::StatusOr<v1::ListDevicesReply> ListDevices();
+  absl::StatusOr<v1::ListJobsReply> ListJobs(const std::string& job = "");
+  absl::StatusOr<v1::ListHeapsReply> ListHeaps(const std::string& job = "");
+  absl::StatusOr<v1::ListAllocationsReply> ListAllocations(const std::string& job = "");
+  absl::StatusOr<v1::ListSessionsReply> ListSessions();
+
+  // Calls `take` for each event until the stream ends, or `take` returns false.
+  absl::Status Events(bool follow, const std::function<bool(const v1::Event&)>& take);
+
+  // `bytes` of a rank's heap, in as many calls as it takes.
+  absl::StatusOr<std::string> Peek(const std::string& job, uint32_t rank, uint64_t offset_bytes,
+                                   uint64_t bytes);
+
+  // True if the standard health service says SERVING.
+  absl::StatusOr<bool> IsServing();
+
+ private:
+  AdminClient(std::string runtime_dir, std::shared_ptr<grpc::Channel> channel,
+              absl::Duration timeout);
+  template <typename Request, typename Reply>
+  absl::StatusOr<Reply> Call(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
+                                                                            const Request&, Reply*),
+                             const Request& request);
+
+  const std::string runtime_dir_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::AdminService::Stub> stub_;
+  const absl::Duration timeout_;
+};
+
+}  // namespace iris::ctl

@@ -1,0 +1,291 @@
+#include "client/ctl/doctor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/ctl/admin_client.h"
+#include "client/ctl/round_trip.h"
+#include "client/ctl/text.h"
+#include "proto/wire/unique_fd.h"
+#include "proto/wire/version.h"
+
+namespace iris::ctl {
+namespace {
+
+// A rank holds a few descriptors per peer while it joins.
+constexpr rlim_t kWantedFiles = 1024;
+constexpr rlim_t kNeededFiles = 256;
+
+Finding Ok(std::string check, std::string detail) {
+  return {std::move(check), Verdict::kOk, std::move(detail), ""};
+}
+Finding Warn(std::string check, std::string detail, std::string remedy) {
+  return {std::move(check), Verdict::kWarn, std::move(detail), std::move(remedy)};
+}
+Finding Fail(std::string check, std::string detail, std::string remedy) {
+  return {std::move(check), Verdict::kFail, std::move(detail), std::move(remedy)};
+}
+
+const char* Word(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "ok";
+    case Verdict::kWarn:
+      return "warn";
+    case Verdict::kFail:
+      return "fail";
+  }
+  return "fail";
+}
+
+Finding CheckVersion(const v1::GetStatusReply& status) {
+  const std::string found =
+      absl::StrCat("iris-ctl ", wire::kIrisVersion, ", irisd ", EscapeName(status.version()));
+  if (status.version() == wire::kIrisVersion) return Ok("versions", found);
+  return Warn("versions", found, "install the same version of both, then restart irisd");
+}
+
+Finding CheckDevices(AdminClient& client) {
+  const auto reply = client.ListDevices();
+  if (!reply.ok()) {
+    return Fail("devices", EscapeName(reply.status().message()), "look at irisd's log");
+  }
+  if (reply->devices().empty()) {
+    return Fail("devices", "irisd has none",
+                "give it devices: see docs/operations.md, Configuration");
+  }
+  uint64_t free_bytes = 0;
+  for (const auto& device : reply->devices()) {
+    free_bytes += device.memory_bytes() - std::min(device.memory_bytes(), device.used_bytes());
+  }
+  const std::string found =
+      absl::StrCat(reply->devices_size(), ", ", HumanBytes(free_bytes), " free");
+  if (free_bytes == 0) return Warn("devices", found, "end a job that holds memory: iris-ctl heaps");
+  return Ok("devices", found);
+}
+
+Finding CheckDescriptorsOfIrisd(const v1::GetStatusReply& status) {
+  const std::string found = absl::StrCat(status.open_fds(), " of ", status.fd_limit(), " in use");
+  if (uint64_t{status.open_fds()} * 10 > status.fd_limit() * 9) {
+    return Warn("irisd's open files", found,
+                "raise LimitNOFILE of irisd's unit, or ulimit -n before it starts");
+  }
+  return Ok("irisd's open files", found);
+}
+
+void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Finding>& findings) {
+  absl::StatusOr<std::unique_ptr<AdminClient>> client = AdminClient::Connect(runtime_dirs);
+  absl::StatusOr<v1::GetStatusReply> status =
+      client.ok() ? (*client)->GetStatus() : absl::StatusOr<v1::GetStatusReply>(client.status());
+  if (!status.ok()) {
+    findings.push_back(Fail("irisd answers", EscapeName(status.status().message()),
+                            "start irisd, then ask again; its log says why it ended"));
+    return;
+  }
+  findings.push_back(Ok("irisd answers", absl::StrCat("pid ", status->pid(), ", attestation ",
+                                                      EscapeName(status->attestation()))));
+  const absl::StatusOr<bool> serving = (*client)->IsServing();
+  if (serving.ok() && *serving && !status->stopping()) {
+    findings.push_back(Ok("health", "SERVING"));
+  } else {
+    findings.push_back(Fail("health",
+                            status->stopping() ? "irisd is stopping"
+                            : serving.ok()     ? "not SERVING"
+                                               : EscapeName(serving.status().message()),
+                            "wait until irisd has started, or restart it; its log says more"));
+  }
+  findings.push_back(CheckVersion(*status));
+  findings.push_back(CheckDescriptorsOfIrisd(*status));
+  findings.push_back(CheckDevices(**client));
+
+  const absl::Time start = absl::Now();
+  const absl::Status trip = RoundTrip((*client)->runtime_dir());
+  if (trip.ok()) {
+    findings.push_back(
+        Ok("job of two ranks", absl::StrCat("joined, allocated, wrote, read, left in ",
+                                            absl::FormatDuration(absl::Trunc(
+                                                absl::Now() - start, absl::Microseconds(100))))));
+  } else {
+    findings.push_back(Fail("job of two ranks", EscapeName(trip.ToString()),
+                            "look at irisd's log and at iris-ctl events"));
+  }
+}
+
+}  // namespace
+
+Finding CheckRuntimeDir(const std::string& dir) {
+  const char* check = "runtime directory";
+  struct stat info;
+  if (stat(dir.c_str(), &info) != 0) {
+    return Fail(check, absl::StrCat(dir, ": ", strerror(errno)),
+                absl::StrCat("start irisd (irisd --runtime-dir ", dir,
+                             "), or name the directory of the one that runs with --runtime-dir"));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return Fail(check, absl::StrCat(dir, " is no directory"), "remove it, or choose another one");
+  }
+  const std::string found =
+      absl::StrFormat("%s, mode %04o, uid %d", dir, info.st_mode & 07777, info.st_uid);
+  if ((info.st_mode & S_IWOTH) != 0) {
+    return Fail(check, found + ": anybody can replace irisd's sockets",
+                absl::StrCat("chmod o-w ", dir, ", then restart irisd"));
+  }
+  if (access(dir.c_str(), X_OK) != 0) {
+    return Fail(check, found + ": no access for this user", "ask for access, or use irisd's user");
+  }
+  return Ok(check, found);
+}
+
+Finding CheckSocket(const std::string& path) {
+  const std::string check = absl::StrCat("socket ", path.substr(path.rfind('/') + 1));
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) {
+    return Fail(check, absl::StrCat(path, ": ", strerror(errno)), "start irisd");
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return Fail(check, absl::StrCat(path, " is no socket"), "remove it, then restart irisd");
+  }
+  const std::string found = absl::StrFormat("mode %04o, uid %d", info.st_mode & 07777, info.st_uid);
+  if (access(path.c_str(), R_OK | W_OK) != 0) {
+    return Fail(check, found + ": no access for this user",
+                "allow this user in irisd's configuration, or use irisd's user");
+  }
+  return Ok(check, found);
+}
+
+Finding CheckOpenFileLimit() {
+  const char* check = "open files";
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string found =
+      limit.rlim_cur == RLIM_INFINITY ? "no limit" : absl::StrCat("at most ", limit.rlim_cur);
+  const std::string remedy = absl::StrCat("ulimit -n ", kWantedFiles,
+                                          " before a job starts, or raise nofile in limits.conf");
+  if (limit.rlim_cur < kNeededFiles) return Fail(check, found, remedy);
+  if (limit.rlim_cur < kWantedFiles) return Warn(check, found, remedy);
+  return Ok(check, found);
+}
+
+// With nothing to wait for, the call that exists says EINVAL.
+Finding CheckFutexWaitv() {
+  const long result = syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, CLOCK_MONOTONIC);
+  if (result < 0 && errno == ENOSYS) {
+    return Warn("futex_waitv", "this kernel lacks it: barriers wait for one peer after the other",
+                "use Linux 5.16 or newer");
+  }
+  if (result < 0 && errno == EPERM) {
+    return Warn("futex_waitv", "forbidden here",
+                "allow futex_waitv in the container's seccomp profile");
+  }
+  return Ok("futex_waitv", "there");
+}
+
+Finding CheckMemfdSeals() {
+  const char* check = "memfd seals";
+  const char* remedy =
+      "use Linux 3.17 or newer, and allow memfd_create in the container's seccomp profile";
+  const wire::UniqueFd fd(memfd_create("iris-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return Fail(check, absl::StrCat("memfd_create: ", strerror(errno)), remedy);
+  if (ftruncate(fd.get(), 4096) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Fail(check, absl::StrCat("sealing: ", strerror(errno)), remedy);
+  }
+  if (ftruncate(fd.get(), 0) == 0) {
+    return Fail(check, "a sealed memfd was truncated",
+                "use another kernel: clients could crash each other");
+  }
+  return Ok(check, "hold");
+}
+
+Finding CheckPidfd() {
+  const wire::UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (fd.valid()) return Ok("pidfd", "there");
+  return Fail("pidfd", absl::StrCat("pidfd_open: ", strerror(errno)),
+              "use Linux 5.3 or newer, and allow pidfd_open in the container's seccomp profile");
+}
+
+Finding CheckProc() {
+  std::ifstream file("/proc/self/stat");
+  pid_t pid = 0;
+  if (!(file >> pid)) {
+    return Fail("/proc", "cannot be read", "mount it: mount -t proc proc /proc");
+  }
+  if (pid != getpid()) {
+    return Fail("/proc", absl::StrCat("shows pid ", pid, " for ", getpid()),
+                "mount the /proc of this pid namespace");
+  }
+  return Ok("/proc", "there");
+}
+
+std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
+  std::string dir = runtime_dirs.front();
+  for (const std::string& each : runtime_dirs) {
+    if (access(absl::StrCat(each, "/irisd.sock").c_str(), F_OK) == 0) {
+      dir = each;
+      break;
+    }
+  }
+  std::vector<Finding> findings = {CheckProc(),       CheckPidfd(),         CheckMemfdSeals(),
+                                   CheckFutexWaitv(), CheckOpenFileLimit(), CheckRuntimeDir(dir)};
+  if (findings.back().verdict != Verdict::kFail) {
+    findings.push_back(CheckSocket(absl::StrCat(dir, "/session.sock")));
+    findings.push_back(CheckSocket(absl::StrCat(dir, "/irisd.sock")));
+  }
+  CheckIrisd({dir}, findings);
+  return findings;
+}
+
+std::string FindingsText(const std::vector<Finding>& findings) {
+  std::string text;
+  size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.check.size());
+  for (const Finding& finding : findings) {
+    absl::StrAppendFormat(&text, "%-4s  %-*s  %s\n", Word(finding.verdict), static_cast<int>(width),
+                          finding.check, EscapeName(finding.detail));
+    if (!finding.remedy.empty()) {
+      absl::StrAppendFormat(&text, "      %-*s  remedy: %s\n", static_cast<int>(width), "",
+                            finding.remedy);
+    }
+  }
+  const auto count = [&](Verdict verdict) {
+    return std::count_if(findings.begin(), findings.end(),
+                         [&](const Finding& finding) { return finding.verdict == verdict; });
+  };
+  absl::StrAppend(&text, count(Verdict::kOk), " ok, ", count(Verdict::kWarn), " warnings, ",
+                  count(Verdict::kFail), " failed\n");
+  return text;
+}
+
+nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    result.push_back({{"check", finding.check},
+                      {"verdict", Word(finding.verdict)},
+                      {"detail", finding.detail},
+                      {"remedy", finding.remedy}});
+  }
+  return result;
+}
+
+bool AnyFailed(const std::vector<Finding>& findings) {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.verdict == Verdict::kFail; });
+}
+
+}  // namespace iris::ctl

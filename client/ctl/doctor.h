@@ -1,0 +1,38 @@
+// iris-ctl doctor: looks at everything that must be right for a job to run, from the socket's
+// permissions to a small real job, and says for each thing that is not what to do. Checks are
+// independent; one thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace iris::ctl {
+
+enum class Verdict { kOk, kWarn, kFail };
+
+struct Finding {
+  std::string check;  // a few words: "runtime directory"
+  Verdict verdict = Verdict::kOk;
+  std::string detail;  // what was found
+  std::string remedy;  // what to do; empty if ok
+};
+
+// Runs all checks against irisd in the first of `runtime_dirs` that has one.
+std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs);
+
+// The checks of this machine alone; each can be asked by itself, which the tests do.
+Finding CheckOpenFileLimit();
+Finding CheckFutexWaitv();
+Finding CheckMemfdSeals();
+Finding CheckPidfd();
+Finding CheckProc();
+Finding CheckRuntimeDir(const std::string& dir);
+Finding CheckSocket(const std::string& path);
+
+std::string FindingsText(const std::vector<Finding>& findings);
+nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings);
+bool AnyFailed(const std::vector<Finding>& findings);
+
+}  // namespace iris::ctl

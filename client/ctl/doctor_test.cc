@@ -1,0 +1,118 @@
+#include "client/ctl/doctor.h"
+
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace iris::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DoctorTest : public ::testing::Test {
+ protected:
+  DoctorTest() {
+    char name[] = "/tmp/iris-doctor-XXXXXX";
+    dir_ = mkdtemp(name);
+  }
+  ~DoctorTest() override { std::filesystem::remove_all(dir_); }
+  std::string dir_;
+};
+
+TEST_F(DoctorTest, ThisMachineCanRunIris) {
+  for (const Finding& finding : {CheckProc(), CheckPidfd(), CheckMemfdSeals(), CheckFutexWaitv()}) {
+    EXPECT_NE(finding.verdict, Verdict::kFail) << finding.check << ": " << finding.detail;
+  }
+}
+
+TEST_F(DoctorTest, FewOpenFilesAreAWarningVeryFewAFailure) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 512;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(CheckOpenFileLimit().verdict, Verdict::kWarn);
+  limit.rlim_cur = 64;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Finding finding = CheckOpenFileLimit();
+  EXPECT_EQ(finding.verdict, Verdict::kFail);
+  EXPECT_THAT(finding.remedy, HasSubstr("ulimit -n 1024"));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST_F(DoctorTest, AMissingRuntimeDirectoryFailsAndSaysHowToStart) {
+  const Finding finding = CheckRuntimeDir(dir_ + "/none");
+  EXPECT_EQ(finding.verdict, Verdict::kFail);
+  EXPECT_THAT(finding.remedy, HasSubstr("irisd --runtime-dir " + dir_ + "/none"));
+}
+
+TEST_F(DoctorTest, AFileIsNoRuntimeDirectory) {
+  std::ofstream(dir_ + "/file") << "x";
+  EXPECT_EQ(CheckRuntimeDir(dir_ + "/file").verdict, Verdict::kFail);
+}
+
+TEST_F(DoctorTest, ARuntimeDirectoryThatAnybodyCanWriteFails) {
+  EXPECT_EQ(CheckRuntimeDir(dir_).verdict, Verdict::kOk);
+  ASSERT_EQ(chmod(dir_.c_str(), 0777), 0);
+  EXPECT_EQ(CheckRuntimeDir(dir_).verdict, Verdict::kFail);
+}
+
+TEST_F(DoctorTest, SocketsMustBeSockets) {
+  EXPECT_EQ(CheckSocket(dir_ + "/irisd.sock").verdict, Verdict::kFail);
+  std::ofstream(dir_ + "/irisd.sock") << "x";
+  EXPECT_THAT(CheckSocket(dir_ + "/irisd.sock").detail, HasSubstr("is no socket"));
+}
+
+TEST_F(DoctorTest, WithoutIrisdEveryCheckStillRuns) {
+  const std::vector<Finding> findings = RunDoctor({dir_});
+  EXPECT_TRUE(AnyFailed(findings));
+  EXPECT_GE(findings.size(), 9u);
+  for (const Finding& finding : findings) {
+    EXPECT_EQ(finding.remedy.empty(), finding.verdict == Verdict::kOk) << finding.check;
+  }
+}
+
+TEST_F(DoctorTest, ASocketNobodyListensOnIsReported) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (dir_ + "/irisd.sock").c_str());
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  close(fd);
+  const std::vector<Finding> findings = RunDoctor({dir_});
+  EXPECT_EQ(findings.back().check, "irisd answers");
+  EXPECT_EQ(findings.back().verdict, Verdict::kFail);
+  EXPECT_THAT(findings.back().detail, HasSubstr("refused"));
+}
+
+TEST_F(DoctorTest, TextCountsAndShowsRemedies) {
+  const std::string text = FindingsText({{"one", Verdict::kOk, "fine", ""},
+                                         {"second", Verdict::kWarn, "so so", "mend it"},
+                                         {"third", Verdict::kFail, "broken", "replace it"}});
+  EXPECT_EQ(text,
+            "ok    one     fine\n"
+            "warn  second  so so\n"
+            "              remedy: mend it\n"
+            "fail  third   broken\n"
+            "              remedy: replace it\n"
+            "1 ok, 1 warnings, 1 failed\n");
+}
+
+TEST_F(DoctorTest, JsonHasEveryField) {
+  const auto json = FindingsJson({{"one", Verdict::kFail, "d", "r"}});
+  EXPECT_EQ(json.dump(), R"([{"check":"one","verdict":"fail","detail":"d","remedy":"r"}])");
+}
+
+}  // namespace
+}  // namespace iris::ctl

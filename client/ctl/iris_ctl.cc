@@ -1,0 +1,308 @@
+// iris-ctl: shows what irisd owns. See --help. One thread.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "client/ctl/admin_client.h"
+#include "client/ctl/completion.h"
+#include "client/ctl/doctor.h"
+#include "client/ctl/text.h"
+#include "client/ctl/views.h"
+#include "client/internal/runtime_dir.h"
+#include "proto/wire/version.h"
+
+namespace iris::ctl {
+namespace {
+
+enum ExitCode {
+  kExitOk = 0,
+  kExitError = 1,
+  kExitUsage = 2,
+  kExitUnreachable = 3,
+  kExitNotFound = 4,
+  kExitPermission = 5,
+};
+
+constexpr char kFooter[] = R"(
+Exit codes:
+  0  done
+  1  irisd answered with an error; or the doctor found something that fails
+  2  wrong usage
+  3  irisd cannot be reached, or does not answer
+  4  no such job or rank
+  5  permission denied
+
+Examples:
+  iris-ctl jobs --watch             every 2 seconds, until interrupted
+  iris-ctl heaps --job train --format json
+  iris-ctl peek train 0 0x400 --bytes 256
+  iris-ctl doctor                   what is wrong here, and what to do)";
+
+struct Options {
+  std::string runtime_dir;
+  bool json = false;
+  double watch_seconds = 0;  // 0: once
+  std::string job;
+  bool names = false;
+  bool follow = false;
+  uint32_t rank = 0;
+  std::string offset_text;
+  std::string bytes_text = "256";
+};
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitUnreachable;
+    case absl::StatusCode::kNotFound:
+      return kExitNotFound;
+    case absl::StatusCode::kPermissionDenied:
+      return kExitPermission;
+    default:
+      return kExitError;
+  }
+}
+
+int Report(const absl::Status& status) {
+  if (!status.ok()) {
+    std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(status.message()).c_str());
+  }
+  return ExitCodeOf(status);
+}
+
+// A decimal or 0x number, with an optional unit as irisd's settings have it: KiB, MiB, GiB, TiB.
+bool ParseBytes(absl::string_view text, uint64_t* bytes) {
+  uint64_t factor = 1;
+  constexpr absl::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  for (size_t unit = 0; unit < std::size(kUnits); ++unit) {
+    if (absl::ConsumeSuffix(&text, kUnits[unit])) factor = 1ull << (10 * (unit + 1));
+  }
+  const bool hex = absl::StartsWith(text, "0x");
+  if (text.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(text[0]))) return false;
+  if (!(hex ? absl::SimpleHexAtoi(text, bytes) : absl::SimpleAtoi(text, bytes))) return false;
+  return !__builtin_mul_overflow(*bytes, factor, bytes);
+}
+
+// What one command writes, once.
+using Command = std::function<absl::StatusOr<std::string>(AdminClient&)>;
+
+absl::StatusOr<std::string> Status(const Options& options, AdminClient& client) {
+  const auto reply = client.GetStatus();
+  if (!reply.ok()) return reply.status();
+  return options.json ? Dump(StatusJson(*reply), 2) : StatusText(*reply, absl::Now());
+}
+
+absl::StatusOr<std::string> Devices(const Options& options, AdminClient& client) {
+  const auto reply = client.ListDevices();
+  if (!reply.ok()) return reply.status();
+  return options.json ? Dump(DevicesJson(*reply), 2) : DevicesText(*reply);
+}
+
+absl::StatusOr<std::string> Jobs(const Options& options, AdminClient& client) {
+  const auto reply = client.ListJobs(options.job);
+  if (!reply.ok()) return reply.status();
+  if (options.names) {  // for the completion: one a line, those that need no quotes
+    std::string names;
+    for (const auto& job : reply->jobs()) {
+      const bool plain = std::all_of(job.job().begin(), job.job().end(), [](unsigned char c) {
+        return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == ':' || c == '/';
+      });
+      if (plain) absl::StrAppend(&names, job.job(), "\n");
+    }
+    return names;
+  }
+  return options.json ? Dump(JobsJson(*reply), 2) : JobsText(*reply, absl::Now());
+}
+
+absl::StatusOr<std::string> Heaps(const Options& options, AdminClient& client) {
+  const auto reply = client.ListHeaps(options.job);
+  if (!reply.ok()) return reply.status();
+  return options.json ? Dump(HeapsJson(*reply), 2) : HeapsText(*reply);
+}
+
+absl::StatusOr<std::string> Allocations(const Options& options, AdminClient& client) {
+  const auto reply = client.ListAllocations(options.job);
+  if (!reply.ok()) return reply.status();
+  return options.json ? Dump(AllocationsJson(*reply), 2) : AllocationsText(*reply, absl::Now());
+}
+
+absl::StatusOr<std::string> Sessions(const Options& options, AdminClient& client) {
+  const auto reply = client.ListSessions();
+  if (!reply.ok()) return reply.status();
+  return options.json ? Dump(SessionsJson(*reply), 2) : SessionsText(*reply, absl::Now());
+}
+
+absl::StatusOr<std::string> Peek(const Options& options, AdminClient& client) {
+  uint64_t offset_bytes = 0, bytes = 0;
+  ParseBytes(options.offset_text, &offset_bytes);
+  ParseBytes(options.bytes_text, &bytes);
+  const auto data = client.Peek(options.job, options.rank, offset_bytes, bytes);
+  if (!data.ok()) return data.status();
+  if (!options.json) return HexDump(*data, offset_bytes);
+  std::string hex;
+  for (const char byte : *data)
+    absl::StrAppendFormat(&hex, "%02x", static_cast<unsigned char>(byte));
+  return Dump({{"job", options.job},
+               {"rank", options.rank},
+               {"offset_bytes", offset_bytes},
+               {"bytes", data->size()},
+               {"data_hex", hex}},
+              2);
+}
+
+// Flushed at once, so that what reads us through a pipe is up to date. False: the reader is gone.
+bool Write(const std::string& text) {
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+         std::fflush(stdout) == 0;
+}
+
+int RunEvents(const Options& options) {
+  absl::StatusOr<std::unique_ptr<AdminClient>> client =
+      AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+  if (!client.ok()) return Report(client.status());
+  const absl::TimeZone zone = absl::LocalTimeZone();
+  return Report((*client)->Events(options.follow, [&](const v1::Event& event) {
+    if (!options.job.empty() && event.job() != options.job) return true;
+    return Write(options.json ? Dump(EventJson(event), -1) : EventText(event, zone));
+  }));
+}
+
+int RunDoctorCommand(const Options& options) {
+  const std::vector<Finding> findings = RunDoctor(internal::RuntimeDirs(options.runtime_dir));
+  Write(options.json ? Dump(FindingsJson(findings), 2) : FindingsText(findings));
+  return AnyFailed(findings) ? kExitError : kExitOk;
+}
+
+// Each turn has a connection of its own: irisd may come, go and be replaced meanwhile.
+int Run(const Options& options, const std::string& name, const Command& command) {
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<AdminClient>> client =
+        AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+    absl::StatusOr<std::string> text =
+        client.ok() ? command(**client) : absl::StatusOr<std::string>(client.status());
+    if (options.watch_seconds <= 0) {
+      if (text.ok() && !Write(*text)) return kExitError;
+      return Report(text.status());
+    }
+    std::string page;
+    if (isatty(STDOUT_FILENO) != 0) page = "\033[H\033[2J";
+    if (!options.json) {
+      absl::StrAppendFormat(&page, "iris-ctl %s, every %gs, %s\n\n", name, options.watch_seconds,
+                            absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone()));
+    }
+    absl::StrAppend(&page, text.ok() ? *text : EscapeName(text.status().message()) + "\n");
+    if (!Write(page)) return kExitError;
+    absl::SleepFor(absl::Seconds(options.watch_seconds));
+  }
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Shows what irisd, the daemon of the symmetric heaps on this node, owns.",
+               "iris-ctl");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.set_version_flag("--version", std::string("iris-ctl ") + wire::kIrisVersion);
+  app.footer(kFooter);
+
+  Options options;
+  std::string format = "table";
+  std::vector<std::string> watch;
+  app.add_option("--runtime-dir", options.runtime_dir,
+                 "irisd's directory [IRIS_RUNTIME_DIR, /run/iris, $XDG_RUNTIME_DIR/iris]");
+  app.add_option("--format", format, "table or json")->check(CLI::IsMember({"table", "json"}));
+  CLI::Option* watch_option =
+      app.add_option("--watch", watch, "Again every so many seconds [2], until interrupted")
+          ->expected(0, 1)
+          ->type_name("[SECONDS]");
+
+  app.add_subcommand("status", "irisd itself: version, memory, descriptors, counts");
+  app.add_subcommand("devices", "Devices, their memory and what is in use");
+  CLI::App* jobs = app.add_subcommand("jobs", "Jobs, their state and their ranks");
+  CLI::App* heaps = app.add_subcommand("heaps", "The heap of each rank");
+  CLI::App* allocations =
+      app.add_subcommand("allocations", "Every live allocation: name, offset, size, shape");
+  app.add_subcommand("sessions", "Processes that are connected");
+  CLI::App* events = app.add_subcommand("events", "What has happened");
+  CLI::App* peek = app.add_subcommand("peek", "Bytes of a rank's heap, as a hex dump");
+  app.add_subcommand("doctor",
+                     "Checks this machine and irisd, with a small job, and says what to do");
+  CLI::App* completion =
+      app.add_subcommand("completion", "Prints the completion script of a shell");
+
+  for (CLI::App* list : {jobs, heaps, allocations, events}) {
+    list->add_option("--job", options.job, "Only this job");
+  }
+  jobs->add_flag("--names", options.names, "Only the names, one a line");
+  events->add_flag("--follow", options.follow, "Then wait for more, until interrupted");
+  const CLI::Validator is_bytes(
+      [](std::string& text) {
+        uint64_t bytes = 0;
+        return ParseBytes(text, &bytes)
+                   ? ""
+                   : absl::StrCat("'", text, "' is no number of bytes (256, 0x400, 4KiB)");
+      },
+      "");
+  peek->add_option("JOB", options.job, "Name of the job")->required();
+  peek->add_option("RANK", options.rank, "Rank in the job")->required();
+  peek->add_option("OFFSET", options.offset_text, "Offset in the heap: 1024, 0x400, 1KiB")
+      ->required()
+      ->check(is_bytes);
+  peek->add_option("--bytes", options.bytes_text, "How many [256]")->check(is_bytes);
+  std::string shell;
+  completion->add_option("SHELL", shell, "bash")->required()->check(CLI::IsMember({"bash"}));
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  options.json = format == "json";
+  const std::string name = app.get_subcommands().front()->get_name();
+  if (watch_option->count() > 0) {
+    options.watch_seconds = 2;
+    if (!watch.empty() && !watch[0].empty() && watch[0] != "true" &&
+        (!absl::SimpleAtod(watch[0], &options.watch_seconds) || options.watch_seconds < 0.1 ||
+         options.watch_seconds > 86400)) {
+      std::fprintf(stderr, "iris-ctl: --watch takes 0.1 to 86400 seconds, not '%s'\n",
+                   watch[0].c_str());
+      return kExitUsage;
+    }
+  }
+  signal(SIGPIPE, SIG_IGN);
+
+  if (name == "completion") return Write(kBashCompletion) ? kExitOk : kExitError;
+  if (name == "doctor") return RunDoctorCommand(options);
+  if (name == "events") return RunEvents(options);
+  using Function = absl::StatusOr<std::string> (*)(const Options&, AdminClient&);
+  const std::pair<const char*, Function> functions[] = {
+      {"status", Status},           {"devices", Devices},   {"jobs", Jobs}, {"heaps", Heaps},
+      {"allocations", Allocations}, {"sessions", Sessions}, {"peek", Peek}};
+  for (const auto& [each, function] : functions) {
+    if (name != each) continue;
+    return Run(options, name, std::bind_front(function, std::cref(options)));
+  }
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace iris::ctl
+
+int main(int argc, char** argv) { return iris::ctl::Main(argc, argv); }

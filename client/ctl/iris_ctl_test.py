@@ -1,0 +1,300 @@
+"""iris-ctl against a real irisd and real ranks: tables and JSON are parsed, exit codes are checked."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from tests.python import irisd
+from tests.python import junit
+
+IRIS_CTL = "client/ctl/iris-ctl"
+IRIS_RUN = "client/ctl/iris-run"
+TEST_RANK = "client/ctl/test_rank"
+PATIENCE_SECONDS = 60
+JOB = "a job"  # with a blank
+
+
+def ctl(daemon, *arguments):
+    return subprocess.run([IRIS_CTL, "--runtime-dir", daemon.runtime_dir, *arguments], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False)
+
+
+def rows(text):
+    """Lines of a table as dictionaries; cells are two blanks apart or more."""
+    lines = text.splitlines()
+    names = re.split(r"  +", lines[0].strip())
+    return [dict(zip(names, re.split(r"  +", line.strip()))) for line in lines[1:]]
+
+
+class WithoutIrisd(unittest.TestCase):
+
+    def run_ctl(self, *arguments, **env):
+        return subprocess.run([IRIS_CTL, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=PATIENCE_SECONDS, check=False, env={**os.environ, **env})
+
+    def test_names_the_socket_and_how_to_start_it(self):
+        for command in (["status"], ["jobs"], ["events"], ["peek", "x", "0", "0"]):
+            result = self.run_ctl("--runtime-dir", "/tmp/nowhere", *command)
+            self.assertEqual(result.returncode, 3, command)
+            self.assertIn("/tmp/nowhere/irisd.sock", result.stderr)
+            self.assertIn("irisd --runtime-dir /tmp/nowhere", result.stderr)
+            self.assertEqual(result.stdout, "")
+
+    def test_takes_the_directory_from_the_environment(self):
+        self.assertIn("/tmp/elsewhere/irisd.sock", self.run_ctl("status", IRIS_RUNTIME_DIR="/tmp/elsewhere").stderr)
+
+    def test_a_path_that_is_too_long_is_an_error(self):
+        result = self.run_ctl("--runtime-dir", "/tmp/" + "x" * 120, "status")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("File name too long", result.stderr)
+
+    def test_doctor_fails_and_says_what_to_do(self):
+        result = self.run_ctl("--runtime-dir", "/tmp/nowhere", "doctor")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"(?m)^fail  irisd answers")
+        self.assertIn("remedy: ", result.stdout)
+
+    def test_wrong_usage_gives_2(self):
+        for arguments in ([], ["nope"], ["status", "--format", "xml"], ["peek"], ["peek", "j", "0", "-1"],
+                          ["peek", "j", "x", "0"], ["peek", "j", "0", "1", "--bytes", "1PB"], ["jobs", "--watch", "0"],
+                          ["completion", "fish"], ["status", "--wrong"]):
+            result = self.run_ctl(*arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertNotEqual(result.stderr, "", arguments)
+
+    def test_help_and_version(self):
+        self.assertRegex(self.run_ctl("--version").stdout, r"^iris-ctl \d+\.\d+\.\d+\n$")
+        text = self.run_ctl("--help").stdout
+        for code in range(6):
+            self.assertRegex(text, rf"(?m)^  {code}  \w")
+
+
+class Idle(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = irisd.Irisd()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+
+    def test_lists_are_empty(self):
+        for command in ("jobs", "heaps", "allocations", "sessions"):
+            result = ctl(self.daemon, command)
+            self.assertEqual((result.returncode, result.stdout), (0, f"no {command}\n"))
+            self.assertEqual(json.loads(ctl(self.daemon, command, "--format", "json").stdout), [])
+
+    def test_status(self):
+        status = json.loads(ctl(self.daemon, "status", "--format", "json").stdout)
+        self.assertEqual(status["pid"], self.daemon.process.pid)
+        self.assertEqual(status["runtime_dir"], self.daemon.runtime_dir)
+        self.assertEqual((status["n_devices"], status["n_jobs"], status["heap_bytes"]), (4, 0, 0))
+        self.assertIn(f"pid {self.daemon.process.pid}", ctl(self.daemon, "status").stdout)
+
+    def test_devices(self):
+        devices = json.loads(ctl(self.daemon, "devices", "--format", "json").stdout)
+        self.assertEqual([d["index"] for d in devices], [0, 1, 2, 3])
+        self.assertEqual(len({d["uuid"] for d in devices}), 4)
+        self.assertTrue(all(d["memory_bytes"] == 256 << 20 and d["used_bytes"] == 0 for d in devices))
+        table = rows(ctl(self.daemon, "devices").stdout)
+        self.assertEqual([row["MEMORY"] for row in table], ["256 MiB"] * 4)
+
+    def test_a_job_that_is_not_there_gives_4(self):
+        for command in (["jobs", "--job", "nope"], ["heaps", "--job", "nope"], ["allocations", "--job", "nope"],
+                        ["peek", "nope", "0", "0"]):
+            result = ctl(self.daemon, *command)
+            self.assertEqual(result.returncode, 4, command)
+            self.assertIn("nope", result.stderr)
+
+    def test_doctor_finds_nothing_wrong(self):
+        result = ctl(self.daemon, "doctor")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^ok    job of two ranks")
+        findings = json.loads(ctl(self.daemon, "doctor", "--format", "json").stdout)
+        self.assertGreaterEqual(len(findings), 12)
+        self.assertNotIn("fail", [f["verdict"] for f in findings])
+        self.assertEqual(json.loads(ctl(self.daemon, "status", "--format", "json").stdout)["heap_bytes"], 0)
+
+    def test_watch_shows_again_and_again(self):
+        process = subprocess.Popen([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "jobs", "--watch", "0.1"],
+                                   stdout=subprocess.PIPE, text=True)
+        try:
+            for _ in range(3):
+                while process.stdout.readline() != "no jobs\n":
+                    self.assertIsNone(process.poll())
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, -signal.SIGINT)
+
+    def test_watch_outlives_irisd(self):
+        daemon = irisd.Irisd()
+        process = subprocess.Popen([IRIS_CTL, "--runtime-dir", daemon.runtime_dir, "jobs", "--watch", "0.1"],
+                                   stdout=subprocess.PIPE, text=True)
+        try:
+            while process.stdout.readline() != "no jobs\n":
+                self.assertIsNone(process.poll())
+            self.assertEqual(daemon.stop(), 0)
+            while "cannot reach irisd" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+        finally:
+            process.kill()
+            process.communicate(timeout=PATIENCE_SECONDS)
+
+    def test_a_reader_that_goes_ends_the_watch(self):
+        process = subprocess.Popen([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "jobs", "--watch", "0.1"],
+                                   stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(PATIENCE_SECONDS), 1)
+
+
+class WithAJob(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = irisd.Irisd()
+        cls.addClassCleanup(cls.daemon.stop)
+        cls.end_file = os.path.join(cls.daemon.folder, "end")
+        cls.ranks = subprocess.Popen(
+            [IRIS_RUN, "-n", "2", "--job", JOB, "--", os.path.abspath(TEST_RANK), cls.end_file],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=cls.daemon.environment())
+        cls.addClassCleanup(cls.end)
+        cls.offset = None
+        lines = []
+        while sum("ready" in line for line in lines) < 2:
+            line = cls.ranks.stdout.readline()
+            if not line:
+                raise RuntimeError("the ranks have ended: " + "".join(lines))
+            lines.append(line)
+        cls.offset = int(re.search(r"offset=(\d+)", "".join(lines)).group(1))
+
+    @classmethod
+    def end(cls):
+        """Lets the ranks leave, and sees that nothing stays."""
+        with open(cls.end_file, "w", encoding="ascii"):
+            pass
+        out, _ = cls.ranks.communicate(timeout=PATIENCE_SECONDS)
+        if cls.ranks.returncode != 0:
+            raise AssertionError(out)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while ctl(cls.daemon, "sessions").stdout != "no sessions\n":
+            if time.monotonic() > end:
+                raise AssertionError("sessions stay: " + ctl(cls.daemon, "sessions").stdout)
+        for command in ("jobs", "heaps", "allocations"):
+            if ctl(cls.daemon, command).stdout != f"no {command}\n":
+                raise AssertionError(f"{command} stay")
+
+    def json(self, *arguments):
+        result = ctl(self.daemon, *arguments, "--format", "json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_jobs(self):
+        jobs = self.json("jobs")
+        self.assertEqual(len(jobs), 1)
+        job = jobs[0]
+        self.assertEqual((job["job"], job["state"], job["n_ranks"], job["heap_bytes"]),
+                         (JOB, "ready", 2, 4 << 20))
+        self.assertEqual(job["n_allocations"], len(self.json("allocations")))
+        self.assertEqual([(r["rank"], r["state"]) for r in job["ranks"]], [(0, "ready"), (1, "ready")])
+        row = rows(ctl(self.daemon, "jobs").stdout)[0]
+        self.assertEqual((row["JOB"], row["STATE"], row["RANKS"], row["HEAP/RANK"]), (JOB, "ready", "2 ready", "4 MiB"))
+        self.assertEqual(row["UID"], str(os.getuid()))
+
+    def test_jobs_names_leave_out_what_needs_quotes(self):
+        self.assertEqual(ctl(self.daemon, "jobs", "--names").stdout, "")
+
+    def test_heaps(self):
+        heaps = self.json("heaps", "--job", JOB)
+        self.assertEqual([h["rank"] for h in heaps], [0, 1])
+        self.assertEqual(len({h["pid"] for h in heaps}), 2)
+        self.assertEqual(len({h["device_uuid"] for h in heaps}), 2)
+        for heap in heaps:
+            self.assertEqual((heap["heap_bytes"], heap["state"], heap["n_segments"]), (4 << 20, "ready", 1))
+            self.assertGreaterEqual(heap["allocated_bytes"], 64 * 64 * 4)
+        table = rows(ctl(self.daemon, "heaps").stdout)
+        self.assertEqual([(row["RANK"], row["PID"], row["HEAP"]) for row in table],
+                         [(str(h["rank"]), str(h["pid"]), "4 MiB") for h in heaps])
+
+    def test_allocations(self):
+        allocations = {a["name"]: a for a in self.json("allocations")}
+        # Besides what the ranks asked for, irisd shows what it sets aside itself.
+        self.assertEqual({name for name in allocations if not name.startswith("iris.")}, {"weights", ""})
+        weights = allocations["weights"]
+        self.assertEqual((weights["offset_bytes"], weights["dtype"], weights["shape"], weights["team_id"]),
+                         (self.offset, "f32", [64, 64], 0))
+        table = rows(ctl(self.daemon, "allocations", "--job", JOB).stdout)
+        row = next(row for row in table if row["NAME"] == "weights")
+        self.assertEqual((row["OFFSET"], row["SIZE"], row["DTYPE"], row["SHAPE"]),
+                         (hex(self.offset), "16 KiB", "f32", "64x64"))
+        self.assertIn("-", [row["NAME"] for row in table])
+
+    def test_sessions(self):
+        sessions = self.json("sessions")
+        self.assertEqual(sorted(s["rank"] for s in sessions), [0, 1])
+        for session in sessions:
+            self.assertEqual((session["job"], session["state"], session["uid"]), (JOB, "open", os.getuid()))
+            self.assertIn("test_rank", session["command"])
+            self.assertTrue(os.path.exists(f"/proc/{session['pid']}"))
+
+    def test_status_and_devices_count_the_memory(self):
+        self.assertEqual(self.json("status")["heap_bytes"], 8 << 20)
+        self.assertEqual(sum(d["used_bytes"] >= 4 << 20 for d in self.json("devices")), 2)
+
+    def test_events(self):
+        result = ctl(self.daemon, "events", "--format", "json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        events = [json.loads(line) for line in result.stdout.splitlines()]
+        kinds = [e["kind"] for e in events if e["job"] == JOB]
+        for kind in ("job_forming", "rank_joined", "job_ready", "allocated"):
+            self.assertIn(kind, kinds)
+        self.assertEqual([e["sequence"] for e in events], sorted(e["sequence"] for e in events))
+        self.assertIn("job_ready", ctl(self.daemon, "events", "--job", JOB).stdout)
+        self.assertEqual(ctl(self.daemon, "events", "--job", "another").stdout, "")
+
+    def test_events_follow_sees_a_new_job(self):
+        process = subprocess.Popen(
+            [IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "events", "--follow", "--format", "json"],
+            stdout=subprocess.PIPE, text=True)
+        try:
+            self.assertNotEqual(process.stdout.readline(), "")  # the past
+            self.assertEqual(ctl(self.daemon, "doctor").returncode, 0)
+            while True:
+                event = json.loads(process.stdout.readline())
+                if event["kind"] == "job_ready" and event["job"].startswith("doctor-"):
+                    break
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PATIENCE_SECONDS)
+
+    def test_peek_shows_what_each_rank_wrote(self):
+        for rank in (0, 1):
+            result = ctl(self.daemon, "peek", JOB, str(rank), hex(self.offset), "--bytes", "32")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("|Hello from rank |", result.stdout)
+            self.assertIn(f"|{rank}!..............|", result.stdout)
+            dump = self.json("peek", JOB, str(rank), str(self.offset), "--bytes", "18")
+            self.assertEqual(bytes.fromhex(dump["data_hex"]), f"Hello from rank {rank}!".encode())
+
+    def test_peek_of_more_than_one_message(self):
+        dump = self.json("peek", JOB, "0", "0", "--bytes", "1MiB")
+        self.assertEqual(dump["bytes"], 1 << 20)
+        data = bytes.fromhex(dump["data_hex"])
+        self.assertEqual(data[self.offset:self.offset + 5], b"Hello")
+
+    def test_peek_of_what_is_not_there(self):
+        result = ctl(self.daemon, "peek", JOB, "7", "0")
+        self.assertEqual(result.returncode, 4, result.stderr)
+        result = ctl(self.daemon, "peek", JOB, "0", "1TiB")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertNotEqual(result.stderr, "")
+
+
+if __name__ == "__main__":
+    junit.main()

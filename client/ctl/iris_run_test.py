@@ -1,0 +1,277 @@
+"""iris-run with real processes: output, environment, signals, ends."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from tests.python import junit
+
+IRIS_RUN = "client/ctl/iris-run"
+PATIENCE_SECONDS = 60
+
+
+def run(*arguments, **kwargs):
+    return subprocess.run([IRIS_RUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=PATIENCE_SECONDS, check=False, **kwargs)
+
+
+def alive(pid):
+    """True if a process of that pid runs; a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class IrisRun(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="iris-run-", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def wait_for(self, what, condition):
+        end = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
+            if condition():
+                return
+            time.sleep(0.01)
+        self.fail(f"waited {PATIENCE_SECONDS} s for: {what}")
+
+    def wait_for_files(self, *names):
+        self.wait_for(f"files {names}", lambda: all(
+            os.path.exists(self.path(n)) and os.path.getsize(self.path(n)) for n in names))
+
+    def pids(self, *names):
+        self.wait_for_files(*names)
+        pids = []
+        for name in names:
+            with open(self.path(name), encoding="ascii") as file:
+                pids += [int(word) for word in file.read().split()]
+        return pids
+
+    def start(self, *arguments):
+        process = subprocess.Popen([IRIS_RUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        return process
+
+    # Output and environment
+
+    def test_prefixes_each_line_by_its_rank(self):
+        result = run("-n", "3", "--", "sh", "-c", "echo one; echo two >&2")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(result.stdout.splitlines()), ["[0] one", "[1] one", "[2] one"])
+        self.assertEqual(sorted(result.stderr.splitlines()), ["[0] two", "[1] two", "[2] two"])
+
+    def test_ranks_are_aligned_from_ten_on(self):
+        result = run("-n", "11", "--", "sh", "-c", "echo x")
+        self.assertIn("[ 9] x\n", result.stdout)
+        self.assertIn("[10] x\n", result.stdout)
+
+    def test_a_line_is_never_mixed_with_another(self):
+        script = "for i in 1 2 3 4 5 6 7 8 9; do printf 'aaaaaaaaaa'; printf 'bbbbbbbbbb'; printf 'cccccccccc\\n'; done"
+        result = run("-n", "4", "--", "sh", "-c", script)
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), 36)
+        for line in lines:
+            self.assertRegex(line, r"^\[[0-3]\] a{10}b{10}c{10}$")
+
+    def test_a_last_line_without_line_feed_is_shown(self):
+        self.assertEqual(run("-n", "1", "--", "printf", "no end").stdout, "[0] no end\n")
+
+    def test_much_output_arrives_whole(self):
+        result = run("-n", "2", "--", "seq", "1", "30000")
+        for rank in (0, 1):
+            lines = [line[4:] for line in result.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+            self.assertEqual(lines, [str(i) for i in range(1, 30001)])
+
+    def test_no_prefix_passes_bytes_through(self):
+        self.assertEqual(run("-n", "1", "--no-prefix", "--", "printf", "raw").stdout, "raw")
+
+    def test_no_colours_without_a_terminal(self):
+        self.assertNotIn("\033", run("-n", "2", "--", "echo", "x").stdout)
+
+    def test_each_rank_gets_its_environment(self):
+        result = run("-n", "2", "--job", "train", "--runtime-dir", "/tmp/x", "--", "sh", "-c",
+                     "echo $IRIS_RANK/$IRIS_N_RANKS local=$IRIS_LOCAL_RANK job=$IRIS_JOB dir=$IRIS_RUNTIME_DIR",
+                     env={**os.environ, "IRIS_RANK": "77", "IRIS_JOB": "other"})
+        self.assertEqual(sorted(result.stdout.splitlines()),
+                         ["[0] 0/2 local=0 job=train dir=/tmp/x", "[1] 1/2 local=1 job=train dir=/tmp/x"])
+
+    def test_two_runs_have_different_jobs_and_ranks_of_one_the_same(self):
+        names = []
+        for _ in range(2):
+            lines = run("-n", "2", "--", "sh", "-c", "echo $IRIS_JOB").stdout.splitlines()
+            self.assertEqual(lines[0][4:], lines[1][4:])
+            names.append(lines[0][4:])
+        self.assertNotEqual(*names)
+
+    def test_a_rank_has_no_input_and_its_own_process_group(self):
+        result = run("-n", "1", "--", sys.executable, "-c",
+                     "import os, sys; print(repr(sys.stdin.read()), os.getpgid(0) == os.getpid())")
+        self.assertEqual(result.stdout, "[0] '' True\n")
+
+    def test_the_program_gets_its_arguments_unread(self):
+        result = run("-n", "1", "--", "printf", "%s,", "-n", "--job", "--", "a b")
+        self.assertEqual(result.stdout, "[0] -n,--job,--,a b,\n")
+
+    def test_the_separator_may_be_left_out(self):
+        self.assertEqual(run("-n", "1", "echo", "-n", "x").stdout, "[0] x\n")
+
+    def test_ranks_start_without_blocked_or_ignored_signals(self):
+        result = run("-n", "1", "--", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
+        for line in result.stdout.splitlines():
+            self.assertEqual(int(line.split()[-1], 16) & ((1 << 15) - 1), 0, line)
+
+    # Ends
+
+    def test_exit_code_is_that_of_the_rank_that_failed(self):
+        result = run("-n", "4", "--", "sh", "-c", "[ $IRIS_RANK = 2 ] && exit 7; exec sleep 600")
+        self.assertEqual(result.returncode, 7)
+        self.assertRegex(result.stderr, r"iris-run: rank 2 of 4 \(pid \d+\) exited with code 7; ending the other 3\n")
+
+    def test_a_signal_is_named_and_becomes_128_plus_its_number(self):
+        result = run("-n", "2", "--", "sh", "-c", "[ $IRIS_RANK = 1 ] && kill -KILL $$; exec sleep 600")
+        self.assertEqual(result.returncode, 137)
+        self.assertRegex(result.stderr, r"rank 1 of 2 \(pid \d+\) was ended by SIGKILL \(Killed\)")
+
+    def test_only_the_first_failure_counts(self):
+        result = run("-n", "3", "--", "sh", "-c", "[ $IRIS_RANK = 0 ] && exit 3; trap 'exit 9' TERM; sleep 600 & wait")
+        self.assertEqual(result.returncode, 3)
+        self.assertEqual(result.stderr.count("iris-run: rank"), 1)
+
+    def test_a_rank_that_ignores_the_end_is_killed_after_the_grace_period(self):
+        result = run("-n", "2", "--grace", "0.2", "--", "sh", "-c",
+                     f"""[ $IRIS_RANK = 1 ] && {{ trap '' TERM; echo $$ > {self.path('pid')}; while :; do sleep 1; done; }}
+                         until [ -s {self.path('pid')} ]; do sleep 0.01; done; exit 5""")
+        self.assertEqual(result.returncode, 5)
+        self.assertFalse(alive(self.pids("pid")[0]))
+
+    def test_grandchildren_go_too(self):
+        result = run("-n", "2", "--", "sh", "-c",
+                     f"sleep 600 & echo $! > {self.path('g')}$IRIS_RANK; [ $IRIS_RANK = 0 ] && exit 4; wait")
+        self.assertEqual(result.returncode, 4)
+        for pid in self.pids("g0"):
+            self.assertFalse(alive(pid))
+
+    def test_grandchildren_of_a_successful_run_go_too(self):
+        result = run("-n", "1", "--", "sh", "-c", f"sleep 600 & echo $! > {self.path('g')}")
+        self.assertEqual(result.returncode, 0)
+        self.assertFalse(alive(self.pids("g")[0]))
+
+    def test_what_left_its_process_group_goes_too(self):
+        result = run("-n", "1", "--", "sh", "-c", f"setsid sh -c 'echo $$ > {self.path('g')}; exec sleep 600' & "
+                     f"until [ -s {self.path('g')} ]; do sleep 0.01; done")
+        self.assertEqual(result.returncode, 0)
+        self.assertFalse(alive(self.pids("g")[0]))
+
+    def test_nothing_outlives_a_killed_iris_run(self):
+        process = self.start("-n", "2", "--", "sh", "-c",
+                             f"sleep 600 & echo $$ $! > {self.path('t')}$IRIS_RANK; "
+                             f"mv {self.path('t')}$IRIS_RANK {self.path('p')}$IRIS_RANK; wait")
+        pids = self.pids("p0", "p1")
+        self.assertEqual(len(pids), 4)
+        process.kill()
+        process.wait()
+        for pid in pids:
+            self.wait_for(f"end of {pid}", lambda pid=pid: not alive(pid))
+
+    def test_timeout_ends_all_with_124(self):
+        result = run("-n", "2", "--timeout", "0.3", "--", "sleep", "600")
+        self.assertEqual(result.returncode, 124)
+        self.assertIn("not done after 300ms", result.stderr)
+
+    def test_a_closed_output_ends_the_run(self):
+        process = self.start("-n", "1", "--", "yes")
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(PATIENCE_SECONDS), 128 + signal.SIGPIPE)
+
+    # Signals
+
+    def check_forwarded(self, number, expected_code):
+        process = self.start("-n", "2", "--", "sh", "-c",
+                             f"""trap 'echo got; exit 0' {number.name[3:]}
+                                 echo $$ > {self.path('p')}$IRIS_RANK; while :; do sleep 0.05; done""")
+        self.wait_for_files("p0", "p1")
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(sorted(out.splitlines()), ["[0] got", "[1] got"])
+        self.assertEqual(process.returncode, expected_code)
+
+    def test_forwards_SIGINT(self):
+        self.check_forwarded(signal.SIGINT, 0)
+
+    def test_forwards_SIGTERM(self):
+        self.check_forwarded(signal.SIGTERM, 0)
+
+    def test_forwards_SIGHUP(self):
+        self.check_forwarded(signal.SIGHUP, 0)
+
+    def test_forwards_SIGQUIT(self):
+        self.check_forwarded(signal.SIGQUIT, 0)
+
+    def test_forwards_SIGUSR1(self):
+        self.check_forwarded(signal.SIGUSR1, 0)
+
+    def test_forwards_SIGUSR2(self):
+        self.check_forwarded(signal.SIGUSR2, 0)
+
+    def test_an_interrupt_that_ends_the_ranks_gives_130(self):
+        process = self.start("-n", "2", "--", "sh", "-c", f"echo x > {self.path('p')}$IRIS_RANK; exec sleep 600")
+        self.wait_for_files("p0", "p1")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("was ended by SIGINT (Interrupt)\n", err)
+
+    def test_the_second_interrupt_kills(self):
+        process = self.start("-n", "1", "--", "sh", "-c",
+                             f"""trap 'echo x > {self.path('first')}' INT
+                                 echo x > {self.path('p')}; while :; do sleep 0.05; done""")
+        self.wait_for_files("p")
+        process.send_signal(signal.SIGINT)
+        self.wait_for_files("first")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 137)
+
+    # Usage
+
+    def test_a_program_that_is_not_there_gives_127(self):
+        result = run("-n", "2", "--", "/nowhere/program")
+        self.assertEqual(result.returncode, 127)
+        self.assertIn("cannot execute /nowhere/program", result.stderr)
+
+    def test_a_file_that_is_no_program_gives_126(self):
+        with open(self.path("text"), "w", encoding="ascii") as file:
+            file.write("no program")
+        result = run("-n", "2", "--", self.path("text"))
+        self.assertEqual(result.returncode, 126)
+
+    def test_wrong_usage_gives_2(self):
+        for arguments in ([], ["-n", "2"], ["-n", "0", "--", "true"], ["-n", "65", "--", "true"],
+                          ["-n", "x", "--", "true"], ["--", "true"], ["-n", "2", "--wrong", "--", "true"],
+                          ["-n", "1", "--job", "x" * 129, "--", "true"],
+                          ["-n", "1", "--timeout", "-3", "--", "true"], ["-n", "1", "--wrong", "true"]):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertNotEqual(result.stderr, "", arguments)
+
+    def test_help_and_version(self):
+        self.assertIn("Exit code", run("--help").stdout)
+        self.assertEqual(run("--help").returncode, 0)
+        self.assertTrue(re.match(r"iris-run \d+\.\d+\.\d+\n$", run("--version").stdout))
+
+
+if __name__ == "__main__":
+    junit.main()

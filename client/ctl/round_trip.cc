@@ -1,0 +1,70 @@
+#include "client/ctl/round_trip.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/iris/context.h"
+
+namespace iris::ctl {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr uint64_t kWords = 512;
+
+uint64_t Pattern(uint32_t rank, uint64_t i) { return (uint64_t{rank} + 1) << 32 | i; }
+
+absl::Status During(const char* step, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(step, ": ", status.message()));
+}
+
+absl::Status RunRank(const std::string& runtime_dir, int rank) {
+  ContextOptions options;
+  options.job = absl::StrCat("doctor-", getpid());
+  options.rank = rank;
+  options.n_ranks = kRanks;
+  options.local_rank = rank;
+  options.heap_bytes = 4 << 20;
+  options.runtime_dir = runtime_dir;
+  options.join_timeout = options.timeout = absl::Seconds(10);
+  absl::StatusOr<std::unique_ptr<Context>> created = Context::Create(options);
+  if (!created.ok()) return During("join", created.status());
+  Context& context = **created;
+
+  absl::StatusOr<Allocation> words =
+      context.Allocate({.bytes = kWords * sizeof(uint64_t), .name = "round-trip", .dtype = "u64"});
+  if (!words.ok()) return During("allocate", words.status());
+  const uint32_t peer = 1 - context.rank();
+  uint64_t* mine = words->As<uint64_t>();
+  uint64_t* theirs = context.Translate(mine, peer);
+  for (uint64_t i = 0; i < kWords; ++i) theirs[i] = Pattern(context.rank(), i);
+  if (absl::Status status = context.Barrier(); !status.ok()) return During("barrier", status);
+  for (uint64_t i = 0; i < kWords; ++i) {
+    if (mine[i] != Pattern(peer, i) || theirs[i] != Pattern(context.rank(), i)) {
+      return absl::DataLossError(
+          absl::StrCat("rank ", rank, " did not find what its peer wrote, at word ", i));
+    }
+  }
+  if (absl::Status status = context.Barrier(); !status.ok()) return During("barrier", status);
+  if (absl::Status status = context.Free(*words); !status.ok()) return During("free", status);
+  return During("leave", context.Leave());
+}
+
+}  // namespace
+
+absl::Status RoundTrip(const std::string& runtime_dir) {
+  absl::Status statuses[kRanks];
+  std::thread other([&] { statuses[1] = RunRank(runtime_dir, 1); });
+  statuses[0] = RunRank(runtime_dir, 0);
+  other.join();
+  // A rank that lost its peer says less than the peer.
+  if (absl::IsAborted(statuses[0]) && !statuses[1].ok()) return statuses[1];
+  return statuses[0].ok() ? statuses[1] : statuses[0];
+}
+
+}  // namespace iris::ctl

@@ -1,0 +1,39 @@
+// A rank for tests of iris-ctl: joins, allocates, writes something to look at, says "ready", and stays until the file that
+// its argument names exists.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "absl/time/clock.h"
+#include "client/iris/context.h"
+
+namespace {
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  absl::StatusOr<std::unique_ptr<iris::Context>> context =
+      iris::Context::Create({.heap_bytes = 4 << 20});
+  if (!context.ok()) return Fail(context.status());
+  absl::StatusOr<iris::Allocation> weights = (*context)->Allocate(
+      {.bytes = 64 * 64 * 4, .name = "weights", .dtype = "f32", .shape = {64, 64}});
+  if (!weights.ok()) return Fail(weights.status());
+  absl::StatusOr<iris::Allocation> unnamed = (*context)->Allocate({.bytes = 100});
+  if (!unnamed.ok()) return Fail(unnamed.status());
+  std::snprintf(weights->As<char>(), 64, "Hello from rank %u!", (*context)->rank());
+  if (absl::Status status = (*context)->Barrier(); !status.ok()) return Fail(status);
+  std::printf("ready offset=%llu\n", static_cast<unsigned long long>(weights->offset_bytes));
+  std::fflush(stdout);
+  while (access(argv[1], F_OK) != 0) absl::SleepFor(absl::Milliseconds(10));
+  if (absl::Status status = (*context)->Free(*weights); !status.ok()) return Fail(status);
+  if (absl::Status status = (*context)->Barrier(); !status.ok()) return Fail(status);
+  return 0;
+}

@@ -1,0 +1,145 @@
+#include "client/ctl/text.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace iris::ctl {
+namespace {
+
+// Length of the well-formed UTF-8 character that `text` begins with; 0: none, or a control
+// character.
+size_t PrintableCharacter(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
+  if (length == 0 || first > 0xf4 || text.size() < length) return 0;
+  uint32_t code = first & (0x7f >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+  const bool control = code < 0xa0 || code == 0x2028 || code == 0x2029;
+  const bool direction = (code >= 0x200b && code <= 0x200f) || (code >= 0x202a && code <= 0x202e) ||
+                         (code >= 0x2066 && code <= 0x2069);
+  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
+  return overlong || control || direction || surrogate || code > 0x10ffff ? 0 : length;
+}
+
+// Columns on a terminal: characters, not bytes.
+size_t Width(absl::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string HumanBytes(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  size_t unit = 0;
+  while (unit + 1 < std::size(kUnits) && bytes >> (10 * (unit + 2)) != 0) ++unit;
+  const uint64_t one = 1ull << (10 * (unit + 1));
+  if (bytes % one == 0) return absl::StrCat(bytes / one, " ", kUnits[unit]);
+  const double value = static_cast<double>(bytes) / static_cast<double>(one);
+  const int digits = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return absl::StrFormat("%.*f %s", digits, value, kUnits[unit]);
+}
+
+std::string HumanDuration(absl::Duration duration) {
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(duration));
+  if (seconds < 60) return absl::StrCat(seconds, "s");
+  if (seconds < 3600) return absl::StrCat(seconds / 60, "m ", seconds % 60, "s");
+  if (seconds < 86400) return absl::StrCat(seconds / 3600, "h ", seconds / 60 % 60, "m");
+  return absl::StrCat(seconds / 86400, "d ", seconds / 3600 % 24, "h");
+}
+
+std::string EscapeName(absl::string_view name) {
+  std::string result;
+  while (!name.empty()) {
+    const size_t length = PrintableCharacter(name);
+    if (name[0] == '\\') {
+      result += "\\\\";
+    } else if (length > 0) {
+      absl::StrAppend(&result, name.substr(0, length));
+    } else if (name[0] == '\n') {
+      result += "\\n";
+    } else if (name[0] == '\t') {
+      result += "\\t";
+    } else {
+      absl::StrAppendFormat(&result, "\\x%02x", static_cast<unsigned char>(name[0]));
+    }
+    name.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return result;
+}
+
+void Table::Add(std::vector<std::string> cells) {
+  cells.resize(columns_.size());
+  for (std::string& cell : cells) {
+    if (cell.empty()) cell.push_back('-');  // g++ 12 warns at -O2 about = "-"
+  }
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::ToString() const {
+  std::vector<size_t> widths;
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    size_t width = Width(columns_[i].heading);
+    for (const auto& row : rows_) width = std::max(width, Width(row[i]));
+    widths.push_back(width);
+  }
+  std::string result;
+  const auto add_line = [&](const auto& cell_of) {
+    std::string line;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const std::string& cell = cell_of(i);
+      const std::string blanks(widths[i] - Width(cell), ' ');
+      if (i > 0) line += "  ";
+      absl::StrAppend(&line, columns_[i].align == Align::kRight ? blanks : "", cell,
+                      columns_[i].align == Align::kRight ? "" : blanks);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&result, line, "\n");
+  };
+  add_line([&](size_t i) -> const std::string& { return columns_[i].heading; });
+  for (const auto& row : rows_) add_line([&](size_t i) -> const std::string& { return row[i]; });
+  return result;
+}
+
+std::string HexDump(absl::string_view bytes, uint64_t first_offset_bytes) {
+  constexpr size_t kLine = 16;
+  std::string result;
+  absl::string_view before;
+  bool starred = false;
+  for (size_t at = 0; at < bytes.size(); at += kLine) {
+    const absl::string_view line = bytes.substr(at, kLine);
+    if (at > 0 && line == before) {
+      if (!starred) result += "*\n";
+      starred = true;
+      continue;
+    }
+    before = line;
+    starred = false;
+    absl::StrAppendFormat(&result, "%010x ", first_offset_bytes + at);
+    for (size_t i = 0; i < kLine; ++i) {
+      if (i == kLine / 2) result += ' ';
+      if (i < line.size()) {
+        absl::StrAppendFormat(&result, " %02x", static_cast<unsigned char>(line[i]));
+      } else {
+        result += "   ";
+      }
+    }
+    result += "  |";
+    for (const char c : line) result += c >= 0x20 && c < 0x7f ? c : '.';
+    result += "|\n";
+  }
+  absl::StrAppendFormat(&result, "%010x\n", first_offset_bytes + bytes.size());
+  return result;
+}
+
+}  // namespace iris::ctl

@@ -1,0 +1,101 @@
+#include "client/ctl/text.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace iris::ctl {
+namespace {
+
+TEST(HumanBytesTest, CountsSmallOnesExactly) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(1023), "1023 B");
+}
+
+TEST(HumanBytesTest, WritesWholeUnitsWithoutAFraction) {
+  EXPECT_EQ(HumanBytes(1024), "1 KiB");
+  EXPECT_EQ(HumanBytes(64ull << 20), "64 MiB");
+  EXPECT_EQ(HumanBytes(1000ull << 30), "1000 GiB");
+  EXPECT_EQ(HumanBytes(1ull << 40), "1 TiB");
+}
+
+TEST(HumanBytesTest, RoundsToThreeDigits) {
+  EXPECT_EQ(HumanBytes(1536), "1.50 KiB");
+  EXPECT_EQ(HumanBytes((10ull << 20) + (512 << 10)), "10.5 MiB");
+  EXPECT_EQ(HumanBytes((100ull << 20) + 1), "100 MiB");
+  EXPECT_EQ(HumanBytes((1ull << 20) - 1), "1024 KiB");
+}
+
+TEST(HumanBytesTest, KnowsTheLargestNumber) { EXPECT_EQ(HumanBytes(UINT64_MAX), "16.0 EiB"); }
+
+TEST(HumanDurationTest, ShowsTwoUnits) {
+  EXPECT_EQ(HumanDuration(absl::Milliseconds(900)), "0s");
+  EXPECT_EQ(HumanDuration(absl::Seconds(59)), "59s");
+  EXPECT_EQ(HumanDuration(absl::Seconds(245)), "4m 5s");
+  EXPECT_EQ(HumanDuration(absl::Minutes(123)), "2h 3m");
+  EXPECT_EQ(HumanDuration(absl::Hours(126)), "5d 6h");
+  EXPECT_EQ(HumanDuration(-absl::Hours(1)), "0s");
+}
+
+TEST(EscapeNameTest, LeavesPrintableTextAlone) {
+  EXPECT_EQ(EscapeName("layer.0/weights"), "layer.0/weights");
+  EXPECT_EQ(EscapeName("größe 日本 🙂"), "größe 日本 🙂");
+}
+
+TEST(EscapeNameTest, EscapesWhatSteersATerminal) {
+  EXPECT_EQ(EscapeName("\033[2Jx"), "\\x1b[2Jx");
+  EXPECT_EQ(EscapeName("a\nb\tc\r"), "a\\nb\\tc\\x0d");
+  EXPECT_EQ(EscapeName(absl::string_view("\0\x7f", 2)), "\\x00\\x7f");
+  EXPECT_EQ(EscapeName("\xc2\x9b"
+                       "2J"),
+            "\\xc2\\x9b2J");  // C1 control
+  EXPECT_EQ(EscapeName("\xe2\x80\xae"
+                       "evil"),
+            "\\xe2\\x80\\xaeevil");  // right-to-left override
+}
+
+TEST(EscapeNameTest, EscapesWhatIsNoText) {
+  EXPECT_EQ(EscapeName("\xff"), "\\xff");
+  EXPECT_EQ(EscapeName("\xc3"), "\\xc3");
+  EXPECT_EQ(EscapeName("\xc0\xaf"), "\\xc0\\xaf");           // overlong
+  EXPECT_EQ(EscapeName("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // surrogate
+}
+
+TEST(EscapeNameTest, IsUnambiguous) { EXPECT_EQ(EscapeName("\\x1b"), "\\\\x1b"); }
+
+TEST(TableTest, AlignsColumns) {
+  Table table({{"NAME"}, {"BYTES", Table::Align::kRight}, {"LAST"}});
+  table.Add({"a", "1", "x"});
+  table.Add({"longer", "1234567", ""});
+  EXPECT_EQ(table.ToString(),
+            "NAME      BYTES  LAST\n"
+            "a             1  x\n"
+            "longer  1234567  -\n");
+  EXPECT_EQ(table.rows(), 2u);
+}
+
+TEST(TableTest, CountsCharactersNotBytes) {
+  Table table({{"N"}, {"X"}});
+  table.Add({"ö", "1"});
+  table.Add({"ab", "2"});
+  EXPECT_EQ(table.ToString(), "N   X\nö   1\nab  2\n");
+}
+
+TEST(HexDumpTest, ShowsOffsetHexAndText) {
+  EXPECT_EQ(HexDump("Hello, heap!\n", 0x400),
+            "0000000400  48 65 6c 6c 6f 2c 20 68  65 61 70 21 0a           |Hello, heap!.|\n"
+            "000000040d\n");
+}
+
+TEST(HexDumpTest, FoldsRepeatedLines) {
+  EXPECT_EQ(HexDump(std::string(64, '\0') + std::string(16, 'a'), 0),
+            "0000000000  00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00  |................|\n"
+            "*\n"
+            "0000000040  61 61 61 61 61 61 61 61  61 61 61 61 61 61 61 61  |aaaaaaaaaaaaaaaa|\n"
+            "0000000050\n");
+}
+
+TEST(HexDumpTest, OfNothingIsItsOffset) { EXPECT_EQ(HexDump("", 16), "0000000010\n"); }
+
+}  // namespace
+}  // namespace iris::ctl

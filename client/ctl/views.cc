@@ -1,0 +1,341 @@
+#include "client/ctl/views.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "client/ctl/text.h"
+
+namespace iris::ctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr auto kRight = Table::Align::kRight;
+
+// Ids as irisd's log and events write them.
+std::string Id(uint64_t value) { return absl::StrCat(value); }
+std::string Offset(uint64_t bytes) { return absl::StrFormat("0x%x", bytes); }
+
+std::string Age(int64_t unix_ms, absl::Time now) {
+  return unix_ms == 0 ? "" : HumanDuration(now - absl::FromUnixMillis(unix_ms));
+}
+
+// Both ends of a long one: tables stay narrow, devices stay apart.
+std::string ShortUuid(const std::string& uuid) {
+  const std::string text = EscapeName(uuid);
+  return text.size() <= 20 ? text
+                           : absl::StrCat(text.substr(0, 8), "..", text.substr(text.size() - 8));
+}
+
+// The end of a long one says more than its beginning.
+std::string ShortCommand(const std::string& command) {
+  const std::string text = EscapeName(command);
+  return text.size() <= 40 ? text : absl::StrCat("..", text.substr(text.size() - 38));
+}
+
+std::string Word(absl::string_view enum_name, absl::string_view prefix) {
+  absl::ConsumePrefix(&enum_name, prefix);
+  return enum_name.empty() || enum_name == "UNSPECIFIED" ? "unknown"
+                                                         : absl::AsciiStrToLower(enum_name);
+}
+
+std::string RanksOf(const v1::Job& job) {
+  std::map<std::string, int> counts;
+  for (const auto& rank : job.ranks()) ++counts[StateWord(rank.state())];
+  if (counts.size() == 1 && counts.begin()->second == static_cast<int>(job.n_ranks())) {
+    return absl::StrCat(job.n_ranks(), " ", counts.begin()->first);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [word, count] : counts) parts.push_back(absl::StrCat(count, " ", word));
+  return absl::StrCat(job.n_ranks(), parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "));
+}
+
+}  // namespace
+
+std::string StateWord(v1::RankState state) {
+  return Word(v1::RankState_Name(state), "RANK_STATE_");
+}
+std::string StateWord(v1::JobState state) { return Word(v1::JobState_Name(state), "JOB_STATE_"); }
+
+std::string Dump(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
+  std::string text = absl::StrFormat("irisd %s%s, pid %d, up %s\n", EscapeName(status.version()),
+                                     status.stopping() ? " (stopping)" : "", status.pid(),
+                                     Age(status.start_time_unix_ms(), now));
+  const auto line = [&](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&text, "  %-18s %s\n", name, value);
+  };
+  line("runtime directory", EscapeName(status.runtime_dir()));
+  line("devices", absl::StrCat(status.n_devices()));
+  line("jobs", absl::StrCat(status.n_jobs()));
+  line("sessions", absl::StrCat(status.n_sessions(), " (", status.sessions_total(),
+                                " since start, ", status.sessions_refused_total(), " refused)"));
+  line("heap memory", HumanBytes(status.heap_bytes()));
+  line("irisd's memory", HumanBytes(status.rss_bytes()));
+  line("open files", absl::StrCat(status.open_fds(), " of ", status.fd_limit()));
+  line("attestation", EscapeName(status.attestation()));
+  for (const auto& backend : status.backends()) {
+    line("backend",
+         absl::StrCat(EscapeName(backend.backend()), backend.available() ? "" : " (not available)",
+                      backend.detail().empty() ? "" : ": ", EscapeName(backend.detail())));
+  }
+  return text;
+}
+
+std::string DevicesText(const v1::ListDevicesReply& reply) {
+  if (reply.devices().empty()) return "no devices\n";
+  Table table({{"INDEX", kRight},
+               {"UUID"},
+               {"BACKEND"},
+               {"NAME"},
+               {"MEMORY", kRight},
+               {"USED", kRight},
+               {"GRANULARITY", kRight}});
+  for (const auto& device : reply.devices()) {
+    table.Add({absl::StrCat(device.index()), EscapeName(device.uuid()),
+               EscapeName(device.backend()), EscapeName(device.name()),
+               HumanBytes(device.memory_bytes()), HumanBytes(device.used_bytes()),
+               HumanBytes(device.granularity_bytes())});
+  }
+  return table.ToString();
+}
+
+std::string JobsText(const v1::ListJobsReply& reply, absl::Time now) {
+  if (reply.jobs().empty()) return "no jobs\n";
+  Table table({{"JOB"},
+               {"UID", kRight},
+               {"STATE"},
+               {"EPOCH", kRight},
+               {"RANKS"},
+               {"HEAP/RANK", kRight},
+               {"ALLOCATED", kRight},
+               {"ALLOCATIONS", kRight},
+               {"TEAMS", kRight},
+               {"SAME-ADDRESS"},
+               {"AGE", kRight}});
+  for (const auto& job : reply.jobs()) {
+    table.Add({EscapeName(job.job()), absl::StrCat(job.uid()), StateWord(job.state()),
+               absl::StrCat(job.epoch()), RanksOf(job), HumanBytes(job.heap_bytes()),
+               HumanBytes(job.allocated_bytes()), absl::StrCat(job.n_allocations()),
+               absl::StrCat(job.n_teams()), job.same_address() ? "yes" : "no",
+               Age(job.created_unix_ms(), now)});
+  }
+  return table.ToString();
+}
+
+std::string HeapsText(const v1::ListHeapsReply& reply) {
+  if (reply.heaps().empty()) return "no heaps\n";
+  Table table({{"JOB"},
+               {"RANK", kRight},
+               {"PID", kRight},
+               {"STATE"},
+               {"DEVICE"},
+               {"HEAP", kRight},
+               {"MAX", kRight},
+               {"ALLOCATED", kRight},
+               {"LARGEST-FREE", kRight},
+               {"SEGMENTS", kRight}});
+  for (const auto& heap : reply.heaps()) {
+    table.Add({EscapeName(heap.job()), absl::StrCat(heap.rank()), absl::StrCat(heap.pid()),
+               StateWord(heap.state()), ShortUuid(heap.device_uuid()),
+               HumanBytes(heap.heap_bytes()), HumanBytes(heap.max_heap_bytes()),
+               HumanBytes(heap.allocated_bytes()), HumanBytes(heap.largest_free_bytes()),
+               absl::StrCat(heap.n_segments())});
+  }
+  return table.ToString();
+}
+
+std::string AllocationsText(const v1::ListAllocationsReply& reply, absl::Time now) {
+  if (reply.allocations().empty()) return "no allocations\n";
+  Table table({{"JOB"},
+               {"NAME"},
+               {"OFFSET", kRight},
+               {"SIZE", kRight},
+               {"DTYPE"},
+               {"SHAPE"},
+               {"TEAM", kRight},
+               {"K", kRight},
+               {"AGE", kRight}});
+  for (const auto& allocation : reply.allocations()) {
+    table.Add({EscapeName(allocation.job()), EscapeName(allocation.name()),
+               Offset(allocation.offset_bytes()), HumanBytes(allocation.bytes()),
+               EscapeName(allocation.tensor().dtype()),
+               absl::StrJoin(allocation.tensor().shape(), "x"), absl::StrCat(allocation.team_id()),
+               absl::StrCat(allocation.k()), Age(allocation.created_unix_ms(), now)});
+  }
+  return table.ToString();
+}
+
+std::string SessionsText(const v1::ListSessionsReply& reply, absl::Time now) {
+  if (reply.sessions().empty()) return "no sessions\n";
+  Table table({{"SESSION"},
+               {"PID", kRight},
+               {"UID", kRight},
+               {"COMMAND"},
+               {"STATE"},
+               {"JOB"},
+               {"RANK", kRight},
+               {"AGE", kRight}});
+  for (const auto& session : reply.sessions()) {
+    const bool joined = !session.job().empty();
+    table.Add({Id(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
+               ShortCommand(session.command()), EscapeName(session.state()),
+               EscapeName(session.job()), joined ? absl::StrCat(session.rank()) : "",
+               Age(session.created_unix_ms(), now)});
+  }
+  return table.ToString();
+}
+
+std::string EventText(const v1::Event& event, absl::TimeZone zone) {
+  std::string text;
+  if (event.dropped() > 0) absl::StrAppend(&text, "(", event.dropped(), " events lost)\n");
+  absl::StrAppend(&text,
+                  absl::FormatTime("%H:%M:%E3S", absl::FromUnixMillis(event.time_unix_ms()), zone),
+                  absl::StrFormat("  %-20s", EscapeName(event.kind())));
+  if (!event.job().empty()) absl::StrAppend(&text, "  job=", EscapeName(event.job()));
+  if (event.rank() >= 0) absl::StrAppend(&text, "  rank=", event.rank());
+  if (event.pid() > 0) absl::StrAppend(&text, "  pid=", event.pid());
+  if (!event.text().empty()) absl::StrAppend(&text, "  ", EscapeName(event.text()));
+  return text + "\n";
+}
+
+Json StatusJson(const v1::GetStatusReply& status) {
+  Json backends = Json::array();
+  for (const auto& backend : status.backends()) {
+    backends.push_back({{"backend", backend.backend()},
+                        {"available", backend.available()},
+                        {"detail", backend.detail()}});
+  }
+  return {{"version", status.version()},
+          {"pid", status.pid()},
+          {"start_time_unix_ms", status.start_time_unix_ms()},
+          {"runtime_dir", status.runtime_dir()},
+          {"n_devices", status.n_devices()},
+          {"n_jobs", status.n_jobs()},
+          {"n_sessions", status.n_sessions()},
+          {"heap_bytes", status.heap_bytes()},
+          {"rss_bytes", status.rss_bytes()},
+          {"open_fds", status.open_fds()},
+          {"fd_limit", status.fd_limit()},
+          {"sessions_total", status.sessions_total()},
+          {"sessions_refused_total", status.sessions_refused_total()},
+          {"attestation", status.attestation()},
+          {"stopping", status.stopping()},
+          {"backends", backends}};
+}
+
+Json DevicesJson(const v1::ListDevicesReply& reply) {
+  Json result = Json::array();
+  for (const auto& device : reply.devices()) {
+    result.push_back({{"index", device.index()},
+                      {"uuid", device.uuid()},
+                      {"backend", device.backend()},
+                      {"name", device.name()},
+                      {"memory_bytes", device.memory_bytes()},
+                      {"used_bytes", device.used_bytes()},
+                      {"granularity_bytes", device.granularity_bytes()}});
+  }
+  return result;
+}
+
+Json JobsJson(const v1::ListJobsReply& reply) {
+  Json result = Json::array();
+  for (const auto& job : reply.jobs()) {
+    Json ranks = Json::array();
+    for (const auto& rank : job.ranks()) {
+      ranks.push_back({{"rank", rank.rank()},
+                       {"state", StateWord(rank.state())},
+                       {"pid", rank.pid()},
+                       {"session_id", Id(rank.session_id())},
+                       {"device_uuid", rank.device_uuid()},
+                       {"base", Offset(rank.base())}});
+    }
+    result.push_back({{"job_id", Id(job.job_id())},
+                      {"job", job.job()},
+                      {"uid", job.uid()},
+                      {"state", StateWord(job.state())},
+                      {"epoch", job.epoch()},
+                      {"n_ranks", job.n_ranks()},
+                      {"heap_bytes", job.heap_bytes()},
+                      {"stride_bytes", job.stride_bytes()},
+                      {"same_address", job.same_address()},
+                      {"n_teams", job.n_teams()},
+                      {"n_allocations", job.n_allocations()},
+                      {"allocated_bytes", job.allocated_bytes()},
+                      {"created_unix_ms", job.created_unix_ms()},
+                      {"ranks", ranks}});
+  }
+  return result;
+}
+
+Json HeapsJson(const v1::ListHeapsReply& reply) {
+  Json result = Json::array();
+  for (const auto& heap : reply.heaps()) {
+    result.push_back({{"job_id", Id(heap.job_id())},
+                      {"job", heap.job()},
+                      {"uid", heap.uid()},
+                      {"rank", heap.rank()},
+                      {"pid", heap.pid()},
+                      {"state", StateWord(heap.state())},
+                      {"device_uuid", heap.device_uuid()},
+                      {"heap_bytes", heap.heap_bytes()},
+                      {"max_heap_bytes", heap.max_heap_bytes()},
+                      {"allocated_bytes", heap.allocated_bytes()},
+                      {"largest_free_bytes", heap.largest_free_bytes()},
+                      {"n_segments", heap.n_segments()}});
+  }
+  return result;
+}
+
+Json AllocationsJson(const v1::ListAllocationsReply& reply) {
+  Json result = Json::array();
+  for (const auto& allocation : reply.allocations()) {
+    result.push_back({{"job_id", Id(allocation.job_id())},
+                      {"job", allocation.job()},
+                      {"uid", allocation.uid()},
+                      {"name", allocation.name()},
+                      {"offset_bytes", allocation.offset_bytes()},
+                      {"bytes", allocation.bytes()},
+                      {"alignment_bytes", allocation.alignment_bytes()},
+                      {"dtype", allocation.tensor().dtype()},
+                      {"shape", std::vector<uint64_t>(allocation.tensor().shape().begin(),
+                                                      allocation.tensor().shape().end())},
+                      {"team_id", allocation.team_id()},
+                      {"k", allocation.k()},
+                      {"created_unix_ms", allocation.created_unix_ms()}});
+  }
+  return result;
+}
+
+Json SessionsJson(const v1::ListSessionsReply& reply) {
+  Json result = Json::array();
+  for (const auto& session : reply.sessions()) {
+    result.push_back({{"session_id", Id(session.session_id())},
+                      {"pid", session.pid()},
+                      {"uid", session.uid()},
+                      {"gid", session.gid()},
+                      {"command", session.command()},
+                      {"state", session.state()},
+                      {"job", session.job()},
+                      {"rank", session.rank()},
+                      {"created_unix_ms", session.created_unix_ms()}});
+  }
+  return result;
+}
+
+Json EventJson(const v1::Event& event) {
+  return {{"sequence", event.sequence()}, {"time_unix_ms", event.time_unix_ms()},
+          {"kind", event.kind()},         {"job", event.job()},
+          {"rank", event.rank()},         {"pid", event.pid()},
+          {"text", event.text()},         {"dropped", event.dropped()}};
+}
+
+}  // namespace iris::ctl

@@ -1,0 +1,234 @@
+#include "client/ctl/views.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace iris::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
+constexpr int64_t kMinuteAgoMs = (1'000'000 - 60) * 1000ll;
+
+v1::Job* AddJob(v1::ListJobsReply* reply) {
+  v1::Job* job = reply->add_jobs();
+  job->set_job_id(0xab);
+  job->set_job("train");
+  job->set_uid(1000);
+  job->set_state(v1::JOB_STATE_READY);
+  job->set_epoch(1);
+  job->set_n_ranks(2);
+  job->set_heap_bytes(64 << 20);
+  job->set_created_unix_ms(kMinuteAgoMs);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    v1::JobRank* entry = job->add_ranks();
+    entry->set_rank(rank);
+    entry->set_state(v1::RANK_STATE_READY);
+    entry->set_pid(100 + rank);
+    entry->set_base(0x400000000000);
+  }
+  return job;
+}
+
+TEST(StateWordTest, IsLowerCase) {
+  EXPECT_EQ(StateWord(v1::RANK_STATE_READY), "ready");
+  EXPECT_EQ(StateWord(v1::JOB_STATE_BROKEN), "broken");
+}
+
+TEST(StateWordTest, OfANewerIrisdIsUnknown) {
+  EXPECT_EQ(StateWord(static_cast<v1::RankState>(99)), "unknown");
+  EXPECT_EQ(StateWord(v1::JOB_STATE_UNSPECIFIED), "unknown");
+}
+
+TEST(ViewsTest, EmptyListsSayWhatThereIsNotAnyOf) {
+  EXPECT_EQ(DevicesText({}), "no devices\n");
+  EXPECT_EQ(JobsText({}, kNow), "no jobs\n");
+  EXPECT_EQ(HeapsText({}), "no heaps\n");
+  EXPECT_EQ(AllocationsText({}, kNow), "no allocations\n");
+  EXPECT_EQ(SessionsText({}, kNow), "no sessions\n");
+}
+
+TEST(ViewsTest, EmptyListsAreEmptyArrays) {
+  EXPECT_EQ(Dump(DevicesJson({}), -1), "[]\n");
+  EXPECT_EQ(Dump(JobsJson({}), -1), "[]\n");
+  EXPECT_EQ(Dump(HeapsJson({}), -1), "[]\n");
+  EXPECT_EQ(Dump(AllocationsJson({}), -1), "[]\n");
+  EXPECT_EQ(Dump(SessionsJson({}), -1), "[]\n");
+}
+
+TEST(ViewsTest, JobsTable) {
+  v1::ListJobsReply reply;
+  AddJob(&reply)->set_same_address(true);
+  EXPECT_EQ(JobsText(reply, kNow),
+            "JOB     UID  STATE  EPOCH  RANKS    HEAP/RANK  ALLOCATED  ALLOCATIONS  TEAMS  "
+            "SAME-ADDRESS    AGE\n"
+            "train  1000  ready      1  2 ready     64 MiB        0 B            0      0  yes     "
+            "      1m 0s\n");
+}
+
+TEST(ViewsTest, JobsTableCountsRanksByState) {
+  v1::ListJobsReply reply;
+  v1::Job* job = AddJob(&reply);
+  job->set_state(v1::JOB_STATE_BROKEN);
+  job->mutable_ranks(1)->set_state(v1::RANK_STATE_DEAD);
+  EXPECT_THAT(JobsText(reply, kNow), HasSubstr("2: 1 dead, 1 ready"));
+}
+
+TEST(ViewsTest, JobsJsonHasEveryRank) {
+  v1::ListJobsReply reply;
+  AddJob(&reply);
+  const nlohmann::ordered_json json = JobsJson(reply);
+  ASSERT_EQ(json.size(), 1u);
+  EXPECT_EQ(json[0]["job"], "train");
+  EXPECT_EQ(json[0]["job_id"], "171");
+  EXPECT_EQ(json[0]["state"], "ready");
+  EXPECT_EQ(json[0]["heap_bytes"], 64 << 20);
+  ASSERT_EQ(json[0]["ranks"].size(), 2u);
+  EXPECT_EQ(json[0]["ranks"][1]["pid"], 101);
+  EXPECT_EQ(json[0]["ranks"][1]["base"], "0x400000000000");
+}
+
+TEST(ViewsTest, NamesFromOutsideCannotSteerTheTerminal) {
+  v1::ListAllocationsReply reply;
+  v1::Allocation* allocation = reply.add_allocations();
+  allocation->set_job("evil\033[2J");
+  allocation->set_name("two\nlines");
+  const std::string text = AllocationsText(reply, kNow);
+  EXPECT_THAT(text, HasSubstr("evil\\x1b[2J"));
+  EXPECT_THAT(text, HasSubstr("two\\nlines"));
+  EXPECT_THAT(text, Not(HasSubstr("\033")));
+}
+
+TEST(ViewsTest, AllocationsTableAndJson) {
+  v1::ListAllocationsReply reply;
+  v1::Allocation* allocation = reply.add_allocations();
+  allocation->set_job("train");
+  allocation->set_name("weights");
+  allocation->set_offset_bytes(0x400);
+  allocation->set_bytes(16384);
+  allocation->mutable_tensor()->set_dtype("f32");
+  allocation->mutable_tensor()->add_shape(64);
+  allocation->mutable_tensor()->add_shape(64);
+  allocation->set_k(3);
+  allocation->set_created_unix_ms(kMinuteAgoMs);
+  EXPECT_EQ(AllocationsText(reply, kNow),
+            "JOB    NAME     OFFSET    SIZE  DTYPE  SHAPE  TEAM  K    AGE\n"
+            "train  weights   0x400  16 KiB  f32    64x64     0  3  1m 0s\n");
+  const nlohmann::ordered_json json = AllocationsJson(reply);
+  EXPECT_EQ(json[0]["offset_bytes"], 0x400);
+  EXPECT_EQ(json[0]["shape"], nlohmann::ordered_json({64, 64}));
+}
+
+TEST(ViewsTest, LargeNumbersSurviveJson) {
+  v1::ListHeapsReply reply;
+  v1::Heap* heap = reply.add_heaps();
+  heap->set_heap_bytes(UINT64_MAX);
+  heap->set_job_id(UINT64_MAX);
+  const std::string text = Dump(HeapsJson(reply), -1);
+  EXPECT_THAT(text, HasSubstr("\"heap_bytes\":18446744073709551615"));
+  EXPECT_THAT(text, HasSubstr("\"job_id\":\"18446744073709551615\""));
+}
+
+TEST(ViewsTest, HeapsTable) {
+  v1::ListHeapsReply reply;
+  v1::Heap* heap = reply.add_heaps();
+  heap->set_job("train");
+  heap->set_rank(1);
+  heap->set_pid(4711);
+  heap->set_state(v1::RANK_STATE_READY);
+  heap->set_device_uuid("emu-1");
+  heap->set_heap_bytes(1 << 30);
+  heap->set_max_heap_bytes(4ull << 30);
+  heap->set_allocated_bytes(1536);
+  heap->set_largest_free_bytes(1 << 20);
+  heap->set_n_segments(1);
+  EXPECT_EQ(HeapsText(reply),
+            "JOB    RANK   PID  STATE  DEVICE   HEAP    MAX  ALLOCATED  LARGEST-FREE  SEGMENTS\n"
+            "train     1  4711  ready  emu-1   1 GiB  4 GiB   1.50 KiB         1 MiB         1\n");
+}
+
+TEST(ViewsTest, SessionsThatHaveNotJoinedShowNoRank) {
+  v1::ListSessionsReply reply;
+  v1::Session* session = reply.add_sessions();
+  session->set_session_id(1);
+  session->set_pid(7);
+  session->set_command("train");
+  session->set_state("open");
+  session->set_created_unix_ms(kMinuteAgoMs);
+  EXPECT_EQ(SessionsText(reply, kNow),
+            "SESSION  PID  UID  COMMAND  STATE  JOB  RANK    AGE\n"
+            "1          7    0  train    open   -       -  1m 0s\n");
+}
+
+TEST(ViewsTest, DevicesTable) {
+  v1::ListDevicesReply reply;
+  v1::Device* device = reply.add_devices();
+  device->set_uuid("emu-0");
+  device->set_backend("emu");
+  device->set_name("emulated");
+  device->set_memory_bytes(8ull << 30);
+  device->set_used_bytes(64 << 20);
+  device->set_granularity_bytes(2 << 20);
+  EXPECT_EQ(DevicesText(reply),
+            "INDEX  UUID   BACKEND  NAME      MEMORY    USED  GRANULARITY\n"
+            "    0  emu-0  emu      emulated   8 GiB  64 MiB        2 MiB\n");
+}
+
+TEST(ViewsTest, StatusSaysWhichBackendIsMissingAndWhy) {
+  v1::GetStatusReply reply;
+  reply.set_version("1.2.3");
+  reply.set_pid(99);
+  reply.set_start_time_unix_ms(kMinuteAgoMs);
+  v1::BackendStatus* backend = reply.add_backends();
+  backend->set_backend("emu");
+  backend->set_available(true);
+  backend = reply.add_backends();
+  backend->set_backend("gpu");
+  backend->set_detail("no driver");
+  const std::string text = StatusText(reply, kNow);
+  EXPECT_THAT(text, HasSubstr("irisd 1.2.3, pid 99, up 1m 0s\n"));
+  EXPECT_THAT(text, HasSubstr("emu\n"));
+  EXPECT_THAT(text, HasSubstr("gpu (not available): no driver\n"));
+  EXPECT_EQ(StatusJson(reply)["backends"][1]["available"], false);
+}
+
+TEST(ViewsTest, EventsShowWhatTheyHave) {
+  v1::Event event;
+  event.set_time_unix_ms(3'723'004);
+  event.set_kind("rank_dead");
+  event.set_job("train");
+  event.set_rank(2);
+  event.set_pid(77);
+  event.set_text("killed");
+  EXPECT_EQ(EventText(event, absl::UTCTimeZone()),
+            "01:02:03.004  rank_dead             job=train  rank=2  pid=77  killed\n");
+}
+
+TEST(ViewsTest, EventsWithoutRankAndLostOnes) {
+  v1::Event event;
+  event.set_kind("started");
+  event.set_rank(-1);
+  event.set_dropped(3);
+  EXPECT_EQ(EventText(event, absl::UTCTimeZone()),
+            "(3 events lost)\n00:00:00.000  started             \n");
+}
+
+TEST(ViewsTest, EventJsonIsOneLine) {
+  v1::Event event;
+  event.set_sequence(5);
+  event.set_text("a\nb");
+  const std::string line = Dump(EventJson(event), -1);
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  EXPECT_EQ(nlohmann::json::parse(line)["text"], "a\nb");
+}
+
+TEST(ViewsTest, BytesThatAreNoTextBecomeReplacementCharacters) {
+  EXPECT_EQ(Dump("\xff", -1), "\"\xEF\xBF\xBD\"\n");
+}
+
+}  // namespace
+}  // namespace iris::ctl

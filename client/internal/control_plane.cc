@@ -1,0 +1,343 @@
+#include "client/internal/control_plane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/internal/thread.h"
+#include "client/iris/log.h"
+
+namespace iris::internal {
+namespace {
+
+constexpr absl::Duration kReconnectBackoffMin = absl::Milliseconds(10);
+constexpr absl::Duration kReconnectBackoffMax = absl::Seconds(1);
+// gRPC notices a broken socket before the session's thread has read irisd's last words: wait so
+// long for them.
+constexpr absl::Duration kLastWords = absl::Milliseconds(250);
+constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
+
+// The one translation from gRPC: the codes are the same numbers.
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Connect(const Options& options) {
+  std::unique_ptr<ControlPlane> plane(new ControlPlane(options));
+  auto session = plane->OpenSession(options.connect_timeout);
+  if (!session.ok()) return session.status();
+  plane->UseSession(*session);
+  plane->runtime_dir_ = (*session)->runtime_dir();
+  plane->daemon_id_ = (*session)->daemon_id();
+  return plane;
+}
+
+ControlPlane::~ControlPlane() {
+  StopWatching();
+  std::shared_ptr<SessionClient> session;
+  {
+    absl::MutexLock lock(&mu_);
+    session.swap(session_);
+  }
+  // Its thread may be inside on_end, which locks mu_: it is joined here, unlocked.
+}
+
+absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::OpenSession(absl::Duration timeout) {
+  SessionOptions session_options;
+  // A session is resumed where it was.
+  session_options.runtime_dirs =
+      runtime_dir_.empty() ? options_.runtime_dirs : std::vector<std::string>{runtime_dir_};
+  session_options.connect_timeout = timeout;
+  session_options.on_end = [this] { OnSessionEnd(); };
+  return SessionClient::Connect(std::move(session_options));
+}
+
+void ControlPlane::OnSessionEnd() {
+  absl::MutexLock lock(&mu_);
+  // Whichever session it was: the one in use counts. One that ends before it is in use is noticed
+  // when it is taken.
+  if (session_ == nullptr || session_->status().ok()) return;
+  broken_ = true;
+  if (watch_context_ != nullptr) watch_context_->TryCancel();
+}
+
+void ControlPlane::UseSession(std::shared_ptr<SessionClient> session) {
+  absl::MutexLock lock(&mu_);
+  session_.swap(session);
+  broken_ = !session_->status().ok();
+}
+
+std::shared_ptr<SessionClient> ControlPlane::CurrentSession() const {
+  absl::MutexLock lock(&mu_);
+  return session_;
+}
+
+absl::Status ControlPlane::lost() const {
+  absl::MutexLock lock(&mu_);
+  return lost_;
+}
+
+absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::WaitForSession(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto usable = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !lost_.ok() || !broken_ || !watching_;
+  };
+  mu_.AwaitWithDeadline(absl::Condition(&usable), deadline);
+  if (stopping_) return absl::FailedPreconditionError("this context has left the job");
+  if (!lost_.ok()) return lost_;
+  if (!broken_) return session_;
+  if (!watching_) return session_->status();
+  return absl::UnavailableError(last_error_.ok()
+                                    ? absl::StrCat("the session with irisd at ", runtime_dir_,
+                                                   " broke and is not back yet; try again")
+                                    : last_error_.message());
+}
+
+template <typename Request, typename Reply>
+ControlPlane::Outcome ControlPlane::CallOnce(SessionClient& session,
+                                             grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                          const Request&, Reply*),
+                                             Request& request, Reply* reply, absl::Time deadline) {
+  request.set_session_id(session.session_id());
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  const grpc::Status status = (session.stub().*method)(&context, request, reply);
+  if (status.ok()) return {absl::OkStatus(), true};
+  const bool unavailable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                           status.error_code() == grpc::StatusCode::CANCELLED;
+  if (unavailable || status.error_code() == grpc::StatusCode::UNKNOWN ||
+      status.error_code() == grpc::StatusCode::INTERNAL) {
+    // These are also what gRPC makes of a connection that broke.
+    if (session.WaitForEnd(kLastWords)) return {session.status(), false};
+  }
+  if (unavailable) return {FromGrpc(status), false};
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && absl::Now() >= deadline) {
+    return {absl::DeadlineExceededError(absl::StrCat("irisd at ", session.runtime_dir(),
+                                                     " did not answer in time; is it stopped? (",
+                                                     status.error_message(), ")")),
+            false};
+  }
+  return {FromGrpc(status), true};
+}
+
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> ControlPlane::CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                         const Request&, Reply*),
+                                            Request request, absl::Time deadline) {
+  const std::shared_ptr<SessionClient> session = CurrentSession();
+  Reply reply;
+  const Outcome outcome = CallOnce(*session, method, request, &reply, deadline);
+  if (!outcome.status.ok()) return outcome.status;
+  return reply;
+}
+
+absl::StatusOr<iris::v1::JoinReply> ControlPlane::Join(iris::v1::JoinRequest request,
+                                                       absl::Time deadline) {
+  return CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(&Stub::Join, std::move(request),
+                                                             deadline);
+}
+
+absl::StatusOr<iris::v1::MappedReply> ControlPlane::Mapped(iris::v1::MappedRequest request,
+                                                           absl::Time deadline) {
+  return CallNow<iris::v1::MappedRequest, iris::v1::MappedReply>(&Stub::Mapped, std::move(request),
+                                                                 deadline);
+}
+
+absl::Status ControlPlane::GrowMapped(iris::v1::GrowMappedRequest request, absl::Time deadline) {
+  return CallNow<iris::v1::GrowMappedRequest, iris::v1::GrowMappedReply>(
+             &Stub::GrowMapped, std::move(request), deadline)
+      .status();
+}
+
+absl::Status ControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
+  {
+    absl::MutexLock lock(&mu_);
+    // A rank whose job broke is lost to collectives, but can still leave on its new session.
+    if (broken_) return lost_.ok() ? session_->status() : lost_;
+  }
+  iris::v1::LeaveRequest request;
+  request.set_job_id(job_id);
+  return CallNow<iris::v1::LeaveRequest, iris::v1::LeaveReply>(&Stub::Leave, std::move(request),
+                                                               deadline)
+      .status();
+}
+
+absl::StatusOr<iris::v1::CollectiveReply> ControlPlane::Collective(
+    iris::v1::CollectiveRequest request, absl::Time reach_deadline, absl::Time answer_deadline,
+    Progress* progress) {
+  *progress = Progress::kNotSent;
+  absl::Duration backoff = kReconnectBackoffMin;
+  for (;;) {
+    auto session = WaitForSession(reach_deadline);
+    if (!session.ok()) return session.status();
+    iris::v1::CollectiveReply reply;
+    Outcome outcome = CallOnce<iris::v1::CollectiveRequest, iris::v1::CollectiveReply>(
+        **session, &Stub::Collective, request, &reply, answer_deadline);
+    *progress = outcome.answered ? Progress::kAnswered : Progress::kSent;
+    if (outcome.answered) {
+      if (!outcome.status.ok()) return outcome.status;
+      return reply;
+    }
+    if (outcome.status.code() == absl::StatusCode::kDeadlineExceeded) return outcome.status;
+    // The session broke, or irisd says that it stops: again, on a new session, with the same k.
+    if (absl::Now() + backoff > reach_deadline) {
+      return absl::UnavailableError(outcome.status.message());
+    }
+    absl::SleepFor(backoff);
+    backoff = std::min(backoff * 2, kReconnectBackoffMax);
+  }
+}
+
+absl::StatusOr<std::vector<wire::UniqueFd>> ControlPlane::TakeDescriptors(
+    absl::Span<const DescriptorKey> keys, absl::Time deadline) {
+  return CurrentSession()->TakeDescriptors(keys, deadline);
+}
+
+void ControlPlane::DropDescriptors() { CurrentSession()->DropDescriptors(); }
+
+void ControlPlane::StartWatching(const Membership& membership, WatchHandler* handler,
+                                 std::function<void()> name_thread) {
+  membership_ = membership;
+  handler_ = handler;
+  name_thread_ = std::move(name_thread);
+  {
+    absl::MutexLock lock(&mu_);
+    watching_ = true;
+  }
+  watcher_ = StartThread([this] { WatchLoop(); });
+}
+
+void ControlPlane::StopWatching() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    if (watch_context_ != nullptr) watch_context_->TryCancel();
+    // The watch thread may wait for descriptors of a growth.
+    if (session_ != nullptr) session_->CancelTakes();
+  }
+  if (watcher_.joinable()) watcher_.join();
+}
+
+bool ControlPlane::SleepOrStop(absl::Duration duration) {
+  absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(&stopping_), duration);
+}
+
+void ControlPlane::WatchLoop() {
+  name_thread_();
+  absl::Duration backoff = kReconnectBackoffMin;
+  for (;;) {
+    std::shared_ptr<SessionClient> session;
+    bool broken = false;
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_ || !lost_.ok()) return;
+      session = session_;
+      broken = broken_;
+    }
+    if (broken) {
+      const absl::Status status = Reconnect();
+      if (status.ok()) {
+        log::Warning("back in touch with irisd at ", runtime_dir_);
+        backoff = kReconnectBackoffMin;
+        continue;
+      }
+      {
+        absl::MutexLock lock(&mu_);
+        last_error_ = status;
+        if (!lost_.ok()) {
+          log::Warning(lost_.message());
+          return;
+        }
+      }
+    } else {
+      const absl::Time start = absl::Now();
+      WatchSession(*session);
+      // A stream that lasted was healthy; one that irisd keeps refusing is asked for ever more
+      // rarely.
+      if (absl::Now() - start > kReconnectBackoffMax) backoff = kReconnectBackoffMin;
+      {
+        absl::MutexLock lock(&mu_);
+        if (stopping_) return;
+      }
+      if (session->WaitForEnd(kLastWords)) {
+        const absl::Status why = session->status();
+        absl::MutexLock lock(&mu_);
+        if (stopping_) return;
+        log::Warning(why.message(), "; mapped memory and barriers go on; connecting again");
+        broken_ = true;
+        last_error_ = absl::OkStatus();
+        continue;
+      }
+    }
+    if (SleepOrStop(backoff)) return;
+    backoff = std::min(backoff * 2, kReconnectBackoffMax);
+  }
+}
+
+void ControlPlane::WatchSession(SessionClient& session) {
+  grpc::ClientContext context;
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopping_ || broken_) return;
+    watch_context_ = &context;
+  }
+  iris::v1::WatchRequest request;
+  request.set_session_id(session.session_id());
+  request.set_job_id(membership_.job_id);
+  auto reader = session.stub().Watch(&context, request);
+  iris::v1::WatchEvent event;
+  while (reader->Read(&event)) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_) context.TryCancel();
+      if (stopping_) break;
+    }
+    handler_->OnEvent(event);
+  }
+  const grpc::Status status = reader->Finish();
+  absl::MutexLock lock(&mu_);
+  watch_context_ = nullptr;
+  if (!status.ok() && !stopping_ && status.error_code() != grpc::StatusCode::UNAVAILABLE &&
+      status.error_code() != grpc::StatusCode::CANCELLED) {
+    log::Info("irisd ended the watch stream: ", status.error_message());
+  }
+}
+
+absl::Status ControlPlane::Reconnect() {
+  // Calls wait until the rank is resumed: broken_ stays set until then.
+  auto session = OpenSession(absl::ZeroDuration());
+  if (!session.ok()) return session.status();
+  iris::v1::ResumeRequest request;
+  request.set_job_id(membership_.job_id);
+  request.set_job(membership_.job);
+  request.set_rank(static_cast<int32_t>(membership_.rank));
+  request.set_epoch(membership_.epoch);
+  iris::v1::ResumeReply reply;
+  const Outcome outcome = CallOnce<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
+      **session, &Stub::Resume, request, &reply, absl::Now() + kResumeTimeout);
+  if (!outcome.answered) return outcome.status;
+  if (outcome.status.ok()) {
+    UseSession(*session);
+    return absl::OkStatus();
+  }
+  // The job broke meanwhile: the rank is this session's, but nothing is left to do except to leave.
+  if (outcome.status.code() == absl::StatusCode::kAborted) UseSession(*session);
+  absl::MutexLock lock(&mu_);
+  if ((*session)->daemon_id() != daemon_id_) {
+    lost_ = absl::AbortedError(absl::StrCat(
+        "irisd at ", runtime_dir_, " restarted and no longer knows job \"", membership_.job, "\" (",
+        outcome.status.message(), "); mapped memory stays valid, create a new Context"));
+  } else {
+    lost_ = absl::AbortedError(absl::StrCat(
+        "the session with irisd at ", runtime_dir_, " broke, and it does not take rank ",
+        membership_.rank, " of job \"", membership_.job, "\" back: ", outcome.status.message(),
+        "; mapped memory stays valid, create a new Context"));
+  }
+  return outcome.status;
+}
+
+}  // namespace iris::internal

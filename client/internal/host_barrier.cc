@@ -1,0 +1,107 @@
+#include "client/internal/host_barrier.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/internal/futex.h"
+
+namespace iris::internal {
+namespace {
+
+// How often a waiter offers its CPU to others before it sleeps: peers that share the CPU then
+// arrive without a wake-up.
+constexpr int kYields = 3;
+
+// Longest sleep: `cancelled` has no futex.
+constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
+
+absl::Status Annotate(const absl::Status& status, uint32_t epoch, size_t n_ranks) {
+  return absl::Status(status.code(), absl::StrCat("host barrier ", epoch, " of ", n_ranks,
+                                                  " ranks: ", status.message()));
+}
+
+}  // namespace
+
+HostBarrier::HostBarrier(Options options, std::vector<const uint32_t*> words, uint32_t* own_word,
+                         JobStatus status)
+    : options_(std::move(options)),
+      words_(std::move(words)),
+      own_word_(own_word),
+      status_(status),
+      epoch_(options_.start_epoch) {
+  missing_.reserve(words_.size());
+}
+
+void HostBarrier::Look() {
+  missing_.erase(std::remove_if(missing_.begin(), missing_.end(),
+                                [this](uint32_t i) {
+                                  return wire::EpochReached(
+                                      __atomic_load_n(words_[i], __ATOMIC_ACQUIRE), epoch_);
+                                }),
+                 missing_.end());
+}
+
+std::vector<uint32_t> HostBarrier::MissingRanks() const {
+  std::vector<uint32_t> ranks;
+  for (const uint32_t i : missing_) ranks.push_back(options_.ranks[i]);
+  return ranks;
+}
+
+absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& cancelled) {
+  ++epoch_;
+  __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
+  FutexWakeAll(own_word_);
+
+  // Rotated order: each rank looks for another peer first.
+  missing_.clear();
+  const uint32_t n = static_cast<uint32_t>(words_.size());
+  const uint32_t own_index =
+      static_cast<uint32_t>(std::find(options_.ranks.begin(), options_.ranks.end(), options_.rank) -
+                            options_.ranks.begin());
+  for (uint32_t i = 1; i < n; ++i) missing_.push_back((own_index + i) % n);
+
+  for (int yields = 0;; ++yields) {
+    Look();
+    if (missing_.empty()) return absl::OkStatus();
+    if (yields < kYields) {
+      sched_yield();
+      continue;
+    }
+
+    // What the page says is looked at before the words are looked at again: a rank that arrived and
+    // then died or left has arrived.
+    const uint32_t changes = status_.changes();
+    absl::Status gone = status_.Broken();
+    if (gone.ok()) gone = status_.Left(MissingRanks());
+    FutexWord waits[kMaxFutexWords];
+    size_t n_waits = 0;
+    missing_.erase(std::remove_if(missing_.begin(), missing_.end(),
+                                  [&](uint32_t i) {
+                                    const uint32_t seen =
+                                        __atomic_load_n(words_[i], __ATOMIC_ACQUIRE);
+                                    if (wire::EpochReached(seen, epoch_)) return true;
+                                    waits[n_waits++] = {words_[i], seen};
+                                    return false;
+                                  }),
+                   missing_.end());
+    if (missing_.empty()) return absl::OkStatus();
+    if (!gone.ok()) return Annotate(gone, epoch_, n);
+    if (cancelled.load(std::memory_order_acquire)) {
+      return Annotate(absl::FailedPreconditionError("this context has left the job"), epoch_, n);
+    }
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) {
+      return Annotate(absl::DeadlineExceededError(
+                          absl::StrCat("time is up; missing: ", status_.Names(MissingRanks()))),
+                      epoch_, n);
+    }
+    waits[n_waits++] = {status_.changes_word(), changes};
+    FutexWaitAny(absl::MakeConstSpan(waits, n_waits), std::min(left, kSleepMax));
+  }
+}
+
+}  // namespace iris::internal

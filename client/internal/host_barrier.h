@@ -1,0 +1,59 @@
+// HostBarrier: the barrier between the processes of a team, through control pages and futexes. No
+// call to irisd, no lock that a dying rank could keep: each rank writes one word of its own page
+// and reads its peers'.
+//
+// Arrive: own word := epoch (release), wake. Wait: until every member's word has reached the epoch
+// (acquire, pairs with the peers' releases), or the status page says that a rank is gone, or the
+// deadline passes. Epochs only grow, and wrap. Not thread-safe: one call at a time. Borrows the
+// pages.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/internal/job_status.h"
+#include "proto/wire/pages.h"
+
+namespace iris::internal {
+
+class HostBarrier {
+ public:
+  struct Options {
+    std::vector<uint32_t> ranks;  // world ranks of the team
+    uint32_t rank = 0;            // this rank's world rank; one of `ranks`
+    uint32_t slot = 0;            // of the team's word in every control page
+    uint32_t start_epoch = 0;
+  };
+
+  // `words[i]` is the team's word in the page of ranks[i]; `own_word` the same of this rank,
+  // writable.
+  HostBarrier(Options options, std::vector<const uint32_t*> words, uint32_t* own_word,
+              JobStatus status);
+
+  // One barrier. A barrier that everyone reached succeeds, even if somebody died or left right
+  // after. kAborted: names who died or left. kDeadlineExceeded: names who is missing.
+  // kFailedPrecondition: `cancelled` became true. Each consumes the barrier: ranks that call
+  // equally often stay in step.
+  absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled);
+
+  // Epoch of the last barrier that this rank arrived at.
+  uint32_t epoch() const { return epoch_; }
+
+ private:
+  // Drops the members that have arrived from missing_.
+  void Look();
+  // Status naming the ranks in missing_.
+  std::vector<uint32_t> MissingRanks() const;
+
+  const Options options_;
+  const std::vector<const uint32_t*> words_;
+  uint32_t* const own_word_;
+  const JobStatus status_;
+  uint32_t epoch_;
+  std::vector<uint32_t> missing_;  // indices into options_.ranks
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,296 @@
+#include "client/internal/host_barrier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "client/internal/futex.h"
+
+namespace iris::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using wire::PageRankState;
+
+constexpr absl::Duration kLong = absl::Seconds(60);
+
+// Pages of a job of `n` ranks, shared with forked children; the test plays irisd.
+class Pages {
+ public:
+  explicit Pages(uint32_t n) : n_(n) {
+    void* memory = mmap(nullptr, (n + 1) * wire::kPageBytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    status_ = static_cast<wire::StatusPage*>(memory);
+    control_ = reinterpret_cast<wire::ControlPage*>(static_cast<char*>(memory) + wire::kPageBytes);
+    for (uint32_t r = 0; r < n; ++r) Set(r, PageRankState::kReady, false);
+  }
+  ~Pages() { munmap(status_, (n_ + 1) * wire::kPageBytes); }
+
+  void Set(uint32_t rank, PageRankState state, bool abort) {
+    __atomic_store_n(&status_->rank_pid[rank], 1000 + rank, __ATOMIC_RELAXED);
+    __atomic_store_n(&status_->rank_state[rank], static_cast<uint32_t>(state), __ATOMIC_RELAXED);
+    if (abort) __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&status_->changes, 1, __ATOMIC_RELEASE);
+    FutexWakeAll(&status_->changes);
+  }
+
+  HostBarrier Barrier(uint32_t rank, std::vector<uint32_t> ranks = {}, uint32_t slot = 0,
+                      uint32_t start_epoch = 0) {
+    if (ranks.empty()) {
+      for (uint32_t r = 0; r < n_; ++r) ranks.push_back(r);
+    }
+    std::vector<const uint32_t*> words;
+    for (const uint32_t r : ranks) words.push_back(&control_[r].words[slot]);
+    return HostBarrier({ranks, rank, slot, start_epoch}, words, &control_[rank].words[slot],
+                       JobStatus(status_, n_));
+  }
+
+  uint32_t* word(uint32_t rank, uint32_t slot = 0) { return &control_[rank].words[slot]; }
+
+ private:
+  const uint32_t n_;
+  wire::StatusPage* status_;
+  wire::ControlPage* control_;
+};
+
+const std::atomic<bool> kNotCancelled{false};
+
+absl::Status RunOnce(HostBarrier& barrier, absl::Duration timeout = kLong) {
+  return barrier.Run(absl::Now() + timeout, kNotCancelled);
+}
+
+// Runs with futex_waitv (false) and with the fallback (true).
+class HostBarrierTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override { ForceFutexFallbackForTesting(GetParam()); }
+  void TearDown() override { ForceFutexFallbackForTesting(false); }
+};
+INSTANTIATE_TEST_SUITE_P(Kernel, HostBarrierTest, ::testing::Bool(),
+                         [](const auto& param_info) -> std::string {
+                           return param_info.param ? "WithoutWaitv" : "WithWaitv";
+                         });
+
+TEST_P(HostBarrierTest, OneRankNeverWaits) {
+  Pages pages(1);
+  HostBarrier barrier = pages.Barrier(0);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(RunOnce(barrier).ok());
+  EXPECT_EQ(barrier.epoch(), 10u);
+}
+
+TEST_P(HostBarrierTest, NobodyPassesBeforeEverybodyCame) {
+  constexpr uint32_t kRanks = 4;
+  constexpr int kRounds = 200;
+  Pages pages(kRanks);
+  int counts[kRanks] = {};  // plain memory: the barrier orders it
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      HostBarrier barrier = pages.Barrier(r);
+      for (int i = 1; i <= kRounds; ++i) {
+        counts[r] = i;
+        ASSERT_TRUE(RunOnce(barrier).ok());
+        for (const int count : counts) ASSERT_EQ(count, i);
+        ASSERT_TRUE(RunOnce(barrier).ok());
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+}
+
+TEST_P(HostBarrierTest, BetweenProcesses) {
+  constexpr uint32_t kRanks = 3;
+  Pages pages(kRanks);
+  std::vector<pid_t> children;
+  for (uint32_t r = 1; r < kRanks; ++r) {
+    const pid_t child = fork();
+    if (child == 0) {
+      HostBarrier barrier = pages.Barrier(r);
+      for (int i = 0; i < 100; ++i) {
+        if (!RunOnce(barrier).ok()) _exit(1);
+      }
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  HostBarrier barrier = pages.Barrier(0);
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(RunOnce(barrier).ok());
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST_P(HostBarrierTest, EpochsWrap) {
+  Pages pages(2);
+  const uint32_t start = 0xfffffffdu;
+  *pages.word(0) = *pages.word(1) = start;
+  std::thread peer([&] {
+    HostBarrier barrier = pages.Barrier(1, {}, 0, start);
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(RunOnce(barrier).ok());
+  });
+  HostBarrier barrier = pages.Barrier(0, {}, 0, start);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(RunOnce(barrier).ok());
+  peer.join();
+  EXPECT_EQ(barrier.epoch(), 7u);
+}
+
+TEST_P(HostBarrierTest, WordsOfAnOlderTeamInTheSlotAreNotArrivals) {
+  Pages pages(2);
+  *pages.word(1, 5) = 100;  // left over; the new team starts at 100
+  HostBarrier barrier = pages.Barrier(0, {0, 1}, 5, 100);
+  EXPECT_EQ(RunOnce(barrier, absl::Milliseconds(20)).code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_P(HostBarrierTest, DeadlineNamesWhoIsMissing) {
+  Pages pages(4);
+  *pages.word(2) = 1;
+  HostBarrier barrier = pages.Barrier(0);
+  const absl::Status status = RunOnce(barrier, absl::Milliseconds(30));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("missing: rank 1 (pid 1001), rank 3 (pid 1003)"));
+}
+
+TEST_P(HostBarrierTest, LateRanksStayInStepAfterADeadline) {
+  Pages pages(2);
+  HostBarrier zero = pages.Barrier(0);
+  HostBarrier one = pages.Barrier(1);
+  EXPECT_EQ(RunOnce(zero, absl::Milliseconds(10)).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(RunOnce(one).ok());  // rank 0 has arrived at this one
+  std::thread late([&] { EXPECT_TRUE(RunOnce(one).ok()); });
+  EXPECT_TRUE(RunOnce(zero).ok());
+  late.join();
+}
+
+TEST_P(HostBarrierTest, DeathWakesAndNamesRankAndPid) {
+  Pages pages(3);
+  std::thread irisd([&] { pages.Set(2, PageRankState::kEnding, true); });
+  HostBarrier barrier = pages.Barrier(0);
+  const absl::Status status = RunOnce(barrier);
+  irisd.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 (pid 1002) died"));
+}
+
+TEST_P(HostBarrierTest, DeathOfARankOutsideTheTeamEndsItToo) {
+  Pages pages(3);
+  pages.Set(2, PageRankState::kDead, true);
+  HostBarrier barrier = pages.Barrier(0, {0, 1}, 1);
+  const absl::Status status = RunOnce(barrier);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 (pid 1002) died"));
+}
+
+TEST_P(HostBarrierTest, ReachedBarrierSucceedsThoughAPeerDiedAfterIt) {
+  Pages pages(2);
+  *pages.word(1) = 1;
+  pages.Set(1, PageRankState::kDead, true);
+  HostBarrier barrier = pages.Barrier(0);
+  EXPECT_TRUE(RunOnce(barrier).ok());
+  EXPECT_EQ(RunOnce(barrier).code(), absl::StatusCode::kAborted);
+}
+
+TEST_P(HostBarrierTest, MemberThatLeftIsNamed) {
+  Pages pages(2);
+  std::thread irisd([&] { pages.Set(1, PageRankState::kLeft, false); });
+  HostBarrier barrier = pages.Barrier(0);
+  const absl::Status status = RunOnce(barrier);
+  irisd.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 (pid 1001) left the job"));
+}
+
+TEST_P(HostBarrierTest, MemberThatArrivedAndLeftIsNoError) {
+  Pages pages(2);
+  *pages.word(1) = 1;
+  pages.Set(1, PageRankState::kLeft, false);
+  HostBarrier barrier = pages.Barrier(0);
+  EXPECT_TRUE(RunOnce(barrier).ok());
+}
+
+TEST_P(HostBarrierTest, MemberThatArrivedAndLeftDoesNotEndTheWaitForAnother) {
+  Pages pages(3);
+  *pages.word(1) = 1;
+  pages.Set(1, PageRankState::kLeft, false);
+  HostBarrier barrier = pages.Barrier(0);
+  const absl::Status status = RunOnce(barrier, absl::Milliseconds(30));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("missing: rank 2 (pid 1002)"));
+}
+
+TEST_P(HostBarrierTest, RankOutsideTheTeamMayLeave) {
+  Pages pages(3);
+  pages.Set(2, PageRankState::kLeft, false);
+  std::thread peer([&] {
+    HostBarrier barrier = pages.Barrier(1, {0, 1}, 1);
+    EXPECT_TRUE(RunOnce(barrier).ok());
+  });
+  HostBarrier barrier = pages.Barrier(0, {0, 1}, 1);
+  EXPECT_TRUE(RunOnce(barrier).ok());
+  peer.join();
+}
+
+TEST_P(HostBarrierTest, AbortWithoutADeadRankSaysSo) {
+  Pages pages(2);
+  pages.Set(1, PageRankState::kReady, true);
+  HostBarrier barrier = pages.Barrier(0);
+  EXPECT_THAT(std::string(RunOnce(barrier).message()), HasSubstr("aborted by irisd"));
+}
+
+TEST_P(HostBarrierTest, Cancelled) {
+  Pages pages(2);
+  std::atomic<bool> cancelled{false};
+  std::thread leaver([&] { cancelled.store(true); });
+  HostBarrier barrier = pages.Barrier(0);
+  const absl::Status status = barrier.Run(absl::Now() + kLong, cancelled);
+  leaver.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(HostBarrierTest, ManyRanksAsThreads) {
+  constexpr uint32_t kRanks = 16;
+  Pages pages(kRanks);
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      HostBarrier barrier = pages.Barrier(r);
+      for (int i = 0; i < 20; ++i) failures += RunOnce(barrier).ok() ? 0 : 1;
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(failures.load(), 0);
+}
+
+TEST(FutexTest, WaitReturnsAtOnceWhenAWordHasChanged) {
+  uint32_t a = 1, b = 2;
+  const FutexWord words[] = {{&a, 1}, {&b, 1}};
+  const absl::Time start = absl::Now();
+  FutexWaitAny(words, kLong);
+  EXPECT_LT(absl::Now() - start, kLong) << "it did not look at the second word";
+}
+
+TEST(FutexTest, NoWordsOrNoTimeIsNoWait) {
+  uint32_t a = 1;
+  const FutexWord word[] = {{&a, 1}};
+  FutexWaitAny({}, kLong);
+  FutexWaitAny(word, absl::ZeroDuration());
+  FutexWaitAny(word, absl::Milliseconds(-5));
+}
+
+TEST(FutexTest, InfiniteTimeoutIsAccepted) {
+  uint32_t a = 1;
+  const FutexWord word[] = {{&a, 2}};
+  FutexWaitAny(word, absl::InfiniteDuration());
+}
+
+}  // namespace
+}  // namespace iris::internal

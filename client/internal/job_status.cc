@@ -1,0 +1,45 @@
+#include "client/internal/job_status.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::internal {
+
+std::string JobStatus::Name(uint32_t rank) const {
+  const int64_t its_pid = pid(rank);
+  if (its_pid == 0) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (pid ", its_pid, ")");
+}
+
+std::string JobStatus::Names(absl::Span<const uint32_t> ranks) const {
+  std::string text;
+  for (const uint32_t rank : ranks) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", Name(rank));
+  }
+  return text;
+}
+
+absl::Status JobStatus::Broken() const {
+  if (!aborted()) return absl::OkStatus();
+  std::vector<uint32_t> dead;
+  for (uint32_t rank = 0; rank < n_ranks_; ++rank) {
+    const wire::PageRankState its_state = state(rank);
+    if (its_state == wire::PageRankState::kEnding || its_state == wire::PageRankState::kDead) {
+      dead.push_back(rank);
+    }
+  }
+  if (dead.empty()) return absl::AbortedError("the job was aborted by irisd");
+  return absl::AbortedError(absl::StrCat(Names(dead), " died; make a new Context"));
+}
+
+absl::Status JobStatus::Left(absl::Span<const uint32_t> ranks) const {
+  std::vector<uint32_t> left;
+  for (const uint32_t rank : ranks) {
+    if (state(rank) == wire::PageRankState::kLeft) left.push_back(rank);
+  }
+  if (left.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(Names(left), " left the job"));
+}
+
+}  // namespace iris::internal

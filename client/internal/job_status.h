@@ -1,0 +1,49 @@
+// JobStatus: what the status page says about the ranks of a job, as statuses that name rank and
+// pid. Reads shared memory only. Thread-safe. Borrows the page.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/wire/pages.h"
+
+namespace iris::internal {
+
+class JobStatus {
+ public:
+  JobStatus() = default;
+  JobStatus(const wire::StatusPage* page, uint32_t n_ranks) : page_(page), n_ranks_(n_ranks) {}
+
+  // The word that irisd increments and wakes after every change. Acquire: what was written before
+  // it is visible.
+  const uint32_t* changes_word() const { return &page_->changes; }
+  uint32_t changes() const { return __atomic_load_n(&page_->changes, __ATOMIC_ACQUIRE); }
+
+  wire::PageRankState state(uint32_t rank) const {
+    return static_cast<wire::PageRankState>(
+        __atomic_load_n(&page_->rank_state[rank], __ATOMIC_ACQUIRE));
+  }
+  int64_t pid(uint32_t rank) const {
+    return __atomic_load_n(&page_->rank_pid[rank], __ATOMIC_RELAXED);
+  }
+  bool aborted() const { return __atomic_load_n(&page_->abort, __ATOMIC_ACQUIRE) != 0; }
+
+  // "rank 2 (pid 4711)".
+  std::string Name(uint32_t rank) const;
+  // "rank 1 (pid 4710), rank 3 (pid 4712)".
+  std::string Names(absl::Span<const uint32_t> ranks) const;
+
+  // OK while the job is whole. kAborted, naming who died, once irisd has set the abort word.
+  absl::Status Broken() const;
+
+  // kAborted if one of `ranks` has left.
+  absl::Status Left(absl::Span<const uint32_t> ranks) const;
+
+ private:
+  const wire::StatusPage* page_ = nullptr;
+  uint32_t n_ranks_ = 0;
+};
+
+}  // namespace iris::internal

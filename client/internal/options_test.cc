@@ -1,0 +1,130 @@
+#include "client/internal/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace iris::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<ResolvedOptions> Resolve(const ContextOptions& options,
+                                        std::map<std::string, std::string> variables = {}) {
+  return ResolveOptions(options, [&](const char* name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    if (it == variables.end()) return std::nullopt;
+    return it->second;
+  });
+}
+
+std::string Refusal(const absl::StatusOr<ResolvedOptions>& resolved) {
+  EXPECT_EQ(resolved.status().code(), absl::StatusCode::kInvalidArgument) << resolved.status();
+  return std::string(resolved.status().message());
+}
+
+TEST(OptionsTest, NothingGivenIsRankZeroOfOne) {
+  auto resolved = Resolve({});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->rank, 0);
+  EXPECT_EQ(resolved->n_ranks, 1);
+  EXPECT_EQ(resolved->local_rank, 0);
+  EXPECT_EQ(resolved->job, "default");
+  EXPECT_EQ(resolved->heap_bytes, 1ull << 30);
+}
+
+TEST(OptionsTest, EnvironmentFillsWhatIsLeftOut) {
+  auto resolved =
+      Resolve({.job = "mine"}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->job, "mine");
+  EXPECT_EQ(resolved->rank, 2);
+  EXPECT_EQ(resolved->n_ranks, 4);
+  EXPECT_EQ(resolved->local_rank, 1);
+}
+
+TEST(OptionsTest, OptionsOverrideTheEnvironment) {
+  auto resolved = Resolve({.job = "mine", .rank = 1, .n_ranks = 2, .local_rank = 0},
+                          {{"IRIS_RANK", "5"}, {"IRIS_N_RANKS", "8"}, {"IRIS_JOB", "other"}});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->job, "mine");
+  EXPECT_EQ(resolved->rank, 1);
+  EXPECT_EQ(resolved->n_ranks, 2);
+  EXPECT_EQ(resolved->local_rank, 0);
+}
+
+TEST(OptionsTest, BadVariablesDoNotMatterWhenRankAndSizeAreGiven) {
+  EXPECT_TRUE(Resolve({.rank = 0, .n_ranks = 1}, {{"RANK", "x"}, {"WORLD_SIZE", "y"}}).ok());
+}
+
+TEST(OptionsTest, BadVariablesMatterOtherwise) {
+  EXPECT_THAT(Refusal(Resolve({.rank = 0}, {{"RANK", "x"}, {"WORLD_SIZE", "2"}})),
+              HasSubstr("RANK=\"x\""));
+}
+
+TEST(OptionsTest, JobNameComesFromTheEnvironmentAlsoWithGivenRanks) {
+  auto resolved = Resolve({.rank = 0, .n_ranks = 1}, {{"IRIS_JOB", "env"}});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->job, "env");
+}
+
+TEST(OptionsTest, LocalRankIsTheRankUnlessSaid) {
+  auto resolved = Resolve({.rank = 3, .n_ranks = 4});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->local_rank, 3);
+}
+
+TEST(OptionsTest, RankBeyondSize) {
+  EXPECT_THAT(Refusal(Resolve({.rank = 4, .n_ranks = 4})), HasSubstr("rank 4 of 4"));
+}
+
+TEST(OptionsTest, ZeroRanks) {
+  EXPECT_THAT(Refusal(Resolve({.rank = 0, .n_ranks = 0})), HasSubstr("rank 0 of 0"));
+}
+
+TEST(OptionsTest, NegativeRank) {
+  EXPECT_THAT(Refusal(Resolve({.rank = -2, .n_ranks = 4})), HasSubstr("must not be negative"));
+}
+
+TEST(OptionsTest, HeapBytesFromTheEnvironment) {
+  auto resolved = Resolve({}, {{"IRIS_HEAP_BYTES", "64M"}});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->heap_bytes, 64ull << 20);
+}
+
+TEST(OptionsTest, GivenHeapBytesStand) {
+  auto resolved = Resolve({.heap_bytes = 2 << 20}, {{"IRIS_HEAP_BYTES", "64M"}});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->heap_bytes, 2ull << 20);
+}
+
+TEST(OptionsTest, BadHeapBytesNameTheVariable) {
+  EXPECT_THAT(Refusal(Resolve({}, {{"IRIS_HEAP_BYTES", "much"}})), HasSubstr("IRIS_HEAP_BYTES"));
+}
+
+TEST(OptionsTest, MaxHeapBelowHeap) {
+  EXPECT_THAT(Refusal(Resolve({.heap_bytes = 4 << 20, .max_heap_bytes = 2 << 20})),
+              HasSubstr("max_heap_bytes=2097152 is less"));
+}
+
+TEST(ParseBytesTest, Units) {
+  EXPECT_EQ(*ParseBytes("0"), 0u);
+  EXPECT_EQ(*ParseBytes("1073741824"), 1ull << 30);
+  EXPECT_EQ(*ParseBytes("3k"), 3072u);
+  EXPECT_EQ(*ParseBytes("512M"), 512ull << 20);
+  EXPECT_EQ(*ParseBytes("2G"), 2ull << 30);
+  EXPECT_EQ(*ParseBytes("2GiB"), 2ull << 30);
+  EXPECT_EQ(*ParseBytes("1TB"), 1ull << 40);
+  EXPECT_EQ(*ParseBytes("100B"), 100u);
+}
+
+TEST(ParseBytesTest, Refuses) {
+  for (const char* text : {"", "G", "x", "-1", "1.5G", "1GG", "+4", " 4", "99999999999999999999",
+                           "18446744073709551615G"}) {
+    EXPECT_FALSE(ParseBytes(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace iris::internal

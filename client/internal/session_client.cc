@@ -1,0 +1,328 @@
+#include "client/internal/session_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grpc/support/log.h>
+#include <grpcpp/create_channel_posix.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/internal/runtime_dir.h"
+#include "client/internal/thread.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/version.h"
+
+namespace iris::internal {
+namespace {
+
+constexpr char kSocketName[] = "session.sock";
+
+// How long irisd may take to answer a handshake, once it has accepted.
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
+constexpr absl::Duration kBackoffMin = absl::Milliseconds(5);
+constexpr absl::Duration kBackoffMax = absl::Milliseconds(200);
+
+// gRPC logs to stderr by default; what matters of it comes back as a status. The user's own setting
+// stands.
+void QuietGrpc() {
+  static const bool done = [] {
+    if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+    return true;
+  }();
+  (void)done;
+}
+
+// True once `fd` has one of `events` (or an error, or a hang-up); false when the deadline has
+// passed.
+bool PollUntil(int fd, short events, absl::Time deadline) {
+  for (;;) {
+    const absl::Duration left = deadline - absl::Now();
+    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, 1000);
+    struct pollfd p = {fd, events, 0};
+    const int n = poll(&p, 1, static_cast<int>(ms));
+    if (n > 0) return true;
+    if (n < 0 && errno != EINTR) return true;  // the next call on fd says why
+    if (left <= absl::ZeroDuration()) return false;
+  }
+}
+
+// A peer that closes with something of ours unread resets the connection, and the kernel reports
+// that before what the peer said last, once: so look again.
+absl::StatusOr<wire::Frame> ReceiveWithLastWords(int socket) {
+  absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket);
+  if (frame.status().code() != absl::StatusCode::kUnavailable) return frame;
+  absl::StatusOr<wire::Frame> last = wire::ReceiveFrame(socket);
+  return last.ok() ? std::move(last) : std::move(frame);
+}
+
+DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
+  DescriptorKey key;
+  key.kind = static_cast<wire::DescriptorKind>(record.kind);
+  key.job_id = record.job_id;
+  key.epoch = record.epoch;
+  if (key.kind == wire::DescriptorKind::kControlPage) key.rank = record.rank;
+  if (key.kind == wire::DescriptorKind::kSegment) key.segment_id = record.segment_id;
+  return key;
+}
+
+}  // namespace
+
+int SessionClient::TryConnect(const std::string& path, wire::UniqueFd* socket) {
+  struct sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return ENAMETOOLONG;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  // Connecting to a full backlog would block: not blocking gives EAGAIN, and a retry.
+  wire::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno;
+  if (connect(fd.get(), reinterpret_cast<struct sockaddr*>(&address), sizeof(address)) != 0) {
+    return errno;
+  }
+  *socket = std::move(fd);
+  return 0;
+}
+
+absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOptions options) {
+  QuietGrpc();
+  std::shared_ptr<SessionClient> client(new SessionClient());
+  const absl::Time give_up = absl::Now() + options.connect_timeout;
+  absl::Duration backoff = kBackoffMin;
+  for (;;) {
+    // The first directory's error is the one to report, unless a later one has a socket that
+    // refuses.
+    int error = 0;
+    for (const std::string& dir : options.runtime_dirs) {
+      const int this_error = TryConnect(absl::StrCat(dir, "/", kSocketName), &client->socket_);
+      if (this_error == 0) {
+        client->runtime_dir_ = dir;
+        break;
+      }
+      if (error == 0) error = this_error;
+    }
+    if (client->socket_.valid()) break;
+    if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENAMETOOLONG) {
+      return wire::ErrnoStatus(error, absl::StrCat("connect to irisd at ",
+                                                   options.runtime_dirs.front(), "/", kSocketName));
+    }
+    const bool may_come =
+        error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == ENOTDIR;
+    if (!may_come || absl::Now() + backoff > give_up) {
+      return CannotReach(options.runtime_dirs, kSocketName, error);
+    }
+    absl::SleepFor(backoff);
+    backoff = std::min(backoff * 2, kBackoffMax);
+  }
+  if (absl::Status status = client->Handshake(absl::Now() + kHandshakeTimeout); !status.ok()) {
+    return status;
+  }
+  client->stop_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!client->stop_event_.valid()) return wire::ErrnoStatus(errno, "make an eventfd");
+  client->on_end_ = std::move(options.on_end);
+  client->receiver_ = StartThread([self = client.get()] { self->ReceiveLoop(); });
+  return client;
+}
+
+absl::Status SessionClient::Handshake(absl::Time deadline) {
+  const std::string where = absl::StrCat("session with irisd at ", runtime_dir_);
+  wire::HelloPayload hello;
+  std::strncpy(hello.client_version, wire::kIrisVersion, sizeof(hello.client_version) - 1);
+  // irisd may have refused and closed already: its reason is then there to be read.
+  absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kHello, hello);
+  for (;;) {
+    absl::StatusOr<wire::Frame> frame = ReceiveWithLastWords(socket_.get());
+    if (!frame.ok() && wire::IsNoFrameYet(frame.status())) {
+      if (!PollUntil(socket_.get(), POLLIN, deadline)) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(where, ": irisd did not answer the handshake within ",
+                         absl::FormatDuration(kHandshakeTimeout), "; is it stopped?"));
+      }
+      continue;
+    }
+    if (!frame.ok()) {
+      const absl::Status& status = sent.ok() ? frame.status() : sent;
+      return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+    }
+    switch (frame->type) {
+      case wire::FrameType::kError: {
+        auto error = frame->As<wire::ErrorPayload>();
+        if (!error.ok()) return error.status();
+        return wire::StatusFromErrorPayload(*error);
+      }
+      case wire::FrameType::kChallenge: {
+        auto nonce = frame->As<wire::NoncePayload>();
+        if (!nonce.ok()) return nonce.status();
+        sent = wire::SendFrame(socket_.get(), wire::FrameType::kChallengeReply, *nonce);
+        continue;
+      }
+      case wire::FrameType::kWelcome: {
+        auto welcome = frame->As<wire::WelcomePayload>();
+        if (!welcome.ok()) return welcome.status();
+        if (frame->fds.size() != 1) {
+          return absl::InternalError(absl::StrCat(where, ": the welcome came with ",
+                                                  frame->fds.size(), " descriptors, not one"));
+        }
+        welcome_ = *welcome;
+        wire::UniqueFd channel_fd = std::move(frame->fds.front());
+        const int flags = fcntl(channel_fd.get(), F_GETFL);
+        if (flags < 0 || fcntl(channel_fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+          return wire::ErrnoStatus(errno, absl::StrCat(where, ": set up its gRPC socket"));
+        }
+        grpc::ChannelArguments arguments;
+        arguments.SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxRpcBytes));
+        stub_ = iris::v1::HeapService::NewStub(
+            grpc::CreateCustomInsecureChannelFromFd("irisd", channel_fd.Release(), arguments));
+        return absl::OkStatus();
+      }
+      default:
+        return absl::InternalError(absl::StrCat(where, ": irisd sent frame type ",
+                                                static_cast<int>(frame->type),
+                                                " during the handshake"));
+    }
+  }
+}
+
+SessionClient::~SessionClient() {
+  if (receiver_.joinable()) {
+    const uint64_t one = 1;
+    (void)!write(stop_event_.get(), &one, sizeof(one));
+    receiver_.join();
+  }
+}
+
+absl::Status SessionClient::status() const {
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
+bool SessionClient::WaitForEnd(absl::Duration timeout) const {
+  absl::MutexLock lock(&mu_);
+  const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !status_.ok(); };
+  return mu_.AwaitWithTimeout(absl::Condition(&ended), timeout);
+}
+
+void SessionClient::End(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    status_ = status;
+  }
+  if (on_end_) on_end_();
+}
+
+void SessionClient::ReceiveLoop() {
+  for (;;) {
+    struct pollfd polls[2] = {{socket_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
+    if (poll(polls, 2, -1) < 0) {
+      if (errno == EINTR) continue;
+      return End(wire::ErrnoStatus(errno, "wait for irisd's frames"));
+    }
+    if (polls[1].revents != 0) return;
+    if (absl::Status status = Receive(); !status.ok()) return End(status);
+  }
+}
+
+absl::Status SessionClient::Receive() {
+  absl::StatusOr<wire::Frame> frame = ReceiveWithLastWords(socket_.get());
+  if (!frame.ok()) {
+    if (wire::IsNoFrameYet(frame.status())) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("the session with irisd at ", runtime_dir_,
+                                               " ended: ", frame.status().message()));
+  }
+  switch (frame->type) {
+    case wire::FrameType::kError: {
+      auto error = frame->As<wire::ErrorPayload>();
+      if (!error.ok()) return error.status();
+      const absl::Status status = wire::StatusFromErrorPayload(*error);
+      return absl::Status(
+          status.ok() ? absl::StatusCode::kUnavailable : status.code(),
+          absl::StrCat("irisd at ", runtime_dir_, " ended the session: ", status.message()));
+    }
+    case wire::FrameType::kDescriptors: {
+      auto payload = frame->As<wire::DescriptorsPayload>();
+      if (!payload.ok()) return payload.status();
+      if (payload->count != frame->fds.size() || payload->count > wire::kMaxDescriptorsPerFrame) {
+        return absl::InternalError(absl::StrCat("irisd announced ", payload->count,
+                                                " descriptors and sent ", frame->fds.size()));
+      }
+      {
+        absl::MutexLock lock(&mu_);
+        for (uint32_t i = 0; i < payload->count; ++i) {
+          const wire::DescriptorRecord& record = payload->records[i];
+          if (descriptors_.size() >= kMaxDescriptors) {
+            return absl::ResourceExhaustedError("irisd sent descriptors that nobody asked for");
+          }
+          descriptors_[KeyOf(record)] = std::move(frame->fds[i]);
+        }
+      }
+      wire::AckPayload ack;
+      ack.count = payload->count;
+      absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kAck, ack);
+      // irisd reads acknowledgements at once; a full queue means that it is stopped.
+      while (sent.code() == absl::StatusCode::kResourceExhausted) {
+        struct pollfd polls[2] = {{socket_.get(), POLLOUT, 0}, {stop_event_.get(), POLLIN, 0}};
+        (void)poll(polls, 2, 100);
+        if (polls[1].revents != 0) return absl::CancelledError("session closed");
+        sent = wire::SendFrame(socket_.get(), wire::FrameType::kAck, ack);
+      }
+      // A hang-up shows at the next receive, after what irisd said before it.
+      return absl::OkStatus();
+    }
+    default:
+      return absl::InternalError(
+          absl::StrCat("irisd sent an unexpected frame of type ", static_cast<int>(frame->type)));
+  }
+}
+
+absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
+    absl::Span<const DescriptorKey> keys, absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto here = [this, keys]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return std::all_of(keys.begin(), keys.end(),
+                       [this](const DescriptorKey& key) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+                         return descriptors_.count(key) != 0;
+                       });
+  };
+  const auto here_or_ended = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return !status_.ok() || takes_cancelled_ || here();
+  };
+  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&here_or_ended), deadline);
+  if (!here()) {
+    if (takes_cancelled_) return absl::CancelledError("this context has left the job");
+    if (!in_time) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "irisd at ", runtime_dir_, " did not send all of ", keys.size(), " descriptors in time"));
+    }
+    return status_;
+  }
+  std::vector<wire::UniqueFd> fds;
+  fds.reserve(keys.size());
+  for (const DescriptorKey& key : keys) {
+    auto node = descriptors_.extract(key);
+    // A key given twice has its descriptor the first time alone.
+    fds.push_back(node.empty() ? wire::UniqueFd() : std::move(node.mapped()));
+  }
+  return fds;
+}
+
+void SessionClient::CancelTakes() {
+  absl::MutexLock lock(&mu_);
+  takes_cancelled_ = true;
+}
+
+void SessionClient::DropDescriptors() {
+  std::map<DescriptorKey, wire::UniqueFd> dropped;
+  absl::MutexLock lock(&mu_);
+  dropped.swap(descriptors_);
+}
+
+}  // namespace iris::internal

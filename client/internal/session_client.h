@@ -1,0 +1,107 @@
+// SessionClient: one attested connection to irisd. The session socket (descriptors and errors come
+// in on it, by a thread of its own) and the gRPC channel on the socket that irisd handed over. It
+// never reconnects: whoever wants that makes a new one.
+//
+// Thread-safe. The destructor closes both sockets and joins the thread; it must not run on that
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "proto/iris/v1/heap.grpc.pb.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::internal {
+
+// Names one descriptor that irisd sends.
+struct DescriptorKey {
+  wire::DescriptorKind kind = wire::DescriptorKind::kSegment;
+  uint64_t job_id = 0;
+  uint64_t epoch = 0;
+  uint32_t rank = 0;        // 0 unless kind is kControlPage
+  uint64_t segment_id = 0;  // 0 unless kind is kSegment
+  friend bool operator<(const DescriptorKey& a, const DescriptorKey& b) {
+    return std::tie(a.kind, a.job_id, a.epoch, a.rank, a.segment_id) <
+           std::tie(b.kind, b.job_id, b.epoch, b.rank, b.segment_id);
+  }
+};
+
+struct SessionOptions {
+  std::vector<std::string> runtime_dirs;  // tried in order
+  absl::Duration connect_timeout;         // retries this long while nobody answers; zero: one try
+  // Called once when the session ends for whatever reason but the destructor; on the session's
+  // thread.
+  std::function<void()> on_end;
+};
+
+class SessionClient {
+ public:
+  // Descriptors that wait for somebody who takes them; more end the session.
+  static constexpr size_t kMaxDescriptors = 16384;
+
+  // Connects, with back-off while no irisd answers, and does the handshake. kUnavailable: see
+  // CannotReach. Otherwise the status that irisd refused with.
+  static absl::StatusOr<std::shared_ptr<SessionClient>> Connect(SessionOptions options);
+  ~SessionClient();
+  SessionClient(const SessionClient&) = delete;
+  SessionClient& operator=(const SessionClient&) = delete;
+
+  uint64_t session_id() const { return welcome_.session_id; }
+  uint64_t daemon_id() const { return welcome_.daemon_id; }
+  const std::string& runtime_dir() const { return runtime_dir_; }
+  iris::v1::HeapService::Stub& stub() { return *stub_; }
+
+  // OK while connected; then why it ended: irisd's own words if it said any.
+  absl::Status status() const;
+  // Waits until the session has ended; true if it has.
+  bool WaitForEnd(absl::Duration timeout) const;
+
+  // Waits for the descriptors and takes them, in the order of `keys`. Those that came before the
+  // session ended can still be taken after it. kDeadlineExceeded, or status(): nothing is taken
+  // then.
+  absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
+                                                              absl::Time deadline);
+  // Ends every wait of TakeDescriptors, now and later, with kCancelled.
+  void CancelTakes();
+  // Closes whatever waits for a job that nobody will take.
+  void DropDescriptors();
+
+ private:
+  SessionClient() = default;
+  // Connects once; an errno.
+  static int TryConnect(const std::string& path, wire::UniqueFd* socket);
+  absl::Status Handshake(absl::Time deadline);
+  void ReceiveLoop();
+  // One frame. Not OK: the session ends with it.
+  absl::Status Receive();
+  void End(const absl::Status& status);
+
+  std::string runtime_dir_;
+  wire::UniqueFd socket_;
+  wire::UniqueFd stop_event_;
+  wire::WelcomePayload welcome_;
+  std::unique_ptr<iris::v1::HeapService::Stub> stub_;
+  std::function<void()> on_end_;
+  std::thread receiver_;
+
+  mutable absl::Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  bool takes_cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<DescriptorKey, wire::UniqueFd> descriptors_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,205 @@
+#include "client/internal/window.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "absl/base/const_init.h"
+#include "absl/strings/str_cat.h"
+#include "device/driver/emu_driver.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/limits.h"
+
+#ifndef F_GET_SEALS
+#define F_GET_SEALS 1034
+#define F_SEAL_SHRINK 0x0002
+#endif
+
+namespace iris::internal {
+namespace {
+
+// Windows of this process, for ranks that are threads of it. Never destroyed.
+struct Registry {
+  absl::Mutex mu;
+  std::map<WindowKey, std::weak_ptr<Window>> windows ABSL_GUARDED_BY(mu);
+};
+Registry& GetRegistry() {
+  static Registry* const registry = new Registry();
+  return *registry;
+}
+
+absl::StatusOr<std::unique_ptr<driver::GpuDriver>> MakeDriver(const std::string& backend) {
+  if (backend == "emu") return driver::CreateEmuDriver({});
+  return absl::UnimplementedError(
+      absl::StrCat("irisd gave this rank a device of backend \"", backend,
+                   "\", for which this client library has no driver; choose another device"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) {
+  Registry& registry = GetRegistry();
+  absl::MutexLock lock(&registry.mu);
+  std::weak_ptr<Window>& entry = registry.windows[spec.key];
+  if (std::shared_ptr<Window> window = entry.lock()) {
+    if (window->spec_.n_ranks != spec.n_ranks || window->spec_.stride_bytes != spec.stride_bytes) {
+      return absl::InternalError("irisd gave two ranks of one job windows of different shapes");
+    }
+    return window;
+  }
+  std::shared_ptr<Window> window(new Window(spec));
+  auto driver = MakeDriver(spec.backend);
+  if (!driver.ok()) return driver.status();
+  window->driver_ = *std::move(driver);
+  auto reservation = window->driver_->Reserve(spec.n_ranks * spec.stride_bytes, spec.wanted_base);
+  if (!reservation.ok()) {
+    return absl::Status(reservation.status().code(),
+                        absl::StrCat("reserve a window of ", spec.n_ranks, " ranks x ",
+                                     spec.stride_bytes, " bytes: ", reservation.status().message(),
+                                     "; a smaller max_heap_bytes needs less address space"));
+  }
+  window->reservation_ = *std::move(reservation);
+  const size_t pages_bytes = (spec.n_ranks + 1) * wire::kPageBytes;
+  void* const pages =
+      mmap(nullptr, pages_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) return wire::ErrnoStatus(errno, "reserve room for control pages");
+  window->pages_ = pages;
+  madvise(pages, pages_bytes, MADV_DONTFORK);
+  {
+    absl::MutexLock window_lock(&window->mu_);
+    window->page_mapped_.resize(spec.n_ranks + 1);
+    window->page_writable_.resize(spec.n_ranks + 1);
+  }
+  entry = window;
+  // Entries of windows that are gone: few, but they must not pile up.
+  for (auto it = registry.windows.begin(); it != registry.windows.end();) {
+    it = it->second.expired() ? registry.windows.erase(it) : std::next(it);
+  }
+  return window;
+}
+
+Window::~Window() {
+  absl::MutexLock lock(&mu_);
+  if (abort_word_ != nullptr) (void)driver_->UnregisterHost(page(spec_.n_ranks));
+  // In reverse: the newest segments first, the reservation last.
+  while (!segments_.empty()) segments_.erase(std::prev(segments_.end()));
+  if (pages_ != nullptr) munmap(pages_, (spec_.n_ranks + 1) * wire::kPageBytes);
+}
+
+absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd) {
+  // irisd is trusted with addresses, but a mistake there must not map over a neighbour's heap.
+  if (segment.rank >= spec_.n_ranks || segment.offset_bytes > spec_.stride_bytes ||
+      segment.bytes > spec_.stride_bytes - segment.offset_bytes) {
+    return absl::InternalError(absl::StrCat("irisd announced segment ", segment.segment_id,
+                                            " of rank ", segment.rank,
+                                            " outside the rank's range of the window"));
+  }
+  absl::MutexLock lock(&mu_);
+  if (const auto it = segments_.find(segment.segment_id); it != segments_.end()) {
+    it->second.holders.insert(holder);
+    return absl::OkStatus();
+  }
+  const auto annotate = [&](const absl::Status& status) {
+    return absl::Status(status.code(),
+                        absl::StrCat("map segment ", segment.segment_id, " (", segment.bytes,
+                                     " bytes) of rank ", segment.rank, ": ", status.message()));
+  };
+  MappedSegment mapped;
+  auto memory = driver_->Import(fd.Release(), segment.bytes);
+  if (!memory.ok()) return annotate(memory.status());
+  mapped.memory = *std::move(memory);
+  auto mapping =
+      driver_->Map(*reservation_, segment.rank * spec_.stride_bytes + segment.offset_bytes,
+                   *mapped.memory, driver::Access::kReadWrite);
+  if (!mapping.ok()) return annotate(mapping.status());
+  mapped.mapping = *std::move(mapping);
+  mapped.holders.insert(holder);
+  segments_.emplace(segment.segment_id, std::move(mapped));
+  return absl::OkStatus();
+}
+
+void Window::UnmapSegment(uint32_t holder, uint64_t segment_id) {
+  absl::MutexLock lock(&mu_);
+  const auto it = segments_.find(segment_id);
+  if (it == segments_.end()) return;
+  it->second.holders.erase(holder);
+  if (it->second.holders.empty()) segments_.erase(it);
+}
+
+void Window::UnmapAll(uint32_t holder) {
+  absl::MutexLock lock(&mu_);
+  for (auto it = segments_.end(); it != segments_.begin();) {
+    --it;
+    it->second.holders.erase(holder);
+    if (it->second.holders.empty()) it = segments_.erase(it);
+  }
+}
+
+void* Window::page(uint32_t index) const {
+  return static_cast<char*>(pages_) + index * wire::kPageBytes;
+}
+
+absl::Status Window::MapPage(uint32_t index, const wire::UniqueFd& fd, bool writable,
+                             const char* what) {
+  struct stat info = {};
+  if (fstat(fd.get(), &info) != 0) return wire::ErrnoStatus(errno, absl::StrCat("map ", what));
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (info.st_size != wire::kPageBytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return absl::InternalError(absl::StrCat("map ", what,
+                                            ": irisd sent something that is not a "
+                                            "sealed page of ",
+                                            wire::kPageBytes, " bytes"));
+  }
+  if (mmap(page(index), wire::kPageBytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+           MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED) {
+    return wire::ErrnoStatus(errno, absl::StrCat("map ", what));
+  }
+  madvise(page(index), wire::kPageBytes, MADV_DONTFORK);
+  return absl::OkStatus();
+}
+
+absl::Status Window::MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writable) {
+  absl::MutexLock lock(&mu_);
+  if (rank >= spec_.n_ranks) return absl::InternalError("control page of a rank out of range");
+  if (page_mapped_[rank] && (page_writable_[rank] || !writable)) return absl::OkStatus();
+  absl::Status status = MapPage(rank, fd, writable, "a control page");
+  if (!status.ok()) return status;
+  page_mapped_[rank] = true;
+  page_writable_[rank] = writable;
+  return absl::OkStatus();
+}
+
+absl::Status Window::MapStatusPage(wire::UniqueFd fd) {
+  absl::MutexLock lock(&mu_);
+  if (page_mapped_[spec_.n_ranks]) return absl::OkStatus();
+  absl::Status status = MapPage(spec_.n_ranks, fd, /*writable=*/false, "the status page");
+  if (!status.ok()) return status;
+  auto registered = driver_->RegisterHost(page(spec_.n_ranks), wire::kPageBytes);
+  if (!registered.ok()) return registered.status();
+  page_mapped_[spec_.n_ranks] = true;
+  abort_word_ = &static_cast<const wire::StatusPage*>(*registered)->abort;
+  return absl::OkStatus();
+}
+
+wire::ControlPage* Window::control_page(uint32_t rank) const {
+  return static_cast<wire::ControlPage*>(page(rank));
+}
+
+JobStatus Window::status() const {
+  return JobStatus(static_cast<const wire::StatusPage*>(page(spec_.n_ranks)), spec_.n_ranks);
+}
+
+const uint32_t* Window::abort_word() const {
+  absl::MutexLock lock(&mu_);
+  return abort_word_;
+}
+
+size_t Window::n_segments() const {
+  absl::MutexLock lock(&mu_);
+  return segments_.size();
+}
+
+}  // namespace iris::internal

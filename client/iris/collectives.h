@@ -1,0 +1,92 @@
+// iris::ccl::Communicator: the collectives of device/collective for host programs. It allocates the
+// workspace, starts the kernels on a stream, and says in an absl::Status what failed, which rank
+// was missing and which process that is.
+//
+//   auto comm = iris::ccl::Communicator::Create(context, context.world());       // collective
+//   iris::backend::Stream stream;  iris::backend::Stream::Create(&stream);
+//   (*comm)->AllReduce(x, x, n, DataType::kF32, ReduceOp::kSum, stream);         // asynchronous
+//   absl::Status status = (*comm)->Synchronize(stream);                          // waits; names
+//   who was missing
+//   (*comm)->Destroy();                                                          // collective:
+//   gives the workspace back
+//
+// Every member calls the same operations in the same order. What the operations do, and which
+// memory they take: see device/collective/collective.h. Thread-safety: one call at a time per
+// Communicator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/iris/context.h"
+#include "device/backend/select.h"
+#include "device/collective/collective.h"
+
+namespace iris::ccl {
+
+struct CommunicatorOptions {
+  Config config;     // the same on all members
+  std::string name;  // of the workspace, as iris-ctl shows it; unique in the job, or empty
+};
+
+class Communicator {
+ public:
+  // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument: bad
+  // config. Otherwise see Context::Allocate and Context::Barrier.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Create(
+      Context& context, const Team& team, const CommunicatorOptions& options = {});
+
+  // Frees nothing in the heap: giving the workspace back is collective, and a destructor that waits
+  // for peers would hang on an error path. Without Destroy the workspace stays until the job ends.
+  // Synchronize streams first.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Collective over the team: gives the workspace back. Synchronize streams first. Every later call
+  // fails.
+  absl::Status Destroy();
+
+  const Team& team() const { return team_; }
+  // For kernels and launchers of one's own.
+  const Comm& comm() const { return comm_; }
+
+  // Put one operation on the stream and return; errors of the arguments are returned at once,
+  // others by Check or Synchronize. Counts are elements. `root` is a world rank.
+  absl::Status AllReduce(const void* in, void* out, uint64_t count, DataType type, ReduceOp op,
+                         backend::Stream& stream, Variant variant = Variant::kAuto);
+  absl::Status AllGather(const void* in, void* out, uint64_t count_per_member, DataType type,
+                         backend::Stream& stream);
+  absl::Status Broadcast(const void* in, void* out, uint64_t count, DataType type, uint32_t root,
+                         backend::Stream& stream);
+  absl::Status Barrier(backend::Stream& stream);
+
+  // The first failure of an operation, as far as the streams have come. kDeadlineExceeded names the
+  // collective and the rank that did not come, kAborted names rank and pid of who died;
+  // kInvalidArgument: a rank called something else. It stays until Reset.
+  absl::Status Check() const;
+  // Waits for the stream, then Check.
+  absl::Status Synchronize(backend::Stream& stream);
+
+  // Collective over the team: makes a Communicator that failed usable again. All members
+  // synchronize their streams first.
+  absl::Status Reset();
+
+ private:
+  Communicator(Context& context, Team team) : context_(context), team_(std::move(team)) {}
+  // kFailedPrecondition after Destroy or in a forked child.
+  absl::Status Usable() const;
+  // Zeroes this member's workspace, then meets the others.
+  absl::Status Prepare();
+
+  Context& context_;
+  const Team team_;
+  Allocation workspace_;
+  Comm comm_;
+  uint64_t* error_word_ = nullptr;
+  bool destroyed_ = false;
+};
+
+}  // namespace iris::ccl

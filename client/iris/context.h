@@ -1,0 +1,206 @@
+// iris::Context: a process's membership in a job and its window onto every peer's heap.
+//
+//   auto context = iris::Context::Create({.job = "train", .heap_bytes = 1ull << 30});   // rank,
+//   size: from the launcher if (!context.ok()) { std::cerr << context.status(); return 1; } auto x
+//   = (*context)->Allocate({.bytes = 4096, .name = "x"});          // collective: same offset on
+//   every rank float* mine = x->As<float>(); float* theirs = (*context)->Translate(mine, /*to=*/1);
+//   (*context)->Barrier();
+//
+// Needs irisd on this node. Nothing here includes gRPC or protobuf. Every call that waits has a
+// deadline and, when it expires or a peer dies, says which ranks are missing or which rank (and
+// pid) died.
+//
+// Thread-safe, but calls that are collective (marked so) must be made by all ranks of the team in
+// the same order. In a forked child every call fails with kFailedPrecondition, and the windows are
+// not mapped. After irisd has gone, mapped memory, barriers and kernels go on; calls that need
+// irisd retry with back-off until their deadline, then fail with kUnavailable.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "device/iris/types.h"
+
+namespace iris {
+
+struct ContextOptions {
+  // Fields left at their default come from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS,
+  // IRIS_LOCAL_RANK, then those of torchrun, Open MPI, PMIx and Slurm (client/iris/launcher.h).
+  // Without any: job "default", rank 0 of 1.
+  std::string job;
+  int rank = -1;
+  int n_ranks = -1;
+  int local_rank = -1;
+
+  uint64_t heap_bytes = 1ull << 30;  // per rank; IRIS_HEAP_BYTES overrides the default
+  uint64_t max_heap_bytes = 0;       // address space for growth, per rank; 0: four times heap_bytes
+  bool prealloc = false;             // reserve all pages now
+  std::string device_uuid;           // empty: device local_rank mod number of devices
+  std::string runtime_dir;  // empty: IRIS_RUNTIME_DIR, else /run/iris, else $XDG_RUNTIME_DIR/iris
+  absl::Duration join_timeout = absl::Seconds(60);
+  absl::Duration timeout = absl::Seconds(60);  // default of every other wait, on host and device
+  absl::Duration connect_timeout = absl::Seconds(2);  // how long to retry while no irisd answers
+};
+
+struct AllocateOptions {
+  uint64_t bytes = 0;
+  uint64_t alignment_bytes = 1024;  // a power of two
+  std::string name;                 // unique in the job, or empty; shown by iris-ctl
+  std::string dtype;                // "f32", ...: shown by iris-ctl, must agree between ranks
+  std::vector<uint64_t> shape;
+};
+
+// A range of the symmetric heap. A plain value: copying it copies no memory, and Context::Free ends
+// it.
+struct Allocation {
+  uint64_t offset_bytes = 0;  // the same on every rank
+  uint64_t bytes = 0;
+  void* address = nullptr;  // of this rank's copy
+  uint32_t team_id = 0;     // that allocated it, and must free it
+  std::string name;
+
+  template <typename T>
+  T* As() const {
+    return static_cast<T*>(address);
+  }
+};
+
+// An ordered set of ranks. A plain value; valid until Context::DestroyTeam or the end of the
+// context.
+struct Team {
+  uint32_t id = 0;
+  std::vector<uint32_t> ranks;  // world ranks in team order
+  int index = -1;               // of this rank; -1: not a member
+  DeviceTeam device;            // for kernels
+  bool member() const { return index >= 0; }
+};
+
+// When a join's time went where; for benchmarks and logs.
+struct CreateTimings {
+  absl::Duration connect;  // session handshake and first answer
+  absl::Duration join;     // until every rank has joined and irisd has created all memory
+  absl::Duration map;      // descriptors, import, map
+  absl::Duration commit;   // until every rank has mapped
+};
+
+class Context {
+ public:
+  // Collective over the job's ranks. Connects, joins, maps every peer's heap. Errors: see
+  // HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how to start
+  // irisd.
+  static absl::StatusOr<std::unique_ptr<Context>> Create(const ContextOptions& options);
+
+  // Leaves the job and unmaps in reverse order. Not collective: peers that still wait for this rank
+  // get kAborted.
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  uint32_t rank() const;
+  uint32_t n_ranks() const;
+  const std::string& job() const;
+  uint64_t job_id() const;
+  uint64_t epoch() const;
+  const std::string& device_uuid() const;
+  uint32_t device_index() const;
+  uint64_t heap_bytes() const;  // grows
+  uint64_t stride_bytes() const;
+  bool same_address() const;              // raw pointers mean the same on every rank
+  std::vector<void*> heap_bases() const;  // one per rank
+  int64_t peer_pid(uint32_t rank) const;
+  const CreateTimings& create_timings() const;
+
+  // For kernels. Valid as long as the context, also under growth.
+  DeviceContext device_context() const;
+  const Team& world() const;
+
+  // Collective over the team. Memory is not cleared: fresh heaps are zero, reused ranges hold what
+  // was there. kInvalidArgument: the ranks asked for different things (who asked for what).
+  // kResourceExhausted: no room, also after growth. kDeadlineExceeded: names the ranks that did not
+  // ask. kAborted: a rank died. Each consumes the call on every rank, so ranks stay in step.
+  absl::StatusOr<Allocation> Allocate(const AllocateOptions& options);
+  absl::StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team);
+
+  // Collective over the team that allocated. The range is reused after every rank has freed it.
+  absl::Status Free(const Allocation& allocation);
+
+  // Collective over all ranks: at least so many more bytes in every heap. Nothing that is mapped
+  // moves.
+  absl::Status Grow(uint64_t bytes);
+
+  // True if the range lies in any rank's heap as mapped here.
+  bool IsSymmetric(const void* address, uint64_t bytes = 1) const;
+  // Rank and offset of an address inside the window; kInvalidArgument outside.
+  struct Location {
+    uint32_t rank = 0;
+    uint64_t offset_bytes = 0;
+  };
+  absl::StatusOr<Location> Locate(const void* address) const;
+
+  // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
+  // this rank's heap.
+  template <typename T>
+  T* Translate(T* mine, uint32_t to) const {
+    return const_cast<T*>(static_cast<const T*>(TranslateAddress(mine, to)));
+  }
+
+  // Collective over the team. Through shared memory: no call to irisd. Host work alone: synchronize
+  // streams first.
+  absl::Status Barrier();
+  absl::Status Barrier(const Team& team);
+  absl::Status Barrier(const Team& team, absl::Duration timeout);
+
+  // Collective over the team: root's value on every rank. At most 1 MiB. `root` is a world rank.
+  absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root);
+  absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root, const Team& team);
+  template <typename T>
+  absl::StatusOr<T> BroadcastValue(const T& value, uint32_t root) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return BroadcastChecked<T>(
+        Broadcast(absl::string_view(reinterpret_cast<const char*>(&value), sizeof(T)), root));
+  }
+
+  // Collective over the parent: every member of the parent calls, with the same list of world ranks
+  // (a subset of the parent, in the order wanted). Ranks that are not listed get a Team that is not
+  // member().
+  absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks);
+  absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
+  // Collective over the team.
+  absl::Status DestroyTeam(const Team& team);
+
+  // OK while every rank is alive and none has left; else kAborted naming who and why. No call to
+  // irisd.
+  absl::Status Health() const;
+
+  // Ends membership now rather than in the destructor. Every later call fails with
+  // kFailedPrecondition.
+  absl::Status Leave();
+
+ private:
+  struct Impl;
+  explicit Context(std::unique_ptr<Impl> impl);
+  const void* TranslateAddress(const void* mine, uint32_t to) const;
+  template <typename T>
+  static absl::StatusOr<T> BroadcastChecked(absl::StatusOr<std::string> bytes) {
+    if (!bytes.ok()) return bytes.status();
+    if (bytes->size() != sizeof(T)) {
+      return absl::InvalidArgumentError("broadcast of a value: root sent a value of another size");
+    }
+    T value;
+    __builtin_memcpy(&value, bytes->data(), sizeof(T));
+    return value;
+  }
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace iris

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Counts test cases from Bazel's build events, over several runs, and says what failed.
+
+    count_tests.py NAME=EVENTS.json=EXIT_CODE ...
+
+EVENTS.json is what --build_event_json_file wrote. A test whose XML lists cases counts that many, any other test counts 1;
+a target that does not build, and a run that fails without naming a target, count as one failure each. Skipped cases count
+as neither. Prints a line for each run, the log of each test that failed, and last "N passed, N failed". Exit code 1 if
+anything failed or nothing passed.
+"""
+
+import json
+import os
+import sys
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+LOG_LINES = 120
+
+
+def path_of(outputs, name):
+    for output in outputs:
+        if output.get("name") == name:
+            return urllib.parse.unquote(urllib.parse.urlparse(output.get("uri", "")).path)
+    return ""
+
+
+def count_cases(xml_path):
+    """(passed, skipped, names of failed cases) of one test's XML; None if it has no cases."""
+    try:
+        root = ElementTree.parse(xml_path).getroot()
+    except (OSError, ElementTree.ParseError):
+        return None
+    passed, skipped, failed = 0, 0, []
+    for case in root.iter("testcase"):
+        name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.append(name)
+        elif (case.find("skipped") is not None or case.get("status") == "notrun"
+              or case.get("result") in ("skipped", "suppressed")):
+            skipped += 1
+        else:
+            passed += 1
+    return (passed, skipped, failed) if passed or skipped or failed else None
+
+
+class Run:
+    """What one bazel command did."""
+
+    def __init__(self, name, exit_code):
+        self.name = name
+        self.exit_code = exit_code
+        self.passed = 0
+        self.skipped = 0
+        self.targets = 0
+        self.failed = []  # (what, path of its log or "")
+
+    def add_test(self, label, status, outputs):
+        self.targets += 1
+        cases = count_cases(path_of(outputs, "test.xml"))
+        good = status in ("PASSED", "FLAKY")
+        if cases is None:
+            if good:
+                self.passed += 1
+            else:
+                self.failed.append((f"{label} ({status.lower()})", path_of(outputs, "test.log")))
+            return
+        passed, skipped, failed = cases
+        self.passed += passed
+        self.skipped += skipped
+        log = path_of(outputs, "test.log")
+        for name in failed:
+            self.failed.append((f"{label} {name}", log))
+        if not good and not failed:  # crashed, timed out, or a sanitizer's verdict after the last case
+            if passed and status == "FAILED":
+                self.passed -= 1  # the XML of a process that died counts it as one that passed
+            self.failed.append((f"{label} ({status.lower()})", log))
+
+    def read(self, events):
+        shards = set()
+        for event in events:
+            identity = event.get("id", {})
+            if "testResult" in event and "testResult" in identity:
+                what = identity["testResult"]
+                key = (what.get("label"), what.get("run"), what.get("shard"))
+                if key not in shards:
+                    shards.add(key)
+                    result = event["testResult"]
+                    self.add_test(what.get("label"), result.get("status", "NO_STATUS"),
+                                  result.get("testActionOutput", []))
+            elif "targetCompleted" in identity and not event.get("completed", {}).get("success"):
+                label = identity["targetCompleted"].get("label")
+                if "completed" in event or "aborted" in event:
+                    self.failed.append((f"{label} does not build", ""))
+        if self.exit_code not in (0, 3) and not self.failed:  # 3: tests failed, and they are counted
+            self.failed.append((f"{self.name}: bazel failed with exit code {self.exit_code}", ""))
+        if self.exit_code == 3 and not self.failed:
+            self.failed.append((f"{self.name}: bazel says that tests failed", ""))
+
+
+def read_events(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:
+                    return  # bazel was ended in the middle of a line
+    except OSError:
+        return
+
+
+def tail(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    return ([f"... {len(lines) - LOG_LINES} lines before"] if len(lines) > LOG_LINES else []) + lines[-LOG_LINES:]
+
+
+def report(runs, write=print):
+    """Writes everything; returns the exit code."""
+    shown = set()
+    for run in runs:
+        for what, log in run.failed:
+            if log and log not in shown:
+                shown.add(log)
+                write(f"\n==== {run.name}: {what}: {os.path.basename(os.path.dirname(log))}/test.log")
+                for line in tail(log):
+                    write(line)
+    write("")
+    for run in runs:
+        skipped = f", {run.skipped} skipped" if run.skipped else ""
+        write(f"{run.name:<12} {run.passed} passed, {len(run.failed)} failed{skipped} ({run.targets} test targets)")
+    for run in runs:
+        for what, _ in run.failed:
+            write(f"FAILED {run.name}: {what}")
+    passed = sum(run.passed for run in runs)
+    failed = sum(len(run.failed) for run in runs)
+    write(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+def main(arguments):
+    runs = []
+    for argument in arguments:
+        name, path, exit_code = argument.rsplit("=", 2)
+        run = Run(name, int(exit_code))
+        run.read(read_events(path))
+        runs.append(run)
+    return report(runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

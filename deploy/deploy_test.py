@@ -1,0 +1,137 @@
+"""What is in this folder works as it says: the scripts' usage, the unit, the settings, the completion."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from tests.python import irisd
+from tests.python import junit
+
+IRIS_CTL = "client/ctl/iris-ctl"
+COMPLETION = "deploy/completions/iris-ctl.bash"
+
+
+def run(*arguments, **kwargs):
+    return subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+                          **kwargs)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+class Setup(unittest.TestCase):
+
+    def test_is_done_at_once_where_nothing_is_missing(self):
+        result = run("deploy/setup.sh", "--check")
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+
+    def test_explains_itself(self):
+        self.assertIn("--build", run("deploy/setup.sh", "--help").stdout)
+
+    def test_refuses_what_it_does_not_know(self):
+        result = run("deploy/setup.sh", "--wrong")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("unknown argument '--wrong'", result.stderr)
+
+
+class Unit(unittest.TestCase):
+
+    def setUp(self):
+        self.text = read("deploy/irisd.service")
+
+    def test_has_what_irisd_relies_on(self):
+        for line in ("Type=notify", "NotifyAccess=main", "StartLimitIntervalSec=0", "RestartSec=0", "Restart=on-failure",
+                     "RuntimeDirectory=iris", "RuntimeDirectoryPreserve=restart"):
+            self.assertRegex(self.text, rf"(?m)^{line}$")
+        self.assertRegex(self.text, r"(?m)^LimitNOFILE=\d{5,}$")
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd on this machine")
+    def test_systemd_accepts_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "irisd.service")
+            with open(path, "w", encoding="utf-8") as file:  # the program is not installed here
+                file.write(self.text.replace("/usr/bin/irisd ", "/bin/true "))
+            result = run("systemd-analyze", "verify", "--man=no", path)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_the_command_line_is_one_that_irisd_takes(self):
+        command = re.search(r"(?m)^ExecStart=/usr/bin/irisd (.*)$", self.text).group(1)
+        arguments = command.replace("/etc/iris/irisd.toml", "deploy/irisd.toml").split()
+        result = run(irisd.IRISD, *arguments, "--check-config")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+
+class Settings(unittest.TestCase):
+
+    def test_are_valid(self):
+        result = run(irisd.IRISD, "--config", "deploy/irisd.toml", "--check-config")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_show_every_setting(self):
+        flags = [f for f in re.findall(r"(?m)^  --([a-z-]+)", run(irisd.IRISD, "--help").stdout)
+                 if f not in ("config", "check-config", "version", "help")]
+        keys = re.findall(r"(?m)^(?:# )?([a-z_]+) = ", read("deploy/irisd.toml"))
+        self.assertEqual(len(flags), len(keys), f"{flags}\n{keys}")
+
+    def test_show_the_defaults(self):
+        """A file with all commented values switched on changes nothing that --help calls the default."""
+        text = run(irisd.IRISD, "--help").stdout
+        for value in ("0660", "4GiB", "4096", "1024", "256", "64", "1m", "1h", "30s", "5s"):
+            self.assertIn(f"({value}", text)
+            self.assertIn(value, read("deploy/irisd.toml"))
+
+
+class Completion(unittest.TestCase):
+
+    def complete(self, line, function="_iris_ctl", program=IRIS_CTL, env=None):
+        words = [program] + line.split(" ")
+        script = (f"source {COMPLETION}; COMP_WORDS=({' '.join(repr(w) for w in words)}); "
+                  f"COMP_CWORD={len(words) - 1}; {function}; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
+        result = run("bash", "-uc", script, env=env)
+        self.assertEqual(result.stderr, "")
+        return result.stdout.split()
+
+    def test_commands(self):
+        self.assertEqual(self.complete("he"), ["heaps"])
+        self.assertEqual(set(self.complete("")), set(
+            "status devices jobs heaps allocations sessions events peek doctor completion "
+            "--runtime-dir --format --watch --help --version".split()))
+
+    def test_knows_every_command(self):
+        listed = re.findall(r"(?m)^  ([a-z]+)  +\S", run(IRIS_CTL, "--help").stdout.split("Subcommands:")[1])
+        self.assertGreater(len(listed), 9)
+        for command in listed:
+            self.assertIn(command, self.complete(command[:2]))
+
+    def test_options_of_a_command(self):
+        self.assertEqual(self.complete("events --f"), ["--follow", "--format"])
+        self.assertEqual(self.complete("peek --by"), ["--bytes"])
+        self.assertEqual(self.complete("status --j"), [])
+
+    def test_values(self):
+        self.assertEqual(self.complete("--format j"), ["json"])
+        self.assertEqual(self.complete("completion "), ["bash"])
+
+    def test_without_irisd_there_are_no_jobs(self):
+        self.assertEqual(self.complete("--runtime-dir /nowhere heaps --job "), [])
+
+    def test_iris_run(self):
+        self.assertEqual(self.complete("--t", function="_iris_run"), ["--timeout"])
+        self.assertIn("echo", self.complete("-n 2 -- ech", function="_iris_run"))
+        self.assertEqual(self.complete("-n 2 -- echo --t", function="_iris_run"), [])
+
+    def test_is_what_iris_ctl_prints(self):
+        self.assertEqual(run(IRIS_CTL, "completion", "bash").stdout, read(COMPLETION))
+
+    def test_bash_registers_it(self):
+        result = run("bash", "-c", f"source <({IRIS_CTL} completion bash); complete -p iris-ctl iris-run")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+
+if __name__ == "__main__":
+    junit.main()

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds Iris, starts irisd with eight emulated devices, trains a model on four processes whose
+# gradients meet in symmetric heaps, shows with iris-ctl what irisd owns while that runs and afterwards, and cleans up.
+# Exit code 0 if all of that was as it should be. Can be run again. Touches nothing but a temporary folder and Bazel's cache.
+# shellcheck disable=SC1091
+. "$(dirname "$0")/common.sh"
+
+started=$SECONDS
+deploy/setup.sh --build
+
+folder=""
+irisd_pid=""
+training_pid=""
+finish() {
+  if [ -n "$training_pid" ]; then kill "$training_pid" 2>/dev/null && wait "$training_pid" || true; fi
+  if [ -n "$irisd_pid" ]; then kill "$irisd_pid" 2>/dev/null && wait "$irisd_pid" || true; fi
+  if [ -n "$folder" ]; then rm -rf "$folder"; fi
+  bazel_ shutdown >/dev/null 2>&1 || true
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+fail() {
+  echo "run-demo.sh: $*" >&2
+  exit 1
+}
+
+say "build"
+bazel_ build "${quiet[@]}" --config=opt //server:irisd //client/ctl:iris-ctl //client/ctl:iris-run \
+  //examples:10_digits_training
+bin=$(bazel_ info --config=opt bazel-bin 2>/dev/null)
+bazel_ shutdown
+echo "built in $((SECONDS - started)) s"
+
+folder=$(mktemp -d /tmp/iris-demo-XXXXXX)
+export IRIS_RUNTIME_DIR=$folder/run
+iris_ctl() { "$bin/client/ctl/iris-ctl" "$@"; }
+show() {
+  printf '\n$ iris-ctl %s\n' "$*"
+  iris_ctl "$@"
+}
+
+say "start irisd"
+"$bin/server/irisd" --runtime-dir "$IRIS_RUNTIME_DIR" --emu-devices 8 --emu-memory 1GiB >"$folder/irisd.log" 2>&1 &
+irisd_pid=$!
+for ((i = 0; ; ++i)); do
+  if iris_ctl status >/dev/null 2>&1; then break; fi
+  if [ $i -ge 300 ] || ! kill -0 "$irisd_pid" 2>/dev/null; then
+    cat "$folder/irisd.log" >&2
+    fail "irisd does not answer"
+  fi
+  sleep 0.1
+done
+show status
+
+say "train on four processes"
+"$bin/client/ctl/iris-run" -n 4 --job digits --timeout 600 -- \
+  "$bin/examples/10_digits_training" >"$folder/training.log" 2>&1 &
+training_pid=$!
+for ((i = 0; ; ++i)); do
+  if iris_ctl jobs --job digits --format json 2>/dev/null | grep -q '"state": "ready"' &&
+    iris_ctl allocations --job digits 2>/dev/null | grep -q gradients; then break; fi
+  if [ $i -ge 600 ] || ! kill -0 "$training_pid" 2>/dev/null; then
+    cat "$folder/training.log" "$folder/irisd.log" >&2
+    fail "the job did not become ready"
+  fi
+  sleep 0.05
+done
+echo "While it runs:"
+for command in jobs heaps allocations sessions; do show "$command"; done
+kill -0 "$training_pid" 2>/dev/null || fail "the job had ended before it was shown"
+echo
+tail -n +1 -f --pid="$training_pid" "$folder/training.log"
+code=0
+wait "$training_pid" || code=$?
+training_pid=""
+[ "$code" -eq 0 ] || fail "the training ended with exit code $code; irisd says: $(tail -n 5 "$folder/irisd.log")"
+grep -q "weights identical on 4 ranks" "$folder/training.log" || fail "the weights were not compared"
+grep -Eq "test accuracy 0\.9[4-9]|test accuracy 1" "$folder/training.log" || fail "test accuracy below 0.94"
+
+say "afterwards"
+for ((i = 0; i < 100; ++i)); do # the processes are gone; irisd hears of it a moment later
+  if [ "$(iris_ctl sessions)" = "no sessions" ]; then break; fi
+  sleep 0.1
+done
+for command in jobs heaps allocations sessions; do show "$command"; done
+for command in jobs heaps allocations sessions; do
+  [ "$(iris_ctl "$command")" = "no $command" ] || fail "something is left: iris-ctl $command"
+done
+iris_ctl status --format json | grep -q '"heap_bytes": 0,' || fail "irisd still holds heap memory"
+
+say "stop irisd"
+kill -TERM "$irisd_pid"
+code=0
+wait "$irisd_pid" || code=$?
+irisd_pid=""
+[ "$code" -eq 0 ] || fail "irisd ended with exit code $code: $(tail -n 5 "$folder/irisd.log")"
+[ -z "$(find "$IRIS_RUNTIME_DIR" -type s 2>/dev/null)" ] || fail "irisd left its sockets behind"
+rm -rf "$folder"
+
+# What may be left: Bazel's cache. What must not: a process of this build, a file of this run.
+left=""
+for each in /proc/[0-9]*; do
+  case "$(readlink "$each/exe" 2>/dev/null || true)" in "$bin"/*) left="$left ${each#/proc/}" ;; esac
+done
+[ -z "$left" ] || fail "processes are left: $left"
+[ ! -e "$folder" ] || fail "$folder is left"
+folder=""
+echo "irisd stopped; no process and no file is left. The demo took $((SECONDS - started)) s."

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything with both compilers, runs every test, also under the sanitizers.
+# Last line: "N passed, N failed". Exit code 0 if nothing failed.
+#
+#   deploy/run-tests.sh                     all runs
+#   deploy/run-tests.sh gcc asan            only these: gcc, asan, tsan, clang
+#
+# Can be run again: only what changed is built and run.
+# shellcheck disable=SC1091
+. "$(dirname "$0")/common.sh"
+
+deploy/setup.sh
+
+folder=$(mktemp -d)
+finish() {
+  bazel_ shutdown >/dev/null 2>&1 || true
+  rm -rf "$folder"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+wanted=("$@")
+results=()
+
+# run NAME build|test ARGS...: one bazel command; its failure is counted at the end.
+run() {
+  local name=$1 command=$2 code=0 start=$SECONDS
+  shift 2
+  if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]]; then return; fi
+  say "$name"
+  bazel_ "$command" "${quiet[@]}" --keep_going --build_event_json_file="$folder/$name.json" "$@" || code=$?
+  if [ "$code" -eq 8 ]; then exit 130; fi  # interrupted
+  echo "$name took $((SECONDS - start)) s"
+  results+=("$name=$folder/$name.json=$code")
+}
+
+test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(nproc)")
+
+run gcc test "${test_options[@]}" //...
+# AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code.
+run asan test --config=asan "${test_options[@]}" --build_tests_only -- \
+  //... -//tests/bench/... -//tests/mutation/... -//tests/tidy/... -//examples/... -//deploy/...
+# ThreadSanitizer: the protocols of device code, with ranks as threads.
+run tsan test --config=tsan "${test_options[@]}" --build_tests_only -- \
+  //device/backend/... //device/iris/... //device/collective/... //tests/conformance/...
+# The second compiler, with -Wthread-safety. Nothing is run.
+run clang build --config=clang //...
+
+say "result"
+python3 deploy/count_tests.py "${results[@]}"

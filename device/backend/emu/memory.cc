@@ -1,0 +1,64 @@
+// Copies, fills and memory outside any heap. Copies and fills are kernels, instrumented like every
+// kernel.
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "device/backend/emu/backend.h"
+
+namespace iris::backend {
+namespace {
+
+constexpr uint64_t kChunkBytes = 256 * 1024;  // between two looks at the other blocks of the worker
+constexpr uint64_t kAlignmentBytes = 256;
+
+void CopyKernel(uint8_t* to, const uint8_t* from, uint64_t bytes) {
+  for (uint64_t at = BlockIndex() * kChunkBytes; at < bytes; at += GridSize() * kChunkBytes) {
+    memcpy(to + at, from + at, bytes - at < kChunkBytes ? bytes - at : kChunkBytes);
+    emu::MarkStored();
+    Pause();
+  }
+}
+
+void FillKernel(uint8_t* to, uint8_t value, uint64_t bytes) {
+  for (uint64_t at = BlockIndex() * kChunkBytes; at < bytes; at += GridSize() * kChunkBytes) {
+    memset(to + at, value, bytes - at < kChunkBytes ? bytes - at : kChunkBytes);
+    emu::MarkStored();
+    Pause();
+  }
+}
+
+LaunchConfig ConfigFor(uint64_t bytes) {
+  const uint64_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
+  LaunchConfig config;
+  config.grid = chunks < 2 ? 1
+                           : (chunks < MultiprocessorCount() ? static_cast<uint32_t>(chunks)
+                                                             : MultiprocessorCount());
+  return config;
+}
+
+}  // namespace
+
+Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream) {
+  if (bytes > 0 && (to == nullptr || from == nullptr)) {
+    return {ErrorCode::kInvalidArgument, "copy from or to a null pointer"};
+  }
+  return Launch(ConfigFor(bytes), stream, &CopyKernel, static_cast<uint8_t*>(to),
+                static_cast<const uint8_t*>(from), bytes);
+}
+
+Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream) {
+  if (bytes > 0 && to == nullptr) return {ErrorCode::kInvalidArgument, "fill of a null pointer"};
+  return Launch(ConfigFor(bytes), stream, &FillKernel, static_cast<uint8_t*>(to), value, bytes);
+}
+
+void* MallocDevice(uint64_t bytes) {
+  return ::operator new(bytes, std::align_val_t(kAlignmentBytes), std::nothrow);
+}
+void FreeDevice(void* p) { ::operator delete(p, std::align_val_t(kAlignmentBytes)); }
+void* MallocHost(uint64_t bytes) { return MallocDevice(bytes); }
+void FreeHost(void* p) { FreeDevice(p); }
+
+const char* BackendName() { return "emu"; }
+
+}  // namespace iris::backend

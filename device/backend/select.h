@@ -1,0 +1,10 @@
+// Chooses the backend: the only place in the tree that depends on which one is built. Bazel sets
+// exactly one macro, through
+// //device/backend. What a backend supplies is listed in spec.h.
+#pragma once
+
+#if defined(IRIS_BACKEND_EMU)
+#include "device/backend/emu/backend.h"
+#else
+#error "no backend: depend on //device/backend, which defines IRIS_BACKEND_EMU"
+#endif

@@ -1,0 +1,312 @@
+// What the launchers check on the host, and how a workspace is laid out. The operations:
+// tests/conformance.
+#include "device/collective/collective.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "device/collective/impl/layout.h"
+#include "device/iris/context.h"
+#include "gtest/gtest.h"
+
+namespace iris::ccl {
+namespace {
+
+// One rank's heap of 4 MiB in a window of two.
+class CollectiveTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kHeapBytes = 4 << 20;
+
+  CollectiveTest() : window_(2 * kHeapBytes + 4096) {
+    DeviceContext& context = options_.context;
+    context.rank = 0;
+    context.n_ranks = 2;
+    context.base = (reinterpret_cast<uint64_t>(window_.data()) + 4095) / 4096 * 4096;
+    context.stride_bytes = kHeapBytes;
+    options_.team.size = 2;
+    options_.team.index = 0;
+    options_.team.members[0] = 0;
+    options_.team.members[1] = 1;
+    options_.workspace = At(4096);
+    options_.workspace_bytes = WorkspaceBytes(2);
+    options_.error_word = &error_word_;
+    EXPECT_TRUE(backend::Stream::Create(&stream_).ok());
+  }
+
+  char* At(uint64_t offset_bytes) { return AtOffset<char>(options_.context, 0, offset_bytes); }
+  Comm Create() {
+    Comm comm;
+    const Result result = CreateComm(options_, &comm);
+    EXPECT_TRUE(result.ok()) << result.what;
+    return comm;
+  }
+  ErrorCode CreateCode() {
+    Comm comm;
+    return CreateComm(options_, &comm).code;
+  }
+  ErrorCode ReduceCode(const void* in, const void* out, uint64_t count,
+                       DataType type = DataType::kF32) {
+    return AllReduce(Create(), in, const_cast<void*>(out), count, type, ReduceOp::kSum, stream_)
+        .code;
+  }
+
+  // Data behind the workspace.
+  char* Data(uint64_t offset_bytes = 0) { return At(3 << 20) + offset_bytes; }
+
+  std::vector<char> window_;
+  uint64_t error_word_ = 0;
+  CommOptions options_;
+  backend::Stream stream_;
+};
+
+TEST_F(CollectiveTest, CreateKeepsWhatItIsGiven) {
+  const Comm comm = Create();
+  EXPECT_EQ(comm.workspace_offset_bytes, 4096u);
+  EXPECT_EQ(comm.team.size, 2u);
+  EXPECT_EQ(comm.error_word, &error_word_);
+}
+
+TEST_F(CollectiveTest, CreateRefusesASmallWorkspace) {
+  options_.workspace_bytes -= 1;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesAWorkspaceOutsideTheHeap) {
+  options_.workspace = &error_word_;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesAWorkspaceThatEndsOutsideTheHeap) {
+  options_.workspace = At(kHeapBytes - 4096);
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesAMisalignedWorkspace) {
+  options_.workspace = At(4096 + 128);
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesNoErrorWord) {
+  options_.error_word = nullptr;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesAnEmptyTeam) {
+  options_.team.size = 0;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesATeamThatIsTooLarge) {
+  options_.team.size = kMaxTeamRanks + 1;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesATeamWithoutThisRank) {
+  options_.team.index = 1;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesARankTwice) {
+  options_.team.members[1] = 0;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesAMemberThatIsNoRank) {
+  options_.team.members[1] = 2;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesAContextWithoutHeap) {
+  options_.context.stride_bytes = 0;
+  EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CreateRefusesABadConfig) {
+  const Config good;
+  for (int field = 0; field < 9; ++field) {
+    Config& config = options_.config;
+    config = good;
+    switch (field) {
+      case 0:
+        config.max_blocks = 0;
+        break;
+      case 1:
+        config.max_blocks = kMaxBlocks + 1;
+        break;
+      case 2:
+        config.block_threads = 0;
+        break;
+      case 3:
+        config.block_threads = kMaxBlockThreads + 1;
+        break;
+      case 4:
+        config.bytes_per_block = 0;
+        break;
+      case 5:
+        config.one_shot_chunk_bytes = 24;
+        break;
+      case 6:
+        config.stage_bytes = 1000;
+        break;
+      case 7:
+        config.stage_bytes = 0;
+        break;
+      case 8:
+        config.one_shot_chunk_bytes = ~0ull & ~15ull;
+        break;
+    }
+    EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument) << field;
+    EXPECT_EQ(WorkspaceBytes(2, config), 0u) << field;
+  }
+}
+
+TEST_F(CollectiveTest, AFailedCreateLeavesTheCommAlone) {
+  Comm comm;
+  options_.error_word = nullptr;
+  EXPECT_FALSE(CreateComm(options_, &comm).ok());
+  EXPECT_EQ(comm.team.size, 0u);
+  EXPECT_EQ(Barrier(comm, stream_).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(PrepareWorkspace(comm, stream_).code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, ReduceRefusesNull) {
+  EXPECT_EQ(ReduceCode(nullptr, Data(), 1), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(), nullptr, 1), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, ReduceOfNothingTakesAnyPointer) {
+  EXPECT_EQ(ReduceCode(nullptr, nullptr, 0), ErrorCode::kOk);
+}
+
+TEST_F(CollectiveTest, ReduceRefusesMisalignedElements) {
+  EXPECT_EQ(ReduceCode(Data(2), Data(64), 1), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(0), Data(66), 1), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(4), Data(64), 1, DataType::kF64), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(1), Data(64), 1, DataType::kF16), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, ReduceRefusesPartialOverlap) {
+  EXPECT_EQ(ReduceCode(Data(0), Data(36), 10), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(36), Data(0), 10), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, ReduceRefusesTheWorkspace) {
+  EXPECT_EQ(ReduceCode(At(4096), Data(), 1), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(), At(4096 - 4), 2), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, ReduceRefusesCountsThatOverflow) {
+  EXPECT_EQ(ReduceCode(Data(0), Data(64), ~0ull), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(0), Data(64), 1ull << 62), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ReduceCode(Data(0), Data(0), (1ull << 61) / 2), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, ReduceRefusesABufferThatLeavesTheHeap) {
+  EXPECT_EQ(ReduceCode(At(kHeapBytes - 8), At(kHeapBytes - 8), 3), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, UnknownEnumsAreRefused) {
+  const Comm comm = Create();
+  float x = 0;
+  EXPECT_EQ(AllReduce(comm, &x, &x, 1, static_cast<DataType>(99), ReduceOp::kSum, stream_).code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(AllReduce(comm, &x, &x, 1, DataType::kF32, static_cast<ReduceOp>(99), stream_).code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      AllReduce(comm, &x, &x, 1, DataType::kF32, ReduceOp::kSum, stream_, static_cast<Variant>(99))
+          .code,
+      ErrorCode::kInvalidArgument);
+  EXPECT_EQ(AllGather(comm, &x, &x, 1, static_cast<DataType>(99), stream_).code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Broadcast(comm, &x, &x, 1, static_cast<DataType>(99), 0, stream_).code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, GatherRefusesAnInputInAnothersPlace) {
+  const Comm comm = Create();
+  EXPECT_EQ(AllGather(comm, Data(40), Data(0), 10, DataType::kF32, stream_).code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, GatherRefusesCountsThatOverflow) {
+  const Comm comm = Create();
+  EXPECT_EQ(AllGather(comm, Data(0), Data(64), 1ull << 60, DataType::kF32, stream_).code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, BroadcastRefusesARootThatIsNoMember) {
+  EXPECT_EQ(Broadcast(Create(), Data(), Data(), 1, DataType::kF32, 2, stream_).code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, BroadcastNeedsTheRootsInput) {
+  EXPECT_EQ(Broadcast(Create(), nullptr, Data(), 1, DataType::kF32, 0, stream_).code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CollectiveTest, CheckErrorTellsWhatIsRecorded) {
+  const Comm comm = Create();
+  ErrorInfo info;
+  EXPECT_TRUE(CheckError(comm, &info).ok());
+  EXPECT_EQ(info.operation, Operation::kNone);
+  EXPECT_EQ(info.member_index, ErrorInfo::kNoMember);
+  error_word_ = impl::PackError(ErrorCode::kAborted, Operation::kBroadcast, 63);
+  EXPECT_EQ(CheckError(comm, &info).code, ErrorCode::kAborted);
+  EXPECT_EQ(info.operation, Operation::kBroadcast);
+  EXPECT_EQ(info.member_index, 63u);
+  EXPECT_EQ(Barrier(comm, stream_).code, ErrorCode::kFailedPrecondition);
+  ResetError(comm);
+  EXPECT_TRUE(CheckError(comm).ok());
+}
+
+TEST_F(CollectiveTest, PrepareWorkspaceZeroesItAndNothingElse) {
+  std::fill(window_.begin(), window_.end(), 1);
+  ASSERT_TRUE(PrepareWorkspace(Create(), stream_).ok());
+  ASSERT_TRUE(stream_.Synchronize().ok());
+  EXPECT_EQ(At(0)[4095], 1);
+  EXPECT_EQ(At(4096)[0], 0);
+  EXPECT_EQ(At(4096)[options_.workspace_bytes - 1], 0);
+  EXPECT_EQ(At(4096)[options_.workspace_bytes], 1);
+}
+
+TEST(LayoutTest, RegionsOfABlockDoNotOverlap) {
+  Config config;
+  for (uint32_t n : {1u, 2u, 3u, 8u, 64u}) {
+    for (uint64_t chunk : {16u, 48u, 8192u}) {
+      config.one_shot_chunk_bytes = chunk;
+      EXPECT_GE(impl::NotesOffset(), sizeof(SyncArea::Slot));
+      EXPECT_GE(impl::InboxOffset(n), impl::NotesOffset() + 2 * n * sizeof(impl::Note));
+      EXPECT_GE(impl::StageOffset(n, config), impl::InboxOffset(n) + 2 * n * chunk);
+      EXPECT_GE(impl::BlockRegionBytes(n, config),
+                impl::StageOffset(n, config) + 2 * config.stage_bytes);
+      EXPECT_EQ(impl::BlockRegionBytes(n, config) % kWorkspaceAlignmentBytes, 0u);
+      EXPECT_EQ(WorkspaceBytes(n, config), config.max_blocks * impl::BlockRegionBytes(n, config));
+    }
+  }
+}
+
+TEST(LayoutTest, NoWorkspaceForTeamsThatCannotBe) {
+  EXPECT_EQ(WorkspaceBytes(0), 0u);
+  EXPECT_EQ(WorkspaceBytes(kMaxTeamRanks + 1), 0u);
+  EXPECT_GT(WorkspaceBytes(kMaxTeamRanks), 0u);
+}
+
+TEST(NamesTest, EveryOperationHasOne) {
+  EXPECT_STREQ(OperationName(Operation::kAllReduce), "all_reduce");
+  EXPECT_STREQ(OperationName(Operation::kAllGather), "all_gather");
+  EXPECT_STREQ(OperationName(Operation::kBroadcast), "broadcast");
+  EXPECT_STREQ(OperationName(Operation::kBarrier), "barrier");
+}
+
+TEST(ElementBytesTest, OfEveryType) {
+  EXPECT_EQ(ElementBytes(DataType::kF16), 2u);
+  EXPECT_EQ(ElementBytes(DataType::kBf16), 2u);
+  EXPECT_EQ(ElementBytes(DataType::kF32), 4u);
+  EXPECT_EQ(ElementBytes(DataType::kI32), 4u);
+  EXPECT_EQ(ElementBytes(DataType::kF64), 8u);
+  EXPECT_EQ(ElementBytes(DataType::kI64), 8u);
+  EXPECT_EQ(ElementBytes(static_cast<DataType>(99)), 0u);
+}
+
+}  // namespace
+}  // namespace iris::ccl

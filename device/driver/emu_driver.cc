@@ -1,0 +1,327 @@
+#include "device/driver/emu_driver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+#ifndef F_ADD_SEALS
+#define F_ADD_SEALS 1033
+#define F_GET_SEALS 1034
+#define F_SEAL_SEAL 0x0001
+#define F_SEAL_SHRINK 0x0002
+#define F_SEAL_GROW 0x0004
+#endif
+
+namespace iris::driver {
+namespace {
+
+constexpr int kResizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+// This folder depends on nothing else of Iris, so it translates errno itself.
+absl::Status SystemError(int error, absl::string_view what) {
+  absl::StatusCode code = absl::ErrnoToStatusCode(error);
+  if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSPC) {
+    code = absl::StatusCode::kResourceExhausted;
+  }
+  return absl::Status(code, absl::StrCat(what, ": ", std::generic_category().message(error)));
+}
+
+void Close(int fd) {
+  if (fd >= 0) ::close(fd);
+}
+
+class EmuMemory : public PhysicalMemory {
+ public:
+  EmuMemory(int fd, uint64_t bytes, bool created) : fd_(fd), bytes_(bytes), created_(created) {}
+  ~EmuMemory() override { Close(fd_); }
+  EmuMemory(const EmuMemory&) = delete;
+  EmuMemory& operator=(const EmuMemory&) = delete;
+
+  uint64_t bytes() const override { return bytes_; }
+  int fd() const { return fd_; }
+
+  absl::StatusOr<int> ExportFd(Access access) override {
+    if (!created_) {
+      return absl::FailedPreconditionError(
+          "export emulated memory: imported memory cannot be exported again; ask its creator");
+    }
+    if (access == Access::kReadWrite) {
+      const int fd = fcntl(fd_, F_DUPFD_CLOEXEC, 3);
+      if (fd < 0) return SystemError(errno, "duplicate the descriptor of emulated memory");
+      return fd;
+    }
+    // A duplicate would share the file's read-write mode: only a fresh open makes it read-only.
+    const std::string path = absl::StrCat("/proc/self/fd/", fd_);
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) return fd;
+    const int error = errno;
+    if (error == ENOENT || error == ENOTDIR) {
+      return SystemError(
+          error,
+          absl::StrCat("open ", path, " to export emulated memory read-only (is /proc mounted?)"));
+    }
+    return SystemError(error, absl::StrCat("open ", path, " to export emulated memory read-only"));
+  }
+
+  absl::Status Read(uint64_t offset_bytes, absl::Span<uint8_t> out) override {
+    if (offset_bytes > bytes_ || out.size() > bytes_ - offset_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("read %d bytes at offset %d of emulated memory of %d bytes: out of range",
+                          out.size(), offset_bytes, bytes_));
+    }
+    size_t done = 0;
+    while (done < out.size()) {
+      const ssize_t n =
+          pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset_bytes + done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return SystemError(errno, "read emulated memory");
+      if (n == 0) return absl::DataLossError("read emulated memory: it ended early");
+      done += static_cast<size_t>(n);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const int fd_;
+  const uint64_t bytes_;
+  const bool created_;
+};
+
+class EmuReservation : public Reservation {
+ public:
+  // [map, map + map_bytes) is what mmap gave; base is its first aligned address.
+  EmuReservation(void* map, uint64_t map_bytes, uint64_t base, uint64_t bytes)
+      : map_(map), map_bytes_(map_bytes), base_(base), bytes_(bytes) {}
+  ~EmuReservation() override { munmap(map_, map_bytes_); }
+  EmuReservation(const EmuReservation&) = delete;
+  EmuReservation& operator=(const EmuReservation&) = delete;
+
+  uint64_t base() const override { return base_; }
+  uint64_t bytes() const override { return bytes_; }
+
+ private:
+  void* const map_;
+  const uint64_t map_bytes_;
+  const uint64_t base_;
+  const uint64_t bytes_;
+};
+
+class EmuMapping : public Mapping {
+ public:
+  EmuMapping(uint64_t address, uint64_t bytes) : address_(address), bytes_(bytes) {}
+  ~EmuMapping() override {
+    // Put the empty reservation back in place of the memory: no other thread's mmap can slip in
+    // between.
+    void* const at = reinterpret_cast<void*>(address_);
+    void* const back =
+        mmap(at, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (back != MAP_FAILED) {
+      madvise(at, bytes_, MADV_DONTFORK);
+    } else {
+      // Out of map entries: at least let go of the memory's pages and make a use of them fail.
+      mprotect(at, bytes_, PROT_NONE);
+    }
+  }
+  EmuMapping(const EmuMapping&) = delete;
+  EmuMapping& operator=(const EmuMapping&) = delete;
+
+  uint64_t address() const override { return address_; }
+  uint64_t bytes() const override { return bytes_; }
+
+ private:
+  const uint64_t address_;
+  const uint64_t bytes_;
+};
+
+class EmuDriver : public GpuDriver {
+ public:
+  explicit EmuDriver(const EmuOptions& options) {
+    for (uint32_t i = 0; i < options.n_devices; ++i) {
+      DeviceInfo info;
+      info.uuid = absl::StrFormat("EMU-00000000-0000-0000-0000-%012x", i);
+      info.name = absl::StrCat("emulated device ", i);
+      info.backend = "emu";
+      info.index = i;
+      info.memory_bytes = options.memory_bytes_per_device;
+      info.granularity_bytes = kEmuGranularityBytes;
+      devices_.push_back(std::move(info));
+    }
+  }
+
+  std::string_view backend() const override { return "emu"; }
+  absl::Span<const DeviceInfo> devices() const override { return devices_; }
+
+  absl::StatusOr<std::unique_ptr<PhysicalMemory>> Create(uint32_t device_index, uint64_t bytes,
+                                                         bool prealloc) override {
+    if (device_index >= devices_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("create emulated memory: device %d does not exist; there are %d",
+                          device_index, devices_.size()));
+    }
+    if (bytes == 0 || bytes % kEmuGranularityBytes != 0 ||
+        bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max())) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("create emulated memory: %d bytes is not a positive multiple of %d",
+                          bytes, kEmuGranularityBytes));
+    }
+    const std::string name = absl::StrCat("iris-emu-", device_index);
+    const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return SystemError(errno, "create a memfd for emulated memory");
+    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/true);
+    // A memfd is born 0777: any uid could reopen a read-only descriptor writable.
+    if (fchmod(fd, 0600) != 0) return SystemError(errno, "set the mode of emulated memory");
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+      return SystemError(errno, absl::StrCat("size emulated memory to ", bytes, " bytes"));
+    }
+    if (prealloc) {
+      int result;
+      do {
+        result = fallocate(fd, 0, 0, static_cast<off_t>(bytes));
+      } while (result != 0 && errno == EINTR);
+      if (result != 0) {
+        return SystemError(errno, absl::StrCat("reserve ", bytes, " bytes for emulated memory"));
+      }
+    }
+    if (fcntl(fd, F_ADD_SEALS, kResizeSeals | F_SEAL_SEAL) != 0) {
+      return SystemError(errno, "seal emulated memory against resizing");
+    }
+    return memory;
+  }
+
+  absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) override {
+    if (fd < 0) return absl::InvalidArgumentError("import emulated memory: not a descriptor");
+    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/false);
+    struct stat info = {};
+    if (fstat(fd, &info) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("import emulated memory: descriptor ", fd,
+                                                     ": ", std::generic_category().message(errno)));
+    }
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("import emulated memory: descriptor ", fd, " is not a memfd"));
+    }
+    if ((seals & kResizeSeals) != kResizeSeals) {
+      return absl::InvalidArgumentError(
+          "import emulated memory: its holder could still resize it, and a truncation would kill "
+          "this process with SIGBUS");
+    }
+    if (bytes == 0 || static_cast<uint64_t>(info.st_size) != bytes) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "import emulated memory: it has %d bytes, expected were %d", info.st_size, bytes));
+    }
+    return memory;
+  }
+
+  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t bytes,
+                                                       uint64_t wanted_base) override {
+    if (bytes == 0 || bytes % kEmuGranularityBytes != 0 ||
+        bytes > std::numeric_limits<uint64_t>::max() / 2) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("reserve address space: %d bytes is not a positive multiple of %d", bytes,
+                          kEmuGranularityBytes));
+    }
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    if (wanted_base != 0 && wanted_base % kEmuGranularityBytes == 0 &&
+        wanted_base < std::numeric_limits<uint64_t>::max() - bytes) {
+      void* const wanted = reinterpret_cast<void*>(wanted_base);
+      void* const got = mmap(wanted, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+      if (got == wanted) return Reserved(got, bytes, bytes);
+      // A kernel before 4.17 takes the address for a hint.
+      if (got != MAP_FAILED) munmap(got, bytes);
+    }
+    // Anywhere: one granule more, so that an aligned range lies inside.
+    const uint64_t map_bytes = bytes + kEmuGranularityBytes;
+    void* const got = mmap(nullptr, map_bytes, PROT_NONE, kFlags, -1, 0);
+    if (got == MAP_FAILED) {
+      return SystemError(
+          errno, absl::StrCat("reserve ", bytes, " bytes of address space (see ulimit -v)"));
+    }
+    return Reserved(got, map_bytes, bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<Mapping>> Map(Reservation& reservation, uint64_t offset_bytes,
+                                               PhysicalMemory& memory, Access access) override {
+    auto* const emu = dynamic_cast<EmuMemory*>(&memory);
+    if (emu == nullptr) {
+      return absl::InvalidArgumentError("map emulated memory: the memory is another driver's");
+    }
+    if (offset_bytes % kEmuGranularityBytes != 0 || offset_bytes > reservation.bytes() ||
+        memory.bytes() > reservation.bytes() - offset_bytes) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "map %d bytes at offset %d of a reservation of %d bytes: out of range or not a multiple "
+          "of %d",
+          memory.bytes(), offset_bytes, reservation.bytes(), kEmuGranularityBytes));
+    }
+    const uint64_t address = reservation.base() + offset_bytes;
+    void* const at = reinterpret_cast<void*>(address);
+    const int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (mmap(at, memory.bytes(), protection, MAP_SHARED | MAP_FIXED, emu->fd(), 0) == MAP_FAILED) {
+      return SystemError(errno, absl::StrFormat("map %d bytes of emulated memory at %#x",
+                                                memory.bytes(), address));
+    }
+    auto mapping = std::make_unique<EmuMapping>(address, memory.bytes());
+    if (madvise(at, memory.bytes(), MADV_DONTFORK) != 0) {
+      return SystemError(errno, "keep mapped emulated memory out of forked children");
+    }
+    return mapping;
+  }
+
+  absl::Status Fill(uint64_t address, uint8_t value, uint64_t bytes) override {
+    if (bytes > 0) std::memset(reinterpret_cast<void*>(address), value, bytes);
+    return absl::OkStatus();
+  }
+
+  absl::Status Copy(void* to, const void* from, uint64_t bytes) override {
+    if (bytes > 0) std::memmove(to, from, bytes);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes) override {
+    if (page == nullptr || bytes == 0) {
+      return absl::InvalidArgumentError("register host memory: no page");
+    }
+    return page;  // kernels run on this CPU
+  }
+
+  absl::Status UnregisterHost(const void* page) override {
+    if (page == nullptr) return absl::InvalidArgumentError("unregister host memory: no page");
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::StatusOr<std::unique_ptr<Reservation>> Reserved(void* map, uint64_t map_bytes,
+                                                               uint64_t bytes) {
+    const uint64_t address = reinterpret_cast<uint64_t>(map);
+    const uint64_t base = (address + kEmuGranularityBytes - 1) & ~(kEmuGranularityBytes - 1);
+    auto reservation = std::make_unique<EmuReservation>(map, map_bytes, base, bytes);
+    if (madvise(map, map_bytes, MADV_DONTFORK) != 0) {
+      return SystemError(errno, "keep reserved address space out of forked children");
+    }
+    return reservation;
+  }
+
+  std::vector<DeviceInfo> devices_;
+};
+
+}  // namespace
+
+std::unique_ptr<GpuDriver> CreateEmuDriver(const EmuOptions& options) {
+  return std::make_unique<EmuDriver>(options);
+}
+
+}  // namespace iris::driver

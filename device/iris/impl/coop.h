@@ -1,0 +1,52 @@
+// The thread sets of cooperative calls: index and size of the caller's set, and its sync.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend/select.h"
+#include "device/iris/impl/mutation.h"
+#include "device/iris/types.h"
+
+namespace iris::impl {
+
+IRIS_DEVICE inline uint32_t CoopIndex(Thread) { return 0; }
+IRIS_DEVICE inline uint32_t CoopIndex(Warp) { return backend::LaneIndex(); }
+IRIS_DEVICE inline uint32_t CoopIndex(Block) { return backend::ThreadIndex(); }
+
+IRIS_DEVICE inline uint32_t CoopSize(Thread) { return 1; }
+
+// The last warp of a block may be short.
+IRIS_DEVICE inline uint32_t CoopSize(Warp) {
+  const uint32_t first = backend::WarpIndex() * backend::WarpSize();
+  const uint32_t rest = backend::BlockSize() - first;
+  return rest < backend::WarpSize() ? rest : backend::WarpSize();
+}
+
+IRIS_DEVICE inline uint32_t CoopSize(Block) { return backend::BlockSize(); }
+
+// Between the writes of all and the release of one: every write of the set happens before that
+// release.
+IRIS_DEVICE inline void CoopSyncBeforePublish(Thread) {}
+IRIS_DEVICE inline void CoopSyncBeforePublish(Warp) { SyncWarp(); }
+IRIS_DEVICE inline void CoopSyncBeforePublish(Block) { SyncBeforePublish(); }
+
+// Gives all threads of the set the value of the first, and orders what the first has acquired
+// before what they do.
+IRIS_DEVICE inline uint32_t CoopBroadcast(Thread, uint32_t value) { return value; }
+
+IRIS_DEVICE inline uint32_t CoopBroadcast(Warp, uint32_t value) {
+  value = backend::Shuffle(value, 0);
+  SyncWarp();
+  return value;
+}
+
+IRIS_DEVICE inline uint32_t CoopBroadcast(Block, uint32_t value) {
+  IRIS_SHARED(uint32_t[1], word);
+  if (backend::ThreadIndex() == 0) word[0] = value;
+  SyncAfterConsume();
+  value = word[0];
+  SyncInsideBlock();  // the next broadcast writes the word again
+  return value;
+}
+
+}  // namespace iris::impl

@@ -1,0 +1,132 @@
+// Bodies of memory.h.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "device/backend/select.h"
+#include "device/iris/impl/coop.h"
+#include "device/iris/types.h"
+
+namespace iris::impl {
+
+template <typename T>
+struct NotDeduced {
+  using Type = T;
+};
+
+template <uint64_t kBytes>
+struct UnsignedOf;
+template <>
+struct UnsignedOf<1> {
+  using Type = uint8_t;
+};
+template <>
+struct UnsignedOf<2> {
+  using Type = uint16_t;
+};
+template <>
+struct UnsignedOf<4> {
+  using Type = uint32_t;
+};
+template <>
+struct UnsignedOf<8> {
+  using Type = uint64_t;
+};
+
+template <typename To, typename From>
+IRIS_DEVICE inline To BitCast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(To));
+  return to;
+}
+
+template <CacheHint H, typename T>
+IRIS_DEVICE inline T LoadValue(const T* p) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if constexpr (sizeof(T) == 16) {
+    return BitCast<T>(backend::Load16<H>(p));
+  } else {
+    using U = typename UnsignedOf<sizeof(T)>::Type;
+    const U* u = reinterpret_cast<const U*>(p);
+    if constexpr (H == CacheHint::kVolatile) {
+      return BitCast<T>(backend::Load<Scope::kSystem, Order::kRelaxed>(u));
+    } else {
+      return BitCast<T>(backend::LoadPlain(u));
+    }
+  }
+}
+
+template <CacheHint H, typename T>
+IRIS_DEVICE inline void StoreValue(T* p, T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if constexpr (sizeof(T) == 16) {
+    backend::Store16<H>(p, BitCast<Bytes16>(value));
+  } else {
+    using U = typename UnsignedOf<sizeof(T)>::Type;
+    U* u = reinterpret_cast<U*>(p);
+    if constexpr (H == CacheHint::kVolatile) {
+      backend::Store<Scope::kSystem, Order::kRelaxed>(u, BitCast<U>(value));
+    } else {
+      backend::StorePlain(u, BitCast<U>(value));
+    }
+  }
+}
+
+// Thread `index` of `n` copies its share of `count` units of type U. Four loads go out before the
+// first store.
+template <CacheHint H, typename U>
+IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t index,
+                                  uint32_t n) {
+  constexpr uint64_t kUnroll = 4;
+  const uint64_t step = kUnroll * n;
+  uint64_t i = index;
+  for (; i + (kUnroll - 1) * n < count; i += step) {
+    U unit[kUnroll];
+    IRIS_UNROLL(4)
+    for (uint64_t k = 0; k < kUnroll; ++k) unit[k] = LoadValue<H>(src + i + k * n);
+    IRIS_UNROLL(4)
+    for (uint64_t k = 0; k < kUnroll; ++k) StoreValue<H>(dst + i + k * n, unit[k]);
+  }
+  for (; i < count; i += n) StoreValue<H>(dst + i, LoadValue<H>(src + i));
+}
+
+// Bytes up to the first multiple of sizeof(U) one at a time, then units of U, then the rest one
+// byte at a time. `dst` and `src` have the same remainder modulo sizeof(U).
+template <CacheHint H, typename U>
+IRIS_DEVICE inline void CopyPeeled(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint32_t index,
+                                   uint32_t n) {
+  uint64_t head = (0 - reinterpret_cast<uint64_t>(dst)) & (sizeof(U) - 1);
+  if (head > bytes) head = bytes;
+  const uint64_t units = (bytes - head) / sizeof(U);
+  const uint64_t body = head + units * sizeof(U);
+  CopyUnits<H>(dst, src, head, index, n);
+  CopyUnits<H>(reinterpret_cast<U*>(dst + head), reinterpret_cast<const U*>(src + head), units,
+               index, n);
+  CopyUnits<H>(dst + body, src + body, bytes - body, index, n);
+}
+
+template <CacheHint H, typename Coop>
+IRIS_DEVICE inline void CopyBytes(void* dst_bytes, const void* src_bytes, uint64_t bytes,
+                                  Coop coop) {
+  uint8_t* dst = static_cast<uint8_t*>(dst_bytes);
+  const uint8_t* src = static_cast<const uint8_t*>(src_bytes);
+  const uint32_t index = CoopIndex(coop);
+  const uint32_t n = CoopSize(coop);
+  const uint64_t differ = reinterpret_cast<uint64_t>(dst) ^ reinterpret_cast<uint64_t>(src);
+  if ((differ & 15) == 0) {
+    CopyPeeled<H, Bytes16>(dst, src, bytes, index, n);
+  } else if ((differ & 7) == 0) {
+    CopyPeeled<H, uint64_t>(dst, src, bytes, index, n);
+  } else if ((differ & 3) == 0) {
+    CopyPeeled<H, uint32_t>(dst, src, bytes, index, n);
+  } else if ((differ & 1) == 0) {
+    CopyPeeled<H, uint16_t>(dst, src, bytes, index, n);
+  } else {
+    CopyUnits<H>(dst, src, bytes, index, n);
+  }
+}
+
+}  // namespace iris::impl

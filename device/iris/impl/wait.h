@@ -1,0 +1,51 @@
+// The one bounded wait that every poll of the device layer goes through.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend/select.h"
+#include "device/iris/types.h"
+
+namespace iris::impl {
+
+inline constexpr uint64_t kDefaultTimeoutNs = 60ull * 1000 * 1000 * 1000;
+
+// Polls between two looks at the clock, and time between two looks at the abort word, which lies in
+// host memory.
+inline constexpr uint32_t kPollsPerClock = 8;
+inline constexpr uint64_t kAbortPeriodNs = 100 * 1000;
+
+// Calls `done()` until it says true (kOk), `timeout_ns` have passed (kTimeout; 0: the context's
+// timeout), or the abort word is not 0 (kAborted). `done` acquires, and has the last word: what
+// arrived in time is never reported as missing.
+template <typename Done>
+IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns,
+                                          Done done) {
+  if (done()) return WaitResult::kOk;
+  if (timeout_ns == 0) timeout_ns = ctx.timeout_ns;
+  if (timeout_ns == 0) timeout_ns = kDefaultTimeoutNs;
+  const uint64_t start = backend::ClockNanoseconds();
+  uint64_t abort_polled = start - kAbortPeriodNs;
+  for (;;) {
+    for (uint32_t i = 0; i < kPollsPerClock; ++i) {
+      backend::Pause();
+      if (done()) return WaitResult::kOk;
+    }
+    const uint64_t now = backend::ClockNanoseconds();
+    if (ctx.abort_word != nullptr && now - abort_polled >= kAbortPeriodNs) {
+      abort_polled = now;
+      if (backend::Load<Scope::kSystem, Order::kAcquire>(ctx.abort_word) != 0) {
+        return done() ? WaitResult::kOk : WaitResult::kAborted;
+      }
+    }
+    if (now - start >= timeout_ns) return done() ? WaitResult::kOk : WaitResult::kTimeout;
+  }
+}
+
+// True if `seen` is `wanted` or later, for epochs less than half the range of T apart.
+template <typename T>
+IRIS_HOST_DEVICE constexpr bool Reached(T seen, T wanted) {
+  return static_cast<T>(seen - wanted) < (static_cast<T>(1) << (8 * sizeof(T) - 1));
+}
+
+}  // namespace iris::impl

@@ -1,0 +1,67 @@
+// Plain data to and from the heaps of peers: single values and ranges. Ordered by nothing: a
+// barrier, a signal or an atomic says when others may read. To poll, use signal.h; a plain load in
+// a loop may never see a change.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/backend/select.h"
+#include "device/iris/context.h"
+#include "device/iris/impl/copy.h"
+#include "device/iris/types.h"
+
+namespace iris {
+
+// Reads a T (trivially copyable; 1, 2, 4, 8 or 16 bytes, aligned to its size) from the heap of
+// `peer`, which may be the caller. A value of up to 8 bytes does not tear. kVolatile also sees what
+// a peer wrote since an earlier load.
+template <CacheHint H = CacheHint::kDefault, typename T>
+IRIS_DEVICE inline T Load(const DeviceContext& ctx, uint32_t peer, const T* src) {
+  return impl::LoadValue<H>(Translate(ctx, peer, src));
+}
+
+// Writes a T into the heap of `peer`. The same types and promises as Load.
+template <CacheHint H = CacheHint::kDefault, typename T>
+IRIS_DEVICE inline void Store(const DeviceContext& ctx, uint32_t peer, T* dst,
+                              typename impl::NotDeduced<T>::Type value) {
+  impl::StoreValue<H>(Translate(ctx, peer, dst), static_cast<T>(value));
+}
+
+// Copies `bytes` bytes from `src`, any address, to `dst`, any address. All threads of `coop` call
+// it with the same arguments and share the work. Any alignment: 16 bytes at a time where source and
+// destination allow it, else 8, 4, 2 or 1; never a byte outside the ranges is read or written. The
+// ranges must not overlap, unless they are the same.
+//
+// No barrier, at the beginning or at the end: each thread has copied its part when it returns.
+// Before another thread reads the result, or overwrites the source: BlockSync, WarpSync, or a
+// signal.
+template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
+IRIS_DEVICE inline void Copy(void* dst, const void* src, uint64_t bytes, Coop coop = Coop{}) {
+  impl::CopyBytes<H>(dst, src, bytes, coop);
+}
+
+// As above, from the heap of `src_peer` to that of `dst_peer`: `dst` and `src` are addresses in the
+// caller's heap.
+template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
+IRIS_DEVICE inline void Copy(const DeviceContext& ctx, uint32_t dst_peer, void* dst,
+                             uint32_t src_peer, const void* src, uint64_t bytes,
+                             Coop coop = Coop{}) {
+  impl::CopyBytes<H>(Translate(ctx, dst_peer, dst), Translate(ctx, src_peer, src), bytes, coop);
+}
+
+// Copies from `src`, any address that the caller can read, to `dst` in the heap of `peer`. As Copy.
+template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
+IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
+                            uint64_t bytes, Coop coop = Coop{}) {
+  impl::CopyBytes<H>(Translate(ctx, peer, dst), src, bytes, coop);
+}
+
+// Copies from `src` in the heap of `peer` to `dst`, any address that the caller can write. As Copy.
+template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
+IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
+                            uint64_t bytes, Coop coop = Coop{}) {
+  impl::CopyBytes<H>(dst, Translate(ctx, peer, src), bytes, coop);
+}
+
+}  // namespace iris

@@ -1,0 +1,199 @@
+// Signals: words in the heap through which one rank tells another that something happened, and the
+// waits on them.
+//
+// A signal is a uint64_t, aligned to 8 bytes, that starts at 0. Setting it releases: whoever sees
+// the value through a wait or a test (which acquire) also sees everything that the setter wrote
+// before. PutSignal does data and signal in one.
+//
+//   producer:  PutSignal(ctx, peer, dst, src, bytes, ready, round, SignalOp::kSet, Block{});
+//   consumer:  if (WaitUntil(ctx, ready, Compare::kGe, round, 0, Block{}) != WaitResult::kOk) ...
+//
+// Every wait is bounded: by `timeout_ns` (0: DeviceContext::timeout_ns) and by the abort word. A
+// wait changes nothing, so one that timed out can simply be made again. Nothing resets a signal:
+// count upward, and wait for kGe or an epoch.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/backend/select.h"
+#include "device/iris/context.h"
+#include "device/iris/impl/copy.h"
+#include "device/iris/impl/mutation.h"
+#include "device/iris/impl/wait.h"
+#include "device/iris/types.h"
+
+namespace iris {
+
+enum class SignalOp { kSet, kAdd };
+
+// Sets the signal at `signal` in the heap of `peer`. Releases this thread's earlier accesses; after
+// a BlockSync, the block's.
+IRIS_DEVICE inline void SignalSet(const DeviceContext& ctx, uint32_t peer, uint64_t* signal,
+                                  uint64_t value) {
+  backend::Store<Scope::kSystem, impl::kPublishOrder>(Translate(ctx, peer, signal), value);
+}
+
+// Adds to it, likewise. Several setters may add to one signal; who sees the sum sees the writes of
+// all of them.
+IRIS_DEVICE inline void SignalAdd(const DeviceContext& ctx, uint32_t peer, uint64_t* signal,
+                                  uint64_t value) {
+  (void)backend::FetchOp<AtomicOp::kAdd, Scope::kSystem, impl::kPublishOrder>(
+      Translate(ctx, peer, signal), value);
+}
+
+// Put, then signal: `bytes` bytes from `src` to `dst` in the heap of `peer`, and when all of them
+// are there, the signal. All threads of `coop` call it; afterwards all of them have copied, and
+// `src` may be used again.
+template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
+IRIS_DEVICE inline void PutSignal(const DeviceContext& ctx, uint32_t peer, void* dst,
+                                  const void* src, uint64_t bytes, uint64_t* signal, uint64_t value,
+                                  SignalOp op = SignalOp::kSet, Coop coop = Coop{}) {
+  impl::CopyBytes<H>(Translate(ctx, peer, dst), src, bytes, coop);
+  impl::CoopSyncBeforePublish(coop);
+  if (impl::CoopIndex(coop) != 0) return;
+  if (op == SignalOp::kSet) {
+    SignalSet(ctx, peer, signal, value);
+  } else {
+    SignalAdd(ctx, peer, signal, value);
+  }
+}
+
+namespace impl {
+
+// Signed types compare signed.
+template <typename T>
+IRIS_HOST_DEVICE constexpr bool Holds(T seen, Compare compare, T value) {
+  switch (compare) {
+    case Compare::kEq:
+      return seen == value;
+    case Compare::kNe:
+      return seen != value;
+    case Compare::kGt:
+      return seen > value;
+    case Compare::kGe:
+      return seen >= value;
+    case Compare::kLt:
+      return seen < value;
+    case Compare::kLe:
+      return seen <= value;
+  }
+  return false;
+}
+
+template <typename T>
+IRIS_DEVICE inline T LoadSignal(const T* word) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8),
+                "a signal is an integer of 4 or 8 bytes");
+  return backend::Load<Scope::kSystem, kConsumeOrder>(word);
+}
+
+}  // namespace impl
+
+// True if the word compares so now. Acquires. T: a signal, or any 4- or 8-byte integer.
+template <typename T>
+IRIS_DEVICE inline bool Test(const T* word, Compare compare,
+                             typename impl::NotDeduced<T>::Type value) {
+  return impl::Holds(impl::LoadSignal(word), compare, value);
+}
+
+// Waits until `*word`, an address that the caller can read (normally in its own heap), compares so.
+// All threads of `coop` call it, one of them polls, and all get the same answer and see what the
+// setter released.
+template <typename T, typename Coop = Thread>
+IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word, Compare compare,
+                                        typename impl::NotDeduced<T>::Type value,
+                                        uint64_t timeout_ns = 0, Coop coop = Coop{}) {
+  WaitResult result = WaitResult::kOk;
+  if (impl::CoopIndex(coop) == 0) {
+    result = impl::BoundedWait(ctx, timeout_ns, [&] { return Test(word, compare, value); });
+  }
+  return static_cast<WaitResult>(impl::CoopBroadcast(coop, static_cast<uint32_t>(result)));
+}
+
+// Waits until the unsigned counter at `word` has reached `epoch` or passed it, wrap-safe: right as
+// long as the two are less than half the range of T apart.
+template <typename T, typename Coop = Thread>
+IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
+                                        typename impl::NotDeduced<T>::Type epoch,
+                                        uint64_t timeout_ns = 0, Coop coop = Coop{}) {
+  static_assert(std::is_unsigned_v<T>, "epochs are unsigned");
+  WaitResult result = WaitResult::kOk;
+  if (impl::CoopIndex(coop) == 0) {
+    result = impl::BoundedWait(ctx, timeout_ns,
+                               [&] { return impl::Reached<T>(impl::LoadSignal(word), epoch); });
+  }
+  return static_cast<WaitResult>(impl::CoopBroadcast(coop, static_cast<uint32_t>(result)));
+}
+
+// True if the counter at `word` has reached `epoch`. Acquires.
+template <typename T>
+IRIS_DEVICE inline bool TestEpoch(const T* word, typename impl::NotDeduced<T>::Type epoch) {
+  static_assert(std::is_unsigned_v<T>, "epochs are unsigned");
+  return impl::Reached<T>(impl::LoadSignal(word), epoch);
+}
+
+// The three below wait on `n` words at once and are made by single threads. `skip` may be null; a
+// word whose skip[i] is not 0 takes no part. With no word to wait for they return kOk at once.
+
+// Waits until each word compares so, each at some moment of the call.
+template <typename T>
+IRIS_DEVICE inline WaitResult WaitAll(const DeviceContext& ctx, const T* words, uint64_t n,
+                                      const uint8_t* skip, Compare compare,
+                                      typename impl::NotDeduced<T>::Type value,
+                                      uint64_t timeout_ns = 0) {
+  uint64_t next = 0;  // all before it have compared so
+  return impl::BoundedWait(ctx, timeout_ns, [&] {
+    while (next < n &&
+           ((skip != nullptr && skip[next] != 0) || Test(words + next, compare, value))) {
+      ++next;
+    }
+    return next == n;
+  });
+}
+
+// Waits until one word compares so, and writes which to `*index`: n if there is none to wait for,
+// or on failure. The search starts behind the `*index` given, so that a loop is fair to all words;
+// start with any value.
+template <typename T>
+IRIS_DEVICE inline WaitResult WaitAny(const DeviceContext& ctx, const T* words, uint64_t n,
+                                      const uint8_t* skip, Compare compare,
+                                      typename impl::NotDeduced<T>::Type value, uint64_t* index,
+                                      uint64_t timeout_ns = 0) {
+  const uint64_t first = *index < n ? *index + 1 : 0;
+  *index = n;
+  return impl::BoundedWait(ctx, timeout_ns, [&] {
+    bool waiting = false;
+    for (uint64_t k = 0; k < n; ++k) {
+      const uint64_t i = first + k < n ? first + k : first + k - n;
+      if (skip != nullptr && skip[i] != 0) continue;
+      waiting = true;
+      if (Test(words + i, compare, value)) {
+        *index = i;
+        return true;
+      }
+    }
+    return !waiting;
+  });
+}
+
+// Waits until at least one word compares so, and writes all that do to indices[0 .. *count),
+// ascending. *count is 0 if there is none to wait for, or on failure. `indices` has room for n.
+template <typename T>
+IRIS_DEVICE inline WaitResult WaitSome(const DeviceContext& ctx, const T* words, uint64_t n,
+                                       const uint8_t* skip, Compare compare,
+                                       typename impl::NotDeduced<T>::Type value, uint64_t* indices,
+                                       uint64_t* count, uint64_t timeout_ns = 0) {
+  *count = 0;
+  return impl::BoundedWait(ctx, timeout_ns, [&] {
+    bool waiting = false;
+    for (uint64_t i = 0; i < n; ++i) {
+      if (skip != nullptr && skip[i] != 0) continue;
+      waiting = true;
+      if (Test(words + i, compare, value)) indices[(*count)++] = i;
+    }
+    return !waiting || *count > 0;
+  });
+}
+
+}  // namespace iris

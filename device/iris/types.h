@@ -1,0 +1,66 @@
+// The small plain types that kernels get by value: who this rank is and where its peers' heaps are.
+// C++17, trivially copyable, no pointer to anything that a call would have to follow on the way to
+// a peer.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/backend/types.h"
+
+namespace iris {
+
+inline constexpr uint32_t kMaxTeamRanks = 64;
+
+// Threads that make one call together.
+struct Thread {};  // each thread alone
+struct Warp {};    // all threads of a warp
+struct Block {};   // all threads of a block
+
+// How a bounded wait ended.
+enum class WaitResult : uint32_t { kOk = 0, kTimeout = 1, kAborted = 2 };
+
+// Comparison of wait and test, signed for signed types; kGe on epochs is wrap-safe through
+// WaitEpoch.
+enum class Compare { kEq, kNe, kGt, kGe, kLt, kLe };
+
+// The area in every member's heap through which a team's device barriers go, at the same offset on
+// each: for each block of the grid one inbox with a word per member, and this rank's own epoch.
+// Epochs only grow and are never reset.
+struct SyncArea {
+  static constexpr uint32_t kMaxBlocks = 128;
+  struct Slot {
+    uint32_t inbox[kMaxTeamRanks];  // inbox[i]: the epoch that member i has reached
+    uint32_t epoch;                 // of this rank
+    uint32_t reserved0;
+    uint64_t failure;  // the last wait that failed: epoch << 32 | member << 8 | WaitResult
+    uint32_t reserved[12];
+  };
+  Slot slots[kMaxBlocks];
+};
+static_assert(sizeof(SyncArea::Slot) == 320);
+inline constexpr uint64_t kSyncAreaBytes = sizeof(SyncArea);
+
+// An ordered set of ranks and its barrier area.
+struct DeviceTeam {
+  uint32_t id = 0;
+  uint32_t size = 0;
+  uint32_t index = 0;                   // of this rank in members[]
+  uint64_t sync_offset_bytes = 0;       // of the SyncArea in every heap
+  uint8_t members[kMaxTeamRanks] = {};  // world ranks
+};
+
+// What a kernel needs to reach its peers. Rank r's heap begins at base + r * stride_bytes, so a
+// pointer into one heap becomes a pointer into another by adding (to - from) * stride_bytes.
+struct DeviceContext {
+  uint32_t rank = 0;
+  uint32_t n_ranks = 0;
+  uint64_t base = 0;  // address of rank 0's heap in this process
+  uint64_t stride_bytes = 0;
+  uint64_t timeout_ns = 0;               // of every wait that is given no other; 0: 60 s
+  const uint32_t* abort_word = nullptr;  // not 0: every wait ends with kAborted. Null: never
+  DeviceTeam world;
+};
+static_assert(std::is_trivially_copyable_v<DeviceContext>);
+
+}  // namespace iris

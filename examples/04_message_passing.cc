@@ -1,0 +1,103 @@
+// 04: message passing. Every rank sends a stream of messages to the next one, in kernels that never
+// end in between.
+//
+//   iris-run -n 4 -- bazel-bin/examples/04_message_passing
+//
+// What to see: PutSignal writes the message and then raises a signal; whoever has waited for the
+// signal sees the message. The receiver hands the slot back with a signal of its own, so that
+// nothing is overwritten before it was read. Signals count upward and are never reset.
+#include <cstdio>
+
+#include "client/iris/context.h"
+#include "device/iris/iris.h"
+#include "examples/example.h"
+
+using example::Expect;
+using example::Ok;
+using iris::Block;
+using iris::Compare;
+using iris::WaitResult;
+
+constexpr uint32_t kRounds = 200;
+constexpr uint32_t kSlots = 2;  // so many messages may be under way
+constexpr uint32_t kWords = 256;
+
+struct Mailbox {
+  uint64_t ready;   // messages that have come; raised by the sender
+  uint64_t credit;  // messages that the receiver has read; raised by the receiver
+  uint32_t inbox[kSlots][kWords];
+  uint32_t outbox[kWords];
+};
+
+IRIS_DEVICE inline uint32_t Word(uint32_t sender, uint32_t round, uint32_t i) {
+  return (sender * kRounds + round) * kWords + i;
+}
+
+// What the kernel has to tell the host.
+struct Report {
+  uint32_t wrong_words;
+  uint32_t failed_round;  // 0: none
+};
+
+// One block. Rounds count from 1, as the signals do.
+IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* report) {
+  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
+  const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
+  const uint32_t thread = iris::backend::ThreadIndex();
+  uint32_t wrong = 0;
+  for (uint32_t round = 1; round <= kRounds; ++round) {
+    const uint32_t slot = round % kSlots;
+
+    // Send, once the receiver has read what was in the slot. Every wait is bounded, and says so if
+    // a peer is gone.
+    const uint64_t read_before = round > kSlots ? round - kSlots : 0;
+    if (iris::WaitUntil(ctx, &box->credit, Compare::kGe, read_before, 0, Block{}) !=
+        WaitResult::kOk) {
+      if (thread == 0) report->failed_round = round;
+      return;
+    }
+    for (uint32_t i = thread; i < kWords; i += iris::backend::BlockSize()) {
+      box->outbox[i] = Word(ctx.rank, round, i);
+    }
+    iris::backend::BlockSync();
+    iris::PutSignal(ctx, next, box->inbox[slot], box->outbox, sizeof(box->outbox), &box->ready,
+                    round, iris::SignalOp::kSet, Block{});  // the outbox may be filled again
+
+    // Receive.
+    if (iris::WaitUntil(ctx, &box->ready, Compare::kGe, round, 0, Block{}) != WaitResult::kOk) {
+      if (thread == 0) report->failed_round = round;
+      return;
+    }
+    for (uint32_t i = thread; i < kWords; i += iris::backend::BlockSize()) {
+      if (box->inbox[slot][i] != Word(previous, round, i)) ++wrong;
+    }
+    iris::backend::BlockSync();  // all have read: the slot goes back
+    if (thread == 0) iris::SignalSet(ctx, previous, &box->credit, round);
+  }
+  if (wrong > 0) {
+    iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kSystem, iris::Order::kRelaxed>(
+        &report->wrong_words, wrong);
+  }
+}
+
+int main() {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  const auto context = Ok(iris::Context::Create({.heap_bytes = 16 << 20}));
+  const iris::Allocation box = Ok(context->Allocate({.bytes = sizeof(Mailbox), .name = "mailbox"}));
+
+  iris::backend::Stream stream;
+  Ok(iris::backend::Stream::Create(&stream));
+  const auto report = example::Array<Report>::OnHost(1);
+  Ok(iris::backend::Launch({.grid = 1, .block = 64}, stream, PassMessages,
+                           context->device_context(), box.As<Mailbox>(), report.get()));
+  Ok(stream.Synchronize());
+  if (report->failed_round != 0) {
+    Ok(context->Health());  // a peer that died is named here
+    Expect(false, "no message came in time");
+  }
+  Expect(report->wrong_words == 0, "words of a message");
+  std::printf("rank %u sent %u messages of %zu bytes and received as many, all right\n",
+              context->rank(), kRounds, sizeof(Mailbox::outbox));
+  Ok(context->Barrier());
+  Ok(context->Free(box));
+}

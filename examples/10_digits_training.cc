@@ -1,0 +1,320 @@
+// 10: data-parallel training. Four processes learn to read digits; their gradients are summed over
+// the symmetric heap.
+//
+//   iris-run -n 4 -- bazel-bin/examples/10_digits_training --epochs 120
+//
+// Every rank has the whole model, a perceptron of 64 pixels, 64 hidden units and 10 classes, and
+// its share of each batch. A step is three kernels and a collective, on one stream, with no wait on
+// the host:
+//
+//   Forward     a block for each digit, a thread for each hidden unit: activations, and what they
+//   should have been Gradient    a thread for each parameter: sum over this rank's digits AllReduce
+//   sum over the ranks, in place Update      a thread for each parameter: momentum, and the step
+//
+// The sum has the same bits on every rank, so the models stay the same, bit by bit: the end of the
+// program checks that by reading the peers' weights through the heap.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "client/iris/collectives.h"
+#include "client/iris/context.h"
+#include "device/iris/iris.h"
+#include "examples/digits_data.h"
+#include "examples/example.h"
+
+using example::Array;
+using example::Expect;
+using example::kClasses;
+using example::kPixels;
+using example::Ok;
+
+namespace {
+
+constexpr uint32_t kHidden = 64;
+
+// The parameters as they lie in memory. The gradients lie the same way, followed by two sums over
+// the digits.
+constexpr uint32_t kW1 = 0;                         // [kPixels][kHidden]
+constexpr uint32_t kB1 = kW1 + kPixels * kHidden;   // [kHidden]
+constexpr uint32_t kW2 = kB1 + kHidden;             // [kHidden][kClasses]
+constexpr uint32_t kB2 = kW2 + kHidden * kClasses;  // [kClasses]
+constexpr uint32_t kParameters = kB2 + kClasses;
+constexpr uint32_t kLoss = kParameters;
+constexpr uint32_t kCorrect = kParameters + 1;
+constexpr uint32_t kGradients = kParameters + 2;
+
+// Of each digit of this rank's share, from Forward for Gradient.
+struct Activations {
+  float hidden[kHidden];
+  float hidden_error[kHidden];
+  float class_error[kClasses];
+  float loss;
+  float correct;  // 1 or 0
+};
+
+// A data set in device memory.
+struct DeviceDigits {
+  const float* pixels;
+  const uint32_t* labels;
+};
+
+// Block b works on the digit order[b].
+IRIS_KERNEL void Forward(const float* w, DeviceDigits digits, const uint32_t* order,
+                         Activations* activations) {
+  IRIS_SHARED(float[kHidden], hidden);
+  IRIS_SHARED(float[kClasses], score);
+  const uint32_t t = iris::backend::ThreadIndex();
+  const uint32_t digit = order[iris::backend::BlockIndex()];
+  const float* x = digits.pixels + digit * kPixels;
+  const uint32_t label = digits.labels[digit];
+  Activations& out = activations[iris::backend::BlockIndex()];
+
+  float sum = w[kB1 + t];
+  for (uint32_t i = 0; i < kPixels; ++i) sum += x[i] * w[kW1 + i * kHidden + t];
+  hidden[t] = sum > 0 ? sum : 0;
+  out.hidden[t] = hidden[t];
+  iris::backend::BlockSync();
+
+  if (t < kClasses) {
+    float s = w[kB2 + t];
+    for (uint32_t h = 0; h < kHidden; ++h) s += hidden[h] * w[kW2 + h * kClasses + t];
+    score[t] = s;
+  }
+  iris::backend::BlockSync();
+
+  if (t == 0) {  // softmax and cross entropy
+    uint32_t best = 0;
+    for (uint32_t c = 1; c < kClasses; ++c) {
+      if (score[c] > score[best]) best = c;
+    }
+    const float highest = score[best];
+    float total = 0;
+    for (uint32_t c = 0; c < kClasses; ++c) total += expf(score[c] - highest);
+    out.loss = logf(total) + highest - score[label];
+    out.correct = best == label ? 1.0f : 0.0f;
+    for (uint32_t c = 0; c < kClasses; ++c) {
+      score[c] = expf(score[c] - highest) / total - (c == label ? 1.0f : 0.0f);
+      out.class_error[c] = score[c];
+    }
+  }
+  iris::backend::BlockSync();
+
+  float error = 0;
+  for (uint32_t c = 0; c < kClasses; ++c) error += score[c] * w[kW2 + t * kClasses + c];
+  out.hidden_error[t] = hidden[t] > 0 ? error : 0;
+}
+
+// One element of the gradient: the product of what went in and what was wrong, summed over this
+// rank's digits.
+IRIS_DEVICE inline float GradientOf(uint32_t p, const float* x, const Activations& a) {
+  if (p < kB1) return x[p / kHidden] * a.hidden_error[p % kHidden];
+  if (p < kW2) return a.hidden_error[p - kB1];
+  if (p < kB2) return a.hidden[(p - kW2) / kClasses] * a.class_error[(p - kW2) % kClasses];
+  if (p < kLoss) return a.class_error[p - kB2];
+  return p == kLoss ? a.loss : a.correct;
+}
+
+IRIS_KERNEL void Gradient(DeviceDigits digits, const uint32_t* order,
+                          const Activations* activations, uint32_t n_digits, float* gradients) {
+  const uint32_t p =
+      iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
+  if (p >= kGradients) return;
+  float sum = 0;
+  for (uint32_t i = 0; i < n_digits; ++i) {
+    sum += GradientOf(p, digits.pixels + order[i] * kPixels, activations[i]);
+  }
+  gradients[p] = sum;
+}
+
+// `sums` gathers loss and correct answers of an epoch.
+IRIS_KERNEL void Update(float* w, float* velocity, const float* gradients, float rate,
+                        float momentum, float* sums) {
+  const uint32_t p =
+      iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
+  if (p < kParameters) {
+    velocity[p] = momentum * velocity[p] - rate * gradients[p];
+    w[p] += velocity[p];
+  } else if (p < kGradients) {
+    sums[p - kParameters] += gradients[p];
+  }
+}
+
+// Counts the weights that differ from a peer's in any bit.
+IRIS_KERNEL void CompareWithPeers(iris::DeviceContext ctx, const uint32_t* weight_bits,
+                                  uint32_t* differing) {
+  const uint32_t p =
+      iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
+  if (p >= kParameters) return;
+  uint32_t n = 0;
+  for (uint32_t peer = 0; peer < ctx.n_ranks; ++peer) {
+    if (iris::Load(ctx, peer, &weight_bits[p]) != weight_bits[p]) ++n;
+  }
+  // The answer is wanted on every rank.
+  for (uint32_t peer = 0; n > 0 && peer < ctx.n_ranks; ++peer)
+    iris::AtomicAdd(ctx, peer, differing, n);
+}
+
+constexpr uint32_t kThreads = 128;
+constexpr iris::LaunchConfig kPerParameter = {.grid = (kGradients + kThreads - 1) / kThreads,
+                                              .block = kThreads};
+
+// Small random weights; the biases start at 0.
+std::vector<float> InitialWeights() {
+  std::vector<float> w(kParameters, 0.0f);
+  const std::vector<uint32_t> random = example::Shuffled(kParameters, /*seed=*/42);
+  for (uint32_t p = 0; p < kParameters; ++p) {
+    if ((p >= kB1 && p < kW2) || p >= kB2) continue;
+    w[p] = (static_cast<float>(random[p]) / kParameters - 0.5f) * 0.4f;
+  }
+  return w;
+}
+
+void PrintEpoch(uint32_t epoch, double loss, double accuracy, double first_loss) {
+  constexpr int kWidth = 40;
+  const int bars = static_cast<int>(std::lround(std::fmin(loss / first_loss, 1.0) * kWidth));
+  std::printf("epoch %3u  loss %7.4f  train accuracy %.3f  %s\n", epoch, loss, accuracy,
+              std::string(static_cast<size_t>(bars < 1 ? 1 : bars), '#').c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Data-parallel training of a perceptron on handwritten digits.",
+               "10_digits_training");
+  uint32_t epochs = 120, batch = 32;
+  float rate = 0.005f, momentum = 0.9f;
+  std::string path = "examples/data/digits.csv";
+  app.add_option("--epochs", epochs, "How often to go through the training data [120]")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--batch", batch, "Digits in a batch, over all ranks [32]")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--rate", rate, "Learning rate [0.005]");
+  app.add_option("--data", path, "The data set");
+  CLI11_PARSE(app, argc, argv);
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+
+  const auto context = Ok(iris::Context::Create({.heap_bytes = 64 << 20}));
+  const uint32_t rank = context->rank(), n_ranks = context->n_ranks();
+  const bool talks = rank == 0;
+  const auto communicator =
+      Ok(iris::ccl::Communicator::Create(*context, context->world(), {.name = "collectives"}));
+  iris::backend::Stream stream;
+  Ok(iris::backend::Stream::Create(&stream));
+
+  // The model and its gradients are symmetric; iris-ctl allocations shows them.
+  const iris::Allocation weights = Ok(context->Allocate({.bytes = kParameters * sizeof(float),
+                                                         .name = "weights",
+                                                         .dtype = "f32",
+                                                         .shape = {kParameters}}));
+  const iris::Allocation gradients = Ok(context->Allocate({.bytes = kGradients * sizeof(float),
+                                                           .name = "gradients",
+                                                           .dtype = "f32",
+                                                           .shape = {kGradients}}));
+  const iris::Allocation differing = Ok(context->Allocate(
+      {.bytes = sizeof(uint32_t), .name = "differing", .dtype = "u32", .shape = {1}}));
+  float* w = weights.As<float>();
+  float* g = gradients.As<float>();
+
+  example::Digits train, test;
+  example::Split(Ok(example::ReadDigits(path)), &train, &test);
+  const auto train_pixels = Array<float>::OnDevice(train.pixels, stream);
+  const auto train_labels = Array<uint32_t>::OnDevice(train.labels, stream);
+  const auto test_pixels = Array<float>::OnDevice(test.pixels, stream);
+  const auto test_labels = Array<uint32_t>::OnDevice(test.labels, stream);
+  const DeviceDigits train_digits = {train_pixels, train_labels};
+  const DeviceDigits test_digits = {test_pixels, test_labels};
+
+  // Rank 0 draws the weights, all others get them.
+  if (rank == 0) {
+    const std::vector<float> initial = InitialWeights();
+    Ok(iris::backend::CopyAsync(w, initial.data(), kParameters * sizeof(float), stream));
+    Ok(stream.Synchronize());
+  }
+  Ok(communicator->Broadcast(w, w, kParameters, iris::ccl::DataType::kF32, /*root=*/0, stream));
+
+  const uint32_t share = batch / n_ranks > 0 ? batch / n_ranks : 1;
+  const uint32_t steps = train.size() / (share * n_ranks);
+  const uint32_t test_share = (test.size() + n_ranks - 1) / n_ranks;
+  const auto velocity_array = Array<float>::OnDevice(std::vector<float>(kParameters, 0.0f), stream);
+  const auto order_array = Array<uint32_t>::OnDevice(train.size() + test.size());
+  const auto activations_array =
+      Array<Activations>::OnDevice(share > test_share ? share : test_share);
+  const auto sums_array = Array<float>::OnHost(2);
+  float* velocity = velocity_array;
+  uint32_t* order = order_array;
+  Activations* activations = activations_array;
+  float* sums = sums_array;
+
+  if (talks) {
+    std::printf(
+        "%u ranks, %u digits to learn from, %u to test with, %u parameters, %u digits a step\n",
+        n_ranks, train.size(), test.size(), kParameters, share * n_ranks);
+  }
+  const uint32_t every = (epochs + 29) / 30;  // about 30 lines
+  double first_loss = 0;
+  for (uint32_t epoch = 1; epoch <= epochs; ++epoch) {
+    const std::vector<uint32_t> shuffled = example::Shuffled(train.size(), epoch);
+    Ok(iris::backend::CopyAsync(order, shuffled.data(), shuffled.size() * sizeof(uint32_t),
+                                stream));
+    sums[0] = sums[1] = 0;
+    for (uint32_t step = 0; step < steps; ++step) {
+      const uint32_t* mine = order + (step * n_ranks + rank) * share;
+      Ok(iris::backend::Launch({.grid = share, .block = kHidden}, stream, Forward, w, train_digits,
+                               mine, activations));
+      Ok(iris::backend::Launch(kPerParameter, stream, Gradient, train_digits, mine, activations,
+                               share, g));
+      Ok(communicator->AllReduce(g, g, kGradients, iris::ccl::DataType::kF32,
+                                 iris::ccl::ReduceOp::kSum, stream));
+      const float step_rate = rate / static_cast<float>(share * n_ranks);
+      Ok(iris::backend::Launch(kPerParameter, stream, Update, w, velocity, g, step_rate, momentum,
+                               sums));
+    }
+    Ok(communicator->Synchronize(stream));  // names a rank that did not come
+    const double seen = static_cast<double>(steps) * share * n_ranks;
+    if (epoch == 1) first_loss = sums[0] / seen;
+    if (talks && (epoch == 1 || epoch % every == 0)) {
+      PrintEpoch(epoch, sums[0] / seen, sums[1] / seen, first_loss);
+    }
+  }
+
+  // The test: every rank takes its share of the digits that nobody has learned from.
+  std::vector<uint32_t> mine;
+  for (uint32_t i = rank * test_share; i < test.size() && i < (rank + 1) * test_share; ++i)
+    mine.push_back(i);
+  const uint32_t n_mine = static_cast<uint32_t>(mine.size());
+  Ok(iris::backend::CopyAsync(order, mine.data(), n_mine * sizeof(uint32_t), stream));
+  if (n_mine > 0) {
+    Ok(iris::backend::Launch({.grid = n_mine, .block = kHidden}, stream, Forward, w, test_digits,
+                             order, activations));
+  }
+  Ok(iris::backend::Launch(kPerParameter, stream, Gradient, test_digits, order, activations, n_mine,
+                           g));
+  Ok(communicator->AllReduce(g, g, kGradients, iris::ccl::DataType::kF32, iris::ccl::ReduceOp::kSum,
+                             stream));
+  float correct = 0;
+  Ok(iris::backend::CopyAsync(&correct, g + kCorrect, sizeof(correct), stream));
+  Ok(communicator->Synchronize(stream));
+  const double accuracy = correct / test.size();
+
+  // Nobody trains any more: the weights stand still while all compare them.
+  Ok(context->Barrier());
+  Ok(iris::backend::Launch(kPerParameter, stream, CompareWithPeers, context->device_context(),
+                           weights.As<uint32_t>(), differing.As<uint32_t>()));
+  Ok(stream.Synchronize());
+  Ok(context->Barrier());
+  uint32_t n_differing = 0;
+  Ok(iris::backend::CopyAsync(&n_differing, differing.address, sizeof(n_differing), stream));
+  Ok(stream.Synchronize());
+
+  if (talks) {
+    std::printf("test accuracy %.4f (%.0f of %u)\n", accuracy, correct, test.size());
+    if (n_differing == 0) std::printf("weights identical on %u ranks\n", n_ranks);
+  }
+  Expect(n_differing == 0, "weights differ between ranks");
+  Expect(accuracy >= 0.94 || epochs < 10, "test accuracy below 0.94");  // so few only try it out
+  Ok(context->Barrier());
+}

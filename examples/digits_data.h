@@ -1,0 +1,31 @@
+// The digits data set of example 10: reading it, and splitting it for training and test.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace example {
+
+inline constexpr uint32_t kPixels = 64;
+inline constexpr uint32_t kClasses = 10;
+
+struct Digits {
+  std::vector<float> pixels;     // kPixels for each digit, 0 to 1
+  std::vector<uint32_t> labels;  // one for each digit, below kClasses
+  uint32_t size() const { return static_cast<uint32_t>(labels.size()); }
+};
+
+// Reads lines of kPixels numbers 0..16 and a label. The error names the file, and the line that is
+// not like that.
+absl::StatusOr<Digits> ReadDigits(const std::string& path);
+
+// Every fifth digit is for the test, the others are for training.
+void Split(const Digits& all, Digits* train, Digits* test);
+
+// A permutation of 0..n-1, the same on every rank for the same seed.
+std::vector<uint32_t> Shuffled(uint32_t n, uint64_t seed);
+
+}  // namespace example

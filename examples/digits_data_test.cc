@@ -1,0 +1,87 @@
+#include "examples/digits_data.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace example {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Write(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/digits.csv";
+  std::ofstream(path) << text;
+  return path;
+}
+
+std::string Line(int label) {
+  std::string line;
+  for (int i = 0; i < 64; ++i) line += i == 5 ? "16," : "0,";
+  return line + std::to_string(label) + "\n";
+}
+
+TEST(ReadDigitsTest, ReadsThePublishedSet) {
+  const absl::StatusOr<Digits> digits = ReadDigits("examples/data/digits.csv");
+  ASSERT_TRUE(digits.ok()) << digits.status();
+  EXPECT_EQ(digits->size(), 1797u);
+  EXPECT_EQ(digits->pixels.size(), 1797u * kPixels);
+  EXPECT_EQ(*std::max_element(digits->pixels.begin(), digits->pixels.end()), 1.0f);
+  EXPECT_EQ(*std::max_element(digits->labels.begin(), digits->labels.end()), 9u);
+}
+
+TEST(ReadDigitsTest, ScalesToOne) {
+  const absl::StatusOr<Digits> digits = ReadDigits(Write(Line(7)));
+  ASSERT_TRUE(digits.ok()) << digits.status();
+  EXPECT_EQ(digits->pixels[5], 1.0f);
+  EXPECT_EQ(digits->pixels[4], 0.0f);
+  EXPECT_EQ(digits->labels[0], 7u);
+}
+
+TEST(ReadDigitsTest, NamesTheFileThatIsMissing) {
+  EXPECT_THAT(std::string(ReadDigits("/nowhere.csv").status().message()),
+              HasSubstr("/nowhere.csv"));
+}
+
+TEST(ReadDigitsTest, NamesTheLineThatIsWrong) {
+  for (const std::string& bad :
+       {std::string("1,2,3\n"), Line(10), "x" + Line(1), Line(1) + Line(1).substr(2)}) {
+    const absl::StatusOr<Digits> digits = ReadDigits(Write(Line(1) + bad));
+    EXPECT_EQ(digits.status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(digits.status().message()), HasSubstr("digits.csv:"));
+  }
+}
+
+TEST(ReadDigitsTest, RefusesAnEmptyFile) {
+  EXPECT_EQ(ReadDigits(Write("")).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SplitTest, GivesEveryDigitToOneSide) {
+  Digits all, train, test;
+  for (uint32_t i = 0; i < 12; ++i) {
+    all.labels.push_back(i % kClasses);
+    all.pixels.insert(all.pixels.end(), kPixels, static_cast<float>(i));
+  }
+  Split(all, &train, &test);
+  EXPECT_EQ(train.size(), 10u);
+  EXPECT_EQ(test.size(), 2u);
+  EXPECT_EQ(test.pixels[0], 4.0f);
+  EXPECT_EQ(test.pixels[kPixels], 9.0f);
+  EXPECT_EQ(train.pixels.size(), 10u * kPixels);
+}
+
+TEST(ShuffledTest, IsAPermutationThatTheSeedDecides) {
+  const std::vector<uint32_t> one = Shuffled(100, 1);
+  EXPECT_EQ(one, Shuffled(100, 1));
+  EXPECT_NE(one, Shuffled(100, 2));
+  std::vector<uint32_t> sorted = one;
+  std::sort(sorted.begin(), sorted.end());
+  for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(sorted[i], i);
+}
+
+}  // namespace
+}  // namespace example

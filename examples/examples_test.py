@@ -1,0 +1,139 @@
+"""Each example as a user runs it: with iris-run on a real irisd, on one rank, two and four; and without irisd."""
+
+import json
+import os
+import re
+import subprocess
+import time
+import unittest
+
+from tests.python import irisd
+from tests.python import junit
+
+IRIS_RUN = "client/ctl/iris-run"
+IRIS_CTL = "client/ctl/iris-ctl"
+PATIENCE_SECONDS = 240
+
+
+def run_example(name, n_ranks, *arguments, environment, job=None):
+    return subprocess.run(
+        [IRIS_RUN, "-n", str(n_ranks), *(["--job", job] if job else []), "--", f"examples/{name}", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False, env=environment)
+
+
+class Examples(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = irisd.Irisd(memory="1GiB")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+
+    def ctl(self, *arguments):
+        result = subprocess.run([IRIS_CTL, *arguments, "--format", "json"], stdout=subprocess.PIPE, text=True, timeout=60,
+                                check=True, env=self.daemon.environment())
+        return json.loads(result.stdout)
+
+    def check(self, name, n_ranks, *arguments):
+        result = run_example(name, n_ranks, *arguments, environment=self.daemon.environment())
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(result.stderr, "")
+        end = time.monotonic() + 60
+        while self.ctl("sessions"):
+            self.assertLess(time.monotonic(), end, "sessions stay")
+        self.assertEqual(self.ctl("jobs"), [])
+        self.assertEqual(self.ctl("status")["heap_bytes"], 0)
+        return result.stdout
+
+    def test_01_hello_heap(self):
+        for n_ranks in (1, 2, 4):
+            out = self.check("01_hello_heap", n_ranks)
+            self.assertEqual(len(set(re.findall(r"offset (0x[0-9a-f]+)", out))), 1, out)
+            for rank in range(n_ranks):
+                self.assertIn(f"rank {rank} says {1000 * rank}, {1000 * rank + 1}", out)
+
+    def test_02_put_get(self):
+        for n_ranks in (1, 2, 4):
+            out = self.check("02_put_get", n_ranks)
+            for rank in range(n_ranks):
+                self.assertIn(f"rank {rank} has 1048576 floats of rank {(rank - 1) % n_ranks},", out)
+
+    def test_03_atomics(self):
+        for n_ranks in (1, 2, 4):
+            self.assertIn(f"{2048 * n_ranks} tickets, each drawn once", self.check("03_atomics", n_ranks))
+
+    def test_04_message_passing(self):
+        for n_ranks in (1, 2, 4):
+            self.assertEqual(self.check("04_message_passing", n_ranks).count("sent 200 messages"), n_ranks)
+
+    def test_05_all_reduce(self):
+        for n_ranks in (1, 2, 4):
+            self.assertEqual(self.check("05_all_reduce", n_ranks).count("right on every element"), 2)
+
+    def test_10_digits_training(self):
+        out = self.check("10_digits_training", 4, "--epochs", "12", "--rate", "0.03")
+        self.assertGreaterEqual(float(re.search(r"test accuracy ([\d.]+)", out).group(1)), 0.94)
+        self.assertIn("weights identical on 4 ranks", out)
+        losses = [float(loss) for loss in re.findall(r"epoch +\d+ +loss +([\d.]+)", out)]
+        self.assertEqual(len(losses), 12)
+        self.assertLess(losses[-1], losses[0] / 4)
+
+    def test_10_digits_training_gives_the_same_on_every_run(self):
+        one, two = (self.check("10_digits_training", 2, "--epochs", "2") for _ in range(2))
+        self.assertEqual(one, two)
+
+    def test_10_digits_training_names_a_data_set_that_is_missing(self):
+        result = run_example("10_digits_training", 2, "--data", "/nowhere.csv", environment=self.daemon.environment())
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nowhere.csv", result.stderr)
+
+    def test_10_digits_training_is_visible_while_it_runs(self):
+        process = subprocess.Popen(
+            [IRIS_RUN, "-n", "2", "--job", "seen", "--", "examples/10_digits_training", "--epochs", "100000"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.daemon.environment())
+        try:
+            while "epoch   1" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            self.assertEqual([(j["job"], j["state"]) for j in self.ctl("jobs")], [("seen", "ready")])
+            self.assertEqual([h["rank"] for h in self.ctl("heaps", "--job", "seen")], [0, 1])
+            names = {a["name"]: a for a in self.ctl("allocations", "--job", "seen")}
+            self.assertEqual(names["weights"]["shape"], [4810])
+            self.assertIn("gradients", names)
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE_SECONDS)
+        end = time.monotonic() + 60
+        while self.ctl("jobs"):
+            self.assertLess(time.monotonic(), end, "the job stays")
+
+    def test_a_killed_rank_ends_the_example_with_its_name(self):
+        process = subprocess.Popen(
+            [IRIS_RUN, "-n", "4", "--job", "killed", "--", "examples/10_digits_training", "--epochs", "100000"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.daemon.environment())
+        try:
+            while "epoch   1" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            pids = {r["rank"]: r["pid"] for r in self.ctl("jobs")[0]["ranks"]}
+            os.kill(pids[2], 9)
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            if process.poll() is None:
+                process.kill()
+        self.assertEqual(process.returncode, 137)
+        self.assertIn(f"rank 2 of 4 (pid {pids[2]}) was ended by SIGKILL", err)
+
+
+class WithoutIrisd(unittest.TestCase):
+
+    def test_says_which_socket_and_how_to_start_irisd(self):
+        result = run_example("05_all_reduce", 4, environment={**os.environ, "IRIS_RUNTIME_DIR": "/tmp/no-irisd"})
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"\[\d\] error: .*/tmp/no-irisd/session\.sock")
+        self.assertIn("irisd --runtime-dir /tmp/no-irisd", result.stderr)
+        self.assertEqual(result.stdout, "")
+
+
+if __name__ == "__main__":
+    junit.main()

@@ -1,0 +1,215 @@
+#include "proto/wire/frame.h"
+
+#include <errno.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::wire {
+namespace {
+
+constexpr char kNoFrameYet[] = "no frame yet on the session socket";
+// Space for the descriptors of one frame and the sender's credentials.
+constexpr size_t kControlBytes =
+    CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerFrame) + CMSG_SPACE(sizeof(struct ucred));
+
+// Takes descriptors and credentials out of a received message. Everything installed is owned from
+// here on.
+void TakeControl(struct msghdr* message, Frame* frame) {
+  for (struct cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
+    if (c->cmsg_level != SOL_SOCKET) continue;
+    if (c->cmsg_type == SCM_RIGHTS) {
+      const size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < n; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+        frame->fds.emplace_back(fd);
+      }
+    } else if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len >= CMSG_LEN(sizeof(struct ucred))) {
+      std::memcpy(&frame->sender, CMSG_DATA(c), sizeof(struct ucred));
+    }
+  }
+}
+
+bool KnownType(uint16_t type) {
+  return type >= static_cast<uint16_t>(FrameType::kHello) &&
+         type <= static_cast<uint16_t>(FrameType::kAck);
+}
+
+}  // namespace
+
+absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
+                       absl::Span<const int> fds) {
+  if (payload.size() > kMaxPayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "send session frame: ", payload.size(), " bytes of payload; at most ", kMaxPayloadBytes));
+  }
+  if (fds.size() > kMaxDescriptorsPerFrame) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "send session frame: ", fds.size(), " descriptors; at most ", kMaxDescriptorsPerFrame));
+  }
+  FrameHeader header;
+  header.type = static_cast<uint16_t>(type);
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  struct iovec parts[2] = {{&header, sizeof(header)},
+                           {const_cast<uint8_t*>(payload.data()), payload.size()}};
+  struct msghdr message = {};
+  message.msg_iov = parts;
+  message.msg_iovlen = payload.empty() ? 1 : 2;
+  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerFrame)] = {};
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    struct cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return absl::OkStatus();
+  const int error = errno;
+  if (error == EAGAIN || error == EWOULDBLOCK || error == ETOOMANYREFS || error == ENOBUFS ||
+      error == ENOMEM) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("send session frame: the peer's queue is full (",
+                     std::generic_category().message(error), ")"));
+  }
+  return ErrnoStatus(error, "send session frame");
+}
+
+absl::StatusOr<Frame> ReceiveFrame(int socket) {
+  // One byte more than the largest frame. Longer packets are also seen by MSG_TRUNC.
+  alignas(FrameHeader) uint8_t bytes[sizeof(FrameHeader) + kMaxPayloadBytes + 1];
+  alignas(struct cmsghdr) char control[kControlBytes];
+  struct iovec part = {bytes, sizeof(bytes)};
+  struct msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t received;
+  do {
+    received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) {
+    const int error = errno;
+    if (error == EAGAIN || error == EWOULDBLOCK) return absl::FailedPreconditionError(kNoFrameYet);
+    return ErrnoStatus(error, "receive session frame");
+  }
+  Frame frame;
+  TakeControl(&message, &frame);
+  if (received == 0 && message.msg_controllen == 0) {
+    return absl::UnavailableError("the peer closed the session socket");
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "session frame: its descriptors did not all arrive: more than ", kMaxDescriptorsPerFrame,
+        " were sent, or this process has none left (see ulimit -n)"));
+  }
+  const size_t n_bytes = static_cast<size_t>(received);
+  if ((message.msg_flags & MSG_TRUNC) != 0 || n_bytes > sizeof(FrameHeader) + kMaxPayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("session frame is longer than the limit of ",
+                                                   sizeof(FrameHeader) + kMaxPayloadBytes,
+                                                   " bytes"));
+  }
+  if (n_bytes < sizeof(FrameHeader)) {
+    return absl::InvalidArgumentError(absl::StrCat("session frame of ", n_bytes,
+                                                   " bytes is shorter than its header of ",
+                                                   sizeof(FrameHeader), " bytes"));
+  }
+  FrameHeader header;
+  std::memcpy(&header, bytes, sizeof(header));
+  if (header.magic != kMagic) {
+    return absl::InvalidArgumentError("session frame does not start with the magic number of Iris");
+  }
+  if (header.version != kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("session frame of protocol version ",
+                                                      header.version, "; this side speaks version ",
+                                                      kVersion, ": install matching versions"));
+  }
+  if (!KnownType(header.type)) {
+    return absl::InvalidArgumentError(absl::StrCat("session frame of unknown type ", header.type));
+  }
+  if (header.payload_bytes != n_bytes - sizeof(FrameHeader)) {
+    return absl::InvalidArgumentError(absl::StrCat("session frame announces ", header.payload_bytes,
+                                                   " bytes of payload and has ",
+                                                   n_bytes - sizeof(FrameHeader)));
+  }
+  frame.type = static_cast<FrameType>(header.type);
+  frame.payload.assign(bytes + sizeof(FrameHeader), bytes + n_bytes);
+  return frame;
+}
+
+bool IsNoFrameYet(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kFailedPrecondition && status.message() == kNoFrameYet;
+}
+
+ErrorPayload MakeErrorPayload(const absl::Status& status) {
+  ErrorPayload payload;
+  payload.code = static_cast<uint32_t>(status.code());
+  const size_t n = std::min(status.message().size(), kMaxErrorTextBytes);
+  payload.text_bytes = static_cast<uint32_t>(n);
+  if (n > 0) std::memcpy(payload.text, status.message().data(), n);
+  return payload;
+}
+
+absl::Status StatusFromErrorPayload(const ErrorPayload& payload) {
+  const size_t n = std::min<size_t>(payload.text_bytes, kMaxErrorTextBytes);
+  const bool known =
+      payload.code > 0 && payload.code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+  const absl::StatusCode code =
+      known ? static_cast<absl::StatusCode>(payload.code) : absl::StatusCode::kUnknown;
+  return absl::Status(code, absl::string_view(payload.text, n));
+}
+
+absl::Status ErrnoStatus(int error, std::string_view what) {
+  absl::StatusCode code = absl::ErrnoToStatusCode(error);
+  switch (error) {
+    case EPIPE:
+    case ECONNRESET:
+    case ECONNREFUSED:
+    case ECONNABORTED:
+    case ENOTCONN:
+      code = absl::StatusCode::kUnavailable;
+      break;
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+    case EDQUOT:
+    case ENOBUFS:
+    case ETOOMANYREFS:
+      code = absl::StatusCode::kResourceExhausted;
+      break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      code = absl::StatusCode::kPermissionDenied;
+      break;
+    case EADDRINUSE:
+      code = absl::StatusCode::kAlreadyExists;
+      break;
+    case ENOSYS:
+    case EOPNOTSUPP:
+      code = absl::StatusCode::kUnimplemented;
+      break;
+    case 0:  // a caller's slip must not turn an error into success
+      code = absl::StatusCode::kUnknown;
+      break;
+    default:
+      break;
+  }
+  return absl::Status(
+      code, absl::StrCat(absl::string_view(what.data(), what.size()), ": ",
+                         error == 0 ? "unknown error" : std::generic_category().message(error)));
+}
+
+}  // namespace iris::wire

@@ -1,0 +1,161 @@
+// The session socket's frames: what gRPC cannot carry. One SOCK_SEQPACKET packet is one frame: a FrameHeader, then the
+// payload struct of its type, as it lies in memory (both ends are on one machine). Descriptors ride along (SCM_RIGHTS).
+//
+//   client → irisd   kHello                                    first, within the handshake deadline
+//   irisd → client   kChallenge{nonce}                         only where the kernel has no SO_PEERPIDFD
+//   client → irisd   kChallengeReply{nonce}                    its SCM_CREDENTIALS pid must be the connecting process
+//   irisd → client   kWelcome{session_id} + 1 descriptor       the socket of this session's gRPC channel
+//   irisd → client   kDescriptors{records} + n descriptors     any time after a Join
+//   client → irisd   kAck{count}                               so many descriptors were received
+//   irisd → client   kError{code, text}, then close            at any time
+//
+// Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody asked for, or from another
+// pid than the one that connected, ends the session with kError.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::wire {
+
+inline constexpr uint32_t kMagic = 0x53495249;  // "IRIS"
+inline constexpr uint16_t kVersion = 1;         // the only version this code speaks
+
+enum class FrameType : uint16_t {
+  kHello = 1,
+  kChallenge = 2,
+  kChallengeReply = 3,
+  kWelcome = 4,
+  kError = 5,
+  kDescriptors = 6,
+  kAck = 7,
+};
+
+struct FrameHeader {
+  uint32_t magic = kMagic;
+  uint16_t version = kVersion;
+  uint16_t type = 0;
+  uint32_t payload_bytes = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(FrameHeader) == 16);
+
+struct HelloPayload {
+  uint16_t version_min = kVersion;
+  uint16_t version_max = kVersion;
+  uint32_t reserved = 0;
+  char client_version[32] = {};  // for logs; zero-terminated
+};
+
+struct NoncePayload {  // kChallenge and kChallengeReply
+  uint8_t nonce[32] = {};
+};
+
+struct WelcomePayload {
+  uint64_t session_id = 0;
+  uint64_t daemon_id = 0;  // random, one per irisd life
+  char daemon_version[32] = {};
+};
+
+struct ErrorPayload {
+  uint32_t code = 0;  // absl::StatusCode
+  uint32_t text_bytes = 0;
+  char text[kMaxErrorTextBytes] = {};
+};
+
+enum class DescriptorKind : uint32_t {
+  kSegment = 1,      // a heap segment, read-write
+  kControlPage = 2,  // of `rank`: read-write if it is the receiver's own, else read-only
+  kStatusPage = 3,   // read-only
+};
+
+struct DescriptorRecord {
+  uint64_t job_id = 0;
+  uint64_t epoch = 0;
+  uint64_t segment_id = 0;  // 0 unless kind is kSegment
+  uint64_t bytes = 0;
+  uint32_t rank = 0;
+  uint32_t kind = 0;  // DescriptorKind
+};
+
+struct DescriptorsPayload {
+  uint32_t count = 0;  // also the number of descriptors that ride along, in this order
+  uint32_t reserved = 0;
+  DescriptorRecord records[kMaxDescriptorsPerFrame] = {};
+};
+
+struct AckPayload {
+  uint32_t count = 0;
+  uint32_t reserved = 0;
+};
+
+inline constexpr size_t kMaxPayloadBytes = sizeof(ErrorPayload) > sizeof(DescriptorsPayload)
+                                               ? sizeof(ErrorPayload)
+                                               : sizeof(DescriptorsPayload);
+
+// One received frame. `sender` is what the kernel says of the process that sent it (pid 0 where SO_PASSCRED is off).
+struct Frame {
+  FrameType type = FrameType::kError;
+  std::vector<uint8_t> payload;
+  std::vector<UniqueFd> fds;
+  struct ucred sender = {};
+
+  // The payload as struct P. kInvalidArgument if its length is not sizeof(P).
+  template <typename P>
+  absl::StatusOr<P> As() const {
+    static_assert(std::is_trivially_copyable_v<P>);
+    if (payload.size() != sizeof(P)) {
+      return absl::InvalidArgumentError("session frame has the wrong length for its type");
+    }
+    P p;
+    std::memcpy(&p, payload.data(), sizeof(P));
+    return p;
+  }
+};
+
+// Sends one frame; never blocks. `fds` are borrowed: the kernel duplicates them.
+// kUnavailable: the peer is gone. kResourceExhausted: its queue is full, or too many descriptors are in flight;
+// nothing was sent. Thread-safe in so far as the kernel orders packets.
+absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
+                       absl::Span<const int> fds = {});
+
+template <typename P>
+absl::Status SendFrame(int socket, FrameType type, const P& payload,
+                       absl::Span<const int> fds = {}) {
+  static_assert(std::is_trivially_copyable_v<P>);
+  return SendFrame(
+      socket, type,
+      absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)), fds);
+}
+
+// Receives one frame; never blocks. Descriptors that came with it are owned by the frame, or closed on any error.
+// kUnavailable: the peer closed. kFailedPrecondition with "no frame yet" in the message: see IsNoFrameYet.
+// kInvalidArgument: what came is not a frame; the text says why. kFailedPrecondition: another version.
+absl::StatusOr<Frame> ReceiveFrame(int socket);
+
+// True for ReceiveFrame's answer when the socket is empty.
+bool IsNoFrameYet(const absl::Status& status);
+
+// Builds an error payload; text beyond the limit is cut.
+ErrorPayload MakeErrorPayload(const absl::Status& status);
+
+// The status that an error payload carries; hostile lengths and codes are bounded.
+absl::Status StatusFromErrorPayload(const ErrorPayload& payload);
+
+// The one translation from errno: "<what>: <strerror>", with the code that fits the number.
+absl::Status ErrnoStatus(int error, std::string_view what);
+
+}  // namespace iris::wire

@@ -1,0 +1,419 @@
+#include "server/config.h"
+
+#include <grp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "device/driver/emu_driver.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/version.h"
+#include "toml++/toml.h"
+
+namespace iris::server {
+namespace {
+
+enum class Kind { kNumber, kBytes, kDuration, kText };
+
+struct Setting {
+  std::string key;   // in the file: "section.name", or "name" at the top
+  std::string flag;  // without the dashes
+  Kind kind = Kind::kText;
+  std::string help;
+  std::function<absl::Status(const std::string&, Config*)> set;
+};
+
+absl::Status Bad(const std::string& text, const std::string& want) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", EscapeForLog(text, 64), "\" is not ", want));
+}
+
+Setting Number(const char* key, const char* flag, const char* help, uint32_t min, uint32_t max,
+               std::function<uint32_t*(Config*)> field) {
+  const auto set = [min, max, field = std::move(field)](const std::string& text,
+                                                        Config* config) -> absl::Status {
+    uint64_t value = 0;
+    if (!absl::SimpleAtoi(text, &value) || value < min || value > max) {
+      return Bad(text, absl::StrCat("a number from ", min, " to ", max));
+    }
+    *field(config) = static_cast<uint32_t>(value);
+    return absl::OkStatus();
+  };
+  return {key, flag, Kind::kNumber, help, set};
+}
+
+Setting Bytes(const char* key, const char* flag, const char* help, uint64_t min,
+              std::function<uint64_t*(Config*)> field) {
+  const auto set = [min, field = std::move(field)](const std::string& text,
+                                                   Config* config) -> absl::Status {
+    absl::StatusOr<uint64_t> value = ParseBytes(text);
+    if (!value.ok()) return value.status();
+    if (*value < min) return Bad(text, absl::StrCat("at least ", min, " bytes"));
+    *field(config) = *value;
+    return absl::OkStatus();
+  };
+  return {key, flag, Kind::kBytes, help, set};
+}
+
+Setting Time(const char* key, const char* flag, const char* help,
+             std::function<absl::Duration*(Config*)> field) {
+  const auto set = [field = std::move(field)](const std::string& text,
+                                              Config* config) -> absl::Status {
+    absl::Duration value;
+    if (!absl::ParseDuration(text, &value) || value < absl::Milliseconds(1) ||
+        value > absl::Hours(24 * 365)) {
+      return Bad(text, "a duration from 1ms to a year, such as \"5s\" or \"1m30s\"");
+    }
+    *field(config) = value;
+    return absl::OkStatus();
+  };
+  return {key, flag, Kind::kDuration, help, set};
+}
+
+template <typename T>
+Setting Choice(const char* key, const char* flag, const char* help,
+               std::vector<std::pair<std::string, T>> choices, std::function<T*(Config*)> field) {
+  const auto set = [choices = std::move(choices), field = std::move(field)](
+                       const std::string& text, Config* config) -> absl::Status {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : choices) {
+      if (name == text) {
+        *field(config) = value;
+        return absl::OkStatus();
+      }
+      names.push_back(absl::StrCat("\"", name, "\""));
+    }
+    return Bad(text, absl::StrJoin(names, " or "));
+  };
+  return {key, flag, Kind::kText, help, set};
+}
+
+absl::Status SetRuntimeDir(const std::string& text, Config* config) {
+  if (text.empty() || text[0] != '/') return Bad(text, "an absolute path");
+  config->runtime_dir.path = text;
+  return absl::OkStatus();
+}
+
+absl::Status SetSocketMode(const std::string& text, Config* config) {
+  uint32_t mode = 0;
+  const bool octal =
+      !text.empty() && text.size() <= 4 && text.find_first_not_of("01234567") == std::string::npos;
+  for (const char c : text) mode = mode * 8 + static_cast<uint32_t>(c - '0');
+  if (!octal || mode > 0777 || (mode & 0600) != 0600) {
+    return Bad(text, "an octal mode that lets the owner in, such as \"0660\"");
+  }
+  config->runtime_dir.socket_mode = mode;
+  return absl::OkStatus();
+}
+
+absl::Status SetSocketGroup(const std::string& text, Config* config) {
+  if (text.empty()) {
+    config->runtime_dir.socket_group.reset();
+    return absl::OkStatus();
+  }
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(text, &number)) {
+    config->runtime_dir.socket_group = number;
+    return absl::OkStatus();
+  }
+  const struct group* const group = getgrnam(text.c_str());
+  if (group == nullptr) return Bad(text, "a group of this system");
+  config->runtime_dir.socket_group = group->gr_gid;
+  return absl::OkStatus();
+}
+
+std::vector<Setting> MakeSettings() {
+  std::vector<Setting> s;
+  s.push_back({"runtime_dir", "runtime-dir", Kind::kText,
+               "directory of the sockets and the lock (/run/iris for root, else "
+               "$XDG_RUNTIME_DIR/iris)",
+               SetRuntimeDir});
+  s.push_back({"socket_mode", "socket-mode", Kind::kText,
+               "mode of both sockets, octal: who may connect (0660)", SetSocketMode});
+  s.push_back({"socket_group", "socket-group", Kind::kText,
+               "group of both sockets, name or number (irisd's own)", SetSocketGroup});
+  s.push_back(Number("emu.devices", "emu-devices", "number of emulated devices (8)", 1, 1024,
+                     [](Config* c) { return &c->emu_devices; }));
+  s.push_back(Bytes("emu.memory", "emu-memory", "memory of each emulated device (4GiB)",
+                    driver::kEmuGranularityBytes, [](Config* c) { return &c->emu_memory_bytes; }));
+  s.push_back(Choice<LogLevel>("log.level", "log-level", "debug, info, warn or error (info)",
+                               {{"debug", LogLevel::kDebug},
+                                {"info", LogLevel::kInfo},
+                                {"warn", LogLevel::kWarn},
+                                {"error", LogLevel::kError}},
+                               [](Config* c) { return &c->log_level; }));
+  s.push_back(Choice<LogFormat>("log.format", "log-format", "kv (key=value) or json (kv)",
+                                {{"kv", LogFormat::kKeyValue}, {"json", LogFormat::kJson}},
+                                [](Config* c) { return &c->log_format; }));
+  s.push_back(Choice<Attestation>("sessions.attestation", "attestation",
+                                  "auto (the kernel's SO_PEERPIDFD, else a nonce) or nonce (auto)",
+                                  {{"auto", Attestation::kAuto}, {"nonce", Attestation::kNonce}},
+                                  [](Config* c) { return &c->sessions.attestation; }));
+  s.push_back(Time("sessions.handshake_timeout", "handshake-timeout",
+                   "a connection must finish its handshake within this time (5s)",
+                   [](Config* c) { return &c->sessions.handshake_timeout; }));
+  s.push_back(Number("sessions.max", "max-sessions",
+                     "sessions in total (4096; fewer where descriptors are short)", 1, 1 << 20,
+                     [](Config* c) { return &c->sessions.max_sessions; }));
+  s.push_back(Number("sessions.max_per_uid", "max-sessions-per-uid", "sessions of one user (1024)",
+                     1, 1 << 20, [](Config* c) { return &c->sessions.max_sessions_per_uid; }));
+  s.push_back(Number("sessions.max_unattested", "max-unattested",
+                     "connections in the handshake at a time (256)", 1, 1 << 20,
+                     [](Config* c) { return &c->sessions.max_unattested; }));
+  s.push_back(Number("admin.max", "max-admin-connections",
+                     "connections on irisd.sock in total (256)", 1, 1 << 20,
+                     [](Config* c) { return &c->sessions.max_admin_connections; }));
+  s.push_back(Number("admin.max_per_uid", "max-admin-connections-per-uid",
+                     "connections of one user on irisd.sock (64)", 1, 1 << 20,
+                     [](Config* c) { return &c->sessions.max_admin_connections_per_uid; }));
+  s.push_back(Number("jobs.max", "max-jobs", "jobs in total (1024)", 1, 1 << 20,
+                     [](Config* c) { return &c->jobs.max_jobs; }));
+  s.push_back(Number("jobs.max_per_uid", "max-jobs-per-uid", "jobs of one user (256)", 1, 1 << 20,
+                     [](Config* c) { return &c->jobs.max_jobs_per_uid; }));
+  s.push_back(Bytes("jobs.max_heap_per_uid", "max-heap-per-uid",
+                    "heap bytes of one user, over all ranks and jobs; 0 is no quota (0)", 0,
+                    [](Config* c) { return &c->jobs.max_heap_bytes_per_uid; }));
+  s.push_back(Time("jobs.join_timeout", "join-timeout",
+                   "a join waits this long for the other ranks, unless it says (1m)",
+                   [](Config* c) { return &c->jobs.join_timeout_default; }));
+  s.push_back(Time("jobs.join_timeout_max", "join-timeout-max", "the longest it may say (1h)",
+                   [](Config* c) { return &c->jobs.join_timeout_max; }));
+  s.push_back(Time("jobs.map_timeout", "map-timeout",
+                   "every rank must map its peers within this time (1m)",
+                   [](Config* c) { return &c->jobs.map_timeout; }));
+  s.push_back(Time("jobs.collective_timeout", "collective-timeout",
+                   "a collective operation waits this long, unless it says (1m)",
+                   [](Config* c) { return &c->jobs.collective_timeout_default; }));
+  s.push_back(Time("jobs.collective_timeout_max", "collective-timeout-max",
+                   "the longest it may say (1h)",
+                   [](Config* c) { return &c->jobs.collective_timeout_max; }));
+  s.push_back(Time("jobs.grow_timeout", "grow-timeout",
+                   "every rank must map a growth within this time (30s)",
+                   [](Config* c) { return &c->jobs.grow_timeout; }));
+  return s;
+}
+
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+// "; did you mean X?", or nothing if no name is near.
+std::string Suggest(const std::string& name, const std::vector<std::string>& known) {
+  std::string best;
+  size_t distance = std::max<size_t>(3, name.size() / 3 + 1);
+  if (name.size() > 64) return "";
+  for (const std::string& candidate : known) {
+    const size_t d = EditDistance(name, candidate);
+    if (d < distance) {
+      distance = d;
+      best = candidate;
+    }
+  }
+  return best.empty() ? "" : absl::StrCat("; did you mean ", best, "?");
+}
+
+// One value of the file, as the text that its setting parses.
+absl::StatusOr<std::string> TextOf(const toml::node& node, Kind kind) {
+  if (kind == Kind::kNumber || kind == Kind::kBytes) {
+    if (const auto* number = node.as_integer()) return absl::StrCat(number->get());
+  }
+  if (kind == Kind::kNumber) return absl::InvalidArgumentError("must be a whole number");
+  if (const auto* text = node.as_string()) return text->get();
+  switch (kind) {
+    case Kind::kBytes:
+      return absl::InvalidArgumentError("must be a size: \"4GiB\", or a whole number of bytes");
+    case Kind::kDuration:
+      return absl::InvalidArgumentError("must be a duration in quotes, such as \"5s\"");
+    default:
+      return absl::InvalidArgumentError("must be a text in quotes");
+  }
+}
+
+absl::Status ApplyTable(const toml::table& table, const std::string& prefix,
+                        const std::string& file, const std::vector<Setting>& settings,
+                        Config* config) {
+  for (const auto& [key, node] : table) {
+    const std::string name = prefix + std::string(key.str());
+    const std::string at = absl::StrCat(file, ":", key.source().begin.line, ": ");
+    const auto setting = std::find_if(settings.begin(), settings.end(),
+                                      [&](const Setting& s) { return s.key == name; });
+    if (setting != settings.end()) {
+      absl::StatusOr<std::string> text = TextOf(node, setting->kind);
+      absl::Status status = text.ok() ? setting->set(*text, config) : text.status();
+      if (!status.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat(at, name, ": ", status.message()));
+      }
+      continue;
+    }
+    const bool section = std::any_of(settings.begin(), settings.end(), [&](const Setting& s) {
+      return absl::StartsWith(s.key, name + ".");
+    });
+    if (section && node.is_table()) {
+      absl::Status status = ApplyTable(*node.as_table(), name + ".", file, settings, config);
+      if (!status.ok()) return status;
+      continue;
+    }
+    if (section) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(at, name, " is a section: write [", name, "]"));
+    }
+    std::vector<std::string> known;
+    for (const Setting& s : settings) {
+      if (node.is_table()) {
+        const size_t dot = s.key.find('.');
+        if (dot != std::string::npos) known.push_back(absl::StrCat("[", s.key.substr(0, dot), "]"));
+      } else {
+        known.push_back(s.key);
+      }
+    }
+    const std::string shown = node.is_table() ? absl::StrCat("[", name, "]") : name;
+    return absl::InvalidArgumentError(
+        absl::StrCat(at, node.is_table() ? "unknown section " : "unknown key ",
+                     EscapeForLog(shown, 64), Suggest(shown, known)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTogether(const Config& config) {
+  if (config.jobs.join_timeout_default > config.jobs.join_timeout_max) {
+    return absl::InvalidArgumentError("jobs.join_timeout is longer than jobs.join_timeout_max");
+  }
+  if (config.jobs.collective_timeout_default > config.jobs.collective_timeout_max) {
+    return absl::InvalidArgumentError(
+        "jobs.collective_timeout is longer than jobs.collective_timeout_max");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> ParseBytes(const std::string& text) {
+  static constexpr std::pair<const char*, int> kUnits[] = {
+      {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"B", 0}};
+  absl::string_view digits = text;
+  int shift = 0;
+  for (const auto& [unit, unit_shift] : kUnits) {
+    if (absl::EndsWith(digits, unit)) {
+      digits.remove_suffix(std::string(unit).size());
+      shift = unit_shift;
+      break;
+    }
+  }
+  uint64_t number = 0;
+  const bool plain = !digits.empty() && std::all_of(digits.begin(), digits.end(), [](char c) {
+    return absl::ascii_isdigit(static_cast<unsigned char>(c));
+  });
+  if (!plain || !absl::SimpleAtoi(digits, &number) ||
+      number > (std::numeric_limits<uint64_t>::max() >> shift)) {
+    return Bad(text, "a size such as \"4GiB\", \"512MiB\" or a number of bytes");
+  }
+  return number << shift;
+}
+
+absl::Status ApplyToml(const std::string& text, const std::string& file, Config* config) {
+  const toml::parse_result parsed = toml::parse(text, file);
+  if (!parsed) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ":", parsed.error().source().begin.line,
+                                                   ": ",
+                                                   std::string(parsed.error().description())));
+  }
+  return ApplyTable(parsed.table(), "", file, MakeSettings(), config);
+}
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
+  const std::vector<Setting> settings = MakeSettings();
+  CLI::App app(
+      "irisd owns the symmetric heaps of this node and lends them to the processes of "
+      "jobs.\nSizes: 4GiB, 512MiB. Durations: 5s, 1m30s. Every flag but --config is also "
+      "a key of the configuration file; a flag wins.",
+      "irisd");
+  std::string config_file;
+  bool check = false, version = false;
+  app.add_option("--config", config_file, "configuration file (TOML)");
+  app.add_flag("--check-config", check, "check the configuration and exit");
+  app.add_flag("--version", version, "print the version and exit");
+  std::vector<std::string> values(settings.size());
+  std::vector<CLI::Option*> options;
+  std::vector<std::string> flags = {"--config", "--check-config", "--version", "--help"};
+  for (size_t i = 0; i < settings.size(); ++i) {
+    options.push_back(app.add_option("--" + settings[i].flag, values[i], settings[i].help));
+    flags.push_back("--" + settings[i].flag);
+  }
+  CommandLine line;
+  std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
+  try {
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    line.exit = true;
+    line.output = app.help();
+    return line;
+  } catch (const CLI::ExtrasError&) {
+    for (const std::string& arg : args) {
+      const std::string name = arg.substr(0, arg.find('='));
+      if (std::find(flags.begin(), flags.end(), name) != flags.end()) continue;
+      if (absl::StartsWith(arg, "-")) {
+        return absl::InvalidArgumentError(absl::StrCat("unknown flag ", EscapeForLog(name, 64),
+                                                       Suggest(name, flags), " (see --help)"));
+      }
+    }
+    return absl::InvalidArgumentError("irisd takes flags only (see --help)");
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see --help)"));
+  }
+  if (version) {
+    line.exit = true;
+    line.output = absl::StrCat("irisd ", wire::kIrisVersion, "\n");
+    return line;
+  }
+  if (!config_file.empty()) {
+    std::ifstream in(config_file);
+    std::stringstream text;
+    text << in.rdbuf();
+    if (!in) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot read the configuration file ", config_file));
+    }
+    absl::Status status = ApplyToml(text.str(), config_file, &line.config);
+    if (!status.ok()) return status;
+  }
+  for (size_t i = 0; i < settings.size(); ++i) {
+    if (options[i]->count() == 0) continue;
+    absl::Status status = settings[i].set(values[i], &line.config);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", settings[i].flag, ": ", status.message()));
+    }
+  }
+  absl::Status status = CheckTogether(line.config);
+  if (!status.ok()) return status;
+  if (check) {
+    line.exit = true;
+    line.output = absl::StrCat("configuration ok",
+                               config_file.empty() ? "" : absl::StrCat(": ", config_file), "\n");
+  }
+  return line;
+}
+
+}  // namespace iris::server

@@ -1,0 +1,283 @@
+#include "server/config.h"
+
+#include <gtest/gtest.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+
+namespace iris::server {
+namespace {
+
+using absl::StatusCode;
+
+void ExpectRefused(const absl::Status& status, const std::string& text) {
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), text)) << status << "\nwanted: " << text;
+}
+
+absl::Status Apply(const std::string& text, Config* config) {
+  return ApplyToml(text, "irisd.toml", config);
+}
+
+absl::Status Apply(const std::string& text) {
+  Config config;
+  return Apply(text, &config);
+}
+
+TEST(ParseBytesTest, TakesUnits) {
+  EXPECT_EQ(*ParseBytes("0"), 0u);
+  EXPECT_EQ(*ParseBytes("1048576"), 1u << 20);
+  EXPECT_EQ(*ParseBytes("7B"), 7u);
+  EXPECT_EQ(*ParseBytes("2KiB"), 2048u);
+  EXPECT_EQ(*ParseBytes("512MiB"), 512ull << 20);
+  EXPECT_EQ(*ParseBytes("4GiB"), 4ull << 30);
+  EXPECT_EQ(*ParseBytes("1TiB"), 1ull << 40);
+}
+
+TEST(ParseBytesTest, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "GiB", "-1", "4 GiB", "4GB", "4.5GiB", "0x10", "1e3", "+1"}) {
+    EXPECT_EQ(ParseBytes(text).status().code(), StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(ParseBytesTest, RefusesOverflow) {
+  EXPECT_FALSE(ParseBytes("16777216TiB").ok());
+  EXPECT_FALSE(ParseBytes("18446744073709551616").ok());
+  EXPECT_TRUE(ParseBytes("18446744073709551615").ok());
+}
+
+TEST(ConfigFileTest, AnEmptyFileKeepsTheDefaults) {
+  Config config;
+  ASSERT_TRUE(Apply("", &config).ok());
+  EXPECT_EQ(config.emu_devices, 8u);
+  EXPECT_EQ(config.emu_memory_bytes, 4ull << 30);
+  EXPECT_EQ(config.runtime_dir.socket_mode, 0660u);
+}
+
+TEST(ConfigFileTest, SetsEverySection) {
+  Config config;
+  const absl::Status status = Apply(
+      "runtime_dir = \"/run/other\"\n"
+      "socket_mode = \"0600\"\n"
+      "socket_group = \"7\"\n"
+      "[emu]\ndevices = 3\nmemory = \"64MiB\"\n"
+      "[log]\nlevel = \"warn\"\nformat = \"json\"\n"
+      "[sessions]\nattestation = \"nonce\"\nhandshake_timeout = \"250ms\"\nmax = 10\n"
+      "[admin]\nmax_per_uid = 2\n"
+      "[jobs]\nmax = 5\nmax_heap_per_uid = 1048576\ngrow_timeout = \"1m30s\"\n",
+      &config);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(config.runtime_dir.path, "/run/other");
+  EXPECT_EQ(config.runtime_dir.socket_mode, 0600u);
+  EXPECT_EQ(config.runtime_dir.socket_group, 7u);
+  EXPECT_EQ(config.emu_devices, 3u);
+  EXPECT_EQ(config.emu_memory_bytes, 64u << 20);
+  EXPECT_EQ(config.log_level, LogLevel::kWarn);
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
+  EXPECT_EQ(config.sessions.attestation, Attestation::kNonce);
+  EXPECT_EQ(config.sessions.handshake_timeout, absl::Milliseconds(250));
+  EXPECT_EQ(config.sessions.max_sessions, 10u);
+  EXPECT_EQ(config.sessions.max_admin_connections_per_uid, 2u);
+  EXPECT_EQ(config.jobs.max_jobs, 5u);
+  EXPECT_EQ(config.jobs.max_heap_bytes_per_uid, 1u << 20);
+  EXPECT_EQ(config.jobs.grow_timeout, absl::Seconds(90));
+}
+
+TEST(ConfigFileTest, AnUnknownKeyHasItsLineAndTheNearestName) {
+  ExpectRefused(Apply("[emu]\n\ndevises = 4\n"),
+                "irisd.toml:3: unknown key emu.devises; did you mean emu.devices?");
+}
+
+TEST(ConfigFileTest, AnUnknownSectionHasItsLineAndTheNearestName) {
+  ExpectRefused(Apply("# jobs\n[jos]\nmax = 4\n"),
+                "irisd.toml:2: unknown section [jos]; did you mean [jobs]?");
+}
+
+TEST(ConfigFileTest, AFarAwayNameGetsNoSuggestion) {
+  const absl::Status status = Apply("pineapple_upside_down = 1\n");
+  ExpectRefused(status, "unknown key pineapple_upside_down");
+  EXPECT_FALSE(absl::StrContains(status.message(), "did you mean")) << status;
+}
+
+TEST(ConfigFileTest, ATableInPlaceOfAValueIsRefused) {
+  ExpectRefused(Apply("[emu.devices]\nx = 1\n"), "emu.devices");
+}
+
+TEST(ConfigFileTest, AValueInPlaceOfASectionIsRefused) {
+  ExpectRefused(Apply("emu = 4\n"), "irisd.toml:1: emu is a section: write [emu]");
+}
+
+TEST(ConfigFileTest, SyntaxErrorsHaveTheirLine) {
+  ExpectRefused(Apply("[emu]\ndevices = = 4\n"), "irisd.toml:2: ");
+}
+
+TEST(ConfigFileTest, WrongTypesAreRefused) {
+  ExpectRefused(Apply("[emu]\ndevices = \"4\"\n"), "irisd.toml:2: emu.devices: must be a whole");
+  ExpectRefused(Apply("[emu]\ndevices = 4.5\n"), "must be a whole number");
+  ExpectRefused(Apply("[emu]\nmemory = true\n"), "emu.memory: must be a size");
+  ExpectRefused(Apply("[jobs]\nmap_timeout = 5\n"), "jobs.map_timeout: must be a duration");
+  ExpectRefused(Apply("runtime_dir = 1\n"), "runtime_dir: must be a text");
+}
+
+TEST(ConfigFileTest, ValuesOutOfRangeAreRefused) {
+  ExpectRefused(Apply("[emu]\ndevices = 0\n"), "a number from 1 to 1024");
+  ExpectRefused(Apply("[emu]\ndevices = -1\n"), "a number from 1 to 1024");
+  ExpectRefused(Apply("[emu]\ndevices = 1025\n"), "a number from 1 to 1024");
+  ExpectRefused(Apply("[emu]\nmemory = \"1KiB\"\n"), "at least 2097152 bytes");
+  ExpectRefused(Apply("[jobs]\nmap_timeout = \"0s\"\n"), "duration from 1ms");
+  ExpectRefused(Apply("[jobs]\nmap_timeout = \"inf\"\n"), "duration from 1ms");
+  ExpectRefused(Apply("[jobs]\nmap_timeout = \"-1s\"\n"), "duration from 1ms");
+}
+
+TEST(ConfigFileTest, UnknownChoicesNameTheKnownOnes) {
+  ExpectRefused(Apply("[log]\nlevel = \"loud\"\n"),
+                "\"loud\" is not \"debug\" or \"info\" or \"warn\" or \"error\"");
+}
+
+TEST(ConfigFileTest, SocketModesMustLetTheOwnerIn) {
+  for (const char* mode : {"0", "0066", "1777", "0888", "rw", "", "00000660"}) {
+    ExpectRefused(Apply(std::string("socket_mode = \"") + mode + "\"\n"), "socket_mode");
+  }
+  EXPECT_TRUE(Apply("socket_mode = \"0666\"\n").ok());
+}
+
+TEST(ConfigFileTest, GroupsAreNamesOrNumbers) {
+  Config config;
+  ASSERT_TRUE(Apply("socket_group = \"root\"\n", &config).ok());
+  EXPECT_EQ(config.runtime_dir.socket_group, 0u);
+  ExpectRefused(Apply("socket_group = \"no such group here\"\n"), "not a group of this system");
+}
+
+TEST(ConfigFileTest, ARelativeRuntimeDirIsRefused) {
+  ExpectRefused(Apply("runtime_dir = \"run/iris\"\n"), "an absolute path");
+}
+
+class TempFile {
+ public:
+  explicit TempFile(const std::string& text) {
+    char path[] = "/tmp/iris-config-XXXXXX";
+    close(mkstemp(path));
+    path_ = path;
+    std::ofstream(path_) << text;
+  }
+  ~TempFile() { unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(CommandLineTest, NoFlagsGiveTheDefaults) {
+  const auto line = ParseCommandLine({});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_FALSE(line->exit);
+  EXPECT_EQ(line->config.emu_devices, 8u);
+}
+
+TEST(CommandLineTest, FlagsTakeBothForms) {
+  const auto line = ParseCommandLine({"--emu-devices", "2", "--emu-memory=1GiB"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.emu_devices, 2u);
+  EXPECT_EQ(line->config.emu_memory_bytes, 1ull << 30);
+}
+
+TEST(CommandLineTest, AFlagWinsOverTheFile) {
+  const TempFile file("[emu]\ndevices = 3\nmemory = \"64MiB\"\n");
+  const auto line = ParseCommandLine({"--emu-devices", "5", "--config", file.path()});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.emu_devices, 5u);
+  EXPECT_EQ(line->config.emu_memory_bytes, 64u << 20);
+}
+
+TEST(CommandLineTest, HelpNamesEveryFlag) {
+  const auto line = ParseCommandLine({"--help"});
+  ASSERT_TRUE(line.ok());
+  EXPECT_TRUE(line->exit);
+  for (const char* flag :
+       {"--config", "--check-config", "--version", "--runtime-dir", "--emu-devices", "--emu-memory",
+        "--log-level", "--log-format", "--attestation", "--socket-mode", "--socket-group",
+        "--max-sessions", "--map-timeout", "--join-timeout"}) {
+    EXPECT_TRUE(absl::StrContains(line->output, flag)) << flag;
+  }
+}
+
+TEST(CommandLineTest, VersionIsPrinted) {
+  const auto line = ParseCommandLine({"--version"});
+  ASSERT_TRUE(line.ok());
+  EXPECT_TRUE(line->exit);
+  EXPECT_TRUE(absl::StartsWith(line->output, "irisd 0."));
+}
+
+TEST(CommandLineTest, CheckConfigReadsTheFile) {
+  const TempFile good("[emu]\ndevices = 3\n"), bad("[emu]\ndevices = \"x\"\n");
+  const auto line = ParseCommandLine({"--check-config", "--config", good.path()});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_TRUE(line->exit);
+  EXPECT_TRUE(absl::StrContains(line->output, good.path()));
+  ExpectRefused(ParseCommandLine({"--check-config", "--config", bad.path()}).status(),
+                bad.path() + ":2: emu.devices");
+}
+
+TEST(CommandLineTest, AnUnknownFlagGetsTheNearestName) {
+  ExpectRefused(ParseCommandLine({"--emu-device", "4"}).status(),
+                "unknown flag --emu-device; did you mean --emu-devices?");
+  ExpectRefused(ParseCommandLine({"--runtimedir=/x"}).status(), "did you mean --runtime-dir?");
+}
+
+TEST(CommandLineTest, StrayArgumentsAndMissingValuesAreRefused) {
+  ExpectRefused(ParseCommandLine({"start"}).status(), "flags only");
+  ExpectRefused(ParseCommandLine({"--emu-devices"}).status(), "--emu-devices");
+}
+
+TEST(CommandLineTest, ABadValueNamesItsFlag) {
+  ExpectRefused(ParseCommandLine({"--emu-memory", "4 bananas"}).status(), "--emu-memory: ");
+  ExpectRefused(ParseCommandLine({"--log-format", "xml"}).status(), "--log-format: \"xml\"");
+}
+
+TEST(CommandLineTest, AMissingFileIsNamed) {
+  ExpectRefused(ParseCommandLine({"--config", "/nowhere/irisd.toml"}).status(),
+                "/nowhere/irisd.toml");
+}
+
+TEST(CommandLineTest, DefaultsAboveTheirMaximumAreRefused) {
+  ExpectRefused(ParseCommandLine({"--join-timeout", "2h"}).status(), "join_timeout_max");
+  ExpectRefused(ParseCommandLine({"--collective-timeout", "2h"}).status(),
+                "collective_timeout_max");
+}
+
+// The sample is what people start from: it must parse, and say the defaults.
+TEST(SampleConfigTest, ParsesAndSaysTheDefaults) {
+  std::ifstream in("deploy/irisd.toml");
+  ASSERT_TRUE(in.good()) << "deploy/irisd.toml";
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  Config sample;
+  const Config defaults;
+  const absl::Status status = ApplyToml(text, "deploy/irisd.toml", &sample);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(sample.emu_devices, defaults.emu_devices);
+  EXPECT_EQ(sample.emu_memory_bytes, defaults.emu_memory_bytes);
+  EXPECT_EQ(sample.sessions.max_sessions, defaults.sessions.max_sessions);
+  EXPECT_EQ(sample.jobs.map_timeout, defaults.jobs.map_timeout);
+}
+
+// Every line that is commented out in the sample must also be right when somebody uncomments it.
+TEST(SampleConfigTest, ParsesWithEverySettingUncommented) {
+  std::ifstream in("deploy/irisd.toml");
+  ASSERT_TRUE(in.good());
+  std::string text;
+  for (std::string line; std::getline(in, line);) {
+    if (absl::StartsWith(line, "#") && absl::StrContains(line, " = ")) line = line.substr(1);
+    text += line + "\n";
+  }
+  Config config;
+  const absl::Status status = ApplyToml(text, "deploy/irisd.toml", &config);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace iris::server

@@ -1,0 +1,461 @@
+// The daemon around the job machine: order of effects, memory on workers, cancellation, slow
+// readers, deadlines.
+#include "server/daemon.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "device/driver/emu_driver.h"
+
+namespace iris::server {
+namespace {
+
+using absl::StatusCode;
+
+// The emulated platform, with faults on demand. Thread-safe.
+class FaultyDriver : public driver::GpuDriver {
+ public:
+  std::string_view backend() const override { return real_->backend(); }
+  absl::Span<const driver::DeviceInfo> devices() const override { return real_->devices(); }
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Create(uint32_t device, uint64_t bytes,
+                                                                 bool prealloc) override {
+    {
+      absl::MutexLock lock(&mu_);
+      const auto open = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !held_; };
+      ++creating_;
+      mu_.Await(absl::Condition(&open));
+      if (fail_) return absl::ResourceExhaustedError("the test wants no memory");
+    }
+    return real_->Create(device, bytes, prealloc);
+  }
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Import(int fd, uint64_t n) override {
+    return real_->Import(fd, n);
+  }
+  absl::StatusOr<std::unique_ptr<driver::Reservation>> Reserve(uint64_t n, uint64_t at) override {
+    return real_->Reserve(n, at);
+  }
+  absl::StatusOr<std::unique_ptr<driver::Mapping>> Map(driver::Reservation& range, uint64_t offset,
+                                                       driver::PhysicalMemory& memory,
+                                                       driver::Access access) override {
+    return real_->Map(range, offset, memory, access);
+  }
+  absl::Status Fill(uint64_t at, uint8_t value, uint64_t n) override {
+    return real_->Fill(at, value, n);
+  }
+  absl::Status Copy(void* to, const void* from, uint64_t n) override {
+    return real_->Copy(to, from, n);
+  }
+  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t n) override {
+    return real_->RegisterHost(page, n);
+  }
+  absl::Status UnregisterHost(const void* page) override { return real_->UnregisterHost(page); }
+
+  void set_fail(bool fail) {
+    absl::MutexLock lock(&mu_);
+    fail_ = fail;
+  }
+  void set_held(bool held) {
+    absl::MutexLock lock(&mu_);
+    held_ = held;
+  }
+  void WaitCreating(int n) {
+    absl::MutexLock lock(&mu_);
+    const auto reached = [this, n]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return creating_ >= n; };
+    mu_.Await(absl::Condition(&reached));
+  }
+
+ private:
+  const std::unique_ptr<driver::GpuDriver> real_ = driver::CreateEmuDriver({2, 64ull << 20});
+  absl::Mutex mu_;
+  bool fail_ ABSL_GUARDED_BY(mu_) = false;
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+  int creating_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class RecordingOutput : public SessionOutput {
+ public:
+  void SendDescriptors(SessionId session, std::vector<OutgoingDescriptor> items) override {
+    absl::MutexLock lock(&mu_);
+    for (OutgoingDescriptor& item : items) sent_[session.value].push_back(std::move(item));
+  }
+  void EndSession(SessionId session, const absl::Status& reason) override {
+    absl::MutexLock lock(&mu_);
+    ended_[session.value] = reason;
+  }
+  std::vector<OutgoingDescriptor> sent(uint64_t session) {
+    absl::MutexLock lock(&mu_);
+    return sent_[session];
+  }
+  absl::Status ended(uint64_t session) {
+    absl::MutexLock lock(&mu_);
+    return ended_[session];
+  }
+  void Forget() {
+    absl::MutexLock lock(&mu_);
+    sent_.clear();
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::map<uint64_t, std::vector<OutgoingDescriptor>> sent_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, absl::Status> ended_ ABSL_GUARDED_BY(mu_);
+};
+
+class QueueSink : public WatchSink {
+ public:
+  explicit QueueSink(size_t room = 256) : room_(room) {}
+  bool Push(const WatchItem& item) override {
+    absl::MutexLock lock(&mu_);
+    if (items_.size() >= room_) return false;
+    items_.push_back(item);
+    return true;
+  }
+  void Kick() override {
+    absl::MutexLock lock(&mu_);
+    ++kicks_;
+  }
+  void Close(const absl::Status& status) override {
+    absl::MutexLock lock(&mu_);
+    closed_ = status;
+  }
+  std::deque<WatchItem> items() {
+    absl::MutexLock lock(&mu_);
+    return items_;
+  }
+  absl::Status closed() {
+    absl::MutexLock lock(&mu_);
+    return closed_;
+  }
+
+ private:
+  const size_t room_;
+  absl::Mutex mu_;
+  std::deque<WatchItem> items_ ABSL_GUARDED_BY(mu_);
+  int kicks_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status closed_ ABSL_GUARDED_BY(mu_);
+};
+
+// One call's answer.
+class Answer {
+ public:
+  Daemon::Answer Fn() {
+    return [this](const Reply& reply) {
+      reply_ = reply;
+      done_.Notify();
+    };
+  }
+  const Reply& Wait() {
+    EXPECT_TRUE(done_.WaitForNotificationWithTimeout(absl::Seconds(60)));
+    return reply_;
+  }
+  bool done() const { return done_.HasBeenNotified(); }
+
+ private:
+  Reply reply_;
+  absl::Notification done_;
+};
+
+class DaemonTest : public testing::Test {
+ protected:
+  DaemonTest() : logger_(LogLevel::kError, LogFormat::kKeyValue) {
+    DaemonOptions options;
+    options.limits.join_timeout_default = absl::Seconds(60);
+    daemon_ = std::make_unique<Daemon>(options, &driver_, &clock_, &logger_);
+    daemon_->SetSessionOutput(&output_);
+  }
+  ~DaemonTest() override {
+    output_.Forget();
+    daemon_->SetSessionOutput(nullptr);
+  }
+
+  SessionId Open(uint64_t id, int64_t pid = 100) {
+    CallerInfo caller;
+    caller.pid = pid;
+    caller.uid = 7;
+    daemon_->OpenSession(SessionId{id}, caller);
+    return SessionId{id};
+  }
+  static JoinSpec Spec(int rank, int n_ranks) {
+    JoinSpec spec;
+    spec.job = "job";
+    spec.rank = rank;
+    spec.n_ranks = n_ranks;
+    spec.heap_bytes = 2 << 20;
+    return spec;
+  }
+  // A job of one rank, with its epoch committed.
+  JobId Ready(SessionId session) {
+    Answer join, mapped;
+    daemon_->Join(session, daemon_->NewCall(), Spec(0, 1), join.Fn());
+    EXPECT_TRUE(join.Wait().status.ok()) << join.Wait().status;
+    const JoinResult result = std::get<JoinResult>(join.Wait().result);
+    daemon_->Mapped(session, daemon_->NewCall(), result.job, result.epoch, result.proposed_base, "",
+                    mapped.Fn());
+    EXPECT_TRUE(mapped.Wait().status.ok()) << mapped.Wait().status;
+    return result.job;
+  }
+  uint64_t UsedBytes() {
+    uint64_t used = 0;
+    for (const auto& account : daemon_->Accounts()) used += account.used_bytes;
+    return used;
+  }
+  bool EventuallyUnused() {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (UsedBytes() != 0) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return true;
+  }
+
+  const Logger logger_;
+  const SystemClock clock_;
+  FaultyDriver driver_;
+  RecordingOutput output_;
+  std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(DaemonTest, JoinCreatesMemoryAndSendsDescriptors) {
+  const SessionId session = Open(1);
+  Ready(session);
+  const auto sent = output_.sent(1);
+  ASSERT_EQ(sent.size(), 3u);  // status page, control page, segment
+  EXPECT_EQ(sent[0].record.kind, static_cast<uint32_t>(wire::DescriptorKind::kStatusPage));
+  EXPECT_EQ(sent[1].record.kind, static_cast<uint32_t>(wire::DescriptorKind::kControlPage));
+  EXPECT_EQ(sent[2].record.kind, static_cast<uint32_t>(wire::DescriptorKind::kSegment));
+  EXPECT_EQ(sent[2].record.bytes, 2u << 20);
+  for (const OutgoingDescriptor& item : sent) {
+    auto fd = item.open();
+    ASSERT_TRUE(fd.ok()) << fd.status();
+    close(*fd);
+  }
+}
+
+TEST_F(DaemonTest, LeaveGivesEverythingBack) {
+  const SessionId session = Open(1);
+  const JobId job = Ready(session);
+  EXPECT_EQ(UsedBytes(), 2u << 20);
+  output_.Forget();
+  Answer leave;
+  daemon_->Leave(session, daemon_->NewCall(), job, leave.Fn());
+  EXPECT_TRUE(leave.Wait().status.ok());
+  EXPECT_TRUE(EventuallyUnused());
+  EXPECT_TRUE(daemon_->Jobs().empty());
+}
+
+TEST_F(DaemonTest, AQueuedDescriptorKeepsItsMemoryUntilItIsSent) {
+  const SessionId session = Open(1);
+  const JobId job = Ready(session);
+  auto queued = output_.sent(1);
+  output_.Forget();
+  Answer leave;
+  daemon_->Leave(session, daemon_->NewCall(), job, leave.Fn());
+  EXPECT_TRUE(leave.Wait().status.ok());
+  auto fd = queued[2].open();
+  EXPECT_TRUE(fd.ok()) << fd.status();
+  if (fd.ok()) close(*fd);
+  EXPECT_EQ(UsedBytes(), 2u << 20);  // the ledger says what is still held
+  queued.clear();
+  EXPECT_TRUE(EventuallyUnused());
+}
+
+TEST_F(DaemonTest, AMemoryFailureAnswersTheJoinAndLeavesNothing) {
+  driver_.set_fail(true);
+  const SessionId session = Open(1);
+  Answer join;
+  daemon_->Join(session, daemon_->NewCall(), Spec(0, 1), join.Fn());
+  EXPECT_EQ(join.Wait().status.code(), StatusCode::kResourceExhausted) << join.Wait().status;
+  EXPECT_TRUE(EventuallyUnused());
+  driver_.set_fail(false);
+  Ready(session);
+}
+
+TEST_F(DaemonTest, AJoinCancelledWhileItsMemoryIsCreatedLeavesNothing) {
+  driver_.set_held(true);
+  const SessionId session = Open(1);
+  Answer join;
+  const CallId call = daemon_->NewCall();
+  daemon_->Join(session, call, Spec(0, 2), join.Fn());
+  driver_.WaitCreating(1);
+  EXPECT_TRUE(daemon_->Cancel(call));
+  EXPECT_FALSE(daemon_->Cancel(call));
+  driver_.set_held(false);
+  EXPECT_TRUE(EventuallyUnused());
+  EXPECT_FALSE(join.done());
+}
+
+TEST_F(DaemonTest, ACallCancelledBecauseItsProcessDiedNamesTheDeath) {
+  // A dying process closes its sockets one after the other: its Join may be cancelled first.
+  const SessionId stays = Open(1), dies = Open(2);
+  Answer waits, lost;
+  daemon_->Join(stays, daemon_->NewCall(), Spec(0, 3), waits.Fn());
+  const CallId call = daemon_->NewCall();
+  daemon_->Join(dies, call, Spec(1, 3), lost.Fn());
+  EXPECT_TRUE(daemon_->Cancel(call));
+  daemon_->HangUp(dies, "its socket closed");
+  EXPECT_EQ(waits.Wait().status.code(), StatusCode::kAborted);
+  EXPECT_NE(waits.Wait().status.message().find("rank 1"), std::string::npos);
+  EXPECT_TRUE(EventuallyUnused());
+  EXPECT_FALSE(lost.done());
+}
+
+TEST_F(DaemonTest, ACancelledJoinCanBeMadeAgainAtOnce) {
+  const SessionId session = Open(1);
+  Answer cancelled, again;
+  const CallId call = daemon_->NewCall();
+  daemon_->Join(session, call, Spec(0, 2), cancelled.Fn());
+  EXPECT_TRUE(daemon_->Cancel(call));
+  daemon_->Join(session, daemon_->NewCall(), Spec(0, 1), again.Fn());
+  EXPECT_TRUE(again.Wait().status.ok()) << again.Wait().status;
+}
+
+TEST_F(DaemonTest, AProcessThatDiesWhileItsMemoryIsCreatedLeavesNothing) {
+  driver_.set_held(true);
+  const SessionId session = Open(1);
+  Answer join;
+  daemon_->Join(session, daemon_->NewCall(), Spec(0, 2), join.Fn());
+  driver_.WaitCreating(1);
+  daemon_->HangUp(session, "test");  // no descriptor is out yet: the rank is let go at once
+  daemon_->Gone(session);
+  driver_.set_held(false);
+  EXPECT_TRUE(EventuallyUnused());
+  EXPECT_TRUE(daemon_->Sessions().empty());
+}
+
+TEST_F(DaemonTest, AReservingCreationDoesNotHoldUpAQuickOne) {
+  driver_.set_held(true);
+  std::vector<std::unique_ptr<Answer>> slow;
+  for (uint64_t i = 0; i < 4; ++i) {
+    JoinSpec spec = Spec(0, 1);
+    spec.job = "slow" + std::to_string(i);
+    spec.prealloc = true;
+    slow.push_back(std::make_unique<Answer>());
+    daemon_->Join(Open(10 + i), daemon_->NewCall(), spec, slow.back()->Fn());
+  }
+  // Two workers are stuck in the driver; a third creation gets there.
+  driver_.WaitCreating(2);
+  Answer quick;
+  daemon_->Join(Open(1), daemon_->NewCall(), Spec(0, 1), quick.Fn());
+  driver_.WaitCreating(3);
+  driver_.set_held(false);
+  EXPECT_TRUE(quick.Wait().status.ok());
+  for (auto& answer : slow) EXPECT_TRUE(answer->Wait().status.ok());
+}
+
+TEST_F(DaemonTest, HangUpForgetsASessionWithoutARank) {
+  const SessionId session = Open(1);
+  EXPECT_FALSE(daemon_->HangUp(session, "test"));
+  EXPECT_TRUE(daemon_->Sessions().empty());
+}
+
+TEST_F(DaemonTest, HangUpKeepsASessionWithARank) {
+  const SessionId session = Open(1);
+  Ready(session);
+  EXPECT_TRUE(daemon_->HangUp(session, "test"));
+  EXPECT_EQ(daemon_->Sessions().size(), 1u);
+  output_.Forget();
+  daemon_->Gone(session);
+  EXPECT_TRUE(daemon_->Sessions().empty());
+  EXPECT_TRUE(EventuallyUnused());
+}
+
+TEST_F(DaemonTest, AJoinsDeadlinePassesWithoutAnybodyAsking) {
+  const SessionId session = Open(1);
+  JoinSpec spec = Spec(0, 2);
+  spec.timeout = absl::Milliseconds(50);
+  Answer join;
+  daemon_->Join(session, daemon_->NewCall(), spec, join.Fn());
+  EXPECT_EQ(join.Wait().status.code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(DaemonTest, AnEarlierDeadlineWakesTheTimer) {
+  const SessionId late = Open(1), early = Open(2);
+  JoinSpec spec = Spec(0, 2);
+  spec.timeout = absl::Minutes(30);
+  Answer waits, join;
+  daemon_->Join(late, daemon_->NewCall(), spec, waits.Fn());
+  spec.job = "other";
+  spec.timeout = absl::Milliseconds(50);
+  daemon_->Join(early, daemon_->NewCall(), spec, join.Fn());
+  EXPECT_EQ(join.Wait().status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(waits.done());
+  daemon_->Stop("test");
+  EXPECT_EQ(waits.Wait().status.code(), StatusCode::kUnavailable);
+}
+
+TEST_F(DaemonTest, WatchStartsWithEstablished) {
+  const SessionId session = Open(1);
+  const JobId job = Ready(session);
+  auto sink = std::make_shared<QueueSink>();
+  ASSERT_TRUE(daemon_->Watch(session, job, sink).ok());
+  ASSERT_FALSE(sink->items().empty());
+  EXPECT_TRUE(std::holds_alternative<WatchEstablished>(sink->items().front()));
+}
+
+TEST_F(DaemonTest, WatchOfAnotherJobIsRefused) {
+  const SessionId session = Open(1);
+  Ready(session);
+  auto sink = std::make_shared<QueueSink>();
+  EXPECT_EQ(daemon_->Watch(session, JobId{999}, sink).code(), StatusCode::kPermissionDenied);
+  EXPECT_TRUE(sink->items().empty());
+}
+
+TEST_F(DaemonTest, ASlowWatchReaderLosesItsSession) {
+  const SessionId session = Open(1);
+  const JobId job = Ready(session);
+  auto sink = std::make_shared<QueueSink>(/*room=*/0);
+  ASSERT_TRUE(daemon_->Watch(session, job, sink).ok());
+  EXPECT_EQ(output_.ended(1).code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(output_.ended(1).message(), "slow")) << output_.ended(1);
+  EXPECT_EQ(sink->closed().code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(DaemonTest, UnwatchOfAnOldStreamKeepsTheNewOne) {
+  const SessionId session = Open(1);
+  const JobId job = Ready(session);
+  auto first = std::make_shared<QueueSink>(), second = std::make_shared<QueueSink>();
+  ASSERT_TRUE(daemon_->Watch(session, job, first).ok());
+  ASSERT_TRUE(daemon_->Watch(session, job, second).ok());
+  EXPECT_EQ(first->closed().code(), StatusCode::kCancelled);
+  daemon_->Unwatch(session, first.get());
+  daemon_->Stop("test");
+  EXPECT_TRUE(std::holds_alternative<WatchStopping>(second->items().back()));
+}
+
+TEST_F(DaemonTest, StopAnswersAndRefuses) {
+  const SessionId session = Open(1);
+  Answer waiting, late;
+  daemon_->Join(session, daemon_->NewCall(), Spec(0, 2), waiting.Fn());
+  daemon_->Stop("test");
+  EXPECT_EQ(waiting.Wait().status.code(), StatusCode::kUnavailable);
+  daemon_->Join(session, daemon_->NewCall(), Spec(0, 2), late.Fn());
+  EXPECT_EQ(late.Wait().status.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(daemon_->stopping());
+}
+
+TEST_F(DaemonTest, ReadsSegments) {
+  const SessionId session = Open(1);
+  Ready(session);
+  const SegmentId segment = daemon_->Jobs()[0].ranks[0].segments[0].id;
+  std::vector<uint8_t> bytes(16, 1);
+  ASSERT_TRUE(daemon_->ReadSegment(segment, 100, absl::MakeSpan(bytes)).ok());
+  EXPECT_EQ(bytes, std::vector<uint8_t>(16, 0));
+  EXPECT_EQ(daemon_->ReadSegment(SegmentId{999}, 0, absl::MakeSpan(bytes)).code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(daemon_->ReadSegment(segment, (2 << 20) - 1, absl::MakeSpan(bytes)).code(),
+            StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace iris::server

@@ -1,0 +1,64 @@
+// EventLog: the last events of irisd, and those who follow it. Thread-safe.
+//
+// A follower that reads slowly loses events and is told how many; it never holds anybody up.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace iris::server {
+
+inline constexpr size_t kEventsKept = 1024;
+inline constexpr size_t kEventsQueuedPerFollower = 256;
+
+struct EventRecord {
+  uint64_t sequence = 0;
+  absl::Time time;
+  std::string kind;
+  std::string job;
+  int32_t rank = -1;
+  int64_t pid = 0;
+  uint32_t uid = 0;
+  std::string text;
+};
+
+// One reader's queue. Push is called in order of sequence, by any thread, under the log's lock: it
+// only queues.
+class EventFollower {
+ public:
+  virtual ~EventFollower() = default;
+  virtual void Push(const EventRecord& event) = 0;
+  // irisd is stopping: nothing comes any more. Called like Push.
+  virtual void End() = 0;
+};
+
+class EventLog {
+ public:
+  // Gives the event its sequence number, keeps it, and passes it to the followers.
+  void Add(EventRecord event) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Passes the kept events to `follower`; later ones too, until Unfollow, if `follow`.
+  void Read(EventFollower* follower, bool follow) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends every follower, and whoever reads later at once.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // After it has returned, `follower` is not called any more. No-op for one that does not follow.
+  void Unfollow(EventFollower* follower) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Mutex mu_;
+  uint64_t next_sequence_ ABSL_GUARDED_BY(mu_) = 1;
+  std::deque<EventRecord> events_ ABSL_GUARDED_BY(mu_);
+  std::vector<EventFollower*> followers_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,143 @@
+// The state of one job: its ranks, its heap, its teams and their collective operations. Plain data:
+// JobMachine::Impl changes it (membership.cc, collective.cc, growth.cc) and invariants.cc says what
+// always holds.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/heap/offset_allocator.h"
+#include "server/job/ids.h"
+#include "server/job/job_machine.h"
+
+namespace iris::server {
+
+// A retried call waits beside the first one; more than this many at once are refused.
+inline constexpr size_t kMaxWaitingCallsPerRank = 8;
+// Outcomes kept per team for retries and for ranks that come late.
+inline constexpr size_t kMaxOutcomesPerTeam = 64;
+// Destroyed teams kept per job, so that a retried destroy finds its outcome.
+inline constexpr size_t kMaxPastTeams = 16;
+// Broadcast values that irisd holds per job, waiting or kept for retries.
+inline constexpr uint64_t kMaxValueBytesPerJob = 64ull << 20;
+// A team slot whose epochs have come this far is not used again: stale words could look like the
+// future.
+inline constexpr uint64_t kMaxSlotEpoch = 1ull << 31;
+
+// One rank. Attached: a session speaks for it.
+struct Member {
+  RankState state = RankState::kAbsent;
+  SessionId session;  // zero unless attached
+  CallerInfo caller;  // of the last session that was attached
+  uint32_t device_index = 0;
+  bool prealloc = false;
+  uint64_t base = 0;
+  CallId join_call;  // zero if none waits
+  std::vector<CallId> mapped_calls;
+  std::vector<SegmentId> segments;  // in order of growth
+
+  bool attached() const { return session.value != 0; }
+};
+
+struct Outcome {
+  uint64_t k = 0;
+  absl::Status status;
+  CollectiveResult result;
+};
+
+// A collective operation that some members have asked for.
+struct PendingOp {
+  CollectiveOp op;   // as the first rank asked
+  size_t first = 0;  // who that was: index in the team
+  std::vector<bool> asked;
+  std::vector<std::vector<CallId>> calls;  // who waits, per member
+  std::vector<uint32_t> last_epochs;       // of DestroyTeamOp, per member
+  std::string value;                       // of BroadcastOp
+  bool grown = false;                      // the growth that it needed is published
+};
+
+struct Team {
+  TeamInfo info;
+  std::vector<uint64_t> position;  // per member: the k that it asks next
+  uint64_t next_k = 0;             // of the pending operation, or of the next one
+  std::optional<PendingOp> op;
+  std::deque<Outcome> history;  // consecutive k, up to next_k - 1
+  size_t n_allocations = 0;     // live ones of its members
+
+  // -1 if the rank is not a member.
+  int IndexOf(Rank rank) const {
+    const auto found = std::find(info.ranks.begin(), info.ranks.end(), rank);
+    return found == info.ranks.end() ? -1 : static_cast<int>(found - info.ranks.begin());
+  }
+};
+
+struct HeapAllocation {
+  uint64_t bytes = 0;
+  uint64_t alignment_bytes = 0;
+  std::string name;
+  TensorInfo tensor;
+  TeamId team = kWorldTeam;
+  uint64_t k = 0;
+  absl::Time created;
+  bool sync = false;  // a team's barrier area: irisd's own, no client frees it
+};
+
+// A growth under way. First every rank's segment is created, then every rank maps all of them.
+struct Growth {
+  GrowId id;
+  TeamId team = kWorldTeam;  // whose operation needs it
+  uint64_t bytes = 0;        // per rank
+  bool mapping = false;
+  std::vector<SegmentId> segments;  // per rank
+  std::vector<bool> created;
+  std::vector<bool> mapped;
+};
+
+struct Job {
+  JobId id;
+  std::string name;
+  uint32_t uid = 0;
+  JobState state = JobState::kForming;
+  std::string broken_reason;
+  uint64_t epoch = 1;
+  uint64_t heap_bytes_initial = 0;
+  uint64_t heap_bytes = 0;
+  uint64_t stride_bytes = 0;
+  uint64_t team_sync_bytes = 0;
+  bool same_address = false;
+  absl::Time created;
+  std::vector<Member> ranks;
+
+  OffsetAllocator allocator{0};                    // since the epoch was committed
+  std::map<uint64_t, HeapAllocation> allocations;  // by offset
+  std::set<std::string> names;                     // those of allocations that have one
+  std::map<TeamId, Team> teams;
+  std::deque<Team> past_teams;
+  TeamId next_team = 0;
+  std::map<uint32_t, uint64_t> slot_epochs;  // where a slot's next team starts; absent: never used
+  std::set<uint32_t> slots_in_use;
+  uint64_t value_bytes = 0;
+
+  std::optional<Growth> growth;
+  std::deque<TeamId> growth_queue;  // teams whose operation waits for the next growth
+  GrowDone last_growth;
+
+  uint32_t n_ranks() const { return static_cast<uint32_t>(ranks.size()); }
+  size_t n_attached() const {
+    return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.attached(); });
+  }
+  std::string Who(Rank rank) const {
+    return absl::StrCat("rank ", rank, " (pid ", ranks[rank].caller.pid, ")");
+  }
+};
+
+}  // namespace iris::server

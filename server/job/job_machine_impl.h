@@ -1,0 +1,234 @@
+// JobMachine's inside. Every method leaves the effects that it causes in out_, in order. Not
+// thread-safe.
+//
+// sessions and snapshots: job_machine.cc. Joining, mapping, leaving, death: membership.cc. Memory:
+// segments.cc. Allocations, teams and every other collective: collective.cc. Growth: growth.cc.
+// What always holds: invariants.cc.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/job/deadlines.h"
+#include "server/job/job.h"
+#include "server/job/job_machine.h"
+
+namespace iris::server {
+
+struct JobMachine::Impl {
+  struct Session {
+    SessionId id;
+    CallerInfo caller;
+    bool ending = false;
+    JobId job;  // zero: not a member of any
+    Rank rank = 0;
+    absl::Time created;
+    // The job that it was last a member of, and what calls that still name it are told.
+    JobId past_job;
+    absl::Status past_status;
+  };
+
+  // Physical memory that is booked in the ledger.
+  struct Segment {
+    SegmentInfo info;
+    JobId job;
+    uint32_t uid = 0;
+    uint32_t device_index = 0;
+    std::string holder;
+    bool created = false;
+    bool dropping = false;
+  };
+
+  // A call that waits for its Reply.
+  struct WaitingCall {
+    enum class Kind { kJoin, kMapped, kCollective };
+    Kind kind = Kind::kJoin;
+    JobId job;
+    Rank rank = 0;
+    TeamId team = kWorldTeam;
+  };
+
+  // A JoinSpec that has passed every check that needs no job.
+  struct JoinRequest {
+    Rank rank = 0;
+    uint32_t n_ranks = 0;
+    uint64_t heap_bytes = 0;  // rounded
+    uint64_t stride_bytes = 0;
+    uint64_t team_sync_bytes = 0;
+    uint32_t device_index = 0;
+    bool prealloc = false;
+    absl::Duration timeout;
+  };
+
+  struct Membership {
+    Session* session = nullptr;
+    Job* job = nullptr;
+    Member* member = nullptr;
+  };
+
+  Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in);
+
+  // ---- effects
+  template <typename T>
+  void Emit(T effect) {
+    out_.push_back(std::move(effect));
+  }
+  Effects TakeEffects() { return std::exchange(out_, {}); }
+  void Answer(CallId call, absl::Status status, decltype(Reply::result) result = Done{});
+  void Event(absl::string_view kind, const Job& job, int32_t rank, std::string text);
+  void SessionEvent(absl::string_view kind, const Session& session);
+  // Also changes the member's state.
+  void SetState(Job& job, Rank rank, RankState state, bool abort);
+  void NotifyPeers(Job& job, Rank rank, const std::string& reason);
+
+  // ---- job_machine.cc
+  Session* FindSession(SessionId session);
+  Job* FindJob(JobId job);
+  // Whether the session may call at all now.
+  absl::StatusOr<Session*> CallingSession(SessionId session);
+  absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
+  void AddWaiting(CallId call, const WaitingCall& waiting) { waiting_[call] = waiting; }
+  void Cancelled(CallId call);
+  void Tick();
+  void Stop();
+
+  // ---- membership.cc
+  void Join(SessionId session, CallId call, const JoinSpec& spec);
+  absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
+  absl::StatusOr<JoinRequest> CheckJoin(const JoinSpec& spec) const;
+  absl::Status CheckSizes(const JoinSpec& spec, JoinRequest& request) const;
+  absl::StatusOr<uint32_t> ChooseDevice(const JoinSpec& spec) const;
+  absl::Status CheckMayJoin(const Job& job, const JoinSpec& spec, const JoinRequest& request) const;
+  absl::Status CheckAgreement(const Job& job, const std::string& what,
+                              const JoinRequest& request) const;
+  absl::Status CheckJobLimits(uint32_t uid) const;
+  Job& NewJob(const std::string& name, uint32_t uid, const JoinRequest& request);
+  // Removes a rank that waits in Join.
+  void WithdrawJoin(Job& job, Rank rank, const absl::Status& status);
+  void StartMappingIfComplete(Job& job);
+  void Mapped(SessionId session, CallId call, JobId job, uint64_t epoch, uint64_t base,
+              const std::string& error);
+  void CommitEpoch(Job& job);
+  MappedResult MappedResultOf(const Job& job) const;
+  void Leave(SessionId session, CallId call, JobId job);
+  void Resume(SessionId session, CallId call, JobId job, const std::string& name, int32_t rank,
+              uint64_t epoch);
+  void HangUp(Session& session);
+  void Gone(SessionId session);
+  void Break(Job& job, std::string reason);
+  // Ends a job that is not ready yet: every rank is told.
+  void FailJob(Job& job, const absl::Status& status);
+  void EndJob(Job& job);
+  // The session is no longer a member. Calls that still name the job get `told`.
+  void Detach(Job& job, Rank rank, const absl::Status& told);
+  void JoinTimedOut(Job& job, Rank rank);
+  void MapTimedOut(Job& job);
+  // ---- segments.cc
+  std::string HolderOf(const std::string& job, Rank rank, uint32_t uid) const;
+  // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
+  absl::Status Book(uint32_t device_index, uint64_t bytes, uint32_t uid, const std::string& holder);
+  void Unbook(uint32_t device_index, uint64_t bytes, uint32_t uid, const std::string& holder);
+  // True if Book will succeed once every segment that is being dropped has been, unless others are
+  // faster.
+  bool RoomAfterDrops(uint32_t device_index, uint64_t bytes, uint32_t uid) const;
+  // Starts to create a segment that is booked.
+  SegmentId CreateBooked(Job& job, Rank rank, uint32_t index, uint64_t offset_bytes,
+                         uint64_t bytes);
+  // kResourceExhausted unless there is room, or will be after drops.
+  absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, uint32_t uid,
+                           const std::string& holder);
+  // For a rank in Join, after CheckMemory: now, or as soon as memory is free.
+  void CreateFirstSegment(Job& job, Rank rank);
+  void Drop(SegmentId segment);
+  void DropAll(std::vector<SegmentId>& segments);
+  void SegmentCreated(SegmentId segment, const absl::Status& status);
+  void SegmentDropped(SegmentId segment);
+  void ServeStarved();
+  std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
+
+  // ---- collective.cc
+  void Collective(SessionId session, CallId call, const CollectiveSpec& spec);
+  void Ask(Job& job, Team& team, size_t index, CallId call, const CollectiveSpec& spec);
+  void WaitFor(Job& job, Team& team, size_t index, CallId call);
+  // Not ok if no operation of this team can succeed any more.
+  absl::Status CheckTeamAlive(const Job& job, const Team& team) const;
+  void Execute(Job& job, Team& team);
+  void ExecuteAllocate(Job& job, Team& team, const AllocateOp& op);
+  void ExecuteFree(Job& job, Team& team, const FreeOp& op);
+  void ExecuteCreateTeam(Job& job, Team& team, const CreateTeamOp& op);
+  void ExecuteDestroyTeam(Job& job, Team& team);
+  void ExecuteGrow(Job& job, Team& team, const GrowOp& op);
+  // Finds the offset of an area of irisd's own or of a client, or an error; kResourceExhausted may
+  // be cured by growth.
+  absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation);
+  absl::Status Unplace(Job& job, uint64_t offset_bytes);
+  // A barrier slot for a new team.
+  std::optional<uint32_t> FreeSlot(const Job& job) const;
+  absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint32_t slot);
+  void Conclude(Job& job, Team& team, absl::Status status, CollectiveResult result = {});
+  void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
+  void TrimHistory(Job& job, Team& team);
+  void CollectiveTimedOut(Job& job, Team& team);
+  // Concludes every operation of the job that can no longer succeed.
+  void ConcludeDeadTeams(Job& job);
+
+  // ---- growth.cc
+  // The team's operation needs `needed_bytes` more heap, and would like `wanted_bytes`: starts a
+  // growth, or queues, or concludes the operation with `unfit` and why growth is impossible.
+  void RequestGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes,
+                     const absl::Status& unfit);
+  absl::Status StartGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes);
+  // Books `bytes` for every rank, or for none.
+  absl::Status BookGrowth(const Job& job, uint64_t bytes);
+  void GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Status& status);
+  void AnnounceGrowth(Job& job);
+  SegmentsAdded SegmentsAddedBy(const Job& job) const;
+  void GrowMapped(SessionId session, CallId call, JobId job, GrowId grow, const std::string& error);
+  void PublishGrowth(Job& job);
+  void FailGrowth(Job& job, const absl::Status& status);
+  void GrowthTimedOut(Job& job);
+  void RunGrowthQueue(Job& job);
+
+  // ---- invariants.cc
+  absl::Status CheckInvariants() const;
+  absl::Status CheckSessions() const;
+  absl::Status CheckJob(const Job& job) const;
+  absl::Status CheckMember(const Job& job, Rank rank) const;
+  absl::Status CheckTeam(const Job& job, const Team& team) const;
+  absl::Status CheckHeap(const Job& job) const;
+  absl::Status CheckGrowth(const Job& job) const;
+  absl::Status CheckSegments() const;
+  absl::Status CheckWaitingCalls() const;
+  absl::Status CheckDeadlines() const;
+
+  const JobLimits limits_;
+  Ledger* const ledger_;
+  const Clock* const clock_;
+  uint64_t granularity_bytes_ = 0;  // of every device's memory
+  bool stopping_ = false;
+
+  absl::flat_hash_map<SessionId, Session> sessions_;
+  std::map<JobId, std::unique_ptr<Job>> jobs_;
+  std::map<std::pair<uint32_t, std::string>, JobId> jobs_by_name_;  // uid, name
+  std::map<uint32_t, uint32_t> n_jobs_by_uid_;
+  std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
+  std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;
+  std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
+  std::set<std::pair<JobId, Rank>> starved_;  // in Join, waiting for memory that is being dropped
+  absl::flat_hash_map<SegmentId, Segment> segments_;
+  absl::flat_hash_map<CallId, WaitingCall> waiting_;
+  DeadlineQueue deadlines_;
+  uint64_t next_job_ = 1;
+  uint64_t next_segment_ = 1;
+  uint64_t next_grow_ = 1;
+  Effects out_;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,251 @@
+// What the tests of the job machine share: a machine with a fake clock whose effects are recorded,
+// and whose invariants are checked after every input. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/wire/limits.h"
+#include "server/heap/ledger.h"
+#include "server/job/clock.h"
+#include "server/job/job_machine.h"
+
+namespace iris::server {
+
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+inline constexpr uint64_t kGranularity = 64 * kKiB;
+inline constexpr uint64_t kHeap = kMiB;
+
+class MachineTest : public ::testing::Test {
+ protected:
+  // A job of ranks 0 to n - 1; rank r has pid 100 + r.
+  struct TestJob {
+    JobId id;
+    std::vector<SessionId> sessions;
+    size_t size() const { return sessions.size(); }
+  };
+
+  virtual JobLimits Limits() { return JobLimits(); }
+  virtual std::vector<Ledger::DeviceAccount> Devices() {
+    return {{"dev-0", 64 * kMiB, kGranularity, 0}, {"dev-1", 64 * kMiB, kGranularity, 0}};
+  }
+
+  void SetUp() override { Restart(); }
+
+  void Restart() {
+    machine_.reset();
+    ledger_ = std::make_unique<Ledger>(Devices());
+    machine_ = std::make_unique<JobMachine>(Limits(), ledger_.get(), &clock_);
+  }
+
+  // ---- inputs
+
+  Effects Do(Effects effects) {
+    for (const Effect& effect : effects) Record(effect);
+    const absl::Status status = machine_->CheckInvariants();
+    EXPECT_TRUE(status.ok()) << status;
+    return effects;
+  }
+
+  SessionId Open(int64_t pid, uint32_t uid = 1000) {
+    const SessionId id{next_session_++};
+    Do(machine_->OpenSession(id, {.pid = pid, .uid = uid, .gid = uid, .process_start = 7}));
+    return id;
+  }
+
+  JoinSpec Spec(int32_t rank, int32_t n_ranks) const {
+    JoinSpec spec;
+    spec.job = "train";
+    spec.rank = rank;
+    spec.n_ranks = n_ranks;
+    spec.heap_bytes = kHeap;
+    spec.local_rank = std::max(rank, 0);
+    spec.team_sync_bytes = 8 * kKiB;
+    return spec;
+  }
+
+  CallId Join(SessionId session, const JoinSpec& spec) {
+    const CallId call = NewCall();
+    Do(machine_->Join(session, call, spec));
+    return call;
+  }
+  CallId Mapped(const TestJob& job, size_t rank, uint64_t base = wire::kProposedBase,
+                const std::string& error = "") {
+    const CallId call = NewCall();
+    Do(machine_->Mapped(job.sessions[rank], call, job.id, 1, base, error));
+    return call;
+  }
+  CallId Ask(const TestJob& job, size_t rank, uint64_t k, CollectiveOp op, TeamId team = kWorldTeam,
+             absl::Duration timeout = absl::ZeroDuration()) {
+    const CallId call = NewCall();
+    Do(machine_->Collective(job.sessions[rank], call, {job.id, team, k, timeout, std::move(op)}));
+    return call;
+  }
+  CallId GrowMapped(const TestJob& job, size_t rank, GrowId grow, const std::string& error = "") {
+    const CallId call = NewCall();
+    Do(machine_->GrowMapped(job.sessions[rank], call, job.id, grow, error));
+    return call;
+  }
+  CallId Leave(const TestJob& job, size_t rank) {
+    const CallId call = NewCall();
+    Do(machine_->Leave(job.sessions[rank], call, job.id));
+    return call;
+  }
+  CallId Resume(SessionId session, const TestJob& job, int32_t rank,
+                const std::string& name = "train", uint64_t epoch = 1) {
+    const CallId call = NewCall();
+    Do(machine_->Resume(session, call, job.id, name, rank, epoch));
+    return call;
+  }
+  void HangUp(SessionId session) { Do(machine_->HangUp(session)); }
+  void Gone(SessionId session) { Do(machine_->Gone(session)); }
+  void Advance(absl::Duration by) {
+    clock_.Advance(by);
+    Do(machine_->Tick());
+  }
+
+  // ---- what the workers would do
+
+  void CreateSegments() {
+    for (const CreateSegment& create : std::exchange(to_create_, {})) {
+      Do(machine_->SegmentCreated(create.id, absl::OkStatus()));
+    }
+  }
+  void FailSegments(const absl::Status& status) {
+    for (const CreateSegment& create : std::exchange(to_create_, {})) {
+      Do(machine_->SegmentCreated(create.id, status));
+    }
+  }
+  void DropSegments() {
+    for (const SegmentId id : std::exchange(to_drop_, {})) Do(machine_->SegmentDropped(id));
+  }
+
+  // ---- whole jobs
+
+  // Joined, mapped and ready.
+  TestJob ReadyJob(int n_ranks, std::optional<JoinSpec> like = std::nullopt) {
+    TestJob job = MappingJob(n_ranks, like);
+    std::vector<CallId> calls;
+    for (int rank = 0; rank < n_ranks; ++rank) calls.push_back(Mapped(job, rank));
+    for (const CallId call : calls) EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+    return job;
+  }
+  TestJob MappingJob(int n_ranks, std::optional<JoinSpec> like = std::nullopt) {
+    TestJob job;
+    std::vector<CallId> calls;
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      job.sessions.push_back(Open(100 + rank));
+      JoinSpec spec = like.value_or(Spec(rank, n_ranks));
+      spec.rank = spec.local_rank = rank;
+      spec.n_ranks = n_ranks;
+      calls.push_back(Join(job.sessions.back(), spec));
+    }
+    CreateSegments();
+    for (const CallId call : calls) EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+    job.id = ResultOf<JoinResult>(calls[0]).job;
+    return job;
+  }
+  // Every member of the world asks the same.
+  std::vector<CallId> AskAll(const TestJob& job, uint64_t k, const CollectiveOp& op) {
+    std::vector<CallId> calls;
+    for (size_t rank = 0; rank < job.size(); ++rank) calls.push_back(Ask(job, rank, k, op));
+    return calls;
+  }
+  // The one outcome of calls that must all have the same.
+  absl::Status OneOutcome(const std::vector<CallId>& calls) {
+    for (const CallId call : calls) EXPECT_EQ(StatusOf(call), StatusOf(calls[0]));
+    return StatusOf(calls[0]);
+  }
+  // All ranks leave, all memory is dropped; nothing may be left.
+  void EndJob(const TestJob& job) {
+    for (const SessionId session : job.sessions) Gone(session);
+    DropSegments();
+    EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+    EXPECT_TRUE(machine_->Jobs().empty());
+    EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
+  }
+
+  // ---- what came of it
+
+  bool Answered(CallId call) const { return replies_.contains(call); }
+  absl::Status StatusOf(CallId call) const {
+    const auto found = replies_.find(call);
+    if (found == replies_.end()) return absl::UnknownError("not answered yet");
+    return found->second.status;
+  }
+  template <typename T>
+  T ResultOf(CallId call) const {
+    EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+    const auto found = replies_.find(call);
+    if (found == replies_.end() || !std::holds_alternative<T>(found->second.result)) {
+      ADD_FAILURE() << "no such result";
+      return T();
+    }
+    return std::get<T>(found->second.result);
+  }
+  uint64_t OffsetOf(CallId call) const { return ResultOf<CollectiveResult>(call).offset_bytes; }
+  JobSnapshot TheJob() const {
+    const auto jobs = machine_->Jobs();
+    EXPECT_EQ(jobs.size(), 1u);
+    return jobs.empty() ? JobSnapshot() : jobs[0];
+  }
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const Effect& effect : effects_) {
+      if (const auto* one = std::get_if<T>(&effect)) found.push_back(*one);
+    }
+    return found;
+  }
+  template <typename T>
+  std::vector<T> Watched(SessionId session) const {
+    std::vector<T> found;
+    for (const NotifyWatch& notify : All<NotifyWatch>()) {
+      if (notify.session != session) continue;
+      if (const auto* one = std::get_if<T>(&notify.event)) found.push_back(*one);
+    }
+    return found;
+  }
+  size_t CountEvents(const std::string& kind) const {
+    const auto events = All<EmitEvent>();
+    return std::count_if(events.begin(), events.end(),
+                         [&](const EmitEvent& e) { return e.kind == kind; });
+  }
+  CallId NewCall() { return CallId{next_call_++}; }
+
+  FakeClock clock_;
+  std::unique_ptr<Ledger> ledger_;
+  std::unique_ptr<JobMachine> machine_;
+  Effects effects_;  // all, in order
+  std::map<CallId, Reply> replies_;
+  std::vector<CreateSegment> to_create_;
+  std::vector<SegmentId> to_drop_;
+  uint64_t next_session_ = 1;
+  uint64_t next_call_ = 1;
+
+ private:
+  void Record(const Effect& effect) {
+    effects_.push_back(effect);
+    if (const auto* reply = std::get_if<Reply>(&effect)) {
+      EXPECT_TRUE(replies_.emplace(reply->call, *reply).second)
+          << "answered twice: " << reply->call.value;
+    } else if (const auto* create = std::get_if<CreateSegment>(&effect)) {
+      to_create_.push_back(*create);
+    } else if (const auto* drop = std::get_if<DropSegment>(&effect)) {
+      std::erase_if(to_create_, [&](const CreateSegment& c) { return c.id == drop->id; });
+      to_drop_.push_back(drop->id);
+    }
+  }
+};
+
+}  // namespace iris::server

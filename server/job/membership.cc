@@ -1,0 +1,550 @@
+// Who is a rank of which job: join, map, leave, resume, hang-up, death.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/wire/limits.h"
+#include "server/heap/check.h"
+#include "server/job/event_kinds.h"
+#include "server/job/job_machine_impl.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+namespace {
+
+uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Duration longest) {
+  if (asked <= absl::ZeroDuration()) asked = standard;
+  return std::min(asked, longest);
+}
+
+}  // namespace
+
+// ---- join
+
+void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
+  const auto session = CallingSession(id);
+  if (!session.ok()) return Answer(call, session.status());
+  const absl::Status status = TryJoin(**session, call, spec);
+  if (status.ok()) return;
+  Emit(EmitEvent{event::kJoinFailed, CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank,
+                 (*session)->caller.pid, (*session)->caller.uid, std::string(status.message())});
+  Answer(call, status);
+}
+
+absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const JoinSpec& spec) {
+  if (const Job* current = FindJob(session.job); current != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("join: this session is already rank ",
+                                                      session.rank, " of job '", current->name,
+                                                      "': leave it first"));
+  }
+  const auto request = CheckJoin(spec);
+  if (!request.ok()) return request.status();
+  const uint32_t uid = session.caller.uid;
+  const Rank rank = request->rank;
+  const auto named = jobs_by_name_.find({uid, spec.job});
+  Job* job = named == jobs_by_name_.end() ? nullptr : FindJob(named->second);
+  const absl::Status fits =
+      job == nullptr ? CheckJobLimits(uid) : CheckMayJoin(*job, spec, *request);
+  if (!fits.ok()) return fits;
+  if (absl::Status s = CheckMemory(request->device_index, request->heap_bytes, uid,
+                                   HolderOf(spec.job, rank, uid));
+      !s.ok()) {
+    return s;
+  }
+  if (job == nullptr) job = &NewJob(spec.job, uid, *request);
+
+  Member& member = job->ranks[rank];
+  member.caller = session.caller;
+  member.device_index = request->device_index;
+  member.prealloc = request->prealloc;
+  member.session = session.id;
+  member.join_call = call;
+  session.job = job->id;
+  session.rank = rank;
+  AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
+  deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, clock_->Now() + request->timeout);
+  SetState(*job, rank, RankState::kJoined, false);
+  CreateFirstSegment(*job, rank);
+  Event(event::kRankJoined, *job, static_cast<int32_t>(rank),
+        absl::StrCat(job->n_attached(), " of ", job->n_ranks(), " ranks"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<JobMachine::Impl::JoinRequest> JobMachine::Impl::CheckJoin(
+    const JoinSpec& spec) const {
+  if (absl::Status s = CheckText("join: the name of the job", spec.job, 1, wire::kMaxJobNameBytes);
+      !s.ok()) {
+    return s;
+  }
+  const std::string what =
+      absl::StrCat("join job '", spec.job, "' as rank ", spec.rank, " of ", spec.n_ranks, ": ");
+  if (spec.n_ranks < 1 || spec.n_ranks > static_cast<int32_t>(wire::kMaxRanks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "a job has 1 to ", wire::kMaxRanks, " ranks"));
+  }
+  if (spec.rank < 0 || spec.rank >= spec.n_ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "ranks count from 0 to ", spec.n_ranks - 1));
+  }
+  JoinRequest request;
+  request.rank = static_cast<Rank>(spec.rank);
+  request.n_ranks = static_cast<uint32_t>(spec.n_ranks);
+  request.team_sync_bytes = spec.team_sync_bytes;
+  request.prealloc = spec.prealloc;
+  request.timeout = Clamp(spec.timeout, limits_.join_timeout_default, limits_.join_timeout_max);
+  if (absl::Status s = CheckSizes(spec, request); !s.ok()) {
+    return absl::Status(s.code(), absl::StrCat(what, s.message()));
+  }
+  const auto device = ChooseDevice(spec);
+  if (!device.ok()) {
+    return absl::Status(device.status().code(), absl::StrCat(what, device.status().message()));
+  }
+  request.device_index = *device;
+  return request;
+}
+
+absl::Status JobMachine::Impl::CheckSizes(const JoinSpec& spec, JoinRequest& request) const {
+  if (spec.heap_bytes == 0 || spec.heap_bytes > wire::kMaxHeapBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("heap_bytes=", spec.heap_bytes, ": 1 to ",
+                                                   wire::kMaxHeapBytes, " are allowed"));
+  }
+  if (spec.max_heap_bytes > wire::kMaxHeapBytes ||
+      (spec.max_heap_bytes != 0 && spec.max_heap_bytes < spec.heap_bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_heap_bytes=", spec.max_heap_bytes, ": heap_bytes=", spec.heap_bytes,
+                     " to ", wire::kMaxHeapBytes, " are allowed, or 0 for the default"));
+  }
+  request.heap_bytes = RoundUp(spec.heap_bytes, granularity_bytes_);
+  const uint64_t window_share =
+      wire::kMaxWindowBytes / request.n_ranks / granularity_bytes_ * granularity_bytes_;
+  const uint64_t roomy = std::min({4 * request.heap_bytes, wire::kMaxHeapBytes, window_share});
+  const uint64_t stride = spec.max_heap_bytes == 0 ? roomy : spec.max_heap_bytes;
+  request.stride_bytes = std::max(RoundUp(stride, granularity_bytes_), request.heap_bytes);
+  if (request.stride_bytes > window_share) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.n_ranks, " ranks times ", request.stride_bytes,
+                     " bytes exceed a window of ", wire::kMaxWindowBytes, " bytes"));
+  }
+  if (spec.team_sync_bytes > wire::kMaxTeamSyncBytes || spec.team_sync_bytes > request.heap_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("team_sync_bytes=", spec.team_sync_bytes, ": at most ",
+                     std::min(wire::kMaxTeamSyncBytes, request.heap_bytes),
+                     " are allowed for a heap of ", request.heap_bytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> JobMachine::Impl::ChooseDevice(const JoinSpec& spec) const {
+  const auto& devices = ledger_->devices();
+  if (devices.empty()) return absl::FailedPreconditionError("irisd has no device");
+  if (spec.device_uuid.empty()) {
+    if (spec.local_rank < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("local_rank=", spec.local_rank, " is negative"));
+    }
+    return static_cast<uint32_t>(static_cast<size_t>(spec.local_rank) % devices.size());
+  }
+  const int index = ledger_->IndexOf(spec.device_uuid);
+  if (index >= 0) return static_cast<uint32_t>(index);
+  return absl::InvalidArgumentError(
+      absl::StrCat("irisd has no device '", CleanText(spec.device_uuid, 64),
+                   "': `iris-ctl devices` lists its ", devices.size()));
+}
+
+absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec,
+                                            const JoinRequest& request) const {
+  const std::string what = absl::StrCat("join job '", job.name, "' as rank ", spec.rank, ": ");
+  if (job.state == JobState::kBroken) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, "a job of that name is broken (", job.broken_reason, ") and ends when ",
+                     job.n_attached(), " more ranks have left: choose another name or end them"));
+  }
+  const bool forming = job.state == JobState::kForming;
+  if (absl::Status s = forming ? CheckAgreement(job, what, request) : absl::OkStatus(); !s.ok()) {
+    return s;
+  }
+  if (request.rank < job.n_ranks() && job.ranks[request.rank].attached()) {
+    return absl::AlreadyExistsError(absl::StrCat(what, "that rank is taken by pid ",
+                                                 job.ranks[request.rank].caller.pid,
+                                                 forming ? "" : "; the job is running"));
+  }
+  if (forming) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, "a job of that name is running: choose another name or end it"));
+}
+
+absl::Status JobMachine::Impl::CheckAgreement(const Job& job, const std::string& what,
+                                              const JoinRequest& request) const {
+  const auto first = std::find_if(job.ranks.begin(), job.ranks.end(),
+                                  [](const Member& member) { return member.attached(); });
+  IRIS_CHECK(first != job.ranks.end(), "a forming job has a rank");
+  const std::string who = job.Who(static_cast<Rank>(first - job.ranks.begin()));
+  const struct {
+    absl::string_view field;
+    uint64_t here;
+    uint64_t there;
+  } kFields[] = {{"n_ranks", request.n_ranks, job.n_ranks()},
+                 {"heap_bytes", request.heap_bytes, job.heap_bytes},
+                 {"max_heap_bytes", request.stride_bytes, job.stride_bytes},
+                 {"team_sync_bytes", request.team_sync_bytes, job.team_sync_bytes}};
+  for (const auto& [field, here, there] : kFields) {
+    if (here == there) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, field, "=", here, " but ", who, " said ", there));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobMachine::Impl::CheckJobLimits(uint32_t uid) const {
+  if (jobs_.size() >= limits_.max_jobs) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("join: irisd serves ", jobs_.size(), " jobs, its limit"));
+  }
+  const auto found = n_jobs_by_uid_.find(uid);
+  if (found != n_jobs_by_uid_.end() && found->second >= limits_.max_jobs_per_uid) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("join: uid ", uid, " has ", found->second, " jobs, its limit"));
+  }
+  return absl::OkStatus();
+}
+
+Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinRequest& request) {
+  const JobId id{next_job_++};
+  auto made = std::make_unique<Job>();
+  Job& job = *made;
+  job.id = id;
+  job.name = name;
+  job.uid = uid;
+  job.heap_bytes_initial = request.heap_bytes;
+  job.heap_bytes = request.heap_bytes;
+  job.stride_bytes = request.stride_bytes;
+  job.team_sync_bytes = request.team_sync_bytes;
+  job.created = clock_->Now();
+  job.ranks.resize(request.n_ranks);
+  jobs_.emplace(id, std::move(made));
+  jobs_by_name_[{uid, name}] = id;
+  ++n_jobs_by_uid_[uid];
+  Emit(CreatePages{id, request.n_ranks, job.epoch});
+  Event(event::kJobForming, job, -1,
+        absl::StrCat("n_ranks=", request.n_ranks, " heap_bytes=", request.heap_bytes,
+                     " stride_bytes=", request.stride_bytes));
+  return job;
+}
+
+void JobMachine::Impl::WithdrawJoin(Job& job, Rank rank, const absl::Status& status) {
+  Member& member = job.ranks[rank];
+  if (member.join_call.value != 0) Answer(member.join_call, status);
+  Event(event::kJoinFailed, job, static_cast<int32_t>(rank), std::string(status.message()));
+  DropAll(member.segments);
+  SetState(job, rank, RankState::kAbsent, false);
+  Detach(job, rank, status);
+  member = Member();
+  if (job.n_attached() == 0) EndJob(job);
+}
+
+void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
+  std::vector<std::string> missing, slow;
+  for (Rank r = 0; r < job.n_ranks(); ++r) {
+    const Member& member = job.ranks[r];
+    if (!member.attached()) {
+      missing.push_back(absl::StrCat(r));
+    } else if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
+      slow.push_back(job.Who(r));
+    }
+  }
+  std::string text = absl::StrCat("join job '", job.name, "' as rank ", rank, ": time is up");
+  if (!missing.empty()) {
+    absl::StrAppend(&text, ": of ", job.n_ranks(),
+                    " ranks these have not joined: ", absl::StrJoin(missing, ", "));
+  } else {
+    absl::StrAppend(&text, ": memory is not ready yet for ", absl::StrJoin(slow, ", "));
+  }
+  WithdrawJoin(job, rank, absl::DeadlineExceededError(text));
+}
+
+// ---- mapping
+
+void JobMachine::Impl::StartMappingIfComplete(Job& job) {
+  if (job.state != JobState::kForming) return;
+  for (const Member& member : job.ranks) {
+    if (!member.attached() || member.segments.empty()) return;
+    if (!segments_.at(member.segments[0]).created) return;
+  }
+  job.state = JobState::kMapping;
+  JoinResult result;
+  result.job = job.id;
+  result.epoch = job.epoch;
+  result.proposed_base = wire::kProposedBase;
+  result.stride_bytes = job.stride_bytes;
+  result.granularity_bytes = granularity_bytes_;
+  result.heap_bytes = job.heap_bytes;
+  result.segments = SegmentsOf(job);
+  result.map_timeout = limits_.map_timeout;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    result.peers.push_back({rank, job.ranks[rank].caller.pid, job.ranks[rank].device_index});
+  }
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    Member& member = job.ranks[rank];
+    deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
+    Emit(SendDescriptors{member.session, job.id, job.epoch, rank, job.n_ranks(), result.segments,
+                         true});
+    result.device_index = member.device_index;
+    Answer(std::exchange(member.join_call, CallId()), absl::OkStatus(), result);
+  }
+  deadlines_.Set({job.id, DeadlineKey::Kind::kMap}, clock_->Now() + limits_.map_timeout);
+  Event(event::kJobMapping, job, -1, absl::StrCat("epoch=", job.epoch));
+}
+
+void JobMachine::Impl::Mapped(SessionId id, CallId call, JobId job_id, uint64_t epoch,
+                              uint64_t base, const std::string& error) {
+  const auto membership = FindMembership(id, job_id);
+  if (!membership.ok()) return Answer(call, membership.status());
+  Job& job = *membership->job;
+  Member& member = *membership->member;
+  const Rank rank = membership->session->rank;
+  const std::string what = absl::StrCat("map job '", job.name, "' as rank ", rank, ": ");
+  if (epoch != job.epoch || job.state == JobState::kForming) {
+    return Answer(call, absl::FailedPreconditionError(
+                            absl::StrCat(what, "epoch ", epoch, " is not being mapped")));
+  }
+  if (job.state == JobState::kBroken) {
+    return Answer(call, absl::AbortedError(absl::StrCat(what, job.broken_reason)));
+  }
+  if (job.state == JobState::kReady) return Answer(call, absl::OkStatus(), MappedResultOf(job));
+  if (!error.empty()) {
+    const absl::Status status = absl::AbortedError(
+        absl::StrCat("map job '", job.name, "': ", job.Who(rank),
+                     " could not map: ", CleanText(error, wire::kMaxErrorTextBytes)));
+    Answer(call, status);
+    return FailJob(job, status);
+  }
+  if (member.mapped_calls.size() >= kMaxWaitingCallsPerRank) {
+    return Answer(call,
+                  absl::ResourceExhaustedError(absl::StrCat(what, "too many calls wait already")));
+  }
+  member.mapped_calls.push_back(call);
+  AddWaiting(call, {WaitingCall::Kind::kMapped, job.id, rank});
+  if (member.state == RankState::kMapped) return;  // a retry
+  member.base = base;
+  SetState(job, rank, RankState::kMapped, false);
+  const bool all = std::all_of(job.ranks.begin(), job.ranks.end(),
+                               [](const Member& m) { return m.state == RankState::kMapped; });
+  if (all) CommitEpoch(job);
+}
+
+MappedResult JobMachine::Impl::MappedResultOf(const Job& job) const {
+  return {job.same_address, job.teams.at(kWorldTeam).info};
+}
+
+void JobMachine::Impl::CommitEpoch(Job& job) {
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
+  job.state = JobState::kReady;
+  job.same_address = std::all_of(job.ranks.begin(), job.ranks.end(),
+                                 [](const Member& m) { return m.base == wire::kProposedBase; });
+  job.allocator = OffsetAllocator(job.heap_bytes);
+  std::vector<Rank> everyone(job.n_ranks());
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) everyone[rank] = rank;
+  IRIS_CHECK(MakeTeam(job, everyone, 0).ok(), "an empty heap holds the world's barrier area");
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) SetState(job, rank, RankState::kReady, false);
+  for (Member& member : job.ranks) {
+    for (const CallId call : std::exchange(member.mapped_calls, {})) {
+      Answer(call, absl::OkStatus(), MappedResultOf(job));
+    }
+  }
+  Event(event::kJobReady, job, -1,
+        absl::StrCat("epoch=", job.epoch, " same_address=", job.same_address ? "true" : "false"));
+}
+
+void JobMachine::Impl::MapTimedOut(Job& job) {
+  std::vector<std::string> missing;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    if (job.ranks[rank].state != RankState::kMapped) missing.push_back(job.Who(rank));
+  }
+  FailJob(job, absl::DeadlineExceededError(absl::StrCat(
+                   "map job '", job.name,
+                   "': time is up: these have not mapped: ", absl::StrJoin(missing, ", "))));
+}
+
+// ---- the end of a membership
+
+void JobMachine::Impl::Detach(Job& job, Rank rank, const absl::Status& told) {
+  Member& member = job.ranks[rank];
+  Session* session = FindSession(member.session);
+  IRIS_CHECK(session != nullptr, "a member has a session");
+  session->job = JobId();
+  session->past_job = job.id;
+  session->past_status = told;
+  member.session = SessionId();
+  starved_.erase({job.id, rank});
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
+}
+
+void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
+  const auto session = CallingSession(id);
+  const bool left_already = session.ok() && job_id.value != 0 && (*session)->job != job_id &&
+                            (*session)->past_job == job_id;
+  if (left_already) return Answer(call, absl::OkStatus());
+  const auto membership = FindMembership(id, job_id);
+  if (!membership.ok()) return Answer(call, membership.status());
+  Job& job = *membership->job;
+  const Rank rank = membership->session->rank;
+  Answer(call, absl::OkStatus());
+  const std::string reason = absl::StrCat(job.Who(rank), " has left the job");
+  if (job.state == JobState::kForming)
+    return WithdrawJoin(job, rank,
+                        absl::AbortedError(absl::StrCat("join job '", job.name, "': ", reason)));
+  if (job.state == JobState::kMapping) {
+    return FailJob(job, absl::AbortedError(absl::StrCat("map job '", job.name, "': ", reason)));
+  }
+  SetState(job, rank, RankState::kLeft, false);
+  NotifyPeers(job, rank, reason);
+  Event(event::kRankLeft, job, static_cast<int32_t>(rank), reason);
+  if (job.growth.has_value())
+    FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
+  ConcludeDeadTeams(job);
+  Detach(
+      job, rank,
+      absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has left job '", job.name, "'")));
+  if (job.n_attached() == 0) EndJob(job);
+}
+
+void JobMachine::Impl::HangUp(Session& session) {
+  session.ending = true;
+  SessionEvent(event::kSessionHungUp, session);
+  Job* job = FindJob(session.job);
+  if (job == nullptr) return;
+  const Rank rank = session.rank;
+  const std::string reason = absl::StrCat(job->Who(rank), " hung up");
+  const bool forming = job->state == JobState::kForming || job->state == JobState::kMapping;
+  // A rank that has no peers left breaks nothing: nobody was told, so it may resume.
+  const bool breaks = !forming && job->state == JobState::kReady && job->n_attached() > 1;
+  Event(event::kRankHungUp, *job, static_cast<int32_t>(rank), reason);
+  SetState(*job, rank, RankState::kEnding, forming || breaks || job->state == JobState::kBroken);
+  if (forming)
+    return FailJob(*job, absl::AbortedError(absl::StrCat("join job '", job->name, "': ", reason)));
+  NotifyPeers(*job, rank, reason);
+  if (breaks) return Break(*job, reason);
+  if (job->growth.has_value())
+    FailGrowth(*job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
+  ConcludeDeadTeams(*job);
+}
+
+void JobMachine::Impl::Gone(SessionId id) {
+  Session& session = *FindSession(id);
+  if (Job* job = FindJob(session.job); job != nullptr) {
+    const Rank rank = session.rank;
+    const std::string reason = absl::StrCat(job->Who(rank), " died");
+    SetState(*job, rank, RankState::kDead, true);
+    Event(event::kRankDead, *job, static_cast<int32_t>(rank), reason);
+    if (job->state == JobState::kForming || job->state == JobState::kMapping) {
+      FailJob(*job, absl::AbortedError(absl::StrCat("join job '", job->name, "': ", reason)));
+    } else {
+      NotifyPeers(*job, rank, reason);
+      if (job->state == JobState::kReady) Break(*job, reason);
+      Detach(*job, rank, absl::AbortedError(reason));
+      if (job->n_attached() == 0) EndJob(*job);
+    }
+  }
+  SessionEvent(event::kSessionClosed, session);
+  sessions_.erase(id);
+}
+
+void JobMachine::Impl::Break(Job& job, std::string reason) {
+  job.state = JobState::kBroken;
+  job.broken_reason = std::move(reason);
+  Event(event::kJobBroken, job, -1, job.broken_reason);
+  if (job.growth.has_value()) {
+    FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", job.broken_reason)));
+  }
+  ConcludeDeadTeams(job);
+}
+
+void JobMachine::Impl::FailJob(Job& job, const absl::Status& status) {
+  Event(event::kJobFailed, job, -1, std::string(status.message()));
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    Member& member = job.ranks[rank];
+    if (!member.attached()) continue;
+    if (member.join_call.value != 0) Answer(std::exchange(member.join_call, CallId()), status);
+    for (const CallId call : std::exchange(member.mapped_calls, {})) Answer(call, status);
+    Detach(job, rank, status);
+  }
+  EndJob(job);
+}
+
+void JobMachine::Impl::EndJob(Job& job) {
+  IRIS_CHECK(job.n_attached() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
+  for (Member& member : job.ranks) DropAll(member.segments);
+  Emit(DropPages{job.id});
+  Event(event::kJobEnded, job, -1, "");
+  const auto count = n_jobs_by_uid_.find(job.uid);
+  if (--count->second == 0) n_jobs_by_uid_.erase(count);
+  jobs_by_name_.erase({job.uid, job.name});
+  jobs_.erase(job.id);
+}
+
+// ---- resume
+
+void JobMachine::Impl::Resume(SessionId id, CallId call, JobId job_id, const std::string& name,
+                              int32_t rank_in, uint64_t epoch) {
+  const auto calling = CallingSession(id);
+  if (!calling.ok()) return Answer(call, calling.status());
+  Session& session = **calling;
+  Job* job = FindJob(job_id);
+  const std::string what = absl::StrCat("resume rank ", rank_in, " of job '",
+                                        CleanText(name, wire::kMaxJobNameBytes), "': ");
+  const bool known = job != nullptr && job->uid == session.caller.uid && job->name == name;
+  if (!known)
+    return Answer(call, absl::NotFoundError(absl::StrCat(what, "irisd does not know that job")));
+  if (rank_in < 0 || static_cast<uint32_t>(rank_in) >= job->n_ranks()) {
+    return Answer(call, absl::InvalidArgumentError(
+                            absl::StrCat(what, "the job has ", job->n_ranks(), " ranks")));
+  }
+  if (epoch != job->epoch) {
+    return Answer(call, absl::FailedPreconditionError(
+                            absl::StrCat(what, "its epoch is ", job->epoch, ", not ", epoch)));
+  }
+  const Rank rank = static_cast<Rank>(rank_in);
+  Member& member = job->ranks[rank];
+  if (session.job == job_id && session.rank == rank) {  // a retry
+    if (job->state == JobState::kBroken) {
+      return Answer(
+          call, absl::AbortedError(absl::StrCat(what, "the job is broken: ", job->broken_reason)));
+    }
+    return Answer(call, absl::OkStatus(), ResumeResult{member.state});
+  }
+  if (session.job.value != 0) {
+    return Answer(call, absl::FailedPreconditionError(
+                            absl::StrCat(what, "this session is a member of another job")));
+  }
+  const CallerInfo& before = member.caller;
+  if (!member.attached() || before.pid != session.caller.pid || before.uid != session.caller.uid ||
+      before.process_start != session.caller.process_start) {
+    return Answer(
+        call, absl::PermissionDeniedError(absl::StrCat(what, "another process holds or held it")));
+  }
+  Session& old = *FindSession(member.session);
+  if (!old.ending) {
+    return Answer(call, absl::UnavailableError(
+                            absl::StrCat(what, "its earlier session has not hung up yet: retry")));
+  }
+  Detach(*job, rank, absl::FailedPreconditionError(absl::StrCat(what, "a newer session has it")));
+  member.session = session.id;
+  session.job = job->id;
+  session.rank = rank;
+  if (job->state == JobState::kBroken) {
+    // The peers were told, so the job stays broken; but the rank can now leave it.
+    return Answer(call,
+                  absl::AbortedError(absl::StrCat(what, "the job is broken: ", job->broken_reason,
+                                                  ": leave it and join a new one")));
+  }
+  SetState(*job, rank, RankState::kReady, false);
+  Event(event::kRankResumed, *job, static_cast<int32_t>(rank),
+        absl::StrCat("session=", session.id.value));
+  Answer(call, absl::OkStatus(), ResumeResult{RankState::kReady});
+}
+
+}  // namespace iris::server

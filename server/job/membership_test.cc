@@ -1,0 +1,1013 @@
+// Join, map, leave, death and resume.
+#include <limits>
+#include <string>
+
+#include "server/job/event_kinds.h"
+#include "server/job/job_machine_testing.h"
+
+namespace iris::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+class JoinTest : public MachineTest {
+ protected:
+  void ExpectRefused(const JoinSpec& spec, const std::string& text,
+                     absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    const SessionId session = Open(100);
+    const absl::Status status = StatusOf(Join(session, spec));
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(status.message(), HasSubstr(text));
+    EXPECT_TRUE(machine_->Jobs().empty());
+    EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+    EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
+    // The session may try again.
+    CreateSegments();
+    const CallId again = Join(session, Spec(0, 1));
+    CreateSegments();
+    EXPECT_TRUE(StatusOf(again).ok()) << StatusOf(again);
+  }
+};
+
+TEST_F(JoinTest, AnswersWhenAllHaveJoinedAndAllMemoryExists) {
+  const SessionId a = Open(100), b = Open(101);
+  const CallId first = Join(a, Spec(0, 2));
+  CreateSegments();
+  EXPECT_FALSE(Answered(first));
+  const CallId second = Join(b, Spec(1, 2));
+  EXPECT_FALSE(Answered(first));
+  EXPECT_FALSE(Answered(second));
+  CreateSegments();
+  const auto result = ResultOf<JoinResult>(first);
+  EXPECT_EQ(result.epoch, 1u);
+  EXPECT_EQ(result.proposed_base, wire::kProposedBase);
+  EXPECT_EQ(result.heap_bytes, kHeap);
+  EXPECT_EQ(result.stride_bytes, 4 * kHeap);
+  EXPECT_EQ(result.granularity_bytes, kGranularity);
+  ASSERT_THAT(result.segments, SizeIs(2));
+  EXPECT_EQ(result.segments[1].rank, 1u);
+  EXPECT_EQ(result.segments[1].bytes, kHeap);
+  ASSERT_THAT(result.peers, SizeIs(2));
+  EXPECT_EQ(result.peers[1].pid, 101);
+  EXPECT_EQ(result.device_index, 0u);
+  EXPECT_EQ(ResultOf<JoinResult>(second).device_index, 1u);
+}
+
+TEST_F(JoinTest, SegmentsAreCreatedAtOnce) {
+  Join(Open(100), Spec(0, 2));
+  ASSERT_THAT(to_create_, SizeIs(1));
+  EXPECT_EQ(to_create_[0].bytes, kHeap);
+  EXPECT_EQ(ledger_->used_bytes_total(), kHeap);
+}
+
+TEST_F(JoinTest, PagesPrecedeEverything) {
+  Join(Open(100), Spec(0, 1));
+  size_t pages = effects_.size(), first_use = effects_.size();
+  for (size_t i = 0; i < effects_.size(); ++i) {
+    if (std::holds_alternative<CreatePages>(effects_[i])) pages = std::min(pages, i);
+    if (std::holds_alternative<SetRankState>(effects_[i])) first_use = std::min(first_use, i);
+  }
+  EXPECT_LT(pages, first_use);
+  EXPECT_LT(first_use, effects_.size());
+}
+
+TEST_F(JoinTest, EveryRankGetsAllDescriptorsAndPages) {
+  const TestJob job = MappingJob(3);
+  const auto sends = All<SendDescriptors>();
+  ASSERT_THAT(sends, SizeIs(3));
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(sends[rank].session, job.sessions[rank]);
+    EXPECT_EQ(sends[rank].receiver, rank);
+    EXPECT_TRUE(sends[rank].pages);
+    EXPECT_THAT(sends[rank].segments, SizeIs(3));
+  }
+}
+
+TEST_F(JoinTest, SizesAreRoundedUpToTheGranularity) {
+  JoinSpec spec = Spec(0, 1);
+  spec.heap_bytes = kGranularity + 1;
+  spec.max_heap_bytes = 3 * kGranularity - 1;
+  const CallId call = Join(Open(100), spec);
+  CreateSegments();
+  EXPECT_EQ(ResultOf<JoinResult>(call).heap_bytes, 2 * kGranularity);
+  EXPECT_EQ(ResultOf<JoinResult>(call).stride_bytes, 3 * kGranularity);
+}
+
+TEST_F(JoinTest, PreallocReachesTheWorker) {
+  JoinSpec spec = Spec(0, 1);
+  spec.prealloc = true;
+  Join(Open(100), spec);
+  ASSERT_THAT(to_create_, SizeIs(1));
+  EXPECT_TRUE(to_create_[0].prealloc);
+}
+
+// ---- bad input
+
+TEST_F(JoinTest, EmptyNameIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.job = "";
+  ExpectRefused(spec, "0 bytes");
+}
+TEST_F(JoinTest, NameOfOneMiBIsRefusedAndNotRepeated) {
+  JoinSpec spec = Spec(0, 1);
+  spec.job = std::string(1 << 20, 'x');
+  ExpectRefused(spec, "1048576 bytes");
+  for (const auto& [call, reply] : replies_) EXPECT_LT(reply.status.message().size(), 4096u);
+  for (const EmitEvent& event : All<EmitEvent>())
+    EXPECT_LT(event.job.size() + event.text.size(), 4096u);
+}
+TEST_F(JoinTest, NameOf128BytesIsTheLongest) {
+  JoinSpec spec = Spec(0, 1);
+  spec.job = std::string(129, 'x');
+  EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(Join(Open(1), spec))));
+  spec.job = std::string(128, 'x');
+  const CallId call = Join(Open(1), spec);
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(call).ok());
+}
+TEST_F(JoinTest, NamesWithControlCharactersAreRefused) {
+  for (const std::string& name :
+       {std::string("a\nb"), std::string("a\0b", 3), std::string("\x1b[2J"), std::string("\x7f"),
+        std::string("\xc2\x85"), std::string("\t")}) {
+    JoinSpec spec = Spec(0, 1);
+    spec.job = name;
+    EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(Join(Open(1), spec))))
+        << testing::PrintToString(name);
+  }
+}
+TEST_F(JoinTest, NamesThatAreNotUtf8AreRefused) {
+  for (const char* name : {"\xff", "a\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80"}) {
+    JoinSpec spec = Spec(0, 1);
+    spec.job = name;
+    EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(Join(Open(1), spec))))
+        << testing::PrintToString(name);
+  }
+}
+TEST_F(JoinTest, NamesMayBeUtf8) {
+  JoinSpec spec = Spec(0, 1);
+  spec.job = "entraînement-☀-訓練";
+  const CallId call = Join(Open(1), spec);
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+}
+TEST_F(JoinTest, ZeroRanksAreRefused) { ExpectRefused(Spec(0, 0), "1 to 64 ranks"); }
+TEST_F(JoinTest, NegativeRanksAreRefused) { ExpectRefused(Spec(0, -3), "1 to 64 ranks"); }
+TEST_F(JoinTest, TooManyRanksAreRefused) { ExpectRefused(Spec(0, 65), "1 to 64 ranks"); }
+TEST_F(JoinTest, MostNegativeRankIsRefused) {
+  ExpectRefused(Spec(std::numeric_limits<int32_t>::min(), 2), "ranks count from 0 to 1");
+}
+TEST_F(JoinTest, NegativeRankIsRefused) { ExpectRefused(Spec(-1, 2), "ranks count from 0 to 1"); }
+TEST_F(JoinTest, RankBeyondTheLastIsRefused) {
+  ExpectRefused(Spec(2, 2), "ranks count from 0 to 1");
+}
+TEST_F(JoinTest, EmptyHeapIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.heap_bytes = 0;
+  ExpectRefused(spec, "heap_bytes=0");
+}
+TEST_F(JoinTest, HugeHeapsAreRefused) {
+  for (const uint64_t bytes : {wire::kMaxHeapBytes + 1, ~uint64_t{0}, uint64_t{1} << 63}) {
+    JoinSpec spec = Spec(0, 1);
+    spec.heap_bytes = bytes;
+    const absl::Status status = StatusOf(Join(Open(1), spec));
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
+}
+TEST_F(JoinTest, HugeMaximumIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.max_heap_bytes = ~uint64_t{0};
+  ExpectRefused(spec, "max_heap_bytes=");
+}
+TEST_F(JoinTest, MaximumBelowTheHeapIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.max_heap_bytes = kHeap - 1;
+  ExpectRefused(spec, "max_heap_bytes=");
+}
+TEST_F(JoinTest, WindowBeyondTheLimitIsRefused) {
+  JoinSpec spec = Spec(0, 64);
+  spec.max_heap_bytes = wire::kMaxHeapBytes;
+  ExpectRefused(spec, "exceed a window");
+}
+TEST_F(JoinTest, DefaultStrideFitsTheWindow) {
+  JoinSpec spec = Spec(0, 64);
+  spec.heap_bytes = wire::kMaxWindowBytes / 64;
+  // Memory is what this devices lack; the sizes themselves are fine.
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(Join(Open(1), spec))));
+}
+TEST_F(JoinTest, HugeBarrierAreaIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.team_sync_bytes = ~uint64_t{0};
+  ExpectRefused(spec, "team_sync_bytes=");
+}
+TEST_F(JoinTest, BarrierAreaBeyondTheHeapIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.team_sync_bytes = kHeap + 1;
+  ExpectRefused(spec, "team_sync_bytes=");
+}
+TEST_F(JoinTest, UnknownDeviceIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.device_uuid = "no\nsuch";
+  ExpectRefused(spec, "no device 'no?such'");
+}
+TEST_F(JoinTest, NegativeLocalRankIsRefused) {
+  JoinSpec spec = Spec(0, 1);
+  spec.local_rank = -1;
+  ExpectRefused(spec, "local_rank=-1");
+}
+TEST_F(JoinTest, DeviceIsChosenByUuid) {
+  JoinSpec spec = Spec(0, 1);
+  spec.device_uuid = "dev-1";
+  const CallId call = Join(Open(1), spec);
+  CreateSegments();
+  EXPECT_EQ(ResultOf<JoinResult>(call).device_index, 1u);
+}
+TEST_F(JoinTest, DeviceIsLocalRankModDevices) {
+  JoinSpec spec = Spec(0, 1);
+  spec.local_rank = 5;
+  const CallId call = Join(Open(1), spec);
+  CreateSegments();
+  EXPECT_EQ(ResultOf<JoinResult>(call).device_index, 1u);
+}
+TEST_F(JoinTest, MemoryThatIsNotThereIsNamed) {
+  JoinSpec spec = Spec(0, 1);
+  spec.heap_bytes = 65 * kMiB;
+  ExpectRefused(spec, "67108864 bytes are free", absl::StatusCode::kResourceExhausted);
+}
+TEST_F(JoinTest, RefusalForWantOfMemoryMakesNoJob) {
+  JoinSpec spec = Spec(0, 1);
+  spec.heap_bytes = 65 * kMiB;
+  Join(Open(100), spec);
+  EXPECT_THAT(All<CreatePages>(), IsEmpty());
+}
+TEST_F(JoinTest, SessionThatIsNotOpenIsRefused) {
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Join(SessionId{99}, Spec(0, 1)))));
+}
+TEST_F(JoinTest, SessionThatHungUpIsRefused) {
+  const SessionId session = Open(1);
+  HangUp(session);
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, Spec(0, 1)))));
+}
+TEST_F(JoinTest, SessionJoinsOnceAtATime) {
+  const SessionId session = Open(1);
+  Join(session, Spec(0, 2));
+  JoinSpec other = Spec(0, 2);
+  other.job = "other";
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, other))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, Spec(1, 2)))));
+}
+
+// ---- ranks that disagree
+
+class DisagreeTest : public MachineTest {
+ protected:
+  void ExpectOddOneFails(const JoinSpec& odd, const std::string& text) {
+    const CallId first = Join(Open(100), Spec(0, 2));
+    const absl::Status status = StatusOf(Join(Open(101), odd));
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr(text));
+    EXPECT_THAT(status.message(), HasSubstr("rank 0 (pid 100) said"));
+    EXPECT_FALSE(Answered(first));
+    const CallId second = Join(Open(102), Spec(1, 2));
+    CreateSegments();
+    EXPECT_TRUE(StatusOf(first).ok());
+    EXPECT_TRUE(StatusOf(second).ok());
+  }
+};
+
+TEST_F(DisagreeTest, OnTheNumberOfRanks) { ExpectOddOneFails(Spec(1, 3), "n_ranks=3"); }
+TEST_F(DisagreeTest, OnTheHeap) {
+  JoinSpec odd = Spec(1, 2);
+  odd.heap_bytes = 2 * kHeap;
+  ExpectOddOneFails(odd, "heap_bytes=2097152");
+}
+TEST_F(DisagreeTest, OnTheMaximum) {
+  JoinSpec odd = Spec(1, 2);
+  odd.max_heap_bytes = 2 * kHeap;
+  ExpectOddOneFails(odd, "max_heap_bytes=2097152");
+}
+TEST_F(DisagreeTest, OnTheBarrierArea) {
+  JoinSpec odd = Spec(1, 2);
+  odd.team_sync_bytes = 1;
+  ExpectOddOneFails(odd, "team_sync_bytes=1");
+}
+TEST_F(DisagreeTest, RankTwiceNamesThePidThatHasIt) {
+  const CallId first = Join(Open(100), Spec(0, 2));
+  const absl::Status status = StatusOf(Join(Open(101), Spec(0, 2)));
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("taken by pid 100"));
+  EXPECT_FALSE(Answered(first));
+}
+TEST_F(DisagreeTest, RankOfARunningJobIsTaken) {
+  ReadyJob(2);
+  const absl::Status status = StatusOf(Join(Open(200), Spec(1, 2)));
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("pid 101"));
+}
+TEST_F(DisagreeTest, RunningJobTakesNobodyIn) {
+  const TestJob job = ReadyJob(2);
+  Leave(job, 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(Open(200), Spec(1, 2)))));
+}
+TEST_F(DisagreeTest, BrokenJobTakesNobodyIn) {
+  const TestJob job = ReadyJob(2);
+  Gone(job.sessions[1]);
+  const absl::Status status = StatusOf(Join(Open(200), Spec(1, 2)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 (pid 101) died"));
+}
+TEST_F(DisagreeTest, JobsAreKeptApartByUid) {
+  const CallId mine = Join(Open(100, 1000), Spec(0, 1));
+  const CallId theirs = Join(Open(200, 2000), Spec(0, 1));
+  CreateSegments();
+  EXPECT_NE(ResultOf<JoinResult>(mine).job, ResultOf<JoinResult>(theirs).job);
+}
+
+// ---- waiting in Join
+
+using JoinWaitTest = MachineTest;
+
+TEST_F(JoinWaitTest, TimeOutNamesTheMissingRanks) {
+  JoinSpec spec = Spec(1, 4);
+  spec.timeout = absl::Seconds(5);
+  const CallId call = Join(Open(101), spec);
+  EXPECT_EQ(machine_->NextDeadline(), clock_.Now() + absl::Seconds(5));
+  Advance(absl::Seconds(4));
+  EXPECT_FALSE(Answered(call));
+  Advance(absl::Seconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("have not joined: 0, 2, 3"));
+  DropSegments();
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(JoinWaitTest, OnlyTheRankWhoseTimeIsUpIsRemoved) {
+  JoinSpec hasty = Spec(0, 2);
+  hasty.timeout = absl::Seconds(1);
+  const SessionId session = Open(100);
+  const CallId first = Join(session, hasty);
+  const CallId second = Join(Open(101), Spec(1, 2));
+  Advance(absl::Seconds(1));
+  EXPECT_TRUE(Answered(first));
+  EXPECT_FALSE(Answered(second));
+  const CallId again = Join(session, Spec(0, 2));
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(again).ok());
+  EXPECT_TRUE(StatusOf(second).ok());
+}
+TEST_F(JoinWaitTest, TimeOutSaysWhenMemoryIsWhatIsMissing) {
+  JoinSpec spec = Spec(0, 1);
+  spec.timeout = absl::Seconds(1);
+  const CallId call = Join(Open(100), spec);
+  Advance(absl::Seconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("memory is not ready yet for rank 0 (pid 100)"));
+}
+TEST_F(JoinWaitTest, TimeOutsAreBounded) {
+  JoinSpec spec = Spec(0, 2);
+  spec.timeout = absl::InfiniteDuration();
+  Join(Open(100), spec);
+  EXPECT_EQ(machine_->NextDeadline(), clock_.Now() + absl::Hours(1));
+}
+TEST_F(JoinWaitTest, CancelledJoinIsWithdrawn) {
+  const CallId first = Join(Open(100), Spec(0, 2));
+  const CallId second = Join(Open(101), Spec(1, 2));
+  Do(machine_->Cancelled(first));
+  EXPECT_FALSE(Answered(first));
+  CreateSegments();
+  EXPECT_FALSE(Answered(second));
+  EXPECT_EQ(TheJob().ranks[0].state, RankState::kAbsent);
+}
+TEST_F(JoinWaitTest, CancelledCallThatIsUnknownIsIgnored) {
+  EXPECT_THAT(Do(machine_->Cancelled(CallId{77})), IsEmpty());
+}
+TEST_F(JoinWaitTest, DeathFailsEveryJoinAndNamesTheDead) {
+  const CallId first = Join(Open(100), Spec(0, 3));
+  const SessionId doomed = Open(101);
+  const CallId second = Join(doomed, Spec(1, 3));
+  Gone(doomed);
+  for (const CallId call : {first, second}) {
+    EXPECT_TRUE(absl::IsAborted(StatusOf(call)));
+    EXPECT_THAT(StatusOf(call).message(), HasSubstr("rank 1 (pid 101) died"));
+  }
+  EXPECT_TRUE(machine_->Jobs().empty());
+  EXPECT_THAT(All<DropPages>(), SizeIs(1));
+  DropSegments();
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+}
+TEST_F(JoinWaitTest, HangUpFailsEveryJoin) {
+  const CallId first = Join(Open(100), Spec(0, 2));
+  const SessionId doomed = Open(101);
+  Join(doomed, Spec(1, 2));
+  HangUp(doomed);
+  EXPECT_TRUE(absl::IsAborted(StatusOf(first)));
+  EXPECT_THAT(StatusOf(first).message(), HasSubstr("rank 1 (pid 101) hung up"));
+}
+TEST_F(JoinWaitTest, TheNameIsFreeAtOnceAfterFailure) {
+  const SessionId doomed = Open(100);
+  Join(doomed, Spec(0, 2));
+  Gone(doomed);
+  EXPECT_THAT(to_drop_, SizeIs(1));  // not dropped yet
+  const CallId call = Join(Open(101), Spec(0, 1));
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(call).ok());
+}
+TEST_F(JoinWaitTest, FailedCreationFailsEveryJoinAndNamesTheRank) {
+  const CallId first = Join(Open(100), Spec(0, 2));
+  CreateSegments();
+  const CallId second = Join(Open(101), Spec(1, 2));
+  FailSegments(absl::ResourceExhaustedError("no\nmemory"));
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(second)));
+  EXPECT_TRUE(absl::IsAborted(StatusOf(first)));
+  for (const CallId call : {first, second}) {
+    EXPECT_THAT(StatusOf(call).message(),
+                HasSubstr("memory of rank 1 (pid 101) could not be created: no?memory"));
+  }
+  DropSegments();
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+}
+TEST_F(JoinWaitTest, SegmentThatIsCreatedTooLateIsOnlyDropped) {
+  const SessionId session = Open(100);
+  Join(session, Spec(0, 2));
+  const SegmentId segment = to_create_[0].id;
+  Gone(session);
+  EXPECT_EQ(ledger_->used_bytes_total(), kHeap);
+  Do(machine_->SegmentCreated(segment, absl::OkStatus()));
+  EXPECT_EQ(ledger_->used_bytes_total(), kHeap);
+  Do(machine_->SegmentDropped(segment));
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+  Do(machine_->SegmentDropped(segment));  // once is enough
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+}
+TEST_F(JoinWaitTest, SegmentThatFailsTooLateIsReleasedOnce) {
+  const SessionId session = Open(100);
+  Join(session, Spec(0, 2));
+  const SegmentId segment = to_create_[0].id;
+  Gone(session);
+  Do(machine_->SegmentCreated(segment, absl::InternalError("x")));
+  Do(machine_->SegmentDropped(segment));
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+}
+TEST_F(JoinWaitTest, LeaveWhileFormingWithdraws) {
+  const SessionId session = Open(100);
+  const CallId join = Join(session, Spec(0, 2));
+  const CallId leave = NewCall();
+  Do(machine_->Leave(session, leave, TheJob().id));
+  EXPECT_TRUE(StatusOf(leave).ok());
+  EXPECT_TRUE(absl::IsAborted(StatusOf(join)));
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+
+// ---- memory that is on its way back
+
+using StarvedTest = MachineTest;
+
+TEST_F(StarvedTest, JoinWaitsForMemoryThatIsBeingDropped) {
+  JoinSpec big = Spec(0, 1);
+  big.heap_bytes = 60 * kMiB;
+  const TestJob before = ReadyJob(1, big);
+  Leave(before, 0);
+  ASSERT_THAT(to_drop_, SizeIs(1));
+  const CallId call = Join(Open(200), big);
+  EXPECT_THAT(to_create_, IsEmpty());
+  EXPECT_FALSE(Answered(call));
+  DropSegments();
+  ASSERT_THAT(to_create_, SizeIs(1));
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+}
+TEST_F(StarvedTest, JoinFailsWhenOthersWereFaster) {
+  JoinSpec big = Spec(0, 1);
+  big.heap_bytes = 60 * kMiB;
+  const TestJob before = ReadyJob(1, big);
+  Leave(before, 0);
+  const CallId first = Join(Open(200), big);
+  JoinSpec other = big;
+  other.job = "other";
+  const CallId second = Join(Open(201), other);
+  DropSegments();
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(first).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(second))) << StatusOf(second);
+}
+TEST_F(StarvedTest, WhoGivesUpWaitingLeavesNothing) {
+  JoinSpec big = Spec(0, 1);
+  big.heap_bytes = 60 * kMiB;
+  big.timeout = absl::Seconds(1);
+  const TestJob before = ReadyJob(1, big);
+  Leave(before, 0);
+  const CallId call = Join(Open(200), big);
+  Advance(absl::Seconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
+  DropSegments();
+  EXPECT_THAT(to_create_, IsEmpty());
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+}
+
+// ---- limits
+
+class LimitTest : public MachineTest {
+ protected:
+  JobLimits Limits() override {
+    JobLimits limits;
+    limits.max_jobs = 3;
+    limits.max_jobs_per_uid = 2;
+    limits.max_heap_bytes_per_uid = 3 * kHeap;
+    return limits;
+  }
+  CallId JoinNamed(const std::string& name, uint32_t uid, uint64_t heap_bytes = kHeap) {
+    JoinSpec spec = Spec(0, 2);
+    spec.job = name;
+    spec.heap_bytes = heap_bytes;
+    return Join(Open(100, uid), spec);
+  }
+};
+
+TEST_F(LimitTest, JobsPerUid) {
+  JoinNamed("a", 1);
+  JoinNamed("b", 1);
+  const absl::Status status = StatusOf(JoinNamed("c", 1));
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(status.message(), HasSubstr("uid 1 has 2 jobs"));
+}
+TEST_F(LimitTest, JobsInAll) {
+  JoinNamed("a", 1);
+  JoinNamed("b", 2);
+  JoinNamed("c", 3);
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(JoinNamed("d", 4))));
+}
+TEST_F(LimitTest, HeapBytesPerUid) {
+  JoinNamed("a", 1, 2 * kHeap);
+  const absl::Status status = StatusOf(JoinNamed("b", 1, 2 * kHeap));
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(status.message(), HasSubstr("uid 1 holds 2097152 of the 3145728"));
+  EXPECT_FALSE(Answered(JoinNamed("b", 1, kHeap)));
+}
+TEST_F(LimitTest, EndedJobsDoNotCount) {
+  for (int i = 0; i < 5; ++i) {
+    const CallId call = JoinNamed("a", 1);
+    Do(machine_->Cancelled(call));
+    DropSegments();
+  }
+  EXPECT_FALSE(Answered(JoinNamed("a", 1)));
+}
+
+// ---- mapping
+
+using MapTest = MachineTest;
+
+TEST_F(MapTest, CommitsWhenEveryRankHasMapped) {
+  const TestJob job = MappingJob(2);
+  const CallId first = Mapped(job, 0);
+  EXPECT_FALSE(Answered(first));
+  EXPECT_EQ(TheJob().ranks[0].state, RankState::kMapped);
+  const CallId second = Mapped(job, 1);
+  const auto result = ResultOf<MappedResult>(first);
+  EXPECT_TRUE(result.same_address);
+  EXPECT_EQ(result.world.id, kWorldTeam);
+  EXPECT_THAT(result.world.ranks, testing::ElementsAre(0, 1));
+  EXPECT_EQ(result.world.barrier_slot, 0u);
+  EXPECT_EQ(result.world.barrier_start_epoch, 0u);
+  EXPECT_TRUE(StatusOf(second).ok());
+  EXPECT_EQ(TheJob().state, JobState::kReady);
+  EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
+}
+TEST_F(MapTest, AnotherBaseIsNotTheSameAddress) {
+  const TestJob job = MappingJob(2);
+  const CallId first = Mapped(job, 0);
+  Mapped(job, 1, wire::kProposedBase + kMiB);
+  EXPECT_FALSE(ResultOf<MappedResult>(first).same_address);
+  EXPECT_EQ(TheJob().ranks[1].base, wire::kProposedBase + kMiB);
+}
+TEST_F(MapTest, TheWorldsBarrierAreaIsAllocated) {
+  ReadyJob(2);
+  ASSERT_THAT(TheJob().allocations, SizeIs(1));
+  EXPECT_EQ(TheJob().allocations[0].name, "iris.sync.0");
+  EXPECT_EQ(TheJob().allocations[0].bytes, 8 * kKiB);
+}
+TEST_F(MapTest, WithoutBarrierAreaNothingIsAllocated) {
+  JoinSpec spec = Spec(0, 1);
+  spec.team_sync_bytes = 0;
+  ReadyJob(1, spec);
+  EXPECT_THAT(TheJob().allocations, IsEmpty());
+}
+TEST_F(MapTest, FailureFailsEveryRankAndEndsTheJob) {
+  const TestJob job = MappingJob(3);
+  const CallId first = Mapped(job, 0);
+  const CallId second = Mapped(job, 1, 0, "mmap: \x01 no room");
+  for (const CallId call : {first, second}) {
+    EXPECT_TRUE(absl::IsAborted(StatusOf(call)));
+    EXPECT_THAT(StatusOf(call).message(),
+                HasSubstr("rank 1 (pid 101) could not map: mmap: ? no room"));
+  }
+  EXPECT_TRUE(machine_->Jobs().empty());
+  // Who has not reported yet is told when it does.
+  const CallId third = Mapped(job, 2);
+  EXPECT_EQ(StatusOf(third), StatusOf(first));
+  DropSegments();
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+}
+TEST_F(MapTest, ReportedErrorsAreCut) {
+  const TestJob job = MappingJob(1);
+  const CallId call = Mapped(job, 0, 0, std::string(1 << 20, 'e'));
+  EXPECT_LT(StatusOf(call).message().size(), 2048u);
+}
+TEST_F(MapTest, TimeOutNamesWhoHasNotMapped) {
+  const TestJob job = MappingJob(3);
+  const CallId call = Mapped(job, 1);
+  Advance(JobLimits().map_timeout);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("rank 0 (pid 100), rank 2 (pid 102)"));
+  EXPECT_THAT(StatusOf(call).message(), Not(HasSubstr("pid 101")));
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(MapTest, DeathFailsEveryRank) {
+  const TestJob job = MappingJob(2);
+  const CallId call = Mapped(job, 0);
+  Gone(job.sessions[1]);
+  EXPECT_TRUE(absl::IsAborted(StatusOf(call)));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("rank 1 (pid 101) died"));
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(MapTest, LeavingWhileOthersMapFailsThem) {
+  const TestJob job = MappingJob(2);
+  const CallId call = Mapped(job, 0);
+  EXPECT_TRUE(StatusOf(Leave(job, 1)).ok());
+  EXPECT_TRUE(absl::IsAborted(StatusOf(call)));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("rank 1 (pid 101) has left"));
+}
+TEST_F(MapTest, RetryGetsTheSameAnswer) {
+  const TestJob job = MappingJob(2);
+  const CallId first = Mapped(job, 0);
+  const CallId retry = Mapped(job, 0);
+  Mapped(job, 1);
+  EXPECT_TRUE(StatusOf(first).ok());
+  EXPECT_TRUE(StatusOf(retry).ok());
+  EXPECT_TRUE(StatusOf(Mapped(job, 0)).ok());
+}
+TEST_F(MapTest, CancelledReportStaysReported) {
+  const TestJob job = MappingJob(2);
+  const CallId first = Mapped(job, 0);
+  Do(machine_->Cancelled(first));
+  const CallId second = Mapped(job, 1);
+  EXPECT_FALSE(Answered(first));
+  EXPECT_TRUE(StatusOf(second).ok());
+}
+TEST_F(MapTest, WaitingCallsAreBounded) {
+  const TestJob job = MappingJob(2);
+  for (int i = 0; i < 8; ++i) Mapped(job, 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(Mapped(job, 0))));
+}
+TEST_F(MapTest, WrongEpochIsRefused) {
+  const TestJob job = MappingJob(1);
+  const CallId call = NewCall();
+  Do(machine_->Mapped(job.sessions[0], call, job.id, 2, 0, ""));
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(call)));
+}
+TEST_F(MapTest, BeforeEveryRankHasJoinedItIsRefused) {
+  const SessionId session = Open(100);
+  Join(session, Spec(0, 2));
+  const CallId call = NewCall();
+  Do(machine_->Mapped(session, call, TheJob().id, 1, 0, ""));
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(call)));
+}
+TEST_F(MapTest, AnotherSessionsJobIsRefused) {
+  const TestJob job = MappingJob(1);
+  const CallId call = NewCall();
+  Do(machine_->Mapped(Open(200), call, job.id, 1, 0, ""));
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(call)));
+}
+
+// ---- leave, death
+
+using LifeTest = MachineTest;
+
+TEST_F(LifeTest, LeavingTellsThePeersAndBreaksNothing) {
+  const TestJob job = ReadyJob(3);
+  EXPECT_TRUE(StatusOf(Leave(job, 1)).ok());
+  EXPECT_EQ(TheJob().state, JobState::kReady);
+  EXPECT_EQ(TheJob().ranks[1].state, RankState::kLeft);
+  for (const size_t peer : {0, 2}) {
+    const auto seen = Watched<RankChanged>(job.sessions[peer]);
+    ASSERT_THAT(seen, SizeIs(1));
+    EXPECT_EQ(seen[0].rank, 1u);
+    EXPECT_EQ(seen[0].state, RankState::kLeft);
+    EXPECT_EQ(seen[0].pid, 101);
+  }
+  EXPECT_THAT(Watched<RankChanged>(job.sessions[1]), IsEmpty());
+  for (const SetRankState& set : All<SetRankState>()) EXPECT_FALSE(set.abort);
+}
+TEST_F(LifeTest, LastOneToLeaveEndsTheJob) {
+  const TestJob job = ReadyJob(2);
+  Leave(job, 0);
+  EXPECT_THAT(to_drop_, IsEmpty());
+  Leave(job, 1);
+  EXPECT_THAT(to_drop_, SizeIs(2));
+  EXPECT_THAT(All<DropPages>(), SizeIs(1));
+  EXPECT_EQ(ledger_->used_bytes_total(), 2 * kHeap);
+  DropSegments();
+  EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+  EXPECT_EQ(CountEvents(event::kJobEnded), 1u);
+}
+TEST_F(LifeTest, LeavingTwiceIsFine) {
+  const TestJob job = ReadyJob(2);
+  Leave(job, 0);
+  EXPECT_TRUE(StatusOf(Leave(job, 0)).ok());
+}
+TEST_F(LifeTest, LeavingAnothersJobIsRefused) {
+  const TestJob job = ReadyJob(1);
+  const CallId call = NewCall();
+  Do(machine_->Leave(Open(200), call, job.id));
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(call)));
+}
+TEST_F(LifeTest, LeavingJobZeroIsRefused) {
+  const CallId call = NewCall();
+  Do(machine_->Leave(Open(200), call, JobId{0}));
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(call)));
+}
+TEST_F(LifeTest, SessionMayJoinAgainAfterLeaving) {
+  const TestJob job = ReadyJob(1);
+  Leave(job, 0);
+  const CallId call = Join(job.sessions[0], Spec(0, 1));
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(call).ok());
+  EXPECT_NE(ResultOf<JoinResult>(call).job, job.id);
+}
+TEST_F(LifeTest, HangUpBreaksTheJobAndTellsThePeersAtOnce) {
+  const TestJob job = ReadyJob(2);
+  effects_.clear();
+  HangUp(job.sessions[1]);
+  EXPECT_EQ(TheJob().state, JobState::kBroken);
+  const auto states = All<SetRankState>();
+  ASSERT_THAT(states, SizeIs(1));
+  EXPECT_EQ(states[0].state, RankState::kEnding);
+  EXPECT_TRUE(states[0].abort);
+  const auto seen = Watched<RankChanged>(job.sessions[0]);
+  ASSERT_THAT(seen, SizeIs(1));
+  EXPECT_EQ(seen[0].state, RankState::kEnding);
+  EXPECT_THAT(seen[0].reason, HasSubstr("rank 1 (pid 101) hung up"));
+}
+TEST_F(LifeTest, HangUpKeepsTheMemoryUntilTheProcessIsGone) {
+  const TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  EXPECT_THAT(to_drop_, IsEmpty());
+  EXPECT_EQ(TheJob().ranks[0].state, RankState::kEnding);
+  Gone(job.sessions[0]);
+  EXPECT_THAT(to_drop_, SizeIs(1));
+  EXPECT_FALSE(machine_->HasSession(job.sessions[0]));
+}
+TEST_F(LifeTest, DeathWithoutHangUpBreaksTheJob) {
+  const TestJob job = ReadyJob(2);
+  effects_.clear();
+  Gone(job.sessions[0]);
+  EXPECT_EQ(TheJob().state, JobState::kBroken);
+  ASSERT_THAT(All<SetRankState>(), SizeIs(1));
+  EXPECT_EQ(All<SetRankState>()[0].state, RankState::kDead);
+  EXPECT_TRUE(All<SetRankState>()[0].abort);
+  EXPECT_EQ(CountEvents(event::kRankDead), 1u);
+  EXPECT_EQ(CountEvents(event::kJobBroken), 1u);
+}
+TEST_F(LifeTest, BrokenJobEndsWhenEveryoneIsGoneOrHasLeft) {
+  const TestJob job = ReadyJob(3);
+  HangUp(job.sessions[0]);
+  Gone(job.sessions[0]);
+  EXPECT_TRUE(StatusOf(Leave(job, 1)).ok());
+  EXPECT_THAT(to_drop_, IsEmpty());
+  Gone(job.sessions[2]);
+  EXPECT_THAT(to_drop_, SizeIs(3));
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(LifeTest, SecondHangUpIsIgnored) {
+  const TestJob job = ReadyJob(2);
+  HangUp(job.sessions[0]);
+  EXPECT_THAT(Do(machine_->HangUp(job.sessions[0])), IsEmpty());
+  EXPECT_THAT(Do(machine_->HangUp(SessionId{99})), IsEmpty());
+}
+TEST_F(LifeTest, GoneOfAnUnknownSessionIsIgnored) {
+  EXPECT_THAT(Do(machine_->Gone(SessionId{99})), IsEmpty());
+}
+TEST_F(LifeTest, SessionThatNeverJoinedComesAndGoes) {
+  const SessionId session = Open(100);
+  EXPECT_THAT(machine_->Sessions(), SizeIs(1));
+  HangUp(session);
+  EXPECT_TRUE(machine_->Sessions()[0].ending);
+  Gone(session);
+  EXPECT_THAT(machine_->Sessions(), IsEmpty());
+  EXPECT_EQ(CountEvents(event::kSessionClosed), 1u);
+}
+TEST_F(LifeTest, DeathAtEveryStepOfAJoinLeavesNothing) {
+  for (int step = 0; step <= 6; ++step) {
+    SCOPED_TRACE(step);
+    Restart();
+    to_create_.clear();
+    to_drop_.clear();
+    TestJob job;
+    job.sessions = {Open(100), Open(101)};
+    CallId call;
+    if (step >= 1) call = Join(job.sessions[0], Spec(0, 2));
+    if (step >= 2) CreateSegments();
+    if (step >= 3) Join(job.sessions[1], Spec(1, 2));
+    if (step >= 4) CreateSegments();
+    if (step >= 4) job.id = ResultOf<JoinResult>(call).job;
+    if (step >= 5) Mapped(job, 0);
+    if (step >= 6) Mapped(job, 1);
+    HangUp(job.sessions[0]);
+    Gone(job.sessions[0]);
+    Gone(job.sessions[1]);
+    DropSegments();
+    EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+    EXPECT_TRUE(machine_->Jobs().empty());
+    EXPECT_TRUE(machine_->Sessions().empty());
+    EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
+  }
+}
+
+// ---- watch
+
+using WatchTest = MachineTest;
+
+TEST_F(WatchTest, RepeatsWhoIsNoLongerThere) {
+  const TestJob job = ReadyJob(4);
+  Leave(job, 1);
+  Gone(job.sessions[2]);
+  HangUp(job.sessions[3]);
+  effects_.clear();
+  auto effects = machine_->WatchStarted(job.sessions[0], job.id);
+  ASSERT_TRUE(effects.ok());
+  Do(*effects);
+  const auto seen = Watched<RankChanged>(job.sessions[0]);
+  ASSERT_THAT(seen, SizeIs(3));
+  EXPECT_EQ(seen[0].state, RankState::kLeft);
+  EXPECT_EQ(seen[1].state, RankState::kDead);
+  EXPECT_EQ(seen[2].state, RankState::kEnding);
+}
+TEST_F(WatchTest, SaysNothingWhenAllIsWell) {
+  const TestJob job = ReadyJob(2);
+  const auto effects = machine_->WatchStarted(job.sessions[0], job.id);
+  ASSERT_TRUE(effects.ok());
+  EXPECT_THAT(*effects, IsEmpty());
+}
+TEST_F(WatchTest, AnothersJobIsRefused) {
+  const TestJob job = ReadyJob(1);
+  EXPECT_TRUE(absl::IsPermissionDenied(machine_->WatchStarted(Open(200), job.id).status()));
+  EXPECT_TRUE(
+      absl::IsPermissionDenied(machine_->WatchStarted(job.sessions[0], JobId{99}).status()));
+}
+
+// ---- resume
+
+class ResumeTest : public MachineTest {
+ protected:
+  SessionId OpenAs(int64_t pid, uint32_t uid, uint64_t process_start) {
+    const SessionId id{next_session_++};
+    Do(machine_->OpenSession(id, {.pid = pid, .uid = uid, .process_start = process_start}));
+    return id;
+  }
+};
+
+TEST_F(ResumeTest, LoneRankTakesItsRankBack) {
+  TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  const SessionId fresh = Open(100);
+  const CallId call = Resume(fresh, job, 0);
+  EXPECT_EQ(ResultOf<ResumeResult>(call).state, RankState::kReady);
+  Gone(job.sessions[0]);  // the old session's end changes nothing now
+  EXPECT_EQ(TheJob().ranks[0].state, RankState::kReady);
+  job.sessions[0] = fresh;
+  EXPECT_TRUE(StatusOf(Ask(job, 0, 0, AllocateOp{.bytes = 100})).ok());
+  EXPECT_TRUE(StatusOf(Resume(fresh, job, 0)).ok());  // a retry
+  EndJob(job);
+}
+TEST_F(ResumeTest, PositionsSurvive) {
+  TestJob job = ReadyJob(1);
+  const uint64_t offset = OffsetOf(Ask(job, 0, 0, AllocateOp{.bytes = 100}));
+  HangUp(job.sessions[0]);
+  job.sessions[0] = Open(100);
+  Resume(job.sessions[0], job, 0);
+  EXPECT_EQ(OffsetOf(Ask(job, 0, 0, AllocateOp{.bytes = 100})), offset);
+  EXPECT_NE(OffsetOf(Ask(job, 0, 1, AllocateOp{.bytes = 100})), offset);
+}
+TEST_F(ResumeTest, JobThatBrokeStaysBrokenButCanBeLeft) {
+  TestJob job = ReadyJob(2);
+  HangUp(job.sessions[1]);
+  const SessionId fresh = Open(101);
+  const CallId call = Resume(fresh, job, 1);
+  EXPECT_TRUE(absl::IsAborted(StatusOf(call)));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("rank 1 (pid 101) hung up"));
+  job.sessions[1] = fresh;
+  EXPECT_TRUE(absl::IsAborted(StatusOf(Ask(job, 1, 0, AllocateOp{.bytes = 1}))));
+  EXPECT_TRUE(StatusOf(Leave(job, 1)).ok());
+  EXPECT_TRUE(StatusOf(Leave(job, 0)).ok());
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(ResumeTest, AnotherProcessIsRefused) {
+  TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(OpenAs(101, 1000, 7), job, 0))));
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(OpenAs(100, 1000, 8), job, 0))));
+  EXPECT_TRUE(absl::IsNotFound(StatusOf(Resume(OpenAs(100, 1001, 7), job, 0))));
+  EXPECT_EQ(TheJob().ranks[0].state, RankState::kEnding);
+}
+TEST_F(ResumeTest, SessionThatStillStandsIsNotTakenOver) {
+  TestJob job = ReadyJob(1);
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(Resume(Open(100), job, 0))));
+  EXPECT_EQ(TheJob().ranks[0].session, job.sessions[0]);
+}
+TEST_F(ResumeTest, UnknownJobIsNotFound) {
+  TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  const SessionId fresh = Open(100);
+  EXPECT_TRUE(absl::IsNotFound(StatusOf(Resume(fresh, job, 0, "other"))));
+  job.id = JobId{99};
+  EXPECT_TRUE(absl::IsNotFound(StatusOf(Resume(fresh, job, 0))));
+}
+TEST_F(ResumeTest, WrongEpochOrRankIsRefused) {
+  TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  const SessionId fresh = Open(100);
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Resume(fresh, job, 0, "train", 2))));
+  EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(Resume(fresh, job, 1))));
+  EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(Resume(fresh, job, -1))));
+}
+TEST_F(ResumeTest, RankThatLeftIsNotTakenBack) {
+  TestJob job = ReadyJob(2);
+  Leave(job, 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(Open(100), job, 0))));
+}
+TEST_F(ResumeTest, MemberOfAnotherJobIsRefused) {
+  TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  const SessionId fresh = Open(100);
+  JoinSpec other = Spec(0, 2);
+  other.job = "other";
+  Join(fresh, other);
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Resume(fresh, job, 0))));
+}
+
+// ---- stop, snapshots
+
+using StopTest = MachineTest;
+
+TEST_F(StopTest, EveryPendingAndLaterCallIsUnavailable) {
+  const TestJob ready = ReadyJob(2);
+  const CallId collective = Ask(ready, 0, 0, AllocateOp{.bytes = 1});
+  JoinSpec other = Spec(0, 2);
+  other.job = "other";
+  const CallId join = Join(Open(200), other);
+  Do(machine_->Stop());
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(collective)));
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(join)));
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(Ask(ready, 1, 0, AllocateOp{.bytes = 1}))));
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(Join(Open(201), other))));
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(Leave(ready, 0))));
+  EndJob(ready);
+}
+TEST_F(StopTest, MappingCallsAreAnswered) {
+  const TestJob job = MappingJob(2);
+  const CallId call = Mapped(job, 0);
+  Do(machine_->Stop());
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(call)));
+  Do(machine_->Stop());
+  EndJob(job);
+}
+
+using SnapshotTest = MachineTest;
+
+TEST_F(SnapshotTest, ShowsTheJob) {
+  const TestJob job = ReadyJob(2);
+  AskAll(job, 0, AllocateOp{.bytes = 5000, .name = "x", .tensor = {"f32", {10, 125}}});
+  const JobSnapshot shot = TheJob();
+  EXPECT_EQ(shot.name, "train");
+  EXPECT_EQ(shot.uid, 1000u);
+  EXPECT_EQ(shot.state, JobState::kReady);
+  EXPECT_EQ(shot.heap_bytes, kHeap);
+  EXPECT_EQ(shot.n_teams, 1u);
+  EXPECT_EQ(shot.allocated_bytes, 8 * kKiB + 5 * kKiB);
+  EXPECT_EQ(shot.largest_free_bytes, kHeap - 13 * kKiB);
+  ASSERT_THAT(shot.ranks, SizeIs(2));
+  EXPECT_EQ(shot.ranks[1].pid, 101);
+  EXPECT_EQ(shot.ranks[1].session, job.sessions[1]);
+  EXPECT_EQ(shot.ranks[1].base, wire::kProposedBase);
+  ASSERT_THAT(shot.ranks[1].segments, SizeIs(1));
+  ASSERT_THAT(shot.allocations, SizeIs(2));
+  EXPECT_EQ(shot.allocations[1].name, "x");
+  EXPECT_EQ(shot.allocations[1].bytes, 5000u);
+  EXPECT_EQ(shot.allocations[1].tensor.dtype, "f32");
+  EXPECT_EQ(shot.allocations[1].created, clock_.Now());
+}
+TEST_F(SnapshotTest, ShowsSessionsInOrder) {
+  const TestJob job = ReadyJob(1);
+  Open(500, 2000);
+  const auto shots = machine_->Sessions();
+  ASSERT_THAT(shots, SizeIs(2));
+  EXPECT_EQ(shots[0].job, "train");
+  EXPECT_EQ(shots[0].rank, 0);
+  EXPECT_EQ(shots[1].job, "");
+  EXPECT_EQ(shots[1].rank, -1);
+  EXPECT_EQ(shots[1].caller.uid, 2000u);
+}
+
+}  // namespace
+}  // namespace iris::server

@@ -1,0 +1,176 @@
+// Physical memory of the jobs: what is booked, created, dropped, and given back to the ledger.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/heap/check.h"
+#include "server/job/event_kinds.h"
+#include "server/job/job_machine_impl.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+
+std::string JobMachine::Impl::HolderOf(const std::string& job, Rank rank, uint32_t uid) const {
+  return absl::StrCat("job=", job, " rank=", rank, " uid=", uid);
+}
+
+absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes, uint32_t uid,
+                                    const std::string& holder) {
+  const auto found = booked_bytes_by_uid_.find(uid);
+  const uint64_t booked = found == booked_bytes_by_uid_.end() ? 0 : found->second;
+  const uint64_t quota = limits_.max_heap_bytes_per_uid;
+  if (quota != 0 && (booked > quota || bytes > quota - booked)) {
+    return absl::ResourceExhaustedError(absl::StrCat("reserve ", bytes, " bytes for ", holder,
+                                                     ": uid ", uid, " holds ", booked, " of the ",
+                                                     quota, " bytes that irisd allows it"));
+  }
+  if (absl::Status s = ledger_->Reserve(device_index, bytes, holder); !s.ok()) return s;
+  booked_bytes_by_uid_[uid] += bytes;
+  return absl::OkStatus();
+}
+
+void JobMachine::Impl::Unbook(uint32_t device_index, uint64_t bytes, uint32_t uid,
+                              const std::string& holder) {
+  ledger_->Release(device_index, bytes, holder);
+  const auto booked = booked_bytes_by_uid_.find(uid);
+  IRIS_CHECK(booked != booked_bytes_by_uid_.end() && booked->second >= bytes,
+             "a uid's account adds up");
+  booked->second -= bytes;
+  if (booked->second == 0) booked_bytes_by_uid_.erase(booked);
+}
+
+bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes, uint32_t uid) const {
+  const auto value = [](const std::map<uint32_t, uint64_t>& map, uint32_t key) {
+    const auto found = map.find(key);
+    return found == map.end() ? uint64_t{0} : found->second;
+  };
+  const auto& device = ledger_->devices()[device_index];
+  const uint64_t kept = device.used_bytes - value(dropping_bytes_by_device_, device_index);
+  if (kept > device.memory_bytes || bytes > device.memory_bytes - kept) return false;
+  const uint64_t quota = limits_.max_heap_bytes_per_uid;
+  if (quota == 0) return true;
+  const uint64_t kept_by_uid =
+      value(booked_bytes_by_uid_, uid) - value(dropping_bytes_by_uid_, uid);
+  return kept_by_uid <= quota && bytes <= quota - kept_by_uid;
+}
+
+SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, uint64_t offset_bytes,
+                                         uint64_t bytes) {
+  const Member& member = job.ranks[rank];
+  Segment segment;
+  segment.info = {SegmentId{next_segment_++}, rank, index, offset_bytes, bytes};
+  segment.job = job.id;
+  segment.uid = job.uid;
+  segment.device_index = member.device_index;
+  segment.holder = HolderOf(job.name, rank, job.uid);
+  const SegmentId id = segment.info.id;
+  segments_.emplace(id, std::move(segment));
+  Emit(CreateSegment{id, job.id, member.device_index, bytes, member.prealloc});
+  return id;
+}
+
+absl::Status JobMachine::Impl::CheckMemory(uint32_t device_index, uint64_t bytes, uint32_t uid,
+                                           const std::string& holder) {
+  if (RoomAfterDrops(device_index, bytes, uid)) return absl::OkStatus();
+  absl::Status refused = Book(device_index, bytes, uid, holder);
+  IRIS_CHECK(!refused.ok(), "what has no room after drops has none before");
+  return refused;
+}
+
+void JobMachine::Impl::CreateFirstSegment(Job& job, Rank rank) {
+  Member& member = job.ranks[rank];
+  const std::string holder = HolderOf(job.name, rank, job.uid);
+  if (Book(member.device_index, job.heap_bytes, job.uid, holder).ok()) {
+    member.segments.push_back(CreateBooked(job, rank, 0, 0, job.heap_bytes));
+  } else {
+    starved_.insert({job.id, rank});
+  }
+}
+
+void JobMachine::Impl::Drop(SegmentId id) {
+  Segment& segment = segments_.at(id);
+  IRIS_CHECK(!segment.dropping, "a segment is dropped once");
+  segment.dropping = true;
+  dropping_bytes_by_uid_[segment.uid] += segment.info.bytes;
+  dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
+  Emit(DropSegment{id});
+}
+
+void JobMachine::Impl::DropAll(std::vector<SegmentId>& segments) {
+  for (const SegmentId id : segments) {
+    if (segments_.contains(id)) Drop(id);
+  }
+  segments.clear();
+}
+
+void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) {
+  const auto found = segments_.find(id);
+  if (found == segments_.end()) return;
+  Segment& segment = found->second;
+  if (segment.dropping || segment.created) return;  // SegmentDropped will follow
+  Job* job = FindJob(segment.job);
+  IRIS_CHECK(job != nullptr, "a segment that is not being dropped has a job");
+  if (status.ok()) {
+    segment.created = true;
+    if (job->growth.has_value()) GrowthSegmentCreated(*job, id, status);
+    StartMappingIfComplete(*job);
+    return;
+  }
+  const Segment failed = segment;
+  segments_.erase(found);
+  Unbook(failed.device_index, failed.info.bytes, failed.uid, failed.holder);
+  const std::string text =
+      absl::StrCat("the memory of ", job->Who(failed.info.rank),
+                   " could not be created: ", CleanText(status.message(), 512));
+  if (job->growth.has_value()) {
+    GrowthSegmentCreated(*job, id, absl::ResourceExhaustedError(text));
+  } else {
+    Member& member = job->ranks[failed.info.rank];
+    std::erase(member.segments, id);
+    const CallId call = std::exchange(member.join_call, CallId());
+    if (call.value != 0) Answer(call, absl::Status(status.code(), absl::StrCat("join: ", text)));
+    FailJob(*job, absl::AbortedError(absl::StrCat("join job '", job->name, "': ", text)));
+  }
+  ServeStarved();
+}
+
+void JobMachine::Impl::SegmentDropped(SegmentId id) {
+  const auto found = segments_.find(id);
+  if (found == segments_.end() || !found->second.dropping) return;
+  const Segment segment = found->second;
+  segments_.erase(found);
+  const auto subtract = [&](std::map<uint32_t, uint64_t>& map, uint32_t key) {
+    const auto entry = map.find(key);
+    entry->second -= segment.info.bytes;
+    if (entry->second == 0) map.erase(entry);
+  };
+  subtract(dropping_bytes_by_uid_, segment.uid);
+  subtract(dropping_bytes_by_device_, segment.device_index);
+  Unbook(segment.device_index, segment.info.bytes, segment.uid, segment.holder);
+  ServeStarved();
+}
+
+void JobMachine::Impl::ServeStarved() {
+  const auto starved = std::exchange(starved_, {});
+  for (const auto& [job_id, rank] : starved) {
+    Job* job = FindJob(job_id);
+    if (job == nullptr || !job->ranks[rank].attached()) continue;  // failed a moment ago, below
+    const absl::Status status = CheckMemory(job->ranks[rank].device_index, job->heap_bytes,
+                                            job->uid, HolderOf(job->name, rank, job->uid));
+    if (status.ok()) {
+      CreateFirstSegment(*job, rank);
+    } else {
+      WithdrawJoin(*job, rank, status);
+    }
+  }
+}
+
+std::vector<SegmentInfo> JobMachine::Impl::SegmentsOf(const Job& job) const {
+  std::vector<SegmentInfo> infos;
+  for (const Member& member : job.ranks) {
+    for (const SegmentId id : member.segments) infos.push_back(segments_.at(id).info);
+  }
+  return infos;
+}
+
+}  // namespace iris::server

@@ -1,0 +1,24 @@
+// Text that comes from clients: what is allowed in it, and how it is shown. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace iris::server {
+
+// True if `text` is UTF-8 without control characters.
+bool IsPrintable(absl::string_view text);
+
+// kInvalidArgument, naming `what`, unless `text` has min_bytes to max_bytes bytes and is printable.
+// The message never repeats text that is not.
+absl::Status CheckText(absl::string_view what, absl::string_view text, size_t min_bytes,
+                       size_t max_bytes);
+
+// `text` cut to max_bytes, every byte that is not printable ASCII or part of printable UTF-8
+// replaced by '?'.
+std::string CleanText(absl::string_view text, size_t max_bytes);
+
+}  // namespace iris::server

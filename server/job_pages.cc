@@ -1,0 +1,84 @@
+#include "server/job_pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+
+absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(const char* name) {
+  wire::UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return wire::ErrnoStatus(errno, "create a shared page");
+  // A memfd is born 0777: without this, another uid could reopen a read-only descriptor writable.
+  if (fchmod(fd.get(), 0600) != 0 || ftruncate(fd.get(), wire::kPageBytes) != 0 ||
+      fallocate(fd.get(), 0, 0, wire::kPageBytes) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return wire::ErrnoStatus(errno, "size and seal a shared page");
+  }
+  return std::make_shared<const PageFile>(std::move(fd));
+}
+
+absl::StatusOr<int> PageFile::Open(bool read_only) const {
+  int fd;
+  if (read_only) {
+    // A duplicate would share the read-write mode of the file.
+    fd = open(absl::StrCat("/proc/self/fd/", fd_.get()).c_str(), O_RDONLY | O_CLOEXEC);
+  } else {
+    fd = fcntl(fd_.get(), F_DUPFD_CLOEXEC, 3);
+  }
+  if (fd < 0) return wire::ErrnoStatus(errno, "duplicate the descriptor of a shared page");
+  return fd;
+}
+
+absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n_ranks,
+                                                           uint64_t epoch) {
+  std::unique_ptr<JobPages> pages(new JobPages());
+  absl::StatusOr<std::shared_ptr<const PageFile>> status_file = PageFile::Create("iris-status");
+  if (!status_file.ok()) return status_file.status();
+  pages->status_file_ = *std::move(status_file);
+  void* const mapped = mmap(nullptr, wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                            pages->status_file_->fd(), 0);
+  if (mapped == MAP_FAILED) return wire::ErrnoStatus(errno, "map a status page");
+  pages->status_ = static_cast<wire::StatusPage*>(mapped);
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Create("iris-control");
+    if (!file.ok()) return file.status();
+    pages->control_.push_back(*std::move(file));
+  }
+  // Nobody else has the page yet.
+  pages->status_->n_ranks = n_ranks;
+  pages->status_->job_id = job.value;
+  pages->status_->epoch = epoch;
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    pages->status_->rank_state[rank] = static_cast<uint32_t>(wire::PageRankState::kAbsent);
+  }
+  return pages;
+}
+
+JobPages::~JobPages() {
+  if (status_ != nullptr) munmap(status_, wire::kPageBytes);
+}
+
+void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort) {
+  if (rank >= n_ranks()) return;
+  __atomic_store_n(&status_->rank_pid[rank], pid, __ATOMIC_RELAXED);
+  // Release: who sees the state also sees the pid.
+  __atomic_store_n(&status_->rank_state[rank], static_cast<uint32_t>(state), __ATOMIC_RELEASE);
+  if (abort) __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE);
+  // Release: pairs with a waiter's acquire load of `changes`, which then sees every word above.
+  __atomic_fetch_add(&status_->changes, 1u, __ATOMIC_RELEASE);
+  syscall(SYS_futex, &status_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace iris::server

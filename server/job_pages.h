@@ -1,0 +1,59 @@
+// The pages behind the host barrier of one job: irisd creates them, sends their descriptors, and
+// writes the status page. proto/wire/pages.h has the layout and the rules.
+//
+// Not thread-safe: the daemon locks. PageFile objects are shared with queued descriptors and are
+// immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/pages.h"
+#include "proto/wire/unique_fd.h"
+#include "server/job/job_machine.h"
+
+namespace iris::server {
+
+// One sealed memfd of a page, mode 0600.
+class PageFile {
+ public:
+  static absl::StatusOr<std::shared_ptr<const PageFile>> Create(const char* name);
+  explicit PageFile(wire::UniqueFd fd) : fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.get(); }
+  // A descriptor of it that the caller owns. A read-only one cannot be mapped writable.
+  absl::StatusOr<int> Open(bool read_only) const;
+
+ private:
+  const wire::UniqueFd fd_;
+};
+
+class JobPages {
+ public:
+  // kResourceExhausted: no descriptors or memory.
+  static absl::StatusOr<std::unique_ptr<JobPages>> Create(JobId job, uint32_t n_ranks,
+                                                          uint64_t epoch);
+  ~JobPages();
+  JobPages(const JobPages&) = delete;
+  JobPages& operator=(const JobPages&) = delete;
+
+  const std::shared_ptr<const PageFile>& status_page() const { return status_file_; }
+  const std::shared_ptr<const PageFile>& control_page(Rank rank) const { return control_[rank]; }
+  uint32_t n_ranks() const { return static_cast<uint32_t>(control_.size()); }
+
+  // Publishes the rank's state (and the abort word), then increments `changes` and wakes everybody
+  // who waits on it.
+  void SetRankState(Rank rank, RankState state, int64_t pid, bool abort);
+
+ private:
+  JobPages() = default;
+
+  std::shared_ptr<const PageFile> status_file_;
+  wire::StatusPage* status_ = nullptr;  // mapped by irisd alone for writing
+  std::vector<std::shared_ptr<const PageFile>> control_;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,148 @@
+// irisd: builds the graph of its parts, runs until SIGTERM or SIGINT, and takes the graph down
+// again in an order in which every client is told. Exit codes: 0 stopped as asked, 1 could not run,
+// 2 bad flags or configuration.
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "device/driver/emu_driver.h"
+#include "proto/wire/version.h"
+#include "server/config.h"
+#include "server/daemon.h"
+#include "server/job/clock.h"
+#include "server/log.h"
+#include "server/rpc/rpc_server.h"
+#include "server/session/connections.h"
+#include "server/session/runtime_dir.h"
+#include "server/session/session_server.h"
+
+namespace iris::server {
+namespace {
+
+constexpr auto kCallsEndWithin = absl::Seconds(2);
+
+// As many descriptors as this process may have. Returns the limit.
+uint64_t RaiseDescriptorLimit() {
+  struct rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  if (limit.rlim_cur < limit.rlim_max) {
+    struct rlimit raised = limit;
+    raised.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  return limit.rlim_cur;
+}
+
+int Fail(const Logger& logger, const absl::Status& status) {
+  logger.Error("irisd cannot run", {{"error", status.ToString()}});
+  fprintf(stderr, "irisd: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Run(const Config& config) {
+  // Threads inherit the mask, so that only sigwait below takes these.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const absl::Time started = absl::Now();
+  const Logger logger(config.log_level, config.log_format);
+  const uint64_t fd_limit = RaiseDescriptorLimit();
+  const SystemClock clock;
+
+  absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(config.runtime_dir);
+  if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
+
+  driver::EmuOptions emu;
+  emu.n_devices = config.emu_devices;
+  emu.memory_bytes_per_device = config.emu_memory_bytes;
+  const std::unique_ptr<driver::GpuDriver> driver = driver::CreateEmuDriver(emu);
+
+  DaemonOptions daemon_options;
+  daemon_options.limits = config.jobs;
+  Daemon daemon(daemon_options, driver.get(), &clock, &logger);
+  Connections connections;
+
+  std::unique_ptr<RpcServer> rpc;
+  absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
+      FitToDescriptors(config.sessions, fd_limit), (*runtime_dir)->TakeSessionListener(),
+      (*runtime_dir)->TakeAdminListener(), &daemon, &connections,
+      [&rpc](int fd) { rpc->Adopt(fd); }, &logger);
+  if (!sessions.ok()) return Fail(logger, sessions.status());
+  SessionServer* const session_server = sessions->get();
+
+  DaemonFacts facts;
+  facts.runtime_dir = (*runtime_dir)->path();
+  facts.attestation = session_server->attestation_in_use();
+  facts.started = started;
+  facts.backends.push_back(
+      {"emu", true,
+       absl::StrCat(config.emu_devices, " devices of ", config.emu_memory_bytes, " bytes")});
+  facts.sessions_total = [session_server] { return session_server->sessions_total(); };
+  facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
+  absl::StatusOr<std::unique_ptr<RpcServer>> rpc_server =
+      RpcServer::Create(&daemon, &connections, std::move(facts));
+  if (!rpc_server.ok()) return Fail(logger, rpc_server.status());
+  rpc = *std::move(rpc_server);
+
+  daemon.SetSessionOutput(session_server);
+  session_server->Start();
+  sd_notify(0, "READY=1");
+  logger.Info("irisd serves", {{"version", wire::kIrisVersion},
+                               {"pid", getpid()},
+                               {"runtime_dir", (*runtime_dir)->path()},
+                               {"devices", config.emu_devices},
+                               {"attestation", session_server->attestation_in_use()},
+                               {"fd_limit", fd_limit},
+                               {"max_sessions", session_server->options().max_sessions}});
+
+  int number = 0;
+  sigwait(&signals, &number);
+  const std::string reason = number == SIGINT ? "SIGINT" : "SIGTERM";
+  sd_notify(0, "STOPPING=1");
+  logger.Info("irisd stops", {{"reason", reason}});
+  (*runtime_dir)->RemoveSockets();
+  daemon.Stop(reason);
+  // Answers leave first, then the connections: a client that does not read cannot hold this up.
+  rpc->Drain(kCallsEndWithin);
+  session_server->Stop();
+  rpc->Shutdown(kCallsEndWithin);
+  daemon.SetSessionOutput(nullptr);
+  logger.Info("irisd has stopped");
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  // Few threads allocate: an arena for each would cost memory that no other can use.
+  mallopt(M_ARENA_MAX, 1);
+  absl::StatusOr<CommandLine> line =
+      ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  if (!line.ok()) {
+    fprintf(stderr, "irisd: %s\n", std::string(line.status().message()).c_str());
+    return 2;
+  }
+  if (line->exit) {
+    fputs(line->output.c_str(), stdout);
+    return 0;
+  }
+  return Run(line->config);
+}
+
+}  // namespace
+}  // namespace iris::server
+
+int main(int argc, char** argv) { return iris::server::Main(argc, argv); }

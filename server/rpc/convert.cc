@@ -1,0 +1,250 @@
+#include "server/rpc/convert.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/limits.h"
+
+namespace iris::server {
+namespace {
+
+std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index) {
+  return index < devices.size() ? devices[index].uuid : std::string();
+}
+
+TensorInfo FromProto(const v1::TensorInfo& tensor) {
+  TensorInfo to;
+  to.dtype = tensor.dtype();
+  to.shape.assign(tensor.shape().begin(), tensor.shape().end());
+  return to;
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(status.message().substr(0, wire::kMaxErrorTextBytes)));
+}
+
+absl::Duration TimeoutFromMs(uint64_t timeout_ms) {
+  constexpr uint64_t kYearMs = 365ull * 24 * 3600 * 1000;
+  return absl::Milliseconds(static_cast<int64_t>(std::min(timeout_ms, kYearMs)));
+}
+
+JoinSpec FromProto(const v1::JoinRequest& request) {
+  JoinSpec spec;
+  spec.job = request.job();
+  spec.rank = request.rank();
+  spec.n_ranks = request.n_ranks();
+  spec.heap_bytes = request.heap_bytes();
+  spec.max_heap_bytes = request.max_heap_bytes();
+  spec.device_uuid = request.device_uuid();
+  spec.local_rank = request.local_rank();
+  spec.prealloc = request.prealloc();
+  spec.timeout = TimeoutFromMs(request.timeout_ms());
+  spec.team_sync_bytes = request.team_sync_bytes();
+  return spec;
+}
+
+absl::StatusOr<CollectiveSpec> FromProto(const v1::CollectiveRequest& request) {
+  CollectiveSpec spec;
+  spec.job = JobId{request.job_id()};
+  spec.team = request.team_id();
+  spec.k = request.k();
+  spec.timeout = TimeoutFromMs(request.timeout_ms());
+  switch (request.op_case()) {
+    case v1::CollectiveRequest::kAllocate: {
+      AllocateOp op;
+      op.bytes = request.allocate().bytes();
+      op.alignment_bytes = request.allocate().alignment_bytes();
+      op.name = request.allocate().name();
+      op.tensor = FromProto(request.allocate().tensor());
+      spec.op = std::move(op);
+      return spec;
+    }
+    case v1::CollectiveRequest::kFree: {
+      FreeOp op;
+      op.offset_bytes = request.free().offset_bytes();
+      spec.op = op;
+      return spec;
+    }
+    case v1::CollectiveRequest::kBroadcast: {
+      BroadcastOp op;
+      op.root = request.broadcast().root();
+      op.value = request.broadcast().value();
+      spec.op = std::move(op);
+      return spec;
+    }
+    case v1::CollectiveRequest::kCreateTeam: {
+      CreateTeamOp op;
+      op.ranks.assign(request.create_team().ranks().begin(), request.create_team().ranks().end());
+      spec.op = std::move(op);
+      return spec;
+    }
+    case v1::CollectiveRequest::kDestroyTeam: {
+      DestroyTeamOp op;
+      op.last_barrier_epoch = request.destroy_team().last_barrier_epoch();
+      spec.op = op;
+      return spec;
+    }
+    case v1::CollectiveRequest::kGrow: {
+      GrowOp op;
+      op.bytes = request.grow().bytes();
+      spec.op = op;
+      return spec;
+    }
+    case v1::CollectiveRequest::OP_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a collective call without an operation that irisd knows");
+}
+
+void ToProto(const SegmentInfo& from, v1::Segment* to) {
+  to->set_segment_id(from.id.value);
+  to->set_rank(from.rank);
+  to->set_index(from.index);
+  to->set_offset_bytes(from.offset_bytes);
+  to->set_bytes(from.bytes);
+}
+
+void ToProto(const TeamInfo& from, v1::TeamInfo* to) {
+  to->set_team_id(from.id);
+  for (const Rank rank : from.ranks) to->add_ranks(rank);
+  to->set_barrier_slot(from.barrier_slot);
+  to->set_barrier_start_epoch(from.barrier_start_epoch);
+  to->set_sync_offset_bytes(from.sync_offset_bytes);
+}
+
+void ToProto(const TensorInfo& from, v1::TensorInfo* to) {
+  to->set_dtype(from.dtype);
+  for (const uint64_t extent : from.shape) to->add_shape(extent);
+}
+
+void ToProto(const driver::DeviceInfo& from, uint64_t used_bytes, v1::Device* to) {
+  to->set_uuid(from.uuid);
+  to->set_index(from.index);
+  to->set_backend(from.backend);
+  to->set_name(from.name);
+  to->set_memory_bytes(from.memory_bytes);
+  to->set_used_bytes(used_bytes);
+  to->set_granularity_bytes(from.granularity_bytes);
+}
+
+void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> devices,
+             v1::JoinReply* to) {
+  to->set_job_id(from.job.value);
+  to->set_epoch(from.epoch);
+  to->set_proposed_base(from.proposed_base);
+  to->set_stride_bytes(from.stride_bytes);
+  to->set_granularity_bytes(from.granularity_bytes);
+  to->set_heap_bytes(from.heap_bytes);
+  for (const SegmentInfo& segment : from.segments) ToProto(segment, to->add_segments());
+  for (const PeerInfo& peer : from.peers) {
+    v1::Peer* p = to->add_peers();
+    p->set_rank(peer.rank);
+    p->set_pid(peer.pid);
+    p->set_device_uuid(UuidOf(devices, peer.device_index));
+    p->set_device_index(peer.device_index);
+  }
+  if (from.device_index < devices.size()) {
+    ToProto(devices[from.device_index], /*used_bytes=*/0, to->mutable_device());
+  }
+  to->set_map_timeout_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(from.map_timeout)));
+}
+
+void ToProto(const MappedResult& from, v1::MappedReply* to) {
+  to->set_same_address(from.same_address);
+  ToProto(from.world, to->mutable_world());
+}
+
+void ToProto(const CollectiveResult& from, v1::CollectiveReply* to) {
+  to->set_offset_bytes(from.offset_bytes);
+  to->set_value(from.value);
+  if (from.team.has_value()) ToProto(*from.team, to->mutable_team());
+  to->set_heap_bytes(from.heap_bytes);
+}
+
+void ToProto(const WatchItem& from, v1::WatchEvent* to) {
+  std::visit(
+      [to](const auto& item) {
+        using T = std::decay_t<decltype(item)>;
+        if constexpr (std::is_same_v<T, WatchEstablished>) {
+          to->set_watching(true);
+        } else if constexpr (std::is_same_v<T, RankChanged>) {
+          v1::WatchEvent::RankChanged* e = to->mutable_rank_changed();
+          e->set_rank(item.rank);
+          e->set_state(static_cast<v1::RankState>(item.state));
+          e->set_pid(item.pid);
+          e->set_reason(item.reason);
+        } else if constexpr (std::is_same_v<T, SegmentsAdded>) {
+          v1::WatchEvent::SegmentsAdded* e = to->mutable_segments_added();
+          e->set_grow_id(item.grow.value);
+          for (const SegmentInfo& segment : item.segments) ToProto(segment, e->add_segments());
+          e->set_heap_bytes(item.heap_bytes);
+          e->set_timeout_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(item.timeout)));
+        } else if constexpr (std::is_same_v<T, GrowDone>) {
+          v1::WatchEvent::GrowDone* e = to->mutable_grow_done();
+          e->set_grow_id(item.grow.value);
+          e->set_published(item.published);
+          e->set_reason(item.reason);
+        } else {
+          static_assert(std::is_same_v<T, WatchStopping>);
+          to->mutable_stopping()->set_reason(item.reason);
+        }
+      },
+      from);
+}
+
+void ToProto(const EventRecord& from, v1::Event* to) {
+  to->set_sequence(from.sequence);
+  to->set_time_unix_ms(absl::ToUnixMillis(from.time));
+  to->set_kind(from.kind);
+  to->set_job(from.job);
+  to->set_rank(from.rank);
+  to->set_pid(from.pid);
+  to->set_text(from.text);
+}
+
+void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devices, v1::Job* to) {
+  to->set_job_id(from.id.value);
+  to->set_job(from.name);
+  to->set_uid(from.uid);
+  to->set_state(static_cast<v1::JobState>(from.state));
+  to->set_epoch(from.epoch);
+  to->set_n_ranks(from.n_ranks);
+  to->set_heap_bytes(from.heap_bytes);
+  to->set_stride_bytes(from.stride_bytes);
+  to->set_same_address(from.same_address);
+  to->set_n_teams(from.n_teams);
+  to->set_n_allocations(static_cast<uint32_t>(from.allocations.size()));
+  to->set_allocated_bytes(from.allocated_bytes);
+  to->set_created_unix_ms(absl::ToUnixMillis(from.created));
+  for (const RankSnapshot& rank : from.ranks) {
+    v1::JobRank* r = to->add_ranks();
+    r->set_rank(rank.rank);
+    r->set_state(static_cast<v1::RankState>(rank.state));
+    r->set_pid(rank.pid);
+    r->set_session_id(rank.session.value);
+    // An absent rank has no device yet.
+    if (rank.state != RankState::kAbsent) r->set_device_uuid(UuidOf(devices, rank.device_index));
+    r->set_base(rank.base);
+  }
+}
+
+void ToProto(const AllocationSnapshot& from, const JobSnapshot& job, v1::Allocation* to) {
+  to->set_job_id(job.id.value);
+  to->set_job(job.name);
+  to->set_uid(job.uid);
+  to->set_offset_bytes(from.offset_bytes);
+  to->set_bytes(from.bytes);
+  to->set_alignment_bytes(from.alignment_bytes);
+  to->set_name(from.name);
+  ToProto(from.tensor, to->mutable_tensor());
+  to->set_team_id(from.team);
+  to->set_k(from.k);
+  to->set_created_unix_ms(absl::ToUnixMillis(from.created));
+}
+
+}  // namespace iris::server

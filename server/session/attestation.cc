@@ -1,0 +1,101 @@
+#include "server/session/attestation.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+namespace {
+
+constexpr int kSoPeerPidfd = 77;  // SO_PEERPIDFD; older headers lack it
+
+}  // namespace
+
+std::string AttestationInUse(Attestation wanted) {
+  if (wanted == Attestation::kNonce) return "nonce";
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) return "nonce";
+  const wire::UniqueFd a(fds[0]), b(fds[1]);
+  return PeerPidfd(a.get()).ok() ? "peerpidfd" : "nonce";
+}
+
+absl::StatusOr<CallerInfo> PeerCaller(int socket) {
+  struct ucred credentials = {};
+  socklen_t n_bytes = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &n_bytes) != 0) {
+    return wire::ErrnoStatus(errno, "ask the kernel for the peer's credentials");
+  }
+  if (credentials.pid <= 0) {
+    return absl::PermissionDeniedError(
+        "the kernel does not tell the caller's pid: it is in another pid namespace; run it in "
+        "irisd's");
+  }
+  CallerInfo caller;
+  caller.pid = credentials.pid;
+  caller.uid = credentials.uid;
+  caller.gid = credentials.gid;
+  return caller;
+}
+
+absl::StatusOr<wire::UniqueFd> PeerPidfd(int socket) {
+  int fd = -1;
+  socklen_t n_bytes = sizeof(fd);
+  if (getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &fd, &n_bytes) == 0) return wire::UniqueFd(fd);
+  const int error = errno;
+  if (error == ENOPROTOOPT || error == EOPNOTSUPP) {
+    return absl::UnimplementedError("the kernel has no SO_PEERPIDFD");
+  }
+  return wire::ErrnoStatus(error, "ask the kernel for the peer's pidfd");
+}
+
+absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid) {
+  const long fd = syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0);
+  if (fd < 0) return wire::ErrnoStatus(errno, absl::StrCat("open a pidfd of process ", pid));
+  return wire::UniqueFd(static_cast<int>(fd));
+}
+
+bool ProcessGone(int pidfd) {
+  struct pollfd poll_fd = {pidfd, POLLIN, 0};
+  int n;
+  do {
+    n = poll(&poll_fd, 1, 0);
+  } while (n < 0 && errno == EINTR);
+  return n != 0;
+}
+
+absl::StatusOr<uint64_t> ParseProcessStart(const std::string& stat_line) {
+  // The command is in parentheses and may contain anything: fields are counted after the last ')'.
+  const size_t end = stat_line.rfind(')');
+  if (end == std::string::npos) return absl::InvalidArgumentError("no command in the stat line");
+  const std::vector<std::string> fields =
+      absl::StrSplit(stat_line.substr(end + 1), ' ', absl::SkipEmpty());
+  constexpr size_t kStartTime = 22 - 3;  // field 22; the first one here is field 3
+  uint64_t start = 0;
+  if (fields.size() <= kStartTime || !absl::SimpleAtoi(fields[kStartTime], &start)) {
+    return absl::InvalidArgumentError("no start time in the stat line");
+  }
+  return start;
+}
+
+absl::StatusOr<uint64_t> ProcessStart(int64_t pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/stat");
+  const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("open ", path));
+  char text[1024];
+  const ssize_t n = read(fd.get(), text, sizeof(text));
+  if (n <= 0) return wire::ErrnoStatus(errno, absl::StrCat("read ", path));
+  return ParseProcessStart(std::string(text, static_cast<size_t>(n)));
+}
+
+}  // namespace iris::server

@@ -1,0 +1,45 @@
+// Attestation: what the kernel says of the process at the other end of a Unix socket. Thread-safe
+// free functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/unique_fd.h"
+#include "server/job/job_machine.h"
+
+namespace iris::server {
+
+enum class Attestation {
+  kAuto,   // SO_PEERPIDFD where the kernel has it, else a nonce
+  kNonce,  // always pidfd_open and a nonce: for tests, and where SO_PEERPIDFD misbehaves
+};
+
+// "peerpidfd" or "nonce": what `wanted` means on this kernel.
+std::string AttestationInUse(Attestation wanted);
+
+// pid, uid and gid of the process that connected `socket`; process_start is not filled in.
+// kPermissionDenied: the kernel does not tell (the peer is in another pid namespace).
+absl::StatusOr<CallerInfo> PeerCaller(int socket);
+
+// The pidfd of the process that connected `socket`, from the kernel. kUnimplemented: it cannot say
+// (Linux < 6.5).
+absl::StatusOr<wire::UniqueFd> PeerPidfd(int socket);
+
+// A pidfd of whatever process has this pid now: proves nothing until the nonce has come back.
+absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid);
+
+// True if the process behind the pidfd has ended.
+bool ProcessGone(int pidfd);
+
+// Start time of a process in clock ticks since boot, from /proc/PID/stat. Check ProcessGone
+// afterwards: a live pidfd says that the number was still the same process.
+absl::StatusOr<uint64_t> ProcessStart(int64_t pid);
+
+// The field of a /proc/PID/stat line; command names may contain spaces and parentheses. For
+// ProcessStart and its test.
+absl::StatusOr<uint64_t> ParseProcessStart(const std::string& stat_line);
+
+}  // namespace iris::server

@@ -1,0 +1,48 @@
+// Connections: whose connection a gRPC call came in on. gRPC calls the peer of a socket that was
+// handed to it "fd:N"; this table says which session, or which caller of the admin socket, stands
+// behind N. Thread-safe.
+//
+// Identity is the connection: there is no token to steal. Descriptor numbers are not reused
+// quickly, and every request repeats its session id, so that a late call on a closed connection
+// cannot pass for a new one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/job/ids.h"
+#include "server/job/job_machine.h"
+
+namespace iris::server {
+
+struct Connection {
+  uint64_t id = 0;    // unique in the life of this irisd
+  SessionId session;  // zero: an admin connection
+  CallerInfo caller;
+};
+
+class Connections {
+ public:
+  // Duplicates `fd` to a number that was not used lately; the caller owns the duplicate.
+  // Close-on-exec.
+  absl::StatusOr<int> DuplicateToFreshNumber(int fd) ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Add(int fd, const Connection& connection) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets the connection, unless the number belongs to a newer one by now.
+  void Remove(int fd, uint64_t connection_id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // `peer` as gRPC reports it. Nothing for a peer that is not "fd:N" of a known connection.
+  std::optional<Connection> Find(std::string_view peer) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  int next_fd_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unordered_map<int, Connection> by_fd_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace iris::server

@@ -1,0 +1,211 @@
+#include "server/session/runtime_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+namespace {
+
+constexpr char kPrivate[] = "/.irisd";
+constexpr char kLock[] = "/lock";
+constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107
+
+// The pid that the holder of a lock file wrote into it; 0 if it cannot be read.
+long LockHolder(int fd) {
+  char text[32] = {};
+  const ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+  return n > 0 ? strtol(text, nullptr, 10) : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DefaultRuntimeDir() {
+  if (geteuid() == 0) return std::string("/run/iris");
+  const char* const xdg = getenv("XDG_RUNTIME_DIR");
+  if (xdg != nullptr && xdg[0] == '/') return absl::StrCat(xdg, "/iris");
+  return absl::FailedPreconditionError(
+      "no runtime directory: not root, and XDG_RUNTIME_DIR is not set; give --runtime-dir");
+}
+
+absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirOptions& options) {
+  std::unique_ptr<RuntimeDir> dir(new RuntimeDir());
+  dir->path_ = options.path;
+  if (dir->path_.empty()) {
+    absl::StatusOr<std::string> path = DefaultRuntimeDir();
+    if (!path.ok()) return path.status();
+    dir->path_ = *std::move(path);
+  }
+  while (dir->path_.size() > 1 && absl::EndsWith(dir->path_, "/")) dir->path_.pop_back();
+  if (dir->path_[0] != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("runtime directory ", dir->path_, ": give an absolute path"));
+  }
+  const size_t longest = dir->path_.size() + strlen(kPrivate) + 1 + strlen(kSessionSocketName);
+  if (longest > kMaxSocketPathBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("runtime directory ", dir->path_, ": its path has ", dir->path_.size(),
+                     " bytes; at most ", dir->path_.size() - (longest - kMaxSocketPathBytes),
+                     " fit, because the path of a Unix socket has at most ", kMaxSocketPathBytes));
+  }
+  absl::Status status = dir->MakeDirectory();
+  if (!status.ok()) return status;
+  status = dir->TakeLock();
+  if (!status.ok()) return status;
+  const std::string private_dir = dir->path_ + kPrivate;
+  if (mkdir(private_dir.c_str(), 0700) != 0 && errno != EEXIST) {
+    return wire::ErrnoStatus(errno, absl::StrCat("make ", private_dir));
+  }
+  dir->made_private_ = true;
+  struct stat info = {};
+  if (lstat(private_dir.c_str(), &info) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("look at ", private_dir));
+  }
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(private_dir, " is not a private directory of this user: remove it"));
+  }
+  absl::StatusOr<wire::UniqueFd> session = dir->Listen(kSessionSocketName, SOCK_SEQPACKET, options);
+  if (!session.ok()) return session.status();
+  dir->session_listener_ = *std::move(session);
+  absl::StatusOr<wire::UniqueFd> admin = dir->Listen(kAdminSocketName, SOCK_STREAM, options);
+  if (!admin.ok()) return admin.status();
+  dir->admin_listener_ = *std::move(admin);
+  return dir;
+}
+
+absl::Status RuntimeDir::MakeDirectory() {
+  if (mkdir(path_.c_str(), 0755) == 0) {
+    made_directory_ = true;
+    // The umask must not hide the sockets from those whom their mode lets in.
+    if (chmod(path_.c_str(), 0755) != 0) {
+      return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path_));
+    }
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (error == ENOENT) {
+    return absl::NotFoundError(
+        absl::StrCat("make runtime directory ", path_, ": its parent does not exist"));
+  }
+  if (error != EEXIST) {
+    return wire::ErrnoStatus(error, absl::StrCat("make runtime directory ", path_));
+  }
+  struct stat info = {};
+  if (stat(path_.c_str(), &info) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("look at runtime directory ", path_));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("runtime directory ", path_, " is not a directory"));
+  }
+  if ((info.st_mode & S_IWOTH) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("runtime directory ", path_,
+                     " is writable by everybody: they could replace irisd's sockets; choose a "
+                     "directory of its own"));
+  }
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return absl::PermissionDeniedError(absl::StrCat("runtime directory ", path_, " belongs to uid ",
+                                                    info.st_uid,
+                                                    ", who could replace irisd's sockets"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RuntimeDir::TakeLock() {
+  const std::string path = path_ + kLock;
+  // The holder removes the file when it ends. A lock on a removed file locks nothing, so look
+  // again.
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    wire::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+    if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("open ", path));
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return wire::ErrnoStatus(errno, absl::StrCat("lock ", path));
+      const long holder = LockHolder(fd.get());
+      return absl::AlreadyExistsError(
+          absl::StrCat("another irisd", holder > 0 ? absl::StrCat(" (pid ", holder, ")") : "",
+                       " serves ", path_, ": stop it, or give another --runtime-dir"));
+    }
+    struct stat locked = {}, named = {};
+    if (fstat(fd.get(), &locked) != 0 || stat(path.c_str(), &named) != 0 ||
+        locked.st_ino != named.st_ino || locked.st_dev != named.st_dev) {
+      continue;
+    }
+    const std::string pid = absl::StrCat(getpid(), "\n");
+    if (ftruncate(fd.get(), 0) != 0 ||
+        pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+      const int error = errno;
+      unlink(path.c_str());
+      return wire::ErrnoStatus(error, absl::StrCat("write ", path));
+    }
+    lock_ = std::move(fd);
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat("lock ", path, ": it keeps being removed"));
+}
+
+absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
+                                                  const RuntimeDirOptions& options) {
+  const std::string hidden = absl::StrCat(path_, kPrivate, "/", name);
+  const std::string path = absl::StrCat(path_, "/", name);
+  unlink(hidden.c_str());  // of an irisd that died here
+  wire::UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make a socket for ", path));
+  struct sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, hidden.data(), hidden.size());
+  if (bind(fd.get(), reinterpret_cast<const struct sockaddr*>(&address), sizeof(address)) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("bind ", hidden));
+  }
+  if (options.socket_group.has_value() &&
+      chown(hidden.c_str(), static_cast<uid_t>(-1), *options.socket_group) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("give ", path, " to group ",
+                                                 static_cast<uint64_t>(*options.socket_group)));
+  }
+  if (chmod(hidden.c_str(), options.socket_mode) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
+  }
+  if (listen(fd.get(), SOMAXCONN) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("listen on ", path));
+  }
+  if (rename(hidden.c_str(), path.c_str()) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("put ", path, " into place"));
+  }
+  return fd;
+}
+
+void RuntimeDir::RemoveSockets() {
+  if (!lock_.valid()) return;
+  for (const char* name : {kSessionSocketName, kAdminSocketName}) {
+    unlink(absl::StrCat(path_, kPrivate, "/", name).c_str());
+    unlink(absl::StrCat(path_, "/", name).c_str());
+  }
+}
+
+RuntimeDir::~RuntimeDir() {
+  if (lock_.valid()) {
+    RemoveSockets();
+    if (made_private_) rmdir((path_ + kPrivate).c_str());
+    // Removed while still locked: who waits for it finds another file under the name and tries
+    // again.
+    unlink((path_ + kLock).c_str());
+  }
+  if (made_directory_) rmdir(path_.c_str());
+}
+
+}  // namespace iris::server

@@ -1,0 +1,68 @@
+// RuntimeDir: irisd's directory, its lock and its two sockets. At most one irisd per directory;
+// nothing is left behind.
+//
+// Sockets are bound inside a private (0700) subdirectory, given their mode and group, then renamed
+// into place: at no time can anybody connect whom the mode would keep out. Not thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::server {
+
+inline constexpr char kSessionSocketName[] = "session.sock";
+inline constexpr char kAdminSocketName[] = "irisd.sock";
+
+struct RuntimeDirOptions {
+  std::string path;                   // absolute; empty: DefaultRuntimeDir()
+  mode_t socket_mode = 0660;          // of both sockets
+  std::optional<gid_t> socket_group;  // owner group of both sockets; default: irisd's own
+};
+
+// /run/iris for root, else $XDG_RUNTIME_DIR/iris. kFailedPrecondition, saying what to do, if there
+// is neither.
+absl::StatusOr<std::string> DefaultRuntimeDir();
+
+class RuntimeDir {
+ public:
+  // Makes the directory (not its parents), takes its lock, and opens both sockets for listening.
+  // kAlreadyExists: another irisd serves it; the message has its pid. kInvalidArgument: the path is
+  // too long or relative. kPermissionDenied, kResourceExhausted: the directory cannot be written,
+  // or others could replace what is in it.
+  static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options);
+  // Removes the sockets, the lock, and the directory if Create made it and it is empty.
+  ~RuntimeDir();
+  RuntimeDir(const RuntimeDir&) = delete;
+  RuntimeDir& operator=(const RuntimeDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  wire::UniqueFd TakeSessionListener() { return std::move(session_listener_); }
+  wire::UniqueFd TakeAdminListener() { return std::move(admin_listener_); }
+
+  // Removes the sockets now, so that nobody connects to an irisd that is stopping. The lock stays
+  // until destruction.
+  void RemoveSockets();
+
+ private:
+  RuntimeDir() = default;
+  absl::Status MakeDirectory();
+  absl::Status TakeLock();
+  absl::StatusOr<wire::UniqueFd> Listen(const char* name, int type,
+                                        const RuntimeDirOptions& options);
+
+  std::string path_;
+  bool made_directory_ = false;
+  bool made_private_ = false;
+  wire::UniqueFd lock_;
+  wire::UniqueFd session_listener_;
+  wire::UniqueFd admin_listener_;
+};
+
+}  // namespace iris::server

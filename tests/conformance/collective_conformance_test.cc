@@ -1,0 +1,1055 @@
+// Collectives: every type and operation against a reference on the host, every shape and placement,
+// long runs, teams, failures.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "device/collective/collective.h"
+#include "device/collective/impl/layout.h"
+#include "device/iris/iris.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+namespace {
+
+using ccl::Comm;
+using ccl::Config;
+using ccl::DataType;
+using ccl::Operation;
+using ccl::ReduceOp;
+using ccl::Variant;
+
+constexpr uint64_t kMillisecondNs = 1000 * 1000;
+
+// Small, so that modest sizes use several blocks and several chunks.
+Config SmallConfig() {
+  Config config;
+  config.max_blocks = 3;
+  config.block_threads = 32;
+  config.bytes_per_block = 1024;
+  config.one_shot_max_bytes = 2048;
+  config.one_shot_chunk_bytes = 256;
+  config.stage_bytes = 1024;
+  return config;
+}
+
+// ---- Data ----
+
+uint64_t Hash(uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ull;
+  return x ^ x >> 33;
+}
+
+// Any value of a type, the same for the same numbers. Floats: magnitudes that make the order of a
+// sum show in its last bits.
+template <typename T>
+T ValueOf(uint64_t seed, uint64_t i) {
+  const uint64_t h = Hash(seed * 1000003 + i + 1);
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(h);  // over the whole range: sums wrap
+  } else {
+    const double unit = static_cast<double>(h >> 11) / 9007199254740992.0 * 2 - 1;
+    const float value = static_cast<float>(unit * static_cast<double>(1 << (h % 7)));
+    if constexpr (std::is_same_v<T, double>) {
+      return unit * static_cast<double>(1 << (h % 7));
+    } else {
+      return T(value);
+    }
+  }
+}
+
+template <typename T>
+std::vector<T> Data(uint64_t seed, uint64_t count) {
+  std::vector<T> values(count);
+  for (uint64_t i = 0; i < count; ++i) values[i] = ValueOf<T>(seed, i);
+  return values;
+}
+
+// What the contract says, written down without the code under test: in the order of members, narrow
+// floats in fp32.
+template <typename T>
+T Reference(ReduceOp op, const std::vector<T>& values) {
+  if constexpr (std::is_integral_v<T>) {
+    using U = std::make_unsigned_t<T>;
+    T result = values[0];
+    for (size_t m = 1; m < values.size(); ++m) {
+      switch (op) {
+        case ReduceOp::kSum:
+          result = static_cast<T>(static_cast<U>(result) + static_cast<U>(values[m]));
+          break;
+        case ReduceOp::kProd:
+          result = static_cast<T>(static_cast<U>(result) * static_cast<U>(values[m]));
+          break;
+        case ReduceOp::kMin:
+          result = std::min(result, values[m]);
+          break;
+        case ReduceOp::kMax:
+          result = std::max(result, values[m]);
+          break;
+      }
+    }
+    return result;
+  } else {
+    using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    A result = static_cast<A>(values[0]);
+    for (size_t m = 1; m < values.size(); ++m) {
+      const A value = static_cast<A>(values[m]);
+      if (std::isnan(result)) break;
+      switch (op) {
+        case ReduceOp::kSum:
+          result = result + value;
+          break;
+        case ReduceOp::kProd:
+          result = result * value;
+          break;
+        case ReduceOp::kMin:
+          result = std::isnan(value) ? value : std::min(result, value);
+          break;
+        case ReduceOp::kMax:
+          result = std::isnan(value) ? value : std::max(result, value);
+          break;
+      }
+    }
+    return static_cast<T>(result);
+  }
+}
+
+template <typename T>
+std::vector<T> ReferenceAll(ReduceOp op, const std::vector<uint64_t>& seeds, uint64_t count) {
+  std::vector<T> result(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    std::vector<T> values;
+    for (uint64_t seed : seeds) values.push_back(ValueOf<T>(seed, i));
+    result[i] = Reference(op, values);
+  }
+  return result;
+}
+
+template <typename T>
+testing::AssertionResult SameBits(const std::vector<T>& got, const std::vector<T>& expected) {
+  if (got.size() != expected.size()) return testing::AssertionFailure() << "sizes differ";
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (memcmp(&got[i], &expected[i], sizeof(T)) != 0) {
+      double a;
+      double b;
+      if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16>) {
+        a = static_cast<double>(static_cast<float>(got[i]));
+        b = static_cast<double>(static_cast<float>(expected[i]));
+      } else {
+        a = static_cast<double>(got[i]);
+        b = static_cast<double>(expected[i]);
+      }
+      return testing::AssertionFailure()
+             << "element " << i << " of " << got.size() << ": got " << a << ", expected " << b;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
+
+// ---- Every type, operation and variant ----
+
+using TypeParam = std::tuple<DataType, ReduceOp, Variant>;
+class ReduceTypeTest : public testing::TestWithParam<TypeParam> {};
+
+template <typename T>
+void CheckReduceType(const TypeParam& param) {
+  const auto [type, op, variant] = param;
+  const DataType t = type;
+  const ReduceOp o = op;
+  const Variant v = variant;
+  World world(3);
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    T* in = rank.New<T>(2000);
+    T* out = rank.New<T>(2000);
+    rank.HostBarrier();
+    for (uint64_t count : {1, 2, 7, 64, 1000, 2000}) {
+      const std::vector<T> expected = ReferenceAll<T>(o, {0 + count, 1 + count, 2 + count}, count);
+      rank.Write(in, Data<T>(rank.rank() + count, count));
+      ExpectOk(ccl::AllReduce(comm, in, out, count, t, o, rank.stream, v));
+      EXPECT_TRUE(SameBits(rank.Read(out, count), expected)) << "out of place";
+      EXPECT_TRUE(SameBits(rank.Read(in, count), Data<T>(rank.rank() + count, count)))
+          << "the input has changed";
+      ExpectOk(ccl::AllReduce(comm, in, in, count, t, o, rank.stream, v));
+      EXPECT_TRUE(SameBits(rank.Read(in, count), expected)) << "in place";
+    }
+    ExpectOk(ccl::CheckError(comm));
+  });
+}
+
+TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
+  switch (std::get<0>(GetParam())) {
+    case DataType::kF32:
+      return CheckReduceType<float>(GetParam());
+    case DataType::kF64:
+      return CheckReduceType<double>(GetParam());
+    case DataType::kF16:
+      return CheckReduceType<Half>(GetParam());
+    case DataType::kBf16:
+      return CheckReduceType<Bfloat16>(GetParam());
+    case DataType::kI32:
+      return CheckReduceType<int32_t>(GetParam());
+    case DataType::kI64:
+      return CheckReduceType<int64_t>(GetParam());
+  }
+}
+
+const char* const kVariantNames[] = {"Auto", "OneShot", "TwoShot"};
+
+std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
+  const char* const types[] = {"F32", "F64", "F16", "Bf16", "I32", "I64"};
+  const char* const ops[] = {"Sum", "Prod", "Min", "Max"};
+  return std::string(types[static_cast<int>(std::get<0>(info.param))]) +
+         ops[static_cast<int>(std::get<1>(info.param))] +
+         kVariantNames[static_cast<int>(std::get<2>(info.param))];
+}
+
+INSTANTIATE_TEST_SUITE_P(AllReduce, ReduceTypeTest,
+                         testing::Combine(testing::Values(DataType::kF32, DataType::kF64,
+                                                          DataType::kF16, DataType::kBf16,
+                                                          DataType::kI32, DataType::kI64),
+                                          testing::Values(ReduceOp::kSum, ReduceOp::kProd,
+                                                          ReduceOp::kMin, ReduceOp::kMax),
+                                          testing::Values(Variant::kOneShot, Variant::kTwoShot)),
+                         ReduceTypeName);
+
+// ---- Exact values that a reader can check ----
+
+template <typename T>
+void CheckExact(DataType type, T one, const std::vector<T>& sum_prod_min_max) {
+  World world(4);
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    T* in = rank.New<T>(3);
+    T* out = rank.New<T>(3);
+    // Ranks have 1, 2, 3, 4.
+    T mine = one;
+    for (uint32_t k = 0; k < rank.rank(); ++k) mine = static_cast<T>(mine + one);
+    rank.Write(in, std::vector<T>(3, mine));
+    rank.HostBarrier();
+    for (int op = 0; op < 4; ++op) {
+      ExpectOk(ccl::AllReduce(comm, in, out, 3, type, static_cast<ReduceOp>(op), rank.stream));
+      EXPECT_TRUE(SameBits(rank.Read(out, 3), std::vector<T>(3, sum_prod_min_max[op]))) << op;
+    }
+  });
+}
+
+TEST(AllReduceExactTest, F32) { CheckExact<float>(DataType::kF32, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, F64) { CheckExact<double>(DataType::kF64, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, I32) { CheckExact<int32_t>(DataType::kI32, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, I64) { CheckExact<int64_t>(DataType::kI64, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, F16) {
+  CheckExact<Half>(DataType::kF16, Half(1), {Half(10), Half(24), Half(1), Half(4)});
+}
+TEST(AllReduceExactTest, Bf16) {
+  CheckExact<Bfloat16>(DataType::kBf16, Bfloat16(1),
+                       {Bfloat16(10), Bfloat16(24), Bfloat16(1), Bfloat16(4)});
+}
+
+class VariantTest : public testing::TestWithParam<Variant> {};
+INSTANTIATE_TEST_SUITE_P(AllReduce, VariantTest,
+                         testing::Values(Variant::kOneShot, Variant::kTwoShot),
+                         [](const testing::TestParamInfo<Variant>& v) {
+                           return kVariantNames[static_cast<int>(v.param)];
+                         });
+
+TEST_P(VariantTest, SumsGoInTheOrderOfTheMembers) {
+  // (1e8 + -1e8) + 1 is 1; any other order gives 0 in fp32. So it is 1 for members 0, 1, 2 and 0
+  // for 0, 2, 1.
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm straight = rank.NewComm(rank.NewTeam({0, 1, 2}), SmallConfig());
+    const Comm crossed = rank.NewComm(rank.NewTeam({0, 2, 1}), SmallConfig());
+    float* in = rank.New<float>(5);
+    float* out = rank.New<float>(5);
+    const float values[] = {1e8f, -1e8f, 1.0f};
+    rank.Write(in, std::vector<float>(5, values[rank.rank()]));
+    rank.HostBarrier();
+    ExpectOk(ccl::AllReduce(straight, in, out, 5, DataType::kF32, ReduceOp::kSum, rank.stream,
+                            GetParam()));
+    EXPECT_EQ(rank.Read(out, 5), std::vector<float>(5, 1.0f));
+    ExpectOk(ccl::AllReduce(crossed, in, out, 5, DataType::kF32, ReduceOp::kSum, rank.stream,
+                            GetParam()));
+    EXPECT_EQ(rank.Read(out, 5), std::vector<float>(5, 0.0f));
+  });
+}
+
+TEST_P(VariantTest, NarrowFloatsAreSummedInFp32) {
+  // 256 + 1 + 1 in bf16 step by step stays 256; in fp32 it is 258.
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    Bfloat16* x = rank.New<Bfloat16>(9);
+    rank.Write(x, std::vector<Bfloat16>(9, Bfloat16(rank.rank() == 0 ? 256.0f : 1.0f)));
+    rank.HostBarrier();
+    ExpectOk(
+        ccl::AllReduce(comm, x, x, 9, DataType::kBf16, ReduceOp::kSum, rank.stream, GetParam()));
+    for (Bfloat16 value : rank.Read(x, 9)) EXPECT_EQ(static_cast<float>(value), 258.0f);
+  });
+}
+
+TEST_P(VariantTest, MinAndMaxKeepNan) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    float* in = rank.New<float>(3);
+    float* out = rank.New<float>(3);
+    std::vector<float> values(3, static_cast<float>(rank.rank()));
+    values[rank.rank()] =
+        std::numeric_limits<float>::quiet_NaN();  // a NaN of another member in each element
+    rank.Write(in, values);
+    rank.HostBarrier();
+    for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+      ExpectOk(ccl::AllReduce(comm, in, out, 3, DataType::kF32, op, rank.stream, GetParam()));
+      for (float value : rank.Read(out, 3)) EXPECT_TRUE(std::isnan(value));
+    }
+  });
+}
+
+TEST_P(VariantTest, IntegersWrap) {
+  World world(2);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    int32_t* x = rank.New<int32_t>(2);
+    rank.Write(x, std::vector<int32_t>{std::numeric_limits<int32_t>::max(),
+                                       std::numeric_limits<int32_t>::min()});
+    rank.HostBarrier();
+    ExpectOk(
+        ccl::AllReduce(comm, x, x, 2, DataType::kI32, ReduceOp::kSum, rank.stream, GetParam()));
+    EXPECT_EQ(rank.Read(x, 2), (std::vector<int32_t>{-2, 0}));
+  });
+}
+
+// ---- Every shape and placement ----
+
+enum class Place {
+  kInPlace,
+  kHeap,
+  kHeapApart,
+  kOutside,
+  kOutsideInPlace,
+  kInOutside,
+  kOutOutside,
+  kMixed,
+  kUnaligned
+};
+const char* const kPlaceNames[] = {"InPlace",    "Heap",           "HeapAtOtherOffsets",
+                                   "Outside",    "OutsideInPlace", "InOutside",
+                                   "OutOutside", "Mixed",          "Unaligned"};
+
+// Buffers of one rank for one case: `in_count` and `out_count` elements with a guard before and
+// behind.
+template <typename T>
+struct Buffers {
+  static constexpr uint64_t kGuard = 8;
+
+  Buffers(Rank& rank, Place place, uint64_t in_count, uint64_t out_count, uint64_t in_place_at)
+      : in_count_(in_count), out_count_(out_count) {
+    const uint64_t room = std::max(in_count, out_count) + 2 * kGuard + 64;
+    T* heap_a = rank.New<T>(room);
+    T* heap_b = rank.New<T>(room);
+    outside_a_ = static_cast<T*>(backend::MallocDevice(room * sizeof(T)));
+    outside_b_ = static_cast<T*>(backend::MallocDevice(room * sizeof(T)));
+    bool in_heap = true;
+    bool out_heap = true;
+    bool in_place = false;
+    uint64_t shift = 0;
+    switch (place) {
+      case Place::kInPlace:
+        in_place = true;
+        break;
+      case Place::kHeap:
+        break;
+      case Place::kHeapApart:  // in the heap, but not at the same offset on each
+        shift = 4 * rank.rank();
+        break;
+      case Place::kOutside:
+        in_heap = out_heap = false;
+        break;
+      case Place::kOutsideInPlace:
+        in_heap = out_heap = false;
+        in_place = true;
+        break;
+      case Place::kInOutside:
+        in_heap = false;
+        break;
+      case Place::kOutOutside:
+        out_heap = false;
+        break;
+      case Place::kMixed:  // each member otherwise
+        in_heap = rank.rank() % 2 == 0;
+        out_heap = rank.rank() % 3 == 0;
+        break;
+      case Place::kUnaligned:  // to 16 bytes; elements always are
+        shift = 1 + rank.rank() % 2;
+        break;
+    }
+    out_ = (out_heap ? heap_a : outside_a_) + kGuard + shift;
+    in_ = in_place ? out_ + in_place_at : (in_heap ? heap_b : outside_b_) + kGuard + shift;
+  }
+  ~Buffers() {
+    backend::FreeDevice(outside_a_);
+    backend::FreeDevice(outside_b_);
+  }
+
+  void Fill(Rank& rank, const std::vector<T>& in) {
+    rank.Write(out_ - kGuard, std::vector<T>(out_count_ + 2 * kGuard, T(77)));
+    if (in_count_ != 0) rank.Write(in_, in);
+  }
+  void Expect(Rank& rank, const std::vector<T>& expected) {
+    const std::vector<T> got = rank.Read(out_ - kGuard, out_count_ + 2 * kGuard);
+    EXPECT_TRUE(SameBits(std::vector<T>(got.begin() + kGuard, got.end() - kGuard), expected));
+    for (uint64_t k = 0; k < kGuard; ++k) {
+      EXPECT_EQ(got[k], T(77)) << "written before the output";
+      EXPECT_EQ(got[got.size() - 1 - k], T(77)) << "written behind the output";
+    }
+  }
+
+  T* in_;
+  T* out_;
+
+ private:
+  uint64_t in_count_;
+  uint64_t out_count_;
+  T* outside_a_;
+  T* outside_b_;
+};
+
+// Elements: nothing, one, few, not divisible, several blocks, several chunks of the workspace.
+constexpr uint64_t kCounts[] = {0, 1, 3, 63, 300, 1021, 4099};
+
+using ShapeParam = std::tuple<uint32_t, Place, Variant>;
+class AllReduceShapeTest : public testing::TestWithParam<ShapeParam> {};
+
+TEST_P(AllReduceShapeTest, EqualsTheReference) {
+  const Place place = std::get<1>(GetParam());
+  const Variant variant = std::get<2>(GetParam());
+  World world(std::get<0>(GetParam()));
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    for (uint64_t count : kCounts) {
+      Buffers<float> buffers(rank, place, count, count, 0);
+      std::vector<uint64_t> seeds;
+      for (uint64_t m = 0; m < rank.n(); ++m) seeds.push_back(m + count);
+      buffers.Fill(rank, Data<float>(rank.rank() + count, count));
+      rank.HostBarrier();
+      ExpectOk(ccl::AllReduce(comm, buffers.in_, buffers.out_, count, DataType::kF32,
+                              ReduceOp::kSum, rank.stream, variant));
+      rank.Synchronize();
+      buffers.Expect(rank, ReferenceAll<float>(ReduceOp::kSum, seeds, count));
+      ExpectOk(ccl::CheckError(comm));
+      rank.HostBarrier();
+    }
+  });
+}
+
+std::string ShapeName(const testing::TestParamInfo<ShapeParam>& info) {
+  return std::to_string(std::get<0>(info.param)) + "Ranks" +
+         kPlaceNames[static_cast<int>(std::get<1>(info.param))] +
+         kVariantNames[static_cast<int>(std::get<2>(info.param))];
+}
+
+const auto kAllPlaces = testing::Values(Place::kInPlace, Place::kHeap, Place::kHeapApart,
+                                        Place::kOutside, Place::kOutsideInPlace, Place::kInOutside,
+                                        Place::kOutOutside, Place::kMixed, Place::kUnaligned);
+// With ThreadSanitizer eight ranks of fibers take minutes, and show no more than five do.
+#if defined(IRIS_TSAN)
+const auto kAllRanks = testing::Values(1, 3, 5);
+#else
+const auto kAllRanks = testing::Values(1, 2, 3, 4, 5, 8);
+#endif
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AllReduceShapeTest,
+                         testing::Combine(kAllRanks, kAllPlaces,
+                                          testing::Values(Variant::kOneShot, Variant::kTwoShot)),
+                         ShapeName);
+
+class AllGatherShapeTest : public testing::TestWithParam<ShapeParam> {};
+
+TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
+  const Place place = std::get<1>(GetParam());
+  World world(std::get<0>(GetParam()), 2 << 20);
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    for (uint64_t count : kCounts) {
+      Buffers<int32_t> buffers(rank, place, count, count * rank.n(), rank.rank() * count);
+      buffers.Fill(rank, Data<int32_t>(rank.rank() + count, count));
+      rank.HostBarrier();
+      ExpectOk(ccl::AllGather(comm, buffers.in_, buffers.out_, count, DataType::kI32, rank.stream));
+      rank.Synchronize();
+      std::vector<int32_t> expected;
+      for (uint64_t m = 0; m < rank.n(); ++m) {
+        for (int32_t value : Data<int32_t>(m + count, count)) expected.push_back(value);
+      }
+      buffers.Expect(rank, expected);
+      ExpectOk(ccl::CheckError(comm));
+      rank.HostBarrier();
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, AllGatherShapeTest,
+                         testing::Combine(kAllRanks, kAllPlaces, testing::Values(Variant::kAuto)),
+                         ShapeName);
+
+class BroadcastShapeTest : public testing::TestWithParam<ShapeParam> {};
+
+TEST_P(BroadcastShapeTest, EveryoneHasTheRootsData) {
+  const Place place = std::get<1>(GetParam());
+  World world(std::get<0>(GetParam()));
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    uint32_t root = 0;
+    for (uint64_t count : kCounts) {
+      Buffers<Half> buffers(rank, place, count, count, 0);
+      buffers.Fill(rank, Data<Half>(rank.rank() + count, count));
+      rank.HostBarrier();
+      const void* in = rank.rank() == root || place == Place::kInPlace ? buffers.in_ : nullptr;
+      ExpectOk(ccl::Broadcast(comm, in, buffers.out_, count, DataType::kF16, root, rank.stream));
+      rank.Synchronize();
+      buffers.Expect(rank, Data<Half>(root + count, count));
+      ExpectOk(ccl::CheckError(comm));
+      rank.HostBarrier();
+      root = (root + 1) % rank.n();
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, BroadcastShapeTest,
+                         testing::Combine(kAllRanks, kAllPlaces, testing::Values(Variant::kAuto)),
+                         ShapeName);
+
+// ---- Moving every type ----
+
+class MoveTypeTest : public testing::TestWithParam<DataType> {};
+INSTANTIATE_TEST_SUITE_P(Types, MoveTypeTest,
+                         testing::Values(DataType::kF32, DataType::kF64, DataType::kF16,
+                                         DataType::kBf16, DataType::kI32, DataType::kI64));
+
+TEST_P(MoveTypeTest, GatherAndBroadcastKeepEveryBit) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const uint64_t bytes = ccl::ElementBytes(GetParam()) * 37;
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    uint8_t* in = rank.New<uint8_t>(bytes);
+    uint8_t* out = rank.New<uint8_t>(bytes * 3);
+    rank.Write(in, Data<uint8_t>(rank.rank(), bytes));  // NaNs with payloads among them
+    rank.HostBarrier();
+    ExpectOk(ccl::AllGather(comm, in, out, 37, GetParam(), rank.stream));
+    std::vector<uint8_t> all;
+    for (uint64_t m = 0; m < 3; ++m) {
+      for (uint8_t value : Data<uint8_t>(m, bytes)) all.push_back(value);
+    }
+    EXPECT_EQ(rank.Read(out, bytes * 3), all);
+    ExpectOk(ccl::Broadcast(comm, in, out, 37, GetParam(), 2, rank.stream));
+    EXPECT_EQ(rank.Read(out, bytes), Data<uint8_t>(2, bytes));
+  });
+}
+
+// ---- Larger than the workspace, with the default configuration ----
+
+TEST(LargeTest, AllReduceOfMoreThanTheWorkspaceFromOutsideTheHeap) {
+  constexpr uint64_t kCount = 700 * 1000 + 3;
+  World world(2, 8 << 20);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world);
+    ASSERT_LT(comm.workspace_bytes, kCount * 4);
+    float* x = static_cast<float*>(backend::MallocDevice(kCount * 4));
+    std::vector<float> values(kCount);
+    for (uint64_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(i % 1000 + rank.rank());
+    rank.Write(x, values);
+    rank.HostBarrier();
+    ExpectOk(ccl::AllReduce(comm, x, x, kCount, DataType::kF32, ReduceOp::kSum, rank.stream));
+    const std::vector<float> got = rank.Read(x, kCount);
+    for (uint64_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(got[i], static_cast<float>(2 * (i % 1000) + 1)) << i;
+    }
+    backend::FreeDevice(x);
+  });
+}
+
+// ---- Long runs: nothing waits on the host between the operations ----
+
+IRIS_KERNEL void FillRound(float* x, uint64_t count, uint32_t rank, uint32_t round) {
+  for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+    x[i] = static_cast<float>((i * 7 + round * 13 + rank * 5) % 997);
+  }
+}
+
+// Waits for a time that differs by rank and round, so that ranks come late in turn.
+IRIS_KERNEL void Dawdle(uint32_t rank, uint32_t round) {
+  uint64_t h = rank * 7919 + round * 104729 + 1;
+  h ^= h << 13;
+  h ^= h >> 7;
+  const uint64_t wait_ns = h % 3 == 0 ? h % 400000 : 0;
+  const uint64_t start = backend::ClockNanoseconds();
+  while (backend::ClockNanoseconds() - start < wait_ns) backend::Pause();
+}
+
+// What all_reduce, all_gather and broadcast must have made of FillRound.
+IRIS_KERNEL void CheckRound(const float* sum, const float* gathered, const float* root,
+                            uint64_t count, uint32_t n, uint32_t round, uint64_t* bad) {
+  uint64_t wrong = 0;
+  for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+    float total = 0;
+    for (uint32_t m = 0; m < n; ++m) {
+      const float value = static_cast<float>((i * 7 + round * 13 + m * 5) % 997);
+      total += value;
+      if (gathered != nullptr && gathered[m * count + i] != value) ++wrong;
+      if (root != nullptr && m == round % n && root[i] != value) ++wrong;
+    }
+    if (sum != nullptr && sum[i] != total) ++wrong;
+  }
+  if (wrong != 0) {
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(bad, wrong);
+  }
+}
+
+using LongParam = std::tuple<uint32_t, uint64_t, bool>;  // ranks, elements, skewed arrival
+class LongRunTest : public testing::TestWithParam<LongParam> {};
+
+TEST_P(LongRunTest, EveryRoundIsRight) {
+  const uint64_t count = std::get<1>(GetParam());
+  const bool skewed = std::get<2>(GetParam());
+  const uint32_t rounds = (skewed ? 200 : 1000) / kSlower / (count > 1000 ? 4 : 1);
+  World world(std::get<0>(GetParam()));
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    float* x = rank.New<float>(count);
+    float* one_shot = rank.New<float>(count);
+    float* two_shot = rank.New<float>(count);
+    float* gathered = rank.New<float>(count * rank.n());
+    float* root = rank.New<float>(count);
+    uint64_t* bad = rank.New<uint64_t>(1);
+    const float* none = nullptr;
+    rank.HostBarrier();
+    for (uint32_t round = 0; round < rounds; ++round) {
+      // The same buffers every time: what the slow still read must not be overwritten by the fast.
+      rank.Launch({1, 32}, FillRound, x, count, rank.rank(), round);
+      if (skewed) rank.Launch({}, Dawdle, rank.rank(), round);
+      ExpectOk(ccl::AllReduce(comm, x, one_shot, count, DataType::kF32, ReduceOp::kSum, rank.stream,
+                              Variant::kOneShot));
+      ExpectOk(ccl::AllReduce(comm, x, two_shot, count, DataType::kF32, ReduceOp::kSum, rank.stream,
+                              Variant::kTwoShot));
+      ExpectOk(ccl::AllGather(comm, x, gathered, count, DataType::kF32, rank.stream));
+      ExpectOk(ccl::Broadcast(comm, x, root, count, DataType::kF32, round % rank.n(), rank.stream));
+      rank.Launch({1, 32}, CheckRound, static_cast<const float*>(one_shot),
+                  static_cast<const float*>(gathered), static_cast<const float*>(root), count,
+                  rank.n(), round, bad);
+      rank.Launch({1, 32}, CheckRound, static_cast<const float*>(two_shot), none, none, count,
+                  rank.n(), round, bad);
+      if (round % 64 == 63) rank.Synchronize();  // bounds the queue
+    }
+    rank.Synchronize();
+    ExpectOk(ccl::CheckError(comm));
+    EXPECT_EQ(rank.Read(bad), 0u);
+  });
+}
+
+std::string LongName(const testing::TestParamInfo<LongParam>& info) {
+  return std::to_string(std::get<0>(info.param)) + "Ranks" +
+         std::to_string(std::get<1>(info.param)) + "Elements" +
+         (std::get<2>(info.param) ? "Skewed" : "");
+}
+INSTANTIATE_TEST_SUITE_P(Mixed, LongRunTest,
+                         testing::Combine(testing::Values(2, 3, 4), testing::Values(5, 200, 3000),
+                                          testing::Bool()),
+                         LongName);
+
+class RepeatTest : public testing::TestWithParam<std::tuple<uint32_t, Variant>> {};
+
+// In place, over and over, with no other kernel between than the one that makes new data from the
+// result.
+IRIS_KERNEL void NextData(uint32_t* x, uint64_t count, uint32_t rank, uint32_t round) {
+  for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+    x[i] = x[i] * 3 + static_cast<uint32_t>(i) + rank * 1000 + round;
+  }
+}
+
+TEST_P(RepeatTest, ThousandsOfTimesInPlaceWithChangingData) {
+  const Variant variant = std::get<1>(GetParam());
+  const uint32_t rounds = 3000 / kSlower;
+  constexpr uint64_t kCount = 37;
+  World world(std::get<0>(GetParam()));
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    uint32_t* x = rank.New<uint32_t>(kCount);
+    rank.HostBarrier();
+    for (uint32_t round = 0; round < rounds; ++round) {
+      rank.Launch({1, 32}, NextData, x, kCount, rank.rank(), round);
+      ExpectOk(
+          ccl::AllReduce(comm, x, x, kCount, DataType::kI32, ReduceOp::kSum, rank.stream, variant));
+      if (round % 128 == 127) rank.Synchronize();
+    }
+    std::vector<uint32_t> expected(kCount);
+    for (uint32_t round = 0; round < rounds; ++round) {
+      for (uint64_t i = 0; i < kCount; ++i) {
+        uint32_t sum = 0;
+        for (uint32_t m = 0; m < rank.n(); ++m) {
+          sum += expected[i] * 3 + static_cast<uint32_t>(i) + m * 1000 + round;
+        }
+        expected[i] = sum;
+      }
+    }
+    EXPECT_EQ(rank.Read(x, kCount), expected);
+    ExpectOk(ccl::CheckError(comm));
+  });
+}
+INSTANTIATE_TEST_SUITE_P(AllReduce, RepeatTest,
+                         testing::Combine(testing::Values(2, 4),
+                                          testing::Values(Variant::kOneShot, Variant::kTwoShot)));
+
+TEST(AutoTest, PicksBySizeAndBothAreRight) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    uint32_t* x = rank.New<uint32_t>(1024);
+    rank.HostBarrier();
+    for (uint64_t count : {511, 512, 513, 1024}) {  // one_shot_max_bytes is 512 elements
+      rank.Write(x, std::vector<uint32_t>(count, rank.rank() + 1));
+      ExpectOk(ccl::AllReduce(comm, x, x, count, DataType::kI32, ReduceOp::kSum, rank.stream));
+      EXPECT_EQ(rank.Read(x, count), std::vector<uint32_t>(count, 6));
+    }
+  });
+}
+
+// ---- Teams ----
+
+TEST(TeamTest, OverlappingTeamsBackToBack) {
+  World world(4, 4 << 20);
+  world.Run([](Rank& rank) {
+    const std::vector<std::vector<uint32_t>> sets = {{0, 1}, {3, 2, 1}, {0, 3}, {2, 0, 1, 3}, {2}};
+    std::vector<Comm> comms;
+    for (const auto& set : sets) comms.push_back(rank.NewComm(rank.NewTeam(set), SmallConfig()));
+    float* x = rank.New<float>(200);
+    float* sum = rank.New<float>(200);
+    rank.HostBarrier();
+    for (uint32_t round = 0; round < 60 / kSlower; ++round) {
+      for (size_t k = 0; k < sets.size(); ++k) {
+        if (comms[k].team.size == 0) continue;  // not a member
+        rank.Launch({1, 32}, FillRound, x, uint64_t{200}, rank.rank(), round);
+        ExpectOk(ccl::AllReduce(comms[k], x, sum, 200, DataType::kF32, ReduceOp::kSum, rank.stream,
+                                round % 2 == 0 ? Variant::kOneShot : Variant::kTwoShot));
+        const std::vector<float> got = rank.Read(sum, 200);
+        for (uint64_t i = 0; i < 200; ++i) {
+          float expected = 0;
+          for (uint32_t r : sets[k])
+            expected += static_cast<float>((i * 7 + round * 13 + r * 5) % 997);
+          ASSERT_EQ(got[i], expected) << "team " << k << " round " << round << " element " << i;
+        }
+      }
+    }
+  });
+}
+
+TEST(TeamTest, GatherIsInTheOrderOfTheTeam) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.NewTeam({2, 0, 1}), SmallConfig());
+    int32_t* in = rank.New<int32_t>(1);
+    int32_t* out = rank.New<int32_t>(3);
+    rank.Write(in, static_cast<int32_t>(rank.rank()));
+    rank.HostBarrier();
+    ExpectOk(ccl::AllGather(comm, in, out, 1, DataType::kI32, rank.stream));
+    EXPECT_EQ(rank.Read(out, 3), (std::vector<int32_t>{2, 0, 1}));
+    // Member 1 of the team is rank 0.
+    ExpectOk(ccl::Broadcast(comm, in, out, 1, DataType::kI32, 1, rank.stream));
+    EXPECT_EQ(rank.Read(out), 0);
+  });
+}
+
+TEST(TeamTest, SelfTeamDoesEverything) {
+  World world(2);
+  world.Run([](Rank& rank) {
+    const DeviceTeam teams[] = {rank.NewTeam({0}), rank.NewTeam({1})};
+    const Comm mine = rank.NewComm(teams[rank.rank()], SmallConfig());
+    float* x = rank.New<float>(100);
+    float* y = rank.New<float>(100);
+    rank.Write(x, Data<float>(5, 100));
+    ExpectOk(ccl::AllReduce(mine, x, y, 100, DataType::kF32, ReduceOp::kProd, rank.stream));
+    EXPECT_TRUE(SameBits(rank.Read(y, 100), Data<float>(5, 100)));
+    rank.Write(y, std::vector<float>(100));
+    ExpectOk(ccl::AllGather(mine, x, y, 100, DataType::kF32, rank.stream));
+    EXPECT_TRUE(SameBits(rank.Read(y, 100), Data<float>(5, 100)));
+    rank.Write(y, std::vector<float>(100));
+    ExpectOk(ccl::Broadcast(mine, x, y, 100, DataType::kF32, 0, rank.stream));
+    EXPECT_TRUE(SameBits(rank.Read(y, 100), Data<float>(5, 100)));
+    ExpectOk(ccl::AllReduce(mine, x, x, 100, DataType::kF32, ReduceOp::kSum, rank.stream));
+    EXPECT_TRUE(SameBits(rank.Read(x, 100), Data<float>(5, 100)));
+    ExpectOk(ccl::Barrier(mine, rank.stream));
+    rank.Synchronize();
+    ExpectOk(ccl::CheckError(mine));
+  });
+}
+
+// ---- Barrier ----
+
+IRIS_KERNEL void SetWord(uint32_t* word, uint32_t value) {
+  backend::Store<Scope::kSystem, Order::kRelaxed>(word, value);
+}
+
+IRIS_KERNEL void CollectWords(DeviceContext ctx, const uint32_t* word, uint32_t round,
+                              uint32_t* bad) {
+  for (uint32_t p = 0; p < ctx.n_ranks; ++p) {
+    if (AtomicLoad<Scope::kSystem, Order::kRelaxed>(ctx, p, word) < round) ++*bad;
+  }
+}
+
+class CclBarrierTest : public testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CclBarrierTest, testing::Values(1, 2, 3, 4, 5, 8));
+
+TEST_P(CclBarrierTest, WhatAStreamDidBeforeIsSeenBehind) {
+  World world(GetParam());
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    uint32_t* word = rank.New<uint32_t>(1);
+    uint32_t* bad = rank.New<uint32_t>(1);
+    rank.HostBarrier();
+    for (uint32_t round = 1; round <= 100 / kSlower; ++round) {
+      rank.Launch({}, Dawdle, rank.rank(), round);
+      rank.Launch({}, SetWord, word, round);
+      ExpectOk(ccl::Barrier(comm, rank.stream));
+      rank.Launch({}, CollectWords, rank.ctx, static_cast<const uint32_t*>(word), round, bad);
+    }
+    EXPECT_EQ(rank.Read(bad), 0u);
+    ExpectOk(ccl::CheckError(comm));
+  });
+}
+
+// ---- Epochs ----
+
+class EpochWrapTest : public testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(From, EpochWrapTest,
+                         testing::Values(0xfffffffdu, 0xfffffff8u, 0xffffffffu, 0x7ffffffeu));
+
+TEST_P(EpochWrapTest, OperationsGoOnAcrossTheWrap) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Config config = SmallConfig();
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    for (uint32_t b = 0; b < config.max_blocks; ++b) {
+      SyncArea::Slot slot = {};
+      for (uint32_t& word : slot.inbox) word = GetParam();
+      slot.epoch = GetParam();
+      rank.Write(AtOffset<SyncArea::Slot>(
+                     rank.ctx, rank.rank(),
+                     comm.workspace_offset_bytes + b * ccl::impl::BlockRegionBytes(3, config)),
+                 slot);
+    }
+    float* x = rank.New<float>(1000);
+    float* sum = rank.New<float>(1000);
+    float* all = rank.New<float>(3000);
+    uint64_t* bad = rank.New<uint64_t>(1);
+    const float* none = nullptr;
+    rank.HostBarrier();
+    for (uint32_t round = 0; round < 12; ++round) {
+      rank.Launch({1, 32}, FillRound, x, uint64_t{1000}, rank.rank(), round);
+      ExpectOk(ccl::AllReduce(comm, x, sum, 1000, DataType::kF32, ReduceOp::kSum, rank.stream,
+                              round % 3 == 0 ? Variant::kTwoShot : Variant::kOneShot));
+      ExpectOk(ccl::AllGather(comm, x, all, 1000, DataType::kF32, rank.stream));
+      rank.Launch({1, 32}, CheckRound, static_cast<const float*>(sum),
+                  static_cast<const float*>(all), none, uint64_t{1000}, rank.n(), round, bad);
+    }
+    EXPECT_EQ(rank.Read(bad), 0u);
+    ExpectOk(ccl::CheckError(comm));
+  });
+}
+
+// ---- Failures ----
+
+Config ShortConfig() {
+  Config config = SmallConfig();
+  config.timeout_ns = 20 * kMillisecondNs;
+  return config;
+}
+
+// Lets every rank but `absent` start `operation`, and expects them to name it.
+void ExpectMissing(uint32_t absent, Operation operation,
+                   const std::function<Result(Rank&, const Comm&, float*)>& call) {
+  World world(3);
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, ShortConfig());
+    float* x = rank.New<float>(3000);
+    rank.HostBarrier();
+    if (rank.rank() != absent) {
+      ExpectOk(call(rank, comm, x));
+      rank.Synchronize();
+      ccl::ErrorInfo info;
+      EXPECT_EQ(ccl::CheckError(comm, &info).code, ErrorCode::kDeadlineExceeded);
+      EXPECT_EQ(info.operation, operation);
+      EXPECT_EQ(info.member_index, absent);
+      EXPECT_EQ(call(rank, comm, x).code, ErrorCode::kFailedPrecondition);
+    } else {
+      ExpectOk(ccl::CheckError(comm));
+    }
+  });
+}
+
+TEST(FailureTest, OneShotNamesTheMissing) {
+  ExpectMissing(1, Operation::kAllReduce, [](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream,
+                          Variant::kOneShot);
+  });
+}
+
+TEST(FailureTest, TwoShotNamesTheMissing) {
+  ExpectMissing(2, Operation::kAllReduce, [](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllReduce(comm, x, x, 3000, DataType::kF32, ReduceOp::kSum, rank.stream,
+                          Variant::kTwoShot);
+  });
+}
+
+TEST(FailureTest, AllGatherNamesTheMissing) {
+  ExpectMissing(0, Operation::kAllGather, [](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllGather(comm, x, x + 1000, 600, DataType::kF32, rank.stream);
+  });
+}
+
+TEST(FailureTest, BroadcastNamesTheMissingRoot) {
+  ExpectMissing(0, Operation::kBroadcast, [](Rank& rank, const Comm& comm, float* x) {
+    return ccl::Broadcast(comm, nullptr, x, 10, DataType::kF32, 0, rank.stream);
+  });
+}
+
+TEST(FailureTest, BarrierNamesTheMissing) {
+  ExpectMissing(1, Operation::kBarrier, [](Rank& rank, const Comm& comm, float* x) {
+    return ccl::Barrier(comm, rank.stream);
+  });
+}
+
+TEST(FailureTest, AbortEndsItAndIsNoTimeout) {
+  World world(2);
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    float* x = rank.New<float>(10);
+    rank.HostBarrier();
+    if (rank.rank() == 1) {
+      world.Abort();
+      return;
+    }
+    ExpectOk(ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream));
+    rank.Synchronize();
+    ccl::ErrorInfo info;
+    EXPECT_EQ(ccl::CheckError(comm, &info).code, ErrorCode::kAborted);
+    EXPECT_EQ(info.member_index, 1u);
+    EXPECT_EQ(info.operation, Operation::kAllReduce);
+  });
+}
+
+TEST(FailureTest, WhatIsAlreadyOnTheStreamFailsAtOnce) {
+  World world(2);
+  world.Run([&](Rank& rank) {
+    Config config = SmallConfig();
+    config.timeout_ns = 500 * kMillisecondNs;
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    float* x = rank.New<float>(10);
+    rank.HostBarrier();
+    if (rank.rank() == 1) return;
+    const uint64_t start = backend::ClockNanoseconds();
+    // 40 waits of 0.5 s, if each waited for itself.
+    for (uint32_t k = 0; k < 40; ++k) {
+      ExpectOk(ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream));
+    }
+    rank.Synchronize();
+    EXPECT_LT(backend::ClockNanoseconds() - start, 40ull * 500 * kMillisecondNs);
+    EXPECT_EQ(ccl::CheckError(comm).code, ErrorCode::kDeadlineExceeded);
+  });
+}
+
+TEST(FailureTest, AfterPreparingAgainItWorks) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, ShortConfig());
+    float* x = rank.New<float>(100);
+    rank.HostBarrier();
+    if (rank.rank() != 1) {
+      ExpectOk(ccl::AllReduce(comm, x, x, 100, DataType::kF32, ReduceOp::kSum, rank.stream));
+      rank.Synchronize();
+      EXPECT_FALSE(ccl::CheckError(comm).ok());
+    }
+    rank.HostBarrier();
+    ExpectOk(ccl::PrepareWorkspace(comm, rank.stream));
+    rank.Synchronize();
+    ccl::ResetError(comm);
+    rank.HostBarrier();
+    Comm longer = comm;
+    longer.config.timeout_ns = 0;
+    rank.Write(x, std::vector<float>(100, 1.0f));
+    ExpectOk(ccl::AllReduce(longer, x, x, 100, DataType::kF32, ReduceOp::kSum, rank.stream));
+    EXPECT_EQ(rank.Read(x, 100), std::vector<float>(100, 3.0f));
+    ExpectOk(ccl::CheckError(longer));
+  });
+}
+
+// Ranks that do not agree on what they call.
+void ExpectMismatch(const std::function<Result(Rank&, const Comm&, float*)>& call) {
+  World world(3);
+  world.Run([&](Rank& rank) {
+    Config config = SmallConfig();
+    config.max_blocks = 1;  // the same grid for all
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    float* x = rank.New<float>(3000);
+    rank.HostBarrier();
+    ExpectOk(call(rank, comm, x));
+    rank.Synchronize();
+    ccl::ErrorInfo info;
+    EXPECT_EQ(ccl::CheckError(comm, &info).code, ErrorCode::kInvalidArgument);
+    // Ranks 0 and 1 agree, rank 2 differs: they name it.
+    if (rank.rank() != 2) {
+      EXPECT_EQ(info.member_index, 2u);
+    }
+    EXPECT_EQ(call(rank, comm, x).code, ErrorCode::kFailedPrecondition);
+  });
+}
+
+TEST(MismatchTest, Count) {
+  ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllReduce(comm, x, x, rank.rank() == 2 ? 11 : 10, DataType::kF32, ReduceOp::kSum,
+                          rank.stream);
+  });
+}
+
+TEST(MismatchTest, Type) {
+  ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllReduce(comm, x, x, 10, rank.rank() == 2 ? DataType::kI32 : DataType::kF32,
+                          ReduceOp::kSum, rank.stream);
+  });
+}
+
+TEST(MismatchTest, ReduceOp) {
+  ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllReduce(comm, x, x, 10, DataType::kF32,
+                          rank.rank() == 2 ? ReduceOp::kMax : ReduceOp::kSum, rank.stream);
+  });
+}
+
+TEST(MismatchTest, Variant) {
+  ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream,
+                          rank.rank() == 2 ? Variant::kTwoShot : Variant::kOneShot);
+  });
+}
+
+TEST(MismatchTest, Root) {
+  ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
+    return ccl::Broadcast(comm, x, x, 10, DataType::kF32, rank.rank() == 2 ? 1 : 0, rank.stream);
+  });
+}
+
+TEST(MismatchTest, Operation) {
+  ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
+    if (rank.rank() == 2) return ccl::Barrier(comm, rank.stream);
+    return ccl::AllGather(comm, x, x + 1000, 600, DataType::kF32, rank.stream);
+  });
+}
+
+}  // namespace
+}  // namespace iris::conformance

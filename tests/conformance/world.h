@@ -1,0 +1,150 @@
+// World: n ranks as threads of one process, each with a stream and a heap in one shared window.
+// What the conformance tests run in, without irisd. Uses the seam alone, so that every backend
+// compiles it: heaps are written and read by stream copies.
+//
+//   World world(4);
+//   world.Run([](Rank& rank) {                       // on a thread per rank
+//     int* x = rank.New<int>(1);                     // the same offset on every rank; zero
+//     rank.Launch({1, 32}, Kernel, rank.ctx, x);
+//     rank.Synchronize();
+//     EXPECT_EQ(rank.Read(x), 7);
+//   });
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/backend/select.h"
+#include "device/collective/collective.h"
+#include "device/iris/iris.h"
+#include "gtest/gtest.h"
+
+namespace iris::conformance {
+
+// Repeats are divided by this where a sanitizer makes everything slower.
+#if defined(IRIS_ASAN)
+inline constexpr uint32_t kSlower = 4;
+#elif defined(IRIS_TSAN)
+inline constexpr uint32_t kSlower = 16;
+#else
+inline constexpr uint32_t kSlower = 1;
+#endif
+
+// Long enough that only a hang reaches it, on a machine that is busy with other things too.
+inline constexpr uint64_t kTestTimeoutNs = 120ull * 1000 * 1000 * 1000;
+
+class World;
+
+// One rank. Used by its own thread only.
+class Rank {
+ public:
+  DeviceContext ctx;
+  backend::Stream stream;
+
+  uint32_t rank() const { return ctx.rank; }
+  uint32_t n() const { return ctx.n_ranks; }
+  uint32_t next() const { return (rank() + 1) % n(); }
+
+  // `count` elements of the symmetric heap. All ranks call it in the same order with the same
+  // arguments.
+  template <typename T>
+  T* New(uint64_t count, uint64_t alignment_bytes = 256) {
+    used_bytes_ = (used_bytes_ + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+    T* p = AtOffset<T>(ctx, ctx.rank, used_bytes_);
+    used_bytes_ += count * sizeof(T);
+    EXPECT_LE(used_bytes_, ctx.stride_bytes) << "the heap of the test is too small";
+    return p;
+  }
+
+  template <typename... Params, typename... Args>
+  void Launch(const LaunchConfig& config, void (*kernel)(Params...), Args... args) {
+    const Result result = backend::Launch(config, stream, kernel, args...);
+    ASSERT_TRUE(result.ok()) << result.what;
+  }
+
+  void Synchronize() {
+    const Result result = stream.Synchronize();
+    ASSERT_TRUE(result.ok()) << result.what;
+  }
+
+  // The `count` elements at `p`, device memory, once the stream has come here.
+  template <typename T>
+  std::vector<T> Read(const T* p, uint64_t count) {
+    std::vector<T> values(count);
+    EXPECT_TRUE(backend::CopyAsync(values.data(), p, count * sizeof(T), stream).ok());
+    EXPECT_TRUE(stream.Synchronize().ok());
+    return values;
+  }
+  template <typename T>
+  T Read(const T* p) {
+    return Read(p, 1)[0];
+  }
+
+  template <typename T>
+  void Write(T* p, const std::vector<T>& values) {
+    EXPECT_TRUE(backend::CopyAsync(p, values.data(), values.size() * sizeof(T), stream).ok());
+    EXPECT_TRUE(stream.Synchronize().ok());
+  }
+  template <typename T>
+  void Write(T* p, T value) {
+    Write(p, std::vector<T>{value});
+  }
+
+  // All ranks of the world, on the host.
+  void HostBarrier();
+
+  // A team of these world ranks, with a barrier area of its own. Called by all ranks alike; index
+  // is of use to members.
+  DeviceTeam NewTeam(const std::vector<uint32_t>& ranks);
+
+  // A collective communicator over `team`. Called by all ranks alike, members or not.
+  ccl::Comm NewComm(const DeviceTeam& team, const ccl::Config& config = {});
+
+ private:
+  friend class World;
+  World* world_ = nullptr;
+  uint64_t used_bytes_ = 0;
+  uint32_t teams_ = 0;
+};
+
+class World {
+ public:
+  explicit World(uint32_t n_ranks, uint64_t heap_bytes = 1 << 20,
+                 uint64_t timeout_ns = kTestTimeoutNs);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  ~World();
+
+  // Calls `body` for every rank, each on a thread, and joins them. May be called again: heaps and
+  // allocations stay.
+  void Run(const std::function<void(Rank&)>& body);
+
+  Rank& rank(uint32_t r) { return *ranks_[r]; }
+  uint32_t n() const { return static_cast<uint32_t>(ranks_.size()); }
+
+  // What DeviceContext::abort_word points to. Host memory.
+  void Abort(uint32_t value = 1) { __atomic_store_n(abort_word_, value, __ATOMIC_RELEASE); }
+
+ private:
+  friend class Rank;
+  void HostBarrier();
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  uint32_t arrived_ = 0;
+  uint64_t rounds_ = 0;
+
+  void* window_ = nullptr;
+  uint32_t* abort_word_ = nullptr;
+  uint64_t* error_words_ = nullptr;
+  uint64_t n_error_words_ = 0;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace iris::conformance

@@ -1,0 +1,125 @@
+// Running out: 10,000 connections against an irisd with few descriptors, and the limits per uid.
+// What does not fit is refused with a reason; once there is room again, service is as before.
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "tests/fault/fault_fixture.h"
+
+namespace iris::testing {
+namespace {
+
+constexpr int kConnections = 10'000;
+
+class LimitsTest : public FaultTest {
+ protected:
+  void SetUp() override {}  // each test starts its own irisd
+
+  // Serves again, at the latest when the handshakes of silent connections have timed out.
+  void ExpectServiceReturns() {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    absl::Status last;
+    while (absl::Now() < deadline) {
+      auto session = RawSession::Open(daemon_->session_socket());
+      last = session.status();
+      if (last.ok()) return;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    FAIL() << last;
+  }
+};
+
+TEST_F(LimitsTest, TenThousandSilentConnectionsAndThenNormalService) {
+  StartDaemon({.max_open_files = 256});
+  std::vector<wire::UniqueFd> held;
+  int connected = 0;
+  for (int i = 0; i < kConnections; ++i) {
+    auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
+    if (!socket.ok()) continue;
+    ++connected;
+    // Hold as many as this process may; the rest come and go.
+    if (held.size() < 400) held.push_back(*std::move(socket));
+  }
+  EXPECT_GT(connected, 0);
+  EXPECT_TRUE(daemon_->alive()) << daemon_->Log();
+  held.clear();
+  ExpectServiceReturns();
+}
+
+TEST_F(LimitsTest, TenThousandSessionsUntilDescriptorsRunOutAndThenNormalService) {
+  StartDaemon({.max_open_files = 256});
+  std::vector<std::unique_ptr<RawSession>> held;
+  int opened = 0, refused = 0;
+  absl::Status refusal;
+  for (int i = 0; i < kConnections; ++i) {
+    // A refusal is quick; after a few hundred of them in a row nothing new is learnt from the slow
+    // ones.
+    auto session = RawSession::Open(daemon_->session_socket());
+    if (session.ok()) {
+      ++opened;
+      held.push_back(*std::move(session));
+    } else {
+      ++refused;
+      refusal = session.status();
+    }
+  }
+  EXPECT_GT(opened, 8);
+  EXPECT_GT(refused, 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(refusal) || absl::IsUnavailable(refusal)) << refusal;
+  EXPECT_TRUE(daemon_->alive()) << daemon_->Log();
+  held.clear();
+  ExpectServiceReturns();
+}
+
+TEST_F(LimitsTest, TheAdminSocketRecoversToo) {
+  StartDaemon({.max_open_files = 256});
+  std::vector<wire::UniqueFd> held;
+  for (int i = 0; i < 600; ++i) {
+    auto socket = Connect(daemon_->admin_socket(), SOCK_STREAM);
+    if (socket.ok()) held.push_back(*std::move(socket));
+  }
+  held.clear();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  absl::Status last;
+  while (absl::Now() < deadline) {
+    last = daemon_->GetStatus().status();
+    if (last.ok()) break;
+  }
+  EXPECT_TRUE(last.ok()) << last;
+}
+
+TEST_F(LimitsTest, TheLimitOfSessionsPerUidIsSaidAndLifted) {
+  StartDaemon({.flags = {"--max-sessions-per-uid", "4"}});
+  std::vector<std::unique_ptr<RawSession>> held;
+  for (int i = 0; i < 4; ++i) held.push_back(OpenSession());
+  auto fifth = RawSession::Open(daemon_->session_socket());
+  EXPECT_EQ(fifth.status().code(), absl::StatusCode::kResourceExhausted) << fifth.status();
+  EXPECT_TRUE(absl::StrContains(fifth.status().message(), "4")) << fifth.status();
+  held.pop_back();
+  ExpectServiceReturns();
+}
+
+TEST_F(LimitsTest, AHeapBeyondTheDeviceSaysWhoHoldsTheRest) {
+  StartDaemon({.n_devices = 1, .device_memory = "64MiB"});
+  auto holder = OpenSession();
+  auto held = holder->Join(holder->JoinRequest("holder", 0, 1, 48 << 20));
+  ASSERT_TRUE(held.ok()) << held.status();
+  auto second = OpenSession();
+  auto refused = second->Join(second->JoinRequest("second", 0, 1, 32 << 20));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_TRUE(absl::StrContains(refused.status().message(), "holder")) << refused.status();
+  EXPECT_TRUE(second->Join(second->JoinRequest("second", 0, 1, 16 << 20)).ok());
+}
+
+TEST_F(LimitsTest, NonceAttestationServesAsWell) {
+  StartDaemon({.flags = {"--attestation", "nonce"}});
+  auto status = daemon_->GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->attestation(), "nonce");
+}
+
+}  // namespace
+}  // namespace iris::testing

@@ -1,0 +1,247 @@
+// iris::ccl::Communicator with ranks that are real processes, on a real irisd: results, and what
+// its errors say.
+#include "client/iris/collectives.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/daemon_harness.h"
+#include "tests/integration/rank_processes.h"
+
+namespace iris::ccl {
+namespace {
+
+using iris::testing::Daemon;
+using iris::testing::RankProcesses;
+using ::testing::HasSubstr;
+
+#define REQUIRE(condition)                                                              \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
+      std::cout << "REQUIRE failed, line " << __LINE__ << ": " #condition << std::endl; \
+      return 1;                                                                         \
+    }                                                                                   \
+  } while (false)
+
+#define REQUIRE_OK(expression)                                                         \
+  do {                                                                                 \
+    if (const auto& result = (expression); !result.ok()) {                             \
+      std::cout << "line " << __LINE__ << ": " << Text(StatusOf(result)) << std::endl; \
+      return 1;                                                                        \
+    }                                                                                  \
+  } while (false)
+
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+std::string Text(const absl::Status& status) {
+  return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
+}
+
+ContextOptions Small() {
+  ContextOptions options;
+  options.heap_bytes = 32 << 20;
+  options.timeout = absl::Seconds(60);
+  return options;
+}
+
+void WaitForLine(const std::string& wanted) {
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == wanted) return;
+  }
+}
+
+int Results(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const uint32_t n = (*context)->n_ranks(), me = (*context)->rank();
+  backend::Stream stream;
+  REQUIRE(backend::Stream::Create(&stream).ok());
+  auto comm = Communicator::Create(**context, (*context)->world(), {.name = "workspace"});
+  REQUIRE_OK(comm);
+  auto x = (*context)->Allocate({.bytes = 1 << 20});
+  REQUIRE_OK(x);
+  for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{1000}, uint64_t{100000}}) {
+    for (const Variant variant : {Variant::kOneShot, Variant::kTwoShot, Variant::kAuto}) {
+      float* data = x->As<float>();
+      for (uint64_t i = 0; i < count; ++i) data[i] = static_cast<float>(me + i % 7);
+      REQUIRE_OK(
+          (*comm)->AllReduce(data, data, count, DataType::kF32, ReduceOp::kSum, stream, variant));
+      REQUIRE_OK((*comm)->Synchronize(stream));
+      const float ranks = static_cast<float>(n * (n - 1)) / 2;
+      for (uint64_t i = 0; i < count; ++i) {
+        REQUIRE(data[i] == ranks + static_cast<float>(n * (i % 7)));
+      }
+    }
+  }
+  // Memory outside the heap as well.
+  std::vector<int32_t> mine(100, static_cast<int32_t>(me)), all(100 * n);
+  REQUIRE_OK((*comm)->AllGather(mine.data(), all.data(), 100, DataType::kI32, stream));
+  REQUIRE_OK((*comm)->Synchronize(stream));
+  for (uint32_t r = 0; r < n; ++r) REQUIRE(all[r * 100 + 50] == static_cast<int32_t>(r));
+  std::vector<int64_t> value(1000, me == n - 1 ? 77 : 0);
+  REQUIRE_OK(
+      (*comm)->Broadcast(value.data(), value.data(), value.size(), DataType::kI64, n - 1, stream));
+  REQUIRE_OK((*comm)->Barrier(stream));
+  REQUIRE_OK((*comm)->Synchronize(stream));
+  for (const int64_t v : value) REQUIRE(v == 77);
+  REQUIRE((*comm)->Broadcast(value.data(), value.data(), 1, DataType::kI64, 99, stream).code() ==
+          absl::StatusCode::kInvalidArgument);
+  REQUIRE_OK((*comm)->Destroy());
+  REQUIRE((*comm)->Barrier(stream).code() == absl::StatusCode::kFailedPrecondition);
+  REQUIRE((*comm)->Destroy().code() == absl::StatusCode::kFailedPrecondition);
+  // The workspace is free again, and its name too.
+  comm = Communicator::Create(**context, (*context)->world(), {.name = "workspace"});
+  REQUIRE_OK(comm);
+  REQUIRE_OK((*comm)->Barrier(stream));
+  REQUIRE_OK((*comm)->Synchronize(stream));
+  return 0;
+}
+
+int TeamOfSome(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const uint32_t me = (*context)->rank();
+  auto team = (*context)->CreateTeam({2, 0});
+  REQUIRE_OK(team);
+  auto made = Communicator::Create(**context, *team);
+  if (!team->member()) {
+    REQUIRE(made.status().code() == absl::StatusCode::kFailedPrecondition);
+  } else {
+    REQUIRE_OK(made);
+    backend::Stream stream;
+    REQUIRE(backend::Stream::Create(&stream).ok());
+    std::vector<double> mine(10, me), all(20);
+    REQUIRE_OK((*made)->AllGather(mine.data(), all.data(), 10, DataType::kF64, stream));
+    REQUIRE_OK((*made)->Synchronize(stream));
+    REQUIRE(all[0] == 2 && all[10] == 0);  // in team order
+    REQUIRE((*made)->Broadcast(mine.data(), mine.data(), 1, DataType::kF64, 1, stream).code() ==
+            absl::StatusCode::kInvalidArgument);
+    REQUIRE_OK((*made)->Destroy());
+  }
+  REQUIRE_OK((*context)->Barrier());
+  return 0;
+}
+
+// Rank 1 does not take part: the others are told who, and go on after a reset.
+int Missing(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  CommunicatorOptions options;
+  options.config.timeout_ns = 200'000'000;
+  auto comm = Communicator::Create(**context, (*context)->world(), options);
+  REQUIRE_OK(comm);
+  backend::Stream stream;
+  REQUIRE(backend::Stream::Create(&stream).ok());
+  std::vector<float> x(100, 1);
+  if ((*context)->rank() != 1) {
+    REQUIRE_OK(
+        (*comm)->AllReduce(x.data(), x.data(), x.size(), DataType::kF32, ReduceOp::kSum, stream));
+    std::cout << "error " << Text((*comm)->Synchronize(stream)) << std::endl;
+    REQUIRE(!(*comm)->Check().ok());  // it stays
+  }
+  REQUIRE_OK((*context)->Barrier());
+  REQUIRE_OK((*comm)->Reset());
+  REQUIRE_OK((*comm)->Check());
+  std::fill(x.begin(), x.end(), 1.0f);
+  REQUIRE_OK(
+      (*comm)->AllReduce(x.data(), x.data(), x.size(), DataType::kF32, ReduceOp::kSum, stream));
+  // Generously: what counts is that it works again.
+  const absl::Status again = (*comm)->Synchronize(stream);
+  std::cout << "again " << Text(again) << std::endl;
+  return 0;
+}
+
+int Killed(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  auto comm = Communicator::Create(**context, (*context)->world());
+  REQUIRE_OK(comm);
+  backend::Stream stream;
+  REQUIRE(backend::Stream::Create(&stream).ok());
+  std::cout << "ready" << std::endl;
+  if ((*context)->rank() == 2) WaitForLine("never");
+  std::vector<float> x(100, 1);
+  REQUIRE_OK(
+      (*comm)->AllReduce(x.data(), x.data(), x.size(), DataType::kF32, ReduceOp::kSum, stream));
+  std::cout << "error " << Text((*comm)->Synchronize(stream)) << std::endl;
+  return 0;
+}
+
+const std::map<std::string, iris::testing::Scenario>& Scenarios() {
+  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
+      {"results", Results},
+      {"team_of_some", TeamOfSome},
+      {"missing", Missing},
+      {"killed", Killed},
+  };
+  return *scenarios;
+}
+
+class CollectivesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = Daemon::Start();
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+  }
+  RankProcesses::Options Ranks() {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    return options;
+  }
+  std::unique_ptr<Daemon> daemon_;
+};
+
+class CollectivesRanksTest : public CollectivesTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesRanksTest, ::testing::Values(1, 2, 4));
+
+TEST_P(CollectivesRanksTest, ResultsAreRight) {
+  RankProcesses ranks("results", GetParam(), Ranks());
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(CollectivesTest, TeamOfSomeRanks) {
+  RankProcesses ranks("team_of_some", 3, Ranks());
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(CollectivesTest, MissingRankIsNamedAndResetGoesOn) {
+  RankProcesses ranks("missing", 2, Ranks());
+  const std::string error = ranks.WaitLine(0, "error ");
+  EXPECT_THAT(error, HasSubstr("DEADLINE_EXCEEDED"));
+  EXPECT_THAT(error, HasSubstr("all_reduce"));
+  EXPECT_THAT(error, HasSubstr(absl::StrCat("rank 1 (pid ", ranks.pid(1), ")")));
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(CollectivesTest, KilledRankIsNamed) {
+  RankProcesses ranks("killed", 4, Ranks());
+  for (int r = 0; r < 4; ++r) ranks.WaitLine(r, "ready");
+  ranks.Signal(2, SIGKILL);
+  for (const int r : {0, 1, 3}) {
+    const std::string error = ranks.WaitLine(r, "error ");
+    EXPECT_THAT(error, HasSubstr("ABORTED"));
+    EXPECT_THAT(error, HasSubstr("all_reduce"));
+    EXPECT_THAT(error, HasSubstr(absl::StrCat("rank 2 (pid ", ranks.pid(2), ") died")));
+    EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
+  }
+}
+
+}  // namespace
+}  // namespace iris::ccl
+
+int main(int argc, char** argv) {
+  if (auto code = iris::testing::RunScenario(argc, argv, iris::ccl::Scenarios())) return *code;
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,646 @@
+// JobMachine over random operations. Once against ReferenceJobs: every reply, state, heap and
+// deadline must be as predicted. Once in chaos, with scarce memory and small limits and no
+// reference: what must hold whatever happens. After every input both check the invariants, that
+// every call is answered at most once, and that each (team, k) has one outcome; at the end, that
+// every call was answered, and that nothing is left when all sessions are gone.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "proto/wire/limits.h"
+#include "server/heap/ledger.h"
+#include "server/job/clock.h"
+#include "server/job/job_machine.h"
+#include "tests/model/reference_jobs.h"
+#include "tests/model/seed.h"
+
+namespace iris::model {
+namespace {
+
+using server::CreateSegment;
+using server::DropSegment;
+using server::Effect;
+using server::Effects;
+using server::GrowId;
+using server::JobLimits;
+using server::JobMachine;
+using server::JobSnapshot;
+using server::JoinSpec;
+using server::Ledger;
+using server::NotifyWatch;
+using server::Reply;
+
+constexpr uint64_t kOps = 100000;
+constexpr uint64_t kGranularity = 16384;
+constexpr size_t kMaxSessions = 14;
+
+struct Conditions {
+  JobLimits limits;
+  uint64_t device_bytes = 1ull << 40;
+  bool with_reference = true;
+};
+
+class Driver {
+ public:
+  Driver(uint64_t seed, const Conditions& conditions)
+      : random_(seed),
+        with_reference_(conditions.with_reference),
+        ledger_({{"dev-0", conditions.device_bytes, kGranularity, 0},
+                 {"dev-1", conditions.device_bytes, 4096, 0}}),
+        machine_(conditions.limits, &ledger_, &clock_),
+        reference_(kGranularity, &clock_) {}
+
+  void Step() {
+    const uint64_t dice = random_.Below(1000);
+    if (dice < 50) return Open();
+    if (dice < 150) return Join();
+    if (dice < 270) return Create();
+    if (dice < 320) return Drop();
+    if (dice < 390) return Mapped();
+    if (dice < 880) return Collective();
+    if (dice < 955) return GrowMapped();
+    if (dice < 962) return Leave();
+    if (dice < 966) return HangUp();
+    if (dice < 971) return Gone();
+    if (dice < 976) return Resume();
+    if (dice < 981) return Cancel();
+    if (dice < 985) return Watch();
+    Tick();
+  }
+
+  // Everything ends: every session goes, every worker finishes.
+  void Finish() {
+    for (const SessionId id : Keys(sessions_)) {
+      if (random_.OneIn(2)) Input(machine_.HangUp(id), [&] { reference_.HangUp(id); });
+      Input(machine_.Gone(id), [&] { reference_.Gone(id); });
+      sessions_.erase(id);
+    }
+    while (!creating_.empty()) Create();
+    while (!dropping_.empty()) Drop();
+    ASSERT_EQ(ledger_.used_bytes_total(), 0u);
+    ASSERT_TRUE(machine_.Jobs().empty());
+    ASSERT_TRUE(machine_.Sessions().empty());
+    ASSERT_TRUE(pending_.empty()) << "a call was never answered";
+    ASSERT_EQ(machine_.NextDeadline(), absl::InfiniteFuture());
+    ASSERT_TRUE(pages_.empty());
+  }
+
+  void PrintCounts() const {
+    for (const auto& [what, n] : counts_)
+      std::printf("  %-32s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
+  }
+
+ private:
+  struct Member {
+    JobId job;
+    Rank rank = 0;
+  };
+  struct Session {
+    int64_t pid = 0;
+    uint32_t uid = 0;
+    bool ending = false;
+  };
+  struct Asked {
+    JobId job;
+    TeamId team = 0;
+    uint64_t k = 0;
+  };
+
+  template <typename Map>
+  std::vector<typename Map::key_type> Keys(const Map& map) {
+    std::vector<typename Map::key_type> keys;
+    for (const auto& [key, value] : map) keys.push_back(key);
+    return keys;
+  }
+  template <typename Map>
+  typename Map::key_type AnyKey(const Map& map) {
+    return std::next(map.begin(), random_.Below(map.size()))->first;
+  }
+  SessionId AnySession() {
+    return sessions_.empty() || random_.OneIn(200) ? SessionId{9999} : AnyKey(sessions_);
+  }
+  CallId NewCall() {
+    const CallId call{next_call_++};
+    pending_.insert(call);
+    return call;
+  }
+  absl::Duration SomeTimeout() { return absl::Seconds(1 + random_.Below(90)); }
+
+  // ---- inputs
+
+  void Open() {
+    if (sessions_.size() >= kMaxSessions) return;
+    Session session{.pid = static_cast<int64_t>(1000 + next_session_),
+                    .uid = static_cast<uint32_t>(random_.Below(2))};
+    if (random_.OneIn(3)) {  // another session of a process that has one
+      for (const auto& [other_id, other] : sessions_) {
+        if (other.ending || random_.OneIn(4)) session = {.pid = other.pid, .uid = other.uid};
+      }
+    }
+    OpenAs(session.pid, session.uid);
+  }
+
+  void OpenAs(int64_t pid, uint32_t uid) {
+    const SessionId id{next_session_++};
+    const Session session{.pid = pid, .uid = uid};
+    sessions_[id] = session;
+    Input(machine_.OpenSession(id, {.pid = session.pid, .uid = session.uid, .process_start = 5}),
+          [&] { reference_.OpenSession(id, session.pid, session.uid); });
+  }
+
+  void Join() {
+    const SessionId id = AnySession();
+    JoinSpec spec;
+    spec.job = random_.OneIn(2) ? "a" : "b";
+    // A job's size is a property of its name, so that joins meet.
+    const auto session = sessions_.find(id);
+    const uint32_t uid = session == sessions_.end() ? 0 : session->second.uid;
+    spec.n_ranks = spec.job == "a" ? 2 - static_cast<int32_t>(uid) : 4 - static_cast<int32_t>(uid);
+    spec.rank = static_cast<int32_t>(random_.Below(spec.n_ranks));
+    spec.heap_bytes = 2 * kGranularity - 100;
+    spec.local_rank = spec.rank;
+    spec.team_sync_bytes = 3000;
+    spec.timeout = SomeTimeout();
+    switch (random_.Below(40)) {
+      case 0:
+        ++spec.n_ranks;
+        break;
+      case 1:
+        spec.heap_bytes *= 2;
+        break;
+      case 2:
+        spec.rank = -1;
+        break;
+      case 3:
+        spec.heap_bytes = 0;
+        break;
+      case 4:
+        spec.team_sync_bytes = 1000;
+        break;
+      default:
+        break;
+    }
+    const CallId call = NewCall();
+    Input(machine_.Join(id, call, spec), [&] { reference_.Join(id, call, spec); });
+  }
+
+  void Create() {
+    if (creating_.empty()) return;
+    const size_t index = random_.Below(creating_.size());
+    const SegmentId id = creating_[index];
+    creating_.erase(creating_.begin() + static_cast<ptrdiff_t>(index));
+    const bool ok = !random_.OneIn(80);
+    Input(machine_.SegmentCreated(id, ok ? absl::OkStatus() : absl::InternalError("worker")),
+          [&] { reference_.SegmentCreated(id, ok); });
+  }
+
+  void Drop() {
+    if (dropping_.empty()) return;
+    const size_t index = random_.Below(dropping_.size());
+    const SegmentId id = dropping_[index];
+    // A creation under way ends first.
+    if (std::find(creating_.begin(), creating_.end(), id) != creating_.end()) {
+      if (random_.OneIn(2)) return Create();
+      std::erase(creating_, id);
+      const bool ok = random_.OneIn(2);
+      Input(machine_.SegmentCreated(id, ok ? absl::OkStatus() : absl::InternalError("late")),
+            [&] { reference_.SegmentCreated(id, ok); });
+    }
+    dropping_.erase(dropping_.begin() + static_cast<ptrdiff_t>(index));
+    Input(machine_.SegmentDropped(id), [&] { reference_.SegmentDropped(id); });
+  }
+
+  // A session and a job: most often a member and its own job, most often one in the wanted state.
+  // Without a job in that state, another step is taken most often.
+  std::optional<std::pair<SessionId, JobId>> SomeMember(JobState wanted) {
+    const auto& jobs = jobs_;
+    if (jobs.empty() || random_.OneIn(200)) return std::pair(AnySession(), JobId{random_.Below(3)});
+    const JobSnapshot* job = &jobs[random_.Below(jobs.size())];
+    for (const JobSnapshot& other : jobs) {
+      if (other.state == wanted && job->state != wanted) job = &other;
+    }
+    if (job->state != wanted && !random_.OneIn(30)) return std::nullopt;
+    if (random_.OneIn(200)) return std::pair(AnySession(), job->id);
+    std::vector<SessionId> attached;
+    for (const auto& rank : job->ranks) {
+      if (rank.session.value == 0) continue;
+      if (!sessions_[rank.session].ending || random_.OneIn(20)) attached.push_back(rank.session);
+    }
+    if (attached.empty()) return std::nullopt;
+    return std::pair(attached[random_.Below(attached.size())], job->id);
+  }
+
+  void Mapped() {
+    const auto chosen = SomeMember(JobState::kMapping);
+    if (!chosen.has_value()) return Step();
+    const SessionId id = chosen->first;
+    const JobId job = chosen->second;
+    const bool error = random_.OneIn(150);
+    const CallId call = NewCall();
+    Input(machine_.Mapped(id, call, job, 1, wire::kProposedBase, error ? "no" : ""),
+          [&] { reference_.Mapped(id, call, job, error); });
+  }
+
+  void Collective() {
+    auto chosen = SomeMember(JobState::kReady);
+    if (!chosen.has_value()) return Step();
+    CollectiveSpec spec{.timeout = SomeTimeout()};
+    // Most often a rank that does not wait in this team already.
+    for (int tries = 0; tries < 8; ++tries) {
+      spec.job = chosen->second;
+      spec.team = SomeTeam(chosen->first, spec.job);
+      const auto last = last_call_.find({chosen->first, spec.job, spec.team});
+      if (last == last_call_.end() || !pending_.contains(last->second) || random_.OneIn(20)) break;
+      if (const auto other = SomeMember(JobState::kReady); other.has_value()) chosen = other;
+    }
+    const SessionId id = chosen->first;
+    const JobId job_id = chosen->second;
+    const auto& jobs = jobs_;
+    const auto job =
+        std::find_if(jobs.begin(), jobs.end(), [&](const auto& j) { return j.id == spec.job; });
+    if (random_.OneIn(200)) spec.team = static_cast<TeamId>(random_.Below(30));
+    // Positions as the client would count them: one more for each of its calls that had an outcome.
+    uint64_t& position = position_[{id, job_id, spec.team}];
+    spec.k = position;
+    if (random_.OneIn(12) && position > 0)
+      spec.k = position - 1 - random_.Below(std::min<uint64_t>(position, 3));
+    if (random_.OneIn(300) && position > 0) spec.k = random_.Below(position);
+    if (random_.OneIn(100)) spec.k += 1 + random_.Below(3);
+    spec.op = OpFor(job == jobs.end() ? nullptr : &*job, job_id, spec.team, spec.k);
+    const CallId call = NewCall();
+    asked_[call] = {job_id, spec.team, spec.k};
+    caller_[call] = id;
+    last_call_[{id, job_id, spec.team}] = call;
+    Input(machine_.Collective(id, call, spec), [&] { reference_.Collective(id, call, spec); });
+    // A call that waits has been counted too.
+    if (pending_.contains(call) && spec.k == position) ++position;
+  }
+
+  // The world, or a team that the session is a member of.
+  TeamId SomeTeam(SessionId id, JobId job) {
+    std::vector<TeamId> mine;
+    for (const JobSnapshot& shot : jobs_) {
+      if (shot.id != job) continue;
+      for (const auto& rank : shot.ranks) {
+        for (const auto& [team, ranks] : teams_[job]) {
+          if (rank.session == id && std::count(ranks.begin(), ranks.end(), rank.rank) > 0)
+            mine.push_back(team);
+        }
+      }
+    }
+    return mine.empty() || random_.OneIn(2) ? 0 : mine[random_.Below(mine.size())];
+  }
+
+  // The ranks agree most of the time: the operation is drawn once per (team, k) of a job.
+  CollectiveOp OpFor(const JobSnapshot* job, JobId job_id, TeamId team, uint64_t k) {
+    auto& plan = plans_[{job_id, team, k}];
+    if (!plan.has_value() || random_.OneIn(100)) {
+      const CollectiveOp op = RandomOp(job, job_id, team);
+      if (plan.has_value()) return op;  // one that differs
+      plan = op;
+    }
+    return *plan;
+  }
+
+  CollectiveOp RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
+    const uint64_t dice = random_.Below(100);
+    if (dice < 40) {
+      AllocateOp op{.bytes = random_.Below(12000)};
+      if (random_.OneIn(3)) op.alignment_bytes = uint64_t{1} << random_.Below(15);
+      if (random_.OneIn(4)) op.name = absl::StrCat("n", random_.Below(6));
+      if (random_.OneIn(40)) op.alignment_bytes = 3;
+      if (random_.OneIn(40)) op.name = "iris.x";
+      if (random_.OneIn(60)) op.bytes = ~uint64_t{0} - random_.Below(3000);
+      return op;
+    }
+    if (dice < 65) {
+      FreeOp op{random_.Below(64) * 1024};
+      if (job == nullptr || job->allocations.empty() || random_.OneIn(20)) return op;
+      for (int tries = 0; tries < 4; ++tries) {
+        const auto& allocation = job->allocations[random_.Below(job->allocations.size())];
+        op.offset_bytes = allocation.offset_bytes;
+        if (allocation.team == team) break;
+      }
+      return op;
+    }
+    if (dice < 80) {
+      const auto known = teams_[job_id].find(team);
+      Rank root = static_cast<Rank>(random_.Below(4));
+      if (team == 0 && job != nullptr) root = static_cast<Rank>(random_.Below(job->n_ranks));
+      if (known != teams_[job_id].end()) root = known->second[random_.Below(known->second.size())];
+      if (random_.OneIn(30)) root = static_cast<Rank>(random_.Below(5));
+      return BroadcastOp{root, std::string(random_.Below(50), 'v')};
+    }
+    if (dice < 88) {
+      CreateTeamOp op;
+      const uint32_t n = job == nullptr ? 1 : job->n_ranks;
+      const auto parent = teams_[job_id].find(team);
+      for (Rank rank = 0; rank < n; ++rank) {
+        const bool outside = parent != teams_[job_id].end() &&
+                             std::count(parent->second.begin(), parent->second.end(), rank) == 0;
+        if (random_.OneIn(outside ? 30 : 2))
+          op.ranks.insert(op.ranks.begin() + random_.Below(op.ranks.size() + 1), rank);
+      }
+      return op;
+    }
+    if (dice < 94) return DestroyTeamOp{static_cast<uint32_t>(random_.Below(100))};
+    return GrowOp{random_.Below(2 * kGranularity)};
+  }
+
+  void GrowMapped() {
+    const auto chosen = SomeMember(JobState::kReady);
+    if (!chosen.has_value()) return Step();
+    const SessionId id = chosen->first;
+    const JobId job = chosen->second;
+    GrowId grow = grows_.contains(job) ? grows_[job] : GrowId{random_.Below(3)};
+    if (random_.OneIn(50)) grow.value += 1;
+    const bool error = random_.OneIn(40);
+    const CallId call = NewCall();
+    Input(machine_.GrowMapped(id, call, job, grow, error ? "no" : ""),
+          [&] { reference_.GrowMapped(id, call, job, grow.value, error); });
+  }
+
+  // Of a job that is over anyway, or, more rarely, of one that runs.
+  void Leave() {
+    auto chosen = SomeMember(JobState::kBroken);
+    if (!chosen.has_value()) chosen = SomeMember(JobState::kReady);
+    if (!chosen.has_value()) return Step();
+    const SessionId id = chosen->first;
+    const JobId job = chosen->second;
+    const auto& jobs = jobs_;
+    const auto shot =
+        std::find_if(jobs.begin(), jobs.end(), [&](const auto& j) { return j.id == job; });
+    const bool whole = shot != jobs.end() &&
+                       std::all_of(shot->ranks.begin(), shot->ranks.end(), [](const auto& rank) {
+                         return rank.state == RankState::kReady;
+                       });
+    if (whole && !random_.OneIn(8)) return Step();
+    const CallId call = NewCall();
+    Input(machine_.Leave(id, call, job), [&] { reference_.Leave(id, call, job); });
+  }
+
+  void HangUp() {
+    const SessionId id = AnySession();
+    if (sessions_.contains(id)) sessions_[id].ending = true;
+    Input(machine_.HangUp(id), [&] { reference_.HangUp(id); });
+  }
+
+  void Gone() {
+    SessionId id = AnySession();
+    for (const auto& [other, session] : sessions_) {
+      if (session.ending && random_.OneIn(2)) id = other;
+    }
+    sessions_.erase(id);
+    Input(machine_.Gone(id), [&] { reference_.Gone(id); });
+  }
+
+  void Resume() {
+    SessionId id = AnySession();
+    JobId job{random_.Below(4)};
+    std::string name = "a";
+    int32_t rank = 0;
+    for (const JobSnapshot& shot : jobs_) {
+      for (const auto& one : shot.ranks) {
+        if (one.state != RankState::kEnding || random_.OneIn(3)) continue;
+        job = shot.id;
+        name = shot.name;
+        rank = static_cast<int32_t>(one.rank);
+        bool fresh = false;
+        for (const auto& [other, session] : sessions_) {
+          if (session.ending || session.pid != one.pid) continue;
+          id = other;
+          fresh = true;
+        }
+        if (!fresh && random_.OneIn(2)) return OpenAs(one.pid, shot.uid);
+      }
+    }
+    if (random_.OneIn(20)) rank += 1;
+    if (random_.OneIn(20)) name = "c";
+    const uint64_t epoch = random_.OneIn(20) ? 2 : 1;
+    const CallId call = NewCall();
+    Input(machine_.Resume(id, call, job, name, rank, epoch),
+          [&] { reference_.Resume(id, call, job, name, rank, epoch); });
+  }
+
+  void Cancel() {
+    if (pending_.empty()) return;
+    const CallId call = *std::next(pending_.begin(), random_.Below(pending_.size()));
+    pending_.erase(call);
+    cancelled_.insert(call);
+    Input(machine_.Cancelled(call), [&] { reference_.Cancelled(call); });
+  }
+
+  void Watch() {
+    const auto chosen = SomeMember(JobState::kReady);
+    if (!chosen.has_value()) return Step();
+    const SessionId id = chosen->first;
+    const JobId job = chosen->second;
+    auto effects = machine_.WatchStarted(id, job);
+    if (effects.ok()) Input(*std::move(effects), [] {});
+  }
+
+  void Tick() {
+    clock_.Advance(absl::Seconds(random_.OneIn(15) ? random_.Below(100) : random_.Below(5)));
+    Input(machine_.Tick(), [&] { reference_.Tick(); });
+  }
+
+  // ---- what came of it
+
+  template <typename Predict>
+  void Input(Effects effects, Predict predict) {
+    if (with_reference_) predict();
+    std::map<CallId, Reply> replies;
+    for (const Effect& effect : effects) {
+      if (const auto* reply = std::get_if<Reply>(&effect)) {
+        ASSERT_EQ(pending_.erase(reply->call), 1u)
+            << "call " << reply->call.value << " is answered unasked";
+        replies.emplace(reply->call, *reply);
+        ++counts_[absl::StrCat("reply ", absl::StatusCodeToString(reply->status.code()))];
+      } else if (const auto* create = std::get_if<CreateSegment>(&effect)) {
+        creating_.push_back(create->id);
+        ASSERT_TRUE(pages_.contains(create->job));
+      } else if (const auto* drop = std::get_if<DropSegment>(&effect)) {
+        dropping_.push_back(drop->id);
+      } else if (const auto* pages = std::get_if<server::CreatePages>(&effect)) {
+        ASSERT_TRUE(pages_.insert(pages->job).second);
+      } else if (const auto* no_pages = std::get_if<server::DropPages>(&effect)) {
+        ASSERT_EQ(pages_.erase(no_pages->job), 1u);
+      } else if (const auto* state = std::get_if<server::SetRankState>(&effect)) {
+        ASSERT_TRUE(pages_.contains(state->job)) << "a page is written that is not";
+      } else if (const auto* event = std::get_if<server::EmitEvent>(&effect)) {
+        ++counts_[event->kind];
+      }
+    }
+    jobs_ = machine_.Jobs();
+    LearnGrowths(effects);
+    const absl::Status sound = machine_.CheckInvariants();
+    ASSERT_TRUE(sound.ok()) << sound;
+    for (const auto& [call, reply] : replies) CheckOneOutcome(reply);
+    if (with_reference_) Compare(effects, replies);
+  }
+
+  void LearnGrowths(const Effects& effects) {
+    const server::SegmentsAdded* added = nullptr;
+    for (const Effect& effect : effects) {
+      if (const auto* notify = std::get_if<NotifyWatch>(&effect)) {
+        if (const auto* news = std::get_if<server::SegmentsAdded>(&notify->event)) added = news;
+      }
+      const auto* send = std::get_if<server::SendDescriptors>(&effect);
+      if (send != nullptr && !send->pages) growing_job_ = send->job;
+    }
+    if (added != nullptr) grows_[growing_job_] = added->grow;
+  }
+
+  // Every rank hears the same of a (team, k), whenever it asks.
+  void CheckOneOutcome(const Reply& reply) {
+    const auto asked = asked_.find(reply.call);
+    if (asked == asked_.end()) return;
+    const Asked what = asked->second;
+    const SessionId session = caller_[reply.call];
+    const absl::string_view text = reply.status.message();
+    if (text.find("which was destroyed") != text.npos && !random_.OneIn(4))
+      teams_[what.job].erase(what.team);
+    const bool refused =
+        text.find("session") == 0 || text.find("asks for k") != text.npos ||
+        text.find("no longer kept") != text.npos || text.find("has no team") != text.npos ||
+        text.find("is not a member") != text.npos || text.find("is not ready") != text.npos ||
+        text.find("calls already") != text.npos || text.find("irisd holds") != text.npos ||
+        !sessions_.contains(session);
+    const bool past = text.find("has left job") != text.npos || text.find("join job") == 0 ||
+                      text.find("map job") == 0 || text.find("a newer session") != text.npos ||
+                      text == "the call was cancelled";
+    if (refused || past) return;
+    std::string outcome = reply.status.ToString();
+    if (reply.status.ok()) {
+      const auto& result = std::get<server::CollectiveResult>(reply.result);
+      outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ", result.value);
+      if (result.team.has_value()) teams_[what.job][result.team->id] = result.team->ranks;
+    }
+    const auto [known, is_new] = outcomes_.try_emplace({what.job, what.team, what.k}, outcome);
+    ASSERT_EQ(known->second, outcome) << "team " << what.team << " k " << what.k;
+    uint64_t& position = position_[{session, what.job, what.team}];
+    position = std::max(position, what.k + 1);
+  }
+
+  void Compare(const Effects& effects, const std::map<CallId, Reply>& replies) {
+    for (const Effect& effect : effects) {
+      if (const auto* pages = std::get_if<server::CreatePages>(&effect)) {
+        ASSERT_TRUE(reference_.WantsJob());
+        reference_.LearnJob(pages->job);
+      } else if (const auto* create = std::get_if<CreateSegment>(&effect)) {
+        ASSERT_NE(reference_.Find(create->job), nullptr);
+        reference_.LearnSegment(create->job, create->id, create->bytes);
+      }
+    }
+    ASSERT_FALSE(reference_.WantsJob());
+    auto expected = reference_.TakeExpected();
+    std::erase_if(expected, [&](const auto& entry) { return cancelled_.contains(entry.first); });
+    for (const auto& [call, reply] : replies) {
+      const auto found = expected.find(call);
+      ASSERT_NE(found, expected.end()) << "unexpected reply: " << reply.status;
+      ASSERT_EQ(reply.status.code(), found->second.code) << reply.status;
+      CompareResult(reply, found->second);
+      expected.erase(call);
+    }
+    ASSERT_TRUE(expected.empty()) << "no reply with "
+                                  << static_cast<int>(expected.begin()->second.code);
+    CompareState();
+  }
+
+  void CompareResult(const Reply& reply, const Expected& expected) {
+    if (!reply.status.ok() || !expected.heap_bytes.has_value()) return;
+    const auto& result = std::get<server::CollectiveResult>(reply.result);
+    ASSERT_EQ(result.heap_bytes, *expected.heap_bytes);
+    ASSERT_EQ(result.offset_bytes, expected.offset.value_or(0));
+    ASSERT_EQ(result.value, expected.value.value_or(""));
+    ASSERT_EQ(result.team.has_value(), expected.team.has_value());
+    if (result.team.has_value()) {
+      ASSERT_EQ(result.team->id, *expected.team);
+    }
+  }
+
+  void CompareState() {
+    ASSERT_EQ(ledger_.used_bytes_total(), reference_.BookedBytes());
+    ASSERT_EQ(machine_.NextDeadline(), reference_.NextDeadline());
+    const auto& jobs = jobs_;
+    ASSERT_EQ(jobs.size(), reference_.jobs().size());
+    for (const JobSnapshot& shot : jobs) {
+      const RefJob* job = reference_.Find(shot.id);
+      ASSERT_NE(job, nullptr);
+      ASSERT_EQ(shot.state, job->state);
+      ASSERT_EQ(shot.ranks.size(), job->ranks.size());
+      for (size_t rank = 0; rank < job->ranks.size(); ++rank) {
+        ASSERT_EQ(shot.ranks[rank].state, job->ranks[rank].state) << "rank " << rank;
+        ASSERT_EQ(shot.ranks[rank].session, job->ranks[rank].session) << "rank " << rank;
+      }
+      if (job->heap.capacity() == 0) continue;
+      ASSERT_EQ(shot.heap_bytes, job->heap.capacity());
+      ASSERT_EQ(shot.allocations.size(), job->heap.taken().size());
+      for (const auto& allocation : shot.allocations) {
+        ASSERT_TRUE(job->heap.taken().contains(allocation.offset_bytes));
+      }
+    }
+  }
+
+  Random random_;
+  const bool with_reference_;
+  server::FakeClock clock_;
+  Ledger ledger_;
+  JobMachine machine_;
+  ReferenceJobs reference_;
+
+  std::map<SessionId, Session> sessions_;
+  std::set<CallId> pending_;
+  std::set<CallId> cancelled_;
+  std::vector<JobSnapshot> jobs_;  // after the last input
+  std::vector<SegmentId> creating_, dropping_;
+  std::set<JobId> pages_;
+  std::map<JobId, std::map<TeamId, std::vector<Rank>>> teams_;
+  std::map<JobId, GrowId> grows_;
+  JobId growing_job_;
+  std::map<CallId, Asked> asked_;
+  std::map<CallId, SessionId> caller_;
+  std::map<std::tuple<SessionId, JobId, TeamId>, CallId> last_call_;
+  std::map<std::tuple<SessionId, JobId, TeamId>, uint64_t> position_;
+  std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<CollectiveOp>> plans_;
+  std::map<std::tuple<JobId, TeamId, uint64_t>, std::string> outcomes_;
+  std::map<std::string, uint64_t> counts_;
+  uint64_t next_session_ = 1;
+  uint64_t next_call_ = 1;
+};
+
+void RunModel(const char* name, const Conditions& conditions) {
+  const RandomRun run = BeginRandomRun(name, kOps);
+  Driver driver(run.seed, conditions);
+  for (uint64_t i = 0; i < run.n_ops; ++i) {
+    driver.Step();
+    if (testing::Test::HasFatalFailure()) {
+      FAIL() << "at operation " << i << " of seed " << run.seed
+             << ": replay with IRIS_TEST_SEED=" << run.seed;
+    }
+  }
+  driver.Finish();
+  driver.PrintCounts();
+}
+
+TEST(JobModel, AgreesWithTheReference) { RunModel("job_model_test", Conditions()); }
+
+TEST(JobModel, StaysSoundWhenEverythingIsScarce) {
+  Conditions conditions;
+  conditions.with_reference = false;
+  conditions.device_bytes = 10 * kGranularity;
+  conditions.limits.max_jobs = 3;
+  conditions.limits.max_jobs_per_uid = 1;
+  conditions.limits.max_heap_bytes_per_uid = 12 * kGranularity;
+  RunModel("job_model_test (scarce)", conditions);
+}
+
+}  // namespace
+}  // namespace iris::model

@@ -1,0 +1,594 @@
+#include "tests/model/reference_jobs.h"
+
+#include <tuple>
+#include <utility>
+
+namespace iris::model {
+namespace {
+
+constexpr uint64_t kSmallestAlignment = 1024;
+
+bool PowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+bool Committed(const RefJob& job) {
+  return job.state == JobState::kReady || job.state == JobState::kBroken;
+}
+
+uint64_t AlignmentOf(const AllocateOp& op) {
+  return op.alignment_bytes < kSmallestAlignment &&
+                 (op.alignment_bytes == 0 || PowerOfTwo(op.alignment_bytes))
+             ? kSmallestAlignment
+             : op.alignment_bytes;
+}
+
+bool WellFormed(const RefTeam& team, TeamId id, const CollectiveOp& op) {
+  const std::set<Rank> members(team.ranks.begin(), team.ranks.end());
+  if (const auto* allocate = std::get_if<AllocateOp>(&op)) {
+    return PowerOfTwo(AlignmentOf(*allocate)) && allocate->name.rfind("iris.", 0) != 0;
+  }
+  if (const auto* broadcast = std::get_if<BroadcastOp>(&op))
+    return members.contains(broadcast->root);
+  if (const auto* create = std::get_if<CreateTeamOp>(&op)) {
+    const std::set<Rank> asked(create->ranks.begin(), create->ranks.end());
+    return !asked.empty() && asked.size() == create->ranks.size() &&
+           std::includes(members.begin(), members.end(), asked.begin(), asked.end());
+  }
+  if (std::holds_alternative<DestroyTeamOp>(op)) return id != 0;
+  if (const auto* grow = std::get_if<GrowOp>(&op)) return id == 0 && grow->bytes > 0;
+  return true;
+}
+
+bool Agree(CollectiveOp a, CollectiveOp b) {
+  for (CollectiveOp* op : {&a, &b}) {
+    if (auto* allocate = std::get_if<AllocateOp>(op))
+      allocate->alignment_bytes = AlignmentOf(*allocate);
+  }
+  if (a.index() != b.index()) return false;
+  if (std::holds_alternative<AllocateOp>(a))
+    return std::get<AllocateOp>(a) == std::get<AllocateOp>(b);
+  if (std::holds_alternative<FreeOp>(a)) return std::get<FreeOp>(a) == std::get<FreeOp>(b);
+  if (std::holds_alternative<BroadcastOp>(a))
+    return std::get<BroadcastOp>(a).root == std::get<BroadcastOp>(b).root;
+  if (std::holds_alternative<CreateTeamOp>(a))
+    return std::get<CreateTeamOp>(a) == std::get<CreateTeamOp>(b);
+  if (std::holds_alternative<GrowOp>(a)) return std::get<GrowOp>(a) == std::get<GrowOp>(b);
+  return true;
+}
+
+}  // namespace
+
+// ---- membership
+
+RefJob* ReferenceJobs::Member(SessionId id, CallId call, JobId job) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) {
+    Expect(call, Code::kPermissionDenied);
+  } else if (found->second.ending) {
+    Expect(call, Code::kFailedPrecondition);
+  } else if (found->second.job == job && job.value != 0) {
+    return Find(job);
+  } else if (found->second.past_job == job && job.value != 0) {
+    Expect(call, found->second.past_code);
+  } else {
+    Expect(call, Code::kPermissionDenied);
+  }
+  return nullptr;
+}
+
+void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return Expect(call, Code::kPermissionDenied);
+  RefSession& who = session->second;
+  if (who.ending || who.job.value != 0) return Expect(call, Code::kFailedPrecondition);
+  if (spec.n_ranks < 1 || spec.rank < 0 || spec.rank >= spec.n_ranks || spec.heap_bytes == 0) {
+    return Expect(call, Code::kInvalidArgument);
+  }
+  const uint64_t heap = (spec.heap_bytes + granularity_ - 1) / granularity_ * granularity_;
+  RefJob* job = nullptr;
+  for (auto& [job_id, one] : jobs_) {
+    if (one->name == spec.job && one->uid == who.uid) job = one.get();
+  }
+  const Rank rank = static_cast<Rank>(spec.rank);
+  if (job == nullptr) {
+    new_job_ = std::make_unique<RefJob>();
+    job = new_job_.get();
+    job->name = spec.job;
+    job->uid = who.uid;
+    job->heap_initial = heap;
+    job->stride = 4 * heap;
+    job->sync_bytes = spec.team_sync_bytes;
+    job->ranks.resize(spec.n_ranks);
+  } else if (job->state == JobState::kBroken) {
+    return Expect(call, Code::kFailedPrecondition);
+  } else if (job->state == JobState::kForming) {
+    if (static_cast<size_t>(spec.n_ranks) != job->ranks.size() || heap != job->heap_initial ||
+        spec.team_sync_bytes != job->sync_bytes) {
+      return Expect(call, Code::kInvalidArgument);
+    }
+    if (job->ranks[rank].attached()) return Expect(call, Code::kAlreadyExists);
+  } else {
+    const bool taken = rank < job->ranks.size() && job->ranks[rank].attached();
+    return Expect(call, taken ? Code::kAlreadyExists : Code::kFailedPrecondition);
+  }
+  RefMember& member = job->ranks[rank];
+  member.state = RankState::kJoined;
+  member.session = id;
+  member.pid = who.pid;
+  member.join_call = call;
+  member.join_deadline = clock_->Now() + spec.timeout;
+  who.rank = rank;
+}
+
+void ReferenceJobs::LearnSegment(JobId job_id, SegmentId id, uint64_t bytes) {
+  RefJob& job = *Find(job_id);
+  segments_[id] = {.bytes = bytes, .job = job_id};
+  if (job.growth.has_value()) {
+    job.growth->segments.push_back(id);
+    return;
+  }
+  for (RefMember& member : job.ranks) {
+    if (!member.attached() || member.first_segment.has_value()) continue;
+    member.first_segment = id;
+    sessions_.at(member.session).job = job_id;
+  }
+}
+
+void ReferenceJobs::FinishForming(RefJob& job) {
+  if (job.state != JobState::kForming) return;
+  for (const RefMember& member : job.ranks) {
+    if (!member.attached() || !segments_.at(*member.first_segment).created) return;
+  }
+  job.state = JobState::kMapping;
+  job.map_deadline = clock_->Now() + absl::Seconds(60);
+  for (RefMember& member : job.ranks)
+    Expect(*std::exchange(member.join_call, std::nullopt), Code::kOk);
+}
+
+void ReferenceJobs::Mapped(SessionId id, CallId call, JobId job_id, bool error) {
+  RefJob* job = Member(id, call, job_id);
+  if (job == nullptr) return;
+  if (job->state == JobState::kForming) return Expect(call, Code::kFailedPrecondition);
+  if (job->state == JobState::kBroken) return Expect(call, Code::kAborted);
+  if (job->state == JobState::kReady) return Expect(call, Code::kOk);
+  if (error) {
+    Expect(call, Code::kAborted);
+    return FailJob(*job, Code::kAborted);
+  }
+  RefMember& member = job->ranks[sessions_.at(id).rank];
+  if (member.mapped_calls.size() == 8) return Expect(call, Code::kResourceExhausted);
+  member.mapped_calls.push_back(call);
+  member.state = RankState::kMapped;
+  for (const RefMember& one : job->ranks) {
+    if (one.state != RankState::kMapped) return;
+  }
+  job->state = JobState::kReady;
+  job->heap = NaiveHeap(job->heap_initial, 1024);
+  std::vector<Rank> world;
+  for (Rank rank = 0; rank < job->ranks.size(); ++rank) {
+    world.push_back(rank);
+    job->ranks[rank].state = RankState::kReady;
+    for (const CallId mapped : std::exchange(job->ranks[rank].mapped_calls, {}))
+      Expect(mapped, Code::kOk);
+  }
+  MakeTeam(*job, world, 0);
+}
+
+void ReferenceJobs::Detach(RefJob& job, Rank rank, Code told) {
+  RefSession& session = sessions_.at(job.ranks[rank].session);
+  session.job = JobId();
+  session.past_job = job.id;
+  session.past_code = told;
+  job.ranks[rank].session = SessionId();
+}
+
+void ReferenceJobs::Withdraw(RefJob& job, Rank rank, Code code) {
+  RefMember& member = job.ranks[rank];
+  if (member.join_call.has_value()) Expect(*member.join_call, code);
+  Drop(*member.first_segment);
+  Detach(job, rank, code);
+  member = RefMember();
+  if (job.n_attached() == 0) EndJob(job);
+}
+
+void ReferenceJobs::FailJob(RefJob& job, Code code) {
+  for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
+    RefMember& member = job.ranks[rank];
+    if (!member.attached()) continue;
+    if (member.join_call.has_value()) Expect(*member.join_call, code);
+    for (const CallId call : member.mapped_calls) Expect(call, code);
+    Detach(job, rank, code);
+  }
+  EndJob(job);
+}
+
+void ReferenceJobs::EndJob(RefJob& job) {
+  for (auto& [id, segment] : segments_) {
+    if (segment.job == job.id) segment.dropping = true;
+  }
+  jobs_.erase(job.id);
+}
+
+void ReferenceJobs::Leave(SessionId id, CallId call, JobId job_id) {
+  const auto session = sessions_.find(id);
+  if (session != sessions_.end() && !session->second.ending && job_id.value != 0 &&
+      session->second.job != job_id && session->second.past_job == job_id) {
+    return Expect(call, Code::kOk);
+  }
+  RefJob* job = Member(id, call, job_id);
+  if (job == nullptr) return;
+  Expect(call, Code::kOk);
+  const Rank rank = session->second.rank;
+  if (job->state == JobState::kForming) return Withdraw(*job, rank, Code::kAborted);
+  if (job->state == JobState::kMapping) return FailJob(*job, Code::kAborted);
+  job->ranks[rank].state = RankState::kLeft;
+  FailGrowth(*job, Code::kAborted);
+  AbortDeadTeams(*job);
+  Detach(*job, rank, Code::kFailedPrecondition);
+  if (job->n_attached() == 0) EndJob(*job);
+}
+
+void ReferenceJobs::HangUp(SessionId id) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end() || session->second.ending) return;
+  session->second.ending = true;
+  RefJob* job = Find(session->second.job);
+  if (job == nullptr) return;
+  if (!Committed(*job)) return FailJob(*job, Code::kAborted);
+  job->ranks[session->second.rank].state = RankState::kEnding;
+  if (job->n_attached() > 1) job->state = JobState::kBroken;
+  FailGrowth(*job, Code::kAborted);
+  AbortDeadTeams(*job);
+}
+
+void ReferenceJobs::Gone(SessionId id) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return;
+  if (RefJob* job = Find(session->second.job); job != nullptr) {
+    if (!Committed(*job)) {
+      FailJob(*job, Code::kAborted);
+    } else {
+      job->ranks[session->second.rank].state = RankState::kDead;
+      job->state = JobState::kBroken;
+      FailGrowth(*job, Code::kAborted);
+      AbortDeadTeams(*job);
+      Detach(*job, session->second.rank, Code::kAborted);
+      if (job->n_attached() == 0) EndJob(*job);
+    }
+  }
+  sessions_.erase(id);
+}
+
+void ReferenceJobs::Resume(SessionId id, CallId call, JobId job_id, const std::string& name,
+                           int32_t rank, uint64_t epoch) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return Expect(call, Code::kPermissionDenied);
+  RefSession& session = found->second;
+  if (session.ending) return Expect(call, Code::kFailedPrecondition);
+  RefJob* job = Find(job_id);
+  if (job == nullptr || job->uid != session.uid || job->name != name)
+    return Expect(call, Code::kNotFound);
+  if (rank < 0 || static_cast<size_t>(rank) >= job->ranks.size())
+    return Expect(call, Code::kInvalidArgument);
+  if (epoch != 1) return Expect(call, Code::kFailedPrecondition);
+  RefMember& member = job->ranks[rank];
+  const Code outcome = job->state == JobState::kBroken ? Code::kAborted : Code::kOk;
+  if (member.session == id) return Expect(call, outcome);
+  if (session.job.value != 0) return Expect(call, Code::kFailedPrecondition);
+  if (!member.attached() || member.pid != session.pid) return Expect(call, Code::kPermissionDenied);
+  if (!sessions_.at(member.session).ending) return Expect(call, Code::kUnavailable);
+  Detach(*job, rank, Code::kFailedPrecondition);
+  member.session = id;
+  session.job = job_id;
+  session.rank = rank;
+  if (outcome == Code::kOk) member.state = RankState::kReady;
+  Expect(call, outcome);
+}
+
+void ReferenceJobs::Cancelled(CallId call) {
+  for (auto& [id, job] : jobs_) {
+    for (Rank rank = 0; rank < job->ranks.size(); ++rank) {
+      RefMember& member = job->ranks[rank];
+      std::erase(member.mapped_calls, call);
+      if (member.join_call != call) continue;
+      member.join_call.reset();
+      return Withdraw(*job, rank, Code::kCancelled);
+    }
+    for (auto& [team_id, team] : job->teams) {
+      if (!team.op.has_value()) continue;
+      for (auto& [rank, calls] : team.op->calls) std::erase(calls, call);
+    }
+  }
+}
+
+// ---- segments
+
+void ReferenceJobs::SegmentCreated(SegmentId id, bool ok) {
+  const auto found = segments_.find(id);
+  if (found == segments_.end() || found->second.dropping || found->second.created) return;
+  RefJob& job = *Find(found->second.job);
+  if (ok) {
+    found->second.created = true;
+    if (job.growth.has_value()) {
+      RefGrowth& growth = *job.growth;
+      growth.created.insert(id);
+      growth.mapping = growth.created.size() == growth.segments.size();
+      if (growth.mapping) growth.deadline = clock_->Now() + absl::Seconds(30);
+    }
+    return FinishForming(job);
+  }
+  segments_.erase(found);
+  if (Committed(job)) return FailGrowth(job, Code::kResourceExhausted);
+  for (RefMember& member : job.ranks) {
+    if (member.first_segment != id) continue;
+    Expect(*std::exchange(member.join_call, std::nullopt), Code::kInternal);  // as the worker said
+    member.first_segment.reset();
+  }
+  FailJob(job, Code::kAborted);
+}
+
+void ReferenceJobs::SegmentDropped(SegmentId id) {
+  const auto found = segments_.find(id);
+  if (found != segments_.end() && found->second.dropping) segments_.erase(found);
+}
+
+uint64_t ReferenceJobs::BookedBytes() const {
+  uint64_t sum = 0;
+  for (const auto& [id, segment] : segments_) sum += segment.bytes;
+  return sum;
+}
+
+// ---- time
+
+std::vector<ReferenceJobs::Due> ReferenceJobs::Deadlines() const {
+  std::vector<Due> all;
+  for (const auto& [id, job] : jobs_) {
+    for (Rank rank = 0; rank < job->ranks.size(); ++rank) {
+      if (job->ranks[rank].join_call.has_value())
+        all.push_back({job->ranks[rank].join_deadline, id, 0, rank});
+    }
+    if (job->state == JobState::kMapping) all.push_back({job->map_deadline, id, 1, 0});
+    for (const auto& [team_id, team] : job->teams) {
+      if (team.op.has_value() && team.op->calls.size() < team.ranks.size()) {
+        all.push_back({team.op->deadline, id, 2, team_id});
+      }
+    }
+    if (job->growth.has_value()) all.push_back({job->growth->deadline, id, 3, 0});
+  }
+  return all;
+}
+
+absl::Time ReferenceJobs::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Due& due : Deadlines()) next = std::min(next, due.when);
+  return next;
+}
+
+void ReferenceJobs::Tick() {
+  const absl::Time now = clock_->Now();
+  while (true) {
+    const auto all = Deadlines();
+    const auto first = std::min_element(
+        all.begin(), all.end(), [](const Due& a, const Due& b) { return a.Key() < b.Key(); });
+    if (first == all.end() || first->when > now) return;
+    RefJob& job = *Find(first->job);
+    if (first->kind == 0) Withdraw(job, first->index, Code::kDeadlineExceeded);
+    if (first->kind == 1) FailJob(job, Code::kDeadlineExceeded);
+    if (first->kind == 2) Fail(job, first->index, Code::kDeadlineExceeded);
+    if (first->kind == 3) FailGrowth(job, Code::kResourceExhausted);
+  }
+}
+
+// ---- collectives
+
+bool ReferenceJobs::Alive(const RefJob& job, const RefTeam& team) const {
+  return job.state == JobState::kReady &&
+         std::all_of(team.ranks.begin(), team.ranks.end(),
+                     [&](Rank rank) { return job.ranks[rank].state == RankState::kReady; });
+}
+
+Expected ReferenceJobs::ForRank(const RefOutcome& outcome, Rank rank) {
+  Expected expected = outcome.expected;
+  expected.is_outcome = true;
+  if (std::count(outcome.team_ranks.begin(), outcome.team_ranks.end(), rank) == 0)
+    expected.team.reset();
+  return expected;
+}
+
+// Old outcomes are forgotten: all but 64, and those before a value that every member has got
+// behind.
+void ReferenceJobs::Forget(RefTeam& team) {
+  uint64_t slowest = ~uint64_t{0};
+  for (const auto& [rank, position] : team.position) slowest = std::min(slowest, position);
+  for (uint64_t k = team.forgotten_below; k < team.log.size(); ++k) {
+    const bool has_value = !team.log[k].expected.value.value_or("").empty();
+    if (k + 64 < team.log.size() || (has_value && k + 1 < slowest)) team.forgotten_below = k + 1;
+  }
+}
+
+void ReferenceJobs::Collective(SessionId id, CallId call, const CollectiveSpec& spec) {
+  RefJob* job = Member(id, call, spec.job);
+  if (job == nullptr) return;
+  const Rank rank = sessions_.at(id).rank;
+  if (!Committed(*job)) return Expect(call, Code::kFailedPrecondition);
+  const auto found = job->teams.find(spec.team);
+  const bool known =
+      found != job->teams.end() &&
+      (!found->second.destroyed || std::count(job->past.begin(), job->past.end(), spec.team) > 0);
+  if (!known) return Expect(call, Code::kNotFound);
+  RefTeam& team = found->second;
+  if (!team.position.contains(rank)) return Expect(call, Code::kPermissionDenied);
+  uint64_t& position = team.position[rank];
+  if (spec.k > position || (team.destroyed && spec.k == position))
+    return Expect(call, Code::kFailedPrecondition);
+  if (spec.k < team.log.size()) {
+    if (spec.k < team.forgotten_below) return Expect(call, Code::kOutOfRange);
+    expected_[call] = ForRank(team.log[spec.k], rank);
+    if (spec.k == position) ++position;
+    return Forget(team);
+  }
+  if (spec.k < position) {
+    auto& calls = team.op->calls[rank];
+    if (calls.size() == 8) return Expect(call, Code::kResourceExhausted);
+    calls.push_back(call);
+    return;
+  }
+  if (spec.k > team.log.size()) return Expect(call, Code::kFailedPrecondition);
+  ++position;
+  Forget(team);
+  if (!team.op.has_value()) team.op = RefOp{.op = spec.op};
+  RefOp& op = *team.op;
+  op.calls[rank].push_back(call);
+  if (!Alive(*job, team)) return Fail(*job, spec.team, Code::kAborted);
+  if (!WellFormed(team, spec.team, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
+  if (!Agree(op.op, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
+  if (const auto* broadcast = std::get_if<BroadcastOp>(&spec.op);
+      broadcast != nullptr && broadcast->root == rank) {
+    op.value = broadcast->value;
+  }
+  op.deadline = std::min(op.deadline, clock_->Now() + spec.timeout);
+  if (op.calls.size() == team.ranks.size()) Execute(*job, spec.team);
+}
+
+void ReferenceJobs::Conclude(RefJob& job, TeamId id, Expected expected,
+                             std::vector<Rank> team_ranks) {
+  RefTeam& team = job.teams.at(id);
+  if (expected.code == Code::kOk) expected.heap_bytes = job.heap.capacity();
+  const RefOp op = *std::exchange(team.op, std::nullopt);
+  team.log.push_back({expected, team_ranks});
+  for (const auto& [rank, calls] : op.calls) {
+    for (const CallId call : calls) expected_[call] = ForRank(team.log.back(), rank);
+  }
+  Forget(team);
+}
+
+void ReferenceJobs::AbortDeadTeams(RefJob& job) {
+  for (auto& [id, team] : job.teams) {
+    if (team.op.has_value() && !Alive(job, team)) Fail(job, id, Code::kAborted);
+  }
+}
+
+std::optional<uint64_t> ReferenceJobs::MakeTeam(RefJob& job, const std::vector<Rank>& ranks,
+                                                TeamId id) {
+  const auto offset = job.heap.Allocate(job.sync_bytes, kSmallestAlignment);
+  if (!offset.has_value()) return offset;
+  RefTeam team;
+  team.ranks = ranks;
+  for (const Rank rank : ranks) team.position[rank] = 0;
+  team.sync_offset = offset;
+  job.teams[id] = team;
+  return offset;
+}
+
+void ReferenceJobs::Execute(RefJob& job, TeamId id) {
+  RefTeam& team = job.teams.at(id);
+  const RefOp& op = *team.op;
+  if (std::holds_alternative<BroadcastOp>(op.op)) {
+    return Conclude(job, id, {.value = op.value});
+  }
+  if (const auto* allocate = std::get_if<AllocateOp>(&op.op)) {
+    if (!allocate->name.empty() && job.names.contains(allocate->name))
+      return Fail(job, id, Code::kAlreadyExists);
+    const auto offset = job.heap.Allocate(allocate->bytes, AlignmentOf(*allocate));
+    if (!offset.has_value()) {
+      if (allocate->bytes > job.stride) return NeedGrowth(job, id, ~uint64_t{0}, 0);
+      const uint64_t needed = job.heap.Shortfall(allocate->bytes, AlignmentOf(*allocate));
+      return NeedGrowth(job, id, needed, std::max(needed, job.heap_initial));
+    }
+    team.allocations.insert(*offset);
+    if (!allocate->name.empty()) job.names.insert(job.name_of[*offset] = allocate->name);
+    return Conclude(job, id, {.offset = *offset});
+  }
+  if (const auto* free = std::get_if<FreeOp>(&op.op)) {
+    if (team.allocations.erase(free->offset_bytes) == 0)
+      return Fail(job, id, Code::kInvalidArgument);
+    job.heap.Free(free->offset_bytes);
+    job.names.erase(job.name_of[free->offset_bytes]);
+    job.name_of.erase(free->offset_bytes);
+    return Conclude(job, id, {});
+  }
+  if (const auto* create = std::get_if<CreateTeamOp>(&op.op)) {
+    const TeamId made = static_cast<TeamId>(job.teams.size());
+    const std::vector<Rank> ranks = create->ranks;
+    if (MakeTeam(job, ranks, made).has_value()) return Conclude(job, id, {.team = made}, ranks);
+    const uint64_t needed = job.heap.Shortfall(job.sync_bytes, kSmallestAlignment);
+    return NeedGrowth(job, id, needed, std::max(needed, job.heap_initial));
+  }
+  if (std::holds_alternative<DestroyTeamOp>(op.op)) {
+    if (!team.allocations.empty()) return Fail(job, id, Code::kFailedPrecondition);
+    job.heap.Free(*team.sync_offset);
+    Conclude(job, id, {});
+    team.destroyed = true;
+    team.forgotten_below = std::max<uint64_t>(team.forgotten_below, team.log.size() - 1);
+    job.past.push_back(id);
+    if (job.past.size() > 16) job.past.pop_front();
+    return;
+  }
+  if (op.growth_done) return Conclude(job, id, {});
+  const uint64_t bytes = std::get<GrowOp>(op.op).bytes;
+  NeedGrowth(job, id, bytes, bytes);
+}
+
+// ---- growth
+
+void ReferenceJobs::NeedGrowth(RefJob& job, TeamId id, uint64_t needed, uint64_t wanted) {
+  if (job.growth.has_value()) {
+    job.growth_queue.push_back(id);
+    return;
+  }
+  const uint64_t room = job.stride - job.heap.capacity();
+  const bool all_here = std::all_of(job.ranks.begin(), job.ranks.end(), [](const RefMember& m) {
+    return m.state == RankState::kReady;
+  });
+  if (!all_here || needed > room) return Fail(job, id, Code::kResourceExhausted);
+  const uint64_t bytes = (std::min(wanted, room) + granularity_ - 1) / granularity_ * granularity_;
+  job.growth = RefGrowth{.id = next_grow_++,
+                         .team = id,
+                         .bytes = bytes,
+                         .deadline = clock_->Now() + absl::Seconds(30)};
+}
+
+void ReferenceJobs::GrowMapped(SessionId id, CallId call, JobId job_id, uint64_t grow, bool error) {
+  RefJob* job = Member(id, call, job_id);
+  if (job == nullptr) return;
+  if (job->last_growth.has_value() && job->last_growth->first == grow) {
+    return Expect(call, job->last_growth->second ? Code::kOk : Code::kAborted);
+  }
+  if (!job->growth.has_value() || job->growth->id != grow || !job->growth->mapping) {
+    return Expect(call, Code::kFailedPrecondition);
+  }
+  Expect(call, Code::kOk);
+  if (error) return FailGrowth(*job, Code::kResourceExhausted);
+  job->growth->mapped.insert(sessions_.at(id).rank);
+  if (job->growth->mapped.size() < job->ranks.size()) return;
+  const RefGrowth growth = *std::exchange(job->growth, std::nullopt);
+  job->heap.Grow(job->heap.capacity() + growth.bytes);
+  job->last_growth = {growth.id, true};
+  job->teams.at(growth.team).op->growth_done = true;
+  Execute(*job, growth.team);
+  RunQueue(*job);
+}
+
+void ReferenceJobs::FailGrowth(RefJob& job, Code code) {
+  if (!job.growth.has_value()) return;
+  const RefGrowth growth = *std::exchange(job.growth, std::nullopt);
+  job.last_growth = {growth.id, false};
+  for (const SegmentId id : growth.segments) {
+    if (segments_.contains(id)) Drop(id);
+  }
+  Fail(job, growth.team, code);
+  RunQueue(job);
+}
+
+void ReferenceJobs::RunQueue(RefJob& job) {
+  while (!job.growth.has_value() && !job.growth_queue.empty()) {
+    const TeamId id = job.growth_queue.front();
+    job.growth_queue.pop_front();
+    if (Alive(job, job.teams.at(id))) {
+      Execute(job, id);
+    } else {
+      Fail(job, id, Code::kAborted);
+    }
+  }
+}
+
+}  // namespace iris::model

@@ -1,0 +1,228 @@
+// ReferenceJobs: what JobMachine must answer, written as plainly as possible. It keeps every
+// outcome for ever, finds deadlines by looking at everything, and re-derives after each input what
+// follows from it. It predicts for each input which calls are answered, with which code, offset and
+// team; and the state of every rank, heap and allocation.
+//
+// It does not know of limits, quotas or lack of device memory: the chaos test covers those without
+// a reference.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/wire/limits.h"
+#include "server/job/job_machine.h"
+#include "tests/model/naive_heap.h"
+
+namespace iris::model {
+
+using server::AllocateOp;
+using server::BroadcastOp;
+using server::CallId;
+using server::CollectiveOp;
+using server::CollectiveSpec;
+using server::CreateTeamOp;
+using server::DestroyTeamOp;
+using server::FreeOp;
+using server::GrowOp;
+using server::JobId;
+using server::JobState;
+using server::Rank;
+using server::RankState;
+using server::SegmentId;
+using server::SessionId;
+using server::TeamId;
+using Code = absl::StatusCode;
+
+// What the reference says of one call.
+struct Expected {
+  Code code = Code::kOk;
+  std::optional<uint64_t> offset;      // of an allocate
+  std::optional<std::string> value;    // of a broadcast
+  std::optional<TeamId> team;          // of a create_team, for members
+  std::optional<uint64_t> heap_bytes;  // of any collective that succeeds
+  bool is_outcome = false;             // of a (team, k): the same for every rank
+};
+
+struct RefOutcome {
+  Expected expected;
+  std::vector<Rank> team_ranks;  // of a create_team
+};
+
+struct RefOp {
+  CollectiveOp op;
+  std::map<Rank, std::vector<CallId>> calls;  // every rank that asked
+  std::string value;
+  absl::Time deadline = absl::InfiniteFuture();
+  bool growth_done = false;
+};
+
+struct RefTeam {
+  std::vector<Rank> ranks;
+  std::map<Rank, uint64_t> position;
+  std::vector<RefOutcome> log;  // by k
+  std::optional<RefOp> op;
+  uint64_t forgotten_below = 0;
+  std::optional<uint64_t> sync_offset;
+  std::set<uint64_t> allocations;
+  bool destroyed = false;
+};
+
+struct RefMember {
+  RankState state = RankState::kAbsent;
+  SessionId session;
+  int64_t pid = 0;
+  std::optional<CallId> join_call;
+  absl::Time join_deadline;
+  std::vector<CallId> mapped_calls;
+  std::optional<SegmentId> first_segment;
+  bool attached() const { return session.value != 0; }
+};
+
+struct RefGrowth {
+  uint64_t id = 0;
+  TeamId team = 0;
+  uint64_t bytes = 0;
+  bool mapping = false;
+  std::vector<SegmentId> segments;
+  std::set<SegmentId> created;
+  std::set<Rank> mapped;
+  absl::Time deadline;
+};
+
+struct RefJob {
+  JobId id;
+  std::string name;
+  uint32_t uid = 0;
+  JobState state = JobState::kForming;
+  uint64_t heap_initial = 0;
+  uint64_t stride = 0;
+  uint64_t sync_bytes = 0;
+  std::vector<RefMember> ranks;
+  absl::Time map_deadline;
+  NaiveHeap heap{0, 1024};
+  std::set<std::string> names;
+  std::map<uint64_t, std::string> name_of;
+  std::map<TeamId, RefTeam> teams;  // destroyed ones too
+  std::deque<TeamId> past;          // destroyed, in order
+  std::optional<RefGrowth> growth;
+  std::deque<TeamId> growth_queue;
+  std::optional<std::pair<uint64_t, bool>> last_growth;  // id, published
+  size_t n_attached() const {
+    return std::count_if(ranks.begin(), ranks.end(),
+                         [](const RefMember& m) { return m.attached(); });
+  }
+};
+
+struct RefSession {
+  int64_t pid = 0;
+  uint32_t uid = 0;
+  bool ending = false;
+  JobId job;
+  Rank rank = 0;
+  JobId past_job;
+  Code past_code = Code::kOk;
+};
+
+struct RefSegment {
+  uint64_t bytes = 0;
+  JobId job;
+  bool created = false;
+  bool dropping = false;
+};
+
+class ReferenceJobs {
+ public:
+  ReferenceJobs(uint64_t granularity, const server::Clock* clock)
+      : granularity_(granularity), clock_(clock) {}
+
+  // ---- inputs; each adds to expected()
+
+  void OpenSession(SessionId id, int64_t pid, uint32_t uid) {
+    sessions_[id] = {.pid = pid, .uid = uid};
+  }
+  void HangUp(SessionId id);
+  void Gone(SessionId id);
+  void Join(SessionId id, CallId call, const server::JoinSpec& spec);
+  void Mapped(SessionId id, CallId call, JobId job, bool error);
+  void Collective(SessionId id, CallId call, const CollectiveSpec& spec);
+  void GrowMapped(SessionId id, CallId call, JobId job, uint64_t grow, bool error);
+  void Leave(SessionId id, CallId call, JobId job);
+  void Resume(SessionId id, CallId call, JobId job, const std::string& name, int32_t rank,
+              uint64_t epoch);
+  void Cancelled(CallId call);
+  void SegmentCreated(SegmentId id, bool ok);
+  void SegmentDropped(SegmentId id);
+  void Tick();
+
+  // The machine names new segments and jobs: it tells, and the reference says where they belong.
+  void LearnJob(JobId id) {
+    new_job_->id = id;
+    jobs_[id] = std::move(new_job_);
+  }
+  bool WantsJob() const { return new_job_ != nullptr; }
+  void LearnSegment(JobId job, SegmentId id, uint64_t bytes);
+
+  // ---- predictions
+
+  std::map<CallId, Expected> TakeExpected() { return std::exchange(expected_, {}); }
+  absl::Time NextDeadline() const;
+  uint64_t BookedBytes() const;
+  const std::map<JobId, std::unique_ptr<RefJob>>& jobs() const { return jobs_; }
+  const std::map<SessionId, RefSession>& sessions() const { return sessions_; }
+  const std::map<SegmentId, RefSegment>& segments() const { return segments_; }
+  RefJob* Find(JobId id) {
+    const auto found = jobs_.find(id);
+    return found == jobs_.end() ? nullptr : found->second.get();
+  }
+
+ private:
+  struct Due {
+    absl::Time when = absl::InfiniteFuture();
+    JobId job;
+    int kind = 0;  // 0 join, 1 map, 2 collective, 3 growth
+    uint32_t index = 0;
+    auto Key() const { return std::tuple(when, job.value, kind, index); }
+  };
+  std::vector<Due> Deadlines() const;
+  void Expect(CallId call, Code code) { expected_[call] = {.code = code}; }
+  // Null, having refused the call, unless the session is a member of the job.
+  RefJob* Member(SessionId id, CallId call, JobId job);
+  void Detach(RefJob& job, Rank rank, Code told);
+  void Withdraw(RefJob& job, Rank rank, Code code);
+  void FailJob(RefJob& job, Code code);
+  void EndJob(RefJob& job);
+  void Drop(SegmentId id) { segments_.at(id).dropping = true; }
+  void FinishForming(RefJob& job);
+  bool Alive(const RefJob& job, const RefTeam& team) const;
+  void AbortDeadTeams(RefJob& job);
+  void Conclude(RefJob& job, TeamId id, Expected expected, std::vector<Rank> team_ranks = {});
+  void Fail(RefJob& job, TeamId id, Code code) { Conclude(job, id, {.code = code}); }
+  void Execute(RefJob& job, TeamId id);
+  void NeedGrowth(RefJob& job, TeamId id, uint64_t needed, uint64_t wanted);
+  void FailGrowth(RefJob& job, Code code);
+  void RunQueue(RefJob& job);
+  void Forget(RefTeam& team);
+  std::optional<uint64_t> MakeTeam(RefJob& job, const std::vector<Rank>& ranks, TeamId id);
+  static Expected ForRank(const RefOutcome& outcome, Rank rank);
+
+  const uint64_t granularity_;
+  const server::Clock* const clock_;
+  std::map<SessionId, RefSession> sessions_;
+  std::map<JobId, std::unique_ptr<RefJob>> jobs_;
+  std::map<SegmentId, RefSegment> segments_;
+  std::map<CallId, Expected> expected_;
+  std::unique_ptr<RefJob> new_job_;
+  uint64_t next_grow_ = 1;
+};
+
+}  // namespace iris::model

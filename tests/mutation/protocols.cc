@@ -1,0 +1,192 @@
+// The device protocols with ranks as threads of one process, for ThreadSanitizer. mutation_test.py
+// builds this file once as it is and once for each mistake of device/iris/impl/mutation.h, and
+// counts the reports.
+//
+//   protocols SCENARIO      barrier | put_signal_block | put_signal_warp
+//
+// Exit code 0: every rank got the data that it had to get. 1: wrong data (a mistake may show that
+// way as well). 2: usage. ThreadSanitizer's own exit code wins over 0.
+//
+// All heaps lie in one mapping, made once: ThreadSanitizer keeps its notes by virtual address, so
+// that a second mapping of the same memory would hide every race.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "device/backend/select.h"
+#include "device/iris/iris.h"
+
+namespace {
+
+using iris::DeviceContext;
+using iris::WaitResult;
+
+constexpr uint32_t kRanks = 4;
+constexpr uint32_t kBlocks = 2;
+constexpr uint32_t kThreads = 48;  // the last warp is a partial one
+constexpr uint32_t kRounds = 6;
+constexpr uint64_t kStrideBytes = 1 << 20;
+// A mistake may make a wait hopeless; there, nothing is learnt from waiting for long.
+constexpr uint64_t kSecondNs = 1000ull * 1000 * 1000;
+constexpr uint64_t kTimeoutNs =
+    iris::impl::kMutation == iris::impl::Mutation::kNone ? 60 * kSecondNs : kSecondNs;
+
+// One rank's heap. Every word that a round writes is written again in the next, so that both
+// directions are tested: data read before it is there, and data overwritten before it was read.
+struct Heap {
+  iris::SyncArea sync;
+  uint32_t board[kBlocks][kRanks][kThreads];      // barrier: [block][writer][thread]
+  alignas(16) uint32_t inbox[kBlocks][kThreads];  // put_signal
+  alignas(16) uint32_t outbox[kBlocks][kThreads];
+  uint64_t full[kBlocks][kThreads];   // signals: data is there
+  uint64_t empty[kBlocks][kThreads];  // signals: data has been read
+};
+static_assert(sizeof(Heap) <= kStrideBytes);
+
+IRIS_DEVICE uint32_t Word(uint32_t writer, uint32_t round, uint32_t thread) {
+  return (round + 1) * 1000003u + writer * 1009u + thread;
+}
+
+IRIS_DEVICE void Note(uint32_t* wrong, bool right) {
+  if (right) return;
+  iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kDevice, iris::Order::kRelaxed>(wrong,
+                                                                                            1u);
+}
+
+IRIS_DEVICE Heap* HeapOf(const DeviceContext& ctx, uint32_t rank) {
+  return iris::AtOffset<Heap>(ctx, rank, 0);
+}
+
+// Each block writes to every rank, meets, reads what all have written to it, meets. Each thread
+// reads the words of others.
+IRIS_KERNEL void BarrierKernel(DeviceContext ctx, uint32_t* wrong) {
+  const uint32_t block = iris::backend::BlockIndex();
+  const uint32_t thread = iris::backend::ThreadIndex();
+  const uint32_t other = (thread + 7) % kThreads;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      iris::backend::StorePlain(&HeapOf(ctx, rank)->board[block][ctx.rank][thread],
+                                Word(ctx.rank, round, thread));
+    }
+    Note(wrong, iris::Barrier(ctx, ctx.world) == WaitResult::kOk);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      Note(wrong, iris::backend::LoadPlain(&HeapOf(ctx, ctx.rank)->board[block][rank][other]) ==
+                      Word(rank, round, other));
+    }
+    Note(wrong, iris::Barrier(ctx, ctx.world) == WaitResult::kOk);
+  }
+}
+
+// Each rank sends to the next one, and may send again when that one has said that it has read.
+template <typename Coop>
+IRIS_DEVICE void PutSignalRounds(const DeviceContext& ctx, uint32_t first, uint32_t n, Coop coop,
+                                 uint32_t* wrong) {
+  const uint32_t block = iris::backend::BlockIndex();
+  const uint32_t thread = iris::backend::ThreadIndex();
+  const uint32_t next = (ctx.rank + 1) % kRanks;
+  const uint32_t previous = (ctx.rank + kRanks - 1) % kRanks;
+  const uint32_t other = first + (thread - first + 5) % n;
+  Heap* mine = HeapOf(ctx, ctx.rank);
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    mine->outbox[block][thread] = Word(ctx.rank, round, thread);
+    // The copy gives each unit to whichever thread: what the set has written, the set must see.
+    if constexpr (std::is_same_v<Coop, iris::Block>) {
+      iris::backend::BlockSync();
+    } else {
+      iris::backend::WarpSync();
+    }
+    Note(wrong, iris::WaitUntil(ctx, &mine->empty[block][first], iris::Compare::kGe, round, 0,
+                                coop) == WaitResult::kOk);
+    // Two waits with nothing between them: the second one passes its answer where the first one
+    // did.
+    Note(wrong, iris::WaitUntil(ctx, &mine->full[block][first], iris::Compare::kGe, round, 0,
+                                coop) == WaitResult::kOk);
+    iris::PutSignal(ctx, next, &mine->inbox[block][first], &mine->outbox[block][first],
+                    n * sizeof(uint32_t), &mine->full[block][first], round + 1,
+                    iris::SignalOp::kSet, coop);
+    Note(wrong, iris::WaitUntil(ctx, &mine->full[block][first], iris::Compare::kGe, round + 1, 0,
+                                coop) == WaitResult::kOk);
+    Note(wrong,
+         iris::backend::LoadPlain(&mine->inbox[block][other]) == Word(previous, round, other));
+    // An empty put with a signal: all have read.
+    iris::PutSignal(ctx, previous, &mine->inbox[block][first], &mine->inbox[block][first], 0,
+                    &mine->empty[block][first], round + 1, iris::SignalOp::kSet, coop);
+    if constexpr (std::is_same_v<Coop, iris::Block>) {
+      iris::backend::BlockSync();
+    } else {
+      iris::backend::WarpSync();
+    }
+  }
+}
+
+IRIS_KERNEL void PutSignalBlockKernel(DeviceContext ctx, uint32_t* wrong) {
+  PutSignalRounds(ctx, 0, kThreads, iris::Block{}, wrong);
+}
+
+IRIS_KERNEL void PutSignalWarpKernel(DeviceContext ctx, uint32_t* wrong) {
+  const uint32_t first = iris::backend::WarpIndex() * iris::backend::WarpSize();
+  PutSignalRounds(ctx, first, iris::impl::CoopSize(iris::Warp{}), iris::Warp{}, wrong);
+}
+
+using Kernel = void (*)(DeviceContext, uint32_t*);
+
+Kernel Find(const char* name) {
+  if (std::strcmp(name, "barrier") == 0) return &BarrierKernel;
+  if (std::strcmp(name, "put_signal_block") == 0) return &PutSignalBlockKernel;
+  if (std::strcmp(name, "put_signal_warp") == 0) return &PutSignalWarpKernel;
+  return nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Kernel kernel = argc == 2 ? Find(argv[1]) : nullptr;
+  if (kernel == nullptr) {
+    std::fprintf(stderr, "usage: protocols barrier | put_signal_block | put_signal_warp\n");
+    return 2;
+  }
+  void* window = mmap(nullptr, kRanks * kStrideBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (window == MAP_FAILED) {
+    std::perror("protocols: mmap of the window");
+    return 2;
+  }
+  std::vector<uint32_t> wrong(kRanks, 0);
+  std::atomic<bool> failed = false;
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      DeviceContext ctx;
+      ctx.rank = rank;
+      ctx.n_ranks = kRanks;
+      ctx.base = reinterpret_cast<uint64_t>(window);
+      ctx.stride_bytes = kStrideBytes;
+      ctx.timeout_ns = kTimeoutNs;
+      ctx.world.size = kRanks;
+      ctx.world.index = rank;
+      ctx.world.sync_offset_bytes = offsetof(Heap, sync);
+      for (uint32_t i = 0; i < kRanks; ++i) ctx.world.members[i] = static_cast<uint8_t>(i);
+      iris::backend::Stream stream;
+      if (!iris::backend::Stream::Create(&stream).ok() ||
+          !iris::backend::Launch({kBlocks, kThreads, 0}, stream, kernel, ctx, &wrong[rank]).ok() ||
+          !stream.Synchronize().ok()) {
+        failed = true;
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  uint32_t sum = 0;
+  for (uint32_t n : wrong) sum += n;
+  if (failed || sum > 0) {
+    std::printf("%u wrong answers%s\n", sum, failed ? ", and a launch failed" : "");
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,55 @@
+"""A real irisd for Python tests: in a directory of its own under /tmp, because paths of Unix sockets are short."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+IRISD = "server/irisd"
+PATIENCE_SECONDS = 60
+
+
+class Irisd:
+    """Starts irisd and waits until it has its sockets. Use as a context, or call stop()."""
+
+    def __init__(self, *flags, devices=4, memory="256MiB"):
+        self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
+        self.runtime_dir = os.path.join(self.folder, "run")
+        self.log_path = os.path.join(self.folder, "log")
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                [IRISD, "--runtime-dir", self.runtime_dir, "--emu-devices", str(devices), "--emu-memory", memory, *flags],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):
+            if self.process.poll() is not None or time.monotonic() > end:
+                log = self.log()
+                self.stop()
+                raise RuntimeError(f"irisd does not start:\n{log}")
+            time.sleep(0.01)
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def environment(self, **more):
+        return {**os.environ, "IRIS_RUNTIME_DIR": self.runtime_dir, **more}
+
+    def stop(self):
+        """Ends it; returns its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            code = self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.stop()
