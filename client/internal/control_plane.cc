@@ -324,18 +324,24 @@ absl::Status ControlPlane::Reconnect() {
     UseSession(*session);
     return absl::OkStatus();
   }
-  // The job broke meanwhile: the rank is this session's, but nothing is left to do except to leave.
-  if (outcome.status.code() == absl::StatusCode::kAborted) UseSession(*session);
-  absl::MutexLock lock(&mu_);
+  absl::Status lost;
   if ((*session)->daemon_id() != daemon_id_) {
-    lost_ = absl::AbortedError(absl::StrCat(
+    lost = absl::AbortedError(absl::StrCat(
         "irisd at ", runtime_dir_, " restarted and no longer knows job \"", membership_.job, "\" (",
         outcome.status.message(), "); mapped memory stays valid, create a new Context"));
   } else {
-    lost_ = absl::AbortedError(absl::StrCat(
+    lost = absl::AbortedError(absl::StrCat(
         "the session with irisd at ", runtime_dir_, " broke, and it does not take rank ",
         membership_.rank, " of job \"", membership_.job, "\" back: ", outcome.status.message(),
         "; mapped memory stays valid, create a new Context"));
+  }
+  absl::MutexLock lock(&mu_);
+  lost_ = std::move(lost);
+  // The job broke meanwhile: the rank is this session's, but nothing is left to do except to leave.
+  // In one step with lost_, or a call that waits would go out on the new session.
+  if (outcome.status.code() == absl::StatusCode::kAborted) {
+    session_.swap(*session);
+    broken_ = !session_->status().ok();
   }
   return outcome.status;
 }
