@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "device/backend/select.h"
 
@@ -17,13 +16,13 @@ namespace numeric {
 
 IRIS_HOST_DEVICE inline uint32_t BitsOf(float value) {
   uint32_t bits;
-  memcpy(&bits, &value, sizeof(bits));
+  __builtin_memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
 IRIS_HOST_DEVICE inline float FloatOf(uint32_t bits) {
   float value;
-  memcpy(&value, &bits, sizeof(value));
+  __builtin_memcpy(&value, &bits, sizeof(value));
   return value;
 }
 

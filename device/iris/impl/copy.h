@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "device/backend/select.h"
@@ -39,7 +38,7 @@ template <typename To, typename From>
 IRIS_DEVICE inline To BitCast(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
   To to;
-  memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(To));
+  __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(To));
   return to;
 }
 
