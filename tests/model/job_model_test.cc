@@ -254,11 +254,11 @@ class Driver {
     CollectiveSpec spec{.timeout = SomeTimeout()};
     // Most often a rank that does not wait in this team already.
     for (int tries = 0; tries < 8; ++tries) {
+      if (tries > 0) chosen = SomeMember(JobState::kReady).value_or(*chosen);
       spec.job = chosen->second;
       spec.team = SomeTeam(chosen->first, spec.job);
       const auto last = last_call_.find({chosen->first, spec.job, spec.team});
       if (last == last_call_.end() || !pending_.contains(last->second) || random_.OneIn(20)) break;
-      if (const auto other = SomeMember(JobState::kReady); other.has_value()) chosen = other;
     }
     const SessionId id = chosen->first;
     const JobId job_id = chosen->second;

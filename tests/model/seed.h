@@ -1,16 +1,18 @@
-// Seed and length of a random test: printed at its start, and taken from the environment to replay
-// a failure:
-//   IRIS_TEST_SEED=123 IRIS_TEST_OPS=5000 bazel test --test_env=IRIS_TEST_SEED
-//   --test_env=IRIS_TEST_OPS ...
+// Seed and length of a random test. The seed is the same in every run, so that a run is repeatable;
+// the environment has another one drawn, or replays one, and both are printed:
+//   bazel test --test_env=IRIS_TEST_SEED=random //tests/model/...
+//   bazel test --test_env=IRIS_TEST_SEED=123 --test_env=IRIS_TEST_OPS=5000 //tests/model/...
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 
 namespace iris::model {
+
+inline constexpr uint64_t kDefaultSeed = 20240229;
 
 struct RandomRun {
   uint64_t seed = 0;
@@ -23,9 +25,11 @@ inline uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 }
 
 inline RandomRun BeginRandomRun(const char* test, uint64_t n_ops) {
-  const uint64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  const RandomRun run{FromEnvironment("IRIS_TEST_SEED", now % 1000000007),
-                      FromEnvironment("IRIS_TEST_OPS", n_ops)};
+  const char* wanted = std::getenv("IRIS_TEST_SEED");
+  const bool draw = wanted != nullptr && std::strcmp(wanted, "random") == 0;
+  const uint64_t seed =
+      draw ? std::random_device()() : FromEnvironment("IRIS_TEST_SEED", kDefaultSeed);
+  const RandomRun run{seed, FromEnvironment("IRIS_TEST_OPS", n_ops)};
   std::printf("%s: IRIS_TEST_SEED=%llu IRIS_TEST_OPS=%llu\n", test,
               static_cast<unsigned long long>(run.seed),
               static_cast<unsigned long long>(run.n_ops));
