@@ -26,6 +26,7 @@ ALL = ("barrier", "put_signal_block", "put_signal_warp")
 BLOCK = ("barrier", "put_signal_block")
 
 RUNTIME = ("block", "fiber", "scheduler")
+HOST = ("graph", "memory")
 LIBRARIES = ["-l:libboost_context.a", "-labsl_synchronization", "-labsl_time", "-labsl_base", "-lpthread"]
 
 
@@ -47,7 +48,7 @@ class MutationTest(unittest.TestCase):
         # The runtime of the emulator is not instrumented, see device/backend/emu/BUILD.bazel.
         runtime = ["-fno-sanitize=thread", "-ftls-model=initial-exec"]
         jobs = [(f"device/backend/emu/{name}.cc", f"{name}.o", runtime) for name in RUNTIME]
-        jobs.append(("device/backend/emu/memory.cc", "memory.o", []))
+        jobs += [(f"device/backend/emu/{name}.cc", f"{name}.o", []) for name in HOST]
         jobs += [("tests/mutation/protocols.cc", f"protocols{n}.o", [f"-DIRIS_MUTATE={n}"]) for n in range(7)]
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for result in [pool.submit(cls.compile, *job) for job in jobs]:
@@ -63,7 +64,7 @@ class MutationTest(unittest.TestCase):
     @classmethod
     def link(cls, number):
         program = os.path.join(cls.folder, f"protocols{number}")
-        objects = [os.path.join(cls.folder, name + ".o") for name in (f"protocols{number}", "memory", *RUNTIME)]
+        objects = [os.path.join(cls.folder, name + ".o") for name in (f"protocols{number}", *HOST, *RUNTIME)]
         cls.call([cls.clang, "-fsanitize=thread", *objects, *LIBRARIES, "-o", program])
         return program
 

@@ -37,6 +37,7 @@
 #define IRIS_DEVICE
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
+#define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
 #define IRIS_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define IRIS_UNROLL(n) IRIS_PRAGMA(unroll n)
@@ -48,6 +49,8 @@
 #define IRIS_SHARED(type, name)       \
   static char iris_shared_key_##name; \
   auto& name = ::iris::backend::emu::SharedVariable<type>(&iris_shared_key_##name)
+
+#include "device/backend/numeric_soft.h"
 
 namespace iris {
 
@@ -308,6 +311,7 @@ IRIS_EMU_UNSANITIZED inline uint32_t BlockIndex() { return emu::t_current.block_
 IRIS_EMU_UNSANITIZED inline uint32_t BlockSize() { return emu::t_current.block_size; }
 IRIS_EMU_UNSANITIZED inline uint32_t GridSize() { return emu::t_current.grid_size; }
 constexpr uint32_t WarpSize() { return kEmuWarpThreads; }
+inline constexpr bool kLaunchPublishes = false;
 inline uint32_t LaneIndex() { return ThreadIndex() % kEmuWarpThreads; }
 inline uint32_t WarpIndex() { return ThreadIndex() / kEmuWarpThreads; }
 
@@ -341,6 +345,10 @@ inline bool WarpAll(bool value) { return emu::BallotBits(!value) == 0; }
 
 inline void* DynamicShared() { return emu::DynamicSharedBytes(); }
 
+inline uint16_t HalfBitsOf(float value) { return numeric::HalfBitsOf(value); }
+inline float FloatOfHalf(uint16_t half) { return numeric::FloatOfHalf(half); }
+inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value); }
+
 // Others
 // ------------------------------------------------------------------------------------------------------------
 
@@ -354,8 +362,10 @@ void Pause();
 namespace emu {
 
 class StreamState;
+struct Capture;
+struct EventState;
 
-// A kernel with its arguments.
+// A kernel with its arguments. A graph runs it again and again.
 class Work {
  public:
   virtual ~Work() = default;
@@ -376,9 +386,15 @@ class KernelWork final : public Work {
   std::tuple<Params...> args_;
 };
 
-Result Submit(const LaunchConfig& config, StreamState* stream, std::unique_ptr<Work> work);
+Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work);
 
 }  // namespace emu
+
+class Event;
+class Graph;
+
+uint32_t DeviceCount();
+Result SetDevice(uint32_t index);
 
 class Stream {
  public:
@@ -388,6 +404,8 @@ class Stream {
   Stream& operator=(Stream&& other) noexcept;
 
   static Result Create(Stream* out);
+  static Stream Borrow(void* native);
+  void* native() const { return state_; }
   Result Synchronize();
   bool Idle();
 
@@ -397,8 +415,14 @@ class Stream {
                        Args&&... args);
   friend Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
   friend Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
+  friend Result BeginCapture(Stream& stream);
+  friend Result EndCapture(Stream& stream, Graph* out);
+  friend Result LaunchGraph(Graph& graph, Stream& stream);
+  friend Result Record(Event& event, Stream& stream);
+  friend Result WaitEvent(Stream& stream, const Event& event);
 
-  std::unique_ptr<emu::StreamState> state_;
+  emu::StreamState* state_ = nullptr;
+  bool owned_ = false;
 };
 
 template <typename... Params, typename... Args>
@@ -409,13 +433,64 @@ Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params.
   static_assert((std::is_trivially_copyable_v<Params> && ...), "... and trivially copyable");
   if (kernel == nullptr) return {ErrorCode::kInvalidArgument, "launch of a null kernel"};
   return emu::Submit(
-      config, stream.state_.get(),
-      std::make_unique<emu::KernelWork<Params...>>(kernel, std::forward<Args>(args)...));
+      config, stream.state_,
+      std::make_shared<emu::KernelWork<Params...>>(kernel, std::forward<Args>(args)...));
+}
+
+template <typename... Params>
+Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
+  if (kernel == nullptr) return {ErrorCode::kInvalidArgument, "preparation of a null kernel"};
+  if (shared_bytes > kMaxDynamicSharedBytes) {
+    return {ErrorCode::kInvalidArgument,
+            "kernel with too much shared memory: at most 163,840 bytes"};
+  }
+  return {};
 }
 
 // The ranges must not overlap.
 Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
+
+// Branches of a graph that were captured from several streams run one after another, in the order
+// of their calls: kernels of different branches must not wait for each other.
+class Graph {
+ public:
+  Graph();
+  ~Graph();
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph&& other) noexcept;
+
+ private:
+  friend Result EndCapture(Stream& stream, Graph* out);
+  friend Result LaunchGraph(Graph& graph, Stream& stream);
+
+  std::shared_ptr<const emu::Capture> nodes_;
+};
+
+Result BeginCapture(Stream& stream);
+Result EndCapture(Stream& stream, Graph* out);
+Result LaunchGraph(Graph& graph, Stream& stream);
+
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+
+  static Result Create(Event* out);
+
+ private:
+  friend Result Record(Event& event, Stream& stream);
+  friend Result WaitEvent(Stream& stream, const Event& event);
+  friend Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out);
+
+  std::shared_ptr<emu::EventState> state_;
+};
+
+Result Record(Event& event, Stream& stream);
+Result WaitEvent(Stream& stream, const Event& event);
+Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out);
 
 void* MallocDevice(uint64_t bytes);
 void FreeDevice(void* p);

@@ -151,8 +151,7 @@ Result Scheduler::StartWorkers() {
   return {};
 }
 
-Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
-                         std::unique_ptr<Work> work) {
+Result Scheduler::CheckCaller(StreamState* stream) {
   if (stream == nullptr) {
     return {ErrorCode::kFailedPrecondition,
             "launch on a stream that was not created or was moved from"};
@@ -164,6 +163,16 @@ Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
     return {ErrorCode::kFailedPrecondition,
             "launch in a forked child: launch in the parent, or exec"};
   }
+  return {};
+}
+
+bool Scheduler::Capturing(StreamState* stream) {
+  return stream->capture_ != nullptr && !stream->capture_->ended;
+}
+
+Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
+                         std::shared_ptr<const Work> work) {
+  if (Result result = CheckCaller(stream); !result.ok()) return result;
   if (config.grid == 0)
     return {ErrorCode::kInvalidArgument, "launch of 0 blocks: grid is 1 or more"};
   if (config.block == 0)
@@ -176,13 +185,22 @@ Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
             "launch with too much shared memory: at most 163,840 bytes"};
   }
   TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (Capturing(stream)) {
+    stream->capture_->nodes.push_back({config, std::move(work)});
+    return {};
+  }
+  return Append(config, stream, std::move(work));
+}
+
+Result Scheduler::Append(const LaunchConfig& config, StreamState* stream,
+                         std::shared_ptr<const Work> work) {
+  if (Result result = StartWorkers(); !result.ok()) return result;
   auto operation = std::make_unique<Operation>();
   operation->config = config;
   operation->work = std::move(work);
   operation->stream = stream;
   TsanRelease(&operation->launched);
-  absl::MutexLock lock(&mu_);
-  if (Result result = StartWorkers(); !result.ok()) return result;
   operation->unfinished_blocks = config.grid;
   operation->begin = &stream->sync_[(stream->submitted_ + 1) % 2];
   operation->end = &stream->sync_[stream->submitted_ % 2];
@@ -190,6 +208,57 @@ Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
   stream->queue_.push_back(std::move(operation));
   if (stream->queue_.size() == 1) Enqueue(stream->queue_.front().get());
   return {};
+}
+
+Result Scheduler::BeginCapture(StreamState* stream) {
+  if (Result result = CheckCaller(stream); !result.ok()) return result;
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (Capturing(stream)) {
+    return {ErrorCode::kFailedPrecondition, "begin of a capture on a stream that is capturing"};
+  }
+  stream->capture_ = std::make_shared<Capture>();
+  stream->capture_->origin = stream;
+  return {};
+}
+
+Result Scheduler::EndCapture(StreamState* stream, std::shared_ptr<const Capture>* out) {
+  if (Result result = CheckCaller(stream); !result.ok()) return result;
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (!Capturing(stream) || stream->capture_->origin != stream) {
+    return {ErrorCode::kFailedPrecondition, "end of a capture that did not begin on this stream"};
+  }
+  stream->capture_->ended = true;
+  *out = std::move(stream->capture_);
+  return {};
+}
+
+Result Scheduler::Replay(const Capture& graph, StreamState* stream) {
+  if (Result result = CheckCaller(stream); !result.ok()) return result;
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (Capturing(stream)) {
+    return {ErrorCode::kFailedPrecondition, "launch of a graph on a stream that is capturing"};
+  }
+  for (const Capture::Node& node : graph.nodes) {
+    if (Result result = Append(node.config, stream, node.work); !result.ok()) return result;
+  }
+  return {};
+}
+
+std::shared_ptr<Capture> Scheduler::CaptureOf(StreamState* stream) {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  return Capturing(stream) ? stream->capture_ : nullptr;
+}
+
+bool Scheduler::JoinCapture(StreamState* stream, const std::shared_ptr<Capture>& capture) {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (capture->ended || (Capturing(stream) && stream->capture_ != capture)) return false;
+  stream->capture_ = capture;
+  return true;
 }
 
 Result Scheduler::Synchronize(StreamState* stream) {
@@ -203,6 +272,10 @@ Result Scheduler::Synchronize(StreamState* stream) {
   {
     TsanIgnoreScope ignore;
     absl::MutexLock lock(&mu_);
+    if (Capturing(stream)) {
+      return {ErrorCode::kFailedPrecondition,
+              "synchronize a stream that is capturing: end the capture first"};
+    }
     const uint64_t until = stream->submitted_;
     while (stream->finished_ < until) stream->changed_.Wait(&mu_);
   }
@@ -267,7 +340,7 @@ void Scheduler::BlockFinished(const Operation* operation) {
   stream->changed_.SignalAll();  // the last look at the stream: its owner may destroy it now
 }
 
-Result Submit(const LaunchConfig& config, StreamState* stream, std::unique_ptr<Work> work) {
+Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work) {
   return Scheduler::Get().Submit(config, stream, std::move(work));
 }
 
@@ -276,28 +349,36 @@ Result Submit(const LaunchConfig& config, StreamState* stream, std::unique_ptr<W
 namespace iris::backend {
 
 Stream::Stream() = default;
-Stream::Stream(Stream&& other) noexcept = default;
+Stream::Stream(Stream&& other) noexcept
+    : state_(std::exchange(other.state_, nullptr)), owned_(std::exchange(other.owned_, false)) {}
 
 Stream& Stream::operator=(Stream&& other) noexcept {
   if (this == &other) return *this;
   Stream old(std::move(*this));
-  state_ = std::move(other.state_);
+  state_ = std::exchange(other.state_, nullptr);
+  owned_ = std::exchange(other.owned_, false);
   return *this;
 }
 
 Stream::~Stream() {
-  if (state_ == nullptr) return;
-  if (emu::Scheduler::Get().forked()) {
-    (void)state_.release();  // its operations are the parent's, and nobody here can finish them
-    return;
-  }
-  (void)emu::Scheduler::Get().Synchronize(state_.get());
+  if (!owned_) return;
+  // In a forked child its operations are the parent's, and nobody here can finish them.
+  if (emu::Scheduler::Get().forked()) return;
+  (void)emu::Scheduler::Get().Synchronize(state_);
+  delete state_;
 }
 
 Result Stream::Create(Stream* out) {
   *out = Stream();
-  out->state_ = std::make_unique<emu::StreamState>();
+  out->state_ = new emu::StreamState;
+  out->owned_ = true;
   return {};
+}
+
+Stream Stream::Borrow(void* native) {
+  Stream stream;
+  stream.state_ = static_cast<emu::StreamState*>(native);
+  return stream;
 }
 
 Result Stream::Synchronize() {
@@ -305,10 +386,10 @@ Result Stream::Synchronize() {
     return {ErrorCode::kFailedPrecondition,
             "synchronize a stream that was not created or was moved from"};
   }
-  return emu::Scheduler::Get().Synchronize(state_.get());
+  return emu::Scheduler::Get().Synchronize(state_);
 }
 
-bool Stream::Idle() { return state_ == nullptr || emu::Scheduler::Get().Idle(state_.get()); }
+bool Stream::Idle() { return state_ == nullptr || emu::Scheduler::Get().Idle(state_); }
 
 uint32_t MultiprocessorCount() { return emu::Scheduler::Get().worker_count(); }
 

@@ -22,7 +22,7 @@ namespace iris::backend::emu {
 // One launch (copies and fills are launches too).
 struct Operation {
   LaunchConfig config;
-  std::unique_ptr<Work> work;
+  std::shared_ptr<const Work> work;
   StreamState* stream = nullptr;
   // For ThreadSanitizer: what its threads acquire as they begin and release as they end. The
   // addresses of a stream alternate, so that two threads of one launch do not seem ordered.
@@ -33,6 +33,17 @@ struct Operation {
   // Guarded by the scheduler's lock.
   uint32_t next_block = 0;
   uint32_t unfinished_blocks = 0;
+};
+
+// What is recorded instead of run while a stream captures; afterwards, unchanged, the graph.
+struct Capture {
+  struct Node {
+    LaunchConfig config;
+    std::shared_ptr<const Work> work;
+  };
+  std::vector<Node> nodes;
+  const StreamState* origin = nullptr;
+  bool ended = false;
 };
 
 class StreamState {
@@ -48,14 +59,24 @@ class StreamState {
   uint64_t submitted_ = 0;
   uint64_t finished_ = 0;
   absl::CondVar changed_;
-  char sync_[2];  // addresses for ThreadSanitizer
+  std::shared_ptr<Capture> capture_;  // its own, or that of a stream it has waited for
+  char sync_[2];                      // addresses for ThreadSanitizer
 };
 
 class Scheduler {
  public:
   static Scheduler& Get();
 
-  Result Submit(const LaunchConfig& config, StreamState* stream, std::unique_ptr<Work> work)
+  Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  Result BeginCapture(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  Result EndCapture(StreamState* stream, std::shared_ptr<const Capture>* out)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  Result Replay(const Capture& graph, StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // What `stream` is being captured into, or null.
+  std::shared_ptr<Capture> CaptureOf(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // `stream` becomes a branch of `capture`. False if it belongs to another.
+  bool JoinCapture(StreamState* stream, const std::shared_ptr<Capture>& capture)
       ABSL_LOCKS_EXCLUDED(mu_);
   Result Synchronize(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
@@ -74,6 +95,10 @@ class Scheduler {
   class Worker;
 
   Scheduler();
+  Result CheckCaller(StreamState* stream);
+  Result Append(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static bool Capturing(StreamState* stream);
   Result StartWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Taken WaitForBlock() ABSL_LOCKS_EXCLUDED(mu_);
   Taken TryTakeBlock() ABSL_LOCKS_EXCLUDED(mu_);
