@@ -17,7 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "device/driver/emu_driver.h"
+#include "device/driver/open.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
 #include "toml++/toml.h"
@@ -82,7 +82,7 @@ Setting Time(const char* key, const char* flag, const char* help,
 }
 
 template <typename T>
-Setting Choice(const char* key, const char* flag, const char* help,
+Setting Choice(const char* key, const char* flag, const std::string& help,
                std::vector<std::pair<std::string, T>> choices, std::function<T*(Config*)> field) {
   const auto set = [choices = std::move(choices), field = std::move(field)](
                        const std::string& text, Config* config) -> absl::Status {
@@ -143,6 +143,13 @@ std::vector<Setting> MakeSettings() {
                "mode of both sockets, octal: who may connect (0660)", SetSocketMode});
   s.push_back({"socket_group", "socket-group", Kind::kText,
                "group of both sockets, name or number (irisd's own)", SetSocketGroup});
+  std::vector<std::pair<std::string, std::string>> backends;
+  for (const char* name : driver::kBackendChoices) backends.emplace_back(name, name);
+  s.push_back(Choice<std::string>(
+      "backend", "backend",
+      absl::StrCat("whose devices: ", absl::StrJoin(driver::kBackendChoices, ", "),
+                   " (auto: a vendor's if it has any, else emulated ones)"),
+      backends, [](Config* c) { return &c->backend; }));
   s.push_back(Number("emu.devices", "emu-devices", "number of emulated devices (8)", 1, 1024,
                      [](Config* c) { return &c->emu_devices; }));
   s.push_back(Bytes("emu.memory", "emu-memory", "memory of each emulated device (4GiB)",

@@ -17,6 +17,7 @@ namespace iris::server {
 
 struct Config {
   RuntimeDirOptions runtime_dir;
+  std::string backend = "auto";  // one of driver::kBackendChoices
   uint32_t emu_devices = 8;
   uint64_t emu_memory_bytes = 4ull << 30;  // of each device; pages are taken when they are touched
   LogLevel log_level = LogLevel::kInfo;

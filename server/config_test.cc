@@ -54,6 +54,7 @@ TEST(ParseBytesTest, RefusesOverflow) {
 TEST(ConfigFileTest, AnEmptyFileKeepsTheDefaults) {
   Config config;
   ASSERT_TRUE(Apply("", &config).ok());
+  EXPECT_EQ(config.backend, "auto");
   EXPECT_EQ(config.emu_devices, 8u);
   EXPECT_EQ(config.emu_memory_bytes, 4ull << 30);
   EXPECT_EQ(config.runtime_dir.socket_mode, 0660u);
@@ -65,6 +66,7 @@ TEST(ConfigFileTest, SetsEverySection) {
       "runtime_dir = \"/run/other\"\n"
       "socket_mode = \"0600\"\n"
       "socket_group = \"7\"\n"
+      "backend = \"emu\"\n"
       "[emu]\ndevices = 3\nmemory = \"64MiB\"\n"
       "[log]\nlevel = \"warn\"\nformat = \"json\"\n"
       "[sessions]\nattestation = \"nonce\"\nhandshake_timeout = \"250ms\"\nmax = 10\n"
@@ -75,6 +77,7 @@ TEST(ConfigFileTest, SetsEverySection) {
   EXPECT_EQ(config.runtime_dir.path, "/run/other");
   EXPECT_EQ(config.runtime_dir.socket_mode, 0600u);
   EXPECT_EQ(config.runtime_dir.socket_group, 7u);
+  EXPECT_EQ(config.backend, "emu");
   EXPECT_EQ(config.emu_devices, 3u);
   EXPECT_EQ(config.emu_memory_bytes, 64u << 20);
   EXPECT_EQ(config.log_level, LogLevel::kWarn);
@@ -184,6 +187,12 @@ TEST(CommandLineTest, FlagsTakeBothForms) {
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->config.emu_devices, 2u);
   EXPECT_EQ(line->config.emu_memory_bytes, 1ull << 30);
+}
+
+TEST(CommandLineTest, AnUnknownBackendGetsTheChoice) {
+  EXPECT_EQ(ParseCommandLine({"--backend=emu"})->config.backend, "emu");
+  ExpectRefused(ParseCommandLine({"--backend=abacus"}).status(),
+                "--backend: \"abacus\" is not \"auto\" or \"emu\"");
 }
 
 TEST(CommandLineTest, AFlagWinsOverTheFile) {

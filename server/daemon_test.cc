@@ -42,13 +42,21 @@ class FaultyDriver : public driver::GpuDriver {
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Import(int fd, uint64_t n) override {
     return real_->Import(fd, n);
   }
-  absl::StatusOr<std::unique_ptr<driver::Reservation>> Reserve(uint64_t n, uint64_t at) override {
-    return real_->Reserve(n, at);
+  absl::Status MakeCurrent(uint32_t device) override { return real_->MakeCurrent(device); }
+  absl::Status CanAccessPeer(uint32_t from, uint32_t to) override {
+    return real_->CanAccessPeer(from, to);
   }
-  absl::StatusOr<std::unique_ptr<driver::Mapping>> Map(driver::Reservation& range, uint64_t offset,
-                                                       driver::PhysicalMemory& memory,
-                                                       driver::Access access) override {
-    return real_->Map(range, offset, memory, access);
+  absl::StatusOr<driver::MemoryInfo> DeviceMemory(uint32_t device) override {
+    return real_->DeviceMemory(device);
+  }
+  absl::StatusOr<std::unique_ptr<driver::Reservation>> Reserve(uint64_t n, uint32_t pieces,
+                                                               uint64_t at) override {
+    return real_->Reserve(n, pieces, at);
+  }
+  absl::StatusOr<std::unique_ptr<driver::Mapping>> Map(
+      driver::Reservation& range, uint64_t offset, driver::PhysicalMemory& memory,
+      driver::Access access, absl::Span<const uint32_t> devices) override {
+    return real_->Map(range, offset, memory, access, devices);
   }
   absl::Status Fill(uint64_t at, uint8_t value, uint64_t n) override {
     return real_->Fill(at, value, n);

@@ -14,9 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "device/driver/emu_driver.h"
+#include "device/driver/open.h"
 #include "proto/wire/version.h"
 #include "server/config.h"
 #include "server/daemon.h"
@@ -67,14 +66,25 @@ int Run(const Config& config) {
   absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(config.runtime_dir);
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
 
-  driver::EmuOptions emu;
-  emu.n_devices = config.emu_devices;
-  emu.memory_bytes_per_device = config.emu_memory_bytes;
-  const std::unique_ptr<driver::GpuDriver> driver = driver::CreateEmuDriver(emu);
+  driver::OpenOptions open;
+  open.backend = config.backend;
+  open.emu.n_devices = config.emu_devices;
+  open.emu.memory_bytes_per_device = config.emu_memory_bytes;
+  absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(open);
+  if (!opened.ok()) return Fail(logger, opened.status());
+  driver::GpuDriver* const driver = opened->driver.get();
+  if (config.backend == "auto" && driver->backend() == "emu") {
+    // What an operator of a machine with GPUs must not miss.
+    for (const driver::BackendReport& report : opened->reports) {
+      if (report.available) continue;
+      logger.Warn("no device of a backend, so devices are emulated on CPUs",
+                  {{"backend", report.backend}, {"reason", report.detail}});
+    }
+  }
 
   DaemonOptions daemon_options;
   daemon_options.limits = config.jobs;
-  Daemon daemon(daemon_options, driver.get(), &clock, &logger);
+  Daemon daemon(daemon_options, driver, &clock, &logger);
   Connections connections;
 
   std::unique_ptr<RpcServer> rpc;
@@ -89,9 +99,9 @@ int Run(const Config& config) {
   facts.runtime_dir = (*runtime_dir)->path();
   facts.attestation = session_server->attestation_in_use();
   facts.started = started;
-  facts.backends.push_back(
-      {"emu", true,
-       absl::StrCat(config.emu_devices, " devices of ", config.emu_memory_bytes, " bytes")});
+  for (const driver::BackendReport& report : opened->reports) {
+    facts.backends.push_back({report.backend, report.available, report.detail});
+  }
   facts.sessions_total = [session_server] { return session_server->sessions_total(); };
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
   absl::StatusOr<std::unique_ptr<RpcServer>> rpc_server =
@@ -105,7 +115,8 @@ int Run(const Config& config) {
   logger.Info("irisd serves", {{"version", wire::kIrisVersion},
                                {"pid", getpid()},
                                {"runtime_dir", (*runtime_dir)->path()},
-                               {"devices", config.emu_devices},
+                               {"backend", std::string(driver->backend())},
+                               {"devices", driver->devices().size()},
                                {"attestation", session_server->attestation_in_use()},
                                {"fd_limit", fd_limit},
                                {"max_sessions", session_server->options().max_sessions}});

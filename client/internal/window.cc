@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
   auto driver = MakeDriver(spec.backend);
   if (!driver.ok()) return driver.status();
   window->driver_ = *std::move(driver);
-  auto reservation = window->driver_->Reserve(spec.n_ranks * spec.stride_bytes, spec.wanted_base);
+  auto reservation = window->driver_->Reserve(spec.stride_bytes, spec.n_ranks, spec.wanted_base);
   if (!reservation.ok()) {
     return absl::Status(reservation.status().code(),
                         absl::StrCat("reserve a window of ", spec.n_ranks, " ranks x ",
@@ -89,7 +89,8 @@ Window::~Window() {
   if (pages_ != nullptr) munmap(pages_, (spec_.n_ranks + 1) * wire::kPageBytes);
 }
 
-absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd) {
+absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd,
+                                absl::Span<const uint32_t> devices) {
   // irisd is trusted with addresses, but a mistake there must not map over a neighbour's heap.
   if (segment.rank >= spec_.n_ranks || segment.offset_bytes > spec_.stride_bytes ||
       segment.bytes > spec_.stride_bytes - segment.offset_bytes) {
@@ -98,22 +99,26 @@ absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wir
                                             " outside the rank's range of the window"));
   }
   absl::MutexLock lock(&mu_);
-  if (const auto it = segments_.find(segment.segment_id); it != segments_.end()) {
-    it->second.holders.insert(holder);
-    return absl::OkStatus();
-  }
   const auto annotate = [&](const absl::Status& status) {
     return absl::Status(status.code(),
                         absl::StrCat("map segment ", segment.segment_id, " (", segment.bytes,
                                      " bytes) of rank ", segment.rank, ": ", status.message()));
   };
+  if (const auto it = segments_.find(segment.segment_id); it != segments_.end()) {
+    for (const uint32_t device : devices) {
+      absl::Status status = it->second.mapping->Allow(device);
+      if (!status.ok()) return annotate(status);
+    }
+    it->second.holders.insert(holder);
+    return absl::OkStatus();
+  }
   MappedSegment mapped;
   auto memory = driver_->Import(fd.Release(), segment.bytes);
   if (!memory.ok()) return annotate(memory.status());
   mapped.memory = *std::move(memory);
   auto mapping =
       driver_->Map(*reservation_, segment.rank * spec_.stride_bytes + segment.offset_bytes,
-                   *mapped.memory, driver::Access::kReadWrite);
+                   *mapped.memory, driver::Access::kReadWrite, devices);
   if (!mapping.ok()) return annotate(mapping.status());
   mapped.mapping = *std::move(mapping);
   mapped.holders.insert(holder);

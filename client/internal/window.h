@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "client/internal/job_status.h"
 #include "device/driver/gpu_driver.h"
 #include "proto/wire/pages.h"
@@ -70,8 +71,9 @@ class Window {
   driver::GpuDriver& driver() { return *driver_; }
 
   // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
-  // Takes the descriptor.
-  absl::Status MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd);
+  // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor.
+  absl::Status MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd,
+                          absl::Span<const uint32_t> devices = {});
   // `holder` lets go of a segment, or of all that it holds. Unmaps what nobody holds.
   void UnmapSegment(uint32_t holder, uint64_t segment_id);
   void UnmapAll(uint32_t holder);

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -52,6 +53,8 @@ class EmuMemory : public PhysicalMemory {
   EmuMemory& operator=(const EmuMemory&) = delete;
 
   uint64_t bytes() const override { return bytes_; }
+  CreateTimes times() const override { return times_; }
+  void set_create_time(absl::Duration time) { times_.create = time; }
   int fd() const { return fd_; }
 
   absl::StatusOr<int> ExportFd(Access access) override {
@@ -99,30 +102,34 @@ class EmuMemory : public PhysicalMemory {
   const int fd_;
   const uint64_t bytes_;
   const bool created_;
+  CreateTimes times_;
 };
 
 class EmuReservation : public Reservation {
  public:
   // [map, map + map_bytes) is what mmap gave; base is its first aligned address.
-  EmuReservation(void* map, uint64_t map_bytes, uint64_t base, uint64_t bytes)
-      : map_(map), map_bytes_(map_bytes), base_(base), bytes_(bytes) {}
+  EmuReservation(void* map, uint64_t map_bytes, uint64_t base, uint64_t bytes, uint64_t piece_bytes)
+      : map_(map), map_bytes_(map_bytes), base_(base), bytes_(bytes), piece_bytes_(piece_bytes) {}
   ~EmuReservation() override { munmap(map_, map_bytes_); }
   EmuReservation(const EmuReservation&) = delete;
   EmuReservation& operator=(const EmuReservation&) = delete;
 
   uint64_t base() const override { return base_; }
   uint64_t bytes() const override { return bytes_; }
+  uint64_t piece_bytes() const override { return piece_bytes_; }
 
  private:
   void* const map_;
   const uint64_t map_bytes_;
   const uint64_t base_;
   const uint64_t bytes_;
+  const uint64_t piece_bytes_;
 };
 
 class EmuMapping : public Mapping {
  public:
-  EmuMapping(uint64_t address, uint64_t bytes) : address_(address), bytes_(bytes) {}
+  EmuMapping(uint64_t address, uint64_t bytes, absl::Duration time)
+      : address_(address), bytes_(bytes), times_{time, absl::ZeroDuration()} {}
   ~EmuMapping() override {
     // Put the empty reservation back in place of the memory: no other thread's mmap can slip in
     // between.
@@ -141,10 +148,13 @@ class EmuMapping : public Mapping {
 
   uint64_t address() const override { return address_; }
   uint64_t bytes() const override { return bytes_; }
+  MapTimes times() const override { return times_; }
+  absl::Status Allow(uint32_t device_index) override { return absl::OkStatus(); }
 
  private:
   const uint64_t address_;
   const uint64_t bytes_;
+  const MapTimes times_;
 };
 
 class EmuDriver : public GpuDriver {
@@ -165,13 +175,24 @@ class EmuDriver : public GpuDriver {
   std::string_view backend() const override { return "emu"; }
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
 
+  // Kernels of this process run on its CPU, whatever the device.
+  absl::Status MakeCurrent(uint32_t device_index) override { return absl::OkStatus(); }
+
+  absl::Status CanAccessPeer(uint32_t from, uint32_t to) override {
+    for (const uint32_t index : {from, to}) {
+      if (absl::Status s = CheckDevice(index, "ask for access between devices"); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) override {
+    return absl::UnimplementedError("emulated devices have no memory of their own to ask about");
+  }
+
   absl::StatusOr<std::unique_ptr<PhysicalMemory>> Create(uint32_t device_index, uint64_t bytes,
                                                          bool prealloc) override {
-    if (device_index >= devices_.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("create emulated memory: device %d does not exist; there are %d",
-                          device_index, devices_.size()));
-    }
+    if (absl::Status s = CheckDevice(device_index, "create emulated memory"); !s.ok()) return s;
+    const absl::Time start = absl::Now();
     if (bytes == 0 || bytes % kEmuGranularityBytes != 0 ||
         bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max())) {
       return absl::InvalidArgumentError(
@@ -199,6 +220,7 @@ class EmuDriver : public GpuDriver {
     if (fcntl(fd, F_ADD_SEALS, kResizeSeals | F_SEAL_SEAL) != 0) {
       return SystemError(errno, "seal emulated memory against resizing");
     }
+    memory->set_create_time(absl::Now() - start);
     return memory;
   }
 
@@ -227,20 +249,21 @@ class EmuDriver : public GpuDriver {
     return memory;
   }
 
-  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t bytes,
+  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t piece_bytes, uint32_t n_pieces,
                                                        uint64_t wanted_base) override {
-    if (bytes == 0 || bytes % kEmuGranularityBytes != 0 ||
-        bytes > std::numeric_limits<uint64_t>::max() / 2) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("reserve address space: %d bytes is not a positive multiple of %d", bytes,
-                          kEmuGranularityBytes));
+    if (piece_bytes == 0 || piece_bytes % kEmuGranularityBytes != 0 || n_pieces == 0 ||
+        piece_bytes > std::numeric_limits<uint64_t>::max() / 2 / n_pieces) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "reserve address space: %d times %d bytes is not a positive multiple of %d", n_pieces,
+          piece_bytes, kEmuGranularityBytes));
     }
+    const uint64_t bytes = piece_bytes * n_pieces;
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (wanted_base != 0 && wanted_base % kEmuGranularityBytes == 0 &&
         wanted_base < std::numeric_limits<uint64_t>::max() - bytes) {
       void* const wanted = reinterpret_cast<void*>(wanted_base);
       void* const got = mmap(wanted, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
-      if (got == wanted) return Reserved(got, bytes, bytes);
+      if (got == wanted) return Reserved(got, bytes, bytes, piece_bytes);
       // A kernel before 4.17 takes the address for a hint.
       if (got != MAP_FAILED) munmap(got, bytes);
     }
@@ -251,22 +274,25 @@ class EmuDriver : public GpuDriver {
       return SystemError(
           errno, absl::StrCat("reserve ", bytes, " bytes of address space (see ulimit -v)"));
     }
-    return Reserved(got, map_bytes, bytes);
+    return Reserved(got, map_bytes, bytes, piece_bytes);
   }
 
   absl::StatusOr<std::unique_ptr<Mapping>> Map(Reservation& reservation, uint64_t offset_bytes,
-                                               PhysicalMemory& memory, Access access) override {
+                                               PhysicalMemory& memory, Access access,
+                                               absl::Span<const uint32_t> devices) override {
     auto* const emu = dynamic_cast<EmuMemory*>(&memory);
     if (emu == nullptr) {
       return absl::InvalidArgumentError("map emulated memory: the memory is another driver's");
     }
-    if (offset_bytes % kEmuGranularityBytes != 0 || offset_bytes > reservation.bytes() ||
-        memory.bytes() > reservation.bytes() - offset_bytes) {
+    if (offset_bytes % kEmuGranularityBytes != 0 || offset_bytes >= reservation.bytes() ||
+        memory.bytes() > reservation.piece_bytes() - offset_bytes % reservation.piece_bytes()) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "map %d bytes at offset %d of a reservation of %d bytes: out of range or not a multiple "
-          "of %d",
-          memory.bytes(), offset_bytes, reservation.bytes(), kEmuGranularityBytes));
+          "map %d bytes at offset %d of a reservation of %d bytes in pieces of %d: out of range or "
+          "not a multiple of %d",
+          memory.bytes(), offset_bytes, reservation.bytes(), reservation.piece_bytes(),
+          kEmuGranularityBytes));
     }
+    const absl::Time start = absl::Now();
     const uint64_t address = reservation.base() + offset_bytes;
     void* const at = reinterpret_cast<void*>(address);
     const int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -274,7 +300,7 @@ class EmuDriver : public GpuDriver {
       return SystemError(errno, absl::StrFormat("map %d bytes of emulated memory at %#x",
                                                 memory.bytes(), address));
     }
-    auto mapping = std::make_unique<EmuMapping>(address, memory.bytes());
+    auto mapping = std::make_unique<EmuMapping>(address, memory.bytes(), absl::Now() - start);
     if (madvise(at, memory.bytes(), MADV_DONTFORK) != 0) {
       return SystemError(errno, "keep mapped emulated memory out of forked children");
     }
@@ -304,11 +330,18 @@ class EmuDriver : public GpuDriver {
   }
 
  private:
+  absl::Status CheckDevice(uint32_t index, absl::string_view what) const {
+    if (index < devices_.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": device ", index, " does not exist; there are ", devices_.size()));
+  }
+
   static absl::StatusOr<std::unique_ptr<Reservation>> Reserved(void* map, uint64_t map_bytes,
-                                                               uint64_t bytes) {
+                                                               uint64_t bytes,
+                                                               uint64_t piece_bytes) {
     const uint64_t address = reinterpret_cast<uint64_t>(map);
     const uint64_t base = (address + kEmuGranularityBytes - 1) & ~(kEmuGranularityBytes - 1);
-    auto reservation = std::make_unique<EmuReservation>(map, map_bytes, base, bytes);
+    auto reservation = std::make_unique<EmuReservation>(map, map_bytes, base, bytes, piece_bytes);
     if (madvise(map, map_bytes, MADV_DONTFORK) != 0) {
       return SystemError(errno, "keep reserved address space out of forked children");
     }

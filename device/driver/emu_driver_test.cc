@@ -143,19 +143,19 @@ TEST_F(EmuDriverTest, ReadOnlyExportCannotBeMappedWritable) {
   EXPECT_EQ(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
   auto imported = client_->Import(fd, kBytes);
   ASSERT_TRUE(imported.ok()) << imported.status();
-  auto range = client_->Reserve(kBytes, 0);
+  auto range = client_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
-  EXPECT_FALSE(client_->Map(**range, 0, **imported, Access::kReadWrite).ok());
-  EXPECT_TRUE(client_->Map(**range, 0, **imported, Access::kReadOnly).ok());
+  EXPECT_FALSE(client_->Map(**range, 0, **imported, Access::kReadWrite, {}).ok());
+  EXPECT_TRUE(client_->Map(**range, 0, **imported, Access::kReadOnly, {}).ok());
 }
 
 TEST_F(EmuDriverTest, ImportedMemoryIsTheSameMemory) {
   auto memory = MustCreate();
   auto imported = client_->Import(MustExport(*memory), kBytes);
   ASSERT_TRUE(imported.ok()) << imported.status();
-  auto range = client_->Reserve(kBytes, 0);
+  auto range = client_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
-  auto mapping = client_->Map(**range, 0, **imported, Access::kReadWrite);
+  auto mapping = client_->Map(**range, 0, **imported, Access::kReadWrite, {});
   ASSERT_TRUE(mapping.ok()) << mapping.status();
   ASSERT_TRUE(client_->Fill((*mapping)->address() + 100, 0xab, 50).ok());
   std::vector<uint8_t> bytes(50);
@@ -220,20 +220,20 @@ TEST_F(EmuDriverTest, ReadOutsideIsRefused) {
 
 TEST_F(EmuDriverTest, ReservesAtTheWantedBaseWhenItIsFree) {
   // Find a free range first: which addresses are free depends on the sanitizer.
-  auto probe = client_->Reserve(kBytes, 0);
+  auto probe = client_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(probe.ok());
   const uint64_t wanted = (*probe)->base();
   probe->reset();
-  auto range = client_->Reserve(kBytes, wanted);
+  auto range = client_->Reserve(kBytes, 1, wanted);
   ASSERT_TRUE(range.ok());
   EXPECT_EQ((*range)->base(), wanted);
   EXPECT_EQ((*range)->bytes(), kBytes);
 }
 
 TEST_F(EmuDriverTest, ReserveNeverReplacesWhatIsThere) {
-  auto first = client_->Reserve(kBytes, 0);
+  auto first = client_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(first.ok());
-  auto second = client_->Reserve(kBytes, (*first)->base());
+  auto second = client_->Reserve(kBytes, 1, (*first)->base());
   ASSERT_TRUE(second.ok());
   EXPECT_NE((*second)->base(), (*first)->base());
 }
@@ -241,7 +241,7 @@ TEST_F(EmuDriverTest, ReserveNeverReplacesWhatIsThere) {
 TEST_F(EmuDriverTest, ReservationsAreAligned) {
   std::vector<std::unique_ptr<Reservation>> ranges;
   for (int i = 0; i < 8; ++i) {
-    auto range = client_->Reserve(kEmuGranularityBytes * static_cast<uint64_t>(i + 1), 0x1234);
+    auto range = client_->Reserve(kEmuGranularityBytes * static_cast<uint64_t>(i + 1), 1, 0x1234);
     ASSERT_TRUE(range.ok());
     EXPECT_EQ((*range)->base() % kEmuGranularityBytes, 0u);
     ranges.push_back(*std::move(range));
@@ -249,25 +249,28 @@ TEST_F(EmuDriverTest, ReservationsAreAligned) {
 }
 
 TEST_F(EmuDriverTest, ReserveRefusesBadSizes) {
-  EXPECT_EQ(client_->Reserve(0, 0).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(client_->Reserve(4096, 0).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(client_->Reserve(~0ull << 21, 0).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_FALSE(client_->Reserve(1ull << 60, 0).ok());  // more than an address space
+  EXPECT_EQ(client_->Reserve(0, 1, 0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_->Reserve(kBytes, 0, 0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_->Reserve(1ull << 60, 1u << 31, 0).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_->Reserve(4096, 1, 0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_->Reserve(~0ull << 21, 1, 0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(client_->Reserve(1ull << 60, 1, 0).ok());  // more than an address space
 }
 
 TEST_F(EmuDriverTest, ReservedButUnmappedMemoryIsNotAccessible) {
-  auto range = client_->Reserve(kBytes, 0);
+  auto range = client_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
   EXPECT_FALSE(Readable((*range)->base()));
 }
 
 TEST_F(EmuDriverTest, DestroyingAMappingKeepsTheReservation) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(2 * kBytes, 0);
+  auto range = irisd_->Reserve(2 * kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
   const uint64_t base = (*range)->base();
   {
-    auto mapping = irisd_->Map(**range, kBytes, *memory, Access::kReadWrite);
+    auto mapping = irisd_->Map(**range, kBytes, *memory, Access::kReadWrite, {});
     ASSERT_TRUE(mapping.ok());
     EXPECT_EQ((*mapping)->address(), base + kBytes);
     EXPECT_EQ((*mapping)->bytes(), kBytes);
@@ -275,38 +278,60 @@ TEST_F(EmuDriverTest, DestroyingAMappingKeepsTheReservation) {
     EXPECT_FALSE(Readable(base));
   }
   EXPECT_FALSE(Readable(base + kBytes));
-  auto other = irisd_->Reserve(2 * kBytes, base);
+  auto other = irisd_->Reserve(2 * kBytes, 1, base);
   ASSERT_TRUE(other.ok());
   EXPECT_NE((*other)->base(), base);
 }
 
 TEST_F(EmuDriverTest, DestroyingAReservationFreesTheRange) {
-  auto range = client_->Reserve(kBytes, 0);
+  auto range = client_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
   const uint64_t base = (*range)->base();
   range->reset();
   EXPECT_FALSE(Readable(base));
-  auto again = client_->Reserve(kBytes, base);
+  auto again = client_->Reserve(kBytes, 1, base);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ((*again)->base(), base);
 }
 
 TEST_F(EmuDriverTest, MapRefusesToLeaveTheReservation) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(kBytes, 0);
+  auto range = irisd_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
   for (const uint64_t offset : {kEmuGranularityBytes, kBytes, uint64_t{4096}, ~uint64_t{0} << 21}) {
-    EXPECT_EQ(irisd_->Map(**range, offset, *memory, Access::kReadWrite).status().code(),
+    EXPECT_EQ(irisd_->Map(**range, offset, *memory, Access::kReadWrite, {}).status().code(),
               StatusCode::kInvalidArgument)
         << offset;
   }
 }
 
+TEST_F(EmuDriverTest, MapRefusesToCrossFromOnePieceToTheNext) {
+  auto memory = MustCreate();
+  auto range = irisd_->Reserve(kBytes, 3, 0);
+  ASSERT_TRUE(range.ok());
+  EXPECT_EQ((*range)->bytes(), 3 * kBytes);
+  EXPECT_EQ((*range)->piece_bytes(), kBytes);
+  EXPECT_EQ(irisd_->Map(**range, kBytes + kEmuGranularityBytes, *memory, Access::kReadWrite, {})
+                .status()
+                .code(),
+            StatusCode::kInvalidArgument);
+  auto mapping = irisd_->Map(**range, 2 * kBytes, *memory, Access::kReadWrite, {});
+  ASSERT_TRUE(mapping.ok()) << mapping.status();
+  EXPECT_TRUE((*mapping)->Allow(1).ok());
+}
+
+TEST_F(EmuDriverTest, AnyDeviceIsCurrentAndReachesItsPeers) {
+  EXPECT_TRUE(client_->MakeCurrent(0).ok());
+  EXPECT_TRUE(irisd_->CanAccessPeer(0, 1).ok());
+  EXPECT_EQ(irisd_->CanAccessPeer(0, 2).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(irisd_->DeviceMemory(0).status().code(), StatusCode::kUnimplemented);
+}
+
 TEST_F(EmuDriverTest, ForkedChildrenDoNotInheritTheWindow) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(kBytes, 0);
+  auto range = irisd_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
-  auto mapping = irisd_->Map(**range, 0, *memory, Access::kReadWrite);
+  auto mapping = irisd_->Map(**range, 0, *memory, Access::kReadWrite, {});
   ASSERT_TRUE(mapping.ok());
   EXPECT_TRUE(Readable((*mapping)->address()));
   EXPECT_FALSE(ChildCanRead((*mapping)->address()));
@@ -314,9 +339,9 @@ TEST_F(EmuDriverTest, ForkedChildrenDoNotInheritTheWindow) {
 
 TEST_F(EmuDriverTest, CopiesBetweenHostAndMappedMemory) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(kBytes, 0);
+  auto range = irisd_->Reserve(kBytes, 1, 0);
   ASSERT_TRUE(range.ok());
-  auto mapping = irisd_->Map(**range, 0, *memory, Access::kReadWrite);
+  auto mapping = irisd_->Map(**range, 0, *memory, Access::kReadWrite, {});
   ASSERT_TRUE(mapping.ok());
   const std::string text = "symmetric";
   void* const mapped = reinterpret_cast<void*>((*mapping)->address() + 4000);
@@ -342,9 +367,9 @@ TEST_F(EmuDriverTest, ALifeCycleLeaksNoDescriptor) {
     auto imported = client_->Import(MustExport(*memory), kBytes);
     auto read_only = client_->Import(MustExport(*memory, Access::kReadOnly), kBytes);
     ASSERT_TRUE(imported.ok() && read_only.ok());
-    auto range = client_->Reserve(kBytes, 0);
+    auto range = client_->Reserve(kBytes, 1, 0);
     ASSERT_TRUE(range.ok());
-    ASSERT_TRUE(client_->Map(**range, 0, **imported, Access::kReadWrite).ok());
+    ASSERT_TRUE(client_->Map(**range, 0, **imported, Access::kReadWrite, {}).ok());
   }
   EXPECT_EQ(CountFds(), before);
 }

@@ -129,9 +129,15 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
   } else {
     daemon->runtime_dir_ = options.runtime_dir;
   }
-  std::vector<std::string> argv = {
-      ProgramPath("server/irisd"),     "--runtime-dir", daemon->runtime_dir_, "--emu-devices",
-      absl::StrCat(options.n_devices), "--emu-memory",  options.device_memory};
+  std::vector<std::string> argv = {ProgramPath("server/irisd"),
+                                   "--runtime-dir",
+                                   daemon->runtime_dir_,
+                                   "--backend",
+                                   options.backend,
+                                   "--emu-devices",
+                                   absl::StrCat(options.n_devices),
+                                   "--emu-memory",
+                                   options.device_memory};
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
   daemon->pid_ = Spawn(argv, daemon->log_dir_->path() + "/log", {{"NOTIFY_SOCKET", ""}},
                        options.max_open_files);

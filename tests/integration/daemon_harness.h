@@ -41,6 +41,7 @@ class TempDir {
 };
 
 struct DaemonOptions {
+  std::string backend = "emu";
   uint32_t n_devices = 8;
   std::string device_memory = "4GiB";
   std::vector<std::string> flags;  // after the ones above

@@ -13,13 +13,14 @@ PATIENCE_SECONDS = 60
 class Irisd:
     """Starts irisd and waits until it has its sockets. Use as a context, or call stop()."""
 
-    def __init__(self, *flags, devices=4, memory="256MiB"):
+    def __init__(self, *flags, devices=4, memory="256MiB", backend="emu"):
         self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
         self.runtime_dir = os.path.join(self.folder, "run")
         self.log_path = os.path.join(self.folder, "log")
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [IRISD, "--runtime-dir", self.runtime_dir, "--emu-devices", str(devices), "--emu-memory", memory, *flags],
+                [IRISD, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
+                 "--emu-memory", memory, *flags],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         end = time.monotonic() + PATIENCE_SECONDS
         while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):
