@@ -1,0 +1,273 @@
+"""Packs the bundle: bundle.py SPEC.json ARCHIVE.tar.gz, called by iris_bundle in bundle.bzl.
+
+The tree may be moved anywhere: programs and libraries find each other relative to themselves ($ORIGIN), and so do the CMake
+and pkg-config files. Of the machine that runs it, it needs the C and C++ libraries and nothing else: whatever else a program
+is linked with lies in lib/.
+"""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+# The machine's own, of this version or newer. The others are opened at run time, where there is a GPU.
+NOT_CARRIED = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so.*|linux-vdso.*)$")
+PACKED_BYTES_MAX = 40 << 20
+ABSL_INCLUDE = "/usr/include/absl"
+SYSTEM_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+
+
+def run(*command, **kwargs):
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, **kwargs)
+    if result.returncode != 0:
+        sys.exit(f"bundle.py: {' '.join(command)[:300]} failed: {result.stderr.strip()}")
+    return result.stdout
+
+
+def is_elf(path):
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def needed(path):
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", path))
+
+
+class Tree:
+
+    def __init__(self, root):
+        self.root = root
+        self.from_packages = set()  # files of the system that are in the bundle, as they are or linked in
+
+    def path(self, name):
+        path = os.path.join(self.root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+    def copy(self, source, name):
+        path = self.path(name)
+        if os.path.exists(path):
+            return path
+        shutil.copyfile(source, path)
+        os.chmod(path, 0o755 if os.access(source, os.X_OK) or is_elf(source) else 0o644)
+        return path
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def elf_files(self):
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = os.path.join(folder, name)
+                if not os.path.islink(path) and not name.endswith((".a", ".o")) and is_elf(path):
+                    yield path
+
+
+def system_library(soname):
+    path = os.path.join(SYSTEM_LIBRARIES, soname)
+    if not os.path.exists(path):
+        sys.exit(f"bundle.py: {soname} is not in {SYSTEM_LIBRARIES}")
+    return os.path.realpath(path)
+
+
+def add_client_library(tree):
+    """lib/libiris.so, under the name that programs ask the loader for."""
+    path = tree.path("lib/libiris.so")
+    soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "-d", path)).group(1)
+    os.rename(path, tree.path("lib/" + soname))
+    os.symlink(soname, path)
+    return soname
+
+
+def add_closure(tree):
+    """Whatever programs and libraries need, and again what that needs. All of abseil: its headers are here, too."""
+    wanted = [name for path in tree.elf_files() for name in needed(path)]
+    version = re.search(r"\.so(\.\d+)$", next(n for n in wanted if n.startswith("libabsl_base.so"))).group(1)
+    wanted += [name for name in os.listdir(SYSTEM_LIBRARIES)
+               if re.match(r"libabsl_\w+\.so\.\d+$", name) and name.endswith(version)]
+    absl = set()
+    while wanted:
+        name = wanted.pop()
+        if name.startswith("libabsl_"):
+            absl.add(name)
+        if NOT_CARRIED.match(name) or os.path.exists(tree.path("lib/" + name)):
+            continue
+        source = system_library(name)
+        tree.from_packages.add(source)
+        wanted += needed(tree.copy(source, "lib/" + name))
+    return sorted(absl)
+
+
+def make_relocatable(tree):
+    lib = os.path.join(tree.root, "lib")
+    for path in list(tree.elf_files()):
+        os.chmod(path, 0o755)
+        run("strip", "--strip-unneeded", path)
+        origin = os.path.join("$ORIGIN", os.path.relpath(lib, os.path.dirname(path)))
+        # RPATH, not RUNPATH: it holds for what the libraries need in turn.
+        run("patchelf", "--force-rpath", "--set-rpath", os.path.normpath(origin), path)
+
+
+def add_device_library(tree, backend, archives, link_flags):
+    """One archive of a backend's device code, with the static libraries that it needs, as far as they are the system's."""
+    parts = list(archives)
+    rest = []
+    for flag in link_flags:
+        match = re.match(r"-l:(lib\w+\.a)$", flag)
+        if match and backend == "emu":
+            source = os.path.join(SYSTEM_LIBRARIES, match.group(1))
+            tree.from_packages.add(os.path.realpath(source))
+            parts.append(source)
+        elif flag.startswith("-l") and not flag.startswith("-labsl"):
+            rest.append(flag)
+    archive = tree.path(f"lib/iris/{backend}/libiris_device.a")
+    script = "".join([f"CREATE {archive}\n"] + [f"ADDLIB {part}\n" for part in parts] + ["SAVE\nEND\n"])
+    run("ar", "-M", input=script)
+    run("strip", "--strip-debug", archive)
+    run("ranlib", archive)
+    return rest
+
+
+def add_headers(tree, headers):
+    for header in headers:
+        tree.copy(header["from"], "include/iris/" + header["to"])
+    shutil.copytree(ABSL_INCLUDE, tree.path("include/iris-absl/absl"))
+    tree.from_packages.add(os.path.join(ABSL_INCLUDE, "status/status.h"))
+
+
+def add_licenses(tree, linked_packages):
+    packages = {package: True for package in linked_packages}
+    for path in sorted(tree.from_packages):
+        # Debian's list may have the file under /lib, which is the same folder.
+        for name in (path, path.replace("/usr/lib/", "/lib/", 1)):
+            result = subprocess.run(["dpkg-query", "-S", name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                    text=True, check=False)
+            if result.returncode == 0:
+                packages[result.stdout.split(":")[0]] = True
+                break
+        else:
+            sys.exit(f"bundle.py: {path} is in the bundle, but no package owns it: its licence is not known")
+    notice = ["This bundle has parts of these packages of Debian in it. Their licences are beside this file.\n\n"]
+    for package in sorted(packages):
+        version = run("dpkg-query", "-W", "-f=${Version}", package)
+        notice.append(f"{package} {version}\n")
+        tree.copy(f"/usr/share/doc/{package}/copyright", f"share/doc/iris/third_party/{package}.txt")
+    tree.write("share/doc/iris/third_party/NOTICE", "".join(notice))
+
+
+PC = """# Where this file lies, the rest is found: the bundle may be moved.
+prefix=${{pcfiledir}}/../..
+libdir=${{prefix}}/lib
+
+Name: {name}
+Description: {description}
+Version: {version}
+{rest}"""
+
+
+def add_pkg_config(tree, version, soname, absl, backends, link_flags):
+    absl_flags = " ".join(f"-l:{name}" for name in absl)
+    tree.write("lib/pkgconfig/iris.pc", PC.format(
+        name="iris", version=version, description="Symmetric heap for multi-GPU jobs: the host library",
+        rest="Cflags: -I${prefix}/include/iris -isystem ${prefix}/include/iris-absl\n"
+             "Libs: -L${libdir} -Wl,-rpath,${libdir} -Wl,-rpath-link,${libdir} "
+             f"-l:{soname} -Wl,--as-needed {absl_flags}\n"))
+    for backend in backends:
+        extra = " ".join(link_flags[backend])
+        tree.write(f"lib/pkgconfig/iris-device-{backend}.pc", PC.format(
+            name=f"iris-device-{backend}", version=version,
+            description=f"Kernels and collectives of Iris on the {backend} backend",
+            rest=f"Requires: iris = {version}\nCflags: -DIRIS_BACKEND_{backend.upper()}=1\n"
+                 f"Libs: ${{libdir}}/iris/{backend}/libiris_device.a {extra} -lpthread\n"))
+
+
+def add_cmake(tree, version, soname, absl, backends, link_flags):
+    template = tree.path("lib/cmake/Iris/IrisConfig.cmake.in")
+    with open(template, encoding="utf-8") as file:
+        text = file.read()
+    os.remove(template)
+    for name, value in {
+            "VERSION": version, "SONAME": soname, "ABSL": " ".join(absl), "BACKENDS": " ".join(backends),
+            "LINK_FLAGS": "\n".join(f'set(_iris_{b}_link_flags "{";".join(link_flags[b])}")' for b in backends),
+    }.items():
+        text = text.replace(f"@{name}@", value)
+    tree.write("lib/cmake/Iris/IrisConfig.cmake", text)
+    major, minor = version.split(".")[:2]
+    tree.write("lib/cmake/Iris/IrisConfigVersion.cmake", f"""# Before 1.0 every minor version has an API of its own.
+set(PACKAGE_VERSION "{version}")
+if(PACKAGE_FIND_VERSION MATCHES "^{major}\\\\.{minor}(\\\\.|$)|^{major}$" AND
+   NOT PACKAGE_FIND_VERSION VERSION_GREATER "{version}")
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL "{version}")
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+else()
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+endif()
+""")
+
+
+def check_version(tree, version):
+    path = tree.path("version.h")
+    with open(path, encoding="utf-8") as file:
+        there = re.search(r'kIrisVersion\[\] = "(.*)"', file.read()).group(1)
+    os.remove(path)
+    if there != version:
+        sys.exit(f"bundle.py: IRIS_VERSION in deploy/BUILD.bazel is {version}, in proto/wire/version.h {there}")
+
+
+def pack(tree, name, archive):
+    """The same tree gives the same bytes."""
+
+    def plain(info):
+        info.uid = info.gid = info.mtime = 0
+        info.uname = info.gname = "root"
+        return info
+
+    with open(archive, "wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=9, mtime=0) as zipped:
+        with tarfile.open(fileobj=zipped, mode="w") as tar:
+            for folder, folders, names in os.walk(tree.root):
+                folders.sort()
+                for each in sorted(names) + [f for f in folders if os.path.islink(os.path.join(folder, f))]:
+                    path = os.path.join(folder, each)
+                    tar.add(path, arcname=os.path.join(name, os.path.relpath(path, tree.root)), filter=plain)
+    size = os.path.getsize(archive)
+    if size >= PACKED_BYTES_MAX:
+        sys.exit(f"bundle.py: {os.path.basename(archive)} has {size} bytes, at most {PACKED_BYTES_MAX}")
+
+
+def main(spec_path, archive):
+    with open(spec_path, encoding="utf-8") as file:
+        spec = json.load(file)
+    for tool in ("patchelf", "strip", "ar", "readelf", "dpkg-query"):
+        if not shutil.which(tool):
+            sys.exit(f"bundle.py: {tool} is missing; deploy/setup.sh installs it")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(os.path.join(folder, spec["name"]))
+        for file in spec["files"]:
+            tree.copy(file["from"], file["to"])
+        version = spec["version"]
+        check_version(tree, version)
+        soname = add_client_library(tree)
+        backends = sorted(spec["archives"])
+        flags = {b: add_device_library(tree, b, spec["archives"][b], spec["link_flags"][b]) for b in backends}
+        add_headers(tree, spec["headers"])
+        absl = add_closure(tree)
+        make_relocatable(tree)
+        add_pkg_config(tree, version, soname, absl, backends, flags)
+        add_cmake(tree, version, soname, absl, backends, flags)
+        add_licenses(tree, spec["linked_packages"])
+        tree.write("share/doc/iris/CONTENTS", "".join(
+            [f"Iris {version} for Linux on x86-64, device backends: {', '.join(backends)}.\n"] +
+            ([spec["notes"] + "\n"] if spec["notes"] else [])))
+        pack(tree, spec["name"], archive)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
