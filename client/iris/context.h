@@ -33,6 +33,10 @@
 
 namespace iris {
 
+namespace backend {
+class Stream;
+}
+
 struct ContextOptions {
   // Fields left at their default come from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS,
   // IRIS_LOCAL_RANK, then those of torchrun, Open MPI, PMIx and Slurm (client/iris/launcher.h).
@@ -91,6 +95,14 @@ struct CreateTimings {
   absl::Duration join;     // until every rank has joined and irisd has created all memory
   absl::Duration map;      // descriptors, import, map
   absl::Duration commit;   // until every rank has mapped
+};
+
+// What a copy on a stream tells the peer when it is done. Device code waits for it as for any
+// signal.
+struct SignalOptions {
+  uint64_t* signal = nullptr;  // in this rank's heap; means its copy in the peer's. Null: no signal
+  uint64_t value = 1;
+  SignalOp op = SignalOp::kSet;
 };
 
 class Context {
@@ -153,6 +165,25 @@ class Context {
   T* Translate(T* mine, uint32_t to) const {
     return const_cast<T*>(static_cast<const T*>(TranslateAddress(mine, to)));
   }
+
+  // Copies by the device's copy engine, in the order of the stream, without a kernel (a signal is
+  // one of one thread). In //client/iris:rma, which is built for one backend.
+  //
+  // `dst` (of a put) and `src` (of a get) are addresses in this rank's heap and mean the peer's
+  // copy, as in kernels; the other side is any memory that the stream's device can use. They return
+  // at once: the memory must stay until the stream has come there. The signal is set in the peer's
+  // heap once all bytes are there (put), or have been read (get), and releases them.
+  //
+  // kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, a signal that
+  // is not aligned to 8 bytes or lies in what the copy overwrites. Nothing was put on the stream
+  // then.
+  absl::Status PutAsync(void* dst, const void* src, uint64_t bytes, uint32_t to,
+                        backend::Stream& stream, const SignalOptions& signal = {});
+  absl::Status GetAsync(void* dst, const void* src, uint64_t bytes, uint32_t from,
+                        backend::Stream& stream, const SignalOptions& signal = {});
+  // Loads the signal's kernel onto the current device. Without it the first signal may wait until
+  // kernels that run have ended: call it before one that waits for such a signal.
+  static absl::Status PrepareSignals();
 
   // Collective over the team. Through shared memory: no call to irisd. Host work alone: synchronize
   // streams first.

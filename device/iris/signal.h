@@ -25,8 +25,6 @@
 
 namespace iris {
 
-enum class SignalOp { kSet, kAdd };
-
 // Sets the signal at `signal` in the heap of `peer`. Releases this thread's earlier accesses; after
 // a BlockSync, the block's.
 IRIS_DEVICE inline void SignalSet(const DeviceContext& ctx, uint32_t peer, uint64_t* signal,

@@ -24,6 +24,9 @@ enum class WaitResult : uint32_t { kOk = 0, kTimeout = 1, kAborted = 2 };
 // WaitEpoch.
 enum class Compare { kEq, kNe, kGt, kGe, kLt, kLe };
 
+// What a signal does to its word.
+enum class SignalOp { kSet, kAdd };
+
 // The area in every member's heap through which a team's device barriers go, at the same offset on
 // each: for each block of the grid one inbox with a word per member, and this rank's own epoch.
 // Epochs only grow and are never reset.

@@ -1,0 +1,257 @@
+// Context::PutAsync and GetAsync between real processes, on a real irisd: bytes, signals, and what
+// a wrong call says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/iris/context.h"
+#include "device/iris/iris.h"
+#include "tests/integration/daemon_harness.h"
+#include "tests/integration/rank_processes.h"
+
+namespace iris {
+namespace {
+
+using iris::testing::Daemon;
+using iris::testing::RankProcesses;
+
+#define REQUIRE(condition)                                                              \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
+      std::cout << "REQUIRE failed, line " << __LINE__ << ": " #condition << std::endl; \
+      return 1;                                                                         \
+    }                                                                                   \
+  } while (false)
+
+#define REQUIRE_OK(expression)                                                         \
+  do {                                                                                 \
+    if (const auto& result = (expression); !result.ok()) {                             \
+      std::cout << "line " << __LINE__ << ": " << Text(StatusOf(result)) << std::endl; \
+      return 1;                                                                        \
+    }                                                                                  \
+  } while (false)
+
+// The call is refused as an invalid argument, and says so.
+#define REQUIRE_REFUSED(expression, text)                             \
+  do {                                                                \
+    const absl::Status refused = (expression);                        \
+    std::cout << Text(refused) << std::endl;                          \
+    REQUIRE(refused.code() == absl::StatusCode::kInvalidArgument);    \
+    REQUIRE(refused.message().find(text) != absl::string_view::npos); \
+  } while (false)
+
+absl::Status StatusOf(const absl::Status& status) { return status; }
+absl::Status StatusOf(const Result& result) {
+  return absl::Status(static_cast<absl::StatusCode>(result.code), result.what);
+}
+template <typename T>
+absl::Status StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+std::string Text(const absl::Status& status) {
+  return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
+}
+
+constexpr uint64_t kBytes = 1 << 20;
+
+ContextOptions Small() {
+  ContextOptions options;
+  options.heap_bytes = 8 << 20;
+  return options;
+}
+
+// What a signal announces is complete when a kernel that waits for it goes on.
+IRIS_KERNEL void AwaitAndCount(DeviceContext ctx, const uint64_t* signal, uint64_t value,
+                               const uint8_t* bytes, uint64_t n, uint8_t wanted, uint64_t* wrong) {
+  if (WaitUntil(ctx, signal, Compare::kGe, value, 0, Block{}) != WaitResult::kOk) {
+    if (backend::ThreadIndex() == 0) *wrong = n + 1;
+    return;
+  }
+  for (uint64_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
+    if (bytes[i] != wanted) {
+      (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(wrong, uint64_t{1});
+    }
+  }
+}
+
+struct Host {
+  uint64_t* wrong = static_cast<uint64_t*>(backend::MallocHost(sizeof(uint64_t)));
+  ~Host() { backend::FreeHost(wrong); }
+};
+
+int PutsAndGets(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const uint32_t n = (*context)->n_ranks(), me = (*context)->rank();
+  const uint32_t next = (me + 1) % n, previous = (me + n - 1) % n;
+  auto inbox = (*context)->Allocate({.bytes = kBytes});
+  REQUIRE_OK(inbox);
+  auto mine = (*context)->Allocate({.bytes = kBytes});
+  REQUIRE_OK(mine);
+  auto words = (*context)->Allocate({.bytes = 64});
+  REQUIRE_OK(words);
+  uint64_t* const ready = words->As<uint64_t>();
+  uint64_t* const taken = ready + 1;
+  backend::Stream stream, waiter;
+  REQUIRE_OK(backend::Stream::Create(&stream));
+  REQUIRE_OK(backend::Stream::Create(&waiter));
+  REQUIRE_OK(Context::PrepareSignals());
+  Host host;
+  REQUIRE(host.wrong != nullptr);
+  std::vector<uint8_t> seen(kBytes);
+  uint64_t round = 0;
+  for (const uint64_t bytes : {uint64_t{1}, uint64_t{7}, uint64_t{4096}, kBytes}) {
+    ++round;
+    *host.wrong = 0;
+    // A put from the heap, whose reader waits in a kernel.
+    const uint8_t value = static_cast<uint8_t>(16 * round + me);
+    REQUIRE_OK(backend::FillAsync(mine->address, value, kBytes, stream));
+    REQUIRE_OK(backend::Launch({1, 64}, waiter, AwaitAndCount, (*context)->device_context(), ready,
+                               round, inbox->As<uint8_t>(), bytes,
+                               static_cast<uint8_t>(16 * round + previous), host.wrong));
+    REQUIRE_OK((*context)->PutAsync(inbox->address, mine->address, bytes, next, stream,
+                                    {.signal = ready, .value = round}));
+    REQUIRE_OK(waiter.Synchronize());
+    REQUIRE_OK(stream.Synchronize());
+    REQUIRE(*host.wrong == 0);
+    REQUIRE_OK((*context)->Barrier());  // the next rank has filled what is got from it
+
+    // A get into host memory; its signal tells the owner.
+    std::fill(seen.begin(), seen.end(), uint8_t{0});
+    REQUIRE_OK((*context)->GetAsync(seen.data(), mine->address, bytes, next, stream,
+                                    {.signal = taken, .value = 1, .op = SignalOp::kAdd}));
+    REQUIRE_OK(stream.Synchronize());
+    REQUIRE(seen[0] == 16 * round + next && seen[bytes - 1] == 16 * round + next);
+    REQUIRE(bytes == kBytes || seen[bytes] == 0);
+    REQUIRE_OK((*context)->Barrier());
+    uint64_t n_taken = 0;
+    REQUIRE_OK(backend::CopyAsync(&n_taken, taken, sizeof(n_taken), stream));
+    REQUIRE_OK(stream.Synchronize());
+    REQUIRE(n_taken == round);
+    REQUIRE_OK((*context)->Barrier());
+  }
+
+  // Nothing but a signal; and to this rank itself.
+  REQUIRE_OK((*context)->PutAsync(inbox->address, nullptr, 0, me, stream,
+                                  {.signal = ready, .value = 100, .op = SignalOp::kAdd}));
+  uint64_t word = 0;
+  REQUIRE_OK(backend::CopyAsync(&word, ready, sizeof(word), stream));
+  REQUIRE_OK(stream.Synchronize());
+  REQUIRE(word == round + 100);
+  REQUIRE_OK((*context)->PutAsync(inbox->address, mine->address, 100, me, stream));
+  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK((*context)->Barrier());
+
+  // Recorded into a graph, both happen once a launch.
+  backend::Graph graph;
+  REQUIRE_OK(backend::BeginCapture(stream));
+  REQUIRE_OK((*context)->PutAsync(inbox->address, mine->address, kBytes, next, stream,
+                                  {.signal = taken, .value = 10, .op = SignalOp::kAdd}));
+  REQUIRE_OK(backend::EndCapture(stream, &graph));
+  for (int i = 0; i < 3; ++i) REQUIRE_OK(backend::LaunchGraph(graph, stream));
+  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK((*context)->Barrier());
+  REQUIRE_OK(backend::CopyAsync(&word, taken, sizeof(word), stream));
+  REQUIRE_OK(stream.Synchronize());
+  REQUIRE(word == round + 30);
+  REQUIRE_OK((*context)->Barrier());
+  return 0;
+}
+
+int WrongCalls(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  Context& c = **context;
+  auto x = c.Allocate({.bytes = 4096});
+  REQUIRE_OK(x);
+  uint8_t* const p = x->As<uint8_t>();
+  const uint32_t peer = 1 - c.rank();
+  std::vector<uint8_t> local(4096);
+  backend::Stream stream;
+  REQUIRE_OK(backend::Stream::Create(&stream));
+
+  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 64, 2, stream), "there is no rank 2 in a job of 2");
+  REQUIRE_REFUSED(c.PutAsync(local.data(), p, 64, peer, stream), "not in this rank's heap");
+  REQUIRE_REFUSED(c.PutAsync(c.Translate(p, peer), local.data(), 64, peer, stream),
+                  absl::StrCat("in the heap of rank ", peer));
+  REQUIRE_REFUSED(c.PutAsync(p, local.data(), c.heap_bytes(), peer, stream),
+                  "ends beyond the heap");
+  REQUIRE_REFUSED(c.PutAsync(p, local.data(), ~uint64_t{0}, peer, stream), "ends beyond the heap");
+  REQUIRE_REFUSED(c.PutAsync(p, nullptr, 64, peer, stream), "the source is null");
+  uint8_t* const end = p - x->offset_bytes + c.heap_bytes();
+  REQUIRE_REFUSED(c.PutAsync(p, end - 32, 64, peer, stream), "the source");
+  REQUIRE_REFUSED(c.PutAsync(p, p + 32, 64, c.rank(), stream), "overlap");
+  REQUIRE_REFUSED(c.PutAsync(p, c.Translate(p, peer), 64, peer, stream), "overlap");
+  uint64_t* const word = x->As<uint64_t>() + 256;
+  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 64, peer, stream,
+                             {.signal = reinterpret_cast<uint64_t*>(p + 1025)}),
+                  "not aligned to 8 bytes");
+  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 4096, peer, stream, {.signal = word}),
+                  "the signal lies in the range");
+  REQUIRE_REFUSED(
+      c.PutAsync(p, local.data(), 64, peer, stream, {.signal = c.Translate(word, peer)}),
+      "the signal");
+  uint64_t outside = 0;
+  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 64, peer, stream, {.signal = &outside}),
+                  "the signal");
+
+  REQUIRE_REFUSED(c.GetAsync(local.data(), p, 64, 7, stream), "there is no rank 7");
+  REQUIRE_REFUSED(c.GetAsync(p, local.data(), 64, peer, stream), "not in this rank's heap");
+  REQUIRE_REFUSED(c.GetAsync(nullptr, p, 64, peer, stream), "the destination is null");
+  REQUIRE_REFUSED(c.GetAsync(end - 32, p, 64, peer, stream), "the destination");
+  REQUIRE_REFUSED(c.GetAsync(p + 1, p, 64, c.rank(), stream), "overlap");
+
+  // None of them has put anything on the stream.
+  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK(c.Barrier());
+  REQUIRE_OK(backend::CopyAsync(local.data(), p, 4096, stream));
+  REQUIRE_OK(stream.Synchronize());
+  for (const uint8_t byte : local) REQUIRE(byte == 0);
+  REQUIRE_OK(c.Barrier());
+
+  REQUIRE_OK(c.Leave());
+  REQUIRE(c.PutAsync(p, local.data(), 64, peer, stream).code() ==
+          absl::StatusCode::kFailedPrecondition);
+  return 0;
+}
+
+class RmaTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = Daemon::Start();
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+  }
+  void Run(const std::string& scenario, int n_ranks) {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    RankProcesses ranks(scenario, n_ranks, options);
+    ranks.ExpectAllSucceed();
+  }
+  std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(RmaTest, PutsAndGets) {
+  Run("puts_and_gets", 3);
+  Run("puts_and_gets", 1);
+}
+
+TEST_F(RmaTest, WrongCallsAreRefused) { Run("wrong_calls", 2); }
+
+}  // namespace
+}  // namespace iris
+
+int main(int argc, char** argv) {
+  const std::map<std::string, iris::testing::Scenario> scenarios = {
+      {"puts_and_gets", iris::PutsAndGets},
+      {"wrong_calls", iris::WrongCalls},
+  };
+  if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
