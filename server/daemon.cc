@@ -1,6 +1,9 @@
 #include "server/daemon.h"
 
 #include <malloc.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -8,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/job/event_kinds.h"
+#include "server/heap/check.h"
 
 namespace iris::server {
 namespace {
@@ -63,12 +67,12 @@ Daemon::~Daemon() {
   {
     absl::MutexLock lock(&mu_);
     timer_ends_ = true;
-    deadline_changed_.Signal();
   }
   timer_.join();
   creator_.Stop();
   workers_.Stop();
   // From here on Retire frees at once.
+  WakeTimer();
   std::map<uint64_t, Segment> segments;
   absl::MutexLock lock(&mu_);
   segments.swap(segments_);
@@ -215,9 +219,14 @@ void Daemon::Unwatch(SessionId session, const WatchSink* sink) {
   watches_.erase(it);
 }
 
-std::vector<JobSnapshot> Daemon::Jobs() const {
+std::vector<JobSnapshot> Daemon::Jobs(const JobQuery& query) const {
   absl::MutexLock lock(&mu_);
-  return machine_.Jobs();
+  return machine_.Jobs(query);
+}
+
+size_t Daemon::n_jobs() const {
+  absl::MutexLock lock(&mu_);
+  return machine_.n_jobs();
 }
 
 std::vector<SessionSnapshot> Daemon::Sessions() const {
@@ -288,7 +297,7 @@ void Daemon::Apply(Effects effects, Deferred* deferred) {
     // The timer sleeps until the deadline it knows: wake it only for an earlier one.
     const bool earlier = next < deadline_;
     deadline_ = next;
-    if (earlier) deadline_changed_.Signal();
+    if (earlier) WakeTimer();
   }
 }
 
@@ -405,7 +414,7 @@ void Daemon::ApplyOne(NotifyWatch& effect, Deferred* deferred) {
 
 void Daemon::ApplyOne(EmitEvent& effect, Deferred* deferred) {
   EventRecord event;
-  event.time = clock_->Now();
+  event.time = clock_->Wall();
   event.kind = effect.kind;
   event.job = effect.job;
   event.rank = effect.rank;
@@ -503,20 +512,22 @@ void Daemon::Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> m
 
 void Daemon::RunTimer() {
   while (true) {
-    bool due = false;
+    absl::Duration wait;
     {
       absl::MutexLock lock(&mu_);
       if (timer_ends_) return;
-      due = deadline_ <= clock_->Now();
-      // The daemon's clock is the machine's; sleeping is bounded so that a clock that jumps is
-      // noticed.
-      if (!due) {
-        const absl::Duration wait = std::min(deadline_ - clock_->Now(), absl::Seconds(10));
-        deadline_changed_.WaitWithTimeout(&mu_, wait);
-        continue;
-      }
+      wait = deadline_ - clock_->Now();
     }
-    if (!due) continue;
+    if (wait > absl::ZeroDuration()) {
+      // poll counts on the steady clock, as deadlines do; a condition variable would not. Bounded,
+      // because the clock of a test jumps.
+      pollfd wake = {timer_wake_.get(), POLLIN, 0};
+      wait = std::min(wait, absl::Seconds(10));
+      (void)poll(&wake, 1, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
+      uint64_t count;
+      (void)!read(timer_wake_.get(), &count, sizeof(count));
+      continue;
+    }
     Input([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Effects effects = WithdrawJoins(clock_->Now(), SessionId());
       for (Effect& effect : machine_.Tick()) effects.push_back(std::move(effect));
@@ -528,6 +539,11 @@ void Daemon::RunTimer() {
 Effects Daemon::WithdrawJoins(absl::Time now, SessionId session) {
   Effects effects;
   std::erase_if(cancelled_joins_, [&](const CancelledJoin& join) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void Daemon::WakeTimer() {
+  const uint64_t one = 1;
+  (void)!write(timer_wake_.get(), &one, sizeof(one));  // full: it wakes anyway
+}
+
     if (join.due > now && join.session != session) return false;
     for (Effect& effect : machine_.Cancelled(join.call)) effects.push_back(std::move(effect));
     return true;

@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "device/driver/gpu_driver.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/unique_fd.h"
 #include "server/event_log.h"
 #include "server/heap/ledger.h"
 #include "server/job/clock.h"
@@ -125,7 +126,8 @@ class Daemon {
   void Unwatch(SessionId session, const WatchSink* sink) ABSL_LOCKS_EXCLUDED(mu_);
 
   // ---- what iris-ctl asks ----
-  std::vector<JobSnapshot> Jobs() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<JobSnapshot> Jobs(const JobQuery& query = {}) const ABSL_LOCKS_EXCLUDED(mu_);
+  size_t n_jobs() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<SessionSnapshot> Sessions() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Ledger::DeviceAccount> Accounts() const ABSL_LOCKS_EXCLUDED(mu_);
   absl::Span<const driver::DeviceInfo> devices() const { return driver_->devices(); }
@@ -189,6 +191,7 @@ class Daemon {
 
   struct CancelledJoin {
     absl::Time due;
+  void WakeTimer();
     SessionId session;
     CallId call;
   };
@@ -205,7 +208,6 @@ class Daemon {
   WorkerPool creator_;  // creating without reserving: quick, and must not wait for the others
 
   mutable absl::Mutex mu_;
-  absl::CondVar deadline_changed_;
   SessionOutput* output_ ABSL_GUARDED_BY(mu_) = nullptr;
   Ledger ledger_ ABSL_GUARDED_BY(mu_);
   JobMachine machine_ ABSL_GUARDED_BY(mu_);
@@ -221,3 +223,4 @@ class Daemon {
 };
 
 }  // namespace iris::server
+  wire::UniqueFd timer_wake_;  // an eventfd: the timer looks at its deadline again

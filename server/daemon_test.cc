@@ -176,10 +176,13 @@ class Answer {
 
 class DaemonTest : public testing::Test {
  protected:
-  DaemonTest() : logger_(LogLevel::kError, LogFormat::kKeyValue) {
+  DaemonTest() : DaemonTest(/*frozen=*/false) {}
+  explicit DaemonTest(bool frozen) : logger_(LogLevel::kError, LogFormat::kKeyValue) {
     DaemonOptions options;
     options.limits.join_timeout_default = absl::Seconds(60);
-    daemon_ = std::make_unique<Daemon>(options, &driver_, &clock_, &logger_);
+    const Clock* clock = &fake_clock_;
+    if (!frozen) clock = &system_clock_;
+    daemon_ = std::make_unique<Daemon>(options, &driver_, clock, &logger_);
     daemon_->SetSessionOutput(&output_);
   }
   ~DaemonTest() override {
@@ -228,10 +231,17 @@ class DaemonTest : public testing::Test {
   }
 
   const Logger logger_;
-  const SystemClock clock_;
+  const SystemClock system_clock_;
+  FakeClock fake_clock_;
   FaultyDriver driver_;
   RecordingOutput output_;
   std::unique_ptr<Daemon> daemon_;
+};
+
+// Nothing is due until the test says so.
+class FrozenDaemonTest : public DaemonTest {
+ protected:
+  FrozenDaemonTest() : DaemonTest(/*frozen=*/true) {}
 };
 
 TEST_F(DaemonTest, JoinCreatesMemoryAndSendsDescriptors) {
@@ -303,7 +313,7 @@ TEST_F(DaemonTest, AJoinCancelledWhileItsMemoryIsCreatedLeavesNothing) {
   EXPECT_FALSE(join.done());
 }
 
-TEST_F(DaemonTest, ACallCancelledBecauseItsProcessDiedNamesTheDeath) {
+TEST_F(FrozenDaemonTest, ACallCancelledBecauseItsProcessDiedNamesTheDeath) {
   // A dying process closes its sockets one after the other: its Join may be cancelled first.
   const SessionId stays = Open(1), dies = Open(2);
   Answer waits, lost;
@@ -316,6 +326,24 @@ TEST_F(DaemonTest, ACallCancelledBecauseItsProcessDiedNamesTheDeath) {
   EXPECT_NE(waits.Wait().status.message().find("rank 1"), std::string::npos);
   EXPECT_TRUE(EventuallyUnused());
   EXPECT_FALSE(lost.done());
+}
+
+TEST_F(FrozenDaemonTest, AJoinCancelledAsTheLastRankJoinsFailsTheJobLongBeforeItsTimeIsUp) {
+  const SessionId lives = Open(1), other = Open(2);
+  Answer cancelled, joined, mapped;
+  const CallId call = daemon_->NewCall();
+  daemon_->Join(lives, call, Spec(0, 2), cancelled.Fn());
+  EXPECT_TRUE(daemon_->Cancel(call));
+  daemon_->Join(other, daemon_->NewCall(), Spec(1, 2), joined.Fn());
+  ASSERT_TRUE(joined.Wait().status.ok()) << joined.Wait().status;
+  const auto& reply = std::get<JoinResult>(joined.Wait().result);
+  daemon_->Mapped(other, daemon_->NewCall(), reply.job, reply.epoch, reply.proposed_base, "",
+                  mapped.Fn());
+  fake_clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(mapped.Wait().status.code(), StatusCode::kAborted) << mapped.Wait().status;
+  EXPECT_NE(mapped.Wait().status.message().find("cancelled its join"), std::string::npos);
+  output_.Forget();
+  EXPECT_TRUE(EventuallyUnused());
 }
 
 TEST_F(DaemonTest, ACancelledJoinCanBeMadeAgainAtOnce) {

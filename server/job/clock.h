@@ -1,5 +1,10 @@
 // Clock: where pure code gets the time from. Thread-safe.
+//
+// Deadlines count on Now, which never jumps; what people read is stamped with Wall, which does when
+// somebody sets the clock.
 #pragma once
+
+#include <chrono>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -11,12 +16,17 @@ namespace iris::server {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual absl::Time Now() const = 0;
+  virtual absl::Time Now() const = 0;   // since some fixed point in the past
+  virtual absl::Time Wall() const = 0;  // of day
 };
 
 class SystemClock : public Clock {
  public:
-  absl::Time Now() const override { return absl::Now(); }
+  absl::Time Now() const override {
+    return absl::UnixEpoch() +
+           absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+  }
+  absl::Time Wall() const override { return absl::Now(); }
 };
 
 // Stands still until told to move.
@@ -27,6 +37,7 @@ class FakeClock : public Clock {
     absl::MutexLock lock(&mu_);
     return now_;
   }
+  absl::Time Wall() const override { return Now(); }
   void Advance(absl::Duration by) {
     absl::MutexLock lock(&mu_);
     now_ += by;

@@ -397,7 +397,7 @@ absl::StatusOr<uint64_t> JobMachine::Impl::Place(Job& job, HeapAllocation alloca
   const auto offset = job.allocator.Allocate(allocation.bytes, allocation.alignment_bytes);
   if (!offset.ok()) return offset.status();
   if (!allocation.name.empty()) job.names.insert(allocation.name);
-  allocation.created = clock_->Now();
+  allocation.created = clock_->Wall();
   job.allocations.emplace(*offset, std::move(allocation));
   return *offset;
 }

@@ -41,7 +41,8 @@ struct Member {
   uint32_t device_index = 0;
   bool prealloc = false;
   uint64_t base = 0;
-  CallId join_call;  // zero if none waits
+  CallId join_call;      // zero if none waits
+  CallId answered_join;  // its successor, once the job maps
   std::vector<CallId> mapped_calls;
   std::vector<SegmentId> segments;  // in order of growth
 

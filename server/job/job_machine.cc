@@ -109,7 +109,7 @@ absl::StatusOr<JobMachine::Impl::Membership> JobMachine::Impl::FindMembership(Se
 
 void JobMachine::Impl::Cancelled(CallId call) {
   const auto found = waiting_.find(call);
-  if (found == waiting_.end()) return;
+  if (found == waiting_.end()) return JoinUndelivered(call);
   const WaitingCall waiting = found->second;
   waiting_.erase(found);
   Job* job = FindJob(waiting.job);
@@ -188,7 +188,7 @@ Effects JobMachine::OpenSession(SessionId id, const CallerInfo& caller) {
   Impl::Session session;
   session.id = id;
   session.caller = caller;
-  session.created = impl_->clock_->Now();
+  session.created = impl_->clock_->Wall();
   impl_->SessionEvent(event::kSessionOpened, impl_->sessions_.emplace(id, session).first->second);
   return impl_->TakeEffects();
 }
@@ -286,10 +286,14 @@ Effects JobMachine::Stop() {
   return impl_->TakeEffects();
 }
 
-std::vector<JobSnapshot> JobMachine::Jobs() const {
+size_t JobMachine::n_jobs() const { return impl_->jobs_.size(); }
+
+std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
   std::vector<JobSnapshot> snapshots;
   for (const auto& [id, entry] : impl_->jobs_) {
     const Job& job = *entry;
+    if (query.uid.has_value() && job.uid != *query.uid) continue;
+    if (!query.name.empty() && job.name != query.name) continue;
     JobSnapshot& shot = snapshots.emplace_back();
     shot.id = id;
     shot.name = job.name;
@@ -301,6 +305,7 @@ std::vector<JobSnapshot> JobMachine::Jobs() const {
     shot.stride_bytes = job.stride_bytes;
     shot.same_address = job.same_address;
     shot.n_teams = static_cast<uint32_t>(job.teams.size());
+    shot.n_allocations = static_cast<uint32_t>(job.allocations.size());
     shot.allocated_bytes = job.allocator.used_bytes();
     shot.largest_free_bytes = job.allocator.largest_free_bytes();
     shot.created = job.created;
@@ -317,6 +322,8 @@ std::vector<JobSnapshot> JobMachine::Jobs() const {
         rank_shot.segments.push_back(impl_->segments_.at(segment).info);
       }
     }
+    if (!query.allocations) continue;
+    shot.allocations.reserve(job.allocations.size());
     for (const auto& [offset, allocation] : job.allocations) {
       shot.allocations.push_back({offset, allocation.bytes, allocation.alignment_bytes,
                                   allocation.name, allocation.tensor, allocation.team, allocation.k,

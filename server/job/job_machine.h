@@ -303,11 +303,19 @@ struct JobSnapshot {
   uint64_t stride_bytes = 0;
   bool same_address = false;
   uint32_t n_teams = 0;
+  uint32_t n_allocations = 0;
   uint64_t allocated_bytes = 0;
   uint64_t largest_free_bytes = 0;
   absl::Time created;
   std::vector<RankSnapshot> ranks;
-  std::vector<AllocationSnapshot> allocations;
+  std::vector<AllocationSnapshot> allocations;  // if JobQuery::allocations
+};
+// Which jobs, and how much of them. A job may have 65,536 allocations: they are copied for who
+// asks.
+struct JobQuery {
+  std::optional<uint32_t> uid;  // whose; nobody: everybody's
+  std::string name;             // empty: any
+  bool allocations = false;
 };
 struct SessionSnapshot {
   SessionId id;
@@ -351,8 +359,9 @@ class JobMachine {
   // but the call answers kAborted: the peers were told.
   Effects Resume(SessionId session, CallId call, JobId job, const std::string& name, int32_t rank,
                  uint64_t epoch);
-  // The caller of a pending call is gone (its RPC was cancelled): no Reply will be delivered. A
-  // pending Join is withdrawn; a pending collective stays asked for.
+  // The caller of a call is gone (its RPC was cancelled): no Reply was or will be delivered. A
+  // pending Join is withdrawn; one that was answered meanwhile fails the job, if its rank has not
+  // mapped: it will not. A pending collective stays asked for.
   Effects Cancelled(CallId call);
 
   // A watch stream was opened: repeats, as NotifyWatch, what its reader may have missed.
@@ -371,7 +380,8 @@ class JobMachine {
   // irisd stops: every pending and later call is answered kUnavailable.
   Effects Stop();
 
-  std::vector<JobSnapshot> Jobs() const;
+  std::vector<JobSnapshot> Jobs(const JobQuery& query = {}) const;
+  size_t n_jobs() const;
   std::vector<SessionSnapshot> Sessions() const;
   bool HasSession(SessionId session) const;
   // True if the session is a member of a job now: only then must it be kept from HangUp until Gone.

@@ -130,6 +130,8 @@ struct JobMachine::Impl {
   void Detach(Job& job, Rank rank, const absl::Status& told);
   void JoinTimedOut(Job& job, Rank rank);
   void MapTimedOut(Job& job);
+  // Nobody got the answer of that Join.
+  void JoinUndelivered(CallId call);
   // ---- segments.cc
   std::string HolderOf(const std::string& job, Rank rank, uint32_t uid) const;
   // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.

@@ -195,7 +195,7 @@ class MachineTest : public ::testing::Test {
   }
   uint64_t OffsetOf(CallId call) const { return ResultOf<CollectiveResult>(call).offset_bytes; }
   JobSnapshot TheJob() const {
-    const auto jobs = machine_->Jobs();
+    const auto jobs = machine_->Jobs({.allocations = true});
     EXPECT_EQ(jobs.size(), 1u);
     return jobs.empty() ? JobSnapshot() : jobs[0];
   }

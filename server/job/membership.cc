@@ -222,7 +222,7 @@ Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinR
   job.heap_bytes = request.heap_bytes;
   job.stride_bytes = request.stride_bytes;
   job.team_sync_bytes = request.team_sync_bytes;
-  job.created = clock_->Now();
+  job.created = clock_->Wall();
   job.ranks.resize(request.n_ranks);
   jobs_.emplace(id, std::move(made));
   jobs_by_name_[{uid, name}] = id;
@@ -292,6 +292,7 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     Emit(SendDescriptors{member.session, job.id, job.epoch, rank, job.n_ranks(), result.segments,
                          true});
     result.device_index = member.device_index;
+    member.answered_join = member.join_call;
     Answer(std::exchange(member.join_call, CallId()), absl::OkStatus(), result);
   }
   deadlines_.Set({job.id, DeadlineKey::Kind::kMap}, clock_->Now() + limits_.map_timeout);
@@ -356,6 +357,18 @@ void JobMachine::Impl::CommitEpoch(Job& job) {
   }
   Event(event::kJobReady, job, -1,
         absl::StrCat("epoch=", job.epoch, " same_address=", job.same_address ? "true" : "false"));
+}
+
+void JobMachine::Impl::JoinUndelivered(CallId call) {
+  for (const auto& [id, job] : jobs_) {
+    if (job->state != JobState::kMapping) continue;
+    for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
+      const Member& member = job->ranks[rank];
+      if (member.answered_join != call || member.state == RankState::kMapped) continue;
+      return FailJob(*job, absl::AbortedError(absl::StrCat("map job '", job->name, "': ",
+                                                           job->Who(rank), " cancelled its join")));
+    }
+  }
 }
 
 void JobMachine::Impl::MapTimedOut(Job& job) {

@@ -380,6 +380,28 @@ TEST_F(JoinWaitTest, CancelledJoinIsWithdrawn) {
   EXPECT_FALSE(Answered(second));
   EXPECT_EQ(TheJob().ranks[0].state, RankState::kAbsent);
 }
+TEST_F(JoinWaitTest, CancelledJoinThatWasJustAnsweredFailsTheJobAtOnce) {
+  TestJob job{JobId{1}, {Open(100), Open(101)}};
+  const CallId first = Join(job.sessions[0], Spec(0, 2));
+  Join(job.sessions[1], Spec(1, 2));
+  CreateSegments();
+  ASSERT_TRUE(Answered(first));
+  const CallId mapped = Mapped(job, 1);
+  Do(machine_->Cancelled(first));
+  EXPECT_TRUE(absl::IsAborted(StatusOf(mapped))) << StatusOf(mapped);
+  EXPECT_THAT(std::string(StatusOf(mapped).message()),
+              HasSubstr("rank 0 (pid 100) cancelled its join"));
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(JoinWaitTest, CancelledJoinOfARankThatMappedChangesNothing) {
+  TestJob job{JobId{1}, {Open(100), Open(101)}};
+  const CallId first = Join(job.sessions[0], Spec(0, 2));
+  Join(job.sessions[1], Spec(1, 2));
+  CreateSegments();
+  Mapped(job, 0);
+  Do(machine_->Cancelled(first));
+  EXPECT_EQ(TheJob().state, JobState::kMapping);
+}
 TEST_F(JoinWaitTest, CancelledCallThatIsUnknownIsIgnored) {
   EXPECT_THAT(Do(machine_->Cancelled(CallId{77})), IsEmpty());
 }

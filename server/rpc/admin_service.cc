@@ -168,16 +168,12 @@ absl::StatusOr<CallerInfo> AdminService::Caller(const grpc::CallbackServerContex
 }
 
 absl::StatusOr<std::vector<JobSnapshot>> AdminService::VisibleJobs(
-    const grpc::CallbackServerContext& context, const std::string& name) const {
+    const grpc::CallbackServerContext& context, const std::string& name, bool allocations) const {
   absl::StatusOr<CallerInfo> caller = Caller(context);
   if (!caller.ok()) return caller.status();
-  std::vector<JobSnapshot> jobs = daemon_->Jobs();
-  jobs.erase(std::remove_if(jobs.begin(), jobs.end(),
-                            [&](const JobSnapshot& job) {
-                              return (!SeesAll(caller->uid) && job.uid != caller->uid) ||
-                                     (!name.empty() && job.name != name);
-                            }),
-             jobs.end());
+  JobQuery query{.name = name, .allocations = allocations};
+  if (!SeesAll(caller->uid)) query.uid = caller->uid;
+  std::vector<JobSnapshot> jobs = daemon_->Jobs(query);
   if (jobs.empty() && !name.empty()) {
     return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
                                             "\" that uid ", caller->uid, " may see"));
@@ -195,7 +191,7 @@ grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* c
   reply->set_start_time_unix_ms(absl::ToUnixMillis(facts_.started));
   reply->set_runtime_dir(facts_.runtime_dir);
   reply->set_n_devices(static_cast<uint32_t>(daemon_->devices().size()));
-  reply->set_n_jobs(static_cast<uint32_t>(daemon_->Jobs().size()));
+  reply->set_n_jobs(static_cast<uint32_t>(daemon_->n_jobs()));
   reply->set_n_sessions(static_cast<uint32_t>(daemon_->Sessions().size()));
   uint64_t heap_bytes = 0;
   for (const Ledger::DeviceAccount& account : daemon_->Accounts()) heap_bytes += account.used_bytes;
@@ -271,7 +267,7 @@ grpc::ServerUnaryReactor* AdminService::ListHeaps(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* AdminService::ListAllocations(grpc::CallbackServerContext* context,
                                                         const v1::ListAllocationsRequest* request,
                                                         v1::ListAllocationsReply* reply) {
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(*context, request->job());
+  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(*context, request->job(), true);
   if (!jobs.ok()) return Finished(context, jobs.status());
   for (const JobSnapshot& job : *jobs) {
     for (const AllocationSnapshot& allocation : job.allocations) {

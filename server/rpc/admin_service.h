@@ -64,7 +64,8 @@ class AdminService final : public v1::AdminService::CallbackService {
   // The jobs that the caller may see, of that name if one is given. kNotFound if one is given and
   // there is none.
   absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const grpc::CallbackServerContext& context,
-                                                       const std::string& name) const;
+                                                       const std::string& name,
+                                                       bool allocations = false) const;
   absl::Status DoPeek(const grpc::CallbackServerContext& context, const v1::PeekRequest& request,
                       v1::PeekReply* reply) const;
 

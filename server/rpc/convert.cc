@@ -218,7 +218,7 @@ void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devic
   to->set_stride_bytes(from.stride_bytes);
   to->set_same_address(from.same_address);
   to->set_n_teams(from.n_teams);
-  to->set_n_allocations(static_cast<uint32_t>(from.allocations.size()));
+  to->set_n_allocations(from.n_allocations);
   to->set_allocated_bytes(from.allocated_bytes);
   to->set_created_unix_ms(absl::ToUnixMillis(from.created));
   for (const RankSnapshot& rank : from.ranks) {

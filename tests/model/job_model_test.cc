@@ -188,6 +188,7 @@ class Driver {
         break;
     }
     const CallId call = NewCall();
+    join_calls_[id] = call;
     Input(machine_.Join(id, call, spec), [&] { reference_.Join(id, call, spec); });
   }
 
@@ -429,7 +430,16 @@ class Driver {
           [&] { reference_.Resume(id, call, job, name, rank, epoch); });
   }
 
+  // The answer of a Join was lost.
+  void LoseJoin() {
+    if (join_calls_.empty()) return;
+    const CallId call = join_calls_[AnyKey(join_calls_)];
+    if (pending_.contains(call)) return;
+    Input(machine_.Cancelled(call), [&] { reference_.Cancelled(call); });
+  }
+
   void Cancel() {
+    if (random_.OneIn(3)) return LoseJoin();
     if (pending_.empty()) return;
     const CallId call = *std::next(pending_.begin(), random_.Below(pending_.size()));
     pending_.erase(call);
@@ -478,7 +488,7 @@ class Driver {
         ++counts_[event->kind];
       }
     }
-    jobs_ = machine_.Jobs();
+    jobs_ = machine_.Jobs({.allocations = true});
     LearnGrowths(effects);
     const absl::Status sound = machine_.CheckInvariants();
     ASSERT_TRUE(sound.ok()) << sound;
@@ -607,6 +617,7 @@ class Driver {
   JobId growing_job_;
   std::map<CallId, Asked> asked_;
   std::map<CallId, SessionId> caller_;
+  std::map<SessionId, CallId> join_calls_;  // the last of each
   std::map<std::tuple<SessionId, JobId, TeamId>, CallId> last_call_;
   std::map<std::tuple<SessionId, JobId, TeamId>, uint64_t> position_;
   std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<CollectiveOp>> plans_;

@@ -140,8 +140,10 @@ void ReferenceJobs::FinishForming(RefJob& job) {
   }
   job.state = JobState::kMapping;
   job.map_deadline = clock_->Now() + absl::Seconds(60);
-  for (RefMember& member : job.ranks)
-    Expect(*std::exchange(member.join_call, std::nullopt), Code::kOk);
+  for (RefMember& member : job.ranks) {
+    Expect(*member.join_call, Code::kOk);
+    member.answered_join = std::exchange(member.join_call, std::nullopt);
+  }
 }
 
 void ReferenceJobs::Mapped(SessionId id, CallId call, JobId job_id, bool error) {
@@ -288,6 +290,10 @@ void ReferenceJobs::Cancelled(CallId call) {
   for (auto& [id, job] : jobs_) {
     for (Rank rank = 0; rank < job->ranks.size(); ++rank) {
       RefMember& member = job->ranks[rank];
+      if (job->state == JobState::kMapping && member.answered_join == call &&
+          member.state == RankState::kJoined) {
+        return FailJob(*job, Code::kAborted);
+      }
       std::erase(member.mapped_calls, call);
       if (member.join_call != call) continue;
       member.join_call.reset();

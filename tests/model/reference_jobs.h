@@ -82,6 +82,7 @@ struct RefMember {
   SessionId session;
   int64_t pid = 0;
   std::optional<CallId> join_call;
+  std::optional<CallId> answered_join;
   absl::Time join_deadline;
   std::vector<CallId> mapped_calls;
   std::optional<SegmentId> first_segment;
