@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/job/event_kinds.h"
 #include "server/heap/check.h"
+#include "server/job/event_kinds.h"
 
 namespace iris::server {
 namespace {
@@ -59,6 +59,8 @@ Daemon::Daemon(const DaemonOptions& options, driver::GpuDriver* driver, const Cl
       creator_(1),
       ledger_(AccountsOf(*driver)),
       machine_(options.limits, &ledger_, clock) {
+  timer_wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  IRIS_CHECK(timer_wake_.valid(), "an eventfd can be made at start");
   timer_ = std::thread([this] { RunTimer(); });
 }
 
@@ -68,11 +70,11 @@ Daemon::~Daemon() {
     absl::MutexLock lock(&mu_);
     timer_ends_ = true;
   }
+  WakeTimer();
   timer_.join();
   creator_.Stop();
   workers_.Stop();
   // From here on Retire frees at once.
-  WakeTimer();
   std::map<uint64_t, Segment> segments;
   absl::MutexLock lock(&mu_);
   segments.swap(segments_);
@@ -510,6 +512,11 @@ void Daemon::Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> m
   });
 }
 
+void Daemon::WakeTimer() {
+  const uint64_t one = 1;
+  (void)!write(timer_wake_.get(), &one, sizeof(one));  // full: it wakes anyway
+}
+
 void Daemon::RunTimer() {
   while (true) {
     absl::Duration wait;
@@ -539,11 +546,6 @@ void Daemon::RunTimer() {
 Effects Daemon::WithdrawJoins(absl::Time now, SessionId session) {
   Effects effects;
   std::erase_if(cancelled_joins_, [&](const CancelledJoin& join) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-void Daemon::WakeTimer() {
-  const uint64_t one = 1;
-  (void)!write(timer_wake_.get(), &one, sizeof(one));  // full: it wakes anyway
-}
-
     if (join.due > now && join.session != session) return false;
     for (Effect& effect : machine_.Cancelled(join.call)) effects.push_back(std::move(effect));
     return true;

@@ -187,11 +187,11 @@ class Daemon {
   void CreateOnWorker(const CreateSegment& effect) ABSL_LOCKS_EXCLUDED(mu_);
   // Frees memory on a worker, then reports it dropped. Callable with or without the mutex.
   void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
+  void WakeTimer();
   void RunTimer() ABSL_LOCKS_EXCLUDED(mu_);
 
   struct CancelledJoin {
     absl::Time due;
-  void WakeTimer();
     SessionId session;
     CallId call;
   };
@@ -219,8 +219,8 @@ class Daemon {
   std::map<uint64_t, std::shared_ptr<WatchSink>> watches_ ABSL_GUARDED_BY(mu_);
   absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   bool timer_ends_ ABSL_GUARDED_BY(mu_) = false;
+  wire::UniqueFd timer_wake_;  // an eventfd: the timer looks at its deadline again
   std::thread timer_;
 };
 
 }  // namespace iris::server
-  wire::UniqueFd timer_wake_;  // an eventfd: the timer looks at its deadline again
