@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -59,6 +60,7 @@ Daemon::Daemon(const DaemonOptions& options, driver::GpuDriver* driver, const Cl
       creator_(1),
       ledger_(AccountsOf(*driver)),
       machine_(options.limits, &ledger_, clock) {
+  CreateLinks();
   timer_wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   IRIS_CHECK(timer_wake_.valid(), "an eventfd can be made at start");
   timer_ = std::thread([this] { RunTimer(); });
@@ -78,6 +80,20 @@ Daemon::~Daemon() {
   std::map<uint64_t, Segment> segments;
   absl::MutexLock lock(&mu_);
   segments.swap(segments_);
+}
+
+void Daemon::CreateLinks() {
+  if (driver_->link_bytes() == 0) return;
+  for (const driver::DeviceInfo& device : driver_->devices()) {
+    auto link = driver_->Create(device.index, driver_->link_bytes(), /*prealloc=*/false);
+    if (!link.ok()) {
+      logger_->Warn("no links between devices: joins will be slower",
+                    {{"device", device.uuid}, {"error", link.status().ToString()}});
+      links_.clear();
+      return;
+    }
+    links_.push_back(*std::move(link));
+  }
 }
 
 void Daemon::SetSessionOutput(SessionOutput* output) {
@@ -327,7 +343,7 @@ void Daemon::ApplyOne(CreatePages& effect, Deferred* deferred) {
 void Daemon::ApplyOne(DropPages& effect, Deferred* deferred) { pages_.erase(effect.job.value); }
 
 void Daemon::ApplyOne(CreateSegment& effect, Deferred* deferred) {
-  segments_[effect.id.value] = Segment();
+  segments_[effect.id.value].device_index = effect.device_index;
   WorkerPool& pool = effect.prealloc ? workers_ : creator_;
   pool.Post([this, effect] { CreateOnWorker(effect); });
 }
@@ -376,6 +392,7 @@ void Daemon::ApplyOne(SendDescriptors& effect, Deferred* deferred) {
       }
     }
   }
+  std::set<uint32_t> devices;
   for (const SegmentInfo& segment : effect.segments) {
     const auto it = segments_.find(segment.id.value);
     if (it == segments_.end() || it->second.memory == nullptr) {
@@ -389,6 +406,14 @@ void Daemon::ApplyOne(SendDescriptors& effect, Deferred* deferred) {
       return held->memory().ExportFd(driver::Access::kReadWrite);
     };
     out.push_back(std::move(item));
+    devices.insert(it->second.device_index);
+  }
+  if (effect.pages && !links_.empty()) {
+    for (const uint32_t device : devices) {
+      out.push_back(
+          {record(wire::DescriptorKind::kLink, device, driver_->link_bytes()),
+           [link = links_[device]] { return link->ExportFd(driver::Access::kReadOnly); }});
+    }
   }
   if (!failed.ok()) {
     output_->EndSession(effect.session, failed);

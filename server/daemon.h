@@ -131,6 +131,8 @@ class Daemon {
   std::vector<SessionSnapshot> Sessions() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Ledger::DeviceAccount> Accounts() const ABSL_LOCKS_EXCLUDED(mu_);
   absl::Span<const driver::DeviceInfo> devices() const { return driver_->devices(); }
+  // Of the piece of each device that a Join sends along; 0: none is.
+  uint64_t link_bytes() const { return links_.empty() ? 0 : driver_->link_bytes(); }
   // Copies bytes of a segment. kNotFound: no such segment.
   absl::Status ReadSegment(SegmentId segment, uint64_t offset_bytes, absl::Span<uint8_t> out) const
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -151,6 +153,7 @@ class Daemon {
   struct Segment {
     bool creating = true;
     bool drop = false;  // asked for while creating
+    uint32_t device_index = 0;
     std::shared_ptr<HeldMemory> memory;
   };
   // What runs after the mutex is released.
@@ -184,6 +187,7 @@ class Daemon {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Finish(Deferred deferred) ABSL_LOCKS_EXCLUDED(mu_);
 
+  void CreateLinks();
   void CreateOnWorker(const CreateSegment& effect) ABSL_LOCKS_EXCLUDED(mu_);
   // Frees memory on a worker, then reports it dropped. Callable with or without the mutex.
   void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
@@ -199,6 +203,8 @@ class Daemon {
   Effects WithdrawJoins(absl::Time now, SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   driver::GpuDriver* const driver_;
+  // One per device, for as long as irisd runs; empty where the driver needs none.
+  std::vector<std::shared_ptr<driver::PhysicalMemory>> links_;
   const Clock* const clock_;
   const Logger* const logger_;
   EventLog events_;

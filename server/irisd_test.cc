@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <string>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -165,10 +165,17 @@ TEST_F(IrisdTest, JoinNamesPeersAndSegmentsOfEveryRank) {
   LeaveAll(members);
 }
 
+std::set<uint32_t> DevicesOf(const v1::JoinReply& joined) {
+  std::set<uint32_t> devices;
+  for (const v1::Peer& peer : joined.peers()) devices.insert(peer.device_index());
+  return devices;
+}
+
 TEST_F(IrisdTest, DescriptorsMatchTheirRecords) {
   auto members = JoinAll("records", 2);
   for (uint32_t me = 0; me < 2; ++me) {
     int segments = 0, controls = 0, statuses = 0;
+    std::set<uint32_t> links;
     for (const auto& [record, fd] : members[me].descriptors) {
       EXPECT_EQ(record.job_id, members[me].joined.job_id());
       EXPECT_EQ(record.epoch, members[me].joined.epoch());
@@ -190,11 +197,16 @@ TEST_F(IrisdTest, DescriptorsMatchTheirRecords) {
           ++statuses;
           EXPECT_FALSE(writable);
           break;
+        case wire::DescriptorKind::kLink:
+          links.insert(record.rank);
+          EXPECT_EQ(record.bytes, members[me].joined.link_bytes());
+          break;
       }
     }
     EXPECT_EQ(segments, 2);
     EXPECT_EQ(controls, 2);
     EXPECT_EQ(statuses, 1);
+    EXPECT_EQ(links, DevicesOf(members[me].joined));
   }
   LeaveAll(members);
 }
@@ -202,7 +214,9 @@ TEST_F(IrisdTest, DescriptorsMatchTheirRecords) {
 TEST_F(IrisdTest, SixteenRanksReceiveMoreThanAWindowOfDescriptors) {
   static_assert(2 * 16 + 1 > wire::kDescriptorWindow);
   auto members = JoinAll("window", 16);
-  for (const Member& m : members) EXPECT_EQ(m.descriptors.size(), 33u);
+  for (const Member& m : members) {
+    EXPECT_EQ(m.descriptors.size(), 33u + DevicesOf(m.joined).size());
+  }
   LeaveAll(members);
 }
 
@@ -215,7 +229,8 @@ TEST_F(IrisdTest, WithoutAcknowledgementsNoMoreThanAWindowIsInFlight) {
   auto session = Open();
   auto joined = session->Join(session->JoinRequest("w", 0, 17));
   ASSERT_TRUE(joined.ok()) << joined.status();
-  // 35 descriptors are due; count what comes while nothing is acknowledged.
+  const uint32_t due = 35 + static_cast<uint32_t>(DevicesOf(*joined).size());
+  // Count what comes while nothing is acknowledged.
   uint32_t received = 0;
   while (received < wire::kDescriptorWindow) {
     auto frame = ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20));
@@ -227,12 +242,12 @@ TEST_F(IrisdTest, WithoutAcknowledgementsNoMoreThanAWindowIsInFlight) {
   wire::AckPayload ack;
   ack.count = received;
   ASSERT_TRUE(wire::SendFrame(session->socket(), wire::FrameType::kAck, ack).ok());
-  while (received < 35) {
+  while (received < due) {
     auto frame = ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20));
     ASSERT_TRUE(frame.ok()) << frame.status();
     received += frame->fds.size();
   }
-  EXPECT_EQ(received, 35u);
+  EXPECT_EQ(received, due);
   ASSERT_TRUE(session->Mapped(*joined).ok());
   std::vector<Member> members;
   for (auto& other : others) members.push_back(other.get());
@@ -452,9 +467,11 @@ TEST_F(IrisdTest, StatusIsTrue) {
   EXPECT_NEAR(status->open_fds(), daemon_->OpenFds(), 2);
   EXPECT_GE(status->fd_limit(), status->open_fds());
   EXPECT_FALSE(status->stopping());
-  ASSERT_EQ(status->backends_size(), 1);
-  EXPECT_EQ(status->backends(0).backend(), "emu");
-  EXPECT_TRUE(status->backends(0).available());
+  ASSERT_GE(status->backends_size(), 1);
+  for (const v1::BackendStatus& backend : status->backends()) {
+    EXPECT_EQ(backend.available(), backend.backend() == "emu") << backend.backend();
+    EXPECT_FALSE(backend.detail().empty()) << backend.backend();
+  }
   const int64_t age_ms = absl::ToUnixMillis(absl::Now()) - status->start_time_unix_ms();
   EXPECT_GE(age_ms, 0);
   EXPECT_LT(age_ms, 10 * 60 * 1000);

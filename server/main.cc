@@ -70,6 +70,7 @@ int Run(const Config& config) {
   open.backend = config.backend;
   open.emu.n_devices = config.emu_devices;
   open.emu.memory_bytes_per_device = config.emu_memory_bytes;
+  open.emu.link_bytes = driver::kEmuGranularityBytes;
   absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(open);
   if (!opened.ok()) return Fail(logger, opened.status());
   driver::GpuDriver* const driver = opened->driver.get();

@@ -71,7 +71,9 @@ DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
   key.kind = static_cast<wire::DescriptorKind>(record.kind);
   key.job_id = record.job_id;
   key.epoch = record.epoch;
-  if (key.kind == wire::DescriptorKind::kControlPage) key.rank = record.rank;
+  if (key.kind == wire::DescriptorKind::kControlPage || key.kind == wire::DescriptorKind::kLink) {
+    key.rank = record.rank;
+  }
   if (key.kind == wire::DescriptorKind::kSegment) key.segment_id = record.segment_id;
   return key;
 }

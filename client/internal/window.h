@@ -69,6 +69,7 @@ class Window {
     return base() + rank * spec_.stride_bytes + offset_bytes;
   }
   driver::GpuDriver& driver() { return *driver_; }
+  const std::shared_ptr<driver::GpuDriver>& shared_driver() const { return driver_; }
 
   // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
   // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor.
@@ -108,7 +109,7 @@ class Window {
   absl::Status MapPage(uint32_t index, const wire::UniqueFd& fd, bool writable, const char* what);
 
   const WindowSpec spec_;
-  std::unique_ptr<driver::GpuDriver> driver_;
+  std::shared_ptr<driver::GpuDriver> driver_;
   std::unique_ptr<driver::Reservation> reservation_;
   // One page for each rank, then the status page: reserved together, mapped one by one.
   void* pages_ = nullptr;

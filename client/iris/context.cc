@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/internal/control_plane.h"
 #include "client/internal/host_barrier.h"
+#include "client/internal/links.h"
 #include "client/internal/options.h"
 #include "client/internal/runtime_dir.h"
 #include "client/internal/window.h"
@@ -309,9 +310,25 @@ absl::Status Context::Impl::MapAll(const v1::JoinReply& reply) {
     keys.push_back({DescriptorKind::kControlPage, job_id, epoch, r, 0});
   }
   keys.push_back({DescriptorKind::kStatusPage, job_id, epoch, 0, 0});
+  std::map<uint32_t, std::string> linked;  // the job's devices, by irisd's index
+  if (reply.link_bytes() > 0) {
+    for (const v1::Peer& peer : reply.peers()) linked[peer.device_index()] = peer.device_uuid();
+  }
+  for (const auto& [index, uuid] : linked) {
+    keys.push_back({DescriptorKind::kLink, job_id, epoch, index, 0});
+  }
   auto fds = plane->TakeDescriptors(
       keys, DeadlineIn(absl::Milliseconds(std::max<uint64_t>(reply.map_timeout_ms(), 1000))));
   if (!fds.ok()) return fds.status();
+  // First: what is mapped after them is mapped faster.
+  size_t next_link = keys.size() - linked.size();
+  for (const auto& [index, uuid] : linked) {
+    wire::UniqueFd fd = std::move((*fds)[next_link++]);
+    if (uuid == device_uuid) continue;
+    absl::Status status =
+        internal::KeepLink(window->shared_driver(), uuid, reply.link_bytes(), std::move(fd), {});
+    if (!status.ok()) return status;
+  }
   size_t next = 0;
   for (const v1::Segment& segment : reply.segments()) {
     absl::Status status = window->MapSegment(rank(), FromProto(segment), std::move((*fds)[next++]));

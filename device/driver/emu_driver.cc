@@ -159,7 +159,7 @@ class EmuMapping : public Mapping {
 
 class EmuDriver : public GpuDriver {
  public:
-  explicit EmuDriver(const EmuOptions& options) {
+  explicit EmuDriver(const EmuOptions& options) : link_bytes_(options.link_bytes) {
     for (uint32_t i = 0; i < options.n_devices; ++i) {
       DeviceInfo info;
       info.uuid = absl::StrFormat("EMU-00000000-0000-0000-0000-%012x", i);
@@ -174,6 +174,7 @@ class EmuDriver : public GpuDriver {
 
   std::string_view backend() const override { return "emu"; }
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
+  uint64_t link_bytes() const override { return link_bytes_; }
 
   // Kernels of this process run on its CPU, whatever the device.
   absl::Status MakeCurrent(uint32_t device_index) override { return absl::OkStatus(); }
@@ -348,6 +349,7 @@ class EmuDriver : public GpuDriver {
     return reservation;
   }
 
+  const uint64_t link_bytes_;
   std::vector<DeviceInfo> devices_;
 };
 

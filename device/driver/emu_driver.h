@@ -1,5 +1,6 @@
-// The emulated platform: physical memory is a sealed memfd, an export a duplicate, a mapping MAP_FIXED into a
-// reservation. The same life cycle as a GPU's, so the whole service runs with no GPU.
+// The emulated platform: physical memory is a sealed memfd, an export a duplicate, a mapping
+// MAP_FIXED into a reservation. The same life cycle as a GPU's, so the whole service runs with no
+// GPU.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,13 @@ namespace iris::driver {
 struct EmuOptions {
   uint32_t n_devices = 0;  // 0 in clients
   uint64_t memory_bytes_per_device = 0;
+  uint64_t link_bytes = 0;
 };
 
 inline constexpr uint64_t kEmuGranularityBytes = 2 << 20;
 
-// UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index: stable between runs. The driver does not limit how much
-// of a device's memory is created: irisd's ledger does.
+// UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index: stable between runs. The driver does
+// not limit how much of a device's memory is created: irisd's ledger does.
 std::unique_ptr<GpuDriver> CreateEmuDriver(const EmuOptions& options);
 
 }  // namespace iris::driver

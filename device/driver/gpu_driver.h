@@ -111,6 +111,11 @@ class GpuDriver {
   // what to do.
   virtual absl::Status CanAccessPeer(uint32_t from, uint32_t to) = 0;
 
+  // Where the first mapping of another device's memory into a process is slow, and later ones are
+  // fast for as long as one exists: the size of a piece of each device that irisd lends to every
+  // process, which maps it (read-only) and keeps it. 0: not needed.
+  virtual uint64_t link_bytes() const { return 0; }
+
   // kUnimplemented where the platform does not say without a context.
   virtual absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) = 0;
 

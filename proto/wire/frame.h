@@ -80,6 +80,7 @@ enum class DescriptorKind : uint32_t {
   kSegment = 1,      // a heap segment, read-write
   kControlPage = 2,  // of `rank`: read-write if it is the receiver's own, else read-only
   kStatusPage = 3,   // read-only
+  kLink = 4,         // of device `rank`, for the process to map read-only and keep (decision 010)
 };
 
 struct DescriptorRecord {

@@ -151,6 +151,7 @@ grpc::ServerUnaryReactor* HeapService::Join(grpc::CallbackServerContext* context
                 [call, reply, daemon = daemon_](const Reply& answer) {
                   if (answer.status.ok()) {
                     ToProto(std::get<JoinResult>(answer.result), daemon->devices(), reply);
+                    reply->set_link_bytes(daemon->link_bytes());
                   }
                   call->Finish(ToGrpc(answer.status));
                 });
