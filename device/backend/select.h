@@ -5,6 +5,10 @@
 
 #if defined(IRIS_BACKEND_EMU)
 #include "device/backend/emu/backend.h"
+#elif defined(IRIS_BACKEND_CUDA)
+#include "device/backend/cuda/backend.h"
+#elif defined(IRIS_BACKEND_HIP)
+#include "device/backend/hip/backend.h"
 #else
-#error "no backend: depend on //device/backend, which defines IRIS_BACKEND_EMU"
+#error "no backend: depend on //device/backend, which defines one of IRIS_BACKEND_EMU, _CUDA, _HIP"
 #endif

@@ -1,0 +1,146 @@
+"""Targets with kernels. One label serves all backends: --//:backend=emu, cuda or hip.
+
+`device_cc_library`, `device_cc_binary` and `device_cc_test` take what the native rules take. On emu they are the native
+rules. On cuda and hip the vendor's compiler makes an object of each source, and the native rule links them.
+
+The toolkits are found, not assumed (gpu_toolkits.bzl). A machine without them builds emu as ever; asking for a backend
+whose compiler is missing fails and says so.
+"""
+
+load(
+    "@gpu//:toolkits.bzl",
+    "CUDA_PATH",
+    "HIPCC",
+    "NVCC",
+)
+
+# ---- Objects by a vendor's compiler ----
+
+_CUDA_FLAGS = [
+    "-x",
+    "cu",
+    "-std=c++20",
+    "-O3",
+    # Machine code for Hopper, and PTX that a driver translates for anything from Ampere on.
+    "-gencode=arch=compute_90,code=sm_90",
+    "-gencode=arch=compute_80,code=compute_80",
+    "--compiler-bindir=/usr/bin/g++",
+    "-Xcompiler=-fPIC,-Wall,-Werror",
+    "-Werror=all-warnings",
+]
+
+_HIP_FLAGS = [
+    "-x",
+    "hip",
+    "-std=c++20",
+    "-O3",
+    "--offload-arch=gfx90a",
+    "--offload-arch=gfx940",
+    "-fPIC",
+    "-Wall",
+    "-Werror",
+]
+
+def _device_objects_impl(ctx):
+    if ctx.attr.backend == "cuda":
+        compiler, flags, looked_for = NVCC, _CUDA_FLAGS, "nvcc (the CUDA toolkit): set CUDA_PATH to its folder"
+        includes = [CUDA_PATH + "/include"]
+    else:
+        compiler, flags, looked_for = HIPCC, _HIP_FLAGS, "hipcc (ROCm): set ROCM_PATH to its folder"
+        includes = []
+    if not compiler:
+        fail("--//:backend=%s needs %s. Without it, build the emu backend: leave out --config=%s." % (
+            ctx.attr.backend,
+            looked_for,
+            ctx.attr.backend,
+        ))
+    context = cc_common.merge_cc_infos(
+        cc_infos = [dep[CcInfo] for dep in ctx.attr.deps],
+    ).compilation_context
+    arguments = ctx.actions.args()
+    arguments.add_all(flags)
+    arguments.add_all(context.quote_includes, before_each = "-I")
+    arguments.add_all(context.includes, before_each = "-I")
+    arguments.add_all(context.system_includes, before_each = "-isystem")
+    arguments.add_all(includes, before_each = "-isystem")
+    arguments.add_all(context.defines, format_each = "-D%s")
+    arguments.add_all(ctx.attr.defines, format_each = "-D%s")
+    arguments.add_all(ctx.attr.copts)
+    headers = [f for f in ctx.files.srcs + ctx.files.hdrs if f.extension == "h"]
+    objects = []
+    for source in ctx.files.srcs:
+        if source.extension == "h":
+            continue
+        stem = source.basename[:-len(source.extension) - 1]
+        object = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, stem))
+        own = ctx.actions.args()
+        own.add_all(["-c", source, "-o", object])
+        ctx.actions.run(
+            executable = compiler,
+            arguments = [arguments, own],
+            inputs = depset([source] + headers, transitive = [context.headers]),
+            outputs = [object],
+            env = {"PATH": "/usr/bin:/bin"},
+            mnemonic = "DeviceCompile",
+            progress_message = "Compiling %s for %s" % (source.short_path, ctx.attr.backend),
+        )
+        objects.append(object)
+    return [DefaultInfo(files = depset(objects))]
+
+_device_objects = rule(
+    implementation = _device_objects_impl,
+    attrs = {
+        "backend": attr.string(values = ["cuda", "hip"]),
+        "copts": attr.string_list(),
+        "defines": attr.string_list(),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "hdrs": attr.label_list(allow_files = True),
+        "srcs": attr.label_list(allow_files = True),
+    },
+)
+
+# ---- The macros ----
+
+def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
+    kernels = [s for s in srcs if not s.endswith(".h")]
+    headers = [s for s in srcs if s.endswith(".h")]
+    if not kernels:
+        rule(name = name, srcs = srcs, deps = deps, **kwargs)
+        return
+    for backend in ["cuda", "hip"]:
+        _device_objects(
+            name = "%s_%s_objects" % (name, backend),
+            srcs = srcs,
+            hdrs = hdrs,
+            deps = deps,
+            backend = backend,
+            # The others are options of the host's compiler.
+            copts = [o for o in kwargs.get("copts", []) if o.startswith("-D") or o.startswith("-I")],
+            defines = kwargs.get("defines", []) + kwargs.get("local_defines", []),
+            tags = ["manual"],
+            testonly = kwargs.get("testonly", rule == native.cc_test),
+            visibility = ["//visibility:private"],
+        )
+    rule(
+        name = name,
+        srcs = select({
+            "//:backend_emu": srcs,
+            "//:backend_cuda": [":%s_cuda_objects" % name] + headers,
+            "//:backend_hip": [":%s_hip_objects" % name] + headers,
+        }),
+        deps = deps,
+        **kwargs
+    )
+
+def device_cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
+    """native.cc_library whose srcs may hold kernels."""
+    kwargs = dict(kwargs, hdrs = hdrs)
+    _device_cc(native.cc_library, name, srcs, hdrs, deps, kwargs)
+
+def device_cc_binary(name, srcs = [], deps = [], **kwargs):
+    """native.cc_binary whose srcs may hold kernels."""
+    _device_cc(native.cc_binary, name, srcs, [], deps, kwargs)
+
+def device_cc_test(name, srcs = [], deps = [], **kwargs):
+    """native.cc_test whose srcs may hold kernels. On a machine without a GPU, tests of GPU backends skip at run time."""
+    _device_cc(native.cc_test, name, srcs, [], deps, kwargs)
