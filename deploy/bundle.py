@@ -88,7 +88,7 @@ def add_client_library(tree):
 def add_closure(tree):
     """Whatever programs and libraries need, and again what that needs. All of abseil: its headers are here, too."""
     wanted = [name for path in tree.elf_files() for name in needed(path)]
-    version = re.search(r"\.so(\.\d+)$", next(n for n in wanted if n.startswith("libabsl_base.so"))).group(1)
+    version = re.search(r"\.so(\.\d+)$", next(n for n in wanted if n.startswith("libabsl_"))).group(1)
     wanted += [name for name in os.listdir(SYSTEM_LIBRARIES)
                if re.match(r"libabsl_\w+\.so\.\d+$", name) and name.endswith(version)]
     absl = set()
@@ -109,9 +109,9 @@ def make_relocatable(tree):
     for path in list(tree.elf_files()):
         os.chmod(path, 0o755)
         run("strip", "--strip-unneeded", path)
-        origin = os.path.join("$ORIGIN", os.path.relpath(lib, os.path.dirname(path)))
+        way = os.path.relpath(lib, os.path.dirname(path))
         # RPATH, not RUNPATH: it holds for what the libraries need in turn.
-        run("patchelf", "--force-rpath", "--set-rpath", os.path.normpath(origin), path)
+        run("patchelf", "--force-rpath", "--set-rpath", "$ORIGIN" if way == "." else "$ORIGIN/" + way, path)
 
 
 def add_device_library(tree, backend, archives, link_flags):

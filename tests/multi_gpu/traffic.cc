@@ -1,0 +1,290 @@
+// traffic: ranks in a ring that put blocks into the next rank's heap, with signals, and check every
+// word of what they receive, until their time is up or a peer dies. What tests/multi_gpu and
+// iris-gpu-check kill things under.
+//
+//   iris-run -n 4 -- traffic --seconds 5
+//   rank 0 pid 4711 moves blocks on GPU-...
+//   rank 0 launch 12 rounds 5280
+//   rank 0 done: 9600 rounds, 0 wrong words
+//
+// Exit codes: 0 all right until the time was up; 3 a peer died: the error, then a line on the data,
+// stand in the output; 1 anything else, wrong data among it.
+//
+// Each rank also has words of its own, written once. At the end it reads those of every rank, the
+// dead one's too: they are still mapped, and must be as they were written.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/iris/context.h"
+#include "device/iris/iris.h"
+
+namespace {
+
+using iris::Block;
+using iris::Compare;
+using iris::WaitResult;
+using iris::backend::BlockIndex;
+using iris::backend::BlockSize;
+using iris::backend::ThreadIndex;
+
+constexpr uint32_t kLanes = 4;  // blocks of the grid, each with a mailbox
+constexpr uint32_t kSlots = 4;
+constexpr uint32_t kWords = 2048;
+constexpr uint32_t kKeptWords = 1 << 18;
+constexpr int kPeerDied = 3;
+// A launch is to take about so long: most of the time a kernel is under way.
+constexpr double kLaunchSeconds = 0.1;
+constexpr uint64_t kRoundsMax = 1 << 20;
+
+struct Mailbox {
+  uint64_t ready;   // the last round that has arrived
+  uint64_t credit;  // the last round that the receiver has read, told to the sender
+  uint32_t outbox[kWords];
+  uint32_t inbox[kSlots][kWords];
+};
+
+// What kernels tell the host.
+struct Report {
+  uint64_t wrong_words;
+  uint64_t finished_lanes;
+};
+
+IRIS_HOST_DEVICE inline uint32_t Word(uint64_t seed, uint32_t i) {
+  uint32_t x = (static_cast<uint32_t>(seed) * 2654435761u) ^ (i * 40503u) ^
+               static_cast<uint32_t>(seed >> 32);
+  x ^= x >> 15;
+  return x * 2246822519u;
+}
+
+IRIS_HOST_DEVICE inline uint64_t Seed(uint32_t rank, uint32_t lane, uint64_t round) {
+  return (round * kLanes + lane) * iris::kMaxTeamRanks + rank;
+}
+
+// Rounds first .. first + n - 1 of one lane, counted from 1 over all launches. False if a wait
+// failed. Counts this thread's wrong words.
+IRIS_DEVICE inline bool MoveRounds(const iris::DeviceContext& ctx, Mailbox* box, uint32_t lane,
+                                   uint64_t first, uint64_t n, uint64_t* wrong) {
+  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
+  const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
+  for (uint64_t round = first; round < first + n; ++round) {
+    const uint32_t slot = round % kSlots;
+    const uint64_t read_before = round > kSlots ? round - kSlots : 0;
+    if (iris::WaitUntil(ctx, &box->credit, Compare::kGe, read_before, 0, Block{}) !=
+        WaitResult::kOk) {
+      return false;
+    }
+    for (uint32_t i = ThreadIndex(); i < kWords; i += BlockSize()) {
+      box->outbox[i] = Word(Seed(ctx.rank, lane, round), i);
+    }
+    iris::backend::BlockSync();
+    iris::PutSignal(ctx, next, box->inbox[slot], box->outbox, sizeof(box->outbox), &box->ready,
+                    round, iris::SignalOp::kSet, Block{});
+    if (iris::WaitUntil(ctx, &box->ready, Compare::kGe, round, 0, Block{}) != WaitResult::kOk) {
+      return false;
+    }
+    for (uint32_t i = ThreadIndex(); i < kWords; i += BlockSize()) {
+      if (box->inbox[slot][i] != Word(Seed(previous, lane, round), i)) ++*wrong;
+    }
+    iris::backend::BlockSync();
+    if (ThreadIndex() == 0) iris::SignalSet(ctx, previous, &box->credit, round);
+  }
+  return true;
+}
+
+IRIS_KERNEL void Move(iris::DeviceContext ctx, Mailbox* boxes, uint64_t first, uint64_t n,
+                      Report* report) {
+  uint64_t wrong = 0;
+  const bool finished = MoveRounds(ctx, &boxes[BlockIndex()], BlockIndex(), first, n, &wrong);
+  if (wrong > 0) {
+    iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kSystem, iris::Order::kRelaxed>(
+        &report->wrong_words, wrong);
+  }
+  if (finished && ThreadIndex() == 0) {
+    iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kSystem, iris::Order::kRelaxed>(
+        &report->finished_lanes, uint64_t{1});
+  }
+}
+
+IRIS_KERNEL void Keep(iris::DeviceContext ctx, uint32_t* kept) {
+  for (uint32_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < kKeptWords;
+       i += iris::backend::GridSize() * BlockSize()) {
+    kept[i] = Word(ctx.rank, i);
+  }
+}
+
+int Fail(const std::string& what) {
+  std::fprintf(stderr, "error: %s\n", what.c_str());
+  return 1;
+}
+
+class Traffic {
+ public:
+  Traffic(std::unique_ptr<iris::Context> context, absl::Duration time)
+      : context_(std::move(context)), time_(time), rank_(context_->rank()) {}
+
+  int Run() {
+    absl::Status status = Prepare();
+    if (!status.ok()) return Fail(std::string(status.message()));
+    std::printf("rank %u pid %d moves blocks on %s\n", rank_, getpid(),
+                context_->device_uuid().c_str());
+    status = MoveUntilTheEnd();
+    if (absl::IsAborted(status)) {
+      std::printf("rank %u stopped after %llu rounds: %s\n", rank_,
+                  static_cast<unsigned long long>(rounds_), std::string(status.message()).c_str());
+    } else if (!status.ok()) {
+      return Fail(std::string(status.message()));
+    }
+    const absl::Status kept = CheckKept();
+    if (!kept.ok()) return Fail(std::string(kept.message()));
+    std::printf("rank %u data intact: its own and that of %u peers\n", rank_,
+                context_->n_ranks() - 1);
+    if (report_->wrong_words != 0) {
+      return Fail(std::to_string(report_->wrong_words) + " wrong words received");
+    }
+    if (!status.ok()) return kPeerDied;
+    std::printf("rank %u done: %llu rounds, 0 wrong words\n", rank_,
+                static_cast<unsigned long long>(rounds_));
+    return 0;
+  }
+
+ private:
+  static absl::Status From(const iris::Result& result) {
+    return result.ok() ? absl::OkStatus() : absl::InternalError(result.what);
+  }
+
+  absl::Status Prepare() {
+    for (auto [bytes, name, to] : {std::tuple{sizeof(Mailbox) * kLanes, "mailboxes", &boxes_},
+                                   std::tuple{kKeptWords * sizeof(uint32_t), "kept", &kept_},
+                                   std::tuple{sizeof(uint64_t), "plan", &plan_}}) {
+      absl::StatusOr<iris::Allocation> allocation =
+          context_->Allocate({.bytes = bytes, .name = name});
+      if (!allocation.ok()) return allocation.status();
+      *to = *allocation;
+    }
+    absl::Status status = From(iris::backend::Stream::Create(&stream_));
+    if (!status.ok()) return status;
+    report_ = static_cast<Report*>(iris::backend::MallocHost(sizeof(Report)));
+    if (report_ == nullptr) return absl::ResourceExhaustedError("no host memory for the report");
+    *report_ = {};
+    status = From(iris::backend::Launch({.grid = 8, .block = 128}, stream_, Keep,
+                                        context_->device_context(), kept_.As<uint32_t>()));
+    if (!status.ok()) return status;
+    status = From(stream_.Synchronize());
+    return status.ok() ? context_->Barrier() : status;
+  }
+
+  // Rank 0 decides how many rounds the next launch has, so that it takes about kLaunchSeconds; 0
+  // ends all ranks.
+  absl::StatusOr<uint64_t> Plan(uint64_t proposal) {
+    absl::Status status = context_->Barrier();  // all have read the last plan
+    if (!status.ok()) return status;
+    if (rank_ == 0) {
+      for (uint32_t to = 0; to < context_->n_ranks(); ++to) {
+        status = From(iris::backend::CopyAsync(context_->Translate(plan_.As<uint64_t>(), to),
+                                               &proposal, sizeof(proposal), stream_));
+        if (!status.ok()) return status;
+      }
+      status = From(stream_.Synchronize());
+      if (!status.ok()) return status;
+    }
+    status = context_->Barrier();
+    if (!status.ok()) return status;
+    uint64_t plan = 0;
+    status = From(iris::backend::CopyAsync(&plan, plan_.As<uint64_t>(), sizeof(plan), stream_));
+    if (status.ok()) status = From(stream_.Synchronize());
+    if (!status.ok()) return status;
+    return plan;
+  }
+
+  absl::Status MoveUntilTheEnd() {
+    const absl::Time end = absl::Now() + time_;
+    uint64_t proposal = 16;
+    for (uint64_t launch = 1;; ++launch) {
+      absl::StatusOr<uint64_t> n = Plan(absl::Now() < end ? proposal : 0);
+      if (!n.ok()) return n.status();
+      if (*n == 0) return absl::OkStatus();
+      const absl::Time start = absl::Now();
+      report_->finished_lanes = 0;
+      absl::Status status = From(iris::backend::Launch(
+          {.grid = kLanes, .block = 128}, stream_, Move, context_->device_context(),
+          boxes_.As<Mailbox>(), rounds_ + 1, *n, report_));
+      if (status.ok()) status = From(stream_.Synchronize());
+      if (!status.ok()) return status;
+      if (report_->finished_lanes != kLanes) {
+        status = context_->Health();  // names who died
+        return status.ok() ? absl::DeadlineExceededError("a block did not come in time") : status;
+      }
+      rounds_ += *n;
+      std::printf("rank %u launch %llu rounds %llu\n", rank_,
+                  static_cast<unsigned long long>(launch),
+                  static_cast<unsigned long long>(rounds_));
+      const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+      if (seconds < kLaunchSeconds / 2 && *n < kRoundsMax) proposal = *n * 2;
+      if (seconds > kLaunchSeconds * 2 && *n > 1) proposal = *n / 2;
+    }
+  }
+
+  // What every rank wrote at the beginning is there, in every heap that is mapped here.
+  absl::Status CheckKept() {
+    std::vector<uint32_t> words(kKeptWords);
+    for (uint32_t from = 0; from < context_->n_ranks(); ++from) {
+      absl::Status status = From(
+          iris::backend::CopyAsync(words.data(), context_->Translate(kept_.As<uint32_t>(), from),
+                                   kKeptWords * sizeof(uint32_t), stream_));
+      if (status.ok()) status = From(stream_.Synchronize());
+      if (!status.ok()) return status;
+      for (uint32_t i = 0; i < kKeptWords; ++i) {
+        if (words[i] != Word(from, i)) {
+          return absl::DataLossError("word " + std::to_string(i) + " that rank " +
+                                     std::to_string(from) + " kept is wrong");
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<iris::Context> context_;
+  const absl::Duration time_;
+  const uint32_t rank_;
+  iris::Allocation boxes_, kept_, plan_;
+  iris::backend::Stream stream_;
+  Report* report_ = nullptr;  // lives as long as the process: kernels may still write it
+  uint64_t rounds_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  uint64_t seconds = 5, heap_mib = 64;
+  for (int i = 1; i < argc; ++i) {
+    char* end = nullptr;
+    uint64_t* const to = strcmp(argv[i], "--seconds") == 0    ? &seconds
+                         : strcmp(argv[i], "--heap-mib") == 0 ? &heap_mib
+                                                              : nullptr;
+    if (to == nullptr || i + 1 == argc || (*to = strtoull(argv[++i], &end, 10), *end != '\0')) {
+      std::fprintf(stderr, "usage: traffic [--seconds N] [--heap-mib N]\n");
+      return 2;
+    }
+  }
+  absl::StatusOr<std::unique_ptr<iris::Context>> context =
+      iris::Context::Create({.heap_bytes = heap_mib << 20,
+                             .max_heap_bytes = heap_mib << 20,
+                             .timeout = absl::Seconds(20)});
+  if (!context.ok()) return Fail(std::string(context.status().message()));
+  return Traffic(*std::move(context), absl::Seconds(seconds)).Run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return Main(argc, argv); }
