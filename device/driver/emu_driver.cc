@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <system_error>
@@ -159,7 +160,8 @@ class EmuMapping : public Mapping {
 
 class EmuDriver : public GpuDriver {
  public:
-  explicit EmuDriver(const EmuOptions& options) : link_bytes_(options.link_bytes) {
+  explicit EmuDriver(const EmuOptions& options)
+      : link_bytes_(options.link_bytes), denied_(options.denied) {
     for (uint32_t i = 0; i < options.n_devices; ++i) {
       DeviceInfo info;
       info.uuid = absl::StrFormat("EMU-00000000-0000-0000-0000-%012x", i);
@@ -183,7 +185,11 @@ class EmuDriver : public GpuDriver {
     for (const uint32_t index : {from, to}) {
       if (absl::Status s = CheckDevice(index, "ask for access between devices"); !s.ok()) return s;
     }
-    return absl::OkStatus();
+    if (std::find(denied_.begin(), denied_.end(), std::pair(from, to)) == denied_.end()) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "emulated device ", from, " has no access to memory of device ", to, ": use others"));
   }
 
   absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) override {
@@ -351,6 +357,7 @@ class EmuDriver : public GpuDriver {
 
   const uint64_t link_bytes_;
   std::vector<DeviceInfo> devices_;
+  const std::vector<std::pair<uint32_t, uint32_t>> denied_;
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "device/driver/gpu_driver.h"
@@ -15,6 +17,8 @@ struct EmuOptions {
   uint32_t n_devices = 0;  // 0 in clients
   uint64_t memory_bytes_per_device = 0;
   uint64_t link_bytes = 0;
+  // (from, to) without access, for tests: kernels would run all the same.
+  std::vector<std::pair<uint32_t, uint32_t>> denied;
 };
 
 inline constexpr uint64_t kEmuGranularityBytes = 2 << 20;

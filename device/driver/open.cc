@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "device/driver/vmm_driver.h"
 
 namespace iris::driver {
 
@@ -15,16 +16,38 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("no backend \"", options.backend, "\": choose ",
                                                    absl::StrJoin(kBackendChoices, ", ")));
   }
+  const bool automatic = options.backend == "auto";
   OpenedDriver opened;
   for (const char* backend : {"cuda", "hip"}) {
-    const absl::Status status = absl::FailedPreconditionError("no driver for it in this build");
-    if (options.backend == backend) return status;
-    opened.reports.push_back({backend, false, std::string(status.message())});
+    BackendReport report{backend, false, ""};
+    if (opened.driver != nullptr) {
+      report.detail =
+          absl::StrCat("not looked for: ", std::string(opened.driver->backend()), " has devices");
+    } else if (!automatic && options.backend != backend) {
+      report.detail = absl::StrCat("not looked for: backend = ", options.backend);
+    } else {
+      absl::StatusOr<OpenedVmm> vmm = OpenVmmDriver({backend, options.library_path});
+      if (vmm.ok()) {
+        report.available = true;
+        report.detail = std::move(vmm->detail);
+        opened.driver = std::move(vmm->driver);
+      } else if (automatic) {
+        report.detail = std::string(vmm.status().message());
+      } else {
+        return absl::Status(absl::StatusCode::kFailedPrecondition,
+                            absl::StrCat("backend ", backend, ": ", vmm.status().message()));
+      }
+    }
+    opened.reports.push_back(std::move(report));
   }
-  opened.driver = CreateEmuDriver(options.emu);
-  opened.reports.push_back({"emu", true,
-                            absl::StrCat(options.emu.n_devices, " devices of ",
-                                         options.emu.memory_bytes_per_device, " bytes")});
+  const bool emulate = opened.driver == nullptr;
+  opened.reports.push_back(
+      {"emu", emulate,
+       emulate
+           ? absl::StrCat(options.emu.n_devices, " devices of ",
+                          options.emu.memory_bytes_per_device, " bytes")
+           : absl::StrCat("not used: ", std::string(opened.driver->backend()), " has devices")});
+  if (emulate) opened.driver = CreateEmuDriver(options.emu);
   return opened;
 }
 

@@ -1,0 +1,40 @@
+// Library: a vendor's shared library, opened at run time and kept for good. Thread-safe once open.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace iris::driver {
+
+class Library {
+ public:
+  // Opens the first of `names` that is loaded already (a program must not get two copies of a
+  // run-time library), else the first that can be loaded. kNotFound: none; the message names them.
+  // A vendor's library survives no unloading, so it is never closed.
+  static absl::StatusOr<Library> Open(const std::vector<std::string>& names);
+
+  const std::string& name() const { return name_; }
+
+  // Looks up one entry point; names what is missing in missing().
+  template <typename F>
+  void Load(F** function, const char* symbol) {
+    *function = reinterpret_cast<F*>(Find(symbol));
+  }
+  // OK if every Load found its entry point.
+  absl::Status missing() const;
+
+ private:
+  Library(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
+  void* Find(const char* symbol);
+
+  void* handle_;
+  std::string name_;
+  std::vector<std::string> missing_;
+};
+
+}  // namespace iris::driver

@@ -1,0 +1,29 @@
+// The driver of real GPUs: one implementation on virtual memory management, spelled in HIP
+// (hip_api.h), for both vendors.
+//
+// irisd opens, creates and exports, and never has a context on a device: a GPU with irisd on it has
+// all its memory. A client makes its device current, imports and maps. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "device/driver/gpu_driver.h"
+
+namespace iris::driver {
+
+struct VmmOptions {
+  std::string backend;       // "cuda" or "hip"
+  std::string library_path;  // empty: where the system's loader finds the vendor's library
+};
+
+struct OpenedVmm {
+  std::unique_ptr<GpuDriver> driver;
+  std::string detail;  // "8 x NVIDIA H200, driver 13.0"
+};
+
+// kNotFound: no library. kFailedPrecondition: too old, or no device. Else what the library says.
+absl::StatusOr<OpenedVmm> OpenVmmDriver(const VmmOptions& options);
+
+}  // namespace iris::driver
