@@ -32,6 +32,28 @@ std::vector<Ledger::DeviceAccount> AccountsOf(const driver::GpuDriver& driver) {
   return accounts;
 }
 
+UnusablePairs UnusableOf(const DaemonOptions& options, driver::GpuDriver& driver) {
+  UnusablePairs pairs = options.unusable;
+  for (const driver::DeviceInfo& from : driver.devices()) {
+    for (const driver::DeviceInfo& to : driver.devices()) {
+      if (from.index == to.index) continue;
+      absl::Status access = driver.CanAccessPeer(from.index, to.index);
+      if (!access.ok()) pairs.try_emplace({from.index, to.index}, std::move(access));
+    }
+  }
+  return pairs;
+}
+
+// A creation that fails for another reason than want of memory fails because of the device.
+absl::Status OfDevice(const driver::DeviceInfo& device, const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status)) {
+    return status;
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "device ", device.index, " (", device.uuid, ", ", device.name, ") does not work: ",
+      status.message(), ": look at the kernel's log, then restart irisd; until then use others"));
+}
+
 }  // namespace
 
 // Memory of a segment. Whoever lets go of it last hands it to the workers, which free it.
@@ -58,8 +80,8 @@ Daemon::Daemon(const DaemonOptions& options, driver::GpuDriver* driver, const Cl
       logger_(logger),
       workers_(options.n_workers),
       creator_(1),
-      ledger_(AccountsOf(*driver)),
-      machine_(options.limits, &ledger_, clock) {
+      ledger_(AccountsOf(*driver), geteuid()),
+      machine_(options.limits, &ledger_, clock, UnusableOf(options, *driver)) {
   CreateLinks();
   timer_wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   IRIS_CHECK(timer_wake_.valid(), "an eventfd can be made at start");
@@ -497,7 +519,8 @@ void Daemon::Finish(Deferred deferred) {
 void Daemon::CreateOnWorker(const CreateSegment& effect) {
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
       driver_->Create(effect.device_index, effect.bytes, effect.prealloc);
-  const absl::Status status = memory.status();
+  const absl::Status status = OfDevice(driver_->devices()[effect.device_index], memory.status());
+  AskDriverForFree(effect.device_index);
   if (!status.ok()) {
     logger_->Warn("cannot create a segment", {{"segment", effect.id.value},
                                               {"bytes", effect.bytes},
@@ -525,6 +548,13 @@ void Daemon::CreateOnWorker(const CreateSegment& effect) {
   }
   held.reset();  // the last hold if it was to be dropped
   Finish(std::move(deferred));
+}
+
+void Daemon::AskDriverForFree(uint32_t device_index) {
+  const absl::StatusOr<driver::MemoryInfo> info = driver_->DeviceMemory(device_index);
+  if (!info.ok()) return;
+  absl::MutexLock lock(&mu_);
+  ledger_.SetDriverFree(device_index, info->free_bytes);
 }
 
 void Daemon::Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory) {

@@ -75,6 +75,7 @@ class WatchSink {
 
 struct DaemonOptions {
   JobLimits limits;
+  UnusablePairs unusable;  // what a self-check found; what the driver denies is added
   int n_workers = 2;
 };
 
@@ -131,6 +132,7 @@ class Daemon {
   std::vector<SessionSnapshot> Sessions() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Ledger::DeviceAccount> Accounts() const ABSL_LOCKS_EXCLUDED(mu_);
   absl::Span<const driver::DeviceInfo> devices() const { return driver_->devices(); }
+  std::string_view backend() const { return driver_->backend(); }
   // Of the piece of each device that a Join sends along; 0: none is.
   uint64_t link_bytes() const { return links_.empty() ? 0 : driver_->link_bytes(); }
   // Copies bytes of a segment. kNotFound: no such segment.
@@ -191,6 +193,8 @@ class Daemon {
   void CreateOnWorker(const CreateSegment& effect) ABSL_LOCKS_EXCLUDED(mu_);
   // Frees memory on a worker, then reports it dropped. Callable with or without the mutex.
   void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
+  // What the driver says of a device's memory, for messages. Not on a thread that serves sessions.
+  void AskDriverForFree(uint32_t device_index) ABSL_LOCKS_EXCLUDED(mu_);
   void WakeTimer();
   void RunTimer() ABSL_LOCKS_EXCLUDED(mu_);
 

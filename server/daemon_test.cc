@@ -35,7 +35,7 @@ class FaultyDriver : public driver::GpuDriver {
       const auto open = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !held_; };
       ++creating_;
       mu_.Await(absl::Condition(&open));
-      if (fail_) return absl::ResourceExhaustedError("the test wants no memory");
+      if (!fails_with_.ok()) return fails_with_;
     }
     return real_->Create(device, bytes, prealloc);
   }
@@ -47,7 +47,7 @@ class FaultyDriver : public driver::GpuDriver {
     return real_->CanAccessPeer(from, to);
   }
   absl::StatusOr<driver::MemoryInfo> DeviceMemory(uint32_t device) override {
-    return real_->DeviceMemory(device);
+    return driver::MemoryInfo{77, 99};
   }
   absl::StatusOr<std::unique_ptr<driver::Reservation>> Reserve(uint64_t n, uint32_t pieces,
                                                                uint64_t at) override {
@@ -69,9 +69,9 @@ class FaultyDriver : public driver::GpuDriver {
   }
   absl::Status UnregisterHost(const void* page) override { return real_->UnregisterHost(page); }
 
-  void set_fail(bool fail) {
+  void FailWith(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
-    fail_ = fail;
+    fails_with_ = status;
   }
   void set_held(bool held) {
     absl::MutexLock lock(&mu_);
@@ -86,7 +86,7 @@ class FaultyDriver : public driver::GpuDriver {
  private:
   const std::unique_ptr<driver::GpuDriver> real_ = driver::CreateEmuDriver({2, 64ull << 20});
   absl::Mutex mu_;
-  bool fail_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status fails_with_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int creating_ ABSL_GUARDED_BY(mu_) = 0;
 };
@@ -289,14 +289,59 @@ TEST_F(DaemonTest, AQueuedDescriptorKeepsItsMemoryUntilItIsSent) {
 }
 
 TEST_F(DaemonTest, AMemoryFailureAnswersTheJoinAndLeavesNothing) {
-  driver_.set_fail(true);
+  driver_.FailWith(absl::ResourceExhaustedError("the test wants no memory"));
   const SessionId session = Open(1);
   Answer join;
   daemon_->Join(session, daemon_->NewCall(), Spec(0, 1), join.Fn());
   EXPECT_EQ(join.Wait().status.code(), StatusCode::kResourceExhausted) << join.Wait().status;
   EXPECT_TRUE(EventuallyUnused());
-  driver_.set_fail(false);
+  driver_.FailWith(absl::OkStatus());
   Ready(session);
+}
+
+TEST_F(DaemonTest, ARefusalForWantOfMemoryHasTheDriversCount) {
+  driver_.FailWith(absl::ResourceExhaustedError("no memory"));
+  Answer join;
+  daemon_->Join(Open(1), daemon_->NewCall(), Spec(0, 1), join.Fn());
+  EXPECT_EQ(join.Wait().status.code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(join.Wait().status.message(),
+                                "no memory; device 0 (EMU-00000000-0000-0000-0000-000000000000): "
+                                "67108864 of 67108864 bytes are free, 77 by the driver's count"))
+      << join.Wait().status;
+}
+
+TEST_F(DaemonTest, ADeviceThatDisappearsIsNamed) {
+  driver_.FailWith(absl::InternalError("the device is lost"));
+  Answer join;
+  daemon_->Join(Open(1), daemon_->NewCall(), Spec(0, 1), join.Fn());
+  EXPECT_EQ(join.Wait().status.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(join.Wait().status.message(),
+                                "device 0 (EMU-00000000-0000-0000-0000-000000000000, emulated "
+                                "device 0) does not work: the device is lost"))
+      << join.Wait().status;
+  EXPECT_TRUE(EventuallyUnused());
+}
+
+TEST(DaemonPeerTest, RanksOnDevicesWithoutAccessAreRefused) {
+  driver::EmuOptions options{.n_devices = 2, .memory_bytes_per_device = 64ull << 20};
+  options.denied = {{1, 0}};
+  const auto driver = driver::CreateEmuDriver(options);
+  const SystemClock clock;
+  const Logger logger(LogLevel::kError, LogFormat::kKeyValue);
+  Daemon daemon({}, driver.get(), &clock, &logger);
+  JoinSpec spec{.job = "job", .rank = 0, .n_ranks = 2, .heap_bytes = 2 << 20, .local_rank = 0};
+  Answer first, second;
+  for (const uint64_t id : {1, 2}) daemon.OpenSession(SessionId{id}, {.pid = 100, .uid = 7});
+  daemon.Join(SessionId{1}, daemon.NewCall(), spec, first.Fn());
+  spec.rank = spec.local_rank = 1;
+  daemon.Join(SessionId{2}, daemon.NewCall(), spec, second.Fn());
+  EXPECT_EQ(second.Wait().status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(second.Wait().status.message(), "device 1 (EMU-"))
+      << second.Wait().status;
+  EXPECT_TRUE(absl::StrContains(second.Wait().status.message(),
+                                "emulated device 1 has no access to memory of device 0"));
+  daemon.Stop("test");
+  EXPECT_FALSE(first.Wait().status.ok());
 }
 
 TEST_F(DaemonTest, AJoinCancelledWhileItsMemoryIsCreatedLeavesNothing) {

@@ -758,7 +758,7 @@ TEST(IrisdNotifyTest, TellsTheServiceManager) {
     _exit(127);
   }
   EXPECT_TRUE(absl::StrContains(receive(), "READY=1"));
-  ASSERT_EQ(kill(child, SIGTERM), 0);
+  ASSERT_EQ(kill(child, SIGHUP), 0);  // as SIGTERM, which the other tests send
   EXPECT_TRUE(absl::StrContains(receive(), "STOPPING=1"));
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -1,6 +1,6 @@
-// irisd: builds the graph of its parts, runs until SIGTERM or SIGINT, and takes the graph down
-// again in an order in which every client is told. Exit codes: 0 stopped as asked, 1 could not run,
-// 2 bad flags or configuration.
+// irisd: builds the graph of its parts, runs until SIGTERM, SIGINT or SIGHUP, and takes the graph
+// down again in an order in which every client is told. Exit codes: 0 stopped as asked, 1 could not
+// run, 2 bad flags or configuration.
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -55,6 +55,7 @@ int Run(const Config& config) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);  // the terminal it was started from is gone
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
@@ -85,14 +86,15 @@ int Run(const Config& config) {
 
   DaemonOptions daemon_options;
   daemon_options.limits = config.jobs;
+  const SessionOptions session_options = FitToDescriptors(config.sessions, fd_limit);
+  daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options, fd_limit);
   Daemon daemon(daemon_options, driver, &clock, &logger);
   Connections connections;
 
   std::unique_ptr<RpcServer> rpc;
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
-      FitToDescriptors(config.sessions, fd_limit), (*runtime_dir)->TakeSessionListener(),
-      (*runtime_dir)->TakeAdminListener(), &daemon, &connections,
-      [&rpc](int fd) { rpc->Adopt(fd); }, &logger);
+      session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
+      &daemon, &connections, [&rpc](int fd) { rpc->Adopt(fd); }, &logger);
   if (!sessions.ok()) return Fail(logger, sessions.status());
   SessionServer* const session_server = sessions->get();
 
@@ -124,7 +126,7 @@ int Run(const Config& config) {
 
   int number = 0;
   sigwait(&signals, &number);
-  const std::string reason = number == SIGINT ? "SIGINT" : "SIGTERM";
+  const std::string reason = number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM";
   sd_notify(0, "STOPPING=1");
   logger.Info("irisd stops", {{"reason", reason}});
   (*runtime_dir)->RemoveSockets();

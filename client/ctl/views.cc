@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -53,6 +55,19 @@ std::string RanksOf(const v1::Job& job) {
   std::vector<std::string> parts;
   for (const auto& [word, count] : counts) parts.push_back(absl::StrCat(count, " ", word));
   return absl::StrCat(job.n_ranks(), parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "));
+}
+
+// How many devices, and whether ranks share one.
+std::string DevicesOf(const v1::Job& job) {
+  std::set<std::string> devices;
+  int n_ranks = 0;
+  for (const auto& rank : job.ranks()) {
+    if (rank.device_uuid().empty()) continue;
+    devices.insert(rank.device_uuid());
+    ++n_ranks;
+  }
+  const bool shared = devices.size() < static_cast<size_t>(n_ranks);
+  return absl::StrCat(devices.size(), shared ? " shared" : "");
 }
 
 }  // namespace
@@ -119,13 +134,14 @@ std::string JobsText(const v1::ListJobsReply& reply, absl::Time now) {
                {"ALLOCATED", kRight},
                {"ALLOCATIONS", kRight},
                {"TEAMS", kRight},
+               {"DEVICES"},
                {"SAME-ADDRESS"},
                {"AGE", kRight}});
   for (const auto& job : reply.jobs()) {
     table.Add({EscapeName(job.job()), absl::StrCat(job.uid()), StateWord(job.state()),
                absl::StrCat(job.epoch()), RanksOf(job), HumanBytes(job.heap_bytes()),
                HumanBytes(job.allocated_bytes()), absl::StrCat(job.n_allocations()),
-               absl::StrCat(job.n_teams()), job.same_address() ? "yes" : "no",
+               absl::StrCat(job.n_teams()), DevicesOf(job), job.same_address() ? "yes" : "no",
                Age(job.created_unix_ms(), now)});
   }
   return table.ToString();

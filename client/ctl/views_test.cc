@@ -65,9 +65,19 @@ TEST(ViewsTest, JobsTable) {
   AddJob(&reply)->set_same_address(true);
   EXPECT_EQ(JobsText(reply, kNow),
             "JOB     UID  STATE  EPOCH  RANKS    HEAP/RANK  ALLOCATED  ALLOCATIONS  TEAMS  "
-            "SAME-ADDRESS    AGE\n"
-            "train  1000  ready      1  2 ready     64 MiB        0 B            0      0  yes     "
-            "      1m 0s\n");
+            "DEVICES  SAME-ADDRESS    AGE\n"
+            "train  1000  ready      1  2 ready     64 MiB        0 B            0      0  0       "
+            " yes           1m 0s\n");
+}
+
+TEST(ViewsTest, JobsTableTellsOfSharedDevices) {
+  v1::ListJobsReply reply;
+  v1::Job* job = AddJob(&reply);
+  job->mutable_ranks(0)->set_device_uuid("emu-0");
+  job->mutable_ranks(1)->set_device_uuid("emu-1");
+  EXPECT_THAT(JobsText(reply, kNow), Not(HasSubstr("shared")));
+  job->mutable_ranks(1)->set_device_uuid("emu-0");
+  EXPECT_THAT(JobsText(reply, kNow), HasSubstr("1 shared"));
 }
 
 TEST(ViewsTest, JobsTableCountsRanksByState) {

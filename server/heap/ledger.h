@@ -1,9 +1,11 @@
-// Ledger: how much physical memory of each device is created, and for whom. irisd's own account, because drivers
-// over-report what is free. Pure; not thread-safe: the JobMachine's owner locks.
+// Ledger: how much physical memory of each device is created, and for whom. irisd's own account,
+// because drivers over-report what is free. Pure; not thread-safe: the JobMachine's owner locks.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,16 +21,32 @@ class Ledger {
     uint64_t memory_bytes = 0;
     uint64_t granularity_bytes = 0;
     uint64_t used_bytes = 0;
+    // What the driver said last, other programs' memory included; absent: it does not say.
+    std::optional<uint64_t> driver_free_bytes = std::nullopt;
+  };
+  // A rank's part of a device.
+  struct Holder {
+    std::string job;
+    uint32_t rank = 0;
+    uint32_t uid = 0;
+    friend auto operator<=>(const Holder&, const Holder&) = default;
   };
 
-  explicit Ledger(std::vector<DeviceAccount> devices);
+  // Callers of `operator_uid`, as root, are told of everybody's jobs.
+  explicit Ledger(std::vector<DeviceAccount> devices, uint32_t operator_uid = 0);
 
-  // Books `bytes` of a device for `holder` ("job=train rank=2 uid=1000").
-  // kResourceExhausted: the message says how much is free and who holds the most; nothing is booked.
-  absl::Status Reserve(uint32_t device_index, uint64_t bytes, absl::string_view holder);
+  // Books `bytes` of a device. kResourceExhausted: nothing is booked; the message ends with
+  // Describe.
+  absl::Status Reserve(uint32_t device_index, uint64_t bytes, const Holder& holder);
 
   // Takes back what Reserve booked. Checks (fatally) that it was.
-  void Release(uint32_t device_index, uint64_t bytes, absl::string_view holder);
+  void Release(uint32_t device_index, uint64_t bytes, const Holder& holder);
+
+  // How much of the device is free and which jobs hold the rest, for a message to `viewer_uid`:
+  // jobs of others come as a sum.
+  std::string Describe(uint32_t device_index, uint32_t viewer_uid) const;
+
+  void SetDriverFree(uint32_t device_index, uint64_t bytes);
 
   const std::vector<DeviceAccount>& devices() const { return devices_; }
   // Index of a device by UUID; -1 if there is none.
@@ -37,7 +55,8 @@ class Ledger {
 
  private:
   std::vector<DeviceAccount> devices_;
-  std::vector<std::map<std::string, uint64_t>> holders_;  // per device
+  const uint32_t operator_uid_;
+  std::vector<std::map<Holder, uint64_t>> holders_;  // per device
 };
 
 }  // namespace iris::server

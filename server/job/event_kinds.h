@@ -13,9 +13,10 @@ inline constexpr char kJobForming[] = "job_forming";  // the first rank has join
 inline constexpr char kRankJoined[] = "rank_joined";
 inline constexpr char kJoinFailed[] =
     "join_failed";  // one rank's Join was refused, withdrawn or timed out
-inline constexpr char kJobMapping[] = "job_mapping";  // all memory exists, every rank maps it
-inline constexpr char kJobReady[] = "job_ready";      // the epoch is committed
-inline constexpr char kJobFailed[] = "job_failed";    // it ended before it was ready
+inline constexpr char kJobMapping[] = "job_mapping";      // all memory exists, every rank maps it
+inline constexpr char kDeviceShared[] = "device_shared";  // by several ranks of a job
+inline constexpr char kJobReady[] = "job_ready";          // the epoch is committed
+inline constexpr char kJobFailed[] = "job_failed";        // it ended before it was ready
 inline constexpr char kRankHungUp[] = "rank_hung_up";
 inline constexpr char kRankDead[] = "rank_dead";
 inline constexpr char kRankLeft[] = "rank_left";

@@ -25,10 +25,12 @@ uint64_t CommonGranularity(const Ledger& ledger) {
 
 }  // namespace
 
-JobMachine::Impl::Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in)
+JobMachine::Impl::Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in,
+                       UnusablePairs unusable_in)
     : limits_(limits_in),
       ledger_(ledger_in),
       clock_(clock_in),
+      unusable_(std::move(unusable_in)),
       granularity_bytes_(CommonGranularity(*ledger_in)) {}
 
 // ---- effects
@@ -179,8 +181,9 @@ void JobMachine::Impl::Stop() {
 
 // ---- the public face
 
-JobMachine::JobMachine(const JobLimits& limits, Ledger* ledger, const Clock* clock)
-    : impl_(std::make_unique<Impl>(limits, ledger, clock)) {}
+JobMachine::JobMachine(const JobLimits& limits, Ledger* ledger, const Clock* clock,
+                       UnusablePairs unusable)
+    : impl_(std::make_unique<Impl>(limits, ledger, clock, std::move(unusable))) {}
 JobMachine::~JobMachine() = default;
 
 Effects JobMachine::OpenSession(SessionId id, const CallerInfo& caller) {

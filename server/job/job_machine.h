@@ -30,6 +30,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -263,6 +264,7 @@ using Effects = std::vector<Effect>;
 struct JobLimits {
   uint32_t max_jobs = 1024;
   uint32_t max_jobs_per_uid = 256;
+  uint64_t max_descriptors = 0;         // of segments and pages, over all jobs; 0: no limit
   uint64_t max_heap_bytes_per_uid = 0;  // over all ranks of all its jobs; 0: no quota
   absl::Duration join_timeout_default = absl::Seconds(60);
   absl::Duration join_timeout_max = absl::Hours(1);
@@ -271,6 +273,10 @@ struct JobLimits {
   absl::Duration collective_timeout_max = absl::Hours(1);
   absl::Duration grow_timeout = absl::Seconds(30);
 };
+
+// Pairs of devices (from, to) of which kernels of the one cannot use memory of the other, and why.
+// (d, d): the device itself is of no use.
+using UnusablePairs = std::map<std::pair<uint32_t, uint32_t>, absl::Status>;
 
 // What iris-ctl shows.
 struct RankSnapshot {
@@ -329,7 +335,8 @@ struct SessionSnapshot {
 class JobMachine {
  public:
   // `ledger` knows the devices and what is created on each; borrowed, as is `clock`.
-  JobMachine(const JobLimits& limits, Ledger* ledger, const Clock* clock);
+  JobMachine(const JobLimits& limits, Ledger* ledger, const Clock* clock,
+             UnusablePairs unusable = {});
   ~JobMachine();
   JobMachine(const JobMachine&) = delete;
   JobMachine& operator=(const JobMachine&) = delete;

@@ -41,7 +41,7 @@ struct JobMachine::Impl {
     JobId job;
     uint32_t uid = 0;
     uint32_t device_index = 0;
-    std::string holder;
+    Ledger::Holder holder;
     bool created = false;
     bool dropping = false;
   };
@@ -73,7 +73,8 @@ struct JobMachine::Impl {
     Member* member = nullptr;
   };
 
-  Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in);
+  Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in,
+       UnusablePairs unusable_in);
 
   // ---- effects
   template <typename T>
@@ -109,6 +110,10 @@ struct JobMachine::Impl {
   absl::Status CheckAgreement(const Job& job, const std::string& what,
                               const JoinRequest& request) const;
   absl::Status CheckJobLimits(uint32_t uid) const;
+  // The error of the first pair of devices, of this rank and of those that have joined, that cannot
+  // use each other's memory. Null: no other has joined.
+  absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
+  void ReportSharedDevices(const Job& job);
   Job& NewJob(const std::string& name, uint32_t uid, const JoinRequest& request);
   // Removes a rank that waits in Join.
   void WithdrawJoin(Job& job, Rank rank, const absl::Status& status);
@@ -133,10 +138,9 @@ struct JobMachine::Impl {
   // Nobody got the answer of that Join.
   void JoinUndelivered(CallId call);
   // ---- segments.cc
-  std::string HolderOf(const std::string& job, Rank rank, uint32_t uid) const;
   // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
-  absl::Status Book(uint32_t device_index, uint64_t bytes, uint32_t uid, const std::string& holder);
-  void Unbook(uint32_t device_index, uint64_t bytes, uint32_t uid, const std::string& holder);
+  absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
+  void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   // True if Book will succeed once every segment that is being dropped has been, unless others are
   // faster.
   bool RoomAfterDrops(uint32_t device_index, uint64_t bytes, uint32_t uid) const;
@@ -144,8 +148,9 @@ struct JobMachine::Impl {
   SegmentId CreateBooked(Job& job, Rank rank, uint32_t index, uint64_t offset_bytes,
                          uint64_t bytes);
   // kResourceExhausted unless there is room, or will be after drops.
-  absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, uint32_t uid,
-                           const std::string& holder);
+  absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
+  // kResourceExhausted if `n` more descriptors of segments and pages would be too many.
+  absl::Status CheckDescriptors(uint64_t n) const;
   // For a rank in Join, after CheckMemory: now, or as soon as memory is free.
   void CreateFirstSegment(Job& job, Rank rank);
   void Drop(SegmentId segment);
@@ -213,7 +218,9 @@ struct JobMachine::Impl {
   const JobLimits limits_;
   Ledger* const ledger_;
   const Clock* const clock_;
-  uint64_t granularity_bytes_ = 0;  // of every device's memory
+  const UnusablePairs unusable_;
+  uint64_t n_page_descriptors_ = 0;  // of every job
+  uint64_t granularity_bytes_ = 0;   // of every device's memory
   bool stopping_ = false;
 
   absl::flat_hash_map<SessionId, Session> sessions_;

@@ -40,12 +40,14 @@ class MachineTest : public ::testing::Test {
     return {{"dev-0", 64 * kMiB, kGranularity, 0}, {"dev-1", 64 * kMiB, kGranularity, 0}};
   }
 
+  virtual UnusablePairs Unusable() { return {}; }
+
   void SetUp() override { Restart(); }
 
   void Restart() {
     machine_.reset();
     ledger_ = std::make_unique<Ledger>(Devices());
-    machine_ = std::make_unique<JobMachine>(Limits(), ledger_.get(), &clock_);
+    machine_ = std::make_unique<JobMachine>(Limits(), ledger_.get(), &clock_, Unusable());
   }
 
   // ---- inputs

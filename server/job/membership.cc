@@ -49,10 +49,16 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   const absl::Status fits =
       job == nullptr ? CheckJobLimits(uid) : CheckMayJoin(*job, spec, *request);
   if (!fits.ok()) return fits;
-  if (absl::Status s = CheckMemory(request->device_index, request->heap_bytes, uid,
-                                   HolderOf(spec.job, rank, uid));
+  if (absl::Status s = CheckPeers(job, spec, request->device_index); !s.ok()) return s;
+  if (absl::Status s =
+          CheckMemory(request->device_index, request->heap_bytes, {spec.job, rank, uid});
       !s.ok()) {
     return s;
+  }
+  // A new job: its pages, and a segment of each rank.
+  const uint64_t n_descriptors = job == nullptr ? 2 * uint64_t{request->n_ranks} + 1 : 1;
+  if (absl::Status s = CheckDescriptors(n_descriptors); !s.ok()) {
+    return absl::Status(s.code(), absl::StrCat("join job '", spec.job, "': ", s.message()));
   }
   if (job == nullptr) job = &NewJob(spec.job, uid, *request);
 
@@ -149,9 +155,11 @@ absl::StatusOr<uint32_t> JobMachine::Impl::ChooseDevice(const JoinSpec& spec) co
   }
   const int index = ledger_->IndexOf(spec.device_uuid);
   if (index >= 0) return static_cast<uint32_t>(index);
+  std::vector<std::string> known;
+  for (const auto& device : devices) known.push_back(device.uuid);
   return absl::InvalidArgumentError(
-      absl::StrCat("irisd has no device '", CleanText(spec.device_uuid, 64),
-                   "': `iris-ctl devices` lists its ", devices.size()));
+      absl::StrCat("irisd has no device '", CleanText(spec.device_uuid, 64), "': its devices are ",
+                   absl::StrJoin(known, ", ")));
 }
 
 absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec,
@@ -211,6 +219,34 @@ absl::Status JobMachine::Impl::CheckJobLimits(uint32_t uid) const {
   return absl::OkStatus();
 }
 
+absl::Status JobMachine::Impl::CheckPeers(const Job* job, const JoinSpec& spec,
+                                          uint32_t mine) const {
+  if (unusable_.empty()) return absl::OkStatus();
+  const auto name = [&](uint32_t device) {
+    return absl::StrCat("device ", device, " (", ledger_->devices()[device].uuid, ")");
+  };
+  const std::string what = absl::StrCat("join job '", spec.job, "' as rank ", spec.rank, ": ");
+  if (const auto found = unusable_.find({mine, mine}); found != unusable_.end()) {
+    return absl::Status(
+        found->second.code(),
+        absl::StrCat(what, name(mine), " cannot be used: ", found->second.message()));
+  }
+  for (Rank rank = 0; job != nullptr && rank < job->n_ranks(); ++rank) {
+    const Member& member = job->ranks[rank];
+    if (!member.attached()) continue;
+    const uint32_t theirs = member.device_index;
+    for (const auto& [from, to] : {std::pair(mine, theirs), std::pair(theirs, mine)}) {
+      const auto found = unusable_.find({from, to});
+      if (found == unusable_.end()) continue;
+      return absl::Status(
+          found->second.code(),
+          absl::StrCat(what, name(from), " cannot use the memory of ", name(to), ", and ",
+                       job->Who(rank), " is on ", name(theirs), ": ", found->second.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinRequest& request) {
   const JobId id{next_job_++};
   auto made = std::make_unique<Job>();
@@ -227,6 +263,7 @@ Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinR
   jobs_.emplace(id, std::move(made));
   jobs_by_name_[{uid, name}] = id;
   ++n_jobs_by_uid_[uid];
+  n_page_descriptors_ += request.n_ranks + 1;
   Emit(CreatePages{id, request.n_ranks, job.epoch});
   Event(event::kJobForming, job, -1,
         absl::StrCat("n_ranks=", request.n_ranks, " heap_bytes=", request.heap_bytes,
@@ -297,6 +334,23 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
   }
   deadlines_.Set({job.id, DeadlineKey::Kind::kMap}, clock_->Now() + limits_.map_timeout);
   Event(event::kJobMapping, job, -1, absl::StrCat("epoch=", job.epoch));
+  ReportSharedDevices(job);
+}
+
+// More ranks than devices is no mistake, but shows in every figure.
+void JobMachine::Impl::ReportSharedDevices(const Job& job) {
+  std::map<uint32_t, std::vector<Rank>> ranks;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    ranks[job.ranks[rank].device_index].push_back(rank);
+  }
+  if (ranks.size() == job.n_ranks()) return;
+  std::string text = absl::StrCat(job.n_ranks(), " ranks share ", ranks.size(), " of ",
+                                  ledger_->devices().size(), " devices");
+  for (const auto& [device, sharing] : ranks) {
+    if (sharing.size() == 1) continue;
+    absl::StrAppend(&text, "; device ", device, ": ranks ", absl::StrJoin(sharing, ", "));
+  }
+  Event(event::kDeviceShared, job, -1, std::move(text));
 }
 
 void JobMachine::Impl::Mapped(SessionId id, CallId call, JobId job_id, uint64_t epoch,
@@ -491,6 +545,7 @@ void JobMachine::Impl::EndJob(Job& job) {
   IRIS_CHECK(job.n_attached() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
   deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
   for (Member& member : job.ranks) DropAll(member.segments);
+  n_page_descriptors_ -= job.n_ranks() + 1;
   Emit(DropPages{job.id});
   Event(event::kJobEnded, job, -1, "");
   const auto count = n_jobs_by_uid_.find(job.uid);

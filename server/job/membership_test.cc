@@ -2,12 +2,15 @@
 #include <limits>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "server/job/event_kinds.h"
 #include "server/job/job_machine_testing.h"
 
 namespace iris::server {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -236,6 +239,105 @@ TEST_F(JoinTest, MemoryThatIsNotThereIsNamed) {
   spec.heap_bytes = 65 * kMiB;
   ExpectRefused(spec, "67108864 bytes are free", absl::StatusCode::kResourceExhausted);
 }
+TEST_F(JoinTest, UnknownDeviceIsAnsweredWithTheKnownOnes) {
+  JoinSpec spec = Spec(0, 1);
+  spec.device_uuid = "dev-9";
+  ExpectRefused(spec, "no device 'dev-9': its devices are dev-0, dev-1");
+}
+TEST_F(JoinTest, MemoryThatTheDriverLacksIsToldWithWhoHoldsTheRest) {
+  JoinSpec spec = Spec(0, 1);
+  spec.job = "holds";
+  Join(Open(200), spec);
+  CreateSegments();
+  const CallId call = Join(Open(100), Spec(0, 1));
+  ASSERT_EQ(to_create_.size(), 1u);
+  Do(machine_->SegmentCreated(std::exchange(to_create_, {})[0].id,
+                              absl::ResourceExhaustedError("out of memory")));
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call))) << StatusOf(call);
+  EXPECT_THAT(std::string(StatusOf(call).message()),
+              AllOf(HasSubstr("out of memory; device 0 (dev-0): "),
+                    HasSubstr("held: 1048576 by job 'holds'")));
+}
+TEST_F(JoinTest, RanksThatShareADeviceAreReported) {
+  MappingJob(4);
+  std::vector<std::string> texts;
+  for (const EmitEvent& event : All<EmitEvent>()) {
+    if (event.kind == event::kDeviceShared) texts.push_back(event.text);
+  }
+  EXPECT_THAT(texts, ElementsAre("4 ranks share 2 of 2 devices; device 0: ranks 0, 2; device 1: "
+                                 "ranks 1, 3"));
+}
+
+class DescriptorsTest : public MachineTest {
+ protected:
+  JobLimits Limits() override { return {.max_descriptors = 13}; }
+};
+
+TEST_F(DescriptorsTest, AJobThatNeedsMoreThanThereAreIsRefused) {
+  const TestJob job = ReadyJob(4);  // 5 for pages, 4 for segments
+  const CallId call = Join(Open(200), [&] {
+    JoinSpec spec = Spec(0, 2);
+    spec.job = "other";
+    return spec;
+  }());
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call)));
+  EXPECT_THAT(std::string(StatusOf(call).message()),
+              HasSubstr("5 more file descriptors are needed, and irisd holds 9 of 13"));
+}
+TEST_F(DescriptorsTest, AGrowthThatNeedsMoreThanThereAreIsRefused) {
+  const TestJob job = ReadyJob(4);
+  const auto grown = AskAll(job, 0, GrowOp{kGranularity});
+  CreateSegments();
+  for (size_t rank = 0; rank < job.size(); ++rank) GrowMapped(job, rank, GrowId{1});
+  ASSERT_TRUE(OneOutcome(grown).ok()) << OneOutcome(grown);
+  const absl::Status status = OneOutcome(AskAll(job, 1, GrowOp{kGranularity}));
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("4 more file descriptors are needed, and irisd holds 13 of 13"));
+}
+
+class PeerAccessTest : public MachineTest {
+ protected:
+  std::vector<Ledger::DeviceAccount> Devices() override {
+    return {{"dev-0", 64 * kMiB, kGranularity, 0},
+            {"dev-1", 64 * kMiB, kGranularity, 0},
+            {"dev-2", 64 * kMiB, kGranularity, 0}};
+  }
+  UnusablePairs Unusable() override {
+    return {{{0, 1}, absl::FailedPreconditionError("no link")},
+            {{2, 2}, absl::UnavailableError("it is broken")}};
+  }
+};
+
+TEST_F(PeerAccessTest, APairOfRanksThatCannotReachEachOtherIsNamed) {
+  for (const bool reversed : {false, true}) {
+    Restart();
+    const SessionId first = Open(100), second = Open(101);
+    Join(first, Spec(reversed ? 1 : 0, 2));
+    const CallId call = Join(second, Spec(reversed ? 0 : 1, 2));
+    EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(call))) << StatusOf(call);
+    EXPECT_THAT(std::string(StatusOf(call).message()),
+                HasSubstr(absl::StrCat(
+                    "device 0 (dev-0) cannot use the memory of device 1 (dev-1), and rank ",
+                    reversed ? 1 : 0, " (pid 100) is on device ", reversed ? 1 : 0, " (dev-",
+                    reversed ? 1 : 0, "): no link")));
+    // On another device it may come again.
+    JoinSpec spec = Spec(reversed ? 0 : 1, 2);
+    spec.device_uuid = reversed ? "dev-1" : "dev-0";
+    Join(second, spec);
+    CreateSegments();
+    EXPECT_EQ(TheJob().state, JobState::kMapping);
+  }
+}
+TEST_F(PeerAccessTest, ADeviceOfNoUseIsRefusedToAnyRank) {
+  JoinSpec spec = Spec(0, 1);
+  spec.device_uuid = "dev-2";
+  const CallId call = Join(Open(100), spec);
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(call))) << StatusOf(call);
+  EXPECT_THAT(std::string(StatusOf(call).message()),
+              HasSubstr("device 2 (dev-2) cannot be used: it is broken"));
+}
+
 TEST_F(JoinTest, RefusalForWantOfMemoryMakesNoJob) {
   JoinSpec spec = Spec(0, 1);
   spec.heap_bytes = 65 * kMiB;

@@ -10,29 +10,36 @@
 
 namespace iris::server {
 
-std::string JobMachine::Impl::HolderOf(const std::string& job, Rank rank, uint32_t uid) const {
-  return absl::StrCat("job=", job, " rank=", rank, " uid=", uid);
+absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n) const {
+  const uint64_t held = segments_.size() + n_page_descriptors_;
+  if (limits_.max_descriptors == 0 || held + n <= limits_.max_descriptors) return absl::OkStatus();
+  const size_t n_dropping = std::count_if(segments_.begin(), segments_.end(),
+                                          [](const auto& entry) { return entry.second.dropping; });
+  return absl::ResourceExhaustedError(
+      absl::StrCat(n, " more file descriptors are needed, and irisd holds ", held, " of ",
+                   limits_.max_descriptors, " for memory and pages (", n_dropping,
+                   " are being given back): end jobs, or raise LimitNOFILE of irisd's unit"));
 }
 
-absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes, uint32_t uid,
-                                    const std::string& holder) {
+absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
+                                    const Ledger::Holder& holder) {
+  const uint32_t uid = holder.uid;
   const auto found = booked_bytes_by_uid_.find(uid);
   const uint64_t booked = found == booked_bytes_by_uid_.end() ? 0 : found->second;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota != 0 && (booked > quota || bytes > quota - booked)) {
-    return absl::ResourceExhaustedError(absl::StrCat("reserve ", bytes, " bytes for ", holder,
-                                                     ": uid ", uid, " holds ", booked, " of the ",
-                                                     quota, " bytes that irisd allows it"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "reserve ", bytes, " bytes for rank ", holder.rank, " of job '", holder.job, "': uid ", uid,
+        " holds ", booked, " of the ", quota, " bytes that irisd allows it"));
   }
   if (absl::Status s = ledger_->Reserve(device_index, bytes, holder); !s.ok()) return s;
   booked_bytes_by_uid_[uid] += bytes;
   return absl::OkStatus();
 }
 
-void JobMachine::Impl::Unbook(uint32_t device_index, uint64_t bytes, uint32_t uid,
-                              const std::string& holder) {
+void JobMachine::Impl::Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder) {
   ledger_->Release(device_index, bytes, holder);
-  const auto booked = booked_bytes_by_uid_.find(uid);
+  const auto booked = booked_bytes_by_uid_.find(holder.uid);
   IRIS_CHECK(booked != booked_bytes_by_uid_.end() && booked->second >= bytes,
              "a uid's account adds up");
   booked->second -= bytes;
@@ -62,25 +69,24 @@ SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, ui
   segment.job = job.id;
   segment.uid = job.uid;
   segment.device_index = member.device_index;
-  segment.holder = HolderOf(job.name, rank, job.uid);
+  segment.holder = {job.name, rank, job.uid};
   const SegmentId id = segment.info.id;
   segments_.emplace(id, std::move(segment));
   Emit(CreateSegment{id, job.id, member.device_index, bytes, member.prealloc});
   return id;
 }
 
-absl::Status JobMachine::Impl::CheckMemory(uint32_t device_index, uint64_t bytes, uint32_t uid,
-                                           const std::string& holder) {
-  if (RoomAfterDrops(device_index, bytes, uid)) return absl::OkStatus();
-  absl::Status refused = Book(device_index, bytes, uid, holder);
+absl::Status JobMachine::Impl::CheckMemory(uint32_t device_index, uint64_t bytes,
+                                           const Ledger::Holder& holder) {
+  if (RoomAfterDrops(device_index, bytes, holder.uid)) return absl::OkStatus();
+  absl::Status refused = Book(device_index, bytes, holder);
   IRIS_CHECK(!refused.ok(), "what has no room after drops has none before");
   return refused;
 }
 
 void JobMachine::Impl::CreateFirstSegment(Job& job, Rank rank) {
   Member& member = job.ranks[rank];
-  const std::string holder = HolderOf(job.name, rank, job.uid);
-  if (Book(member.device_index, job.heap_bytes, job.uid, holder).ok()) {
+  if (Book(member.device_index, job.heap_bytes, {job.name, rank, job.uid}).ok()) {
     member.segments.push_back(CreateBooked(job, rank, 0, 0, job.heap_bytes));
   } else {
     starved_.insert({job.id, rank});
@@ -118,10 +124,12 @@ void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) 
   }
   const Segment failed = segment;
   segments_.erase(found);
-  Unbook(failed.device_index, failed.info.bytes, failed.uid, failed.holder);
-  const std::string text =
-      absl::StrCat("the memory of ", job->Who(failed.info.rank),
-                   " could not be created: ", CleanText(status.message(), 512));
+  Unbook(failed.device_index, failed.info.bytes, failed.holder);
+  std::string text = absl::StrCat("the memory of ", job->Who(failed.info.rank),
+                                  " could not be created: ", CleanText(status.message(), 512));
+  if (absl::IsResourceExhausted(status)) {
+    absl::StrAppend(&text, "; ", ledger_->Describe(failed.device_index, failed.uid));
+  }
   if (job->growth.has_value()) {
     GrowthSegmentCreated(*job, id, absl::ResourceExhaustedError(text));
   } else {
@@ -146,7 +154,7 @@ void JobMachine::Impl::SegmentDropped(SegmentId id) {
   };
   subtract(dropping_bytes_by_uid_, segment.uid);
   subtract(dropping_bytes_by_device_, segment.device_index);
-  Unbook(segment.device_index, segment.info.bytes, segment.uid, segment.holder);
+  Unbook(segment.device_index, segment.info.bytes, segment.holder);
   ServeStarved();
 }
 
@@ -155,8 +163,8 @@ void JobMachine::Impl::ServeStarved() {
   for (const auto& [job_id, rank] : starved) {
     Job* job = FindJob(job_id);
     if (job == nullptr || !job->ranks[rank].attached()) continue;  // failed a moment ago, below
-    const absl::Status status = CheckMemory(job->ranks[rank].device_index, job->heap_bytes,
-                                            job->uid, HolderOf(job->name, rank, job->uid));
+    const absl::Status status =
+        CheckMemory(job->ranks[rank].device_index, job->heap_bytes, {job->name, rank, job->uid});
     if (status.ok()) {
       CreateFirstSegment(*job, rank);
     } else {

@@ -65,12 +65,14 @@ bool OutOfDescriptors(const absl::Status& status) {
   return status.code() == absl::StatusCode::kResourceExhausted;
 }
 
+// 64 descriptors are irisd's own. A session costs four (its socket, its pidfd, gRPC's socket and
+// its duplicate), an admin connection two.
+constexpr uint64_t kOwn = 64, kPerSession = 4, kPerAdmin = 2;
+
 }  // namespace
 
 SessionOptions FitToDescriptors(SessionOptions options, uint64_t fd_limit) {
-  // A quarter of all descriptors is kept for segments and pages, 64 for irisd itself. A session
-  // costs four (its socket, its pidfd, gRPC's socket and its duplicate), an admin connection two.
-  constexpr uint64_t kOwn = 64, kPerSession = 4, kPerAdmin = 2;
+  // A quarter of all is kept for segments and pages.
   const auto fit = [](uint32_t wanted, uint64_t room) {
     return static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(wanted, room)));
   };
@@ -80,6 +82,12 @@ SessionOptions FitToDescriptors(SessionOptions options, uint64_t fd_limit) {
   options.max_sessions = fit(options.max_sessions, room);
   options.max_unattested = fit(options.max_unattested, options.max_sessions);
   return options;
+}
+
+uint64_t DescriptorsForMemory(const SessionOptions& fitted, uint64_t fd_limit) {
+  const uint64_t taken =
+      kOwn + fitted.max_admin_connections * kPerAdmin + uint64_t{fitted.max_sessions} * kPerSession;
+  return std::max<uint64_t>(fd_limit > taken ? fd_limit - taken : 0, fd_limit / 4);
 }
 
 SessionServer::SessionServer(const SessionOptions& options, Daemon* daemon,
@@ -599,6 +607,8 @@ absl::Status SessionServer::Open(Session& session) {
   welcome.session_id = session.id.value;
   welcome.daemon_id = daemon_id_;
   std::strncpy(welcome.daemon_version, wire::kIrisVersion, sizeof(welcome.daemon_version) - 1);
+  const std::string backend(daemon_->backend());
+  std::strncpy(welcome.backend, backend.c_str(), sizeof(welcome.backend) - 1);
   const int fds[] = {theirs.get()};
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome, welcome, fds);
 }

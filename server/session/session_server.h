@@ -47,6 +47,8 @@ struct SessionOptions {
 // What of `options` fits into a limit of `fd_limit` descriptors, with room left for segments and
 // pages.
 SessionOptions FitToDescriptors(SessionOptions options, uint64_t fd_limit);
+// How many descriptors `fitted`, of FitToDescriptors, leaves for segments and pages.
+uint64_t DescriptorsForMemory(const SessionOptions& fitted, uint64_t fd_limit);
 
 class SessionServer : public SessionOutput {
  public:
