@@ -18,7 +18,7 @@
 //
 // Every member of the team calls the same operations in the same order, with the same count, type,
 // op and root, on a Comm with the same Config. What differs is noticed on the device, and ends as
-// kInvalidArgument in CheckError.
+// kInvalidArgument in CheckError (in the variant kPackets only with Config::check_calls).
 //
 // `in` and `out` are any memory that the device can read and write, aligned to the element. What
 // lies in the symmetric heap is used where it lies, at whatever offset each member has it; anything
@@ -26,14 +26,16 @@
 // otherwise the two must not overlap, nor touch the workspace.
 //
 // A launcher checks its arguments, starts kernels on the stream and returns: no allocation, no
-// waiting. When the stream has passed the operation, `out` is complete and `in` may be changed; a
-// member that has finished says nothing about the others' `out`. Operations of one Comm follow each
-// other on one stream at a time. Any number of Comms over overlapping teams may be in use, each
-// with its own workspace.
+// waiting; it may be captured in a graph and replayed for ever. When the stream has passed the
+// operation, `out` is complete and `in` may be changed; a member that has finished says nothing
+// about the others' `out`. Operations of one Comm follow each other on one stream at a time. Any
+// number of Comms over overlapping teams may be in use, each with its own workspace, also at the
+// same time on different streams, as long as the device has room for all their blocks.
 //
 // Sums go in the order of the team's members, f16 and bf16 in fp32 with one rounding at the end:
-// the bits are the same on all members, run after run, in each variant. i32 and i64 wrap. kMin and
-// kMax give NaN if any element is NaN. Zero elements are legal and do nothing.
+// the bits are the same on all members, run after run, in each variant. Integers wrap. kAvg is the
+// sum divided by the number of members (integers: towards zero; u8: of the sum that does not wrap).
+// kMin and kMax give NaN if any element is NaN. Zero elements are legal and do nothing.
 //
 // Failure: a member that does not come within the timeout, or the abort word, ends the kernel and
 // is recorded in the error word. `out` is then undefined. The Comm has failed for good: later
@@ -51,27 +53,73 @@
 
 namespace iris::ccl {
 
-enum class DataType : uint8_t { kF32, kF64, kF16, kBf16, kI32, kI64 };
-enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax };
+enum class DataType : uint8_t { kF32, kF64, kF16, kBf16, kI32, kI64, kU8 };
+enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 
-// How an all-reduce goes. kOneShot: everybody sends everything to everybody, one synchronization:
-// best when small. kTwoShot: each member reduces its slice and sends the result to all: least data.
-// kAuto: by Config::one_shot_max_bytes.
-enum class Variant : uint8_t { kAuto, kOneShot, kTwoShot };
-
-enum class Operation : uint8_t { kNone, kAllReduce, kAllGather, kBroadcast, kBarrier };
-
-// The same on all members.
-struct Config {
-  uint32_t max_blocks = 8;      // 1 to kMaxBlocks; how many are used depends on the size alone
-  uint32_t block_threads = 64;  // 1 to kMaxBlockThreads
-  uint64_t bytes_per_block = 16 << 10;      // one block more for each so many bytes
-  uint64_t one_shot_max_bytes = 16 << 10;   // kAuto: up to here in one shot
-  uint64_t one_shot_chunk_bytes = 8 << 10;  // of each block and member, twice; a multiple of 16
-  uint64_t stage_bytes = 64 << 10;  // of each block, twice; a multiple of 16 * kMaxTeamRanks
-  uint64_t timeout_ns = 0;          // 0: DeviceContext::timeout_ns
+// How an operation goes. kAuto: as the table of rules says.
+//   kPackets   each 8 bytes travel with flags that say they are there ("LL"): one way through the
+//              links and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.
+//   kDirect    one-shot by load or store: reductions pull everything, movements push it.
+//   kTwoShot   each member reduces (broadcast: fetches) its slice and stores it to all.
+//   kPipeline  large reductions: members push slices into each other's workspace while they reduce
+//              the ones before.
+enum class Variant : uint8_t {
+  kAuto,
+  kPackets,
+  kOneShot = kPackets,
+  kDirect,
+  kTwoShot,
+  kPipeline,
 };
+
+enum class Operation : uint8_t {
+  kNone,
+  kAllReduce,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kReduceScatter,
+  kAllToAll,
+  kReduce,
+  kGather,
+  kScatter,
+  kSendRecv,
+};
+
 inline constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
+inline constexpr uint32_t kMaxThreads = 512;  // a block
+
+// One row of the table that kAuto follows: the first one that fits decides.
+struct Rule {
+  Operation operation;
+  uint32_t max_members;
+  uint64_t max_bytes;  // of the larger of in and out
+  Variant variant;
+  uint32_t blocks;
+  uint32_t threads;
+};
+
+// The same on all members. 0: what suits the backend.
+struct Config {
+  uint32_t blocks = 0;         // instead of what the table says, 1 to max_blocks
+  uint32_t block_threads = 0;  // likewise, 1 to kMaxThreads
+  uint32_t max_blocks = 0;     // 1 to kMaxBlocks: what the workspace has room for
+  uint32_t packet_blocks = 0;  // up to max_blocks: of kPackets, likewise
+  uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
+  uint64_t stage_bytes = 0;    // of each block, twice; a multiple of 16 * kMaxTeamRanks
+  uint64_t timeout_ns = 0;     // 0: DeviceContext::timeout_ns
+  bool check_calls = false;    // kPackets also compares what the members call
+  // Instead of the built-in table; borrowed.
+  const Rule* rules = nullptr;
+  uint32_t n_rules = 0;
+};
+
+// What a launch will be.
+struct Plan {
+  Variant variant;
+  uint32_t blocks;
+  uint32_t threads;
+};
 
 // Alignment of a workspace.
 inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
@@ -109,28 +157,81 @@ Result CreateComm(const CommOptions& options, Comm* out);
 // Puts a zeroing of this member's workspace on the stream.
 Result PrepareWorkspace(const Comm& comm, backend::Stream& stream);
 
+// Loads all kernels of this library onto the current device. CreateComm does so; here for a thread
+// that changes its device afterwards.
+Result PrepareKernels();
+
 // out[i] = op over the members of in[i]. In place: out == in.
 Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, DataType type,
                  ReduceOp op, backend::Stream& stream, Variant variant = Variant::kAuto);
 
+// out[i] = op over the members of in[index * count_per_member + i]; `in` has count_per_member
+// elements for each member. In place: out == in + index * count_per_member.
+Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                     DataType type, ReduceOp op, backend::Stream& stream,
+                     Variant variant = Variant::kAuto);
+
+// As AllReduce, at member `root_index` alone. The others' `out` is not written and may be null.
+Result Reduce(const Comm& comm, const void* in, void* out, uint64_t count, DataType type,
+              ReduceOp op, uint32_t root_index, backend::Stream& stream,
+              Variant variant = Variant::kAuto);
+
 // out[m * count_per_member + i] = in[i] of member m. In place: in == out + index *
 // count_per_member.
 Result AllGather(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                 DataType type, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// As AllGather, at member `root_index` alone. The others' `out` is not written and may be null.
+Result Gather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DataType type,
+              uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// out[i] = in[index * count_per_member + i] of member `root_index`. The others' `in` is not read
+// and may be null. In place at the root: out == in + index * count_per_member.
+Result Scatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+               DataType type, uint32_t root_index, backend::Stream& stream,
+               Variant variant = Variant::kAuto);
+
+// out[m * count_per_member + i] = in[index * count_per_member + i] of member m. Not in place.
+Result AllToAll(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                DataType type, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// Elements of each member in a buffer of AllToAllV: counts[m], from offsets[m] on. Arrays of
+// team.size in host memory, read before the call returns.
+struct Layout {
+  const uint64_t* counts;
+  const uint64_t* offsets;
+};
+
+// To member m go to.counts[m] elements from in + to.offsets[m]; from it come from.counts[m] to out
+// + from.offsets[m]. What m sends must be what this member expects. Not in place.
+Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, const Layout& from,
                  DataType type, backend::Stream& stream);
 
 // out[i] = in[i] of member `root_index`. The others' `in` is not read and may be null. In place:
 // out == in.
 Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, DataType type,
-                 uint32_t root_index, backend::Stream& stream);
+                 uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// From one member to another: only these two call, each the one that names the other. Send waits on
+// its stream for Recv: two members that both begin with Send wait for each other until the timeout.
+Result Send(const Comm& comm, const void* in, uint64_t count, DataType type, uint32_t to_index,
+            backend::Stream& stream);
+Result Recv(const Comm& comm, void* out, uint64_t count, DataType type, uint32_t from_index,
+            backend::Stream& stream);
 
 // When the stream has passed it, the streams of all members have reached it.
 Result Barrier(const Comm& comm, backend::Stream& stream);
 
+// What kAuto would take for `bytes`, those of the larger of in and out.
+Plan Choose(const Comm& comm, Operation operation, uint64_t bytes,
+            Variant variant = Variant::kAuto);
+
 // What failed first. member_index: which member was missing or called something else, in the team;
-// kNoMember: not known.
+// kNoMember: not known. sequence: the how-manieth operation of the Comm it was, from 0.
 struct ErrorInfo {
   Operation operation = Operation::kNone;
   uint32_t member_index = kNoMember;
+  uint32_t sequence = 0;
   static constexpr uint32_t kNoMember = ~0u;
 };
 
@@ -142,8 +243,13 @@ Result CheckError(const Comm& comm, ErrorInfo* info = nullptr);
 // Clears the error word. Right only after PrepareWorkspace on all members, as above.
 void ResetError(const Comm& comm);
 
+// The members that had not come when it failed, one bit each: puts a copy of them to `*mask`, host
+// memory, on the stream.
+Result CopyMissing(const Comm& comm, uint64_t* mask, backend::Stream& stream);
+
 // "all_reduce" and so on; for messages.
 const char* OperationName(Operation operation);
+const char* VariantName(Variant variant);
 
 // Bytes of an element.
 uint64_t ElementBytes(DataType type);

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "device/collective/impl/layout.h"
+#include "device/collective/impl/protocol.h"
+#include "device/collective/table.h"
 #include "device/iris/context.h"
 #include "gtest/gtest.h"
 
@@ -122,41 +124,24 @@ TEST_F(CollectiveTest, CreateRefusesAContextWithoutHeap) {
 }
 
 TEST_F(CollectiveTest, CreateRefusesABadConfig) {
-  const Config good;
-  for (int field = 0; field < 9; ++field) {
+  const std::vector<void (*)(Config*)> mistakes = {
+      [](Config* c) { c->max_blocks = kMaxBlocks + 1; },
+      [](Config* c) { c->block_threads = kMaxThreads + 1; },
+      [](Config* c) { c->blocks = 9; },
+      [](Config* c) { c->packet_blocks = 9; },
+      [](Config* c) { c->packet_bytes = 24; },
+      [](Config* c) { c->packet_bytes = ~0ull & ~15ull; },
+      [](Config* c) { c->stage_bytes = 1000; },
+      [](Config* c) { c->stage_bytes = 1ull << 60; },
+  };
+  for (size_t k = 0; k < mistakes.size(); ++k) {
     Config& config = options_.config;
-    config = good;
-    switch (field) {
-      case 0:
-        config.max_blocks = 0;
-        break;
-      case 1:
-        config.max_blocks = kMaxBlocks + 1;
-        break;
-      case 2:
-        config.block_threads = 0;
-        break;
-      case 3:
-        config.block_threads = kMaxBlockThreads + 1;
-        break;
-      case 4:
-        config.bytes_per_block = 0;
-        break;
-      case 5:
-        config.one_shot_chunk_bytes = 24;
-        break;
-      case 6:
-        config.stage_bytes = 1000;
-        break;
-      case 7:
-        config.stage_bytes = 0;
-        break;
-      case 8:
-        config.one_shot_chunk_bytes = ~0ull & ~15ull;
-        break;
-    }
-    EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument) << field;
-    EXPECT_EQ(WorkspaceBytes(2, config), 0u) << field;
+    config = {};
+    config.max_blocks = 8;
+    EXPECT_NE(WorkspaceBytes(2, config), 0u);
+    mistakes[k](&config);
+    EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument) << k;
+    EXPECT_EQ(WorkspaceBytes(2, config), 0u) << k;
   }
 }
 
@@ -250,10 +235,11 @@ TEST_F(CollectiveTest, CheckErrorTellsWhatIsRecorded) {
   EXPECT_TRUE(CheckError(comm, &info).ok());
   EXPECT_EQ(info.operation, Operation::kNone);
   EXPECT_EQ(info.member_index, ErrorInfo::kNoMember);
-  error_word_ = impl::PackError(ErrorCode::kAborted, Operation::kBroadcast, 63);
+  error_word_ = impl::PackError(ErrorCode::kAborted, Operation::kBroadcast, 63, 7);
   EXPECT_EQ(CheckError(comm, &info).code, ErrorCode::kAborted);
   EXPECT_EQ(info.operation, Operation::kBroadcast);
   EXPECT_EQ(info.member_index, 63u);
+  EXPECT_EQ(info.sequence, 7u);
   EXPECT_EQ(Barrier(comm, stream_).code, ErrorCode::kFailedPrecondition);
   ResetError(comm);
   EXPECT_TRUE(CheckError(comm).ok());
@@ -269,20 +255,32 @@ TEST_F(CollectiveTest, PrepareWorkspaceZeroesItAndNothingElse) {
   EXPECT_EQ(At(4096)[options_.workspace_bytes], 1);
 }
 
-TEST(LayoutTest, RegionsOfABlockDoNotOverlap) {
-  Config config;
+TEST(LayoutTest, RegionsDoNotOverlap) {
   for (uint32_t n : {1u, 2u, 3u, 8u, 64u}) {
-    for (uint64_t chunk : {16u, 48u, 8192u}) {
-      config.one_shot_chunk_bytes = chunk;
-      EXPECT_GE(impl::NotesOffset(), sizeof(SyncArea::Slot));
-      EXPECT_GE(impl::InboxOffset(n), impl::NotesOffset() + 2 * n * sizeof(impl::Note));
-      EXPECT_GE(impl::StageOffset(n, config), impl::InboxOffset(n) + 2 * n * chunk);
-      EXPECT_GE(impl::BlockRegionBytes(n, config),
-                impl::StageOffset(n, config) + 2 * config.stage_bytes);
-      EXPECT_EQ(impl::BlockRegionBytes(n, config) % kWorkspaceAlignmentBytes, 0u);
-      EXPECT_EQ(WorkspaceBytes(n, config), config.max_blocks * impl::BlockRegionBytes(n, config));
+    for (uint64_t packet_bytes : {16u, 48u, 8192u}) {
+      Config config;
+      config.packet_bytes = packet_bytes;
+      config = impl::Complete(config);
+      const impl::Offsets offsets = impl::OffsetsOf(n, config);
+      EXPECT_GE(offsets.sync_bytes, sizeof(impl::Header));
+      EXPECT_GE(impl::SyncBytes(n), sizeof(impl::BlockState) + 2 * n * sizeof(impl::CallWords));
+      EXPECT_GE(offsets.pair_bytes, offsets.sync_bytes + config.max_blocks * impl::SyncBytes(n));
+      EXPECT_GE(offsets.packet_bytes,
+                offsets.pair_bytes + n * (n - 1) / 2 * impl::kPairBlocks * impl::SyncBytes(2));
+      EXPECT_GE(offsets.stage_bytes,
+                offsets.packet_bytes + config.packet_blocks * 2 * n * 2 * packet_bytes);
+      EXPECT_GE(offsets.total_bytes,
+                offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes);
+      EXPECT_EQ(offsets.stage_bytes % kWorkspaceAlignmentBytes, 0u);
+      EXPECT_EQ(WorkspaceBytes(n, config), offsets.total_bytes);
     }
   }
+}
+
+TEST(EpochTest, SkipsZeroAndKeepsItsParity) {
+  EXPECT_EQ(impl::NextEpoch(0), 1u);
+  EXPECT_EQ(impl::NextEpoch(0xfffffffeu), 0xffffffffu);
+  EXPECT_EQ(impl::NextEpoch(0xffffffffu), 2u);
 }
 
 TEST(LayoutTest, NoWorkspaceForTeamsThatCannotBe) {
@@ -292,10 +290,14 @@ TEST(LayoutTest, NoWorkspaceForTeamsThatCannotBe) {
 }
 
 TEST(NamesTest, EveryOperationHasOne) {
-  EXPECT_STREQ(OperationName(Operation::kAllReduce), "all_reduce");
-  EXPECT_STREQ(OperationName(Operation::kAllGather), "all_gather");
-  EXPECT_STREQ(OperationName(Operation::kBroadcast), "broadcast");
-  EXPECT_STREQ(OperationName(Operation::kBarrier), "barrier");
+  const char* const names[] = {"none",    "all_reduce",     "all_gather", "broadcast",
+                               "barrier", "reduce_scatter", "all_to_all", "reduce",
+                               "gather",  "scatter",        "send_recv",  "unknown"};
+  for (uint8_t k = 0; k < 12; ++k) {
+    EXPECT_STREQ(OperationName(static_cast<Operation>(k)), names[k]);
+  }
+  EXPECT_STREQ(VariantName(Variant::kOneShot), "packets");
+  EXPECT_STREQ(VariantName(Variant::kPipeline), "pipeline");
 }
 
 TEST(ElementBytesTest, OfEveryType) {
@@ -305,6 +307,7 @@ TEST(ElementBytesTest, OfEveryType) {
   EXPECT_EQ(ElementBytes(DataType::kI32), 4u);
   EXPECT_EQ(ElementBytes(DataType::kF64), 8u);
   EXPECT_EQ(ElementBytes(DataType::kI64), 8u);
+  EXPECT_EQ(ElementBytes(DataType::kU8), 1u);
   EXPECT_EQ(ElementBytes(static_cast<DataType>(99)), 0u);
 }
 

@@ -2,7 +2,8 @@
 #include <cstdint>
 
 #include "device/collective/collective.h"
-#include "device/collective/impl/kernels.h"
+#include "device/collective/impl/move_kernels.h"
+#include "device/collective/impl/reduce_kernels.h"
 #include "device/iris/iris.h"
 #include "gtest/gtest.h"
 

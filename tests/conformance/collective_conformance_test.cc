@@ -28,13 +28,23 @@ constexpr uint64_t kMillisecondNs = 1000 * 1000;
 
 // Small, so that modest sizes use several blocks and several chunks.
 Config SmallConfig() {
+  // As much as fits into one shot, for the tests of kAuto.
+  static const ccl::Rule kRules[] = {
+      {Operation::kAllReduce, 64, 2048, Variant::kPackets, 0, 0},
+      {Operation::kAllReduce, 64, ~0ull, Variant::kTwoShot, 3, 0},
+      {Operation::kAllGather, 64, 512, Variant::kPackets, 0, 0},
+      {Operation::kBroadcast, 64, 512, Variant::kPackets, 0, 0},
+      {Operation::kBroadcast, 64, 4096, Variant::kDirect, 2, 0},
+      {Operation::kBroadcast, 64, ~0ull, Variant::kTwoShot, 3, 0},
+  };
   Config config;
   config.max_blocks = 3;
   config.block_threads = 32;
-  config.bytes_per_block = 1024;
-  config.one_shot_max_bytes = 2048;
-  config.one_shot_chunk_bytes = 256;
+  config.packet_bytes = 256;
   config.stage_bytes = 1024;
+  config.check_calls = true;
+  config.rules = kRules;
+  config.n_rules = sizeof(kRules) / sizeof(kRules[0]);
   return config;
 }
 
@@ -77,47 +87,43 @@ std::vector<T> Data(uint64_t seed, uint64_t count) {
 // floats in fp32.
 template <typename T>
 T Reference(ReduceOp op, const std::vector<T>& values) {
+  const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAvg;
   if constexpr (std::is_integral_v<T>) {
     using U = std::make_unsigned_t<T>;
     T result = values[0];
+    uint64_t wide = static_cast<U>(values[0]);
     for (size_t m = 1; m < values.size(); ++m) {
-      switch (op) {
-        case ReduceOp::kSum:
-          result = static_cast<T>(static_cast<U>(result) + static_cast<U>(values[m]));
-          break;
-        case ReduceOp::kProd:
-          result = static_cast<T>(static_cast<U>(result) * static_cast<U>(values[m]));
-          break;
-        case ReduceOp::kMin:
-          result = std::min(result, values[m]);
-          break;
-        case ReduceOp::kMax:
-          result = std::max(result, values[m]);
-          break;
+      wide += static_cast<U>(values[m]);
+      if (sums) {
+        result = static_cast<T>(static_cast<U>(result) + static_cast<U>(values[m]));
+      } else if (op == ReduceOp::kProd) {
+        result = static_cast<T>(static_cast<U>(result) * static_cast<U>(values[m]));
+      } else if (op == ReduceOp::kMin) {
+        result = std::min(result, values[m]);
+      } else {
+        result = std::max(result, values[m]);
       }
     }
-    return result;
+    if (op != ReduceOp::kAvg) return result;
+    const int64_t sum = sizeof(T) == 1 ? static_cast<int64_t>(wide) : static_cast<int64_t>(result);
+    return static_cast<T>(sum / static_cast<int64_t>(values.size()));
   } else {
     using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
     A result = static_cast<A>(values[0]);
     for (size_t m = 1; m < values.size(); ++m) {
       const A value = static_cast<A>(values[m]);
       if (std::isnan(result)) break;
-      switch (op) {
-        case ReduceOp::kSum:
-          result = result + value;
-          break;
-        case ReduceOp::kProd:
-          result = result * value;
-          break;
-        case ReduceOp::kMin:
-          result = std::isnan(value) ? value : std::min(result, value);
-          break;
-        case ReduceOp::kMax:
-          result = std::isnan(value) ? value : std::max(result, value);
-          break;
+      if (sums) {
+        result = result + value;
+      } else if (op == ReduceOp::kProd) {
+        result = result * value;
+      } else if (std::isnan(value)) {
+        result = value;
+      } else {
+        result = op == ReduceOp::kMin ? std::min(result, value) : std::max(result, value);
       }
     }
+    if (op == ReduceOp::kAvg) result = result / static_cast<A>(values.size());
     return static_cast<T>(result);
   }
 }
@@ -201,27 +207,32 @@ TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
       return CheckReduceType<int32_t>(GetParam());
     case DataType::kI64:
       return CheckReduceType<int64_t>(GetParam());
+    case DataType::kU8:
+      return CheckReduceType<uint8_t>(GetParam());
   }
 }
 
-const char* const kVariantNames[] = {"Auto", "OneShot", "TwoShot"};
+const auto kReduceVariants =
+    testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot);
+const char* const kVariantNames[] = {"Auto", "Packets", "Direct", "TwoShot", "Pipeline"};
 
 std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
-  const char* const types[] = {"F32", "F64", "F16", "Bf16", "I32", "I64"};
-  const char* const ops[] = {"Sum", "Prod", "Min", "Max"};
+  const char* const types[] = {"F32", "F64", "F16", "Bf16", "I32", "I64", "U8"};
+  const char* const ops[] = {"Sum", "Prod", "Min", "Max", "Avg"};
   return std::string(types[static_cast<int>(std::get<0>(info.param))]) +
          ops[static_cast<int>(std::get<1>(info.param))] +
          kVariantNames[static_cast<int>(std::get<2>(info.param))];
 }
 
-INSTANTIATE_TEST_SUITE_P(AllReduce, ReduceTypeTest,
-                         testing::Combine(testing::Values(DataType::kF32, DataType::kF64,
-                                                          DataType::kF16, DataType::kBf16,
-                                                          DataType::kI32, DataType::kI64),
-                                          testing::Values(ReduceOp::kSum, ReduceOp::kProd,
-                                                          ReduceOp::kMin, ReduceOp::kMax),
-                                          testing::Values(Variant::kOneShot, Variant::kTwoShot)),
-                         ReduceTypeName);
+INSTANTIATE_TEST_SUITE_P(
+    AllReduce, ReduceTypeTest,
+    testing::Combine(testing::Values(DataType::kF32, DataType::kF64, DataType::kF16,
+                                     DataType::kBf16, DataType::kI32, DataType::kI64,
+                                     DataType::kU8),
+                     testing::Values(ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin,
+                                     ReduceOp::kMax, ReduceOp::kAvg),
+                     kReduceVariants),
+    ReduceTypeName);
 
 // ---- Exact values that a reader can check ----
 
@@ -257,8 +268,7 @@ TEST(AllReduceExactTest, Bf16) {
 }
 
 class VariantTest : public testing::TestWithParam<Variant> {};
-INSTANTIATE_TEST_SUITE_P(AllReduce, VariantTest,
-                         testing::Values(Variant::kOneShot, Variant::kTwoShot),
+INSTANTIATE_TEST_SUITE_P(AllReduce, VariantTest, kReduceVariants,
                          [](const testing::TestParamInfo<Variant>& v) {
                            return kVariantNames[static_cast<int>(v.param)];
                          });
@@ -470,14 +480,13 @@ const auto kAllRanks = testing::Values(1, 2, 3, 4, 5, 8);
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AllReduceShapeTest,
-                         testing::Combine(kAllRanks, kAllPlaces,
-                                          testing::Values(Variant::kOneShot, Variant::kTwoShot)),
-                         ShapeName);
+                         testing::Combine(kAllRanks, kAllPlaces, kReduceVariants), ShapeName);
 
 class AllGatherShapeTest : public testing::TestWithParam<ShapeParam> {};
 
 TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
   const Place place = std::get<1>(GetParam());
+  const Variant variant = std::get<2>(GetParam());
   World world(std::get<0>(GetParam()), 2 << 20);
   world.Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
@@ -485,7 +494,8 @@ TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
       Buffers<int32_t> buffers(rank, place, count, count * rank.n(), rank.rank() * count);
       buffers.Fill(rank, Data<int32_t>(rank.rank() + count, count));
       rank.HostBarrier();
-      ExpectOk(ccl::AllGather(comm, buffers.in_, buffers.out_, count, DataType::kI32, rank.stream));
+      ExpectOk(ccl::AllGather(comm, buffers.in_, buffers.out_, count, DataType::kI32, rank.stream,
+                              variant));
       rank.Synchronize();
       std::vector<int32_t> expected;
       for (uint64_t m = 0; m < rank.n(); ++m) {
@@ -498,13 +508,15 @@ TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
   });
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, AllGatherShapeTest,
-                         testing::Combine(kAllRanks, kAllPlaces, testing::Values(Variant::kAuto)),
+                         testing::Combine(kAllRanks, kAllPlaces,
+                                          testing::Values(Variant::kPackets, Variant::kDirect)),
                          ShapeName);
 
 class BroadcastShapeTest : public testing::TestWithParam<ShapeParam> {};
 
 TEST_P(BroadcastShapeTest, EveryoneHasTheRootsData) {
   const Place place = std::get<1>(GetParam());
+  const Variant variant = std::get<2>(GetParam());
   World world(std::get<0>(GetParam()));
   world.Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
@@ -514,7 +526,8 @@ TEST_P(BroadcastShapeTest, EveryoneHasTheRootsData) {
       buffers.Fill(rank, Data<Half>(rank.rank() + count, count));
       rank.HostBarrier();
       const void* in = rank.rank() == root || place == Place::kInPlace ? buffers.in_ : nullptr;
-      ExpectOk(ccl::Broadcast(comm, in, buffers.out_, count, DataType::kF16, root, rank.stream));
+      ExpectOk(ccl::Broadcast(comm, in, buffers.out_, count, DataType::kF16, root, rank.stream,
+                              variant));
       rank.Synchronize();
       buffers.Expect(rank, Data<Half>(root + count, count));
       ExpectOk(ccl::CheckError(comm));
@@ -524,7 +537,9 @@ TEST_P(BroadcastShapeTest, EveryoneHasTheRootsData) {
   });
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, BroadcastShapeTest,
-                         testing::Combine(kAllRanks, kAllPlaces, testing::Values(Variant::kAuto)),
+                         testing::Combine(kAllRanks, kAllPlaces,
+                                          testing::Values(Variant::kPackets, Variant::kDirect,
+                                                          Variant::kTwoShot)),
                          ShapeName);
 
 // ---- Moving every type ----
@@ -704,8 +719,7 @@ TEST_P(RepeatTest, ThousandsOfTimesInPlaceWithChangingData) {
   });
 }
 INSTANTIATE_TEST_SUITE_P(AllReduce, RepeatTest,
-                         testing::Combine(testing::Values(2, 4),
-                                          testing::Values(Variant::kOneShot, Variant::kTwoShot)));
+                         testing::Combine(testing::Values(2, 4), kReduceVariants));
 
 TEST(AutoTest, PicksBySizeAndBothAreRight) {
   World world(3);
@@ -828,7 +842,7 @@ TEST_P(CclBarrierTest, WhatAStreamDidBeforeIsSeenBehind) {
 
 class EpochWrapTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(From, EpochWrapTest,
-                         testing::Values(0xfffffffdu, 0xfffffff8u, 0xffffffffu, 0x7ffffffeu));
+                         testing::Values(0xfffffffdu, 0xfffffff8u, 0xfffffffeu, 0x7ffffffeu));
 
 TEST_P(EpochWrapTest, OperationsGoOnAcrossTheWrap) {
   World world(3);
@@ -836,13 +850,13 @@ TEST_P(EpochWrapTest, OperationsGoOnAcrossTheWrap) {
     const Config config = SmallConfig();
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     for (uint32_t b = 0; b < config.max_blocks; ++b) {
-      SyncArea::Slot slot = {};
-      for (uint32_t& word : slot.inbox) word = GetParam();
-      slot.epoch = GetParam();
-      rank.Write(AtOffset<SyncArea::Slot>(
+      ccl::impl::BlockState state = {};
+      state.epoch = GetParam();
+      rank.Write(AtOffset<ccl::impl::BlockState>(
                      rank.ctx, rank.rank(),
-                     comm.workspace_offset_bytes + b * ccl::impl::BlockRegionBytes(3, config)),
-                 slot);
+                     comm.workspace_offset_bytes + ccl::impl::OffsetsOf(3, comm.config).sync_bytes +
+                         b * ccl::impl::SyncBytes(3)),
+                 state);
     }
     float* x = rank.New<float>(1000);
     float* sum = rank.New<float>(1000);
@@ -995,6 +1009,7 @@ void ExpectMismatch(const std::function<Result(Rank&, const Comm&, float*)>& cal
   world.Run([&](Rank& rank) {
     Config config = SmallConfig();
     config.max_blocks = 1;  // the same grid for all
+    config.packet_blocks = 1;
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     float* x = rank.New<float>(3000);
     rank.HostBarrier();

@@ -1,10 +1,13 @@
-// How a workspace is laid out: one region per block, so that the blocks of a kernel never wait for
-// each other.
+// How a workspace is laid out, and what a kernel is given.
 //
-//   slot     the barrier of this block (impl/barrier.h): inbox of epochs, own epoch
-//   notes    [2][members]: what each member is calling, and where its buffers are; by the parity of
-//   the epoch inbox    [2][members][one_shot_chunk_bytes]: data pushed by one-shot, likewise stage
-//   in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
+//   header    one per workspace
+//   sync      [max_blocks]: BlockState, calls[2][members]: what each member is calling, by the
+//             parity of the epoch
+//   pairs     [pairs of members][kPairBlocks]: the same for Send and Recv, of two members
+//   packets   [packet_blocks][2][members][2 * packet_bytes]: inboxes of kPackets, by parity
+//   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
+//
+// Blocks of different index never wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -15,55 +18,119 @@
 namespace iris::ccl::impl {
 
 inline constexpr uint64_t kNotInHeap = ~0ull;
+inline constexpr uint32_t kPairBlocks = 8;
 
-// What one member tells each other at the start of an operation.
-struct Note {
-  uint64_t in_offset_bytes;   // in its heap, or kNotInHeap
-  uint64_t out_offset_bytes;  // likewise
-  uint64_t count;
-  uint64_t signature;  // operation, variant, type, op, root, grid
+struct Header {
+  uint32_t failed;    // not 0: operations end at once
+  uint32_t sequence;  // operations so far
+  uint64_t missing;   // members that had not come when it failed
+  uint64_t reserved[30];
+};
+static_assert(sizeof(Header) == 256);
+
+struct BlockState {
+  uint32_t epoch;  // rounds that this block has made
+  uint32_t reserved[15];
+};
+static_assert(sizeof(BlockState) == 64);
+
+// What one member tells another in a round: words of 32 bits, each beside the epoch that makes it
+// valid.
+struct CallWords {
+  enum : uint32_t { kSignature, kIn, kOut, kHigh, kCount };
+  uint64_t words[kCount];
 };
 
 IRIS_HOST_DEVICE constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-IRIS_HOST_DEVICE constexpr uint64_t NotesOffset() { return sizeof(SyncArea::Slot); }
+IRIS_HOST_DEVICE constexpr uint64_t Min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-IRIS_HOST_DEVICE constexpr uint64_t InboxOffset(uint32_t n_members) {
-  return RoundUp(NotesOffset() + 2 * n_members * sizeof(Note), kWorkspaceAlignmentBytes);
+IRIS_HOST_DEVICE constexpr uint64_t SyncBytes(uint32_t n_members) {
+  return RoundUp(sizeof(BlockState) + 2 * n_members * sizeof(CallWords), kWorkspaceAlignmentBytes);
 }
 
-IRIS_HOST_DEVICE constexpr uint64_t StageOffset(uint32_t n_members, const Config& config) {
-  return InboxOffset(n_members) +
-         RoundUp(2 * n_members * config.one_shot_chunk_bytes, kWorkspaceAlignmentBytes);
+IRIS_HOST_DEVICE constexpr uint64_t PacketBytes(uint32_t n_members, uint64_t packet_bytes) {
+  return RoundUp(2 * n_members * 2 * packet_bytes, kWorkspaceAlignmentBytes);
 }
 
-IRIS_HOST_DEVICE constexpr uint64_t BlockRegionBytes(uint32_t n_members, const Config& config) {
-  return RoundUp(StageOffset(n_members, config) + 2 * config.stage_bytes, kWorkspaceAlignmentBytes);
-}
-
-// One launch of one operation: the argument of its kernel.
-struct Call {
-  DeviceContext context;
-  DeviceTeam team;
-  uint64_t workspace_offset_bytes;
-  uint64_t* error_word;
-  Config config;
-  Operation operation;
-  uint32_t root_index;
-  const uint8_t* in;
-  uint8_t* out;
-  uint64_t count;       // elements, or bytes for operations that only move
-  uint64_t part_count;  // of each block but the last
-  Note note;            // of this member
+// Offsets in a workspace, for a config whose fields are all set.
+struct Offsets {
+  uint64_t sync_bytes;
+  uint64_t pair_bytes;
+  uint64_t packet_bytes;
+  uint64_t stage_bytes;
+  uint64_t total_bytes;
 };
 
-// The error word: code | operation << 8 | (member + 1) << 16. 0: no error.
-IRIS_HOST_DEVICE constexpr uint64_t PackError(ErrorCode code, Operation operation,
-                                              uint32_t member) {
+constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
+  Offsets offsets = {};
+  offsets.sync_bytes = sizeof(Header);
+  offsets.pair_bytes = offsets.sync_bytes + config.max_blocks * SyncBytes(n);
+  offsets.packet_bytes =
+      offsets.pair_bytes + static_cast<uint64_t>(n) * (n - 1) / 2 * kPairBlocks * SyncBytes(2);
+  offsets.stage_bytes =
+      offsets.packet_bytes + config.packet_blocks * PacketBytes(n, config.packet_bytes);
+  offsets.total_bytes = RoundUp(offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes,
+                                kWorkspaceAlignmentBytes);
+  return offsets;
+}
+
+// Who sends what to whom. A row is what one member gives one other.
+enum class Pattern : uint32_t { kAllGather, kAllToAll, kBroadcast, kGather, kScatter };
+
+// One launch of one operation: the argument of its kernel. Reductions count elements, movements
+// bytes.
+struct Call {
+  DeviceContext context;  // of its members only window, timeout and abort word
+  uint64_t* error_word;
+  uint64_t header_offset_bytes;  // in every heap
+  uint64_t sync_offset_bytes;
+  uint64_t packet_offset_bytes;
+  uint64_t stage_offset_bytes;
+  uint64_t packet_bytes;
+  uint64_t stage_bytes;
+  uint32_t size;   // members
+  uint32_t index;  // of this member
+  uint8_t members[kMaxTeamRanks];
+  uint8_t pair[2];  // kSendRecv: the places of its two members in the team
+  Operation operation;
+  Pattern pattern;
+  uint32_t signature;
+  uint32_t check;  // packets: compare the calls
+  uint32_t root;
+  const uint8_t* in;
+  uint8_t* out;
+  uint64_t in_offset_bytes;  // in this member's heap; kNotInHeap. Any value if nobody reads it
+  uint64_t out_offset_bytes;
+  uint64_t count;  // of a row
+  // Reductions: row r of `in` begins at r * count and ends before `limit`. This member reduces row
+  // `row` and gives it to itself (kSelf), to all (kAll), or to a member.
+  uint64_t limit;
+  uint32_t rows;
+  uint32_t row;
+  uint32_t target;
+  uint32_t divide;  // the result, by this
+  ReduceOp op;
+  static constexpr uint32_t kAll = ~0u;
+  static constexpr uint32_t kSelf = ~0u - 1;
+};
+
+// Rows of any length, for AllToAllV. Each receiver tells the sender where its row goes, and how
+// long it is.
+struct Vector {
+  uint64_t send_offset_bytes[kMaxTeamRanks];
+  uint64_t send_bytes[kMaxTeamRanks];
+  uint64_t receive_offset_bytes[kMaxTeamRanks];
+  uint64_t receive_bytes[kMaxTeamRanks];
+};
+
+// The error word: code | operation << 8 | (member + 1) << 16 | sequence << 32. 0: no error.
+IRIS_HOST_DEVICE constexpr uint64_t PackError(ErrorCode code, Operation operation, uint32_t member,
+                                              uint32_t sequence) {
   return static_cast<uint64_t>(code) | static_cast<uint64_t>(operation) << 8 |
-         (static_cast<uint64_t>(member) + 1) << 16;
+         (static_cast<uint64_t>(member + 1) & 0xff) << 16 | static_cast<uint64_t>(sequence) << 32;
 }
 
 }  // namespace iris::ccl::impl

@@ -1,15 +1,15 @@
-// The part that all collective kernels share: rounds between the blocks of the same index, notes,
-// and failure.
+// The part that all collective kernels share: rounds between the blocks of the same index, and
+// failure.
 //
-// Why buffers can be used again without an acknowledgement. Let epoch e be a round of one block.
-// Having passed round e means that the peer's block has arrived at e, so it has finished everything
-// before its round e. Hence:
-// - what alternates by the parity of e (notes, one-shot inboxes) may be written for e by whoever
-// has passed e - 1: its last
-//   reader, of e - 2, is done. A one-shot needs no second round.
-// - what does not alternate (stages, the user's buffers) is written only after a round that its
-// readers arrive at when they
-//   are done: operations that use them end with a round, and start the next chunk with one.
+// A round e of a block: it stores words that carry e to the block of the same index of each member,
+// and waits for theirs. Passed means that all have arrived at e, so have finished everything before
+// their round e. Hence:
+// - What alternates by the parity of e (calls, packets) may be written for e by whoever has passed
+//   e - 1: its last reader, of e - 2, is done. So words are compared for equality, and packets need
+//   no second round. A kernel of packets is a round too: it waits for a word of every member.
+// - What does not alternate (stages, the user's buffers) is written only after a round that its
+//   readers arrive at when they are done.
+// The epoch skips 0 and 1 when it wraps, keeping its parity: fresh workspace has zeros.
 #pragma once
 
 #include <cstdint>
@@ -17,130 +17,323 @@
 #include "device/backend/select.h"
 #include "device/collective/impl/layout.h"
 #include "device/iris/context.h"
-#include "device/iris/impl/barrier.h"
+#include "device/iris/impl/mutation.h"
+#include "device/iris/impl/wait.h"
 
 namespace iris::ccl::impl {
+
+// Announces what earlier operations of the stream wrote.
+inline constexpr Order kArriveOrder =
+    backend::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
+
+// Waits as iris::impl::BoundedWait, but polls for some microseconds before it looks at the clock,
+// which is slow on GPUs.
+inline constexpr uint32_t kEagerPolls = backend::kLaunchPublishes ? 32 : 1;
+template <typename Done>
+IRIS_DEVICE inline WaitResult Poll(const DeviceContext& context, Done done) {
+  for (uint32_t k = 0; k < kEagerPolls; ++k) {
+    if (done()) return WaitResult::kOk;
+  }
+  return iris::impl::BoundedWait(context, 0, done);
+}
+
+IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
+  return epoch == ~0u ? 2 : epoch + 1;
+}
+
+// What the threads of a block share.
+struct SharedState {
+  uint32_t failure;   // 0, or code | member << 8
+  uint32_t in_apart;  // 1: some member's `in` is not in the heap
+  uint32_t out_apart;
+  uint32_t more;  // the epoch of the last MeetMore at which a member had more
+  uint32_t words[kMaxTeamRanks * CallWords::kCount];
+};
 
 // The state of one block in one operation. Every thread has the same.
 class Session {
  public:
-  IRIS_DEVICE explicit Session(const Call& call)
+  // `shared` is the block's. `block`: whose rounds these are.
+  IRIS_DEVICE Session(const Call& call, SharedState* shared, uint32_t block,
+                      const Vector* vector = nullptr)
       : call_(call),
-        region_offset_bytes_(call.workspace_offset_bytes +
-                             backend::BlockIndex() *
-                                 BlockRegionBytes(call.team.size, call.config)) {
-    const SyncArea::Slot* slot = Mine<SyncArea::Slot>(0);
-    epoch_ = backend::LoadPlain(&slot->epoch);
-    const uint64_t failure = backend::Load<Scope::kBlock, Order::kRelaxed>(&slot->failure);
-    broken_ = (failure & 0xff) != 0 && static_cast<uint32_t>(failure >> 32) == epoch_;
+        vector_(vector),
+        shared_(shared),
+        sync_offset_bytes_(call.sync_offset_bytes + block * SyncBytes(call.size)),
+        block_(block) {
+    epoch_ = backend::LoadPlain(&State()->epoch);
+    const Header* header = HeaderOf();
+    broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0;
+    if (backend::ThreadIndex() == 0) {
+      shared_->failure = 0;
+      shared_->in_apart = 0;
+      shared_->out_apart = 0;
+      shared_->more = 0;
+    }
   }
 
-  // True if an earlier operation failed in this block: the kernel returns at once.
+  // True if an earlier operation failed: the kernel returns at once.
   IRIS_DEVICE bool broken() const { return broken_; }
-
-  IRIS_DEVICE uint32_t size() const { return call_.team.size; }
-  IRIS_DEVICE uint32_t index() const { return call_.team.index; }
+  IRIS_DEVICE uint32_t epoch() const { return epoch_; }
+  IRIS_DEVICE uint32_t size() const { return call_.size; }
+  IRIS_DEVICE uint32_t index() const { return call_.index; }
 
   // The member `step` places after this one: everybody begins with another.
   IRIS_DEVICE uint32_t Rotated(uint32_t step) const {
-    const uint32_t member = index() + step;
-    return member < size() ? member : member - size();
-  }
-
-  // One round: all writes of all members' blocks before it are visible after it. False on failure,
-  // which is recorded; the same answer in all threads. The kernel then returns.
-  IRIS_DEVICE bool Round() {
-    ++epoch_;
-    uint32_t missing = 0;
-    const iris::impl::BarrierArea area = {region_offset_bytes_, size(), index(),
-                                          call_.team.members};
-    const WaitResult result =
-        iris::impl::BlockBarrierAt(call_.context, area, epoch_, call_.config.timeout_ns, &missing);
-    if (result == WaitResult::kOk) return true;
-    Record(result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded,
-           missing);
-    return false;
+    const uint32_t member = call_.index + step;
+    return member < call_.size ? member : member - call_.size;
   }
 
   // The first round of an operation: tells the others what this member calls and learns what they
-  // do. False as Round, and if an earlier operation of this block failed or a member calls
-  // something else.
-  IRIS_DEVICE bool Open() {
-    if (broken_) return false;
-    notes_ = Mine<Note>(NotesOffset()) + ((epoch_ + 1) & 1) * size();
-    for (uint32_t p = backend::ThreadIndex(); p < size(); p += backend::BlockSize()) {
-      *iris::Translate(call_.context, call_.team.members[p], notes_ + index()) = call_.note;
-    }
-    if (!Round()) return false;
-    all_direct_ = true;
-    uint32_t differs = size();
-    for (uint32_t p = 0; p < size(); ++p) {
-      const Note& note = notes_[p];
-      if (note.signature != call_.note.signature || note.count != call_.note.count) differs = p;
-      if (note.in_offset_bytes == kNotInHeap || note.out_offset_bytes == kNotInHeap) {
-        all_direct_ = false;
-      }
-    }
-    if (differs == size()) return true;
-    backend::BlockSync();  // all threads have read the failure word of this round
-    if (backend::ThreadIndex() == 0) {
-      SyncArea::Slot* slot = Mine<SyncArea::Slot>(0);
-      backend::Store<Scope::kBlock, Order::kRelaxed>(
-          &slot->failure, static_cast<uint64_t>(epoch_) << 32 | differs << 8 | 0xff);
-    }
-    Record(ErrorCode::kInvalidArgument, differs);
-    return false;
+  // do. `wrote`: this block has written what the others will read. False on failure, which is
+  // recorded; the same answer in all threads. The kernel then returns.
+  IRIS_DEVICE bool Exchange(bool wrote) {
+    Advance();
+    iris::impl::SyncBeforePublish();  // shared_ is cleared
+    SendCalls(wrote);
+    return ReceiveCalls();
   }
 
-  // After Open. True if every member has every buffer in the heap.
-  IRIS_DEVICE bool all_direct() const { return all_direct_; }
+  // The halves of Exchange, for kernels that send something in between. Advance() and a block sync
+  // come first.
+  IRIS_DEVICE void Advance() { epoch_ = NextEpoch(epoch_); }
+  IRIS_DEVICE void SendCalls(bool wrote) {
+    const uint32_t n = call_.size * CallWords::kCount;
+    for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
+      const uint32_t peer = i / CallWords::kCount;
+      const uint32_t w = i % CallWords::kCount;
+      uint64_t* word = &Calls(peer)[call_.index].words[w];
+      const uint64_t value = static_cast<uint64_t>(Payload(w, peer)) << 32 | epoch_;
+      if (wrote) {
+        backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(word, value);
+      } else {
+        backend::Store<Scope::kSystem, kArriveOrder>(word, value);
+      }
+    }
+  }
+  IRIS_DEVICE bool ReceiveCalls() {
+    const uint32_t n = call_.size * CallWords::kCount;
+    const CallWords* mine = Calls(call_.index);
+    for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
+      const uint32_t peer = i / CallWords::kCount;
+      const uint32_t w = i % CallWords::kCount;
+      uint64_t value = 0;
+      if (!Wait(&mine[peer].words[w], peer, &value)) break;
+      const uint32_t payload = static_cast<uint32_t>(value >> 32);
+      shared_->words[i] = payload;
+      if (w == CallWords::kSignature) {
+        if (payload != call_.signature) Differ(peer);
+      } else if (w == CallWords::kIn && vector_ != nullptr) {
+        // How much it expects. 32 bits are enough to notice a mistake.
+        if (payload != static_cast<uint32_t>(vector_->send_bytes[peer])) Differ(peer);
+      } else if (w == CallWords::kHigh) {
+        if ((payload & 0xffff) == 0xffff) Set(&shared_->in_apart);
+        if (payload >> 16 == 0xffff) Set(&shared_->out_apart);
+      }
+    }
+    iris::impl::SyncAfterConsume();
+    return Settle();
+  }
 
-  // Where element 0 of member m's buffer is, or null if it is not in the heap. After Open, before
-  // the operation's last round.
-  IRIS_DEVICE uint8_t* In(uint32_t m) const { return InHeap(m, notes_[m].in_offset_bytes); }
-  IRIS_DEVICE uint8_t* Out(uint32_t m) const { return InHeap(m, notes_[m].out_offset_bytes); }
+  // One more round: what all members' blocks wrote before it is visible after it. False as
+  // Exchange.
+  IRIS_DEVICE bool Meet() {
+    Advance();
+    iris::impl::SyncBeforePublish();
+    Arrive<iris::impl::kPublishOrder>();
+    iris::impl::SyncAfterConsume();
+    return Settle();
+  }
+
+  // Meet, which also tells whether any member has more to do. The same answer on all of them.
+  IRIS_DEVICE bool MeetMore(bool more, bool* any) {
+    Advance();
+    iris::impl::SyncBeforePublish();
+    Arrive<iris::impl::kPublishOrder>(more ? 1 : 0);
+    iris::impl::SyncAfterConsume();
+    *any = backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->more) == epoch_;
+    return Settle();
+  }
+
+  // The last round, when this block wrote what the others will read, or only read. The answer is
+  // the calling thread's own.
+  IRIS_DEVICE void MeetLast(bool wrote) {
+    Advance();
+    iris::impl::SyncBeforePublish();
+    if (wrote) {
+      Arrive<iris::impl::kPublishOrder>();
+    } else {
+      Arrive<kArriveOrder>();
+    }
+    Finish();
+  }
+
+  // Behind a block sync of this operation: keeps the epoch for the next one.
+  IRIS_DEVICE void Finish() {
+    if (backend::ThreadIndex() != 0) return;
+    backend::StorePlain(&State()->epoch, epoch_);
+    if (block_ == 0) {
+      Header* header = HeaderOf();
+      backend::Store<Scope::kDevice, Order::kRelaxed>(
+          &header->sequence, backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence) + 1);
+    }
+  }
+
+  // After Exchange. Whether every member has its buffer in the heap.
+  IRIS_DEVICE bool in_direct() const { return shared_->in_apart == 0; }
+  IRIS_DEVICE bool out_direct() const { return shared_->out_apart == 0; }
+
+  // After Exchange, until the next one. Where member m's buffer begins; null if it is not in the
+  // heap.
+  IRIS_DEVICE uint8_t* In(uint32_t m) const {
+    const uint32_t* words = shared_->words + m * CallWords::kCount;
+    return Buffer(m, words[CallWords::kIn], words[CallWords::kHigh] & 0xffff);
+  }
+  IRIS_DEVICE uint8_t* Out(uint32_t m) const {
+    const uint32_t* words = shared_->words + m * CallWords::kCount;
+    return Buffer(m, words[CallWords::kOut], words[CallWords::kHigh] >> 16);
+  }
 
   // This block's stages in the heap of member m.
   IRIS_DEVICE uint8_t* StageIn(uint32_t m) const {
-    return Of<uint8_t>(m, StageOffset(size(), call_.config));
+    return At<uint8_t>(m, call_.stage_offset_bytes + 2 * block_ * call_.stage_bytes);
   }
-  IRIS_DEVICE uint8_t* StageOut(uint32_t m) const { return StageIn(m) + call_.config.stage_bytes; }
+  IRIS_DEVICE uint8_t* StageOut(uint32_t m) const { return StageIn(m) + call_.stage_bytes; }
 
-  // Where member m takes what `from` pushes for the round that comes next (`rounds` = 1), or took
-  // for the last one (0).
-  IRIS_DEVICE uint8_t* Inbox(uint32_t m, uint32_t from, uint32_t rounds) const {
-    const uint64_t slot = ((epoch_ + rounds) & 1) * static_cast<uint64_t>(size()) + from;
-    return Of<uint8_t>(m, InboxOffset(size()) + slot * call_.config.one_shot_chunk_bytes);
+  // Where member m takes what `from` sends it in this block and epoch.
+  IRIS_DEVICE Bytes16* Inbox(uint32_t m, uint32_t from) const {
+    return At<Bytes16>(m, call_.packet_offset_bytes +
+                              block_ * PacketBytes(call_.size, call_.packet_bytes) +
+                              ((epoch_ & 1) * call_.size + from) * 2 * call_.packet_bytes);
+  }
+
+  // Polls for the packet of this epoch. False on failure, which is recorded. `*data`: its 8 bytes.
+  IRIS_DEVICE bool Receive(const Bytes16* slot, Bytes16 first, uint32_t from, uint64_t* data) {
+    if (!Arrived(first)) {
+      const uint32_t epoch = epoch_;
+      const WaitResult result = Poll(call_.context, [&first, slot, epoch] {
+        first = backend::Load16<CacheHint::kVolatile>(slot);
+        return static_cast<uint32_t>(first.lo) == epoch && static_cast<uint32_t>(first.hi) == epoch;
+      });
+      if (result != WaitResult::kOk) {
+        Fail(result, from);
+        return false;
+      }
+    }
+    *data = first.lo >> 32 | (first.hi >> 32) << 32;
+    return true;
+  }
+  IRIS_DEVICE bool Arrived(Bytes16 packet) const {
+    return static_cast<uint32_t>(packet.lo) == epoch_ && static_cast<uint32_t>(packet.hi) == epoch_;
+  }
+  IRIS_DEVICE Bytes16 Packet(uint64_t data) const {
+    return {data << 32 | epoch_, (data >> 32) << 32 | epoch_};
+  }
+
+  // Behind a block sync: whether a thread of the block has failed.
+  IRIS_DEVICE bool Settle() const {
+    return backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->failure) == 0;
   }
 
  private:
   template <typename T>
-  IRIS_DEVICE T* Of(uint32_t member, uint64_t offset_bytes) const {
-    return iris::AtOffset<T>(call_.context, call_.team.members[member],
-                             region_offset_bytes_ + offset_bytes);
+  IRIS_DEVICE T* At(uint32_t member, uint64_t offset_bytes) const {
+    return iris::AtOffset<T>(call_.context, call_.members[member], offset_bytes);
   }
   template <typename T>
   IRIS_DEVICE T* Mine(uint64_t offset_bytes) const {
-    return Of<T>(index(), offset_bytes);
+    return iris::AtOffset<T>(call_.context, call_.context.rank, offset_bytes);
   }
-  IRIS_DEVICE uint8_t* InHeap(uint32_t m, uint64_t offset_bytes) const {
-    if (offset_bytes == kNotInHeap) return nullptr;
-    return iris::AtOffset<uint8_t>(call_.context, call_.team.members[m], offset_bytes);
+  IRIS_DEVICE Header* HeaderOf() const { return Mine<Header>(call_.header_offset_bytes); }
+  IRIS_DEVICE BlockState* State() const { return Mine<BlockState>(sync_offset_bytes_); }
+  // What the members call in this epoch, as member m is told.
+  IRIS_DEVICE CallWords* Calls(uint32_t m) const {
+    return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_.size;
   }
 
-  // Keeps the first failure.
+  // What `peer` is told.
+  IRIS_DEVICE uint32_t Payload(uint32_t word, uint32_t peer) const {
+    uint64_t in = call_.in_offset_bytes;
+    uint64_t out = call_.out_offset_bytes;
+    if (vector_ != nullptr) {
+      in = vector_->receive_bytes[peer];
+      if (out != kNotInHeap) out += vector_->receive_offset_bytes[peer];
+    }
+    switch (word) {
+      case CallWords::kSignature:
+        return call_.signature;
+      case CallWords::kIn:
+        return static_cast<uint32_t>(in);
+      case CallWords::kOut:
+        return static_cast<uint32_t>(out);
+      default:
+        return static_cast<uint32_t>(in >> 32 & 0xffff) | static_cast<uint32_t>(out >> 32 & 0xffff)
+                                                              << 16;
+    }
+  }
+
+  IRIS_DEVICE uint8_t* Buffer(uint32_t m, uint32_t low, uint32_t high) const {
+    if (high == 0xffff) return nullptr;
+    return At<uint8_t>(m, static_cast<uint64_t>(high) << 32 | low);
+  }
+
+  template <Order O>
+  IRIS_DEVICE void Arrive(uint32_t payload = 0) {
+    const CallWords* mine = Calls(call_.index);
+    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
+      backend::Store<Scope::kSystem, O>(&Calls(p)[call_.index].words[0],
+                                        static_cast<uint64_t>(payload) << 32 | epoch_);
+    }
+    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
+      uint64_t value = 0;
+      if (!Wait(&mine[p].words[0], p, &value)) break;
+      if (value >> 32 != 0) {
+        backend::Store<Scope::kBlock, Order::kRelaxed>(&shared_->more, epoch_);
+      }
+    }
+  }
+
+  IRIS_DEVICE bool Wait(const uint64_t* word, uint32_t peer, uint64_t* value) {
+    const uint32_t epoch = epoch_;
+    const WaitResult result = Poll(call_.context, [value, word, epoch] {
+      *value = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
+      return static_cast<uint32_t>(*value) == epoch;
+    });
+    if (result == WaitResult::kOk) return true;
+    Fail(result, peer);
+    return false;
+  }
+
+  IRIS_DEVICE static void Set(uint32_t* word) {
+    backend::Store<Scope::kBlock, Order::kRelaxed>(word, 1u);
+  }
+
+  IRIS_DEVICE void Fail(WaitResult result, uint32_t member) {
+    Record(result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded,
+           member);
+  }
+  IRIS_DEVICE void Differ(uint32_t member) { Record(ErrorCode::kInvalidArgument, member); }
+
+  // Keeps the first failure, and ends the block's operation.
   IRIS_DEVICE void Record(ErrorCode code, uint32_t member) {
-    if (backend::ThreadIndex() != 0) return;
+    if (call_.operation == Operation::kSendRecv) member = call_.pair[member];
+    Header* header = HeaderOf();
+    const uint32_t sequence = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
+    (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(&header->missing,
+                                                                           uint64_t{1} << member);
     (void)backend::CompareExchange<Scope::kSystem, Order::kAcqRel>(
-        call_.error_word, uint64_t{0}, PackError(code, call_.operation, member));
+        call_.error_word, uint64_t{0}, PackError(code, call_.operation, member, sequence));
+    backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
+    Set(&shared_->failure);
   }
 
   const Call& call_;
-  const uint64_t region_offset_bytes_;
+  const Vector* const vector_;
+  SharedState* const shared_;
+  const uint64_t sync_offset_bytes_;
+  const uint32_t block_;
   uint32_t epoch_;
   bool broken_;
-  bool all_direct_ = false;
-  Note* notes_ = nullptr;
 };
 
 }  // namespace iris::ccl::impl

@@ -1,8 +1,7 @@
-// Element types and operators of reductions.
+// Element types and operators of reductions, and the inner loop over what n members have.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "device/backend/numeric.h"
@@ -12,8 +11,8 @@
 
 namespace iris::ccl::impl {
 
-// In what type elements of T are added and multiplied: narrow floats in fp32; integers unsigned,
-// where overflow wraps.
+// In what type elements of T are reduced: narrow floats in fp32, where a result is rounded once;
+// integers unsigned, where overflow wraps, except for the comparisons.
 template <typename T>
 struct Accumulator {
   using Type = T;
@@ -25,6 +24,10 @@ struct Accumulator<Half> {
 template <>
 struct Accumulator<Bfloat16> {
   using Type = float;
+};
+template <>
+struct Accumulator<uint8_t> {
+  using Type = uint32_t;
 };
 
 template <ReduceOp Op, typename A>
@@ -45,52 +48,204 @@ IRIS_HOST_DEVICE inline A Combine(A a, A b) {
   }
 }
 
-template <typename T, uint32_t kCount>
-struct alignas(sizeof(T) * kCount) Pack {
-  T values[kCount];
+template <typename T, uint32_t K>
+struct alignas(sizeof(T) * K) Pack {
+  T values[K];
 };
 
-// to[i] = op over m of from(m)[i], for i in [begin, end), for each of the `n_to` destinations
-// to(k). All threads of the block share the work; each element is read and written by one thread,
-// so a destination may be a source. All `n_from` loads of a pack are issued before the first store.
-template <typename T, ReduceOp Op, uint32_t kCount, typename From, typename To>
-IRIS_DEVICE inline void ReducePacks(uint64_t begin, uint64_t end, uint32_t n_from, From from,
-                                    uint32_t n_to, To to) {
+template <typename T, uint32_t K>
+struct Sum {
+  typename Accumulator<T>::Type values[K];
+};
+
+// The operator is known when compiled; there are 2, 4 or 8 members, so that a multiplication
+// divides exactly.
+template <typename T, ReduceOp Op>
+struct FixedOp {
   using A = typename Accumulator<T>::Type;
-  using P = Pack<T, kCount>;
-  for (uint64_t i = begin + backend::ThreadIndex() * uint64_t{kCount}; i < end;
-       i += backend::BlockSize() * uint64_t{kCount}) {
-    A sum[kCount] = {};
-    for (uint32_t m = 0; m < n_from; ++m) {
-      const P pack =
-          iris::impl::LoadValue<CacheHint::kDefault>(reinterpret_cast<const P*>(from(m) + i));
-      for (uint32_t k = 0; k < kCount; ++k) {
-        const A value = static_cast<A>(pack.values[k]);
-        sum[k] = m == 0 ? value : Combine<Op, A>(sum[k], value);
+  A scale;
+  IRIS_DEVICE explicit FixedOp(const Call& call)
+      : scale(static_cast<A>(1) / static_cast<A>(call.divide)) {}
+
+  template <uint32_t K>
+  IRIS_DEVICE void Add(Sum<T, K>* sum, const Pack<T, K>& pack) const {
+    IRIS_UNROLL(16)
+    for (uint32_t k = 0; k < K; ++k) {
+      sum->values[k] = Combine<Op, A>(sum->values[k], static_cast<A>(pack.values[k]));
+    }
+  }
+  template <uint32_t K>
+  IRIS_DEVICE Pack<T, K> Finish(const Sum<T, K>& sum) const {
+    Pack<T, K> pack;
+    IRIS_UNROLL(16)
+    for (uint32_t k = 0; k < K; ++k) pack.values[k] = static_cast<T>(sum.values[k] * scale);
+    return pack;
+  }
+};
+
+// Any operator, any number of members.
+template <typename T>
+struct AnyOp {
+  using A = typename Accumulator<T>::Type;
+  ReduceOp op;
+  uint32_t divide;
+  IRIS_DEVICE explicit AnyOp(const Call& call) : op(call.op), divide(call.divide) {}
+
+  template <ReduceOp Op, uint32_t K>
+  IRIS_DEVICE static void AddAs(Sum<T, K>* sum, const Pack<T, K>& pack) {
+    IRIS_UNROLL(16)
+    for (uint32_t k = 0; k < K; ++k) {
+      sum->values[k] = Combine<Op, A>(sum->values[k], static_cast<A>(pack.values[k]));
+    }
+  }
+  template <uint32_t K>
+  IRIS_DEVICE void Add(Sum<T, K>* sum, const Pack<T, K>& pack) const {
+    switch (op) {
+      case ReduceOp::kProd:
+        return AddAs<ReduceOp::kProd>(sum, pack);
+      case ReduceOp::kMin:
+        return AddAs<ReduceOp::kMin>(sum, pack);
+      case ReduceOp::kMax:
+        return AddAs<ReduceOp::kMax>(sum, pack);
+      default:
+        return AddAs<ReduceOp::kSum>(sum, pack);
+    }
+  }
+  template <uint32_t K>
+  IRIS_DEVICE Pack<T, K> Finish(const Sum<T, K>& sum) const {
+    Pack<T, K> pack;
+    if (divide == 1) {
+      IRIS_UNROLL(16)
+      for (uint32_t k = 0; k < K; ++k) pack.values[k] = static_cast<T>(sum.values[k]);
+    } else {
+      const A by = static_cast<A>(divide);
+      IRIS_UNROLL(1)
+      for (uint32_t k = 0; k < K; ++k) pack.values[k] = static_cast<T>(sum.values[k] / by);
+    }
+    return pack;
+  }
+};
+
+template <typename T, uint32_t K>
+IRIS_DEVICE inline Sum<T, K> Begin(const Pack<T, K>& pack) {
+  Sum<T, K> sum;
+  IRIS_UNROLL(16)
+  for (uint32_t k = 0; k < K; ++k) {
+    sum.values[k] = static_cast<typename Accumulator<T>::Type>(pack.values[k]);
+  }
+  return sum;
+}
+
+// Threads that share a range: this is number `index` of `n`.
+struct Share {
+  uint64_t index;
+  uint64_t n;
+};
+
+// A table in shared memory: the addresses of element 0 of the sources, in the order of the members,
+// and then those of the destinations.
+//
+// One unit of type U (16 bytes, or an element) at byte `at`: sources to destinations. All loads are
+// issued before the first addition.
+template <typename T, typename Op, typename U>
+IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
+                                   uint64_t at) {
+  using P = Pack<T, sizeof(U) / sizeof(T)>;
+  Sum<T, sizeof(U) / sizeof(T)> sum;
+  constexpr uint32_t kAhead = 4;
+  for (uint32_t first = 0; first < n; first += kAhead) {
+    U units[kAhead];
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kAhead; ++k) {
+      if (first + k < n) {
+        units[k] = iris::impl::LoadValue<CacheHint::kDefault>(
+            reinterpret_cast<const U*>(table[first + k] + at));
       }
     }
-    P result;
-    for (uint32_t k = 0; k < kCount; ++k) result.values[k] = static_cast<T>(sum[k]);
-    for (uint32_t m = 0; m < n_to; ++m) {
-      iris::impl::StoreValue<CacheHint::kDefault>(reinterpret_cast<P*>(to(m) + i), result);
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kAhead; ++k) {
+      if (first + k >= n) break;
+      const P pack = iris::impl::BitCast<P>(units[k]);
+      if (first + k == 0) {
+        sum = Begin(pack);
+      } else {
+        op.Add(&sum, pack);
+      }
+    }
+  }
+  const U result = iris::impl::BitCast<U>(op.Finish(sum));
+  for (uint32_t k = 0; k < n_to; ++k) {
+    iris::impl::StoreValue<CacheHint::kDefault>(reinterpret_cast<U*>(table[n + k] + at), result);
+  }
+}
+
+// Units of 16 bytes in [begin, end), a multiple of 16, both counted from the table's addresses.
+template <typename T, typename Op, uint32_t N>
+IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
+                                    uint64_t begin, uint64_t end, Share share) {
+  const uint64_t step = 16 * share.n;
+  uint64_t at = begin + 16 * share.index;
+  if constexpr (N == 0) {
+    for (; at < end; at += step) ReduceUnit<T, Op, Bytes16>(op, table, n, n_to, at);
+  } else {
+    using P = Pack<T, 16 / sizeof(T)>;
+    constexpr uint32_t kUnroll = N >= 8 ? 1 : 8 / N;
+    const uint8_t* from[N];
+    IRIS_UNROLL(8)
+    for (uint32_t m = 0; m < N; ++m) from[m] = table[m];
+    for (; at + (kUnroll - 1) * step < end; at += kUnroll * step) {
+      Bytes16 units[kUnroll][N];
+      IRIS_UNROLL(4)
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        IRIS_UNROLL(8)
+        for (uint32_t m = 0; m < N; ++m) {
+          units[u][m] = backend::Load16<CacheHint::kDefault>(from[m] + at + u * step);
+        }
+      }
+      Bytes16 results[kUnroll];
+      IRIS_UNROLL(4)
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        auto sum = Begin(iris::impl::BitCast<P>(units[u][0]));
+        IRIS_UNROLL(8)
+        for (uint32_t m = 1; m < N; ++m) op.Add(&sum, iris::impl::BitCast<P>(units[u][m]));
+        results[u] = iris::impl::BitCast<Bytes16>(op.Finish(sum));
+      }
+      for (uint32_t k = 0; k < n_to; ++k) {
+        uint8_t* to = table[N + k] + at;
+        IRIS_UNROLL(4)
+        for (uint32_t u = 0; u < kUnroll; ++u) {
+          backend::Store16<CacheHint::kDefault>(to + u * step, results[u]);
+        }
+      }
+    }
+    if constexpr (kUnroll > 1) {
+      for (; at < end; at += step) ReduceUnit<T, Op, Bytes16>(op, table, N, n_to, at);
     }
   }
 }
 
-// The same for any range: packs of 16 bytes where all addresses allow it, then single elements.
-template <typename T, ReduceOp Op, typename From, typename To>
-IRIS_DEVICE inline void ReduceRange(uint64_t begin, uint64_t end, uint32_t n_from, From from,
-                                    uint32_t n_to, To to) {
-  constexpr uint32_t kCount = 16 / sizeof(T);
-  uint64_t bits = begin * sizeof(T);
-  for (uint32_t m = 0; m < n_from; ++m) bits |= reinterpret_cast<uint64_t>(from(m));
-  for (uint32_t m = 0; m < n_to; ++m) bits |= reinterpret_cast<uint64_t>(to(m));
-  uint64_t packed_end = begin;
-  if ((bits & 15) == 0) {
-    packed_end = begin + (end - begin) / kCount * kCount;
-    ReducePacks<T, Op, kCount>(begin, packed_end, n_from, from, n_to, to);
+// Elements [0, count): by units of 16 bytes where all addresses agree modulo 16, else one at a
+// time. Each element is read and written by one thread, so a destination may be a source.
+template <typename T, typename Op, uint32_t N>
+IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
+                                    uint64_t count, Share share) {
+  const uint64_t first = reinterpret_cast<uint64_t>(table[0]);
+  uint64_t differ = 0;
+  for (uint32_t k = 1; k < n + n_to; ++k) differ |= reinterpret_cast<uint64_t>(table[k]) ^ first;
+  const uint64_t bytes = count * sizeof(T);
+  uint64_t head = 0;
+  uint64_t tail = 0;
+  if ((differ & 15) == 0) {
+    head = Min((0 - first) & 15, bytes);
+    tail = head + (bytes - head) / 16 * 16;
+    ReduceUnits<T, Op, N>(op, table, n, n_to, head, tail, share);
   }
-  ReducePacks<T, Op, 1>(packed_end, end, n_from, from, n_to, to);
+  for (uint64_t at = share.index * sizeof(T); at < head; at += share.n * sizeof(T)) {
+    ReduceUnit<T, Op, T>(op, table, n, n_to, at);
+  }
+  for (uint64_t at = tail + share.index * sizeof(T); at < bytes; at += share.n * sizeof(T)) {
+    ReduceUnit<T, Op, T>(op, table, n, n_to, at);
+  }
 }
 
 }  // namespace iris::ccl::impl

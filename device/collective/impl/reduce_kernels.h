@@ -1,0 +1,237 @@
+// The kernels of all_reduce, reduce_scatter and reduce. N: members, known when compiled (2, 4, 8);
+// 0: any.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend/select.h"
+#include "device/collective/impl/layout.h"
+#include "device/collective/impl/protocol.h"
+#include "device/collective/impl/reduce.h"
+#include "device/iris/memory.h"
+
+namespace iris::ccl::impl {
+
+// Elements of row r.
+template <typename C>
+IRIS_DEVICE inline uint64_t RowCount(const C& call, uint32_t r) {
+  const uint64_t begin = r * call.count;
+  return begin < call.limit ? Min(call.count, call.limit - begin) : 0;
+}
+
+// Eight bytes of `bytes` at `p`, of which `count` (1 to 8) exist.
+template <typename T>
+IRIS_DEVICE inline uint64_t LoadWord(const uint8_t* p, uint64_t count) {
+  if (count >= 8 && (reinterpret_cast<uint64_t>(p) & 7) == 0) {
+    return backend::LoadPlain(reinterpret_cast<const uint64_t*>(p));
+  }
+  Pack<T, 8 / sizeof(T)> pack = {};
+  IRIS_UNROLL(8)
+  for (uint32_t k = 0; k < 8 / sizeof(T); ++k) {
+    if (k * sizeof(T) < count) {
+      pack.values[k] =
+          iris::impl::LoadValue<CacheHint::kDefault>(reinterpret_cast<const T*>(p) + k);
+    }
+  }
+  return iris::impl::BitCast<uint64_t>(pack);
+}
+
+template <typename T>
+IRIS_DEVICE inline void StoreWord(uint8_t* p, uint64_t count, uint64_t word) {
+  if (count >= 8 && (reinterpret_cast<uint64_t>(p) & 7) == 0) {
+    backend::StorePlain(reinterpret_cast<uint64_t*>(p), word);
+    return;
+  }
+  const auto pack = iris::impl::BitCast<Pack<T, 8 / sizeof(T)>>(word);
+  IRIS_UNROLL(8)
+  for (uint32_t k = 0; k < 8 / sizeof(T); ++k) {
+    if (k * sizeof(T) < count) {
+      iris::impl::StoreValue<CacheHint::kDefault>(reinterpret_cast<T*>(p) + k, pack.values[k]);
+    }
+  }
+}
+
+// Every member sends its rows as packets, and reduces what it gets in the order of the members.
+template <typename T, typename Op, uint32_t N>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePackets(Call call) {
+  IRIS_SHARED(SharedState, shared);
+  Session session(call, &shared, backend::BlockIndex());
+  if (session.broken()) return;
+  const Op op(call);
+  const uint32_t n = N == 0 ? call.size : N;
+  const uint32_t me = call.index;
+  const uint64_t capacity = call.packet_bytes / 8;
+  const uint64_t row_bytes = call.count * sizeof(T);
+  const uint64_t words = (row_bytes + 7) / 8;
+  const uint64_t per_block = (words + backend::GridSize() - 1) / backend::GridSize();
+  const uint64_t begin = Min(words, backend::BlockIndex() * per_block);
+  const uint64_t end = Min(words, begin + per_block);
+  const bool gets = call.target == Call::kAll || call.target == Call::kSelf || call.target == me;
+  // Only where nobody but the root gets anything does a round not show that all have come.
+  const bool calls = call.check != 0 || call.target < n;
+
+  for (uint64_t base = begin; base < end; base += capacity) {
+    const uint64_t count = Min(capacity, end - base);
+    session.Advance();
+    for (uint64_t w = backend::ThreadIndex(); w < count; w += backend::BlockSize()) {
+      const uint64_t at = (base + w) * 8;
+      const uint64_t left = row_bytes - at;
+      uint64_t word = LoadWord<T>(call.in + at, left);
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < n; ++k) {
+        const uint32_t peer = session.Rotated(k);
+        if (call.target < n && peer != call.target) continue;
+        if (call.rows != 1) word = LoadWord<T>(call.in + peer * row_bytes + at, left);
+        backend::Store16<CacheHint::kVolatile>(session.Inbox(peer, me) + w, session.Packet(word));
+      }
+    }
+    // All threads have read the epoch and what is shared is clear; for the rounds that follow: the
+    // block has read its packets of the last one.
+    iris::impl::SyncInsideBlock();
+    // What differs must be known before packets are waited for that will not come.
+    if (calls) {
+      session.SendCalls(false);
+      if (!session.ReceiveCalls()) return;
+    }
+    for (uint64_t w = backend::ThreadIndex(); gets && w < count; w += backend::BlockSize()) {
+      const uint64_t at = (base + w) * 8;
+      const uint64_t left = row_bytes - at;
+      const uint64_t own = LoadWord<T>(call.in + (call.rows == 1 ? 0 : me * row_bytes) + at, left);
+      using P = Pack<T, 8 / sizeof(T)>;
+      Sum<T, 8 / sizeof(T)> sum;
+      const Bytes16* inbox = session.Inbox(me, 0) + w;
+      const uint64_t stride = call.packet_bytes / 8;
+      bool whole = true;
+      if constexpr (N == 0) {
+        for (uint32_t m = 0; m < n; ++m) {
+          uint64_t word = own;
+          if (m != me) {
+            const Bytes16* slot = inbox + m * stride;
+            whole = whole &&
+                    session.Receive(slot, backend::Load16<CacheHint::kVolatile>(slot), m, &word);
+          }
+          const P pack = iris::impl::BitCast<P>(word);
+          if (m == 0) {
+            sum = Begin(pack);
+          } else {
+            op.Add(&sum, pack);
+          }
+        }
+      } else {
+        Bytes16 packets[N];
+        IRIS_UNROLL(8)
+        for (uint32_t m = 0; m < N; ++m) {
+          packets[m] = m == me ? session.Packet(own)
+                               : backend::Load16<CacheHint::kVolatile>(inbox + m * stride);
+        }
+        IRIS_UNROLL(8)
+        for (uint32_t m = 0; m < N; ++m) {
+          uint64_t word = 0;
+          whole = whole && session.Receive(inbox + m * stride, packets[m], m, &word);
+          const P pack = iris::impl::BitCast<P>(word);
+          if (m == 0) {
+            sum = Begin(pack);
+          } else {
+            op.Add(&sum, pack);
+          }
+        }
+      }
+      if (!whole) break;
+      StoreWord<T>(call.out + at, left, iris::impl::BitCast<uint64_t>(op.Finish(sum)));
+    }
+    if (base + capacity < end) {
+      iris::impl::SyncAfterConsume();
+      if (!session.Settle()) return;
+    }
+  }
+  if (begin == end) iris::impl::SyncInsideBlock();
+  session.Finish();
+}
+
+// This member's row is pulled from all, reduced and stored to its target at once. Rows of the
+// workspace stand for buffers that are not in the heap.
+template <typename T, typename Op, uint32_t N>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(Call call) {
+  IRIS_SHARED(SharedState, shared);
+  IRIS_SHARED(uint8_t * [2 * kMaxTeamRanks], table);
+  Session session(call, &shared, backend::BlockIndex());
+  if (session.broken()) return;
+  const Op op(call);
+  const uint32_t n = N == 0 ? call.size : N;
+  const uint32_t me = call.index;
+  const uint32_t block = backend::BlockIndex();
+  const bool to_self = call.target == Call::kSelf;
+  const bool to_all = call.target == Call::kAll;
+  const uint32_t n_to = to_all ? n : 1;
+  const bool in_staged = call.in_offset_bytes == kNotInHeap;
+  const uint64_t room = call.stage_bytes / call.rows / 16 * (16 / sizeof(T));  // of a row
+  const uint64_t row_begin = call.row * call.count;
+  const uint64_t row_count = RowCount(call, call.row);
+
+  const auto stage_in = [&](uint64_t j) {
+    for (uint32_t r = 0; r < call.rows; ++r) {
+      const uint64_t count = RowCount(call, r);
+      if (j >= count) break;
+      Copy(session.StageIn(me) + r * room * sizeof(T), call.in + (r * call.count + j) * sizeof(T),
+           Min(room, count - j) * sizeof(T), Block{});
+    }
+  };
+  if (in_staged) stage_in(block * room);
+  if (!session.Exchange(in_staged)) return;
+  const bool direct = session.in_direct() && (to_self || session.out_direct());
+  const uint64_t span = direct ? call.count : backend::GridSize() * room;
+  for (uint64_t base = 0; base < call.count; base += span) {
+    // Which elements of a row this block works on now.
+    const uint64_t j = direct ? 0 : base + block * room;
+    if (base != 0) {
+      if (in_staged) stage_in(j);
+      if (!session.Meet()) return;
+    }
+    for (uint32_t i = backend::ThreadIndex(); i < n + n_to; i += backend::BlockSize()) {
+      uint8_t* p = nullptr;
+      if (i < n) {
+        uint8_t* in = session.In(i);
+        p = in != nullptr ? in + (row_begin + j) * sizeof(T)
+                          : session.StageIn(i) + call.row * room * sizeof(T);
+      } else if (to_self) {
+        p = call.out + j * sizeof(T);
+      } else {
+        const uint32_t to = to_all ? session.Rotated(i - n) : call.target;
+        uint8_t* out = to == me ? call.out : session.Out(to);
+        p = out != nullptr ? out + (row_begin + j) * sizeof(T)
+                           : session.StageOut(to) + call.row * room * sizeof(T);
+      }
+      table[i] = p;
+    }
+    iris::impl::SyncInsideBlock();
+    if (j < row_count) {
+      const Share share =
+          direct ? Share{block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
+                         uint64_t{backend::GridSize()} * backend::BlockSize()}
+                 : Share{backend::ThreadIndex(), backend::BlockSize()};
+      ReduceRange<T, Op, N>(op, table, n, n_to, direct ? row_count : Min(room, row_count - j),
+                            share);
+    }
+    if (direct) break;
+    if (!session.Meet()) return;
+    if (call.out_offset_bytes == kNotInHeap && !to_self && (to_all || call.target == me)) {
+      // All rows but this member's own, which it has stored where it belongs.
+      for (uint32_t r = 0; r < call.rows; ++r) {
+        const uint64_t count = RowCount(call, r);
+        if (j >= count) break;
+        if (r == call.row) continue;
+        Copy(call.out + (r * call.count + j) * sizeof(T),
+             session.StageOut(me) + r * room * sizeof(T), Min(room, count - j) * sizeof(T),
+             Block{});
+      }
+    }
+  }
+  if (direct) {
+    session.MeetLast(!to_self);
+  } else {
+    iris::impl::SyncInsideBlock();
+    session.Finish();
+  }
+}
+
+}  // namespace iris::ccl::impl
