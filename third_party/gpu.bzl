@@ -32,7 +32,9 @@ _CUDA_FLAGS = [
 _HIP_FLAGS = [
     "-x",
     "hip",
-    "-std=c++20",
+    # As C++20, clang 15 of hipcc 5.2 dies on the constrained members of std::pair.
+    "-std=c++17",
+    "-Wno-c++20-extensions",
     "-O3",
     "--offload-arch=gfx90a",
     "--offload-arch=gfx940",
@@ -72,7 +74,7 @@ def _device_objects_impl(ctx):
         if source.extension == "h":
             continue
         stem = source.basename[:-len(source.extension) - 1]
-        object = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, stem))
+        object = ctx.actions.declare_file("%s/%s.o" % (ctx.label.name, stem))
         own = ctx.actions.args()
         own.add_all(["-c", source, "-o", object])
         ctx.actions.run(
@@ -84,7 +86,10 @@ def _device_objects_impl(ctx):
             mnemonic = "DeviceCompile",
             progress_message = "Compiling %s for %s" % (source.short_path, ctx.attr.backend),
         )
-        objects.append(object)
+        # The same object for both ways of linking: the native rules tell them by their names.
+        pic_object = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, stem))
+        ctx.actions.symlink(output = pic_object, target_file = object)
+        objects += [object, pic_object]
     return [DefaultInfo(files = depset(objects))]
 
 _device_objects = rule(

@@ -2,6 +2,9 @@
 // What the conformance tests run in, without irisd. Uses the seam alone, so that every backend
 // compiles it: heaps are written and read by stream copies.
 //
+// Rank r is on device r modulo the devices of the machine, of which the environment's
+// IRIS_TEST_DEVICES may leave fewer. Without any device all tests are skipped.
+//
 //   World world(4);
 //   world.Run([](Rank& rank) {                       // on a thread per rank
 //     int* x = rank.New<int>(1);                     // the same offset on every rank; zero
@@ -21,9 +24,14 @@
 #include <vector>
 
 #include "device/backend/select.h"
-#include "device/collective/collective.h"
 #include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "tests/conformance/window.h"
+
+namespace iris::ccl {
+struct Comm;
+struct Config;
+}  // namespace iris::ccl
 
 namespace iris::conformance {
 
@@ -48,6 +56,7 @@ class Rank {
   backend::Stream stream;
 
   uint32_t rank() const { return ctx.rank; }
+  uint32_t device() const { return device_; }
   uint32_t n() const { return ctx.n_ranks; }
   uint32_t next() const { return (rank() + 1) % n(); }
 
@@ -77,8 +86,7 @@ class Rank {
   template <typename T>
   std::vector<T> Read(const T* p, uint64_t count) {
     std::vector<T> values(count);
-    EXPECT_TRUE(backend::CopyAsync(values.data(), p, count * sizeof(T), stream).ok());
-    EXPECT_TRUE(stream.Synchronize().ok());
+    ReadBytes(values.data(), p, count * sizeof(T));
     return values;
   }
   template <typename T>
@@ -88,12 +96,11 @@ class Rank {
 
   template <typename T>
   void Write(T* p, const std::vector<T>& values) {
-    EXPECT_TRUE(backend::CopyAsync(p, values.data(), values.size() * sizeof(T), stream).ok());
-    EXPECT_TRUE(stream.Synchronize().ok());
+    WriteBytes(p, values.data(), values.size() * sizeof(T));
   }
   template <typename T>
   void Write(T* p, T value) {
-    Write(p, std::vector<T>{value});
+    WriteBytes(p, &value, sizeof(T));
   }
 
   // All ranks of the world, on the host.
@@ -103,12 +110,21 @@ class Rank {
   // is of use to members.
   DeviceTeam NewTeam(const std::vector<uint32_t>& ranks);
 
-  // A collective communicator over `team`. Called by all ranks alike, members or not.
-  ccl::Comm NewComm(const DeviceTeam& team, const ccl::Config& config = {});
+  // A collective communicator over `team`. Called by all ranks alike, members or not. For targets
+  // that link :world_comm.
+  ccl::Comm NewComm(const DeviceTeam& team, const ccl::Config& config);
+  ccl::Comm NewComm(const DeviceTeam& team);
 
  private:
   friend class World;
+  // Through memory that is the device's too: the thread of one rank must not hold up the launches
+  // of another.
+  void ReadBytes(void* to, const void* from, uint64_t bytes);
+  void WriteBytes(void* to, const void* from, uint64_t bytes);
+
   World* world_ = nullptr;
+  uint32_t device_ = 0;
+  void* bounce_ = nullptr;
   uint64_t used_bytes_ = 0;
   uint32_t teams_ = 0;
 };
@@ -134,13 +150,15 @@ class World {
  private:
   friend class Rank;
   void HostBarrier();
+  uint64_t* NewErrorWord();
 
   std::mutex mu_;
   std::condition_variable changed_;
   uint32_t arrived_ = 0;
   uint64_t rounds_ = 0;
 
-  void* window_ = nullptr;
+  std::unique_ptr<Window> window_;
+  void* malloced_ = nullptr;
   uint32_t* abort_word_ = nullptr;
   uint64_t* error_words_ = nullptr;
   uint64_t n_error_words_ = 0;

@@ -261,7 +261,7 @@ IRIS_DEVICE inline T Apply(T old, T operand) {
 template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T FetchInteger(T* p, T value) {
   Word<T> old = 0;
-  const Word<T> operand =
+  [[maybe_unused]] const Word<T> operand =
       Op == AtomicOp::kSub ? Word<T>{0} - static_cast<Word<T>>(value) : static_cast<Word<T>>(value);
   constexpr bool kMinOrMax = Op == AtomicOp::kMin || Op == AtomicOp::kMax;
   if constexpr (sizeof(T) == 4) {
@@ -469,6 +469,7 @@ IRIS_CUDA_REGISTER(BlockSize, "ntid.x")
 IRIS_CUDA_REGISTER(GridSize, "nctaid.x")
 #undef IRIS_CUDA_REGISTER
 IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return kCudaWarpThreads; }
+inline constexpr bool kLaunchPublishes = true;
 // Blocks have one dimension.
 IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % kCudaWarpThreads; }
 IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / kCudaWarpThreads; }

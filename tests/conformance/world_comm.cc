@@ -1,0 +1,25 @@
+// The part of World that knows collectives.
+#include "device/collective/collective.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+
+ccl::Comm Rank::NewComm(const DeviceTeam& team) { return NewComm(team, ccl::Config{}); }
+
+ccl::Comm Rank::NewComm(const DeviceTeam& team, const ccl::Config& config) {
+  ccl::CommOptions options;
+  options.context = ctx;
+  options.team = team;
+  options.config = config;
+  options.workspace_bytes = ccl::WorkspaceBytes(team.size, config);
+  options.workspace = New<uint8_t>(options.workspace_bytes);
+  options.error_word = world_->NewErrorWord();
+  ccl::Comm comm;
+  if (team.index < team.size) {
+    const Result result = ccl::CreateComm(options, &comm);
+    EXPECT_TRUE(result.ok()) << result.what;
+  }
+  return comm;
+}
+
+}  // namespace iris::conformance
