@@ -124,6 +124,8 @@ def add_device_library(tree, backend, archives, link_flags):
             source = os.path.join(SYSTEM_LIBRARIES, match.group(1))
             tree.from_packages.add(os.path.realpath(source))
             parts.append(source)
+        elif flag.endswith("libcudart_static.a"):  # the user's toolkit has it, too
+            rest.append("-lcudart_static")
         elif flag.startswith("-l") and not flag.startswith("-labsl"):
             rest.append(flag)
     archive = tree.path(f"lib/iris/{backend}/libiris_device.a")

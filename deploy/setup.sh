@@ -13,12 +13,14 @@ build_packages=(
   g++ libc6-dev
   libabsl-dev libboost-context-dev libcli11-dev libfmt-dev libgrpc++-dev libgrpc-dev
   libprotobuf-dev libspdlog-dev libsystemd-dev libtomlplusplus-dev nlohmann-json3-dev
+  patchelf
   protobuf-compiler protobuf-compiler-grpc
   python3
 )
 test_packages=(
   clang-19 libclang-rt-19-dev
   clang-format-14
+  cmake pkgconf
   libgmock-dev libgtest-dev
 )
 
