@@ -1,0 +1,58 @@
+// CheckPairs: proves that devices can be used as Iris uses them. For each ordered pair (from, to),
+// one process creates and exports memory of `to`; another imports it, maps it, writes it by device
+// `from`, reads it back by device `to`, and measures how fast `from` copies into it.
+//
+// Both are children of the caller, so a driver that hangs or crashes costs one of them: every step
+// has a deadline, at which the child is killed. They run the caller's own program, whose main
+// begins with
+//   if (iris::driver::IsPairCheckChild(argc, argv)) return iris::driver::RunPairCheckChild(argv);
+// Not thread-safe. Depends on the driver alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "device/driver/gpu_driver.h"
+#include "device/driver/open.h"
+
+namespace iris::driver {
+
+struct PairCheckOptions {
+  OpenOptions open;  // how the children open the driver; the backend that the driver has
+  std::string program = "/proc/self/exe";
+  uint32_t max_devices = 16;  // the first ones
+  uint64_t bytes = 0;         // of each segment; 0: 2 MiB of emulated memory, 128 MiB of a GPU's
+  absl::Duration start_timeout = absl::Seconds(60);  // a child has opened the driver
+  absl::Duration step_timeout = absl::Seconds(20);   // of each step; the first makes a context
+  absl::Duration timeout = absl::Minutes(3);         // of all: later pairs are not tried
+  std::function<bool()> stop;                        // asked before each pair, if set
+};
+
+struct PairResult {
+  uint32_t from = 0;
+  uint32_t to = 0;
+  bool ok = false;
+  std::string step;    // the one that failed: "import", "map", ...
+  std::string cause;   // empty if ok, as are the two around it
+  std::string remedy;  // what to do
+  double bytes_per_second = 0;
+};
+
+struct PairTable {
+  std::vector<DeviceInfo> devices;
+  std::vector<PairResult> pairs;  // in order of from, then to
+  size_t n_failed() const;
+};
+
+PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options);
+
+// GB/s as a matrix, a row for each `from`; "fail" where a pair failed.
+std::string PairTableText(const PairTable& table);
+
+bool IsPairCheckChild(int argc, char** argv);
+int RunPairCheckChild(char** argv);
+
+}  // namespace iris::driver
