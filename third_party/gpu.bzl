@@ -7,6 +7,7 @@ The toolkits are found, not assumed (gpu_toolkits.bzl). A machine without them b
 whose compiler is missing fails and says so.
 """
 
+load("@bazel_skylib//rules:common_settings.bzl", "BuildSettingInfo")
 load(
     "@gpu//:toolkits.bzl",
     "CUDA_PATH",
@@ -21,9 +22,6 @@ _CUDA_FLAGS = [
     "cu",
     "-std=c++20",
     "-O3",
-    # Machine code for Hopper, and PTX that a driver translates for anything from Ampere on.
-    "-gencode=arch=compute_90,code=sm_90",
-    "-gencode=arch=compute_80,code=compute_80",
     "--compiler-bindir=/usr/bin/g++",
     "-Xcompiler=-fPIC,-Wall,-Werror",
     "-Werror=all-warnings",
@@ -36,19 +34,21 @@ _HIP_FLAGS = [
     "-std=c++17",
     "-Wno-c++20-extensions",
     "-O3",
-    "--offload-arch=gfx90a",
-    "--offload-arch=gfx940",
     "-fPIC",
     "-Wall",
     "-Werror",
 ]
 
+# Newest first. CUDA: machine code for Hopper, and PTX that a driver translates for anything from Ampere on.
+_CUDA_GPUS = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_80,code=compute_80"]
+_HIP_GPUS = ["--offload-arch=gfx940", "--offload-arch=gfx90a"]
+
 def _device_objects_impl(ctx):
     if ctx.attr.backend == "cuda":
-        compiler, flags, looked_for = NVCC, _CUDA_FLAGS, "nvcc (the CUDA toolkit): set CUDA_PATH to its folder"
+        compiler, flags, gpus, looked_for = NVCC, _CUDA_FLAGS, _CUDA_GPUS, "nvcc (the CUDA toolkit): set CUDA_PATH to its folder"
         includes = [CUDA_PATH + "/include"]
     else:
-        compiler, flags, looked_for = HIPCC, _HIP_FLAGS, "hipcc (ROCm): set ROCM_PATH to its folder"
+        compiler, flags, gpus, looked_for = HIPCC, _HIP_FLAGS, _HIP_GPUS, "hipcc (ROCm): set ROCM_PATH to its folder"
         includes = []
     if not compiler:
         fail("--//:backend=%s needs %s. Without it, build the emu backend: leave out --config=%s." % (
@@ -61,6 +61,7 @@ def _device_objects_impl(ctx):
     ).compilation_context
     arguments = ctx.actions.args()
     arguments.add_all(flags)
+    arguments.add_all(gpus[:1] if ctx.attr._gpus[BuildSettingInfo].value == "newest" else gpus)
     arguments.add_all(context.quote_includes, before_each = "-I")
     arguments.add_all(context.includes, before_each = "-I")
     arguments.add_all(context.system_includes, before_each = "-isystem")
@@ -101,6 +102,7 @@ _device_objects = rule(
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
         "srcs": attr.label_list(allow_files = True),
+        "_gpus": attr.label(default = "//:gpus"),
     },
 )
 
