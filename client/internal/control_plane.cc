@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Connect(const Option
   plane->UseSession(*session);
   plane->runtime_dir_ = (*session)->runtime_dir();
   plane->daemon_id_ = (*session)->daemon_id();
+  plane->backend_ = (*session)->backend();
   return plane;
 }
 

@@ -60,6 +60,8 @@ class ControlPlane {
   const std::string& runtime_dir() const { return runtime_dir_; }
   // Of the irisd that the rank joined.
   uint64_t daemon_id() const { return daemon_id_; }
+  // Of its devices.
+  const std::string& backend() const { return backend_; }
 
   // Calls that fill in the session id. A call that irisd does not answer by its deadline fails with
   // kDeadlineExceeded.
@@ -134,6 +136,7 @@ class ControlPlane {
   const Options options_;
   std::string runtime_dir_;
   uint64_t daemon_id_ = 0;
+  std::string backend_;
   Membership membership_;  // constant once the watch thread runs
   WatchHandler* handler_ = nullptr;
   std::function<void()> name_thread_;

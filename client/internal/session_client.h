@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -62,6 +63,10 @@ class SessionClient {
 
   uint64_t session_id() const { return welcome_.session_id; }
   uint64_t daemon_id() const { return welcome_.daemon_id; }
+  // Of irisd's devices: "emu" or a vendor's.
+  std::string backend() const {
+    return std::string(welcome_.backend, strnlen(welcome_.backend, sizeof(welcome_.backend)));
+  }
   const std::string& runtime_dir() const { return runtime_dir_; }
   iris::v1::HeapService::Stub& stub() { return *stub_; }
 

@@ -89,6 +89,7 @@ class SessionClientTest : public ::testing::Test {
     wire::WelcomePayload welcome;
     welcome.session_id = 77;
     welcome.daemon_id = 88;
+    std::memset(welcome.backend, 'x', sizeof(welcome.backend));  // not even terminated
     const int fds[] = {theirs.get()};
     EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kWelcome, welcome, fds).ok());
   }
@@ -193,6 +194,7 @@ TEST_F(SessionClientTest, HandshakeGivesIdsAndAChannel) {
   auto client = Connected();
   EXPECT_EQ(client->session_id(), 77u);
   EXPECT_EQ(client->daemon_id(), 88u);
+  EXPECT_EQ(client->backend(), std::string(16, 'x'));
   EXPECT_TRUE(client->status().ok());
 
   LeaveService service;

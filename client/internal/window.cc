@@ -9,7 +9,8 @@
 
 #include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
-#include "device/driver/emu_driver.h"
+#include "absl/time/clock.h"
+#include "client/internal/local_devices.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
 
@@ -31,13 +32,6 @@ Registry& GetRegistry() {
   return *registry;
 }
 
-absl::StatusOr<std::unique_ptr<driver::GpuDriver>> MakeDriver(const std::string& backend) {
-  if (backend == "emu") return driver::CreateEmuDriver({});
-  return absl::UnimplementedError(
-      absl::StrCat("irisd gave this rank a device of backend \"", backend,
-                   "\", for which this client library has no driver; choose another device"));
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) {
@@ -51,7 +45,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
     return window;
   }
   std::shared_ptr<Window> window(new Window(spec));
-  auto driver = MakeDriver(spec.backend);
+  auto driver = ProcessDriver(spec.backend);
   if (!driver.ok()) return driver.status();
   window->driver_ = *std::move(driver);
   auto reservation = window->driver_->Reserve(spec.stride_bytes, spec.n_ranks, spec.wanted_base);
@@ -90,7 +84,7 @@ Window::~Window() {
 }
 
 absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd,
-                                absl::Span<const uint32_t> devices) {
+                                absl::Span<const uint32_t> devices, SegmentTimes* times) {
   // irisd is trusted with addresses, but a mistake there must not map over a neighbour's heap.
   if (segment.rank >= spec_.n_ranks || segment.offset_bytes > spec_.stride_bytes ||
       segment.bytes > spec_.stride_bytes - segment.offset_bytes) {
@@ -113,14 +107,21 @@ absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wir
     return absl::OkStatus();
   }
   MappedSegment mapped;
+  const absl::Time start = absl::Now();
   auto memory = driver_->Import(fd.Release(), segment.bytes);
   if (!memory.ok()) return annotate(memory.status());
   mapped.memory = *std::move(memory);
+  const absl::Duration import = absl::Now() - start;
   auto mapping =
       driver_->Map(*reservation_, segment.rank * spec_.stride_bytes + segment.offset_bytes,
                    *mapped.memory, driver::Access::kReadWrite, devices);
   if (!mapping.ok()) return annotate(mapping.status());
   mapped.mapping = *std::move(mapping);
+  if (times != nullptr) {
+    times->import += import;
+    times->map += mapped.mapping->times().map;
+    times->access += mapped.mapping->times().access;
+  }
   mapped.holders.insert(holder);
   segments_.emplace(segment.segment_id, std::move(mapped));
   return absl::OkStatus();

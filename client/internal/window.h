@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/internal/job_status.h"
 #include "device/driver/gpu_driver.h"
@@ -39,7 +40,7 @@ struct WindowKey {
 
 struct WindowSpec {
   WindowKey key;
-  std::string backend;  // of the driver: "emu"
+  std::string backend;  // of irisd's devices
   uint32_t n_ranks = 0;
   uint64_t stride_bytes = 0;
   uint64_t wanted_base = 0;
@@ -50,6 +51,12 @@ struct SegmentSpec {
   uint32_t rank = 0;
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
+};
+
+struct SegmentTimes {
+  absl::Duration import;
+  absl::Duration map;
+  absl::Duration access;
 };
 
 class Window {
@@ -72,9 +79,10 @@ class Window {
   const std::shared_ptr<driver::GpuDriver>& shared_driver() const { return driver_; }
 
   // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
-  // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor.
+  // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor. Adds to
+  // `times` what it took, if given.
   absl::Status MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd,
-                          absl::Span<const uint32_t> devices = {});
+                          absl::Span<const uint32_t> devices = {}, SegmentTimes* times = nullptr);
   // `holder` lets go of a segment, or of all that it holds. Unmaps what nobody holds.
   void UnmapSegment(uint32_t holder, uint64_t segment_id);
   void UnmapAll(uint32_t holder);

@@ -18,6 +18,7 @@
 #include "client/internal/control_plane.h"
 #include "client/internal/host_barrier.h"
 #include "client/internal/links.h"
+#include "client/internal/local_devices.h"
 #include "client/internal/options.h"
 #include "client/internal/runtime_dir.h"
 #include "client/internal/window.h"
@@ -138,6 +139,8 @@ struct Context::Impl : public internal::WatchHandler {
   uint64_t job_id = 0;
   uint64_t epoch = 0;
   bool same_address = false;
+  std::shared_ptr<driver::GpuDriver> driver;
+  internal::LocalDevice local_device;
   std::string device_uuid;
   uint32_t device_index = 0;
   std::vector<int64_t> peer_pids;
@@ -172,6 +175,8 @@ struct Context::Impl : public internal::WatchHandler {
     return absl::OkStatus();
   }
 
+  // Chooses the device and makes it the calling thread's.
+  absl::Status ChooseDevice();
   absl::Status Join();
   // Maps all that Join's reply speaks of.
   absl::Status MapAll(const v1::JoinReply& reply);
@@ -220,15 +225,32 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Create(const ContextOptions& o
   if (!plane.ok()) return plane.status();
   impl->plane = *std::move(plane);
   impl->timings.connect = absl::Now() - start;
-  if (absl::Status status = impl->Join(); !status.ok()) {
+  absl::Status joined = impl->ChooseDevice();
+  if (joined.ok()) joined = impl->Join();
+  if (!joined.ok()) {
     impl->plane->StopWatching();
     if (impl->window != nullptr) impl->window->UnmapAll(impl->rank());
-    return annotate(status);
+    return annotate(joined);
   }
   log::Info("joined job \"", impl->options.job, "\" as rank ", impl->rank(), " of ",
             impl->n_ranks(), " on device ", impl->device_uuid, ", epoch ", impl->epoch,
             ", same_address=", impl->same_address ? "true" : "false");
   return std::unique_ptr<Context>(new Context(std::move(impl)));
+}
+
+absl::Status Context::Impl::ChooseDevice() {
+  const absl::Time start = absl::Now();
+  auto process_driver = internal::ProcessDriver(plane->backend());
+  if (!process_driver.ok()) return process_driver.status();
+  driver = *std::move(process_driver);
+  auto chosen = internal::ChooseDevice(*driver, options.device_uuid, options.local_rank);
+  if (!chosen.ok()) return chosen.status();
+  local_device = *std::move(chosen);
+  for (const uint32_t index : local_device.indices) {
+    if (absl::Status status = driver->MakeCurrent(index); !status.ok()) return status;
+  }
+  timings.device = absl::Now() - start;
+  return absl::OkStatus();
 }
 
 absl::Status Context::Impl::Join() {
@@ -238,7 +260,7 @@ absl::Status Context::Impl::Join() {
   join.set_n_ranks(options.n_ranks);
   join.set_heap_bytes(options.heap_bytes);
   join.set_max_heap_bytes(options.max_heap_bytes);
-  join.set_device_uuid(options.device_uuid);
+  join.set_device_uuid(local_device.uuid);
   join.set_local_rank(options.local_rank);
   join.set_prealloc(options.prealloc);
   join.set_timeout_ms(Milliseconds(options.join_timeout));
@@ -247,6 +269,8 @@ absl::Status Context::Impl::Join() {
   auto reply = plane->Join(std::move(join), DeadlineIn(options.join_timeout) + kJoinSlack);
   if (!reply.ok()) return reply.status();
   timings.join = absl::Now() - start;
+  timings.create = absl::Nanoseconds(reply->create_ns());
+  timings.export_fds = absl::Nanoseconds(reply->export_ns());
 
   job_id = reply->job_id();
   epoch = reply->epoch();
@@ -325,15 +349,20 @@ absl::Status Context::Impl::MapAll(const v1::JoinReply& reply) {
   for (const auto& [index, uuid] : linked) {
     wire::UniqueFd fd = std::move((*fds)[next_link++]);
     if (uuid == device_uuid) continue;
-    absl::Status status =
-        internal::KeepLink(window->shared_driver(), uuid, reply.link_bytes(), std::move(fd), {});
+    absl::Status status = internal::KeepLink(window->shared_driver(), uuid, reply.link_bytes(),
+                                             std::move(fd), local_device.indices);
     if (!status.ok()) return status;
   }
+  internal::SegmentTimes times;
   size_t next = 0;
   for (const v1::Segment& segment : reply.segments()) {
-    absl::Status status = window->MapSegment(rank(), FromProto(segment), std::move((*fds)[next++]));
+    absl::Status status = window->MapSegment(rank(), FromProto(segment), std::move((*fds)[next++]),
+                                             local_device.indices, &times);
     if (!status.ok()) return status;
   }
+  timings.import = times.import;
+  timings.map_memory = times.map;
+  timings.set_access = times.access;
   for (uint32_t r = 0; r < n_ranks(); ++r) {
     absl::Status status =
         window->MapControlPage(r, std::move((*fds)[next++]), /*writable=*/r == rank());
@@ -385,6 +414,7 @@ uint64_t Context::job_id() const { return impl_->job_id; }
 uint64_t Context::epoch() const { return impl_->epoch; }
 const std::string& Context::device_uuid() const { return impl_->device_uuid; }
 uint32_t Context::device_index() const { return impl_->device_index; }
+const std::string& Context::backend() const { return impl_->plane->backend(); }
 uint64_t Context::heap_bytes() const { return impl_->heap_bytes.load(); }
 uint64_t Context::stride_bytes() const { return impl_->window->stride_bytes(); }
 bool Context::same_address() const { return impl_->same_address; }
@@ -773,7 +803,7 @@ void Context::Impl::OnSegmentsAdded(const v1::WatchEvent::SegmentsAdded& added) 
     status = fds.status();
     for (int i = 0; status.ok() && i < added.segments_size(); ++i) {
       status = window->MapSegment(rank(), FromProto(added.segments(i)),
-                                  std::move((*fds)[static_cast<size_t>(i)]));
+                                  std::move((*fds)[static_cast<size_t>(i)]), local_device.indices);
       if (status.ok()) mapped_ids.push_back(added.segments(i).segment_id());
     }
     if (status.ok()) {

@@ -89,12 +89,18 @@ struct Team {
   bool member() const { return index >= 0; }
 };
 
-// When a join's time went where; for benchmarks and logs.
+// Where a join's time went; for benchmarks and logs. What is indented is part of the one above.
 struct CreateTimings {
   absl::Duration connect;  // session handshake and first answer
+  absl::Duration device;   // vendor's library and the device's context, where this process had none
   absl::Duration join;     // until every rank has joined and irisd has created all memory
-  absl::Duration map;      // descriptors, import, map
-  absl::Duration commit;   // until every rank has mapped
+  absl::Duration create;   //   irisd: to create this rank's memory
+  absl::Duration export_fds;  //   irisd: to make descriptors of it
+  absl::Duration map;         // descriptors, import, map
+  absl::Duration import;      //   of all segments
+  absl::Duration map_memory;  //   the same
+  absl::Duration set_access;  //   the same
+  absl::Duration commit;      // until every rank has mapped
 };
 
 // What a copy on a stream tells the peer when it is done. Device code waits for it as for any
@@ -107,7 +113,8 @@ struct SignalOptions {
 
 class Context {
  public:
-  // Collective over the job's ranks. Connects, joins, maps every peer's heap. Errors: see
+  // Collective over the job's ranks. Connects, joins, maps every peer's heap, and makes the rank's
+  // device the calling thread's, for the kernels that it starts. Errors: see
   // HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how to start
   // irisd.
   static absl::StatusOr<std::unique_ptr<Context>> Create(const ContextOptions& options);
@@ -124,8 +131,9 @@ class Context {
   uint64_t job_id() const;
   uint64_t epoch() const;
   const std::string& device_uuid() const;
-  uint32_t device_index() const;
-  uint64_t heap_bytes() const;  // grows
+  uint32_t device_index() const;       // irisd's number of it; another one in this process
+  const std::string& backend() const;  // of the heap's memory: "emu", or the name of a GPU driver
+  uint64_t heap_bytes() const;         // grows
   uint64_t stride_bytes() const;
   bool same_address() const;              // raw pointers mean the same on every rank
   std::vector<void*> heap_bases() const;  // one per rank

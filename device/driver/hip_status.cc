@@ -88,14 +88,18 @@ constexpr Translation kTranslations[] = {
 
 }  // namespace
 
+std::string HipErrorText(HipApi& api, hipError_t error) {
+  return absl::StrCat(api.hipGetErrorName(error), " (", error, ": ", api.hipGetErrorString(error),
+                      ")");
+}
+
 absl::Status HipStatus(HipApi& api, hipError_t error, absl::string_view what) {
   if (error == hipSuccess) return absl::OkStatus();
   const auto* const found =
       std::find_if(std::begin(kTranslations), std::end(kTranslations),
                    [error](const Translation& t) { return t.error == error; });
   const bool known = found != std::end(kTranslations);
-  std::string message = absl::StrCat(what, ": ", api.hipGetErrorName(error), " (", error, ": ",
-                                     api.hipGetErrorString(error), ")");
+  std::string message = absl::StrCat(what, ": ", HipErrorText(api, error));
   if (known && found->advice[0] != '\0') absl::StrAppend(&message, "; ", found->advice);
   return absl::Status(known ? found->code : StatusCode::kInternal, message);
 }

@@ -32,6 +32,8 @@ struct Quirks {
   bool register_read_only = false;
   // Allocation type of device memory whose flags other devices must see while a kernel polls them.
   int allocation_type = 0;
+  // The first mapping of another device's memory is slow: see GpuDriver::link_bytes.
+  bool links = false;
   // Smaller ones are reported, but do not work.
   uint64_t granularity_floor_bytes = 0;
 };

@@ -187,6 +187,7 @@ class VmmDriver : public GpuDriver {
 
   std::string_view backend() const override { return backend_; }
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
+  uint64_t link_bytes() const override { return quirks_.links ? granularity() : 0; }
   absl::Status MakeCurrent(uint32_t device_index) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CanAccessPeer(uint32_t from, uint32_t to) override;
   absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) override;
@@ -542,14 +543,17 @@ absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Import(int fd, uint64
                                                   hipMemHandleTypePosixFileDescriptor);
   }
   if (error != hipSuccess) {
-    const absl::Status status =
-        Error(error, absl::StrCat("import ", bytes, " bytes of device memory"));
-    return absl::Status(
-        status.code(),
-        absl::StrCat(
-            status.message(),
-            "; the descriptor is not of exported device memory, or of a device that this process "
-            "cannot reach (container, partition, peer-to-peer path)"));
+    const std::string what = absl::StrCat("import ", bytes, " bytes of device memory");
+    const absl::Status status = Error(error, what);
+    // A descriptor of something else is mostly answered with an error that says nothing.
+    if (status.code() != absl::StatusCode::kInternal &&
+        status.code() != absl::StatusCode::kInvalidArgument) {
+      return status;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": ", HipErrorText(*api_, error),
+        "; the descriptor is not of exported device memory, or of a device that this process "
+        "cannot reach (container, partition, peer-to-peer path)"));
   }
   auto memory = std::make_unique<VmmMemory>(this, handle, -1, bytes);
   // Elsewhere an open descriptor would only pin the memory.

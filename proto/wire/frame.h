@@ -4,7 +4,7 @@
 //   client → irisd   kHello                                    first, within the handshake deadline
 //   irisd → client   kChallenge{nonce}                         only where the kernel has no SO_PEERPIDFD
 //   client → irisd   kChallengeReply{nonce}                    its SCM_CREDENTIALS pid must be the connecting process
-//   irisd → client   kWelcome{session_id} + 1 descriptor       the socket of this session's gRPC channel
+//   irisd → client   kWelcome{session_id, …} + 1 descriptor    the socket of this session's gRPC channel
 //   irisd → client   kDescriptors{records} + n descriptors     any time after a Join
 //   client → irisd   kAck{count}                               so many descriptors were received
 //   irisd → client   kError{code, text}, then close            at any time
@@ -68,6 +68,7 @@ struct WelcomePayload {
   uint64_t session_id = 0;
   uint64_t daemon_id = 0;  // random, one per irisd life
   char daemon_version[32] = {};
+  char backend[16] = {};  // of irisd's devices; zero-terminated
 };
 
 struct ErrorPayload {

@@ -1,0 +1,33 @@
+// The driver of this process, and which of the devices that it sees a rank uses. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "device/driver/gpu_driver.h"
+
+namespace iris::internal {
+
+// The driver of irisd's backend: one in a process, made when first asked for and kept for its life,
+// because what it sets up on a device is slow and is shared by all ranks of the process.
+// kUnimplemented: this library knows no such backend. kFailedPrecondition: it finds no device of
+// it; the message says why.
+absl::StatusOr<std::shared_ptr<driver::GpuDriver>> ProcessDriver(const std::string& backend);
+
+// A rank's device. `indices` is its number in this process: one, or none where irisd alone knows
+// the devices (emu), which then chooses by `uuid`, or by the local rank if that is empty.
+struct LocalDevice {
+  std::string uuid;
+  std::vector<uint32_t> indices;
+};
+
+// The device of that UUID, or if none is asked for, number `local_rank` modulo those that this
+// process sees: what is visible may be fewer than irisd has, in another order. kInvalidArgument: it
+// does not see that device.
+absl::StatusOr<LocalDevice> ChooseDevice(const driver::GpuDriver& driver,
+                                         const std::string& wanted_uuid, int local_rank);
+
+}  // namespace iris::internal
