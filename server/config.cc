@@ -150,6 +150,11 @@ std::vector<Setting> MakeSettings() {
       absl::StrCat("whose devices: ", absl::StrJoin(driver::kBackendChoices, ", "),
                    " (auto: a vendor's if it has any, else emulated ones)"),
       backends, [](Config* c) { return &c->backend; }));
+  s.push_back(
+      Choice<bool>("self_check", "self-check",
+                   "on: prove every pair of devices before serving, and keep jobs off those "
+                   "that fail; off (on)",
+                   {{"on", true}, {"off", false}}, [](Config* c) { return &c->self_check; }));
   s.push_back(Number("emu.devices", "emu-devices", "number of emulated devices (8)", 1, 1024,
                      [](Config* c) { return &c->emu_devices; }));
   s.push_back(Bytes("emu.memory", "emu-memory", "memory of each emulated device (4GiB)",
@@ -357,13 +362,15 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       "a key of the configuration file; a flag wins.",
       "irisd");
   std::string config_file;
-  bool check = false, version = false;
+  bool check = false, version = false, no_self_check = false;
   app.add_option("--config", config_file, "configuration file (TOML)");
   app.add_flag("--check-config", check, "check the configuration and exit");
   app.add_flag("--version", version, "print the version and exit");
+  app.add_flag("--no-self-check", no_self_check, "as --self-check off");
   std::vector<std::string> values(settings.size());
   std::vector<CLI::Option*> options;
-  std::vector<std::string> flags = {"--config", "--check-config", "--version", "--help"};
+  std::vector<std::string> flags = {"--config", "--check-config", "--version", "--help",
+                                    "--no-self-check"};
   for (size_t i = 0; i < settings.size(); ++i) {
     options.push_back(app.add_option("--" + settings[i].flag, values[i], settings[i].help));
     flags.push_back("--" + settings[i].flag);
@@ -413,6 +420,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
           absl::StrCat("--", settings[i].flag, ": ", status.message()));
     }
   }
+  if (no_self_check) line.config.self_check = false;
   absl::Status status = CheckTogether(line.config);
   if (!status.ok()) return status;
   if (check) {

@@ -24,6 +24,7 @@ struct Config {
   LogFormat log_format = LogFormat::kKeyValue;
   SessionOptions sessions;
   JobLimits jobs;
+  bool self_check = true;  // prove the device pairs before serving
 };
 
 // What a command line asks for.

@@ -765,6 +765,14 @@ TEST(IrisdNotifyTest, TellsTheServiceManager) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+TEST(IrisdSelfCheckTest, ProvesItsDevicesBeforeItServes) {
+  auto daemon = Daemon::Start({.n_devices = 3, .self_check = true});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const std::string log = (*daemon)->Log();
+  EXPECT_TRUE(absl::StrContains(log, "\"self-check done\" pairs=4 failed=0")) << log;
+  EXPECT_LT(log.find("self-check done"), log.find("irisd serves")) << log;
+}
+
 // ---- what it costs ----
 
 TEST_F(IrisdTest, RoundsOfSessionsLeaveNoDescriptor) {

@@ -14,8 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "device/driver/open.h"
+#include "device/driver/pair_check.h"
 #include "proto/wire/version.h"
 #include "server/config.h"
 #include "server/daemon.h"
@@ -47,6 +49,43 @@ int Fail(const Logger& logger, const absl::Status& status) {
   logger.Error("irisd cannot run", {{"error", status.ToString()}});
   fprintf(stderr, "irisd: %s\n", std::string(status.message()).c_str());
   return 1;
+}
+
+// Pairs of devices that cannot be used as Iris does, and why; empty if it is not asked for. On
+// emulated devices, which are all alike, of the first two.
+UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
+                        driver::GpuDriver& driver, const Logger& logger) {
+  UnusablePairs unusable;
+  if (!config.self_check) return unusable;
+  driver::PairCheckOptions options;
+  options.open = open;
+  options.open.backend = std::string(driver.backend());
+  if (driver.backend() == "emu") options.max_devices = 2;
+  options.stop = [] {  // irisd is asked to end meanwhile
+    sigset_t pending;
+    sigemptyset(&pending);
+    sigpending(&pending);
+    return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+  };
+  const absl::Time start = absl::Now();
+  const driver::PairTable table = driver::CheckPairs(driver, options);
+  for (const driver::PairResult& pair : table.pairs) {
+    if (pair.ok) continue;
+    logger.Warn("a pair of devices fails", {{"from", pair.from},
+                                            {"to", pair.to},
+                                            {"step", pair.step},
+                                            {"cause", pair.cause},
+                                            {"remedy", pair.remedy}});
+    if (!pair.conclusive) continue;
+    unusable[{pair.from, pair.to}] =
+        absl::FailedPreconditionError(absl::StrCat(pair.step, ": ", pair.cause, ": ", pair.remedy));
+  }
+  logger.Info(
+      "self-check done",
+      {{"pairs", table.pairs.size()},
+       {"failed", table.n_failed()},
+       {"time", absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)))}});
+  return unusable;
 }
 
 int Run(const Config& config) {
@@ -86,6 +125,7 @@ int Run(const Config& config) {
 
   DaemonOptions daemon_options;
   daemon_options.limits = config.jobs;
+  daemon_options.unusable = SelfCheck(config, open, *driver, logger);
   const SessionOptions session_options = FitToDescriptors(config.sessions, fd_limit);
   daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options, fd_limit);
   Daemon daemon(daemon_options, driver, &clock, &logger);
@@ -159,4 +199,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace iris::server
 
-int main(int argc, char** argv) { return iris::server::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (iris::driver::IsPairCheckChild(argc, argv)) return iris::driver::RunPairCheckChild(argv);
+  return iris::server::Main(argc, argv);
+}

@@ -14,14 +14,19 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/round_trip.h"
 #include "client/ctl/text.h"
+#include "device/driver/open.h"
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 
@@ -89,6 +94,30 @@ Finding CheckDescriptorsOfIrisd(const v1::GetStatusReply& status) {
   return Ok("irisd's open files", found);
 }
 
+// The devices of irisd, as this process sees them; without irisd those that it sees.
+void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>& findings) {
+  driver::PairCheckOptions options;
+  if (!of_irisd.devices().empty()) {
+    const auto& first = of_irisd.devices(0);
+    options.open.backend = first.backend();
+    if (first.backend() == "emu") {
+      options.open.emu.n_devices = static_cast<uint32_t>(of_irisd.devices_size());
+      options.open.emu.memory_bytes_per_device = first.memory_bytes();
+    }
+  }
+  const auto opened = driver::OpenDriver(options.open);
+  if (!opened.ok()) {
+    findings.push_back(Fail("device pairs", EscapeName(opened.status().message()),
+                            "make irisd's devices visible to this process, too"));
+    return;
+  }
+  options.open.backend = std::string(opened->driver->backend());
+  if (opened->driver->devices().empty()) return;  // no irisd, and none here
+  for (Finding& finding : PairFindings(driver::CheckPairs(*opened->driver, options))) {
+    findings.push_back(std::move(finding));
+  }
+}
+
 void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Finding>& findings) {
   absl::StatusOr<std::unique_ptr<AdminClient>> client = AdminClient::Connect(runtime_dirs);
   absl::StatusOr<v1::GetStatusReply> status =
@@ -96,7 +125,7 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
   if (!status.ok()) {
     findings.push_back(Fail("irisd answers", EscapeName(status.status().message()),
                             "start irisd, then ask again; its log says why it ended"));
-    return;
+    return CheckDevicePairs({}, findings);
   }
   findings.push_back(Ok("irisd answers", absl::StrCat("pid ", status->pid(), ", attestation ",
                                                       EscapeName(status->attestation()))));
@@ -113,6 +142,7 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
   findings.push_back(CheckDevices(**client));
+  CheckDevicePairs((*client)->ListDevices().value_or(v1::ListDevicesReply()), findings);
 
   const absl::Time start = absl::Now();
   const absl::Status trip = RoundTrip((*client)->runtime_dir());
@@ -251,6 +281,43 @@ std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
   return findings;
 }
 
+std::vector<Finding> PairFindings(const driver::PairTable& table) {
+  const char* check = "device pairs";
+  const size_t n_failed = table.n_failed();
+  const std::string proven =
+      absl::StrCat(table.pairs.size() - n_failed, " of ", table.pairs.size(), " proven");
+  double slowest = 0, fastest = 0;
+  // Step, cause and remedy: pairs.
+  std::map<std::tuple<std::string, std::string, std::string>, std::vector<std::string>> failures;
+  for (const driver::PairResult& pair : table.pairs) {
+    if (!pair.ok) {
+      failures[{pair.step, pair.cause, pair.remedy}].push_back(
+          absl::StrCat(pair.from, "->", pair.to));
+      continue;
+    }
+    slowest = slowest == 0 ? pair.bytes_per_second : std::min(slowest, pair.bytes_per_second);
+    fastest = std::max(fastest, pair.bytes_per_second);
+  }
+  std::vector<Finding> findings;
+  if (n_failed == 0) {
+    findings.push_back(
+        Ok(check, absl::StrFormat("%s, %.1f to %.1f GB/s", proven, slowest / 1e9, fastest / 1e9)));
+  } else {
+    findings.push_back(Fail(check, proven, "see the causes below"));
+  }
+  findings.back().pairs = table;
+  for (const auto& [why, pairs] : failures) {
+    const auto& [step, cause, remedy] = why;
+    constexpr size_t kShown = 8;
+    std::string which =
+        absl::StrJoin(pairs.begin(), pairs.begin() + std::min(pairs.size(), kShown), ", ");
+    if (pairs.size() > kShown) absl::StrAppend(&which, " and ", pairs.size() - kShown, " more");
+    findings.push_back(
+        Fail(absl::StrCat("pairs: ", step), absl::StrCat(which, ": ", cause), remedy));
+  }
+  return findings;
+}
+
 std::string FindingsText(const std::vector<Finding>& findings) {
   std::string text;
   size_t width = 0;
@@ -262,6 +329,10 @@ std::string FindingsText(const std::vector<Finding>& findings) {
       absl::StrAppendFormat(&text, "      %-*s  remedy: %s\n", static_cast<int>(width), "",
                             finding.remedy);
     }
+  }
+  for (const Finding& finding : findings) {
+    if (finding.pairs.has_value())
+      absl::StrAppend(&text, "\n", PairTableText(*finding.pairs), "\n");
   }
   const auto count = [&](Verdict verdict) {
     return std::count_if(findings.begin(), findings.end(),
@@ -279,6 +350,18 @@ nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
                       {"verdict", Word(finding.verdict)},
                       {"detail", finding.detail},
                       {"remedy", finding.remedy}});
+    if (!finding.pairs.has_value()) continue;
+    auto pairs = nlohmann::ordered_json::array();
+    for (const driver::PairResult& pair : finding.pairs->pairs) {
+      pairs.push_back({{"from", pair.from},
+                       {"to", pair.to},
+                       {"ok", pair.ok},
+                       {"step", pair.step},
+                       {"cause", pair.cause},
+                       {"remedy", pair.remedy},
+                       {"bytes_per_second", pair.bytes_per_second}});
+    }
+    result.back()["pairs"] = std::move(pairs);
   }
   return result;
 }

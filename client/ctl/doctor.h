@@ -1,11 +1,14 @@
 // iris-ctl doctor: looks at everything that must be right for a job to run, from the socket's
-// permissions to a small real job, and says for each thing that is not what to do. Checks are
-// independent; one thread.
+// permissions and every pair of devices to a small real job, and says for each thing that is not
+// what to do. Checks are independent; one thread. The program's main must serve
+// driver::IsPairCheckChild.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/driver/pair_check.h"
 #include "nlohmann/json.hpp"
 
 namespace iris::ctl {
@@ -17,6 +20,7 @@ struct Finding {
   Verdict verdict = Verdict::kOk;
   std::string detail;  // what was found
   std::string remedy;  // what to do; empty if ok
+  std::optional<driver::PairTable> pairs = std::nullopt;
 };
 
 // Runs all checks against irisd in the first of `runtime_dirs` that has one.
@@ -30,6 +34,9 @@ Finding CheckPidfd();
 Finding CheckProc();
 Finding CheckRuntimeDir(const std::string& dir);
 Finding CheckSocket(const std::string& path);
+
+// Of a check of device pairs: one finding with the table, then one for each cause of failures.
+std::vector<Finding> PairFindings(const driver::PairTable& table);
 
 std::string FindingsText(const std::vector<Finding>& findings);
 nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings);

@@ -51,6 +51,27 @@ TEST_F(DoctorTest, FewOpenFilesAreAWarningVeryFewAFailure) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+TEST_F(DoctorTest, FailedPairsAreGroupedByTheirCause) {
+  driver::PairTable table;
+  table.devices.resize(2);
+  table.devices[1].index = 1;
+  table.pairs = {{.from = 0, .to = 0, .ok = true, .bytes_per_second = 2e9},
+                 {.from = 0, .to = 1, .step = "map", .cause = "no link", .remedy = "link them"},
+                 {.from = 1, .to = 0, .step = "map", .cause = "no link", .remedy = "link them"},
+                 {.from = 1, .to = 1, .ok = true, .bytes_per_second = 3e9}};
+  const std::vector<Finding> findings = PairFindings(table);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0].detail, "2 of 4 proven");
+  EXPECT_EQ(findings[1].check, "pairs: map");
+  EXPECT_EQ(findings[1].detail, "0->1, 1->0: no link");
+  EXPECT_EQ(findings[1].remedy, "link them");
+  EXPECT_TRUE(AnyFailed(findings));
+  EXPECT_THAT(FindingsText(findings), HasSubstr(" GB/s to       0       1\n"
+                                                "  from 0     2.0    fail\n"
+                                                "  from 1    fail     3.0\n"));
+  EXPECT_EQ(FindingsJson(findings)[0]["pairs"][1]["cause"], "no link");
+}
+
 TEST_F(DoctorTest, AMissingRuntimeDirectoryFailsAndSaysHowToStart) {
   const Finding finding = CheckRuntimeDir(dir_ + "/none");
   EXPECT_EQ(finding.verdict, Verdict::kFail);

@@ -24,6 +24,7 @@
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
 #include "client/internal/runtime_dir.h"
+#include "device/driver/pair_check.h"
 #include "proto/wire/version.h"
 
 namespace iris::ctl {
@@ -243,7 +244,7 @@ int Main(int argc, char** argv) {
   CLI::App* events = app.add_subcommand("events", "What has happened");
   CLI::App* peek = app.add_subcommand("peek", "Bytes of a rank's heap, as a hex dump");
   app.add_subcommand("doctor",
-                     "Checks this machine and irisd, with a small job, and says what to do");
+                     "Checks this machine, every pair of devices and irisd, and says what to do");
   CLI::App* completion =
       app.add_subcommand("completion", "Prints the completion script of a shell");
 
@@ -305,4 +306,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace iris::ctl
 
-int main(int argc, char** argv) { return iris::ctl::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (iris::driver::IsPairCheckChild(argc, argv)) return iris::driver::RunPairCheckChild(argv);
+  return iris::ctl::Main(argc, argv);
+}

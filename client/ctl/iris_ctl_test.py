@@ -115,8 +115,12 @@ class Idle(unittest.TestCase):
         result = ctl(self.daemon, "doctor")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertRegex(result.stdout, r"(?m)^ok    job of two ranks")
+        self.assertRegex(result.stdout, r"(?m)^ok    device pairs +16 of 16 proven, ")
+        self.assertRegex(result.stdout, r"(?m)^  from 3( +[0-9.]+){4}$")
         findings = json.loads(ctl(self.daemon, "doctor", "--format", "json").stdout)
-        self.assertGreaterEqual(len(findings), 12)
+        self.assertGreaterEqual(len(findings), 13)
+        pairs = next(f["pairs"] for f in findings if f["check"] == "device pairs")
+        self.assertEqual([(p["from"], p["to"], p["ok"]) for p in pairs], [(i, j, True) for i in range(4) for j in range(4)])
         self.assertNotIn("fail", [f["verdict"] for f in findings])
         self.assertEqual(json.loads(ctl(self.daemon, "status", "--format", "json").stdout)["heap_bytes"], 0)
 

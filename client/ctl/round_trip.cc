@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/internal/local_devices.h"
 #include "client/iris/context.h"
 
 namespace iris::ctl {
@@ -42,10 +45,23 @@ absl::Status RunRank(const std::string& runtime_dir, int rank) {
   const uint32_t peer = 1 - context.rank();
   uint64_t* mine = words->As<uint64_t>();
   uint64_t* theirs = context.Translate(mine, peer);
-  for (uint64_t i = 0; i < kWords; ++i) theirs[i] = Pattern(context.rank(), i);
+  // The device copies: the memory of a GPU is none of the host's.
+  const auto driver = internal::ProcessDriver(context.backend());
+  if (!driver.ok()) return During("open the device driver", driver.status());
+  std::vector<uint64_t> sent(kWords), here(kWords), there(kWords);
+  for (uint64_t i = 0; i < kWords; ++i) sent[i] = Pattern(context.rank(), i);
+  const uint64_t bytes = kWords * sizeof(uint64_t);
+  if (absl::Status status = (*driver)->Copy(theirs, sent.data(), bytes); !status.ok()) {
+    return During("write", status);
+  }
   if (absl::Status status = context.Barrier(); !status.ok()) return During("barrier", status);
+  for (const auto& [to, from] : {std::pair(&here, mine), std::pair(&there, theirs)}) {
+    if (absl::Status status = (*driver)->Copy(to->data(), from, bytes); !status.ok()) {
+      return During("read", status);
+    }
+  }
   for (uint64_t i = 0; i < kWords; ++i) {
-    if (mine[i] != Pattern(peer, i) || theirs[i] != Pattern(context.rank(), i)) {
+    if (here[i] != Pattern(peer, i) || there[i] != sent[i]) {
       return absl::DataLossError(
           absl::StrCat("rank ", rank, " did not find what its peer wrote, at word ", i));
     }

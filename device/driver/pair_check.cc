@@ -480,9 +480,10 @@ PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options) {
         pair.cause = std::string(cause);
         pair.remedy = remedy;
       };
-      const auto failed_at = [&fail](const Failure& failed) {
+      const auto failed_at = [&fail, &pair](const Failure& failed) {
         fail(NameOf(failed.step), failed.status.message(),
              RemedyOf(failed.step, failed.status.code()));
+        pair.conclusive = failed.step != Step::kStart && !absl::IsResourceExhausted(failed.status);
       };
       if (Now() > deadline || (options.stop != nullptr && options.stop())) {
         fail("not tried", "the time of the whole check was up before",
@@ -495,6 +496,7 @@ PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options) {
           fail(
               "access", access.message(),
               "put ranks of a job on devices that are linked, or link these (P2P settings, IOMMU)");
+          pair.conclusive = true;
           continue;
         }
       }

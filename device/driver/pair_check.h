@@ -35,9 +35,10 @@ struct PairResult {
   uint32_t from = 0;
   uint32_t to = 0;
   bool ok = false;
-  std::string step;    // the one that failed: "import", "map", ...
-  std::string cause;   // empty if ok, as are the two around it
-  std::string remedy;  // what to do
+  bool conclusive = false;  // failed for another reason than want of time, memory or a process
+  std::string step;         // the one that failed: "import", "map", ...
+  std::string cause;        // empty if ok, as are the two around it
+  std::string remedy;       // what to do
   double bytes_per_second = 0;
 };
 

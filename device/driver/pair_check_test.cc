@@ -53,6 +53,7 @@ class PairCheckTest : public testing::Test {
       EXPECT_EQ(pair.step, step);
       EXPECT_TRUE(absl::StrContains(pair.cause, cause)) << pair.cause;
       EXPECT_FALSE(pair.remedy.empty());
+      EXPECT_EQ(pair.conclusive, step == "create");
     }
   }
   std::string dir_;
@@ -77,6 +78,7 @@ TEST_F(PairCheckTest, APairWithoutAccessIsNamedAndTheOthersWork) {
   EXPECT_EQ(table.n_failed(), 1u);
   const PairResult& pair = table.pairs[2];
   EXPECT_EQ(pair.step, "access");
+  EXPECT_TRUE(pair.conclusive);
   EXPECT_TRUE(absl::StrContains(pair.cause, "device 1 has no access to memory of device 0"));
   EXPECT_TRUE(absl::StrContains(PairTableText(table), "fail"));
 }

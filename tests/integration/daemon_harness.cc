@@ -138,6 +138,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
                                    absl::StrCat(options.n_devices),
                                    "--emu-memory",
                                    options.device_memory};
+  if (!options.self_check) argv.push_back("--no-self-check");
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
   daemon->pid_ = Spawn(argv, daemon->log_dir_->path() + "/log", {{"NOTIFY_SOCKET", ""}},
                        options.max_open_files);

@@ -44,6 +44,7 @@ struct DaemonOptions {
   std::string backend = "emu";
   uint32_t n_devices = 8;
   std::string device_memory = "4GiB";
+  bool self_check = false;         // of every pair of devices before it serves
   std::vector<std::string> flags;  // after the ones above
   std::string runtime_dir;         // empty: one of its own, removed at the end
   uint64_t max_open_files = 0;     // RLIMIT_NOFILE of irisd; 0: as inherited

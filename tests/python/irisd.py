@@ -20,7 +20,7 @@ class Irisd:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [IRISD, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
-                 "--emu-memory", memory, *flags],
+                 "--emu-memory", memory, "--no-self-check", *flags],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         end = time.monotonic() + PATIENCE_SECONDS
         while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):
