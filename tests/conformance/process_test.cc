@@ -1,5 +1,6 @@
 // Ranks as processes: each is started anew, maps one memfd with all heaps at an address of its own,
-// and launches kernels. For backends whose kernels reach ordinary host memory.
+// and launches kernels. For backends whose kernels reach ordinary host memory; on others it skips,
+// and tests/integration has ranks as processes with memory from irisd.
 //
 // This program is both: the tests, which start it again with --rank, and a rank, whose exit code
 // says which check failed.
@@ -188,6 +189,15 @@ int RunRank(const std::string& scenario, uint32_t rank, uint32_t n, int fd) {
 
 // ---- The tests ----
 
+class NeedsHostMemory : public testing::Environment {
+ public:
+  void SetUp() override {
+    if (std::strcmp(backend::BackendName(), "emu") != 0) {
+      GTEST_SKIP() << "kernels of this backend do not reach a memfd";
+    }
+  }
+};
+
 class Ranks {
  public:
   Ranks(const std::string& scenario, uint32_t n) {
@@ -271,5 +281,6 @@ int main(int argc, char** argv) {
                                       std::atoi(argv[5]));
   }
   testing::InitGoogleTest(&argc, argv);
+  testing::AddGlobalTestEnvironment(new iris::conformance::NeedsHostMemory);
   return RUN_ALL_TESTS();
 }
