@@ -15,8 +15,13 @@ COMPILER = "clang++-19"
 PROBE = "tests/isa/probe.cc"
 
 _COMMON = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I.", "-S"]
-_AMD = ["-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "-DIRIS_BACKEND_HIP=1"]
+# The vendors' compilers inline all that they can: hipcc by these options, nvcc by itself.
+_AMD = [
+    "-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "-mllvm", "-amdgpu-early-inline-all=true", "-mllvm",
+    "-amdgpu-function-calls=false", "-DIRIS_BACKEND_HIP=1"
+]
 _NVIDIA = [
+    "-mllvm", "-inline-threshold=100000",
     "-x", "cuda", "-nocudainc", "-nocudalib", "--cuda-device-only", "-Wno-unknown-cuda-version", "-Xclang",
     "-target-feature", "-Xclang", "+ptx83", "-include", "tests/isa/keywords.h", "-DIRIS_BACKEND_CUDA=1"
 ]

@@ -181,7 +181,7 @@ def amd_waits_poll(a):
             if not re.match(WAIT, after[0]) or any(not re.match(p, line) for p, line in zip(invalidate, after[1:])):
                 found.append(f"{a.target} {kernel}: a poll that does not acquire: {lines[i]!r}")
         found += in_order(a, kernel, r"s_memrealtime", r"s_sleep", r"s_memrealtime")
-    found += in_order(a, "WaitBlock", r"buffer_", r"s_barrier", r"ds_read")
+    found += exactly(a, "WaitBlock", 2, r"s_barrier")  # behind the poll, and behind the reads of its answer
     return found
 
 
@@ -217,13 +217,13 @@ def spills_nothing(a):
 
 
 def loads_before_stores(a, kernel, load, store):
-    """The loop of a range copy: four loads, then four stores."""
+    """The loop of a range copy: all loads of a turn, then its stores."""
     for block in a.blocks(kernel):
         loads = [i for i, line in enumerate(block) if re.match(load, line)]
         stores = [i for i, line in enumerate(block) if re.match(store, line)]
-        if len(loads) == 4 and len(stores) == 4 and max(loads) < min(stores):
+        if len(loads) >= 4 and len(stores) == len(loads) and max(loads) < min(stores):
             return []
-    return [f"{a.target} {kernel}: no loop with four 16-byte loads before four 16-byte stores"]
+    return [f"{a.target} {kernel}: no loop with four or more 16-byte loads before as many stores"]
 
 
 # --- PTX -------------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def ptx_waits_poll(a):
             found.append(f"{a.target} {kernel}: {len(polls)} polls")
         found += [f"{a.target} {kernel}: a poll that does not acquire: {p!r}" for p in polls
                   if not re.match(r"ld\.acquire\.sys\.", p)]
-    found += in_order(a, "WaitBlock", r"ld\.acquire\.sys", r"bar(?:rier)?\.")
+    found += exactly(a, "WaitBlock", 2, r"bar(?:rier)?\.")  # behind the poll, and behind the reads of its answer
     return found
 
 
