@@ -97,12 +97,12 @@ class AsyncCopy {
                      backend::Stream& stream) {
     if (!status_.ok()) return status_;
     if (bytes_ > 0) {
-      status_ = FromDevice(backend::CopyAsync(dst, src, bytes_, stream), what_);
+      status_.Update(FromDevice(backend::CopyAsync(dst, src, bytes_, stream), what_));
     }
     if (status_.ok() && word != nullptr) {
-      status_ = FromDevice(
+      status_.Update(FromDevice(
           backend::Launch({1, 1}, stream, SignalAfterCopy, word, options.value, options.op),
-          absl::StrCat(what_, ": signal"));
+          absl::StrCat(what_, ": signal")));
     }
     return status_;
   }
@@ -111,7 +111,7 @@ class AsyncCopy {
   bool Usable() {
     const absl::Status health = context_.Health();
     if (health.code() == absl::StatusCode::kFailedPrecondition) {
-      status_ = absl::Status(health.code(), absl::StrCat(what_, ": ", health.message()));
+      status_.Update(absl::Status(health.code(), absl::StrCat(what_, ": ", health.message())));
     }
     return status_.ok();
   }
@@ -120,7 +120,7 @@ class AsyncCopy {
 
  private:
   void Fail(absl::string_view why) {
-    status_ = absl::InvalidArgumentError(absl::StrCat(what_, ": ", why));
+    status_.Update(absl::InvalidArgumentError(absl::StrCat(what_, ": ", why)));
   }
 
   const Context& context_;

@@ -4,7 +4,9 @@
 #include <cstdint>
 
 #include "device/backend/select.h"
+#include "device/iris/context.h"
 #include "device/iris/impl/barrier.h"
+#include "device/iris/impl/mutation.h"
 #include "device/iris/types.h"
 
 namespace iris {
@@ -23,13 +25,59 @@ namespace iris {
 // and the next call belongs to the next round.
 IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam& team,
                                       uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
-  const uint32_t block = backend::BlockIndex();
-  if (block >= SyncArea::kMaxBlocks) {
-    backend::Trap("iris::Barrier: more blocks than SyncArea::kMaxBlocks");
-  }
-  const impl::BarrierArea area = {team.sync_offset_bytes + block * sizeof(SyncArea::Slot),
-                                  team.size, team.index, team.members};
-  return impl::BlockBarrier(ctx, area, timeout_ns, missing);
+  const uint64_t offset_bytes = impl::BarrierSlotOffset(team);
+  uint32_t* const mine = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, offset_bytes)->epoch;
+  impl::SyncBeforePublish();
+  // Read by all between the two syncs, and written behind the second: the next call's first sync
+  // separates that write from the next reads.
+  const uint32_t epoch = backend::LoadPlain(mine) + 1;
+  const WaitResult result = impl::MeetMembers(ctx, team, offset_bytes, epoch, timeout_ns, missing);
+  if (backend::ThreadIndex() == 0) backend::StorePlain(mine, epoch);
+  return result;
 }
+
+// Many barriers of one kernel, each as above but faster: the block keeps the epoch in a register
+// from the session's beginning to its end. All threads of the block make and destroy it together;
+// meanwhile they call no other barrier of that team. Borrows both arguments.
+//
+//   BarrierSession session(ctx, ctx.world);
+//   for (...) {
+//     ...
+//     if (session.Wait() != WaitResult::kOk) break;
+//   }
+class BarrierSession {
+ public:
+  IRIS_DEVICE BarrierSession(const DeviceContext& ctx, const DeviceTeam& team)
+      : ctx_(ctx), team_(team), offset_bytes_(impl::BarrierSlotOffset(team)) {
+    impl::SyncInsideBlock();  // the last barrier's thread 0 has written the epoch
+    first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
+  }
+  // No sync: Wait has one behind the reads of the epoch, the next barrier or session begins with
+  // one.
+  IRIS_DEVICE ~BarrierSession() {
+    if (backend::ThreadIndex() == 0 && epoch_ != first_epoch_) {
+      backend::StorePlain(Epoch(), epoch_);
+    }
+  }
+  BarrierSession(const BarrierSession&) = delete;
+  BarrierSession& operator=(const BarrierSession&) = delete;
+
+  // As Barrier.
+  IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
+    impl::SyncBeforePublish();
+    return impl::MeetMembers(ctx_, team_, offset_bytes_, ++epoch_, timeout_ns, missing);
+  }
+
+ private:
+  IRIS_DEVICE uint32_t* Epoch() const {
+    return &AtOffset<SyncArea::Slot>(ctx_, ctx_.rank, offset_bytes_)->epoch;
+  }
+
+  const DeviceContext& ctx_;
+  const DeviceTeam& team_;
+  const uint64_t offset_bytes_;
+  uint32_t first_epoch_;
+  uint32_t epoch_;
+};
 
 }  // namespace iris

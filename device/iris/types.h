@@ -35,9 +35,7 @@ struct SyncArea {
   struct Slot {
     uint32_t inbox[kMaxTeamRanks];  // inbox[i]: the epoch that member i has reached
     uint32_t epoch;                 // of this rank
-    uint32_t reserved0;
-    uint64_t failure;  // the last wait that failed: epoch << 32 | member << 8 | WaitResult
-    uint32_t reserved[12];
+    uint32_t reserved[15];
   };
   Slot slots[kMaxBlocks];
 };

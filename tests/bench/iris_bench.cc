@@ -228,9 +228,9 @@ int Main(int argc, char** argv) {
 
   const uint64_t heap_bytes = Areas::HeapBytes(bench.bytes);
   if (settings.in_process > 0) {
-    RunAsThreads(settings.in_process, heap_bytes,
-                 [&](Rank& rank) { return Measure(rank, settings); });
-    return 0;
+    const absl::Status status = RunAsThreads(settings.in_process, heap_bytes,
+                                             [&](Rank& rank) { return Measure(rank, settings); });
+    return status.ok() ? 0 : Fail(status);
   }
   auto rank = JoinAsProcess(heap_bytes);
   if (!rank.ok()) return Fail(rank.status());

@@ -152,9 +152,10 @@ IRIS_KERNEL void FlagRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t first
 IRIS_KERNEL void BarrierRounds(DeviceContext ctx, uint32_t rounds, Answer* answer) {
   WaitResult result = WaitResult::kOk;
   uint64_t start = 0;
+  BarrierSession session(ctx, ctx.world);
   for (uint32_t i = 0; i < kWarmUpRounds + rounds && result == WaitResult::kOk; ++i) {
     if (i == kWarmUpRounds) start = backend::ClockNanoseconds();
-    result = Barrier(ctx, ctx.world);
+    result = session.Wait();
   }
   if (backend::BlockIndex() == 0 && backend::ThreadIndex() == 0) {
     answer->ns = backend::ClockNanoseconds() - start;
@@ -258,7 +259,7 @@ struct Device::Impl {
     if (per_sample > 1) {
       RETURN_IF_ERROR(FromDevice(backend::BeginCapture(stream), "begin a graph"));
       absl::Status recorded;
-      for (uint32_t i = 0; i < per_sample && recorded.ok(); ++i) recorded = enqueue();
+      for (uint32_t i = 0; i < per_sample && recorded.ok(); ++i) recorded.Update(enqueue());
       const absl::Status ended = FromDevice(backend::EndCapture(stream, &graph), "end a graph");
       RETURN_IF_ERROR(recorded);
       RETURN_IF_ERROR(ended);

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "device/backend/select.h"
 #include "tests/bench/iris_bench_rank.h"
 #include "tests/conformance/world.h"
 
@@ -63,20 +65,25 @@ class ThreadRank final : public Rank {
 
 }  // namespace
 
-void RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
-                  const std::function<absl::Status(Rank&)>& body) {
+absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
+                          const std::function<absl::Status(Rank&)>& body) {
+  if (backend::DeviceCount() == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no device of backend ", backend::BackendName(), " on this machine"));
+  }
   conformance::World world(n_ranks, heap_bytes);
   Shared shared;
   world.Run([&](conformance::Rank& rank) {
     ThreadRank thread(&rank, &shared);
-    absl::Status status = thread.Prepare();
-    if (status.ok()) status = body(thread);
+    const absl::Status prepared = thread.Prepare();
+    const absl::Status status = prepared.ok() ? body(thread) : prepared;
     if (!status.ok()) {
       std::fprintf(stderr, "error: rank %u: %s\n", rank.rank(),
                    std::string(status.message()).c_str());
       _exit(1);
     }
   });
+  return absl::OkStatus();
 }
 
 }  // namespace iris::bench

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes);
 
 // n ranks as threads of this process, each with a heap of `heap_bytes`: calls `body` for each. If a
 // rank fails, the process ends: nobody could tell the others, which wait for it.
-void RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
-                  const std::function<absl::Status(Rank&)>& body);
+// kFailedPrecondition: no device.
+absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
+                          const std::function<absl::Status(Rank&)>& body);
 
 }  // namespace iris::bench

@@ -73,7 +73,7 @@ class IrisBench(unittest.TestCase):
         self.assert_positive(tables["pingpong"], "flag p50", "put_signal 8 B", "put_signal 64 KiB")
         self.assertEqual(len(tables["barrier"]["rows"]), 6)
         self.assert_positive(tables["barrier"], "p50")
-        self.assert_positive(tables["create"], "total p50", "map (client)")
+        self.assert_positive(tables["create"], "total p50", "join", "map")
         self.assertEqual(tables["create"]["rows"][0]["heap"], "2 MiB")
         self.assert_positive(tables["allocate"], "p50")
         self.assert_positive(tables["grow"], "p50")

@@ -16,14 +16,15 @@ constexpr uint64_t kMillisecondNs = 1000 * 1000;
 // Each round, all threads write into their own heap, and after a barrier read what their
 // counterparts wrote in all others. The second barrier keeps the fast from overwriting what the
 // slow still read.
-IRIS_KERNEL void Exchange(DeviceContext ctx, DeviceTeam team, uint32_t* x, uint32_t rounds,
-                          uint64_t* bad) {
+template <typename Meet>
+IRIS_DEVICE void ExchangeRounds(const DeviceContext& ctx, const DeviceTeam& team, uint32_t* x,
+                                uint32_t rounds, uint64_t* bad, Meet meet) {
   const uint32_t id = backend::BlockIndex() * backend::BlockSize() + backend::ThreadIndex();
   const uint32_t reversed = backend::BlockIndex() * backend::BlockSize() + backend::BlockSize() -
                             1 - backend::ThreadIndex();
   for (uint32_t k = 1; k <= rounds; ++k) {
     x[id] = k * 1000 + team.index;
-    if (Barrier(ctx, team) != WaitResult::kOk) {
+    if (meet() != WaitResult::kOk) {
       *bad = ~0ull;
       return;
     }
@@ -32,10 +33,27 @@ IRIS_KERNEL void Exchange(DeviceContext ctx, DeviceTeam team, uint32_t* x, uint3
         (void)AtomicAdd<Scope::kSystem, Order::kRelaxed>(ctx, ctx.rank, bad, 1);
       }
     }
-    if (Barrier(ctx, team) != WaitResult::kOk) {
+    if (meet() != WaitResult::kOk) {
       *bad = ~0ull;
       return;
     }
+  }
+}
+
+IRIS_KERNEL void Exchange(DeviceContext ctx, DeviceTeam team, uint32_t* x, uint32_t rounds,
+                          uint64_t* bad) {
+  ExchangeRounds(ctx, team, x, rounds, bad, [&] { return Barrier(ctx, team); });
+}
+
+// Sessions and single barriers in turn: they count the same epochs.
+IRIS_KERNEL void ExchangeInSessions(DeviceContext ctx, DeviceTeam team, uint32_t* x,
+                                    uint32_t rounds, uint64_t* bad) {
+  for (uint32_t k = 0; k < rounds; ++k) {
+    {
+      BarrierSession session(ctx, team);
+      ExchangeRounds(ctx, team, x, k % 3, bad, [&] { return session.Wait(); });
+    }
+    ExchangeRounds(ctx, team, x, k % 2, bad, [&] { return Barrier(ctx, team); });
   }
 }
 
@@ -77,6 +95,50 @@ TEST(BarrierTest, AsManyBlocksAsThereAreSlots) {
     rank.Launch({blocks, 2}, Exchange, rank.ctx, rank.ctx.world, x, 2u, bad);
     rank.Synchronize();
     EXPECT_EQ(rank.Read(bad), 0u);
+  });
+}
+
+TEST(BarrierTest, SessionsCountTheSameEpochs) {
+  World world(4);
+  world.Run([](Rank& rank) {
+    uint32_t* x = rank.New<uint32_t>(2 * 40);
+    uint64_t* bad = rank.New<uint64_t>(1);
+    rank.HostBarrier();
+    rank.Launch({2, 40}, ExchangeInSessions, rank.ctx, rank.ctx.world, x, 24u / kSlower, bad);
+    rank.Launch({2, 40}, Exchange, rank.ctx, rank.ctx.world, x, 2u, bad);
+    rank.Synchronize();
+    EXPECT_EQ(rank.Read(bad), 0u);
+  });
+}
+
+// A session that fails has used up its epoch as a barrier does.
+IRIS_KERNEL void OneWait(DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
+                         uint32_t* missing) {
+  BarrierSession session(ctx, ctx.world);
+  uint32_t who = 77;
+  results[backend::ThreadIndex()] = static_cast<uint32_t>(session.Wait(timeout_ns, &who));
+  missing[backend::ThreadIndex()] = who;
+}
+
+TEST(BarrierTest, ASessionsFailureNamesTheMissingAndStaysInStep) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    constexpr uint32_t kThreads = 40;
+    uint32_t* results = rank.New<uint32_t>(kThreads);
+    uint32_t* missing = rank.New<uint32_t>(kThreads);
+    rank.HostBarrier();
+    if (rank.rank() != 2) {
+      rank.Launch({1, kThreads}, OneWait, rank.ctx, 5 * kMillisecondNs, results, missing);
+      EXPECT_EQ(rank.Read(results, kThreads),
+                std::vector<uint32_t>(kThreads, static_cast<uint32_t>(WaitResult::kTimeout)));
+      EXPECT_EQ(rank.Read(missing, kThreads), std::vector<uint32_t>(kThreads, 2));
+    }
+    rank.HostBarrier();
+    // The late one passes, and then all meet.
+    for (uint32_t k = rank.rank() == 2 ? 0 : 1; k < 3; ++k) {
+      rank.Launch({1, kThreads}, OneWait, rank.ctx, uint64_t{0}, results, missing);
+      EXPECT_EQ(rank.Read(results, kThreads), std::vector<uint32_t>(kThreads, 0));
+    }
   });
 }
 

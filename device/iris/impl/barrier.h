@@ -1,4 +1,4 @@
-// Body of barrier.h, which the collectives share: they have slots of their own.
+// Bodies of barrier.h.
 #pragma once
 
 #include <cstdint>
@@ -11,70 +11,51 @@
 
 namespace iris::impl {
 
-// One slot, at the same offset in every member's heap.
-struct BarrierArea {
-  uint64_t slot_offset_bytes;
-  uint32_t size;   // members
-  uint32_t index;  // of this rank
-  const uint8_t* members;
-};
+// This block's slot of a team, at the same offset in every member's heap.
+IRIS_DEVICE inline uint64_t BarrierSlotOffset(const DeviceTeam& team) {
+  const uint32_t block = backend::BlockIndex();
+  if (block >= SyncArea::kMaxBlocks) {
+    backend::Trap("iris::Barrier: more blocks than SyncArea::kMaxBlocks");
+  }
+  return team.sync_offset_bytes + block * sizeof(SyncArea::Slot);
+}
 
-// Every call uses up one epoch on each member, whether it succeeds or not, so that calls stay
-// paired.
+// One round of epoch `epoch`, which is used up whether it succeeds or not, so that calls stay
+// paired. All threads of the block call it behind a SyncBeforePublish.
 //
 // Order: the writes of all threads -> SyncBeforePublish -> thread p stores the epoch into member
-// p's inbox (release)
-// -> member p's thread polls it (acquire) -> SyncAfterConsume -> the reads of all threads of member
-// p. The own epoch is read by all between the two syncs and written by thread 0 behind the second:
-// the next call's first sync separates that write from the next reads. A failure is recorded under
-// its epoch, so that nothing has to be cleared.
-IRIS_DEVICE inline WaitResult BlockBarrierBehindSync(const DeviceContext& ctx,
-                                                     const BarrierArea& area, SyncArea::Slot* mine,
-                                                     uint32_t epoch, uint64_t timeout_ns,
-                                                     uint32_t* missing) {
+// p's inbox (release) -> member p's thread polls it (acquire) -> SyncAfterConsume -> the reads of
+// all threads of member p. What the polls said goes through shared memory: it is written behind
+// this round's first sync and read behind its second, and the next round begins with a sync.
+IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const DeviceTeam& team,
+                                          uint64_t slot_offset_bytes, uint32_t epoch,
+                                          uint64_t timeout_ns, uint32_t* missing) {
+  IRIS_SHARED(uint32_t[kMaxTeamRanks], results);
   const uint32_t n_threads = backend::BlockSize();
-  for (uint32_t p = backend::ThreadIndex(); p < area.size; p += n_threads) {
-    SyncArea::Slot* theirs = AtOffset<SyncArea::Slot>(ctx, area.members[p], area.slot_offset_bytes);
-    backend::Store<Scope::kSystem, kPublishOrder>(&theirs->inbox[area.index], epoch);
+  for (uint32_t p = backend::ThreadIndex(); p < team.size; p += n_threads) {
+    SyncArea::Slot* theirs = AtOffset<SyncArea::Slot>(ctx, team.members[p], slot_offset_bytes);
+    backend::Store<Scope::kSystem, kPublishOrder>(&theirs->inbox[team.index], epoch);
   }
-  for (uint32_t p = backend::ThreadIndex(); p < area.size; p += n_threads) {
-    const uint32_t* word = &mine->inbox[p];
-    const WaitResult result = BoundedWait(ctx, timeout_ns, [word, epoch] {
-      return Reached<uint32_t>(backend::Load<Scope::kSystem, kConsumeOrder>(word), epoch);
-    });
-    if (result != WaitResult::kOk) {
-      const uint64_t failure =
-          static_cast<uint64_t>(epoch) << 32 | p << 8 | static_cast<uint32_t>(result);
-      backend::Store<Scope::kBlock, Order::kRelaxed>(&mine->failure, failure);
-      break;  // the call has failed: do not wait another full time for the next member
+  const SyncArea::Slot* mine = AtOffset<SyncArea::Slot>(ctx, ctx.rank, slot_offset_bytes);
+  bool failed = false;  // then do not wait another full time for the next member
+  for (uint32_t p = backend::ThreadIndex(); p < team.size; p += n_threads) {
+    WaitResult result = WaitResult::kOk;
+    if (!failed) {
+      const uint32_t* word = &mine->inbox[p];
+      result = BoundedWait(ctx, timeout_ns, [word, epoch] {
+        return Reached<uint32_t>(backend::Load<Scope::kSystem, kConsumeOrder>(word), epoch);
+      });
     }
+    failed = failed || result != WaitResult::kOk;
+    results[p] = static_cast<uint32_t>(result);
   }
   SyncAfterConsume();
-  const uint64_t failure = backend::Load<Scope::kBlock, Order::kRelaxed>(&mine->failure);
-  if (backend::ThreadIndex() == 0) backend::StorePlain(&mine->epoch, epoch);
-  const uint32_t result = static_cast<uint32_t>(failure) & 0xff;
-  if (result == 0 || static_cast<uint32_t>(failure >> 32) != epoch) return WaitResult::kOk;
-  if (missing != nullptr) *missing = static_cast<uint32_t>(failure) >> 8;
-  return static_cast<WaitResult>(result);
-}
-
-// One call of iris::Barrier: the epoch comes from the slot.
-IRIS_DEVICE inline WaitResult BlockBarrier(const DeviceContext& ctx, const BarrierArea& area,
-                                           uint64_t timeout_ns, uint32_t* missing) {
-  SyncArea::Slot* mine = AtOffset<SyncArea::Slot>(ctx, ctx.rank, area.slot_offset_bytes);
-  SyncBeforePublish();
-  const uint32_t epoch = backend::LoadPlain(&mine->epoch) + 1;
-  return BlockBarrierBehindSync(ctx, area, mine, epoch, timeout_ns, missing);
-}
-
-// The same for a caller that keeps the epoch in a register: `epoch` is one more than that of its
-// last call.
-IRIS_DEVICE inline WaitResult BlockBarrierAt(const DeviceContext& ctx, const BarrierArea& area,
-                                             uint32_t epoch, uint64_t timeout_ns,
-                                             uint32_t* missing) {
-  SyncArea::Slot* mine = AtOffset<SyncArea::Slot>(ctx, ctx.rank, area.slot_offset_bytes);
-  SyncBeforePublish();
-  return BlockBarrierBehindSync(ctx, area, mine, epoch, timeout_ns, missing);
+  for (uint32_t p = 0; p < team.size; ++p) {
+    if (results[p] == 0) continue;
+    if (missing != nullptr) *missing = p;
+    return static_cast<WaitResult>(results[p]);
+  }
+  return WaitResult::kOk;
 }
 
 }  // namespace iris::impl

@@ -10,8 +10,10 @@ namespace iris::impl {
 
 inline constexpr uint64_t kDefaultTimeoutNs = 60ull * 1000 * 1000 * 1000;
 
-// Polls between two looks at the clock, and time between two looks at the abort word, which lies in
-// host memory.
+// Polls before the first look at the clock: most waits end within them, and reading a device's
+// clock costs about as much as a poll. Polls between two looks after that, and time between two
+// looks at the abort word, which lies in host memory and costs as much as a whole barrier.
+inline constexpr uint32_t kPollsBeforeClock = 64;
 inline constexpr uint32_t kPollsPerClock = 8;
 inline constexpr uint64_t kAbortPeriodNs = 100 * 1000;
 
@@ -21,24 +23,28 @@ inline constexpr uint64_t kAbortPeriodNs = 100 * 1000;
 template <typename Done>
 IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns,
                                           Done done) {
-  if (done()) return WaitResult::kOk;
+  for (uint32_t i = 0; i < kPollsBeforeClock; ++i) {
+    if (done()) return WaitResult::kOk;
+    backend::Pause();
+  }
   if (timeout_ns == 0) timeout_ns = ctx.timeout_ns;
   if (timeout_ns == 0) timeout_ns = kDefaultTimeoutNs;
   const uint64_t start = backend::ClockNanoseconds();
-  uint64_t abort_polled = start - kAbortPeriodNs;
+  uint64_t abort_polled = start;
   for (;;) {
     for (uint32_t i = 0; i < kPollsPerClock; ++i) {
-      backend::Pause();
       if (done()) return WaitResult::kOk;
+      backend::Pause();
     }
     const uint64_t now = backend::ClockNanoseconds();
-    if (ctx.abort_word != nullptr && now - abort_polled >= kAbortPeriodNs) {
+    const bool late = now - start >= timeout_ns;
+    if (ctx.abort_word != nullptr && (late || now - abort_polled >= kAbortPeriodNs)) {
       abort_polled = now;
       if (backend::Load<Scope::kSystem, Order::kAcquire>(ctx.abort_word) != 0) {
         return done() ? WaitResult::kOk : WaitResult::kAborted;
       }
     }
-    if (now - start >= timeout_ns) return done() ? WaitResult::kOk : WaitResult::kTimeout;
+    if (late) return done() ? WaitResult::kOk : WaitResult::kTimeout;
   }
 }
 
