@@ -1,0 +1,43 @@
+// FakeGpu: what a test sets and sees of the fake vendors' library, libfake_gpu.so. It has the entry
+// points of libcuda and of libamdhip64 that the drivers use, on memfds and mmap, and is as strict
+// as the real ones were seen to be. Loaded like them, so the drivers' whole path runs: loading,
+// versions, errors, life cycle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace iris::driver::testing {
+
+struct FakeGpu {
+  // What it pretends to be.
+  int cuda_version = 13000;
+  int hip_version = 70'253'211;
+  int n_devices = 2;
+  uint64_t device_bytes = 1ull << 30;
+  bool exportable = true;  // devices have virtual memory management
+  bool peers = true;       // devices reach each other
+  // The call of this name fails so, once `fail_after` calls of it have gone well.
+  std::string fail_call;
+  int fail_error = 0;
+  int fail_after = 0;
+
+  // What there is now, in this process.
+  int n_handles = 0;
+  int n_reservations = 0;
+  int n_mappings = 0;
+  int n_streams = 0;
+  int n_registered = 0;
+  std::vector<int> retained;  // primary contexts, by device
+  uint64_t calls_needing_context = 0;
+  // What a real library would have answered with a crash or with wrong data.
+  std::vector<std::string> violations;
+};
+
+// Exported by the library as extern "C": fake_gpu(), what it pretends and counts; fake_gpu_reset(),
+// all as at first, for when everything made of it is gone.
+using GetFakeGpu = FakeGpu* (*)();
+using ResetFakeGpu = void (*)();
+
+}  // namespace iris::driver::testing
