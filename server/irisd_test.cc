@@ -26,6 +26,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/pages.h"
 #include "tests/integration/daemon_harness.h"
@@ -627,6 +628,39 @@ TEST_F(IrisdTest, EventsKeepAndFollow) {
   EXPECT_TRUE(joined);
   EXPECT_EQ(event.job(), "events");
   EXPECT_GT(event.sequence(), first);
+  context.TryCancel();
+}
+
+TEST_F(IrisdTest, AReaderOfEventsThatSleepsIsToldHowManyItLost) {
+  auto session = Open();
+  // One event each.
+  const auto refused = [&session] {
+    iris::v1::JoinRequest request = session->JoinRequest(std::string(64, 'j'), 0, 1);
+    request.set_device_uuid(std::string(64, 'x'));
+    EXPECT_FALSE(session->Join(request).ok());
+  };
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
+  iris::v1::EventsRequest request;
+  request.set_follow(true);
+  // A window that does not grow, so that the queue behind it is soon full.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto admin = iris::v1::AdminService::NewStub(grpc::CreateCustomChannel(
+      "unix:" + daemon_->admin_socket(), grpc::InsecureChannelCredentials(), arguments));
+  auto reader = admin->Events(&context, request);
+  iris::v1::Event event;
+  ASSERT_TRUE(reader->Read(&event));  // it follows now
+  for (int i = 0; i < 800; ++i) refused();
+  // What is on its way, then a hole, of which the event behind it tells.
+  uint64_t last = event.sequence();
+  for (int n = 0;; ++n) {
+    if (n % 16 == 0) refused();
+    ASSERT_TRUE(reader->Read(&event)) << "nothing was lost";
+    EXPECT_EQ(event.sequence(), last + 1 + event.dropped());
+    if (event.dropped() > 0) break;
+    last = event.sequence();
+  }
   context.TryCancel();
 }
 

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -298,6 +300,67 @@ class WithAJob(unittest.TestCase):
         result = ctl(self.daemon, "peek", JOB, "0", "1TiB")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertNotEqual(result.stderr, "")
+
+
+@unittest.skipUnless(os.getuid() == 0, "needs root, to become another user")
+class AnotherUser(unittest.TestCase):
+    """Who may connect, and what a user sees of another one's jobs."""
+
+    NOBODY = 65534
+
+    def setUp(self):
+        # Programs and sockets where that user can reach them.
+        self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.folder)
+        os.chmod(self.folder, 0o755)
+        for program in (IRIS_CTL, TEST_RANK):
+            shutil.copy(os.path.realpath(program), self.folder)
+
+    def start(self, *flags):
+        daemon = irisd.Irisd(*flags)
+        self.addCleanup(daemon.stop)
+        os.chmod(daemon.folder, 0o755)
+        return daemon
+
+    def start_rank(self, daemon, end, **user):
+        environment = daemon.environment(IRIS_JOB="same", IRIS_RANK="0", IRIS_N_RANKS="1", IRIS_LOCAL_RANK="0")
+        rank = subprocess.Popen([os.path.join(self.folder, "test_rank"), end], stdout=subprocess.PIPE, text=True,
+                                env=environment, cwd="/", **user)
+        self.addCleanup(lambda: (rank.kill(), rank.communicate()))
+        self.assertRegex(rank.stdout.readline(), "^ready")
+        return rank
+
+    def ctl_as(self, user, daemon, *arguments):
+        return subprocess.run([os.path.join(self.folder, "iris-ctl"), "--runtime-dir", daemon.runtime_dir, *arguments],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS,
+                              check=False, cwd="/", user=user, group=user, extra_groups=[])
+
+    def test_the_sockets_mode_keeps_others_out(self):
+        daemon = self.start()
+        result = self.ctl_as(self.NOBODY, daemon, "jobs")
+        self.assertEqual(result.returncode, 5, result.stderr)
+        self.assertIn("Permission denied", result.stderr)
+        self.assertEqual(self.ctl_as(0, daemon, "jobs").returncode, 0)
+
+    def test_sees_nothing_of_anothers_job_and_all_of_its_own(self):
+        daemon = self.start("--socket-mode", "0666")
+        end = os.path.join(self.folder, "end")
+        self.start_rank(daemon, end)
+        for command in ("jobs", "heaps", "allocations", "sessions"):
+            self.assertEqual(self.ctl_as(self.NOBODY, daemon, command).stdout, f"no {command}\n")
+        self.assertEqual(self.ctl_as(self.NOBODY, daemon, "events").stdout, "")
+        for command in (["peek", "same", "0", "0"], ["jobs", "--job", "same"]):
+            result = self.ctl_as(self.NOBODY, daemon, *command)
+            self.assertEqual((result.returncode, result.stdout), (4, ""), result.stderr)
+        # The same name is another job.
+        self.start_rank(daemon, end, user=self.NOBODY, group=self.NOBODY, extra_groups=[])
+        own = json.loads(self.ctl_as(self.NOBODY, daemon, "jobs", "--format", "json").stdout)
+        self.assertEqual([(job["job"], job["uid"]) for job in own], [("same", self.NOBODY)])
+        self.assertEqual(self.ctl_as(self.NOBODY, daemon, "peek", "same", "0", "0").returncode, 0)
+        everybody = json.loads(ctl(daemon, "jobs", "--format", "json").stdout)
+        self.assertEqual(sorted(job["uid"] for job in everybody), [0, self.NOBODY])
+        # Of two jobs of that name, root must say whose.
+        self.assertEqual(ctl(daemon, "peek", "same", "0", "0").returncode, 1)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,14 @@ class Clock {
   virtual absl::Time Wall() const = 0;  // of day
 };
 
+// Of the steady clock. Meaningful against each other alone.
+inline absl::Time SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
 class SystemClock : public Clock {
  public:
-  absl::Time Now() const override {
-    return absl::UnixEpoch() +
-           absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-  }
+  absl::Time Now() const override { return SteadyNow(); }
   absl::Time Wall() const override { return absl::Now(); }
 };
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/version.h"
+#include "server/job/clock.h"
 
 namespace iris::server {
 namespace {
@@ -242,9 +243,9 @@ void SessionServer::Run() {
 int SessionServer::EpollTimeoutMs() const {
   absl::Time next = std::min(listen_again_, trim_at_);
   if (!handshakes_.empty()) next = std::min(next, handshakes_.front().at);
-  if (!retries_.empty()) next = std::min(next, absl::Now() + kRetryEvery);
+  if (!retries_.empty()) next = std::min(next, SteadyNow() + kRetryEvery);
   if (next == absl::InfiniteFuture()) return -1;
-  const int64_t ms = absl::ToInt64Milliseconds(next - absl::Now()) + 1;
+  const int64_t ms = absl::ToInt64Milliseconds(next - SteadyNow()) + 1;
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
 }
 
@@ -277,7 +278,7 @@ void SessionServer::RunCommands() {
 }
 
 void SessionServer::RunDeadlines() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (!retries_.empty()) {
     std::vector<uint64_t> keys;
     keys.swap(retries_);
@@ -351,12 +352,12 @@ void SessionServer::AcceptOutOfDescriptors(int listener) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session_listener_.get(), nullptr);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, admin_listener_.get(), nullptr);
   listening_ = false;
-  listen_again_ = absl::Now() + kListenAgainAfter;
+  listen_again_ = SteadyNow() + kListenAgainAfter;
 }
 
 void SessionServer::Refuse(wire::UniqueFd socket, const absl::Status& reason) {
   const uint64_t n = sessions_refused_.fetch_add(1, std::memory_order_relaxed) + 1;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now - refusal_logged_ >= absl::Seconds(1)) {  // a flood must not flood the log
     refusal_logged_ = now;
     logger_->Warn("connection refused", {{"reason", reason.ToString()}, {"refused_total", n}});
@@ -412,7 +413,7 @@ absl::Status SessionServer::AddSession(wire::UniqueFd& socket) {
   ++n_unattested_;
   ++unattested_by_uid_[caller->uid];
   ++sessions_by_uid_[caller->uid];
-  handshakes_.push_back({absl::Now() + options_.handshake_timeout, session->key});
+  handshakes_.push_back({SteadyNow() + options_.handshake_timeout, session->key});
   sessions_.emplace(session->key, std::move(session));
   sessions_peak_ = std::max(sessions_peak_, sessions_.size());
   return absl::OkStatus();
@@ -727,7 +728,7 @@ void SessionServer::Erase(Session& session) {
   sessions_.erase(session.key);
   // A crowd has gone: give its memory back, once the rest of it (gRPC's part) is freed too.
   if (sessions_peak_ >= kCrowd && sessions_.size() <= sessions_peak_ / 4) {
-    trim_at_ = absl::Now() + kTrimAfter;
+    trim_at_ = SteadyNow() + kTrimAfter;
   }
 }
 

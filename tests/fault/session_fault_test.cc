@@ -287,7 +287,9 @@ TEST_F(SessionFaultTest, PagesThatARankMayNotWriteComeReadOnly) {
   ASSERT_TRUE(descriptors.ok()) << descriptors.status();
   for (const auto& [record, fd] : *descriptors) {
     const int access = ::fcntl(fd.get(), F_GETFL) & O_ACCMODE;
-    const bool read_only = record.kind == static_cast<uint32_t>(wire::DescriptorKind::kStatusPage);
+    const bool read_only =
+        record.kind == static_cast<uint32_t>(wire::DescriptorKind::kStatusPage) ||
+        record.kind == static_cast<uint32_t>(wire::DescriptorKind::kLink);
     EXPECT_EQ(access, read_only ? O_RDONLY : O_RDWR) << "kind " << record.kind;
   }
 }

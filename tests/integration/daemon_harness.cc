@@ -442,7 +442,7 @@ absl::StatusOr<std::vector<std::pair<wire::DescriptorRecord, wire::UniqueFd>>>
 RawSession::ReceiveDescriptors(size_t n, absl::Duration timeout) {
   std::vector<std::pair<wire::DescriptorRecord, wire::UniqueFd>> received;
   const absl::Time deadline = absl::Now() + timeout;
-  while (received.size() < n) {
+  for (size_t counted = 0; counted < n;) {
     auto frame = ReceiveFrameBefore(socket(), deadline);
     if (!frame.ok()) return frame.status();
     if (frame->type == wire::FrameType::kError) {
@@ -457,6 +457,7 @@ RawSession::ReceiveDescriptors(size_t n, absl::Duration timeout) {
           absl::StrCat("kDescriptors says ", payload->count, ", carries ", frame->fds.size()));
     }
     for (uint32_t i = 0; i < payload->count; ++i) {
+      counted += payload->records[i].kind != static_cast<uint32_t>(wire::DescriptorKind::kLink);
       received.emplace_back(payload->records[i], std::move(frame->fds[i]));
     }
     if (absl::Status sent =

@@ -133,7 +133,7 @@ class RawSession {
                                                      uint64_t bytes, const std::string& name = "");
   absl::Status Leave(const iris::v1::JoinReply& joined);
 
-  // Receives n descriptors and acknowledges them.
+  // Receives n descriptors, and the links before them, and acknowledges them.
   absl::StatusOr<std::vector<std::pair<wire::DescriptorRecord, wire::UniqueFd>>> ReceiveDescriptors(
       size_t n, absl::Duration timeout = absl::Seconds(20));
 
