@@ -1,7 +1,9 @@
 #include "client/iris/collectives.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +32,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
   }
   std::unique_ptr<Communicator> made(new Communicator(context, team));
-  const uint64_t bytes = WorkspaceBytes(team.device.size, options.config);
+  Config config = options.config;
+  const char* check = std::getenv("IRIS_CCL_CHECK");
+  if (check != nullptr && std::string_view(check) == "1") config.check_calls = true;
+  const uint64_t bytes = WorkspaceBytes(team.device.size, config);
   if (bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": the config is not valid; see iris::ccl::Config"));
@@ -54,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.workspace = made->workspace_.address;
     comm.workspace_bytes = bytes;
     comm.error_word = made->error_word_;
-    comm.config = options.config;
+    comm.config = config;
     status = FromDevice(CreateComm(comm, &made->comm_), what);
   }
   const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
@@ -87,49 +92,147 @@ absl::Status Communicator::Destroy() {
   return Annotate(context_.Free(workspace_), "destroy the communicator");
 }
 
+absl::StatusOr<uint32_t> Communicator::IndexOf(uint32_t rank) const {
+  const auto found = std::find(team_.ranks.begin(), team_.ranks.end(), rank);
+  if (found == team_.ranks.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is not one of the team"));
+  }
+  return static_cast<uint32_t>(found - team_.ranks.begin());
+}
+
+template <typename Start>
+absl::Status Communicator::Put(const char* what, Start start) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  return FromDevice(start(), what);
+}
+
+template <typename Start>
+absl::Status Communicator::PutRooted(const char* what, uint32_t root, Start start) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  const absl::StatusOr<uint32_t> index = IndexOf(root);
+  if (!index.ok()) return Annotate(index.status(), what);
+  return FromDevice(start(*index), what);
+}
+
 absl::Status Communicator::AllReduce(const void* in, void* out, uint64_t count, DataType type,
                                      ReduceOp op, backend::Stream& stream, Variant variant) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "all_reduce");
-  return FromDevice(ccl::AllReduce(comm_, in, out, count, type, op, stream, variant), "all_reduce");
+  return Put("all_reduce",
+             [&] { return ccl::AllReduce(comm_, in, out, count, type, op, stream, variant); });
+}
+
+absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t count_per_member,
+                                         DataType type, ReduceOp op, backend::Stream& stream,
+                                         Variant variant) {
+  return Put("reduce_scatter", [&] {
+    return ccl::ReduceScatter(comm_, in, out, count_per_member, type, op, stream, variant);
+  });
+}
+
+absl::Status Communicator::Reduce(const void* in, void* out, uint64_t count, DataType type,
+                                  ReduceOp op, uint32_t root, backend::Stream& stream,
+                                  Variant variant) {
+  return PutRooted("reduce", root, [&](uint32_t index) {
+    return ccl::Reduce(comm_, in, out, count, type, op, index, stream, variant);
+  });
 }
 
 absl::Status Communicator::AllGather(const void* in, void* out, uint64_t count_per_member,
-                                     DataType type, backend::Stream& stream) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "all_gather");
-  return FromDevice(ccl::AllGather(comm_, in, out, count_per_member, type, stream), "all_gather");
+                                     DataType type, backend::Stream& stream, Variant variant) {
+  return Put("all_gather", [&] {
+    return ccl::AllGather(comm_, in, out, count_per_member, type, stream, variant);
+  });
+}
+
+absl::Status Communicator::Gather(const void* in, void* out, uint64_t count_per_member,
+                                  DataType type, uint32_t root, backend::Stream& stream,
+                                  Variant variant) {
+  return PutRooted("gather", root, [&](uint32_t index) {
+    return ccl::Gather(comm_, in, out, count_per_member, type, index, stream, variant);
+  });
+}
+
+absl::Status Communicator::Scatter(const void* in, void* out, uint64_t count_per_member,
+                                   DataType type, uint32_t root, backend::Stream& stream,
+                                   Variant variant) {
+  return PutRooted("scatter", root, [&](uint32_t index) {
+    return ccl::Scatter(comm_, in, out, count_per_member, type, index, stream, variant);
+  });
+}
+
+absl::Status Communicator::AllToAll(const void* in, void* out, uint64_t count_per_member,
+                                    DataType type, backend::Stream& stream, Variant variant) {
+  return Put("all_to_all", [&] {
+    return ccl::AllToAll(comm_, in, out, count_per_member, type, stream, variant);
+  });
+}
+
+absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> to_counts,
+                                     absl::Span<const uint64_t> to_offsets, void* out,
+                                     absl::Span<const uint64_t> from_counts,
+                                     absl::Span<const uint64_t> from_offsets, DataType type,
+                                     backend::Stream& stream) {
+  for (const auto& span : {to_counts, to_offsets, from_counts, from_offsets}) {
+    if (span.size() != team_.ranks.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "all_to_all_v: ", span.size(), " counts or offsets for ", team_.ranks.size(), " ranks"));
+    }
+  }
+  return Put("all_to_all_v", [&] {
+    return ccl::AllToAllV(comm_, in, {to_counts.data(), to_offsets.data()}, out,
+                          {from_counts.data(), from_offsets.data()}, type, stream);
+  });
 }
 
 absl::Status Communicator::Broadcast(const void* in, void* out, uint64_t count, DataType type,
-                                     uint32_t root, backend::Stream& stream) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "broadcast");
-  const auto found = std::find(team_.ranks.begin(), team_.ranks.end(), root);
-  if (found == team_.ranks.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("broadcast: root ", root, " is not a rank of the team"));
-  }
-  return FromDevice(ccl::Broadcast(comm_, in, out, count, type,
-                                   static_cast<uint32_t>(found - team_.ranks.begin()), stream),
-                    "broadcast");
+                                     uint32_t root, backend::Stream& stream, Variant variant) {
+  return PutRooted("broadcast", root, [&](uint32_t index) {
+    return ccl::Broadcast(comm_, in, out, count, type, index, stream, variant);
+  });
+}
+
+absl::Status Communicator::Send(const void* in, uint64_t count, DataType type, uint32_t to,
+                                backend::Stream& stream) {
+  return PutRooted(
+      "send", to, [&](uint32_t index) { return ccl::Send(comm_, in, count, type, index, stream); });
+}
+
+absl::Status Communicator::Recv(void* out, uint64_t count, DataType type, uint32_t from,
+                                backend::Stream& stream) {
+  return PutRooted("recv", from, [&](uint32_t index) {
+    return ccl::Recv(comm_, out, count, type, index, stream);
+  });
 }
 
 absl::Status Communicator::Barrier(backend::Stream& stream) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "barrier");
-  return FromDevice(ccl::Barrier(comm_, stream), "barrier");
+  return Put("barrier", [&] { return ccl::Barrier(comm_, stream); });
 }
 
 absl::Status Communicator::Check() const {
   ErrorInfo info;
   const Result result = CheckError(comm_, &info);
   if (result.ok()) return absl::OkStatus();
-  std::string text = absl::StrCat(OperationName(info.operation), " of ", team_.ranks.size(),
-                                  " ranks: ", result.what);
+  std::string text = absl::StrCat(OperationName(info.operation), " number ", info.sequence, " of ",
+                                  team_.ranks.size(), " ranks: ", result.what);
   if (result.code == ErrorCode::kAborted) {
     // Who died is known to irisd, and on the status page.
     const absl::Status health = context_.Health();
     if (!health.ok()) absl::StrAppend(&text, "; ", health.message());
-  } else if (info.member_index < team_.ranks.size()) {
-    const uint32_t rank = team_.ranks[info.member_index];
-    absl::StrAppend(&text, "; it was rank ", rank, " (pid ", context_.peer_pid(rank), ")");
+  } else {
+    // All whom a thread of the kernel found missing; else the one of the error word.
+    uint64_t missing = 0;
+    backend::Stream stream;
+    if (!backend::Stream::Create(&stream).ok() || !CopyMissing(comm_, &missing, stream).ok() ||
+        !stream.Synchronize().ok()) {
+      missing = 0;
+    }
+    if (info.member_index < team_.ranks.size()) missing |= uint64_t{1} << info.member_index;
+    const char* separator = "; it was ";
+    for (uint32_t m = 0; m < team_.ranks.size(); ++m) {
+      if ((missing >> m & 1) == 0) continue;
+      const uint32_t rank = team_.ranks[m];
+      absl::StrAppend(&text, separator, "rank ", rank, " (pid ", context_.peer_pid(rank), ")");
+      separator = ", ";
+    }
   }
   return absl::Status(static_cast<absl::StatusCode>(result.code), text);
 }

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/iris/context.h"
 #include "device/backend/select.h"
 #include "device/collective/collective.h"
@@ -27,7 +28,7 @@
 namespace iris::ccl {
 
 struct CommunicatorOptions {
-  Config config;     // the same on all members
+  Config config;     // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;  // of the workspace, as iris-ctl shows it; unique in the job, or empty
 };
 
@@ -57,15 +58,37 @@ class Communicator {
   // others by Check or Synchronize. Counts are elements. `root` is a world rank.
   absl::Status AllReduce(const void* in, void* out, uint64_t count, DataType type, ReduceOp op,
                          backend::Stream& stream, Variant variant = Variant::kAuto);
+  absl::Status ReduceScatter(const void* in, void* out, uint64_t count_per_member, DataType type,
+                             ReduceOp op, backend::Stream& stream,
+                             Variant variant = Variant::kAuto);
+  absl::Status Reduce(const void* in, void* out, uint64_t count, DataType type, ReduceOp op,
+                      uint32_t root, backend::Stream& stream, Variant variant = Variant::kAuto);
   absl::Status AllGather(const void* in, void* out, uint64_t count_per_member, DataType type,
+                         backend::Stream& stream, Variant variant = Variant::kAuto);
+  absl::Status Gather(const void* in, void* out, uint64_t count_per_member, DataType type,
+                      uint32_t root, backend::Stream& stream, Variant variant = Variant::kAuto);
+  absl::Status Scatter(const void* in, void* out, uint64_t count_per_member, DataType type,
+                       uint32_t root, backend::Stream& stream, Variant variant = Variant::kAuto);
+  absl::Status AllToAll(const void* in, void* out, uint64_t count_per_member, DataType type,
+                        backend::Stream& stream, Variant variant = Variant::kAuto);
+  // Counts and offsets: one for each member, in the order of the team.
+  absl::Status AllToAllV(const void* in, absl::Span<const uint64_t> to_counts,
+                         absl::Span<const uint64_t> to_offsets, void* out,
+                         absl::Span<const uint64_t> from_counts,
+                         absl::Span<const uint64_t> from_offsets, DataType type,
                          backend::Stream& stream);
   absl::Status Broadcast(const void* in, void* out, uint64_t count, DataType type, uint32_t root,
-                         backend::Stream& stream);
+                         backend::Stream& stream, Variant variant = Variant::kAuto);
+  // Only the two ranks call.
+  absl::Status Send(const void* in, uint64_t count, DataType type, uint32_t to,
+                    backend::Stream& stream);
+  absl::Status Recv(void* out, uint64_t count, DataType type, uint32_t from,
+                    backend::Stream& stream);
   absl::Status Barrier(backend::Stream& stream);
 
-  // The first failure of an operation, as far as the streams have come. kDeadlineExceeded names the
-  // collective and the rank that did not come, kAborted names rank and pid of who died;
-  // kInvalidArgument: a rank called something else. It stays until Reset.
+  // The first failure of an operation, as far as the streams have come, with the operation and its
+  // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
+  // died; kInvalidArgument: a rank called something else. It stays until Reset.
   absl::Status Check() const;
   // Waits for the stream, then Check.
   absl::Status Synchronize(backend::Stream& stream);
@@ -78,6 +101,13 @@ class Communicator {
   Communicator(Context& context, Team team) : context_(context), team_(std::move(team)) {}
   // kFailedPrecondition after Destroy or in a forked child.
   absl::Status Usable() const;
+  // The place of a world rank in the team. kInvalidArgument if it has none.
+  absl::StatusOr<uint32_t> IndexOf(uint32_t rank) const;
+  // Puts on the stream, for the methods above.
+  template <typename Start>
+  absl::Status Put(const char* what, Start start);
+  template <typename Start>
+  absl::Status PutRooted(const char* what, uint32_t root, Start start);
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();
 

@@ -231,7 +231,8 @@ Result StartReduce(const Comm& comm, const Request& request, const Plan& plan, C
       request.in == request.out) {
     call->in_offset_bytes = kNotInHeap;
   }
-  if (plan.variant == Variant::kTwoShot && request.operation != Operation::kReduceScatter) {
+  if ((plan.variant == Variant::kTwoShot || plan.variant == Variant::kPipeline) &&
+      request.operation != Operation::kReduceScatter) {
     call->rows = n;
     call->row = comm.team.index;
     call->count = impl::RoundUp((request.count + n - 1) / n, per_16);

@@ -263,7 +263,8 @@ TEST(LayoutTest, RegionsDoNotOverlap) {
       config = impl::Complete(config);
       const impl::Offsets offsets = impl::OffsetsOf(n, config);
       EXPECT_GE(offsets.sync_bytes, sizeof(impl::Header));
-      EXPECT_GE(impl::SyncBytes(n), sizeof(impl::BlockState) + 2 * n * sizeof(impl::CallWords));
+      EXPECT_GE(impl::SyncBytes(n),
+                sizeof(impl::BlockState) + 2 * n * sizeof(impl::CallWords) + 8 * n);
       EXPECT_GE(offsets.pair_bytes, offsets.sync_bytes + config.max_blocks * impl::SyncBytes(n));
       EXPECT_GE(offsets.packet_bytes,
                 offsets.pair_bytes + n * (n - 1) / 2 * impl::kPairBlocks * impl::SyncBytes(2));

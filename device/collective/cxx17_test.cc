@@ -4,6 +4,7 @@
 #include "device/collective/collective.h"
 #include "device/collective/impl/move_kernels.h"
 #include "device/collective/impl/reduce_kernels.h"
+#include "device/collective/tile.h"
 #include "device/iris/iris.h"
 #include "gtest/gtest.h"
 

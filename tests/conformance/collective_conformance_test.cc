@@ -1,5 +1,6 @@
 // Collectives: every type and operation against a reference on the host, every shape and placement,
 // long runs, teams, failures.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "device/collective/collective.h"
 #include "device/collective/impl/layout.h"
+#include "device/collective/tile.h"
 #include "device/iris/iris.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/world.h"
@@ -213,7 +215,7 @@ TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
 }
 
 const auto kReduceVariants =
-    testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot);
+    testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline);
 const char* const kVariantNames[] = {"Auto", "Packets", "Direct", "TwoShot", "Pipeline"};
 
 std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
@@ -542,6 +544,227 @@ INSTANTIATE_TEST_SUITE_P(Shapes, BroadcastShapeTest,
                                                           Variant::kTwoShot)),
                          ShapeName);
 
+// ---- Reductions to one member or by rows, and movements of rows ----
+
+using RowsParam = std::tuple<Operation, uint32_t, Place, Variant>;
+class RowsShapeTest : public testing::TestWithParam<RowsParam> {};
+
+TEST_P(RowsShapeTest, EqualsTheReference) {
+  const Operation operation = std::get<0>(GetParam());
+  const Variant variant = std::get<3>(GetParam());
+  Place place = std::get<2>(GetParam());
+  if (operation == Operation::kAllToAll) {  // is never in place
+    if (place == Place::kInPlace) place = Place::kHeap;
+    if (place == Place::kOutsideInPlace) place = Place::kOutside;
+  }
+  World world(std::get<1>(GetParam()), 4 << 20);
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    const uint64_t n = rank.n();
+    const uint64_t me = rank.rank();
+    uint32_t root = 0;
+    for (uint64_t count : {1, 3, 63, 300, 1021}) {
+      const bool is_root = me == root;
+      const auto value = [&](uint64_t m, uint64_t i) { return ValueOf<float>(m + count, i); };
+      // Rows that this rank has of in and out, and where in is in place.
+      uint64_t in_rows = 1;
+      uint64_t out_rows = 1;
+      uint64_t in_place_at = 0;
+      switch (operation) {
+        case Operation::kReduceScatter:
+          in_rows = n;
+          break;
+        case Operation::kAllToAll:
+          in_rows = out_rows = n;
+          break;
+        case Operation::kGather:
+          out_rows = is_root ? n : 0;
+          in_place_at = is_root ? me * count : 0;
+          break;
+        case Operation::kScatter:
+          in_rows = is_root ? n : 0;
+          break;
+        case Operation::kReduce:
+          out_rows = is_root ? 1 : 0;
+          break;
+        default:
+          FAIL() << "no such case";
+      }
+      const bool in_place = place == Place::kInPlace || place == Place::kOutsideInPlace;
+      Place mine = place;
+      // What is smaller lies inside of what is larger: in place means the other way round here.
+      if (in_place && (operation == Operation::kReduceScatter || operation == Operation::kScatter ||
+                       out_rows == 0)) {
+        mine = place == Place::kInPlace ? Place::kHeap : Place::kOutside;
+      }
+      Buffers<float> buffers(rank, mine, in_rows * count, out_rows * count, in_place_at);
+      std::vector<float> in(in_rows * count);
+      for (uint64_t i = 0; i < in.size(); ++i) in[i] = value(me, i);
+      buffers.Fill(rank, in);
+      float* out = buffers.out_;
+      if (in_place && operation == Operation::kReduceScatter) out = buffers.in_ + me * count;
+      if (in_place && operation == Operation::kScatter && is_root) out = buffers.in_ + me * count;
+      const float* from = in_rows == 0 ? nullptr : buffers.in_;
+      float* to = out_rows == 0 ? nullptr : out;
+      rank.HostBarrier();
+      std::vector<float> expected(out_rows * count);
+      const auto sum = [&](uint64_t i) {
+        std::vector<float> values;
+        for (uint64_t m = 0; m < n; ++m) values.push_back(value(m, i));
+        return Reference(ReduceOp::kSum, values);
+      };
+      Result result;
+      switch (operation) {
+        case Operation::kReduceScatter:
+          result = ccl::ReduceScatter(comm, from, to, count, DataType::kF32, ReduceOp::kSum,
+                                      rank.stream, variant);
+          for (uint64_t i = 0; i < count; ++i) expected[i] = sum(me * count + i);
+          break;
+        case Operation::kReduce:
+          result = ccl::Reduce(comm, from, to, count, DataType::kF32, ReduceOp::kSum, root,
+                               rank.stream, variant);
+          for (uint64_t i = 0; i < expected.size(); ++i) expected[i] = sum(i);
+          break;
+        case Operation::kAllToAll:
+          result = ccl::AllToAll(comm, from, to, count, DataType::kF32, rank.stream, variant);
+          for (uint64_t i = 0; i < expected.size(); ++i) {
+            expected[i] = value(i / count, me * count + i % count);
+          }
+          break;
+        case Operation::kGather:
+          result = ccl::Gather(comm, from, to, count, DataType::kF32, root, rank.stream, variant);
+          for (uint64_t i = 0; i < expected.size(); ++i) expected[i] = value(i / count, i % count);
+          break;
+        default:
+          result = ccl::Scatter(comm, from, to, count, DataType::kF32, root, rank.stream, variant);
+          for (uint64_t i = 0; i < count; ++i) expected[i] = value(root, me * count + i);
+          break;
+      }
+      ExpectOk(result);
+      rank.Synchronize();
+      if (out == buffers.out_) {
+        buffers.Expect(rank, expected);
+      } else {
+        EXPECT_TRUE(SameBits(rank.Read(out, count), expected));
+      }
+      ExpectOk(ccl::CheckError(comm));
+      rank.HostBarrier();
+      root = (root + 1) % rank.n();
+    }
+  });
+}
+
+std::string RowsName(const testing::TestParamInfo<RowsParam>& info) {
+  std::string name = ccl::OperationName(std::get<0>(info.param));
+  name.erase(std::remove(name.begin(), name.end(), '_'), name.end());
+  return name + std::to_string(std::get<1>(info.param)) + "Ranks" +
+         kPlaceNames[static_cast<int>(std::get<2>(info.param))] +
+         kVariantNames[static_cast<int>(std::get<3>(info.param))];
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Reduce, RowsShapeTest,
+    testing::Combine(testing::Values(Operation::kReduceScatter, Operation::kReduce), kAllRanks,
+                     kAllPlaces,
+                     testing::Values(Variant::kPackets, Variant::kDirect, Variant::kPipeline)),
+    RowsName);
+INSTANTIATE_TEST_SUITE_P(
+    Move, RowsShapeTest,
+    testing::Combine(testing::Values(Operation::kAllToAll, Operation::kGather, Operation::kScatter),
+                     kAllRanks, kAllPlaces, testing::Values(Variant::kPackets, Variant::kDirect)),
+    RowsName);
+
+class VectorTest : public testing::TestWithParam<std::tuple<uint32_t, bool>> {};
+INSTANTIATE_TEST_SUITE_P(AllToAllV, VectorTest,
+                         testing::Combine(testing::Values(1, 2, 3, 5), testing::Bool()));
+
+TEST_P(VectorTest, EveryoneGetsWhatWasSentToIt) {
+  const bool in_heap = std::get<1>(GetParam());
+  World world(std::get<0>(GetParam()), 4 << 20);
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    const uint64_t n = rank.n();
+    const uint64_t me = rank.rank();
+    constexpr uint64_t kRoom = 20000;
+    int32_t* heap = rank.New<int32_t>(2 * kRoom);
+    int32_t* outside = static_cast<int32_t*>(backend::MallocDevice(2 * kRoom * sizeof(int32_t)));
+    // Without the heap on some members only.
+    int32_t* base = in_heap || me == 0 ? heap : outside;
+    for (uint64_t round = 0; round < 6; ++round) {
+      // What a sends b: nothing now and then, up to more than the stages hold.
+      const auto sent = [&](uint64_t a, uint64_t b) {
+        return round == 0 ? 0
+                          : Hash(round * 100 + a * 10 + b) % (round * 700) / (a + b == 3 ? 700 : 1);
+      };
+      std::vector<uint64_t> to_counts(n), to_offsets(n), from_counts(n), from_offsets(n);
+      uint64_t in_end = 3;
+      uint64_t out_end = 5;
+      for (uint64_t m = 0; m < n; ++m) {
+        to_counts[m] = sent(me, m);
+        to_offsets[m] = in_end;
+        in_end += to_counts[m] + 1;
+        from_counts[n - 1 - m] = sent(n - 1 - m, me);  // backwards, so that offsets do not rise
+        from_offsets[n - 1 - m] = out_end;
+        out_end += from_counts[n - 1 - m] + 2;
+      }
+      ASSERT_LT(std::max(in_end, out_end), kRoom);
+      std::vector<int32_t> in(in_end, -1);
+      std::vector<int32_t> expected(out_end, -7);
+      const auto value = [&](uint64_t a, uint64_t b, uint64_t i) {
+        return static_cast<int32_t>(Hash(a * 77 + b * 7 + round) + i);
+      };
+      for (uint64_t m = 0; m < n; ++m) {
+        for (uint64_t i = 0; i < to_counts[m]; ++i) in[to_offsets[m] + i] = value(me, m, i);
+        for (uint64_t i = 0; i < from_counts[m]; ++i) {
+          expected[from_offsets[m] + i] = value(m, me, i);
+        }
+      }
+      rank.Write(base, in);
+      rank.Write(base + kRoom, std::vector<int32_t>(out_end, -7));
+      rank.HostBarrier();
+      ExpectOk(ccl::AllToAllV(comm, base, {to_counts.data(), to_offsets.data()}, base + kRoom,
+                              {from_counts.data(), from_offsets.data()}, DataType::kI32,
+                              rank.stream));
+      rank.Synchronize();
+      ExpectOk(ccl::CheckError(comm));
+      EXPECT_TRUE(SameBits(rank.Read(base + kRoom, out_end), expected)) << "round " << round;
+      rank.HostBarrier();
+    }
+    backend::FreeDevice(outside);
+  });
+}
+
+class SendTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(OutsideTheHeap, SendTest, testing::Bool());
+
+TEST_P(SendTest, ARingOfMessages) {
+  const bool outside = GetParam();
+  World world(4, 2 << 20);
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    constexpr uint64_t kRoom = 10000;
+    float* heap = rank.New<float>(2 * kRoom);
+    float* memory = outside ? static_cast<float*>(backend::MallocDevice(2 * kRoom * 4)) : heap;
+    rank.HostBarrier();
+    for (uint64_t count : {1, 5, 1000, 9999}) {
+      rank.Write(memory, Data<float>(rank.rank() + count, count));
+      const uint32_t next = (rank.rank() + 1) % 4;
+      const uint32_t previous = (rank.rank() + 3) % 4;
+      // Neighbours in turn, so that nobody waits for who waits for it.
+      for (uint32_t turn = 0; turn < 2; ++turn) {
+        if (rank.rank() % 2 == turn) {
+          ExpectOk(ccl::Send(comm, memory, count, DataType::kF32, next, rank.stream));
+        } else {
+          ExpectOk(ccl::Recv(comm, memory + kRoom, count, DataType::kF32, previous, rank.stream));
+        }
+      }
+      EXPECT_TRUE(SameBits(rank.Read(memory + kRoom, count), Data<float>(previous + count, count)));
+      ExpectOk(ccl::CheckError(comm));
+    }
+    if (outside) backend::FreeDevice(memory);
+  });
+}
+
 // ---- Moving every type ----
 
 class MoveTypeTest : public testing::TestWithParam<DataType> {};
@@ -734,6 +957,357 @@ TEST(AutoTest, PicksBySizeAndBothAreRight) {
     }
   });
 }
+
+// ---- Random operations ----
+
+struct RandomCall {
+  Operation operation;
+  uint64_t count;
+  uint32_t n;
+  uint32_t me;
+  uint32_t root;
+  uint32_t round;
+  uint8_t members[8];
+};
+
+IRIS_HOST_DEVICE inline uint32_t RandomValue(uint32_t round, uint32_t rank, uint64_t i) {
+  uint32_t h = round * 2654435761u + rank * 40503u + static_cast<uint32_t>(i) * 2246822519u;
+  h ^= h >> 15;
+  h *= 2654435761u;
+  return h ^ h >> 13;
+}
+
+IRIS_KERNEL void FillRandom(uint32_t* x, uint64_t count, uint32_t rank, uint32_t round) {
+  for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+    x[i] = RandomValue(round, rank, i);
+  }
+}
+
+constexpr uint32_t kCanary = 0xfeedbeef;
+
+IRIS_KERNEL void FillCanary(uint32_t* x, uint64_t count) {
+  for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) x[i] = kCanary;
+}
+
+// Rows of out that the caller gets.
+IRIS_HOST_DEVICE inline uint64_t RandomRows(const RandomCall& call) {
+  switch (call.operation) {
+    case Operation::kAllGather:
+    case Operation::kAllToAll:
+      return call.n;
+    case Operation::kGather:
+      return call.me == call.root ? call.n : 0;
+    case Operation::kReduce:
+      return call.me == call.root ? 1 : 0;
+    default:
+      return 1;
+  }
+}
+
+IRIS_KERNEL void CheckRandom(const uint32_t* out, RandomCall call, uint64_t* bad) {
+  const uint64_t end = RandomRows(call) * call.count;
+  uint64_t wrong = 0;
+  for (uint64_t j = backend::ThreadIndex(); j < end + 4; j += backend::BlockSize()) {
+    uint32_t expected = 0;
+    const uint64_t row = call.count == 0 ? 0 : j / call.count;
+    const uint64_t i = call.count == 0 ? 0 : j % call.count;
+    switch (j < end ? call.operation : Operation::kNone) {
+      case Operation::kAllReduce:
+      case Operation::kReduce:
+        for (uint32_t m = 0; m < call.n; ++m) {
+          expected += RandomValue(call.round, call.members[m], j);
+        }
+        break;
+      case Operation::kReduceScatter:
+        for (uint32_t m = 0; m < call.n; ++m) {
+          expected += RandomValue(call.round, call.members[m], call.me * call.count + j);
+        }
+        break;
+      case Operation::kAllGather:
+      case Operation::kGather:
+        expected = RandomValue(call.round, call.members[row], i);
+        break;
+      case Operation::kAllToAll:
+        expected = RandomValue(call.round, call.members[row], call.me * call.count + i);
+        break;
+      case Operation::kBroadcast:
+        expected = RandomValue(call.round, call.members[call.root], j);
+        break;
+      case Operation::kScatter:
+        expected = RandomValue(call.round, call.members[call.root], call.me * call.count + j);
+        break;
+      default:
+        expected = kCanary;
+        break;
+    }
+    if (out[j] != expected) ++wrong;
+  }
+  if (wrong != 0) {
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(bad, wrong);
+  }
+}
+
+Result StartRandom(const Comm& comm, const RandomCall& call, uint32_t* in, uint32_t* out,
+                   Variant variant, backend::Stream& stream) {
+  constexpr DataType kType = DataType::kI32;
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      return ccl::AllReduce(comm, in, out, call.count, kType, ReduceOp::kSum, stream, variant);
+    case Operation::kReduce:
+      return ccl::Reduce(comm, in, out, call.count, kType, ReduceOp::kSum, call.root, stream,
+                         variant);
+    case Operation::kReduceScatter:
+      return ccl::ReduceScatter(comm, in, out, call.count, kType, ReduceOp::kSum, stream, variant);
+    case Operation::kAllGather:
+      return ccl::AllGather(comm, in, out, call.count, kType, stream, variant);
+    case Operation::kGather:
+      return ccl::Gather(comm, in, out, call.count, kType, call.root, stream, variant);
+    case Operation::kAllToAll:
+      return ccl::AllToAll(comm, in, out, call.count, kType, stream, variant);
+    case Operation::kBroadcast:
+      return ccl::Broadcast(comm, in, out, call.count, kType, call.root, stream, variant);
+    default:
+      return ccl::Scatter(comm, in, out, call.count, kType, call.root, stream, variant);
+  }
+}
+
+TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
+  const uint32_t rounds = 10000 / kSlower;
+  World world(4, 4 << 20);
+  world.Run([=](Rank& rank) {
+    const std::vector<std::vector<uint32_t>> sets = {{0, 1, 2, 3}, {3, 0, 2}, {1, 3}};
+    std::vector<Comm> comms;
+    for (const auto& set : sets) comms.push_back(rank.NewComm(rank.NewTeam(set), SmallConfig()));
+    constexpr uint64_t kRoom = 4 * 700 + 8;
+    uint32_t* in = rank.New<uint32_t>(kRoom);
+    uint32_t* out = rank.New<uint32_t>(kRoom);
+    uint64_t* bad = rank.New<uint64_t>(1);
+    rank.HostBarrier();
+    constexpr Operation kOperations[] = {Operation::kAllReduce,     Operation::kReduce,
+                                         Operation::kReduceScatter, Operation::kAllGather,
+                                         Operation::kGather,        Operation::kAllToAll,
+                                         Operation::kBroadcast,     Operation::kScatter};
+    for (uint32_t round = 0; round < rounds; ++round) {
+      const uint64_t h = Hash(round + 12345);
+      const size_t k = h % sets.size();
+      const Comm& comm = comms[k];
+      if (comm.team.size == 0) continue;  // not a member
+      RandomCall call = {};
+      call.operation = kOperations[h / 3 % 8];
+      const uint64_t size = h / 24 % 8;
+      call.count = size < 6 ? h / 192 % 40 : h / 192 % 700;
+      call.n = comm.team.size;
+      call.me = comm.team.index;
+      call.root = static_cast<uint32_t>(h / 1000 % call.n);
+      call.round = round;
+      for (uint32_t m = 0; m < call.n; ++m) call.members[m] = comm.team.members[m];
+      const Variant variant = static_cast<Variant>(h / 7777 % 5);
+      const uint64_t in_count = call.n * call.count;
+      rank.Launch({1, 32}, FillRandom, in, in_count, rank.rank(), round);
+      rank.Launch({1, 32}, FillCanary, out, RandomRows(call) * call.count + 4);
+      if (round % 16 == 0) rank.Launch({}, Dawdle, rank.rank(), round);
+      ExpectOk(StartRandom(comm, call, in, out, variant, rank.stream));
+      if (call.count != 0) {
+        rank.Launch({1, 32}, CheckRandom, static_cast<const uint32_t*>(out), call, bad);
+      }
+      if (round % 128 == 127) {
+        rank.Synchronize();
+        ASSERT_EQ(rank.Read(bad), 0u) << "by round " << round;
+      }
+    }
+    rank.Synchronize();
+    for (const Comm& comm : comms) {
+      if (comm.team.size != 0) ExpectOk(ccl::CheckError(comm));
+    }
+    EXPECT_EQ(rank.Read(bad), 0u);
+  });
+}
+
+// ---- Graphs ----
+
+// A counter on the device, so that each replay has other data.
+IRIS_KERNEL void NextRound(uint32_t* round) {
+  if (backend::ThreadIndex() == 0) *round += 1;
+}
+
+IRIS_KERNEL void FillReplay(uint32_t* x, uint64_t count, uint32_t rank, const uint32_t* round) {
+  for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+    x[i] = RandomValue(*round, rank, i);
+  }
+}
+
+IRIS_KERNEL void CheckReplay(const uint32_t* sum, const uint32_t* all, uint64_t count, uint32_t n,
+                             const uint32_t* round, uint64_t* bad) {
+  uint64_t wrong = 0;
+  for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+    uint32_t total = 0;
+    for (uint32_t m = 0; m < n; ++m) {
+      const uint32_t value = RandomValue(*round, m, i);
+      total += value;
+      if (all[m * count + i] != value) ++wrong;
+    }
+    if (sum[i] != total) ++wrong;
+  }
+  if (wrong != 0) {
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(bad, wrong);
+  }
+}
+
+class GraphTest : public testing::TestWithParam<uint32_t> {};
+// From a fresh workspace, and so that the epochs wrap in the middle.
+INSTANTIATE_TEST_SUITE_P(FromEpoch, GraphTest, testing::Values(0u, 0xfffffffdu, 0xffffff00u));
+
+void SetEpochs(Rank& rank, const Comm& comm, uint32_t epoch) {
+  for (uint32_t b = 0; b < comm.config.max_blocks; ++b) {
+    ccl::impl::BlockState state = {};
+    state.epoch = epoch;
+    rank.Write(AtOffset<ccl::impl::BlockState>(
+                   rank.ctx, rank.rank(),
+                   comm.workspace_offset_bytes +
+                       ccl::impl::OffsetsOf(comm.team.size, comm.config).sync_bytes +
+                       b * ccl::impl::SyncBytes(comm.team.size)),
+               state);
+  }
+}
+
+TEST_P(GraphTest, AThousandReplaysWithFreshData) {
+  const uint32_t replays = 1000 / kSlower;
+  World world(3, 2 << 20);
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    SetEpochs(rank, comm, GetParam());
+    constexpr uint64_t kCount = 300;
+    uint32_t* x = rank.New<uint32_t>(kCount);
+    uint32_t* sum = rank.New<uint32_t>(kCount);
+    uint32_t* all = rank.New<uint32_t>(3 * kCount);
+    uint32_t* round = rank.New<uint32_t>(1);
+    uint64_t* bad = rank.New<uint64_t>(1);
+    rank.HostBarrier();
+    backend::Graph graph;
+    ExpectOk(backend::BeginCapture(rank.stream));
+    for (Variant variant : {Variant::kPackets, Variant::kTwoShot, Variant::kDirect}) {
+      rank.Launch({}, NextRound, round);
+      rank.Launch({1, 32}, FillReplay, x, kCount, rank.rank(), static_cast<const uint32_t*>(round));
+      ExpectOk(ccl::AllReduce(comm, x, sum, kCount, DataType::kI32, ReduceOp::kSum, rank.stream,
+                              variant));
+      ExpectOk(ccl::AllGather(comm, x, all, kCount, DataType::kI32, rank.stream));
+      rank.Launch({1, 32}, CheckReplay, static_cast<const uint32_t*>(sum),
+                  static_cast<const uint32_t*>(all), kCount, rank.n(),
+                  static_cast<const uint32_t*>(round), bad);
+    }
+    ExpectOk(backend::EndCapture(rank.stream, &graph));
+    for (uint32_t k = 0; k < replays; ++k) {
+      ExpectOk(backend::LaunchGraph(graph, rank.stream));
+      if (k % 50 == 49) rank.Synchronize();
+    }
+    EXPECT_EQ(rank.Read(bad), 0u);
+    EXPECT_EQ(rank.Read(round), 3 * replays);
+    ExpectOk(ccl::CheckError(comm));
+  });
+}
+
+TEST(StreamsTest, TwoCommsOnTwoStreamsAtOnce) {
+  World world(3, 4 << 20);
+  world.Run([](Rank& rank) {
+    const Comm first = rank.NewComm(rank.ctx.world, SmallConfig());
+    const Comm second = rank.NewComm(rank.NewTeam({2, 1, 0}), SmallConfig());
+    backend::Stream other;
+    ExpectOk(backend::Stream::Create(&other));
+    constexpr uint64_t kCount = 700;
+    uint32_t* x = rank.New<uint32_t>(kCount);
+    uint32_t* y = rank.New<uint32_t>(kCount);
+    rank.Write(x, std::vector<uint32_t>(kCount, rank.rank() + 1));
+    rank.Write(y, std::vector<uint32_t>(kCount, rank.rank() + 2));
+    rank.HostBarrier();
+    const uint32_t rounds = 60 / kSlower + 2;
+    for (uint32_t round = 0; round < rounds; ++round) {
+      // In another order on each rank: the streams do not wait for each other.
+      for (uint32_t k = 0; k < 2; ++k) {
+        if ((rank.rank() + round + k) % 2 == 0) {
+          ExpectOk(ccl::AllReduce(first, x, x, kCount, DataType::kI32, ReduceOp::kSum, rank.stream,
+                                  Variant::kTwoShot));
+        } else {
+          ExpectOk(ccl::AllReduce(second, y, y, kCount, DataType::kI32, ReduceOp::kMax, other,
+                                  Variant::kPackets));
+        }
+      }
+    }
+    rank.Synchronize();
+    ExpectOk(other.Synchronize());
+    ExpectOk(ccl::CheckError(first));
+    ExpectOk(ccl::CheckError(second));
+    uint32_t sum = 6;
+    for (uint32_t round = 1; round < rounds; ++round) sum *= 3;
+    EXPECT_EQ(rank.Read(x, kCount), std::vector<uint32_t>(kCount, sum));
+    EXPECT_EQ(rank.Read(y, kCount), std::vector<uint32_t>(kCount, 4));
+  });
+}
+
+// ---- Tiles, inside a kernel ----
+
+template <typename T>
+IRIS_KERNEL void TileKernel(DeviceContext ctx, DeviceTeam team, T* in, T* sum, T* mine, T* all,
+                            uint64_t count, uint32_t rounds, uint32_t* failed) {
+  // Tiles of `count` elements a member; block b has the b-th, so that nothing is aligned.
+  const uint64_t whole = count * team.size;
+  const uint64_t at = backend::BlockIndex() * whole;
+  for (uint32_t round = 0; round < rounds; ++round) {
+    bool ok =
+        ccl::TileAllReduce(ctx, team, in + at, sum + at, whole, ReduceOp::kSum) == WaitResult::kOk;
+    ok = ok && ccl::TileReduceScatter(ctx, team, in + at, mine + backend::BlockIndex() * count,
+                                      count, ReduceOp::kMax) == WaitResult::kOk;
+    ok = ok && ccl::TileAllGather(ctx, team, in + at, all + at, count) == WaitResult::kOk;
+    if (!ok) {
+      if (backend::ThreadIndex() == 0) *failed = 1;
+      return;
+    }
+  }
+}
+
+template <typename T>
+void CheckTiles(const std::vector<uint32_t>& members) {
+  World world(4);
+  world.Run([&](Rank& rank) {
+    const DeviceTeam team = rank.NewTeam(members);
+    const uint64_t n = team.size;
+    for (uint64_t count : {1, 5, 64, 301}) {
+      const uint64_t whole = 3 * n * count;
+      T* in = rank.New<T>(whole);
+      T* sum = rank.New<T>(whole);
+      T* mine = rank.New<T>(3 * count);
+      T* all = rank.New<T>(whole);
+      uint32_t* failed = rank.New<uint32_t>(1);
+      rank.Write(in, Data<T>(rank.rank(), whole));
+      rank.HostBarrier();
+      if (team.index >= n) continue;
+      rank.Launch({3, 32}, TileKernel<T>, rank.ctx, team, in, sum, mine, all, count, uint32_t{3},
+                  failed);
+      EXPECT_EQ(rank.Read(failed), 0u);
+      std::vector<uint64_t> seeds(members.begin(), members.end());
+      EXPECT_TRUE(SameBits(rank.Read(sum, whole), ReferenceAll<T>(ReduceOp::kSum, seeds, whole)));
+      const std::vector<T> largest = ReferenceAll<T>(ReduceOp::kMax, seeds, whole);
+      std::vector<T> rows;
+      std::vector<T> gathered;
+      for (uint64_t b = 0; b < 3; ++b) {
+        for (uint64_t i = 0; i < count; ++i) {
+          rows.push_back(largest[(b * n + team.index) * count + i]);
+        }
+        for (uint64_t m = 0; m < n; ++m) {
+          for (uint64_t i = 0; i < count; ++i) {
+            gathered.push_back(ValueOf<T>(seeds[m], b * n * count + i));
+          }
+        }
+      }
+      EXPECT_TRUE(SameBits(rank.Read(mine, 3 * count), rows));
+      EXPECT_TRUE(SameBits(rank.Read(all, whole), gathered));
+    }
+  });
+}
+
+TEST(TileTest, F32OfAllRanks) { CheckTiles<float>({0, 1, 2, 3}); }
+TEST(TileTest, Bf16OfATeam) { CheckTiles<Bfloat16>({3, 0, 2}); }
+TEST(TileTest, I64OfTwo) { CheckTiles<int64_t>({1, 2}); }
+TEST(TileTest, OfOne) { CheckTiles<float>({2}); }
 
 // ---- Teams ----
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/collective/collective.h"
+#include "device/collective/tile.h"
 #include "device/iris/iris.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/world.h"
@@ -222,6 +223,28 @@ TEST(DocsTest, Collectives) {
     EXPECT_TRUE(MeanOfGradients(comm, gradients, 3000, rank.stream).ok());
     EXPECT_EQ(rank.Read(gradients, 3000), std::vector<float>(3000, 1.5f));
     EXPECT_TRUE(ccl::CheckError(comm).ok());
+  });
+}
+
+// Each block works on a tile of its own, with the blocks of the same index elsewhere.
+IRIS_KERNEL void NormalizeTiles(DeviceContext ctx, float* tiles, uint64_t n, uint32_t* failed) {
+  float* tile = tiles + backend::BlockIndex() * n;
+  for (uint64_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) tile[i] *= 0.5f;
+  if (ccl::TileAllReduce(ctx, ctx.world, tile, tile, n, ccl::ReduceOp::kAvg) != WaitResult::kOk) {
+    if (backend::ThreadIndex() == 0) *failed = 1;
+  }
+}
+
+TEST(DocsTest, Tiles) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    float* tiles = rank.New<float>(3 * 70);
+    uint32_t* failed = rank.New<uint32_t>(1);
+    rank.Write(tiles, std::vector<float>(3 * 70, static_cast<float>(2 * rank.rank())));
+    rank.HostBarrier();
+    rank.Launch({3, 64}, NormalizeTiles, rank.ctx, tiles, uint64_t{70}, failed);
+    EXPECT_EQ(rank.Read(tiles, 3 * 70), std::vector<float>(3 * 70, 1.0f));
+    EXPECT_EQ(rank.Read(failed), 0u);
   });
 }
 // clang-format on

@@ -22,8 +22,8 @@ RUNS_UNMUTATED = 5
 RUNS_MUTATED = 3
 RUN_SECONDS_MAX = 100
 
-ALL = ("barrier", "put_signal_block", "put_signal_warp")
-BLOCK = ("barrier", "put_signal_block")
+BLOCK = ("barrier", "put_signal_block", "all_reduce")
+ALL = BLOCK + ("put_signal_warp",)
 
 RUNTIME = ("block", "fiber", "scheduler")
 HOST = ("graph", "memory")
@@ -95,7 +95,7 @@ class MutationTest(unittest.TestCase):
 
     def test_0_unmutated_protocols_have_no_report_and_right_answers(self):
         program = self.link(0)
-        for scenario in ALL:
+        for scenario in ALL + ("packets",):
             for _ in range(RUNS_UNMUTATED):
                 code, kinds, output = self.execute(program, scenario, 1)
                 self.assertEqual((code, kinds), (0, []), f"{scenario}:\n{output}")
@@ -114,7 +114,7 @@ class MutationTest(unittest.TestCase):
         self.expect_caught(4, "no block sync after consume", BLOCK)
 
     def test_5_block_sync_missing_inside_a_block_is_caught(self):
-        self.expect_caught(5, "no block sync inside a block", ("put_signal_block",))
+        self.expect_caught(5, "no block sync inside a block", ("put_signal_block", "all_reduce"))
 
     def test_6_warp_sync_missing_is_caught(self):
         self.expect_caught(6, "no warp sync", ("put_signal_warp",))

@@ -2,7 +2,7 @@
 // builds this file once as it is and once for each mistake of device/iris/impl/mutation.h, and
 // counts the reports.
 //
-//   protocols SCENARIO      barrier | put_signal_block | put_signal_warp
+//   protocols SCENARIO      barrier | put_signal_block | put_signal_warp | all_reduce | packets
 //
 // Exit code 0: every rank got the data that it had to get. 1: wrong data (a mistake may show that
 // way as well). 2: usage. ThreadSanitizer's own exit code wins over 0.
@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "device/backend/select.h"
+#include "device/collective/impl/layout.h"
+#include "device/collective/impl/reduce_kernels.h"
 #include "device/iris/iris.h"
 
 namespace {
@@ -45,8 +47,9 @@ struct Heap {
   uint32_t board[kBlocks][kRanks][kThreads];      // barrier: [block][writer][thread]
   alignas(16) uint32_t inbox[kBlocks][kThreads];  // put_signal
   alignas(16) uint32_t outbox[kBlocks][kThreads];
-  uint64_t full[kBlocks][kThreads];   // signals: data is there
-  uint64_t empty[kBlocks][kThreads];  // signals: data has been read
+  uint64_t full[kBlocks][kThreads];          // signals: data is there
+  uint64_t empty[kBlocks][kThreads];         // signals: data has been read
+  alignas(256) uint8_t workspace[64 << 10];  // of the collectives
 };
 static_assert(sizeof(Heap) <= kStrideBytes);
 
@@ -135,6 +138,78 @@ IRIS_KERNEL void PutSignalWarpKernel(DeviceContext ctx, uint32_t* wrong) {
   PutSignalRounds(ctx, first, iris::impl::CoopSize(iris::Warp{}), iris::Warp{}, wrong);
 }
 
+// An all-reduce in place of memory outside the heaps, so that it goes through the workspace, in two
+// chunks.
+constexpr uint32_t kCount = 600;
+
+IRIS_KERNEL void FillInput(uint32_t* x, uint32_t rank, uint32_t round) {
+  const uint32_t first = iris::backend::ThreadIndex();
+  for (uint32_t i = first; i < kCount; i += iris::backend::BlockSize()) {
+    iris::backend::StorePlain(x + i, Word(rank, round, i));
+  }
+}
+
+IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t round, uint32_t* wrong) {
+  const uint32_t first = iris::backend::ThreadIndex();
+  for (uint32_t i = first; i < kCount; i += iris::backend::BlockSize()) {
+    uint32_t sum = 0;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) sum += Word(rank, round, i);
+    Note(wrong, iris::backend::LoadPlain(x + i) == sum);
+  }
+}
+
+bool AllReduceRounds(const DeviceContext& ctx, bool packets, iris::backend::Stream& stream,
+                     uint32_t* wrong) {
+  namespace ccl = iris::ccl;
+  ccl::Config config;
+  config.max_blocks = kBlocks;
+  config.packet_blocks = kBlocks;
+  config.packet_bytes = 256;
+  config.stage_bytes = 1024;
+  const ccl::impl::Offsets offsets = ccl::impl::OffsetsOf(kRanks, config);
+  if (offsets.total_bytes > sizeof(Heap::workspace)) return false;
+  std::vector<uint32_t> x(kCount);
+  uint64_t error_word = 0;
+  constexpr uint64_t kWorkspace = offsetof(Heap, workspace);
+  ccl::impl::Call call = {};
+  call.context = ctx;
+  call.error_word = &error_word;
+  call.header_offset_bytes = kWorkspace;
+  call.sync_offset_bytes = kWorkspace + offsets.sync_bytes;
+  call.packet_offset_bytes = kWorkspace + offsets.packet_bytes;
+  call.stage_offset_bytes = kWorkspace + offsets.stage_bytes;
+  call.packet_bytes = config.packet_bytes;
+  call.stage_bytes = config.stage_bytes;
+  call.size = kRanks;
+  call.index = ctx.rank;
+  for (uint32_t i = 0; i < kRanks; ++i) call.members[i] = static_cast<uint8_t>(i);
+  call.operation = ccl::Operation::kAllReduce;
+  call.in = reinterpret_cast<const uint8_t*>(x.data());
+  call.out = reinterpret_cast<uint8_t*>(x.data());
+  call.in_offset_bytes = ccl::impl::kNotInHeap;
+  call.out_offset_bytes = ccl::impl::kNotInHeap;
+  call.count = packets ? kCount : kCount / kRanks;
+  call.limit = kCount;
+  call.rows = packets ? 1 : kRanks;
+  call.row = packets ? 0 : ctx.rank;
+  call.target = ccl::impl::Call::kAll;
+  call.divide = 1;
+  call.op = ccl::ReduceOp::kSum;
+  using Op = ccl::impl::AnyOp<int32_t>;
+  auto* const kernel = packets ? &ccl::impl::ReducePackets<int32_t, Op, 0>
+                               : &ccl::impl::ReduceDirect<int32_t, Op, 0, false>;
+  bool ok = true;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    ok = ok &&
+         iris::backend::Launch({1, kThreads, 0}, stream, FillInput, x.data(), ctx.rank, round).ok();
+    ok = ok && iris::backend::Launch({kBlocks, kThreads, 0}, stream, kernel, call).ok();
+    ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, CheckSum,
+                                     static_cast<const uint32_t*>(x.data()), round, wrong)
+                   .ok();
+  }
+  return stream.Synchronize().ok() && ok && error_word == 0;
+}
+
 using Kernel = void (*)(DeviceContext, uint32_t*);
 
 Kernel Find(const char* name) {
@@ -148,8 +223,12 @@ Kernel Find(const char* name) {
 
 int main(int argc, char** argv) {
   const Kernel kernel = argc == 2 ? Find(argv[1]) : nullptr;
-  if (kernel == nullptr) {
-    std::fprintf(stderr, "usage: protocols barrier | put_signal_block | put_signal_warp\n");
+  const bool packets = argc == 2 && std::strcmp(argv[1], "packets") == 0;
+  const bool all_reduce = argc == 2 && (packets || std::strcmp(argv[1], "all_reduce") == 0);
+  if (kernel == nullptr && !all_reduce) {
+    std::fprintf(
+        stderr,
+        "usage: protocols barrier | put_signal_block | put_signal_warp | all_reduce | packets\n");
     return 2;
   }
   void* window = mmap(nullptr, kRanks * kStrideBytes, PROT_READ | PROT_WRITE,
@@ -174,6 +253,13 @@ int main(int argc, char** argv) {
       ctx.world.sync_offset_bytes = offsetof(Heap, sync);
       for (uint32_t i = 0; i < kRanks; ++i) ctx.world.members[i] = static_cast<uint8_t>(i);
       iris::backend::Stream stream;
+      if (all_reduce) {
+        if (!iris::backend::Stream::Create(&stream).ok() ||
+            !AllReduceRounds(ctx, packets, stream, &wrong[rank])) {
+          failed = true;
+        }
+        return;
+      }
       if (!iris::backend::Stream::Create(&stream).ok() ||
           !iris::backend::Launch({kBlocks, kThreads, 0}, stream, kernel, ctx, &wrong[rank]).ok() ||
           !stream.Synchronize().ok()) {

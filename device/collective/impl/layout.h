@@ -2,7 +2,7 @@
 //
 //   header    one per workspace
 //   sync      [max_blocks]: BlockState, calls[2][members]: what each member is calling, by the
-//             parity of the epoch
+//             parity of the epoch; signals[members]: chunks that each has pushed
 //   pairs     [pairs of members][kPairBlocks]: the same for Send and Recv, of two members
 //   packets   [packet_blocks][2][members][2 * packet_bytes]: inboxes of kPackets, by parity
 //   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
@@ -30,7 +30,9 @@ static_assert(sizeof(Header) == 256);
 
 struct BlockState {
   uint32_t epoch;  // rounds that this block has made
-  uint32_t reserved[15];
+  uint32_t reserved0;
+  uint64_t signals;  // chunks that this block has pushed
+  uint32_t reserved[12];
 };
 static_assert(sizeof(BlockState) == 64);
 
@@ -48,7 +50,9 @@ IRIS_HOST_DEVICE constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
 IRIS_HOST_DEVICE constexpr uint64_t Min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 IRIS_HOST_DEVICE constexpr uint64_t SyncBytes(uint32_t n_members) {
-  return RoundUp(sizeof(BlockState) + 2 * n_members * sizeof(CallWords), kWorkspaceAlignmentBytes);
+  return RoundUp(
+      sizeof(BlockState) + 2 * n_members * sizeof(CallWords) + n_members * sizeof(uint64_t),
+      kWorkspaceAlignmentBytes);
 }
 
 IRIS_HOST_DEVICE constexpr uint64_t PacketBytes(uint32_t n_members, uint64_t packet_bytes) {

@@ -155,6 +155,31 @@ class Session {
     return Settle();
   }
 
+  // Rounds that overlap: a member may signal again before all have waited for what it signalled
+  // before. Counted in 64 bits, which never wrap. Signal is called behind a block sync;
+  // AwaitSignal is not complete for the block before another one; KeepSignals behind the last.
+  IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
+  IRIS_DEVICE void Signal(uint64_t value) {
+    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
+      backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(p) + call_.index, value);
+    }
+  }
+  IRIS_DEVICE void AwaitSignal(uint64_t value) {
+    const uint64_t* mine = SignalsOf(call_.index);
+    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
+      const WaitResult result = Poll(call_.context, [mine, p, value] {
+        return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(mine + p) >= value;
+      });
+      if (result != WaitResult::kOk) {
+        Fail(result, p);
+        break;
+      }
+    }
+  }
+  IRIS_DEVICE void KeepSignals(uint64_t value) {
+    if (backend::ThreadIndex() == 0) backend::StorePlain(&State()->signals, value);
+  }
+
   // The last round, when this block wrote what the others will read, or only read. The answer is
   // the calling thread's own.
   IRIS_DEVICE void MeetLast(bool wrote) {
@@ -249,6 +274,11 @@ class Session {
   // What the members call in this epoch, as member m is told.
   IRIS_DEVICE CallWords* Calls(uint32_t m) const {
     return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_.size;
+  }
+  // What the members have signalled to member m.
+  IRIS_DEVICE uint64_t* SignalsOf(uint32_t m) const {
+    return At<uint64_t>(
+        m, sync_offset_bytes_ + sizeof(BlockState) + 2 * call_.size * sizeof(CallWords));
   }
 
   // What `peer` is told.

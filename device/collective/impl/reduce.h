@@ -90,6 +90,9 @@ struct AnyOp {
   ReduceOp op;
   uint32_t divide;
   IRIS_DEVICE explicit AnyOp(const Call& call) : op(call.op), divide(call.divide) {}
+  // `members`: of the team, for kAvg.
+  IRIS_DEVICE AnyOp(ReduceOp reduce_op, uint32_t members)
+      : op(reduce_op), divide(reduce_op == ReduceOp::kAvg ? members : 1) {}
 
   template <ReduceOp Op, uint32_t K>
   IRIS_DEVICE static void AddAs(Sum<T, K>* sum, const Pack<T, K>& pack) {

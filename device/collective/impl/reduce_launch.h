@@ -22,7 +22,10 @@ inline constexpr bool kHasFixed =
 template <typename T, typename Op, uint32_t N>
 Kernel KernelFor(Variant variant) {
   if (variant == Variant::kPackets) return ReducePackets<T, Op, N>;
-  return ReduceDirect<T, Op, N>;
+  if constexpr (N != 0) {
+    if (variant == Variant::kPipeline) return ReduceDirect<T, Op, N, true>;
+  }
+  return ReduceDirect<T, Op, N, false>;
 }
 
 template <typename T>
@@ -46,7 +49,7 @@ Result LaunchReduce(const LaunchConfig& launch, backend::Stream& stream, Variant
 
 template <typename T>
 Result PrepareReduce() {
-  for (Variant variant : {Variant::kPackets, Variant::kTwoShot}) {
+  for (Variant variant : {Variant::kPackets, Variant::kTwoShot, Variant::kPipeline}) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
       for (uint32_t members : {2u, 3u, 4u, 8u}) {
         const Result result = backend::PrepareKernel(KernelOf<T>(variant, members, op));
