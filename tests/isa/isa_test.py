@@ -97,6 +97,19 @@ def amd_release_of_other_waves_data(a):
             in_order(a, "SyncOfBlock", r"ds_write_b32", WAIT, r"s_barrier", r"ds_read_b32"))
 
 
+def amd_write_backs_are_waited_for(a):
+    """In every kernel: between a write-back and the next store or atomic there is a wait."""
+    found = []
+    for kernel, lines in a.kernels.items():
+        for i, line in enumerate(lines):
+            if not line.startswith("buffer_wbl2"):
+                continue
+            after = first(lines, r"(?:global|flat|buffer)_(?:store|atomic)", i)
+            if not any(re.match(WAIT, between) for between in lines[i:after]):
+                found.append(f"{a.target} {kernel}: no wait behind {line!r}")
+    return found
+
+
 def amd_acquire_invalidates(a):
     """The access, a wait for its value, the invalidations as far as the scope asks; and nothing more."""
     found = []
@@ -353,6 +366,7 @@ AMD_RULES = {
         ("ReleaseAlone", WAIT, ""), ("PutSignalBlock", r"^s_barrier", ""), ("PutSignalBlock", r"^buffer_wbl2.*", ""),
         ("BarrierWorld", WAIT, ""), ("SyncOfBlock", WAIT, ""),
     ),
+    amd_write_backs_are_waited_for: (("BarrierWorld", WAIT, ""), ("ReleaseAlone", WAIT, "")),
     amd_acquire_invalidates: (
         ("LoadAcquireSystem", r"^buffer_inv.*", ""), ("LoadAcquireDevice", r"^buffer_\w*inv.*", ""),
         ("LoadAcquireBlock", r"^s_waitcnt vmcnt\(0\)", "buffer_inv sc0 sc1"),
@@ -464,6 +478,21 @@ class Probe(unittest.TestCase):
         spills = re.findall(r"(\d+) bytes spill", done.stdout)
         self.assertTrue(spills, done.stdout)
         self.assertEqual({"0"}, set(spills), done.stdout)
+
+
+class Collectives(unittest.TestCase):
+    """The kernels of device/collective, for one device: the largest that use the API."""
+    SOURCES = ("device/collective/collective.cc", "device/collective/reduce_bf16.cc")
+
+    def test_the_hot_kernels_keep_their_data_in_registers_and_wait_for_write_backs(self):
+        for source in self.SOURCES:
+            a = isa.Assembly("gfx942", isa.compile_text("gfx942", source))
+            # Those for any operation and number of members choose at run time what the others know.
+            hot = [(name, what) for name, what in a.spills() if "AnyOp" not in name and not what.startswith("sgpr_")]
+            self.assertEqual([], hot, source)
+            self.assertEqual([], amd_write_backs_are_waited_for(a), source)
+            self.assertEqual([], [c for kernel in a.kernels for c in never(a, kernel, r"s_swappc|s_setpc")], source)
+            self.assertTrue(any(re.match(r"(?:global|flat)_load_dwordx4", line) for lines in a.kernels.values() for line in lines))
 
 
 def _rule(target, rule):
