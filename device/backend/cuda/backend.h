@@ -401,24 +401,17 @@ IRIS_DEVICE inline void Fence() {
 #undef IRIS_CUDA_ORDERED
 #undef IRIS_CUDA_SCOPED
 
-// A copy of a constant size is one move, and says nothing about the type that the memory really
-// has.
+// By the type itself: nvcc copies byte by byte in a memcpy, whatever is known of the alignment.
 template <typename T>
 IRIS_DEVICE inline T LoadPlain(const T* p) {
   static_assert(std::is_trivially_copyable_v<T>);
-  T value;
-  const void* from = p;
-  __builtin_memcpy(static_cast<void*>(&value), __builtin_assume_aligned(from, alignof(T)),
-                   sizeof(T));
-  return value;
+  return *p;
 }
 
 template <typename T>
 IRIS_DEVICE inline void StorePlain(T* p, T value) {
   static_assert(std::is_trivially_copyable_v<T>);
-  void* to = p;
-  __builtin_memcpy(__builtin_assume_aligned(to, alignof(T)), static_cast<const void*>(&value),
-                   sizeof(T));
+  *p = value;
 }
 
 template <CacheHint H>
