@@ -492,7 +492,8 @@ class Collectives(unittest.TestCase):
             self.assertEqual([], hot, source)
             self.assertEqual([], amd_write_backs_are_waited_for(a), source)
             self.assertEqual([], [c for kernel in a.kernels for c in never(a, kernel, r"s_swappc|s_setpc")], source)
-            self.assertTrue(any(re.match(r"(?:global|flat)_load_dwordx4", line) for lines in a.kernels.values() for line in lines))
+            wide = [line for lines in a.kernels.values() for line in lines if re.match(r"(?:global|flat)_load_dwordx4", line)]
+            self.assertTrue(wide, source)
 
 
 def _rule(target, rule):
