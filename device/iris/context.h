@@ -2,6 +2,7 @@
 // access. Device and host.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "device/backend/select.h"
@@ -31,6 +32,20 @@ IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t from, ui
 template <typename T>
 IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t to, T* p) {
   return Translate(ctx, ctx.rank, to, p);
+}
+
+// The world rank of member `index` of the team. For an index that is not constant, better than
+// members[index]: that would make every thread of a GPU keep a copy of the team in memory.
+IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t index) {
+  static_assert(offsetof(DeviceTeam, members) % 8 == 0 && kMaxTeamRanks % 8 == 0);
+  uint64_t eight = 0;
+  IRIS_UNROLL(8)
+  for (uint32_t k = 0; k < kMaxTeamRanks / 8; ++k) {
+    uint64_t candidate = 0;
+    __builtin_memcpy(&candidate, reinterpret_cast<const uint64_t*>(team.members + 8 * k), 8);
+    eight = index / 8 == k ? candidate : eight;
+  }
+  return static_cast<uint32_t>(eight >> (index % 8 * 8)) & 0xff;
 }
 
 // The distance of `p` from the beginning of the caller's heap. The same number means the same
