@@ -26,14 +26,12 @@ namespace iris {
 IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam& team,
                                       uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   const uint64_t offset_bytes = impl::BarrierSlotOffset(team);
+  // Thread 0 alone uses the word in memory. The others read `next` between the two syncs of a call.
   uint32_t* const mine = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, offset_bytes)->epoch;
+  IRIS_SHARED(uint32_t[1], next);
+  if (backend::ThreadIndex() == 0) next[0] = backend::LoadPlain(mine) + 1;
   impl::SyncBeforePublish();
-  // Read by all between the two syncs, and written behind the second: the next call's first sync
-  // separates that write from the next reads.
-  const uint32_t epoch = backend::LoadPlain(mine) + 1;
-  const WaitResult result = impl::MeetMembers(ctx, team, offset_bytes, epoch, timeout_ns, missing);
-  if (backend::ThreadIndex() == 0) backend::StorePlain(mine, epoch);
-  return result;
+  return impl::MeetMembers(ctx, team, offset_bytes, next[0], timeout_ns, missing, mine);
 }
 
 // Many barriers of one kernel, each as above but faster: the block keeps the epoch in a register
@@ -49,7 +47,7 @@ class BarrierSession {
  public:
   IRIS_DEVICE BarrierSession(const DeviceContext& ctx, const DeviceTeam& team)
       : ctx_(ctx), team_(team), offset_bytes_(impl::BarrierSlotOffset(team)) {
-    impl::SyncInsideBlock();  // the last barrier's thread 0 has written the epoch
+    impl::SyncInsideBlock();  // thread 0 has written the epoch of an earlier session or barrier
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
   // No sync: Wait has one behind the reads of the epoch, the next barrier or session begins with
@@ -65,7 +63,7 @@ class BarrierSession {
   // As Barrier.
   IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
     impl::SyncBeforePublish();
-    return impl::MeetMembers(ctx_, team_, offset_bytes_, ++epoch_, timeout_ns, missing);
+    return impl::MeetMembers(ctx_, team_, offset_bytes_, ++epoch_, timeout_ns, missing, nullptr);
   }
 
  private:

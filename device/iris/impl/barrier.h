@@ -27,15 +27,18 @@ IRIS_DEVICE inline uint64_t BarrierSlotOffset(const DeviceTeam& team) {
 // p's inbox (release) -> member p's thread polls it (acquire) -> SyncAfterConsume -> the reads of
 // all threads of member p. What the polls said goes through shared memory: it is written behind
 // this round's first sync and read behind its second, and the next round begins with a sync.
+//
+// `keep`, if given, gets the epoch from thread 0, while the flags are on their way.
 IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t slot_offset_bytes, uint32_t epoch,
-                                          uint64_t timeout_ns, uint32_t* missing) {
+                                          uint64_t timeout_ns, uint32_t* missing, uint32_t* keep) {
   IRIS_SHARED(uint32_t[kMaxTeamRanks], results);
   const uint32_t n_threads = backend::BlockSize();
   for (uint32_t p = backend::ThreadIndex(); p < team.size; p += n_threads) {
-    SyncArea::Slot* theirs = AtOffset<SyncArea::Slot>(ctx, team.members[p], slot_offset_bytes);
+    SyncArea::Slot* theirs = AtOffset<SyncArea::Slot>(ctx, MemberRank(team, p), slot_offset_bytes);
     backend::Store<Scope::kSystem, kPublishOrder>(&theirs->inbox[team.index], epoch);
   }
+  if (keep != nullptr && backend::ThreadIndex() == 0) backend::StorePlain(keep, epoch);
   const SyncArea::Slot* mine = AtOffset<SyncArea::Slot>(ctx, ctx.rank, slot_offset_bytes);
   bool failed = false;  // then do not wait another full time for the next member
   for (uint32_t p = backend::ThreadIndex(); p < team.size; p += n_threads) {
