@@ -143,11 +143,34 @@ uint64_t Ballot(bool value);
 bool WarpAny(bool value);
 bool WarpAll(bool value);
 void* DynamicShared();
-uint64_t ClockNanoseconds();
 void Pause();
-[[noreturn]] void Trap(const char* literal);
 
 #endif
+
+namespace hip {
+inline constexpr uint64_t kClockPeriodNs = 10;  // the constant clock of these devices: 100 MHz
+uint64_t HostClockNanoseconds();
+[[noreturn]] void HostTrap(const char* literal);
+}  // namespace hip
+
+// Each device counts from its own start: comparable on one device.
+IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_s_memrealtime() * hip::kClockPeriodNs;
+#else
+  return hip::HostClockNanoseconds();
+#endif
+}
+
+// On the device the text is for the reader of the source: printing would cost every kernel a
+// buffer.
+[[noreturn]] IRIS_HOST_DEVICE inline void Trap([[maybe_unused]] const char* literal) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  __builtin_trap();
+#else
+  hip::HostTrap(literal);
+#endif
+}
 
 // Host
 // --------------------------------------------------------------------------------------------------------------

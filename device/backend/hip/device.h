@@ -31,8 +31,6 @@ namespace iris::backend {
 
 namespace hip {
 
-inline constexpr uint64_t kClockPeriodNs = 10;  // the constant clock of these devices: 100 MHz
-
 // Any object seen as a word of its size.
 template <uint64_t kBytes>
 struct WordOf;
@@ -384,14 +382,6 @@ IRIS_DEVICE inline void* DynamicShared() {
 // Others
 // ------------------------------------------------------------------------------------------------------------
 
-// Each device counts from its own start: comparable on one device.
-IRIS_DEVICE inline uint64_t ClockNanoseconds() {
-  return __builtin_amdgcn_s_memrealtime() * hip::kClockPeriodNs;
-}
-
 IRIS_DEVICE inline void Pause() { __builtin_amdgcn_s_sleep(1); }
-
-// The text is for the reader of the source: printing would cost every kernel a host buffer.
-[[noreturn]] IRIS_DEVICE inline void Trap(const char* /*literal*/) { __builtin_trap(); }
 
 }  // namespace iris::backend

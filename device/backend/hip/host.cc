@@ -1,6 +1,9 @@
 // The host part of the hip backend, on the HIP runtime.
 #include <hip/hip_runtime_api.h>
+#include <time.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "device/backend/select.h"
@@ -121,6 +124,18 @@ bool Stream::Idle() {
 }
 
 namespace hip {
+
+uint64_t HostClockNanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000 * 1000 * 1000 +
+         static_cast<uint64_t>(now.tv_nsec);
+}
+
+void HostTrap(const char* literal) {
+  fprintf(stderr, "iris: %s\n", literal);
+  abort();
+}
 
 Result LaunchKernel(const LaunchConfig& config, Stream& stream, const void* kernel,
                     void** arguments) {
