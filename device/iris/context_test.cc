@@ -61,6 +61,12 @@ TEST(ContextTest, InHeapOfAPeer) {
   EXPECT_FALSE(InHeapOf(ThreeHeaps(), 2, Address(0x400000010000)));
 }
 
+TEST(ContextTest, MemberRankIsTheMembersEntry) {
+  DeviceTeam team;
+  for (uint32_t i = 0; i < kMaxTeamRanks; ++i) team.members[i] = static_cast<uint8_t>(i * 37 + 200);
+  for (uint32_t i = 0; i < kMaxTeamRanks; ++i) EXPECT_EQ(MemberRank(team, i), team.members[i]) << i;
+}
+
 TEST(ContextTest, OffsetAndAddressAreInverse) {
   const DeviceContext ctx = ThreeHeaps();
   EXPECT_EQ(OffsetBytes(ctx, Address(0x400000010123)), 0x123u);

@@ -1,4 +1,5 @@
 // Loads, stores, get, put and copy.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
@@ -375,6 +376,45 @@ TEST(LargeRangeTest, AMebibyteToEveryPeer) {
     const std::vector<uint64_t> got = rank.Read(dst, kCount * rank.n());
     for (uint64_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i], (i % kCount) * 0x9e3779b97f4a7c15 + i / kCount) << i;
+    }
+  });
+}
+
+IRIS_KERNEL void PutToNext(DeviceContext ctx, uint8_t* dst, const uint8_t* src, uint64_t bytes) {
+  Put(ctx, (ctx.rank + 1) % ctx.n_ranks, dst, src, bytes, Block{});
+}
+
+TEST(LargeRangeTest, AMebibyteAtEveryDifferenceOfAlignments) {
+  constexpr uint64_t kBytes = 1 << 20;
+  World world(2, 3 << 20);
+  world.Run([](Rank& rank) {
+    uint8_t* src = rank.New<uint8_t>(kBytes + 32);
+    uint8_t* dst = rank.New<uint8_t>(kBytes + 64);
+    const auto pattern = [](uint32_t of, uint64_t i) {
+      return static_cast<uint8_t>((i * 131 + i / 251 + of * 17) % 255);  // never 255
+    };
+    std::vector<uint8_t> mine(kBytes + 32), theirs(kBytes + 32);
+    for (uint64_t i = 0; i < mine.size(); ++i) {
+      mine[i] = pattern(rank.rank(), i);
+      theirs[i] = pattern(1 - rank.rank(), i);
+    }
+    rank.Write(src, mine);
+    for (uint32_t k = 0; k < 16; ++k) {
+      const uint64_t to = 16 + k;
+      const uint64_t from = 2 * k % 16;
+      const uint64_t bytes = kBytes - k % 7;
+      EXPECT_TRUE(backend::FillAsync(dst, 255, kBytes + 64, rank.stream).ok());
+      rank.Synchronize();
+      rank.HostBarrier();
+      rank.Launch({1, 256}, PutToNext, rank.ctx, dst + to, src + from, bytes);
+      rank.Synchronize();
+      rank.HostBarrier();
+      const std::vector<uint8_t> got = rank.Read(dst, kBytes + 64);
+      const auto guard = [](uint8_t byte) { return byte == 255; };
+      ASSERT_TRUE(std::all_of(got.begin(), got.begin() + to, guard)) << k;
+      ASSERT_TRUE(std::equal(got.begin() + to, got.begin() + to + bytes, theirs.begin() + from))
+          << k;
+      ASSERT_TRUE(std::all_of(got.begin() + to + bytes, got.end(), guard)) << k;
     }
   });
 }
