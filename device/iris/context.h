@@ -39,7 +39,6 @@ IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t to, T* p
 IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t index) {
   static_assert(offsetof(DeviceTeam, members) % 8 == 0 && kMaxTeamRanks % 8 == 0);
   uint64_t eight = 0;
-  IRIS_UNROLL(8)
   for (uint32_t k = 0; k < kMaxTeamRanks / 8; ++k) {
     uint64_t candidate = 0;
     __builtin_memcpy(&candidate, reinterpret_cast<const uint64_t*>(team.members + 8 * k), 8);
