@@ -293,6 +293,13 @@ absl::Status Daemon::ReadSegment(SegmentId segment, uint64_t offset_bytes,
   return held->memory().Read(offset_bytes, out);
 }
 
+driver::CreateTimes Daemon::TimesOf(SegmentId segment) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = segments_.find(segment.value);
+  if (it == segments_.end() || it->second.memory == nullptr) return {};
+  return it->second.memory->memory().times();
+}
+
 void Daemon::AddEvent(const EmitEvent& event) {
   Input([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Effects effects;
@@ -520,8 +527,8 @@ void Daemon::CreateOnWorker(const CreateSegment& effect) {
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
       driver_->Create(effect.device_index, effect.bytes, effect.prealloc);
   const absl::Status status = OfDevice(driver_->devices()[effect.device_index], memory.status());
-  AskDriverForFree(effect.device_index);
   if (!status.ok()) {
+    AskDriverForFree(effect.device_index);
     logger_->Warn("cannot create a segment", {{"segment", effect.id.value},
                                               {"bytes", effect.bytes},
                                               {"device", effect.device_index},
@@ -548,6 +555,8 @@ void Daemon::CreateOnWorker(const CreateSegment& effect) {
   }
   held.reset();  // the last hold if it was to be dropped
   Finish(std::move(deferred));
+  // Nobody waits for it any more.
+  if (status.ok()) AskDriverForFree(effect.device_index);
 }
 
 void Daemon::AskDriverForFree(uint32_t device_index) {

@@ -138,6 +138,8 @@ class Daemon {
   // Copies bytes of a segment. kNotFound: no such segment.
   absl::Status ReadSegment(SegmentId segment, uint64_t offset_bytes, absl::Span<uint8_t> out) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // How long it took to make a segment; zeros if it does not exist.
+  driver::CreateTimes TimesOf(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
   EventLog& events() { return events_; }
   // Notes something that happened outside the machine.
   void AddEvent(const EmitEvent& event) ABSL_LOCKS_EXCLUDED(mu_);

@@ -147,14 +147,25 @@ grpc::ServerUnaryReactor* HeapService::Join(grpc::CallbackServerContext* context
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  daemon_->Join(*session, call->id(), FromProto(*request),
-                [call, reply, daemon = daemon_](const Reply& answer) {
-                  if (answer.status.ok()) {
-                    ToProto(std::get<JoinResult>(answer.result), daemon->devices(), reply);
-                    reply->set_link_bytes(daemon->link_bytes());
-                  }
-                  call->Finish(ToGrpc(answer.status));
-                });
+  daemon_->Join(
+      *session, call->id(), FromProto(*request),
+      [call, reply, daemon = daemon_, rank = request->rank()](const Reply& answer) {
+        if (answer.status.ok()) {
+          const auto& joined = std::get<JoinResult>(answer.result);
+          ToProto(joined, daemon->devices(), reply);
+          reply->set_link_bytes(daemon->link_bytes());
+          driver::CreateTimes times;
+          for (const SegmentInfo& segment : joined.segments) {
+            if (segment.rank != static_cast<uint32_t>(rank)) continue;
+            const driver::CreateTimes one = daemon->TimesOf(segment.id);
+            times.create += one.create;
+            times.export_fd += one.export_fd;
+          }
+          reply->set_create_ns(static_cast<uint64_t>(absl::ToInt64Nanoseconds(times.create)));
+          reply->set_export_ns(static_cast<uint64_t>(absl::ToInt64Nanoseconds(times.export_fd)));
+        }
+        call->Finish(ToGrpc(answer.status));
+      });
   return call;
 }
 

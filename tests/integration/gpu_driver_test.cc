@@ -76,6 +76,9 @@ void RunRank(const ContextOptions& options, std::string* uuid) {
   EXPECT_EQ(context.backend(), driver::testing::kFakeBackend);
   *uuid = context.device_uuid();
   const CreateTimings& timings = context.create_timings();
+  EXPECT_GT(timings.create, absl::ZeroDuration());
+  EXPECT_GT(timings.export_fds, absl::ZeroDuration());
+  EXPECT_LE(timings.create + timings.export_fds, timings.join);
   EXPECT_LE(timings.import + timings.map_memory + timings.set_access, timings.map);
   auto x = context.Allocate({.bytes = kRanks * sizeof(uint32_t), .name = "x"});
   ASSERT_TRUE(x.ok()) << x.status();
