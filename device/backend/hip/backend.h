@@ -9,7 +9,7 @@
 // Beyond the spec, on hip:
 //   - A thread that has returned no longer counts; a shuffle from its lane gives back the own
 //   value.
-//   - A grid that cannot be co-resident is refused.
+//   - Nothing checks that a grid is co-resident: see docs/programming_model.md.
 //   - The destructor of a graph waits for its last launch.
 #pragma once
 
@@ -178,7 +178,8 @@ IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 uint32_t DeviceCount();
 Result SetDevice(uint32_t index);
 
-// Created, borrowed (also the null stream of the application), or empty.
+// Created, borrowed (also the null stream of the application), or empty. Launches on a created one
+// go to its device, whichever is current on the calling thread.
 class Stream {
  public:
   Stream() = default;
@@ -194,9 +195,12 @@ class Stream {
 
   // False for one that is default-constructed or was moved from.
   bool valid() const { return owned_ || borrowed_; }
+  // Of one that was created; else -1.
+  int device() const { return device_; }
 
  private:
   void* native_ = nullptr;
+  int device_ = -1;
   bool owned_ = false;
   bool borrowed_ = false;
 };
@@ -217,7 +221,6 @@ Result LaunchTuple(const LaunchConfig& config, Stream& stream, const void* kerne
 
 }  // namespace hip
 
-// kInvalidArgument also for a grid that does not fit on the device at once.
 template <typename... Params, typename... Args>
 Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params...),
               Args&&... args) {

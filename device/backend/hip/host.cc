@@ -60,6 +60,30 @@ Result Translate(hipError_t error) {
 
 hipStream_t NativeOf(const Stream& stream) { return static_cast<hipStream_t>(stream.native()); }
 
+bool IsCapturing(const Stream& stream) {
+  hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
+  (void)Translate(hipStreamIsCapturing(NativeOf(stream), &status));
+  return status != hipStreamCaptureStatusNone;
+}
+
+// Makes a stream's device current on this thread while it lives. -1: leaves it as it is.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    if (device < 0 || hipGetDevice(&before_) != hipSuccess || before_ == device) return;
+    changed_ = hipSetDevice(device) == hipSuccess;
+  }
+  ~CurrentDevice() {
+    if (changed_) (void)hipSetDevice(before_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
 hipEvent_t EventOf(void* native) { return static_cast<hipEvent_t>(native); }
 
 }  // namespace
@@ -79,6 +103,7 @@ Stream::~Stream() {
 
 Stream::Stream(Stream&& other) noexcept
     : native_(std::exchange(other.native_, nullptr)),
+      device_(std::exchange(other.device_, -1)),
       owned_(std::exchange(other.owned_, false)),
       borrowed_(std::exchange(other.borrowed_, false)) {}
 
@@ -86,12 +111,15 @@ Stream& Stream::operator=(Stream&& other) noexcept {
   if (this == &other) return *this;
   Stream old(std::move(*this));
   std::swap(native_, other.native_);
+  std::swap(device_, other.device_);
   std::swap(owned_, other.owned_);
   std::swap(borrowed_, other.borrowed_);
   return *this;
 }
 
 Result Stream::Create(Stream* out) {
+  int device = 0;
+  if (Result result = Translate(hipGetDevice(&device)); !result.ok()) return result;
   hipStream_t native = nullptr;
   if (Result result = Translate(hipStreamCreateWithFlags(&native, hipStreamNonBlocking));
       !result.ok()) {
@@ -99,6 +127,7 @@ Result Stream::Create(Stream* out) {
   }
   Stream stream;
   stream.native_ = native;
+  stream.device_ = device;
   stream.owned_ = true;
   *out = std::move(stream);
   return {};
@@ -113,11 +142,15 @@ Stream Stream::Borrow(void* native) {
 
 Result Stream::Synchronize() {
   if (!valid()) return kNoStream;
+  if (IsCapturing(*this)) {
+    return {ErrorCode::kFailedPrecondition,
+            "synchronize a stream that is capturing: end the capture first"};
+  }
   return Translate(hipStreamSynchronize(NativeOf(*this)));
 }
 
 bool Stream::Idle() {
-  if (!valid()) return true;
+  if (!valid() || IsCapturing(*this)) return true;
   const hipError_t error = hipStreamQuery(NativeOf(*this));
   if (error != hipSuccess) (void)hipGetLastError();
   return error != hipErrorNotReady;  // a stream that failed does nothing any more
@@ -146,20 +179,7 @@ Result LaunchKernel(const LaunchConfig& config, Stream& stream, const void* kern
   if (config.block == 0 || config.block > kMaxBlockThreads) {
     return {ErrorCode::kInvalidArgument, "launch of 0 or too many threads: block is 1 to 1,024"};
   }
-  // A block may wait for any other. One per multiprocessor always fits.
-  const uint32_t n_multiprocessors = MultiprocessorCount();
-  if (config.grid > n_multiprocessors) {
-    int per_multiprocessor = 0;
-    if (Result result = Translate(hipOccupancyMaxActiveBlocksPerMultiprocessor(
-            &per_multiprocessor, kernel, static_cast<int>(config.block), config.shared_bytes));
-        !result.ok()) {
-      return result;
-    }
-    if (config.grid > uint64_t{n_multiprocessors} * static_cast<uint32_t>(per_multiprocessor)) {
-      return {ErrorCode::kInvalidArgument,
-              "launch of more blocks than run at once on the device: a smaller grid or block"};
-    }
-  }
+  const CurrentDevice device(stream.device());
   return Translate(hipLaunchKernel(kernel, dim3(config.grid), dim3(config.block), arguments,
                                    config.shared_bytes, NativeOf(stream)));
 }
@@ -272,15 +292,23 @@ Graph& Graph::operator=(Graph&& other) noexcept {
 
 Result BeginCapture(Stream& stream) {
   if (!stream.valid()) return kNoStream;
-  return Translate(hipStreamBeginCapture(NativeOf(stream), hipStreamCaptureModeRelaxed));
+  if (IsCapturing(stream)) {
+    return {ErrorCode::kFailedPrecondition, "begin of a capture on a stream that is capturing"};
+  }
+  // Thread-local: what other threads do meanwhile neither fails nor spoils the capture.
+  return Translate(hipStreamBeginCapture(NativeOf(stream), hipStreamCaptureModeThreadLocal));
 }
 
 Result EndCapture(Stream& stream, Graph* out) {
   if (!stream.valid()) return kNoStream;
+  if (!IsCapturing(stream)) {
+    return {ErrorCode::kFailedPrecondition, "end of a capture that did not begin on this stream"};
+  }
   hipGraph_t graph = nullptr;
   if (Result result = Translate(hipStreamEndCapture(NativeOf(stream), &graph)); !result.ok()) {
     return result;
   }
+  const CurrentDevice device(stream.device());
   hipGraphExec_t executable = nullptr;
   Result result = Translate(hipGraphInstantiate(&executable, graph, nullptr, nullptr, 0));
   (void)hipGraphDestroy(graph);
