@@ -45,10 +45,12 @@ _HIP_GPUS = ["--offload-arch=gfx940", "--offload-arch=gfx90a"]
 
 def _device_objects_impl(ctx):
     if ctx.attr.backend == "cuda":
-        compiler, flags, gpus, looked_for = NVCC, _CUDA_FLAGS, _CUDA_GPUS, "nvcc (the CUDA toolkit): set CUDA_PATH to its folder"
+        compiler, flags, gpus = NVCC, _CUDA_FLAGS, _CUDA_GPUS
+        looked_for = "nvcc (the CUDA toolkit): set CUDA_PATH to its folder"
         includes = [CUDA_PATH + "/include"]
     else:
-        compiler, flags, gpus, looked_for = HIPCC, _HIP_FLAGS, _HIP_GPUS, "hipcc (ROCm): set ROCM_PATH to its folder"
+        compiler, flags, gpus = HIPCC, _HIP_FLAGS, _HIP_GPUS
+        looked_for = "hipcc (ROCm): set ROCM_PATH to its folder"
         includes = []
     if not compiler:
         fail("--//:backend=%s needs %s. Without it, build the emu backend: leave out --config=%s." % (
