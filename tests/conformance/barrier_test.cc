@@ -249,7 +249,7 @@ TEST(BarrierTeamTest, DisjointTeamsAtTheSameTime) {
 
 // ---- Failure ----
 
-IRIS_KERNEL void OneBarrier(DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
+IRIS_KERNEL void OneBarrier(IRIS_PARAM DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
                             uint32_t* missing) {
   uint32_t who = 77;
   const WaitResult result = Barrier(ctx, ctx.world, timeout_ns, &who);

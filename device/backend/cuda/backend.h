@@ -31,6 +31,11 @@
 #define IRIS_KERNEL __attribute__((global))
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks) \
   __attribute__((launch_bounds(max_threads, min_blocks)))
+#if defined(__clang__)
+#define IRIS_PARAM const
+#else
+#define IRIS_PARAM const __grid_constant__
+#endif
 #define IRIS_UNROLL(n) IRIS_PRAGMA(unroll n)
 // Bytes, because a shared variable must not be initialised, and some types initialise themselves.
 #define IRIS_SHARED(type, name)                                                                \
@@ -47,6 +52,7 @@
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
+#define IRIS_PARAM const
 #define IRIS_UNROLL(n)
 #define IRIS_SHARED(type, name) \
   auto& name = ::iris::backend::cuda::OnlyInKernels<::iris::backend::cuda::Identity<type>>()

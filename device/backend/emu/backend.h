@@ -38,6 +38,7 @@
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
+#define IRIS_PARAM const
 #define IRIS_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define IRIS_UNROLL(n) IRIS_PRAGMA(unroll n)

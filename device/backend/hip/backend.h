@@ -33,6 +33,7 @@
   __attribute__((                                   \
       amdgpu_flat_work_group_size(1, max_threads),  \
       amdgpu_waves_per_eu(::iris::backend::hip::WavesPerSimd(max_threads, min_blocks))))
+#define IRIS_PARAM const
 #define IRIS_UNROLL(n) IRIS_PRAGMA(unroll n)
 // Bytes, because a shared variable must not be initialised, and some types initialise themselves.
 #define IRIS_SHARED(type, name)                                                                \
@@ -45,6 +46,7 @@
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
+#define IRIS_PARAM const
 #define IRIS_UNROLL(n)
 #define IRIS_SHARED(type, name) \
   auto& name = ::iris::backend::hip::OnlyInKernels<::iris::backend::hip::Identity<type>>()
