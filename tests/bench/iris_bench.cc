@@ -189,10 +189,12 @@ int Main(int argc, char** argv) {
   bytes_option("--bytes", &bench.bytes,
                "Of a transfer of bandwidth, and the largest of sweep [256MiB]");
   app.add_option("--grid", bench.grid,
-                 "Blocks of bandwidth and atomics [one for each multiprocessor]")
+                 "Blocks of bandwidth [64] and atomics [one for each multiprocessor]")
       ->check(CLI::Range(1u, 4096u));
   app.add_option("--block", bench.block, "Threads of a block [512]")
       ->check(CLI::Range(1u, kMaxBlockThreads));
+  bytes_option("--chunk", &bench.chunk_bytes,
+               "get and put: blocks take turns, so many bytes at a time [one part for each block]");
   app.add_option("--grids", bench.grids, "sweep: block counts [1,2,4,...,128]")
       ->delimiter(',')
       ->check(CLI::Range(1u, 4096u));
@@ -224,6 +226,7 @@ int Main(int argc, char** argv) {
     settings.commands.push_back(command->get_name());
   }
   bench.bytes = bench.bytes / sizeof(Bytes16) * sizeof(Bytes16);
+  bench.chunk_bytes = bench.chunk_bytes / sizeof(Bytes16) * sizeof(Bytes16);
   if (bench.bytes == 0) return Fail(absl::InvalidArgumentError("--bytes: at least 16"));
 
   const uint64_t heap_bytes = Areas::HeapBytes(bench.bytes);

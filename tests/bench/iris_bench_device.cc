@@ -19,29 +19,43 @@ struct Answer {
   uint32_t reserved;
 };
 
-// A block's part of a range: contiguous, in units of 16 bytes.
+// What a block does of a range, in units of 16 bytes: one part of it, or chunks that the blocks
+// take in turn.
 struct Part {
   uint64_t begin, bytes;
+  uint64_t chunk_bytes;
 };
 
-IRIS_DEVICE inline Part MyPart(uint64_t bytes) {
-  const uint64_t units = bytes / sizeof(Bytes16);
-  const uint64_t each = (units + backend::GridSize() - 1) / backend::GridSize();
-  const uint64_t begin = backend::BlockIndex() * each;
-  const uint64_t count = begin >= units ? 0 : (units - begin < each ? units - begin : each);
-  return {begin * sizeof(Bytes16), count * sizeof(Bytes16)};
+IRIS_DEVICE inline Part PartAt(uint64_t begin, uint64_t bytes, uint64_t chunk_bytes) {
+  const uint64_t rest = begin < bytes ? bytes - begin : 0;
+  return {begin, rest < chunk_bytes ? rest : chunk_bytes, chunk_bytes};
+}
+
+// chunk_bytes 0: as many chunks as blocks.
+IRIS_DEVICE inline Part MyPart(uint64_t bytes, uint64_t chunk_bytes = 0) {
+  if (chunk_bytes == 0) {
+    const uint64_t units = bytes / sizeof(Bytes16);
+    chunk_bytes = (units + backend::GridSize() - 1) / backend::GridSize() * sizeof(Bytes16);
+  }
+  return PartAt(backend::BlockIndex() * chunk_bytes, bytes, chunk_bytes);
+}
+
+IRIS_DEVICE inline Part Next(const Part& part, uint64_t bytes) {
+  return PartAt(part.begin + backend::GridSize() * part.chunk_bytes, bytes, part.chunk_bytes);
 }
 
 IRIS_KERNEL void PutRange(DeviceContext ctx, uint32_t peer, uint8_t* dst, const uint8_t* src,
-                          uint64_t bytes) {
-  const Part part = MyPart(bytes);
-  Put(ctx, peer, dst + part.begin, src + part.begin, part.bytes, Block{});
+                          uint64_t bytes, uint64_t chunk_bytes) {
+  for (Part part = MyPart(bytes, chunk_bytes); part.bytes > 0; part = Next(part, bytes)) {
+    Put(ctx, peer, dst + part.begin, src + part.begin, part.bytes, Block{});
+  }
 }
 
 IRIS_KERNEL void GetRange(DeviceContext ctx, uint32_t peer, uint8_t* dst, const uint8_t* src,
-                          uint64_t bytes) {
-  const Part part = MyPart(bytes);
-  Get(ctx, peer, dst + part.begin, src + part.begin, part.bytes, Block{});
+                          uint64_t bytes, uint64_t chunk_bytes) {
+  for (Part part = MyPart(bytes, chunk_bytes); part.bytes > 0; part = Next(part, bytes)) {
+    Get(ctx, peer, dst + part.begin, src + part.begin, part.bytes, Block{});
+  }
 }
 
 constexpr uint32_t kUnroll = 8;
@@ -328,10 +342,10 @@ absl::StatusOr<std::vector<double>> Device::RunTransfer(const TransferSpec& spec
                                         spec.bytes, uint64_t{0x0101010101010101}));
       case Transfer::kGet:
         return launched(backend::Launch(shape, d.stream, GetRange, d.ctx, spec.peer, spec.local,
-                                        spec.remote, spec.bytes));
+                                        spec.remote, spec.bytes, spec.chunk_bytes));
       case Transfer::kPut:
         return launched(backend::Launch(shape, d.stream, PutRange, d.ctx, spec.peer, spec.remote,
-                                        spec.local, spec.bytes));
+                                        spec.local, spec.bytes, spec.chunk_bytes));
       case Transfer::kCopyGet:
         if (d.context != nullptr) {
           return d.context->GetAsync(spec.local, spec.remote, spec.bytes, spec.peer, d.stream);

@@ -34,9 +34,10 @@ struct TransferSpec {
   uint32_t peer = 0;
   uint8_t* remote = nullptr;  // address in this rank's heap; means the peer's
   uint8_t* local = nullptr;
-  uint64_t bytes = 0;    // a multiple of 16
-  uint32_t grid = 1;     // of the kernel
-  uint32_t block = 512;  // threads
+  uint64_t bytes = 0;        // a multiple of 16
+  uint32_t grid = 1;         // of the kernel
+  uint32_t block = 512;      // threads
+  uint64_t chunk_bytes = 0;  // of get and put: what a block does at a time; 0: its whole part
   uint32_t samples = 10;
   uint32_t per_sample = 1;  // operations, one after another; more than one: as a graph
 };

@@ -89,7 +89,7 @@ class IrisBench(unittest.TestCase):
         self.assertNotIn("== create", result.stdout)
 
     def test_one_rank(self):
-        out = self.tables(self.ranks(1, "bandwidth", "pingpong", "barrier", "--json", *SMALL))
+        out = self.tables(self.ranks(1, "bandwidth", "pingpong", "barrier", "--json", "--chunk", "1KiB", *SMALL))
         self.assertEqual(out["tables"]["bandwidth"]["rows"][0]["worst pair"], "0->0")
         self.assertEqual(out["tables"]["pingpong"]["rows"], [])
 

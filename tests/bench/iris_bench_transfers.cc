@@ -17,8 +17,9 @@ double GbPerSecond(uint64_t bytes, double nanoseconds) {
   return nanoseconds > 0 ? static_cast<double>(bytes) / nanoseconds : 0;
 }
 
+// 64 blocks fill a link; more of them only get into each other's way.
 uint32_t DefaultGrid(const BenchOptions& options) {
-  return options.grid != 0 ? options.grid : Device::MultiprocessorCount();
+  return options.grid != 0 ? options.grid : std::min(64u, Device::MultiprocessorCount());
 }
 
 TransferSpec SpecOf(const Run& run, Transfer transfer, uint32_t peer) {
@@ -30,6 +31,7 @@ TransferSpec SpecOf(const Run& run, Transfer transfer, uint32_t peer) {
   spec.bytes = run.options.bytes;
   spec.grid = DefaultGrid(run.options);
   spec.block = run.options.block;
+  spec.chunk_bytes = run.options.chunk_bytes;
   spec.samples = run.options.samples;
   return spec;
 }
@@ -213,7 +215,7 @@ absl::Status Atomics(const Run& run) {
   AtomicSpec spec;
   spec.peer = next;
   spec.words = run.areas.words;
-  spec.grid = DefaultGrid(run.options);
+  spec.grid = run.options.grid != 0 ? run.options.grid : Device::MultiprocessorCount();
   spec.rounds = 20;
   spec.samples = std::min(run.options.samples, 5u);
   const double n_operations = static_cast<double>(spec.grid) * spec.block * spec.rounds;
