@@ -1,0 +1,21 @@
+// The time that deadlines of this library count on. Thread-safe.
+#pragma once
+
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace iris::internal {
+
+// The wall clock as it was when this was first asked, carried on by the steady clock: a deadline is
+// neither stretched nor cut when somebody sets the clock.
+inline absl::Time Now() {
+  const auto steady = [] {
+    return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+  };
+  static const absl::Time zero = absl::Now() - steady();
+  return zero + steady();
+}
+
+}  // namespace iris::internal
