@@ -97,7 +97,7 @@ Result Check(const Comm& comm, const Request& request, Call* call, bool* nothing
   const uint64_t element_bytes = ElementBytes(request.type);
   if (element_bytes == 0) return Invalid("no such data type");
   if (request.op > ReduceOp::kAvg) return Invalid("no such reduce op");
-  if (request.variant > Variant::kPipeline) return Invalid("no such variant");
+  if (request.variant > Variant::kCopyEngine) return Invalid("no such variant");
   if (request.root != kNoRoot && request.root >= comm.team.size) {
     return Invalid("the root is not a member");
   }
@@ -171,6 +171,7 @@ void Fill(const Comm& comm, const Request& request, const Plan& plan, Call* call
   call->row = 0;
   call->target = Call::kSelf;
   call->divide = 1;
+  call->phases = plan.variant == Variant::kTwoPhase ? 1 : 0;
   call->op = request.op;
   uint32_t hash = Hash(request.count, static_cast<uint32_t>(request.operation));
   hash = Hash(static_cast<uint64_t>(request.type) | static_cast<uint64_t>(request.op) << 8 |
@@ -231,13 +232,80 @@ Result StartReduce(const Comm& comm, const Request& request, const Plan& plan, C
       request.in == request.out) {
     call->in_offset_bytes = kNotInHeap;
   }
-  if ((plan.variant == Variant::kTwoShot || plan.variant == Variant::kPipeline) &&
+  if (plan.variant != Variant::kPackets && plan.variant != Variant::kDirect &&
       request.operation != Operation::kReduceScatter) {
     call->rows = n;
     call->row = comm.team.index;
     call->count = impl::RoundUp((request.count + n - 1) / n, per_16);
   }
   return LaunchReduce(plan, stream, request.type, *call);
+}
+
+// A barrier of the team as part of another operation.
+Result StartBarrier(const Comm& comm, const Request& request, backend::Stream& stream) {
+  Call call;
+  call.in_offset_bytes = 0;
+  call.out_offset_bytes = 0;
+  const uint32_t words = comm.team.size * impl::CallWords::kCount;
+  const Plan plan = {Variant::kCopyEngine, 1,
+                     static_cast<uint32_t>(impl::RoundUp(words, backend::WarpSize()))};
+  Fill(comm, request, plan, &call);
+  return backend::Launch({1, plan.threads, 0}, stream, impl::BarrierKernel<>, call);
+}
+
+// Copies `bytes` to the same place in the heap of the member `step` places on.
+Result CopyOver(const Comm& comm, uint32_t step, uint8_t* to, const uint8_t* from, uint64_t bytes,
+                backend::Stream& stream) {
+  const uint32_t peer = comm.team.members[(comm.team.index + step) % comm.team.size];
+  return backend::CopyAsync(iris::Translate(comm.context, peer, to), from, bytes, stream);
+}
+
+Result CheckSymmetric(const Call& call) {
+  if (call.in_offset_bytes != kNotInHeap && call.out_offset_bytes != kNotInHeap) return kOkResult;
+  return Invalid("the variant kCopyEngine needs in and out in the heap");
+}
+
+// The kernel makes this member's row, the copy engine gives it to the others.
+Result AllReduceByCopies(const Comm& comm, const Request& request, const Plan& plan, Call* call,
+                         backend::Stream& stream) {
+  if (Result result = CheckSymmetric(*call); !result.ok()) return result;
+  Fill(comm, request, plan, call);
+  const uint32_t n = comm.team.size;
+  const uint64_t element_bytes = ElementBytes(request.type);
+  if (request.op == ReduceOp::kAvg) call->divide = n;
+  call->rows = n;
+  call->row = comm.team.index;
+  call->count = impl::RoundUp((request.count + n - 1) / n, 16 / element_bytes);
+  const uint64_t begin = call->row * call->count;
+  const uint64_t count = begin < request.count ? impl::Min(call->count, request.count - begin) : 0;
+  uint8_t* row = static_cast<uint8_t*>(request.out) + begin * element_bytes;
+  call->out = row;  // kSelf
+  if (Result result = LaunchReduce(plan, stream, request.type, *call); !result.ok()) return result;
+  for (uint32_t step = 1; count != 0 && step < n; ++step) {
+    const Result result = CopyOver(comm, step, row, row, count * element_bytes, stream);
+    if (!result.ok()) return result;
+  }
+  return StartBarrier(comm, request, stream);
+}
+
+// Rows of `row_bytes`: row m of `in` (to_each), or all of it, to row `index` of `out` of member m.
+Result MoveByCopies(const Comm& comm, const Request& request, bool to_each, const Call& call,
+                    backend::Stream& stream) {
+  if (Result result = CheckSymmetric(call); !result.ok()) return result;
+  const uint32_t n = comm.team.size;
+  const uint32_t me = comm.team.index;
+  const uint64_t row_bytes = request.count * ElementBytes(request.type);
+  const uint8_t* in = static_cast<const uint8_t*>(request.in);
+  uint8_t* row = static_cast<uint8_t*>(request.out) + me * row_bytes;
+  // Everybody is there: nobody reads its `out` any more.
+  if (Result result = StartBarrier(comm, request, stream); !result.ok()) return result;
+  for (uint32_t step = 1; step <= n; ++step) {
+    const uint8_t* from = to_each ? in + (me + step) % n * row_bytes : in;
+    if (step == n && from == row) continue;
+    const Result result = CopyOver(comm, step, row, from, row_bytes, stream);
+    if (!result.ok()) return result;
+  }
+  return StartBarrier(comm, request, stream);
 }
 
 // Sets what makes a call a movement of rows, in bytes, and starts it.
@@ -319,6 +387,12 @@ const char* VariantName(Variant variant) {
       return "two_shot";
     case Variant::kPipeline:
       return "pipeline";
+    case Variant::kTwoPackets:
+      return "two_packets";
+    case Variant::kTwoPhase:
+      return "two_phase";
+    case Variant::kCopyEngine:
+      return "copy_engine";
   }
   return "unknown";
 }
@@ -398,6 +472,9 @@ Plan Choose(const Comm& comm, Operation operation, uint64_t bytes, Variant varia
     const Rule& rule = config.rules[i];
     if (rule.operation != operation || n > rule.max_members || bytes > rule.max_bytes) continue;
     if (variant != Variant::kAuto && rule.variant != variant) continue;
+    if (variant == Variant::kAuto && rule.variant == Variant::kCopyEngine && !config.symmetric) {
+      continue;
+    }
     plan = {rule.variant, rule.blocks, rule.threads};
     break;
   }
@@ -409,8 +486,9 @@ Plan Choose(const Comm& comm, Operation operation, uint64_t bytes, Variant varia
   const bool emu = backend::MultiprocessorCount() < 32;
   const bool one_row = operation == Operation::kAllReduce || operation == Operation::kReduce ||
                        operation == Operation::kBroadcast || operation == Operation::kSendRecv;
-  if (plan.variant == Variant::kPackets) {
-    const uint64_t words = ((one_row ? bytes : bytes / n) + 7) / 8;
+  if (plan.variant == Variant::kPackets || plan.variant == Variant::kTwoPackets) {
+    const bool whole = one_row && plan.variant == Variant::kPackets;
+    const uint64_t words = ((whole ? bytes : bytes / n) + 7) / 8;
     if (plan.threads == 0) {
       plan.threads = static_cast<uint32_t>(Clamp(impl::RoundUp(words, 32), 32, emu ? 64 : 256));
     }
@@ -449,7 +527,11 @@ Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, Da
   if (Result result = Check(comm, request, &call, &nothing); !result.ok() || nothing) return result;
   const uint64_t bytes = count * ElementBytes(type);
   if (comm.team.size == 1) return CopyAlone(in, out, bytes, stream);
-  return StartReduce(comm, request, Choose(comm, request.operation, bytes, variant), &call, stream);
+  const Plan plan = Choose(comm, request.operation, bytes, variant);
+  if (plan.variant == Variant::kCopyEngine) {
+    return AllReduceByCopies(comm, request, plan, &call, stream);
+  }
+  return StartReduce(comm, request, plan, &call, stream);
 }
 
 Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
@@ -469,8 +551,11 @@ Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count
   if (Result result = Check(comm, request, &call, &nothing); !result.ok() || nothing) return result;
   const uint64_t bytes = count_per_member * ElementBytes(type);
   if (n == 1) return CopyAlone(in, out, bytes, stream);
-  return StartReduce(comm, request, Choose(comm, request.operation, bytes * n, variant), &call,
-                     stream);
+  Plan plan = Choose(comm, request.operation, bytes * n, variant);
+  if (plan.variant != Variant::kPackets && plan.variant != Variant::kPipeline) {
+    plan.variant = Variant::kDirect;
+  }
+  return StartReduce(comm, request, plan, &call, stream);
 }
 
 Result Reduce(const Comm& comm, const void* in, void* out, uint64_t count, DataType type,
@@ -511,8 +596,11 @@ Result AllGather(const Comm& comm, const void* in, void* out, uint64_t count_per
   if (Result result = Check(comm, request, &call, &nothing); !result.ok() || nothing) return result;
   const uint64_t bytes = count_per_member * ElementBytes(type);
   if (n == 1) return CopyAlone(in, out, bytes, stream);
-  return StartMove(comm, request, Pattern::kAllGather,
-                   Choose(comm, request.operation, bytes * n, variant), &call, stream);
+  const Plan plan = Choose(comm, request.operation, bytes * n, variant);
+  if (plan.variant == Variant::kCopyEngine) {
+    return MoveByCopies(comm, request, /*to_each=*/false, call, stream);
+  }
+  return StartMove(comm, request, Pattern::kAllGather, plan, &call, stream);
 }
 
 Result Gather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DataType type,
@@ -574,8 +662,11 @@ Result AllToAll(const Comm& comm, const void* in, void* out, uint64_t count_per_
   if (Result result = Check(comm, request, &call, &nothing); !result.ok() || nothing) return result;
   const uint64_t bytes = count_per_member * ElementBytes(type);
   if (n == 1) return CopyAlone(in, out, bytes, stream);
-  return StartMove(comm, request, Pattern::kAllToAll,
-                   Choose(comm, request.operation, bytes * n, variant), &call, stream);
+  const Plan plan = Choose(comm, request.operation, bytes * n, variant);
+  if (plan.variant == Variant::kCopyEngine) {
+    return MoveByCopies(comm, request, /*to_each=*/true, call, stream);
+  }
+  return StartMove(comm, request, Pattern::kAllToAll, plan, &call, stream);
 }
 
 Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, const Layout& from,

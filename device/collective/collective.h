@@ -60,7 +60,13 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //   kPackets   each 8 bytes travel with flags that say they are there ("LL"): one way through the
 //              links and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.
 //   kDirect    one-shot by load or store: reductions pull everything, movements push it.
+//   kTwoPackets  all_reduce: slices, as packets, and then what each member made of its slice.
 //   kTwoShot   each member reduces (broadcast: fetches) its slice and stores it to all.
+//   kTwoPhase  all_reduce: the same, but all is read before anything is stored.
+//   kCopyEngine  all_reduce, all_gather, all_to_all: what a member gives the others is copied by
+//   the
+//              copy engine. `in` and `out` must lie in the heap, at the same offset on all members:
+//              nothing can check that in time. kAuto takes it only with Config::symmetric.
 //   kPipeline  large reductions: members push slices into each other's workspace while they reduce
 //              the ones before.
 enum class Variant : uint8_t {
@@ -70,6 +76,9 @@ enum class Variant : uint8_t {
   kDirect,
   kTwoShot,
   kPipeline,
+  kTwoPackets,
+  kTwoPhase,
+  kCopyEngine,
 };
 
 enum class Operation : uint8_t {
@@ -109,6 +118,7 @@ struct Config {
   uint64_t stage_bytes = 0;    // of each block, twice; a multiple of 16 * kMaxTeamRanks
   uint64_t timeout_ns = 0;     // 0: DeviceContext::timeout_ns
   bool check_calls = false;    // kPackets also compares what the members call
+  bool symmetric = false;  // a promise: what lies in the heap has the same offset on all members
   // Instead of the built-in table; borrowed.
   const Rule* rules = nullptr;
   uint32_t n_rules = 0;

@@ -65,7 +65,7 @@ Table BuiltInTable() {
 Config Complete(Config config) {
   const bool emu = Emulated();
   Default(&config.max_blocks, emu ? 8u : kMaxBlocks);
-  const uint32_t packet_blocks = emu ? 4 : 32;
+  const uint32_t packet_blocks = emu ? 4 : 64;
   Default(&config.packet_blocks,
           packet_blocks < config.max_blocks ? packet_blocks : config.max_blocks);
   Default(&config.packet_bytes, uint64_t{4} << 10);

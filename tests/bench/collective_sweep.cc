@@ -4,6 +4,7 @@
 //   bazel run --config=opt //tests/bench:collective_sweep -- [--ranks N] [--ops all_reduce,...]
 //       [--min BYTES] [--max BYTES] [--sizes B,B,...] [--variants auto|all|packets,...]
 //       [--blocks 1,2,...] [--threads 128,...] [--rows] [--tune] [--json] [--reps N]
+//       [--stage BYTES] [--packet_blocks N]
 //
 // Bytes are those of the larger of in and out, bf16. A figure is the largest of the ranks' medians
 // of a replay, divided by the operations in the graph. --rows prints "op bytes us" of kAuto and
@@ -42,6 +43,8 @@ struct Options {
   bool tune = false;
   bool json = false;
   uint32_t reps = 11;
+  uint64_t stage_bytes = 0;
+  uint32_t packet_blocks = 0;
 };
 
 struct Case {
@@ -161,7 +164,8 @@ constexpr Operation kOperations[] = {
 std::vector<Variant> VariantsOf(Operation operation) {
   switch (operation) {
     case Operation::kAllReduce:
-      return {Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline};
+      return {Variant::kPackets,    Variant::kDirect,   Variant::kTwoShot,   Variant::kPipeline,
+              Variant::kTwoPackets, Variant::kTwoPhase, Variant::kCopyEngine};
     case Operation::kReduceScatter:
       return {Variant::kPackets, Variant::kDirect, Variant::kPipeline};
     case Operation::kBroadcast:
@@ -170,6 +174,9 @@ std::vector<Variant> VariantsOf(Operation operation) {
       return {Variant::kPackets, Variant::kTwoShot};
     case Operation::kBarrier:
       return {Variant::kAuto};
+    case Operation::kAllGather:
+    case Operation::kAllToAll:
+      return {Variant::kPackets, Variant::kDirect, Variant::kCopyEngine};
     default:
       return {Variant::kPackets, Variant::kDirect};
   }
@@ -181,10 +188,15 @@ bool Sensible(const Case& c, uint32_t n) {
   if (c.variant == Variant::kDirect && c.operation == Operation::kAllReduce) {
     return c.bytes <= (4 << 20);
   }
-  if (c.variant == Variant::kPipeline) return c.bytes >= (1 << 20);
+  if (c.variant == Variant::kTwoPackets) return c.bytes <= (4 << 20);
+  if (c.variant == Variant::kCopyEngine) return c.bytes >= (4 << 20);
+  if (c.variant == Variant::kPipeline || c.variant == Variant::kTwoPhase) {
+    return c.bytes >= (1 << 20);
+  }
   return true;
 }
 
+// As in the source of a table.
 const char* RuleVariant(Variant variant) {
   switch (variant) {
     case Variant::kPackets:
@@ -193,8 +205,37 @@ const char* RuleVariant(Variant variant) {
       return "kTwoShot";
     case Variant::kPipeline:
       return "kPipeline";
+    case Variant::kTwoPackets:
+      return "kTwoPackets";
+    case Variant::kTwoPhase:
+      return "kTwoPhase";
+    case Variant::kCopyEngine:
+      return "kCopyEngine";
     default:
       return "kDirect";
+  }
+}
+
+const char* RuleOperation(Operation operation) {
+  switch (operation) {
+    case Operation::kAllReduce:
+      return "kAllReduce";
+    case Operation::kReduceScatter:
+      return "kReduceScatter";
+    case Operation::kReduce:
+      return "kReduce";
+    case Operation::kAllGather:
+      return "kAllGather";
+    case Operation::kAllToAll:
+      return "kAllToAll";
+    case Operation::kBroadcast:
+      return "kBroadcast";
+    case Operation::kGather:
+      return "kGather";
+    case Operation::kScatter:
+      return "kScatter";
+    default:
+      return "kBarrier";
   }
 }
 
@@ -234,6 +275,10 @@ int Main(int argc, char** argv) {
       }
     } else if (flag == "--reps") {
       options.reps = static_cast<uint32_t>(std::stoul(value()));
+    } else if (flag == "--stage") {
+      options.stage_bytes = std::stoull(value());
+    } else if (flag == "--packet_blocks") {
+      options.packet_blocks = static_cast<uint32_t>(std::stoul(value()));
     } else if (flag == "--rows") {
       options.rows = true;
     } else if (flag == "--tune") {
@@ -289,11 +334,16 @@ int Main(int argc, char** argv) {
   const uint64_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());
   const uint64_t room = std::max<uint64_t>(largest, 4096);
 
-  World world(options.ranks, 2 * room + ccl::WorkspaceBytes(options.ranks) + (4 << 20));
+  ccl::Config config;
+  config.symmetric = true;
+  config.stage_bytes = options.stage_bytes;
+  config.packet_blocks = options.packet_blocks;
+
+  World world(options.ranks, 2 * room + ccl::WorkspaceBytes(options.ranks, config) + (4 << 20));
   std::vector<Figure> figures(cases.size());
   std::mutex mu;
   world.Run([&](Rank& rank) {
-    const Comm comm = rank.NewComm(rank.ctx.world);
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
     uint8_t* in = rank.New<uint8_t>(room);
     uint8_t* out = rank.New<uint8_t>(room);
     const std::vector<Bfloat16> ones(1 << 20, Bfloat16(1.0f));
@@ -378,9 +428,9 @@ int Main(int argc, char** argv) {
           best = &g;
         }
       }
-      std::printf("    {Operation::%s, %u, %llu, Variant::%s, %u, %u},  // %.2f us\n", name,
-                  options.ranks, bytes, RuleVariant(best->plan.variant), best->plan.blocks,
-                  best->plan.threads, best->us);
+      std::printf("    {Operation::%s, %u, %llu, Variant::%s, %u, %u},  // %.2f us\n",
+                  RuleOperation(f.what.operation), options.ranks, bytes,
+                  RuleVariant(best->plan.variant), best->plan.blocks, best->plan.threads, best->us);
     }
   }
   if (options.json) std::printf("%s\n", rows.dump(2).c_str());

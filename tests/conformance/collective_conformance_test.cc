@@ -215,8 +215,10 @@ TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
 }
 
 const auto kReduceVariants =
-    testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline);
-const char* const kVariantNames[] = {"Auto", "Packets", "Direct", "TwoShot", "Pipeline"};
+    testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
+                    Variant::kTwoPackets, Variant::kTwoPhase);
+const char* const kVariantNames[] = {"Auto",     "Packets",    "Direct",   "TwoShot",
+                                     "Pipeline", "TwoPackets", "TwoPhase", "CopyEngine"};
 
 std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
   const char* const types[] = {"F32", "F64", "F16", "Bf16", "I32", "I64", "U8"};
@@ -484,6 +486,12 @@ const auto kAllRanks = testing::Values(1, 2, 3, 4, 5, 8);
 INSTANTIATE_TEST_SUITE_P(Shapes, AllReduceShapeTest,
                          testing::Combine(kAllRanks, kAllPlaces, kReduceVariants), ShapeName);
 
+// Where every member has its buffers at the same offset.
+INSTANTIATE_TEST_SUITE_P(CopyEngine, AllReduceShapeTest,
+                         testing::Combine(kAllRanks, testing::Values(Place::kInPlace, Place::kHeap),
+                                          testing::Values(Variant::kCopyEngine)),
+                         ShapeName);
+
 class AllGatherShapeTest : public testing::TestWithParam<ShapeParam> {};
 
 TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
@@ -512,6 +520,11 @@ TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
 INSTANTIATE_TEST_SUITE_P(Shapes, AllGatherShapeTest,
                          testing::Combine(kAllRanks, kAllPlaces,
                                           testing::Values(Variant::kPackets, Variant::kDirect)),
+                         ShapeName);
+
+INSTANTIATE_TEST_SUITE_P(CopyEngine, AllGatherShapeTest,
+                         testing::Combine(kAllRanks, testing::Values(Place::kInPlace, Place::kHeap),
+                                          testing::Values(Variant::kCopyEngine)),
                          ShapeName);
 
 class BroadcastShapeTest : public testing::TestWithParam<ShapeParam> {};
@@ -673,6 +686,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Operation::kAllToAll, Operation::kGather, Operation::kScatter),
                      kAllRanks, kAllPlaces, testing::Values(Variant::kPackets, Variant::kDirect)),
     RowsName);
+
+INSTANTIATE_TEST_SUITE_P(CopyEngine, RowsShapeTest,
+                         testing::Combine(testing::Values(Operation::kAllToAll), kAllRanks,
+                                          testing::Values(Place::kHeap),
+                                          testing::Values(Variant::kCopyEngine)),
+                         RowsName);
 
 class VectorTest : public testing::TestWithParam<std::tuple<uint32_t, bool>> {};
 INSTANTIATE_TEST_SUITE_P(AllToAllV, VectorTest,
@@ -1101,7 +1120,7 @@ TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
       call.root = static_cast<uint32_t>(h / 1000 % call.n);
       call.round = round;
       for (uint32_t m = 0; m < call.n; ++m) call.members[m] = comm.team.members[m];
-      const Variant variant = static_cast<Variant>(h / 7777 % 5);
+      const Variant variant = static_cast<Variant>(h / 7777 % 8);
       const uint64_t in_count = call.n * call.count;
       rank.Launch({1, 32}, FillRandom, in, in_count, rank.rank(), round);
       rank.Launch({1, 32}, FillCanary, out, RandomRows(call) * call.count + 4);

@@ -116,6 +116,7 @@ struct Call {
   uint32_t row;
   uint32_t target;
   uint32_t divide;  // the result, by this
+  uint32_t phases;  // kTwoPhase: 1
   ReduceOp op;
   static constexpr uint32_t kAll = ~0u;
   static constexpr uint32_t kSelf = ~0u - 1;

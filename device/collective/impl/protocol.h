@@ -56,7 +56,7 @@ class Session {
   // `shared` is the block's. `block`: whose rounds these are.
   IRIS_DEVICE Session(const Call& call, SharedState* shared, uint32_t block,
                       const Vector* vector = nullptr)
-      : call_(call),
+      : call_(&call),
         vector_(vector),
         shared_(shared),
         sync_offset_bytes_(call.sync_offset_bytes + block * SyncBytes(call.size)),
@@ -75,13 +75,13 @@ class Session {
   // True if an earlier operation failed: the kernel returns at once.
   IRIS_DEVICE bool broken() const { return broken_; }
   IRIS_DEVICE uint32_t epoch() const { return epoch_; }
-  IRIS_DEVICE uint32_t size() const { return call_.size; }
-  IRIS_DEVICE uint32_t index() const { return call_.index; }
+  IRIS_DEVICE uint32_t size() const { return call_->size; }
+  IRIS_DEVICE uint32_t index() const { return call_->index; }
 
   // The member `step` places after this one: everybody begins with another.
   IRIS_DEVICE uint32_t Rotated(uint32_t step) const {
-    const uint32_t member = call_.index + step;
-    return member < call_.size ? member : member - call_.size;
+    const uint32_t member = call_->index + step;
+    return member < call_->size ? member : member - call_->size;
   }
 
   // The first round of an operation: tells the others what this member calls and learns what they
@@ -98,11 +98,11 @@ class Session {
   // come first.
   IRIS_DEVICE void Advance() { epoch_ = NextEpoch(epoch_); }
   IRIS_DEVICE void SendCalls(bool wrote) {
-    const uint32_t n = call_.size * CallWords::kCount;
+    const uint32_t n = call_->size * CallWords::kCount;
     for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
       const uint32_t peer = i / CallWords::kCount;
       const uint32_t w = i % CallWords::kCount;
-      uint64_t* word = &Calls(peer)[call_.index].words[w];
+      uint64_t* word = &Calls(peer)[call_->index].words[w];
       const uint64_t value = static_cast<uint64_t>(Payload(w, peer)) << 32 | epoch_;
       if (wrote) {
         backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(word, value);
@@ -112,8 +112,8 @@ class Session {
     }
   }
   IRIS_DEVICE bool ReceiveCalls() {
-    const uint32_t n = call_.size * CallWords::kCount;
-    const CallWords* mine = Calls(call_.index);
+    const uint32_t n = call_->size * CallWords::kCount;
+    const CallWords* mine = Calls(call_->index);
     for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
       const uint32_t peer = i / CallWords::kCount;
       const uint32_t w = i % CallWords::kCount;
@@ -122,7 +122,7 @@ class Session {
       const uint32_t payload = static_cast<uint32_t>(value >> 32);
       shared_->words[i] = payload;
       if (w == CallWords::kSignature) {
-        if (payload != call_.signature) Differ(peer);
+        if (payload != call_->signature) Differ(peer);
       } else if (w == CallWords::kIn && vector_ != nullptr) {
         // How much it expects. 32 bits are enough to notice a mistake.
         if (payload != static_cast<uint32_t>(vector_->send_bytes[peer])) Differ(peer);
@@ -160,14 +160,14 @@ class Session {
   // AwaitSignal is not complete for the block before another one; KeepSignals behind the last.
   IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
   IRIS_DEVICE void Signal(uint64_t value) {
-    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
-      backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(p) + call_.index, value);
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
+      backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(p) + call_->index, value);
     }
   }
   IRIS_DEVICE void AwaitSignal(uint64_t value) {
-    const uint64_t* mine = SignalsOf(call_.index);
-    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
-      const WaitResult result = Poll(call_.context, [mine, p, value] {
+    const uint64_t* mine = SignalsOf(call_->index);
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
+      const WaitResult result = Poll(call_->context, [mine, p, value] {
         return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(mine + p) >= value;
       });
       if (result != WaitResult::kOk) {
@@ -221,22 +221,22 @@ class Session {
 
   // This block's stages in the heap of member m.
   IRIS_DEVICE uint8_t* StageIn(uint32_t m) const {
-    return At<uint8_t>(m, call_.stage_offset_bytes + 2 * block_ * call_.stage_bytes);
+    return At<uint8_t>(m, call_->stage_offset_bytes + 2 * block_ * call_->stage_bytes);
   }
-  IRIS_DEVICE uint8_t* StageOut(uint32_t m) const { return StageIn(m) + call_.stage_bytes; }
+  IRIS_DEVICE uint8_t* StageOut(uint32_t m) const { return StageIn(m) + call_->stage_bytes; }
 
   // Where member m takes what `from` sends it in this block and epoch.
   IRIS_DEVICE Bytes16* Inbox(uint32_t m, uint32_t from) const {
-    return At<Bytes16>(m, call_.packet_offset_bytes +
-                              block_ * PacketBytes(call_.size, call_.packet_bytes) +
-                              ((epoch_ & 1) * call_.size + from) * 2 * call_.packet_bytes);
+    return At<Bytes16>(m, call_->packet_offset_bytes +
+                              block_ * PacketBytes(call_->size, call_->packet_bytes) +
+                              ((epoch_ & 1) * call_->size + from) * 2 * call_->packet_bytes);
   }
 
   // Polls for the packet of this epoch. False on failure, which is recorded. `*data`: its 8 bytes.
   IRIS_DEVICE bool Receive(const Bytes16* slot, Bytes16 first, uint32_t from, uint64_t* data) {
     if (!Arrived(first)) {
       const uint32_t epoch = epoch_;
-      const WaitResult result = Poll(call_.context, [&first, slot, epoch] {
+      const WaitResult result = Poll(call_->context, [&first, slot, epoch] {
         first = backend::Load16<CacheHint::kVolatile>(slot);
         return static_cast<uint32_t>(first.lo) == epoch && static_cast<uint32_t>(first.hi) == epoch;
       });
@@ -263,35 +263,35 @@ class Session {
  private:
   template <typename T>
   IRIS_DEVICE T* At(uint32_t member, uint64_t offset_bytes) const {
-    return iris::AtOffset<T>(call_.context, call_.members[member], offset_bytes);
+    return iris::AtOffset<T>(call_->context, call_->members[member], offset_bytes);
   }
   template <typename T>
   IRIS_DEVICE T* Mine(uint64_t offset_bytes) const {
-    return iris::AtOffset<T>(call_.context, call_.context.rank, offset_bytes);
+    return iris::AtOffset<T>(call_->context, call_->context.rank, offset_bytes);
   }
-  IRIS_DEVICE Header* HeaderOf() const { return Mine<Header>(call_.header_offset_bytes); }
+  IRIS_DEVICE Header* HeaderOf() const { return Mine<Header>(call_->header_offset_bytes); }
   IRIS_DEVICE BlockState* State() const { return Mine<BlockState>(sync_offset_bytes_); }
   // What the members call in this epoch, as member m is told.
   IRIS_DEVICE CallWords* Calls(uint32_t m) const {
-    return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_.size;
+    return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_->size;
   }
   // What the members have signalled to member m.
   IRIS_DEVICE uint64_t* SignalsOf(uint32_t m) const {
     return At<uint64_t>(
-        m, sync_offset_bytes_ + sizeof(BlockState) + 2 * call_.size * sizeof(CallWords));
+        m, sync_offset_bytes_ + sizeof(BlockState) + 2 * call_->size * sizeof(CallWords));
   }
 
   // What `peer` is told.
   IRIS_DEVICE uint32_t Payload(uint32_t word, uint32_t peer) const {
-    uint64_t in = call_.in_offset_bytes;
-    uint64_t out = call_.out_offset_bytes;
+    uint64_t in = call_->in_offset_bytes;
+    uint64_t out = call_->out_offset_bytes;
     if (vector_ != nullptr) {
       in = vector_->receive_bytes[peer];
       if (out != kNotInHeap) out += vector_->receive_offset_bytes[peer];
     }
     switch (word) {
       case CallWords::kSignature:
-        return call_.signature;
+        return call_->signature;
       case CallWords::kIn:
         return static_cast<uint32_t>(in);
       case CallWords::kOut:
@@ -309,12 +309,12 @@ class Session {
 
   template <Order O>
   IRIS_DEVICE void Arrive(uint32_t payload = 0) {
-    const CallWords* mine = Calls(call_.index);
-    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
-      backend::Store<Scope::kSystem, O>(&Calls(p)[call_.index].words[0],
+    const CallWords* mine = Calls(call_->index);
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
+      backend::Store<Scope::kSystem, O>(&Calls(p)[call_->index].words[0],
                                         static_cast<uint64_t>(payload) << 32 | epoch_);
     }
-    for (uint32_t p = backend::ThreadIndex(); p < call_.size; p += backend::BlockSize()) {
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
       uint64_t value = 0;
       if (!Wait(&mine[p].words[0], p, &value)) break;
       if (value >> 32 != 0) {
@@ -325,7 +325,7 @@ class Session {
 
   IRIS_DEVICE bool Wait(const uint64_t* word, uint32_t peer, uint64_t* value) {
     const uint32_t epoch = epoch_;
-    const WaitResult result = Poll(call_.context, [value, word, epoch] {
+    const WaitResult result = Poll(call_->context, [value, word, epoch] {
       *value = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
       return static_cast<uint32_t>(*value) == epoch;
     });
@@ -346,22 +346,22 @@ class Session {
 
   // Keeps the first failure, and ends the block's operation.
   IRIS_DEVICE void Record(ErrorCode code, uint32_t member) {
-    if (call_.operation == Operation::kSendRecv) member = call_.pair[member];
+    if (call_->operation == Operation::kSendRecv) member = call_->pair[member];
     Header* header = HeaderOf();
     const uint32_t sequence = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(&header->missing,
                                                                            uint64_t{1} << member);
     (void)backend::CompareExchange<Scope::kSystem, Order::kAcqRel>(
-        call_.error_word, uint64_t{0}, PackError(code, call_.operation, member, sequence));
+        call_->error_word, uint64_t{0}, PackError(code, call_->operation, member, sequence));
     backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
     Set(&shared_->failure);
   }
 
-  const Call& call_;
-  const Vector* const vector_;
-  SharedState* const shared_;
-  const uint64_t sync_offset_bytes_;
-  const uint32_t block_;
+  const Call* call_;
+  const Vector* vector_;
+  SharedState* shared_;
+  uint64_t sync_offset_bytes_;
+  uint32_t block_;
   uint32_t epoch_;
   bool broken_;
 };

@@ -251,4 +251,66 @@ IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_
   }
 }
 
+// A Share is a coop of iris::impl::CopyBytes.
+IRIS_DEVICE inline uint32_t CoopIndex(Share share) { return static_cast<uint32_t>(share.index); }
+IRIS_DEVICE inline uint32_t CoopSize(Share share) { return static_cast<uint32_t>(share.n); }
+
+// Whether all addresses of a table have the same remainder modulo 16.
+IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {
+  uint64_t differ = 0;
+  for (uint32_t k = 1; k < n; ++k) {
+    differ |= reinterpret_cast<uint64_t>(table[k]) ^ reinterpret_cast<uint64_t>(table[0]);
+  }
+  return (differ & 15) == 0;
+}
+
+// `bytes` bytes from `from` to each of table[0..n): loaded once.
+IRIS_DEVICE inline void CopyToAll(uint8_t* const* table, uint32_t n, const uint8_t* from,
+                                  uint64_t bytes, Share share) {
+  uint64_t differ = 0;
+  const uint64_t first = reinterpret_cast<uint64_t>(from);
+  for (uint32_t k = 0; k < n; ++k) differ |= reinterpret_cast<uint64_t>(table[k]) ^ first;
+  if ((differ & 15) != 0) {
+    for (uint32_t k = 0; k < n; ++k) {
+      if (table[k] != from) {
+        iris::impl::CopyBytes<CacheHint::kDefault>(table[k], from, bytes, share);
+      }
+    }
+    return;
+  }
+  const uint64_t head = Min((0 - first) & 15, bytes);
+  const uint64_t tail = head + (bytes - head) / 16 * 16;
+  constexpr uint32_t kUnroll = 4;
+  const uint64_t step = 16 * share.n;
+  uint64_t at = head + 16 * share.index;
+  for (; at + (kUnroll - 1) * step < tail; at += kUnroll * step) {
+    Bytes16 units[kUnroll];
+    IRIS_UNROLL(4)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      units[u] = backend::Load16<CacheHint::kDefault>(from + at + u * step);
+    }
+    for (uint32_t k = 0; k < n; ++k) {
+      uint8_t* to = table[k] + at;
+      if (table[k] == from) continue;
+      IRIS_UNROLL(4)
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        backend::Store16<CacheHint::kDefault>(to + u * step, units[u]);
+      }
+    }
+  }
+  for (; at < tail; at += step) {
+    const Bytes16 unit = backend::Load16<CacheHint::kDefault>(from + at);
+    for (uint32_t k = 0; k < n; ++k) {
+      if (table[k] != from) backend::Store16<CacheHint::kDefault>(table[k] + at, unit);
+    }
+  }
+  for (uint64_t i = share.index; i < head + (bytes - tail); i += share.n) {
+    const uint64_t b = i < head ? i : tail + i - head;
+    const uint8_t byte = backend::LoadPlain(from + b);
+    for (uint32_t k = 0; k < n; ++k) {
+      if (table[k] != from) backend::StorePlain(table[k] + b, byte);
+    }
+  }
+}
+
 }  // namespace iris::ccl::impl

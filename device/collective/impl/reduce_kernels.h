@@ -148,6 +148,112 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePackets(Call call) {
   session.Finish();
 }
 
+// An all-reduce in two rounds of packets: everybody gets the words of its row, and then from
+// everybody what came of its row. Rows are sent as if all were whole, so that every block hears of
+// every member in both rounds.
+template <typename T, typename Op, uint32_t N>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoPackets(Call call) {
+  IRIS_SHARED(SharedState, shared);
+  Session session(call, &shared, backend::BlockIndex());
+  if (session.broken()) return;
+  const Op op(call);
+  const uint32_t me = call.index;
+  const uint64_t capacity = call.packet_bytes / 8;
+  const uint64_t row_bytes = call.count * sizeof(T);  // a multiple of 16
+  const uint64_t words = row_bytes / 8;
+  const uint64_t per_block = (words + backend::GridSize() - 1) / backend::GridSize();
+  const uint64_t begin = Min(words, backend::BlockIndex() * per_block);
+  const uint64_t end = Min(words, begin + per_block);
+  const uint64_t limit = call.limit * sizeof(T);
+  const auto left = [&](uint32_t row, uint64_t at) {
+    const uint64_t from = row * row_bytes + at;
+    return from < limit ? limit - from : 0;
+  };
+
+  for (uint64_t base = begin; base < end; base += capacity) {
+    const uint64_t count = Min(capacity, end - base);
+    session.Advance();
+    for (uint64_t w = backend::ThreadIndex(); w < count; w += backend::BlockSize()) {
+      const uint64_t at = (base + w) * 8;
+      uint64_t values[N];
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        const uint32_t peer = session.Rotated(k);
+        values[k] = LoadWord<T>(call.in + peer * row_bytes + at, left(peer, at));
+      }
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        backend::Store16<CacheHint::kVolatile>(session.Inbox(session.Rotated(k), me) + w,
+                                               session.Packet(values[k]));
+      }
+    }
+    iris::impl::SyncInsideBlock();  // as in ReducePackets
+    if (call.check != 0) {
+      session.SendCalls(false);
+      if (!session.ReceiveCalls()) return;
+    }
+    const uint64_t stride = call.packet_bytes / 8;
+    bool whole = true;
+    const Bytes16* rows = session.Inbox(me, 0);
+    Session second = session;
+    second.Advance();
+    for (uint64_t w = backend::ThreadIndex(); whole && w < count; w += backend::BlockSize()) {
+      const uint64_t at = (base + w) * 8;
+      using P = Pack<T, 8 / sizeof(T)>;
+      const uint64_t own = LoadWord<T>(call.in + me * row_bytes + at, left(me, at));
+      Bytes16 packets[N];
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        packets[m] = m == me ? session.Packet(own)
+                             : backend::Load16<CacheHint::kVolatile>(rows + m * stride + w);
+      }
+      Sum<T, 8 / sizeof(T)> sum;
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        uint64_t word = 0;
+        whole = whole && session.Receive(rows + m * stride + w, packets[m], m, &word);
+        const P pack = iris::impl::BitCast<P>(word);
+        if (m == 0) {
+          sum = Begin(pack);
+        } else {
+          op.Add(&sum, pack);
+        }
+      }
+      if (!whole) break;
+      const uint64_t result = iris::impl::BitCast<uint64_t>(op.Finish(sum));
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        backend::Store16<CacheHint::kVolatile>(second.Inbox(second.Rotated(k), me) + w,
+                                               second.Packet(result));
+      }
+      StoreWord<T>(call.out + me * row_bytes + at, left(me, at), result);
+    }
+    session = second;
+    rows = session.Inbox(me, 0);
+    for (uint64_t w = backend::ThreadIndex(); whole && w < count; w += backend::BlockSize()) {
+      const uint64_t at = (base + w) * 8;
+      Bytes16 packets[N];
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        if (m != me) packets[m] = backend::Load16<CacheHint::kVolatile>(rows + m * stride + w);
+      }
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        if (m == me) continue;
+        uint64_t word = 0;
+        whole = whole && session.Receive(rows + m * stride + w, packets[m], m, &word);
+        if (whole) StoreWord<T>(call.out + m * row_bytes + at, left(m, at), word);
+      }
+    }
+    if (base + capacity < end) {
+      iris::impl::SyncAfterConsume();
+      if (!session.Settle()) return;
+    }
+  }
+  if (begin == end) iris::impl::SyncInsideBlock();
+  session.Finish();
+}
+
 // A reduction of much, all buffers in the heap: members push chunks of each other's rows into the
 // stages, a chunk ahead of what they reduce. Stores use the links better than loads do.
 //
@@ -323,8 +429,15 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(Call call) {
           direct ? Share{block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
                          uint64_t{backend::GridSize()} * backend::BlockSize()}
                  : Share{backend::ThreadIndex(), backend::BlockSize()};
-      ReduceRange<T, Op, N>(op, table, n, n_to, direct ? row_count : Min(room, row_count - j),
-                            share);
+      const uint64_t count = direct ? row_count : Min(room, row_count - j);
+      if (direct && to_all && call.phases != 0 && Straight(table, n + n_to) &&
+          ((reinterpret_cast<uint64_t>(table[0]) | count * sizeof(T)) & 15) == 0) {
+        // This member's own row first; each thread then gives the others what it has made.
+        ReduceRange<T, Op, N>(op, table, n, 1, count, share);
+        CopyToAll(table + n + 1, n - 1, table[n], count * sizeof(T), share);
+      } else {
+        ReduceRange<T, Op, N>(op, table, n, n_to, count, share);
+      }
     }
     if (direct) break;
     if (!session.Meet()) return;

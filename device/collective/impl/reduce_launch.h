@@ -24,6 +24,7 @@ Kernel KernelFor(Variant variant) {
   if (variant == Variant::kPackets) return ReducePackets<T, Op, N>;
   if constexpr (N != 0) {
     if (variant == Variant::kPipeline) return ReduceDirect<T, Op, N, true>;
+    if (variant == Variant::kTwoPackets) return ReduceTwoPackets<T, Op, N>;
   }
   return ReduceDirect<T, Op, N, false>;
 }
@@ -49,7 +50,8 @@ Result LaunchReduce(const LaunchConfig& launch, backend::Stream& stream, Variant
 
 template <typename T>
 Result PrepareReduce() {
-  for (Variant variant : {Variant::kPackets, Variant::kTwoShot, Variant::kPipeline}) {
+  for (Variant variant :
+       {Variant::kPackets, Variant::kTwoShot, Variant::kPipeline, Variant::kTwoPackets}) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
       for (uint32_t members : {2u, 3u, 4u, 8u}) {
         const Result result = backend::PrepareKernel(KernelOf<T>(variant, members, op));
