@@ -143,7 +143,7 @@ def _iris_bundle_impl(ctx):
         mnemonic = "IrisBundle",
         progress_message = "Packing " + archive.basename,
     )
-    return [DefaultInfo(files = depset([archive]))]
+    return [DefaultInfo(files = depset([archive]), runfiles = ctx.runfiles(files = [archive]))]
 
 iris_bundle = rule(
     implementation = _iris_bundle_impl,

@@ -92,7 +92,7 @@ def _device_objects_impl(ctx):
         # The same object for both ways of linking: the native rules tell them by their names.
         pic_object = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, stem))
         ctx.actions.symlink(output = pic_object, target_file = object)
-        objects += [object, pic_object]
+        objects += [pic_object] if ctx.attr.pic_alone else [object, pic_object]
     return [DefaultInfo(files = depset(objects))]
 
 _device_objects = rule(
@@ -103,6 +103,7 @@ _device_objects = rule(
         "defines": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
+        "pic_alone": attr.bool(doc = "with --force_pic the native rules would link both"),
         "srcs": attr.label_list(allow_files = True),
         "_gpus": attr.label(default = "//:gpus"),
     },
@@ -126,6 +127,10 @@ def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
             # The others are options of the host's compiler.
             copts = [o for o in kwargs.get("copts", []) if o.startswith("-D") or o.startswith("-I")],
             defines = kwargs.get("defines", []) + kwargs.get("local_defines", []),
+            pic_alone = select({
+                "//third_party:force_pic": True,
+                "//conditions:default": False,
+            }),
             tags = ["manual"],
             testonly = kwargs.get("testonly", rule == native.cc_test),
             visibility = ["//visibility:private"],

@@ -135,11 +135,11 @@ class Traffic {
       : context_(std::move(context)), time_(time), rank_(context_->rank()) {}
 
   int Run() {
-    absl::Status status = Prepare();
-    if (!status.ok()) return Fail(std::string(status.message()));
+    const absl::Status prepared = Prepare();
+    if (!prepared.ok()) return Fail(std::string(prepared.message()));
     std::printf("rank %u pid %d moves blocks on %s\n", rank_, getpid(),
                 context_->device_uuid().c_str());
-    status = MoveUntilTheEnd();
+    const absl::Status status = MoveUntilTheEnd();
     if (absl::IsAborted(status)) {
       std::printf("rank %u stopped after %llu rounds: %s\n", rank_,
                   static_cast<unsigned long long>(rounds_), std::string(status.message()).c_str());
@@ -173,38 +173,38 @@ class Traffic {
       if (!allocation.ok()) return allocation.status();
       *to = *allocation;
     }
-    absl::Status status = From(iris::backend::Stream::Create(&stream_));
-    if (!status.ok()) return status;
+    if (const absl::Status status = From(iris::backend::Stream::Create(&stream_)); !status.ok()) {
+      return status;
+    }
     report_ = static_cast<Report*>(iris::backend::MallocHost(sizeof(Report)));
     if (report_ == nullptr) return absl::ResourceExhaustedError("no host memory for the report");
     *report_ = {};
-    status = From(iris::backend::Launch({.grid = 8, .block = 128}, stream_, Keep,
-                                        context_->device_context(), kept_.As<uint32_t>()));
-    if (!status.ok()) return status;
-    status = From(stream_.Synchronize());
-    return status.ok() ? context_->Barrier() : status;
+    const absl::Status kept =
+        Finish(iris::backend::Launch({.grid = 8, .block = 128}, stream_, Keep,
+                                     context_->device_context(), kept_.As<uint32_t>()));
+    return kept.ok() ? context_->Barrier() : kept;
+  }
+
+  // What was put on the stream with `result` has ended.
+  absl::Status Finish(const iris::Result& result) {
+    return result.ok() ? From(stream_.Synchronize()) : From(result);
   }
 
   // Rank 0 decides how many rounds the next launch has, so that it takes about kLaunchSeconds; 0
   // ends all ranks.
   absl::StatusOr<uint64_t> Plan(uint64_t proposal) {
-    absl::Status status = context_->Barrier();  // all have read the last plan
-    if (!status.ok()) return status;
-    if (rank_ == 0) {
-      for (uint32_t to = 0; to < context_->n_ranks(); ++to) {
-        status = From(iris::backend::CopyAsync(context_->Translate(plan_.As<uint64_t>(), to),
-                                               &proposal, sizeof(proposal), stream_));
-        if (!status.ok()) return status;
-      }
-      status = From(stream_.Synchronize());
-      if (!status.ok()) return status;
+    // All have read the last plan.
+    if (const absl::Status met = context_->Barrier(); !met.ok()) return met;
+    for (uint32_t to = 0; rank_ == 0 && to < context_->n_ranks(); ++to) {
+      const absl::Status told = Finish(iris::backend::CopyAsync(
+          context_->Translate(plan_.As<uint64_t>(), to), &proposal, sizeof(proposal), stream_));
+      if (!told.ok()) return told;
     }
-    status = context_->Barrier();
-    if (!status.ok()) return status;
+    if (const absl::Status met = context_->Barrier(); !met.ok()) return met;
     uint64_t plan = 0;
-    status = From(iris::backend::CopyAsync(&plan, plan_.As<uint64_t>(), sizeof(plan), stream_));
-    if (status.ok()) status = From(stream_.Synchronize());
-    if (!status.ok()) return status;
+    const absl::Status read =
+        Finish(iris::backend::CopyAsync(&plan, plan_.As<uint64_t>(), sizeof(plan), stream_));
+    if (!read.ok()) return read;
     return plan;
   }
 
@@ -217,14 +217,13 @@ class Traffic {
       if (*n == 0) return absl::OkStatus();
       const absl::Time start = absl::Now();
       report_->finished_lanes = 0;
-      absl::Status status = From(iris::backend::Launch(
+      const absl::Status ended = Finish(iris::backend::Launch(
           {.grid = kLanes, .block = 128}, stream_, Move, context_->device_context(),
           boxes_.As<Mailbox>(), rounds_ + 1, *n, report_));
-      if (status.ok()) status = From(stream_.Synchronize());
-      if (!status.ok()) return status;
+      if (!ended.ok()) return ended;
       if (report_->finished_lanes != kLanes) {
-        status = context_->Health();  // names who died
-        return status.ok() ? absl::DeadlineExceededError("a block did not come in time") : status;
+        const absl::Status health = context_->Health();  // names who died
+        return health.ok() ? absl::DeadlineExceededError("a block did not come in time") : health;
       }
       rounds_ += *n;
       std::printf("rank %u launch %llu rounds %llu\n", rank_,
@@ -240,11 +239,10 @@ class Traffic {
   absl::Status CheckKept() {
     std::vector<uint32_t> words(kKeptWords);
     for (uint32_t from = 0; from < context_->n_ranks(); ++from) {
-      absl::Status status = From(
+      const absl::Status read = Finish(
           iris::backend::CopyAsync(words.data(), context_->Translate(kept_.As<uint32_t>(), from),
                                    kKeptWords * sizeof(uint32_t), stream_));
-      if (status.ok()) status = From(stream_.Synchronize());
-      if (!status.ok()) return status;
+      if (!read.ok()) return read;
       for (uint32_t i = 0; i < kKeptWords; ++i) {
         if (words[i] != Word(from, i)) {
           return absl::DataLossError("word " + std::to_string(i) + " that rank " +

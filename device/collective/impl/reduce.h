@@ -157,7 +157,7 @@ IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t
   Sum<T, sizeof(U) / sizeof(T)> sum;
   constexpr uint32_t kAhead = 4;
   for (uint32_t first = 0; first < n; first += kAhead) {
-    U units[kAhead];
+    U units[kAhead] = {};
     IRIS_UNROLL(4)
     for (uint32_t k = 0; k < kAhead; ++k) {
       if (first + k < n) {
