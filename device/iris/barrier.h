@@ -30,8 +30,9 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
   uint32_t* const mine = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, offset_bytes)->epoch;
   IRIS_SHARED(uint32_t[1], next);
   if (backend::ThreadIndex() == 0) next[0] = backend::LoadPlain(mine) + 1;
+  const uint32_t first_rank = impl::FirstMemberRank(team);
   impl::SyncBeforePublish();
-  return impl::MeetMembers(ctx, team, offset_bytes, next[0], timeout_ns, missing, mine);
+  return impl::MeetMembers(ctx, team, offset_bytes, next[0], timeout_ns, missing, first_rank, mine);
 }
 
 // Many barriers of one kernel, each as above but faster: the block keeps the epoch in a register
@@ -46,7 +47,10 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
 class BarrierSession {
  public:
   IRIS_DEVICE BarrierSession(const DeviceContext& ctx, const DeviceTeam& team)
-      : ctx_(ctx), team_(team), offset_bytes_(impl::BarrierSlotOffset(team)) {
+      : ctx_(ctx),
+        team_(team),
+        offset_bytes_(impl::BarrierSlotOffset(team)),
+        first_rank_(impl::FirstMemberRank(team)) {
     impl::SyncInsideBlock();  // thread 0 has written the epoch of an earlier session or barrier
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
@@ -63,7 +67,8 @@ class BarrierSession {
   // As Barrier.
   IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
     impl::SyncBeforePublish();
-    return impl::MeetMembers(ctx_, team_, offset_bytes_, ++epoch_, timeout_ns, missing, nullptr);
+    return impl::MeetMembers(ctx_, team_, offset_bytes_, ++epoch_, timeout_ns, missing, first_rank_,
+                             nullptr);
   }
 
  private:
@@ -74,6 +79,7 @@ class BarrierSession {
   const DeviceContext& ctx_;
   const DeviceTeam& team_;
   const uint64_t offset_bytes_;
+  const uint32_t first_rank_;
   uint32_t first_epoch_;
   uint32_t epoch_;
 };

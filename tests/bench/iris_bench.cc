@@ -189,12 +189,12 @@ int Main(int argc, char** argv) {
   bytes_option("--bytes", &bench.bytes,
                "Of a transfer of bandwidth, and the largest of sweep [256MiB]");
   app.add_option("--grid", bench.grid,
-                 "Blocks of bandwidth [64] and atomics [one for each multiprocessor]")
+                 "Blocks of bandwidth and atomics [one for each multiprocessor]")
       ->check(CLI::Range(1u, 4096u));
   app.add_option("--block", bench.block, "Threads of a block [512]")
       ->check(CLI::Range(1u, kMaxBlockThreads));
   bytes_option("--chunk", &bench.chunk_bytes,
-               "get and put: blocks take turns, so many bytes at a time [one part for each block]");
+               "get and put: blocks take turns, so many bytes at a time; 0: a part each [64KiB]");
   app.add_option("--grids", bench.grids, "sweep: block counts [1,2,4,...,128]")
       ->delimiter(',')
       ->check(CLI::Range(1u, 4096u));

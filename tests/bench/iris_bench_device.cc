@@ -31,12 +31,11 @@ IRIS_DEVICE inline Part PartAt(uint64_t begin, uint64_t bytes, uint64_t chunk_by
   return {begin, rest < chunk_bytes ? rest : chunk_bytes, chunk_bytes};
 }
 
-// chunk_bytes 0: as many chunks as blocks.
+// chunk_bytes 0: as many chunks as blocks. Never fewer.
 IRIS_DEVICE inline Part MyPart(uint64_t bytes, uint64_t chunk_bytes = 0) {
-  if (chunk_bytes == 0) {
-    const uint64_t units = bytes / sizeof(Bytes16);
-    chunk_bytes = (units + backend::GridSize() - 1) / backend::GridSize() * sizeof(Bytes16);
-  }
+  const uint64_t units = bytes / sizeof(Bytes16);
+  const uint64_t each = (units + backend::GridSize() - 1) / backend::GridSize() * sizeof(Bytes16);
+  if (chunk_bytes == 0 || chunk_bytes > each) chunk_bytes = each;
   return PartAt(backend::BlockIndex() * chunk_bytes, bytes, chunk_bytes);
 }
 

@@ -17,9 +17,8 @@ double GbPerSecond(uint64_t bytes, double nanoseconds) {
   return nanoseconds > 0 ? static_cast<double>(bytes) / nanoseconds : 0;
 }
 
-// 64 blocks fill a link; more of them only get into each other's way.
 uint32_t DefaultGrid(const BenchOptions& options) {
-  return options.grid != 0 ? options.grid : std::min(64u, Device::MultiprocessorCount());
+  return options.grid != 0 ? options.grid : Device::MultiprocessorCount();
 }
 
 TransferSpec SpecOf(const Run& run, Transfer transfer, uint32_t peer) {
@@ -215,7 +214,7 @@ absl::Status Atomics(const Run& run) {
   AtomicSpec spec;
   spec.peer = next;
   spec.words = run.areas.words;
-  spec.grid = run.options.grid != 0 ? run.options.grid : Device::MultiprocessorCount();
+  spec.grid = DefaultGrid(run.options);
   spec.rounds = 20;
   spec.samples = std::min(run.options.samples, 5u);
   const double n_operations = static_cast<double>(spec.grid) * spec.block * spec.rounds;

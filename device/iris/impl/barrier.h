@@ -20,6 +20,12 @@ IRIS_DEVICE inline uint64_t BarrierSlotOffset(const DeviceTeam& team) {
   return team.sync_offset_bytes + block * sizeof(SyncArea::Slot);
 }
 
+// The rank of the first member that this thread signals, looked up before time matters.
+IRIS_DEVICE inline uint32_t FirstMemberRank(const DeviceTeam& team) {
+  const uint32_t p = backend::ThreadIndex();
+  return p < team.size ? MemberRank(team, p) : 0;
+}
+
 // One round of epoch `epoch`, which is used up whether it succeeds or not, so that calls stay
 // paired. All threads of the block call it behind a SyncBeforePublish.
 //
@@ -28,14 +34,17 @@ IRIS_DEVICE inline uint64_t BarrierSlotOffset(const DeviceTeam& team) {
 // all threads of member p. What the polls said goes through shared memory: it is written behind
 // this round's first sync and read behind its second, and the next round begins with a sync.
 //
-// `keep`, if given, gets the epoch from thread 0, while the flags are on their way.
+// `first_rank`: FirstMemberRank(team). `keep`, if given, gets the epoch from thread 0, while the
+// flags are on their way.
 IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t slot_offset_bytes, uint32_t epoch,
-                                          uint64_t timeout_ns, uint32_t* missing, uint32_t* keep) {
+                                          uint64_t timeout_ns, uint32_t* missing,
+                                          uint32_t first_rank, uint32_t* keep) {
   IRIS_SHARED(uint32_t[kMaxTeamRanks], results);
   const uint32_t n_threads = backend::BlockSize();
   for (uint32_t p = backend::ThreadIndex(); p < team.size; p += n_threads) {
-    SyncArea::Slot* theirs = AtOffset<SyncArea::Slot>(ctx, MemberRank(team, p), slot_offset_bytes);
+    const uint32_t rank = p < n_threads ? first_rank : MemberRank(team, p);
+    SyncArea::Slot* theirs = AtOffset<SyncArea::Slot>(ctx, rank, slot_offset_bytes);
     backend::Store<Scope::kSystem, kPublishOrder>(&theirs->inbox[team.index], epoch);
   }
   if (keep != nullptr && backend::ThreadIndex() == 0) backend::StorePlain(keep, epoch);
