@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/internal/clock.h"
 #include "client/internal/thread.h"
 #include "client/iris/log.h"
 
@@ -86,7 +87,7 @@ absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::WaitForSession(absl
   const auto usable = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return stopping_ || !lost_.ok() || !broken_ || !watching_;
   };
-  mu_.AwaitWithDeadline(absl::Condition(&usable), deadline);
+  mu_.AwaitWithTimeout(absl::Condition(&usable), deadline - Now());
   if (stopping_) return absl::FailedPreconditionError("this context has left the job");
   if (!lost_.ok()) return lost_;
   if (!broken_) return session_;
@@ -104,7 +105,7 @@ ControlPlane::Outcome ControlPlane::CallOnce(SessionClient& session,
                                              Request& request, Reply* reply, absl::Time deadline) {
   request.set_session_id(session.session_id());
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - Now())));
   const grpc::Status status = (session.stub().*method)(&context, request, reply);
   if (status.ok()) return {absl::OkStatus(), true};
   const bool unavailable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
@@ -115,7 +116,7 @@ ControlPlane::Outcome ControlPlane::CallOnce(SessionClient& session,
     if (session.WaitForEnd(kLastWords)) return {session.status(), false};
   }
   if (unavailable) return {FromGrpc(status), false};
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && absl::Now() >= deadline) {
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && Now() >= deadline) {
     return {absl::DeadlineExceededError(absl::StrCat("irisd at ", session.runtime_dir(),
                                                      " did not answer in time; is it stopped? (",
                                                      status.error_message(), ")")),
@@ -184,7 +185,7 @@ absl::StatusOr<iris::v1::CollectiveReply> ControlPlane::Collective(
     }
     if (outcome.status.code() == absl::StatusCode::kDeadlineExceeded) return outcome.status;
     // The session broke, or irisd says that it stops: again, on a new session, with the same k.
-    if (absl::Now() + backoff > reach_deadline) {
+    if (Now() + backoff > reach_deadline) {
       return absl::UnavailableError(outcome.status.message());
     }
     absl::SleepFor(backoff);
@@ -255,11 +256,11 @@ void ControlPlane::WatchLoop() {
         }
       }
     } else {
-      const absl::Time start = absl::Now();
+      const absl::Time start = Now();
       WatchSession(*session);
       // A stream that lasted was healthy; one that irisd keeps refusing is asked for ever more
       // rarely.
-      if (absl::Now() - start > kReconnectBackoffMax) backoff = kReconnectBackoffMin;
+      if (Now() - start > kReconnectBackoffMax) backoff = kReconnectBackoffMin;
       {
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
@@ -319,7 +320,7 @@ absl::Status ControlPlane::Reconnect() {
   request.set_epoch(membership_.epoch);
   iris::v1::ResumeReply reply;
   const Outcome outcome = CallOnce<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
-      **session, &Stub::Resume, request, &reply, absl::Now() + kResumeTimeout);
+      **session, &Stub::Resume, request, &reply, Now() + kResumeTimeout);
   if (!outcome.answered) return outcome.status;
   if (outcome.status.ok()) {
     UseSession(*session);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "client/internal/clock.h"
 #include "client/internal/futex.h"
 
 namespace iris::internal {
@@ -93,7 +93,7 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
     if (cancelled.load(std::memory_order_acquire)) {
       return Annotate(absl::FailedPreconditionError("this context has left the job"), epoch_, n);
     }
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Now();
     if (left <= absl::ZeroDuration()) {
       return Annotate(absl::DeadlineExceededError(
                           absl::StrCat("time is up; missing: ", status_.Names(MissingRanks()))),

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/internal/clock.h"
 #include "client/internal/runtime_dir.h"
 #include "client/internal/thread.h"
 #include "proto/wire/limits.h"
@@ -47,7 +48,7 @@ void QuietGrpc() {
 // passed.
 bool PollUntil(int fd, short events, absl::Time deadline) {
   for (;;) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Now();
     const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, 1000);
     struct pollfd p = {fd, events, 0};
     const int n = poll(&p, 1, static_cast<int>(ms));
@@ -98,7 +99,7 @@ int SessionClient::TryConnect(const std::string& path, wire::UniqueFd* socket) {
 absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOptions options) {
   QuietGrpc();
   std::shared_ptr<SessionClient> client(new SessionClient());
-  const absl::Time give_up = absl::Now() + options.connect_timeout;
+  const absl::Time give_up = Now() + options.connect_timeout;
   absl::Duration backoff = kBackoffMin;
   for (;;) {
     // The first directory's error is the one to report, unless a later one has a socket that
@@ -119,13 +120,13 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
     }
     const bool may_come =
         error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == ENOTDIR;
-    if (!may_come || absl::Now() + backoff > give_up) {
+    if (!may_come || Now() + backoff > give_up) {
       return CannotReach(options.runtime_dirs, kSocketName, error);
     }
     absl::SleepFor(backoff);
     backoff = std::min(backoff * 2, kBackoffMax);
   }
-  if (absl::Status status = client->Handshake(absl::Now() + kHandshakeTimeout); !status.ok()) {
+  if (absl::Status status = client->Handshake(Now() + kHandshakeTimeout); !status.ok()) {
     return status;
   }
   client->stop_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -297,7 +298,7 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
   const auto here_or_ended = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return !status_.ok() || takes_cancelled_ || here();
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&here_or_ended), deadline);
+  const bool in_time = mu_.AwaitWithTimeout(absl::Condition(&here_or_ended), deadline - Now());
   if (!here()) {
     if (takes_cancelled_) return absl::CancelledError("this context has left the job");
     if (!in_time) {

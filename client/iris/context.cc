@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "client/internal/clock.h"
 #include "client/internal/control_plane.h"
 #include "client/internal/host_barrier.h"
 #include "client/internal/links.h"
@@ -57,7 +57,7 @@ uint64_t Milliseconds(absl::Duration timeout) {
 }
 
 absl::Time DeadlineIn(absl::Duration timeout) {
-  return absl::Now() + std::min(timeout, kTimeoutMax);
+  return internal::Now() + std::min(timeout, kTimeoutMax);
 }
 
 absl::Status Annotate(const absl::Status& status, absl::string_view what) {
@@ -110,7 +110,7 @@ class Turn {
   Turn(TeamState& team, bool TeamState::*flag, absl::Time deadline) : team_(team), flag_(flag) {
     absl::MutexLock lock(&team_.mu);
     const auto is_free = [this] { return !(team_.*flag_); };
-    taken_ = team_.mu.AwaitWithDeadline(absl::Condition(&is_free), deadline);
+    taken_ = team_.mu.AwaitWithTimeout(absl::Condition(&is_free), deadline - internal::Now());
     if (taken_) team_.*flag_ = true;
   }
   ~Turn() {
@@ -218,13 +218,13 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Create(const ContextOptions& o
                      impl->options.job.substr(0, wire::kMaxJobNameBytes), "\")"));
   };
   log::SetRank(impl->rank(), impl->n_ranks());
-  const absl::Time start = absl::Now();
+  const absl::Time start = internal::Now();
   auto plane = ControlPlane::Connect(
       {internal::RuntimeDirs(impl->options.runtime_dir), impl->options.connect_timeout});
   // The message says all that a user needs; whose context it is would be noise in front of it.
   if (!plane.ok()) return plane.status();
   impl->plane = *std::move(plane);
-  impl->timings.connect = absl::Now() - start;
+  impl->timings.connect = internal::Now() - start;
   absl::Status joined = impl->ChooseDevice();
   if (joined.ok()) joined = impl->Join();
   if (!joined.ok()) {
@@ -239,7 +239,7 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Create(const ContextOptions& o
 }
 
 absl::Status Context::Impl::ChooseDevice() {
-  const absl::Time start = absl::Now();
+  const absl::Time start = internal::Now();
   auto process_driver = internal::ProcessDriver(plane->backend());
   if (!process_driver.ok()) return process_driver.status();
   driver = *std::move(process_driver);
@@ -249,7 +249,7 @@ absl::Status Context::Impl::ChooseDevice() {
   for (const uint32_t index : local_device.indices) {
     if (absl::Status status = driver->MakeCurrent(index); !status.ok()) return status;
   }
-  timings.device = absl::Now() - start;
+  timings.device = internal::Now() - start;
   return absl::OkStatus();
 }
 
@@ -265,10 +265,10 @@ absl::Status Context::Impl::Join() {
   join.set_prealloc(options.prealloc);
   join.set_timeout_ms(Milliseconds(options.join_timeout));
   join.set_team_sync_bytes(kSyncAreaBytes);
-  absl::Time start = absl::Now();
+  absl::Time start = internal::Now();
   auto reply = plane->Join(std::move(join), DeadlineIn(options.join_timeout) + kJoinSlack);
   if (!reply.ok()) return reply.status();
-  timings.join = absl::Now() - start;
+  timings.join = internal::Now() - start;
   timings.create = absl::Nanoseconds(reply->create_ns());
   timings.export_fds = absl::Nanoseconds(reply->export_ns());
 
@@ -281,18 +281,18 @@ absl::Status Context::Impl::Join() {
     return absl::InternalError("irisd answered the join without all peers");
   }
 
-  start = absl::Now();
+  start = internal::Now();
   const absl::Status mapped_here = MapAll(*reply);
-  timings.map = absl::Now() - start;
+  timings.map = internal::Now() - start;
 
-  start = absl::Now();
+  start = internal::Now();
   v1::MappedRequest mapped;
   mapped.set_job_id(job_id);
   mapped.set_epoch(epoch);
   if (!mapped_here.ok()) {
     mapped.set_error(CutBeyond(mapped_here.message(), wire::kMaxErrorTextBytes - 1));
     // So that the peers learn why; what irisd answers is this very error.
-    (void)plane->Mapped(std::move(mapped), absl::Now() + kLeaveTimeout);
+    (void)plane->Mapped(std::move(mapped), internal::Now() + kLeaveTimeout);
     return mapped_here;
   }
   // Before Mapped: once all have called it, the heap may grow, and descriptors of that may come at
@@ -307,7 +307,7 @@ absl::Status Context::Impl::Join() {
   world = AddTeam(committed->world())->team;
   plane->StartWatching({job_id, epoch, options.job, rank()}, this,
                        [r = rank(), n = n_ranks()] { log::SetRank(r, n); });
-  timings.commit = absl::Now() - start;
+  timings.commit = internal::Now() - start;
   return absl::OkStatus();
 }
 
@@ -401,7 +401,7 @@ absl::Status Context::Impl::Leave() {
   // Unmapped before irisd is asked: it counts the memory as free from then on. The pages of
   // barriers stay until the end, for threads that are in one.
   window->UnmapAll(rank());
-  return Annotate(plane->Leave(job_id, absl::Now() + kLeaveTimeout), "leave the job");
+  return Annotate(plane->Leave(job_id, internal::Now() + kLeaveTimeout), "leave the job");
 }
 
 // ---- what a context knows
