@@ -16,22 +16,39 @@ BundlePart = provider(fields = {
 def _bundle_transition_impl(settings, attr):
     return {
         "//:backend": attr.backend,
+        "//:gpus": "all",
         "//deploy:bundled": True,
         "//command_line_option:compilation_mode": "opt",
         "//command_line_option:force_pic": True,  # one compilation serves programs and shared libraries
         "//command_line_option:platform_suffix": "-bundle-" + attr.backend,
     }
 
+# Programs of GPU backends have code for the newest GPUs alone, or the bundle would be too large. The library has all.
+def _program_transition_impl(settings, attr):
+    return dict(
+        _bundle_transition_impl(settings, attr),
+        **{"//:gpus": "all" if attr.backend == "emu" else "newest"}
+    )
+
+_OUTPUTS = [
+    "//:backend",
+    "//:gpus",
+    "//deploy:bundled",
+    "//command_line_option:compilation_mode",
+    "//command_line_option:force_pic",
+    "//command_line_option:platform_suffix",
+]
+
+_program_transition = transition(
+    implementation = _program_transition_impl,
+    inputs = [],
+    outputs = _OUTPUTS,
+)
+
 _bundle_transition = transition(
     implementation = _bundle_transition_impl,
     inputs = [],
-    outputs = [
-        "//:backend",
-        "//deploy:bundled",
-        "//command_line_option:compilation_mode",
-        "//command_line_option:force_pic",
-        "//command_line_option:platform_suffix",
-    ],
+    outputs = _OUTPUTS,
 )
 
 _ALLOWLIST = {
@@ -78,7 +95,7 @@ for_backend = rule(
     attrs = dict(
         backend = attr.string(mandatory = True, values = ["emu", "cuda", "hip"]),
         # Where each goes; a name that ends in / is a folder.
-        programs = attr.label_keyed_string_dict(cfg = _bundle_transition, allow_files = True),
+        programs = attr.label_keyed_string_dict(cfg = _program_transition, allow_files = True),
         libraries = attr.label_list(cfg = _bundle_transition, providers = [CcInfo]),
         **_ALLOWLIST
     ),

@@ -1,0 +1,187 @@
+"""The bundle as a user has it: unpacked, moved, built against with CMake and with pkg-config, run, and checked."""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+import unittest
+
+from tests.python import junit
+
+ARCHIVES = "deploy/bundle_for_test/iris-*-linux-x86_64.tar.gz"
+PROJECT = ("tests/bundle/CMakeLists.txt", "tests/bundle/hello.cc")
+PATIENCE_SECONDS = 240
+
+# The machine's own: C and C++ libraries, whatever else of them there is.
+OF_THE_MACHINE = re.compile(r"(linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so")
+
+
+def clean_environment(**more):
+    """A user's: nothing of Bazel's, and no path to libraries."""
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8", **more}
+
+
+class Bundle(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="iris-bundle-", dir="/tmp")
+        (cls.archive,) = glob.glob(ARCHIVES)
+        cls.first = cls.unpack("first")
+        cls.second = cls.unpack("a/second/place")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder, ignore_errors=True)
+
+    @classmethod
+    def unpack(cls, name):
+        path = os.path.join(cls.folder, name)
+        os.makedirs(path)
+        with tarfile.open(cls.archive) as tar:
+            tar.extractall(path)
+        (top,) = os.listdir(path)
+        assert os.path.basename(cls.archive) == top + ".tar.gz", top
+        return os.path.join(path, top)
+
+    def run_ok(self, *command, environment=None, **kwargs):
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                                timeout=PATIENCE_SECONDS, env=environment or clean_environment(), **kwargs)
+        self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}")
+        return result.stdout
+
+    def elf_files(self, root):
+        for folder, _, names in os.walk(root):
+            for name in names:
+                path = os.path.join(folder, name)
+                if not os.path.islink(path) and not name.endswith(".a"):
+                    with open(path, "rb") as file:
+                        if file.read(4) == b"\x7fELF":
+                            yield path
+
+    def project(self, name):
+        path = os.path.join(self.folder, name)
+        os.makedirs(path)
+        for file in PROJECT:
+            shutil.copy(file, path)
+        return path
+
+    def run_two_ranks(self, bundle, program):
+        """irisd of the bundle, and the program on two ranks."""
+        runtime_dir = tempfile.mkdtemp(prefix="run-", dir=self.folder)
+        environment = clean_environment(IRIS_RUNTIME_DIR=runtime_dir)
+        with open(os.path.join(runtime_dir, "log"), "wb") as log:
+            daemon = subprocess.Popen([f"{bundle}/bin/irisd", "--runtime-dir", runtime_dir, "--backend", "emu",
+                                       "--emu-devices", "2", "--emu-memory", "256MiB"],
+                                      stdout=log, stderr=log, env=clean_environment())
+        try:
+            end = time.monotonic() + PATIENCE_SECONDS
+            while subprocess.run([f"{bundle}/bin/iris-ctl", "status"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 check=False, env=environment, timeout=60).returncode != 0:
+                self.assertIsNone(daemon.poll(), "irisd ended")
+                self.assertLess(time.monotonic(), end, "irisd does not answer")
+            return self.run_ok(f"{bundle}/bin/iris-run", "-n", "2", "--", program, environment=environment)
+        finally:
+            daemon.terminate()
+            self.assertEqual(daemon.wait(PATIENCE_SECONDS), 0)
+
+    def check_hello(self, bundle, program):
+        out = self.run_two_ranks(bundle, program)
+        self.assertEqual(sorted(out.splitlines()), ["[0] rank 0 got 101", "[1] rank 1 got 100"])
+
+    def test_is_small(self):
+        self.assertLess(os.path.getsize(self.archive), 40 << 20)
+
+    def test_needs_nothing_of_the_machine_but_c_and_cpp(self):
+        lib = os.path.join(self.first, "lib")
+        self.assertEqual([n for n in os.listdir(lib) if OF_THE_MACHINE.match(n)], [])
+        files = list(self.elf_files(self.first))
+        self.assertGreater(len(files), 50)
+        for path in files:
+            for line in self.run_ok("ldd", path).splitlines():
+                name, _, found = line.strip().partition(" => ")
+                if name == "statically linked" or OF_THE_MACHINE.match(os.path.basename(name.split(" ")[0])):
+                    continue
+                real = os.path.realpath(found.split(" (")[0])
+                self.assertTrue(real.startswith(os.path.realpath(lib) + "/"), f"{path}: {line}")
+
+    def test_programs_have_grpc_in_them(self):
+        for name in ("irisd", "iris-ctl", "iris-run"):
+            needed = self.run_ok("readelf", "-d", f"{self.first}/bin/{name}")
+            self.assertNotRegex(needed, r"NEEDED.*lib(grpc|absl|protobuf|iris)")
+
+    def test_has_the_licences_of_what_is_in_it(self):
+        doc = f"{self.first}/share/doc/iris"
+        self.assertTrue(os.path.exists(f"{doc}/LICENSE"))
+        with open(f"{doc}/third_party/NOTICE", encoding="utf-8") as file:
+            packages = re.findall(r"(?m)^(\S+) \d\S*$", file.read())
+        for package in ("libgrpc-dev", "libprotobuf-dev", "libssl3", "libabsl20220623", "libboost-context1.74-dev"):
+            self.assertIn(package, packages)
+        for package in packages:
+            self.assertTrue(os.path.exists(f"{doc}/third_party/{package}.txt"), package)
+
+    def test_a_project_finds_it_with_cmake(self):
+        if not shutil.which("cmake", path="/usr/local/bin:/usr/bin:/bin"):
+            self.fail("cmake is missing; deploy/setup.sh installs it")
+        project = self.project("cmake project")
+        self.run_ok("cmake", "-S", project, "-B", f"{project}/build", f"-DCMAKE_PREFIX_PATH={self.first}")
+        self.run_ok("cmake", "--build", f"{project}/build")
+        self.check_hello(self.first, f"{project}/build/hello")
+
+    def test_its_examples_are_a_project(self):
+        build = os.path.join(self.folder, "examples")
+        self.run_ok("cmake", "-S", f"{self.second}/share/iris/examples", "-B", build)
+        self.run_ok("cmake", "--build", build, "--target", "01_hello_heap")
+        self.assertIn("rank 1 says", self.run_two_ranks(self.second, f"{build}/01_hello_heap"))
+
+    def test_cmake_refuses_another_version(self):
+        project = self.project("too-new")
+        with open(f"{project}/CMakeLists.txt", "w", encoding="utf-8") as file:
+            file.write("cmake_minimum_required(VERSION 3.16)\nproject(p CXX)\nfind_package(Iris 99 REQUIRED)\n")
+        result = subprocess.run(["cmake", "-S", project, "-B", f"{project}/build", f"-DCMAKE_PREFIX_PATH={self.first}"],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                                timeout=PATIENCE_SECONDS, env=clean_environment())
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("99", result.stdout)
+
+    def test_a_project_finds_it_with_pkg_config_elsewhere(self):
+        project = self.project("pkg-config")
+        environment = clean_environment(PKG_CONFIG_PATH=f"{self.second}/lib/pkgconfig")
+        flags = self.run_ok("pkg-config", "--cflags", "--libs", "iris-device-emu", environment=environment).split()
+        self.run_ok("g++", "-std=c++20", f"{project}/hello.cc", *flags, "-o", f"{project}/hello")
+        self.check_hello(self.second, f"{project}/hello")
+
+    def test_checks_itself(self):
+        """The script for GPU machines, on emulated devices."""
+        out = os.path.join(self.folder, "out")
+        os.makedirs(out)
+        text = self.run_ok(f"{self.second}/bin/iris-gpu-check", "--backend", "emu", "--quick",
+                           environment=clean_environment(OUT=out))
+        self.assertRegex(text, r"(?m)^(\d+) passed, 0 failed\n\Z")
+        self.assertRegex(text, r"(?m)^passed +barrier_test on 2 +\d+ passed, 0 failed, 0 skipped, ")
+        for line in ("iris-ctl doctor", "05_all_reduce on 2", "training on 2", "training on 2, loss as on emu",
+                     "kill -9 of a rank of 2", "kill -9 of irisd under 2 ranks"):
+            self.assertRegex(text, rf"(?m)^passed +{re.escape(line)}  ")
+        with open(f"{out}/iris-gpu-check.txt", encoding="utf-8") as file:
+            self.assertEqual(file.read(), text)
+
+    def test_the_check_reports_what_fails(self):
+        broken = self.unpack("broken")
+        example = f"{broken}/libexec/iris/emu/examples/02_put_get"
+        with open(example, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\necho broken on purpose\nexit 7\n")
+        result = subprocess.run([f"{broken}/bin/iris-gpu-check", "--backend", "emu", "--quick", "--only", "examples"],
+                                stdout=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_SECONDS,
+                                env=clean_environment())
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^failed +02_put_get on 2 +exit code 7")
+        self.assertIn("broken on purpose", result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^\d+ passed, 1 failed\n\Z")
+
+
+if __name__ == "__main__":
+    junit.main()
