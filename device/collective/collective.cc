@@ -497,6 +497,13 @@ Plan Choose(const Comm& comm, Operation operation, uint64_t bytes, Variant varia
           Clamp((words + plan.threads - 1) / plan.threads, 1, config.packet_blocks));
     }
     if (plan.blocks > config.packet_blocks) plan.blocks = config.packet_blocks;
+    // No thread without a word, as far as whole warps allow.
+    if (words != 0 && config.blocks == 0) {
+      const uint64_t threads = impl::RoundUp(words, 32);
+      if (plan.threads > threads) plan.threads = static_cast<uint32_t>(threads);
+      const uint64_t blocks = (words + plan.threads - 1) / plan.threads;
+      if (plan.blocks > blocks) plan.blocks = static_cast<uint32_t>(blocks);
+    }
     // No block without a word.
     if (words != 0 && plan.blocks > words) plan.blocks = static_cast<uint32_t>(words);
     const uint64_t per_block = words == 0 ? 1 : (words + plan.blocks - 1) / plan.blocks;
