@@ -29,8 +29,8 @@ constexpr Rule kEmuRules[] = {
     {Operation::kScatter, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
 };
 
-// Measured on two and four GPUs of 4.8 TB/s of one host, with a switch between them; for more members, from
-// what a prototype needed on eight.
+// Measured on two and four GPUs of 4.8 TB/s of one host, with a switch between them; for more
+// members, from what a prototype needed on eight.
 constexpr Rule kGpuRules[] = {
     {Operation::kAllReduce, 2, 64 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 256 * kKiB, Variant::kPackets, 64, 512},
