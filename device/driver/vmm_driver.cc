@@ -304,9 +304,8 @@ absl::Status VmmMapping::Grant(absl::Span<const uint32_t> devices) {
     descs.push_back(desc);
   }
   if (driver_->quirks().grant_owner_last) {
-    std::stable_partition(descs.begin(), descs.end(), [this](const hipMemAccessDesc& desc) {
-      return desc.location.id != owner_;
-    });
+    std::partition(descs.begin(), descs.end(),
+                   [this](const hipMemAccessDesc& desc) { return desc.location.id != owner_; });
   }
   const hipError_t error = driver_->api().hipMemSetAccess(
       Address(access_from_), address_ + bytes_ - access_from_, descs.data(), descs.size());
