@@ -133,6 +133,14 @@ class Traffic {
  public:
   Traffic(std::unique_ptr<iris::Context> context, absl::Duration time)
       : context_(std::move(context)), time_(time), rank_(context_->rank()) {}
+  // No kernel runs any more: each has a deadline.
+  ~Traffic() {
+    const absl::Status ended = From(stream_.Synchronize());
+    if (!ended.ok()) std::printf("rank %u: %s\n", rank_, std::string(ended.message()).c_str());
+    iris::backend::FreeHost(report_);
+  }
+  Traffic(const Traffic&) = delete;
+  Traffic& operator=(const Traffic&) = delete;
 
   int Run() {
     const absl::Status prepared = Prepare();
@@ -258,7 +266,7 @@ class Traffic {
   const uint32_t rank_;
   iris::Allocation boxes_, kept_, plan_;
   iris::backend::Stream stream_;
-  Report* report_ = nullptr;  // lives as long as the process: kernels may still write it
+  Report* report_ = nullptr;
   uint64_t rounds_ = 0;
 };
 
