@@ -71,8 +71,10 @@ std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
         job.second == viewer_uid ? std::string() : absl::StrCat(" of uid ", job.second);
     held.emplace_back(bytes, absl::StrCat("job '", job.first, "'", whose));
   }
-  std::stable_sort(held.begin(), held.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  // The largest first; those of one size by name.
+  std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
   uint64_t more = 0;
   for (size_t i = kJobsNamed; i < held.size(); ++i) more += held[i].first;
   const size_t n_more = held.size() > kJobsNamed ? held.size() - kJobsNamed : 0;
