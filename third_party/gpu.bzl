@@ -25,6 +25,8 @@ _CUDA_FLAGS = [
     "--compiler-bindir=/usr/bin/g++",
     "-Xcompiler=-fPIC,-Wall,-Werror",
     "-Werror=all-warnings",
+    # A quarter less in the archive; nvcc 12.8 and newer.
+    "-compress-mode=size",
 ]
 
 _HIP_FLAGS = [
