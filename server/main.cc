@@ -65,7 +65,8 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
     sigset_t pending;
     sigemptyset(&pending);
     sigpending(&pending);
-    return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+    return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1 ||
+           sigismember(&pending, SIGHUP) == 1;
   };
   const absl::Time start = absl::Now();
   const driver::PairTable table = driver::CheckPairs(driver, options);
