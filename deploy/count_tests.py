@@ -113,9 +113,15 @@ def read_events(path):
 def tail(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
+            text = file.read()
     except OSError:
         return []
+    lines = []
+    for line in text.splitlines():  # without the cases that passed and had nothing to say
+        if line.startswith("[       OK ]") and lines and lines[-1].startswith("[ RUN      ]"):
+            lines.pop()
+        else:
+            lines.append(line)
     return ([f"... {len(lines) - LOG_LINES} lines before"] if len(lines) > LOG_LINES else []) + lines[-LOG_LINES:]
 
 

@@ -1150,10 +1150,10 @@ TEST_P(DaemonGoneTest, MemoryAndBarriersGoOnAndCallsSayWhatToDo) {
 TEST_F(ContextTest, StoppedDaemonDoesNotHoldCallsForEver) {
   RankProcesses ranks("daemon_stopped", 2, Ranks());
   for (int r = 0; r < 2; ++r) ranks.WaitLine(r, "ready");
-  ASSERT_EQ(kill(daemon_->pid(), SIGSTOP), 0);
+  ASSERT_TRUE(daemon_->Suspend().ok());
   ranks.TellAll("stopped");
   for (int r = 0; r < 2; ++r) ranks.WaitLine(r, "timed out");
-  ASSERT_EQ(kill(daemon_->pid(), SIGCONT), 0);
+  ASSERT_TRUE(daemon_->Resume().ok());
   ranks.TellAll("goes on");
   ranks.ExpectAllSucceed();
   ExpectIdle();

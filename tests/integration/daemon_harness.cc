@@ -189,6 +189,22 @@ void Daemon::Kill() {
   pid_ = -1;
 }
 
+absl::Status Daemon::Suspend(absl::Duration timeout) {
+  if (::kill(pid_, SIGSTOP) != 0) return absl::ErrnoToStatus(errno, "cannot stop irisd");
+  const absl::Time deadline = absl::Now() + timeout;
+  // The kernel tells the parent when the last thread has stopped.
+  for (int status = 0; ::waitpid(pid_, &status, WUNTRACED | WNOHANG) != pid_;) {
+    if (absl::Now() > deadline) return absl::DeadlineExceededError("irisd does not stop");
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Resume() {
+  if (::kill(pid_, SIGCONT) != 0) return absl::ErrnoToStatus(errno, "cannot resume irisd");
+  return absl::OkStatus();
+}
+
 std::string Daemon::Log() const { return ReadFile(log_dir_->path() + "/log"); }
 
 int Daemon::OpenFds() const {

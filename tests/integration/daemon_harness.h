@@ -67,6 +67,10 @@ class Daemon {
   // SIGTERM, then waits. The exit code; 128 + signal if a signal ended it.
   absl::StatusOr<int> Stop(absl::Duration timeout = absl::Seconds(30));
   void Kill();
+  // SIGSTOP; returns when every thread of it stands still, which is later than kill() returns.
+  absl::Status Suspend(absl::Duration timeout = absl::Seconds(30));
+  // SIGCONT.
+  absl::Status Resume();
 
   // What it wrote to stderr so far.
   std::string Log() const;

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,7 +66,9 @@ RankProcesses::RankProcesses(const std::string& scenario, int n_ranks, const Opt
     argv.push_back(nullptr);
 
     int in[2], out[2];
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) abort();
+    // A socket, not a pipe: a rank that has ended is an error of send, not a SIGPIPE.
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0) abort();
+    if (pipe2(out, O_CLOEXEC) != 0) abort();
     const pid_t pid = fork();
     if (pid == 0) {
       dup2(in[0], 0);
@@ -127,8 +130,9 @@ std::string RankProcesses::WaitLine(int rank_number, const std::string& text,
 
 void RankProcesses::Tell(int rank, const std::string& line) {
   const std::string text = line + "\n";
-  EXPECT_EQ(write(ranks_[static_cast<size_t>(rank)].in, text.data(), text.size()),
-            static_cast<ssize_t>(text.size()));
+  EXPECT_EQ(send(ranks_[static_cast<size_t>(rank)].in, text.data(), text.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(text.size()))
+      << "rank " << rank << " cannot be told \"" << line << "\": " << std::strerror(errno);
 }
 
 void RankProcesses::TellAll(const std::string& line) {
