@@ -51,10 +51,16 @@ std::vector<uint32_t> HostBarrier::MissingRanks() const {
   return ranks;
 }
 
+absl::Status HostBarrier::Pass() {
+  was_broken_ = status_.aborted();
+  return absl::OkStatus();
+}
+
 absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& cancelled) {
   ++epoch_;
   __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
   FutexWakeAll(own_word_);
+  if (was_broken_) return Annotate(status_.Broken(), epoch_, words_.size());
 
   // Rotated order: each rank looks for another peer first.
   missing_.clear();
@@ -66,7 +72,7 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
 
   for (int yields = 0;; ++yields) {
     Look();
-    if (missing_.empty()) return absl::OkStatus();
+    if (missing_.empty()) return Pass();
     if (yields < kYields) {
       sched_yield();
       continue;
@@ -88,7 +94,7 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
                                     return false;
                                   }),
                    missing_.end());
-    if (missing_.empty()) return absl::OkStatus();
+    if (missing_.empty()) return Pass();
     if (!gone.ok()) return Annotate(gone, epoch_, n);
     if (cancelled.load(std::memory_order_acquire)) {
       return Annotate(absl::FailedPreconditionError("this context has left the job"), epoch_, n);

@@ -34,7 +34,9 @@ class HostBarrier {
               JobStatus status);
 
   // One barrier. A barrier that everyone reached succeeds, even if somebody died or left right
-  // after. kAborted: names who died or left. kDeadlineExceeded: names who is missing.
+  // after; but not when the job was broken already as this rank passed the one before: ranks that
+  // meet without the dead one, and never have to wait, learn of it all the same. kAborted: names
+  // who died or left. kDeadlineExceeded: names who is missing.
   // kFailedPrecondition: `cancelled` became true. Each consumes the barrier: ranks that call
   // equally often stay in step.
   absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled);
@@ -45,6 +47,7 @@ class HostBarrier {
  private:
   // Drops the members that have arrived from missing_.
   void Look();
+  absl::Status Pass();
   // Status naming the ranks in missing_.
   std::vector<uint32_t> MissingRanks() const;
 
@@ -53,6 +56,7 @@ class HostBarrier {
   uint32_t* const own_word_;
   const JobStatus status_;
   uint32_t epoch_;
+  bool was_broken_ = false;        // the job, when the last barrier was passed
   std::vector<uint32_t> missing_;  // indices into options_.ranks
 };
 

@@ -198,6 +198,17 @@ TEST_P(HostBarrierTest, ReachedBarrierSucceedsThoughAPeerDiedAfterIt) {
   EXPECT_EQ(RunOnce(barrier).code(), absl::StatusCode::kAborted);
 }
 
+TEST_P(HostBarrierTest, DeathOutsideTheTeamShowsThoughNobodyEverWaits) {
+  Pages pages(3);
+  *pages.word(1, 1) = 100;  // is always there first
+  HostBarrier barrier = pages.Barrier(0, {0, 1}, 1);
+  EXPECT_TRUE(RunOnce(barrier).ok());
+  pages.Set(2, PageRankState::kDead, true);
+  EXPECT_TRUE(RunOnce(barrier).ok());
+  EXPECT_EQ(RunOnce(barrier).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(*pages.word(0, 1), 3u);  // arrived nevertheless
+}
+
 TEST_P(HostBarrierTest, MemberThatLeftIsNamed) {
   Pages pages(2);
   std::thread irisd([&] { pages.Set(1, PageRankState::kLeft, false); });
