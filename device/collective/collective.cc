@@ -97,7 +97,7 @@ Result Check(const Comm& comm, const Request& request, Call* call, bool* nothing
   const uint64_t element_bytes = ElementBytes(request.type);
   if (element_bytes == 0) return Invalid("no such data type");
   if (request.op > ReduceOp::kAvg) return Invalid("no such reduce op");
-  if (request.variant > Variant::kCopyEngine) return Invalid("no such variant");
+  if (request.variant > Variant::kSpinlock) return Invalid("no such variant");
   if (request.root != kNoRoot && request.root >= comm.team.size) {
     return Invalid("the root is not a member");
   }
@@ -172,6 +172,7 @@ void Fill(const Comm& comm, const Request& request, const Plan& plan, Call* call
   call->target = Call::kSelf;
   call->divide = 1;
   call->phases = plan.variant == Variant::kTwoPhase ? 1 : 0;
+  call->lock = plan.variant == Variant::kSpinlock ? 1 : 0;
   call->op = request.op;
   uint32_t hash = Hash(request.count, static_cast<uint32_t>(request.operation));
   hash = Hash(static_cast<uint64_t>(request.type) | static_cast<uint64_t>(request.op) << 8 |
@@ -393,6 +394,12 @@ const char* VariantName(Variant variant) {
       return "two_phase";
     case Variant::kCopyEngine:
       return "copy_engine";
+    case Variant::kRing:
+      return "ring";
+    case Variant::kAtomic:
+      return "atomic";
+    case Variant::kSpinlock:
+      return "spinlock";
   }
   return "unknown";
 }
@@ -534,9 +541,13 @@ Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, Da
   if (Result result = Check(comm, request, &call, &nothing); !result.ok() || nothing) return result;
   const uint64_t bytes = count * ElementBytes(type);
   if (comm.team.size == 1) return CopyAlone(in, out, bytes, stream);
-  const Plan plan = Choose(comm, request.operation, bytes, variant);
+  Plan plan = Choose(comm, request.operation, bytes, variant);
   if (plan.variant == Variant::kCopyEngine) {
     return AllReduceByCopies(comm, request, plan, &call, stream);
+  }
+  // A ring passes on what is as narrow as the elements: the sum of bytes would wrap.
+  if (plan.variant == Variant::kRing && type == DataType::kU8 && op == ReduceOp::kAvg) {
+    plan.variant = Variant::kTwoShot;
   }
   return StartReduce(comm, request, plan, &call, stream);
 }

@@ -33,9 +33,12 @@
 // same time on different streams, as long as the device has room for all their blocks.
 //
 // Sums go in the order of the team's members, f16 and bf16 in fp32 with one rounding at the end:
-// the bits are the same on all members, run after run, in each variant. Integers wrap. kAvg is the
-// sum divided by the number of members (integers: towards zero; u8: of the sum that does not wrap).
-// kMin and kMax give NaN if any element is NaN. Zero elements are legal and do nothing.
+// the bits are the same on all members, run after run, in each variant. Two variants are not like
+// this: kRing begins slice m with member m, and rounds at each member; kAtomic adds floats in any
+// order, so that its sums and products are the same on all members, but not run after run. Integers
+// wrap. kAvg is the sum divided by the number of members (integers: towards zero; u8: of the sum
+// that does not wrap). kMin and kMax give NaN if any element is NaN. Zero elements are legal and do
+// nothing.
 //
 // Failure: a member that does not come within the timeout, or the abort word, ends the kernel and
 // is recorded in the error word. `out` is then undefined. The Comm has failed for good: later
@@ -69,6 +72,10 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //              nothing can check that in time. kAuto takes it only with Config::symmetric.
 //   kPipeline  large reductions: members push slices into each other's workspace while they reduce
 //              the ones before.
+//   kRing      all_reduce: slices go around from neighbour to neighbour, through the workspace.
+//              For links between neighbours alone. kAvg of u8 goes as kTwoShot.
+//   kAtomic    all_reduce: everybody adds to the sums in their owners' workspace by atomics.
+//   kSpinlock  all_reduce: the same, one member at a time, under a lock that goes by their order.
 enum class Variant : uint8_t {
   kAuto,
   kPackets,
@@ -79,6 +86,9 @@ enum class Variant : uint8_t {
   kTwoPackets,
   kTwoPhase,
   kCopyEngine,
+  kRing,
+  kAtomic,
+  kSpinlock,
 };
 
 enum class Operation : uint8_t {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -141,6 +142,46 @@ std::vector<T> ReferenceAll(ReduceOp op, const std::vector<uint64_t>& seeds, uin
   return result;
 }
 
+// The same for a ring of `n` members: slice m begins with member m, and what goes from member to
+// member is a T.
+template <typename T>
+T RingReference(ReduceOp op, std::vector<T> values, uint64_t first) {
+  std::rotate(values.begin(), values.begin() + static_cast<int64_t>(first), values.end());
+  T so_far = values[0];
+  for (size_t m = 1; m + 1 < values.size(); ++m) {
+    so_far =
+        Reference(op == ReduceOp::kAvg ? ReduceOp::kSum : op, std::vector<T>{so_far, values[m]});
+  }
+  if (values.size() == 1) return so_far;
+  if (op != ReduceOp::kAvg) return Reference(op, std::vector<T>{so_far, values.back()});
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(Reference(ReduceOp::kSum, std::vector<T>{so_far, values.back()}) /
+                          static_cast<T>(values.size()));
+  } else {
+    using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    return static_cast<T>((static_cast<A>(so_far) + static_cast<A>(values.back())) /
+                          static_cast<A>(values.size()));
+  }
+}
+
+// What all_reduce by `variant` makes of the data of `seeds`.
+template <typename T>
+std::vector<T> ExpectedOf(Variant variant, ReduceOp op, const std::vector<uint64_t>& seeds,
+                          uint64_t count) {
+  const bool bytes_by_ring = sizeof(T) == 1 && op == ReduceOp::kAvg;
+  if (variant != Variant::kRing || bytes_by_ring) return ReferenceAll<T>(op, seeds, count);
+  const uint64_t per_16 = 16 / sizeof(T);
+  const uint64_t n = seeds.size();
+  const uint64_t row = ((count + n - 1) / n + per_16 - 1) / per_16 * per_16;
+  std::vector<T> result(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    std::vector<T> values;
+    for (uint64_t seed : seeds) values.push_back(ValueOf<T>(seed, i));
+    result[i] = RingReference(op, values, i / row);
+  }
+  return result;
+}
+
 template <typename T>
 testing::AssertionResult SameBits(const std::vector<T>& got, const std::vector<T>& expected) {
   if (got.size() != expected.size()) return testing::AssertionFailure() << "sizes differ";
@@ -162,6 +203,50 @@ testing::AssertionResult SameBits(const std::vector<T>& got, const std::vector<T
   return testing::AssertionSuccess();
 }
 
+// Whether sums that went in any order are what those in the order of the members are: within n
+// roundings of the largest partial sum. `seeds`: whose data it was.
+template <typename T>
+testing::AssertionResult Near(ReduceOp op, const std::vector<uint64_t>& seeds,
+                              const std::vector<T>& got, const std::vector<T>& expected) {
+  if constexpr (std::is_integral_v<T>) {
+    return SameBits(got, expected);
+  } else {
+    if (op == ReduceOp::kMin || op == ReduceOp::kMax) return SameBits(got, expected);
+    if (got.size() != expected.size()) return testing::AssertionFailure() << "sizes differ";
+    const auto wide = [](T x) {
+      if constexpr (std::is_same_v<T, double>) return x;
+      return static_cast<double>(static_cast<float>(x));
+    };
+    const double sum_epsilon = std::is_same_v<T, double> ? 0x1p-52 : 0x1p-23;
+    const double epsilon = std::is_same_v<T, Half>       ? 0x1p-10
+                           : std::is_same_v<T, Bfloat16> ? 0x1p-7
+                                                         : sum_epsilon;
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (memcmp(&got[i], &expected[i], sizeof(T)) == 0) continue;  // infinities, too
+      double size = op == ReduceOp::kProd ? 1 : 0;
+      for (uint64_t seed : seeds) {
+        const double x = std::abs(wide(ValueOf<T>(seed, i)));
+        size = op == ReduceOp::kProd ? size * x : size + x;
+      }
+      const double bound = static_cast<double>(seeds.size()) * sum_epsilon * size +
+                           epsilon * std::abs(wide(expected[i])) + 0x1p-24;
+      if (!(std::abs(wide(got[i]) - wide(expected[i])) <= bound)) {
+        return testing::AssertionFailure()
+               << "element " << i << ": got " << wide(got[i]) << ", expected " << wide(expected[i]);
+      }
+    }
+    return testing::AssertionSuccess();
+  }
+}
+
+// Whether `got` is what `variant` has to make of the data of `seeds`.
+template <typename T>
+testing::AssertionResult Right(Variant variant, ReduceOp op, const std::vector<uint64_t>& seeds,
+                               const std::vector<T>& got) {
+  const std::vector<T> expected = ExpectedOf<T>(variant, op, seeds, got.size());
+  return variant == Variant::kAtomic ? Near(op, seeds, got, expected) : SameBits(got, expected);
+}
+
 void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
 
 // ---- Every type, operation and variant ----
@@ -176,20 +261,27 @@ void CheckReduceType(const TypeParam& param) {
   const ReduceOp o = op;
   const Variant v = variant;
   World world(3);
-  world.Run([=](Rank& rank) {
+  std::vector<T> gots[3];
+  world.Run([=, &gots](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     T* in = rank.New<T>(2000);
     T* out = rank.New<T>(2000);
     rank.HostBarrier();
     for (uint64_t count : {1, 2, 7, 64, 1000, 2000}) {
-      const std::vector<T> expected = ReferenceAll<T>(o, {0 + count, 1 + count, 2 + count}, count);
+      const std::vector<uint64_t> seeds = {0 + count, 1 + count, 2 + count};
       rank.Write(in, Data<T>(rank.rank() + count, count));
       ExpectOk(ccl::AllReduce(comm, in, out, count, t, o, rank.stream, v));
-      EXPECT_TRUE(SameBits(rank.Read(out, count), expected)) << "out of place";
+      const std::vector<T> got = rank.Read(out, count);
+      EXPECT_TRUE(Right(v, o, seeds, got)) << "out of place";
+      // All members have the same bits, also where the order of a sum is open.
+      gots[rank.rank()] = got;
+      rank.HostBarrier();
+      EXPECT_TRUE(SameBits(got, gots[0]));
+      rank.HostBarrier();
       EXPECT_TRUE(SameBits(rank.Read(in, count), Data<T>(rank.rank() + count, count)))
           << "the input has changed";
       ExpectOk(ccl::AllReduce(comm, in, in, count, t, o, rank.stream, v));
-      EXPECT_TRUE(SameBits(rank.Read(in, count), expected)) << "in place";
+      EXPECT_TRUE(Right(v, o, seeds, rank.Read(in, count))) << "in place";
     }
     ExpectOk(ccl::CheckError(comm));
   });
@@ -214,11 +306,16 @@ TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
   }
 }
 
-const auto kReduceVariants =
+const auto kReduceVariants = testing::Values(
+    Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
+    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kRing, Variant::kAtomic, Variant::kSpinlock);
+// Those that sum in the order of the members.
+const auto kOrderedVariants =
     testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
-                    Variant::kTwoPackets, Variant::kTwoPhase);
+                    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kSpinlock);
 const char* const kVariantNames[] = {"Auto",     "Packets",    "Direct",   "TwoShot",
-                                     "Pipeline", "TwoPackets", "TwoPhase", "CopyEngine"};
+                                     "Pipeline", "TwoPackets", "TwoPhase", "CopyEngine",
+                                     "Ring",     "Atomic",     "Spinlock"};
 
 std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
   const char* const types[] = {"F32", "F64", "F16", "Bf16", "I32", "I64", "U8"};
@@ -277,7 +374,13 @@ INSTANTIATE_TEST_SUITE_P(AllReduce, VariantTest, kReduceVariants,
                            return kVariantNames[static_cast<int>(v.param)];
                          });
 
-TEST_P(VariantTest, SumsGoInTheOrderOfTheMembers) {
+class OrderedVariantTest : public testing::TestWithParam<Variant> {};
+INSTANTIATE_TEST_SUITE_P(AllReduce, OrderedVariantTest, kOrderedVariants,
+                         [](const testing::TestParamInfo<Variant>& v) {
+                           return kVariantNames[static_cast<int>(v.param)];
+                         });
+
+TEST_P(OrderedVariantTest, SumsGoInTheOrderOfTheMembers) {
   // (1e8 + -1e8) + 1 is 1; any other order gives 0 in fp32. So it is 1 for members 0, 1, 2 and 0
   // for 0, 2, 1.
   World world(3);
@@ -298,7 +401,7 @@ TEST_P(VariantTest, SumsGoInTheOrderOfTheMembers) {
   });
 }
 
-TEST_P(VariantTest, NarrowFloatsAreSummedInFp32) {
+TEST_P(OrderedVariantTest, NarrowFloatsAreSummedInFp32) {
   // 256 + 1 + 1 in bf16 step by step stays 256; in fp32 it is 258.
   World world(3);
   world.Run([](Rank& rank) {
@@ -457,10 +560,12 @@ TEST_P(AllReduceShapeTest, EqualsTheReference) {
       for (uint64_t m = 0; m < rank.n(); ++m) seeds.push_back(m + count);
       buffers.Fill(rank, Data<float>(rank.rank() + count, count));
       rank.HostBarrier();
-      ExpectOk(ccl::AllReduce(comm, buffers.in_, buffers.out_, count, DataType::kF32,
-                              ReduceOp::kSum, rank.stream, variant));
+      // Atomics add in any order: what they make exactly.
+      const ReduceOp op = variant == Variant::kAtomic ? ReduceOp::kMax : ReduceOp::kSum;
+      ExpectOk(ccl::AllReduce(comm, buffers.in_, buffers.out_, count, DataType::kF32, op,
+                              rank.stream, variant));
       rank.Synchronize();
-      buffers.Expect(rank, ReferenceAll<float>(ReduceOp::kSum, seeds, count));
+      buffers.Expect(rank, ExpectedOf<float>(variant, op, seeds, count));
       ExpectOk(ccl::CheckError(comm));
       rank.HostBarrier();
     }
@@ -1123,7 +1228,7 @@ TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
       call.root = static_cast<uint32_t>(h / 1000 % call.n);
       call.round = round;
       for (uint32_t m = 0; m < call.n; ++m) call.members[m] = comm.team.members[m];
-      const Variant variant = static_cast<Variant>(h / 7777 % 8);
+      const Variant variant = static_cast<Variant>(h / 7777 % 11);
       const uint64_t in_count = call.n * call.count;
       rank.Launch({1, 32}, FillRandom, in, in_count, rank.rank(), round);
       rank.Launch({1, 32}, FillCanary, out, RandomRows(call) * call.count + 4);
@@ -1207,7 +1312,9 @@ TEST_P(GraphTest, AThousandReplaysWithFreshData) {
     rank.HostBarrier();
     backend::Graph graph;
     ExpectOk(backend::BeginCapture(rank.stream));
-    for (Variant variant : {Variant::kPackets, Variant::kTwoShot, Variant::kDirect}) {
+    const Variant variants[] = {Variant::kPackets, Variant::kTwoShot, Variant::kDirect,
+                                Variant::kRing, Variant::kSpinlock};
+    for (Variant variant : variants) {
       rank.Launch({}, NextRound, round);
       rank.Launch({1, 32}, FillReplay, x, kCount, rank.rank(), static_cast<const uint32_t*>(round));
       ExpectOk(ccl::AllReduce(comm, x, sum, kCount, DataType::kI32, ReduceOp::kSum, rank.stream,
@@ -1223,7 +1330,7 @@ TEST_P(GraphTest, AThousandReplaysWithFreshData) {
       if (k % 50 == 49) rank.Synchronize();
     }
     EXPECT_EQ(rank.Read(bad), 0u);
-    EXPECT_EQ(rank.Read(round), 3 * replays);
+    EXPECT_EQ(rank.Read(round), std::size(variants) * replays);
     ExpectOk(ccl::CheckError(comm));
   });
 }

@@ -7,6 +7,8 @@
 //   rank 0 launch 12 rounds 5280
 //   rank 0 done: 9600 rounds, 0 wrong words
 //
+// With --collectives they all-reduce instead, in every variant in turn, and check every sum.
+//
 // Exit codes: 0 all right until the time was up; 3 a peer died: the error, then a line on the data,
 // stand in the output; 1 anything else, wrong data among it.
 //
@@ -18,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -27,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/iris/collectives.h"
 #include "client/iris/context.h"
 #include "device/iris/iris.h"
 
@@ -43,6 +47,12 @@ constexpr uint32_t kLanes = 4;  // blocks of the grid, each with a mailbox
 constexpr uint32_t kSlots = 4;
 constexpr uint32_t kWords = 2048;
 constexpr uint32_t kKeptWords = 1 << 18;
+constexpr uint64_t kSumWords = 1 << 18;
+constexpr iris::ccl::Variant kVariants[] = {
+    iris::ccl::Variant::kAuto,     iris::ccl::Variant::kPackets,   iris::ccl::Variant::kTwoPackets,
+    iris::ccl::Variant::kDirect,   iris::ccl::Variant::kTwoShot,   iris::ccl::Variant::kTwoPhase,
+    iris::ccl::Variant::kPipeline, iris::ccl::Variant::kRing,      iris::ccl::Variant::kAtomic,
+    iris::ccl::Variant::kSpinlock, iris::ccl::Variant::kCopyEngine};
 constexpr int kPeerDied = 3;
 // A launch is to take about so long: most of the time a kernel is under way.
 constexpr double kLaunchSeconds = 0.1;
@@ -103,8 +113,8 @@ IRIS_DEVICE inline bool MoveRounds(const iris::DeviceContext& ctx, Mailbox* box,
   return true;
 }
 
-IRIS_KERNEL void Move(iris::DeviceContext ctx, Mailbox* boxes, uint64_t first, uint64_t n,
-                      Report* report) {
+IRIS_KERNEL void MoveKernel(iris::DeviceContext ctx, Mailbox* boxes, uint64_t first, uint64_t n,
+                            Report* report) {
   uint64_t wrong = 0;
   const bool finished = MoveRounds(ctx, &boxes[BlockIndex()], BlockIndex(), first, n, &wrong);
   if (wrong > 0) {
@@ -114,6 +124,32 @@ IRIS_KERNEL void Move(iris::DeviceContext ctx, Mailbox* boxes, uint64_t first, u
   if (finished && ThreadIndex() == 0) {
     iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kSystem, iris::Order::kRelaxed>(
         &report->finished_lanes, uint64_t{1});
+  }
+}
+
+// What rank has in round `round` of the collectives.
+IRIS_KERNEL void FillRound(uint32_t* x, uint64_t n, uint32_t rank, uint64_t round) {
+  for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
+       i += iris::backend::GridSize() * BlockSize()) {
+    x[i] = Word(Seed(rank, 0, round), static_cast<uint32_t>(i));
+  }
+}
+
+// What the sum over the ranks has to be.
+IRIS_KERNEL void CheckRound(const uint32_t* sum, uint64_t n, uint32_t n_ranks, uint64_t round,
+                            Report* report) {
+  uint64_t wrong = 0;
+  for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
+       i += iris::backend::GridSize() * BlockSize()) {
+    uint32_t expected = 0;
+    for (uint32_t r = 0; r < n_ranks; ++r) {
+      expected += Word(Seed(r, 0, round), static_cast<uint32_t>(i));
+    }
+    if (sum[i] != expected) ++wrong;
+  }
+  if (wrong > 0) {
+    iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kSystem, iris::Order::kRelaxed>(
+        &report->wrong_words, wrong);
   }
 }
 
@@ -131,8 +167,11 @@ int Fail(const std::string& what) {
 
 class Traffic {
  public:
-  Traffic(std::unique_ptr<iris::Context> context, absl::Duration time)
-      : context_(std::move(context)), time_(time), rank_(context_->rank()) {}
+  Traffic(std::unique_ptr<iris::Context> context, absl::Duration time, bool collectives)
+      : context_(std::move(context)),
+        time_(time),
+        collectives_(collectives),
+        rank_(context_->rank()) {}
   // No kernel runs any more: each has a deadline.
   ~Traffic() {
     const absl::Status ended = From(stream_.Synchronize());
@@ -175,6 +214,7 @@ class Traffic {
   absl::Status Prepare() {
     for (auto [bytes, name, to] : {std::tuple{sizeof(Mailbox) * kLanes, "mailboxes", &boxes_},
                                    std::tuple{kKeptWords * sizeof(uint32_t), "kept", &kept_},
+                                   std::tuple{kSumWords * sizeof(uint32_t), "sums", &sums_},
                                    std::tuple{sizeof(uint64_t), "plan", &plan_}}) {
       absl::StatusOr<iris::Allocation> allocation =
           context_->Allocate({.bytes = bytes, .name = name});
@@ -187,6 +227,11 @@ class Traffic {
     report_ = static_cast<Report*>(iris::backend::MallocHost(sizeof(Report)));
     if (report_ == nullptr) return absl::ResourceExhaustedError("no host memory for the report");
     *report_ = {};
+    if (collectives_) {
+      auto comm = iris::ccl::Communicator::Create(*context_, context_->world());
+      if (!comm.ok()) return comm.status();
+      comm_ = *std::move(comm);
+    }
     const absl::Status kept =
         Finish(iris::backend::Launch({.grid = 8, .block = 128}, stream_, Keep,
                                      context_->device_context(), kept_.As<uint32_t>()));
@@ -216,6 +261,45 @@ class Traffic {
     return plan;
   }
 
+  absl::Status Move(uint64_t n) {
+    report_->finished_lanes = 0;
+    const absl::Status ended = Finish(iris::backend::Launch(
+        {.grid = kLanes, .block = 128}, stream_, MoveKernel, context_->device_context(),
+        boxes_.As<Mailbox>(), rounds_ + 1, n, report_));
+    if (!ended.ok() || report_->finished_lanes == kLanes) return ended;
+    const absl::Status health = context_->Health();  // names who died
+    return health.ok() ? absl::DeadlineExceededError("a block did not come in time") : health;
+  }
+
+  // Puts so many rounds of all-reduce on the stream and waits for them.
+  absl::Status Reduce(uint64_t n) {
+    // On emulated devices every element takes its time.
+    const bool emulated = std::strcmp(iris::backend::BackendName(), "emu") == 0;
+    const uint64_t largest = emulated ? kSumWords / 64 : kSumWords;
+    uint32_t* const x = sums_.As<uint32_t>();
+    const iris::LaunchConfig launch = {.grid = emulated ? 1u : 64u, .block = 128};
+    for (uint64_t round = rounds_ + 1; round <= rounds_ + n; ++round) {
+      const uint64_t count = round * 7919 % largest + 1;
+      const auto variant = kVariants[round % std::size(kVariants)];
+      iris::Result put = iris::backend::Launch(launch, stream_, FillRound, x, count, rank_, round);
+      if (!put.ok()) return From(put);
+      const absl::Status reduced = comm_->AllReduce(x, x, count, iris::ccl::DataType::kI32,
+                                                    iris::ccl::ReduceOp::kSum, stream_, variant);
+      if (!reduced.ok()) {
+        // A failure of an earlier one, which Synchronize explains.
+        const absl::Status explained = comm_->Synchronize(stream_);
+        return explained.ok() ? reduced : explained;
+      }
+      put = iris::backend::Launch(launch, stream_, CheckRound, static_cast<const uint32_t*>(x),
+                                  count, context_->n_ranks(), round, report_);
+      if (!put.ok()) return From(put);
+    }
+    const absl::Status ended = comm_->Synchronize(stream_);
+    // What was checked behind a collective that failed is not wrong, but nothing.
+    if (!ended.ok()) report_->wrong_words = 0;
+    return ended;
+  }
+
   absl::Status MoveUntilTheEnd() {
     const absl::Time end = absl::Now() + time_;
     uint64_t proposal = 16;
@@ -224,15 +308,8 @@ class Traffic {
       if (!n.ok()) return n.status();
       if (*n == 0) return absl::OkStatus();
       const absl::Time start = absl::Now();
-      report_->finished_lanes = 0;
-      const absl::Status ended = Finish(iris::backend::Launch(
-          {.grid = kLanes, .block = 128}, stream_, Move, context_->device_context(),
-          boxes_.As<Mailbox>(), rounds_ + 1, *n, report_));
-      if (!ended.ok()) return ended;
-      if (report_->finished_lanes != kLanes) {
-        const absl::Status health = context_->Health();  // names who died
-        return health.ok() ? absl::DeadlineExceededError("a block did not come in time") : health;
-      }
+      const absl::Status moved = collectives_ ? Reduce(*n) : Move(*n);
+      if (!moved.ok()) return moved;
       rounds_ += *n;
       std::printf("rank %u launch %llu rounds %llu\n", rank_,
                   static_cast<unsigned long long>(launch),
@@ -263,8 +340,10 @@ class Traffic {
 
   const std::unique_ptr<iris::Context> context_;
   const absl::Duration time_;
+  const bool collectives_;
   const uint32_t rank_;
-  iris::Allocation boxes_, kept_, plan_;
+  iris::Allocation boxes_, kept_, sums_, plan_;
+  std::unique_ptr<iris::ccl::Communicator> comm_;  // with --collectives
   iris::backend::Stream stream_;
   Report* report_ = nullptr;
   uint64_t rounds_ = 0;
@@ -273,13 +352,18 @@ class Traffic {
 int Main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   uint64_t seconds = 5, heap_mib = 64;
+  bool collectives = false;
   for (int i = 1; i < argc; ++i) {
+    if (strcmp(argv[i], "--collectives") == 0) {
+      collectives = true;
+      continue;
+    }
     char* end = nullptr;
     uint64_t* const to = strcmp(argv[i], "--seconds") == 0    ? &seconds
                          : strcmp(argv[i], "--heap-mib") == 0 ? &heap_mib
                                                               : nullptr;
     if (to == nullptr || i + 1 == argc || (*to = strtoull(argv[++i], &end, 10), *end != '\0')) {
-      std::fprintf(stderr, "usage: traffic [--seconds N] [--heap-mib N]\n");
+      std::fprintf(stderr, "usage: traffic [--seconds N] [--heap-mib N] [--collectives]\n");
       return 2;
     }
   }
@@ -288,7 +372,7 @@ int Main(int argc, char** argv) {
                              .max_heap_bytes = heap_mib << 20,
                              .timeout = absl::Seconds(20)});
   if (!context.ok()) return Fail(std::string(context.status().message()));
-  return Traffic(*std::move(context), absl::Seconds(seconds)).Run();
+  return Traffic(*std::move(context), absl::Seconds(seconds), collectives).Run();
 }
 
 }  // namespace

@@ -22,15 +22,16 @@ PATIENCE_SECONDS = 120
 class Ranks:
     """N_RANKS processes of traffic, without a launcher: each ends as it ends."""
 
-    def __init__(self, daemon, seconds):
+    def __init__(self, daemon, seconds, *options):
         self.folder = tempfile.TemporaryDirectory(prefix="iris-traffic-")
         self.processes = []
         for rank in range(N_RANKS):
             environment = daemon.environment(IRIS_JOB="traffic", IRIS_RANK=str(rank), IRIS_N_RANKS=str(N_RANKS),
                                              IRIS_LOCAL_RANK=str(rank))
             with open(self._path(rank), "wb") as log:
-                self.processes.append(subprocess.Popen([TRAFFIC, "--seconds", str(seconds), "--heap-mib", "16"], stdout=log,
-                                                       stderr=log, stdin=subprocess.DEVNULL, env=environment))
+                command = [TRAFFIC, "--seconds", str(seconds), "--heap-mib", "32", *options]
+                self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                                       env=environment))
 
     def _path(self, rank):
         return os.path.join(self.folder.name, str(rank))
@@ -69,8 +70,8 @@ class Traffic(unittest.TestCase):
         self.daemon = irisd.Irisd(devices=N_RANKS)
         self.addCleanup(self.daemon.stop)
 
-    def start(self, seconds):
-        ranks = Ranks(self.daemon, seconds)
+    def start(self, seconds, *options):
+        ranks = Ranks(self.daemon, seconds, *options)
         self.addCleanup(ranks.close)
         ranks.wait_for_launches(self, 3)
         return ranks
@@ -100,6 +101,21 @@ class Traffic(unittest.TestCase):
         while self.heap_bytes():
             self.assertLess(time.monotonic(), end, "the job's memory is not given back")
             time.sleep(0.02)
+
+    def test_collectives_are_right_until_the_time_is_up(self):
+        ranks = self.start(1, "--collectives")
+        self.assertEqual(ranks.codes(), [0] * N_RANKS, "".join(ranks.output(rank) for rank in range(N_RANKS)))
+        for rank in range(N_RANKS):
+            self.assertRegex(ranks.output(rank), rf"rank {rank} done: \d+ rounds, 0 wrong words")
+
+    def test_rank_killed_inside_a_collective_is_named_with_it(self):
+        ranks = self.start(3600, "--collectives")
+        victim = ranks.processes[2]
+        victim.kill()
+        self.assertEqual(ranks.codes(), [PEER_DIED, PEER_DIED, -signal.SIGKILL], ranks.output(0) + ranks.output(1))
+        for rank in (0, 1):
+            self.assertRegex(ranks.output(rank), rf"rank {rank} stopped after \d+ rounds: .*rank 2.*{victim.pid}")
+            self.assertIn(f"rank {rank} data intact", ranks.output(rank))
 
     def test_goes_on_without_irisd(self):
         ranks = self.start(seconds=6)

@@ -32,7 +32,8 @@ struct BlockState {
   uint32_t epoch;  // rounds that this block has made
   uint32_t reserved0;
   uint64_t signals;  // chunks that this block has pushed
-  uint32_t reserved[12];
+  uint64_t turns;    // kSpinlock: the lock of what this member owns. Who has had it, in all
+  uint32_t reserved[10];
 };
 static_assert(sizeof(BlockState) == 64);
 
@@ -117,6 +118,7 @@ struct Call {
   uint32_t target;
   uint32_t divide;  // the result, by this
   uint32_t phases;  // kTwoPhase: 1
+  uint32_t lock;    // kSpinlock: 1
   ReduceOp op;
   static constexpr uint32_t kAll = ~0u;
   static constexpr uint32_t kSelf = ~0u - 1;

@@ -161,23 +161,54 @@ class Session {
   IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
   IRIS_DEVICE void Signal(uint64_t value) {
     for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
-      backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(p) + call_->index, value);
+      SignalTo(p, value);
     }
   }
   IRIS_DEVICE void AwaitSignal(uint64_t value) {
-    const uint64_t* mine = SignalsOf(call_->index);
     for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
-      const WaitResult result = Poll(call_->context, [mine, p, value] {
-        return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(mine + p) >= value;
-      });
-      if (result != WaitResult::kOk) {
-        Fail(result, p);
-        break;
-      }
+      if (!AwaitSignalOf(p, value)) break;
     }
+  }
+  // The same between two members, by the calling thread.
+  IRIS_DEVICE void SignalTo(uint32_t member, uint64_t value) {
+    backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(member) + call_->index,
+                                                              value);
+  }
+  IRIS_DEVICE bool AwaitSignalOf(uint32_t member, uint64_t value) {
+    const uint64_t* word = SignalsOf(call_->index) + member;
+    const WaitResult result = Poll(call_->context, [word, value] {
+      return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word) >= value;
+    });
+    if (result == WaitResult::kOk) return true;
+    Fail(result, member);
+    return false;
   }
   IRIS_DEVICE void KeepSignals(uint64_t value) {
     if (backend::ThreadIndex() == 0) backend::StorePlain(&State()->signals, value);
+  }
+
+  // A lock that the members take in their order, over and over: a ticket lock whose tickets are the
+  // members' places. Turns are counted in 64 bits. Turns(): behind all operations before, and
+  // before the first round. AwaitTurn and PassTurn are for one thread; the first needs a block sync
+  // behind it, the second before it.
+  IRIS_DEVICE uint64_t Turns() const {
+    return backend::Load<Scope::kSystem, Order::kRelaxed>(&StateOf(call_->index)->turns);
+  }
+  IRIS_DEVICE bool AwaitTurn(uint32_t owner, uint64_t turns) {
+    const uint64_t* word = &StateOf(owner)->turns;
+    const uint64_t mine = turns + call_->index;
+    uint64_t seen = 0;
+    const WaitResult result = Poll(call_->context, [word, mine, &seen] {
+      seen = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
+      return seen == mine;
+    });
+    if (result == WaitResult::kOk) return true;
+    Fail(result, static_cast<uint32_t>(seen - turns) % call_->size);  // whose turn it is
+    return false;
+  }
+  IRIS_DEVICE void PassTurn(uint32_t owner, uint64_t turns) {
+    backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(&StateOf(owner)->turns,
+                                                              turns + call_->index + 1);
   }
 
   // The last round, when this block wrote what the others will read, or only read. The answer is
@@ -271,6 +302,9 @@ class Session {
   }
   IRIS_DEVICE Header* HeaderOf() const { return Mine<Header>(call_->header_offset_bytes); }
   IRIS_DEVICE BlockState* State() const { return Mine<BlockState>(sync_offset_bytes_); }
+  IRIS_DEVICE BlockState* StateOf(uint32_t m) const {
+    return At<BlockState>(m, sync_offset_bytes_);
+  }
   // What the members call in this epoch, as member m is told.
   IRIS_DEVICE CallWords* Calls(uint32_t m) const {
     return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_->size;

@@ -350,6 +350,193 @@ IRIS_DEVICE inline void ReducePushed(const Call& call, Session* session, const O
   }
 }
 
+// An all-reduce around a ring: each row begins at the member of its number, goes on from neighbour
+// to neighbour, each of which adds its own, and the whole sum once more around to all. Each member
+// stores into the stage of the next one alone, so buffers may be anywhere. Patarasuk and Yuan,
+// "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+//
+// Step s of a chunk takes what step s - 1 of the member before has stored, and stores for the next.
+// Slots: step s goes where s - kRingSlots was, after the next member has taken that. Steps are
+// counted through all chunks, and signalled to both neighbours: to the next one that data is there,
+// to the one before that its slot is free.
+inline constexpr uint32_t kRingSlots = 4;
+
+template <typename T>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(Call call) {
+  IRIS_SHARED(SharedState, shared);
+  Session session(call, &shared, backend::BlockIndex());
+  if (session.broken()) return;
+  const AnyOp<T> last(call);
+  AnyOp<T> hop = last;
+  hop.divide = 1;
+  const uint32_t n = call.size;
+  const uint32_t next = session.Rotated(1);
+  const uint32_t previous = session.Rotated(n - 1);
+  const uint32_t n_steps = 2 * n - 2;
+  const uint64_t chunk = 2 * call.stage_bytes / kRingSlots / 16 * 16;
+  const uint64_t row_bytes = call.count * sizeof(T);
+  const Share share = {backend::ThreadIndex(), backend::BlockSize()};
+  const uint64_t signals = session.Signals();  // so far
+  uint64_t sent = 0;
+  if (!session.Exchange(false)) return;
+
+  for (uint64_t j = backend::BlockIndex() * chunk; j < row_bytes;
+       j += chunk * backend::GridSize()) {
+    for (uint32_t s = 0; s <= n_steps; ++s) {
+      const bool takes = s != 0;
+      const bool gives = s != n_steps;
+      for (uint32_t i = backend::ThreadIndex(); i < 2; i += backend::BlockSize()) {
+        if (i == 0 && takes && !session.AwaitSignalOf(previous, signals + sent)) break;
+        if (i == 1 && gives && sent + 2 > kRingSlots &&
+            !session.AwaitSignalOf(next, signals + sent + 2 - kRingSlots)) {
+          break;
+        }
+      }
+      iris::impl::SyncAfterConsume();
+      if (!session.Settle()) return;
+      const uint32_t row = (call.index + 2 * n - s) % n;
+      const uint64_t in_row = RowCount(call, row) * sizeof(T);
+      const uint64_t bytes = j < in_row ? Min(chunk, in_row - j) : 0;
+      const uint64_t at = row * row_bytes + j;
+      uint8_t* const from =
+          session.StageIn(call.index) + (sent + kRingSlots - 1) % kRingSlots * chunk;
+      uint8_t* const to = session.StageIn(next) + sent % kRingSlots * chunk;
+      uint8_t* const own = const_cast<uint8_t*>(call.in) + at;
+      if (s == 0) {
+        iris::impl::CopyBytes<CacheHint::kDefault>(to, own, bytes, share);
+      } else if (s < n - 1) {
+        uint8_t* const table[] = {from, own, to};
+        ReduceRange<T, AnyOp<T>, 2>(hop, table, 2, 1, bytes / sizeof(T), share);
+      } else if (s == n - 1) {
+        uint8_t* const table[] = {from, own, call.out + at, to};
+        ReduceRange<T, AnyOp<T>, 2>(last, table, 2, 2, bytes / sizeof(T), share);
+      } else {
+        uint8_t* const table[] = {call.out + at, to};
+        CopyToAll(table, gives ? 2 : 1, from, bytes, share);
+      }
+      if (!gives) continue;
+      ++sent;
+      iris::impl::SyncBeforePublish();
+      for (uint32_t i = backend::ThreadIndex(); i < 2; i += backend::BlockSize()) {
+        session.SignalTo(i == 0 ? next : previous, signals + sent);
+      }
+    }
+  }
+  iris::impl::SyncInsideBlock();
+  if (sent != 0) session.KeepSignals(signals + sent);
+  session.Finish();
+}
+
+// *p = op(*p, value) at once, for whoever else does the same.
+template <typename A>
+IRIS_DEVICE inline void CombineAtomic(ReduceOp op, A* p, A value) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kSystem, Order::kRelaxed>(p, value);
+    return;
+  }
+  using U = typename iris::impl::UnsignedOf<sizeof(A)>::Type;
+  U* word = reinterpret_cast<U*>(p);
+  U seen = backend::Load<Scope::kSystem, Order::kRelaxed>(word);
+  for (;;) {
+    const A old = iris::impl::BitCast<A>(seen);
+    const A made = op == ReduceOp::kProd  ? Combine<ReduceOp::kProd, A>(old, value)
+                   : op == ReduceOp::kMin ? Combine<ReduceOp::kMin, A>(old, value)
+                                          : Combine<ReduceOp::kMax, A>(old, value);
+    const U bits = iris::impl::BitCast<U>(made);
+    if (bits == seen) return;
+    const U now = backend::CompareExchange<Scope::kSystem, Order::kRelaxed>(word, seen, bits);
+    if (now == seen) return;
+    seen = now;
+  }
+}
+
+// An all-reduce in the heaps of the owners: member r keeps the sum of row r in its stage, in the
+// type that sums are made in; everybody adds its own there, and fetches what came of it. Buffers
+// may be anywhere.
+// call.lock: one member at a time, in their order, under a lock of the block's row. Otherwise by
+// atomics, in any order.
+template <typename T>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceAtOwner(Call call) {
+  IRIS_SHARED(SharedState, shared);
+  Session session(call, &shared, backend::BlockIndex());
+  if (session.broken()) return;
+  using A = typename Accumulator<T>::Type;
+  const AnyOp<T> op(call);
+  const uint32_t n = call.size;
+  const uint32_t me = call.index;
+  const uint64_t room = 2 * call.stage_bytes / sizeof(A);
+  const uint64_t span = backend::GridSize() * room;
+  uint64_t turns = session.Turns();
+  // Elements of a row that this block works on, of those from j on.
+  const auto in_window = [&](uint32_t row, uint64_t j) {
+    const uint64_t all = RowCount(call, row);
+    return j < all ? Min(room, all - j) : 0;
+  };
+  const auto own = [&](uint32_t row, uint64_t i) {
+    return iris::impl::LoadValue<CacheHint::kDefault>(reinterpret_cast<const T*>(call.in) +
+                                                      row * call.count + i);
+  };
+  const auto sums = [&](uint32_t owner) { return reinterpret_cast<A*>(session.StageIn(owner)); };
+  // This member's row begins with its own.
+  const auto seed = [&](uint64_t j) {
+    const uint64_t count = in_window(me, j);
+    for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+      iris::impl::StoreValue<CacheHint::kDefault>(sums(me) + i, static_cast<A>(own(me, j + i)));
+    }
+  };
+
+  if (call.lock == 0) seed(backend::BlockIndex() * room);
+  if (!session.Exchange(call.lock == 0)) return;
+  for (uint64_t base = 0; base < call.count; base += span) {
+    const uint64_t j = base + backend::BlockIndex() * room;
+    if (base != 0) {
+      if (!session.Meet()) return;  // all have fetched what the stages had
+      if (call.lock == 0) {
+        seed(j);
+        if (!session.Meet()) return;
+      }
+    }
+    for (uint32_t k = 0; k < n; ++k) {
+      const uint32_t owner = call.lock != 0 ? k : session.Rotated(k);
+      const uint64_t count = in_window(owner, j);
+      if (call.lock == 0) {
+        for (uint64_t i = backend::ThreadIndex(); k != 0 && i < count; i += backend::BlockSize()) {
+          CombineAtomic<A>(call.op, sums(owner) + i, static_cast<A>(own(owner, j + i)));
+        }
+        continue;
+      }
+      if (backend::ThreadIndex() == 0) (void)session.AwaitTurn(owner, turns);
+      iris::impl::SyncAfterConsume();
+      if (!session.Settle()) return;
+      for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+        Pack<T, 1> pack;
+        pack.values[0] = own(owner, j + i);
+        Sum<T, 1> sum = Begin(pack);
+        if (me != 0) {
+          sum.values[0] = iris::impl::LoadValue<CacheHint::kDefault>(sums(owner) + i);
+          op.Add(&sum, pack);
+        }
+        iris::impl::StoreValue<CacheHint::kDefault>(sums(owner) + i, sum.values[0]);
+      }
+      iris::impl::SyncBeforePublish();
+      if (backend::ThreadIndex() == 0) session.PassTurn(owner, turns);
+    }
+    turns += n;
+    if (!session.Meet()) return;
+    for (uint32_t k = 0; k < n; ++k) {
+      const uint32_t owner = session.Rotated(k);
+      const uint64_t count = in_window(owner, j);
+      for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+        Sum<T, 1> sum;
+        sum.values[0] = iris::impl::LoadValue<CacheHint::kDefault>(sums(owner) + i);
+        iris::impl::StoreValue<CacheHint::kDefault>(
+            reinterpret_cast<T*>(call.out) + owner * call.count + j + i, op.Finish(sum).values[0]);
+      }
+    }
+  }
+  session.MeetLast(false);
+}
+
 // Whether everything that ReducePushed touches is in the heap and aligned: the same on all members.
 IRIS_DEVICE inline bool CanPush(const Call& call, const Session& session, uint64_t row_bytes) {
   uint64_t bits = row_bytes;

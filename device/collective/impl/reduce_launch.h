@@ -31,6 +31,8 @@ Kernel KernelFor(Variant variant) {
 
 template <typename T>
 Kernel KernelOf(Variant variant, uint32_t members, ReduceOp op) {
+  if (variant == Variant::kRing) return ReduceRing<T>;
+  if (variant == Variant::kAtomic || variant == Variant::kSpinlock) return ReduceAtOwner<T>;
   if constexpr (kHasFixed<T>) {
     if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
       using Op = FixedOp<T, ReduceOp::kSum>;
@@ -50,8 +52,8 @@ Result LaunchReduce(const LaunchConfig& launch, backend::Stream& stream, Variant
 
 template <typename T>
 Result PrepareReduce() {
-  for (Variant variant :
-       {Variant::kPackets, Variant::kTwoShot, Variant::kPipeline, Variant::kTwoPackets}) {
+  for (Variant variant : {Variant::kPackets, Variant::kTwoShot, Variant::kPipeline,
+                          Variant::kTwoPackets, Variant::kRing, Variant::kAtomic}) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
       for (uint32_t members : {2u, 3u, 4u, 8u}) {
         const Result result = backend::PrepareKernel(KernelOf<T>(variant, members, op));
