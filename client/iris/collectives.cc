@@ -7,16 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/iris/device_status.h"
 
 namespace iris::ccl {
 namespace {
 
-// The one translation from the device layer: its codes are absl's numbers.
-absl::Status FromDevice(const Result& result, absl::string_view what) {
-  if (result.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(result.code),
-                      absl::StrCat(what, ": ", result.what));
-}
+using internal::FromDevice;
 
 absl::Status Annotate(const absl::Status& status, absl::string_view what) {
   if (status.ok()) return status;
@@ -31,6 +27,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   if (!team.member()) {
     return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
   }
+  const absl::Status fits = internal::CheckBackend(backend::BackendName(), context.backend(), what);
+  if (!fits.ok()) return fits;
   std::unique_ptr<Communicator> made(new Communicator(context, team));
   Config config = options.config;
   const char* check = std::getenv("IRIS_CCL_CHECK");

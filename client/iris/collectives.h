@@ -35,7 +35,8 @@ struct CommunicatorOptions {
 class Communicator {
  public:
   // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument: bad
-  // config. Otherwise see Context::Allocate and Context::Barrier.
+  // config. kFailedPrecondition: not a member, or the kernels of this program are of another
+  // backend than the heap. Otherwise see Context::Allocate and Context::Barrier.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       Context& context, const Team& team, const CommunicatorOptions& options = {});
 

@@ -16,4 +16,15 @@ inline absl::Status FromDevice(const Result& result, absl::string_view what) {
                       absl::StrCat(what, ": ", result.what));
 }
 
+// kFailedPrecondition where the kernels of this program (`kernels`: backend::BackendName()) cannot
+// work on the memory of the heap (`heap`: Context::backend()).
+inline absl::Status CheckBackend(absl::string_view kernels, absl::string_view heap,
+                                 absl::string_view what) {
+  if (kernels == heap) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, ": the kernels of this program are built for the backend '", kernels,
+                   "', but the heap is memory of '", heap, "'. Build it for '", heap,
+                   "' (link iris-device-", heap, "), or start irisd with --backend ", kernels));
+}
+
 }  // namespace iris::internal

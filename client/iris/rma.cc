@@ -12,6 +12,7 @@
 namespace iris {
 namespace {
 
+using internal::CheckBackend;
 using internal::FromDevice;
 
 // Behind the copy on the stream: whoever acquires the word sees the copied bytes.
@@ -107,8 +108,10 @@ class AsyncCopy {
     return status_;
   }
 
-  // Left, or a forked child. A peer's death is no reason: its heap stays readable.
+  // Left, a forked child, or kernels of another backend. A peer's death is no reason: its heap
+  // stays readable.
   bool Usable() {
+    status_.Update(CheckBackend(backend::BackendName(), context_.backend(), what_));
     const absl::Status health = context_.Health();
     if (health.code() == absl::StatusCode::kFailedPrecondition) {
       status_.Update(absl::Status(health.code(), absl::StrCat(what_, ": ", health.message())));

@@ -941,6 +941,56 @@ TEST(LargeTest, AllReduceOfMoreThanTheWorkspaceFromOutsideTheHeap) {
   });
 }
 
+// More bytes than 32 bits count: 4 GiB and three bytes, in place.
+constexpr uint64_t kHugeCount = (uint64_t{4} << 30) + 3;
+
+IRIS_HOST_DEVICE inline uint8_t HugeValue(uint64_t i, uint32_t rank) {
+  return static_cast<uint8_t>((i * 2654435761u >> 7) + (i >> 32) * 101 + rank * 37);
+}
+
+IRIS_KERNEL void FillHuge(uint8_t* x, uint64_t count, uint32_t rank) {
+  const uint64_t step = uint64_t{backend::GridSize()} * backend::BlockSize();
+  for (uint64_t i = backend::BlockIndex() * backend::BlockSize() + backend::ThreadIndex();
+       i < count; i += step) {
+    x[i] = HugeValue(i, rank);
+  }
+}
+
+IRIS_KERNEL void CheckHuge(const uint8_t* x, uint64_t count, uint32_t n, uint64_t* bad) {
+  const uint64_t step = uint64_t{backend::GridSize()} * backend::BlockSize();
+  uint64_t wrong = 0;
+  for (uint64_t i = backend::BlockIndex() * backend::BlockSize() + backend::ThreadIndex();
+       i < count; i += step) {
+    uint8_t sum = 0;
+    for (uint32_t m = 0; m < n; ++m) sum = static_cast<uint8_t>(sum + HugeValue(i, m));
+    if (x[i] != sum) ++wrong;
+  }
+  if (wrong != 0) {
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(bad, wrong);
+  }
+}
+
+TEST(LargeTest, AllReduceOfMoreThan4GiB) {
+  if (std::strcmp(backend::BackendName(), "emu") == 0) {
+    GTEST_SKIP() << "takes minutes on emulated devices";
+  }
+  World world(2, kHugeCount + ccl::WorkspaceBytes(2) + (8 << 20));
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world);
+    uint8_t* x = rank.New<uint8_t>(kHugeCount);
+    uint64_t* bad = rank.New<uint64_t>(1);
+    rank.HostBarrier();
+    for (Variant variant : {Variant::kAuto, Variant::kTwoShot, Variant::kRing}) {
+      rank.Launch({128, 512}, FillHuge, x, kHugeCount, rank.rank());
+      ExpectOk(ccl::AllReduce(comm, x, x, kHugeCount, DataType::kU8, ReduceOp::kSum, rank.stream,
+                              variant));
+      rank.Launch({128, 512}, CheckHuge, static_cast<const uint8_t*>(x), kHugeCount, rank.n(), bad);
+      EXPECT_EQ(rank.Read(bad), 0u);
+    }
+    ExpectOk(ccl::CheckError(comm));
+  });
+}
+
 // ---- Long runs: nothing waits on the host between the operations ----
 
 IRIS_KERNEL void FillRound(float* x, uint64_t count, uint32_t rank, uint32_t round) {

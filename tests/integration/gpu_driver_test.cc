@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/iris/collectives.h"
 #include "client/iris/context.h"
 #include "device/driver/testing/install.h"
 #include "tests/integration/daemon_harness.h"
@@ -120,6 +121,26 @@ TEST_F(GpuDriverTest, RanksOfOneProcessUseItsDevicesInTurn) {
   EXPECT_EQ(fake_->n_registered, 0);
   EXPECT_THAT(fake_->retained, Each(1));
   EXPECT_THAT(fake_->violations, IsEmpty());
+}
+
+TEST_F(GpuDriverTest, KernelsOfAnotherBackendAreRefused) {
+  auto created = Context::Create(Rank(0, 1));
+  ASSERT_TRUE(created.ok()) << created.status();
+  Context& context = **created;
+  auto x = context.Allocate({.bytes = 64, .name = "x"});
+  ASSERT_TRUE(x.ok()) << x.status();
+  backend::Stream stream;
+  ASSERT_TRUE(backend::Stream::Create(&stream).ok());
+  uint64_t y = 0;
+  for (const absl::Status& status :
+       {context.PutAsync(x->As<uint64_t>(), &y, 8, 0, stream),
+        context.GetAsync(&y, x->As<uint64_t>(), 8, 0, stream),
+        ccl::Communicator::Create(context, context.world()).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("link iris-device-", driver::testing::kFakeBackend)));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("built for the backend 'emu'"));
+  }
 }
 
 TEST_F(GpuDriverTest, ADeviceThatThisProcessDoesNotSeeIsNamed) {

@@ -61,9 +61,11 @@ class Session {
         shared_(shared),
         sync_offset_bytes_(call.sync_offset_bytes + block * SyncBytes(call.size)),
         block_(block) {
+    // All that the operation needs to begin, and to end, in loads that go out together.
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
     broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0;
+    sequence_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     if (backend::ThreadIndex() == 0) {
       shared_->failure = 0;
       shared_->in_apart = 0;
@@ -229,9 +231,7 @@ class Session {
     if (backend::ThreadIndex() != 0) return;
     backend::StorePlain(&State()->epoch, epoch_);
     if (block_ == 0) {
-      Header* header = HeaderOf();
-      backend::Store<Scope::kDevice, Order::kRelaxed>(
-          &header->sequence, backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence) + 1);
+      backend::Store<Scope::kDevice, Order::kRelaxed>(&HeaderOf()->sequence, sequence_ + 1);
     }
   }
 
@@ -382,11 +382,10 @@ class Session {
   IRIS_DEVICE void Record(ErrorCode code, uint32_t member) {
     if (call_->operation == Operation::kSendRecv) member = call_->pair[member];
     Header* header = HeaderOf();
-    const uint32_t sequence = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(&header->missing,
                                                                            uint64_t{1} << member);
     (void)backend::CompareExchange<Scope::kSystem, Order::kAcqRel>(
-        call_->error_word, uint64_t{0}, PackError(code, call_->operation, member, sequence));
+        call_->error_word, uint64_t{0}, PackError(code, call_->operation, member, sequence_));
     backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
     Set(&shared_->failure);
   }
@@ -397,6 +396,7 @@ class Session {
   uint64_t sync_offset_bytes_;
   uint32_t block_;
   uint32_t epoch_;
+  uint32_t sequence_;  // operations before this one
   bool broken_;
 };
 
