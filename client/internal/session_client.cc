@@ -58,15 +58,6 @@ bool PollUntil(int fd, short events, absl::Time deadline) {
   }
 }
 
-// A peer that closes with something of ours unread resets the connection, and the kernel reports
-// that before what the peer said last, once: so look again.
-absl::StatusOr<wire::Frame> ReceiveWithLastWords(int socket) {
-  absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket);
-  if (frame.status().code() != absl::StatusCode::kUnavailable) return frame;
-  absl::StatusOr<wire::Frame> last = wire::ReceiveFrame(socket);
-  return last.ok() ? std::move(last) : std::move(frame);
-}
-
 DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
   DescriptorKey key;
   key.kind = static_cast<wire::DescriptorKind>(record.kind);
@@ -143,7 +134,7 @@ absl::Status SessionClient::Handshake(absl::Time deadline) {
   // irisd may have refused and closed already: its reason is then there to be read.
   absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kHello, hello);
   for (;;) {
-    absl::StatusOr<wire::Frame> frame = ReceiveWithLastWords(socket_.get());
+    absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket_.get());
     if (!frame.ok() && wire::IsNoFrameYet(frame.status())) {
       if (!PollUntil(socket_.get(), POLLIN, deadline)) {
         return absl::DeadlineExceededError(
@@ -235,7 +226,7 @@ void SessionClient::ReceiveLoop() {
 }
 
 absl::Status SessionClient::Receive() {
-  absl::StatusOr<wire::Frame> frame = ReceiveWithLastWords(socket_.get());
+  absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket_.get());
   if (!frame.ok()) {
     if (wire::IsNoFrameYet(frame.status())) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat("the session with irisd at ", runtime_dir_,

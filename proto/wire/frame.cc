@@ -96,9 +96,14 @@ absl::StatusOr<Frame> ReceiveFrame(int socket) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   ssize_t received;
-  do {
+  // A peer that closes with something of ours unread resets the connection, and the kernel reports
+  // that before what the peer said last, once: so look again.
+  bool reset = false;
+  for (;;) {
     received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
+    if (received >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
+    reset = errno == ECONNRESET;
+  }
   if (received < 0) {
     const int error = errno;
     if (error == EAGAIN || error == EWOULDBLOCK) return absl::FailedPreconditionError(kNoFrameYet);

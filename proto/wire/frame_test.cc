@@ -182,6 +182,16 @@ TEST_F(FrameTest, AClosedPeerIsUnavailable) {
   EXPECT_EQ(SendFrame(b_.get(), FrameType::kAck, AckPayload()).code(), StatusCode::kUnavailable);
 }
 
+TEST_F(FrameTest, LastWordsOfAPeerThatDidNotListenArrive) {
+  ASSERT_TRUE(SendFrame(b_.get(), FrameType::kHello, HelloPayload()).ok());
+  ASSERT_TRUE(SendFrame(a_.get(), FrameType::kError, ErrorPayload()).ok());
+  a_.Reset();
+  const auto frame = ReceiveFrame(b_.get());
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->type, FrameType::kError);
+  ExpectRefused(ReceiveFrame(b_.get()), StatusCode::kUnavailable, "closed");
+}
+
 TEST_F(FrameTest, AnEmptyPacketIsNotTakenForAClosedPeer) {
   SendRaw("", 0);
   ExpectRefused(ReceiveFrame(b_.get()), StatusCode::kInvalidArgument, "0 bytes");

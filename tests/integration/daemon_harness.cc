@@ -342,14 +342,12 @@ absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Handshake(wire::UniqueFd
   auto session = std::make_unique<RawSession>();
   session->socket_ = std::move(socket);
   const int fd = session->socket_.get();
-  if (absl::Status sent = wire::SendFrame(fd, wire::FrameType::kHello, wire::HelloPayload{});
-      !sent.ok()) {
-    return sent;
-  }
+  // irisd may have refused and closed already: its reason is then there to be read.
+  const absl::Status greeted = wire::SendFrame(fd, wire::FrameType::kHello, wire::HelloPayload{});
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   while (true) {
     auto frame = ReceiveFrameBefore(fd, deadline);
-    if (!frame.ok()) return frame.status();
+    if (!frame.ok()) return greeted.ok() ? frame.status() : greeted;
     switch (frame->type) {
       case wire::FrameType::kChallenge: {
         auto nonce = frame->As<wire::NoncePayload>();
