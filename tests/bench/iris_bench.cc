@@ -2,17 +2,17 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
-#include <iostream>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "device/driver/open.h"
+#include "tests/bench/iris_bench_commands.h"
 #include "tests/bench/iris_bench_rank.h"
 #include "tests/bench/iris_bench_report.h"
 #include "tests/bench/iris_bench_sections.h"
@@ -22,13 +22,17 @@ namespace {
 
 constexpr char kFooter[] = R"(
 Sizes are numbers of bytes, or such as 64KiB, 256MiB, 1GiB. Several sub-commands may
-be given. Rank 0 prints; nothing is printed before the end.
+be given, but collectives, tune and compare: each of these goes alone, makes its ranks
+itself, as threads, and has options of its own (COMMAND --help). Rank 0 prints; nothing
+is printed before the end.
 
 Examples:
   iris-run -n 8 -- iris_bench bandwidth pingpong barrier
   iris-run -n 8 --no-prefix -- iris_bench all --budget 300 --json
   iris-run -n 2 -- iris_bench sweep --svg bandwidth.svg
-  iris_bench --in-process 4 barrier)";
+  iris_bench --in-process 4 barrier
+  iris_bench tune --output rules.txt
+  iris_bench compare --rules rules.txt --peers-command './other_bench {ranks}')";
 
 struct Settings {
   BenchOptions bench;
@@ -86,9 +90,13 @@ void AddMachine(BenchReport* report) {
   }
 }
 
+void AddDate(BenchReport* report) {
+  report->Fact("date", absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::Now(), absl::UTCTimeZone()));
+}
+
 absl::Status Measure(Rank& rank, const Settings& settings) {
   BenchReport report;
-  report.Fact("date", absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::Now(), absl::UTCTimeZone()));
+  AddDate(&report);
   if (rank.rank() == 0) AddMachine(&report);
   report.Fact("ranks", rank.n_ranks());
   report.Fact("ranks are", rank.context() != nullptr ? "processes" : "threads");
@@ -114,21 +122,35 @@ absl::Status Measure(Rank& rank, const Settings& settings) {
   }
   if (absl::Status met = rank.Barrier(); !met.ok()) return met;
   if (rank.rank() != 0) return absl::OkStatus();
-  const std::string text = settings.json ? report.Json() : report.Text();
-  if (settings.output.empty()) {
-    std::cout << text << std::flush;
-    return std::cout.good() ? absl::OkStatus() : absl::InternalError("cannot write to stdout");
-  }
-  std::ofstream file(settings.output);
-  file << text << std::flush;
-  if (!file.good())
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", settings.output));
-  return absl::OkStatus();
+  return WriteText(settings.json ? report.Json() : report.Text(), settings.output);
 }
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
   return 1;
+}
+
+// A sub-command that makes its ranks itself.
+absl::Status RunAlone(const std::string& name, const Settings& settings,
+                      CollectiveSettings collectives) {
+  if (settings.commands.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " goes alone: leave out ", absl::StrJoin(settings.commands, ", "),
+                     " beside it, or start iris_bench once for each"));
+  }
+  if (settings.in_process > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--in-process is not for ", name, ", which takes --rank-counts"));
+  }
+  collectives.samples = settings.bench.samples;
+  collectives.json = settings.json;
+  collectives.svg_path = settings.bench.svg_path;
+  BenchReport report;
+  AddDate(&report);
+  AddMachine(&report);
+  const auto text = RunCollectiveCommand(name, collectives, &report);
+  if (!text.ok()) return text.status();
+  return WriteText(*text, settings.output);
 }
 
 }  // namespace
@@ -179,12 +201,14 @@ int Main(int argc, char** argv) {
   };
   app.add_flag("--json", settings.json, "Print one JSON object instead of tables");
   app.add_option("--output", settings.output, "Write to a file instead of stdout");
-  app.add_option("--svg", bench.svg_path, "sweep: draw bandwidth against size into this file");
+  app.add_option("--svg", bench.svg_path,
+                 "sweep: draw bandwidth against size into this file; compare: times");
   app.add_option("--in-process", settings.in_process,
                  "Ranks as so many threads of this process: no irisd, no launcher")
       ->check(CLI::Range(1u, kMaxTeamRanks));
-  app.add_option("--budget", settings.budget_seconds,
-                 "Seconds; what does not fit is left out [600]")
+  app.add_option(
+         "--budget", settings.budget_seconds,
+         "Seconds; what does not fit is left out [600]; not of collectives, tune and compare")
       ->check(CLI::PositiveNumber);
   bytes_option("--bytes", &bench.bytes,
                "Of a transfer of bandwidth, and the largest of sweep [256MiB]");
@@ -220,10 +244,17 @@ int Main(int argc, char** argv) {
   bytes_option("--grow-bytes", &bench.grow_bytes, "grow: bytes of a step [64MiB]");
   for (const Command& command : kCommands) app.add_subcommand(command.name, command.help);
   app.add_subcommand("all", "Everything, as far as --budget goes");
+  CollectiveSettings collectives;
+  AddCollectiveCommands(&app, &collectives);
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
   CLI11_PARSE(app, argc, argv);
   for (const CLI::App* command : app.get_subcommands()) {
     settings.commands.push_back(command->get_name());
+  }
+  for (const std::string& name : settings.commands) {
+    if (!IsCollectiveCommand(name)) continue;
+    const absl::Status status = RunAlone(name, settings, collectives);
+    return status.ok() ? 0 : Fail(status);
   }
   bench.bytes = bench.bytes / sizeof(Bytes16) * sizeof(Bytes16);
   bench.chunk_bytes = bench.chunk_bytes / sizeof(Bytes16) * sizeof(Bytes16);

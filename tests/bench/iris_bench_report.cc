@@ -41,11 +41,14 @@ constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#3c8d53", "#edae49", 
 
 void AppendPlot(const Plot& plot, double x_offset, std::string* out) {
   uint64_t low = 0, high = 0;
-  double top = 0;
+  double bottom = 0, top = 0;
+  const auto shown = [&](double value) { return !plot.log_y || value > 0; };
   for (const Plot::Line& line : plot.lines) {
     for (const auto& [bytes, value] : line.points) {
+      if (!shown(value)) continue;
       low = low == 0 ? bytes : std::min(low, bytes);
       high = std::max(high, bytes);
+      bottom = bottom == 0 ? value : std::min(bottom, value);
       top = std::max(top, value);
     }
   }
@@ -59,18 +62,22 @@ void AppendPlot(const Plot& plot, double x_offset, std::string* out) {
   const double width = kPlotWidth - kLeft - kRight, height = kPlotHeight - kTop - kBottom;
   const double log_low = std::log2(static_cast<double>(low));
   const double log_span = std::max(1.0, std::log2(static_cast<double>(high)) - log_low);
-  const double step = NiceStep(top / 5);
-  const double y_max = std::ceil(top / step) * step;
+  const double step = plot.log_y ? 1 : NiceStep(top / 5);  // of powers of ten
+  const double y_min = plot.log_y ? std::floor(std::log10(bottom)) : 0;
+  const double y_max =
+      plot.log_y ? std::max(y_min + 1, std::ceil(std::log10(top))) : std::ceil(top / step) * step;
   const auto x_of = [&](uint64_t bytes) {
     return kLeft + width * (std::log2(static_cast<double>(bytes)) - log_low) / log_span;
   };
-  const auto y_of = [&](double value) { return kTop + height * (1 - value / y_max); };
+  const auto at_y = [&](double y) { return kTop + height * (y_max - y) / (y_max - y_min); };
+  const auto y_of = [&](double value) { return at_y(plot.log_y ? std::log10(value) : value); };
 
-  for (double y = 0; y <= y_max * 1.001; y += step) {
+  for (double y = y_min; y <= y_max + step / 1000; y += step) {
     absl::StrAppendFormat(out,
                           "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"grid\"/>\n"
                           "<text x=\"%.1f\" y=\"%.1f\" class=\"right\">%g</text>\n",
-                          kLeft, y_of(y), kLeft + width, y_of(y), kLeft - 6, y_of(y) + 4, y);
+                          kLeft, at_y(y), kLeft + width, at_y(y), kLeft - 6, at_y(y) + 4,
+                          plot.log_y ? std::pow(10.0, y) : y);
   }
   // A label each factor of 16, so that they do not touch.
   for (uint64_t bytes = low; bytes <= high; bytes *= 16) {
@@ -89,6 +96,7 @@ void AppendPlot(const Plot& plot, double x_offset, std::string* out) {
     const char* colour = kColours[n % std::size(kColours)];
     std::string points;
     for (const auto& [bytes, value] : line.points) {
+      if (!shown(value)) continue;
       absl::StrAppendFormat(&points, "%s%.1f,%.1f", points.empty() ? "" : " ", x_of(bytes),
                             y_of(value));
     }

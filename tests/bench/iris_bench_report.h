@@ -79,6 +79,7 @@ struct Plot {
   std::string title;
   std::string y_title;
   std::vector<Line> lines;
+  bool log_y = false;  // from one power of ten to another; values not above 0 are left out
 };
 
 // Plots side by side with one legend each. Lines with no points are left out.

@@ -95,6 +95,19 @@ TEST(SvgTest, DrawsALineForEachSeriesThatHasPoints) {
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
 }
 
+TEST(SvgTest, LogarithmicAxisHasPowersOfTen) {
+  Plot plot;
+  plot.log_y = true;
+  plot.lines = {{"time", {{1024, 3}, {4096, 0}, {1 << 20, 300}}}};
+  const std::string svg = Svg({plot});
+  // From 1 to 1000 over 310 points: 3 and 300 are 0.477 decades above 1 and 100.
+  EXPECT_THAT(svg, HasSubstr("<polyline points=\"60.0,300.7 440.0,94.0\""));
+  for (const char* label : {">1</text>", ">10</text>", ">100</text>", ">1000</text>"}) {
+    EXPECT_THAT(svg, HasSubstr(label));
+  }
+  EXPECT_THAT(svg, Not(HasSubstr("inf")));
+}
+
 TEST(SvgTest, NothingMeasuredIsAnEmptyPlot) { EXPECT_THAT(Svg({Plot{}}), HasSubstr("</svg>")); }
 
 }  // namespace
