@@ -1,6 +1,7 @@
 // iris_bench: what Iris does on this machine's devices. See --help.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -134,9 +135,10 @@ int Fail(const absl::Status& status) {
 absl::Status RunAlone(const std::string& name, const Settings& settings,
                       CollectiveSettings collectives) {
   if (settings.commands.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " goes alone: leave out ", absl::StrJoin(settings.commands, ", "),
-                     " beside it, or start iris_bench once for each"));
+    std::vector<std::string> others = settings.commands;
+    others.erase(std::find(others.begin(), others.end(), name));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " goes alone: start iris_bench once more for ", absl::StrJoin(others, ", ")));
   }
   if (settings.in_process > 0) {
     return absl::InvalidArgumentError(
@@ -202,7 +204,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", settings.json, "Print one JSON object instead of tables");
   app.add_option("--output", settings.output, "Write to a file instead of stdout");
   app.add_option("--svg", bench.svg_path,
-                 "sweep: draw bandwidth against size into this file; compare: times");
+                 "A file to draw into: sweep's bandwidth against size, compare's times");
   app.add_option("--in-process", settings.in_process,
                  "Ranks as so many threads of this process: no irisd, no launcher")
       ->check(CLI::Range(1u, kMaxTeamRanks));

@@ -411,12 +411,17 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
                                                    options.packet_blocks, " blocks of packets"));
   }
 
-  World world(options.ranks, 2 * room_bytes + workspace_bytes + 4 * kMiB);
+  // World is made for tests, and goes on without memory: try before. Emulated heaps are one piece.
+  const uint64_t heap_bytes = 2 * room_bytes + workspace_bytes + 4 * kMiB;
+  const absl::Status no_memory = absl::ResourceExhaustedError(
+      absl::StrCat("no memory for a heap of ", heap_bytes, " bytes on each of ", options.ranks,
+                   " ranks, which the largest size needs: see --sizes"));
+  void* trial = backend::MallocDevice((Emulated() ? options.ranks : 1) * heap_bytes);
+  backend::FreeDevice(trial);
+  if (trial == nullptr) return no_memory;
+  World world(options.ranks, heap_bytes);
   // What World could not do, it has said.
-  if (testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot make ", options.ranks, " heaps for collectives of ", room_bytes, " bytes"));
-  }
+  if (testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed()) return no_memory;
   std::vector<CollectiveFigure> figures(cases.size());
   std::vector<bool> repeated(cases.size());
   std::mutex mu;

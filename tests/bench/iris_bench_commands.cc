@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iostream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +28,7 @@ constexpr char kAuto[] = "auto";
 constexpr char kAll[] = "all";
 constexpr char kCopyEngine[] = "copy_engine";
 
+// As of ccl, which only a compiler of kernels can include.
 constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
 constexpr uint32_t kMaxThreads = 512;
 constexpr uint64_t kKiB = 1024;
@@ -40,6 +40,7 @@ constexpr const char* kCompared[] = {"all_reduce", "all_gather", "reduce_scatter
                                      kBarrier};
 // A line of a table of rules may have some more.
 constexpr size_t kMaxCommentBytes = 200;
+constexpr size_t kMaxRulesBytes = 1 << 20;
 
 constexpr char kTuneFooter[] = R"(
 Writes rules, one a line, that Config::rules takes (ccl::ParseRules) and --rules of
@@ -80,7 +81,8 @@ void AddSizes(CLI::App* app, const char* name, std::vector<uint64_t>* sizes, con
            }
          },
          help)
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
 }
 
 void AddCommonOptions(CLI::App* app, CollectiveSettings* settings, const char* operations) {
@@ -88,8 +90,11 @@ void AddCommonOptions(CLI::App* app, CollectiveSettings* settings, const char* o
                   "Measured one after another, a device for each rank [of 2,4,8 those that the "
                   "machine has devices for; on the emulator 2,4]")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(2u, kMaxTeamRanks));
-  app->add_option("--ops", settings->operations, operations)->delimiter(',');
+  app->add_option("--ops", settings->operations, operations)
+      ->delimiter(',')
+      ->allow_extra_args(false);
   AddSizes(app, "--sizes", &settings->sizes,
            "Bytes of the larger of in and out [1KiB,8KiB,64KiB,256KiB,1MiB,4MiB,16MiB,128MiB,1GiB; "
            "on the emulator up to 1MiB]");
@@ -102,12 +107,16 @@ void AddRulesOption(CLI::App* app, CollectiveSettings* settings) {
 
 void AddSearchOptions(CLI::App* app, CollectiveSettings* settings, const char* variants,
                       const char* blocks, const char* threads) {
-  app->add_option("--variants", settings->variants, variants)->delimiter(',');
+  app->add_option("--variants", settings->variants, variants)
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app->add_option("--blocks", settings->blocks, blocks)
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1u, kMaxBlocks));
   app->add_option("--threads", settings->threads, threads)
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1u, kMaxThreads));
 }
 
@@ -238,16 +247,12 @@ absl::StatusOr<std::vector<CollectiveCase>> Cases(const std::vector<std::string>
 
 absl::StatusOr<std::string> ReadRules(const std::string& path) {
   if (path.empty()) return std::string();
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file.good() || !text.good()) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read the rules in ", path));
-  }
-  if (absl::Status status = CheckRules(text.str()); !status.ok()) {
+  const auto text = ReadText(path, kMaxRulesBytes);
+  if (!text.ok()) return text.status();
+  if (absl::Status status = CheckRules(*text); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
   }
-  return text.str();
+  return *text;
 }
 
 absl::StatusOr<std::vector<CollectiveFigure>> MeasureFor(const CollectiveSettings& settings,
@@ -302,8 +307,9 @@ absl::StatusOr<std::string> Collectives(const CollectiveSettings& settings,
     for (const CollectiveFigure& f : *figures) {
       const bool barrier = f.what.operation == kBarrier;
       table.Add({f.what.operation, f.ranks,
-                 barrier ? nlohmann::json() : nlohmann::json(f.what.bytes), f.variant, f.blocks,
-                 f.threads, f.us, barrier ? nlohmann::json() : nlohmann::json(f.bus_gb_per_s)});
+                 barrier ? nlohmann::json() : nlohmann::json(f.what.bytes),
+                 barrier ? nlohmann::json() : nlohmann::json(f.variant), f.blocks, f.threads, f.us,
+                 barrier ? nlohmann::json() : nlohmann::json(f.bus_gb_per_s)});
     }
   }
   table.Note(HowMeasured(settings) + ".");
@@ -449,15 +455,17 @@ void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings) {
   AddCommonOptions(compare, settings,
                    "Operations [all_reduce,all_gather,reduce_scatter,all_to_all,barrier]");
   AddRulesOption(compare, settings);
-  compare->add_option("--peers", settings->peers_paths,
-                      "Files with what peers printed, for any rank counts");
-  compare->add_option("--peers-command", settings->peers_command,
-                      "Runs by /bin/sh for each rank count and prints its figures; {ranks} is "
-                      "replaced");
+  compare
+      ->add_option("--peers", settings->peers_paths,
+                   "A file with what peers printed, for any rank counts; may be repeated")
+      ->allow_extra_args(false);
+  compare->add_option(
+      "--peers-command", settings->peers_command,
+      "A command for /bin/sh that prints figures of a rank count, which replaces {ranks}");
   compare
       ->add_option("--peers-timeout", settings->peers_timeout_seconds,
                    "Seconds that the command may take [600]")
-      ->check(CLI::Range(1, 86400));
+      ->check(CLI::Range(1.0, 86400.0));
   compare->footer(kCompareFooter);
 }
 
@@ -480,7 +488,7 @@ absl::StatusOr<std::string> RunCollectiveCommand(const std::string& name,
   const auto operations = Operations(name, settings);
   if (!operations.ok()) return operations.status();
   if (absl::Status status = CheckVariants(settings.variants); !status.ok()) return status;
-  report->Fact("rank counts", absl::StrJoin(*rank_counts, ","));
+  report->Fact("rank counts", *rank_counts);
   report->Fact("ranks are", "threads");
   if (name == kCollectives) return Collectives(settings, *rank_counts, *operations, report);
   if (name == kTune) return Tune(settings, *rank_counts, *operations, report);

@@ -225,20 +225,25 @@ std::vector<PeerFigure> ParsePeers(const std::string& text) {
   return figures;
 }
 
-absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path) {
+absl::StatusOr<std::string> ReadText(const std::string& path, size_t max_bytes) {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   char buffer[65536];
-  while (file.good() && text.size() <= kMaxPeersBytes) {
+  while (file.good() && text.size() <= max_bytes) {
     file.read(buffer, sizeof(buffer));
     text.append(buffer, static_cast<size_t>(file.gcount()));
   }
-  if (!file.eof()) {
-    return absl::InvalidArgumentError(text.size() > kMaxPeersBytes
-                                          ? absl::StrCat(path, " has more than 64 MiB of peers")
-                                          : absl::StrCat("cannot read the peers in ", path));
+  if (text.size() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", BytesText(max_bytes)));
   }
-  std::vector<PeerFigure> figures = ParsePeers(text);
+  if (!file.eof()) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
+  return text;
+}
+
+absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path) {
+  const auto text = ReadText(path, kMaxPeersBytes);
+  if (!text.ok()) return text.status();
+  std::vector<PeerFigure> figures = ParsePeers(*text);
   if (figures.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no line of ", path, " is a peer's figure such as ", kFigureHelp));
@@ -306,7 +311,7 @@ absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uin
 Table CompareTable(const std::vector<CollectiveFigure>& ours,
                    const std::vector<PeerFigure>& figures) {
   const Peers peers(ours, figures);
-  std::vector<Table::Column> columns = {{"operation"}, {"ranks"},  {"bytes"},   {"Iris", 2},
+  std::vector<Table::Column> columns = {{"operation"}, {"ranks"},  {"bytes"},   {"Iris us", 2},
                                         {"variant"},   {"blocks"}, {"GB/s bus"}};
   const std::vector<Table::Column> behind = {{"best peer"}, {"ratio", 2}};
   // JSON has cells by column: a peer with the name of another column would hide it.
@@ -330,7 +335,7 @@ Table CompareTable(const std::vector<CollectiveFigure>& ours,
         figure.ranks,
         barrier ? nlohmann::json() : nlohmann::json(figure.what.bytes),
         figure.us,
-        figure.variant,
+        barrier ? nlohmann::json() : nlohmann::json(figure.variant),
         figure.blocks,
         barrier ? nlohmann::json() : nlohmann::json(figure.bus_gb_per_s)};
     const std::map<std::string, double>& row = peers.Row(figure);

@@ -2,6 +2,7 @@
 // only; not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct PeerFigure {
 // "variant" may be missing, "bytes" of "barrier" too; other keys do not matter. Whatever else a
 // peer prints is passed over.
 std::vector<PeerFigure> ParsePeers(const std::string& text);
+
+// A file, if it is not longer. kInvalidArgument: it is, or cannot be read.
+absl::StatusOr<std::string> ReadText(const std::string& path, size_t max_bytes);
 
 // ParsePeers of a file. kInvalidArgument: it cannot be read or has no figure.
 absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path);

@@ -42,8 +42,8 @@ TEST(ParsePeersTest, ReadsEachKey) {
   const auto figures = ParsePeers(absl::StrCat(
       "starting\n", kGood, "\r\n",
       R"({"lib": "other", "variant": "tree", "op": "barrier", "n": 2, "us": 3, "x": [1, {}]})",
-      "\n",
-      R"({"lib": "a", "variant": null, "op": "all_gather", "bytes": 17179869184, "n": 8, "us": 1})"));
+      "\n", R"({"lib": "a", "variant": null, "op": "all_gather", "bytes": 17179869184, "n": 8, )",
+      R"("us": 1})"));
   ASSERT_THAT(figures, SizeIs(3));
   EXPECT_EQ(figures[0].name, "other");
   EXPECT_EQ(figures[0].operation, "all_reduce");
@@ -102,14 +102,25 @@ TEST(ReadPeersTest, AFileWithoutFiguresIsAnError) {
   EXPECT_THAT(std::string(ReadPeers(path).status().message()),
               HasSubstr(absl::StrCat("no line of ", path, " is a peer's figure such as {")));
   EXPECT_THAT(std::string(ReadPeers(path + "x").status().message()),
-              HasSubstr(absl::StrCat("cannot read the peers in ", path, "x")));
+              HasSubstr(absl::StrCat("cannot read ", path, "x")));
   EXPECT_THAT(std::string(ReadPeers(::testing::TempDir()).status().message()),
-              HasSubstr("cannot read the peers in "));
+              HasSubstr("cannot read "));
+}
+
+TEST(ReadTextTest, HasALimit) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/text");
+  std::ofstream(path) << std::string(70000, 'x');
+  const auto good = ReadText(path, 70000);
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(*good, std::string(70000, 'x'));
+  EXPECT_EQ(ReadText(path, 69999).status().message(), absl::StrCat(path, " has more than 69999 B"));
+  EXPECT_EQ(ReadText("/dev/zero", 4096).status().message(), "/dev/zero has more than 4 KiB");
 }
 
 TEST(RunPeersTest, PutsTheRanksIn) {
   const auto figures = RunPeers(
-      R"(echo begins; for i in {ranks} 9; do echo '{"lib": "a", "op": "barrier", "us": 1, "n": '$i'}'; done)",
+      "echo begins; for i in {ranks} 9; do "
+      R"(echo '{"lib": "a", "op": "barrier", "us": 1, "n": '$i'}'; done)",
       4, absl::Minutes(1));
   ASSERT_TRUE(figures.ok()) << figures.status();
   ASSERT_THAT(*figures, SizeIs(2));
@@ -173,13 +184,13 @@ TEST(CompareTableTest, PutsPeersBesideOurs) {
       table.Text(),
       "== compare: us of collectives in bf16; bytes of the whole tensor; ratio: best peer / "
       "Iris\n"
-      "operation   ranks  bytes  Iris  variant  blocks  GB/s bus      b  a tree  best peer  "
+      "operation   ranks  bytes  Iris us  variant  blocks  GB/s bus      b  a tree  best peer  "
       "ratio\n"
-      "all_reduce      2   1024  4.00  packets       4       1.5  10.00    8.00  a tree      "
+      "all_reduce      2   1024     4.00  packets       4       1.5  10.00    8.00  a tree      "
       "2.00\n"
-      "all_reduce      2   8192  4.00  packets       4       1.5      -       -  -              "
+      "all_reduce      2   8192     4.00  packets       4       1.5      -       -  -              "
       "-\n"
-      "barrier         2      -  2.00  packets       4         -   1.50       -  b           "
+      "barrier         2      -     2.00  -             4         -   1.50       -  b           "
       "0.75\n"
       "Ratio below 1.0: 1 of 2 rows: barrier on 2 (0.750, b).\n");
   const nlohmann::json json = table.Json();
@@ -215,17 +226,17 @@ TEST(CompareTableTest, CountsFiguresThatHaveNoRow) {
 TEST(CompareTableTest, WithoutPeersSaysHowToGiveThem) {
   const std::string text = CompareTable({Ours("all_reduce", 2, 1024, 4)}, {}).Text();
   EXPECT_THAT(text, HasSubstr("--peers FILE or --peers-command 'CMD {ranks}'"));
-  EXPECT_THAT(text, HasSubstr("\nall_reduce      2   1024  4.00"));
+  EXPECT_THAT(text, HasSubstr("\nall_reduce      2   1024     4.00"));
 }
 
 TEST(CompareTableTest, APeerHidesNoColumn) {
   const nlohmann::json row = CompareTable({Ours("all_reduce", 2, 1024, 4)},
                                           {Theirs("ratio", "all_reduce", 2, 1024, 8),
-                                           Theirs("Iris", "all_reduce", 2, 1024, 12),
+                                           Theirs("Iris us", "all_reduce", 2, 1024, 12),
                                            Theirs("best peer", "all_reduce", 2, 1024, 9)})
                                  .Json()["rows"][0];
-  EXPECT_EQ(row["Iris"], 4.0);
-  EXPECT_EQ(row["Iris (peer)"], 12.0);
+  EXPECT_EQ(row["Iris us"], 4.0);
+  EXPECT_EQ(row["Iris us (peer)"], 12.0);
   EXPECT_EQ(row["ratio"], 2.0);
   EXPECT_EQ(row["best peer"], "ratio");
 }
