@@ -36,6 +36,8 @@ constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kSizes[] = {kKiB,     8 * kKiB,  64 * kKiB,  256 * kKiB, kMiB,
                                4 * kMiB, 16 * kMiB, 128 * kMiB, 1024 * kMiB};
 constexpr uint64_t kMaxEmulatedBytes = kMiB;  // by default
+// More than this for a block is far from the best, and takes seconds.
+constexpr uint64_t kMaxBytesOfABlock = 32 * kMiB;
 constexpr const char* kCompared[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                      kBarrier};
 // A line of a table of rules may have some more.
@@ -211,6 +213,7 @@ struct Search {
   std::vector<uint32_t> blocks;
   std::vector<uint32_t> threads;
   bool as_rules = false;
+  bool skip_slow = false;  // block counts that are far too few for a size
 };
 
 absl::StatusOr<std::vector<CollectiveCase>> Cases(const std::vector<std::string>& operations,
@@ -233,6 +236,7 @@ absl::StatusOr<std::vector<CollectiveCase>> Cases(const std::vector<std::string>
           if (copies_alone) continue;
         }
         for (const uint32_t blocks : search.blocks) {
+          if (search.skip_slow && bytes > blocks * kMaxBytesOfABlock) continue;
           for (const uint32_t threads : search.threads) {
             what.blocks = blocks;
             what.threads = threads;
@@ -343,6 +347,7 @@ absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
     return absl::InvalidArgumentError("tune --variants: auto is what the table is for");
   }
   if (search.blocks.empty()) {
+    search.skip_slow = true;
     search.blocks = Emulated() ? std::vector<uint32_t>{1, 2, 4, 8}
                                : std::vector<uint32_t>{1, 2, 4, 8, 16, 24, 32, 64, 128};
   }
