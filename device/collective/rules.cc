@@ -33,6 +33,9 @@ constexpr Of kVariants[] = {
     {Variant::kTwoPackets, kAllReduceBit},
     {Variant::kTwoPhase, kAllReduceBit},
     {Variant::kCopyEngine, kAllReduceBit | Bit(Operation::kAllGather) | Bit(Operation::kAllToAll)},
+    {Variant::kRing, kAllReduceBit},
+    {Variant::kAtomic, kAllReduceBit},
+    {Variant::kSpinlock, kAllReduceBit},
 };
 
 constexpr char kAny[] = "any";

@@ -144,7 +144,8 @@ absl::Status SendFrame(int socket, FrameType type, const P& payload,
 }
 
 // Receives one frame; never blocks. Descriptors that came with it are owned by the frame, or closed on any error.
-// kUnavailable: the peer closed, and all that it said has been received. kFailedPrecondition with "no frame yet" in the message: see IsNoFrameYet.
+// kUnavailable: the peer closed, and all that it said has been received.
+// kFailedPrecondition with "no frame yet" in the message: see IsNoFrameYet.
 // kInvalidArgument: what came is not a frame; the text says why. kFailedPrecondition: another version.
 absl::StatusOr<Frame> ReceiveFrame(int socket);
 

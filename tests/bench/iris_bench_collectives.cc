@@ -351,7 +351,11 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
       return c->bytes >= 4 * kMiB;
     case Variant::kPipeline:
     case Variant::kTwoPhase:
+    case Variant::kRing:
       return c->bytes >= kMiB;
+    case Variant::kAtomic:
+    case Variant::kSpinlock:  // every element by itself, twice through the links
+      return c->bytes <= 16 * kMiB;
     default:
       return true;
   }
