@@ -1,4 +1,5 @@
-// The examples of docs/programming_model.md, run. The last test compares: each block of code there is a piece of this file.
+// The examples of docs/programming_model.md, run. The last test compares: each block of code there
+// is a piece of this file.
 #include <cstdint>
 #include <fstream>
 #include <sstream>
