@@ -33,6 +33,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   Config config = options.config;
   const char* check = std::getenv("IRIS_CCL_CHECK");
   if (check != nullptr && std::string_view(check) == "1") config.check_calls = true;
+  if (config.max_blocks == 0) {
+    config.max_blocks = MaxBlocksWhenShared(context.ranks_per_device());
+    // What was asked for in so many words is done, and not refused.
+    if (config.max_blocks != 0) {
+      config.max_blocks = std::max({config.max_blocks, config.blocks, config.packet_blocks});
+    }
+  }
   const uint64_t bytes = WorkspaceBytes(team.device.size, config);
   if (bytes == 0) {
     return absl::InvalidArgumentError(

@@ -144,6 +144,7 @@ struct Context::Impl : public internal::WatchHandler {
   std::string device_uuid;
   uint32_t device_index = 0;
   std::vector<int64_t> peer_pids;
+  uint32_t ranks_per_device = 1;
   CreateTimings timings;
   Team world;
 
@@ -276,7 +277,11 @@ absl::Status Context::Impl::Join() {
   epoch = reply->epoch();
   device_uuid = reply->device().uuid();
   device_index = reply->device().index();
-  for (const v1::Peer& peer : reply->peers()) peer_pids.push_back(peer.pid());
+  std::map<std::string, uint32_t> ranks_of;
+  for (const v1::Peer& peer : reply->peers()) {
+    peer_pids.push_back(peer.pid());
+    ranks_per_device = std::max(ranks_per_device, ++ranks_of[peer.device_uuid()]);
+  }
   if (peer_pids.size() != n_ranks()) {
     return absl::InternalError("irisd answered the join without all peers");
   }
@@ -415,6 +420,7 @@ uint64_t Context::job_id() const { return impl_->job_id; }
 uint64_t Context::epoch() const { return impl_->epoch; }
 const std::string& Context::device_uuid() const { return impl_->device_uuid; }
 uint32_t Context::device_index() const { return impl_->device_index; }
+uint32_t Context::ranks_per_device() const { return impl_->ranks_per_device; }
 const std::string& Context::backend() const { return impl_->plane->backend(); }
 uint64_t Context::heap_bytes() const { return impl_->heap_bytes.load(); }
 uint64_t Context::stride_bytes() const { return impl_->window->stride_bytes(); }

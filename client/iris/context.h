@@ -132,6 +132,7 @@ class Context {
   uint64_t epoch() const;
   const std::string& device_uuid() const;
   uint32_t device_index() const;       // irisd's number of it; another one in this process
+  uint32_t ranks_per_device() const;   // of the device that most ranks of the job share
   const std::string& backend() const;  // of the heap's memory: "emu", or the name of a GPU driver
   uint64_t heap_bytes() const;         // grows
   uint64_t stride_bytes() const;

@@ -325,6 +325,9 @@ Result StartMove(const Comm& comm, const Request& request, Pattern pattern, cons
   return backend::Launch(launch, stream, impl::MoveDirect<>, *call);
 }
 
+// Its blocks take turns.
+bool Emulated(uint32_t multiprocessors) { return multiprocessors < 32; }
+
 uint64_t Clamp(uint64_t value, uint64_t low, uint64_t high) {
   return value < low ? low : value > high ? high : value;
 }
@@ -450,6 +453,12 @@ Result CreateComm(const CommOptions& options, Comm* out) {
   return kOkResult;
 }
 
+uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors) {
+  if (ranks_per_device <= 1 || Emulated(multiprocessors)) return 0;
+  // The largest kernels fill a multiprocessor with one block.
+  return static_cast<uint32_t>(Clamp(multiprocessors / ranks_per_device, 1, kMaxBlocks));
+}
+
 Result PrepareKernels() {
   for (Result (*prepare)() :
        {&impl::PrepareReduce<float>, &impl::PrepareReduce<double>, &impl::PrepareReduce<Half>,
@@ -490,7 +499,7 @@ Plan Choose(const Comm& comm, Operation operation, uint64_t bytes, Variant varia
   if (config.blocks != 0) plan.blocks = config.blocks;
 
   // By size: every thread of a packet kernel has a word, of another one some 16-byte units.
-  const bool emu = backend::MultiprocessorCount() < 32;
+  const bool emu = Emulated(backend::MultiprocessorCount());
   const bool one_row = operation == Operation::kAllReduce || operation == Operation::kReduce ||
                        operation == Operation::kBroadcast || operation == Operation::kSendRecv;
   if (plan.variant == Variant::kPackets || plan.variant == Variant::kTwoPackets) {

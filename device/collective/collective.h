@@ -122,7 +122,8 @@ struct Rule {
 struct Config {
   uint32_t blocks = 0;         // instead of what the table says, 1 to max_blocks
   uint32_t block_threads = 0;  // likewise, 1 to kMaxThreads
-  uint32_t max_blocks = 0;     // 1 to kMaxBlocks: what the workspace has room for
+  uint32_t max_blocks = 0;     // 1 to kMaxBlocks: what the workspace has room for. See
+                               // MaxBlocksWhenShared
   uint32_t packet_blocks = 0;  // up to max_blocks: of kPackets, likewise
   uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
   uint64_t stage_bytes = 0;    // of each block, twice; a multiple of 16 * kMaxTeamRanks
@@ -133,6 +134,13 @@ struct Config {
   const Rule* rules = nullptr;
   uint32_t n_rules = 0;
 };
+
+// Config::max_blocks for ranks of which up to `ranks_per_device` share a device: blocks of a
+// collective wait for each other, so those of all these ranks have to fit on it at once. 0, what
+// suits the backend, where that is no matter: one rank each, or devices that run any number of
+// blocks. The same on all members if the arguments are.
+uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device,
+                             uint32_t multiprocessors = backend::MultiprocessorCount());
 
 // What a launch will be.
 struct Plan {

@@ -68,6 +68,16 @@ TEST_F(CollectiveTest, CreateKeepsWhatItIsGiven) {
   EXPECT_EQ(comm.error_word, &error_word_);
 }
 
+TEST(MaxBlocksTest, BlocksOfAllRanksOfADeviceFit) {
+  EXPECT_EQ(MaxBlocksWhenShared(1, 132), 0u);
+  EXPECT_EQ(MaxBlocksWhenShared(2, 132), 66u);
+  EXPECT_EQ(MaxBlocksWhenShared(3, 132), 44u);
+  EXPECT_EQ(MaxBlocksWhenShared(64, 132), 2u);
+  EXPECT_EQ(MaxBlocksWhenShared(200, 132), 1u);
+  EXPECT_EQ(MaxBlocksWhenShared(2, 1000), kMaxBlocks);
+  EXPECT_EQ(MaxBlocksWhenShared(8, 2), 0u);  // emulated
+}
+
 TEST_F(CollectiveTest, CreateRefusesASmallWorkspace) {
   options_.workspace_bytes -= 1;
   EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);

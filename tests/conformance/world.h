@@ -143,6 +143,12 @@ class World {
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }
   uint32_t n() const { return static_cast<uint32_t>(ranks_.size()); }
+  // Of the first device, which has the most.
+  uint32_t ranks_per_device() const {
+    uint32_t count = 0;
+    for (const auto& rank : ranks_) count += rank->device() == 0 ? 1 : 0;
+    return count;
+  }
 
   // What DeviceContext::abort_word points to. Host memory.
   void Abort(uint32_t value = 1) { __atomic_store_n(abort_word_, value, __ATOMIC_RELEASE); }

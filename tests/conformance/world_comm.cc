@@ -11,7 +11,10 @@ ccl::Comm Rank::NewComm(const DeviceTeam& team, const ccl::Config& config) {
   options.context = ctx;
   options.team = team;
   options.config = config;
-  options.workspace_bytes = ccl::WorkspaceBytes(team.size, config);
+  if (config.max_blocks == 0) {
+    options.config.max_blocks = ccl::MaxBlocksWhenShared(world_->ranks_per_device());
+  }
+  options.workspace_bytes = ccl::WorkspaceBytes(team.size, options.config);
   options.workspace = New<uint8_t>(options.workspace_bytes);
   options.error_word = world_->NewErrorWord();
   ccl::Comm comm;

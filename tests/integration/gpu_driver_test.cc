@@ -76,6 +76,7 @@ void RunRank(const ContextOptions& options, std::string* uuid) {
   Context& context = **created;
   EXPECT_EQ(context.backend(), driver::testing::kFakeBackend);
   *uuid = context.device_uuid();
+  EXPECT_EQ(context.ranks_per_device(), 2u);  // four on two devices
   const CreateTimings& timings = context.create_timings();
   EXPECT_GT(timings.create, absl::ZeroDuration());
   EXPECT_GT(timings.export_fds, absl::ZeroDuration());
