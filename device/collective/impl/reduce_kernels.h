@@ -361,13 +361,14 @@ IRIS_DEVICE inline void ReducePushed(const Call& call, Session* session, const O
 // to the one before that its slot is free.
 inline constexpr uint32_t kRingSlots = 4;
 
-template <typename T>
+template <typename T, typename Op>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(Call call) {
   IRIS_SHARED(SharedState, shared);
+  IRIS_SHARED(uint8_t* [4], table);
   Session session(call, &shared, backend::BlockIndex());
   if (session.broken()) return;
-  const AnyOp<T> last(call);
-  AnyOp<T> hop = last;
+  const Op last(call);
+  Op hop = last;
   hop.divide = 1;
   const uint32_t n = call.size;
   const uint32_t next = session.Rotated(1);
@@ -385,6 +386,23 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(Call call) {
     for (uint32_t s = 0; s <= n_steps; ++s) {
       const bool takes = s != 0;
       const bool gives = s != n_steps;
+      const uint32_t row = (call.index + 2 * n - s) % n;
+      const uint64_t in_row = RowCount(call, row) * sizeof(T);
+      const uint64_t bytes = j < in_row ? Min(chunk, in_row - j) : 0;
+      const uint64_t at = row * row_bytes + j;
+      uint8_t* const from =
+          session.StageIn(call.index) + (sent + kRingSlots - 1) % kRingSlots * chunk;
+      uint8_t* const to = session.StageIn(next) + sent % kRingSlots * chunk;
+      uint8_t* const own = const_cast<uint8_t*>(call.in) + at;
+      uint8_t* const out = call.out + at;
+      // Reduced: from and own, to `to`, in the end to `out` as well. Copied: to `out` and `to`.
+      for (uint32_t i = backend::ThreadIndex(); i < 4; i += backend::BlockSize()) {
+        const bool reduces = s < n;
+        table[i] = i == 0   ? (reduces ? from : out)
+                   : i == 1 ? (reduces ? own : to)
+                   : i == 2 ? (s == n - 1 ? out : to)
+                            : to;
+      }
       for (uint32_t i = backend::ThreadIndex(); i < 2; i += backend::BlockSize()) {
         if (i == 0 && takes && !session.AwaitSignalOf(previous, signals + sent)) break;
         if (i == 1 && gives && sent + 2 > kRingSlots &&
@@ -394,29 +412,17 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(Call call) {
       }
       iris::impl::SyncAfterConsume();
       if (!session.Settle()) return;
-      const uint32_t row = (call.index + 2 * n - s) % n;
-      const uint64_t in_row = RowCount(call, row) * sizeof(T);
-      const uint64_t bytes = j < in_row ? Min(chunk, in_row - j) : 0;
-      const uint64_t at = row * row_bytes + j;
-      uint8_t* const from =
-          session.StageIn(call.index) + (sent + kRingSlots - 1) % kRingSlots * chunk;
-      uint8_t* const to = session.StageIn(next) + sent % kRingSlots * chunk;
-      uint8_t* const own = const_cast<uint8_t*>(call.in) + at;
       if (s == 0) {
         iris::impl::CopyBytes<CacheHint::kDefault>(to, own, bytes, share);
-      } else if (s < n - 1) {
-        uint8_t* const table[] = {from, own, to};
-        ReduceRange<T, AnyOp<T>, 2>(hop, table, 2, 1, bytes / sizeof(T), share);
-      } else if (s == n - 1) {
-        uint8_t* const table[] = {from, own, call.out + at, to};
-        ReduceRange<T, AnyOp<T>, 2>(last, table, 2, 2, bytes / sizeof(T), share);
+      } else if (s < n) {
+        ReduceRange<T, Op, 2>(s == n - 1 ? last : hop, table, 2, s == n - 1 ? 2 : 1,
+                              bytes / sizeof(T), share);
       } else {
-        uint8_t* const table[] = {call.out + at, to};
         CopyToAll(table, gives ? 2 : 1, from, bytes, share);
       }
+      iris::impl::SyncBeforePublish();  // and all have read the table
       if (!gives) continue;
       ++sent;
-      iris::impl::SyncBeforePublish();
       for (uint32_t i = backend::ThreadIndex(); i < 2; i += backend::BlockSize()) {
         session.SignalTo(i == 0 ? next : previous, signals + sent);
       }
@@ -455,13 +461,13 @@ IRIS_DEVICE inline void CombineAtomic(ReduceOp op, A* p, A value) {
 // may be anywhere.
 // call.lock: one member at a time, in their order, under a lock of the block's row. Otherwise by
 // atomics, in any order.
-template <typename T>
+template <typename T, typename Op>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceAtOwner(Call call) {
   IRIS_SHARED(SharedState, shared);
   Session session(call, &shared, backend::BlockIndex());
   if (session.broken()) return;
   using A = typename Accumulator<T>::Type;
-  const AnyOp<T> op(call);
+  const Op op(call);
   const uint32_t n = call.size;
   const uint32_t me = call.index;
   const uint64_t room = 2 * call.stage_bytes / sizeof(A);

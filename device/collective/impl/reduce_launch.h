@@ -31,8 +31,9 @@ Kernel KernelFor(Variant variant) {
 
 template <typename T>
 Kernel KernelOf(Variant variant, uint32_t members, ReduceOp op) {
-  if (variant == Variant::kRing) return ReduceRing<T>;
-  if (variant == Variant::kAtomic || variant == Variant::kSpinlock) return ReduceAtOwner<T>;
+  if (variant == Variant::kRing) return ReduceRing<T, AnyOp<T>>;
+  if (variant == Variant::kAtomic || variant == Variant::kSpinlock)
+    return ReduceAtOwner<T, AnyOp<T>>;
   if constexpr (kHasFixed<T>) {
     if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
       using Op = FixedOp<T, ReduceOp::kSum>;
