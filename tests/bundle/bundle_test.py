@@ -164,7 +164,8 @@ class Bundle(unittest.TestCase):
         self.assertRegex(text, r"(?m)^(\d+) passed, 0 failed\n\Z")
         self.assertRegex(text, r"(?m)^passed +barrier_test on 2 +\d+ passed, 0 failed, 0 skipped, ")
         for line in ("iris-ctl doctor", "05_all_reduce on 2", "training on 2", "training on 2, loss as on emu",
-                     "kill -9 of a rank of 2", "kill -9 of irisd under 2 ranks"):
+                     "kill -9 of a rank of 2, puts", "kill -9 of a rank of 2, collectives",
+                     "kill -9 of irisd under 2 ranks"):
             self.assertRegex(text, rf"(?m)^passed +{re.escape(line)}  ")
         with open(f"{out}/iris-gpu-check.txt", encoding="utf-8") as file:
             self.assertEqual(file.read(), text)
