@@ -108,7 +108,7 @@ class Traffic(unittest.TestCase):
         for rank in range(N_RANKS):
             self.assertRegex(ranks.output(rank), rf"rank {rank} done: \d+ rounds, 0 wrong words")
 
-    def test_rank_killed_inside_a_collective_is_named_with_it(self):
+    def test_rank_killed_among_collectives_is_named(self):
         ranks = self.start(3600, "--collectives")
         victim = ranks.processes[2]
         victim.kill()
