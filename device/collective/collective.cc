@@ -25,10 +25,11 @@ bool IsValid(const Config& config) {
   constexpr uint64_t kMaxBytes = 1ull << 36;  // keeps every sum of sizes far from overflow
   return config.max_blocks >= 1 && config.max_blocks <= kMaxBlocks &&
          config.blocks <= config.max_blocks && config.block_threads <= kMaxThreads &&
-         config.packet_blocks >= 1 && config.packet_blocks <= config.max_blocks &&
-         config.packet_bytes >= 16 && config.packet_bytes <= kMaxBytes &&
-         config.packet_bytes % 16 == 0 && config.stage_bytes >= 16 * kMaxTeamRanks &&
-         config.stage_bytes <= kMaxBytes && config.stage_bytes % (16 * kMaxTeamRanks) == 0;
+         config.unroll <= kMaxUnroll && config.packet_blocks >= 1 &&
+         config.packet_blocks <= config.max_blocks && config.packet_bytes >= 16 &&
+         config.packet_bytes <= kMaxBytes && config.packet_bytes % 16 == 0 &&
+         config.stage_bytes >= 16 * kMaxTeamRanks && config.stage_bytes <= kMaxBytes &&
+         config.stage_bytes % (16 * kMaxTeamRanks) == 0;
 }
 
 bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
@@ -173,6 +174,7 @@ void Fill(const Comm& comm, const Request& request, const Plan& plan, Call* call
   call->divide = 1;
   call->phases = plan.variant == Variant::kTwoPhase ? 1 : 0;
   call->lock = plan.variant == Variant::kSpinlock ? 1 : 0;
+  call->unroll = plan.unroll;
   call->op = request.op;
   uint32_t hash = Hash(request.count, static_cast<uint32_t>(request.operation));
   hash = Hash(static_cast<uint64_t>(request.type) | static_cast<uint64_t>(request.op) << 8 |
@@ -491,12 +493,14 @@ Plan Choose(const Comm& comm, Operation operation, uint64_t bytes, Variant varia
     if (variant == Variant::kAuto && rule.variant == Variant::kCopyEngine && !config.symmetric) {
       continue;
     }
-    plan = {rule.variant, rule.blocks, rule.threads};
+    plan = {rule.variant, rule.blocks, rule.threads, rule.unroll};
     break;
   }
   if (plan.variant == Variant::kAuto) plan.variant = Variant::kDirect;
   if (config.block_threads != 0) plan.threads = config.block_threads;
   if (config.blocks != 0) plan.blocks = config.blocks;
+  if (config.unroll != 0) plan.unroll = config.unroll;
+  plan.unroll = static_cast<uint32_t>(Clamp(plan.unroll, 1, kMaxUnroll));
 
   // By size: every thread of a packet kernel has a word, of another one some 16-byte units.
   const bool emu = Emulated(backend::MultiprocessorCount());

@@ -107,6 +107,7 @@ enum class Operation : uint8_t {
 
 inline constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
 inline constexpr uint32_t kMaxThreads = 512;  // a block
+inline constexpr uint32_t kMaxUnroll = 2;
 
 // One row of the table that kAuto follows: the first one that fits decides.
 struct Rule {
@@ -116,12 +117,18 @@ struct Rule {
   Variant variant;
   uint32_t blocks;
   uint32_t threads;
+  uint32_t unroll = 0;  // as Config::unroll
 };
 
 // The same on all members. 0: what suits the backend.
 struct Config {
   uint32_t blocks = 0;         // instead of what the table says, 1 to max_blocks
   uint32_t block_threads = 0;  // likewise, 1 to kMaxThreads
+  // Likewise. 1: a thread has eight loads of 16 bytes under way where it reduces, four where it
+  // gives all members the same; 2: twice as many. Without effect on packets, rings, atomics and
+  // locks, on what goes to one member each, and on reductions of 3, 5, 6, 7 or more than 8 members
+  // or other than sums and averages of f32, f16 and bf16, whose kernels are general ones.
+  uint32_t unroll = 0;
   uint32_t max_blocks = 0;     // 1 to kMaxBlocks: what the workspace has room for. See
                                // MaxBlocksWhenShared
   uint32_t packet_blocks = 0;  // up to max_blocks: of kPackets, likewise
@@ -147,6 +154,7 @@ struct Plan {
   Variant variant;
   uint32_t blocks;
   uint32_t threads;
+  uint32_t unroll = 1;
 };
 
 // Alignment of a workspace.

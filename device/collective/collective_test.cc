@@ -137,6 +137,7 @@ TEST_F(CollectiveTest, CreateRefusesABadConfig) {
   const std::vector<void (*)(Config*)> mistakes = {
       [](Config* c) { c->max_blocks = kMaxBlocks + 1; },
       [](Config* c) { c->block_threads = kMaxThreads + 1; },
+      [](Config* c) { c->unroll = kMaxUnroll + 1; },
       [](Config* c) { c->blocks = 9; },
       [](Config* c) { c->packet_blocks = 9; },
       [](Config* c) { c->packet_bytes = 24; },

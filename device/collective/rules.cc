@@ -39,7 +39,8 @@ constexpr Of kVariants[] = {
 };
 
 constexpr char kAny[] = "any";
-constexpr uint32_t kWords = 6;
+constexpr uint32_t kWords = 7;
+constexpr uint32_t kMinWords = kWords - 1;  // the unroll may be missing
 constexpr uint32_t kMaxWordBytes = 31;
 
 struct Unit {
@@ -86,7 +87,7 @@ bool ParseBytes(const char* word, uint64_t* bytes) {
   return false;
 }
 
-Result ParseWords(const char (*words)[kMaxWordBytes + 1], Rule* rule) {
+Result ParseWords(const char (*words)[kMaxWordBytes + 1], uint32_t n_words, Rule* rule) {
   if (!ParseOperation(words[0], &rule->operation)) return Invalid("no such operation");
   if (std::strcmp(words[1], kAny) == 0) {
     rule->max_members = kMaxTeamRanks;
@@ -106,6 +107,10 @@ Result ParseWords(const char (*words)[kMaxWordBytes + 1], Rule* rule) {
   if (!ParseCount(words[5], 0, kMaxThreads, &rule->threads)) {
     return Invalid("the threads must be a number from 0 (by size) to kMaxThreads, 512");
   }
+  rule->unroll = 0;
+  if (n_words > kMinWords && !ParseCount(words[6], 0, kMaxUnroll, &rule->unroll)) {
+    return Invalid("the unroll must be a number from 0 (by default) to kMaxUnroll, 2");
+  }
   return {};
 }
 
@@ -122,22 +127,22 @@ Result ParseLine(const char* text, size_t bytes, Rule* rule, bool* is_rule) {
     }
     const size_t begin = at;
     while (at < bytes && text[at] != '#' && !IsBlank(text[at])) ++at;
-    if (n_words == kWords) return Invalid("more than six words in a line");
+    if (n_words == kWords) return Invalid("more than seven words in a line");
     if (at - begin > kMaxWordBytes) return Invalid("a word is longer than any that is known");
     std::memcpy(words[n_words], text + begin, at - begin);
     words[n_words++][at - begin] = '\0';
   }
   if (n_words == 0) return {};
-  if (n_words != kWords) {
+  if (n_words < kMinWords) {
     return Invalid("fewer than six words: operation members bytes variant blocks threads");
   }
   *is_rule = true;
-  return ParseWords(words, rule);
+  return ParseWords(words, n_words, rule);
 }
 
 }  // namespace
 
-static_assert(kMaxTeamRanks == 64 && kMaxBlocks == 128 && kMaxThreads == 512 &&
+static_assert(kMaxTeamRanks == 64 && kMaxBlocks == 128 && kMaxThreads == 512 && kMaxUnroll == 2 &&
                   kMaxRuleLineBytes == 256,
               "messages above name these");
 
@@ -210,9 +215,9 @@ int FormatRule(const Rule& rule, char* buffer, size_t buffer_bytes) {
       break;
     }
   }
-  const int n = std::snprintf(buffer, buffer_bytes, "%-14s %3s %7s  %-11s %3u %3u",
+  const int n = std::snprintf(buffer, buffer_bytes, "%-14s %3s %7s  %-11s %3u %3u %u",
                               OperationName(rule.operation), members, bytes,
-                              VariantName(rule.variant), rule.blocks, rule.threads);
+                              VariantName(rule.variant), rule.blocks, rule.threads, rule.unroll);
   if (n < 0 || static_cast<size_t>(n) >= buffer_bytes) return -1;
   // Whatever ParseRules refuses shows here: unknown enumerators, numbers out of range.
   Rule read;

@@ -39,7 +39,7 @@ std::string Format(const Rule& rule) {
 bool Same(const Rule& a, const Rule& b) {
   return a.operation == b.operation && a.max_members == b.max_members &&
          a.max_bytes == b.max_bytes && a.variant == b.variant && a.blocks == b.blocks &&
-         a.threads == b.threads;
+         a.threads == b.threads && a.unroll == b.unroll;
 }
 
 TEST(ParseRulesTest, ReadsEachField) {
@@ -49,13 +49,13 @@ TEST(ParseRulesTest, ReadsEachField) {
       "all_reduce 4 128KiB packets 0 0\n"
       "  \tall_gather\tany any copy_engine 1 32 # the rest\r\n"
       "send_recv 64 3GiB direct 128 512\n"
-      "reduce 2 4097 two_shot 16 256");
+      "reduce 2 4097 two_shot 16 256 2");
   ASSERT_TRUE(parsed.result.ok()) << parsed.result.what << " in line " << parsed.line;
   const std::vector<Rule> wanted = {
       {Operation::kAllReduce, 4, 128 << 10, Variant::kPackets, 0, 0},
       {Operation::kAllGather, kMaxTeamRanks, kAnyBytes, Variant::kCopyEngine, 1, 32},
       {Operation::kSendRecv, 64, 3ull << 30, Variant::kDirect, kMaxBlocks, kMaxThreads},
-      {Operation::kReduce, 2, 4097, Variant::kTwoShot, 16, 256},
+      {Operation::kReduce, 2, 4097, Variant::kTwoShot, 16, 256, 2},
   };
   ASSERT_EQ(parsed.rules.size(), wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_TRUE(Same(parsed.rules[i], wanted[i])) << i;
@@ -102,7 +102,9 @@ TEST(ParseRulesTest, SaysWhatIsWrongAndWhere) {
       {"all_reduce 4 1KiB packets 0", "fewer than six words"},
       {"all_reduce", "fewer than six words"},
       {"all_reduce 4 1KiB packets # 0 0", "fewer than six words"},
-      {"all_reduce 4 1KiB packets 0 0 0", "more than six words"},
+      {"all_reduce 4 1KiB packets 0 0 0 0", "more than seven words"},
+      {"all_reduce 4 1KiB packets 0 0 3", "the unroll"},
+      {"all_reduce 4 1KiB packets 0 0 two", "the unroll"},
       {"all_reduce 4 1KiB " + std::string(32, 'x') + " 0 0", "a word is longer"},
       {"#" + std::string(kMaxRuleLineBytes, 'x'), "the line is longer"},
   };
@@ -141,8 +143,13 @@ TEST(FormatRuleTest, WritesWhatIsRead) {
   for (uint32_t o = 0; o < 16; ++o) {
     for (uint32_t v = 0; v < 16; ++v) {
       for (uint64_t bytes : {uint64_t{1}, uint64_t{2897}, uint64_t{5} << 20, kAnyBytes}) {
-        const Rule rule = {static_cast<Operation>(o), 1 + o * 4, bytes,
-                           static_cast<Variant>(v),   v * 8,     512 - v};
+        const Rule rule = {static_cast<Operation>(o),
+                           1 + o * 4,
+                           bytes,
+                           static_cast<Variant>(v),
+                           v * 8,
+                           512 - v,
+                           v % 3};
         if (!HasVariant(rule.operation, rule.variant)) {
           EXPECT_EQ(Format(rule), "refused") << o << ", " << v;
           continue;
@@ -162,8 +169,9 @@ TEST(FormatRuleTest, WritesWhatIsRead) {
 }
 
 TEST(FormatRuleTest, PutsColumnsBelowEachOther) {
-  EXPECT_EQ(Format({Operation::kAllReduce, kMaxTeamRanks, 64 << 10, Variant::kTwoPackets, 16, 0}),
-            "all_reduce     any   64KiB  two_packets  16   0");
+  EXPECT_EQ(
+      Format({Operation::kAllReduce, kMaxTeamRanks, 64 << 10, Variant::kTwoPackets, 16, 0, 2}),
+      "all_reduce     any   64KiB  two_packets  16   0 2");
 }
 
 TEST(FormatRuleTest, RefusesWhatCouldNotBeRead) {
@@ -179,6 +187,7 @@ TEST(FormatRuleTest, RefusesWhatCouldNotBeRead) {
            [](Rule* r) { r->max_bytes = 0; },
            [](Rule* r) { r->blocks = kMaxBlocks + 1; },
            [](Rule* r) { r->threads = kMaxThreads + 1; },
+           [](Rule* r) { r->unroll = kMaxUnroll + 1; },
        }) {
     Rule rule = good;
     spoil(&rule);

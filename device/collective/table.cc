@@ -12,7 +12,7 @@ constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kAny = ~0ull;
 constexpr uint32_t kMany = kMaxTeamRanks;
 
-// Operation, up to members, up to bytes, variant, blocks, threads; 0: by size.
+// Operation, up to members, up to bytes, variant, blocks, threads (0: by size), unroll (1).
 constexpr Rule kEmuRules[] = {
     {Operation::kAllReduce, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, kMany, kAny, Variant::kTwoShot, 0, 0},

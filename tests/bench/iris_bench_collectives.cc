@@ -46,6 +46,7 @@ struct Case {
   Variant variant = Variant::kAuto;
   uint32_t blocks = 0;
   uint32_t threads = 0;
+  uint32_t unroll = 0;
   bool as_rule = false;
 
   uint64_t count() const { return std::max<uint64_t>(1, bytes / kElementBytes); }
@@ -77,6 +78,7 @@ absl::StatusOr<Case> Resolve(const CollectiveCase& what) {
   c.bytes = what.bytes;
   c.blocks = what.blocks;
   c.threads = what.threads;
+  c.unroll = what.unroll;
   c.as_rule = what.as_rule;
   return c;
 }
@@ -247,12 +249,14 @@ class RankRun {
   Comm CommFor(const Case& c, ccl::Rule* rule) const {
     Comm comm = comm_;
     if (c.as_rule) {
-      *rule = {c.operation, kMaxTeamRanks, ccl::kAnyBytes, c.variant, c.blocks, c.threads};
+      *rule = {c.operation, kMaxTeamRanks, ccl::kAnyBytes, c.variant,
+               c.blocks,    c.threads,     c.unroll};
       comm.config.rules = rule;
       comm.config.n_rules = 1;
     } else {
       comm.config.blocks = c.blocks;
       comm.config.block_threads = c.threads;
+      comm.config.unroll = c.unroll;
     }
     return comm;
   }
@@ -337,6 +341,26 @@ std::vector<std::string> CollectiveVariants(const std::string& operation) {
   return names;
 }
 
+bool IsUnrolled(const std::string& operation, const std::string& variant) {
+  Operation parsed = Operation::kNone;
+  Variant v = Variant::kAuto;
+  if (!ccl::ParseOperation(operation.c_str(), &parsed) || !ccl::ParseVariant(variant.c_str(), &v)) {
+    return false;
+  }
+  switch (parsed) {
+    case Operation::kAllReduce:
+    case Operation::kReduceScatter:
+    case Operation::kReduce:
+      return v == Variant::kDirect || v == Variant::kTwoShot || v == Variant::kTwoPhase ||
+             v == Variant::kPipeline || v == Variant::kCopyEngine;
+    case Operation::kAllGather:
+    case Operation::kBroadcast:
+      return v == Variant::kDirect || v == Variant::kTwoShot;
+    default:
+      return false;
+  }
+}
+
 bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
   const absl::StatusOr<Case> c = Resolve(what);
   if (!c.ok()) return false;
@@ -368,12 +392,13 @@ absl::StatusOr<std::string> RuleText(const CollectiveRule& rule) {
   parsed.max_bytes = rule.max_bytes;
   parsed.blocks = rule.blocks;
   parsed.threads = rule.threads;
+  parsed.unroll = rule.unroll;
   if (!ccl::ParseOperation(rule.operation.c_str(), &parsed.operation) ||
       !ccl::ParseVariant(rule.variant.c_str(), &parsed.variant) ||
       ccl::FormatRule(parsed, line, sizeof(line)) < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no table can have the rule ", rule.operation, " ", rule.max_members, " ",
-                     rule.max_bytes, " ", rule.variant, " ", rule.blocks, " ", rule.threads));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no table can have the rule ", rule.operation, " ", rule.max_members, " ", rule.max_bytes,
+        " ", rule.variant, " ", rule.blocks, " ", rule.threads, " ", rule.unroll));
   }
   return std::string(line);
 }
@@ -433,13 +458,13 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
   world.Run([&](conformance::Rank& rank) {
     RankRun run(&world, &rank, &failure);
     if (!run.Prepare(room_bytes, config)) return;
-    std::set<std::tuple<Operation, uint64_t, Variant, uint32_t, uint32_t>> seen;
+    std::set<std::tuple<Operation, uint64_t, Variant, uint32_t, uint32_t, uint32_t>> seen;
     for (size_t i = 0; i < resolved.size(); ++i) {
       const Case& c = resolved[i];
       const ccl::Plan plan = run.PlanOf(c);  // the same on every rank
-      const bool again =
-          c.as_rule &&
-          !seen.emplace(c.operation, c.bytes, plan.variant, plan.blocks, plan.threads).second;
+      const bool again = c.as_rule && !seen.emplace(c.operation, c.bytes, plan.variant, plan.blocks,
+                                                    plan.threads, plan.unroll)
+                                           .second;
       const double us = again ? 0 : run.Measure(c, options.samples);
       std::lock_guard<std::mutex> lock(mu);
       CollectiveFigure& figure = figures[i];
@@ -451,6 +476,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
       figure.variant = ccl::VariantName(plan.variant);
       figure.blocks = plan.blocks;
       figure.threads = plan.threads;
+      figure.unroll = plan.unroll;
     }
   });
   if (failure.any.load()) return failure.status;

@@ -32,6 +32,8 @@ uint32_t MostCollectiveRanks();
 std::vector<std::string> CollectiveOperations();
 // Those that the operation has, of which a rule may name one. None: of barrier.
 std::vector<std::string> CollectiveVariants(const std::string& operation);
+// Whether the unroll of a plan makes a difference to sums of bf16.
+bool IsUnrolled(const std::string& operation, const std::string& variant);
 // False: far from any size at which the variant could be the best one.
 bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks);
 

@@ -60,8 +60,12 @@ TEST_F(CollectivesTest, EachOperationGivesAFigure) {
 }
 
 TEST_F(CollectivesTest, OverridesThePlan) {
-  const auto figures = MeasureCollectives(Two(), {{"all_reduce", 65536, "two_shot", 2, 32}});
+  const auto figures =
+      MeasureCollectives(Two(), {{"all_reduce", 65536, "two_shot", 2, 32, false, 2},
+                                 {"all_reduce", 65536, "two_shot", 2, 32}});
   ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ((*figures)[0].unroll, 2u);
+  EXPECT_EQ((*figures)[1].unroll, 1u);
   EXPECT_EQ((*figures)[0].variant, "two_shot");
   EXPECT_EQ((*figures)[0].blocks, 2u);
   EXPECT_EQ((*figures)[0].threads, 32u);

@@ -31,6 +31,7 @@ constexpr char kCopyEngine[] = "copy_engine";
 // As of ccl, which only a compiler of kernels can include.
 constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
 constexpr uint32_t kMaxThreads = 512;
+constexpr uint32_t kMaxUnroll = 2;
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kSizes[] = {kKiB,     8 * kKiB,  64 * kKiB,  256 * kKiB, kMiB,
@@ -47,7 +48,7 @@ constexpr size_t kMaxRulesBytes = 1 << 20;
 constexpr char kTuneFooter[] = R"(
 Writes rules, one a line, that Config::rules takes (ccl::ParseRules) and --rules of
 collectives and compare: operation, up to members, up to bytes, variant, blocks,
-threads. A table replaces the built-in one as a whole: an operation without a rule
+threads, unroll. A table replaces the built-in one as a whole: an operation without a rule
 goes the direct way.
 
 Example:
@@ -108,7 +109,7 @@ void AddRulesOption(CLI::App* app, CollectiveSettings* settings) {
 }
 
 void AddSearchOptions(CLI::App* app, CollectiveSettings* settings, const char* variants,
-                      const char* blocks, const char* threads) {
+                      const char* blocks, const char* threads, const char* unrolls) {
   app->add_option("--variants", settings->variants, variants)
       ->delimiter(',')
       ->allow_extra_args(false);
@@ -120,6 +121,10 @@ void AddSearchOptions(CLI::App* app, CollectiveSettings* settings, const char* v
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1u, kMaxThreads));
+  app->add_option("--unrolls", settings->unrolls, unrolls)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1u, kMaxUnroll));
 }
 
 // ---- What to measure ----
@@ -212,6 +217,7 @@ struct Search {
   std::vector<std::string> variants;
   std::vector<uint32_t> blocks;
   std::vector<uint32_t> threads;
+  std::vector<uint32_t> unrolls;
   bool as_rules = false;
   bool skip_slow = false;  // block counts that are far too few for a size
 };
@@ -240,7 +246,11 @@ absl::StatusOr<std::vector<CollectiveCase>> Cases(const std::vector<std::string>
           for (const uint32_t threads : search.threads) {
             what.blocks = blocks;
             what.threads = threads;
-            cases.push_back(what);
+            for (const uint32_t unroll : search.unrolls) {
+              what.unroll = unroll;
+              if (search.as_rules && unroll > 1 && !IsUnrolled(operation, variant)) continue;
+              cases.push_back(what);
+            }
           }
         }
       }
@@ -290,10 +300,11 @@ absl::StatusOr<std::string> Collectives(const CollectiveSettings& settings,
                                         BenchReport* report) {
   const auto rules = ReadRules(settings.rules_path);
   if (!rules.ok()) return rules.status();
-  Search search = {settings.variants, settings.blocks, settings.threads};
+  Search search = {settings.variants, settings.blocks, settings.threads, settings.unrolls};
   if (search.variants.empty()) search.variants = {kAuto};
   if (search.blocks.empty()) search.blocks = {0};
   if (search.threads.empty()) search.threads = {0};
+  if (search.unrolls.empty()) search.unrolls = {0};
   Table table(kCollectives, "us of collectives in bf16; bytes of the larger of in and out",
               {{"operation"},
                {"ranks"},
@@ -301,6 +312,7 @@ absl::StatusOr<std::string> Collectives(const CollectiveSettings& settings,
                {"variant"},
                {"blocks"},
                {"threads"},
+               {"unroll"},
                {"us", 2},
                {"GB/s bus"}});
   for (const uint32_t ranks : rank_counts) {
@@ -312,8 +324,8 @@ absl::StatusOr<std::string> Collectives(const CollectiveSettings& settings,
       const bool barrier = f.what.operation == kBarrier;
       table.Add({f.what.operation, f.ranks,
                  barrier ? nlohmann::json() : nlohmann::json(f.what.bytes),
-                 barrier ? nlohmann::json() : nlohmann::json(f.variant), f.blocks, f.threads, f.us,
-                 barrier ? nlohmann::json() : nlohmann::json(f.bus_gb_per_s)});
+                 barrier ? nlohmann::json() : nlohmann::json(f.variant), f.blocks, f.threads,
+                 f.unroll, f.us, barrier ? nlohmann::json() : nlohmann::json(f.bus_gb_per_s)});
     }
   }
   table.Note(HowMeasured(settings) + ".");
@@ -341,7 +353,8 @@ absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
   if (settings.json) {
     return absl::InvalidArgumentError("tune writes a table of rules as text: leave out --json");
   }
-  Search search = {settings.variants, settings.blocks, settings.threads, /*as_rules=*/true};
+  Search search = {settings.variants, settings.blocks, settings.threads, settings.unrolls,
+                   /*as_rules=*/true};
   if (search.variants.empty()) search.variants = {kAll};
   if (search.variants[0] == kAuto) {
     return absl::InvalidArgumentError("tune --variants: auto is what the table is for");
@@ -354,6 +367,9 @@ absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
   if (search.threads.empty()) {
     search.threads = Emulated() ? std::vector<uint32_t>{64} : std::vector<uint32_t>{256, 512};
   }
+  if (search.unrolls.empty()) {
+    search.unrolls = Emulated() ? std::vector<uint32_t>{0} : std::vector<uint32_t>{1, 2};
+  }
   std::vector<CollectiveFigure> figures;
   for (const uint32_t ranks : rank_counts) {
     const auto cases = Cases(operations, Sizes(settings), search, ranks);
@@ -362,9 +378,9 @@ absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
     if (!measured.ok()) return measured.status();
     figures.insert(figures.end(), measured->begin(), measured->end());
   }
-  std::string text =
-      absl::StrCat(Comments(report->Text()), "#\n",
-                   "# operation  members  bytes  variant  blocks  threads: the first that fits\n");
+  std::string text = absl::StrCat(
+      Comments(report->Text()), "#\n",
+      "# operation  members  bytes  variant  blocks  threads  unroll: the first that fits\n");
   for (const CollectiveRule& rule : MakeRules(figures)) {
     const auto line = RuleText(rule);
     if (!line.ok()) return line.status();
@@ -396,7 +412,7 @@ absl::StatusOr<std::string> Compare(const CollectiveSettings& settings,
       if (!run.ok()) return run.status();
       peers.insert(peers.end(), run->begin(), run->end());
     }
-    const auto cases = Cases(operations, Sizes(settings), {{kAuto}, {0}, {0}}, ranks);
+    const auto cases = Cases(operations, Sizes(settings), {{kAuto}, {0}, {0}, {0}}, ranks);
     if (!cases.ok()) return cases.status();
     const auto measured = MeasureFor(settings, *rules, ranks, *cases);
     if (!measured.ok()) return measured.status();
@@ -431,7 +447,8 @@ void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings) {
   AddCommonOptions(collectives, settings, "Operations [all]");
   AddSearchOptions(collectives, settings,
                    "auto, all, or names: those that the operation has [auto]",
-                   "Block counts instead of what the table says", "Threads of a block, likewise");
+                   "Block counts instead of what the table says", "Threads of a block, likewise",
+                   "1, or 2 for twice as many loads at a time, likewise");
   AddRulesOption(collectives, settings);
   collectives->add_option_function<std::string>(
       "--stage",
@@ -452,7 +469,8 @@ void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings) {
   AddSearchOptions(tune, settings, "all, or names: those that the operation has [all]",
                    "Block counts to try, beside what goes by size [1,2,4,8,16,24,32,64,128; on the "
                    "emulator 1,2,4,8]",
-                   "Threads of a block to try [256,512; on the emulator 64]");
+                   "Threads of a block to try [256,512; on the emulator 64]",
+                   "1, 2 or both: loads that a thread has under way [1,2; on the emulator 1]");
   tune->footer(kTuneFooter);
 
   CLI::App* compare = app->add_subcommand(

@@ -25,6 +25,7 @@ struct CollectiveSettings {
   std::vector<std::string> variants;
   std::vector<uint32_t> blocks;
   std::vector<uint32_t> threads;
+  std::vector<uint32_t> unrolls;
   uint64_t stage_bytes = 0;
   uint32_t packet_blocks = 0;
   std::string rules_path;

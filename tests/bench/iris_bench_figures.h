@@ -17,6 +17,7 @@ struct CollectiveCase {
   // Measure what a table makes that has this as its only rule, rather than override the plan: at a
   // small size a rule is not followed to the letter.
   bool as_rule = false;
+  uint32_t unroll = 0;  // as blocks and threads
 };
 
 struct CollectiveFigure {
@@ -26,6 +27,7 @@ struct CollectiveFigure {
   std::string variant;
   uint32_t blocks = 0;
   uint32_t threads = 0;
+  uint32_t unroll = 1;
   double us = 0;
   double bus_gb_per_s = 0;  // 0: of barrier
 };
@@ -38,6 +40,7 @@ struct CollectiveRule {
   std::string variant;
   uint32_t blocks = 0;
   uint32_t threads = 0;
+  uint32_t unroll = 0;
 
   static constexpr uint64_t kAnyBytes = ~uint64_t{0};
 };

@@ -39,7 +39,7 @@ const CollectiveFigure* Best(const Figures& figures, bool without_copy_engine) {
 
 bool SameDecision(const CollectiveRule& a, const CollectiveRule& b) {
   return a.operation == b.operation && a.max_members == b.max_members && a.variant == b.variant &&
-         a.blocks == b.blocks && a.threads == b.threads;
+         a.blocks == b.blocks && a.threads == b.threads && a.unroll == b.unroll;
 }
 
 class Rules {
@@ -47,7 +47,8 @@ class Rules {
   // A rule that is as the one before extends it: it reaches at least as far.
   void Add(const CollectiveFigure& figure, uint32_t max_members, uint64_t max_bytes) {
     const CollectiveRule rule = {figure.what.operation, max_members,        max_bytes,
-                                 figure.variant,        figure.what.blocks, figure.what.threads};
+                                 figure.variant,        figure.what.blocks, figure.what.threads,
+                                 figure.what.unroll};
     if (!rules_.empty() && SameDecision(rules_.back(), rule)) {
       rules_.back().max_bytes = max_bytes;
     } else {

@@ -68,6 +68,15 @@ TEST(MakeRulesTest, ARuleSaysWhatWasAskedFor) {
               ElementsAre("all_reduce 64 any packets 0 0"));
 }
 
+TEST(MakeRulesTest, TheUnrollIsPartOfTheDecision) {
+  CollectiveFigure twice = AllReduce(65536, "two_shot", 4, 7);
+  twice.what.unroll = 2;
+  const auto rules = MakeRules({AllReduce(1024, "two_shot", 4, 3), twice});
+  ASSERT_EQ(rules.size(), 2u);
+  EXPECT_EQ(rules[0].unroll, 0u);
+  EXPECT_EQ(rules[1].unroll, 2u);
+}
+
 TEST(MakeRulesTest, EachOperationAndRankCountHasItsOwn) {
   EXPECT_THAT(Texts({Figure("reduce", 8, 1024, "two_shot", 8, 64, 3),
                      Figure("gather", 2, 1024, "direct", 8, 64, 3),

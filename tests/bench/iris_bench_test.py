@@ -173,7 +173,7 @@ class IrisBench(unittest.TestCase):
             text = file.read()
         self.assertRegex(text, r"^# iris_bench\n# date: 20\d\d-")
         self.assertIn("\n# rank counts: [2]\n", text)
-        self.assertRegex(text, r"\nall_reduce +any +any +two_shot +\d+ +\d+\n$")
+        self.assertRegex(text, r"\nall_reduce +any +any +two_shot +\d+ +\d+ +\d+\n$")
         # One of its own, which the built-in table would not make.
         with open(path, "a", encoding="utf-8") as file:
             file.write("all_gather any any direct 3 32\n")

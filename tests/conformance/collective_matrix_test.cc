@@ -290,6 +290,44 @@ TEST_P(MatrixTest, I32) { CheckType<int32_t>(GetParam(), DataType::kI32); }
 TEST_P(MatrixTest, I64) { CheckType<int64_t>(GetParam(), DataType::kI64); }
 TEST_P(MatrixTest, U8) { CheckType<uint8_t>(GetParam(), DataType::kU8); }
 
+// Twice as many loads at a time: rows of which a thread has several such turns, a usual one, and a
+// rest; in the chunks of a pipeline one turn of two members.
+template <typename T>
+void CheckUnrolled(uint32_t n, DataType type) {
+  Config config = SmallConfig();
+  config.max_blocks = 1;
+  config.stage_bytes = 16 << 10;
+  config.unroll = 2;
+  constexpr uint64_t kRow = (3 * 4096 + 2048 + 3 * 16) / sizeof(T) + 1;
+  const Values<T> values(n, n * kRow, /*n_ops=*/1);
+  World world(n, (1 << 20) + ccl::WorkspaceBytes(n, config) + 4 * n * kRow * sizeof(T));
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    Memory memory(rank, n * kRow);
+    rank.HostBarrier();
+    uint32_t k = 0;
+    for (Operation operation : {Operation::kAllReduce, Operation::kReduceScatter,
+                                Operation::kReduce, Operation::kAllGather, Operation::kBroadcast}) {
+      const bool rows =
+          operation == Operation::kReduceScatter || operation == Operation::kAllGather;
+      for (Variant variant : kVariants) {
+        if (!ccl::HasVariant(operation, variant)) continue;
+        ++k;
+        const Case c = {
+            operation, type,       ReduceOp::kSum, variant,          rows ? kRow : n * kRow,
+            k % n,     k % 2 == 0, k % 3 != 0,     /*outside=*/false};
+        Check<T>(rank, comm, memory, c, values);
+      }
+    }
+    const Result checked = ccl::CheckError(comm);
+    EXPECT_TRUE(checked.ok()) << checked.what;
+  });
+}
+
+TEST_P(MatrixTest, UnrolledF32) { CheckUnrolled<float>(GetParam(), DataType::kF32); }
+TEST_P(MatrixTest, UnrolledF16) { CheckUnrolled<Half>(GetParam(), DataType::kF16); }
+TEST_P(MatrixTest, UnrolledBf16) { CheckUnrolled<Bfloat16>(GetParam(), DataType::kBf16); }
+
 // 1 MiB and three bytes, with the workspace that a user has.
 TEST_P(MatrixTest, AMebibyteAndABit) {
   const uint32_t n = GetParam();

@@ -135,9 +135,11 @@ IRIS_KERNEL void FillRound(uint32_t* x, uint64_t n, uint32_t rank, uint64_t roun
   }
 }
 
-// What the sum over the ranks has to be.
+// What the sum over the ranks has to be. Once a collective has failed, as its error word says, what
+// it and those behind it leave is undefined.
 IRIS_KERNEL void CheckRound(const uint32_t* sum, uint64_t n, uint32_t n_ranks, uint64_t round,
-                            Report* report) {
+                            const uint64_t* error_word, Report* report) {
+  if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(error_word) != 0) return;
   uint64_t wrong = 0;
   for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
        i += iris::backend::GridSize() * BlockSize()) {
@@ -291,13 +293,11 @@ class Traffic {
         return explained.ok() ? reduced : explained;
       }
       put = iris::backend::Launch(launch, stream_, CheckRound, static_cast<const uint32_t*>(x),
-                                  count, context_->n_ranks(), round, report_);
+                                  count, context_->n_ranks(), round,
+                                  static_cast<const uint64_t*>(comm_->comm().error_word), report_);
       if (!put.ok()) return From(put);
     }
-    const absl::Status ended = comm_->Synchronize(stream_);
-    // What was checked behind a collective that failed is not wrong, but nothing.
-    if (!ended.ok()) report_->wrong_words = 0;
-    return ended;
+    return comm_->Synchronize(stream_);
   }
 
   absl::Status MoveUntilTheEnd() {

@@ -119,6 +119,7 @@ struct Call {
   uint32_t divide;  // the result, by this
   uint32_t phases;  // kTwoPhase: 1
   uint32_t lock;    // kSpinlock: 1
+  uint32_t unroll;  // of the plan
   ReduceOp op;
   static constexpr uint32_t kAll = ~0u;
   static constexpr uint32_t kSelf = ~0u - 1;

@@ -175,8 +175,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveDirect(Call call) {
       if (Sends(call, me, me)) {
         const Share share =
             direct ? Share{block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
-                           uint64_t{grid} * backend::BlockSize()}
-                   : Share{backend::ThreadIndex(), backend::BlockSize()};
+                           uint64_t{grid} * backend::BlockSize(), call.unroll}
+                   : Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll};
         CopyToAll(table, n, call.in + j, bytes, share);
       }
     } else {
@@ -229,7 +229,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BroadcastSlices(Call call) {
   if (!session.Exchange(false)) return;
   if (session.in_direct() && session.out_direct()) {
     const Share share = {block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
-                         uint64_t{grid} * backend::BlockSize()};
+                         uint64_t{grid} * backend::BlockSize(), call.unroll};
     if (root) {
       if (call.out != call.in) {
         iris::impl::CopyBytes<CacheHint::kDefault>(call.out, call.in, call.count, share);
@@ -263,7 +263,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BroadcastSlices(Call call) {
         table[k] = out != nullptr ? out + j : session.StageOut(peer);
       }
       iris::impl::SyncInsideBlock();
-      CopyToAll(table, n, call.in + j, bytes, Share{backend::ThreadIndex(), backend::BlockSize()});
+      CopyToAll(table, n, call.in + j, bytes,
+                Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll});
     }
     if (!session.Meet()) return;
     if (!root && call.out_offset_bytes == kNotInHeap) {

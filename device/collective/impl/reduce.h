@@ -139,10 +139,12 @@ IRIS_DEVICE inline Sum<T, K> Begin(const Pack<T, K>& pack) {
   return sum;
 }
 
-// Threads that share a range: this is number `index` of `n`.
+// Threads that share a range: this is number `index` of `n`. unroll: 1, or 2 for twice as many
+// loads at a time.
 struct Share {
   uint64_t index;
   uint64_t n;
+  uint32_t unroll = 1;
 };
 
 // A table in shared memory: the addresses of element 0 of the sources, in the order of the members,
@@ -182,48 +184,57 @@ IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t
   }
 }
 
+// As long as kUnroll units are left for this thread: from byte *at on, units that are `step` apart,
+// as many at a time. All their loads are issued before the first addition.
+template <typename T, typename Op, uint32_t N, uint32_t kUnroll>
+IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint32_t n_to,
+                                       uint64_t* at, uint64_t end, uint64_t step) {
+  using P = Pack<T, 16 / sizeof(T)>;
+  const uint8_t* from[N];
+  IRIS_UNROLL(8)
+  for (uint32_t m = 0; m < N; ++m) from[m] = table[m];
+  for (; *at + (kUnroll - 1) * step < end; *at += kUnroll * step) {
+    Bytes16 units[kUnroll][N];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        units[u][m] = backend::Load16<CacheHint::kDefault>(from[m] + *at + u * step);
+      }
+    }
+    Bytes16 results[kUnroll];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      auto sum = Begin(iris::impl::BitCast<P>(units[u][0]));
+      IRIS_UNROLL(8)
+      for (uint32_t m = 1; m < N; ++m) op.Add(&sum, iris::impl::BitCast<P>(units[u][m]));
+      results[u] = iris::impl::BitCast<Bytes16>(op.Finish(sum));
+    }
+    for (uint32_t k = 0; k < n_to; ++k) {
+      uint8_t* to = table[N + k] + *at;
+      IRIS_UNROLL(8)
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        backend::Store16<CacheHint::kDefault>(to + u * step, results[u]);
+      }
+    }
+  }
+}
+
 // Units of 16 bytes in [begin, end), a multiple of 16, both counted from the table's addresses.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                     uint64_t begin, uint64_t end, Share share) {
   const uint64_t step = 16 * share.n;
   uint64_t at = begin + 16 * share.index;
-  if constexpr (N == 0) {
-    for (; at < end; at += step) ReduceUnit<T, Op, Bytes16>(op, table, n, n_to, at);
-  } else {
-    using P = Pack<T, 16 / sizeof(T)>;
+  if constexpr (N != 0) {
     constexpr uint32_t kUnroll = N >= 8 ? 1 : 8 / N;
-    const uint8_t* from[N];
-    IRIS_UNROLL(8)
-    for (uint32_t m = 0; m < N; ++m) from[m] = table[m];
-    for (; at + (kUnroll - 1) * step < end; at += kUnroll * step) {
-      Bytes16 units[kUnroll][N];
-      IRIS_UNROLL(4)
-      for (uint32_t u = 0; u < kUnroll; ++u) {
-        IRIS_UNROLL(8)
-        for (uint32_t m = 0; m < N; ++m) {
-          units[u][m] = backend::Load16<CacheHint::kDefault>(from[m] + at + u * step);
-        }
-      }
-      Bytes16 results[kUnroll];
-      IRIS_UNROLL(4)
-      for (uint32_t u = 0; u < kUnroll; ++u) {
-        auto sum = Begin(iris::impl::BitCast<P>(units[u][0]));
-        IRIS_UNROLL(8)
-        for (uint32_t m = 1; m < N; ++m) op.Add(&sum, iris::impl::BitCast<P>(units[u][m]));
-        results[u] = iris::impl::BitCast<Bytes16>(op.Finish(sum));
-      }
-      for (uint32_t k = 0; k < n_to; ++k) {
-        uint8_t* to = table[N + k] + at;
-        IRIS_UNROLL(4)
-        for (uint32_t u = 0; u < kUnroll; ++u) {
-          backend::Store16<CacheHint::kDefault>(to + u * step, results[u]);
-        }
-      }
+    if (share.unroll > 1) {
+      ReduceUnrolled<T, Op, N, 2 * kUnroll>(op, table, n_to, &at, end, step);
     }
-    if constexpr (kUnroll > 1) {
-      for (; at < end; at += step) ReduceUnit<T, Op, Bytes16>(op, table, N, n_to, at);
-    }
+    ReduceUnrolled<T, Op, N, kUnroll>(op, table, n_to, &at, end, step);
+  }
+  if constexpr (N < 8) {
+    for (; at < end; at += step) ReduceUnit<T, Op, Bytes16>(op, table, n, n_to, at);
   }
 }
 
@@ -264,6 +275,27 @@ IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {
   return (differ & 15) == 0;
 }
 
+// As ReduceUnrolled: units from `from` to each of table[0..n).
+template <uint32_t kUnroll>
+IRIS_DEVICE inline void CopyUnrolled(uint8_t* const* table, uint32_t n, const uint8_t* from,
+                                     uint64_t* at, uint64_t end, uint64_t step) {
+  for (; *at + (kUnroll - 1) * step < end; *at += kUnroll * step) {
+    Bytes16 units[kUnroll];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      units[u] = backend::Load16<CacheHint::kDefault>(from + *at + u * step);
+    }
+    for (uint32_t k = 0; k < n; ++k) {
+      uint8_t* to = table[k] + *at;
+      if (table[k] == from) continue;
+      IRIS_UNROLL(8)
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        backend::Store16<CacheHint::kDefault>(to + u * step, units[u]);
+      }
+    }
+  }
+}
+
 // `bytes` bytes from `from` to each of table[0..n): loaded once.
 IRIS_DEVICE inline void CopyToAll(uint8_t* const* table, uint32_t n, const uint8_t* from,
                                   uint64_t bytes, Share share) {
@@ -280,24 +312,10 @@ IRIS_DEVICE inline void CopyToAll(uint8_t* const* table, uint32_t n, const uint8
   }
   const uint64_t head = Min((0 - first) & 15, bytes);
   const uint64_t tail = head + (bytes - head) / 16 * 16;
-  constexpr uint32_t kUnroll = 4;
   const uint64_t step = 16 * share.n;
   uint64_t at = head + 16 * share.index;
-  for (; at + (kUnroll - 1) * step < tail; at += kUnroll * step) {
-    Bytes16 units[kUnroll];
-    IRIS_UNROLL(4)
-    for (uint32_t u = 0; u < kUnroll; ++u) {
-      units[u] = backend::Load16<CacheHint::kDefault>(from + at + u * step);
-    }
-    for (uint32_t k = 0; k < n; ++k) {
-      uint8_t* to = table[k] + at;
-      if (table[k] == from) continue;
-      IRIS_UNROLL(4)
-      for (uint32_t u = 0; u < kUnroll; ++u) {
-        backend::Store16<CacheHint::kDefault>(to + u * step, units[u]);
-      }
-    }
-  }
+  if (share.unroll > 1) CopyUnrolled<8>(table, n, from, &at, tail, step);
+  CopyUnrolled<4>(table, n, from, &at, tail, step);
   for (; at < tail; at += step) {
     const Bytes16 unit = backend::Load16<CacheHint::kDefault>(from + at);
     for (uint32_t k = 0; k < n; ++k) {

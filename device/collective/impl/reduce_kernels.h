@@ -329,7 +329,7 @@ IRIS_DEVICE inline void ReducePushed(const Call& call, Session* session, const O
     iris::impl::SyncAfterConsume();
     if (!session->Settle()) return;
     ReduceUnits<T, Op, N>(op, table, N, n_to, 0, in_chunk(call.row, j),
-                          Share{backend::ThreadIndex(), backend::BlockSize()});
+                          Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll});
   }
   if (k != 0) session->KeepSignals(signals + k);
   // Elements behind the last 16 bytes of this member's row: by one block, as ReduceDirect.
@@ -620,8 +620,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(Call call) {
     if (j < row_count) {
       const Share share =
           direct ? Share{block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
-                         uint64_t{backend::GridSize()} * backend::BlockSize()}
-                 : Share{backend::ThreadIndex(), backend::BlockSize()};
+                         uint64_t{backend::GridSize()} * backend::BlockSize(), call.unroll}
+                 : Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll};
       const uint64_t count = direct ? row_count : Min(room, row_count - j);
       if (direct && to_all && call.phases != 0 && Straight(table, n + n_to) &&
           ((reinterpret_cast<uint64_t>(table[0]) | count * sizeof(T)) & 15) == 0) {
