@@ -327,9 +327,6 @@ Result StartMove(const Comm& comm, const Request& request, Pattern pattern, cons
   return backend::Launch(launch, stream, impl::MoveDirect<>, *call);
 }
 
-// Its blocks take turns.
-bool Emulated(uint32_t multiprocessors) { return multiprocessors < 32; }
-
 uint64_t Clamp(uint64_t value, uint64_t low, uint64_t high) {
   return value < low ? low : value > high ? high : value;
 }
@@ -456,7 +453,11 @@ Result CreateComm(const CommOptions& options, Comm* out) {
 }
 
 uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors) {
-  if (ranks_per_device <= 1 || Emulated(multiprocessors)) return 0;
+  if (ranks_per_device <= 1) return 0;
+  if (multiprocessors == 0) {
+    if (impl::Emulated()) return 0;  // its blocks take turns
+    multiprocessors = backend::MultiprocessorCount();
+  }
   // The largest kernels fill a multiprocessor with one block.
   return static_cast<uint32_t>(Clamp(multiprocessors / ranks_per_device, 1, kMaxBlocks));
 }
@@ -503,7 +504,7 @@ Plan Choose(const Comm& comm, Operation operation, uint64_t bytes, Variant varia
   plan.unroll = static_cast<uint32_t>(Clamp(plan.unroll, 1, kMaxUnroll));
 
   // By size: every thread of a packet kernel has a word, of another one some 16-byte units.
-  const bool emu = Emulated(backend::MultiprocessorCount());
+  const bool emu = impl::Emulated();
   const bool one_row = operation == Operation::kAllReduce || operation == Operation::kReduce ||
                        operation == Operation::kBroadcast || operation == Operation::kSendRecv;
   if (plan.variant == Variant::kPackets || plan.variant == Variant::kTwoPackets) {

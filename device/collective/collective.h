@@ -142,12 +142,12 @@ struct Config {
   uint32_t n_rules = 0;
 };
 
-// Config::max_blocks for ranks of which up to `ranks_per_device` share a device: blocks of a
-// collective wait for each other, so those of all these ranks have to fit on it at once. 0, what
-// suits the backend, where that is no matter: one rank each, or devices that run any number of
-// blocks. The same on all members if the arguments are.
-uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device,
-                             uint32_t multiprocessors = backend::MultiprocessorCount());
+// Config::max_blocks for ranks of which up to `ranks_per_device` share a device of so many
+// multiprocessors (0: the current device): blocks of a collective wait for each other, so those of
+// all these ranks have to fit on it at once. 0, what suits the backend, where that is no matter:
+// one rank each, or emulated devices, which run any number of blocks. The same on all members if
+// the arguments are.
+uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors = 0);
 
 // What a launch will be.
 struct Plan {
@@ -188,6 +188,8 @@ struct CommOptions {
 };
 
 // kInvalidArgument: says what is wrong. *out is unchanged on failure.
+// Loads kernels, which may wait until those that run have ended: no member starts an operation
+// before all have come out of it.
 Result CreateComm(const CommOptions& options, Comm* out);
 
 // Puts a zeroing of this member's workspace on the stream.

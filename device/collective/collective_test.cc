@@ -75,7 +75,9 @@ TEST(MaxBlocksTest, BlocksOfAllRanksOfADeviceFit) {
   EXPECT_EQ(MaxBlocksWhenShared(64, 132), 2u);
   EXPECT_EQ(MaxBlocksWhenShared(200, 132), 1u);
   EXPECT_EQ(MaxBlocksWhenShared(2, 1000), kMaxBlocks);
-  EXPECT_EQ(MaxBlocksWhenShared(8, 2), 0u);  // emulated
+  EXPECT_EQ(MaxBlocksWhenShared(3, 16), 5u);  // a small GPU
+  EXPECT_EQ(MaxBlocksWhenShared(8, 2), 1u);
+  EXPECT_EQ(MaxBlocksWhenShared(8), 0u);  // this one is emulated
 }
 
 TEST_F(CollectiveTest, CreateRefusesASmallWorkspace) {

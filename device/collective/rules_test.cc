@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "device/collective/table.h"
 #include "gtest/gtest.h"
 
 namespace iris::ccl {
@@ -166,6 +167,17 @@ TEST(FormatRuleTest, WritesWhatIsRead) {
   ASSERT_TRUE(parsed.result.ok()) << parsed.result.what << " in line " << parsed.line;
   ASSERT_EQ(parsed.rules.size(), written.size());
   for (size_t i = 0; i < written.size(); ++i) EXPECT_TRUE(Same(parsed.rules[i], written[i])) << i;
+}
+
+// No rule of a built-in table is one that a text could not have.
+TEST(FormatRuleTest, WritesTheBuiltInTables) {
+  for (const bool emulated : {true, false}) {
+    const impl::Table table = impl::BuiltInTable(emulated);
+    ASSERT_GT(table.n_rules, 0u);
+    for (uint32_t i = 0; i < table.n_rules; ++i) {
+      EXPECT_NE(Format(table.rules[i]), "refused") << emulated << ", rule " << i;
+    }
+  }
 }
 
 TEST(FormatRuleTest, PutsColumnsBelowEachOther) {

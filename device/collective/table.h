@@ -12,8 +12,11 @@ struct Table {
   uint32_t n_rules;
 };
 
-// For the backend that this is built for.
-Table BuiltInTable();
+// Whether the backend that this is built for is the emulator.
+bool Emulated();
+
+// For emulated devices or for GPUs.
+Table BuiltInTable(bool emulated);
 
 // Every field set.
 Config Complete(Config config);

@@ -26,13 +26,13 @@ namespace iris {
 IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam& team,
                                       uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   const uint64_t offset_bytes = impl::BarrierSlotOffset(team);
-  // Thread 0 alone uses the word in memory. The others read `next` between the two syncs of a call.
+  // All threads read the word before the first sync of a call, thread 0 writes it between the two.
   uint32_t* const mine = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, offset_bytes)->epoch;
-  IRIS_SHARED(uint32_t[1], next);
-  if (backend::ThreadIndex() == 0) next[0] = backend::LoadPlain(mine) + 1;
+  const uint32_t epoch = backend::LoadPlain(mine);
   const uint32_t first_rank = impl::FirstMemberRank(team);
   impl::SyncBeforePublish();
-  return impl::MeetMembers(ctx, team, offset_bytes, next[0], timeout_ns, missing, first_rank, mine);
+  return impl::MeetMembers(ctx, team, offset_bytes, epoch + 1, timeout_ns, missing, first_rank,
+                           mine);
 }
 
 // Many barriers of one kernel, each as above but faster: the block keeps the epoch in a register
@@ -51,15 +51,13 @@ class BarrierSession {
         team_(team),
         offset_bytes_(impl::BarrierSlotOffset(team)),
         first_rank_(impl::FirstMemberRank(team)) {
-    impl::SyncInsideBlock();  // thread 0 has written the epoch of an earlier session or barrier
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
-  // No sync: Wait has one behind the reads of the epoch, the next barrier or session begins with
-  // one.
+  // Wait has a sync behind the reads of the epoch; the next barrier or session reads it at once.
   IRIS_DEVICE ~BarrierSession() {
-    if (backend::ThreadIndex() == 0 && epoch_ != first_epoch_) {
-      backend::StorePlain(Epoch(), epoch_);
-    }
+    if (epoch_ == first_epoch_) return;
+    if (backend::ThreadIndex() == 0) backend::StorePlain(Epoch(), epoch_);
+    impl::SyncInsideBlock();
   }
   BarrierSession(const BarrierSession&) = delete;
   BarrierSession& operator=(const BarrierSession&) = delete;

@@ -374,6 +374,7 @@ absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
   for (const uint32_t ranks : rank_counts) {
     const auto cases = Cases(operations, Sizes(settings), search, ranks);
     if (!cases.ok()) return cases.status();
+    std::cerr << "tune: " << ranks << " ranks, " << cases->size() << " launches to try\n";
     const auto measured = MeasureFor(settings, "", ranks, *cases);
     if (!measured.ok()) return measured.status();
     figures.insert(figures.end(), measured->begin(), measured->end());

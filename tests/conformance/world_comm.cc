@@ -22,6 +22,7 @@ ccl::Comm Rank::NewComm(const DeviceTeam& team, const ccl::Config& config) {
     const Result result = ccl::CreateComm(options, &comm);
     EXPECT_TRUE(result.ok()) << result.what;
   }
+  HostBarrier();  // all have loaded their kernels
   return comm;
 }
 

@@ -9,8 +9,8 @@
 //
 // With --collectives they all-reduce instead, in every variant in turn, and check every sum.
 //
-// Exit codes: 0 all right until the time was up; 3 a peer died: the error, then a line on the data,
-// stand in the output; 1 anything else, wrong data among it.
+// Exit codes: 0 all right until the time was up; 3 a peer died: when (seconds since 1970), the
+// error, then a line on the data, stand in the output; 1 anything else, wrong data among it.
 //
 // Each rank also has words of its own, written once. At the end it reads those of every rank, the
 // dead one's too: they are still mapped, and must be as they were written.
@@ -190,6 +190,8 @@ class Traffic {
                 context_->device_uuid().c_str());
     const absl::Status status = MoveUntilTheEnd();
     if (absl::IsAborted(status)) {
+      std::printf("rank %u was told at %.3f\n", rank_,
+                  absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
       std::printf("rank %u stopped after %llu rounds: %s\n", rank_,
                   static_cast<unsigned long long>(rounds_), std::string(status.message()).c_str());
     } else if (!status.ok()) {

@@ -32,7 +32,9 @@ IRIS_DEVICE inline uint32_t FirstMemberRank(const DeviceTeam& team) {
 // Order: the writes of all threads -> SyncBeforePublish -> thread p stores the epoch into member
 // p's inbox (release) -> member p's thread polls it (acquire) -> SyncAfterConsume -> the reads of
 // all threads of member p. What the polls said goes through shared memory: it is written behind
-// this round's first sync and read behind its second, and the next round begins with a sync.
+// this round's first sync and read behind its second, and the next round begins with a sync. One
+// word says whether a round failed, by its epoch, since to read a result for each member takes
+// longer than a sync; what it holds at first does not matter, for the results have the last word.
 //
 // `first_rank`: FirstMemberRank(team). `keep`, if given, gets the epoch from thread 0, while the
 // flags are on their way.
@@ -41,6 +43,7 @@ IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const Device
                                           uint64_t timeout_ns, uint32_t* missing,
                                           uint32_t first_rank, uint32_t* keep) {
   IRIS_SHARED(uint32_t[kMaxTeamRanks], results);
+  IRIS_SHARED(uint32_t[1], failed_epoch);
   const uint32_t n_threads = backend::BlockSize();
   for (uint32_t p = backend::ThreadIndex(); p < team.size; p += n_threads) {
     const uint32_t rank = p < n_threads ? first_rank : MemberRank(team, p);
@@ -61,7 +64,11 @@ IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const Device
     failed = failed || result != WaitResult::kOk;
     results[p] = static_cast<uint32_t>(result);
   }
+  if (failed) backend::Store<Scope::kBlock, Order::kRelaxed>(failed_epoch, epoch);
   SyncAfterConsume();
+  if (backend::Load<Scope::kBlock, Order::kRelaxed>(failed_epoch) != epoch) {
+    return WaitResult::kOk;
+  }
   for (uint32_t p = 0; p < team.size; ++p) {
     if (results[p] == 0) continue;
     if (missing != nullptr) *missing = p;
