@@ -214,8 +214,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   bytes_option("--bytes", &bench.bytes,
                "Of a transfer of bandwidth, and the largest of sweep [256MiB]");
-  app.add_option("--grid", bench.grid,
-                 "Blocks of bandwidth and atomics [one for each multiprocessor]")
+  app.add_option(
+         "--grid", bench.grid,
+         "Blocks of bandwidth and atomics [the largest power of two that the multiprocessors are]")
       ->check(CLI::Range(1u, 4096u));
   app.add_option("--block", bench.block, "Threads of a block [512]")
       ->check(CLI::Range(1u, kMaxBlockThreads));

@@ -18,7 +18,7 @@ namespace iris::bench {
 
 struct BenchOptions {
   uint64_t bytes = 256ull << 20;  // of a transfer of `bandwidth`; the largest of `sweep`
-  uint32_t grid = 0;              // blocks of `bandwidth` and `atomics`; 0: one a multiprocessor
+  uint32_t grid = 0;              // blocks of `bandwidth` and `atomics`; 0: a power of two
   uint32_t block = 512;           // threads of a block
   uint64_t chunk_bytes = 0;       // blocks take turns at get and put; 0: a part each
   std::vector<uint32_t> grids = {1, 2, 4, 8, 16, 32, 64, 128};  // of `sweep`

@@ -17,8 +17,13 @@ double GbPerSecond(uint64_t bytes, double nanoseconds) {
   return nanoseconds > 0 ? static_cast<double>(bytes) / nanoseconds : 0;
 }
 
+// A power of two divides what is moved: with a few blocks more some threads make a round more, and
+// all wait for them.
 uint32_t DefaultGrid(const BenchOptions& options) {
-  return options.grid != 0 ? options.grid : Device::MultiprocessorCount();
+  if (options.grid != 0) return options.grid;
+  uint32_t grid = 1;
+  while (2 * grid <= Device::MultiprocessorCount()) grid *= 2;
+  return grid;
 }
 
 TransferSpec SpecOf(const Run& run, Transfer transfer, uint32_t peer) {
