@@ -18,22 +18,28 @@ def _bundle_transition_impl(settings, attr):
         "//:backend": attr.backend,
         "//:gpus": "all",
         "//deploy:bundled": True,
+        "//deploy:shared_kernels": False,
         "//command_line_option:compilation_mode": "opt",
         "//command_line_option:force_pic": True,  # one compilation serves programs and shared libraries
         "//command_line_option:platform_suffix": "-bundle-" + attr.backend,
     }
 
-# Programs of GPU backends have code for the newest GPUs alone, or the bundle would be too large. The library has all.
+# Programs of GPU backends have code for the newest GPUs alone, and some of it in a library, or the bundle would be too
+# large. The archive for users has all.
 def _program_transition_impl(settings, attr):
     return dict(
         _bundle_transition_impl(settings, attr),
-        **{"//:gpus": "all" if attr.backend == "emu" else "newest"}
+        **({} if attr.backend == "emu" else {
+            "//:gpus": "newest",
+            "//deploy:shared_kernels": True,
+        })
     )
 
 _OUTPUTS = [
     "//:backend",
     "//:gpus",
     "//deploy:bundled",
+    "//deploy:shared_kernels",
     "//command_line_option:compilation_mode",
     "//command_line_option:force_pic",
     "//command_line_option:platform_suffix",
