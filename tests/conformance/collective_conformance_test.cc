@@ -1198,8 +1198,18 @@ TEST(StreamsTest, TwoCommsOnTwoStreamsAtOnce) {
   world.Run([](Rank& rank) {
     const Comm first = rank.NewComm(rank.ctx.world, SmallConfig());
     const Comm second = rank.NewComm(rank.NewTeam({2, 1, 0}), SmallConfig());
+    // One rank after the other, each with a first use: streams of one device that threads make at
+    // the same time were seen to share a queue of it, where a kernel waits for those before it.
     backend::Stream other;
-    ExpectOk(backend::Stream::Create(&other));
+    uint32_t* touched = rank.New<uint32_t>(1);
+    for (uint32_t r = 0; r < rank.n(); ++r) {
+      if (r == rank.rank()) {
+        ExpectOk(backend::Stream::Create(&other));
+        ExpectOk(backend::FillAsync(touched, 1, sizeof(*touched), other));
+        ExpectOk(other.Synchronize());
+      }
+      rank.HostBarrier();
+    }
     constexpr uint64_t kCount = 700;
     uint32_t* x = rank.New<uint32_t>(kCount);
     uint32_t* y = rank.New<uint32_t>(kCount);
