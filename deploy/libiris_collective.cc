@@ -1,0 +1,10 @@
+// Takes the collectives out of their archive, so that all of them are in the shared library.
+#include "device/collective/collective.h"
+#include "device/collective/rules.h"
+
+namespace {
+
+[[gnu::used]] constexpr auto kPrepareKernels = &iris::ccl::PrepareKernels;
+[[gnu::used]] constexpr auto kParseRules = &iris::ccl::ParseRules;
+
+}  // namespace
