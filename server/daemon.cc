@@ -330,7 +330,7 @@ void Daemon::Stop(const std::string& reason) {
   events_.Close();
 }
 
-// ---- effects ----
+// Effects.
 
 void Daemon::Apply(Effects effects, Deferred* deferred) {
   for (Effect& effect : effects) {
@@ -521,7 +521,7 @@ void Daemon::Finish(Deferred deferred) {
   }
 }
 
-// ---- workers and timer ----
+// Workers and timer.
 
 void Daemon::CreateOnWorker(const CreateSegment& effect) {
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =

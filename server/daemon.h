@@ -90,14 +90,14 @@ class Daemon {
   // Before the first session. Null: descriptors go nowhere.
   void SetSessionOutput(SessionOutput* output) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // ---- sessions ----
+  // Sessions.
   void OpenSession(SessionId session, const CallerInfo& caller) ABSL_LOCKS_EXCLUDED(mu_);
   // The session's sockets are closed. Returns true if the session still holds a rank and must be
   // kept until Gone; else the daemon has forgotten it.
   bool HangUp(SessionId session, const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
   void Gone(SessionId session) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // ---- calls ----
+  // Calls.
   // `answer` runs exactly once, with no lock held, perhaps before the call returns; never after
   // Cancel returned true.
   using Answer = std::function<void(const Reply&)>;
@@ -119,14 +119,14 @@ class Daemon {
   // session hangs up, and then its peers are to hear of the death.
   bool Cancel(CallId call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // ---- watch streams ----
+  // Watch streams.
   // On success the first event queued is WatchEstablished. Replaces the session's earlier stream.
   absl::Status Watch(SessionId session, JobId job, std::shared_ptr<WatchSink> sink)
       ABSL_LOCKS_EXCLUDED(mu_);
   // The stream has ended by itself.
   void Unwatch(SessionId session, const WatchSink* sink) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // ---- what iris-ctl asks ----
+  // What iris-ctl asks.
   std::vector<JobSnapshot> Jobs(const JobQuery& query = {}) const ABSL_LOCKS_EXCLUDED(mu_);
   size_t n_jobs() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<SessionSnapshot> Sessions() const ABSL_LOCKS_EXCLUDED(mu_);

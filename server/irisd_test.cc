@@ -120,7 +120,7 @@ class IrisdTest : public ::testing::Test {
   std::unique_ptr<Daemon> daemon_;
 };
 
-// ---- a life ----
+// A life.
 
 TEST_F(IrisdTest, AJobOfOneRankLivesAndLeavesNothing) {
   auto members = JoinAll("one", 1);
@@ -327,7 +327,7 @@ TEST_F(IrisdTest, ANonceFromAnotherProcessIsRefused) {
       wire::StatusFromErrorPayload(*answer->As<wire::ErrorPayload>()).message(), "forked"));
 }
 
-// ---- identity ----
+// Identity.
 
 TEST_F(IrisdTest, EachConnectionIsItsOwnIdentity) {
   // gRPC calls a handed-in socket "fd:N": if a release changes that, no call is attributed and this
@@ -349,7 +349,7 @@ TEST_F(IrisdTest, TheChannelOfAnEndedSessionServesNothing) {
   EXPECT_EQ(daemon_->GetStatus()->n_jobs(), 0u);
 }
 
-// ---- watch ----
+// Watch.
 
 // A watch stream in a thread of its own is not needed: reads block with the call's deadline.
 class Watcher {
@@ -450,7 +450,7 @@ TEST_F(IrisdTest, ACancelledJoinFreesItsRank) {
   EXPECT_TRUE(session->Join(session->JoinRequest("cancel", 0, 1)).ok());
 }
 
-// ---- what iris-ctl shows ----
+// What iris-ctl shows.
 
 TEST_F(IrisdTest, StatusIsTrue) {
   auto members = JoinAll("status", 2);
@@ -694,7 +694,7 @@ TEST_F(IrisdTest, HealthAndReflectionAnswer) {
   EXPECT_EQ(call("/iris.v1.NoSuchService/Call").error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
-// ---- stopping ----
+// Stopping.
 
 TEST_F(IrisdTest, StopAnswersWhoWaits) {
   auto session = Open();
@@ -807,7 +807,7 @@ TEST(IrisdSelfCheckTest, ProvesItsDevicesBeforeItServes) {
   EXPECT_LT(log.find("self-check done"), log.find("irisd serves")) << log;
 }
 
-// ---- what it costs ----
+// What it costs.
 
 TEST_F(IrisdTest, RoundsOfSessionsLeaveNoDescriptor) {
   const auto round = [this] {

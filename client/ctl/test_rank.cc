@@ -1,5 +1,5 @@
-// A rank for tests of iris-ctl: joins, allocates, writes something to look at, says "ready", and stays until the file that
-// its argument names exists.
+// A rank for tests of iris-ctl: joins, allocates, writes something to look at, says "ready", and
+// stays until the file that its argument names exists.
 #include <unistd.h>
 
 #include <cstdio>

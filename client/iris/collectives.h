@@ -2,13 +2,13 @@
 // workspace, starts the kernels on a stream, and says in an absl::Status what failed, which rank
 // was missing and which process that is.
 //
-//   auto comm = iris::ccl::Communicator::Create(context, context.world());       // collective
-//   iris::backend::Stream stream;  iris::backend::Stream::Create(&stream);
-//   (*comm)->AllReduce(x, x, n, DataType::kF32, ReduceOp::kSum, stream);         // asynchronous
-//   absl::Status status = (*comm)->Synchronize(stream);                          // waits; names
-//   who was missing
-//   (*comm)->Destroy();                                                          // collective:
-//   gives the workspace back
+//   auto comm = iris::ccl::Communicator::Create(context, context.world());  // collective
+//   iris::backend::Stream stream;
+//   iris::Result made = iris::backend::Stream::Create(&stream);
+//   // Asynchronous, on the stream:
+//   absl::Status status = (*comm)->AllReduce(x, x, n, DataType::kF32, ReduceOp::kSum, stream);
+//   status = (*comm)->Synchronize(stream);  // waits; names who was missing
+//   status = (*comm)->Destroy();            // collective: gives the workspace back
 //
 // Every member calls the same operations in the same order. What the operations do, and which
 // memory they take: see device/collective/collective.h. Thread-safety: one call at a time per

@@ -198,8 +198,7 @@ struct Context::Impl : public internal::WatchHandler {
   void OnGrowDone(const v1::WatchEvent::GrowDone& done);
 };
 
-// ---- making and ending
-// ---------------------------------------------------------------------------------------------
+// Making and ending.
 
 absl::StatusOr<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
   pid_t nobody = 0;
@@ -410,8 +409,7 @@ absl::Status Context::Impl::Leave() {
   return Annotate(plane->Leave(job_id, internal::Now() + kLeaveTimeout), "leave the job");
 }
 
-// ---- what a context knows
-// ------------------------------------------------------------------------------------------
+// What a context knows.
 
 uint32_t Context::rank() const { return impl_->rank(); }
 uint32_t Context::n_ranks() const { return impl_->n_ranks(); }
@@ -501,8 +499,7 @@ absl::Status Context::Health() const {
   return absl::Status(health.code(), absl::StrCat(health.message(), why));
 }
 
-// ---- teams
-// ---------------------------------------------------------------------------------------------------------
+// Teams.
 
 std::shared_ptr<TeamState> Context::Impl::AddTeam(const v1::TeamInfo& info) {
   HostBarrier::Options barrier;
@@ -596,8 +593,7 @@ absl::Status Context::DestroyTeam(const Team& team) {
   return absl::OkStatus();
 }
 
-// ---- collective calls
-// ----------------------------------------------------------------------------------------------
+// Collective calls.
 
 absl::StatusOr<v1::CollectiveReply> Context::Impl::Collective(const Team& team,
                                                               absl::string_view what,
@@ -733,8 +729,7 @@ absl::StatusOr<std::string> Context::Broadcast(absl::string_view value, uint32_t
   return std::move(*reply->mutable_value());
 }
 
-// ---- barrier
-// -------------------------------------------------------------------------------------------------------
+// Barrier.
 
 absl::Status Context::Impl::Barrier(TeamState& team, absl::Duration timeout) {
   const absl::Time deadline = DeadlineIn(timeout);
@@ -757,8 +752,7 @@ absl::Status Context::Barrier(const Team& team, absl::Duration timeout) {
   return impl_->Barrier(**state, timeout);
 }
 
-// ---- the watch thread
-// ----------------------------------------------------------------------------------------------
+// The watch thread.
 
 void Context::Impl::OnEvent(const v1::WatchEvent& event) {
   switch (event.event_case()) {

@@ -1,10 +1,15 @@
 // iris::Context: a process's membership in a job and its window onto every peer's heap.
 //
-//   auto context = iris::Context::Create({.job = "train", .heap_bytes = 1ull << 30});   // rank,
-//   size: from the launcher if (!context.ok()) { std::cerr << context.status(); return 1; } auto x
-//   = (*context)->Allocate({.bytes = 4096, .name = "x"});          // collective: same offset on
-//   every rank float* mine = x->As<float>(); float* theirs = (*context)->Translate(mine, /*to=*/1);
-//   (*context)->Barrier();
+//   // Rank and number of ranks come from the launcher.
+//   auto context = iris::Context::Create({.job = "train", .heap_bytes = 1ull << 30});
+//   if (!context.ok()) {
+//     std::cerr << context.status();
+//     return 1;
+//   }
+//   auto x = (*context)->Allocate({.bytes = 4096, .name = "x"});  // collective: one offset
+//   float* mine = x->As<float>();
+//   float* theirs = (*context)->Translate(mine, /*to=*/1);
+//   auto status = (*context)->Barrier();
 //
 // Needs irisd on this node. Nothing here includes gRPC or protobuf. Every call that waits has a
 // deadline and, when it expires or a peer dies, says which ranks are missing or which rank (and

@@ -1,6 +1,5 @@
 // Chooses the backend: the only place in the tree that depends on which one is built. Bazel sets
-// exactly one macro, through
-// //device/backend. What a backend supplies is listed in spec.h.
+// exactly one macro, through //device/backend. What a backend supplies is listed in spec.h.
 #pragma once
 
 #if defined(IRIS_BACKEND_EMU)

@@ -1,11 +1,13 @@
 // Collectives of a tile, called by a block inside a kernel: what the fused kernels are built of.
 //
 //   IRIS_KERNEL void Step(iris::DeviceContext ctx, iris::DeviceTeam team, float* tiles) {
-//     float* tile = tiles + iris::backend::BlockIndex() * 1024;      // the same offset in each
-//     heap
+//     // The same offset in each heap:
+//     float* tile = tiles + iris::backend::BlockIndex() * 1024;
 //     ... every thread writes its part of the tile ...
 //     if (iris::ccl::TileAllReduce(ctx, team, tile, tile, 1024, iris::ccl::ReduceOp::kSum) !=
-//         iris::WaitResult::kOk) return;
+//         iris::WaitResult::kOk) {
+//       return;
+//     }
 //     ... every thread reads the sum ...
 //   }
 //

@@ -42,7 +42,7 @@ SteadyTime After(absl::Duration timeout) { return Now() + absl::ToChronoNanoseco
 
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
-// ---- between parent and child: one message a packet, with a descriptor where it says
+// Between parent and child: one message a packet, with a descriptor where it says.
 
 enum class Kind : uint32_t { kCreate, kUse, kStep, kDone };
 enum class Step : uint32_t {
@@ -146,7 +146,7 @@ bool Receive(int socket, Message* message, int* fd) {
   return n == static_cast<ssize_t>(sizeof(*message));
 }
 
-// ---- the parent's side of a child
+// The parent's side of a child.
 
 struct Failure {
   Step step = Step::kStart;
@@ -291,7 +291,7 @@ class Child {
   int socket_ = -1;
 };
 
-// ---- the child
+// The child.
 
 class Worker {
  public:

@@ -259,7 +259,7 @@ class VmmDriver : public GpuDriver {
   int first_current_ ABSL_GUARDED_BY(mu_) = -1;
 };
 
-// ---- objects ----
+// Objects.
 
 VmmMemory::~VmmMemory() { driver_->api().hipMemRelease(handle_); }
 
@@ -332,7 +332,7 @@ absl::Status VmmMapping::Allow(uint32_t device_index) {
   return absl::OkStatus();
 }
 
-// ---- devices ----
+// Devices.
 
 VmmDriver::~VmmDriver() {
   absl::MutexLock lock(&mu_);
@@ -466,7 +466,7 @@ int VmmDriver::DeviceForCalls() {
   return first_current_;
 }
 
-// ---- memory ----
+// Memory.
 
 absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Create(uint32_t device_index,
                                                                   uint64_t bytes, bool prealloc) {
@@ -660,7 +660,7 @@ absl::StatusOr<std::unique_ptr<Mapping>> VmmDriver::Map(Reservation& reservation
   return mapping;
 }
 
-// ---- work by the device ----
+// Work by the device.
 
 absl::StatusOr<VmmDriver::Worker> VmmDriver::FindWorker(absl::string_view what) {
   int own = -1;

@@ -80,7 +80,7 @@ class FakeGpuTest : public ::testing::Test {
   testing::ResetFakeGpu reset_ = nullptr;
 };
 
-// ---- what holds with every vendor and version ----
+// What holds with every vendor and version.
 
 struct Platform {
   const char* name;
@@ -385,7 +385,7 @@ TEST_P(VmmDriverTest, SegmentsAreRefusedBeforeDescriptorsRunOut) {
   close(still_free);
 }
 
-// ---- one vendor ----
+// One vendor.
 
 TEST_F(FakeGpuTest, IrisdCreatesAndExportsWithoutAContext) {
   auto irisd = MustOpen();
@@ -482,7 +482,7 @@ TEST_F(FakeGpuTest, AMissingOrForeignLibraryIsNamed) {
   EXPECT_THAT(Text(foreign), HasSubstr("libm.so.6 has no cuCtxGetDevice"));
 }
 
-// ---- choosing between backends ----
+// Choosing between backends.
 
 OpenOptions Options(const std::string& backend) {
   OpenOptions options;

@@ -4,9 +4,10 @@
 //
 // Scope and order are template arguments; left out, they are the strongest: kSystem and kAcqRel.
 //
-//   AtomicAdd(ctx, peer, counter, 1u);                                        // acquire and
-//   release, all ranks AtomicAdd<Scope::kSystem, Order::kRelaxed>(ctx, peer, counter, 1u);       //
-//   counts, publishes nothing
+//   // Acquires and releases, for all ranks:
+//   AtomicAdd(ctx, peer, counter, 1u);
+//   // Counts, and publishes nothing:
+//   AtomicAdd<Scope::kSystem, Order::kRelaxed>(ctx, peer, counter, 1u);
 //
 // A scope narrower than kSystem is right only if every thread that touches the word meanwhile is
 // inside it. All operations return the old value. Floating: sub, min and max work on values,

@@ -1,5 +1,6 @@
-// The session socket's frames: what gRPC cannot carry. One SOCK_SEQPACKET packet is one frame: a FrameHeader, then the
-// payload struct of its type, as it lies in memory (both ends are on one machine). Descriptors ride along (SCM_RIGHTS).
+// The session socket's frames: what gRPC cannot carry. One SOCK_SEQPACKET packet is one frame: a
+// FrameHeader, then the payload struct of its type, as it lies in memory (both ends are on one
+// machine). Descriptors ride along (SCM_RIGHTS).
 //
 //   client → irisd   kHello                                    first, within the handshake deadline
 //   irisd → client   kChallenge{nonce}                         only where the kernel has no SO_PEERPIDFD
@@ -9,8 +10,8 @@
 //   client → irisd   kAck{count}                               so many descriptors were received
 //   irisd → client   kError{code, text}, then close            at any time
 //
-// Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody asked for, or from another
-// pid than the one that connected, ends the session with kError.
+// Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody
+// asked for, or from another pid than the one that connected, ends the session with kError.
 #pragma once
 
 #include <sys/socket.h>
@@ -108,7 +109,8 @@ inline constexpr size_t kMaxPayloadBytes = sizeof(ErrorPayload) > sizeof(Descrip
                                                ? sizeof(ErrorPayload)
                                                : sizeof(DescriptorsPayload);
 
-// One received frame. `sender` is what the kernel says of the process that sent it (pid 0 where SO_PASSCRED is off).
+// One received frame. `sender` is what the kernel says of the process that sent it (pid 0 where
+// SO_PASSCRED is off).
 struct Frame {
   FrameType type = FrameType::kError;
   std::vector<uint8_t> payload;
@@ -143,10 +145,10 @@ absl::Status SendFrame(int socket, FrameType type, const P& payload,
       absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)), fds);
 }
 
-// Receives one frame; never blocks. Descriptors that came with it are owned by the frame, or closed on any error.
-// kUnavailable: the peer closed, and all that it said has been received.
-// kFailedPrecondition with "no frame yet" in the message: see IsNoFrameYet.
-// kInvalidArgument: what came is not a frame; the text says why. kFailedPrecondition: another version.
+// Receives one frame; never blocks. Descriptors that came with it are owned by the frame, or closed
+// on any error. kUnavailable: the peer closed, and all that it said has been received.
+// kFailedPrecondition with "no frame yet" in the message: see IsNoFrameYet. kInvalidArgument: what
+// came is not a frame; the text says why. kFailedPrecondition: another version.
 absl::StatusOr<Frame> ReceiveFrame(int socket);
 
 // True for ReceiveFrame's answer when the socket is empty.

@@ -1,4 +1,5 @@
-// Limits of the protocol, one place for both sides. irisd enforces them; docs/protocol.md lists them.
+// Limits of the protocol, one place for both sides. irisd enforces them; docs/protocol.md lists
+// them.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,13 @@
-// The two kinds of shared page behind the host barrier: layout and rules. Both are PageBytes() = 4,096 bytes, zeroed at
-// creation, sealed against resizing.
+// The two kinds of shared page behind the host barrier: layout and rules. Both are PageBytes() =
+// 4,096 bytes, zeroed at creation, sealed against resizing.
 //
-// ControlPage: one per rank. That rank maps it read-write, its peers read-only, irisd never. StatusPage: one per job.
-// irisd maps it read-write, ranks read-only. Words are accessed with the atomic built-ins: a page is shared between
-// processes, so std::atomic objects do not live in it.
+// ControlPage: one per rank. That rank maps it read-write, its peers read-only, irisd never.
+// StatusPage: one per job. irisd maps it read-write, ranks read-only. Words are accessed with the
+// atomic built-ins: a page is shared between processes, so std::atomic objects do not live in it.
 //
-// Barrier (docs/memory_model.md): a rank stores its new epoch (release) into words[slot] of its own page, wakes that word,
-// then waits until every member's word has reached the epoch (acquire), or until the status page says that a rank is gone.
-// Compare epochs with EpochReached(): they wrap.
+// Barrier (docs/memory_model.md): a rank stores its new epoch (release) into words[slot] of its own
+// page, wakes that word, then waits until every member's word has reached the epoch (acquire), or
+// until the status page says that a rank is gone. Compare epochs with EpochReached(): they wrap.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,8 @@
-// OffsetAllocator hands out byte ranges of one symmetric heap. Pure arithmetic: it touches no memory.
+// OffsetAllocator hands out byte ranges of one symmetric heap. Pure arithmetic: it touches no
+// memory.
 //
-// Best fit, immediate coalescing with both neighbours. Not thread-safe: its owner locks. O(log n) per call.
+// Best fit, immediate coalescing with both neighbours. Not thread-safe: its owner locks. O(log n)
+// per call.
 #pragma once
 
 #include <cstddef>
@@ -20,19 +22,22 @@ class OffsetAllocator {
   OffsetAllocator(OffsetAllocator&&) noexcept;
   OffsetAllocator& operator=(OffsetAllocator&&) noexcept;
 
-  // Returns the offset of a free range of `size_bytes`, aligned to `alignment_bytes` (a power of two). A size of 0 is
-  // legal, occupies one unit and has an offset of its own.
-  // kInvalidArgument: bad alignment. kResourceExhausted if no hole fits: the message gives free bytes and the largest
+  // Returns the offset of a free range of `size_bytes`, aligned to `alignment_bytes` (a power of
+  // two). A size of 0 is legal, occupies one unit and has an offset of its own. kInvalidArgument:
+  // bad alignment. kResourceExhausted if no hole fits: the message gives free bytes and the largest
   // hole. *this is then unchanged.
   absl::StatusOr<uint64_t> Allocate(uint64_t size_bytes, uint64_t alignment_bytes);
 
-  // Gives back a range that Allocate returned. kInvalidArgument for any other offset, a double free included.
+  // Gives back a range that Allocate returned. kInvalidArgument for any other offset, a double free
+  // included.
   absl::Status Free(uint64_t offset_bytes);
 
-  // Appends free space; `capacity_bytes` is the new total. kInvalidArgument if it is smaller than today's.
+  // Appends free space; `capacity_bytes` is the new total. kInvalidArgument if it is smaller than
+  // today's.
   absl::Status Grow(uint64_t capacity_bytes);
 
-  // The bytes of growth that Allocate(size, alignment) would need at the end of the heap; 0 if it fits today.
+  // The bytes of growth that Allocate(size, alignment) would need at the end of the heap; 0 if it
+  // fits today.
   uint64_t ShortfallBytes(uint64_t size_bytes, uint64_t alignment_bytes) const;
 
   uint64_t capacity_bytes() const;

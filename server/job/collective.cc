@@ -187,7 +187,7 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
 
 }  // namespace
 
-// ---- asking
+// Asking.
 
 void JobMachine::Impl::Collective(SessionId id, CallId call, const CollectiveSpec& spec) {
   const auto membership = FindMembership(id, spec.job);
@@ -305,7 +305,7 @@ absl::Status JobMachine::Impl::CheckTeamAlive(const Job& job, const Team& team) 
   return absl::OkStatus();
 }
 
-// ---- outcomes
+// Outcomes.
 
 void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status,
                                 CollectiveResult result) {
@@ -372,7 +372,7 @@ void JobMachine::Impl::ConcludeDeadTeams(Job& job) {
   }
 }
 
-// ---- the operations
+// The operations.
 
 void JobMachine::Impl::Execute(Job& job, Team& team) {
   const CollectiveOp op = team.op->op;

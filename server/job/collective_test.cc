@@ -142,7 +142,7 @@ TEST_F(AllocateTest, UnnamedAllocationsMayBeMany) {
   EXPECT_TRUE(StatusOf(Ask(job, 0, 1, Bytes(1))).ok());
 }
 
-// ---- one outcome per k
+// One outcome per k.
 
 using OutcomeTest = CollectiveTest;
 
@@ -241,7 +241,7 @@ TEST_F(OutcomeTest, UnknownTeamIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(StatusOf(Ask(job, 0, 0, Bytes(1), 5))));
 }
 
-// ---- after a death or a leave
+// After a death or a leave.
 
 using AbortTest = CollectiveTest;
 
@@ -297,7 +297,7 @@ TEST_F(AbortTest, WhoLeavesGetsItsPendingCallsBack) {
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Ask(job, 1, 1, Bytes(1)))));
 }
 
-// ---- free
+// Free.
 
 using FreeTest = CollectiveTest;
 
@@ -343,7 +343,7 @@ TEST_F(FreeTest, RetriedFreeDoesNotFreeTheNextOwner) {
   EXPECT_THAT(TheJob().allocations, SizeIs(2));
 }
 
-// ---- broadcast
+// Broadcast.
 
 using BroadcastTest = CollectiveTest;
 
@@ -403,7 +403,7 @@ TEST_F(BroadcastTest, ValuesThatNobodyFetchesAreBounded) {
   EXPECT_FALSE(Answered(Ask(job, 0, 0, BroadcastOp{0, value}, teams[64].id)));
 }
 
-// ---- teams
+// Teams.
 
 using TeamTest = CollectiveTest;
 

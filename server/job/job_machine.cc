@@ -33,7 +33,7 @@ JobMachine::Impl::Impl(const JobLimits& limits_in, Ledger* ledger_in, const Cloc
       unusable_(std::move(unusable_in)),
       granularity_bytes_(CommonGranularity(*ledger_in)) {}
 
-// ---- effects
+// Effects.
 
 void JobMachine::Impl::Answer(CallId call, absl::Status status, decltype(Reply::result) result) {
   waiting_.erase(call);
@@ -68,7 +68,7 @@ void JobMachine::Impl::NotifyPeers(Job& job, Rank rank, const std::string& reaso
   }
 }
 
-// ---- from a call to its job
+// From a call to its job.
 
 JobMachine::Impl::Session* JobMachine::Impl::FindSession(SessionId session) {
   const auto found = sessions_.find(session);
@@ -179,7 +179,7 @@ void JobMachine::Impl::Stop() {
   }
 }
 
-// ---- the public face
+// The public face.
 
 JobMachine::JobMachine(const JobLimits& limits, Ledger* ledger, const Clock* clock,
                        UnusablePairs unusable)

@@ -69,8 +69,7 @@ struct TensorInfo {
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
-// ---- inputs
-// --------------------------------------------------------------------------------------------------------
+// Inputs.
 
 struct JoinSpec {
   std::string job;
@@ -122,8 +121,7 @@ struct CollectiveSpec {
   CollectiveOp op;
 };
 
-// ---- results
-// -------------------------------------------------------------------------------------------------------
+// Results.
 
 struct SegmentInfo {
   SegmentId id;
@@ -171,8 +169,7 @@ struct ResumeResult {
 };
 struct Done {};  // GrowMapped, Leave
 
-// ---- effects
-// -------------------------------------------------------------------------------------------------------
+// Effects.
 
 // Answers a call. `result` is meaningful if status is ok.
 struct Reply {
@@ -258,8 +255,7 @@ using Effect = std::variant<Reply, CreatePages, DropPages, CreateSegment, DropSe
                             SendDescriptors, SetRankState, NotifyWatch, EmitEvent>;
 using Effects = std::vector<Effect>;
 
-// ---- the machine
-// ---------------------------------------------------------------------------------------------------
+// The machine.
 
 struct JobLimits {
   uint32_t max_jobs = 1024;

@@ -76,7 +76,7 @@ struct JobMachine::Impl {
   Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in,
        UnusablePairs unusable_in);
 
-  // ---- effects
+  // Effects.
   template <typename T>
   void Emit(T effect) {
     out_.push_back(std::move(effect));
@@ -89,7 +89,7 @@ struct JobMachine::Impl {
   void SetState(Job& job, Rank rank, RankState state, bool abort);
   void NotifyPeers(Job& job, Rank rank, const std::string& reason);
 
-  // ---- job_machine.cc
+  // Job_machine.cc.
   Session* FindSession(SessionId session);
   Job* FindJob(JobId job);
   // Whether the session may call at all now.
@@ -100,7 +100,7 @@ struct JobMachine::Impl {
   void Tick();
   void Stop();
 
-  // ---- membership.cc
+  // Membership.cc.
   void Join(SessionId session, CallId call, const JoinSpec& spec);
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
   absl::StatusOr<JoinRequest> CheckJoin(const JoinSpec& spec) const;
@@ -137,7 +137,7 @@ struct JobMachine::Impl {
   void MapTimedOut(Job& job);
   // Nobody got the answer of that Join.
   void JoinUndelivered(CallId call);
-  // ---- segments.cc
+  // Segments.cc.
   // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
   absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
@@ -160,7 +160,7 @@ struct JobMachine::Impl {
   void ServeStarved();
   std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
 
-  // ---- collective.cc
+  // Collective.cc.
   void Collective(SessionId session, CallId call, const CollectiveSpec& spec);
   void Ask(Job& job, Team& team, size_t index, CallId call, const CollectiveSpec& spec);
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
@@ -186,7 +186,7 @@ struct JobMachine::Impl {
   // Concludes every operation of the job that can no longer succeed.
   void ConcludeDeadTeams(Job& job);
 
-  // ---- growth.cc
+  // Growth.cc.
   // The team's operation needs `needed_bytes` more heap, and would like `wanted_bytes`: starts a
   // growth, or queues, or concludes the operation with `unfit` and why growth is impossible.
   void RequestGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes,
@@ -203,7 +203,7 @@ struct JobMachine::Impl {
   void GrowthTimedOut(Job& job);
   void RunGrowthQueue(Job& job);
 
-  // ---- invariants.cc
+  // Invariants.cc.
   absl::Status CheckInvariants() const;
   absl::Status CheckSessions() const;
   absl::Status CheckJob(const Job& job) const;

@@ -50,7 +50,7 @@ class MachineTest : public ::testing::Test {
     machine_ = std::make_unique<JobMachine>(Limits(), ledger_.get(), &clock_, Unusable());
   }
 
-  // ---- inputs
+  // Inputs.
 
   Effects Do(Effects effects) {
     for (const Effect& effect : effects) Record(effect);
@@ -116,7 +116,7 @@ class MachineTest : public ::testing::Test {
     Do(machine_->Tick());
   }
 
-  // ---- what the workers would do
+  // What the workers would do.
 
   void CreateSegments() {
     for (const CreateSegment& create : std::exchange(to_create_, {})) {
@@ -132,7 +132,7 @@ class MachineTest : public ::testing::Test {
     for (const SegmentId id : std::exchange(to_drop_, {})) Do(machine_->SegmentDropped(id));
   }
 
-  // ---- whole jobs
+  // Whole jobs.
 
   // Joined, mapped and ready.
   TestJob ReadyJob(int n_ranks, std::optional<JoinSpec> like = std::nullopt) {
@@ -177,7 +177,7 @@ class MachineTest : public ::testing::Test {
     EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
   }
 
-  // ---- what came of it
+  // What came of it.
 
   bool Answered(CallId call) const { return replies_.contains(call); }
   absl::Status StatusOf(CallId call) const {

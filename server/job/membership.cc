@@ -22,7 +22,7 @@ absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Durati
 
 }  // namespace
 
-// ---- join
+// Join.
 
 void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
   const auto session = CallingSession(id);
@@ -302,7 +302,7 @@ void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
   WithdrawJoin(job, rank, absl::DeadlineExceededError(text));
 }
 
-// ---- mapping
+// Mapping.
 
 void JobMachine::Impl::StartMappingIfComplete(Job& job) {
   if (job.state != JobState::kForming) return;
@@ -435,7 +435,7 @@ void JobMachine::Impl::MapTimedOut(Job& job) {
                    "': time is up: these have not mapped: ", absl::StrJoin(missing, ", "))));
 }
 
-// ---- the end of a membership
+// The end of a membership.
 
 void JobMachine::Impl::Detach(Job& job, Rank rank, const absl::Status& told) {
   Member& member = job.ranks[rank];
@@ -554,7 +554,7 @@ void JobMachine::Impl::EndJob(Job& job) {
   jobs_.erase(job.id);
 }
 
-// ---- resume
+// Resume.
 
 void JobMachine::Impl::Resume(SessionId id, CallId call, JobId job_id, const std::string& name,
                               int32_t rank_in, uint64_t epoch) {

@@ -107,7 +107,7 @@ TEST_F(JoinTest, PreallocReachesTheWorker) {
   EXPECT_TRUE(to_create_[0].prealloc);
 }
 
-// ---- bad input
+// Bad input.
 
 TEST_F(JoinTest, EmptyNameIsRefused) {
   JoinSpec spec = Spec(0, 1);
@@ -361,7 +361,7 @@ TEST_F(JoinTest, SessionJoinsOnceAtATime) {
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, Spec(1, 2)))));
 }
 
-// ---- ranks that disagree
+// Ranks that disagree.
 
 class DisagreeTest : public MachineTest {
  protected:
@@ -427,7 +427,7 @@ TEST_F(DisagreeTest, JobsAreKeptApartByUid) {
   EXPECT_NE(ResultOf<JoinResult>(mine).job, ResultOf<JoinResult>(theirs).job);
 }
 
-// ---- waiting in Join
+// Waiting in Join.
 
 using JoinWaitTest = MachineTest;
 
@@ -584,7 +584,7 @@ TEST_F(JoinWaitTest, LeaveWhileFormingWithdraws) {
   EXPECT_TRUE(machine_->Jobs().empty());
 }
 
-// ---- memory that is on its way back
+// Memory that is on its way back.
 
 using StarvedTest = MachineTest;
 
@@ -630,7 +630,7 @@ TEST_F(StarvedTest, WhoGivesUpWaitingLeavesNothing) {
   EXPECT_EQ(ledger_->used_bytes_total(), 0u);
 }
 
-// ---- limits
+// Limits.
 
 class LimitTest : public MachineTest {
  protected:
@@ -678,7 +678,7 @@ TEST_F(LimitTest, EndedJobsDoNotCount) {
   EXPECT_FALSE(Answered(JoinNamed("a", 1)));
 }
 
-// ---- mapping
+// Mapping.
 
 using MapTest = MachineTest;
 
@@ -804,7 +804,7 @@ TEST_F(MapTest, AnotherSessionsJobIsRefused) {
   EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(call)));
 }
 
-// ---- leave, death
+// Leave, death.
 
 using LifeTest = MachineTest;
 
@@ -948,7 +948,7 @@ TEST_F(LifeTest, DeathAtEveryStepOfAJoinLeavesNothing) {
   }
 }
 
-// ---- watch
+// Watch.
 
 using WatchTest = MachineTest;
 
@@ -980,7 +980,7 @@ TEST_F(WatchTest, AnothersJobIsRefused) {
       absl::IsPermissionDenied(machine_->WatchStarted(job.sessions[0], JobId{99}).status()));
 }
 
-// ---- resume
+// Resume.
 
 class ResumeTest : public MachineTest {
  protected:
@@ -1070,7 +1070,7 @@ TEST_F(ResumeTest, MemberOfAnotherJobIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Resume(fresh, job, 0))));
 }
 
-// ---- stop, snapshots
+// Stop, snapshots.
 
 using StopTest = MachineTest;
 

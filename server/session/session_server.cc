@@ -177,7 +177,7 @@ void SessionServer::Wake() {
   [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
 }
 
-// ---- the thread ----
+// The thread.
 
 void SessionServer::Run() {
   struct epoll_event events[64];
@@ -318,7 +318,7 @@ void SessionServer::RunDeadlines() {
   }
 }
 
-// ---- accepting ----
+// Accepting.
 
 void SessionServer::Accept(int listener, bool admin) {
   for (int i = 0; i < kAcceptsPerTurn && listening_; ++i) {
@@ -463,7 +463,7 @@ void SessionServer::EraseAdmin(uint64_t key) {
   admins_.erase(it);
 }
 
-// ---- the handshake ----
+// The handshake.
 
 void SessionServer::OnSocket(Session& session, uint32_t events) {
   const uint64_t key = session.key;
@@ -614,7 +614,7 @@ absl::Status SessionServer::Open(Session& session) {
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome, welcome, fds);
 }
 
-// ---- descriptors ----
+// Descriptors.
 
 absl::Status SessionServer::OnAck(Session& session, const wire::Frame& frame) {
   absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
@@ -673,7 +673,7 @@ void SessionServer::FlushSome(Session& session, absl::Status* failure) {
   }
 }
 
-// ---- ending ----
+// Ending.
 
 void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;

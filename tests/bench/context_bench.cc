@@ -48,7 +48,7 @@ void PrintSamples(const std::vector<double>& samples) {
   std::cout << line << std::endl;
 }
 
-// ---- ranks ----
+// Ranks.
 
 // Makes a context each time it is told to; prints when it was usable, and where the time went.
 int CreateRank(const std::vector<std::string>& args) {
@@ -106,7 +106,7 @@ int BarrierRank(const std::vector<std::string>& args) {
   return 0;
 }
 
-// ---- the benchmark ----
+// The benchmark.
 
 class Bench {
  public:

@@ -67,7 +67,7 @@ Example:
 
 bool Emulated() { return Device::BackendName() == std::string("emu"); }
 
-// ---- Options ----
+// Options.
 
 void AddSizes(CLI::App* app, const char* name, std::vector<uint64_t>* sizes, const char* help) {
   app->add_option_function<std::vector<std::string>>(
@@ -127,7 +127,7 @@ void AddSearchOptions(CLI::App* app, CollectiveSettings* settings, const char* v
       ->check(CLI::Range(1u, kMaxUnroll));
 }
 
-// ---- What to measure ----
+// What to measure.
 
 absl::StatusOr<std::vector<uint32_t>> RankCounts(const CollectiveSettings& settings) {
   const uint32_t most = MostCollectiveRanks();
@@ -281,7 +281,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureFor(const CollectiveSetting
   return MeasureCollectives(options, cases);
 }
 
-// ---- The sub-commands ----
+// The sub-commands.
 
 std::string Text(const BenchReport& report, const CollectiveSettings& settings) {
   return settings.json ? report.Json() : report.Text();

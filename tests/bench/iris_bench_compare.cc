@@ -37,7 +37,7 @@ constexpr size_t kMaxPeersBytes = 64 << 20;
 constexpr char kFigureHelp[] =
     R"({"lib": "other", "op": "all_reduce", "bytes": 1024, "n": 4, "us": 9.5})";
 
-// ---- Figures ----
+// Figures.
 
 // A name that may stand in a table: not empty, not long, no control characters.
 std::optional<std::string> NameOf(const nlohmann::json& object, const char* key) {
@@ -136,7 +136,7 @@ class Peers {
   size_t n_elsewhere_ = 0;
 };
 
-// ---- The peers' command ----
+// The peers' command.
 
 // The process group of the command that runs, for who interrupts this process: the group is not the
 // terminal's, so nobody else would end it.

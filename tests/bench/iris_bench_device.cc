@@ -10,7 +10,7 @@
 namespace iris::bench {
 namespace {
 
-// ---- kernels ----
+// Kernels.
 
 // What a kernel tells the host.
 struct Answer {
@@ -183,7 +183,7 @@ IRIS_KERNEL void OneBarrier(DeviceContext ctx, Answer* answer) {
   }
 }
 
-// ---- host ----
+// Host.
 
 absl::Status FromDevice(const Result& result, absl::string_view what) {
   if (result.ok()) return absl::OkStatus();

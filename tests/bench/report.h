@@ -1,10 +1,12 @@
 // What every benchmark of Iris shares: quantiles of samples, and one way to print them, as a table
 // and as JSON.
 //
-//   iris::bench::Report report("device_bench", argc, argv);      // --json prints one JSON object
-//   instead of the table report.Add("block sync, 1,024 threads", samples_us, "us");   // median,
-//   p10, p90, p99, min, number of samples report.AddValue("waste", 3.1, "%"); return
-//   report.Print();
+//   iris::bench::Report report("device_bench", argc, argv);  // --json: an object, not a table
+//   report.Add("block sync, 1,024 threads", samples_us, "us");
+//   report.AddValue("waste", 3.1, "%");
+//   return report.Print();
+//
+// Of samples it prints the median, p10, p90, p99, the least and the number of samples.
 //
 // Not thread-safe. Header-only.
 #pragma once

@@ -280,7 +280,7 @@ std::string ParamName(const testing::TestParamInfo<Param>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, AtomicTest, testing::ValuesIn(AllParams()), ParamName);
 
-// ---- Without template arguments: acquire and release, for all ranks ----
+// Without template arguments: acquire and release, for all ranks.
 
 IRIS_KERNEL void Publish(DeviceContext ctx, uint64_t* data, uint32_t* flag) {
   if (ctx.rank == 0) {
@@ -314,7 +314,7 @@ TEST(AtomicDefaultsTest, ReadModifyWritePublishesPlainData) {
   }
 }
 
-// ---- Values at the edges ----
+// Values at the edges.
 
 template <typename T>
 IRIS_KERNEL void EdgeOps(DeviceContext ctx, T* x, T* olds) {

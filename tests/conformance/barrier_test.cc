@@ -186,7 +186,7 @@ TEST_P(WrapTest, EpochsWrap) {
 INSTANTIATE_TEST_SUITE_P(From, WrapTest,
                          testing::Values(0xfffffffdu, 0xfffffff0u, 0xffffffffu, 0x7ffffffdu));
 
-// ---- Teams ----
+// Teams.
 
 TEST(BarrierTeamTest, MembersInAnyOrder) {
   World world(4);
@@ -247,7 +247,7 @@ TEST(BarrierTeamTest, DisjointTeamsAtTheSameTime) {
   });
 }
 
-// ---- Failure ----
+// Failure.
 
 IRIS_KERNEL void OneBarrier(IRIS_PARAM DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
                             uint32_t* missing) {

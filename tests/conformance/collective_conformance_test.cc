@@ -54,7 +54,7 @@ Config SmallConfig() {
 
 void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
 
-// ---- Every type, operation and variant ----
+// Every type, operation and variant.
 
 using TypeParam = std::tuple<DataType, ReduceOp, Variant>;
 class ReduceTypeTest : public testing::TestWithParam<TypeParam> {};
@@ -144,7 +144,7 @@ const auto kTypes = testing::Values(DataType::kF32, DataType::kBf16, DataType::k
 INSTANTIATE_TEST_SUITE_P(AllReduce, ReduceTypeTest,
                          testing::Combine(kTypes, kReduceOps, kReduceVariants), ReduceTypeName);
 
-// ---- Exact values that a reader can check ----
+// Exact values that a reader can check.
 
 template <typename T>
 void CheckExact(DataType type, T one, const std::vector<T>& sum_prod_min_max) {
@@ -256,7 +256,7 @@ TEST_P(VariantTest, IntegersWrap) {
   });
 }
 
-// ---- Every shape and placement ----
+// Every shape and placement.
 
 enum class Place {
   kInPlace,
@@ -473,7 +473,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, BroadcastShapeTest,
                                                           Variant::kTwoShot)),
                          ShapeName);
 
-// ---- Reductions to one member or by rows, and movements of rows ----
+// Reductions to one member or by rows, and movements of rows.
 
 using RowsParam = std::tuple<Operation, uint32_t, Place, Variant>;
 class RowsShapeTest : public testing::TestWithParam<RowsParam> {};
@@ -700,7 +700,7 @@ TEST_P(SendTest, ARingOfMessages) {
   });
 }
 
-// ---- Moving every type ----
+// Moving every type.
 
 class MoveTypeTest : public testing::TestWithParam<DataType> {};
 INSTANTIATE_TEST_SUITE_P(Types, MoveTypeTest,
@@ -727,7 +727,7 @@ TEST_P(MoveTypeTest, GatherAndBroadcastKeepEveryBit) {
   });
 }
 
-// ---- Larger than the workspace, with the default configuration ----
+// Larger than the workspace, with the default configuration.
 
 TEST(LargeTest, AllReduceOfMoreThanTheWorkspaceFromOutsideTheHeap) {
   constexpr uint64_t kCount = 700 * 1000 + 3;
@@ -800,7 +800,7 @@ TEST(LargeTest, AllReduceOfMoreThan4GiB) {
   });
 }
 
-// ---- Long runs: nothing waits on the host between the operations ----
+// Long runs: nothing waits on the host between the operations.
 
 IRIS_KERNEL void FillRound(float* x, uint64_t count, uint32_t rank, uint32_t round) {
   for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
@@ -943,7 +943,7 @@ TEST(AutoTest, PicksBySizeAndBothAreRight) {
   });
 }
 
-// ---- Random operations ----
+// Random operations.
 
 struct RandomCall {
   Operation operation;
@@ -1108,7 +1108,7 @@ TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
   });
 }
 
-// ---- Graphs ----
+// Graphs.
 
 // A counter on the device, so that each replay has other data.
 IRIS_KERNEL void NextRound(uint32_t* round) {
@@ -1240,7 +1240,7 @@ TEST(StreamsTest, TwoCommsOnTwoStreamsAtOnce) {
   });
 }
 
-// ---- Tiles, inside a kernel ----
+// Tiles, inside a kernel.
 
 template <typename T>
 IRIS_KERNEL void TileKernel(DeviceContext ctx, DeviceTeam team, T* in, T* sum, T* mine, T* all,
@@ -1306,7 +1306,7 @@ TEST(TileTest, Bf16OfATeam) { CheckTiles<Bfloat16>({3, 0, 2}); }
 TEST(TileTest, I64OfTwo) { CheckTiles<int64_t>({1, 2}); }
 TEST(TileTest, OfOne) { CheckTiles<float>({2}); }
 
-// ---- Teams ----
+// Teams.
 
 TEST(TeamTest, OverlappingTeamsBackToBack) {
   World world(4, 4 << 20);
@@ -1375,7 +1375,7 @@ TEST(TeamTest, SelfTeamDoesEverything) {
   });
 }
 
-// ---- Barrier ----
+// Barrier.
 
 IRIS_KERNEL void SetWord(uint32_t* word, uint32_t value) {
   backend::Store<Scope::kSystem, Order::kRelaxed>(word, value);
@@ -1409,7 +1409,7 @@ TEST_P(CclBarrierTest, WhatAStreamDidBeforeIsSeenBehind) {
   });
 }
 
-// ---- Epochs ----
+// Epochs.
 
 class EpochWrapTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(From, EpochWrapTest,
@@ -1448,7 +1448,7 @@ TEST_P(EpochWrapTest, OperationsGoOnAcrossTheWrap) {
   });
 }
 
-// ---- Failures ----
+// Failures.
 
 Config ShortConfig() {
   Config config = SmallConfig();

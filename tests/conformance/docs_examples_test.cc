@@ -16,7 +16,7 @@ namespace iris::conformance {
 namespace {
 
 // clang-format off
-// ---- A kernel ----
+// A kernel.
 
 IRIS_KERNEL void Scale(float* x, float factor, uint64_t n) {
   const uint64_t first = backend::BlockIndex() * backend::BlockSize() + backend::ThreadIndex();
@@ -38,7 +38,7 @@ TEST(DocsTest, Kernel) {
   });
 }
 
-// ---- Shared memory, warps and blocks ----
+// Shared memory, warps and blocks.
 
 IRIS_KERNEL void BlockSum(const float* x, float* sums) {
   IRIS_SHARED(float[kMaxBlockThreads], part);   // one per warp is enough
@@ -69,7 +69,7 @@ TEST(DocsTest, SharedMemory) {
   });
 }
 
-// ---- Reaching a peer ----
+// Reaching a peer.
 
 IRIS_KERNEL void RotateValues(DeviceContext ctx, const int* mine, int* theirs) {
   const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
@@ -101,7 +101,7 @@ TEST(DocsTest, Reach) {
   });
 }
 
-// ---- Signals ----
+// Signals.
 
 // Every step, each rank sends its edge to the next and works on the edge that it got.
 IRIS_KERNEL void Steps(DeviceContext ctx, float* edge, float* ghost, uint64_t n,
@@ -139,7 +139,7 @@ TEST(DocsTest, Signals) {
   });
 }
 
-// ---- Atomics ----
+// Atomics.
 
 IRIS_KERNEL void TakeTickets(DeviceContext ctx, uint32_t* tickets, uint32_t* owner, uint32_t n) {
   for (;;) {
@@ -166,7 +166,7 @@ TEST(DocsTest, Atomics) {
   });
 }
 
-// ---- The device barrier ----
+// The device barrier.
 
 IRIS_KERNEL void AllMaximum(DeviceContext ctx, DeviceTeam team, float* value, float* maximum,
                             uint32_t* failed) {
@@ -201,7 +201,7 @@ TEST(DocsTest, DeviceBarrier) {
   });
 }
 
-// ---- Collectives ----
+// Collectives.
 
 Result MeanOfGradients(const ccl::Comm& comm, float* gradients, uint64_t n,
                        backend::Stream& stream) {
@@ -250,7 +250,7 @@ TEST(DocsTest, Tiles) {
 }
 // clang-format on
 
-// ---- The page says what is here ----
+// The page says what is here.
 
 std::string FileText(const std::string& path) {
   std::ifstream file(path);

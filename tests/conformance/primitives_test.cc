@@ -33,7 +33,7 @@ void OnOneRank(const std::function<void(Rank&)>& body) {
   world.Run(body);
 }
 
-// ---- Accesses ----
+// Accesses.
 
 template <typename T, Scope S>
 IRIS_KERNEL void LoadAndStore(T* to, const T* from) {
@@ -123,7 +123,7 @@ TEST(SixteenBytesTest, HalvesOfVolatileAccessesAreWhole) {
   });
 }
 
-// ---- Atomics that the device API does not offer: 8 and 16 bits ----
+// Atomics that the device API does not offer: 8 and 16 bits.
 
 template <typename T>
 IRIS_KERNEL void ContendNarrow(T* x, uint32_t op, uint32_t rounds) {
@@ -204,7 +204,7 @@ TYPED_TEST(NanTest, MinAndMaxKeepANanInMemoryAndIgnoreANanOperand) {
   });
 }
 
-// ---- Threads and warps ----
+// Threads and warps.
 
 struct Place {
   uint32_t thread, block, block_size, grid_size, lane, warp, warp_size;
@@ -343,7 +343,7 @@ TEST_P(ShapeTest, Votes) {
   });
 }
 
-// ---- Shared memory and syncs ----
+// Shared memory and syncs.
 
 struct Initialised {
   uint64_t a = 5;
@@ -465,7 +465,7 @@ TEST(GridTest, AsManyBlocksAsMultiprocessorsRunAtOnce) {
   });
 }
 
-// ---- Conversions and the clock ----
+// Conversions and the clock.
 
 IRIS_KERNEL void ConvertAllBits(uint32_t* float_of_half, uint32_t* float_of_bfloat,
                                 uint16_t* half_again, uint16_t* bfloat_again) {
@@ -568,7 +568,7 @@ TEST(ClockTest, NeverGoesBackAndCountsNanoseconds) {
   });
 }
 
-// ---- Trap ----
+// Trap.
 
 IRIS_KERNEL void TrapIfTold(uint32_t told) {
   if (told != 0) backend::Trap("the kernel has a bug");

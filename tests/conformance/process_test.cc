@@ -40,7 +40,7 @@ struct Shared {
 
 uint64_t TotalBytes(uint32_t n) { return kHeapsAt + n * kStrideBytes; }
 
-// ---- The rank ----
+// The rank.
 
 IRIS_KERNEL void Rounds(DeviceContext ctx, uint32_t* x, uint32_t rounds, uint32_t* bad) {
   const uint32_t i = backend::BlockIndex() * backend::BlockSize() + backend::ThreadIndex();
@@ -187,7 +187,7 @@ int RunRank(const std::string& scenario, uint32_t rank, uint32_t n, int fd) {
   return 0;
 }
 
-// ---- The tests ----
+// The tests.
 
 class NeedsHostMemory : public testing::Environment {
  public:

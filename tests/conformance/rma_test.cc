@@ -14,7 +14,7 @@
 namespace iris::conformance {
 namespace {
 
-// ---- Single values ----
+// Single values.
 
 struct Bytes3 {  // no size that the hardware has, inside one that it has
   uint8_t a[3];
@@ -93,7 +93,7 @@ TYPED_TEST(ValueTest, StoreAndLoadDefault) { this->template Check<CacheHint::kDe
 TYPED_TEST(ValueTest, StoreAndLoadStreaming) { this->template Check<CacheHint::kStreaming>(); }
 TYPED_TEST(ValueTest, StoreAndLoadVolatile) { this->template Check<CacheHint::kVolatile>(); }
 
-// ---- All ranks, several blocks ----
+// All ranks, several blocks.
 
 template <typename T>
 IRIS_KERNEL void SumOverRanks(DeviceContext ctx, const T* x, float* sum, uint32_t count) {
@@ -186,7 +186,7 @@ TYPED_TEST(GridTest, PartnerGetsTheData) {
   });
 }
 
-// ---- Ranges: every misalignment, guarded ----
+// Ranges: every misalignment, guarded.
 
 enum class Direction { kPut, kGet, kCopy };
 enum class CoopKind { kThread, kWarp, kBlock };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMillisecondNs = 1000 * 1000;
 
-// ---- Ping-pong and ping-all ----
+// Ping-pong and ping-all.
 
 template <typename Coop>
 IRIS_KERNEL void PingPong(DeviceContext ctx, uint64_t* signal, uint64_t rounds, uint32_t* result) {
@@ -74,7 +74,7 @@ TEST_P(RanksTest, PingAll) {
   });
 }
 
-// ---- Put with signal ----
+// Put with signal.
 
 // Each round, every rank puts `bytes` bytes of its round's fill to every rank, then waits for all,
 // and checks what came from the highest byte down: the last byte written is the first one read.
@@ -187,7 +187,7 @@ TEST_P(RanksTest, WhoSeesTheSumOfSignalsSeesAllData) {
   });
 }
 
-// ---- The waits one by one: rank 0 alone, on words that are there or not ----
+// The waits one by one: rank 0 alone, on words that are there or not.
 
 struct Waits {
   uint32_t results[16];
@@ -335,7 +335,7 @@ TEST_P(RanksTest, WaitAnyTakesEveryMessageOnce) {
   });
 }
 
-// ---- Epochs ----
+// Epochs.
 
 template <typename T>
 IRIS_KERNEL void EpochPingPong(DeviceContext ctx, T* word, T first, uint32_t rounds,
@@ -392,7 +392,7 @@ TEST(EpochTest, AnEpochThatIsAheadTimesOutAcrossTheWrap) {
   });
 }
 
-// ---- Timeout and abort ----
+// Timeout and abort.
 
 template <typename Coop>
 IRIS_KERNEL void WaitFor7(DeviceContext ctx, const uint64_t* word, uint64_t timeout_ns,

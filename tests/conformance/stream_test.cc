@@ -64,7 +64,7 @@ IRIS_KERNEL void UseShared(uint32_t* out) {
   out[ThreadIndex()] = words[BlockSize() - 1 - ThreadIndex()];
 }
 
-// ---- Streams and copies ----
+// Streams and copies.
 
 TEST(StreamTest, LaunchesCopiesAndFillsRunInOrder) {
   OnOneRank([](Rank& rank) {
@@ -189,7 +189,7 @@ TEST(PrepareKernelTest, ThenItMayUseMuchSharedMemory) {
   });
 }
 
-// ---- Events ----
+// Events.
 
 TEST(EventTest, AStreamWaitsForAnother) {
   OnOneRank([](Rank& rank) {
@@ -230,7 +230,7 @@ TEST(EventTest, MeasuresTheTimeBetween) {
   });
 }
 
-// ---- Graphs ----
+// Graphs.
 
 TEST(GraphTest, ReplaysFreshDataAThousandTimes) {
   OnOneRank([](Rank& rank) {
@@ -350,7 +350,7 @@ TEST_P(RanksTest, GraphsMeetAThousandTimesAcrossTheWrapOfTheirEpochs) {
   });
 }
 
-// ---- Memory ----
+// Memory.
 
 TEST(MemoryTest, DeviceAndHostMemory) {
   OnOneRank([](Rank& rank) {

@@ -397,8 +397,7 @@ TEST_F(CollectiveFaultTest, ARankThatDoesNotAskIsNamedAndBothStayInStep) {
   EXPECT_EQ(sessions_[1]->Collective(other).status(), late);
 }
 
-// ---- a process that dies between any two steps
-// ----------------------------------------------------------------------
+// A process that dies between any two steps.
 
 struct Death {
   const char* step;

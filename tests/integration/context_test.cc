@@ -43,7 +43,7 @@ using testing::RankProcesses;
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// ---- scenarios: what a rank does ----
+// Scenarios: what a rank does.
 
 // In a rank: a condition that must hold.
 #define REQUIRE(condition)                                                              \
@@ -602,7 +602,7 @@ const std::map<std::string, testing::Scenario>& Scenarios() {
   return *scenarios;
 }
 
-// ---- tests ----
+// Tests.
 
 class ContextTest : public ::testing::Test {
  protected:
@@ -977,7 +977,7 @@ TEST_F(ContextTest, BarrierTimeoutNamesTheMissingRank) {
   EXPECT_THAT(std::string(waited.message()), HasSubstr(absl::StrCat("rank 1 (pid ", getpid())));
 }
 
-// ---- death ----
+// Death.
 
 class DeathTest : public ContextTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(In, DeathTest,
@@ -1093,7 +1093,7 @@ TEST_F(ContextTest, LaterJobOfTheSameName) {
   ExpectIdle();
 }
 
-// ---- irisd is not there ----
+// Irisd is not there.
 
 TEST(WithoutDaemonTest, ErrorNamesTheSocketAndHowToStartIrisd) {
   const testing::TempDir dir;

@@ -133,7 +133,7 @@ class Driver {
   }
   absl::Duration SomeTimeout() { return absl::Seconds(1 + random_.Below(90)); }
 
-  // ---- inputs
+  // Inputs.
 
   void Open() {
     if (sessions_.size() >= kMaxSessions) return;
@@ -461,7 +461,7 @@ class Driver {
     Input(machine_.Tick(), [&] { reference_.Tick(); });
   }
 
-  // ---- what came of it
+  // What came of it.
 
   template <typename Predict>
   void Input(Effects effects, Predict predict) {

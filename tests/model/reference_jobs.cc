@@ -57,7 +57,7 @@ bool Agree(CollectiveOp a, CollectiveOp b) {
 
 }  // namespace
 
-// ---- membership
+// Membership.
 
 RefJob* ReferenceJobs::Member(SessionId id, CallId call, JobId job) {
   const auto found = sessions_.find(id);
@@ -306,7 +306,7 @@ void ReferenceJobs::Cancelled(CallId call) {
   }
 }
 
-// ---- segments
+// Segments.
 
 void ReferenceJobs::SegmentCreated(SegmentId id, bool ok) {
   const auto found = segments_.find(id);
@@ -343,7 +343,7 @@ uint64_t ReferenceJobs::BookedBytes() const {
   return sum;
 }
 
-// ---- time
+// Time.
 
 std::vector<ReferenceJobs::Due> ReferenceJobs::Deadlines() const {
   std::vector<Due> all;
@@ -384,7 +384,7 @@ void ReferenceJobs::Tick() {
   }
 }
 
-// ---- collectives
+// Collectives.
 
 bool ReferenceJobs::Alive(const RefJob& job, const RefTeam& team) const {
   return job.state == JobState::kReady &&
@@ -534,7 +534,7 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
   NeedGrowth(job, id, bytes, bytes);
 }
 
-// ---- growth
+// Growth.
 
 void ReferenceJobs::NeedGrowth(RefJob& job, TeamId id, uint64_t needed, uint64_t wanted) {
   if (job.growth.has_value()) {

@@ -146,7 +146,7 @@ class ReferenceJobs {
   ReferenceJobs(uint64_t granularity, const server::Clock* clock)
       : granularity_(granularity), clock_(clock) {}
 
-  // ---- inputs; each adds to expected()
+  // Inputs; each adds to expected().
 
   void OpenSession(SessionId id, int64_t pid, uint32_t uid) {
     sessions_[id] = {.pid = pid, .uid = uid};
@@ -173,7 +173,7 @@ class ReferenceJobs {
   bool WantsJob() const { return new_job_ != nullptr; }
   void LearnSegment(JobId job, SegmentId id, uint64_t bytes);
 
-  // ---- predictions
+  // Predictions.
 
   std::map<CallId, Expected> TakeExpected() { return std::exchange(expected_, {}); }
   absl::Time NextDeadline() const;

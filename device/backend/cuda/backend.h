@@ -340,7 +340,6 @@ IRIS_DEVICE inline double FetchAddFloat(double* p, double operand) {
 }  // namespace cuda
 
 // Memory
-// ------------------------------------------------------------------------------------------------------------
 
 template <Scope S, Order O, typename T>
 IRIS_DEVICE inline T Load(const T* p) {
@@ -454,7 +453,6 @@ IRIS_DEVICE inline void Store16(void* p, Bytes16 value) {
 }
 
 // Threads
-// -----------------------------------------------------------------------------------------------------------
 
 #define IRIS_CUDA_REGISTER(name, ptx)                      \
   IRIS_DEVICE inline uint32_t name() {                     \
@@ -528,7 +526,6 @@ IRIS_DEVICE inline void* DynamicShared() {
 }
 
 // Conversions
-// -------------------------------------------------------------------------------------------------------
 
 IRIS_HOST_DEVICE inline uint16_t HalfBitsOf(float value) {
 #if defined(__CUDA_ARCH__)
@@ -561,7 +558,6 @@ IRIS_HOST_DEVICE inline uint16_t BfloatBitsOf(float value) {
 }
 
 // Others
-// ------------------------------------------------------------------------------------------------------------
 
 namespace cuda {
 uint64_t HostClockNanoseconds();
@@ -597,7 +593,6 @@ extern "C" IRIS_DEVICE void __assertfail(const char* message, const char* file, 
 }
 
 // Host
-// --------------------------------------------------------------------------------------------------------------
 
 class Stream;
 class Graph;

@@ -146,7 +146,6 @@ uint32_t DeviceCount() {
 Result SetDevice(uint32_t index) { return ResultOf(cudaSetDevice(static_cast<int>(index))); }
 
 // Streams
-// -------------------------------------------------------------------------------------------------------------
 
 Stream::Stream(Stream&& other) noexcept
     : native_(std::exchange(other.native_, nullptr)),
@@ -223,7 +222,6 @@ Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream) {
 }
 
 // Graphs
-// --------------------------------------------------------------------------------------------------------------
 
 Graph::~Graph() {
   if (executable_ == nullptr) return;
@@ -276,7 +274,6 @@ Result LaunchGraph(Graph& graph, Stream& stream) {
 }
 
 // Events
-// --------------------------------------------------------------------------------------------------------------
 
 Event::~Event() {
   if (native_ == nullptr) return;
@@ -335,7 +332,6 @@ Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out) {
 }
 
 // Memory
-// --------------------------------------------------------------------------------------------------------------
 
 void* MallocDevice(uint64_t bytes) {
   void* p = nullptr;

@@ -204,7 +204,6 @@ TYPED_TEST(AtomicTest, PlainAccessesMoveTheValue) {
 }
 
 // Half and Bfloat16
-// ---------------------------------------------------------------------------------
 
 template <typename T>
 class NarrowAtomicTest : public testing::Test {};
@@ -242,7 +241,6 @@ TYPED_TEST(NarrowAtomicTest, TheOtherOperationsWork) {
 }
 
 // Edges
-// -----------------------------------------------------------------------------------------------
 
 TEST(FloatAtomicTest, CompareExchangeComparesBits) {
   float zero = 0.0f;
@@ -281,7 +279,6 @@ TEST(PointerAtomicTest, LoadsStoresAndExchangesPointers) {
 }
 
 // Fences
-// ----------------------------------------------------------------------------------------------
 
 struct Mailbox {
   uint64_t payload[kBlock];
@@ -336,7 +333,6 @@ TEST(FenceTest, SequentialConsistencyForbidsStoreBuffering) {
 }
 
 // Bulk accesses
-// ---------------------------------------------------------------------------------------
 
 template <CacheHint H>
 void CopyUnits(Bytes16* to, const Bytes16* from, uint32_t n) {

@@ -174,7 +174,6 @@ inline T Apply(T old, T operand) {
 }  // namespace emu
 
 // Memory
-// ------------------------------------------------------------------------------------------------------------
 
 template <Scope S, Order O, typename T>
 inline T Load(const T* p) {
@@ -305,7 +304,6 @@ inline void Store16(void* p, Bytes16 value) {
 }
 
 // Threads
-// -----------------------------------------------------------------------------------------------------------
 
 IRIS_EMU_UNSANITIZED inline uint32_t ThreadIndex() { return emu::t_current.thread_index; }
 IRIS_EMU_UNSANITIZED inline uint32_t BlockIndex() { return emu::t_current.block_index; }
@@ -351,14 +349,12 @@ inline float FloatOfHalf(uint16_t half) { return numeric::FloatOfHalf(half); }
 inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value); }
 
 // Others
-// ------------------------------------------------------------------------------------------------------------
 
 uint64_t ClockNanoseconds();
 void Pause();
 [[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }
 
 // Host
-// --------------------------------------------------------------------------------------------------------------
 
 namespace emu {
 

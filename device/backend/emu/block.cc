@@ -299,7 +299,6 @@ void Block::TrapDeadlock() {
 }
 
 // The running thread's side of backend.h
-// ------------------------------------------------------------------------------
 
 void SwitchAfterPolls() {
   t_current.polls = 0;

@@ -16,7 +16,6 @@ void WaitFor(const uint32_t* word, uint32_t value) {
 }
 
 // Within a block
-// ------------------------------------------------------------------------------------
 
 void FirstThreadWaitsForTheLast(uint32_t* flag) {
   if (ThreadIndex() == 0) WaitFor(flag, 1);
@@ -95,7 +94,6 @@ TEST(ThreadProgressTest, ASpinLockOfExchangesLetsItsHolderRun) {
 }
 
 // Between blocks
-// ------------------------------------------------------------------------------------
 
 void PingPong(uint32_t rounds, uint32_t* words) {
   const uint32_t me = BlockIndex();
@@ -171,7 +169,6 @@ TEST(BlockProgressTest, BlocksThatSpinWithoutPauseLetTheLastOneBegin) {
 }
 
 // Between launches
-// ----------------------------------------------------------------------------------
 
 TEST(StreamProgressTest, KernelsOfTwoStreamsAnswerEachOther) {
   Stream streams[2];
@@ -259,7 +256,6 @@ TEST(StreamProgressTest, RanksAsThreadsMeetInTheirKernels) {
 }
 
 // With the host
-// -------------------------------------------------------------------------------------
 
 TEST(HostProgressTest, AKernelWaitsForTheHostAndTheHostForTheKernel) {
   Stream stream;

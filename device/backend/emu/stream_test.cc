@@ -27,7 +27,6 @@ Stream NewStream() {
 }
 
 // Launch errors
-// -------------------------------------------------------------------------------------
 
 void ExpectRefused(const LaunchConfig& config, const char* reason) {
   Stream stream = NewStream();
@@ -112,7 +111,6 @@ TEST(LaunchErrorTest, InAForkedChild) {
 #endif
 
 // Order
-// ---------------------------------------------------------------------------------------------
 
 void Append(uint32_t value, uint32_t* log, uint32_t* n) {
   if (BlockIndex() == 0 && ThreadIndex() == 0) log[(*n)++] = value;
@@ -288,7 +286,6 @@ TEST(StreamTest, ManyStreamsAtOnce) {
 }
 
 // Copies
-// --------------------------------------------------------------------------------------------
 
 class CopyTest : public testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(Bytes, CopyTest,
@@ -327,7 +324,6 @@ TEST(CopyErrorTest, NullPointers) {
 }
 
 // Memory
-// --------------------------------------------------------------------------------------------
 
 TEST(MemoryTest, DeviceAndHostMemoryAreAlignedAndWritable) {
   for (uint64_t bytes : {uint64_t{1}, uint64_t{100}, uint64_t{1} << 20}) {
@@ -360,7 +356,6 @@ TEST(MemoryTest, NullMayBeFreed) {
 }
 
 // Leaks
-// ---------------------------------------------------------------------------------------------
 
 size_t CountLines(const char* path) {
   std::ifstream file(path);

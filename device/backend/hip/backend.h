@@ -175,7 +175,6 @@ IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 }
 
 // Host
-// --------------------------------------------------------------------------------------------------------------
 
 uint32_t DeviceCount();
 Result SetDevice(uint32_t index);

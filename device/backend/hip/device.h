@@ -146,7 +146,6 @@ IRIS_DEVICE inline T Apply(T old, T operand) {
 }  // namespace hip
 
 // Memory
-// ------------------------------------------------------------------------------------------------------------
 
 namespace hip {
 
@@ -315,7 +314,6 @@ IRIS_DEVICE inline void Store16(void* p, Bytes16 value) {
 }
 
 // Threads
-// -----------------------------------------------------------------------------------------------------------
 
 IRIS_DEVICE inline uint32_t ThreadIndex() { return __builtin_amdgcn_workitem_id_x(); }
 IRIS_DEVICE inline uint32_t BlockIndex() { return __builtin_amdgcn_workgroup_id_x(); }
@@ -380,7 +378,6 @@ IRIS_DEVICE inline void* DynamicShared() {
 }
 
 // Others
-// ------------------------------------------------------------------------------------------------------------
 
 IRIS_DEVICE inline void Pause() { __builtin_amdgcn_s_sleep(1); }
 

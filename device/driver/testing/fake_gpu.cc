@@ -429,7 +429,7 @@ void fake_gpu_reset() {
   initialized = false;
 }
 
-// ---- libcuda ----
+// libcuda.
 
 int cuInit(unsigned) {
   const std::lock_guard<std::recursive_mutex> lock(mu);
@@ -622,7 +622,7 @@ int cuStreamSynchronize(void* stream) {
   return CheckStream(stream);
 }
 
-// ---- libamdhip64 ----
+// libamdhip64.
 
 int hipInit(unsigned) {
   const std::lock_guard<std::recursive_mutex> lock(mu);

@@ -14,8 +14,8 @@ extern const char kFakeBackend[];
 extern const char kOtherBackend[];
 
 // Loads the library here, and makes programs started from now on find it in `folder` (absolute,
-// exists). The test has
-// //device/driver:testing/libfake_gpu.so as data. Null if it cannot be loaded; says why on stderr.
+// exists). The test has //device/driver:testing/libfake_gpu.so as data. Null if it cannot be
+// loaded; says why on stderr.
 FakeGpu* InstallFakeGpu(const std::string& folder);
 
 // What this process will see of the devices, in which order: "1,0".
