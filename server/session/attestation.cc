@@ -65,7 +65,7 @@ absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid) {
   return wire::UniqueFd(static_cast<int>(fd));
 }
 
-bool ProcessGone(int pidfd) {
+bool ProcessHasEnded(int pidfd) {
   struct pollfd poll_fd = {pidfd, POLLIN, 0};
   int n;
   do {

@@ -171,6 +171,14 @@ void SessionServer::EndSession(SessionId session, const absl::Status& reason) {
   Wake();
 }
 
+void SessionServer::ReleaseSession(SessionId session) {
+  {
+    absl::MutexLock lock(&inbox_mu_);
+    inbox_.emplace_back(ReleaseCommand{session});
+  }
+  Wake();
+}
+
 void SessionServer::Wake() {
   const uint64_t one = 1;
   // Full means that the thread is already woken.
@@ -250,7 +258,7 @@ int SessionServer::EpollTimeoutMs() const {
 }
 
 void SessionServer::RunCommands() {
-  std::vector<std::variant<SendCommand, EndCommand>> commands;
+  std::vector<std::variant<SendCommand, EndCommand, ReleaseCommand>> commands;
   {
     absl::MutexLock lock(&inbox_mu_);
     commands.swap(inbox_);
@@ -261,6 +269,11 @@ void SessionServer::RunCommands() {
       if (session != nullptr && session->state == State::kOpen) {
         HangUp(*session, end->reason, std::string(end->reason.message()));
       }
+      continue;
+    }
+    if (auto* release = std::get_if<ReleaseCommand>(&command)) {
+      Session* session = FindSession(release->session);
+      if (session != nullptr) Erase(*session);
       continue;
     }
     auto& send = std::get<SendCommand>(command);
@@ -567,7 +580,7 @@ absl::Status SessionServer::OnNonce(Session& session, const wire::Frame& frame) 
 absl::Status SessionServer::Open(Session& session) {
   absl::StatusOr<uint64_t> start = ProcessStart(session.caller.pid);
   if (!start.ok()) return start.status();
-  if (ProcessGone(session.pidfd.get())) {
+  if (ProcessHasEnded(session.pidfd.get())) {
     return absl::AbortedError("the process that connected has ended");
   }
   session.caller.process_start = *start;
@@ -597,7 +610,7 @@ absl::Status SessionServer::Open(Session& session) {
   ReleaseUnattested(session.caller.uid);
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   sessions_open_.fetch_add(1, std::memory_order_relaxed);
-  daemon_->OpenSession(session.id, session.caller);
+  daemon_->Submit(SessionOpened{session.id, session.caller});
   Connection connection;
   connection.id = session.connection_id;
   connection.session = session.id;
@@ -608,7 +621,7 @@ absl::Status SessionServer::Open(Session& session) {
   welcome.session_id = session.id.value;
   welcome.daemon_id = daemon_id_;
   std::strncpy(welcome.daemon_version, wire::kIrisVersion, sizeof(welcome.daemon_version) - 1);
-  const std::string backend(daemon_->backend());
+  const std::string backend(daemon_->driver().backend());
   std::strncpy(welcome.backend, backend.c_str(), sizeof(welcome.backend) - 1);
   const int fds[] = {theirs.get()};
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome, welcome, fds);
@@ -678,10 +691,13 @@ void SessionServer::FlushSome(Session& session, absl::Status* failure) {
 void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
   if (!told.ok()) {
-    logger_->Warn("session ended", {{"session", session.id.value},
-                                    {"pid", session.caller.pid},
-                                    {"uid", session.caller.uid},
-                                    {"reason", told.ToString()}});
+    // A client that closes a socket of its own, in whatever order, is no news.
+    const LogLevel level = absl::IsUnavailable(told) ? LogLevel::kDebug : LogLevel::kWarn;
+    logger_->Log(level, "session ended",
+                 {{"session", session.id.value},
+                  {"pid", session.caller.pid},
+                  {"uid", session.caller.uid},
+                  {"reason", told.ToString()}});
     (void)wire::SendFrame(session.socket.get(), wire::FrameType::kError,
                           wire::MakeErrorPayload(told));
     // Unread input would turn the close into a reset, which the peer sees before the error frame.
@@ -704,18 +720,16 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
   connections_->Remove(session.rpc_fd, session.connection_id);
   shutdown(session.rpc.get(), SHUT_RDWR);
   EpollRemoveAndClose(epoll_.get(), session.rpc);
-  const bool keep = daemon_->HangUp(session.id, reason);
-  if (!keep) Erase(session);
+  daemon_->Submit(SessionHungUp{session.id, reason});
 }
 
 void SessionServer::Gone(Session& session) {
   const uint64_t key = session.key;
-  const SessionId id = session.id;
   if (session.state != State::kEnding) HangUp(session, absl::OkStatus(), "its process ended");
-  const auto it = sessions_.find(key);
-  if (it == sessions_.end()) return;
-  daemon_->Gone(id);
-  Erase(*it->second);
+  if (!sessions_.contains(key)) return;
+  // Once is enough; the session stays until the daemon releases it.
+  EpollRemoveAndClose(epoll_.get(), session.pidfd);
+  daemon_->Submit(ProcessGone{session.id});
 }
 
 void SessionServer::Erase(Session& session) {

@@ -71,6 +71,7 @@ class SessionServer : public SessionOutput {
       ABSL_LOCKS_EXCLUDED(inbox_mu_);
   void EndSession(SessionId session, const absl::Status& reason) override
       ABSL_LOCKS_EXCLUDED(inbox_mu_);
+  void ReleaseSession(SessionId session) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
   // Since start. Any thread.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }
@@ -111,6 +112,9 @@ class SessionServer : public SessionOutput {
   struct EndCommand {
     SessionId session;
     absl::Status reason;
+  };
+  struct ReleaseCommand {
+    SessionId session;
   };
   struct HandshakeDeadline {
     absl::Time at;
@@ -170,7 +174,8 @@ class SessionServer : public SessionOutput {
   std::thread thread_;
 
   absl::Mutex inbox_mu_;
-  std::vector<std::variant<SendCommand, EndCommand>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
+  std::vector<std::variant<SendCommand, EndCommand, ReleaseCommand>> inbox_
+      ABSL_GUARDED_BY(inbox_mu_);
   bool stop_ ABSL_GUARDED_BY(inbox_mu_) = false;
 
   // The rest belongs to the thread.
