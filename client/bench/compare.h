@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tests/bench/iris_bench_figures.h"
-#include "tests/bench/iris_bench_report.h"
+#include "client/bench/figures.h"
+#include "client/bench/report.h"
 
 namespace iris::bench {
 

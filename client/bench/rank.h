@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/bench/device.h"
 #include "client/iris/context.h"
 #include "device/iris/types.h"
-#include "tests/bench/iris_bench_device.h"
 
 namespace iris::bench {
 

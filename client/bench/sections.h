@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tests/bench/iris_bench_rank.h"
-#include "tests/bench/iris_bench_report.h"
+#include "client/bench/rank.h"
+#include "client/bench/report.h"
 
 namespace iris::bench {
 

@@ -1,4 +1,4 @@
-#include "tests/bench/iris_bench_device.h"
+#include "client/bench/device.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "tests/bench/iris_bench_commands.h"
+#include "client/bench/commands.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "client/bench/collectives.h"
+#include "client/bench/compare.h"
+#include "client/bench/device.h"
+#include "client/bench/rules.h"
 #include "client/iris/launcher.h"
 #include "device/iris/types.h"
-#include "tests/bench/iris_bench_collectives.h"
-#include "tests/bench/iris_bench_compare.h"
-#include "tests/bench/iris_bench_device.h"
-#include "tests/bench/iris_bench_rules.h"
 
 namespace iris::bench {
 namespace {

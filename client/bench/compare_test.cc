@@ -1,4 +1,4 @@
-#include "tests/bench/iris_bench_compare.h"
+#include "client/bench/compare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

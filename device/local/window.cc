@@ -1,4 +1,4 @@
-#include "tests/conformance/window.h"
+#include "device/local/window.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "device/driver/gpu_driver.h"
 #include "device/driver/open.h"
 
-namespace iris::conformance {
+namespace iris::local {
 namespace {
 
 // One for the process, for its life, as devices are.
@@ -70,4 +70,4 @@ Window::Window(const std::string& backend, uint32_t n_ranks, uint64_t stride_byt
 
 Window::~Window() = default;
 
-}  // namespace iris::conformance
+}  // namespace iris::local

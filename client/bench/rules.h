@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "tests/bench/iris_bench_figures.h"
+#include "client/bench/figures.h"
 
 namespace iris::bench {
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "tests/bench/iris_bench_sections.h"
+#include "client/bench/sections.h"
 
 namespace iris::bench {
 namespace {

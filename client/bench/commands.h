@@ -9,7 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/bench/iris_bench_report.h"
+#include "client/bench/report.h"
 
 namespace iris::bench {
 

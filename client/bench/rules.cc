@@ -1,4 +1,4 @@
-#include "tests/bench/iris_bench_rules.h"
+#include "client/bench/rules.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace iris::conformance {
+namespace iris::local {
 
 class Window {
  public:
@@ -31,4 +31,4 @@ class Window {
   uint64_t stride_bytes_ = 0;
 };
 
-}  // namespace iris::conformance
+}  // namespace iris::local

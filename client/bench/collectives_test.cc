@@ -1,4 +1,4 @@
-#include "tests/bench/iris_bench_collectives.h"
+#include "client/bench/collectives.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

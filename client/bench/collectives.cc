@@ -1,19 +1,20 @@
-#include "tests/bench/iris_bench_collectives.h"
+#include "client/bench/collectives.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/report.h"
 #include "device/backend/numeric.h"
 #include "device/collective/collective.h"
 #include "device/collective/rules.h"
-#include "tests/bench/iris_bench_report.h"
-#include "tests/conformance/world.h"
+#include "device/local/world.h"
 
 namespace iris::bench {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 using ccl::Comm;
 using ccl::Operation;
 using ccl::Variant;
-using conformance::World;
+using local::World;
 
 constexpr Operation kOperations[] = {
     Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
@@ -83,8 +84,8 @@ absl::StatusOr<Case> Resolve(const CollectiveCase& what) {
   return c;
 }
 
-Result Start(conformance::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, uint8_t* out) {
-  const uint64_t row = c.row(rank.n());
+Result Start(local::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, uint8_t* out) {
+  const uint64_t row = c.row(rank.n_ranks());
   // A rule decides as it does for a user who leaves the variant to the table.
   const Variant variant = c.as_rule ? Variant::kAuto : c.variant;
   const ccl::DataType type = ccl::DataType::kBf16;
@@ -112,9 +113,9 @@ Result Start(conformance::Rank& rank, const Comm& comm, const Case& c, uint8_t* 
 }
 
 // Elements of `out` that the operation writes at this rank.
-uint64_t OutCount(const conformance::Rank& rank, const Case& c) {
+uint64_t OutCount(const local::Rank& rank, const Case& c) {
   const bool root = rank.rank() == 0;
-  const uint64_t row = c.row(rank.n());
+  const uint64_t row = c.row(rank.n_ranks());
   switch (c.operation) {
     case Operation::kAllReduce:
     case Operation::kBroadcast:
@@ -126,28 +127,32 @@ uint64_t OutCount(const conformance::Rank& rank, const Case& c) {
       return row;
     case Operation::kAllGather:
     case Operation::kAllToAll:
-      return row * rank.n();
+      return row * rank.n_ranks();
     case Operation::kGather:
-      return root ? row * rank.n() : 0;
+      return root ? row * rank.n_ranks() : 0;
     default:
       return 0;
   }
 }
 
 // What became of ones: a look at both ends and the middle.
-bool IsRight(conformance::Rank& rank, const Case& c, const uint8_t* out) {
+Result CheckOut(local::Rank& rank, const Case& c, const uint8_t* out) {
   const bool sum = c.operation == Operation::kAllReduce || c.operation == Operation::kReduce ||
                    c.operation == Operation::kReduceScatter;
-  const float wanted = sum ? static_cast<float>(rank.n()) : 1.0f;
+  const float wanted = sum ? static_cast<float>(rank.n_ranks()) : 1.0f;
   const uint64_t count = OutCount(rank, c);
   const uint64_t some = std::min<uint64_t>(count, 4096);
-  if (some == 0) return true;
+  std::vector<Bfloat16> values(some);
+  if (some == 0) return {};
   for (uint64_t at : {uint64_t{0}, (count - some) / 2, count - some}) {
-    for (Bfloat16 x : rank.Read(reinterpret_cast<const Bfloat16*>(out) + at, some)) {
-      if (static_cast<float>(x) != wanted) return false;
+    const Result result =
+        rank.ReadBytes(values.data(), out + at * kElementBytes, some * kElementBytes);
+    if (!result.ok()) return result;
+    for (Bfloat16 x : values) {
+      if (static_cast<float>(x) != wanted) return {ErrorCode::kInternal, "the result is wrong"};
     }
   }
-  return true;
+  return {};
 }
 
 // The first failure of any rank.
@@ -161,17 +166,19 @@ struct Failure {
 // others, since nobody may stay away from a barrier.
 class RankRun {
  public:
-  RankRun(World* world, conformance::Rank* rank, Failure* failure)
+  RankRun(World* world, local::Rank* rank, Failure* failure)
       : world_(*world), rank_(*rank), failure_(*failure) {}
 
   // False, on all ranks alike: nothing can be measured.
   bool Prepare(uint64_t room_bytes, const ccl::Config& config) {
-    comm_ = rank_.NewComm(rank_.ctx.world, config);
-    if (comm_.error_word == nullptr) {
-      Fail("make a communicator", {ErrorCode::kInvalidArgument, "see above"});
-    }
+    // Not by Do: all ranks meet in it, after a failure too.
+    const Result made = rank_.NewComm(rank_.ctx.world, config, &comm_);
+    if (!made.ok()) Fail("make a communicator", made);
     in_ = rank_.New<uint8_t>(room_bytes);
     out_ = rank_.New<uint8_t>(room_bytes);
+    if (in_ == nullptr || out_ == nullptr) {
+      Fail("allocate", {ErrorCode::kInvalidArgument, "the heap has no more room"});
+    }
     const std::vector<Bfloat16> ones(1 << 20, Bfloat16(1.0f));
     for (uint64_t at = 0; at < room_bytes; at += ones.size() * kElementBytes) {
       const uint64_t bytes = std::min<uint64_t>(room_bytes - at, ones.size() * kElementBytes);
@@ -195,7 +202,7 @@ class RankRun {
   double Measure(const Case& c, uint32_t samples) {
     context_ = absl::StrCat(ccl::OperationName(c.operation), " of ", c.bytes, " bytes, variant ",
                             ccl::VariantName(c.variant), ", ", c.blocks, " blocks of ", c.threads,
-                            " threads, ", rank_.n(), " ranks");
+                            " threads, ", rank_.n_ranks(), " ranks");
     ccl::Rule rule;
     const Comm comm = CommFor(c, &rule);
     const uint32_t per = Emulated() ? 5 : c.bytes <= 4 * kMiB ? 50 : c.bytes <= 64 * kMiB ? 10 : 3;
@@ -237,10 +244,7 @@ class RankRun {
     }
     Do("synchronize", [&] { return rank_.stream.Synchronize(); });
     Do("check", [&] { return ccl::CheckError(comm_); });
-    Do("check", [&]() -> Result {
-      if (IsRight(rank_, c, out_)) return {};
-      return {ErrorCode::kInternal, "the result is wrong"};
-    });
+    Do("check", [&] { return CheckOut(rank_, c, out_); });
     return SpreadOf(us).p50;
   }
 
@@ -279,7 +283,7 @@ class RankRun {
   }
 
   World& world_;
-  conformance::Rank& rank_;
+  local::Rank& rank_;
   Failure& failure_;
   Comm comm_;
   uint8_t* in_ = nullptr;
@@ -440,22 +444,21 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
                                                    options.packet_blocks, " blocks of packets"));
   }
 
-  // World is made for tests, and goes on without memory: try before. Emulated heaps are one piece.
-  const uint64_t heap_bytes = 2 * room_bytes + workspace_bytes + 4 * kMiB;
-  const absl::Status no_memory = absl::ResourceExhaustedError(
-      absl::StrCat("no memory for a heap of ", heap_bytes, " bytes on each of ", options.ranks,
-                   " ranks, which the largest size needs: see --sizes"));
-  void* trial = backend::MallocDevice((Emulated() ? options.ranks : 1) * heap_bytes);
-  backend::FreeDevice(trial);
-  if (trial == nullptr) return no_memory;
-  World world(options.ranks, heap_bytes);
-  // What World could not do, it has said.
-  if (testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed()) return no_memory;
+  local::WorldOptions world_options;
+  world_options.n_ranks = options.ranks;
+  world_options.heap_bytes = 2 * room_bytes + workspace_bytes + 4 * kMiB;
+  absl::StatusOr<std::unique_ptr<World>> made = World::Create(world_options);
+  if (!made.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory for a heap of ", world_options.heap_bytes, " bytes on each of ", options.ranks,
+        " ranks, which the largest size needs: see --sizes (", made.status().message(), ")"));
+  }
+  World& world = **made;
   std::vector<CollectiveFigure> figures(cases.size());
   std::vector<bool> repeated(cases.size());
   std::mutex mu;
   Failure failure;
-  world.Run([&](conformance::Rank& rank) {
+  const absl::Status ran = world.Run([&](local::Rank& rank) {
     RankRun run(&world, &rank, &failure);
     if (!run.Prepare(room_bytes, config)) return;
     std::set<std::tuple<Operation, uint64_t, Variant, uint32_t, uint32_t, uint32_t>> seen;
@@ -479,6 +482,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
       figure.unroll = plan.unroll;
     }
   });
+  if (!ran.ok()) return ran;
   if (failure.any.load()) return failure.status;
   std::vector<CollectiveFigure> measured;
   for (size_t i = 0; i < figures.size(); ++i) {

@@ -12,11 +12,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/bench/commands.h"
+#include "client/bench/rank.h"
+#include "client/bench/report.h"
+#include "client/bench/sections.h"
 #include "device/driver/open.h"
-#include "tests/bench/iris_bench_commands.h"
-#include "tests/bench/iris_bench_rank.h"
-#include "tests/bench/iris_bench_report.h"
-#include "tests/bench/iris_bench_sections.h"
 
 namespace iris::bench {
 namespace {

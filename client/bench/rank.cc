@@ -1,4 +1,4 @@
-#include "tests/bench/iris_bench_rank.h"
+#include "client/bench/rank.h"
 
 #include <cstring>
 #include <string>

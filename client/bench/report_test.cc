@@ -1,4 +1,4 @@
-#include "tests/bench/iris_bench_report.h"
+#include "client/bench/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@ import unittest
 from tests.python import junit
 from tests.python.irisd import Irisd
 
-IRIS_BENCH = "tests/bench/iris_bench"
+IRIS_BENCH = "client/bench/iris_bench"
 IRIS_RUN = "client/ctl/iris-run"
 PATIENCE_SECONDS = 240
 

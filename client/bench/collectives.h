@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/bench/iris_bench_figures.h"
+#include "client/bench/figures.h"
 
 namespace iris::bench {
 

@@ -1,15 +1,15 @@
-// RunAsThreads: the ranks of the conformance tests, for iris_bench.
+// RunAsThreads: ranks that are threads of this process, for iris_bench --in-process.
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "device/backend/select.h"
-#include "tests/bench/iris_bench_rank.h"
-#include "tests/conformance/world.h"
+#include "client/bench/rank.h"
+#include "device/local/world.h"
 
 namespace iris::bench {
 namespace {
@@ -21,7 +21,7 @@ struct Shared {
 
 class ThreadRank final : public Rank {
  public:
-  ThreadRank(conformance::Rank* rank, Shared* shared) : rank_(*rank), shared_(*shared) {}
+  ThreadRank(local::Rank* rank, Shared* shared) : rank_(*rank), shared_(*shared) {}
 
   absl::Status Prepare() {
     auto device = Device::Create(rank_.ctx, nullptr);
@@ -33,7 +33,14 @@ class ThreadRank final : public Rank {
   DeviceContext device_context() const override { return rank_.ctx; }
   Device& device() override { return *device_; }
 
-  absl::StatusOr<uint8_t*> Allocate(uint64_t bytes) override { return rank_.New<uint8_t>(bytes); }
+  absl::StatusOr<uint8_t*> Allocate(uint64_t bytes) override {
+    uint8_t* p = rank_.New<uint8_t>(bytes);
+    if (p == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the heap of rank ", rank_.rank(), " has no room for ", bytes, " bytes"));
+    }
+    return p;
+  }
 
   absl::Status Barrier() override {
     rank_.HostBarrier();
@@ -44,7 +51,7 @@ class ThreadRank final : public Rank {
       const std::vector<double>& values) override {
     {
       std::lock_guard<std::mutex> lock(shared_.mu);
-      shared_.values.resize(rank_.n());
+      shared_.values.resize(rank_.n_ranks());
       shared_.values[rank_.rank()] = values;
     }
     rank_.HostBarrier();
@@ -58,7 +65,7 @@ class ThreadRank final : public Rank {
   }
 
  private:
-  conformance::Rank& rank_;
+  local::Rank& rank_;
   Shared& shared_;
   std::unique_ptr<Device> device_;
 };
@@ -67,13 +74,13 @@ class ThreadRank final : public Rank {
 
 absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
                           const std::function<absl::Status(Rank&)>& body) {
-  if (backend::DeviceCount() == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no device of backend ", backend::BackendName(), " on this machine"));
-  }
-  conformance::World world(n_ranks, heap_bytes);
+  local::WorldOptions options;
+  options.n_ranks = n_ranks;
+  options.heap_bytes = heap_bytes;
+  absl::StatusOr<std::unique_ptr<local::World>> world = local::World::Create(options);
+  if (!world.ok()) return world.status();
   Shared shared;
-  world.Run([&](conformance::Rank& rank) {
+  return (*world)->Run([&](local::Rank& rank) {
     ThreadRank thread(&rank, &shared);
     const absl::Status prepared = thread.Prepare();
     const absl::Status status = prepared.ok() ? body(thread) : prepared;
@@ -83,7 +90,6 @@ absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
       _exit(1);
     }
   });
-  return absl::OkStatus();
 }
 
 }  // namespace iris::bench
