@@ -33,7 +33,7 @@ World::World(uint32_t n_ranks, uint64_t heap_bytes, uint64_t timeout_ns) {
   const uint32_t devices = DevicesInUse();
   uint64_t stride_bytes = (heap_bytes + kSyncAreaBytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   uint64_t base = 0;
-  if (std::strcmp(backend::BackendName(), "emu") == 0) {
+  if (backend::Traits::kEmulated) {
     malloced_ = backend::MallocDevice(n_ranks * stride_bytes + kPageBytes);
     EXPECT_NE(malloced_, nullptr);
     base = (reinterpret_cast<uint64_t>(malloced_) + kPageBytes - 1) / kPageBytes * kPageBytes;
