@@ -65,7 +65,7 @@ are passed over. Peers run before the same rank count is measured here, not besi
 Example:
   iris_bench compare --peers-command 'mpirun -n {ranks} ./other_bench' --svg us.svg)";
 
-bool Emulated() { return Device::BackendName() == std::string("emu"); }
+bool Emulated() { return Device::Emulated(); }
 
 // Options.
 
