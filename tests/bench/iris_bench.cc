@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "device/base/bytes.h"
 #include "device/driver/open.h"
 #include "tests/bench/iris_bench_commands.h"
 #include "tests/bench/iris_bench_rank.h"
@@ -195,7 +196,7 @@ int Main(int argc, char** argv) {
     app.add_option_function<std::string>(
         name,
         [bytes, name](const std::string& text) {
-          if (!ParseBytesText(text, bytes)) {
+          if (!base::ParseBytes(text, bytes)) {
             throw CLI::ValidationError(name, "\"" + text + "\" is no size such as 64KiB");
           }
         },
@@ -236,7 +237,7 @@ int Main(int argc, char** argv) {
            bench.heaps.clear();
            for (const std::string& text : texts) {
              uint64_t bytes = 0;
-             if (!ParseBytesText(text, &bytes) || bytes == 0) {
+             if (!base::ParseBytes(text, &bytes) || bytes == 0) {
                throw CLI::ValidationError("--heaps", "\"" + text + "\" is no size such as 1GiB");
              }
              bench.heaps.push_back(bytes);
