@@ -176,18 +176,19 @@ std::vector<Setting> MakeSettings() {
                    [](Config* c) { return &c->sessions.handshake_timeout; }));
   s.push_back(Number("sessions.max", "max-sessions",
                      "sessions in total (4096; fewer where descriptors are short)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_sessions; }));
+                     [](Config* c) { return &c->sessions.limits.max_sessions; }));
   s.push_back(Number("sessions.max_per_uid", "max-sessions-per-uid", "sessions of one user (1024)",
-                     1, 1 << 20, [](Config* c) { return &c->sessions.max_sessions_per_uid; }));
+                     1, 1 << 20,
+                     [](Config* c) { return &c->sessions.limits.max_sessions_per_uid; }));
   s.push_back(Number("sessions.max_unattested", "max-unattested",
                      "connections in the handshake at a time (256)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_unattested; }));
+                     [](Config* c) { return &c->sessions.limits.max_unattested; }));
   s.push_back(Number("admin.max", "max-admin-connections",
                      "connections on irisd.sock in total (256)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_admin_connections; }));
+                     [](Config* c) { return &c->sessions.limits.max_admin_connections; }));
   s.push_back(Number("admin.max_per_uid", "max-admin-connections-per-uid",
                      "connections of one user on irisd.sock (64)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_admin_connections_per_uid; }));
+                     [](Config* c) { return &c->sessions.limits.max_admin_connections_per_uid; }));
   s.push_back(Number("jobs.max", "max-jobs", "jobs in total (1024)", 1, 1 << 20,
                      [](Config* c) { return &c->jobs.max_jobs; }));
   s.push_back(Number("jobs.max_per_uid", "max-jobs-per-uid", "jobs of one user (256)", 1, 1 << 20,

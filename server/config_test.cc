@@ -78,8 +78,8 @@ TEST(ConfigFileTest, SetsEverySection) {
   EXPECT_EQ(config.log_format, LogFormat::kJson);
   EXPECT_EQ(config.sessions.attestation, Attestation::kNonce);
   EXPECT_EQ(config.sessions.handshake_timeout, absl::Milliseconds(250));
-  EXPECT_EQ(config.sessions.max_sessions, 10u);
-  EXPECT_EQ(config.sessions.max_admin_connections_per_uid, 2u);
+  EXPECT_EQ(config.sessions.limits.max_sessions, 10u);
+  EXPECT_EQ(config.sessions.limits.max_admin_connections_per_uid, 2u);
   EXPECT_EQ(config.jobs.max_jobs, 5u);
   EXPECT_EQ(config.jobs.max_heap_bytes_per_uid, 1u << 20);
   EXPECT_EQ(config.jobs.grow_timeout, absl::Seconds(90));
@@ -264,7 +264,7 @@ TEST(SampleConfigTest, ParsesAndSaysTheDefaults) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(sample.emu_devices, defaults.emu_devices);
   EXPECT_EQ(sample.emu_memory_bytes, defaults.emu_memory_bytes);
-  EXPECT_EQ(sample.sessions.max_sessions, defaults.sessions.max_sessions);
+  EXPECT_EQ(sample.sessions.limits.max_sessions, defaults.sessions.limits.max_sessions);
   EXPECT_EQ(sample.jobs.map_timeout, defaults.jobs.map_timeout);
 }
 
