@@ -32,6 +32,7 @@
 #include "server/log.h"
 #include "server/segment_store.h"
 #include "server/watch_streams.h"
+#include "server/session/outbox.h"
 #include "server/worker_pool.h"
 
 namespace iris::server {

@@ -1,29 +1,22 @@
 // DescriptorSource: turns the effect SendDescriptors into descriptors that a session can be sent: of
 // the job's pages, of segments, and of the links between devices.
 //
-// A descriptor on its way is opened only when it is sent, so that a queue costs no descriptors; it
-// holds what it will be opened from. Thread-safe; immutable after construction.
+// Each holds what it will be opened from. Thread-safe; immutable after construction.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "device/driver/gpu_driver.h"
-#include "proto/wire/frame.h"
 #include "server/job/effects.h"
 #include "server/job_pages.h"
 #include "server/log.h"
 #include "server/segment_store.h"
+#include "server/session/outbox.h"
 
 namespace iris::server {
-
-struct OutgoingDescriptor {
-  wire::DescriptorRecord record;
-  std::function<absl::StatusOr<int>()> open;  // the caller owns the result
-};
 
 class DescriptorSource {
  public:

@@ -761,15 +761,16 @@ void Context::Impl::OnEvent(const v1::WatchEvent& event) {
 }
 
 void Context::Impl::OnRankChanged(const v1::WatchEvent::RankChanged& change) {
-  const bool died =
-      change.state() == v1::RANK_STATE_ENDING || change.state() == v1::RANK_STATE_DEAD;
-  if (!died && change.state() != v1::RANK_STATE_LEFT) return;
+  const bool hung_up = change.state() == v1::RANK_STATE_ENDING;
+  const bool died = change.state() == v1::RANK_STATE_DEAD;
+  if (!hung_up && !died && change.state() != v1::RANK_STATE_LEFT) return;
   {
     absl::MutexLock lock(&mu);
     reasons[change.rank()] = change.reason();
   }
-  if (died) {
-    log::Warning("rank ", change.rank(), " (pid ", change.pid(), ") died: ", change.reason());
+  if (hung_up || died) {
+    log::Warning("rank ", change.rank(), " (pid ", change.pid(), ") ", died ? "died" : "hung up",
+                 ": ", change.reason());
   } else {
     log::Debug("rank ", change.rank(), " (pid ", change.pid(), ") left");
   }
