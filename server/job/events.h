@@ -180,7 +180,7 @@ struct OperationFailed {
   static constexpr Severity kSeverity = Severity::kInfo;
   std::string reason;
 };
-// The recording of inputs has reached its size limit: what comes is not in it.
+// The recording of inputs has reached its size limit, or cannot be written: what comes is not in it.
 struct RecordingFull {
   static constexpr char kKind[] = "recording_full";
   static constexpr Severity kSeverity = Severity::kWarning;

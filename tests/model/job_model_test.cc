@@ -2,7 +2,10 @@
 // deadline must be as predicted. Once in chaos, with scarce memory and small limits and no
 // reference: what must hold whatever happens. After every input both check the invariants, that
 // every call is answered at most once, and that each (team, k) has one outcome; at the end, that
-// every call was answered, and that nothing is left when all sessions are gone.
+// every call was answered, and that nothing is left when all sessions are gone. Every history is
+// recorded, and the recording replayed: the same inputs must have the same effects, byte for byte.
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,12 +16,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "proto/wire/limits.h"
 #include "server/heap/ledger.h"
 #include "server/job/clock.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine.h"
+#include "server/recording/recorder.h"
+#include "server/recording/replay.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
 
@@ -63,12 +69,19 @@ struct Conditions {
 
 class Driver {
  public:
-  Driver(uint64_t seed, const Conditions& conditions)
+  // What happens is recorded in the file `recording`.
+  Driver(uint64_t seed, const Conditions& conditions, const std::string& recording)
       : random_(seed),
         with_reference_(conditions.with_reference),
-        machine_(conditions.limits, Ledger({{"dev-0", conditions.device_bytes, kGranularity, 0},
-                                            {"dev-1", conditions.device_bytes, 4096, 0}})),
-        reference_(kGranularity, &clock_) {}
+        setup_(SetupOf(conditions)),
+        machine_(setup_.limits, setup_.MakeLedger()),
+        reference_(kGranularity, &clock_) {
+    unlink(recording.c_str());
+    auto recorder = server::Recorder::Create(recording);
+    if (!recorder.ok()) ADD_FAILURE() << recorder.status();
+    recorder_ = *std::move(recorder);
+    recorder_->Begin(setup_);
+  }
 
   void Step() {
     const uint64_t dice = random_.Below(1000);
@@ -105,12 +118,22 @@ class Driver {
     ASSERT_TRUE(pages_.empty());
   }
 
+  uint64_t n_dropped() const { return recorder_->n_dropped(); }
+
   void PrintCounts() const {
     for (const auto& [what, n] : counts_)
       std::printf("  %-32s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   }
 
  private:
+  static server::MachineSetup SetupOf(const Conditions& conditions) {
+    server::MachineSetup setup;
+    setup.limits = conditions.limits;
+    setup.devices = {{"dev-0", conditions.device_bytes, kGranularity, 0},
+                     {"dev-1", conditions.device_bytes, 4096, 0}};
+    return setup;
+  }
+
   struct Member {
     JobId job;
     Rank rank = 0;
@@ -478,7 +501,9 @@ class Driver {
 
   template <typename Predict>
   void Input(const server::Input& input, Predict predict) {
-    const Effects effects = machine_.Apply(input, {clock_.Now(), clock_.Wall()});
+    const server::Time now = {clock_.Now(), clock_.Wall()};
+    const Effects effects = machine_.Apply(input, now);
+    (void)recorder_->Record(input, now, effects);
     if (with_reference_) predict();
     std::map<CallId, Reply> replies;
     for (const Effect& effect : effects) {
@@ -620,7 +645,9 @@ class Driver {
   Random random_;
   const bool with_reference_;
   server::FakeClock clock_;
+  const server::MachineSetup setup_;
   JobMachine machine_;
+  std::unique_ptr<server::Recorder> recorder_;
   ReferenceJobs reference_;
 
   std::map<SessionId, Session> sessions_;
@@ -644,18 +671,43 @@ class Driver {
   uint64_t next_call_ = 1;
 };
 
-void RunModel(const char* name, const Conditions& conditions) {
-  const RandomRun run = BeginRandomRun(name, kOps);
-  Driver driver(run.seed, conditions);
-  for (uint64_t i = 0; i < run.n_ops; ++i) {
+// One history, of `n_ops` operations. The recording of it is replayed.
+void RunHistory(uint64_t seed, uint64_t n_ops, const Conditions& conditions, bool print) {
+  const std::string recording = absl::StrCat(testing::TempDir(), "/history.", getpid());
+  Driver driver(seed, conditions, recording);
+  for (uint64_t i = 0; i < n_ops; ++i) {
     driver.Step();
     if (testing::Test::HasFatalFailure()) {
-      FAIL() << "at operation " << i << " of seed " << run.seed
-             << ": replay with IRIS_TEST_SEED=" << run.seed;
+      FAIL() << "at operation " << i << " of seed " << seed
+             << ": replay with IRIS_TEST_SEED=" << seed << "; the recording is " << recording;
     }
   }
   driver.Finish();
-  driver.PrintCounts();
+  if (print) driver.PrintCounts();
+  ASSERT_EQ(driver.n_dropped(), 0u) << "the recording is too big";
+  const absl::StatusOr<server::ReplayReport> report = server::Replay(recording);
+  ASSERT_TRUE(report.ok()) << "seed " << seed << ": " << report.status();
+  ASSERT_FALSE(report->cut);
+  if (print) {
+    std::printf("  replayed: %llu inputs, %llu bytes of effects\n",
+                static_cast<unsigned long long>(report->n_inputs),
+                static_cast<unsigned long long>(report->n_effect_bytes));
+  }
+  unlink(recording.c_str());
+}
+
+// One history; or, for IRIS_TEST_MINUTES, history after history with other seeds.
+void RunModel(const char* name, const Conditions& conditions) {
+  const RandomRun run = BeginRandomRun(name, kOps);
+  const absl::Time end = absl::Now() + absl::Minutes(FromEnvironment("IRIS_TEST_MINUTES", 0));
+  uint64_t n_histories = 0;
+  do {
+    RunHistory(run.seed + n_histories, run.n_ops, conditions, n_histories == 0);
+    ++n_histories;
+  } while (absl::Now() < end && !testing::Test::HasFatalFailure());
+  std::printf("%s: %llu histories of %llu operations, each replayed\n", name,
+              static_cast<unsigned long long>(n_histories),
+              static_cast<unsigned long long>(run.n_ops));
 }
 
 TEST(JobModel, AgreesWithTheReference) { RunModel("job_model_test", Conditions()); }
