@@ -70,10 +70,10 @@ class ControlPlane {
                                                absl::Time deadline);
   // The outcome of the request's k. An error means that there is none here: irisd refused the call
   // (its code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not
-  // answer until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back, the
-  // request is repeated with the same k.
-  // `unanswered`, in and out: irisd may have taken this request, and no outcome of it has come back.
-  // Then its k is this request's and no other's: ask again, with the same request.
+  // answer until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back,
+  // the request is repeated with the same k. `unanswered`, in and out: irisd may have taken this
+  // request, and no outcome of it has come back. Then its k is this request's and no other's: ask
+  // again, with the same request.
   absl::StatusOr<iris::v1::Outcome> Operate(iris::v1::OperateRequest request,
                                             absl::Time reach_deadline, absl::Time answer_deadline,
                                             bool* unanswered);

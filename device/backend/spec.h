@@ -9,9 +9,9 @@
 //   IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
 //                       between IRIS_KERNEL and void: no launch has more threads a block; registers
 //                       are given so that min_blocks blocks fit on a multiprocessor
-//   IRIS_PARAM          before a struct that is a parameter of a kernel, IRIS_PARAM T name: constant,
-//                       and read where the launch put it. Without it, an array inside that is
-//                       indexed by a variable makes each thread copy the struct
+//   IRIS_PARAM          before a struct that is a parameter of a kernel, IRIS_PARAM T name. It is
+//                       constant and read where the launch put it. Without it, an array inside
+//                       that is indexed by a variable makes each thread copy the struct
 //   IRIS_SHARED(T[N], name)   declares `name` as N elements of T shared by the block, uninitialised
 //   IRIS_UNROLL(n)      before a loop
 //
