@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "client/internal/clock.h"
 #include "client/internal/thread.h"
-#include "client/iris/log.h"
+#include "client/base/log.h"
 
 namespace iris::internal {
 namespace {

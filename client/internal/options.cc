@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/iris/launcher.h"
+#include "client/base/launcher.h"
 
 namespace iris::internal {
 

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/iris/context.h"
+#include "client/base/types.h"
 
 namespace iris::internal {
 
