@@ -46,10 +46,10 @@ absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
   return value << shift;
 }
 
-absl::StatusOr<ResolvedOptions> ResolveOptions(
+absl::StatusOr<ContextOptions> ResolveOptions(
     const ContextOptions& options,
     const std::function<std::optional<std::string>(const char*)>& get) {
-  ResolvedOptions resolved = options;
+  ContextOptions resolved = options;
   const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
   LauncherInfo launcher;
   launcher.job = "default";
@@ -92,7 +92,7 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(
   return resolved;
 }
 
-absl::StatusOr<ResolvedOptions> ResolveOptions(const ContextOptions& options) {
+absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options) {
   return ResolveOptions(options, [](const char* name) -> std::optional<std::string> {
     const char* value = std::getenv(name);
     if (value == nullptr) return std::nullopt;
