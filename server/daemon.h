@@ -33,16 +33,10 @@
 #include "server/job/job_machine.h"
 #include "server/job_pages.h"
 #include "server/log.h"
+#include "server/session/outbox.h"
 #include "server/worker_pool.h"
 
 namespace iris::server {
-
-// A descriptor on its way to a session: opened only when it is sent, so that a queue costs no
-// descriptors.
-struct OutgoingDescriptor {
-  wire::DescriptorRecord record;
-  std::function<absl::StatusOr<int>()> open;  // the caller owns the result
-};
 
 // What the daemon asks of the session side. Implementations queue, and never call back into the
 // daemon from here.

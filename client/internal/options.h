@@ -21,8 +21,4 @@ absl::StatusOr<ContextOptions> ResolveOptions(
     const std::function<std::optional<std::string>(const char*)>& get);
 absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options);
 
-// "1073741824", "512M", "2G", "1T": powers of 1024, in upper or lower case, with or without "iB" or
-// "B".
-absl::StatusOr<uint64_t> ParseBytes(absl::string_view text);
-
 }  // namespace iris::internal

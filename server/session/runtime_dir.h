@@ -32,7 +32,8 @@ absl::StatusOr<std::string> DefaultRuntimeDir();
 
 class RuntimeDir {
  public:
-  // Makes the directory (not its parents), takes its lock, and opens both sockets for listening.
+  // Makes the directory (not its parents), takes its lock, and opens both sockets for listening, the
+  // session socket with SO_PASSCRED.
   // kAlreadyExists: another irisd serves it; the message has its pid. kInvalidArgument: the path is
   // too long or relative. kPermissionDenied, kResourceExhausted: the directory cannot be written,
   // or others could replace what is in it.
