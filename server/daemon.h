@@ -33,16 +33,10 @@
 #include "server/job/job_machine.h"
 #include "server/job_pages.h"
 #include "server/log.h"
+#include "server/session/outbox.h"
 #include "server/worker_pool.h"
 
 namespace iris::server {
-
-// A descriptor on its way to a session: opened only when it is sent, so that a queue costs no
-// descriptors.
-struct OutgoingDescriptor {
-  wire::DescriptorRecord record;
-  std::function<absl::StatusOr<int>()> open;  // the caller owns the result
-};
 
 // What the daemon asks of the session side. Implementations queue, and never call back into the
 // daemon from here.
@@ -106,7 +100,7 @@ class Daemon {
       ABSL_LOCKS_EXCLUDED(mu_);
   void Mapped(SessionId session, CallId call, JobId job, uint64_t epoch, uint64_t base,
               const std::string& error, Answer answer) ABSL_LOCKS_EXCLUDED(mu_);
-  void Collective(SessionId session, CallId call, const CollectiveSpec& spec, Answer answer)
+  void Operate(SessionId session, CallId call, const OperationSpec& spec, Answer answer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void GrowMapped(SessionId session, CallId call, JobId job, GrowId grow, const std::string& error,
                   Answer answer) ABSL_LOCKS_EXCLUDED(mu_);

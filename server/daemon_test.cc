@@ -26,7 +26,7 @@ using absl::StatusCode;
 // The emulated platform, with faults on demand. Thread-safe.
 class FaultyDriver : public driver::GpuDriver {
  public:
-  std::string_view backend() const override { return real_->backend(); }
+  driver::BackendKind kind() const override { return real_->kind(); }
   absl::Span<const driver::DeviceInfo> devices() const override { return real_->devices(); }
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Create(uint32_t device, uint64_t bytes,
                                                                  bool prealloc) override {

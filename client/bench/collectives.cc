@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -38,7 +37,7 @@ constexpr uint64_t kLeastRoomBytes = 4096;
 constexpr uint32_t kWarmups = 2;
 constexpr uint64_t kElementBytes = sizeof(Bfloat16);
 
-bool Emulated() { return std::strcmp(backend::BackendName(), "emu") == 0; }
+constexpr bool Emulated() { return backend::Traits::kEmulated; }
 
 // A case with names resolved.
 struct Case {

@@ -15,6 +15,7 @@
 #include "client/bench/device.h"
 #include "client/bench/rules.h"
 #include "client/iris/launcher.h"
+#include "device/base/bytes.h"
 #include "device/iris/types.h"
 
 namespace iris::bench {
@@ -65,7 +66,7 @@ are passed over. Peers run before the same rank count is measured here, not besi
 Example:
   iris_bench compare --peers-command 'mpirun -n {ranks} ./other_bench' --svg us.svg)";
 
-bool Emulated() { return Device::BackendName() == std::string("emu"); }
+bool Emulated() { return Device::Emulated(); }
 
 // Options.
 
@@ -76,7 +77,7 @@ void AddSizes(CLI::App* app, const char* name, std::vector<uint64_t>* sizes, con
            sizes->clear();
            for (const std::string& text : texts) {
              uint64_t bytes = 0;
-             if (!ParseBytesText(text, &bytes) || bytes < 2 || bytes > kMaxCollectiveBytes) {
+             if (!base::ParseBytes(text, &bytes) || bytes < 2 || bytes > kMaxCollectiveBytes) {
                throw CLI::ValidationError(
                    name, "\"" + text + "\" is no size such as 64KiB, from 2 bytes to 64GiB");
              }
@@ -454,7 +455,7 @@ void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings) {
   collectives->add_option_function<std::string>(
       "--stage",
       [settings](const std::string& text) {
-        if (!ParseBytesText(text, &settings->stage_bytes)) {
+        if (!base::ParseBytes(text, &settings->stage_bytes)) {
           throw CLI::ValidationError("--stage", "\"" + text + "\" is no size such as 64KiB");
         }
       },

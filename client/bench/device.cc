@@ -325,6 +325,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Create(const DeviceContext& devi
 }
 
 std::string Device::BackendName() { return backend::BackendName(); }
+bool Device::Emulated() { return backend::Traits::kEmulated; }
 uint32_t Device::MultiprocessorCount() { return backend::MultiprocessorCount(); }
 
 absl::StatusOr<std::vector<double>> Device::RunTransfer(const TransferSpec& spec) {

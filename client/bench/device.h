@@ -89,6 +89,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   static std::string BackendName();
+  static bool Emulated();
   static uint32_t MultiprocessorCount();
 
   // The peer does nothing.

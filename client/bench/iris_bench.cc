@@ -16,6 +16,7 @@
 #include "client/bench/rank.h"
 #include "client/bench/report.h"
 #include "client/bench/sections.h"
+#include "device/base/bytes.h"
 #include "device/driver/open.h"
 
 namespace iris::bench {
@@ -195,7 +196,7 @@ int Main(int argc, char** argv) {
     app.add_option_function<std::string>(
         name,
         [bytes, name](const std::string& text) {
-          if (!ParseBytesText(text, bytes)) {
+          if (!base::ParseBytes(text, bytes)) {
             throw CLI::ValidationError(name, "\"" + text + "\" is no size such as 64KiB");
           }
         },
@@ -236,7 +237,7 @@ int Main(int argc, char** argv) {
            bench.heaps.clear();
            for (const std::string& text : texts) {
              uint64_t bytes = 0;
-             if (!ParseBytesText(text, &bytes) || bytes == 0) {
+             if (!base::ParseBytes(text, &bytes) || bytes == 0) {
                throw CLI::ValidationError("--heaps", "\"" + text + "\" is no size such as 1GiB");
              }
              bench.heaps.push_back(bytes);

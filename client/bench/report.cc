@@ -132,27 +132,6 @@ std::string BytesText(uint64_t bytes) {
   return absl::StrCat(bytes, " ", kUnits[unit]);
 }
 
-bool ParseBytesText(const std::string& text, uint64_t* bytes) {
-  size_t end = 0;
-  uint64_t value = 0;
-  while (end < text.size() && text[end] >= '0' && text[end] <= '9') {
-    const uint64_t digit = static_cast<uint64_t>(text[end] - '0');
-    if (value > (UINT64_MAX - digit) / 10) return false;
-    value = 10 * value + digit;
-    ++end;
-  }
-  if (end == 0) return false;
-  const std::string unit = text.substr(text[end] == ' ' ? end + 1 : end);
-  for (size_t i = 0; i < std::size(kUnits); ++i) {
-    if (unit == kUnits[i] || (unit.empty() && i == 0)) {
-      if (value > (UINT64_MAX >> (10 * i))) return false;
-      *bytes = value << (10 * i);
-      return true;
-    }
-  }
-  return false;
-}
-
 void Table::Add(std::vector<nlohmann::json> cells) {
   cells.resize(columns_.size());
   rows_.push_back(std::move(cells));

@@ -22,9 +22,6 @@ Spread SpreadOf(const std::vector<double>& samples);
 // 4096 -> "4 KiB": the largest unit that divides it.
 std::string BytesText(uint64_t bytes);
 
-// "64KiB", "1GiB", "4096". False for anything else, and for what does not fit.
-bool ParseBytesText(const std::string& text, uint64_t* bytes);
-
 // Named columns, and rows of cells: null, integers, floating point numbers or strings. Numbers are
 // printed with the column's decimals; JSON has them whole, by the column's name.
 class Table {

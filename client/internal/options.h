@@ -24,8 +24,4 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(
     const std::function<std::optional<std::string>(const char*)>& get);
 absl::StatusOr<ResolvedOptions> ResolveOptions(const ContextOptions& options);
 
-// "1073741824", "512M", "2G", "1T": powers of 1024, in upper or lower case, with or without "iB" or
-// "B".
-absl::StatusOr<uint64_t> ParseBytes(absl::string_view text);
-
 }  // namespace iris::internal

@@ -1,7 +1,6 @@
 #include "device/local/world.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <thread>
 
@@ -49,7 +48,7 @@ absl::Status World::Init(const WorldOptions& options) {
   DeviceContext context;
   context.n_ranks = n_ranks;
   context.stride_bytes = RoundUp(options.heap_bytes + kSyncAreaBytes, kPageBytes);
-  if (std::strcmp(backend::BackendName(), "emu") == 0) {
+  if (backend::Traits::kEmulated) {
     const uint64_t bytes = n_ranks * context.stride_bytes + kPageBytes;
     malloced_ = backend::MallocDevice(bytes);
     if (malloced_ == nullptr) return NoMemory("the heaps", bytes);
