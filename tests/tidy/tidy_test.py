@@ -136,6 +136,7 @@ PLANTED = {
     ),
     "unfinished": (
         ("client/iris/planted.cc", "// TODO: the rest\n"),
+        ("client/iris/planted.cc", "<<<<<<< HEAD\nint a;\n=======\nint b;\n>>>>>>> other\n"),
     ),
     "dead_files": (
         ("client/iris/nobody_builds_this.cc", "// x\n"),
