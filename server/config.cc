@@ -204,12 +204,12 @@ std::vector<Setting> MakeSettings() {
   s.push_back(Time("jobs.map_timeout", "map-timeout",
                    "every rank must map its peers within this time (1m)",
                    [](Config* c) { return &c->jobs.map_timeout; }));
-  s.push_back(Time("jobs.collective_timeout", "collective-timeout",
-                   "a collective operation waits this long, unless it says (1m)",
-                   [](Config* c) { return &c->jobs.collective_timeout_default; }));
-  s.push_back(Time("jobs.collective_timeout_max", "collective-timeout-max",
+  s.push_back(Time("jobs.operation_timeout", "operation-timeout",
+                   "an operation of a team waits this long, unless it says (1m)",
+                   [](Config* c) { return &c->jobs.operation_timeout_default; }));
+  s.push_back(Time("jobs.operation_timeout_max", "operation-timeout-max",
                    "the longest it may say (1h)",
-                   [](Config* c) { return &c->jobs.collective_timeout_max; }));
+                   [](Config* c) { return &c->jobs.operation_timeout_max; }));
   s.push_back(Time("jobs.grow_timeout", "grow-timeout",
                    "every rank must map a growth within this time (30s)",
                    [](Config* c) { return &c->jobs.grow_timeout; }));
@@ -312,9 +312,9 @@ absl::Status CheckTogether(const Config& config) {
   if (config.jobs.join_timeout_default > config.jobs.join_timeout_max) {
     return absl::InvalidArgumentError("jobs.join_timeout is longer than jobs.join_timeout_max");
   }
-  if (config.jobs.collective_timeout_default > config.jobs.collective_timeout_max) {
+  if (config.jobs.operation_timeout_default > config.jobs.operation_timeout_max) {
     return absl::InvalidArgumentError(
-        "jobs.collective_timeout is longer than jobs.collective_timeout_max");
+        "jobs.operation_timeout is longer than jobs.operation_timeout_max");
   }
   return absl::OkStatus();
 }

@@ -191,9 +191,9 @@ void Daemon::Mapped(SessionId session, CallId call, JobId job, uint64_t epoch, u
   });
 }
 
-void Daemon::Collective(SessionId session, CallId call, const CollectiveSpec& spec, Answer answer) {
+void Daemon::Operate(SessionId session, CallId call, const OperationSpec& spec, Answer answer) {
   Call(call, std::move(answer),
-       [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return machine_.Collective(session, call, spec); });
+       [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return machine_.Operate(session, call, spec); });
 }
 
 void Daemon::GrowMapped(SessionId session, CallId call, JobId job, GrowId grow,

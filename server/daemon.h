@@ -100,7 +100,7 @@ class Daemon {
       ABSL_LOCKS_EXCLUDED(mu_);
   void Mapped(SessionId session, CallId call, JobId job, uint64_t epoch, uint64_t base,
               const std::string& error, Answer answer) ABSL_LOCKS_EXCLUDED(mu_);
-  void Collective(SessionId session, CallId call, const CollectiveSpec& spec, Answer answer)
+  void Operate(SessionId session, CallId call, const OperationSpec& spec, Answer answer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void GrowMapped(SessionId session, CallId call, JobId job, GrowId grow, const std::string& error,
                   Answer answer) ABSL_LOCKS_EXCLUDED(mu_);

@@ -99,10 +99,10 @@ absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::WaitForSession(absl
 }
 
 template <typename Request, typename Reply>
-ControlPlane::Outcome ControlPlane::CallOnce(SessionClient& session,
-                                             grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                                          const Request&, Reply*),
-                                             Request& request, Reply* reply, absl::Time deadline) {
+ControlPlane::Answer ControlPlane::CallOnce(SessionClient& session,
+                                            grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                         const Request&, Reply*),
+                                            Request& request, Reply* reply, absl::Time deadline) {
   request.set_session_id(session.session_id());
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - Now())));
@@ -131,8 +131,8 @@ absl::StatusOr<Reply> ControlPlane::CallNow(grpc::Status (Stub::*method)(grpc::C
                                             Request request, absl::Time deadline) {
   const std::shared_ptr<SessionClient> session = CurrentSession();
   Reply reply;
-  const Outcome outcome = CallOnce(*session, method, request, &reply, deadline);
-  if (!outcome.status.ok()) return outcome.status;
+  const Answer answer = CallOnce(*session, method, request, &reply, deadline);
+  if (!answer.status.ok()) return answer.status;
   return reply;
 }
 
@@ -157,7 +157,7 @@ absl::Status ControlPlane::GrowMapped(iris::v1::GrowMappedRequest request, absl:
 absl::Status ControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
   {
     absl::MutexLock lock(&mu_);
-    // A rank whose job broke is lost to collectives, but can still leave on its new session.
+    // A rank whose job broke is lost to operations, but can still leave on its new session.
     if (broken_) return lost_.ok() ? session_->status() : lost_;
   }
   iris::v1::LeaveRequest request;
@@ -167,26 +167,28 @@ absl::Status ControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
       .status();
 }
 
-absl::StatusOr<iris::v1::CollectiveReply> ControlPlane::Collective(
-    iris::v1::CollectiveRequest request, absl::Time reach_deadline, absl::Time answer_deadline,
-    Progress* progress) {
-  *progress = Progress::kNotSent;
+absl::StatusOr<iris::v1::Outcome> ControlPlane::Operate(iris::v1::OperateRequest request,
+                                                        absl::Time reach_deadline,
+                                                        absl::Time answer_deadline,
+                                                        bool* unanswered) {
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
     auto session = WaitForSession(reach_deadline);
     if (!session.ok()) return session.status();
-    iris::v1::CollectiveReply reply;
-    Outcome outcome = CallOnce<iris::v1::CollectiveRequest, iris::v1::CollectiveReply>(
-        **session, &Stub::Collective, request, &reply, answer_deadline);
-    *progress = outcome.answered ? Progress::kAnswered : Progress::kSent;
-    if (outcome.answered) {
-      if (!outcome.status.ok()) return outcome.status;
-      return reply;
+    iris::v1::OperateReply reply;
+    const Answer answer = CallOnce<iris::v1::OperateRequest, iris::v1::OperateReply>(
+        **session, &Stub::Operate, request, &reply, answer_deadline);
+    if (answer.answered) {
+      // A refusal consumes nothing, but says nothing either of the same request sent before.
+      if (!answer.status.ok()) return answer.status;
+      *unanswered = false;
+      return std::move(*reply.mutable_outcome());
     }
-    if (outcome.status.code() == absl::StatusCode::kDeadlineExceeded) return outcome.status;
+    *unanswered = true;
+    if (answer.status.code() == absl::StatusCode::kDeadlineExceeded) return answer.status;
     // The session broke, or irisd says that it stops: again, on a new session, with the same k.
     if (Now() + backoff > reach_deadline) {
-      return absl::UnavailableError(outcome.status.message());
+      return absl::UnavailableError(answer.status.message());
     }
     absl::SleepFor(backoff);
     backoff = std::min(backoff * 2, kReconnectBackoffMax);
@@ -319,10 +321,10 @@ absl::Status ControlPlane::Reconnect() {
   request.set_rank(static_cast<int32_t>(membership_.rank));
   request.set_epoch(membership_.epoch);
   iris::v1::ResumeReply reply;
-  const Outcome outcome = CallOnce<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
+  const Answer answer = CallOnce<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
       **session, &Stub::Resume, request, &reply, Now() + kResumeTimeout);
-  if (!outcome.answered) return outcome.status;
-  if (outcome.status.ok()) {
+  if (!answer.answered) return answer.status;
+  if (answer.status.ok()) {
     UseSession(*session);
     return absl::OkStatus();
   }
@@ -330,22 +332,22 @@ absl::Status ControlPlane::Reconnect() {
   if ((*session)->daemon_id() != daemon_id_) {
     lost = absl::AbortedError(absl::StrCat(
         "irisd at ", runtime_dir_, " restarted and no longer knows job \"", membership_.job, "\" (",
-        outcome.status.message(), "); mapped memory stays valid, create a new Context"));
+        answer.status.message(), "); mapped memory stays valid, create a new Context"));
   } else {
     lost = absl::AbortedError(absl::StrCat(
         "the session with irisd at ", runtime_dir_, " broke, and it does not take rank ",
-        membership_.rank, " of job \"", membership_.job, "\" back: ", outcome.status.message(),
+        membership_.rank, " of job \"", membership_.job, "\" back: ", answer.status.message(),
         "; mapped memory stays valid, create a new Context"));
   }
   absl::MutexLock lock(&mu_);
   lost_ = std::move(lost);
   // The job broke meanwhile: the rank is this session's, but nothing is left to do except to leave.
   // In one step with lost_, or a call that waits would go out on the new session.
-  if (outcome.status.code() == absl::StatusCode::kAborted) {
+  if (answer.status.code() == absl::StatusCode::kAborted) {
     session_.swap(*session);
     broken_ = !session_->status().ok();
   }
-  return outcome.status;
+  return answer.status;
 }
 
 }  // namespace iris::internal

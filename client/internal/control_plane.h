@@ -68,18 +68,15 @@ class ControlPlane {
   absl::StatusOr<iris::v1::JoinReply> Join(iris::v1::JoinRequest request, absl::Time deadline);
   absl::StatusOr<iris::v1::MappedReply> Mapped(iris::v1::MappedRequest request,
                                                absl::Time deadline);
-  // Repeats the request, with the same k, on a new session if the session breaks. kUnavailable: no
-  // session until `reach_deadline`. kDeadlineExceeded: irisd did not answer until
-  // `answer_deadline`. `progress` says how far it came.
-  enum class Progress {
-    kNotSent,   // irisd has not seen the request
-    kSent,      // it may have
-    kAnswered,  // the result is its answer
-  };
-  absl::StatusOr<iris::v1::CollectiveReply> Collective(iris::v1::CollectiveRequest request,
-                                                       absl::Time reach_deadline,
-                                                       absl::Time answer_deadline,
-                                                       Progress* progress);
+  // The outcome of the request's k. An error means that there is none here: irisd refused the call
+  // (its code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not
+  // answer until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back, the
+  // request is repeated with the same k.
+  // `unanswered`, in and out: irisd may have taken this request, and no outcome of it has come back.
+  // Then its k is this request's and no other's: ask again, with the same request.
+  absl::StatusOr<iris::v1::Outcome> Operate(iris::v1::OperateRequest request,
+                                            absl::Time reach_deadline, absl::Time answer_deadline,
+                                            bool* unanswered);
   absl::Status GrowMapped(iris::v1::GrowMappedRequest request, absl::Time deadline);
   // Tried once, on the present session.
   absl::Status Leave(uint64_t job_id, absl::Time deadline);
@@ -102,9 +99,9 @@ class ControlPlane {
 
  private:
   using Stub = iris::v1::HeapService::Stub;
-  struct Outcome {
+  struct Answer {
     absl::Status status;
-    bool answered = false;  // `status` is irisd's answer
+    bool answered = false;  // `status` is irisd's
   };
 
   explicit ControlPlane(const Options& options) : options_(options) {}
@@ -117,9 +114,9 @@ class ControlPlane {
   absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
   // One attempt. Not answered: the connection broke, or irisd is stopping.
   template <typename Request, typename Reply>
-  Outcome CallOnce(SessionClient& session,
-                   grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-                   Request& request, Reply* reply, absl::Time deadline);
+  Answer CallOnce(SessionClient& session,
+                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                  Request& request, Reply* reply, absl::Time deadline);
   // One attempt on the present session.
   template <typename Request, typename Reply>
   absl::StatusOr<Reply> CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,

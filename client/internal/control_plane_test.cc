@@ -75,11 +75,16 @@ class FakeIrisd : public v1::HeapService::Service {
     }
   }
 
-  // Answers of Collective: one after the other, then OK for ever. kUnavailable breaks the
+  // Answers of Operate: one after the other, then OK for ever. kUnavailable breaks the
   // connection first.
-  void AnswerCollectives(std::deque<grpc::Status> answers) {
+  void AnswerOperations(std::deque<grpc::Status> answers) {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
+  }
+  // What every Operate from now on has, but for its k.
+  void AnswerWithOutcome(const v1::Outcome& outcome) {
+    absl::MutexLock lock(&mu_);
+    outcome_ = outcome;
   }
   void AnswerResume(const grpc::Status& status) {
     absl::MutexLock lock(&mu_);
@@ -114,8 +119,8 @@ class FakeIrisd : public v1::HeapService::Service {
     reply->set_job_id(request->session_id());
     return grpc::Status::OK;
   }
-  grpc::Status Collective(grpc::ServerContext* context, const v1::CollectiveRequest* request,
-                          v1::CollectiveReply* reply) override {
+  grpc::Status Operate(grpc::ServerContext* context, const v1::OperateRequest* request,
+                       v1::OperateReply* reply) override {
     grpc::Status answer;
     bool hang = false;
     {
@@ -134,7 +139,9 @@ class FakeIrisd : public v1::HeapService::Service {
     if (answer.error_code() == grpc::StatusCode::UNAVAILABLE && answer.error_message() == "break") {
       HangUp();
     }
-    reply->set_offset_bytes(request->k());
+    absl::MutexLock lock(&mu_);
+    *reply->mutable_outcome() = outcome_;
+    reply->mutable_outcome()->set_k(request->k());
     return answer;
   }
   grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request,
@@ -217,6 +224,7 @@ class FakeIrisd : public v1::HeapService::Service {
   std::vector<wire::UniqueFd> sessions_ ABSL_GUARDED_BY(mu_);
   std::vector<wire::UniqueFd> channels_ ABSL_GUARDED_BY(mu_);
   std::deque<grpc::Status> answers_ ABSL_GUARDED_BY(mu_);
+  v1::Outcome outcome_ ABSL_GUARDED_BY(mu_);
   std::deque<v1::WatchEvent> events_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> ks_ ABSL_GUARDED_BY(mu_);
   grpc::Status resume_ ABSL_GUARDED_BY(mu_);
@@ -230,8 +238,6 @@ class Events : public WatchHandler {
   }
   std::atomic<int> rank_changes{0};
 };
-
-using Progress = ControlPlane::Progress;
 
 class ControlPlaneTest : public ::testing::Test {
  protected:
@@ -253,19 +259,18 @@ class ControlPlaneTest : public ::testing::Test {
     plane_->StartWatching({5, 6, "job", 3}, &events_, [] {});
   }
 
-  absl::StatusOr<v1::CollectiveReply> Collective(uint64_t k,
-                                                 absl::Duration reach = absl::Seconds(60),
-                                                 absl::Duration answer = absl::Seconds(60)) {
-    v1::CollectiveRequest request;
+  absl::StatusOr<v1::Outcome> Operate(uint64_t k, absl::Duration reach = absl::Seconds(60),
+                                      absl::Duration answer = absl::Seconds(60)) {
+    v1::OperateRequest request;
     request.set_k(k);
-    return plane_->Collective(request, absl::Now() + reach, absl::Now() + answer, &progress_);
+    return plane_->Operate(request, absl::Now() + reach, absl::Now() + answer, &unanswered_);
   }
 
   std::string dir_;
   std::unique_ptr<FakeIrisd> irisd_;
   Events events_;
   std::unique_ptr<ControlPlane> plane_;
-  Progress progress_ = Progress::kNotSent;
+  bool unanswered_ = false;
 };
 
 const grpc::Status kBreak(grpc::StatusCode::UNAVAILABLE, "break");
@@ -277,47 +282,47 @@ TEST_F(ControlPlaneTest, CallsCarryTheSession) {
 }
 
 TEST_F(ControlPlaneTest, AnswersKeepCodeAndText) {
-  irisd_->AnswerCollectives({grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "name in use")});
+  irisd_->AnswerOperations({grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "name in use")});
   Watch();
-  EXPECT_EQ(Collective(0).status(), absl::AlreadyExistsError("name in use"));
-  EXPECT_EQ(progress_, Progress::kAnswered);
+  EXPECT_EQ(Operate(0).status(), absl::AlreadyExistsError("name in use"));
+  EXPECT_FALSE(unanswered_);
 }
 
 TEST_F(ControlPlaneTest, BrokenConnectionIsResumedAndTheCallRepeatedWithItsK) {
   Watch();
-  irisd_->AnswerCollectives({kBreak});
-  auto reply = Collective(7);
+  irisd_->AnswerOperations({kBreak});
+  auto reply = Operate(7);
   ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(reply->offset_bytes(), 7u);
+  EXPECT_EQ(reply->k(), 7u);
   EXPECT_THAT(irisd_->ks(), ElementsAre(7u, 7u));
   EXPECT_EQ(irisd_->resumes(), 1);
-  EXPECT_EQ(progress_, Progress::kAnswered);
+  EXPECT_FALSE(unanswered_);
 }
 
 TEST_F(ControlPlaneTest, BreaksAgainAndAgain) {
   Watch();
-  irisd_->AnswerCollectives({kBreak, kBreak, kBreak});
-  EXPECT_TRUE(Collective(1).ok());
+  irisd_->AnswerOperations({kBreak, kBreak, kBreak});
+  EXPECT_TRUE(Operate(1).ok());
   EXPECT_EQ(irisd_->resumes(), 3);
 }
 
 TEST_F(ControlPlaneTest, StoppingDaemonIsAskedAgain) {
   Watch();
-  irisd_->AnswerCollectives({grpc::Status(grpc::StatusCode::UNAVAILABLE, "irisd is stopping")});
-  EXPECT_TRUE(Collective(1).ok());
+  irisd_->AnswerOperations({grpc::Status(grpc::StatusCode::UNAVAILABLE, "irisd is stopping")});
+  EXPECT_TRUE(Operate(1).ok());
   EXPECT_THAT(irisd_->ks(), ElementsAre(1u, 1u));
   EXPECT_EQ(irisd_->resumes(), 0);
 }
 
 TEST_F(ControlPlaneTest, WithoutWatchingABreakEndsTheCall) {
-  irisd_->AnswerCollectives({kBreak});
-  EXPECT_EQ(Collective(1, absl::Seconds(5)).status().code(), absl::StatusCode::kUnavailable);
+  irisd_->AnswerOperations({kBreak});
+  EXPECT_EQ(Operate(1, absl::Seconds(5)).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(ControlPlaneTest, GoneDaemonIsNamedAfterTheDeadline) {
   Watch();
   irisd_.reset();
-  const absl::Status status = Collective(1, absl::Milliseconds(600)).status();
+  const absl::Status status = Operate(1, absl::Milliseconds(600)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot reach irisd at " + dir_));
 }
@@ -326,7 +331,7 @@ TEST_F(ControlPlaneTest, DaemonThatComesBackWithTheJobIsResumed) {
   Watch();
   irisd_.reset();
   irisd_ = std::make_unique<FakeIrisd>(dir_, 2);  // a later version of irisd keeps jobs
-  EXPECT_TRUE(Collective(1).ok());
+  EXPECT_TRUE(Operate(1).ok());
   EXPECT_TRUE(plane_->lost().ok());
 }
 
@@ -335,15 +340,14 @@ TEST_F(ControlPlaneTest, DaemonThatForgotTheJobIsFinal) {
   irisd_.reset();
   irisd_ = std::make_unique<FakeIrisd>(dir_, 2,
                                        grpc::Status(grpc::StatusCode::NOT_FOUND, "no such job"));
-  const absl::Status status = Collective(1).status();
+  const absl::Status status = Operate(1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("restarted and no longer knows job \"job\""));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("mapped memory stays valid, create a new Context"));
-  EXPECT_NE(progress_, Progress::kAnswered);
   // At once, not after a deadline.
-  EXPECT_EQ(Collective(2).status(), status);
+  EXPECT_EQ(Operate(2).status(), status);
   EXPECT_EQ(plane_->lost(), status);
 }
 
@@ -351,7 +355,7 @@ TEST_F(ControlPlaneTest, SameDaemonThatDoesNotTakeTheRankBackIsNotCalledRestarte
   Watch();
   irisd_->AnswerResume(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "another process"));
   irisd_->HangUp();
-  const absl::Status status = Collective(1).status();
+  const absl::Status status = Operate(1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("another process"));
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("restarted")));
@@ -361,7 +365,7 @@ TEST_F(ControlPlaneTest, RankWhoseJobBrokeCanStillLeave) {
   Watch();
   irisd_->AnswerResume(grpc::Status(grpc::StatusCode::ABORTED, "the job is broken"));
   irisd_->HangUp();
-  EXPECT_EQ(Collective(1).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Operate(1).status().code(), absl::StatusCode::kAborted);
   plane_->StopWatching();
   EXPECT_TRUE(plane_->Leave(5, absl::Now() + absl::Seconds(60)).ok());
 }
@@ -372,16 +376,39 @@ TEST_F(ControlPlaneTest, ResumeIsRepeatedWhileIrisdIsNotReady) {
   irisd_->HangUp();
   ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->resumes() >= 2; }));
   irisd_->AnswerResume(grpc::Status::OK);
-  EXPECT_TRUE(Collective(1).ok());
+  EXPECT_TRUE(Operate(1).ok());
 }
 
 TEST_F(ControlPlaneTest, SilentDaemonEndsTheCallAtItsDeadline) {
   Watch();
-  irisd_->AnswerCollectives({grpc::Status(grpc::StatusCode::DATA_LOSS, "hang")});
-  const absl::Status status = Collective(1, absl::Seconds(60), absl::Milliseconds(200)).status();
+  irisd_->AnswerOperations({grpc::Status(grpc::StatusCode::DATA_LOSS, "hang")});
+  const absl::Status status = Operate(1, absl::Seconds(60), absl::Milliseconds(200)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("did not answer"));
-  EXPECT_EQ(progress_, Progress::kSent);
+  EXPECT_TRUE(unanswered_);
+}
+
+TEST_F(ControlPlaneTest, RefusalOfARetryLeavesTheFirstRequestUnanswered) {
+  Watch();
+  irisd_->AnswerOperations(
+      {kBreak, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many wait")});
+  EXPECT_EQ(Operate(3).status(), absl::ResourceExhaustedError("too many wait"));
+  EXPECT_TRUE(unanswered_);
+  EXPECT_TRUE(Operate(3).ok());
+  EXPECT_FALSE(unanswered_);
+}
+
+TEST_F(ControlPlaneTest, FailedOperationIsAnAnswerOfTheCall) {
+  Watch();
+  v1::Outcome failed;
+  failed.set_code(static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition));
+  failed.set_text("live allocations come first");
+  irisd_->AnswerWithOutcome(failed);
+  const auto outcome = Operate(4);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->code(), failed.code());
+  EXPECT_EQ(outcome->text(), failed.text());
+  EXPECT_EQ(outcome->k(), 4u);
 }
 
 TEST_F(ControlPlaneTest, LastWordsBecomeTheErrorOfWhatWaits) {
@@ -417,7 +444,7 @@ TEST_F(ControlPlaneTest, StopEndsCallsThatWaitForASession) {
   Watch();
   irisd_.reset();
   absl::Status status;
-  std::thread caller([&] { status = Collective(1, absl::Seconds(600)).status(); });
+  std::thread caller([&] { status = Operate(1, absl::Seconds(600)).status(); });
   absl::SleepFor(absl::Milliseconds(50));
   plane_->StopWatching();
   caller.join();

@@ -87,17 +87,15 @@ struct TeamState {
   Team team;
 
   absl::Mutex mu;
-  bool collective_busy ABSL_GUARDED_BY(mu) = false;
+  bool call_busy ABSL_GUARDED_BY(mu) = false;
   bool barrier_busy ABSL_GUARDED_BY(mu) = false;
 
-  // Used by who has set collective_busy.
+  // Used by who has set call_busy.
+  // The number of this rank's next operation: counts the outcomes that have come back.
   uint64_t next_k = 0;
-  // Sent with next_k, but its outcome is not known here: asked again before anything else of the
+  // Sent with next_k, and no outcome of it has come back: asked again before anything else of the
   // team.
-  std::optional<v1::CollectiveRequest> unresolved;
-  // The last answer was kResourceExhausted: mostly the operation's outcome, but also what irisd
-  // says when it is too full to take the call, which does not count as the k-th.
-  bool maybe_not_counted = false;
+  std::optional<v1::OperateRequest> unanswered;
 
   // Used by who has set barrier_busy.
   HostBarrier barrier;
@@ -187,8 +185,8 @@ struct Context::Impl : public internal::WatchHandler {
   // kFailedPrecondition: not a member, or no such team any more.
   absl::StatusOr<std::shared_ptr<TeamState>> FindTeam(const Team& team) const;
 
-  absl::StatusOr<v1::CollectiveReply> Collective(const Team& team, absl::string_view what,
-                                                 v1::CollectiveRequest request);
+  absl::StatusOr<v1::OperationResult> Operate(const Team& team, absl::string_view what,
+                                              v1::OperateRequest request);
   absl::Status Barrier(TeamState& team, absl::Duration timeout);
   void HeapHasBytes(uint64_t bytes);
 
@@ -551,10 +549,10 @@ absl::StatusOr<Team> Context::CreateTeam(absl::Span<const uint32_t> ranks) {
 
 absl::StatusOr<Team> Context::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
   const std::string what = absl::StrCat("create a team of ", ranks.size(), " ranks");
-  v1::CollectiveRequest request;
+  v1::OperateRequest request;
   v1::CreateTeamOp& op = *request.mutable_create_team();
   for (size_t i = 0; i < ranks.size() && i <= wire::kMaxRanks; ++i) op.add_ranks(ranks[i]);
-  auto reply = impl_->Collective(parent, what, std::move(request));
+  auto reply = impl_->Operate(parent, what, std::move(request));
   if (!reply.ok()) return reply.status();
   if (!reply->has_team()) {
     Team other;
@@ -578,7 +576,7 @@ absl::Status Context::DestroyTeam(const Team& team) {
   if (absl::Status status = impl_->Usable(); !status.ok()) return Annotate(status, what);
   auto state = impl_->FindTeam(team);
   if (!state.ok()) return Annotate(state.status(), what);
-  v1::CollectiveRequest request;
+  v1::OperateRequest request;
   {
     Turn turn(**state, &TeamState::barrier_busy, DeadlineIn(impl_->options.timeout));
     if (!turn.taken()) {
@@ -586,57 +584,46 @@ absl::Status Context::DestroyTeam(const Team& team) {
     }
     request.mutable_destroy_team()->set_last_barrier_epoch((*state)->barrier.epoch());
   }
-  auto reply = impl_->Collective(team, what, std::move(request));
+  auto reply = impl_->Operate(team, what, std::move(request));
   if (!reply.ok()) return reply.status();
   absl::MutexLock lock(&impl_->mu);
   impl_->teams.erase(team.id);
   return absl::OkStatus();
 }
 
-// Collective calls.
+// Operations of a team.
 
-absl::StatusOr<v1::CollectiveReply> Context::Impl::Collective(const Team& team,
-                                                              absl::string_view what,
-                                                              v1::CollectiveRequest request) {
+absl::StatusOr<v1::OperationResult> Context::Impl::Operate(const Team& team, absl::string_view what,
+                                                           v1::OperateRequest request) {
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   auto state = FindTeam(team);
   if (!state.ok()) return Annotate(state.status(), what);
   const absl::Time reach_deadline = DeadlineIn(options.timeout);
-  Turn turn(**state, &TeamState::collective_busy, reach_deadline);
+  Turn turn(**state, &TeamState::call_busy, reach_deadline);
   if (!turn.taken()) {
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": another thread's call on the same team did not end in time"));
   }
   TeamState& team_state = **state;
-  const auto ask = [&](v1::CollectiveRequest& wanted) {
-    ControlPlane::Progress progress;
-    auto reply =
-        plane->Collective(wanted, reach_deadline, reach_deadline + kAnswerSlack, &progress);
-    if (progress == ControlPlane::Progress::kAnswered && team_state.maybe_not_counted &&
-        reply.status().code() == absl::StatusCode::kFailedPrecondition) {
-      wanted.set_k(--team_state.next_k);
-      reply = plane->Collective(wanted, reach_deadline, reach_deadline + kAnswerSlack, &progress);
+  const auto ask = [&](const v1::OperateRequest& wanted) {
+    bool unanswered = team_state.unanswered.has_value();
+    auto outcome =
+        plane->Operate(wanted, reach_deadline, reach_deadline + kAnswerSlack, &unanswered);
+    if (outcome.ok()) {
+      ++team_state.next_k;
+      team_state.unanswered.reset();
+      if (outcome->code() == 0) HeapHasBytes(outcome->result().heap_bytes());
+    } else if (unanswered) {
+      team_state.unanswered = wanted;
     }
-    if (progress == ControlPlane::Progress::kSent) team_state.unresolved = wanted;
-    if (progress == ControlPlane::Progress::kAnswered) {
-      team_state.unresolved.reset();
-      const absl::StatusCode code = reply.status().code();
-      team_state.maybe_not_counted = code == absl::StatusCode::kResourceExhausted;
-      // Refusals that are no outcome leave the sequence where it is: docs/protocol.md.
-      if (code != absl::StatusCode::kFailedPrecondition &&
-          code != absl::StatusCode::kPermissionDenied && code != absl::StatusCode::kNotFound) {
-        ++team_state.next_k;
-      }
-      if (reply.ok()) HeapHasBytes(reply->heap_bytes());
-    }
-    return reply;
+    return outcome;
   };
-  if (team_state.unresolved.has_value()) {
+  if (team_state.unanswered.has_value()) {
     // Other ranks may have its outcome already: it comes first, then this one is the next.
-    v1::CollectiveRequest again = *team_state.unresolved;
-    auto earlier = ask(again);
-    if (team_state.unresolved.has_value()) {
-      return Annotate(earlier.status(),
+    const v1::OperateRequest earlier = *team_state.unanswered;
+    const auto outcome = ask(earlier);
+    if (!outcome.ok()) {
+      return Annotate(outcome.status(),
                       absl::StrCat(what, ": the outcome of an earlier call is still unknown"));
     }
   }
@@ -644,9 +631,13 @@ absl::StatusOr<v1::CollectiveReply> Context::Impl::Collective(const Team& team,
   request.set_team_id(team.id);
   request.set_k(team_state.next_k);
   request.set_timeout_ms(Milliseconds(options.timeout));
-  auto reply = ask(request);
-  if (!reply.ok()) return Annotate(reply.status(), what);
-  return reply;
+  auto outcome = ask(request);
+  if (!outcome.ok()) return Annotate(outcome.status(), what);
+  if (outcome->code() != 0) {
+    return Annotate(absl::Status(static_cast<absl::StatusCode>(outcome->code()), outcome->text()),
+                    what);
+  }
+  return std::move(*outcome->mutable_result());
 }
 
 void Context::Impl::HeapHasBytes(uint64_t bytes) {
@@ -660,7 +651,7 @@ absl::StatusOr<Allocation> Context::Allocate(const AllocateOptions& options) {
 }
 
 absl::StatusOr<Allocation> Context::Allocate(const AllocateOptions& options, const Team& team) {
-  v1::CollectiveRequest request;
+  v1::OperateRequest request;
   v1::AllocateOp& op = *request.mutable_allocate();
   op.set_bytes(options.bytes);
   op.set_alignment_bytes(options.alignment_bytes);
@@ -673,7 +664,7 @@ absl::StatusOr<Allocation> Context::Allocate(const AllocateOptions& options, con
   if (!options.name.empty()) {
     absl::StrAppend(&what, " \"", CutBeyond(options.name, wire::kMaxAllocationNameBytes), "\"");
   }
-  auto reply = impl_->Collective(team, what, std::move(request));
+  auto reply = impl_->Operate(team, what, std::move(request));
   if (!reply.ok()) return reply.status();
   Allocation allocation;
   allocation.offset_bytes = reply->offset_bytes();
@@ -699,17 +690,17 @@ absl::Status Context::Free(const Allocation& allocation) {
     }
     team = it->second->team;
   }
-  v1::CollectiveRequest request;
+  v1::OperateRequest request;
   request.mutable_free()->set_offset_bytes(allocation.offset_bytes);
-  return impl_->Collective(team, what, std::move(request)).status();
+  return impl_->Operate(team, what, std::move(request)).status();
 }
 
 absl::Status Context::Grow(uint64_t bytes) {
-  v1::CollectiveRequest request;
+  v1::OperateRequest request;
   request.mutable_grow()->set_bytes(bytes);
   return impl_
-      ->Collective(impl_->world, absl::StrCat("grow the heap by ", bytes, " bytes"),
-                   std::move(request))
+      ->Operate(impl_->world, absl::StrCat("grow the heap by ", bytes, " bytes"),
+                std::move(request))
       .status();
 }
 
@@ -719,12 +710,11 @@ absl::StatusOr<std::string> Context::Broadcast(absl::string_view value, uint32_t
 
 absl::StatusOr<std::string> Context::Broadcast(absl::string_view value, uint32_t root,
                                                const Team& team) {
-  v1::CollectiveRequest request;
+  v1::OperateRequest request;
   v1::BroadcastOp& op = *request.mutable_broadcast();
   op.set_root(root);
   if (root == rank()) op.set_value(CutBeyond(value, wire::kMaxBroadcastBytes));
-  auto reply =
-      impl_->Collective(team, absl::StrCat("broadcast from rank ", root), std::move(request));
+  auto reply = impl_->Operate(team, absl::StrCat("broadcast from rank ", root), std::move(request));
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_value());
 }
@@ -771,15 +761,16 @@ void Context::Impl::OnEvent(const v1::WatchEvent& event) {
 }
 
 void Context::Impl::OnRankChanged(const v1::WatchEvent::RankChanged& change) {
-  const bool died =
-      change.state() == v1::RANK_STATE_ENDING || change.state() == v1::RANK_STATE_DEAD;
-  if (!died && change.state() != v1::RANK_STATE_LEFT) return;
+  const bool hung_up = change.state() == v1::RANK_STATE_ENDING;
+  const bool died = change.state() == v1::RANK_STATE_DEAD;
+  if (!hung_up && !died && change.state() != v1::RANK_STATE_LEFT) return;
   {
     absl::MutexLock lock(&mu);
     reasons[change.rank()] = change.reason();
   }
-  if (died) {
-    log::Warning("rank ", change.rank(), " (pid ", change.pid(), ") died: ", change.reason());
+  if (hung_up || died) {
+    log::Warning("rank ", change.rank(), " (pid ", change.pid(), ") ", died ? "died" : "hung up",
+                 ": ", change.reason());
   } else {
     log::Debug("rank ", change.rank(), " (pid ", change.pid(), ") left");
   }

@@ -31,10 +31,9 @@ inline constexpr char kHeapGrown[] = "heap_grown";
 inline constexpr char kGrowthFailed[] = "growth_failed";
 inline constexpr char kTeamCreated[] = "team_created";
 inline constexpr char kTeamDestroyed[] = "team_destroyed";
-inline constexpr char kCollectiveMismatch[] =
-    "collective_mismatch";  // ranks asked for different things
-inline constexpr char kCollectiveTimeout[] = "collective_timeout";
-inline constexpr char kCollectiveFailed[] =
-    "collective_failed";  // any other outcome that is not ok
+inline constexpr char kOperationMismatch[] =
+    "operation_mismatch";  // ranks asked for different things
+inline constexpr char kOperationTimeout[] = "operation_timeout";
+inline constexpr char kOperationFailed[] = "operation_failed";  // any other outcome that is not ok
 
 }  // namespace iris::server::event

@@ -59,7 +59,7 @@ TEST_F(GrowthTest, AllocationThatDoesNotFitGrowsTheHeap) {
   EXPECT_TRUE(StatusOf(GrowMapped(job, 1, added.grow)).ok());
   EXPECT_TRUE(OneOutcome(calls).ok()) << OneOutcome(calls);
   EXPECT_EQ(OffsetOf(calls[0]), 8 * kKiB);
-  EXPECT_EQ(ResultOf<CollectiveResult>(calls[0]).heap_bytes, 2 * kHeap);
+  EXPECT_EQ(ResultOf<OperationResult>(calls[0]).heap_bytes, 2 * kHeap);
   EXPECT_EQ(TheJob().heap_bytes, 2 * kHeap);
   ASSERT_THAT(Watched<GrowDone>(job.sessions[0]), SizeIs(1));
   EXPECT_TRUE(Watched<GrowDone>(job.sessions[0])[0].published);
@@ -106,7 +106,7 @@ TEST_F(GrowthTest, ExplicitGrowth) {
   CreateSegments();
   MapGrowth(job);
   EXPECT_TRUE(OneOutcome(calls).ok());
-  EXPECT_EQ(ResultOf<CollectiveResult>(calls[0]).heap_bytes, 2 * kHeap + kGranularity);
+  EXPECT_EQ(ResultOf<OperationResult>(calls[0]).heap_bytes, 2 * kHeap + kGranularity);
 }
 TEST_F(GrowthTest, ExplicitGrowthAddsEvenWhenThereIsRoom) {
   const TestJob job = ReadyJob(1);
@@ -298,7 +298,7 @@ TEST_F(GrowthTest, TeamsAreaThatDoesNotFitGrowsTheHeap) {
   CreateSegments();
   MapGrowth(job);
   ASSERT_TRUE(StatusOf(call).ok());
-  EXPECT_EQ(ResultOf<CollectiveResult>(call).team->sync_offset_bytes, kHeap);
+  EXPECT_EQ(ResultOf<OperationResult>(call).team->sync_offset_bytes, kHeap);
 }
 TEST_F(GrowthTest, ReportsAreIdempotent) {
   const TestJob job = ReadyJob(2);

@@ -185,7 +185,7 @@ absl::Status JobMachine::Impl::CheckTeam(const Job& job, const Team& team) const
   if (all_asked != in_growth)
     return broken("an operation that all asked for waits for no growth, or none does");
   const bool deadline =
-      deadlines_.Get({job.id, DeadlineKey::Kind::kCollective, team.info.id}).has_value();
+      deadlines_.Get({job.id, DeadlineKey::Kind::kOperation, team.info.id}).has_value();
   if (deadline != (team.op.has_value() && !all_asked)) return broken("deadline");
   return absl::OkStatus();
 }
@@ -323,8 +323,8 @@ absl::Status JobMachine::Impl::CheckWaitingCalls() const {
       if (!team.op.has_value()) continue;
       for (size_t i = 0; i < team.op->calls.size(); ++i) {
         for (const CallId call : team.op->calls[i]) {
-          if (!known(call, WaitingCall::Kind::kCollective, *job, team.info.ranks[i])) {
-            return Broken(*job, "a collective waits unknown");
+          if (!known(call, WaitingCall::Kind::kOperation, *job, team.info.ranks[i])) {
+            return Broken(*job, "an operation waits unknown");
           }
         }
       }
@@ -352,7 +352,7 @@ absl::Status JobMachine::Impl::CheckDeadlines() const {
     }
     n += mapping + job->growth.has_value();
     for (const auto& [team_id, team] : job->teams) {
-      n += deadlines_.Get({id, DeadlineKey::Kind::kCollective, team_id}).has_value();
+      n += deadlines_.Get({id, DeadlineKey::Kind::kOperation, team_id}).has_value();
     }
   }
   if (n != deadlines_.size()) return absl::InternalError("a deadline of nothing");

@@ -125,7 +125,7 @@ void JobMachine::Impl::Cancelled(CallId call) {
     case WaitingCall::Kind::kMapped:
       std::erase(member.mapped_calls, call);
       break;
-    case WaitingCall::Kind::kCollective:
+    case WaitingCall::Kind::kOperation:
       Team& team = job->teams.at(waiting.team);
       std::erase(team.op->calls[team.IndexOf(waiting.rank)], call);
       break;
@@ -143,8 +143,8 @@ void JobMachine::Impl::Tick() {
       case DeadlineKey::Kind::kMap:
         MapTimedOut(*job);
         break;
-      case DeadlineKey::Kind::kCollective:
-        CollectiveTimedOut(*job, job->teams.at(due->index));
+      case DeadlineKey::Kind::kOperation:
+        OperationTimedOut(*job, job->teams.at(due->index));
         break;
       case DeadlineKey::Kind::kGrow:
         GrowthTimedOut(*job);
@@ -169,7 +169,7 @@ void JobMachine::Impl::Stop() {
       case WaitingCall::Kind::kMapped:
         std::erase(member.mapped_calls, call);
         break;
-      case WaitingCall::Kind::kCollective: {
+      case WaitingCall::Kind::kOperation: {
         Team& team = job.teams.at(waiting.team);
         std::erase(team.op->calls[team.IndexOf(waiting.rank)], call);
         break;
@@ -218,8 +218,8 @@ Effects JobMachine::Mapped(SessionId session, CallId call, JobId job, uint64_t e
   return impl_->TakeEffects();
 }
 
-Effects JobMachine::Collective(SessionId session, CallId call, const CollectiveSpec& spec) {
-  impl_->Collective(session, call, spec);
+Effects JobMachine::Operate(SessionId session, CallId call, const OperationSpec& spec) {
+  impl_->Operate(session, call, spec);
   return impl_->TakeEffects();
 }
 

@@ -1,4 +1,4 @@
-// JobMachine: who belongs to which job, and the outcome of every collective operation. It is the
+// JobMachine: who belongs to which job, and the outcome of every operation of a team. It is the
 // whole of irisd's membership logic, without sockets, memory, threads or wall clock: every input
 // returns the effects that the daemon must carry out, in order.
 //
@@ -13,10 +13,10 @@
 //   kMapping   All have joined and all segments exist: Join is answered, descriptors are sent.
 //              Every rank maps and calls Mapped. One failure, death or timeout fails every rank,
 //              and the job is gone; ranks that report later are told the same.
-//   kReady     The epoch is committed: collectives run. A rank that leaves breaks nothing, but
+//   kReady     The epoch is committed: operations run. A rank that leaves breaks nothing, but
 //              operations of teams that it is in fail with kAborted.
 //   kBroken    A rank hung up or died while others were in the job. Every pending and later
-//              collective fails with kAborted, naming rank and pid. The job ends when every rank
+//              operation fails with kAborted, naming rank and pid. The job ends when every rank
 //              has left or is gone. (The last rank of a job breaks nothing by hanging up: nobody
 //              was told, so it may Resume.)
 // A job's segments are dropped when the job ends. Its name is free again at once.
@@ -110,15 +110,15 @@ struct GrowOp {
   uint64_t bytes = 0;
   friend bool operator==(const GrowOp&, const GrowOp&) = default;
 };
-using CollectiveOp =
+using Operation =
     std::variant<AllocateOp, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp>;
 
-struct CollectiveSpec {
+struct OperationSpec {
   JobId job;
   TeamId team = kWorldTeam;
   uint64_t k = 0;
   absl::Duration timeout;  // zero: the default
-  CollectiveOp op;
+  Operation op;
 };
 
 // Results.
@@ -158,11 +158,17 @@ struct MappedResult {
   bool same_address = false;
   TeamInfo world;
 };
-struct CollectiveResult {
+struct OperationResult {
   uint64_t offset_bytes = 0;
   std::string value;
   std::optional<TeamInfo> team;
   uint64_t heap_bytes = 0;
+};
+// What came of the k-th operation of a team. `result` is meaningful if `status` is ok.
+struct Outcome {
+  uint64_t k = 0;
+  absl::Status status;
+  OperationResult result;
 };
 struct ResumeResult {
   RankState state = RankState::kAbsent;
@@ -171,11 +177,12 @@ struct Done {};  // GrowMapped, Leave
 
 // Effects.
 
-// Answers a call. `result` is meaningful if status is ok.
+// Answers a call. `status` not ok: the call is refused, and `result` means nothing. An operation
+// that fails is no refusal: the call is answered with its Outcome.
 struct Reply {
   CallId call;
   absl::Status status;
-  std::variant<Done, JoinResult, MappedResult, CollectiveResult, ResumeResult> result;
+  std::variant<Done, JoinResult, MappedResult, Outcome, ResumeResult> result;
 };
 // Makes the status page of the job and a control page for each rank. Always precedes any use of
 // them.
@@ -265,8 +272,8 @@ struct JobLimits {
   absl::Duration join_timeout_default = absl::Seconds(60);
   absl::Duration join_timeout_max = absl::Hours(1);
   absl::Duration map_timeout = absl::Seconds(60);
-  absl::Duration collective_timeout_default = absl::Seconds(60);
-  absl::Duration collective_timeout_max = absl::Hours(1);
+  absl::Duration operation_timeout_default = absl::Seconds(60);
+  absl::Duration operation_timeout_max = absl::Hours(1);
   absl::Duration grow_timeout = absl::Seconds(30);
 };
 
@@ -347,12 +354,14 @@ class JobMachine {
   Effects Join(SessionId session, CallId call, const JoinSpec& spec);
   Effects Mapped(SessionId session, CallId call, JobId job, uint64_t epoch, uint64_t base,
                  const std::string& error);
-  // Each (team, k) has exactly one outcome, the same status and message for every member, repeated
-  // on retry: success, malformed, mismatch, timeout and abort all consume k. Nothing is consumed by
+  // Each (team, k) has exactly one Outcome, the same status and message for every member, repeated
+  // on retry: success, malformed, mismatch, timeout and abort alike. A member's k is consumed
+  // exactly when an Outcome answers it; a member that comes so late that the outcome is no longer
+  // kept gets one that says so (kOutOfRange). A refusal of the call consumes nothing:
   // kPermissionDenied, kNotFound (no such team), kFailedPrecondition (the job is not ready; k is
-  // ahead of the rank's own position), kOutOfRange (the outcome is no longer kept) and
-  // kResourceExhausted (too many retries wait; too many broadcast values are held).
-  Effects Collective(SessionId session, CallId call, const CollectiveSpec& spec);
+  // ahead of the rank's own position), kResourceExhausted (too many retries wait; too many
+  // broadcast values are held), kUnavailable (irisd stops).
+  Effects Operate(SessionId session, CallId call, const OperationSpec& spec);
   // Answered at once; the growth itself ends with GrowDone.
   Effects GrowMapped(SessionId session, CallId call, JobId job, GrowId grow,
                      const std::string& error);
@@ -364,7 +373,7 @@ class JobMachine {
                  uint64_t epoch);
   // The caller of a call is gone (its RPC was cancelled): no Reply was or will be delivered. A
   // pending Join is withdrawn; one that was answered meanwhile fails the job, if its rank has not
-  // mapped: it will not. A pending collective stays asked for.
+  // mapped: it will not. A pending operation stays asked for.
   Effects Cancelled(CallId call);
 
   // A watch stream was opened: repeats, as NotifyWatch, what its reader may have missed.

@@ -2,7 +2,7 @@
 // thread-safe.
 //
 // sessions and snapshots: job_machine.cc. Joining, mapping, leaving, death: membership.cc. Memory:
-// segments.cc. Allocations, teams and every other collective: collective.cc. Growth: growth.cc.
+// segments.cc. Operations of teams: team_calls.cc. Growth: growth.cc.
 // What always holds: invariants.cc.
 #pragma once
 
@@ -48,7 +48,7 @@ struct JobMachine::Impl {
 
   // A call that waits for its Reply.
   struct WaitingCall {
-    enum class Kind { kJoin, kMapped, kCollective };
+    enum class Kind { kJoin, kMapped, kOperation };
     Kind kind = Kind::kJoin;
     JobId job;
     Rank rank = 0;
@@ -160,9 +160,9 @@ struct JobMachine::Impl {
   void ServeStarved();
   std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
 
-  // Collective.cc.
-  void Collective(SessionId session, CallId call, const CollectiveSpec& spec);
-  void Ask(Job& job, Team& team, size_t index, CallId call, const CollectiveSpec& spec);
+  // Team_calls.cc.
+  void Operate(SessionId session, CallId call, const OperationSpec& spec);
+  void Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec);
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
   // Not ok if no operation of this team can succeed any more.
   absl::Status CheckTeamAlive(const Job& job, const Team& team) const;
@@ -179,10 +179,10 @@ struct JobMachine::Impl {
   // A barrier slot for a new team.
   std::optional<uint32_t> FreeSlot(const Job& job) const;
   absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint32_t slot);
-  void Conclude(Job& job, Team& team, absl::Status status, CollectiveResult result = {});
+  void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
   void TrimHistory(Job& job, Team& team);
-  void CollectiveTimedOut(Job& job, Team& team);
+  void OperationTimedOut(Job& job, Team& team);
   // Concludes every operation of the job that can no longer succeed.
   void ConcludeDeadTeams(Job& job);
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -87,10 +88,10 @@ class MachineTest : public ::testing::Test {
     Do(machine_->Mapped(job.sessions[rank], call, job.id, 1, base, error));
     return call;
   }
-  CallId Ask(const TestJob& job, size_t rank, uint64_t k, CollectiveOp op, TeamId team = kWorldTeam,
+  CallId Ask(const TestJob& job, size_t rank, uint64_t k, Operation op, TeamId team = kWorldTeam,
              absl::Duration timeout = absl::ZeroDuration()) {
     const CallId call = NewCall();
-    Do(machine_->Collective(job.sessions[rank], call, {job.id, team, k, timeout, std::move(op)}));
+    Do(machine_->Operate(job.sessions[rank], call, {job.id, team, k, timeout, std::move(op)}));
     return call;
   }
   CallId GrowMapped(const TestJob& job, size_t rank, GrowId grow, const std::string& error = "") {
@@ -158,7 +159,7 @@ class MachineTest : public ::testing::Test {
     return job;
   }
   // Every member of the world asks the same.
-  std::vector<CallId> AskAll(const TestJob& job, uint64_t k, const CollectiveOp& op) {
+  std::vector<CallId> AskAll(const TestJob& job, uint64_t k, const Operation& op) {
     std::vector<CallId> calls;
     for (size_t rank = 0; rank < job.size(); ++rank) calls.push_back(Ask(job, rank, k, op));
     return calls;
@@ -180,22 +181,42 @@ class MachineTest : public ::testing::Test {
   // What came of it.
 
   bool Answered(CallId call) const { return replies_.contains(call); }
+  // Of the call if it was refused, else of the operation that it asked for, if any.
   absl::Status StatusOf(CallId call) const {
     const auto found = replies_.find(call);
     if (found == replies_.end()) return absl::UnknownError("not answered yet");
-    return found->second.status;
+    if (!found->second.status.ok()) return found->second.status;
+    const auto* outcome = std::get_if<Outcome>(&found->second.result);
+    return outcome == nullptr ? absl::OkStatus() : outcome->status;
+  }
+  // True if the call was refused: nothing is consumed.
+  bool Refused(CallId call) const {
+    const auto found = replies_.find(call);
+    return found != replies_.end() && !found->second.status.ok();
+  }
+  Outcome OutcomeOf(CallId call) const {
+    const auto found = replies_.find(call);
+    const auto* outcome =
+        found == replies_.end() ? nullptr : std::get_if<Outcome>(&found->second.result);
+    EXPECT_NE(outcome, nullptr) << "no outcome";
+    return outcome == nullptr ? Outcome() : *outcome;
   }
   template <typename T>
   T ResultOf(CallId call) const {
     EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
     const auto found = replies_.find(call);
-    if (found == replies_.end() || !std::holds_alternative<T>(found->second.result)) {
-      ADD_FAILURE() << "no such result";
-      return T();
+    if (found != replies_.end()) {
+      if constexpr (std::is_same_v<T, OperationResult>) {
+        if (const auto* outcome = std::get_if<Outcome>(&found->second.result))
+          return outcome->result;
+      } else {
+        if (const auto* result = std::get_if<T>(&found->second.result)) return *result;
+      }
     }
-    return std::get<T>(found->second.result);
+    ADD_FAILURE() << "no such result";
+    return T();
   }
-  uint64_t OffsetOf(CallId call) const { return ResultOf<CollectiveResult>(call).offset_bytes; }
+  uint64_t OffsetOf(CallId call) const { return ResultOf<OperationResult>(call).offset_bytes; }
   JobSnapshot TheJob() const {
     const auto jobs = machine_->Jobs({.allocations = true});
     EXPECT_EQ(jobs.size(), 1u);

@@ -1076,12 +1076,12 @@ using StopTest = MachineTest;
 
 TEST_F(StopTest, EveryPendingAndLaterCallIsUnavailable) {
   const TestJob ready = ReadyJob(2);
-  const CallId collective = Ask(ready, 0, 0, AllocateOp{.bytes = 1});
+  const CallId operation = Ask(ready, 0, 0, AllocateOp{.bytes = 1});
   JoinSpec other = Spec(0, 2);
   other.job = "other";
   const CallId join = Join(Open(200), other);
   Do(machine_->Stop());
-  EXPECT_TRUE(absl::IsUnavailable(StatusOf(collective)));
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(operation)));
   EXPECT_TRUE(absl::IsUnavailable(StatusOf(join)));
   EXPECT_TRUE(absl::IsUnavailable(StatusOf(Ask(ready, 1, 0, AllocateOp{.bytes = 1}))));
   EXPECT_TRUE(absl::IsUnavailable(StatusOf(Join(Open(201), other))));

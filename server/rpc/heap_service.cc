@@ -188,22 +188,22 @@ grpc::ServerUnaryReactor* HeapService::Mapped(grpc::CallbackServerContext* conte
   return call;
 }
 
-grpc::ServerUnaryReactor* HeapService::Collective(grpc::CallbackServerContext* context,
-                                                  const v1::CollectiveRequest* request,
-                                                  v1::CollectiveReply* reply) {
+grpc::ServerUnaryReactor* HeapService::Operate(grpc::CallbackServerContext* context,
+                                               const v1::OperateRequest* request,
+                                               v1::OperateReply* reply) {
   auto* const call = new PendingCall(daemon_, calls_);
   const absl::StatusOr<SessionId> session = Caller(*context, request->session_id());
   if (!session.ok()) {
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  const absl::StatusOr<CollectiveSpec> spec = FromProto(*request);
+  const absl::StatusOr<OperationSpec> spec = FromProto(*request);
   if (!spec.ok()) {
     call->Finish(ToGrpc(spec.status()));
     return call;
   }
-  daemon_->Collective(*session, call->id(), *spec, [call, reply](const Reply& answer) {
-    if (answer.status.ok()) ToProto(std::get<CollectiveResult>(answer.result), reply);
+  daemon_->Operate(*session, call->id(), *spec, [call, reply](const Reply& answer) {
+    if (answer.status.ok()) ToProto(std::get<Outcome>(answer.result), reply->mutable_outcome());
     call->Finish(ToGrpc(answer.status));
   });
   return call;

@@ -64,7 +64,7 @@ class Driver {
     if (dice < 270) return Create();
     if (dice < 320) return Drop();
     if (dice < 390) return Mapped();
-    if (dice < 880) return Collective();
+    if (dice < 880) return Operate();
     if (dice < 955) return GrowMapped();
     if (dice < 962) return Leave();
     if (dice < 966) return HangUp();
@@ -249,10 +249,10 @@ class Driver {
           [&] { reference_.Mapped(id, call, job, error); });
   }
 
-  void Collective() {
+  void Operate() {
     auto chosen = SomeMember(JobState::kReady);
     if (!chosen.has_value()) return Step();
-    CollectiveSpec spec{.timeout = SomeTimeout()};
+    OperationSpec spec{.timeout = SomeTimeout()};
     // Most often a rank that does not wait in this team already.
     for (int tries = 0; tries < 8; ++tries) {
       if (tries > 0) chosen = SomeMember(JobState::kReady).value_or(*chosen);
@@ -279,7 +279,7 @@ class Driver {
     asked_[call] = {job_id, spec.team, spec.k};
     caller_[call] = id;
     last_call_[{id, job_id, spec.team}] = call;
-    Input(machine_.Collective(id, call, spec), [&] { reference_.Collective(id, call, spec); });
+    Input(machine_.Operate(id, call, spec), [&] { reference_.Operate(id, call, spec); });
     // A call that waits has been counted too.
     if (pending_.contains(call) && spec.k == position) ++position;
   }
@@ -300,17 +300,17 @@ class Driver {
   }
 
   // The ranks agree most of the time: the operation is drawn once per (team, k) of a job.
-  CollectiveOp OpFor(const JobSnapshot* job, JobId job_id, TeamId team, uint64_t k) {
+  Operation OpFor(const JobSnapshot* job, JobId job_id, TeamId team, uint64_t k) {
     auto& plan = plans_[{job_id, team, k}];
     if (!plan.has_value() || random_.OneIn(100)) {
-      const CollectiveOp op = RandomOp(job, job_id, team);
+      const Operation op = RandomOp(job, job_id, team);
       if (plan.has_value()) return op;  // one that differs
       plan = op;
     }
     return *plan;
   }
 
-  CollectiveOp RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
+  Operation RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
     const uint64_t dice = random_.Below(100);
     if (dice < 40) {
       AllocateOp op{.bytes = random_.Below(12000)};
@@ -514,29 +514,24 @@ class Driver {
     if (asked == asked_.end()) return;
     const Asked what = asked->second;
     const SessionId session = caller_[reply.call];
-    const absl::string_view text = reply.status.message();
-    if (text.find("which was destroyed") != text.npos && !random_.OneIn(4))
+    if (reply.status.message().find("which was destroyed") != std::string::npos &&
+        !random_.OneIn(4)) {
       teams_[what.job].erase(what.team);
-    const bool refused =
-        text.find("session") == 0 || text.find("asks for k") != text.npos ||
-        text.find("no longer kept") != text.npos || text.find("has no team") != text.npos ||
-        text.find("is not a member") != text.npos || text.find("is not ready") != text.npos ||
-        text.find("calls already") != text.npos || text.find("irisd holds") != text.npos ||
-        !sessions_.contains(session);
-    const bool past = text.find("has left job") != text.npos || text.find("join job") == 0 ||
-                      text.find("map job") == 0 || text.find("a newer session") != text.npos ||
-                      text == "the call was cancelled";
-    if (refused || past) return;
-    std::string outcome = reply.status.ToString();
-    if (reply.status.ok()) {
-      const auto& result = std::get<server::CollectiveResult>(reply.result);
+    }
+    if (!reply.status.ok()) return;  // the call is refused
+    const auto& answer = std::get<server::Outcome>(reply.result);
+    ASSERT_EQ(answer.k, what.k);
+    uint64_t& position = position_[{session, what.job, what.team}];
+    position = std::max(position, what.k + 1);
+    if (absl::IsOutOfRange(answer.status)) return;  // no longer kept
+    std::string outcome = answer.status.ToString();
+    if (answer.status.ok()) {
+      const server::OperationResult& result = answer.result;
       outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ", result.value);
       if (result.team.has_value()) teams_[what.job][result.team->id] = result.team->ranks;
     }
     const auto [known, is_new] = outcomes_.try_emplace({what.job, what.team, what.k}, outcome);
     ASSERT_EQ(known->second, outcome) << "team " << what.team << " k " << what.k;
-    uint64_t& position = position_[{session, what.job, what.team}];
-    position = std::max(position, what.k + 1);
   }
 
   void Compare(const Effects& effects, const std::map<CallId, Reply>& replies) {
@@ -555,7 +550,8 @@ class Driver {
     for (const auto& [call, reply] : replies) {
       const auto found = expected.find(call);
       ASSERT_NE(found, expected.end()) << "unexpected reply: " << reply.status;
-      ASSERT_EQ(reply.status.code(), found->second.code) << reply.status;
+      const absl::Status status = StatusOf(reply);
+      ASSERT_EQ(status.code(), found->second.code) << status;
       CompareResult(reply, found->second);
       expected.erase(call);
     }
@@ -564,9 +560,15 @@ class Driver {
     CompareState();
   }
 
+  // Of the call if it was refused, else of the operation that it asked for, if any.
+  static absl::Status StatusOf(const Reply& reply) {
+    const auto* outcome = std::get_if<server::Outcome>(&reply.result);
+    return reply.status.ok() && outcome != nullptr ? outcome->status : reply.status;
+  }
+
   void CompareResult(const Reply& reply, const Expected& expected) {
-    if (!reply.status.ok() || !expected.heap_bytes.has_value()) return;
-    const auto& result = std::get<server::CollectiveResult>(reply.result);
+    if (!expected.heap_bytes.has_value()) return;
+    const server::OperationResult& result = std::get<server::Outcome>(reply.result).result;
     ASSERT_EQ(result.heap_bytes, *expected.heap_bytes);
     ASSERT_EQ(result.offset_bytes, expected.offset.value_or(0));
     ASSERT_EQ(result.value, expected.value.value_or(""));
@@ -620,7 +622,7 @@ class Driver {
   std::map<SessionId, CallId> join_calls_;  // the last of each
   std::map<std::tuple<SessionId, JobId, TeamId>, CallId> last_call_;
   std::map<std::tuple<SessionId, JobId, TeamId>, uint64_t> position_;
-  std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<CollectiveOp>> plans_;
+  std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<Operation>> plans_;
   std::map<std::tuple<JobId, TeamId, uint64_t>, std::string> outcomes_;
   std::map<std::string, uint64_t> counts_;
   uint64_t next_session_ = 1;

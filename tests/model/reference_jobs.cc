@@ -21,7 +21,7 @@ uint64_t AlignmentOf(const AllocateOp& op) {
              : op.alignment_bytes;
 }
 
-bool WellFormed(const RefTeam& team, TeamId id, const CollectiveOp& op) {
+bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
   const std::set<Rank> members(team.ranks.begin(), team.ranks.end());
   if (const auto* allocate = std::get_if<AllocateOp>(&op)) {
     return PowerOfTwo(AlignmentOf(*allocate)) && allocate->name.rfind("iris.", 0) != 0;
@@ -38,8 +38,8 @@ bool WellFormed(const RefTeam& team, TeamId id, const CollectiveOp& op) {
   return true;
 }
 
-bool Agree(CollectiveOp a, CollectiveOp b) {
-  for (CollectiveOp* op : {&a, &b}) {
+bool Agree(Operation a, Operation b) {
+  for (Operation* op : {&a, &b}) {
     if (auto* allocate = std::get_if<AllocateOp>(op))
       allocate->alignment_bytes = AlignmentOf(*allocate);
   }
@@ -384,7 +384,7 @@ void ReferenceJobs::Tick() {
   }
 }
 
-// Collectives.
+// Operations of teams.
 
 bool ReferenceJobs::Alive(const RefJob& job, const RefTeam& team) const {
   return job.state == JobState::kReady &&
@@ -411,7 +411,7 @@ void ReferenceJobs::Forget(RefTeam& team) {
   }
 }
 
-void ReferenceJobs::Collective(SessionId id, CallId call, const CollectiveSpec& spec) {
+void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec) {
   RefJob* job = Member(id, call, spec.job);
   if (job == nullptr) return;
   const Rank rank = sessions_.at(id).rank;
@@ -427,8 +427,11 @@ void ReferenceJobs::Collective(SessionId id, CallId call, const CollectiveSpec& 
   if (spec.k > position || (team.destroyed && spec.k == position))
     return Expect(call, Code::kFailedPrecondition);
   if (spec.k < team.log.size()) {
-    if (spec.k < team.forgotten_below) return Expect(call, Code::kOutOfRange);
-    expected_[call] = ForRank(team.log[spec.k], rank);
+    if (spec.k < team.forgotten_below) {
+      Expect(call, Code::kOutOfRange);
+    } else {
+      expected_[call] = ForRank(team.log[spec.k], rank);
+    }
     if (spec.k == position) ++position;
     return Forget(team);
   }

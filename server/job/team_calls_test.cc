@@ -16,16 +16,16 @@ using ::testing::SizeIs;
 
 AllocateOp Bytes(uint64_t bytes) { return {.bytes = bytes}; }
 
-class CollectiveTest : public MachineTest {
+class TeamCallsTest : public MachineTest {
  protected:
   TeamInfo CreateTeam(const TestJob& job, uint64_t k, const std::vector<Rank>& ranks) {
     const auto calls = AskAll(job, k, CreateTeamOp{ranks});
     EXPECT_TRUE(OneOutcome(calls).ok()) << OneOutcome(calls);
-    return ResultOf<CollectiveResult>(calls[ranks[0]]).team.value_or(TeamInfo());
+    return ResultOf<OperationResult>(calls[ranks[0]]).team.value_or(TeamInfo());
   }
 };
 
-using AllocateTest = CollectiveTest;
+using AllocateTest = TeamCallsTest;
 
 TEST_F(AllocateTest, SameOffsetForEveryRank) {
   const TestJob job = ReadyJob(3);
@@ -34,7 +34,7 @@ TEST_F(AllocateTest, SameOffsetForEveryRank) {
   EXPECT_EQ(OffsetOf(calls[0]), 8 * kKiB);  // behind the world's barrier area
   EXPECT_EQ(OffsetOf(calls[1]), OffsetOf(calls[0]));
   EXPECT_EQ(OffsetOf(calls[2]), OffsetOf(calls[0]));
-  EXPECT_EQ(ResultOf<CollectiveResult>(calls[0]).heap_bytes, kHeap);
+  EXPECT_EQ(ResultOf<OperationResult>(calls[0]).heap_bytes, kHeap);
 }
 TEST_F(AllocateTest, WaitsForEveryMember) {
   const TestJob job = ReadyJob(2);
@@ -64,7 +64,7 @@ TEST_F(AllocateTest, MismatchFailsEveryRankAndSaysWhoAskedForWhat) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(status.message(), HasSubstr("rank 0 (pid 100) asked for allocate(bytes=100"));
   EXPECT_THAT(status.message(), HasSubstr("rank 1 (pid 101) asked for allocate(bytes=200"));
-  EXPECT_EQ(CountEvents(event::kCollectiveMismatch), 1u);
+  EXPECT_EQ(CountEvents(event::kOperationMismatch), 1u);
   // k is consumed on every rank, and the heap is as it was.
   EXPECT_TRUE(OneOutcome(AskAll(job, 1, Bytes(1))).ok());
   EXPECT_THAT(TheJob().allocations, SizeIs(2));
@@ -144,7 +144,7 @@ TEST_F(AllocateTest, UnnamedAllocationsMayBeMany) {
 
 // One outcome per k.
 
-using OutcomeTest = CollectiveTest;
+using OutcomeTest = TeamCallsTest;
 
 TEST_F(OutcomeTest, RetryRepeatsTheOutcomeAndAllocatesNothing) {
   const TestJob job = ReadyJob(2);
@@ -190,6 +190,34 @@ TEST_F(OutcomeTest, ForgottenOutcomeIsSaidToBeSo) {
   EXPECT_TRUE(StatusOf(Ask(job, 0, 1, BroadcastOp{})).ok());
   EXPECT_TRUE(absl::IsOutOfRange(StatusOf(Ask(job, 0, 0, BroadcastOp{}))));
 }
+TEST_F(OutcomeTest, MemberThatComesTooLateIsToldAndGetsIntoStepAgain) {
+  const TestJob job = ReadyJob(2);
+  for (uint64_t k = 0; k < 66; ++k) {
+    Ask(job, 0, k, Bytes(1));
+    Advance(absl::Minutes(2));
+  }
+  for (uint64_t k = 0; k < 2; ++k) {
+    const CallId late = Ask(job, 1, k, Bytes(1));
+    EXPECT_FALSE(Refused(late));
+    EXPECT_EQ(OutcomeOf(late).k, k);
+    EXPECT_TRUE(absl::IsOutOfRange(StatusOf(late))) << StatusOf(late);
+  }
+  for (uint64_t k = 2; k < 66; ++k) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(Ask(job, 1, k, Bytes(1)))));
+  }
+  EXPECT_TRUE(OneOutcome(AskAll(job, 66, Bytes(1))).ok());
+}
+TEST_F(OutcomeTest, FailedOperationIsNoRefusalOfTheCall) {
+  const TestJob job = ReadyJob(2);
+  const auto failed = AskAll(job, 0, FreeOp{.offset_bytes = 12345});
+  for (const CallId call : failed) {
+    EXPECT_FALSE(Refused(call));
+    EXPECT_EQ(OutcomeOf(call).k, 0u);
+    EXPECT_TRUE(absl::IsInvalidArgument(OutcomeOf(call).status));
+  }
+  EXPECT_TRUE(Refused(Ask(job, 0, 7, Bytes(1))));
+  EXPECT_TRUE(Refused(Ask(job, 0, 0, Bytes(1), /*team=*/9)));
+}
 TEST_F(OutcomeTest, CancelledCallStaysAskedFor) {
   const TestJob job = ReadyJob(2);
   const CallId first = Ask(job, 0, 0, Bytes(1));
@@ -205,7 +233,7 @@ TEST_F(OutcomeTest, TimeOutNamesTheMissingAndConsumesK) {
   Advance(absl::Seconds(2));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(a)));
   EXPECT_THAT(StatusOf(a).message(), HasSubstr("missing: rank 0 (pid 100), rank 2 (pid 102)"));
-  EXPECT_EQ(CountEvents(event::kCollectiveTimeout), 1u);
+  EXPECT_EQ(CountEvents(event::kOperationTimeout), 1u);
   // The late ones get the same outcome; then all go on together.
   const CallId b = Ask(job, 0, 0, Bytes(1));
   const CallId c = Ask(job, 2, 0, Bytes(1));
@@ -243,7 +271,7 @@ TEST_F(OutcomeTest, UnknownTeamIsNotFound) {
 
 // After a death or a leave.
 
-using AbortTest = CollectiveTest;
+using AbortTest = TeamCallsTest;
 
 TEST_F(AbortTest, HangUpAnswersEveryPendingCall) {
   const TestJob job = ReadyJob(3);
@@ -299,7 +327,7 @@ TEST_F(AbortTest, WhoLeavesGetsItsPendingCallsBack) {
 
 // Free.
 
-using FreeTest = CollectiveTest;
+using FreeTest = TeamCallsTest;
 
 TEST_F(FreeTest, RangeIsReusedOnlyWhenEveryRankHasFreed) {
   const TestJob job = ReadyJob(2);
@@ -345,14 +373,14 @@ TEST_F(FreeTest, RetriedFreeDoesNotFreeTheNextOwner) {
 
 // Broadcast.
 
-using BroadcastTest = CollectiveTest;
+using BroadcastTest = TeamCallsTest;
 
 TEST_F(BroadcastTest, EveryRankGetsTheRootsValue) {
   const TestJob job = ReadyJob(3);
   const CallId a = Ask(job, 0, 0, BroadcastOp{1, "not the root's"});
   const CallId b = Ask(job, 1, 0, BroadcastOp{1, "hello"});
   const CallId c = Ask(job, 2, 0, BroadcastOp{1, ""});
-  for (const CallId call : {a, b, c}) EXPECT_EQ(ResultOf<CollectiveResult>(call).value, "hello");
+  for (const CallId call : {a, b, c}) EXPECT_EQ(ResultOf<OperationResult>(call).value, "hello");
 }
 TEST_F(BroadcastTest, RootsMustAgree) {
   const TestJob job = ReadyJob(2);
@@ -374,13 +402,13 @@ TEST_F(BroadcastTest, OneMiBIsTheLargestValue) {
 TEST_F(BroadcastTest, ValuesMayBeAnyBytes) {
   const TestJob job = ReadyJob(1);
   const std::string value("\0\xff\n", 3);
-  EXPECT_EQ(ResultOf<CollectiveResult>(Ask(job, 0, 0, BroadcastOp{0, value})).value, value);
+  EXPECT_EQ(ResultOf<OperationResult>(Ask(job, 0, 0, BroadcastOp{0, value})).value, value);
 }
 TEST_F(BroadcastTest, ValueIsKeptForWhoMayStillRetry) {
   const TestJob job = ReadyJob(2);
   AskAll(job, 0, BroadcastOp{0, "value"});
   Ask(job, 0, 1, BroadcastOp{0, "next"});
-  EXPECT_EQ(ResultOf<CollectiveResult>(Ask(job, 1, 0, BroadcastOp{0, ""})).value, "value");
+  EXPECT_EQ(ResultOf<OperationResult>(Ask(job, 1, 0, BroadcastOp{0, ""})).value, "value");
   // Once every member has asked for what comes after it, it is forgotten.
   Ask(job, 1, 1, BroadcastOp{0, ""});
   AskAll(job, 2, Bytes(1));
@@ -405,26 +433,26 @@ TEST_F(BroadcastTest, ValuesThatNobodyFetchesAreBounded) {
 
 // Teams.
 
-using TeamTest = CollectiveTest;
+using TeamTest = TeamCallsTest;
 
 TEST_F(TeamTest, MembersGetTheTeamAndOthersNone) {
   const TestJob job = ReadyJob(3);
   const auto calls = AskAll(job, 0, CreateTeamOp{{2, 0}});
-  const auto mine = ResultOf<CollectiveResult>(calls[0]).team;
+  const auto mine = ResultOf<OperationResult>(calls[0]).team;
   ASSERT_TRUE(mine.has_value());
   EXPECT_EQ(mine->id, 1u);
   EXPECT_THAT(mine->ranks, ElementsAre(2, 0));
   EXPECT_EQ(mine->barrier_slot, 1u);
   EXPECT_EQ(mine->sync_offset_bytes, 8 * kKiB);
-  EXPECT_FALSE(ResultOf<CollectiveResult>(calls[1]).team.has_value());
+  EXPECT_FALSE(ResultOf<OperationResult>(calls[1]).team.has_value());
   EXPECT_EQ(TheJob().n_teams, 2u);
   EXPECT_EQ(TheJob().allocations[1].name, "iris.sync.1");
 }
 TEST_F(TeamTest, RetryByAnOutsiderGetsNoTeamEither) {
   const TestJob job = ReadyJob(2);
   AskAll(job, 0, CreateTeamOp{{0}});
-  EXPECT_FALSE(ResultOf<CollectiveResult>(Ask(job, 1, 0, CreateTeamOp{{0}})).team.has_value());
-  EXPECT_TRUE(ResultOf<CollectiveResult>(Ask(job, 0, 0, CreateTeamOp{{0}})).team.has_value());
+  EXPECT_FALSE(ResultOf<OperationResult>(Ask(job, 1, 0, CreateTeamOp{{0}})).team.has_value());
+  EXPECT_TRUE(ResultOf<OperationResult>(Ask(job, 0, 0, CreateTeamOp{{0}})).team.has_value());
 }
 TEST_F(TeamTest, BadListsAreRefused) {
   const TestJob job = ReadyJob(2);
@@ -466,7 +494,7 @@ TEST_F(TeamTest, TeamsOfTeams) {
   const CallId a = Ask(job, 0, 1, CreateTeamOp{{2}}, outer.id);
   const CallId b = Ask(job, 2, 1, CreateTeamOp{{2}}, outer.id);
   EXPECT_TRUE(OneOutcome({a, b}).ok());
-  EXPECT_THAT(ResultOf<CollectiveResult>(b).team->ranks, ElementsAre(2));
+  EXPECT_THAT(ResultOf<OperationResult>(b).team->ranks, ElementsAre(2));
 }
 TEST_F(TeamTest, DestroyFreesTheAreaAndRepeatsItsOutcome) {
   const TestJob job = ReadyJob(2);

@@ -1,10 +1,9 @@
-// Collective operations: each (team, k) has exactly one outcome, the same for every member, kept
-// for retries.
+// The sequence of a team's operations: each (team, k) has exactly one outcome, the same for every
+// member, kept for retries.
 //
 // A rank's k-th call is its own k-th, whatever came of it: success, mismatch, time-out, malformed
-// and aborted alike consume k. Refused without consuming it are only calls that are nobody's k-th:
-// of another's team or job, ahead of the rank's own position, or so late that the outcome is
-// forgotten.
+// and aborted alike are outcomes and consume k. Refused without consuming it are only calls that
+// are nobody's k-th: of another's team or job, or ahead of the rank's own position.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +23,7 @@ constexpr absl::string_view kReservedPrefix = "iris.";
 bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
 // So that what means the same compares equal, and without a broadcast's value.
-CollectiveOp Normalized(CollectiveOp op) {
+Operation Normalized(Operation op) {
   if (auto* broadcast = std::get_if<BroadcastOp>(&op)) broadcast->value.clear();
   if (auto* allocate = std::get_if<AllocateOp>(&op)) {
     const uint64_t alignment = allocate->alignment_bytes;
@@ -35,14 +34,14 @@ CollectiveOp Normalized(CollectiveOp op) {
   return op;
 }
 
-const char* NameOf(const CollectiveOp& op) {
+const char* NameOf(const Operation& op) {
   constexpr const char* kNames[] = {"allocate",    "free",         "broadcast",
                                     "create_team", "destroy_team", "grow"};
   return kNames[op.index()];
 }
 
 // For messages; of an operation that CheckForm accepts.
-std::string Describe(const CollectiveOp& op) {
+std::string Describe(const Operation& op) {
   std::string text = NameOf(op);
   if (const auto* allocate = std::get_if<AllocateOp>(&op)) {
     absl::StrAppend(&text, "(bytes=", allocate->bytes, " alignment=", allocate->alignment_bytes,
@@ -60,7 +59,7 @@ std::string Describe(const CollectiveOp& op) {
   return text;
 }
 
-bool Same(const CollectiveOp& a, const CollectiveOp& b) {
+bool Same(const Operation& a, const Operation& b) {
   if (a.index() != b.index()) return false;
   if (const auto* broadcast = std::get_if<BroadcastOp>(&a)) {
     return broadcast->root == std::get<BroadcastOp>(b).root;
@@ -116,7 +115,7 @@ absl::Status CheckRanks(const Team& team, const std::vector<Rank>& ranks) {
 }
 
 // What one rank's request alone shows to be wrong.
-absl::Status CheckForm(const Team& team, const CollectiveOp& op, const std::string* value) {
+absl::Status CheckForm(const Team& team, const Operation& op, const std::string* value) {
   if (value != nullptr && value->size() > wire::kMaxBroadcastBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a value of ", value->size(), " bytes; ",
                                                    wire::kMaxBroadcastBytes, " are allowed"));
@@ -141,13 +140,13 @@ absl::Status CheckForm(const Team& team, const CollectiveOp& op, const std::stri
 }
 
 // The value that this member brings to a broadcast; null if it brings none.
-const std::string* ValueOf(const Team& team, size_t index, const CollectiveOp& op) {
+const std::string* ValueOf(const Team& team, size_t index, const Operation& op) {
   const auto* broadcast = std::get_if<BroadcastOp>(&op);
   const bool is_root = broadcast != nullptr && broadcast->root == team.info.ranks[index];
   return is_root ? &broadcast->value : nullptr;
 }
 
-std::string What(const Team& team, const CollectiveOp& op) {
+std::string What(const Team& team, const Operation& op) {
   return absl::StrCat(NameOf(op), " (team ", team.info.id, ", k=", team.next_k, "): ");
 }
 
@@ -179,9 +178,6 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
     return absl::FailedPreconditionError(
         absl::StrCat(what, ", but its k=", team.next_k, " has no outcome yet"));
   }
-  if (k < team.next_k && FindOutcome(team, k) == nullptr) {
-    return absl::OutOfRangeError(absl::StrCat(what, ", whose outcome is no longer kept"));
-  }
   return absl::OkStatus();
 }
 
@@ -189,7 +185,7 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
 
 // Asking.
 
-void JobMachine::Impl::Collective(SessionId id, CallId call, const CollectiveSpec& spec) {
+void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& spec) {
   const auto membership = FindMembership(id, spec.job);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
@@ -215,16 +211,24 @@ void JobMachine::Impl::Collective(SessionId id, CallId call, const CollectiveSpe
     return Answer(call, s);
   }
   if (spec.k == team->next_k) return Ask(job, *team, index, call, spec);
-  const Outcome outcome = *FindOutcome(*team, spec.k);  // a copy: trimming may drop it
+  const Outcome* const kept = FindOutcome(*team, spec.k);
+  // A copy: trimming may drop it.
+  const Outcome outcome = kept != nullptr
+                              ? *kept
+                              : Outcome{spec.k,
+                                        absl::OutOfRangeError(absl::StrCat(
+                                            "rank ", rank, " asks for k=", spec.k, " of team ",
+                                            spec.team, ", whose outcome is no longer kept")),
+                                        {}};
   if (spec.k == team->position[index]) ++team->position[index];
   TrimHistory(job, *team);
   ReplyWith(*team, index, call, outcome);
 }
 
 void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
-                           const CollectiveSpec& spec) {
+                           const OperationSpec& spec) {
   if (spec.k < team.position[index]) return WaitFor(job, team, index, call);  // a retry
-  const CollectiveOp op = Normalized(spec.op);
+  const Operation op = Normalized(spec.op);
   const std::string* value = ValueOf(team, index, spec.op);
   if (value != nullptr && value->size() > kMaxValueBytesPerJob - job.value_bytes) {
     return Answer(
@@ -267,13 +271,13 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
     pending.last_epochs[index] = destroy->last_barrier_epoch;
   }
   if (std::find(pending.asked.begin(), pending.asked.end(), false) == pending.asked.end()) {
-    deadlines_.Clear({job.id, DeadlineKey::Kind::kCollective, team.info.id});
+    deadlines_.Clear({job.id, DeadlineKey::Kind::kOperation, team.info.id});
     return Execute(job, team);
   }
   const absl::Duration timeout = std::min(
-      spec.timeout <= absl::ZeroDuration() ? limits_.collective_timeout_default : spec.timeout,
-      limits_.collective_timeout_max);
-  const DeadlineKey key{job.id, DeadlineKey::Kind::kCollective, team.info.id};
+      spec.timeout <= absl::ZeroDuration() ? limits_.operation_timeout_default : spec.timeout,
+      limits_.operation_timeout_max);
+  const DeadlineKey key{job.id, DeadlineKey::Kind::kOperation, team.info.id};
   const absl::Time deadline = clock_->Now() + timeout;
   deadlines_.Set(key, std::min(deadline, deadlines_.Get(key).value_or(deadline)));
 }
@@ -286,7 +290,7 @@ void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) 
                             " of team ", team.info.id, " in ", calls.size(), " calls already")));
   }
   calls.push_back(call);
-  AddWaiting(call, {WaitingCall::Kind::kCollective, job.id, team.info.ranks[index], team.info.id});
+  AddWaiting(call, {WaitingCall::Kind::kOperation, job.id, team.info.ranks[index], team.info.id});
 }
 
 absl::Status JobMachine::Impl::CheckTeamAlive(const Job& job, const Team& team) const {
@@ -307,11 +311,10 @@ absl::Status JobMachine::Impl::CheckTeamAlive(const Job& job, const Team& team) 
 
 // Outcomes.
 
-void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status,
-                                CollectiveResult result) {
+void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status, OperationResult result) {
   PendingOp op = std::move(*team.op);
   team.op.reset();
-  deadlines_.Clear({job.id, DeadlineKey::Kind::kCollective, team.info.id});
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kOperation, team.info.id});
   job.value_bytes -= op.value.size();
   result.heap_bytes = job.heap_bytes;
   Outcome outcome{team.next_k++, std::move(status), std::move(result)};
@@ -322,22 +325,22 @@ void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status,
   }
   TrimHistory(job, team);
   if (!outcome.status.ok()) {
-    Event(outcome.status.code() == absl::StatusCode::kDeadlineExceeded  ? event::kCollectiveTimeout
-          : outcome.status.code() == absl::StatusCode::kInvalidArgument ? event::kCollectiveMismatch
-                                                                        : event::kCollectiveFailed,
+    Event(outcome.status.code() == absl::StatusCode::kDeadlineExceeded  ? event::kOperationTimeout
+          : outcome.status.code() == absl::StatusCode::kInvalidArgument ? event::kOperationMismatch
+                                                                        : event::kOperationFailed,
           job, -1, std::string(outcome.status.message()));
   }
 }
 
 void JobMachine::Impl::ReplyWith(const Team& team, size_t index, CallId call,
                                  const Outcome& outcome) {
-  CollectiveResult result = outcome.result;
-  if (result.team.has_value()) {
-    const auto& members = result.team->ranks;
+  Outcome reply = outcome;
+  if (reply.result.team.has_value()) {
+    const auto& members = reply.result.team->ranks;
     if (std::find(members.begin(), members.end(), team.info.ranks[index]) == members.end())
-      result.team.reset();
+      reply.result.team.reset();
   }
-  Answer(call, outcome.status, std::move(result));
+  Answer(call, absl::OkStatus(), std::move(reply));
 }
 
 void JobMachine::Impl::TrimHistory(Job& job, Team& team) {
@@ -355,7 +358,7 @@ void JobMachine::Impl::TrimHistory(Job& job, Team& team) {
   }
 }
 
-void JobMachine::Impl::CollectiveTimedOut(Job& job, Team& team) {
+void JobMachine::Impl::OperationTimedOut(Job& job, Team& team) {
   std::vector<std::string> missing;
   for (size_t index = 0; index < team.info.ranks.size(); ++index) {
     if (!team.op->asked[index]) missing.push_back(job.Who(team.info.ranks[index]));
@@ -375,7 +378,7 @@ void JobMachine::Impl::ConcludeDeadTeams(Job& job) {
 // The operations.
 
 void JobMachine::Impl::Execute(Job& job, Team& team) {
-  const CollectiveOp op = team.op->op;
+  const Operation op = team.op->op;
   if (const auto* allocate = std::get_if<AllocateOp>(&op))
     return ExecuteAllocate(job, team, *allocate);
   if (const auto* free = std::get_if<FreeOp>(&op)) return ExecuteFree(job, team, *free);
@@ -383,7 +386,7 @@ void JobMachine::Impl::Execute(Job& job, Team& team) {
     return ExecuteCreateTeam(job, team, *create);
   if (std::holds_alternative<DestroyTeamOp>(op)) return ExecuteDestroyTeam(job, team);
   if (const auto* grow = std::get_if<GrowOp>(&op)) return ExecuteGrow(job, team, *grow);
-  CollectiveResult result;
+  OperationResult result;
   result.value = team.op->value;
   Conclude(job, team, absl::OkStatus(), std::move(result));
 }
@@ -429,7 +432,7 @@ void JobMachine::Impl::ExecuteAllocate(Job& job, Team& team, const AllocateOp& o
     Event(event::kAllocated, job, -1,
           absl::StrCat("team=", team.info.id, " k=", team.next_k, " offset_bytes=", *offset,
                        " bytes=", op.bytes, " name='", op.name, "'"));
-    CollectiveResult result;
+    OperationResult result;
     result.offset_bytes = *offset;
     return Conclude(job, team, absl::OkStatus(), std::move(result));
   }
@@ -511,7 +514,7 @@ void JobMachine::Impl::ExecuteCreateTeam(Job& job, Team& team, const CreateTeamO
     Event(event::kTeamCreated, job, -1,
           absl::StrCat("team=", made->id, " slot=", made->barrier_slot, " ranks=[",
                        absl::StrJoin(made->ranks, ","), "]"));
-    CollectiveResult result;
+    OperationResult result;
     result.team = *made;
     return Conclude(job, team, absl::OkStatus(), std::move(result));
   }
