@@ -8,6 +8,7 @@
 #include "client/internal/clock.h"
 #include "client/internal/thread.h"
 #include "client/iris/log.h"
+#include "proto/status/status.h"
 
 namespace iris::internal {
 namespace {
@@ -19,10 +20,7 @@ constexpr absl::Duration kReconnectBackoffMax = absl::Seconds(1);
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
 
-// The one translation from gRPC: the codes are the same numbers.
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
+using proto::FromGrpc;
 
 }  // namespace
 

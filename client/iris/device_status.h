@@ -10,6 +10,19 @@
 namespace iris::internal {
 
 // The codes are absl's numbers.
+#define IRIS_SAME_CODE(code)                                                                   \
+  static_assert(static_cast<int>(absl::StatusCode::code) == static_cast<int>(ErrorCode::code), \
+                "the device layer and absl number their codes differently")
+IRIS_SAME_CODE(kOk);
+IRIS_SAME_CODE(kInvalidArgument);
+IRIS_SAME_CODE(kDeadlineExceeded);
+IRIS_SAME_CODE(kResourceExhausted);
+IRIS_SAME_CODE(kFailedPrecondition);
+IRIS_SAME_CODE(kAborted);
+IRIS_SAME_CODE(kUnimplemented);
+IRIS_SAME_CODE(kInternal);
+#undef IRIS_SAME_CODE
+
 inline absl::Status FromDevice(const Result& result, absl::string_view what) {
   if (result.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(result.code),
