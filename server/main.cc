@@ -60,7 +60,7 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   driver::PairCheckOptions options;
   options.open = open;
   options.open.backend = std::string(driver.backend());
-  if (driver.backend() == "emu") options.max_devices = 2;
+  if (driver.kind() == driver::BackendKind::kEmu) options.max_devices = 2;
   options.stop = [] {  // irisd is asked to end meanwhile
     sigset_t pending;
     sigemptyset(&pending);
@@ -115,7 +115,7 @@ int Run(const Config& config) {
   absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(open);
   if (!opened.ok()) return Fail(logger, opened.status());
   driver::GpuDriver* const driver = opened->driver.get();
-  if (config.backend == "auto" && driver->backend() == "emu") {
+  if (config.backend == "auto" && driver->kind() == driver::BackendKind::kEmu) {
     // What an operator of a machine with GPUs must not miss.
     for (const driver::BackendReport& report : opened->reports) {
       if (report.available) continue;

@@ -1,7 +1,5 @@
 #include "client/internal/local_devices.h"
 
-#include <algorithm>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -28,9 +26,7 @@ Registry& GetRegistry() {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<driver::GpuDriver>> ProcessDriver(const std::string& backend) {
-  const auto& known = driver::kBackendChoices;
-  if (backend == "auto" ||
-      std::find(std::begin(known), std::end(known), backend) == std::end(known)) {
+  if (!driver::KindOf(backend).has_value()) {
     return absl::UnimplementedError(
         absl::StrCat("irisd has devices of backend \"", backend,
                      "\", for which this client library has no driver; install matching versions"));

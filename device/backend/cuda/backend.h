@@ -70,9 +70,14 @@ struct Bfloat16;
 
 namespace backend {
 
-inline constexpr uint32_t kCudaWarpThreads = 32;
-// Of IRIS_SHARED and DynamicShared together: what every supported GPU has.
-inline constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
+struct Traits {
+  static constexpr const char* kName = "cuda";
+  static constexpr bool kEmulated = false;
+  static constexpr uint32_t kWarpThreads = 32;
+  static constexpr bool kLaunchPublishes = true;
+  // Of IRIS_SHARED and DynamicShared together: what every supported GPU has.
+  static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
+};
 
 namespace cuda {
 
@@ -465,11 +470,10 @@ IRIS_CUDA_REGISTER(BlockIndex, "ctaid.x")
 IRIS_CUDA_REGISTER(BlockSize, "ntid.x")
 IRIS_CUDA_REGISTER(GridSize, "nctaid.x")
 #undef IRIS_CUDA_REGISTER
-IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return kCudaWarpThreads; }
-inline constexpr bool kLaunchPublishes = true;
+IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
 // Blocks have one dimension.
-IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % kCudaWarpThreads; }
-IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / kCudaWarpThreads; }
+IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
+IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
 
 IRIS_DEVICE inline void BlockSync() { IRIS_PTX("bar.sync 0;" : : : "memory"); }
 
@@ -480,9 +484,9 @@ IRIS_DEVICE inline void WarpSync() { IRIS_PTX("bar.warp.sync 0xffffffff;" : : : 
 template <typename T>
 IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
-  const uint32_t thread = WarpIndex() * kCudaWarpThreads + lane;
+  const uint32_t thread = WarpIndex() * Traits::kWarpThreads + lane;
   [[maybe_unused]] const uint32_t source =
-      lane < kCudaWarpThreads && thread < BlockSize() ? lane : LaneIndex();
+      lane < Traits::kWarpThreads && thread < BlockSize() ? lane : LaneIndex();
   constexpr uint32_t kWords = (sizeof(T) + 3) / 4;
   uint32_t words[kWords] = {};
   __builtin_memcpy(static_cast<void*>(words), static_cast<const void*>(&value), sizeof(T));
@@ -506,7 +510,7 @@ IRIS_DEVICE inline T ShuffleXor(T value, uint32_t mask) {
 template <typename T>
 IRIS_DEVICE inline T ShuffleDown(T value, uint32_t delta) {
   const uint32_t lane = LaneIndex();
-  return Shuffle(value, delta < kCudaWarpThreads - lane ? lane + delta : kCudaWarpThreads);
+  return Shuffle(value, delta < Traits::kWarpThreads - lane ? lane + delta : Traits::kWarpThreads);
 }
 
 IRIS_DEVICE inline uint64_t Ballot(bool value) {
@@ -709,7 +713,7 @@ void* MallocHost(uint64_t bytes);
 void FreeHost(void* p);
 
 uint32_t MultiprocessorCount();
-const char* BackendName();
+constexpr const char* BackendName() { return Traits::kName; }
 
 }  // namespace backend
 }  // namespace iris

@@ -367,6 +367,4 @@ uint32_t MultiprocessorCount() {
   return 0;
 }
 
-const char* BackendName() { return "cuda"; }
-
 }  // namespace iris::backend

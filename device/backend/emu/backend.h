@@ -60,11 +60,18 @@ struct Bfloat16;
 
 namespace backend {
 
-inline constexpr uint32_t kEmuWarpThreads = 32;
+struct Traits {
+  static constexpr const char* kName = "emu";
+  static constexpr bool kEmulated = true;
+  static constexpr uint32_t kWarpThreads = 32;
+  static constexpr bool kLaunchPublishes = false;
+  // Of DynamicShared; IRIS_SHARED has kMaxStaticSharedBytes beside it.
+  static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
+};
+
 inline constexpr uint32_t kPollsPerTurn = 1000;
 // Of all IRIS_SHARED variables of a block together, and of DynamicShared.
 inline constexpr uint32_t kMaxStaticSharedBytes = 64 * 1024;
-inline constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
 
 namespace emu {
 
@@ -309,10 +316,9 @@ IRIS_EMU_UNSANITIZED inline uint32_t ThreadIndex() { return emu::t_current.threa
 IRIS_EMU_UNSANITIZED inline uint32_t BlockIndex() { return emu::t_current.block_index; }
 IRIS_EMU_UNSANITIZED inline uint32_t BlockSize() { return emu::t_current.block_size; }
 IRIS_EMU_UNSANITIZED inline uint32_t GridSize() { return emu::t_current.grid_size; }
-constexpr uint32_t WarpSize() { return kEmuWarpThreads; }
-inline constexpr bool kLaunchPublishes = false;
-inline uint32_t LaneIndex() { return ThreadIndex() % kEmuWarpThreads; }
-inline uint32_t WarpIndex() { return ThreadIndex() / kEmuWarpThreads; }
+constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
+inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
+inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
 
 inline void BlockSync() { emu::SyncBlock(); }
 inline void WarpSync() { emu::SyncWarp(); }
@@ -335,7 +341,7 @@ inline T ShuffleXor(T value, uint32_t mask) {
 template <typename T>
 inline T ShuffleDown(T value, uint32_t delta) {
   const uint32_t lane = LaneIndex();
-  return Shuffle(value, delta < kEmuWarpThreads - lane ? lane + delta : kEmuWarpThreads);
+  return Shuffle(value, delta < Traits::kWarpThreads - lane ? lane + delta : Traits::kWarpThreads);
 }
 
 inline uint64_t Ballot(bool value) { return emu::BallotBits(value); }
@@ -437,7 +443,7 @@ Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params.
 template <typename... Params>
 Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
   if (kernel == nullptr) return {ErrorCode::kInvalidArgument, "preparation of a null kernel"};
-  if (shared_bytes > kMaxDynamicSharedBytes) {
+  if (shared_bytes > Traits::kMaxDynamicSharedBytes) {
     return {ErrorCode::kInvalidArgument,
             "kernel with too much shared memory: at most 163,840 bytes"};
   }
@@ -495,7 +501,7 @@ void* MallocHost(uint64_t bytes);
 void FreeHost(void* p);
 
 uint32_t MultiprocessorCount();
-const char* BackendName();
+constexpr const char* BackendName() { return Traits::kName; }
 
 }  // namespace backend
 }  // namespace iris

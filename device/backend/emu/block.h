@@ -79,7 +79,7 @@ class Block {
     ThreadQueue waiting;
     uint64_t present[2];  // lanes that have given a value
     uint64_t ballot[2];
-    Bytes16 slots[2][kEmuWarpThreads];
+    Bytes16 slots[2][Traits::kWarpThreads];
     char sync[2];  // addresses for ThreadSanitizer
   };
   struct SharedSlot {

@@ -59,6 +59,4 @@ void FreeDevice(void* p) { ::operator delete(p, std::align_val_t(kAlignmentBytes
 void* MallocHost(uint64_t bytes) { return MallocDevice(bytes); }
 void FreeHost(void* p) { FreeDevice(p); }
 
-const char* BackendName() { return "emu"; }
-
 }  // namespace iris::backend

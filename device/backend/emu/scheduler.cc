@@ -180,7 +180,7 @@ Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
   if (config.block > kMaxBlockThreads) {
     return {ErrorCode::kInvalidArgument, "launch of too many threads: block is 1 to 1,024"};
   }
-  if (config.shared_bytes > kMaxDynamicSharedBytes) {
+  if (config.shared_bytes > Traits::kMaxDynamicSharedBytes) {
     return {ErrorCode::kInvalidArgument,
             "launch with too much shared memory: at most 163,840 bytes"};
   }

@@ -61,14 +61,17 @@ struct Bfloat16;
 
 namespace backend {
 
-// Between kernels of a stream the runtime makes writes visible to their device alone.
-inline constexpr bool kLaunchPublishes = false;
-// Of IRIS_SHARED and DynamicShared together.
-inline constexpr uint32_t kMaxDynamicSharedBytes = 64 * 1024;
+struct Traits {
+  static constexpr const char* kName = "hip";
+  static constexpr bool kEmulated = false;
+  static constexpr uint32_t kWarpThreads = 64;
+  // Between kernels of a stream the runtime makes writes visible to their device alone.
+  static constexpr bool kLaunchPublishes = false;
+  // Of IRIS_SHARED and DynamicShared together.
+  static constexpr uint32_t kMaxDynamicSharedBytes = 64 * 1024;
+};
 
 namespace hip {
-
-inline constexpr uint32_t kWarpThreads = 64;
 
 template <typename T>
 using Identity = T;
@@ -80,14 +83,15 @@ std::add_lvalue_reference_t<T> OnlyInKernels();
 // Waves that a SIMD must hold so that `min_blocks` blocks are on the four of a compute unit; it has
 // room for eight.
 constexpr uint32_t WavesPerSimd(uint32_t max_threads, uint32_t min_blocks) {
-  const uint32_t waves = (max_threads + kWarpThreads - 1) / kWarpThreads * min_blocks;
+  const uint32_t waves =
+      (max_threads + Traits::kWarpThreads - 1) / Traits::kWarpThreads * min_blocks;
   const uint32_t per_simd = (waves + 3) / 4;
   return per_simd < 1 ? 1 : (per_simd < 8 ? per_simd : 8);
 }
 
 }  // namespace hip
 
-IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return hip::kWarpThreads; }
+IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
 
 IRIS_HOST_DEVICE inline uint16_t HalfBitsOf(float value) {
 #if defined(__HIP_DEVICE_COMPILE__)
@@ -292,7 +296,7 @@ void* MallocHost(uint64_t bytes);
 void FreeHost(void* p);
 
 uint32_t MultiprocessorCount();
-const char* BackendName();
+constexpr const char* BackendName() { return Traits::kName; }
 
 }  // namespace backend
 }  // namespace iris

@@ -321,8 +321,8 @@ IRIS_DEVICE inline uint32_t BlockSize() { return __builtin_amdgcn_workgroup_size
 IRIS_DEVICE inline uint32_t GridSize() {
   return __builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x();
 }
-IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % hip::kWarpThreads; }
-IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / hip::kWarpThreads; }
+IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
+IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
 
 IRIS_DEVICE inline void BlockSync() {
   Fence<Scope::kBlock, Order::kRelease>();
@@ -351,7 +351,7 @@ IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
   int words[kWords] = {};
   __builtin_memcpy(words, &value, sizeof(T));
   const uint64_t live = Ballot(true);
-  const bool inside = lane < hip::kWarpThreads && (live >> lane & 1) != 0;
+  const bool inside = lane < Traits::kWarpThreads && (live >> lane & 1) != 0;
   const uint32_t source = inside ? lane : LaneIndex();
   for (uint32_t i = 0; i < kWords; ++i) {
     words[i] = __builtin_amdgcn_ds_bpermute(static_cast<int>(source * 4), words[i]);
@@ -368,8 +368,7 @@ IRIS_DEVICE inline T ShuffleXor(T value, uint32_t mask) {
 template <typename T>
 IRIS_DEVICE inline T ShuffleDown(T value, uint32_t delta) {
   const uint32_t lane = LaneIndex();
-  return Shuffle(value,
-                 delta < hip::kWarpThreads - lane ? lane + delta : uint32_t{hip::kWarpThreads});
+  return Shuffle(value, delta < Traits::kWarpThreads - lane ? lane + delta : Traits::kWarpThreads);
 }
 
 IRIS_DEVICE inline void* DynamicShared() {

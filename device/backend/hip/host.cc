@@ -367,6 +367,4 @@ uint32_t MultiprocessorCount() {
   return static_cast<uint32_t>(count);
 }
 
-const char* BackendName() { return "hip"; }
-
 }  // namespace iris::backend

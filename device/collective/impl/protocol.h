@@ -24,11 +24,11 @@ namespace iris::ccl::impl {
 
 // Announces what earlier operations of the stream wrote.
 inline constexpr Order kArriveOrder =
-    backend::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
+    backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
 // Waits as iris::impl::BoundedWait, but polls for some microseconds before it looks at the clock,
 // which is slow on GPUs.
-inline constexpr uint32_t kEagerPolls = backend::kLaunchPublishes ? 32 : 1;
+inline constexpr uint32_t kEagerPolls = backend::Traits::kLaunchPublishes ? 32 : 1;
 template <typename Done>
 IRIS_DEVICE inline WaitResult Poll(const DeviceContext& context, Done done) {
   for (uint32_t k = 0; k < kEagerPolls; ++k) {
