@@ -1,8 +1,8 @@
-// Fields: a plain struct as the list of its fields, so that one piece of code writes, reads or prints
-// any of them. Pure; everything is known when it is compiled.
+// Fields: a plain struct as the list of its fields, so that one piece of code writes, reads or
+// prints any of them. Pure; everything is known when it is compiled.
 //
-// A struct that gets a field needs nothing here: its fields are counted by the compiler, and a count
-// that were wrong would not compile.
+// A struct that gets a field needs nothing here: its fields are counted by the compiler, and a
+// count that were wrong would not compile.
 #pragma once
 
 #include <cstddef>

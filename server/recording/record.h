@@ -1,5 +1,5 @@
-// What a recording holds: a header, then a record for each input. In the file each stands behind its
-// length (32 bits). Plain data.
+// What a recording holds: a header, then a record for each input. In the file each stands behind
+// its length (32 bits). Plain data.
 #pragma once
 
 #include <string>

@@ -42,8 +42,8 @@ class Recorder {
   // Once, before the first Record.
   void Begin(const MachineSetup& setup);
 
-  // Appends. False, once: this record found no room, or could not be written; it and all that follow
-  // are dropped and counted, so that what is in the file has no gap.
+  // Appends. False, once: this record found no room, or could not be written; it and all that
+  // follow are dropped and counted, so that what is in the file has no gap.
   bool Record(const Input& input, const Time& now, const Effects& effects);
 
   const std::string& file() const { return file_; }

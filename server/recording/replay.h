@@ -24,8 +24,9 @@ using AfterInput =
     std::function<absl::Status(const MachineSetup& setup, std::unique_ptr<JobMachine>* machine)>;
 
 // Feeds every input of the recording to a new machine, at its time. kDataLoss: an input had other
-// effects than recorded (the message names it and shows both), or broke an invariant of the machine.
-// kFailedPrecondition: another build of irisd wrote the file. kInvalidArgument: it is no recording.
+// effects than recorded (the message names it and shows both), or broke an invariant of the
+// machine. kFailedPrecondition: another build of irisd wrote the file. kInvalidArgument: it is no
+// recording.
 absl::StatusOr<ReplayReport> Replay(const std::string& file, const AfterInput& after = nullptr);
 
 }  // namespace iris::server
