@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/job/shared_bytes.h"
 #include "server/recording/fields.h"
 
 namespace iris::server::recording {
@@ -39,6 +40,7 @@ class Encoder {
     Put(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
   }
+  void Put(const SharedBytes& bytes) { Put(std::string(bytes.view())); }
   void Put(absl::Time time) { Put(absl::ToUnixNanos(time)); }
   void Put(absl::Duration duration) { Put(absl::ToInt64Nanoseconds(duration)); }
   void Put(const absl::Status& status) {
@@ -105,6 +107,12 @@ class Decoder {
     if (!Get(&n) || n > bytes_.size()) return false;
     *text = std::string(bytes_.substr(0, n));
     bytes_.remove_prefix(n);
+    return true;
+  }
+  bool Get(SharedBytes* bytes) {
+    std::string text;
+    if (!Get(&text)) return false;
+    *bytes = SharedBytes(std::move(text));
     return true;
   }
   bool Get(absl::Time* time) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/job/shared_bytes.h"
 #include "server/recording/codec.h"
 #include "server/recording/fields.h"
 
@@ -30,6 +31,9 @@ void AppendText(std::string* out, const T& value) {
 }
 inline void AppendText(std::string* out, const std::string& text) {
   absl::StrAppend(out, "'", absl::CEscape(text), "'");
+}
+inline void AppendText(std::string* out, const SharedBytes& bytes) {
+  absl::StrAppend(out, "'", absl::CEscape(bytes.view()), "'");
 }
 inline void AppendText(std::string* out, absl::Time time) {
   absl::StrAppend(out, absl::ToUnixNanos(time));

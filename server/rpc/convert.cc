@@ -2,22 +2,17 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
+#include "server/state/operation_proto.h"
 
 namespace iris::server {
 namespace {
 
 std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index) {
   return index < devices.size() ? devices[index].uuid : std::string();
-}
-
-TensorInfo FromProto(const v1::TensorInfo& tensor) {
-  TensorInfo to;
-  to.dtype = tensor.dtype();
-  to.shape.assign(tensor.shape().begin(), tensor.shape().end());
-  return to;
 }
 
 }  // namespace
@@ -49,56 +44,15 @@ JoinSpec FromProto(const v1::JoinRequest& request) {
 }
 
 absl::StatusOr<OperationSpec> FromProto(const v1::OperateRequest& request) {
+  absl::StatusOr<Operation> op = OperationOfRequest(request);
+  if (!op.ok()) return op.status();
   OperationSpec spec;
   spec.job = JobId{request.job_id()};
   spec.team = request.team_id();
   spec.k = request.k();
   spec.timeout = TimeoutFromMs(request.timeout_ms());
-  switch (request.op_case()) {
-    case v1::OperateRequest::kAllocate: {
-      AllocateOp op;
-      op.bytes = request.allocate().bytes();
-      op.alignment_bytes = request.allocate().alignment_bytes();
-      op.name = request.allocate().name();
-      op.tensor = FromProto(request.allocate().tensor());
-      spec.op = std::move(op);
-      return spec;
-    }
-    case v1::OperateRequest::kFree: {
-      FreeOp op;
-      op.offset_bytes = request.free().offset_bytes();
-      spec.op = op;
-      return spec;
-    }
-    case v1::OperateRequest::kBroadcast: {
-      BroadcastOp op;
-      op.root = request.broadcast().root();
-      op.value = request.broadcast().value();
-      spec.op = std::move(op);
-      return spec;
-    }
-    case v1::OperateRequest::kCreateTeam: {
-      CreateTeamOp op;
-      op.ranks.assign(request.create_team().ranks().begin(), request.create_team().ranks().end());
-      spec.op = std::move(op);
-      return spec;
-    }
-    case v1::OperateRequest::kDestroyTeam: {
-      DestroyTeamOp op;
-      op.last_barrier_epoch = request.destroy_team().last_barrier_epoch();
-      spec.op = op;
-      return spec;
-    }
-    case v1::OperateRequest::kGrow: {
-      GrowOp op;
-      op.bytes = request.grow().bytes();
-      spec.op = op;
-      return spec;
-    }
-    case v1::OperateRequest::OP_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("the request has no operation that irisd knows");
+  spec.op = *std::move(op);
+  return spec;
 }
 
 void ToProto(const SegmentInfo& from, v1::Segment* to) {
@@ -168,7 +122,7 @@ void ToProto(const Outcome& from, v1::Outcome* to) {
   }
   v1::OperationResult* const result = to->mutable_result();
   result->set_offset_bytes(from.result.offset_bytes);
-  result->set_value(from.result.value);
+  result->set_value(std::string(from.result.value.view()));
   if (from.result.team.has_value()) ToProto(*from.result.team, result->mutable_team());
   result->set_heap_bytes(from.result.heap_bytes);
 }

@@ -4,10 +4,13 @@
 // every call is answered at most once, and that each (team, k) has one outcome; at the end, that
 // every call was answered, and that nothing is left when all sessions are gone. Every history is
 // recorded, and the recording replayed: the same inputs must have the same effects, byte for byte.
+// The state is written and read back on the way, and the machine that is made of it must go on in
+// step.
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,6 +28,8 @@
 #include "server/job/job_machine.h"
 #include "server/recording/recorder.h"
 #include "server/recording/replay.h"
+#include "server/recording/value_text.h"
+#include "server/state/machine_state.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
 
@@ -45,6 +50,7 @@ using server::JoinCall;
 using server::JoinSpec;
 using server::LeaveCall;
 using server::Ledger;
+using server::MachineState;
 using server::MappedCall;
 using server::NotifyWatch;
 using server::OperateCall;
@@ -64,6 +70,9 @@ constexpr size_t kMaxSessions = 14;
 struct Conditions {
   JobLimits limits;
   uint64_t device_bytes = 1ull << 40;
+  // After every so many inputs the state is written and read back; a machine that is made of it gets
+  // all that follows, too. IRIS_TEST_STATE_EVERY overrides it.
+  uint64_t state_every = 50;
   bool with_reference = true;
 };
 
@@ -73,6 +82,7 @@ class Driver {
   Driver(uint64_t seed, const Conditions& conditions, const std::string& recording)
       : random_(seed),
         with_reference_(conditions.with_reference),
+        state_every_(FromEnvironment("IRIS_TEST_STATE_EVERY", conditions.state_every)),
         setup_(SetupOf(conditions)),
         machine_(setup_.limits, setup_.MakeLedger()),
         reference_(kGranularity, &clock_) {
@@ -121,6 +131,7 @@ class Driver {
   uint64_t n_dropped() const { return recorder_->n_dropped(); }
 
   void PrintCounts() const {
+    std::printf("  %-32s %zu\n", "bytes of the largest state", state_bytes_max_);
     for (const auto& [what, n] : counts_)
       std::printf("  %-32s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   }
@@ -504,6 +515,12 @@ class Driver {
     const server::Time now = {clock_.Now(), clock_.Wall()};
     const Effects effects = machine_.Apply(input, now);
     (void)recorder_->Record(input, now, effects);
+    if (copy_ != nullptr) {
+      ASSERT_EQ(server::recording::ValueText(copy_->Apply(input, now)),
+                server::recording::ValueText(effects))
+          << "what was read back goes another way";
+    }
+    if (n_inputs_++ % state_every_ == 0) ReadBackState();
     if (with_reference_) predict();
     std::map<CallId, Reply> replies;
     for (const Effect& effect : effects) {
@@ -537,6 +554,19 @@ class Driver {
     if (with_reference_) Compare(effects, replies);
   }
 
+  // A machine that is made of the state goes on in step with the one that wrote it.
+  void ReadBackState() {
+    const std::string bytes = MachineState::Encode(machine_);
+    if (copy_ != nullptr) {
+      ASSERT_EQ(MachineState::Encode(*copy_), bytes) << "the copy went another way";
+    }
+    auto copy = MachineState::Decode(bytes, setup_.limits, setup_.MakeLedger());
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    copy_ = *std::move(copy);
+    ASSERT_EQ(MachineState::Encode(*copy_), bytes) << "what is read back is not what was written";
+    state_bytes_max_ = std::max(state_bytes_max_, bytes.size());
+  }
+
   void LearnGrowths(const Effects& effects) {
     const server::SegmentsAdded* added = nullptr;
     for (const Effect& effect : effects) {
@@ -568,7 +598,8 @@ class Driver {
     std::string outcome = answer.status.ToString();
     if (answer.status.ok()) {
       const server::OperationResult& result = answer.result;
-      outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ", result.value);
+      outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ",
+                             result.value.view());
       if (result.team.has_value()) teams_[what.job][result.team->id] = result.team->ranks;
     }
     const auto [known, is_new] = outcomes_.try_emplace({what.job, what.team, what.k}, outcome);
@@ -612,7 +643,7 @@ class Driver {
     const server::OperationResult& result = std::get<server::Outcome>(reply.result).result;
     ASSERT_EQ(result.heap_bytes, *expected.heap_bytes);
     ASSERT_EQ(result.offset_bytes, expected.offset.value_or(0));
-    ASSERT_EQ(result.value, expected.value.value_or(""));
+    ASSERT_EQ(result.value.view(), expected.value.value_or(""));
     ASSERT_EQ(result.team.has_value(), expected.team.has_value());
     if (result.team.has_value()) {
       ASSERT_EQ(result.team->id, *expected.team);
@@ -644,9 +675,13 @@ class Driver {
 
   Random random_;
   const bool with_reference_;
+  const uint64_t state_every_;
   server::FakeClock clock_;
   const server::MachineSetup setup_;
   JobMachine machine_;
+  std::unique_ptr<JobMachine> copy_;  // made of machine_'s state, then given the same inputs
+  uint64_t n_inputs_ = 0;
+  size_t state_bytes_max_ = 0;
   std::unique_ptr<server::Recorder> recorder_;
   ReferenceJobs reference_;
 
@@ -697,8 +732,8 @@ void RunHistory(uint64_t seed, uint64_t n_ops, const Conditions& conditions, boo
 }
 
 // One history; or, for IRIS_TEST_MINUTES, history after history with other seeds.
-void RunModel(const char* name, const Conditions& conditions) {
-  const RandomRun run = BeginRandomRun(name, kOps);
+void RunModel(const char* name, const Conditions& conditions, uint64_t n_ops = kOps) {
+  const RandomRun run = BeginRandomRun(name, n_ops);
   const absl::Time end = absl::Now() + absl::Minutes(FromEnvironment("IRIS_TEST_MINUTES", 0));
   uint64_t n_histories = 0;
   do {
@@ -711,6 +746,13 @@ void RunModel(const char* name, const Conditions& conditions) {
 }
 
 TEST(JobModel, AgreesWithTheReference) { RunModel("job_model_test", Conditions()); }
+
+// Shorter, because the state is big. IRIS_TEST_OPS and IRIS_TEST_STATE_EVERY make it longer.
+TEST(JobModel, StateIsReadBackAfterEveryInput) {
+  Conditions conditions;
+  conditions.state_every = 1;
+  RunModel("job_model_test (state)", conditions, kOps / 10);
+}
 
 TEST(JobModel, StaysSoundWhenEverythingIsScarce) {
   Conditions conditions;
