@@ -9,19 +9,18 @@
 
 namespace iris::internal {
 
-// The codes are absl's numbers.
-#define IRIS_SAME_CODE(code)                                                                   \
-  static_assert(static_cast<int>(absl::StatusCode::code) == static_cast<int>(ErrorCode::code), \
-                "the device layer and absl number their codes differently")
-IRIS_SAME_CODE(kOk);
-IRIS_SAME_CODE(kInvalidArgument);
-IRIS_SAME_CODE(kDeadlineExceeded);
-IRIS_SAME_CODE(kResourceExhausted);
-IRIS_SAME_CODE(kFailedPrecondition);
-IRIS_SAME_CODE(kAborted);
-IRIS_SAME_CODE(kUnimplemented);
-IRIS_SAME_CODE(kInternal);
-#undef IRIS_SAME_CODE
+// Codes are cast: they are the same numbers.
+constexpr bool SameCode(ErrorCode device, absl::StatusCode host) {
+  return static_cast<int>(device) == static_cast<int>(host);
+}
+static_assert(SameCode(ErrorCode::kOk, absl::StatusCode::kOk));
+static_assert(SameCode(ErrorCode::kInvalidArgument, absl::StatusCode::kInvalidArgument));
+static_assert(SameCode(ErrorCode::kDeadlineExceeded, absl::StatusCode::kDeadlineExceeded));
+static_assert(SameCode(ErrorCode::kResourceExhausted, absl::StatusCode::kResourceExhausted));
+static_assert(SameCode(ErrorCode::kFailedPrecondition, absl::StatusCode::kFailedPrecondition));
+static_assert(SameCode(ErrorCode::kAborted, absl::StatusCode::kAborted));
+static_assert(SameCode(ErrorCode::kUnimplemented, absl::StatusCode::kUnimplemented));
+static_assert(SameCode(ErrorCode::kInternal, absl::StatusCode::kInternal));
 
 inline absl::Status FromDevice(const Result& result, absl::string_view what) {
   if (result.ok()) return absl::OkStatus();

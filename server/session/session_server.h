@@ -5,8 +5,8 @@
 // daemon, the connection table and the logger.
 //
 // The rooms around it: Acceptor takes connections, Admission counts them, Handshake decides what a
-// new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket that
-// gRPC serves, and AdminConnections are those of irisd.sock.
+// new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket
+// that gRPC serves, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
 // ended it; both sockets are shut down and calls are refused. Gone: the pidfd says that the process
