@@ -270,6 +270,21 @@ absl::Status OffsetAllocator::Free(uint64_t offset_bytes) {
   return absl::OkStatus();
 }
 
+absl::Status OffsetAllocator::Occupy(uint64_t offset_bytes, uint64_t size_bytes) {
+  const uint64_t bytes = impl_->Units(size_bytes);
+  const uint32_t tail = impl_->last;
+  const bool fits =
+      tail != kNone && impl_->blocks[tail].free && offset_bytes % impl_->unit_bytes == 0 &&
+      offset_bytes >= impl_->blocks[tail].begin && offset_bytes < impl_->blocks[tail].end &&
+      bytes <= impl_->blocks[tail].end - offset_bytes;
+  if (!fits) {
+    return absl::InvalidArgumentError(absl::StrCat("occupy ", size_bytes, " bytes at offset ",
+                                                   offset_bytes, ": they are not free"));
+  }
+  impl_->Carve(tail, offset_bytes, bytes);
+  return absl::OkStatus();
+}
+
 absl::Status OffsetAllocator::Grow(uint64_t capacity_bytes) {
   const uint64_t capacity = capacity_bytes & ~(impl_->unit_bytes - 1);
   if (capacity < impl_->capacity_bytes) {

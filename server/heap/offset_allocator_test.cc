@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -272,6 +273,41 @@ TEST(OffsetAllocator, MovesWithItsContents) {
   OffsetAllocator moved = std::move(heap);
   EXPECT_EQ(moved.n_allocations(), 1u);
   MustFree(moved, a);
+}
+
+TEST(OffsetAllocator, MadeAnewItGoesOnTheSame) {
+  OffsetAllocator heap(64 * kUnit);
+  std::map<uint64_t, uint64_t> sizes;  // by offset
+  for (const uint64_t size : {uint64_t{1}, 3 * kUnit, kUnit, 7 * kUnit, 2 * kUnit}) {
+    sizes[*heap.Allocate(size, 2 * kUnit)] = size;
+  }
+  const uint64_t second = std::next(sizes.begin())->first;
+  MustFree(heap, second);
+  sizes.erase(second);
+  OffsetAllocator copy(64 * kUnit);
+  for (const auto& [offset, size] : sizes) ASSERT_TRUE(copy.Occupy(offset, size).ok());
+  EXPECT_TRUE(copy.CheckInvariants().ok());
+  EXPECT_EQ(copy.used_bytes(), heap.used_bytes());
+  EXPECT_EQ(copy.n_holes(), heap.n_holes());
+  for (const uint64_t size : {2 * kUnit, kUnit, 5 * kUnit, 60 * kUnit}) {
+    const auto one = heap.Allocate(size, 4 * kUnit), other = copy.Allocate(size, 4 * kUnit);
+    ASSERT_EQ(one.ok(), other.ok());
+    EXPECT_EQ(one.value_or(0), other.value_or(0));
+  }
+}
+
+TEST(OffsetAllocator, OccupyRefusesWhatIsNotFree) {
+  OffsetAllocator heap(8 * kUnit);
+  EXPECT_TRUE(absl::IsInvalidArgument(heap.Occupy(1, 1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(heap.Occupy(8 * kUnit, 1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(heap.Occupy(7 * kUnit, 2 * kUnit)));
+  EXPECT_TRUE(absl::IsInvalidArgument(heap.Occupy(0, ~uint64_t{0})));
+  EXPECT_TRUE(heap.Occupy(2 * kUnit, kUnit).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(heap.Occupy(2 * kUnit, 1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(heap.Occupy(0, 1)));  // out of order
+  EXPECT_TRUE(heap.Occupy(3 * kUnit, 5 * kUnit).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(heap.Occupy(8 * kUnit, 1)));
+  EXPECT_TRUE(heap.CheckInvariants().ok());
 }
 
 TEST(OffsetAllocator, ManyAllocationsFreedLeaveOneHole) {

@@ -16,6 +16,7 @@ namespace iris::server {
 
 struct DeadlineKey {
   enum class Kind : uint32_t { kJoin, kMap, kOperation, kGrow, kWithdraw };
+  static constexpr Kind kLastKind = Kind::kWithdraw;
   JobId job;
   Kind kind = Kind::kJoin;
   uint32_t index = 0;  // the rank of kJoin and kWithdraw, the team of kOperation
@@ -57,6 +58,7 @@ class DeadlineQueue {
   }
 
   size_t size() const { return by_key_.size(); }
+  const std::map<DeadlineKey, absl::Time>& all() const { return by_key_; }
 
  private:
   std::map<DeadlineKey, absl::Time> by_key_;

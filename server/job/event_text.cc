@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/job/lease.h"
 
 namespace iris::server {
 namespace {
@@ -45,7 +46,7 @@ std::string Text(const Event&, const event::JobReady& e) {
 }
 std::string Text(const Event&, const event::JobFailed& e) { return e.reason; }
 std::string Text(const Event& event, const event::RankHungUp&) {
-  return absl::StrCat(Who(event), " hung up");
+  return absl::StrCat(Who(event), " ", kHungUp);
 }
 std::string Text(const Event& event, const event::RankDead&) {
   return absl::StrCat(Who(event), " died");

@@ -10,21 +10,22 @@
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
 #include "server/job/job_machine_impl.h"
+#include "server/job/operations/operation.h"
 #include "server/job/text.h"
 
 namespace iris::server {
 
-void JobMachine::Impl::RequestGrowth(Job& job, Team& team, uint64_t needed_bytes,
-                                     uint64_t wanted_bytes, const absl::Status& unfit) {
+void JobMachine::Impl::RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) {
   if (job.growth.has_value()) {
     job.growth_queue.push_back(team.info.id);
     return;
   }
-  const absl::Status started = StartGrowth(job, team, needed_bytes, wanted_bytes);
+  const absl::Status started = StartGrowth(job, team, needs.needed_bytes, needs.wanted_bytes);
   if (started.ok()) return;
   Conclude(job, team,
-           absl::Status(unfit.code(), absl::StrCat(unfit.message(),
-                                                   "; the heap cannot grow: ", started.message())));
+           absl::Status(
+               needs.unfit.code(),
+               absl::StrCat(needs.unfit.message(), "; the heap cannot grow: ", started.message())));
 }
 
 absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
@@ -116,7 +117,7 @@ void JobMachine::Impl::AnnounceGrowth(Job& job) {
   deadlines_.Set({job.id, DeadlineKey::Kind::kGrow}, now_.steady + limits_.grow_timeout);
   const SegmentsAdded added = SegmentsAddedBy(job);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    const SessionId session = job.ranks[rank].session;
+    const SessionId session = job.ranks[rank].lease.session;
     Emit(SendDescriptors{session, job.id, job.epoch, rank, job.n_ranks(), added.segments, false});
     Emit(NotifyWatch{session, added});
   }
@@ -127,7 +128,7 @@ void JobMachine::Impl::GrowMapped(SessionId id, CallId call, JobId job_id, GrowI
   const auto membership = FindMembership(id, job_id);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
-  const Rank rank = membership->session->rank;
+  const Rank rank = membership->rank;
   const std::string what = absl::StrCat("growth ", grow.value, " of job '", job.name, "': ");
   if (grow.value != 0 && job.last_growth.grow == grow) {
     return Answer(call, job.last_growth.published
@@ -159,7 +160,7 @@ void JobMachine::Impl::PublishGrowth(Job& job) {
   const absl::Status grown = job.allocator.Grow(job.heap_bytes);
   IRIS_CHECK(grown.ok(), "a heap only grows");
   job.last_growth = {growth.id, true, ""};
-  for (const Member& member : job.ranks) Emit(NotifyWatch{member.session, job.last_growth});
+  for (const Member& member : job.ranks) Emit(NotifyWatch{member.lease.session, job.last_growth});
   Note(job, event::HeapGrown{growth.id, job.heap_bytes});
   Team& team = job.teams.at(growth.team);
   team.op->grown = true;
@@ -172,7 +173,8 @@ void JobMachine::Impl::FailGrowth(Job& job, const absl::Status& status) {
   deadlines_.Clear({job.id, DeadlineKey::Kind::kGrow});
   job.last_growth = {growth.id, false, std::string(status.message())};
   for (const Member& member : job.ranks) {
-    if (growth.mapping && member.attached()) Emit(NotifyWatch{member.session, job.last_growth});
+    if (growth.mapping && member.lease.held)
+      Emit(NotifyWatch{member.lease.session, job.last_growth});
   }
   DropAll(growth.segments);
   Note(job, event::GrowthFailed{std::string(status.message())});

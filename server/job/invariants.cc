@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
 #include "server/job/job_machine_impl.h"
+#include "server/job/operations/operation.h"
 
 namespace iris::server {
 namespace {
@@ -13,7 +14,7 @@ absl::Status Broken(const Job& job, Parts... parts) {
   return absl::InternalError(absl::StrCat("job ", job.id.value, " '", job.name, "': ", parts...));
 }
 
-bool AttachedState(RankState state) {
+bool HeldState(RankState state) {
   return state == RankState::kJoined || state == RankState::kMapped || state == RankState::kReady ||
          state == RankState::kEnding;
 }
@@ -39,12 +40,12 @@ absl::Status JobMachine::Impl::CheckInvariants() const {
 absl::Status JobMachine::Impl::CheckSessions() const {
   for (const auto& [id, session] : sessions_) {
     if (session.id != id) return absl::InternalError("a session has another's id");
-    if (session.job.value == 0) continue;
-    const auto job = jobs_.find(session.job);
-    if (job == jobs_.end() || session.rank >= job->second->n_ranks() ||
-        job->second->ranks[session.rank].session != id) {
+    if (!session.lease.has_value()) continue;
+    const auto job = jobs_.find(session.lease->job);
+    if (job == jobs_.end() || session.lease->rank >= job->second->n_ranks() ||
+        job->second->ranks[session.lease->rank].lease.session != id) {
       return absl::InternalError(
-          absl::StrCat("session ", id.value, " is in a job that does not know it"));
+          absl::StrCat("session ", id.value, " speaks for a lease that does not know it"));
     }
   }
   return absl::OkStatus();
@@ -55,7 +56,7 @@ absl::Status JobMachine::Impl::CheckJob(const Job& job) const {
   if (named == jobs_by_name_.end() || named->second != job.id)
     return Broken(job, "is not found by its name");
   if (job.n_ranks() == 0 || job.n_ranks() > wire::kMaxRanks) return Broken(job, "n_ranks");
-  if (job.n_attached() == 0) return Broken(job, "nobody is in it");
+  if (job.n_held() == 0) return Broken(job, "nobody is in it");
   if (job.heap_bytes > job.stride_bytes) return Broken(job, "the heap exceeds the stride");
   if (job.heap_bytes % granularity_bytes_ != 0 || job.stride_bytes % granularity_bytes_ != 0) {
     return Broken(job, "sizes off the granularity");
@@ -72,7 +73,7 @@ absl::Status JobMachine::Impl::CheckJob(const Job& job) const {
   for (const auto& [id, team] : job.teams) {
     if (team.info.id != id) return Broken(job, "team ", id, " has another's id");
     if (absl::Status s = CheckTeam(job, team); !s.ok()) return s;
-    if (team.op.has_value()) value_bytes += team.op->value.size();
+    if (team.op.has_value()) value_bytes += HeldBytes(team.op->op);
     for (const Outcome& outcome : team.history) value_bytes += outcome.result.value.size();
   }
   for (const Team& team : job.past_teams) {
@@ -91,13 +92,14 @@ absl::Status JobMachine::Impl::CheckMember(const Job& job, Rank rank) const {
   const auto broken = [&](absl::string_view text) {
     return Broken(job, "rank ", rank, ": ", text);
   };
-  if (member.attached() != AttachedState(member.state))
-    return broken("attached in the wrong state");
-  if (member.attached()) {
-    const auto session = sessions_.find(member.session);
+  if (member.lease.held != HeldState(member.state)) return broken("is held in the wrong state");
+  if (member.lease.held != (member.lease.session.value != 0)) {
+    return broken("nobody speaks for it, or somebody for nothing");
+  }
+  if (member.lease.held) {
+    const auto session = sessions_.find(member.lease.session);
     if (session == sessions_.end()) return broken("its session is not open");
-    if (session->second.job != job.id || session->second.rank != rank)
-      return broken("its session is elsewhere");
+    if (session->second.lease != LeaseRef{job.id, rank}) return broken("its session is elsewhere");
     const bool resumed_broken =
         job.state == JobState::kBroken && member.state == RankState::kEnding;
     if (session->second.ending != (member.state == RankState::kEnding) && !resumed_broken) {
@@ -113,11 +115,11 @@ absl::Status JobMachine::Impl::CheckMember(const Job& job, Rank rank) const {
     case JobState::kForming:
       if (member.state != RankState::kAbsent && member.state != RankState::kJoined)
         return broken("state");
-      if (member.attached() && member.join_call.value == 0 &&
+      if (member.lease.held && member.join_call.value == 0 &&
           !deadlines_.Get({job.id, DeadlineKey::Kind::kWithdraw, rank}).has_value()) {
         return broken("is joined without a call");
       }
-      if (member.segments.size() != (member.attached() && !starved ? 1u : 0u))
+      if (member.segments.size() != (member.lease.held && !starved ? 1u : 0u))
         return broken("segments");
       break;
     case JobState::kMapping:

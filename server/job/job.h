@@ -1,6 +1,6 @@
 // The state of one job: its ranks, its heap, its teams and their operations. Plain data:
-// JobMachine::Impl changes it (membership.cc, team_calls.cc, growth.cc) and invariants.cc says what
-// always holds.
+// JobMachine::Impl changes it (membership.cc, team_calls.cc, growth.cc), operations do
+// (operations/), and invariants.cc says what always holds.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/heap/offset_allocator.h"
+#include "server/job/effects.h"
 #include "server/job/ids.h"
-#include "server/job/job_machine.h"
+#include "server/job/lease.h"
+#include "server/job/operation_spec.h"
+#include "server/job/results.h"
+#include "server/job/states.h"
+#include "server/job/tensor_info.h"
 
 namespace iris::server {
 
@@ -33,11 +38,10 @@ inline constexpr uint64_t kMaxValueBytesPerJob = 64ull << 20;
 // future.
 inline constexpr uint64_t kMaxSlotEpoch = 1ull << 31;
 
-// One rank. Attached: a session speaks for it.
+// One rank.
 struct Member {
   RankState state = RankState::kAbsent;
-  SessionId session;  // zero unless attached
-  CallerInfo caller;  // of the last session that was attached
+  Lease lease;
   uint32_t device_index = 0;
   bool prealloc = false;
   uint64_t base = 0;
@@ -45,18 +49,14 @@ struct Member {
   CallId answered_join;  // its successor, once the job maps
   std::vector<CallId> mapped_calls;
   std::vector<SegmentId> segments;  // in order of growth
-
-  bool attached() const { return session.value != 0; }
 };
 
 // An operation that some members have asked for.
 struct PendingOp {
-  Operation op;      // as the first rank asked
+  Operation op;      // as the first rank asked, with what others brought along (Merge)
   size_t first = 0;  // who that was: index in the team
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // who waits, per member
-  std::vector<uint32_t> last_epochs;       // of DestroyTeamOp, per member
-  std::string value;                       // of BroadcastOp
   bool grown = false;                      // the growth that it needed is published
 };
 
@@ -127,11 +127,12 @@ struct Job {
   GrowDone last_growth;
 
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks.size()); }
-  size_t n_attached() const {
-    return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.attached(); });
+  // Ranks that are held.
+  size_t n_held() const {
+    return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.lease.held; });
   }
   std::string Who(Rank rank) const {
-    return absl::StrCat("rank ", rank, " (pid ", ranks[rank].caller.pid, ")");
+    return absl::StrCat("rank ", rank, " (pid ", ranks[rank].lease.process.pid, ")");
   }
 };
 

@@ -38,30 +38,30 @@ void JobMachine::Impl::Answer(CallId call, absl::Status status, Result result) {
 }
 
 void JobMachine::Impl::Note(const Job& job, int32_t rank, EventDetail detail) {
-  const int64_t pid = rank >= 0 ? job.ranks[rank].caller.pid : 0;
+  const int64_t pid = rank >= 0 ? job.ranks[rank].lease.process.pid : 0;
   Emit(EmitEvent{{job.name, rank, pid, job.uid, std::move(detail)}});
 }
 
 void JobMachine::Impl::NoteSession(const Session& session, EventDetail detail) {
-  const Job* job = FindJob(session.job);
+  const Job* job = JobOf(session);
   Emit(EmitEvent{{job == nullptr ? "" : job->name,
-                  job == nullptr ? -1 : static_cast<int32_t>(session.rank), session.caller.pid,
-                  session.caller.uid, std::move(detail)}});
+                  job == nullptr ? -1 : static_cast<int32_t>(session.lease->rank),
+                  session.caller.pid, session.caller.uid, std::move(detail)}});
 }
 
 void JobMachine::Impl::SetState(Job& job, Rank rank, RankState state, bool abort) {
   Member& member = job.ranks[rank];
   member.state = state;
   if (stopping_) return;  // the ranks live on: their barriers must not end
-  Emit(SetRankState{job.id, rank, state, member.caller.pid, abort});
+  Emit(SetRankState{job.id, rank, state, member.lease.process.pid, abort});
 }
 
 void JobMachine::Impl::NotifyPeers(Job& job, Rank rank, const std::string& reason) {
   const Member& changed = job.ranks[rank];
   for (Rank peer = 0; peer < job.n_ranks(); ++peer) {
-    if (peer == rank || !job.ranks[peer].attached()) continue;
-    Emit(NotifyWatch{job.ranks[peer].session,
-                     RankChanged{rank, changed.state, changed.caller.pid, reason}});
+    if (peer == rank || !job.ranks[peer].lease.held) continue;
+    Emit(NotifyWatch{job.ranks[peer].lease.session,
+                     RankChanged{rank, changed.state, changed.lease.process.pid, reason}});
   }
 }
 
@@ -70,6 +70,13 @@ void JobMachine::Impl::NotifyPeers(Job& job, Rank rank, const std::string& reaso
 JobMachine::Impl::Session* JobMachine::Impl::FindSession(SessionId session) {
   const auto found = sessions_.find(session);
   return found == sessions_.end() ? nullptr : &found->second;
+}
+
+Job* JobMachine::Impl::JobOf(const Session& session) {
+  if (!session.lease.has_value()) return nullptr;
+  Job* job = FindJob(session.lease->job);
+  IRIS_CHECK(job != nullptr, "a lease is of a job that there is");
+  return job;
 }
 
 Job* JobMachine::Impl::FindJob(JobId job) {
@@ -96,10 +103,10 @@ absl::StatusOr<JobMachine::Impl::Membership> JobMachine::Impl::FindMembership(Se
   const auto session = CallingSession(id);
   if (!session.ok()) return session.status();
   const bool valid = job_id.value != 0;
-  if (valid && (*session)->job == job_id) {
+  if (const auto& lease = (*session)->lease; valid && lease.has_value() && lease->job == job_id) {
     Job* job = FindJob(job_id);
     IRIS_CHECK(job != nullptr, "a member's job exists");
-    return Membership{*session, job, &job->ranks[(*session)->rank]};
+    return Membership{*session, job, &job->ranks[lease->rank], lease->rank};
   }
   if (valid && (*session)->past_job == job_id) return (*session)->past_status;
   return absl::PermissionDeniedError(
@@ -191,7 +198,8 @@ void JobMachine::Impl::CloseSession(SessionId id, const std::string& reason) {
   if (session == nullptr || session->ending) return;
   Emit(EndWatch{id, absl::AbortedError(absl::StrCat("the session ended: ", reason))});
   HangUp(*session);
-  if (session->job.value == 0) Gone(id);  // nothing is left that its process could be asked about
+  if (!session->lease.has_value())
+    Gone(id);  // nothing is left that its process could be asked about
 }
 
 void JobMachine::Impl::EndProcess(SessionId id) {
@@ -214,8 +222,8 @@ void JobMachine::Impl::OpenWatch(SessionId id, CallId call, JobId job_id) {
     if (!over) continue;
     const std::string reason = peer.state == RankState::kLeft   ? "left the job"
                                : peer.state == RankState::kDead ? "its process is gone"
-                                                                : "hung up";
-    Emit(NotifyWatch{id, RankChanged{rank, peer.state, peer.caller.pid,
+                                                                : kHungUp;
+    Emit(NotifyWatch{id, RankChanged{rank, peer.state, peer.lease.process.pid,
                                      absl::StrCat(job.Who(rank), " ", reason)}});
   }
   if (job.last_growth.grow.value != 0) Emit(NotifyWatch{id, job.last_growth});

@@ -65,6 +65,7 @@ class JobMachine {
   absl::Status CheckInvariants() const;
 
  private:
+  friend class MachineState;  // writes and reads all of it (server/state)
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -22,13 +22,14 @@
 
 namespace iris::server {
 
+struct NeedsGrowth;
+
 struct JobMachine::Impl {
   struct Session {
     SessionId id;
     CallerInfo caller;
     bool ending = false;
-    JobId job;  // zero: not a member of any
-    Rank rank = 0;
+    std::optional<LeaseRef> lease;  // for which it speaks
     absl::Time created;
     // The job that it was last a member of, and what calls that still name it are told.
     JobId past_job;
@@ -71,6 +72,7 @@ struct JobMachine::Impl {
     Session* session = nullptr;
     Job* job = nullptr;
     Member* member = nullptr;
+    Rank rank = 0;
   };
 
   Impl(const JobLimits& limits_in, Ledger ledger_in, UnusablePairs unusable_in);
@@ -95,6 +97,8 @@ struct JobMachine::Impl {
   void OpenWatch(SessionId session, CallId call, JobId job);
   Session* FindSession(SessionId session);
   Job* FindJob(JobId job);
+  // Of the lease that the session speaks for; null: it speaks for none.
+  Job* JobOf(const Session& session);
   // Whether the session may call at all now.
   absl::StatusOr<Session*> CallingSession(SessionId session);
   absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
@@ -138,8 +142,12 @@ struct JobMachine::Impl {
   // Ends a job that is not ready yet: every rank is told.
   void FailJob(Job& job, const absl::Status& status);
   void EndJob(Job& job);
-  // The session is no longer a member. Calls that still name the job get `told`.
-  void Detach(Job& job, Rank rank, const absl::Status& told);
+  // The rank is the session's process's, and the session speaks for it.
+  void GrantLease(Job& job, Rank rank, Session& session);
+  // The rank is nobody's. Calls of the session that still name the job get `told`.
+  void EndLease(Job& job, Rank rank, const absl::Status& told);
+  // Another session of the same process speaks for the rank from now on.
+  void MoveLease(Job& job, Rank rank, Session& to, const absl::Status& told);
   void JoinTimedOut(Job& job, Rank rank);
   void MapTimedOut(Job& job);
   // The caller of a Join is gone. Withdraws it a moment later.
@@ -178,18 +186,8 @@ struct JobMachine::Impl {
   // Not ok if no operation of this team can succeed any more.
   absl::Status CheckTeamAlive(const Job& job, const Team& team) const;
   void Execute(Job& job, Team& team);
-  void ExecuteAllocate(Job& job, Team& team, const AllocateOp& op);
-  void ExecuteFree(Job& job, Team& team, const FreeOp& op);
-  void ExecuteCreateTeam(Job& job, Team& team, const CreateTeamOp& op);
-  void ExecuteDestroyTeam(Job& job, Team& team);
-  void ExecuteGrow(Job& job, Team& team, const GrowOp& op);
-  // Finds the offset of an area of irisd's own or of a client, or an error; kResourceExhausted may
-  // be cured by growth.
-  absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation);
-  absl::Status Unplace(Job& job, uint64_t offset_bytes);
-  // A barrier slot for a new team.
-  std::optional<uint32_t> FreeSlot(const Job& job) const;
-  absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint32_t slot);
+  // After the team's last operation.
+  void EndTeam(Job& job, Team& team);
   void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
   void NoteFailure(const Job& job, const absl::Status& status);
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
@@ -199,10 +197,9 @@ struct JobMachine::Impl {
   void ConcludeDeadTeams(Job& job);
 
   // growth.cc.
-  // The team's operation needs `needed_bytes` more heap, and would like `wanted_bytes`: starts a
-  // growth, or queues, or concludes the operation with `unfit` and why growth is impossible.
-  void RequestGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes,
-                     const absl::Status& unfit);
+  // The team's operation needs more heap: starts a growth, or queues, or concludes the operation
+  // because growth is impossible.
+  void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs);
   absl::Status StartGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes);
   // Books `bytes` for every rank, or for none.
   absl::Status BookGrowth(const Job& job, uint64_t bytes);

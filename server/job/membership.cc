@@ -7,6 +7,7 @@
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
 #include "server/job/job_machine_impl.h"
+#include "server/job/new_epoch.h"
 #include "server/job/text.h"
 
 namespace iris::server {
@@ -26,9 +27,9 @@ absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Durati
 void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
   const auto session = CallingSession(id);
   if (!session.ok()) return Answer(call, session.status());
-  if (Job* job = FindJob((*session)->job); job != nullptr) {
+  if (Job* job = JobOf(**session); job != nullptr) {
     // One that the session cancelled just now is over at last.
-    const Rank rank = (*session)->rank;
+    const Rank rank = (*session)->lease->rank;
     if (deadlines_.Get({job->id, DeadlineKey::Kind::kWithdraw, rank}).has_value()) {
       WithdrawCancelled(*job, rank);
     }
@@ -41,10 +42,10 @@ void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
 }
 
 absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const JoinSpec& spec) {
-  if (const Job* current = FindJob(session.job); current != nullptr) {
+  if (const Job* current = JobOf(session); current != nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("join: this session is already rank ",
-                                                      session.rank, " of job '", current->name,
-                                                      "': leave it first"));
+                                                      session.lease->rank, " of job '",
+                                                      current->name, "': leave it first"));
   }
   const auto request = CheckJoin(spec);
   if (!request.ok()) return request.status();
@@ -69,19 +70,16 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   if (job == nullptr) job = &NewJob(spec.job, uid, *request);
 
   Member& member = job->ranks[rank];
-  member.caller = session.caller;
   member.device_index = request->device_index;
   member.prealloc = request->prealloc;
-  member.session = session.id;
   member.join_call = call;
-  session.job = job->id;
-  session.rank = rank;
+  GrantLease(*job, rank, session);
   AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
   deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, now_.steady + request->timeout);
   SetState(*job, rank, RankState::kJoined, false);
   CreateFirstSegment(*job, rank);
   Note(*job, static_cast<int32_t>(rank),
-       event::RankJoined{static_cast<uint32_t>(job->n_attached()), job->n_ranks()});
+       event::RankJoined{static_cast<uint32_t>(job->n_held()), job->n_ranks()});
   return absl::OkStatus();
 }
 
@@ -174,15 +172,15 @@ absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec
   if (job.state == JobState::kBroken) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, "a job of that name is broken (", job.broken_reason, ") and ends when ",
-                     job.n_attached(), " more ranks have left: choose another name or end them"));
+                     job.n_held(), " more ranks have left: choose another name or end them"));
   }
   const bool forming = job.state == JobState::kForming;
   if (absl::Status s = forming ? CheckAgreement(job, what, request) : absl::OkStatus(); !s.ok()) {
     return s;
   }
-  if (request.rank < job.n_ranks() && job.ranks[request.rank].attached()) {
+  if (request.rank < job.n_ranks() && job.ranks[request.rank].lease.held) {
     return absl::AlreadyExistsError(absl::StrCat(what, "that rank is taken by pid ",
-                                                 job.ranks[request.rank].caller.pid,
+                                                 job.ranks[request.rank].lease.process.pid,
                                                  forming ? "" : "; the job is running"));
   }
   if (forming) return absl::OkStatus();
@@ -193,7 +191,7 @@ absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec
 absl::Status JobMachine::Impl::CheckAgreement(const Job& job, const std::string& what,
                                               const JoinRequest& request) const {
   const auto first = std::find_if(job.ranks.begin(), job.ranks.end(),
-                                  [](const Member& member) { return member.attached(); });
+                                  [](const Member& member) { return member.lease.held; });
   IRIS_CHECK(first != job.ranks.end(), "a forming job has a rank");
   const std::string who = job.Who(static_cast<Rank>(first - job.ranks.begin()));
   const struct {
@@ -239,7 +237,7 @@ absl::Status JobMachine::Impl::CheckPeers(const Job* job, const JoinSpec& spec,
   }
   for (Rank rank = 0; job != nullptr && rank < job->n_ranks(); ++rank) {
     const Member& member = job->ranks[rank];
-    if (!member.attached()) continue;
+    if (!member.lease.held) continue;
     const uint32_t theirs = member.device_index;
     for (const auto& [from, to] : {std::pair(mine, theirs), std::pair(theirs, mine)}) {
       const auto found = unusable_.find({from, to});
@@ -281,16 +279,16 @@ void JobMachine::Impl::WithdrawJoin(Job& job, Rank rank, const absl::Status& sta
   Note(job, static_cast<int32_t>(rank), event::JoinFailed{std::string(status.message())});
   DropAll(member.segments);
   SetState(job, rank, RankState::kAbsent, false);
-  Detach(job, rank, status);
+  EndLease(job, rank, status);
   member = Member();
-  if (job.n_attached() == 0) EndJob(job);
+  if (job.n_held() == 0) EndJob(job);
 }
 
 void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
   std::vector<std::string> missing, slow;
   for (Rank r = 0; r < job.n_ranks(); ++r) {
     const Member& member = job.ranks[r];
-    if (!member.attached()) {
+    if (!member.lease.held) {
       missing.push_back(absl::StrCat(r));
     } else if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
       slow.push_back(job.Who(r));
@@ -311,7 +309,7 @@ void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
 void JobMachine::Impl::StartMappingIfComplete(Job& job) {
   if (job.state != JobState::kForming) return;
   for (const Member& member : job.ranks) {
-    if (!member.attached() || member.segments.empty()) return;
+    if (!member.lease.held || member.segments.empty()) return;
     if (!segments_.at(member.segments[0]).created) return;
   }
   job.state = JobState::kMapping;
@@ -325,13 +323,13 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
   result.segments = SegmentsOf(job);
   result.map_timeout = limits_.map_timeout;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    result.peers.push_back({rank, job.ranks[rank].caller.pid, job.ranks[rank].device_index});
+    result.peers.push_back({rank, job.ranks[rank].lease.process.pid, job.ranks[rank].device_index});
   }
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     Member& member = job.ranks[rank];
     deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
-    Emit(SendDescriptors{member.session, job.id, job.epoch, rank, job.n_ranks(), result.segments,
-                         true});
+    Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
+                         result.segments, true});
     result.rank = rank;
     result.device_index = member.device_index;
     if (member.join_call.value == 0) continue;  // cancelled a moment ago
@@ -366,7 +364,7 @@ void JobMachine::Impl::Mapped(SessionId id, CallId call, JobId job_id, uint64_t 
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
   Member& member = *membership->member;
-  const Rank rank = membership->session->rank;
+  const Rank rank = membership->rank;
   const std::string what = absl::StrCat("map job '", job.name, "' as rank ", rank, ": ");
   if (epoch != job.epoch || job.state == JobState::kForming) {
     return Answer(call, absl::FailedPreconditionError(
@@ -404,13 +402,7 @@ MappedResult JobMachine::Impl::MappedResultOf(const Job& job) const {
 
 void JobMachine::Impl::CommitEpoch(Job& job) {
   deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
-  job.state = JobState::kReady;
-  job.same_address = std::all_of(job.ranks.begin(), job.ranks.end(),
-                                 [](const Member& m) { return m.base == wire::kProposedBase; });
-  job.allocator = OffsetAllocator(job.heap_bytes);
-  std::vector<Rank> everyone(job.n_ranks());
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) everyone[rank] = rank;
-  IRIS_CHECK(MakeTeam(job, everyone, 0).ok(), "an empty heap holds the world's barrier area");
+  NewEpoch(job, now_.wall);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) SetState(job, rank, RankState::kReady, false);
   for (Member& member : job.ranks) {
     for (const CallId call : std::exchange(member.mapped_calls, {})) {
@@ -467,14 +459,31 @@ void JobMachine::Impl::MapTimedOut(Job& job) {
 
 // The end of a membership.
 
-void JobMachine::Impl::Detach(Job& job, Rank rank, const absl::Status& told) {
-  Member& member = job.ranks[rank];
-  Session* session = FindSession(member.session);
-  IRIS_CHECK(session != nullptr, "a member has a session");
-  session->job = JobId();
+void JobMachine::Impl::GrantLease(Job& job, Rank rank, Session& session) {
+  job.ranks[rank].lease = {session.caller, true, session.id};
+  session.lease = LeaseRef{job.id, rank};
+}
+
+void JobMachine::Impl::MoveLease(Job& job, Rank rank, Session& to, const absl::Status& told) {
+  Lease& lease = job.ranks[rank].lease;
+  Session* from = FindSession(lease.session);
+  IRIS_CHECK(from != nullptr, "a session speaks for a lease that is held");
+  from->lease.reset();
+  from->past_job = job.id;
+  from->past_status = told;
+  lease.session = to.id;
+  to.lease = LeaseRef{job.id, rank};
+}
+
+void JobMachine::Impl::EndLease(Job& job, Rank rank, const absl::Status& told) {
+  Lease& lease = job.ranks[rank].lease;
+  Session* session = FindSession(lease.session);
+  IRIS_CHECK(session != nullptr, "a session speaks for a lease that is held");
+  session->lease.reset();
   session->past_job = job.id;
   session->past_status = told;
-  member.session = SessionId();
+  lease.held = false;
+  lease.session = SessionId();
   starved_.erase({job.id, rank});
   deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
   deadlines_.Clear({job.id, DeadlineKey::Kind::kWithdraw, rank});
@@ -482,13 +491,13 @@ void JobMachine::Impl::Detach(Job& job, Rank rank, const absl::Status& told) {
 
 void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
   const auto session = CallingSession(id);
-  const bool left_already = session.ok() && job_id.value != 0 && (*session)->job != job_id &&
-                            (*session)->past_job == job_id;
+  const bool left_already = session.ok() && job_id.value != 0 && (*session)->past_job == job_id &&
+                            (!(*session)->lease.has_value() || (*session)->lease->job != job_id);
   if (left_already) return Answer(call, absl::OkStatus());
   const auto membership = FindMembership(id, job_id);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
-  const Rank rank = membership->session->rank;
+  const Rank rank = membership->rank;
   Answer(call, absl::OkStatus());
   const std::string reason = absl::StrCat(job.Who(rank), " has left the job");
   if (job.state == JobState::kForming)
@@ -503,22 +512,22 @@ void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
   if (job.growth.has_value())
     FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
   ConcludeDeadTeams(job);
-  Detach(
+  EndLease(
       job, rank,
       absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has left job '", job.name, "'")));
-  if (job.n_attached() == 0) EndJob(job);
+  if (job.n_held() == 0) EndJob(job);
 }
 
 void JobMachine::Impl::HangUp(Session& session) {
   session.ending = true;
   NoteSession(session, event::SessionHungUp{session.id});
-  Job* job = FindJob(session.job);
+  Job* job = JobOf(session);
   if (job == nullptr) return;
-  const Rank rank = session.rank;
-  const std::string reason = absl::StrCat(job->Who(rank), " hung up");
+  const Rank rank = session.lease->rank;
+  const std::string reason = absl::StrCat(job->Who(rank), " ", kHungUp);
   const bool forming = job->state == JobState::kForming || job->state == JobState::kMapping;
   // A rank that has no peers left breaks nothing: nobody was told, so it may resume.
-  const bool breaks = !forming && job->state == JobState::kReady && job->n_attached() > 1;
+  const bool breaks = !forming && job->state == JobState::kReady && job->n_held() > 1;
   Note(*job, static_cast<int32_t>(rank), event::RankHungUp{});
   SetState(*job, rank, RankState::kEnding, forming || breaks || job->state == JobState::kBroken);
   if (forming)
@@ -532,8 +541,8 @@ void JobMachine::Impl::HangUp(Session& session) {
 
 void JobMachine::Impl::Gone(SessionId id) {
   Session& session = *FindSession(id);
-  if (Job* job = FindJob(session.job); job != nullptr) {
-    const Rank rank = session.rank;
+  if (Job* job = JobOf(session); job != nullptr) {
+    const Rank rank = session.lease->rank;
     const std::string reason = absl::StrCat(job->Who(rank), " died");
     SetState(*job, rank, RankState::kDead, true);
     Note(*job, static_cast<int32_t>(rank), event::RankDead{});
@@ -542,8 +551,8 @@ void JobMachine::Impl::Gone(SessionId id) {
     } else {
       NotifyPeers(*job, rank, reason);
       if (job->state == JobState::kReady) Break(*job, reason);
-      Detach(*job, rank, absl::AbortedError(reason));
-      if (job->n_attached() == 0) EndJob(*job);
+      EndLease(*job, rank, absl::AbortedError(reason));
+      if (job->n_held() == 0) EndJob(*job);
     }
   }
   NoteSession(session, event::SessionClosed{id});
@@ -565,16 +574,16 @@ void JobMachine::Impl::FailJob(Job& job, const absl::Status& status) {
   Note(job, event::JobFailed{std::string(status.message())});
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     Member& member = job.ranks[rank];
-    if (!member.attached()) continue;
+    if (!member.lease.held) continue;
     if (member.join_call.value != 0) Answer(std::exchange(member.join_call, CallId()), status);
     for (const CallId call : std::exchange(member.mapped_calls, {})) Answer(call, status);
-    Detach(job, rank, status);
+    EndLease(job, rank, status);
   }
   EndJob(job);
 }
 
 void JobMachine::Impl::EndJob(Job& job) {
-  IRIS_CHECK(job.n_attached() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
+  IRIS_CHECK(job.n_held() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
   deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
   for (Member& member : job.ranks) DropAll(member.segments);
   n_page_descriptors_ -= job.n_ranks() + 1;
@@ -609,32 +618,28 @@ void JobMachine::Impl::Resume(SessionId id, CallId call, JobId job_id, const std
   }
   const Rank rank = static_cast<Rank>(rank_in);
   Member& member = job->ranks[rank];
-  if (session.job == job_id && session.rank == rank) {  // a retry
+  if (session.lease == LeaseRef{job_id, rank}) {  // a retry
     if (job->state == JobState::kBroken) {
       return Answer(
           call, absl::AbortedError(absl::StrCat(what, "the job is broken: ", job->broken_reason)));
     }
     return Answer(call, absl::OkStatus(), ResumeResult{member.state});
   }
-  if (session.job.value != 0) {
+  if (session.lease.has_value()) {
     return Answer(call, absl::FailedPreconditionError(
                             absl::StrCat(what, "this session is a member of another job")));
   }
-  const CallerInfo& before = member.caller;
-  if (!member.attached() || before.pid != session.caller.pid || before.uid != session.caller.uid ||
-      before.process_start != session.caller.process_start) {
+  if (!member.lease.held || !member.lease.OfProcess(session.caller)) {
     return Answer(
         call, absl::PermissionDeniedError(absl::StrCat(what, "another process holds or held it")));
   }
-  Session& old = *FindSession(member.session);
+  Session& old = *FindSession(member.lease.session);
   if (!old.ending) {
     return Answer(call, absl::UnavailableError(
                             absl::StrCat(what, "its earlier session has not hung up yet: retry")));
   }
-  Detach(*job, rank, absl::FailedPreconditionError(absl::StrCat(what, "a newer session has it")));
-  member.session = session.id;
-  session.job = job->id;
-  session.rank = rank;
+  MoveLease(*job, rank, session,
+            absl::FailedPreconditionError(absl::StrCat(what, "a newer session has it")));
   if (job->state == JobState::kBroken) {
     // The peers were told, so the job stays broken; but the rank can now leave it.
     return Answer(call,

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/job/ids.h"
+#include "server/job/shared_bytes.h"
 #include "server/job/states.h"
 
 namespace iris::server {
@@ -53,7 +54,7 @@ struct MappedResult {
 };
 struct OperationResult {
   uint64_t offset_bytes = 0;
-  std::string value;
+  SharedBytes value;
   std::optional<TeamInfo> team;
   uint64_t heap_bytes = 0;
 };

@@ -161,7 +161,7 @@ void JobMachine::Impl::ServeStarved() {
   const auto starved = std::exchange(starved_, {});
   for (const auto& [job_id, rank] : starved) {
     Job* job = FindJob(job_id);
-    if (job == nullptr || !job->ranks[rank].attached()) continue;  // failed a moment ago, below
+    if (job == nullptr || !job->ranks[rank].lease.held) continue;  // failed a moment ago, below
     const absl::Status status =
         CheckMemory(job->ranks[rank].device_index, job->heap_bytes, {job->name, rank, job->uid});
     if (status.ok()) {

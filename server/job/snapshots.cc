@@ -35,8 +35,8 @@ std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
       RankSnapshot& rank_shot = shot.ranks.emplace_back();
       rank_shot.rank = rank;
       rank_shot.state = member.state;
-      rank_shot.pid = member.caller.pid;
-      rank_shot.session = member.session;
+      rank_shot.pid = member.lease.process.pid;
+      rank_shot.session = member.lease.session;
       rank_shot.device_index = member.device_index;
       rank_shot.base = member.base;
       for (const SegmentId segment : member.segments) {
@@ -59,9 +59,9 @@ std::vector<SessionSnapshot> JobMachine::Sessions() const {
   for (const auto& [id, session] : impl_->sessions_) {
     SessionSnapshot shot{
         .id = id, .caller = session.caller, .ending = session.ending, .created = session.created};
-    if (const Job* job = impl_->FindJob(session.job); job != nullptr) {
+    if (const Job* job = impl_->JobOf(session); job != nullptr) {
       shot.job = job->name;
-      shot.rank = static_cast<int32_t>(session.rank);
+      shot.rank = static_cast<int32_t>(session.lease->rank);
     }
     snapshots.push_back(std::move(shot));
   }

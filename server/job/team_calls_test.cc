@@ -279,7 +279,7 @@ TEST_F(AbortTest, HangUpAnswersEveryPendingCall) {
   HangUp(job.sessions[2]);
   const absl::Status status = OneOutcome({a, b});
   EXPECT_TRUE(absl::IsAborted(status));
-  EXPECT_THAT(status.message(), HasSubstr("rank 2 (pid 102) hung up"));
+  EXPECT_THAT(status.message(), HasSubstr("rank 2 (pid 102) hung up (its process may still run)"));
 }
 TEST_F(AbortTest, LaterCallsOfABrokenJobFailTheSame) {
   const TestJob job = ReadyJob(3);

@@ -7,19 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "proto/status/status.h"
 #include "proto/wire/limits.h"
+#include "server/state/operation_proto.h"
 
 namespace iris::server {
 namespace {
 
 std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index) {
   return index < devices.size() ? devices[index].uuid : std::string();
-}
-
-TensorInfo FromProto(const v1::TensorInfo& tensor) {
-  TensorInfo to;
-  to.dtype = tensor.dtype();
-  to.shape.assign(tensor.shape().begin(), tensor.shape().end());
-  return to;
 }
 
 }  // namespace
@@ -54,51 +48,10 @@ absl::StatusOr<OperationSpec> FromProto(v1::OperateRequest&& request) {
   spec.team = request.team_id();
   spec.k = request.k();
   spec.timeout = TimeoutFromMs(request.timeout_ms());
-  switch (request.op_case()) {
-    case v1::OperateRequest::kAllocate: {
-      AllocateOp op;
-      op.bytes = request.allocate().bytes();
-      op.alignment_bytes = request.allocate().alignment_bytes();
-      op.name = request.allocate().name();
-      op.tensor = FromProto(request.allocate().tensor());
-      spec.op = std::move(op);
-      return spec;
-    }
-    case v1::OperateRequest::kFree: {
-      FreeOp op;
-      op.offset_bytes = request.free().offset_bytes();
-      spec.op = op;
-      return spec;
-    }
-    case v1::OperateRequest::kBroadcast: {
-      BroadcastOp op;
-      op.root = request.broadcast().root();
-      op.value = std::move(*request.mutable_broadcast()->mutable_value());
-      spec.op = std::move(op);
-      return spec;
-    }
-    case v1::OperateRequest::kCreateTeam: {
-      CreateTeamOp op;
-      op.ranks.assign(request.create_team().ranks().begin(), request.create_team().ranks().end());
-      spec.op = std::move(op);
-      return spec;
-    }
-    case v1::OperateRequest::kDestroyTeam: {
-      DestroyTeamOp op;
-      op.last_barrier_epoch = request.destroy_team().last_barrier_epoch();
-      spec.op = op;
-      return spec;
-    }
-    case v1::OperateRequest::kGrow: {
-      GrowOp op;
-      op.bytes = request.grow().bytes();
-      spec.op = op;
-      return spec;
-    }
-    case v1::OperateRequest::OP_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("the request has no operation that irisd knows");
+  absl::StatusOr<Operation> op = OperationOfRequest(std::move(request));
+  if (!op.ok()) return op.status();
+  spec.op = *std::move(op);
+  return spec;
 }
 
 absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::JoinRequest&& request) {

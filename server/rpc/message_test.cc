@@ -124,6 +124,25 @@ TEST(OperateReplyTest, ValuesOfEverySizeAreWhole) {
   }
 }
 
+TEST(OperateReplyTest, EveryMembersReplySharesTheValue) {
+  // What the machine answers each member with: an Outcome of its own, copied from one.
+  const Outcome decided = Broadcast(Bytes(1 << 20));
+  std::vector<grpc::ByteBuffer> replies;
+  for (int member = 0; member < 8; ++member) {
+    const Outcome mine = decided;
+    replies.push_back(SerializeOperateReply(mine));
+  }
+  std::set<const uint8_t*> addresses;
+  for (const grpc::ByteBuffer& reply : replies) {
+    const std::vector<grpc::Slice> slices = SlicesOf(reply);
+    ASSERT_EQ(slices.size(), 2u);
+    EXPECT_LT(slices[0].size(), 64u);
+    EXPECT_EQ(slices[1].size(), 1u << 20);
+    addresses.insert(slices[1].begin());
+  }
+  EXPECT_EQ(addresses.size(), 1u) << "the value was copied";
+}
+
 TEST(OperateReplyTest, AFailureHasCodeAndTextAlone) {
   Outcome outcome = Broadcast("");
   outcome.status = absl::AbortedError("rank 3 hung up");

@@ -1,5 +1,6 @@
 #include "server/rpc/operate_reply.h"
 
+#include <memory>
 #include <string>
 
 #include "google/protobuf/io/coded_stream.h"
@@ -31,7 +32,7 @@ void WriteBefore(int field, size_t content_bytes, CodedOutputStream* out) {
 grpc::ByteBuffer SerializeOperateReply(const Outcome& outcome) {
   v1::OperateReply reply;
   ToProto(outcome, reply.mutable_outcome());
-  const auto value = std::make_shared<const std::string>(outcome.result.value);
+  const std::shared_ptr<const std::string>& value = outcome.result.value.share();
   if (!outcome.status.ok() || value == nullptr || value->empty()) return SerializeMessage(reply);
 
   // The value comes last in its message, that message last in the outcome, and the outcome last in

@@ -2,9 +2,11 @@
 // deadline must be as predicted. Once in chaos, with scarce memory and small limits and no
 // reference: what must hold whatever happens. After every input both check the invariants, that
 // every call is answered at most once, and that each (team, k) has one outcome; at the end, that
-// every call was answered, and that nothing is left when all sessions are gone.
+// every call was answered, and that nothing is left when all sessions are gone. The state is written
+// and read back on the way, and the machine that is made of it must go on in step.
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +21,7 @@
 #include "server/job/clock.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine.h"
+#include "server/state/machine_state.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
 
@@ -39,6 +42,7 @@ using server::JoinCall;
 using server::JoinSpec;
 using server::LeaveCall;
 using server::Ledger;
+using server::MachineState;
 using server::MappedCall;
 using server::NotifyWatch;
 using server::OperateCall;
@@ -58,6 +62,9 @@ constexpr size_t kMaxSessions = 14;
 struct Conditions {
   JobLimits limits;
   uint64_t device_bytes = 1ull << 40;
+  // After every so many inputs the state is written and read back; a machine that is made of it gets
+  // all that follows, too. IRIS_TEST_STATE_EVERY overrides it.
+  uint64_t state_every = 50;
   bool with_reference = true;
 };
 
@@ -66,8 +73,11 @@ class Driver {
   Driver(uint64_t seed, const Conditions& conditions)
       : random_(seed),
         with_reference_(conditions.with_reference),
-        machine_(conditions.limits, Ledger({{"dev-0", conditions.device_bytes, kGranularity, 0},
-                                            {"dev-1", conditions.device_bytes, 4096, 0}})),
+        state_every_(FromEnvironment("IRIS_TEST_STATE_EVERY", conditions.state_every)),
+        limits_(conditions.limits),
+        devices_({{"dev-0", conditions.device_bytes, kGranularity, 0},
+                  {"dev-1", conditions.device_bytes, 4096, 0}}),
+        machine_(limits_, Ledger(devices_)),
         reference_(kGranularity, &clock_) {}
 
   void Step() {
@@ -106,6 +116,7 @@ class Driver {
   }
 
   void PrintCounts() const {
+    std::printf("  %-32s %zu\n", "bytes of the largest state", state_bytes_max_);
     for (const auto& [what, n] : counts_)
       std::printf("  %-32s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   }
@@ -478,7 +489,10 @@ class Driver {
 
   template <typename Predict>
   void Input(const server::Input& input, Predict predict) {
-    const Effects effects = machine_.Apply(input, {clock_.Now(), clock_.Wall()});
+    const server::Time now{clock_.Now(), clock_.Wall()};
+    const Effects effects = machine_.Apply(input, now);
+    if (copy_ != nullptr) CompareEffects(copy_->Apply(input, now), effects);
+    if (n_inputs_++ % state_every_ == 0) ReadBackState();
     if (with_reference_) predict();
     std::map<CallId, Reply> replies;
     for (const Effect& effect : effects) {
@@ -512,6 +526,24 @@ class Driver {
     if (with_reference_) Compare(effects, replies);
   }
 
+  // A machine that is made of the state goes on in step with the one that wrote it.
+  void ReadBackState() {
+    const std::string bytes = MachineState::Encode(machine_);
+    if (copy_ != nullptr) {
+      ASSERT_EQ(MachineState::Encode(*copy_), bytes) << "the copy went another way";
+    }
+    auto copy = MachineState::Decode(bytes, limits_, Ledger(devices_));
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    copy_ = *std::move(copy);
+    ASSERT_EQ(MachineState::Encode(*copy_), bytes) << "what is read back is not what was written";
+    state_bytes_max_ = std::max(state_bytes_max_, bytes.size());
+  }
+
+  static void CompareEffects(const Effects& copy, const Effects& original) {
+    ASSERT_EQ(copy.size(), original.size());
+    for (size_t i = 0; i < copy.size(); ++i) ASSERT_EQ(copy[i].index(), original[i].index());
+  }
+
   void LearnGrowths(const Effects& effects) {
     const server::SegmentsAdded* added = nullptr;
     for (const Effect& effect : effects) {
@@ -543,7 +575,8 @@ class Driver {
     std::string outcome = answer.status.ToString();
     if (answer.status.ok()) {
       const server::OperationResult& result = answer.result;
-      outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ", result.value);
+      outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ",
+                             result.value.view());
       if (result.team.has_value()) teams_[what.job][result.team->id] = result.team->ranks;
     }
     const auto [known, is_new] = outcomes_.try_emplace({what.job, what.team, what.k}, outcome);
@@ -587,7 +620,7 @@ class Driver {
     const server::OperationResult& result = std::get<server::Outcome>(reply.result).result;
     ASSERT_EQ(result.heap_bytes, *expected.heap_bytes);
     ASSERT_EQ(result.offset_bytes, expected.offset.value_or(0));
-    ASSERT_EQ(result.value, expected.value.value_or(""));
+    ASSERT_EQ(result.value.view(), expected.value.value_or(""));
     ASSERT_EQ(result.team.has_value(), expected.team.has_value());
     if (result.team.has_value()) {
       ASSERT_EQ(result.team->id, *expected.team);
@@ -619,8 +652,14 @@ class Driver {
 
   Random random_;
   const bool with_reference_;
+  const uint64_t state_every_;
+  const JobLimits limits_;
+  const std::vector<Ledger::DeviceAccount> devices_;
   server::FakeClock clock_;
   JobMachine machine_;
+  std::unique_ptr<JobMachine> copy_;  // made of machine_'s state, then given the same inputs
+  uint64_t n_inputs_ = 0;
+  size_t state_bytes_max_ = 0;
   ReferenceJobs reference_;
 
   std::map<SessionId, Session> sessions_;
@@ -644,8 +683,8 @@ class Driver {
   uint64_t next_call_ = 1;
 };
 
-void RunModel(const char* name, const Conditions& conditions) {
-  const RandomRun run = BeginRandomRun(name, kOps);
+void RunModel(const char* name, const Conditions& conditions, uint64_t n_ops = kOps) {
+  const RandomRun run = BeginRandomRun(name, n_ops);
   Driver driver(run.seed, conditions);
   for (uint64_t i = 0; i < run.n_ops; ++i) {
     driver.Step();
@@ -659,6 +698,13 @@ void RunModel(const char* name, const Conditions& conditions) {
 }
 
 TEST(JobModel, AgreesWithTheReference) { RunModel("job_model_test", Conditions()); }
+
+// Shorter, because the state is big. IRIS_TEST_OPS and IRIS_TEST_STATE_EVERY make it longer.
+TEST(JobModel, StateIsReadBackAfterEveryInput) {
+  Conditions conditions;
+  conditions.state_every = 1;
+  RunModel("job_model_test (state)", conditions, kOps / 10);
+}
 
 TEST(JobModel, StaysSoundWhenEverythingIsScarce) {
   Conditions conditions;

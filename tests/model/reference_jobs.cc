@@ -479,7 +479,7 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
   if (!Agree(op.op, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
   if (const auto* broadcast = std::get_if<BroadcastOp>(&spec.op);
       broadcast != nullptr && broadcast->root == rank) {
-    op.value = broadcast->value;
+    op.value = std::string(broadcast->value.view());
   }
   op.deadline = std::min(op.deadline, clock_->Now() + spec.timeout);
   if (op.calls.size() == team.ranks.size()) Execute(*job, spec.team);

@@ -1,0 +1,159 @@
+// What a new epoch resets and what it carries over: a test for each line of the table in new_epoch.h.
+#include "server/job/new_epoch.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/wire/limits.h"
+#include "server/job/job_heap.h"
+#include "server/job/job_teams.h"
+
+namespace iris::server {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kHeapBytes = 1 << 20;
+constexpr uint64_t kSyncBytes = 8192;
+
+class NewEpochTest : public ::testing::Test {
+ protected:
+  NewEpochTest() {
+    job_.id = JobId{7};
+    job_.name = "train";
+    job_.state = JobState::kMapping;
+    job_.heap_bytes = job_.heap_bytes_initial = kHeapBytes;
+    job_.stride_bytes = 4 * kHeapBytes;
+    job_.team_sync_bytes = kSyncBytes;
+    job_.ranks.resize(3);
+    for (Member& member : job_.ranks) member.base = wire::kProposedBase;
+  }
+
+  Team& World() { return job_.teams.at(kWorldTeam); }
+
+  // The job has run for a while, and is to go on in its next epoch.
+  void RunAndBreak() {
+    NewEpoch(job_, absl::UnixEpoch());
+    world_k_ = 5;
+    World().next_k = 5;
+    World().position = {5, 6, 2};
+    for (uint64_t k = 3; k < 5; ++k) World().history.push_back({k, absl::OkStatus(), {}});
+    World().history.back().result.value = SharedBytes("value");
+    job_.value_bytes = 5;
+    ASSERT_TRUE(MakeTeam(job_, {2, 0}, 3, absl::UnixEpoch()).ok());
+    auto offset = Place(
+        job_,
+        {.bytes = 4096, .alignment_bytes = 1024, .name = "weights", .team = kWorldTeam, .k = 1});
+    ASSERT_TRUE(offset.ok());
+    weights_ = *offset;
+    World().n_allocations = 1;
+    job_.teams.at(1).info.barrier_start_epoch = 40;
+    job_.slot_epochs = {{0, 12}, {3, 40}, {4, kMaxSlotEpoch}};
+    job_.past_teams.emplace_back();
+    job_.last_growth = {GrowId{9}, true, ""};
+    job_.state = JobState::kBroken;
+    job_.broken_reason = "rank 1 (pid 4) died";
+  }
+
+  Job job_;
+  uint64_t world_k_ = 0;
+  uint64_t weights_ = 0;
+};
+
+TEST_F(NewEpochTest, FirstMakesAnEmptyHeapAndTheWorld) {
+  NewEpoch(job_, absl::UnixEpoch());
+  EXPECT_EQ(job_.state, JobState::kReady);
+  EXPECT_EQ(job_.epoch, 1u);
+  EXPECT_TRUE(job_.same_address);
+  EXPECT_EQ(job_.allocator.capacity_bytes(), kHeapBytes);
+  EXPECT_EQ(job_.allocator.used_bytes(), kSyncBytes);
+  ASSERT_EQ(job_.teams.size(), 1u);
+  EXPECT_THAT(World().info.ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(World().info.barrier_slot, 0u);
+  EXPECT_EQ(World().info.barrier_start_epoch, 0u);
+  EXPECT_EQ(World().next_k, 0u);
+  EXPECT_THAT(World().position, Each(0u));
+  EXPECT_THAT(job_.slots_in_use, ElementsAre(0u));
+  EXPECT_EQ(job_.next_team, 1u);
+}
+
+TEST_F(NewEpochTest, SaysWhetherAllMappedAtTheSameAddress) {
+  job_.ranks[1].base += 4096;
+  NewEpoch(job_, absl::UnixEpoch());
+  EXPECT_FALSE(job_.same_address);
+}
+
+TEST_F(NewEpochTest, NumberIsTheOneThatWasMapped) {
+  RunAndBreak();
+  job_.epoch = 2;
+  NewEpoch(job_, absl::UnixEpoch());
+  EXPECT_EQ(job_.epoch, 2u);
+  EXPECT_EQ(job_.state, JobState::kReady);
+  EXPECT_THAT(job_.broken_reason, IsEmpty());
+}
+
+TEST_F(NewEpochTest, HeapIsCarriedOver) {
+  RunAndBreak();
+  const uint64_t used = job_.allocator.used_bytes();
+  NewEpoch(job_, absl::UnixEpoch());
+  EXPECT_EQ(job_.allocator.used_bytes(), used);
+  ASSERT_TRUE(job_.allocations.contains(weights_));
+  EXPECT_EQ(job_.allocations.at(weights_).name, "weights");
+  EXPECT_TRUE(job_.names.contains("weights"));
+  EXPECT_TRUE(Unplace(job_, weights_).ok());
+}
+
+TEST_F(NewEpochTest, TeamsAndTheirAreasAreCarriedOver) {
+  RunAndBreak();
+  const TeamInfo before = job_.teams.at(1).info;
+  NewEpoch(job_, absl::UnixEpoch());
+  ASSERT_EQ(job_.teams.size(), 2u);
+  const TeamInfo& after = job_.teams.at(1).info;
+  EXPECT_EQ(after.ranks, before.ranks);
+  EXPECT_EQ(after.barrier_slot, before.barrier_slot);
+  EXPECT_EQ(after.sync_offset_bytes, before.sync_offset_bytes);
+  EXPECT_TRUE(job_.allocations.contains(before.sync_offset_bytes));
+  EXPECT_THAT(job_.slots_in_use, ElementsAre(0u, 3u));
+  EXPECT_EQ(job_.next_team, 2u);
+  EXPECT_EQ(World().n_allocations, 1u);
+}
+
+TEST_F(NewEpochTest, KGoesOnAndEveryMemberIsInStep) {
+  RunAndBreak();
+  NewEpoch(job_, absl::UnixEpoch());
+  EXPECT_EQ(World().next_k, world_k_);
+  EXPECT_THAT(World().position, Each(world_k_));
+}
+
+TEST_F(NewEpochTest, OutcomesAndPastTeamsAreForgotten) {
+  RunAndBreak();
+  NewEpoch(job_, absl::UnixEpoch());
+  EXPECT_THAT(World().history, IsEmpty());
+  EXPECT_EQ(job_.value_bytes, 0u);
+  EXPECT_THAT(job_.past_teams, IsEmpty());
+  EXPECT_EQ(job_.last_growth.grow, GrowId());
+}
+
+TEST_F(NewEpochTest, BarriersStartAtZeroInEverySlot) {
+  RunAndBreak();
+  NewEpoch(job_, absl::UnixEpoch());
+  for (const auto& [id, team] : job_.teams) EXPECT_EQ(team.info.barrier_start_epoch, 0u);
+  EXPECT_THAT(job_.slot_epochs, IsEmpty());
+  // Slot 4 was worn out; 0 and 3 are in use.
+  const auto made = MakeTeam(job_, {1}, 4, absl::UnixEpoch());
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->barrier_start_epoch, 0u);
+}
+
+TEST_F(NewEpochTest, NothingMayBeUnderWay) {
+  RunAndBreak();
+  job_.growth.emplace();
+  EXPECT_DEATH(NewEpoch(job_, absl::UnixEpoch()), "no growth is under way");
+  job_.growth.reset();
+  World().op.emplace();
+  EXPECT_DEATH(NewEpoch(job_, absl::UnixEpoch()), "no operation is under way");
+}
+
+}  // namespace
+}  // namespace iris::server

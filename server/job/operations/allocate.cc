@@ -1,0 +1,80 @@
+#include "server/job/operations/allocate.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/wire/limits.h"
+#include "server/job/job_heap.h"
+#include "server/job/operations/operation.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+namespace {
+
+constexpr absl::string_view kReservedPrefix = "iris.";
+
+bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+}  // namespace
+
+std::string OperationOf<AllocateOp>::Arguments(const AllocateOp& op) {
+  return absl::StrCat("(bytes=", op.bytes, " alignment=", op.alignment_bytes, " name='", op.name,
+                      "' dtype='", op.tensor.dtype, "' shape=[",
+                      absl::StrJoin(op.tensor.shape, ","), "])");
+}
+
+void OperationOf<AllocateOp>::Prepare(AllocateOp& op, const Team& /*team*/, size_t /*index*/) {
+  const uint64_t alignment = op.alignment_bytes;
+  if (alignment < wire::kMinAlignmentBytes && (alignment == 0 || IsPowerOfTwo(alignment))) {
+    op.alignment_bytes = wire::kMinAlignmentBytes;
+  }
+}
+
+absl::Status OperationOf<AllocateOp>::Check(const AllocateOp& op, const Team& /*team*/) {
+  if (!IsPowerOfTwo(op.alignment_bytes) || op.alignment_bytes > wire::kMaxAlignmentBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("alignment ", op.alignment_bytes,
+                                                   " is not a power of two up to ",
+                                                   wire::kMaxAlignmentBytes));
+  }
+  if (absl::Status s = CheckText("the name", op.name, 0, wire::kMaxAllocationNameBytes); !s.ok())
+    return s;
+  if (absl::string_view(op.name).substr(0, kReservedPrefix.size()) == kReservedPrefix) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("names that begin with '", kReservedPrefix, "' are irisd's own"));
+  }
+  if (absl::Status s = CheckText("the dtype", op.tensor.dtype, 0, wire::kMaxDtypeBytes); !s.ok())
+    return s;
+  if (op.tensor.shape.size() > wire::kMaxDims) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the shape has ", op.tensor.shape.size(), " dimensions; ", wire::kMaxDims, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+Executed OperationOf<AllocateOp>::Execute(const AllocateOp& op, Run& run) {
+  Job& job = run.job;
+  Team& team = run.team;
+  if (job.names.contains(op.name)) {
+    return Concluded{run.Error(absl::AlreadyExistsError(absl::StrCat(
+        "an allocation named '", op.name, "' is live: free it or choose another name")))};
+  }
+  const auto offset = Place(job, {.bytes = op.bytes,
+                                  .alignment_bytes = op.alignment_bytes,
+                                  .name = op.name,
+                                  .tensor = op.tensor,
+                                  .team = team.info.id,
+                                  .k = team.next_k,
+                                  .created = run.wall});
+  if (offset.ok()) {
+    ++team.n_allocations;
+    run.events.push_back(event::Allocated{team.info.id, team.next_k, *offset, op.bytes, op.name});
+    return Concluded{absl::OkStatus(), {.offset_bytes = *offset}};
+  }
+  const absl::Status failed = run.Error(offset.status());
+  const uint64_t needed = job.allocator.ShortfallBytes(op.bytes, op.alignment_bytes);
+  if (needed == 0) return Concluded{failed};  // not for want of room
+  return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), failed};
+}
+
+}  // namespace iris::server

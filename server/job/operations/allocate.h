@@ -1,0 +1,36 @@
+// allocate: a range of the heap, at the same offset for every member of the team.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "server/job/operations/operation_of.h"
+#include "server/job/tensor_info.h"
+
+namespace iris::server {
+
+struct Concluded;
+struct NeedsGrowth;
+struct Run;
+
+struct AllocateOp {
+  uint64_t bytes = 0;
+  uint64_t alignment_bytes = 0;  // raised to the smallest that irisd has
+  std::string name;              // unique among the job's live allocations, or empty
+  TensorInfo tensor;
+  friend bool operator==(const AllocateOp&, const AllocateOp&) = default;
+};
+
+template <>
+struct OperationOf<AllocateOp> : OperationDefaults<AllocateOp> {
+  static constexpr char kName[] = "allocate";
+  static std::string Arguments(const AllocateOp& op);
+  static bool Same(const AllocateOp& a, const AllocateOp& b) { return a == b; }
+  static absl::Status Check(const AllocateOp& op, const Team& team);
+  static void Prepare(AllocateOp& op, const Team& team, size_t index);
+  static std::variant<Concluded, NeedsGrowth> Execute(const AllocateOp& op, Run& run);
+};
+
+}  // namespace iris::server

@@ -1,0 +1,53 @@
+#include "server/job/operations/destroy_team.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/heap/check.h"
+#include "server/job/job_heap.h"
+#include "server/job/operations/operation.h"
+
+namespace iris::server {
+namespace {
+
+// How many epochs the word has gone on since the team began; what lies before counts as none.
+uint64_t Ahead(uint32_t epoch, const Team& team) {
+  const int32_t ahead = static_cast<int32_t>(epoch - team.info.barrier_start_epoch);
+  return static_cast<uint64_t>(std::max(ahead, 0));
+}
+
+}  // namespace
+
+absl::Status OperationOf<DestroyTeamOp>::Check(const DestroyTeamOp& /*op*/, const Team& team) {
+  if (team.info.id != kWorldTeam) return absl::OkStatus();
+  return absl::InvalidArgumentError("the world is not destroyed: leave the job");
+}
+
+void OperationOf<DestroyTeamOp>::Merge(DestroyTeamOp& pending, const DestroyTeamOp& asked,
+                                       const Team& team) {
+  if (Ahead(asked.last_barrier_epoch, team) > Ahead(pending.last_barrier_epoch, team)) {
+    pending.last_barrier_epoch = asked.last_barrier_epoch;
+  }
+}
+
+Executed OperationOf<DestroyTeamOp>::Execute(const DestroyTeamOp& op, Run& run) {
+  Job& job = run.job;
+  Team& team = run.team;
+  if (team.n_allocations > 0) {
+    return Concluded{run.Error(absl::FailedPreconditionError(
+        absl::StrCat("its ", team.n_allocations, " live allocations come first")))};
+  }
+  // Words of the slot only count up: the next team starts behind what any member says it has
+  // reached.
+  job.slot_epochs[team.info.barrier_slot] =
+      uint64_t{team.info.barrier_start_epoch} + Ahead(op.last_barrier_epoch, team) + 1;
+  job.slots_in_use.erase(team.info.barrier_slot);
+  if (job.team_sync_bytes > 0) {
+    const absl::Status freed = Unplace(job, team.info.sync_offset_bytes);
+    IRIS_CHECK(freed.ok(), "a team's barrier area is allocated");
+  }
+  run.events.push_back(event::TeamDestroyed{team.info.id});
+  return Concluded{.ends_team = true};
+}
+
+}  // namespace iris::server

@@ -1,0 +1,59 @@
+// Operations of the control plane, whichever they are: each function calls that of the operation's
+// own file. What the sequence of a team's operations needs to know of them (team_calls.cc), and what
+// they are given to run on. Not thread-safe: inside the JobMachine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/job/events.h"
+#include "server/job/job.h"
+#include "server/job/operation_spec.h"
+#include "server/job/results.h"
+
+namespace iris::server {
+
+// The operation is over; the outcome's k and heap size are filled in by the caller.
+struct Concluded {
+  absl::Status status;
+  OperationResult result;
+  bool ends_team = false;  // it was the team's last
+};
+// It must be executed again once the heap has grown.
+struct NeedsGrowth {
+  uint64_t needed_bytes = 0;
+  uint64_t wanted_bytes = 0;
+  absl::Status unfit;  // its outcome if the heap cannot grow; why not is appended
+};
+using Executed = std::variant<Concluded, NeedsGrowth>;
+
+// What an operation runs on: the job and the team that asks.
+struct Run {
+  Job& job;
+  Team& team;
+  std::string what;  // which operation this is: messages begin with it
+  absl::Time wall;
+  bool grown = false;               // the growth that it needed has been published
+  std::vector<EventDetail> events;  // of what it does; they precede its outcome
+
+  // `why`, behind which operation it is.
+  absl::Status Error(const absl::Status& why) const;
+};
+
+// "allocate (team 0, k=3): "
+std::string What(const Operation& op, const Team& team);
+std::string Describe(const Operation& op);
+bool Same(const Operation& a, const Operation& b);
+absl::Status Check(const Operation& op, const Team& team);
+void Prepare(Operation& op, const Team& team, size_t index);
+// `asked` is the Same as `pending`.
+void Merge(Operation& pending, const Operation& asked, const Team& team);
+uint64_t HeldBytes(const Operation& op);
+Executed Execute(const Operation& op, Run& run);
+
+}  // namespace iris::server

@@ -1,0 +1,436 @@
+// MachineState::Decode. Whatever the bytes say is checked before anything relies on it: what indexes
+// something and what the machine's code takes for granted here, the rest by CheckInvariants.
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/limits.h"
+#include "server/job/job_machine_impl.h"
+#include "server/job/operations/operation.h"
+#include "server/job/text.h"
+#include "server/state/machine_state.h"
+#include "server/state/machine_state.pb.h"
+#include "server/state/operation_proto.h"
+
+namespace iris::server {
+namespace {
+
+template <typename... Parts>
+absl::Status Bad(const Parts&... parts) {
+  return absl::DataLossError(absl::StrCat("state of irisd: ", parts...));
+}
+
+absl::Time TimeOf(int64_t ns) { return absl::FromUnixNanos(ns); }
+
+bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+CallerInfo Decode(const state::Process& from) {
+  return {.pid = from.pid(), .uid = from.uid(), .gid = from.gid(), .process_start = from.start()};
+}
+
+absl::Status Decode(const state::Status& from) {
+  return absl::Status(static_cast<absl::StatusCode>(from.code()), from.text());
+}
+
+TeamInfo Decode(const state::TeamInfo& from) {
+  TeamInfo to;
+  to.id = from.id();
+  to.ranks.assign(from.ranks().begin(), from.ranks().end());
+  to.barrier_slot = from.barrier_slot();
+  to.barrier_start_epoch = from.barrier_start_epoch();
+  to.sync_offset_bytes = from.sync_offset_bytes();
+  return to;
+}
+
+Member Decode(const state::Member& from) {
+  Member to;
+  to.state = static_cast<RankState>(from.state());
+  to.lease.process = Decode(from.lease().process());
+  to.lease.held = from.lease().held();
+  to.lease.session = SessionId{from.lease().session()};
+  to.device_index = from.device_index();
+  to.prealloc = from.prealloc();
+  to.base = from.base();
+  to.join_call = CallId{from.join_call()};
+  to.answered_join = CallId{from.answered_join()};
+  for (const uint64_t call : from.mapped_calls()) to.mapped_calls.push_back(CallId{call});
+  for (const uint64_t segment : from.segments()) to.segments.push_back(SegmentId{segment});
+  return to;
+}
+
+Outcome Decode(const state::Outcome& from) {
+  Outcome to;
+  to.k = from.k();
+  to.status = Decode(from.status());
+  to.result.offset_bytes = from.offset_bytes();
+  if (!from.value().empty()) to.result.value = SharedBytes(from.value());
+  if (from.has_team()) to.result.team = Decode(from.team());
+  to.result.heap_bytes = from.heap_bytes();
+  return to;
+}
+
+bool IsMemberState(uint32_t state) {
+  return state >= static_cast<uint32_t>(RankState::kAbsent) &&
+         state <= static_cast<uint32_t>(RankState::kLeft);
+}
+
+// One job. Everything is added to `job`, whose id is known.
+class JobDecoder {
+ public:
+  JobDecoder(const state::Job& from, Job* job) : from_(from), job_(*job) {}
+
+  absl::Status Run(size_t n_devices) {
+    if (absl::Status s = Sizes(); !s.ok()) return s;
+    if (absl::Status s = Ranks(n_devices); !s.ok()) return s;
+    if (job_.state == JobState::kReady || job_.state == JobState::kBroken) {
+      job_.allocator = OffsetAllocator(job_.heap_bytes);
+    }
+    if (absl::Status s = Teams(); !s.ok()) return s;
+    if (absl::Status s = Allocations(); !s.ok()) return s;
+    return GrowthOfIt();
+  }
+
+ private:
+  template <typename... Parts>
+  absl::Status Broken(const Parts&... parts) const {
+    return Bad("job ", job_.id.value, ": ", parts...);
+  }
+
+  absl::Status Sizes() {
+    job_.name = from_.name();
+    if (!CheckText("name", job_.name, 1, wire::kMaxJobNameBytes).ok()) return Broken("its name");
+    job_.uid = from_.uid();
+    if (from_.state() < static_cast<uint32_t>(JobState::kForming) ||
+        from_.state() > static_cast<uint32_t>(JobState::kBroken)) {
+      return Broken("its state");
+    }
+    job_.state = static_cast<JobState>(from_.state());
+    job_.broken_reason = from_.broken_reason();
+    job_.epoch = from_.epoch();
+    job_.heap_bytes_initial = from_.heap_bytes_initial();
+    job_.heap_bytes = from_.heap_bytes();
+    job_.stride_bytes = from_.stride_bytes();
+    job_.team_sync_bytes = from_.team_sync_bytes();
+    job_.same_address = from_.same_address();
+    job_.created = TimeOf(from_.created_ns());
+    const bool sizes = job_.heap_bytes > 0 && job_.heap_bytes <= job_.stride_bytes &&
+                       job_.stride_bytes <= wire::kMaxWindowBytes &&
+                       job_.heap_bytes_initial <= job_.heap_bytes &&
+                       job_.team_sync_bytes <= job_.heap_bytes_initial;
+    return sizes ? absl::OkStatus() : Broken("sizes of its heap");
+  }
+
+  absl::Status Ranks(size_t n_devices) {
+    if (from_.ranks_size() == 0 || from_.ranks_size() > static_cast<int>(wire::kMaxRanks)) {
+      return Broken("its ranks");
+    }
+    for (const state::Member& member : from_.ranks()) {
+      if (!IsMemberState(member.state())) return Broken("a rank's state");
+      if (member.device_index() >= n_devices) return Broken("a rank's device");
+      for (const uint64_t call : member.mapped_calls()) {
+        if (call == 0) return Broken("a call without a name");
+      }
+      job_.ranks.push_back(Decode(member));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Teams() {
+    job_.next_team = from_.next_team();
+    for (const state::Team& one : from_.teams()) {
+      auto team = TeamOf(one);
+      if (!team.ok()) return team.status();
+      job_.slots_in_use.insert(team->info.barrier_slot);
+      const TeamId id = team->info.id;
+      if (!job_.teams.emplace(id, *std::move(team)).second) return Broken("two teams ", id);
+    }
+    for (const state::Team& one : from_.past_teams()) {
+      auto team = TeamOf(one);
+      if (!team.ok()) return team.status();
+      if (team->op.has_value()) return Broken("a past team that asks");
+      job_.past_teams.push_back(*std::move(team));
+    }
+    for (const state::SlotEpoch& slot : from_.slot_epochs()) {
+      if (slot.slot() >= wire::kMaxTeamsPerJob) return Broken("a barrier slot");
+      job_.slot_epochs[slot.slot()] = slot.epoch();
+    }
+    if (job_.value_bytes > kMaxValueBytesPerJob) return Broken("values of broadcasts");
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Team> TeamOf(const state::Team& from) {
+    Team team;
+    team.info = Decode(from.info());
+    const TeamId id = team.info.id;
+    if (id >= job_.next_team) return Broken("team ", id, " is from the future");
+    const std::set<Rank> distinct(team.info.ranks.begin(), team.info.ranks.end());
+    if (distinct.empty() || distinct.size() != team.info.ranks.size() ||
+        *distinct.rbegin() >= job_.n_ranks()) {
+      return Broken("ranks of team ", id);
+    }
+    if (team.info.barrier_slot >= wire::kMaxTeamsPerJob) return Broken("the slot of team ", id);
+    team.position.assign(from.position().begin(), from.position().end());
+    if (team.position.size() != team.info.ranks.size()) return Broken("positions of team ", id);
+    team.next_k = from.next_k();
+    const uint64_t n_outcomes = static_cast<uint64_t>(from.history_size());
+    if (n_outcomes > std::min<uint64_t>(team.next_k, kMaxOutcomesPerTeam)) {
+      return Broken("outcomes of team ", id);
+    }
+    for (const state::Outcome& outcome : from.history()) {
+      if (outcome.k() != team.next_k - n_outcomes + team.history.size()) {
+        return Broken("outcomes of team ", id, " have a gap");
+      }
+      team.history.push_back(Decode(outcome));
+      job_.value_bytes += outcome.value().size();
+    }
+    if (!from.has_op()) return team;
+    auto op = OpOf(from.op(), team);
+    if (!op.ok()) return op.status();
+    team.op = *std::move(op);
+    job_.value_bytes += HeldBytes(team.op->op);
+    return team;
+  }
+
+  absl::StatusOr<PendingOp> OpOf(const state::PendingOp& from, const Team& team) const {
+    const size_t n = team.info.ranks.size();
+    v1::OperateRequest request;
+    if (!request.ParseFromString(from.op())) return Broken("an operation of team ", team.info.id);
+    auto op = OperationOfRequest(std::move(request));
+    if (!op.ok()) return Broken("team ", team.info.id, ": ", op.status().message());
+    PendingOp pending;
+    pending.op = *std::move(op);
+    if (absl::Status s = Check(pending.op, team); !s.ok()) {
+      return Broken("team ", team.info.id, ": ", s.message());
+    }
+    if (from.first() >= n || static_cast<size_t>(from.members_size()) != n) {
+      return Broken("team ", team.info.id, ": who asked");
+    }
+    pending.first = from.first();
+    for (const state::PendingOp::Asked& member : from.members()) {
+      pending.asked.push_back(member.asked());
+      std::vector<CallId>& calls = pending.calls.emplace_back();
+      for (const uint64_t call : member.calls()) {
+        if (call == 0) return Broken("a call without a name");
+        calls.push_back(CallId{call});
+      }
+    }
+    if (!pending.asked[pending.first]) return Broken("team ", team.info.id, ": who asked first");
+    pending.grown = from.grown();
+    return pending;
+  }
+
+  absl::Status Allocations() {
+    if (static_cast<uint64_t>(from_.allocations_size()) > wire::kMaxAllocationsPerJob) {
+      return Broken("too many allocations");
+    }
+    for (const state::Allocation& from : from_.allocations()) {
+      HeapAllocation allocation;
+      allocation.bytes = from.bytes();
+      allocation.alignment_bytes = from.alignment_bytes();
+      allocation.name = from.name();
+      allocation.tensor.dtype = from.tensor().dtype();
+      allocation.tensor.shape.assign(from.tensor().shape().begin(), from.tensor().shape().end());
+      allocation.team = from.team();
+      allocation.k = from.k();
+      allocation.created = TimeOf(from.created_ns());
+      allocation.sync = from.sync();
+      if (!IsPowerOfTwo(allocation.alignment_bytes)) return Broken("an alignment");
+      const auto team = job_.teams.find(allocation.team);
+      if (team == job_.teams.end()) return Broken("an allocation of no team");
+      if (absl::Status s = job_.allocator.Occupy(from.offset_bytes(), from.bytes()); !s.ok()) {
+        return Broken(s.message());
+      }
+      if (!allocation.sync) ++team->second.n_allocations;
+      if (!allocation.name.empty()) job_.names.insert(allocation.name);
+      job_.allocations.emplace(from.offset_bytes(), std::move(allocation));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status GrowthOfIt() {
+    job_.last_growth = {GrowId{from_.last_growth().grow()}, from_.last_growth().published(),
+                        from_.last_growth().reason()};
+    for (const TeamId team : from_.growth_queue()) job_.growth_queue.push_back(team);
+    if (!from_.has_growth()) return absl::OkStatus();
+    const state::Growth& from = from_.growth();
+    const int n = from_.ranks_size();
+    if (from.segments_size() != n || from.created_size() != n || from.mapped_size() != n) {
+      return Broken("ranks of its growth");
+    }
+    Growth& growth = job_.growth.emplace();
+    growth.id = GrowId{from.id()};
+    growth.team = from.team();
+    growth.bytes = from.bytes();
+    growth.mapping = from.mapping();
+    for (const uint64_t segment : from.segments()) growth.segments.push_back(SegmentId{segment});
+    growth.created.assign(from.created().begin(), from.created().end());
+    growth.mapped.assign(from.mapped().begin(), from.mapped().end());
+    return absl::OkStatus();
+  }
+
+  const state::Job& from_;
+  Job& job_;
+};
+
+// The devices are those that the state speaks of; takes over what is known of each.
+absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
+  if (static_cast<size_t>(from.devices_size()) != ledger->devices().size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("state of irisd: it is of ", from.devices_size(), " devices, and there are ",
+                     ledger->devices().size()));
+  }
+  for (int i = 0; i < from.devices_size(); ++i) {
+    const state::Device& was = from.devices(i);
+    const Ledger::DeviceAccount& is = ledger->devices()[static_cast<size_t>(i)];
+    if (was.uuid() != is.uuid || was.memory_bytes() != is.memory_bytes ||
+        was.granularity_bytes() != is.granularity_bytes) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "state of irisd: device ", i, " is another one, or its memory changed: now ", is.uuid));
+    }
+    if (was.has_driver_free_bytes()) {
+      ledger->SetDriverFree(static_cast<uint32_t>(i), was.driver_free_bytes());
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Fills a new machine from a parsed state.
+class MachineState::Decoder {
+ public:
+  Decoder(const state::MachineState& from, JobMachine::Impl* impl) : from_(from), impl_(*impl) {}
+
+  absl::Status Run() {
+    impl_.next_job_ = from_.next_job();
+    impl_.next_segment_ = from_.next_segment();
+    impl_.next_grow_ = from_.next_grow();
+    impl_.stopping_ = from_.stopping();
+    if (absl::Status s = Sessions(); !s.ok()) return s;
+    for (const state::Job& job : from_.jobs()) {
+      if (absl::Status s = OneJob(job); !s.ok()) return s;
+    }
+    for (const state::Segment& segment : from_.segments()) {
+      if (absl::Status s = Segment(segment); !s.ok()) return s;
+    }
+    return Deadlines();
+  }
+
+ private:
+  absl::Status Sessions() {
+    for (const state::Session& from : from_.sessions()) {
+      JobMachine::Impl::Session session;
+      session.id = SessionId{from.id()};
+      session.caller = server::Decode(from.caller());
+      session.ending = from.ending();
+      if (from.has_lease()) {
+        if (from.lease().job() == 0) return Bad("a lease of no job");
+        session.lease = LeaseRef{JobId{from.lease().job()}, from.lease().rank()};
+      }
+      session.created = TimeOf(from.created_ns());
+      session.past_job = JobId{from.past_job()};
+      session.past_status = server::Decode(from.past_status());
+      const bool is_new = impl_.sessions_.emplace(session.id, session).second;
+      if (from.id() == 0 || !is_new) return Bad("session ", from.id(), " is there twice");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OneJob(const state::Job& from) {
+    auto made = std::make_unique<Job>();
+    Job& job = *made;
+    job.id = JobId{from.id()};
+    if (from.id() == 0 || from.id() >= impl_.next_job_) return Bad("job ", from.id(), ": its id");
+    if (absl::Status s = JobDecoder(from, &job).Run(impl_.ledger_.devices().size()); !s.ok()) {
+      return s;
+    }
+    if (!impl_.jobs_.emplace(job.id, std::move(made)).second ||
+        !impl_.jobs_by_name_.emplace(std::pair(job.uid, job.name), job.id).second) {
+      return Bad("job ", from.id(), " is there twice");
+    }
+    ++impl_.n_jobs_by_uid_[job.uid];
+    impl_.n_page_descriptors_ += job.n_ranks() + 1;
+    using Waiting = JobMachine::Impl::WaitingCall;
+    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+      const Member& member = job.ranks[rank];
+      if (from.ranks(static_cast<int>(rank)).starved()) impl_.starved_.insert({job.id, rank});
+      if (member.join_call.value != 0) {
+        impl_.AddWaiting(member.join_call, {Waiting::Kind::kJoin, job.id, rank});
+      }
+      for (const CallId call : member.mapped_calls) {
+        impl_.AddWaiting(call, {Waiting::Kind::kMapped, job.id, rank});
+      }
+    }
+    for (const auto& [id, team] : job.teams) {
+      if (!team.op.has_value()) continue;
+      for (size_t i = 0; i < team.op->calls.size(); ++i) {
+        for (const CallId call : team.op->calls[i]) {
+          impl_.AddWaiting(call, {Waiting::Kind::kOperation, job.id, team.info.ranks[i], id});
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Segment(const state::Segment& from) {
+    JobMachine::Impl::Segment segment;
+    segment.info = {SegmentId{from.id()}, from.rank(), from.index(), from.offset_bytes(),
+                    from.bytes()};
+    segment.job = JobId{from.job()};
+    segment.uid = from.uid();
+    segment.device_index = from.device_index();
+    segment.holder = {from.job_name(), from.rank(), from.uid()};
+    segment.created = from.created();
+    segment.dropping = from.dropping();
+    if (from.id() == 0 || from.id() >= impl_.next_segment_) return Bad("the id of a segment");
+    if (segment.device_index >= impl_.ledger_.devices().size()) return Bad("a segment's device");
+    const Job* job = impl_.FindJob(segment.job);
+    if (!segment.dropping && (job == nullptr || from.rank() >= job->n_ranks())) {
+      return Bad("segment ", from.id(), " is nobody's");
+    }
+    const absl::Status booked =
+        impl_.ledger_.Reserve(segment.device_index, segment.info.bytes, segment.holder);
+    if (!booked.ok()) return Bad("segment ", from.id(), ": ", booked.message());
+    impl_.booked_bytes_by_uid_[segment.uid] += segment.info.bytes;
+    if (segment.dropping) {
+      impl_.dropping_bytes_by_uid_[segment.uid] += segment.info.bytes;
+      impl_.dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
+    }
+    const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
+    return is_new ? absl::OkStatus() : Bad("segment ", from.id(), " is there twice");
+  }
+
+  absl::Status Deadlines() {
+    for (const state::Deadline& from : from_.deadlines()) {
+      if (from.kind() > static_cast<uint32_t>(DeadlineKey::kLastKind)) return Bad("a deadline");
+      const DeadlineKey key{JobId{from.job()}, static_cast<DeadlineKey::Kind>(from.kind()),
+                            from.index()};
+      if (impl_.deadlines_.Get(key).has_value()) return Bad("a deadline is there twice");
+      impl_.deadlines_.Set(key, TimeOf(from.when_ns()));
+    }
+    return absl::OkStatus();
+  }
+
+  const state::MachineState& from_;
+  JobMachine::Impl& impl_;
+};
+
+absl::StatusOr<std::unique_ptr<JobMachine>> MachineState::Decode(absl::string_view bytes,
+                                                                 const JobLimits& limits,
+                                                                 Ledger devices,
+                                                                 UnusablePairs unusable) {
+  state::MachineState from;
+  if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Bad("these bytes are none");
+  }
+  if (from.version() != 1) return Bad("version ", from.version(), " is not known");
+  if (absl::Status s = TakeDevices(from, &devices); !s.ok()) return s;
+  auto machine = std::make_unique<JobMachine>(limits, std::move(devices), std::move(unusable));
+  if (absl::Status s = Decoder(from, machine->impl_.get()).Run(); !s.ok()) return s;
+  if (absl::Status s = machine->CheckInvariants(); !s.ok()) return Bad(s.message());
+  return machine;
+}
+
+}  // namespace iris::server

@@ -1,0 +1,37 @@
+// MachineState: the whole state of a JobMachine as bytes, and a machine made of them that goes on as
+// if it were the same one. For an irisd that starts where another one stopped.
+//
+// Pure: bytes in, bytes out (a protocol buffer, machine_state.proto). Not thread-safe: the machine's
+// owner locks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/heap/ledger.h"
+#include "server/job/job_machine.h"
+#include "server/job/limits.h"
+
+namespace iris::server {
+
+class MachineState {
+ public:
+  // Between two inputs. Equal states give equal bytes.
+  static std::string Encode(const JobMachine& machine);
+
+  // A machine in the state that Encode wrote: to the same inputs it has the same effects. Limits and
+  // unusable pairs are configuration and not part of the state. `devices` is a ledger with nothing
+  // booked, of the same devices in the same order.
+  // kFailedPrecondition: other devices. kDataLoss, saying where: these bytes are no state; hostile
+  // ones included, for which every invariant is checked.
+  static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(absl::string_view bytes,
+                                                            const JobLimits& limits, Ledger devices,
+                                                            UnusablePairs unusable = {});
+
+ private:
+  class Decoder;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,305 @@
+// The machine's state written and read back: equal, going on the same, and no bytes that abort irisd.
+// After every input of random histories: tests/model/job_model_test.cc.
+#include "server/state/machine_state.h"
+
+#include <random>
+
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "server/job/job_machine_testing.h"
+#include "server/state/machine_state.pb.h"
+
+namespace iris::server {
+namespace {
+
+using ::google::protobuf::FieldDescriptor;
+using ::google::protobuf::Message;
+using ::google::protobuf::Reflection;
+using ::testing::HasSubstr;
+
+class MachineStateTest : public MachineTest {
+ protected:
+  absl::StatusOr<std::unique_ptr<JobMachine>> Decode(const std::string& bytes) {
+    return MachineState::Decode(bytes, Limits(), Ledger(Devices()), Unusable());
+  }
+
+  // From here on the machine is the one that was read back.
+  void Exchange() {
+    const std::string bytes = MachineState::Encode(*machine_);
+    auto copy = Decode(bytes);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    EXPECT_EQ(MachineState::Encode(**copy), bytes);
+    machine_ = *std::move(copy);
+  }
+
+  // Everything that a state can hold: a ready job with teams, values, outcomes and operations that
+  // wait, one that grows, one that is broken, one that joins and starves, segments that are dropped.
+  void Fill() {
+    busy_ = ReadyJob(3);
+    AskAll(busy_, 0,
+           AllocateOp{
+               .bytes = 5000, .alignment_bytes = 4096, .name = "w", .tensor = {"f32", {10, 125}}});
+    AskAll(busy_, 1, BroadcastOp{1, std::string(3000, 'v')});
+    AskAll(busy_, 2, CreateTeamOp{{2, 0}});
+    AskAll(busy_, 3, CreateTeamOp{{1}});
+    Ask(busy_, 1, 0, DestroyTeamOp{7}, /*team=*/2);
+    AskAll(busy_, 4, FreeOp{.offset_bytes = 99});
+    Ask(busy_, 0, 0, BroadcastOp{0, "waits"}, /*team=*/1);
+    AskAll(busy_, 5, GrowOp{kMiB});
+    CreateSegments();
+    GrowMapped(busy_, 1, Watched<SegmentsAdded>(busy_.sessions[0]).at(0).grow);
+    Ask(busy_, 2, 5, GrowOp{kMiB});  // a retry
+
+    JoinSpec other = Spec(0, 2);
+    other.job = "other";
+    TestJob broken = ReadyJob(2, other);
+    Ask(broken, 0, 0, AllocateOp{.bytes = 8});
+    HangUp(broken.sessions[1]);
+    broken_ = broken;
+
+    JoinSpec forming = Spec(0, 2);
+    forming.job = "forming";
+    Join(Open(300), forming);
+    JoinSpec gone = Spec(0, 1);
+    gone.job = "gone";
+    const SessionId leaves = Open(301);
+    const CallId call = Join(leaves, gone);
+    CreateSegments();
+    const TestJob alone{ResultOf<JoinResult>(call).job, {leaves}};
+    Mapped(alone, 0);
+    Leave(alone, 0);  // its segment is being dropped
+    Do(DriverFree{1, 12345});
+  }
+
+  TestJob busy_, broken_;
+};
+
+TEST_F(MachineStateTest, EmptyMachine) { Exchange(); }
+
+TEST_F(MachineStateTest, EverythingIsReadBack) {
+  Fill();
+  const auto before = machine_->Jobs({.allocations = true});
+  Exchange();
+  const auto after = machine_->Jobs({.allocations = true});
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].name, before[i].name);
+    EXPECT_EQ(after[i].state, before[i].state);
+    EXPECT_EQ(after[i].allocated_bytes, before[i].allocated_bytes);
+    EXPECT_EQ(after[i].largest_free_bytes, before[i].largest_free_bytes);
+    EXPECT_EQ(after[i].created, before[i].created);
+    EXPECT_EQ(after[i].allocations.size(), before[i].allocations.size());
+  }
+}
+
+TEST_F(MachineStateTest, AJobGoesOnWhereItWas) {
+  const TestJob job = ReadyJob(2);
+  AskAll(job, 0, BroadcastOp{0, "value"});
+  const CallId first = Ask(job, 0, 1, AllocateOp{.bytes = 100, .name = "x"});
+  Exchange();
+  EXPECT_EQ(ResultOf<OperationResult>(Ask(job, 1, 0, BroadcastOp{0, ""})).value, "value");
+  const CallId second = Ask(job, 1, 1, AllocateOp{.bytes = 100, .name = "x"});
+  EXPECT_TRUE(OneOutcome({first, second}).ok());
+  Exchange();
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(OneOutcome(AskAll(job, 2, AllocateOp{.bytes = 100, .name = "x"}))));
+  EXPECT_TRUE(OneOutcome(AskAll(job, 3, FreeOp{OffsetOf(first)})).ok());
+  EndJob(job);
+}
+
+TEST_F(MachineStateTest, DeadlinesAndRetriesGoOn) {
+  const TestJob job = ReadyJob(2);
+  const CallId waits = Ask(job, 0, 0, AllocateOp{.bytes = 1});
+  Exchange();
+  const CallId again = Ask(job, 0, 0, AllocateOp{.bytes = 1});
+  Advance(absl::Minutes(2));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(OneOutcome({waits, again})));
+}
+
+TEST_F(MachineStateTest, ALeaseIsTakenUpByAnotherSessionOfItsProcess) {
+  const TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  Exchange();
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(Open(555), job, 0))));
+  EXPECT_TRUE(StatusOf(Resume(Open(100), job, 0)).ok());
+}
+
+TEST_F(MachineStateTest, AGrowthGoesOn) {
+  const TestJob job = ReadyJob(2);
+  const auto calls = AskAll(job, 0, GrowOp{kMiB});
+  Exchange();
+  CreateSegments();
+  const GrowId grow = Watched<SegmentsAdded>(job.sessions[0]).at(0).grow;
+  GrowMapped(job, 0, grow);
+  Exchange();
+  GrowMapped(job, 1, grow);
+  EXPECT_TRUE(OneOutcome(calls).ok());
+  EXPECT_EQ(TheJob().heap_bytes, 2 * kHeap);
+}
+
+TEST_F(MachineStateTest, OtherDevicesAreRefused) {
+  Fill();
+  const std::string bytes = MachineState::Encode(*machine_);
+  auto devices = Devices();
+  devices[1].uuid = "another";
+  const absl::Status other = MachineState::Decode(bytes, Limits(), Ledger(devices)).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(other));
+  EXPECT_THAT(other.message(), HasSubstr("another"));
+  devices.pop_back();
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(MachineState::Decode(bytes, Limits(), Ledger(devices)).status()));
+}
+
+TEST_F(MachineStateTest, OtherVersionsAndNonsenseAreRefused) {
+  EXPECT_TRUE(absl::IsDataLoss(Decode("").status()));
+  EXPECT_TRUE(absl::IsDataLoss(Decode("nonsense").status()));
+  state::MachineState state;
+  ASSERT_TRUE(state.ParseFromString(MachineState::Encode(*machine_)));
+  state.set_version(2);
+  EXPECT_THAT(Decode(state.SerializeAsString()).status().message(), HasSubstr("version 2"));
+}
+
+// Hostile states.
+
+class HostileStateTest : public MachineStateTest {
+ protected:
+  void SetUp() override {
+    MachineStateTest::SetUp();
+    Fill();
+    ASSERT_TRUE(state_.ParseFromString(MachineState::Encode(*machine_)));
+  }
+
+  // Decoding must not abort; what is accepted must be sound, and must bear that everybody dies.
+  void Try() {
+    auto decoded = Decode(state_.SerializeAsString());
+    if (!decoded.ok()) {
+      ++n_refused_;
+      return;
+    }
+    ++n_accepted_;
+    JobMachine& machine = **decoded;
+    const Time now{clock_.Now() + absl::Hours(2), clock_.Wall()};
+    machine.Apply(Tick{}, now);
+    ASSERT_TRUE(machine.CheckInvariants().ok()) << machine.CheckInvariants();
+    for (const SessionSnapshot& session : machine.Sessions()) {
+      machine.Apply(ProcessGone{session.id}, now);
+    }
+    ASSERT_TRUE(machine.CheckInvariants().ok()) << machine.CheckInvariants();
+  }
+
+  // Tries every scalar of the message, one after the other, with values that it should not have, and
+  // every repeated field with an element more and one less.
+  void Spoil(Message* message) {
+    const Reflection& reflection = *message->GetReflection();
+    for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
+      const FieldDescriptor* field = message->GetDescriptor()->field(i);
+      if (field->is_repeated()) {
+        SpoilRepeated(message, reflection, field);
+      } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        if (!reflection.HasField(*message, field)) continue;
+        Spoil(reflection.MutableMessage(message, field));
+        std::unique_ptr<Message> kept(reflection.GetMessage(*message, field).New());
+        kept->CopyFrom(reflection.GetMessage(*message, field));
+        reflection.ClearField(message, field);
+        Try();
+        reflection.MutableMessage(message, field)->CopyFrom(*kept);
+      } else {
+        SpoilScalar(message, reflection, field);
+      }
+    }
+  }
+
+  void SpoilScalar(Message* message, const Reflection& r, const FieldDescriptor* field) {
+    const std::unique_ptr<Message> kept(message->New());
+    kept->CopyFrom(*message);
+    for (const uint64_t value :
+         {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{5}, uint64_t{64}, uint64_t{4096},
+          uint64_t{1} << 31, ~uint64_t{0} >> 1, ~uint64_t{0}}) {
+      switch (field->cpp_type()) {
+        case FieldDescriptor::CPPTYPE_UINT32:
+          r.SetUInt32(message, field, static_cast<uint32_t>(value));
+          break;
+        case FieldDescriptor::CPPTYPE_UINT64:
+          r.SetUInt64(message, field, value);
+          break;
+        case FieldDescriptor::CPPTYPE_INT64:
+          r.SetInt64(message, field, static_cast<int64_t>(value));
+          break;
+        case FieldDescriptor::CPPTYPE_BOOL:
+          r.SetBool(message, field, value != 0);
+          break;
+        case FieldDescriptor::CPPTYPE_STRING:
+          r.SetString(message, field, std::string(value % 200, '\xff'));
+          break;
+        default:
+          FAIL() << "a field of a new type: " << field->full_name();
+      }
+      Try();
+    }
+    message->CopyFrom(*kept);
+  }
+
+  void SpoilRepeated(Message* message, const Reflection& r, const FieldDescriptor* field) {
+    const int n = r.FieldSize(*message, field);
+    const std::unique_ptr<Message> kept(message->New());
+    kept->CopyFrom(*message);
+    if (n > 0) {
+      r.RemoveLast(message, field);
+      Try();
+      message->CopyFrom(*kept);
+    }
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      for (const uint64_t value : {uint64_t{0}, uint64_t{1}, uint64_t{77}, ~uint64_t{0}}) {
+        if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+          r.AddUInt32(message, field, static_cast<uint32_t>(value));
+        } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
+          r.AddUInt64(message, field, value);
+        } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+          r.AddBool(message, field, value != 0);
+        } else {
+          FAIL() << "a field of a new type: " << field->full_name();
+        }
+        Try();
+        message->CopyFrom(*kept);
+      }
+      return;
+    }
+    if (n > 0) {
+      r.AddMessage(message, field)->CopyFrom(r.GetRepeatedMessage(*kept, field, 0));
+      Try();
+      message->CopyFrom(*kept);
+    }
+    r.AddMessage(message, field);
+    Try();
+    message->CopyFrom(*kept);
+    for (int i = 0; i < n; ++i) Spoil(r.MutableRepeatedMessage(message, field, i));
+  }
+
+  state::MachineState state_;
+  int n_refused_ = 0;
+  int n_accepted_ = 0;
+};
+
+TEST_F(HostileStateTest, EveryFieldWithEveryOddValueIsBorne) {
+  Spoil(&state_);
+  EXPECT_GT(n_refused_, 1000);
+  EXPECT_GT(n_accepted_, 100);  // texts, times and the like
+  std::printf("%d states refused, %d accepted\n", n_refused_, n_accepted_);
+}
+
+TEST_F(HostileStateTest, ChangedAndCutBytesAreBorne) {
+  const std::string good = state_.SerializeAsString();
+  std::minstd_rand random(20261121);
+  for (int i = 0; i < 3000; ++i) {
+    std::string bytes = good;
+    for (uint32_t n = 1 + random() % 3; n > 0; --n) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    if (random() % 4 == 0) bytes.resize(random() % bytes.size());
+    if (!state_.ParseFromString(bytes)) continue;
+    Try();
+  }
+}
+
+}  // namespace
+}  // namespace iris::server

@@ -1,0 +1,85 @@
+#include "server/state/operation_proto.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace iris::server {
+namespace {
+
+AllocateOp FromProto(const v1::AllocateOp& from) {
+  AllocateOp op;
+  op.bytes = from.bytes();
+  op.alignment_bytes = from.alignment_bytes();
+  op.name = from.name();
+  op.tensor.dtype = from.tensor().dtype();
+  op.tensor.shape.assign(from.tensor().shape().begin(), from.tensor().shape().end());
+  return op;
+}
+void Set(const AllocateOp& from, v1::OperateRequest* to) {
+  v1::AllocateOp& op = *to->mutable_allocate();
+  op.set_bytes(from.bytes);
+  op.set_alignment_bytes(from.alignment_bytes);
+  op.set_name(from.name);
+  op.mutable_tensor()->set_dtype(from.tensor.dtype);
+  op.mutable_tensor()->mutable_shape()->Assign(from.tensor.shape.begin(), from.tensor.shape.end());
+}
+
+FreeOp FromProto(const v1::FreeOp& from) { return {.offset_bytes = from.offset_bytes()}; }
+void Set(const FreeOp& from, v1::OperateRequest* to) {
+  to->mutable_free()->set_offset_bytes(from.offset_bytes);
+}
+
+BroadcastOp FromProto(v1::BroadcastOp&& from) {
+  return {.root = from.root(), .value = SharedBytes(std::move(*from.mutable_value()))};
+}
+void Set(const BroadcastOp& from, v1::OperateRequest* to) {
+  to->mutable_broadcast()->set_root(from.root);
+  to->mutable_broadcast()->set_value(std::string(from.value.view()));
+}
+
+CreateTeamOp FromProto(const v1::CreateTeamOp& from) {
+  return {.ranks = {from.ranks().begin(), from.ranks().end()}};
+}
+void Set(const CreateTeamOp& from, v1::OperateRequest* to) {
+  to->mutable_create_team()->mutable_ranks()->Assign(from.ranks.begin(), from.ranks.end());
+}
+
+DestroyTeamOp FromProto(const v1::DestroyTeamOp& from) {
+  return {.last_barrier_epoch = from.last_barrier_epoch()};
+}
+void Set(const DestroyTeamOp& from, v1::OperateRequest* to) {
+  to->mutable_destroy_team()->set_last_barrier_epoch(from.last_barrier_epoch);
+}
+
+GrowOp FromProto(const v1::GrowOp& from) { return {.bytes = from.bytes()}; }
+void Set(const GrowOp& from, v1::OperateRequest* to) { to->mutable_grow()->set_bytes(from.bytes); }
+
+}  // namespace
+
+absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
+  switch (request.op_case()) {
+    case v1::OperateRequest::kAllocate:
+      return FromProto(request.allocate());
+    case v1::OperateRequest::kFree:
+      return FromProto(request.free());
+    case v1::OperateRequest::kBroadcast:
+      return FromProto(std::move(*request.mutable_broadcast()));
+    case v1::OperateRequest::kCreateTeam:
+      return FromProto(request.create_team());
+    case v1::OperateRequest::kDestroyTeam:
+      return FromProto(request.destroy_team());
+    case v1::OperateRequest::kGrow:
+      return FromProto(request.grow());
+    case v1::OperateRequest::OP_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("the request has no operation that irisd knows");
+}
+
+void ToProto(const Operation& from, v1::OperateRequest* to) {
+  std::visit([to](const auto& op) { Set(op, to); }, from);
+}
+
+}  // namespace iris::server
