@@ -98,6 +98,12 @@ Setting Choice(const char* key, const char* flag, const std::string& help,
   return {key, flag, Kind::kText, help, set};
 }
 
+absl::Status SetRecordFile(const std::string& text, Config* config) {
+  if (!text.empty() && text[0] != '/') return Bad(text, "an absolute path");
+  config->record_file = text;
+  return absl::OkStatus();
+}
+
 absl::Status SetRuntimeDir(const std::string& text, Config* config) {
   if (text.empty() || text[0] != '/') return Bad(text, "an absolute path");
   config->runtime_dir.path = text;
@@ -142,6 +148,9 @@ std::vector<Setting> MakeSettings() {
                "mode of both sockets, octal: who may connect (0660)", SetSocketMode});
   s.push_back({"socket_group", "socket-group", Kind::kText,
                "group of both sockets, name or number (irisd's own)", SetSocketGroup});
+  s.push_back({"record", "record", Kind::kText,
+               "record every input of the job machine in this new file, for iris-replay (no file)",
+               SetRecordFile});
   std::vector<std::pair<std::string, std::string>> backends;
   for (const char* name : driver::kBackendChoices) backends.emplace_back(name, name);
   s.push_back(Choice<std::string>(

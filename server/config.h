@@ -24,7 +24,8 @@ struct Config {
   LogFormat log_format = LogFormat::kKeyValue;
   SessionOptions sessions;
   JobLimits jobs;
-  bool self_check = true;  // prove the device pairs before serving
+  std::string record_file;  // empty: nothing is recorded
+  bool self_check = true;   // prove the device pairs before serving
 };
 
 // What a command line asks for.

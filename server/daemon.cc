@@ -3,12 +3,15 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <utility>
+#include <variant>
+
 #include "server/heap/ledger.h"
 
 namespace iris::server {
 namespace {
 
-Ledger LedgerOf(const driver::GpuDriver& driver) {
+std::vector<Ledger::DeviceAccount> AccountsOf(const driver::GpuDriver& driver) {
   std::vector<Ledger::DeviceAccount> accounts;
   for (const driver::DeviceInfo& device : driver.devices()) {
     Ledger::DeviceAccount account;
@@ -17,7 +20,7 @@ Ledger LedgerOf(const driver::GpuDriver& driver) {
     account.granularity_bytes = device.granularity_bytes;
     accounts.push_back(std::move(account));
   }
-  return Ledger(std::move(accounts), geteuid());
+  return accounts;
 }
 
 UnusablePairs UnusableOf(const DaemonOptions& options, driver::GpuDriver& driver) {
@@ -34,8 +37,14 @@ UnusablePairs UnusableOf(const DaemonOptions& options, driver::GpuDriver& driver
 
 }  // namespace
 
-Daemon::Daemon(const DaemonOptions& options, driver::GpuDriver* driver, const Clock* clock,
+Daemon::Daemon(DaemonOptions options, driver::GpuDriver* driver, const Clock* clock,
                const Logger* logger)
+    : Daemon(MachineSetup{options.limits, AccountsOf(*driver), geteuid(),
+                          UnusableOf(options, *driver)},
+             std::move(options), driver, clock, logger) {}
+
+Daemon::Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriver* driver,
+               const Clock* clock, const Logger* logger)
     : driver_(driver),
       clock_(clock),
       logger_(logger),
@@ -45,14 +54,23 @@ Daemon::Daemon(const DaemonOptions& options, driver::GpuDriver* driver, const Cl
       segments_(
           driver, &creator_, &workers_, [this](const Input& input) { Submit(input); }, logger),
       descriptors_(driver, &segments_, logger),
-      machine_(options.limits, LedgerOf(*driver), UnusableOf(options, *driver)),
-      timer_(clock, [this] { Submit(Tick{}); }) {}
+      machine_(setup.limits, setup.MakeLedger(), setup.unusable),
+      recorder_(std::move(options.recorder)),
+      timer_(clock, [this] { Submit(Tick{}); }) {
+  absl::MutexLock lock(&mu_);
+  if (recorder_ != nullptr) recorder_->Begin(setup);
+}
 
 Daemon::~Daemon() {
   Stop("irisd ends");
   timer_.Stop();
   creator_.Stop();
   workers_.Stop();
+  absl::MutexLock lock(&mu_);
+  if (recorder_ == nullptr) return;
+  logger_->Info("the recording ends", {{"file", recorder_->file()},
+                                       {"bytes", recorder_->bytes()},
+                                       {"inputs_dropped", recorder_->n_dropped()}});
 }
 
 void Daemon::SetSessionOutput(SessionOutput* output) {
@@ -125,7 +143,12 @@ void Daemon::Stop(const std::string& reason) {
 void Daemon::Apply(const Input& input, Deferred* deferred) {
   const Time now = {clock_->Now(), clock_->Wall()};
   now_wall_ = now.wall;
-  for (Effect& effect : machine_.Apply(input, now)) {
+  Effects effects = machine_.Apply(input, now);
+  if (recorder_ != nullptr && !recorder_->Record(input, now, effects)) {
+    effects.push_back(
+        EmitEvent{{.detail = event::RecordingFull{recorder_->file(), recorder_->bytes()}}});
+  }
+  for (Effect& effect : effects) {
     std::visit([this, deferred](auto& e)
                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { this->Perform(e, deferred); },
                effect);

@@ -1,5 +1,5 @@
-// Daemon: the job machine in the real world. It holds the mutex around the machine, feeds it inputs,
-// and carries out its effects. It decides nothing.
+// Daemon: the job machine in the real world. It holds the mutex around the machine, feeds it
+// inputs, and carries out its effects. It decides nothing.
 //
 // Thread-safe. Borrows the driver, the clock, the logger and the session output; all outlive it.
 // Effects are queued in order under the mutex; what may call foreign code (answers, stream writes,
@@ -30,9 +30,10 @@
 #include "server/job/job_machine.h"
 #include "server/job_pages.h"
 #include "server/log.h"
+#include "server/recording/recorder.h"
 #include "server/segment_store.h"
-#include "server/watch_streams.h"
 #include "server/session/outbox.h"
+#include "server/watch_streams.h"
 #include "server/worker_pool.h"
 
 namespace iris::server {
@@ -53,11 +54,12 @@ struct DaemonOptions {
   JobLimits limits;
   UnusablePairs unusable;  // what a self-check found; what the driver denies is added
   int n_workers = 2;
+  std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
 };
 
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, driver::GpuDriver* driver, const Clock* clock,
+  Daemon(DaemonOptions options, driver::GpuDriver* driver, const Clock* clock,
          const Logger* logger);
   ~Daemon();
   Daemon(const Daemon&) = delete;
@@ -111,6 +113,9 @@ class Daemon {
     std::vector<std::pair<std::shared_ptr<WatchSink>, absl::Status>> closes;
   };
 
+  Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriver* driver,
+         const Clock* clock, const Logger* logger);
+
   void Apply(const Input& input, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Finish(Deferred deferred) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -141,6 +146,7 @@ class Daemon {
   mutable absl::Mutex mu_;
   SessionOutput* output_ ABSL_GUARDED_BY(mu_) = nullptr;
   JobMachine machine_ ABSL_GUARDED_BY(mu_);
+  const std::unique_ptr<Recorder> recorder_ ABSL_PT_GUARDED_BY(mu_);  // null: none
   absl::Time now_wall_ ABSL_GUARDED_BY(mu_);  // of the input whose effects are carried out
   std::unordered_map<uint64_t, Answer> calls_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, std::unique_ptr<JobPages>> pages_ ABSL_GUARDED_BY(mu_);

@@ -197,7 +197,7 @@ class DaemonTest : public testing::Test {
     options.limits.join_timeout_default = absl::Seconds(60);
     const Clock* clock = &fake_clock_;
     if (!frozen) clock = &system_clock_;
-    daemon_ = std::make_unique<Daemon>(options, &driver_, clock, &logger_);
+    daemon_ = std::make_unique<Daemon>(std::move(options), &driver_, clock, &logger_);
     daemon_->SetSessionOutput(&output_);
   }
   ~DaemonTest() override {

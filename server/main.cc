@@ -23,6 +23,7 @@
 #include "server/daemon.h"
 #include "server/job/clock.h"
 #include "server/log.h"
+#include "server/recording/recorder.h"
 #include "server/rpc/rpc_server.h"
 #include "server/session/connections.h"
 #include "server/session/runtime_dir.h"
@@ -130,7 +131,13 @@ int Run(const Config& config) {
   SessionOptions session_options = config.sessions;
   session_options.limits = FitToDescriptors(config.sessions.limits, fd_limit);
   daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options.limits, fd_limit);
-  Daemon daemon(daemon_options, driver, &clock, &logger);
+  if (!config.record_file.empty()) {
+    absl::StatusOr<std::unique_ptr<Recorder>> recorder = Recorder::Create(config.record_file);
+    if (!recorder.ok()) return Fail(logger, recorder.status());
+    daemon_options.recorder = *std::move(recorder);
+    logger.Info("every input is recorded", {{"file", config.record_file}});
+  }
+  Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
   Connections connections;
 
   std::unique_ptr<RpcServer> rpc;

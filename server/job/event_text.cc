@@ -83,7 +83,7 @@ std::string Text(const Event&, const event::OperationMismatch& e) { return e.rea
 std::string Text(const Event&, const event::OperationTimeout& e) { return e.reason; }
 std::string Text(const Event&, const event::OperationFailed& e) { return e.reason; }
 std::string Text(const Event&, const event::RecordingFull& e) {
-  return absl::StrCat("the recording ", e.file, " has reached its limit of ", e.bytes,
+  return absl::StrCat("the recording ", e.file, " takes no more after ", e.bytes,
                       " bytes: what follows is not recorded");
 }
 

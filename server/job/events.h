@@ -1,5 +1,5 @@
-// Events: what happened, as typed values. The log, `iris-ctl events` and whatever counts events read
-// the same values; event_text.h turns them into words. Plain data.
+// Events: what happened, as typed values. The log, `iris-ctl events` and whatever counts events
+// read the same values; event_text.h turns them into words. Plain data.
 //
 // Each kind of event says beside its fields which word names it (docs/protocol.md lists them) and
 // how much it matters: what happens often is kept for `iris-ctl events`, and logged at debug level
@@ -180,7 +180,8 @@ struct OperationFailed {
   static constexpr Severity kSeverity = Severity::kInfo;
   std::string reason;
 };
-// The recording of inputs has reached its size limit: what comes is not in it.
+// The recording of inputs has reached its size limit, or cannot be written: what comes is not in
+// it.
 struct RecordingFull {
   static constexpr char kKind[] = "recording_full";
   static constexpr Severity kSeverity = Severity::kWarning;

@@ -345,9 +345,9 @@ TEST_F(JoinTest, SessionThatIsNotOpenIsRefused) {
   EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Join(SessionId{99}, Spec(0, 1)))));
 }
 TEST_F(JoinTest, SessionThatHungUpIsRefused) {
-  const SessionId session = Open(1);
-  HangUp(session);
-  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, Spec(0, 1)))));
+  const TestJob job = ReadyJob(1);
+  HangUp(job.sessions[0]);
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(job.sessions[0], Spec(0, 1)))));
 }
 TEST_F(JoinTest, SessionJoinsOnceAtATime) {
   const SessionId session = Open(1);

@@ -2,8 +2,12 @@
 // deadline must be as predicted. Once in chaos, with scarce memory and small limits and no
 // reference: what must hold whatever happens. After every input both check the invariants, that
 // every call is answered at most once, and that each (team, k) has one outcome; at the end, that
-// every call was answered, and that nothing is left when all sessions are gone. The state is written
-// and read back on the way, and the machine that is made of it must go on in step.
+// every call was answered, and that nothing is left when all sessions are gone. Every history is
+// recorded, and the recording replayed: the same inputs must have the same effects, byte for byte.
+// The state is written and read back on the way, and the machine that is made of it must go on in
+// step.
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -15,12 +19,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "proto/wire/limits.h"
 #include "server/heap/ledger.h"
 #include "server/job/clock.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine.h"
+#include "server/recording/recorder.h"
+#include "server/recording/replay.h"
+#include "server/recording/value_text.h"
 #include "server/state/machine_state.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
@@ -70,15 +78,20 @@ struct Conditions {
 
 class Driver {
  public:
-  Driver(uint64_t seed, const Conditions& conditions)
+  // What happens is recorded in the file `recording`.
+  Driver(uint64_t seed, const Conditions& conditions, const std::string& recording)
       : random_(seed),
         with_reference_(conditions.with_reference),
         state_every_(FromEnvironment("IRIS_TEST_STATE_EVERY", conditions.state_every)),
-        limits_(conditions.limits),
-        devices_({{"dev-0", conditions.device_bytes, kGranularity, 0},
-                  {"dev-1", conditions.device_bytes, 4096, 0}}),
-        machine_(limits_, Ledger(devices_)),
-        reference_(kGranularity, &clock_) {}
+        setup_(SetupOf(conditions)),
+        machine_(setup_.limits, setup_.MakeLedger()),
+        reference_(kGranularity, &clock_) {
+    unlink(recording.c_str());
+    auto recorder = server::Recorder::Create(recording);
+    if (!recorder.ok()) ADD_FAILURE() << recorder.status();
+    recorder_ = *std::move(recorder);
+    recorder_->Begin(setup_);
+  }
 
   void Step() {
     const uint64_t dice = random_.Below(1000);
@@ -115,6 +128,8 @@ class Driver {
     ASSERT_TRUE(pages_.empty());
   }
 
+  uint64_t n_dropped() const { return recorder_->n_dropped(); }
+
   void PrintCounts() const {
     std::printf("  %-32s %zu\n", "bytes of the largest state", state_bytes_max_);
     for (const auto& [what, n] : counts_)
@@ -122,6 +137,14 @@ class Driver {
   }
 
  private:
+  static server::MachineSetup SetupOf(const Conditions& conditions) {
+    server::MachineSetup setup;
+    setup.limits = conditions.limits;
+    setup.devices = {{"dev-0", conditions.device_bytes, kGranularity, 0},
+                     {"dev-1", conditions.device_bytes, 4096, 0}};
+    return setup;
+  }
+
   struct Member {
     JobId job;
     Rank rank = 0;
@@ -489,9 +512,14 @@ class Driver {
 
   template <typename Predict>
   void Input(const server::Input& input, Predict predict) {
-    const server::Time now{clock_.Now(), clock_.Wall()};
+    const server::Time now = {clock_.Now(), clock_.Wall()};
     const Effects effects = machine_.Apply(input, now);
-    if (copy_ != nullptr) CompareEffects(copy_->Apply(input, now), effects);
+    (void)recorder_->Record(input, now, effects);
+    if (copy_ != nullptr) {
+      ASSERT_EQ(server::recording::ValueText(copy_->Apply(input, now)),
+                server::recording::ValueText(effects))
+          << "what was read back goes another way";
+    }
     if (n_inputs_++ % state_every_ == 0) ReadBackState();
     if (with_reference_) predict();
     std::map<CallId, Reply> replies;
@@ -532,16 +560,11 @@ class Driver {
     if (copy_ != nullptr) {
       ASSERT_EQ(MachineState::Encode(*copy_), bytes) << "the copy went another way";
     }
-    auto copy = MachineState::Decode(bytes, limits_, Ledger(devices_));
+    auto copy = MachineState::Decode(bytes, setup_.limits, setup_.MakeLedger());
     ASSERT_TRUE(copy.ok()) << copy.status();
     copy_ = *std::move(copy);
     ASSERT_EQ(MachineState::Encode(*copy_), bytes) << "what is read back is not what was written";
     state_bytes_max_ = std::max(state_bytes_max_, bytes.size());
-  }
-
-  static void CompareEffects(const Effects& copy, const Effects& original) {
-    ASSERT_EQ(copy.size(), original.size());
-    for (size_t i = 0; i < copy.size(); ++i) ASSERT_EQ(copy[i].index(), original[i].index());
   }
 
   void LearnGrowths(const Effects& effects) {
@@ -653,13 +676,13 @@ class Driver {
   Random random_;
   const bool with_reference_;
   const uint64_t state_every_;
-  const JobLimits limits_;
-  const std::vector<Ledger::DeviceAccount> devices_;
   server::FakeClock clock_;
+  const server::MachineSetup setup_;
   JobMachine machine_;
   std::unique_ptr<JobMachine> copy_;  // made of machine_'s state, then given the same inputs
   uint64_t n_inputs_ = 0;
   size_t state_bytes_max_ = 0;
+  std::unique_ptr<server::Recorder> recorder_;
   ReferenceJobs reference_;
 
   std::map<SessionId, Session> sessions_;
@@ -683,18 +706,43 @@ class Driver {
   uint64_t next_call_ = 1;
 };
 
-void RunModel(const char* name, const Conditions& conditions, uint64_t n_ops = kOps) {
-  const RandomRun run = BeginRandomRun(name, n_ops);
-  Driver driver(run.seed, conditions);
-  for (uint64_t i = 0; i < run.n_ops; ++i) {
+// One history, of `n_ops` operations. The recording of it is replayed.
+void RunHistory(uint64_t seed, uint64_t n_ops, const Conditions& conditions, bool print) {
+  const std::string recording = absl::StrCat(testing::TempDir(), "/history.", getpid());
+  Driver driver(seed, conditions, recording);
+  for (uint64_t i = 0; i < n_ops; ++i) {
     driver.Step();
     if (testing::Test::HasFatalFailure()) {
-      FAIL() << "at operation " << i << " of seed " << run.seed
-             << ": replay with IRIS_TEST_SEED=" << run.seed;
+      FAIL() << "at operation " << i << " of seed " << seed
+             << ": replay with IRIS_TEST_SEED=" << seed << "; the recording is " << recording;
     }
   }
   driver.Finish();
-  driver.PrintCounts();
+  if (print) driver.PrintCounts();
+  ASSERT_EQ(driver.n_dropped(), 0u) << "the recording is too big";
+  const absl::StatusOr<server::ReplayReport> report = server::Replay(recording);
+  ASSERT_TRUE(report.ok()) << "seed " << seed << ": " << report.status();
+  ASSERT_FALSE(report->cut);
+  if (print) {
+    std::printf("  replayed: %llu inputs, %llu bytes of effects\n",
+                static_cast<unsigned long long>(report->n_inputs),
+                static_cast<unsigned long long>(report->n_effect_bytes));
+  }
+  unlink(recording.c_str());
+}
+
+// One history; or, for IRIS_TEST_MINUTES, history after history with other seeds.
+void RunModel(const char* name, const Conditions& conditions, uint64_t n_ops = kOps) {
+  const RandomRun run = BeginRandomRun(name, n_ops);
+  const absl::Time end = absl::Now() + absl::Minutes(FromEnvironment("IRIS_TEST_MINUTES", 0));
+  uint64_t n_histories = 0;
+  do {
+    RunHistory(run.seed + n_histories, run.n_ops, conditions, n_histories == 0);
+    ++n_histories;
+  } while (absl::Now() < end && !testing::Test::HasFatalFailure());
+  std::printf("%s: %llu histories of %llu operations, each replayed\n", name,
+              static_cast<unsigned long long>(n_histories),
+              static_cast<unsigned long long>(run.n_ops));
 }
 
 TEST(JobModel, AgreesWithTheReference) { RunModel("job_model_test", Conditions()); }
