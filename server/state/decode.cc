@@ -1,5 +1,6 @@
-// MachineState::Decode. Whatever the bytes say is checked before anything relies on it: what indexes
-// something and what the machine's code takes for granted here, the rest by CheckInvariants.
+// MachineState::Decode. Whatever the bytes say is checked before anything relies on it: what
+// indexes something and what the machine's code takes for granted here, the rest by
+// CheckInvariants.
 #include <algorithm>
 #include <set>
 #include <utility>

@@ -1,5 +1,5 @@
-// Operations of teams to the message that asks for them, and back. Used by the service that is asked
-// and by the state that keeps what was asked. Pure.
+// Operations of teams to the message that asks for them, and back. Used by the service that is
+// asked and by the state that keeps what was asked. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
