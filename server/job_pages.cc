@@ -70,6 +70,19 @@ JobPages::~JobPages() {
   if (status_ != nullptr) munmap(status_, wire::kPageBytes);
 }
 
+#define IRIS_SAME_STATE(state)                                         \
+  static_assert(static_cast<uint32_t>(RankState::state) ==             \
+                    static_cast<uint32_t>(wire::PageRankState::state), \
+                "the machine and the status page number their states differently")
+IRIS_SAME_STATE(kAbsent);
+IRIS_SAME_STATE(kJoined);
+IRIS_SAME_STATE(kMapped);
+IRIS_SAME_STATE(kReady);
+IRIS_SAME_STATE(kEnding);
+IRIS_SAME_STATE(kDead);
+IRIS_SAME_STATE(kLeft);
+#undef IRIS_SAME_STATE
+
 void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort) {
   if (rank >= n_ranks()) return;
   __atomic_store_n(&status_->rank_pid[rank], pid, __ATOMIC_RELAXED);

@@ -32,10 +32,10 @@ class OffsetAllocator {
   // included.
   absl::Status Free(uint64_t offset_bytes);
 
-  // Takes the range at `offset_bytes` that Allocate once returned for `size_bytes`: for an allocator
-  // that is made anew from what is known to be allocated. Ranges come in ascending order, before any
-  // other call. kInvalidArgument if the range is off the unit, not behind the ones before it, or
-  // beyond the heap: *this is then unchanged.
+  // Takes the range at `offset_bytes` that Allocate once returned for `size_bytes`: for an
+  // allocator that is made anew from what is known to be allocated. Ranges come in ascending order,
+  // before any other call. kInvalidArgument if the range is off the unit, not behind the ones
+  // before it, or beyond the heap: *this is then unchanged.
   absl::Status Occupy(uint64_t offset_bytes, uint64_t size_bytes);
 
   // Appends free space; `capacity_bytes` is the new total. kInvalidArgument if it is smaller than

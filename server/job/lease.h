@@ -1,6 +1,6 @@
 // Lease: what holds a rank of a job. It belongs to a process, and ends when that process is gone or
-// leaves. A session is a connection that speaks for it: the session may break and another of the same
-// process take its place (Resume), while the lease stays. Plain data.
+// leaves. A session is a connection that speaks for it: the session may break and another of the
+// same process take its place (Resume), while the lease stays. Plain data.
 #pragma once
 
 #include "server/job/ids.h"

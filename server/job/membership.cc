@@ -330,6 +330,7 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
     Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
                          result.segments, true});
+    result.rank = rank;
     result.device_index = member.device_index;
     if (member.join_call.value == 0) continue;  // cancelled a moment ago
     member.answered_join = member.join_call;

@@ -5,16 +5,16 @@
 //   number of the epoch           carried over: the ranks have mapped under it already
 //   ranges of the heap            carried over, with names and what is in them: nothing that is
 //                                 mapped moves. The first epoch begins with an empty heap.
-//   teams: ids, ranks, areas      carried over. The first epoch makes the world's. Ids are never used
-//                                 again within a job.
+//   teams: ids, ranks, areas      carried over. The first epoch makes the world's. Ids are never
+//                                 used again within a job.
 //   a team's k                    carried over: the next operation has the next number
 //   a member's k                  the team's: a call of an earlier epoch is not retried
 //   outcomes and values kept      forgotten, and so are destroyed teams: nobody can retry them
-//   where a barrier starts        at 0 for every team, and no slot is worn out: the epoch has control
-//                                 pages of its own (CreatePages), whose words are 0
-//   areas of device barriers      carried over with the heap. Their words are of no use once a kernel
-//                                 was cut off in a barrier: each member clears its own before its
-//                                 first barrier of the epoch, as after create_team.
+//   where a barrier starts        at 0 for every team, and no slot is worn out: the epoch has
+//                                 control pages of its own (CreatePages), whose words are 0
+//   areas of device barriers      carried over with the heap. Their words are of no use once a
+//                                 kernel was cut off in a barrier: each member clears its own
+//                                 before its first barrier of the epoch, as after create_team.
 //   abort word, ranks' states     as in the epoch's own status page: no abort, every rank ready
 //   why the job was broken        forgotten
 //   the growth announced last     forgotten: its segments are of the heap that was mapped

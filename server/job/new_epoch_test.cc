@@ -1,4 +1,5 @@
-// What a new epoch resets and what it carries over: a test for each line of the table in new_epoch.h.
+// What a new epoch resets and what it carries over: a test for each line of the table in
+// new_epoch.h.
 #include "server/job/new_epoch.h"
 
 #include "gmock/gmock.h"

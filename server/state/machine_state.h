@@ -1,8 +1,8 @@
-// MachineState: the whole state of a JobMachine as bytes, and a machine made of them that goes on as
-// if it were the same one. For an irisd that starts where another one stopped.
+// MachineState: the whole state of a JobMachine as bytes, and a machine made of them that goes on
+// as if it were the same one. For an irisd that starts where another one stopped.
 //
-// Pure: bytes in, bytes out (a protocol buffer, machine_state.proto). Not thread-safe: the machine's
-// owner locks.
+// Pure: bytes in, bytes out (a protocol buffer, machine_state.proto). Not thread-safe: the
+// machine's owner locks.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@ class MachineState {
   // Between two inputs. Equal states give equal bytes.
   static std::string Encode(const JobMachine& machine);
 
-  // A machine in the state that Encode wrote: to the same inputs it has the same effects. Limits and
-  // unusable pairs are configuration and not part of the state. `devices` is a ledger with nothing
-  // booked, of the same devices in the same order.
-  // kFailedPrecondition: other devices. kDataLoss, saying where: these bytes are no state; hostile
-  // ones included, for which every invariant is checked.
+  // A machine in the state that Encode wrote: to the same inputs it has the same effects. Limits
+  // and unusable pairs are configuration and not part of the state. `devices` is a ledger with
+  // nothing booked, of the same devices in the same order. kFailedPrecondition: other devices.
+  // kDataLoss, saying where: these bytes are no state; hostile ones included, for which every
+  // invariant is checked.
   static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(absl::string_view bytes,
                                                             const JobLimits& limits, Ledger devices,
                                                             UnusablePairs unusable = {});

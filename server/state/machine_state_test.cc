@@ -1,5 +1,5 @@
-// The machine's state written and read back: equal, going on the same, and no bytes that abort irisd.
-// After every input of random histories: tests/model/job_model_test.cc.
+// The machine's state written and read back: equal, going on the same, and no bytes that abort
+// irisd. After every input of random histories: tests/model/job_model_test.cc.
 #include "server/state/machine_state.h"
 
 #include <random>
@@ -33,7 +33,8 @@ class MachineStateTest : public MachineTest {
   }
 
   // Everything that a state can hold: a ready job with teams, values, outcomes and operations that
-  // wait, one that grows, one that is broken, one that joins and starves, segments that are dropped.
+  // wait, one that grows, one that is broken, one that joins and starves, segments that are
+  // dropped.
   void Fill() {
     busy_ = ReadyJob(3);
     AskAll(busy_, 0,
@@ -187,8 +188,8 @@ class HostileStateTest : public MachineStateTest {
     ASSERT_TRUE(machine.CheckInvariants().ok()) << machine.CheckInvariants();
   }
 
-  // Tries every scalar of the message, one after the other, with values that it should not have, and
-  // every repeated field with an element more and one less.
+  // Tries every scalar of the message, one after the other, with values that it should not have,
+  // and every repeated field with an element more and one less.
   void Spoil(Message* message) {
     const Reflection& reflection = *message->GetReflection();
     for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {

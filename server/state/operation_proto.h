@@ -1,5 +1,5 @@
-// Operations of teams to the message that asks for them, and back. Used by the service that is asked
-// and by the state that keeps what was asked. Pure.
+// Operations of teams to the message that asks for them, and back. Used by the service that is
+// asked and by the state that keeps what was asked. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,8 +8,9 @@
 
 namespace iris::server {
 
-// kInvalidArgument: no operation that irisd knows is set. Arguments are not checked here.
-absl::StatusOr<Operation> OperationOfRequest(const v1::OperateRequest& request);
+// kInvalidArgument: no operation that irisd knows is set. Arguments are not checked here. The value
+// of a broadcast is moved out of `request`, so who moves the request in copies nothing.
+absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request);
 
 // Sets the operation, and nothing else of the request.
 void ToProto(const Operation& from, v1::OperateRequest* to);

@@ -70,8 +70,8 @@ constexpr size_t kMaxSessions = 14;
 struct Conditions {
   JobLimits limits;
   uint64_t device_bytes = 1ull << 40;
-  // After every so many inputs the state is written and read back; a machine that is made of it gets
-  // all that follows, too. IRIS_TEST_STATE_EVERY overrides it.
+  // After every so many inputs the state is written and read back; a machine that is made of it
+  // gets all that follows, too. IRIS_TEST_STATE_EVERY overrides it.
   uint64_t state_every = 50;
   bool with_reference = true;
 };

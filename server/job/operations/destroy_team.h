@@ -1,5 +1,5 @@
-// destroy_team: a team's last operation, asked of the team itself. Its barrier slot and its area are
-// free again.
+// destroy_team: a team's last operation, asked of the team itself. Its barrier slot and its area
+// are free again.
 #pragma once
 
 #include <cstdint>

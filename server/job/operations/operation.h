@@ -1,6 +1,6 @@
 // Operations of the control plane, whichever they are: each function calls that of the operation's
-// own file. What the sequence of a team's operations needs to know of them (team_calls.cc), and what
-// they are given to run on. Not thread-safe: inside the JobMachine.
+// own file. What the sequence of a team's operations needs to know of them (team_calls.cc), and
+// what they are given to run on. Not thread-safe: inside the JobMachine.
 #pragma once
 
 #include <cstddef>

@@ -2,12 +2,12 @@
 // operation has a file of its own beside this one: its arguments, and OperationOf for them.
 //
 // To add an operation: its file here, with its line in operation_spec.h; its message in
-// proto/iris/v1/heap.proto; how the one becomes the other in server/state/operation_proto.cc. Nothing
-// else in irisd knows which operations there are.
+// proto/iris/v1/heap.proto; how the one becomes the other in server/state/operation_proto.cc.
+// Nothing else in irisd knows which operations there are.
 //
 // Each OperationOf<Args> has these (all static, pure but for Execute):
 //   kName                   the word for messages and events
-//   Arguments(args)         the arguments for messages, in parentheses or empty; of what Check allows
+// Arguments(args)         the arguments for messages, in parentheses or empty; of what Check allows
 //   Same(a, b)              whether two members ask for the same
 //   Check(args, team)       kInvalidArgument: what one member's arguments alone show to be wrong
 //   Execute(args, run)      all have asked, and for the same: does it (operation.h has Run)
