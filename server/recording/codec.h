@@ -68,7 +68,7 @@ class Encoder {
   template <typename... T>
   void Put(const std::variant<T...>& value) {
     Put(static_cast<uint32_t>(value.index()));
-    std::visit([this](const auto& one) { Put(one); }, value);
+    std::visit([this](const auto& one) { this->Put(one); }, value);
   }
   template <typename T>
   requires std::is_aggregate_v<T>
