@@ -24,6 +24,9 @@ namespace iris::internal {
 
 // irisd decides at the deadline that a call carries; its answer may take so much longer to arrive.
 inline constexpr absl::Duration kAnswerSlack = absl::Seconds(5);
+// A rank waits at least so long for descriptors to map: they may be on their way when the time that
+// irisd gives is nearly over.
+inline constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
 
 // What happens to the job. Called by the watch thread, one at a time, never after StopWatching has
 // returned.
