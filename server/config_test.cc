@@ -249,8 +249,7 @@ TEST(CommandLineTest, AMissingFileIsNamed) {
 
 TEST(CommandLineTest, DefaultsAboveTheirMaximumAreRefused) {
   ExpectRefused(ParseCommandLine({"--join-timeout", "2h"}).status(), "join_timeout_max");
-  ExpectRefused(ParseCommandLine({"--operation-timeout", "2h"}).status(),
-                "operation_timeout_max");
+  ExpectRefused(ParseCommandLine({"--operation-timeout", "2h"}).status(), "operation_timeout_max");
 }
 
 // The sample is what people start from: it must parse, and say the defaults.

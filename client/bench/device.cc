@@ -165,10 +165,10 @@ IRIS_KERNEL void FlagRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t first
 IRIS_KERNEL void BarrierRounds(DeviceContext ctx, uint32_t rounds, Answer* answer) {
   WaitResult result = WaitResult::kOk;
   uint64_t start = 0;
-  BarrierSession session(ctx, ctx.world);
+  BarrierSeries barriers(ctx, ctx.world);
   for (uint32_t i = 0; i < kWarmUpRounds + rounds && result == WaitResult::kOk; ++i) {
     if (i == kWarmUpRounds) start = backend::ClockNanoseconds();
-    result = session.Wait();
+    result = barriers.Wait();
   }
   if (backend::BlockIndex() == 0 && backend::ThreadIndex() == 0) {
     answer->ns = backend::ClockNanoseconds() - start;

@@ -12,14 +12,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-<<<<<<< HEAD:client/bench/iris_bench.cc
 #include "client/bench/commands.h"
 #include "client/bench/rank.h"
 #include "client/bench/report.h"
 #include "client/bench/sections.h"
-=======
 #include "device/base/bytes.h"
->>>>>>> session:tests/bench/iris_bench.cc
 #include "device/driver/open.h"
 
 namespace iris::bench {

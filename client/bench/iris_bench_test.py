@@ -107,8 +107,9 @@ class IrisBench(unittest.TestCase):
             self.assertEqual(json.load(file)["tables"]["pingpong"]["rows"][0]["ranks"], "1-0")
 
     def test_collectives(self):
-        out = self.tables(run(IRIS_BENCH, "collectives", "--rank-counts", "2,3", "--ops", "all_reduce,barrier", "--sizes",
-                              "1KiB,4KiB", "--variants", "packets,two_shot", "--blocks", "1,2", "--json", *FEW))
+        out = self.tables(run(IRIS_BENCH, "collectives", "--rank-counts", "2,3", "--ops", "all_reduce,barrier",
+                              "--sizes", "1KiB,4KiB", "--variants", "packets,two_shot", "--blocks", "1,2",
+                              "--json", *FEW))
         rows = out["tables"]["collectives"]["rows"]
         # A barrier has one size and no variants.
         self.assertEqual([(row["operation"], row["ranks"], row["bytes"], row["variant"]) for row in rows[::2]],
@@ -142,7 +143,8 @@ class IrisBench(unittest.TestCase):
         for row in table["rows"]:
             if row["best peer"] is not None:
                 self.assertAlmostEqual(row["ratio"] * row["Iris us"] / row[row["best peer"]], 1)
-        self.assertRegex(table["notes"][0], r"^Ratio below 1\.0: 2 of 4 rows: all_reduce on 2, 1 KiB \(0\.000, quick\); "
+        self.assertRegex(table["notes"][0], r"^Ratio below 1\.0: 2 of 4 rows: "
+                                            r"all_reduce on 2, 1 KiB \(0\.000, quick\); "
                                             r"all_reduce on 3, 1 KiB \(0\.000, quick\)\.$")
         self.assertIn("Config::symmetric = true", table["notes"][1])
         with open(svg, encoding="utf-8") as file:
@@ -166,8 +168,8 @@ class IrisBench(unittest.TestCase):
 
     def test_compare_follows_rules_of_tune(self):
         path = os.path.join(self.folder, "rules")
-        result = run(IRIS_BENCH, "tune", "--rank-counts", "2", "--ops", "all_reduce", "--sizes", "1KiB,64KiB", "--variants",
-                     "two_shot", "--blocks", "1,3", "--threads", "32", "--output", path, *FEW)
+        result = run(IRIS_BENCH, "tune", "--rank-counts", "2", "--ops", "all_reduce", "--sizes", "1KiB,64KiB",
+                     "--variants", "two_shot", "--blocks", "1,3", "--threads", "32", "--output", path, *FEW)
         self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "client/internal/clock.h"
+#include "proto/status/status.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/pages.h"
 
@@ -13,31 +14,11 @@ namespace {
 
 namespace v1 = iris::v1;
 
-// Codes and states are cast: they are the same numbers on both sides.
+// States are cast: they are the same numbers on both sides.
 template <typename A, typename B>
 constexpr bool Equal(A a, B b) {
   return static_cast<int>(a) == static_cast<int>(b);
 }
-
-using Absl = absl::StatusCode;
-using Grpc = grpc::StatusCode;
-static_assert(Equal(Absl::kOk, Grpc::OK));
-static_assert(Equal(Absl::kCancelled, Grpc::CANCELLED));
-static_assert(Equal(Absl::kUnknown, Grpc::UNKNOWN));
-static_assert(Equal(Absl::kInvalidArgument, Grpc::INVALID_ARGUMENT));
-static_assert(Equal(Absl::kDeadlineExceeded, Grpc::DEADLINE_EXCEEDED));
-static_assert(Equal(Absl::kNotFound, Grpc::NOT_FOUND));
-static_assert(Equal(Absl::kAlreadyExists, Grpc::ALREADY_EXISTS));
-static_assert(Equal(Absl::kPermissionDenied, Grpc::PERMISSION_DENIED));
-static_assert(Equal(Absl::kResourceExhausted, Grpc::RESOURCE_EXHAUSTED));
-static_assert(Equal(Absl::kFailedPrecondition, Grpc::FAILED_PRECONDITION));
-static_assert(Equal(Absl::kAborted, Grpc::ABORTED));
-static_assert(Equal(Absl::kOutOfRange, Grpc::OUT_OF_RANGE));
-static_assert(Equal(Absl::kUnimplemented, Grpc::UNIMPLEMENTED));
-static_assert(Equal(Absl::kInternal, Grpc::INTERNAL));
-static_assert(Equal(Absl::kUnavailable, Grpc::UNAVAILABLE));
-static_assert(Equal(Absl::kDataLoss, Grpc::DATA_LOSS));
-static_assert(Equal(Absl::kUnauthenticated, Grpc::UNAUTHENTICATED));
 
 using Page = wire::PageRankState;
 static_assert(Equal(Page::kUnspecified, v1::RANK_STATE_UNSPECIFIED));
@@ -163,7 +144,7 @@ CommittedJob FromProto(const v1::MappedReply& reply) {
 Outcome FromProto(v1::Outcome&& outcome) {
   Outcome result;
   result.k = outcome.k();
-  result.status = absl::Status(static_cast<absl::StatusCode>(outcome.code()), outcome.text());
+  result.status = absl::Status(proto::CodeOf(outcome.code()), outcome.text());
   if (!result.status.ok()) return result;
   v1::OperationResult& from = *outcome.mutable_result();
   result.result.offset_bytes = from.offset_bytes();
@@ -191,10 +172,6 @@ SegmentsAdded FromProto(const v1::WatchEvent::SegmentsAdded& added) {
 
 GrowDone FromProto(const v1::WatchEvent::GrowDone& done) {
   return {done.grow_id(), done.published(), done.reason()};
-}
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 }  // namespace iris::internal

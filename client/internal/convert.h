@@ -12,7 +12,6 @@
 #include "client/base/types.h"
 #include "client/internal/job.h"
 #include "client/internal/operation.h"
-#include "grpcpp/support/status.h"
 #include "proto/iris/v1/heap.pb.h"
 
 namespace iris::internal {
@@ -30,8 +29,5 @@ Outcome FromProto(iris::v1::Outcome&& outcome);
 RankChange FromProto(const iris::v1::WatchEvent::RankChanged& changed);
 SegmentsAdded FromProto(const iris::v1::WatchEvent::SegmentsAdded& added);
 GrowDone FromProto(const iris::v1::WatchEvent::GrowDone& done);
-
-// The one translation from gRPC.
-absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace iris::internal

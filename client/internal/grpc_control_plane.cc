@@ -9,6 +9,7 @@
 #include "client/internal/clock.h"
 #include "client/internal/convert.h"
 #include "client/internal/thread.h"
+#include "proto/status/status.h"
 
 namespace iris::internal {
 namespace {
@@ -19,6 +20,8 @@ constexpr absl::Duration kReconnectBackoffMax = absl::Seconds(1);
 // long for them.
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
+
+using proto::FromGrpc;
 
 }  // namespace
 

@@ -5,8 +5,8 @@
 //   number = decimal digits, or "0x" and hexadecimal digits
 //   unit   = "B", or one of K M G T, which may have "B" or "iB" behind it
 //
-// Units are powers of 1,024, in upper or lower case: 512M, 512MB, 512MiB and "512 mib" are the same.
-// There are no signs and no fractions.
+// Units are powers of 1,024, in upper or lower case: 512M, 512MB, 512MiB and "512 mib" are the
+// same. There are no signs and no fractions.
 #pragma once
 
 #include <cstddef>

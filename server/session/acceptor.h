@@ -1,9 +1,9 @@
-// Acceptor: takes connections off listening sockets, and goes on doing so after descriptors have run
-// out. Not thread-safe: it belongs to the session thread. Borrows the poller.
+// Acceptor: takes connections off listening sockets, and goes on doing so after descriptors have
+// run out. Not thread-safe: it belongs to the session thread. Borrows the poller.
 //
-// It keeps one descriptor in reserve. When there is none left, the reserve is given up for a moment,
-// so that a caller is told instead of left waiting; when even that does not help, because the whole
-// machine has run out, it stops listening for a while instead of spinning.
+// It keeps one descriptor in reserve. When there is none left, the reserve is given up for a
+// moment, so that a caller is told instead of left waiting; when even that does not help, because
+// the whole machine has run out, it stops listening for a while instead of spinning.
 #pragma once
 
 #include <functional>

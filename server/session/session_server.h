@@ -5,8 +5,8 @@
 // daemon, the connection table and the logger.
 //
 // The rooms around it: Acceptor takes connections, Admission counts them, Handshake decides what a
-// new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket that
-// gRPC serves, and AdminConnections are those of irisd.sock.
+// new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket
+// that gRPC serves, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
 // ended it; both sockets are shut down and calls are refused. Gone: the pidfd says that the process
@@ -72,6 +72,7 @@ class SessionServer : public SessionOutput {
   void SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) override
       ABSL_LOCKS_EXCLUDED(inbox_mu_);
   void EndSession(SessionId id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
+  void ReleaseSession(SessionId id) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
   // Since start. Any thread.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }

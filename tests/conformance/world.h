@@ -1,5 +1,5 @@
-// World: device/local/world.h for tests. What cannot be done fails the test, so a test has no errors
-// to look at.
+// World: ranks that are threads, as in device/local/world.h, for tests. What cannot be done fails
+// the test, so a test has no errors to look at.
 //
 // Rank r is on device r modulo the devices of the machine, of which the environment's
 // IRIS_TEST_DEVICES may leave fewer. Without any device all tests are skipped.

@@ -94,10 +94,6 @@ int WaitExit(pid_t pid, absl::Duration timeout) {
 
 }  // namespace
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
 std::string ProgramPath(const std::string& path_from_root) {
   if (const char* dir = ::getenv("IRIS_TEST_BIN_DIR"); dir != nullptr) {
     return absl::StrCat(dir, "/", path_from_root);
@@ -427,7 +423,7 @@ absl::StatusOr<iris::v1::OperationResult> RawSession::Operate(
   if (!status.ok()) return FromGrpc(status);
   const iris::v1::Outcome& outcome = reply.outcome();
   if (outcome.code() != 0) {
-    return absl::Status(static_cast<absl::StatusCode>(outcome.code()), outcome.text());
+    return absl::Status(proto::CodeOf(outcome.code()), outcome.text());
   }
   return outcome.result();
 }

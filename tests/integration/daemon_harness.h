@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "proto/iris/v1/admin.grpc.pb.h"
 #include "proto/iris/v1/heap.grpc.pb.h"
+#include "proto/status/status.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 
@@ -149,6 +150,6 @@ class RawSession {
   std::unique_ptr<iris::v1::HeapService::Stub> stub_;
 };
 
-absl::Status FromGrpc(const grpc::Status& status);
+using proto::FromGrpc;
 
 }  // namespace iris::testing
