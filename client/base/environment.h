@@ -1,5 +1,5 @@
-// Environment: one variable of this process. Code that reads variables takes a function of this shape,
-// so that tests bring their own.
+// Environment: one variable of this process. Code that reads variables takes a function of this
+// shape, so that tests bring their own.
 #pragma once
 
 #include <cstdlib>
