@@ -127,8 +127,9 @@ int Run(const Config& config) {
   DaemonOptions daemon_options;
   daemon_options.limits = config.jobs;
   daemon_options.unusable = SelfCheck(config, open, *driver, logger);
-  const SessionOptions session_options = FitToDescriptors(config.sessions, fd_limit);
-  daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options, fd_limit);
+  SessionOptions session_options = config.sessions;
+  session_options.limits = FitToDescriptors(config.sessions.limits, fd_limit);
+  daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options.limits, fd_limit);
   Daemon daemon(daemon_options, driver, &clock, &logger);
   Connections connections;
 
@@ -163,7 +164,7 @@ int Run(const Config& config) {
                                {"devices", driver->devices().size()},
                                {"attestation", session_server->attestation_in_use()},
                                {"fd_limit", fd_limit},
-                               {"max_sessions", session_server->options().max_sessions}});
+                               {"max_sessions", session_server->options().limits.max_sessions}});
 
   int number = 0;
   sigwait(&signals, &number);

@@ -67,8 +67,8 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //   kTwoShot   each member reduces (broadcast: fetches) its slice and stores it to all.
 //   kTwoPhase  all_reduce: the same, but all is read before anything is stored.
 //   kCopyEngine  all_reduce, all_gather, all_to_all: what a member gives the others is copied by
-//              the copy engine. `in` and `out` must lie in the heap, at the same offset on all members:
-//              nothing can check that in time. kAuto takes it only with Config::symmetric.
+//              the copy engine. `in` and `out` must lie in the heap, at the same offset on all
+//              members: nothing can check that in time. kAuto takes it only with Config::symmetric.
 //   kPipeline  large reductions: members push slices into each other's workspace while they reduce
 //              the ones before.
 //   kRing      all_reduce: slices go around from neighbour to neighbour, through the workspace.
