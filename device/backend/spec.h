@@ -76,16 +76,15 @@ template <typename W>
 constexpr bool SuppliesWord() {
   constexpr Order kOrder = Traits::kOrdersByFences ? Order::kRelaxed : Order::kAcqRel;
   constexpr Order kStoreOrder = Traits::kOrdersByFences ? Order::kRelaxed : Order::kRelease;
-  using P = void*;
-  using ConstP = const void*;
-  static_assert(
-      std::is_same_v<W, decltype(raw::LoadWord<Scope::kSystem, Order::kAcquire, W>(ConstP()))>,
-      "LoadWord<S, O, W>(const void*) gives a W");
-  static_assert(std::is_void_v<decltype(raw::StoreWord<Scope::kDevice, kStoreOrder, W>(P(), W()))>,
+  static_assert(std::is_same_v<W, decltype(raw::LoadWord<Scope::kSystem, Order::kAcquire, W>(
+                                      std::declval<const void*>()))>,
+                "LoadWord<S, O, W>(const void*) gives a W");
+  static_assert(std::is_void_v<decltype(raw::StoreWord<Scope::kDevice, kStoreOrder, W>(
+                    std::declval<void*>(), W()))>,
                 "StoreWord<S, O, W>(void*, W)");
   if constexpr (sizeof(W) >= Traits::kNarrowestExchangeBytes) {
     static_assert(std::is_same_v<W, decltype(raw::CompareExchangeWord<Scope::kBlock, kOrder, W>(
-                                        P(), W(), W()))>,
+                                        std::declval<void*>(), W(), W()))>,
                   "CompareExchangeWord<S, O, W>(void*, W expected, W desired) gives the old W");
   }
   // True: FetchOp is one instruction. Else it is a loop over CompareExchangeWord.
@@ -93,7 +92,7 @@ constexpr bool SuppliesWord() {
                 "kHasFetch<Op, T> is a bool");
   if constexpr (raw::kHasFetch<AtomicOp::kAdd, W>) {
     static_assert(std::is_same_v<W, decltype(raw::Fetch<AtomicOp::kAdd, Scope::kSystem, kOrder, W>(
-                                        P(), W()))>,
+                                        std::declval<void*>(), W()))>,
                   "Fetch<Op, S, O, T>(void*, T operand) gives the old T");
   }
   return true;
