@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "client/internal/annotate.h"
 #include "device/driver/open.h"
 
 namespace iris::internal {
@@ -39,9 +40,7 @@ absl::StatusOr<std::shared_ptr<driver::GpuDriver>> ProcessDriver(const std::stri
   options.backend = backend;
   absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(options);
   if (!opened.ok()) {
-    return absl::Status(opened.status().code(),
-                        absl::StrCat("irisd has devices that this process cannot use: ",
-                                     opened.status().message()));
+    return Annotate(opened.status(), "irisd has devices that this process cannot use");
   }
   return registry.drivers.emplace(backend, std::move(opened->driver)).first->second;
 }

@@ -3,15 +3,15 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "client/iris/launcher.h"
+#include "client/base/launcher.h"
 #include "device/base/bytes.h"
 
 namespace iris::internal {
 
-absl::StatusOr<ResolvedOptions> ResolveOptions(
+absl::StatusOr<ContextOptions> ResolveOptions(
     const ContextOptions& options,
     const std::function<std::optional<std::string>(const char*)>& get) {
-  ResolvedOptions resolved = options;
+  ContextOptions resolved = options;
   const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
   LauncherInfo launcher;
   launcher.job = "default";
@@ -53,7 +53,7 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(
   return resolved;
 }
 
-absl::StatusOr<ResolvedOptions> ResolveOptions(const ContextOptions& options) {
+absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options) {
   return ResolveOptions(options, [](const char* name) -> std::optional<std::string> {
     const char* value = std::getenv(name);
     if (value == nullptr) return std::nullopt;

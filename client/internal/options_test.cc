@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<ResolvedOptions> Resolve(const ContextOptions& options,
-                                        std::map<std::string, std::string> variables = {}) {
+absl::StatusOr<ContextOptions> Resolve(const ContextOptions& options,
+                                       std::map<std::string, std::string> variables = {}) {
   return ResolveOptions(options, [&](const char* name) -> std::optional<std::string> {
     const auto it = variables.find(name);
     if (it == variables.end()) return std::nullopt;
@@ -19,7 +19,7 @@ absl::StatusOr<ResolvedOptions> Resolve(const ContextOptions& options,
   });
 }
 
-std::string Refusal(const absl::StatusOr<ResolvedOptions>& resolved) {
+std::string Refusal(const absl::StatusOr<ContextOptions>& resolved) {
   EXPECT_EQ(resolved.status().code(), absl::StatusCode::kInvalidArgument) << resolved.status();
   return std::string(resolved.status().message());
 }

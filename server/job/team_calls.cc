@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/event_kinds.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/text.h"
 
@@ -278,7 +277,7 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
       spec.timeout <= absl::ZeroDuration() ? limits_.operation_timeout_default : spec.timeout,
       limits_.operation_timeout_max);
   const DeadlineKey key{job.id, DeadlineKey::Kind::kOperation, team.info.id};
-  const absl::Time deadline = clock_->Now() + timeout;
+  const absl::Time deadline = now_.steady + timeout;
   deadlines_.Set(key, std::min(deadline, deadlines_.Get(key).value_or(deadline)));
 }
 
@@ -325,10 +324,19 @@ void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status, Opera
   }
   TrimHistory(job, team);
   if (!outcome.status.ok()) {
-    Event(outcome.status.code() == absl::StatusCode::kDeadlineExceeded  ? event::kOperationTimeout
-          : outcome.status.code() == absl::StatusCode::kInvalidArgument ? event::kOperationMismatch
-                                                                        : event::kOperationFailed,
-          job, -1, std::string(outcome.status.message()));
+    NoteFailure(job, outcome.status);
+  }
+}
+
+void JobMachine::Impl::NoteFailure(const Job& job, const absl::Status& status) {
+  const std::string reason(status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kDeadlineExceeded:
+      return Note(job, event::OperationTimeout{reason});
+    case absl::StatusCode::kInvalidArgument:
+      return Note(job, event::OperationMismatch{reason});
+    default:
+      return Note(job, event::OperationFailed{reason});
   }
 }
 
@@ -400,7 +408,7 @@ absl::StatusOr<uint64_t> JobMachine::Impl::Place(Job& job, HeapAllocation alloca
   const auto offset = job.allocator.Allocate(allocation.bytes, allocation.alignment_bytes);
   if (!offset.ok()) return offset.status();
   if (!allocation.name.empty()) job.names.insert(allocation.name);
-  allocation.created = clock_->Wall();
+  allocation.created = now_.wall;
   job.allocations.emplace(*offset, std::move(allocation));
   return *offset;
 }
@@ -429,9 +437,7 @@ void JobMachine::Impl::ExecuteAllocate(Job& job, Team& team, const AllocateOp& o
                                   .k = team.next_k});
   if (offset.ok()) {
     ++team.n_allocations;
-    Event(event::kAllocated, job, -1,
-          absl::StrCat("team=", team.info.id, " k=", team.next_k, " offset_bytes=", *offset,
-                       " bytes=", op.bytes, " name='", op.name, "'"));
+    Note(job, event::Allocated{team.info.id, team.next_k, *offset, op.bytes, op.name});
     OperationResult result;
     result.offset_bytes = *offset;
     return Conclude(job, team, absl::OkStatus(), std::move(result));
@@ -465,8 +471,7 @@ void JobMachine::Impl::ExecuteFree(Job& job, Team& team, const FreeOp& op) {
   const absl::Status freed = Unplace(job, op.offset_bytes);
   IRIS_CHECK(freed.ok(), "the allocator knows every live allocation");
   --team.n_allocations;
-  Event(event::kFreed, job, -1,
-        absl::StrCat("team=", team.info.id, " k=", team.next_k, " offset_bytes=", op.offset_bytes));
+  Note(job, event::Freed{team.info.id, team.next_k, op.offset_bytes});
   Conclude(job, team, absl::OkStatus());
 }
 
@@ -511,9 +516,7 @@ void JobMachine::Impl::ExecuteCreateTeam(Job& job, Team& team, const CreateTeamO
   }
   const auto made = MakeTeam(job, op.ranks, *slot);
   if (made.ok()) {
-    Event(event::kTeamCreated, job, -1,
-          absl::StrCat("team=", made->id, " slot=", made->barrier_slot, " ranks=[",
-                       absl::StrJoin(made->ranks, ","), "]"));
+    Note(job, event::TeamCreated{made->id, made->barrier_slot, made->ranks});
     OperationResult result;
     result.team = *made;
     return Conclude(job, team, absl::OkStatus(), std::move(result));
@@ -547,7 +550,7 @@ void JobMachine::Impl::ExecuteDestroyTeam(Job& job, Team& team) {
     const absl::Status freed = Unplace(job, team.info.sync_offset_bytes);
     IRIS_CHECK(freed.ok(), "a team's barrier area is allocated");
   }
-  Event(event::kTeamDestroyed, job, -1, absl::StrCat("team=", team.info.id));
+  Note(job, event::TeamDestroyed{team.info.id});
   Conclude(job, team, absl::OkStatus());
   // Only its last outcome can still be asked for.
   while (team.history.size() > 1) {

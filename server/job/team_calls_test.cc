@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "server/job/event_kinds.h"
 #include "server/job/job_machine_testing.h"
 
 namespace iris::server {
@@ -64,7 +63,7 @@ TEST_F(AllocateTest, MismatchFailsEveryRankAndSaysWhoAskedForWhat) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(status.message(), HasSubstr("rank 0 (pid 100) asked for allocate(bytes=100"));
   EXPECT_THAT(status.message(), HasSubstr("rank 1 (pid 101) asked for allocate(bytes=200"));
-  EXPECT_EQ(CountEvents(event::kOperationMismatch), 1u);
+  EXPECT_EQ(Events<event::OperationMismatch>().size(), 1u);
   // k is consumed on every rank, and the heap is as it was.
   EXPECT_TRUE(OneOutcome(AskAll(job, 1, Bytes(1))).ok());
   EXPECT_THAT(TheJob().allocations, SizeIs(2));
@@ -221,7 +220,7 @@ TEST_F(OutcomeTest, FailedOperationIsNoRefusalOfTheCall) {
 TEST_F(OutcomeTest, CancelledCallStaysAskedFor) {
   const TestJob job = ReadyJob(2);
   const CallId first = Ask(job, 0, 0, Bytes(1));
-  Do(machine_->Cancelled(first));
+  Do(CallCancelled{first});
   const CallId second = Ask(job, 1, 0, Bytes(1));
   EXPECT_FALSE(Answered(first));
   EXPECT_TRUE(StatusOf(second).ok());
@@ -233,7 +232,7 @@ TEST_F(OutcomeTest, TimeOutNamesTheMissingAndConsumesK) {
   Advance(absl::Seconds(2));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(a)));
   EXPECT_THAT(StatusOf(a).message(), HasSubstr("missing: rank 0 (pid 100), rank 2 (pid 102)"));
-  EXPECT_EQ(CountEvents(event::kOperationTimeout), 1u);
+  EXPECT_EQ(Events<event::OperationTimeout>().size(), 1u);
   // The late ones get the same outcome; then all go on together.
   const CallId b = Ask(job, 0, 0, Bytes(1));
   const CallId c = Ask(job, 2, 0, Bytes(1));

@@ -66,7 +66,7 @@ absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid) {
   return wire::UniqueFd(static_cast<int>(fd));
 }
 
-bool ProcessGone(int pidfd) {
+bool ProcessHasEnded(int pidfd) {
   struct pollfd poll_fd = {pidfd, POLLIN, 0};
   return base::Retry([&poll_fd] { return poll(&poll_fd, 1, 0); }) != 0;
 }

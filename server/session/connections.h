@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/job/ids.h"
-#include "server/job/job_machine.h"
+#include "server/job/states.h"
 
 namespace iris::server {
 

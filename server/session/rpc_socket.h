@@ -1,6 +1,6 @@
 // RpcSocket: irisd's hold on a socket that gRPC serves. gRPC owns a duplicate; this one notices
-// that the peer hangs up, and ends the connection when it is destroyed. Not thread-safe: it
-// belongs to the session thread. Borrows the poller and the connection table.
+// that the peer hangs up, and ends the connection when it is destroyed. Not thread-safe: it belongs
+// to the session thread. Borrows the poller and the connection table.
 #pragma once
 
 #include <cstdint>

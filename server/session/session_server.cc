@@ -121,6 +121,13 @@ void SessionServer::EndSession(SessionId id, const absl::Status& reason) {
   });
 }
 
+void SessionServer::ReleaseSession(SessionId id) {
+  Post([this, id] {
+    const auto it = key_by_id_.find(id.value);
+    if (it != key_by_id_.end()) Erase(*FindKey(it->second));
+  });
+}
+
 // The thread.
 
 void SessionServer::Run() {
@@ -269,7 +276,7 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
 absl::Status SessionServer::Open(Session& session) {
   const absl::StatusOr<uint64_t> start = ProcessStart(session.caller.pid);
   if (!start.ok()) return start.status();
-  if (ProcessGone(session.pidfd.get())) {
+  if (ProcessHasEnded(session.pidfd.get())) {
     return absl::AbortedError("the process that connected has ended");
   }
   session.caller.process_start = *start;
@@ -301,11 +308,11 @@ absl::Status SessionServer::Open(Session& session) {
   session.state = State::kOpen;
   session.place.Attested();
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
-  daemon_->OpenSession(session.id, session.caller);
+  daemon_->Submit(SessionOpened{session.id, session.caller});
   session.rpc.Serve(session.id, session.caller, adopt_);
   const int fds[] = {theirs.get()};
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
-                         MakeWelcome(session.id.value, daemon_id_, daemon_->backend()), fds);
+                         MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()), fds);
 }
 
 absl::Status SessionServer::Flush(Session& session) {
@@ -347,16 +354,15 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
     return;
   }
   session.rpc.Close();
-  const bool keep = daemon_->HangUp(session.id, reason);
-  if (!keep) Erase(session);
+  daemon_->Submit(SessionHungUp{session.id, reason});
 }
 
 void SessionServer::Gone(Session& session) {
   const uint64_t key = session.key;
   HangUp(session, absl::OkStatus(), "its process ended");
   if (FindKey(key) == nullptr) return;
-  daemon_->Gone(session.id);
-  Erase(session);
+  session.process.Reset();  // once is enough
+  daemon_->Submit(ProcessGone{session.id});
 }
 
 void SessionServer::Erase(Session& session) {

@@ -72,6 +72,7 @@ class SessionServer : public SessionOutput {
   void SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) override
       ABSL_LOCKS_EXCLUDED(inbox_mu_);
   void EndSession(SessionId id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
+  void ReleaseSession(SessionId id) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
   // Since start. Any thread.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }

@@ -1,4 +1,4 @@
-// What spec.h promises of the host's side: streams, copies, events, graphs, memory, errors.
+// What host.h promises of the host's side: streams, copies, events, graphs, memory, errors.
 #include <algorithm>
 #include <cstdint>
 #include <functional>

@@ -17,6 +17,7 @@
 #include "proto/wire/limits.h"
 #include "server/heap/ledger.h"
 #include "server/job/clock.h"
+#include "server/job/event_text.h"
 #include "server/job/job_machine.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
@@ -24,18 +25,31 @@
 namespace iris::model {
 namespace {
 
+using server::CallCancelled;
 using server::CreateSegment;
 using server::DropSegment;
 using server::Effect;
 using server::Effects;
 using server::GrowId;
+using server::GrowMappedCall;
 using server::JobLimits;
 using server::JobMachine;
 using server::JobSnapshot;
+using server::JoinCall;
 using server::JoinSpec;
+using server::LeaveCall;
 using server::Ledger;
+using server::MappedCall;
 using server::NotifyWatch;
+using server::OperateCall;
+using server::ProcessGone;
 using server::Reply;
+using server::ResumeCall;
+using server::SegmentCreated;
+using server::SegmentDropped;
+using server::SessionHungUp;
+using server::SessionOpened;
+using server::WatchOpened;
 
 constexpr uint64_t kOps = 100000;
 constexpr uint64_t kGranularity = 16384;
@@ -52,9 +66,8 @@ class Driver {
   Driver(uint64_t seed, const Conditions& conditions)
       : random_(seed),
         with_reference_(conditions.with_reference),
-        ledger_({{"dev-0", conditions.device_bytes, kGranularity, 0},
-                 {"dev-1", conditions.device_bytes, 4096, 0}}),
-        machine_(conditions.limits, &ledger_, &clock_),
+        machine_(conditions.limits, Ledger({{"dev-0", conditions.device_bytes, kGranularity, 0},
+                                            {"dev-1", conditions.device_bytes, 4096, 0}})),
         reference_(kGranularity, &clock_) {}
 
   void Step() {
@@ -78,13 +91,13 @@ class Driver {
   // Everything ends: every session goes, every worker finishes.
   void Finish() {
     for (const SessionId id : Keys(sessions_)) {
-      if (random_.OneIn(2)) Input(machine_.HangUp(id), [&] { reference_.HangUp(id); });
-      Input(machine_.Gone(id), [&] { reference_.Gone(id); });
+      if (random_.OneIn(2)) Input(SessionHungUp{id, "test"}, [&] { reference_.HangUp(id); });
+      Input(ProcessGone{id}, [&] { reference_.Gone(id); });
       sessions_.erase(id);
     }
     while (!creating_.empty()) Create();
     while (!dropping_.empty()) Drop();
-    ASSERT_EQ(ledger_.used_bytes_total(), 0u);
+    ASSERT_EQ(machine_.ledger().used_bytes_total(), 0u);
     ASSERT_TRUE(machine_.Jobs().empty());
     ASSERT_TRUE(machine_.Sessions().empty());
     ASSERT_TRUE(pending_.empty()) << "a call was never answered";
@@ -151,7 +164,7 @@ class Driver {
     const SessionId id{next_session_++};
     const Session session{.pid = pid, .uid = uid};
     sessions_[id] = session;
-    Input(machine_.OpenSession(id, {.pid = session.pid, .uid = session.uid, .process_start = 5}),
+    Input(SessionOpened{id, {.pid = session.pid, .uid = session.uid, .process_start = 5}},
           [&] { reference_.OpenSession(id, session.pid, session.uid); });
   }
 
@@ -189,7 +202,7 @@ class Driver {
     }
     const CallId call = NewCall();
     join_calls_[id] = call;
-    Input(machine_.Join(id, call, spec), [&] { reference_.Join(id, call, spec); });
+    Input(JoinCall{id, call, spec}, [&] { reference_.Join(id, call, spec); });
   }
 
   void Create() {
@@ -198,7 +211,7 @@ class Driver {
     const SegmentId id = creating_[index];
     creating_.erase(creating_.begin() + static_cast<ptrdiff_t>(index));
     const bool ok = !random_.OneIn(80);
-    Input(machine_.SegmentCreated(id, ok ? absl::OkStatus() : absl::InternalError("worker")),
+    Input(SegmentCreated{id, ok ? absl::OkStatus() : absl::InternalError("worker")},
           [&] { reference_.SegmentCreated(id, ok); });
   }
 
@@ -211,11 +224,11 @@ class Driver {
       if (random_.OneIn(2)) return Create();
       std::erase(creating_, id);
       const bool ok = random_.OneIn(2);
-      Input(machine_.SegmentCreated(id, ok ? absl::OkStatus() : absl::InternalError("late")),
+      Input(SegmentCreated{id, ok ? absl::OkStatus() : absl::InternalError("late")},
             [&] { reference_.SegmentCreated(id, ok); });
     }
     dropping_.erase(dropping_.begin() + static_cast<ptrdiff_t>(index));
-    Input(machine_.SegmentDropped(id), [&] { reference_.SegmentDropped(id); });
+    Input(SegmentDropped{id}, [&] { reference_.SegmentDropped(id); });
   }
 
   // A session and a job: most often a member and its own job, most often one in the wanted state.
@@ -245,7 +258,7 @@ class Driver {
     const JobId job = chosen->second;
     const bool error = random_.OneIn(150);
     const CallId call = NewCall();
-    Input(machine_.Mapped(id, call, job, 1, wire::kProposedBase, error ? "no" : ""),
+    Input(MappedCall{id, call, job, 1, wire::kProposedBase, error ? "no" : ""},
           [&] { reference_.Mapped(id, call, job, error); });
   }
 
@@ -279,7 +292,7 @@ class Driver {
     asked_[call] = {job_id, spec.team, spec.k};
     caller_[call] = id;
     last_call_[{id, job_id, spec.team}] = call;
-    Input(machine_.Operate(id, call, spec), [&] { reference_.Operate(id, call, spec); });
+    Input(OperateCall{id, call, spec}, [&] { reference_.Operate(id, call, spec); });
     // A call that waits has been counted too.
     if (pending_.contains(call) && spec.k == position) ++position;
   }
@@ -364,7 +377,7 @@ class Driver {
     if (random_.OneIn(50)) grow.value += 1;
     const bool error = random_.OneIn(40);
     const CallId call = NewCall();
-    Input(machine_.GrowMapped(id, call, job, grow, error ? "no" : ""),
+    Input(GrowMappedCall{id, call, job, grow, error ? "no" : ""},
           [&] { reference_.GrowMapped(id, call, job, grow.value, error); });
   }
 
@@ -384,13 +397,13 @@ class Driver {
                        });
     if (whole && !random_.OneIn(8)) return Step();
     const CallId call = NewCall();
-    Input(machine_.Leave(id, call, job), [&] { reference_.Leave(id, call, job); });
+    Input(LeaveCall{id, call, job}, [&] { reference_.Leave(id, call, job); });
   }
 
   void HangUp() {
     const SessionId id = AnySession();
     if (sessions_.contains(id)) sessions_[id].ending = true;
-    Input(machine_.HangUp(id), [&] { reference_.HangUp(id); });
+    Input(SessionHungUp{id, "test"}, [&] { reference_.HangUp(id); });
   }
 
   void Gone() {
@@ -399,7 +412,7 @@ class Driver {
       if (session.ending && random_.OneIn(2)) id = other;
     }
     sessions_.erase(id);
-    Input(machine_.Gone(id), [&] { reference_.Gone(id); });
+    Input(ProcessGone{id}, [&] { reference_.Gone(id); });
   }
 
   void Resume() {
@@ -426,7 +439,7 @@ class Driver {
     if (random_.OneIn(20)) name = "c";
     const uint64_t epoch = random_.OneIn(20) ? 2 : 1;
     const CallId call = NewCall();
-    Input(machine_.Resume(id, call, job, name, rank, epoch),
+    Input(ResumeCall{id, call, job, name, rank, epoch},
           [&] { reference_.Resume(id, call, job, name, rank, epoch); });
   }
 
@@ -435,7 +448,7 @@ class Driver {
     if (join_calls_.empty()) return;
     const CallId call = join_calls_[AnyKey(join_calls_)];
     if (pending_.contains(call)) return;
-    Input(machine_.Cancelled(call), [&] { reference_.Cancelled(call); });
+    Input(CallCancelled{call}, [&] { reference_.Cancelled(call); });
   }
 
   void Cancel() {
@@ -444,7 +457,7 @@ class Driver {
     const CallId call = *std::next(pending_.begin(), random_.Below(pending_.size()));
     pending_.erase(call);
     cancelled_.insert(call);
-    Input(machine_.Cancelled(call), [&] { reference_.Cancelled(call); });
+    Input(CallCancelled{call}, [&] { reference_.Cancelled(call); });
   }
 
   void Watch() {
@@ -452,19 +465,20 @@ class Driver {
     if (!chosen.has_value()) return Step();
     const SessionId id = chosen->first;
     const JobId job = chosen->second;
-    auto effects = machine_.WatchStarted(id, job);
-    if (effects.ok()) Input(*std::move(effects), [] {});
+    const CallId call = NewCall();
+    Input(WatchOpened{id, call, job}, [&] { reference_.Watch(id, call, job); });
   }
 
   void Tick() {
     clock_.Advance(absl::Seconds(random_.OneIn(15) ? random_.Below(100) : random_.Below(5)));
-    Input(machine_.Tick(), [&] { reference_.Tick(); });
+    Input(server::Tick{}, [&] { reference_.Tick(); });
   }
 
   // What came of it.
 
   template <typename Predict>
-  void Input(Effects effects, Predict predict) {
+  void Input(const server::Input& input, Predict predict) {
+    const Effects effects = machine_.Apply(input, {clock_.Now(), clock_.Wall()});
     if (with_reference_) predict();
     std::map<CallId, Reply> replies;
     for (const Effect& effect : effects) {
@@ -485,7 +499,9 @@ class Driver {
       } else if (const auto* state = std::get_if<server::SetRankState>(&effect)) {
         ASSERT_TRUE(pages_.contains(state->job)) << "a page is written that is not";
       } else if (const auto* event = std::get_if<server::EmitEvent>(&effect)) {
-        ++counts_[event->kind];
+        ++counts_[std::string(server::KindOf(event->event))];
+      } else if (const auto* release = std::get_if<server::ReleaseSession>(&effect)) {
+        sessions_.erase(release->session);
       }
     }
     jobs_ = machine_.Jobs({.allocations = true});
@@ -579,7 +595,7 @@ class Driver {
   }
 
   void CompareState() {
-    ASSERT_EQ(ledger_.used_bytes_total(), reference_.BookedBytes());
+    ASSERT_EQ(machine_.ledger().used_bytes_total(), reference_.BookedBytes());
     ASSERT_EQ(machine_.NextDeadline(), reference_.NextDeadline());
     const auto& jobs = jobs_;
     ASSERT_EQ(jobs.size(), reference_.jobs().size());
@@ -604,7 +620,6 @@ class Driver {
   Random random_;
   const bool with_reference_;
   server::FakeClock clock_;
-  Ledger ledger_;
   JobMachine machine_;
   ReferenceJobs reference_;
 

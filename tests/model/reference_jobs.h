@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/wire/limits.h"
+#include "server/job/clock.h"
 #include "server/job/job_machine.h"
 #include "tests/model/naive_heap.h"
 
@@ -84,6 +85,7 @@ struct RefMember {
   std::optional<CallId> join_call;
   std::optional<CallId> answered_join;
   absl::Time join_deadline;
+  std::optional<absl::Time> withdraw_deadline;  // of a Join that was cancelled
   std::vector<CallId> mapped_calls;
   std::optional<SegmentId> first_segment;
   bool attached() const { return session.value != 0; }
@@ -161,6 +163,7 @@ class ReferenceJobs {
   void Resume(SessionId id, CallId call, JobId job, const std::string& name, int32_t rank,
               uint64_t epoch);
   void Cancelled(CallId call);
+  void Watch(SessionId id, CallId call, JobId job);
   void SegmentCreated(SegmentId id, bool ok);
   void SegmentDropped(SegmentId id);
   void Tick();
@@ -190,7 +193,7 @@ class ReferenceJobs {
   struct Due {
     absl::Time when = absl::InfiniteFuture();
     JobId job;
-    int kind = 0;  // 0 join, 1 map, 2 operation, 3 growth
+    int kind = 0;  // 0 join, 1 map, 2 operation, 3 growth, 4 withdrawal
     uint32_t index = 0;
     auto Key() const { return std::tuple(when, job.value, kind, index); }
   };
@@ -200,6 +203,8 @@ class ReferenceJobs {
   RefJob* Member(SessionId id, CallId call, JobId job);
   void Detach(RefJob& job, Rank rank, Code told);
   void Withdraw(RefJob& job, Rank rank, Code code);
+  // The Join was cancelled, and its session has not hung up.
+  void WithdrawCancelled(RefJob& job, Rank rank);
   void FailJob(RefJob& job, Code code);
   void EndJob(RefJob& job);
   void Drop(SegmentId id) { segments_.at(id).dropping = true; }

@@ -405,6 +405,35 @@ def unfinished(tree):
     return _grep(files, marks, "unfinished")
 
 
+def client_storeys(tree):
+    """The client's storeys: base below internal below iris. Messages stop in internal: iris and base reach neither protobuf
+    nor gRPC, not even through headers of ours."""
+    above = {"client/base/": ("client/internal/", "client/iris/", "client/ctl/"),
+             "client/internal/": ("client/iris/", "client/ctl/")}
+    found = []
+    for below, forbidden in above.items():
+        for path, text in tree.select(*SOURCE, under=(below,)):
+            found += [f"{path}:{number}: must not include {header}"
+                      for number, header in _includes(text) if header.startswith(forbidden)]
+
+    reached = {}  # header: the headers on the way from it to a message, or ()
+
+    def way(header):
+        if header.startswith(("grpc", "google/")) or header.endswith(".pb.h"):
+            return (header,)
+        if header not in reached:
+            reached[header] = ()  # a circle ends here
+            ways = (way(inner) for _, inner in _includes(tree.files.get(header, "")))
+            reached[header] = next(((header,) + found_way for found_way in ways if found_way), ())
+        return reached[header]
+
+    for path, text in tree.select(*SOURCE, under=("client/base/", "client/iris/")):
+        for number, header in _includes(text):
+            if way(header):
+                found.append(f"{path}:{number}: reaches a message: {' -> '.join(way(header))}")
+    return found
+
+
 # Files that are read by their place, not by their name: by Git, Bazel, editors, the service that runs tests, and
 # readers.
 UNNAMED = (".bazelrc", ".bazelversion", ".gitignore", ".clang-format", ".clang-tidy", ".ci/run", "WORKSPACE", "LICENSE",
@@ -468,7 +497,7 @@ def dead_files(tree):
 
 
 RULES = (vendor_names, orphan_tests, architecture, pure_logic, proto_types, header_shape, one_conditional,
-         download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, dead_files)
+         download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, dead_files)
 
 
 def main(argv):

@@ -126,6 +126,14 @@ PLANTED = {
         ("deploy/planted.sh", "cd /home/somebody/iris\n"),
         ("README.md", "Copied from ../shared/data.\n"),
     ),
+    "client_storeys": (
+        ("client/internal/planted.cc", '#include "client/iris/context.h"\n'),
+        ("client/base/planted.cc", '#include "client/internal/clock.h"\n'),
+        # Through one header of ours, and through two.
+        ("client/iris/planted.cc", '#include "client/internal/session_client.h"\n'),
+        ("client/iris/planted.cc", '#include "client/internal/grpc_control_plane.h"\n'),
+        ("client/base/planted.h", "// x\n#pragma once\n#include <grpcpp/grpcpp.h>\n"),
+    ),
     "unfinished": (
         ("client/iris/planted.cc", "// TODO: the rest\n"),
         ("client/iris/planted.cc", "<<<<<<< HEAD\nint a;\n=======\nint b;\n>>>>>>> other\n"),

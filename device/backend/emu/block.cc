@@ -21,13 +21,13 @@ namespace {
 __thread Block* t_block = nullptr;
 
 constexpr uint64_t kArenaAlignmentBytes = 128;
-constexpr uint64_t kSharedGapBytes =
-    32;  // between variables, so that AddressSanitizer sees an overrun
+// Between variables, so that AddressSanitizer sees an overrun.
+constexpr uint64_t kSharedGapBytes = 32;
 #ifdef NDEBUG
 constexpr bool kFillShared = false;
 #else
-constexpr bool kFillShared =
-    !kTsan;  // the fill would look like an access of the thread that comes first
+// To ThreadSanitizer the fill would look like an access of the thread that comes first.
+constexpr bool kFillShared = !kTsan;
 #endif
 
 [[noreturn]] void Die(const char* format, uint32_t block, uint32_t thread, const char* what) {

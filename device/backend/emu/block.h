@@ -1,7 +1,7 @@
 // Block: one running block of a kernel: its threads as fibers, their syncs, and their shared
 // memory.
 //
-// Belongs to one worker thread. Turn() and Reset() are the worker's; what the running thread of the
+// Belongs to one worker thread. Making it and Turn() are the worker's; what the running thread of the
 // kernel calls is in block.cc behind the functions of backend.h.
 #pragma once
 

@@ -1,13 +1,14 @@
-#include "client/internal/control_plane.h"
+#include "client/internal/grpc_control_plane.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/base/log.h"
 #include "client/internal/clock.h"
+#include "client/internal/convert.h"
 #include "client/internal/thread.h"
-#include "client/iris/log.h"
 
 namespace iris::internal {
 namespace {
@@ -19,15 +20,11 @@ constexpr absl::Duration kReconnectBackoffMax = absl::Seconds(1);
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
 
-// The one translation from gRPC: the codes are the same numbers.
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Connect(const Options& options) {
-  std::unique_ptr<ControlPlane> plane(new ControlPlane(options));
+absl::StatusOr<std::unique_ptr<GrpcControlPlane>> GrpcControlPlane::Connect(
+    const Options& options) {
+  std::unique_ptr<GrpcControlPlane> plane(new GrpcControlPlane(options));
   auto session = plane->OpenSession(options.connect_timeout);
   if (!session.ok()) return session.status();
   plane->UseSession(*session);
@@ -37,7 +34,7 @@ absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Connect(const Option
   return plane;
 }
 
-ControlPlane::~ControlPlane() {
+GrpcControlPlane::~GrpcControlPlane() {
   StopWatching();
   std::shared_ptr<SessionClient> session;
   {
@@ -47,7 +44,8 @@ ControlPlane::~ControlPlane() {
   // Its thread may be inside on_end, which locks mu_: it is joined here, unlocked.
 }
 
-absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::OpenSession(absl::Duration timeout) {
+absl::StatusOr<std::shared_ptr<SessionClient>> GrpcControlPlane::OpenSession(
+    absl::Duration timeout) {
   SessionOptions session_options;
   // A session is resumed where it was.
   session_options.runtime_dirs =
@@ -57,7 +55,7 @@ absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::OpenSession(absl::D
   return SessionClient::Connect(std::move(session_options));
 }
 
-void ControlPlane::OnSessionEnd() {
+void GrpcControlPlane::OnSessionEnd() {
   absl::MutexLock lock(&mu_);
   // Whichever session it was: the one in use counts. One that ends before it is in use is noticed
   // when it is taken.
@@ -66,23 +64,24 @@ void ControlPlane::OnSessionEnd() {
   if (watch_context_ != nullptr) watch_context_->TryCancel();
 }
 
-void ControlPlane::UseSession(std::shared_ptr<SessionClient> session) {
+void GrpcControlPlane::UseSession(std::shared_ptr<SessionClient> session) {
   absl::MutexLock lock(&mu_);
   session_.swap(session);
   broken_ = !session_->status().ok();
 }
 
-std::shared_ptr<SessionClient> ControlPlane::CurrentSession() const {
+std::shared_ptr<SessionClient> GrpcControlPlane::CurrentSession() const {
   absl::MutexLock lock(&mu_);
   return session_;
 }
 
-absl::Status ControlPlane::lost() const {
+absl::Status GrpcControlPlane::lost() const {
   absl::MutexLock lock(&mu_);
   return lost_;
 }
 
-absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::WaitForSession(absl::Time deadline) {
+absl::StatusOr<std::shared_ptr<SessionClient>> GrpcControlPlane::WaitForSession(
+    absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   const auto usable = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return stopping_ || !lost_.ok() || !broken_ || !watching_;
@@ -99,10 +98,10 @@ absl::StatusOr<std::shared_ptr<SessionClient>> ControlPlane::WaitForSession(absl
 }
 
 template <typename Request, typename Reply>
-ControlPlane::Answer ControlPlane::CallOnce(SessionClient& session,
-                                            grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                                         const Request&, Reply*),
-                                            Request& request, Reply* reply, absl::Time deadline) {
+GrpcControlPlane::Answer GrpcControlPlane::CallOnce(
+    SessionClient& session,
+    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*), Request& request,
+    Reply* reply, absl::Time deadline) {
   request.set_session_id(session.session_id());
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - Now())));
@@ -126,9 +125,10 @@ ControlPlane::Answer ControlPlane::CallOnce(SessionClient& session,
 }
 
 template <typename Request, typename Reply>
-absl::StatusOr<Reply> ControlPlane::CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                                         const Request&, Reply*),
-                                            Request request, absl::Time deadline) {
+absl::StatusOr<Reply> GrpcControlPlane::CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                             const Request&,
+                                                                             Reply*),
+                                                Request request, absl::Time deadline) {
   const std::shared_ptr<SessionClient> session = CurrentSession();
   Reply reply;
   const Answer answer = CallOnce(*session, method, request, &reply, deadline);
@@ -136,25 +136,43 @@ absl::StatusOr<Reply> ControlPlane::CallNow(grpc::Status (Stub::*method)(grpc::C
   return reply;
 }
 
-absl::StatusOr<iris::v1::JoinReply> ControlPlane::Join(iris::v1::JoinRequest request,
-                                                       absl::Time deadline) {
-  return CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(&Stub::Join, std::move(request),
-                                                             deadline);
+absl::StatusOr<JoinedJob> GrpcControlPlane::Join(const ContextOptions& options,
+                                                 absl::Time deadline) {
+  auto reply =
+      CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(&Stub::Join, ToProto(options), deadline);
+  if (!reply.ok()) return reply.status();
+  return FromProto(*reply);
 }
 
-absl::StatusOr<iris::v1::MappedReply> ControlPlane::Mapped(iris::v1::MappedRequest request,
-                                                           absl::Time deadline) {
-  return CallNow<iris::v1::MappedRequest, iris::v1::MappedReply>(&Stub::Mapped, std::move(request),
-                                                                 deadline);
+absl::StatusOr<CommittedJob> GrpcControlPlane::Mapped(uint64_t job_id, uint64_t epoch,
+                                                      const absl::StatusOr<uint64_t>& base,
+                                                      absl::Time deadline) {
+  iris::v1::MappedRequest request;
+  request.set_job_id(job_id);
+  request.set_epoch(epoch);
+  if (base.ok()) {
+    request.set_base(*base);
+  } else {
+    request.set_error(ToErrorText(base.status()));
+  }
+  auto reply = CallNow<iris::v1::MappedRequest, iris::v1::MappedReply>(
+      &Stub::Mapped, std::move(request), deadline);
+  if (!reply.ok()) return reply.status();
+  return FromProto(*reply);
 }
 
-absl::Status ControlPlane::GrowMapped(iris::v1::GrowMappedRequest request, absl::Time deadline) {
+absl::Status GrpcControlPlane::GrowMapped(uint64_t job_id, uint64_t grow_id,
+                                          const absl::Status& mapped, absl::Time deadline) {
+  iris::v1::GrowMappedRequest request;
+  request.set_job_id(job_id);
+  request.set_grow_id(grow_id);
+  if (!mapped.ok()) request.set_error(ToErrorText(mapped));
   return CallNow<iris::v1::GrowMappedRequest, iris::v1::GrowMappedReply>(
              &Stub::GrowMapped, std::move(request), deadline)
       .status();
 }
 
-absl::Status ControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
+absl::Status GrpcControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
   {
     absl::MutexLock lock(&mu_);
     // A rank whose job broke is lost to operations, but can still leave on its new session.
@@ -167,10 +185,10 @@ absl::Status ControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
       .status();
 }
 
-absl::StatusOr<iris::v1::Outcome> ControlPlane::Operate(iris::v1::OperateRequest request,
-                                                        absl::Time reach_deadline,
-                                                        absl::Time answer_deadline,
-                                                        bool* unanswered) {
+absl::StatusOr<Outcome> GrpcControlPlane::Operate(const OperationCall& call,
+                                                  absl::Time reach_deadline,
+                                                  absl::Time answer_deadline, bool* unanswered) {
+  iris::v1::OperateRequest request = ToProto(call);
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
     auto session = WaitForSession(reach_deadline);
@@ -182,7 +200,7 @@ absl::StatusOr<iris::v1::Outcome> ControlPlane::Operate(iris::v1::OperateRequest
       // A refusal consumes nothing, but says nothing either of the same request sent before.
       if (!answer.status.ok()) return answer.status;
       *unanswered = false;
-      return std::move(*reply.mutable_outcome());
+      return FromProto(std::move(*reply.mutable_outcome()));
     }
     *unanswered = true;
     if (answer.status.code() == absl::StatusCode::kDeadlineExceeded) return answer.status;
@@ -195,16 +213,16 @@ absl::StatusOr<iris::v1::Outcome> ControlPlane::Operate(iris::v1::OperateRequest
   }
 }
 
-absl::StatusOr<std::vector<wire::UniqueFd>> ControlPlane::TakeDescriptors(
+absl::StatusOr<std::vector<wire::UniqueFd>> GrpcControlPlane::TakeDescriptors(
     absl::Span<const DescriptorKey> keys, absl::Time deadline) {
   return CurrentSession()->TakeDescriptors(keys, deadline);
 }
 
-void ControlPlane::DropDescriptors() { CurrentSession()->DropDescriptors(); }
+void GrpcControlPlane::DropDescriptors() { CurrentSession()->DropDescriptors(); }
 
-void ControlPlane::StartWatching(const Membership& membership, WatchHandler* handler,
-                                 std::function<void()> name_thread) {
-  membership_ = membership;
+void GrpcControlPlane::StartWatching(const RankIdentity& identity, WatchHandler* handler,
+                                     std::function<void()> name_thread) {
+  identity_ = identity;
   handler_ = handler;
   name_thread_ = std::move(name_thread);
   {
@@ -214,7 +232,7 @@ void ControlPlane::StartWatching(const Membership& membership, WatchHandler* han
   watcher_ = StartThread([this] { WatchLoop(); });
 }
 
-void ControlPlane::StopWatching() {
+void GrpcControlPlane::StopWatching() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
@@ -225,12 +243,12 @@ void ControlPlane::StopWatching() {
   if (watcher_.joinable()) watcher_.join();
 }
 
-bool ControlPlane::SleepOrStop(absl::Duration duration) {
+bool GrpcControlPlane::SleepOrStop(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
   return mu_.AwaitWithTimeout(absl::Condition(&stopping_), duration);
 }
 
-void ControlPlane::WatchLoop() {
+void GrpcControlPlane::WatchLoop() {
   name_thread_();
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
@@ -282,7 +300,7 @@ void ControlPlane::WatchLoop() {
   }
 }
 
-void ControlPlane::WatchSession(SessionClient& session) {
+void GrpcControlPlane::WatchSession(SessionClient& session) {
   grpc::ClientContext context;
   {
     absl::MutexLock lock(&mu_);
@@ -291,7 +309,7 @@ void ControlPlane::WatchSession(SessionClient& session) {
   }
   iris::v1::WatchRequest request;
   request.set_session_id(session.session_id());
-  request.set_job_id(membership_.job_id);
+  request.set_job_id(identity_.job_id);
   auto reader = session.stub().Watch(&context, request);
   iris::v1::WatchEvent event;
   while (reader->Read(&event)) {
@@ -300,7 +318,7 @@ void ControlPlane::WatchSession(SessionClient& session) {
       if (stopping_) context.TryCancel();
       if (stopping_) break;
     }
-    handler_->OnEvent(event);
+    Handle(event);
   }
   const grpc::Status status = reader->Finish();
   absl::MutexLock lock(&mu_);
@@ -311,15 +329,31 @@ void ControlPlane::WatchSession(SessionClient& session) {
   }
 }
 
-absl::Status ControlPlane::Reconnect() {
+void GrpcControlPlane::Handle(const iris::v1::WatchEvent& event) {
+  switch (event.event_case()) {
+    case iris::v1::WatchEvent::kRankChanged:
+      return handler_->OnRankChange(FromProto(event.rank_changed()));
+    case iris::v1::WatchEvent::kSegmentsAdded:
+      return handler_->OnSegmentsAdded(FromProto(event.segments_added()));
+    case iris::v1::WatchEvent::kGrowDone:
+      return handler_->OnGrowDone(FromProto(event.grow_done()));
+    case iris::v1::WatchEvent::kStopping:
+      return handler_->OnStopping(event.stopping().reason());
+    case iris::v1::WatchEvent::kWatching:
+    case iris::v1::WatchEvent::EVENT_NOT_SET:
+      return;
+  }
+}
+
+absl::Status GrpcControlPlane::Reconnect() {
   // Calls wait until the rank is resumed: broken_ stays set until then.
   auto session = OpenSession(absl::ZeroDuration());
   if (!session.ok()) return session.status();
   iris::v1::ResumeRequest request;
-  request.set_job_id(membership_.job_id);
-  request.set_job(membership_.job);
-  request.set_rank(static_cast<int32_t>(membership_.rank));
-  request.set_epoch(membership_.epoch);
+  request.set_job_id(identity_.job_id);
+  request.set_job(identity_.job);
+  request.set_rank(static_cast<int32_t>(identity_.rank));
+  request.set_epoch(identity_.epoch);
   iris::v1::ResumeReply reply;
   const Answer answer = CallOnce<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
       **session, &Stub::Resume, request, &reply, Now() + kResumeTimeout);
@@ -331,12 +365,12 @@ absl::Status ControlPlane::Reconnect() {
   absl::Status lost;
   if ((*session)->daemon_id() != daemon_id_) {
     lost = absl::AbortedError(absl::StrCat(
-        "irisd at ", runtime_dir_, " restarted and no longer knows job \"", membership_.job, "\" (",
+        "irisd at ", runtime_dir_, " restarted and no longer knows job \"", identity_.job, "\" (",
         answer.status.message(), "); mapped memory stays valid, create a new Context"));
   } else {
     lost = absl::AbortedError(absl::StrCat(
         "the session with irisd at ", runtime_dir_, " broke, and it does not take rank ",
-        membership_.rank, " of job \"", membership_.job, "\" back: ", answer.status.message(),
+        identity_.rank, " of job \"", identity_.job, "\" back: ", answer.status.message(),
         "; mapped memory stays valid, create a new Context"));
   }
   absl::MutexLock lock(&mu_);

@@ -1,4 +1,4 @@
-#include "client/iris/log.h"
+#include "client/base/log.h"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>

@@ -1,4 +1,4 @@
-#include "client/iris/launcher.h"
+#include "client/base/launcher.h"
 
 #include <cstdlib>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "client/iris/log.h"
+#include "client/base/log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
