@@ -1,5 +1,5 @@
-// Daemon: the job machine in the real world. It holds the mutex around the machine, feeds it inputs,
-// and carries out its effects. It decides nothing.
+// Daemon: the job machine in the real world. It holds the mutex around the machine, feeds it
+// inputs, and carries out its effects. It decides nothing.
 //
 // Thread-safe. Borrows the driver, the clock, the logger and the session output; all outlive it.
 // Effects are queued in order under the mutex; what may call foreign code (answers, stream writes,
@@ -31,8 +31,8 @@
 #include "server/job_pages.h"
 #include "server/log.h"
 #include "server/segment_store.h"
-#include "server/watch_streams.h"
 #include "server/session/outbox.h"
+#include "server/watch_streams.h"
 #include "server/worker_pool.h"
 
 namespace iris::server {

@@ -1,4 +1,5 @@
-// DeadlineTimer: a thread that calls back when a deadline has passed. Thread-safe. Borrows the clock.
+// DeadlineTimer: a thread that calls back when a deadline has passed. Thread-safe. Borrows the
+// clock.
 #pragma once
 
 #include <functional>
@@ -14,8 +15,8 @@ namespace iris::server {
 
 class DeadlineTimer {
  public:
-  // `due` runs on the timer's thread, with no lock held, again and again until Set moves the deadline
-  // into the future.
+  // `due` runs on the timer's thread, with no lock held, again and again until Set moves the
+  // deadline into the future.
   DeadlineTimer(const Clock* clock, std::function<void()> due);
   // Waits for the thread.
   ~DeadlineTimer();

@@ -1,5 +1,5 @@
-// DescriptorSource: turns the effect SendDescriptors into descriptors that a session can be sent: of
-// the job's pages, of segments, and of the links between devices.
+// DescriptorSource: turns the effect SendDescriptors into descriptors that a session can be sent:
+// of the job's pages, of segments, and of the links between devices.
 //
 // Each holds what it will be opened from. Thread-safe; immutable after construction.
 #pragma once

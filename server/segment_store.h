@@ -56,8 +56,8 @@ class SegmentStore {
   // Starts to create a segment. Reports SegmentCreated.
   void Create(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Lets go of the segment, once its creation has ended. Reports SegmentDropped when nobody holds it
-  // any more and it is freed.
+  // Lets go of the segment, once its creation has ended. Reports SegmentDropped when nobody holds
+  // it any more and it is freed.
   void Drop(SegmentId segment) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Null: it does not exist, or not yet, or it is dropped.

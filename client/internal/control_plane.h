@@ -61,12 +61,12 @@ class ControlPlane {
   // Tried once, on the present session.
   virtual absl::Status Leave(uint64_t job_id, absl::Time deadline) = 0;
 
-  // The outcome of the call's k. An error means that there is none here: irisd refused the call (its
-  // code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not answer
-  // until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back, the request
-  // is repeated with the same k.
-  // `unanswered`, in and out: irisd may have taken this call, and no outcome of it has come back.
-  // Then its k is this call's and no other's: ask again, with the same call.
+  // The outcome of the call's k. An error means that there is none here: irisd refused the call
+  // (its code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not
+  // answer until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back,
+  // the request is repeated with the same k. `unanswered`, in and out: irisd may have taken this
+  // call, and no outcome of it has come back. Then its k is this call's and no other's: ask again,
+  // with the same call.
   virtual absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
                                           absl::Time answer_deadline, bool* unanswered) = 0;
 

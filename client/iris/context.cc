@@ -16,8 +16,8 @@
 
 namespace iris {
 
-// Three parts, and what they share. Threads: the calls of Context come on any, those of WatchHandler
-// on the watch thread, between the constructor's Watch and Leave.
+// Three parts, and what they share. Threads: the calls of Context come on any thread, those of
+// WatchHandler on the watch thread, between the constructor's Watch and Leave.
 struct Context::Impl : public internal::WatchHandler {
   explicit Impl(std::unique_ptr<internal::Membership> joined)
       : membership(std::move(joined)),

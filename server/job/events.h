@@ -1,5 +1,5 @@
-// Events: what happened, as typed values. The log, `iris-ctl events` and whatever counts events read
-// the same values; event_text.h turns them into words. Plain data.
+// Events: what happened, as typed values. The log, `iris-ctl events` and whatever counts events
+// read the same values; event_text.h turns them into words. Plain data.
 //
 // Each kind of event says beside its fields which word names it (docs/protocol.md lists them) and
 // how much it matters: what happens often is kept for `iris-ctl events`, and logged at debug level

@@ -18,8 +18,8 @@
 
 namespace iris::server {
 
-// When an input happens. Deadlines count on `steady`, which never jumps; what people read is stamped
-// with `wall`, which does when somebody sets the clock.
+// When an input happens. Deadlines count on `steady`, which never jumps; what people read is
+// stamped with `wall`, which does when somebody sets the clock.
 struct Time {
   absl::Time steady;
   absl::Time wall;
@@ -31,7 +31,8 @@ struct SessionOpened {
   SessionId session;
   CallerInfo caller;
 };
-// The session's sockets are closed; its process may still run. May come never, or after ProcessGone.
+// The session's sockets are closed; its process may still run. May come never, or after
+// ProcessGone.
 struct SessionHungUp {
   SessionId session;
   std::string reason;  // for people
@@ -41,8 +42,8 @@ struct ProcessGone {
   SessionId session;
 };
 
-// Calls. Each is answered by exactly one Reply with its CallId, now or later, unless it is cancelled
-// first.
+// Calls. Each is answered by exactly one Reply with its CallId, now or later, unless it is
+// cancelled first.
 
 struct JoinSpec {
   std::string job;
@@ -70,12 +71,12 @@ struct MappedCall {
   std::string error;  // empty: the rank has mapped everything
 };
 // Each (team, k) has exactly one Outcome, the same status and message for every member, repeated on
-// retry: success, malformed, mismatch, timeout and abort alike. A member's k is consumed exactly when
-// an Outcome answers it; a member that comes so late that the outcome is no longer kept gets one that
-// says so (kOutOfRange). A refusal of the call consumes nothing: kPermissionDenied, kNotFound (no
-// such team), kFailedPrecondition (the job is not ready; k is ahead of the rank's own position),
-// kResourceExhausted (too many retries wait; too many broadcast values are held), kUnavailable
-// (irisd stops).
+// retry: success, malformed, mismatch, timeout and abort alike. A member's k is consumed exactly
+// when an Outcome answers it; a member that comes so late that the outcome is no longer kept gets
+// one that says so (kOutOfRange). A refusal of the call consumes nothing: kPermissionDenied,
+// kNotFound (no such team), kFailedPrecondition (the job is not ready; k is ahead of the rank's
+// own position), kResourceExhausted (too many retries wait; too many broadcast values are held),
+// kUnavailable (irisd stops).
 struct OperateCall {
   SessionId session;
   CallId call;
@@ -95,8 +96,8 @@ struct LeaveCall {
   JobId job;
 };
 // Moves a rank to a new session of the same process (pid, uid, start time), once the old one has
-// hung up (kUnavailable before: retry). In a broken job the rank moves too, so that it can leave, but
-// the call answers kAborted: the peers were told.
+// hung up (kUnavailable before: retry). In a broken job the rank moves too, so that it can leave,
+// but the call answers kAborted: the peers were told.
 struct ResumeCall {
   SessionId session;
   CallId call;
@@ -107,17 +108,17 @@ struct ResumeCall {
 };
 // The caller of a call is gone (its RPC was cancelled): no Reply was or will be delivered.
 //
-// A pending Join is withdrawn a moment later (kWithdrawAfter): when a process dies, its calls can be
-// cancelled before its session hangs up, and then its peers are to hear of the death. If the job's
-// last rank joins meanwhile, the job fails at that moment, unless the rank maps. A Join that was
-// answered already fails the job at once, if its rank has not mapped: it will not. A pending
+// A pending Join is withdrawn a moment later (kWithdrawAfter): when a process dies, its calls can
+// be cancelled before its session hangs up, and then its peers are to hear of the death. If the
+// job's last rank joins meanwhile, the job fails at that moment, unless the rank maps. A Join that
+// was answered already fails the job at once, if its rank has not mapped: it will not. A pending
 // operation stays asked for.
 struct CallCancelled {
   CallId call;
 };
 // A watch stream was opened. Answered by a Reply (kPermissionDenied: the session is not a member of
-// the job); on success NotifyWatch repeats what its reader may have missed, and the session's earlier
-// stream is ended.
+// the job); on success NotifyWatch repeats what its reader may have missed, and the session's
+// earlier stream is ended.
 struct WatchOpened {
   SessionId session;
   CallId call;
@@ -146,8 +147,8 @@ struct Noted {
 };
 // A deadline has passed: see JobMachine::NextDeadline.
 struct Tick {};
-// irisd stops: every pending and later call is answered kUnavailable, every watch stream is told and
-// ended. Status pages are left alone: the ranks live on, and their barriers must not end.
+// irisd stops: every pending and later call is answered kUnavailable, every watch stream is told
+// and ended. Status pages are left alone: the ranks live on, and their barriers must not end.
 struct StopRequested {
   std::string reason;
 };

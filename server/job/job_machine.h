@@ -4,8 +4,8 @@
 // same effects.
 //
 // Not thread-safe: the daemon holds one mutex around it. Owns the Ledger. Inputs never block and
-// never fail: a refusal is a Reply effect with a status. Input is hostile until checked here (sizes,
-// names, ranks, sequence numbers).
+// never fail: a refusal is a Reply effect with a status. Input is hostile until checked here
+// (sizes, names, ranks, sequence numbers).
 //
 // Life of a job (docs/architecture.md):
 //   kForming   Ranks call Join; each gets its first segment at once, or as soon as memory that is

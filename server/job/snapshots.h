@@ -51,7 +51,8 @@ struct JobSnapshot {
   std::vector<RankSnapshot> ranks;
   std::vector<AllocationSnapshot> allocations;  // if JobQuery::allocations
 };
-// Which jobs, and how much of them. A job may have 65,536 allocations: they are copied for who asks.
+// Which jobs, and how much of them. A job may have 65,536 allocations: they are copied for who
+// asks.
 struct JobQuery {
   std::optional<uint32_t> uid;  // whose; nobody: everybody's
   std::string name;             // empty: any

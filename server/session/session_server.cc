@@ -312,7 +312,8 @@ absl::Status SessionServer::Open(Session& session) {
   session.rpc.Serve(session.id, session.caller, adopt_);
   const int fds[] = {theirs.get()};
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
-                         MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()), fds);
+                         MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()),
+                         fds);
 }
 
 absl::Status SessionServer::Flush(Session& session) {
