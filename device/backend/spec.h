@@ -11,8 +11,9 @@
 //                      stands between IRIS_KERNEL and void. No launch has more threads a block;
 //                      registers are given so that min_blocks blocks fit on a multiprocessor.
 //   IRIS_PARAM         stands before a struct that is a parameter of a kernel, IRIS_PARAM T name.
-//                      The struct is constant, and is read where the launch put it. Without it, an
-//                      array inside that is indexed by a variable makes each thread copy the struct.
+//                      The struct is constant, and is read where the launch put it. Without it,
+//                      an array inside that is indexed by a variable makes each thread copy the
+//                      struct.
 //   IRIS_SHARED(T[N], name)
 //                      declares `name` as N elements of T that the block shares, uninitialised.
 //   IRIS_UNROLL(n)     stands before a loop.
@@ -22,8 +23,9 @@
 //   kName              for messages.
 //   kEmulated          kernels run on the CPUs of this process, in its memory.
 //   kWarpThreads       a power of two, at most 64.
-//   kLaunchPublishes   what earlier operations of a stream wrote is visible to all devices before a
-//                      kernel of that stream begins, so that a relaxed system store may announce it.
+//   kLaunchPublishes   what earlier operations of a stream wrote is visible to all devices before
+//                      a kernel of that stream begins, so that a relaxed system store may announce
+//                      it.
 //   kMaxDynamicSharedBytes
 //                      of LaunchConfig::shared_bytes, on every device.
 //   kNullIsAStream     the platform has a default stream, which is called null.
