@@ -1,5 +1,6 @@
 // The pages behind the host barrier of one job: irisd creates them, or adopts those of an earlier
-// irisd, sends their descriptors, and writes the status page. proto/wire/pages.h has the layout and the rules.
+// irisd, sends their descriptors, and writes the status page. proto/wire/pages.h has the layout and
+// the rules.
 //
 // Not thread-safe: the daemon locks. PageFile objects are shared with queued descriptors and are
 // immutable.

@@ -51,9 +51,9 @@ struct MapTimes {
   absl::Duration access;
 };
 
-// One physical allocation, created here, adopted or imported. Destroying it closes this process's hold on
-// the memory; the last hold anywhere gives the memory back. Destruction of big memory blocks
-// (140-190 ms per touched GiB on emu).
+// One physical allocation, created here, adopted or imported. Destroying it closes this process's
+// hold on the memory; the last hold anywhere gives the memory back. Destruction of big memory
+// blocks (140-190 ms per touched GiB on emu).
 class PhysicalMemory {
  public:
   virtual ~PhysicalMemory() = default;
@@ -62,8 +62,8 @@ class PhysicalMemory {
   virtual CreateTimes times() const = 0;
 
   // A descriptor that Import takes in any process, and Adopt if it is kReadWrite. The caller owns
-  // it. Only memory made by Create or Adopt can be exported. kReadOnly binds importers where the platform can (emu: callers whose uid is
-  // neither the creator's nor root).
+  // it. Only memory made by Create or Adopt can be exported. kReadOnly binds importers where the
+  // platform can (emu: callers whose uid is neither the creator's nor root).
   virtual absl::StatusOr<int> ExportFd(Access access) = 0;
 
   // Copies [offset_bytes, offset_bytes + out.size()) to `out`. kUnimplemented where this process
@@ -133,8 +133,8 @@ class GpuDriver {
   // as they were, it can be exported again, and it lives until its last holder lets go. `fd` is a
   // descriptor that ExportFd(kReadWrite) gave, and is owned by the callee from here on, also on
   // failure. May block: the memory is mapped for a moment where only that shows what it is.
-  // kInvalidArgument: not such a descriptor, not of `bytes` bytes, not as Create left it, or no such
-  // device. kResourceExhausted: out of descriptors or address space.
+  // kInvalidArgument: not such a descriptor, not of `bytes` bytes, not as Create left it, or no
+  // such device. kResourceExhausted: out of descriptors or address space.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
                                                                 uint64_t bytes) = 0;
 

@@ -96,8 +96,8 @@ class VmmMemory : public PhysicalMemory {
   hipMemGenericAllocationHandle_t handle() const { return handle_; }
   int device() const { return device_; }
   void set_times(const CreateTimes& times) { times_ = times; }
-  // Created and adopted memory: what duplicates are made of. Imported memory: kept where the library still
-  // looks at it.
+  // Created and adopted memory: what duplicates are made of. Imported memory: kept where the
+  // library still looks at it.
   void set_fd(OwnedFd fd, bool exportable) {
     fd_ = std::move(fd);
     exportable_ = exportable;
