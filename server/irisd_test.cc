@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "device/driver/backend_kind.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
@@ -473,7 +474,8 @@ TEST_F(IrisdTest, StatusIsTrue) {
   EXPECT_FALSE(status->stopping());
   ASSERT_GE(status->backends_size(), 1);
   for (const v1::BackendStatus& backend : status->backends()) {
-    EXPECT_EQ(backend.available(), backend.backend() == "emu") << backend.backend();
+    EXPECT_EQ(backend.available(), driver::KindOf(backend.backend()) == driver::BackendKind::kEmu)
+        << backend.backend();
     EXPECT_FALSE(backend.detail().empty()) << backend.backend();
   }
   const int64_t age_ms = absl::ToUnixMillis(absl::Now()) - status->start_time_unix_ms();
