@@ -15,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 
-# The machine's own, of this version or newer. The others are opened at run time, where there is a GPU.
+# The machine's own are taken, of this version or newer. The vendors' are opened at run time, where there is a GPU.
 NOT_CARRIED = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so.*|linux-vdso.*)$")
 PACKED_BYTES_MAX = 40 << 20
 ABSL_INCLUDE = "/usr/include/absl"

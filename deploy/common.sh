@@ -1,4 +1,4 @@
-# What the scripts of this folder share. Sourced, not run.
+# What the scripts of this folder share. It is sourced, not run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,7 +12,7 @@ bazel_() {
   command bazel --host_jvm_args=-Xmx1g --host_jvm_args=-XX:-UsePerfData --max_idle_secs=300 ${IRIS_BAZEL_STARTUP:-} "$@"
 }
 
-# Few words, and no bazel-* links in the source tree.
+# Bazel says little, and makes no bazel-* links in the source tree.
 quiet=(--show_progress_rate_limit=30 --ui_event_filters=-info,-stdout --color=no --curses=no
   --experimental_convenience_symlinks=ignore "--jobs=$(nproc)")
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything with both compilers, runs every test, also under the sanitizers.
-# Last line: "N passed, N failed". Exit code 0 if nothing failed.
+# Installs what is missing, builds everything with both compilers, and runs every test, also under the sanitizers.
+# The last line is "N passed, N failed". The exit code is 0 if nothing failed.
 #
 #   deploy/run-tests.sh                     all runs
 #   deploy/run-tests.sh gcc asan            only these: gcc, asan, tsan, clang
 #
-# Can be run again: only what changed is built and run.
+# It can be run again: only what changed is built and run.
 # shellcheck disable=SC1091
 . "$(dirname "$0")/common.sh"
 

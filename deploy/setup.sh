@@ -5,7 +5,7 @@
 #   deploy/setup.sh --build    only what building and running needs (deploy/run-demo.sh)
 #   deploy/setup.sh --check    installs nothing; exit code 1 and a list if something is missing
 #
-# Quiet, and done at once when nothing is missing. Runs as root, or through sudo.
+# It is quiet, and done at once when nothing is missing. It runs as root, or through sudo.
 set -euo pipefail
 
 build_packages=(

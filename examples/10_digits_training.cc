@@ -7,9 +7,11 @@
 // its share of each batch. A step is three kernels and a collective, on one stream, with no wait on
 // the host:
 //
-//   Forward     a block for each digit, a thread for each hidden unit: activations, and what they
-//   should have been Gradient    a thread for each parameter: sum over this rank's digits AllReduce
-//   sum over the ranks, in place Update      a thread for each parameter: momentum, and the step
+//   Forward     has a block for each digit and a thread for each hidden unit. It computes the
+//               activations, and what they should have been.
+//   Gradient    has a thread for each parameter. It sums over this rank's digits.
+//   AllReduce   sums over the ranks, in place.
+//   Update      has a thread for each parameter. It applies the momentum, and makes the step.
 //
 // The sum has the same bits on every rank, so the models stay the same, bit by bit: the end of the
 // program checks that by reading the peers' weights through the heap.

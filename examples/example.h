@@ -1,4 +1,4 @@
-// What every example needs and none is about: print an error and end.
+// What every example needs though none is about it: to print an error and end.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline void Ok(const iris::Result& result) {
   std::exit(1);
 }
 
-// The value, or the end.
+// The value, or the end of the process if there is none.
 template <typename T>
 T Ok(absl::StatusOr<T> value) {
   Ok(value.status());

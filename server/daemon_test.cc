@@ -40,6 +40,10 @@ class FaultyDriver : public driver::GpuDriver {
     }
     return real_->Create(device, bytes, prealloc);
   }
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Adopt(uint32_t device, int fd,
+                                                                uint64_t n) override {
+    return real_->Adopt(device, fd, n);
+  }
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Import(int fd, uint64_t n) override {
     return real_->Import(fd, n);
   }

@@ -22,12 +22,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "device/driver/backend_kind.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "grpcpp/support/slice.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/limits.h"
 #include "proto/wire/pages.h"
 #include "tests/integration/daemon_harness.h"
 
@@ -470,7 +474,8 @@ TEST_F(IrisdTest, StatusIsTrue) {
   EXPECT_FALSE(status->stopping());
   ASSERT_GE(status->backends_size(), 1);
   for (const v1::BackendStatus& backend : status->backends()) {
-    EXPECT_EQ(backend.available(), backend.backend() == "emu") << backend.backend();
+    EXPECT_EQ(backend.available(), driver::KindOf(backend.backend()) == driver::BackendKind::kEmu)
+        << backend.backend();
     EXPECT_FALSE(backend.detail().empty()) << backend.backend();
   }
   const int64_t age_ms = absl::ToUnixMillis(absl::Now()) - status->start_time_unix_ms();
@@ -692,6 +697,72 @@ TEST_F(IrisdTest, HealthAndReflectionAnswer) {
   EXPECT_NE(call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo").error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(call("/iris.v1.NoSuchService/Call").error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(IrisdTest, ARequestThatDoesNotParseIsSaidToBeMalformed) {
+  const auto session = Open();
+  const std::string text = "this is no message at all";
+  const grpc::Slice slice(text);
+  const auto call = [&](const std::shared_ptr<grpc::Channel>& channel, const char* method) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+    grpc::ByteBuffer request(&slice, 1), reply;
+    grpc::internal::RpcMethod rpc(method, grpc::internal::RpcMethod::NORMAL_RPC, channel);
+    return grpc::internal::BlockingUnaryCall(channel.get(), rpc, &context, request, &reply);
+  };
+  const auto admin =
+      grpc::CreateChannel("unix:" + daemon_->admin_socket(), grpc::InsecureChannelCredentials());
+  for (const char* method : {"Join", "Mapped", "Operate", "GrowMapped", "Leave", "Resume"}) {
+    const grpc::Status status =
+        call(session->channel(), absl::StrCat("/iris.v1.HeapService/", method).c_str());
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+    EXPECT_TRUE(absl::StrContains(status.error_message(),
+                                  absl::StrCat("of type iris.v1.", method, "Request")))
+        << status.error_message();
+  }
+  const grpc::Status status = call(admin, "/iris.v1.AdminService/ListJobs");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "of type iris.v1.ListJobsRequest"))
+      << status.error_message();
+}
+
+TEST_F(IrisdTest, AValueOfAMebibyteReachesEveryMemberByteForByte) {
+  auto members = JoinAll("value", 3);
+  std::string value(wire::kMaxBroadcastBytes, '\0');
+  for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 2654435761u >> 13);
+  for (uint64_t k = 0; k < 3; ++k) {  // from each rank in turn
+    std::vector<std::future<absl::StatusOr<iris::v1::OperationResult>>> answers;
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      answers.push_back(std::async(std::launch::async, [&members, &value, k, rank] {
+        iris::v1::OperateRequest request;
+        request.set_session_id(members[rank].session->id());
+        request.set_job_id(members[rank].joined.job_id());
+        request.set_k(k);
+        request.mutable_broadcast()->set_root(static_cast<uint32_t>(k));
+        if (rank == k) request.mutable_broadcast()->set_value(value);
+        return members[rank].session->Operate(request);
+      }));
+    }
+    for (auto& pending : answers) {
+      const auto answer = pending.get();
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      EXPECT_TRUE(answer->value() == value) << answer->value().size() << " bytes";
+    }
+  }
+  LeaveAll(members);
+}
+
+TEST_F(IrisdTest, OrderlyExitsAreNoWarnings) {
+  for (int i = 0; i < 20; ++i) {
+    auto members = JoinAll(absl::StrCat("orderly-", i), 2);
+    LeaveAll(members);
+  }
+  auto silent = Open();  // a client that never joins, and goes
+  silent.reset();
+  EXPECT_TRUE(Eventually([this] { return daemon_->ListSessions()->sessions_size() == 0; }));
+  const std::string log = daemon_->Log();
+  EXPECT_FALSE(absl::StrContains(log, "level=warn")) << log;
+  EXPECT_FALSE(absl::StrContains(log, "level=error")) << log;
 }
 
 // Stopping.

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,12 @@
 #include "proto/wire/frame.h"
 
 namespace iris::server {
+namespace {
+
+constexpr int kPageSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(const char* name) {
   wire::UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -23,8 +30,36 @@ absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(const char* nam
   // A memfd is born 0777: without this, another uid could reopen a read-only descriptor writable.
   if (fchmod(fd.get(), 0600) != 0 || ftruncate(fd.get(), wire::kPageBytes) != 0 ||
       fallocate(fd.get(), 0, 0, wire::kPageBytes) != 0 ||
-      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      fcntl(fd.get(), F_ADD_SEALS, kPageSeals) != 0) {
     return wire::ErrnoStatus(errno, "size and seal a shared page");
+  }
+  return std::make_shared<const PageFile>(std::move(fd));
+}
+
+absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Adopt(wire::UniqueFd fd) {
+  const auto refuse = [&fd](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("adopt descriptor ", fd.get(), ": ", why));
+  };
+  struct stat info = {};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return refuse("it is not open");
+  const int seals = S_ISREG(info.st_mode) ? fcntl(fd.get(), F_GET_SEALS) : -1;
+  if (seals < 0) return refuse("it is not a memfd");
+  if ((seals & kPageSeals) != kPageSeals || (seals & kWriteSeals) != 0) {
+    return refuse("its seals are not those of a shared page");
+  }
+  if (info.st_size != static_cast<off_t>(wire::kPageBytes)) {
+    return refuse(
+        absl::StrCat("it has ", info.st_size, " bytes, and a shared page has ", wire::kPageBytes));
+  }
+  if (info.st_uid != geteuid() || (info.st_mode & 07777) != 0600) {
+    return refuse("it is another user's, or not of mode 0600");
+  }
+  const int flags = fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
+    return refuse("it is not open for reading and writing");
+  }
+  if (fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
+    return wire::ErrnoStatus(errno, "adopt a shared page");
   }
   return std::make_shared<const PageFile>(std::move(fd));
 }
@@ -47,10 +82,7 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n
   absl::StatusOr<std::shared_ptr<const PageFile>> status_file = PageFile::Create("iris-status");
   if (!status_file.ok()) return status_file.status();
   pages->status_file_ = *std::move(status_file);
-  void* const mapped = mmap(nullptr, wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                            pages->status_file_->fd(), 0);
-  if (mapped == MAP_FAILED) return wire::ErrnoStatus(errno, "map a status page");
-  pages->status_ = static_cast<wire::StatusPage*>(mapped);
+  if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Create("iris-control");
     if (!file.ok()) return file.status();
@@ -66,9 +98,72 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n
   return pages;
 }
 
+absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t epoch,
+                                                          wire::UniqueFd status,
+                                                          std::vector<wire::UniqueFd> control) {
+  std::unique_ptr<JobPages> pages(new JobPages());
+  std::set<std::pair<dev_t, ino_t>> seen;
+  const auto adopt = [&seen](wire::UniqueFd fd) -> absl::StatusOr<std::shared_ptr<const PageFile>> {
+    absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Adopt(std::move(fd));
+    if (!file.ok()) return file;
+    struct stat info = {};
+    if (fstat((*file)->fd(), &info) != 0) return wire::ErrnoStatus(errno, "adopt a shared page");
+    if (!seen.insert({info.st_dev, info.st_ino}).second) {
+      return absl::InvalidArgumentError("two descriptors are of the same page");
+    }
+    return file;
+  };
+  absl::StatusOr<std::shared_ptr<const PageFile>> status_file = adopt(std::move(status));
+  if (!status_file.ok()) {
+    return absl::Status(
+        status_file.status().code(),
+        absl::StrCat("status page of job ", job.value, ": ", status_file.status().message()));
+  }
+  pages->status_file_ = *std::move(status_file);
+  for (size_t rank = 0; rank < control.size(); ++rank) {
+    absl::StatusOr<std::shared_ptr<const PageFile>> file = adopt(std::move(control[rank]));
+    if (!file.ok()) {
+      return absl::Status(file.status().code(),
+                          absl::StrCat("control page of rank ", rank, " of job ", job.value, ": ",
+                                       file.status().message()));
+    }
+    pages->control_.push_back(*std::move(file));
+  }
+  if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
+  const wire::StatusPage& page = *pages->status_;
+  if (page.job_id != job.value || page.epoch != epoch || page.n_ranks != control.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("status page of job ", job.value, ": it is of job ", page.job_id, " in epoch ",
+                     page.epoch, " with ", page.n_ranks, " ranks, and expected are epoch ", epoch,
+                     " and ", control.size(), " ranks"));
+  }
+  return pages;
+}
+
+absl::Status JobPages::MapStatusPage() {
+  void* const mapped =
+      mmap(nullptr, wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, status_file_->fd(), 0);
+  if (mapped == MAP_FAILED) return wire::ErrnoStatus(errno, "map a status page");
+  status_ = static_cast<wire::StatusPage*>(mapped);
+  return absl::OkStatus();
+}
+
 JobPages::~JobPages() {
   if (status_ != nullptr) munmap(status_, wire::kPageBytes);
 }
+
+#define IRIS_SAME_STATE(state)                                         \
+  static_assert(static_cast<uint32_t>(RankState::state) ==             \
+                    static_cast<uint32_t>(wire::PageRankState::state), \
+                "the machine and the status page number their states differently")
+IRIS_SAME_STATE(kAbsent);
+IRIS_SAME_STATE(kJoined);
+IRIS_SAME_STATE(kMapped);
+IRIS_SAME_STATE(kReady);
+IRIS_SAME_STATE(kEnding);
+IRIS_SAME_STATE(kDead);
+IRIS_SAME_STATE(kLeft);
+#undef IRIS_SAME_STATE
 
 void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort) {
   if (rank >= n_ranks()) return;

@@ -1,5 +1,6 @@
-// The pages behind the host barrier of one job: irisd creates them, sends their descriptors, and
-// writes the status page. proto/wire/pages.h has the layout and the rules.
+// The pages behind the host barrier of one job: irisd creates them, or adopts those of an earlier
+// irisd, sends their descriptors, and writes the status page. proto/wire/pages.h has the layout and
+// the rules.
 //
 // Not thread-safe: the daemon locks. PageFile objects are shared with queued descriptors and are
 // immutable.
@@ -21,6 +22,9 @@ namespace iris::server {
 class PageFile {
  public:
   static absl::StatusOr<std::shared_ptr<const PageFile>> Create(const char* name);
+  // Of a descriptor that an earlier irisd kept of a page that it had created. kInvalidArgument: it
+  // is not of such a page; it is then closed.
+  static absl::StatusOr<std::shared_ptr<const PageFile>> Adopt(wire::UniqueFd fd);
   explicit PageFile(wire::UniqueFd fd) : fd_(std::move(fd)) {}
 
   int fd() const { return fd_.get(); }
@@ -36,6 +40,14 @@ class JobPages {
   // kResourceExhausted: no descriptors or memory.
   static absl::StatusOr<std::unique_ptr<JobPages>> Create(JobId job, uint32_t n_ranks,
                                                           uint64_t epoch);
+
+  // Of the pages that an earlier irisd created for this job, one control page per rank, in order of
+  // rank. What they hold stays as it is. kInvalidArgument: a descriptor is not of such a page, two
+  // are of the same page, or the status page is another job's, or of another epoch or number of
+  // ranks; all descriptors are then closed.
+  static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
+                                                         wire::UniqueFd status,
+                                                         std::vector<wire::UniqueFd> control);
   ~JobPages();
   JobPages(const JobPages&) = delete;
   JobPages& operator=(const JobPages&) = delete;
@@ -50,6 +62,7 @@ class JobPages {
 
  private:
   JobPages() = default;
+  absl::Status MapStatusPage();
 
   std::shared_ptr<const PageFile> status_file_;
   wire::StatusPage* status_ = nullptr;  // mapped by irisd alone for writing

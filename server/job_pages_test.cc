@@ -9,7 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace iris::server {
 namespace {
@@ -112,6 +115,117 @@ TEST_F(JobPagesTest, EveryRankHasAPageOfItsOwn) {
   char other = 'y';
   ASSERT_EQ(pread(pages_->control_page(0)->fd(), &other, 1, 0), 1);
   EXPECT_EQ(other, 0);
+}
+
+// What an earlier irisd left in the hands of others.
+class AdoptPagesTest : public JobPagesTest {
+ protected:
+  void SetUp() override {
+    JobPagesTest::SetUp();
+    pages_->SetRankState(1, RankState::kReady, 4711, false);
+    auto writer = pages_->control_page(2)->Open(/*read_only=*/false);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_EQ(pwrite(*writer, "x", 1, 8), 1);
+    close(*writer);
+    status_fd_ = Keep(pages_->status_page());
+    for (uint32_t rank = 0; rank < 3; ++rank) control_.push_back(Keep(pages_->control_page(rank)));
+    pages_.reset();
+  }
+  static wire::UniqueFd Keep(const std::shared_ptr<const PageFile>& page) {
+    return wire::UniqueFd(page->Open(/*read_only=*/false).value_or(-1));
+  }
+  static wire::UniqueFd Page(int seals, off_t bytes = wire::kPageBytes, mode_t mode = 0600) {
+    wire::UniqueFd fd(memfd_create("planted", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(fchmod(fd.get(), mode), 0);
+    EXPECT_EQ(ftruncate(fd.get(), bytes), 0);
+    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+    return fd;
+  }
+  std::string Refused(uint64_t job = 7, uint64_t epoch = 9) {
+    const absl::Status status =
+        JobPages::Adopt(JobId{job}, epoch, std::move(status_fd_), std::move(control_)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  }
+  // With another page in the place of rank 1's.
+  std::string RefusedWith(wire::UniqueFd page) {
+    control_[1] = std::move(page);
+    return Refused();
+  }
+
+  static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  wire::UniqueFd status_fd_;
+  std::vector<wire::UniqueFd> control_;
+};
+
+TEST_F(AdoptPagesTest, PagesGoOnAsTheyWere) {
+  for (const wire::UniqueFd& fd : control_) ASSERT_EQ(fcntl(fd.get(), F_SETFD, 0), 0);
+  const uint32_t before = status_->changes;
+  auto adopted = JobPages::Adopt(JobId{7}, 9, std::move(status_fd_), std::move(control_));
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  ASSERT_EQ((*adopted)->n_ranks(), 3u);
+  // A rank that mapped the page of the earlier irisd sees what this one writes.
+  EXPECT_EQ(status_->rank_pid[1], 4711);
+  EXPECT_EQ(status_->changes, before);
+  (*adopted)->SetRankState(1, RankState::kEnding, 4711, true);
+  EXPECT_EQ(status_->rank_state[1], static_cast<uint32_t>(wire::PageRankState::kEnding));
+  EXPECT_EQ(status_->abort, 1u);
+  EXPECT_EQ(status_->changes, before + 1);
+  char byte = 0;
+  ASSERT_EQ(pread((*adopted)->control_page(2)->fd(), &byte, 1, 8), 1);
+  EXPECT_EQ(byte, 'x');
+  EXPECT_EQ(fcntl((*adopted)->control_page(2)->fd(), F_GETFD), FD_CLOEXEC);
+  auto reader = (*adopted)->control_page(0)->Open(/*read_only=*/true);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(mmap(nullptr, wire::kPageBytes, PROT_WRITE, MAP_SHARED, *reader, 0), MAP_FAILED);
+  close(*reader);
+}
+
+TEST_F(AdoptPagesTest, RefusesAnotherJob) {
+  EXPECT_NE(Refused(8).find("of job 7"), std::string::npos);
+}
+
+TEST_F(AdoptPagesTest, RefusesAnotherEpoch) {
+  EXPECT_NE(Refused(7, 10).find("epoch 9"), std::string::npos);
+}
+
+TEST_F(AdoptPagesTest, RefusesAnotherNumberOfRanks) {
+  control_.pop_back();
+  EXPECT_NE(Refused().find("with 3 ranks"), std::string::npos);
+}
+
+TEST_F(AdoptPagesTest, RefusesOnePageTwice) {
+  EXPECT_NE(RefusedWith(wire::UniqueFd(dup(control_[0].get()))).find("the same page"),
+            std::string::npos);
+}
+
+TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
+  const int before = CountFds() - 4;  // those that are given away
+  struct Case {
+    wire::UniqueFd page;
+    const char* reason;
+  };
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  close(pipe_fds[0]);
+  const int reader = open(("/proc/self/fd/" + std::to_string(control_[1].get())).c_str(), O_RDONLY);
+  Case cases[] = {{Page(0), "seals"},
+                  {Page(F_SEAL_SHRINK | F_SEAL_GROW), "seals"},
+                  {Page(kSeals | F_SEAL_WRITE), "seals"},
+                  {Page(kSeals, 2 * wire::kPageBytes), "8192 bytes"},
+                  {Page(kSeals, 0), "0 bytes"},
+                  {Page(kSeals, wire::kPageBytes, 0666), "mode 0600"},
+                  {wire::UniqueFd(pipe_fds[1]), "not a memfd"},
+                  {wire::UniqueFd(open("/dev/null", O_RDWR)), "not a memfd"},
+                  {wire::UniqueFd(reader), "reading and writing"},
+                  {wire::UniqueFd(), "not open"}};
+  for (Case& c : cases) {
+    const absl::Status status = PageFile::Adopt(std::move(c.page)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(status.message()).find(c.reason), std::string::npos) << status;
+  }
+  EXPECT_NE(RefusedWith(Page(0)).find("control page of rank 1 of job 7"), std::string::npos);
+  EXPECT_EQ(CountFds(), before);
 }
 
 TEST(JobPagesLifeTest, LeavesNoDescriptor) {

@@ -1,4 +1,4 @@
-"""Targets with kernels. One label serves all backends: --//:backend=emu, cuda or hip.
+"""Targets with kernels, below the macros of iris.bzl. One label serves all backends: --//:backend=emu, cuda or hip.
 
 `device_cc_library`, `device_cc_binary` and `device_cc_test` take what the native rules take. On emu they are the native
 rules. On cuda and hip the vendor's compiler makes an object of each source, and the native rule links them.
@@ -23,7 +23,7 @@ _CUDA_FLAGS = [
     "--compiler-bindir=/usr/bin/g++",
     "-Xcompiler=-fPIC,-Wall,-Werror",
     "-Werror=all-warnings",
-    # A quarter less in the archive; nvcc 12.8 and newer.
+    # This makes the archive a quarter smaller. nvcc 12.8 and newer have it.
     "-compress-mode=size",
 ]
 
@@ -89,7 +89,7 @@ def _device_objects_impl(ctx):
             mnemonic = "DeviceCompile",
             progress_message = "Compiling %s for %s" % (source.short_path, ctx.attr.backend),
         )
-        # The same object for both ways of linking: the native rules tell them by their names.
+        # The same object serves both ways of linking, which the native rules tell by the name.
         pic_object = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, stem))
         ctx.actions.symlink(output = pic_object, target_file = object)
         objects += [pic_object] if ctx.attr.pic_alone else [object, pic_object]
@@ -122,7 +122,7 @@ def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
             hdrs = hdrs,
             deps = deps,
             backend = backend,
-            # The others are options of the host's compiler.
+            # The other options are for the host's compiler.
             copts = [o for o in kwargs.get("copts", []) if o.startswith("-D") or o.startswith("-I")],
             defines = kwargs.get("defines", []) + kwargs.get("local_defines", []),
             pic_alone = select({

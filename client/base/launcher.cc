@@ -1,11 +1,11 @@
 #include "client/base/launcher.h"
 
-#include <cstdlib>
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/base/environment.h"
 #include "proto/wire/limits.h"
 
 namespace iris {
@@ -141,12 +141,6 @@ absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get) {
   return alone;
 }
 
-absl::StatusOr<LauncherInfo> ReadLauncher() {
-  return ReadLauncher([](const char* variable) -> std::optional<std::string> {
-    const char* value = std::getenv(variable);
-    if (value == nullptr) return std::nullopt;
-    return std::string(value);
-  });
-}
+absl::StatusOr<LauncherInfo> ReadLauncher() { return ReadLauncher(internal::Environment); }
 
 }  // namespace iris

@@ -4,9 +4,10 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
 #include <string>
+
+#include "client/base/environment.h"
 
 namespace iris::log {
 namespace {
@@ -19,8 +20,8 @@ std::atomic<uint64_t> process_rank{kNoRank};
 
 std::atomic<int>& CurrentLevel() {
   static std::atomic<int> level = [] {
-    const char* name = std::getenv("IRIS_LOG_LEVEL");
-    return static_cast<int>(ParseLevel(name == nullptr ? "" : name, Level::kWarning));
+    const std::string name = internal::Environment("IRIS_LOG_LEVEL").value_or("");
+    return static_cast<int>(ParseLevel(name, Level::kWarning));
   }();
   return level;
 }

@@ -1,5 +1,5 @@
-// What a program gives to a Context and gets from it, as plain values. client/iris/context.h says what
-// is done with them.
+// What a program gives to a Context and gets from it, as plain values. client/iris/context.h says
+// what is done with them.
 //
 // Plain data: no thread, nothing owned. Included by the public headers and by the library's inside,
 // so that a request keeps one shape from the program to the message that is sent.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/internal/runtime_dir.h"
+#include "device/base/posix.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "proto/status/status.h"
@@ -49,10 +50,9 @@ wire::UniqueFd ConnectSocket(const std::string& path) {
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   wire::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return fd;
-  int result;
-  do {
-    result = connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  } while (result != 0 && errno == EINTR);
+  const int result = base::Retry([&] {
+    return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  });
   if (result != 0) {
     const int error = errno;
     fd.Reset();

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "device/base/posix.h"
 
 extern char** environ;
 
@@ -193,10 +194,7 @@ absl::Status RankSet::Start(int rank) {
   processes_.push_back({rank, pid, false});
   error_write.Reset();
   int error = 0;
-  ssize_t n;
-  do {
-    n = read(error_read.get(), &error, sizeof(error));
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = base::Retry([&] { return read(error_read.get(), &error, sizeof(error)); });
   if (n == sizeof(error)) {
     errno = error;
     return absl::ErrnoToStatus(error, absl::StrCat("iris-run: cannot execute ", command[0]));
@@ -324,8 +322,7 @@ int RankSet::PollTimeoutMs() const {
 void RankSet::EndEverything() {
   for (const Process& process : processes_) kill(-process.pid, SIGKILL);
   for (const Process& process : processes_) {
-    while (waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    base::Retry([&process] { return waitpid(process.pid, nullptr, 0); });
   }
   const std::string children = absl::StrCat("/proc/self/task/", getpid(), "/children");
   for (int round = 0; round < 1000; ++round) {  // what dies may leave children of its own
@@ -335,16 +332,14 @@ void RankSet::EndEverything() {
       if (pid == guard_pid_) continue;
       any = true;
       kill(pid, SIGKILL);
-      while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-      }
+      base::Retry([pid] { return waitpid(pid, nullptr, 0); });
     }
     if (!any) break;
   }
   if (guard_pid_ > 0) {
     const pid_t done = 0;
     if (write(guard_pipe_.get(), &done, sizeof(done)) == sizeof(done)) {
-      while (waitpid(guard_pid_, nullptr, 0) < 0 && errno == EINTR) {
-      }
+      base::Retry([this] { return waitpid(guard_pid_, nullptr, 0); });
     }
   }
 }

@@ -24,6 +24,9 @@ namespace iris::internal {
 
 // irisd decides at the deadline that a call carries; its answer may take so much longer to arrive.
 inline constexpr absl::Duration kAnswerSlack = absl::Seconds(5);
+// A rank waits at least so long for descriptors to map: they may be on their way when the time that
+// irisd gives is nearly over.
+inline constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
 
 // What happens to the job. Called by the watch thread, one at a time, never after StopWatching has
 // returned.
@@ -61,10 +64,11 @@ class ControlPlane {
   // Tried once, on the present session.
   virtual absl::Status Leave(uint64_t job_id, absl::Time deadline) = 0;
 
-  // The outcome of the call's k. An error means that there is none here: irisd refused the call (its
-  // code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not answer
-  // until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back, the request
-  // is repeated with the same k.
+  // The outcome of the call's k. An error means that there is none here: irisd refused the call
+  // (its code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not
+  // answer until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back,
+  // the request is repeated with the same k.
+  //
   // `unanswered`, in and out: irisd may have taken this call, and no outcome of it has come back.
   // Then its k is this call's and no other's: ask again, with the same call.
   virtual absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,

@@ -1,8 +1,8 @@
 // The one translation between the messages of the control plane and the client's plain values.
 //
 // Pure functions. What a program gave is not judged here: irisd does that, the same on every rank.
-// Text and lists that are too long are cut just beyond the limit, so that irisd gets to see them and
-// not gRPC, which would refuse a message of that size with an error of its own.
+// Text and lists that are too long are cut just beyond the limit, so that irisd gets to see them
+// and not gRPC, which would refuse a message of that size with an error of its own.
 #pragma once
 
 #include <string>

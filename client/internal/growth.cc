@@ -7,12 +7,6 @@
 #include "client/internal/clock.h"
 
 namespace iris::internal {
-namespace {
-
-// Descriptors may be on their way when irisd's own time is nearly over.
-constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
-
-}  // namespace
 
 void Growth::OnSegmentsAdded(const SegmentsAdded& added) {
   const absl::Time deadline = DeadlineIn(std::max(added.timeout, kMapTimeMin));

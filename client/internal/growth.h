@@ -1,7 +1,8 @@
 // Growth: this rank's part in making the heap larger. irisd announces segments, every rank maps its
 // peers' and says so, and then irisd publishes the larger heap, or takes it back for all.
 //
-// Not thread-safe: the watch thread's own. Borrows the control plane, the window and the heap's size.
+// Not thread-safe: the watch thread's own. Borrows the control plane, the window and the heap's
+// size.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What irisd says about a job and its teams, as plain values. Messages become these in convert.h and
-// nowhere else.
+// What irisd says about a job and its teams, as plain values. Messages become these in convert.h
+// and nowhere else.
 #pragma once
 
 #include <cstdint>

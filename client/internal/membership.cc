@@ -21,8 +21,6 @@ using wire::DescriptorKind;
 // deadline.
 constexpr absl::Duration kJoinSlack = absl::Minutes(2);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
-// Descriptors may be on their way when irisd's own time is nearly over.
-constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
 
 // The job's devices, by irisd's number.
 std::map<uint32_t, std::string> DevicesOf(const std::vector<Peer>& peers) {

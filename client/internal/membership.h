@@ -1,5 +1,5 @@
-// Membership: a rank's place in a job, from the first connection until it leaves: the control plane,
-// the device, the window with everything mapped into it, and what happened to the peers.
+// Membership: a rank's place in a job, from the first connection until it leaves: the control
+// plane, the device, the window with everything mapped into it, and what happened to the peers.
 //
 //   Join: connect ──► choose the device ──► join ──► map ──► mapped: the epoch is committed
 //

@@ -1,5 +1,5 @@
-// The operations of a team that irisd decides, as plain values: what a rank asks for, and what comes
-// of it. docs/protocol.md has their rules.
+// The operations of a team that irisd decides, as plain values: what a rank asks for, and what
+// comes of it. docs/protocol.md has their rules.
 #pragma once
 
 #include <cstdint>

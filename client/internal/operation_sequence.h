@@ -1,9 +1,9 @@
 // OperationSequence: this rank's operations on one team, numbered k = 0, 1, 2, ... as every member
 // numbers them.
 //
-// A k is used up exactly when an outcome of it has come back, whatever the outcome says. A call that
-// irisd refuses uses up nothing. A call whose answer never came keeps its k: it is asked again, word
-// for word, before anything else of the team.
+// A k is used up exactly when an outcome of it has come back, whatever the outcome says. A call
+// that irisd refuses uses up nothing. A call whose answer never came keeps its k: it is asked
+// again, word for word, before anything else of the team.
 //
 // Thread-safe: calls take turns. Borrows the control plane and the heap's size.
 #pragma once

@@ -1,8 +1,7 @@
 #include "client/internal/options.h"
 
-#include <cstdlib>
-
 #include "absl/strings/str_cat.h"
+#include "client/base/environment.h"
 #include "client/base/launcher.h"
 #include "device/base/bytes.h"
 
@@ -54,11 +53,7 @@ absl::StatusOr<ContextOptions> ResolveOptions(
 }
 
 absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options) {
-  return ResolveOptions(options, [](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    if (value == nullptr) return std::nullopt;
-    return std::string(value);
-  });
+  return ResolveOptions(options, Environment);
 }
 
 }  // namespace iris::internal

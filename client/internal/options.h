@@ -14,8 +14,8 @@
 namespace iris::internal {
 
 // The same options with no field left that the environment fills: what is given, then the
-// environment, then the defaults. The launcher's variables are not looked at if rank and n_ranks are
-// both given. kInvalidArgument names the option or variable that is wrong.
+// environment, then the defaults. The launcher's variables are not looked at if rank and n_ranks
+// are both given. kInvalidArgument names the option or variable that is wrong.
 absl::StatusOr<ContextOptions> ResolveOptions(
     const ContextOptions& options,
     const std::function<std::optional<std::string>(const char*)>& get);

@@ -2,10 +2,10 @@
 
 #include <errno.h>
 
-#include <cstdlib>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "client/base/environment.h"
 
 namespace iris::internal {
 
@@ -22,11 +22,7 @@ std::vector<std::string> RuntimeDirs(
 }
 
 std::vector<std::string> RuntimeDirs(absl::string_view explicit_dir) {
-  return RuntimeDirs(explicit_dir, [](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    if (value == nullptr) return std::nullopt;
-    return std::string(value);
-  });
+  return RuntimeDirs(explicit_dir, Environment);
 }
 
 absl::Status CannotReach(const std::vector<std::string>& dirs, absl::string_view socket_name,

@@ -16,23 +16,22 @@
 
 namespace iris {
 
-// Three parts, and what they share. Threads: the calls of Context come on any, those of WatchHandler
-// on the watch thread, between the constructor's Watch and Leave.
+// Three parts, and what they share. Threads: the calls of Context come on any thread, those of
+// WatchHandler on the watch thread, between the constructor's Watch and Leave.
 struct Context::Impl : public internal::WatchHandler {
   explicit Impl(std::unique_ptr<internal::Membership> joined)
       : membership(std::move(joined)),
-        teams({membership->job().job_id, rank(), membership->options().timeout},
-              &membership->guard(), &membership->plane(), &membership->window(), &heap),
-        growth({membership->job().job_id, membership->job().epoch, rank(),
+        window(membership->window()),
+        rank(membership->rank()),
+        teams({membership->job().job_id, rank, membership->options().timeout}, &membership->guard(),
+              &membership->plane(), &window, &heap),
+        growth({membership->job().job_id, membership->job().epoch, rank,
                 membership->local_device().indices},
-               &membership->plane(), &membership->window(), &heap),
+               &membership->plane(), &window, &heap),
         world(teams.AddTeam(membership->committed().world)) {
     heap.AtLeast(membership->job().heap_bytes);
     membership->Watch(this);
   }
-
-  uint32_t rank() const { return membership->rank(); }
-  internal::Window& window() const { return membership->window(); }
 
   void OnRankChange(const internal::RankChange& change) override {
     membership->OnRankChange(change);
@@ -44,6 +43,8 @@ struct Context::Impl : public internal::WatchHandler {
   void OnStopping(const std::string& reason) override { log::Info("irisd is stopping: ", reason); }
 
   const std::unique_ptr<internal::Membership> membership;
+  internal::Window& window;
+  const uint32_t rank;
   internal::HeapSize heap;
   internal::TeamCalls teams;
   internal::Growth growth;
@@ -89,7 +90,7 @@ absl::Status Context::Leave() {
 
 // What a context knows.
 
-uint32_t Context::rank() const { return impl_->rank(); }
+uint32_t Context::rank() const { return impl_->rank; }
 uint32_t Context::n_ranks() const { return impl_->membership->n_ranks(); }
 const std::string& Context::job() const { return impl_->membership->options().job; }
 uint64_t Context::job_id() const { return impl_->membership->job().job_id; }
@@ -99,7 +100,7 @@ uint32_t Context::device_index() const { return impl_->membership->job().device_
 uint32_t Context::ranks_per_device() const { return impl_->membership->ranks_per_device(); }
 const std::string& Context::backend() const { return impl_->membership->plane().backend(); }
 uint64_t Context::heap_bytes() const { return impl_->heap.bytes(); }
-uint64_t Context::stride_bytes() const { return impl_->window().stride_bytes(); }
+uint64_t Context::stride_bytes() const { return impl_->window.stride_bytes(); }
 bool Context::same_address() const { return impl_->membership->committed().same_address; }
 const CreateTimings& Context::create_timings() const { return impl_->membership->timings(); }
 const Team& Context::world() const { return impl_->world; }
@@ -112,7 +113,7 @@ int64_t Context::peer_pid(uint32_t rank) const {
 std::vector<void*> Context::heap_bases() const {
   std::vector<void*> bases;
   for (uint32_t r = 0; r < n_ranks(); ++r) {
-    bases.push_back(reinterpret_cast<void*>(impl_->window().address(r, 0)));
+    bases.push_back(reinterpret_cast<void*>(impl_->window.address(r, 0)));
   }
   return bases;
 }
@@ -121,11 +122,11 @@ DeviceContext Context::device_context() const {
   DeviceContext context;
   context.rank = rank();
   context.n_ranks = n_ranks();
-  context.base = impl_->window().base();
+  context.base = impl_->window.base();
   context.stride_bytes = stride_bytes();
   context.timeout_ns = static_cast<uint64_t>(absl::ToInt64Nanoseconds(
       std::min(impl_->membership->options().timeout, internal::kTimeoutMax)));
-  context.abort_word = impl_->window().abort_word();
+  context.abort_word = impl_->window.abort_word();
   context.world = world().device;
   return context;
 }
@@ -140,7 +141,7 @@ const void* Context::TranslateAddress(const void* mine, uint32_t to) const {
 
 absl::StatusOr<Context::Location> Context::Locate(const void* address) const {
   const uint64_t at = reinterpret_cast<uint64_t>(address);
-  const uint64_t base = impl_->window().base();
+  const uint64_t base = impl_->window.base();
   const uint64_t stride = stride_bytes();
   if (at < base || (at - base) / stride >= n_ranks()) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,5 @@
-// The host's side of the device layer: streams, launches, copies, graphs, events and memory. Written
-// once, over what a backend supplies (raw_host.h). C++17.
+// The host's side of the device layer: streams, launches, copies, graphs, events and memory.
+// Written once, over what a backend supplies (raw_host.h). C++17.
 //
 // One device is current on each host thread: streams, events and memory are made on it. What fails
 // answers with a Result and changes nothing; kFailedPrecondition is the answer for streams, graphs

@@ -172,9 +172,9 @@ IRIS_DEVICE inline T CompareExchange(T* p, T expected, T desired) {
   return BitCast<T>(seen);
 }
 
-// Applies Op to the word and returns the old value. Integers: all; floating, Half and Bfloat16: add,
-// sub, exchange, min and max; other types: exchange. Min and max of floats leave a NaN in memory as
-// it is, and ignore a NaN operand.
+// Applies Op to the word and returns the old value. Integers: all; floating, Half and Bfloat16:
+// add, sub, exchange, min and max; other types: exchange. Min and max of floats leave a NaN in
+// memory as it is, and ignore a NaN operand.
 template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T FetchOp(T* p, T operand) {
   impl::CheckAtomicType<T>();

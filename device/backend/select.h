@@ -1,6 +1,6 @@
 // Chooses the backend: the only place in the tree that depends on which one is built. Bazel sets
-// exactly one macro, through //device/backend. What kernels call is in primitives.h, what hosts call
-// in host.h, and what a backend supplies for both in spec.h.
+// exactly one macro, through //device/backend. What kernels call is in primitives.h, what hosts
+// call in host.h, and what a backend supplies for both in spec.h.
 #pragma once
 
 #if defined(IRIS_BACKEND_EMU)

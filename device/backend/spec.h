@@ -11,8 +11,9 @@
 //                      stands between IRIS_KERNEL and void. No launch has more threads a block;
 //                      registers are given so that min_blocks blocks fit on a multiprocessor.
 //   IRIS_PARAM         stands before a struct that is a parameter of a kernel, IRIS_PARAM T name.
-//                      The struct is constant, and is read where the launch put it. Without it, an
-//                      array inside that is indexed by a variable makes each thread copy the struct.
+//                      The struct is constant, and is read where the launch put it. Without it,
+//                      an array inside that is indexed by a variable makes each thread copy the
+//                      struct.
 //   IRIS_SHARED(T[N], name)
 //                      declares `name` as N elements of T that the block shares, uninitialised.
 //   IRIS_UNROLL(n)     stands before a loop.
@@ -22,8 +23,9 @@
 //   kName              for messages.
 //   kEmulated          kernels run on the CPUs of this process, in its memory.
 //   kWarpThreads       a power of two, at most 64.
-//   kLaunchPublishes   what earlier operations of a stream wrote is visible to all devices before a
-//                      kernel of that stream begins, so that a relaxed system store may announce it.
+//   kLaunchPublishes   what earlier operations of a stream wrote is visible to all devices before
+//                      a kernel of that stream begins, so that a relaxed system store may announce
+//                      it.
 //   kMaxDynamicSharedBytes
 //                      of LaunchConfig::shared_bytes, on every device.
 //   kNullIsAStream     the platform has a default stream, which is called null.
@@ -76,16 +78,15 @@ template <typename W>
 constexpr bool SuppliesWord() {
   constexpr Order kOrder = Traits::kOrdersByFences ? Order::kRelaxed : Order::kAcqRel;
   constexpr Order kStoreOrder = Traits::kOrdersByFences ? Order::kRelaxed : Order::kRelease;
-  using P = void*;
-  using ConstP = const void*;
-  static_assert(
-      std::is_same_v<W, decltype(raw::LoadWord<Scope::kSystem, Order::kAcquire, W>(ConstP()))>,
-      "LoadWord<S, O, W>(const void*) gives a W");
-  static_assert(std::is_void_v<decltype(raw::StoreWord<Scope::kDevice, kStoreOrder, W>(P(), W()))>,
+  static_assert(std::is_same_v<W, decltype(raw::LoadWord<Scope::kSystem, Order::kAcquire, W>(
+                                      std::declval<const void*>()))>,
+                "LoadWord<S, O, W>(const void*) gives a W");
+  static_assert(std::is_void_v<decltype(raw::StoreWord<Scope::kDevice, kStoreOrder, W>(
+                    std::declval<void*>(), W()))>,
                 "StoreWord<S, O, W>(void*, W)");
   if constexpr (sizeof(W) >= Traits::kNarrowestExchangeBytes) {
     static_assert(std::is_same_v<W, decltype(raw::CompareExchangeWord<Scope::kBlock, kOrder, W>(
-                                        P(), W(), W()))>,
+                                        std::declval<void*>(), W(), W()))>,
                   "CompareExchangeWord<S, O, W>(void*, W expected, W desired) gives the old W");
   }
   // True: FetchOp is one instruction. Else it is a loop over CompareExchangeWord.
@@ -93,7 +94,7 @@ constexpr bool SuppliesWord() {
                 "kHasFetch<Op, T> is a bool");
   if constexpr (raw::kHasFetch<AtomicOp::kAdd, W>) {
     static_assert(std::is_same_v<W, decltype(raw::Fetch<AtomicOp::kAdd, Scope::kSystem, kOrder, W>(
-                                        P(), W()))>,
+                                        std::declval<void*>(), W()))>,
                   "Fetch<Op, S, O, T>(void*, T operand) gives the old T");
   }
   return true;

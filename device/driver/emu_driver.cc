@@ -26,12 +26,17 @@
 #define F_SEAL_SEAL 0x0001
 #define F_SEAL_SHRINK 0x0002
 #define F_SEAL_GROW 0x0004
+#define F_SEAL_WRITE 0x0008
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 namespace iris::driver {
 namespace {
 
 constexpr int kResizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
 // This folder depends on nothing else of Iris, so it translates errno itself.
 absl::Status SystemError(int error, absl::string_view what) {
@@ -231,28 +236,43 @@ class EmuDriver : public GpuDriver {
     return memory;
   }
 
-  absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) override {
-    if (fd < 0) return absl::InvalidArgumentError("import emulated memory: not a descriptor");
-    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/false);
-    struct stat info = {};
-    if (fstat(fd, &info) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("import emulated memory: descriptor ", fd,
-                                                     ": ", std::generic_category().message(errno)));
+  absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
+                                                        uint64_t bytes) override {
+    constexpr char kWhat[] = "adopt emulated memory";
+    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/true);
+    if (absl::Status s = CheckDevice(device_index, kWhat); !s.ok()) return s;
+    if (bytes % kEmuGranularityBytes != 0) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: %d bytes is not a multiple of %d",
+                                                        kWhat, bytes, kEmuGranularityBytes));
     }
+    const absl::StatusOr<struct stat> info = CheckMemory(fd, bytes, kWhat);
+    if (!info.ok()) return info.status();
+    // As Create left it: nobody can add a seal, and none keeps writers out.
     const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("import emulated memory: descriptor ", fd, " is not a memfd"));
-    }
-    if ((seals & kResizeSeals) != kResizeSeals) {
-      return absl::InvalidArgumentError(
-          "import emulated memory: its holder could still resize it, and a truncation would kill "
-          "this process with SIGBUS");
-    }
-    if (bytes == 0 || static_cast<uint64_t>(info.st_size) != bytes) {
+    if ((seals & F_SEAL_SEAL) == 0 || (seals & kWriteSeals) != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "import emulated memory: it has %d bytes, expected were %d", info.st_size, bytes));
+          "%s: its seals are %#x, which are not those that this program puts on memory", kWhat,
+          seals));
     }
+    if (info->st_uid != geteuid() || (info->st_mode & 07777) != 0600) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: it belongs to uid %d and has mode %#o, and this program's memory "
+                          "belongs to uid %d and has mode 0600",
+                          kWhat, info->st_uid, info->st_mode & 07777, geteuid()));
+    }
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kWhat, ": descriptor ", fd, " is not open for reading and writing"));
+    }
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return SystemError(errno, kWhat);
+    return memory;
+  }
+
+  absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) override {
+    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/false);
+    const absl::StatusOr<struct stat> info = CheckMemory(fd, bytes, "import emulated memory");
+    if (!info.ok()) return info.status();
     return memory;
   }
 
@@ -337,6 +357,31 @@ class EmuDriver : public GpuDriver {
   }
 
  private:
+  // Of a memfd of that size which nobody can resize.
+  static absl::StatusOr<struct stat> CheckMemory(int fd, uint64_t bytes, absl::string_view what) {
+    if (fd < 0) return absl::InvalidArgumentError(absl::StrCat(what, ": not a descriptor"));
+    struct stat info = {};
+    if (fstat(fd, &info) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": descriptor ", fd, ": ", std::generic_category().message(errno)));
+    }
+    const int seals = S_ISREG(info.st_mode) ? fcntl(fd, F_GET_SEALS) : -1;
+    if (seals < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": descriptor ", fd, " is not a memfd"));
+    }
+    if ((seals & kResizeSeals) != kResizeSeals) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          what,
+          ": its holder could still resize it, and a truncation would kill this process with "
+          "SIGBUS"));
+    }
+    if (bytes == 0 || static_cast<uint64_t>(info.st_size) != bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: it has %d bytes, expected were %d", what, info.st_size, bytes));
+    }
+    return info;
+  }
+
   absl::Status CheckDevice(uint32_t index, absl::string_view what) const {
     if (index < devices_.size()) return absl::OkStatus();
     return absl::InvalidArgumentError(

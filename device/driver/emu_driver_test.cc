@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +20,7 @@ namespace iris::driver {
 namespace {
 
 using absl::StatusCode;
+using ::testing::HasSubstr;
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kBytes = 4 * kMiB;
 
@@ -209,6 +212,165 @@ TEST_F(EmuDriverTest, ImportRefusesOtherDescriptorsAndClosesThem) {
   EXPECT_EQ(client_->Import(open("/dev/null", O_RDWR), kBytes).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(client_->Import(-1, kBytes).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CountFds(), before);
+}
+
+// Memory that another process of this program created, and the descriptor that it left.
+class AdoptTest : public EmuDriverTest {
+ protected:
+  // A child that ends at once, as an irisd that is replaced does.
+  int CreateInAnotherProcess() {
+    int sockets[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      auto driver = CreateEmuDriver({2, 64 * kMiB});
+      auto memory = driver->Create(1, kBytes, false);
+      if (!memory.ok()) _exit(1);
+      auto fd = (*memory)->ExportFd(Access::kReadWrite);
+      const uint8_t data[4] = {1, 2, 3, 4};
+      if (!fd.ok() || pwrite(*fd, data, 4, 4096) != 4) _exit(2);
+      _exit(SendFd(sockets[1], *fd) ? 0 : 3);
+    }
+    const int fd = ReceiveFd(sockets[0]);
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    close(sockets[0]);
+    close(sockets[1]);
+    return fd;
+  }
+
+  // The text of the refusal. The descriptor is closed.
+  std::string Refused(int fd, uint64_t bytes = kBytes, uint32_t device = 0) {
+    const absl::Status status = irisd_->Adopt(device, fd, bytes).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(fcntl(fd, F_GETFD), -1);
+    return std::string(status.message());
+  }
+
+  // As Create makes it, but for what is asked.
+  static int Memfd(int seals, mode_t mode = 0600) {
+    const int fd = memfd_create("planted", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EXPECT_EQ(fchmod(fd, mode), 0);
+    EXPECT_EQ(ftruncate(fd, kBytes), 0);
+    EXPECT_EQ(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+  }
+  static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+ private:
+  static bool SendFd(int socket, int fd) {
+    char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
+    iovec data = {&byte, 1};
+    msghdr message = {};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof(int));
+    return sendmsg(socket, &message, 0) == 1;
+  }
+  static int ReceiveFd(int socket) {
+    char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
+    iovec data = {&byte, 1};
+    msghdr message = {};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    EXPECT_EQ(recvmsg(socket, &message, 0), 1);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    int fd = -1;
+    if (header != nullptr) memcpy(&fd, CMSG_DATA(header), sizeof(int));
+    return fd;
+  }
+};
+
+TEST_F(AdoptTest, MemoryOfAnotherProcessIsAsIfCreatedHere) {
+  auto adopted = irisd_->Adopt(1, CreateInAnotherProcess(), kBytes);
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  EXPECT_EQ((*adopted)->bytes(), kBytes);
+  EXPECT_EQ((*adopted)->times().create, absl::ZeroDuration());
+  std::vector<uint8_t> seen(4);
+  ASSERT_TRUE((*adopted)->Read(4096, absl::MakeSpan(seen)).ok());
+  EXPECT_EQ(seen, (std::vector<uint8_t>{1, 2, 3, 4}));
+
+  // A client maps it, and what it writes is seen here; a reader cannot write.
+  auto imported = client_->Import(MustExport(**adopted), kBytes);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  auto range = client_->Reserve(kBytes, 1, 0);
+  ASSERT_TRUE(range.ok());
+  auto mapping = client_->Map(**range, 0, **imported, Access::kReadWrite, {});
+  ASSERT_TRUE(mapping.ok()) << mapping.status();
+  EXPECT_EQ(*reinterpret_cast<uint8_t*>((*mapping)->address() + 4098), 3);
+  ASSERT_TRUE(client_->Fill((*mapping)->address() + 4096, 9, 1).ok());
+  ASSERT_TRUE((*adopted)->Read(4096, absl::MakeSpan(seen)).ok());
+  EXPECT_EQ(seen, (std::vector<uint8_t>{9, 2, 3, 4}));
+  const int reader = MustExport(**adopted, Access::kReadOnly);
+  EXPECT_EQ(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, reader, 0), MAP_FAILED);
+  close(reader);
+}
+
+TEST_F(AdoptTest, AdoptedMemoryCanBeAdoptedAgain) {
+  auto first = irisd_->Adopt(1, CreateInAnotherProcess(), kBytes);
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto second = CreateEmuDriver({2, 64 * kMiB})->Adopt(1, MustExport(**first), kBytes);
+  ASSERT_TRUE(second.ok()) << second.status();
+  first->reset();
+  std::vector<uint8_t> seen(1);
+  ASSERT_TRUE((*second)->Read(4099, absl::MakeSpan(seen)).ok());
+  EXPECT_EQ(seen[0], 4);
+}
+
+TEST_F(AdoptTest, TheDescriptorDoesNotLeakIntoPrograms) {
+  const int fd = CreateInAnotherProcess();
+  ASSERT_EQ(fcntl(fd, F_SETFD, 0), 0);
+  auto adopted = irisd_->Adopt(0, fd, kBytes);
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+}
+
+TEST_F(AdoptTest, RefusesAnotherSizeAndDevice) {
+  EXPECT_THAT(Refused(CreateInAnotherProcess(), 2 * kBytes), HasSubstr("it has 4194304 bytes"));
+  EXPECT_THAT(Refused(CreateInAnotherProcess(), kBytes / 2), HasSubstr("it has 4194304 bytes"));
+  EXPECT_THAT(Refused(CreateInAnotherProcess(), kBytes - 1), HasSubstr("not a multiple"));
+  EXPECT_THAT(Refused(CreateInAnotherProcess(), 0), HasSubstr("it has 4194304 bytes"));
+  EXPECT_THAT(Refused(CreateInAnotherProcess(), kBytes, 2), HasSubstr("device 2 does not exist"));
+}
+
+TEST_F(AdoptTest, RefusesWhatIsNotSealedAsCreateSeals) {
+  EXPECT_THAT(Refused(Memfd(0)), HasSubstr("could still resize it"));
+  EXPECT_THAT(Refused(Memfd(F_SEAL_SHRINK | F_SEAL_SEAL)), HasSubstr("could still resize it"));
+  EXPECT_THAT(Refused(Memfd(F_SEAL_SHRINK | F_SEAL_GROW)), HasSubstr("its seals are"));
+  EXPECT_THAT(Refused(Memfd(kSeals | F_SEAL_WRITE)), HasSubstr("its seals are"));
+}
+
+TEST_F(AdoptTest, RefusesWhatOthersMayOpenAndWhatCannotBeWritten) {
+  EXPECT_THAT(Refused(Memfd(kSeals, 0777)), HasSubstr("has mode 0777"));
+  auto memory = MustCreate();
+  EXPECT_THAT(Refused(MustExport(*memory, Access::kReadOnly)), HasSubstr("reading and writing"));
+}
+
+TEST_F(AdoptTest, RefusesOtherDescriptorsAndClosesThem) {
+  const int before = CountFds();
+  EXPECT_THAT(Refused(-1), HasSubstr("not a descriptor"));
+  EXPECT_THAT(Refused(1 << 20), HasSubstr("Bad file descriptor"));
+  EXPECT_THAT(Refused(open("/dev/null", O_RDWR)), HasSubstr("is not a memfd"));
+  EXPECT_THAT(Refused(open("/proc/self/exe", O_RDONLY)), HasSubstr("is not a memfd"));
+  char path[] = "/tmp/iris-adopt-XXXXXX";
+  const int file = mkstemp(path);
+  unlink(path);
+  ASSERT_EQ(ftruncate(file, kBytes), 0);
+  EXPECT_FALSE(irisd_->Adopt(0, file, kBytes).ok());
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  EXPECT_THAT(Refused(pipe_fds[0]), HasSubstr("is not a memfd"));
+  EXPECT_THAT(Refused(pipe_fds[1]), HasSubstr("is not a memfd"));
   EXPECT_EQ(CountFds(), before);
 }
 

@@ -3,7 +3,8 @@
 //
 // Life of memory, the same on every platform: Create → ExportFd (duplicates of one descriptor) →
 // Import in another process → Map into a Reservation → use → destroy the Mapping → destroy the
-// PhysicalMemory. Every step is a move-only object or a unique_ptr whose destructor undoes it.
+// PhysicalMemory. A descriptor also outlives its creator: Adopt makes created memory of it again.
+// Every step is a move-only object or a unique_ptr whose destructor undoes it.
 // Implementations are thread-safe; objects they return are not, but several threads may Map
 // disjoint ranges of one Reservation at a time. A driver outlives all that it made. Depends on
 // nothing else of Iris. File descriptors cross this interface as plain ints; ownership is stated at
@@ -50,19 +51,19 @@ struct MapTimes {
   absl::Duration access;
 };
 
-// One physical allocation, created here or imported. Destroying it closes this process's hold on
-// the memory; the last hold anywhere gives the memory back. Destruction of big memory blocks
-// (140-190 ms per touched GiB on emu).
+// One physical allocation, created here, adopted or imported. Destroying it closes this process's
+// hold on the memory; the last hold anywhere gives the memory back. Destruction of big memory
+// blocks (140-190 ms per touched GiB on emu).
 class PhysicalMemory {
  public:
   virtual ~PhysicalMemory() = default;
   virtual uint64_t bytes() const = 0;
-  // Zero for imported memory.
+  // Zero for adopted and imported memory.
   virtual CreateTimes times() const = 0;
 
-  // A descriptor that Import takes in any process. The caller owns it. Only memory made by Create
-  // can be exported. kReadOnly binds importers where the platform can (emu: callers whose uid is
-  // neither the creator's nor root).
+  // A descriptor that Import takes in any process, and Adopt if it is kReadWrite. The caller owns
+  // it. Only memory made by Create or Adopt can be exported. kReadOnly binds importers where the
+  // platform can (emu: callers whose uid is neither the creator's nor root).
   virtual absl::StatusOr<int> ExportFd(Access access) = 0;
 
   // Copies [offset_bytes, offset_bytes + out.size()) to `out`. kUnimplemented where this process
@@ -126,6 +127,16 @@ class GpuDriver {
   // kResourceExhausted: out of device memory or descriptors. kInvalidArgument: bad size or device.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Create(uint32_t device_index,
                                                                  uint64_t bytes, bool prealloc) = 0;
+
+  // Takes back memory that an earlier driver of this platform created on that device, whoever had
+  // the descriptor meanwhile. From here on it is as if this driver had created it: its contents are
+  // as they were, it can be exported again, and it lives until its last holder lets go. `fd` is a
+  // descriptor that ExportFd(kReadWrite) gave, and is owned by the callee from here on, also on
+  // failure. May block: the memory is mapped for a moment where only that shows what it is.
+  // kInvalidArgument: not such a descriptor, not of `bytes` bytes, not as Create left it, or no
+  // such device. kResourceExhausted: out of descriptors or address space.
+  virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
+                                                                uint64_t bytes) = 0;
 
   // Takes memory that another process exported. `fd` is owned by the callee from here on, also on
   // failure. kInvalidArgument: not such a descriptor, or not of `bytes` bytes, or one that its

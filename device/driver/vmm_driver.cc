@@ -96,8 +96,8 @@ class VmmMemory : public PhysicalMemory {
   hipMemGenericAllocationHandle_t handle() const { return handle_; }
   int device() const { return device_; }
   void set_times(const CreateTimes& times) { times_ = times; }
-  // Created memory: what duplicates are made of. Imported memory: kept where the library still
-  // looks at it.
+  // Created and adopted memory: what duplicates are made of. Imported memory: kept where the
+  // library still looks at it.
   void set_fd(OwnedFd fd, bool exportable) {
     fd_ = std::move(fd);
     exportable_ = exportable;
@@ -193,6 +193,8 @@ class VmmDriver : public GpuDriver {
   absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) override;
   absl::StatusOr<std::unique_ptr<PhysicalMemory>> Create(uint32_t device_index, uint64_t bytes,
                                                          bool prealloc) override;
+  absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
+                                                        uint64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) override;
   absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t piece_bytes, uint32_t n_pieces,
                                                        uint64_t wanted_base) override;
@@ -247,6 +249,12 @@ class VmmDriver : public GpuDriver {
   // The device that calls which look at the current one are to see, -1: they do not look.
   int DeviceForCalls() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Zero(VmmMemory& memory);
+  // The library's handle of memory that a descriptor stands for.
+  absl::StatusOr<hipMemGenericAllocationHandle_t> ImportHandle(int fd, absl::string_view what)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // OK if all of the memory's bytes can be mapped: importing looks neither at the size nor, with
+  // some versions, at what the descriptor is.
+  absl::Status CheckThatItMaps(VmmMemory& memory, absl::string_view what);
   absl::StatusOr<uint64_t> ReserveOnce(uint64_t bytes, uint64_t wanted_base);
 
   const BackendKind kind_;
@@ -522,10 +530,8 @@ absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Create(uint32_t devic
   return memory;
 }
 
-absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Import(int fd, uint64_t bytes) {
-  OwnedFd owned(fd);
-  if (fd < 0) return absl::InvalidArgumentError("import device memory: not a descriptor");
-  if (absl::Status s = CheckBytes(bytes, "import device memory"); !s.ok()) return s;
+absl::StatusOr<hipMemGenericAllocationHandle_t> VmmDriver::ImportHandle(int fd,
+                                                                        absl::string_view what) {
   hipMemGenericAllocationHandle_t handle = 0;
   void* const os_handle =
       quirks_.import_takes_pointer ? static_cast<void*>(&fd) : Address(static_cast<uint64_t>(fd));
@@ -541,23 +547,75 @@ absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Import(int fd, uint64
     error = api_->hipMemImportFromShareableHandle(&handle, os_handle,
                                                   hipMemHandleTypePosixFileDescriptor);
   }
-  if (error != hipSuccess) {
-    const std::string what = absl::StrCat("import ", bytes, " bytes of device memory");
-    const absl::Status status = Error(error, what);
-    // A descriptor of something else is mostly answered with an error that says nothing.
-    if (status.code() != absl::StatusCode::kInternal &&
-        status.code() != absl::StatusCode::kInvalidArgument) {
-      return status;
-    }
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, ": ", HipErrorText(*api_, error),
-        "; the descriptor is not of exported device memory, or of a device that this process "
-        "cannot reach (container, partition, peer-to-peer path)"));
+  if (error == hipSuccess) return handle;
+  const absl::Status status = Error(error, what);
+  // A descriptor of something else is mostly answered with an error that says nothing.
+  if (status.code() != absl::StatusCode::kInternal &&
+      status.code() != absl::StatusCode::kInvalidArgument) {
+    return status;
   }
-  auto memory = std::make_unique<VmmMemory>(this, handle, -1, bytes);
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ", HipErrorText(*api_, error),
+      "; the descriptor is not of exported device memory, or of a device that this process "
+      "cannot reach (container, partition, peer-to-peer path)"));
+}
+
+absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Import(int fd, uint64_t bytes) {
+  OwnedFd owned(fd);
+  if (fd < 0) return absl::InvalidArgumentError("import device memory: not a descriptor");
+  if (absl::Status s = CheckBytes(bytes, "import device memory"); !s.ok()) return s;
+  const auto handle = ImportHandle(fd, absl::StrCat("import ", bytes, " bytes of device memory"));
+  if (!handle.ok()) return handle.status();
+  auto memory = std::make_unique<VmmMemory>(this, *handle, -1, bytes);
   // Elsewhere an open descriptor would only pin the memory.
   if (quirks_.keep_imported_fd) memory->set_fd(std::move(owned), /*exportable=*/false);
   return memory;
+}
+
+absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Adopt(uint32_t device_index, int fd,
+                                                                 uint64_t bytes) {
+  constexpr char kWhat[] = "adopt device memory";
+  OwnedFd owned(fd);
+  if (fd < 0) return absl::InvalidArgumentError(absl::StrCat(kWhat, ": not a descriptor"));
+  if (absl::Status s = CheckDevice(device_index, kWhat); !s.ok()) return s;
+  if (absl::Status s = CheckBytes(bytes, kWhat); !s.ok()) return s;
+  if (absl::Status s = CheckDescriptors(fd, kWhat); !s.ok()) return s;
+  if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kWhat, ": descriptor ", fd, ": ", std::generic_category().message(errno)));
+  }
+  const std::string what =
+      absl::StrCat("adopt ", bytes, " bytes on device ", devices_[device_index].uuid);
+  const auto handle = ImportHandle(fd, what);
+  if (!handle.ok()) return handle.status();
+  auto memory = std::make_unique<VmmMemory>(this, *handle, static_cast<int>(device_index), bytes);
+  // What duplicates are made of, as after Create: with some versions the library cannot export
+  // imported memory, and others look at the descriptor once more.
+  memory->set_fd(std::move(owned), /*exportable=*/true);
+  if (absl::Status s = CheckThatItMaps(*memory, what); !s.ok()) return s;
+  return memory;
+}
+
+absl::Status VmmDriver::CheckThatItMaps(VmmMemory& memory, absl::string_view what) {
+  absl::StatusOr<std::unique_ptr<Reservation>> range = Reserve(memory.bytes(), 1, 0);
+  if (!range.ok()) return range.status();
+  absl::Status status;
+  if (quirks_.keep_imported_fd) {
+    // The descriptor is looked at when access is set.
+    const uint32_t device = static_cast<uint32_t>(memory.device());
+    status = Map(**range, 0, memory, Access::kReadOnly, {device}).status();
+  } else {
+    void* const address = Address((*range)->base());
+    const hipError_t error = api_->hipMemMap(address, memory.bytes(), 0, memory.handle(), 0);
+    if (error != hipSuccess) {
+      status = Error(error, what);
+    } else {
+      api_->hipMemUnmap(address, memory.bytes());
+    }
+  }
+  if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) return status;
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": the descriptor is not of so much exported device memory: ", status.message()));
 }
 
 absl::StatusOr<uint64_t> VmmDriver::ReserveOnce(uint64_t bytes, uint64_t wanted_base) {

@@ -318,6 +318,72 @@ TEST_P(VmmDriverTest, OtherDescriptorsAreRefusedAndClosed) {
   EXPECT_EQ(CountFds(), before);
 }
 
+TEST_P(VmmDriverTest, AnotherDriverAdoptsWhatOneHasCreated) {
+  auto range = client_->Reserve(kBytes, 1, 0);
+  ASSERT_TRUE(range.ok()) << range.status();
+  int left = -1;
+  {
+    auto earlier = MustOpen(GetParam().kind);
+    auto memory = earlier->Create(1, kBytes, false);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    auto imported = Lend(**memory);
+    auto mapping = client_->Map(**range, 0, *imported, Access::kReadWrite, {0});
+    ASSERT_TRUE(mapping.ok()) << mapping.status();
+    ASSERT_TRUE(client_->Fill((*mapping)->address(), 0x7b, kBytes).ok());
+    auto fd = (*memory)->ExportFd(Access::kReadWrite);
+    ASSERT_TRUE(fd.ok()) << fd.status();
+    left = *fd;
+  }
+  auto adopted = irisd_->Adopt(1, left, kBytes);
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  EXPECT_EQ((*adopted)->bytes(), kBytes);
+  EXPECT_EQ(fake_->n_handles, 1);
+  EXPECT_EQ(fake_->n_mappings, 0);
+  for (int i = 0; i < 2; ++i) {  // exported and mapped as often as wanted
+    auto imported = Lend(**adopted);
+    auto mapping = client_->Map(**range, 0, *imported, Access::kReadWrite, {0, 1});
+    ASSERT_TRUE(mapping.ok()) << mapping.status();
+    std::vector<uint8_t> seen(kBytes);
+    ASSERT_TRUE(
+        client_->Copy(seen.data(), reinterpret_cast<const void*>((*mapping)->address()), kBytes)
+            .ok());
+    EXPECT_EQ(seen, std::vector<uint8_t>(kBytes, 0x7b)) << "not as it was left";
+  }
+  // And once more, as by the irisd after that.
+  auto fd = (*adopted)->ExportFd(Access::kReadWrite);
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  EXPECT_EQ(fcntl(*fd, F_GETFD), FD_CLOEXEC);
+  auto again = client_->Adopt(1, *fd, kBytes);
+  EXPECT_TRUE(again.ok()) << again.status();
+}
+
+TEST_P(VmmDriverTest, AdoptsNothingElse) {
+  const int before = CountFds();
+  auto memory = Create();
+  const auto export_it = [&] { return memory->ExportFd(Access::kReadWrite).value_or(-1); };
+  const auto adopt = [&](int fd, uint64_t bytes, uint32_t device) {
+    const absl::Status status = irisd_->Adopt(device, fd, bytes).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    return Text(status);
+  };
+  EXPECT_THAT(adopt(export_it(), 2 * kBytes, 0),
+              HasSubstr("not of so much exported device memory"));
+  EXPECT_THAT(adopt(export_it(), kBytes / 2, 0),
+              HasSubstr("not of so much exported device memory"));
+  EXPECT_THAT(adopt(export_it(), kBytes + 1, 0), HasSubstr("multiple"));
+  EXPECT_THAT(adopt(export_it(), kBytes, 2), HasSubstr("device 2 does not exist"));
+  EXPECT_THAT(adopt(-1, kBytes, 0), HasSubstr("not a descriptor"));
+  EXPECT_THAT(adopt(open("/dev/null", O_RDWR), kBytes, 0),
+              HasSubstr("not of exported device memory"));
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  adopt(pipe_fds[0], kBytes, 0);
+  adopt(pipe_fds[1], kBytes, 0);
+  memory.reset();
+  EXPECT_EQ(CountFds(), before);
+  EXPECT_EQ(fake_->n_handles, 0);
+}
+
 TEST_P(VmmDriverTest, AFailureAtAnyStepLeavesNothing) {
   const std::string prefix = GetParam().kind == BackendKind::kCuda ? "cu" : "hip";
   for (const char* call :

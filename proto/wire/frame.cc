@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
 
 namespace iris::wire {
 namespace {
@@ -70,10 +71,8 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> pay
     c->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
     std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
   }
-  ssize_t sent;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
+  const ssize_t sent =
+      base::Retry([&] { return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
   if (sent >= 0) return absl::OkStatus();
   const int error = errno;
   if (error == EAGAIN || error == EWOULDBLOCK || error == ETOOMANYREFS || error == ENOBUFS ||

@@ -1,5 +1,5 @@
 // Ledger: how much physical memory of each device is created, and for whom. irisd's own account,
-// because drivers over-report what is free. Pure; not thread-safe: the JobMachine's owner locks.
+// because drivers over-report what is free. Pure; not thread-safe: the JobMachine holds it.
 #pragma once
 
 #include <compare>

@@ -1,4 +1,4 @@
-// Clock: where pure code gets the time from. Thread-safe.
+// Clock: where irisd gets the time from; tests have one that they move. Thread-safe.
 //
 // Deadlines count on Now, which never jumps; what people read is stamped with Wall, which does when
 // somebody sets the clock.

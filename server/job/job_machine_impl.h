@@ -56,18 +56,6 @@ struct JobMachine::Impl {
     TeamId team = kWorldTeam;
   };
 
-  // A JoinSpec that has passed every check that needs no job.
-  struct JoinRequest {
-    Rank rank = 0;
-    uint32_t n_ranks = 0;
-    uint64_t heap_bytes = 0;  // rounded
-    uint64_t stride_bytes = 0;
-    uint64_t team_sync_bytes = 0;
-    uint32_t device_index = 0;
-    bool prealloc = false;
-    absl::Duration timeout;
-  };
-
   struct Membership {
     Session* session = nullptr;
     Job* job = nullptr;
@@ -112,18 +100,20 @@ struct JobMachine::Impl {
   // membership.cc.
   void Join(SessionId session, CallId call, const JoinSpec& spec);
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
-  absl::StatusOr<JoinRequest> CheckJoin(const JoinSpec& spec) const;
-  absl::Status CheckSizes(const JoinSpec& spec, JoinRequest& request) const;
+  // The spec with every default filled in and every size rounded, if nothing is wrong with it that
+  // needs no job to see: max_heap_bytes is the stride, device_uuid names the device.
+  absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;
+  absl::Status CheckSizes(JoinSpec& spec) const;
   absl::StatusOr<uint32_t> ChooseDevice(const JoinSpec& spec) const;
-  absl::Status CheckMayJoin(const Job& job, const JoinSpec& spec, const JoinRequest& request) const;
-  absl::Status CheckAgreement(const Job& job, const std::string& what,
-                              const JoinRequest& request) const;
+  // Of a spec that CheckJoin has passed.
+  absl::Status CheckMayJoin(const Job& job, const JoinSpec& spec) const;
+  absl::Status CheckAgreement(const Job& job, const std::string& what, const JoinSpec& spec) const;
   absl::Status CheckJobLimits(uint32_t uid) const;
   // The error of the first pair of devices, of this rank and of those that have joined, that cannot
   // use each other's memory. Null: no other has joined.
   absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
   void ReportSharedDevices(const Job& job);
-  Job& NewJob(const std::string& name, uint32_t uid, const JoinRequest& request);
+  Job& NewJob(const std::string& name, uint32_t uid, const JoinSpec& spec);
   // Removes a rank that waits in Join.
   void WithdrawJoin(Job& job, Rank rank, const absl::Status& status);
   void StartMappingIfComplete(Job& job);

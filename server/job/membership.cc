@@ -41,41 +41,40 @@ void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
   Answer(call, status);
 }
 
-absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const JoinSpec& spec) {
+absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const JoinSpec& asked) {
   if (const Job* current = JobOf(session); current != nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("join: this session is already rank ",
                                                       session.lease->rank, " of job '",
                                                       current->name, "': leave it first"));
   }
-  const auto request = CheckJoin(spec);
-  if (!request.ok()) return request.status();
+  const auto checked = CheckJoin(asked);
+  if (!checked.ok()) return checked.status();
+  const JoinSpec& spec = *checked;
   const uint32_t uid = session.caller.uid;
-  const Rank rank = request->rank;
+  const Rank rank = static_cast<Rank>(spec.rank);
+  const uint32_t device_index = static_cast<uint32_t>(ledger_.IndexOf(spec.device_uuid));
   const auto named = jobs_by_name_.find({uid, spec.job});
   Job* job = named == jobs_by_name_.end() ? nullptr : FindJob(named->second);
-  const absl::Status fits =
-      job == nullptr ? CheckJobLimits(uid) : CheckMayJoin(*job, spec, *request);
+  const absl::Status fits = job == nullptr ? CheckJobLimits(uid) : CheckMayJoin(*job, spec);
   if (!fits.ok()) return fits;
-  if (absl::Status s = CheckPeers(job, spec, request->device_index); !s.ok()) return s;
-  if (absl::Status s =
-          CheckMemory(request->device_index, request->heap_bytes, {spec.job, rank, uid});
-      !s.ok()) {
+  if (absl::Status s = CheckPeers(job, spec, device_index); !s.ok()) return s;
+  if (absl::Status s = CheckMemory(device_index, spec.heap_bytes, {spec.job, rank, uid}); !s.ok()) {
     return s;
   }
   // A new job: its pages, and a segment of each rank.
-  const uint64_t n_descriptors = job == nullptr ? 2 * uint64_t{request->n_ranks} + 1 : 1;
+  const uint64_t n_descriptors = job == nullptr ? 2 * static_cast<uint64_t>(spec.n_ranks) + 1 : 1;
   if (absl::Status s = CheckDescriptors(n_descriptors); !s.ok()) {
     return absl::Status(s.code(), absl::StrCat("join job '", spec.job, "': ", s.message()));
   }
-  if (job == nullptr) job = &NewJob(spec.job, uid, *request);
+  if (job == nullptr) job = &NewJob(spec.job, uid, spec);
 
   Member& member = job->ranks[rank];
-  member.device_index = request->device_index;
-  member.prealloc = request->prealloc;
+  member.device_index = device_index;
+  member.prealloc = spec.prealloc;
   member.join_call = call;
   GrantLease(*job, rank, session);
   AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
-  deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, now_.steady + request->timeout);
+  deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, now_.steady + spec.timeout);
   SetState(*job, rank, RankState::kJoined, false);
   CreateFirstSegment(*job, rank);
   Note(*job, static_cast<int32_t>(rank),
@@ -83,8 +82,7 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   return absl::OkStatus();
 }
 
-absl::StatusOr<JobMachine::Impl::JoinRequest> JobMachine::Impl::CheckJoin(
-    const JoinSpec& spec) const {
+absl::StatusOr<JoinSpec> JobMachine::Impl::CheckJoin(JoinSpec spec) const {
   if (absl::Status s = CheckText("join: the name of the job", spec.job, 1, wire::kMaxJobNameBytes);
       !s.ok()) {
     return s;
@@ -99,24 +97,19 @@ absl::StatusOr<JobMachine::Impl::JoinRequest> JobMachine::Impl::CheckJoin(
     return absl::InvalidArgumentError(
         absl::StrCat(what, "ranks count from 0 to ", spec.n_ranks - 1));
   }
-  JoinRequest request;
-  request.rank = static_cast<Rank>(spec.rank);
-  request.n_ranks = static_cast<uint32_t>(spec.n_ranks);
-  request.team_sync_bytes = spec.team_sync_bytes;
-  request.prealloc = spec.prealloc;
-  request.timeout = Clamp(spec.timeout, limits_.join_timeout_default, limits_.join_timeout_max);
-  if (absl::Status s = CheckSizes(spec, request); !s.ok()) {
+  spec.timeout = Clamp(spec.timeout, limits_.join_timeout_default, limits_.join_timeout_max);
+  if (absl::Status s = CheckSizes(spec); !s.ok()) {
     return absl::Status(s.code(), absl::StrCat(what, s.message()));
   }
   const auto device = ChooseDevice(spec);
   if (!device.ok()) {
     return absl::Status(device.status().code(), absl::StrCat(what, device.status().message()));
   }
-  request.device_index = *device;
-  return request;
+  spec.device_uuid = ledger_.devices()[*device].uuid;
+  return spec;
 }
 
-absl::Status JobMachine::Impl::CheckSizes(const JoinSpec& spec, JoinRequest& request) const {
+absl::Status JobMachine::Impl::CheckSizes(JoinSpec& spec) const {
   if (spec.heap_bytes == 0 || spec.heap_bytes > wire::kMaxHeapBytes) {
     return absl::InvalidArgumentError(absl::StrCat("heap_bytes=", spec.heap_bytes, ": 1 to ",
                                                    wire::kMaxHeapBytes, " are allowed"));
@@ -127,22 +120,23 @@ absl::Status JobMachine::Impl::CheckSizes(const JoinSpec& spec, JoinRequest& req
         absl::StrCat("max_heap_bytes=", spec.max_heap_bytes, ": heap_bytes=", spec.heap_bytes,
                      " to ", wire::kMaxHeapBytes, " are allowed, or 0 for the default"));
   }
-  request.heap_bytes = RoundUp(spec.heap_bytes, granularity_bytes_);
+  spec.heap_bytes = RoundUp(spec.heap_bytes, granularity_bytes_);
+  const uint64_t n_ranks = static_cast<uint64_t>(spec.n_ranks);
   const uint64_t window_share =
-      wire::kMaxWindowBytes / request.n_ranks / granularity_bytes_ * granularity_bytes_;
-  const uint64_t roomy = std::min({4 * request.heap_bytes, wire::kMaxHeapBytes, window_share});
+      wire::kMaxWindowBytes / n_ranks / granularity_bytes_ * granularity_bytes_;
+  const uint64_t roomy = std::min({4 * spec.heap_bytes, wire::kMaxHeapBytes, window_share});
   const uint64_t stride = spec.max_heap_bytes == 0 ? roomy : spec.max_heap_bytes;
-  request.stride_bytes = std::max(RoundUp(stride, granularity_bytes_), request.heap_bytes);
-  if (request.stride_bytes > window_share) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(request.n_ranks, " ranks times ", request.stride_bytes,
-                     " bytes exceed a window of ", wire::kMaxWindowBytes, " bytes"));
+  spec.max_heap_bytes = std::max(RoundUp(stride, granularity_bytes_), spec.heap_bytes);
+  if (spec.max_heap_bytes > window_share) {
+    return absl::InvalidArgumentError(absl::StrCat(n_ranks, " ranks times ", spec.max_heap_bytes,
+                                                   " bytes exceed a window of ",
+                                                   wire::kMaxWindowBytes, " bytes"));
   }
-  if (spec.team_sync_bytes > wire::kMaxTeamSyncBytes || spec.team_sync_bytes > request.heap_bytes) {
+  if (spec.team_sync_bytes > wire::kMaxTeamSyncBytes || spec.team_sync_bytes > spec.heap_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("team_sync_bytes=", spec.team_sync_bytes, ": at most ",
-                     std::min(wire::kMaxTeamSyncBytes, request.heap_bytes),
-                     " are allowed for a heap of ", request.heap_bytes, " bytes"));
+                     std::min(wire::kMaxTeamSyncBytes, spec.heap_bytes),
+                     " are allowed for a heap of ", spec.heap_bytes, " bytes"));
   }
   return absl::OkStatus();
 }
@@ -166,8 +160,7 @@ absl::StatusOr<uint32_t> JobMachine::Impl::ChooseDevice(const JoinSpec& spec) co
                    absl::StrJoin(known, ", ")));
 }
 
-absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec,
-                                            const JoinRequest& request) const {
+absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec) const {
   const std::string what = absl::StrCat("join job '", job.name, "' as rank ", spec.rank, ": ");
   if (job.state == JobState::kBroken) {
     return absl::FailedPreconditionError(
@@ -175,12 +168,13 @@ absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec
                      job.n_held(), " more ranks have left: choose another name or end them"));
   }
   const bool forming = job.state == JobState::kForming;
-  if (absl::Status s = forming ? CheckAgreement(job, what, request) : absl::OkStatus(); !s.ok()) {
+  if (absl::Status s = forming ? CheckAgreement(job, what, spec) : absl::OkStatus(); !s.ok()) {
     return s;
   }
-  if (request.rank < job.n_ranks() && job.ranks[request.rank].lease.held) {
+  const Rank rank = static_cast<Rank>(spec.rank);
+  if (rank < job.n_ranks() && job.ranks[rank].lease.held) {
     return absl::AlreadyExistsError(absl::StrCat(what, "that rank is taken by pid ",
-                                                 job.ranks[request.rank].lease.process.pid,
+                                                 job.ranks[rank].lease.process.pid,
                                                  forming ? "" : "; the job is running"));
   }
   if (forming) return absl::OkStatus();
@@ -189,7 +183,7 @@ absl::Status JobMachine::Impl::CheckMayJoin(const Job& job, const JoinSpec& spec
 }
 
 absl::Status JobMachine::Impl::CheckAgreement(const Job& job, const std::string& what,
-                                              const JoinRequest& request) const {
+                                              const JoinSpec& spec) const {
   const auto first = std::find_if(job.ranks.begin(), job.ranks.end(),
                                   [](const Member& member) { return member.lease.held; });
   IRIS_CHECK(first != job.ranks.end(), "a forming job has a rank");
@@ -198,10 +192,10 @@ absl::Status JobMachine::Impl::CheckAgreement(const Job& job, const std::string&
     absl::string_view field;
     uint64_t here;
     uint64_t there;
-  } kFields[] = {{"n_ranks", request.n_ranks, job.n_ranks()},
-                 {"heap_bytes", request.heap_bytes, job.heap_bytes},
-                 {"max_heap_bytes", request.stride_bytes, job.stride_bytes},
-                 {"team_sync_bytes", request.team_sync_bytes, job.team_sync_bytes}};
+  } kFields[] = {{"n_ranks", static_cast<uint64_t>(spec.n_ranks), job.n_ranks()},
+                 {"heap_bytes", spec.heap_bytes, job.heap_bytes},
+                 {"max_heap_bytes", spec.max_heap_bytes, job.stride_bytes},
+                 {"team_sync_bytes", spec.team_sync_bytes, job.team_sync_bytes}};
   for (const auto& [field, here, there] : kFields) {
     if (here == there) continue;
     return absl::InvalidArgumentError(
@@ -251,25 +245,26 @@ absl::Status JobMachine::Impl::CheckPeers(const Job* job, const JoinSpec& spec,
   return absl::OkStatus();
 }
 
-Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinRequest& request) {
+Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinSpec& spec) {
+  const uint32_t n_ranks = static_cast<uint32_t>(spec.n_ranks);
   const JobId id{next_job_++};
   auto made = std::make_unique<Job>();
   Job& job = *made;
   job.id = id;
   job.name = name;
   job.uid = uid;
-  job.heap_bytes_initial = request.heap_bytes;
-  job.heap_bytes = request.heap_bytes;
-  job.stride_bytes = request.stride_bytes;
-  job.team_sync_bytes = request.team_sync_bytes;
+  job.heap_bytes_initial = spec.heap_bytes;
+  job.heap_bytes = spec.heap_bytes;
+  job.stride_bytes = spec.max_heap_bytes;
+  job.team_sync_bytes = spec.team_sync_bytes;
   job.created = now_.wall;
-  job.ranks.resize(request.n_ranks);
+  job.ranks.resize(n_ranks);
   jobs_.emplace(id, std::move(made));
   jobs_by_name_[{uid, name}] = id;
   ++n_jobs_by_uid_[uid];
-  n_page_descriptors_ += request.n_ranks + 1;
-  Emit(CreatePages{id, request.n_ranks, job.epoch});
-  Note(job, event::JobForming{request.n_ranks, request.heap_bytes, request.stride_bytes});
+  n_page_descriptors_ += n_ranks + 1;
+  Emit(CreatePages{id, n_ranks, job.epoch});
+  Note(job, event::JobForming{n_ranks, spec.heap_bytes, spec.max_heap_bytes});
   return job;
 }
 
@@ -330,6 +325,7 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
     Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
                          result.segments, true});
+    result.rank = rank;
     result.device_index = member.device_index;
     if (member.join_call.value == 0) continue;  // cancelled a moment ago
     member.answered_join = member.join_call;

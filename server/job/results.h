@@ -37,6 +37,7 @@ struct TeamInfo {
 
 struct JoinResult {
   JobId job;
+  Rank rank = 0;  // the caller's
   uint64_t epoch = 0;
   uint64_t proposed_base = 0;
   uint64_t stride_bytes = 0;

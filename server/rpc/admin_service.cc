@@ -6,16 +6,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <deque>
+#include <atomic>
+#include <memory>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/message.h"
+#include "server/rpc/stream_writer.h"
 
 namespace iris::server {
 namespace {
@@ -61,132 +62,96 @@ std::string CommandOf(int64_t pid) {
   return EscapeForLog(command, 256);
 }
 
-// Finishes a unary call at once.
-grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* context,
-                                   const absl::Status& status) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
-// A reader of events. Owns itself; leaves the log before it dies.
-class EventStream : public grpc::ServerWriteReactor<v1::Event>, public EventFollower {
+// A reader of events.
+class EventStream : public StreamWriter, public EventFollower {
  public:
   EventStream(EventLog* log, CallCounter* calls, uint32_t uid)
-      : hold_(calls), log_(log), uid_(uid) {}
+      : StreamWriter(calls), log_(log), uid_(uid) {}
 
   // Reads the log: all that is kept, then, if `follow`, what comes.
-  void Start(bool follow) ABSL_LOCKS_EXCLUDED(mu_) {
+  void Start(bool follow) {
     log_->Read(this, follow);
-    absl::MutexLock lock(&mu_);
-    started_ = true;
-    if (!follow) closing_ = true;
-    Advance();
+    max_queued_.store(kEventsQueuedPerFollower, std::memory_order_relaxed);
+    if (!follow) Finish(absl::OkStatus());
   }
 
-  // Before Start has returned, all that is kept may come: the queue takes it.
-  void Push(const EventRecord& event) override ABSL_LOCKS_EXCLUDED(mu_) {
+  // The log calls it for one event at a time.
+  void Push(const EventRecord& event) override {
     if (!SeesAll(uid_) && event.uid != uid_) return;
-    absl::MutexLock lock(&mu_);
-    if (closing_) return;
-    if (queue_.size() >= (started_ ? kEventsQueuedPerFollower : kEventsKept)) {
+    v1::Event message;
+    ToProto(event, &message);
+    message.set_dropped(dropped_);
+    if (!Queue(message, max_queued_.load(std::memory_order_relaxed))) {
       ++dropped_;
       return;
     }
-    queue_.emplace_back();
-    ToProto(event, &queue_.back());
-    queue_.back().set_dropped(std::exchange(dropped_, 0));
-    if (started_) Advance();
+    dropped_ = 0;
+    Flush();
   }
 
-  void End() override { Close(grpc::Status(grpc::StatusCode::UNAVAILABLE, "irisd is stopping")); }
-
-  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    writing_ = false;
-    if (!ok) {
-      queue_.clear();
-      closing_ = true;
-    } else if (!queue_.empty()) {
-      queue_.pop_front();
-    }
-    Advance();
-  }
-
-  void OnCancel() override { Close(grpc::Status(grpc::StatusCode::CANCELLED, "reader gone")); }
-
-  void Close(const grpc::Status& status) ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    if (closing_) return;
-    closing_ = true;
-    status_ = status;
-    Advance();
-  }
-
-  void OnDone() override {
-    log_->Unfollow(this);
-    delete this;
-  }
+  void End() override { Finish(absl::UnavailableError("irisd is stopping")); }
 
  private:
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (writing_ || finished_) return;
-    if (!queue_.empty()) {
-      writing_ = true;
-      StartWrite(&queue_.front());
-      return;
-    }
-    if (closing_) {
-      finished_ = true;
-      Finish(status_);
-    }
-  }
+  void OnReaderGone() override { log_->Unfollow(this); }
 
-  const CallCounter::Hold hold_;
   EventLog* const log_;
   const uint32_t uid_;
-  absl::Mutex mu_;
-  std::deque<v1::Event> queue_ ABSL_GUARDED_BY(mu_);
-  uint64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;
-  bool started_ ABSL_GUARDED_BY(mu_) = false;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool closing_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  grpc::Status status_ ABSL_GUARDED_BY(mu_);
+  // All that is kept comes at once at first: the queue takes it.
+  std::atomic<size_t> max_queued_{kEventsKept};
+  uint64_t dropped_ = 0;  // since the last event that was queued; Push's alone
 };
+
+// The heap of one rank.
+void ToProto(const RankSnapshot& rank, const JobSnapshot& job,
+             absl::Span<const driver::DeviceInfo> devices, v1::Heap* heap) {
+  heap->set_job_id(job.id.value);
+  heap->set_job(job.name);
+  heap->set_uid(job.uid);
+  heap->set_rank(rank.rank);
+  heap->set_pid(rank.pid);
+  heap->set_state(ToProto(rank.state));
+  if (rank.device_index < devices.size()) heap->set_device_uuid(devices[rank.device_index].uuid);
+  uint64_t bytes = 0;
+  for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
+  heap->set_heap_bytes(bytes);
+  heap->set_max_heap_bytes(job.stride_bytes);
+  heap->set_allocated_bytes(job.allocated_bytes);
+  heap->set_largest_free_bytes(job.largest_free_bytes);
+  heap->set_n_segments(static_cast<uint32_t>(rank.segments.size()));
+}
+
+void ToProto(const SessionSnapshot& from, v1::Session* to) {
+  to->set_session_id(from.id.value);
+  to->set_pid(from.caller.pid);
+  to->set_uid(from.caller.uid);
+  to->set_gid(from.caller.gid);
+  to->set_command(CommandOf(from.caller.pid));
+  to->set_state(from.ending ? "ending" : "open");
+  to->set_job(from.job);
+  to->set_rank(from.rank);
+  to->set_created_unix_ms(absl::ToUnixMillis(from.created));
+}
 
 }  // namespace
 
-AdminService::AdminService(Daemon* daemon, const Connections* connections, CallCounter* calls,
-                           DaemonFacts facts)
-    : daemon_(daemon), connections_(connections), calls_(calls), facts_(std::move(facts)) {}
+AdminService::AdminService(Daemon* daemon, Calls* calls, DaemonFacts facts)
+    : daemon_(daemon), calls_(calls), facts_(std::move(facts)) {}
 
-absl::StatusOr<CallerInfo> AdminService::Caller(const grpc::CallbackServerContext& context) const {
-  const std::optional<Connection> connection = connections_->Find(context.peer());
-  if (!connection.has_value()) return absl::PermissionDeniedError("the connection has ended");
-  return connection->caller;
-}
-
-absl::StatusOr<std::vector<JobSnapshot>> AdminService::VisibleJobs(
-    const grpc::CallbackServerContext& context, const std::string& name, bool allocations) const {
-  absl::StatusOr<CallerInfo> caller = Caller(context);
-  if (!caller.ok()) return caller.status();
+absl::StatusOr<std::vector<JobSnapshot>> AdminService::VisibleJobs(const CallerInfo& caller,
+                                                                   const std::string& name,
+                                                                   bool allocations) const {
   JobQuery query{.name = name, .allocations = allocations};
-  if (!SeesAll(caller->uid)) query.uid = caller->uid;
+  if (!SeesAll(caller.uid)) query.uid = caller.uid;
   std::vector<JobSnapshot> jobs =
       daemon_->Inspect([&query](const JobMachine& machine) { return machine.Jobs(query); });
   if (jobs.empty() && !name.empty()) {
     return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
-                                            "\" that uid ", caller->uid, " may see"));
+                                            "\" that uid ", caller.uid, " may see"));
   }
   return jobs;
 }
 
-grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
-                                                  const v1::GetStatusRequest* /*request*/,
-                                                  v1::GetStatusReply* reply) {
-  const absl::StatusOr<CallerInfo> caller = Caller(*context);
-  if (!caller.ok()) return Finished(context, caller.status());
+void AdminService::FillStatus(v1::GetStatusReply* reply) const {
   reply->set_version(wire::kIrisVersion);
   reply->set_pid(getpid());
   reply->set_start_time_unix_ms(absl::ToUnixMillis(facts_.started));
@@ -210,119 +175,17 @@ grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* c
     status->set_available(backend.available);
     status->set_detail(backend.detail);
   }
-  return Finished(context, absl::OkStatus());
 }
 
-grpc::ServerUnaryReactor* AdminService::ListDevices(grpc::CallbackServerContext* context,
-                                                    const v1::ListDevicesRequest* /*request*/,
-                                                    v1::ListDevicesReply* reply) {
-  const absl::StatusOr<CallerInfo> caller = Caller(*context);
-  if (!caller.ok()) return Finished(context, caller.status());
-  const std::vector<Ledger::DeviceAccount> accounts =
-      daemon_->Inspect([](const JobMachine& machine) { return machine.ledger().devices(); });
-  for (const driver::DeviceInfo& device : daemon_->driver().devices()) {
-    const uint64_t used = device.index < accounts.size() ? accounts[device.index].used_bytes : 0;
-    ToProto(device, used, reply->add_devices());
-  }
-  return Finished(context, absl::OkStatus());
-}
-
-grpc::ServerUnaryReactor* AdminService::ListJobs(grpc::CallbackServerContext* context,
-                                                 const v1::ListJobsRequest* request,
-                                                 v1::ListJobsReply* reply) {
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(*context, request->job());
-  if (!jobs.ok()) return Finished(context, jobs.status());
-  for (const JobSnapshot& job : *jobs) ToProto(job, daemon_->driver().devices(), reply->add_jobs());
-  return Finished(context, absl::OkStatus());
-}
-
-grpc::ServerUnaryReactor* AdminService::ListHeaps(grpc::CallbackServerContext* context,
-                                                  const v1::ListHeapsRequest* request,
-                                                  v1::ListHeapsReply* reply) {
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(*context, request->job());
-  if (!jobs.ok()) return Finished(context, jobs.status());
-  for (const JobSnapshot& job : *jobs) {
-    for (const RankSnapshot& rank : job.ranks) {
-      if (rank.segments.empty()) continue;
-      v1::Heap* const heap = reply->add_heaps();
-      heap->set_job_id(job.id.value);
-      heap->set_job(job.name);
-      heap->set_uid(job.uid);
-      heap->set_rank(rank.rank);
-      heap->set_pid(rank.pid);
-      heap->set_state(static_cast<v1::RankState>(rank.state));
-      if (rank.device_index < daemon_->driver().devices().size()) {
-        heap->set_device_uuid(daemon_->driver().devices()[rank.device_index].uuid);
-      }
-      uint64_t bytes = 0;
-      for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
-      heap->set_heap_bytes(bytes);
-      heap->set_max_heap_bytes(job.stride_bytes);
-      heap->set_allocated_bytes(job.allocated_bytes);
-      heap->set_largest_free_bytes(job.largest_free_bytes);
-      heap->set_n_segments(static_cast<uint32_t>(rank.segments.size()));
-    }
-  }
-  return Finished(context, absl::OkStatus());
-}
-
-grpc::ServerUnaryReactor* AdminService::ListAllocations(grpc::CallbackServerContext* context,
-                                                        const v1::ListAllocationsRequest* request,
-                                                        v1::ListAllocationsReply* reply) {
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(*context, request->job(), true);
-  if (!jobs.ok()) return Finished(context, jobs.status());
-  for (const JobSnapshot& job : *jobs) {
-    for (const AllocationSnapshot& allocation : job.allocations) {
-      ToProto(allocation, job, reply->add_allocations());
-    }
-  }
-  return Finished(context, absl::OkStatus());
-}
-
-grpc::ServerUnaryReactor* AdminService::ListSessions(grpc::CallbackServerContext* context,
-                                                     const v1::ListSessionsRequest* /*request*/,
-                                                     v1::ListSessionsReply* reply) {
-  const absl::StatusOr<CallerInfo> caller = Caller(*context);
-  if (!caller.ok()) return Finished(context, caller.status());
-  const std::vector<SessionSnapshot> sessions =
-      daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
-  for (const SessionSnapshot& from : sessions) {
-    if (!SeesAll(caller->uid) && from.caller.uid != caller->uid) continue;
-    v1::Session* const session = reply->add_sessions();
-    session->set_session_id(from.id.value);
-    session->set_pid(from.caller.pid);
-    session->set_uid(from.caller.uid);
-    session->set_gid(from.caller.gid);
-    session->set_command(CommandOf(from.caller.pid));
-    session->set_state(from.ending ? "ending" : "open");
-    session->set_job(from.job);
-    session->set_rank(from.rank);
-    session->set_created_unix_ms(absl::ToUnixMillis(from.created));
-  }
-  return Finished(context, absl::OkStatus());
-}
-
-grpc::ServerWriteReactor<v1::Event>* AdminService::Events(grpc::CallbackServerContext* context,
-                                                          const v1::EventsRequest* request) {
-  const absl::StatusOr<CallerInfo> caller = Caller(*context);
-  auto* const stream = new EventStream(&daemon_->events(), calls_, caller.ok() ? caller->uid : ~0u);
-  if (!caller.ok()) {
-    stream->Close(ToGrpc(caller.status()));
-  } else {
-    stream->Start(request->follow());
-  }
-  return stream;
-}
-
-absl::Status AdminService::DoPeek(const grpc::CallbackServerContext& context,
-                                  const v1::PeekRequest& request, v1::PeekReply* reply) const {
+absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
+                                    v1::PeekReply* reply) const {
   if (request.job().empty()) return absl::InvalidArgumentError("peek: name a job");
   if (request.bytes() == 0 || request.bytes() > wire::kMaxPeekBytes) {
     return absl::InvalidArgumentError(absl::StrCat("peek: ", request.bytes(),
                                                    " bytes asked for; 1 to ", wire::kMaxPeekBytes,
                                                    " can be read in a call"));
   }
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(context, request.job());
+  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(caller, request.job());
   if (!jobs.ok()) return jobs.status();
   if (jobs->size() > 1) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -368,9 +231,121 @@ absl::Status AdminService::DoPeek(const grpc::CallbackServerContext& context,
   return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* AdminService::Peek(grpc::CallbackServerContext* context,
-                                             const v1::PeekRequest* request, v1::PeekReply* reply) {
-  return Finished(context, DoPeek(*context, *request, reply));
+// The table.
+
+grpc::ServerUnaryReactor* AdminService::GetStatus(Context* context, const Bytes* request,
+                                                  Bytes* reply) {
+  return calls_->Answer<v1::GetStatusRequest, v1::GetStatusReply>(
+      context, request, reply,
+      [this](const CallerInfo& /*caller*/, const v1::GetStatusRequest& /*message*/,
+             v1::GetStatusReply* out) {
+        FillStatus(out);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* AdminService::ListDevices(Context* context, const Bytes* request,
+                                                    Bytes* reply) {
+  return calls_->Answer<v1::ListDevicesRequest, v1::ListDevicesReply>(
+      context, request, reply,
+      [this](const CallerInfo& /*caller*/, const v1::ListDevicesRequest& /*message*/,
+             v1::ListDevicesReply* out) {
+        const std::vector<Ledger::DeviceAccount> accounts =
+            daemon_->Inspect([](const JobMachine& machine) { return machine.ledger().devices(); });
+        for (const driver::DeviceInfo& device : daemon_->driver().devices()) {
+          const bool known = device.index < accounts.size();
+          ToProto(device, known ? accounts[device.index].used_bytes : 0, out->add_devices());
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* AdminService::ListJobs(Context* context, const Bytes* request,
+                                                 Bytes* reply) {
+  return calls_->Answer<v1::ListJobsRequest, v1::ListJobsReply>(
+      context, request, reply,
+      [this](const CallerInfo& caller, const v1::ListJobsRequest& message, v1::ListJobsReply* out) {
+        const auto jobs = VisibleJobs(caller, message.job());
+        if (!jobs.ok()) return jobs.status();
+        for (const JobSnapshot& job : *jobs) {
+          ToProto(job, daemon_->driver().devices(), out->add_jobs());
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* AdminService::ListHeaps(Context* context, const Bytes* request,
+                                                  Bytes* reply) {
+  return calls_->Answer<v1::ListHeapsRequest, v1::ListHeapsReply>(
+      context, request, reply,
+      [this](const CallerInfo& caller, const v1::ListHeapsRequest& message,
+             v1::ListHeapsReply* out) {
+        const auto jobs = VisibleJobs(caller, message.job());
+        if (!jobs.ok()) return jobs.status();
+        for (const JobSnapshot& job : *jobs) {
+          for (const RankSnapshot& rank : job.ranks) {
+            if (rank.segments.empty()) continue;
+            ToProto(rank, job, daemon_->driver().devices(), out->add_heaps());
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* AdminService::ListAllocations(Context* context, const Bytes* request,
+                                                        Bytes* reply) {
+  return calls_->Answer<v1::ListAllocationsRequest, v1::ListAllocationsReply>(
+      context, request, reply,
+      [this](const CallerInfo& caller, const v1::ListAllocationsRequest& message,
+             v1::ListAllocationsReply* out) {
+        const auto jobs = VisibleJobs(caller, message.job(), /*allocations=*/true);
+        if (!jobs.ok()) return jobs.status();
+        for (const JobSnapshot& job : *jobs) {
+          for (const AllocationSnapshot& allocation : job.allocations) {
+            ToProto(allocation, job, out->add_allocations());
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* AdminService::ListSessions(Context* context, const Bytes* request,
+                                                     Bytes* reply) {
+  return calls_->Answer<v1::ListSessionsRequest, v1::ListSessionsReply>(
+      context, request, reply,
+      [this](const CallerInfo& caller, const v1::ListSessionsRequest& /*message*/,
+             v1::ListSessionsReply* out) {
+        const std::vector<SessionSnapshot> sessions =
+            daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
+        for (const SessionSnapshot& session : sessions) {
+          if (!SeesAll(caller.uid) && session.caller.uid != caller.uid) continue;
+          ToProto(session, out->add_sessions());
+        }
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminService::Events(Context* context,
+                                                                 const Bytes* request) {
+  v1::EventsRequest message;
+  const absl::Status parsed = ParseMessage(*request, &message);
+  const absl::StatusOr<CallerInfo> caller = parsed.ok() ? calls_->CallerOf(*context) : parsed;
+  const auto stream = std::make_shared<EventStream>(&daemon_->events(), calls_->counter(),
+                                                    caller.ok() ? caller->uid : ~0u);
+  if (caller.ok()) {
+    stream->Start(message.follow());
+  } else {
+    stream->Finish(caller.status());
+  }
+  return StreamWriter::GiveToGrpc(stream);
+}
+
+grpc::ServerUnaryReactor* AdminService::Peek(Context* context, const Bytes* request, Bytes* reply) {
+  return calls_->Answer<v1::PeekRequest, v1::PeekReply>(
+      context, request, reply,
+      [this](const CallerInfo& caller, const v1::PeekRequest& message, v1::PeekReply* out) {
+        return ReadHeap(caller, message, out);
+      });
 }
 
 }  // namespace iris::server

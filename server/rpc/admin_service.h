@@ -1,6 +1,6 @@
 // AdminService: what iris-ctl reads. Callers see the jobs of their own uid; root and irisd's own
-// uid see all. Served to connections of irisd.sock and to sessions alike. Callback API;
-// thread-safe. Borrows everything it is given.
+// uid see all. Served to connections of irisd.sock and to sessions alike. Thread-safe. Borrows the
+// daemon and the calls.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,7 @@
 #include "absl/time/time.h"
 #include "proto/iris/v1/admin.grpc.pb.h"
 #include "server/daemon.h"
-#include "server/rpc/call_counter.h"
-#include "server/session/connections.h"
+#include "server/rpc/calls.h"
 
 namespace iris::server {
 
@@ -31,47 +30,50 @@ struct DaemonFacts {
   std::function<uint64_t()> sessions_refused;
 };
 
-class AdminService final : public v1::AdminService::CallbackService {
- public:
-  AdminService(Daemon* daemon, const Connections* connections, CallCounter* calls,
-               DaemonFacts facts);
+// Every method takes and gives bytes: see server/rpc/message.h.
+using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetStatus<
+    v1::AdminService::WithRawCallbackMethod_ListDevices<
+        v1::AdminService::WithRawCallbackMethod_ListJobs<
+            v1::AdminService::WithRawCallbackMethod_ListHeaps<
+                v1::AdminService::WithRawCallbackMethod_ListAllocations<
+                    v1::AdminService::WithRawCallbackMethod_ListSessions<
+                        v1::AdminService::WithRawCallbackMethod_Events<
+                            v1::AdminService::WithRawCallbackMethod_Peek<
+                                v1::AdminService::Service>>>>>>>>;
 
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const v1::GetStatusRequest* request,
-                                      v1::GetStatusReply* reply) override;
-  grpc::ServerUnaryReactor* ListDevices(grpc::CallbackServerContext* context,
-                                        const v1::ListDevicesRequest* request,
-                                        v1::ListDevicesReply* reply) override;
-  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
-                                     const v1::ListJobsRequest* request,
-                                     v1::ListJobsReply* reply) override;
-  grpc::ServerUnaryReactor* ListHeaps(grpc::CallbackServerContext* context,
-                                      const v1::ListHeapsRequest* request,
-                                      v1::ListHeapsReply* reply) override;
-  grpc::ServerUnaryReactor* ListAllocations(grpc::CallbackServerContext* context,
-                                            const v1::ListAllocationsRequest* request,
-                                            v1::ListAllocationsReply* reply) override;
-  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
-                                         const v1::ListSessionsRequest* request,
-                                         v1::ListSessionsReply* reply) override;
-  grpc::ServerWriteReactor<v1::Event>* Events(grpc::CallbackServerContext* context,
-                                              const v1::EventsRequest* request) override;
-  grpc::ServerUnaryReactor* Peek(grpc::CallbackServerContext* context,
-                                 const v1::PeekRequest* request, v1::PeekReply* reply) override;
+class AdminService final : public RawAdminService {
+ public:
+  using Context = grpc::CallbackServerContext;
+  using Bytes = grpc::ByteBuffer;
+
+  AdminService(Daemon* daemon, Calls* calls, DaemonFacts facts);
+
+  grpc::ServerUnaryReactor* GetStatus(Context* context, const Bytes* request,
+                                      Bytes* reply) override;
+  grpc::ServerUnaryReactor* ListDevices(Context* context, const Bytes* request,
+                                        Bytes* reply) override;
+  grpc::ServerUnaryReactor* ListJobs(Context* context, const Bytes* request, Bytes* reply) override;
+  grpc::ServerUnaryReactor* ListHeaps(Context* context, const Bytes* request,
+                                      Bytes* reply) override;
+  grpc::ServerUnaryReactor* ListAllocations(Context* context, const Bytes* request,
+                                            Bytes* reply) override;
+  grpc::ServerUnaryReactor* ListSessions(Context* context, const Bytes* request,
+                                         Bytes* reply) override;
+  grpc::ServerWriteReactor<Bytes>* Events(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Peek(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
-  absl::StatusOr<CallerInfo> Caller(const grpc::CallbackServerContext& context) const;
   // The jobs that the caller may see, of that name if one is given. kNotFound if one is given and
   // there is none.
-  absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const grpc::CallbackServerContext& context,
+  absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const CallerInfo& caller,
                                                        const std::string& name,
                                                        bool allocations = false) const;
-  absl::Status DoPeek(const grpc::CallbackServerContext& context, const v1::PeekRequest& request,
-                      v1::PeekReply* reply) const;
+  void FillStatus(v1::GetStatusReply* reply) const;
+  absl::Status ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
+                        v1::PeekReply* reply) const;
 
   Daemon* const daemon_;
-  const Connections* const connections_;
-  CallCounter* const calls_;
+  Calls* const calls_;
   const DaemonFacts facts_;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/status/status.h"
 #include "proto/wire/limits.h"
 #include "server/state/operation_proto.h"
 
@@ -18,9 +19,7 @@ std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index)
 }  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      std::string(status.message().substr(0, wire::kMaxErrorTextBytes)));
+  return proto::ToGrpc(status, wire::kMaxErrorTextBytes);
 }
 
 absl::Duration TimeoutFromMs(uint64_t timeout_ms) {
@@ -43,17 +42,67 @@ JoinSpec FromProto(const v1::JoinRequest& request) {
   return spec;
 }
 
-absl::StatusOr<OperationSpec> FromProto(const v1::OperateRequest& request) {
-  absl::StatusOr<Operation> op = OperationOfRequest(request);
-  if (!op.ok()) return op.status();
+absl::StatusOr<OperationSpec> FromProto(v1::OperateRequest&& request) {
   OperationSpec spec;
   spec.job = JobId{request.job_id()};
   spec.team = request.team_id();
   spec.k = request.k();
   spec.timeout = TimeoutFromMs(request.timeout_ms());
+  absl::StatusOr<Operation> op = OperationOfRequest(std::move(request));
+  if (!op.ok()) return op.status();
   spec.op = *std::move(op);
   return spec;
 }
+
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::JoinRequest&& request) {
+  return JoinCall{session, call, FromProto(request)};
+}
+
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::MappedRequest&& request) {
+  return MappedCall{session,         call,           JobId{request.job_id()},
+                    request.epoch(), request.base(), std::move(*request.mutable_error())};
+}
+
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::OperateRequest&& request) {
+  absl::StatusOr<OperationSpec> spec = FromProto(std::move(request));
+  if (!spec.ok()) return spec.status();
+  return OperateCall{session, call, *std::move(spec)};
+}
+
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::GrowMappedRequest&& request) {
+  return GrowMappedCall{session, call, JobId{request.job_id()}, GrowId{request.grow_id()},
+                        std::move(*request.mutable_error())};
+}
+
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::LeaveRequest&& request) {
+  return LeaveCall{session, call, JobId{request.job_id()}};
+}
+
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::ResumeRequest&& request) {
+  return ResumeCall{
+      session,        call,           JobId{request.job_id()}, std::move(*request.mutable_job()),
+      request.rank(), request.epoch()};
+}
+
+#define IRIS_SAME_STATE(ours, theirs)                               \
+  static_assert(static_cast<int>(ours) == static_cast<int>(theirs), \
+                "the machine and the messages number their states differently")
+IRIS_SAME_STATE(RankState::kAbsent, v1::RANK_STATE_ABSENT);
+IRIS_SAME_STATE(RankState::kJoined, v1::RANK_STATE_JOINED);
+IRIS_SAME_STATE(RankState::kMapped, v1::RANK_STATE_MAPPED);
+IRIS_SAME_STATE(RankState::kReady, v1::RANK_STATE_READY);
+IRIS_SAME_STATE(RankState::kEnding, v1::RANK_STATE_ENDING);
+IRIS_SAME_STATE(RankState::kDead, v1::RANK_STATE_DEAD);
+IRIS_SAME_STATE(RankState::kLeft, v1::RANK_STATE_LEFT);
+IRIS_SAME_STATE(JobState::kForming, v1::JOB_STATE_FORMING);
+IRIS_SAME_STATE(JobState::kMapping, v1::JOB_STATE_MAPPING);
+IRIS_SAME_STATE(JobState::kReady, v1::JOB_STATE_READY);
+IRIS_SAME_STATE(JobState::kBroken, v1::JOB_STATE_BROKEN);
+#undef IRIS_SAME_STATE
+
+v1::RankState ToProto(RankState state) { return static_cast<v1::RankState>(state); }
+
+v1::JobState ToProto(JobState state) { return static_cast<v1::JobState>(state); }
 
 void ToProto(const SegmentInfo& from, v1::Segment* to) {
   to->set_segment_id(from.id.value);
@@ -113,16 +162,17 @@ void ToProto(const MappedResult& from, v1::MappedReply* to) {
   ToProto(from.world, to->mutable_world());
 }
 
+void ToProto(const ResumeResult& from, v1::ResumeReply* to) { to->set_state(ToProto(from.state)); }
+
 void ToProto(const Outcome& from, v1::Outcome* to) {
   to->set_k(from.k);
-  to->set_code(static_cast<uint32_t>(from.status.code()));
+  to->set_code(proto::NumberOf(from.status.code()));
   if (!from.status.ok()) {
     to->set_text(std::string(from.status.message().substr(0, wire::kMaxErrorTextBytes)));
     return;
   }
   v1::OperationResult* const result = to->mutable_result();
   result->set_offset_bytes(from.result.offset_bytes);
-  result->set_value(std::string(from.result.value.view()));
   if (from.result.team.has_value()) ToProto(*from.result.team, result->mutable_team());
   result->set_heap_bytes(from.result.heap_bytes);
 }
@@ -136,7 +186,7 @@ void ToProto(const WatchItem& from, v1::WatchEvent* to) {
         } else if constexpr (std::is_same_v<T, RankChanged>) {
           v1::WatchEvent::RankChanged* e = to->mutable_rank_changed();
           e->set_rank(item.rank);
-          e->set_state(static_cast<v1::RankState>(item.state));
+          e->set_state(ToProto(item.state));
           e->set_pid(item.pid);
           e->set_reason(item.reason);
         } else if constexpr (std::is_same_v<T, SegmentsAdded>) {
@@ -172,7 +222,7 @@ void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devic
   to->set_job_id(from.id.value);
   to->set_job(from.name);
   to->set_uid(from.uid);
-  to->set_state(static_cast<v1::JobState>(from.state));
+  to->set_state(ToProto(from.state));
   to->set_epoch(from.epoch);
   to->set_n_ranks(from.n_ranks);
   to->set_heap_bytes(from.heap_bytes);
@@ -185,7 +235,7 @@ void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devic
   for (const RankSnapshot& rank : from.ranks) {
     v1::JobRank* r = to->add_ranks();
     r->set_rank(rank.rank);
-    r->set_state(static_cast<v1::RankState>(rank.state));
+    r->set_state(ToProto(rank.state));
     r->set_pid(rank.pid);
     r->set_session_id(rank.session.value);
     // An absent rank has no device yet.

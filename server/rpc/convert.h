@@ -16,15 +16,27 @@
 
 namespace iris::server {
 
-// Codes have the same numbers. Texts are cut to what gRPC's trailing metadata holds.
+// Texts are cut to what gRPC's trailing metadata holds.
 grpc::Status ToGrpc(const absl::Status& status);
 
 // Durations of requests are hostile: beyond a year is a year.
 absl::Duration TimeoutFromMs(uint64_t timeout_ms);
 
 JoinSpec FromProto(const v1::JoinRequest& request);
-// kInvalidArgument: no operation is set.
-absl::StatusOr<OperationSpec> FromProto(const v1::OperateRequest& request);
+// The value of a broadcast is moved, not copied. kInvalidArgument: no operation is set.
+absl::StatusOr<OperationSpec> FromProto(v1::OperateRequest&& request);
+
+// The input of the machine that a request is, from this session. Calls::Ask finds them by the
+// request's type. Not ok: the call is refused with the status.
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::JoinRequest&& request);
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::MappedRequest&& request);
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::OperateRequest&& request);
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::GrowMappedRequest&& request);
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::LeaveRequest&& request);
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::ResumeRequest&& request);
+
+v1::RankState ToProto(RankState state);
+v1::JobState ToProto(JobState state);
 
 void ToProto(const SegmentInfo& from, v1::Segment* to);
 void ToProto(const TeamInfo& from, v1::TeamInfo* to);
@@ -33,7 +45,9 @@ void ToProto(const driver::DeviceInfo& from, uint64_t used_bytes, v1::Device* to
 void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> devices,
              v1::JoinReply* to);
 void ToProto(const MappedResult& from, v1::MappedReply* to);
-// Texts are cut as those of ToGrpc are.
+void ToProto(const ResumeResult& from, v1::ResumeReply* to);
+// Texts are cut as those of ToGrpc are. Leaves the value of a broadcast out: see
+// server/rpc/operate_reply.h.
 void ToProto(const Outcome& from, v1::Outcome* to);
 void ToProto(const WatchItem& from, v1::WatchEvent* to);
 void ToProto(const EventRecord& from, v1::Event* to);

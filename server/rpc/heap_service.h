@@ -1,48 +1,39 @@
-// HeapService: the calls of a session, over gRPC's callback API: no thread waits for an answer.
-// Thread-safe. Borrows the daemon and the connection table.
+// HeapService: the calls of a session. Thread-safe. Borrows the daemon and the calls.
 #pragma once
 
-#include "absl/status/statusor.h"
 #include "proto/iris/v1/heap.grpc.pb.h"
 #include "server/daemon.h"
-#include "server/rpc/call_counter.h"
-#include "server/session/connections.h"
+#include "server/rpc/calls.h"
 
 namespace iris::server {
 
-class HeapService final : public v1::HeapService::CallbackService {
- public:
-  HeapService(Daemon* daemon, const Connections* connections, CallCounter* calls)
-      : daemon_(daemon), connections_(connections), calls_(calls) {}
+// Every method takes and gives bytes: see server/rpc/message.h.
+using RawHeapService = v1::HeapService::WithRawCallbackMethod_Join<
+    v1::HeapService::WithRawCallbackMethod_Mapped<v1::HeapService::WithRawCallbackMethod_Operate<
+        v1::HeapService::WithRawCallbackMethod_GrowMapped<
+            v1::HeapService::WithRawCallbackMethod_Leave<
+                v1::HeapService::WithRawCallbackMethod_Resume<
+                    v1::HeapService::WithRawCallbackMethod_Watch<v1::HeapService::Service>>>>>>>;
 
-  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
-                                 const v1::JoinRequest* request, v1::JoinReply* reply) override;
-  grpc::ServerUnaryReactor* Mapped(grpc::CallbackServerContext* context,
-                                   const v1::MappedRequest* request,
-                                   v1::MappedReply* reply) override;
-  grpc::ServerUnaryReactor* Operate(grpc::CallbackServerContext* context,
-                                    const v1::OperateRequest* request,
-                                    v1::OperateReply* reply) override;
-  grpc::ServerUnaryReactor* GrowMapped(grpc::CallbackServerContext* context,
-                                       const v1::GrowMappedRequest* request,
-                                       v1::GrowMappedReply* reply) override;
-  grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
-                                  const v1::LeaveRequest* request, v1::LeaveReply* reply) override;
-  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
-                                   const v1::ResumeRequest* request,
-                                   v1::ResumeReply* reply) override;
-  grpc::ServerWriteReactor<v1::WatchEvent>* Watch(grpc::CallbackServerContext* context,
-                                                  const v1::WatchRequest* request) override;
+class HeapService final : public RawHeapService {
+ public:
+  using Context = grpc::CallbackServerContext;
+  using Bytes = grpc::ByteBuffer;
+
+  HeapService(Daemon* daemon, Calls* calls) : daemon_(daemon), calls_(calls) {}
+
+  grpc::ServerUnaryReactor* Join(Context* context, const Bytes* request, Bytes* reply) override;
+  grpc::ServerUnaryReactor* Mapped(Context* context, const Bytes* request, Bytes* reply) override;
+  grpc::ServerUnaryReactor* Operate(Context* context, const Bytes* request, Bytes* reply) override;
+  grpc::ServerUnaryReactor* GrowMapped(Context* context, const Bytes* request,
+                                       Bytes* reply) override;
+  grpc::ServerUnaryReactor* Leave(Context* context, const Bytes* request, Bytes* reply) override;
+  grpc::ServerUnaryReactor* Resume(Context* context, const Bytes* request, Bytes* reply) override;
+  grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
-  // The session behind the call's connection. kPermissionDenied: an admin connection, or the
-  // request names another one.
-  absl::StatusOr<SessionId> Caller(const grpc::CallbackServerContext& context,
-                                   uint64_t session_id) const;
-
   Daemon* const daemon_;
-  const Connections* const connections_;
-  CallCounter* const calls_;
+  Calls* const calls_;
 };
 
 }  // namespace iris::server

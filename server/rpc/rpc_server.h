@@ -10,7 +10,7 @@
 #include "grpcpp/server.h"
 #include "server/daemon.h"
 #include "server/rpc/admin_service.h"
-#include "server/rpc/call_counter.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/heap_service.h"
 #include "server/session/connections.h"
 
@@ -30,7 +30,7 @@ class RpcServer {
 
   // Waits until no call of ours is under way: every answer is on its way to its client. False: the
   // timeout came first.
-  bool Drain(absl::Duration timeout) { return calls_.WaitForNone(timeout); }
+  bool Drain(absl::Duration timeout) { return calls_.Drain(timeout); }
 
   // Refuses new calls, waits for the running ones until the timeout, then cancels them. Idempotent.
   void Shutdown(absl::Duration timeout);
@@ -38,7 +38,7 @@ class RpcServer {
  private:
   RpcServer(Daemon* daemon, const Connections* connections, DaemonFacts facts);
 
-  CallCounter calls_;
+  Calls calls_;
   HeapService heap_;
   AdminService admin_;
   std::unique_ptr<grpc::Server> server_;

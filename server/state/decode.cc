@@ -198,7 +198,7 @@ class JobDecoder {
     const size_t n = team.info.ranks.size();
     v1::OperateRequest request;
     if (!request.ParseFromString(from.op())) return Broken("an operation of team ", team.info.id);
-    auto op = OperationOfRequest(request);
+    auto op = OperationOfRequest(std::move(request));
     if (!op.ok()) return Broken("team ", team.info.id, ": ", op.status().message());
     PendingOp pending;
     pending.op = *std::move(op);

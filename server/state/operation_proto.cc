@@ -1,6 +1,7 @@
 #include "server/state/operation_proto.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -30,8 +31,8 @@ void Set(const FreeOp& from, v1::OperateRequest* to) {
   to->mutable_free()->set_offset_bytes(from.offset_bytes);
 }
 
-BroadcastOp FromProto(const v1::BroadcastOp& from) {
-  return {.root = from.root(), .value = SharedBytes(from.value())};
+BroadcastOp FromProto(v1::BroadcastOp&& from) {
+  return {.root = from.root(), .value = SharedBytes(std::move(*from.mutable_value()))};
 }
 void Set(const BroadcastOp& from, v1::OperateRequest* to) {
   to->mutable_broadcast()->set_root(from.root);
@@ -57,14 +58,14 @@ void Set(const GrowOp& from, v1::OperateRequest* to) { to->mutable_grow()->set_b
 
 }  // namespace
 
-absl::StatusOr<Operation> OperationOfRequest(const v1::OperateRequest& request) {
+absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
   switch (request.op_case()) {
     case v1::OperateRequest::kAllocate:
       return FromProto(request.allocate());
     case v1::OperateRequest::kFree:
       return FromProto(request.free());
     case v1::OperateRequest::kBroadcast:
-      return FromProto(request.broadcast());
+      return FromProto(std::move(*request.mutable_broadcast()));
     case v1::OperateRequest::kCreateTeam:
       return FromProto(request.create_team());
     case v1::OperateRequest::kDestroyTeam:

@@ -8,8 +8,9 @@
 
 namespace iris::server {
 
-// kInvalidArgument: no operation that irisd knows is set. Arguments are not checked here.
-absl::StatusOr<Operation> OperationOfRequest(const v1::OperateRequest& request);
+// kInvalidArgument: no operation that irisd knows is set. Arguments are not checked here. The value
+// of a broadcast is moved out of `request`, so who moves the request in copies nothing.
+absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request);
 
 // Sets the operation, and nothing else of the request.
 void ToProto(const Operation& from, v1::OperateRequest* to);

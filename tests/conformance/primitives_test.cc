@@ -258,7 +258,7 @@ IRIS_DEVICE T Marked(uint32_t thread) {
   return value;
 }
 
-// Counts what is wrong. What a lane gets is what the lane it names has, or its own.
+// Counts what is wrong: a lane must get what the lane that it names has, or its own value.
 template <typename T>
 IRIS_KERNEL void ShuffleAll(uint32_t* wrong) {
   const uint32_t n = BlockSize();

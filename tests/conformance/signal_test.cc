@@ -48,7 +48,7 @@ TEST(PingPongTest, ByShortWarp) { CheckPingPong<Warp>(5); }
 TEST(PingPongTest, ByBlock) { CheckPingPong<Block>(64); }
 TEST(PingPongTest, ByOddBlock) { CheckPingPong<Block>(33); }
 
-// Everybody signals everybody, and waits for everybody, each round.
+// In each round everybody signals everybody, and waits for everybody.
 IRIS_KERNEL void PingAll(DeviceContext ctx, uint64_t* signals, uint64_t rounds, uint32_t* result) {
   WaitResult last = WaitResult::kOk;
   for (uint64_t k = 1; k <= rounds && last == WaitResult::kOk; ++k) {

@@ -50,6 +50,10 @@ int G() { return F(); }
 }  // namespace iris::docs::a_page
 """, text)
 
+    def test_another_name_for_the_language(self):
+        with self.assertRaisesRegex(snippets.Malformed, "page.md:2: .* mark it as cpp"):
+            snippets.blocks("a\n```c++\nint F();\n```\n", "page.md")
+
     def test_a_block_without_an_end(self):
         with self.assertRaisesRegex(snippets.Malformed, "page.md:3: this block of code does not end"):
             snippets.blocks("a\n\n```cpp\nint F();\n", "page.md")

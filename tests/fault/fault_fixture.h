@@ -1,5 +1,5 @@
-// FaultTest: an irisd per test. Afterwards irisd must be up, hold nothing of the test, and serve
-// the next client.
+// FaultTest: every test has an irisd of its own. After the test it must be up, hold nothing of the
+// test, and serve the next client.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,6 +40,7 @@ namespace {
 using ::testing::AnyOf;
 using testing::Daemon;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::RankProcesses;
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -445,6 +447,32 @@ int UntilError(const std::vector<std::string>& args) {
   return 0;
 }
 
+// Rank 1's session ends while its process runs on.
+int HangUp(const std::vector<std::string>&) {
+  auto created = Context::Create(Small());
+  REQUIRE_OK(created);
+  Context& context = **created;
+  REQUIRE_OK(context.Barrier());
+  if (context.rank() == 1) {
+    bool found = false;
+    for (int fd = 3; fd < 1024; ++fd) {
+      int type = 0;
+      socklen_t bytes = sizeof(type);
+      if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 || type != SOCK_SEQPACKET)
+        continue;
+      REQUIRE(shutdown(fd, SHUT_RDWR) == 0);
+      found = true;
+    }
+    REQUIRE(found);
+  } else {
+    std::cout << "error " << Text(context.Barrier()) << std::endl;
+    std::cout << "health " << Text(context.Health()) << std::endl;
+    std::cout << "next " << Text(context.Allocate({.bytes = 8}).status()) << std::endl;
+  }
+  WaitForLine("end");
+  return 0;
+}
+
 int Fork(const std::vector<std::string>&) {
   auto created = Context::Create(Small());
   REQUIRE_OK(created);
@@ -595,6 +623,7 @@ const std::map<std::string, testing::Scenario>& Scenarios() {
       {"teams", Teams},
       {"broadcasts", Broadcasts},
       {"until_error", UntilError},
+      {"hang_up", HangUp},
       {"fork", Fork},
       {"daemon_gone", DaemonGone},
       {"daemon_stopped", DaemonStopped},
@@ -1013,6 +1042,19 @@ TEST_P(DeathTest, KilledRankIsNamedToTheOthers) {
     EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
   }
   ExpectIdle();
+}
+
+TEST_F(ContextTest, RankThatHungUpAndLivesIsNotSaidToHaveDied) {
+  RankProcesses ranks("hang_up", 2, Ranks());
+  const std::string who = absl::StrCat("rank 1 (pid ", ranks.pid(1), ") hung up");
+  for (const char* what : {"error ", "health ", "next "}) {
+    const std::string line = ranks.WaitLine(0, what);
+    EXPECT_THAT(line, HasSubstr("ABORTED"));
+    EXPECT_THAT(line, HasSubstr(who));
+    EXPECT_THAT(line, Not(HasSubstr("died")));
+  }
+  ranks.TellAll("end");
+  for (const int r : {0, 1}) EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
 }
 
 TEST_F(ContextTest, RankThatLeftIsNamedAndTeamsWithoutItGoOn) {

@@ -124,6 +124,7 @@ class RawSession {
   int socket() const { return socket_.get(); }
   uint64_t id() const { return id_; }
   iris::v1::HeapService::Stub& heap() { return *stub_; }
+  const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
 
   iris::v1::JoinRequest JoinRequest(const std::string& job, int rank, int n_ranks,
                                     uint64_t heap_bytes = 2 << 20) const;

@@ -1,6 +1,6 @@
 // traffic: ranks in a ring that put blocks into the next rank's heap, with signals, and check every
-// word of what they receive, until their time is up or a peer dies. What tests/multi_gpu and
-// iris-gpu-check kill things under.
+// word of what they receive, until their time is up or a peer dies. tests/multi_gpu and
+// iris-gpu-check kill ranks and irisd while it runs.
 //
 //   iris-run -n 4 -- traffic --seconds 5
 //   rank 0 pid 4711 moves blocks on GPU-...
@@ -9,8 +9,8 @@
 //
 // With --collectives they all-reduce instead, in every variant in turn, and check every sum.
 //
-// Exit codes: 0 all right until the time was up; 3 a peer died: when (seconds since 1970), the
-// error, then a line on the data, stand in the output; 1 anything else, wrong data among it.
+// Exit code 0: all was right until the time was up. 3: a peer died; the output has the time (in
+// seconds since 1970), the error, and a line on the data. 1: anything else, wrong data included.
 //
 // Each rank also has words of its own, written once. At the end it reads those of every rank, the
 // dead one's too: they are still mapped, and must be as they were written.
@@ -65,7 +65,7 @@ struct Mailbox {
   uint32_t inbox[kSlots][kWords];
 };
 
-// What kernels tell the host.
+// What the kernels tell the host.
 struct Report {
   uint64_t wrong_words;
   uint64_t finished_lanes;

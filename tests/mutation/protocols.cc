@@ -67,8 +67,8 @@ IRIS_DEVICE Heap* HeapOf(const DeviceContext& ctx, uint32_t rank) {
   return iris::AtOffset<Heap>(ctx, rank, 0);
 }
 
-// Each block writes to every rank, meets, reads what all have written to it, meets. Each thread
-// reads the words of others.
+// Each block writes to every rank, meets the others, reads what all have written to it, and meets
+// them again. Each thread reads the words of other threads.
 IRIS_KERNEL void BarrierKernel(DeviceContext ctx, uint32_t* wrong) {
   const uint32_t block = iris::backend::BlockIndex();
   const uint32_t thread = iris::backend::ThreadIndex();

@@ -406,8 +406,8 @@ def unfinished(tree):
 
 
 def client_storeys(tree):
-    """The client's storeys: base below internal below iris. Messages stop in internal: iris and base reach neither protobuf
-    nor gRPC, not even through headers of ours."""
+    """The client's storeys: base below internal below iris. Messages stop in internal: iris and base reach neither
+    protobuf nor gRPC, not even through headers of ours."""
     above = {"client/base/": ("client/internal/", "client/iris/", "client/ctl/"),
              "client/internal/": ("client/iris/", "client/ctl/")}
     found = []

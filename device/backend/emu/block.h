@@ -1,8 +1,8 @@
 // Block: one running block of a kernel: its threads as fibers, their syncs, and their shared
 // memory.
 //
-// Belongs to one worker thread. Making it and Turn() are the worker's; what the running thread of the
-// kernel calls is in block.cc behind the functions of backend.h.
+// Belongs to one worker thread. Making it and Turn() are the worker's; what the running thread of
+// the kernel calls is in block.cc behind the functions of backend.h.
 #pragma once
 
 #include <cstddef>

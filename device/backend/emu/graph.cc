@@ -1,5 +1,5 @@
-// Graphs and events of host.h. A graph is the launches that a stream recorded; an event is a launch that
-// notes the time.
+// Graphs and events of host.h. A graph is the launches that a stream recorded; an event is a
+// launch that notes the time.
 #include <atomic>
 #include <cstdint>
 #include <memory>

@@ -104,7 +104,8 @@ int Init(bool hip) {
     for (std::string number; std::getline(text, number, ',');) visible.push_back(std::stoi(number));
   }
   if (visible.empty()) return hipErrorNoDevice;
-  fake.retained.assign(visible.size(), 0);
+  // Another driver of this process may hold some already.
+  fake.retained.resize(visible.size(), 0);
   initialized = true;
   return hipSuccess;
 }
