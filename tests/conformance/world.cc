@@ -6,7 +6,8 @@
 namespace iris::conformance {
 namespace {
 
-constexpr uint64_t kErrorWords = 1024;
+constexpr uint64_t kReports = 1024;
+constexpr uint64_t kReportBytes = 256;  // room for an ErrorReport, which is not known here
 constexpr uint64_t kBounceBytes = 1 << 20;
 constexpr uint64_t kPageBytes = 4096;
 
@@ -44,11 +45,11 @@ World::World(uint32_t n_ranks, uint64_t heap_bytes, uint64_t timeout_ns) {
     stride_bytes = window_->stride_bytes();
   }
   abort_word_ = static_cast<uint32_t*>(backend::MallocHost(sizeof(uint32_t)));
-  error_words_ = static_cast<uint64_t*>(backend::MallocHost(kErrorWords * sizeof(uint64_t)));
+  reports_ = static_cast<uint8_t*>(backend::MallocHost(kReports * kReportBytes));
   EXPECT_NE(abort_word_, nullptr);
-  EXPECT_NE(error_words_, nullptr);
+  EXPECT_NE(reports_, nullptr);
   *abort_word_ = 0;
-  for (uint64_t i = 0; i < kErrorWords; ++i) error_words_[i] = 0;
+  std::memset(reports_, 0, kReports * kReportBytes);
   for (uint32_t r = 0; r < n_ranks; ++r) {
     auto rank = std::make_unique<Rank>();
     DeviceContext& ctx = rank->ctx;
@@ -81,7 +82,7 @@ World::~World() {
     backend::FreeHost(rank->bounce_);
   }
   ranks_.clear();
-  backend::FreeHost(error_words_);
+  backend::FreeHost(reports_);
   backend::FreeHost(abort_word_);
   backend::FreeDevice(malloced_);
 }
@@ -124,10 +125,10 @@ DeviceTeam Rank::NewTeam(const std::vector<uint32_t>& ranks) {
   return team;
 }
 
-uint64_t* World::NewErrorWord() {
+ccl::ErrorReport* World::NewErrorReport() {
   std::lock_guard<std::mutex> lock(mu_);
-  EXPECT_LT(n_error_words_, kErrorWords);
-  return error_words_ + n_error_words_++;
+  EXPECT_LT(n_reports_, kReports);
+  return reinterpret_cast<ccl::ErrorReport*>(reports_ + kReportBytes * n_reports_++);
 }
 
 void Rank::ReadBytes(void* to, const void* from, uint64_t bytes) {

@@ -31,6 +31,7 @@
 namespace iris::ccl {
 struct Comm;
 struct Config;
+struct ErrorReport;
 }  // namespace iris::ccl
 
 namespace iris::conformance {
@@ -156,7 +157,8 @@ class World {
  private:
   friend class Rank;
   void HostBarrier();
-  uint64_t* NewErrorWord();
+  // Zeroed host memory for one Comm.
+  ccl::ErrorReport* NewErrorReport();
 
   std::mutex mu_;
   std::condition_variable changed_;
@@ -166,8 +168,8 @@ class World {
   std::unique_ptr<Window> window_;
   void* malloced_ = nullptr;
   uint32_t* abort_word_ = nullptr;
-  uint64_t* error_words_ = nullptr;
-  uint64_t n_error_words_ = 0;
+  uint8_t* reports_ = nullptr;
+  uint64_t n_reports_ = 0;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -16,7 +16,8 @@ ccl::Comm Rank::NewComm(const DeviceTeam& team, const ccl::Config& config) {
   }
   options.workspace_bytes = ccl::WorkspaceBytes(team.size, options.config);
   options.workspace = New<uint8_t>(options.workspace_bytes);
-  options.error_word = world_->NewErrorWord();
+  static_assert(sizeof(ccl::ErrorReport) <= 256, "world.cc has room for so much");
+  options.report = world_->NewErrorReport();
   ccl::Comm comm;
   if (team.index < team.size) {
     const Result result = ccl::CreateComm(options, &comm);
