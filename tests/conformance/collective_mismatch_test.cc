@@ -345,7 +345,7 @@ TEST_P(MismatchTest, WithCheckCallsAsWell) {
 
 // Two members that send each other something, and one that has nothing to do with it.
 TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
-  World world(3);
+  World world(3, 16 << 20);
   std::vector<ErrorInfo> infos(3);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
@@ -374,7 +374,7 @@ TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
 // Sends and receives that belong together, between operations of the team: nothing to complain about,
 // however long one of them waits.
 TEST(MismatchPairTest, PairsBetweenOperationsOfTheTeamAreNone) {
-  World world(3);
+  World world(3, 16 << 20);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     float* x = rank.New<float>(100);
@@ -406,7 +406,7 @@ TEST(MismatchPairTest, PairsBetweenOperationsOfTheTeamAreNone) {
 
 // Rows of all_to_all_v are compared pair by pair.
 TEST(MismatchRowsTest, ARowThatIsNotExpected) {
-  World world(3);
+  World world(3, 16 << 20);
   std::vector<ErrorInfo> infos(3);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
@@ -434,7 +434,7 @@ TEST(MismatchRowsTest, ARowThatIsNotExpected) {
 
 // A member that comes when the others have found out is told the same.
 TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
-  World world(4);
+  World world(4, 16 << 20);
   std::vector<ErrorInfo> infos(4);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
@@ -458,7 +458,7 @@ TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
 // Of two calls that as many made, the one of the first member counts as that of most; who made a third
 // one is named, too.
 TEST(MismatchManyTest, TiesAndThirdCalls) {
-  World world(5);
+  World world(5, 16 << 20);
   std::vector<ErrorInfo> infos(5);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);

@@ -14,9 +14,9 @@
 namespace iris::ccl::impl {
 
 // Rows are pushed to where they belong, or to the workspace of whoever has its `out` elsewhere.
-IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Session& session) {
+IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rounds& rounds) {
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
-  if (session.broken()) return;
+  if (rounds.broken()) return;
   const uint32_t n = common.size;
   const uint32_t me = common.index;
   const uint32_t block = backend::BlockIndex();
@@ -24,18 +24,18 @@ IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Ses
   const bool to_all = call.pattern == Pattern::kAllGather || call.pattern == Pattern::kBroadcast;
   const bool out_staged = common.out_offset_bytes == kNotInHeap;
   const uint64_t room = common.stage_bytes / n / 16 * 16;  // of a row
-  if (!session.Exchange(false)) return;
-  const bool direct = session.out_direct();
+  if (!rounds.Exchange(false)) return;
+  const bool direct = rounds.out_direct();
   const uint64_t span = direct ? call.count : grid * room;
   for (uint64_t base = 0; base < call.count; base += span) {
     const uint64_t j = direct ? 0 : base + block * room;
     const uint64_t bytes = direct ? call.count : j < call.count ? Min(room, call.count - j) : 0;
-    if (base != 0 && !session.Meet()) return;
+    if (base != 0 && !rounds.Meet()) return;
     for (uint32_t k = backend::ThreadIndex(); k < n; k += backend::BlockSize()) {
-      const uint32_t peer = session.Rotated(k);
-      uint8_t* out = peer == me ? call.out : session.Out(peer);
+      const uint32_t peer = rounds.Rotated(k);
+      uint8_t* out = peer == me ? call.out : rounds.Out(peer);
       table[k] = out != nullptr || peer == me ? out + RowReceived(call, me) * call.count + j
-                                              : session.StageOut(peer) + me * room;
+                                              : rounds.StageOut(peer) + me * room;
     }
     iris::impl::SyncInsideBlock();
     if (to_all) {
@@ -52,7 +52,7 @@ IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Ses
       const uint32_t n_jobs = one ? 1 : n;
       Jobs jobs = direct ? JobsOf(block, grid, n_jobs) : JobsOf(0, 1, n_jobs);
       for (uint32_t job = jobs.job; job < n_jobs; job += jobs.step) {
-        const uint32_t peer = one ? call.root : session.Rotated(job);
+        const uint32_t peer = one ? call.root : rounds.Rotated(job);
         if (!Sends(call, me, peer)) continue;
         const uint32_t k = peer >= me ? peer - me : peer + n - me;
         const uint8_t* from = call.in + RowSent(call, peer) * call.count + j;
@@ -62,20 +62,20 @@ IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Ses
       }
     }
     if (direct) break;
-    if (!session.Meet()) return;
+    if (!rounds.Meet()) return;
     if (!out_staged || bytes == 0) continue;
     for (uint32_t step = 1; step < n; ++step) {
-      const uint32_t m = session.Rotated(step);
+      const uint32_t m = rounds.Rotated(step);
       if (!Sends(call, m, me)) continue;
-      Copy(call.out + RowReceived(call, m) * call.count + j, session.StageOut(me) + m * room, bytes,
+      Copy(call.out + RowReceived(call, m) * call.count + j, rounds.StageOut(me) + m * room, bytes,
            Block{});
     }
   }
   if (direct) {
-    session.MeetLast(true);
+    rounds.MeetLast(true);
   } else {
     iris::impl::SyncInsideBlock();
-    session.Finish();
+    rounds.Finish();
   }
 }
 
@@ -83,17 +83,17 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveDirect(IRIS_PARAM Common common,
                                                                IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  PushRows(common, call, session);
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  PushRows(common, call, rounds);
+  rounds.Conclude();
 }
 
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BarrierKernel(IRIS_PARAM Common common) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  if (!session.broken() && session.Exchange(false)) session.Finish();
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
+  rounds.Conclude();
 }
 
 }  // namespace iris::ccl::impl

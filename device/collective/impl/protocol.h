@@ -50,11 +50,11 @@ struct SharedState {
 };
 
 // The state of one block in one operation. Every thread has the same.
-class Session {
+class Rounds {
  public:
   // `shared` is the block's. `block`: whose rounds these are.
-  IRIS_DEVICE Session(const Common& call, SharedState* shared, uint32_t block,
-                      const Vector* vector = nullptr)
+  IRIS_DEVICE Rounds(const Common& call, SharedState* shared, uint32_t block,
+                     const Vector* vector = nullptr)
       : call_(&call),
         vector_(vector),
         shared_(shared),

@@ -41,15 +41,15 @@ IRIS_DEVICE inline void CombineAtomic(ReduceOp op, A* p, A value) {
 // kLocked: one member at a time, in their order, under a lock of the block's row. Otherwise by
 // atomics, in any order.
 template <typename T, typename Op, bool kLocked>
-IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call, Session& session) {
-  if (session.broken()) return;
+IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call, Rounds& rounds) {
+  if (rounds.broken()) return;
   using A = typename Accumulator<T>::Type;
   const Op op(call);
   const uint32_t n = common.size;
   const uint32_t me = common.index;
   const uint64_t room = 2 * common.stage_bytes / sizeof(A);
   const uint64_t span = backend::GridSize() * room;
-  uint64_t turns = session.Turns();
+  uint64_t turns = rounds.Turns();
   // Elements of a row that this block works on, of those from j on.
   const auto in_window = [&](uint32_t row, uint64_t j) {
     const uint64_t all = RowCount(call, row);
@@ -59,7 +59,7 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
     return iris::impl::LoadValue<CacheHint::kDefault>(reinterpret_cast<const T*>(call.in) +
                                                       row * call.count + i);
   };
-  const auto sums = [&](uint32_t owner) { return reinterpret_cast<A*>(session.StageIn(owner)); };
+  const auto sums = [&](uint32_t owner) { return reinterpret_cast<A*>(rounds.StageIn(owner)); };
   // This member's row begins with its own.
   const auto seed = [&](uint64_t j) {
     const uint64_t count = in_window(me, j);
@@ -69,18 +69,18 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
   };
 
   if (!kLocked) seed(backend::BlockIndex() * room);
-  if (!session.Exchange(!kLocked)) return;
+  if (!rounds.Exchange(!kLocked)) return;
   for (uint64_t base = 0; base < call.count; base += span) {
     const uint64_t j = base + backend::BlockIndex() * room;
     if (base != 0) {
-      if (!session.Meet()) return;  // all have fetched what the stages had
+      if (!rounds.Meet()) return;  // all have fetched what the stages had
       if (!kLocked) {
         seed(j);
-        if (!session.Meet()) return;
+        if (!rounds.Meet()) return;
       }
     }
     for (uint32_t k = 0; k < n; ++k) {
-      const uint32_t owner = kLocked ? k : session.Rotated(k);
+      const uint32_t owner = kLocked ? k : rounds.Rotated(k);
       const uint64_t count = in_window(owner, j);
       if (!kLocked) {
         for (uint64_t i = backend::ThreadIndex(); k != 0 && i < count; i += backend::BlockSize()) {
@@ -88,9 +88,9 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
         }
         continue;
       }
-      if (backend::ThreadIndex() == 0) (void)session.AwaitTurn(owner, turns);
+      if (backend::ThreadIndex() == 0) (void)rounds.AwaitTurn(owner, turns);
       iris::impl::SyncAfterConsume();
-      if (!session.Settle()) return;
+      if (!rounds.Settle()) return;
       for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
         Pack<T, 1> pack;
         pack.values[0] = own(owner, j + i);
@@ -102,12 +102,12 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
         iris::impl::StoreValue<CacheHint::kDefault>(sums(owner) + i, sum.values[0]);
       }
       iris::impl::SyncBeforePublish();
-      if (backend::ThreadIndex() == 0) session.PassTurn(owner, turns);
+      if (backend::ThreadIndex() == 0) rounds.PassTurn(owner, turns);
     }
     turns += n;
-    if (!session.Meet()) return;
+    if (!rounds.Meet()) return;
     for (uint32_t k = 0; k < n; ++k) {
-      const uint32_t owner = session.Rotated(k);
+      const uint32_t owner = rounds.Rotated(k);
       const uint64_t count = in_window(owner, j);
       for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
         Sum<T, 1> sum;
@@ -117,16 +117,16 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
       }
     }
   }
-  session.MeetLast(false);
+  rounds.MeetLast(false);
 }
 
 template <typename T, typename Op, bool kLocked>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceAtOwner(IRIS_PARAM Common common,
                                                                   IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  SumAtOwner<T, Op, kLocked>(common, call, session);
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  SumAtOwner<T, Op, kLocked>(common, call, rounds);
+  rounds.Conclude();
 }
 
 }  // namespace iris::ccl::impl

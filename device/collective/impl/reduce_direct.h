@@ -19,9 +19,9 @@ namespace iris::ccl::impl {
 // made the whole operation, behind the first round.
 template <typename T, typename Op, uint32_t N, typename Otherwise>
 IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& call, bool two_phases,
-                                      Session& session, Otherwise otherwise) {
+                                      Rounds& rounds, Otherwise otherwise) {
   IRIS_SHARED(uint8_t * [2 * kMaxTeamRanks], table);
-  if (session.broken()) return;
+  if (rounds.broken()) return;
   const Op op(call);
   const uint32_t n = N == 0 ? common.size : N;
   const uint32_t me = common.index;
@@ -38,35 +38,35 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
     for (uint32_t r = 0; r < call.rows; ++r) {
       const uint64_t count = RowCount(call, r);
       if (j >= count) break;
-      Copy(session.StageIn(me) + r * room * sizeof(T), call.in + (r * call.count + j) * sizeof(T),
+      Copy(rounds.StageIn(me) + r * room * sizeof(T), call.in + (r * call.count + j) * sizeof(T),
            Min(room, count - j) * sizeof(T), Block{});
     }
   };
   if (in_staged) stage_in(block * room);
-  if (!session.Exchange(in_staged)) return;
+  if (!rounds.Exchange(in_staged)) return;
   if (otherwise(op, table)) return;
-  const bool direct = session.in_direct() && (to_self || session.out_direct());
+  const bool direct = rounds.in_direct() && (to_self || rounds.out_direct());
   const uint64_t span = direct ? call.count : backend::GridSize() * room;
   for (uint64_t base = 0; base < call.count; base += span) {
     // Which elements of a row this block works on now.
     const uint64_t j = direct ? 0 : base + block * room;
     if (base != 0) {
       if (in_staged) stage_in(j);
-      if (!session.Meet()) return;
+      if (!rounds.Meet()) return;
     }
     for (uint32_t i = backend::ThreadIndex(); i < n + n_to; i += backend::BlockSize()) {
       uint8_t* p = nullptr;
       if (i < n) {
-        uint8_t* in = session.In(i);
+        uint8_t* in = rounds.In(i);
         p = in != nullptr ? in + (row_begin + j) * sizeof(T)
-                          : session.StageIn(i) + call.row * room * sizeof(T);
+                          : rounds.StageIn(i) + call.row * room * sizeof(T);
       } else if (to_self) {
         p = call.out + j * sizeof(T);
       } else {
-        const uint32_t to = to_all ? session.Rotated(i - n) : call.target;
-        uint8_t* out = to == me ? call.out : session.Out(to);
+        const uint32_t to = to_all ? rounds.Rotated(i - n) : call.target;
+        uint8_t* out = to == me ? call.out : rounds.Out(to);
         p = out != nullptr ? out + (row_begin + j) * sizeof(T)
-                           : session.StageOut(to) + call.row * room * sizeof(T);
+                           : rounds.StageOut(to) + call.row * room * sizeof(T);
       }
       table[i] = p;
     }
@@ -87,7 +87,7 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
       }
     }
     if (direct) break;
-    if (!session.Meet()) return;
+    if (!rounds.Meet()) return;
     if (common.out_offset_bytes == kNotInHeap && !to_self && (to_all || call.target == me)) {
       // All rows but this member's own, which it has stored where it belongs.
       for (uint32_t r = 0; r < call.rows; ++r) {
@@ -95,16 +95,15 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
         if (j >= count) break;
         if (r == call.row) continue;
         Copy(call.out + (r * call.count + j) * sizeof(T),
-             session.StageOut(me) + r * room * sizeof(T), Min(room, count - j) * sizeof(T),
-             Block{});
+             rounds.StageOut(me) + r * room * sizeof(T), Min(room, count - j) * sizeof(T), Block{});
       }
     }
   }
   if (direct) {
-    session.MeetLast(!to_self);
+    rounds.MeetLast(!to_self);
   } else {
     iris::impl::SyncInsideBlock();
-    session.Finish();
+    rounds.Finish();
   }
 }
 
@@ -114,10 +113,10 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(IRIS_PARAM Comm
                                                                  IRIS_PARAM ReduceCall call,
                                                                  uint32_t two_phases) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  PullAndReduce<T, Op, N>(common, call, two_phases != 0, session,
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  PullAndReduce<T, Op, N>(common, call, two_phases != 0, rounds,
                           [](const Op&, uint8_t**) { return false; });
-  session.Conclude();
+  rounds.Conclude();
 }
 
 }  // namespace iris::ccl::impl

@@ -14,22 +14,22 @@ extern const VariantRow kDirectRow;
 
 // As MoveDirect, with rows of any length.
 IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCall& call,
-                                            Session& session) {
+                                            Rounds& rounds) {
   const Vector& vector = call.rows;
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], outs);
-  if (session.broken()) return;
+  if (rounds.broken()) return;
   const uint32_t n = common.size;
   const uint32_t me = common.index;
   const uint32_t block = backend::BlockIndex();
   const uint32_t grid = backend::GridSize();
   const uint64_t room = common.stage_bytes / n / 16 * 16;
-  if (!session.Exchange(false)) return;
+  if (!rounds.Exchange(false)) return;
   // Where each member wants what comes from here; its own stage if that is not in the heap.
   for (uint32_t m = backend::ThreadIndex(); m < n; m += backend::BlockSize()) {
-    outs[m] = m == me ? call.out + vector.receive_offset_bytes[me] : session.Out(m);
+    outs[m] = m == me ? call.out + vector.receive_offset_bytes[me] : rounds.Out(m);
   }
   iris::impl::SyncInsideBlock();
-  const bool direct = session.out_direct();
+  const bool direct = rounds.out_direct();
   const Jobs jobs = direct ? JobsOf(block, grid, n) : JobsOf(0, 1, n);
   for (uint64_t base = 0;; base += grid * room) {
     const uint64_t j = direct ? 0 : base + block * room;
@@ -39,30 +39,30 @@ IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCa
              vector.receive_bytes[m] > base + grid * room;
     }
     for (uint32_t job = jobs.job; job < n; job += jobs.step) {
-      const uint32_t peer = session.Rotated(job);
+      const uint32_t peer = rounds.Rotated(job);
       const uint64_t all = vector.send_bytes[peer];
       if (j >= all) continue;
-      uint8_t* to = outs[peer] != nullptr ? outs[peer] + j : session.StageOut(peer) + me * room;
+      uint8_t* to = outs[peer] != nullptr ? outs[peer] + j : rounds.StageOut(peer) + me * room;
       iris::impl::CopyBytes<CacheHint::kDefault>(to, call.in + vector.send_offset_bytes[peer] + j,
                                                  direct ? all : Min(room, all - j), jobs.share);
     }
     if (direct) break;
-    if (!session.Meet()) return;
+    if (!rounds.Meet()) return;
     for (uint32_t step = 1; common.out_offset_bytes == kNotInHeap && step < n; ++step) {
-      const uint32_t m = session.Rotated(step);
+      const uint32_t m = rounds.Rotated(step);
       const uint64_t all = vector.receive_bytes[m];
       if (j >= all) continue;
-      Copy(call.out + vector.receive_offset_bytes[m] + j, session.StageOut(me) + m * room,
+      Copy(call.out + vector.receive_offset_bytes[m] + j, rounds.StageOut(me) + m * room,
            Min(room, all - j), Block{});
     }
     bool any = false;
-    if (!session.MeetMore(more, &any)) return;
+    if (!rounds.MeetMore(more, &any)) return;
     if (!any) break;
   }
   if (direct) {
-    session.MeetLast(true);
+    rounds.MeetLast(true);
   } else {
-    session.Finish();
+    rounds.Finish();
   }
 }
 
@@ -70,9 +70,9 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveVector(IRIS_PARAM Common common,
                                                                IRIS_PARAM VectorCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex(), &call.rows);
-  PushRowsOfAnyLength(common, call, session);
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex(), &call.rows);
+  PushRowsOfAnyLength(common, call, rounds);
+  rounds.Conclude();
 }
 
 namespace {

@@ -17,8 +17,8 @@ namespace iris::ccl::impl {
 // Every member sends its rows as packets, and reduces what it gets in the order of the members.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& call,
-                                        Session& session) {
-  if (session.broken()) return;
+                                        Rounds& rounds) {
+  if (rounds.broken()) return;
   const Op op(call);
   const uint32_t n = N == 0 ? common.size : N;
   const uint32_t me = common.index;
@@ -35,17 +35,17 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
 
   for (uint64_t base = begin; base < end; base += capacity) {
     const uint64_t count = Min(capacity, end - base);
-    session.Advance();
+    rounds.Advance();
     for (uint64_t w = backend::ThreadIndex(); w < count; w += backend::BlockSize()) {
       const uint64_t at = (base + w) * 8;
       const uint64_t left = row_bytes - at;
       uint64_t word = LoadWord<T>(call.in + at, left);
       IRIS_UNROLL(8)
       for (uint32_t k = 1; k < n; ++k) {
-        const uint32_t peer = session.Rotated(k);
+        const uint32_t peer = rounds.Rotated(k);
         if (call.target < n && peer != call.target) continue;
         if (call.rows != 1) word = LoadWord<T>(call.in + peer * row_bytes + at, left);
-        backend::Store16<CacheHint::kVolatile>(session.Inbox(peer, me) + w, session.Packet(word));
+        backend::Store16<CacheHint::kVolatile>(rounds.Inbox(peer, me) + w, rounds.Packet(word));
       }
     }
     // All threads have read the epoch and what is shared is clear; for the rounds that follow: the
@@ -53,8 +53,8 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
     iris::impl::SyncInsideBlock();
     // What differs must be known before packets are waited for that will not come.
     if (calls) {
-      session.SendCalls(false);
-      if (!session.ReceiveCalls()) return;
+      rounds.SendCalls(false);
+      if (!rounds.ReceiveCalls()) return;
     }
     for (uint64_t w = backend::ThreadIndex(); gets && w < count; w += backend::BlockSize()) {
       const uint64_t at = (base + w) * 8;
@@ -62,7 +62,7 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
       const uint64_t own = LoadWord<T>(call.in + (call.rows == 1 ? 0 : me * row_bytes) + at, left);
       using P = Pack<T, 8 / sizeof(T)>;
       Sum<T, 8 / sizeof(T)> sum;
-      const Bytes16* inbox = session.Inbox(me, 0) + w;
+      const Bytes16* inbox = rounds.Inbox(me, 0) + w;
       const uint64_t stride = common.packet_bytes / 8;
       bool whole = true;
       if constexpr (N == 0) {
@@ -71,7 +71,7 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
           if (m != me) {
             const Bytes16* slot = inbox + m * stride;
             whole = whole &&
-                    session.Receive(slot, backend::Load16<CacheHint::kVolatile>(slot), m, &word);
+                    rounds.Receive(slot, backend::Load16<CacheHint::kVolatile>(slot), m, &word);
           }
           const P pack = iris::impl::BitCast<P>(word);
           if (m == 0) {
@@ -84,13 +84,13 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
         Bytes16 packets[N];
         IRIS_UNROLL(8)
         for (uint32_t m = 0; m < N; ++m) {
-          packets[m] = m == me ? session.Packet(own)
+          packets[m] = m == me ? rounds.Packet(own)
                                : backend::Load16<CacheHint::kVolatile>(inbox + m * stride);
         }
         IRIS_UNROLL(8)
         for (uint32_t m = 0; m < N; ++m) {
           uint64_t word = 0;
-          whole = whole && session.Receive(inbox + m * stride, packets[m], m, &word);
+          whole = whole && rounds.Receive(inbox + m * stride, packets[m], m, &word);
           const P pack = iris::impl::BitCast<P>(word);
           if (m == 0) {
             sum = Begin(pack);
@@ -104,27 +104,26 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
     }
     if (base + capacity < end) {
       iris::impl::SyncAfterConsume();
-      if (!session.Settle()) return;
+      if (!rounds.Settle()) return;
     }
   }
   if (begin == end) iris::impl::SyncInsideBlock();
-  session.Finish();
+  rounds.Finish();
 }
 
 template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePackets(IRIS_PARAM Common common,
                                                                   IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  ReduceByPackets<T, Op, N>(common, call, session);
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  ReduceByPackets<T, Op, N>(common, call, rounds);
+  rounds.Conclude();
 }
 
 // The same for rows that are only moved. A template of nothing, since a kernel cannot be inline
 // everywhere.
-IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call,
-                                      Session& session) {
-  if (session.broken()) return;
+IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call, Rounds& rounds) {
+  if (rounds.broken()) return;
   const uint32_t n = common.size;
   const uint32_t me = common.index;
   const uint64_t capacity = common.packet_bytes / 8;
@@ -139,14 +138,14 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
 
   for (uint64_t base = begin; base < end; base += capacity) {
     const uint64_t count = Min(capacity, end - base);
-    session.Advance();
+    rounds.Advance();
     for (uint64_t w = backend::ThreadIndex(); w < count; w += backend::BlockSize()) {
       const uint64_t at = (base + w) * 8;
       const uint64_t left = call.count - at;
       uint64_t word = 0;
       bool loaded = false;
       for (uint32_t k = 0; k < n; ++k) {
-        const uint32_t peer = session.Rotated(k);
+        const uint32_t peer = rounds.Rotated(k);
         if (!Sends(call, me, peer)) continue;
         if (!loaded || !one_row) {
           word = LoadWord<uint8_t>(call.in + RowSent(call, peer) * call.count + at, left);
@@ -158,15 +157,15 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
             StoreWord<uint8_t>(to, left, word);
           }
         } else {
-          backend::Store16<CacheHint::kVolatile>(session.Inbox(peer, me) + w, session.Packet(word));
+          backend::Store16<CacheHint::kVolatile>(rounds.Inbox(peer, me) + w, rounds.Packet(word));
         }
       }
     }
     iris::impl::SyncInsideBlock();  // as in ReducePackets
     // What differs must be known before packets are waited for that will not come.
     if (calls) {
-      session.SendCalls(false);
-      if (!session.ReceiveCalls()) return;
+      rounds.SendCalls(false);
+      if (!rounds.ReceiveCalls()) return;
     }
     for (uint64_t w = backend::ThreadIndex(); w < count; w += backend::BlockSize()) {
       const uint64_t at = (base + w) * 8;
@@ -179,7 +178,7 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
         for (uint32_t k = 0; k < kAhead; ++k) {
           const uint32_t m = first + k;
           if (m < n && m != me && Sends(call, m, me)) {
-            packets[k] = backend::Load16<CacheHint::kVolatile>(session.Inbox(me, m) + w);
+            packets[k] = backend::Load16<CacheHint::kVolatile>(rounds.Inbox(me, m) + w);
           }
         }
         IRIS_UNROLL(8)
@@ -187,7 +186,7 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
           const uint32_t m = first + k;
           if (m < n && m != me && Sends(call, m, me)) {
             uint64_t word = 0;
-            whole = whole && session.Receive(session.Inbox(me, m) + w, packets[k], m, &word);
+            whole = whole && rounds.Receive(rounds.Inbox(me, m) + w, packets[k], m, &word);
             if (whole) {
               StoreWord<uint8_t>(call.out + RowReceived(call, m) * call.count + at, left, word);
             }
@@ -198,20 +197,20 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
     }
     if (base + capacity < end) {
       iris::impl::SyncAfterConsume();
-      if (!session.Settle()) return;
+      if (!rounds.Settle()) return;
     }
   }
   if (begin == end) iris::impl::SyncInsideBlock();
-  session.Finish();
+  rounds.Finish();
 }
 
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePackets(IRIS_PARAM Common common,
                                                                 IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  MoveByPackets(common, call, session);
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  MoveByPackets(common, call, rounds);
+  rounds.Conclude();
 }
 
 }  // namespace iris::ccl::impl

@@ -19,7 +19,7 @@ extern const VariantRow kPipelineRow;
 inline constexpr uint32_t kPipelineSlots = 4;
 
 template <typename T, typename Op, uint32_t N>
-IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& call, Session* session,
+IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& call, Rounds* rounds,
                                      const Op& op, uint8_t** table) {
   const uint32_t me = common.index;
   const uint32_t n_to = call.target == ReduceCall::kAll ? N : 1;
@@ -33,7 +33,7 @@ IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& cal
     return j < all ? Min(chunk, all - j) : 0;
   };
   const auto slot = [&](uint32_t member, uint32_t k, uint32_t from) {
-    return session->StageIn(member) + ((k % kPipelineSlots) * N + from) * chunk;
+    return rounds->StageIn(member) + ((k % kPipelineSlots) * N + from) * chunk;
   };
   const auto push = [&](uint32_t k, uint64_t j) {
     constexpr uint32_t kUnroll = 4;
@@ -46,7 +46,7 @@ IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& cal
       IRIS_UNROLL(4)
       for (uint32_t u = 0; u < kUnroll; ++u) {
         const uint32_t i = first + u * backend::BlockSize();
-        const uint32_t peer = session->Rotated(1 + i / units);
+        const uint32_t peer = rounds->Rotated(1 + i / units);
         const uint64_t at = uint64_t{i % units} * 16;
         to[u] = nullptr;
         if (i < all && at < in_chunk(peer, j)) {
@@ -61,43 +61,42 @@ IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& cal
     }
   };
 
-  const uint64_t signals = session->Signals();  // so far
+  const uint64_t signals = rounds->Signals();  // so far
   const uint64_t begin = backend::BlockIndex() * chunk;
   if (begin < row_bytes) {
     push(0, begin);
     iris::impl::SyncBeforePublish();
-    session->Signal(signals + 1);
+    rounds->Signal(signals + 1);
   }
   uint32_t k = 0;
   for (uint64_t j = begin; j < row_bytes; j += step, ++k) {
     if (j + step < row_bytes) push(k + 1, j + step);
     iris::impl::SyncBeforePublish();  // and all have reduced the chunk before
-    if (j + step < row_bytes) session->Signal(signals + k + 2);
+    if (j + step < row_bytes) rounds->Signal(signals + k + 2);
     for (uint32_t i = backend::ThreadIndex(); i < N + n_to; i += backend::BlockSize()) {
       if (i < N) {
         table[i] =
             i == me ? const_cast<uint8_t*>(call.in) + call.row * row_bytes + j : slot(me, k, i);
       } else {
         table[i] = n_to == 1 ? call.out + j
-                             : session->Out(session->Rotated(i - N)) + call.row * row_bytes + j;
+                             : rounds->Out(rounds->Rotated(i - N)) + call.row * row_bytes + j;
       }
     }
-    session->AwaitSignal(signals + k + 1);
+    rounds->AwaitSignal(signals + k + 1);
     iris::impl::SyncAfterConsume();
-    if (!session->Settle()) return;
+    if (!rounds->Settle()) return;
     ReduceUnits<T, Op, N>(op, table, N, n_to, 0, in_chunk(call.row, j),
                           Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll});
   }
-  if (k != 0) session->KeepSignals(signals + k);
+  if (k != 0) rounds->KeepSignals(signals + k);
   // Elements behind the last 16 bytes of this member's row: by one block, as ReduceDirect.
   if (backend::BlockIndex() != 0 || whole(call.row) == RowCount(call, call.row) * sizeof(T)) return;
   iris::impl::SyncInsideBlock();
   for (uint32_t i = backend::ThreadIndex(); i < N + n_to; i += backend::BlockSize()) {
     if (i < N) {
-      table[i] = session->In(i) + call.row * row_bytes;
+      table[i] = rounds->In(i) + call.row * row_bytes;
     } else {
-      table[i] =
-          n_to == 1 ? call.out : session->Out(session->Rotated(i - N)) + call.row * row_bytes;
+      table[i] = n_to == 1 ? call.out : rounds->Out(rounds->Rotated(i - N)) + call.row * row_bytes;
     }
   }
   iris::impl::SyncInsideBlock();
@@ -108,12 +107,12 @@ IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& cal
 }
 
 // Whether everything that ReducePushed touches is in the heap and aligned: the same on all members.
-IRIS_DEVICE inline bool CanPush(const Common& common, const Session& session, uint64_t row_bytes) {
+IRIS_DEVICE inline bool CanPush(const Common& common, const Rounds& rounds, uint64_t row_bytes) {
   uint64_t bits = row_bytes;
   for (uint32_t m = 0; m < common.size; ++m) {
-    bits |= reinterpret_cast<uint64_t>(session.In(m)) | reinterpret_cast<uint64_t>(session.Out(m));
+    bits |= reinterpret_cast<uint64_t>(rounds.In(m)) | reinterpret_cast<uint64_t>(rounds.Out(m));
   }
-  return session.in_direct() && session.out_direct() && (bits & 15) == 0;
+  return rounds.in_direct() && rounds.out_direct() && (bits & 15) == 0;
 }
 
 // Buffers that are not all in the heap and aligned to 16 bytes are reduced in the way of
@@ -122,15 +121,15 @@ template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePipeline(IRIS_PARAM Common common,
                                                                    IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  PullAndReduce<T, Op, N>(common, call, false, session, [&](const Op& op, uint8_t** table) {
-    if (!CanPush(common, session, call.count * sizeof(T))) return false;
-    ReducePushed<T, Op, N>(common, call, &session, op, table);
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  PullAndReduce<T, Op, N>(common, call, false, rounds, [&](const Op& op, uint8_t** table) {
+    if (!CanPush(common, rounds, call.count * sizeof(T))) return false;
+    ReducePushed<T, Op, N>(common, call, &rounds, op, table);
     iris::impl::SyncInsideBlock();
-    if (session.Settle()) session.MeetLast(call.target != ReduceCall::kSelf);
+    if (rounds.Settle()) rounds.MeetLast(call.target != ReduceCall::kSelf);
     return true;
   });
-  session.Conclude();
+  rounds.Conclude();
 }
 
 namespace {

@@ -25,22 +25,22 @@ inline constexpr uint32_t kRingSlots = 4;
 
 template <typename T, typename Op>
 IRIS_DEVICE inline void ReduceAroundRing(const Common& common, const ReduceCall& call,
-                                         Session& session) {
+                                         Rounds& rounds) {
   IRIS_SHARED(uint8_t* [4], table);
-  if (session.broken()) return;
+  if (rounds.broken()) return;
   const Op last(call);
   Op hop = last;
   hop.divide = 1;
   const uint32_t n = common.size;
-  const uint32_t next = session.Rotated(1);
-  const uint32_t previous = session.Rotated(n - 1);
+  const uint32_t next = rounds.Rotated(1);
+  const uint32_t previous = rounds.Rotated(n - 1);
   const uint32_t n_steps = 2 * n - 2;
   const uint64_t chunk = 2 * common.stage_bytes / kRingSlots / 16 * 16;
   const uint64_t row_bytes = call.count * sizeof(T);
   const Share share = {backend::ThreadIndex(), backend::BlockSize()};
-  const uint64_t signals = session.Signals();  // so far
+  const uint64_t signals = rounds.Signals();  // so far
   uint64_t sent = 0;
-  if (!session.Exchange(false)) return;
+  if (!rounds.Exchange(false)) return;
 
   for (uint64_t j = backend::BlockIndex() * chunk; j < row_bytes;
        j += chunk * backend::GridSize()) {
@@ -52,8 +52,8 @@ IRIS_DEVICE inline void ReduceAroundRing(const Common& common, const ReduceCall&
       const uint64_t bytes = j < in_row ? Min(chunk, in_row - j) : 0;
       const uint64_t at = row * row_bytes + j;
       uint8_t* const from =
-          session.StageIn(common.index) + (sent + kRingSlots - 1) % kRingSlots * chunk;
-      uint8_t* const to = session.StageIn(next) + sent % kRingSlots * chunk;
+          rounds.StageIn(common.index) + (sent + kRingSlots - 1) % kRingSlots * chunk;
+      uint8_t* const to = rounds.StageIn(next) + sent % kRingSlots * chunk;
       uint8_t* const own = const_cast<uint8_t*>(call.in) + at;
       uint8_t* const out = call.out + at;
       // Reduced: from and own, to `to`, in the end to `out` as well. Copied: to `out` and `to`.
@@ -65,14 +65,14 @@ IRIS_DEVICE inline void ReduceAroundRing(const Common& common, const ReduceCall&
                             : to;
       }
       for (uint32_t i = backend::ThreadIndex(); i < 2; i += backend::BlockSize()) {
-        if (i == 0 && takes && !session.AwaitSignalOf(previous, signals + sent)) break;
+        if (i == 0 && takes && !rounds.AwaitSignalOf(previous, signals + sent)) break;
         if (i == 1 && gives && sent + 2 > kRingSlots &&
-            !session.AwaitSignalOf(next, signals + sent + 2 - kRingSlots)) {
+            !rounds.AwaitSignalOf(next, signals + sent + 2 - kRingSlots)) {
           break;
         }
       }
       iris::impl::SyncAfterConsume();
-      if (!session.Settle()) return;
+      if (!rounds.Settle()) return;
       if (s == 0) {
         iris::impl::CopyBytes<CacheHint::kDefault>(to, own, bytes, share);
       } else if (s < n) {
@@ -85,22 +85,22 @@ IRIS_DEVICE inline void ReduceAroundRing(const Common& common, const ReduceCall&
       if (!gives) continue;
       ++sent;
       for (uint32_t i = backend::ThreadIndex(); i < 2; i += backend::BlockSize()) {
-        session.SignalTo(i == 0 ? next : previous, signals + sent);
+        rounds.SignalTo(i == 0 ? next : previous, signals + sent);
       }
     }
   }
   iris::impl::SyncInsideBlock();
-  if (sent != 0) session.KeepSignals(signals + sent);
-  session.Finish();
+  if (sent != 0) rounds.KeepSignals(signals + sent);
+  rounds.Finish();
 }
 
 template <typename T, typename Op>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(IRIS_PARAM Common common,
                                                                IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  ReduceAroundRing<T, Op>(common, call, session);
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  ReduceAroundRing<T, Op>(common, call, rounds);
+  rounds.Conclude();
 }
 
 namespace {

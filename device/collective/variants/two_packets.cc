@@ -16,8 +16,8 @@ extern const VariantRow kTwoPacketsRow;
 // every member in both rounds.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCall& call,
-                                           Session& session) {
-  if (session.broken()) return;
+                                           Rounds& rounds) {
+  if (rounds.broken()) return;
   const Op op(call);
   const uint32_t me = common.index;
   const uint64_t capacity = common.packet_bytes / 8;
@@ -34,30 +34,30 @@ IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCal
 
   for (uint64_t base = begin; base < end; base += capacity) {
     const uint64_t count = Min(capacity, end - base);
-    session.Advance();
+    rounds.Advance();
     for (uint64_t w = backend::ThreadIndex(); w < count; w += backend::BlockSize()) {
       const uint64_t at = (base + w) * 8;
       uint64_t values[N];
       IRIS_UNROLL(8)
       for (uint32_t k = 1; k < N; ++k) {
-        const uint32_t peer = session.Rotated(k);
+        const uint32_t peer = rounds.Rotated(k);
         values[k] = LoadWord<T>(call.in + peer * row_bytes + at, left(peer, at));
       }
       IRIS_UNROLL(8)
       for (uint32_t k = 1; k < N; ++k) {
-        backend::Store16<CacheHint::kVolatile>(session.Inbox(session.Rotated(k), me) + w,
-                                               session.Packet(values[k]));
+        backend::Store16<CacheHint::kVolatile>(rounds.Inbox(rounds.Rotated(k), me) + w,
+                                               rounds.Packet(values[k]));
       }
     }
     iris::impl::SyncInsideBlock();  // as in ReducePackets
     if (common.check != 0) {
-      session.SendCalls(false);
-      if (!session.ReceiveCalls()) return;
+      rounds.SendCalls(false);
+      if (!rounds.ReceiveCalls()) return;
     }
     const uint64_t stride = common.packet_bytes / 8;
     bool whole = true;
-    const Bytes16* rows = session.Inbox(me, 0);
-    Session second = session;
+    const Bytes16* rows = rounds.Inbox(me, 0);
+    Rounds second = rounds;
     second.Advance();
     for (uint64_t w = backend::ThreadIndex(); whole && w < count; w += backend::BlockSize()) {
       const uint64_t at = (base + w) * 8;
@@ -66,14 +66,14 @@ IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCal
       Bytes16 packets[N];
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < N; ++m) {
-        packets[m] = m == me ? session.Packet(own)
+        packets[m] = m == me ? rounds.Packet(own)
                              : backend::Load16<CacheHint::kVolatile>(rows + m * stride + w);
       }
       Sum<T, 8 / sizeof(T)> sum;
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < N; ++m) {
         uint64_t word = 0;
-        whole = whole && session.Receive(rows + m * stride + w, packets[m], m, &word);
+        whole = whole && rounds.Receive(rows + m * stride + w, packets[m], m, &word);
         const P pack = iris::impl::BitCast<P>(word);
         if (m == 0) {
           sum = Begin(pack);
@@ -90,8 +90,8 @@ IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCal
       }
       StoreWord<T>(call.out + me * row_bytes + at, left(me, at), result);
     }
-    session.Advance();
-    rows = session.Inbox(me, 0);
+    rounds.Advance();
+    rows = rounds.Inbox(me, 0);
     for (uint64_t w = backend::ThreadIndex(); whole && w < count; w += backend::BlockSize()) {
       const uint64_t at = (base + w) * 8;
       Bytes16 packets[N];
@@ -103,26 +103,26 @@ IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCal
       for (uint32_t m = 0; m < N; ++m) {
         if (m == me) continue;
         uint64_t word = 0;
-        whole = whole && session.Receive(rows + m * stride + w, packets[m], m, &word);
+        whole = whole && rounds.Receive(rows + m * stride + w, packets[m], m, &word);
         if (whole) StoreWord<T>(call.out + m * row_bytes + at, left(m, at), word);
       }
     }
     if (base + capacity < end) {
       iris::impl::SyncAfterConsume();
-      if (!session.Settle()) return;
+      if (!rounds.Settle()) return;
     }
   }
   if (begin == end) iris::impl::SyncInsideBlock();
-  session.Finish();
+  rounds.Finish();
 }
 
 template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoPackets(IRIS_PARAM Common common,
                                                                      IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Session session(common, &shared, backend::BlockIndex());
-  ReduceByTwoPackets<T, Op, N>(common, call, session);
-  session.Conclude();
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  ReduceByTwoPackets<T, Op, N>(common, call, rounds);
+  rounds.Conclude();
 }
 
 namespace {
