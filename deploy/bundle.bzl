@@ -132,7 +132,11 @@ def _iris_bundle_impl(ctx):
         for f, to in part.programs:
             inputs.append(f)
             files.append({"from": f.path, "to": to})
-        part_headers = [f for f in part.headers.to_list() if f.short_path.startswith(("client/iris/", "device/"))]
+        part_headers = [
+            f
+            for f in part.headers.to_list()
+            if f.short_path.startswith(("client/base/", "client/iris/", "device/"))
+        ]
         inputs.extend(part_headers)
         headers.extend([{"from": f.path, "to": f.short_path} for f in part_headers])
         part_archives = part.archives.to_list()

@@ -1,8 +1,8 @@
 """Packs the bundle: bundle.py SPEC.json ARCHIVE.tar.gz, called by iris_bundle in bundle.bzl.
 
-The tree may be moved anywhere: programs and libraries find each other relative to themselves ($ORIGIN), and so do the CMake
-and pkg-config files. Of the machine that runs it, it needs the C and C++ libraries and nothing else: whatever else a program
-is linked with lies in lib/.
+The tree may be moved anywhere: programs and libraries find each other relative to themselves ($ORIGIN), and so do the
+CMake and pkg-config files. Of the machine that runs it, it needs the C and C++ libraries and nothing else: whatever
+else a program is linked with lies in lib/.
 """
 
 import gzip
@@ -115,7 +115,7 @@ def make_relocatable(tree):
 
 
 def add_device_library(tree, backend, archives, link_flags):
-    """One archive of a backend's device code, with the static libraries that it needs, as far as they are the system's."""
+    """One archive of a backend's device code, with the static libraries of the system that it needs."""
     parts = list(archives)
     rest = []
     for flag in link_flags:
@@ -232,8 +232,9 @@ def pack(tree, name, archive):
         info.uname = info.gname = "root"
         return info
 
-    with open(archive, "wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=9, mtime=0) as zipped:
-        with tarfile.open(fileobj=zipped, mode="w") as tar:
+    with open(archive, "wb") as raw:
+        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=9, mtime=0) as zipped, \
+                tarfile.open(fileobj=zipped, mode="w") as tar:
             for folder, folders, names in os.walk(tree.root):
                 folders.sort()
                 for each in sorted(names) + [f for f in folders if os.path.islink(os.path.join(folder, f))]:

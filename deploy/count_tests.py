@@ -3,10 +3,10 @@
 
     count_tests.py NAME=EVENTS.json=EXIT_CODE ...
 
-EVENTS.json is what --build_event_json_file wrote. A test whose XML lists cases counts that many, any other test counts 1;
-a target that does not build, and a run that fails without naming a target, count as one failure each. Skipped cases count
-as neither. Prints a line for each run, the log of each test that failed, and last "N passed, N failed". Exit code 1 if
-anything failed or nothing passed.
+EVENTS.json is what --build_event_json_file wrote. A test whose XML lists cases counts that many, any other test counts
+as 1. A target that does not build, and a run that fails without naming a target, count as one failure each. Skipped
+cases count as neither. It prints a line for each run, the log of each test that failed, and last "N passed, N failed".
+The exit code is 1 if anything failed or nothing passed.
 """
 
 import json

@@ -89,7 +89,8 @@ class CountTests(unittest.TestCase):
         self.assertEqual(self.run_of(one, two, one).passed, 2)
 
     def test_runs_add_up(self):
-        code, lines = self.report(self.run_of(self.result("//a:t", "PASSED")), self.run_of(self.result("//a:t", "PASSED")))
+        code, lines = self.report(self.run_of(self.result("//a:t", "PASSED")),
+                                  self.run_of(self.result("//a:t", "PASSED")))
         self.assertEqual((code, lines[-1]), (0, "2 passed, 0 failed"))
 
     def test_missing_and_broken_event_files_are_failures(self):

@@ -45,8 +45,8 @@ class Unit(unittest.TestCase):
         self.text = read("deploy/irisd.service")
 
     def test_has_what_irisd_relies_on(self):
-        for line in ("Type=notify", "NotifyAccess=main", "StartLimitIntervalSec=0", "RestartSec=0", "Restart=on-failure",
-                     "RuntimeDirectory=iris", "RuntimeDirectoryPreserve=restart"):
+        for line in ("Type=notify", "NotifyAccess=main", "StartLimitIntervalSec=0", "RestartSec=0",
+                     "Restart=on-failure", "RuntimeDirectory=iris", "RuntimeDirectoryPreserve=restart"):
             self.assertRegex(self.text, rf"(?m)^{line}$")
         self.assertRegex(self.text, r"(?m)^LimitNOFILE=\d{5,}$")
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds Iris, starts irisd with eight emulated devices, trains a model on four processes whose
-# gradients meet in symmetric heaps, shows with iris-ctl what irisd owns while that runs and afterwards, and cleans up.
-# Exit code 0 if all of that was as it should be. Can be run again. Touches nothing but a temporary folder and Bazel's cache.
+# Installs what is missing, builds Iris, starts irisd with eight emulated devices, trains a model on four processes
+# whose gradients meet in symmetric heaps, shows with iris-ctl what irisd owns while that runs and afterwards, and
+# cleans up. The exit code is 0 if all of that was as it should be. It can be run again, and it touches nothing but
+# a temporary folder and Bazel's cache.
 # shellcheck disable=SC1091
 . "$(dirname "$0")/common.sh"
 

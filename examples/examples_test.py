@@ -18,7 +18,8 @@ PATIENCE_SECONDS = 240
 def run_example(name, n_ranks, *arguments, environment, job=None):
     return subprocess.run(
         [IRIS_RUN, "-n", str(n_ranks), *(["--job", job] if job else []), "--", f"examples/{name}", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False, env=environment)
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False,
+        env=environment)
 
 
 class Examples(unittest.TestCase):
@@ -32,8 +33,8 @@ class Examples(unittest.TestCase):
         cls.daemon.stop()
 
     def ctl(self, *arguments):
-        result = subprocess.run([IRIS_CTL, *arguments, "--format", "json"], stdout=subprocess.PIPE, text=True, timeout=60,
-                                check=True, env=self.daemon.environment())
+        result = subprocess.run([IRIS_CTL, *arguments, "--format", "json"], stdout=subprocess.PIPE, text=True,
+                                timeout=60, check=True, env=self.daemon.environment())
         return json.loads(result.stdout)
 
     def check(self, name, n_ranks, *arguments):

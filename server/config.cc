@@ -6,17 +6,16 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <sstream>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "device/base/bytes.h"
 #include "device/driver/open.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
@@ -57,10 +56,10 @@ Setting Bytes(const char* key, const char* flag, const char* help, uint64_t min,
               std::function<uint64_t*(Config*)> field) {
   const auto set = [min, field = std::move(field)](const std::string& text,
                                                    Config* config) -> absl::Status {
-    absl::StatusOr<uint64_t> value = ParseBytes(text);
-    if (!value.ok()) return value.status();
-    if (*value < min) return Bad(text, absl::StrCat("at least ", min, " bytes"));
-    *field(config) = *value;
+    uint64_t value = 0;
+    if (!base::ParseBytes(text, &value)) return Bad(text, base::kBytesGrammar);
+    if (value < min) return Bad(text, absl::StrCat("at least ", min, " bytes"));
+    *field(config) = value;
     return absl::OkStatus();
   };
   return {key, flag, Kind::kBytes, help, set};
@@ -177,18 +176,19 @@ std::vector<Setting> MakeSettings() {
                    [](Config* c) { return &c->sessions.handshake_timeout; }));
   s.push_back(Number("sessions.max", "max-sessions",
                      "sessions in total (4096; fewer where descriptors are short)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_sessions; }));
+                     [](Config* c) { return &c->sessions.limits.max_sessions; }));
   s.push_back(Number("sessions.max_per_uid", "max-sessions-per-uid", "sessions of one user (1024)",
-                     1, 1 << 20, [](Config* c) { return &c->sessions.max_sessions_per_uid; }));
+                     1, 1 << 20,
+                     [](Config* c) { return &c->sessions.limits.max_sessions_per_uid; }));
   s.push_back(Number("sessions.max_unattested", "max-unattested",
                      "connections in the handshake at a time (256)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_unattested; }));
+                     [](Config* c) { return &c->sessions.limits.max_unattested; }));
   s.push_back(Number("admin.max", "max-admin-connections",
                      "connections on irisd.sock in total (256)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_admin_connections; }));
+                     [](Config* c) { return &c->sessions.limits.max_admin_connections; }));
   s.push_back(Number("admin.max_per_uid", "max-admin-connections-per-uid",
                      "connections of one user on irisd.sock (64)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.max_admin_connections_per_uid; }));
+                     [](Config* c) { return &c->sessions.limits.max_admin_connections_per_uid; }));
   s.push_back(Number("jobs.max", "max-jobs", "jobs in total (1024)", 1, 1 << 20,
                      [](Config* c) { return &c->jobs.max_jobs; }));
   s.push_back(Number("jobs.max_per_uid", "max-jobs-per-uid", "jobs of one user (256)", 1, 1 << 20,
@@ -204,12 +204,12 @@ std::vector<Setting> MakeSettings() {
   s.push_back(Time("jobs.map_timeout", "map-timeout",
                    "every rank must map its peers within this time (1m)",
                    [](Config* c) { return &c->jobs.map_timeout; }));
-  s.push_back(Time("jobs.collective_timeout", "collective-timeout",
-                   "a collective operation waits this long, unless it says (1m)",
-                   [](Config* c) { return &c->jobs.collective_timeout_default; }));
-  s.push_back(Time("jobs.collective_timeout_max", "collective-timeout-max",
+  s.push_back(Time("jobs.operation_timeout", "operation-timeout",
+                   "an operation of a team waits this long, unless it says (1m)",
+                   [](Config* c) { return &c->jobs.operation_timeout_default; }));
+  s.push_back(Time("jobs.operation_timeout_max", "operation-timeout-max",
                    "the longest it may say (1h)",
-                   [](Config* c) { return &c->jobs.collective_timeout_max; }));
+                   [](Config* c) { return &c->jobs.operation_timeout_max; }));
   s.push_back(Time("jobs.grow_timeout", "grow-timeout",
                    "every rank must map a growth within this time (30s)",
                    [](Config* c) { return &c->jobs.grow_timeout; }));
@@ -312,37 +312,14 @@ absl::Status CheckTogether(const Config& config) {
   if (config.jobs.join_timeout_default > config.jobs.join_timeout_max) {
     return absl::InvalidArgumentError("jobs.join_timeout is longer than jobs.join_timeout_max");
   }
-  if (config.jobs.collective_timeout_default > config.jobs.collective_timeout_max) {
+  if (config.jobs.operation_timeout_default > config.jobs.operation_timeout_max) {
     return absl::InvalidArgumentError(
-        "jobs.collective_timeout is longer than jobs.collective_timeout_max");
+        "jobs.operation_timeout is longer than jobs.operation_timeout_max");
   }
   return absl::OkStatus();
 }
 
 }  // namespace
-
-absl::StatusOr<uint64_t> ParseBytes(const std::string& text) {
-  static constexpr std::pair<const char*, int> kUnits[] = {
-      {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"B", 0}};
-  absl::string_view digits = text;
-  int shift = 0;
-  for (const auto& [unit, unit_shift] : kUnits) {
-    if (absl::EndsWith(digits, unit)) {
-      digits.remove_suffix(std::string(unit).size());
-      shift = unit_shift;
-      break;
-    }
-  }
-  uint64_t number = 0;
-  const bool plain = !digits.empty() && std::all_of(digits.begin(), digits.end(), [](char c) {
-    return absl::ascii_isdigit(static_cast<unsigned char>(c));
-  });
-  if (!plain || !absl::SimpleAtoi(digits, &number) ||
-      number > (std::numeric_limits<uint64_t>::max() >> shift)) {
-    return Bad(text, "a size such as \"4GiB\", \"512MiB\" or a number of bytes");
-  }
-  return number << shift;
-}
 
 absl::Status ApplyToml(const std::string& text, const std::string& file, Config* config) {
   const toml::parse_result parsed = toml::parse(text, file);
@@ -358,7 +335,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   const std::vector<Setting> settings = MakeSettings();
   CLI::App app(
       "irisd owns the symmetric heaps of this node and lends them to the processes of "
-      "jobs.\nSizes: 4GiB, 512MiB. Durations: 5s, 1m30s. Every flag but --config is also "
+      "jobs.\nSizes: 4GiB, 512M, 0x400. Durations: 5s, 1m30s. Every flag but --config is also "
       "a key of the configuration file; a flag wins.",
       "irisd");
   std::string config_file;

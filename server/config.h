@@ -42,7 +42,4 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
 // Applies the TOML text of `file` (a name for messages) to `config`.
 absl::Status ApplyToml(const std::string& text, const std::string& file, Config* config);
 
-// "4GiB", "512MiB", "1048576". Units: B, KiB, MiB, GiB, TiB.
-absl::StatusOr<uint64_t> ParseBytes(const std::string& text);
-
 }  // namespace iris::server

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,7 @@ using absl::StatusCode;
 // The emulated platform, with faults on demand. Thread-safe.
 class FaultyDriver : public driver::GpuDriver {
  public:
-  std::string_view backend() const override { return real_->backend(); }
+  driver::BackendKind kind() const override { return real_->kind(); }
   absl::Span<const driver::DeviceInfo> devices() const override { return real_->devices(); }
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Create(uint32_t device, uint64_t bytes,
                                                                  bool prealloc) override {
@@ -101,6 +102,14 @@ class RecordingOutput : public SessionOutput {
     absl::MutexLock lock(&mu_);
     ended_[session.value] = reason;
   }
+  void ReleaseSession(SessionId session) override {
+    absl::MutexLock lock(&mu_);
+    released_.insert(session.value);
+  }
+  bool released(uint64_t session) {
+    absl::MutexLock lock(&mu_);
+    return released_.contains(session);
+  }
   std::vector<OutgoingDescriptor> sent(uint64_t session) {
     absl::MutexLock lock(&mu_);
     return sent_[session];
@@ -118,6 +127,7 @@ class RecordingOutput : public SessionOutput {
   absl::Mutex mu_;
   std::map<uint64_t, std::vector<OutgoingDescriptor>> sent_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, absl::Status> ended_ ABSL_GUARDED_BY(mu_);
+  std::set<uint64_t> released_ ABSL_GUARDED_BY(mu_);
 };
 
 class QueueSink : public WatchSink {
@@ -174,6 +184,11 @@ class Answer {
   absl::Notification done_;
 };
 
+void Join(Daemon* daemon, SessionId session, CallId call, const JoinSpec& spec,
+          Daemon::Answer answer) {
+  daemon->Call(call, JoinCall{session, call, spec}, std::move(answer));
+}
+
 class DaemonTest : public testing::Test {
  protected:
   DaemonTest() : DaemonTest(/*frozen=*/false) {}
@@ -194,7 +209,7 @@ class DaemonTest : public testing::Test {
     CallerInfo caller;
     caller.pid = pid;
     caller.uid = 7;
-    daemon_->OpenSession(SessionId{id}, caller);
+    daemon_->Submit(SessionOpened{SessionId{id}, caller});
     return SessionId{id};
   }
   static JoinSpec Spec(int rank, int n_ranks) {
@@ -208,18 +223,35 @@ class DaemonTest : public testing::Test {
   // A job of one rank, with its epoch committed.
   JobId Ready(SessionId session) {
     Answer join, mapped;
-    daemon_->Join(session, daemon_->NewCall(), Spec(0, 1), join.Fn());
+    Join(daemon_.get(), session, daemon_->NewCall(), Spec(0, 1), join.Fn());
     EXPECT_TRUE(join.Wait().status.ok()) << join.Wait().status;
     const JoinResult result = std::get<JoinResult>(join.Wait().result);
-    daemon_->Mapped(session, daemon_->NewCall(), result.job, result.epoch, result.proposed_base, "",
-                    mapped.Fn());
+    Mapped(session, result, mapped.Fn());
     EXPECT_TRUE(mapped.Wait().status.ok()) << mapped.Wait().status;
     return result.job;
   }
+  void Mapped(SessionId session, const JoinResult& joined, Daemon::Answer answer) {
+    const CallId call = daemon_->NewCall();
+    daemon_->Call(call,
+                  MappedCall{session, call, joined.job, joined.epoch, joined.proposed_base, ""},
+                  std::move(answer));
+  }
+  void Leave(SessionId session, JobId job, Daemon::Answer answer) {
+    const CallId call = daemon_->NewCall();
+    daemon_->Call(call, LeaveCall{session, call, job}, std::move(answer));
+  }
+  void Watch(SessionId session, JobId job, std::shared_ptr<WatchSink> sink) {
+    daemon_->Watch(WatchOpened{session, daemon_->NewCall(), job}, std::move(sink));
+  }
+  std::vector<JobSnapshot> Jobs() {
+    return daemon_->Inspect([](const JobMachine& machine) { return machine.Jobs(); });
+  }
+  size_t n_sessions() {
+    return daemon_->Inspect([](const JobMachine& machine) { return machine.n_sessions(); });
+  }
   uint64_t UsedBytes() {
-    uint64_t used = 0;
-    for (const auto& account : daemon_->Accounts()) used += account.used_bytes;
-    return used;
+    return daemon_->Inspect(
+        [](const JobMachine& machine) { return machine.ledger().used_bytes_total(); });
   }
   bool EventuallyUnused() {
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
@@ -266,10 +298,10 @@ TEST_F(DaemonTest, LeaveGivesEverythingBack) {
   EXPECT_EQ(UsedBytes(), 2u << 20);
   output_.Forget();
   Answer leave;
-  daemon_->Leave(session, daemon_->NewCall(), job, leave.Fn());
+  Leave(session, job, leave.Fn());
   EXPECT_TRUE(leave.Wait().status.ok());
   EXPECT_TRUE(EventuallyUnused());
-  EXPECT_TRUE(daemon_->Jobs().empty());
+  EXPECT_TRUE(Jobs().empty());
 }
 
 TEST_F(DaemonTest, AQueuedDescriptorKeepsItsMemoryUntilItIsSent) {
@@ -278,7 +310,7 @@ TEST_F(DaemonTest, AQueuedDescriptorKeepsItsMemoryUntilItIsSent) {
   auto queued = output_.sent(1);
   output_.Forget();
   Answer leave;
-  daemon_->Leave(session, daemon_->NewCall(), job, leave.Fn());
+  Leave(session, job, leave.Fn());
   EXPECT_TRUE(leave.Wait().status.ok());
   auto fd = queued[2].open();
   EXPECT_TRUE(fd.ok()) << fd.status();
@@ -292,7 +324,7 @@ TEST_F(DaemonTest, AMemoryFailureAnswersTheJoinAndLeavesNothing) {
   driver_.FailWith(absl::ResourceExhaustedError("the test wants no memory"));
   const SessionId session = Open(1);
   Answer join;
-  daemon_->Join(session, daemon_->NewCall(), Spec(0, 1), join.Fn());
+  Join(daemon_.get(), session, daemon_->NewCall(), Spec(0, 1), join.Fn());
   EXPECT_EQ(join.Wait().status.code(), StatusCode::kResourceExhausted) << join.Wait().status;
   EXPECT_TRUE(EventuallyUnused());
   driver_.FailWith(absl::OkStatus());
@@ -302,7 +334,7 @@ TEST_F(DaemonTest, AMemoryFailureAnswersTheJoinAndLeavesNothing) {
 TEST_F(DaemonTest, ARefusalForWantOfMemoryHasTheDriversCount) {
   driver_.FailWith(absl::ResourceExhaustedError("no memory"));
   Answer join;
-  daemon_->Join(Open(1), daemon_->NewCall(), Spec(0, 1), join.Fn());
+  Join(daemon_.get(), Open(1), daemon_->NewCall(), Spec(0, 1), join.Fn());
   EXPECT_EQ(join.Wait().status.code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(absl::StrContains(join.Wait().status.message(),
                                 "no memory; device 0 (EMU-00000000-0000-0000-0000-000000000000): "
@@ -313,7 +345,7 @@ TEST_F(DaemonTest, ARefusalForWantOfMemoryHasTheDriversCount) {
 TEST_F(DaemonTest, ADeviceThatDisappearsIsNamed) {
   driver_.FailWith(absl::InternalError("the device is lost"));
   Answer join;
-  daemon_->Join(Open(1), daemon_->NewCall(), Spec(0, 1), join.Fn());
+  Join(daemon_.get(), Open(1), daemon_->NewCall(), Spec(0, 1), join.Fn());
   EXPECT_EQ(join.Wait().status.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(absl::StrContains(join.Wait().status.message(),
                                 "device 0 (EMU-00000000-0000-0000-0000-000000000000, emulated "
@@ -331,10 +363,11 @@ TEST(DaemonPeerTest, RanksOnDevicesWithoutAccessAreRefused) {
   Daemon daemon({}, driver.get(), &clock, &logger);
   JoinSpec spec{.job = "job", .rank = 0, .n_ranks = 2, .heap_bytes = 2 << 20, .local_rank = 0};
   Answer first, second;
-  for (const uint64_t id : {1, 2}) daemon.OpenSession(SessionId{id}, {.pid = 100, .uid = 7});
-  daemon.Join(SessionId{1}, daemon.NewCall(), spec, first.Fn());
+  for (const uint64_t id : {1, 2})
+    daemon.Submit(SessionOpened{SessionId{id}, {.pid = 100, .uid = 7}});
+  Join(&daemon, SessionId{1}, daemon.NewCall(), spec, first.Fn());
   spec.rank = spec.local_rank = 1;
-  daemon.Join(SessionId{2}, daemon.NewCall(), spec, second.Fn());
+  Join(&daemon, SessionId{2}, daemon.NewCall(), spec, second.Fn());
   EXPECT_EQ(second.Wait().status.code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(second.Wait().status.message(), "device 1 (EMU-"))
       << second.Wait().status;
@@ -349,7 +382,7 @@ TEST_F(DaemonTest, AJoinCancelledWhileItsMemoryIsCreatedLeavesNothing) {
   const SessionId session = Open(1);
   Answer join;
   const CallId call = daemon_->NewCall();
-  daemon_->Join(session, call, Spec(0, 2), join.Fn());
+  Join(daemon_.get(), session, call, Spec(0, 2), join.Fn());
   driver_.WaitCreating(1);
   EXPECT_TRUE(daemon_->Cancel(call));
   EXPECT_FALSE(daemon_->Cancel(call));
@@ -362,11 +395,11 @@ TEST_F(FrozenDaemonTest, ACallCancelledBecauseItsProcessDiedNamesTheDeath) {
   // A dying process closes its sockets one after the other: its Join may be cancelled first.
   const SessionId stays = Open(1), dies = Open(2);
   Answer waits, lost;
-  daemon_->Join(stays, daemon_->NewCall(), Spec(0, 3), waits.Fn());
+  Join(daemon_.get(), stays, daemon_->NewCall(), Spec(0, 3), waits.Fn());
   const CallId call = daemon_->NewCall();
-  daemon_->Join(dies, call, Spec(1, 3), lost.Fn());
+  Join(daemon_.get(), dies, call, Spec(1, 3), lost.Fn());
   EXPECT_TRUE(daemon_->Cancel(call));
-  daemon_->HangUp(dies, "its socket closed");
+  daemon_->Submit(SessionHungUp{dies, "its socket closed"});
   EXPECT_EQ(waits.Wait().status.code(), StatusCode::kAborted);
   EXPECT_NE(waits.Wait().status.message().find("rank 1"), std::string::npos);
   EXPECT_TRUE(EventuallyUnused());
@@ -377,13 +410,12 @@ TEST_F(FrozenDaemonTest, AJoinCancelledAsTheLastRankJoinsFailsTheJobLongBeforeIt
   const SessionId lives = Open(1), other = Open(2);
   Answer cancelled, joined, mapped;
   const CallId call = daemon_->NewCall();
-  daemon_->Join(lives, call, Spec(0, 2), cancelled.Fn());
+  Join(daemon_.get(), lives, call, Spec(0, 2), cancelled.Fn());
   EXPECT_TRUE(daemon_->Cancel(call));
-  daemon_->Join(other, daemon_->NewCall(), Spec(1, 2), joined.Fn());
+  Join(daemon_.get(), other, daemon_->NewCall(), Spec(1, 2), joined.Fn());
   ASSERT_TRUE(joined.Wait().status.ok()) << joined.Wait().status;
   const auto& reply = std::get<JoinResult>(joined.Wait().result);
-  daemon_->Mapped(other, daemon_->NewCall(), reply.job, reply.epoch, reply.proposed_base, "",
-                  mapped.Fn());
+  Mapped(other, reply, mapped.Fn());
   fake_clock_.Advance(absl::Seconds(1));
   EXPECT_EQ(mapped.Wait().status.code(), StatusCode::kAborted) << mapped.Wait().status;
   EXPECT_NE(mapped.Wait().status.message().find("cancelled its join"), std::string::npos);
@@ -395,9 +427,9 @@ TEST_F(DaemonTest, ACancelledJoinCanBeMadeAgainAtOnce) {
   const SessionId session = Open(1);
   Answer cancelled, again;
   const CallId call = daemon_->NewCall();
-  daemon_->Join(session, call, Spec(0, 2), cancelled.Fn());
+  Join(daemon_.get(), session, call, Spec(0, 2), cancelled.Fn());
   EXPECT_TRUE(daemon_->Cancel(call));
-  daemon_->Join(session, daemon_->NewCall(), Spec(0, 1), again.Fn());
+  Join(daemon_.get(), session, daemon_->NewCall(), Spec(0, 1), again.Fn());
   EXPECT_TRUE(again.Wait().status.ok()) << again.Wait().status;
 }
 
@@ -405,13 +437,14 @@ TEST_F(DaemonTest, AProcessThatDiesWhileItsMemoryIsCreatedLeavesNothing) {
   driver_.set_held(true);
   const SessionId session = Open(1);
   Answer join;
-  daemon_->Join(session, daemon_->NewCall(), Spec(0, 2), join.Fn());
+  Join(daemon_.get(), session, daemon_->NewCall(), Spec(0, 2), join.Fn());
   driver_.WaitCreating(1);
-  daemon_->HangUp(session, "test");  // no descriptor is out yet: the rank is let go at once
-  daemon_->Gone(session);
+  daemon_->Submit(
+      SessionHungUp{session, "test"});  // no descriptor is out yet: the rank is let go at once
+  daemon_->Submit(ProcessGone{session});
   driver_.set_held(false);
   EXPECT_TRUE(EventuallyUnused());
-  EXPECT_TRUE(daemon_->Sessions().empty());
+  EXPECT_EQ(n_sessions(), 0u);
 }
 
 TEST_F(DaemonTest, AReservingCreationDoesNotHoldUpAQuickOne) {
@@ -422,12 +455,12 @@ TEST_F(DaemonTest, AReservingCreationDoesNotHoldUpAQuickOne) {
     spec.job = "slow" + std::to_string(i);
     spec.prealloc = true;
     slow.push_back(std::make_unique<Answer>());
-    daemon_->Join(Open(10 + i), daemon_->NewCall(), spec, slow.back()->Fn());
+    Join(daemon_.get(), Open(10 + i), daemon_->NewCall(), spec, slow.back()->Fn());
   }
   // Two workers are stuck in the driver; a third creation gets there.
   driver_.WaitCreating(2);
   Answer quick;
-  daemon_->Join(Open(1), daemon_->NewCall(), Spec(0, 1), quick.Fn());
+  Join(daemon_.get(), Open(1), daemon_->NewCall(), Spec(0, 1), quick.Fn());
   driver_.WaitCreating(3);
   driver_.set_held(false);
   EXPECT_TRUE(quick.Wait().status.ok());
@@ -436,18 +469,21 @@ TEST_F(DaemonTest, AReservingCreationDoesNotHoldUpAQuickOne) {
 
 TEST_F(DaemonTest, HangUpForgetsASessionWithoutARank) {
   const SessionId session = Open(1);
-  EXPECT_FALSE(daemon_->HangUp(session, "test"));
-  EXPECT_TRUE(daemon_->Sessions().empty());
+  daemon_->Submit(SessionHungUp{session, "test"});
+  EXPECT_TRUE(output_.released(1));
+  EXPECT_EQ(n_sessions(), 0u);
 }
 
 TEST_F(DaemonTest, HangUpKeepsASessionWithARank) {
   const SessionId session = Open(1);
   Ready(session);
-  EXPECT_TRUE(daemon_->HangUp(session, "test"));
-  EXPECT_EQ(daemon_->Sessions().size(), 1u);
+  daemon_->Submit(SessionHungUp{session, "test"});
+  EXPECT_FALSE(output_.released(1));
+  EXPECT_EQ(n_sessions(), 1u);
   output_.Forget();
-  daemon_->Gone(session);
-  EXPECT_TRUE(daemon_->Sessions().empty());
+  daemon_->Submit(ProcessGone{session});
+  EXPECT_TRUE(output_.released(1));
+  EXPECT_EQ(n_sessions(), 0u);
   EXPECT_TRUE(EventuallyUnused());
 }
 
@@ -456,7 +492,7 @@ TEST_F(DaemonTest, AJoinsDeadlinePassesWithoutAnybodyAsking) {
   JoinSpec spec = Spec(0, 2);
   spec.timeout = absl::Milliseconds(50);
   Answer join;
-  daemon_->Join(session, daemon_->NewCall(), spec, join.Fn());
+  Join(daemon_.get(), session, daemon_->NewCall(), spec, join.Fn());
   EXPECT_EQ(join.Wait().status.code(), StatusCode::kDeadlineExceeded);
 }
 
@@ -465,10 +501,10 @@ TEST_F(DaemonTest, AnEarlierDeadlineWakesTheTimer) {
   JoinSpec spec = Spec(0, 2);
   spec.timeout = absl::Minutes(30);
   Answer waits, join;
-  daemon_->Join(late, daemon_->NewCall(), spec, waits.Fn());
+  Join(daemon_.get(), late, daemon_->NewCall(), spec, waits.Fn());
   spec.job = "other";
   spec.timeout = absl::Milliseconds(50);
-  daemon_->Join(early, daemon_->NewCall(), spec, join.Fn());
+  Join(daemon_.get(), early, daemon_->NewCall(), spec, join.Fn());
   EXPECT_EQ(join.Wait().status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(waits.done());
   daemon_->Stop("test");
@@ -479,7 +515,7 @@ TEST_F(DaemonTest, WatchStartsWithEstablished) {
   const SessionId session = Open(1);
   const JobId job = Ready(session);
   auto sink = std::make_shared<QueueSink>();
-  ASSERT_TRUE(daemon_->Watch(session, job, sink).ok());
+  Watch(session, job, sink);
   ASSERT_FALSE(sink->items().empty());
   EXPECT_TRUE(std::holds_alternative<WatchEstablished>(sink->items().front()));
 }
@@ -488,7 +524,8 @@ TEST_F(DaemonTest, WatchOfAnotherJobIsRefused) {
   const SessionId session = Open(1);
   Ready(session);
   auto sink = std::make_shared<QueueSink>();
-  EXPECT_EQ(daemon_->Watch(session, JobId{999}, sink).code(), StatusCode::kPermissionDenied);
+  Watch(session, JobId{999}, sink);
+  EXPECT_EQ(sink->closed().code(), StatusCode::kPermissionDenied);
   EXPECT_TRUE(sink->items().empty());
 }
 
@@ -496,7 +533,7 @@ TEST_F(DaemonTest, ASlowWatchReaderLosesItsSession) {
   const SessionId session = Open(1);
   const JobId job = Ready(session);
   auto sink = std::make_shared<QueueSink>(/*room=*/0);
-  ASSERT_TRUE(daemon_->Watch(session, job, sink).ok());
+  Watch(session, job, sink);
   EXPECT_EQ(output_.ended(1).code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(absl::StrContains(output_.ended(1).message(), "slow")) << output_.ended(1);
   EXPECT_EQ(sink->closed().code(), StatusCode::kResourceExhausted);
@@ -506,8 +543,8 @@ TEST_F(DaemonTest, UnwatchOfAnOldStreamKeepsTheNewOne) {
   const SessionId session = Open(1);
   const JobId job = Ready(session);
   auto first = std::make_shared<QueueSink>(), second = std::make_shared<QueueSink>();
-  ASSERT_TRUE(daemon_->Watch(session, job, first).ok());
-  ASSERT_TRUE(daemon_->Watch(session, job, second).ok());
+  Watch(session, job, first);
+  Watch(session, job, second);
   EXPECT_EQ(first->closed().code(), StatusCode::kCancelled);
   daemon_->Unwatch(session, first.get());
   daemon_->Stop("test");
@@ -517,10 +554,10 @@ TEST_F(DaemonTest, UnwatchOfAnOldStreamKeepsTheNewOne) {
 TEST_F(DaemonTest, StopAnswersAndRefuses) {
   const SessionId session = Open(1);
   Answer waiting, late;
-  daemon_->Join(session, daemon_->NewCall(), Spec(0, 2), waiting.Fn());
+  Join(daemon_.get(), session, daemon_->NewCall(), Spec(0, 2), waiting.Fn());
   daemon_->Stop("test");
   EXPECT_EQ(waiting.Wait().status.code(), StatusCode::kUnavailable);
-  daemon_->Join(session, daemon_->NewCall(), Spec(0, 2), late.Fn());
+  Join(daemon_.get(), session, daemon_->NewCall(), Spec(0, 2), late.Fn());
   EXPECT_EQ(late.Wait().status.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(daemon_->stopping());
 }
@@ -528,13 +565,13 @@ TEST_F(DaemonTest, StopAnswersAndRefuses) {
 TEST_F(DaemonTest, ReadsSegments) {
   const SessionId session = Open(1);
   Ready(session);
-  const SegmentId segment = daemon_->Jobs()[0].ranks[0].segments[0].id;
+  const SegmentId segment = Jobs()[0].ranks[0].segments[0].id;
   std::vector<uint8_t> bytes(16, 1);
-  ASSERT_TRUE(daemon_->ReadSegment(segment, 100, absl::MakeSpan(bytes)).ok());
+  ASSERT_TRUE(daemon_->segments().Read(segment, 100, absl::MakeSpan(bytes)).ok());
   EXPECT_EQ(bytes, std::vector<uint8_t>(16, 0));
-  EXPECT_EQ(daemon_->ReadSegment(SegmentId{999}, 0, absl::MakeSpan(bytes)).code(),
+  EXPECT_EQ(daemon_->segments().Read(SegmentId{999}, 0, absl::MakeSpan(bytes)).code(),
             StatusCode::kNotFound);
-  EXPECT_EQ(daemon_->ReadSegment(segment, (2 << 20) - 1, absl::MakeSpan(bytes)).code(),
+  EXPECT_EQ(daemon_->segments().Read(segment, (2 << 20) - 1, absl::MakeSpan(bytes)).code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -3,7 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/job/event_text.h"
+
 namespace iris::server {
+
+EventRecord Render(const Event& event, absl::Time time) {
+  EventRecord record;
+  record.time = time;
+  record.severity = SeverityOf(event);
+  record.kind = std::string(KindOf(event));
+  record.job = event.job;
+  record.rank = event.rank;
+  record.pid = event.pid;
+  record.uid = event.uid;
+  record.text = TextOf(event);
+  return record;
+}
 
 void EventLog::Add(EventRecord event) {
   absl::MutexLock lock(&mu_);

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/job/events.h"
 
 namespace iris::server {
 
@@ -21,6 +22,7 @@ inline constexpr size_t kEventsQueuedPerFollower = 256;
 struct EventRecord {
   uint64_t sequence = 0;
   absl::Time time;
+  Severity severity = Severity::kInfo;
   std::string kind;
   std::string job;
   int32_t rank = -1;
@@ -28,6 +30,9 @@ struct EventRecord {
   uint32_t uid = 0;
   std::string text;
 };
+
+// The event in words.
+EventRecord Render(const Event& event, absl::Time time);
 
 // One reader's queue. Push is called in order of sequence, by any thread, under the log's lock: it
 // only queues.

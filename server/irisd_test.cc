@@ -493,7 +493,7 @@ TEST_F(IrisdTest, DevicesShowWhatIsUsed) {
 
 TEST_F(IrisdTest, JobsHeapsAndAllocationsAreListed) {
   auto members = JoinAll("listed", 1);
-  iris::v1::CollectiveRequest request;
+  iris::v1::OperateRequest request;
   request.set_session_id(members[0].session->id());
   request.set_job_id(members[0].joined.job_id());
   request.mutable_allocate()->set_bytes(24);
@@ -501,7 +501,7 @@ TEST_F(IrisdTest, JobsHeapsAndAllocationsAreListed) {
   request.mutable_allocate()->mutable_tensor()->set_dtype("f32");
   request.mutable_allocate()->mutable_tensor()->add_shape(2);
   request.mutable_allocate()->mutable_tensor()->add_shape(3);
-  auto allocated = members[0].session->Collective(request);
+  auto allocated = members[0].session->Operate(request);
   ASSERT_TRUE(allocated.ok()) << allocated.status();
 
   auto jobs = daemon_->ListJobs();

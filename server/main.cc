@@ -60,7 +60,7 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   driver::PairCheckOptions options;
   options.open = open;
   options.open.backend = std::string(driver.backend());
-  if (driver.backend() == "emu") options.max_devices = 2;
+  if (driver.kind() == driver::BackendKind::kEmu) options.max_devices = 2;
   options.stop = [] {  // irisd is asked to end meanwhile
     sigset_t pending;
     sigemptyset(&pending);
@@ -115,7 +115,7 @@ int Run(const Config& config) {
   absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(open);
   if (!opened.ok()) return Fail(logger, opened.status());
   driver::GpuDriver* const driver = opened->driver.get();
-  if (config.backend == "auto" && driver->backend() == "emu") {
+  if (config.backend == "auto" && driver->kind() == driver::BackendKind::kEmu) {
     // What an operator of a machine with GPUs must not miss.
     for (const driver::BackendReport& report : opened->reports) {
       if (report.available) continue;
@@ -127,8 +127,9 @@ int Run(const Config& config) {
   DaemonOptions daemon_options;
   daemon_options.limits = config.jobs;
   daemon_options.unusable = SelfCheck(config, open, *driver, logger);
-  const SessionOptions session_options = FitToDescriptors(config.sessions, fd_limit);
-  daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options, fd_limit);
+  SessionOptions session_options = config.sessions;
+  session_options.limits = FitToDescriptors(config.sessions.limits, fd_limit);
+  daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options.limits, fd_limit);
   Daemon daemon(daemon_options, driver, &clock, &logger);
   Connections connections;
 
@@ -163,7 +164,7 @@ int Run(const Config& config) {
                                {"devices", driver->devices().size()},
                                {"attestation", session_server->attestation_in_use()},
                                {"fd_limit", fd_limit},
-                               {"max_sessions", session_server->options().max_sessions}});
+                               {"max_sessions", session_server->options().limits.max_sessions}});
 
   int number = 0;
   sigwait(&signals, &number);

@@ -15,8 +15,6 @@ load(
     "NVCC",
 )
 
-# ---- Objects by a vendor's compiler ----
-
 _CUDA_FLAGS = [
     "-x",
     "cu",
@@ -111,8 +109,6 @@ _device_objects = rule(
     },
 )
 
-# ---- The macros ----
-
 def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
     kernels = [s for s in srcs if not s.endswith(".h")]
     headers = [s for s in srcs if s.endswith(".h")]
@@ -158,5 +154,5 @@ def device_cc_binary(name, srcs = [], deps = [], **kwargs):
     _device_cc(native.cc_binary, name, srcs, [], deps, kwargs)
 
 def device_cc_test(name, srcs = [], deps = [], **kwargs):
-    """native.cc_test whose srcs may hold kernels. On a machine without a GPU, tests of GPU backends skip at run time."""
+    """native.cc_test whose srcs may hold kernels. Without a GPU, tests of GPU backends skip at run time."""
     _device_cc(native.cc_test, name, srcs, [], deps, kwargs)

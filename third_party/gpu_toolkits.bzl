@@ -19,7 +19,8 @@ def _first(repository_ctx, variable, program, folders):
             return folder, str(compiler)
     return "", ""
 
-# What links the runtime of a vendor: statically where there is a static one, so that programs start without the toolkit.
+# What links the runtime of a vendor: statically where there is a static one, so that programs start without the
+# toolkit.
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
 

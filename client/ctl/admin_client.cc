@@ -14,6 +14,7 @@
 #include "client/internal/runtime_dir.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "proto/status/status.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
 
@@ -22,18 +23,19 @@ namespace {
 
 constexpr char kSocketName[] = "irisd.sock";
 
-// The one place where gRPC's answers become ours.
-absl::Status FromGrpc(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  std::string text = status.error_message();
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    text = absl::StrCat("irisd did not answer in time; is it stopped or overloaded? (", text, ")");
-  } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    text = absl::StrCat(
-        "irisd closed the connection: it is stopping, or at its limit of connections; try again (",
-        text, ")");
+// gRPC's answers become ours, and say what to do about a silent irisd.
+absl::Status FromGrpc(const grpc::Status& grpc_status) {
+  const absl::Status status = proto::FromGrpc(grpc_status);
+  if (absl::IsDeadlineExceeded(status)) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "irisd did not answer in time; is it stopped or overloaded? (", status.message(), ")"));
   }
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
+  if (absl::IsUnavailable(status)) {
+    return absl::UnavailableError(absl::StrCat(
+        "irisd closed the connection: it is stopping, or at its limit of connections; try again (",
+        status.message(), ")"));
+  }
+  return status;
 }
 
 // A connected socket, or invalid with errno.

@@ -100,7 +100,7 @@ void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>
   if (!of_irisd.devices().empty()) {
     const auto& first = of_irisd.devices(0);
     options.open.backend = first.backend();
-    if (first.backend() == "emu") {
+    if (driver::KindOf(first.backend()) == driver::BackendKind::kEmu) {
       options.open.emu.n_devices = static_cast<uint32_t>(of_irisd.devices_size());
       options.open.emu.memory_bytes_per_device = first.memory_bytes();
     }

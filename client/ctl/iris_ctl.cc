@@ -16,7 +16,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/completion.h"
@@ -24,6 +23,7 @@
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
 #include "client/internal/runtime_dir.h"
+#include "device/base/bytes.h"
 #include "device/driver/pair_check.h"
 #include "proto/wire/version.h"
 
@@ -89,19 +89,6 @@ int Report(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-// A decimal or 0x number, with an optional unit as irisd's settings have it: KiB, MiB, GiB, TiB.
-bool ParseBytes(absl::string_view text, uint64_t* bytes) {
-  uint64_t factor = 1;
-  constexpr absl::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  for (size_t unit = 0; unit < std::size(kUnits); ++unit) {
-    if (absl::ConsumeSuffix(&text, kUnits[unit])) factor = 1ull << (10 * (unit + 1));
-  }
-  const bool hex = absl::StartsWith(text, "0x");
-  if (text.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(text[0]))) return false;
-  if (!(hex ? absl::SimpleHexAtoi(text, bytes) : absl::SimpleAtoi(text, bytes))) return false;
-  return !__builtin_mul_overflow(*bytes, factor, bytes);
-}
-
 // What one command writes, once.
 using Command = std::function<absl::StatusOr<std::string>(AdminClient&)>;
 
@@ -153,8 +140,8 @@ absl::StatusOr<std::string> Sessions(const Options& options, AdminClient& client
 
 absl::StatusOr<std::string> Peek(const Options& options, AdminClient& client) {
   uint64_t offset_bytes = 0, bytes = 0;
-  ParseBytes(options.offset_text, &offset_bytes);
-  ParseBytes(options.bytes_text, &bytes);
+  base::ParseBytes(options.offset_text, &offset_bytes);
+  base::ParseBytes(options.bytes_text, &bytes);
   const auto data = client.Peek(options.job, options.rank, offset_bytes, bytes);
   if (!data.ok()) return data.status();
   if (!options.json) return HexDump(*data, offset_bytes);
@@ -256,9 +243,9 @@ int Main(int argc, char** argv) {
   const CLI::Validator is_bytes(
       [](std::string& text) {
         uint64_t bytes = 0;
-        return ParseBytes(text, &bytes)
+        return base::ParseBytes(text, &bytes)
                    ? ""
-                   : absl::StrCat("'", text, "' is no number of bytes (256, 0x400, 4KiB)");
+                   : absl::StrCat("'", text, "' is not ", base::kBytesGrammar);
       },
       "");
   peek->add_option("JOB", options.job, "Name of the job")->required();

@@ -122,7 +122,8 @@ class Idle(unittest.TestCase):
         findings = json.loads(ctl(self.daemon, "doctor", "--format", "json").stdout)
         self.assertGreaterEqual(len(findings), 13)
         pairs = next(f["pairs"] for f in findings if f["check"] == "device pairs")
-        self.assertEqual([(p["from"], p["to"], p["ok"]) for p in pairs], [(i, j, True) for i in range(4) for j in range(4)])
+        self.assertEqual([(p["from"], p["to"], p["ok"]) for p in pairs],
+                         [(i, j, True) for i in range(4) for j in range(4)])
         self.assertNotIn("fail", [f["verdict"] for f in findings])
         self.assertEqual(json.loads(ctl(self.daemon, "status", "--format", "json").stdout)["heap_bytes"], 0)
 

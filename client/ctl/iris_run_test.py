@@ -151,7 +151,9 @@ class IrisRun(unittest.TestCase):
 
     def test_a_rank_that_ignores_the_end_is_killed_after_the_grace_period(self):
         result = run("-n", "2", "--grace", "0.2", "--", "sh", "-c",
-                     f"""[ $IRIS_RANK = 1 ] && {{ trap '' TERM; echo $$ > {self.path('pid')}; while :; do sleep 1; done; }}
+                     f"""[ $IRIS_RANK = 1 ] && {{
+                           trap '' TERM; echo $$ > {self.path('pid')}; while :; do sleep 1; done
+                         }}
                          until [ -s {self.path('pid')} ]; do sleep 0.01; done; exit 5""")
         self.assertEqual(result.returncode, 5)
         self.assertFalse(alive(self.pids("pid")[0]))

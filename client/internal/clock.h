@@ -1,12 +1,16 @@
 // The time that deadlines of this library count on. Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace iris::internal {
+
+// Nothing waits longer, whatever it is asked for.
+inline constexpr absl::Duration kTimeoutMax = absl::Hours(24);
 
 // The wall clock as it was when this was first asked, carried on by the steady clock: a deadline is
 // neither stretched nor cut when somebody sets the clock.
@@ -16,6 +20,11 @@ inline absl::Time Now() {
   };
   static const absl::Time zero = absl::Now() - steady();
   return zero + steady();
+}
+
+// The end of a wait that begins now.
+inline absl::Time DeadlineIn(absl::Duration timeout) {
+  return Now() + std::min(timeout, kTimeoutMax);
 }
 
 }  // namespace iris::internal

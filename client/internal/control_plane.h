@@ -1,42 +1,43 @@
-// ControlPlane: a rank's calls to irisd, over a session that is made anew when it breaks.
+// ControlPlane: what a rank asks of irisd and is told by it, in plain values. Nothing here includes
+// gRPC or protobuf: grpc_control_plane.h is the real one, and tests bring their own.
 //
-// Until StartWatching, a broken session ends every call. After it a thread of its own (the watch
-// thread) reads the watch stream, and when the session breaks it connects with back-off and resumes
-// the rank; calls wait for that, until their deadline:
-//   connected ──session ends──► broken ──resumed──► connected
-//                                  └──irisd does not know the job any more──► lost (final: calls
-//                                  fail at once)
-// Thread-safe. Nothing waits without a deadline, the watch thread's back-off apart.
+// Thread-safe. Nothing waits without a deadline.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/internal/session_client.h"
-#include "proto/iris/v1/heap.grpc.pb.h"
+#include "absl/types/span.h"
+#include "client/base/types.h"
+#include "client/internal/descriptor_key.h"
+#include "client/internal/job.h"
+#include "client/internal/operation.h"
+#include "proto/wire/unique_fd.h"
 
 namespace iris::internal {
+
+// irisd decides at the deadline that a call carries; its answer may take so much longer to arrive.
+inline constexpr absl::Duration kAnswerSlack = absl::Seconds(5);
 
 // What happens to the job. Called by the watch thread, one at a time, never after StopWatching has
 // returned.
 class WatchHandler {
  public:
   virtual ~WatchHandler() = default;
-  virtual void OnEvent(const iris::v1::WatchEvent& event) = 0;
+  virtual void OnRankChange(const RankChange& change) = 0;
+  virtual void OnSegmentsAdded(const SegmentsAdded& added) = 0;
+  virtual void OnGrowDone(const GrowDone& done) = 0;
+  virtual void OnStopping(const std::string& reason) = 0;
 };
 
 // Who this rank is: what a new session resumes.
-struct Membership {
+struct RankIdentity {
   uint64_t job_id = 0;
   uint64_t epoch = 0;
   std::string job;
@@ -45,111 +46,47 @@ struct Membership {
 
 class ControlPlane {
  public:
-  struct Options {
-    std::vector<std::string> runtime_dirs;
-    absl::Duration connect_timeout;
-  };
+  virtual ~ControlPlane() = default;
 
-  // Opens the first session; see SessionClient::Connect.
-  static absl::StatusOr<std::unique_ptr<ControlPlane>> Connect(const Options& options);
-  // Stops watching; closes the session. A member that did not Leave is to irisd as if it had died.
-  ~ControlPlane();
-  ControlPlane(const ControlPlane&) = delete;
-  ControlPlane& operator=(const ControlPlane&) = delete;
+  // Of the irisd that the rank joined: its number, and the backend of its devices.
+  virtual uint64_t daemon_id() const = 0;
+  virtual const std::string& backend() const = 0;
 
-  const std::string& runtime_dir() const { return runtime_dir_; }
-  // Of the irisd that the rank joined.
-  uint64_t daemon_id() const { return daemon_id_; }
-  // Of its devices.
-  const std::string& backend() const { return backend_; }
-
-  // Calls that fill in the session id. A call that irisd does not answer by its deadline fails with
-  // kDeadlineExceeded.
-  absl::StatusOr<iris::v1::JoinReply> Join(iris::v1::JoinRequest request, absl::Time deadline);
-  absl::StatusOr<iris::v1::MappedReply> Mapped(iris::v1::MappedRequest request,
-                                               absl::Time deadline);
-  // Repeats the request, with the same k, on a new session if the session breaks. kUnavailable: no
-  // session until `reach_deadline`. kDeadlineExceeded: irisd did not answer until
-  // `answer_deadline`. `progress` says how far it came.
-  enum class Progress {
-    kNotSent,   // irisd has not seen the request
-    kSent,      // it may have
-    kAnswered,  // the result is its answer
-  };
-  absl::StatusOr<iris::v1::CollectiveReply> Collective(iris::v1::CollectiveRequest request,
-                                                       absl::Time reach_deadline,
-                                                       absl::Time answer_deadline,
-                                                       Progress* progress);
-  absl::Status GrowMapped(iris::v1::GrowMappedRequest request, absl::Time deadline);
+  // Returns when every rank has joined. `options` has no field left that the environment fills.
+  virtual absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) = 0;
+  // Says that everything is mapped at `base`, or why it could not be; returns when every rank has.
+  virtual absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
+                                              const absl::StatusOr<uint64_t>& base,
+                                              absl::Time deadline) = 0;
   // Tried once, on the present session.
-  absl::Status Leave(uint64_t job_id, absl::Time deadline);
+  virtual absl::Status Leave(uint64_t job_id, absl::Time deadline) = 0;
 
-  // Descriptors of the present session.
-  absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
-                                                              absl::Time deadline);
-  void DropDescriptors();
+  // The outcome of the call's k. An error means that there is none here: irisd refused the call (its
+  // code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not answer
+  // until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back, the request
+  // is repeated with the same k.
+  // `unanswered`, in and out: irisd may have taken this call, and no outcome of it has come back.
+  // Then its k is this call's and no other's: ask again, with the same call.
+  virtual absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
+                                          absl::Time answer_deadline, bool* unanswered) = 0;
+
+  // Says whether the segments of a growth are mapped.
+  virtual absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
+                                  absl::Time deadline) = 0;
+
+  // Waits for descriptors of the present session and takes them, in the order of `keys`.
+  virtual absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(
+      absl::Span<const DescriptorKey> keys, absl::Time deadline) = 0;
+  // Closes those that nobody has taken.
+  virtual void DropDescriptors() = 0;
 
   // Starts the watch thread. `handler` is borrowed until StopWatching has returned. `name_thread`
   // is called first on it.
-  void StartWatching(const Membership& membership, WatchHandler* handler,
-                     std::function<void()> name_thread);
+  virtual void StartWatching(const RankIdentity& identity, WatchHandler* handler,
+                             std::function<void()> name_thread) = 0;
   // Ends and joins the watch thread, and fails every call that waits. Idempotent; not from the
   // watch thread.
-  void StopWatching();
-
-  // OK while irisd knows the rank, also while the session is broken; then why not.
-  absl::Status lost() const;
-
- private:
-  using Stub = iris::v1::HeapService::Stub;
-  struct Outcome {
-    absl::Status status;
-    bool answered = false;  // `status` is irisd's answer
-  };
-
-  explicit ControlPlane(const Options& options) : options_(options) {}
-  absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
-  void OnSessionEnd();
-  // From now on calls go to `session`.
-  void UseSession(std::shared_ptr<SessionClient> session);
-  std::shared_ptr<SessionClient> CurrentSession() const;
-  // Waits for a session that has not ended.
-  absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
-  // One attempt. Not answered: the connection broke, or irisd is stopping.
-  template <typename Request, typename Reply>
-  Outcome CallOnce(SessionClient& session,
-                   grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-                   Request& request, Reply* reply, absl::Time deadline);
-  // One attempt on the present session.
-  template <typename Request, typename Reply>
-  absl::StatusOr<Reply> CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                             Reply*),
-                                Request request, absl::Time deadline);
-  void WatchLoop();
-  // Reads one watch stream until it ends.
-  void WatchSession(SessionClient& session);
-  // One attempt to connect and resume.
-  absl::Status Reconnect();
-  // Sleeps; true if stopping.
-  bool SleepOrStop(absl::Duration duration);
-
-  const Options options_;
-  std::string runtime_dir_;
-  uint64_t daemon_id_ = 0;
-  std::string backend_;
-  Membership membership_;  // constant once the watch thread runs
-  WatchHandler* handler_ = nullptr;
-  std::function<void()> name_thread_;
-  std::thread watcher_;
-
-  mutable absl::Mutex mu_;
-  std::shared_ptr<SessionClient> session_ ABSL_GUARDED_BY(mu_);
-  bool broken_ ABSL_GUARDED_BY(mu_) = false;    // session_ has ended
-  bool watching_ ABSL_GUARDED_BY(mu_) = false;  // the watch thread reconnects
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status lost_ ABSL_GUARDED_BY(mu_);        // not OK: final
-  absl::Status last_error_ ABSL_GUARDED_BY(mu_);  // why the last reconnect failed
-  grpc::ClientContext* watch_context_ ABSL_GUARDED_BY(mu_) = nullptr;
+  virtual void StopWatching() = 0;
 };
 
 }  // namespace iris::internal

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/annotate.h"
 #include "client/internal/clock.h"
 #include "client/internal/futex.h"
 
@@ -19,9 +20,9 @@ constexpr int kYields = 3;
 // Longest sleep: `cancelled` has no futex.
 constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 
-absl::Status Annotate(const absl::Status& status, uint32_t epoch, size_t n_ranks) {
-  return absl::Status(status.code(), absl::StrCat("host barrier ", epoch, " of ", n_ranks,
-                                                  " ranks: ", status.message()));
+// Which barrier it was.
+std::string Named(uint32_t epoch, size_t n_ranks) {
+  return absl::StrCat("host barrier ", epoch, " of ", n_ranks, " ranks");
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
   ++epoch_;
   __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
   FutexWakeAll(own_word_);
-  if (was_broken_) return Annotate(status_.Broken(), epoch_, words_.size());
+  if (was_broken_) return Annotate(status_.Broken(), Named(epoch_, words_.size()));
 
   // Rotated order: each rank looks for another peer first.
   missing_.clear();
@@ -95,15 +96,16 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
                                   }),
                    missing_.end());
     if (missing_.empty()) return Pass();
-    if (!gone.ok()) return Annotate(gone, epoch_, n);
+    if (!gone.ok()) return Annotate(gone, Named(epoch_, n));
     if (cancelled.load(std::memory_order_acquire)) {
-      return Annotate(absl::FailedPreconditionError("this context has left the job"), epoch_, n);
+      return Annotate(absl::FailedPreconditionError("this context has left the job"),
+                      Named(epoch_, n));
     }
     const absl::Duration left = deadline - Now();
     if (left <= absl::ZeroDuration()) {
       return Annotate(absl::DeadlineExceededError(
                           absl::StrCat("time is up; missing: ", status_.Names(MissingRanks()))),
-                      epoch_, n);
+                      Named(epoch_, n));
     }
     waits[n_waits++] = {status_.changes_word(), changes};
     FutexWaitAny(absl::MakeConstSpan(waits, n_waits), std::min(left, kSleepMax));

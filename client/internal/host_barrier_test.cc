@@ -16,6 +16,7 @@ namespace iris::internal {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using wire::PageRankState;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
@@ -170,14 +171,28 @@ TEST_P(HostBarrierTest, LateRanksStayInStepAfterADeadline) {
   late.join();
 }
 
-TEST_P(HostBarrierTest, DeathWakesAndNamesRankAndPid) {
+TEST_P(HostBarrierTest, HangUpWakesAndNamesRankAndPid) {
   Pages pages(3);
   std::thread irisd([&] { pages.Set(2, PageRankState::kEnding, true); });
   HostBarrier barrier = pages.Barrier(0);
   const absl::Status status = RunOnce(barrier);
   irisd.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 (pid 1002) died"));
+  // Its session has ended; nobody knows yet whether the process has.
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 2 (pid 1002) hung up (its process may still run)"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("died")));
+}
+
+TEST_P(HostBarrierTest, WhoDiedAndWhoHungUpAreToldApart) {
+  Pages pages(4);
+  pages.Set(1, PageRankState::kEnding, true);
+  pages.Set(2, PageRankState::kDead, true);
+  pages.Set(3, PageRankState::kEnding, true);
+  HostBarrier barrier = pages.Barrier(0);
+  EXPECT_THAT(std::string(RunOnce(barrier).message()),
+              HasSubstr("rank 2 (pid 1002) died, rank 1 (pid 1001), rank 3 (pid 1003) hung up "
+                        "(their processes may still run); make a new Context"));
 }
 
 TEST_P(HostBarrierTest, DeathOfARankOutsideTheTeamEndsItToo) {

@@ -35,7 +35,8 @@ class JobStatus {
   // "rank 1 (pid 4710), rank 3 (pid 4712)".
   std::string Names(absl::Span<const uint32_t> ranks) const;
 
-  // OK while the job is whole. kAborted, naming who died, once irisd has set the abort word.
+  // OK while the job is whole. kAborted once irisd has set the abort word, naming who died, and who
+  // hung up: whose session with irisd ended, while its process may still run.
   absl::Status Broken() const;
 
   // kAborted if one of `ranks` has left.

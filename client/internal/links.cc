@@ -6,6 +6,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "client/internal/annotate.h"
 
 namespace iris::internal {
 namespace {
@@ -30,8 +31,7 @@ Registry& GetRegistry() {
 absl::Status Open(const std::string& uuid, uint64_t bytes, int fd,
                   absl::Span<const uint32_t> devices, Link* link) {
   const auto annotate = [&uuid](const absl::Status& status) {
-    return absl::Status(status.code(),
-                        absl::StrCat("link to device ", uuid, ": ", status.message()));
+    return Annotate(status, absl::StrCat("link to device ", uuid));
   };
   auto memory = link->driver->Import(fd, bytes);
   if (!memory.ok()) return annotate(memory.status());

@@ -1,7 +1,5 @@
 #include "client/internal/local_devices.h"
 
-#include <algorithm>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "client/internal/annotate.h"
 #include "device/driver/open.h"
 
 namespace iris::internal {
@@ -28,9 +27,7 @@ Registry& GetRegistry() {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<driver::GpuDriver>> ProcessDriver(const std::string& backend) {
-  const auto& known = driver::kBackendChoices;
-  if (backend == "auto" ||
-      std::find(std::begin(known), std::end(known), backend) == std::end(known)) {
+  if (!driver::KindOf(backend).has_value()) {
     return absl::UnimplementedError(
         absl::StrCat("irisd has devices of backend \"", backend,
                      "\", for which this client library has no driver; install matching versions"));
@@ -43,9 +40,7 @@ absl::StatusOr<std::shared_ptr<driver::GpuDriver>> ProcessDriver(const std::stri
   options.backend = backend;
   absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(options);
   if (!opened.ok()) {
-    return absl::Status(opened.status().code(),
-                        absl::StrCat("irisd has devices that this process cannot use: ",
-                                     opened.status().message()));
+    return Annotate(opened.status(), "irisd has devices that this process cannot use");
   }
   return registry.drivers.emplace(backend, std::move(opened->driver)).first->second;
 }

@@ -1,55 +1,17 @@
 #include "client/internal/options.h"
 
 #include <cstdlib>
-#include <limits>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "client/iris/launcher.h"
+#include "client/base/launcher.h"
+#include "device/base/bytes.h"
 
 namespace iris::internal {
 
-absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
-  const std::string lower = absl::AsciiStrToLower(text);
-  absl::string_view digits = lower;
-  if (!absl::ConsumeSuffix(&digits, "ib")) absl::ConsumeSuffix(&digits, "b");
-  int shift = 0;
-  if (!digits.empty()) {
-    switch (digits.back()) {
-      case 'k':
-        shift = 10;
-        break;
-      case 'm':
-        shift = 20;
-        break;
-      case 'g':
-        shift = 30;
-        break;
-      case 't':
-        shift = 40;
-        break;
-      default:
-        break;
-    }
-    if (shift != 0) digits.remove_suffix(1);
-  }
-  uint64_t value = 0;
-  if (digits.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(digits.front())) ||
-      !absl::SimpleAtoi(digits, &value) ||
-      value > (std::numeric_limits<uint64_t>::max() >> shift)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text.substr(0, 64),
-                     "\" is not a number of bytes; write for instance 1073741824, 512M or 2G"));
-  }
-  return value << shift;
-}
-
-absl::StatusOr<ResolvedOptions> ResolveOptions(
+absl::StatusOr<ContextOptions> ResolveOptions(
     const ContextOptions& options,
     const std::function<std::optional<std::string>(const char*)>& get) {
-  ResolvedOptions resolved = options;
+  ContextOptions resolved = options;
   const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
   LauncherInfo launcher;
   launcher.job = "default";
@@ -76,12 +38,11 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(
   }
   if (options.heap_bytes == ContextOptions().heap_bytes) {
     if (const auto text = get("IRIS_HEAP_BYTES"); text.has_value() && !text->empty()) {
-      auto bytes = ParseBytes(*text);
-      if (!bytes.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("environment variable IRIS_HEAP_BYTES: ", bytes.status().message()));
+      if (!base::ParseBytes(*text, &resolved.heap_bytes)) {
+        return absl::InvalidArgumentError(absl::StrCat("environment variable IRIS_HEAP_BYTES: \"",
+                                                       text->substr(0, 64), "\" is not ",
+                                                       base::kBytesGrammar));
       }
-      resolved.heap_bytes = *bytes;
     }
   }
   if (resolved.max_heap_bytes != 0 && resolved.max_heap_bytes < resolved.heap_bytes) {
@@ -92,7 +53,7 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(
   return resolved;
 }
 
-absl::StatusOr<ResolvedOptions> ResolveOptions(const ContextOptions& options) {
+absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options) {
   return ResolveOptions(options, [](const char* name) -> std::optional<std::string> {
     const char* value = std::getenv(name);
     if (value == nullptr) return std::nullopt;

@@ -9,23 +9,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/iris/context.h"
+#include "client/base/types.h"
 
 namespace iris::internal {
 
-// As ContextOptions, without "from the environment".
-using ResolvedOptions = ContextOptions;
-
-// Options first, then the environment, then the defaults. The launcher's variables are not looked
-// at if rank and n_ranks are both given. kInvalidArgument names the option or variable that is
-// wrong.
-absl::StatusOr<ResolvedOptions> ResolveOptions(
+// The same options with no field left that the environment fills: what is given, then the
+// environment, then the defaults. The launcher's variables are not looked at if rank and n_ranks are
+// both given. kInvalidArgument names the option or variable that is wrong.
+absl::StatusOr<ContextOptions> ResolveOptions(
     const ContextOptions& options,
     const std::function<std::optional<std::string>(const char*)>& get);
-absl::StatusOr<ResolvedOptions> ResolveOptions(const ContextOptions& options);
-
-// "1073741824", "512M", "2G", "1T": powers of 1024, in upper or lower case, with or without "iB" or
-// "B".
-absl::StatusOr<uint64_t> ParseBytes(absl::string_view text);
+absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options);
 
 }  // namespace iris::internal

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/internal/annotate.h"
 #include "client/internal/clock.h"
 #include "client/internal/runtime_dir.h"
 #include "client/internal/thread.h"
@@ -145,7 +146,7 @@ absl::Status SessionClient::Handshake(absl::Time deadline) {
     }
     if (!frame.ok()) {
       const absl::Status& status = sent.ok() ? frame.status() : sent;
-      return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+      return Annotate(status, where);
     }
     switch (frame->type) {
       case wire::FrameType::kError: {

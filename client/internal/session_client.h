@@ -13,7 +13,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,24 +21,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/internal/descriptor_key.h"
 #include "proto/iris/v1/heap.grpc.pb.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 
 namespace iris::internal {
-
-// Names one descriptor that irisd sends.
-struct DescriptorKey {
-  wire::DescriptorKind kind = wire::DescriptorKind::kSegment;
-  uint64_t job_id = 0;
-  uint64_t epoch = 0;
-  uint32_t rank = 0;        // kLink: index of the device; 0 for other kinds but kControlPage
-  uint64_t segment_id = 0;  // 0 unless kind is kSegment
-  friend bool operator<(const DescriptorKey& a, const DescriptorKey& b) {
-    return std::tie(a.kind, a.job_id, a.epoch, a.rank, a.segment_id) <
-           std::tie(b.kind, b.job_id, b.epoch, b.rank, b.segment_id);
-  }
-};
 
 struct SessionOptions {
   std::vector<std::string> runtime_dirs;  // tried in order

@@ -10,6 +10,7 @@
 #include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/internal/annotate.h"
 #include "client/internal/local_devices.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
@@ -50,10 +51,12 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
   window->driver_ = *std::move(driver);
   auto reservation = window->driver_->Reserve(spec.stride_bytes, spec.n_ranks, spec.wanted_base);
   if (!reservation.ok()) {
-    return absl::Status(reservation.status().code(),
-                        absl::StrCat("reserve a window of ", spec.n_ranks, " ranks x ",
-                                     spec.stride_bytes, " bytes: ", reservation.status().message(),
-                                     "; a smaller max_heap_bytes needs less address space"));
+    const absl::Status status =
+        Annotate(reservation.status(), absl::StrCat("reserve a window of ", spec.n_ranks,
+                                                    " ranks x ", spec.stride_bytes, " bytes"));
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(), "; a smaller max_heap_bytes needs less address space"));
   }
   window->reservation_ = *std::move(reservation);
   const size_t pages_bytes = (spec.n_ranks + 1) * wire::kPageBytes;
@@ -83,7 +86,7 @@ Window::~Window() {
   if (pages_ != nullptr) munmap(pages_, (spec_.n_ranks + 1) * wire::kPageBytes);
 }
 
-absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd,
+absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
                                 absl::Span<const uint32_t> devices, SegmentTimes* times) {
   // irisd is trusted with addresses, but a mistake there must not map over a neighbour's heap.
   if (segment.rank >= spec_.n_ranks || segment.offset_bytes > spec_.stride_bytes ||
@@ -94,9 +97,8 @@ absl::Status Window::MapSegment(uint32_t holder, const SegmentSpec& segment, wir
   }
   absl::MutexLock lock(&mu_);
   const auto annotate = [&](const absl::Status& status) {
-    return absl::Status(status.code(),
-                        absl::StrCat("map segment ", segment.segment_id, " (", segment.bytes,
-                                     " bytes) of rank ", segment.rank, ": ", status.message()));
+    return Annotate(status, absl::StrCat("map segment ", segment.segment_id, " (", segment.bytes,
+                                         " bytes) of rank ", segment.rank));
   };
   if (const auto it = segments_.find(segment.segment_id); it != segments_.end()) {
     for (const uint32_t device : devices) {

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/internal/job.h"
 #include "client/internal/job_status.h"
 #include "device/driver/gpu_driver.h"
 #include "proto/wire/pages.h"
@@ -44,13 +45,6 @@ struct WindowSpec {
   uint32_t n_ranks = 0;
   uint64_t stride_bytes = 0;
   uint64_t wanted_base = 0;
-};
-
-struct SegmentSpec {
-  uint64_t segment_id = 0;
-  uint32_t rank = 0;
-  uint64_t offset_bytes = 0;
-  uint64_t bytes = 0;
 };
 
 struct SegmentTimes {
@@ -81,7 +75,7 @@ class Window {
   // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
   // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor. Adds to
   // `times` what it took, if given.
-  absl::Status MapSegment(uint32_t holder, const SegmentSpec& segment, wire::UniqueFd fd,
+  absl::Status MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
                           absl::Span<const uint32_t> devices = {}, SegmentTimes* times = nullptr);
   // `holder` lets go of a segment, or of all that it holds. Unmaps what nobody holds.
   void UnmapSegment(uint32_t holder, uint64_t segment_id);

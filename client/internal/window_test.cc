@@ -135,10 +135,10 @@ TEST_F(WindowTest, UnmappedRangeIsUsableAgain) {
 
 TEST_F(WindowTest, SegmentOutsideItsRanksRangeIsRefused) {
   auto window = *Window::Acquire(Spec());
-  for (const SegmentSpec& bad : {SegmentSpec{1, 2, 0, kGranule},                 // rank
-                                 SegmentSpec{1, 0, 4 * kGranule, kGranule},      // offset
-                                 SegmentSpec{1, 0, 3 * kGranule, 2 * kGranule},  // end
-                                 SegmentSpec{1, 0, kGranule, ~0ull}}) {
+  for (const Segment& bad : {Segment{1, 2, 0, kGranule},                 // rank
+                             Segment{1, 0, 4 * kGranule, kGranule},      // offset
+                             Segment{1, 0, 3 * kGranule, 2 * kGranule},  // end
+                             Segment{1, 0, kGranule, ~0ull}}) {
     EXPECT_EQ(window->MapSegment(0, bad, NewSegment()).code(), absl::StatusCode::kInternal);
   }
   EXPECT_EQ(window->n_segments(), 0u);

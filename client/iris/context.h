@@ -11,6 +11,9 @@
 //   float* theirs = (*context)->Translate(mine, /*to=*/1);
 //   auto status = (*context)->Barrier();
 //
+// The plain types (ContextOptions, AllocateOptions, Allocation, Team, CreateTimings) are in
+// client/base/types.h.
+//
 // Needs irisd on this node. Nothing here includes gRPC or protobuf. Every call that waits has a
 // deadline and, when it expires or a peer dies, says which ranks are missing or which rank (and
 // pid) died.
@@ -34,6 +37,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/base/types.h"
 #include "device/iris/types.h"
 
 namespace iris {
@@ -41,72 +45,6 @@ namespace iris {
 namespace backend {
 class Stream;
 }
-
-struct ContextOptions {
-  // Fields left at their default come from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS,
-  // IRIS_LOCAL_RANK, then those of torchrun, Open MPI, PMIx and Slurm (client/iris/launcher.h).
-  // Without any: job "default", rank 0 of 1.
-  std::string job;
-  int rank = -1;
-  int n_ranks = -1;
-  int local_rank = -1;
-
-  uint64_t heap_bytes = 1ull << 30;  // per rank; IRIS_HEAP_BYTES overrides the default
-  uint64_t max_heap_bytes = 0;       // address space for growth, per rank; 0: four times heap_bytes
-  bool prealloc = false;             // reserve all pages now
-  std::string device_uuid;           // empty: device local_rank mod number of devices
-  std::string runtime_dir;  // empty: IRIS_RUNTIME_DIR, else /run/iris, else $XDG_RUNTIME_DIR/iris
-  absl::Duration join_timeout = absl::Seconds(60);
-  absl::Duration timeout = absl::Seconds(60);  // default of every other wait, on host and device
-  absl::Duration connect_timeout = absl::Seconds(2);  // how long to retry while no irisd answers
-};
-
-struct AllocateOptions {
-  uint64_t bytes = 0;
-  uint64_t alignment_bytes = 1024;  // a power of two
-  std::string name;                 // unique in the job, or empty; shown by iris-ctl
-  std::string dtype;                // "f32", ...: shown by iris-ctl, must agree between ranks
-  std::vector<uint64_t> shape;
-};
-
-// A range of the symmetric heap. A plain value: copying it copies no memory, and Context::Free ends
-// it.
-struct Allocation {
-  uint64_t offset_bytes = 0;  // the same on every rank
-  uint64_t bytes = 0;
-  void* address = nullptr;  // of this rank's copy
-  uint32_t team_id = 0;     // that allocated it, and must free it
-  std::string name;
-
-  template <typename T>
-  T* As() const {
-    return static_cast<T*>(address);
-  }
-};
-
-// An ordered set of ranks. A plain value; valid until Context::DestroyTeam or the end of the
-// context.
-struct Team {
-  uint32_t id = 0;
-  std::vector<uint32_t> ranks;  // world ranks in team order
-  int index = -1;               // of this rank; -1: not a member
-  DeviceTeam device;            // for kernels
-  bool member() const { return index >= 0; }
-};
-
-// Where a join's time went; for benchmarks and logs. What is indented is part of the one above.
-struct CreateTimings {
-  absl::Duration connect;  // session handshake and first answer
-  absl::Duration device;   // vendor's library and the device's context, where this process had none
-  absl::Duration join;     // until every rank has joined and irisd has created all memory
-  absl::Duration create;   //   irisd: to create this rank's memory
-  absl::Duration export_fds;  //   irisd: to make descriptors of it
-  absl::Duration map;         // descriptors, import, map
-  absl::Duration import;      //   of all segments
-  absl::Duration map_memory;  //   the same
-  absl::Duration set_access;  //   the same
-  absl::Duration commit;      // until every rank has mapped
-};
 
 // What a copy on a stream tells the peer when it is done. Device code waits for it as for any
 // signal.

@@ -9,7 +9,19 @@
 
 namespace iris::internal {
 
-// The codes are absl's numbers.
+// Codes are cast: they are the same numbers.
+constexpr bool SameCode(ErrorCode device, absl::StatusCode host) {
+  return static_cast<int>(device) == static_cast<int>(host);
+}
+static_assert(SameCode(ErrorCode::kOk, absl::StatusCode::kOk));
+static_assert(SameCode(ErrorCode::kInvalidArgument, absl::StatusCode::kInvalidArgument));
+static_assert(SameCode(ErrorCode::kDeadlineExceeded, absl::StatusCode::kDeadlineExceeded));
+static_assert(SameCode(ErrorCode::kResourceExhausted, absl::StatusCode::kResourceExhausted));
+static_assert(SameCode(ErrorCode::kFailedPrecondition, absl::StatusCode::kFailedPrecondition));
+static_assert(SameCode(ErrorCode::kAborted, absl::StatusCode::kAborted));
+static_assert(SameCode(ErrorCode::kUnimplemented, absl::StatusCode::kUnimplemented));
+static_assert(SameCode(ErrorCode::kInternal, absl::StatusCode::kInternal));
+
 inline absl::Status FromDevice(const Result& result, absl::string_view what) {
   if (result.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(result.code),

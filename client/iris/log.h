@@ -1,44 +1,4 @@
-// Log lines of the client library, and of programs that want theirs to look the same: `[iris] [2/4]
-// warning: text` on stderr, where 2/4 is the rank. The level comes from IRIS_LOG_LEVEL (debug,
-// info, warning, error, off); default warning. Thread-safe.
+// Log lines of the client library, and of programs that want theirs to look the same.
 #pragma once
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-
-namespace iris::log {
-
-enum class Level { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOff = 4 };
-
-// What is below `level` is not printed. Overrides IRIS_LOG_LEVEL.
-void SetLevel(Level level);
-Level GetLevel();
-
-// The level a name stands for; `fallback` for any other text.
-Level ParseLevel(absl::string_view name, Level fallback);
-
-// The rank in the prefix of what this thread prints. Threads that never call this print the rank
-// that was set first in the process. Context::Create calls it on its thread.
-void SetRank(uint32_t rank, uint32_t n_ranks);
-
-// Prints one line.
-void Write(Level level, absl::string_view text);
-
-template <typename... Parts>
-void Debug(const Parts&... parts) {
-  if (GetLevel() <= Level::kDebug) Write(Level::kDebug, absl::StrCat(parts...));
-}
-template <typename... Parts>
-void Info(const Parts&... parts) {
-  if (GetLevel() <= Level::kInfo) Write(Level::kInfo, absl::StrCat(parts...));
-}
-template <typename... Parts>
-void Warning(const Parts&... parts) {
-  if (GetLevel() <= Level::kWarning) Write(Level::kWarning, absl::StrCat(parts...));
-}
-template <typename... Parts>
-void Error(const Parts&... parts) {
-  if (GetLevel() <= Level::kError) Write(Level::kError, absl::StrCat(parts...));
-}
-
-}  // namespace iris::log
+#include "client/base/log.h"

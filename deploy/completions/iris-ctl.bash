@@ -58,7 +58,10 @@ _iris_run() {
   case "$previous" in
     -n | --ranks) COMPREPLY=($(compgen -W "1 2 4 8" -- "$current")) ;;
     --runtime-dir) COMPREPLY=($(compgen -d -- "$current")) ;;
-    *) COMPREPLY=($(compgen -W "-n --job --runtime-dir --prefix --no-prefix --timeout --grace --help --version --" -- "$current")) ;;
+    *)
+      local options="-n --job --runtime-dir --prefix --no-prefix --timeout --grace --help --version --"
+      COMPREPLY=($(compgen -W "$options" -- "$current"))
+      ;;
   esac
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "device/base/bytes.h"
 #include "device/collective/variants/variant.h"
 
 namespace iris::ccl {
@@ -47,19 +48,12 @@ bool ParseCount(const char* word, uint32_t min, uint32_t max, uint32_t* count) {
   return true;
 }
 
-bool ParseBytes(const char* word, uint64_t* bytes) {
+bool ParseMaxBytes(const char* word, uint64_t* bytes) {
   if (std::strcmp(word, kAny) == 0) {
     *bytes = kAnyBytes;
     return true;
   }
-  uint64_t value = 0;
-  if (!ParseDigits(&word, &value) || value == 0) return false;
-  for (const Unit& unit : kUnits) {
-    if (std::strcmp(word, unit.name) != 0) continue;
-    *bytes = value << unit.shift;
-    return value <= kAnyBytes >> unit.shift;
-  }
-  return false;
+  return base::ParseBytes(word, bytes) && *bytes != 0;
 }
 
 Result ParseWords(const char (*words)[kMaxWordBytes + 1], uint32_t n_words, Rule* rule) {
@@ -69,8 +63,8 @@ Result ParseWords(const char (*words)[kMaxWordBytes + 1], uint32_t n_words, Rule
   } else if (!ParseCount(words[1], 1, kMaxTeamRanks, &rule->max_members)) {
     return Invalid("the members must be `any` or a number from 1 to kMaxTeamRanks, 64");
   }
-  if (!ParseBytes(words[2], &rule->max_bytes)) {
-    return Invalid("the bytes must be `any`, or a number from 1, with KiB, MiB or GiB behind it");
+  if (!ParseMaxBytes(words[2], &rule->max_bytes)) {
+    return Invalid("the bytes must be `any`, or a number from 1 such as 4096, 64KiB or 1GiB");
   }
   if (!ParseVariant(words[3], &rule->variant)) return Invalid("no such variant");
   if (!HasVariant(rule->operation, rule->variant)) {

@@ -5,9 +5,9 @@
 //   all_reduce   4        128KiB  packets  0       0
 //   all_reduce   any      any     two_shot 64      512      2
 //
-// members, bytes: up to so many; `any` for no limit; bytes plain or with KiB, MiB, GiB. blocks,
-// threads: 0 for by size. unroll, of Config, may be missing or 0: what is usual. Operations and
-// variants as OperationName and VariantName say. What follows a # is a comment.
+// members, bytes: up to so many; `any` for no limit; bytes as device/base/bytes.h reads them.
+// blocks, threads: 0 for by size. unroll, of Config, may be missing or 0: what is usual. Operations
+// and variants as OperationName and VariantName say. What follows a # is a comment.
 //
 // Thread-safety: pure functions.
 #pragma once

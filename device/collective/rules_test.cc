@@ -87,7 +87,7 @@ TEST(ParseRulesTest, SaysWhatIsWrongAndWhere) {
       {"all_reduce 4294967300 1KiB packets 0 0", "the members"},
       {"all_reduce 4 0 packets 0 0", "the bytes"},
       {"all_reduce 4 KiB packets 0 0", "the bytes"},
-      {"all_reduce 4 1kib packets 0 0", "the bytes"},
+      {"all_reduce 4 1Ki packets 0 0", "the bytes"},
       {"all_reduce 4 1.5KiB packets 0 0", "the bytes"},
       {"all_reduce 4 18446744073709551616 packets 0 0", "the bytes"},
       {"all_reduce 4 17179869184GiB packets 0 0", "the bytes"},

@@ -1,7 +1,5 @@
 #include "device/collective/table.h"
 
-#include <cstring>
-
 #include "device/backend/select.h"
 
 namespace iris::ccl::impl {
@@ -102,7 +100,7 @@ void Default(T* field, T value) {
 
 }  // namespace
 
-bool Emulated() { return std::strcmp(backend::BackendName(), "emu") == 0; }
+bool Emulated() { return backend::Traits::kEmulated; }
 
 Table BuiltInTable(bool emulated) {
   if (emulated) return {kEmuRules, sizeof(kEmuRules) / sizeof(Rule)};

@@ -104,7 +104,7 @@ int Client(const Arguments& arguments) {
   absl::StatusOr<OpenedDriver> opened = Open(arguments, false);
   if (!Check(opened.status(), "open in a client")) return 1;
   GpuDriver& driver = *opened->driver;
-  const bool emulated = driver.backend() == "emu";
+  const bool emulated = driver.kind() == BackendKind::kEmu;
   const uint32_t device =
       emulated ? 0 : arguments.rank % static_cast<uint32_t>(driver.devices().size());
   absl::Time start = absl::Now();
@@ -319,7 +319,7 @@ int Owner(const Arguments& arguments, char** argv) {
   printf("import of something else: %s\n", bad.status().ToString().c_str());
   auto huge = driver.Create(0, 16ull << 40, false);
   printf("create of 16 TiB: %s\n", huge.status().ToString().c_str());
-  if (driver.backend() != "emu") good &= !bad.ok() && !huge.ok();
+  if (driver.kind() != BackendKind::kEmu) good &= !bad.ok() && !huge.ok();
   printf(good ? "all worked\n" : "SOMETHING FAILED\n");
   return good ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-"""driver_smoke, as it is run by hand on a machine with devices: on emulated ones, and on a fake of each vendor's library."""
+"""driver_smoke, as it is run by hand: on emulated devices, and on a fake of each vendor's library."""
 
 import subprocess
 import unittest
@@ -19,7 +19,8 @@ class DriverSmokeTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("all worked", done.stdout)
         for rank in range(n_ranks):
-            self.assertRegex(done.stdout, rf"rank {rank} round 1: base 0x[0-9a-f]+.* reserve .* import .* map .* access ")
+            self.assertRegex(done.stdout,
+                             rf"rank {rank} round 1: base 0x[0-9a-f]+.* reserve .* import .* map .* access ")
 
     def test_emulated_devices(self):
         self.expect_all_worked(run("--backend", "emu", "--rounds", "2"), 4)

@@ -166,7 +166,7 @@ class EmuDriver : public GpuDriver {
       DeviceInfo info;
       info.uuid = absl::StrFormat("EMU-00000000-0000-0000-0000-%012x", i);
       info.name = absl::StrCat("emulated device ", i);
-      info.backend = "emu";
+      info.backend = std::string(backend());
       info.index = i;
       info.memory_bytes = options.memory_bytes_per_device;
       info.granularity_bytes = kEmuGranularityBytes;
@@ -174,7 +174,7 @@ class EmuDriver : public GpuDriver {
     }
   }
 
-  std::string_view backend() const override { return "emu"; }
+  BackendKind kind() const override { return BackendKind::kEmu; }
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
   uint64_t link_bytes() const override { return link_bytes_; }
 

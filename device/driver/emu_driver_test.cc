@@ -77,6 +77,7 @@ TEST_F(EmuDriverTest, NamesItsDevices) {
   EXPECT_EQ(irisd_->devices()[1].memory_bytes, 64 * kMiB);
   EXPECT_EQ(irisd_->devices()[1].granularity_bytes, kEmuGranularityBytes);
   EXPECT_TRUE(client_->devices().empty());
+  EXPECT_EQ(client_->kind(), BackendKind::kEmu);
   EXPECT_EQ(client_->backend(), "emu");
 }
 

@@ -20,13 +20,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "device/driver/backend_kind.h"
 
 namespace iris::driver {
 
 struct DeviceInfo {
   std::string uuid;
   std::string name;
-  std::string backend;  // "emu", "cuda", "hip"
+  std::string backend;  // the name of the driver's kind
   uint32_t index = 0;   // in this driver's order
   uint64_t memory_bytes = 0;
   uint64_t granularity_bytes = 0;  // sizes and offsets of mappings are multiples of it
@@ -95,8 +96,9 @@ class GpuDriver {
  public:
   virtual ~GpuDriver() = default;
 
-  // "emu", "cuda" or "hip".
-  virtual std::string_view backend() const = 0;
+  virtual BackendKind kind() const = 0;
+  // The name of kind().
+  std::string_view backend() const { return NameOf(kind()); }
 
   // Devices that this process sees, in index order; constant. Empty in a client of emu: irisd names
   // its device. Every device index below is one of these.

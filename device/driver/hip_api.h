@@ -3,7 +3,7 @@
 // translated, by libcuda (hip_on_cuda.h).
 //
 // Names, arguments and numbers are HIP's. Both vendors use the same numbers for errors and flags,
-// and the same layout for the structs below, as far as they are used here; vendor_header_check.py
+// and the same layout for the structs below, as far as they are used here; vendor_headers_test.py
 // compares them with the vendors' headers. Implementations are thread-safe, as the libraries are.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace iris::driver {
 
 using hipError_t = int;
 using hipStream_t = void*;
-using hipMemGenericAllocationHandle_t =
-    uint64_t;  // a pointer or a number: of 8 bytes in both libraries
+// A pointer or a number: of 8 bytes in both libraries.
+using hipMemGenericAllocationHandle_t = uint64_t;
 
 inline constexpr hipError_t hipSuccess = 0;
 inline constexpr hipError_t hipErrorInvalidValue = 1;

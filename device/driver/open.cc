@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,33 +17,35 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("no backend \"", options.backend, "\": choose ",
                                                    absl::StrJoin(kBackendChoices, ", ")));
   }
-  const bool automatic = options.backend == "auto";
+  // Empty: whichever is found first.
+  const std::optional<BackendKind> wanted = KindOf(options.backend);
   OpenedDriver opened;
-  for (const char* backend : {"cuda", "hip"}) {
-    BackendReport report{backend, false, ""};
+  for (const BackendKind kind : {BackendKind::kCuda, BackendKind::kHip}) {
+    BackendReport report{std::string(NameOf(kind)), false, ""};
     if (opened.driver != nullptr) {
       report.detail =
           absl::StrCat("not looked for: ", std::string(opened.driver->backend()), " has devices");
-    } else if (!automatic && options.backend != backend) {
+    } else if (wanted.has_value() && *wanted != kind) {
       report.detail = absl::StrCat("not looked for: backend = ", options.backend);
     } else {
-      absl::StatusOr<OpenedVmm> vmm = OpenVmmDriver({backend, options.library_path});
+      absl::StatusOr<OpenedVmm> vmm = OpenVmmDriver({kind, options.library_path});
       if (vmm.ok()) {
         report.available = true;
         report.detail = std::move(vmm->detail);
         opened.driver = std::move(vmm->driver);
-      } else if (automatic) {
+      } else if (!wanted.has_value()) {
         report.detail = std::string(vmm.status().message());
       } else {
-        return absl::Status(absl::StatusCode::kFailedPrecondition,
-                            absl::StrCat("backend ", backend, ": ", vmm.status().message()));
+        return absl::Status(
+            absl::StatusCode::kFailedPrecondition,
+            absl::StrCat("backend ", options.backend, ": ", vmm.status().message()));
       }
     }
     opened.reports.push_back(std::move(report));
   }
   const bool emulate = opened.driver == nullptr;
   opened.reports.push_back(
-      {"emu", emulate,
+      {std::string(NameOf(BackendKind::kEmu)), emulate,
        emulate
            ? absl::StrCat(options.emu.n_devices, " devices of ",
                           options.emu.memory_bytes_per_device, " bytes")

@@ -458,9 +458,9 @@ PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options) {
   std::optional<Failure> hopeless;
   for (const DeviceInfo& to : table.devices) {
     const uint64_t granularity = std::max<uint64_t>(to.granularity_bytes, 1);
-    uint64_t bytes = options.bytes != 0          ? options.bytes
-                     : driver.backend() == "emu" ? to.granularity_bytes
-                                                 : kGpuBytes;
+    uint64_t bytes = options.bytes != 0                   ? options.bytes
+                     : driver.kind() == BackendKind::kEmu ? to.granularity_bytes
+                                                          : kGpuBytes;
     bytes = (bytes + granularity - 1) / granularity * granularity;
     int fd = -1;
     std::optional<Failure> not_created = hopeless;

@@ -4,8 +4,10 @@
 //
 // Both are children of the caller, so a driver that hangs or crashes costs one of them: every step
 // has a deadline, at which the child is killed. They run the caller's own program, whose main
-// begins with
+// begins with this line:
+//
 //   if (iris::driver::IsPairCheckChild(argc, argv)) return iris::driver::RunPairCheckChild(argv);
+//
 // Not thread-safe. Depends on the driver alone.
 #pragma once
 

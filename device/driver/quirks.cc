@@ -19,25 +19,25 @@ constexpr uint64_t kMiB = 1 << 20;
 
 }  // namespace
 
-std::string VersionText(absl::string_view backend, int version) {
-  if (backend == "cuda") return absl::StrCat(version / 1'000, ".", version % 1'000 / 10);
+std::string VersionText(BackendKind kind, int version) {
+  if (kind == BackendKind::kCuda) return absl::StrCat(version / 1'000, ".", version % 1'000 / 10);
   return absl::StrCat(version / 10'000'000, ".", version / 100'000 % 100);
 }
 
-absl::Status CheckVersion(absl::string_view backend, int version) {
-  const bool cuda = backend == "cuda";
+absl::Status CheckVersion(BackendKind kind, int version) {
+  const bool cuda = kind == BackendKind::kCuda;
   const int minimum = cuda ? kCudaMinimum : kRocmMinimum;
   if (version >= minimum) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the installed driver is too old: it speaks ", cuda ? "CUDA " : "ROCm ",
-      VersionText(backend, version), ", needed is ", VersionText(backend, minimum), " or newer"));
+      VersionText(kind, version), ", needed is ", VersionText(kind, minimum), " or newer"));
 }
 
-Quirks QuirksOf(absl::string_view backend, int version) {
+Quirks QuirksOf(BackendKind kind, int version) {
   Quirks q;
   q.allocation_type = hipMemAllocationTypePinned;
   q.granularity_floor_bytes = 2 * kMiB;
-  if (backend == "cuda") {
+  if (kind == BackendKind::kCuda) {
     q.register_read_only = true;
     // 13.0 on eight devices: 10 ms for the first peer, 1 ms for each further one, against 0.1 ms
     // while a mapping exists.

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "device/driver/backend_kind.h"
 
 namespace iris::driver {
 
@@ -40,10 +40,10 @@ struct Quirks {
 
 // `version` as hipRuntimeGetVersion gives it. kFailedPrecondition: older than what works; the
 // message has both versions.
-absl::Status CheckVersion(absl::string_view backend, int version);
-Quirks QuirksOf(absl::string_view backend, int version);
+absl::Status CheckVersion(BackendKind kind, int version);
+Quirks QuirksOf(BackendKind kind, int version);
 
 // "13.0", "7.2".
-std::string VersionText(absl::string_view backend, int version);
+std::string VersionText(BackendKind kind, int version);
 
 }  // namespace iris::driver

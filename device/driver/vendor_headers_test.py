@@ -1,4 +1,4 @@
-"""What the drivers declare of the vendors' libraries is what the vendors' headers say, where such headers are installed."""
+"""What the drivers declare of the vendors' libraries is what installed headers of the vendors say."""
 
 import glob
 import os

@@ -179,13 +179,13 @@ class VmmMapping : public Mapping {
 
 class VmmDriver : public GpuDriver {
  public:
-  VmmDriver(std::string backend, std::unique_ptr<HipApi> api, const Quirks& quirks)
-      : backend_(std::move(backend)), api_(std::move(api)), quirks_(quirks) {}
+  VmmDriver(BackendKind kind, std::unique_ptr<HipApi> api, const Quirks& quirks)
+      : kind_(kind), api_(std::move(api)), quirks_(quirks) {}
   ~VmmDriver() override;
 
   absl::Status FindDevices();
 
-  std::string_view backend() const override { return backend_; }
+  BackendKind kind() const override { return kind_; }
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
   uint64_t link_bytes() const override { return quirks_.links ? granularity() : 0; }
   absl::Status MakeCurrent(uint32_t device_index) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -249,7 +249,7 @@ class VmmDriver : public GpuDriver {
   absl::Status Zero(VmmMemory& memory);
   absl::StatusOr<uint64_t> ReserveOnce(uint64_t bytes, uint64_t wanted_base);
 
-  const std::string backend_;
+  const BackendKind kind_;
   const std::unique_ptr<HipApi> api_;
   const Quirks quirks_;
   std::vector<DeviceInfo> devices_;
@@ -351,7 +351,7 @@ absl::Status VmmDriver::FindDevices() {
   for (int i = 0; i < count; ++i) {
     const std::string what = absl::StrCat("look at device ", i);
     DeviceInfo info;
-    info.backend = backend_;
+    info.backend = std::string(backend());
     info.index = static_cast<uint32_t>(i);
     char name[256] = {};
     size_t total_bytes = 0;
@@ -776,27 +776,27 @@ absl::Status VmmDriver::UnregisterHost(const void* page) {
 }  // namespace
 
 absl::StatusOr<OpenedVmm> OpenVmmDriver(const VmmOptions& options) {
-  absl::StatusOr<std::unique_ptr<HipApi>> api = options.backend == "cuda"
+  absl::StatusOr<std::unique_ptr<HipApi>> api = options.kind == BackendKind::kCuda
                                                     ? HipOnCuda::Open(options.library_path)
                                                     : HipNative::Open(options.library_path);
   if (!api.ok()) return api.status();
   int version = 0;
   hipError_t error = (*api)->hipRuntimeGetVersion(&version);
   if (error != hipSuccess) return HipStatus(**api, error, "ask the driver for its version");
-  if (absl::Status s = CheckVersion(options.backend, version); !s.ok()) return s;
+  if (absl::Status s = CheckVersion(options.kind, version); !s.ok()) return s;
   error = (*api)->hipInit(0);
   if (error != hipSuccess) {
-    return HipStatus(**api, error,
-                     absl::StrCat("initialize the driver (version ",
-                                  VersionText(options.backend, version), ")"));
+    return HipStatus(
+        **api, error,
+        absl::StrCat("initialize the driver (version ", VersionText(options.kind, version), ")"));
   }
-  auto driver = std::make_unique<VmmDriver>(options.backend, *std::move(api),
-                                            QuirksOf(options.backend, version));
+  auto driver =
+      std::make_unique<VmmDriver>(options.kind, *std::move(api), QuirksOf(options.kind, version));
   if (absl::Status s = driver->FindDevices(); !s.ok()) return s;
   OpenedVmm opened;
   const absl::Span<const DeviceInfo> devices = driver->devices();
   opened.detail = absl::StrCat(devices.size(), " x ", devices.front().name, ", driver ",
-                               VersionText(options.backend, version));
+                               VersionText(options.kind, version));
   opened.driver = std::move(driver);
   return opened;
 }

@@ -14,7 +14,7 @@
 namespace iris::driver {
 
 struct VmmOptions {
-  std::string backend;       // "cuda" or "hip"
+  BackendKind kind = BackendKind::kCuda;  // or kHip
   std::string library_path;  // empty: where the system's loader finds the vendor's library
 };
 

@@ -64,17 +64,17 @@ class FakeGpuTest : public ::testing::Test {
     EXPECT_THAT(fake_->violations, IsEmpty());
   }
 
-  static absl::StatusOr<std::unique_ptr<GpuDriver>> Open(const std::string& backend = "cuda") {
-    auto opened = OpenVmmDriver({backend, kLibrary});
+  static absl::StatusOr<std::unique_ptr<GpuDriver>> Open(BackendKind kind = BackendKind::kCuda) {
+    auto opened = OpenVmmDriver({kind, kLibrary});
     if (!opened.ok()) return opened.status();
     return std::move(opened->driver);
   }
-  static std::unique_ptr<GpuDriver> MustOpen(const std::string& backend = "cuda") {
-    auto driver = Open(backend);
+  static std::unique_ptr<GpuDriver> MustOpen(BackendKind kind = BackendKind::kCuda) {
+    auto driver = Open(kind);
     EXPECT_TRUE(driver.ok()) << driver.status();
     return *std::move(driver);
   }
-  absl::Status OpenStatus(const std::string& backend = "cuda") { return Open(backend).status(); }
+  absl::Status OpenStatus(BackendKind kind = BackendKind::kCuda) { return Open(kind).status(); }
 
   FakeGpu* fake_ = nullptr;
   testing::ResetFakeGpu reset_ = nullptr;
@@ -84,7 +84,7 @@ class FakeGpuTest : public ::testing::Test {
 
 struct Platform {
   const char* name;
-  const char* backend;
+  BackendKind kind;
   int version;
 };
 
@@ -94,8 +94,8 @@ class VmmDriverTest : public FakeGpuTest, public ::testing::WithParamInterface<P
     fake_->cuda_version = GetParam().version;
     fake_->hip_version = GetParam().version;
     fds_ = CountFds();
-    irisd_ = MustOpen(GetParam().backend);
-    client_ = MustOpen(GetParam().backend);
+    irisd_ = MustOpen(GetParam().kind);
+    client_ = MustOpen(GetParam().kind);
     EXPECT_TRUE(client_->MakeCurrent(0).ok());
   }
   ~VmmDriverTest() override {
@@ -124,24 +124,26 @@ class VmmDriverTest : public FakeGpuTest, public ::testing::WithParamInterface<P
   std::unique_ptr<GpuDriver> irisd_, client_;
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Platforms, VmmDriverTest,
-    ::testing::Values(Platform{"Cuda12", "cuda", 12020}, Platform{"Cuda13", "cuda", 13000},
-                      Platform{"Rocm6", "hip", 60'342'131}, Platform{"Rocm70", "hip", 70'051'831},
-                      Platform{"Rocm71", "hip", 70'151'831}, Platform{"Rocm72", "hip", 70'253'211},
-                      Platform{"Rocm714", "hip", 71'460'850}),
-    [](const auto& platform) { return platform.param.name; });
+INSTANTIATE_TEST_SUITE_P(Platforms, VmmDriverTest,
+                         ::testing::Values(Platform{"Cuda12", BackendKind::kCuda, 12020},
+                                           Platform{"Cuda13", BackendKind::kCuda, 13000},
+                                           Platform{"Rocm6", BackendKind::kHip, 60'342'131},
+                                           Platform{"Rocm70", BackendKind::kHip, 70'051'831},
+                                           Platform{"Rocm71", BackendKind::kHip, 70'151'831},
+                                           Platform{"Rocm72", BackendKind::kHip, 70'253'211},
+                                           Platform{"Rocm714", BackendKind::kHip, 71'460'850}),
+                         [](const auto& platform) { return platform.param.name; });
 
 TEST_P(VmmDriverTest, DescribesItsDevices) {
   ASSERT_EQ(irisd_->devices().size(), 2u);
   const DeviceInfo& second = irisd_->devices()[1];
-  EXPECT_EQ(irisd_->backend(), GetParam().backend);
-  EXPECT_EQ(second.backend, GetParam().backend);
+  EXPECT_EQ(irisd_->kind(), GetParam().kind);
+  EXPECT_EQ(second.backend, NameOf(GetParam().kind));
   EXPECT_EQ(second.name, "Fake 1");
   EXPECT_EQ(second.index, 1u);
   EXPECT_EQ(second.memory_bytes, 1024 * kMiB);
   EXPECT_EQ(second.granularity_bytes, 2 * kMiB);
-  EXPECT_EQ(second.uuid, std::string(GetParam().backend) == "cuda"
+  EXPECT_EQ(second.uuid, GetParam().kind == BackendKind::kCuda
                              ? "GPU-fa000000-0000-0000-0000-000000000001"
                              : "GPU-fa00000000000001");
 }
@@ -317,7 +319,7 @@ TEST_P(VmmDriverTest, OtherDescriptorsAreRefusedAndClosed) {
 }
 
 TEST_P(VmmDriverTest, AFailureAtAnyStepLeavesNothing) {
-  const std::string prefix = std::string(GetParam().backend) == "cuda" ? "cu" : "hip";
+  const std::string prefix = GetParam().kind == BackendKind::kCuda ? "cu" : "hip";
   for (const char* call :
        {"MemCreate", "MemExportToShareableHandle", "MemImportFromShareableHandle",
         "MemAddressReserve", "MemMap", "MemSetAccess"}) {
@@ -346,7 +348,7 @@ TEST_P(VmmDriverTest, ALostDeviceIsUnavailable) {
   auto mapping = client_->Map(**range, 0, *imported, Access::kReadWrite, {0});
   ASSERT_TRUE(mapping.ok());
   fake_->fail_call =
-      std::string(GetParam().backend) == "cuda" ? "cuStreamSynchronize" : "hipStreamSynchronize";
+      GetParam().kind == BackendKind::kCuda ? "cuStreamSynchronize" : "hipStreamSynchronize";
   fake_->fail_error = 719;
   const absl::Status status = client_->Fill((*mapping)->address(), 1, 8);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
@@ -434,7 +436,7 @@ TEST_F(FakeGpuTest, AnOldDriverIsNamedWithWhatIsNeeded) {
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(status), HasSubstr("too old: it speaks CUDA 11.2, needed is 11.4"));
   fake_->hip_version = 50'221'153;
-  status = OpenStatus("hip");
+  status = OpenStatus(BackendKind::kHip);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(status), HasSubstr("too old: it speaks ROCm 5.2, needed is 6.1"));
 }
@@ -474,10 +476,11 @@ TEST_F(FakeGpuTest, ADeviceWithoutExportableMemoryIsNamed) {
 }
 
 TEST_F(FakeGpuTest, AMissingOrForeignLibraryIsNamed) {
-  const absl::Status missing = OpenVmmDriver({"cuda", "/nowhere/libcuda.so.1"}).status();
+  const absl::Status missing =
+      OpenVmmDriver({BackendKind::kCuda, "/nowhere/libcuda.so.1"}).status();
   EXPECT_EQ(missing.code(), StatusCode::kNotFound);
   EXPECT_THAT(Text(missing), HasSubstr("/nowhere/libcuda.so.1"));
-  const absl::Status foreign = OpenVmmDriver({"cuda", "libm.so.6"}).status();
+  const absl::Status foreign = OpenVmmDriver({BackendKind::kCuda, "libm.so.6"}).status();
   EXPECT_EQ(foreign.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(foreign), HasSubstr("libm.so.6 has no cuCtxGetDevice"));
 }
@@ -495,7 +498,7 @@ OpenOptions Options(const std::string& backend) {
 TEST_F(FakeGpuTest, AutoTakesCudaThenHipThenEmuAndSaysWhyNotTheOthers) {
   auto opened = OpenDriver(Options("auto"));
   ASSERT_TRUE(opened.ok());
-  EXPECT_EQ(opened->driver->backend(), "cuda");
+  EXPECT_EQ(opened->driver->kind(), BackendKind::kCuda);
   ASSERT_EQ(opened->reports.size(), 3u);
   EXPECT_TRUE(opened->reports[0].available);
   EXPECT_EQ(opened->reports[0].detail, "2 x Fake 0, driver 13.0");
@@ -505,20 +508,20 @@ TEST_F(FakeGpuTest, AutoTakesCudaThenHipThenEmuAndSaysWhyNotTheOthers) {
   fake_->cuda_version = 10000;
   opened = OpenDriver(Options("auto"));
   ASSERT_TRUE(opened.ok());
-  EXPECT_EQ(opened->driver->backend(), "hip");
+  EXPECT_EQ(opened->driver->kind(), BackendKind::kHip);
   EXPECT_THAT(opened->reports[0].detail, HasSubstr("too old"));
   EXPECT_EQ(opened->reports[1].detail, "2 x Fake 0, driver 7.2");
 
   fake_->hip_version = 50'000'000;
   opened = OpenDriver(Options("auto"));
   ASSERT_TRUE(opened.ok());
-  EXPECT_EQ(opened->driver->backend(), "emu");
+  EXPECT_EQ(opened->driver->kind(), BackendKind::kEmu);
   EXPECT_THAT(opened->reports[1].detail, HasSubstr("too old"));
   EXPECT_TRUE(opened->reports[2].available);
 }
 
 TEST_F(FakeGpuTest, ABackendThatIsAskedForAndNotThereIsAnError) {
-  EXPECT_EQ(OpenDriver(Options("hip"))->driver->backend(), "hip");
+  EXPECT_EQ(OpenDriver(Options("hip"))->driver->kind(), BackendKind::kHip);
   fake_->n_devices = 0;
   const absl::Status status = OpenDriver(Options("hip")).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);

@@ -36,31 +36,31 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
 }
 
 // Many barriers of one kernel, each as above but faster: the block keeps the epoch in a register
-// from the session's beginning to its end. All threads of the block make and destroy it together;
-// meanwhile they call no other barrier of that team. Borrows both arguments.
+// for as long as the series lives. All threads of the block make and destroy it together; meanwhile
+// they call no other barrier of that team. Borrows both arguments.
 //
-//   BarrierSession session(ctx, ctx.world);
+//   BarrierSeries barriers(ctx, ctx.world);
 //   for (...) {
 //     ...
-//     if (session.Wait() != WaitResult::kOk) break;
+//     if (barriers.Wait() != WaitResult::kOk) break;
 //   }
-class BarrierSession {
+class BarrierSeries {
  public:
-  IRIS_DEVICE BarrierSession(const DeviceContext& ctx, const DeviceTeam& team)
+  IRIS_DEVICE BarrierSeries(const DeviceContext& ctx, const DeviceTeam& team)
       : ctx_(ctx),
         team_(team),
         offset_bytes_(impl::BarrierSlotOffset(team)),
         first_rank_(impl::FirstMemberRank(team)) {
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
-  // Wait has a sync behind the reads of the epoch; the next barrier or session reads it at once.
-  IRIS_DEVICE ~BarrierSession() {
+  // Wait has a sync behind the reads of the epoch; the next barrier or series reads it at once.
+  IRIS_DEVICE ~BarrierSeries() {
     if (epoch_ == first_epoch_) return;
     if (backend::ThreadIndex() == 0) backend::StorePlain(Epoch(), epoch_);
     impl::SyncInsideBlock();
   }
-  BarrierSession(const BarrierSession&) = delete;
-  BarrierSession& operator=(const BarrierSession&) = delete;
+  BarrierSeries(const BarrierSeries&) = delete;
+  BarrierSeries& operator=(const BarrierSeries&) = delete;
 
   // As Barrier.
   IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {

@@ -2,13 +2,13 @@
 // FrameHeader, then the payload struct of its type, as it lies in memory (both ends are on one
 // machine). Descriptors ride along (SCM_RIGHTS).
 //
-//   client → irisd   kHello                                    first, within the handshake deadline
-//   irisd → client   kChallenge{nonce}                         only where the kernel has no SO_PEERPIDFD
-//   client → irisd   kChallengeReply{nonce}                    its SCM_CREDENTIALS pid must be the connecting process
-//   irisd → client   kWelcome{session_id, …} + 1 descriptor    the socket of this session's gRPC channel
-//   irisd → client   kDescriptors{records} + n descriptors     any time after a Join
-//   client → irisd   kAck{count}                               so many descriptors were received
-//   irisd → client   kError{code, text}, then close            at any time
+//   client → irisd   kHello                         first, within the handshake deadline
+//   irisd → client   kChallenge{nonce}              only where the kernel has no SO_PEERPIDFD
+//   client → irisd   kChallengeReply{nonce}         its SCM_CREDENTIALS name the connecting process
+//   irisd → client   kWelcome{session_id, …}        with the socket of this session's gRPC channel
+//   irisd → client   kDescriptors{records}          with n descriptors, any time after a Join
+//   client → irisd   kAck{count}                    so many descriptors were received
+//   irisd → client   kError{code, text}             at any time; then irisd closes the socket
 //
 // Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody
 // asked for, or from another pid than the one that connected, ends the session with kError.
@@ -131,8 +131,8 @@ struct Frame {
 };
 
 // Sends one frame; never blocks. `fds` are borrowed: the kernel duplicates them.
-// kUnavailable: the peer is gone. kResourceExhausted: its queue is full, or too many descriptors are in flight;
-// nothing was sent. Thread-safe in so far as the kernel orders packets.
+// kUnavailable: the peer is gone. kResourceExhausted: its queue is full, or too many descriptors
+// are in flight; nothing was sent. Thread-safe in so far as the kernel orders packets.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
                        absl::Span<const int> fds = {});
 
@@ -140,9 +140,9 @@ template <typename P>
 absl::Status SendFrame(int socket, FrameType type, const P& payload,
                        absl::Span<const int> fds = {}) {
   static_assert(std::is_trivially_copyable_v<P>);
-  return SendFrame(
-      socket, type,
-      absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)), fds);
+  return SendFrame(socket, type,
+                   absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)),
+                   fds);
 }
 
 // Receives one frame; never blocks. Descriptors that came with it are owned by the frame, or closed

@@ -7,22 +7,23 @@
 
 namespace iris::wire {
 
-inline constexpr uint32_t kMaxRanks = 64;            // of one job on one node
-inline constexpr uint32_t kMaxTeamsPerJob = 256;     // alive at once, the world included
+inline constexpr uint32_t kMaxRanks = 64;         // of one job on one node
+inline constexpr uint32_t kMaxTeamsPerJob = 256;  // alive at once, the world included
 inline constexpr size_t kMaxJobNameBytes = 128;
 inline constexpr size_t kMaxAllocationNameBytes = 128;
 inline constexpr size_t kMaxDtypeBytes = 16;
 inline constexpr size_t kMaxDims = 16;
-inline constexpr size_t kMaxErrorTextBytes = 1024;   // of what a client may report
+inline constexpr size_t kMaxErrorTextBytes = 1024;  // of what a client may report
 inline constexpr size_t kMaxBroadcastBytes = 1 << 20;
 inline constexpr size_t kMaxPeekBytes = 64 << 10;
 inline constexpr uint32_t kMaxSegmentsPerHeap = 64;
 inline constexpr uint32_t kMaxAllocationsPerJob = 1 << 20;
 inline constexpr uint64_t kMinAlignmentBytes = 1024;
 inline constexpr uint64_t kMaxAlignmentBytes = 1ull << 30;
-inline constexpr uint64_t kMaxHeapBytes = 1ull << 40;         // 1 TiB per rank
-inline constexpr uint64_t kMaxWindowBytes = 16ull << 40;      // n_ranks * stride
-inline constexpr uint64_t kProposedBase = 0x400000000000ull;  // free with and without AddressSanitizer
+inline constexpr uint64_t kMaxHeapBytes = 1ull << 40;     // 1 TiB per rank
+inline constexpr uint64_t kMaxWindowBytes = 16ull << 40;  // n_ranks * stride
+// Where the first rank's heap is mapped if nothing else is there. AddressSanitizer leaves it free.
+inline constexpr uint64_t kProposedBase = 0x400000000000ull;
 inline constexpr uint64_t kMaxTeamSyncBytes = 16ull << 20;
 inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;
 inline constexpr uint32_t kDescriptorWindow = 32;  // sent and not acknowledged, per session

@@ -38,7 +38,8 @@ enum class PageRankState : uint32_t {
 };
 
 struct StatusPage {
-  uint32_t abort;    // not 0: a rank died; every wait on the device or the host ends with an error
+  // Not 0: a rank hung up or died; every wait on the device or the host ends with an error.
+  uint32_t abort;
   uint32_t changes;  // incremented, then woken (futex), after any other word changed
   uint32_t n_ranks;
   uint32_t reserved0;

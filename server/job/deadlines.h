@@ -15,10 +15,10 @@
 namespace iris::server {
 
 struct DeadlineKey {
-  enum class Kind : uint32_t { kJoin, kMap, kCollective, kGrow };
+  enum class Kind : uint32_t { kJoin, kMap, kOperation, kGrow, kWithdraw };
   JobId job;
   Kind kind = Kind::kJoin;
-  uint32_t index = 0;  // the rank of kJoin, the team of kCollective
+  uint32_t index = 0;  // the rank of kJoin and kWithdraw, the team of kOperation
   friend auto operator<=>(const DeadlineKey&, const DeadlineKey&) = default;
 };
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/event_kinds.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/text.h"
 
@@ -69,10 +68,9 @@ absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed
     const uint32_t index = static_cast<uint32_t>(job.ranks[rank].segments.size());
     growth.segments.push_back(CreateBooked(job, rank, index, job.heap_bytes, bytes));
   }
-  Event(event::kGrowthStarted, job, -1,
-        absl::StrCat("grow=", growth.id.value, " bytes=", bytes, " heap_bytes=", job.heap_bytes));
+  Note(job, event::GrowthStarted{growth.id, bytes, job.heap_bytes});
   job.growth = std::move(growth);
-  deadlines_.Set({job.id, DeadlineKey::Kind::kGrow}, clock_->Now() + limits_.grow_timeout);
+  deadlines_.Set({job.id, DeadlineKey::Kind::kGrow}, now_.steady + limits_.grow_timeout);
   return absl::OkStatus();
 }
 
@@ -115,7 +113,7 @@ SegmentsAdded JobMachine::Impl::SegmentsAddedBy(const Job& job) const {
 
 void JobMachine::Impl::AnnounceGrowth(Job& job) {
   job.growth->mapping = true;
-  deadlines_.Set({job.id, DeadlineKey::Kind::kGrow}, clock_->Now() + limits_.grow_timeout);
+  deadlines_.Set({job.id, DeadlineKey::Kind::kGrow}, now_.steady + limits_.grow_timeout);
   const SegmentsAdded added = SegmentsAddedBy(job);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     const SessionId session = job.ranks[rank].session;
@@ -162,8 +160,7 @@ void JobMachine::Impl::PublishGrowth(Job& job) {
   IRIS_CHECK(grown.ok(), "a heap only grows");
   job.last_growth = {growth.id, true, ""};
   for (const Member& member : job.ranks) Emit(NotifyWatch{member.session, job.last_growth});
-  Event(event::kHeapGrown, job, -1,
-        absl::StrCat("grow=", growth.id.value, " heap_bytes=", job.heap_bytes));
+  Note(job, event::HeapGrown{growth.id, job.heap_bytes});
   Team& team = job.teams.at(growth.team);
   team.op->grown = true;
   Execute(job, team);
@@ -178,7 +175,7 @@ void JobMachine::Impl::FailGrowth(Job& job, const absl::Status& status) {
     if (growth.mapping && member.attached()) Emit(NotifyWatch{member.session, job.last_growth});
   }
   DropAll(growth.segments);
-  Event(event::kGrowthFailed, job, -1, std::string(status.message()));
+  Note(job, event::GrowthFailed{std::string(status.message())});
   Conclude(job, job.teams.at(growth.team), status);
   RunGrowthQueue(job);
 }

@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "server/job/event_kinds.h"
 #include "server/job/job_machine_testing.h"
 
 namespace iris::server {
@@ -29,7 +28,7 @@ class GrowthTest : public MachineTest {
     EXPECT_EQ(TheJob().heap_bytes, kHeap);
     EXPECT_THAT(TheJob().ranks[0].segments, SizeIs(1));
     DropSegments();
-    EXPECT_EQ(ledger_->used_bytes_total(), job.size() * kHeap);
+    EXPECT_EQ(machine_->ledger().used_bytes_total(), job.size() * kHeap);
   }
 };
 
@@ -39,7 +38,7 @@ TEST_F(GrowthTest, AllocationThatDoesNotFitGrowsTheHeap) {
   EXPECT_FALSE(Answered(calls[0]));
   ASSERT_THAT(to_create_, SizeIs(2));
   EXPECT_EQ(to_create_[0].bytes, kHeap);
-  EXPECT_EQ(ledger_->used_bytes_total(), 4 * kHeap);
+  EXPECT_EQ(machine_->ledger().used_bytes_total(), 4 * kHeap);
   effects_.clear();
   CreateSegments();
   // Phase two: descriptors and news to every rank.
@@ -59,11 +58,11 @@ TEST_F(GrowthTest, AllocationThatDoesNotFitGrowsTheHeap) {
   EXPECT_TRUE(StatusOf(GrowMapped(job, 1, added.grow)).ok());
   EXPECT_TRUE(OneOutcome(calls).ok()) << OneOutcome(calls);
   EXPECT_EQ(OffsetOf(calls[0]), 8 * kKiB);
-  EXPECT_EQ(ResultOf<CollectiveResult>(calls[0]).heap_bytes, 2 * kHeap);
+  EXPECT_EQ(ResultOf<OperationResult>(calls[0]).heap_bytes, 2 * kHeap);
   EXPECT_EQ(TheJob().heap_bytes, 2 * kHeap);
   ASSERT_THAT(Watched<GrowDone>(job.sessions[0]), SizeIs(1));
   EXPECT_TRUE(Watched<GrowDone>(job.sessions[0])[0].published);
-  EXPECT_EQ(CountEvents(event::kHeapGrown), 1u);
+  EXPECT_EQ(Events<event::HeapGrown>().size(), 1u);
   EndJob(job);
 }
 TEST_F(GrowthTest, NewsPrecedesTheOutcome) {
@@ -106,7 +105,7 @@ TEST_F(GrowthTest, ExplicitGrowth) {
   CreateSegments();
   MapGrowth(job);
   EXPECT_TRUE(OneOutcome(calls).ok());
-  EXPECT_EQ(ResultOf<CollectiveResult>(calls[0]).heap_bytes, 2 * kHeap + kGranularity);
+  EXPECT_EQ(ResultOf<OperationResult>(calls[0]).heap_bytes, 2 * kHeap + kGranularity);
 }
 TEST_F(GrowthTest, ExplicitGrowthAddsEvenWhenThereIsRoom) {
   const TestJob job = ReadyJob(1);
@@ -150,23 +149,23 @@ TEST_F(GrowthTest, NoMemoryOnOneDeviceFailsItForAll) {
   hog.heap_bytes = 40 * kMiB;
   hog.device_uuid = "dev-1";
   Join(Open(300), hog);
-  const uint64_t used = ledger_->used_bytes_total();
+  const uint64_t used = machine_->ledger().used_bytes_total();
   const absl::Status status = OneOutcome(AskAll(job, 0, GrowOp{16 * kMiB}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("held: 41943040 by job 'hog', 16777216 by job 'train'"));
-  EXPECT_EQ(ledger_->used_bytes_total(), used);
+  EXPECT_EQ(machine_->ledger().used_bytes_total(), used);
 }
 TEST_F(GrowthTest, FailedCreationFailsEveryRank) {
   const TestJob job = ReadyJob(2);
   const auto calls = AskAll(job, 0, TooBig());
-  Do(machine_->SegmentCreated(to_create_[0].id, absl::OkStatus()));
-  Do(machine_->SegmentCreated(to_create_[1].id, absl::ResourceExhaustedError("ENOSPC")));
+  Do(SegmentCreated{to_create_[0].id, absl::OkStatus()});
+  Do(SegmentCreated{to_create_[1].id, absl::ResourceExhaustedError("ENOSPC")});
   const absl::Status status = OneOutcome(calls);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(status.message(),
               HasSubstr("memory of rank 1 (pid 101) could not be created: ENOSPC"));
-  EXPECT_EQ(CountEvents(event::kGrowthFailed), 1u);
+  EXPECT_EQ(Events<event::GrowthFailed>().size(), 1u);
   EXPECT_THAT(Watched<GrowDone>(job.sessions[0]), IsEmpty());  // it was never announced
   ExpectUngrown(job);
   EXPECT_TRUE(OneOutcome(AskAll(job, 1, AllocateOp{.bytes = 1})).ok());
@@ -298,7 +297,7 @@ TEST_F(GrowthTest, TeamsAreaThatDoesNotFitGrowsTheHeap) {
   CreateSegments();
   MapGrowth(job);
   ASSERT_TRUE(StatusOf(call).ok());
-  EXPECT_EQ(ResultOf<CollectiveResult>(call).team->sync_offset_bytes, kHeap);
+  EXPECT_EQ(ResultOf<OperationResult>(call).team->sync_offset_bytes, kHeap);
 }
 TEST_F(GrowthTest, ReportsAreIdempotent) {
   const TestJob job = ReadyJob(2);
@@ -335,11 +334,11 @@ TEST_F(GrowthTest, WatchThatStartsLateHearsOfTheGrowth) {
   Ask(job, 0, 0, TooBig());
   CreateSegments();
   effects_.clear();
-  Do(*machine_->WatchStarted(job.sessions[0], job.id));
+  Watch(job.sessions[0], job.id);
   ASSERT_THAT(Watched<SegmentsAdded>(job.sessions[0]), SizeIs(1));
   MapGrowth(job);
   effects_.clear();
-  Do(*machine_->WatchStarted(job.sessions[0], job.id));
+  Watch(job.sessions[0], job.id);
   EXPECT_THAT(Watched<SegmentsAdded>(job.sessions[0]), IsEmpty());
   EXPECT_THAT(Watched<GrowDone>(job.sessions[0]), SizeIs(1));
 }
@@ -376,7 +375,7 @@ TEST_F(GrowthQuotaTest, QuotaCountsGrowth) {
   const absl::Status status = OneOutcome(AskAll(job, 0, GrowOp{kHeap}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(status.message(), HasSubstr("uid 1000 holds 3145728 of the 3145728"));
-  EXPECT_EQ(ledger_->used_bytes_total(), 2 * kHeap);
+  EXPECT_EQ(machine_->ledger().used_bytes_total(), 2 * kHeap);
 }
 
 }  // namespace

@@ -113,8 +113,10 @@ absl::Status JobMachine::Impl::CheckMember(const Job& job, Rank rank) const {
     case JobState::kForming:
       if (member.state != RankState::kAbsent && member.state != RankState::kJoined)
         return broken("state");
-      if (member.attached() && member.join_call.value == 0)
+      if (member.attached() && member.join_call.value == 0 &&
+          !deadlines_.Get({job.id, DeadlineKey::Kind::kWithdraw, rank}).has_value()) {
         return broken("is joined without a call");
+      }
       if (member.segments.size() != (member.attached() && !starved ? 1u : 0u))
         return broken("segments");
       break;
@@ -185,7 +187,7 @@ absl::Status JobMachine::Impl::CheckTeam(const Job& job, const Team& team) const
   if (all_asked != in_growth)
     return broken("an operation that all asked for waits for no growth, or none does");
   const bool deadline =
-      deadlines_.Get({job.id, DeadlineKey::Kind::kCollective, team.info.id}).has_value();
+      deadlines_.Get({job.id, DeadlineKey::Kind::kOperation, team.info.id}).has_value();
   if (deadline != (team.op.has_value() && !all_asked)) return broken("deadline");
   return absl::OkStatus();
 }
@@ -277,9 +279,9 @@ absl::Status JobMachine::Impl::CheckSegments() const {
     return absl::InternalError("dropping bytes per uid");
   if (dropping_by_device != dropping_bytes_by_device_)
     return absl::InternalError("dropping bytes per device");
-  for (uint32_t i = 0; i < ledger_->devices().size(); ++i) {
+  for (uint32_t i = 0; i < ledger_.devices().size(); ++i) {
     const auto found = by_device.find(i);
-    if (ledger_->devices()[i].used_bytes != (found == by_device.end() ? 0 : found->second)) {
+    if (ledger_.devices()[i].used_bytes != (found == by_device.end() ? 0 : found->second)) {
       return absl::InternalError(
           absl::StrCat("the ledger of device ", i, " is not the sum of its segments"));
     }
@@ -323,8 +325,8 @@ absl::Status JobMachine::Impl::CheckWaitingCalls() const {
       if (!team.op.has_value()) continue;
       for (size_t i = 0; i < team.op->calls.size(); ++i) {
         for (const CallId call : team.op->calls[i]) {
-          if (!known(call, WaitingCall::Kind::kCollective, *job, team.info.ranks[i])) {
-            return Broken(*job, "a collective waits unknown");
+          if (!known(call, WaitingCall::Kind::kOperation, *job, team.info.ranks[i])) {
+            return Broken(*job, "an operation waits unknown");
           }
         }
       }
@@ -342,7 +344,11 @@ absl::Status JobMachine::Impl::CheckDeadlines() const {
       if (deadlines_.Get({id, DeadlineKey::Kind::kJoin, rank}).has_value() != joining) {
         return Broken(*job, "rank ", rank, ": deadline of its Join");
       }
-      n += joining;
+      const bool cancelled = deadlines_.Get({id, DeadlineKey::Kind::kWithdraw, rank}).has_value();
+      if (cancelled && (joining || job->ranks[rank].state != RankState::kJoined)) {
+        return Broken(*job, "rank ", rank, ": deadline to withdraw its Join");
+      }
+      n += joining + cancelled;
     }
     const bool mapping = job->state == JobState::kMapping;
     if (deadlines_.Get({id, DeadlineKey::Kind::kMap}).has_value() != mapping)
@@ -352,7 +358,7 @@ absl::Status JobMachine::Impl::CheckDeadlines() const {
     }
     n += mapping + job->growth.has_value();
     for (const auto& [team_id, team] : job->teams) {
-      n += deadlines_.Get({id, DeadlineKey::Kind::kCollective, team_id}).has_value();
+      n += deadlines_.Get({id, DeadlineKey::Kind::kOperation, team_id}).has_value();
     }
   }
   if (n != deadlines_.size()) return absl::InternalError("a deadline of nothing");

@@ -1,5 +1,5 @@
-// The state of one job: its ranks, its heap, its teams and their collective operations. Plain data:
-// JobMachine::Impl changes it (membership.cc, collective.cc, growth.cc) and invariants.cc says what
+// The state of one job: its ranks, its heap, its teams and their operations. Plain data:
+// JobMachine::Impl changes it (membership.cc, team_calls.cc, growth.cc) and invariants.cc says what
 // always holds.
 #pragma once
 
@@ -49,15 +49,9 @@ struct Member {
   bool attached() const { return session.value != 0; }
 };
 
-struct Outcome {
-  uint64_t k = 0;
-  absl::Status status;
-  CollectiveResult result;
-};
-
-// A collective operation that some members have asked for.
+// An operation that some members have asked for.
 struct PendingOp {
-  CollectiveOp op;   // as the first rank asked
+  Operation op;      // as the first rank asked
   size_t first = 0;  // who that was: index in the team
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // who waits, per member

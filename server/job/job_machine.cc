@@ -1,4 +1,4 @@
-// Sessions, the way from a call to its job, deadlines, stop and snapshots.
+// The way of an input: to what it means, through the session to its job. Watches, deadlines, stop.
 #include "server/job/job_machine.h"
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/event_kinds.h"
 #include "server/job/job_machine_impl.h"
 
 namespace iris::server {
@@ -25,37 +24,35 @@ uint64_t CommonGranularity(const Ledger& ledger) {
 
 }  // namespace
 
-JobMachine::Impl::Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in,
-                       UnusablePairs unusable_in)
+JobMachine::Impl::Impl(const JobLimits& limits_in, Ledger ledger_in, UnusablePairs unusable_in)
     : limits_(limits_in),
-      ledger_(ledger_in),
-      clock_(clock_in),
+      ledger_(std::move(ledger_in)),
       unusable_(std::move(unusable_in)),
-      granularity_bytes_(CommonGranularity(*ledger_in)) {}
+      granularity_bytes_(CommonGranularity(ledger_)) {}
 
 // Effects.
 
-void JobMachine::Impl::Answer(CallId call, absl::Status status, decltype(Reply::result) result) {
+void JobMachine::Impl::Answer(CallId call, absl::Status status, Result result) {
   waiting_.erase(call);
   Emit(Reply{call, std::move(status), std::move(result)});
 }
 
-void JobMachine::Impl::Event(absl::string_view kind, const Job& job, int32_t rank,
-                             std::string text) {
+void JobMachine::Impl::Note(const Job& job, int32_t rank, EventDetail detail) {
   const int64_t pid = rank >= 0 ? job.ranks[rank].caller.pid : 0;
-  Emit(EmitEvent{std::string(kind), job.name, rank, pid, job.uid, std::move(text)});
+  Emit(EmitEvent{{job.name, rank, pid, job.uid, std::move(detail)}});
 }
 
-void JobMachine::Impl::SessionEvent(absl::string_view kind, const Session& session) {
+void JobMachine::Impl::NoteSession(const Session& session, EventDetail detail) {
   const Job* job = FindJob(session.job);
-  Emit(EmitEvent{std::string(kind), job == nullptr ? "" : job->name,
-                 job == nullptr ? -1 : static_cast<int32_t>(session.rank), session.caller.pid,
-                 session.caller.uid, absl::StrCat("session=", session.id.value)});
+  Emit(EmitEvent{{job == nullptr ? "" : job->name,
+                  job == nullptr ? -1 : static_cast<int32_t>(session.rank), session.caller.pid,
+                  session.caller.uid, std::move(detail)}});
 }
 
 void JobMachine::Impl::SetState(Job& job, Rank rank, RankState state, bool abort) {
   Member& member = job.ranks[rank];
   member.state = state;
+  if (stopping_) return;  // the ranks live on: their barriers must not end
   Emit(SetRankState{job.id, rank, state, member.caller.pid, abort});
 }
 
@@ -109,42 +106,46 @@ absl::StatusOr<JobMachine::Impl::Membership> JobMachine::Impl::FindMembership(Se
       absl::StrCat("session ", id.value, " is not a member of job id ", job_id.value));
 }
 
-void JobMachine::Impl::Cancelled(CallId call) {
-  const auto found = waiting_.find(call);
-  if (found == waiting_.end()) return JoinUndelivered(call);
-  const WaitingCall waiting = found->second;
-  waiting_.erase(found);
-  Job* job = FindJob(waiting.job);
-  IRIS_CHECK(job != nullptr, "a waiting call has a job");
-  Member& member = job->ranks[waiting.rank];
+void JobMachine::Impl::Unlist(CallId call, const WaitingCall& waiting) {
+  Job& job = *FindJob(waiting.job);
+  Member& member = job.ranks[waiting.rank];
   switch (waiting.kind) {
     case WaitingCall::Kind::kJoin:
-      member.join_call = CallId();
-      WithdrawJoin(*job, waiting.rank, absl::CancelledError("the call was cancelled"));
-      break;
+      return CancelJoin(job, waiting.rank);
     case WaitingCall::Kind::kMapped:
       std::erase(member.mapped_calls, call);
-      break;
-    case WaitingCall::Kind::kCollective:
-      Team& team = job->teams.at(waiting.team);
+      return;
+    case WaitingCall::Kind::kOperation:
+      Team& team = job.teams.at(waiting.team);
       std::erase(team.op->calls[team.IndexOf(waiting.rank)], call);
-      break;
+      return;
   }
 }
 
+void JobMachine::Impl::Cancelled(CallId call) {
+  const auto found = waiting_.find(call);
+  if (found == waiting_.end()) return AnsweredJoinCancelled(call);
+  const WaitingCall waiting = found->second;
+  waiting_.erase(found);
+  Unlist(call, waiting);
+}
+
 void JobMachine::Impl::Tick() {
-  while (const auto due = deadlines_.PopDue(clock_->Now())) {
+  while (const auto due = deadlines_.PopDue(now_.steady)) {
     Job* job = FindJob(due->job);
     IRIS_CHECK(job != nullptr, "a deadline has a job");
     switch (due->kind) {
       case DeadlineKey::Kind::kJoin:
         JoinTimedOut(*job, due->index);
         break;
+      case DeadlineKey::Kind::kWithdraw:
+        WithdrawCancelled(*job, due->index);
+        break;
       case DeadlineKey::Kind::kMap:
         MapTimedOut(*job);
         break;
-      case DeadlineKey::Kind::kCollective:
-        CollectiveTimedOut(*job, job->teams.at(due->index));
+      case DeadlineKey::Kind::kOperation:
+        OperationTimedOut(*job, job->teams.at(due->index));
         break;
       case DeadlineKey::Kind::kGrow:
         GrowthTimedOut(*job);
@@ -153,101 +154,58 @@ void JobMachine::Impl::Tick() {
   }
 }
 
-void JobMachine::Impl::Stop() {
-  stopping_ = true;
+void JobMachine::Impl::Stop(const std::string& reason) {
+  if (std::exchange(stopping_, true)) return;
+  const absl::Status told = absl::UnavailableError("irisd is stopping");
   std::vector<CallId> calls;
   for (const auto& [call, waiting] : waiting_) calls.push_back(call);
   std::sort(calls.begin(), calls.end());
   for (const CallId call : calls) {
     const WaitingCall waiting = waiting_.at(call);
-    Job& job = *FindJob(waiting.job);
-    Member& member = job.ranks[waiting.rank];
-    switch (waiting.kind) {
-      case WaitingCall::Kind::kJoin:
-        WithdrawJoin(job, waiting.rank, absl::UnavailableError("irisd is stopping"));
-        continue;  // answered there
-      case WaitingCall::Kind::kMapped:
-        std::erase(member.mapped_calls, call);
-        break;
-      case WaitingCall::Kind::kCollective: {
-        Team& team = job.teams.at(waiting.team);
-        std::erase(team.op->calls[team.IndexOf(waiting.rank)], call);
-        break;
-      }
+    if (waiting.kind == WaitingCall::Kind::kJoin) {
+      WithdrawJoin(*FindJob(waiting.job), waiting.rank, told);  // answers it
+    } else {
+      Unlist(call, waiting);
+      Answer(call, told);
     }
-    Answer(call, absl::UnavailableError("irisd is stopping"));
+  }
+  for (const auto& [id, session] : sessions_) {
+    Emit(NotifyWatch{id, WatchStopping{reason}});
+    Emit(EndWatch{id, absl::UnavailableError(absl::StrCat("irisd is stopping: ", reason))});
   }
 }
 
-// The public face.
+// Sessions and watches.
 
-JobMachine::JobMachine(const JobLimits& limits, Ledger* ledger, const Clock* clock,
-                       UnusablePairs unusable)
-    : impl_(std::make_unique<Impl>(limits, ledger, clock, std::move(unusable))) {}
-JobMachine::~JobMachine() = default;
-
-Effects JobMachine::OpenSession(SessionId id, const CallerInfo& caller) {
-  IRIS_CHECK(id.value != 0 && !HasSession(id), "a session id is new");
-  Impl::Session session;
+void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller) {
+  IRIS_CHECK(id.value != 0 && FindSession(id) == nullptr, "a session id is new");
+  Session session;
   session.id = id;
   session.caller = caller;
-  session.created = impl_->clock_->Wall();
-  impl_->SessionEvent(event::kSessionOpened, impl_->sessions_.emplace(id, session).first->second);
-  return impl_->TakeEffects();
+  session.created = now_.wall;
+  NoteSession(sessions_.emplace(id, session).first->second, event::SessionOpened{id});
 }
 
-Effects JobMachine::HangUp(SessionId id) {
-  Impl::Session* session = impl_->FindSession(id);
-  if (session != nullptr && !session->ending) impl_->HangUp(*session);
-  return impl_->TakeEffects();
+void JobMachine::Impl::CloseSession(SessionId id, const std::string& reason) {
+  Session* session = FindSession(id);
+  if (session == nullptr || session->ending) return;
+  Emit(EndWatch{id, absl::AbortedError(absl::StrCat("the session ended: ", reason))});
+  HangUp(*session);
+  if (session->job.value == 0) Gone(id);  // nothing is left that its process could be asked about
 }
 
-Effects JobMachine::Gone(SessionId id) {
-  if (HasSession(id)) impl_->Gone(id);
-  return impl_->TakeEffects();
+void JobMachine::Impl::EndProcess(SessionId id) {
+  if (FindSession(id) == nullptr) return;
+  Emit(EndWatch{id, absl::AbortedError("the session's process is gone")});
+  Gone(id);
 }
 
-Effects JobMachine::Join(SessionId session, CallId call, const JoinSpec& spec) {
-  impl_->Join(session, call, spec);
-  return impl_->TakeEffects();
-}
-
-Effects JobMachine::Mapped(SessionId session, CallId call, JobId job, uint64_t epoch, uint64_t base,
-                           const std::string& error) {
-  impl_->Mapped(session, call, job, epoch, base, error);
-  return impl_->TakeEffects();
-}
-
-Effects JobMachine::Collective(SessionId session, CallId call, const CollectiveSpec& spec) {
-  impl_->Collective(session, call, spec);
-  return impl_->TakeEffects();
-}
-
-Effects JobMachine::GrowMapped(SessionId session, CallId call, JobId job, GrowId grow,
-                               const std::string& error) {
-  impl_->GrowMapped(session, call, job, grow, error);
-  return impl_->TakeEffects();
-}
-
-Effects JobMachine::Leave(SessionId session, CallId call, JobId job) {
-  impl_->Leave(session, call, job);
-  return impl_->TakeEffects();
-}
-
-Effects JobMachine::Resume(SessionId session, CallId call, JobId job, const std::string& name,
-                           int32_t rank, uint64_t epoch) {
-  impl_->Resume(session, call, job, name, rank, epoch);
-  return impl_->TakeEffects();
-}
-
-Effects JobMachine::Cancelled(CallId call) {
-  impl_->Cancelled(call);
-  return impl_->TakeEffects();
-}
-
-absl::StatusOr<Effects> JobMachine::WatchStarted(SessionId session, JobId job_id) {
-  const auto membership = impl_->FindMembership(session, job_id);
-  if (!membership.ok()) return membership.status();
+void JobMachine::Impl::OpenWatch(SessionId id, CallId call, JobId job_id) {
+  const auto membership = FindMembership(id, job_id);
+  if (!membership.ok()) return Answer(call, membership.status());
+  Emit(EndWatch{id, absl::CancelledError("a newer watch stream took this one's place")});
+  Answer(call, absl::OkStatus());
+  Emit(NotifyWatch{id, WatchEstablished{}});
   const Job& job = *membership->job;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     const Member& peer = job.ranks[rank];
@@ -257,107 +215,64 @@ absl::StatusOr<Effects> JobMachine::WatchStarted(SessionId session, JobId job_id
     const std::string reason = peer.state == RankState::kLeft   ? "left the job"
                                : peer.state == RankState::kDead ? "its process is gone"
                                                                 : "hung up";
-    impl_->Emit(NotifyWatch{session, RankChanged{rank, peer.state, peer.caller.pid,
-                                                 absl::StrCat(job.Who(rank), " ", reason)}});
+    Emit(NotifyWatch{id, RankChanged{rank, peer.state, peer.caller.pid,
+                                     absl::StrCat(job.Who(rank), " ", reason)}});
   }
-  if (job.last_growth.grow.value != 0) impl_->Emit(NotifyWatch{session, job.last_growth});
-  if (job.growth.has_value() && job.growth->mapping) {
-    impl_->Emit(NotifyWatch{session, impl_->SegmentsAddedBy(job)});
-  }
-  return impl_->TakeEffects();
+  if (job.last_growth.grow.value != 0) Emit(NotifyWatch{id, job.last_growth});
+  if (job.growth.has_value() && job.growth->mapping) Emit(NotifyWatch{id, SegmentsAddedBy(job)});
 }
 
-Effects JobMachine::SegmentCreated(SegmentId segment, const absl::Status& status) {
-  impl_->SegmentCreated(segment, status);
-  return impl_->TakeEffects();
-}
+// The public face.
 
-Effects JobMachine::SegmentDropped(SegmentId segment) {
-  impl_->SegmentDropped(segment);
+namespace {
+
+// What each input means. The only place that knows them all.
+template <typename Impl>
+struct Meaning {
+  Impl& machine;
+
+  void operator()(const SessionOpened& in) { machine.OpenSession(in.session, in.caller); }
+  void operator()(const SessionHungUp& in) { machine.CloseSession(in.session, in.reason); }
+  void operator()(const ProcessGone& in) { machine.EndProcess(in.session); }
+  void operator()(const JoinCall& in) { machine.Join(in.session, in.call, in.spec); }
+  void operator()(const MappedCall& in) {
+    machine.Mapped(in.session, in.call, in.job, in.epoch, in.base, in.error);
+  }
+  void operator()(const OperateCall& in) { machine.Operate(in.session, in.call, in.spec); }
+  void operator()(const GrowMappedCall& in) {
+    machine.GrowMapped(in.session, in.call, in.job, in.grow, in.error);
+  }
+  void operator()(const LeaveCall& in) { machine.Leave(in.session, in.call, in.job); }
+  void operator()(const ResumeCall& in) {
+    machine.Resume(in.session, in.call, in.job, in.name, in.rank, in.epoch);
+  }
+  void operator()(const CallCancelled& in) { machine.Cancelled(in.call); }
+  void operator()(const WatchOpened& in) { machine.OpenWatch(in.session, in.call, in.job); }
+  void operator()(const SegmentCreated& in) { machine.SegmentCreated(in.segment, in.status); }
+  void operator()(const SegmentDropped& in) { machine.SegmentDropped(in.segment); }
+  void operator()(const DriverFree& in) {
+    machine.ledger_.SetDriverFree(in.device_index, in.free_bytes);
+  }
+  void operator()(const Noted& in) { machine.Emit(EmitEvent{in.event}); }
+  void operator()(const Tick&) { machine.Tick(); }
+  void operator()(const StopRequested& in) { machine.Stop(in.reason); }
+};
+
+}  // namespace
+
+JobMachine::JobMachine(const JobLimits& limits, Ledger ledger, UnusablePairs unusable)
+    : impl_(std::make_unique<Impl>(limits, std::move(ledger), std::move(unusable))) {}
+JobMachine::~JobMachine() = default;
+
+Effects JobMachine::Apply(const Input& input, Time now) {
+  impl_->now_ = now;
+  std::visit(Meaning<Impl>{*impl_}, input);
   return impl_->TakeEffects();
 }
 
 absl::Time JobMachine::NextDeadline() const { return impl_->deadlines_.Next(); }
 
-Effects JobMachine::Tick() {
-  impl_->Tick();
-  return impl_->TakeEffects();
-}
-
-Effects JobMachine::Stop() {
-  impl_->Stop();
-  return impl_->TakeEffects();
-}
-
-size_t JobMachine::n_jobs() const { return impl_->jobs_.size(); }
-
-std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
-  std::vector<JobSnapshot> snapshots;
-  for (const auto& [id, entry] : impl_->jobs_) {
-    const Job& job = *entry;
-    if (query.uid.has_value() && job.uid != *query.uid) continue;
-    if (!query.name.empty() && job.name != query.name) continue;
-    JobSnapshot& shot = snapshots.emplace_back();
-    shot.id = id;
-    shot.name = job.name;
-    shot.uid = job.uid;
-    shot.state = job.state;
-    shot.epoch = job.epoch;
-    shot.n_ranks = job.n_ranks();
-    shot.heap_bytes = job.heap_bytes;
-    shot.stride_bytes = job.stride_bytes;
-    shot.same_address = job.same_address;
-    shot.n_teams = static_cast<uint32_t>(job.teams.size());
-    shot.n_allocations = static_cast<uint32_t>(job.allocations.size());
-    shot.allocated_bytes = job.allocator.used_bytes();
-    shot.largest_free_bytes = job.allocator.largest_free_bytes();
-    shot.created = job.created;
-    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-      const Member& member = job.ranks[rank];
-      RankSnapshot& rank_shot = shot.ranks.emplace_back();
-      rank_shot.rank = rank;
-      rank_shot.state = member.state;
-      rank_shot.pid = member.caller.pid;
-      rank_shot.session = member.session;
-      rank_shot.device_index = member.device_index;
-      rank_shot.base = member.base;
-      for (const SegmentId segment : member.segments) {
-        rank_shot.segments.push_back(impl_->segments_.at(segment).info);
-      }
-    }
-    if (!query.allocations) continue;
-    shot.allocations.reserve(job.allocations.size());
-    for (const auto& [offset, allocation] : job.allocations) {
-      shot.allocations.push_back({offset, allocation.bytes, allocation.alignment_bytes,
-                                  allocation.name, allocation.tensor, allocation.team, allocation.k,
-                                  allocation.created});
-    }
-  }
-  return snapshots;
-}
-
-std::vector<SessionSnapshot> JobMachine::Sessions() const {
-  std::vector<SessionSnapshot> snapshots;
-  for (const auto& [id, session] : impl_->sessions_) {
-    SessionSnapshot shot{
-        .id = id, .caller = session.caller, .ending = session.ending, .created = session.created};
-    if (const Job* job = impl_->FindJob(session.job); job != nullptr) {
-      shot.job = job->name;
-      shot.rank = static_cast<int32_t>(session.rank);
-    }
-    snapshots.push_back(std::move(shot));
-  }
-  std::sort(snapshots.begin(), snapshots.end(),
-            [](const SessionSnapshot& a, const SessionSnapshot& b) { return a.id < b.id; });
-  return snapshots;
-}
-
-bool JobMachine::HasSession(SessionId session) const { return impl_->sessions_.contains(session); }
-
-bool JobMachine::HoldsRank(SessionId session) const {
-  const auto it = impl_->sessions_.find(session);
-  return it != impl_->sessions_.end() && it->second.job.value != 0;
-}
+const Ledger& JobMachine::ledger() const { return impl_->ledger_; }
 
 absl::Status JobMachine::CheckInvariants() const { return impl_->CheckInvariants(); }
 

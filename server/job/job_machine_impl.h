@@ -1,9 +1,9 @@
 // JobMachine's inside. Every method leaves the effects that it causes in out_, in order. Not
 // thread-safe.
 //
-// sessions and snapshots: job_machine.cc. Joining, mapping, leaving, death: membership.cc. Memory:
-// segments.cc. Allocations, teams and every other collective: collective.cc. Growth: growth.cc.
-// What always holds: invariants.cc.
+// Inputs, sessions, watches and deadlines: job_machine.cc. Joining, mapping, leaving, death:
+// membership.cc. Memory: segments.cc. Operations of teams: team_calls.cc. Growth: growth.cc. What
+// iris-ctl sees: snapshots.cc. What always holds: invariants.cc.
 #pragma once
 
 #include <map>
@@ -48,7 +48,7 @@ struct JobMachine::Impl {
 
   // A call that waits for its Reply.
   struct WaitingCall {
-    enum class Kind { kJoin, kMapped, kCollective };
+    enum class Kind { kJoin, kMapped, kOperation };
     Kind kind = Kind::kJoin;
     JobId job;
     Rank rank = 0;
@@ -73,8 +73,7 @@ struct JobMachine::Impl {
     Member* member = nullptr;
   };
 
-  Impl(const JobLimits& limits_in, Ledger* ledger_in, const Clock* clock_in,
-       UnusablePairs unusable_in);
+  Impl(const JobLimits& limits_in, Ledger ledger_in, UnusablePairs unusable_in);
 
   // Effects.
   template <typename T>
@@ -82,25 +81,31 @@ struct JobMachine::Impl {
     out_.push_back(std::move(effect));
   }
   Effects TakeEffects() { return std::exchange(out_, {}); }
-  void Answer(CallId call, absl::Status status, decltype(Reply::result) result = Done{});
-  void Event(absl::string_view kind, const Job& job, int32_t rank, std::string text);
-  void SessionEvent(absl::string_view kind, const Session& session);
+  void Answer(CallId call, absl::Status status, Result result = Done{});
+  // Tells of something that happened to a job, to one of its ranks, or to a session.
+  void Note(const Job& job, EventDetail detail) { Note(job, -1, std::move(detail)); }
+  void Note(const Job& job, int32_t rank, EventDetail detail);
+  void NoteSession(const Session& session, EventDetail detail);
   // Also changes the member's state.
   void SetState(Job& job, Rank rank, RankState state, bool abort);
   void NotifyPeers(Job& job, Rank rank, const std::string& reason);
 
-  // Job_machine.cc.
+  // job_machine.cc.
+  void OpenSession(SessionId session, const CallerInfo& caller);
+  void OpenWatch(SessionId session, CallId call, JobId job);
   Session* FindSession(SessionId session);
   Job* FindJob(JobId job);
   // Whether the session may call at all now.
   absl::StatusOr<Session*> CallingSession(SessionId session);
   absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
   void AddWaiting(CallId call, const WaitingCall& waiting) { waiting_[call] = waiting; }
+  // Takes a waiting call out of whatever waits with it.
+  void Unlist(CallId call, const WaitingCall& waiting);
   void Cancelled(CallId call);
   void Tick();
-  void Stop();
+  void Stop(const std::string& reason);
 
-  // Membership.cc.
+  // membership.cc.
   void Join(SessionId session, CallId call, const JoinSpec& spec);
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
   absl::StatusOr<JoinRequest> CheckJoin(const JoinSpec& spec) const;
@@ -125,6 +130,8 @@ struct JobMachine::Impl {
   void Leave(SessionId session, CallId call, JobId job);
   void Resume(SessionId session, CallId call, JobId job, const std::string& name, int32_t rank,
               uint64_t epoch);
+  void CloseSession(SessionId session, const std::string& reason);
+  void EndProcess(SessionId session);
   void HangUp(Session& session);
   void Gone(SessionId session);
   void Break(Job& job, std::string reason);
@@ -135,9 +142,13 @@ struct JobMachine::Impl {
   void Detach(Job& job, Rank rank, const absl::Status& told);
   void JoinTimedOut(Job& job, Rank rank);
   void MapTimedOut(Job& job);
-  // Nobody got the answer of that Join.
-  void JoinUndelivered(CallId call);
-  // Segments.cc.
+  // The caller of a Join is gone. Withdraws it a moment later.
+  void CancelJoin(Job& job, Rank rank);
+  void WithdrawCancelled(Job& job, Rank rank);
+  // Nobody got the answer of that rank's Join: it will not map.
+  void JoinUndelivered(Job& job, Rank rank);
+  void AnsweredJoinCancelled(CallId call);
+  // segments.cc.
   // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
   absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
@@ -160,9 +171,9 @@ struct JobMachine::Impl {
   void ServeStarved();
   std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
 
-  // Collective.cc.
-  void Collective(SessionId session, CallId call, const CollectiveSpec& spec);
-  void Ask(Job& job, Team& team, size_t index, CallId call, const CollectiveSpec& spec);
+  // team_calls.cc.
+  void Operate(SessionId session, CallId call, const OperationSpec& spec);
+  void Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec);
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
   // Not ok if no operation of this team can succeed any more.
   absl::Status CheckTeamAlive(const Job& job, const Team& team) const;
@@ -179,14 +190,15 @@ struct JobMachine::Impl {
   // A barrier slot for a new team.
   std::optional<uint32_t> FreeSlot(const Job& job) const;
   absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint32_t slot);
-  void Conclude(Job& job, Team& team, absl::Status status, CollectiveResult result = {});
+  void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
+  void NoteFailure(const Job& job, const absl::Status& status);
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
   void TrimHistory(Job& job, Team& team);
-  void CollectiveTimedOut(Job& job, Team& team);
+  void OperationTimedOut(Job& job, Team& team);
   // Concludes every operation of the job that can no longer succeed.
   void ConcludeDeadTeams(Job& job);
 
-  // Growth.cc.
+  // growth.cc.
   // The team's operation needs `needed_bytes` more heap, and would like `wanted_bytes`: starts a
   // growth, or queues, or concludes the operation with `unfit` and why growth is impossible.
   void RequestGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes,
@@ -203,7 +215,7 @@ struct JobMachine::Impl {
   void GrowthTimedOut(Job& job);
   void RunGrowthQueue(Job& job);
 
-  // Invariants.cc.
+  // invariants.cc.
   absl::Status CheckInvariants() const;
   absl::Status CheckSessions() const;
   absl::Status CheckJob(const Job& job) const;
@@ -216,14 +228,14 @@ struct JobMachine::Impl {
   absl::Status CheckDeadlines() const;
 
   const JobLimits limits_;
-  Ledger* const ledger_;
-  const Clock* const clock_;
+  Ledger ledger_;
   const UnusablePairs unusable_;
   uint64_t n_page_descriptors_ = 0;  // of every job
   uint64_t granularity_bytes_ = 0;   // of every device's memory
   bool stopping_ = false;
+  Time now_;  // of the input that is being applied
 
-  absl::flat_hash_map<SessionId, Session> sessions_;
+  std::map<SessionId, Session> sessions_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   std::map<std::pair<uint32_t, std::string>, JobId> jobs_by_name_;  // uid, name
   std::map<uint32_t, uint32_t> n_jobs_by_uid_;

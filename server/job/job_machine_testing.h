@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "proto/wire/limits.h"
 #include "server/heap/ledger.h"
 #include "server/job/clock.h"
+#include "server/job/event_text.h"
 #include "server/job/job_machine.h"
 
 namespace iris::server {
@@ -46,13 +48,13 @@ class MachineTest : public ::testing::Test {
 
   void Restart() {
     machine_.reset();
-    ledger_ = std::make_unique<Ledger>(Devices());
-    machine_ = std::make_unique<JobMachine>(Limits(), ledger_.get(), &clock_, Unusable());
+    machine_ = std::make_unique<JobMachine>(Limits(), Ledger(Devices()), Unusable());
   }
 
   // Inputs.
 
-  Effects Do(Effects effects) {
+  Effects Do(const Input& input) {
+    Effects effects = machine_->Apply(input, {clock_.Now(), clock_.Wall()});
     for (const Effect& effect : effects) Record(effect);
     const absl::Status status = machine_->CheckInvariants();
     EXPECT_TRUE(status.ok()) << status;
@@ -61,7 +63,7 @@ class MachineTest : public ::testing::Test {
 
   SessionId Open(int64_t pid, uint32_t uid = 1000) {
     const SessionId id{next_session_++};
-    Do(machine_->OpenSession(id, {.pid = pid, .uid = uid, .gid = uid, .process_start = 7}));
+    Do(SessionOpened{id, {.pid = pid, .uid = uid, .gid = uid, .process_start = 7}});
     return id;
   }
 
@@ -78,58 +80,63 @@ class MachineTest : public ::testing::Test {
 
   CallId Join(SessionId session, const JoinSpec& spec) {
     const CallId call = NewCall();
-    Do(machine_->Join(session, call, spec));
+    Do(JoinCall{session, call, spec});
     return call;
   }
   CallId Mapped(const TestJob& job, size_t rank, uint64_t base = wire::kProposedBase,
                 const std::string& error = "") {
     const CallId call = NewCall();
-    Do(machine_->Mapped(job.sessions[rank], call, job.id, 1, base, error));
+    Do(MappedCall{job.sessions[rank], call, job.id, 1, base, error});
     return call;
   }
-  CallId Ask(const TestJob& job, size_t rank, uint64_t k, CollectiveOp op, TeamId team = kWorldTeam,
+  CallId Ask(const TestJob& job, size_t rank, uint64_t k, Operation op, TeamId team = kWorldTeam,
              absl::Duration timeout = absl::ZeroDuration()) {
     const CallId call = NewCall();
-    Do(machine_->Collective(job.sessions[rank], call, {job.id, team, k, timeout, std::move(op)}));
+    Do(OperateCall{job.sessions[rank], call, {job.id, team, k, timeout, std::move(op)}});
     return call;
   }
   CallId GrowMapped(const TestJob& job, size_t rank, GrowId grow, const std::string& error = "") {
     const CallId call = NewCall();
-    Do(machine_->GrowMapped(job.sessions[rank], call, job.id, grow, error));
+    Do(GrowMappedCall{job.sessions[rank], call, job.id, grow, error});
     return call;
   }
   CallId Leave(const TestJob& job, size_t rank) {
     const CallId call = NewCall();
-    Do(machine_->Leave(job.sessions[rank], call, job.id));
+    Do(LeaveCall{job.sessions[rank], call, job.id});
     return call;
   }
   CallId Resume(SessionId session, const TestJob& job, int32_t rank,
                 const std::string& name = "train", uint64_t epoch = 1) {
     const CallId call = NewCall();
-    Do(machine_->Resume(session, call, job.id, name, rank, epoch));
+    Do(ResumeCall{session, call, job.id, name, rank, epoch});
     return call;
   }
-  void HangUp(SessionId session) { Do(machine_->HangUp(session)); }
-  void Gone(SessionId session) { Do(machine_->Gone(session)); }
+  CallId Watch(SessionId session, JobId job) {
+    const CallId call = NewCall();
+    Do(WatchOpened{session, call, job});
+    return call;
+  }
+  void HangUp(SessionId session) { Do(SessionHungUp{session, "test"}); }
+  void Gone(SessionId session) { Do(ProcessGone{session}); }
   void Advance(absl::Duration by) {
     clock_.Advance(by);
-    Do(machine_->Tick());
+    Do(Tick{});
   }
 
   // What the workers would do.
 
   void CreateSegments() {
     for (const CreateSegment& create : std::exchange(to_create_, {})) {
-      Do(machine_->SegmentCreated(create.id, absl::OkStatus()));
+      Do(SegmentCreated{create.id, absl::OkStatus()});
     }
   }
   void FailSegments(const absl::Status& status) {
     for (const CreateSegment& create : std::exchange(to_create_, {})) {
-      Do(machine_->SegmentCreated(create.id, status));
+      Do(SegmentCreated{create.id, status});
     }
   }
   void DropSegments() {
-    for (const SegmentId id : std::exchange(to_drop_, {})) Do(machine_->SegmentDropped(id));
+    for (const SegmentId id : std::exchange(to_drop_, {})) Do(SegmentDropped{id});
   }
 
   // Whole jobs.
@@ -158,7 +165,7 @@ class MachineTest : public ::testing::Test {
     return job;
   }
   // Every member of the world asks the same.
-  std::vector<CallId> AskAll(const TestJob& job, uint64_t k, const CollectiveOp& op) {
+  std::vector<CallId> AskAll(const TestJob& job, uint64_t k, const Operation& op) {
     std::vector<CallId> calls;
     for (size_t rank = 0; rank < job.size(); ++rank) calls.push_back(Ask(job, rank, k, op));
     return calls;
@@ -172,7 +179,7 @@ class MachineTest : public ::testing::Test {
   void EndJob(const TestJob& job) {
     for (const SessionId session : job.sessions) Gone(session);
     DropSegments();
-    EXPECT_EQ(ledger_->used_bytes_total(), 0u);
+    EXPECT_EQ(machine_->ledger().used_bytes_total(), 0u);
     EXPECT_TRUE(machine_->Jobs().empty());
     EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
   }
@@ -180,22 +187,42 @@ class MachineTest : public ::testing::Test {
   // What came of it.
 
   bool Answered(CallId call) const { return replies_.contains(call); }
+  // Of the call if it was refused, else of the operation that it asked for, if any.
   absl::Status StatusOf(CallId call) const {
     const auto found = replies_.find(call);
     if (found == replies_.end()) return absl::UnknownError("not answered yet");
-    return found->second.status;
+    if (!found->second.status.ok()) return found->second.status;
+    const auto* outcome = std::get_if<Outcome>(&found->second.result);
+    return outcome == nullptr ? absl::OkStatus() : outcome->status;
+  }
+  // True if the call was refused: nothing is consumed.
+  bool Refused(CallId call) const {
+    const auto found = replies_.find(call);
+    return found != replies_.end() && !found->second.status.ok();
+  }
+  Outcome OutcomeOf(CallId call) const {
+    const auto found = replies_.find(call);
+    const auto* outcome =
+        found == replies_.end() ? nullptr : std::get_if<Outcome>(&found->second.result);
+    EXPECT_NE(outcome, nullptr) << "no outcome";
+    return outcome == nullptr ? Outcome() : *outcome;
   }
   template <typename T>
   T ResultOf(CallId call) const {
     EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
     const auto found = replies_.find(call);
-    if (found == replies_.end() || !std::holds_alternative<T>(found->second.result)) {
-      ADD_FAILURE() << "no such result";
-      return T();
+    if (found != replies_.end()) {
+      if constexpr (std::is_same_v<T, OperationResult>) {
+        if (const auto* outcome = std::get_if<Outcome>(&found->second.result))
+          return outcome->result;
+      } else {
+        if (const auto* result = std::get_if<T>(&found->second.result)) return *result;
+      }
     }
-    return std::get<T>(found->second.result);
+    ADD_FAILURE() << "no such result";
+    return T();
   }
-  uint64_t OffsetOf(CallId call) const { return ResultOf<CollectiveResult>(call).offset_bytes; }
+  uint64_t OffsetOf(CallId call) const { return ResultOf<OperationResult>(call).offset_bytes; }
   JobSnapshot TheJob() const {
     const auto jobs = machine_->Jobs({.allocations = true});
     EXPECT_EQ(jobs.size(), 1u);
@@ -218,15 +245,18 @@ class MachineTest : public ::testing::Test {
     }
     return found;
   }
-  size_t CountEvents(const std::string& kind) const {
-    const auto events = All<EmitEvent>();
-    return std::count_if(events.begin(), events.end(),
-                         [&](const EmitEvent& e) { return e.kind == kind; });
+  // The events of one kind, in order.
+  template <typename Detail>
+  std::vector<Event> Events() const {
+    std::vector<Event> found;
+    for (const EmitEvent& effect : All<EmitEvent>()) {
+      if (std::holds_alternative<Detail>(effect.event.detail)) found.push_back(effect.event);
+    }
+    return found;
   }
   CallId NewCall() { return CallId{next_call_++}; }
 
   FakeClock clock_;
-  std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<JobMachine> machine_;
   Effects effects_;  // all, in order
   std::map<CallId, Reply> replies_;

@@ -6,7 +6,6 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/event_kinds.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/text.h"
 
@@ -27,10 +26,17 @@ absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Durati
 void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
   const auto session = CallingSession(id);
   if (!session.ok()) return Answer(call, session.status());
+  if (Job* job = FindJob((*session)->job); job != nullptr) {
+    // One that the session cancelled just now is over at last.
+    const Rank rank = (*session)->rank;
+    if (deadlines_.Get({job->id, DeadlineKey::Kind::kWithdraw, rank}).has_value()) {
+      WithdrawCancelled(*job, rank);
+    }
+  }
   const absl::Status status = TryJoin(**session, call, spec);
   if (status.ok()) return;
-  Emit(EmitEvent{event::kJoinFailed, CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank,
-                 (*session)->caller.pid, (*session)->caller.uid, std::string(status.message())});
+  Emit(EmitEvent{{CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank, (*session)->caller.pid,
+                  (*session)->caller.uid, event::JoinFailed{std::string(status.message())}}});
   Answer(call, status);
 }
 
@@ -71,11 +77,11 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   session.job = job->id;
   session.rank = rank;
   AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
-  deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, clock_->Now() + request->timeout);
+  deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, now_.steady + request->timeout);
   SetState(*job, rank, RankState::kJoined, false);
   CreateFirstSegment(*job, rank);
-  Event(event::kRankJoined, *job, static_cast<int32_t>(rank),
-        absl::StrCat(job->n_attached(), " of ", job->n_ranks(), " ranks"));
+  Note(*job, static_cast<int32_t>(rank),
+       event::RankJoined{static_cast<uint32_t>(job->n_attached()), job->n_ranks()});
   return absl::OkStatus();
 }
 
@@ -144,7 +150,7 @@ absl::Status JobMachine::Impl::CheckSizes(const JoinSpec& spec, JoinRequest& req
 }
 
 absl::StatusOr<uint32_t> JobMachine::Impl::ChooseDevice(const JoinSpec& spec) const {
-  const auto& devices = ledger_->devices();
+  const auto& devices = ledger_.devices();
   if (devices.empty()) return absl::FailedPreconditionError("irisd has no device");
   if (spec.device_uuid.empty()) {
     if (spec.local_rank < 0) {
@@ -153,7 +159,7 @@ absl::StatusOr<uint32_t> JobMachine::Impl::ChooseDevice(const JoinSpec& spec) co
     }
     return static_cast<uint32_t>(static_cast<size_t>(spec.local_rank) % devices.size());
   }
-  const int index = ledger_->IndexOf(spec.device_uuid);
+  const int index = ledger_.IndexOf(spec.device_uuid);
   if (index >= 0) return static_cast<uint32_t>(index);
   std::vector<std::string> known;
   for (const auto& device : devices) known.push_back(device.uuid);
@@ -223,7 +229,7 @@ absl::Status JobMachine::Impl::CheckPeers(const Job* job, const JoinSpec& spec,
                                           uint32_t mine) const {
   if (unusable_.empty()) return absl::OkStatus();
   const auto name = [&](uint32_t device) {
-    return absl::StrCat("device ", device, " (", ledger_->devices()[device].uuid, ")");
+    return absl::StrCat("device ", device, " (", ledger_.devices()[device].uuid, ")");
   };
   const std::string what = absl::StrCat("join job '", spec.job, "' as rank ", spec.rank, ": ");
   if (const auto found = unusable_.find({mine, mine}); found != unusable_.end()) {
@@ -258,23 +264,21 @@ Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinR
   job.heap_bytes = request.heap_bytes;
   job.stride_bytes = request.stride_bytes;
   job.team_sync_bytes = request.team_sync_bytes;
-  job.created = clock_->Wall();
+  job.created = now_.wall;
   job.ranks.resize(request.n_ranks);
   jobs_.emplace(id, std::move(made));
   jobs_by_name_[{uid, name}] = id;
   ++n_jobs_by_uid_[uid];
   n_page_descriptors_ += request.n_ranks + 1;
   Emit(CreatePages{id, request.n_ranks, job.epoch});
-  Event(event::kJobForming, job, -1,
-        absl::StrCat("n_ranks=", request.n_ranks, " heap_bytes=", request.heap_bytes,
-                     " stride_bytes=", request.stride_bytes));
+  Note(job, event::JobForming{request.n_ranks, request.heap_bytes, request.stride_bytes});
   return job;
 }
 
 void JobMachine::Impl::WithdrawJoin(Job& job, Rank rank, const absl::Status& status) {
   Member& member = job.ranks[rank];
   if (member.join_call.value != 0) Answer(member.join_call, status);
-  Event(event::kJoinFailed, job, static_cast<int32_t>(rank), std::string(status.message()));
+  Note(job, static_cast<int32_t>(rank), event::JoinFailed{std::string(status.message())});
   DropAll(member.segments);
   SetState(job, rank, RankState::kAbsent, false);
   Detach(job, rank, status);
@@ -329,11 +333,12 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     Emit(SendDescriptors{member.session, job.id, job.epoch, rank, job.n_ranks(), result.segments,
                          true});
     result.device_index = member.device_index;
+    if (member.join_call.value == 0) continue;  // cancelled a moment ago
     member.answered_join = member.join_call;
     Answer(std::exchange(member.join_call, CallId()), absl::OkStatus(), result);
   }
-  deadlines_.Set({job.id, DeadlineKey::Kind::kMap}, clock_->Now() + limits_.map_timeout);
-  Event(event::kJobMapping, job, -1, absl::StrCat("epoch=", job.epoch));
+  deadlines_.Set({job.id, DeadlineKey::Kind::kMap}, now_.steady + limits_.map_timeout);
+  Note(job, event::JobMapping{job.epoch});
   ReportSharedDevices(job);
 }
 
@@ -344,13 +349,14 @@ void JobMachine::Impl::ReportSharedDevices(const Job& job) {
     ranks[job.ranks[rank].device_index].push_back(rank);
   }
   if (ranks.size() == job.n_ranks()) return;
-  std::string text = absl::StrCat(job.n_ranks(), " ranks share ", ranks.size(), " of ",
-                                  ledger_->devices().size(), " devices");
+  event::DeviceShared shared{job.n_ranks(),
+                             static_cast<uint32_t>(ranks.size()),
+                             static_cast<uint32_t>(ledger_.devices().size()),
+                             {}};
   for (const auto& [device, sharing] : ranks) {
-    if (sharing.size() == 1) continue;
-    absl::StrAppend(&text, "; device ", device, ": ranks ", absl::StrJoin(sharing, ", "));
+    if (sharing.size() > 1) shared.shared.push_back({device, sharing});
   }
-  Event(event::kDeviceShared, job, -1, std::move(text));
+  Note(job, std::move(shared));
 }
 
 void JobMachine::Impl::Mapped(SessionId id, CallId call, JobId job_id, uint64_t epoch,
@@ -384,6 +390,7 @@ void JobMachine::Impl::Mapped(SessionId id, CallId call, JobId job_id, uint64_t 
   AddWaiting(call, {WaitingCall::Kind::kMapped, job.id, rank});
   if (member.state == RankState::kMapped) return;  // a retry
   member.base = base;
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kWithdraw, rank});
   SetState(job, rank, RankState::kMapped, false);
   const bool all = std::all_of(job.ranks.begin(), job.ranks.end(),
                                [](const Member& m) { return m.state == RankState::kMapped; });
@@ -409,18 +416,40 @@ void JobMachine::Impl::CommitEpoch(Job& job) {
       Answer(call, absl::OkStatus(), MappedResultOf(job));
     }
   }
-  Event(event::kJobReady, job, -1,
-        absl::StrCat("epoch=", job.epoch, " same_address=", job.same_address ? "true" : "false"));
+  Note(job, event::JobReady{job.epoch, job.same_address});
 }
 
-void JobMachine::Impl::JoinUndelivered(CallId call) {
+// A Join that was cancelled.
+
+void JobMachine::Impl::CancelJoin(Job& job, Rank rank) {
+  Member& member = job.ranks[rank];
+  member.answered_join = std::exchange(member.join_call, CallId());
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
+  deadlines_.Set({job.id, DeadlineKey::Kind::kWithdraw, rank}, now_.steady + kWithdrawAfter);
+}
+
+void JobMachine::Impl::WithdrawCancelled(Job& job, Rank rank) {
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kWithdraw, rank});
+  if (job.state == JobState::kForming) {
+    WithdrawJoin(job, rank, absl::CancelledError("the call was cancelled"));
+  } else {
+    JoinUndelivered(job, rank);
+  }
+}
+
+void JobMachine::Impl::JoinUndelivered(Job& job, Rank rank) {
+  FailJob(job, absl::AbortedError(absl::StrCat("map job '", job.name, "': ", job.Who(rank),
+                                               " cancelled its join")));
+}
+
+void JobMachine::Impl::AnsweredJoinCancelled(CallId call) {
   for (const auto& [id, job] : jobs_) {
     if (job->state != JobState::kMapping) continue;
     for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
       const Member& member = job->ranks[rank];
-      if (member.answered_join != call || member.state == RankState::kMapped) continue;
-      return FailJob(*job, absl::AbortedError(absl::StrCat("map job '", job->name, "': ",
-                                                           job->Who(rank), " cancelled its join")));
+      if (member.answered_join == call && member.state != RankState::kMapped) {
+        return JoinUndelivered(*job, rank);
+      }
     }
   }
 }
@@ -447,6 +476,7 @@ void JobMachine::Impl::Detach(Job& job, Rank rank, const absl::Status& told) {
   member.session = SessionId();
   starved_.erase({job.id, rank});
   deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kWithdraw, rank});
 }
 
 void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
@@ -468,7 +498,7 @@ void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
   }
   SetState(job, rank, RankState::kLeft, false);
   NotifyPeers(job, rank, reason);
-  Event(event::kRankLeft, job, static_cast<int32_t>(rank), reason);
+  Note(job, static_cast<int32_t>(rank), event::RankLeft{});
   if (job.growth.has_value())
     FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
   ConcludeDeadTeams(job);
@@ -480,7 +510,7 @@ void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
 
 void JobMachine::Impl::HangUp(Session& session) {
   session.ending = true;
-  SessionEvent(event::kSessionHungUp, session);
+  NoteSession(session, event::SessionHungUp{session.id});
   Job* job = FindJob(session.job);
   if (job == nullptr) return;
   const Rank rank = session.rank;
@@ -488,7 +518,7 @@ void JobMachine::Impl::HangUp(Session& session) {
   const bool forming = job->state == JobState::kForming || job->state == JobState::kMapping;
   // A rank that has no peers left breaks nothing: nobody was told, so it may resume.
   const bool breaks = !forming && job->state == JobState::kReady && job->n_attached() > 1;
-  Event(event::kRankHungUp, *job, static_cast<int32_t>(rank), reason);
+  Note(*job, static_cast<int32_t>(rank), event::RankHungUp{});
   SetState(*job, rank, RankState::kEnding, forming || breaks || job->state == JobState::kBroken);
   if (forming)
     return FailJob(*job, absl::AbortedError(absl::StrCat("join job '", job->name, "': ", reason)));
@@ -505,7 +535,7 @@ void JobMachine::Impl::Gone(SessionId id) {
     const Rank rank = session.rank;
     const std::string reason = absl::StrCat(job->Who(rank), " died");
     SetState(*job, rank, RankState::kDead, true);
-    Event(event::kRankDead, *job, static_cast<int32_t>(rank), reason);
+    Note(*job, static_cast<int32_t>(rank), event::RankDead{});
     if (job->state == JobState::kForming || job->state == JobState::kMapping) {
       FailJob(*job, absl::AbortedError(absl::StrCat("join job '", job->name, "': ", reason)));
     } else {
@@ -515,14 +545,15 @@ void JobMachine::Impl::Gone(SessionId id) {
       if (job->n_attached() == 0) EndJob(*job);
     }
   }
-  SessionEvent(event::kSessionClosed, session);
+  NoteSession(session, event::SessionClosed{id});
   sessions_.erase(id);
+  Emit(ReleaseSession{id});
 }
 
 void JobMachine::Impl::Break(Job& job, std::string reason) {
   job.state = JobState::kBroken;
   job.broken_reason = std::move(reason);
-  Event(event::kJobBroken, job, -1, job.broken_reason);
+  Note(job, event::JobBroken{job.broken_reason});
   if (job.growth.has_value()) {
     FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", job.broken_reason)));
   }
@@ -530,7 +561,7 @@ void JobMachine::Impl::Break(Job& job, std::string reason) {
 }
 
 void JobMachine::Impl::FailJob(Job& job, const absl::Status& status) {
-  Event(event::kJobFailed, job, -1, std::string(status.message()));
+  Note(job, event::JobFailed{std::string(status.message())});
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     Member& member = job.ranks[rank];
     if (!member.attached()) continue;
@@ -547,7 +578,7 @@ void JobMachine::Impl::EndJob(Job& job) {
   for (Member& member : job.ranks) DropAll(member.segments);
   n_page_descriptors_ -= job.n_ranks() + 1;
   Emit(DropPages{job.id});
-  Event(event::kJobEnded, job, -1, "");
+  Note(job, event::JobEnded{});
   const auto count = n_jobs_by_uid_.find(job.uid);
   if (--count->second == 0) n_jobs_by_uid_.erase(count);
   jobs_by_name_.erase({job.uid, job.name});
@@ -610,8 +641,7 @@ void JobMachine::Impl::Resume(SessionId id, CallId call, JobId job_id, const std
                                                   ": leave it and join a new one")));
   }
   SetState(*job, rank, RankState::kReady, false);
-  Event(event::kRankResumed, *job, static_cast<int32_t>(rank),
-        absl::StrCat("session=", session.id.value));
+  Note(*job, static_cast<int32_t>(rank), event::RankResumed{session.id});
   Answer(call, absl::OkStatus(), ResumeResult{RankState::kReady});
 }
 

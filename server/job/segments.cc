@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/heap/check.h"
-#include "server/job/event_kinds.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/text.h"
 
@@ -32,13 +31,13 @@ absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
         "reserve ", bytes, " bytes for rank ", holder.rank, " of job '", holder.job, "': uid ", uid,
         " holds ", booked, " of the ", quota, " bytes that irisd allows it"));
   }
-  if (absl::Status s = ledger_->Reserve(device_index, bytes, holder); !s.ok()) return s;
+  if (absl::Status s = ledger_.Reserve(device_index, bytes, holder); !s.ok()) return s;
   booked_bytes_by_uid_[uid] += bytes;
   return absl::OkStatus();
 }
 
 void JobMachine::Impl::Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder) {
-  ledger_->Release(device_index, bytes, holder);
+  ledger_.Release(device_index, bytes, holder);
   const auto booked = booked_bytes_by_uid_.find(holder.uid);
   IRIS_CHECK(booked != booked_bytes_by_uid_.end() && booked->second >= bytes,
              "a uid's account adds up");
@@ -51,7 +50,7 @@ bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes, uin
     const auto found = map.find(key);
     return found == map.end() ? uint64_t{0} : found->second;
   };
-  const auto& device = ledger_->devices()[device_index];
+  const auto& device = ledger_.devices()[device_index];
   const uint64_t kept = device.used_bytes - value(dropping_bytes_by_device_, device_index);
   if (kept > device.memory_bytes || bytes > device.memory_bytes - kept) return false;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
@@ -128,7 +127,7 @@ void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) 
   std::string text = absl::StrCat("the memory of ", job->Who(failed.info.rank),
                                   " could not be created: ", CleanText(status.message(), 512));
   if (absl::IsResourceExhausted(status)) {
-    absl::StrAppend(&text, "; ", ledger_->Describe(failed.device_index, failed.uid));
+    absl::StrAppend(&text, "; ", ledger_.Describe(failed.device_index, failed.uid));
   }
   if (job->growth.has_value()) {
     GrowthSegmentCreated(*job, id, absl::ResourceExhaustedError(text));

@@ -173,7 +173,8 @@ absl::StatusOr<std::vector<JobSnapshot>> AdminService::VisibleJobs(
   if (!caller.ok()) return caller.status();
   JobQuery query{.name = name, .allocations = allocations};
   if (!SeesAll(caller->uid)) query.uid = caller->uid;
-  std::vector<JobSnapshot> jobs = daemon_->Jobs(query);
+  std::vector<JobSnapshot> jobs =
+      daemon_->Inspect([&query](const JobMachine& machine) { return machine.Jobs(query); });
   if (jobs.empty() && !name.empty()) {
     return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
                                             "\" that uid ", caller->uid, " may see"));
@@ -190,12 +191,12 @@ grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* c
   reply->set_pid(getpid());
   reply->set_start_time_unix_ms(absl::ToUnixMillis(facts_.started));
   reply->set_runtime_dir(facts_.runtime_dir);
-  reply->set_n_devices(static_cast<uint32_t>(daemon_->devices().size()));
-  reply->set_n_jobs(static_cast<uint32_t>(daemon_->n_jobs()));
-  reply->set_n_sessions(static_cast<uint32_t>(daemon_->Sessions().size()));
-  uint64_t heap_bytes = 0;
-  for (const Ledger::DeviceAccount& account : daemon_->Accounts()) heap_bytes += account.used_bytes;
-  reply->set_heap_bytes(heap_bytes);
+  reply->set_n_devices(static_cast<uint32_t>(daemon_->driver().devices().size()));
+  daemon_->Inspect([reply](const JobMachine& machine) {
+    reply->set_n_jobs(static_cast<uint32_t>(machine.n_jobs()));
+    reply->set_n_sessions(static_cast<uint32_t>(machine.n_sessions()));
+    reply->set_heap_bytes(machine.ledger().used_bytes_total());
+  });
   reply->set_rss_bytes(RssBytes());
   reply->set_open_fds(OpenFds());
   reply->set_fd_limit(FdLimit());
@@ -217,8 +218,9 @@ grpc::ServerUnaryReactor* AdminService::ListDevices(grpc::CallbackServerContext*
                                                     v1::ListDevicesReply* reply) {
   const absl::StatusOr<CallerInfo> caller = Caller(*context);
   if (!caller.ok()) return Finished(context, caller.status());
-  const std::vector<Ledger::DeviceAccount> accounts = daemon_->Accounts();
-  for (const driver::DeviceInfo& device : daemon_->devices()) {
+  const std::vector<Ledger::DeviceAccount> accounts =
+      daemon_->Inspect([](const JobMachine& machine) { return machine.ledger().devices(); });
+  for (const driver::DeviceInfo& device : daemon_->driver().devices()) {
     const uint64_t used = device.index < accounts.size() ? accounts[device.index].used_bytes : 0;
     ToProto(device, used, reply->add_devices());
   }
@@ -230,7 +232,7 @@ grpc::ServerUnaryReactor* AdminService::ListJobs(grpc::CallbackServerContext* co
                                                  v1::ListJobsReply* reply) {
   const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(*context, request->job());
   if (!jobs.ok()) return Finished(context, jobs.status());
-  for (const JobSnapshot& job : *jobs) ToProto(job, daemon_->devices(), reply->add_jobs());
+  for (const JobSnapshot& job : *jobs) ToProto(job, daemon_->driver().devices(), reply->add_jobs());
   return Finished(context, absl::OkStatus());
 }
 
@@ -249,8 +251,8 @@ grpc::ServerUnaryReactor* AdminService::ListHeaps(grpc::CallbackServerContext* c
       heap->set_rank(rank.rank);
       heap->set_pid(rank.pid);
       heap->set_state(static_cast<v1::RankState>(rank.state));
-      if (rank.device_index < daemon_->devices().size()) {
-        heap->set_device_uuid(daemon_->devices()[rank.device_index].uuid);
+      if (rank.device_index < daemon_->driver().devices().size()) {
+        heap->set_device_uuid(daemon_->driver().devices()[rank.device_index].uuid);
       }
       uint64_t bytes = 0;
       for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
@@ -282,7 +284,9 @@ grpc::ServerUnaryReactor* AdminService::ListSessions(grpc::CallbackServerContext
                                                      v1::ListSessionsReply* reply) {
   const absl::StatusOr<CallerInfo> caller = Caller(*context);
   if (!caller.ok()) return Finished(context, caller.status());
-  for (const SessionSnapshot& from : daemon_->Sessions()) {
+  const std::vector<SessionSnapshot> sessions =
+      daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
+  for (const SessionSnapshot& from : sessions) {
     if (!SeesAll(caller->uid) && from.caller.uid != caller->uid) continue;
     v1::Session* const session = reply->add_sessions();
     session->set_session_id(from.id.value);
@@ -354,7 +358,7 @@ absl::Status AdminService::DoPeek(const grpc::CallbackServerContext& context,
     }
     const uint64_t inside = at - segment->offset_bytes;
     const uint64_t n = std::min<uint64_t>(data.size() - done, segment->bytes - inside);
-    const absl::Status status = daemon_->ReadSegment(
+    const absl::Status status = daemon_->segments().Read(
         segment->id, inside,
         absl::MakeSpan(reinterpret_cast<uint8_t*>(data.data()) + done, static_cast<size_t>(n)));
     if (!status.ok()) return status;

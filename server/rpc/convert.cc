@@ -48,14 +48,14 @@ JoinSpec FromProto(const v1::JoinRequest& request) {
   return spec;
 }
 
-absl::StatusOr<CollectiveSpec> FromProto(const v1::CollectiveRequest& request) {
-  CollectiveSpec spec;
+absl::StatusOr<OperationSpec> FromProto(const v1::OperateRequest& request) {
+  OperationSpec spec;
   spec.job = JobId{request.job_id()};
   spec.team = request.team_id();
   spec.k = request.k();
   spec.timeout = TimeoutFromMs(request.timeout_ms());
   switch (request.op_case()) {
-    case v1::CollectiveRequest::kAllocate: {
+    case v1::OperateRequest::kAllocate: {
       AllocateOp op;
       op.bytes = request.allocate().bytes();
       op.alignment_bytes = request.allocate().alignment_bytes();
@@ -64,41 +64,41 @@ absl::StatusOr<CollectiveSpec> FromProto(const v1::CollectiveRequest& request) {
       spec.op = std::move(op);
       return spec;
     }
-    case v1::CollectiveRequest::kFree: {
+    case v1::OperateRequest::kFree: {
       FreeOp op;
       op.offset_bytes = request.free().offset_bytes();
       spec.op = op;
       return spec;
     }
-    case v1::CollectiveRequest::kBroadcast: {
+    case v1::OperateRequest::kBroadcast: {
       BroadcastOp op;
       op.root = request.broadcast().root();
       op.value = request.broadcast().value();
       spec.op = std::move(op);
       return spec;
     }
-    case v1::CollectiveRequest::kCreateTeam: {
+    case v1::OperateRequest::kCreateTeam: {
       CreateTeamOp op;
       op.ranks.assign(request.create_team().ranks().begin(), request.create_team().ranks().end());
       spec.op = std::move(op);
       return spec;
     }
-    case v1::CollectiveRequest::kDestroyTeam: {
+    case v1::OperateRequest::kDestroyTeam: {
       DestroyTeamOp op;
       op.last_barrier_epoch = request.destroy_team().last_barrier_epoch();
       spec.op = op;
       return spec;
     }
-    case v1::CollectiveRequest::kGrow: {
+    case v1::OperateRequest::kGrow: {
       GrowOp op;
       op.bytes = request.grow().bytes();
       spec.op = op;
       return spec;
     }
-    case v1::CollectiveRequest::OP_NOT_SET:
+    case v1::OperateRequest::OP_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("a collective call without an operation that irisd knows");
+  return absl::InvalidArgumentError("the request has no operation that irisd knows");
 }
 
 void ToProto(const SegmentInfo& from, v1::Segment* to) {
@@ -159,11 +159,18 @@ void ToProto(const MappedResult& from, v1::MappedReply* to) {
   ToProto(from.world, to->mutable_world());
 }
 
-void ToProto(const CollectiveResult& from, v1::CollectiveReply* to) {
-  to->set_offset_bytes(from.offset_bytes);
-  to->set_value(from.value);
-  if (from.team.has_value()) ToProto(*from.team, to->mutable_team());
-  to->set_heap_bytes(from.heap_bytes);
+void ToProto(const Outcome& from, v1::Outcome* to) {
+  to->set_k(from.k);
+  to->set_code(static_cast<uint32_t>(from.status.code()));
+  if (!from.status.ok()) {
+    to->set_text(std::string(from.status.message().substr(0, wire::kMaxErrorTextBytes)));
+    return;
+  }
+  v1::OperationResult* const result = to->mutable_result();
+  result->set_offset_bytes(from.result.offset_bytes);
+  result->set_value(from.result.value);
+  if (from.result.team.has_value()) ToProto(*from.result.team, result->mutable_team());
+  result->set_heap_bytes(from.result.heap_bytes);
 }
 
 void ToProto(const WatchItem& from, v1::WatchEvent* to) {

@@ -24,7 +24,7 @@ absl::Duration TimeoutFromMs(uint64_t timeout_ms);
 
 JoinSpec FromProto(const v1::JoinRequest& request);
 // kInvalidArgument: no operation is set.
-absl::StatusOr<CollectiveSpec> FromProto(const v1::CollectiveRequest& request);
+absl::StatusOr<OperationSpec> FromProto(const v1::OperateRequest& request);
 
 void ToProto(const SegmentInfo& from, v1::Segment* to);
 void ToProto(const TeamInfo& from, v1::TeamInfo* to);
@@ -33,7 +33,8 @@ void ToProto(const driver::DeviceInfo& from, uint64_t used_bytes, v1::Device* to
 void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> devices,
              v1::JoinReply* to);
 void ToProto(const MappedResult& from, v1::MappedReply* to);
-void ToProto(const CollectiveResult& from, v1::CollectiveReply* to);
+// Texts are cut as those of ToGrpc are.
+void ToProto(const Outcome& from, v1::Outcome* to);
 void ToProto(const WatchItem& from, v1::WatchEvent* to);
 void ToProto(const EventRecord& from, v1::Event* to);
 void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devices, v1::Job* to);

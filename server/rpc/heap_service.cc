@@ -147,17 +147,17 @@ grpc::ServerUnaryReactor* HeapService::Join(grpc::CallbackServerContext* context
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  daemon_->Join(
-      *session, call->id(), FromProto(*request),
+  daemon_->Call(
+      call->id(), JoinCall{*session, call->id(), FromProto(*request)},
       [call, reply, daemon = daemon_, rank = request->rank()](const Reply& answer) {
         if (answer.status.ok()) {
           const auto& joined = std::get<JoinResult>(answer.result);
-          ToProto(joined, daemon->devices(), reply);
-          reply->set_link_bytes(daemon->link_bytes());
+          ToProto(joined, daemon->driver().devices(), reply);
+          reply->set_link_bytes(daemon->descriptors().link_bytes());
           driver::CreateTimes times;
           for (const SegmentInfo& segment : joined.segments) {
             if (segment.rank != static_cast<uint32_t>(rank)) continue;
-            const driver::CreateTimes one = daemon->TimesOf(segment.id);
+            const driver::CreateTimes one = daemon->segments().TimesOf(segment.id);
             times.create += one.create;
             times.export_fd += one.export_fd;
           }
@@ -178,34 +178,37 @@ grpc::ServerUnaryReactor* HeapService::Mapped(grpc::CallbackServerContext* conte
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  daemon_->Mapped(*session, call->id(), JobId{request->job_id()}, request->epoch(), request->base(),
-                  request->error(), [call, reply](const Reply& answer) {
-                    if (answer.status.ok()) {
-                      ToProto(std::get<MappedResult>(answer.result), reply);
-                    }
-                    call->Finish(ToGrpc(answer.status));
-                  });
+  daemon_->Call(call->id(),
+                MappedCall{*session, call->id(), JobId{request->job_id()}, request->epoch(),
+                           request->base(), request->error()},
+                [call, reply](const Reply& answer) {
+                  if (answer.status.ok()) ToProto(std::get<MappedResult>(answer.result), reply);
+                  call->Finish(ToGrpc(answer.status));
+                });
   return call;
 }
 
-grpc::ServerUnaryReactor* HeapService::Collective(grpc::CallbackServerContext* context,
-                                                  const v1::CollectiveRequest* request,
-                                                  v1::CollectiveReply* reply) {
+grpc::ServerUnaryReactor* HeapService::Operate(grpc::CallbackServerContext* context,
+                                               const v1::OperateRequest* request,
+                                               v1::OperateReply* reply) {
   auto* const call = new PendingCall(daemon_, calls_);
   const absl::StatusOr<SessionId> session = Caller(*context, request->session_id());
   if (!session.ok()) {
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  const absl::StatusOr<CollectiveSpec> spec = FromProto(*request);
+  const absl::StatusOr<OperationSpec> spec = FromProto(*request);
   if (!spec.ok()) {
     call->Finish(ToGrpc(spec.status()));
     return call;
   }
-  daemon_->Collective(*session, call->id(), *spec, [call, reply](const Reply& answer) {
-    if (answer.status.ok()) ToProto(std::get<CollectiveResult>(answer.result), reply);
-    call->Finish(ToGrpc(answer.status));
-  });
+  daemon_->Call(call->id(), OperateCall{*session, call->id(), *spec},
+                [call, reply](const Reply& answer) {
+                  if (answer.status.ok()) {
+                    ToProto(std::get<Outcome>(answer.result), reply->mutable_outcome());
+                  }
+                  call->Finish(ToGrpc(answer.status));
+                });
   return call;
 }
 
@@ -218,9 +221,10 @@ grpc::ServerUnaryReactor* HeapService::GrowMapped(grpc::CallbackServerContext* c
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  daemon_->GrowMapped(*session, call->id(), JobId{request->job_id()}, GrowId{request->grow_id()},
-                      request->error(),
-                      [call](const Reply& answer) { call->Finish(ToGrpc(answer.status)); });
+  daemon_->Call(call->id(),
+                GrowMappedCall{*session, call->id(), JobId{request->job_id()},
+                               GrowId{request->grow_id()}, request->error()},
+                [call](const Reply& answer) { call->Finish(ToGrpc(answer.status)); });
   return call;
 }
 
@@ -233,8 +237,8 @@ grpc::ServerUnaryReactor* HeapService::Leave(grpc::CallbackServerContext* contex
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  daemon_->Leave(*session, call->id(), JobId{request->job_id()},
-                 [call](const Reply& answer) { call->Finish(ToGrpc(answer.status)); });
+  daemon_->Call(call->id(), LeaveCall{*session, call->id(), JobId{request->job_id()}},
+                [call](const Reply& answer) { call->Finish(ToGrpc(answer.status)); });
   return call;
 }
 
@@ -247,9 +251,11 @@ grpc::ServerUnaryReactor* HeapService::Resume(grpc::CallbackServerContext* conte
     call->Finish(ToGrpc(session.status()));
     return call;
   }
-  daemon_->Resume(
-      *session, call->id(), JobId{request->job_id()}, request->job(), request->rank(),
-      request->epoch(), [call, reply](const Reply& answer) {
+  daemon_->Call(
+      call->id(),
+      ResumeCall{*session, call->id(), JobId{request->job_id()}, request->job(), request->rank(),
+                 request->epoch()},
+      [call, reply](const Reply& answer) {
         if (answer.status.ok()) {
           reply->set_state(static_cast<v1::RankState>(std::get<ResumeResult>(answer.result).state));
         }
@@ -269,8 +275,8 @@ grpc::ServerWriteReactor<v1::WatchEvent>* HeapService::Watch(grpc::CallbackServe
     raw->Close(session.status());
     return raw;
   }
-  const absl::Status status = daemon_->Watch(*session, JobId{request->job_id()}, std::move(stream));
-  if (!status.ok()) raw->Close(status);
+  daemon_->Watch(WatchOpened{*session, daemon_->NewCall(), JobId{request->job_id()}},
+                 std::move(stream));
   return raw;
 }
 

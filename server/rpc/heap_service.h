@@ -20,9 +20,9 @@ class HeapService final : public v1::HeapService::CallbackService {
   grpc::ServerUnaryReactor* Mapped(grpc::CallbackServerContext* context,
                                    const v1::MappedRequest* request,
                                    v1::MappedReply* reply) override;
-  grpc::ServerUnaryReactor* Collective(grpc::CallbackServerContext* context,
-                                       const v1::CollectiveRequest* request,
-                                       v1::CollectiveReply* reply) override;
+  grpc::ServerUnaryReactor* Operate(grpc::CallbackServerContext* context,
+                                    const v1::OperateRequest* request,
+                                    v1::OperateReply* reply) override;
   grpc::ServerUnaryReactor* GrowMapped(grpc::CallbackServerContext* context,
                                        const v1::GrowMappedRequest* request,
                                        v1::GrowMappedReply* reply) override;

@@ -13,8 +13,8 @@
 namespace iris::server {
 namespace {
 
-// A client that opens more calls at once waits for its own. Every team of a rank may be in a
-// collective at once: with fewer calls than teams, ranks could wait for each other.
+// A client that opens more calls at once waits for its own. Every team of a rank may be in an
+// operation at once: with fewer calls than teams, ranks could wait for each other.
 constexpr int kMaxCallsPerConnection = wire::kMaxTeamsPerJob + 16;
 // What gRPC may hold in messages that are half received, over all connections.
 constexpr size_t kMaxBufferedBytes = 512 << 20;

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "device/base/posix.h"
 #include "proto/wire/frame.h"
 
 namespace iris::server {
@@ -65,13 +66,9 @@ absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid) {
   return wire::UniqueFd(static_cast<int>(fd));
 }
 
-bool ProcessGone(int pidfd) {
+bool ProcessHasEnded(int pidfd) {
   struct pollfd poll_fd = {pidfd, POLLIN, 0};
-  int n;
-  do {
-    n = poll(&poll_fd, 1, 0);
-  } while (n < 0 && errno == EINTR);
-  return n != 0;
+  return base::Retry([&poll_fd] { return poll(&poll_fd, 1, 0); }) != 0;
 }
 
 absl::StatusOr<uint64_t> ParseProcessStart(const std::string& stat_line) {

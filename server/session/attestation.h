@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/wire/unique_fd.h"
-#include "server/job/job_machine.h"
+#include "server/job/states.h"
 
 namespace iris::server {
 
@@ -32,9 +32,9 @@ absl::StatusOr<wire::UniqueFd> PeerPidfd(int socket);
 absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid);
 
 // True if the process behind the pidfd has ended.
-bool ProcessGone(int pidfd);
+bool ProcessHasEnded(int pidfd);
 
-// Start time of a process in clock ticks since boot, from /proc/PID/stat. Check ProcessGone
+// Start time of a process in clock ticks since boot, from /proc/PID/stat. Check ProcessHasEnded
 // afterwards: a live pidfd says that the number was still the same process.
 absl::StatusOr<uint64_t> ProcessStart(int64_t pid);
 

@@ -35,7 +35,7 @@ TEST_F(AttestationTest, PeerPidfdIsTheProcessOrNotThere) {
     EXPECT_EQ(AttestationInUse(Attestation::kAuto), "nonce");
     return;
   }
-  EXPECT_FALSE(ProcessGone(pidfd->get()));
+  EXPECT_FALSE(ProcessHasEnded(pidfd->get()));
   EXPECT_EQ(AttestationInUse(Attestation::kAuto), "peerpidfd");
 }
 
@@ -50,12 +50,12 @@ TEST(PidfdTest, SaysWhenTheProcessIsGone) {
   }
   auto pidfd = OpenPidfd(child);
   ASSERT_TRUE(pidfd.ok()) << pidfd.status();
-  EXPECT_FALSE(ProcessGone(pidfd->get()));
+  EXPECT_FALSE(ProcessHasEnded(pidfd->get()));
   close(pipe_fds[1]);
   close(pipe_fds[0]);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(ProcessGone(pidfd->get()));
+  EXPECT_TRUE(ProcessHasEnded(pidfd->get()));
   EXPECT_FALSE(OpenPidfd(child).ok());
 }
 

@@ -39,9 +39,14 @@ absl::StatusOr<int> Connections::DuplicateToFreshNumber(int fd) {
   return duplicate;
 }
 
-void Connections::Add(int fd, const Connection& connection) {
+uint64_t Connections::Add(int fd, SessionId session, const CallerInfo& caller) {
   absl::MutexLock lock(&mu_);
+  Connection connection;
+  connection.id = next_id_++;
+  connection.session = session;
+  connection.caller = caller;
   by_fd_[fd] = connection;
+  return connection.id;
 }
 
 void Connections::Remove(int fd, uint64_t connection_id) {

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/job/ids.h"
-#include "server/job/job_machine.h"
+#include "server/job/states.h"
 
 namespace iris::server {
 
@@ -32,7 +32,9 @@ class Connections {
   // Close-on-exec.
   absl::StatusOr<int> DuplicateToFreshNumber(int fd) ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Add(int fd, const Connection& connection) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls on the descriptor number `fd` are the session's (zero: an admin connection) and the
+  // caller's from now on. Returns the connection's id.
+  uint64_t Add(int fd, SessionId session, const CallerInfo& caller) ABSL_LOCKS_EXCLUDED(mu_);
   // Forgets the connection, unless the number belongs to a newer one by now.
   void Remove(int fd, uint64_t connection_id) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -42,6 +44,7 @@ class Connections {
  private:
   mutable absl::Mutex mu_;
   int next_fd_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
   std::unordered_map<int, Connection> by_fd_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -13,16 +13,9 @@
 namespace iris::server {
 namespace {
 
-Connection Make(uint64_t id, uint64_t session) {
-  Connection connection;
-  connection.id = id;
-  connection.session = SessionId{session};
-  return connection;
-}
-
 TEST(ConnectionsTest, FindsByThePeersName) {
   Connections connections;
-  connections.Add(12, Make(1, 77));
+  connections.Add(12, SessionId{77}, CallerInfo());
   auto found = connections.Find("fd:12");
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->session.value, 77u);
@@ -30,7 +23,7 @@ TEST(ConnectionsTest, FindsByThePeersName) {
 
 TEST(ConnectionsTest, OtherPeersAreNobody) {
   Connections connections;
-  connections.Add(12, Make(1, 77));
+  connections.Add(12, SessionId{77}, CallerInfo());
   for (const char* peer : {"", "fd:", "fd:13", "unix:", "ipv4:127.0.0.1:12", "fd:12x", "fd:-12"}) {
     EXPECT_FALSE(connections.Find(peer).has_value()) << peer;
   }
@@ -38,11 +31,13 @@ TEST(ConnectionsTest, OtherPeersAreNobody) {
 
 TEST(ConnectionsTest, ForgetsOnlyItsOwn) {
   Connections connections;
-  connections.Add(12, Make(1, 77));
-  connections.Add(12, Make(2, 88));  // the number was reused before the first was removed
-  connections.Remove(12, 1);
+  const uint64_t first = connections.Add(12, SessionId{77}, CallerInfo());
+  // The number was reused before the first was removed.
+  const uint64_t second = connections.Add(12, SessionId{88}, CallerInfo());
+  EXPECT_NE(first, second);
+  connections.Remove(12, first);
   EXPECT_TRUE(connections.Find("fd:12").has_value());
-  connections.Remove(12, 2);
+  connections.Remove(12, second);
   EXPECT_FALSE(connections.Find("fd:12").has_value());
 }
 

@@ -180,6 +180,11 @@ absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
   if (chmod(hidden.c_str(), options.socket_mode) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
   }
+  // Before the first connection can come: every frame of a session names its sender.
+  const int on = type == SOCK_SEQPACKET ? 1 : 0;
+  if (setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("turn on SO_PASSCRED of ", path));
+  }
   if (listen(fd.get(), SOMAXCONN) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("listen on ", path));
   }

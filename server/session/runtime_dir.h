@@ -32,10 +32,10 @@ absl::StatusOr<std::string> DefaultRuntimeDir();
 
 class RuntimeDir {
  public:
-  // Makes the directory (not its parents), takes its lock, and opens both sockets for listening.
-  // kAlreadyExists: another irisd serves it; the message has its pid. kInvalidArgument: the path is
-  // too long or relative. kPermissionDenied, kResourceExhausted: the directory cannot be written,
-  // or others could replace what is in it.
+  // Makes the directory (not its parents), takes its lock, and opens both sockets for listening,
+  // the session socket with SO_PASSCRED. kAlreadyExists: another irisd serves it; the message has
+  // its pid. kInvalidArgument: the path is too long or relative. kPermissionDenied,
+  // kResourceExhausted: the directory cannot be written, or others could replace what is in it.
   static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options);
   // Removes the sockets, the lock, and the directory if Create made it and it is empty.
   ~RuntimeDir();

@@ -1,8 +1,12 @@
-// SessionServer: the accept loop of both sockets, the handshake, and the life of every session.
+// SessionServer: the life of every session, from its connection to its end.
 //
 // One thread owns every session object; other threads only put commands into its inbox. Nothing on
 // that thread blocks: a client that is slow, silent or hostile costs itself only. Borrows the
 // daemon, the connection table and the logger.
+//
+// The rooms around it: Acceptor takes connections, Admission counts them, Handshake decides what a
+// new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket
+// that gRPC serves, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
 // ended it; both sockets are shut down and calls are refused. Gone: the pidfd says that the process
@@ -14,10 +18,10 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -29,31 +33,29 @@
 #include "proto/wire/unique_fd.h"
 #include "server/daemon.h"
 #include "server/log.h"
+#include "server/session/acceptor.h"
+#include "server/session/admin_connections.h"
+#include "server/session/admission.h"
 #include "server/session/attestation.h"
 #include "server/session/connections.h"
+#include "server/session/handshake.h"
+#include "server/session/outbox.h"
+#include "server/session/poller.h"
+#include "server/session/rpc_socket.h"
 
 namespace iris::server {
 
 struct SessionOptions {
   Attestation attestation = Attestation::kAuto;
   absl::Duration handshake_timeout = absl::Seconds(5);
-  uint32_t max_sessions = 4096;  // in total, unattested ones included
-  uint32_t max_sessions_per_uid = 1024;
-  uint32_t max_unattested = 256;
-  uint32_t max_admin_connections = 256;
-  uint32_t max_admin_connections_per_uid = 64;
+  AdmissionLimits limits;
 };
-
-// What of `options` fits into a limit of `fd_limit` descriptors, with room left for segments and
-// pages.
-SessionOptions FitToDescriptors(SessionOptions options, uint64_t fd_limit);
-// How many descriptors `fitted`, of FitToDescriptors, leaves for segments and pages.
-uint64_t DescriptorsForMemory(const SessionOptions& fitted, uint64_t fd_limit);
 
 class SessionServer : public SessionOutput {
  public:
-  // Both listeners are listening, non-blocking sockets. `adopt` hands a connected socket to gRPC,
-  // which then owns it.
+  // Both listeners are listening, non-blocking sockets. The session listener has SO_PASSCRED on, so
+  // that no message comes without its sender. `adopt` hands a connected socket to gRPC, which then
+  // owns it.
   static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
       const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
       Daemon* daemon, Connections* connections, std::function<void(int)> adopt,
@@ -67,130 +69,99 @@ class SessionServer : public SessionOutput {
   void Stop();
 
   // SessionOutput. Any thread; they only queue.
-  void SendDescriptors(SessionId session, std::vector<OutgoingDescriptor> descriptors) override
+  void SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) override
       ABSL_LOCKS_EXCLUDED(inbox_mu_);
-  void EndSession(SessionId session, const absl::Status& reason) override
-      ABSL_LOCKS_EXCLUDED(inbox_mu_);
+  void EndSession(SessionId id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
+  void ReleaseSession(SessionId id) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
   // Since start. Any thread.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }
   uint64_t sessions_refused() const { return sessions_refused_.load(std::memory_order_relaxed); }
-  uint64_t sessions_open() const { return sessions_open_.load(std::memory_order_relaxed); }
   const std::string& attestation_in_use() const { return attestation_in_use_; }
-  uint64_t daemon_id() const { return daemon_id_; }
   const SessionOptions& options() const { return options_; }
 
  private:
-  enum class State { kHello, kNonce, kOpen, kEnding };
+  enum class State { kHandshake, kOpen, kEnding };
   struct Session {
-    uint64_t key = 0;  // also in epoll data
+    uint64_t key = 0;  // never reused
     SessionId id;      // zero until open
-    State state = State::kHello;
+    State state = State::kHandshake;
     CallerInfo caller;
-    wire::UniqueFd socket;
-    wire::UniqueFd pidfd;
-    wire::UniqueFd rpc;  // duplicate of the socket that gRPC owns
-    int rpc_fd = -1;     // gRPC's own number
-    uint64_t connection_id = 0;
-    wire::NoncePayload nonce;
-    std::deque<OutgoingDescriptor> outbox;
-    uint32_t in_flight = 0;  // descriptors sent and not acknowledged
-    bool retry = false;      // is in retries_
-  };
-  struct AdminConnection {
-    uint64_t key = 0;
-    uint32_t uid = 0;
-    wire::UniqueFd rpc;
-    int rpc_fd = -1;
-    uint64_t connection_id = 0;
-  };
-  struct SendCommand {
-    SessionId session;
-    std::vector<OutgoingDescriptor> descriptors;
-  };
-  struct EndCommand {
-    SessionId session;
-    absl::Status reason;
+    Admission::Place place;
+    std::optional<Handshake> handshake;  // until open
+    wire::UniqueFd pidfd;                // until open, then in `process`
+    Poller::Watched socket;              // until the hang-up
+    Poller::Watched process;             // from open until gone
+    RpcSocket rpc;                       // from open until the hang-up
+    Outbox outbox;
+    bool retry = false;  // is in retries_
   };
   struct HandshakeDeadline {
     absl::Time at;
     uint64_t key;
   };
+  using Command = std::function<void()>;
 
-  SessionServer(const SessionOptions& options, Daemon* daemon, Connections* connections,
-                std::function<void(int)> adopt, const Logger* logger);
-  absl::Status Init(wire::UniqueFd session_listener, wire::UniqueFd admin_listener);
+  SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
+                Connections* connections, std::function<void(int)> adopt, const Logger* logger);
 
+  // Runs `command` on the thread.
+  void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
+
+  // The thread.
   void Run();
-  int EpollTimeoutMs() const;
-  void RunCommands() ABSL_LOCKS_EXCLUDED(inbox_mu_);
+  absl::Duration UntilNextDeadline() const;
   void RunDeadlines();
-  void Wake();
+  void CloseAll();
 
-  void Accept(int listener, bool admin);
-  void AcceptOutOfDescriptors(int listener);
-  void Refuse(wire::UniqueFd socket, const absl::Status& reason);
-  absl::Status AddSession(wire::UniqueFd& socket);
-  absl::Status AddAdmin(wire::UniqueFd& socket);
+  absl::Status Add(wire::UniqueFd* socket);
+  void Refuse(const wire::UniqueFd& socket, const absl::Status& reason);
 
   void OnSocket(Session& session, uint32_t events);
-  // Returns not ok if the client broke the protocol.
-  absl::Status OnFrame(Session& session, wire::Frame frame);
-  absl::Status OnHello(Session& session, const wire::Frame& frame);
-  absl::Status OnNonce(Session& session, const wire::Frame& frame);
-  absl::Status OnAck(Session& session, const wire::Frame& frame);
+  // Not ok if the client broke the protocol, or could not be served.
+  absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
-  void Flush(Session& session);
-  void FlushSome(Session& session, absl::Status* failure);
+  absl::Status Flush(Session& session);
 
   // Ends what the client sees of the session; `told` (if not ok) is sent first. May destroy
   // `session`.
-  void HangUp(Session& session, const absl::Status& told, const std::string& reason);
+  void HangUp(Session& session, const absl::Status& told, const std::string& reason,
+              LogLevel level = LogLevel::kWarn);
+  // The same, because of an error: nothing if `status` is ok.
+  void EndIfFailed(Session& session, const absl::Status& status);
   void Gone(Session& session);
   void Erase(Session& session);
-  void EraseAdmin(uint64_t key);
-  void ReleaseUid(uint32_t uid);
-  void ReleaseUnattested(uint32_t uid);
-  Session* FindSession(SessionId id);
+  // Null if there is none with this key, or none with this id that is open.
+  Session* FindKey(uint64_t key);
+  Session* FindOpen(SessionId id);
 
   const SessionOptions options_;
   Daemon* const daemon_;
   Connections* const connections_;
   const std::function<void(int)> adopt_;
   const Logger* const logger_;
-  uint64_t daemon_id_ = 0;
-  std::string attestation_in_use_;
+  const uint64_t daemon_id_;
+  const std::string attestation_in_use_;
 
   std::atomic<uint64_t> sessions_total_{0};
   std::atomic<uint64_t> sessions_refused_{0};
-  std::atomic<uint64_t> sessions_open_{0};
 
-  wire::UniqueFd epoll_;
-  wire::UniqueFd wake_;
+  const std::unique_ptr<Poller> poller_;
   std::thread thread_;
 
   absl::Mutex inbox_mu_;
-  std::vector<std::variant<SendCommand, EndCommand>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
+  std::vector<Command> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   bool stop_ ABSL_GUARDED_BY(inbox_mu_) = false;
 
   // The rest belongs to the thread.
-  wire::UniqueFd session_listener_;
-  wire::UniqueFd admin_listener_;
-  wire::UniqueFd
-      spare_;  // given up for a moment to accept and refuse when descriptors have run out
-  bool listening_ = true;
-  absl::Time listen_again_ = absl::InfiniteFuture();
-  uint64_t next_key_ = 16;
-  uint64_t next_connection_ = 1;
-  uint32_t n_unattested_ = 0;
-  std::unordered_map<uint32_t, uint32_t> unattested_by_uid_;
+  Admission admission_;
+  Acceptor acceptor_;
+  AdminConnections admins_;
+  uint64_t next_key_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // by key
   std::unordered_map<uint64_t, uint64_t> key_by_id_;
-  std::unordered_map<uint64_t, AdminConnection> admins_;
-  std::unordered_map<uint32_t, uint32_t> sessions_by_uid_;
-  std::unordered_map<uint32_t, uint32_t> admins_by_uid_;
   std::deque<HandshakeDeadline> handshakes_;
-  std::vector<uint64_t> retries_;
+  std::vector<uint64_t> retries_;  // keys of the sessions whose outbox is blocked
   absl::Time refusal_logged_ = absl::InfinitePast();
   size_t sessions_peak_ = 0;  // since memory was last given back
   absl::Time trim_at_ = absl::InfiniteFuture();

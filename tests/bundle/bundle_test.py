@@ -80,8 +80,8 @@ class Bundle(unittest.TestCase):
                                       stdout=log, stderr=log, env=clean_environment())
         try:
             end = time.monotonic() + PATIENCE_SECONDS
-            while subprocess.run([f"{bundle}/bin/iris-ctl", "status"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                 check=False, env=environment, timeout=60).returncode != 0:
+            while subprocess.run([f"{bundle}/bin/iris-ctl", "status"], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, check=False, env=environment, timeout=60).returncode != 0:
                 self.assertIsNone(daemon.poll(), "irisd ended")
                 self.assertLess(time.monotonic(), end, "irisd does not answer")
             return self.run_ok(f"{bundle}/bin/iris-run", "-n", "2", "--", program, environment=environment)

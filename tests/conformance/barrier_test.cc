@@ -45,13 +45,13 @@ IRIS_KERNEL void Exchange(DeviceContext ctx, DeviceTeam team, uint32_t* x, uint3
   ExchangeRounds(ctx, team, x, rounds, bad, [&] { return Barrier(ctx, team); });
 }
 
-// Sessions and single barriers in turn: they count the same epochs.
-IRIS_KERNEL void ExchangeInSessions(DeviceContext ctx, DeviceTeam team, uint32_t* x,
-                                    uint32_t rounds, uint64_t* bad) {
+// Series and single barriers in turn: they count the same epochs.
+IRIS_KERNEL void ExchangeInSeries(DeviceContext ctx, DeviceTeam team, uint32_t* x, uint32_t rounds,
+                                  uint64_t* bad) {
   for (uint32_t k = 0; k < rounds; ++k) {
     {
-      BarrierSession session(ctx, team);
-      ExchangeRounds(ctx, team, x, k % 3, bad, [&] { return session.Wait(); });
+      BarrierSeries barriers(ctx, team);
+      ExchangeRounds(ctx, team, x, k % 3, bad, [&] { return barriers.Wait(); });
     }
     ExchangeRounds(ctx, team, x, k % 2, bad, [&] { return Barrier(ctx, team); });
   }
@@ -98,29 +98,29 @@ TEST(BarrierTest, AsManyBlocksAsThereAreSlots) {
   });
 }
 
-TEST(BarrierTest, SessionsCountTheSameEpochs) {
+TEST(BarrierTest, SeriesCountTheSameEpochs) {
   World world(4);
   world.Run([](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(2 * 40);
     uint64_t* bad = rank.New<uint64_t>(1);
     rank.HostBarrier();
-    rank.Launch({2, 40}, ExchangeInSessions, rank.ctx, rank.ctx.world, x, 24u / kSlower, bad);
+    rank.Launch({2, 40}, ExchangeInSeries, rank.ctx, rank.ctx.world, x, 24u / kSlower, bad);
     rank.Launch({2, 40}, Exchange, rank.ctx, rank.ctx.world, x, 2u, bad);
     rank.Synchronize();
     EXPECT_EQ(rank.Read(bad), 0u);
   });
 }
 
-// A session that fails has used up its epoch as a barrier does.
+// A series whose barrier fails has used up its epoch as a barrier does.
 IRIS_KERNEL void OneWait(DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
                          uint32_t* missing) {
-  BarrierSession session(ctx, ctx.world);
+  BarrierSeries barriers(ctx, ctx.world);
   uint32_t who = 77;
-  results[backend::ThreadIndex()] = static_cast<uint32_t>(session.Wait(timeout_ns, &who));
+  results[backend::ThreadIndex()] = static_cast<uint32_t>(barriers.Wait(timeout_ns, &who));
   missing[backend::ThreadIndex()] = who;
 }
 
-TEST(BarrierTest, ASessionsFailureNamesTheMissingAndStaysInStep) {
+TEST(BarrierTest, AFailureInASeriesNamesTheMissingAndStaysInStep) {
   World world(3);
   world.Run([](Rank& rank) {
     constexpr uint32_t kThreads = 40;

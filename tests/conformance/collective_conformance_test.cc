@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -780,7 +779,7 @@ IRIS_KERNEL void CheckHuge(const uint8_t* x, uint64_t count, uint32_t n, uint64_
 }
 
 TEST(LargeTest, AllReduceOfMoreThan4GiB) {
-  if (std::strcmp(backend::BackendName(), "emu") == 0) {
+  if (backend::Traits::kEmulated) {
     GTEST_SKIP() << "takes minutes on emulated devices";
   }
   World world(2, kHugeCount + ccl::WorkspaceBytes(2) + (8 << 20));

@@ -345,7 +345,7 @@ TEST_P(MismatchTest, WithCheckCallsAsWell) {
 
 // Two members that send each other something, and one that has nothing to do with it.
 TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
-  World world(3, 16 << 20);
+  World world(3, (1 << 20) + ccl::WorkspaceBytes(3));
   std::vector<ErrorInfo> infos(3);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
@@ -371,10 +371,10 @@ TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
   EXPECT_EQ(infos[1].mismatch.other_call.root, 2u);
 }
 
-// Sends and receives that belong together, between operations of the team: nothing to complain about,
-// however long one of them waits.
+// Sends and receives that belong together, between operations of the team: nothing to complain
+// about, however long one of them waits.
 TEST(MismatchPairTest, PairsBetweenOperationsOfTheTeamAreNone) {
-  World world(3, 16 << 20);
+  World world(3, (1 << 20) + ccl::WorkspaceBytes(3));
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     float* x = rank.New<float>(100);
@@ -406,7 +406,7 @@ TEST(MismatchPairTest, PairsBetweenOperationsOfTheTeamAreNone) {
 
 // Rows of all_to_all_v are compared pair by pair.
 TEST(MismatchRowsTest, ARowThatIsNotExpected) {
-  World world(3, 16 << 20);
+  World world(3, (1 << 20) + ccl::WorkspaceBytes(3));
   std::vector<ErrorInfo> infos(3);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
@@ -434,7 +434,7 @@ TEST(MismatchRowsTest, ARowThatIsNotExpected) {
 
 // A member that comes when the others have found out is told the same.
 TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
-  World world(4, 16 << 20);
+  World world(4, (1 << 20) + ccl::WorkspaceBytes(4));
   std::vector<ErrorInfo> infos(4);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
@@ -455,10 +455,10 @@ TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
   EXPECT_EQ(infos[0].mismatch.absent, 8u);
 }
 
-// Of two calls that as many made, the one of the first member counts as that of most; who made a third
-// one is named, too.
+// Of two calls that as many made, the one of the first member counts as that of most; who made a
+// third one is named, too.
 TEST(MismatchManyTest, TiesAndThirdCalls) {
-  World world(5, 16 << 20);
+  World world(5, (1 << 20) + ccl::WorkspaceBytes(5));
   std::vector<ErrorInfo> infos(5);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);

@@ -1,5 +1,5 @@
-// What Choose says is what a launcher launches: for every operation, type, op, size and variant. The
-// launches are captured in graphs that nobody runs.
+// What Choose says is what a launcher launches: for every operation, type, op, size and variant.
+// The launches are captured in graphs that nobody runs.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,9 +1,6 @@
-// The examples of docs/programming_model.md, run. The last test compares: each block of code there
-// is a piece of this file.
+// The examples of docs/programming_model.md, run as they stand there: tests/docs/snippets.py makes
+// programming_model.h from the text of the page.
 #include <cstdint>
-#include <fstream>
-#include <sstream>
-#include <string>
 #include <vector>
 
 #include "device/collective/collective.h"
@@ -11,22 +8,14 @@
 #include "device/iris/iris.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/world.h"
+#include "tests/docs/programming_model.h"
 
 namespace iris::conformance {
 namespace {
 
-// clang-format off
+using namespace docs::programming_model;
+
 // A kernel.
-
-IRIS_KERNEL void Scale(float* x, float factor, uint64_t n) {
-  const uint64_t first = backend::BlockIndex() * backend::BlockSize() + backend::ThreadIndex();
-  const uint64_t step = backend::GridSize() * backend::BlockSize();
-  for (uint64_t i = first; i < n; i += step) x[i] *= factor;
-}
-
-Result ScaleOnStream(float* x, uint64_t n, backend::Stream& stream) {
-  return backend::Launch({/*grid=*/4, /*block=*/128}, stream, Scale, x, 0.5f, n);
-}
 
 TEST(DocsTest, Kernel) {
   World world(1);
@@ -39,23 +28,6 @@ TEST(DocsTest, Kernel) {
 }
 
 // Shared memory, warps and blocks.
-
-IRIS_KERNEL void BlockSum(const float* x, float* sums) {
-  IRIS_SHARED(float[kMaxBlockThreads], part);   // one per warp is enough
-  float sum = x[backend::BlockIndex() * backend::BlockSize() + backend::ThreadIndex()];
-  for (uint32_t delta = backend::WarpSize() / 2; delta > 0; delta /= 2) {
-    const float other = backend::ShuffleDown(sum, delta);
-    // A lane outside the warp gives back the own value: do not count it.
-    if (backend::LaneIndex() + delta < backend::WarpSize()) sum += other;
-  }
-  if (backend::LaneIndex() == 0) part[backend::WarpIndex()] = sum;
-  backend::BlockSync();   // all parts are written
-  if (backend::ThreadIndex() == 0) {
-    float total = 0;
-    for (uint32_t w = 0; w < backend::BlockSize() / backend::WarpSize(); ++w) total += part[w];
-    sums[backend::BlockIndex()] = total;
-  }
-}
 
 TEST(DocsTest, SharedMemory) {
   World world(1);
@@ -70,16 +42,6 @@ TEST(DocsTest, SharedMemory) {
 }
 
 // Reaching a peer.
-
-IRIS_KERNEL void RotateValues(DeviceContext ctx, const int* mine, int* theirs) {
-  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
-  Store(ctx, next, theirs, Load(ctx, ctx.rank, mine));        // one value
-}
-
-IRIS_KERNEL void RotateRange(DeviceContext ctx, const float* mine, float* theirs, uint64_t n) {
-  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
-  Put(ctx, next, theirs, mine, n * sizeof(float), Block{});   // many, by the whole block
-}
 
 TEST(DocsTest, Reach) {
   World world(3);
@@ -103,24 +65,6 @@ TEST(DocsTest, Reach) {
 
 // Signals.
 
-// Every step, each rank sends its edge to the next and works on the edge that it got.
-IRIS_KERNEL void Steps(DeviceContext ctx, float* edge, float* ghost, uint64_t n,
-                       uint64_t* ready, uint64_t* taken, uint64_t steps, uint32_t* result) {
-  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
-  const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
-  WaitResult wait = WaitResult::kOk;
-  for (uint64_t step = 1; step <= steps && wait == WaitResult::kOk; ++step) {
-    PutSignal(ctx, next, ghost, edge, n * sizeof(float), ready, step, SignalOp::kSet, Block{});
-    wait = WaitUntil(ctx, ready, Compare::kGe, step, 0, Block{});
-    if (wait != WaitResult::kOk) break;
-    for (uint64_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) edge[i] += ghost[i];
-    backend::BlockSync();   // the whole block has read the ghost, and written the edge
-    if (backend::ThreadIndex() == 0) SignalSet(ctx, previous, taken, step);
-    wait = WaitUntil(ctx, taken, Compare::kGe, step, 0, Block{});   // ready is not consumed
-  }
-  if (backend::ThreadIndex() == 0) *result = static_cast<uint32_t>(wait);
-}
-
 TEST(DocsTest, Signals) {
   World world(2);
   world.Run([](Rank& rank) {
@@ -141,15 +85,6 @@ TEST(DocsTest, Signals) {
 
 // Atomics.
 
-IRIS_KERNEL void TakeTickets(DeviceContext ctx, uint32_t* tickets, uint32_t* owner, uint32_t n) {
-  for (;;) {
-    // The counter of rank 0 gives each ticket to one thread of one rank.
-    const uint32_t ticket = AtomicAdd<Scope::kSystem, Order::kRelaxed>(ctx, 0, tickets, 1u);
-    if (ticket >= n) return;
-    Store(ctx, 0, owner + ticket, ctx.rank + 1);
-  }
-}
-
 TEST(DocsTest, Atomics) {
   World world(3);
   world.Run([](Rank& rank) {
@@ -168,25 +103,6 @@ TEST(DocsTest, Atomics) {
 
 // The device barrier.
 
-IRIS_KERNEL void AllMaximum(DeviceContext ctx, DeviceTeam team, float* value, float* maximum,
-                            uint32_t* failed) {
-  uint32_t missing = 0;
-  if (Barrier(ctx, team, 0, &missing) != WaitResult::kOk) {
-    if (backend::ThreadIndex() == 0) *failed = team.members[missing] + 1;
-    return;
-  }
-  if (backend::ThreadIndex() == 0) {
-    float largest = Load(ctx, team.members[0], value);
-    for (uint32_t m = 1; m < team.size; ++m) {
-      const float other = Load(ctx, team.members[m], value);
-      if (other > largest) largest = other;
-    }
-    *maximum = largest;
-  }
-  // Nobody changes its value before all have read it. Ends all threads alike, also on failure.
-  (void)Barrier(ctx, team);
-}
-
 TEST(DocsTest, DeviceBarrier) {
   World world(4);
   world.Run([](Rank& rank) {
@@ -203,15 +119,6 @@ TEST(DocsTest, DeviceBarrier) {
 
 // Collectives.
 
-Result MeanOfGradients(const ccl::Comm& comm, float* gradients, uint64_t n,
-                       backend::Stream& stream) {
-  const Result reduced = ccl::AllReduce(comm, gradients, gradients, n, ccl::DataType::kF32,
-                                        ccl::ReduceOp::kSum, stream);
-  if (!reduced.ok()) return reduced;
-  const float factor = 1.0f / static_cast<float>(comm.team.size);
-  return backend::Launch({4, 64}, stream, Scale, gradients, factor, n);   // behind it on the stream
-}
-
 TEST(DocsTest, Collectives) {
   World world(4);
   world.Run([](Rank& rank) {
@@ -227,15 +134,6 @@ TEST(DocsTest, Collectives) {
   });
 }
 
-// Each block works on a tile of its own, with the blocks of the same index elsewhere.
-IRIS_KERNEL void NormalizeTiles(DeviceContext ctx, float* tiles, uint64_t n, uint32_t* failed) {
-  float* tile = tiles + backend::BlockIndex() * n;
-  for (uint64_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) tile[i] *= 0.5f;
-  if (ccl::TileAllReduce(ctx, ctx.world, tile, tile, n, ccl::ReduceOp::kAvg) != WaitResult::kOk) {
-    if (backend::ThreadIndex() == 0) *failed = 1;
-  }
-}
-
 TEST(DocsTest, Tiles) {
   World world(3);
   world.Run([](Rank& rank) {
@@ -247,42 +145,6 @@ TEST(DocsTest, Tiles) {
     EXPECT_EQ(rank.Read(tiles, 3 * 70), std::vector<float>(3 * 70, 1.0f));
     EXPECT_EQ(rank.Read(failed), 0u);
   });
-}
-// clang-format on
-
-// The page says what is here.
-
-std::string FileText(const std::string& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path;
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// One space for each run of white space.
-std::string Squeeze(const std::string& text) {
-  std::istringstream words(text);
-  std::string out;
-  for (std::string word; words >> word;) out += word + " ";
-  return out;
-}
-
-TEST(DocsTest, EveryBlockOfCodeInThePageIsInThisFile) {
-  const std::string page = FileText("docs/programming_model.md");
-  const std::string code = Squeeze(FileText("tests/conformance/docs_examples_test.cc"));
-  const std::string open = "```cpp\n";
-  uint32_t blocks = 0;
-  for (size_t at = page.find(open); at != std::string::npos; at = page.find(open, at)) {
-    at += open.size();
-    const size_t end = page.find("```", at);
-    ASSERT_NE(end, std::string::npos);
-    const std::string block = page.substr(at, end - at);
-    EXPECT_NE(code.find(Squeeze(block)), std::string::npos) << block;
-    ++blocks;
-    at = end + 3;
-  }
-  EXPECT_GE(blocks, 7u);
 }
 
 }  // namespace

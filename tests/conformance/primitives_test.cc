@@ -1,5 +1,5 @@
-// What spec.h promises of kernels, primitive by primitive, within one rank: accesses of every type,
-// narrow atomics, threads and warps of every shape, shared memory, conversions, the clock.
+// What primitives.h promises of kernels, primitive by primitive, within one rank: accesses of every
+// type, narrow atomics, threads and warps of every shape, shared memory, conversions, the clock.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

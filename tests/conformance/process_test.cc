@@ -192,7 +192,7 @@ int RunRank(const std::string& scenario, uint32_t rank, uint32_t n, int fd) {
 class NeedsHostMemory : public testing::Environment {
  public:
   void SetUp() override {
-    if (std::strcmp(backend::BackendName(), "emu") != 0) {
+    if (!backend::Traits::kEmulated) {
       GTEST_SKIP() << "kernels of this backend do not reach a memfd";
     }
   }

@@ -1,6 +1,5 @@
-// World: n ranks as threads of one process, each with a stream and a heap in one shared window.
-// What the conformance tests run in, without irisd. Uses the seam alone, so that every backend
-// compiles it: heaps are written and read by stream copies.
+// World: ranks that are threads, as in device/local/world.h, for tests. What cannot be done fails
+// the test, so a test has no errors to look at.
 //
 // Rank r is on device r modulo the devices of the machine, of which the environment's
 // IRIS_TEST_DEVICES may leave fewer. Without any device all tests are skipped.
@@ -14,25 +13,15 @@
 //   });
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "device/backend/select.h"
 #include "device/iris/iris.h"
+#include "device/local/world.h"
 #include "gtest/gtest.h"
-#include "tests/conformance/window.h"
-
-namespace iris::ccl {
-struct Comm;
-struct Config;
-struct ErrorReport;
-}  // namespace iris::ccl
 
 namespace iris::conformance {
 
@@ -48,16 +37,16 @@ inline constexpr uint32_t kSlower = 1;
 // Long enough that only a hang reaches it, on a machine that is busy with other things too.
 inline constexpr uint64_t kTestTimeoutNs = 120ull * 1000 * 1000 * 1000;
 
-class World;
-
 // One rank. Used by its own thread only.
 class Rank {
  public:
-  DeviceContext ctx;
-  backend::Stream stream;
+  explicit Rank(local::Rank* rank) : ctx(rank->ctx), stream(rank->stream), rank_(*rank) {}
+
+  DeviceContext& ctx;
+  backend::Stream& stream;
 
   uint32_t rank() const { return ctx.rank; }
-  uint32_t device() const { return device_; }
+  uint32_t device() const { return rank_.device(); }
   uint32_t n() const { return ctx.n_ranks; }
   uint32_t next() const { return (rank() + 1) % n(); }
 
@@ -65,10 +54,8 @@ class Rank {
   // arguments.
   template <typename T>
   T* New(uint64_t count, uint64_t alignment_bytes = 256) {
-    used_bytes_ = (used_bytes_ + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
-    T* p = AtOffset<T>(ctx, ctx.rank, used_bytes_);
-    used_bytes_ += count * sizeof(T);
-    EXPECT_LE(used_bytes_, ctx.stride_bytes) << "the heap of the test is too small";
+    T* p = rank_.New<T>(count, alignment_bytes);
+    EXPECT_NE(p, nullptr) << "the heap of the test is too small";
     return p;
   }
 
@@ -87,7 +74,8 @@ class Rank {
   template <typename T>
   std::vector<T> Read(const T* p, uint64_t count) {
     std::vector<T> values(count);
-    ReadBytes(values.data(), p, count * sizeof(T));
+    const Result result = rank_.ReadBytes(values.data(), p, count * sizeof(T));
+    EXPECT_TRUE(result.ok()) << result.what;
     return values;
   }
   template <typename T>
@@ -105,7 +93,7 @@ class Rank {
   }
 
   // All ranks of the world, on the host.
-  void HostBarrier();
+  void HostBarrier() { rank_.HostBarrier(); }
 
   // A team of these world ranks, with a barrier area of its own. Called by all ranks alike; index
   // is of use to members.
@@ -117,59 +105,29 @@ class Rank {
   ccl::Comm NewComm(const DeviceTeam& team);
 
  private:
-  friend class World;
-  // Through memory that is the device's too: the thread of one rank must not hold up the launches
-  // of another.
-  void ReadBytes(void* to, const void* from, uint64_t bytes);
   void WriteBytes(void* to, const void* from, uint64_t bytes);
 
-  World* world_ = nullptr;
-  uint32_t device_ = 0;
-  void* bounce_ = nullptr;
-  uint64_t used_bytes_ = 0;
-  uint32_t teams_ = 0;
+  local::Rank& rank_;
 };
 
 class World {
  public:
   explicit World(uint32_t n_ranks, uint64_t heap_bytes = 1 << 20,
                  uint64_t timeout_ns = kTestTimeoutNs);
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-  ~World();
 
   // Calls `body` for every rank, each on a thread, and joins them. May be called again: heaps and
   // allocations stay.
   void Run(const std::function<void(Rank&)>& body);
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }
-  uint32_t n() const { return static_cast<uint32_t>(ranks_.size()); }
-  // Of the first device, which has the most.
-  uint32_t ranks_per_device() const {
-    uint32_t count = 0;
-    for (const auto& rank : ranks_) count += rank->device() == 0 ? 1 : 0;
-    return count;
-  }
+  uint32_t n() const { return world_->n_ranks(); }
+  uint32_t ranks_per_device() const { return world_->ranks_per_device(); }
 
   // What DeviceContext::abort_word points to. Host memory.
-  void Abort(uint32_t value = 1) { __atomic_store_n(abort_word_, value, __ATOMIC_RELEASE); }
+  void Abort(uint32_t value = 1) { world_->Abort(value); }
 
  private:
-  friend class Rank;
-  void HostBarrier();
-  // Zeroed host memory for one Comm.
-  ccl::ErrorReport* NewErrorReport();
-
-  std::mutex mu_;
-  std::condition_variable changed_;
-  uint32_t arrived_ = 0;
-  uint64_t rounds_ = 0;
-
-  std::unique_ptr<Window> window_;
-  void* malloced_ = nullptr;
-  uint32_t* abort_word_ = nullptr;
-  uint8_t* reports_ = nullptr;
-  uint64_t n_reports_ = 0;
+  std::unique_ptr<local::World> world_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -1,4 +1,4 @@
-// Bad joins and bad collectives: wrong numbers, wrong names, ranks that disagree, ranks that are
+// Bad joins and bad operations: wrong numbers, wrong names, ranks that disagree, ranks that are
 // somebody else's, and processes that die between any two steps.
 #include <signal.h>
 
@@ -226,14 +226,14 @@ class BadAllocationTest : public FaultTest, public ::testing::WithParamInterface
 
 TEST_P(BadAllocationTest, IsRefusedAndTheNextOneWorks) {
   auto joined = JoinAlone("alloc");
-  iris::v1::CollectiveRequest request;
+  iris::v1::OperateRequest request;
   request.set_session_id(joined.session->id());
   request.set_job_id(joined.reply.job_id());
   request.set_k(0);
   request.mutable_allocate()->set_bytes(4096);
   request.mutable_allocate()->set_alignment_bytes(1024);
   GetParam().spoil(*request.mutable_allocate());
-  auto result = joined.session->Collective(request);
+  auto result = joined.session->Operate(request);
   EXPECT_EQ(result.status().code(), GetParam().code) << result.status();
   // Whether a malformed call consumed k or not, one of the two numbers is next.
   auto next = joined.session->Allocate(joined.reply, 1, 4096);
@@ -272,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(
                       kInvalid}),
     [](const auto& test) { return test.param.name; });
 
-class CollectiveFaultTest : public FaultTest {
+class OperationFaultTest : public FaultTest {
  protected:
   // A job of two ranks, both mapped.
   void JoinTwo() {
@@ -292,8 +292,8 @@ class CollectiveFaultTest : public FaultTest {
     for (auto& d : done) d.get();
   }
 
-  iris::v1::CollectiveRequest Request(int rank, uint64_t k) {
-    iris::v1::CollectiveRequest request;
+  iris::v1::OperateRequest Request(int rank, uint64_t k) {
+    iris::v1::OperateRequest request;
     request.set_session_id(sessions_[rank]->id());
     request.set_job_id(replies_[rank].job_id());
     request.set_k(k);
@@ -302,11 +302,11 @@ class CollectiveFaultTest : public FaultTest {
   }
 
   // Both ranks ask at once.
-  std::pair<absl::Status, absl::Status> Both(const iris::v1::CollectiveRequest& first,
-                                             const iris::v1::CollectiveRequest& second) {
+  std::pair<absl::Status, absl::Status> Both(const iris::v1::OperateRequest& first,
+                                             const iris::v1::OperateRequest& second) {
     auto other =
-        std::async(std::launch::async, [&] { return sessions_[1]->Collective(second).status(); });
-    const absl::Status mine = sessions_[0]->Collective(first).status();
+        std::async(std::launch::async, [&] { return sessions_[1]->Operate(second).status(); });
+    const absl::Status mine = sessions_[0]->Operate(first).status();
     return {mine, other.get()};
   }
 
@@ -322,7 +322,7 @@ class CollectiveFaultTest : public FaultTest {
   iris::v1::JoinReply replies_[2];
 };
 
-TEST_F(CollectiveFaultTest, AllocationsThatDifferGiveBothTheSameError) {
+TEST_F(OperationFaultTest, AllocationsThatDifferGiveBothTheSameError) {
   JoinTwo();
   auto first = Request(0, 0), second = Request(1, 0);
   first.mutable_allocate()->set_bytes(4096);
@@ -342,7 +342,7 @@ TEST_F(CollectiveFaultTest, AllocationsThatDifferGiveBothTheSameError) {
   EXPECT_TRUE(d.ok()) << d;
 }
 
-TEST_F(CollectiveFaultTest, AnAllocationAgainstAFreeIsAMismatch) {
+TEST_F(OperationFaultTest, AnAllocationAgainstAFreeIsAMismatch) {
   JoinTwo();
   auto first = Request(0, 0), second = Request(1, 0);
   first.mutable_allocate()->set_bytes(4096);
@@ -352,7 +352,7 @@ TEST_F(CollectiveFaultTest, AnAllocationAgainstAFreeIsAMismatch) {
   EXPECT_EQ(a, b);
 }
 
-TEST_F(CollectiveFaultTest, FreeOfWhatIsNotAllocatedIsRefused) {
+TEST_F(OperationFaultTest, FreeOfWhatIsNotAllocatedIsRefused) {
   JoinTwo();
   auto first = Request(0, 0), second = Request(1, 0);
   first.mutable_free()->set_offset_bytes(1 << 20);
@@ -362,39 +362,38 @@ TEST_F(CollectiveFaultTest, FreeOfWhatIsNotAllocatedIsRefused) {
   EXPECT_EQ(a, b);
 }
 
-TEST_F(CollectiveFaultTest, AnEmptyOperationIsRefused) {
+TEST_F(OperationFaultTest, AnEmptyOperationIsRefused) {
   JoinTwo();
-  EXPECT_EQ(sessions_[0]->Collective(Request(0, 0)).status().code(),
+  EXPECT_EQ(sessions_[0]->Operate(Request(0, 0)).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(CollectiveFaultTest, ASequenceNumberFromTheFutureIsRefused) {
+TEST_F(OperationFaultTest, ASequenceNumberFromTheFutureIsRefused) {
   JoinTwo();
   auto request = Request(0, 17);
   request.mutable_allocate()->set_bytes(4096);
-  EXPECT_EQ(sessions_[0]->Collective(request).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sessions_[0]->Operate(request).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(CollectiveFaultTest, AnUnknownTeamIsRefused) {
+TEST_F(OperationFaultTest, AnUnknownTeamIsRefused) {
   JoinTwo();
   auto request = Request(0, 0);
   request.set_team_id(77);
   request.mutable_allocate()->set_bytes(4096);
-  EXPECT_FALSE(sessions_[0]->Collective(request).ok());
+  EXPECT_FALSE(sessions_[0]->Operate(request).ok());
 }
 
-TEST_F(CollectiveFaultTest, ARankThatDoesNotAskIsNamedAndBothStayInStep) {
+TEST_F(OperationFaultTest, ARankThatDoesNotAskIsNamedAndBothStayInStep) {
   JoinTwo();
   auto request = Request(0, 0);
   request.set_timeout_ms(200);
   request.mutable_allocate()->set_bytes(4096);
-  const absl::Status late = sessions_[0]->Collective(request).status();
+  const absl::Status late = sessions_[0]->Operate(request).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
   EXPECT_TRUE(absl::StrContains(late.message(), "rank 1")) << late;
   auto other = Request(1, 0);
   other.mutable_allocate()->set_bytes(4096);
-  EXPECT_EQ(sessions_[1]->Collective(other).status(), late);
+  EXPECT_EQ(sessions_[1]->Operate(other).status(), late);
 }
 
 // A process that dies between any two steps.

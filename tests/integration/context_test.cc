@@ -205,7 +205,7 @@ int Mismatch(const std::vector<std::string>&) {
   return 0;
 }
 
-// Rank 1 comes late to a collective that has timed out, and gets the same outcome.
+// Rank 1 comes late to an operation that has timed out, and gets the same outcome.
 int LateRank(const std::vector<std::string>&) {
   ContextOptions options = Small();
   options.timeout = absl::Seconds(30);
@@ -328,6 +328,9 @@ int Teams(const std::vector<std::string>&) {
   REQUIRE(Has(context.CreateTeam(std::vector<uint32_t>(1000, 1)).status(),
               absl::StatusCode::kInvalidArgument, ""));
 
+  // A refused DestroyTeam is an outcome like any other: the team goes on.
+  REQUIRE(Has(context.DestroyTeam(own), absl::StatusCode::kFailedPrecondition, "live allocations"));
+  REQUIRE_OK(context.Barrier(own));
   REQUIRE_OK(context.Free(*x));
   REQUIRE_OK(context.DestroyTeam(own));
   REQUIRE(Has(context.Barrier(own), absl::StatusCode::kFailedPrecondition, "destroyed"));

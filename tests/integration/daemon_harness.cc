@@ -94,10 +94,6 @@ int WaitExit(pid_t pid, absl::Duration timeout) {
 
 }  // namespace
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
 std::string ProgramPath(const std::string& path_from_root) {
   if (const char* dir = ::getenv("IRIS_TEST_BIN_DIR"); dir != nullptr) {
     return absl::StrCat(dir, "/", path_from_root);
@@ -418,20 +414,24 @@ absl::StatusOr<iris::v1::MappedReply> RawSession::Mapped(const iris::v1::JoinRep
   return reply;
 }
 
-absl::StatusOr<iris::v1::CollectiveReply> RawSession::Collective(
-    const iris::v1::CollectiveRequest& request) {
+absl::StatusOr<iris::v1::OperationResult> RawSession::Operate(
+    const iris::v1::OperateRequest& request) {
   grpc::ClientContext context;
   SetDeadline(context);
-  iris::v1::CollectiveReply reply;
-  const grpc::Status status = stub_->Collective(&context, request, &reply);
+  iris::v1::OperateReply reply;
+  const grpc::Status status = stub_->Operate(&context, request, &reply);
   if (!status.ok()) return FromGrpc(status);
-  return reply;
+  const iris::v1::Outcome& outcome = reply.outcome();
+  if (outcome.code() != 0) {
+    return absl::Status(proto::CodeOf(outcome.code()), outcome.text());
+  }
+  return outcome.result();
 }
 
-absl::StatusOr<iris::v1::CollectiveReply> RawSession::Allocate(const iris::v1::JoinReply& joined,
+absl::StatusOr<iris::v1::OperationResult> RawSession::Allocate(const iris::v1::JoinReply& joined,
                                                                uint64_t k, uint64_t bytes,
                                                                const std::string& name) {
-  iris::v1::CollectiveRequest request;
+  iris::v1::OperateRequest request;
   request.set_session_id(id_);
   request.set_job_id(joined.job_id());
   request.set_k(k);
@@ -439,7 +439,7 @@ absl::StatusOr<iris::v1::CollectiveReply> RawSession::Allocate(const iris::v1::J
   request.mutable_allocate()->set_bytes(bytes);
   request.mutable_allocate()->set_alignment_bytes(1024);
   request.mutable_allocate()->set_name(name);
-  return Collective(request);
+  return Operate(request);
 }
 
 absl::Status RawSession::Leave(const iris::v1::JoinReply& joined) {

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "proto/iris/v1/admin.grpc.pb.h"
 #include "proto/iris/v1/heap.grpc.pb.h"
+#include "proto/status/status.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 
@@ -132,8 +133,9 @@ class RawSession {
   absl::StatusOr<iris::v1::MappedReply> Mapped(const iris::v1::JoinReply& joined,
                                                uint64_t base = 0x400000000000ull,
                                                const std::string& error = "");
-  absl::StatusOr<iris::v1::CollectiveReply> Collective(const iris::v1::CollectiveRequest& request);
-  absl::StatusOr<iris::v1::CollectiveReply> Allocate(const iris::v1::JoinReply& joined, uint64_t k,
+  // The result of the operation, or the error of its outcome or of the call.
+  absl::StatusOr<iris::v1::OperationResult> Operate(const iris::v1::OperateRequest& request);
+  absl::StatusOr<iris::v1::OperationResult> Allocate(const iris::v1::JoinReply& joined, uint64_t k,
                                                      uint64_t bytes, const std::string& name = "");
   absl::Status Leave(const iris::v1::JoinReply& joined);
 
@@ -148,6 +150,6 @@ class RawSession {
   std::unique_ptr<iris::v1::HeapService::Stub> stub_;
 };
 
-absl::Status FromGrpc(const grpc::Status& status);
+using proto::FromGrpc;
 
 }  // namespace iris::testing

@@ -105,7 +105,8 @@ class Assembly:
     def spills(self):
         """Kernels that use memory of their threads: (name, what)."""
         if not self.is_amd:
-            found = {name for name, lines in self.kernels.items() if any(re.search(r"\b(?:ld|st)\.local", l) for l in lines)}
+            found = {name for name, lines in self.kernels.items()
+                     if any(re.search(r"\b(?:ld|st)\.local", l) for l in lines)}
             return sorted((name, "local memory") for name in found)
         found = []
         for entry in re.split(r"^  - \.", "\n".join(self.kernels[METADATA]), flags=re.M)[1:]:
@@ -117,7 +118,7 @@ class Assembly:
         return sorted(found)
 
 
-# --- the table of docs/memory_model.md -------------------------------------------------------------------------------
+# The table of docs/memory_model.md.
 
 ROWS = (("Load", ("Relaxed", "Acquire")), ("Store", ("Relaxed", "Release")),
         ("Add", ("Relaxed", "AcqRel")), ("Fence", ("Acquire", "Release", "AcqRel", "SeqCst")))
@@ -160,7 +161,8 @@ def table(assemblies):
     for operation, orders in ROWS:
         for order in orders:
             for scope in SCOPES:
-                cells = ["; ".join(f"`{i}`" for i in cell(a, operation, order, scope)) or "–" for a in assemblies.values()]
+                cells = ["; ".join(f"`{i}`" for i in cell(a, operation, order, scope)) or "–"
+                         for a in assemblies.values()]
                 name = f"{operation} `k{order}` `k{scope}`"
                 lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines

@@ -1,7 +1,8 @@
 """Reads what the device API becomes on gfx90a, gfx942 and sm_90, and asserts what the memory model needs of it.
 
-probe.cc is compiled to assembly, device only: no device, no vendor's toolkit, clang 19 alone. Each rule is a function from
-an assembly to what is wrong with it; each is also shown to find the mistake that it is for, planted into the assembly.
+probe.cc is compiled to assembly, for the device only. This needs clang 19, but no device and no vendor's toolkit. Each
+rule is a function from an assembly to what is wrong with it; each is also shown to find the mistake that it is for,
+planted into the assembly.
 Where a toolkit of NVIDIA's is installed, its assembler also checks the PTX and counts spills.
 """
 
@@ -19,7 +20,7 @@ MODEL_PAGE = "docs/memory_model.md"
 SCOPES = isa.SCOPES
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# How assembly is read.
 
 
 def first(lines, pattern, start=0):
@@ -48,7 +49,7 @@ def exactly(assembly, kernel, count, pattern):
     return [] if len(found) == count else [f"{assembly.target} {kernel}: {len(found)} of {pattern!r}, expected {count}"]
 
 
-# --- AMD: caches and counters ----------------------------------------------------------------------------------------
+# AMD: caches and counters.
 
 WAIT = r"s_waitcnt (?:.*\b)?vmcnt\(0\)"
 CACHE_CONTROL = r"buffer_(?:wb|inv)"
@@ -56,7 +57,8 @@ CACHE_CONTROL = r"buffer_(?:wb|inv)"
 AMD = {
     "gfx90a": {
         "release": {"Block": (), "Device": (), "System": (r"buffer_wbl2$",)},
-        "acquire": {"Block": (), "Device": (r"buffer_wbinvl1_vol$",), "System": (r"buffer_invl2$", r"buffer_wbinvl1_vol$")},
+        "acquire": {"Block": (), "Device": (r"buffer_wbinvl1_vol$",),
+                    "System": (r"buffer_invl2$", r"buffer_wbinvl1_vol$")},
         "load": {"Block": "", "Device": " glc", "System": " glc"},
         "store": {"Block": "", "Device": "", "System": ""},
         "stream": "glc slc",
@@ -121,7 +123,8 @@ def amd_acquire_invalidates(a):
         found += in_order(a, f"FenceAcquire{scope}", r"global_store_dword ", *wait, *invalidate, r"global_store_dword ")
         for order in ("Acquire", "AcqRel"):
             for kernel in (f"Add{order}{scope}", f"Cas{order}{scope}"):
-                found += in_order(a, kernel, r"global_atomic_(?:add|cmpswap)", *wait, *invalidate, r"global_store_dword")
+                found += in_order(a, kernel, r"global_atomic_(?:add|cmpswap)", *wait, *invalidate,
+                                  r"global_store_dword")
         back = AMD[a.target]["release"][scope]
         for kernel in (f"AddAcqRel{scope}", f"CasAcqRel{scope}"):
             found += exactly(a, kernel, len(back) + len(invalidate), CACHE_CONTROL)
@@ -142,7 +145,8 @@ def amd_scopes_are_in_the_access(a):
     found = []
     for scope in SCOPES:
         for order in ("Relaxed", "Acquire"):
-            found += exactly(a, f"Load{order}{scope}", 1, r"global_load_dword [^;]*\]" + AMD[a.target]["load"][scope] + "$")
+            found += exactly(a, f"Load{order}{scope}", 1,
+                             r"global_load_dword [^;]*\]" + AMD[a.target]["load"][scope] + "$")
         for order in ("Relaxed", "Release"):
             lines = [line for line in a.kernels[f"Store{order}{scope}"] if line.startswith("global_store")]
             if not lines[-1].endswith("]" + AMD[a.target]["store"][scope]):
@@ -239,7 +243,7 @@ def loads_before_stores(a, kernel, load, store):
     return [f"{a.target} {kernel}: no loop with four or more 16-byte loads before as many stores"]
 
 
-# --- PTX -------------------------------------------------------------------------------------------------------------
+# PTX.
 
 PTX_SCOPE = {"Block": "cta", "Device": "gpu", "System": "sys"}
 PTX_ORDER = {"Relaxed": "relaxed", "Acquire": "acquire", "Release": "release", "AcqRel": "acq_rel"}
@@ -348,7 +352,7 @@ def ptx_shuffles_and_ballots(a):
             exactly(a, "BallotBits", 1, r".*vote\.sync\.ballot\.b32"))
 
 
-# --- the table and the planted mistakes ------------------------------------------------------------------------------
+# The table, and the planted mistakes.
 
 # rule: (kernel, what is found in its lines, what stands there instead), ...: planted alone, each must be found.
 AMD_RULES = {
@@ -520,7 +524,8 @@ for _target in isa.TARGETS:
     for _function, _plants in (AMD_RULES if _target.startswith("gfx") else PTX_RULES).items():
         setattr(Probe, f"test_{_target}_{_function.__name__}", _rule(_target, _function))
         for _number, _plant in enumerate(_plants):
-            setattr(Probe, f"test_planted_{_target}_{_function.__name__}_{_number}", _planted(_target, _function, *_plant))
+            setattr(Probe, f"test_planted_{_target}_{_function.__name__}_{_number}",
+                    _planted(_target, _function, *_plant))
 
 if __name__ == "__main__":
     junit.main()

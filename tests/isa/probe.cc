@@ -6,7 +6,7 @@
 
 namespace iris {
 
-// Order of single accesses ---------------------------------------------------------------------
+// Order of single accesses.
 
 #define PROBE_LOAD(order, scope)                                                     \
   extern "C" IRIS_KERNEL void Load##order##scope(const uint32_t* p, uint32_t* out) { \
@@ -56,7 +56,7 @@ extern "C" IRIS_KERNEL void ReleaseAlone(uint32_t* p) {
   backend::Store<Scope::kSystem, Order::kRelease>(p, 2u);
 }
 
-// Types and operations of atomics --------------------------------------------------------------
+// Types and operations of atomics.
 
 #define PROBE_OP(op, name, type)                                                       \
   extern "C" IRIS_KERNEL void op##name(type* p, const type* in, type* out) {           \
@@ -87,7 +87,7 @@ PROBE_OP(Max, F64, double)
 PROBE_OP(Add, U8, uint8_t)
 PROBE_OP(Exchange, U16, uint16_t)
 
-// 16 bytes -------------------------------------------------------------------------------------
+// 16 bytes.
 
 #define PROBE_COPY16(hint)                                                                       \
   extern "C" IRIS_KERNEL void Copy16##hint(Bytes16* to, const Bytes16* from) {                   \
@@ -98,7 +98,7 @@ PROBE_COPY16(Default)
 PROBE_COPY16(Streaming)
 PROBE_COPY16(Volatile)
 
-// The device API -------------------------------------------------------------------------------
+// The device API.
 
 extern "C" IRIS_KERNEL void PutBlock(DeviceContext ctx, uint32_t peer, void* dst, const void* src,
                                      uint64_t bytes) {
@@ -147,7 +147,7 @@ extern "C" IRIS_KERNEL void QuietFunction(uint32_t* data, const uint32_t* p, uin
   *out = backend::Load<Scope::kSystem, Order::kRelaxed>(p);
 }
 
-// Threads --------------------------------------------------------------------------------------
+// Threads.
 
 extern "C" IRIS_KERNEL void Shuffle16(Bytes16* x, uint32_t lane) {
   x[backend::ThreadIndex()] = backend::Shuffle(x[backend::ThreadIndex()], lane);

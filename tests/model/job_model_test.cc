@@ -17,6 +17,7 @@
 #include "proto/wire/limits.h"
 #include "server/heap/ledger.h"
 #include "server/job/clock.h"
+#include "server/job/event_text.h"
 #include "server/job/job_machine.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
@@ -24,18 +25,31 @@
 namespace iris::model {
 namespace {
 
+using server::CallCancelled;
 using server::CreateSegment;
 using server::DropSegment;
 using server::Effect;
 using server::Effects;
 using server::GrowId;
+using server::GrowMappedCall;
 using server::JobLimits;
 using server::JobMachine;
 using server::JobSnapshot;
+using server::JoinCall;
 using server::JoinSpec;
+using server::LeaveCall;
 using server::Ledger;
+using server::MappedCall;
 using server::NotifyWatch;
+using server::OperateCall;
+using server::ProcessGone;
 using server::Reply;
+using server::ResumeCall;
+using server::SegmentCreated;
+using server::SegmentDropped;
+using server::SessionHungUp;
+using server::SessionOpened;
+using server::WatchOpened;
 
 constexpr uint64_t kOps = 100000;
 constexpr uint64_t kGranularity = 16384;
@@ -52,9 +66,8 @@ class Driver {
   Driver(uint64_t seed, const Conditions& conditions)
       : random_(seed),
         with_reference_(conditions.with_reference),
-        ledger_({{"dev-0", conditions.device_bytes, kGranularity, 0},
-                 {"dev-1", conditions.device_bytes, 4096, 0}}),
-        machine_(conditions.limits, &ledger_, &clock_),
+        machine_(conditions.limits, Ledger({{"dev-0", conditions.device_bytes, kGranularity, 0},
+                                            {"dev-1", conditions.device_bytes, 4096, 0}})),
         reference_(kGranularity, &clock_) {}
 
   void Step() {
@@ -64,7 +77,7 @@ class Driver {
     if (dice < 270) return Create();
     if (dice < 320) return Drop();
     if (dice < 390) return Mapped();
-    if (dice < 880) return Collective();
+    if (dice < 880) return Operate();
     if (dice < 955) return GrowMapped();
     if (dice < 962) return Leave();
     if (dice < 966) return HangUp();
@@ -78,13 +91,13 @@ class Driver {
   // Everything ends: every session goes, every worker finishes.
   void Finish() {
     for (const SessionId id : Keys(sessions_)) {
-      if (random_.OneIn(2)) Input(machine_.HangUp(id), [&] { reference_.HangUp(id); });
-      Input(machine_.Gone(id), [&] { reference_.Gone(id); });
+      if (random_.OneIn(2)) Input(SessionHungUp{id, "test"}, [&] { reference_.HangUp(id); });
+      Input(ProcessGone{id}, [&] { reference_.Gone(id); });
       sessions_.erase(id);
     }
     while (!creating_.empty()) Create();
     while (!dropping_.empty()) Drop();
-    ASSERT_EQ(ledger_.used_bytes_total(), 0u);
+    ASSERT_EQ(machine_.ledger().used_bytes_total(), 0u);
     ASSERT_TRUE(machine_.Jobs().empty());
     ASSERT_TRUE(machine_.Sessions().empty());
     ASSERT_TRUE(pending_.empty()) << "a call was never answered";
@@ -151,7 +164,7 @@ class Driver {
     const SessionId id{next_session_++};
     const Session session{.pid = pid, .uid = uid};
     sessions_[id] = session;
-    Input(machine_.OpenSession(id, {.pid = session.pid, .uid = session.uid, .process_start = 5}),
+    Input(SessionOpened{id, {.pid = session.pid, .uid = session.uid, .process_start = 5}},
           [&] { reference_.OpenSession(id, session.pid, session.uid); });
   }
 
@@ -189,7 +202,7 @@ class Driver {
     }
     const CallId call = NewCall();
     join_calls_[id] = call;
-    Input(machine_.Join(id, call, spec), [&] { reference_.Join(id, call, spec); });
+    Input(JoinCall{id, call, spec}, [&] { reference_.Join(id, call, spec); });
   }
 
   void Create() {
@@ -198,7 +211,7 @@ class Driver {
     const SegmentId id = creating_[index];
     creating_.erase(creating_.begin() + static_cast<ptrdiff_t>(index));
     const bool ok = !random_.OneIn(80);
-    Input(machine_.SegmentCreated(id, ok ? absl::OkStatus() : absl::InternalError("worker")),
+    Input(SegmentCreated{id, ok ? absl::OkStatus() : absl::InternalError("worker")},
           [&] { reference_.SegmentCreated(id, ok); });
   }
 
@@ -211,11 +224,11 @@ class Driver {
       if (random_.OneIn(2)) return Create();
       std::erase(creating_, id);
       const bool ok = random_.OneIn(2);
-      Input(machine_.SegmentCreated(id, ok ? absl::OkStatus() : absl::InternalError("late")),
+      Input(SegmentCreated{id, ok ? absl::OkStatus() : absl::InternalError("late")},
             [&] { reference_.SegmentCreated(id, ok); });
     }
     dropping_.erase(dropping_.begin() + static_cast<ptrdiff_t>(index));
-    Input(machine_.SegmentDropped(id), [&] { reference_.SegmentDropped(id); });
+    Input(SegmentDropped{id}, [&] { reference_.SegmentDropped(id); });
   }
 
   // A session and a job: most often a member and its own job, most often one in the wanted state.
@@ -245,14 +258,14 @@ class Driver {
     const JobId job = chosen->second;
     const bool error = random_.OneIn(150);
     const CallId call = NewCall();
-    Input(machine_.Mapped(id, call, job, 1, wire::kProposedBase, error ? "no" : ""),
+    Input(MappedCall{id, call, job, 1, wire::kProposedBase, error ? "no" : ""},
           [&] { reference_.Mapped(id, call, job, error); });
   }
 
-  void Collective() {
+  void Operate() {
     auto chosen = SomeMember(JobState::kReady);
     if (!chosen.has_value()) return Step();
-    CollectiveSpec spec{.timeout = SomeTimeout()};
+    OperationSpec spec{.timeout = SomeTimeout()};
     // Most often a rank that does not wait in this team already.
     for (int tries = 0; tries < 8; ++tries) {
       if (tries > 0) chosen = SomeMember(JobState::kReady).value_or(*chosen);
@@ -279,7 +292,7 @@ class Driver {
     asked_[call] = {job_id, spec.team, spec.k};
     caller_[call] = id;
     last_call_[{id, job_id, spec.team}] = call;
-    Input(machine_.Collective(id, call, spec), [&] { reference_.Collective(id, call, spec); });
+    Input(OperateCall{id, call, spec}, [&] { reference_.Operate(id, call, spec); });
     // A call that waits has been counted too.
     if (pending_.contains(call) && spec.k == position) ++position;
   }
@@ -300,17 +313,17 @@ class Driver {
   }
 
   // The ranks agree most of the time: the operation is drawn once per (team, k) of a job.
-  CollectiveOp OpFor(const JobSnapshot* job, JobId job_id, TeamId team, uint64_t k) {
+  Operation OpFor(const JobSnapshot* job, JobId job_id, TeamId team, uint64_t k) {
     auto& plan = plans_[{job_id, team, k}];
     if (!plan.has_value() || random_.OneIn(100)) {
-      const CollectiveOp op = RandomOp(job, job_id, team);
+      const Operation op = RandomOp(job, job_id, team);
       if (plan.has_value()) return op;  // one that differs
       plan = op;
     }
     return *plan;
   }
 
-  CollectiveOp RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
+  Operation RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
     const uint64_t dice = random_.Below(100);
     if (dice < 40) {
       AllocateOp op{.bytes = random_.Below(12000)};
@@ -364,7 +377,7 @@ class Driver {
     if (random_.OneIn(50)) grow.value += 1;
     const bool error = random_.OneIn(40);
     const CallId call = NewCall();
-    Input(machine_.GrowMapped(id, call, job, grow, error ? "no" : ""),
+    Input(GrowMappedCall{id, call, job, grow, error ? "no" : ""},
           [&] { reference_.GrowMapped(id, call, job, grow.value, error); });
   }
 
@@ -384,13 +397,13 @@ class Driver {
                        });
     if (whole && !random_.OneIn(8)) return Step();
     const CallId call = NewCall();
-    Input(machine_.Leave(id, call, job), [&] { reference_.Leave(id, call, job); });
+    Input(LeaveCall{id, call, job}, [&] { reference_.Leave(id, call, job); });
   }
 
   void HangUp() {
     const SessionId id = AnySession();
     if (sessions_.contains(id)) sessions_[id].ending = true;
-    Input(machine_.HangUp(id), [&] { reference_.HangUp(id); });
+    Input(SessionHungUp{id, "test"}, [&] { reference_.HangUp(id); });
   }
 
   void Gone() {
@@ -399,7 +412,7 @@ class Driver {
       if (session.ending && random_.OneIn(2)) id = other;
     }
     sessions_.erase(id);
-    Input(machine_.Gone(id), [&] { reference_.Gone(id); });
+    Input(ProcessGone{id}, [&] { reference_.Gone(id); });
   }
 
   void Resume() {
@@ -426,7 +439,7 @@ class Driver {
     if (random_.OneIn(20)) name = "c";
     const uint64_t epoch = random_.OneIn(20) ? 2 : 1;
     const CallId call = NewCall();
-    Input(machine_.Resume(id, call, job, name, rank, epoch),
+    Input(ResumeCall{id, call, job, name, rank, epoch},
           [&] { reference_.Resume(id, call, job, name, rank, epoch); });
   }
 
@@ -435,7 +448,7 @@ class Driver {
     if (join_calls_.empty()) return;
     const CallId call = join_calls_[AnyKey(join_calls_)];
     if (pending_.contains(call)) return;
-    Input(machine_.Cancelled(call), [&] { reference_.Cancelled(call); });
+    Input(CallCancelled{call}, [&] { reference_.Cancelled(call); });
   }
 
   void Cancel() {
@@ -444,7 +457,7 @@ class Driver {
     const CallId call = *std::next(pending_.begin(), random_.Below(pending_.size()));
     pending_.erase(call);
     cancelled_.insert(call);
-    Input(machine_.Cancelled(call), [&] { reference_.Cancelled(call); });
+    Input(CallCancelled{call}, [&] { reference_.Cancelled(call); });
   }
 
   void Watch() {
@@ -452,19 +465,20 @@ class Driver {
     if (!chosen.has_value()) return Step();
     const SessionId id = chosen->first;
     const JobId job = chosen->second;
-    auto effects = machine_.WatchStarted(id, job);
-    if (effects.ok()) Input(*std::move(effects), [] {});
+    const CallId call = NewCall();
+    Input(WatchOpened{id, call, job}, [&] { reference_.Watch(id, call, job); });
   }
 
   void Tick() {
     clock_.Advance(absl::Seconds(random_.OneIn(15) ? random_.Below(100) : random_.Below(5)));
-    Input(machine_.Tick(), [&] { reference_.Tick(); });
+    Input(server::Tick{}, [&] { reference_.Tick(); });
   }
 
   // What came of it.
 
   template <typename Predict>
-  void Input(Effects effects, Predict predict) {
+  void Input(const server::Input& input, Predict predict) {
+    const Effects effects = machine_.Apply(input, {clock_.Now(), clock_.Wall()});
     if (with_reference_) predict();
     std::map<CallId, Reply> replies;
     for (const Effect& effect : effects) {
@@ -485,7 +499,9 @@ class Driver {
       } else if (const auto* state = std::get_if<server::SetRankState>(&effect)) {
         ASSERT_TRUE(pages_.contains(state->job)) << "a page is written that is not";
       } else if (const auto* event = std::get_if<server::EmitEvent>(&effect)) {
-        ++counts_[event->kind];
+        ++counts_[std::string(server::KindOf(event->event))];
+      } else if (const auto* release = std::get_if<server::ReleaseSession>(&effect)) {
+        sessions_.erase(release->session);
       }
     }
     jobs_ = machine_.Jobs({.allocations = true});
@@ -514,29 +530,24 @@ class Driver {
     if (asked == asked_.end()) return;
     const Asked what = asked->second;
     const SessionId session = caller_[reply.call];
-    const absl::string_view text = reply.status.message();
-    if (text.find("which was destroyed") != text.npos && !random_.OneIn(4))
+    if (reply.status.message().find("which was destroyed") != std::string::npos &&
+        !random_.OneIn(4)) {
       teams_[what.job].erase(what.team);
-    const bool refused =
-        text.find("session") == 0 || text.find("asks for k") != text.npos ||
-        text.find("no longer kept") != text.npos || text.find("has no team") != text.npos ||
-        text.find("is not a member") != text.npos || text.find("is not ready") != text.npos ||
-        text.find("calls already") != text.npos || text.find("irisd holds") != text.npos ||
-        !sessions_.contains(session);
-    const bool past = text.find("has left job") != text.npos || text.find("join job") == 0 ||
-                      text.find("map job") == 0 || text.find("a newer session") != text.npos ||
-                      text == "the call was cancelled";
-    if (refused || past) return;
-    std::string outcome = reply.status.ToString();
-    if (reply.status.ok()) {
-      const auto& result = std::get<server::CollectiveResult>(reply.result);
+    }
+    if (!reply.status.ok()) return;  // the call is refused
+    const auto& answer = std::get<server::Outcome>(reply.result);
+    ASSERT_EQ(answer.k, what.k);
+    uint64_t& position = position_[{session, what.job, what.team}];
+    position = std::max(position, what.k + 1);
+    if (absl::IsOutOfRange(answer.status)) return;  // no longer kept
+    std::string outcome = answer.status.ToString();
+    if (answer.status.ok()) {
+      const server::OperationResult& result = answer.result;
       outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ", result.value);
       if (result.team.has_value()) teams_[what.job][result.team->id] = result.team->ranks;
     }
     const auto [known, is_new] = outcomes_.try_emplace({what.job, what.team, what.k}, outcome);
     ASSERT_EQ(known->second, outcome) << "team " << what.team << " k " << what.k;
-    uint64_t& position = position_[{session, what.job, what.team}];
-    position = std::max(position, what.k + 1);
   }
 
   void Compare(const Effects& effects, const std::map<CallId, Reply>& replies) {
@@ -555,7 +566,8 @@ class Driver {
     for (const auto& [call, reply] : replies) {
       const auto found = expected.find(call);
       ASSERT_NE(found, expected.end()) << "unexpected reply: " << reply.status;
-      ASSERT_EQ(reply.status.code(), found->second.code) << reply.status;
+      const absl::Status status = StatusOf(reply);
+      ASSERT_EQ(status.code(), found->second.code) << status;
       CompareResult(reply, found->second);
       expected.erase(call);
     }
@@ -564,9 +576,15 @@ class Driver {
     CompareState();
   }
 
+  // Of the call if it was refused, else of the operation that it asked for, if any.
+  static absl::Status StatusOf(const Reply& reply) {
+    const auto* outcome = std::get_if<server::Outcome>(&reply.result);
+    return reply.status.ok() && outcome != nullptr ? outcome->status : reply.status;
+  }
+
   void CompareResult(const Reply& reply, const Expected& expected) {
-    if (!reply.status.ok() || !expected.heap_bytes.has_value()) return;
-    const auto& result = std::get<server::CollectiveResult>(reply.result);
+    if (!expected.heap_bytes.has_value()) return;
+    const server::OperationResult& result = std::get<server::Outcome>(reply.result).result;
     ASSERT_EQ(result.heap_bytes, *expected.heap_bytes);
     ASSERT_EQ(result.offset_bytes, expected.offset.value_or(0));
     ASSERT_EQ(result.value, expected.value.value_or(""));
@@ -577,7 +595,7 @@ class Driver {
   }
 
   void CompareState() {
-    ASSERT_EQ(ledger_.used_bytes_total(), reference_.BookedBytes());
+    ASSERT_EQ(machine_.ledger().used_bytes_total(), reference_.BookedBytes());
     ASSERT_EQ(machine_.NextDeadline(), reference_.NextDeadline());
     const auto& jobs = jobs_;
     ASSERT_EQ(jobs.size(), reference_.jobs().size());
@@ -602,7 +620,6 @@ class Driver {
   Random random_;
   const bool with_reference_;
   server::FakeClock clock_;
-  Ledger ledger_;
   JobMachine machine_;
   ReferenceJobs reference_;
 
@@ -620,7 +637,7 @@ class Driver {
   std::map<SessionId, CallId> join_calls_;  // the last of each
   std::map<std::tuple<SessionId, JobId, TeamId>, CallId> last_call_;
   std::map<std::tuple<SessionId, JobId, TeamId>, uint64_t> position_;
-  std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<CollectiveOp>> plans_;
+  std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<Operation>> plans_;
   std::map<std::tuple<JobId, TeamId, uint64_t>, std::string> outcomes_;
   std::map<std::string, uint64_t> counts_;
   uint64_t next_session_ = 1;

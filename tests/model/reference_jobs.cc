@@ -21,7 +21,7 @@ uint64_t AlignmentOf(const AllocateOp& op) {
              : op.alignment_bytes;
 }
 
-bool WellFormed(const RefTeam& team, TeamId id, const CollectiveOp& op) {
+bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
   const std::set<Rank> members(team.ranks.begin(), team.ranks.end());
   if (const auto* allocate = std::get_if<AllocateOp>(&op)) {
     return PowerOfTwo(AlignmentOf(*allocate)) && allocate->name.rfind("iris.", 0) != 0;
@@ -38,8 +38,8 @@ bool WellFormed(const RefTeam& team, TeamId id, const CollectiveOp& op) {
   return true;
 }
 
-bool Agree(CollectiveOp a, CollectiveOp b) {
-  for (CollectiveOp* op : {&a, &b}) {
+bool Agree(Operation a, Operation b) {
+  for (Operation* op : {&a, &b}) {
     if (auto* allocate = std::get_if<AllocateOp>(op))
       allocate->alignment_bytes = AlignmentOf(*allocate);
   }
@@ -79,6 +79,9 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return Expect(call, Code::kPermissionDenied);
   RefSession& who = session->second;
+  if (RefJob* mine = Find(who.job); mine != nullptr && !who.ending) {
+    if (mine->ranks[who.rank].withdraw_deadline.has_value()) WithdrawCancelled(*mine, who.rank);
+  }
   if (who.ending || who.job.value != 0) return Expect(call, Code::kFailedPrecondition);
   if (spec.n_ranks < 1 || spec.rank < 0 || spec.rank >= spec.n_ranks || spec.heap_bytes == 0) {
     return Expect(call, Code::kInvalidArgument);
@@ -141,6 +144,7 @@ void ReferenceJobs::FinishForming(RefJob& job) {
   job.state = JobState::kMapping;
   job.map_deadline = clock_->Now() + absl::Seconds(60);
   for (RefMember& member : job.ranks) {
+    if (!member.join_call.has_value()) continue;  // cancelled a moment ago
     Expect(*member.join_call, Code::kOk);
     member.answered_join = std::exchange(member.join_call, std::nullopt);
   }
@@ -160,6 +164,7 @@ void ReferenceJobs::Mapped(SessionId id, CallId call, JobId job_id, bool error) 
   if (member.mapped_calls.size() == 8) return Expect(call, Code::kResourceExhausted);
   member.mapped_calls.push_back(call);
   member.state = RankState::kMapped;
+  member.withdraw_deadline.reset();
   for (const RefMember& one : job->ranks) {
     if (one.state != RankState::kMapped) return;
   }
@@ -181,6 +186,16 @@ void ReferenceJobs::Detach(RefJob& job, Rank rank, Code told) {
   session.past_job = job.id;
   session.past_code = told;
   job.ranks[rank].session = SessionId();
+  job.ranks[rank].withdraw_deadline.reset();
+}
+
+void ReferenceJobs::WithdrawCancelled(RefJob& job, Rank rank) {
+  job.ranks[rank].withdraw_deadline.reset();
+  if (job.state == JobState::kForming) {
+    Withdraw(job, rank, Code::kCancelled);
+  } else {
+    FailJob(job, Code::kAborted);
+  }
 }
 
 void ReferenceJobs::Withdraw(RefJob& job, Rank rank, Code code) {
@@ -234,8 +249,11 @@ void ReferenceJobs::HangUp(SessionId id) {
   if (session == sessions_.end() || session->second.ending) return;
   session->second.ending = true;
   RefJob* job = Find(session->second.job);
-  if (job == nullptr) return;
-  if (!Committed(*job)) return FailJob(*job, Code::kAborted);
+  if (job == nullptr || !Committed(*job)) {
+    if (job != nullptr) FailJob(*job, Code::kAborted);
+    sessions_.erase(id);  // it holds no rank any more
+    return;
+  }
   job->ranks[session->second.rank].state = RankState::kEnding;
   if (job->n_attached() > 1) job->state = JobState::kBroken;
   FailGrowth(*job, Code::kAborted);
@@ -296,14 +314,19 @@ void ReferenceJobs::Cancelled(CallId call) {
       }
       std::erase(member.mapped_calls, call);
       if (member.join_call != call) continue;
-      member.join_call.reset();
-      return Withdraw(*job, rank, Code::kCancelled);
+      member.answered_join = std::exchange(member.join_call, std::nullopt);
+      member.withdraw_deadline = clock_->Now() + server::kWithdrawAfter;
+      return;
     }
     for (auto& [team_id, team] : job->teams) {
       if (!team.op.has_value()) continue;
       for (auto& [rank, calls] : team.op->calls) std::erase(calls, call);
     }
   }
+}
+
+void ReferenceJobs::Watch(SessionId id, CallId call, JobId job) {
+  if (Member(id, call, job) != nullptr) Expect(call, Code::kOk);
 }
 
 // Segments.
@@ -326,7 +349,8 @@ void ReferenceJobs::SegmentCreated(SegmentId id, bool ok) {
   if (Committed(job)) return FailGrowth(job, Code::kResourceExhausted);
   for (RefMember& member : job.ranks) {
     if (member.first_segment != id) continue;
-    Expect(*std::exchange(member.join_call, std::nullopt), Code::kInternal);  // as the worker said
+    if (member.join_call.has_value()) Expect(*member.join_call, Code::kInternal);  // as it said
+    member.join_call.reset();
     member.first_segment.reset();
   }
   FailJob(job, Code::kAborted);
@@ -351,6 +375,8 @@ std::vector<ReferenceJobs::Due> ReferenceJobs::Deadlines() const {
     for (Rank rank = 0; rank < job->ranks.size(); ++rank) {
       if (job->ranks[rank].join_call.has_value())
         all.push_back({job->ranks[rank].join_deadline, id, 0, rank});
+      if (job->ranks[rank].withdraw_deadline.has_value())
+        all.push_back({*job->ranks[rank].withdraw_deadline, id, 4, rank});
     }
     if (job->state == JobState::kMapping) all.push_back({job->map_deadline, id, 1, 0});
     for (const auto& [team_id, team] : job->teams) {
@@ -381,10 +407,11 @@ void ReferenceJobs::Tick() {
     if (first->kind == 1) FailJob(job, Code::kDeadlineExceeded);
     if (first->kind == 2) Fail(job, first->index, Code::kDeadlineExceeded);
     if (first->kind == 3) FailGrowth(job, Code::kResourceExhausted);
+    if (first->kind == 4) WithdrawCancelled(job, first->index);
   }
 }
 
-// Collectives.
+// Operations of teams.
 
 bool ReferenceJobs::Alive(const RefJob& job, const RefTeam& team) const {
   return job.state == JobState::kReady &&
@@ -411,7 +438,7 @@ void ReferenceJobs::Forget(RefTeam& team) {
   }
 }
 
-void ReferenceJobs::Collective(SessionId id, CallId call, const CollectiveSpec& spec) {
+void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec) {
   RefJob* job = Member(id, call, spec.job);
   if (job == nullptr) return;
   const Rank rank = sessions_.at(id).rank;
@@ -427,8 +454,11 @@ void ReferenceJobs::Collective(SessionId id, CallId call, const CollectiveSpec& 
   if (spec.k > position || (team.destroyed && spec.k == position))
     return Expect(call, Code::kFailedPrecondition);
   if (spec.k < team.log.size()) {
-    if (spec.k < team.forgotten_below) return Expect(call, Code::kOutOfRange);
-    expected_[call] = ForRank(team.log[spec.k], rank);
+    if (spec.k < team.forgotten_below) {
+      Expect(call, Code::kOutOfRange);
+    } else {
+      expected_[call] = ForRank(team.log[spec.k], rank);
+    }
     if (spec.k == position) ++position;
     return Forget(team);
   }

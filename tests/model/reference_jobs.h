@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/wire/limits.h"
+#include "server/job/clock.h"
 #include "server/job/job_machine.h"
 #include "tests/model/naive_heap.h"
 
@@ -28,14 +29,14 @@ namespace iris::model {
 using server::AllocateOp;
 using server::BroadcastOp;
 using server::CallId;
-using server::CollectiveOp;
-using server::CollectiveSpec;
 using server::CreateTeamOp;
 using server::DestroyTeamOp;
 using server::FreeOp;
 using server::GrowOp;
 using server::JobId;
 using server::JobState;
+using server::Operation;
+using server::OperationSpec;
 using server::Rank;
 using server::RankState;
 using server::SegmentId;
@@ -49,7 +50,7 @@ struct Expected {
   std::optional<uint64_t> offset;      // of an allocate
   std::optional<std::string> value;    // of a broadcast
   std::optional<TeamId> team;          // of a create_team, for members
-  std::optional<uint64_t> heap_bytes;  // of any collective that succeeds
+  std::optional<uint64_t> heap_bytes;  // of any operation that succeeds
   bool is_outcome = false;             // of a (team, k): the same for every rank
 };
 
@@ -59,7 +60,7 @@ struct RefOutcome {
 };
 
 struct RefOp {
-  CollectiveOp op;
+  Operation op;
   std::map<Rank, std::vector<CallId>> calls;  // every rank that asked
   std::string value;
   absl::Time deadline = absl::InfiniteFuture();
@@ -84,6 +85,7 @@ struct RefMember {
   std::optional<CallId> join_call;
   std::optional<CallId> answered_join;
   absl::Time join_deadline;
+  std::optional<absl::Time> withdraw_deadline;  // of a Join that was cancelled
   std::vector<CallId> mapped_calls;
   std::optional<SegmentId> first_segment;
   bool attached() const { return session.value != 0; }
@@ -155,12 +157,13 @@ class ReferenceJobs {
   void Gone(SessionId id);
   void Join(SessionId id, CallId call, const server::JoinSpec& spec);
   void Mapped(SessionId id, CallId call, JobId job, bool error);
-  void Collective(SessionId id, CallId call, const CollectiveSpec& spec);
+  void Operate(SessionId id, CallId call, const OperationSpec& spec);
   void GrowMapped(SessionId id, CallId call, JobId job, uint64_t grow, bool error);
   void Leave(SessionId id, CallId call, JobId job);
   void Resume(SessionId id, CallId call, JobId job, const std::string& name, int32_t rank,
               uint64_t epoch);
   void Cancelled(CallId call);
+  void Watch(SessionId id, CallId call, JobId job);
   void SegmentCreated(SegmentId id, bool ok);
   void SegmentDropped(SegmentId id);
   void Tick();
@@ -190,7 +193,7 @@ class ReferenceJobs {
   struct Due {
     absl::Time when = absl::InfiniteFuture();
     JobId job;
-    int kind = 0;  // 0 join, 1 map, 2 collective, 3 growth
+    int kind = 0;  // 0 join, 1 map, 2 operation, 3 growth, 4 withdrawal
     uint32_t index = 0;
     auto Key() const { return std::tuple(when, job.value, kind, index); }
   };
@@ -200,6 +203,8 @@ class ReferenceJobs {
   RefJob* Member(SessionId id, CallId call, JobId job);
   void Detach(RefJob& job, Rank rank, Code told);
   void Withdraw(RefJob& job, Rank rank, Code code);
+  // The Join was cancelled, and its session has not hung up.
+  void WithdrawCancelled(RefJob& job, Rank rank);
   void FailJob(RefJob& job, Code code);
   void EndJob(RefJob& job);
   void Drop(SegmentId id) { segments_.at(id).dropping = true; }

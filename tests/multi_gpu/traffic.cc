@@ -278,7 +278,7 @@ class Traffic {
   // Puts so many rounds of all-reduce on the stream and waits for them.
   absl::Status Reduce(uint64_t n) {
     // On emulated devices every element takes its time.
-    const bool emulated = std::strcmp(iris::backend::BackendName(), "emu") == 0;
+    const bool emulated = iris::backend::Traits::kEmulated;
     const uint64_t largest = emulated ? kSumWords / 64 : kSumWords;
     uint32_t* const x = sums_.As<uint32_t>();
     const iris::LaunchConfig launch = {.grid = emulated ? 1u : 64u, .block = 128};

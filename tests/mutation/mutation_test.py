@@ -25,8 +25,8 @@ RUN_SECONDS_MAX = 100
 BLOCK = ("barrier", "put_signal_block", "all_reduce")
 ALL = BLOCK + ("put_signal_warp",)
 
-RUNTIME = ("block", "fiber", "scheduler")
-HOST = ("graph", "memory")
+RUNTIME = ("emu/block", "emu/fiber", "emu/scheduler")
+HOST = ("emu/graph", "emu/memory", "host", "host_functions")
 LIBRARIES = ["-l:libboost_context.a", "-labsl_synchronization", "-labsl_time", "-labsl_base", "-lpthread"]
 
 
@@ -47,12 +47,16 @@ class MutationTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         # The runtime of the emulator is not instrumented, see device/backend/emu/BUILD.bazel.
         runtime = ["-fno-sanitize=thread", "-ftls-model=initial-exec"]
-        jobs = [(f"device/backend/emu/{name}.cc", f"{name}.o", runtime) for name in RUNTIME]
-        jobs += [(f"device/backend/emu/{name}.cc", f"{name}.o", []) for name in HOST]
+        jobs = [(f"device/backend/{name}.cc", cls.object(name), runtime) for name in RUNTIME]
+        jobs += [(f"device/backend/{name}.cc", cls.object(name), []) for name in HOST]
         jobs += [("tests/mutation/protocols.cc", f"protocols{n}.o", [f"-DIRIS_MUTATE={n}"]) for n in range(7)]
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for result in [pool.submit(cls.compile, *job) for job in jobs]:
                 result.result()
+
+    @staticmethod
+    def object(name):
+        return name.replace("/", "_") + ".o"
 
     @classmethod
     def compile(cls, source, out, options):
@@ -64,7 +68,7 @@ class MutationTest(unittest.TestCase):
     @classmethod
     def link(cls, number):
         program = os.path.join(cls.folder, f"protocols{number}")
-        objects = [os.path.join(cls.folder, name + ".o") for name in (f"protocols{number}", *HOST, *RUNTIME)]
+        objects = [os.path.join(cls.folder, cls.object(name)) for name in (f"protocols{number}", *HOST, *RUNTIME)]
         cls.call([cls.clang, "-fsanitize=thread", *objects, *LIBRARIES, "-o", program])
         return program
 

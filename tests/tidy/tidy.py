@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """The rules of this repository that a compiler does not check.
 
-Each rule is a function from a source tree to the places that break it. `tidy.py [ROOT]` prints them and exits 1 if there
-are any; tidy_test.py runs the rules on this tree, and plants a violation of each to see it found.
+Each rule is a function from a source tree to the places that break it. `tidy.py [ROOT]` prints them and exits 1 if
+there are any; tidy_test.py runs the rules on this tree, and plants a violation of each to see it found.
 """
 
+import ast
+import fnmatch
+import functools
 import os
 import re
 import sys
@@ -12,9 +15,14 @@ import sys
 SOURCE = (".h", ".cc")
 BUILD_NAMES = ("BUILD.bazel", "BUILD", "WORKSPACE", ".bazelrc")
 
-# Comment lines may be a little longer than code.
-MAX_CODE_COLUMNS = 100
-MAX_COMMENT_COLUMNS = 125
+# The columns that a line may have, code and comments alike, by the end of the file's name. In Markdown this is for
+# prose: tables, blocks of code and lines that hold a link may be longer.
+COLUMNS = {
+    (".h", ".cc"): 100,
+    (".proto", ".py", ".sh", ".bash", ".bzl", ".bazel", ".bazelrc", ".toml", ".service", ".lds", ".in", ".txt",
+     "script"): 120,
+    (".md",): 140,
+}
 
 
 class Tree:
@@ -27,7 +35,8 @@ class Tree:
                               if n not in (".git", "__pycache__", ".whl") and not n.startswith("bazel-"))
             for name in sorted(files):
                 path = os.path.join(folder, name)
-                if os.path.islink(path) or os.path.getsize(path) > 4 << 20:
+                # A checkout beside another has a file where others have the folder.
+                if name == ".git" or os.path.islink(path) or os.path.getsize(path) > 4 << 20:
                     continue
                 with open(path, "rb") as file:
                     data = file.read()
@@ -48,17 +57,20 @@ class Tree:
                 yield path, text
 
 
-def _grep(files, pattern, message):
+@functools.lru_cache(None)
+def _matches(text, pattern):
+    """(line, what is found there) of each line where the pattern is."""
     found = []
-    for path, text in files:
-        for number, line in enumerate(text.split("\n"), 1):
-            match = pattern.search(line)
-            if match:
-                found.append(f"{path}:{number}: {message}: {match.group(0).strip()!r}")
+    for number, line in enumerate(text.split("\n"), 1):
+        match = pattern.search(line)
+        if match:
+            found.append((number, match.group(0).strip()))
     return found
 
 
-# --- the rules -------------------------------------------------------------------------------------------------------
+def _grep(files, pattern, message):
+    return [f"{path}:{number}: {message}: {what!r}" for path, text in files for number, what in _matches(text, pattern)]
+
 
 # Whole words, and words inside identifiers (CudaStream, kHip, hip_stream), but not "membership" or "amdahl".
 VENDOR = re.compile(
@@ -89,34 +101,142 @@ def orphan_tests(tree):
     return found
 
 
-# What may be included from where: the first row whose folder fits decides.
-EDGES = (
-    ("proto/", ("proto/",)),
-    ("device/driver/", ("device/driver/",)),
-    ("device/", ("device/",)),
-    ("server/", ("server/", "proto/", "device/driver/")),
-    ("client/", ("client/", "proto/", "device/")),
-)
 OURS = ("proto/", "device/", "server/", "client/", "examples/", "tests/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
 
 
+@functools.lru_cache(None)
 def _includes(text):
-    for match in INCLUDE.finditer(text):
-        yield text.count("\n", 0, match.start(1)) + 1, match.group(1)
+    """(line, header) of each include."""
+    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in INCLUDE.finditer(text)]
 
 
-def dependency_edges(tree):
-    """Components include only what the design allows: never client from server, or server from client."""
+@functools.lru_cache(None)
+def _parsed(text):
+    return ast.parse(text)
+
+
+def _strings(node):
+    """The strings in an expression, as far as they stand there: (line, string)."""
+    return [(n.lineno, n.value) for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+@functools.lru_cache(None)
+def _dependencies(text):
+    """(line, label, whether this is for tests alone) of each dependency of a target in a BUILD file."""
     found = []
-    for path, text in tree.select(*SOURCE):
-        allowed = next((to for start, to in EDGES if path.startswith(start)), None)
-        if allowed is None:
+    for call in ast.walk(_parsed(text)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            attributes = {k.arg: k.value for k in call.keywords}
+            test = call.func.id.endswith("_test") or "testonly" in attributes
+            if "deps" in attributes:
+                found += [(number, label, test) for number, label in _strings(attributes["deps"])]
+    return found
+
+
+PAGE = "docs/architecture.md"
+# What the table of that page must not say: (folders, folders that they never depend on). Everything
+# may depend on device/base.
+NEVER = (
+    ("proto", ("device", "server", "client", "examples")),
+    ("device", ("proto", "server", "client", "examples")),
+    ("server", ("client", "examples")),
+    ("client", ("server", "examples")),
+)
+
+
+class Architecture:
+    """The table of folders in docs/architecture.md.
+
+        | folder | one noun | depends on |
+        |---|---|---|
+        | `device/iris` with `impl` | the device API | `device/backend` |
+
+    A row may be for a folder and some that are inside it, which belong together. It names every folder that files of
+    its own include from; `x/*` are all folders in x. Text that is not in backticks is for people.
+    """
+
+    def __init__(self, text):
+        self.rows = {}  # the row's folder: (line, folders that it depends on, as written)
+        self.row_of = {}  # folder: the row's folder
+        self.errors = []
+        inside = False
+        for number, line in enumerate(text.split("\n"), 1):
+            cells = [c.strip() for c in line.strip().strip("|").split("|")]
+            if cells == ["folder", "one noun", "depends on"]:
+                inside = True
+            elif not line.startswith("|"):
+                inside = False
+            elif inside and len(cells) == 3 and not set(cells[0]) <= set("-: "):
+                names = re.findall(r"`([^`]+)`", cells[0])
+                if not names:
+                    self.errors.append(f"{PAGE}:{number}: this row names no folder")
+                    continue
+                self.rows[names[0]] = (number, re.findall(r"`([^`]+)`", cells[2]))
+                for name in [names[0]] + [f"{names[0]}/{inner}" for inner in names[1:]]:
+                    self.row_of[name] = names[0]
+
+    def meant(self, name):
+        """The rows that a name in the last column means."""
+        if name.endswith("/*"):
+            return {row for row in self.rows if row.startswith(name[:-1])}
+        return {self.row_of[name]} if name in self.row_of else set()
+
+
+def architecture(tree):
+    """Folders depend on each other as docs/architecture.md draws it: by includes, and by the targets of Bazel."""
+    table = Architecture(tree.files.get(PAGE, ""))
+    found = list(table.errors)
+    allowed = {}
+    for row, (number, names) in table.rows.items():
+        allowed[row] = {row}
+        for name in names:
+            meant = table.meant(name)
+            if not meant:
+                found.append(f"{PAGE}:{number}: {row} depends on {name}, which has no row")
+            allowed[row] |= meant
+        for top, never in NEVER:
+            for other in sorted(allowed[row] - {"device/base"}):
+                if row.split("/")[0] == top and other.split("/")[0] in never:
+                    found.append(f"{PAGE}:{number}: {row} must not depend on {other}, whatever the table says")
+    used = {row: set() for row in table.rows}
+    with_sources = set()
+
+    def edge(place, folder, to, what):
+        row = table.row_of[folder]
+        target = table.row_of.get(to)
+        used[row].add(target)
+        if target not in allowed[row]:
+            found.append(f"{place}: must not {what}: the row of {row} in {PAGE} does not name {target or to}")
+
+    unknown = set()
+    components = tuple(place for place in OURS if place != "tests/")
+    for path, text in tree.select(*SOURCE, "BUILD.bazel", under=components):
+        folder, name = os.path.split(path)
+        if name != "BUILD.bazel":
+            with_sources.add(folder)
+        if folder not in table.row_of:
+            if folder not in unknown and name != "BUILD.bazel":
+                found.append(f"{path}: {folder} has no row in the table of {PAGE}: add one that says what it is and "
+                             "which folders it depends on, or name it in its parent's row, behind 'with'")
+                unknown.add(folder)
+            continue
+        if name == "BUILD.bazel":
+            for number, label, test in _dependencies(text):
+                to = label[2:].split(":")[0]
+                if label.startswith("//") and f"{to}/".startswith(OURS) and not (test and to.startswith("tests/")):
+                    edge(f"{path}:{number}", folder, to, f"use {label}")
             continue
         for number, header in _includes(text):
-            helper = header.startswith("tests/") and path.endswith("_test.cc")  # a test may use what tests share
-            if header.startswith(OURS) and not header.startswith(allowed) and not helper:
-                found.append(f"{path}:{number}: must not include {header}")
+            if header.startswith(OURS) and not (header.startswith("tests/") and path.endswith("_test.cc")):
+                edge(f"{path}:{number}", folder, os.path.dirname(header), f"include {header}")
+    for row, (number, names) in table.rows.items():
+        if not any(table.row_of[folder] == row for folder in with_sources if folder in table.row_of):
+            if not any(path.startswith(row + "/") for path in tree.files):
+                found.append(f"{PAGE}:{number}: there is no folder {row}")
+        for name in names:
+            if table.meant(name) and not table.meant(name) & used[row]:
+                found.append(f"{PAGE}:{number}: {row} does not depend on {name}: strike it from the table")
     return found
 
 
@@ -131,8 +251,10 @@ def pure_logic(tree):
             if (header.startswith(("grpc", "google/", "device/", "server/rpc/", "server/session/", "sys/"))
                     or header.endswith(".pb.h")):
                 found.append(f"{path}:{number}: pure logic must not include {header}")
-    wall_clock = re.compile(r"absl::Now\b|absl::GetCurrentTimeNanos|system_clock|steady_clock|clock_gettime|\btime\(nullptr")
-    sources = (f for f in tree.select(*SOURCE, under=PURE, without=("server/job/clock.h",)) if not f[0].endswith("_test.cc"))
+    wall_clock = re.compile(
+        r"absl::Now\b|absl::GetCurrentTimeNanos|system_clock|steady_clock|clock_gettime|\btime\(nullptr")
+    sources = (f for f in tree.select(*SOURCE, under=PURE, without=("server/job/clock.h",))
+               if not f[0].endswith("_test.cc"))
     return found + _grep(sources, wall_clock, "pure logic takes the time from a Clock")
 
 
@@ -177,29 +299,96 @@ def download_hosts(tree):
     files = [(p, t) for p, t in tree.files.items()
              if os.path.basename(p) in BUILD_NAMES or p.endswith((".bzl", ".bazel"))
              or (p.startswith(("deploy/", ".ci/")) and not p.endswith(".md"))]
-    return _grep(files, re.compile(r"\b(?:https?|ftp)://[\w.-]+|\b(?:wget|curl)\s+-|\bhttp_archive\b|\bgit_repository\b"),
-                 "a download in a build file")
+    download = re.compile(
+        r"\b(?:https?|ftp)://[\w.-]+|\b(?:wget|curl)\s+-|\bhttp_archive\b|\bgit_repository\b")
+    return _grep(files, download, "a download in a build file")
 
 
-COMMENT = re.compile(r"^\s*(?://|#|\*|/\*)")
+def _kind(path, text):
+    """The end of the file's name, "script" for a program without one, or None for what is not ours to lay out."""
+    name = os.path.basename(path)
+    if name == "CMakeLists.txt":
+        return ".txt"
+    if text.startswith("#!") and "." not in name:
+        return "script"
+    kind = os.path.splitext(name)[1] or name
+    return kind if kind != ".txt" and any(kind in kinds for kinds in COLUMNS) else None
+
+
+def _columns(kind):
+    return next(columns for kinds, columns in COLUMNS.items() if kind in kinds)
+
+
+@functools.lru_cache(None)
+def _badly_laid_out(kind, text):
+    """(line, what is wrong)."""
+    found = []
+    limit = _columns(kind)
+    inside = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if "\t" in line:
+            found.append((number, "a tab"))
+        if line != line.rstrip():
+            found.append((number, "blanks at the end of the line"))
+        inside ^= line.lstrip().startswith("```")
+        may_be_long = "#include" in line or kind == ".md" and (
+            inside or line.lstrip().startswith("|") or re.search(r"\]\(|https?://", line))
+        if len(line) > limit and not may_be_long:
+            found.append((number, f"{len(line)} columns, at most {limit}"))
+    return found
 
 
 def layout(tree):
-    """No tabs, no trailing blanks, a line feed at the end, and lines that fit."""
+    """No tabs, no trailing blanks, a line feed at the end, and one width for each kind of file."""
     found = []
-    for path, text in tree.select(*SOURCE, ".proto", ".py", ".sh", ".bzl", ".bazel"):
+    for path, text in tree.files.items():
+        kind = _kind(path, text)
+        if kind is None:
+            continue
+        found += [f"{path}:{number}: {what}" for number, what in _badly_laid_out(kind, text)]
         if text and not text.endswith("\n"):
             found.append(f"{path}: no line feed at the end")
-        for number, line in enumerate(text.split("\n"), 1):
-            if "\t" in line:
-                found.append(f"{path}:{number}: a tab")
-            if line != line.rstrip():
-                found.append(f"{path}:{number}: blanks at the end of the line")
-            comment = "//" in line or "#" in line or COMMENT.match(line) or not path.endswith(SOURCE)
-            limit = MAX_COMMENT_COLUMNS if comment else MAX_CODE_COLUMNS
-            if len(line) > limit and "#include" not in line:
-                found.append(f"{path}:{number}: {len(line)} columns, at most {limit}")
     return found
+
+
+RULER = re.compile(
+    r"^\s*(?://|\#|;)\s*(?:[-=*~_\u2500\u2550]{3,}|\#{3,}|/{3,})"  # begins with a line: // ---- The rules
+    r"|^\s*(?://|\#).*\s[-=*~_\#/\u2500\u2550]{4,}$"  # ends with one: // The rules -----
+    r"|^\s*/\*\s*[-=*~_]{3,}", re.X)
+
+
+def rulers(tree):
+    """A comment is text: no lines of dashes, no headings in a box."""
+    files = ((p, t) for p, t in tree.files.items() if _kind(p, t) not in (None, ".md"))
+    return _grep(files, RULER, "a ruler in a comment")
+
+
+C_COMMENT = re.compile(r"^(\s*//) ?(.*)$")
+HASH_COMMENT = re.compile(r"^(\s*#) ?(.*)$")
+
+
+@functools.lru_cache(None)
+def _broken_comments(kind, text):
+    """(line, text) of the middle one of three lines of one paragraph, if it is short though the first is full."""
+    found = []
+    pattern = C_COMMENT if kind in (".h", ".cc", ".proto") else HASH_COMMENT
+    width = _columns(kind)
+    rows = [(len(line), pattern.match(line)) for line in text.split("\n")]
+    for number, ((before, a), (here, b), (_, c)) in enumerate(zip(rows, rows[1:], rows[2:]), 2):
+        if not (a and b and c and a.group(1) == b.group(1) == c.group(1)):
+            continue
+        a, b, c = (m.group(2) for m in (a, b, c))
+        full_and_short = before > width - 30 and here < width - 50
+        if full_and_short and re.match(r"\S", a) and re.match(r"\S.*[\w,]$", b) and re.match(r"[a-z]", c):
+            found.append((number, b))
+    return found
+
+
+def orphan_lines(tree):
+    """No line of a comment is broken in the middle of a sentence long before its end, as careless tools leave it."""
+    return [f"{path}:{number}: a line that is broken in the middle of a sentence: {line!r}"
+            for path, text in tree.files.items() if _kind(path, text) not in (None, ".md")
+            for number, line in _broken_comments(_kind(path, text), text)]
 
 
 def machine_paths(tree):
@@ -212,11 +401,103 @@ def machine_paths(tree):
 def unfinished(tree):
     """What is unfinished is not committed."""
     files = tree.select(*SOURCE, ".proto", ".py", ".sh", ".bzl", ".bazel", ".md", without=("tests/tidy/",))
-    return _grep(files, re.compile(r"\b(?:TODO|FIXME|XXX)\b"), "unfinished")
+    marks = re.compile(r"\b(?:TODO|FIXME|XXX)\b|^(?:<{7}|>{7})(?: |$)")  # the second: of a merge
+    return _grep(files, marks, "unfinished")
 
 
-RULES = (vendor_names, orphan_tests, dependency_edges, pure_logic, proto_types, header_shape, one_conditional,
-         download_hosts, layout, machine_paths, unfinished)
+def client_storeys(tree):
+    """The client's storeys: base below internal below iris. Messages stop in internal: iris and base reach neither protobuf
+    nor gRPC, not even through headers of ours."""
+    above = {"client/base/": ("client/internal/", "client/iris/", "client/ctl/"),
+             "client/internal/": ("client/iris/", "client/ctl/")}
+    found = []
+    for below, forbidden in above.items():
+        for path, text in tree.select(*SOURCE, under=(below,)):
+            found += [f"{path}:{number}: must not include {header}"
+                      for number, header in _includes(text) if header.startswith(forbidden)]
+
+    reached = {}  # header: the headers on the way from it to a message, or ()
+
+    def way(header):
+        if header.startswith(("grpc", "google/")) or header.endswith(".pb.h"):
+            return (header,)
+        if header not in reached:
+            reached[header] = ()  # a circle ends here
+            ways = (way(inner) for _, inner in _includes(tree.files.get(header, "")))
+            reached[header] = next(((header,) + found_way for found_way in ways if found_way), ())
+        return reached[header]
+
+    for path, text in tree.select(*SOURCE, under=("client/base/", "client/iris/")):
+        for number, header in _includes(text):
+            if way(header):
+                found.append(f"{path}:{number}: reaches a message: {' -> '.join(way(header))}")
+    return found
+
+
+# Files that are read by their place, not by their name: by Git, Bazel, editors, the service that runs tests, and
+# readers.
+UNNAMED = (".bazelrc", ".bazelversion", ".gitignore", ".clang-format", ".clang-tidy", ".ci/run", "WORKSPACE", "LICENSE",
+           "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "third_party/remote_coverage_tools/WORKSPACE",
+           "third_party/rules_cc/WORKSPACE", "third_party/rules_cc/cc/defs.bzl")
+
+
+def _package_of(tree, path):
+    folder = os.path.dirname(path)
+    while folder and os.path.join(folder, "BUILD.bazel") not in tree.files:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+@functools.lru_cache(None)
+def _named_in_build(text):
+    """What a BUILD file names: its strings, names with .cc behind them, and the patterns of its globs."""
+    strings = {string for _, string in _strings(_parsed(text))}
+    globs = [string for call in ast.walk(_parsed(text))
+             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "glob"
+             for _, string in _strings(call)]
+    return strings, globs
+
+
+@functools.lru_cache(None)
+def _file_names(text):
+    """The words of a text that may be the name of a file."""
+    return frozenset(re.findall(r"[\w+-]+(?:\.[\w+-]+)+|[a-z]+-[a-z]+-[a-z]+", text))
+
+
+def dead_files(tree):
+    """A file that no target, script, source or page names is dead. A header that nobody includes is, too."""
+    found = []
+    included = set()
+    words = {}
+    for path, text in tree.files.items():
+        for name in _file_names(text) if path != "tests/tidy/tidy_test.py" else ():
+            words.setdefault(name, set()).add(path)
+        if path.endswith(SOURCE):
+            included |= {header for _, header in _includes(text)}
+    for path, text in tree.files.items():
+        name = os.path.basename(path)
+        if path in UNNAMED or name in BUILD_NAMES or path.startswith("docs/decisions/"):
+            continue
+        naming = {other for other in words.get(name, ())
+                  if other != path and os.path.basename(other) not in BUILD_NAMES}
+        if path.endswith(".h") and path not in included and not naming:
+            found.append(f"{path}: no file includes this header")
+            continue
+        if path.endswith(SOURCE):
+            package = _package_of(tree, path)
+            strings, globs = _named_in_build(tree.files.get(os.path.join(package, "BUILD.bazel"), ""))
+            inner = os.path.relpath(path, package or ".")
+            if inner in strings or os.path.splitext(inner)[0] in strings or any(
+                    fnmatch.fnmatchcase(inner, pattern) for pattern in globs):
+                continue
+            found.append(f"{path}: no target of {package}/BUILD.bazel names this file")
+        elif not words.get(name, set()) - {path}:
+            found.append(f"{path}: nothing names this file")
+    return found
+
+
+RULES = (vendor_names, orphan_tests, architecture, pure_logic, proto_types, header_shape, one_conditional,
+         download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, dead_files)
 
 
 def main(argv):

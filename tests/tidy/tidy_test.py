@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,20 @@ from tests.python import junit
 from tests.tidy import tidy
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(tidy.__file__))))
+
+with open(os.path.join(ROOT, tidy.PAGE), encoding="utf-8") as _file:
+    ARCHITECTURE = _file.read()
+
+
+def with_row(row):
+    """docs/architecture.md with one more row in its table of folders."""
+    return re.sub(r"(?m)^(\| folder \|.*\n\|---.*\n)", lambda m: m.group(1) + row + "\n", ARCHITECTURE)
+
+
+def with_dependency(folder, on):
+    """docs/architecture.md where the row of `folder` names one more folder."""
+    return re.sub(rf"(?m)^(\| `{folder}`.*) \|$", rf"\1, `{on}` |", ARCHITECTURE)
+
 
 # rule: (file, text), (...): each is planted alone, and each must be found.
 PLANTED = {
@@ -27,7 +42,7 @@ PLANTED = {
         ("server/heap/nobody_builds_this_test.cc", "// x\n"),
         ("tests/unbuilt/planted_test.cc", "// x\n"),
     ),
-    "dependency_edges": (
+    "architecture": (
         ("server/planted_test.cc", '#include "client/iris/context.h"\n'),
         ("server/planted.cc", '#include "tests/integration/daemon_harness.h"\n'),
         ("server/planted.cc", '#include "client/iris/context.h"\n'),
@@ -36,6 +51,24 @@ PLANTED = {
         ("device/iris/planted.h", '// x\n#pragma once\n#include "client/iris/context.h"\n'),
         ("server/planted.cc", '#include "device/iris/types.h"\n'),
         ("proto/wire/planted.cc", '#include "server/job/ids.h"\n'),
+        # Inside one component, as the table says.
+        ("server/heap/planted.cc", '#include "server/job/ids.h"\n'),
+        ("device/iris/impl/planted.h", '// x\n#pragma once\n#include "device/collective/rules.h"\n'),
+        ("client/iris/planted.cc", '#include "client/ctl/text.h"\n'),
+        ("examples/planted.cc", '#include "client/internal/window.h"\n'),
+        # Targets of Bazel.
+        ("server/heap/BUILD.bazel", 'cc_library(name = "x", deps = [":y", "//server/job:ids"])\n'),
+        ("device/iris/BUILD.bazel", 'cc_library(name = "x", deps = select({"//:a": ["//device/driver"]}))\n'),
+        ("client/iris/BUILD.bazel", '[cc_test(name = n, deps = ["//server"] + []) for n in ["a"]]\n'),
+        # Folders without a row.
+        ("server/planted/planted.cc", "int x;\n"),
+        ("device/collective/planted/planted.h", "// x\n#pragma once\n"),
+        # The table itself.
+        ("docs/architecture.md", with_row("| `server/nowhere` | nothing | nothing |")),
+        ("docs/architecture.md", with_row("| somewhere | nothing | nothing |")),
+        ("docs/architecture.md", with_dependency("server/heap", "server/nowhere")),
+        ("docs/architecture.md", with_dependency("server/heap", "server/job")),
+        ("docs/architecture.md", with_dependency("server/heap", "client/iris")),
     ),
     "pure_logic": (
         ("server/heap/planted.cc", "#include <grpcpp/grpcpp.h>\n"),
@@ -65,15 +98,53 @@ PLANTED = {
         ("client/iris/planted.cc", "int f(); \n"),
         ("client/iris/planted.cc", "int f();"),
         ("client/iris/planted.cc", "int " + "f" * 98 + ";\n"),
-        ("client/iris/planted.cc", "// " + "f" * 130 + "\n"),
+        ("client/iris/planted.cc", "// " + "f" * 98 + "\n"),
+        ("proto/iris/v1/planted.proto", "// " + "f" * 118 + "\n"),
+        ("deploy/planted.sh", "# " + "f" * 119 + "\n"),
+        ("deploy/planted", "#!/bin/sh\n# " + "f" * 119 + "\n"),
+        ("client/BUILD.bazel", "# " + "f" * 119 + "\n"),
+        ("docs/planted.md", "f " * 71 + "f\n"),
+    ),
+    "rulers": (
+        ("client/iris/planted.cc", "// ---- The rules ----\n"),
+        ("client/iris/planted.h", "// The rules --------\n"),
+        ("client/iris/planted.cc", "/* ======== */\n"),
+        ("client/iris/planted.cc", "////////////\n"),
+        ("proto/iris/v1/planted.proto", "// ====\n"),
+        ("deploy/planted.py", "# --- the rules ---\n"),
+        ("deploy/planted.sh", "#########\n"),
+        ("client/BUILD.bazel", "# ---------\n"),
+        ("third_party/planted.bzl", "# The rules ====\n"),
+        ("deploy/irisd.toml", "# ~~~~ settings\n"),
+    ),
+    "orphan_lines": (
+        ("client/iris/planted.cc", "// " + "word " * 18 + "end\n// an orphan of\n// the line above it.\n"),
+        ("deploy/planted.py", "# " + "word " * 22 + "end\n# an orphan of\n# the line above it.\n"),
     ),
     "machine_paths": (
         ("docs/planted.md", "Look into /work/main.\n"),
         ("deploy/planted.sh", "cd /home/somebody/iris\n"),
         ("README.md", "Copied from ../shared/data.\n"),
     ),
+    "client_storeys": (
+        ("client/internal/planted.cc", '#include "client/iris/context.h"\n'),
+        ("client/base/planted.cc", '#include "client/internal/clock.h"\n'),
+        # Through one header of ours, and through two.
+        ("client/iris/planted.cc", '#include "client/internal/session_client.h"\n'),
+        ("client/iris/planted.cc", '#include "client/internal/grpc_control_plane.h"\n'),
+        ("client/base/planted.h", "// x\n#pragma once\n#include <grpcpp/grpcpp.h>\n"),
+    ),
     "unfinished": (
         ("client/iris/planted.cc", "// TODO: the rest\n"),
+        ("client/iris/planted.cc", "<<<<<<< HEAD\nint a;\n=======\nint b;\n>>>>>>> other\n"),
+    ),
+    "dead_files": (
+        ("client/iris/nobody_builds_this.cc", "// x\n"),
+        ("client/iris/nobody_includes_this.h", "// x\n#pragma once\n"),
+        ("deploy/nobody_runs_this.sh", "# x\n"),
+        ("deploy/nobody_runs_this.py", "# x\n"),
+        ("third_party/nobody_loads_this.bzl", "# x\n"),
+        ("docs/nobody_shows_this.svg", "<svg/>\n"),
     ),
 }
 
@@ -97,15 +168,21 @@ class Planted(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = os.path.join(folder, "iris")
             ignored = shutil.ignore_patterns(".git", "bazel-*", "__pycache__", "*.csv", ".*.swp")
-            shutil.copytree(os.path.join(ROOT, "tests"), os.path.join(root, "tests"), ignore=ignored)
-            clean = subprocess.run([sys.executable, tidy.__file__, root], stdout=subprocess.PIPE, text=True, check=False)
+            for folder in ("docs", "tests"):
+                shutil.copytree(os.path.join(ROOT, folder), os.path.join(root, folder), ignore=ignored)
+            command = [sys.executable, tidy.__file__, root]
+            clean = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
             os.makedirs(os.path.join(root, "server"))
             with open(os.path.join(root, "server", "planted.cc"), "w", encoding="utf-8") as file:
                 file.write('#include "client/iris/context.h"\n')
-            planted = subprocess.run([sys.executable, tidy.__file__, root], stdout=subprocess.PIPE, text=True, check=False)
+            planted = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         self.assertEqual(planted.returncode, 1)
         self.assertIn("server/planted.cc:1: must not include client/iris/context.h", planted.stdout)
         self.assertNotIn("server/planted.cc", clean.stdout)
+
+    def test_what_only_looks_like_a_ruler(self):
+        for line in ("//   a    --->  b", "x = 1  # ...", "# --name VALUE", "//   |---|---|", "// a ----> b", "#"):
+            self.assertIsNone(tidy.RULER.search(line), line)
 
     def test_words_that_only_look_like_a_vendor(self):
         for word in ("membership", "ship", "AmDahl", "chip", "relationship", "whip()", "kChip", "sigprocmask"):

@@ -1,15 +1,15 @@
-// The cuda backend: kernels on NVIDIA GPUs. See spec.h for the contract of every name that is not
-// explained here.
+// The cuda backend: kernels on NVIDIA GPUs. primitives.h and host.h have the contract of every name
+// that is not explained here.
 //
 // Scopes and orders are those of PTX: block .cta, device .gpu, system .sys. What peers write is
 // never read through the non-coherent path. The device half is inline PTX alone, so that a compiler
 // without the toolkit's headers translates it too; a host compiler may read this header, and cannot
 // call what is for kernels. The host half is in runtime.cc.
 //
-// Beyond the spec, on cuda:
+// Beyond the contracts, on cuda:
 //   - A thread that has returned no longer counts for syncs, shuffles and ballots.
 //   - Adding floats atomically flushes denormals of float (not of double, Half or Bfloat16) to
-//   zero.
+//     zero.
 //   - 8- and 16-bit read-modify-writes go through the 32-bit word around them.
 //   - Nothing checks that a grid is co-resident: see docs/programming_model.md.
 //   - Freeing memory waits for the kernels of its device.
@@ -17,11 +17,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <tuple>
 #include <type_traits>
-#include <utility>
 
+#include "device/backend/gpu_runtime.h"
+#include "device/backend/host_functions.h"
+#include "device/backend/raw_host.h"
 #include "device/backend/types.h"
 
 #define IRIS_PRAGMA(text) _Pragma(#text)
@@ -62,17 +62,22 @@
 #endif
 
 #include "device/backend/numeric_soft.h"
+#include "device/backend/words.h"
 
-namespace iris {
+namespace iris::backend {
 
-struct Half;
-struct Bfloat16;
-
-namespace backend {
-
-inline constexpr uint32_t kCudaWarpThreads = 32;
-// Of IRIS_SHARED and DynamicShared together: what every supported GPU has.
-inline constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
+struct Traits {
+  static constexpr const char* kName = "cuda";
+  static constexpr bool kEmulated = false;
+  static constexpr uint32_t kWarpThreads = 32;
+  static constexpr bool kLaunchPublishes = true;
+  // Of IRIS_SHARED and DynamicShared together: what every supported GPU has.
+  static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
+  static constexpr bool kNullIsAStream = true;
+  static constexpr bool kOrdersByFences = false;
+  static constexpr uint32_t kNarrowestExchangeBytes = 4;
+  static constexpr bool kHasVolatile16 = true;
+};
 
 namespace cuda {
 
@@ -82,45 +87,6 @@ using Identity = T;
 // Not defined: a kernel that a host compiler translated does not link.
 template <typename T>
 std::add_lvalue_reference_t<T> OnlyInKernels();
-
-template <typename T>
-inline constexpr bool kIsNarrowFloat = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16>;
-
-template <typename T>
-IRIS_HOST_DEVICE constexpr void CheckAtomicType() {
-  static_assert(std::is_trivially_copyable_v<T>);
-  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8,
-                "an atomic has 1, 2, 4 or 8 bytes");
-}
-
-template <uint64_t kBytes>
-struct WordOf;
-template <>
-struct WordOf<1> {
-  using Type = uint8_t;
-};
-template <>
-struct WordOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct WordOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct WordOf<8> {
-  using Type = uint64_t;
-};
-template <typename T>
-using Word = typename WordOf<sizeof(T)>::Type;
-
-template <typename To, typename From>
-IRIS_HOST_DEVICE inline To BitCast(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(To));
-  return to;
-}
 
 // X(order, scope, rest) with the PTX suffixes of S and O. What an instruction cannot have is never
 // instantiated: callers check.
@@ -159,9 +125,19 @@ IRIS_HOST_DEVICE inline To BitCast(const From& from) {
            : "l"(p), letter(operand)              \
            : "memory")
 
+}  // namespace cuda
+
+// Memory.
+
+namespace raw {
+
+// Nobody looks at how a thread goes on.
+IRIS_DEVICE inline void NotePoll() {}
+IRIS_DEVICE inline void NoteStore() {}
+
 // A register has at least 32 bits here: the narrow forms of ld and st take the low ones.
 template <Scope S, Order O, typename W>
-IRIS_DEVICE inline W LoadWord(const W* p) {
+IRIS_DEVICE inline W LoadWord(const void* p) {
   if constexpr (sizeof(W) == 8) {
     uint64_t value = 0;
     IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_LD, ".u64", "l")
@@ -180,7 +156,7 @@ IRIS_DEVICE inline W LoadWord(const W* p) {
 }
 
 template <Scope S, Order O, typename W>
-IRIS_DEVICE inline void StoreWord(W* p, W word) {
+IRIS_DEVICE inline void StoreWord(void* p, W word) {
   if constexpr (sizeof(W) == 8) {
     [[maybe_unused]] const uint64_t value = word;
     IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ST, ".u64", "l")
@@ -196,82 +172,32 @@ IRIS_DEVICE inline void StoreWord(W* p, W word) {
   }
 }
 
-// Replaces the word of W by Update(old) and returns what it was. `update` may be called again.
-template <Scope S, Order O, typename W, typename Update>
-IRIS_DEVICE inline W UpdateWord(W* p, Update update);
-
 template <Scope S, Order O, typename W>
-IRIS_DEVICE inline W CompareExchangeWord(W* p, W expected, W desired) {
+IRIS_DEVICE inline W CompareExchangeWord(void* p, W expected, W desired) {
   if constexpr (sizeof(W) == 8) {
     uint64_t old = 0;
     IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_CAS, ".b64", "l")
     return old;
-  } else if constexpr (sizeof(W) == 4) {
+  } else {
+    static_assert(sizeof(W) == 4);
     uint32_t old = 0;
     IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_CAS, ".b32", "r")
     return old;
-  } else {
-    return UpdateWord<S, O>(
-        p, [expected, desired](W old) -> W { return old == expected ? desired : old; });
   }
 }
 
-template <Scope S, Order O, typename W, typename Update>
-IRIS_DEVICE inline W UpdateWord(W* p, Update update) {
-  if constexpr (sizeof(W) >= 4) {
-    W old = LoadWord<S, Order::kRelaxed>(static_cast<const W*>(p));
-    for (;;) {
-      const W seen = CompareExchangeWord<S, O>(p, old, static_cast<W>(update(old)));
-      if (seen == old) return old;
-      old = seen;
-    }
-  } else {
-    const uint64_t address = reinterpret_cast<uint64_t>(p);
-    uint32_t* around = reinterpret_cast<uint32_t*>(address & ~uint64_t{3});
-    const uint32_t shift = static_cast<uint32_t>(address & 3) * 8;
-    const uint32_t mask = ((1u << (8 * sizeof(W))) - 1) << shift;
-    uint32_t old = LoadWord<S, Order::kRelaxed>(static_cast<const uint32_t*>(around));
-    for (;;) {
-      const W mine = static_cast<W>(old >> shift);
-      const uint32_t desired =
-          (old & ~mask) | (static_cast<uint32_t>(static_cast<W>(update(mine))) << shift);
-      const uint32_t seen = CompareExchangeWord<S, O>(around, old, desired);
-      if (seen == old) return mine;
-      old = seen;
-    }
-  }
-}
-
+// Integers of 4 and 8 bytes, and sums of floats: one instruction each.
 template <AtomicOp Op, typename T>
-IRIS_DEVICE inline T Apply(T old, T operand) {
-  if constexpr (Op == AtomicOp::kAdd) {
-    return static_cast<T>(old + operand);
-  } else if constexpr (Op == AtomicOp::kSub) {
-    return static_cast<T>(old - operand);
-  } else if constexpr (Op == AtomicOp::kAnd) {
-    return static_cast<T>(old & operand);
-  } else if constexpr (Op == AtomicOp::kOr) {
-    return static_cast<T>(old | operand);
-  } else if constexpr (Op == AtomicOp::kXor) {
-    return static_cast<T>(old ^ operand);
-  } else if constexpr (Op == AtomicOp::kMin) {
-    return operand < old ? operand : old;
-  } else if constexpr (Op == AtomicOp::kMax) {
-    return old < operand ? operand : old;
-  } else {
-    return operand;
-  }
-}
+inline constexpr bool kHasFetch = (std::is_integral_v<T> && sizeof(T) >= 4) ||
+                                  (std::is_floating_point_v<T> && Op == AtomicOp::kAdd);
 
-// Integers of 4 and 8 bytes: one instruction each.
 template <AtomicOp Op, Scope S, Order O, typename T>
-IRIS_DEVICE inline T FetchInteger(T* p, T value) {
+IRIS_DEVICE inline T FetchInteger(void* p, T value) {
   Word<T> old = 0;
-  [[maybe_unused]] const Word<T> operand =
-      Op == AtomicOp::kSub ? Word<T>{0} - static_cast<Word<T>>(value) : static_cast<Word<T>>(value);
+  [[maybe_unused]] const Word<T> operand = static_cast<Word<T>>(value);
   constexpr bool kMinOrMax = Op == AtomicOp::kMin || Op == AtomicOp::kMax;
   if constexpr (sizeof(T) == 4) {
-    if constexpr (Op == AtomicOp::kAdd || Op == AtomicOp::kSub) {
+    if constexpr (Op == AtomicOp::kAdd) {
       IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".add.u32", "r")
     } else if constexpr (Op == AtomicOp::kExchange) {
       IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".exch.b32", "r")
@@ -293,7 +219,7 @@ IRIS_DEVICE inline T FetchInteger(T* p, T value) {
       IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".max.u32", "r")
     }
   } else {
-    if constexpr (Op == AtomicOp::kAdd || Op == AtomicOp::kSub) {
+    if constexpr (Op == AtomicOp::kAdd) {
       IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".add.u64", "l")
     } else if constexpr (Op == AtomicOp::kExchange) {
       IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".exch.b64", "l")
@@ -319,17 +245,26 @@ IRIS_DEVICE inline T FetchInteger(T* p, T value) {
 }
 
 template <Scope S, Order O>
-IRIS_DEVICE inline float FetchAddFloat(float* p, float operand) {
+IRIS_DEVICE inline float FetchAddFloat(void* p, float operand) {
   float old = 0;
   IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".add.f32", "f")
   return old;
 }
 
 template <Scope S, Order O>
-IRIS_DEVICE inline double FetchAddFloat(double* p, double operand) {
+IRIS_DEVICE inline double FetchAddFloat(void* p, double operand) {
   double old = 0;
   IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".add.f64", "d")
   return old;
+}
+
+template <AtomicOp Op, Scope S, Order O, typename T>
+IRIS_DEVICE inline T Fetch(void* p, T operand) {
+  if constexpr (std::is_integral_v<T>) {
+    return FetchInteger<Op, S, O, T>(p, operand);
+  } else {
+    return FetchAddFloat<S, O>(p, operand);
+  }
 }
 
 #undef IRIS_CUDA_LD
@@ -337,61 +272,7 @@ IRIS_DEVICE inline double FetchAddFloat(double* p, double operand) {
 #undef IRIS_CUDA_CAS
 #undef IRIS_CUDA_ATOM
 
-}  // namespace cuda
-
-// Memory
-
-template <Scope S, Order O, typename T>
-IRIS_DEVICE inline T Load(const T* p) {
-  static_assert(O == Order::kRelaxed || O == Order::kAcquire, "a load is relaxed or acquires");
-  cuda::CheckAtomicType<T>();
-  using W = cuda::Word<T>;
-  return cuda::BitCast<T>(cuda::LoadWord<S, O>(reinterpret_cast<const W*>(p)));
-}
-
-template <Scope S, Order O, typename T>
-IRIS_DEVICE inline void Store(T* p, T value) {
-  static_assert(O == Order::kRelaxed || O == Order::kRelease, "a store is relaxed or releases");
-  cuda::CheckAtomicType<T>();
-  using W = cuda::Word<T>;
-  cuda::StoreWord<S, O>(reinterpret_cast<W*>(p), cuda::BitCast<W>(value));
-}
-
-// Compares bits, so that floats behave like integers of their size.
-template <Scope S, Order O, typename T>
-IRIS_DEVICE inline T CompareExchange(T* p, T expected, T desired) {
-  cuda::CheckAtomicType<T>();
-  using W = cuda::Word<T>;
-  return cuda::BitCast<T>(cuda::CompareExchangeWord<S, O>(
-      reinterpret_cast<W*>(p), cuda::BitCast<W>(expected), cuda::BitCast<W>(desired)));
-}
-
-template <AtomicOp Op, Scope S, Order O, typename T>
-IRIS_DEVICE inline T FetchOp(T* p, T operand) {
-  cuda::CheckAtomicType<T>();
-  static_assert((std::is_integral_v<T> && !std::is_same_v<T, bool>) ||
-                    std::is_floating_point_v<T> || cuda::kIsNarrowFloat<T> ||
-                    Op == AtomicOp::kExchange,
-                "no arithmetic on this type");
-  static_assert(std::is_integral_v<T> ||
-                    (Op != AtomicOp::kAnd && Op != AtomicOp::kOr && Op != AtomicOp::kXor),
-                "bitwise operations are for integers");
-  using W = cuda::Word<T>;
-  if constexpr (Op == AtomicOp::kExchange && sizeof(T) >= 4) {
-    return cuda::BitCast<T>(
-        cuda::FetchInteger<Op, S, O>(reinterpret_cast<W*>(p), cuda::BitCast<W>(operand)));
-  } else if constexpr (std::is_integral_v<T> && sizeof(T) >= 4) {
-    return cuda::FetchInteger<Op, S, O>(p, operand);
-  } else if constexpr (std::is_floating_point_v<T> && Op == AtomicOp::kAdd) {
-    return cuda::FetchAddFloat<S, O>(p, operand);
-  } else if constexpr (std::is_floating_point_v<T> && Op == AtomicOp::kSub) {
-    return cuda::FetchAddFloat<S, O>(p, -operand);
-  } else {
-    return cuda::BitCast<T>(cuda::UpdateWord<S, O>(reinterpret_cast<W*>(p), [operand](W old) -> W {
-      return cuda::BitCast<W>(cuda::Apply<Op>(cuda::BitCast<T>(old), operand));
-    }));
-  }
-}
+}  // namespace raw
 
 #define IRIS_CUDA_FENCE(order, scope, unused) IRIS_PTX("fence" order scope ";" : : : "memory")
 template <Scope S, Order O>
@@ -406,16 +287,16 @@ IRIS_DEVICE inline void Fence() {
 #undef IRIS_CUDA_ORDERED
 #undef IRIS_CUDA_SCOPED
 
+namespace raw {
+
 // By the type itself: nvcc copies byte by byte in a memcpy, whatever is known of the alignment.
 template <typename T>
 IRIS_DEVICE inline T LoadPlain(const T* p) {
-  static_assert(std::is_trivially_copyable_v<T>);
   return *p;
 }
 
 template <typename T>
 IRIS_DEVICE inline void StorePlain(T* p, T value) {
-  static_assert(std::is_trivially_copyable_v<T>);
   *p = value;
 }
 
@@ -452,7 +333,9 @@ IRIS_DEVICE inline void Store16(void* p, Bytes16 value) {
   }
 }
 
-// Threads
+}  // namespace raw
+
+// Threads.
 
 #define IRIS_CUDA_REGISTER(name, ptx)                      \
   IRIS_DEVICE inline uint32_t name() {                     \
@@ -465,11 +348,6 @@ IRIS_CUDA_REGISTER(BlockIndex, "ctaid.x")
 IRIS_CUDA_REGISTER(BlockSize, "ntid.x")
 IRIS_CUDA_REGISTER(GridSize, "nctaid.x")
 #undef IRIS_CUDA_REGISTER
-IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return kCudaWarpThreads; }
-inline constexpr bool kLaunchPublishes = true;
-// Blocks have one dimension.
-IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % kCudaWarpThreads; }
-IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / kCudaWarpThreads; }
 
 IRIS_DEVICE inline void BlockSync() { IRIS_PTX("bar.sync 0;" : : : "memory"); }
 
@@ -477,37 +355,24 @@ IRIS_DEVICE inline void BlockSync() { IRIS_PTX("bar.sync 0;" : : : "memory"); }
 // had, are not waited for.
 IRIS_DEVICE inline void WarpSync() { IRIS_PTX("bar.warp.sync 0xffffffff;" : : : "memory"); }
 
-template <typename T>
-IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
-  const uint32_t thread = WarpIndex() * kCudaWarpThreads + lane;
-  [[maybe_unused]] const uint32_t source =
-      lane < kCudaWarpThreads && thread < BlockSize() ? lane : LaneIndex();
-  constexpr uint32_t kWords = (sizeof(T) + 3) / 4;
-  uint32_t words[kWords] = {};
-  __builtin_memcpy(static_cast<void*>(words), static_cast<const void*>(&value), sizeof(T));
-  IRIS_UNROLL(4)
-  for (uint32_t i = 0; i < kWords; ++i) {
-    uint32_t got = 0;
-    IRIS_PTX("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;"
-             : "=r"(got)
-             : "r"(words[i]), "r"(source));
-    words[i] = got;
-  }
-  __builtin_memcpy(static_cast<void*>(&value), static_cast<const void*>(words), sizeof(T));
-  return value;
+namespace raw {
+
+using ShuffleUnit = uint32_t;
+
+// A lane that a short warp never had is outside.
+IRIS_DEVICE inline uint32_t ShuffleSource(uint32_t lane) {
+  const uint32_t own = ThreadIndex() % Traits::kWarpThreads;
+  const uint32_t thread = ThreadIndex() / Traits::kWarpThreads * Traits::kWarpThreads + lane;
+  return lane < Traits::kWarpThreads && thread < BlockSize() ? lane : own;
 }
 
-template <typename T>
-IRIS_DEVICE inline T ShuffleXor(T value, uint32_t mask) {
-  return Shuffle(value, LaneIndex() ^ mask);
+IRIS_DEVICE inline uint32_t ShuffleOne(uint32_t unit, uint32_t source) {
+  uint32_t got = 0;
+  IRIS_PTX("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(got) : "r"(unit), "r"(source));
+  return got;
 }
 
-template <typename T>
-IRIS_DEVICE inline T ShuffleDown(T value, uint32_t delta) {
-  const uint32_t lane = LaneIndex();
-  return Shuffle(value, delta < kCudaWarpThreads - lane ? lane + delta : kCudaWarpThreads);
-}
+}  // namespace raw
 
 IRIS_DEVICE inline uint64_t Ballot(bool value) {
   uint32_t ballot = 0;
@@ -517,15 +382,13 @@ IRIS_DEVICE inline uint64_t Ballot(bool value) {
            : "r"(mine));
   return ballot;
 }
-IRIS_DEVICE inline bool WarpAny(bool value) { return Ballot(value) != 0; }
-IRIS_DEVICE inline bool WarpAll(bool value) { return Ballot(!value) == 0; }
 
 IRIS_DEVICE inline void* DynamicShared() {
   extern IRIS_CUDA_SHARED unsigned char iris_dynamic_shared[] __attribute__((aligned(16)));
   return iris_dynamic_shared;
 }
 
-// Conversions
+// Conversions.
 
 IRIS_HOST_DEVICE inline uint16_t HalfBitsOf(float value) {
 #if defined(__CUDA_ARCH__)
@@ -557,12 +420,7 @@ IRIS_HOST_DEVICE inline uint16_t BfloatBitsOf(float value) {
 #endif
 }
 
-// Others
-
-namespace cuda {
-uint64_t HostClockNanoseconds();
-[[noreturn]] void HostTrap(const char* literal);
-}  // namespace cuda
+// Others.
 
 IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 #if defined(__CUDA_ARCH__)
@@ -570,7 +428,7 @@ IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
   IRIS_PTX("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 #else
-  return cuda::HostClockNanoseconds();
+  return HostClockNanoseconds();
 #endif
 }
 
@@ -588,131 +446,8 @@ extern "C" IRIS_DEVICE void __assertfail(const char* message, const char* file, 
 #if defined(__CUDA_ARCH__)
   __assertfail(literal, "iris", 0, "Trap", 1);
 #else
-  cuda::HostTrap(literal);
+  HostTrap(literal);
 #endif
 }
 
-// Host
-
-class Stream;
-class Graph;
-class Event;
-
-namespace cuda {
-Result LaunchKernel(const LaunchConfig& config, Stream& stream, const void* kernel, void** args);
-Result Prepare(const void* kernel, uint32_t shared_bytes);
-}  // namespace cuda
-
-uint32_t DeviceCount();
-Result SetDevice(uint32_t index);
-
-// Launches from any thread, whichever device is current there.
-class Stream {
- public:
-  Stream() = default;
-  ~Stream();
-  Stream(Stream&& other) noexcept;
-  Stream& operator=(Stream&& other) noexcept;
-
-  static Result Create(Stream* out);
-  // A cudaStream_t of the application. Null: the default stream of the current device.
-  static Stream Borrow(void* native);
-  void* native() const { return native_; }
-  Result Synchronize();
-  bool Idle();
-
- private:
-  friend Result cuda::LaunchKernel(const LaunchConfig& config, Stream& stream, const void* kernel,
-                                   void** args);
-  friend Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
-  friend Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
-  friend Result BeginCapture(Stream& stream);
-  friend Result EndCapture(Stream& stream, Graph* out);
-  friend Result LaunchGraph(Graph& graph, Stream& stream);
-  friend Result Record(Event& event, Stream& stream);
-  friend Result WaitEvent(Stream& stream, const Event& event);
-
-  enum class Kind : uint8_t { kNone, kOwned, kBorrowed };
-  void* native_ = nullptr;
-  uint32_t device_ = 0;  // of an owned stream
-  Kind kind_ = Kind::kNone;
-};
-
-template <typename... Params, typename... Args>
-Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params...),
-              Args&&... args) {
-  static_assert(sizeof...(Params) == sizeof...(Args), "a kernel gets one argument per parameter");
-  static_assert((!std::is_reference_v<Params> && ...), "a kernel's parameters are values");
-  static_assert((std::is_trivially_copyable_v<Params> && ...), "... and trivially copyable");
-  std::tuple<Params...> values(std::forward<Args>(args)...);
-  return std::apply(
-      [&](Params&... value) {
-        void* pointers[] = {const_cast<void*>(static_cast<const void*>(&value))..., nullptr};
-        return cuda::LaunchKernel(config, stream, reinterpret_cast<const void*>(kernel), pointers);
-      },
-      values);
-}
-
-template <typename... Params>
-Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
-  return cuda::Prepare(reinterpret_cast<const void*>(kernel), shared_bytes);
-}
-
-// The ranges must not overlap.
-Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
-Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
-
-class Graph {
- public:
-  Graph() = default;
-  ~Graph();
-  Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
-  Graph& operator=(Graph&& other) noexcept;
-
- private:
-  friend Result EndCapture(Stream& stream, Graph* out);
-  friend Result LaunchGraph(Graph& graph, Stream& stream);
-
-  void* executable_ = nullptr;
-};
-
-Result BeginCapture(Stream& stream);
-Result EndCapture(Stream& stream, Graph* out);
-Result LaunchGraph(Graph& graph, Stream& stream);
-
-class Event {
- public:
-  Event() = default;
-  ~Event();
-  Event(Event&& other) noexcept
-      : native_(std::exchange(other.native_, nullptr)), recorded_(other.recorded_) {}
-  Event& operator=(Event&& other) noexcept;
-
-  static Result Create(Event* out);
-
- private:
-  friend Result Record(Event& event, Stream& stream);
-  friend Result WaitEvent(Stream& stream, const Event& event);
-  friend Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out);
-
-  void* native_ = nullptr;
-  bool recorded_ = false;
-};
-
-Result Record(Event& event, Stream& stream);
-Result WaitEvent(Stream& stream, const Event& event);
-Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out);
-
-void* MallocDevice(uint64_t bytes);
-void FreeDevice(void* p);
-void* MallocHost(uint64_t bytes);
-void FreeHost(void* p);
-
-uint32_t MultiprocessorCount();
-const char* BackendName();
-
-}  // namespace backend
-}  // namespace iris
-
-// Half and Bfloat16 need the qualifiers above, and the templates above need them only when used.
-#include "device/backend/numeric.h"
+}  // namespace iris::backend

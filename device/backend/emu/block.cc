@@ -21,13 +21,13 @@ namespace {
 __thread Block* t_block = nullptr;
 
 constexpr uint64_t kArenaAlignmentBytes = 128;
-constexpr uint64_t kSharedGapBytes =
-    32;  // between variables, so that AddressSanitizer sees an overrun
+// Between variables, so that AddressSanitizer sees an overrun.
+constexpr uint64_t kSharedGapBytes = 32;
 #ifdef NDEBUG
 constexpr bool kFillShared = false;
 #else
-constexpr bool kFillShared =
-    !kTsan;  // the fill would look like an access of the thread that comes first
+// To ThreadSanitizer the fill would look like an access of the thread that comes first.
+constexpr bool kFillShared = !kTsan;
 #endif
 
 [[noreturn]] void Die(const char* format, uint32_t block, uint32_t thread, const char* what) {
@@ -86,10 +86,10 @@ Block::Block(const Operation* operation, StackPool* stacks, uint32_t block_index
       size_(operation->config.block),
       live_(size_),
       threads_(new DeviceThread[size_]),
-      warps_(new WarpState[(size_ + kEmuWarpThreads - 1) / kEmuWarpThreads]) {
-  for (uint32_t first = 0; first < size_; first += kEmuWarpThreads) {
-    WarpState& warp = warps_[first / kEmuWarpThreads];
-    warp.live = size_ - first < kEmuWarpThreads ? size_ - first : kEmuWarpThreads;
+      warps_(new WarpState[(size_ + Traits::kWarpThreads - 1) / Traits::kWarpThreads]) {
+  for (uint32_t first = 0; first < size_; first += Traits::kWarpThreads) {
+    WarpState& warp = warps_[first / Traits::kWarpThreads];
+    warp.live = size_ - first < Traits::kWarpThreads ? size_ - first : Traits::kWarpThreads;
     warp.arrived = 0;
     warp.phase = 0;
     warp.present[0] = warp.present[1] = 0;
@@ -178,7 +178,7 @@ void Block::Exit(DeviceThread* thread) {
   moved_ = true;
   --live_;
   ReleaseBlockIfComplete();
-  WarpState& warp = warps_[thread->index / kEmuWarpThreads];
+  WarpState& warp = warps_[thread->index / Traits::kWarpThreads];
   --warp.live;
   ReleaseWarpIfComplete(&warp);
 }
@@ -224,7 +224,7 @@ void Block::ArriveAtBlockSync() {
 
 void Block::WaitInWarp() {
   DeviceThread* thread = running_;
-  WarpState& warp = warps_[thread->index / kEmuWarpThreads];
+  WarpState& warp = warps_[thread->index / Traits::kWarpThreads];
   if (++warp.arrived == warp.live) {
     ReleaseWarpIfComplete(&warp);
     return;
@@ -236,7 +236,7 @@ void Block::WaitInWarp() {
 }
 
 void Block::ArriveAtWarpSync() {
-  WarpState& warp = warps_[running_->index / kEmuWarpThreads];
+  WarpState& warp = warps_[running_->index / Traits::kWarpThreads];
   char* sync = &warp.sync[warp.phase];
   TsanRelease(sync);
   WaitInWarp();
@@ -245,20 +245,21 @@ void Block::ArriveAtWarpSync() {
 
 // As on GPUs, values pass and nothing else: no memory is ordered.
 Bytes16 Block::ShuffleInWarp(Bytes16 value, uint32_t source_lane) {
-  WarpState& warp = warps_[running_->index / kEmuWarpThreads];
-  const uint32_t lane = running_->index % kEmuWarpThreads;
+  WarpState& warp = warps_[running_->index / Traits::kWarpThreads];
+  const uint32_t lane = running_->index % Traits::kWarpThreads;
   const uint32_t phase = warp.phase;
   warp.slots[phase][lane] = value;
   warp.present[phase] |= uint64_t{1} << lane;
   WaitInWarp();
-  if (source_lane >= kEmuWarpThreads || (warp.present[phase] >> source_lane & 1) == 0) return value;
+  if (source_lane >= Traits::kWarpThreads || (warp.present[phase] >> source_lane & 1) == 0)
+    return value;
   return warp.slots[phase][source_lane];
 }
 
 uint64_t Block::BallotInWarp(bool value) {
-  WarpState& warp = warps_[running_->index / kEmuWarpThreads];
+  WarpState& warp = warps_[running_->index / Traits::kWarpThreads];
   const uint32_t phase = warp.phase;
-  if (value) warp.ballot[phase] |= uint64_t{1} << (running_->index % kEmuWarpThreads);
+  if (value) warp.ballot[phase] |= uint64_t{1} << (running_->index % Traits::kWarpThreads);
   WaitInWarp();
   return warp.ballot[phase];
 }

@@ -1,7 +1,7 @@
 // Block: one running block of a kernel: its threads as fibers, their syncs, and their shared
 // memory.
 //
-// Belongs to one worker thread. Turn() and Reset() are the worker's; what the running thread of the
+// Belongs to one worker thread. Making it and Turn() are the worker's; what the running thread of the
 // kernel calls is in block.cc behind the functions of backend.h.
 #pragma once
 
@@ -79,7 +79,7 @@ class Block {
     ThreadQueue waiting;
     uint64_t present[2];  // lanes that have given a value
     uint64_t ballot[2];
-    Bytes16 slots[2][kEmuWarpThreads];
+    Bytes16 slots[2][Traits::kWarpThreads];
     char sync[2];  // addresses for ThreadSanitizer
   };
   struct SharedSlot {

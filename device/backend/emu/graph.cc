@@ -1,4 +1,4 @@
-// Graphs and events. A graph is the launches that a stream recorded; an event is a launch that
+// Graphs and events of host.h. A graph is the launches that a stream recorded; an event is a launch that
 // notes the time.
 #include <atomic>
 #include <cstdint>
@@ -59,87 +59,80 @@ uint64_t WaitOnHost(const EventState& event) {
   return event.nanoseconds.load(std::memory_order_relaxed);
 }
 
+// What handles point to: graphs and events live on in the work that was made of them.
+using GraphHolder = std::shared_ptr<const Capture>;
+using EventHolder = std::shared_ptr<EventState>;
+
+StreamState* StateOf(const raw::StreamHandle& stream) {
+  return static_cast<StreamState*>(stream.native);
+}
+
 }  // namespace
 }  // namespace emu
 
-Graph::Graph() = default;
-Graph::~Graph() = default;
-Graph::Graph(Graph&& other) noexcept = default;
-Graph& Graph::operator=(Graph&& other) noexcept = default;
-
-Result BeginCapture(Stream& stream) { return emu::Scheduler::Get().BeginCapture(stream.state_); }
-
-Result EndCapture(Stream& stream, Graph* out) {
-  return emu::Scheduler::Get().EndCapture(stream.state_, &out->nodes_);
+Result raw::BeginCapture(const StreamHandle& stream) {
+  return emu::Scheduler::Get().BeginCapture(emu::StateOf(stream));
 }
 
-Result LaunchGraph(Graph& graph, Stream& stream) {
-  if (graph.nodes_ == nullptr) {
-    return {ErrorCode::kFailedPrecondition, "launch of a graph that was not captured"};
+Result raw::EndCapture(const StreamHandle& stream, void** graph) {
+  emu::GraphHolder nodes;
+  if (Result result = emu::Scheduler::Get().EndCapture(emu::StateOf(stream), &nodes);
+      !result.ok()) {
+    return result;
   }
-  return emu::Scheduler::Get().Replay(*graph.nodes_, stream.state_);
-}
-
-Event::Event() = default;
-Event::~Event() = default;
-Event::Event(Event&& other) noexcept = default;
-Event& Event::operator=(Event&& other) noexcept = default;
-
-Result Event::Create(Event* out) {
-  out->state_ = std::make_shared<emu::EventState>();
+  *graph = new emu::GraphHolder(std::move(nodes));
   return {};
 }
 
-Result Record(Event& event, Stream& stream) {
-  if (event.state_ == nullptr) {
-    return {ErrorCode::kFailedPrecondition, "record of an event that was not created"};
-  }
-  if (stream.state_ != nullptr) {
-    event.state_->capture = emu::Scheduler::Get().CaptureOf(stream.state_);
-    if (event.state_->capture != nullptr) return {};
-  }
-  const uint64_t record = event.state_->recorded + 1;
+Result raw::LaunchGraph(void* graph, const StreamHandle& stream) {
+  return emu::Scheduler::Get().Replay(**static_cast<emu::GraphHolder*>(graph),
+                                      emu::StateOf(stream));
+}
+
+void raw::DestroyGraph(void* graph) { delete static_cast<emu::GraphHolder*>(graph); }
+
+Result raw::CreateEvent(void** out) {
+  *out = new emu::EventHolder(std::make_shared<emu::EventState>());
+  return {};
+}
+
+void raw::DestroyEvent(void* event) { delete static_cast<emu::EventHolder*>(event); }
+
+Result raw::RecordEvent(void* event, const StreamHandle& stream) {
+  const emu::EventHolder& state = *static_cast<emu::EventHolder*>(event);
+  state->capture = emu::Scheduler::Get().CaptureOf(emu::StateOf(stream));
+  if (state->capture != nullptr) return {};
+  const uint64_t record = state->recorded + 1;
   const Result result =
-      emu::Submit({}, stream.state_, std::make_shared<emu::RecordWork>(event.state_, record));
-  if (result.ok()) event.state_->recorded = record;
+      emu::Submit({}, emu::StateOf(stream), std::make_shared<emu::RecordWork>(state, record));
+  if (result.ok()) state->recorded = record;
   return result;
 }
 
-Result WaitEvent(Stream& stream, const Event& event) {
-  if (event.state_ == nullptr || stream.state_ == nullptr) {
-    return {ErrorCode::kFailedPrecondition, "wait of or for what was not created"};
-  }
-  if (event.state_->capture != nullptr) {
-    if (emu::Scheduler::Get().JoinCapture(stream.state_, event.state_->capture)) return {};
+Result raw::WaitForEvent(const StreamHandle& stream, void* event) {
+  const emu::EventHolder& state = *static_cast<emu::EventHolder*>(event);
+  if (state->capture != nullptr) {
+    if (emu::Scheduler::Get().JoinCapture(emu::StateOf(stream), state->capture)) return {};
     return {ErrorCode::kFailedPrecondition, "wait for an event of another capture"};
   }
-  if (event.state_->recorded == 0) return {};
-  if (emu::Scheduler::Get().CaptureOf(stream.state_) != nullptr) {
+  if (IsCapturing(stream)) {
     return {ErrorCode::kFailedPrecondition,
             "a stream that is capturing waits for an event outside the capture"};
   }
-  return emu::Submit({}, stream.state_,
-                     std::make_shared<emu::WaitWork>(event.state_, event.state_->recorded));
+  return emu::Submit({}, emu::StateOf(stream),
+                     std::make_shared<emu::WaitWork>(state, state->recorded));
 }
 
-Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out) {
-  if (from.state_ == nullptr || to.state_ == nullptr || from.state_->recorded == 0 ||
-      to.state_->recorded == 0) {
-    return {ErrorCode::kFailedPrecondition, "time between events that were not recorded"};
-  }
-  if (from.state_->capture != nullptr || to.state_->capture != nullptr) {
+Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
+  const emu::EventState& first = **static_cast<emu::EventHolder*>(from);
+  const emu::EventState& second = **static_cast<emu::EventHolder*>(to);
+  if (first.capture != nullptr || second.capture != nullptr) {
     return {ErrorCode::kFailedPrecondition, "time of an event that was recorded into a graph"};
   }
-  if (emu::t_current.in_kernel != 0 || emu::Scheduler::Get().forked()) {
-    return {ErrorCode::kFailedPrecondition, "wait for an event: only the host that recorded it"};
-  }
-  const uint64_t begin = emu::WaitOnHost(*from.state_);
-  const uint64_t end = emu::WaitOnHost(*to.state_);
+  const uint64_t begin = emu::WaitOnHost(first);
+  const uint64_t end = emu::WaitOnHost(second);
   *out = end > begin ? end - begin : 0;
   return {};
 }
-
-uint32_t DeviceCount() { return 1; }
-Result SetDevice(uint32_t) { return {}; }
 
 }  // namespace iris::backend

@@ -296,8 +296,8 @@ TEST(DeviceTest, ThereIsOne) {
 
 TEST(PrepareKernelTest, ChecksTheSharedMemory) {
   EXPECT_TRUE(PrepareKernel(&WaitForGo).ok());
-  EXPECT_TRUE(PrepareKernel(&WaitForGo, kMaxDynamicSharedBytes).ok());
-  EXPECT_EQ(PrepareKernel(&WaitForGo, kMaxDynamicSharedBytes + 1).code,
+  EXPECT_TRUE(PrepareKernel(&WaitForGo, Traits::kMaxDynamicSharedBytes).ok());
+  EXPECT_EQ(PrepareKernel(&WaitForGo, Traits::kMaxDynamicSharedBytes + 1).code,
             ErrorCode::kInvalidArgument);
   void (*none)(uint32_t) = nullptr;
   EXPECT_EQ(PrepareKernel(none).code, ErrorCode::kInvalidArgument);

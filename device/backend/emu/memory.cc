@@ -5,6 +5,7 @@
 #include <new>
 
 #include "device/backend/emu/backend.h"
+#include "device/backend/host.h"
 
 namespace iris::backend {
 namespace {
@@ -37,28 +38,37 @@ LaunchConfig ConfigFor(uint64_t bytes) {
   return config;
 }
 
+template <typename... Params>
+Result LaunchOver(uint64_t bytes, const raw::StreamHandle& stream, void (*kernel)(Params...),
+                  Params... params) {
+  std::tuple<Params...> values(params...);
+  return raw::Launch(ConfigFor(bytes), stream, kernel, values);
+}
+
 }  // namespace
 
-Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream) {
-  if (bytes > 0 && (to == nullptr || from == nullptr)) {
-    return {ErrorCode::kInvalidArgument, "copy from or to a null pointer"};
-  }
-  return Launch(ConfigFor(bytes), stream, &CopyKernel, static_cast<uint8_t*>(to),
-                static_cast<const uint8_t*>(from), bytes);
+Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
+  if (shared_bytes <= Traits::kMaxDynamicSharedBytes) return {};
+  return {ErrorCode::kInvalidArgument, "kernel with too much shared memory: at most 163,840 bytes"};
 }
 
-Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream) {
-  if (bytes > 0 && to == nullptr) return {ErrorCode::kInvalidArgument, "fill of a null pointer"};
-  return Launch(ConfigFor(bytes), stream, &FillKernel, static_cast<uint8_t*>(to), value, bytes);
+Result raw::CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream) {
+  return LaunchOver(bytes, stream, &CopyKernel, static_cast<uint8_t*>(to),
+                    static_cast<const uint8_t*>(from), bytes);
 }
 
-void* MallocDevice(uint64_t bytes) {
+Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream) {
+  return LaunchOver(bytes, stream, &FillKernel, static_cast<uint8_t*>(to), value, bytes);
+}
+
+void* raw::MallocDevice(uint64_t bytes) {
   return ::operator new(bytes, std::align_val_t(kAlignmentBytes), std::nothrow);
 }
-void FreeDevice(void* p) { ::operator delete(p, std::align_val_t(kAlignmentBytes)); }
-void* MallocHost(uint64_t bytes) { return MallocDevice(bytes); }
-void FreeHost(void* p) { FreeDevice(p); }
+void raw::FreeDevice(void* p) { ::operator delete(p, std::align_val_t(kAlignmentBytes)); }
+void* raw::MallocHost(uint64_t bytes) { return MallocDevice(bytes); }
+void raw::FreeHost(void* p) { FreeDevice(p); }
 
-const char* BackendName() { return "emu"; }
+uint32_t DeviceCount() { return 1; }
+Result SetDevice(uint32_t) { return {}; }
 
 }  // namespace iris::backend

@@ -151,36 +151,13 @@ Result Scheduler::StartWorkers() {
   return {};
 }
 
-Result Scheduler::CheckCaller(StreamState* stream) {
-  if (stream == nullptr) {
-    return {ErrorCode::kFailedPrecondition,
-            "launch on a stream that was not created or was moved from"};
-  }
-  if (t_current.in_kernel != 0) {
-    return {ErrorCode::kFailedPrecondition, "launch from inside a kernel: only the host launches"};
-  }
-  if (forked()) {
-    return {ErrorCode::kFailedPrecondition,
-            "launch in a forked child: launch in the parent, or exec"};
-  }
-  return {};
-}
-
 bool Scheduler::Capturing(StreamState* stream) {
   return stream->capture_ != nullptr && !stream->capture_->ended;
 }
 
 Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
                          std::shared_ptr<const Work> work) {
-  if (Result result = CheckCaller(stream); !result.ok()) return result;
-  if (config.grid == 0)
-    return {ErrorCode::kInvalidArgument, "launch of 0 blocks: grid is 1 or more"};
-  if (config.block == 0)
-    return {ErrorCode::kInvalidArgument, "launch of 0 threads: block is 1 to 1,024"};
-  if (config.block > kMaxBlockThreads) {
-    return {ErrorCode::kInvalidArgument, "launch of too many threads: block is 1 to 1,024"};
-  }
-  if (config.shared_bytes > kMaxDynamicSharedBytes) {
+  if (config.shared_bytes > Traits::kMaxDynamicSharedBytes) {
     return {ErrorCode::kInvalidArgument,
             "launch with too much shared memory: at most 163,840 bytes"};
   }
@@ -211,19 +188,14 @@ Result Scheduler::Append(const LaunchConfig& config, StreamState* stream,
 }
 
 Result Scheduler::BeginCapture(StreamState* stream) {
-  if (Result result = CheckCaller(stream); !result.ok()) return result;
   TsanIgnoreScope ignore;
   absl::MutexLock lock(&mu_);
-  if (Capturing(stream)) {
-    return {ErrorCode::kFailedPrecondition, "begin of a capture on a stream that is capturing"};
-  }
   stream->capture_ = std::make_shared<Capture>();
   stream->capture_->origin = stream;
   return {};
 }
 
 Result Scheduler::EndCapture(StreamState* stream, std::shared_ptr<const Capture>* out) {
-  if (Result result = CheckCaller(stream); !result.ok()) return result;
   TsanIgnoreScope ignore;
   absl::MutexLock lock(&mu_);
   if (!Capturing(stream) || stream->capture_->origin != stream) {
@@ -235,16 +207,19 @@ Result Scheduler::EndCapture(StreamState* stream, std::shared_ptr<const Capture>
 }
 
 Result Scheduler::Replay(const Capture& graph, StreamState* stream) {
-  if (Result result = CheckCaller(stream); !result.ok()) return result;
   TsanIgnoreScope ignore;
   absl::MutexLock lock(&mu_);
-  if (Capturing(stream)) {
-    return {ErrorCode::kFailedPrecondition, "launch of a graph on a stream that is capturing"};
-  }
   for (const Capture::Node& node : graph.nodes) {
     if (Result result = Append(node.config, stream, node.work); !result.ok()) return result;
   }
   return {};
+}
+
+bool Scheduler::IsCapturing(StreamState* stream) {
+  if (forked()) return false;
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  return Capturing(stream);
 }
 
 std::shared_ptr<Capture> Scheduler::CaptureOf(StreamState* stream) {
@@ -261,27 +236,15 @@ bool Scheduler::JoinCapture(StreamState* stream, const std::shared_ptr<Capture>&
   return true;
 }
 
-Result Scheduler::Synchronize(StreamState* stream) {
-  if (t_current.in_kernel != 0) {
-    return {ErrorCode::kFailedPrecondition, "synchronize inside a kernel: only the host waits"};
-  }
-  if (forked()) {
-    return {ErrorCode::kFailedPrecondition,
-            "synchronize in a forked child: the parent has the workers"};
-  }
+void Scheduler::Synchronize(StreamState* stream) {
   {
     TsanIgnoreScope ignore;
     absl::MutexLock lock(&mu_);
-    if (Capturing(stream)) {
-      return {ErrorCode::kFailedPrecondition,
-              "synchronize a stream that is capturing: end the capture first"};
-    }
     const uint64_t until = stream->submitted_;
     while (stream->finished_ < until) stream->changed_.Wait(&mu_);
   }
   TsanAcquire(&stream->sync_[0]);
   TsanAcquire(&stream->sync_[1]);
-  return {};
 }
 
 bool Scheduler::Idle(StreamState* stream) {
@@ -347,56 +310,49 @@ Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<c
 }  // namespace iris::backend::emu
 
 namespace iris::backend {
+namespace {
 
-Stream::Stream() = default;
-Stream::Stream(Stream&& other) noexcept
-    : state_(std::exchange(other.state_, nullptr)), owned_(std::exchange(other.owned_, false)) {}
-
-Stream& Stream::operator=(Stream&& other) noexcept {
-  if (this == &other) return *this;
-  Stream old(std::move(*this));
-  state_ = std::exchange(other.state_, nullptr);
-  owned_ = std::exchange(other.owned_, false);
-  return *this;
+emu::StreamState* StateOf(const raw::StreamHandle& stream) {
+  return static_cast<emu::StreamState*>(stream.native);
 }
 
-Stream::~Stream() {
-  if (!owned_) return;
-  // In a forked child its operations are the parent's, and nobody here can finish them.
-  if (emu::Scheduler::Get().forked()) return;
-  (void)emu::Scheduler::Get().Synchronize(state_);
-  delete state_;
-}
+}  // namespace
 
-Result Stream::Create(Stream* out) {
-  *out = Stream();
-  out->state_ = new emu::StreamState;
-  out->owned_ = true;
+Result raw::CheckCaller() {
+  if (emu::t_current.in_kernel != 0) {
+    return {ErrorCode::kFailedPrecondition,
+            "called from inside a kernel: only the host launches, copies and waits"};
+  }
+  if (emu::Scheduler::Get().forked()) {
+    return {ErrorCode::kFailedPrecondition,
+            "called in a forked child: launch and wait in the parent, or exec"};
+  }
   return {};
 }
 
-Stream Stream::Borrow(void* native) {
-  Stream stream;
-  stream.state_ = static_cast<emu::StreamState*>(native);
-  return stream;
+Result raw::CreateStream(StreamHandle* out) {
+  out->native = new emu::StreamState;
+  return {};
 }
 
-Result Stream::Synchronize() {
-  if (state_ == nullptr) {
-    return {ErrorCode::kFailedPrecondition,
-            "synchronize a stream that was not created or was moved from"};
-  }
-  return emu::Scheduler::Get().Synchronize(state_);
+void raw::DestroyStream(const StreamHandle& stream) {
+  // In a forked child its operations are the parent's, and nobody here can finish them.
+  if (emu::Scheduler::Get().forked()) return;
+  if (emu::t_current.in_kernel == 0) emu::Scheduler::Get().Synchronize(StateOf(stream));
+  delete StateOf(stream);
 }
 
-bool Stream::Idle() { return state_ == nullptr || emu::Scheduler::Get().Idle(state_); }
+Result raw::SynchronizeStream(const StreamHandle& stream) {
+  emu::Scheduler::Get().Synchronize(StateOf(stream));
+  return {};
+}
+
+bool raw::IsIdle(const StreamHandle& stream) { return emu::Scheduler::Get().Idle(StateOf(stream)); }
+
+bool raw::IsCapturing(const StreamHandle& stream) {
+  return emu::Scheduler::Get().IsCapturing(StateOf(stream));
+}
 
 uint32_t MultiprocessorCount() { return emu::Scheduler::Get().worker_count(); }
-
-uint64_t ClockNanoseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 }  // namespace iris::backend

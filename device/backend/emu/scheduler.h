@@ -73,12 +73,13 @@ class Scheduler {
   Result EndCapture(StreamState* stream, std::shared_ptr<const Capture>* out)
       ABSL_LOCKS_EXCLUDED(mu_);
   Result Replay(const Capture& graph, StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsCapturing(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   // What `stream` is being captured into, or null.
   std::shared_ptr<Capture> CaptureOf(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   // `stream` becomes a branch of `capture`. False if it belongs to another.
   bool JoinCapture(StreamState* stream, const std::shared_ptr<Capture>& capture)
       ABSL_LOCKS_EXCLUDED(mu_);
-  Result Synchronize(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  void Synchronize(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
 
   // True in a child that was forked from a process with workers: it has none, and the lock may be
@@ -95,7 +96,6 @@ class Scheduler {
   class Worker;
 
   Scheduler();
-  Result CheckCaller(StreamState* stream);
   Result Append(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static bool Capturing(StreamState* stream);

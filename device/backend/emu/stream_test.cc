@@ -44,12 +44,12 @@ TEST(LaunchErrorTest, NoThreads) { ExpectRefused({1, 0, 0}, "0 threads"); }
 TEST(LaunchErrorTest, TooManyThreads) { ExpectRefused({1, 1025, 0}, "too many threads"); }
 TEST(LaunchErrorTest, FarTooManyThreads) { ExpectRefused({1, 0xffffffff, 0}, "too many threads"); }
 TEST(LaunchErrorTest, TooMuchSharedMemory) {
-  ExpectRefused({1, 1, kMaxDynamicSharedBytes + 1}, "too much shared memory");
+  ExpectRefused({1, 1, Traits::kMaxDynamicSharedBytes + 1}, "too much shared memory");
 }
 TEST(LaunchErrorTest, HugeSharedMemory) { ExpectRefused({1, 1, 0xffffffff}, "too much shared"); }
 
 TEST(LaunchErrorTest, TheLargestConfigurationsAreAccepted) {
-  RunKernel({1, kMaxBlockThreads, kMaxDynamicSharedBytes}, &Nothing);
+  RunKernel({1, kMaxBlockThreads, Traits::kMaxDynamicSharedBytes}, &Nothing);
 }
 
 TEST(LaunchErrorTest, NullKernel) {

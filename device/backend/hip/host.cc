@@ -1,20 +1,11 @@
-// The host part of the hip backend, on the HIP runtime.
+// The host half of the hip backend, on the HIP runtime. raw_host.h has the contracts.
 #include <hip/hip_runtime_api.h>
-#include <time.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <utility>
 
 #include "device/backend/select.h"
+#include "device/backend/spec.h"
 
 namespace iris::backend {
 namespace {
-
-constexpr Result kNoStream = {ErrorCode::kFailedPrecondition,
-                              "use of a stream that was not created or was moved from"};
-constexpr Result kNoEvent = {ErrorCode::kFailedPrecondition,
-                             "use of an event that was not created or was moved from"};
 
 ErrorCode CodeOf(hipError_t error) {
   switch (error) {
@@ -58,35 +49,27 @@ Result Translate(hipError_t error) {
   return {CodeOf(error), hipGetErrorString(error)};
 }
 
-hipStream_t NativeOf(const Stream& stream) { return static_cast<hipStream_t>(stream.native()); }
-
-bool IsCapturing(const Stream& stream) {
-  hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
-  (void)Translate(hipStreamIsCapturing(NativeOf(stream), &status));
-  return status != hipStreamCaptureStatusNone;
+hipStream_t NativeOf(const raw::StreamHandle& stream) {
+  return static_cast<hipStream_t>(stream.native);
 }
+hipEvent_t EventOf(void* event) { return static_cast<hipEvent_t>(event); }
 
-// Makes a stream's device current on this thread while it lives. -1: leaves it as it is.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    if (device < 0 || hipGetDevice(&before_) != hipSuccess || before_ == device) return;
-    changed_ = hipSetDevice(device) == hipSuccess;
-  }
-  ~CurrentDevice() {
-    if (changed_) (void)hipSetDevice(before_);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
+// For what a caller cannot be told.
+void Ignore(hipError_t error) { (void)Translate(error); }
 
- private:
-  int before_ = 0;
-  bool changed_ = false;
+bool GetDevice(int* device) { return hipGetDevice(device) == hipSuccess; }
+bool UseDevice(int device) { return hipSetDevice(device) == hipSuccess; }
+using DeviceScope = raw::CurrentDevice<&GetDevice, &UseDevice>;
+
+// A graph, and an event behind its last launch.
+struct LaunchableGraph {
+  hipGraphExec_t executable = nullptr;
+  hipEvent_t launched = nullptr;
 };
 
-hipEvent_t EventOf(void* native) { return static_cast<hipEvent_t>(native); }
-
 }  // namespace
+
+Result raw::CheckCaller() { return {}; }
 
 uint32_t DeviceCount() {
   int count = 0;
@@ -94,267 +77,6 @@ uint32_t DeviceCount() {
 }
 
 Result SetDevice(uint32_t index) { return Translate(hipSetDevice(static_cast<int>(index))); }
-
-Stream::~Stream() {
-  if (!owned_) return;
-  (void)hipStreamSynchronize(NativeOf(*this));
-  (void)hipStreamDestroy(NativeOf(*this));
-}
-
-Stream::Stream(Stream&& other) noexcept
-    : native_(std::exchange(other.native_, nullptr)),
-      device_(std::exchange(other.device_, -1)),
-      owned_(std::exchange(other.owned_, false)),
-      borrowed_(std::exchange(other.borrowed_, false)) {}
-
-Stream& Stream::operator=(Stream&& other) noexcept {
-  if (this == &other) return *this;
-  Stream old(std::move(*this));
-  std::swap(native_, other.native_);
-  std::swap(device_, other.device_);
-  std::swap(owned_, other.owned_);
-  std::swap(borrowed_, other.borrowed_);
-  return *this;
-}
-
-Result Stream::Create(Stream* out) {
-  int device = 0;
-  if (Result result = Translate(hipGetDevice(&device)); !result.ok()) return result;
-  hipStream_t native = nullptr;
-  if (Result result = Translate(hipStreamCreateWithFlags(&native, hipStreamNonBlocking));
-      !result.ok()) {
-    return result;
-  }
-  Stream stream;
-  stream.native_ = native;
-  stream.device_ = device;
-  stream.owned_ = true;
-  *out = std::move(stream);
-  return {};
-}
-
-Stream Stream::Borrow(void* native) {
-  Stream stream;
-  stream.native_ = native;
-  stream.borrowed_ = true;
-  return stream;
-}
-
-Result Stream::Synchronize() {
-  if (!valid()) return kNoStream;
-  if (IsCapturing(*this)) {
-    return {ErrorCode::kFailedPrecondition,
-            "synchronize a stream that is capturing: end the capture first"};
-  }
-  return Translate(hipStreamSynchronize(NativeOf(*this)));
-}
-
-bool Stream::Idle() {
-  if (!valid() || IsCapturing(*this)) return true;
-  const hipError_t error = hipStreamQuery(NativeOf(*this));
-  if (error != hipSuccess) (void)hipGetLastError();
-  return error != hipErrorNotReady;  // a stream that failed does nothing any more
-}
-
-namespace hip {
-
-uint64_t HostClockNanoseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000 * 1000 * 1000 +
-         static_cast<uint64_t>(now.tv_nsec);
-}
-
-void HostTrap(const char* literal) {
-  fprintf(stderr, "iris: %s\n", literal);
-  abort();
-}
-
-Result LaunchKernel(const LaunchConfig& config, Stream& stream, const void* kernel,
-                    void** arguments) {
-  if (!stream.valid()) return kNoStream;
-  if (config.grid == 0) {
-    return {ErrorCode::kInvalidArgument, "launch of 0 blocks: grid is 1 or more"};
-  }
-  if (config.block == 0 || config.block > kMaxBlockThreads) {
-    return {ErrorCode::kInvalidArgument, "launch of 0 or too many threads: block is 1 to 1,024"};
-  }
-  const CurrentDevice device(stream.device());
-  return Translate(hipLaunchKernel(kernel, dim3(config.grid), dim3(config.block), arguments,
-                                   config.shared_bytes, NativeOf(stream)));
-}
-
-Result PrepareKernel(const void* kernel, uint32_t shared_bytes) {
-  hipFuncAttributes attributes;  // asking for them loads the code
-  if (Result result = Translate(hipFuncGetAttributes(&attributes, kernel)); !result.ok()) {
-    return result;
-  }
-  if (shared_bytes == 0) return {};
-  return Translate(hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(shared_bytes)));
-}
-
-}  // namespace hip
-
-Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream) {
-  if (!stream.valid()) return kNoStream;
-  if (bytes == 0) return {};
-  if (to == nullptr || from == nullptr) {
-    return {ErrorCode::kInvalidArgument, "copy from or to a null pointer"};
-  }
-  return Translate(hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, NativeOf(stream)));
-}
-
-Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream) {
-  if (!stream.valid()) return kNoStream;
-  if (bytes == 0) return {};
-  if (to == nullptr) return {ErrorCode::kInvalidArgument, "fill of a null pointer"};
-  return Translate(hipMemsetAsync(to, value, bytes, NativeOf(stream)));
-}
-
-Event::~Event() {
-  if (native_ != nullptr) (void)hipEventDestroy(EventOf(native_));
-}
-
-Event::Event(Event&& other) noexcept
-    : native_(std::exchange(other.native_, nullptr)),
-      recorded_(std::exchange(other.recorded_, false)) {}
-
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(native_, other.native_);
-  std::swap(recorded_, other.recorded_);
-  return *this;
-}
-
-Result Event::Create(Event* out) {
-  hipEvent_t native = nullptr;
-  if (Result result = Translate(hipEventCreateWithFlags(&native, hipEventDefault)); !result.ok()) {
-    return result;
-  }
-  Event event;
-  event.native_ = native;
-  *out = std::move(event);
-  return {};
-}
-
-Result Record(Event& event, Stream& stream) {
-  if (event.native_ == nullptr) return kNoEvent;
-  if (!stream.valid()) return kNoStream;
-  const Result result = Translate(hipEventRecord(EventOf(event.native_), NativeOf(stream)));
-  if (result.ok()) event.recorded_ = true;
-  return result;
-}
-
-Result WaitEvent(Stream& stream, const Event& event) {
-  if (event.native_ == nullptr) return kNoEvent;
-  if (!stream.valid()) return kNoStream;
-  if (!event.recorded_) return {};
-  return Translate(hipStreamWaitEvent(NativeOf(stream), EventOf(event.native_), 0));
-}
-
-Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out) {
-  if (from.native_ == nullptr || to.native_ == nullptr) return kNoEvent;
-  if (!from.recorded_ || !to.recorded_) {
-    return {ErrorCode::kFailedPrecondition, "time between events that were not recorded"};
-  }
-  for (void* native : {from.native_, to.native_}) {
-    if (Result result = Translate(hipEventSynchronize(EventOf(native))); !result.ok()) {
-      return result;
-    }
-  }
-  float milliseconds = 0;
-  if (Result result =
-          Translate(hipEventElapsedTime(&milliseconds, EventOf(from.native_), EventOf(to.native_)));
-      !result.ok()) {
-    return result;
-  }
-  *out = milliseconds > 0 ? static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6) : 0;
-  return {};
-}
-
-Graph::~Graph() {
-  if (launched_ != nullptr) {
-    (void)hipEventSynchronize(EventOf(launched_));
-    (void)hipEventDestroy(EventOf(launched_));
-  }
-  if (executable_ != nullptr) (void)hipGraphExecDestroy(static_cast<hipGraphExec_t>(executable_));
-}
-
-Graph::Graph(Graph&& other) noexcept
-    : executable_(std::exchange(other.executable_, nullptr)),
-      launched_(std::exchange(other.launched_, nullptr)) {}
-
-Graph& Graph::operator=(Graph&& other) noexcept {
-  std::swap(executable_, other.executable_);
-  std::swap(launched_, other.launched_);
-  return *this;
-}
-
-Result BeginCapture(Stream& stream) {
-  if (!stream.valid()) return kNoStream;
-  if (IsCapturing(stream)) {
-    return {ErrorCode::kFailedPrecondition, "begin of a capture on a stream that is capturing"};
-  }
-  // Thread-local: what other threads do meanwhile neither fails nor spoils the capture.
-  return Translate(hipStreamBeginCapture(NativeOf(stream), hipStreamCaptureModeThreadLocal));
-}
-
-Result EndCapture(Stream& stream, Graph* out) {
-  if (!stream.valid()) return kNoStream;
-  if (!IsCapturing(stream)) {
-    return {ErrorCode::kFailedPrecondition, "end of a capture that did not begin on this stream"};
-  }
-  hipGraph_t graph = nullptr;
-  if (Result result = Translate(hipStreamEndCapture(NativeOf(stream), &graph)); !result.ok()) {
-    return result;
-  }
-  const CurrentDevice device(stream.device());
-  hipGraphExec_t executable = nullptr;
-  Result result = Translate(hipGraphInstantiate(&executable, graph, nullptr, nullptr, 0));
-  (void)hipGraphDestroy(graph);
-  if (!result.ok()) return result;
-  Graph made;
-  made.executable_ = executable;
-  hipEvent_t launched = nullptr;
-  result = Translate(hipEventCreateWithFlags(&launched, hipEventDisableTiming));
-  if (!result.ok()) return result;
-  made.launched_ = launched;
-  *out = std::move(made);
-  return {};
-}
-
-Result LaunchGraph(Graph& graph, Stream& stream) {
-  if (graph.executable_ == nullptr) {
-    return {ErrorCode::kFailedPrecondition, "launch of a graph that was not captured"};
-  }
-  if (!stream.valid()) return kNoStream;
-  if (Result result = Translate(
-          hipGraphLaunch(static_cast<hipGraphExec_t>(graph.executable_), NativeOf(stream)));
-      !result.ok()) {
-    return result;
-  }
-  return Translate(hipEventRecord(EventOf(graph.launched_), NativeOf(stream)));
-}
-
-void* MallocDevice(uint64_t bytes) {
-  void* p = nullptr;
-  return Translate(hipMalloc(&p, bytes == 0 ? 1 : bytes)).ok() ? p : nullptr;
-}
-
-void FreeDevice(void* p) {
-  if (p != nullptr) (void)hipFree(p);
-}
-
-// Coherent: words in it are signals between the host and kernels.
-void* MallocHost(uint64_t bytes) {
-  void* p = nullptr;
-  const unsigned flags = hipHostMallocPortable | hipHostMallocMapped | hipHostMallocCoherent;
-  return Translate(hipHostMalloc(&p, bytes == 0 ? 1 : bytes, flags)).ok() ? p : nullptr;
-}
-
-void FreeHost(void* p) {
-  if (p != nullptr) (void)hipHostFree(p);
-}
 
 uint32_t MultiprocessorCount() {
   int device = 0;
@@ -367,6 +89,146 @@ uint32_t MultiprocessorCount() {
   return static_cast<uint32_t>(count);
 }
 
-const char* BackendName() { return "hip"; }
+// Streams and launches.
+
+Result raw::CreateStream(StreamHandle* out) {
+  int device = 0;
+  if (Result result = Translate(hipGetDevice(&device)); !result.ok()) return result;
+  hipStream_t native = nullptr;
+  Result result = Translate(hipStreamCreateWithFlags(&native, hipStreamNonBlocking));
+  if (result.ok()) *out = {native, device};
+  return result;
+}
+
+void raw::DestroyStream(const StreamHandle& stream) {
+  Ignore(hipStreamSynchronize(NativeOf(stream)));
+  Ignore(hipStreamDestroy(NativeOf(stream)));
+}
+
+Result raw::SynchronizeStream(const StreamHandle& stream) {
+  return Translate(hipStreamSynchronize(NativeOf(stream)));
+}
+
+bool raw::IsIdle(const StreamHandle& stream) {
+  const hipError_t error = hipStreamQuery(NativeOf(stream));
+  Ignore(error);
+  return error != hipErrorNotReady;  // a stream that failed does nothing any more
+}
+
+Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
+  hipFuncAttributes attributes;  // asking for them loads the code
+  Result result = Translate(hipFuncGetAttributes(&attributes, kernel));
+  if (!result.ok() || shared_bytes == 0) return result;
+  return Translate(hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(shared_bytes)));
+}
+
+Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream, const void* kernel,
+                         void** arguments) {
+  const DeviceScope device(stream.device);
+  return Translate(hipLaunchKernel(kernel, dim3(config.grid), dim3(config.block), arguments,
+                                   config.shared_bytes, NativeOf(stream)));
+}
+
+Result raw::CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream) {
+  return Translate(hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, NativeOf(stream)));
+}
+
+Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream) {
+  return Translate(hipMemsetAsync(to, value, bytes, NativeOf(stream)));
+}
+
+// Graphs.
+
+bool raw::IsCapturing(const StreamHandle& stream) {
+  hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
+  Ignore(hipStreamIsCapturing(NativeOf(stream), &status));
+  return status != hipStreamCaptureStatusNone;
+}
+
+Result raw::BeginCapture(const StreamHandle& stream) {
+  // Thread-local: what other threads do meanwhile neither fails nor spoils the capture.
+  return Translate(hipStreamBeginCapture(NativeOf(stream), hipStreamCaptureModeThreadLocal));
+}
+
+Result raw::EndCapture(const StreamHandle& stream, void** graph) {
+  hipGraph_t captured = nullptr;
+  if (Result result = Translate(hipStreamEndCapture(NativeOf(stream), &captured)); !result.ok()) {
+    return result;
+  }
+  const DeviceScope device(stream.device);
+  LaunchableGraph made;
+  Result result = Translate(hipGraphInstantiate(&made.executable, captured, nullptr, nullptr, 0));
+  Ignore(hipGraphDestroy(captured));
+  if (!result.ok()) return result;
+  result = Translate(hipEventCreateWithFlags(&made.launched, hipEventDisableTiming));
+  if (result.ok()) {
+    *graph = new LaunchableGraph(made);
+  } else {
+    Ignore(hipGraphExecDestroy(made.executable));
+  }
+  return result;
+}
+
+Result raw::LaunchGraph(void* graph, const StreamHandle& stream) {
+  const LaunchableGraph& mine = *static_cast<LaunchableGraph*>(graph);
+  Result result = Translate(hipGraphLaunch(mine.executable, NativeOf(stream)));
+  if (!result.ok()) return result;
+  return Translate(hipEventRecord(mine.launched, NativeOf(stream)));
+}
+
+void raw::DestroyGraph(void* graph) {
+  LaunchableGraph* const mine = static_cast<LaunchableGraph*>(graph);
+  Ignore(hipEventSynchronize(mine->launched));
+  Ignore(hipEventDestroy(mine->launched));
+  Ignore(hipGraphExecDestroy(mine->executable));
+  delete mine;
+}
+
+// Events.
+
+Result raw::CreateEvent(void** out) {
+  hipEvent_t native = nullptr;
+  Result result = Translate(hipEventCreateWithFlags(&native, hipEventDefault));
+  if (result.ok()) *out = native;
+  return result;
+}
+
+void raw::DestroyEvent(void* event) { Ignore(hipEventDestroy(EventOf(event))); }
+
+Result raw::RecordEvent(void* event, const StreamHandle& stream) {
+  return Translate(hipEventRecord(EventOf(event), NativeOf(stream)));
+}
+
+Result raw::WaitForEvent(const StreamHandle& stream, void* event) {
+  return Translate(hipStreamWaitEvent(NativeOf(stream), EventOf(event), 0));
+}
+
+Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
+  hipError_t error = hipEventSynchronize(EventOf(from));
+  if (error == hipSuccess) error = hipEventSynchronize(EventOf(to));
+  float milliseconds = 0;
+  if (error == hipSuccess) error = hipEventElapsedTime(&milliseconds, EventOf(from), EventOf(to));
+  if (error == hipSuccess) *out = raw::NanosecondsOf(milliseconds);
+  return Translate(error);
+}
+
+// Memory.
+
+void* raw::MallocDevice(uint64_t bytes) {
+  void* p = nullptr;
+  return Translate(hipMalloc(&p, bytes)).ok() ? p : nullptr;
+}
+
+void raw::FreeDevice(void* p) { Ignore(hipFree(p)); }
+
+// Coherent: words in it are signals between the host and kernels.
+void* raw::MallocHost(uint64_t bytes) {
+  void* p = nullptr;
+  const unsigned flags = hipHostMallocPortable | hipHostMallocMapped | hipHostMallocCoherent;
+  return Translate(hipHostMalloc(&p, bytes, flags)).ok() ? p : nullptr;
+}
+
+void raw::FreeHost(void* p) { Ignore(hipHostFree(p)); }
 
 }  // namespace iris::backend

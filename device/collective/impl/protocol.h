@@ -31,10 +31,10 @@ namespace iris::ccl::impl {
 
 // Announces what earlier operations of the stream wrote.
 inline constexpr Order kArriveOrder =
-    backend::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
+    backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
 // Polls for some microseconds before the clock is looked at, which is slow on GPUs.
-inline constexpr uint32_t kEagerPolls = backend::kLaunchPublishes ? 32 : 1;
+inline constexpr uint32_t kEagerPolls = backend::Traits::kLaunchPublishes ? 32 : 1;
 
 IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
   return epoch == ~0u ? 2 : epoch + 1;

@@ -21,8 +21,8 @@ inline constexpr uint64_t kAbortPeriodNs = 100 * 1000;
 // timeout), or the abort word is not 0 (kAborted). `done` acquires, and has the last word: what
 // arrived in time is never reported as missing.
 //
-// `called_off()` is asked as seldom as the abort word, for a caller that knows a reason of its own to
-// give up: true ends the wait as the abort word does.
+// `called_off()` is asked as seldom as the abort word, for a caller that knows a reason of its own
+// to give up: true ends the wait as the abort word does.
 template <typename Done, typename CalledOff>
 IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns, Done done,
                                           CalledOff called_off) {

@@ -1,0 +1,292 @@
+#include "client/base/launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <map>
+
+namespace iris {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<LauncherInfo> Read(std::map<std::string, std::string> variables) {
+  return ReadLauncher([&](const char* name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    if (it == variables.end()) return std::nullopt;
+    return it->second;
+  });
+}
+
+LauncherInfo Good(std::map<std::string, std::string> variables) {
+  auto info = Read(std::move(variables));
+  EXPECT_TRUE(info.ok()) << info.status();
+  return info.value_or(LauncherInfo{});
+}
+
+// The message of a refusal; fails the test unless it is kInvalidArgument.
+std::string Bad(std::map<std::string, std::string> variables) {
+  auto info = Read(std::move(variables));
+  EXPECT_EQ(info.status().code(), absl::StatusCode::kInvalidArgument) << info.status();
+  return std::string(info.status().message());
+}
+
+TEST(LauncherTest, NothingSetMeansOneRankOfTheDefaultJob) {
+  const LauncherInfo info = Good({});
+  EXPECT_EQ(info.launcher, "none");
+  EXPECT_EQ(info.job, "default");
+  EXPECT_EQ(info.rank, 0);
+  EXPECT_EQ(info.n_ranks, 1);
+  EXPECT_EQ(info.local_rank, 0);
+}
+
+TEST(LauncherTest, IrisAll) {
+  const LauncherInfo info = Good(
+      {{"IRIS_RANK", "3"}, {"IRIS_N_RANKS", "8"}, {"IRIS_LOCAL_RANK", "1"}, {"IRIS_JOB", "train"}});
+  EXPECT_EQ(info.launcher, "iris");
+  EXPECT_EQ(info.job, "train");
+  EXPECT_EQ(info.rank, 3);
+  EXPECT_EQ(info.n_ranks, 8);
+  EXPECT_EQ(info.local_rank, 1);
+}
+
+TEST(LauncherTest, IrisLocalRankDefaultsToRankAndJobToDefault) {
+  const LauncherInfo info = Good({{"IRIS_RANK", "3"}, {"IRIS_N_RANKS", "8"}});
+  EXPECT_EQ(info.local_rank, 3);
+  EXPECT_EQ(info.job, "default");
+}
+
+TEST(LauncherTest, IrisWithoutSizeNamesTheMissingVariable) {
+  EXPECT_THAT(Bad({{"IRIS_RANK", "0"}}), HasSubstr("IRIS_N_RANKS is missing beside IRIS_RANK"));
+}
+
+TEST(LauncherTest, IrisWithoutRankNamesTheMissingVariable) {
+  EXPECT_THAT(Bad({{"IRIS_N_RANKS", "4"}}), HasSubstr("IRIS_RANK is missing beside IRIS_N_RANKS"));
+}
+
+TEST(LauncherTest, IrisLocalRankAloneNamesTheMissingVariable) {
+  EXPECT_THAT(Bad({{"IRIS_LOCAL_RANK", "0"}}), HasSubstr("IRIS_RANK is missing"));
+}
+
+TEST(LauncherTest, IrisJobAloneNamesTheJobOfOneRank) {
+  const LauncherInfo info = Good({{"IRIS_JOB", "mine"}});
+  EXPECT_EQ(info.launcher, "none");
+  EXPECT_EQ(info.job, "mine");
+}
+
+TEST(LauncherTest, IrisJobOverridesAnotherLaunchersName) {
+  EXPECT_EQ(Good({{"IRIS_JOB", "mine"},
+                  {"RANK", "0"},
+                  {"WORLD_SIZE", "2"},
+                  {"TORCHELASTIC_RUN_ID", "abc"}})
+                .job,
+            "mine");
+}
+
+TEST(LauncherTest, EmptyIrisJobIsAsIfNotSet) { EXPECT_EQ(Good({{"IRIS_JOB", ""}}).job, "default"); }
+
+TEST(LauncherTest, IrisComesBeforeTorchrun) {
+  const LauncherInfo info =
+      Good({{"IRIS_RANK", "1"}, {"IRIS_N_RANKS", "2"}, {"RANK", "5"}, {"WORLD_SIZE", "6"}});
+  EXPECT_EQ(info.launcher, "iris");
+  EXPECT_EQ(info.rank, 1);
+}
+
+TEST(LauncherTest, TorchrunAll) {
+  const LauncherInfo info = Good({{"RANK", "5"},
+                                  {"WORLD_SIZE", "6"},
+                                  {"LOCAL_RANK", "1"},
+                                  {"TORCHELASTIC_RUN_ID", "abc"},
+                                  {"MASTER_ADDR", "node1"},
+                                  {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(info.launcher, "torchrun");
+  EXPECT_EQ(info.job, "torchrun-abc");
+  EXPECT_EQ(info.rank, 5);
+  EXPECT_EQ(info.n_ranks, 6);
+  EXPECT_EQ(info.local_rank, 1);
+}
+
+TEST(LauncherTest, TorchrunStandaloneRunsAreToldApartByTheirStore) {
+  EXPECT_EQ(Good({{"RANK", "0"},
+                  {"WORLD_SIZE", "1"},
+                  {"TORCHELASTIC_RUN_ID", "none"},
+                  {"MASTER_ADDR", "127.0.0.1"},
+                  {"MASTER_PORT", "29501"}})
+                .job,
+            "torchrun-127.0.0.1:29501");
+}
+
+TEST(LauncherTest, TorchrunWithoutRunIdUsesTheMaster) {
+  EXPECT_EQ(
+      Good({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}})
+          .job,
+      "torchrun-node1:29500");
+}
+
+TEST(LauncherTest, TorchrunWithHalfAMasterIsTheDefaultJob) {
+  EXPECT_EQ(Good({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "node1"}}).job, "default");
+}
+
+TEST(LauncherTest, TorchrunWithoutWorldSize) {
+  EXPECT_THAT(Bad({{"RANK", "0"}}), HasSubstr("WORLD_SIZE is missing beside RANK"));
+}
+
+TEST(LauncherTest, TorchrunWithoutRank) {
+  EXPECT_THAT(Bad({{"WORLD_SIZE", "4"}}), HasSubstr("RANK is missing beside WORLD_SIZE"));
+}
+
+TEST(LauncherTest, OpenMpiAll) {
+  const LauncherInfo info = Good({{"OMPI_COMM_WORLD_RANK", "2"},
+                                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                  {"PMIX_NAMESPACE", "prterun-n1-77@1"}});
+  EXPECT_EQ(info.launcher, "openmpi");
+  EXPECT_EQ(info.job, "openmpi-prterun-n1-77@1");
+  EXPECT_EQ(info.rank, 2);
+  EXPECT_EQ(info.n_ranks, 4);
+  EXPECT_EQ(info.local_rank, 0);
+}
+
+TEST(LauncherTest, OpenMpiFourNamesTheJobByItsId) {
+  EXPECT_EQ(Good({{"OMPI_COMM_WORLD_RANK", "2"},
+                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_MCA_ess_base_jobid", "12345"}})
+                .job,
+            "openmpi-12345");
+}
+
+TEST(LauncherTest, OpenMpiWithoutSize) {
+  EXPECT_THAT(Bad({{"OMPI_COMM_WORLD_RANK", "2"}}), HasSubstr("OMPI_COMM_WORLD_SIZE is missing"));
+}
+
+TEST(LauncherTest, OpenMpiUnderSlurmIsOpenMpi) {
+  const LauncherInfo info = Good({{"OMPI_COMM_WORLD_RANK", "2"},
+                                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                                  {"SLURM_PROCID", "0"},
+                                  {"SLURM_NTASKS", "1"}});
+  EXPECT_EQ(info.launcher, "openmpi");
+  EXPECT_EQ(info.rank, 2);
+}
+
+TEST(LauncherTest, PmixWithItsOwnSize) {
+  const LauncherInfo info =
+      Good({{"PMIX_RANK", "1"}, {"PMIX_SIZE", "3"}, {"PMIX_NAMESPACE", "ns7"}});
+  EXPECT_EQ(info.launcher, "pmix");
+  EXPECT_EQ(info.job, "pmix-ns7");
+  EXPECT_EQ(info.rank, 1);
+  EXPECT_EQ(info.n_ranks, 3);
+  EXPECT_EQ(info.local_rank, 1);
+}
+
+TEST(LauncherTest, PmixTakesItsSizeFromSlurm) {
+  const LauncherInfo info =
+      Good({{"PMIX_RANK", "1"}, {"SLURM_NTASKS", "3"}, {"SLURM_LOCALID", "0"}});
+  EXPECT_EQ(info.launcher, "pmix");
+  EXPECT_EQ(info.n_ranks, 3);
+  EXPECT_EQ(info.local_rank, 0);
+}
+
+TEST(LauncherTest, PmixWithoutAnySize) {
+  EXPECT_THAT(Bad({{"PMIX_RANK", "1"}}), HasSubstr("PMIX_SIZE is missing beside PMIX_RANK"));
+}
+
+TEST(LauncherTest, SlurmAll) {
+  const LauncherInfo info = Good({{"SLURM_PROCID", "7"},
+                                  {"SLURM_NTASKS", "16"},
+                                  {"SLURM_LOCALID", "3"},
+                                  {"SLURM_JOB_ID", "991"},
+                                  {"SLURM_STEP_ID", "2"}});
+  EXPECT_EQ(info.launcher, "slurm");
+  EXPECT_EQ(info.job, "slurm-991.2");
+  EXPECT_EQ(info.rank, 7);
+  EXPECT_EQ(info.n_ranks, 16);
+  EXPECT_EQ(info.local_rank, 3);
+}
+
+TEST(LauncherTest, SlurmOldNameOfTheSize) {
+  EXPECT_EQ(Good({{"SLURM_PROCID", "1"}, {"SLURM_NPROCS", "2"}}).n_ranks, 2);
+}
+
+TEST(LauncherTest, SlurmJobWithoutStep) {
+  EXPECT_EQ(Good({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "991"}}).job,
+            "slurm-991");
+}
+
+TEST(LauncherTest, ShellOfASlurmAllocationIsNoRank) {
+  // salloc sets the size for the shell; only srun makes ranks.
+  const LauncherInfo info = Good({{"SLURM_NTASKS", "16"}, {"SLURM_JOB_ID", "991"}});
+  EXPECT_EQ(info.launcher, "none");
+  EXPECT_EQ(info.n_ranks, 1);
+}
+
+TEST(LauncherTest, SlurmWithoutSize) {
+  EXPECT_THAT(Bad({{"SLURM_PROCID", "1"}}), HasSubstr("SLURM_NTASKS is missing"));
+}
+
+TEST(LauncherTest, RankThatIsNoNumber) {
+  EXPECT_THAT(Bad({{"IRIS_RANK", "two"}, {"IRIS_N_RANKS", "4"}}),
+              HasSubstr("IRIS_RANK=\"two\" is not a number"));
+}
+
+TEST(LauncherTest, EmptyRankIsNoNumber) {
+  EXPECT_THAT(Bad({{"RANK", ""}, {"WORLD_SIZE", "4"}}), HasSubstr("RANK=\"\" is not a number"));
+}
+
+TEST(LauncherTest, RankWithTrailingText) {
+  EXPECT_THAT(Bad({{"RANK", "1x"}, {"WORLD_SIZE", "4"}}), HasSubstr("is not a number"));
+}
+
+TEST(LauncherTest, NegativeRank) {
+  EXPECT_THAT(Bad({{"IRIS_RANK", "-1"}, {"IRIS_N_RANKS", "4"}}),
+              HasSubstr("IRIS_RANK=-1 is out of range"));
+}
+
+TEST(LauncherTest, RankEqualToSize) {
+  EXPECT_THAT(Bad({{"IRIS_RANK", "4"}, {"IRIS_N_RANKS", "4"}}),
+              HasSubstr("IRIS_N_RANKS=4 allows 0 to 3"));
+}
+
+TEST(LauncherTest, ZeroRanks) {
+  EXPECT_THAT(Bad({{"IRIS_RANK", "0"}, {"IRIS_N_RANKS", "0"}}),
+              HasSubstr("IRIS_N_RANKS=0 is out of range"));
+}
+
+TEST(LauncherTest, SizeBeyondAnInt) {
+  EXPECT_THAT(Bad({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}),
+              HasSubstr("WORLD_SIZE=\"99999999999\" is not a number"));
+}
+
+TEST(LauncherTest, BadSizeNamesTheVariableItCameFrom) {
+  EXPECT_THAT(Bad({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "x"}}), HasSubstr("SLURM_NTASKS=\"x\""));
+}
+
+TEST(LauncherTest, BadLocalRank) {
+  EXPECT_THAT(Bad({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "-2"}}),
+              HasSubstr("LOCAL_RANK=-2 is out of range"));
+}
+
+TEST(LauncherTest, HugeValueIsCutInTheMessage) {
+  EXPECT_LT(Bad({{"RANK", std::string(100000, 'z')}, {"WORLD_SIZE", "1"}}).size(), 300u);
+}
+
+TEST(LauncherTest, LongJobNamesOfLaunchersAreCut) {
+  EXPECT_EQ(
+      Good({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", std::string(500, 'r')}})
+          .job.size(),
+      128u);
+}
+
+TEST(LauncherTest, ReadsTheProcessEnvironment) {
+  setenv("IRIS_RANK", "1", 1);
+  setenv("IRIS_N_RANKS", "2", 1);
+  auto info = ReadLauncher();
+  unsetenv("IRIS_RANK");
+  unsetenv("IRIS_N_RANKS");
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->rank, 1);
+  EXPECT_EQ(info->n_ranks, 2);
+}
+
+}  // namespace
+}  // namespace iris

@@ -1,0 +1,498 @@
+#include "client/bench/collectives.h"
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "client/bench/report.h"
+#include "device/backend/numeric.h"
+#include "device/collective/collective.h"
+#include "device/collective/rules.h"
+#include "device/local/world.h"
+
+namespace iris::bench {
+namespace {
+
+using ccl::Comm;
+using ccl::Operation;
+using ccl::Variant;
+using local::World;
+
+constexpr Operation kOperations[] = {
+    Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
+    Operation::kAllToAll,  Operation::kBroadcast, Operation::kReduce,
+    Operation::kGather,    Operation::kScatter,   Operation::kBarrier};
+
+// Enumerators are few; what has no name ends them.
+constexpr uint32_t kVariantsAtMost = 64;
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+constexpr uint64_t kLeastRoomBytes = 4096;
+constexpr uint32_t kWarmups = 2;
+constexpr uint64_t kElementBytes = sizeof(Bfloat16);
+
+constexpr bool Emulated() { return backend::Traits::kEmulated; }
+
+// A case with names resolved.
+struct Case {
+  Operation operation = Operation::kNone;
+  uint64_t bytes = 0;
+  Variant variant = Variant::kAuto;
+  uint32_t blocks = 0;
+  uint32_t threads = 0;
+  uint32_t unroll = 0;
+  bool as_rule = false;
+
+  uint64_t count() const { return std::max<uint64_t>(1, bytes / kElementBytes); }
+  // Elements of one rank's row.
+  uint64_t row(uint32_t n) const { return std::max<uint64_t>(1, count() / n); }
+};
+
+absl::StatusOr<Case> Resolve(const CollectiveCase& what) {
+  Case c;
+  for (Operation operation : kOperations) {
+    if (what.operation == ccl::OperationName(operation)) c.operation = operation;
+  }
+  if (c.operation == Operation::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", what.operation, "\" is no operation such as all_reduce"));
+  }
+  if (what.variant != ccl::VariantName(Variant::kAuto) &&
+      (!ccl::ParseVariant(what.variant.c_str(), &c.variant) ||
+       !ccl::HasVariant(c.operation, c.variant))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what.operation, " has no variant \"", what.variant, "\""));
+  }
+  if (c.operation != Operation::kBarrier &&
+      (what.bytes < kElementBytes || what.bytes > kMaxCollectiveBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(what.operation, " of ", what.bytes,
+                                                   " bytes: from ", kElementBytes,
+                                                   " bytes to 64 GiB can be measured"));
+  }
+  c.bytes = what.bytes;
+  c.blocks = what.blocks;
+  c.threads = what.threads;
+  c.unroll = what.unroll;
+  c.as_rule = what.as_rule;
+  return c;
+}
+
+Result Start(local::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, uint8_t* out) {
+  const uint64_t row = c.row(rank.n_ranks());
+  // A rule decides as it does for a user who leaves the variant to the table.
+  const Variant variant = c.as_rule ? Variant::kAuto : c.variant;
+  const ccl::DataType type = ccl::DataType::kBf16;
+  const ccl::ReduceOp sum = ccl::ReduceOp::kSum;
+  switch (c.operation) {
+    case Operation::kAllReduce:
+      return ccl::AllReduce(comm, in, out, c.count(), type, sum, rank.stream, variant);
+    case Operation::kReduceScatter:
+      return ccl::ReduceScatter(comm, in, out, row, type, sum, rank.stream, variant);
+    case Operation::kReduce:
+      return ccl::Reduce(comm, in, out, c.count(), type, sum, 0, rank.stream, variant);
+    case Operation::kAllGather:
+      return ccl::AllGather(comm, in, out, row, type, rank.stream, variant);
+    case Operation::kAllToAll:
+      return ccl::AllToAll(comm, in, out, row, type, rank.stream, variant);
+    case Operation::kBroadcast:
+      return ccl::Broadcast(comm, in, out, c.count(), type, 0, rank.stream, variant);
+    case Operation::kGather:
+      return ccl::Gather(comm, in, out, row, type, 0, rank.stream, variant);
+    case Operation::kScatter:
+      return ccl::Scatter(comm, in, out, row, type, 0, rank.stream, variant);
+    default:
+      return ccl::Barrier(comm, rank.stream);
+  }
+}
+
+// Elements of `out` that the operation writes at this rank.
+uint64_t OutCount(const local::Rank& rank, const Case& c) {
+  const bool root = rank.rank() == 0;
+  const uint64_t row = c.row(rank.n_ranks());
+  switch (c.operation) {
+    case Operation::kAllReduce:
+    case Operation::kBroadcast:
+      return c.count();
+    case Operation::kReduce:
+      return root ? c.count() : 0;
+    case Operation::kReduceScatter:
+    case Operation::kScatter:
+      return row;
+    case Operation::kAllGather:
+    case Operation::kAllToAll:
+      return row * rank.n_ranks();
+    case Operation::kGather:
+      return root ? row * rank.n_ranks() : 0;
+    default:
+      return 0;
+  }
+}
+
+// What became of ones: a look at both ends and the middle.
+Result CheckOut(local::Rank& rank, const Case& c, const uint8_t* out) {
+  const bool sum = c.operation == Operation::kAllReduce || c.operation == Operation::kReduce ||
+                   c.operation == Operation::kReduceScatter;
+  const float wanted = sum ? static_cast<float>(rank.n_ranks()) : 1.0f;
+  const uint64_t count = OutCount(rank, c);
+  const uint64_t some = std::min<uint64_t>(count, 4096);
+  std::vector<Bfloat16> values(some);
+  if (some == 0) return {};
+  for (uint64_t at : {uint64_t{0}, (count - some) / 2, count - some}) {
+    const Result result =
+        rank.ReadBytes(values.data(), out + at * kElementBytes, some * kElementBytes);
+    if (!result.ok()) return result;
+    for (Bfloat16 x : values) {
+      if (static_cast<float>(x) != wanted) return {ErrorCode::kInternal, "the result is wrong"};
+    }
+  }
+  return {};
+}
+
+// The first failure of any rank.
+struct Failure {
+  std::atomic<bool> any{false};
+  std::mutex mu;
+  absl::Status status;
+};
+
+// One rank's way through the cases. After a failure, anybody's, it does nothing more but meet the
+// others, since nobody may stay away from a barrier.
+class RankRun {
+ public:
+  RankRun(World* world, local::Rank* rank, Failure* failure)
+      : world_(*world), rank_(*rank), failure_(*failure) {}
+
+  // False, on all ranks alike: nothing can be measured.
+  bool Prepare(uint64_t room_bytes, const ccl::Config& config) {
+    // Not by Do: all ranks meet in it, after a failure too.
+    const Result made = rank_.NewComm(rank_.ctx.world, config, &comm_);
+    if (!made.ok()) Fail("make a communicator", made);
+    in_ = rank_.New<uint8_t>(room_bytes);
+    out_ = rank_.New<uint8_t>(room_bytes);
+    if (in_ == nullptr || out_ == nullptr) {
+      Fail("allocate", {ErrorCode::kInvalidArgument, "the heap has no more room"});
+    }
+    const std::vector<Bfloat16> ones(1 << 20, Bfloat16(1.0f));
+    for (uint64_t at = 0; at < room_bytes; at += ones.size() * kElementBytes) {
+      const uint64_t bytes = std::min<uint64_t>(room_bytes - at, ones.size() * kElementBytes);
+      Do("fill", [&] { return backend::CopyAsync(in_ + at, ones.data(), bytes, rank_.stream); });
+    }
+    Do("fill", [&] { return rank_.stream.Synchronize(); });
+    rank_.HostBarrier();
+    const bool good = !failure_.any.load();
+    rank_.HostBarrier();
+    return good;
+  }
+
+  ccl::Plan PlanOf(const Case& c) {
+    const bool one_row = c.operation == Operation::kAllReduce ||
+                         c.operation == Operation::kReduce || c.operation == Operation::kBroadcast;
+    return ccl::Choose(CommFor(c), {c.operation, one_row ? c.count() : c.row(rank_.n_ranks()),
+                                    ccl::DataType::kBf16, ccl::ReduceOp::kSum,
+                                    c.as_rule ? Variant::kAuto : c.variant});
+  }
+
+  // This rank's median, in µs.
+  double Measure(const Case& c, uint32_t samples) {
+    context_ = absl::StrCat(ccl::OperationName(c.operation), " of ", c.bytes, " bytes, variant ",
+                            ccl::VariantName(c.variant), ", ", c.blocks, " blocks of ", c.threads,
+                            " threads, ", rank_.n_ranks(), " ranks");
+    const Comm comm = CommFor(c);
+    const uint32_t per = Emulated() ? 5 : c.bytes <= 4 * kMiB ? 50 : c.bytes <= 64 * kMiB ? 10 : 3;
+    backend::Graph graph;
+    backend::Event begin;
+    backend::Event end;
+    Do("make an event", [&] { return backend::Event::Create(&begin); });
+    Do("make an event", [&] { return backend::Event::Create(&end); });
+    // An old result must not be taken for a new one.
+    Do("clear", [&] {
+      return backend::FillAsync(out_, 0, std::max(c.bytes, kLeastRoomBytes), rank_.stream);
+    });
+    Do("clear", [&] { return rank_.stream.Synchronize(); });
+    rank_.HostBarrier();
+    Do("start", [&] { return Start(rank_, comm, c, in_, out_); });
+    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    bool capturing = false;
+    Do("begin a capture", [&] {
+      const Result result = backend::BeginCapture(rank_.stream);
+      capturing = result.ok();
+      return result;
+    });
+    for (uint32_t k = 0; k < per; ++k) {
+      Do("capture", [&] { return Start(rank_, comm, c, in_, out_); });
+    }
+    if (capturing) {
+      const Result result = backend::EndCapture(rank_.stream, &graph);
+      Do("end a capture", [&] { return result; });
+    }
+    std::vector<double> us;
+    for (uint32_t k = 0; k < samples + kWarmups; ++k) {
+      rank_.HostBarrier();
+      Do("record", [&] { return backend::Record(begin, rank_.stream); });
+      Do("launch a graph", [&] { return backend::LaunchGraph(graph, rank_.stream); });
+      Do("record", [&] { return backend::Record(end, rank_.stream); });
+      uint64_t ns = 0;
+      Do("take the time", [&] { return backend::ElapsedNanoseconds(begin, end, &ns); });
+      if (k >= kWarmups) us.push_back(static_cast<double>(ns) / 1000 / per);
+    }
+    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    Do("check", [&] { return ccl::CheckError(comm_); });
+    Do("check", [&] { return CheckOut(rank_, c, out_); });
+    return SpreadOf(us).p50;
+  }
+
+ private:
+  Comm CommFor(const Case& c) const {
+    Comm comm = comm_;
+    if (c.as_rule) {
+      const ccl::Rule rule = {c.operation, kMaxTeamRanks, ccl::kAnyBytes, c.variant,
+                              c.blocks,    c.threads,     c.unroll};
+      const Result result = ccl::UseRules(&rule, 1, &comm);  // one always fits
+      EXPECT_TRUE(result.ok()) << result.what;
+    } else {
+      comm.config.blocks = c.blocks;
+      comm.config.block_threads = c.threads;
+      comm.config.unroll = c.unroll;
+    }
+    return comm;
+  }
+
+  template <typename F>
+  void Do(const char* what, const F& f) {
+    if (failure_.any.load()) return;
+    if (const Result result = f(); !result.ok()) Fail(what, result);
+  }
+
+  void Fail(const char* what, const Result& result) {
+    {
+      std::lock_guard<std::mutex> lock(failure_.mu);
+      if (failure_.any.exchange(true)) return;
+      failure_.status.Update(
+          absl::InternalError(absl::StrCat(context_.empty() ? "collectives" : context_, ": rank ",
+                                           rank_.rank(), " cannot ", what, ": ", result.what)));
+    }
+    world_.Abort();  // those that wait for this rank in a kernel
+  }
+
+  World& world_;
+  local::Rank& rank_;
+  Failure& failure_;
+  Comm comm_;
+  uint8_t* in_ = nullptr;
+  uint8_t* out_ = nullptr;
+  std::string context_;
+};
+
+// Of the bytes of the larger of in and out, what each link carries.
+double BusFactor(Operation operation, double n) {
+  switch (operation) {
+    case Operation::kBarrier:
+      return 0;
+    case Operation::kAllReduce:
+      return 2 * (n - 1) / n;
+    case Operation::kBroadcast:
+    case Operation::kReduce:
+      return 1;
+    default:
+      return (n - 1) / n;
+  }
+}
+
+absl::StatusOr<std::vector<ccl::Rule>> ParseTable(const std::string& text) {
+  if (text.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError("a table of rules is text, and here is a zero byte");
+  }
+  std::vector<ccl::Rule> rules(ccl::kMaxRules);
+  uint32_t n = 0;
+  uint32_t line = 0;
+  const Result result = ccl::ParseRules(text.c_str(), rules.data(), ccl::kMaxRules, &n, &line);
+  if (!result.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", result.what));
+  }
+  if (n == 0) return absl::InvalidArgumentError("there is no rule");
+  rules.resize(n);
+  return rules;
+}
+
+}  // namespace
+
+uint32_t MostCollectiveRanks() {
+  return Emulated() ? kMaxTeamRanks : std::min(backend::DeviceCount(), kMaxTeamRanks);
+}
+
+std::vector<std::string> CollectiveOperations() {
+  std::vector<std::string> names;
+  for (Operation operation : kOperations) names.push_back(ccl::OperationName(operation));
+  return names;
+}
+
+std::vector<std::string> CollectiveVariants(const std::string& operation) {
+  std::vector<std::string> names;
+  Operation parsed = Operation::kNone;
+  if (!ccl::ParseOperation(operation.c_str(), &parsed)) return names;
+  for (uint32_t v = 0; v < kVariantsAtMost; ++v) {
+    const Variant variant = static_cast<Variant>(v);
+    if (ccl::HasVariant(parsed, variant)) names.push_back(ccl::VariantName(variant));
+  }
+  return names;
+}
+
+bool IsUnrolled(const std::string& operation, const std::string& variant) {
+  Operation parsed = Operation::kNone;
+  Variant v = Variant::kAuto;
+  if (!ccl::ParseOperation(operation.c_str(), &parsed) || !ccl::ParseVariant(variant.c_str(), &v)) {
+    return false;
+  }
+  switch (parsed) {
+    case Operation::kAllReduce:
+    case Operation::kReduceScatter:
+    case Operation::kReduce:
+      return v == Variant::kDirect || v == Variant::kTwoShot || v == Variant::kTwoPhase ||
+             v == Variant::kPipeline || v == Variant::kCopyEngine;
+    case Operation::kAllGather:
+    case Operation::kBroadcast:
+      return v == Variant::kDirect || v == Variant::kTwoShot;
+    default:
+      return false;
+  }
+}
+
+bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
+  const absl::StatusOr<Case> c = Resolve(what);
+  if (!c.ok()) return false;
+  switch (c->variant) {
+    case Variant::kPackets:
+      return c->bytes <= (ranks <= 2 ? kMiB : 512 * kKiB);
+    case Variant::kTwoPackets:
+      return c->bytes <= 4 * kMiB;
+    case Variant::kDirect:
+      return c->operation != Operation::kAllReduce || c->bytes <= 4 * kMiB;
+    case Variant::kCopyEngine:
+      return c->bytes >= 4 * kMiB;
+    case Variant::kPipeline:
+    case Variant::kTwoPhase:
+    case Variant::kRing:
+      return c->bytes >= kMiB;
+    case Variant::kAtomic:
+    case Variant::kSpinlock:  // every element by itself, twice through the links
+      return c->bytes <= 16 * kMiB;
+    default:
+      return true;
+  }
+}
+
+absl::StatusOr<std::string> RuleText(const CollectiveRule& rule) {
+  ccl::Rule parsed = {};
+  char line[ccl::kMaxRuleLineBytes + 1];
+  parsed.max_members = rule.max_members;
+  parsed.max_bytes = rule.max_bytes;
+  parsed.blocks = rule.blocks;
+  parsed.threads = rule.threads;
+  parsed.unroll = rule.unroll;
+  if (!ccl::ParseOperation(rule.operation.c_str(), &parsed.operation) ||
+      !ccl::ParseVariant(rule.variant.c_str(), &parsed.variant) ||
+      ccl::FormatRule(parsed, line, sizeof(line)) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no table can have the rule ", rule.operation, " ", rule.max_members, " ", rule.max_bytes,
+        " ", rule.variant, " ", rule.blocks, " ", rule.threads, " ", rule.unroll));
+  }
+  return std::string(line);
+}
+
+absl::Status CheckRules(const std::string& text) { return ParseTable(text).status(); }
+
+absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
+    const CollectiveOptions& options, const std::vector<CollectiveCase>& cases) {
+  if (MostCollectiveRanks() < options.ranks || options.ranks == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options.ranks, " ranks need a device each: this machine has ",
+                     backend::DeviceCount(), " of backend ", backend::BackendName()));
+  }
+  if (options.samples == 0) return absl::InvalidArgumentError("at least one sample is needed");
+  uint64_t room_bytes = kLeastRoomBytes;
+  std::vector<Case> resolved;
+  for (const CollectiveCase& what : cases) {
+    const absl::StatusOr<Case> c = Resolve(what);
+    if (!c.ok()) return c.status();
+    room_bytes = std::max(room_bytes, c->bytes);
+    resolved.push_back(*c);
+  }
+  std::vector<ccl::Rule> rules;
+  ccl::Config config;
+  config.symmetric = true;
+  config.stage_bytes = options.stage_bytes;
+  config.packet_blocks = options.packet_blocks;
+  if (!options.rules.empty()) {
+    absl::StatusOr<std::vector<ccl::Rule>> parsed = ParseTable(options.rules);
+    if (!parsed.ok()) return parsed.status();
+    rules.swap(*parsed);
+    config.rules = rules.data();
+    config.n_rules = static_cast<uint32_t>(rules.size());
+  }
+  const uint64_t workspace_bytes = ccl::WorkspaceBytes(options.ranks, config);
+  if (workspace_bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("no workspace can have stages of ",
+                                                   options.stage_bytes, " bytes and ",
+                                                   options.packet_blocks, " blocks of packets"));
+  }
+
+  local::WorldOptions world_options;
+  world_options.n_ranks = options.ranks;
+  world_options.heap_bytes = 2 * room_bytes + workspace_bytes + 4 * kMiB;
+  absl::StatusOr<std::unique_ptr<World>> made = World::Create(world_options);
+  if (!made.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory for a heap of ", world_options.heap_bytes, " bytes on each of ", options.ranks,
+        " ranks, which the largest size needs: see --sizes (", made.status().message(), ")"));
+  }
+  World& world = **made;
+  std::vector<CollectiveFigure> figures(cases.size());
+  std::vector<bool> repeated(cases.size());
+  std::mutex mu;
+  Failure failure;
+  const absl::Status ran = world.Run([&](local::Rank& rank) {
+    RankRun run(&world, &rank, &failure);
+    if (!run.Prepare(room_bytes, config)) return;
+    std::set<std::tuple<Operation, uint64_t, Variant, uint32_t, uint32_t, uint32_t>> seen;
+    for (size_t i = 0; i < resolved.size(); ++i) {
+      const Case& c = resolved[i];
+      const ccl::Plan plan = run.PlanOf(c);  // the same on every rank
+      const bool again = c.as_rule && !seen.emplace(c.operation, c.bytes, plan.variant, plan.blocks,
+                                                    plan.threads, plan.unroll)
+                                           .second;
+      const double us = again ? 0 : run.Measure(c, options.samples);
+      std::lock_guard<std::mutex> lock(mu);
+      CollectiveFigure& figure = figures[i];
+      figure.us = std::max(figure.us, us);
+      if (rank.rank() != 0) continue;
+      repeated[i] = again;
+      figure.what = cases[i];
+      figure.ranks = options.ranks;
+      figure.variant = ccl::VariantName(plan.variant);
+      figure.blocks = plan.blocks;
+      figure.threads = plan.threads;
+      figure.unroll = plan.unroll;
+    }
+  });
+  if (!ran.ok()) return ran;
+  if (failure.any.load()) return failure.status;
+  std::vector<CollectiveFigure> measured;
+  for (size_t i = 0; i < figures.size(); ++i) {
+    if (repeated[i]) continue;
+    CollectiveFigure& figure = figures[i];
+    if (figure.us > 0) {
+      figure.bus_gb_per_s = BusFactor(resolved[i].operation, options.ranks) *
+                            static_cast<double>(figure.what.bytes) / figure.us / 1000;
+    }
+    measured.push_back(figure);
+  }
+  return measured;
+}
+
+}  // namespace iris::bench

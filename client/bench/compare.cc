@@ -1,0 +1,411 @@
+#include "client/bench/compare.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+
+extern char** environ;
+
+namespace iris::bench {
+namespace {
+
+constexpr char kBarrier[] = "barrier";
+constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxPeersBytes = 64 << 20;
+constexpr char kFigureHelp[] =
+    R"({"lib": "other", "op": "all_reduce", "bytes": 1024, "n": 4, "us": 9.5})";
+
+// Figures.
+
+// A name that may stand in a table: not empty, not long, no control characters.
+std::optional<std::string> NameOf(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_string()) return std::nullopt;
+  const std::string& name = it->get_ref<const std::string&>();
+  if (name.empty() || name.size() > kMaxNameBytes) return std::nullopt;
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return std::nullopt;
+  }
+  return name;
+}
+
+std::optional<uint64_t> CountOf(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_number_unsigned() || it->get<uint64_t>() == 0) {
+    return std::nullopt;
+  }
+  return it->get<uint64_t>();
+}
+
+std::optional<PeerFigure> ParsePeer(const std::string& line) {
+  const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return std::nullopt;
+  const auto lib = NameOf(object, "lib");
+  const auto operation = NameOf(object, "op");
+  const auto ranks = CountOf(object, "n");
+  const auto us = object.find("us");
+  if (!lib || !operation || !ranks || *ranks > UINT32_MAX) return std::nullopt;
+  if (us == object.end() || !us->is_number()) return std::nullopt;
+  PeerFigure figure;
+  figure.name = *lib;
+  if (const auto variant = object.find("variant");
+      variant != object.end() && !variant->is_null() && *variant != "") {
+    const auto name = NameOf(object, "variant");
+    if (!name) return std::nullopt;
+    absl::StrAppend(&figure.name, " ", *name);
+  }
+  figure.operation = *operation;
+  figure.ranks = static_cast<uint32_t>(*ranks);
+  figure.us = us->get<double>();
+  if (!std::isfinite(figure.us) || figure.us <= 0) return std::nullopt;
+  if (figure.operation != kBarrier) {
+    const auto bytes = CountOf(object, "bytes");
+    if (!bytes) return std::nullopt;
+    figure.bytes = *bytes;
+  }
+  return figure;
+}
+
+// What a row is about.
+using Key = std::tuple<std::string, uint32_t, uint64_t>;
+
+Key KeyOf(const CollectiveFigure& figure) {
+  return {figure.what.operation, figure.ranks, figure.what.bytes};
+}
+
+Key KeyOf(const PeerFigure& figure) { return {figure.operation, figure.ranks, figure.bytes}; }
+
+// Figures of peers by row and name. Of several of the same, the least: in doubt for the peer.
+class Peers {
+ public:
+  Peers(const std::vector<CollectiveFigure>& ours, const std::vector<PeerFigure>& peers) {
+    for (const CollectiveFigure& figure : ours) rows_[KeyOf(figure)];
+    for (const PeerFigure& figure : peers) {
+      const auto row = rows_.find(KeyOf(figure));
+      if (row == rows_.end()) {
+        ++n_elsewhere_;
+        continue;
+      }
+      if (std::find(names_.begin(), names_.end(), figure.name) == names_.end()) {
+        names_.push_back(figure.name);
+      }
+      const auto [cell, fresh] = row->second.emplace(figure.name, figure.us);
+      if (!fresh) cell->second = std::min(cell->second, figure.us);
+    }
+  }
+
+  const std::vector<std::string>& names() const { return names_; }  // as they came
+  size_t n_elsewhere() const { return n_elsewhere_; }
+
+  const std::map<std::string, double>& Row(const CollectiveFigure& figure) const {
+    return rows_.at(KeyOf(figure));
+  }
+  // Null: no peer has this row.
+  const std::pair<const std::string, double>* Best(const CollectiveFigure& figure) const {
+    const std::map<std::string, double>& row = Row(figure);
+    const auto best = std::min_element(
+        row.begin(), row.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    return best == row.end() ? nullptr : &*best;
+  }
+
+ private:
+  std::map<Key, std::map<std::string, double>> rows_;
+  std::vector<std::string> names_;
+  size_t n_elsewhere_ = 0;
+};
+
+// The peers' command.
+
+// The process group of the command that runs, for who interrupts this process: the group is not the
+// terminal's, so nobody else would end it.
+std::atomic<pid_t> g_group{0};
+
+void EndGroup(int signal_number) {
+  const pid_t group = g_group.load();
+  if (group > 0) kill(-group, SIGKILL);
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+class EndGroupOnSignals {
+ public:
+  EndGroupOnSignals() {
+    for (size_t i = 0; i < std::size(kSignals); ++i) {
+      sigaction(kSignals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler == SIG_IGN) continue;
+      struct sigaction action = {};
+      action.sa_handler = EndGroup;
+      sigaction(kSignals[i], &action, nullptr);
+    }
+  }
+  ~EndGroupOnSignals() {
+    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  EndGroupOnSignals(const EndGroupOnSignals&) = delete;
+  EndGroupOnSignals& operator=(const EndGroupOnSignals&) = delete;
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction before_[3];
+};
+
+// Starts `command` as the leader of a process group, with /dev/null as stdin and a pipe as stdout.
+absl::StatusOr<pid_t> Spawn(const std::string& command, int* output) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  std::string text = command;
+  char shell[] = "/bin/sh", option[] = "-c";
+  char* arguments[] = {shell, option, text.data(), nullptr};
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, shell, &actions, &attributes, arguments, environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  if (error != 0) {
+    close(ends[0]);
+    return absl::ErrnoToStatus(error, "cannot start /bin/sh");
+  }
+  *output = ends[0];
+  return pid;
+}
+
+// Whether it has ended; it stays a zombie, so that its number stays its own.
+bool HasEnded(pid_t pid) {
+  siginfo_t info = {};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+         info.si_pid == pid;
+}
+
+// Appends what has come. False: nothing will come any more, or nothing is there yet.
+bool ReadSome(int fd, std::string* text) {
+  char buffer[65536];
+  const ssize_t n = read(fd, buffer, sizeof(buffer));
+  if (n <= 0) return n < 0 && errno == EINTR;
+  text->append(buffer, static_cast<size_t>(n));
+  return true;
+}
+
+}  // namespace
+
+std::vector<PeerFigure> ParsePeers(const std::string& text) {
+  std::vector<PeerFigure> figures;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (auto figure = ParsePeer(std::string(line))) figures.push_back(*std::move(figure));
+  }
+  return figures;
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path, size_t max_bytes) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  char buffer[65536];
+  while (file.good() && text.size() <= max_bytes) {
+    file.read(buffer, sizeof(buffer));
+    text.append(buffer, static_cast<size_t>(file.gcount()));
+  }
+  if (text.size() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", BytesText(max_bytes)));
+  }
+  if (!file.eof()) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
+  return text;
+}
+
+absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path) {
+  const auto text = ReadText(path, kMaxPeersBytes);
+  if (!text.ok()) return text.status();
+  std::vector<PeerFigure> figures = ParsePeers(*text);
+  if (figures.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no line of ", path, " is a peer's figure such as ", kFigureHelp));
+  }
+  return figures;
+}
+
+absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uint32_t ranks,
+                                                 absl::Duration timeout) {
+  const std::string filled = absl::StrReplaceAll(command, {{"{ranks}", absl::StrCat(ranks)}});
+  const absl::Time deadline = absl::Now() + timeout;
+  const EndGroupOnSignals guard;
+  int output = -1;
+  const auto pid = Spawn(filled, &output);
+  if (!pid.ok()) return pid.status();
+  g_group.store(*pid);
+  fcntl(output, F_SETFL, O_NONBLOCK);
+
+  // Its output may end before it does, and outlive it in a process that it left behind.
+  std::string text;
+  bool ended = false, late = false, long_winded = false;
+  while (!ended && !late && !long_winded) {
+    pollfd waits = {output, POLLIN, 0};
+    const bool hung_up = poll(&waits, 1, 20) > 0 && !ReadSome(output, &text);
+    if (hung_up) absl::SleepFor(absl::Milliseconds(5));
+    ended = HasEnded(*pid);
+    late = absl::Now() > deadline;
+    long_winded = text.size() > kMaxPeersBytes;
+  }
+  // Nothing of it may run beside what is measured next.
+  kill(-*pid, SIGKILL);
+  int status = 0;
+  while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  g_group.store(0);
+  while (text.size() <= kMaxPeersBytes && ReadSome(output, &text)) {
+  }
+  close(output);
+
+  if (long_winded || text.size() > kMaxPeersBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peers' command printed more than 64 MiB: ", filled));
+  }
+  if (!ended) {
+    return absl::DeadlineExceededError(absl::StrCat("the peers' command did not end within ",
+                                                    absl::FormatDuration(timeout),
+                                                    ", which --peers-timeout changes: ", filled));
+  }
+  if (WIFSIGNALED(status)) {
+    return absl::AbortedError(
+        absl::StrCat("signal ", WTERMSIG(status), " ended the peers' command: ", filled));
+  }
+  if (WEXITSTATUS(status) != 0) {
+    return absl::AbortedError(absl::StrCat("the peers' command failed with exit code ",
+                                           WEXITSTATUS(status), ": ", filled));
+  }
+  std::vector<PeerFigure> figures = ParsePeers(text);
+  if (figures.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peers' command printed no figure such as ", kFigureHelp, ": ", filled));
+  }
+  return figures;
+}
+
+Table CompareTable(const std::vector<CollectiveFigure>& ours,
+                   const std::vector<PeerFigure>& figures) {
+  const Peers peers(ours, figures);
+  std::vector<Table::Column> columns = {{"operation"}, {"ranks"},  {"bytes"},   {"Iris us", 2},
+                                        {"variant"},   {"blocks"}, {"GB/s bus"}};
+  const std::vector<Table::Column> behind = {{"best peer"}, {"ratio", 2}};
+  // JSON has cells by column: a peer with the name of another column would hide it.
+  std::set<std::string> taken;
+  for (const Table::Column& column : columns) taken.insert(column.name);
+  for (const Table::Column& column : behind) taken.insert(column.name);
+  for (std::string name : peers.names()) {
+    while (!taken.insert(name).second) name += " (peer)";
+    columns.push_back({name, 2});
+  }
+  columns.insert(columns.end(), behind.begin(), behind.end());
+  Table table("compare",
+              "us of collectives in bf16; bytes of the whole tensor; ratio: best peer / Iris",
+              columns);
+  std::vector<std::string> slower;
+  size_t n_compared = 0;
+  for (const CollectiveFigure& figure : ours) {
+    const bool barrier = figure.what.operation == kBarrier;
+    std::vector<nlohmann::json> cells = {
+        figure.what.operation,
+        figure.ranks,
+        barrier ? nlohmann::json() : nlohmann::json(figure.what.bytes),
+        figure.us,
+        barrier ? nlohmann::json() : nlohmann::json(figure.variant),
+        figure.blocks,
+        barrier ? nlohmann::json() : nlohmann::json(figure.bus_gb_per_s)};
+    const std::map<std::string, double>& row = peers.Row(figure);
+    for (const std::string& name : peers.names()) {
+      const auto it = row.find(name);
+      cells.push_back(it == row.end() ? nlohmann::json() : nlohmann::json(it->second));
+    }
+    if (const auto* best = peers.Best(figure); best != nullptr) {
+      const double ratio = best->second / figure.us;
+      cells.push_back(best->first);
+      cells.push_back(ratio);
+      ++n_compared;
+      if (ratio < 1) {
+        slower.push_back(absl::StrCat(figure.what.operation, " on ", figure.ranks,
+                                      barrier ? "" : ", ",
+                                      barrier ? "" : BytesText(figure.what.bytes),
+                                      absl::StrFormat(" (%.3f, %s)", ratio, best->first)));
+      }
+    }
+    table.Add(std::move(cells));
+  }
+  if (figures.empty()) {
+    table.Note(
+        "No peers: --peers FILE or --peers-command 'CMD {ranks}' puts theirs beside these; see "
+        "--help.");
+  } else {
+    table.Note(absl::StrCat("Ratio below 1.0: ", slower.size(), " of ", n_compared, " rows",
+                            slower.empty() ? "" : ": ", absl::StrJoin(slower, "; "), "."));
+  }
+  if (peers.n_elsewhere() > 0) {
+    table.Note(absl::StrCat(peers.n_elsewhere(),
+                            " figures of peers are of operations, ranks or bytes that were not "
+                            "measured here, and left out."));
+  }
+  return table;
+}
+
+std::vector<Plot> ComparePlots(const std::vector<CollectiveFigure>& ours,
+                               const std::vector<PeerFigure>& figures) {
+  const Peers peers(ours, figures);
+  std::vector<std::string> operations;
+  // Two lines for each rank count.
+  std::map<std::string, std::map<uint32_t, std::pair<Plot::Line, Plot::Line>>> lines;
+  for (const CollectiveFigure& figure : ours) {
+    const std::string& operation = figure.what.operation;
+    if (operation == kBarrier) continue;
+    if (lines.find(operation) == lines.end()) operations.push_back(operation);
+    auto& [mine, theirs] = lines[operation][figure.ranks];
+    mine.name = absl::StrCat("Iris, ", figure.ranks);
+    theirs.name = absl::StrCat("best peer, ", figure.ranks);
+    mine.points.emplace_back(figure.what.bytes, figure.us);
+    if (const auto* best = peers.Best(figure); best != nullptr) {
+      theirs.points.emplace_back(figure.what.bytes, best->second);
+    }
+  }
+  std::vector<Plot> plots;
+  for (const std::string& operation : operations) {
+    Plot plot;
+    plot.title = operation;
+    plot.y_title = "us";
+    plot.log_y = true;
+    for (auto& [ranks, pair] : lines[operation]) {
+      for (Plot::Line* line : {&pair.first, &pair.second}) {
+        std::sort(line->points.begin(), line->points.end());
+        plot.lines.push_back(std::move(*line));
+      }
+    }
+    plots.push_back(std::move(plot));
+  }
+  return plots;
+}
+
+}  // namespace iris::bench

@@ -1,0 +1,50 @@
+// Iris's collectives beside those of other libraries: what peers print, and the table of both. Host
+// only; not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/bench/figures.h"
+#include "client/bench/report.h"
+
+namespace iris::bench {
+
+struct PeerFigure {
+  std::string name;  // "lib", or "lib variant"
+  std::string operation;
+  uint64_t bytes = 0;  // 0: of barrier
+  uint32_t ranks = 0;
+  double us = 0;
+};
+
+// The lines of `text` that are a figure:
+//   {"lib": "other", "op": "all_reduce", "variant": "tree", "bytes": 1024, "n": 4, "us": 9.5}
+// "variant" may be missing, "bytes" of "barrier" too; other keys do not matter. Whatever else a
+// peer prints is passed over.
+std::vector<PeerFigure> ParsePeers(const std::string& text);
+
+// A file, if it is not longer. kInvalidArgument: it is, or cannot be read.
+absl::StatusOr<std::string> ReadText(const std::string& path, size_t max_bytes);
+
+// ParsePeers of a file. kInvalidArgument: it cannot be read or has no figure.
+absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path);
+
+// ParsePeers of what `command` prints, by /bin/sh, "{ranks}" replaced. Its stderr is this
+// process's. When the call returns, every process of its process group has ended. kInvalidArgument:
+// it has no figure; kAborted: it failed; kDeadlineExceeded. Messages quote the command.
+absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uint32_t ranks,
+                                                 absl::Duration timeout);
+
+// The table: a row for each of `ours`, a column for each peer that has figures of such rows.
+Table CompareTable(const std::vector<CollectiveFigure>& ours, const std::vector<PeerFigure>& peers);
+
+// Time against size, ours and the best peer's: a plot for each operation.
+std::vector<Plot> ComparePlots(const std::vector<CollectiveFigure>& ours,
+                               const std::vector<PeerFigure>& peers);
+
+}  // namespace iris::bench

@@ -1,0 +1,174 @@
+// create, allocate and grow: what costs time on the way through irisd.
+#include <time.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/bench/sections.h"
+
+namespace iris::bench {
+namespace {
+
+// The same clock in all processes of the node.
+double MonotonicMilliseconds() {
+  struct timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+}
+
+absl::Status NeedsContext(const Run& run, const char* what) {
+  if (run.rank.context() != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " measures irisd: run it under iris-run, without --in-process"));
+}
+
+// A context of its own beside the run's, with the same ranks.
+absl::StatusOr<std::unique_ptr<Context>> Another(Context& main, const std::string& suffix,
+                                                 uint64_t heap_bytes, uint64_t max_heap_bytes) {
+  ContextOptions options;
+  options.job = absl::StrCat(main.job().substr(0, 64), "-", suffix);
+  options.rank = static_cast<int>(main.rank());
+  options.n_ranks = static_cast<int>(main.n_ranks());
+  options.device_uuid = main.device_uuid();
+  options.heap_bytes = heap_bytes;
+  options.max_heap_bytes = max_heap_bytes;
+  return Context::Create(options);
+}
+
+}  // namespace
+
+absl::Status Create(const Run& run) {
+  if (absl::Status status = NeedsContext(run, "create"); !status.ok()) return status;
+  Context& main = *run.rank.context();
+  Table table("create",
+              absl::StrFormat("ms from Context::Create to a usable heap, %u ranks at once, devices "
+                              "already in use; total: first call to last return",
+                              main.n_ranks()),
+              {{"heap"},
+               {"total p50", 2},
+               {"total min", 2},
+               {"total max", 2},
+               {"connect", 2},
+               {"join", 2},
+               {"irisd create", 2},
+               {"irisd export", 2},
+               {"map", 2},
+               {"client import", 2},
+               {"client map", 2},
+               {"client access", 2},
+               {"commit", 2},
+               {"n"}});
+  for (const uint64_t heap_bytes : run.options.heaps) {
+    std::vector<double> totals;
+    std::vector<std::vector<double>> parts(9);
+    for (uint32_t i = 0; i < run.options.samples; ++i) {
+      const auto time_left = run.budget.Left(run.rank);
+      if (!time_left.ok()) return time_left.status();
+      if (!*time_left) break;
+      if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
+      const double start = MonotonicMilliseconds();
+      auto made =
+          Another(main, absl::StrCat("create-", heap_bytes, "-", i), heap_bytes, heap_bytes);
+      const double end = MonotonicMilliseconds();
+      if (!made.ok()) return made.status();
+      const CreateTimings& timings = (*made)->create_timings();
+      std::vector<double> mine = {start, end};
+      for (const absl::Duration part :
+           {timings.connect, timings.join, timings.create, timings.export_fds, timings.map,
+            timings.import, timings.map_memory, timings.set_access, timings.commit}) {
+        mine.push_back(absl::ToDoubleMilliseconds(part));
+      }
+      const auto all = run.rank.AllGather(mine);
+      if (!all.ok()) return all.status();
+      double first = start, last = end;
+      for (const auto& of_rank : *all) {
+        first = std::min(first, of_rank[0]);
+        last = std::max(last, of_rank[1]);
+        for (size_t part = 0; part < parts.size(); ++part) {
+          parts[part].push_back(of_rank[2 + part]);
+        }
+      }
+      totals.push_back(last - first);
+    }
+    if (totals.empty()) {
+      table.Note(absl::StrCat(BytesText(heap_bytes), " left out: the time was over."));
+      continue;
+    }
+    const Spread total = SpreadOf(totals);
+    std::vector<nlohmann::json> row = {BytesText(heap_bytes), total.p50, total.min, total.max};
+    for (const auto& part : parts) row.push_back(SpreadOf(part).p50);
+    row.push_back(totals.size());
+    table.Add(std::move(row));
+  }
+  table.Note(
+      "Parts: medians over ranks. join, of which irisd's two are part, and commit include waiting "
+      "for the slowest rank; map has the client's three.");
+  run.report->Add(std::move(table));
+  return absl::OkStatus();
+}
+
+absl::Status Allocate(const Run& run) {
+  if (absl::Status status = NeedsContext(run, "allocate"); !status.ok()) return status;
+  Context& context = *run.rank.context();
+  const uint32_t n = std::max(run.options.rounds / 10, 2u);
+  std::vector<double> allocate_us, free_us;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
+    const double start = MonotonicMilliseconds();
+    const auto allocation = context.Allocate({.bytes = 64 << 10});
+    const double between = MonotonicMilliseconds();
+    if (!allocation.ok()) return allocation.status();
+    if (absl::Status freed = context.Free(*allocation); !freed.ok()) return freed;
+    allocate_us.push_back((between - start) * 1e3);
+    free_us.push_back((MonotonicMilliseconds() - between) * 1e3);
+  }
+  Table table("allocate", absl::StrFormat("us, %u ranks together", context.n_ranks()),
+              {{"what"}, {"p50", 1}, {"min", 1}, {"max", 1}, {"n"}});
+  const auto add = [&](const char* what, const std::vector<double>& mine) -> absl::Status {
+    const auto all = run.rank.AllGather(mine);
+    if (!all.ok()) return all.status();
+    std::vector<double> samples;
+    for (const auto& of_rank : *all) samples.insert(samples.end(), of_rank.begin(), of_rank.end());
+    const Spread spread = SpreadOf(samples);
+    table.Add({what, spread.p50, spread.min, spread.max, samples.size()});
+    return absl::OkStatus();
+  };
+  if (absl::Status status = add("allocate 64 KiB", allocate_us); !status.ok()) return status;
+  if (absl::Status status = add("free", free_us); !status.ok()) return status;
+  run.report->Add(std::move(table));
+  return absl::OkStatus();
+}
+
+absl::Status Grow(const Run& run) {
+  if (absl::Status status = NeedsContext(run, "grow"); !status.ok()) return status;
+  Context& main = *run.rank.context();
+  const uint64_t step = run.options.grow_bytes;
+  const uint32_t n = run.options.samples;
+  auto grown = Another(main, "grow", step, step * (n + 2));
+  if (!grown.ok()) return grown.status();
+  std::vector<double> totals;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
+    const double start = MonotonicMilliseconds();
+    if (absl::Status status = (*grown)->Grow(step); !status.ok()) return status;
+    const auto all = run.rank.AllGather({start, MonotonicMilliseconds()});
+    if (!all.ok()) return all.status();
+    double first = start, last = start;
+    for (const auto& of_rank : *all) {
+      first = std::min(first, of_rank[0]);
+      last = std::max(last, of_rank[1]);
+    }
+    totals.push_back(last - first);
+  }
+  const Spread spread = SpreadOf(totals);
+  Table table("grow",
+              absl::StrFormat("ms until %u heaps are larger, and all ranks have mapped all of it",
+                              main.n_ranks()),
+              {{"by"}, {"p50", 2}, {"min", 2}, {"max", 2}, {"n"}});
+  table.Add({BytesText(step), spread.p50, spread.min, spread.max, n});
+  run.report->Add(std::move(table));
+  return absl::OkStatus();
+}
+
+}  // namespace iris::bench

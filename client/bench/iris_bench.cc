@@ -1,0 +1,281 @@
+// iris_bench: what Iris does on this machine's devices. See --help.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/bench/commands.h"
+#include "client/bench/rank.h"
+#include "client/bench/report.h"
+#include "client/bench/sections.h"
+#include "device/base/bytes.h"
+#include "device/driver/open.h"
+
+namespace iris::bench {
+namespace {
+
+constexpr char kFooter[] = R"(
+Sizes are numbers of bytes, or such as 64KiB, 256MiB, 1GiB. Several sub-commands may
+be given, but collectives, tune and compare: each of these goes alone, makes its ranks
+itself, as threads, and has options of its own (COMMAND --help). Rank 0 prints; nothing
+is printed before the end.
+
+Examples:
+  iris-run -n 8 -- iris_bench bandwidth pingpong barrier
+  iris-run -n 8 --no-prefix -- iris_bench all --budget 300 --json
+  iris-run -n 2 -- iris_bench sweep --svg bandwidth.svg
+  iris_bench --in-process 4 barrier
+  iris_bench tune --output rules.txt
+  iris_bench compare --rules rules.txt --peers-command './other_bench {ranks}')";
+
+struct Settings {
+  BenchOptions bench;
+  bool json = false;
+  std::string output;
+  uint32_t in_process = 0;
+  double budget_seconds = 600;
+  std::vector<std::string> commands;
+};
+
+using Section = absl::Status (*)(const Run&);
+struct Command {
+  const char* name;
+  const char* help;
+  Section section;
+  bool needs_irisd;
+};
+
+constexpr Command kCommands[] = {
+    {"bandwidth", "Load, store, get, put and copy engine over all pairs of ranks", Bandwidth,
+     false},
+    {"sweep", "Put and get by block count and size; --svg draws it", Sweep, false},
+    {"atomics", "Remote atomics on 1, 32 and 4,096 addresses", Atomics, false},
+    {"pingpong", "Round trip of a flag between two ranks, and put_signal", PingPong, false},
+    {"barrier", "Barrier of all ranks, inside a kernel and as one", Barriers, false},
+    {"create", "From Context::Create to a usable heap", Create, true},
+    {"allocate", "Allocate and free", Allocate, true},
+    {"grow", "Growth of all heaps", Grow, true},
+};
+
+// What the driver calls the devices, and which driver that is.
+void AddMachine(BenchReport* report) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  report->Fact("host", host);
+  driver::OpenOptions options;
+  options.backend = Device::BackendName();
+  const auto opened = driver::OpenDriver(options);
+  report->Fact("backend", Device::BackendName());
+  if (!opened.ok()) {
+    report->Fact("device", std::string(opened.status().message()));
+    return;
+  }
+  // "8 x NAME", by name.
+  std::map<std::string, int> names;
+  for (const driver::DeviceInfo& device : opened->driver->devices()) ++names[device.name];
+  std::string text;
+  for (const auto& [name, n] : names) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", n, " x ", name);
+  }
+  if (text.empty()) text = absl::StrCat(Device::MultiprocessorCount(), " emulated multiprocessors");
+  report->Fact("device", text);
+  for (const driver::BackendReport& backend : opened->reports) {
+    if (backend.backend == options.backend) report->Fact("driver", backend.detail);
+  }
+}
+
+void AddDate(BenchReport* report) {
+  report->Fact("date", absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::Now(), absl::UTCTimeZone()));
+}
+
+absl::Status Measure(Rank& rank, const Settings& settings) {
+  BenchReport report;
+  AddDate(&report);
+  if (rank.rank() == 0) AddMachine(&report);
+  report.Fact("ranks", rank.n_ranks());
+  report.Fact("ranks are", rank.context() != nullptr ? "processes" : "threads");
+  const auto areas = Areas::Allocate(rank, settings.bench.bytes);
+  if (!areas.ok()) return areas.status();
+  if (absl::Status met = rank.Barrier(); !met.ok()) return met;
+  const Budget budget(absl::Seconds(settings.budget_seconds));
+  const Run run = {rank, settings.bench, *areas, budget, &report};
+  for (const Command& command : kCommands) {
+    for (const std::string& name : settings.commands) {
+      if (name != command.name && name != "all") continue;
+      if (name == "all" && command.needs_irisd && rank.context() == nullptr) continue;
+      const auto time_left = budget.Left(rank);
+      if (!time_left.ok()) return time_left.status();
+      if (!*time_left) {
+        Table left_out(command.name, "left out: the time was over", {});
+        report.Add(std::move(left_out));
+      } else if (absl::Status status = command.section(run); !status.ok()) {
+        return absl::Status(status.code(), absl::StrCat(command.name, ": ", status.message()));
+      }
+      break;
+    }
+  }
+  if (absl::Status met = rank.Barrier(); !met.ok()) return met;
+  if (rank.rank() != 0) return absl::OkStatus();
+  return WriteText(settings.json ? report.Json() : report.Text(), settings.output);
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+// A sub-command that makes its ranks itself.
+absl::Status RunAlone(const std::string& name, const Settings& settings,
+                      CollectiveSettings collectives) {
+  if (settings.commands.size() > 1) {
+    std::vector<std::string> others = settings.commands;
+    others.erase(std::find(others.begin(), others.end(), name));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " goes alone: start iris_bench once more for ", absl::StrJoin(others, ", ")));
+  }
+  if (settings.in_process > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--in-process is not for ", name, ", which takes --rank-counts"));
+  }
+  collectives.samples = settings.bench.samples;
+  collectives.json = settings.json;
+  collectives.svg_path = settings.bench.svg_path;
+  BenchReport report;
+  AddDate(&report);
+  AddMachine(&report);
+  const auto text = RunCollectiveCommand(name, collectives, &report);
+  if (!text.ok()) return text.status();
+  return WriteText(*text, settings.output);
+}
+
+}  // namespace
+
+absl::StatusOr<Areas> Areas::Allocate(Rank& rank, uint64_t bytes) {
+  const auto source = rank.Allocate(bytes);
+  if (!source.ok()) return source.status();
+  const auto target = rank.Allocate(bytes);
+  if (!target.ok()) return target.status();
+  const auto flags = rank.Allocate(kFlags * sizeof(uint64_t));
+  if (!flags.ok()) return flags.status();
+  const auto words = rank.Allocate(kWords * sizeof(uint64_t));
+  if (!words.ok()) return words.status();
+  const auto payload = rank.Allocate(2 * kPayloadBytes);
+  if (!payload.ok()) return payload.status();
+  Areas areas;
+  areas.source = *source;
+  areas.target = *target;
+  areas.flags = reinterpret_cast<uint64_t*>(*flags);
+  areas.words = reinterpret_cast<uint64_t*>(*words);
+  areas.payload = *payload;
+  return areas;
+}
+
+uint64_t Areas::HeapBytes(uint64_t bytes) {
+  constexpr uint64_t kRoom = 8 << 20;  // for the small areas, teams and `allocate`
+  return 2 * bytes + kRoom;
+}
+
+int Main(int argc, char** argv) {
+  Settings settings;
+  BenchOptions& bench = settings.bench;
+  CLI::App app(
+      "iris-run -n N -- iris_bench [OPTIONS] COMMAND...\n"
+      "Measures what Iris does on the devices of this machine: medians, as a table or JSON.",
+      "iris_bench");
+  app.require_subcommand(1, 0);
+  app.footer(kFooter);
+  const auto bytes_option = [&](const char* name, uint64_t* bytes, const char* help) {
+    app.add_option_function<std::string>(
+        name,
+        [bytes, name](const std::string& text) {
+          if (!base::ParseBytes(text, bytes)) {
+            throw CLI::ValidationError(name, "\"" + text + "\" is no size such as 64KiB");
+          }
+        },
+        help);
+  };
+  app.add_flag("--json", settings.json, "Print one JSON object instead of tables");
+  app.add_option("--output", settings.output, "Write to a file instead of stdout");
+  app.add_option("--svg", bench.svg_path,
+                 "A file to draw into: sweep's bandwidth against size, compare's times");
+  app.add_option("--in-process", settings.in_process,
+                 "Ranks as so many threads of this process: no irisd, no launcher")
+      ->check(CLI::Range(1u, kMaxTeamRanks));
+  app.add_option(
+         "--budget", settings.budget_seconds,
+         "Seconds; what does not fit is left out [600]; not of collectives, tune and compare")
+      ->check(CLI::PositiveNumber);
+  bytes_option("--bytes", &bench.bytes,
+               "Of a transfer of bandwidth, and the largest of sweep [256MiB]");
+  app.add_option(
+         "--grid", bench.grid,
+         "Blocks of bandwidth and atomics [the largest power of two that the multiprocessors are]")
+      ->check(CLI::Range(1u, 4096u));
+  app.add_option("--block", bench.block, "Threads of a block [512]")
+      ->check(CLI::Range(1u, kMaxBlockThreads));
+  bytes_option("--chunk", &bench.chunk_bytes,
+               "get and put: blocks take turns, so many bytes at a time; 0: a part each [64KiB]");
+  app.add_option("--grids", bench.grids, "sweep: block counts [1,2,4,...,128]")
+      ->delimiter(',')
+      ->check(CLI::Range(1u, 4096u));
+  app.add_option("--samples", bench.samples, "Samples of each figure [10]")
+      ->check(CLI::Range(1u, 10000u));
+  app.add_option("--rounds", bench.rounds, "pingpong, barrier: rounds of a sample [1000]")
+      ->check(CLI::Range(1u, 1000000u));
+  app.add_option("--pairs", bench.pairs, "pingpong: first (0 with each), all, or 0-1,2-3 [first]");
+  app.add_option_function<std::vector<std::string>>(
+         "--heaps",
+         [&](const std::vector<std::string>& texts) {
+           bench.heaps.clear();
+           for (const std::string& text : texts) {
+             uint64_t bytes = 0;
+             if (!base::ParseBytes(text, &bytes) || bytes == 0) {
+               throw CLI::ValidationError("--heaps", "\"" + text + "\" is no size such as 1GiB");
+             }
+             bench.heaps.push_back(bytes);
+           }
+         },
+         "create: heaps of each rank [1GiB]")
+      ->delimiter(',');
+  bytes_option("--grow-bytes", &bench.grow_bytes, "grow: bytes of a step [64MiB]");
+  for (const Command& command : kCommands) app.add_subcommand(command.name, command.help);
+  app.add_subcommand("all", "Everything, as far as --budget goes");
+  CollectiveSettings collectives;
+  AddCollectiveCommands(&app, &collectives);
+  for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
+  CLI11_PARSE(app, argc, argv);
+  for (const CLI::App* command : app.get_subcommands()) {
+    settings.commands.push_back(command->get_name());
+  }
+  for (const std::string& name : settings.commands) {
+    if (!IsCollectiveCommand(name)) continue;
+    const absl::Status status = RunAlone(name, settings, collectives);
+    return status.ok() ? 0 : Fail(status);
+  }
+  bench.bytes = bench.bytes / sizeof(Bytes16) * sizeof(Bytes16);
+  bench.chunk_bytes = bench.chunk_bytes / sizeof(Bytes16) * sizeof(Bytes16);
+  if (bench.bytes == 0) return Fail(absl::InvalidArgumentError("--bytes: at least 16"));
+
+  const uint64_t heap_bytes = Areas::HeapBytes(bench.bytes);
+  if (settings.in_process > 0) {
+    const absl::Status status = RunAsThreads(settings.in_process, heap_bytes,
+                                             [&](Rank& rank) { return Measure(rank, settings); });
+    return status.ok() ? 0 : Fail(status);
+  }
+  auto rank = JoinAsProcess(heap_bytes);
+  if (!rank.ok()) return Fail(rank.status());
+  if (absl::Status status = Measure(**rank, settings); !status.ok()) return Fail(status);
+  return 0;
+}
+
+}  // namespace iris::bench
+
+int main(int argc, char** argv) { return iris::bench::Main(argc, argv); }

@@ -1,0 +1,70 @@
+#include "client/bench/rank.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace iris::bench {
+namespace {
+
+class ProcessRank final : public Rank {
+ public:
+  explicit ProcessRank(std::unique_ptr<Context> context) : context_(std::move(context)) {}
+
+  absl::Status Prepare() {
+    auto device = Device::Create(context_->device_context(), context_.get());
+    if (!device.ok()) return device.status();
+    device_ = *std::move(device);
+    return absl::OkStatus();
+  }
+
+  DeviceContext device_context() const override { return context_->device_context(); }
+  Device& device() override { return *device_; }
+  Context* context() override { return context_.get(); }
+
+  absl::StatusOr<uint8_t*> Allocate(uint64_t bytes) override {
+    auto allocation = context_->Allocate({.bytes = bytes});
+    if (!allocation.ok()) return allocation.status();
+    return allocation->As<uint8_t>();
+  }
+
+  absl::Status Barrier() override { return context_->Barrier(); }
+
+  absl::StatusOr<std::vector<std::vector<double>>> AllGather(
+      const std::vector<double>& values) override {
+    std::vector<std::vector<double>> all(context_->n_ranks());
+    const absl::string_view mine(reinterpret_cast<const char*>(values.data()),
+                                 values.size() * sizeof(double));
+    for (uint32_t r = 0; r < context_->n_ranks(); ++r) {
+      const auto bytes = context_->Broadcast(mine, r);
+      if (!bytes.ok()) return bytes.status();
+      all[r].resize(bytes->size() / sizeof(double));
+      if (!bytes->empty()) std::memcpy(all[r].data(), bytes->data(), bytes->size());
+    }
+    return all;
+  }
+
+ private:
+  std::unique_ptr<Context> context_;
+  std::unique_ptr<Device> device_;  // destroyed first: its stream uses the heap
+};
+
+}  // namespace
+
+absl::StatusOr<bool> Rank::Agree(bool value) {
+  const auto all = AllGather({value ? 1.0 : 0.0});
+  if (!all.ok()) return all.status();
+  return (*all)[0][0] != 0;
+}
+
+absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes) {
+  ContextOptions options;
+  options.heap_bytes = heap_bytes;
+  auto context = Context::Create(options);
+  if (!context.ok()) return context.status();
+  auto rank = std::make_unique<ProcessRank>(*std::move(context));
+  if (absl::Status status = rank->Prepare(); !status.ok()) return status;
+  return rank;
+}
+
+}  // namespace iris::bench

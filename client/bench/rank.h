@@ -1,0 +1,52 @@
+// Where iris_bench runs: one rank, a process with an iris::Context or a thread of this process.
+//
+// Used by one thread. Calls marked collective are made by all ranks in the same order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/bench/device.h"
+#include "client/iris/context.h"
+#include "device/iris/types.h"
+
+namespace iris::bench {
+
+class Rank {
+ public:
+  virtual ~Rank() = default;
+
+  virtual DeviceContext device_context() const = 0;
+  virtual Device& device() = 0;
+  // Null where ranks are threads: there is no irisd then.
+  virtual Context* context() { return nullptr; }
+
+  // Collective: so many zeroed bytes at the same place of every heap.
+  virtual absl::StatusOr<uint8_t*> Allocate(uint64_t bytes) = 0;
+  // Collective, on the host.
+  virtual absl::Status Barrier() = 0;
+  // Collective: the values of every rank, by rank.
+  virtual absl::StatusOr<std::vector<std::vector<double>>> AllGather(
+      const std::vector<double>& values) = 0;
+
+  uint32_t rank() const { return device_context().rank; }
+  uint32_t n_ranks() const { return device_context().n_ranks; }
+
+  // Collective: what rank 0 says.
+  absl::StatusOr<bool> Agree(bool value);
+};
+
+// A rank of a job: joins with the launcher's rank and size.
+absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes);
+
+// n ranks as threads of this process, each with a heap of `heap_bytes`: calls `body` for each. If a
+// rank fails, the process ends: nobody could tell the others, which wait for it.
+// kFailedPrecondition: no device.
+absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
+                          const std::function<absl::Status(Rank&)>& body);
+
+}  // namespace iris::bench

@@ -1,0 +1,85 @@
+// How iris_bench shows what it measured: tables as text and as JSON, and a plot as SVG. Host only;
+// not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace iris::bench {
+
+// Of samples, which must not be empty.
+struct Spread {
+  double min = 0;
+  double p50 = 0;
+  double max = 0;
+};
+Spread SpreadOf(const std::vector<double>& samples);
+
+// 4096 -> "4 KiB": the largest unit that divides it.
+std::string BytesText(uint64_t bytes);
+
+// Named columns, and rows of cells: null, integers, floating point numbers or strings. Numbers are
+// printed with the column's decimals; JSON has them whole, by the column's name.
+class Table {
+ public:
+  struct Column {
+    std::string name;
+    int decimals = 1;  // of floating point numbers
+  };
+
+  Table(std::string name, std::string title, std::vector<Column> columns)
+      : name_(std::move(name)), title_(std::move(title)), columns_(std::move(columns)) {}
+
+  // As many cells as columns.
+  void Add(std::vector<nlohmann::json> cells);
+  // A sentence below the table.
+  void Note(std::string text) { notes_.push_back(std::move(text)); }
+
+  const std::string& name() const { return name_; }
+  std::string Text() const;
+  nlohmann::json Json() const;  // {"title": ..., "rows": [{column: value}], "notes": [...]}
+
+ private:
+  std::string name_, title_;
+  std::vector<Column> columns_;
+  std::vector<std::vector<nlohmann::json>> rows_;
+  std::vector<std::string> notes_;
+};
+
+// Everything of one run.
+class BenchReport {
+ public:
+  // A fact about the run: device, driver, ranks, date.
+  void Fact(std::string name, nlohmann::json value) {
+    facts_.emplace_back(std::move(name), std::move(value));
+  }
+  void Add(Table table) { tables_.push_back(std::move(table)); }
+
+  std::string Text() const;
+  std::string Json() const;
+
+ private:
+  std::vector<std::pair<std::string, nlohmann::json>> facts_;
+  std::vector<Table> tables_;
+};
+
+// Lines over a logarithmic axis of bytes.
+struct Plot {
+  struct Line {
+    std::string name;
+    std::vector<std::pair<uint64_t, double>> points;  // ascending; bytes > 0
+  };
+  std::string title;
+  std::string y_title;
+  std::vector<Line> lines;
+  bool log_y = false;  // from one power of ten to another; values not above 0 are left out
+};
+
+// Plots side by side with one legend each. Lines with no points are left out.
+std::string Svg(const std::vector<Plot>& plots);
+
+}  // namespace iris::bench

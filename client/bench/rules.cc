@@ -1,0 +1,119 @@
+#include "client/bench/rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "device/iris/types.h"
+
+namespace iris::bench {
+namespace {
+
+constexpr double kNearlyEqual = 1.02;
+constexpr char kCopyEngine[] = "copy_engine";
+
+// Of one operation, rank count and size.
+using Figures = std::vector<const CollectiveFigure*>;
+
+uint64_t Threads(const CollectiveFigure& figure) {
+  return static_cast<uint64_t>(figure.blocks) * figure.threads;
+}
+
+// Null if there is none.
+const CollectiveFigure* Best(const Figures& figures, bool without_copy_engine) {
+  const auto counts = [&](const CollectiveFigure& f) {
+    return !without_copy_engine || f.variant != kCopyEngine;
+  };
+  const CollectiveFigure* fastest = nullptr;
+  for (const CollectiveFigure* f : figures) {
+    if (counts(*f) && (fastest == nullptr || f->us < fastest->us)) fastest = f;
+  }
+  const CollectiveFigure* best = fastest;
+  for (const CollectiveFigure* f : figures) {
+    if (!counts(*f) || f->us > kNearlyEqual * fastest->us) continue;
+    if (Threads(*f) < Threads(*best)) best = f;
+  }
+  return best;
+}
+
+bool SameDecision(const CollectiveRule& a, const CollectiveRule& b) {
+  return a.operation == b.operation && a.max_members == b.max_members && a.variant == b.variant &&
+         a.blocks == b.blocks && a.threads == b.threads && a.unroll == b.unroll;
+}
+
+class Rules {
+ public:
+  // A rule that is as the one before extends it: it reaches at least as far.
+  void Add(const CollectiveFigure& figure, uint32_t max_members, uint64_t max_bytes) {
+    const CollectiveRule rule = {figure.what.operation, max_members,        max_bytes,
+                                 figure.variant,        figure.what.blocks, figure.what.threads,
+                                 figure.what.unroll};
+    if (!rules_.empty() && SameDecision(rules_.back(), rule)) {
+      rules_.back().max_bytes = max_bytes;
+    } else {
+      rules_.push_back(rule);
+    }
+  }
+
+  std::vector<CollectiveRule> Take() { return std::move(rules_); }
+
+ private:
+  std::vector<CollectiveRule> rules_;
+};
+
+}  // namespace
+
+std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figures) {
+  std::vector<std::string> operations;
+  std::map<std::string, std::map<uint32_t, std::map<uint64_t, Figures>>> sorted;
+  for (const CollectiveFigure& figure : figures) {
+    const std::string& operation = figure.what.operation;
+    if (sorted.find(operation) == sorted.end()) operations.push_back(operation);
+    sorted[operation][figure.ranks][figure.what.bytes].push_back(&figure);
+  }
+  Rules rules;
+  for (const std::string& operation : operations) {
+    const auto& by_ranks = sorted[operation];
+    for (const auto& [ranks, by_bytes] : by_ranks) {
+      const uint32_t max_members = ranks == by_ranks.rbegin()->first ? kMaxTeamRanks : ranks;
+      struct Size {
+        const CollectiveFigure* best;
+        const CollectiveFigure* fallback;  // null: as `best`, or there is none
+        uint64_t max_bytes;
+      };
+      std::vector<Size> sizes;
+      for (auto it = by_bytes.begin(); it != by_bytes.end(); ++it) {
+        const auto next = std::next(it);
+        const uint64_t max_bytes =
+            next == by_bytes.end()
+                ? CollectiveRule::kAnyBytes
+                : static_cast<uint64_t>(
+                      std::sqrt(static_cast<double>(it->first) * static_cast<double>(next->first)));
+        const CollectiveFigure* best = Best(it->second, /*without_copy_engine=*/false);
+        const bool copies = best->variant == kCopyEngine;
+        sizes.push_back({best, copies ? Best(it->second, true) : nullptr, max_bytes});
+      }
+      // The copy engine's rules of neighbouring sizes, and then what takes their place.
+      for (size_t i = 0; i < sizes.size();) {
+        size_t end = i;
+        while (end < sizes.size() && sizes[end].best->variant == kCopyEngine) ++end;
+        if (end == i) {
+          rules.Add(*sizes[i].best, max_members, sizes[i].max_bytes);
+          ++i;
+          continue;
+        }
+        for (size_t k = i; k < end; ++k) {
+          rules.Add(*sizes[k].best, max_members, sizes[k].max_bytes);
+        }
+        for (; i < end; ++i) {
+          if (sizes[i].fallback == nullptr) continue;
+          rules.Add(*sizes[i].fallback, max_members, sizes[i].max_bytes);
+        }
+      }
+    }
+  }
+  return rules.Take();
+}
+
+}  // namespace iris::bench

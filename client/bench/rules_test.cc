@@ -1,0 +1,104 @@
+#include "client/bench/rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+CollectiveFigure Figure(const std::string& operation, uint32_t ranks, uint64_t bytes,
+                        const std::string& variant, uint32_t blocks, uint32_t threads, double us) {
+  CollectiveFigure figure;
+  figure.what = {operation, bytes, variant, blocks, threads, /*as_rule=*/true};
+  figure.ranks = ranks;
+  figure.variant = variant;
+  figure.blocks = blocks;
+  figure.threads = threads;
+  figure.us = us;
+  return figure;
+}
+
+CollectiveFigure AllReduce(uint64_t bytes, const std::string& variant, uint32_t blocks, double us) {
+  return Figure("all_reduce", 4, bytes, variant, blocks, 512, us);
+}
+
+std::vector<std::string> Texts(const std::vector<CollectiveFigure>& figures) {
+  std::vector<std::string> texts;
+  for (const CollectiveRule& rule : MakeRules(figures)) {
+    const std::string bytes =
+        rule.max_bytes == CollectiveRule::kAnyBytes ? "any" : absl::StrCat(rule.max_bytes);
+    texts.push_back(absl::StrCat(rule.operation, " ", rule.max_members, " ", bytes, " ",
+                                 rule.variant, " ", rule.blocks, " ", rule.threads));
+  }
+  return texts;
+}
+
+TEST(MakeRulesTest, NothingMeasured) { EXPECT_THAT(MakeRules({}), IsEmpty()); }
+
+TEST(MakeRulesTest, ReachesToTheGeometricMiddle) {
+  EXPECT_THAT(Texts({AllReduce(1024, "packets", 4, 3), AllReduce(1024, "two_shot", 4, 5),
+                     AllReduce(65536, "packets", 4, 9), AllReduce(65536, "two_shot", 4, 7)}),
+              ElementsAre("all_reduce 64 8192 packets 4 512", "all_reduce 64 any two_shot 4 512"));
+}
+
+TEST(MakeRulesTest, ConsecutiveEqualRulesAreOne) {
+  EXPECT_THAT(Texts({AllReduce(4096, "packets", 4, 3), AllReduce(1024, "packets", 4, 3),
+                     AllReduce(16384, "two_shot", 8, 9), AllReduce(65536, "two_shot", 8, 9)}),
+              ElementsAre("all_reduce 64 8192 packets 4 512", "all_reduce 64 any two_shot 8 512"));
+}
+
+TEST(MakeRulesTest, OfNearlyEqualOnesTheSmallerWins) {
+  EXPECT_THAT(Texts({AllReduce(1024, "two_shot", 64, 10.0), AllReduce(1024, "two_shot", 8, 10.19),
+                     AllReduce(1024, "two_shot", 4, 10.21)}),
+              ElementsAre("all_reduce 64 any two_shot 8 512"));
+}
+
+// What was launched decides who is smaller, what was asked for becomes the rule.
+TEST(MakeRulesTest, ARuleSaysWhatWasAskedFor) {
+  CollectiveFigure by_size = AllReduce(1024, "packets", 2, 3);
+  by_size.what.blocks = by_size.what.threads = 0;
+  EXPECT_THAT(Texts({by_size, AllReduce(1024, "packets", 4, 3)}),
+              ElementsAre("all_reduce 64 any packets 0 0"));
+}
+
+TEST(MakeRulesTest, TheUnrollIsPartOfTheDecision) {
+  CollectiveFigure twice = AllReduce(65536, "two_shot", 4, 7);
+  twice.what.unroll = 2;
+  const auto rules = MakeRules({AllReduce(1024, "two_shot", 4, 3), twice});
+  ASSERT_EQ(rules.size(), 2u);
+  EXPECT_EQ(rules[0].unroll, 0u);
+  EXPECT_EQ(rules[1].unroll, 2u);
+}
+
+TEST(MakeRulesTest, EachOperationAndRankCountHasItsOwn) {
+  EXPECT_THAT(Texts({Figure("reduce", 8, 1024, "two_shot", 8, 64, 3),
+                     Figure("gather", 2, 1024, "direct", 8, 64, 3),
+                     Figure("reduce", 2, 1024, "packets", 8, 64, 3)}),
+              ElementsAre("reduce 2 any packets 8 64", "reduce 64 any two_shot 8 64",
+                          "gather 64 any direct 8 64"));
+}
+
+TEST(MakeRulesTest, BehindTheCopyEngineComesWhatWonWithoutIt) {
+  EXPECT_THAT(
+      Texts({AllReduce(1024, "packets", 1, 1),                                              //
+             AllReduce(4096, "copy_engine", 64, 5), AllReduce(4096, "two_shot", 8, 6),      //
+             AllReduce(16384, "copy_engine", 64, 9), AllReduce(16384, "pipeline", 16, 11),  //
+             AllReduce(65536, "copy_engine", 64, 30), AllReduce(65536, "pipeline", 16, 20)}),
+      ElementsAre("all_reduce 64 2048 packets 1 512", "all_reduce 64 32768 copy_engine 64 512",
+                  "all_reduce 64 8192 two_shot 8 512", "all_reduce 64 any pipeline 16 512"));
+}
+
+TEST(MakeRulesTest, TheCopyEngineMayBeAllThatWasMeasured) {
+  EXPECT_THAT(Texts({AllReduce(1024, "copy_engine", 1, 1)}),
+              ElementsAre("all_reduce 64 any copy_engine 1 512"));
+}
+
+}  // namespace
+}  // namespace iris::bench

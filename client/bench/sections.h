@@ -1,0 +1,81 @@
+// The sub-commands of iris_bench. Each is called by all ranks alike and adds its tables to the
+// report, the same on every rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/bench/rank.h"
+#include "client/bench/report.h"
+
+namespace iris::bench {
+
+struct BenchOptions {
+  uint64_t bytes = 256ull << 20;  // of a transfer of `bandwidth`; the largest of `sweep`
+  uint32_t grid = 0;              // blocks of `bandwidth` and `atomics`; 0: a power of two
+  uint32_t block = 512;           // threads of a block
+  uint64_t chunk_bytes = 0;       // blocks take turns at get and put; 0: a part each
+  std::vector<uint32_t> grids = {1, 2, 4, 8, 16, 32, 64, 128};  // of `sweep`
+  uint32_t samples = 10;
+  uint32_t rounds = 1000;       // of pingpong and barrier, in a kernel
+  std::string pairs = "first";  // of pingpong: "first" (0 with each), "all", or "0-1,2-3"
+  std::vector<uint64_t> heaps = {1ull << 30};  // of `create`
+  uint64_t grow_bytes = 64ull << 20;
+  std::string svg_path;  // of `sweep`; empty: no plot
+};
+
+// Until when to measure. What comes after is left out, and the report says so.
+class Budget {
+ public:
+  explicit Budget(absl::Duration time) : end_(absl::Now() + time) {}
+  // Collective: the same answer on every rank.
+  absl::StatusOr<bool> Left(Rank& rank) const { return rank.Agree(absl::Now() < end_); }
+
+ private:
+  absl::Time end_;
+};
+
+// What sections share: memory at the same place of every heap.
+struct Areas {
+  uint8_t* source = nullptr;  // `bytes` of BenchOptions each
+  uint8_t* target = nullptr;
+  uint64_t* flags = nullptr;   // kFlags words, zero at first
+  uint64_t* words = nullptr;   // kWords words
+  uint8_t* payload = nullptr;  // 2 * kPayloadBytes
+
+  static constexpr uint64_t kFlags = kMaxTeamRanks * kMaxTeamRanks;
+  static constexpr uint64_t kWords = 4096;
+  static constexpr uint64_t kPayloadBytes = 64 << 10;
+  static absl::StatusOr<Areas> Allocate(Rank& rank, uint64_t bytes);
+  static uint64_t HeapBytes(uint64_t bytes);  // heap that Allocate needs, with room for the rest
+};
+
+struct Run {
+  Rank& rank;
+  const BenchOptions& options;
+  const Areas& areas;
+  const Budget& budget;
+  BenchReport* report;
+};
+
+absl::Status Bandwidth(const Run& run);
+absl::Status Sweep(const Run& run);
+absl::Status Atomics(const Run& run);
+absl::Status PingPong(const Run& run);
+absl::Status Barriers(const Run& run);
+// The three below need a Context: kFailedPrecondition without.
+absl::Status Create(const Run& run);
+absl::Status Allocate(const Run& run);
+absl::Status Grow(const Run& run);
+
+// "first", "all" or "0-1,2-3" into pairs of ranks. kInvalidArgument says what is wrong.
+absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std::string& text,
+                                                                      uint32_t n_ranks);
+
+}  // namespace iris::bench

@@ -1,0 +1,68 @@
+#include "client/internal/growth.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/base/log.h"
+#include "client/internal/clock.h"
+
+namespace iris::internal {
+namespace {
+
+// Descriptors may be on their way when irisd's own time is nearly over.
+constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
+
+}  // namespace
+
+void Growth::OnSegmentsAdded(const SegmentsAdded& added) {
+  const absl::Time deadline = DeadlineIn(std::max(added.timeout, kMapTimeMin));
+  absl::Status mapped;
+  if (growths_.count(added.grow_id) == 0) mapped = Map(added, deadline);
+  if (!mapped.ok()) log::Warning("cannot map the heap's growth: ", mapped.message());
+  const absl::Status told = plane_->GrowMapped(options_.job_id, added.grow_id, mapped,
+                                               std::min(deadline, DeadlineIn(kAnswerSlack)));
+  if (!told.ok()) log::Info("acknowledge the heap's growth: ", told.message());
+}
+
+absl::Status Growth::Map(const SegmentsAdded& added, absl::Time deadline) {
+  std::vector<DescriptorKey> keys;
+  for (const Segment& segment : added.segments) {
+    keys.push_back(
+        {wire::DescriptorKind::kSegment, options_.job_id, options_.epoch, 0, segment.segment_id});
+  }
+  auto fds = plane_->TakeDescriptors(keys, deadline);
+  if (!fds.ok()) return fds.status();
+  Mapped mapped;
+  mapped.heap_bytes = added.heap_bytes;
+  for (size_t i = 0; i < added.segments.size(); ++i) {
+    const Segment& segment = added.segments[i];
+    const absl::Status status =
+        window_->MapSegment(options_.rank, segment, std::move((*fds)[i]), options_.devices);
+    if (!status.ok()) {
+      Unmap(mapped.segment_ids);
+      return status;
+    }
+    mapped.segment_ids.push_back(segment.segment_id);
+  }
+  growths_[added.grow_id] = std::move(mapped);
+  return absl::OkStatus();
+}
+
+void Growth::Unmap(const std::vector<uint64_t>& segment_ids) {
+  for (const uint64_t id : segment_ids) window_->UnmapSegment(options_.rank, id);
+}
+
+void Growth::OnGrowDone(const GrowDone& done) {
+  const auto it = growths_.find(done.grow_id);
+  if (it == growths_.end()) return;
+  if (done.published) {
+    heap_->AtLeast(it->second.heap_bytes);
+    log::Debug("the heap has grown to ", it->second.heap_bytes, " bytes");
+  } else {
+    Unmap(it->second.segment_ids);
+    log::Info("the heap did not grow: ", done.reason);
+  }
+  growths_.erase(it);
+}
+
+}  // namespace iris::internal

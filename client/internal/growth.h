@@ -1,0 +1,52 @@
+// Growth: this rank's part in making the heap larger. irisd announces segments, every rank maps its
+// peers' and says so, and then irisd publishes the larger heap, or takes it back for all.
+//
+// Not thread-safe: the watch thread's own. Borrows the control plane, the window and the heap's size.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/internal/control_plane.h"
+#include "client/internal/heap_size.h"
+#include "client/internal/job.h"
+#include "client/internal/window.h"
+
+namespace iris::internal {
+
+class Growth {
+ public:
+  struct Options {
+    uint64_t job_id = 0;
+    uint64_t epoch = 0;
+    uint32_t rank = 0;
+    std::vector<uint32_t> devices;  // whose kernels use the heap, by this process's numbers
+  };
+  Growth(Options options, ControlPlane* plane, Window* window, HeapSize* heap)
+      : options_(std::move(options)), plane_(plane), window_(window), heap_(heap) {}
+
+  // Maps the segments, all or none, and tells irisd whether it could. irisd repeats what an earlier
+  // stream of events may have missed: what is mapped is only acknowledged again.
+  void OnSegmentsAdded(const SegmentsAdded& added);
+  // The heap has its new size, or the segments are unmapped again.
+  void OnGrowDone(const GrowDone& done);
+
+ private:
+  absl::Status Map(const SegmentsAdded& added, absl::Time deadline);
+  void Unmap(const std::vector<uint64_t>& segment_ids);
+
+  struct Mapped {
+    std::vector<uint64_t> segment_ids;
+    uint64_t heap_bytes = 0;  // once published
+  };
+
+  const Options options_;
+  ControlPlane* const plane_;
+  Window* const window_;
+  HeapSize* const heap_;
+  std::map<uint64_t, Mapped> growths_;  // under way, by grow id
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,121 @@
+// GrpcControlPlane: a rank's calls to irisd, over a session that is made anew when it breaks.
+//
+// Until StartWatching, a broken session ends every call. After it a thread of its own (the watch
+// thread) reads the watch stream, and when the session breaks it connects with back-off and resumes
+// the rank; calls wait for that, until their deadline:
+//   connected ──session ends──► broken ──resumed──► connected
+//                                  └──irisd does not know the job any more──► lost (final: calls
+//                                  fail at once)
+// Thread-safe. Nothing waits without a deadline, the watch thread's back-off apart.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/internal/control_plane.h"
+#include "client/internal/session_client.h"
+#include "proto/iris/v1/heap.grpc.pb.h"
+
+namespace iris::internal {
+
+class GrpcControlPlane : public ControlPlane {
+ public:
+  struct Options {
+    std::vector<std::string> runtime_dirs;
+    absl::Duration connect_timeout;
+  };
+
+  // Opens the first session; see SessionClient::Connect.
+  static absl::StatusOr<std::unique_ptr<GrpcControlPlane>> Connect(const Options& options);
+  // Stops watching; closes the session. A member that did not Leave is to irisd as if it had died.
+  ~GrpcControlPlane() override;
+  GrpcControlPlane(const GrpcControlPlane&) = delete;
+  GrpcControlPlane& operator=(const GrpcControlPlane&) = delete;
+
+  const std::string& runtime_dir() const { return runtime_dir_; }
+  uint64_t daemon_id() const override { return daemon_id_; }
+  const std::string& backend() const override { return backend_; }
+  // A call that irisd does not answer by its deadline fails with kDeadlineExceeded.
+  absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) override;
+  absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
+                                      const absl::StatusOr<uint64_t>& base,
+                                      absl::Time deadline) override;
+  absl::Status Leave(uint64_t job_id, absl::Time deadline) override;
+  absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
+                                  absl::Time answer_deadline, bool* unanswered) override;
+  absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
+                          absl::Time deadline) override;
+  absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
+                                                              absl::Time deadline) override;
+  void DropDescriptors() override;
+  void StartWatching(const RankIdentity& identity, WatchHandler* handler,
+                     std::function<void()> name_thread) override;
+  void StopWatching() override;
+
+  // OK while irisd knows the rank, also while the session is broken; then why not.
+  absl::Status lost() const;
+
+ private:
+  using Stub = iris::v1::HeapService::Stub;
+  struct Answer {
+    absl::Status status;
+    bool answered = false;  // `status` is irisd's
+  };
+
+  explicit GrpcControlPlane(const Options& options) : options_(options) {}
+  absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
+  void OnSessionEnd();
+  // From now on calls go to `session`.
+  void UseSession(std::shared_ptr<SessionClient> session);
+  std::shared_ptr<SessionClient> CurrentSession() const;
+  // Waits for a session that has not ended.
+  absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
+  // One attempt. Not answered: the connection broke, or irisd is stopping.
+  template <typename Request, typename Reply>
+  Answer CallOnce(SessionClient& session,
+                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                  Request& request, Reply* reply, absl::Time deadline);
+  // One attempt on the present session.
+  template <typename Request, typename Reply>
+  absl::StatusOr<Reply> CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Reply*),
+                                Request request, absl::Time deadline);
+  void WatchLoop();
+  void Handle(const iris::v1::WatchEvent& event);
+  // Reads one watch stream until it ends.
+  void WatchSession(SessionClient& session);
+  // One attempt to connect and resume.
+  absl::Status Reconnect();
+  // Sleeps; true if stopping.
+  bool SleepOrStop(absl::Duration duration);
+
+  const Options options_;
+  std::string runtime_dir_;
+  uint64_t daemon_id_ = 0;
+  std::string backend_;
+  RankIdentity identity_;  // constant once the watch thread runs
+  WatchHandler* handler_ = nullptr;
+  std::function<void()> name_thread_;
+  std::thread watcher_;
+
+  mutable absl::Mutex mu_;
+  std::shared_ptr<SessionClient> session_ ABSL_GUARDED_BY(mu_);
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;    // session_ has ended
+  bool watching_ ABSL_GUARDED_BY(mu_) = false;  // the watch thread reconnects
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);        // not OK: final
+  absl::Status last_error_ ABSL_GUARDED_BY(mu_);  // why the last reconnect failed
+  grpc::ClientContext* watch_context_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+}  // namespace iris::internal

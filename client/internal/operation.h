@@ -1,0 +1,62 @@
+// The operations of a team that irisd decides, as plain values: what a rank asks for, and what comes
+// of it. docs/protocol.md has their rules.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/base/types.h"
+#include "client/internal/job.h"
+
+namespace iris::internal {
+
+struct FreeOp {
+  uint64_t offset_bytes = 0;
+};
+// Root's value goes to every member. Only root has a value, which is borrowed: it may be large.
+struct BroadcastOp {
+  uint32_t root = 0;  // world rank
+  absl::string_view value;
+};
+struct CreateTeamOp {
+  std::vector<uint32_t> ranks;  // world ranks in the order wanted
+};
+struct DestroyTeamOp {
+  uint32_t last_barrier_epoch = 0;  // of this rank's epoch word
+};
+struct GrowOp {
+  uint64_t bytes = 0;
+};
+using Operation =
+    std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp>;
+
+// The k-th call of this rank on a team.
+struct OperationCall {
+  uint64_t job_id = 0;
+  uint32_t team_id = 0;
+  uint64_t k = 0;
+  absl::Duration timeout;
+  Operation op;
+};
+
+struct OperationResult {
+  uint64_t offset_bytes = 0;     // allocate
+  std::string value;             // broadcast
+  std::optional<TeamInfo> team;  // create a team: for its members
+  uint64_t heap_bytes = 0;       // the heap's size after the operation
+};
+
+// The one outcome of a team's k-th operation, the same on every member.
+struct Outcome {
+  uint64_t k = 0;
+  absl::Status status;
+  OperationResult result;
+};
+
+}  // namespace iris::internal

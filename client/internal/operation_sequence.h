@@ -1,0 +1,56 @@
+// OperationSequence: this rank's operations on one team, numbered k = 0, 1, 2, ... as every member
+// numbers them.
+//
+// A k is used up exactly when an outcome of it has come back, whatever the outcome says. A call that
+// irisd refuses uses up nothing. A call whose answer never came keeps its k: it is asked again, word
+// for word, before anything else of the team.
+//
+// Thread-safe: calls take turns. Borrows the control plane and the heap's size.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/internal/control_plane.h"
+#include "client/internal/heap_size.h"
+#include "client/internal/operation.h"
+#include "client/internal/turn.h"
+
+namespace iris::internal {
+
+class OperationSequence {
+ public:
+  OperationSequence(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id)
+      : plane_(plane), heap_(heap), job_id_(job_id), team_id_(team_id) {}
+
+  // Asks irisd for the team's next operation and waits for its outcome. An error is the outcome's,
+  // or irisd's refusal of the call, or says that irisd was not reached or did not answer in time.
+  absl::StatusOr<OperationResult> Run(Operation op, absl::Duration timeout);
+
+ private:
+  // A call that irisd may have taken and whose outcome is not known here. `value` is what its
+  // broadcast borrows.
+  struct Unanswered {
+    OperationCall call;
+    std::string value;
+  };
+
+  // Sends the call, and notes what came of it.
+  absl::StatusOr<Outcome> Ask(const OperationCall& call, absl::Time reach_deadline);
+  void Keep(const OperationCall& call);
+
+  ControlPlane* const plane_;
+  HeapSize* const heap_;
+  const uint64_t job_id_;
+  const uint32_t team_id_;
+
+  Turns turns_;
+  // Used by who has the turn.
+  uint64_t next_k_ = 0;
+  std::optional<Unanswered> unanswered_;  // with next_k_
+};
+
+}  // namespace iris::internal

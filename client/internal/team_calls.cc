@@ -1,0 +1,190 @@
+#include "client/internal/team_calls.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/internal/annotate.h"
+#include "client/internal/clock.h"
+#include "proto/wire/limits.h"
+
+namespace iris::internal {
+namespace {
+
+// Team id of a Team that this rank is not in.
+constexpr uint32_t kNoTeam = std::numeric_limits<uint32_t>::max();
+
+}  // namespace
+
+// Teams.
+
+Team TeamCalls::AddTeam(const TeamInfo& info) {
+  HostBarrier::Options barrier;
+  barrier.ranks = info.ranks;
+  barrier.rank = options_.rank;
+  barrier.slot = info.barrier_slot % wire::kMaxTeamsPerJob;
+  barrier.start_epoch = info.barrier_start_epoch;
+  std::vector<const uint32_t*> words;
+  for (const uint32_t r : info.ranks) {
+    words.push_back(&window_->control_page(r % window_->n_ranks())->words[barrier.slot]);
+  }
+  uint32_t* const own_word = &window_->control_page(options_.rank)->words[barrier.slot];
+  auto state =
+      std::make_shared<State>(plane_, heap_, options_.job_id, info.team_id,
+                              HostBarrier(barrier, std::move(words), own_word, window_->status()));
+  Team& team = state->team;
+  team.id = info.team_id;
+  team.ranks = info.ranks;
+  const auto me = std::find(team.ranks.begin(), team.ranks.end(), options_.rank);
+  team.index = me == team.ranks.end() ? -1 : static_cast<int>(me - team.ranks.begin());
+  team.device.id = team.id;
+  team.device.size = static_cast<uint32_t>(team.ranks.size());
+  team.device.index = static_cast<uint32_t>(team.index);
+  team.device.sync_offset_bytes = info.sync_offset_bytes;
+  for (size_t i = 0; i < team.ranks.size() && i < kMaxTeamRanks; ++i) {
+    team.device.members[i] = static_cast<uint8_t>(team.ranks[i]);
+  }
+  absl::MutexLock lock(&mu_);
+  teams_[info.team_id] = state;
+  return team;
+}
+
+absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& team) const {
+  if (absl::Status status = guard_->Usable(); !status.ok()) return status;
+  if (!team.member()) {
+    return absl::FailedPreconditionError(absl::StrCat("rank ", options_.rank,
+                                                      " is not a member of the team of ranks ",
+                                                      absl::StrJoin(team.ranks, ",")));
+  }
+  absl::MutexLock lock(&mu_);
+  const auto it = teams_.find(team.id);
+  if (it == teams_.end() || it->second->team.ranks != team.ranks) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("team ", team.id, " does not exist in this context; was it destroyed?"));
+  }
+  return it->second;
+}
+
+// Operations.
+
+absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::string_view what,
+                                                   Operation op) {
+  auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), what);
+  auto result = (*state)->operations.Run(std::move(op), options_.timeout);
+  if (!result.ok()) return Annotate(result.status(), what);
+  return result;
+}
+
+absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team) {
+  std::string what = absl::StrCat("allocate ", wanted.bytes, " bytes");
+  if (!wanted.name.empty()) {
+    // Enough of it to see that it is too long.
+    absl::StrAppend(&what, " \"", wanted.name.substr(0, wire::kMaxAllocationNameBytes + 1), "\"");
+  }
+  auto result = Operate(team, what, wanted);
+  if (!result.ok()) return result.status();
+  Allocation allocation;
+  allocation.offset_bytes = result->offset_bytes;
+  allocation.bytes = wanted.bytes;
+  allocation.address =
+      reinterpret_cast<void*>(window_->address(options_.rank, result->offset_bytes));
+  allocation.team_id = team.id;
+  allocation.name = wanted.name;
+  return allocation;
+}
+
+absl::Status TeamCalls::Free(const Allocation& allocation) {
+  const std::string what = absl::StrCat("free the allocation at offset ", allocation.offset_bytes);
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  Team team;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = teams_.find(allocation.team_id);
+    if (it == teams_.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, ": team ", allocation.team_id,
+                       ", which allocated it, does not exist in this context"));
+    }
+    team = it->second->team;
+  }
+  return Operate(team, what, FreeOp{allocation.offset_bytes}).status();
+}
+
+absl::Status TeamCalls::Grow(uint64_t bytes, const Team& world) {
+  return Operate(world, absl::StrCat("grow the heap by ", bytes, " bytes"), GrowOp{bytes}).status();
+}
+
+absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32_t root,
+                                                 const Team& team) {
+  BroadcastOp op;
+  op.root = root;
+  if (root == options_.rank) op.value = value;
+  auto result = Operate(team, absl::StrCat("broadcast from rank ", root), op);
+  if (!result.ok()) return result.status();
+  return std::move(result->value);
+}
+
+absl::StatusOr<Team> TeamCalls::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
+  const std::string what = absl::StrCat("create a team of ", ranks.size(), " ranks");
+  auto result = Operate(parent, what, CreateTeamOp{{ranks.begin(), ranks.end()}});
+  if (!result.ok()) return result.status();
+  if (!result->team.has_value()) {
+    Team other;
+    other.id = kNoTeam;
+    other.ranks.assign(ranks.begin(), ranks.end());
+    return other;
+  }
+  const Team team = AddTeam(*result->team);
+  // The team's area may have been another team's: each member clears its own, and nobody goes on
+  // before all have.
+  absl::Status status = window_->driver().Fill(
+      window_->address(options_.rank, result->team->sync_offset_bytes), 0, kSyncAreaBytes);
+  auto state = Find(team);
+  const absl::Status met = state.ok() ? Meet(**state, options_.timeout) : state.status();
+  if (status.ok()) status = met;
+  if (!status.ok()) return Annotate(status, what);
+  return team;
+}
+
+absl::Status TeamCalls::DestroyTeam(const Team& team) {
+  const std::string what = absl::StrCat("destroy team ", team.id);
+  auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), what);
+  DestroyTeamOp op;
+  {
+    Turn turn(&(*state)->barrier_turns, DeadlineIn(options_.timeout));
+    if (!turn.taken()) {
+      return absl::FailedPreconditionError(absl::StrCat(what, ": a barrier of it is running"));
+    }
+    op.last_barrier_epoch = (*state)->barrier.epoch();
+  }
+  const absl::Status status = Operate(team, what, op).status();
+  if (!status.ok()) return status;
+  absl::MutexLock lock(&mu_);
+  teams_.erase(team.id);
+  return absl::OkStatus();
+}
+
+// Barriers.
+
+absl::Status TeamCalls::Barrier(const Team& team, absl::Duration timeout) {
+  auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), "host barrier");
+  return Meet(**state, timeout);
+}
+
+absl::Status TeamCalls::Meet(State& state, absl::Duration timeout) {
+  const absl::Time deadline = DeadlineIn(timeout);
+  Turn turn(&state.barrier_turns, deadline);
+  if (!turn.taken()) {
+    return absl::DeadlineExceededError(
+        "host barrier: another thread's barrier on the same team did not end in time");
+  }
+  return state.barrier.Run(deadline, guard_->closed());
+}
+
+}  // namespace iris::internal

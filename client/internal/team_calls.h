@@ -1,0 +1,85 @@
+// TeamCalls: the teams that this rank is in, and the calls that all members of one make together.
+//
+// Operations go through irisd, which decides their one outcome; barriers go through shared pages.
+// Every error says first what was attempted. Thread-safe: operations on one team take turns, and so
+// do barriers. Borrows all that it is given.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/base/types.h"
+#include "client/internal/context_guard.h"
+#include "client/internal/control_plane.h"
+#include "client/internal/heap_size.h"
+#include "client/internal/host_barrier.h"
+#include "client/internal/operation_sequence.h"
+#include "client/internal/turn.h"
+#include "client/internal/window.h"
+
+namespace iris::internal {
+
+class TeamCalls {
+ public:
+  struct Options {
+    uint64_t job_id = 0;
+    uint32_t rank = 0;
+    absl::Duration timeout;  // of calls that are given no other
+  };
+  // The window's pages are mapped.
+  TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
+            HeapSize* heap)
+      : options_(options), guard_(guard), plane_(plane), window_(window), heap_(heap) {}
+  TeamCalls(const TeamCalls&) = delete;
+  TeamCalls& operator=(const TeamCalls&) = delete;
+
+  // Takes note of a team that irisd has made.
+  Team AddTeam(const TeamInfo& info);
+
+  // As the calls of Context that have these names (client/iris/context.h).
+  absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team);
+  absl::Status Free(const Allocation& allocation);
+  absl::Status Grow(uint64_t bytes, const Team& world);
+  absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root, const Team& team);
+  absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
+  absl::Status DestroyTeam(const Team& team);
+  absl::Status Barrier(const Team& team, absl::Duration timeout);
+
+ private:
+  // One team: its two kinds of calls, each with its own sequence.
+  struct State {
+    State(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id,
+          HostBarrier team_barrier)
+        : operations(plane, heap, job_id, team_id), barrier(std::move(team_barrier)) {}
+    Team team;
+    OperationSequence operations;
+    Turns barrier_turns;
+    HostBarrier barrier;  // used by who has the turn
+  };
+
+  // kFailedPrecondition: not a member, no such team any more, or the context may not be used.
+  absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
+  // The team's next operation; `what` is put in front of errors.
+  absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op);
+  absl::Status Meet(State& state, absl::Duration timeout);
+
+  const Options options_;
+  const ContextGuard* const guard_;
+  ControlPlane* const plane_;
+  Window* const window_;
+  HeapSize* const heap_;
+
+  mutable absl::Mutex mu_;
+  std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace iris::internal

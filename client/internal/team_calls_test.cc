@@ -1,0 +1,180 @@
+#include "client/internal/team_calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "client/internal/fake_control_plane.h"
+
+namespace iris::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Fake = FakeControlPlane;
+
+// Two ranks of one job as threads of this process; the test plays irisd.
+class TeamCallsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto window = Window::Acquire({{77, ++job_id_, 1}, "emu", 2, 4 * FakeMemory::kGranule, 0});
+    ASSERT_TRUE(window.ok()) << window.status();
+    window_ = *std::move(window);
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(window_->MapControlPage(rank, FakeMemory::NewPage(), true).ok());
+      ASSERT_TRUE(
+          window_->MapSegment(0, {rank, rank, 0, FakeMemory::kGranule}, memory_.NewSegment()).ok());
+    }
+    ASSERT_TRUE(window_->MapStatusPage(FakeMemory::NewPage()).ok());
+    zero_.emplace(TeamCalls::Options{job_id_, 0, absl::Seconds(60)}, &guard_, &plane_,
+                  window_.get(), &heap_);
+    one_.emplace(TeamCalls::Options{job_id_, 1, absl::Seconds(60)}, &guard_, &plane_, window_.get(),
+                 &heap_);
+    world_ = zero_->AddTeam(WorldInfo());
+    one_->AddTeam(WorldInfo());
+  }
+  static TeamInfo WorldInfo() { return {0, {0, 1}, 0, 0, 0}; }
+  // A team of rank 0 alone.
+  static TeamInfo AloneInfo() { return {4, {0}, 1, 0, 0}; }
+  Team CreateAlone() {
+    plane_.Script({Fake::Decided(absl::OkStatus(), {.team = AloneInfo()})});
+    const uint32_t ranks[] = {0};
+    auto team = zero_->CreateTeam(ranks, world_);
+    EXPECT_TRUE(team.ok()) << team.status();
+    return team.ok() ? *team : Team();
+  }
+
+  FakeMemory memory_;
+  ContextGuard guard_;
+  Fake plane_;
+  HeapSize heap_;
+  std::shared_ptr<Window> window_;
+  std::optional<TeamCalls> zero_;
+  std::optional<TeamCalls> one_;
+  Team world_;
+  static inline uint64_t job_id_ = 2000;
+};
+
+TEST_F(TeamCallsTest, AllocationIsWhereIrisdPutsIt) {
+  plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = 2048, .heap_bytes = 4096})});
+  auto x = zero_->Allocate({.bytes = 100, .name = "x"}, world_);
+  ASSERT_TRUE(x.ok()) << x.status();
+  EXPECT_EQ(x->offset_bytes, 2048u);
+  EXPECT_EQ(x->bytes, 100u);
+  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(0, 2048)));
+  EXPECT_EQ(x->name, "x");
+  EXPECT_EQ(x->team_id, 0u);
+  EXPECT_EQ(heap_.bytes(), 4096u);
+}
+
+TEST_F(TeamCallsTest, ErrorsSayWhatWasAttempted) {
+  const auto refused = [&](absl::string_view text) {
+    plane_.Script({Fake::Refused(absl::AbortedError(text))});
+  };
+  refused("a");
+  EXPECT_EQ(zero_->Allocate({.bytes = 8, .name = "x"}, world_).status(),
+            absl::AbortedError("allocate 8 bytes \"x\": a"));
+  refused("b");
+  EXPECT_EQ(zero_->Free({.offset_bytes = 64}),
+            absl::AbortedError("free the allocation at offset 64: b"));
+  refused("c");
+  EXPECT_EQ(zero_->Grow(7, world_), absl::AbortedError("grow the heap by 7 bytes: c"));
+  refused("d");
+  EXPECT_EQ(zero_->Broadcast("v", 1, world_).status(),
+            absl::AbortedError("broadcast from rank 1: d"));
+  refused("e");
+  const uint32_t both[] = {1, 0};
+  EXPECT_EQ(zero_->CreateTeam(both, world_).status(),
+            absl::AbortedError("create a team of 2 ranks: e"));
+}
+
+TEST_F(TeamCallsTest, OnlyRootSendsItsValue) {
+  std::vector<std::string> values;
+  plane_.on_operate = [&](const OperationCall& call) {
+    values.emplace_back(std::get<BroadcastOp>(call.op).value);
+  };
+  plane_.Script({Fake::Decided(absl::OkStatus(), {.value = "zero's"}),
+                 Fake::Decided(absl::OkStatus(), {.value = "one's"})});
+  EXPECT_EQ(zero_->Broadcast("mine", 0, world_).value(), "zero's");
+  EXPECT_EQ(zero_->Broadcast("mine", 1, world_).value(), "one's");
+  EXPECT_THAT(values, ElementsAre("mine", ""));
+}
+
+TEST_F(TeamCallsTest, EachTeamCountsItsOwnOperations) {
+  const Team alone = CreateAlone();
+  EXPECT_TRUE(zero_->Allocate({.bytes = 1}, alone).ok());
+  EXPECT_TRUE(zero_->Allocate({.bytes = 1}, world_).ok());
+  EXPECT_TRUE(zero_->Allocate({.bytes = 1}, alone).ok());
+  EXPECT_THAT(plane_.ks(), ElementsAre(0u, 0u, 1u, 1u));
+}
+
+TEST_F(TeamCallsTest, NewTeamsAreaIsCleared) {
+  uint64_t* const area = reinterpret_cast<uint64_t*>(window_->address(0, 0));
+  *area = 42;  // another team's
+  const Team alone = CreateAlone();
+  EXPECT_TRUE(alone.member());
+  EXPECT_EQ(*area, 0u);
+}
+
+TEST_F(TeamCallsTest, RanksOutsideANewTeamGetOneThatTheyCannotUse) {
+  plane_.Script({Fake::Decided()});  // irisd describes a team to its members alone
+  const uint32_t ranks[] = {0};
+  auto other = one_->CreateTeam(ranks, world_);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->member());
+  EXPECT_THAT(other->ranks, ElementsAre(0u));
+  const absl::Status status = one_->Allocate({.bytes = 1}, *other).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 is not a member"));
+}
+
+TEST_F(TeamCallsTest, TeamWhoseDestructionWasRefusedStaysUsable) {
+  const Team alone = CreateAlone();
+  plane_.Script({Fake::Decided(absl::FailedPreconditionError("1 live allocation"))});
+  EXPECT_EQ(zero_->DestroyTeam(alone).code(), absl::StatusCode::kFailedPrecondition);
+  // What irisd asks for: the allocation is freed, and then it can be destroyed.
+  EXPECT_TRUE(zero_->Free({.offset_bytes = 0, .team_id = alone.id}).ok());
+  EXPECT_TRUE(zero_->DestroyTeam(alone).ok());
+  EXPECT_THAT(plane_.ks(), ElementsAre(0u, 0u, 1u, 2u));
+  EXPECT_EQ(zero_->Barrier(alone, absl::Seconds(60)).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(TeamCallsTest, DestructionTellsTheLastBarrier) {
+  const Team alone = CreateAlone();  // its members meet once
+  EXPECT_TRUE(zero_->Barrier(alone, absl::Seconds(60)).ok());
+  EXPECT_TRUE(zero_->Barrier(alone, absl::Seconds(60)).ok());
+  uint32_t told = 0;
+  plane_.on_operate = [&](const OperationCall& call) {
+    told = std::get<DestroyTeamOp>(call.op).last_barrier_epoch;
+  };
+  EXPECT_TRUE(zero_->DestroyTeam(alone).ok());
+  EXPECT_EQ(told, 3u);
+}
+
+TEST_F(TeamCallsTest, BarrierNeedsNoCallOfIrisd) {
+  std::thread peer([&] { EXPECT_TRUE(one_->Barrier(world_, absl::Seconds(60)).ok()); });
+  EXPECT_TRUE(zero_->Barrier(world_, absl::Seconds(60)).ok());
+  peer.join();
+  EXPECT_TRUE(plane_.ks().empty());
+}
+
+TEST_F(TeamCallsTest, NothingIsAskedOnceTheContextIsClosed) {
+  guard_.Close();
+  const auto closed = [](const absl::Status& status) {
+    return status.code() == absl::StatusCode::kFailedPrecondition &&
+           absl::StrContains(status.message(), ": this context has left the job");
+  };
+  EXPECT_TRUE(closed(zero_->Allocate({.bytes = 1}, world_).status()));
+  EXPECT_TRUE(closed(zero_->Free({})));
+  EXPECT_TRUE(closed(zero_->Grow(1, world_)));
+  EXPECT_TRUE(closed(zero_->Broadcast("", 0, world_).status()));
+  EXPECT_TRUE(closed(zero_->CreateTeam({}, world_).status()));
+  EXPECT_TRUE(closed(zero_->DestroyTeam(world_)));
+  EXPECT_TRUE(closed(zero_->Barrier(world_, absl::Seconds(60))));
+  EXPECT_TRUE(plane_.ks().empty());
+}
+
+}  // namespace
+}  // namespace iris::internal

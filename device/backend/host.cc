@@ -1,0 +1,197 @@
+// Argument checks and object lives of host.h, for every backend.
+#include "device/backend/host.h"
+
+#include <utility>
+
+#include "device/backend/select.h"
+#include "device/backend/spec.h"
+
+namespace iris::backend {
+namespace {
+
+constexpr Result kNoStream = {ErrorCode::kFailedPrecondition,
+                              "use of a stream that was not created or was moved from"};
+constexpr Result kNoEvent = {ErrorCode::kFailedPrecondition,
+                             "use of an event that was not created or was moved from"};
+
+// Whether the calling thread may work on the stream.
+Result CheckUse(const Stream& stream) { return stream.valid() ? raw::CheckCaller() : kNoStream; }
+
+uint64_t AtLeastOne(uint64_t bytes) { return bytes > 0 ? bytes : 1; }
+
+}  // namespace
+
+// Streams and launches.
+
+Stream::Stream(Stream&& other) noexcept
+    : handle_(std::exchange(other.handle_, {})), kind_(std::exchange(other.kind_, Kind::kEmpty)) {}
+
+Stream& Stream::operator=(Stream&& other) noexcept {
+  if (this == &other) return *this;
+  Stream old(std::move(*this));
+  handle_ = std::exchange(other.handle_, {});
+  kind_ = std::exchange(other.kind_, Kind::kEmpty);
+  return *this;
+}
+
+Stream::~Stream() {
+  if (kind_ == Kind::kCreated) raw::DestroyStream(handle_);
+}
+
+Result Stream::Create(Stream* out) {
+  Stream made;
+  if (Result result = raw::CreateStream(&made.handle_); !result.ok()) return result;
+  made.kind_ = Kind::kCreated;
+  *out = std::move(made);
+  return {};
+}
+
+Stream Stream::Borrow(void* native) {
+  Stream stream;
+  if (native == nullptr && !Traits::kNullIsAStream) return stream;
+  stream.handle_.native = native;
+  stream.kind_ = Kind::kBorrowed;
+  return stream;
+}
+
+Result Stream::Synchronize() {
+  if (Result result = CheckUse(*this); !result.ok()) return result;
+  if (raw::IsCapturing(handle_)) {
+    return {ErrorCode::kFailedPrecondition,
+            "synchronize a stream that is capturing: end the capture first"};
+  }
+  return raw::SynchronizeStream(handle_);
+}
+
+bool Stream::Idle() { return !valid() || raw::IsCapturing(handle_) || raw::IsIdle(handle_); }
+
+Result impl::CheckLaunch(const LaunchConfig& config, const Stream& stream, bool has_kernel) {
+  if (!has_kernel) return {ErrorCode::kInvalidArgument, "launch of a null kernel"};
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (config.grid == 0) {
+    return {ErrorCode::kInvalidArgument, "launch of 0 blocks: grid is 1 or more"};
+  }
+  if (config.block == 0) {
+    return {ErrorCode::kInvalidArgument, "launch of 0 threads: block is 1 to 1,024"};
+  }
+  if (config.block > kMaxBlockThreads) {
+    return {ErrorCode::kInvalidArgument, "launch of too many threads: block is 1 to 1,024"};
+  }
+  return {};
+}
+
+Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream) {
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (bytes == 0) return {};
+  if (to == nullptr || from == nullptr) {
+    return {ErrorCode::kInvalidArgument, "copy from or to a null pointer"};
+  }
+  return raw::CopyAsync(to, from, bytes, stream.handle());
+}
+
+Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream) {
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (bytes == 0) return {};
+  if (to == nullptr) return {ErrorCode::kInvalidArgument, "fill of a null pointer"};
+  return raw::FillAsync(to, value, bytes, stream.handle());
+}
+
+// Graphs.
+
+Graph::~Graph() {
+  if (native_ != nullptr) raw::DestroyGraph(native_);
+}
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  std::swap(native_, other.native_);
+  return *this;
+}
+
+Result BeginCapture(Stream& stream) {
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (raw::IsCapturing(stream.handle())) {
+    return {ErrorCode::kFailedPrecondition, "begin of a capture on a stream that is capturing"};
+  }
+  return raw::BeginCapture(stream.handle());
+}
+
+Result EndCapture(Stream& stream, Graph* out) {
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (!raw::IsCapturing(stream.handle())) {
+    return {ErrorCode::kFailedPrecondition, "end of a capture that did not begin on this stream"};
+  }
+  Graph made;
+  if (Result result = raw::EndCapture(stream.handle(), &made.native_); !result.ok()) return result;
+  *out = std::move(made);
+  return {};
+}
+
+Result LaunchGraph(Graph& graph, Stream& stream) {
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (graph.native_ == nullptr) {
+    return {ErrorCode::kFailedPrecondition, "launch of a graph that was not captured"};
+  }
+  if (raw::IsCapturing(stream.handle())) {
+    return {ErrorCode::kFailedPrecondition, "launch of a graph on a stream that is capturing"};
+  }
+  return raw::LaunchGraph(graph.native_, stream.handle());
+}
+
+// Events.
+
+Event::~Event() {
+  if (native_ != nullptr) raw::DestroyEvent(native_);
+}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(native_, other.native_);
+  std::swap(recorded_, other.recorded_);
+  return *this;
+}
+
+Result Event::Create(Event* out) {
+  Event made;
+  if (Result result = raw::CreateEvent(&made.native_); !result.ok()) return result;
+  *out = std::move(made);
+  return {};
+}
+
+Result Record(Event& event, Stream& stream) {
+  if (event.native_ == nullptr) return kNoEvent;
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  Result result = raw::RecordEvent(event.native_, stream.handle());
+  if (result.ok()) event.recorded_ = true;
+  return result;
+}
+
+Result WaitEvent(Stream& stream, const Event& event) {
+  if (event.native_ == nullptr) return kNoEvent;
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (!event.recorded_) return {};
+  return raw::WaitForEvent(stream.handle(), event.native_);
+}
+
+Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out) {
+  if (from.native_ == nullptr || to.native_ == nullptr) return kNoEvent;
+  if (Result result = raw::CheckCaller(); !result.ok()) return result;
+  if (!from.recorded_ || !to.recorded_) {
+    return {ErrorCode::kFailedPrecondition, "time between events that were not recorded"};
+  }
+  return raw::ElapsedNanoseconds(from.native_, to.native_, out);
+}
+
+// Memory.
+
+void* MallocDevice(uint64_t bytes) { return raw::MallocDevice(AtLeastOne(bytes)); }
+
+void FreeDevice(void* p) {
+  if (p != nullptr) raw::FreeDevice(p);
+}
+
+void* MallocHost(uint64_t bytes) { return raw::MallocHost(AtLeastOne(bytes)); }
+
+void FreeHost(void* p) {
+  if (p != nullptr) raw::FreeHost(p);
+}
+
+}  // namespace iris::backend

@@ -1,0 +1,14 @@
+// What the primitives that also run on the host are there, on every backend. C++17.
+#pragma once
+
+#include <cstdint>
+
+namespace iris::backend {
+
+// Of the monotonic clock.
+uint64_t HostClockNanoseconds();
+
+// Prints the text and ends the process.
+[[noreturn]] void HostTrap(const char* literal);
+
+}  // namespace iris::backend

@@ -1,0 +1,208 @@
+#include "device/local/world.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::local {
+namespace {
+
+constexpr uint64_t kReports = 1024;
+constexpr uint64_t kReportBytes = 256;  // room for one, whatever it holds
+constexpr uint64_t kBounceBytes = 1 << 20;
+constexpr uint64_t kPageBytes = 4096;
+
+uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+absl::Status NoMemory(const char* what, uint64_t bytes) {
+  return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what, ": ", bytes, " bytes"));
+}
+
+absl::Status ToStatus(const char* what, uint32_t rank, const Result& result) {
+  if (result.ok()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("rank ", rank, " cannot ", what, ": ", result.what));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
+  std::unique_ptr<World> world(new World);
+  if (absl::Status status = world->Init(options); !status.ok()) return status;
+  return world;
+}
+
+absl::Status World::Init(const WorldOptions& options) {
+  const uint32_t n_ranks = options.n_ranks;
+  if (n_ranks == 0 || n_ranks > kMaxTeamRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(n_ranks, " ranks: a world has 1 to ", kMaxTeamRanks));
+  }
+  const uint32_t all_devices = backend::DeviceCount();
+  const uint32_t n_devices =
+      options.n_devices == 0 ? all_devices : std::min(options.n_devices, all_devices);
+  if (n_devices == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no device of backend ", backend::BackendName(), " on this machine"));
+  }
+  DeviceContext context;
+  context.n_ranks = n_ranks;
+  context.stride_bytes = RoundUp(options.heap_bytes + kSyncAreaBytes, kPageBytes);
+  if (backend::Traits::kEmulated) {
+    const uint64_t bytes = n_ranks * context.stride_bytes + kPageBytes;
+    malloced_ = backend::MallocDevice(bytes);
+    if (malloced_ == nullptr) return NoMemory("the heaps", bytes);
+    context.base = RoundUp(reinterpret_cast<uint64_t>(malloced_), kPageBytes);
+  } else {
+    window_ =
+        std::make_unique<Window>(backend::BackendName(), n_ranks, context.stride_bytes, n_devices);
+    if (!window_->error().empty()) return absl::ResourceExhaustedError(window_->error());
+    context.base = window_->base();
+    context.stride_bytes = window_->stride_bytes();
+  }
+  abort_word_ = static_cast<uint32_t*>(backend::MallocHost(sizeof(uint32_t)));
+  reports_ = static_cast<uint64_t*>(backend::MallocHost(kReports * kReportBytes));
+  if (abort_word_ == nullptr || reports_ == nullptr) {
+    return NoMemory("the words of aborts and errors", kReports * kReportBytes);
+  }
+  *abort_word_ = 0;
+  std::memset(reports_, 0, kReports * kReportBytes);
+  context.timeout_ns = options.timeout_ns;
+  context.abort_word = abort_word_;
+  context.world.size = n_ranks;
+  context.world.sync_offset_bytes = 0;
+  for (uint32_t i = 0; i < n_ranks; ++i) context.world.members[i] = static_cast<uint8_t>(i);
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    if (absl::Status status = AddRank(r, n_devices, context); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status World::AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context) {
+  ranks_.push_back(std::make_unique<Rank>());
+  Rank& rank = *ranks_.back();
+  rank.ctx = context;
+  rank.ctx.rank = r;
+  rank.ctx.world.index = r;
+  rank.world_ = this;
+  rank.used_bytes_ = kSyncAreaBytes;
+  rank.device_ = r % n_devices;
+  rank.bounce_ = backend::MallocHost(kBounceBytes);
+  if (rank.bounce_ == nullptr) return NoMemory("copies between host and device", kBounceBytes);
+  Result result = backend::SetDevice(rank.device_);
+  if (result.ok()) result = backend::Stream::Create(&rank.stream);
+  if (result.ok()) {
+    result =
+        backend::FillAsync(AtOffset<void>(rank.ctx, r, 0), 0, context.stride_bytes, rank.stream);
+  }
+  if (result.ok()) result = rank.stream.Synchronize();
+  return ToStatus("clear its heap", r, result);
+}
+
+World::~World() {
+  for (auto& rank : ranks_) {
+    rank->stream = backend::Stream();
+    backend::FreeHost(rank->bounce_);
+  }
+  ranks_.clear();
+  backend::FreeHost(reports_);
+  backend::FreeHost(abort_word_);
+  backend::FreeDevice(malloced_);
+}
+
+absl::Status World::Run(const std::function<void(Rank&)>& body) {
+  std::mutex mu;
+  absl::Status first;
+  std::vector<std::thread> threads;
+  for (auto& rank : ranks_) {
+    threads.emplace_back([&] {
+      const absl::Status status =
+          ToStatus("choose its device", rank->rank(), backend::SetDevice(rank->device_));
+      {
+        std::lock_guard<std::mutex> lock(mu);
+        first.Update(status);
+      }
+      HostBarrier();  // a rank that cannot run would be missed by the others for ever
+      if (first.ok()) body(*rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return first;
+}
+
+uint32_t World::ranks_per_device() const {
+  uint32_t count = 0;
+  for (const auto& rank : ranks_) count += rank->device() == 0 ? 1 : 0;
+  return count;
+}
+
+void World::HostBarrier() {
+  std::unique_lock<std::mutex> lock(mu_);
+  const uint64_t round = n_rounds_;
+  if (++n_arrived_ == n_ranks()) {
+    n_arrived_ = 0;
+    ++n_rounds_;
+    changed_.notify_all();
+    return;
+  }
+  changed_.wait(lock, [&] { return n_rounds_ != round; });
+}
+
+void* World::NewReport(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (n_reports_ == kReports || bytes > kReportBytes) return nullptr;
+  return reports_ + kReportBytes / sizeof(uint64_t) * n_reports_++;
+}
+
+void Rank::HostBarrier() { world_->HostBarrier(); }
+
+void* Rank::NewBytes(uint64_t bytes, uint64_t alignment_bytes) {
+  const uint64_t offset_bytes = RoundUp(used_bytes_, alignment_bytes);
+  if (offset_bytes > ctx.stride_bytes || bytes > ctx.stride_bytes - offset_bytes) return nullptr;
+  used_bytes_ = offset_bytes + bytes;
+  return AtOffset<void>(ctx, ctx.rank, offset_bytes);
+}
+
+Result Rank::NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team) {
+  void* area = NewBytes(kSyncAreaBytes, 256);
+  if (area == nullptr) {
+    return {ErrorCode::kInvalidArgument, "the heap has no room for the team's barrier area"};
+  }
+  *team = DeviceTeam();
+  team->id = ++n_teams_;
+  team->size = static_cast<uint32_t>(ranks.size());
+  team->index = team->size;
+  for (uint32_t i = 0; i < team->size; ++i) {
+    team->members[i] = static_cast<uint8_t>(ranks[i]);
+    if (ranks[i] == rank()) team->index = i;
+  }
+  team->sync_offset_bytes = OffsetBytes(ctx, area);
+  return {};
+}
+
+Result Rank::ReadBytes(void* to, const void* from, uint64_t bytes) {
+  Result result = stream.Synchronize();
+  for (uint64_t at = 0; at < bytes && result.ok(); at += kBounceBytes) {
+    const uint64_t part = std::min(bytes - at, kBounceBytes);
+    const void* source = static_cast<const uint8_t*>(from) + at;
+    result = backend::CopyAsync(bounce_, source, part, stream);
+    if (result.ok()) result = stream.Synchronize();
+    if (result.ok()) std::memcpy(static_cast<uint8_t*>(to) + at, bounce_, part);
+  }
+  return result;
+}
+
+Result Rank::WriteBytes(void* to, const void* from, uint64_t bytes) {
+  Result result;
+  for (uint64_t at = 0; at < bytes && result.ok(); at += kBounceBytes) {
+    const uint64_t part = std::min(bytes - at, kBounceBytes);
+    std::memcpy(bounce_, static_cast<const uint8_t*>(from) + at, part);
+    result = backend::CopyAsync(static_cast<uint8_t*>(to) + at, bounce_, part, stream);
+    if (result.ok()) result = stream.Synchronize();
+  }
+  return result;
+}
+
+}  // namespace iris::local

@@ -1,0 +1,136 @@
+// World: ranks that are threads of one process, without irisd. Each has a stream and a heap, and
+// all heaps lie in one window, so device code reaches every peer as it does in a job.
+//
+// Rank r is on device r modulo the number of devices. It uses the seam alone, so every backend
+// compiles it; heaps are written and read by copies on streams.
+//
+//   absl::StatusOr<std::unique_ptr<local::World>> world = local::World::Create({.n_ranks = 4});
+//   if (!world.ok()) return world.status();
+//   (*world)->Run([](local::Rank& rank) {             // on a thread per rank
+//     int* x = rank.New<int>(1);                      // the same offset on every rank; zero
+//     backend::Launch({1, 32}, rank.stream, Kernel, rank.ctx, x);
+//     rank.stream.Synchronize();
+//   });
+//
+// The World owns its ranks. Only the methods that say so may be called by several threads at once.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "device/backend/select.h"
+#include "device/iris/iris.h"
+#include "device/local/window.h"
+
+namespace iris::ccl {
+struct Comm;
+struct Config;
+}  // namespace iris::ccl
+
+namespace iris::local {
+
+class World;
+
+// One rank. Used by its own thread only.
+class Rank {
+ public:
+  DeviceContext ctx;
+  backend::Stream stream;
+
+  uint32_t rank() const { return ctx.rank; }
+  uint32_t device() const { return device_; }
+  uint32_t n_ranks() const { return ctx.n_ranks; }
+
+  // `count` elements of the symmetric heap, or null if the heap has no more room. All ranks call it
+  // in the same order with the same arguments.
+  template <typename T>
+  T* New(uint64_t count, uint64_t alignment_bytes = 256) {
+    return static_cast<T*>(NewBytes(count * sizeof(T), alignment_bytes));
+  }
+
+  // Copies between device memory and the host's, once the stream has come here; done on return.
+  Result ReadBytes(void* to, const void* from, uint64_t bytes);
+  Result WriteBytes(void* to, const void* from, uint64_t bytes);
+
+  // Waits for all ranks of the world, on the host.
+  void HostBarrier();
+
+  // Makes a team of these world ranks, with a barrier area of its own. Called by all ranks alike;
+  // the team's index is of use to members. kInvalidArgument if the heap has no room for the area.
+  Result NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team);
+
+  // Makes a communicator over `team`. Called by all ranks alike, members or not. For targets that
+  // link :comm.
+  Result NewComm(const DeviceTeam& team, const ccl::Config& config, ccl::Comm* comm);
+
+ private:
+  friend class World;
+  void* NewBytes(uint64_t bytes, uint64_t alignment_bytes);
+
+  World* world_ = nullptr;
+  uint32_t device_ = 0;
+  // Memory that is the device's too: the thread of one rank must not hold up the launches of
+  // another.
+  void* bounce_ = nullptr;
+  uint64_t used_bytes_ = 0;
+  uint32_t n_teams_ = 0;
+};
+
+struct WorldOptions {
+  uint32_t n_ranks = 1;
+  uint64_t heap_bytes = 1 << 20;
+  // Of waits on the device. Long enough that only a hang reaches it on a busy machine.
+  uint64_t timeout_ns = 120ull * 1000 * 1000 * 1000;
+  // The first so many devices are used; 0 or more than there are: all of them.
+  uint32_t n_devices = 0;
+};
+
+class World {
+ public:
+  // kFailedPrecondition if there is no device of the backend, kResourceExhausted without memory.
+  static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  ~World();
+
+  // Calls `body` for every rank, each on a thread, and joins them. May be called again: heaps and
+  // allocations stay. An error says that nothing ran.
+  absl::Status Run(const std::function<void(Rank&)>& body);
+
+  Rank& rank(uint32_t r) { return *ranks_[r]; }
+  uint32_t n_ranks() const { return static_cast<uint32_t>(ranks_.size()); }
+  // Of the first device, which has the most.
+  uint32_t ranks_per_device() const;
+
+  // Sets what DeviceContext::abort_word points to. Any thread.
+  void Abort(uint32_t value = 1) { __atomic_store_n(abort_word_, value, __ATOMIC_RELEASE); }
+
+ private:
+  friend class Rank;
+  World() = default;
+  absl::Status Init(const WorldOptions& options);
+  absl::Status AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context);
+  void HostBarrier();
+  // Zeroed host memory for what one Comm reports. Null when all are given, or if it is too large.
+  void* NewReport(uint64_t bytes);
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  uint32_t n_arrived_ = 0;
+  uint64_t n_rounds_ = 0;
+
+  std::unique_ptr<Window> window_;
+  void* malloced_ = nullptr;
+  uint32_t* abort_word_ = nullptr;
+  uint64_t* reports_ = nullptr;
+  uint64_t n_reports_ = 0;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace iris::local

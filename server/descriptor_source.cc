@@ -1,0 +1,85 @@
+#include "server/descriptor_source.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/pages.h"
+
+namespace iris::server {
+namespace {
+
+wire::DescriptorRecord Record(const SendDescriptors& wanted, wire::DescriptorKind kind, Rank rank,
+                              uint64_t bytes) {
+  wire::DescriptorRecord record;
+  record.job_id = wanted.job.value;
+  record.epoch = wanted.epoch;
+  record.bytes = bytes;
+  record.rank = rank;
+  record.kind = static_cast<uint32_t>(kind);
+  return record;
+}
+
+void AddPages(const SendDescriptors& wanted, const JobPages& pages,
+              std::vector<OutgoingDescriptor>* out) {
+  out->push_back({Record(wanted, wire::DescriptorKind::kStatusPage, 0, wire::kPageBytes),
+                  [file = pages.status_page()] { return file->Open(/*read_only=*/true); }});
+  for (Rank rank = 0; rank < pages.n_ranks(); ++rank) {
+    const bool read_only = rank != wanted.receiver;
+    out->push_back(
+        {Record(wanted, wire::DescriptorKind::kControlPage, rank, wire::kPageBytes),
+         [file = pages.control_page(rank), read_only] { return file->Open(read_only); }});
+  }
+}
+
+}  // namespace
+
+DescriptorSource::DescriptorSource(driver::GpuDriver* driver, const SegmentStore* segments,
+                                   const Logger* logger)
+    : driver_(driver), segments_(segments) {
+  if (driver_->link_bytes() == 0) return;
+  for (const driver::DeviceInfo& device : driver_->devices()) {
+    auto link = driver_->Create(device.index, driver_->link_bytes(), /*prealloc=*/false);
+    if (!link.ok()) {
+      logger->Warn("no links between devices: joins will be slower",
+                   {{"device", device.uuid}, {"error", link.status().ToString()}});
+      links_.clear();
+      return;
+    }
+    links_.push_back(*std::move(link));
+  }
+}
+
+absl::StatusOr<std::vector<OutgoingDescriptor>> DescriptorSource::Build(
+    const SendDescriptors& wanted, const JobPages* pages) const {
+  std::vector<OutgoingDescriptor> out;
+  if (wanted.pages) {
+    if (pages == nullptr) {
+      return absl::ResourceExhaustedError("irisd could not create the pages of the job");
+    }
+    AddPages(wanted, *pages, &out);
+  }
+  std::set<uint32_t> devices;
+  for (const SegmentInfo& segment : wanted.segments) {
+    std::shared_ptr<SegmentStore::Held> held = segments_->Find(segment.id);
+    if (held == nullptr) {
+      return absl::InternalError(absl::StrCat("segment ", segment.id.value, " has no memory"));
+    }
+    devices.insert(held->device_index());
+    OutgoingDescriptor item;
+    item.record = Record(wanted, wire::DescriptorKind::kSegment, segment.rank, segment.bytes);
+    item.record.segment_id = segment.id.value;
+    item.open = [held = std::move(held)] {
+      return held->memory().ExportFd(driver::Access::kReadWrite);
+    };
+    out.push_back(std::move(item));
+  }
+  if (!wanted.pages || links_.empty()) return out;
+  for (const uint32_t device : devices) {
+    out.push_back({Record(wanted, wire::DescriptorKind::kLink, device, driver_->link_bytes()),
+                   [link = links_[device]] { return link->ExportFd(driver::Access::kReadOnly); }});
+  }
+  return out;
+}
+
+}  // namespace iris::server

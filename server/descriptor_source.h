@@ -1,0 +1,40 @@
+// DescriptorSource: turns the effect SendDescriptors into descriptors that a session can be sent: of
+// the job's pages, of segments, and of the links between devices.
+//
+// Each holds what it will be opened from. Thread-safe; immutable after construction.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "device/driver/gpu_driver.h"
+#include "server/job/effects.h"
+#include "server/job_pages.h"
+#include "server/log.h"
+#include "server/segment_store.h"
+#include "server/session/outbox.h"
+
+namespace iris::server {
+
+class DescriptorSource {
+ public:
+  // Makes a link of each device, if the driver wants links; without them joins are slower.
+  DescriptorSource(driver::GpuDriver* driver, const SegmentStore* segments, const Logger* logger);
+
+  // `pages` are the job's; null: they could not be created.
+  absl::StatusOr<std::vector<OutgoingDescriptor>> Build(const SendDescriptors& wanted,
+                                                        const JobPages* pages) const;
+
+  // Of the piece of each device that a Join sends along; 0: none is.
+  uint64_t link_bytes() const { return links_.empty() ? 0 : driver_->link_bytes(); }
+
+ private:
+  driver::GpuDriver* const driver_;
+  const SegmentStore* const segments_;
+  // One per device, for as long as irisd runs; empty where the driver needs none.
+  std::vector<std::shared_ptr<driver::PhysicalMemory>> links_;
+};
+
+}  // namespace iris::server

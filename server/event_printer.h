@@ -1,0 +1,32 @@
+// EventPrinter: writes events to the log, in the order in which they happened, whichever threads
+// they happened on. Thread-safe. Borrows the logger.
+#pragma once
+
+#include <deque>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/event_log.h"
+#include "server/log.h"
+
+namespace iris::server {
+
+class EventPrinter {
+ public:
+  explicit EventPrinter(const Logger* logger) : logger_(logger) {}
+
+  // Queues; never waits for the log.
+  void Push(EventRecord event) ABSL_LOCKS_EXCLUDED(queue_mu_);
+
+  // Writes what is queued. When it returns, all that was pushed before is written. May wait for the
+  // log: not under a lock that others need.
+  void Print() ABSL_LOCKS_EXCLUDED(print_mu_, queue_mu_);
+
+ private:
+  const Logger* const logger_;
+  absl::Mutex print_mu_ ABSL_ACQUIRED_BEFORE(queue_mu_);  // one writes at a time: so order is kept
+  absl::Mutex queue_mu_;
+  std::deque<EventRecord> queue_ ABSL_GUARDED_BY(queue_mu_);
+};
+
+}  // namespace iris::server

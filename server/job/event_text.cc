@@ -1,0 +1,104 @@
+#include "server/job/event_text.h"
+
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace iris::server {
+namespace {
+
+std::string Who(const Event& event) {
+  return absl::StrCat("rank ", event.rank, " (pid ", event.pid, ")");
+}
+
+std::string SessionText(SessionId session) { return absl::StrCat("session=", session.value); }
+
+// What each kind of event says.
+
+std::string Text(const Event&, const event::SessionOpened& e) { return SessionText(e.session); }
+std::string Text(const Event&, const event::SessionHungUp& e) { return SessionText(e.session); }
+std::string Text(const Event&, const event::SessionClosed& e) { return SessionText(e.session); }
+
+std::string Text(const Event&, const event::JobForming& e) {
+  return absl::StrCat("n_ranks=", e.n_ranks, " heap_bytes=", e.heap_bytes,
+                      " stride_bytes=", e.stride_bytes);
+}
+std::string Text(const Event&, const event::RankJoined& e) {
+  return absl::StrCat(e.n_joined, " of ", e.n_ranks, " ranks");
+}
+std::string Text(const Event&, const event::JoinFailed& e) { return e.reason; }
+std::string Text(const Event&, const event::JobMapping& e) {
+  return absl::StrCat("epoch=", e.epoch);
+}
+std::string Text(const Event&, const event::DeviceShared& e) {
+  std::string text =
+      absl::StrCat(e.n_ranks, " ranks share ", e.n_devices_used, " of ", e.n_devices, " devices");
+  for (const event::DeviceShared::Device& device : e.shared) {
+    absl::StrAppend(&text, "; device ", device.index, ": ranks ",
+                    absl::StrJoin(device.ranks, ", "));
+  }
+  return text;
+}
+std::string Text(const Event&, const event::JobReady& e) {
+  return absl::StrCat("epoch=", e.epoch, " same_address=", e.same_address ? "true" : "false");
+}
+std::string Text(const Event&, const event::JobFailed& e) { return e.reason; }
+std::string Text(const Event& event, const event::RankHungUp&) {
+  return absl::StrCat(Who(event), " hung up");
+}
+std::string Text(const Event& event, const event::RankDead&) {
+  return absl::StrCat(Who(event), " died");
+}
+std::string Text(const Event& event, const event::RankLeft&) {
+  return absl::StrCat(Who(event), " has left the job");
+}
+std::string Text(const Event&, const event::RankResumed& e) { return SessionText(e.session); }
+std::string Text(const Event&, const event::JobBroken& e) { return e.reason; }
+std::string Text(const Event&, const event::JobEnded&) { return ""; }
+
+std::string Text(const Event&, const event::Allocated& e) {
+  return absl::StrCat("team=", e.team, " k=", e.k, " offset_bytes=", e.offset_bytes,
+                      " bytes=", e.bytes, " name='", e.name, "'");
+}
+std::string Text(const Event&, const event::Freed& e) {
+  return absl::StrCat("team=", e.team, " k=", e.k, " offset_bytes=", e.offset_bytes);
+}
+std::string Text(const Event&, const event::GrowthStarted& e) {
+  return absl::StrCat("grow=", e.grow.value, " bytes=", e.bytes, " heap_bytes=", e.heap_bytes);
+}
+std::string Text(const Event&, const event::HeapGrown& e) {
+  return absl::StrCat("grow=", e.grow.value, " heap_bytes=", e.heap_bytes);
+}
+std::string Text(const Event&, const event::GrowthFailed& e) { return e.reason; }
+std::string Text(const Event&, const event::TeamCreated& e) {
+  return absl::StrCat("team=", e.team, " slot=", e.slot, " ranks=[", absl::StrJoin(e.ranks, ","),
+                      "]");
+}
+std::string Text(const Event&, const event::TeamDestroyed& e) {
+  return absl::StrCat("team=", e.team);
+}
+std::string Text(const Event&, const event::OperationMismatch& e) { return e.reason; }
+std::string Text(const Event&, const event::OperationTimeout& e) { return e.reason; }
+std::string Text(const Event&, const event::OperationFailed& e) { return e.reason; }
+std::string Text(const Event&, const event::RecordingFull& e) {
+  return absl::StrCat("the recording ", e.file, " has reached its limit of ", e.bytes,
+                      " bytes: what follows is not recorded");
+}
+
+}  // namespace
+
+absl::string_view KindOf(const Event& event) {
+  return std::visit([](const auto& detail) { return absl::string_view(detail.kKind); },
+                    event.detail);
+}
+
+Severity SeverityOf(const Event& event) {
+  return std::visit([](const auto& detail) { return detail.kSeverity; }, event.detail);
+}
+
+std::string TextOf(const Event& event) {
+  return std::visit([&event](const auto& detail) { return Text(event, detail); }, event.detail);
+}
+
+}  // namespace iris::server

@@ -1,0 +1,17 @@
+// Events as words, for the log and for `iris-ctl events`. Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "server/job/events.h"
+
+namespace iris::server {
+
+// The word that names the kind of event, such as "job_forming".
+absl::string_view KindOf(const Event& event);
+Severity SeverityOf(const Event& event);
+// What the event says beyond job, rank, pid and uid.
+std::string TextOf(const Event& event);
+
+}  // namespace iris::server

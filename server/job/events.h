@@ -1,0 +1,212 @@
+// Events: what happened, as typed values. The log, `iris-ctl events` and whatever counts events read
+// the same values; event_text.h turns them into words. Plain data.
+//
+// Each kind of event says beside its fields which word names it (docs/protocol.md lists them) and
+// how much it matters: what happens often is kept for `iris-ctl events`, and logged at debug level
+// only. A rank or a session that ends in order is never a warning.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/job/ids.h"
+
+namespace iris::server {
+
+enum class Severity : uint32_t { kDebug, kInfo, kWarning };
+
+namespace event {
+
+struct SessionOpened {
+  static constexpr char kKind[] = "session_opened";
+  static constexpr Severity kSeverity = Severity::kDebug;
+  SessionId session;
+};
+// Its socket closed; the process may still run.
+struct SessionHungUp {
+  static constexpr char kKind[] = "session_hung_up";
+  static constexpr Severity kSeverity = Severity::kDebug;
+  SessionId session;
+};
+// Its process is gone, or it hung up without a rank.
+struct SessionClosed {
+  static constexpr char kKind[] = "session_closed";
+  static constexpr Severity kSeverity = Severity::kDebug;
+  SessionId session;
+};
+
+// The first rank has joined.
+struct JobForming {
+  static constexpr char kKind[] = "job_forming";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  uint32_t n_ranks = 0;
+  uint64_t heap_bytes = 0;
+  uint64_t stride_bytes = 0;
+};
+struct RankJoined {
+  static constexpr char kKind[] = "rank_joined";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  uint32_t n_joined = 0;
+  uint32_t n_ranks = 0;
+};
+// One rank's Join was refused, withdrawn or timed out.
+struct JoinFailed {
+  static constexpr char kKind[] = "join_failed";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  std::string reason;
+};
+// All memory exists, every rank maps it.
+struct JobMapping {
+  static constexpr char kKind[] = "job_mapping";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  uint64_t epoch = 0;
+};
+// Several ranks of a job share a device.
+struct DeviceShared {
+  static constexpr char kKind[] = "device_shared";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  struct Device {
+    uint32_t index = 0;
+    std::vector<Rank> ranks;  // more than one
+  };
+  uint32_t n_ranks = 0;
+  uint32_t n_devices_used = 0;
+  uint32_t n_devices = 0;
+  std::vector<Device> shared;
+};
+// The epoch is committed.
+struct JobReady {
+  static constexpr char kKind[] = "job_ready";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  uint64_t epoch = 0;
+  bool same_address = false;
+};
+// It ended before it was ready.
+struct JobFailed {
+  static constexpr char kKind[] = "job_failed";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  std::string reason;
+};
+struct RankHungUp {
+  static constexpr char kKind[] = "rank_hung_up";
+  static constexpr Severity kSeverity = Severity::kInfo;
+};
+struct RankDead {
+  static constexpr char kKind[] = "rank_dead";
+  static constexpr Severity kSeverity = Severity::kInfo;
+};
+struct RankLeft {
+  static constexpr char kKind[] = "rank_left";
+  static constexpr Severity kSeverity = Severity::kInfo;
+};
+struct RankResumed {
+  static constexpr char kKind[] = "rank_resumed";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  SessionId session;
+};
+// A rank hung up or died while others were in the job.
+struct JobBroken {
+  static constexpr char kKind[] = "job_broken";
+  static constexpr Severity kSeverity = Severity::kWarning;
+  std::string reason;
+};
+struct JobEnded {
+  static constexpr char kKind[] = "job_ended";
+  static constexpr Severity kSeverity = Severity::kInfo;
+};
+
+struct Allocated {
+  static constexpr char kKind[] = "allocated";
+  static constexpr Severity kSeverity = Severity::kDebug;
+  TeamId team = kWorldTeam;
+  uint64_t k = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+  std::string name;
+};
+struct Freed {
+  static constexpr char kKind[] = "freed";
+  static constexpr Severity kSeverity = Severity::kDebug;
+  TeamId team = kWorldTeam;
+  uint64_t k = 0;
+  uint64_t offset_bytes = 0;
+};
+struct GrowthStarted {
+  static constexpr char kKind[] = "growth_started";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  GrowId grow;
+  uint64_t bytes = 0;
+  uint64_t heap_bytes = 0;  // before
+};
+struct HeapGrown {
+  static constexpr char kKind[] = "heap_grown";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  GrowId grow;
+  uint64_t heap_bytes = 0;
+};
+struct GrowthFailed {
+  static constexpr char kKind[] = "growth_failed";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  std::string reason;
+};
+struct TeamCreated {
+  static constexpr char kKind[] = "team_created";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  TeamId team = kWorldTeam;
+  uint32_t slot = 0;
+  std::vector<Rank> ranks;
+};
+struct TeamDestroyed {
+  static constexpr char kKind[] = "team_destroyed";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  TeamId team = kWorldTeam;
+};
+// Ranks asked for different things, or one for nonsense.
+struct OperationMismatch {
+  static constexpr char kKind[] = "operation_mismatch";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  std::string reason;
+};
+struct OperationTimeout {
+  static constexpr char kKind[] = "operation_timeout";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  std::string reason;
+};
+// Any other outcome that is not ok.
+struct OperationFailed {
+  static constexpr char kKind[] = "operation_failed";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  std::string reason;
+};
+// The recording of inputs has reached its size limit: what comes is not in it.
+struct RecordingFull {
+  static constexpr char kKind[] = "recording_full";
+  static constexpr Severity kSeverity = Severity::kWarning;
+  std::string file;
+  uint64_t bytes = 0;
+};
+
+}  // namespace event
+
+using EventDetail =
+    std::variant<event::SessionOpened, event::SessionHungUp, event::SessionClosed,
+                 event::JobForming, event::RankJoined, event::JoinFailed, event::JobMapping,
+                 event::DeviceShared, event::JobReady, event::JobFailed, event::RankHungUp,
+                 event::RankDead, event::RankLeft, event::RankResumed, event::JobBroken,
+                 event::JobEnded, event::Allocated, event::Freed, event::GrowthStarted,
+                 event::HeapGrown, event::GrowthFailed, event::TeamCreated, event::TeamDestroyed,
+                 event::OperationMismatch, event::OperationTimeout, event::OperationFailed,
+                 event::RecordingFull>;
+
+// What happened, and to whom.
+struct Event {
+  std::string job;    // empty: to none
+  int32_t rank = -1;  // -1: to none of it
+  int64_t pid = 0;    // 0: to no process
+  uint32_t uid = 0;   // whose job or session it is
+  EventDetail detail;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,160 @@
+// Inputs of the JobMachine: everything that can happen to it, each with all that it says. Plain
+// data, so that inputs can be recorded and replayed (server/state).
+//
+// Input is hostile until the machine has checked it (sizes, names, ranks, sequence numbers); only
+// the ids of sessions and calls are irisd's own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/job/events.h"
+#include "server/job/ids.h"
+#include "server/job/operation_spec.h"
+#include "server/job/states.h"
+
+namespace iris::server {
+
+// When an input happens. Deadlines count on `steady`, which never jumps; what people read is stamped
+// with `wall`, which does when somebody sets the clock.
+struct Time {
+  absl::Time steady;
+  absl::Time wall;
+};
+
+// Sessions. SessionOpened precedes every other use of the id; the effect ReleaseSession ends it.
+
+struct SessionOpened {
+  SessionId session;
+  CallerInfo caller;
+};
+// The session's sockets are closed; its process may still run. May come never, or after ProcessGone.
+struct SessionHungUp {
+  SessionId session;
+  std::string reason;  // for people
+};
+// The session's pidfd says that the process has ended.
+struct ProcessGone {
+  SessionId session;
+};
+
+// Calls. Each is answered by exactly one Reply with its CallId, now or later, unless it is cancelled
+// first.
+
+struct JoinSpec {
+  std::string job;
+  int32_t rank = 0;
+  int32_t n_ranks = 0;
+  uint64_t heap_bytes = 0;
+  uint64_t max_heap_bytes = 0;  // 0: four times heap_bytes
+  std::string device_uuid;      // empty: local_rank mod devices
+  int32_t local_rank = 0;
+  bool prealloc = false;
+  absl::Duration timeout;  // zero: the default of JobLimits
+  uint64_t team_sync_bytes = 0;
+};
+struct JoinCall {
+  SessionId session;
+  CallId call;
+  JoinSpec spec;
+};
+struct MappedCall {
+  SessionId session;
+  CallId call;
+  JobId job;
+  uint64_t epoch = 0;
+  uint64_t base = 0;
+  std::string error;  // empty: the rank has mapped everything
+};
+// Each (team, k) has exactly one Outcome, the same status and message for every member, repeated on
+// retry: success, malformed, mismatch, timeout and abort alike. A member's k is consumed exactly when
+// an Outcome answers it; a member that comes so late that the outcome is no longer kept gets one that
+// says so (kOutOfRange). A refusal of the call consumes nothing: kPermissionDenied, kNotFound (no
+// such team), kFailedPrecondition (the job is not ready; k is ahead of the rank's own position),
+// kResourceExhausted (too many retries wait; too many broadcast values are held), kUnavailable
+// (irisd stops).
+struct OperateCall {
+  SessionId session;
+  CallId call;
+  OperationSpec spec;
+};
+// Answered at once; the growth itself ends with GrowDone.
+struct GrowMappedCall {
+  SessionId session;
+  CallId call;
+  JobId job;
+  GrowId grow;
+  std::string error;  // empty: the rank has mapped the new segments
+};
+struct LeaveCall {
+  SessionId session;
+  CallId call;
+  JobId job;
+};
+// Moves a rank to a new session of the same process (pid, uid, start time), once the old one has
+// hung up (kUnavailable before: retry). In a broken job the rank moves too, so that it can leave, but
+// the call answers kAborted: the peers were told.
+struct ResumeCall {
+  SessionId session;
+  CallId call;
+  JobId job;
+  std::string name;
+  int32_t rank = 0;
+  uint64_t epoch = 0;
+};
+// The caller of a call is gone (its RPC was cancelled): no Reply was or will be delivered.
+//
+// A pending Join is withdrawn a moment later (kWithdrawAfter): when a process dies, its calls can be
+// cancelled before its session hangs up, and then its peers are to hear of the death. If the job's
+// last rank joins meanwhile, the job fails at that moment, unless the rank maps. A Join that was
+// answered already fails the job at once, if its rank has not mapped: it will not. A pending
+// operation stays asked for.
+struct CallCancelled {
+  CallId call;
+};
+// A watch stream was opened. Answered by a Reply (kPermissionDenied: the session is not a member of
+// the job); on success NotifyWatch repeats what its reader may have missed, and the session's earlier
+// stream is ended.
+struct WatchOpened {
+  SessionId session;
+  CallId call;
+  JobId job;
+};
+
+// Reports of the daemon.
+
+// A creation that failed needs no DropSegment; one that was told to drop meanwhile is released by
+// SegmentDropped alone.
+struct SegmentCreated {
+  SegmentId segment;
+  absl::Status status;
+};
+struct SegmentDropped {
+  SegmentId segment;
+};
+// What the driver says of a device's free memory, for messages.
+struct DriverFree {
+  uint32_t device_index = 0;
+  uint64_t free_bytes = 0;
+};
+// Something that happened outside the machine, for the list of events.
+struct Noted {
+  Event event;
+};
+// A deadline has passed: see JobMachine::NextDeadline.
+struct Tick {};
+// irisd stops: every pending and later call is answered kUnavailable, every watch stream is told and
+// ended. Status pages are left alone: the ranks live on, and their barriers must not end.
+struct StopRequested {
+  std::string reason;
+};
+
+using Input =
+    std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall, OperateCall,
+                 GrowMappedCall, LeaveCall, ResumeCall, CallCancelled, WatchOpened, SegmentCreated,
+                 SegmentDropped, DriverFree, Noted, Tick, StopRequested>;
+
+}  // namespace iris::server

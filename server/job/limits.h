@@ -1,0 +1,33 @@
+// What the JobMachine allows, and for how long it waits. Plain data; set at start.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace iris::server {
+
+struct JobLimits {
+  uint32_t max_jobs = 1024;
+  uint32_t max_jobs_per_uid = 256;
+  uint64_t max_descriptors = 0;         // of segments and pages, over all jobs; 0: no limit
+  uint64_t max_heap_bytes_per_uid = 0;  // over all ranks of all its jobs; 0: no quota
+  absl::Duration join_timeout_default = absl::Seconds(60);
+  absl::Duration join_timeout_max = absl::Hours(1);
+  absl::Duration map_timeout = absl::Seconds(60);
+  absl::Duration operation_timeout_default = absl::Seconds(60);
+  absl::Duration operation_timeout_max = absl::Hours(1);
+  absl::Duration grow_timeout = absl::Seconds(30);
+};
+
+// How long a session has to hang up after its Join was cancelled, before that counts as its wish.
+inline constexpr absl::Duration kWithdrawAfter = absl::Milliseconds(200);
+
+// Pairs of devices (from, to) of which kernels of the one cannot use memory of the other, and why.
+// (d, d): the device itself is of no use.
+using UnusablePairs = std::map<std::pair<uint32_t, uint32_t>, absl::Status>;
+
+}  // namespace iris::server

@@ -1,0 +1,72 @@
+// What the answers of calls carry. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/job/ids.h"
+#include "server/job/states.h"
+
+namespace iris::server {
+
+struct SegmentInfo {
+  SegmentId id;
+  Rank rank = 0;
+  uint32_t index = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+};
+struct PeerInfo {
+  Rank rank = 0;
+  int64_t pid = 0;
+  uint32_t device_index = 0;
+};
+struct TeamInfo {
+  TeamId id = kWorldTeam;
+  std::vector<Rank> ranks;
+  uint32_t barrier_slot = 0;
+  uint32_t barrier_start_epoch = 0;
+  uint64_t sync_offset_bytes = 0;
+};
+
+struct JoinResult {
+  JobId job;
+  uint64_t epoch = 0;
+  uint64_t proposed_base = 0;
+  uint64_t stride_bytes = 0;
+  uint64_t granularity_bytes = 0;
+  uint64_t heap_bytes = 0;
+  std::vector<SegmentInfo> segments;
+  std::vector<PeerInfo> peers;
+  uint32_t device_index = 0;
+  absl::Duration map_timeout;
+};
+struct MappedResult {
+  bool same_address = false;
+  TeamInfo world;
+};
+struct OperationResult {
+  uint64_t offset_bytes = 0;
+  std::string value;
+  std::optional<TeamInfo> team;
+  uint64_t heap_bytes = 0;
+};
+// What came of the k-th operation of a team. `result` is meaningful if `status` is ok.
+struct Outcome {
+  uint64_t k = 0;
+  absl::Status status;
+  OperationResult result;
+};
+struct ResumeResult {
+  RankState state = RankState::kAbsent;
+};
+struct Done {};  // of calls whose success says everything: GrowMapped, Leave, a watch
+
+using Result = std::variant<Done, JoinResult, MappedResult, Outcome, ResumeResult>;
+
+}  // namespace iris::server

@@ -1,0 +1,69 @@
+// Snapshots of the JobMachine's state: what iris-ctl shows. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/job/ids.h"
+#include "server/job/operation_spec.h"
+#include "server/job/results.h"
+#include "server/job/states.h"
+
+namespace iris::server {
+
+struct RankSnapshot {
+  Rank rank = 0;
+  RankState state = RankState::kAbsent;
+  int64_t pid = 0;
+  SessionId session;
+  uint32_t device_index = 0;
+  uint64_t base = 0;
+  std::vector<SegmentInfo> segments;
+};
+struct AllocationSnapshot {
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+  uint64_t alignment_bytes = 0;
+  std::string name;
+  TensorInfo tensor;
+  TeamId team = kWorldTeam;
+  uint64_t k = 0;
+  absl::Time created;
+};
+struct JobSnapshot {
+  JobId id;
+  std::string name;
+  uint32_t uid = 0;
+  JobState state = JobState::kForming;
+  uint64_t epoch = 0;
+  uint32_t n_ranks = 0;
+  uint64_t heap_bytes = 0;
+  uint64_t stride_bytes = 0;
+  bool same_address = false;
+  uint32_t n_teams = 0;
+  uint32_t n_allocations = 0;
+  uint64_t allocated_bytes = 0;
+  uint64_t largest_free_bytes = 0;
+  absl::Time created;
+  std::vector<RankSnapshot> ranks;
+  std::vector<AllocationSnapshot> allocations;  // if JobQuery::allocations
+};
+// Which jobs, and how much of them. A job may have 65,536 allocations: they are copied for who asks.
+struct JobQuery {
+  std::optional<uint32_t> uid;  // whose; nobody: everybody's
+  std::string name;             // empty: any
+  bool allocations = false;
+};
+struct SessionSnapshot {
+  SessionId id;
+  CallerInfo caller;
+  bool ending = false;
+  std::string job;
+  int32_t rank = -1;
+  absl::Time created;
+};
+
+}  // namespace iris::server

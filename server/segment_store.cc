@@ -1,0 +1,134 @@
+#include "server/segment_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::server {
+namespace {
+
+// A creation that fails for another reason than want of memory fails because of the device.
+absl::Status OfDevice(const driver::DeviceInfo& device, const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status)) {
+    return status;
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "device ", device.index, " (", device.uuid, ", ", device.name, ") does not work: ",
+      status.message(), ": look at the kernel's log, then restart irisd; until then use others"));
+}
+
+}  // namespace
+
+SegmentStore::Held::Held(SegmentStore* store, SegmentId segment, uint32_t device_index,
+                         std::unique_ptr<driver::PhysicalMemory> memory)
+    : store_(store), segment_(segment), device_index_(device_index), memory_(std::move(memory)) {}
+
+SegmentStore::Held::~Held() { store_->Retire(segment_, std::move(memory_)); }
+
+SegmentStore::SegmentStore(driver::GpuDriver* driver, WorkerPool* quick, WorkerPool* slow,
+                           Report report, const Logger* logger)
+    : driver_(driver), quick_(quick), slow_(slow), report_(std::move(report)), logger_(logger) {}
+
+void SegmentStore::Create(const CreateSegment& wanted) {
+  {
+    absl::MutexLock lock(&mu_);
+    segments_[wanted.id] = Segment();
+  }
+  WorkerPool& pool = wanted.prealloc ? *slow_ : *quick_;
+  pool.Post([this, wanted] { CreateOnWorker(wanted); });
+}
+
+void SegmentStore::Drop(SegmentId segment) {
+  std::shared_ptr<Held> held;  // let go of after the lock is released
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = segments_.find(segment);
+    if (it == segments_.end()) return;
+    if (it->second.creating) {
+      it->second.drop = true;
+      return;
+    }
+    held = std::move(it->second.held);
+    segments_.erase(it);
+  }
+  // Without memory its creation failed: there is nothing to free, but the drop must be reported.
+  if (held == nullptr) Retire(segment, nullptr);
+}
+
+std::shared_ptr<SegmentStore::Held> SegmentStore::Find(SegmentId segment) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = segments_.find(segment);
+  return it == segments_.end() ? nullptr : it->second.held;
+}
+
+absl::Status SegmentStore::Read(SegmentId segment, uint64_t offset_bytes,
+                                absl::Span<uint8_t> out) const {
+  const std::shared_ptr<Held> held = Find(segment);
+  if (held == nullptr) {
+    return absl::NotFoundError(absl::StrCat("segment ", segment.value, " does not exist"));
+  }
+  return held->memory().Read(offset_bytes, out);
+}
+
+driver::CreateTimes SegmentStore::TimesOf(SegmentId segment) const {
+  const std::shared_ptr<Held> held = Find(segment);
+  return held == nullptr ? driver::CreateTimes() : held->memory().times();
+}
+
+void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
+      driver_->Create(wanted.device_index, wanted.bytes, wanted.prealloc);
+  const absl::Status status = OfDevice(driver_->devices()[wanted.device_index], memory.status());
+  if (!status.ok()) {
+    AskDriverForFree(wanted.device_index);  // before the report: its message says it
+    logger_->Warn("cannot create a segment", {{"segment", wanted.id.value},
+                                              {"bytes", wanted.bytes},
+                                              {"device", wanted.device_index},
+                                              {"error", status.ToString()}});
+  }
+  std::shared_ptr<Held> held;
+  if (memory.ok()) {
+    held = std::make_shared<Held>(this, wanted.id, wanted.device_index, *std::move(memory));
+  }
+  bool drop = false;
+  {
+    absl::MutexLock lock(&mu_);
+    Segment& segment = segments_.at(wanted.id);
+    drop = segment.drop;
+    segment.creating = false;
+    if (drop) {
+      segments_.erase(wanted.id);
+    } else {
+      segment.held = held;
+    }
+  }
+  report_(SegmentCreated{wanted.id, status});
+  if (held == nullptr) {
+    if (drop) {
+      Retire(wanted.id, nullptr);
+    } else {
+      absl::MutexLock lock(&mu_);
+      segments_.erase(wanted.id);  // whoever heard of the failure drops nothing
+    }
+  }
+  held.reset();  // the last hold if it was to be dropped
+  // Nobody waits for it any more.
+  if (status.ok()) AskDriverForFree(wanted.device_index);
+}
+
+void SegmentStore::AskDriverForFree(uint32_t device_index) {
+  const absl::StatusOr<driver::MemoryInfo> info = driver_->DeviceMemory(device_index);
+  if (info.ok()) report_(DriverFree{device_index, info->free_bytes});
+}
+
+void SegmentStore::Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory) {
+  // Shared, because a std::function must be copyable; moved, because the worker's hold must be the
+  // only one.
+  std::shared_ptr<driver::PhysicalMemory> shared = std::move(memory);
+  slow_->Post([this, segment, shared = std::move(shared)]() mutable {
+    shared.reset();
+    report_(SegmentDropped{segment});
+  });
+}
+
+}  // namespace iris::server

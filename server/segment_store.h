@@ -1,0 +1,96 @@
+// SegmentStore: the physical memory of the jobs' segments. Creates it and lets go of it on worker
+// threads, since the kernel takes long for both, and hands out holds on it in between.
+//
+// Thread-safe. Borrows the driver, the worker pools and the logger. Reports are made from worker
+// threads, with no lock held: how long a drop takes depends on who else holds the memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "device/driver/gpu_driver.h"
+#include "server/job/effects.h"
+#include "server/job/inputs.h"
+#include "server/log.h"
+#include "server/worker_pool.h"
+
+namespace iris::server {
+
+class SegmentStore {
+ public:
+  // Memory of one segment. Whoever lets go of the last hold hands it to the workers, which free it.
+  class Held {
+   public:
+    Held(SegmentStore* store, SegmentId segment, uint32_t device_index,
+         std::unique_ptr<driver::PhysicalMemory> memory);
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    uint32_t device_index() const { return device_index_; }
+    driver::PhysicalMemory& memory() const { return *memory_; }
+
+   private:
+    SegmentStore* const store_;
+    const SegmentId segment_;
+    const uint32_t device_index_;
+    std::unique_ptr<driver::PhysicalMemory> memory_;
+  };
+
+  // Takes SegmentCreated, SegmentDropped and DriverFree.
+  using Report = std::function<void(const Input&)>;
+
+  // `quick` creates without reserving, and must not wait for the others; `slow` does what takes
+  // long: it reserves pages, and frees. Both are stopped before the store is destroyed.
+  SegmentStore(driver::GpuDriver* driver, WorkerPool* quick, WorkerPool* slow, Report report,
+               const Logger* logger);
+  SegmentStore(const SegmentStore&) = delete;
+  SegmentStore& operator=(const SegmentStore&) = delete;
+
+  // Starts to create a segment. Reports SegmentCreated.
+  void Create(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Lets go of the segment, once its creation has ended. Reports SegmentDropped when nobody holds it
+  // any more and it is freed.
+  void Drop(SegmentId segment) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Null: it does not exist, or not yet, or it is dropped.
+  std::shared_ptr<Held> Find(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Copies bytes of a segment. kNotFound: no such segment.
+  absl::Status Read(SegmentId segment, uint64_t offset_bytes, absl::Span<uint8_t> out) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // How long it took to make a segment; zeros if it does not exist.
+  driver::CreateTimes TimesOf(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Segment {
+    bool creating = true;
+    bool drop = false;  // asked for while creating
+    std::shared_ptr<Held> held;
+  };
+
+  void CreateOnWorker(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
+  // Frees memory on a worker, then reports it dropped.
+  void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
+  // What the driver says of a device's memory, for messages. Not on a thread that serves sessions.
+  void AskDriverForFree(uint32_t device_index);
+
+  driver::GpuDriver* const driver_;
+  WorkerPool* const quick_;
+  WorkerPool* const slow_;
+  const Report report_;
+  const Logger* const logger_;
+
+  mutable absl::Mutex mu_;
+  std::map<SegmentId, Segment> segments_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace iris::server

@@ -1,0 +1,54 @@
+// Acceptor: takes connections off listening sockets, and goes on doing so after descriptors have
+// run out. Not thread-safe: it belongs to the session thread. Borrows the poller.
+//
+// It keeps one descriptor in reserve. When there is none left, the reserve is given up for a
+// moment, so that a caller is told instead of left waiting; when even that does not help, because
+// the whole machine has run out, it stops listening for a while instead of spinning.
+#pragma once
+
+#include <functional>
+#include <list>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/wire/unique_fd.h"
+#include "server/session/poller.h"
+
+namespace iris::server {
+
+class Acceptor {
+ public:
+  using TakeSocket = std::function<void(wire::UniqueFd socket)>;
+
+  // `refuse` gets a connection for which there are no descriptors: it tells the caller and closes.
+  Acceptor(Poller* poller, TakeSocket refuse);
+
+  // Accepts from `listener`, which is listening and does not block. Accepted sockets do not block.
+  absl::Status Listen(wire::UniqueFd listener, TakeSocket accept);
+
+  // When RunDeadlines wants to be called; InfiniteFuture if never.
+  absl::Time deadline() const { return listen_again_; }
+  void RunDeadlines(absl::Time now);
+
+  // Closes the listeners.
+  void Close() { listeners_.clear(); }
+
+ private:
+  struct Listener {
+    wire::UniqueFd paused;  // one of the two holds the socket
+    Poller::Watched watched;
+    TakeSocket accept;
+  };
+
+  absl::Status Watch(Listener& listener);
+  void Accept(Listener& listener);
+  void AcceptWithReserve(Listener& listener);
+
+  Poller* const poller_;
+  const TakeSocket refuse_;
+  std::list<Listener> listeners_;  // handlers hold addresses
+  wire::UniqueFd reserve_;
+  absl::Time listen_again_ = absl::InfiniteFuture();
+};
+
+}  // namespace iris::server

@@ -1,0 +1,85 @@
+#include "server/session/handshake.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/version.h"
+
+namespace iris::server {
+namespace {
+
+template <size_t n>
+void CopyText(std::string_view from, char (&to)[n]) {
+  std::memcpy(to, from.data(), std::min(from.size(), n - 1));
+}
+
+}  // namespace
+
+absl::Status CheckFrame(const wire::Frame& frame, int64_t pid, wire::FrameType legal) {
+  if (frame.sender.pid != pid) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("a message of process ", frame.sender.pid, " on the session of process ", pid,
+                     ": a forked child must open a session of its own"));
+  }
+  if (!frame.fds.empty()) {
+    return absl::InvalidArgumentError("descriptors came that nobody asked for");
+  }
+  if (frame.type != legal) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("session frame of type ", static_cast<int>(frame.type), " where only type ",
+                     static_cast<int>(legal), " is legal"));
+  }
+  return absl::OkStatus();
+}
+
+Handshake::Handshake(const Start& start) : start_(start), deadline_(start.now + start.timeout) {}
+
+Handshake::Step Handshake::OnFrame(const wire::Frame& frame) {
+  const absl::Status status = CheckFrame(
+      frame, start_.pid, challenged_ ? wire::FrameType::kChallengeReply : wire::FrameType::kHello);
+  if (!status.ok()) return Refuse{status};
+  return challenged_ ? OnReply(frame) : OnHello(frame);
+}
+
+Handshake::Step Handshake::OnHello(const wire::Frame& frame) {
+  const absl::StatusOr<wire::HelloPayload> hello = frame.As<wire::HelloPayload>();
+  if (!hello.ok()) return Refuse{hello.status()};
+  if (hello->version_min > wire::kVersion || hello->version_max < wire::kVersion) {
+    return Refuse{absl::FailedPreconditionError(
+        absl::StrCat("the client speaks protocol versions ", hello->version_min, " to ",
+                     hello->version_max, ", irisd ", wire::kIrisVersion, " speaks version ",
+                     wire::kVersion, ": install matching versions"))};
+  }
+  if (start_.attested) return Open{};
+  challenged_ = true;
+  return Challenge{start_.nonce};
+}
+
+Handshake::Step Handshake::OnReply(const wire::Frame& frame) {
+  const absl::StatusOr<wire::NoncePayload> reply = frame.As<wire::NoncePayload>();
+  if (!reply.ok()) return Refuse{reply.status()};
+  if (std::memcmp(reply->nonce, start_.nonce.nonce, sizeof(reply->nonce)) != 0) {
+    return Refuse{absl::PermissionDeniedError("the challenge came back changed")};
+  }
+  // CheckFrame has compared the sender's pid. It sent after the pidfd was opened, so if the pidfd's
+  // process still runs, it is the sender.
+  return Open{};
+}
+
+Handshake::Refuse Handshake::OnDeadline() const {
+  return {absl::DeadlineExceededError(absl::StrCat("the handshake was not finished within ",
+                                                   absl::FormatDuration(start_.timeout)))};
+}
+
+wire::WelcomePayload MakeWelcome(uint64_t session_id, uint64_t daemon_id,
+                                 std::string_view backend) {
+  wire::WelcomePayload welcome;
+  welcome.session_id = session_id;
+  welcome.daemon_id = daemon_id;
+  CopyText(wire::kIrisVersion, welcome.daemon_version);
+  CopyText(backend, welcome.backend);
+  return welcome;
+}
+
+}  // namespace iris::server

@@ -1,0 +1,80 @@
+// Poller: one thread's wait for many descriptors (epoll). Each watched descriptor has a handler of
+// its own, which runs on the thread that waits.
+//
+// Not thread-safe, but for Wake. The Poller outlives what it watches.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::server {
+
+class Poller {
+ public:
+  // `events` as epoll reports them. A handler may destroy what it watches.
+  using Handler = std::function<void(uint32_t events)>;
+
+  // Owns a descriptor that is watched. Its destructor ends the watching, then closes: closing alone
+  // is not enough, since a duplicate elsewhere would keep epoll's registration alive.
+  class Watched {
+   public:
+    Watched() = default;
+    Watched(Watched&& other) noexcept { *this = std::move(other); }
+    Watched& operator=(Watched&& other) noexcept {
+      std::swap(poller_, other.poller_);
+      std::swap(id_, other.id_);
+      std::swap(fd_, other.fd_);
+      return *this;
+    }
+    ~Watched() { Reset(); }
+
+    int get() const { return fd_.get(); }
+    bool valid() const { return fd_.valid(); }
+    // Ends the watching, and closes.
+    void Reset() { Release().Reset(); }
+    // Ends the watching alone.
+    wire::UniqueFd Release();
+
+   private:
+    friend class Poller;
+    Watched(Poller* poller, uint64_t id, wire::UniqueFd fd)
+        : poller_(poller), id_(id), fd_(std::move(fd)) {}
+
+    Poller* poller_ = nullptr;
+    uint64_t id_ = 0;
+    wire::UniqueFd fd_;
+  };
+
+  static absl::StatusOr<std::unique_ptr<Poller>> Create();
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  // Takes the descriptor from *fd only on success. `events` as for epoll_ctl.
+  absl::StatusOr<Watched> Watch(wire::UniqueFd* fd, uint32_t events, Handler handler);
+
+  // Waits until something happens, `timeout` is over (InfiniteDuration: never), or Wake was called,
+  // then runs the handlers of what happened. No handler of a descriptor that an earlier handler of
+  // the same turn has let go of is run.
+  void Wait(absl::Duration timeout);
+
+  // Any thread. Ends the wait under way, or the next one.
+  void Wake();
+
+ private:
+  Poller() = default;
+
+  wire::UniqueFd epoll_;
+  wire::UniqueFd wake_;
+  uint64_t next_id_ = 1;  // ids are never reused; 0 is wake_
+  std::unordered_map<uint64_t, std::shared_ptr<Handler>> handlers_;
+};
+
+}  // namespace iris::server
