@@ -253,7 +253,12 @@ class JobDecoder {
   absl::Status GrowthOfIt() {
     job_.last_growth = {GrowId{from_.last_growth().grow()}, from_.last_growth().published(),
                         from_.last_growth().reason()};
-    for (const TeamId team : from_.growth_queue()) job_.growth_queue.push_back(team);
+    std::set<TeamId> growing;
+    if (from_.has_growth()) growing.insert(from_.growth().team());
+    for (const TeamId team : from_.growth_queue()) {
+      if (!growing.insert(team).second) return Broken("team ", team, " waits for growth twice");
+      job_.growth_queue.push_back(team);
+    }
     if (!from_.has_growth()) return absl::OkStatus();
     const state::Growth& from = from_.growth();
     const int n = from_.ranks_size();
@@ -316,6 +321,7 @@ class MachineState::Decoder {
     for (const state::Segment& segment : from_.segments()) {
       if (absl::Status s = Segment(segment); !s.ok()) return s;
     }
+    if (absl::Status s = Owners(); !s.ok()) return s;
     return Deadlines();
   }
 
@@ -356,7 +362,10 @@ class MachineState::Decoder {
     using Waiting = JobMachine::Impl::WaitingCall;
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
       const Member& member = job.ranks[rank];
-      if (from.ranks(static_cast<int>(rank)).starved()) impl_.starved_.insert({job.id, rank});
+      if (from.ranks(static_cast<int>(rank)).starved()) {
+        if (!member.lease.held) return Bad("a rank that nobody holds waits for memory");
+        impl_.starved_.insert({job.id, rank});
+      }
       if (member.join_call.value != 0) {
         impl_.AddWaiting(member.join_call, {Waiting::Kind::kJoin, job.id, rank});
       }
@@ -401,6 +410,31 @@ class MachineState::Decoder {
     }
     const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
     return is_new ? absl::OkStatus() : Bad("segment ", from.id(), " is there twice");
+  }
+
+  // Each segment that a rank or a growth has is that rank's, and nobody else's.
+  absl::Status Owners() const {
+    std::set<SegmentId> owned;
+    for (const auto& [id, job] : impl_.jobs_) {
+      for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
+        std::vector<SegmentId> segments = job->ranks[rank].segments;
+        if (job->growth.has_value()) segments.push_back(job->growth->segments[rank]);
+        for (const SegmentId segment : segments) {
+          const auto found = impl_.segments_.find(segment);
+          if (found == impl_.segments_.end() || !owned.insert(segment).second ||
+              !Owns(*job, rank, found->second)) {
+            return Bad("segment ", segment.value, " is not that of rank ", rank, " of job ",
+                       id.value);
+          }
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static bool Owns(const Job& job, Rank rank, const JobMachine::Impl::Segment& segment) {
+    return segment.job == job.id && segment.info.rank == rank && segment.uid == job.uid &&
+           segment.holder.job == job.name && segment.device_index == job.ranks[rank].device_index;
   }
 
   absl::Status Deadlines() {

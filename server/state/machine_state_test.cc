@@ -213,9 +213,8 @@ class HostileStateTest : public MachineStateTest {
   void SpoilScalar(Message* message, const Reflection& r, const FieldDescriptor* field) {
     const std::unique_ptr<Message> kept(message->New());
     kept->CopyFrom(*message);
-    for (const uint64_t value :
-         {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{5}, uint64_t{64}, uint64_t{4096},
-          uint64_t{1} << 31, ~uint64_t{0} >> 1, ~uint64_t{0}}) {
+    for (const uint64_t value : {uint64_t{0}, uint64_t{1}, uint64_t{5}, uint64_t{4096},
+                                 uint64_t{1} << 31, ~uint64_t{0} >> 1, ~uint64_t{0}}) {
       switch (field->cpp_type()) {
         case FieldDescriptor::CPPTYPE_UINT32:
           r.SetUInt32(message, field, static_cast<uint32_t>(value));
