@@ -92,8 +92,8 @@ class Context {
   // Collective over the team. Memory is not cleared: fresh heaps are zero, reused ranges hold what
   // was there. kInvalidArgument: the ranks asked for different things (who asked for what).
   // kResourceExhausted: no room, also after growth. kDeadlineExceeded: names the ranks that did not
-  // ask. kAborted: a rank died, hung up or left. Each consumes the call on every rank, so ranks stay
-  // in step.
+  // ask. kAborted: a rank died, hung up or left. Each consumes the call on every rank, so ranks
+  // stay in step.
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& options);
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team);
 
