@@ -197,6 +197,13 @@ TEST(CommandLineTest, AFlagWinsOverTheFile) {
   EXPECT_EQ(line->config.emu_memory_bytes, 64u << 20);
 }
 
+TEST(CommandLineTest, ARecordingIsNamedByAnAbsolutePath) {
+  const auto line = ParseCommandLine({"--record", "/var/tmp/irisd.recording"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.record_file, "/var/tmp/irisd.recording");
+  ExpectRefused(ParseCommandLine({"--record", "here"}).status(), "--record: \"here\"");
+}
+
 TEST(CommandLineTest, HelpNamesEveryFlag) {
   const auto line = ParseCommandLine({"--help"});
   ASSERT_TRUE(line.ok());
@@ -204,7 +211,7 @@ TEST(CommandLineTest, HelpNamesEveryFlag) {
   for (const char* flag :
        {"--config", "--check-config", "--version", "--runtime-dir", "--emu-devices", "--emu-memory",
         "--log-level", "--log-format", "--attestation", "--socket-mode", "--socket-group",
-        "--max-sessions", "--map-timeout", "--join-timeout"}) {
+        "--max-sessions", "--map-timeout", "--join-timeout", "--record"}) {
     EXPECT_TRUE(absl::StrContains(line->output, flag)) << flag;
   }
 }

@@ -68,12 +68,17 @@ class Encoder {
   template <typename... T>
   void Put(const std::variant<T...>& value) {
     Put(static_cast<uint32_t>(value.index()));
-    std::visit([this](const auto& one) { Put(one); }, value);
+    std::visit([this](const auto& one) { this->Put(one); }, value);
   }
   template <typename T>
   requires std::is_aggregate_v<T>
   void Put(const T& value) {
-    std::apply([this](const auto&... field) { (Put(field), ...); }, Fields(value));
+    std::apply(
+        [this](const auto&... field) {
+          (void)this;  // of a struct without fields
+          (Put(field), ...);
+        },
+        Fields(value));
   }
 
  private:
@@ -175,7 +180,12 @@ class Decoder {
   template <typename T>
   requires std::is_aggregate_v<T>
   bool Get(T* value) {
-    return std::apply([this](auto&... field) { return (Get(&field) && ...); }, Fields(*value));
+    return std::apply(
+        [this](auto&... field) {
+          (void)this;  // of a struct without fields
+          return (Get(&field) && ...);
+        },
+        Fields(*value));
   }
 
  private:

@@ -89,7 +89,10 @@ requires std::is_aggregate_v<T>
 void AppendText(std::string* out, const T& value) {
   absl::StrAppend(out, absl::string_view(TypeName<T>().data(), TypeName<T>().size()), "{");
   std::apply(
-      [out](const auto&... field) { ((AppendText(out, field), absl::StrAppend(out, " ")), ...); },
+      [out](const auto&... field) {
+        (void)out;  // of a struct without fields
+        ((AppendText(out, field), absl::StrAppend(out, " ")), ...);
+      },
       Fields(value));
   absl::StrAppend(out, "}");
 }
