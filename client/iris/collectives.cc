@@ -7,18 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/annotate.h"
 #include "client/iris/device_status.h"
 #include "client/iris/mismatch_text.h"
 
 namespace iris::ccl {
 namespace {
 
+using internal::Annotate;
 using internal::FromDevice;
-
-absl::Status Annotate(const absl::Status& status, absl::string_view what) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
-}
 
 }  // namespace
 
