@@ -46,7 +46,7 @@ struct Verdict {
 static_assert(Verdict::kWords == ErrorReport::kMismatchWords);
 
 struct Header {
-  uint32_t failed;    // not 0: operations end at once
+  uint32_t failed;    // not 0: waits of all blocks end
   uint32_t sequence;  // operations of the whole team so far
   uint64_t missing;   // members that had not come when it failed
   // What follows is of use when members call differently; see impl/diagnosis.h. A tag is the number
@@ -63,8 +63,8 @@ struct Header {
 static_assert(sizeof(Header) == 256);
 
 struct BlockState {
-  uint32_t epoch;  // rounds that this block has made
-  uint32_t reserved0;
+  uint32_t epoch;    // rounds that this block has made
+  uint32_t failed;   // not 0: what this block had a part in failed, and it makes no more
   uint64_t signals;  // chunks that this block has pushed
   uint64_t turns;    // kSpinlock: the lock of what this member owns. Who has had it, in all
   uint32_t reserved[10];

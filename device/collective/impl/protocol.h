@@ -65,7 +65,9 @@ class Rounds {
     // All that the operation needs to begin, and to end, in loads that go out together.
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
-    broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0;
+    // The block's own word, not the header's: none of its threads sets it before all have read it
+    // here, so that they all go the same way.
+    broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&State()->failed) != 0;
     sequence_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     if (backend::ThreadIndex() == 0) {
       shared_->failure = 0;
@@ -467,6 +469,7 @@ class Rounds {
     (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(
         &header->missing, uint64_t{1} << PlaceInTeam(*call_, member));
     backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
+    backend::Store<Scope::kDevice, Order::kRelaxed>(&State()->failed, 1u);
     Set(&shared_->failure);
   }
 
