@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -191,10 +192,11 @@ class RankRun {
   }
 
   ccl::Plan PlanOf(const Case& c) {
-    if (c.operation == Operation::kBarrier) return {Variant::kAuto, 1, 0};
-    ccl::Rule rule;
-    return ccl::Choose(CommFor(c, &rule), c.operation, c.bytes,
-                       c.as_rule ? Variant::kAuto : c.variant);
+    const bool one_row = c.operation == Operation::kAllReduce ||
+                         c.operation == Operation::kReduce || c.operation == Operation::kBroadcast;
+    return ccl::Choose(CommFor(c), {c.operation, one_row ? c.count() : c.row(rank_.n_ranks()),
+                                    ccl::DataType::kBf16, ccl::ReduceOp::kSum,
+                                    c.as_rule ? Variant::kAuto : c.variant});
   }
 
   // This rank's median, in µs.
@@ -202,8 +204,7 @@ class RankRun {
     context_ = absl::StrCat(ccl::OperationName(c.operation), " of ", c.bytes, " bytes, variant ",
                             ccl::VariantName(c.variant), ", ", c.blocks, " blocks of ", c.threads,
                             " threads, ", rank_.n_ranks(), " ranks");
-    ccl::Rule rule;
-    const Comm comm = CommFor(c, &rule);
+    const Comm comm = CommFor(c);
     const uint32_t per = Emulated() ? 5 : c.bytes <= 4 * kMiB ? 50 : c.bytes <= 64 * kMiB ? 10 : 3;
     backend::Graph graph;
     backend::Event begin;
@@ -248,14 +249,12 @@ class RankRun {
   }
 
  private:
-  // `rule` lives as long as the Comm is used.
-  Comm CommFor(const Case& c, ccl::Rule* rule) const {
+  Comm CommFor(const Case& c) const {
     Comm comm = comm_;
     if (c.as_rule) {
-      *rule = {c.operation, kMaxTeamRanks, ccl::kAnyBytes, c.variant,
-               c.blocks,    c.threads,     c.unroll};
-      comm.config.rules = rule;
-      comm.config.n_rules = 1;
+      const ccl::Rule rule = {c.operation, kMaxTeamRanks, ccl::kAnyBytes, c.variant,
+                              c.blocks,    c.threads,     c.unroll};
+      if (!ccl::UseRules(&rule, 1, &comm).ok()) std::abort();  // one always fits
     } else {
       comm.config.blocks = c.blocks;
       comm.config.block_threads = c.threads;

@@ -37,7 +37,7 @@ class GrpcControlPlane : public ControlPlane {
 
   // Opens the first session; see SessionClient::Connect.
   static absl::StatusOr<std::unique_ptr<GrpcControlPlane>> Connect(const Options& options);
-  // Stops watching; closes the session. A member that did not Leave is to irisd as if it had died.
+  // Stops watching; closes the session. To irisd, a member that did not Leave has hung up.
   ~GrpcControlPlane() override;
   GrpcControlPlane(const GrpcControlPlane&) = delete;
   GrpcControlPlane& operator=(const GrpcControlPlane&) = delete;

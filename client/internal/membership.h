@@ -35,7 +35,7 @@ class Membership {
   static absl::StatusOr<std::unique_ptr<Membership>> Join(ContextOptions options,
                                                           std::unique_ptr<ControlPlane> plane,
                                                           absl::Duration connect_time);
-  // Without Leave before it, the rank is to irisd as if it had died.
+  // To irisd, a rank that did not Leave has hung up.
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;

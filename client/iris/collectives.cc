@@ -7,17 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/annotate.h"
 #include "client/iris/device_status.h"
+#include "client/iris/mismatch_text.h"
 
 namespace iris::ccl {
 namespace {
 
+using internal::Annotate;
 using internal::FromDevice;
-
-absl::Status Annotate(const absl::Status& status, absl::string_view what) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
-}
 
 }  // namespace
 
@@ -52,18 +50,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
 
   // From here on every member goes on to the barrier of Prepare, whatever fails, so that nobody
   // waits in vain.
-  made->error_word_ = static_cast<uint64_t*>(backend::MallocHost(sizeof(uint64_t)));
+  made->report_ = static_cast<ErrorReport*>(backend::MallocHost(sizeof(ErrorReport)));
   absl::Status status;
-  if (made->error_word_ == nullptr) {
+  if (made->report_ == nullptr) {
     status = absl::ResourceExhaustedError(absl::StrCat(what, ": no host memory"));
   } else {
-    *made->error_word_ = 0;
+    *made->report_ = {};
     CommOptions comm;
     comm.context = context.device_context();
     comm.team = team.device;
     comm.workspace = made->workspace_.address;
     comm.workspace_bytes = bytes;
-    comm.error_word = made->error_word_;
+    comm.report = made->report_;
     comm.config = config;
     status = FromDevice(CreateComm(comm, &made->comm_), what);
   }
@@ -74,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
 }
 
 Communicator::~Communicator() {
-  if (error_word_ != nullptr) backend::FreeHost(error_word_);
+  if (report_ != nullptr) backend::FreeHost(report_);
 }
 
 absl::Status Communicator::Prepare() {
@@ -216,6 +214,14 @@ absl::Status Communicator::Check() const {
   ErrorInfo info;
   const Result result = CheckError(comm_, &info);
   if (result.ok()) return absl::OkStatus();
+  if (result.code == ErrorCode::kInvalidArgument) {
+    std::string text = MismatchText(info, team_.ranks);
+    if (info.member_index < team_.ranks.size()) {
+      const uint32_t rank = team_.ranks[info.member_index];
+      absl::StrAppend(&text, "; rank ", rank, " is pid ", context_.peer_pid(rank));
+    }
+    return absl::InvalidArgumentError(text);
+  }
   std::string text = absl::StrCat(OperationName(info.operation), " number ", info.sequence, " of ",
                                   team_.ranks.size(), " ranks: ", result.what);
   if (result.code == ErrorCode::kAborted) {

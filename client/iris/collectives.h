@@ -89,7 +89,8 @@ class Communicator {
 
   // The first failure of an operation, as far as the streams have come, with the operation and its
   // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
-  // died; kInvalidArgument: a rank called something else. It stays until Reset.
+  // died; kInvalidArgument names a rank that called something else than most, and both calls in
+  // full, on all ranks alike. It stays until Reset.
   absl::Status Check() const;
   // Waits for the stream, then Check.
   absl::Status Synchronize(backend::Stream& stream);
@@ -116,7 +117,7 @@ class Communicator {
   const Team team_;
   Allocation workspace_;
   Comm comm_;
-  uint64_t* error_word_ = nullptr;
+  ErrorReport* report_ = nullptr;
   bool destroyed_ = false;
 };
 

@@ -15,8 +15,9 @@
 // client/base/types.h.
 //
 // Needs irisd on this node. Nothing here includes gRPC or protobuf. Every call that waits has a
-// deadline and, when it expires or a peer dies, says which ranks are missing or which rank (and
-// pid) died.
+// deadline and, when it expires or a peer is gone, says which ranks are missing or which rank (and
+// pid) left, hung up or died: a rank that hung up has lost its session with irisd, and its process
+// may still run.
 //
 // Thread-safe, but calls that are collective (marked so) must be made by all ranks of the team in
 // the same order. In a forked child every call fails with kFailedPrecondition, and the windows are
@@ -91,7 +92,8 @@ class Context {
   // Collective over the team. Memory is not cleared: fresh heaps are zero, reused ranges hold what
   // was there. kInvalidArgument: the ranks asked for different things (who asked for what).
   // kResourceExhausted: no room, also after growth. kDeadlineExceeded: names the ranks that did not
-  // ask. kAborted: a rank died. Each consumes the call on every rank, so ranks stay in step.
+  // ask. kAborted: a rank died, hung up or left. Each consumes the call on every rank, so ranks
+  // stay in step.
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& options);
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team);
 

@@ -1,4 +1,7 @@
-"""A backend that lacks something, or has it with another shape, does not compile: spec.h, primitives.h and raw_host.h see it."""
+"""A backend that lacks something, or has it with another shape, does not compile.
+
+spec.h, primitives.h and raw_host.h see it.
+"""
 
 import os
 import shutil
@@ -34,7 +37,8 @@ class SpecTest(unittest.TestCase):
     def compile(self, source):
         """The errors: none if it compiles."""
         command = ["/usr/bin/g++", "-std=c++20", "-fsyntax-only", "-DIRIS_BACKEND_EMU=1", "-I.", source]
-        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         return "" if done.returncode == 0 else done.stdout
 
     def test_the_backend_compiles(self):

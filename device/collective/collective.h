@@ -6,7 +6,7 @@
 //   options.team = ctx.world;
 //   options.workspace = workspace;            // in the heap, WorkspaceBytes() of it
 //   options.workspace_bytes = bytes;
-//   options.error_word = word;
+//   options.report = report;
 //   Comm comm;
 //   CreateComm(options, &comm);
 //
@@ -17,8 +17,9 @@
 // Rules of all operations
 //
 // Every member of the team calls the same operations in the same order, with the same count, type,
-// op and root, on a Comm with the same Config. What differs is noticed on the device, and ends as
-// kInvalidArgument in CheckError (in the variant kPackets only with Config::check_calls).
+// op and root, on a Comm with the same Config. What differs is noticed on the device within a
+// fraction of a second and ends as kInvalidArgument in CheckError, on every member, with both calls
+// in full. A call of zero elements does nothing at all: it is not counted and not compared.
 //
 // `in` and `out` are any memory that the device can read and write, aligned to the element. What
 // lies in the symmetric heap is used where it lies, at whatever offset each member has it; anything
@@ -41,7 +42,7 @@
 // nothing.
 //
 // Failure: a member that does not come within the timeout, or the abort word, ends the kernel and
-// is recorded in the error word. `out` is then undefined. The Comm has failed for good: later
+// is recorded in the report. `out` is then undefined. The Comm has failed for good: later
 // operations fail at once, also those already on the stream. To go on, let all members synchronize,
 // PrepareWorkspace, synchronize, a host barrier, and ResetError.
 //
@@ -59,22 +60,29 @@ namespace iris::ccl {
 enum class DataType : uint8_t { kF32, kF64, kF16, kBf16, kI32, kI64, kU8 };
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 
-// How an operation goes. kAuto: as the table of rules says.
-//   kPackets   each 8 bytes travel with flags that say they are there ("LL"): one way through the
-//              links and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.
-//   kDirect    one-shot by load or store: reductions pull everything, movements push it.
-//   kTwoPackets  all_reduce: slices, as packets, and then what each member made of its slice.
-//   kTwoShot   each member reduces (broadcast: fetches) its slice and stores it to all.
-//   kTwoPhase  all_reduce: the same, but all is read before anything is stored.
+// How an operation goes. kAuto: as the table of rules says. A variant that does not have a call is
+// replaced: by kTwoShot in all_reduce and reduce, by kDirect in everything else. Choose says so.
+//
+//   kPackets     each 8 bytes travel with flags that say they are there ("LL"): one way through the
+//                links and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.
+//   kDirect      one-shot by load or store: reductions pull everything, movements push it. Not for
+//                reduce.
+//   kTwoShot     all_reduce, reduce, broadcast to two and more: each member reduces (broadcast:
+//                fetches) its slice and stores it to all.
+//   kPipeline    all_reduce, reduce_scatter, for sums and averages of f32, f16 and bf16 on 2, 4 or
+//                8 members: they push slices into each other's workspace while they reduce the ones
+//                before.
+//   kTwoPackets  all_reduce, for the same: slices, as packets, and then what each member made of
+//                its slice.
+//   kTwoPhase    all_reduce: as kTwoShot, but all is read before anything is stored.
 //   kCopyEngine  all_reduce, all_gather, all_to_all: what a member gives the others is copied by
-//              the copy engine. `in` and `out` must lie in the heap, at the same offset on all
-//              members: nothing can check that in time. kAuto takes it only with Config::symmetric.
-//   kPipeline  large reductions: members push slices into each other's workspace while they reduce
-//              the ones before.
-//   kRing      all_reduce: slices go around from neighbour to neighbour, through the workspace.
-//              For links between neighbours alone. kAvg of u8 goes as kTwoShot.
-//   kAtomic    all_reduce: everybody adds to the sums in their owners' workspace by atomics.
-//   kSpinlock  all_reduce: the same, one member at a time, under a lock that goes by their order.
+//                the copy engine. `in` and `out` must lie in the heap, at the same offset on all
+//                members: nothing can check that in time. kAuto takes it only with
+//                Config::symmetric.
+//   kRing        all_reduce, but for averages of u8: slices go around from neighbour to neighbour,
+//                through the workspace. For links between neighbours alone.
+//   kAtomic      all_reduce: everybody adds to the sums in their owners' workspace by atomics.
+//   kSpinlock    all_reduce: the same, one member at a time, under a lock that goes by their order.
 enum class Variant : uint8_t {
   kAuto,
   kPackets,
@@ -102,7 +110,9 @@ enum class Operation : uint8_t {
   kGather,
   kScatter,
   kSendRecv,
+  kAllToAllV,
 };
+inline constexpr uint32_t kOperationCount = 12;  // kNone included
 
 inline constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
 inline constexpr uint32_t kMaxThreads = 512;  // a block
@@ -134,7 +144,9 @@ struct Config {
   uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
   uint64_t stage_bytes = 0;    // of each block, twice; a multiple of 16 * kMaxTeamRanks
   uint64_t timeout_ns = 0;     // 0: DeviceContext::timeout_ns
-  bool check_calls = false;    // kPackets also compares what the members call
+  // kPackets compares what the members call before it waits for any packet, at the price of a
+  // round, instead of when it has waited for long.
+  bool check_calls = false;
   bool symmetric = false;  // a promise: what lies in the heap has the same offset on all members
   // Instead of the built-in table; borrowed.
   const Rule* rules = nullptr;
@@ -148,11 +160,23 @@ struct Config {
 // the arguments are.
 uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors = 0);
 
-// What a launch will be.
+// A call, as far as its plan depends on it. All members say the same; where their buffers lie is no
+// part of it, for that may differ from member to member.
+struct Shape {
+  Operation operation = Operation::kNone;
+  uint64_t count = 0;  // as the operation's function gets it: of a row, where there is one for each
+                       // member. kAllToAllV, kBarrier: without effect
+  DataType type = DataType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  Variant variant = Variant::kAuto;
+};
+
+// What a launch is: the kernel of this variant, by so many blocks of so many threads. A team of one
+// member launches no kernel: its calls are copies, kCopyEngine with no block, but for the barrier.
 struct Plan {
-  Variant variant;
-  uint32_t blocks;
-  uint32_t threads;
+  Variant variant = Variant::kAuto;
+  uint32_t blocks = 0;
+  uint32_t threads = 0;
   uint32_t unroll = 1;
 };
 
@@ -162,14 +186,51 @@ inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
 // Bytes of workspace that a team of `n_members` needs. 0 if the config is not valid.
 uint64_t WorkspaceBytes(uint32_t n_members, const Config& config = {});
 
-// One member's side of a team's collectives. Made by CreateComm. A plain value; owns nothing.
+// What kernels tell the host of a failure. Only CheckError and ResetError need to know what it
+// holds.
+struct ErrorReport {
+  static constexpr uint32_t kMismatchWords = 15;
+  uint64_t word = 0;  // not 0: an operation failed
+  uint64_t mismatch[kMismatchWords] = {};
+};
+
+// The rules of a table that a team of one size can ever follow, by operation.
+struct ResolvedRules {
+  static constexpr uint32_t kMax = 256;
+  struct Row {
+    uint64_t max_bytes = 0;
+    uint16_t blocks = 0;
+    uint16_t threads = 0;
+    Variant variant = Variant::kAuto;
+    uint8_t unroll = 0;
+  };
+  uint16_t end[kOperationCount] =
+      {};  // of the rows of each; they begin where those of the one before end
+  Row rows[kMax] = {};
+};
+
+// What a launcher has put on the stream. For tests.
+struct LaunchNote {
+  Plan plan;           // what was launched, read from the launch itself
+  const char* kernel;  // its name, without what it is a template of
+};
+struct LaunchTrace {
+  static constexpr uint32_t kMax = 4;
+  uint32_t n = 0;  // of all since the test set it to 0
+  LaunchNote notes[kMax];
+};
+
+// One member's side of a team's collective operations. Made by CreateComm. A plain value; owns
+// nothing.
 struct Comm {
   DeviceContext context;
   DeviceTeam team;
   uint64_t workspace_offset_bytes = 0;  // the same in every heap
   uint64_t workspace_bytes = 0;
-  uint64_t* error_word = nullptr;
+  ErrorReport* report = nullptr;
   Config config;
+  ResolvedRules rules;  // of config.rules; see UseRules
+  LaunchTrace* trace = nullptr;
 };
 
 struct CommOptions {
@@ -180,9 +241,9 @@ struct CommOptions {
   // PrepareWorkspace, Synchronize, then a host barrier.
   void* workspace = nullptr;
   uint64_t workspace_bytes = 0;
-  // Host memory that kernels can write (backend::MallocHost), this member's own, 0 at first. Lives
-  // as long as the Comm.
-  uint64_t* error_word = nullptr;
+  // Host memory that kernels can write (backend::MallocHost), this member's own, with the values
+  // that a new ErrorReport has. Lives as long as the Comm.
+  ErrorReport* report = nullptr;
   Config config = {};
 };
 
@@ -190,6 +251,11 @@ struct CommOptions {
 // Loads kernels, which may wait until those that run have ended: no member starts an operation
 // before all have come out of it.
 Result CreateComm(const CommOptions& options, Comm* out);
+
+// Lets the operations follow other rules from now on; the same on all members. The rules are no
+// longer needed when it returns. kInvalidArgument, with *comm unchanged: more rules than a Comm has
+// room for.
+Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm);
 
 // Puts a zeroing of this member's workspace on the stream.
 Result PrepareWorkspace(const Comm& comm, backend::Stream& stream);
@@ -250,7 +316,7 @@ Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, Da
                  uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
 
 // From one member to another: only these two call, each the one that names the other. Send waits on
-// its stream for Recv: two members that both begin with Send wait for each other until the timeout.
+// its stream for Recv, and two members that both begin with Send fail.
 Result Send(const Comm& comm, const void* in, uint64_t count, DataType type, uint32_t to_index,
             backend::Stream& stream);
 Result Recv(const Comm& comm, void* out, uint64_t count, DataType type, uint32_t from_index,
@@ -259,25 +325,56 @@ Result Recv(const Comm& comm, void* out, uint64_t count, DataType type, uint32_t
 // When the stream has passed it, the streams of all members have reached it.
 Result Barrier(const Comm& comm, backend::Stream& stream);
 
-// What kAuto would take for `bytes`, those of the larger of in and out.
-Plan Choose(const Comm& comm, Operation operation, uint64_t bytes,
-            Variant variant = Variant::kAuto);
+// What the launcher of this call launches, exactly. For calls that the launcher accepts.
+Plan Choose(const Comm& comm, const Shape& shape);
+
+// A call as its member made it.
+struct CallRecord {
+  static constexpr uint32_t kNobody = ~0u;
+  Operation operation = Operation::kNone;
+  uint64_t count = 0;  // as in Shape
+  DataType type = DataType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  uint32_t root = kNobody;           // place in the team; kSendRecv: who sends
+  uint32_t to = kNobody;             // kSendRecv: who receives
+  Variant variant = Variant::kAuto;  // of the plan, as the blocks
+  uint32_t blocks = 0;
+};
+
+// Members that called differently: masks of their places in the team. The same on every member.
+struct Mismatch {
+  uint64_t most =
+      0;  // who made the call that most have made; of two such, that of the first member
+  uint64_t other = 0;   // who made `other_call`, that of the first member that differs
+  uint64_t rest = 0;    // who called something else again
+  uint64_t absent = 0;  // who had not come when the calls were compared
+  CallRecord most_call;
+  CallRecord other_call;
+  // Where all made the same call of kAllToAllV: a row that is not what its receiver expects.
+  bool rows_differ = false;
+  uint32_t sender = 0;
+  uint32_t receiver = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t expected_bytes = 0;  // the lower 32 bits
+};
 
 // What failed first. member_index: which member was missing or called something else, in the team;
-// kNoMember: not known. sequence: the how-manieth operation of the Comm it was, from 0.
+// kNoMember: not known. sequence: the how-manieth operation of the whole team it was, from 0; Send
+// and Recv do not count. mismatch: of kInvalidArgument.
 struct ErrorInfo {
   Operation operation = Operation::kNone;
   uint32_t member_index = kNoMember;
   uint32_t sequence = 0;
+  Mismatch mismatch;
   static constexpr uint32_t kNoMember = ~0u;
 };
 
 // The first failure of an operation since CreateComm, as far as the stream has come:
-// kDeadlineExceeded, kAborted, or kInvalidArgument if a member called something else. Does not
-// clear it. `info` may be null.
+// kDeadlineExceeded, kAborted, or kInvalidArgument if members called differently. Does not clear
+// it. `info` may be null.
 Result CheckError(const Comm& comm, ErrorInfo* info = nullptr);
 
-// Clears the error word. Right only after PrepareWorkspace on all members, as above.
+// Clears the report. Right only after PrepareWorkspace on all members, as above.
 void ResetError(const Comm& comm);
 
 // The members that had not come when it failed, one bit each: puts a copy of them to `*mask`, host
@@ -287,6 +384,8 @@ Result CopyMissing(const Comm& comm, uint64_t* mask, backend::Stream& stream);
 // "all_reduce" and so on; for messages.
 const char* OperationName(Operation operation);
 const char* VariantName(Variant variant);
+const char* DataTypeName(DataType type);
+const char* ReduceOpName(ReduceOp op);
 
 // Bytes of an element.
 uint64_t ElementBytes(DataType type);

@@ -31,7 +31,7 @@ class CollectiveTest : public testing::Test {
     options_.team.members[1] = 1;
     options_.workspace = At(4096);
     options_.workspace_bytes = WorkspaceBytes(2);
-    options_.error_word = &error_word_;
+    options_.report = &report_;
     EXPECT_TRUE(backend::Stream::Create(&stream_).ok());
   }
 
@@ -56,7 +56,7 @@ class CollectiveTest : public testing::Test {
   char* Data(uint64_t offset_bytes = 0) { return At(3 << 20) + offset_bytes; }
 
   std::vector<char> window_;
-  uint64_t error_word_ = 0;
+  ErrorReport report_;
   CommOptions options_;
   backend::Stream stream_;
 };
@@ -65,7 +65,7 @@ TEST_F(CollectiveTest, CreateKeepsWhatItIsGiven) {
   const Comm comm = Create();
   EXPECT_EQ(comm.workspace_offset_bytes, 4096u);
   EXPECT_EQ(comm.team.size, 2u);
-  EXPECT_EQ(comm.error_word, &error_word_);
+  EXPECT_EQ(comm.report, &report_);
 }
 
 TEST(MaxBlocksTest, BlocksOfAllRanksOfADeviceFit) {
@@ -86,7 +86,7 @@ TEST_F(CollectiveTest, CreateRefusesASmallWorkspace) {
 }
 
 TEST_F(CollectiveTest, CreateRefusesAWorkspaceOutsideTheHeap) {
-  options_.workspace = &error_word_;
+  options_.workspace = &report_;
   EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
 }
 
@@ -100,8 +100,8 @@ TEST_F(CollectiveTest, CreateRefusesAMisalignedWorkspace) {
   EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(CollectiveTest, CreateRefusesNoErrorWord) {
-  options_.error_word = nullptr;
+TEST_F(CollectiveTest, CreateRefusesNoReport) {
+  options_.report = nullptr;
   EXPECT_EQ(CreateCode(), ErrorCode::kInvalidArgument);
 }
 
@@ -160,7 +160,7 @@ TEST_F(CollectiveTest, CreateRefusesABadConfig) {
 
 TEST_F(CollectiveTest, AFailedCreateLeavesTheCommAlone) {
   Comm comm;
-  options_.error_word = nullptr;
+  options_.report = nullptr;
   EXPECT_FALSE(CreateComm(options_, &comm).ok());
   EXPECT_EQ(comm.team.size, 0u);
   EXPECT_EQ(Barrier(comm, stream_).code, ErrorCode::kInvalidArgument);
@@ -248,7 +248,7 @@ TEST_F(CollectiveTest, CheckErrorTellsWhatIsRecorded) {
   EXPECT_TRUE(CheckError(comm, &info).ok());
   EXPECT_EQ(info.operation, Operation::kNone);
   EXPECT_EQ(info.member_index, ErrorInfo::kNoMember);
-  error_word_ = impl::PackError(ErrorCode::kAborted, Operation::kBroadcast, 63, 7);
+  report_.word = impl::PackError(ErrorCode::kAborted, Operation::kBroadcast, 63, 7);
   EXPECT_EQ(CheckError(comm, &info).code, ErrorCode::kAborted);
   EXPECT_EQ(info.operation, Operation::kBroadcast);
   EXPECT_EQ(info.member_index, 63u);
@@ -306,8 +306,9 @@ TEST(LayoutTest, NoWorkspaceForTeamsThatCannotBe) {
 TEST(NamesTest, EveryOperationHasOne) {
   const char* const names[] = {"none",    "all_reduce",     "all_gather", "broadcast",
                                "barrier", "reduce_scatter", "all_to_all", "reduce",
-                               "gather",  "scatter",        "send_recv",  "unknown"};
-  for (uint8_t k = 0; k < 12; ++k) {
+                               "gather",  "scatter",        "send_recv",  "all_to_all_v",
+                               "unknown"};
+  for (uint8_t k = 0; k < 13; ++k) {
     EXPECT_STREQ(OperationName(static_cast<Operation>(k)), names[k]);
   }
   EXPECT_STREQ(VariantName(Variant::kOneShot), "packets");

@@ -2,9 +2,11 @@
 #include <cstdint>
 
 #include "device/collective/collective.h"
-#include "device/collective/impl/move_kernels.h"
-#include "device/collective/impl/reduce_kernels.h"
+#include "device/collective/impl/move_direct.h"
+#include "device/collective/impl/reduce_at_owner.h"
+#include "device/collective/impl/reduce_direct.h"
 #include "device/collective/tile.h"
+#include "device/collective/variants/packets.h"
 #include "device/iris/iris.h"
 #include "gtest/gtest.h"
 
@@ -42,14 +44,14 @@ TEST(Cxx17Test, AKernelAndACollectiveRun) {
   uint32_t* results = AtOffset<uint32_t>(ctx, 0, kSyncAreaBytes + 64);
   ASSERT_TRUE(backend::Launch({1, 32}, stream, UseTheHeaders, ctx, words, results).ok());
 
-  uint64_t* error_word = static_cast<uint64_t*>(backend::MallocHost(8));
-  *error_word = 0;
+  auto* report = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
+  *report = {};
   ccl::CommOptions options;
   options.context = ctx;
   options.team = ctx.world;
   options.workspace = AtOffset<void>(ctx, 0, 1 << 20);
   options.workspace_bytes = ccl::WorkspaceBytes(1);
-  options.error_word = error_word;
+  options.report = report;
   ccl::Comm comm;
   ASSERT_TRUE(ccl::CreateComm(options, &comm).ok());
   ASSERT_TRUE(ccl::Barrier(comm, stream).ok());
@@ -65,7 +67,7 @@ TEST(Cxx17Test, AKernelAndACollectiveRun) {
   EXPECT_EQ(answers[1], 0u);
   EXPECT_EQ(answers[2], 0u);
   EXPECT_TRUE(ccl::CheckError(comm).ok());
-  backend::FreeHost(error_word);
+  backend::FreeHost(report);
   backend::FreeDevice(heap);
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/base/bytes.h"
+#include "device/collective/variants/variant.h"
 
 namespace iris::ccl {
 namespace {
@@ -12,33 +13,6 @@ constexpr Operation kOperations[] = {
     Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
     Operation::kAllToAll,  Operation::kBroadcast, Operation::kReduce,
     Operation::kGather,    Operation::kScatter,   Operation::kSendRecv};
-
-constexpr uint32_t Bit(Operation operation) { return 1u << static_cast<uint32_t>(operation); }
-
-constexpr uint32_t kAllReduceBit = Bit(Operation::kAllReduce);
-constexpr uint32_t kReductions =
-    kAllReduceBit | Bit(Operation::kReduceScatter) | Bit(Operation::kReduce);
-constexpr uint32_t kMovements = Bit(Operation::kAllGather) | Bit(Operation::kAllToAll) |
-                                Bit(Operation::kBroadcast) | Bit(Operation::kGather) |
-                                Bit(Operation::kScatter);
-
-// Which operations have which variant: a line for each variant.
-struct Of {
-  Variant variant;
-  uint32_t operations;
-};
-constexpr Of kVariants[] = {
-    {Variant::kPackets, kReductions | kMovements},
-    {Variant::kDirect, kReductions | kMovements | Bit(Operation::kSendRecv)},
-    {Variant::kTwoShot, kAllReduceBit | Bit(Operation::kReduce) | Bit(Operation::kBroadcast)},
-    {Variant::kPipeline, kAllReduceBit | Bit(Operation::kReduceScatter)},
-    {Variant::kTwoPackets, kAllReduceBit},
-    {Variant::kTwoPhase, kAllReduceBit},
-    {Variant::kCopyEngine, kAllReduceBit | Bit(Operation::kAllGather) | Bit(Operation::kAllToAll)},
-    {Variant::kRing, kAllReduceBit},
-    {Variant::kAtomic, kAllReduceBit},
-    {Variant::kSpinlock, kAllReduceBit},
-};
 
 constexpr char kAny[] = "any";
 constexpr uint32_t kWords = 7;
@@ -151,20 +125,19 @@ bool ParseOperation(const char* name, Operation* operation) {
 }
 
 bool ParseVariant(const char* name, Variant* variant) {
-  for (const Of& of : kVariants) {
-    if (std::strcmp(name, VariantName(of.variant)) != 0) continue;
-    *variant = of.variant;
+  const impl::VariantRows all = impl::AllVariants();
+  for (uint32_t i = 0; i < all.n; ++i) {
+    if (std::strcmp(name, all.rows[i]->name) != 0) continue;
+    *variant = all.rows[i]->variant;
     return true;
   }
   return false;
 }
 
 bool HasVariant(Operation operation, Variant variant) {
-  if (operation > Operation::kSendRecv) return false;
-  for (const Of& of : kVariants) {
-    if (of.variant == variant) return (of.operations & Bit(operation)) != 0;
-  }
-  return false;
+  if (operation > Operation::kSendRecv || operation == Operation::kBarrier) return false;
+  const impl::VariantRow* row = impl::FindVariant(variant);
+  return row != nullptr && (row->operations & impl::Bit(operation)) != 0;
 }
 
 Result ParseRules(const char* text, Rule* rules, uint32_t capacity, uint32_t* n_rules,

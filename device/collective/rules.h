@@ -41,7 +41,7 @@ int FormatRule(const Rule& rule, char* buffer, size_t buffer_bytes);
 bool ParseOperation(const char* name, Operation* operation);
 bool ParseVariant(const char* name, Variant* variant);
 
-// Whether the operation has this variant, rather than to do as kDirect does.
+// Whether the operation has this variant for some type, op and team. Of calls, Choose says more.
 bool HasVariant(Operation operation, Variant variant);
 
 }  // namespace iris::ccl

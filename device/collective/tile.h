@@ -26,7 +26,6 @@
 #include "device/backend/select.h"
 #include "device/collective/collective.h"
 #include "device/collective/impl/layout.h"
-#include "device/collective/impl/move_kernels.h"
 #include "device/collective/impl/reduce.h"
 #include "device/iris/barrier.h"
 #include "device/iris/context.h"

@@ -15,9 +15,9 @@ Result Rank::NewComm(const DeviceTeam& team, const ccl::Config& config, ccl::Com
   }
   options.workspace_bytes = ccl::WorkspaceBytes(team.size, options.config);
   options.workspace = New<uint8_t>(options.workspace_bytes);
-  options.error_word = world_->NewErrorWord();
+  options.report = static_cast<ccl::ErrorReport*>(world_->NewReport(sizeof(ccl::ErrorReport)));
   Result result;
-  if (options.workspace == nullptr || options.error_word == nullptr) {
+  if (options.workspace == nullptr || options.report == nullptr) {
     result = {ErrorCode::kInvalidArgument, "the world has no room for another communicator"};
   } else if (team.index < team.size) {
     result = ccl::CreateComm(options, comm);

@@ -1,6 +1,7 @@
 #include "device/local/world.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <thread>
 
@@ -9,7 +10,8 @@
 namespace iris::local {
 namespace {
 
-constexpr uint64_t kErrorWords = 1024;
+constexpr uint64_t kReports = 1024;
+constexpr uint64_t kReportBytes = 256;  // room for one, whatever it holds
 constexpr uint64_t kBounceBytes = 1 << 20;
 constexpr uint64_t kPageBytes = 4096;
 
@@ -61,12 +63,12 @@ absl::Status World::Init(const WorldOptions& options) {
     context.stride_bytes = window_->stride_bytes();
   }
   abort_word_ = static_cast<uint32_t*>(backend::MallocHost(sizeof(uint32_t)));
-  error_words_ = static_cast<uint64_t*>(backend::MallocHost(kErrorWords * sizeof(uint64_t)));
-  if (abort_word_ == nullptr || error_words_ == nullptr) {
-    return NoMemory("the words of aborts and errors", kErrorWords * sizeof(uint64_t));
+  reports_ = static_cast<uint64_t*>(backend::MallocHost(kReports * kReportBytes));
+  if (abort_word_ == nullptr || reports_ == nullptr) {
+    return NoMemory("the words of aborts and errors", kReports * kReportBytes);
   }
   *abort_word_ = 0;
-  for (uint64_t i = 0; i < kErrorWords; ++i) error_words_[i] = 0;
+  std::memset(reports_, 0, kReports * kReportBytes);
   context.timeout_ns = options.timeout_ns;
   context.abort_word = abort_word_;
   context.world.size = n_ranks;
@@ -105,7 +107,7 @@ World::~World() {
     backend::FreeHost(rank->bounce_);
   }
   ranks_.clear();
-  backend::FreeHost(error_words_);
+  backend::FreeHost(reports_);
   backend::FreeHost(abort_word_);
   backend::FreeDevice(malloced_);
 }
@@ -148,9 +150,10 @@ void World::HostBarrier() {
   changed_.wait(lock, [&] { return n_rounds_ != round; });
 }
 
-uint64_t* World::NewErrorWord() {
+void* World::NewReport(uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
-  return n_error_words_ < kErrorWords ? error_words_ + n_error_words_++ : nullptr;
+  if (n_reports_ == kReports || bytes > kReportBytes) return nullptr;
+  return reports_ + kReportBytes / sizeof(uint64_t) * n_reports_++;
 }
 
 void Rank::HostBarrier() { world_->HostBarrier(); }

@@ -117,8 +117,8 @@ class World {
   absl::Status Init(const WorldOptions& options);
   absl::Status AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context);
   void HostBarrier();
-  // Null when all are given.
-  uint64_t* NewErrorWord();
+  // Zeroed host memory for what one Comm reports. Null when all are given, or if it is too large.
+  void* NewReport(uint64_t bytes);
 
   std::mutex mu_;
   std::condition_variable changed_;
@@ -128,8 +128,8 @@ class World {
   std::unique_ptr<Window> window_;
   void* malloced_ = nullptr;
   uint32_t* abort_word_ = nullptr;
-  uint64_t* error_words_ = nullptr;
-  uint64_t n_error_words_ = 0;
+  uint64_t* reports_ = nullptr;
+  uint64_t n_reports_ = 0;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

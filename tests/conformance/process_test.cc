@@ -131,7 +131,7 @@ int RunRank(const std::string& scenario, uint32_t rank, uint32_t n, int fd) {
     CHECK_THAT(stream.Synchronize().ok());
     CHECK_THAT(*result == 0);
   } else if (scenario == "collectives") {
-    uint64_t error_word = 0;
+    ccl::ErrorReport report;
     ccl::CommOptions options;
     options.context = ctx;
     options.team = ctx.world;
@@ -139,7 +139,7 @@ int RunRank(const std::string& scenario, uint32_t rank, uint32_t n, int fd) {
     options.config.max_blocks = 2;
     options.config.stage_bytes = 4096;
     options.workspace_bytes = ccl::WorkspaceBytes(n, options.config);
-    options.error_word = &error_word;
+    options.report = &report;
     CHECK_THAT(kWorkspaceAt + options.workspace_bytes <= kDataAt);
     ccl::Comm comm;
     CHECK_THAT(ccl::CreateComm(options, &comm).ok());

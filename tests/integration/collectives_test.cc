@@ -178,12 +178,33 @@ int Killed(const std::vector<std::string>&) {
   return 0;
 }
 
+// Rank 2 calls something else, and everybody is told so in the same words.
+int Differs(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  auto comm = Communicator::Create(**context, (*context)->world());
+  REQUIRE_OK(comm);
+  backend::Stream stream;
+  REQUIRE(backend::Stream::Create(&stream).ok());
+  std::vector<int32_t> x(1024, 1);
+  if ((*context)->rank() == 2) {
+    REQUIRE_OK((*comm)->Broadcast(x.data(), x.data(), 512, DataType::kF32, 1, stream));
+  } else {
+    REQUIRE_OK((*comm)->AllReduce(x.data(), x.data(), 1024, DataType::kI32, ReduceOp::kMax, stream,
+                                  Variant::kOneShot));
+  }
+  std::cout << "error " << Text((*comm)->Synchronize(stream)) << std::endl;
+  REQUIRE_OK((*context)->Barrier());
+  REQUIRE_OK((*comm)->Reset());
+  REQUIRE_OK((*comm)->Barrier(stream));
+  REQUIRE_OK((*comm)->Synchronize(stream));
+  return 0;
+}
+
 const std::map<std::string, iris::testing::Scenario>& Scenarios() {
   static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"results", Results},
-      {"team_of_some", TeamOfSome},
-      {"missing", Missing},
-      {"killed", Killed},
+      {"results", Results}, {"team_of_some", TeamOfSome}, {"missing", Missing},
+      {"killed", Killed},   {"differs", Differs},
   };
   return *scenarios;
 }
@@ -222,6 +243,19 @@ TEST_F(CollectivesTest, MissingRankIsNamedAndResetGoesOn) {
   EXPECT_THAT(error, HasSubstr("DEADLINE_EXCEEDED"));
   EXPECT_THAT(error, HasSubstr("all_reduce"));
   EXPECT_THAT(error, HasSubstr(absl::StrCat("rank 1 (pid ", ranks.pid(1), ")")));
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(CollectivesTest, CallsThatDifferAreNamedAlikeOnAllRanks) {
+  RankProcesses ranks("differs", 4, Ranks());
+  for (int r = 0; r < 4; ++r) {
+    const std::string error = ranks.WaitLine(r, "error ");
+    EXPECT_THAT(error, HasSubstr("INVALID_ARGUMENT: all_reduce #0: rank 2 called broadcast("
+                                 "count=512, type=f32, root=1, variant=packets, blocks="));
+    EXPECT_THAT(error, HasSubstr("), ranks 0, 1 and 3 called all_reduce(count=1024, type=i32, "
+                                 "op=max, variant=packets, blocks="));
+    EXPECT_THAT(error, HasSubstr(absl::StrCat("; rank 2 is pid ", ranks.pid(2))));
+  }
   ranks.ExpectAllSucceed();
 }
 

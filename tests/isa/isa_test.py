@@ -486,7 +486,9 @@ class Probe(unittest.TestCase):
 
 class Collectives(unittest.TestCase):
     """The kernels of device/collective, for one device: the largest that use the API."""
-    SOURCES = ("device/collective/collective.cc", "device/collective/reduce_bf16.cc")
+    SOURCES = ("device/collective/variants/direct.cc", "device/collective/variants/packets.cc",
+               "device/collective/variants/two_packets.cc", "device/collective/variants/pipeline.cc",
+               "device/collective/variants/two_shot.cc")
 
     def test_the_hot_kernels_keep_their_data_in_registers_and_wait_for_write_backs(self):
         for source in self.SOURCES:

@@ -138,8 +138,8 @@ IRIS_KERNEL void FillRound(uint32_t* x, uint64_t n, uint32_t rank, uint64_t roun
 // What the sum over the ranks has to be. Once a collective has failed, as its error word says, what
 // it and those behind it leave is undefined.
 IRIS_KERNEL void CheckRound(const uint32_t* sum, uint64_t n, uint32_t n_ranks, uint64_t round,
-                            const uint64_t* error_word, Report* report) {
-  if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(error_word) != 0) return;
+                            const ccl::ErrorReport* errors, Report* report) {
+  if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(&errors->word) != 0) return;
   uint64_t wrong = 0;
   for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
        i += iris::backend::GridSize() * BlockSize()) {
@@ -294,9 +294,9 @@ class Traffic {
         const absl::Status explained = comm_->Synchronize(stream_);
         return explained.ok() ? reduced : explained;
       }
-      put = iris::backend::Launch(launch, stream_, CheckRound, static_cast<const uint32_t*>(x),
-                                  count, context_->n_ranks(), round,
-                                  static_cast<const uint64_t*>(comm_->comm().error_word), report_);
+      put = iris::backend::Launch(
+          launch, stream_, CheckRound, static_cast<const uint32_t*>(x), count, context_->n_ranks(),
+          round, static_cast<const ccl::ErrorReport*>(comm_->comm().report), report_);
       if (!put.ok()) return From(put);
     }
     return comm_->Synchronize(stream_);

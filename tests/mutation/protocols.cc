@@ -22,7 +22,8 @@
 
 #include "device/backend/select.h"
 #include "device/collective/impl/layout.h"
-#include "device/collective/impl/reduce_kernels.h"
+#include "device/collective/impl/reduce_direct.h"
+#include "device/collective/variants/packets.h"
 #include "device/iris/iris.h"
 
 namespace {
@@ -169,45 +170,51 @@ bool AllReduceRounds(const DeviceContext& ctx, bool packets, iris::backend::Stre
   const ccl::impl::Offsets offsets = ccl::impl::OffsetsOf(kRanks, config);
   if (offsets.total_bytes > sizeof(Heap::workspace)) return false;
   std::vector<uint32_t> x(kCount);
-  uint64_t error_word = 0;
+  ccl::ErrorReport report;
   constexpr uint64_t kWorkspace = offsetof(Heap, workspace);
-  ccl::impl::Call call = {};
-  call.context = ctx;
-  call.error_word = &error_word;
-  call.header_offset_bytes = kWorkspace;
-  call.sync_offset_bytes = kWorkspace + offsets.sync_bytes;
-  call.packet_offset_bytes = kWorkspace + offsets.packet_bytes;
-  call.stage_offset_bytes = kWorkspace + offsets.stage_bytes;
-  call.packet_bytes = config.packet_bytes;
-  call.stage_bytes = config.stage_bytes;
-  call.size = kRanks;
-  call.index = ctx.rank;
-  for (uint32_t i = 0; i < kRanks; ++i) call.members[i] = static_cast<uint8_t>(i);
-  call.operation = ccl::Operation::kAllReduce;
+  ccl::impl::Common common = {};
+  ccl::impl::ReduceCall call = {};
+  common.context = ctx;
+  common.report = &report;
+  common.header_offset_bytes = kWorkspace;
+  common.sync_offset_bytes = kWorkspace + offsets.sync_bytes;
+  common.packet_offset_bytes = kWorkspace + offsets.packet_bytes;
+  common.stage_offset_bytes = kWorkspace + offsets.stage_bytes;
+  common.packet_bytes = config.packet_bytes;
+  common.stage_bytes = config.stage_bytes;
+  common.size = kRanks;
+  common.index = ctx.rank;
+  for (uint32_t i = 0; i < kRanks; ++i) common.members[i] = static_cast<uint8_t>(i);
+  common.ends = 1;
+  common.operation = ccl::Operation::kAllReduce;
   call.in = reinterpret_cast<const uint8_t*>(x.data());
   call.out = reinterpret_cast<uint8_t*>(x.data());
-  call.in_offset_bytes = ccl::impl::kNotInHeap;
-  call.out_offset_bytes = ccl::impl::kNotInHeap;
+  common.in_offset_bytes = ccl::impl::kNotInHeap;
+  common.out_offset_bytes = ccl::impl::kNotInHeap;
   call.count = packets ? kCount : kCount / kRanks;
   call.limit = kCount;
   call.rows = packets ? 1 : kRanks;
   call.row = packets ? 0 : ctx.rank;
-  call.target = ccl::impl::Call::kAll;
+  call.target = ccl::impl::ReduceCall::kAll;
   call.divide = 1;
   call.op = ccl::ReduceOp::kSum;
   using Op = ccl::impl::AnyOp<int32_t>;
-  auto* const kernel = packets ? &ccl::impl::ReducePackets<int32_t, Op, 0>
-                               : &ccl::impl::ReduceDirect<int32_t, Op, 0, false>;
   bool ok = true;
   for (uint32_t round = 0; round < kRounds; ++round) {
     ok = ok &&
          iris::backend::Launch({1, kThreads, 0}, stream, FillInput, x.data(), ctx.rank, round).ok();
-    ok = ok && iris::backend::Launch({kBlocks, kThreads, 0}, stream, kernel, call).ok();
+    const iris::LaunchConfig launch = {kBlocks, kThreads, 0};
+    const iris::Result launched =
+        packets ? iris::backend::Launch(launch, stream, &ccl::impl::ReducePackets<int32_t, Op, 0>,
+                                        common, call)
+                : iris::backend::Launch(launch, stream, &ccl::impl::ReduceDirect<int32_t, Op, 0>,
+                                        common, call, uint32_t{0});
+    ok = ok && launched.ok();
     ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, CheckSum,
                                      static_cast<const uint32_t*>(x.data()), round, wrong)
                    .ok();
   }
-  return stream.Synchronize().ok() && ok && error_word == 0;
+  return stream.Synchronize().ok() && ok && report.word == 0;
 }
 
 using Kernel = void (*)(DeviceContext, uint32_t*);

@@ -259,7 +259,7 @@ def pure_logic(tree):
 
 
 def proto_types(tree):
-    """Messages stop at the edge: in server/rpc and server/state, and in client/internal and client/ctl."""
+    """Messages stop at the edge: irisd's in server/rpc and server/state, the client's in client/internal and ctl."""
     edge = ("server/rpc/", "server/state/", "client/internal/", "client/ctl/")
     found = []
     for path, text in tree.select(*SOURCE, under=("server/", "client/", "device/"), without=edge):

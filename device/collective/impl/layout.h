@@ -20,17 +20,51 @@ namespace iris::ccl::impl {
 inline constexpr uint64_t kNotInHeap = ~0ull;
 inline constexpr uint32_t kPairBlocks = 8;
 
+// A call as it is told to others: four words of CallRecord (PackCall) and the signature, which is
+// the same for calls that belong together.
+struct PackedCall {
+  static constexpr uint32_t kWords = 4;
+  uint32_t words[kWords];
+};
+
+// What came of comparing the calls of the members, as CheckError unpacks it. Members are places in
+// the team, a bit each.
+struct Verdict {
+  enum : uint32_t {
+    kMost,                                        // who made the call that most have made
+    kOther,                                       // who made the one of the first that differs
+    kRest,                                        // who called something else again
+    kAbsent,                                      // who had not come
+    kMostCall,                                    // PackedCall
+    kOtherCall = kMostCall + PackedCall::kWords,  // likewise
+    kRows = kOtherCall + PackedCall::kWords,      // 1 + sender | receiver << 8, of AllToAllV; or 0
+    kSent,                                        // bytes of that row
+    kExpected,                                    // likewise; its low 32 bits
+    kWords
+  };
+};
+static_assert(Verdict::kWords == ErrorReport::kMismatchWords);
+
 struct Header {
-  uint32_t failed;    // not 0: operations end at once
-  uint32_t sequence;  // operations so far
+  uint32_t failed;    // not 0: waits of all blocks end
+  uint32_t sequence;  // operations of the whole team so far
   uint64_t missing;   // members that had not come when it failed
-  uint64_t reserved[30];
+  // What follows is of use when members call differently; see impl/diagnosis.h. A tag is the number
+  // of the operation, from 1.
+  uint64_t calling;      // tag | signature << 32, of who has waited long for the others
+  uint32_t called_off;   // the tag of an operation that members call differently
+  uint32_t diagnosing;   // 1: a thread of this member is at it
+  uint32_t judge;        // 1 + the member that compares the calls
+  uint32_t verdict_tag;  // what `verdict` is of
+  uint64_t record[PackedCall::kWords + 1];  // tag | word << 32; the last one: the signature
+  uint64_t verdict[Verdict::kWords];
+  uint64_t reserved[7];
 };
 static_assert(sizeof(Header) == 256);
 
 struct BlockState {
-  uint32_t epoch;  // rounds that this block has made
-  uint32_t reserved0;
+  uint32_t epoch;    // rounds that this block has made
+  uint32_t failed;   // not 0: what this block had a part in failed, and it makes no more
   uint64_t signals;  // chunks that this block has pushed
   uint64_t turns;    // kSpinlock: the lock of what this member owns. Who has had it, in all
   uint32_t reserved[10];
@@ -85,11 +119,11 @@ constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
 // Who sends what to whom. A row is what one member gives one other.
 enum class Pattern : uint32_t { kAllGather, kAllToAll, kBroadcast, kGather, kScatter };
 
-// One launch of one operation: the argument of its kernel. Reductions count elements, movements
-// bytes.
-struct Call {
+// What every kernel gets: who the members are, where the workspace is, and what the call is. Of
+// kSendRecv the members are the two that make it.
+struct Common {
   DeviceContext context;  // of its members only window, timeout and abort word
-  uint64_t* error_word;
+  ErrorReport* report;
   uint64_t header_offset_bytes;  // in every heap
   uint64_t sync_offset_bytes;
   uint64_t packet_offset_bytes;
@@ -101,28 +135,39 @@ struct Call {
   uint8_t members[kMaxTeamRanks];
   uint8_t pair[2];  // kSendRecv: the places of its two members in the team
   Operation operation;
-  Pattern pattern;
+  uint8_t check;  // packets: compare the calls before anything is waited for
+  uint8_t ends;   // 1: the operation's last kernel, which counts it
   uint32_t signature;
-  uint32_t check;  // packets: compare the calls
-  uint32_t root;
-  const uint8_t* in;
-  uint8_t* out;
+  PackedCall call;
   uint64_t in_offset_bytes;  // in this member's heap; kNotInHeap. Any value if nobody reads it
   uint64_t out_offset_bytes;
-  uint64_t count;  // of a row
-  // Reductions: row r of `in` begins at r * count and ends before `limit`. This member reduces row
-  // `row` and gives it to itself (kSelf), to all (kAll), or to a member.
+};
+
+// A reduction. Row r of `in` begins at element r * count and ends before `limit`. This member
+// reduces row `row` and gives it to itself (kSelf), to all (kAll), or to a member.
+struct ReduceCall {
+  const uint8_t* in;
+  uint8_t* out;
+  uint64_t count;  // elements of a row
   uint64_t limit;
   uint32_t rows;
   uint32_t row;
   uint32_t target;
   uint32_t divide;  // the result, by this
-  uint32_t phases;  // kTwoPhase: 1
-  uint32_t lock;    // kSpinlock: 1
   uint32_t unroll;  // of the plan
   ReduceOp op;
   static constexpr uint32_t kAll = ~0u;
   static constexpr uint32_t kSelf = ~0u - 1;
+};
+
+// A movement of rows of `count` bytes.
+struct MoveCall {
+  const uint8_t* in;
+  uint8_t* out;
+  uint64_t count;
+  Pattern pattern;
+  uint32_t root;
+  uint32_t unroll;
 };
 
 // Rows of any length, for AllToAllV. Each receiver tells the sender where its row goes, and how
@@ -132,6 +177,11 @@ struct Vector {
   uint64_t send_bytes[kMaxTeamRanks];
   uint64_t receive_offset_bytes[kMaxTeamRanks];
   uint64_t receive_bytes[kMaxTeamRanks];
+};
+struct VectorCall {
+  const uint8_t* in;
+  uint8_t* out;
+  Vector rows;
 };
 
 // The error word: code | operation << 8 | (member + 1) << 16 | sequence << 32. 0: no error.

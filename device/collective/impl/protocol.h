@@ -10,11 +10,18 @@
 // - What does not alternate (stages, the user's buffers) is written only after a round that its
 //   readers arrive at when they are done.
 // The epoch skips 0 and 1 when it wraps, keeping its parity: fresh workspace has zeros.
+//
+// The first round of an operation is passed only if all members made the same call: words carry the
+// call's signature, and so does one of the two flags of a packet. Where calls differ, some member
+// finds another's signature in a round, or waits for what will not come. Whoever has waited for
+// long puts its signature into its header and looks at those of the others. What then happens:
+// impl/diagnosis.h.
 #pragma once
 
 #include <cstdint>
 
 #include "device/backend/select.h"
+#include "device/collective/impl/diagnosis.h"
 #include "device/collective/impl/layout.h"
 #include "device/iris/context.h"
 #include "device/iris/impl/mutation.h"
@@ -26,16 +33,8 @@ namespace iris::ccl::impl {
 inline constexpr Order kArriveOrder =
     backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
-// Waits as iris::impl::BoundedWait, but polls for some microseconds before it looks at the clock,
-// which is slow on GPUs.
+// Polls for some microseconds before the clock is looked at, which is slow on GPUs.
 inline constexpr uint32_t kEagerPolls = backend::Traits::kLaunchPublishes ? 32 : 1;
-template <typename Done>
-IRIS_DEVICE inline WaitResult Poll(const DeviceContext& context, Done done) {
-  for (uint32_t k = 0; k < kEagerPolls; ++k) {
-    if (done()) return WaitResult::kOk;
-  }
-  return iris::impl::BoundedWait(context, 0, done);
-}
 
 IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
   return epoch == ~0u ? 2 : epoch + 1;
@@ -51,20 +50,24 @@ struct SharedState {
 };
 
 // The state of one block in one operation. Every thread has the same.
-class Session {
+class Rounds {
  public:
   // `shared` is the block's. `block`: whose rounds these are.
-  IRIS_DEVICE Session(const Call& call, SharedState* shared, uint32_t block,
-                      const Vector* vector = nullptr)
+  IRIS_DEVICE Rounds(const Common& call, SharedState* shared, uint32_t block,
+                     const Vector* vector = nullptr)
       : call_(&call),
         vector_(vector),
         shared_(shared),
         sync_offset_bytes_(call.sync_offset_bytes + block * SyncBytes(call.size)),
-        block_(block) {
+        block_(block),
+        trouble_(Trouble::kNone),
+        suspect_(0) {
     // All that the operation needs to begin, and to end, in loads that go out together.
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
-    broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0;
+    // The block's own word, not the header's: none of its threads sets it before all have read it
+    // here, so that they all go the same way.
+    broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&State()->failed) != 0;
     sequence_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     if (backend::ThreadIndex() == 0) {
       shared_->failure = 0;
@@ -120,7 +123,11 @@ class Session {
       const uint32_t peer = i / CallWords::kCount;
       const uint32_t w = i % CallWords::kCount;
       uint64_t value = 0;
-      if (!Wait(&mine[peer].words[w], peer, &value)) break;
+      // If the others' words are missing, a thread waits for a signature, unless threads take
+      // turns.
+      const bool watches =
+          w == CallWords::kSignature || backend::BlockSize() % CallWords::kCount != 0;
+      if (!Wait(&mine[peer].words[w], peer, watches, &value)) break;
       const uint32_t payload = static_cast<uint32_t>(value >> 32);
       shared_->words[i] = payload;
       if (w == CallWords::kSignature) {
@@ -178,7 +185,7 @@ class Session {
   }
   IRIS_DEVICE bool AwaitSignalOf(uint32_t member, uint64_t value) {
     const uint64_t* word = SignalsOf(call_->index) + member;
-    const WaitResult result = Poll(call_->context, [word, value] {
+    const WaitResult result = Poll(false, [word, value] {
       return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word) >= value;
     });
     if (result == WaitResult::kOk) return true;
@@ -200,7 +207,7 @@ class Session {
     const uint64_t* word = &StateOf(owner)->turns;
     const uint64_t mine = turns + call_->index;
     uint64_t seen = 0;
-    const WaitResult result = Poll(call_->context, [word, mine, &seen] {
+    const WaitResult result = Poll(false, [word, mine, &seen] {
       seen = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
       return seen == mine;
     });
@@ -230,7 +237,7 @@ class Session {
   IRIS_DEVICE void Finish() {
     if (backend::ThreadIndex() != 0) return;
     backend::StorePlain(&State()->epoch, epoch_);
-    if (block_ == 0) {
+    if (block_ == 0 && call_->ends != 0) {
       backend::Store<Scope::kDevice, Order::kRelaxed>(&HeaderOf()->sequence, sequence_ + 1);
     }
   }
@@ -266,10 +273,12 @@ class Session {
   // Polls for the packet of this epoch. False on failure, which is recorded. `*data`: its 8 bytes.
   IRIS_DEVICE bool Receive(const Bytes16* slot, Bytes16 first, uint32_t from, uint64_t* data) {
     if (!Arrived(first)) {
-      const uint32_t epoch = epoch_;
-      const WaitResult result = Poll(call_->context, [&first, slot, epoch] {
+      const uint32_t low = epoch_;
+      const uint32_t high = HighFlag();
+      // The first thread of a block always has a packet to wait for.
+      const WaitResult result = Poll(backend::ThreadIndex() == 0, [&first, slot, low, high] {
         first = backend::Load16<CacheHint::kVolatile>(slot);
-        return static_cast<uint32_t>(first.lo) == epoch && static_cast<uint32_t>(first.hi) == epoch;
+        return static_cast<uint32_t>(first.lo) == low && static_cast<uint32_t>(first.hi) == high;
       });
       if (result != WaitResult::kOk) {
         Fail(result, from);
@@ -280,10 +289,11 @@ class Session {
     return true;
   }
   IRIS_DEVICE bool Arrived(Bytes16 packet) const {
-    return static_cast<uint32_t>(packet.lo) == epoch_ && static_cast<uint32_t>(packet.hi) == epoch_;
+    return static_cast<uint32_t>(packet.lo) == epoch_ &&
+           static_cast<uint32_t>(packet.hi) == HighFlag();
   }
   IRIS_DEVICE Bytes16 Packet(uint64_t data) const {
-    return {data << 32 | epoch_, (data >> 32) << 32 | epoch_};
+    return {data << 32 | epoch_, (data >> 32) << 32 | HighFlag()};
   }
 
   // Behind a block sync: whether a thread of the block has failed.
@@ -291,7 +301,27 @@ class Session {
     return backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->failure) == 0;
   }
 
+  // The last thing that a kernel does: where members called differently, finds out who called what.
+  IRIS_DEVICE void Conclude() const {
+    if (trouble_ != Trouble::kCallsDiffer) return;
+    DisputedRow rows = {};
+    if (vector_ != nullptr && suspect_ != 0) {
+      const uint32_t peer = suspect_ - 1;
+      rows.code = 1 + (call_->index | peer << 8);
+      rows.sent = vector_->send_bytes[peer];
+      rows.expected = shared_->words[peer * CallWords::kCount + CallWords::kIn];
+    }
+    Diagnose(*call_, sequence_, suspect_ != 0, rows);
+  }
+
  private:
+  // Why a wait ended early, if not by the abort word or for lack of time.
+  enum class Trouble : uint32_t {
+    kNone,
+    kFailedElsewhere,  // another thread of this member has recorded why
+    kCallsDiffer,
+  };
+
   template <typename T>
   IRIS_DEVICE T* At(uint32_t member, uint64_t offset_bytes) const {
     return iris::AtOffset<T>(call_->context, call_->members[member], offset_bytes);
@@ -341,6 +371,52 @@ class Session {
     return At<uint8_t>(m, static_cast<uint64_t>(high) << 32 | low);
   }
 
+  // The flag in the upper half of a packet. The lower one alone tells the epoch: this one is right
+  // only if both members made the same call.
+  IRIS_DEVICE uint32_t HighFlag() const { return epoch_ ^ call_->signature; }
+
+  // Waits as iris::impl::BoundedWait. `watches`: this thread looks out for calls that differ, too.
+  // That is for waits of the first round.
+  template <typename Done>
+  IRIS_DEVICE WaitResult Poll(bool watches, Done done) {
+    for (uint32_t k = 0; k < kEagerPolls; ++k) {
+      if (done()) return WaitResult::kOk;
+    }
+    Trouble trouble = Trouble::kNone;
+    const bool looks = watches && block_ == 0;
+    const WaitResult result = iris::impl::BoundedWait(call_->context, 0, done, [&] {
+      trouble = LookAround(looks);
+      return trouble != Trouble::kNone;
+    });
+    if (result == WaitResult::kAborted) trouble_ = trouble;
+    return result;
+  }
+  IRIS_DEVICE Trouble LookAround(bool looks) const {
+    Header* mine = HeaderOf();
+    const uint32_t tag = TagOf(sequence_);
+    if (backend::Load<Scope::kSystem, Order::kRelaxed>(&mine->called_off) == tag) {
+      return Trouble::kCallsDiffer;
+    }
+    if (backend::Load<Scope::kDevice, Order::kRelaxed>(&mine->failed) != 0) {
+      return Trouble::kFailedElsewhere;
+    }
+    if (!looks) return Trouble::kNone;
+    // Who is in an operation of the team shows it. Who is in one of a pair looks whether the other
+    // is in one of the team, which then cannot end.
+    const bool pair = call_->operation == Operation::kSendRecv;
+    const uint64_t own = static_cast<uint64_t>(call_->signature) << 32 | tag;
+    if (!pair) backend::Store<Scope::kSystem, Order::kRelaxed>(&mine->calling, own);
+    for (uint32_t m = 0; m < call_->size; ++m) {
+      if (m == call_->index) continue;
+      const Header* header = At<Header>(m, call_->header_offset_bytes);
+      const uint64_t seen = backend::Load<Scope::kSystem, Order::kRelaxed>(&header->calling);
+      if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) {
+        return Trouble::kCallsDiffer;
+      }
+    }
+    return Trouble::kNone;
+  }
+
   template <Order O>
   IRIS_DEVICE void Arrive(uint32_t payload = 0) {
     const CallWords* mine = Calls(call_->index);
@@ -350,16 +426,16 @@ class Session {
     }
     for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
       uint64_t value = 0;
-      if (!Wait(&mine[p].words[0], p, &value)) break;
+      if (!Wait(&mine[p].words[0], p, false, &value)) break;
       if (value >> 32 != 0) {
         backend::Store<Scope::kBlock, Order::kRelaxed>(&shared_->more, epoch_);
       }
     }
   }
 
-  IRIS_DEVICE bool Wait(const uint64_t* word, uint32_t peer, uint64_t* value) {
+  IRIS_DEVICE bool Wait(const uint64_t* word, uint32_t peer, bool watches, uint64_t* value) {
     const uint32_t epoch = epoch_;
-    const WaitResult result = Poll(call_->context, [value, word, epoch] {
+    const WaitResult result = Poll(watches, [value, word, epoch] {
       *value = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
       return static_cast<uint32_t>(*value) == epoch;
     });
@@ -372,25 +448,32 @@ class Session {
     backend::Store<Scope::kBlock, Order::kRelaxed>(word, 1u);
   }
 
+  // A wait for `member` ended without what it was for.
   IRIS_DEVICE void Fail(WaitResult result, uint32_t member) {
-    Record(result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded,
-           member);
+    if (trouble_ == Trouble::kNone) {
+      const ErrorCode code =
+          result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded;
+      RecordError(*call_, code, call_->operation, PlaceInTeam(*call_, member), sequence_);
+    }
+    NoteMissing(member);
   }
-  IRIS_DEVICE void Differ(uint32_t member) { Record(ErrorCode::kInvalidArgument, member); }
-
-  // Keeps the first failure, and ends the block's operation.
-  IRIS_DEVICE void Record(ErrorCode code, uint32_t member) {
-    if (call_->operation == Operation::kSendRecv) member = call_->pair[member];
+  // `peer` called something else, or expects another row than it gets.
+  IRIS_DEVICE void Differ(uint32_t peer) {
+    trouble_ = Trouble::kCallsDiffer;
+    suspect_ = peer + 1;
+    NoteMissing(peer);
+  }
+  // Ends the operation, and all that follow on the stream.
+  IRIS_DEVICE void NoteMissing(uint32_t member) {
     Header* header = HeaderOf();
-    (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(&header->missing,
-                                                                           uint64_t{1} << member);
-    (void)backend::CompareExchange<Scope::kSystem, Order::kAcqRel>(
-        call_->error_word, uint64_t{0}, PackError(code, call_->operation, member, sequence_));
+    (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(
+        &header->missing, uint64_t{1} << PlaceInTeam(*call_, member));
     backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
+    backend::Store<Scope::kDevice, Order::kRelaxed>(&State()->failed, 1u);
     Set(&shared_->failure);
   }
 
-  const Call* call_;
+  const Common* call_;
   const Vector* vector_;
   SharedState* shared_;
   uint64_t sync_offset_bytes_;
@@ -398,6 +481,8 @@ class Session {
   uint32_t epoch_;
   uint32_t sequence_;  // operations before this one
   bool broken_;
+  Trouble trouble_;
+  uint32_t suspect_;  // 1 + the member whose words in the first round were not what they should be
 };
 
 }  // namespace iris::ccl::impl

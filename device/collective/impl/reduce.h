@@ -6,7 +6,7 @@
 
 #include "device/backend/numeric.h"
 #include "device/backend/select.h"
-#include "device/collective/collective.h"
+#include "device/collective/impl/layout.h"
 #include "device/iris/impl/copy.h"
 
 namespace iris::ccl::impl {
@@ -64,7 +64,7 @@ template <typename T, ReduceOp Op>
 struct FixedOp {
   using A = typename Accumulator<T>::Type;
   A scale;
-  IRIS_DEVICE explicit FixedOp(const Call& call)
+  IRIS_DEVICE explicit FixedOp(const ReduceCall& call)
       : scale(static_cast<A>(1) / static_cast<A>(call.divide)) {}
 
   template <uint32_t K>
@@ -89,7 +89,7 @@ struct AnyOp {
   using A = typename Accumulator<T>::Type;
   ReduceOp op;
   uint32_t divide;
-  IRIS_DEVICE explicit AnyOp(const Call& call) : op(call.op), divide(call.divide) {}
+  IRIS_DEVICE explicit AnyOp(const ReduceCall& call) : op(call.op), divide(call.divide) {}
   // `members`: of the team, for kAvg.
   IRIS_DEVICE AnyOp(ReduceOp reduce_op, uint32_t members)
       : op(reduce_op), divide(reduce_op == ReduceOp::kAvg ? members : 1) {}

@@ -20,9 +20,12 @@ inline constexpr uint64_t kAbortPeriodNs = 100 * 1000;
 // Calls `done()` until it says true (kOk), `timeout_ns` have passed (kTimeout; 0: the context's
 // timeout), or the abort word is not 0 (kAborted). `done` acquires, and has the last word: what
 // arrived in time is never reported as missing.
-template <typename Done>
-IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns,
-                                          Done done) {
+//
+// `called_off()` is asked as seldom as the abort word, for a caller that knows a reason of its own
+// to give up: true ends the wait as the abort word does.
+template <typename Done, typename CalledOff>
+IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns, Done done,
+                                          CalledOff called_off) {
   for (uint32_t i = 0; i < kPollsBeforeClock; ++i) {
     if (done()) return WaitResult::kOk;
     backend::Pause();
@@ -38,14 +41,21 @@ IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t tim
     }
     const uint64_t now = backend::ClockNanoseconds();
     const bool late = now - start >= timeout_ns;
-    if (ctx.abort_word != nullptr && (late || now - abort_polled >= kAbortPeriodNs)) {
+    if (late || now - abort_polled >= kAbortPeriodNs) {
       abort_polled = now;
-      if (backend::Load<Scope::kSystem, Order::kAcquire>(ctx.abort_word) != 0) {
+      if ((ctx.abort_word != nullptr &&
+           backend::Load<Scope::kSystem, Order::kAcquire>(ctx.abort_word) != 0) ||
+          called_off()) {
         return done() ? WaitResult::kOk : WaitResult::kAborted;
       }
     }
     if (late) return done() ? WaitResult::kOk : WaitResult::kTimeout;
   }
+}
+template <typename Done>
+IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns,
+                                          Done done) {
+  return BoundedWait(ctx, timeout_ns, done, [] { return false; });
 }
 
 // True if `seen` is `wanted` or later, for epochs less than half the range of T apart.

@@ -1,0 +1,93 @@
+// Which kernels of reductions exist: for sums and averages of the types that models are made of, on
+// 2, 4 and 8 members, kernels that know all that when they are compiled; for the rest general ones.
+// Host code of the variants.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend/numeric.h"
+#include "device/backend/select.h"
+#include "device/collective/impl/reduce.h"
+
+namespace iris::ccl::impl {
+
+// What is worth kernels of its own.
+constexpr bool HasFixedKernel(DataType type, ReduceOp op, uint32_t members) {
+  return (type == DataType::kF32 || type == DataType::kF16 || type == DataType::kBf16) &&
+         (op == ReduceOp::kSum || op == ReduceOp::kAvg) &&
+         (members == 2 || members == 4 || members == 8);
+}
+
+// Kernels: Of<T, Op, N>() gives one; N: 0 for any number of members and operator.
+template <typename Kernels, typename T>
+auto FixedKernel(uint32_t members) {
+  using Op = FixedOp<T, ReduceOp::kSum>;
+  if (members == 2) return Kernels::template Of<T, Op, 2>();
+  if (members == 4) return Kernels::template Of<T, Op, 4>();
+  return Kernels::template Of<T, Op, 8>();
+}
+
+// The one for a call of which HasFixedKernel is true.
+template <typename Kernels>
+auto SelectFixed(DataType type, uint32_t members) {
+  if (type == DataType::kF16) return FixedKernel<Kernels, Half>(members);
+  if (type == DataType::kBf16) return FixedKernel<Kernels, Bfloat16>(members);
+  return FixedKernel<Kernels, float>(members);
+}
+
+// The one for any operator and number of members.
+template <typename Kernels>
+auto SelectGeneral(DataType type) {
+  switch (type) {
+    case DataType::kF32:
+      return Kernels::template Of<float, AnyOp<float>, 0>();
+    case DataType::kF64:
+      return Kernels::template Of<double, AnyOp<double>, 0>();
+    case DataType::kF16:
+      return Kernels::template Of<Half, AnyOp<Half>, 0>();
+    case DataType::kBf16:
+      return Kernels::template Of<Bfloat16, AnyOp<Bfloat16>, 0>();
+    case DataType::kI32:
+      return Kernels::template Of<int32_t, AnyOp<int32_t>, 0>();
+    case DataType::kI64:
+      return Kernels::template Of<int64_t, AnyOp<int64_t>, 0>();
+    case DataType::kU8:
+      break;
+  }
+  return Kernels::template Of<uint8_t, AnyOp<uint8_t>, 0>();
+}
+
+template <typename Kernels>
+auto Select(DataType type, ReduceOp op, uint32_t members) {
+  return HasFixedKernel(type, op, members) ? SelectFixed<Kernels>(type, members)
+                                           : SelectGeneral<Kernels>(type);
+}
+
+template <typename Kernels>
+Result PrepareFixed() {
+  for (DataType type : {DataType::kF32, DataType::kF16, DataType::kBf16}) {
+    for (uint32_t members : {2u, 4u, 8u}) {
+      const Result result = backend::PrepareKernel(SelectFixed<Kernels>(type, members));
+      if (!result.ok()) return result;
+    }
+  }
+  return {};
+}
+
+template <typename Kernels>
+Result PrepareGeneral() {
+  for (DataType type : {DataType::kF32, DataType::kF64, DataType::kF16, DataType::kBf16,
+                        DataType::kI32, DataType::kI64, DataType::kU8}) {
+    const Result result = backend::PrepareKernel(SelectGeneral<Kernels>(type));
+    if (!result.ok()) return result;
+  }
+  return {};
+}
+
+template <typename Kernels>
+Result PrepareAll() {
+  const Result result = PrepareFixed<Kernels>();
+  return result.ok() ? PrepareGeneral<Kernels>() : result;
+}
+
+}  // namespace iris::ccl::impl

@@ -1,0 +1,274 @@
+// What Choose says is what a launcher launches: for every operation, type, op, size and variant.
+// The launches are captured in graphs that nobody runs.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/collective/collective.h"
+#include "device/collective/rules.h"
+#include "device/collective/table.h"
+#include "device/iris/iris.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+namespace {
+
+using ccl::Comm;
+using ccl::Config;
+using ccl::DataType;
+using ccl::LaunchTrace;
+using ccl::Operation;
+using ccl::Plan;
+using ccl::ReduceOp;
+using ccl::Shape;
+using ccl::Variant;
+
+constexpr Operation kEvery[] = {
+    Operation::kAllReduce, Operation::kReduceScatter, Operation::kReduce,   Operation::kAllGather,
+    Operation::kGather,    Operation::kScatter,       Operation::kAllToAll, Operation::kBroadcast,
+    Operation::kSendRecv,  Operation::kAllToAllV,     Operation::kBarrier};
+
+bool Reduces(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kReduce ||
+         operation == Operation::kReduceScatter;
+}
+
+Result Make(Rank& rank, const Comm& comm, const Shape& s, uint8_t* in, uint8_t* out) {
+  const uint32_t n = comm.team.size;
+  const uint32_t me = comm.team.index;
+  backend::Stream& stream = rank.stream;
+  switch (s.operation) {
+    case Operation::kAllReduce:
+      return ccl::AllReduce(comm, in, out, s.count, s.type, s.op, stream, s.variant);
+    case Operation::kReduceScatter:
+      return ccl::ReduceScatter(comm, in, out, s.count, s.type, s.op, stream, s.variant);
+    case Operation::kReduce:
+      return ccl::Reduce(comm, in, out, s.count, s.type, s.op, 0, stream, s.variant);
+    case Operation::kAllGather:
+      return ccl::AllGather(comm, in, out, s.count, s.type, stream, s.variant);
+    case Operation::kGather:
+      return ccl::Gather(comm, in, out, s.count, s.type, 0, stream, s.variant);
+    case Operation::kScatter:
+      return ccl::Scatter(comm, in, out, s.count, s.type, 0, stream, s.variant);
+    case Operation::kAllToAll:
+      return ccl::AllToAll(comm, in, out, s.count, s.type, stream, s.variant);
+    case Operation::kBroadcast:
+      return ccl::Broadcast(comm, in, out, s.count, s.type, 0, stream, s.variant);
+    case Operation::kSendRecv:
+      return me == 0 ? ccl::Send(comm, in, s.count, s.type, 1, stream)
+                     : ccl::Recv(comm, out, s.count, s.type, 0, stream);
+    case Operation::kAllToAllV: {
+      std::vector<uint64_t> counts(n, s.count);
+      std::vector<uint64_t> offsets(n);
+      for (uint32_t m = 0; m < n; ++m) offsets[m] = m * s.count;
+      return ccl::AllToAllV(comm, in, {counts.data(), offsets.data()}, out,
+                            {counts.data(), offsets.data()}, s.type, stream);
+    }
+    default:
+      return ccl::Barrier(comm, stream);
+  }
+}
+
+// Calls `body` while the stream records instead of running.
+template <typename F>
+void WithoutRunning(backend::Stream& stream, const F& body) {
+  backend::Graph graph;
+  const Result begun = backend::BeginCapture(stream);
+  ASSERT_TRUE(begun.ok()) << begun.what;
+  body();
+  const Result ended = backend::EndCapture(stream, &graph);
+  ASSERT_TRUE(ended.ok()) << ended.what;
+}
+
+// Which kernel a variant is, in an operation.
+std::string KernelOf(Variant variant, Operation operation) {
+  if (operation == Operation::kBarrier) return "BarrierKernel";
+  if (operation == Operation::kAllToAllV) return "MoveVector";
+  switch (variant) {
+    case Variant::kPackets:
+      return Reduces(operation) ? "ReducePackets" : "MovePackets";
+    case Variant::kDirect:
+      return Reduces(operation) ? "ReduceDirect" : "MoveDirect";
+    case Variant::kTwoShot:
+      return Reduces(operation) ? "ReduceDirect" : "BroadcastSlices";
+    case Variant::kTwoPhase:
+      return "ReduceDirect";
+    case Variant::kTwoPackets:
+      return "ReduceTwoPackets";
+    case Variant::kPipeline:
+      return "ReducePipeline";
+    case Variant::kCopyEngine:
+      return Reduces(operation) ? "ReduceDirect" : "BarrierKernel";
+    case Variant::kRing:
+      return "ReduceRing";
+    case Variant::kAtomic:
+    case Variant::kSpinlock:
+      return "ReduceAtOwner";
+    default:
+      return "none";
+  }
+}
+
+std::string Text(const Shape& s, uint32_t n) {
+  return std::string(ccl::OperationName(s.operation)) + " of " + std::to_string(s.count) + " " +
+         ccl::DataTypeName(s.type) + " " + ccl::ReduceOpName(s.op) + " as " +
+         ccl::VariantName(s.variant) + " on " + std::to_string(n);
+}
+
+class PlanTest : public testing::TestWithParam<uint32_t> {
+ protected:
+  // Whether `comm` launches what Choose says of it.
+  static void Check(Rank& rank, Comm comm, const Shape& shape, bool in_place, uint8_t* in,
+                    uint8_t* out) {
+    SCOPED_TRACE(Text(shape, comm.team.size) + (in_place ? " in place" : ""));
+    LaunchTrace trace;
+    comm.trace = &trace;
+    const Plan plan = ccl::Choose(comm, shape);
+    const Result made = Make(rank, comm, shape, in_place ? out : in, out);
+    ASSERT_TRUE(made.ok()) << made.what;
+    if (plan.blocks == 0) {
+      EXPECT_EQ(trace.n, 0u);
+      EXPECT_EQ(comm.team.size, 1u);
+      return;
+    }
+    ASSERT_GE(trace.n, 1u);
+    const ccl::LaunchNote& note = trace.notes[0];
+    EXPECT_EQ(note.plan.variant, plan.variant)
+        << ccl::VariantName(note.plan.variant) << " " << ccl::VariantName(plan.variant);
+    EXPECT_EQ(note.plan.blocks, plan.blocks);
+    EXPECT_EQ(note.plan.threads, plan.threads);
+    if (note.plan.unroll != 0) {
+      EXPECT_EQ(note.plan.unroll, plan.unroll);
+    }
+    EXPECT_EQ(note.kernel, KernelOf(plan.variant, shape.operation));
+    EXPECT_EQ(trace.n, plan.variant == Variant::kCopyEngine ? 2u : 1u);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Members, PlanTest, testing::Values(1, 2, 3, 4, 5, 6, 7, 8));
+
+TEST_P(PlanTest, ChooseSaysWhatIsLaunched) {
+  const uint32_t n = GetParam();
+  Config config;
+  config.max_blocks = 4;
+  World world(n, (4 << 20) + ccl::WorkspaceBytes(n, config));
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    uint8_t* in = rank.New<uint8_t>(1 << 20);
+    uint8_t* out = rank.New<uint8_t>(1 << 20);
+    rank.HostBarrier();
+    uint32_t k = 0;
+    for (Operation operation : kEvery) {
+      if (operation == Operation::kSendRecv && (n == 1 || rank.rank() > 1)) continue;
+      WithoutRunning(rank.stream, [&] {
+        for (uint32_t v = 0; v <= static_cast<uint32_t>(Variant::kSpinlock); ++v) {
+          for (uint32_t t = 0; t <= static_cast<uint32_t>(DataType::kU8); ++t) {
+            for (uint32_t o = 0; o <= static_cast<uint32_t>(ReduceOp::kAvg); ++o) {
+              if (o != 0 && !Reduces(operation)) continue;
+              for (uint64_t count : {1, 700, 3000, 15000}) {
+                const Shape shape = {operation, count, static_cast<DataType>(t),
+                                     static_cast<ReduceOp>(o), static_cast<Variant>(v)};
+                const bool in_place = operation == Operation::kAllReduce && ++k % 2 == 0;
+                Check(rank, comm, shape, in_place, in, out);
+              }
+            }
+          }
+        }
+      });
+    }
+  });
+}
+
+// The rules for GPUs as well.
+TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
+  const uint32_t n = GetParam();
+  if (n == 1) GTEST_SKIP() << "one member launches nothing";
+  Config config;
+  constexpr uint64_t kMost = 16 << 20;
+  config.symmetric = true;
+  config.stage_bytes = 1024;
+  config.packet_bytes = 256;
+  config.max_blocks = ccl::kMaxBlocks;
+  config.packet_blocks = 64;
+  const ccl::impl::Table table = ccl::impl::BuiltInTable(/*emulated=*/false);
+  config.rules = table.rules;
+  config.n_rules = table.n_rules;
+  World world(n, 2 * kMost + (1 << 20) + ccl::WorkspaceBytes(n, config));
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    uint8_t* in = rank.New<uint8_t>(kMost);
+    uint8_t* out = rank.New<uint8_t>(kMost);
+    rank.HostBarrier();
+    for (Operation operation : kEvery) {
+      if (operation == Operation::kSendRecv) continue;
+      const bool one_row = operation == Operation::kAllReduce || operation == Operation::kReduce ||
+                           operation == Operation::kBroadcast;
+      WithoutRunning(rank.stream, [&] {
+        for (uint64_t bytes = 1 << 10; bytes <= kMost; bytes = bytes * 3 / 2) {
+          for (DataType type : {DataType::kF32, DataType::kBf16, DataType::kI32}) {
+            const uint64_t all = bytes / ccl::ElementBytes(type);
+            Check(rank, comm, {operation, one_row ? all : all / n, type}, false, in, out);
+          }
+        }
+      });
+    }
+  });
+}
+
+// A Comm of three members, of which nothing is launched.
+Comm ThreeMembers(const std::vector<ccl::Rule>& rules) {
+  Comm comm;
+  comm.team.size = 3;
+  comm.config = ccl::impl::Complete({});
+  const Result used = ccl::UseRules(rules.data(), static_cast<uint32_t>(rules.size()), &comm);
+  EXPECT_TRUE(used.ok()) << used.what;
+  return comm;
+}
+
+TEST(ChooseTest, ReplacesWhatACallDoesNotHave) {
+  const Comm comm = ThreeMembers({});
+  const auto variant = [&](const Shape& shape) { return ccl::Choose(comm, shape).variant; };
+  const uint64_t count = 1 << 16;
+  EXPECT_EQ(
+      variant({Operation::kAllReduce, count, DataType::kF32, ReduceOp::kSum, Variant::kTwoPackets}),
+      Variant::kTwoShot);
+  EXPECT_EQ(variant({Operation::kAllReduce, count, DataType::kU8, ReduceOp::kAvg, Variant::kRing}),
+            Variant::kTwoShot);
+  EXPECT_EQ(variant({Operation::kAllReduce, count, DataType::kU8, ReduceOp::kSum, Variant::kRing}),
+            Variant::kRing);
+  EXPECT_EQ(variant({Operation::kReduce, count, DataType::kF32, ReduceOp::kSum, Variant::kDirect}),
+            Variant::kTwoShot);
+  EXPECT_EQ(variant({Operation::kReduceScatter, count, DataType::kF32, ReduceOp::kSum,
+                     Variant::kPipeline}),
+            Variant::kDirect);
+  EXPECT_EQ(variant({Operation::kAllGather, count, DataType::kF32, ReduceOp::kSum, Variant::kRing}),
+            Variant::kDirect);
+}
+
+TEST(ChooseTest, PassesOverRulesThatACallDoesNotHave) {
+  const Comm comm = ThreeMembers({
+      {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoPackets, 2, 64},
+      {Operation::kAllReduce, 2, 1 << 20, Variant::kDirect, 3, 64},
+      {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoPhase, 4, 128},
+  });
+  const Plan plan = ccl::Choose(comm, {Operation::kAllReduce, 1 << 16, DataType::kF32});
+  EXPECT_EQ(plan.variant, Variant::kTwoPhase);
+  EXPECT_EQ(plan.blocks, 4u);
+  EXPECT_EQ(plan.threads, 128u);
+}
+
+TEST(ChooseTest, RulesThatNoCallReachesTakeNoRoom) {
+  std::vector<ccl::Rule> rules;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    rules.push_back({Operation::kAllReduce, 64, 1000 - i, Variant::kPackets, 1, 32});
+  }
+  const Comm comm = ThreeMembers(rules);
+  EXPECT_EQ(comm.rules.end[ccl::kOperationCount - 1], 1u);
+  for (uint32_t i = 0; i < 1000; ++i) rules[i].max_bytes = i + 1;
+  Comm other = comm;
+  EXPECT_EQ(ccl::UseRules(rules.data(), 1000, &other).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(other.rules.end[ccl::kOperationCount - 1], 1u);
+}
+
+}  // namespace
+}  // namespace iris::conformance
