@@ -79,7 +79,7 @@ TEST_F(ReplayTest, ALiveRecordingHasTheSameEffectsAgain) {
     for (int rank = 0; rank < 2; ++rank) die.WaitLine(rank, "done");
     die.Signal(1, SIGKILL);
     EXPECT_EQ(die.Wait(1), 128 + SIGKILL);
-    die.TellAll("end");
+    die.Tell(0, "end");
     (void)die.Wait(0);
   }
   const auto code = daemon_->Stop();
