@@ -58,7 +58,7 @@ class SegmentStoreTest : public testing::Test {
 
 TEST_F(SegmentStoreTest, CreatesReadsAndDrops) {
   const SegmentId id{1};
-  store_.Create({.id = id, .bytes = 1 << 20});
+  store_.Create({.id = id, .bytes = 2 << 20});
   EXPECT_TRUE(Wait<SegmentCreated>().status.ok());
   ASSERT_NE(store_.Find(id), nullptr);
   EXPECT_EQ(store_.Find(id)->device_index(), 0u);
@@ -73,11 +73,11 @@ TEST_F(SegmentStoreTest, CreatesReadsAndDrops) {
 
 TEST_F(SegmentStoreTest, AHoldOutlivesTheDrop) {
   const SegmentId id{1};
-  store_.Create({.id = id, .bytes = 1 << 20});
+  store_.Create({.id = id, .bytes = 2 << 20});
   Wait<SegmentCreated>();
   auto hold = store_.Find(id);
   store_.Drop(id);
-  store_.Create({.id = SegmentId{2}, .bytes = 1 << 20, .prealloc = true});  // behind any drop
+  store_.Create({.id = SegmentId{2}, .bytes = 2 << 20, .prealloc = true});  // behind any drop
   Wait<SegmentCreated>();
   EXPECT_EQ(Count<SegmentDropped>(), 0u);
   hold.reset();
