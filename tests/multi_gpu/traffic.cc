@@ -138,7 +138,7 @@ IRIS_KERNEL void FillRound(uint32_t* x, uint64_t n, uint32_t rank, uint64_t roun
 // What the sum over the ranks has to be. Once a collective has failed, as its error word says, what
 // it and those behind it leave is undefined.
 IRIS_KERNEL void CheckRound(const uint32_t* sum, uint64_t n, uint32_t n_ranks, uint64_t round,
-                            const ccl::ErrorReport* errors, Report* report) {
+                            const iris::ccl::ErrorReport* errors, Report* report) {
   if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(&errors->word) != 0) return;
   uint64_t wrong = 0;
   for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
@@ -296,7 +296,7 @@ class Traffic {
       }
       put = iris::backend::Launch(
           launch, stream_, CheckRound, static_cast<const uint32_t*>(x), count, context_->n_ranks(),
-          round, static_cast<const ccl::ErrorReport*>(comm_->comm().report), report_);
+          round, static_cast<const iris::ccl::ErrorReport*>(comm_->comm().report), report_);
       if (!put.ok()) return From(put);
     }
     return comm_->Synchronize(stream_);

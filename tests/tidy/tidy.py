@@ -434,6 +434,21 @@ def client_storeys(tree):
     return found
 
 
+def target_macros(tree):
+    """C++ targets are made by the macros of //third_party:iris.bzl, which say once what all of them would repeat."""
+    found = []
+    for path, text in tree.select("BUILD.bazel", without=("third_party/",)):
+        for call in ast.walk(_parsed(text)):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                continue
+            kind = call.func.id
+            # A target that compiles nothing, or is a library for users, may be plain.
+            compiles = any(k.arg == "srcs" for k in call.keywords)
+            if kind.startswith("device_cc_") or kind in ("cc_library", "cc_binary", "cc_test") and compiles:
+                found.append(f"{path}:{call.lineno}: {kind} instead of a macro of //third_party:iris.bzl")
+    return found
+
+
 # Files that are read by their place, not by their name: by Git, Bazel, editors, the service that runs tests, and
 # readers.
 UNNAMED = (".bazelrc", ".bazelversion", ".gitignore", ".clang-format", ".clang-tidy", ".ci/run", "WORKSPACE", "LICENSE",
@@ -497,7 +512,8 @@ def dead_files(tree):
 
 
 RULES = (vendor_names, orphan_tests, architecture, pure_logic, proto_types, header_shape, one_conditional,
-         download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, dead_files)
+         download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, target_macros,
+         dead_files)
 
 
 def main(argv):

@@ -138,6 +138,11 @@ PLANTED = {
         ("client/iris/planted.cc", "// TODO: the rest\n"),
         ("client/iris/planted.cc", "<<<<<<< HEAD\nint a;\n=======\nint b;\n>>>>>>> other\n"),
     ),
+    "target_macros": (
+        ("client/BUILD.bazel", 'cc_library(name = "x", srcs = ["x.cc"])\n'),
+        ("server/BUILD.bazel", '[cc_test(name = n, srcs = [n]) for n in ["a"]]\n'),
+        ("device/iris/BUILD.bazel", 'device_cc_test(name = "x", srcs = ["x.cc"])\n'),
+    ),
     "dead_files": (
         ("client/iris/nobody_builds_this.cc", "// x\n"),
         ("client/iris/nobody_includes_this.h", "// x\n#pragma once\n"),
