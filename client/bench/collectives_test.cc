@@ -81,7 +81,7 @@ TEST_F(CollectivesTest, FollowsATableOfRules) {
   EXPECT_EQ((*figures)[0].blocks, 2u);
   EXPECT_EQ((*figures)[1].variant, "two_shot");
   EXPECT_EQ((*figures)[1].threads, 32u);
-  EXPECT_EQ((*figures)[2].variant, "direct");  // no rule
+  EXPECT_EQ((*figures)[2].variant, "two_shot");  // no rule, and a reduction has no kDirect
 }
 
 // 256 bytes have no words for more than one block of packets.
