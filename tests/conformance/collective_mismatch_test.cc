@@ -203,9 +203,7 @@ class Mismatches {
     ExpectCall(mismatch.other_call, swapped ? most : other, differs, n_);
   }
 
-  World& world() { return world_; }
   const Comm& comm(uint32_t m) const { return comms_[m]; }
-  const Buffers& buffers(uint32_t m) const { return buffers_[m]; }
   uint32_t n() const { return n_; }
 
  private:

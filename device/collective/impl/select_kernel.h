@@ -7,6 +7,7 @@
 
 #include "device/backend/numeric.h"
 #include "device/backend/select.h"
+#include "device/collective/impl/kernel_types.h"
 #include "device/collective/impl/reduce.h"
 
 namespace iris::ccl::impl {
@@ -18,13 +19,24 @@ constexpr bool HasFixedKernel(DataType type, ReduceOp op, uint32_t members) {
          (members == 2 || members == 4 || members == 8);
 }
 
-// Kernels: Of<T, Op, N>() gives one; N: 0 for any number of members and operator.
+// Kernels: Of<T, Op, N>() gives one; N: 0 for any number of members and operator. Null where the
+// type has no kernels.
+template <typename Kernels, typename T, typename Op, uint32_t N>
+auto KernelOf() {
+  using Kernel = decltype(Kernels::template Of<Bfloat16, AnyOp<Bfloat16>, 0>());
+  if constexpr (kHasKernels<T>) {
+    return Kernels::template Of<T, Op, N>();
+  } else {
+    return Kernel{nullptr};
+  }
+}
+
 template <typename Kernels, typename T>
 auto FixedKernel(uint32_t members) {
   using Op = FixedOp<T, ReduceOp::kSum>;
-  if (members == 2) return Kernels::template Of<T, Op, 2>();
-  if (members == 4) return Kernels::template Of<T, Op, 4>();
-  return Kernels::template Of<T, Op, 8>();
+  if (members == 2) return KernelOf<Kernels, T, Op, 2>();
+  if (members == 4) return KernelOf<Kernels, T, Op, 4>();
+  return KernelOf<Kernels, T, Op, 8>();
 }
 
 // The one for a call of which HasFixedKernel is true.
@@ -40,21 +52,21 @@ template <typename Kernels>
 auto SelectGeneral(DataType type) {
   switch (type) {
     case DataType::kF32:
-      return Kernels::template Of<float, AnyOp<float>, 0>();
+      return KernelOf<Kernels, float, AnyOp<float>, 0>();
     case DataType::kF64:
-      return Kernels::template Of<double, AnyOp<double>, 0>();
+      return KernelOf<Kernels, double, AnyOp<double>, 0>();
     case DataType::kF16:
-      return Kernels::template Of<Half, AnyOp<Half>, 0>();
+      return KernelOf<Kernels, Half, AnyOp<Half>, 0>();
     case DataType::kBf16:
-      return Kernels::template Of<Bfloat16, AnyOp<Bfloat16>, 0>();
+      return KernelOf<Kernels, Bfloat16, AnyOp<Bfloat16>, 0>();
     case DataType::kI32:
-      return Kernels::template Of<int32_t, AnyOp<int32_t>, 0>();
+      return KernelOf<Kernels, int32_t, AnyOp<int32_t>, 0>();
     case DataType::kI64:
-      return Kernels::template Of<int64_t, AnyOp<int64_t>, 0>();
+      return KernelOf<Kernels, int64_t, AnyOp<int64_t>, 0>();
     case DataType::kU8:
       break;
   }
-  return Kernels::template Of<uint8_t, AnyOp<uint8_t>, 0>();
+  return KernelOf<Kernels, uint8_t, AnyOp<uint8_t>, 0>();
 }
 
 template <typename Kernels>
