@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "device/backend/numeric.h"
 #include "device/backend/select.h"
@@ -23,11 +24,11 @@ constexpr bool HasFixedKernel(DataType type, ReduceOp op, uint32_t members) {
 // type has no kernels.
 template <typename Kernels, typename T, typename Op, uint32_t N>
 auto KernelOf() {
-  using Kernel = decltype(Kernels::template Of<Bfloat16, AnyOp<Bfloat16>, 0>());
   if constexpr (kHasKernels<T>) {
     return Kernels::template Of<T, Op, N>();
   } else {
-    return Kernel{nullptr};
+    using Bf16Op = std::conditional_t<N == 0, AnyOp<Bfloat16>, FixedOp<Bfloat16, ReduceOp::kSum>>;
+    return decltype(Kernels::template Of<Bfloat16, Bf16Op, N>()){nullptr};
   }
 }
 
