@@ -4,7 +4,10 @@
 
 namespace {
 
+// One of each source that nothing else of these needs.
 [[gnu::used]] constexpr auto kPrepareKernels = &iris::ccl::PrepareKernels;
+[[gnu::used]] constexpr auto kAllReduce = &iris::ccl::AllReduce;
+[[gnu::used]] constexpr auto kCheckError = &iris::ccl::CheckError;
 [[gnu::used]] constexpr auto kParseRules = &iris::ccl::ParseRules;
 
 }  // namespace
