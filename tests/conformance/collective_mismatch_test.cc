@@ -1,6 +1,7 @@
 // Members that call differently: all of them are told, at once, and in the same words.
 #include <cstdint>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -100,14 +101,15 @@ std::string Text(const CallRecord& call) {
 // Everything that the members must agree about.
 std::string Text(const ErrorInfo& info) {
   const Mismatch& m = info.mismatch;
-  return "#" + std::to_string(info.sequence) + " member " +
-         std::to_string(static_cast<int32_t>(info.member_index)) + "; " + std::to_string(m.most) +
-         " " + Text(m.most_call) + "; " + std::to_string(m.other) + " " + Text(m.other_call) +
-         "; rest " + std::to_string(m.rest) + "; absent " + std::to_string(m.absent) +
-         (m.rows_differ
-              ? "; rows " + std::to_string(m.sender) + " " + std::to_string(m.receiver) + " " +
-                    std::to_string(m.sent_bytes) + " " + std::to_string(m.expected_bytes)
-              : "");
+  std::ostringstream text;
+  text << "#" << info.sequence << " member " << static_cast<int32_t>(info.member_index) << "; "
+       << m.most << " " << Text(m.most_call) << "; " << m.other << " " << Text(m.other_call)
+       << "; rest " << m.rest << "; absent " << m.absent;
+  if (m.rows_differ) {
+    text << "; rows " << m.sender << " " << m.receiver << " " << m.sent_bytes << " "
+         << m.expected_bytes;
+  }
+  return text.str();
 }
 
 // What a member must be said to have called.
