@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/backend/emu/backend.h"
+#include "device/backend/emu/sanitizers.h"
 #include "device/backend/emu/scheduler.h"
 
 namespace iris::backend {
@@ -30,6 +31,7 @@ class RecordWork final : public Work {
     event_->nanoseconds.store(ClockNanoseconds(), std::memory_order_relaxed);
     event_->done.store(record_, std::memory_order_release);
     event_->done.notify_all();
+    TsanRelease(event_.get());
   }
 
  private:
@@ -43,6 +45,7 @@ class WaitWork final : public Work {
       : event_(std::move(event)), record_(record) {}
   void Run() const noexcept override {
     while (event_->done.load(std::memory_order_acquire) < record_) Pause();
+    TsanRelease(event_.get());
   }
 
  private:
@@ -96,7 +99,13 @@ Result raw::CreateEvent(void** out) {
   return {};
 }
 
-void raw::DestroyEvent(void* event) { delete static_cast<emu::EventHolder*>(event); }
+void raw::DestroyEvent(void* event) {
+  auto* const holder = static_cast<emu::EventHolder*>(event);
+  // A launch may have let go of the event just before. What a worker does to a count of references
+  // is not seen by ThreadSanitizer.
+  emu::TsanAcquire(holder->get());
+  delete holder;
+}
 
 Result raw::RecordEvent(void* event, const StreamHandle& stream) {
   const emu::EventHolder& state = *static_cast<emu::EventHolder*>(event);
