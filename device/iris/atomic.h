@@ -19,6 +19,7 @@
 
 #include "device/backend/numeric.h"
 #include "device/backend/select.h"
+#include "device/backend/words.h"
 #include "device/iris/context.h"
 #include "device/iris/types.h"
 
@@ -32,8 +33,7 @@ inline constexpr bool kIsAtomic = std::is_same_v<T, float> || std::is_same_v<T, 
                                   (std::is_integral_v<T> && !std::is_same_v<T, bool> &&
                                    (sizeof(T) == 4 || sizeof(T) == 8));
 
-template <typename T>
-inline constexpr bool kIsNarrowFloat = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16>;
+using backend::kIsNarrowFloat;
 
 // `T` in a place where it must not be deduced, so that literals convert.
 template <typename T>

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "device/backend/select.h"
+#include "device/backend/words.h"
 #include "device/iris/impl/coop.h"
 #include "device/iris/types.h"
 
@@ -15,32 +16,10 @@ struct NotDeduced {
   using Type = T;
 };
 
+// The backends' own: an unsigned word of so many bytes, and the same bits as another type.
 template <uint64_t kBytes>
-struct UnsignedOf;
-template <>
-struct UnsignedOf<1> {
-  using Type = uint8_t;
-};
-template <>
-struct UnsignedOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct UnsignedOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct UnsignedOf<8> {
-  using Type = uint64_t;
-};
-
-template <typename To, typename From>
-IRIS_DEVICE inline To BitCast(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(To));
-  return to;
-}
+using UnsignedOf = backend::WordOf<kBytes>;
+using backend::BitCast;
 
 template <CacheHint H, typename T>
 IRIS_DEVICE inline T LoadValue(const T* p) {
