@@ -1,6 +1,5 @@
 #include "server/job_pages.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
@@ -14,16 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "device/base/descriptors.h"
+
 namespace iris::server {
 namespace {
-
-int CountFds() {
-  int n = 0;
-  DIR* dir = opendir("/proc/self/fd");
-  while (readdir(dir) != nullptr) ++n;
-  closedir(dir);
-  return n;
-}
 
 class JobPagesTest : public testing::Test {
  protected:
@@ -200,7 +193,7 @@ TEST_F(AdoptPagesTest, RefusesOnePageTwice) {
 }
 
 TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
-  const int before = CountFds() - 4;  // those that are given away
+  const int before = base::CountDescriptors() - 4;  // those that are given away
   struct Case {
     wire::UniqueFd page;
     const char* reason;
@@ -225,17 +218,17 @@ TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
     EXPECT_NE(std::string(status.message()).find(c.reason), std::string::npos) << status;
   }
   EXPECT_NE(RefusedWith(Page(0)).find("control page of rank 1 of job 7"), std::string::npos);
-  EXPECT_EQ(CountFds(), before);
+  EXPECT_EQ(base::CountDescriptors(), before);
 }
 
 TEST(JobPagesLifeTest, LeavesNoDescriptor) {
-  const int before = CountFds();
+  const int before = base::CountDescriptors();
   {
     auto pages = JobPages::Create(JobId{1}, 64, 1);
     ASSERT_TRUE(pages.ok());
-    EXPECT_EQ(CountFds(), before + 65);
+    EXPECT_EQ(base::CountDescriptors(), before + 65);
   }
-  EXPECT_EQ(CountFds(), before);
+  EXPECT_EQ(base::CountDescriptors(), before);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <iterator>
 #include <memory>
@@ -199,8 +200,12 @@ class RankRun {
                                     c.as_rule ? Variant::kAuto : c.variant});
   }
 
-  // This rank's median, in µs.
-  double Measure(const Case& c, uint32_t samples) {
+  // This rank's medians.
+  struct Times {
+    double us = 0;
+    double host_us = 0;
+  };
+  Times Measure(const Case& c, uint32_t samples) {
     context_ = absl::StrCat(ccl::OperationName(c.operation), " of ", c.bytes, " bytes, variant ",
                             ccl::VariantName(c.variant), ", ", c.blocks, " blocks of ", c.threads,
                             " threads, ", rank_.n_ranks(), " ranks");
@@ -242,10 +247,17 @@ class RankRun {
       Do("take the time", [&] { return backend::ElapsedNanoseconds(begin, end, &ns); });
       if (k >= kWarmups) us.push_back(static_cast<double>(ns) / 1000 / per);
     }
+    std::vector<double> host_us;
+    for (uint32_t k = 0; k < samples + kWarmups; ++k) {
+      Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+      rank_.HostBarrier();
+      const double spent_us = HostTime([&] { return Start(rank_, comm, c, in_, out_); });
+      if (k >= kWarmups) host_us.push_back(spent_us);
+    }
     Do("synchronize", [&] { return rank_.stream.Synchronize(); });
     Do("check", [&] { return ccl::CheckError(comm_); });
     Do("check", [&] { return CheckOut(rank_, c, out_); });
-    return SpreadOf(us).p50;
+    return {SpreadOf(us).p50, SpreadOf(host_us).p50};
   }
 
  private:
@@ -261,6 +273,17 @@ class RankRun {
       comm.config.unroll = c.unroll;
     }
     return comm;
+  }
+
+  // Of one of a few calls of `start`, in µs. They are so few that the device's queue has room.
+  template <typename F>
+  double HostTime(const F& start) {
+    constexpr uint32_t kCalls = 16;
+    const auto begin = std::chrono::steady_clock::now();
+    for (uint32_t k = 0; k < kCalls; ++k) Do("start", start);
+    const std::chrono::duration<double, std::micro> spent =
+        std::chrono::steady_clock::now() - begin;
+    return spent.count() / kCalls;
   }
 
   template <typename F>
@@ -466,10 +489,11 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
       const bool again = c.as_rule && !seen.emplace(c.operation, c.bytes, plan.variant, plan.blocks,
                                                     plan.threads, plan.unroll)
                                            .second;
-      const double us = again ? 0 : run.Measure(c, options.samples);
+      const auto times = again ? RankRun::Times() : run.Measure(c, options.samples);
       std::lock_guard<std::mutex> lock(mu);
       CollectiveFigure& figure = figures[i];
-      figure.us = std::max(figure.us, us);
+      figure.us = std::max(figure.us, times.us);
+      figure.host_us = std::max(figure.host_us, times.host_us);
       if (rank.rank() != 0) continue;
       repeated[i] = again;
       figure.what = cases[i];

@@ -37,10 +37,12 @@ bool IsUnrolled(const std::string& operation, const std::string& variant);
 // False: far from any size at which the variant could be the best one.
 bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks);
 
-// The median of a replay, divided by the operations in its graph; of the ranks' medians the
-// largest. bf16, sums; buffers in the heap at the same place on each rank, which Config::symmetric
-// promises. One figure for each case, in their order; but of as_rule cases of one operation and
-// size that launch the same, the first alone. Fails if a rank fails or a result is wrong.
+// us: the median of a replay, divided by the operations in its graph; of the ranks' medians the
+// largest. host_us: likewise, of calls outside of graphs that wait for nothing, the time until they
+// have returned. bf16, sums; buffers in the heap at the same place on each rank, which
+// Config::symmetric promises. One figure for each case, in their order; but of as_rule cases of one
+// operation and size that launch the same, the first alone. Fails if a rank fails or a result is
+// wrong.
 absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
     const CollectiveOptions& options, const std::vector<CollectiveCase>& cases);
 

@@ -49,6 +49,7 @@ TEST_F(CollectivesTest, EachOperationGivesAFigure) {
     EXPECT_EQ(figure.what.operation, cases[i].operation);
     EXPECT_EQ(figure.ranks, 2u);
     EXPECT_GT(figure.us, 0) << figure.what.operation;
+    EXPECT_GT(figure.host_us, 0) << figure.what.operation;
     EXPECT_GE(figure.blocks, 1u) << figure.what.operation;
     // Of two ranks half the bytes go over a link, of what has no rows all, of all_reduce twice
     // half.

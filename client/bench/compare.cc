@@ -25,6 +25,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "device/base/posix.h"
 
 extern char** environ;
 
@@ -276,8 +277,7 @@ absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uin
   // Nothing of it may run beside what is measured next.
   kill(-*pid, SIGKILL);
   int status = 0;
-  while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  base::Retry([&] { return waitpid(*pid, &status, 0); });
   g_group.store(0);
   while (text.size() <= kMaxPeersBytes && ReadSome(output, &text)) {
   }

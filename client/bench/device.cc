@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/iris/context.h"
+#include "client/iris/device_status.h"
 #include "device/backend/select.h"
 #include "device/iris/iris.h"
 
@@ -185,11 +186,7 @@ IRIS_KERNEL void OneBarrier(DeviceContext ctx, Answer* answer) {
 
 // Host.
 
-absl::Status FromDevice(const Result& result, absl::string_view what) {
-  if (result.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(result.code),
-                      absl::StrCat(what, ": ", result.what));
-}
+using internal::FromDevice;
 
 #define RETURN_IF_ERROR(expression)                                      \
   do {                                                                   \

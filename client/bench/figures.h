@@ -29,6 +29,8 @@ struct CollectiveFigure {
   uint32_t threads = 0;
   uint32_t unroll = 1;
   double us = 0;
+  // What a call costs the thread that makes it, without a graph.
+  double host_us = 0;
   double bus_gb_per_s = 0;  // 0: of barrier
 };
 

@@ -245,7 +245,7 @@ absl::Status Communicator::Check() const {
       separator = ", ";
     }
   }
-  return absl::Status(static_cast<absl::StatusCode>(result.code), text);
+  return absl::Status(internal::CodeOf(result.code), text);
 }
 
 absl::Status Communicator::Synchronize(backend::Stream& stream) {

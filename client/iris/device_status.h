@@ -9,7 +9,7 @@
 
 namespace iris::internal {
 
-// Codes are cast: they are the same numbers.
+// The codes are the same numbers. They are cast here, and nowhere else.
 constexpr bool SameCode(ErrorCode device, absl::StatusCode host) {
   return static_cast<int>(device) == static_cast<int>(host);
 }
@@ -22,10 +22,11 @@ static_assert(SameCode(ErrorCode::kAborted, absl::StatusCode::kAborted));
 static_assert(SameCode(ErrorCode::kUnimplemented, absl::StatusCode::kUnimplemented));
 static_assert(SameCode(ErrorCode::kInternal, absl::StatusCode::kInternal));
 
+constexpr absl::StatusCode CodeOf(ErrorCode code) { return static_cast<absl::StatusCode>(code); }
+
 inline absl::Status FromDevice(const Result& result, absl::string_view what) {
   if (result.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(result.code),
-                      absl::StrCat(what, ": ", result.what));
+  return absl::Status(CodeOf(result.code), absl::StrCat(what, ": ", result.what));
 }
 
 // kFailedPrecondition where the kernels of this program (`kernels`: backend::BackendName()) cannot

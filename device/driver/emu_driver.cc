@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "device/base/posix.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -94,9 +95,10 @@ class EmuMemory : public PhysicalMemory {
     }
     size_t done = 0;
     while (done < out.size()) {
-      const ssize_t n =
-          pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset_bytes + done));
-      if (n < 0 && errno == EINTR) continue;
+      const ssize_t n = base::Retry([&] {
+        return pread(fd_, out.data() + done, out.size() - done,
+                     static_cast<off_t>(offset_bytes + done));
+      });
       if (n < 0) return SystemError(errno, "read emulated memory");
       if (n == 0) return absl::DataLossError("read emulated memory: it ended early");
       done += static_cast<size_t>(n);
@@ -221,10 +223,8 @@ class EmuDriver : public GpuDriver {
       return SystemError(errno, absl::StrCat("size emulated memory to ", bytes, " bytes"));
     }
     if (prealloc) {
-      int result;
-      do {
-        result = fallocate(fd, 0, 0, static_cast<off_t>(bytes));
-      } while (result != 0 && errno == EINTR);
+      const int result =
+          base::Retry([&] { return fallocate(fd, 0, 0, static_cast<off_t>(bytes)); });
       if (result != 0) {
         return SystemError(errno, absl::StrCat("reserve ", bytes, " bytes for emulated memory"));
       }

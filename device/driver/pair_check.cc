@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "device/base/posix.h"
 
 namespace iris::driver {
 namespace {
@@ -116,10 +117,7 @@ bool Send(int socket, const Message& message, int fd = -1) {
     rights->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(rights), &fd, sizeof(int));
   }
-  ssize_t n;
-  do {
-    n = sendmsg(socket, &header, MSG_NOSIGNAL);
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = base::Retry([&] { return sendmsg(socket, &header, MSG_NOSIGNAL); });
   return n == static_cast<ssize_t>(sizeof(message));
 }
 
@@ -133,10 +131,7 @@ bool Receive(int socket, Message* message, int* fd) {
   header.msg_iovlen = 1;
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
-  ssize_t n;
-  do {
-    n = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = base::Retry([&] { return recvmsg(socket, &header, MSG_CMSG_CLOEXEC); });
   *fd = -1;
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); n > 0 && c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {

@@ -1,6 +1,5 @@
-// Statuses across the boundaries of Iris: gRPC's to ours and back, and numbers in messages and
-// frames. The codes are the same numbers everywhere; that is checked here, when it is compiled, and
-// casted nowhere else. Pure; thread-safe.
+// gRPC's statuses to ours and back. The codes are the same numbers; that is checked here, when it
+// is compiled. Pure; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +8,9 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
+#include "proto/status/code.h"
 
 namespace iris::proto {
-
-// kUnknown for a number that is no code.
-constexpr absl::StatusCode CodeOf(uint32_t number) {
-  return number <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)
-             ? static_cast<absl::StatusCode>(number)
-             : absl::StatusCode::kUnknown;
-}
-constexpr uint32_t NumberOf(absl::StatusCode code) { return static_cast<uint32_t>(code); }
 
 // The text is cut to `max_text_bytes`.
 inline grpc::Status ToGrpc(const absl::Status& status, size_t max_text_bytes = SIZE_MAX) {

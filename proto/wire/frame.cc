@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/base/posix.h"
+#include "proto/status/code.h"
 
 namespace iris::wire {
 namespace {
@@ -158,7 +159,7 @@ bool IsNoFrameYet(const absl::Status& status) {
 
 ErrorPayload MakeErrorPayload(const absl::Status& status) {
   ErrorPayload payload;
-  payload.code = static_cast<uint32_t>(status.code());
+  payload.code = proto::NumberOf(status.code());
   const size_t n = std::min(status.message().size(), kMaxErrorTextBytes);
   payload.text_bytes = static_cast<uint32_t>(n);
   if (n > 0) std::memcpy(payload.text, status.message().data(), n);
@@ -167,10 +168,9 @@ ErrorPayload MakeErrorPayload(const absl::Status& status) {
 
 absl::Status StatusFromErrorPayload(const ErrorPayload& payload) {
   const size_t n = std::min<size_t>(payload.text_bytes, kMaxErrorTextBytes);
-  const bool known =
-      payload.code > 0 && payload.code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+  // An error is never OK, whatever it says.
   const absl::StatusCode code =
-      known ? static_cast<absl::StatusCode>(payload.code) : absl::StatusCode::kUnknown;
+      payload.code != 0 ? proto::CodeOf(payload.code) : absl::StatusCode::kUnknown;
   return absl::Status(code, absl::string_view(payload.text, n));
 }
 

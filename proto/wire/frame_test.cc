@@ -1,6 +1,5 @@
 #include "proto/wire/frame.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,18 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "device/base/descriptors.h"
+
 namespace iris::wire {
 namespace {
 
 using absl::StatusCode;
-
-int CountFds() {
-  int n = 0;
-  DIR* dir = opendir("/proc/self/fd");
-  while (readdir(dir) != nullptr) ++n;
-  closedir(dir);
-  return n;
-}
 
 class FrameTest : public testing::Test {
  protected:
@@ -142,27 +135,27 @@ TEST_F(FrameTest, RefusesToSendTooLargeAPayload) {
 }
 
 TEST_F(FrameTest, ClosesDescriptorsOfADroppedFrame) {
-  const int before = CountFds();
+  const int before = base::CountDescriptors();
   const int fds[] = {a_.get(), a_.get()};
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kAck, AckPayload(), fds).ok());
   { ASSERT_TRUE(ReceiveFrame(b_.get()).ok()); }
-  EXPECT_EQ(CountFds(), before);
+  EXPECT_EQ(base::CountDescriptors(), before);
 }
 
 TEST_F(FrameTest, ClosesDescriptorsOfARefusedFrame) {
-  const int before = CountFds();
+  const int before = base::CountDescriptors();
   SendRaw("garbage that is no frame at all", 31, 5);
   ExpectRefused(ReceiveFrame(b_.get()), StatusCode::kInvalidArgument, "magic");
-  EXPECT_EQ(CountFds(), before);
+  EXPECT_EQ(base::CountDescriptors(), before);
 }
 
 TEST_F(FrameTest, RefusesAndClosesMoreDescriptorsThanTheLimit) {
-  const int before = CountFds();
+  const int before = base::CountDescriptors();
   FrameHeader header;
   header.type = static_cast<uint16_t>(FrameType::kAck);
   SendRaw(&header, sizeof(header), 200);
   ExpectRefused(ReceiveFrame(b_.get()), StatusCode::kInvalidArgument, "descriptors");
-  EXPECT_EQ(CountFds(), before);
+  EXPECT_EQ(base::CountDescriptors(), before);
 }
 
 TEST_F(FrameTest, AnEmptySocketHasNoFrameYet) {

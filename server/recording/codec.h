@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "proto/status/code.h"
 #include "server/job/shared_bytes.h"
 #include "server/recording/fields.h"
 
@@ -136,7 +137,7 @@ class Decoder {
     int32_t code;
     std::string text;
     if (!Get(&code) || !Get(&text)) return false;
-    *status = absl::Status(static_cast<absl::StatusCode>(code), text);
+    *status = absl::Status(proto::CodeOf(static_cast<uint32_t>(code)), text);
     return true;
   }
   template <typename A, typename B>

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
 #include "proto/wire/frame.h"
 #include "server/recording/codec.h"
 #include "server/recording/record.h"
@@ -50,10 +51,7 @@ bool Recorder::Append(const std::string& payload) {
   const std::string record = length.Take() + payload;
   if (record.size() > max_bytes_ - bytes_) return false;
   // One write: a process that is killed leaves whole records, but for the last one.
-  ssize_t n;
-  do {
-    n = write(fd_.get(), record.data(), record.size());
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = base::Retry([&] { return write(fd_.get(), record.data(), record.size()); });
   if (n < 0 || static_cast<size_t>(n) != record.size()) return false;
   bytes_ += record.size();
   return true;

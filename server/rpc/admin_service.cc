@@ -1,6 +1,5 @@
 #include "server/rpc/admin_service.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/descriptors.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
@@ -37,15 +37,6 @@ uint64_t RssBytes() {
     return 0;
   }
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-uint32_t OpenFds() {
-  DIR* const dir = opendir("/proc/self/fd");
-  if (dir == nullptr) return 0;
-  uint32_t n = 0;
-  while (const struct dirent* entry = readdir(dir)) n += entry->d_name[0] != '.';
-  closedir(dir);
-  return n - 1;  // the directory's own
 }
 
 uint64_t FdLimit() {
@@ -163,7 +154,7 @@ void AdminService::FillStatus(v1::GetStatusReply* reply) const {
     reply->set_heap_bytes(machine.ledger().used_bytes_total());
   });
   reply->set_rss_bytes(RssBytes());
-  reply->set_open_fds(OpenFds());
+  reply->set_open_fds(static_cast<uint32_t>(std::max(base::CountDescriptors(), 0)));
   reply->set_fd_limit(FdLimit());
   reply->set_sessions_total(facts_.sessions_total());
   reply->set_sessions_refused_total(facts_.sessions_refused());

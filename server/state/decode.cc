@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/status/code.h"
 #include "proto/wire/limits.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
@@ -32,7 +33,7 @@ CallerInfo Decode(const state::Process& from) {
 }
 
 absl::Status Decode(const state::Status& from) {
-  return absl::Status(static_cast<absl::StatusCode>(from.code()), from.text());
+  return absl::Status(proto::CodeOf(from.code()), from.text());
 }
 
 TeamInfo Decode(const state::TeamInfo& from) {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/status/code.h"
 #include "server/job/job_machine_impl.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"
@@ -21,7 +22,7 @@ void Encode(const CallerInfo& from, state::Process* to) {
 }
 
 void Encode(const absl::Status& from, state::Status* to) {
-  to->set_code(static_cast<uint32_t>(from.code()));
+  to->set_code(proto::NumberOf(from.code()));
   to->set_text(std::string(from.message()));
 }
 

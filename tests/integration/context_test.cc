@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/iris/log.h"
+#include "device/base/descriptors.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 
@@ -932,16 +933,9 @@ TEST_F(ContextTest, RanksThatAreThreadsShareOneWindow) {
 }
 
 TEST_F(ContextTest, NothingStaysInTheProcess) {
-  const auto fds = [] {
-    int n = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-      n += entry.path().empty() ? 0 : 1;
-    }
-    return n;
-  };
   // Once first: what libraries open once stays.
   ASSERT_TRUE(Context::Create(Thread(0, 1)).ok());
-  const int before = fds();
+  const int before = base::CountDescriptors();
   for (int i = 0; i < 3; ++i) {
     auto context = Context::Create(Thread(0, 1));
     ASSERT_TRUE(context.ok());
@@ -949,8 +943,9 @@ TEST_F(ContextTest, NothingStaysInTheProcess) {
   }
   // gRPC closes a channel's socket on a thread of its own.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (fds() > before && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(10));
-  EXPECT_LE(fds(), before);
+  while (base::CountDescriptors() > before && absl::Now() < deadline)
+    absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_LE(base::CountDescriptors(), before);
   // The links between devices stay for the life of the process; they alone are mapped read-only.
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

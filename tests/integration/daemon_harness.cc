@@ -1,6 +1,5 @@
 #include "tests/integration/daemon_harness.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -25,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "device/base/descriptors.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/security/credentials.h"
@@ -203,14 +203,7 @@ absl::Status Daemon::Resume() {
 
 std::string Daemon::Log() const { return ReadFile(log_dir_->path() + "/log"); }
 
-int Daemon::OpenFds() const {
-  DIR* dir = ::opendir(absl::StrCat("/proc/", pid_, "/fd").c_str());
-  if (dir == nullptr) return -1;
-  int n = 0;
-  while (const struct dirent* entry = ::readdir(dir)) n += entry->d_name[0] != '.';
-  ::closedir(dir);
-  return n;
-}
+int Daemon::OpenFds() const { return base::CountDescriptors(pid_); }
 
 uint64_t Daemon::RssBytes() const {
   for (absl::string_view line :

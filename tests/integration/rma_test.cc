@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/iris/context.h"
+#include "client/iris/device_status.h"
 #include "device/iris/iris.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
@@ -47,7 +48,7 @@ using iris::testing::RankProcesses;
 
 absl::Status StatusOf(const absl::Status& status) { return status; }
 absl::Status StatusOf(const Result& result) {
-  return absl::Status(static_cast<absl::StatusCode>(result.code), result.what);
+  return absl::Status(internal::CodeOf(result.code), result.what);
 }
 template <typename T>
 absl::Status StatusOf(const absl::StatusOr<T>& result) {
