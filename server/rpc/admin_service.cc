@@ -56,12 +56,12 @@ std::string CommandOf(int64_t pid) {
 // A reader of events.
 class EventStream : public StreamWriter, public EventFollower {
  public:
-  EventStream(EventLog* log, CallCounter* calls, uint32_t uid)
-      : StreamWriter(calls), log_(log), uid_(uid) {}
+  EventStream(EventLog* log, CallCounter* calls, uint32_t uid, std::shared_ptr<Replier> reply)
+      : StreamWriter(calls, std::move(reply)), log_(log), uid_(uid) {}
 
   // Reads the log: all that is kept, then, if `follow`, what comes.
   void Start(bool follow) {
-    log_->Read(this, follow);
+    log_->Read(std::static_pointer_cast<EventStream>(shared_from_this()), follow);
     max_queued_.store(kEventsQueuedPerFollower, std::memory_order_relaxed);
     if (!follow) Finish(absl::OkStatus());
   }
@@ -224,23 +224,19 @@ absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequ
 
 // The table.
 
-grpc::ServerUnaryReactor* AdminService::GetStatus(Context* context, const Bytes* request,
-                                                  Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::GetStatus(const IncomingCall& call) {
   return calls_->Answer<v1::GetStatusRequest, v1::GetStatusReply>(
-      context, request, reply,
-      [this](const CallerInfo& /*caller*/, const v1::GetStatusRequest& /*message*/,
-             v1::GetStatusReply* out) {
+      call, [this](const CallerInfo& /*caller*/, const v1::GetStatusRequest& /*message*/,
+                   v1::GetStatusReply* out) {
         FillStatus(out);
         return absl::OkStatus();
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListDevices(Context* context, const Bytes* request,
-                                                    Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListDevices(const IncomingCall& call) {
   return calls_->Answer<v1::ListDevicesRequest, v1::ListDevicesReply>(
-      context, request, reply,
-      [this](const CallerInfo& /*caller*/, const v1::ListDevicesRequest& /*message*/,
-             v1::ListDevicesReply* out) {
+      call, [this](const CallerInfo& /*caller*/, const v1::ListDevicesRequest& /*message*/,
+                   v1::ListDevicesReply* out) {
         const std::vector<Ledger::DeviceAccount> accounts =
             daemon_->Inspect([](const JobMachine& machine) { return machine.ledger().devices(); });
         for (const driver::DeviceInfo& device : daemon_->driver().devices()) {
@@ -251,10 +247,9 @@ grpc::ServerUnaryReactor* AdminService::ListDevices(Context* context, const Byte
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListJobs(Context* context, const Bytes* request,
-                                                 Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListJobs(const IncomingCall& call) {
   return calls_->Answer<v1::ListJobsRequest, v1::ListJobsReply>(
-      context, request, reply,
+      call,
       [this](const CallerInfo& caller, const v1::ListJobsRequest& message, v1::ListJobsReply* out) {
         const auto jobs = VisibleJobs(caller, message.job());
         if (!jobs.ok()) return jobs.status();
@@ -265,12 +260,10 @@ grpc::ServerUnaryReactor* AdminService::ListJobs(Context* context, const Bytes* 
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListHeaps(Context* context, const Bytes* request,
-                                                  Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListHeaps(const IncomingCall& call) {
   return calls_->Answer<v1::ListHeapsRequest, v1::ListHeapsReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::ListHeapsRequest& message,
-             v1::ListHeapsReply* out) {
+      call, [this](const CallerInfo& caller, const v1::ListHeapsRequest& message,
+                   v1::ListHeapsReply* out) {
         const auto jobs = VisibleJobs(caller, message.job());
         if (!jobs.ok()) return jobs.status();
         for (const JobSnapshot& job : *jobs) {
@@ -283,12 +276,10 @@ grpc::ServerUnaryReactor* AdminService::ListHeaps(Context* context, const Bytes*
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListAllocations(Context* context, const Bytes* request,
-                                                        Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListAllocations(const IncomingCall& call) {
   return calls_->Answer<v1::ListAllocationsRequest, v1::ListAllocationsReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::ListAllocationsRequest& message,
-             v1::ListAllocationsReply* out) {
+      call, [this](const CallerInfo& caller, const v1::ListAllocationsRequest& message,
+                   v1::ListAllocationsReply* out) {
         const auto jobs = VisibleJobs(caller, message.job(), /*allocations=*/true);
         if (!jobs.ok()) return jobs.status();
         for (const JobSnapshot& job : *jobs) {
@@ -300,12 +291,10 @@ grpc::ServerUnaryReactor* AdminService::ListAllocations(Context* context, const 
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListSessions(Context* context, const Bytes* request,
-                                                     Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListSessions(const IncomingCall& call) {
   return calls_->Answer<v1::ListSessionsRequest, v1::ListSessionsReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::ListSessionsRequest& /*message*/,
-             v1::ListSessionsReply* out) {
+      call, [this](const CallerInfo& caller, const v1::ListSessionsRequest& /*message*/,
+                   v1::ListSessionsReply* out) {
         const std::vector<SessionSnapshot> sessions =
             daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
         for (const SessionSnapshot& session : sessions) {
@@ -316,25 +305,22 @@ grpc::ServerUnaryReactor* AdminService::ListSessions(Context* context, const Byt
       });
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminService::Events(Context* context,
-                                                                 const Bytes* request) {
+std::shared_ptr<ActiveCall> AdminService::Events(const IncomingCall& call) {
   v1::EventsRequest message;
-  const absl::Status parsed = ParseMessage(*request, &message);
-  const absl::StatusOr<CallerInfo> caller = parsed.ok() ? calls_->CallerOf(*context) : parsed;
-  const auto stream = std::make_shared<EventStream>(&daemon_->events(), calls_->counter(),
-                                                    caller.ok() ? caller->uid : ~0u);
-  if (caller.ok()) {
-    stream->Start(message.follow());
-  } else {
-    stream->Finish(caller.status());
+  const absl::Status parsed = ParseMessage(call.request, &message);
+  if (!parsed.ok()) {
+    call.reply->Finish(parsed);
+    return nullptr;
   }
-  return StreamWriter::GiveToGrpc(stream);
+  auto stream = std::make_shared<EventStream>(&daemon_->events(), calls_->counter(),
+                                              call.caller.uid, call.reply);
+  stream->Start(message.follow());
+  return stream;
 }
 
-grpc::ServerUnaryReactor* AdminService::Peek(Context* context, const Bytes* request, Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::Peek(const IncomingCall& call) {
   return calls_->Answer<v1::PeekRequest, v1::PeekReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::PeekRequest& message, v1::PeekReply* out) {
+      call, [this](const CallerInfo& caller, const v1::PeekRequest& message, v1::PeekReply* out) {
         return ReadHeap(caller, message, out);
       });
 }
