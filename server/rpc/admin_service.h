@@ -63,11 +63,6 @@ class AdminService final : public RawAdminService {
   grpc::ServerUnaryReactor* Peek(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
-  // The jobs that the caller may see, of that name if one is given. kNotFound if one is given and
-  // there is none.
-  absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const CallerInfo& caller,
-                                                       const std::string& name,
-                                                       bool allocations = false) const;
   void FillStatus(v1::GetStatusReply* reply) const;
   absl::Status ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
                         v1::PeekReply* reply) const;
