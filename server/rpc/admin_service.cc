@@ -15,13 +15,12 @@
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/listings.h"
 #include "server/rpc/message.h"
 #include "server/rpc/stream_writer.h"
 
 namespace iris::server {
 namespace {
-
-bool SeesAll(uint32_t uid) { return uid == 0 || uid == geteuid(); }
 
 std::string ReadSmallFile(const std::string& path) {
   const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -43,14 +42,6 @@ uint64_t FdLimit() {
   struct rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
   return limit.rlim_cur;
-}
-
-// The command line of a process, printable; empty if it is gone.
-std::string CommandOf(int64_t pid) {
-  std::string command = ReadSmallFile(absl::StrCat("/proc/", pid, "/cmdline"));
-  while (!command.empty() && command.back() == '\0') command.pop_back();
-  std::replace(command.begin(), command.end(), '\0', ' ');
-  return EscapeForLog(command, 256);
 }
 
 // A reader of events.
@@ -92,55 +83,10 @@ class EventStream : public StreamWriter, public EventFollower {
   uint64_t dropped_ = 0;  // since the last event that was queued; Push's alone
 };
 
-// The heap of one rank.
-void ToProto(const RankSnapshot& rank, const JobSnapshot& job,
-             absl::Span<const driver::DeviceInfo> devices, v1::Heap* heap) {
-  heap->set_job_id(job.id.value);
-  heap->set_job(job.name);
-  heap->set_uid(job.uid);
-  heap->set_rank(rank.rank);
-  heap->set_pid(rank.pid);
-  heap->set_state(ToProto(rank.state));
-  if (rank.device_index < devices.size()) heap->set_device_uuid(devices[rank.device_index].uuid);
-  uint64_t bytes = 0;
-  for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
-  heap->set_heap_bytes(bytes);
-  heap->set_max_heap_bytes(job.stride_bytes);
-  heap->set_allocated_bytes(job.allocated_bytes);
-  heap->set_largest_free_bytes(job.largest_free_bytes);
-  heap->set_n_segments(static_cast<uint32_t>(rank.segments.size()));
-}
-
-void ToProto(const SessionSnapshot& from, v1::Session* to) {
-  to->set_session_id(from.id.value);
-  to->set_pid(from.caller.pid);
-  to->set_uid(from.caller.uid);
-  to->set_gid(from.caller.gid);
-  to->set_command(CommandOf(from.caller.pid));
-  to->set_state(from.ending ? "ending" : "open");
-  to->set_job(from.job);
-  to->set_rank(from.rank);
-  to->set_created_unix_ms(absl::ToUnixMillis(from.created));
-}
-
 }  // namespace
 
 AdminService::AdminService(Daemon* daemon, Calls* calls, DaemonFacts facts)
     : daemon_(daemon), calls_(calls), facts_(std::move(facts)) {}
-
-absl::StatusOr<std::vector<JobSnapshot>> AdminService::VisibleJobs(const CallerInfo& caller,
-                                                                   const std::string& name,
-                                                                   bool allocations) const {
-  JobQuery query{.name = name, .allocations = allocations};
-  if (!SeesAll(caller.uid)) query.uid = caller.uid;
-  std::vector<JobSnapshot> jobs =
-      daemon_->Inspect([&query](const JobMachine& machine) { return machine.Jobs(query); });
-  if (jobs.empty() && !name.empty()) {
-    return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
-                                            "\" that uid ", caller.uid, " may see"));
-  }
-  return jobs;
-}
 
 void AdminService::FillStatus(v1::GetStatusReply* reply) const {
   reply->set_version(wire::kIrisVersion);
@@ -176,7 +122,8 @@ absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequ
                                                    " bytes asked for; 1 to ", wire::kMaxPeekBytes,
                                                    " can be read in a call"));
   }
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(caller, request.job());
+  const absl::StatusOr<std::vector<JobSnapshot>> jobs =
+      VisibleJobs(*daemon_, caller, request.job());
   if (!jobs.ok()) return jobs.status();
   if (jobs->size() > 1) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -235,28 +182,16 @@ std::shared_ptr<ActiveCall> AdminService::GetStatus(const IncomingCall& call) {
 
 std::shared_ptr<ActiveCall> AdminService::ListDevices(const IncomingCall& call) {
   return calls_->Answer<v1::ListDevicesRequest, v1::ListDevicesReply>(
-      call, [this](const CallerInfo& /*caller*/, const v1::ListDevicesRequest& /*message*/,
-                   v1::ListDevicesReply* out) {
-        const std::vector<Ledger::DeviceAccount> accounts =
-            daemon_->Inspect([](const JobMachine& machine) { return machine.ledger().devices(); });
-        for (const driver::DeviceInfo& device : daemon_->driver().devices()) {
-          const bool known = device.index < accounts.size();
-          ToProto(device, known ? accounts[device.index].used_bytes : 0, out->add_devices());
-        }
-        return absl::OkStatus();
-      });
+      call,
+      [this](const CallerInfo& /*caller*/, const v1::ListDevicesRequest& message,
+             v1::ListDevicesReply* out) { return server::ListDevices(*daemon_, message, out); });
 }
 
 std::shared_ptr<ActiveCall> AdminService::ListJobs(const IncomingCall& call) {
   return calls_->Answer<v1::ListJobsRequest, v1::ListJobsReply>(
       call,
       [this](const CallerInfo& caller, const v1::ListJobsRequest& message, v1::ListJobsReply* out) {
-        const auto jobs = VisibleJobs(caller, message.job());
-        if (!jobs.ok()) return jobs.status();
-        for (const JobSnapshot& job : *jobs) {
-          ToProto(job, daemon_->driver().devices(), out->add_jobs());
-        }
-        return absl::OkStatus();
+        return server::ListJobs(*daemon_, caller, message, out);
       });
 }
 
@@ -264,15 +199,7 @@ std::shared_ptr<ActiveCall> AdminService::ListHeaps(const IncomingCall& call) {
   return calls_->Answer<v1::ListHeapsRequest, v1::ListHeapsReply>(
       call, [this](const CallerInfo& caller, const v1::ListHeapsRequest& message,
                    v1::ListHeapsReply* out) {
-        const auto jobs = VisibleJobs(caller, message.job());
-        if (!jobs.ok()) return jobs.status();
-        for (const JobSnapshot& job : *jobs) {
-          for (const RankSnapshot& rank : job.ranks) {
-            if (rank.segments.empty()) continue;
-            ToProto(rank, job, daemon_->driver().devices(), out->add_heaps());
-          }
-        }
-        return absl::OkStatus();
+        return server::ListHeaps(*daemon_, caller, message, out);
       });
 }
 
@@ -280,28 +207,15 @@ std::shared_ptr<ActiveCall> AdminService::ListAllocations(const IncomingCall& ca
   return calls_->Answer<v1::ListAllocationsRequest, v1::ListAllocationsReply>(
       call, [this](const CallerInfo& caller, const v1::ListAllocationsRequest& message,
                    v1::ListAllocationsReply* out) {
-        const auto jobs = VisibleJobs(caller, message.job(), /*allocations=*/true);
-        if (!jobs.ok()) return jobs.status();
-        for (const JobSnapshot& job : *jobs) {
-          for (const AllocationSnapshot& allocation : job.allocations) {
-            ToProto(allocation, job, out->add_allocations());
-          }
-        }
-        return absl::OkStatus();
+        return server::ListAllocations(*daemon_, caller, message, out);
       });
 }
 
 std::shared_ptr<ActiveCall> AdminService::ListSessions(const IncomingCall& call) {
   return calls_->Answer<v1::ListSessionsRequest, v1::ListSessionsReply>(
-      call, [this](const CallerInfo& caller, const v1::ListSessionsRequest& /*message*/,
+      call, [this](const CallerInfo& caller, const v1::ListSessionsRequest& message,
                    v1::ListSessionsReply* out) {
-        const std::vector<SessionSnapshot> sessions =
-            daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
-        for (const SessionSnapshot& session : sessions) {
-          if (!SeesAll(caller.uid) && session.caller.uid != caller.uid) continue;
-          ToProto(session, out->add_sessions());
-        }
-        return absl::OkStatus();
+        return server::ListSessions(*daemon_, caller, message, out);
       });
 }
 

@@ -47,11 +47,6 @@ class AdminService {
   std::shared_ptr<ActiveCall> Peek(const IncomingCall& call);
 
  private:
-  // The jobs that the caller may see, of that name if one is given. kNotFound if one is given and
-  // there is none.
-  absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const CallerInfo& caller,
-                                                       const std::string& name,
-                                                       bool allocations = false) const;
   void FillStatus(v1::GetStatusReply* reply) const;
   absl::Status ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
                         v1::PeekReply* reply) const;
