@@ -205,6 +205,15 @@ void Relay::Disconnect(uint64_t connection) {
   Queue(closed, {});
 }
 
+void Relay::DisconnectAll() {
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [number, connection] : connections_) numbers.push_back(number);
+  }
+  for (const uint64_t number : numbers) Disconnect(number);
+}
+
 void Relay::DeliverMessage(uint64_t call, std::string_view payload) {
   std::shared_ptr<RelayedCall> listener;
   {
@@ -255,17 +264,6 @@ void Relay::FinishAll(const absl::Status& why) {
   for (auto& [number, call] : calls) {
     if (call.listener != nullptr) call.listener->OnFinish(why);
   }
-}
-
-bool Relay::WaitForNone(absl::Duration timeout) {
-  absl::MutexLock lock(&mu_);
-  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return n_live_ == 0; };
-  return mu_.AwaitWithTimeout(absl::Condition(&none), timeout);
-}
-
-void Relay::ChangeLive(int by) {
-  absl::MutexLock lock(&mu_);
-  n_live_ += by;
 }
 
 void Relay::Queue(LinkHeader header, std::string payload) {

@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "proto/wire/unique_fd.h"
 #include "server/link/link.h"
@@ -82,18 +81,6 @@ class Relay {
   // The number of the connection that gRPC calls `peer`; 0 if it has ended.
   uint64_t ConnectionOf(std::string_view peer) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A reactor that gRPC still holds. The worker waits for them when it stops.
-  class Live {
-   public:
-    explicit Live(Relay* relay) : relay_(relay) { relay_->ChangeLive(1); }
-    ~Live() { relay_->ChangeLive(-1); }
-    Live(const Live&) = delete;
-    Live& operator=(const Live&) = delete;
-
-   private:
-    Relay* const relay_;
-  };
-
   // For the worker's thread.
 
   // Takes a connection. Returns a duplicate of its socket for gRPC, of a number that has not been
@@ -102,6 +89,7 @@ class Relay {
   // Ends it, if it has not ended: its calls are over, and the core is told. gRPC finds its socket
   // shut down.
   void Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
+  void DisconnectAll() ABSL_LOCKS_EXCLUDED(mu_);
   // The core's kMessage and kFinish. A number that is not open is ignored: it was cancelled
   // meanwhile.
   void DeliverMessage(uint64_t call, std::string_view payload) ABSL_LOCKS_EXCLUDED(mu_);
@@ -113,8 +101,6 @@ class Relay {
   // From now on calls are refused with `why`; FinishAll ends the open ones with it.
   void Refuse(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   void FinishAll(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until gRPC holds no call. False: the timeout came first.
-  bool WaitForNone(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Connection {
@@ -129,7 +115,6 @@ class Relay {
     std::shared_ptr<RelayedCall> listener;  // null: cancelled
   };
 
-  void ChangeLive(int by) ABSL_LOCKS_EXCLUDED(mu_);
   void ReleaseUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t FindPeer(std::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Queue(LinkHeader header, std::string payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -145,7 +130,6 @@ class Relay {
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   uint64_t last_call_ ABSL_GUARDED_BY(mu_) = 0;
   int next_fd_ ABSL_GUARDED_BY(mu_) = 0;
-  int n_live_ ABSL_GUARDED_BY(mu_) = 0;
   size_t unread_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::unordered_map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mu_);

@@ -34,14 +34,13 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public RelayedCall {
 
  private:
   UnaryCall(Relay* relay, uint64_t connection, grpc::ByteBuffer* reply)
-      : live_(relay), relay_(relay), connection_(connection), reply_(reply) {}
+      : relay_(relay), connection_(connection), reply_(reply) {}
 
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
   void OnDone() override;
   // Gives gRPC the end. The first counts.
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
-  const Relay::Live live_;
   Relay* const relay_;
   const uint64_t connection_;
   grpc::ByteBuffer* const reply_;
@@ -64,7 +63,7 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   void OnFinish(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  explicit StreamCall(Relay* relay) : live_(relay), relay_(relay) {}
+  explicit StreamCall(Relay* relay) : relay_(relay) {}
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -73,7 +72,6 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   // and is done by one thread at a time: by whoever finds something to do.
   void Advance() ABSL_LOCKS_EXCLUDED(mu_);
 
-  const Relay::Live live_;
   Relay* const relay_;
   std::shared_ptr<StreamCall> self_;  // until OnDone
   uint64_t number_ = 0;               // the relay's; 0: not asked; set before gRPC has the reactor

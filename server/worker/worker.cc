@@ -7,9 +7,11 @@
 
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
@@ -176,8 +178,16 @@ void Worker::End(const absl::Status& why, absl::Duration timeout) {
   if (server_ == nullptr) return;
   // What the core has finished is with gRPC, or in a stream's queue; nothing else can come.
   relay_.FinishAll(why);
-  (void)relay_.WaitForNone(timeout);
-  server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  // gRPC ends each connection once all is written. It waits for those that do not read, though, so
+  // their sockets are shut down when the time is up.
+  absl::Notification done;
+  std::thread ending([&] {
+    server_->Shutdown(absl::ToChronoTime(absl::Now() + timeout));
+    done.Notify();
+  });
+  (void)done.WaitForNotificationWithTimeout(timeout);
+  relay_.DisconnectAll();
+  ending.join();
   server_->Wait();
   server_.reset();
 }

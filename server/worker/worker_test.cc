@@ -375,11 +375,13 @@ TEST(WorkerTest, RefusesMoreCallsThanAConnectionMayHave) {
   const grpc::Status refused = CallRaw(channel, kOperate, "").result.get().first;
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("this connection has 272 calls open"));
+  // What is said before the other connection's answer has been heard when that has come.
   const auto other = core.Connect(2);
   RawCall call = CallRaw(other, kOperate, "");
-  core.Answer(core.Expect(LinkType::kCall).header.call, "other");
-  EXPECT_EQ(call.result.get().second, "other");
+  const uint64_t number = core.Expect(LinkType::kCall).header.call;
   core.Fail(1, absl::StatusCode::kCancelled, "");
+  core.Answer(number, "other");
+  EXPECT_EQ(call.result.get().second, "other");
   RawCall again = CallRaw(channel, kOperate, "");
   core.Answer(core.Expect(LinkType::kCall).header.call, "again");
   EXPECT_EQ(again.result.get().second, "again");
