@@ -232,6 +232,7 @@ int Run(const Config& config) {
   // Answers leave first, then the connections: a client that does not read cannot hold this up.
   services->Drain(kCallsEndWithin);
   session_server->Stop();
+  services->Stop();
   daemon.SetSessionOutput(nullptr);
   logger.Info("irisd has stopped");
   return 0;
