@@ -1,0 +1,221 @@
+"""One bad client costs only itself. Each case attacks a real irisd as another user, while two jobs work and a third
+user joins and leaves; then irisd lives, its memory is back, the jobs' every byte was right and nobody was told of a
+death, and joins did not wait. Each prints its figures.
+
+IRIS_HOSTILE=long attacks for longer and holds joins to three times what they take when nobody attacks; without it, the
+bounds are those of a machine that is busy with other tests. See house.py for what an attack meets."""
+
+import fcntl
+import os
+import subprocess
+import time
+import unittest
+
+from tests.hostile import attacks
+from tests.hostile import doors
+from tests.hostile import house
+from tests.python import irisd
+from tests.python import junit
+
+ALICE, BOB = house.ATTACKER_UIDS
+ATTACK_SECONDS = 20.0 if house.LONG else 2.5
+ALLOCATIONS = 27_000 if house.LONG else 6_000
+JOIN_RATIO = 3
+JOIN_SECONDS_MAX = 0.0 if house.LONG else 1.0  # a join that is faster is never wrong
+CALL_SECONDS_MAX = 5.0
+CORE_GROWTH_BYTES_MAX = 64 << 20  # while it is attacked
+LOG_BYTES_MAX = 64 << 10
+
+
+def one_call(runtime_dir, _):
+    """What an honest client of the attacker's user does, so that all that serves this user is there before."""
+    session = doors.Session(runtime_dir)
+    doors.Channel(session.rpc).call(doors.HEAP + "Leave", doors.fixed64(1, session.id))
+    admin = doors.connect(os.path.join(runtime_dir, "irisd.sock"))
+    doors.Channel(admin).call(doors.ADMIN + "GetStatus")
+    return {}
+
+
+@unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
+class Hostile(unittest.TestCase):
+
+    def attack(self, *functions, users=(ALICE,), seconds=ATTACK_SECONDS, hoard=0, log_bytes_max=None, **settings):
+        """Every function as every user, at the same time."""
+        with house.House(*settings.pop("flags", ()), **settings) as place:
+            place.attack(house.irisd.PATIENCE_SECONDS, *[(one_call, user) for user in users])
+            if hoard:
+                place.hoard(users[0], hoard)
+            idle = place.idle_joins()
+            before, log_before = place.memory(), len(place.daemon.log())
+            joining = place.start_joins()
+            seen, peak, blown = place.attack(seconds, *[(f, user) for user in users for f in functions])
+            joins = place.stop_joins(joining)
+            after, took, down = place.wait_for_memory(before)
+            code = place.daemon.process.poll()
+            log_bytes = len(place.daemon.log()) - log_before
+            wrong, slowest, rounds = place.end_jobs()
+            bound = max(JOIN_SECONDS_MAX, JOIN_RATIO * idle.p99)
+            print(f"\n  {self._testMethodName}: {seen}\n"
+                  f"  core {house.mib(before[0])}, at most {house.mib(peak[0])}, after {took:.1f} s "
+                  f"{house.mib(after[0])}; workers {house.mib(before[1])}, {house.mib(peak[1])}, "
+                  f"{house.mib(after[1])}; log {log_bytes} bytes\n"
+                  f"  join p99 {idle.p99 * 1e3:.1f} ms idle ({len(idle.seconds)}), {joins.p99 * 1e3:.1f} ms attacked "
+                  f"({len(joins.seconds)}), {len(joins.failures)} failed; jobs: {rounds} rounds, slowest {slowest[0]} "
+                  f"{slowest[1] * 1e3:.1f} ms", flush=True)
+            if code is not None:
+                wrong.append(f"irisd ended with {code}: {place.daemon.log()[-2000:]}")
+            if blown:
+                wrong.append(f"irisd took over {house.mib(house.FUSE_BYTES)}")
+            if not place.sanitized():
+                if peak[0] > before[0] + CORE_GROWTH_BYTES_MAX:
+                    wrong.append(f"the core grew from {house.mib(before[0])} to {house.mib(peak[0])}")
+                if not down:
+                    wrong.append(f"memory is not back after {took:.0f} s: (core, workers) had "
+                                 f"{[house.mib(b) for b in before]}, have {[house.mib(a) for a in after]}")
+            for name, what in seen.items():
+                if "error" in what:
+                    wrong.append(f"the attack {name} is broken: {what['error']}")
+            if idle.failures:
+                wrong.append(f"joins failed before the attack: {idle.failures[:3]}")
+            if joins.failures:
+                wrong.append(f"{len(joins.failures)} joins failed: {joins.failures[:3]}")
+            if not joins.seconds or not joins.p99 <= bound:
+                wrong.append(f"joins: p99 {joins.p99:.3f} s of {len(joins.seconds)}, allowed {bound:.3f} s")
+            if slowest[1] > CALL_SECONDS_MAX:
+                wrong.append(f"a job waited {slowest[1]:.1f} s in {slowest[0]}")
+            if log_bytes_max is not None and log_bytes > log_bytes_max:
+                wrong.append(f"{log_bytes} bytes of log")
+            self.assertEqual(wrong, [], "\n".join(wrong))
+
+
+class Http2(Hostile):
+    """On irisd.sock, and on the gRPC socket of a session."""
+
+    def test_partial_messages(self):
+        self.attack(attacks.partial_messages, seconds=max(ATTACK_SECONDS, 4))
+
+    def test_rapid_reset(self):
+        self.attack(attacks.rapid_reset)
+
+    def test_continuation(self):
+        self.attack(attacks.continuation)
+
+    def test_settings_flood(self):
+        self.attack(attacks.settings_flood)
+
+    def test_ping_flood(self):
+        self.attack(attacks.ping_flood)
+
+    def test_window_of_zero(self):
+        self.attack(attacks.window_zero)
+
+    def test_unread_events(self):
+        self.attack(attacks.unread_events)
+
+    def test_unread_watch(self):
+        self.attack(attacks.unread_watch)
+
+    def test_unread_listings(self):
+        self.attack(attacks.unread_listings, hoard=ALLOCATIONS)
+
+    def test_large_messages(self):
+        self.attack(attacks.large_messages)
+
+    def test_garbage(self):
+        self.attack(attacks.garbage)
+
+
+class Frames(Hostile):
+    """On session.sock."""
+
+    def test_silent_connections_of_one_user(self):
+        self.attack(attacks.silent_connections)
+
+    def test_silent_connections_of_two_users(self):
+        self.attack(attacks.silent_connections, users=(ALICE, BOB))
+
+    def test_crowd_of_connects(self):
+        self.attack(attacks.crowd_of_connects)
+
+    def test_bad_handshakes_do_not_fill_the_log(self):
+        self.attack(attacks.bad_handshakes, log_bytes_max=LOG_BYTES_MAX)
+
+    def test_flood_of_acknowledgements(self):
+        self.attack(attacks.ack_flood)
+
+    def test_wrong_frames(self):
+        self.attack(attacks.wrong_frames)
+
+    def test_flood_of_requests_for_a_grpc_socket(self):
+        self.attack(attacks.rpc_socket_flood)
+
+    def test_unread_descriptors(self):
+        self.attack(attacks.unread_descriptors)
+
+    def test_unread_descriptors_where_irisd_is_not_root(self):
+        # The kernel then counts irisd's descriptors in flight, of all its users together, against this limit.
+        self.attack(attacks.unread_descriptors, uid=house.IRISD_UID, fd_limit=512)
+
+
+class Limits(Hostile):
+    """More of what is counted than a user may have."""
+
+    def test_sessions(self):
+        self.attack(attacks.many_sessions)
+
+    def test_admin_connections(self):
+        self.attack(attacks.many_admin_connections)
+
+    def test_jobs(self):
+        self.attack(attacks.many_jobs)
+
+    def test_waiting_calls(self):
+        self.attack(attacks.waiting_calls)
+
+
+class Together(Hostile):
+
+    def test_all_at_once(self):
+        self.attack(attacks.partial_messages, attacks.rapid_reset, attacks.continuation, attacks.unread_events,
+                    attacks.unread_listings, attacks.unread_descriptors, attacks.silent_connections,
+                    attacks.bad_handshakes, hoard=ALLOCATIONS, seconds=2 * ATTACK_SECONDS)
+
+
+@unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
+class Lock(unittest.TestCase):
+
+    def test_nobody_else_keeps_irisd_from_starting_again(self):
+        def hold_locks(runtime_dir, end):
+            held, refused = [], []
+            for name in os.listdir(runtime_dir):
+                try:
+                    descriptor = os.open(os.path.join(runtime_dir, name), os.O_RDONLY)
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    held.append(name)
+                except OSError as error:
+                    refused.append(f"{name}: {error}")
+            time.sleep(max(0.0, end - time.monotonic()))
+            return {"held": held, "refused": refused}
+
+        with irisd.Irisd("--socket-mode", "0666", shared=True) as first:
+            first.process.terminate()
+            self.assertEqual(first.process.wait(irisd.PATIENCE_SECONDS), 0)
+            attacker = house.Attacker(hold_locks, ALICE, first.runtime_dir, time.monotonic() + 2)
+            time.sleep(0.5)
+            with open(first.log_path, "ab") as log:
+                first.process = subprocess.Popen(first.process.args, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            end = time.monotonic() + 1.5
+            answers = False
+            while not answers and time.monotonic() < end and first.process.poll() is None:
+                try:
+                    doors.Session(first.runtime_dir).close()
+                    answers = True
+                except doors.Refused:
+                    time.sleep(0.02)
+            while not attacker.over():
+                time.sleep(0.02)
+            self.assertTrue(answers, f"{attacker.seen}\n{first.log()}")
+
+
+if __name__ == "__main__":
+    junit.main()
