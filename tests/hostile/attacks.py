@@ -3,6 +3,7 @@ which it goes on. It runs in a process of its own, as an unprivileged user, and 
 
 An attacker that irisd throws out comes back at once, until its time is up."""
 
+import ctypes
 import itertools
 import os
 import select
@@ -16,6 +17,7 @@ from tests.hostile import doors
 
 POUR_BYTES_MAX = 24 << 20  # a connection; then it is held, unread
 PAUSE_SECONDS = 0.01
+CLONE_NEWUSER = 0x10000000
 
 
 def _admin(runtime_dir):
@@ -230,6 +232,23 @@ def silent_connections(runtime_dir, end, connections=128):
     return seen
 
 
+def silent_connections_of_many_namespaces(runtime_dir, end, namespaces=16):
+    """The same from user namespaces that the attacker has made for itself: nobody becomes many by that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    seen = {"namespaces": 0, "refused": 0}
+    children = []
+    for _ in range(namespaces):
+        child = os.fork()
+        if child == 0:
+            made = libc.unshare(CLONE_NEWUSER) == 0
+            silent_connections(runtime_dir, end, connections=32)
+            os._exit(0 if made else 1)
+        children.append(child)
+    for child in children:
+        seen["namespaces" if os.waitpid(child, 0)[1] == 0 else "refused"] += 1
+    return seen
+
+
 def crowd_of_connects(runtime_dir, end):
     """Connects, says a good hello, leaves before the answer; as fast as it can."""
     path = os.path.join(runtime_dir, "session.sock")
@@ -303,6 +322,27 @@ def rpc_socket_flood(runtime_dir, end):
     return _frames(runtime_dir, end, lambda: itertools.repeat(doors.frame(doors.RPC_REQUEST_TYPE)))
 
 
+def sent_descriptors(runtime_dir, end, descriptors=200):
+    """Frames, and bytes for gRPC, with descriptors that nobody asked for."""
+    seen = {"packets": 0, "refused": {}}
+    junk = [os.open("/dev/null", os.O_RDONLY) for _ in range(descriptors)]
+    held = []
+    while time.monotonic() < end:
+        try:
+            session = doors.connect(os.path.join(runtime_dir, "session.sock"), socket.SOCK_SEQPACKET)
+            socket.send_fds(session, [doors.hello()], junk)
+            admin = _admin(runtime_dir)
+            held = held[-8:] + [session, admin]
+            socket.send_fds(admin, [doors.opening()], junk)
+            for _ in range(8):
+                socket.send_fds(admin, [doors.raw(doors.PING, 0, 0, b"12345678")], junk)
+            seen["packets"] += 10
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+    return seen
+
+
 def unread_descriptors(runtime_dir, end, ranks=16):
     """Jobs of many ranks, all sessions of one process, which never receives a descriptor."""
     seen = {"jobs": 0, "sessions": 0, "refused": {}}
@@ -363,6 +403,24 @@ def many_admin_connections(runtime_dir, end, connections=400):
         except doors.Refused as refusal:
             _count(seen["refused"], refusal)
             time.sleep(PAUSE_SECONDS)
+    return seen
+
+
+def silent_admin_connections(runtime_dir, end, connections=64):
+    """As many connections to irisd.sock as a user may have, which say nothing."""
+    seen = {"connections": 0, "refused": {}}
+    held = []
+    while time.monotonic() < end:
+        try:
+            while len(held) < connections:
+                held.append(_admin(runtime_dir))
+                seen["connections"] += 1
+        except doors.Refused as refusal:
+            _count(seen["refused"], refusal)
+        for sock in select.select(held, [], [], PAUSE_SECONDS)[0]:
+            if not sock.recv(1 << 16):
+                held.remove(sock)
+                sock.close()
     return seen
 
 

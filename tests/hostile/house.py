@@ -29,6 +29,7 @@ LONG = os.environ.get("IRIS_HOSTILE", "short") == "long"
 WORKING_UID = 61010  # the honest users: of the jobs that work, and of those that join and leave
 JOINING_UID = 61011
 ATTACKER_UIDS = (61001, 61002)
+HONEST_LINE = re.compile(r'job="?(job|join)-')  # of the log: the names that bystanders give their jobs
 IRISD_UID = 61030  # of an irisd that is not root
 
 IDLE_SECONDS = 3.0 if LONG else 1.0
@@ -232,6 +233,10 @@ class House:
                                   program=self.program("irisd"), shared=True, owner=self._uid,
                                   preexec=unprivileged if self._uid else unit.restriction())
         self.stack.callback(self.daemon.stop)
+
+    def log_bytes(self):
+        """Of irisd's log, without what the honest users' jobs have left there."""
+        return sum(len(line) for line in self.daemon.log().splitlines(True) if not HONEST_LINE.search(line))
 
     def worker_pids(self):
         return [pid for pid, name in _children_of(self.daemon.process.pid) if name == WORKER_NAME]
