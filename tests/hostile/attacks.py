@@ -73,53 +73,36 @@ def _streams(path, message=b"", reset=False, per_piece=256):
 def partial_messages(runtime_dir, end, connections=40, streams=40):
     """Each stream announces a message of 4 MiB and sends as much of it as irisd lets it, but for the last byte."""
     message_bytes = 4 << 20
-    part = b"x" * 16384
-    channels, seen = [], {"connections": 0, "bytes": 0, "refused": {}}
-
-    def send(channel, left):
-        for stream in list(left):
-            try:
-                while left[stream] > 1:
-                    n = min(channel.http.local_flow_control_window(stream), len(part), left[stream] - 1)
-                    if n <= 0:
-                        break
-                    channel.http.send_data(stream, part[:n])
-                    left[stream] -= n
-                    seen["bytes"] += n
-            except h2.exceptions.H2Error:
-                del left[stream]  # irisd has reset it
-
-    def open_one():
-        channel = doors.Channel(_admin(runtime_dir))
-        left = {}
-        for _ in range(streams):
-            stream = channel.http.get_next_available_stream_id()
-            channel.http.send_headers(stream, doors.request_headers(doors.ADMIN + "GetStatus"))
-            channel.http.send_data(stream, struct.pack(">BI", 0, message_bytes))
-            left[stream] = message_bytes
-        channel.flush()
-        seen["connections"] += 1
-        return channel, left
-
+    part, head = b"x" * doors.DATA_BYTES_MAX, struct.pack(">BI", 0, message_bytes)
+    headers = doors.block(doors.ADMIN + "GetStatus")
+    open_ones, seen = [], {"connections": 0, "bytes": 0, "ended": {}}
     while time.monotonic() < end:
-        for channel, left in list(channels):
+        for sender, left in list(open_ones):
             try:
-                if select.select([channel.sock], [], [], 0)[0]:
-                    channel.events()
-                send(channel, left)
-                channel.flush()
-            except (doors.Refused, h2.exceptions.H2Error) as refusal:
-                _count(seen["refused"], refusal)
-                channel.sock.close()
-                channels.remove((channel, left))
-        if len(channels) < connections:
-            try:
-                channels.append(open_one())
+                for stream, n in left.items():
+                    if n == message_bytes + len(head) - 1:
+                        left[stream] -= sender.send_data(stream, head)  # there is always room for it
+                    else:
+                        left[stream] -= sender.send_data(stream, part[:n])
+                sender.turn()
             except doors.Refused as refusal:
-                _count(seen["refused"], refusal)
+                _count(seen["ended"], refusal)
+                sender.sock.close()
+                open_ones.remove((sender, left))
+        if len(open_ones) < connections:
+            try:
+                sender = doors.Sender(_admin(runtime_dir), doors.opening())
+                left = {stream: message_bytes + len(head) - 1 for stream in range(1, 2 * streams, 2)}
+                for stream in left:
+                    sender.add(stream, headers)
+                open_ones.append((sender, left))
+                seen["connections"] += 1
+            except doors.Refused as refusal:
+                _count(seen["ended"], refusal)
                 time.sleep(PAUSE_SECONDS)
         else:
             time.sleep(PAUSE_SECONDS)
+    seen["bytes"] = sum(sender.sent for sender, _ in open_ones)
     return seen
 
 

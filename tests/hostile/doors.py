@@ -27,6 +27,7 @@ PATIENCE_SECONDS = 20
 
 HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION, DATA = 1, 3, 4, 6, 8, 9, 0
 END_STREAM, END_HEADERS = 1, 4
+INITIAL_ROOM, DATA_BYTES_MAX, OUT_BYTES_MAX = 65535, 16384, 1 << 20
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 ADMIN = "/iris.v1.AdminService/"
 HEAP = "/iris.v1.HeapService/"
@@ -158,7 +159,7 @@ class Channel:
     def __init__(self, sock, window_bytes=None):
         self.sock = sock
         self.sock.settimeout(PATIENCE_SECONDS)
-        self.http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+        self.http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         if window_bytes is not None:
             self.http.local_settings.initial_window_size = window_bytes
         self.http.initiate_connection()
@@ -237,6 +238,80 @@ def block(path):
 def opening(window_bytes=65535):
     """What a connection begins with."""
     return PREFACE + raw(SETTINGS, 0, 0, struct.pack(">HI", 4, window_bytes))
+
+
+class Sender:
+    """Many streams of one connection, each of which sends as much as irisd gives it room for; neither reading nor
+    writing ever waits. Begin it with opening()."""
+
+    def __init__(self, sock, head):
+        self.sock = sock
+        self.sock.setblocking(False)
+        self.sent = 0
+        self.room = self.stream_room = INITIAL_ROOM
+        self.rooms = {}
+        self._in, self._out = bytearray(), bytearray(head)
+
+    def add(self, stream, headers):
+        self._out += raw(HEADERS, END_HEADERS, stream, headers)
+        self.rooms[stream] = self.stream_room
+
+    def send_data(self, stream, wanted):
+        """Of `wanted` bytes as many as there is room for now; how many these are."""
+        n = min(len(wanted), self.room, self.rooms.get(stream, 0), DATA_BYTES_MAX)
+        if n <= 0 or len(self._out) > OUT_BYTES_MAX:
+            return 0
+        self._out += raw(DATA, 0, stream, wanted[:n])
+        self.room -= n
+        self.rooms[stream] -= n
+        self.sent += n
+        return n
+
+    def turn(self):
+        """Reads and writes what can be. Refused if the connection is over."""
+        try:
+            while self._out:
+                done = self.sock.send(self._out)
+                del self._out[:done]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise Refused(str(error)) from error
+        try:
+            data = self.sock.recv(1 << 16)
+            if not data:
+                raise Refused("irisd closed the gRPC socket")
+            self._in += data
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise Refused(str(error)) from error
+        self._read_frames()
+
+    def _read_frames(self):
+        while len(self._in) >= 9:
+            size = int.from_bytes(self._in[:3], "big")
+            if len(self._in) < 9 + size:
+                return
+            kind, flags, stream = struct.unpack_from(">BBI", self._in, 3)
+            payload = bytes(self._in[9:9 + size])
+            del self._in[:9 + size]
+            if kind == WINDOW_UPDATE and stream == 0:
+                self.room += struct.unpack(">I", payload)[0]
+            elif kind == WINDOW_UPDATE and stream in self.rooms:
+                self.rooms[stream] += struct.unpack(">I", payload)[0]
+            elif kind == RST_STREAM:
+                self.rooms.pop(stream, None)
+            elif kind == PING and not flags & 1:
+                self._out += raw(PING, 1, 0, payload)
+            elif kind == SETTINGS and not flags & 1:
+                for at in range(0, size, 6):
+                    name, value = struct.unpack_from(">HI", payload, at)
+                    if name == 4:
+                        for number in self.rooms:
+                            self.rooms[number] += value - self.stream_room
+                        self.stream_room = value
+                self._out += raw(SETTINGS, 1, 0)
 
 
 def pour(sock, pieces, end, bytes_max):
