@@ -11,6 +11,7 @@ import time
 import h2.config
 import h2.connection
 import h2.events
+import h2.exceptions
 import hpack
 
 HEADER = struct.Struct("<IHHII")
@@ -187,7 +188,10 @@ class Channel:
             raise Refused(str(error)) from error
         if not data:
             raise Refused("irisd closed the gRPC socket")
-        events = self.http.receive_data(data)
+        try:
+            events = self.http.receive_data(data)
+        except h2.exceptions.ProtocolError as error:
+            raise Refused(f"irisd breaks HTTP/2: {error!r}") from error
         for event in events:
             if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
                 self.http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
