@@ -21,7 +21,7 @@ from tests.python import irisd
 
 BYSTANDER = "tests/hostile/bystander"
 # Programs of irisd: each lies beside irisd where it is installed.
-WORKERS = ("server/irisd-worker", "server/worker/irisd-worker")
+WORKERS = ("server/irisd-worker",)
 WORKER_NAME = "irisd-worker"
 
 LONG = os.environ.get("IRIS_HOSTILE", "short") == "long"
