@@ -163,6 +163,11 @@ std::vector<Setting> MakeSettings() {
                    "on: prove every pair of devices before serving, and keep jobs off those "
                    "that fail; off (on)",
                    {{"on", true}, {"off", false}}, [](Config* c) { return &c->self_check; }));
+  s.push_back(Choice<bool>("seccomp", "seccomp",
+                           "on: irisd and its workers give up the system calls that they do not "
+                           "need; off (on)",
+                           {{"on", true}, {"off", false}},
+                           [](Config* c) { return &c->workers.seccomp; }));
   s.push_back(Number("emu.devices", "emu-devices", "number of emulated devices (8)", 1, 1024,
                      [](Config* c) { return &c->emu_devices; }));
   s.push_back(Bytes("emu.memory", "emu-memory", "memory of each emulated device (4GiB)",
@@ -198,6 +203,17 @@ std::vector<Setting> MakeSettings() {
   s.push_back(Number("admin.max_per_uid", "max-admin-connections-per-uid",
                      "connections of one user on irisd.sock (64)", 1, 1 << 20,
                      [](Config* c) { return &c->sessions.limits.max_admin_connections_per_uid; }));
+  s.push_back({"workers.user", "worker-user", Kind::kText,
+               "user that workers become if irisd is root; \"\": they stay root (nobody)",
+               [](const std::string& text, Config* config) {
+                 config->workers.user = text;
+                 return absl::OkStatus();
+               }});
+  s.push_back(Bytes("workers.memory", "worker-memory", "memory that one worker may take (512MiB)",
+                    64 << 20, [](Config* c) { return &c->workers.memory_bytes; }));
+  s.push_back(Time("workers.idle_timeout", "worker-idle-timeout",
+                   "a worker without a connection is ended after this time (30s)",
+                   [](Config* c) { return &c->worker_idle_timeout; }));
   s.push_back(Number("jobs.max", "max-jobs", "jobs in total (1024)", 1, 1 << 20,
                      [](Config* c) { return &c->jobs.max_jobs; }));
   s.push_back(Number("jobs.max_per_uid", "max-jobs-per-uid", "jobs of one user (256)", 1, 1 << 20,

@@ -25,10 +25,10 @@ void EventLog::Add(EventRecord event) {
   event.sequence = next_sequence_++;
   events_.push_back(std::move(event));
   if (events_.size() > kEventsKept) events_.pop_front();
-  for (EventFollower* follower : followers_) follower->Push(events_.back());
+  for (const auto& follower : followers_) follower->Push(events_.back());
 }
 
-void EventLog::Read(EventFollower* follower, bool follow) {
+void EventLog::Read(const std::shared_ptr<EventFollower>& follower, bool follow) {
   absl::MutexLock lock(&mu_);
   for (const EventRecord& event : events_) follower->Push(event);
   if (!follow) return;
@@ -40,15 +40,21 @@ void EventLog::Read(EventFollower* follower, bool follow) {
 }
 
 void EventLog::Close() {
+  std::vector<std::shared_ptr<EventFollower>> ended;  // let go of after the lock is released
   absl::MutexLock lock(&mu_);
   closed_ = true;
-  for (EventFollower* follower : followers_) follower->End();
-  followers_.clear();
+  for (const auto& follower : followers_) follower->End();
+  ended.swap(followers_);
 }
 
-void EventLog::Unfollow(EventFollower* follower) {
+void EventLog::Unfollow(const EventFollower* follower) {
+  std::shared_ptr<EventFollower> gone;  // let go of after the lock is released
   absl::MutexLock lock(&mu_);
-  followers_.erase(std::remove(followers_.begin(), followers_.end(), follower), followers_.end());
+  const auto it = std::find_if(followers_.begin(), followers_.end(),
+                               [follower](const auto& f) { return f.get() == follower; });
+  if (it == followers_.end()) return;
+  gone = std::move(*it);
+  followers_.erase(it);
 }
 
 }  // namespace iris::server

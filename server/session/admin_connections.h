@@ -1,24 +1,20 @@
-// AdminConnections: the connections on irisd.sock. irisd knows whose they are; gRPC does the rest.
-// Not thread-safe: it belongs to the session thread. Borrows everything it is given.
+// AdminConnections: the connections on irisd.sock. irisd knows whose they are; a worker does the
+// rest. Not thread-safe: it belongs to the session thread. Borrows everything it is given.
 #pragma once
 
-#include <functional>
 #include <list>
 
 #include "absl/status/status.h"
 #include "proto/wire/unique_fd.h"
 #include "server/session/admission.h"
-#include "server/session/connections.h"
-#include "server/session/poller.h"
+#include "server/session/rpc_host.h"
 #include "server/session/rpc_socket.h"
 
 namespace iris::server {
 
 class AdminConnections {
  public:
-  // `adopt` hands a connected socket to gRPC, which then owns it.
-  AdminConnections(Poller* poller, Connections* connections, Admission* admission,
-                   std::function<void(int)> adopt);
+  AdminConnections(Admission* admission, RpcHost* host) : admission_(admission), host_(host) {}
 
   // Takes the socket only on success. Otherwise the status is for the caller.
   absl::Status Add(wire::UniqueFd* socket);
@@ -32,10 +28,8 @@ class AdminConnections {
     RpcSocket rpc;
   };
 
-  Poller* const poller_;
-  Connections* const connections_;
   Admission* const admission_;
-  const std::function<void(int)> adopt_;
+  RpcHost* const host_;
   std::list<Admin> open_;
 };
 

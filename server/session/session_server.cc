@@ -17,6 +17,7 @@ namespace {
 constexpr int kFramesPerTurn = 16;  // of one session, before others have theirs
 constexpr size_t kCrowd = 64;
 constexpr auto kTrimAfter = absl::Milliseconds(100);
+constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
 constexpr auto kRetryEvery = absl::Milliseconds(20);
 
 uint64_t RandomId() {
@@ -40,32 +41,29 @@ void SendError(int socket, const absl::Status& reason, int max_unread) {
 }  // namespace
 
 SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller,
-                             Daemon* daemon, Connections* connections,
-                             std::function<void(int)> adopt, const Logger* logger)
+                             Daemon* daemon, const MakeHost& make_host, const Logger* logger)
     : options_(options),
       daemon_(daemon),
-      connections_(connections),
-      adopt_(std::move(adopt)),
       logger_(logger),
       daemon_id_(RandomId()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
+      host_(make_host(poller_.get())),
       admission_(options.limits),
       acceptor_(poller_.get(),
                 [this](wire::UniqueFd socket) {
                   Refuse(socket, absl::ResourceExhaustedError(
                                      "irisd has no file descriptors left; try again later"));
                 }),
-      admins_(poller_.get(), connections, &admission_, adopt_) {}
+      admins_(&admission_, host_.get()) {}
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
     const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
-    Daemon* daemon, Connections* connections, std::function<void(int)> adopt,
-    const Logger* logger) {
+    Daemon* daemon, const MakeHost& make_host, const Logger* logger) {
   absl::StatusOr<std::unique_ptr<Poller>> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  std::unique_ptr<SessionServer> server(new SessionServer(options, *std::move(poller), daemon,
-                                                          connections, std::move(adopt), logger));
+  std::unique_ptr<SessionServer> server(
+      new SessionServer(options, *std::move(poller), daemon, make_host, logger));
   SessionServer* const self = server.get();
   absl::Status status =
       self->acceptor_.Listen(std::move(session_listener), [self](wire::UniqueFd socket) {
@@ -146,10 +144,11 @@ void SessionServer::Run() {
 }
 
 absl::Duration SessionServer::UntilNextDeadline() const {
-  if (!retries_.empty()) return kRetryEvery;
-  absl::Time next = std::min(acceptor_.deadline(), trim_at_);
+  absl::Time next = std::min({acceptor_.deadline(), trim_at_, host_->deadline()});
   if (!handshakes_.empty()) next = std::min(next, handshakes_.front().at);
-  return next == absl::InfiniteFuture() ? absl::InfiniteDuration() : next - SteadyNow();
+  const absl::Duration until =
+      next == absl::InfiniteFuture() ? absl::InfiniteDuration() : next - SteadyNow();
+  return retries_.empty() ? until : std::min(until, kRetryEvery);
 }
 
 void SessionServer::RunDeadlines() {
@@ -172,9 +171,13 @@ void SessionServer::RunDeadlines() {
     daemon_->TrimMemory();
   }
   acceptor_.RunDeadlines(now);
+  host_->RunDeadlines(now);
 }
 
 void SessionServer::CloseAll() {
+  // Answers leave first, then the connections: a client that does not read cannot hold this up.
+  acceptor_.Close();
+  host_->Stop(kAnswersLeaveWithin);
   const auto stopping = wire::MakeErrorPayload(absl::UnavailableError("irisd is stopping"));
   for (const auto& [key, session] : sessions_) {
     if (!session->socket.valid()) continue;
@@ -182,7 +185,6 @@ void SessionServer::CloseAll() {
   }
   sessions_.clear();
   admins_.Close();
-  acceptor_.Close();
 }
 
 // Coming.
@@ -193,6 +195,7 @@ absl::Status SessionServer::Add(wire::UniqueFd* socket) {
   absl::StatusOr<CallerInfo> caller = PeerCaller(socket->get());
   if (!caller.ok()) return caller.status();
   self->caller = *caller;
+  self->tenant.uid = caller->uid;
   absl::StatusOr<Admission::Place> place = admission_.AdmitSession(caller->uid);
   if (!place.ok()) return place.status();
   self->place = *std::move(place);
@@ -280,25 +283,9 @@ absl::Status SessionServer::Open(Session& session) {
     return absl::AbortedError("the process that connected has ended");
   }
   session.caller.process_start = *start;
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
-  }
-  wire::UniqueFd ours(pair[0]);
-  const wire::UniqueFd theirs(pair[1]);
-  absl::StatusOr<RpcSocket> rpc =
-      RpcSocket::Create(&ours, poller_.get(), connections_, [this, &session](uint32_t) {
-        // Mostly the client, which is done and closes this socket before the other one.
-        HangUp(session,
-               absl::UnavailableError(daemon_->stopping() ? "irisd is stopping"
-                                                          : "the session's gRPC socket closed"),
-               "its gRPC socket closed", LogLevel::kDebug);
-      });
-  if (!rpc.ok()) return rpc.status();
   absl::StatusOr<Poller::Watched> process =
       poller_->Watch(&session.pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
   if (!process.ok()) return process.status();
-  session.rpc = *std::move(rpc);
   session.process = *std::move(process);
   do {
     session.id = SessionId{RandomId()};
@@ -309,11 +296,27 @@ absl::Status SessionServer::Open(Session& session) {
   session.place.Attested();
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
-  session.rpc.Serve(session.id, session.caller, adopt_);
-  const int fds[] = {theirs.get()};
+  const absl::StatusOr<wire::UniqueFd> rpc = OpenRpc(session);
+  if (!rpc.ok()) return rpc.status();
+  const int fds[] = {rpc->get()};
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
                          MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()),
                          fds);
+}
+
+absl::StatusOr<wire::UniqueFd> SessionServer::OpenRpc(Session& session) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
+  }
+  wire::UniqueFd ours(pair[0]);
+  wire::UniqueFd theirs(pair[1]);
+  const RpcPeer peer = {session.tenant, session.id, session.caller};
+  // Its end alone ends nothing: the client asks for another.
+  absl::StatusOr<RpcSocket> rpc = RpcSocket::Create(host_.get(), std::move(ours), peer, nullptr);
+  if (!rpc.ok()) return rpc.status();
+  session.rpc = *std::move(rpc);
+  return theirs;
 }
 
 absl::Status SessionServer::Flush(Session& session) {
@@ -354,8 +357,8 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
     Erase(session);
     return;
   }
-  session.rpc.Close();
   daemon_->Submit(SessionHungUp{session.id, reason});
+  session.rpc.Close();
 }
 
 void SessionServer::Gone(Session& session) {

@@ -2,14 +2,14 @@
 //
 // One thread owns every session object; other threads only put commands into its inbox. Nothing on
 // that thread blocks: a client that is slow, silent or hostile costs itself only. Borrows the
-// daemon, the connection table and the logger.
+// daemon and the logger.
 //
 // The rooms around it: Acceptor takes connections, Admission counts them, Handshake decides what a
 // new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket
-// that gRPC serves, and AdminConnections are those of irisd.sock.
+// that a worker serves (RpcHost), and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
-// ended it; both sockets are shut down and calls are refused. Gone: the pidfd says that the process
+// ended it; both sockets are closed and calls are refused. Gone: the pidfd says that the process
 // has ended; only then is a rank given up.
 #pragma once
 
@@ -37,11 +37,12 @@
 #include "server/session/admin_connections.h"
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
-#include "server/session/connections.h"
 #include "server/session/handshake.h"
 #include "server/session/outbox.h"
 #include "server/session/poller.h"
+#include "server/session/rpc_host.h"
 #include "server/session/rpc_socket.h"
+#include "server/session/tenant.h"
 
 namespace iris::server {
 
@@ -54,12 +55,12 @@ struct SessionOptions {
 class SessionServer : public SessionOutput {
  public:
   // Both listeners are listening, non-blocking sockets. The session listener has SO_PASSCRED on, so
-  // that no message comes without its sender. `adopt` hands a connected socket to gRPC, which then
-  // owns it.
+  // that no message comes without its sender. `make_host` makes what serves gRPC, on the poller of
+  // the server's thread.
+  using MakeHost = std::function<std::unique_ptr<RpcHost>(Poller*)>;
   static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
       const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
-      Daemon* daemon, Connections* connections, std::function<void(int)> adopt,
-      const Logger* logger);
+      Daemon* daemon, const MakeHost& make_host, const Logger* logger);
   // Stops.
   ~SessionServer() override;
 
@@ -87,6 +88,7 @@ class SessionServer : public SessionOutput {
     SessionId id;      // zero until open
     State state = State::kHandshake;
     CallerInfo caller;
+    Tenant tenant;
     Admission::Place place;
     std::optional<Handshake> handshake;  // until open
     wire::UniqueFd pidfd;                // until open, then in `process`
@@ -103,7 +105,7 @@ class SessionServer : public SessionOutput {
   using Command = std::function<void()>;
 
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
-                Connections* connections, std::function<void(int)> adopt, const Logger* logger);
+                const MakeHost& make_host, const Logger* logger);
 
   // Runs `command` on the thread.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
@@ -121,6 +123,8 @@ class SessionServer : public SessionOutput {
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
+  // Makes the session a socket for gRPC, in place of the one it had. Returns the client's end.
+  absl::StatusOr<wire::UniqueFd> OpenRpc(Session& session);
   absl::Status Flush(Session& session);
 
   // Ends what the client sees of the session; `told` (if not ok) is sent first. May destroy
@@ -137,8 +141,6 @@ class SessionServer : public SessionOutput {
 
   const SessionOptions options_;
   Daemon* const daemon_;
-  Connections* const connections_;
-  const std::function<void(int)> adopt_;
   const Logger* const logger_;
   const uint64_t daemon_id_;
   const std::string attestation_in_use_;
@@ -154,6 +156,7 @@ class SessionServer : public SessionOutput {
   bool stop_ ABSL_GUARDED_BY(inbox_mu_) = false;
 
   // The rest belongs to the thread.
+  const std::unique_ptr<RpcHost> host_;
   Admission admission_;
   Acceptor acceptor_;
   AdminConnections admins_;

@@ -7,7 +7,6 @@ bounds are those of a machine that is busy with other tests. See house.py for wh
 
 import fcntl
 import os
-import subprocess
 import time
 import unittest
 
@@ -247,14 +246,14 @@ class Lock(unittest.TestCase):
                 time.sleep(0.005)
             return seen
 
-        with irisd.Irisd("--socket-mode", "0666", shared=True) as first:
+        with house.House(jobs=0) as place:
+            first = place.daemon
             attacker = house.Attacker(hold_locks, ALICE, first.runtime_dir, time.monotonic() + 3)
             time.sleep(0.5)
             first.process.kill()
             first.process.wait(irisd.PATIENCE_SECONDS)
             time.sleep(0.2)
-            with open(first.log_path, "ab") as log:
-                first.process = subprocess.Popen(first.process.args, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            first.start()
             end = time.monotonic() + 1.5
             answers = False
             while not answers and time.monotonic() < end and first.process.poll() is None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -43,6 +44,13 @@ NO_PRIVILEGE = "irisd runs as root and its users as others: start this test as r
 
 def mib(size_bytes):
     return f"{size_bytes / (1 << 20):.1f} MiB"
+
+
+def make_folder():
+    """A new folder that every user may enter; short, for the paths of sockets in it."""
+    folder = tempfile.mkdtemp(prefix="iris-hostile-", dir="/tmp")
+    os.chmod(folder, 0o755)
+    return folder
 
 
 def percentile(values, share):
@@ -178,6 +186,48 @@ class Joins:
         self.p99 = percentile(self.seconds, 0.99)
 
 
+class Daemon:
+    """An irisd whose sockets every user can reach; `owner`: the user that `preexec`, which runs in the child, makes of
+    it."""
+
+    def __init__(self, program, *flags, owner=0, preexec=None):
+        self.folder = make_folder()
+        os.chown(self.folder, owner, owner)
+        self.runtime_dir = os.path.join(self.folder, "run")
+        self._log_path = os.path.join(self.folder, "log")
+        self._command = [program, "--runtime-dir", self.runtime_dir, "--backend", "emu", "--emu-devices", "4",
+                         "--emu-memory", "1GiB", "--no-self-check", "--socket-mode", "0666", *flags]
+        self._preexec = preexec
+        self.start()
+        end = time.monotonic() + irisd.PATIENCE_SECONDS
+        while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):
+            if self.process.poll() is not None or time.monotonic() > end:
+                log = self.log()
+                self.stop()
+                raise RuntimeError(f"irisd does not start:\n{log}")
+            time.sleep(0.01)
+
+    def start(self):
+        """Also again, once the process has ended. Does not wait."""
+        with open(self._log_path, "ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                            preexec_fn=self._preexec)
+
+    def log(self):
+        with open(self._log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(irisd.PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class House:
     """irisd with `flags`, as user `uid`, and `jobs` jobs of two ranks that work."""
 
@@ -214,7 +264,7 @@ class House:
 
     def _copy_programs(self):
         # The runfiles may lie below a folder that is its owner's alone.
-        folder = irisd.make_folder(shared=True)
+        folder = make_folder()
         self.stack.callback(shutil.rmtree, folder, ignore_errors=True)
         place = os.path.join(folder, "bin")
         os.mkdir(place)
@@ -229,9 +279,8 @@ class House:
         def unprivileged():
             become(self._uid, self._fd_limit or FD_LIMIT)
 
-        self.daemon = irisd.Irisd("--socket-mode", "0666", *self._flags, devices=4, memory="1GiB",
-                                  program=self.program("irisd"), shared=True, owner=self._uid,
-                                  preexec=unprivileged if self._uid else unit.restriction())
+        self.daemon = Daemon(self.program("irisd"), *self._flags, owner=self._uid,
+                             preexec=unprivileged if self._uid else unit.restriction())
         self.stack.callback(self.daemon.stop)
 
     def log_bytes(self):

@@ -10,30 +10,18 @@ IRISD = "server/irisd"
 PATIENCE_SECONDS = 60
 
 
-def make_folder(shared=False):
-    """A new folder, of this user alone or for others to enter."""
-    folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
-    if shared:
-        os.chmod(folder, 0o755)
-    return folder
-
-
 class Irisd:
-    """Starts irisd and waits until it has its sockets. Use as a context, or call stop(). `shared`: other users can
-    reach the sockets. `owner`: the user that `preexec`, which runs in the child, makes of it."""
+    """Starts irisd and waits until it has its sockets. Use as a context, or call stop()."""
 
-    def __init__(self, *flags, devices=4, memory="256MiB", backend="emu", program=IRISD, shared=False, owner=None,
-                 preexec=None):
-        self.folder = make_folder(shared)
-        if owner is not None:
-            os.chown(self.folder, owner, owner)
+    def __init__(self, *flags, devices=4, memory="256MiB", backend="emu"):
+        self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
         self.runtime_dir = os.path.join(self.folder, "run")
         self.log_path = os.path.join(self.folder, "log")
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [program, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
+                [IRISD, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
                  "--emu-memory", memory, "--no-self-check", *flags],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=preexec)
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         end = time.monotonic() + PATIENCE_SECONDS
         while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):
             if self.process.poll() is not None or time.monotonic() > end:

@@ -1,0 +1,70 @@
+#include "server/rpc/services.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::server {
+namespace {
+
+// Names, numbers and page tokens: what the admin service is asked needs no more.
+constexpr size_t kMaxAdminRequestBytes = 16 << 10;
+
+}  // namespace
+
+std::shared_ptr<ActiveCall> Services::Serve(const IncomingCall& call) {
+  if (!IsAdmin(call.method)) return Dispatch(call);
+  if (call.request.size() > kMaxAdminRequestBytes) {
+    call.reply->Finish(
+        absl::ResourceExhaustedError(absl::StrCat("the request has ", call.request.size(),
+                                                  " bytes; the admin service takes at "
+                                                  "most ",
+                                                  kMaxAdminRequestBytes)));
+    return nullptr;
+  }
+  if (call.method == Method::kEvents) return Dispatch(call);
+  readers_.Post([this, call = IncomingCall(call), request = std::string(call.request)]() mutable {
+    call.request = request;
+    Dispatch(call);
+  });
+  return nullptr;
+}
+
+std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
+  switch (call.method) {
+    case Method::kJoin:
+      return heap_.Join(call);
+    case Method::kMapped:
+      return heap_.Mapped(call);
+    case Method::kOperate:
+      return heap_.Operate(call);
+    case Method::kGrowMapped:
+      return heap_.GrowMapped(call);
+    case Method::kLeave:
+      return heap_.Leave(call);
+    case Method::kResume:
+      return heap_.Resume(call);
+    case Method::kWatch:
+      return heap_.Watch(call);
+    case Method::kGetStatus:
+      return admin_.GetStatus(call);
+    case Method::kListDevices:
+      return admin_.ListDevices(call);
+    case Method::kListJobs:
+      return admin_.ListJobs(call);
+    case Method::kListHeaps:
+      return admin_.ListHeaps(call);
+    case Method::kListAllocations:
+      return admin_.ListAllocations(call);
+    case Method::kListSessions:
+      return admin_.ListSessions(call);
+    case Method::kEvents:
+      return admin_.Events(call);
+    case Method::kPeek:
+      return admin_.Peek(call);
+  }
+  call.reply->Finish(absl::UnimplementedError("no such method"));
+  return nullptr;
+}
+
+}  // namespace iris::server
