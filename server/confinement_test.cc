@@ -103,7 +103,9 @@ TEST_F(ConfinementTest, AWorkerHoldsSocketsOfItsTenantAndNothingElse) {
   EXPECT_EQ(worker["NoNewPrivs"], "1");
   EXPECT_EQ(worker["Seccomp"], iris::server::kSanitized ? "0" : "2");
   EXPECT_EQ(worker["CapEff"], "0000000000000000");
-  if (geteuid() == 0) EXPECT_EQ(worker["Uid"], "65534\t65534\t65534\t65534");
+  if (geteuid() == 0) {
+    EXPECT_EQ(worker["Uid"], "65534\t65534\t65534\t65534");
+  }
   int n_sockets = 0;
   std::error_code error;
   for (const auto& fd :
