@@ -30,8 +30,9 @@ class AdminClient {
 
   absl::StatusOr<v1::GetStatusReply> GetStatus();
 
-  // Listings come in pages, each of which is a call. `take` gets one after the other, until there is
-  // none, it returns false, or one fails. kNotFound: no such job. kDataLoss: irisd goes in circles.
+  // Listings come in pages, each of which is a call. `take` gets one after the other, until there
+  // is none, it returns false, or one fails. kNotFound: no such job. kDataLoss: irisd goes in
+  // circles.
   template <typename Reply>
   using TakePage = absl::FunctionRef<bool(const Reply&)>;
   absl::Status ListDevices(TakePage<v1::ListDevicesReply> take);

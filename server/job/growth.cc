@@ -176,6 +176,7 @@ void JobMachine::Impl::FailGrowth(Job& job, const absl::Status& status) {
     if (growth.mapping && member.lease.held)
       Emit(NotifyWatch{member.lease.session, job.last_growth});
   }
+  if (growth.mapping) KeepAccountOf(job, growth.bytes * job.n_ranks());
   DropAll(growth.segments);
   Note(job, event::GrowthFailed{std::string(status.message())});
   Conclude(job, job.teams.at(growth.team), status);

@@ -203,13 +203,14 @@ void JobMachine::Impl::CloseSession(SessionId id, const std::string& reason) {
   if (session == nullptr || session->ending) return;
   Emit(EndWatch{id, absl::AbortedError(absl::StrCat("the session ended: ", reason))});
   HangUp(*session);
-  if (!session->lease.has_value())
-    Gone(id);  // nothing is left that its process could be asked about
+  // Otherwise nothing is left that its process could be asked about.
+  if (!session->lease.has_value() && !WatchesKeeper(*session)) Gone(id);
 }
 
 void JobMachine::Impl::EndProcess(SessionId id) {
   if (FindSession(id) == nullptr) return;
   Emit(EndWatch{id, absl::AbortedError("the session's process is gone")});
+  ForgetKeeper(FindSession(id)->caller);
   Gone(id);
 }
 

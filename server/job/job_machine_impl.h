@@ -19,6 +19,7 @@
 #include "server/job/deadlines.h"
 #include "server/job/job.h"
 #include "server/job/job_machine.h"
+#include "server/job/kept_memory.h"
 
 namespace iris::server {
 
@@ -168,6 +169,14 @@ struct JobMachine::Impl {
   void SegmentCreated(SegmentId segment, const absl::Status& status);
   void SegmentDropped(SegmentId segment);
   void ServeStarved();
+  // The segments of `job` that were sent to its ranks, `bytes` together, are about to be dropped:
+  // they stay on the user's account while a process of the job lives.
+  void KeepAccountOf(const Job& job, uint64_t bytes);
+  // Whether the session must be kept, although it speaks for nothing, because nothing else would
+  // tell when its process ends, which may have memory.
+  bool WatchesKeeper(const Session& session) const;
+  // The process has ended, and with it what it had mapped.
+  void ForgetKeeper(const CallerInfo& process);
   std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
 
   // team_calls.cc.
@@ -208,7 +217,8 @@ struct JobMachine::Impl {
   template <typename Visit>
   void ForJobs(const JobQuery& query, JobId from, Visit visit) const;
   SessionSnapshot SnapshotOf(const Session& session) const;
-  RankSnapshot SnapshotOf(const Member& member, Rank rank) const;
+  RankSnapshot SnapshotOf(const Member& member, Rank rank) const;  // without its segments
+  std::vector<SegmentInfo> SegmentsOf(const Member& member) const;
 
   // invariants.cc.
   absl::Status CheckInvariants() const;
@@ -238,6 +248,7 @@ struct JobMachine::Impl {
   std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
+  KeptMemory kept_;                           // empty unless users have a quota
   std::set<std::pair<JobId, Rank>> starved_;  // in Join, waiting for memory that is being dropped
   absl::flat_hash_map<SegmentId, Segment> segments_;
   absl::flat_hash_map<CallId, WaitingCall> waiting_;

@@ -273,26 +273,38 @@ void JobMachine::Impl::WithdrawJoin(Job& job, Rank rank, const absl::Status& sta
   if (member.join_call.value != 0) Answer(member.join_call, status);
   Note(job, static_cast<int32_t>(rank), event::JoinFailed{std::string(status.message())});
   DropAll(member.segments);
+  job.gave_up[rank] = {member.lease.process.pid, now_.steady};
   SetState(job, rank, RankState::kAbsent, false);
   EndLease(job, rank, status);
   member = Member();
   if (job.n_held() == 0) EndJob(job);
 }
 
+// A rank that was here while this one waited did come, even if its own time was up first: ranks
+// whose time is up together must not be told of each other.
 void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
-  std::vector<std::string> missing, slow;
+  std::vector<std::string> missing, gave_up, slow;
   for (Rank r = 0; r < job.n_ranks(); ++r) {
     const Member& member = job.ranks[r];
-    if (!member.lease.held) {
+    const auto left = job.gave_up.find(r);
+    if (member.lease.held) {
+      if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
+        slow.push_back(job.Who(r));
+      }
+    } else if (left != job.gave_up.end() && left->second.when >= job.ranks[rank].joined) {
+      gave_up.push_back(absl::StrCat("rank ", r, " (pid ", left->second.pid, ")"));
+    } else {
       missing.push_back(absl::StrCat(r));
-    } else if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
-      slow.push_back(job.Who(r));
     }
   }
   std::string text = absl::StrCat("join job '", job.name, "' as rank ", rank, ": time is up");
   if (!missing.empty()) {
     absl::StrAppend(&text, ": of ", job.n_ranks(),
                     " ranks these have not joined: ", absl::StrJoin(missing, ", "));
+  } else if (!gave_up.empty()) {
+    absl::StrAppend(&text, ": all ", job.n_ranks(),
+                    " ranks have come, but these gave up before the last one did: ",
+                    absl::StrJoin(gave_up, ", "));
   } else {
     absl::StrAppend(&text, ": memory is not ready yet for ", absl::StrJoin(slow, ", "));
   }
@@ -308,6 +320,7 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     if (!segments_.at(member.segments[0]).created) return;
   }
   job.state = JobState::kMapping;
+  job.gave_up.clear();
   JoinResult result;
   result.job = job.id;
   result.epoch = job.epoch;
@@ -325,6 +338,7 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
     Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
                          result.segments, true});
+    member.keeps_memory = limits_.max_heap_bytes_per_uid != 0;
     result.rank = rank;
     result.device_index = member.device_index;
     if (member.join_call.value == 0) continue;  // cancelled a moment ago
@@ -456,6 +470,7 @@ void JobMachine::Impl::MapTimedOut(Job& job) {
 
 void JobMachine::Impl::GrantLease(Job& job, Rank rank, Session& session) {
   job.ranks[rank].lease = {session.caller, true, session.id};
+  job.ranks[rank].joined = now_.steady;
   session.lease = LeaseRef{job.id, rank};
 }
 
@@ -583,6 +598,11 @@ void JobMachine::Impl::FailJob(Job& job, const absl::Status& status) {
 void JobMachine::Impl::EndJob(Job& job) {
   IRIS_CHECK(job.n_held() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
   deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
+  uint64_t bytes = 0;
+  for (const Member& member : job.ranks) {
+    for (const SegmentId id : member.segments) bytes += segments_.at(id).info.bytes;
+  }
+  KeepAccountOf(job, bytes);
   for (Member& member : job.ranks) DropAll(member.segments);
   n_page_descriptors_ -= job.n_ranks() + 1;
   Emit(DropPages{job.id});

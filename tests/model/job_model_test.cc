@@ -85,7 +85,7 @@ class Driver {
         state_every_(FromEnvironment("IRIS_TEST_STATE_EVERY", conditions.state_every)),
         setup_(SetupOf(conditions)),
         machine_(setup_.limits, setup_.MakeLedger()),
-        reference_(kGranularity, &clock_) {
+        reference_(kGranularity, &clock_, setup_.limits.max_heap_bytes_per_uid != 0) {
     unlink(recording.c_str());
     auto recorder = server::Recorder::Create(recording);
     if (!recorder.ok()) ADD_FAILURE() << recorder.status();
@@ -123,6 +123,7 @@ class Driver {
     ASSERT_EQ(machine_.ledger().used_bytes_total(), 0u);
     ASSERT_TRUE(machine_.Jobs().empty());
     ASSERT_TRUE(machine_.Sessions().empty());
+    ASSERT_EQ(machine_.kept_bytes(), 0u);
     ASSERT_TRUE(pending_.empty()) << "a call was never answered";
     ASSERT_EQ(machine_.NextDeadline(), absl::InfiniteFuture());
     ASSERT_TRUE(pages_.empty());
@@ -652,6 +653,12 @@ class Driver {
 
   void CompareState() {
     ASSERT_EQ(machine_.ledger().used_bytes_total(), reference_.BookedBytes());
+    ASSERT_EQ(machine_.kept_bytes(), reference_.KeptBytes());
+    const std::vector<server::SessionSnapshot> sessions = machine_.Sessions();
+    ASSERT_EQ(sessions.size(), reference_.sessions().size());
+    for (const server::SessionSnapshot& session : sessions) {
+      ASSERT_TRUE(reference_.sessions().contains(session.id));
+    }
     ASSERT_EQ(machine_.NextDeadline(), reference_.NextDeadline());
     const auto& jobs = jobs_;
     ASSERT_EQ(jobs.size(), reference_.jobs().size());
@@ -746,6 +753,13 @@ void RunModel(const char* name, const Conditions& conditions, uint64_t n_ops = k
 }
 
 TEST(JobModel, AgreesWithTheReference) { RunModel("job_model_test", Conditions()); }
+
+// With a quota, too large to refuse anything, irisd follows who may still have memory mapped.
+TEST(JobModel, AgreesWithTheReferenceUnderAQuota) {
+  Conditions conditions;
+  conditions.limits.max_heap_bytes_per_uid = 1ull << 50;
+  RunModel("job_model_test (quota)", conditions, kOps / 2);
+}
 
 // Shorter, because the state is big. IRIS_TEST_OPS and IRIS_TEST_STATE_EVERY make it longer.
 TEST(JobModel, StateIsReadBackAfterEveryInput) {

@@ -144,6 +144,7 @@ void ReferenceJobs::FinishForming(RefJob& job) {
   job.state = JobState::kMapping;
   job.map_deadline = clock_->Now() + absl::Seconds(60);
   for (RefMember& member : job.ranks) {
+    member.keeps = follows_memory_;
     if (!member.join_call.has_value()) continue;  // cancelled a moment ago
     Expect(*member.join_call, Code::kOk);
     member.answered_join = std::exchange(member.join_call, std::nullopt);
@@ -219,9 +220,13 @@ void ReferenceJobs::FailJob(RefJob& job, Code code) {
 }
 
 void ReferenceJobs::EndJob(RefJob& job) {
+  uint64_t bytes = 0;
   for (auto& [id, segment] : segments_) {
-    if (segment.job == job.id) segment.dropping = true;
+    if (segment.job != job.id || segment.dropping) continue;
+    segment.dropping = true;
+    bytes += segment.bytes;
   }
+  Keep(job, bytes);
   jobs_.erase(job.id);
 }
 
@@ -251,7 +256,7 @@ void ReferenceJobs::HangUp(SessionId id) {
   RefJob* job = Find(session->second.job);
   if (job == nullptr || !Committed(*job)) {
     if (job != nullptr) FailJob(*job, Code::kAborted);
-    sessions_.erase(id);  // it holds no rank any more
+    if (!Stays(id)) sessions_.erase(id);  // it holds no rank any more
     return;
   }
   job->ranks[session->second.rank].state = RankState::kEnding;
@@ -260,9 +265,49 @@ void ReferenceJobs::HangUp(SessionId id) {
   AbortDeadTeams(*job);
 }
 
+void ReferenceJobs::Keep(const RefJob& job, uint64_t bytes) {
+  RefKept kept{.uid = job.uid, .bytes = bytes};
+  for (const RefMember& member : job.ranks) {
+    if (member.keeps) kept.pids.insert(member.pid);
+  }
+  if (!kept.pids.empty()) kept_.push_back(kept);
+}
+
+bool ReferenceJobs::Stays(SessionId id) const {
+  const RefSession& session = sessions_.at(id);
+  for (const auto& [other_id, other] : sessions_) {
+    if (other_id != id && other.pid == session.pid && other.uid == session.uid) return false;
+  }
+  for (const RefKept& kept : kept_) {
+    if (kept.uid == session.uid && kept.pids.contains(session.pid)) return true;
+  }
+  for (const auto& [job_id, job] : jobs_) {
+    for (const RefMember& member : job->ranks) {
+      if (member.keeps && member.pid == session.pid && job->uid == session.uid) return true;
+    }
+  }
+  return false;
+}
+
+uint64_t ReferenceJobs::KeptBytes() const {
+  uint64_t sum = 0;
+  for (const RefKept& kept : kept_) sum += kept.bytes;
+  return sum;
+}
+
 void ReferenceJobs::Gone(SessionId id) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
+  const RefSession who = session->second;
+  for (RefKept& kept : kept_) {
+    if (kept.uid == who.uid) kept.pids.erase(who.pid);
+  }
+  std::erase_if(kept_, [](const RefKept& kept) { return kept.pids.empty(); });
+  for (auto& [job_id, job] : jobs_) {
+    for (RefMember& member : job->ranks) {
+      if (job->uid == who.uid && member.pid == who.pid) member.keeps = false;
+    }
+  }
   if (RefJob* job = Find(session->second.job); job != nullptr) {
     if (!Committed(*job)) {
       FailJob(*job, Code::kAborted);
@@ -608,6 +653,7 @@ void ReferenceJobs::FailGrowth(RefJob& job, Code code) {
   if (!job.growth.has_value()) return;
   const RefGrowth growth = *std::exchange(job.growth, std::nullopt);
   job.last_growth = {growth.id, false};
+  if (growth.mapping) Keep(job, growth.bytes * job.ranks.size());
   for (const SegmentId id : growth.segments) {
     if (segments_.contains(id)) Drop(id);
   }
