@@ -38,8 +38,9 @@ void RpcSocket::Serve(SessionId session, const CallerInfo& caller,
 
 void RpcSocket::Close() {
   if (!socket_.valid()) return;
-  connections_->Remove(rpc_fd_, connection_id_);
+  // In this order: a call that comes just now gets no answer, rather than a false one.
   shutdown(socket_.get(), SHUT_RDWR);
+  connections_->Remove(rpc_fd_, connection_id_);
   socket_.Reset();
   for_rpc_.Reset();
 }

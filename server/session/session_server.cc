@@ -45,18 +45,18 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
     : options_(options),
       daemon_(daemon),
       connections_(connections),
-      adopt_(std::move(adopt)),
       logger_(logger),
       daemon_id_(RandomId()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
+      rpc_wiring_{poller_.get(), connections, std::move(adopt)},
       admission_(options.limits),
       acceptor_(poller_.get(),
                 [this](wire::UniqueFd socket) {
                   Refuse(socket, absl::ResourceExhaustedError(
                                      "irisd has no file descriptors left; try again later"));
                 }),
-      admins_(poller_.get(), connections, &admission_, adopt_) {}
+      admins_(poller_.get(), connections, &admission_, rpc_wiring_.adopt) {}
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
     const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
@@ -265,11 +265,15 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
     }
     return Open(session);
   }
-  absl::Status status = CheckFrame(frame, session.caller.pid, wire::FrameType::kAck);
+  absl::Status status =
+      CheckFrame(frame, session.caller.pid, {wire::FrameType::kAck, wire::FrameType::kRpcRequest});
   if (!status.ok()) return status;
-  const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
-  if (!ack.ok()) return ack.status();
-  status = session.outbox.Acknowledge(ack->count);
+  if (frame.type == wire::FrameType::kRpcRequest) {
+    status = session.rpc->Ask(frame);
+  } else {
+    const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
+    status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
+  }
   return status.ok() ? Flush(session) : status;
 }
 
@@ -280,25 +284,9 @@ absl::Status SessionServer::Open(Session& session) {
     return absl::AbortedError("the process that connected has ended");
   }
   session.caller.process_start = *start;
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
-  }
-  wire::UniqueFd ours(pair[0]);
-  const wire::UniqueFd theirs(pair[1]);
-  absl::StatusOr<RpcSocket> rpc =
-      RpcSocket::Create(&ours, poller_.get(), connections_, [this, &session](uint32_t) {
-        // Mostly the client, which is done and closes this socket before the other one.
-        HangUp(session,
-               absl::UnavailableError(daemon_->stopping() ? "irisd is stopping"
-                                                          : "the session's gRPC socket closed"),
-               "its gRPC socket closed", LogLevel::kDebug);
-      });
-  if (!rpc.ok()) return rpc.status();
   absl::StatusOr<Poller::Watched> process =
       poller_->Watch(&session.pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
   if (!process.ok()) return process.status();
-  session.rpc = *std::move(rpc);
   session.process = *std::move(process);
   do {
     session.id = SessionId{RandomId()};
@@ -309,20 +297,29 @@ absl::Status SessionServer::Open(Session& session) {
   session.place.Attested();
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
-  session.rpc.Serve(session.id, session.caller, adopt_);
-  const int fds[] = {theirs.get()};
+  session.rpc.emplace(&rpc_wiring_, session.id, session.caller);
+  const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
+  if (!theirs.ok()) return theirs.status();
+  const int fds[] = {theirs->get()};
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
                          MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()),
                          fds);
 }
 
 absl::Status SessionServer::Flush(Session& session) {
+  // Before the descriptors that wait: calls of the client do.
+  const absl::StatusOr<Outbox::Flushed> given =
+      session.rpc->Flush(SteadyNow(), session.outbox, [&session](int fd) {
+        return wire::SendEmptyFrame(session.socket.get(), wire::FrameType::kRpcSocket, {&fd, 1});
+      });
+  if (!given.ok()) return given.status();
   const absl::StatusOr<Outbox::Flushed> flushed = session.outbox.Flush(
       [&session](const wire::DescriptorsPayload& payload, absl::Span<const int> fds) {
         return wire::SendFrame(session.socket.get(), wire::FrameType::kDescriptors, payload, fds);
       });
   if (!flushed.ok()) return flushed.status();
-  if (*flushed == Outbox::Flushed::kBlocked && !std::exchange(session.retry, true)) {
+  const bool waits = *given == Outbox::Flushed::kBlocked || *flushed == Outbox::Flushed::kBlocked;
+  if (waits && !std::exchange(session.retry, true)) {
     retries_.push_back(session.key);
   }
   return absl::OkStatus();
@@ -334,15 +331,13 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
   if (!status.ok()) HangUp(session, status, std::string(status.message()));
 }
 
-void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason,
-                           LogLevel level) {
+void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
   if (!told.ok()) {
-    logger_->Log(level, "session ended",
-                 {{"session", session.id.value},
-                  {"pid", session.caller.pid},
-                  {"uid", session.caller.uid},
-                  {"reason", told.ToString()}});
+    logger_->Warn("session ended", {{"session", session.id.value},
+                                    {"pid", session.caller.pid},
+                                    {"uid", session.caller.uid},
+                                    {"reason", told.ToString()}});
     SendError(session.socket.get(), told, 4 * kFramesPerTurn);
   }
   const bool was_open = session.state == State::kOpen;
@@ -354,7 +349,7 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
     Erase(session);
     return;
   }
-  session.rpc.Close();
+  session.rpc.reset();
   daemon_->Submit(SessionHungUp{session.id, reason});
 }
 

@@ -5,11 +5,12 @@
 // daemon, the connection table and the logger.
 //
 // The rooms around it: Acceptor takes connections, Admission counts them, Handshake decides what a
-// new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket
-// that gRPC serves, and AdminConnections are those of irisd.sock.
+// new client is told, Outbox holds the descriptors on their way to one, SessionRpc is the socket
+// that gRPC serves and its successors, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
-// ended it; both sockets are shut down and calls are refused. Gone: the pidfd says that the process
+// ended it; both sockets are shut down and calls are refused. (That gRPC's socket closes ends
+// nothing.) Gone: the pidfd says that the process
 // has ended; only then is a rank given up.
 #pragma once
 
@@ -41,7 +42,7 @@
 #include "server/session/handshake.h"
 #include "server/session/outbox.h"
 #include "server/session/poller.h"
-#include "server/session/rpc_socket.h"
+#include "server/session/session_rpc.h"
 
 namespace iris::server {
 
@@ -92,7 +93,7 @@ class SessionServer : public SessionOutput {
     wire::UniqueFd pidfd;                // until open, then in `process`
     Poller::Watched socket;              // until the hang-up
     Poller::Watched process;             // from open until gone
-    RpcSocket rpc;                       // from open until the hang-up
+    std::optional<SessionRpc> rpc;       // from open until the hang-up
     Outbox outbox;
     bool retry = false;  // is in retries_
   };
@@ -125,8 +126,7 @@ class SessionServer : public SessionOutput {
 
   // Ends what the client sees of the session; `told` (if not ok) is sent first. May destroy
   // `session`.
-  void HangUp(Session& session, const absl::Status& told, const std::string& reason,
-              LogLevel level = LogLevel::kWarn);
+  void HangUp(Session& session, const absl::Status& told, const std::string& reason);
   // The same, because of an error: nothing if `status` is ok.
   void EndIfFailed(Session& session, const absl::Status& status);
   void Gone(Session& session);
@@ -138,7 +138,6 @@ class SessionServer : public SessionOutput {
   const SessionOptions options_;
   Daemon* const daemon_;
   Connections* const connections_;
-  const std::function<void(int)> adopt_;
   const Logger* const logger_;
   const uint64_t daemon_id_;
   const std::string attestation_in_use_;
@@ -147,6 +146,7 @@ class SessionServer : public SessionOutput {
   std::atomic<uint64_t> sessions_refused_{0};
 
   const std::unique_ptr<Poller> poller_;
+  const SessionRpc::Wiring rpc_wiring_;
   std::thread thread_;
 
   absl::Mutex inbox_mu_;
@@ -161,7 +161,7 @@ class SessionServer : public SessionOutput {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // by key
   std::unordered_map<uint64_t, uint64_t> key_by_id_;
   std::deque<HandshakeDeadline> handshakes_;
-  std::vector<uint64_t> retries_;  // keys of the sessions whose outbox is blocked
+  std::vector<uint64_t> retries_;  // keys of the sessions that something waits for
   absl::Time refusal_logged_ = absl::InfinitePast();
   size_t sessions_peak_ = 0;  // since memory was last given back
   absl::Time trim_at_ = absl::InfiniteFuture();

@@ -1,0 +1,55 @@
+#include "server/session/session_rpc.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include <utility>
+
+namespace iris::server {
+
+absl::StatusOr<wire::UniqueFd> SessionRpc::Make() {
+  socket_.reset();
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
+  }
+  wire::UniqueFd ours(pair[0]);
+  wire::UniqueFd theirs(pair[1]);
+  // Mostly the client is done and closes this socket before the other one; if not, it will ask.
+  absl::StatusOr<RpcSocket> made = RpcSocket::Create(&ours, wiring_->poller, wiring_->connections,
+                                                     [this](uint32_t) { socket_.reset(); });
+  if (!made.ok()) return made.status();
+  socket_ = *std::move(made);
+  socket_->Serve(session_, caller_, wiring_->adopt);
+  return theirs;
+}
+
+absl::Status SessionRpc::Ask(const wire::Frame& request) {
+  if (!request.payload.empty()) {
+    return absl::InvalidArgumentError("session frame has the wrong length for its type");
+  }
+  if (asked_) {
+    return absl::InvalidArgumentError(
+        "asks for a gRPC socket before the one that it asked for has come: wait for kRpcSocket");
+  }
+  asked_ = true;
+  socket_.reset();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Outbox::Flushed> SessionRpc::Flush(absl::Time now, Outbox& outbox,
+                                                  const Send& send) {
+  if (!asked_) return Outbox::Flushed::kIdle;
+  if (now < budget_.next() || !outbox.HasRoom()) return Outbox::Flushed::kBlocked;
+  const absl::StatusOr<wire::UniqueFd> theirs = Make();
+  const absl::Status status = theirs.ok() ? send(theirs->get()) : theirs.status();
+  if (absl::IsResourceExhausted(status)) return Outbox::Flushed::kBlocked;
+  if (absl::IsUnavailable(status)) return Outbox::Flushed::kIdle;  // its hang-up is on its way
+  if (!status.ok()) return status;
+  asked_ = false;
+  budget_.Spend(now);
+  outbox.CountSent();
+  return Outbox::Flushed::kIdle;
+}
+
+}  // namespace iris::server
