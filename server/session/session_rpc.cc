@@ -42,10 +42,14 @@ absl::StatusOr<Outbox::Flushed> SessionRpc::Flush(absl::Time now, Outbox& outbox
   if (!asked_) return Outbox::Flushed::kIdle;
   if (now < budget_.next() || !outbox.HasRoom()) return Outbox::Flushed::kBlocked;
   const absl::StatusOr<wire::UniqueFd> theirs = Make();
-  const absl::Status status = theirs.ok() ? send(theirs->get()) : theirs.status();
-  if (absl::IsResourceExhausted(status)) return Outbox::Flushed::kBlocked;
-  if (absl::IsUnavailable(status)) return Outbox::Flushed::kIdle;  // its hang-up is on its way
-  if (!status.ok()) return status;
+  const bool later =
+      absl::IsResourceExhausted(theirs.status()) || absl::IsUnavailable(theirs.status());
+  if (later) return Outbox::Flushed::kBlocked;
+  if (!theirs.ok()) return theirs.status();
+  const absl::Status sent = send(theirs->get());
+  if (absl::IsResourceExhausted(sent)) return Outbox::Flushed::kBlocked;
+  if (absl::IsUnavailable(sent)) return Outbox::Flushed::kIdle;  // its hang-up is on its way
+  if (!sent.ok()) return sent;
   asked_ = false;
   budget_.Spend(now);
   outbox.CountSent();
