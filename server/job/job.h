@@ -137,6 +137,9 @@ struct Job {
   std::optional<Growth> growth;
   std::deque<TeamId> growth_queue;  // teams whose operation waits for the next growth
   GrowDone last_growth;
+  // The last one that was published: every rank has mapped it, so nobody can have missed an earlier
+  // one.
+  GrowId last_published;
 
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks.size()); }
   // Ranks that are held.

@@ -2,8 +2,9 @@
 // thread-safe.
 //
 // Inputs, sessions, watches and deadlines: job_machine.cc. Joining, mapping, leaving, death:
-// membership.cc. Memory: segments.cc. Operations of teams: team_calls.cc. Growth: growth.cc. What
-// iris-ctl sees: snapshots.cc. What always holds: invariants.cc.
+// membership.cc; the same once more: join_again.cc. Memory: segments.cc. Operations of teams:
+// team_calls.cc. Growth: growth.cc. What iris-ctl sees: snapshots.cc. What always holds:
+// invariants.cc.
 #pragma once
 
 #include <map>
@@ -35,6 +36,8 @@ struct JobMachine::Impl {
     // The job that it was last a member of, and what calls that still name it are told.
     JobId past_job;
     absl::Status past_status;
+    // Of the Join that made it a member of its job, or of its past one. 0: none, or withdrawn.
+    uint64_t join_number = 0;
   };
 
   // Physical memory that is booked in the ledger.
@@ -102,6 +105,10 @@ struct JobMachine::Impl {
   // membership.cc.
   void Join(SessionId session, CallId call, const JoinSpec& spec);
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
+  // join_again.cc. True: the call repeats the session's last Join, and is answered or waits.
+  bool JoinAgain(Session& session, CallId call, const JoinSpec& spec);
+  // What a rank of a job that is being mapped is told.
+  JoinResult JoinResultOf(const Job& job, Rank rank) const;
   // The spec with every default filled in and every size rounded, if nothing is wrong with it that
   // needs no job to see: max_heap_bytes is the stride, device_uuid names the device.
   absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;

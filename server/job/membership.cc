@@ -27,6 +27,7 @@ absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Durati
 void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
   const auto session = CallingSession(id);
   if (!session.ok()) return Answer(call, session.status());
+  if (JoinAgain(**session, call, spec)) return;
   if (Job* job = JobOf(**session); job != nullptr) {
     // One that the session cancelled just now is over at last.
     const Rank rank = (*session)->lease->rank;
@@ -73,6 +74,7 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   member.prealloc = spec.prealloc;
   member.join_call = call;
   GrantLease(*job, rank, session);
+  session.join_number = spec.number;
   AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
   deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, now_.steady + spec.timeout);
   SetState(*job, rank, RankState::kJoined, false);
@@ -321,18 +323,7 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
   }
   job.state = JobState::kMapping;
   job.gave_up.clear();
-  JoinResult result;
-  result.job = job.id;
-  result.epoch = job.epoch;
-  result.proposed_base = wire::kProposedBase;
-  result.stride_bytes = job.stride_bytes;
-  result.granularity_bytes = granularity_bytes_;
-  result.heap_bytes = job.heap_bytes;
-  result.segments = SegmentsOf(job);
-  result.map_timeout = limits_.map_timeout;
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    result.peers.push_back({rank, job.ranks[rank].lease.process.pid, job.ranks[rank].device_index});
-  }
+  JoinResult result = JoinResultOf(job, 0);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     Member& member = job.ranks[rank];
     deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
@@ -342,7 +333,9 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     result.rank = rank;
     result.device_index = member.device_index;
     if (member.join_call.value == 0) continue;  // cancelled a moment ago
-    member.answered_join = member.join_call;
+    // A Join that has a number can be repeated: that its answer was lost means nothing.
+    const bool repeatable = FindSession(member.lease.session)->join_number != 0;
+    member.answered_join = repeatable ? CallId() : member.join_call;
     Answer(std::exchange(member.join_call, CallId()), absl::OkStatus(), result);
   }
   deadlines_.Set({job.id, DeadlineKey::Kind::kMap}, now_.steady + limits_.map_timeout);
@@ -433,6 +426,8 @@ void JobMachine::Impl::CancelJoin(Job& job, Rank rank) {
 void JobMachine::Impl::WithdrawCancelled(Job& job, Rank rank) {
   deadlines_.Clear({job.id, DeadlineKey::Kind::kWithdraw, rank});
   if (job.state == JobState::kForming) {
+    // A repetition that comes after this is a new Join.
+    FindSession(job.ranks[rank].lease.session)->join_number = 0;
     WithdrawJoin(job, rank, absl::CancelledError("the call was cancelled"));
   } else {
     JoinUndelivered(job, rank);

@@ -260,6 +260,7 @@ class JobDecoder {
   absl::Status GrowthOfIt() {
     job_.last_growth = {GrowId{from_.last_growth().grow()}, from_.last_growth().published(),
                         from_.last_growth().reason()};
+    job_.last_published = GrowId{from_.last_published_grow()};
     std::set<TeamId> growing;
     if (from_.has_growth()) growing.insert(from_.growth().team());
     for (const TeamId team : from_.growth_queue()) {
@@ -348,6 +349,7 @@ class MachineState::Decoder {
       session.past_job = JobId{from.past_job()};
       session.past_status = server::Decode(from.past_status());
       impl_.sessions_by_uid_[session.caller.uid].insert(session.id);
+      session.join_number = from.join_number();
       const bool is_new = impl_.sessions_.emplace(session.id, session).second;
       if (from.id() == 0 || !is_new) return Bad("session ", from.id(), " is there twice");
     }

@@ -139,6 +139,7 @@ void Encode(const Job& from, state::Job* to) {
   }
   if (from.growth.has_value()) Encode(*from.growth, to->mutable_growth());
   for (const TeamId team : from.growth_queue) to->add_growth_queue(team);
+  to->set_last_published_grow(from.last_published.value);
   if (from.last_growth.grow.value != 0) {
     to->mutable_last_growth()->set_grow(from.last_growth.grow.value);
     to->mutable_last_growth()->set_published(from.last_growth.published);
@@ -185,6 +186,7 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_created_ns(Nanoseconds(session->created));
     one->set_past_job(session->past_job.value);
     server::Encode(session->past_status, one->mutable_past_status());
+    one->set_join_number(session->join_number);
   }
   for (const auto& [id, job] : impl.jobs_) {
     state::Job* one = to.add_jobs();

@@ -203,7 +203,27 @@ class Driver {
           [&] { reference_.OpenSession(id, session.pid, session.uid); });
   }
 
+  // The connection of a session that joined is lost, and the Join is made again: the cancellation
+  // of the earlier call may come before, after, or never.
+  void JoinAgain() {
+    const auto [id, asked] =
+        *std::next(numbered_joins_.begin(), random_.Below(numbered_joins_.size()));
+    const CallId earlier = join_calls_[id];
+    if (random_.OneIn(2) && pending_.contains(earlier)) CancelCall(earlier);
+    JoinSpec spec = asked;
+    spec.timeout = SomeTimeout();
+    const CallId call = NewCall();
+    join_calls_[id] = call;
+    Input(JoinCall{id, call, spec}, [&] { reference_.Join(id, call, spec); });
+    if (random_.OneIn(2)) {
+      Input(CallCancelled{earlier}, [&] { reference_.Cancelled(earlier); });
+    }
+  }
+
   void Join() {
+    std::erase_if(numbered_joins_,
+                  [&](const auto& entry) { return !sessions_.contains(entry.first); });
+    if (!numbered_joins_.empty() && random_.OneIn(4)) return JoinAgain();
     const SessionId id = AnySession();
     JoinSpec spec;
     spec.job = random_.OneIn(2) ? "a" : "b";
@@ -234,6 +254,11 @@ class Driver {
         break;
       default:
         break;
+    }
+    numbered_joins_.erase(id);
+    if (!random_.OneIn(3)) {
+      spec.number = ++next_join_number_;
+      numbered_joins_[id] = spec;
     }
     const CallId call = NewCall();
     join_calls_[id] = call;
@@ -410,6 +435,7 @@ class Driver {
     const JobId job = chosen->second;
     GrowId grow = grows_.contains(job) ? grows_[job] : GrowId{random_.Below(3)};
     if (random_.OneIn(50)) grow.value += 1;
+    if (random_.OneIn(10) && grow.value > 1) grow.value -= 1 + random_.Below(2);  // again, late
     const bool error = random_.OneIn(40);
     const CallId call = NewCall();
     Input(GrowMappedCall{id, call, job, grow, error ? "no" : ""},
@@ -489,7 +515,9 @@ class Driver {
   void Cancel() {
     if (random_.OneIn(3)) return LoseJoin();
     if (pending_.empty()) return;
-    const CallId call = *std::next(pending_.begin(), random_.Below(pending_.size()));
+    CancelCall(*std::next(pending_.begin(), random_.Below(pending_.size())));
+  }
+  void CancelCall(CallId call) {
     pending_.erase(call);
     cancelled_.insert(call);
     Input(CallCancelled{call}, [&] { reference_.Cancelled(call); });
@@ -704,6 +732,8 @@ class Driver {
   std::map<CallId, Asked> asked_;
   std::map<CallId, SessionId> caller_;
   std::map<SessionId, CallId> join_calls_;  // the last of each
+  std::map<SessionId, JoinSpec> numbered_joins_;
+  uint64_t next_join_number_ = 0;
   std::map<std::tuple<SessionId, JobId, TeamId>, CallId> last_call_;
   std::map<std::tuple<SessionId, JobId, TeamId>, uint64_t> position_;
   std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<Operation>> plans_;

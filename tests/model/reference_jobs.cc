@@ -79,6 +79,7 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return Expect(call, Code::kPermissionDenied);
   RefSession& who = session->second;
+  if (!who.ending && JoinAgain(who, call, spec)) return;
   if (RefJob* mine = Find(who.job); mine != nullptr && !who.ending) {
     if (mine->ranks[who.rank].withdraw_deadline.has_value()) WithdrawCancelled(*mine, who.rank);
   }
@@ -120,6 +121,30 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   member.join_call = call;
   member.join_deadline = clock_->Now() + spec.timeout;
   who.rank = rank;
+  who.join_number = spec.number;
+}
+
+bool ReferenceJobs::JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec) {
+  if (spec.number == 0 || spec.number != who.join_number) return false;
+  RefJob* job = Find(who.job);
+  if (job == nullptr) {
+    Expect(call, who.past_code);
+    return true;
+  }
+  RefMember& member = job->ranks[who.rank];
+  const bool same = spec.job == job->name && spec.rank == static_cast<int32_t>(who.rank) &&
+                    spec.n_ranks > spec.rank && spec.heap_bytes > 0;
+  if (Committed(*job) || !same) return false;
+  member.withdraw_deadline.reset();
+  if (job->state == JobState::kMapping) {
+    Expect(call, Code::kOk);
+    return true;
+  }
+  if (member.join_call.has_value()) Expect(*member.join_call, Code::kCancelled);
+  member.join_call = call;
+  member.answered_join.reset();
+  member.join_deadline = clock_->Now() + spec.timeout;
+  return true;
 }
 
 void ReferenceJobs::LearnSegment(JobId job_id, SegmentId id, uint64_t bytes) {
@@ -148,6 +173,8 @@ void ReferenceJobs::FinishForming(RefJob& job) {
     if (!member.join_call.has_value()) continue;  // cancelled a moment ago
     Expect(*member.join_call, Code::kOk);
     member.answered_join = std::exchange(member.join_call, std::nullopt);
+    // It can be repeated, so a cancellation means nothing any more.
+    if (sessions_.at(member.session).join_number != 0) member.answered_join.reset();
   }
 }
 
@@ -193,6 +220,7 @@ void ReferenceJobs::Detach(RefJob& job, Rank rank, Code told) {
 void ReferenceJobs::WithdrawCancelled(RefJob& job, Rank rank) {
   job.ranks[rank].withdraw_deadline.reset();
   if (job.state == JobState::kForming) {
+    sessions_.at(job.ranks[rank].session).join_number = 0;
     Withdraw(job, rank, Code::kCancelled);
   } else {
     FailJob(job, Code::kAborted);
@@ -631,8 +659,9 @@ void ReferenceJobs::NeedGrowth(RefJob& job, TeamId id, uint64_t needed, uint64_t
 void ReferenceJobs::GrowMapped(SessionId id, CallId call, JobId job_id, uint64_t grow, bool error) {
   RefJob* job = Member(id, call, job_id);
   if (job == nullptr) return;
+  if (job->last_published == grow && grow != 0) return Expect(call, Code::kOk);
   if (job->last_growth.has_value() && job->last_growth->first == grow) {
-    return Expect(call, job->last_growth->second ? Code::kOk : Code::kAborted);
+    return Expect(call, Code::kAborted);
   }
   if (!job->growth.has_value() || job->growth->id != grow || !job->growth->mapping) {
     return Expect(call, Code::kFailedPrecondition);
@@ -644,6 +673,7 @@ void ReferenceJobs::GrowMapped(SessionId id, CallId call, JobId job_id, uint64_t
   const RefGrowth growth = *std::exchange(job->growth, std::nullopt);
   job->heap.Grow(job->heap.capacity() + growth.bytes);
   job->last_growth = {growth.id, true};
+  job->last_published = growth.id;
   job->teams.at(growth.team).op->growth_done = true;
   Execute(*job, growth.team);
   RunQueue(*job);

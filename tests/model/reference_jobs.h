@@ -121,6 +121,7 @@ struct RefJob {
   std::optional<RefGrowth> growth;
   std::deque<TeamId> growth_queue;
   std::optional<std::pair<uint64_t, bool>> last_growth;  // id, published
+  uint64_t last_published = 0;
   size_t n_attached() const {
     return std::count_if(ranks.begin(), ranks.end(),
                          [](const RefMember& m) { return m.attached(); });
@@ -135,6 +136,7 @@ struct RefSession {
   Rank rank = 0;
   JobId past_job;
   Code past_code = Code::kOk;
+  uint64_t join_number = 0;  // of the last Join that was taken and not withdrawn
 };
 
 // Memory that is given back, and the processes that may have it mapped.
@@ -212,6 +214,8 @@ class ReferenceJobs {
   // Null, having refused the call, unless the session is a member of the job.
   RefJob* Member(SessionId id, CallId call, JobId job);
   void Detach(RefJob& job, Rank rank, Code told);
+  // True: the Join repeats the session's last one.
+  bool JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec);
   void Withdraw(RefJob& job, Rank rank, Code code);
   // The Join was cancelled, and its session has not hung up.
   void WithdrawCancelled(RefJob& job, Rank rank);
