@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/limits.h"
 
 namespace iris::server {
 
@@ -33,6 +34,11 @@ class Outbox {
 
   // kResourceExhausted: the queue would be longer than kMaxQueued; it is unchanged.
   absl::Status Queue(std::vector<OutgoingDescriptor> descriptors);
+
+  // Whether one more descriptor may be on its way, for one that does not come from the queue; and
+  // that it is.
+  bool HasRoom() const { return n_in_flight_ < wire::kDescriptorWindow; }
+  void CountSent() { ++n_in_flight_; }
 
   // The client has received so many more. kInvalidArgument: so many are not on their way.
   absl::Status Acknowledge(uint32_t count);

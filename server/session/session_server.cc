@@ -268,11 +268,15 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
     }
     return Open(session);
   }
-  absl::Status status = CheckFrame(frame, session.caller.pid, wire::FrameType::kAck);
+  absl::Status status =
+      CheckFrame(frame, session.caller.pid, {wire::FrameType::kAck, wire::FrameType::kRpcRequest});
   if (!status.ok()) return status;
-  const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
-  if (!ack.ok()) return ack.status();
-  status = session.outbox.Acknowledge(ack->count);
+  if (frame.type == wire::FrameType::kRpcRequest) {
+    status = session.rpc->Ask(frame);
+  } else {
+    const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
+    status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
+  }
   return status.ok() ? Flush(session) : status;
 }
 
@@ -296,36 +300,29 @@ absl::Status SessionServer::Open(Session& session) {
   session.place.Attested();
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
-  const absl::StatusOr<wire::UniqueFd> rpc = OpenRpc(session);
-  if (!rpc.ok()) return rpc.status();
-  const int fds[] = {rpc->get()};
+  session.rpc.emplace(host_.get(), RpcPeer{session.tenant, session.id, session.caller});
+  const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
+  if (!theirs.ok()) return theirs.status();
+  const int fds[] = {theirs->get()};
   return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
                          MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()),
                          fds);
 }
 
-absl::StatusOr<wire::UniqueFd> SessionServer::OpenRpc(Session& session) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
-  }
-  wire::UniqueFd ours(pair[0]);
-  wire::UniqueFd theirs(pair[1]);
-  const RpcPeer peer = {session.tenant, session.id, session.caller};
-  // Its end alone ends nothing: the client asks for another.
-  absl::StatusOr<RpcSocket> rpc = RpcSocket::Create(host_.get(), std::move(ours), peer, nullptr);
-  if (!rpc.ok()) return rpc.status();
-  session.rpc = *std::move(rpc);
-  return theirs;
-}
-
 absl::Status SessionServer::Flush(Session& session) {
+  // Before the descriptors that wait: calls of the client do.
+  const absl::StatusOr<Outbox::Flushed> given =
+      session.rpc->Flush(SteadyNow(), session.outbox, [&session](int fd) {
+        return wire::SendEmptyFrame(session.socket.get(), wire::FrameType::kRpcSocket, {&fd, 1});
+      });
+  if (!given.ok()) return given.status();
   const absl::StatusOr<Outbox::Flushed> flushed = session.outbox.Flush(
       [&session](const wire::DescriptorsPayload& payload, absl::Span<const int> fds) {
         return wire::SendFrame(session.socket.get(), wire::FrameType::kDescriptors, payload, fds);
       });
   if (!flushed.ok()) return flushed.status();
-  if (*flushed == Outbox::Flushed::kBlocked && !std::exchange(session.retry, true)) {
+  const bool waits = *given == Outbox::Flushed::kBlocked || *flushed == Outbox::Flushed::kBlocked;
+  if (waits && !std::exchange(session.retry, true)) {
     retries_.push_back(session.key);
   }
   return absl::OkStatus();
@@ -337,15 +334,13 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
   if (!status.ok()) HangUp(session, status, std::string(status.message()));
 }
 
-void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason,
-                           LogLevel level) {
+void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
   if (!told.ok()) {
-    logger_->Log(level, "session ended",
-                 {{"session", session.id.value},
-                  {"pid", session.caller.pid},
-                  {"uid", session.caller.uid},
-                  {"reason", told.ToString()}});
+    logger_->Warn("session ended", {{"session", session.id.value},
+                                    {"pid", session.caller.pid},
+                                    {"uid", session.caller.uid},
+                                    {"reason", told.ToString()}});
     SendError(session.socket.get(), told, 4 * kFramesPerTurn);
   }
   const bool was_open = session.state == State::kOpen;
@@ -357,8 +352,8 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
     Erase(session);
     return;
   }
+  session.rpc.reset();
   daemon_->Submit(SessionHungUp{session.id, reason});
-  session.rpc.Close();
 }
 
 void SessionServer::Gone(Session& session) {

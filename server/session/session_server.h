@@ -5,11 +5,12 @@
 // daemon and the logger.
 //
 // The rooms around it: Acceptor takes connections, Admission counts them, Handshake decides what a
-// new client is told, Outbox holds the descriptors on their way to one, RpcSocket is the socket
-// that a worker serves (RpcHost), and AdminConnections are those of irisd.sock.
+// new client is told, Outbox holds the descriptors on their way to one, SessionRpc is the socket
+// that a worker serves (RpcHost) and its successors, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
-// ended it; both sockets are closed and calls are refused. Gone: the pidfd says that the process
+// ended it; both sockets are closed and calls are refused. (That gRPC's socket closes ends
+// nothing.) Gone: the pidfd says that the process
 // has ended; only then is a rank given up.
 #pragma once
 
@@ -41,7 +42,7 @@
 #include "server/session/outbox.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
-#include "server/session/rpc_socket.h"
+#include "server/session/session_rpc.h"
 #include "server/session/tenant.h"
 
 namespace iris::server {
@@ -94,7 +95,7 @@ class SessionServer : public SessionOutput {
     wire::UniqueFd pidfd;                // until open, then in `process`
     Poller::Watched socket;              // until the hang-up
     Poller::Watched process;             // from open until gone
-    RpcSocket rpc;                       // from open until the hang-up
+    std::optional<SessionRpc> rpc;       // from open until the hang-up
     Outbox outbox;
     bool retry = false;  // is in retries_
   };
@@ -123,14 +124,11 @@ class SessionServer : public SessionOutput {
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
-  // Makes the session a socket for gRPC, in place of the one it had. Returns the client's end.
-  absl::StatusOr<wire::UniqueFd> OpenRpc(Session& session);
   absl::Status Flush(Session& session);
 
   // Ends what the client sees of the session; `told` (if not ok) is sent first. May destroy
   // `session`.
-  void HangUp(Session& session, const absl::Status& told, const std::string& reason,
-              LogLevel level = LogLevel::kWarn);
+  void HangUp(Session& session, const absl::Status& told, const std::string& reason);
   // The same, because of an error: nothing if `status` is ok.
   void EndIfFailed(Session& session, const absl::Status& status);
   void Gone(Session& session);
@@ -164,7 +162,7 @@ class SessionServer : public SessionOutput {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // by key
   std::unordered_map<uint64_t, uint64_t> key_by_id_;
   std::deque<HandshakeDeadline> handshakes_;
-  std::vector<uint64_t> retries_;  // keys of the sessions whose outbox is blocked
+  std::vector<uint64_t> retries_;  // keys of the sessions that something waits for
   absl::Time refusal_logged_ = absl::InfinitePast();
   size_t sessions_peak_ = 0;  // since memory was last given back
   absl::Time trim_at_ = absl::InfiniteFuture();
