@@ -246,6 +246,9 @@ std::optional<std::string> WorkerProcess::Reap() {
   if (reaped == 0) return std::nullopt;
   pid_ = -1;
   if (reaped < 0) return std::string("gone");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kOutOfMemoryExit) {
+    return std::string("used up its memory (workers.memory)");
+  }
   if (WIFEXITED(status)) return absl::StrCat("exited with ", WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
   return absl::StrCat("killed by signal ", signal, " (", strsignal(signal), ")");

@@ -83,10 +83,11 @@ absl::Status Confine(const WorkerOptions& options) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) {
     status.Update(wire::ErrnoStatus(errno, "end together with irisd (PR_SET_PDEATHSIG)"));
   }
+  // A sanitizer that looks for leaks traces its own process.
+  if (prctl(PR_SET_DUMPABLE, kSanitized ? 1 : 0, 0, 0, 0) != 0) {
+    status.Update(wire::ErrnoStatus(errno, "hide the memory from its user (PR_SET_DUMPABLE)"));
+  }
   if (!kSanitized) {
-    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
-      status.Update(wire::ErrnoStatus(errno, "hide the memory from its user (PR_SET_DUMPABLE)"));
-    }
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, kStackBytes);

@@ -1,6 +1,7 @@
 // irisd-worker: speaks gRPC with the clients of one tenant, for irisd, which starts it. It gives up
 // what it does not need, tells irisd that it is ready, and relays until irisd ends or stops it.
-// Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd.
+// Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd; 3 has
+// used up its memory.
 #include <grpc/support/log.h>
 #include <malloc.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,9 +36,11 @@ namespace {
 
 // gRPC logs what clients do wrong. So much of it in a minute is written; they decide how much there
 // is.
-constexpr int kLinesPerMinute = 10;
+constexpr int kLinesPerMinute = 3;
 
+// Set once, before there are threads.
 const Logger* grpc_logger = nullptr;
+const WorkerOptions* grpc_options = nullptr;
 
 void LogForGrpc(gpr_log_func_args* line) {
   static std::atomic<int64_t> minute{0};
@@ -48,7 +52,7 @@ void LogForGrpc(gpr_log_func_args* line) {
   if (n == kLinesPerMinute) {
     grpc_logger->Warn("gRPC says more; the rest of this minute is left out");
   } else {
-    grpc_logger->Warn("gRPC says", {{"text", line->message}, {"pid", getpid()}});
+    grpc_logger->Warn("gRPC says", {{"tenant", grpc_options->tenant}, {"text", line->message}});
   }
 }
 
@@ -68,6 +72,9 @@ int Fail(const Logger& logger, const WorkerOptions& options, const absl::Status&
 int Run(const WorkerOptions& options) {
   const Logger logger(LogLevel::kInfo, options.json_log ? LogFormat::kJson : LogFormat::kKeyValue);
   grpc_logger = &logger;
+  grpc_options = &options;
+  // irisd says why, in one line.
+  std::set_new_handler([] { _exit(kOutOfMemoryExit); });
   gpr_set_log_function(LogForGrpc);
   signal(SIGPIPE, SIG_IGN);
   tzset();  // its file can be read now, and not later

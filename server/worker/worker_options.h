@@ -16,6 +16,9 @@ namespace iris::server {
 // The worker's end of the link.
 inline constexpr int kLinkFd = 3;
 
+// The exit code of a worker whose memory is used up, as far as it can tell.
+inline constexpr int kOutOfMemoryExit = 3;
+
 // Whom a worker becomes when irisd is root.
 struct WorkerIds {
   uid_t uid = 0;
