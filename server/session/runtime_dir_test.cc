@@ -79,6 +79,13 @@ TEST_F(RuntimeDirTest, SocketsHaveTheirModeWhateverTheUmask) {
   EXPECT_EQ(ModeOf(options_.path + "/.irisd"), 0700u);
 }
 
+TEST_F(RuntimeDirTest, TheLockIsOfItsOwnerAlone) {
+  const mode_t old = umask(0022);
+  auto dir = MustCreate();
+  umask(old);
+  EXPECT_EQ(ModeOf(options_.path + "/lock"), 0600u);
+}
+
 TEST_F(RuntimeDirTest, SocketsHaveTheirGroup) {
   if (geteuid() != 0) GTEST_SKIP() << "only root may give files to any group";
   options_.socket_group = 4242;
