@@ -1,9 +1,6 @@
 #include "server/session/admin_connections.h"
 
-#include <iterator>
 #include <utility>
-
-#include "server/session/attestation.h"
 
 namespace iris::server {
 
@@ -11,21 +8,17 @@ AdminConnections::AdminConnections(Poller* poller, Connections* connections, Adm
                                    std::function<void(int)> adopt)
     : poller_(poller), connections_(connections), admission_(admission), adopt_(std::move(adopt)) {}
 
-absl::Status AdminConnections::Add(wire::UniqueFd* socket) {
-  const absl::StatusOr<CallerInfo> caller = PeerCaller(socket->get());
-  if (!caller.ok()) return caller.status();
-  absl::StatusOr<Admission::Place> place = admission_->AdmitAdmin(caller->uid);
+absl::Status AdminConnections::Add(const Peer& peer, wire::UniqueFd* socket) {
+  const uint64_t key = next_key_++;
+  absl::StatusOr<Admission::Place> place = admission_->AdmitAdmin(peer.applicant, key);
   if (!place.ok()) return place.status();
-  const auto admin = open_.emplace(open_.end());
-  absl::StatusOr<RpcSocket> rpc = RpcSocket::Create(
-      socket, poller_, connections_, [this, admin](uint32_t) { open_.erase(admin); });
-  if (!rpc.ok()) {
-    open_.erase(admin);
-    return rpc.status();
-  }
-  admin->place = *std::move(place);
-  admin->rpc = *std::move(rpc);
-  admin->rpc.Serve(SessionId(), *caller, adopt_);
+  absl::StatusOr<RpcSocket> rpc =
+      RpcSocket::Create(socket, poller_, connections_, [this, key](uint32_t) { End(key); });
+  if (!rpc.ok()) return rpc.status();
+  Admin& admin = open_[key];
+  admin.place = *std::move(place);
+  admin.rpc = *std::move(rpc);
+  admin.rpc.Serve(SessionId(), peer.caller, adopt_);
   return absl::OkStatus();
 }
 

@@ -2,13 +2,15 @@
 // Not thread-safe: it belongs to the session thread. Borrows everything it is given.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <list>
+#include <map>
 
 #include "absl/status/status.h"
 #include "proto/wire/unique_fd.h"
 #include "server/session/admission.h"
 #include "server/session/connections.h"
+#include "server/session/peer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_socket.h"
 
@@ -21,8 +23,10 @@ class AdminConnections {
                    std::function<void(int)> adopt);
 
   // Takes the socket only on success. Otherwise the status is for the caller.
-  absl::Status Add(wire::UniqueFd* socket);
+  absl::Status Add(const Peer& peer, wire::UniqueFd* socket);
 
+  // Ends one, by the key that its place was admitted with.
+  void End(uint64_t key) { open_.erase(key); }
   // Ends them all.
   void Close() { open_.clear(); }
 
@@ -36,7 +40,8 @@ class AdminConnections {
   Connections* const connections_;
   Admission* const admission_;
   const std::function<void(int)> adopt_;
-  std::list<Admin> open_;
+  uint64_t next_key_ = 1;
+  std::map<uint64_t, Admin> open_;
 };
 
 }  // namespace iris::server
