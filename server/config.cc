@@ -213,6 +213,17 @@ std::vector<Setting> MakeSettings() {
                      "connections of one tenant on irisd.sock (64)", 1, 1 << 20, [](Config* c) {
                        return &c->sessions.limits.max_admin_connections_per_tenant;
                      }));
+  s.push_back({"workers.user", "worker-user", Kind::kText,
+               "user that workers become if irisd is root; \"\": they stay root (nobody)",
+               [](const std::string& text, Config* config) {
+                 config->workers.user = text;
+                 return absl::OkStatus();
+               }});
+  s.push_back(Bytes("workers.memory", "worker-memory", "memory that one worker may take (512MiB)",
+                    64 << 20, [](Config* c) { return &c->workers.memory_bytes; }));
+  s.push_back(Time("workers.idle_timeout", "worker-idle-timeout",
+                   "a worker without a connection is ended after this time (30s)",
+                   [](Config* c) { return &c->worker_idle_timeout; }));
   s.push_back(Number("jobs.max", "max-jobs", "jobs in total (1024)", 1, 1 << 20,
                      [](Config* c) { return &c->jobs.max_jobs; }));
   s.push_back(Number("jobs.max_per_uid", "max-jobs-per-uid", "jobs of one user (256)", 1, 1 << 20,

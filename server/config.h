@@ -12,6 +12,7 @@
 #include "server/log.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
+#include "server/tenant/worker_process.h"
 
 namespace iris::server {
 
@@ -23,6 +24,8 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kKeyValue;
   SessionOptions sessions;
+  WorkerSettings workers;
+  absl::Duration worker_idle_timeout = absl::Seconds(30);
   JobLimits jobs;
   std::string record_file;  // empty: nothing is recorded
   bool self_check = true;   // prove the device pairs before serving

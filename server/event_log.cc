@@ -30,10 +30,10 @@ void EventLog::Add(EventRecord event) {
     users_.Remove(oldest->tenant, it->second.ticket);
     events_.erase(it);
   }
-  for (EventFollower* follower : followers_) follower->Push(event);
+  for (const auto& follower : followers_) follower->Push(event);
 }
 
-void EventLog::Read(EventFollower* follower, bool follow) {
+void EventLog::Read(const std::shared_ptr<EventFollower>& follower, bool follow) {
   absl::MutexLock lock(&mu_);
   for (const auto& [sequence, kept] : events_) follower->Push(kept.event);
   if (!follow) return;
@@ -45,15 +45,21 @@ void EventLog::Read(EventFollower* follower, bool follow) {
 }
 
 void EventLog::Close() {
+  std::vector<std::shared_ptr<EventFollower>> ended;  // let go of after the lock is released
   absl::MutexLock lock(&mu_);
   closed_ = true;
-  for (EventFollower* follower : followers_) follower->End();
-  followers_.clear();
+  for (const auto& follower : followers_) follower->End();
+  ended.swap(followers_);
 }
 
-void EventLog::Unfollow(EventFollower* follower) {
+void EventLog::Unfollow(const EventFollower* follower) {
+  std::shared_ptr<EventFollower> gone;  // let go of after the lock is released
   absl::MutexLock lock(&mu_);
-  followers_.erase(std::remove(followers_.begin(), followers_.end(), follower), followers_.end());
+  const auto it = std::find_if(followers_.begin(), followers_.end(),
+                               [follower](const auto& f) { return f.get() == follower; });
+  if (it == followers_.end()) return;
+  gone = std::move(*it);
+  followers_.erase(it);
 }
 
 }  // namespace iris::server

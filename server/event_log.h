@@ -53,14 +53,15 @@ class EventLog {
   // Gives the event its sequence number, keeps it, and passes it to the followers.
   void Add(EventRecord event) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Passes the kept events to `follower`; later ones too, until Unfollow, if `follow`.
-  void Read(EventFollower* follower, bool follow) ABSL_LOCKS_EXCLUDED(mu_);
+  // Passes the kept events to `follower`; later ones too, until Unfollow, if `follow`: it is held
+  // until then.
+  void Read(const std::shared_ptr<EventFollower>& follower, bool follow) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends every follower, and whoever reads later at once.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
   // After it has returned, `follower` is not called any more. No-op for one that does not follow.
-  void Unfollow(EventFollower* follower) ABSL_LOCKS_EXCLUDED(mu_);
+  void Unfollow(const EventFollower* follower) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   absl::Mutex mu_;
@@ -71,7 +72,7 @@ class EventLog {
   };
   std::map<uint64_t, Kept> events_ ABSL_GUARDED_BY(mu_);  // by sequence number
   Crowd users_ ABSL_GUARDED_BY(mu_);                      // whose they are
-  std::vector<EventFollower*> followers_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<EventFollower>> followers_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,18 +21,18 @@ TEST(EventLogTest, NumbersEventsFromOne) {
   EventLog log;
   log.Add({});
   log.Add({});
-  Collector reader;
-  log.Read(&reader, false);
-  EXPECT_EQ(reader.sequences, (std::vector<uint64_t>{1, 2}));
+  const auto reader = std::make_shared<Collector>();
+  log.Read(reader, false);
+  EXPECT_EQ(reader->sequences, (std::vector<uint64_t>{1, 2}));
 }
 
 TEST(EventLogTest, KeepsTheLastThousandTwentyFour) {
   EventLog log;
   for (size_t i = 0; i < kEventsKept + 10; ++i) log.Add({});
-  Collector reader;
-  log.Read(&reader, false);
-  ASSERT_EQ(reader.sequences.size(), kEventsKept);
-  EXPECT_EQ(reader.sequences.front(), 11u);
+  const auto reader = std::make_shared<Collector>();
+  log.Read(reader, false);
+  ASSERT_EQ(reader->sequences.size(), kEventsKept);
+  EXPECT_EQ(reader->sequences.front(), 11u);
 }
 
 TEST(EventLogTest, WhoMakesManyPushesOutHisOwn) {
@@ -51,39 +52,43 @@ TEST(EventLogTest, WhoMakesManyPushesOutHisOwn) {
 
 TEST(EventLogTest, OnlyFollowersGetLaterEvents) {
   EventLog log;
-  Collector once, always;
-  log.Read(&once, false);
-  log.Read(&always, true);
+  const auto once = std::make_shared<Collector>();
+  const auto always = std::make_shared<Collector>();
+  log.Read(once, false);
+  log.Read(always, true);
   log.Add({});
-  EXPECT_TRUE(once.sequences.empty());
-  EXPECT_EQ(always.sequences, std::vector<uint64_t>{1});
+  EXPECT_TRUE(once->sequences.empty());
+  EXPECT_EQ(always->sequences, std::vector<uint64_t>{1});
 }
 
 TEST(EventLogTest, AfterUnfollowNothingComes) {
   EventLog log;
-  Collector a, b;
-  log.Read(&a, true);
-  log.Read(&b, true);
-  log.Unfollow(&a);
-  log.Unfollow(&a);
+  const auto a = std::make_shared<Collector>();
+  const auto b = std::make_shared<Collector>();
+  log.Read(a, true);
+  log.Read(b, true);
+  log.Unfollow(a.get());
+  log.Unfollow(a.get());
   log.Add({});
-  EXPECT_TRUE(a.sequences.empty());
-  EXPECT_EQ(b.sequences.size(), 1u);
+  EXPECT_TRUE(a->sequences.empty());
+  EXPECT_EQ(b->sequences.size(), 1u);
 }
 
 TEST(EventLogTest, CloseEndsFollowersOnceAndLaterOnesAtOnce) {
   EventLog log;
-  Collector early, late, once;
-  log.Read(&early, true);
+  const auto early = std::make_shared<Collector>();
+  const auto late = std::make_shared<Collector>();
+  const auto once = std::make_shared<Collector>();
+  log.Read(early, true);
   log.Close();
   log.Add({});
-  log.Read(&late, true);
-  log.Read(&once, false);
-  EXPECT_EQ(early.ends, 1);
-  EXPECT_TRUE(early.sequences.empty());
-  EXPECT_EQ(late.ends, 1);
-  EXPECT_EQ(late.sequences.size(), 1u);
-  EXPECT_EQ(once.ends, 0);
+  log.Read(late, true);
+  log.Read(once, false);
+  EXPECT_EQ(early->ends, 1);
+  EXPECT_TRUE(early->sequences.empty());
+  EXPECT_EQ(late->ends, 1);
+  EXPECT_EQ(late->sequences.size(), 1u);
+  EXPECT_EQ(once->ends, 0);
 }
 
 }  // namespace

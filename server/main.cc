@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,10 +25,11 @@
 #include "server/job/clock.h"
 #include "server/log.h"
 #include "server/recording/recorder.h"
-#include "server/rpc/rpc_server.h"
-#include "server/session/connections.h"
+#include "server/rpc/services.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
+#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_table.h"
 
 namespace iris::server {
 namespace {
@@ -90,6 +92,40 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   return unusable;
 }
 
+// A worker's process, as the table of workers sees it.
+class Process : public RunningWorker {
+ public:
+  explicit Process(WorkerProcess process) : process_(std::move(process)) {}
+  pid_t pid() const override { return process_.pid(); }
+  int pidfd() const override { return process_.pidfd(); }
+  wire::UniqueFd TakeLink() override { return process_.TakeLink(); }
+  void Kill() override { process_.Kill(); }
+  std::optional<std::string> Reap() override { return process_.Reap(); }
+
+ private:
+  WorkerProcess process_;
+};
+
+WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
+                               const std::unique_ptr<Services>* services, Daemon* daemon) {
+  WorkerTable::Setup setup;
+  setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+    absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
+    if (!process.ok()) return process.status();
+    return std::make_unique<Process>(*std::move(process));
+  };
+  setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
+  setup.died = [daemon](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
+    Event event;
+    event.pid = pid;
+    event.uid = tenant.uid;
+    event.detail = event::WorkerEnded{tenant.Text(), std::string(reason.message())};
+    daemon->Submit(Noted{std::move(event)});
+  };
+  setup.limits.idle_timeout = config.worker_idle_timeout;
+  return setup;
+}
+
 int Run(const Config& config) {
   // Threads inherit the mask, so that only sigwait below takes these.
   sigset_t signals;
@@ -107,6 +143,11 @@ int Run(const Config& config) {
 
   absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(config.runtime_dir);
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
+
+  WorkerSettings worker_settings = config.workers;
+  worker_settings.json_log = config.log_format == LogFormat::kJson;
+  const absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
+  if (!worker_program.ok()) return Fail(logger, worker_program.status());
 
   driver::OpenOptions open;
   open.backend = config.backend;
@@ -137,13 +178,16 @@ int Run(const Config& config) {
     daemon_options.recorder = *std::move(recorder);
     logger.Info("every input is recorded", {{"file", config.record_file}});
   }
+  std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
-  Connections connections;
-
-  std::unique_ptr<RpcServer> rpc;
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
-      &daemon, &connections, [&rpc](int fd) { rpc->Adopt(fd); }, &logger);
+      &daemon,
+      [&](Poller* poller) {
+        return std::make_unique<WorkerTable>(
+            poller, WorkerSetup(config, &*worker_program, &services, &daemon));
+      },
+      &logger);
   if (!sessions.ok()) return Fail(logger, sessions.status());
   SessionServer* const session_server = sessions->get();
 
@@ -156,10 +200,7 @@ int Run(const Config& config) {
   }
   facts.sessions_total = [session_server] { return session_server->sessions_total(); };
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
-  absl::StatusOr<std::unique_ptr<RpcServer>> rpc_server =
-      RpcServer::Create(&daemon, &connections, std::move(facts));
-  if (!rpc_server.ok()) return Fail(logger, rpc_server.status());
-  rpc = *std::move(rpc_server);
+  services = std::make_unique<Services>(&daemon, std::move(facts));
 
   daemon.SetSessionOutput(session_server);
   session_server->Start();
@@ -181,9 +222,8 @@ int Run(const Config& config) {
   (*runtime_dir)->RemoveSockets();
   daemon.Stop(reason);
   // Answers leave first, then the connections: a client that does not read cannot hold this up.
-  rpc->Drain(kCallsEndWithin);
+  services->Drain(kCallsEndWithin);
   session_server->Stop();
-  rpc->Shutdown(kCallsEndWithin);
   daemon.SetSessionOutput(nullptr);
   logger.Info("irisd has stopped");
   return 0;

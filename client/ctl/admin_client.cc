@@ -102,30 +102,48 @@ absl::StatusOr<v1::GetStatusReply> AdminClient::GetStatus() {
   return Call(&v1::AdminService::Stub::GetStatus, v1::GetStatusRequest());
 }
 
-absl::StatusOr<v1::ListDevicesReply> AdminClient::ListDevices() {
-  return Call(&v1::AdminService::Stub::ListDevices, v1::ListDevicesRequest());
+template <typename Request, typename Reply>
+absl::Status AdminClient::List(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
+                                                                              const Request&,
+                                                                              Reply*),
+                               Request request, TakePage<Reply> take) {
+  request.set_page_size(wire::kListPageMax);
+  for (;;) {
+    const absl::StatusOr<Reply> page = Call(method, request);
+    if (!page.ok()) return page.status();
+    if (!take(*page) || page->next_page_token().empty()) return absl::OkStatus();
+    if (page->next_page_token() == request.page_token()) {
+      return absl::DataLossError("irisd gives the same page of a listing again and again");
+    }
+    request.set_page_token(page->next_page_token());
+  }
 }
 
-absl::StatusOr<v1::ListJobsReply> AdminClient::ListJobs(const std::string& job) {
+absl::Status AdminClient::ListDevices(TakePage<v1::ListDevicesReply> take) {
+  return List(&v1::AdminService::Stub::ListDevices, v1::ListDevicesRequest(), take);
+}
+
+absl::Status AdminClient::ListJobs(const std::string& job, TakePage<v1::ListJobsReply> take) {
   v1::ListJobsRequest request;
   request.set_job(job);
-  return Call(&v1::AdminService::Stub::ListJobs, request);
+  return List(&v1::AdminService::Stub::ListJobs, std::move(request), take);
 }
 
-absl::StatusOr<v1::ListHeapsReply> AdminClient::ListHeaps(const std::string& job) {
+absl::Status AdminClient::ListHeaps(const std::string& job, TakePage<v1::ListHeapsReply> take) {
   v1::ListHeapsRequest request;
   request.set_job(job);
-  return Call(&v1::AdminService::Stub::ListHeaps, request);
+  return List(&v1::AdminService::Stub::ListHeaps, std::move(request), take);
 }
 
-absl::StatusOr<v1::ListAllocationsReply> AdminClient::ListAllocations(const std::string& job) {
+absl::Status AdminClient::ListAllocations(const std::string& job,
+                                          TakePage<v1::ListAllocationsReply> take) {
   v1::ListAllocationsRequest request;
   request.set_job(job);
-  return Call(&v1::AdminService::Stub::ListAllocations, request);
+  return List(&v1::AdminService::Stub::ListAllocations, std::move(request), take);
 }
 
-absl::StatusOr<v1::ListSessionsReply> AdminClient::ListSessions() {
-  return Call(&v1::AdminService::Stub::ListSessions, v1::ListSessionsRequest());
+absl::Status AdminClient::ListSessions(TakePage<v1::ListSessionsReply> take) {
+  return List(&v1::AdminService::Stub::ListSessions, v1::ListSessionsRequest(), take);
 }
 
 absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1::Event&)>& take) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -28,11 +29,16 @@ class AdminClient {
   const std::string& runtime_dir() const { return runtime_dir_; }
 
   absl::StatusOr<v1::GetStatusReply> GetStatus();
-  absl::StatusOr<v1::ListDevicesReply> ListDevices();
-  absl::StatusOr<v1::ListJobsReply> ListJobs(const std::string& job = "");
-  absl::StatusOr<v1::ListHeapsReply> ListHeaps(const std::string& job = "");
-  absl::StatusOr<v1::ListAllocationsReply> ListAllocations(const std::string& job = "");
-  absl::StatusOr<v1::ListSessionsReply> ListSessions();
+
+  // Listings come in pages, each of which is a call. `take` gets one after the other, until there is
+  // none, it returns false, or one fails. kNotFound: no such job. kDataLoss: irisd goes in circles.
+  template <typename Reply>
+  using TakePage = absl::FunctionRef<bool(const Reply&)>;
+  absl::Status ListDevices(TakePage<v1::ListDevicesReply> take);
+  absl::Status ListJobs(const std::string& job, TakePage<v1::ListJobsReply> take);
+  absl::Status ListHeaps(const std::string& job, TakePage<v1::ListHeapsReply> take);
+  absl::Status ListAllocations(const std::string& job, TakePage<v1::ListAllocationsReply> take);
+  absl::Status ListSessions(TakePage<v1::ListSessionsReply> take);
 
   // Calls `take` for each event until the stream ends, or `take` returns false.
   absl::Status Events(bool follow, const std::function<bool(const v1::Event&)>& take);
@@ -51,6 +57,10 @@ class AdminClient {
   absl::StatusOr<Reply> Call(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
                                                                             const Request&, Reply*),
                              const Request& request);
+  template <typename Request, typename Reply>
+  absl::Status List(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Reply*),
+                    Request request, TakePage<Reply> take);
 
   const std::string runtime_dir_;
   const std::shared_ptr<grpc::Channel> channel_;

@@ -66,8 +66,17 @@ Finding CheckVersion(const v1::GetStatusReply& status) {
   return Warn("versions", found, "install the same version of both, then restart irisd");
 }
 
-Finding CheckDevices(AdminClient& client) {
-  const auto reply = client.ListDevices();
+absl::StatusOr<v1::ListDevicesReply> AllDevices(AdminClient& client) {
+  v1::ListDevicesReply all;
+  const absl::Status listed = client.ListDevices([&all](const v1::ListDevicesReply& page) {
+    all.MergeFrom(page);
+    return true;
+  });
+  if (!listed.ok()) return listed;
+  return all;
+}
+
+Finding CheckDevices(const absl::StatusOr<v1::ListDevicesReply>& reply) {
   if (!reply.ok()) {
     return Fail("devices", EscapeName(reply.status().message()), "look at irisd's log");
   }
@@ -141,8 +150,9 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
   }
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
-  findings.push_back(CheckDevices(**client));
-  CheckDevicePairs((*client)->ListDevices().value_or(v1::ListDevicesReply()), findings);
+  const absl::StatusOr<v1::ListDevicesReply> devices = AllDevices(**client);
+  findings.push_back(CheckDevices(devices));
+  CheckDevicePairs(devices.value_or(v1::ListDevicesReply()), findings);
 
   const absl::Time start = absl::Now();
   const absl::Status trip = RoundTrip((*client)->runtime_dir());

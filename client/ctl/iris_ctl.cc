@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -89,71 +91,90 @@ int Report(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-// What one command writes, once.
-using Command = std::function<absl::StatusOr<std::string>(AdminClient&)>;
+// Takes a part of what a command says. False: nobody reads it any more.
+using Output = absl::FunctionRef<bool(const std::string&)>;
 
-absl::StatusOr<std::string> Status(const Options& options, AdminClient& client) {
+// What one command says, once. Listings say it page by page.
+using Command = std::function<absl::Status(AdminClient&, Output)>;
+
+absl::Status Status(const Options& options, AdminClient& client, Output write) {
   const auto reply = client.GetStatus();
   if (!reply.ok()) return reply.status();
-  return options.json ? Dump(StatusJson(*reply), 2) : StatusText(*reply, absl::Now());
+  write(options.json ? Dump(StatusJson(*reply), 2) : StatusText(*reply, absl::Now()));
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Devices(const Options& options, AdminClient& client) {
-  const auto reply = client.ListDevices();
-  if (!reply.ok()) return reply.status();
-  return options.json ? Dump(DevicesJson(*reply), 2) : DevicesText(*reply);
+// Shows what `list(take)` lists.
+template <typename Reply, typename List>
+absl::Status Show(ListView<Reply> view, bool json, Output write, List list) {
+  ListPrinter<Reply> printer(std::move(view), json);
+  const absl::Status listed =
+      list([&](const Reply& page) { return write(printer.Page(page, absl::Now())); });
+  if (listed.ok()) write(printer.End());
+  return listed;
 }
 
-absl::StatusOr<std::string> Jobs(const Options& options, AdminClient& client) {
-  const auto reply = client.ListJobs(options.job);
-  if (!reply.ok()) return reply.status();
-  if (options.names) {  // for the completion: one a line, those that need no quotes
-    std::string names;
-    for (const auto& job : reply->jobs()) {
-      const bool plain = std::all_of(job.job().begin(), job.job().end(), [](unsigned char c) {
-        return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == ':' || c == '/';
-      });
-      if (plain) absl::StrAppend(&names, job.job(), "\n");
-    }
-    return names;
+absl::Status Devices(const Options& options, AdminClient& client, Output write) {
+  return Show(DevicesView(), options.json, write,
+              [&](auto take) { return client.ListDevices(take); });
+}
+
+// For the completion: one a line, those that need no quotes.
+std::string PlainNames(const v1::ListJobsReply& page) {
+  std::string names;
+  for (const auto& job : page.jobs()) {
+    const bool plain = std::all_of(job.job().begin(), job.job().end(), [](unsigned char c) {
+      return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == ':' || c == '/';
+    });
+    if (plain) absl::StrAppend(&names, job.job(), "\n");
   }
-  return options.json ? Dump(JobsJson(*reply), 2) : JobsText(*reply, absl::Now());
+  return names;
 }
 
-absl::StatusOr<std::string> Heaps(const Options& options, AdminClient& client) {
-  const auto reply = client.ListHeaps(options.job);
-  if (!reply.ok()) return reply.status();
-  return options.json ? Dump(HeapsJson(*reply), 2) : HeapsText(*reply);
+absl::Status Jobs(const Options& options, AdminClient& client, Output write) {
+  if (options.names) {
+    return client.ListJobs(options.job,
+                           [&](const v1::ListJobsReply& page) { return write(PlainNames(page)); });
+  }
+  return Show(JobsView(), options.json, write,
+              [&](auto take) { return client.ListJobs(options.job, take); });
 }
 
-absl::StatusOr<std::string> Allocations(const Options& options, AdminClient& client) {
-  const auto reply = client.ListAllocations(options.job);
-  if (!reply.ok()) return reply.status();
-  return options.json ? Dump(AllocationsJson(*reply), 2) : AllocationsText(*reply, absl::Now());
+absl::Status Heaps(const Options& options, AdminClient& client, Output write) {
+  return Show(HeapsView(), options.json, write,
+              [&](auto take) { return client.ListHeaps(options.job, take); });
 }
 
-absl::StatusOr<std::string> Sessions(const Options& options, AdminClient& client) {
-  const auto reply = client.ListSessions();
-  if (!reply.ok()) return reply.status();
-  return options.json ? Dump(SessionsJson(*reply), 2) : SessionsText(*reply, absl::Now());
+absl::Status Allocations(const Options& options, AdminClient& client, Output write) {
+  return Show(AllocationsView(), options.json, write,
+              [&](auto take) { return client.ListAllocations(options.job, take); });
 }
 
-absl::StatusOr<std::string> Peek(const Options& options, AdminClient& client) {
+absl::Status Sessions(const Options& options, AdminClient& client, Output write) {
+  return Show(SessionsView(), options.json, write,
+              [&](auto take) { return client.ListSessions(take); });
+}
+
+absl::Status Peek(const Options& options, AdminClient& client, Output write) {
   uint64_t offset_bytes = 0, bytes = 0;
   base::ParseBytes(options.offset_text, &offset_bytes);
   base::ParseBytes(options.bytes_text, &bytes);
   const auto data = client.Peek(options.job, options.rank, offset_bytes, bytes);
   if (!data.ok()) return data.status();
-  if (!options.json) return HexDump(*data, offset_bytes);
+  if (!options.json) {
+    write(HexDump(*data, offset_bytes));
+    return absl::OkStatus();
+  }
   std::string hex;
   for (const char byte : *data)
     absl::StrAppendFormat(&hex, "%02x", static_cast<unsigned char>(byte));
-  return Dump({{"job", options.job},
-               {"rank", options.rank},
-               {"offset_bytes", offset_bytes},
-               {"bytes", data->size()},
-               {"data_hex", hex}},
-              2);
+  write(Dump({{"job", options.job},
+              {"rank", options.rank},
+              {"offset_bytes", offset_bytes},
+              {"bytes", data->size()},
+              {"data_hex", hex}},
+             2));
+  return absl::OkStatus();
 }
 
 // Flushed at once, so that what reads us through a pipe is up to date. False: the reader is gone.
@@ -182,22 +203,25 @@ int RunDoctorCommand(const Options& options) {
 // Each turn has a connection of its own: irisd may come, go and be replaced meanwhile.
 int Run(const Options& options, const std::string& name, const Command& command) {
   for (;;) {
+    std::string head;
+    if (options.watch_seconds > 0) {
+      if (isatty(STDOUT_FILENO) != 0) head = "\033[H\033[2J";
+      if (!options.json) {
+        absl::StrAppendFormat(&head, "iris-ctl %s, every %gs, %s\n\n", name, options.watch_seconds,
+                              absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone()));
+      }
+    }
+    bool read = true;
+    const auto write = [&](const std::string& text) {
+      read = read && Write(std::exchange(head, "") + text);
+      return read;
+    };
     absl::StatusOr<std::unique_ptr<AdminClient>> client =
         AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
-    absl::StatusOr<std::string> text =
-        client.ok() ? command(**client) : absl::StatusOr<std::string>(client.status());
-    if (options.watch_seconds <= 0) {
-      if (text.ok() && !Write(*text)) return kExitError;
-      return Report(text.status());
-    }
-    std::string page;
-    if (isatty(STDOUT_FILENO) != 0) page = "\033[H\033[2J";
-    if (!options.json) {
-      absl::StrAppendFormat(&page, "iris-ctl %s, every %gs, %s\n\n", name, options.watch_seconds,
-                            absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone()));
-    }
-    absl::StrAppend(&page, text.ok() ? *text : EscapeName(text.status().message()) + "\n");
-    if (!Write(page)) return kExitError;
+    const absl::Status status = client.ok() ? command(**client, write) : client.status();
+    if (!read) return kExitError;
+    if (options.watch_seconds <= 0) return Report(status);
+    if (!write(status.ok() ? "" : EscapeName(status.message()) + "\n")) return kExitError;
     absl::SleepFor(absl::Seconds(options.watch_seconds));
   }
 }
@@ -279,7 +303,7 @@ int Main(int argc, char** argv) {
   if (name == "completion") return Write(kBashCompletion) ? kExitOk : kExitError;
   if (name == "doctor") return RunDoctorCommand(options);
   if (name == "events") return RunEvents(options);
-  using Function = absl::StatusOr<std::string> (*)(const Options&, AdminClient&);
+  using Function = absl::Status (*)(const Options&, AdminClient&, Output);
   const std::pair<const char*, Function> functions[] = {
       {"status", Status},           {"devices", Devices},   {"jobs", Jobs}, {"heaps", Heaps},
       {"allocations", Allocations}, {"sessions", Sessions}, {"peek", Peek}};

@@ -84,30 +84,38 @@ void Table::Add(std::vector<std::string> cells) {
     if (cell.empty()) cell.push_back('-');  // g++ 12 warns at -O2 about = "-"
   }
   rows_.push_back(std::move(cells));
+  ++n_rows_;
 }
 
-std::string Table::ToString() const {
-  std::vector<size_t> widths;
+std::string Table::Line(const std::vector<std::string>& cells) const {
+  std::string line;
   for (size_t i = 0; i < columns_.size(); ++i) {
-    size_t width = Width(columns_[i].heading);
-    for (const auto& row : rows_) width = std::max(width, Width(row[i]));
-    widths.push_back(width);
+    const std::string blanks(widths_[i] - Width(cells[i]), ' ');
+    if (i > 0) line += "  ";
+    absl::StrAppend(&line, columns_[i].align == Align::kRight ? blanks : "", cells[i],
+                    columns_[i].align == Align::kRight ? "" : blanks);
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+std::string Table::Take() {
+  if (rows_.empty()) return "";
+  const bool first = widths_.empty();
+  if (first) {
+    for (const Column& column : columns_) widths_.push_back(Width(column.heading));
+  }
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < columns_.size(); ++i) widths_[i] = std::max(widths_[i], Width(row[i]));
   }
   std::string result;
-  const auto add_line = [&](const auto& cell_of) {
-    std::string line;
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const std::string& cell = cell_of(i);
-      const std::string blanks(widths[i] - Width(cell), ' ');
-      if (i > 0) line += "  ";
-      absl::StrAppend(&line, columns_[i].align == Align::kRight ? blanks : "", cell,
-                      columns_[i].align == Align::kRight ? "" : blanks);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    absl::StrAppend(&result, line, "\n");
-  };
-  add_line([&](size_t i) -> const std::string& { return columns_[i].heading; });
-  for (const auto& row : rows_) add_line([&](size_t i) -> const std::string& { return row[i]; });
+  if (first) {
+    std::vector<std::string> headings;
+    for (const Column& column : columns_) headings.push_back(column.heading);
+    result = Line(headings);
+  }
+  for (const auto& row : rows_) absl::StrAppend(&result, Line(row));
+  rows_.clear();
   return result;
 }
 

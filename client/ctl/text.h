@@ -21,7 +21,8 @@ std::string HumanDuration(absl::Duration duration);
 // and a backslash \\, so that no name can steer a terminal or break a table.
 std::string EscapeName(absl::string_view name);
 
-// Rows of cells under headings, columns as wide as their widest cell and two blanks apart.
+// Rows of cells under headings, columns as wide as their widest cell and two blanks apart. A long
+// table can be shown part by part: columns then become wider on the way, never narrower.
 class Table {
  public:
   enum class Align { kLeft, kRight };
@@ -33,12 +34,18 @@ class Table {
 
   // `cells` has one for each column; an empty one is shown as "-".
   void Add(std::vector<std::string> cells);
-  size_t rows() const { return rows_.size(); }
-  std::string ToString() const;
+  size_t rows() const { return n_rows_; }
+  // The rows that were added since the last Take, below the headings the first time. Nothing if
+  // there are none.
+  std::string Take();
 
  private:
+  std::string Line(const std::vector<std::string>& cells) const;
+
   std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;
+  std::vector<size_t> widths_;
+  std::vector<std::vector<std::string>> rows_;  // not shown yet
+  size_t n_rows_ = 0;
 };
 
 // Lines of 16 bytes: offset, hex, ASCII. A line that repeats the one before is shown as "*", once.

@@ -67,18 +67,36 @@ TEST(TableTest, AlignsColumns) {
   Table table({{"NAME"}, {"BYTES", Table::Align::kRight}, {"LAST"}});
   table.Add({"a", "1", "x"});
   table.Add({"longer", "1234567", ""});
-  EXPECT_EQ(table.ToString(),
+  EXPECT_EQ(table.Take(),
             "NAME      BYTES  LAST\n"
             "a             1  x\n"
             "longer  1234567  -\n");
   EXPECT_EQ(table.rows(), 2u);
 }
 
+TEST(TableTest, IsShownPartByPart) {
+  Table table({{"NAME"}, {"BYTES", Table::Align::kRight}});
+  EXPECT_EQ(table.Take(), "");
+  table.Add({"name", "1"});
+  EXPECT_EQ(table.Take(),
+            "NAME  BYTES\n"
+            "name      1\n");
+  EXPECT_EQ(table.Take(), "");
+  table.Add({"longer", "22"});
+  table.Add({"a", "3"});
+  EXPECT_EQ(table.Take(),
+            "longer     22\n"
+            "a           3\n");
+  table.Add({"b", "4"});
+  EXPECT_EQ(table.Take(), "b           4\n");
+  EXPECT_EQ(table.rows(), 4u);
+}
+
 TEST(TableTest, CountsCharactersNotBytes) {
   Table table({{"N"}, {"X"}});
   table.Add({"ö", "1"});
   table.Add({"ab", "2"});
-  EXPECT_EQ(table.ToString(), "N   X\nö   1\nab  2\n");
+  EXPECT_EQ(table.Take(), "N   X\nö   1\nab  2\n");
 }
 
 TEST(HexDumpTest, ShowsOffsetHexAndText) {

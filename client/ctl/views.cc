@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/ctl/text.h"
 
@@ -70,6 +71,55 @@ std::string DevicesOf(const v1::Job& job) {
   return absl::StrCat(devices.size(), shared ? " shared" : "");
 }
 
+void AddDevices(const v1::ListDevicesReply& reply, absl::Time /*now*/, Table* table) {
+  for (const auto& device : reply.devices()) {
+    table->Add({absl::StrCat(device.index()), EscapeName(device.uuid()),
+                EscapeName(device.backend()), EscapeName(device.name()),
+                HumanBytes(device.memory_bytes()), HumanBytes(device.used_bytes()),
+                HumanBytes(device.granularity_bytes())});
+  }
+}
+
+void AddJobs(const v1::ListJobsReply& reply, absl::Time now, Table* table) {
+  for (const auto& job : reply.jobs()) {
+    table->Add({EscapeName(job.job()), absl::StrCat(job.uid()), StateWord(job.state()),
+                absl::StrCat(job.epoch()), RanksOf(job), HumanBytes(job.heap_bytes()),
+                HumanBytes(job.allocated_bytes()), absl::StrCat(job.n_allocations()),
+                absl::StrCat(job.n_teams()), DevicesOf(job), job.same_address() ? "yes" : "no",
+                Age(job.created_unix_ms(), now)});
+  }
+}
+
+void AddHeaps(const v1::ListHeapsReply& reply, absl::Time /*now*/, Table* table) {
+  for (const auto& heap : reply.heaps()) {
+    table->Add({EscapeName(heap.job()), absl::StrCat(heap.rank()), absl::StrCat(heap.pid()),
+                StateWord(heap.state()), ShortUuid(heap.device_uuid()),
+                HumanBytes(heap.heap_bytes()), HumanBytes(heap.max_heap_bytes()),
+                HumanBytes(heap.allocated_bytes()), HumanBytes(heap.largest_free_bytes()),
+                absl::StrCat(heap.n_segments())});
+  }
+}
+
+void AddAllocations(const v1::ListAllocationsReply& reply, absl::Time now, Table* table) {
+  for (const auto& allocation : reply.allocations()) {
+    table->Add({EscapeName(allocation.job()), EscapeName(allocation.name()),
+                Offset(allocation.offset_bytes()), HumanBytes(allocation.bytes()),
+                EscapeName(allocation.tensor().dtype()),
+                absl::StrJoin(allocation.tensor().shape(), "x"), absl::StrCat(allocation.team_id()),
+                absl::StrCat(allocation.k()), Age(allocation.created_unix_ms(), now)});
+  }
+}
+
+void AddSessions(const v1::ListSessionsReply& reply, absl::Time now, Table* table) {
+  for (const auto& session : reply.sessions()) {
+    const bool joined = !session.job().empty();
+    table->Add({Id(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
+                ShortCommand(session.command()), EscapeName(session.state()),
+                EscapeName(session.job()), joined ? absl::StrCat(session.rank()) : "",
+                Age(session.created_unix_ms(), now)});
+  }
+}
+
 }  // namespace
 
 std::string StateWord(v1::RankState state) {
@@ -105,110 +155,89 @@ std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
   return text;
 }
 
-std::string DevicesText(const v1::ListDevicesReply& reply) {
-  if (reply.devices().empty()) return "no devices\n";
-  Table table({{"INDEX", kRight},
-               {"UUID"},
-               {"BACKEND"},
-               {"NAME"},
-               {"MEMORY", kRight},
-               {"USED", kRight},
-               {"GRANULARITY", kRight}});
-  for (const auto& device : reply.devices()) {
-    table.Add({absl::StrCat(device.index()), EscapeName(device.uuid()),
-               EscapeName(device.backend()), EscapeName(device.name()),
-               HumanBytes(device.memory_bytes()), HumanBytes(device.used_bytes()),
-               HumanBytes(device.granularity_bytes())});
-  }
-  return table.ToString();
+ListView<v1::ListDevicesReply> DevicesView() {
+  return {"devices",
+          Table({{"INDEX", kRight},
+                 {"UUID"},
+                 {"BACKEND"},
+                 {"NAME"},
+                 {"MEMORY", kRight},
+                 {"USED", kRight},
+                 {"GRANULARITY", kRight}}),
+          AddDevices, DevicesJson};
 }
 
-std::string JobsText(const v1::ListJobsReply& reply, absl::Time now) {
-  if (reply.jobs().empty()) return "no jobs\n";
-  Table table({{"JOB"},
-               {"UID", kRight},
-               {"STATE"},
-               {"EPOCH", kRight},
-               {"RANKS"},
-               {"HEAP/RANK", kRight},
-               {"ALLOCATED", kRight},
-               {"ALLOCATIONS", kRight},
-               {"TEAMS", kRight},
-               {"DEVICES"},
-               {"SAME-ADDRESS"},
-               {"AGE", kRight}});
-  for (const auto& job : reply.jobs()) {
-    table.Add({EscapeName(job.job()), absl::StrCat(job.uid()), StateWord(job.state()),
-               absl::StrCat(job.epoch()), RanksOf(job), HumanBytes(job.heap_bytes()),
-               HumanBytes(job.allocated_bytes()), absl::StrCat(job.n_allocations()),
-               absl::StrCat(job.n_teams()), DevicesOf(job), job.same_address() ? "yes" : "no",
-               Age(job.created_unix_ms(), now)});
-  }
-  return table.ToString();
+ListView<v1::ListJobsReply> JobsView() {
+  return {"jobs",
+          Table({{"JOB"},
+                 {"UID", kRight},
+                 {"STATE"},
+                 {"EPOCH", kRight},
+                 {"RANKS"},
+                 {"HEAP/RANK", kRight},
+                 {"ALLOCATED", kRight},
+                 {"ALLOCATIONS", kRight},
+                 {"TEAMS", kRight},
+                 {"DEVICES"},
+                 {"SAME-ADDRESS"},
+                 {"AGE", kRight}}),
+          AddJobs, JobsJson};
 }
 
-std::string HeapsText(const v1::ListHeapsReply& reply) {
-  if (reply.heaps().empty()) return "no heaps\n";
-  Table table({{"JOB"},
-               {"RANK", kRight},
-               {"PID", kRight},
-               {"STATE"},
-               {"DEVICE"},
-               {"HEAP", kRight},
-               {"MAX", kRight},
-               {"ALLOCATED", kRight},
-               {"LARGEST-FREE", kRight},
-               {"SEGMENTS", kRight}});
-  for (const auto& heap : reply.heaps()) {
-    table.Add({EscapeName(heap.job()), absl::StrCat(heap.rank()), absl::StrCat(heap.pid()),
-               StateWord(heap.state()), ShortUuid(heap.device_uuid()),
-               HumanBytes(heap.heap_bytes()), HumanBytes(heap.max_heap_bytes()),
-               HumanBytes(heap.allocated_bytes()), HumanBytes(heap.largest_free_bytes()),
-               absl::StrCat(heap.n_segments())});
-  }
-  return table.ToString();
+ListView<v1::ListHeapsReply> HeapsView() {
+  return {"heaps",
+          Table({{"JOB"},
+                 {"RANK", kRight},
+                 {"PID", kRight},
+                 {"STATE"},
+                 {"DEVICE"},
+                 {"HEAP", kRight},
+                 {"MAX", kRight},
+                 {"ALLOCATED", kRight},
+                 {"LARGEST-FREE", kRight},
+                 {"SEGMENTS", kRight}}),
+          AddHeaps, HeapsJson};
 }
 
-std::string AllocationsText(const v1::ListAllocationsReply& reply, absl::Time now) {
-  if (reply.allocations().empty()) return "no allocations\n";
-  Table table({{"JOB"},
-               {"NAME"},
-               {"OFFSET", kRight},
-               {"SIZE", kRight},
-               {"DTYPE"},
-               {"SHAPE"},
-               {"TEAM", kRight},
-               {"K", kRight},
-               {"AGE", kRight}});
-  for (const auto& allocation : reply.allocations()) {
-    table.Add({EscapeName(allocation.job()), EscapeName(allocation.name()),
-               Offset(allocation.offset_bytes()), HumanBytes(allocation.bytes()),
-               EscapeName(allocation.tensor().dtype()),
-               absl::StrJoin(allocation.tensor().shape(), "x"), absl::StrCat(allocation.team_id()),
-               absl::StrCat(allocation.k()), Age(allocation.created_unix_ms(), now)});
-  }
-  return table.ToString();
+ListView<v1::ListAllocationsReply> AllocationsView() {
+  return {"allocations",
+          Table({{"JOB"},
+                 {"NAME"},
+                 {"OFFSET", kRight},
+                 {"SIZE", kRight},
+                 {"DTYPE"},
+                 {"SHAPE"},
+                 {"TEAM", kRight},
+                 {"K", kRight},
+                 {"AGE", kRight}}),
+          AddAllocations, AllocationsJson};
 }
 
-std::string SessionsText(const v1::ListSessionsReply& reply, absl::Time now) {
-  if (reply.sessions().empty()) return "no sessions\n";
-  Table table({{"SESSION"},
-               {"PID", kRight},
-               {"UID", kRight},
-               {"COMMAND"},
-               {"STATE"},
-               {"JOB"},
-               {"RANK", kRight},
-               {"AGE", kRight}});
-  for (const auto& session : reply.sessions()) {
-    const bool joined = !session.job().empty();
-    table.Add({Id(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
-               ShortCommand(session.command()), EscapeName(session.state()),
-               EscapeName(session.job()), joined ? absl::StrCat(session.rank()) : "",
-               Age(session.created_unix_ms(), now)});
-  }
-  return table.ToString();
+ListView<v1::ListSessionsReply> SessionsView() {
+  return {"sessions",
+          Table({{"SESSION"},
+                 {"PID", kRight},
+                 {"UID", kRight},
+                 {"COMMAND"},
+                 {"STATE"},
+                 {"JOB"},
+                 {"RANK", kRight},
+                 {"AGE", kRight}}),
+          AddSessions, SessionsJson};
 }
+
+std::string JsonList::Add(const Json& items) {
+  std::string text;
+  for (const Json& item : items) {
+    const std::string lines = item.dump(2, ' ', false, Json::error_handler_t::replace);
+    absl::StrAppend(&text, empty_ ? "[\n  " : ",\n  ",
+                    absl::StrReplaceAll(lines, {{"\n", "\n  "}}));
+    empty_ = false;
+  }
+  return text;
+}
+
+std::string JsonList::End() const { return empty_ ? "[]\n" : "\n]\n"; }
 
 std::string EventText(const v1::Event& event, absl::TimeZone zone) {
   std::string text;

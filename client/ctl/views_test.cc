@@ -1,7 +1,9 @@
 #include "client/ctl/views.h"
 
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -10,6 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
 constexpr int64_t kMinuteAgoMs = (1'000'000 - 60) * 1000ll;
@@ -34,6 +37,14 @@ v1::Job* AddJob(v1::ListJobsReply* reply) {
   return job;
 }
 
+// A listing of one page as a table.
+template <typename Reply>
+std::string Text(ListView<Reply> view, const Reply& reply) {
+  ListPrinter<Reply> printer(std::move(view), /*as_json=*/false);
+  const std::string text = printer.Page(reply, kNow);
+  return text + printer.End();
+}
+
 TEST(StateWordTest, IsLowerCase) {
   EXPECT_EQ(StateWord(v1::RANK_STATE_READY), "ready");
   EXPECT_EQ(StateWord(v1::JOB_STATE_BROKEN), "broken");
@@ -45,11 +56,11 @@ TEST(StateWordTest, OfANewerIrisdIsUnknown) {
 }
 
 TEST(ViewsTest, EmptyListsSayWhatThereIsNotAnyOf) {
-  EXPECT_EQ(DevicesText({}), "no devices\n");
-  EXPECT_EQ(JobsText({}, kNow), "no jobs\n");
-  EXPECT_EQ(HeapsText({}), "no heaps\n");
-  EXPECT_EQ(AllocationsText({}, kNow), "no allocations\n");
-  EXPECT_EQ(SessionsText({}, kNow), "no sessions\n");
+  EXPECT_EQ(Text(DevicesView(), v1::ListDevicesReply()), "no devices\n");
+  EXPECT_EQ(Text(JobsView(), v1::ListJobsReply()), "no jobs\n");
+  EXPECT_EQ(Text(HeapsView(), v1::ListHeapsReply()), "no heaps\n");
+  EXPECT_EQ(Text(AllocationsView(), v1::ListAllocationsReply()), "no allocations\n");
+  EXPECT_EQ(Text(SessionsView(), v1::ListSessionsReply()), "no sessions\n");
 }
 
 TEST(ViewsTest, EmptyListsAreEmptyArrays) {
@@ -60,10 +71,40 @@ TEST(ViewsTest, EmptyListsAreEmptyArrays) {
   EXPECT_EQ(Dump(SessionsJson({}), -1), "[]\n");
 }
 
+TEST(ViewsTest, AListingIsOneTableHoweverManyPages) {
+  v1::ListHeapsReply first, second;
+  first.add_heaps()->set_job("a");
+  second.add_heaps()->set_job("longer");
+  second.add_heaps()->set_job("b");
+  ListPrinter<v1::ListHeapsReply> printer(HeapsView(), /*as_json=*/false);
+  EXPECT_THAT(printer.Page(first, kNow), StartsWith("JOB  RANK  PID"));
+  const std::string more = printer.Page(second, kNow);
+  EXPECT_THAT(more, StartsWith("longer     0    0"));
+  EXPECT_THAT(more, HasSubstr("\nb          0    0"));
+  EXPECT_EQ(printer.Page({}, kNow), "");
+  EXPECT_EQ(printer.End(), "");
+}
+
+TEST(ViewsTest, AListingIsOneJsonDocumentHoweverManyPages) {
+  v1::ListJobsReply all, none;
+  for (int i = 0; i < 5; ++i) AddJob(&all)->set_job(absl::StrCat("two\nlines ", i));
+  for (const int at : {0, 1, 4, 5}) {
+    v1::ListJobsReply first, second;
+    for (int i = 0; i < 5; ++i) *(i < at ? first : second).add_jobs() = all.jobs(i);
+    ListPrinter<v1::ListJobsReply> printer(JobsView(), /*as_json=*/true);
+    std::string text = printer.Page(first, kNow);
+    text += printer.Page(none, kNow);
+    text += printer.Page(second, kNow);
+    EXPECT_FALSE(nlohmann::json::accept(text)) << "a part passes for the whole";
+    EXPECT_EQ(text + printer.End(), Dump(JobsJson(all), 2));
+  }
+  EXPECT_EQ(ListPrinter<v1::ListJobsReply>(JobsView(), true).End(), "[]\n");
+}
+
 TEST(ViewsTest, JobsTable) {
   v1::ListJobsReply reply;
   AddJob(&reply)->set_same_address(true);
-  EXPECT_EQ(JobsText(reply, kNow),
+  EXPECT_EQ(Text(JobsView(), reply),
             "JOB     UID  STATE  EPOCH  RANKS    HEAP/RANK  ALLOCATED  ALLOCATIONS  TEAMS  "
             "DEVICES  SAME-ADDRESS    AGE\n"
             "train  1000  ready      1  2 ready     64 MiB        0 B            0      0  0       "
@@ -75,9 +116,9 @@ TEST(ViewsTest, JobsTableTellsOfSharedDevices) {
   v1::Job* job = AddJob(&reply);
   job->mutable_ranks(0)->set_device_uuid("emu-0");
   job->mutable_ranks(1)->set_device_uuid("emu-1");
-  EXPECT_THAT(JobsText(reply, kNow), Not(HasSubstr("shared")));
+  EXPECT_THAT(Text(JobsView(), reply), Not(HasSubstr("shared")));
   job->mutable_ranks(1)->set_device_uuid("emu-0");
-  EXPECT_THAT(JobsText(reply, kNow), HasSubstr("1 shared"));
+  EXPECT_THAT(Text(JobsView(), reply), HasSubstr("1 shared"));
 }
 
 TEST(ViewsTest, JobsTableCountsRanksByState) {
@@ -85,7 +126,7 @@ TEST(ViewsTest, JobsTableCountsRanksByState) {
   v1::Job* job = AddJob(&reply);
   job->set_state(v1::JOB_STATE_BROKEN);
   job->mutable_ranks(1)->set_state(v1::RANK_STATE_DEAD);
-  EXPECT_THAT(JobsText(reply, kNow), HasSubstr("2: 1 dead, 1 ready"));
+  EXPECT_THAT(Text(JobsView(), reply), HasSubstr("2: 1 dead, 1 ready"));
 }
 
 TEST(ViewsTest, JobsJsonHasEveryRank) {
@@ -107,7 +148,7 @@ TEST(ViewsTest, NamesFromOutsideCannotSteerTheTerminal) {
   v1::Allocation* allocation = reply.add_allocations();
   allocation->set_job("evil\033[2J");
   allocation->set_name("two\nlines");
-  const std::string text = AllocationsText(reply, kNow);
+  const std::string text = Text(AllocationsView(), reply);
   EXPECT_THAT(text, HasSubstr("evil\\x1b[2J"));
   EXPECT_THAT(text, HasSubstr("two\\nlines"));
   EXPECT_THAT(text, Not(HasSubstr("\033")));
@@ -125,7 +166,7 @@ TEST(ViewsTest, AllocationsTableAndJson) {
   allocation->mutable_tensor()->add_shape(64);
   allocation->set_k(3);
   allocation->set_created_unix_ms(kMinuteAgoMs);
-  EXPECT_EQ(AllocationsText(reply, kNow),
+  EXPECT_EQ(Text(AllocationsView(), reply),
             "JOB    NAME     OFFSET    SIZE  DTYPE  SHAPE  TEAM  K    AGE\n"
             "train  weights   0x400  16 KiB  f32    64x64     0  3  1m 0s\n");
   const nlohmann::ordered_json json = AllocationsJson(reply);
@@ -156,7 +197,7 @@ TEST(ViewsTest, HeapsTable) {
   heap->set_allocated_bytes(1536);
   heap->set_largest_free_bytes(1 << 20);
   heap->set_n_segments(1);
-  EXPECT_EQ(HeapsText(reply),
+  EXPECT_EQ(Text(HeapsView(), reply),
             "JOB    RANK   PID  STATE  DEVICE   HEAP    MAX  ALLOCATED  LARGEST-FREE  SEGMENTS\n"
             "train     1  4711  ready  emu-1   1 GiB  4 GiB   1.50 KiB         1 MiB         1\n");
 }
@@ -169,7 +210,7 @@ TEST(ViewsTest, SessionsThatHaveNotJoinedShowNoRank) {
   session->set_command("train");
   session->set_state("open");
   session->set_created_unix_ms(kMinuteAgoMs);
-  EXPECT_EQ(SessionsText(reply, kNow),
+  EXPECT_EQ(Text(SessionsView(), reply),
             "SESSION  PID  UID  COMMAND  STATE  JOB  RANK    AGE\n"
             "1          7    0  train    open   -       -  1m 0s\n");
 }
@@ -183,7 +224,7 @@ TEST(ViewsTest, DevicesTable) {
   device->set_memory_bytes(8ull << 30);
   device->set_used_bytes(64 << 20);
   device->set_granularity_bytes(2 << 20);
-  EXPECT_EQ(DevicesText(reply),
+  EXPECT_EQ(Text(DevicesView(), reply),
             "INDEX  UUID   BACKEND  NAME      MEMORY    USED  GRANULARITY\n"
             "    0  emu-0  emu      emulated   8 GiB  64 MiB        2 MiB\n");
 }

@@ -86,6 +86,9 @@ std::string Text(const Event&, const event::RecordingFull& e) {
   return absl::StrCat("the recording ", e.file, " takes no more after ", e.bytes,
                       " bytes: what follows is not recorded");
 }
+std::string Text(const Event&, const event::WorkerEnded& e) {
+  return absl::StrCat("the worker of ", e.tenant, " ended: ", e.reason);
+}
 
 }  // namespace
 

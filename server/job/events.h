@@ -188,6 +188,13 @@ struct RecordingFull {
   std::string file;
   uint64_t bytes = 0;
 };
+// A worker ended that was not asked to: a tenant's connections for gRPC are gone with it.
+struct WorkerEnded {
+  static constexpr char kKind[] = "worker_ended";
+  static constexpr Severity kSeverity = Severity::kWarning;
+  std::string tenant;
+  std::string reason;
+};
 
 }  // namespace event
 
@@ -199,7 +206,7 @@ using EventDetail =
                  event::JobEnded, event::Allocated, event::Freed, event::GrowthStarted,
                  event::HeapGrown, event::GrowthFailed, event::TeamCreated, event::TeamDestroyed,
                  event::OperationMismatch, event::OperationTimeout, event::OperationFailed,
-                 event::RecordingFull>;
+                 event::RecordingFull, event::WorkerEnded>;
 
 // What happened, and to whom.
 struct Event {

@@ -26,18 +26,21 @@ absl::Status JobMachine::Impl::CheckInvariants() const {
   if (absl::Status s = CheckSessions(); !s.ok()) return s;
   if (jobs_by_name_.size() != jobs_.size())
     return absl::InternalError("names and jobs do not match");
-  std::map<uint32_t, uint32_t> n_by_uid;
+  std::map<uint32_t, std::set<JobId>> by_uid;
   for (const auto& [id, job] : jobs_) {
-    ++n_by_uid[job->uid];
+    by_uid[job->uid].insert(id);
     if (absl::Status s = CheckJob(*job); !s.ok()) return s;
   }
-  if (n_by_uid != n_jobs_by_uid_) return absl::InternalError("jobs per uid do not add up");
+  if (by_uid != jobs_by_uid_) return absl::InternalError("jobs per uid do not add up");
   if (absl::Status s = CheckSegments(); !s.ok()) return s;
   if (absl::Status s = CheckWaitingCalls(); !s.ok()) return s;
   return CheckDeadlines();
 }
 
 absl::Status JobMachine::Impl::CheckSessions() const {
+  std::map<uint32_t, std::set<SessionId>> by_uid;
+  for (const auto& [id, session] : sessions_) by_uid[session.caller.uid].insert(id);
+  if (by_uid != sessions_by_uid_) return absl::InternalError("sessions per uid do not add up");
   for (const auto& [id, session] : sessions_) {
     if (session.id != id) return absl::InternalError("a session has another's id");
     if (!session.lease.has_value()) continue;

@@ -79,6 +79,10 @@ Job* JobMachine::Impl::JobOf(const Session& session) {
   return job;
 }
 
+const Job* JobMachine::Impl::JobOf(const Session& session) const {
+  return session.lease.has_value() ? jobs_.at(session.lease->job).get() : nullptr;
+}
+
 Job* JobMachine::Impl::FindJob(JobId job) {
   const auto found = jobs_.find(job);
   return found == jobs_.end() ? nullptr : found->second.get();
@@ -190,6 +194,7 @@ void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller) {
   session.id = id;
   session.caller = caller;
   session.created = now_.wall;
+  sessions_by_uid_[caller.uid].insert(id);
   NoteSession(sessions_.emplace(id, session).first->second, event::SessionOpened{id});
 }
 

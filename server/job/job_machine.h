@@ -28,8 +28,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/heap/ledger.h"
@@ -59,6 +61,18 @@ class JobMachine {
   size_t n_jobs() const;
   size_t n_sessions() const;
   std::vector<SessionSnapshot> Sessions() const;
+
+  // Listings: each thing behind `after`, in order, until `visit` returns false. They cost what was
+  // visited; a query of one user passes over the jobs and sessions of others without looking.
+  using VisitJob = absl::FunctionRef<bool(const JobSnapshot&)>;
+  // The job comes without ranks and allocations.
+  using VisitRank = absl::FunctionRef<bool(const JobSnapshot&, const RankSnapshot&)>;
+  using VisitAllocation = absl::FunctionRef<bool(const JobSnapshot&, const AllocationSnapshot&)>;
+  using VisitSession = absl::FunctionRef<bool(const SessionSnapshot&)>;
+  void VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const;
+  void VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const;
+  void VisitAllocations(const JobQuery& query, ListPosition after, VisitAllocation visit) const;
+  void VisitSessions(std::optional<uint32_t> uid, ListPosition after, VisitSession visit) const;
 
   // For tests and debug builds: every internal invariant; a message naming the first that does not
   // hold.

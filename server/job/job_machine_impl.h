@@ -87,6 +87,7 @@ struct JobMachine::Impl {
   Job* FindJob(JobId job);
   // Of the lease that the session speaks for; null: it speaks for none.
   Job* JobOf(const Session& session);
+  const Job* JobOf(const Session& session) const;
   // Whether the session may call at all now.
   absl::StatusOr<Session*> CallingSession(SessionId session);
   absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
@@ -202,6 +203,13 @@ struct JobMachine::Impl {
   void GrowthTimedOut(Job& job);
   void RunGrowthQueue(Job& job);
 
+  // snapshots.cc.
+  // The jobs that the query asks for, from `from` on, in order; bool visit(const Job&).
+  template <typename Visit>
+  void ForJobs(const JobQuery& query, JobId from, Visit visit) const;
+  SessionSnapshot SnapshotOf(const Session& session) const;
+  RankSnapshot SnapshotOf(const Member& member, Rank rank) const;
+
   // invariants.cc.
   absl::Status CheckInvariants() const;
   absl::Status CheckSessions() const;
@@ -225,7 +233,8 @@ struct JobMachine::Impl {
   std::map<SessionId, Session> sessions_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   std::map<std::pair<uint32_t, std::string>, JobId> jobs_by_name_;  // uid, name
-  std::map<uint32_t, uint32_t> n_jobs_by_uid_;
+  std::map<uint32_t, std::set<JobId>> jobs_by_uid_;
+  std::map<uint32_t, std::set<SessionId>> sessions_by_uid_;
   std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_device_;

@@ -209,10 +209,10 @@ absl::Status JobMachine::Impl::CheckJobLimits(uint32_t uid) const {
     return absl::ResourceExhaustedError(
         absl::StrCat("join: irisd serves ", jobs_.size(), " jobs, its limit"));
   }
-  const auto found = n_jobs_by_uid_.find(uid);
-  if (found != n_jobs_by_uid_.end() && found->second >= limits_.max_jobs_per_uid) {
+  const auto found = jobs_by_uid_.find(uid);
+  if (found != jobs_by_uid_.end() && found->second.size() >= limits_.max_jobs_per_uid) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("join: uid ", uid, " has ", found->second, " jobs, its limit"));
+        absl::StrCat("join: uid ", uid, " has ", found->second.size(), " jobs, its limit"));
   }
   return absl::OkStatus();
 }
@@ -261,7 +261,7 @@ Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinS
   job.ranks.resize(n_ranks);
   jobs_.emplace(id, std::move(made));
   jobs_by_name_[{uid, name}] = id;
-  ++n_jobs_by_uid_[uid];
+  jobs_by_uid_[uid].insert(id);
   n_page_descriptors_ += n_ranks + 1;
   Emit(CreatePages{id, n_ranks, job.epoch});
   Note(job, event::JobForming{n_ranks, spec.heap_bytes, spec.max_heap_bytes});
@@ -551,6 +551,9 @@ void JobMachine::Impl::Gone(SessionId id) {
     }
   }
   NoteSession(session, event::SessionClosed{id});
+  const auto mine = sessions_by_uid_.find(session.caller.uid);
+  mine->second.erase(id);
+  if (mine->second.empty()) sessions_by_uid_.erase(mine);
   sessions_.erase(id);
   Emit(ReleaseSession{id});
 }
@@ -584,8 +587,9 @@ void JobMachine::Impl::EndJob(Job& job) {
   n_page_descriptors_ -= job.n_ranks() + 1;
   Emit(DropPages{job.id});
   Note(job, event::JobEnded{});
-  const auto count = n_jobs_by_uid_.find(job.uid);
-  if (--count->second == 0) n_jobs_by_uid_.erase(count);
+  const auto mine = jobs_by_uid_.find(job.uid);
+  mine->second.erase(job.id);
+  if (mine->second.empty()) jobs_by_uid_.erase(mine);
   jobs_by_name_.erase({job.uid, job.name});
   jobs_.erase(job.id);
 }

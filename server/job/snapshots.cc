@@ -4,6 +4,82 @@
 #include "server/job/job_machine_impl.h"
 
 namespace iris::server {
+namespace {
+
+// The job without its ranks and allocations.
+JobSnapshot HeadOf(const Job& job) {
+  JobSnapshot head;
+  head.id = job.id;
+  head.name = job.name;
+  head.uid = job.uid;
+  head.state = job.state;
+  head.epoch = job.epoch;
+  head.n_ranks = job.n_ranks();
+  head.heap_bytes = job.heap_bytes;
+  head.stride_bytes = job.stride_bytes;
+  head.same_address = job.same_address;
+  head.n_teams = static_cast<uint32_t>(job.teams.size());
+  head.n_allocations = static_cast<uint32_t>(job.allocations.size());
+  head.allocated_bytes = job.allocator.used_bytes();
+  head.largest_free_bytes = job.allocator.largest_free_bytes();
+  head.created = job.created;
+  return head;
+}
+
+AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& allocation) {
+  return {offset_bytes,    allocation.bytes,  allocation.alignment_bytes,
+          allocation.name, allocation.tensor, allocation.team,
+          allocation.k,    allocation.created};
+}
+
+}  // namespace
+
+RankSnapshot JobMachine::Impl::SnapshotOf(const Member& member, Rank rank) const {
+  RankSnapshot shot;
+  shot.rank = rank;
+  shot.state = member.state;
+  shot.pid = member.lease.process.pid;
+  shot.session = member.lease.session;
+  shot.device_index = member.device_index;
+  shot.base = member.base;
+  for (const SegmentId segment : member.segments) {
+    shot.segments.push_back(segments_.at(segment).info);
+  }
+  return shot;
+}
+
+SessionSnapshot JobMachine::Impl::SnapshotOf(const Session& session) const {
+  SessionSnapshot shot{.id = session.id,
+                       .caller = session.caller,
+                       .ending = session.ending,
+                       .created = session.created};
+  if (const Job* job = JobOf(session); job != nullptr) {
+    shot.job = job->name;
+    shot.rank = static_cast<int32_t>(session.lease->rank);
+  }
+  return shot;
+}
+
+template <typename Visit>
+void JobMachine::Impl::ForJobs(const JobQuery& query, JobId from, Visit visit) const {
+  if (query.uid.has_value()) {
+    if (!query.name.empty()) {
+      const auto named = jobs_by_name_.find({*query.uid, query.name});
+      if (named != jobs_by_name_.end() && named->second >= from) visit(*jobs_.at(named->second));
+      return;
+    }
+    const auto mine = jobs_by_uid_.find(*query.uid);
+    if (mine == jobs_by_uid_.end()) return;
+    for (auto id = mine->second.lower_bound(from); id != mine->second.end(); ++id) {
+      if (!visit(*jobs_.at(*id))) return;
+    }
+    return;
+  }
+  for (auto entry = jobs_.lower_bound(from); entry != jobs_.end(); ++entry) {
+    if (!query.name.empty() && entry->second->name != query.name) continue;
+    if (!visit(*entry->second)) return;
+  }
+}
 
 size_t JobMachine::n_jobs() const { return impl_->jobs_.size(); }
 
@@ -11,63 +87,81 @@ size_t JobMachine::n_sessions() const { return impl_->sessions_.size(); }
 
 std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
   std::vector<JobSnapshot> snapshots;
-  for (const auto& [id, entry] : impl_->jobs_) {
-    const Job& job = *entry;
-    if (query.uid.has_value() && job.uid != *query.uid) continue;
-    if (!query.name.empty() && job.name != query.name) continue;
-    JobSnapshot& shot = snapshots.emplace_back();
-    shot.id = id;
-    shot.name = job.name;
-    shot.uid = job.uid;
-    shot.state = job.state;
-    shot.epoch = job.epoch;
-    shot.n_ranks = job.n_ranks();
-    shot.heap_bytes = job.heap_bytes;
-    shot.stride_bytes = job.stride_bytes;
-    shot.same_address = job.same_address;
-    shot.n_teams = static_cast<uint32_t>(job.teams.size());
-    shot.n_allocations = static_cast<uint32_t>(job.allocations.size());
-    shot.allocated_bytes = job.allocator.used_bytes();
-    shot.largest_free_bytes = job.allocator.largest_free_bytes();
-    shot.created = job.created;
-    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-      const Member& member = job.ranks[rank];
-      RankSnapshot& rank_shot = shot.ranks.emplace_back();
-      rank_shot.rank = rank;
-      rank_shot.state = member.state;
-      rank_shot.pid = member.lease.process.pid;
-      rank_shot.session = member.lease.session;
-      rank_shot.device_index = member.device_index;
-      rank_shot.base = member.base;
-      for (const SegmentId segment : member.segments) {
-        rank_shot.segments.push_back(impl_->segments_.at(segment).info);
-      }
-    }
-    if (!query.allocations) continue;
-    shot.allocations.reserve(job.allocations.size());
+  VisitJobs(query, {}, [&](const JobSnapshot& shot) {
+    snapshots.push_back(shot);
+    if (!query.allocations) return true;
+    const Job& job = *impl_->jobs_.at(shot.id);
+    snapshots.back().allocations.reserve(job.allocations.size());
     for (const auto& [offset, allocation] : job.allocations) {
-      shot.allocations.push_back({offset, allocation.bytes, allocation.alignment_bytes,
-                                  allocation.name, allocation.tensor, allocation.team, allocation.k,
-                                  allocation.created});
+      snapshots.back().allocations.push_back(server::SnapshotOf(offset, allocation));
     }
-  }
+    return true;
+  });
   return snapshots;
 }
 
 std::vector<SessionSnapshot> JobMachine::Sessions() const {
   std::vector<SessionSnapshot> snapshots;
-  for (const auto& [id, session] : impl_->sessions_) {
-    SessionSnapshot shot{
-        .id = id, .caller = session.caller, .ending = session.ending, .created = session.created};
-    if (const Job* job = impl_->JobOf(session); job != nullptr) {
-      shot.job = job->name;
-      shot.rank = static_cast<int32_t>(session.lease->rank);
-    }
-    snapshots.push_back(std::move(shot));
-  }
-  std::sort(snapshots.begin(), snapshots.end(),
-            [](const SessionSnapshot& a, const SessionSnapshot& b) { return a.id < b.id; });
+  VisitSessions(std::nullopt, {}, [&](const SessionSnapshot& shot) {
+    snapshots.push_back(shot);
+    return true;
+  });
   return snapshots;
+}
+
+void JobMachine::VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const {
+  impl_->ForJobs(query, JobId{after.id}, [&](const Job& job) {
+    if (job.id.value == after.id) return true;
+    JobSnapshot shot = HeadOf(job);
+    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+      shot.ranks.push_back(impl_->SnapshotOf(job.ranks[rank], rank));
+    }
+    return visit(shot);
+  });
+}
+
+void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const {
+  impl_->ForJobs(query, JobId{after.id}, [&](const Job& job) {
+    const bool entered = job.id.value == after.id;
+    if (entered && after.item >= job.n_ranks()) return true;
+    const JobSnapshot head = HeadOf(job);
+    for (Rank rank = entered ? static_cast<Rank>(after.item) + 1 : 0; rank < job.n_ranks();
+         ++rank) {
+      if (!visit(head, impl_->SnapshotOf(job.ranks[rank], rank))) return false;
+    }
+    return true;
+  });
+}
+
+void JobMachine::VisitAllocations(const JobQuery& query, ListPosition after,
+                                  VisitAllocation visit) const {
+  impl_->ForJobs(query, JobId{after.id}, [&](const Job& job) {
+    const bool entered = job.id.value == after.id;
+    auto entry = entered ? job.allocations.upper_bound(after.item) : job.allocations.begin();
+    if (entry == job.allocations.end()) return true;
+    const JobSnapshot head = HeadOf(job);
+    for (; entry != job.allocations.end(); ++entry) {
+      if (!visit(head, server::SnapshotOf(entry->first, entry->second))) return false;
+    }
+    return true;
+  });
+}
+
+void JobMachine::VisitSessions(std::optional<uint32_t> uid, ListPosition after,
+                               VisitSession visit) const {
+  const SessionId from{after.id};
+  if (!uid.has_value()) {
+    const auto& all = impl_->sessions_;
+    for (auto entry = all.upper_bound(from); entry != all.end(); ++entry) {
+      if (!visit(impl_->SnapshotOf(entry->second))) return;
+    }
+    return;
+  }
+  const auto mine = impl_->sessions_by_uid_.find(*uid);
+  if (mine == impl_->sessions_by_uid_.end()) return;
+  for (auto id = mine->second.upper_bound(from); id != mine->second.end(); ++id) {
+    if (!visit(impl_->SnapshotOf(impl_->sessions_.at(*id)))) return;
+  }
 }
 
 }  // namespace iris::server

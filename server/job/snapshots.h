@@ -51,12 +51,19 @@ struct JobSnapshot {
   std::vector<RankSnapshot> ranks;
   std::vector<AllocationSnapshot> allocations;  // if JobQuery::allocations
 };
-// Which jobs, and how much of them. A job may have 65,536 allocations: they are copied for who
+// Which jobs, and how much of them. A job may have a million allocations: they are copied for who
 // asks.
 struct JobQuery {
   std::optional<uint32_t> uid;  // whose; nobody: everybody's
   std::string name;             // empty: any
   bool allocations = false;
+};
+// How far a listing has come: what follows `id`, and in `id` itself what follows `item`. Ids only
+// grow, so what is there during the whole listing is seen exactly once. Any value is harmless.
+struct ListPosition {
+  uint64_t id = 0;    // of a job or a session; zero: the listing begins
+  uint64_t item = 0;  // a rank of the job, or the offset of an allocation
+  friend bool operator==(const ListPosition&, const ListPosition&) = default;
 };
 struct SessionSnapshot {
   SessionId id;

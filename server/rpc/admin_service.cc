@@ -15,13 +15,12 @@
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/listings.h"
 #include "server/rpc/message.h"
 #include "server/rpc/stream_writer.h"
 
 namespace iris::server {
 namespace {
-
-bool SeesAll(uint32_t uid) { return uid == 0 || uid == geteuid(); }
 
 std::string ReadSmallFile(const std::string& path) {
   const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -45,23 +44,15 @@ uint64_t FdLimit() {
   return limit.rlim_cur;
 }
 
-// The command line of a process, printable; empty if it is gone.
-std::string CommandOf(int64_t pid) {
-  std::string command = ReadSmallFile(absl::StrCat("/proc/", pid, "/cmdline"));
-  while (!command.empty() && command.back() == '\0') command.pop_back();
-  std::replace(command.begin(), command.end(), '\0', ' ');
-  return EscapeForLog(command, 256);
-}
-
 // A reader of events.
 class EventStream : public StreamWriter, public EventFollower {
  public:
-  EventStream(EventLog* log, CallCounter* calls, uint32_t uid)
-      : StreamWriter(calls), log_(log), uid_(uid) {}
+  EventStream(EventLog* log, CallCounter* calls, uint32_t uid, std::shared_ptr<Replier> reply)
+      : StreamWriter(calls, std::move(reply)), log_(log), uid_(uid) {}
 
   // Reads the log: all that is kept, then, if `follow`, what comes.
   void Start(bool follow) {
-    log_->Read(this, follow);
+    log_->Read(std::static_pointer_cast<EventStream>(shared_from_this()), follow);
     max_queued_.store(kEventsQueuedPerFollower, std::memory_order_relaxed);
     if (!follow) Finish(absl::OkStatus());
   }
@@ -92,55 +83,10 @@ class EventStream : public StreamWriter, public EventFollower {
   uint64_t dropped_ = 0;  // since the last event that was queued; Push's alone
 };
 
-// The heap of one rank.
-void ToProto(const RankSnapshot& rank, const JobSnapshot& job,
-             absl::Span<const driver::DeviceInfo> devices, v1::Heap* heap) {
-  heap->set_job_id(job.id.value);
-  heap->set_job(job.name);
-  heap->set_uid(job.uid);
-  heap->set_rank(rank.rank);
-  heap->set_pid(rank.pid);
-  heap->set_state(ToProto(rank.state));
-  if (rank.device_index < devices.size()) heap->set_device_uuid(devices[rank.device_index].uuid);
-  uint64_t bytes = 0;
-  for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
-  heap->set_heap_bytes(bytes);
-  heap->set_max_heap_bytes(job.stride_bytes);
-  heap->set_allocated_bytes(job.allocated_bytes);
-  heap->set_largest_free_bytes(job.largest_free_bytes);
-  heap->set_n_segments(static_cast<uint32_t>(rank.segments.size()));
-}
-
-void ToProto(const SessionSnapshot& from, v1::Session* to) {
-  to->set_session_id(from.id.value);
-  to->set_pid(from.caller.pid);
-  to->set_uid(from.caller.uid);
-  to->set_gid(from.caller.gid);
-  to->set_command(CommandOf(from.caller.pid));
-  to->set_state(from.ending ? "ending" : "open");
-  to->set_job(from.job);
-  to->set_rank(from.rank);
-  to->set_created_unix_ms(absl::ToUnixMillis(from.created));
-}
-
 }  // namespace
 
 AdminService::AdminService(Daemon* daemon, Calls* calls, DaemonFacts facts)
     : daemon_(daemon), calls_(calls), facts_(std::move(facts)) {}
-
-absl::StatusOr<std::vector<JobSnapshot>> AdminService::VisibleJobs(const CallerInfo& caller,
-                                                                   const std::string& name,
-                                                                   bool allocations) const {
-  JobQuery query{.name = name, .allocations = allocations};
-  if (!SeesAll(caller.uid)) query.uid = caller.uid;
-  std::vector<JobSnapshot> jobs =
-      daemon_->Inspect([&query](const JobMachine& machine) { return machine.Jobs(query); });
-  if (jobs.empty() && !name.empty()) {
-    return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
-                                            "\" that uid ", caller.uid, " may see"));
-  }
-  return jobs;
-}
 
 void AdminService::FillStatus(v1::GetStatusReply* reply) const {
   reply->set_version(wire::kIrisVersion);
@@ -176,7 +122,8 @@ absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequ
                                                    " bytes asked for; 1 to ", wire::kMaxPeekBytes,
                                                    " can be read in a call"));
   }
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(caller, request.job());
+  const absl::StatusOr<std::vector<JobSnapshot>> jobs =
+      VisibleJobs(*daemon_, caller, request.job());
   if (!jobs.ok()) return jobs.status();
   if (jobs->size() > 1) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -224,117 +171,70 @@ absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequ
 
 // The table.
 
-grpc::ServerUnaryReactor* AdminService::GetStatus(Context* context, const Bytes* request,
-                                                  Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::GetStatus(const IncomingCall& call) {
   return calls_->Answer<v1::GetStatusRequest, v1::GetStatusReply>(
-      context, request, reply,
-      [this](const CallerInfo& /*caller*/, const v1::GetStatusRequest& /*message*/,
-             v1::GetStatusReply* out) {
+      call, [this](const CallerInfo& /*caller*/, const v1::GetStatusRequest& /*message*/,
+                   v1::GetStatusReply* out) {
         FillStatus(out);
         return absl::OkStatus();
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListDevices(Context* context, const Bytes* request,
-                                                    Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListDevices(const IncomingCall& call) {
   return calls_->Answer<v1::ListDevicesRequest, v1::ListDevicesReply>(
-      context, request, reply,
-      [this](const CallerInfo& /*caller*/, const v1::ListDevicesRequest& /*message*/,
-             v1::ListDevicesReply* out) {
-        const std::vector<Ledger::DeviceAccount> accounts =
-            daemon_->Inspect([](const JobMachine& machine) { return machine.ledger().devices(); });
-        for (const driver::DeviceInfo& device : daemon_->driver().devices()) {
-          const bool known = device.index < accounts.size();
-          ToProto(device, known ? accounts[device.index].used_bytes : 0, out->add_devices());
-        }
-        return absl::OkStatus();
-      });
+      call,
+      [this](const CallerInfo& /*caller*/, const v1::ListDevicesRequest& message,
+             v1::ListDevicesReply* out) { return server::ListDevices(*daemon_, message, out); });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListJobs(Context* context, const Bytes* request,
-                                                 Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListJobs(const IncomingCall& call) {
   return calls_->Answer<v1::ListJobsRequest, v1::ListJobsReply>(
-      context, request, reply,
+      call,
       [this](const CallerInfo& caller, const v1::ListJobsRequest& message, v1::ListJobsReply* out) {
-        const auto jobs = VisibleJobs(caller, message.job());
-        if (!jobs.ok()) return jobs.status();
-        for (const JobSnapshot& job : *jobs) {
-          ToProto(job, daemon_->driver().devices(), out->add_jobs());
-        }
-        return absl::OkStatus();
+        return server::ListJobs(*daemon_, caller, message, out);
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListHeaps(Context* context, const Bytes* request,
-                                                  Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListHeaps(const IncomingCall& call) {
   return calls_->Answer<v1::ListHeapsRequest, v1::ListHeapsReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::ListHeapsRequest& message,
-             v1::ListHeapsReply* out) {
-        const auto jobs = VisibleJobs(caller, message.job());
-        if (!jobs.ok()) return jobs.status();
-        for (const JobSnapshot& job : *jobs) {
-          for (const RankSnapshot& rank : job.ranks) {
-            if (rank.segments.empty()) continue;
-            ToProto(rank, job, daemon_->driver().devices(), out->add_heaps());
-          }
-        }
-        return absl::OkStatus();
+      call, [this](const CallerInfo& caller, const v1::ListHeapsRequest& message,
+                   v1::ListHeapsReply* out) {
+        return server::ListHeaps(*daemon_, caller, message, out);
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListAllocations(Context* context, const Bytes* request,
-                                                        Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListAllocations(const IncomingCall& call) {
   return calls_->Answer<v1::ListAllocationsRequest, v1::ListAllocationsReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::ListAllocationsRequest& message,
-             v1::ListAllocationsReply* out) {
-        const auto jobs = VisibleJobs(caller, message.job(), /*allocations=*/true);
-        if (!jobs.ok()) return jobs.status();
-        for (const JobSnapshot& job : *jobs) {
-          for (const AllocationSnapshot& allocation : job.allocations) {
-            ToProto(allocation, job, out->add_allocations());
-          }
-        }
-        return absl::OkStatus();
+      call, [this](const CallerInfo& caller, const v1::ListAllocationsRequest& message,
+                   v1::ListAllocationsReply* out) {
+        return server::ListAllocations(*daemon_, caller, message, out);
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::ListSessions(Context* context, const Bytes* request,
-                                                     Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::ListSessions(const IncomingCall& call) {
   return calls_->Answer<v1::ListSessionsRequest, v1::ListSessionsReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::ListSessionsRequest& /*message*/,
-             v1::ListSessionsReply* out) {
-        const std::vector<SessionSnapshot> sessions =
-            daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
-        for (const SessionSnapshot& session : sessions) {
-          if (!SeesAll(caller.uid) && session.caller.uid != caller.uid) continue;
-          ToProto(session, out->add_sessions());
-        }
-        return absl::OkStatus();
+      call, [this](const CallerInfo& caller, const v1::ListSessionsRequest& message,
+                   v1::ListSessionsReply* out) {
+        return server::ListSessions(*daemon_, caller, message, out);
       });
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminService::Events(Context* context,
-                                                                 const Bytes* request) {
+std::shared_ptr<ActiveCall> AdminService::Events(const IncomingCall& call) {
   v1::EventsRequest message;
-  const absl::Status parsed = ParseMessage(*request, &message);
-  const absl::StatusOr<CallerInfo> caller = parsed.ok() ? calls_->CallerOf(*context) : parsed;
-  const auto stream = std::make_shared<EventStream>(&daemon_->events(), calls_->counter(),
-                                                    caller.ok() ? caller->uid : ~0u);
-  if (caller.ok()) {
-    stream->Start(message.follow());
-  } else {
-    stream->Finish(caller.status());
+  const absl::Status parsed = ParseMessage(call.request, &message);
+  if (!parsed.ok()) {
+    call.reply->Finish(parsed);
+    return nullptr;
   }
-  return StreamWriter::GiveToGrpc(stream);
+  auto stream = std::make_shared<EventStream>(&daemon_->events(), calls_->counter(),
+                                              call.caller.uid, call.reply);
+  stream->Start(message.follow());
+  return stream;
 }
 
-grpc::ServerUnaryReactor* AdminService::Peek(Context* context, const Bytes* request, Bytes* reply) {
+std::shared_ptr<ActiveCall> AdminService::Peek(const IncomingCall& call) {
   return calls_->Answer<v1::PeekRequest, v1::PeekReply>(
-      context, request, reply,
-      [this](const CallerInfo& caller, const v1::PeekRequest& message, v1::PeekReply* out) {
+      call, [this](const CallerInfo& caller, const v1::PeekRequest& message, v1::PeekReply* out) {
         return ReadHeap(caller, message, out);
       });
 }

@@ -4,14 +4,16 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/iris/v1/admin.grpc.pb.h"
+#include "proto/iris/v1/admin.pb.h"
 #include "server/daemon.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/incoming_call.h"
 
 namespace iris::server {
 
@@ -30,44 +32,21 @@ struct DaemonFacts {
   std::function<uint64_t()> sessions_refused;
 };
 
-// Every method takes and gives bytes: see server/rpc/message.h.
-using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetStatus<
-    v1::AdminService::WithRawCallbackMethod_ListDevices<
-        v1::AdminService::WithRawCallbackMethod_ListJobs<
-            v1::AdminService::WithRawCallbackMethod_ListHeaps<
-                v1::AdminService::WithRawCallbackMethod_ListAllocations<
-                    v1::AdminService::WithRawCallbackMethod_ListSessions<
-                        v1::AdminService::WithRawCallbackMethod_Events<
-                            v1::AdminService::WithRawCallbackMethod_Peek<
-                                v1::AdminService::Service>>>>>>>>;
-
-class AdminService final : public RawAdminService {
+class AdminService {
  public:
-  using Context = grpc::CallbackServerContext;
-  using Bytes = grpc::ByteBuffer;
-
   AdminService(Daemon* daemon, Calls* calls, DaemonFacts facts);
 
-  grpc::ServerUnaryReactor* GetStatus(Context* context, const Bytes* request,
-                                      Bytes* reply) override;
-  grpc::ServerUnaryReactor* ListDevices(Context* context, const Bytes* request,
-                                        Bytes* reply) override;
-  grpc::ServerUnaryReactor* ListJobs(Context* context, const Bytes* request, Bytes* reply) override;
-  grpc::ServerUnaryReactor* ListHeaps(Context* context, const Bytes* request,
-                                      Bytes* reply) override;
-  grpc::ServerUnaryReactor* ListAllocations(Context* context, const Bytes* request,
-                                            Bytes* reply) override;
-  grpc::ServerUnaryReactor* ListSessions(Context* context, const Bytes* request,
-                                         Bytes* reply) override;
-  grpc::ServerWriteReactor<Bytes>* Events(Context* context, const Bytes* request) override;
-  grpc::ServerUnaryReactor* Peek(Context* context, const Bytes* request, Bytes* reply) override;
+  // As Services::Serve.
+  std::shared_ptr<ActiveCall> GetStatus(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> ListDevices(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> ListJobs(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> ListHeaps(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> ListAllocations(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> ListSessions(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> Events(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> Peek(const IncomingCall& call);
 
  private:
-  // The jobs that the caller may see, of that name if one is given. kNotFound if one is given and
-  // there is none.
-  absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const CallerInfo& caller,
-                                                       const std::string& name,
-                                                       bool allocations = false) const;
   void FillStatus(v1::GetStatusReply* reply) const;
   absl::Status ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
                         v1::PeekReply* reply) const;

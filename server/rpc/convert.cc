@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/status/status.h"
+#include "proto/status/code.h"
 #include "proto/wire/limits.h"
 #include "server/state/operation_proto.h"
 
@@ -17,10 +17,6 @@ std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index)
 }
 
 }  // namespace
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return proto::ToGrpc(status, wire::kMaxErrorTextBytes);
-}
 
 absl::Duration TimeoutFromMs(uint64_t timeout_ms) {
   constexpr uint64_t kYearMs = 365ull * 24 * 3600 * 1000;

@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "grpcpp/support/status.h"
 #include "proto/iris/v1/admin.pb.h"
 #include "proto/iris/v1/heap.pb.h"
 #include "server/daemon.h"
@@ -15,9 +14,6 @@
 #include "server/job/job_machine.h"
 
 namespace iris::server {
-
-// Texts are cut to what gRPC's trailing metadata holds.
-grpc::Status ToGrpc(const absl::Status& status);
 
 // Durations of requests are hostile: beyond a year is a year.
 absl::Duration TimeoutFromMs(uint64_t timeout_ms);
@@ -46,7 +42,7 @@ void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> device
              v1::JoinReply* to);
 void ToProto(const MappedResult& from, v1::MappedReply* to);
 void ToProto(const ResumeResult& from, v1::ResumeReply* to);
-// Texts are cut as those of ToGrpc are. Leaves the value of a broadcast out: see
+// Texts are cut to wire::kMaxErrorTextBytes. Leaves the value of a broadcast out: see
 // server/rpc/operate_reply.h.
 void ToProto(const Outcome& from, v1::Outcome* to);
 void ToProto(const WatchItem& from, v1::WatchEvent* to);

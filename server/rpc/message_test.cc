@@ -15,10 +15,8 @@
 namespace iris::server {
 namespace {
 
-std::vector<grpc::Slice> SlicesOf(const grpc::ByteBuffer& bytes) {
-  std::vector<grpc::Slice> slices;
-  EXPECT_TRUE(bytes.Dump(&slices).ok());
-  return slices;
+std::string TextOf(const LinkPayload& payload) {
+  return payload.head + (payload.tail == nullptr ? "" : *payload.tail);
 }
 
 std::string Bytes(size_t n) {
@@ -35,9 +33,9 @@ Outcome Broadcast(const std::string& value) {
   return outcome;
 }
 
-v1::OperateReply Parsed(const grpc::ByteBuffer& bytes) {
+v1::OperateReply Parsed(const LinkPayload& payload) {
   v1::OperateReply reply;
-  const absl::Status status = ParseMessage(bytes, &reply);
+  const absl::Status status = ParseMessage(TextOf(payload), &reply);
   EXPECT_TRUE(status.ok()) << status;
   return reply;
 }
@@ -47,25 +45,22 @@ TEST(MessageTest, ReadsWhatItWrites) {
   request.set_job("train");
   request.set_rank(3);
   v1::JoinRequest read;
-  ASSERT_TRUE(ParseMessage(SerializeMessage(request), &read).ok());
+  ASSERT_TRUE(ParseMessage(TextOf(SerializeMessage(request)), &read).ok());
   EXPECT_EQ(read.SerializeAsString(), request.SerializeAsString());
 }
 
 TEST(MessageTest, AnEmptyMessageIsNoBytes) {
-  const grpc::ByteBuffer bytes = SerializeMessage(v1::LeaveReply());
-  EXPECT_EQ(bytes.Length(), 0u);
+  const LinkPayload bytes = SerializeMessage(v1::LeaveReply());
+  EXPECT_EQ(bytes.size(), 0u);
   v1::LeaveReply read;
-  EXPECT_TRUE(ParseMessage(bytes, &read).ok());
+  EXPECT_TRUE(ParseMessage(TextOf(bytes), &read).ok());
 }
 
-TEST(MessageTest, ReadsAMessageInManySlices) {
+TEST(MessageTest, ReadsALargeMessage) {
   v1::OperateRequest request;
   request.mutable_broadcast()->set_value(Bytes(10'000));
-  const std::string all = request.SerializeAsString();
-  std::vector<grpc::Slice> slices;
-  for (size_t at = 0; at < all.size(); at += 7) slices.emplace_back(all.substr(at, 7));
   v1::OperateRequest read;
-  ASSERT_TRUE(ParseMessage(grpc::ByteBuffer(slices.data(), slices.size()), &read).ok());
+  ASSERT_TRUE(ParseMessage(TextOf(SerializeMessage(request)), &read).ok());
   EXPECT_EQ(read.broadcast().value(), request.broadcast().value());
 }
 
@@ -73,31 +68,25 @@ TEST(MessageTest, WhatDoesNotParseIsSaid) {
   for (const std::string& garbage :
        {std::string("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11), std::string("\x0a\x7f", 2),
         std::string(100, '\x07')}) {
-    const grpc::Slice slice(garbage);
     v1::OperateRequest read;
-    const absl::Status status = ParseMessage(grpc::ByteBuffer(&slice, 1), &read);
+    const absl::Status status = ParseMessage(garbage, &read);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "not a message of type iris.v1.OperateRequest"))
         << status;
   }
 }
 
-TEST(SharedSliceTest, HoldsWhatItShows) {
+TEST(OperateReplyTest, HoldsTheValueThatItShares) {
   std::weak_ptr<const std::string> watch;
-  std::optional<grpc::Slice> slice;
+  std::optional<LinkPayload> payload;
   {
-    const auto value = std::make_shared<const std::string>(Bytes(1 << 20));
-    watch = value;
-    slice = SharedSlice(value);
-    EXPECT_EQ(slice->begin(), reinterpret_cast<const uint8_t*>(value->data()));
-    EXPECT_EQ(slice->size(), value->size());
+    const Outcome outcome = Broadcast(Bytes(1 << 20));
+    watch = outcome.result.value.share();
+    payload = SerializeOperateReply(outcome);
+    EXPECT_EQ(payload->tail->data(), outcome.result.value.share()->data());
   }
   EXPECT_FALSE(watch.expired());
-  {
-    const grpc::ByteBuffer copy(&*slice, 1);
-    slice.reset();
-    EXPECT_FALSE(watch.expired());
-  }
+  payload.reset();
   EXPECT_TRUE(watch.expired());
 }
 
@@ -127,18 +116,17 @@ TEST(OperateReplyTest, ValuesOfEverySizeAreWhole) {
 TEST(OperateReplyTest, EveryMembersReplySharesTheValue) {
   // What the machine answers each member with: an Outcome of its own, copied from one.
   const Outcome decided = Broadcast(Bytes(1 << 20));
-  std::vector<grpc::ByteBuffer> replies;
+  std::vector<LinkPayload> replies;
   for (int member = 0; member < 8; ++member) {
     const Outcome mine = decided;
     replies.push_back(SerializeOperateReply(mine));
   }
-  std::set<const uint8_t*> addresses;
-  for (const grpc::ByteBuffer& reply : replies) {
-    const std::vector<grpc::Slice> slices = SlicesOf(reply);
-    ASSERT_EQ(slices.size(), 2u);
-    EXPECT_LT(slices[0].size(), 64u);
-    EXPECT_EQ(slices[1].size(), 1u << 20);
-    addresses.insert(slices[1].begin());
+  std::set<const char*> addresses;
+  for (const LinkPayload& reply : replies) {
+    ASSERT_NE(reply.tail, nullptr);
+    EXPECT_LT(reply.head.size(), 64u);
+    EXPECT_EQ(reply.tail->size(), 1u << 20);
+    addresses.insert(reply.tail->data());
   }
   EXPECT_EQ(addresses.size(), 1u) << "the value was copied";
 }

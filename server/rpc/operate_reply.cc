@@ -29,7 +29,7 @@ void WriteBefore(int field, size_t content_bytes, CodedOutputStream* out) {
 
 }  // namespace
 
-grpc::ByteBuffer SerializeOperateReply(const Outcome& outcome) {
+LinkPayload SerializeOperateReply(const Outcome& outcome) {
   v1::OperateReply reply;
   ToProto(outcome, reply.mutable_outcome());
   const std::shared_ptr<const std::string>& value = outcome.result.value.share();
@@ -55,8 +55,7 @@ grpc::ByteBuffer SerializeOperateReply(const Outcome& outcome) {
     out.WriteString(result);
     WriteBefore(kValue, value->size(), &out);
   }
-  const grpc::Slice slices[] = {grpc::Slice(head), SharedSlice(value)};
-  return grpc::ByteBuffer(slices, 2);
+  return {std::move(head), value};
 }
 
 }  // namespace iris::server

@@ -2,16 +2,9 @@
 
 #include <utility>
 
-#include "server/rpc/convert.h"
 #include "server/rpc/message.h"
 
 namespace iris::server {
-
-StreamWriter* StreamWriter::GiveToGrpc(std::shared_ptr<StreamWriter> stream) {
-  StreamWriter* const raw = stream.get();
-  raw->self_ = std::move(stream);
-  return raw;
-}
 
 bool StreamWriter::Queue(const google::protobuf::MessageLite& message, size_t max_queued) {
   absl::MutexLock lock(&mu_);
@@ -21,12 +14,17 @@ bool StreamWriter::Queue(const google::protobuf::MessageLite& message, size_t ma
   return true;
 }
 
+// Ending lets go of the stream: in the functions below, `self` is its life until the lock is
+// released.
+
 void StreamWriter::Flush() {
+  const auto self = weak_from_this().lock();
   absl::MutexLock lock(&mu_);
   Advance();
 }
 
 void StreamWriter::Finish(const absl::Status& status) {
+  const auto self = weak_from_this().lock();
   absl::MutexLock lock(&mu_);
   if (ending_) return;
   ending_ = true;
@@ -34,39 +32,31 @@ void StreamWriter::Finish(const absl::Status& status) {
   Advance();
 }
 
-void StreamWriter::OnWriteDone(bool ok) {
+void StreamWriter::OnSent() {
+  const auto self = weak_from_this().lock();
   absl::MutexLock lock(&mu_);
-  writing_ = false;
-  if (!ok) {  // the reader is gone
-    queue_.clear();
-    ending_ = true;
-  } else if (!queue_.empty()) {
-    queue_.pop_front();
-  }
+  if (on_their_way_ > 0) --on_their_way_;
   Advance();
 }
 
 void StreamWriter::OnCancel() {
+  const auto self = weak_from_this().lock();
   OnReaderGone();
-  Finish(absl::CancelledError("the reader is gone"));
-}
-
-void StreamWriter::OnDone() {
-  OnReaderGone();
-  self_.reset();  // may destroy this
+  absl::MutexLock lock(&mu_);
+  queue_.clear();
+  if (!std::exchange(ending_, true)) status_ = absl::CancelledError("the reader is gone");
+  Advance();
 }
 
 void StreamWriter::Advance() {
-  if (writing_ || ended_) return;
-  if (!queue_.empty()) {
-    writing_ = true;
-    StartWrite(&queue_.front());
-    return;
+  if (ended_) return;
+  for (; !queue_.empty() && on_their_way_ < kStreamCredits; ++on_their_way_) {
+    reply_->Send(std::move(queue_.front()));
+    queue_.pop_front();
   }
-  if (ending_) {
-    ended_ = true;
-    grpc::ServerWriteReactor<grpc::ByteBuffer>::Finish(ToGrpc(status_));
-  }
+  if (!queue_.empty() || !ending_) return;
+  ended_ = true;
+  reply_->Finish(status_);
 }
 
 }  // namespace iris::server

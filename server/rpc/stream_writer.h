@@ -1,7 +1,9 @@
-// StreamWriter: one stream that irisd writes: a queue of messages, at most one write under way, and
+// StreamWriter: one stream that irisd writes: a queue of messages, a few of them on their way, and
 // an end that comes after everything queued. Thread-safe.
 //
-// It is shared: by gRPC, until OnDone, and by whoever pushes. Whoever pushes derives from it.
+// It is shared: by whoever relays it, until it ends, and by whoever pushes. Whoever pushes derives
+// from it. How much of it waits for a reader is bounded here: what is on its way by kStreamCredits,
+// the rest by what Queue is told.
 #pragma once
 
 #include <deque>
@@ -11,18 +13,15 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/message_lite.h"
-#include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/server_callback.h"
 #include "server/rpc/call_counter.h"
+#include "server/rpc/incoming_call.h"
 
 namespace iris::server {
 
-class StreamWriter : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class StreamWriter : public ActiveCall, public std::enable_shared_from_this<StreamWriter> {
  public:
-  explicit StreamWriter(CallCounter* calls) : hold_(calls) {}
-
-  // Hands the stream to gRPC, which holds it from here on, until OnDone. Returns it.
-  static StreamWriter* GiveToGrpc(std::shared_ptr<StreamWriter> stream);
+  StreamWriter(CallCounter* calls, std::shared_ptr<Replier> reply)
+      : hold_(calls), reply_(std::move(reply)) {}
 
   // Queues; sends nothing yet. False: `max_queued` messages wait already. A stream that has ended
   // swallows everything.
@@ -34,24 +33,21 @@ class StreamWriter : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
  protected:
-  // Nobody reads any more: nothing needs to be pushed. May be called more than once, with no lock
-  // held.
+  // Nobody reads any more: nothing needs to be pushed. Called with no lock held.
   virtual void OnReaderGone() = 0;
 
  private:
-  void OnWriteDone(bool ok) final ABSL_LOCKS_EXCLUDED(mu_);
-  void OnCancel() final;
-  void OnDone() final;
+  void OnCancel() final ABSL_LOCKS_EXCLUDED(mu_);
+  void OnSent() final ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Starts the next write, or ends the stream when all is written. The message that is being
-  // written is the queue's front.
+  // Sends what may be sent, and ends the stream when all is.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const CallCounter::Hold hold_;
-  std::shared_ptr<StreamWriter> self_;  // until OnDone
+  const std::shared_ptr<Replier> reply_;
   absl::Mutex mu_;
-  std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mu_);
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<LinkPayload> queue_ ABSL_GUARDED_BY(mu_);
+  uint32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);

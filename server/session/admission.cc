@@ -7,10 +7,11 @@
 namespace iris::server {
 namespace {
 
-// 64 descriptors are irisd's own. A session costs four (its socket, its pidfd, gRPC's socket and
-// its duplicate), a handshake and an admin connection two. A descriptor in flight costs one, if
-// its session has ended: its socket is kept until it is received.
-constexpr uint64_t kOwn = 64, kPerSession = 4, kPerHandshake = 2, kPerAdmin = 2;
+// 64 descriptors are irisd's own. A session costs three (its socket, its pidfd, and its gRPC socket
+// until a worker has it), a handshake two, an admin connection one until a worker has it. A
+// descriptor in flight costs one, if its session has ended: its socket is kept until it is
+// received.
+constexpr uint64_t kOwn = 64, kPerSession = 3, kPerHandshake = 2, kPerAdmin = 1;
 
 // How many of `limit` the applicant may see taken and still get one.
 uint64_t Usable(uint32_t limit, const Applicant& applicant) {

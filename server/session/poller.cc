@@ -27,6 +27,13 @@ absl::Status Add(int epoll, int fd, uint32_t events, uint64_t id) {
 
 }  // namespace
 
+void Poller::Watched::SetEvents(uint32_t events) {
+  struct epoll_event event = {};
+  event.events = events;
+  event.data.u64 = id_;
+  epoll_ctl(poller_->epoll_.get(), EPOLL_CTL_MOD, fd_.get(), &event);
+}
+
 wire::UniqueFd Poller::Watched::Release() {
   if (fd_.valid()) {
     epoll_ctl(poller_->epoll_.get(), EPOLL_CTL_DEL, fd_.get(), nullptr);

@@ -1,7 +1,7 @@
 // Poller: one thread's wait for many descriptors (epoll). Each watched descriptor has a handler of
 // its own, which runs on the thread that waits.
 //
-// Not thread-safe, but for Wake. The Poller outlives what it watches.
+// Not thread-safe, but for Wake and Watched::SetEvents. The Poller outlives what it watches.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,9 @@ class Poller {
 
     int get() const { return fd_.get(); }
     bool valid() const { return fd_.valid(); }
+    // What to watch for from now on, as for epoll_ctl; what is there already is reported too. Any
+    // thread, while the descriptor is watched.
+    void SetEvents(uint32_t events);
     // Ends the watching, and closes.
     void Reset() { Release().Reset(); }
     // Ends the watching alone.

@@ -1,42 +1,46 @@
-// RpcSocket: irisd's hold on a socket that gRPC serves. gRPC owns a duplicate; this one notices
-// that the peer hangs up, and ends the connection when it is destroyed. Not thread-safe: it belongs
-// to the session thread. Borrows the poller and the connection table.
+// RpcSocket: the session side's hold on a socket that gRPC serves: it ends the connection when it
+// is destroyed. Not thread-safe: it belongs to the session thread. Borrows the host.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "proto/wire/unique_fd.h"
-#include "server/session/connections.h"
-#include "server/session/poller.h"
+#include "server/session/rpc_host.h"
 
 namespace iris::server {
 
 class RpcSocket {
  public:
   RpcSocket() = default;
-  // `socket` is connected and does not block. Takes it only on success. `hung_up` runs when the
-  // peer, or gRPC, has closed.
-  static absl::StatusOr<RpcSocket> Create(wire::UniqueFd* socket, Poller* poller,
-                                          Connections* connections, Poller::Handler hung_up);
-  // Shuts the connection down, for gRPC's duplicate too, and forgets whose it was.
+  // As RpcHost::Connect, which gets the socket.
+  static absl::StatusOr<RpcSocket> Create(RpcHost* host, wire::UniqueFd socket, const RpcPeer& peer,
+                                          std::function<void()> closed) {
+    const absl::StatusOr<uint64_t> connection =
+        host->Connect(std::move(socket), peer, std::move(closed));
+    if (!connection.ok()) return connection.status();
+    RpcSocket made;
+    made.host_ = host;
+    made.connection_ = *connection;
+    return made;
+  }
   ~RpcSocket() { Close(); }
   RpcSocket(RpcSocket&& other) noexcept { *this = std::move(other); }
-  RpcSocket& operator=(RpcSocket&& other) noexcept;
+  RpcSocket& operator=(RpcSocket&& other) noexcept {
+    std::swap(host_, other.host_);
+    std::swap(connection_, other.connection_);
+    return *this;
+  }
 
-  // Makes calls on it `session`'s (zero: an admin connection) and `caller`'s, then gives gRPC's
-  // duplicate to `adopt`, which owns it from there on. Once.
-  void Serve(SessionId session, const CallerInfo& caller, const std::function<void(int)>& adopt);
-
-  void Close();
+  void Close() {
+    if (host_ != nullptr) std::exchange(host_, nullptr)->Disconnect(connection_);
+  }
 
  private:
-  Connections* connections_ = nullptr;
-  Poller::Watched socket_;
-  wire::UniqueFd for_rpc_;  // until Serve
-  int rpc_fd_ = -1;         // its number, which is gRPC's name for the peer
-  uint64_t connection_id_ = 0;
+  RpcHost* host_ = nullptr;
+  uint64_t connection_ = 0;
 };
 
 }  // namespace iris::server

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,20 +16,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/frame.h"
+#include "server/session/directory_lock.h"
 
 namespace iris::server {
 namespace {
 
 constexpr char kPrivate[] = "/.irisd";
-constexpr char kLock[] = "/lock";
 constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107
-
-// The pid that the holder of a lock file wrote into it; 0 if it cannot be read.
-long LockHolder(int fd) {
-  char text[32] = {};
-  const ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
-  return n > 0 ? strtol(text, nullptr, 10) : 0;
-}
 
 }  // namespace
 
@@ -64,8 +56,9 @@ absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirO
   }
   absl::Status status = dir->MakeDirectory();
   if (!status.ok()) return status;
-  status = dir->TakeLock();
-  if (!status.ok()) return status;
+  absl::StatusOr<wire::UniqueFd> lock = LockDirectory(dir->path_);
+  if (!lock.ok()) return lock.status();
+  dir->lock_ = *std::move(lock);
   const std::string private_dir = dir->path_ + kPrivate;
   if (mkdir(private_dir.c_str(), 0700) != 0 && errno != EEXIST) {
     return wire::ErrnoStatus(errno, absl::StrCat("make ", private_dir));
@@ -113,11 +106,15 @@ absl::Status RuntimeDir::MakeDirectory() {
     return absl::InvalidArgumentError(
         absl::StrCat("runtime directory ", path_, " is not a directory"));
   }
-  if ((info.st_mode & S_IWOTH) != 0) {
+  const bool by_everybody = (info.st_mode & S_IWOTH) != 0;
+  if (by_everybody || ((info.st_mode & S_IWGRP) != 0 && info.st_gid != getegid())) {
+    const std::string who = by_everybody
+                                ? "everybody"
+                                : absl::StrCat("group ", info.st_gid, ", which is not irisd's own");
     return absl::PermissionDeniedError(
-        absl::StrCat("runtime directory ", path_,
-                     " is writable by everybody: they could replace irisd's sockets; choose a "
-                     "directory of its own"));
+        absl::StrCat("runtime directory ", path_, " is writable by ", who,
+                     ": they could replace irisd's sockets; take that away (chmod go-w ", path_,
+                     "), or choose a directory of irisd's own"));
   }
   if (info.st_uid != geteuid() && info.st_uid != 0) {
     return absl::PermissionDeniedError(absl::StrCat("runtime directory ", path_, " belongs to uid ",
@@ -125,38 +122,6 @@ absl::Status RuntimeDir::MakeDirectory() {
                                                     ", who could replace irisd's sockets"));
   }
   return absl::OkStatus();
-}
-
-absl::Status RuntimeDir::TakeLock() {
-  const std::string path = path_ + kLock;
-  // The holder removes the file when it ends. A lock on a removed file locks nothing, so look
-  // again.
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    wire::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-    if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("open ", path));
-    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return wire::ErrnoStatus(errno, absl::StrCat("lock ", path));
-      const long holder = LockHolder(fd.get());
-      return absl::AlreadyExistsError(
-          absl::StrCat("another irisd", holder > 0 ? absl::StrCat(" (pid ", holder, ")") : "",
-                       " serves ", path_, ": stop it, or give another --runtime-dir"));
-    }
-    struct stat locked = {}, named = {};
-    if (fstat(fd.get(), &locked) != 0 || stat(path.c_str(), &named) != 0 ||
-        locked.st_ino != named.st_ino || locked.st_dev != named.st_dev) {
-      continue;
-    }
-    const std::string pid = absl::StrCat(getpid(), "\n");
-    if (ftruncate(fd.get(), 0) != 0 ||
-        pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-      const int error = errno;
-      unlink(path.c_str());
-      return wire::ErrnoStatus(error, absl::StrCat("write ", path));
-    }
-    lock_ = std::move(fd);
-    return absl::OkStatus();
-  }
-  return absl::UnavailableError(absl::StrCat("lock ", path, ": it keeps being removed"));
 }
 
 absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
@@ -208,7 +173,7 @@ RuntimeDir::~RuntimeDir() {
     if (made_private_) rmdir((path_ + kPrivate).c_str());
     // Removed while still locked: who waits for it finds another file under the name and tries
     // again.
-    unlink((path_ + kLock).c_str());
+    unlink(absl::StrCat(path_, "/", kLockName).c_str());
   }
   if (made_directory_) rmdir(path_.c_str());
 }

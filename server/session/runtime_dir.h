@@ -35,7 +35,9 @@ class RuntimeDir {
   // Makes the directory (not its parents), takes its lock, and opens both sockets for listening,
   // the session socket with SO_PASSCRED. kAlreadyExists: another irisd serves it; the message has
   // its pid. kInvalidArgument: the path is too long or relative. kPermissionDenied,
-  // kResourceExhausted: the directory cannot be written, or others could replace what is in it.
+  // kResourceExhausted: the directory cannot be written, others could replace what is in it (all
+  // others, another group than irisd's own, an owner who is neither irisd nor root), or its lock is
+  // another user's.
   static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options);
   // Removes the sockets, the lock, and the directory if Create made it and it is empty.
   ~RuntimeDir();
@@ -53,7 +55,6 @@ class RuntimeDir {
  private:
   RuntimeDir() = default;
   absl::Status MakeDirectory();
-  absl::Status TakeLock();
   absl::StatusOr<wire::UniqueFd> Listen(const char* name, int type,
                                         const RuntimeDirOptions& options);
 

@@ -195,6 +195,26 @@ TEST_F(RuntimeDirTest, RefusesADirectoryThatAnybodyCanWrite) {
   ExpectRefused(StatusCode::kPermissionDenied, "writable by everybody");
 }
 
+TEST_F(RuntimeDirTest, RefusesADirectoryThatAnotherGroupCanWrite) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may give files to any group";
+  fs::create_directory(options_.path);
+  fs::permissions(options_.path, fs::perms::owner_all | fs::perms::group_all);
+  ASSERT_EQ(chown(options_.path.c_str(), static_cast<uid_t>(-1), 4242), 0);
+  ExpectRefused(StatusCode::kPermissionDenied, "writable by group 4242");
+  ExpectRefused(StatusCode::kPermissionDenied, absl::StrCat("chmod go-w ", options_.path));
+  EXPECT_TRUE(fs::is_empty(options_.path));
+  // What that group may only read is fine.
+  fs::permissions(options_.path, fs::perms::group_write, fs::perm_options::remove);
+  EXPECT_NE(MustCreate(), nullptr);
+}
+
+TEST_F(RuntimeDirTest, TakesADirectoryThatItsOwnGroupCanWrite) {
+  fs::create_directory(options_.path);
+  fs::permissions(options_.path, fs::perms::owner_all | fs::perms::group_all);
+  ASSERT_EQ(chown(options_.path.c_str(), static_cast<uid_t>(-1), getegid()), 0);
+  EXPECT_NE(MustCreate(), nullptr);
+}
+
 TEST_F(RuntimeDirTest, RefusesAPrivateDirectoryThatIsNot) {
   fs::create_directory(options_.path);
   fs::create_directory(options_.path + "/.irisd");

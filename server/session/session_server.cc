@@ -17,10 +17,11 @@ namespace {
 
 constexpr int kFramesPerTurn = 16;  // of one session, before others have theirs
 constexpr size_t kCrowd = 64;
-// A crowd's memory becomes free bit by bit, gRPC's last.
+// A crowd's memory becomes free bit by bit.
 constexpr absl::Duration kTrimAfter[] = {absl::Milliseconds(100), absl::Seconds(2),
                                          absl::Seconds(10)};
 constexpr auto kSettleEvery = absl::Seconds(1);
+constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
 
 uint64_t RandomId() {
   uint64_t id = 0;
@@ -43,16 +44,14 @@ void SendError(int socket, const absl::Status& reason, int max_unread) {
 }  // namespace
 
 SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller,
-                             Daemon* daemon, Connections* connections,
-                             std::function<void(int)> adopt, const Logger* logger)
+                             Daemon* daemon, const MakeHost& make_host, const Logger* logger)
     : options_(options),
       daemon_(daemon),
-      connections_(connections),
-      adopt_(std::move(adopt)),
       daemon_id_(RandomId()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
       log_(logger),
+      host_(make_host(poller_.get())),
       admission_(options.limits),
       in_flight_(options.limits),
       acceptor_(poller_.get(),
@@ -62,16 +61,15 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
                          absl::ResourceExhaustedError(
                              "irisd has no file descriptors left; try again later"));
                 }),
-      admins_(poller_.get(), connections, &admission_, adopt_) {}
+      admins_(&admission_, host_.get()) {}
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
     const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
-    Daemon* daemon, Connections* connections, std::function<void(int)> adopt,
-    const Logger* logger) {
+    Daemon* daemon, const MakeHost& make_host, const Logger* logger) {
   absl::StatusOr<std::unique_ptr<Poller>> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  std::unique_ptr<SessionServer> server(new SessionServer(options, *std::move(poller), daemon,
-                                                          connections, std::move(adopt), logger));
+  std::unique_ptr<SessionServer> server(
+      new SessionServer(options, *std::move(poller), daemon, make_host, logger));
   SessionServer* const self = server.get();
   absl::Status status = self->acceptor_.Listen(
       std::move(session_listener),
@@ -154,7 +152,7 @@ bool SessionServer::RunCommands() {
 }
 
 absl::Duration SessionServer::UntilNextDeadline() const {
-  absl::Time next = std::min({acceptor_.deadline(), trim_at_, settle_at_});
+  absl::Time next = std::min({acceptor_.deadline(), trim_at_, settle_at_, host_->deadline()});
   if (!retries_.empty()) next = std::min(next, retry_at_);
   if (!handshakes_.empty()) next = std::min(next, handshakes_.front().at);
   return next == absl::InfiniteFuture() ? absl::InfiniteDuration() : next - SteadyNow();
@@ -188,9 +186,13 @@ void SessionServer::RunDeadlines() {
     daemon_->TrimMemory();
   }
   acceptor_.RunDeadlines(now);
+  host_->RunDeadlines(now);
 }
 
 void SessionServer::CloseAll() {
+  // Answers leave first, then the connections: a client that does not read cannot hold this up.
+  acceptor_.Close();
+  host_->Stop(kAnswersLeaveWithin);
   const auto stopping = wire::MakeErrorPayload(absl::UnavailableError("irisd is stopping"));
   for (const auto& [key, session] : sessions_) {
     if (!session->socket.valid()) continue;
@@ -199,7 +201,6 @@ void SessionServer::CloseAll() {
   sessions_.clear();
   lingering_.Clear();
   admins_.Close();
-  acceptor_.Close();
 }
 
 // Coming.
@@ -290,25 +291,9 @@ absl::Status SessionServer::Open(Session& session) {
     return absl::AbortedError("the process that connected has ended");
   }
   session.caller.process_start = *start;
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
-  }
-  wire::UniqueFd ours(pair[0]);
-  const wire::UniqueFd theirs(pair[1]);
-  absl::StatusOr<RpcSocket> rpc =
-      RpcSocket::Create(&ours, poller_.get(), connections_, [this, &session](uint32_t) {
-        // Mostly the client, which is done and closes this socket before the other one.
-        HangUp(session,
-               absl::UnavailableError(daemon_->stopping() ? "irisd is stopping"
-                                                          : "the session's gRPC socket closed"),
-               "its gRPC socket closed", LogLevel::kDebug);
-      });
-  if (!rpc.ok()) return rpc.status();
   absl::StatusOr<Poller::Watched> process =
       poller_->Watch(&session.pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
   if (!process.ok()) return process.status();
-  session.rpc = *std::move(rpc);
   session.process = *std::move(process);
   do {
     session.id = SessionId{RandomId()};
@@ -319,8 +304,24 @@ absl::Status SessionServer::Open(Session& session) {
   session.outbox = Outbox(InFlight::Hold(&in_flight_, session.applicant));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
-  session.rpc.Serve(session.id, session.caller, adopt_);
-  return Welcome(session, theirs.get());
+  const absl::StatusOr<wire::UniqueFd> rpc = OpenRpc(session);
+  if (!rpc.ok()) return rpc.status();
+  return Welcome(session, rpc->get());
+}
+
+absl::StatusOr<wire::UniqueFd> SessionServer::OpenRpc(Session& session) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
+  }
+  wire::UniqueFd ours(pair[0]);
+  wire::UniqueFd theirs(pair[1]);
+  const RpcPeer peer = {session.applicant.tenant, session.id, session.caller};
+  // Its end alone ends nothing: the client asks for another.
+  absl::StatusOr<RpcSocket> rpc = RpcSocket::Create(host_.get(), std::move(ours), peer, nullptr);
+  if (!rpc.ok()) return rpc.status();
+  session.rpc = *std::move(rpc);
+  return theirs;
 }
 
 // Ending.
@@ -351,8 +352,8 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
     Erase(session);
     return;
   }
-  session.rpc.Close();
   daemon_->Submit(SessionHungUp{session.id, reason});
+  session.rpc.Close();
 }
 
 void SessionServer::Gone(Session& session) {

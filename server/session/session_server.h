@@ -2,15 +2,15 @@
 //
 // One thread owns every session object; other threads only put commands into its inbox. Nothing on
 // that thread blocks: a client that is slow, silent or hostile costs itself only. Borrows the
-// daemon, the connection table and the logger.
+// daemon and the logger.
 //
 // The rooms around it: Acceptor takes connections, Peer says who is there, Admission counts them,
 // Handshake decides what a new client is told, Outbox holds the descriptors on their way to one,
-// Lingering those that an ended one has left unread, RpcSocket is the socket that gRPC serves, and
-// AdminConnections are those of irisd.sock.
+// Lingering those that an ended one has left unread, RpcSocket is the socket that a worker serves
+// (RpcHost), and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
-// ended it; both sockets are shut down and calls are refused. Gone: the pidfd says that the process
+// ended it; both sockets are closed and calls are refused. Gone: the pidfd says that the process
 // has ended; only then is a rank given up.
 #pragma once
 
@@ -39,13 +39,13 @@
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
 #include "server/session/connection_log.h"
-#include "server/session/connections.h"
 #include "server/session/handshake.h"
 #include "server/session/in_flight.h"
 #include "server/session/lingering.h"
 #include "server/session/outbox.h"
 #include "server/session/peer.h"
 #include "server/session/poller.h"
+#include "server/session/rpc_host.h"
 #include "server/session/rpc_socket.h"
 #include "server/session/tenant.h"
 
@@ -62,12 +62,12 @@ struct SessionOptions {
 class SessionServer : public SessionOutput {
  public:
   // Both listeners are listening, non-blocking sockets. The session listener has SO_PASSCRED on, so
-  // that no message comes without its sender. `adopt` hands a connected socket to gRPC, which then
-  // owns it.
+  // that no message comes without its sender. `make_host` makes what serves gRPC, on the poller of
+  // the server's thread.
+  using MakeHost = std::function<std::unique_ptr<RpcHost>(Poller*)>;
   static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
       const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
-      Daemon* daemon, Connections* connections, std::function<void(int)> adopt,
-      const Logger* logger);
+      Daemon* daemon, const MakeHost& make_host, const Logger* logger);
   // Stops.
   ~SessionServer() override;
 
@@ -113,7 +113,7 @@ class SessionServer : public SessionOutput {
   using Command = std::function<void()>;
 
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
-                Connections* connections, std::function<void(int)> adopt, const Logger* logger);
+                const MakeHost& make_host, const Logger* logger);
 
   // Runs `command` on the thread.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
@@ -144,6 +144,8 @@ class SessionServer : public SessionOutput {
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
+  // Makes the session a socket for gRPC, in place of the one it had. Returns the client's end.
+  absl::StatusOr<wire::UniqueFd> OpenRpc(Session& session);
   absl::Status Flush(Session& session);
   // Ends the handshake; `rpc_socket` is the client's end, and borrowed. kResourceExhausted: the
   // share of its tenant is used up.
@@ -166,8 +168,6 @@ class SessionServer : public SessionOutput {
 
   const SessionOptions options_;
   Daemon* const daemon_;
-  Connections* const connections_;
-  const std::function<void(int)> adopt_;
   const TenantFinder tenants_;
   const uint64_t daemon_id_;
   const std::string attestation_in_use_;
@@ -184,6 +184,7 @@ class SessionServer : public SessionOutput {
 
   // The rest belongs to the thread.
   ConnectionLog log_;
+  const std::unique_ptr<RpcHost> host_;
   Admission admission_;
   InFlight in_flight_;
   Acceptor acceptor_;

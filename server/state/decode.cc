@@ -340,6 +340,7 @@ class MachineState::Decoder {
       session.created = TimeOf(from.created_ns());
       session.past_job = JobId{from.past_job()};
       session.past_status = server::Decode(from.past_status());
+      impl_.sessions_by_uid_[session.caller.uid].insert(session.id);
       const bool is_new = impl_.sessions_.emplace(session.id, session).second;
       if (from.id() == 0 || !is_new) return Bad("session ", from.id(), " is there twice");
     }
@@ -358,7 +359,7 @@ class MachineState::Decoder {
         !impl_.jobs_by_name_.emplace(std::pair(job.uid, job.name), job.id).second) {
       return Bad("job ", from.id(), " is there twice");
     }
-    ++impl_.n_jobs_by_uid_[job.uid];
+    impl_.jobs_by_uid_[job.uid].insert(job.id);
     impl_.n_page_descriptors_ += job.n_ranks() + 1;
     using Waiting = JobMachine::Impl::WaitingCall;
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) {

@@ -79,7 +79,10 @@ class Daemon {
   int OpenFds() const;
   uint64_t RssBytes() const;
 
+  // A connection on irisd.sock, made when it is first used.
   iris::v1::AdminService::Stub& admin();
+  // Closes it. The next use makes another.
+  void Disconnect() { admin_.reset(); }
   absl::StatusOr<iris::v1::GetStatusReply> GetStatus();
   absl::StatusOr<iris::v1::ListJobsReply> ListJobs();
   absl::StatusOr<iris::v1::ListSessionsReply> ListSessions();

@@ -1,0 +1,201 @@
+#include "server/link/link.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+namespace {
+
+constexpr size_t kReceiveBytes = 64 << 10;  // at a time
+constexpr size_t kKeptBytes = 16 << 10;     // of the buffer, while nothing is in it
+constexpr size_t kMaxFds = 8;               // in one control message
+constexpr int kMaxPieces = 48;              // of one writev
+
+absl::Status Bad(const LinkHeader& header, std::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("link message of type ", header.type, " with ", header.bytes,
+                   " bytes: ", absl::string_view(what.data(), what.size())));
+}
+
+// What a message of each type may say beside its type. Anything else is not of our making.
+struct Shape {
+  LinkType type;
+  LinkSender sender;
+  size_t max_bytes = 0;
+  bool connection = false;
+  bool call = false;
+  bool method = false;
+  bool code = false;
+};
+constexpr Shape kShapes[] = {
+    {LinkType::kConnect, LinkSender::kCore, 0, /*connection=*/true},
+    {LinkType::kDisconnect, LinkSender::kCore, 0, /*connection=*/true},
+    {LinkType::kMessage, LinkSender::kCore, wire::kMaxRpcBytes, false, /*call=*/true},
+    {LinkType::kFinish, LinkSender::kCore, wire::kMaxErrorTextBytes, false, /*call=*/true,
+     /*method=*/false, /*code=*/true},
+    {LinkType::kStop, LinkSender::kCore},
+    {LinkType::kReady, LinkSender::kWorker, kMaxReadyBytes},
+    {LinkType::kCall, LinkSender::kWorker, wire::kMaxRpcBytes, /*connection=*/true, /*call=*/true,
+     /*method=*/true},
+    {LinkType::kCancel, LinkSender::kWorker, 0, false, /*call=*/true},
+    {LinkType::kSent, LinkSender::kWorker, 0, false, /*call=*/true},
+    {LinkType::kClosed, LinkSender::kWorker, 0, /*connection=*/true},
+};
+
+}  // namespace
+
+// Reading.
+
+absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
+  bytes_.erase(0, std::exchange(begin_, 0));
+  if (bytes_.empty() && bytes_.capacity() > kKeptBytes) bytes_.shrink_to_fit();
+  char buffer[kReceiveBytes];
+  struct iovec piece = {buffer, sizeof(buffer)};
+  alignas(struct cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+  struct msghdr message = {};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  if (sender_ == LinkSender::kCore) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
+  ssize_t n;
+  do {
+    n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return Received::kNothingYet;
+    if (errno == ECONNRESET) return absl::UnavailableError("the other end of the link has closed");
+    return wire::ErrnoStatus(errno, "receive from the link");
+  }
+  for (struct cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < n_fds; ++i) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+      fds_.emplace_back(fd);
+    }
+  }
+  if (n == 0) return absl::UnavailableError("the other end of the link has closed");
+  bytes_.append(buffer, static_cast<size_t>(n));
+  return Received::kSome;
+}
+
+absl::Status LinkReader::Check(const LinkHeader& header) const {
+  for (const Shape& shape : kShapes) {
+    if (static_cast<uint16_t>(shape.type) != header.type || shape.sender != sender_) continue;
+    if (header.bytes > shape.max_bytes) {
+      return Bad(header, absl::StrCat("its type carries at most ", shape.max_bytes));
+    }
+    if (shape.connection != (header.connection != 0)) return Bad(header, "its connection is wrong");
+    if (shape.call != (header.call != 0)) return Bad(header, "its call is wrong");
+    if (shape.method != (header.method != 0)) return Bad(header, "its method is wrong");
+    if ((!shape.code && header.code != 0) || header.reserved != 0) {
+      return Bad(header, "a field that its type does not have is not zero");
+    }
+    return absl::OkStatus();
+  }
+  return Bad(header, sender_ == LinkSender::kWorker ? "a worker does not send that"
+                                                    : "the core does not send that");
+}
+
+absl::StatusOr<std::optional<LinkMessage>> LinkReader::Next() {
+  const size_t left = bytes_.size() - begin_;
+  LinkMessage message;
+  if (left < sizeof(message.header)) return std::nullopt;
+  memcpy(&message.header, bytes_.data() + begin_, sizeof(message.header));
+  const absl::Status checked = Check(message.header);
+  if (!checked.ok()) return checked;
+  if (left - sizeof(message.header) < message.header.bytes) return std::nullopt;
+  if (message.type() == LinkType::kConnect) {
+    if (fds_.empty()) return Bad(message.header, "no descriptor came with it");
+    message.fd = std::move(fds_.front());
+    fds_.pop_front();
+  }
+  message.payload =
+      std::string_view(bytes_).substr(begin_ + sizeof(message.header), message.header.bytes);
+  begin_ += sizeof(message.header) + message.header.bytes;
+  return message;
+}
+
+// Writing.
+
+void LinkWriter::Queue(LinkHeader header, LinkPayload payload, wire::UniqueFd fd) {
+  header.bytes = static_cast<uint32_t>(payload.size());
+  queue_.push_back({header, std::move(payload), std::move(fd)});
+  queued_bytes_ += queue_.back().size();
+}
+
+absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket) {
+  while (!queue_.empty()) {
+    struct iovec pieces[kMaxPieces];
+    size_t n_pieces = 0;
+    size_t skip = written_;
+    const auto add = [&](const void* data, size_t n) {
+      const size_t skipped = std::min(skip, n);
+      skip -= skipped;
+      if (n == skipped) return;
+      pieces[n_pieces++] = {static_cast<char*>(const_cast<void*>(data)) + skipped, n - skipped};
+    };
+    for (size_t i = 0; i < queue_.size() && n_pieces + 3 <= kMaxPieces; ++i) {
+      const Item& item = queue_[i];
+      if (i > 0 && item.fd.valid()) break;  // a descriptor goes with the first byte of a call
+      add(&item.header, sizeof(item.header));
+      add(item.payload.head.data(), item.payload.head.size());
+      if (item.payload.tail != nullptr) {
+        add(item.payload.tail->data(), item.payload.tail->size());
+      }
+      if (item.fd.valid()) break;
+    }
+    struct msghdr message = {};
+    message.msg_iov = pieces;
+    message.msg_iovlen = n_pieces;
+    alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (queue_.front().fd.valid()) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      struct cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(sizeof(int));
+      const int fd = queue_.front().fd.get();
+      memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+    }
+    const ssize_t n = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Flushed::kBlocked;
+      if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) {
+        return Flushed::kNoDescriptors;
+      }
+      if (errno == EPIPE || errno == ECONNRESET) {
+        return absl::UnavailableError("the other end of the link has closed");
+      }
+      return wire::ErrnoStatus(errno, "send to the link");
+    }
+    queue_.front().fd.Reset();
+    Written(static_cast<size_t>(n));
+  }
+  return Flushed::kAll;
+}
+
+void LinkWriter::Written(size_t n) {
+  written_ += n;
+  while (!queue_.empty() && written_ >= queue_.front().size()) {
+    const size_t size = queue_.front().size();
+    written_ -= size;
+    queued_bytes_ -= size;
+    queue_.pop_front();
+  }
+}
+
+}  // namespace iris::server

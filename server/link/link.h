@@ -1,0 +1,156 @@
+// The link between irisd's core and a worker: messages on a SOCK_STREAM socket pair. The worker
+// speaks gRPC with a tenant's clients; the core decides. A message is a LinkHeader, as it lies in
+// memory (both ends are one build on one machine), then `bytes` bytes of payload.
+//
+//   core → worker   kConnect{connection}          with the descriptor of a connected socket
+//                   kDisconnect{connection}       close it; its calls are over, without kFinish
+//                   kMessage{call, payload}       one message of the call's answer
+//                   kFinish{call, code, payload}  the call's end; the payload is the error's text
+//                   kStop                         end in order: deliver what is queued, then exit
+//   worker → core   kReady{payload}               once, first; the payload is the worker's version
+//                   kCall{connection, call, method, payload}    the payload is the request
+//                   kCancel{call}                 the caller is gone
+//                   kSent{call}                   one message of a stream was taken by gRPC
+//                   kClosed{connection}           it has ended; so have its calls
+//
+// The rules. The core numbers connections, the worker numbers calls; both only ever count upwards,
+// from 1, in the life of a worker. Every call gets exactly one kFinish, after a kCancel too, unless
+// its connection ends first. A unary call that succeeds gets one kMessage before its kFinish. Every
+// connection gets exactly one kClosed, after a kDisconnect too; nothing names it afterwards. What
+// was on its way when a call or a connection ended is ignored by whoever receives it. Of a stream,
+// at most kStreamCredits messages are on their way without their kSent. The worker keeps to the
+// limits below; it refuses calls beyond them by itself. Each end goes on reading while it cannot
+// write, but the core does so only while little waits for the worker.
+//
+// Nothing here is thread-safe: whoever owns a reader or a writer locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::server {
+
+enum class LinkType : uint16_t {
+  kConnect = 1,
+  kDisconnect = 2,
+  kMessage = 3,
+  kFinish = 4,
+  kStop = 5,
+  kReady = 16,
+  kCall = 17,
+  kCancel = 18,
+  kSent = 19,
+  kClosed = 20,
+};
+
+struct LinkHeader {
+  uint32_t bytes = 0;  // of the payload; at most wire::kMaxRpcBytes
+  uint16_t type = 0;   // LinkType
+  uint16_t method = 0;
+  uint32_t code = 0;  // absl::StatusCode
+  uint32_t reserved = 0;
+  uint64_t connection = 0;
+  uint64_t call = 0;
+};
+static_assert(sizeof(LinkHeader) == 32);
+
+// A client that opens more calls on a connection waits for its own. Every team of a rank may be in
+// a collective at once: with fewer calls than teams, ranks could wait for each other.
+inline constexpr uint32_t kMaxCallsPerConnection = wire::kMaxTeamsPerJob + 16;
+inline constexpr uint32_t kMaxCallsPerWorker = 16384;
+inline constexpr uint32_t kStreamCredits = 8;
+// The payload of kReady is at most this long.
+inline constexpr size_t kMaxReadyBytes = 64;
+
+// A payload that is written: `head`, then what `tail` points at, if anything. The tail is shared,
+// not copied: the value of a broadcast goes out to all members from one place.
+struct LinkPayload {
+  std::string head;
+  std::shared_ptr<const std::string> tail;
+
+  size_t size() const { return head.size() + (tail == nullptr ? 0 : tail->size()); }
+};
+
+// A message that was read. `payload` is valid until the reader is called again.
+struct LinkMessage {
+  LinkHeader header;
+  std::string_view payload;
+  wire::UniqueFd fd;  // kConnect's
+
+  LinkType type() const { return static_cast<LinkType>(header.type); }
+};
+
+// Who sends what a reader reads.
+enum class LinkSender { kCore, kWorker };
+
+// Reads messages as their bytes come. It holds no more than one message and what one Receive can
+// bring, and takes memory only for bytes that have come, whatever a header announces.
+class LinkReader {
+ public:
+  explicit LinkReader(LinkSender sender) : sender_(sender) {}
+
+  enum class Received { kSome, kNothingYet };
+  // Takes bytes from a socket that does not block, once. From the core, descriptors too; what a
+  // worker sends of those is thrown away by the kernel. kUnavailable: the other end has closed.
+  absl::StatusOr<Received> Receive(int socket);
+
+  // The next whole message; nothing if it has not come yet: Receive. kInvalidArgument: what came is
+  // no message of this sender; the text says why. Then nothing more can be read.
+  absl::StatusOr<std::optional<LinkMessage>> Next();
+
+ private:
+  absl::Status Check(const LinkHeader& header) const;
+
+  const LinkSender sender_;
+  std::string bytes_;  // from `begin_` on: what was not given out yet
+  size_t begin_ = 0;
+  std::deque<wire::UniqueFd> fds_;
+};
+
+// Writes messages in order, as far as the socket takes them, and keeps the rest.
+class LinkWriter {
+ public:
+  // `header.bytes` is set here. A payload that is too long for a message is a bug of the caller's:
+  // at most wire::kMaxRpcBytes. `fd` rides along with a kConnect.
+  void Queue(LinkHeader header, LinkPayload payload = {}, wire::UniqueFd fd = {});
+
+  enum class Flushed {
+    kAll,
+    kBlocked,        // until the socket can be written
+    kNoDescriptors,  // too many descriptors are in flight: again in a moment
+  };
+  // Writes to a socket that does not block. kUnavailable: the other end has closed.
+  absl::StatusOr<Flushed> Flush(int socket);
+
+  // What waits, headers included. Shared tails count as if they were not shared.
+  size_t queued_bytes() const { return queued_bytes_; }
+  bool empty() const { return queue_.empty(); }
+
+ private:
+  struct Item {
+    LinkHeader header;
+    LinkPayload payload;
+    wire::UniqueFd fd;  // until the first byte is written
+
+    size_t size() const { return sizeof(header) + payload.size(); }
+  };
+
+  // Forgets `n` bytes at the front, which were written.
+  void Written(size_t n);
+
+  std::deque<Item> queue_;
+  size_t written_ = 0;  // of the front
+  size_t queued_bytes_ = 0;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,70 @@
+// Methods: every rpc of proto/iris/v1 by a number, which is how core and workers name it to each
+// other. The numbers belong to one version of Iris: core and worker are always of the same. Pure;
+// thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace iris::server {
+
+enum class Method : uint16_t {
+  kJoin = 1,
+  kMapped = 2,
+  kOperate = 3,
+  kGrowMapped = 4,
+  kLeave = 5,
+  kResume = 6,
+  kWatch = 7,
+  kGetStatus = 8,
+  kListDevices = 9,
+  kListJobs = 10,
+  kListHeaps = 11,
+  kListAllocations = 12,
+  kListSessions = 13,
+  kEvents = 14,
+  kPeek = 15,
+};
+
+struct MethodInfo {
+  Method method;
+  std::string_view name;  // as gRPC has it in a call's path
+  bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
+};
+
+inline constexpr std::array<MethodInfo, 15> kMethods = {{
+    {Method::kJoin, "/iris.v1.HeapService/Join"},
+    {Method::kMapped, "/iris.v1.HeapService/Mapped"},
+    {Method::kOperate, "/iris.v1.HeapService/Operate"},
+    {Method::kGrowMapped, "/iris.v1.HeapService/GrowMapped"},
+    {Method::kLeave, "/iris.v1.HeapService/Leave"},
+    {Method::kResume, "/iris.v1.HeapService/Resume"},
+    {Method::kWatch, "/iris.v1.HeapService/Watch", /*streams=*/true},
+    {Method::kGetStatus, "/iris.v1.AdminService/GetStatus"},
+    {Method::kListDevices, "/iris.v1.AdminService/ListDevices"},
+    {Method::kListJobs, "/iris.v1.AdminService/ListJobs"},
+    {Method::kListHeaps, "/iris.v1.AdminService/ListHeaps"},
+    {Method::kListAllocations, "/iris.v1.AdminService/ListAllocations"},
+    {Method::kListSessions, "/iris.v1.AdminService/ListSessions"},
+    {Method::kEvents, "/iris.v1.AdminService/Events", /*streams=*/true},
+    {Method::kPeek, "/iris.v1.AdminService/Peek"},
+}};
+
+// Null: no method has this number.
+constexpr const MethodInfo* FindMethod(uint16_t number) {
+  for (const MethodInfo& info : kMethods) {
+    if (static_cast<uint16_t>(info.method) == number) return &info;
+  }
+  return nullptr;
+}
+
+// Null: no method has this name.
+constexpr const MethodInfo* FindMethod(std::string_view name) {
+  for (const MethodInfo& info : kMethods) {
+    if (info.name == name) return &info;
+  }
+  return nullptr;
+}
+
+}  // namespace iris::server

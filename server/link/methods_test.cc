@@ -1,0 +1,45 @@
+#include "server/link/methods.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace iris::server {
+namespace {
+
+TEST(MethodsTest, NumbersAndNamesAreDifferent) {
+  std::set<uint16_t> numbers;
+  std::set<std::string_view> names;
+  for (const MethodInfo& info : kMethods) {
+    EXPECT_TRUE(numbers.insert(static_cast<uint16_t>(info.method)).second) << info.name;
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_NE(static_cast<uint16_t>(info.method), 0) << "zero is no method";
+  }
+}
+
+TEST(MethodsTest, AreFoundByNumberAndByName) {
+  for (const MethodInfo& info : kMethods) {
+    EXPECT_EQ(FindMethod(static_cast<uint16_t>(info.method)), &info);
+    EXPECT_EQ(FindMethod(info.name), &info);
+  }
+  EXPECT_EQ(FindMethod(uint16_t{0}), nullptr);
+  EXPECT_EQ(FindMethod(uint16_t{16}), nullptr);
+  EXPECT_EQ(FindMethod(uint16_t{65535}), nullptr);
+  for (const char* name : {"", "/", "Join", "/iris.v1.HeapService/", "/iris.v1.HeapService/Joi",
+                           "/iris.v1.HeapService/Join2", "/iris.v1.AdminService/Join"}) {
+    EXPECT_EQ(FindMethod(name), nullptr) << name;
+  }
+}
+
+TEST(MethodsTest, WatchAndEventsStream) {
+  std::set<std::string_view> streams;
+  for (const MethodInfo& info : kMethods) {
+    if (info.streams) streams.insert(info.name);
+  }
+  EXPECT_EQ(streams, (std::set<std::string_view>{"/iris.v1.HeapService/Watch",
+                                                 "/iris.v1.AdminService/Events"}));
+}
+
+}  // namespace
+}  // namespace iris::server

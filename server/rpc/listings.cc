@@ -1,0 +1,253 @@
+#include "server/rpc/listings.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/unique_fd.h"
+#include "server/log.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/page_token.h"
+
+namespace iris::server {
+namespace {
+
+// Of a message inside another: a tag of one byte and a length. Of the token: that, and its text.
+constexpr size_t kItemOverheadBytes = 1 + 4;
+constexpr size_t kTokenRoomBytes = 64;
+
+// Of bytes of /proc/PID/cmdline. A byte becomes at most four.
+constexpr size_t kMaxCommandBytes = 256;
+
+// The command line of a process, printable; empty if it is gone.
+std::string CommandOf(int64_t pid) {
+  const wire::UniqueFd fd(
+      open(absl::StrCat("/proc/", pid, "/cmdline").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return "";
+  char text[2 * kMaxCommandBytes];
+  const ssize_t n = read(fd.get(), text, sizeof(text));
+  std::string command(text, n > 0 ? static_cast<size_t>(n) : 0);
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  return EscapeForLog(command, kMaxCommandBytes);
+}
+
+void ToProto(const RankSnapshot& rank, const JobSnapshot& job,
+             absl::Span<const driver::DeviceInfo> devices, v1::Heap* heap) {
+  heap->set_job_id(job.id.value);
+  heap->set_job(job.name);
+  heap->set_uid(job.uid);
+  heap->set_rank(rank.rank);
+  heap->set_pid(rank.pid);
+  heap->set_state(ToProto(rank.state));
+  if (rank.device_index < devices.size()) heap->set_device_uuid(devices[rank.device_index].uuid);
+  uint64_t bytes = 0;
+  for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
+  heap->set_heap_bytes(bytes);
+  heap->set_max_heap_bytes(job.stride_bytes);
+  heap->set_allocated_bytes(job.allocated_bytes);
+  heap->set_largest_free_bytes(job.largest_free_bytes);
+  heap->set_n_segments(static_cast<uint32_t>(rank.segments.size()));
+}
+
+void ToProto(const SessionSnapshot& from, v1::Session* to) {
+  to->set_session_id(from.id.value);
+  to->set_pid(from.caller.pid);
+  to->set_uid(from.caller.uid);
+  to->set_gid(from.caller.gid);
+  to->set_command(CommandOf(from.caller.pid));
+  to->set_state(from.ending ? "ending" : "open");
+  to->set_job(from.job);
+  to->set_rank(from.rank);
+  to->set_created_unix_ms(absl::ToUnixMillis(from.created));
+}
+
+uint32_t PageSize(uint32_t asked) {
+  return asked == 0 ? wire::kListPageDefault : std::min(asked, wire::kListPageMax);
+}
+
+// A page as it fills. `Items` is the repeated field of the reply that the things go into.
+template <typename Items>
+class Page {
+ public:
+  Page(uint32_t page_size, Items* items) : room_(PageSize(page_size)), items_(*items) {}
+
+  // Adds what `fill(message)` makes of the thing at `at`. False: the page is full without it, and
+  // the listing goes on behind the last one that was added. A page has room for any one thing.
+  template <typename Fill>
+  bool Add(ListPosition at, Fill fill) {
+    if (room_ == 0) return Full();
+    auto* const item = items_.Add();
+    fill(item);
+    const size_t bytes = item->ByteSizeLong() + kItemOverheadBytes;
+    if (bytes_ + bytes > wire::kMaxListBytes && items_.size() > 1) {
+      items_.RemoveLast();
+      return Full();
+    }
+    bytes_ += bytes;
+    --room_;
+    last_ = at;
+    return true;
+  }
+
+  // Where the next page begins; empty: nothing follows.
+  std::string NextToken(absl::string_view listing, absl::string_view filter) const {
+    return more_ ? MakePageToken(listing, filter, last_) : std::string();
+  }
+
+ private:
+  bool Full() {
+    more_ = true;
+    return false;
+  }
+
+  uint32_t room_;
+  Items& items_;
+  size_t bytes_ = kTokenRoomBytes;
+  ListPosition last_;
+  bool more_ = false;
+};
+
+JobQuery QueryOf(const CallerInfo& caller, const std::string& name) {
+  JobQuery query{.name = name};
+  if (!SeesAll(caller.uid)) query.uid = caller.uid;
+  return query;
+}
+
+absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
+                                          "\" that uid ", caller.uid, " may see"));
+}
+
+// A page of what jobs have. `visit(machine, query, after, &page)` adds to it.
+template <typename Request, typename Items, typename Visit>
+absl::StatusOr<std::string> PageOfJobs(const Daemon& daemon, const CallerInfo& caller,
+                                       absl::string_view listing, const Request& request,
+                                       Items* items, Visit visit) {
+  const auto after = ReadPageToken(listing, request.job(), request.page_token());
+  if (!after.ok()) return after.status();
+  const JobQuery query = QueryOf(caller, request.job());
+  Page<Items> page(request.page_size(), items);
+  const bool found = daemon.Inspect([&](const JobMachine& machine) {
+    visit(machine, query, *after, &page);
+    // On a later page, a job that has ended is the end of the listing.
+    bool any = items->size() > 0 || query.name.empty() || !request.page_token().empty();
+    if (!any) machine.VisitJobs(query, {}, [&any](const JobSnapshot&) { return !(any = true); });
+    return any;
+  });
+  if (!found) return NoSuchJob(caller, query.name);
+  return page.NextToken(listing, request.job());
+}
+
+}  // namespace
+
+bool SeesAll(uint32_t uid) { return uid == 0 || uid == geteuid(); }
+
+absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const Daemon& daemon, const CallerInfo& caller,
+                                                     const std::string& name) {
+  const JobQuery query = QueryOf(caller, name);
+  std::vector<JobSnapshot> jobs =
+      daemon.Inspect([&query](const JobMachine& machine) { return machine.Jobs(query); });
+  if (jobs.empty() && !name.empty()) return NoSuchJob(caller, name);
+  return jobs;
+}
+
+absl::Status ListDevices(const Daemon& daemon, const v1::ListDevicesRequest& request,
+                         v1::ListDevicesReply* reply) {
+  const auto after = ReadPageToken("devices", "", request.page_token());
+  if (!after.ok()) return after.status();
+  const std::vector<Ledger::DeviceAccount> accounts =
+      daemon.Inspect([](const JobMachine& machine) { return machine.ledger().devices(); });
+  Page page(request.page_size(), reply->mutable_devices());
+  for (const driver::DeviceInfo& device : daemon.driver().devices()) {
+    const ListPosition at{.id = uint64_t{device.index} + 1};
+    if (at.id <= after->id) continue;
+    const bool known = device.index < accounts.size();
+    const bool taken = page.Add(at, [&](v1::Device* message) {
+      ToProto(device, known ? accounts[device.index].used_bytes : 0, message);
+    });
+    if (!taken) break;
+  }
+  reply->set_next_page_token(page.NextToken("devices", ""));
+  return absl::OkStatus();
+}
+
+absl::Status ListJobs(const Daemon& daemon, const CallerInfo& caller,
+                      const v1::ListJobsRequest& request, v1::ListJobsReply* reply) {
+  auto next = PageOfJobs(
+      daemon, caller, "jobs", request, reply->mutable_jobs(),
+      [&](const JobMachine& machine, const JobQuery& query, ListPosition after, auto* page) {
+        machine.VisitJobs(query, after, [&](const JobSnapshot& job) {
+          return page->Add({.id = job.id.value}, [&](v1::Job* message) {
+            ToProto(job, daemon.driver().devices(), message);
+          });
+        });
+      });
+  if (!next.ok()) return next.status();
+  reply->set_next_page_token(*std::move(next));
+  return absl::OkStatus();
+}
+
+absl::Status ListHeaps(const Daemon& daemon, const CallerInfo& caller,
+                       const v1::ListHeapsRequest& request, v1::ListHeapsReply* reply) {
+  auto next = PageOfJobs(
+      daemon, caller, "heaps", request, reply->mutable_heaps(),
+      [&](const JobMachine& machine, const JobQuery& query, ListPosition after, auto* page) {
+        machine.VisitRanks(query, after, [&](const JobSnapshot& job, const RankSnapshot& rank) {
+          if (rank.segments.empty()) return true;
+          return page->Add({.id = job.id.value, .item = rank.rank}, [&](v1::Heap* message) {
+            ToProto(rank, job, daemon.driver().devices(), message);
+          });
+        });
+      });
+  if (!next.ok()) return next.status();
+  reply->set_next_page_token(*std::move(next));
+  return absl::OkStatus();
+}
+
+absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
+                             const v1::ListAllocationsRequest& request,
+                             v1::ListAllocationsReply* reply) {
+  auto next = PageOfJobs(
+      daemon, caller, "allocations", request, reply->mutable_allocations(),
+      [&](const JobMachine& machine, const JobQuery& query, ListPosition after, auto* page) {
+        machine.VisitAllocations(
+            query, after, [&](const JobSnapshot& job, const AllocationSnapshot& allocation) {
+              return page->Add({.id = job.id.value, .item = allocation.offset_bytes},
+                               [&](v1::Allocation* m) { ToProto(allocation, job, m); });
+            });
+      });
+  if (!next.ok()) return next.status();
+  reply->set_next_page_token(*std::move(next));
+  return absl::OkStatus();
+}
+
+absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
+                          const v1::ListSessionsRequest& request, v1::ListSessionsReply* reply) {
+  const auto after = ReadPageToken("sessions", "", request.page_token());
+  if (!after.ok()) return after.status();
+  std::optional<uint32_t> uid;
+  if (!SeesAll(caller.uid)) uid = caller.uid;
+  // One more than fit, so that the page knows whether anything follows.
+  std::vector<SessionSnapshot> sessions;
+  daemon.Inspect([&](const JobMachine& machine) {
+    machine.VisitSessions(uid, *after, [&](const SessionSnapshot& session) {
+      sessions.push_back(session);
+      return sessions.size() <= PageSize(request.page_size());
+    });
+  });
+  Page page(request.page_size(), reply->mutable_sessions());
+  for (const SessionSnapshot& session : sessions) {
+    const bool taken = page.Add({.id = session.id.value},
+                                [&](v1::Session* message) { ToProto(session, message); });
+    if (!taken) break;
+  }
+  reply->set_next_page_token(page.NextToken("sessions", ""));
+  return absl::OkStatus();
+}
+
+}  // namespace iris::server

@@ -1,0 +1,42 @@
+#include "server/rpc/services.h"
+
+namespace iris::server {
+
+std::shared_ptr<ActiveCall> Services::Serve(const IncomingCall& call) {
+  switch (call.method) {
+    case Method::kJoin:
+      return heap_.Join(call);
+    case Method::kMapped:
+      return heap_.Mapped(call);
+    case Method::kOperate:
+      return heap_.Operate(call);
+    case Method::kGrowMapped:
+      return heap_.GrowMapped(call);
+    case Method::kLeave:
+      return heap_.Leave(call);
+    case Method::kResume:
+      return heap_.Resume(call);
+    case Method::kWatch:
+      return heap_.Watch(call);
+    case Method::kGetStatus:
+      return admin_.GetStatus(call);
+    case Method::kListDevices:
+      return admin_.ListDevices(call);
+    case Method::kListJobs:
+      return admin_.ListJobs(call);
+    case Method::kListHeaps:
+      return admin_.ListHeaps(call);
+    case Method::kListAllocations:
+      return admin_.ListAllocations(call);
+    case Method::kListSessions:
+      return admin_.ListSessions(call);
+    case Method::kEvents:
+      return admin_.Events(call);
+    case Method::kPeek:
+      return admin_.Peek(call);
+  }
+  call.reply->Finish(absl::UnimplementedError("no such method"));
+  return nullptr;
+}
+
+}  // namespace iris::server

@@ -1,0 +1,123 @@
+#include "server/session/directory_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+namespace {
+
+constexpr mode_t kMode = 0600;
+constexpr int kAttempts = 100;
+
+// The pid that the holder of a lock file wrote into it; 0 if it cannot be read.
+long LockHolder(int fd) {
+  char text[32] = {};
+  const ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+  return n > 0 ? strtol(text, nullptr, 10) : 0;
+}
+
+bool OpenToOthers(const struct stat& info) { return (info.st_mode & 077) != 0; }
+
+absl::Status NotOurs(const std::string& path, const struct stat& info) {
+  const std::string what =
+      S_ISREG(info.st_mode)
+          ? absl::StrCat("belongs to uid ", info.st_uid, ", who could keep irisd from starting")
+          : std::string("is not a plain file");
+  return absl::PermissionDeniedError(absl::StrCat(
+      "lock ", path, " ", what, ": make sure that no irisd serves this directory, and remove it"));
+}
+
+// The file, made if there is none. An invalid descriptor: it was removed just now.
+absl::StatusOr<wire::UniqueFd> OpenLock(const std::string& path) {
+  wire::UniqueFd made(
+      open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kMode));
+  if (made.valid()) {
+    // A umask can only take away, also from the owner.
+    if (fchmod(made.get(), kMode) != 0) {
+      return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
+    }
+    return made;
+  }
+  if (errno != EEXIST) return wire::ErrnoStatus(errno, absl::StrCat("make ", path));
+  // Looked at before it is opened: opening a device or a pipe can do more than that.
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return wire::UniqueFd();
+    return wire::ErrnoStatus(errno, absl::StrCat("look at ", path));
+  }
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid()) return NotOurs(path, info);
+  wire::UniqueFd found(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!found.valid() && errno != ENOENT) {
+    return wire::ErrnoStatus(errno, absl::StrCat("open ", path));
+  }
+  return found;
+}
+
+absl::Status HeldByAnother(const std::string& directory, int fd, const struct stat& info) {
+  const long holder = LockHolder(fd);
+  std::string text =
+      absl::StrCat("another irisd", holder > 0 ? absl::StrCat(" (pid ", holder, ")") : "",
+                   " serves ", directory, ": stop it, or give another --runtime-dir");
+  if (OpenToOthers(info)) {
+    absl::StrAppendFormat(&text,
+                          ". If there is no such irisd, another user holds the lock of one that "
+                          "died: its mode, %03o, "
+                          "lets others open it. Then remove %s/%s",
+                          info.st_mode & 0777, directory, kLockName);
+  }
+  return absl::AlreadyExistsError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/", kLockName);
+  // The holder removes the file when it ends. A lock on a removed file locks nothing, so look
+  // again.
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    absl::StatusOr<wire::UniqueFd> fd = OpenLock(path);
+    if (!fd.ok()) return fd.status();
+    if (!fd->valid()) continue;
+    struct stat locked = {}, named = {};
+    if (fstat(fd->get(), &locked) != 0) {
+      return wire::ErrnoStatus(errno, absl::StrCat("look at ", path));
+    }
+    if (flock(fd->get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return wire::ErrnoStatus(errno, absl::StrCat("lock ", path));
+      return HeldByAnother(directory, fd->get(), locked);
+    }
+    if (lstat(path.c_str(), &named) != 0 || locked.st_ino != named.st_ino ||
+        locked.st_dev != named.st_dev) {
+      continue;
+    }
+    if (OpenToOthers(locked)) {
+      // Somebody may have it open and could hold it after this irisd. While it is locked here, no
+      // other irisd takes it.
+      if (unlink(path.c_str()) != 0) {
+        return wire::ErrnoStatus(errno, absl::StrCat("replace ", path));
+      }
+      continue;
+    }
+    const std::string pid = absl::StrCat(getpid(), "\n");
+    if (ftruncate(fd->get(), 0) != 0 ||
+        pwrite(fd->get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+      const int error = errno;
+      unlink(path.c_str());
+      return wire::ErrnoStatus(error, absl::StrCat("write ", path));
+    }
+    return fd;
+  }
+  return absl::UnavailableError(absl::StrCat("lock ", path, ": it keeps being removed"));
+}
+
+}  // namespace iris::server

@@ -1,0 +1,46 @@
+// RpcHost: what the session side asks of whoever serves gRPC: a worker of the tenant's, in irisd.
+// It belongs to the session thread, as all that is called here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/wire/unique_fd.h"
+#include "server/job/ids.h"
+#include "server/job/states.h"
+#include "server/session/tenant.h"
+
+namespace iris::server {
+
+// Who is at the other end of a connection, for as long as it lasts.
+struct RpcPeer {
+  Tenant tenant;
+  SessionId session;  // zero: a connection of irisd.sock
+  CallerInfo caller;
+};
+
+class RpcHost {
+ public:
+  virtual ~RpcHost() = default;
+
+  // Serves gRPC on a connected socket: calls on it are the peer's. Returns the connection's number,
+  // which is never reused. `closed` runs when the connection has ended by itself, or with the
+  // worker that served it: once, later, and not after Disconnect. kResourceExhausted,
+  // kUnavailable: it cannot be served; the text says why.
+  virtual absl::StatusOr<uint64_t> Connect(wire::UniqueFd socket, const RpcPeer& peer,
+                                           std::function<void()> closed) = 0;
+  // Ends the connection and cancels its calls. No-op for one that has ended.
+  virtual void Disconnect(uint64_t connection) = 0;
+
+  // When RunDeadlines is to be called next.
+  virtual absl::Time deadline() const = 0;
+  virtual void RunDeadlines(absl::Time now) = 0;
+
+  // Lets what was answered reach its clients, then ends every connection. Takes no longer than
+  // `within`, and blocks meanwhile. Nothing is served afterwards.
+  virtual void Stop(absl::Duration within) = 0;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,365 @@
+#include "server/tenant/worker_link.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status/code.h"
+#include "server/job/clock.h"
+
+namespace iris::server {
+namespace {
+
+constexpr int kMessagesPerTurn = 32;  // of one worker, before others have theirs
+// Beyond this, the core stops reading from the worker.
+constexpr size_t kMaxWaitingBytes = 4 << 20;
+// A worker that takes nothing for so long, while something waits for it, is ended.
+constexpr auto kStallTimeout = absl::Seconds(30);
+constexpr auto kRetryEvery = absl::Milliseconds(20);
+// Each may hold a queue of events for a reader that does not read.
+constexpr uint32_t kMaxEventStreams = 32;
+
+LinkHeader Header(LinkType type, uint64_t connection, uint64_t call) {
+  LinkHeader header;
+  header.type = static_cast<uint16_t>(type);
+  header.connection = connection;
+  header.call = call;
+  return header;
+}
+
+absl::Status Broken(std::string_view what, uint64_t number) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the worker ", absl::string_view(what.data(), what.size()), " ", number));
+}
+
+}  // namespace
+
+// The answer of one call.
+class WorkerLink::CallReplier : public Replier {
+ public:
+  CallReplier(std::shared_ptr<WorkerLink> link, uint64_t call)
+      : link_(std::move(link)), call_(call) {}
+  void Send(LinkPayload message) override { link_->Send(call_, std::move(message)); }
+  void Finish(const absl::Status& status) override { link_->Finish(call_, status); }
+
+ private:
+  const std::shared_ptr<WorkerLink> link_;
+  const uint64_t call_;
+};
+
+absl::StatusOr<std::shared_ptr<WorkerLink>> WorkerLink::Create(wire::UniqueFd socket,
+                                                               Poller* poller, Serve serve,
+                                                               Owner owner) {
+  std::shared_ptr<WorkerLink> link(new WorkerLink(poller, std::move(serve), std::move(owner)));
+  absl::StatusOr<Poller::Watched> watched = poller->Watch(
+      &socket, EPOLLIN, [link = link.get()](uint32_t events) { link->OnEvents(events); });
+  if (!watched.ok()) return watched.status();
+  absl::MutexLock lock(&link->mu_);
+  link->socket_ = *std::move(watched);
+  link->events_ = EPOLLIN;
+  return link;
+}
+
+// What the owner asks.
+
+void WorkerLink::Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket) {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return;
+  connections_[connection].peer = peer;
+  writer_.Queue(Header(LinkType::kConnect, connection, 0), {}, std::move(socket));
+  Flush();
+}
+
+void WorkerLink::Disconnect(uint64_t connection) {
+  std::vector<std::shared_ptr<ActiveCall>> cancelled;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = connections_.find(connection);
+    if (closed_ || it == connections_.end() || it->second.closing) return;
+    it->second.closing = true;
+    cancelled = TakeCalls(&it->second);
+    writer_.Queue(Header(LinkType::kDisconnect, connection, 0));
+    Flush();
+  }
+  for (const auto& call : cancelled) call->OnCancel();
+}
+
+void WorkerLink::Stop() {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return;
+  writer_.Queue(Header(LinkType::kStop, 0, 0));
+  Flush();
+}
+
+void WorkerLink::Close() {
+  std::vector<std::shared_ptr<ActiveCall>> cancelled;
+  Poller::Watched socket;
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+    closed_ = true;
+    socket = std::move(socket_);
+    for (auto& [number, call] : calls_) {
+      if (call.active != nullptr) cancelled.push_back(std::move(call.active));
+    }
+    calls_.clear();
+    connections_.clear();
+    writer_ = LinkWriter();
+  }
+  for (const auto& call : cancelled) call->OnCancel();
+}
+
+void WorkerLink::End(const absl::Status& reason) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+  }
+  Close();
+  owner_.ended(reason);
+}
+
+// Reading.
+
+void WorkerLink::OnEvents(uint32_t events) {
+  const auto self = shared_from_this();
+  // The worker is gone: nobody waits for what it may have said last.
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
+    return End(absl::UnavailableError("the worker has closed its link"));
+  }
+  int socket = -1;
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+    if ((events & EPOLLOUT) != 0) Flush();
+    socket = socket_.get();
+  }
+  if ((events & EPOLLIN) == 0) return;
+  if (!more_) {
+    const absl::StatusOr<LinkReader::Received> received = reader_.Receive(socket);
+    if (!received.ok()) return End(received.status());
+  }
+  RunTurn();
+}
+
+absl::Time WorkerLink::deadline() const {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return absl::InfiniteFuture();
+  if (more_ && !paused_) return absl::InfinitePast();
+  return std::min(retry_at_, stalled_since_ + kStallTimeout);
+}
+
+void WorkerLink::Continue(absl::Time now) {
+  const auto self = shared_from_this();
+  bool stalled = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+    if (retry_at_ <= now) Flush();
+    stalled = stalled_since_ + kStallTimeout <= now;
+  }
+  if (stalled) {
+    return End(absl::DeadlineExceededError(
+        absl::StrCat("the worker took nothing for ", absl::FormatDuration(kStallTimeout))));
+  }
+  if (more_) RunTurn();
+}
+
+void WorkerLink::RunTurn() {
+  more_ = true;
+  for (int i = 0; i < kMessagesPerTurn; ++i) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (closed_ || paused_) return;
+    }
+    const absl::StatusOr<std::optional<LinkMessage>> message = reader_.Next();
+    if (!message.ok()) return End(message.status());
+    if (!message->has_value()) {
+      more_ = false;
+      return;
+    }
+    const absl::Status status = Handle(**message);
+    if (!status.ok()) return End(status);
+  }
+}
+
+absl::Status WorkerLink::Handle(const LinkMessage& message) {
+  if (ready_ == (message.type() == LinkType::kReady)) {
+    return absl::InvalidArgumentError(ready_ ? "the worker says twice that it is ready"
+                                             : "the worker spoke before it was ready");
+  }
+  switch (message.type()) {
+    case LinkType::kReady:
+      ready_ = true;
+      owner_.ready();
+      return absl::OkStatus();
+    case LinkType::kCall:
+      return OnCall(message);
+    case LinkType::kCancel:
+      return OnCancel(message.header.call);
+    case LinkType::kSent:
+      return OnSent(message.header.call);
+    case LinkType::kClosed:
+      return OnClosed(message.header.connection);
+    default:  // the reader lets nothing else through
+      return Broken("sent a message of type", message.header.type);
+  }
+}
+
+absl::Status WorkerLink::OnCall(const LinkMessage& message) {
+  const LinkHeader& header = message.header;
+  const MethodInfo* const method = FindMethod(header.method);
+  if (method == nullptr) return Broken("relays a call of method", header.method);
+  if (header.call <= last_call_) return Broken("uses again the call number", header.call);
+  last_call_ = header.call;
+  IncomingCall incoming;
+  bool too_many_streams = false;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = connections_.find(header.connection);
+    if (it == connections_.end()) {
+      return Broken("relays a call of an unknown connection,", header.connection);
+    }
+    Connection& connection = it->second;
+    if (connection.closing) return absl::OkStatus();  // it will hear of that
+    if (connection.calls.size() >= kMaxCallsPerConnection) {
+      return Broken("relays more calls of a connection than its limit,", kMaxCallsPerConnection);
+    }
+    if (calls_.size() >= kMaxCallsPerWorker) {
+      return Broken("relays more calls than its limit,", kMaxCallsPerWorker);
+    }
+    connection.calls.insert(header.call);
+    Call& call = calls_[header.call];
+    call.connection = header.connection;
+    call.method = method->method;
+    call.streams = method->streams;
+    if (call.method == Method::kEvents) too_many_streams = ++n_event_streams_ > kMaxEventStreams;
+    incoming.session = connection.peer.session;
+    incoming.caller = connection.peer.caller;
+  }
+  if (too_many_streams) {
+    Finish(header.call,
+           absl::ResourceExhaustedError(absl::StrCat(
+               "the connections of this user read ", kMaxEventStreams,
+               " streams of events, irisd's limit for a user; end one of them first")));
+    return absl::OkStatus();
+  }
+  incoming.method = method->method;
+  incoming.request = message.payload;
+  incoming.reply = std::make_shared<CallReplier>(shared_from_this(), header.call);
+  std::shared_ptr<ActiveCall> active = serve_(incoming);
+  if (active == nullptr) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(header.call);
+  if (it != calls_.end()) it->second.active = std::move(active);  // else it has ended meanwhile
+  return absl::OkStatus();
+}
+
+absl::Status WorkerLink::OnCancel(uint64_t number) {
+  if (number > last_call_) return Broken("cancels an unknown call,", number);
+  std::shared_ptr<ActiveCall> active;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = calls_.find(number);
+    if (it != calls_.end()) active = it->second.active;
+  }
+  if (active != nullptr) active->OnCancel();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerLink::OnSent(uint64_t number) {
+  if (number > last_call_) return Broken("says what became of an unknown call,", number);
+  std::shared_ptr<ActiveCall> active;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = calls_.find(number);
+    if (it == calls_.end()) return absl::OkStatus();
+    if (!it->second.streams || it->second.on_their_way == 0) {
+      return Broken("says that it sent what it was not given, for call", number);
+    }
+    --it->second.on_their_way;
+    active = it->second.active;
+  }
+  if (active != nullptr) active->OnSent();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerLink::OnClosed(uint64_t number) {
+  std::vector<std::shared_ptr<ActiveCall>> cancelled;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = connections_.find(number);
+    if (it == connections_.end()) return Broken("closes an unknown connection,", number);
+    cancelled = TakeCalls(&it->second);
+    connections_.erase(it);
+  }
+  for (const auto& call : cancelled) call->OnCancel();
+  owner_.closed(number);
+  return absl::OkStatus();
+}
+
+std::vector<std::shared_ptr<ActiveCall>> WorkerLink::TakeCalls(Connection* connection) {
+  std::vector<std::shared_ptr<ActiveCall>> taken;
+  for (const uint64_t number : connection->calls) {
+    const auto it = calls_.find(number);
+    if (it->second.method == Method::kEvents) --n_event_streams_;
+    if (it->second.active != nullptr) taken.push_back(std::move(it->second.active));
+    calls_.erase(it);
+  }
+  connection->calls.clear();
+  return taken;
+}
+
+// Writing.
+
+void WorkerLink::Send(uint64_t number, LinkPayload message) {
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(number);
+  if (it == calls_.end()) return;
+  writer_.Queue(Header(LinkType::kMessage, 0, number), std::move(message));
+  if (!it->second.streams) return;  // its end follows, and takes it along
+  ++it->second.on_their_way;
+  Flush();
+}
+
+void WorkerLink::Finish(uint64_t number, const absl::Status& status) {
+  std::shared_ptr<ActiveCall> ended;  // let go of after the lock is released
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(number);
+  if (it == calls_.end()) return;
+  ended = std::move(it->second.active);
+  connections_[it->second.connection].calls.erase(number);
+  if (it->second.method == Method::kEvents) --n_event_streams_;
+  calls_.erase(it);
+  LinkHeader header = Header(LinkType::kFinish, 0, number);
+  header.code = proto::NumberOf(status.code());
+  writer_.Queue(header,
+                {std::string(status.message().substr(0, wire::kMaxErrorTextBytes)), nullptr});
+  Flush();
+}
+
+void WorkerLink::Flush() {
+  if (closed_) return;
+  const size_t waiting_before = writer_.queued_bytes();
+  const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(socket_.get());
+  // The worker is gone: the poller says so too, and that is where it is dealt with.
+  if (!flushed.ok()) writer_ = LinkWriter();
+  const bool blocked = flushed.ok() && *flushed == LinkWriter::Flushed::kBlocked;
+  const bool retry = flushed.ok() && *flushed == LinkWriter::Flushed::kNoDescriptors;
+  if (writer_.empty()) {
+    stalled_since_ = absl::InfiniteFuture();
+  } else if (stalled_since_ == absl::InfiniteFuture() || writer_.queued_bytes() < waiting_before) {
+    stalled_since_ = SteadyNow();
+  }
+  retry_at_ = retry ? SteadyNow() + kRetryEvery : absl::InfiniteFuture();
+  const bool was_paused = std::exchange(paused_, writer_.queued_bytes() > kMaxWaitingBytes);
+  const uint32_t wanted = (paused_ ? 0u : uint32_t{EPOLLIN}) | (blocked ? uint32_t{EPOLLOUT} : 0u);
+  if (wanted != std::exchange(events_, wanted)) socket_.SetEvents(wanted);
+  // The session thread looks at its deadlines again.
+  if (retry || was_paused != paused_) poller_->Wake();
+}
+
+}  // namespace iris::server

@@ -1,0 +1,130 @@
+// WorkerLink: the core's end of one worker's link. It takes the calls that the worker relays, gives
+// them to the services, and writes the answers. Everything that comes is hostile until it is
+// checked: what breaks a rule of server/link/link.h ends the link.
+//
+// Two kinds of thread: the session thread, which owns it, reads, and is told of what happens; and
+// whoever answers a call, who writes without waiting for the session thread. Shared by its owner
+// and by the calls under way. Borrows the poller.
+//
+// It reads only while little waits for the worker: a worker that sends calls and takes no answers
+// costs what was answered until then.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/wire/unique_fd.h"
+#include "server/link/link.h"
+#include "server/rpc/incoming_call.h"
+#include "server/session/poller.h"
+#include "server/session/rpc_host.h"
+
+namespace iris::server {
+
+class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
+ public:
+  // Answers a call, now or later. Null if it has been answered. See Services::Serve.
+  using Serve = std::function<std::shared_ptr<ActiveCall>(const IncomingCall&)>;
+
+  // What its owner is told, on the session thread. The last of it is `ended`, once, after all calls
+  // were cancelled; not after Close.
+  struct Owner {
+    std::function<void()> ready;
+    // The worker has nothing to do with the connection any more.
+    std::function<void(uint64_t connection)> closed;
+    // kUnavailable: the worker has closed the link. Else it broke a rule, and the text says which.
+    std::function<void(const absl::Status&)> ended;
+  };
+
+  // `socket` is one end of a socket pair and does not block.
+  static absl::StatusOr<std::shared_ptr<WorkerLink>> Create(wire::UniqueFd socket, Poller* poller,
+                                                            Serve serve, Owner owner);
+
+  // The session thread.
+
+  // Hands the worker a connection. Its number is larger than all before.
+  void Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Has the worker close it, and cancels its calls. No-op for one that has ended.
+  void Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
+  // Has the worker deliver what it has, then exit.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+  // Cancels every call and closes. Idempotent.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // When there is more to do than the poller says; Continue then.
+  absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);
+  void Continue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  class CallReplier;
+  struct Connection {
+    RpcPeer peer;
+    std::unordered_set<uint64_t> calls;
+    bool closing = false;  // kDisconnect was sent, kClosed has not come
+  };
+  struct Call {
+    uint64_t connection = 0;
+    Method method = Method::kJoin;
+    bool streams = false;
+    uint32_t on_their_way = 0;  // messages of a stream, sent without their kSent
+    std::shared_ptr<ActiveCall> active;
+  };
+
+  WorkerLink(Poller* poller, Serve serve, Owner owner)
+      : poller_(poller), serve_(std::move(serve)), owner_(std::move(owner)) {}
+
+  // The session thread.
+  void OnEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mu_);
+  // Handles what was read, up to a turn's share.
+  void RunTurn() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Handle(const LinkMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnCall(const LinkMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnCancel(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnSent(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnClosed(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
+  void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Any thread.
+  void Send(uint64_t call, LinkPayload message) ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Writes what the socket takes, and watches for what is to happen next.
+  void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the connection's calls out; the caller cancels them without the lock.
+  std::vector<std::shared_ptr<ActiveCall>> TakeCalls(Connection* connection)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Poller* const poller_;
+  const Serve serve_;
+  const Owner owner_;
+
+  // The session thread's.
+  LinkReader reader_{LinkSender::kWorker};
+  bool ready_ = false;
+  bool more_ = false;  // something that was read was not handled yet
+  uint64_t last_call_ = 0;
+
+  mutable absl::Mutex mu_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  Poller::Watched socket_ ABSL_GUARDED_BY(mu_);
+  uint32_t events_ ABSL_GUARDED_BY(mu_) = 0;  // that are watched
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;  // too much waits for the worker
+  LinkWriter writer_ ABSL_GUARDED_BY(mu_);
+  absl::Time retry_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  absl::Time stalled_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  uint32_t n_event_streams_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unordered_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mu_);
+  std::unordered_map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace iris::server

@@ -1,0 +1,140 @@
+// WorkerTable: which worker serves which tenant. It starts a worker when a tenant connects, starts
+// another after a worker's death, and ends one that has had no connection for a while.
+//
+// Not thread-safe: it belongs to the session thread. Borrows the poller and whatever its functions
+// name.
+//
+// A worker that dies takes its connections with it, and nothing else: their calls are cancelled,
+// and who held them is told. How often a tenant's workers are started is bounded; what connects
+// meanwhile waits, up to a limit.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/wire/unique_fd.h"
+#include "server/session/poller.h"
+#include "server/session/rpc_host.h"
+#include "server/tenant/worker_link.h"
+
+namespace iris::server {
+
+// A worker's process, as the table sees it. The destructor kills it if it runs, and reaps it.
+class RunningWorker {
+ public:
+  virtual ~RunningWorker() = default;
+  virtual pid_t pid() const = 0;
+  // Readable once it has ended.
+  virtual int pidfd() const = 0;
+  // The core's end of its link, which does not block. Once.
+  virtual wire::UniqueFd TakeLink() = 0;
+  // Ends it now; does not wait.
+  virtual void Kill() = 0;
+  // How it has ended, for people; nothing if it runs.
+  virtual std::optional<std::string> Reap() = 0;
+};
+
+struct WorkerLimits {
+  absl::Duration idle_timeout = absl::Seconds(30);
+  absl::Duration ready_timeout = absl::Seconds(10);  // from its start
+  absl::Duration stop_timeout = absl::Seconds(5);    // from kStop
+  uint32_t max_workers = 256;
+  // Starts of one tenant's workers: so many at once, then one in each interval.
+  uint32_t start_burst = 32;
+  absl::Duration start_interval = absl::Milliseconds(100);
+  // Connections of one tenant that wait for a worker; and how many workers may fail to become ready
+  // before those are given up.
+  uint32_t max_waiting = 4096;
+  uint32_t max_failures = 5;
+};
+
+class WorkerTable : public RpcHost {
+ public:
+  struct Setup {
+    std::function<absl::StatusOr<std::unique_ptr<RunningWorker>>(const Tenant&)> start;
+    WorkerLink::Serve serve;
+    // A worker came to an end that was not asked for.
+    std::function<void(const Tenant&, pid_t, const absl::Status&)> died;
+    WorkerLimits limits;
+  };
+  WorkerTable(Poller* poller, Setup setup) : poller_(poller), setup_(std::move(setup)) {}
+  // Kills what still runs.
+  ~WorkerTable() override;
+
+  // RpcHost.
+  absl::StatusOr<uint64_t> Connect(wire::UniqueFd socket, const RpcPeer& peer,
+                                   std::function<void()> closed) override;
+  void Disconnect(uint64_t connection) override;
+  absl::Time deadline() const override;
+  void RunDeadlines(absl::Time now) override;
+  void Stop(absl::Duration within) override;
+
+  // For tests and figures.
+  size_t n_workers() const { return workers_.size(); }
+
+ private:
+  struct Worker {
+    Tenant tenant;
+    std::unique_ptr<RunningWorker> process;
+    pid_t pid = 0;
+    Poller::Watched exit;              // a duplicate of its pidfd
+    std::shared_ptr<WorkerLink> link;  // null: it has ended, and its process is waited for
+    bool ready = false;
+    bool stopping = false;  // was told to stop: another may serve the tenant
+    std::map<uint64_t, std::function<void()>> closed;  // by connection: whom to tell
+    absl::Time act_at;    // not ready, still there after kStop, or idle: when to do something
+    absl::Status reason;  // why it was ended
+  };
+  using Workers = std::list<Worker>;
+  struct Waiting {
+    uint64_t connection = 0;
+    wire::UniqueFd socket;
+    RpcPeer peer;
+    std::function<void()> closed;
+  };
+  struct TenantState {
+    Worker* worker = nullptr;     // that serves it now
+    std::deque<Waiting> waiting;  // for a worker that is ready
+    // The starts that it may make at once, at `counted_at`.
+    double starts = 0;
+    absl::Time counted_at;
+    absl::Time start_at = absl::InfiniteFuture();
+    uint32_t failures = 0;  // workers in a row that ended before they were ready
+  };
+
+  // Starts a worker for the tenant if it may have one now, or notes when it may.
+  absl::Status Start(const Tenant& tenant, TenantState* state);
+  // The same, for those who wait.
+  void StartAgain(const Tenant& tenant, TenantState* state);
+  void OnReady(Worker* worker);
+  void OnClosed(Worker* worker, uint64_t connection);
+  // The worker's process has ended.
+  void OnExit(Worker* worker);
+  void Kill(Worker* worker, const absl::Status& reason);
+  void AskToStop(Worker* worker);
+  // What the worker is to do next is due.
+  void Act(Worker* worker);
+  void Forget(const Tenant& tenant);
+
+  Poller* const poller_;
+  const Setup setup_;
+  bool stopped_ = false;
+  uint64_t next_connection_ = 1;
+  Workers workers_;
+  std::map<Tenant, TenantState> tenants_;
+  std::unordered_map<uint64_t, Worker*> by_connection_;  // null: it waits
+};
+
+}  // namespace iris::server

@@ -1,0 +1,102 @@
+#include "server/worker/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/unique_fd.h"
+#include "server/sandbox/sanitizers.h"
+
+namespace iris::server {
+namespace {
+
+// Two for each connection: gRPC's, and the one that notices the end.
+constexpr rlim_t kMaxDescriptors = 16384;
+// Of all workers of a user together, for the kernel counts by user. It keeps one worker from taking
+// every thread of the machine.
+constexpr rlim_t kMaxThreadsOfUser = 8192;
+// What a worker maps beside its heap: its code, libraries, and the stacks of threads.
+constexpr rlim_t kMappedBytes = 512 << 20;
+// Few functions of gRPC need much, and a default stack would count 8 MiB a thread.
+constexpr size_t kStackBytes = 1 << 20;
+
+absl::Status Limit(__rlimit_resource resource, const char* name, rlim_t value) {
+  struct rlimit limit = {};
+  if (getrlimit(resource, &limit) != 0) return wire::ErrnoStatus(errno, name);
+  if (limit.rlim_max < value) value = limit.rlim_max;  // less is left to it: no more is needed
+  limit.rlim_cur = limit.rlim_max = value;
+  if (setrlimit(resource, &limit) == 0) return absl::OkStatus();
+  return wire::ErrnoStatus(errno, absl::StrCat("limit ", name, " to ", value));
+}
+
+// So that, where memory is short, the kernel takes a worker before it takes the core.
+void BeFirstToDie() {
+  const wire::UniqueFd file(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+  constexpr char kFirst[] = "1000";
+  // Where there is no /proc, nothing else here needs it.
+  if (file.valid()) (void)!write(file.get(), kFirst, sizeof(kFirst) - 1);
+}
+
+absl::Status BecomeUser(const WorkerIds& ids) {
+  // The bounding set first: dropping from it needs a capability. Without that capability it stays,
+  // and means nothing once no program can gain from it.
+  for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
+    (void)prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  }
+  if (setgroups(0, nullptr) != 0) return wire::ErrnoStatus(errno, "give up all groups");
+  if (setresgid(ids.gid, ids.gid, ids.gid) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("become group ", ids.gid));
+  }
+  if (setresuid(ids.uid, ids.uid, ids.uid) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("become user ", ids.uid));
+  }
+  if (setresuid(0, 0, 0) == 0 || setresgid(0, 0, 0) == 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the kernel gives root back to user ", ids.uid));
+  }
+  return Limit(RLIMIT_NPROC, "the threads of the workers' user (RLIMIT_NPROC)", kMaxThreadsOfUser);
+}
+
+}  // namespace
+
+absl::Status Confine(const WorkerOptions& options) {
+  prctl(PR_SET_NAME, "irisd-worker", 0, 0, 0);  // the kernel knows only a descriptor's number
+  (void)setsid();
+  umask(077);
+  if (chdir("/") != 0) return wire::ErrnoStatus(errno, "change to the root directory");
+  BeFirstToDie();
+  absl::Status status = Limit(RLIMIT_CORE, "core files (RLIMIT_CORE)", 0);
+  status.Update(Limit(RLIMIT_NOFILE, "descriptors (RLIMIT_NOFILE)", kMaxDescriptors));
+  if (options.ids.has_value()) status.Update(BecomeUser(*options.ids));
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
+    status.Update(wire::ErrnoStatus(errno, "give up gaining privileges (PR_SET_NO_NEW_PRIVS)"));
+  }
+  // A change of the user forgets this, so it comes after. It ends even a worker that is stopped.
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) {
+    status.Update(wire::ErrnoStatus(errno, "end together with irisd (PR_SET_PDEATHSIG)"));
+  }
+  if (!kSanitized) {
+    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
+      status.Update(wire::ErrnoStatus(errno, "hide the memory from its user (PR_SET_DUMPABLE)"));
+    }
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kStackBytes);
+    pthread_setattr_default_np(&attributes);
+    pthread_attr_destroy(&attributes);
+    status.Update(Limit(RLIMIT_DATA, "memory (RLIMIT_DATA)", options.memory_bytes));
+    status.Update(
+        Limit(RLIMIT_AS, "address space (RLIMIT_AS)", options.memory_bytes + kMappedBytes));
+  }
+  return status;
+}
+
+}  // namespace iris::server

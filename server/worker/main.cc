@@ -1,0 +1,114 @@
+// irisd-worker: speaks gRPC with the clients of one tenant, for irisd, which starts it. It gives up
+// what it does not need, tells irisd that it is ready, and relays until irisd ends or stops it.
+// Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd.
+#include <grpc/support/log.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "proto/wire/unique_fd.h"
+#include "proto/wire/version.h"
+#include "server/log.h"
+#include "server/sandbox/sanitizers.h"
+#include "server/sandbox/seccomp_filter.h"
+#include "server/sandbox/worker_filter.h"
+#include "server/worker/confine.h"
+#include "server/worker/worker.h"
+#include "server/worker/worker_options.h"
+
+namespace iris::server {
+namespace {
+
+// gRPC logs what clients do wrong. So much of it in a minute is written; they decide how much there
+// is.
+constexpr int kLinesPerMinute = 10;
+
+const Logger* grpc_logger = nullptr;
+
+void LogForGrpc(gpr_log_func_args* line) {
+  static std::atomic<int64_t> minute{0};
+  static std::atomic<int> lines{0};
+  const int64_t now = absl::ToInt64Minutes(absl::Now() - absl::UnixEpoch());
+  if (minute.exchange(now, std::memory_order_relaxed) != now) lines.store(0);
+  const int n = lines.fetch_add(1, std::memory_order_relaxed);
+  if (n > kLinesPerMinute || grpc_logger == nullptr) return;
+  if (n == kLinesPerMinute) {
+    grpc_logger->Warn("gRPC says more; the rest of this minute is left out");
+  } else {
+    grpc_logger->Warn("gRPC says", {{"text", line->message}, {"pid", getpid()}});
+  }
+}
+
+// Whether irisd has started this program: then its link is where it belongs.
+bool HasLink() {
+  int type = 0, domain = 0;
+  socklen_t length = sizeof(int);
+  return getsockopt(kLinkFd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
+         getsockopt(kLinkFd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX;
+}
+
+int Fail(const Logger& logger, const WorkerOptions& options, const absl::Status& status) {
+  logger.Error("a worker cannot run", {{"tenant", options.tenant}, {"error", status.ToString()}});
+  return 1;
+}
+
+int Run(const WorkerOptions& options) {
+  const Logger logger(LogLevel::kInfo, options.json_log ? LogFormat::kJson : LogFormat::kKeyValue);
+  grpc_logger = &logger;
+  gpr_set_log_function(LogForGrpc);
+  signal(SIGPIPE, SIG_IGN);
+  tzset();  // its file can be read now, and not later
+  absl::Status status = Confine(options);
+  if (!status.ok()) return Fail(logger, options, status);
+  absl::StatusOr<std::unique_ptr<Worker>> worker =
+      Worker::Create(wire::UniqueFd(kLinkFd), options.memory_bytes, &logger);
+  if (!worker.ok()) return Fail(logger, options, worker.status());
+  // gRPC's threads run, but nobody is connected yet.
+  if (options.seccomp && !kSanitized) {
+    status = InstallFilter(WorkerSyscalls(getpid()));
+    if (!status.ok()) return Fail(logger, options, status);
+  }
+  status = (*worker)->Run();
+  if (!status.ok() && !absl::IsUnavailable(status)) return Fail(logger, options, status);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  // Few threads allocate: an arena for each would cost memory that no other can use.
+  mallopt(M_ARENA_MAX, 1);
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    printf("irisd-worker %s\n", wire::kIrisVersion);
+    return 0;
+  }
+  if (!HasLink()) {
+    fprintf(stderr,
+            "irisd-worker: irisd starts this program, one for each of its users, and gives it a "
+            "socket as descriptor 3. To start Iris, start irisd.\n");
+    return 2;
+  }
+  const absl::StatusOr<WorkerOptions> options =
+      FromArguments(std::vector<std::string>(argv + 1, argv + argc));
+  if (!options.ok()) {
+    fprintf(stderr, "irisd-worker: %s\n", std::string(options.status().message()).c_str());
+    return 2;
+  }
+  return Run(*options);
+}
+
+}  // namespace
+}  // namespace iris::server
+
+int main(int argc, char** argv) { return iris::server::Main(argc, argv); }

@@ -1,0 +1,288 @@
+#include "server/worker/relay.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/support/slice.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+namespace {
+
+// gRPC's numbers roll through [kFirstFd, kLastFd), so that a call that comes late is not taken for
+// one of a connection that has got the number since.
+constexpr int kFirstFd = 64;
+constexpr int kLastFd = 16000;
+
+std::string ToString(const grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> slices;
+  std::string text;
+  if (!bytes.Dump(&slices).ok()) return text;
+  text.reserve(bytes.Length());
+  for (const grpc::Slice& slice : slices) {
+    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return text;
+}
+
+LinkHeader Header(LinkType type) {
+  LinkHeader header;
+  header.type = static_cast<uint16_t>(type);
+  return header;
+}
+
+LinkHeader OfCall(LinkType type, uint64_t call) {
+  LinkHeader header = Header(type);
+  header.call = call;
+  return header;
+}
+
+}  // namespace
+
+Relay::Relay(int link, int epoll, const Limits& limits)
+    : link_(link), epoll_(epoll), limits_(limits) {}
+
+absl::StatusOr<uint64_t> Relay::Open(std::string_view peer, Method method,
+                                     const grpc::ByteBuffer& request,
+                                     std::shared_ptr<RelayedCall> call) {
+  std::string payload = ToString(request);
+  absl::MutexLock lock(&mu_);
+  if (!refusal_.ok()) return refusal_;
+  const uint64_t connection = FindPeer(peer);
+  const auto it = connections_.find(connection);
+  if (it == connections_.end()) return absl::UnavailableError("the connection has ended");
+  if (it->second.n_calls >= kMaxCallsPerConnection) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this connection has ", kMaxCallsPerConnection,
+                     " calls open in irisd, the limit of one: wait for answers before you call"));
+  }
+  if (calls_.size() >= kMaxCallsPerWorker) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this user has ", kMaxCallsPerWorker,
+                     " calls open in irisd, the limit of one: wait for answers before you call"));
+  }
+  if (writer_.queued_bytes() > limits_.max_queued_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(writer_.queued_bytes(), " bytes of this user's calls wait for irisd, at most ",
+                     limits_.max_queued_bytes, " may: call again later"));
+  }
+  LinkHeader header = OfCall(LinkType::kCall, ++last_call_);
+  header.connection = connection;
+  header.method = static_cast<uint16_t>(method);
+  calls_.emplace(header.call, Call{connection, std::move(call)});
+  ++it->second.n_calls;
+  Queue(header, std::move(payload));
+  return header.call;
+}
+
+void Relay::Cancel(uint64_t call) {
+  std::shared_ptr<RelayedCall> listener;  // let go of after the lock is released
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(call);
+  if (it == calls_.end() || it->second.listener == nullptr) return;
+  listener = std::move(it->second.listener);
+  Queue(OfCall(LinkType::kCancel, call), {});
+}
+
+void Relay::Sent(uint64_t call) {
+  absl::MutexLock lock(&mu_);
+  if (calls_.count(call) != 0) Queue(OfCall(LinkType::kSent, call), {});
+}
+
+absl::StatusOr<Relay::Unread> Relay::HoldUnread(uint64_t connection, size_t bytes) {
+  absl::MutexLock lock(&mu_);
+  const auto it = connections_.find(connection);
+  if (it == connections_.end()) return absl::UnavailableError("the connection has ended");
+  const auto refuse = [bytes](size_t unread, size_t limit, const char* whose) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the answer of ", bytes, " bytes is dropped: ", unread, " bytes of answers to ", whose,
+        " are not read, at most ", limit, " may be: read them before you call again"));
+  };
+  if (it->second.unread_bytes + bytes > limits_.max_unread_bytes_per_connection) {
+    return refuse(it->second.unread_bytes, limits_.max_unread_bytes_per_connection,
+                  "this connection");
+  }
+  if (unread_bytes_ + bytes > limits_.max_unread_bytes) {
+    return refuse(unread_bytes_, limits_.max_unread_bytes, "this user");
+  }
+  it->second.unread_bytes += bytes;
+  unread_bytes_ += bytes;
+  Unread held;
+  held.relay_ = this;
+  held.connection_ = connection;
+  held.bytes_ = bytes;
+  return held;
+}
+
+void Relay::ReleaseUnread(uint64_t connection, size_t bytes) {
+  absl::MutexLock lock(&mu_);
+  unread_bytes_ -= bytes;
+  const auto it = connections_.find(connection);
+  if (it != connections_.end()) it->second.unread_bytes -= bytes;
+}
+
+Relay::Unread& Relay::Unread::operator=(Unread&& other) noexcept {
+  std::swap(relay_, other.relay_);
+  std::swap(connection_, other.connection_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Relay::Unread::~Unread() {
+  if (relay_ != nullptr) relay_->ReleaseUnread(connection_, bytes_);
+}
+
+uint64_t Relay::ConnectionOf(std::string_view peer) const {
+  absl::MutexLock lock(&mu_);
+  return FindPeer(peer);
+}
+
+uint64_t Relay::FindPeer(std::string_view peer) const {
+  constexpr std::string_view kPrefix = "fd:";
+  int fd = -1;
+  if (peer.substr(0, kPrefix.size()) != kPrefix) return 0;
+  peer.remove_prefix(kPrefix.size());
+  if (!absl::SimpleAtoi(absl::string_view(peer.data(), peer.size()), &fd)) return 0;
+  const auto it = connection_by_fd_.find(fd);
+  return it == connection_by_fd_.end() ? 0 : it->second;
+}
+
+absl::StatusOr<int> Relay::Connect(uint64_t connection, wire::UniqueFd socket) {
+  absl::MutexLock lock(&mu_);
+  if (next_fd_ < kFirstFd || next_fd_ >= kLastFd) next_fd_ = kFirstFd;
+  int for_rpc = fcntl(socket.get(), F_DUPFD_CLOEXEC, next_fd_);
+  // Nothing is free above: start over from the bottom.
+  if (for_rpc < 0) for_rpc = fcntl(socket.get(), F_DUPFD_CLOEXEC, kFirstFd);
+  if (for_rpc < 0) return wire::ErrnoStatus(errno, "duplicate the socket of a connection");
+  next_fd_ = for_rpc + 1;
+  struct epoll_event event = {};
+  event.events = EPOLLRDHUP;
+  event.data.u64 = connection;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket.get(), &event) != 0) {
+    const int error = errno;
+    close(for_rpc);
+    return wire::ErrnoStatus(error, "watch the socket of a connection");
+  }
+  connection_by_fd_[for_rpc] = connection;
+  Connection& added = connections_[connection];
+  added.socket = std::move(socket);
+  added.rpc_fd = for_rpc;
+  return for_rpc;
+}
+
+void Relay::Disconnect(uint64_t connection) {
+  std::vector<std::shared_ptr<RelayedCall>> listeners;  // let go of after the lock is released
+  wire::UniqueFd socket;
+  absl::MutexLock lock(&mu_);
+  const auto it = connections_.find(connection);
+  if (it == connections_.end()) return;
+  socket = std::move(it->second.socket);
+  (void)epoll_ctl(epoll_, EPOLL_CTL_DEL, socket.get(), nullptr);
+  shutdown(socket.get(), SHUT_RDWR);
+  // gRPC may have closed its duplicate, and another connection may have the number since.
+  const auto by_fd = connection_by_fd_.find(it->second.rpc_fd);
+  if (by_fd != connection_by_fd_.end() && by_fd->second == connection)
+    connection_by_fd_.erase(by_fd);
+  const bool has_calls = it->second.n_calls > 0;
+  connections_.erase(it);
+  for (auto call = calls_.begin(); has_calls && call != calls_.end();) {
+    if (call->second.connection != connection) {
+      ++call;
+      continue;
+    }
+    listeners.push_back(std::move(call->second.listener));
+    call = calls_.erase(call);
+  }
+  LinkHeader closed = Header(LinkType::kClosed);
+  closed.connection = connection;
+  Queue(closed, {});
+}
+
+void Relay::DisconnectAll() {
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [number, connection] : connections_) numbers.push_back(number);
+  }
+  for (const uint64_t number : numbers) Disconnect(number);
+}
+
+void Relay::DeliverMessage(uint64_t call, std::string_view payload) {
+  std::shared_ptr<RelayedCall> listener;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = calls_.find(call);
+    if (it != calls_.end()) listener = it->second.listener;
+  }
+  if (listener != nullptr) listener->OnMessage(payload);
+}
+
+void Relay::DeliverFinish(uint64_t call, const absl::Status& status) {
+  std::shared_ptr<RelayedCall> listener;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = calls_.find(call);
+    if (it == calls_.end()) return;
+    listener = std::move(it->second.listener);
+    const auto connection = connections_.find(it->second.connection);
+    if (connection != connections_.end()) --connection->second.n_calls;
+    calls_.erase(it);
+  }
+  if (listener != nullptr) listener->OnFinish(status);
+}
+
+void Relay::Send(LinkHeader header, std::string payload) {
+  absl::MutexLock lock(&mu_);
+  Queue(header, std::move(payload));
+}
+
+void Relay::OnLinkWritable() {
+  absl::MutexLock lock(&mu_);
+  Flush();
+}
+
+void Relay::Refuse(const absl::Status& why) {
+  absl::MutexLock lock(&mu_);
+  refusal_ = why;
+}
+
+void Relay::FinishAll(const absl::Status& why) {
+  std::unordered_map<uint64_t, Call> calls;
+  {
+    absl::MutexLock lock(&mu_);
+    refusal_ = why;
+    calls.swap(calls_);
+    for (auto& [number, connection] : connections_) connection.n_calls = 0;
+  }
+  for (auto& [number, call] : calls) {
+    if (call.listener != nullptr) call.listener->OnFinish(why);
+  }
+}
+
+void Relay::Queue(LinkHeader header, std::string payload) {
+  if (broken_) return;
+  writer_.Queue(header, {std::move(payload), nullptr});
+  if (!waits_for_link_) Flush();
+}
+
+void Relay::Flush() {
+  if (broken_) return;
+  const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(link_);
+  broken_ = !flushed.ok();  // the worker's thread finds the end of the link by itself
+  const bool wait = flushed.ok() && *flushed != LinkWriter::Flushed::kAll;
+  if (wait == waits_for_link_) return;
+  waits_for_link_ = wait;
+  struct epoll_event event = {};
+  event.events = wait ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.u64 = kLinkToken;
+  (void)epoll_ctl(epoll_, EPOLL_CTL_MOD, link_, &event);
+}
+
+}  // namespace iris::server

@@ -1,0 +1,57 @@
+// Worker: gRPC's server without a listening socket, a relay, and the thread that reads the link.
+// It serves the connections that the core sends it, and relays their calls; health and reflection
+// it answers by itself. One thread calls it; gRPC has threads of its own. Owns the link.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/server.h"
+#include "proto/wire/unique_fd.h"
+#include "server/link/link.h"
+#include "server/log.h"
+#include "server/worker/relay.h"
+#include "server/worker/relay_services.h"
+
+namespace iris::server {
+
+class Worker {
+ public:
+  // Starts gRPC's threads. `memory_bytes` is what the process may take in all.
+  static absl::StatusOr<std::unique_ptr<Worker>> Create(wire::UniqueFd link, uint64_t memory_bytes,
+                                                        const Logger* logger);
+  ~Worker();
+
+  // Tells the core that it is ready, and serves until the core says stop, or closes the link. OK
+  // after a stop. kUnavailable: the core is gone. Anything else: the core sent what is no message.
+  absl::Status Run();
+
+ private:
+  Worker(wire::UniqueFd link, wire::UniqueFd epoll, const Relay::Limits& limits,
+         const Logger* logger);
+
+  // Reads what the link has. kCancelled: the core says stop.
+  absl::Status ReadLink();
+  absl::Status OnMessage(LinkMessage message);
+  void Connect(uint64_t connection, wire::UniqueFd socket);
+  // Delivers what is queued, within `timeout`, then ends gRPC's server.
+  void End(const absl::Status& why, absl::Duration timeout);
+  // Gives memory that a crowd has left back to the kernel, if it is time. Returns after how many
+  // milliseconds it will be; -1: nothing has happened since.
+  int TrimMemory();
+
+  const Logger* const logger_;
+  const wire::UniqueFd epoll_;
+  const wire::UniqueFd link_;
+  LinkReader reader_{LinkSender::kCore};
+  Relay relay_;
+  HeapRelayService heap_{&relay_};
+  AdminRelayService admin_{&relay_};
+  std::unique_ptr<grpc::Server> server_;
+  absl::Time trim_at_ = absl::InfiniteFuture();
+};
+
+}  // namespace iris::server

@@ -1,0 +1,37 @@
+// WorkerOptions: what the core tells a worker on its command line, and what both ends know of each
+// other's descriptors. Plain data; thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace iris::server {
+
+// The worker's end of the link.
+inline constexpr int kLinkFd = 3;
+
+// Whom a worker becomes when irisd is root.
+struct WorkerIds {
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+struct WorkerOptions {
+  std::string tenant;            // whose it is: for its log, and for whoever lists processes
+  uint64_t memory_bytes = 0;     // it dies rather than take more
+  bool seccomp = true;           // confine its system calls
+  bool json_log = false;         // as irisd's own
+  std::optional<WorkerIds> ids;  // none: it stays who irisd is
+};
+
+// The arguments behind argv[0], and back. kInvalidArgument: the arguments are not such.
+std::vector<std::string> ToArguments(const WorkerOptions& options);
+absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& arguments);
+
+}  // namespace iris::server
