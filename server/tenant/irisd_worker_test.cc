@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <deque>
+#include <algorithm>
 #include <fstream>
 #include <future>
 #include <iostream>
@@ -88,10 +88,9 @@ class FakeCore {
       if (!message.ok()) return std::nullopt;
       if (message->has_value())
         return Received{(*message)->header, std::string((*message)->payload)};
-      const absl::Duration left = deadline - absl::Now();
+      const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
       struct pollfd ready = {link_.get(), POLLIN, 0};
-      if (left <= absl::ZeroDuration() ||
-          poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) == 0) {
+      if (poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(left))) == 0) {
         return std::nullopt;
       }
       if (!reader_.Receive(link_.get()).ok()) return std::nullopt;
@@ -423,43 +422,66 @@ TEST(WorkerTest, GarbageEndsItsOwnConnectionAlone) {
   EXPECT_EQ(call.result.get().second, "well");
 }
 
+// HTTP/2 by hand, for clients that break its manners.
+class Http2 {
+ public:
+  // The preface, and a window of `window_bytes` for every stream.
+  explicit Http2(uint16_t window_bytes) {
+    bytes_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    Frame(6, 4, 0, 0);
+    bytes_.append({0, 4, 0, 0, static_cast<char>(window_bytes >> 8),
+                   static_cast<char>(window_bytes)});  // SETTINGS_INITIAL_WINDOW_SIZE
+  }
+  // HEADERS and an empty message: a call of ListJobs.
+  void Call(uint32_t stream) {
+    std::string headers("\x83\x86", 2);  // :method POST, :scheme http
+    const std::pair<std::string, std::string> literals[] = {{":path", kListJobs},
+                                                            {":authority", "irisd"},
+                                                            {"te", "trailers"},
+                                                            {"content-type", "application/grpc"}};
+    for (const auto& [name, value] : literals) {
+      headers += '\0';
+      headers += static_cast<char>(name.size());
+      headers += name;
+      headers += static_cast<char>(value.size());
+      headers += value;
+    }
+    Frame(headers.size(), 1, 4, stream);  // END_HEADERS
+    bytes_ += headers;
+    Frame(5, 0, 1, stream);  // END_STREAM
+    bytes_.append(5, '\0');
+  }
+  void Reset(uint32_t stream) {
+    Frame(4, 3, 0, stream);
+    bytes_.append({0, 0, 0, 8});  // CANCEL
+  }
+  std::string Take() { return std::exchange(bytes_, {}); }
+
+ private:
+  void Frame(size_t length, char type, char flags, uint32_t stream) {
+    for (const int shift : {16, 8, 0}) bytes_ += static_cast<char>(length >> shift);
+    bytes_ += type;
+    bytes_ += flags;
+    for (const int shift : {24, 16, 8, 0}) bytes_ += static_cast<char>(stream >> shift);
+  }
+
+  std::string bytes_;
+};
+
 TEST(WorkerTest, AReaderThatLeavesTooMuchUnreadIsRefused) {
   FakeCore core(128ull << 20);  // 32 MiB of a connection
   const auto channel = core.Connect(1);
   const wire::UniqueFd stuck = core.ConnectSocket(2);
-  // A client by hand: the preface, a window of 0 for every stream, and 12 calls of ListJobs. It
-  // reads nothing.
-  std::string bytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-  const auto frame = [&bytes](size_t length, char type, char flags, uint8_t stream) {
-    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(length >> shift);
-    bytes.append({type, flags, 0, 0, 0, static_cast<char>(stream)});
-  };
-  frame(6, 4, 0, 0);
-  bytes.append({0, 4, 0, 0, 0, 0});    // SETTINGS_INITIAL_WINDOW_SIZE = 0
-  std::string headers("\x83\x86", 2);  // :method POST, :scheme http
-  const auto literal = [&headers](const std::string& name, const std::string& value) {
-    headers += '\0';
-    headers += static_cast<char>(name.size());
-    headers += name;
-    headers += static_cast<char>(value.size());
-    headers += value;
-  };
-  literal(":path", kListJobs);
-  literal(":authority", "irisd");
-  literal("te", "trailers");
-  literal("content-type", "application/grpc");
-  constexpr int kCalls = 12;
-  for (int i = 0; i < kCalls; ++i) {
-    const auto stream = static_cast<uint8_t>(2 * i + 1);
-    frame(headers.size(), 1, 4, stream);  // END_HEADERS
-    bytes += headers;
-    frame(5, 0, 1, stream);  // END_STREAM, an empty message
-    bytes.append(5, '\0');
-  }
+  Http2 client(0);
+  constexpr uint32_t kCalls = 12;
+  for (uint32_t i = 0; i < kCalls; ++i) client.Call(2 * i + 1);
+  const std::string bytes = client.Take();
   ASSERT_EQ(send(stuck.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
   const std::string answer(wire::kMaxRpcBytes, 'x');
-  for (int i = 0; i < kCalls; ++i) core.Answer(core.Expect(LinkType::kCall).header.call, answer);
+  for (uint32_t i = 0; i < kCalls; ++i) {
+    core.Answer(core.Expect(LinkType::kCall).header.call, answer);
+  }
   // 8 of the answers wait, and the rest is dropped. The other connection has its own count.
   for (int i = 0; i < 4; ++i) {
     RawCall call = CallRaw(channel, kOperate, "");
@@ -637,6 +659,36 @@ TEST(WorkerTest, DiesRatherThanTakeMoreMemory) {
   core.process().Kill();
   core.CloseLink();
   for (RawCall& call : calls) EXPECT_FALSE(call.result.get().first.ok());
+}
+
+TEST(WorkerTest, AFloodOfResetsTakesNoMoreThanItsMemory) {
+  if (kSanitized) GTEST_SKIP() << "memory is not bounded in this build";
+  constexpr uint64_t kMemory = 96ull << 20;
+  FakeCore core(kMemory);
+  ASSERT_TRUE(core.ready().has_value());
+  const wire::UniqueFd flood = core.ConnectSocket(1);
+  Http2 client(65535);
+  uint32_t stream = 1;
+  uint64_t most_kib = 0;
+  std::string bytes;
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  std::optional<std::string> end;
+  while (absl::Now() < deadline && !(end = core.process().Reap()).has_value()) {
+    for (int i = 0; bytes.empty() && i < 200; ++i, stream += 2) {
+      client.Call(stream);
+      client.Reset(stream);
+    }
+    if (bytes.empty()) bytes = client.Take();
+    const ssize_t n = send(flood.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) bytes.erase(0, static_cast<size_t>(n));
+    most_kib = std::max<uint64_t>(
+        most_kib, strtoull(ReadStatus(core.process().pid())["RssAnon"].c_str(), nullptr, 10));
+    if (n < 0) absl::SleepFor(absl::Milliseconds(5));
+    while (core.Next(absl::ZeroDuration()).has_value()) {
+    }
+  }
+  EXPECT_LE(most_kib, kMemory >> 10);
+  std::cout << "it took " << most_kib << " KiB, and " << end.value_or("runs") << std::endl;
 }
 
 }  // namespace
