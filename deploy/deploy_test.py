@@ -11,6 +11,7 @@ from tests.python import irisd
 from tests.python import junit
 
 IRIS_CTL = "client/ctl/iris-ctl"
+EXPOSURE_MAX = 2.5  # of 10, by systemd-analyze security
 COMPLETION = "deploy/completions/iris-ctl.bash"
 
 
@@ -58,6 +59,25 @@ class Unit(unittest.TestCase):
                 file.write(self.text.replace("/usr/bin/irisd ", "/bin/true "))
             result = run("systemd-analyze", "verify", "--man=no", path)
             self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd on this machine")
+    def test_exposes_little(self):
+        result = run("systemd-analyze", "security", "--offline=true", "--no-pager",
+                     os.path.realpath("deploy/irisd.service"))
+        found = re.search(r"Overall exposure level for irisd.service: ([0-9.]+)", result.stdout)
+        self.assertIsNotNone(found, result.stdout + result.stderr)
+        self.assertLessEqual(float(found.group(1)), EXPOSURE_MAX, result.stdout)
+
+    def test_lets_irisd_use_gpus(self):
+        for line in ("DevicePolicy=closed", r"DeviceAllow=char-nvidia\* rw", "DeviceAllow=char-kfd rw",
+                     "DeviceAllow=char-drm rw"):
+            self.assertRegex(self.text, rf"(?m)^{line}$")
+        # Vendors' libraries make code, open device nodes and read /proc/driver.
+        for line in ("PrivateDevices=yes", "MemoryDenyWriteExecute=yes", "ProcSubset=pid"):
+            self.assertNotRegex(self.text, rf"(?m)^{line}$")
+
+    def test_a_tenant_out_of_memory_does_not_end_irisd(self):
+        self.assertRegex(self.text, r"(?m)^OOMPolicy=continue$")
 
     def test_the_command_line_is_one_that_irisd_takes(self):
         command = re.search(r"(?m)^ExecStart=/usr/bin/irisd (.*)$", self.text).group(1)

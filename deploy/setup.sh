@@ -22,6 +22,7 @@ test_packages=(
   clang-format-14
   cmake pkgconf
   libgmock-dev libgtest-dev
+  python3-h2
 )
 
 fail() {

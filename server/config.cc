@@ -163,6 +163,11 @@ std::vector<Setting> MakeSettings() {
                    "on: prove every pair of devices before serving, and keep jobs off those "
                    "that fail; off (on)",
                    {{"on", true}, {"off", false}}, [](Config* c) { return &c->self_check; }));
+  s.push_back(Choice<bool>("seccomp", "seccomp",
+                           "on: irisd and its workers give up the system calls that they do not "
+                           "need; off (on)",
+                           {{"on", true}, {"off", false}},
+                           [](Config* c) { return &c->workers.seccomp; }));
   s.push_back(Number("emu.devices", "emu-devices", "number of emulated devices (8)", 1, 1024,
                      [](Config* c) { return &c->emu_devices; }));
   s.push_back(Bytes("emu.memory", "emu-memory", "memory of each emulated device (4GiB)",

@@ -122,7 +122,7 @@ TEST_F(CoreTest, AnIdleWorkerEnds) {
   {
     auto session = RawSession::Open(daemon_->session_socket());
     ASSERT_TRUE(session.ok()) << session.status();
-    EXPECT_EQ((*session)->Leave({}).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ((*session)->Leave({}).code(), absl::StatusCode::kPermissionDenied);
   }
   daemon_->Disconnect();
   EXPECT_TRUE(Eventually([this] { return ChildrenOf(daemon_->pid()).empty(); }));

@@ -26,6 +26,9 @@
 #include "server/log.h"
 #include "server/recording/recorder.h"
 #include "server/rpc/services.h"
+#include "server/sandbox/core_filter.h"
+#include "server/sandbox/sanitizers.h"
+#include "server/sandbox/seccomp_filter.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
 #include "server/tenant/worker_process.h"
@@ -202,6 +205,11 @@ int Run(const Config& config) {
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 
+  if (config.workers.seccomp && !kSanitized) {
+    // The devices are open and proven; nobody is connected yet.
+    const absl::Status confined = InstallFilter(CoreSyscalls(worker_program->fd()));
+    if (!confined.ok()) return Fail(logger, confined);
+  }
   daemon.SetSessionOutput(session_server);
   session_server->Start();
   sd_notify(0, "READY=1");
@@ -224,6 +232,7 @@ int Run(const Config& config) {
   // Answers leave first, then the connections: a client that does not read cannot hold this up.
   services->Drain(kCallsEndWithin);
   session_server->Stop();
+  services->Stop();
   daemon.SetSessionOutput(nullptr);
   logger.Info("irisd has stopped");
   return 0;

@@ -65,12 +65,36 @@ wire::UniqueFd ConnectSocket(const std::string& path) {
 
 }  // namespace
 
-AdminClient::AdminClient(std::string runtime_dir, std::shared_ptr<grpc::Channel> channel,
-                         absl::Duration timeout)
+AdminClient::AdminClient(std::string runtime_dir, wire::UniqueFd socket, absl::Duration timeout)
     : runtime_dir_(std::move(runtime_dir)),
-      channel_(std::move(channel)),
-      stub_(v1::AdminService::NewStub(channel_)),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      connection_(MakeConnection(std::move(socket))) {}
+
+std::shared_ptr<AdminClient::Connection> AdminClient::MakeConnection(wire::UniqueFd socket) {
+  auto made = std::make_shared<Connection>();
+  made->channel = grpc::CreateInsecureChannelFromFd("irisd", socket.Release());
+  made->stub = v1::AdminService::NewStub(made->channel);
+  return made;
+}
+
+std::shared_ptr<AdminClient::Connection> AdminClient::Present() const {
+  absl::MutexLock lock(&mu_);
+  return connection_;
+}
+
+grpc::Status AdminClient::Try(const std::function<grpc::Status(Connection&)>& attempt) {
+  const std::shared_ptr<Connection> present = Present();
+  grpc::Status status = attempt(*present);
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return status;
+  wire::UniqueFd socket = ConnectSocket(absl::StrCat(runtime_dir_, "/", kSocketName));
+  if (!socket.valid()) return status;
+  std::shared_ptr<Connection> next = MakeConnection(std::move(socket));
+  {
+    absl::MutexLock lock(&mu_);
+    if (connection_ == present) connection_ = next;
+  }
+  return attempt(*next);
+}
 
 absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Connect(
     const std::vector<std::string>& runtime_dirs, absl::Duration timeout) {
@@ -78,8 +102,7 @@ absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Connect(
   for (const std::string& dir : runtime_dirs) {
     wire::UniqueFd fd = ConnectSocket(absl::StrCat(dir, "/", kSocketName));
     if (fd.valid()) {
-      return std::unique_ptr<AdminClient>(
-          new AdminClient(dir, grpc::CreateInsecureChannelFromFd("irisd", fd.Release()), timeout));
+      return std::unique_ptr<AdminClient>(new AdminClient(dir, std::move(fd), timeout));
     }
     if (first_error == 0) first_error = errno;
   }
@@ -90,10 +113,13 @@ template <typename Request, typename Reply>
 absl::StatusOr<Reply> AdminClient::Call(
     grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
     const Request& request) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
   Reply reply;
-  const grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
+  const grpc::Status status = Try([&](Connection& connection) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+    reply.Clear();
+    return (connection.stub.get()->*method)(&context, request, &reply);
+  });
   if (!status.ok()) return FromGrpc(status);
   return reply;
 }
@@ -147,19 +173,26 @@ absl::Status AdminClient::ListSessions(TakePage<v1::ListSessionsReply> take) {
 }
 
 absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1::Event&)>& take) {
-  grpc::ClientContext context;
-  if (!follow) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
   v1::EventsRequest request;
   request.set_follow(follow);
-  const auto reader = stub_->Events(&context, request);
-  v1::Event event;
-  while (reader->Read(&event)) {
-    if (take(event)) continue;
-    context.TryCancel();
-    reader->Finish();
-    return absl::OkStatus();
-  }
-  return FromGrpc(reader->Finish());
+  bool begun = false;
+  grpc::Status end;  // of a stream that has begun, which is not repeated
+  const grpc::Status status = Try([&](Connection& connection) {
+    grpc::ClientContext context;
+    if (!follow) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+    const auto reader = connection.stub->Events(&context, request);
+    v1::Event event;
+    while (reader->Read(&event)) {
+      begun = true;
+      if (take(event)) continue;
+      context.TryCancel();
+      reader->Finish();
+      return grpc::Status::OK;
+    }
+    end = reader->Finish();
+    return begun ? grpc::Status::OK : end;
+  });
+  return FromGrpc(begun ? end : status);
 }
 
 absl::StatusOr<std::string> AdminClient::Peek(const std::string& job, uint32_t rank,
@@ -183,20 +216,24 @@ absl::StatusOr<std::string> AdminClient::Peek(const std::string& job, uint32_t r
 // HealthCheckRequest with no service is no byte at all; HealthCheckResponse is field 1, an enum, 1
 // is SERVING. That little needs no generated code.
 absl::StatusOr<bool> AdminClient::IsServing() {
-  grpc::GenericStub stub(channel_);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
-  grpc::CompletionQueue queue;
-  const grpc::Slice nothing("");
-  const grpc::ByteBuffer request(&nothing, 1);
-  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
-  call->StartCall();
   grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->Finish(&reply, &status, nullptr);
-  void* tag = nullptr;
-  bool done = false;
-  queue.Next(&tag, &done);
+  const grpc::Status status = Try([&](Connection& connection) {
+    grpc::GenericStub stub(connection.channel);
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+    grpc::CompletionQueue queue;
+    const grpc::Slice nothing("");
+    const grpc::ByteBuffer request(&nothing, 1);
+    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+    call->StartCall();
+    grpc::Status answer;
+    reply.Clear();
+    call->Finish(&reply, &answer, nullptr);
+    void* tag = nullptr;
+    bool done = false;
+    queue.Next(&tag, &done);
+    return answer;
+  });
   if (!status.ok()) return FromGrpc(status);
   std::vector<grpc::Slice> slices;
   if (!reply.Dump(&slices).ok()) return false;

@@ -1,7 +1,8 @@
 // AdminClient: one connection to irisd's admin service. Thread-safe after Connect.
 //
 // It connects by itself and hands the socket to gRPC, so a missing irisd is one clear error at
-// once. It does not reconnect: make another one.
+// once. A call whose connection is lost is made once more on a new one: every call only reads.
+// Streams of events that have begun are not.
 #pragma once
 
 #include <functional>
@@ -9,12 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/iris/v1/admin.grpc.pb.h"
+#include "proto/wire/unique_fd.h"
 
 namespace iris::ctl {
 
@@ -30,8 +34,9 @@ class AdminClient {
 
   absl::StatusOr<v1::GetStatusReply> GetStatus();
 
-  // Listings come in pages, each of which is a call. `take` gets one after the other, until there is
-  // none, it returns false, or one fails. kNotFound: no such job. kDataLoss: irisd goes in circles.
+  // Listings come in pages, each of which is a call. `take` gets one after the other, until there
+  // is none, it returns false, or one fails. kNotFound: no such job. kDataLoss: irisd goes in
+  // circles.
   template <typename Reply>
   using TakePage = absl::FunctionRef<bool(const Reply&)>;
   absl::Status ListDevices(TakePage<v1::ListDevicesReply> take);
@@ -51,8 +56,16 @@ class AdminClient {
   absl::StatusOr<bool> IsServing();
 
  private:
-  AdminClient(std::string runtime_dir, std::shared_ptr<grpc::Channel> channel,
-              absl::Duration timeout);
+  struct Connection {
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<v1::AdminService::Stub> stub;
+  };
+  AdminClient(std::string runtime_dir, wire::UniqueFd socket, absl::Duration timeout);
+  static std::shared_ptr<Connection> MakeConnection(wire::UniqueFd socket);
+  std::shared_ptr<Connection> Present() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes `attempt` on the present connection, and, if it answers UNAVAILABLE and irisd can be
+  // reached again, once more on a new one.
+  grpc::Status Try(const std::function<grpc::Status(Connection&)>& attempt);
   template <typename Request, typename Reply>
   absl::StatusOr<Reply> Call(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
                                                                             const Request&, Reply*),
@@ -63,9 +76,9 @@ class AdminClient {
                     Request request, TakePage<Reply> take);
 
   const std::string runtime_dir_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::AdminService::Stub> stub_;
   const absl::Duration timeout_;
+  mutable absl::Mutex mu_;
+  std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace iris::ctl

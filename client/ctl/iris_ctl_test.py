@@ -303,6 +303,47 @@ class WithAJob(unittest.TestCase):
         self.assertNotEqual(result.stderr, "")
 
 
+class LongListing(unittest.TestCase):
+    """More allocations than a page has."""
+
+    MORE = 2500
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = irisd.Irisd()
+        cls.addClassCleanup(cls.daemon.stop)
+        cls.end_file = os.path.join(cls.daemon.folder, "end")
+        cls.rank = subprocess.Popen([TEST_RANK, cls.end_file, str(cls.MORE)], stdout=subprocess.PIPE, text=True,
+                                    env=cls.daemon.environment(IRIS_JOB=JOB, IRIS_RANK="0", IRIS_N_RANKS="1"))
+        cls.addClassCleanup(lambda: (cls.rank.kill(), cls.rank.communicate()))
+        if not cls.rank.stdout.readline().startswith("ready"):
+            raise RuntimeError("the rank has ended")
+
+    def names(self, allocations):
+        return {a for a in allocations if a.startswith("more")}
+
+    def test_json_is_one_document_with_each_of_them_once(self):
+        result = ctl(self.daemon, "allocations", "--format", "json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        names = [a["name"] for a in json.loads(result.stdout)]
+        self.assertEqual(len(self.names(names)), self.MORE)
+        self.assertEqual(sum(name.startswith("more") for name in names), self.MORE)
+
+    def test_the_table_has_one_line_of_headings(self):
+        result = ctl(self.daemon, "allocations", "--job", JOB)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertEqual(sum(line.startswith("JOB ") for line in lines), 1)
+        self.assertEqual(len(self.names(row["NAME"] for row in rows(result.stdout))), self.MORE)
+
+    def test_a_reader_that_goes_ends_it(self):
+        process = subprocess.Popen([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "allocations"],
+                                   stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(PATIENCE_SECONDS), 1)
+
+
 @unittest.skipUnless(os.getuid() == 0, "needs root, to become another user")
 class AnotherUser(unittest.TestCase):
     """Who may connect, and what a user sees of another one's jobs."""

@@ -1,11 +1,14 @@
 // A rank for tests of iris-ctl: joins, allocates, writes something to look at, says "ready", and
-// stays until the file that its argument names exists.
+// stays until the file that its first argument names exists. The second, if any, is how many more
+// allocations it makes.
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/iris/context.h"
 
@@ -19,7 +22,7 @@ int Fail(const absl::Status& status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 2 && argc != 3) return 2;
   absl::StatusOr<std::unique_ptr<iris::Context>> context =
       iris::Context::Create({.heap_bytes = 4 << 20});
   if (!context.ok()) return Fail(context.status());
@@ -28,6 +31,10 @@ int main(int argc, char** argv) {
   if (!weights.ok()) return Fail(weights.status());
   absl::StatusOr<iris::Allocation> unnamed = (*context)->Allocate({.bytes = 100});
   if (!unnamed.ok()) return Fail(unnamed.status());
+  for (int i = argc == 3 ? std::atoi(argv[2]) : 0; i > 0; --i) {
+    const auto more = (*context)->Allocate({.bytes = 1024, .name = absl::StrCat("more", i)});
+    if (!more.ok()) return Fail(more.status());
+  }
   std::snprintf(weights->As<char>(), 64, "Hello from rank %u!", (*context)->rank());
   if (absl::Status status = (*context)->Barrier(); !status.ok()) return Fail(status);
   std::printf("ready offset=%llu\n", static_cast<unsigned long long>(weights->offset_bytes));

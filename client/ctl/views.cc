@@ -144,6 +144,9 @@ std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
   line("sessions", absl::StrCat(status.n_sessions(), " (", status.sessions_total(),
                                 " since start, ", status.sessions_refused_total(), " refused)"));
   line("heap memory", HumanBytes(status.heap_bytes()));
+  if (status.kept_bytes() > 0) {
+    line("kept by processes", HumanBytes(status.kept_bytes()) + ", of jobs that they left");
+  }
   line("irisd's memory", HumanBytes(status.rss_bytes()));
   line("open files", absl::StrCat(status.open_fds(), " of ", status.fd_limit()));
   line("attestation", EscapeName(status.attestation()));
@@ -267,6 +270,7 @@ Json StatusJson(const v1::GetStatusReply& status) {
           {"n_jobs", status.n_jobs()},
           {"n_sessions", status.n_sessions()},
           {"heap_bytes", status.heap_bytes()},
+          {"kept_bytes", status.kept_bytes()},
           {"rss_bytes", status.rss_bytes()},
           {"open_fds", status.open_fds()},
           {"fd_limit", status.fd_limit()},

@@ -247,6 +247,15 @@ TEST(ViewsTest, StatusSaysWhichBackendIsMissingAndWhy) {
   EXPECT_EQ(StatusJson(reply)["backends"][1]["available"], false);
 }
 
+TEST(ViewsTest, StatusTellsOfMemoryThatProcessesKeep) {
+  v1::GetStatusReply reply;
+  EXPECT_THAT(StatusText(reply, kNow), Not(HasSubstr("kept")));
+  reply.set_kept_bytes(64 << 20);
+  EXPECT_THAT(StatusText(reply, kNow),
+              HasSubstr("kept by processes  64 MiB, of jobs that they left"));
+  EXPECT_EQ(StatusJson(reply)["kept_bytes"], 64 << 20);
+}
+
 TEST(ViewsTest, EventsShowWhatTheyHave) {
   v1::Event event;
   event.set_time_unix_ms(3'723'004);

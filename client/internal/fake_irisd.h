@@ -1,5 +1,5 @@
 // FakeIrisd: an irisd with a real session socket and a real gRPC server, whose answers the test
-// chooses. For tests only. Thread-safe.
+// chooses. It gives a session another gRPC socket when it asks. For tests only. Thread-safe.
 #pragma once
 
 #include <fcntl.h>
@@ -70,6 +70,29 @@ class FakeIrisd : public v1::HeapService::Service {
     channels_.clear();
   }
 
+  // Ends every gRPC connection; the sessions stay.
+  void CutChannels() {
+    absl::MutexLock lock(&mu_);
+    for (wire::UniqueFd& fd : channels_) shutdown(fd.get(), SHUT_RDWR);
+    channels_.clear();
+  }
+  // The next n calls of any kind but Operate cut the connection instead of being answered.
+  void CutCalls(int n) {
+    absl::MutexLock lock(&mu_);
+    n_cuts_ = n;
+  }
+  // Whether requests for another gRPC socket are left unanswered from now on.
+  void WithholdSockets(bool withhold) {
+    absl::MutexLock lock(&mu_);
+    withhold_ = withhold;
+  }
+  int rpc_requests() { return rpc_requests_.load(); }
+  std::vector<v1::JoinRequest> joins() {
+    absl::MutexLock lock(&mu_);
+    return joins_;
+  }
+  int leaves() { return leaves_.load(); }
+
   void SayLastWords(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     for (wire::UniqueFd& fd : sessions_) {
@@ -78,8 +101,8 @@ class FakeIrisd : public v1::HeapService::Service {
     }
   }
 
-  // Answers of Operate: one after the other, then OK for ever. kUnavailable breaks the
-  // connection first.
+  // Answers of Operate: one after the other, then OK for ever. kUnavailable "break" breaks the
+  // session first, "cut" its gRPC connection.
   void AnswerOperations(std::deque<grpc::Status> answers) {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
@@ -119,7 +142,23 @@ class FakeIrisd : public v1::HeapService::Service {
 
   grpc::Status Join(grpc::ServerContext*, const v1::JoinRequest* request,
                     v1::JoinReply* reply) override {
+    {
+      absl::MutexLock lock(&mu_);
+      joins_.push_back(*request);
+    }
+    CutIfWanted();
     reply->set_job_id(request->session_id());
+    return grpc::Status::OK;
+  }
+  grpc::Status GrowMapped(grpc::ServerContext*, const v1::GrowMappedRequest*,
+                          v1::GrowMappedReply*) override {
+    CutIfWanted();
+    return grpc::Status::OK;
+  }
+  grpc::Status Mapped(grpc::ServerContext*, const v1::MappedRequest*,
+                      v1::MappedReply* reply) override {
+    CutIfWanted();
+    reply->set_same_address(true);
     return grpc::Status::OK;
   }
   grpc::Status Operate(grpc::ServerContext* context, const v1::OperateRequest* request,
@@ -142,6 +181,7 @@ class FakeIrisd : public v1::HeapService::Service {
     if (answer.error_code() == grpc::StatusCode::UNAVAILABLE && answer.error_message() == "break") {
       HangUp();
     }
+    if (answer.error_message() == "cut") CutChannels();
     absl::MutexLock lock(&mu_);
     *reply->mutable_outcome() = outcome_;
     reply->mutable_outcome()->set_k(request->k());
@@ -153,10 +193,13 @@ class FakeIrisd : public v1::HeapService::Service {
     EXPECT_EQ(request->rank(), 3);
     EXPECT_EQ(request->epoch(), 6u);
     ++resumes_;
+    CutIfWanted();
     absl::MutexLock lock(&mu_);
     return resume_;
   }
   grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest*, v1::LeaveReply*) override {
+    ++leaves_;
+    CutIfWanted();
     return grpc::Status::OK;
   }
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
@@ -184,33 +227,69 @@ class FakeIrisd : public v1::HeapService::Service {
  private:
   std::string SocketPath() const { return dir_ + "/session.sock"; }
 
+  void CutIfWanted() {
+    {
+      absl::MutexLock lock(&mu_);
+      if (n_cuts_ == 0) return;
+      --n_cuts_;
+    }
+    CutChannels();
+  }
+
+  // A new gRPC connection; returns the client's end.
+  wire::UniqueFd MakeChannel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    EXPECT_EQ(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    channels_.emplace_back(fcntl(ends[0], F_DUPFD_CLOEXEC, 3));
+    grpc::AddInsecureChannelFromFd(server_.get(), ends[0]);
+    return wire::UniqueFd(ends[1]);
+  }
+
   void Serve() {
     for (;;) {
-      wire::UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      struct pollfd p = {listener_.get(), POLLIN, 0};
+      const bool comes = poll(&p, 1, 2) > 0;
       {
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
+        ReadFrames();
       }
-      if (!peer.valid()) continue;
-      struct pollfd p = {peer.get(), POLLIN, 0};
-      poll(&p, 1, 30000);
-      if (!wire::ReceiveFrame(peer.get()).ok()) continue;
-      int ends[2];
-      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-      const wire::UniqueFd theirs(ends[1]);
-      EXPECT_EQ(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
-      wire::UniqueFd ours(fcntl(ends[0], F_DUPFD_CLOEXEC, 3));
-      grpc::AddInsecureChannelFromFd(server_.get(), ends[0]);
-      wire::WelcomePayload welcome;
-      welcome.session_id = ++next_session_;
-      welcome.daemon_id = daemon_id_;
-      const int fds[] = {theirs.get()};
-      // HangUp, once the client knows the session, is to find it here.
-      absl::MutexLock lock(&mu_);
-      EXPECT_TRUE(wire::SendFrame(peer.get(), wire::FrameType::kWelcome, welcome, fds).ok());
-      sessions_.push_back(std::move(peer));
-      channels_.push_back(std::move(ours));
+      if (comes) Accept();
     }
+  }
+
+  // Acknowledgements say nothing here.
+  void ReadFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const wire::UniqueFd& session : sessions_) {
+      for (;;) {
+        const auto frame = wire::ReceiveFrame(session.get());
+        if (!frame.ok()) break;
+        if (frame->type != wire::FrameType::kRpcRequest) continue;
+        ++rpc_requests_;
+        if (withhold_) continue;
+        const wire::UniqueFd theirs = MakeChannel();
+        const int fds[] = {theirs.get()};
+        EXPECT_TRUE(wire::SendEmptyFrame(session.get(), wire::FrameType::kRpcSocket, fds).ok());
+      }
+    }
+  }
+
+  void Accept() {
+    wire::UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!peer.valid()) return;
+    struct pollfd p = {peer.get(), POLLIN, 0};
+    poll(&p, 1, 30000);
+    if (!wire::ReceiveFrame(peer.get()).ok()) return;
+    // HangUp, once the client knows the session, is to find it here.
+    absl::MutexLock lock(&mu_);
+    const wire::UniqueFd theirs = MakeChannel();
+    wire::WelcomePayload welcome;
+    welcome.session_id = ++next_session_;
+    welcome.daemon_id = daemon_id_;
+    const int fds[] = {theirs.get()};
+    EXPECT_TRUE(wire::SendFrame(peer.get(), wire::FrameType::kWelcome, welcome, fds).ok());
+    sessions_.push_back(std::move(peer));
   }
 
   const std::string dir_;
@@ -221,9 +300,14 @@ class FakeIrisd : public v1::HeapService::Service {
   uint64_t next_session_ = 100;
   std::atomic<int> resumes_{0};
   std::atomic<int> watches_{0};
+  std::atomic<int> leaves_{0};
+  std::atomic<int> rpc_requests_{0};
 
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  int n_cuts_ ABSL_GUARDED_BY(mu_) = 0;
+  bool withhold_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mu_);
   std::vector<wire::UniqueFd> sessions_ ABSL_GUARDED_BY(mu_);
   std::vector<wire::UniqueFd> channels_ ABSL_GUARDED_BY(mu_);
   std::deque<grpc::Status> answers_ ABSL_GUARDED_BY(mu_);

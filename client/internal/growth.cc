@@ -10,6 +10,7 @@ namespace iris::internal {
 
 void Growth::OnSegmentsAdded(const SegmentsAdded& added) {
   const absl::Time deadline = DeadlineIn(std::max(added.timeout, kMapTimeMin));
+  UnmapEarlier(added.grow_id);
   absl::Status mapped;
   if (growths_.count(added.grow_id) == 0) mapped = Map(added, deadline);
   if (!mapped.ok()) log::Warning("cannot map the heap's growth: ", mapped.message());
@@ -46,7 +47,16 @@ void Growth::Unmap(const std::vector<uint64_t>& segment_ids) {
   for (const uint64_t id : segment_ids) window_->UnmapSegment(options_.rank, id);
 }
 
+void Growth::UnmapEarlier(uint64_t grow_id) {
+  const auto end = growths_.lower_bound(grow_id);
+  for (auto it = growths_.begin(); it != end; it = growths_.erase(it)) {
+    Unmap(it->second.segment_ids);
+    log::Info("the heap did not grow: growth ", it->first, " was given up meanwhile");
+  }
+}
+
 void Growth::OnGrowDone(const GrowDone& done) {
+  UnmapEarlier(done.grow_id);
   const auto it = growths_.find(done.grow_id);
   if (it == growths_.end()) return;
   if (done.published) {

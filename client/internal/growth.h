@@ -30,6 +30,10 @@ class Growth {
 
   // Maps the segments, all or none, and tells irisd whether it could. irisd repeats what an earlier
   // stream of events may have missed: what is mapped is only acknowledged again.
+  //
+  // Growths come one after the other, in the order of their ids, and irisd tells of each one that
+  // is published before it tells of a later one. So an earlier one of which nothing was heard,
+  // because the stream was away, has failed: it is unmapped.
   void OnSegmentsAdded(const SegmentsAdded& added);
   // The heap has its new size, or the segments are unmapped again.
   void OnGrowDone(const GrowDone& done);
@@ -37,6 +41,7 @@ class Growth {
  private:
   absl::Status Map(const SegmentsAdded& added, absl::Time deadline);
   void Unmap(const std::vector<uint64_t>& segment_ids);
+  void UnmapEarlier(uint64_t grow_id);
 
   struct Mapped {
     std::vector<uint64_t> segment_ids;

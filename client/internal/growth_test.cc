@@ -104,6 +104,33 @@ TEST_F(GrowthTest, DescriptorsThatDoNotComeAreReported) {
   EXPECT_EQ(plane_.grow_mapped[0].second.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(GrowthTest, OneWhoseEndWasNotHeardIsUnmappedWhenALaterOneComes) {
+  growth_->OnSegmentsAdded(AddedAndSent(1));
+  // It failed while the watch stream was away. The next one lies at the same place.
+  growth_->OnSegmentsAdded(AddedAndSent(2));
+  ASSERT_THAT(plane_.grow_mapped, SizeIs(2));
+  EXPECT_TRUE(plane_.grow_mapped[1].second.ok()) << plane_.grow_mapped[1].second;
+  EXPECT_EQ(window_->n_segments(), 2u);
+  growth_->OnGrowDone({2, true, ""});
+  EXPECT_EQ(heap_.bytes(), 2 * kGranule);
+}
+
+TEST_F(GrowthTest, OneWhoseEndWasNotHeardIsUnmappedWhenALaterOneEnds) {
+  growth_->OnSegmentsAdded(AddedAndSent(1));
+  growth_->OnGrowDone({2, false, "rank 1 could not map"});
+  EXPECT_EQ(window_->n_segments(), 0u);
+  EXPECT_EQ(heap_.bytes(), kGranule);
+}
+
+TEST_F(GrowthTest, APublishedOneIsToldOfBeforeALaterOneThatFailed) {
+  growth_->OnSegmentsAdded(AddedAndSent(1));
+  // As a new watch stream tells.
+  growth_->OnGrowDone({1, true, ""});
+  growth_->OnGrowDone({2, false, "rank 1 could not map"});
+  EXPECT_EQ(window_->n_segments(), 2u);
+  EXPECT_EQ(heap_.bytes(), 2 * kGranule);
+}
+
 TEST_F(GrowthTest, EndOfAGrowthThatThisRankNeverSawChangesNothing) {
   growth_->OnGrowDone({9, true, ""});
   EXPECT_EQ(heap_.bytes(), kGranule);

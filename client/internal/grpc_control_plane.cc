@@ -9,19 +9,19 @@
 #include "client/internal/clock.h"
 #include "client/internal/convert.h"
 #include "client/internal/thread.h"
-#include "proto/status/status.h"
 
 namespace iris::internal {
 namespace {
 
 constexpr absl::Duration kReconnectBackoffMin = absl::Milliseconds(10);
 constexpr absl::Duration kReconnectBackoffMax = absl::Seconds(1);
-// gRPC notices a broken socket before the session's thread has read irisd's last words: wait so
-// long for them.
-constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
 
-using proto::FromGrpc;
+// How much of `asked_ms` is left until `deadline`; never nothing, which would mean irisd's default.
+uint64_t MillisecondsLeft(uint64_t asked_ms, absl::Time deadline) {
+  const int64_t left = absl::ToInt64Milliseconds(deadline - Now());
+  return std::min<uint64_t>(asked_ms, static_cast<uint64_t>(std::max<int64_t>(left, 1)));
+}
 
 }  // namespace
 
@@ -101,48 +101,31 @@ absl::StatusOr<std::shared_ptr<SessionClient>> GrpcControlPlane::WaitForSession(
 }
 
 template <typename Request, typename Reply>
-GrpcControlPlane::Answer GrpcControlPlane::CallOnce(
-    SessionClient& session,
-    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*), Request& request,
-    Reply* reply, absl::Time deadline) {
-  request.set_session_id(session.session_id());
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - Now())));
-  const grpc::Status status = (session.stub().*method)(&context, request, reply);
-  if (status.ok()) return {absl::OkStatus(), true};
-  const bool unavailable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-                           status.error_code() == grpc::StatusCode::CANCELLED;
-  if (unavailable || status.error_code() == grpc::StatusCode::UNKNOWN ||
-      status.error_code() == grpc::StatusCode::INTERNAL) {
-    // These are also what gRPC makes of a connection that broke.
-    if (session.WaitForEnd(kLastWords)) return {session.status(), false};
-  }
-  if (unavailable) return {FromGrpc(status), false};
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && Now() >= deadline) {
-    return {absl::DeadlineExceededError(absl::StrCat("irisd at ", session.runtime_dir(),
-                                                     " did not answer in time; is it stopped? (",
-                                                     status.error_message(), ")")),
-            false};
-  }
-  return {FromGrpc(status), true};
-}
-
-template <typename Request, typename Reply>
-absl::StatusOr<Reply> GrpcControlPlane::CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                                             const Request&,
-                                                                             Reply*),
-                                                Request request, absl::Time deadline) {
+absl::StatusOr<Reply> GrpcControlPlane::CallNow(RpcMethod<Request, Reply> method, Request request,
+                                                absl::Time deadline,
+                                                const CallOptions<Request>& options) {
   const std::shared_ptr<SessionClient> session = CurrentSession();
   Reply reply;
-  const Answer answer = CallOnce(*session, method, request, &reply, deadline);
+  const CallAnswer answer = CallOn(*session, method, request, &reply, deadline, options);
   if (!answer.status.ok()) return answer.status;
   return reply;
 }
 
 absl::StatusOr<JoinedJob> GrpcControlPlane::Join(const ContextOptions& options,
                                                  absl::Time deadline) {
+  iris::v1::JoinRequest request = ToProto(options);
+  {
+    absl::MutexLock lock(&mu_);
+    request.set_number(++n_joins_);
+  }
+  // A repetition is over when the first attempt would have been.
+  const absl::Time give_up = DeadlineIn(options.join_timeout);
+  CallOptions<iris::v1::JoinRequest> call;
+  call.prepare = [&](iris::v1::JoinRequest& again) {
+    again.set_timeout_ms(MillisecondsLeft(request.timeout_ms(), give_up));
+  };
   auto reply =
-      CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(&Stub::Join, ToProto(options), deadline);
+      CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(&Stub::Join, request, deadline, call);
   if (!reply.ok()) return reply.status();
   return FromProto(*reply);
 }
@@ -183,8 +166,10 @@ absl::Status GrpcControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
   }
   iris::v1::LeaveRequest request;
   request.set_job_id(job_id);
+  CallOptions<iris::v1::LeaveRequest> options;
+  options.waiter = RpcChannels::Waiter::kLeaver;
   return CallNow<iris::v1::LeaveRequest, iris::v1::LeaveReply>(&Stub::Leave, std::move(request),
-                                                               deadline)
+                                                               deadline, options)
       .status();
 }
 
@@ -192,13 +177,18 @@ absl::StatusOr<Outcome> GrpcControlPlane::Operate(const OperationCall& call,
                                                   absl::Time reach_deadline,
                                                   absl::Time answer_deadline, bool* unanswered) {
   iris::v1::OperateRequest request = ToProto(call);
+  CallOptions<iris::v1::OperateRequest> options;
+  options.prepare = [&, timeout_ms = request.timeout_ms()](iris::v1::OperateRequest& again) {
+    again.set_timeout_ms(MillisecondsLeft(timeout_ms, reach_deadline));
+  };
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
     auto session = WaitForSession(reach_deadline);
     if (!session.ok()) return session.status();
     iris::v1::OperateReply reply;
-    const Answer answer = CallOnce<iris::v1::OperateRequest, iris::v1::OperateReply>(
-        **session, &Stub::Operate, request, &reply, answer_deadline);
+    const CallAnswer answer = CallOn<iris::v1::OperateRequest, iris::v1::OperateReply>(
+        **session, &Stub::Operate, request, &reply, answer_deadline, options);
+    *unanswered |= answer.repeated;
     if (answer.answered) {
       // A refusal consumes nothing, but says nothing either of the same request sent before.
       if (!answer.status.ok()) return answer.status;
@@ -213,6 +203,7 @@ absl::StatusOr<Outcome> GrpcControlPlane::Operate(const OperationCall& call,
     }
     absl::SleepFor(backoff);
     backoff = std::min(backoff * 2, kReconnectBackoffMax);
+    options.prepare(request);
   }
 }
 
@@ -240,8 +231,8 @@ void GrpcControlPlane::StopWatching() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
     if (watch_context_ != nullptr) watch_context_->TryCancel();
-    // The watch thread may wait for descriptors of a growth.
-    if (session_ != nullptr) session_->CancelTakes();
+    // The watch thread may wait for descriptors of a growth, or for a channel.
+    if (session_ != nullptr) session_->CancelWaits();
   }
   if (watcher_.joinable()) watcher_.join();
 }
@@ -280,7 +271,7 @@ void GrpcControlPlane::WatchLoop() {
       }
     } else {
       const absl::Time start = Now();
-      WatchSession(*session);
+      const RpcChannels::Loss loss = WatchSession(*session);
       // A stream that lasted was healthy; one that irisd keeps refusing is asked for ever more
       // rarely.
       if (Now() - start > kReconnectBackoffMax) backoff = kReconnectBackoffMin;
@@ -288,7 +279,8 @@ void GrpcControlPlane::WatchLoop() {
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
       }
-      if (session->WaitForEnd(kLastWords)) {
+      if (loss == RpcChannels::Loss::kChannel) continue;  // on the next channel, once it is there
+      if (loss == RpcChannels::Loss::kSession) {
         const absl::Status why = session->status();
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
@@ -303,17 +295,21 @@ void GrpcControlPlane::WatchLoop() {
   }
 }
 
-void GrpcControlPlane::WatchSession(SessionClient& session) {
+RpcChannels::Loss GrpcControlPlane::WatchSession(SessionClient& session) {
+  const auto channel =
+      session.channels().Wait(0, RpcChannels::Waiter::kMember, absl::InfiniteFuture());
+  // The session has ended, or the rank leaves.
+  if (!channel.ok()) return RpcChannels::Loss::kSession;
   grpc::ClientContext context;
   {
     absl::MutexLock lock(&mu_);
-    if (stopping_ || broken_) return;
+    if (stopping_ || broken_) return RpcChannels::Loss::kSession;
     watch_context_ = &context;
   }
   iris::v1::WatchRequest request;
   request.set_session_id(session.session_id());
   request.set_job_id(identity_.job_id);
-  auto reader = session.stub().Watch(&context, request);
+  auto reader = (*channel)->stub->Watch(&context, request);
   iris::v1::WatchEvent event;
   while (reader->Read(&event)) {
     {
@@ -324,12 +320,16 @@ void GrpcControlPlane::WatchSession(SessionClient& session) {
     Handle(event);
   }
   const grpc::Status status = reader->Finish();
-  absl::MutexLock lock(&mu_);
-  watch_context_ = nullptr;
-  if (!status.ok() && !stopping_ && status.error_code() != grpc::StatusCode::UNAVAILABLE &&
+  {
+    absl::MutexLock lock(&mu_);
+    watch_context_ = nullptr;
+    if (stopping_) return RpcChannels::Loss::kSession;
+  }
+  if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE &&
       status.error_code() != grpc::StatusCode::CANCELLED) {
     log::Info("irisd ended the watch stream: ", status.error_message());
   }
+  return session.channels().WaitForLoss((*channel)->number, kLastWords);
 }
 
 void GrpcControlPlane::Handle(const iris::v1::WatchEvent& event) {
@@ -358,7 +358,7 @@ absl::Status GrpcControlPlane::Reconnect() {
   request.set_rank(static_cast<int32_t>(identity_.rank));
   request.set_epoch(identity_.epoch);
   iris::v1::ResumeReply reply;
-  const Answer answer = CallOnce<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
+  const CallAnswer answer = CallOn<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
       **session, &Stub::Resume, request, &reply, Now() + kResumeTimeout);
   if (!answer.answered) return answer.status;
   if (answer.status.ok()) {

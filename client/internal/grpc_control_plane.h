@@ -1,5 +1,8 @@
 // GrpcControlPlane: a rank's calls to irisd, over a session that is made anew when it breaks.
 //
+// That the session's gRPC channel is lost breaks nothing: calls in flight are repeated on the next
+// channel, word for word but for the time that is left, and the watch stream is opened again.
+//
 // Until StartWatching, a broken session ends every call. After it a thread of its own (the watch
 // thread) reads the watch stream, and when the session breaks it connects with back-off and resumes
 // the rank; calls wait for that, until their deadline:
@@ -23,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/internal/control_plane.h"
+#include "client/internal/rpc_call.h"
 #include "client/internal/session_client.h"
 #include "proto/iris/v1/heap.grpc.pb.h"
 
@@ -67,10 +71,6 @@ class GrpcControlPlane : public ControlPlane {
 
  private:
   using Stub = iris::v1::HeapService::Stub;
-  struct Answer {
-    absl::Status status;
-    bool answered = false;  // `status` is irisd's
-  };
 
   explicit GrpcControlPlane(const Options& options) : options_(options) {}
   absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
@@ -80,20 +80,15 @@ class GrpcControlPlane : public ControlPlane {
   std::shared_ptr<SessionClient> CurrentSession() const;
   // Waits for a session that has not ended.
   absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
-  // One attempt. Not answered: the connection broke, or irisd is stopping.
+  // CallOn the present session.
   template <typename Request, typename Reply>
-  Answer CallOnce(SessionClient& session,
-                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-                  Request& request, Reply* reply, absl::Time deadline);
-  // One attempt on the present session.
-  template <typename Request, typename Reply>
-  absl::StatusOr<Reply> CallNow(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                             Reply*),
-                                Request request, absl::Time deadline);
+  absl::StatusOr<Reply> CallNow(RpcMethod<Request, Reply> method, Request request,
+                                absl::Time deadline, const CallOptions<Request>& options = {});
   void WatchLoop();
   void Handle(const iris::v1::WatchEvent& event);
-  // Reads one watch stream until it ends.
-  void WatchSession(SessionClient& session);
+  // Reads one watch stream until it ends; says whether that was because its channel, or its
+  // session, is lost.
+  RpcChannels::Loss WatchSession(SessionClient& session);
   // One attempt to connect and resume.
   absl::Status Reconnect();
   // Sleeps; true if stopping.
@@ -116,6 +111,7 @@ class GrpcControlPlane : public ControlPlane {
   absl::Status lost_ ABSL_GUARDED_BY(mu_);        // not OK: final
   absl::Status last_error_ ABSL_GUARDED_BY(mu_);  // why the last reconnect failed
   grpc::ClientContext* watch_context_ ABSL_GUARDED_BY(mu_) = nullptr;
+  uint64_t n_joins_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace iris::internal

@@ -75,6 +75,7 @@ class GrpcControlPlaneTest : public ::testing::Test {
 };
 
 const grpc::Status kBreak(grpc::StatusCode::UNAVAILABLE, "break");
+const grpc::Status kCut(grpc::StatusCode::UNAVAILABLE, "cut");
 
 TEST_F(GrpcControlPlaneTest, CallsCarryTheSession) {
   auto reply = plane_->Join({}, absl::Now() + absl::Seconds(60));
@@ -300,6 +301,150 @@ TEST_F(GrpcControlPlaneTest, LeaveWithoutASessionSaysWhy) {
     status = plane_->Leave(5, absl::Now() + absl::Seconds(5));
   } while (status.ok() && absl::Now() < deadline);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+}
+
+// A gRPC connection that is lost while its session lives.
+
+class LostChannelTest : public GrpcControlPlaneTest {
+ protected:
+  // Nobody was told, and nobody asked for anything anew.
+  void TearDown() override {
+    EXPECT_EQ(irisd_->resumes(), 0);
+    EXPECT_TRUE(plane_->lost().ok()) << plane_->lost();
+    EXPECT_EQ(events_.rank_changes, 0);
+    GrpcControlPlaneTest::TearDown();
+  }
+  static absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+};
+
+TEST_F(LostChannelTest, IsReplacedAndTheCallRepeatedWithItsK) {
+  Watch();
+  irisd_->AnswerOperations({kCut});
+  const auto outcome = Operate(7);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->k, 7u);
+  EXPECT_THAT(irisd_->ks(), ElementsAre(7u, 7u));
+  EXPECT_EQ(irisd_->rpc_requests(), 1);
+  EXPECT_FALSE(unanswered_);
+}
+
+TEST_F(LostChannelTest, AgainAndAgain) {
+  Watch();
+  irisd_->AnswerOperations({kCut, kCut, kCut});
+  EXPECT_TRUE(Operate(1).ok());
+  EXPECT_EQ(irisd_->rpc_requests(), 3);
+}
+
+TEST_F(LostChannelTest, BetweenCallsItIsReplacedUnasked) {
+  Watch();
+  irisd_->CutChannels();
+  EXPECT_TRUE(irisd_->WaitFor([&] { return irisd_->rpc_requests() == 1; }));
+  EXPECT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() >= 1; }));
+  EXPECT_TRUE(Operate(1).ok());
+}
+
+TEST_F(LostChannelTest, AJoinIsRepeatedAsTheSameJoinInTheTimeThatIsLeft) {
+  irisd_->CutCalls(2);
+  ContextOptions options;
+  options.join_timeout = absl::Seconds(50);
+  const auto joined = plane_->Join(options, Soon());
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  const auto joins = irisd_->joins();
+  ASSERT_EQ(joins.size(), 3u);
+  EXPECT_GT(joins[0].number(), 0u);
+  EXPECT_EQ(joins[0].timeout_ms(), 50'000u);
+  for (const v1::JoinRequest& join : joins) {
+    EXPECT_EQ(join.number(), joins[0].number());
+    EXPECT_LE(join.timeout_ms(), 50'000u);
+    EXPECT_GT(join.timeout_ms(), 0u);
+  }
+  EXPECT_LT(joins[2].timeout_ms(), 50'000u);
+  // Another Join is another one.
+  ASSERT_TRUE(plane_->Join(options, Soon()).ok());
+  EXPECT_NE(irisd_->joins().back().number(), joins[0].number());
+}
+
+TEST_F(LostChannelTest, EveryOtherCallIsRepeatedToo) {
+  irisd_->CutCalls(1);
+  EXPECT_TRUE(plane_->Mapped(5, 6, 4096, Soon()).ok());
+  irisd_->CutCalls(1);
+  EXPECT_TRUE(plane_->GrowMapped(5, 9, absl::OkStatus(), Soon()).ok());
+  irisd_->CutCalls(1);
+  EXPECT_TRUE(plane_->Leave(5, Soon()).ok());
+  EXPECT_EQ(irisd_->leaves(), 2);
+}
+
+TEST_F(LostChannelTest, LeavingIsRepeatedAfterTheWatchHasStopped) {
+  Watch();
+  plane_->StopWatching();
+  irisd_->CutCalls(1);
+  EXPECT_TRUE(plane_->Leave(5, Soon()).ok());
+  EXPECT_EQ(irisd_->leaves(), 2);
+}
+
+TEST_F(LostChannelTest, TheWatchComesBack) {
+  Watch();
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() == 1; }));
+  irisd_->CutChannels();
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() >= 2; }));
+  v1::WatchEvent event;
+  event.mutable_grow_done()->set_grow_id(9);
+  irisd_->SendEvent(event);
+  EXPECT_TRUE(irisd_->WaitFor([&] { return events_.grown == 9; }));
+}
+
+TEST_F(LostChannelTest, RefusalOfTheRepetitionLeavesTheFirstRequestUnanswered) {
+  Watch();
+  irisd_->AnswerOperations(
+      {kCut, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many wait")});
+  EXPECT_EQ(Operate(3).status(), absl::ResourceExhaustedError("too many wait"));
+  EXPECT_TRUE(unanswered_);
+}
+
+TEST_F(LostChannelTest, NoOtherSocketInTimeEndsTheCallAtItsDeadline) {
+  Watch();
+  irisd_->WithholdSockets(true);
+  irisd_->AnswerOperations({kCut});
+  const absl::Status status = Operate(1, absl::Seconds(60), absl::Milliseconds(400)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("gave no other one in time"));
+  EXPECT_TRUE(unanswered_);
+  EXPECT_EQ(irisd_->rpc_requests(), 1) << "nobody asks again before the answer";
+}
+
+TEST_F(LostChannelTest, StopEndsCallsThatWaitForAnotherSocket) {
+  Watch();
+  irisd_->WithholdSockets(true);
+  irisd_->AnswerOperations({kCut});
+  absl::Status status;
+  std::thread caller([&] { status = Operate(1, absl::Seconds(600), absl::Seconds(600)).status(); });
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->rpc_requests() == 1; }));
+  plane_->StopWatching();
+  caller.join();
+  EXPECT_EQ(status, absl::FailedPreconditionError("this context has left the job"));
+}
+
+TEST_F(GrpcControlPlaneTest, SessionThatEndsWhileASocketIsAwaitedIsResumed) {
+  Watch();
+  irisd_->WithholdSockets(true);
+  irisd_->AnswerOperations({kCut});
+  std::thread irisd([&] {
+    ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->rpc_requests() == 1; }));
+    irisd_->HangUp();
+  });
+  EXPECT_TRUE(Operate(1).ok());
+  irisd.join();
+  EXPECT_EQ(irisd_->resumes(), 1);
+}
+
+TEST_F(GrpcControlPlaneTest, AResumeWhoseAnswerIsLostIsRepeatedOnTheNewSession) {
+  Watch();
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() == 1; }));
+  irisd_->CutCalls(1);
+  irisd_->HangUp();
+  EXPECT_TRUE(Operate(1).ok());
+  EXPECT_EQ(irisd_->resumes(), 2);
+  EXPECT_TRUE(plane_->lost().ok());
 }
 
 }  // namespace

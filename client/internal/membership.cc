@@ -188,7 +188,9 @@ void Membership::OnRankChange(const RankChange& change) {
   if (!ending && !dead && change.state != wire::PageRankState::kLeft) return;
   {
     absl::MutexLock lock(&mu_);
-    reasons_[change.rank] = change.reason;
+    RankChange& known = gone_[change.rank];
+    if (known.state == change.state) return;  // a new watch stream repeats it
+    known = change;
   }
   if (ending || dead) {
     log::Warning("rank ", change.rank, " (pid ", change.pid, ") ",
@@ -224,8 +226,8 @@ absl::Status Membership::Health() const {
   if (health.ok()) return health;
   absl::MutexLock lock(&mu_);
   std::string why;
-  for (const auto& [rank, reason] : reasons_) {
-    if (!reason.empty()) absl::StrAppend(&why, why.empty() ? " (" : ", ", reason);
+  for (const auto& [rank, change] : gone_) {
+    if (!change.reason.empty()) absl::StrAppend(&why, why.empty() ? " (" : ", ", change.reason);
   }
   if (!why.empty()) why.push_back(')');
   return absl::Status(health.code(), absl::StrCat(health.message(), why));

@@ -91,8 +91,8 @@ class Membership {
 
   mutable absl::Mutex mu_;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
-  // Why a rank is no longer there, as irisd told.
-  std::map<uint32_t, std::string> reasons_ ABSL_GUARDED_BY(mu_);
+  // Ranks that are no longer there, and why, as irisd told.
+  std::map<uint32_t, RankChange> gone_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace iris::internal

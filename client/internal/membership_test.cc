@@ -135,6 +135,18 @@ TEST_F(MembershipTest, LogTellsHangingUpFromDying) {
   EXPECT_THAT(printed, HasSubstr("rank 1 (pid 101) died: b\n"));
 }
 
+TEST_F(MembershipTest, WhatANewWatchStreamRepeatsIsNoNews) {
+  ASSERT_TRUE(Join().ok());
+  SetState(1, PageRankState::kDead, true);
+  ::testing::internal::CaptureStderr();
+  membership_->OnRankChange({1, PageRankState::kDead, 101, "first"});
+  membership_->OnRankChange({1, PageRankState::kDead, 101, "again"});
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(printed, HasSubstr("first"));
+  EXPECT_THAT(printed, Not(HasSubstr("again")));
+  EXPECT_THAT(std::string(membership_->Health().message()), HasSubstr("(first)"));
+}
+
 TEST_F(MembershipTest, LeavingUnmapsBeforeIrisdIsToldAndEndsOnce) {
   ASSERT_TRUE(Join().ok());
   EXPECT_TRUE(membership_->guard().Usable().ok());

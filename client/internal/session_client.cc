@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grpc/support/log.h>
-#include <grpcpp/create_channel_posix.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -181,16 +180,7 @@ absl::Status SessionClient::Handshake(absl::Time deadline) {
                                                   frame->fds.size(), " descriptors, not one"));
         }
         welcome_ = *welcome;
-        wire::UniqueFd channel_fd = std::move(frame->fds.front());
-        const int flags = fcntl(channel_fd.get(), F_GETFL);
-        if (flags < 0 || fcntl(channel_fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-          return wire::ErrnoStatus(errno, absl::StrCat(where, ": set up its gRPC socket"));
-        }
-        grpc::ChannelArguments arguments;
-        arguments.SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxRpcBytes));
-        stub_ = iris::v1::HeapService::NewStub(
-            grpc::CreateCustomInsecureChannelFromFd("irisd", channel_fd.Release(), arguments));
-        return absl::OkStatus();
+        return Annotate(channels_.Use(std::move(frame->fds.front())), where);
       }
       default:
         return absl::InternalError(absl::StrCat(where, ": irisd sent frame type ",
@@ -224,18 +214,28 @@ void SessionClient::End(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     status_ = status;
   }
+  channels_.End(status);
   if (on_end_) on_end_();
 }
 
 void SessionClient::ReceiveLoop() {
   for (;;) {
-    struct pollfd polls[2] = {{socket_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
-    if (poll(polls, 2, -1) < 0) {
+    struct pollfd polls[3] = {{socket_.get(), POLLIN, 0},
+                              {stop_event_.get(), POLLIN, 0},
+                              {channels_.socket(), POLLRDHUP, 0}};
+    if (poll(polls, 3, -1) < 0) {
       if (errno == EINTR) continue;
       return End(wire::ErrnoStatus(errno, "wait for irisd's frames"));
     }
     if (polls[1].revents != 0) return;
-    if (absl::Status status = Receive(); !status.ok()) return End(status);
+    absl::Status status;
+    if (polls[0].revents != 0) {
+      status = Receive();  // first: if the session ends too, that comes first
+    } else if (polls[2].revents != 0) {
+      channels_.Lose();
+      status = SendPatiently(wire::FrameType::kRpcRequest, {});
+    }
+    if (!status.ok()) return End(status);
   }
 }
 
@@ -255,40 +255,58 @@ absl::Status SessionClient::Receive() {
           status.ok() ? absl::StatusCode::kUnavailable : status.code(),
           absl::StrCat("irisd at ", runtime_dir_, " ended the session: ", status.message()));
     }
-    case wire::FrameType::kDescriptors: {
-      auto payload = frame->As<wire::DescriptorsPayload>();
-      if (!payload.ok()) return payload.status();
-      if (payload->count != frame->fds.size() || payload->count > wire::kMaxDescriptorsPerFrame) {
-        return absl::InternalError(absl::StrCat("irisd announced ", payload->count,
-                                                " descriptors and sent ", frame->fds.size()));
+    case wire::FrameType::kDescriptors:
+      return TakeIn(*std::move(frame));
+    case wire::FrameType::kRpcSocket: {
+      if (frame->fds.size() != 1 || channels_.socket() >= 0) {
+        return absl::InternalError("irisd sent a gRPC socket that nobody asked for, or none");
       }
-      {
-        absl::MutexLock lock(&mu_);
-        for (uint32_t i = 0; i < payload->count; ++i) {
-          const wire::DescriptorRecord& record = payload->records[i];
-          if (descriptors_.size() >= kMaxDescriptors) {
-            return absl::ResourceExhaustedError("irisd sent descriptors that nobody asked for");
-          }
-          descriptors_[KeyOf(record)] = std::move(frame->fds[i]);
-        }
-      }
-      wire::AckPayload ack;
-      ack.count = payload->count;
-      absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kAck, ack);
-      // irisd reads acknowledgements at once; a full queue means that it is stopped.
-      while (sent.code() == absl::StatusCode::kResourceExhausted) {
-        struct pollfd polls[2] = {{socket_.get(), POLLOUT, 0}, {stop_event_.get(), POLLIN, 0}};
-        (void)poll(polls, 2, 100);
-        if (polls[1].revents != 0) return absl::CancelledError("session closed");
-        sent = wire::SendFrame(socket_.get(), wire::FrameType::kAck, ack);
-      }
-      // A hang-up shows at the next receive, after what irisd said before it.
-      return absl::OkStatus();
+      const absl::Status used = channels_.Use(std::move(frame->fds.front()));
+      return used.ok() ? Acknowledge(1) : used;
     }
     default:
       return absl::InternalError(
           absl::StrCat("irisd sent an unexpected frame of type ", static_cast<int>(frame->type)));
   }
+}
+
+absl::Status SessionClient::TakeIn(wire::Frame frame) {
+  auto payload = frame.As<wire::DescriptorsPayload>();
+  if (!payload.ok()) return payload.status();
+  if (payload->count != frame.fds.size() || payload->count > wire::kMaxDescriptorsPerFrame) {
+    return absl::InternalError(absl::StrCat("irisd announced ", payload->count,
+                                            " descriptors and sent ", frame.fds.size()));
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    for (uint32_t i = 0; i < payload->count; ++i) {
+      const wire::DescriptorRecord& record = payload->records[i];
+      if (descriptors_.size() >= kMaxDescriptors) {
+        return absl::ResourceExhaustedError("irisd sent descriptors that nobody asked for");
+      }
+      descriptors_[KeyOf(record)] = std::move(frame.fds[i]);
+    }
+  }
+  return Acknowledge(payload->count);
+}
+
+absl::Status SessionClient::Acknowledge(uint32_t count) {
+  wire::AckPayload ack;
+  ack.count = count;
+  return SendPatiently(wire::FrameType::kAck,
+                       absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&ack), sizeof(ack)));
+}
+
+absl::Status SessionClient::SendPatiently(wire::FrameType type, absl::Span<const uint8_t> payload) {
+  absl::Status sent = wire::SendFrame(socket_.get(), type, payload);
+  // irisd reads frames at once; a full queue means that it is stopped.
+  while (sent.code() == absl::StatusCode::kResourceExhausted) {
+    struct pollfd polls[2] = {{socket_.get(), POLLOUT, 0}, {stop_event_.get(), POLLIN, 0}};
+    (void)poll(polls, 2, 100);
+    if (polls[1].revents != 0) return absl::CancelledError("session closed");
+    sent = wire::SendFrame(socket_.get(), type, payload);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
@@ -322,7 +340,8 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
   return fds;
 }
 
-void SessionClient::CancelTakes() {
+void SessionClient::CancelWaits() {
+  channels_.Cancel();
   absl::MutexLock lock(&mu_);
   takes_cancelled_ = true;
 }

@@ -1,6 +1,7 @@
 // SessionClient: one attested connection to irisd. The session socket (descriptors and errors come
-// in on it, by a thread of its own) and the gRPC channel on the socket that irisd handed over. It
-// never reconnects: whoever wants that makes a new one.
+// in on it, by a thread of its own) and the gRPC channel on the socket that irisd handed over. When
+// that socket hangs up, the session asks for another one and goes on. When the session socket does,
+// the session has ended: it never reconnects, and whoever wants that makes a new one.
 //
 // Thread-safe. The destructor closes both sockets and joins the thread; it must not run on that
 // thread.
@@ -22,7 +23,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/internal/descriptor_key.h"
-#include "proto/iris/v1/heap.grpc.pb.h"
+#include "client/internal/rpc_channels.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 
@@ -55,7 +56,7 @@ class SessionClient {
     return std::string(welcome_.backend, strnlen(welcome_.backend, sizeof(welcome_.backend)));
   }
   const std::string& runtime_dir() const { return runtime_dir_; }
-  iris::v1::HeapService::Stub& stub() { return *stub_; }
+  RpcChannels& channels() { return channels_; }
 
   // OK while connected; then why it ended: irisd's own words if it said any.
   absl::Status status() const;
@@ -67,8 +68,9 @@ class SessionClient {
   // then.
   absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
                                                               absl::Time deadline);
-  // Ends every wait of TakeDescriptors, now and later, with kCancelled.
-  void CancelTakes();
+  // Ends every wait of TakeDescriptors, and of a member for a channel, now and later, with
+  // kCancelled.
+  void CancelWaits();
   // Closes whatever waits for a job that nobody will take.
   void DropDescriptors();
 
@@ -80,13 +82,19 @@ class SessionClient {
   void ReceiveLoop();
   // One frame. Not OK: the session ends with it.
   absl::Status Receive();
+  absl::Status TakeIn(wire::Frame frame);  // of descriptors
+  // Acknowledges so many descriptors.
+  absl::Status Acknowledge(uint32_t count);
+  // Sends a frame, and waits while irisd's queue is full. kCancelled: the session is closed. That
+  // irisd has hung up is no error here: it shows at the next receive, after what irisd said before.
+  absl::Status SendPatiently(wire::FrameType type, absl::Span<const uint8_t> payload);
   void End(const absl::Status& status);
 
   std::string runtime_dir_;
   wire::UniqueFd socket_;
   wire::UniqueFd stop_event_;
   wire::WelcomePayload welcome_;
-  std::unique_ptr<iris::v1::HeapService::Stub> stub_;
+  RpcChannels channels_;
   std::function<void()> on_end_;
   std::thread receiver_;
 

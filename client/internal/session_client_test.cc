@@ -207,7 +207,10 @@ TEST_F(SessionClientTest, HandshakeGivesIdsAndAChannel) {
   v1::LeaveRequest request;
   request.set_session_id(client->session_id());
   v1::LeaveReply reply;
-  const grpc::Status status = client->stub().Leave(&context, request, &reply);
+  auto channel = client->channels().Wait(0, RpcChannels::Waiter::kMember, Soon());
+  ASSERT_TRUE(channel.ok()) << channel.status();
+  const grpc::Status status = (*channel)->stub->Leave(&context, request, &reply);
+  channel->reset();
   EXPECT_TRUE(status.ok()) << status.error_message();
   client.reset();
   server->Shutdown();
@@ -397,7 +400,7 @@ TEST_F(SessionClientTest, CountThatDisagreesWithTheDescriptorsEndsTheSession) {
 
 TEST_F(SessionClientTest, CancelledTakesEndNowAndLater) {
   auto client = Connected();
-  std::thread other([&] { client->CancelTakes(); });
+  std::thread other([&] { client->CancelWaits(); });
   EXPECT_EQ(client->TakeDescriptors({SegmentKey(1)}, Soon()).status().code(),
             absl::StatusCode::kCancelled);
   other.join();
@@ -412,6 +415,91 @@ TEST_F(SessionClientTest, DropClosesWhatNobodyTook) {
   client->DropDescriptors();
   EXPECT_EQ(client->TakeDescriptors({SegmentKey(1)}, absl::Now()).status().code(),
             absl::StatusCode::kDeadlineExceeded);
+}
+
+// The gRPC socket.
+
+class RpcSocketTest : public SessionClientTest {
+ protected:
+  void SendRpcSocket() {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    grpc_end_.Reset(ends[0]);
+    const wire::UniqueFd theirs(ends[1]);
+    const int fds[] = {theirs.get()};
+    EXPECT_TRUE(wire::SendEmptyFrame(peer_.get(), FrameType::kRpcSocket, fds).ok());
+  }
+  static constexpr auto kMember = RpcChannels::Waiter::kMember;
+};
+
+TEST_F(RpcSocketTest, ALostOneIsAskedForReplacedAndAcknowledged) {
+  auto client = Connected();
+  auto first = client->channels().Wait(0, kMember, Soon());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)->number, 1u);
+  EXPECT_EQ(client->channels().WaitForLoss(1, absl::ZeroDuration()), RpcChannels::Loss::kNone);
+  for (uint64_t number = 2; number < 5; ++number) {
+    grpc_end_.Reset();
+    const wire::Frame request = Receive();
+    EXPECT_EQ(request.type, FrameType::kRpcRequest);
+    EXPECT_TRUE(request.payload.empty());
+    EXPECT_EQ(client->channels().WaitForLoss(number - 1, absl::Seconds(30)),
+              RpcChannels::Loss::kChannel);
+    SendRpcSocket();
+    const wire::Frame ack = Receive();
+    ASSERT_EQ(ack.type, FrameType::kAck);
+    EXPECT_EQ(ack.As<wire::AckPayload>()->count, 1u);
+    auto next = client->channels().Wait(number - 1, kMember, Soon());
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_EQ((*next)->number, number);
+  }
+  EXPECT_TRUE(client->status().ok()) << client->status();
+  EXPECT_EQ(ends_.load(), 0);
+}
+
+TEST_F(RpcSocketTest, IsAskedForOnceAlsoIfItIsLateAndDescriptorsComeMeanwhile) {
+  auto client = Connected();
+  grpc_end_.Reset();
+  EXPECT_EQ(Receive().type, FrameType::kRpcRequest);
+  SendDescriptors({Segment(1, 1)});
+  EXPECT_EQ(Receive().type, FrameType::kAck);
+  EXPECT_EQ(
+      client->channels().Wait(1, kMember, absl::Now() + absl::Milliseconds(50)).status().code(),
+      absl::StatusCode::kDeadlineExceeded);
+  SendRpcSocket();
+  EXPECT_TRUE(client->channels().Wait(1, kMember, Soon()).ok());
+  EXPECT_EQ(Receive().type, FrameType::kAck);
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(1)}, Soon()).ok());
+}
+
+TEST_F(RpcSocketTest, OneThatNobodyAskedForEndsTheSession) {
+  auto client = Connected();
+  const wire::UniqueFd kept(dup(grpc_end_.get()));
+  SendRpcSocket();
+  ASSERT_TRUE(client->WaitForEnd(absl::Seconds(30)));
+  EXPECT_THAT(std::string(client->status().message()), HasSubstr("nobody asked for"));
+}
+
+TEST_F(RpcSocketTest, TheEndOfTheSessionEndsTheWait) {
+  auto client = Connected();
+  grpc_end_.Reset();
+  EXPECT_EQ(Receive().type, FrameType::kRpcRequest);
+  std::thread irisd([&] { peer_.Reset(); });
+  EXPECT_EQ(client->channels().Wait(1, kMember, Soon()).status().code(),
+            absl::StatusCode::kUnavailable);
+  irisd.join();
+  EXPECT_EQ(client->channels().WaitForLoss(1, absl::Seconds(30)), RpcChannels::Loss::kSession);
+}
+
+TEST_F(RpcSocketTest, CancelledWaitsAreTheMembersAlone) {
+  auto client = Connected();
+  grpc_end_.Reset();
+  EXPECT_EQ(Receive().type, FrameType::kRpcRequest);
+  client->CancelWaits();
+  EXPECT_EQ(client->channels().Wait(1, kMember, Soon()).status().code(),
+            absl::StatusCode::kCancelled);
+  SendRpcSocket();
+  EXPECT_TRUE(client->channels().Wait(1, RpcChannels::Waiter::kLeaver, Soon()).ok());
 }
 
 }  // namespace

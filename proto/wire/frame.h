@@ -8,7 +8,14 @@
 //   irisd → client   kWelcome{session_id, …}        with the socket of this session's gRPC channel
 //   irisd → client   kDescriptors{records}          with n descriptors, any time after a Join
 //   client → irisd   kAck{count}                    so many descriptors were received
+//   client → irisd   kRpcRequest                    the gRPC socket is lost: another one, please
+//   irisd → client   kRpcSocket                     with that socket; the one before is closed
 //   irisd → client   kError{code, text}             at any time; then irisd closes the socket
+//
+// A lost gRPC socket ends nothing. A client asks for another when it has lost one, and not again
+// before that one has come: irisd gives a session kRpcSocketBurst of them at once and one in each
+// kRpcSocketIntervalMs later, and answers when the next is due. Like every descriptor after the
+// handshake it is acknowledged by kAck.
 //
 // Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody
 // asked for, or from another pid than the one that connected, ends the session with kError.
@@ -43,6 +50,8 @@ enum class FrameType : uint16_t {
   kError = 5,
   kDescriptors = 6,
   kAck = 7,
+  kRpcRequest = 8,
+  kRpcSocket = 9,
 };
 
 struct FrameHeader {
@@ -135,6 +144,10 @@ struct Frame {
 // are in flight; nothing was sent. Thread-safe in so far as the kernel orders packets.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
                        absl::Span<const int> fds = {});
+// Of a type that has no payload.
+inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const int> fds = {}) {
+  return SendFrame(socket, type, absl::Span<const uint8_t>(), fds);
+}
 
 template <typename P>
 absl::Status SendFrame(int socket, FrameType type, const P& payload,

@@ -78,6 +78,21 @@ TEST_F(FrameTest, CarriesEveryPayloadAtItsFullSize) {
   EXPECT_EQ(ReceiveFrame(b_.get())->payload.size(), sizeof(DescriptorsPayload));
 }
 
+TEST_F(FrameTest, CarriesNothingButADescriptor) {
+  ASSERT_TRUE(SendEmptyFrame(a_.get(), FrameType::kRpcRequest).ok());
+  const int fds[] = {a_.get()};
+  ASSERT_TRUE(SendEmptyFrame(a_.get(), FrameType::kRpcSocket, fds).ok());
+  absl::StatusOr<Frame> request = ReceiveFrame(b_.get());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->type, FrameType::kRpcRequest);
+  EXPECT_TRUE(request->payload.empty() && request->fds.empty());
+  absl::StatusOr<Frame> socket = ReceiveFrame(b_.get());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  EXPECT_EQ(socket->type, FrameType::kRpcSocket);
+  EXPECT_TRUE(socket->payload.empty());
+  EXPECT_EQ(socket->fds.size(), 1u);
+}
+
 TEST_F(FrameTest, TellsTheSender) {
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kHello, HelloPayload()).ok());
   absl::StatusOr<Frame> frame = ReceiveFrame(b_.get());
@@ -213,7 +228,7 @@ TEST_F(FrameTest, NamesBothVersions) {
 }
 
 TEST_F(FrameTest, RefusesUnknownTypes) {
-  for (const uint16_t type : {0, 8, 65535}) {
+  for (const uint16_t type : {0, 10, 65535}) {
     FrameHeader header;
     header.type = type;
     SendRaw(&header, sizeof(header));

@@ -31,5 +31,9 @@ inline constexpr uint64_t kMaxTeamSyncBytes = 16ull << 20;
 inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;
 inline constexpr uint32_t kDescriptorWindow = 32;  // sent and not acknowledged, per session
 inline constexpr size_t kMaxRpcBytes = 4 << 20;
+// gRPC sockets that a session gets in place of lost ones: so many at once, then one in each
+// interval.
+inline constexpr uint32_t kRpcSocketBurst = 4;
+inline constexpr uint32_t kRpcSocketIntervalMs = 250;
 
 }  // namespace iris::wire

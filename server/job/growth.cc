@@ -130,10 +130,9 @@ void JobMachine::Impl::GrowMapped(SessionId id, CallId call, JobId job_id, GrowI
   Job& job = *membership->job;
   const Rank rank = membership->rank;
   const std::string what = absl::StrCat("growth ", grow.value, " of job '", job.name, "': ");
+  if (grow.value != 0 && job.last_published == grow) return Answer(call, absl::OkStatus());
   if (grow.value != 0 && job.last_growth.grow == grow) {
-    return Answer(call, job.last_growth.published
-                            ? absl::OkStatus()
-                            : absl::AbortedError(absl::StrCat(what, job.last_growth.reason)));
+    return Answer(call, absl::AbortedError(absl::StrCat(what, job.last_growth.reason)));
   }
   if (!job.growth.has_value() || job.growth->id != grow || !job.growth->mapping) {
     return Answer(
@@ -160,6 +159,7 @@ void JobMachine::Impl::PublishGrowth(Job& job) {
   const absl::Status grown = job.allocator.Grow(job.heap_bytes);
   IRIS_CHECK(grown.ok(), "a heap only grows");
   job.last_growth = {growth.id, true, ""};
+  job.last_published = growth.id;
   for (const Member& member : job.ranks) Emit(NotifyWatch{member.lease.session, job.last_growth});
   Note(job, event::HeapGrown{growth.id, job.heap_bytes});
   Team& team = job.teams.at(growth.team);
@@ -176,6 +176,7 @@ void JobMachine::Impl::FailGrowth(Job& job, const absl::Status& status) {
     if (growth.mapping && member.lease.held)
       Emit(NotifyWatch{member.lease.session, job.last_growth});
   }
+  if (growth.mapping) KeepAccountOf(job, growth.bytes * job.n_ranks());
   DropAll(growth.segments);
   Note(job, event::GrowthFailed{std::string(status.message())});
   Conclude(job, job.teams.at(growth.team), status);

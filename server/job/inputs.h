@@ -56,7 +56,13 @@ struct JoinSpec {
   bool prealloc = false;
   absl::Duration timeout;  // zero: the default of JobLimits
   uint64_t team_sync_bytes = 0;
+  // The client's own number of this Join in its session: a second one with the number is the same
+  // Join again, whose answer was lost. Zero: it has none, and is never a repetition.
+  uint64_t number = 0;
 };
+// A repetition of a Join that still waits takes the place of the earlier call, which is answered
+// kCancelled, and its timeout counts anew. Of one that was answered it gets the answer again, until
+// the job is ready. Of one that was withdrawn because its caller was gone it is a new Join.
 struct JoinCall {
   SessionId session;
   CallId call;
@@ -108,10 +114,11 @@ struct ResumeCall {
 };
 // The caller of a call is gone (its RPC was cancelled): no Reply was or will be delivered.
 //
-// A pending Join is withdrawn a moment later (kWithdrawAfter): when a process dies, its calls can
-// be cancelled before its session hangs up, and then its peers are to hear of the death. If the
-// job's last rank joins meanwhile, the job fails at that moment, unless the rank maps. A Join that
-// was answered already fails the job at once, if its rank has not mapped: it will not. A pending
+// A pending Join is withdrawn a moment later (kWithdrawAfter), unless it is repeated: its
+// connection may be lost and come back, and when a process dies, its calls can be cancelled before
+// its session hangs up, and then its peers are to hear of the death. If the job's last rank joins
+// meanwhile, the job fails at that moment, unless the rank maps. A Join without a number that was
+// answered already fails the job at once, if its rank has not mapped: it will not. A pending
 // operation stays asked for.
 struct CallCancelled {
   CallId call;

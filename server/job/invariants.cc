@@ -291,8 +291,29 @@ absl::Status JobMachine::Impl::CheckSegments() const {
           absl::StrCat("the ledger of device ", i, " is not the sum of its segments"));
     }
   }
+  const auto watched = [&](uint32_t uid, const KeptMemory::Process& process) {
+    return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+      return entry.second.caller.uid == uid &&
+             KeptMemory::ProcessOf(entry.second.caller) == process;
+    });
+  };
+  for (const auto& [uid, parts] : kept_.all()) {
+    if (limits_.max_heap_bytes_per_uid == 0) return absl::InternalError("memory kept off no quota");
+    if (parts.size() > KeptMemory::kMaxPartsPerUid) return absl::InternalError("too much is kept");
+    for (const auto& [holders, bytes] : parts) {
+      if (bytes == 0 || holders.empty()) return absl::InternalError("nothing is kept");
+      for (const KeptMemory::Process& process : holders) {
+        if (!watched(uid, process)) return absl::InternalError("memory is kept for ever");
+      }
+    }
+  }
   size_t n_held = 0;
   for (const auto& [id, job] : jobs_) {
+    for (const Member& member : job->ranks) {
+      if (member.keeps_memory && !watched(job->uid, KeptMemory::ProcessOf(member.lease.process))) {
+        return absl::InternalError("a process that may keep memory is not watched");
+      }
+    }
     for (const Member& member : job->ranks) n_held += member.segments.size();
     if (job->growth.has_value()) n_held += job->growth->segments.size();
   }

@@ -45,10 +45,21 @@ struct Member {
   uint32_t device_index = 0;
   bool prealloc = false;
   uint64_t base = 0;
+  // When its lease was granted.
+  absl::Time joined;
+  // Its process was sent descriptors of the job's memory and has not ended, so it may have that
+  // mapped, also after it has left. Followed where users have a quota (KeptMemory).
+  bool keeps_memory = false;
   CallId join_call;      // zero if none waits
   CallId answered_join;  // its successor, once the job maps
   std::vector<CallId> mapped_calls;
   std::vector<SegmentId> segments;  // in order of growth
+};
+
+// A rank that joined and was gone again before the job was complete.
+struct GaveUp {
+  int64_t pid = 0;
+  absl::Time when;
 };
 
 // An operation that some members have asked for.
@@ -111,6 +122,7 @@ struct Job {
   bool same_address = false;
   absl::Time created;
   std::vector<Member> ranks;
+  std::map<Rank, GaveUp> gave_up;  // while it forms: the last of each rank
 
   OffsetAllocator allocator{0};                    // since the epoch was committed
   std::map<uint64_t, HeapAllocation> allocations;  // by offset
@@ -125,6 +137,9 @@ struct Job {
   std::optional<Growth> growth;
   std::deque<TeamId> growth_queue;  // teams whose operation waits for the next growth
   GrowDone last_growth;
+  // The last one that was published: every rank has mapped it, so nobody can have missed an earlier
+  // one.
+  GrowId last_published;
 
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks.size()); }
   // Ranks that are held.

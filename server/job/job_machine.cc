@@ -203,13 +203,14 @@ void JobMachine::Impl::CloseSession(SessionId id, const std::string& reason) {
   if (session == nullptr || session->ending) return;
   Emit(EndWatch{id, absl::AbortedError(absl::StrCat("the session ended: ", reason))});
   HangUp(*session);
-  if (!session->lease.has_value())
-    Gone(id);  // nothing is left that its process could be asked about
+  // Otherwise nothing is left that its process could be asked about.
+  if (!session->lease.has_value() && !WatchesKeeper(*session)) Gone(id);
 }
 
 void JobMachine::Impl::EndProcess(SessionId id) {
   if (FindSession(id) == nullptr) return;
   Emit(EndWatch{id, absl::AbortedError("the session's process is gone")});
+  ForgetKeeper(FindSession(id)->caller);
   Gone(id);
 }
 
@@ -230,6 +231,11 @@ void JobMachine::Impl::OpenWatch(SessionId id, CallId call, JobId job_id) {
                                                                 : kHungUp;
     Emit(NotifyWatch{id, RankChanged{rank, peer.state, peer.lease.process.pid,
                                      absl::StrCat(job.Who(rank), " ", reason)}});
+  }
+  // However long the stream was away, two growths tell all: one before the last of these that is
+  // neither was not published, for that takes every rank.
+  if (job.last_published.value != 0 && job.last_published != job.last_growth.grow) {
+    Emit(NotifyWatch{id, GrowDone{job.last_published, true, ""}});
   }
   if (job.last_growth.grow.value != 0) Emit(NotifyWatch{id, job.last_growth});
   if (job.growth.has_value() && job.growth->mapping) Emit(NotifyWatch{id, SegmentsAddedBy(job)});

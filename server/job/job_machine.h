@@ -60,12 +60,15 @@ class JobMachine {
   std::vector<JobSnapshot> Jobs(const JobQuery& query = {}) const;
   size_t n_jobs() const;
   size_t n_sessions() const;
+  // Given back, and still on the accounts of users whose processes may have it mapped.
+  uint64_t kept_bytes() const;
   std::vector<SessionSnapshot> Sessions() const;
 
   // Listings: each thing behind `after`, in order, until `visit` returns false. They cost what was
   // visited; a query of one user passes over the jobs and sessions of others without looking.
   using VisitJob = absl::FunctionRef<bool(const JobSnapshot&)>;
-  // The job comes without ranks and allocations.
+  // Jobs come without allocations and without the segments of their ranks; for the two below, also
+  // without ranks.
   using VisitRank = absl::FunctionRef<bool(const JobSnapshot&, const RankSnapshot&)>;
   using VisitAllocation = absl::FunctionRef<bool(const JobSnapshot&, const AllocationSnapshot&)>;
   using VisitSession = absl::FunctionRef<bool(const SessionSnapshot&)>;

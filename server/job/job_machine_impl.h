@@ -2,8 +2,9 @@
 // thread-safe.
 //
 // Inputs, sessions, watches and deadlines: job_machine.cc. Joining, mapping, leaving, death:
-// membership.cc. Memory: segments.cc. Operations of teams: team_calls.cc. Growth: growth.cc. What
-// iris-ctl sees: snapshots.cc. What always holds: invariants.cc.
+// membership.cc; the same once more: join_again.cc. Memory: segments.cc. Operations of teams:
+// team_calls.cc. Growth: growth.cc. What iris-ctl sees: snapshots.cc. What always holds:
+// invariants.cc.
 #pragma once
 
 #include <map>
@@ -19,6 +20,7 @@
 #include "server/job/deadlines.h"
 #include "server/job/job.h"
 #include "server/job/job_machine.h"
+#include "server/job/kept_memory.h"
 
 namespace iris::server {
 
@@ -34,6 +36,8 @@ struct JobMachine::Impl {
     // The job that it was last a member of, and what calls that still name it are told.
     JobId past_job;
     absl::Status past_status;
+    // Of the Join that made it a member of its job, or of its past one. 0: none, or withdrawn.
+    uint64_t join_number = 0;
   };
 
   // Physical memory that is booked in the ledger.
@@ -101,6 +105,10 @@ struct JobMachine::Impl {
   // membership.cc.
   void Join(SessionId session, CallId call, const JoinSpec& spec);
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
+  // join_again.cc. True: the call repeats the session's last Join, and is answered or waits.
+  bool JoinAgain(Session& session, CallId call, const JoinSpec& spec);
+  // What a rank of a job that is being mapped is told.
+  JoinResult JoinResultOf(const Job& job, Rank rank) const;
   // The spec with every default filled in and every size rounded, if nothing is wrong with it that
   // needs no job to see: max_heap_bytes is the stride, device_uuid names the device.
   absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;
@@ -168,6 +176,14 @@ struct JobMachine::Impl {
   void SegmentCreated(SegmentId segment, const absl::Status& status);
   void SegmentDropped(SegmentId segment);
   void ServeStarved();
+  // The segments of `job` that were sent to its ranks, `bytes` together, are about to be dropped:
+  // they stay on the user's account while a process of the job lives.
+  void KeepAccountOf(const Job& job, uint64_t bytes);
+  // Whether the session must be kept, although it speaks for nothing, because nothing else would
+  // tell when its process ends, which may have memory.
+  bool WatchesKeeper(const Session& session) const;
+  // The process has ended, and with it what it had mapped.
+  void ForgetKeeper(const CallerInfo& process);
   std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
 
   // team_calls.cc.
@@ -208,7 +224,8 @@ struct JobMachine::Impl {
   template <typename Visit>
   void ForJobs(const JobQuery& query, JobId from, Visit visit) const;
   SessionSnapshot SnapshotOf(const Session& session) const;
-  RankSnapshot SnapshotOf(const Member& member, Rank rank) const;
+  RankSnapshot SnapshotOf(const Member& member, Rank rank) const;  // without its segments
+  std::vector<SegmentInfo> SegmentsOf(const Member& member) const;
 
   // invariants.cc.
   absl::Status CheckInvariants() const;
@@ -238,6 +255,7 @@ struct JobMachine::Impl {
   std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
+  KeptMemory kept_;                           // empty unless users have a quota
   std::set<std::pair<JobId, Rank>> starved_;  // in Join, waiting for memory that is being dropped
   absl::flat_hash_map<SegmentId, Segment> segments_;
   absl::flat_hash_map<CallId, WaitingCall> waiting_;

@@ -16,11 +16,8 @@ struct Lease {
   bool held = false;   // false: the rank is nobody's
   SessionId session;   // speaks for it, or did so until it hung up; zero unless held
 
-  // Whether `other` is this lease's process: a pid alone may have been used again.
-  bool OfProcess(const CallerInfo& other) const {
-    return process.pid == other.pid && process.uid == other.uid &&
-           process.process_start == other.process_start;
-  }
+  // Whether `other` is this lease's process.
+  bool OfProcess(const CallerInfo& other) const { return process.SameProcess(other); }
 };
 
 // Which lease: each rank of a job has one.

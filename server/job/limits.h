@@ -23,8 +23,10 @@ struct JobLimits {
   absl::Duration grow_timeout = absl::Seconds(30);
 };
 
-// How long a session has to hang up after its Join was cancelled, before that counts as its wish.
-inline constexpr absl::Duration kWithdrawAfter = absl::Milliseconds(200);
+// How long a session has, after its Join was cancelled, to repeat it on a new connection or to hang
+// up, before the cancellation counts as its wish. A client on a busy machine needs most of a second
+// to get a connection and to come back.
+inline constexpr absl::Duration kWithdrawAfter = absl::Seconds(2);
 
 // Pairs of devices (from, to) of which kernels of the one cannot use memory of the other, and why.
 // (d, d): the device itself is of no use.

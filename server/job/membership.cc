@@ -27,6 +27,7 @@ absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Durati
 void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
   const auto session = CallingSession(id);
   if (!session.ok()) return Answer(call, session.status());
+  if (JoinAgain(**session, call, spec)) return;
   if (Job* job = JobOf(**session); job != nullptr) {
     // One that the session cancelled just now is over at last.
     const Rank rank = (*session)->lease->rank;
@@ -73,6 +74,7 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   member.prealloc = spec.prealloc;
   member.join_call = call;
   GrantLease(*job, rank, session);
+  session.join_number = spec.number;
   AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
   deadlines_.Set({job->id, DeadlineKey::Kind::kJoin, rank}, now_.steady + spec.timeout);
   SetState(*job, rank, RankState::kJoined, false);
@@ -273,26 +275,38 @@ void JobMachine::Impl::WithdrawJoin(Job& job, Rank rank, const absl::Status& sta
   if (member.join_call.value != 0) Answer(member.join_call, status);
   Note(job, static_cast<int32_t>(rank), event::JoinFailed{std::string(status.message())});
   DropAll(member.segments);
+  job.gave_up[rank] = {member.lease.process.pid, now_.steady};
   SetState(job, rank, RankState::kAbsent, false);
   EndLease(job, rank, status);
   member = Member();
   if (job.n_held() == 0) EndJob(job);
 }
 
+// A rank that was here while this one waited did come, even if its own time was up first: ranks
+// whose time is up together must not be told of each other.
 void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
-  std::vector<std::string> missing, slow;
+  std::vector<std::string> missing, gave_up, slow;
   for (Rank r = 0; r < job.n_ranks(); ++r) {
     const Member& member = job.ranks[r];
-    if (!member.lease.held) {
+    const auto left = job.gave_up.find(r);
+    if (member.lease.held) {
+      if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
+        slow.push_back(job.Who(r));
+      }
+    } else if (left != job.gave_up.end() && left->second.when >= job.ranks[rank].joined) {
+      gave_up.push_back(absl::StrCat("rank ", r, " (pid ", left->second.pid, ")"));
+    } else {
       missing.push_back(absl::StrCat(r));
-    } else if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
-      slow.push_back(job.Who(r));
     }
   }
   std::string text = absl::StrCat("join job '", job.name, "' as rank ", rank, ": time is up");
   if (!missing.empty()) {
     absl::StrAppend(&text, ": of ", job.n_ranks(),
                     " ranks these have not joined: ", absl::StrJoin(missing, ", "));
+  } else if (!gave_up.empty()) {
+    absl::StrAppend(&text, ": all ", job.n_ranks(),
+                    " ranks have come, but these gave up before the last one did: ",
+                    absl::StrJoin(gave_up, ", "));
   } else {
     absl::StrAppend(&text, ": memory is not ready yet for ", absl::StrJoin(slow, ", "));
   }
@@ -308,27 +322,20 @@ void JobMachine::Impl::StartMappingIfComplete(Job& job) {
     if (!segments_.at(member.segments[0]).created) return;
   }
   job.state = JobState::kMapping;
-  JoinResult result;
-  result.job = job.id;
-  result.epoch = job.epoch;
-  result.proposed_base = wire::kProposedBase;
-  result.stride_bytes = job.stride_bytes;
-  result.granularity_bytes = granularity_bytes_;
-  result.heap_bytes = job.heap_bytes;
-  result.segments = SegmentsOf(job);
-  result.map_timeout = limits_.map_timeout;
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    result.peers.push_back({rank, job.ranks[rank].lease.process.pid, job.ranks[rank].device_index});
-  }
+  job.gave_up.clear();
+  JoinResult result = JoinResultOf(job, 0);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     Member& member = job.ranks[rank];
     deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
     Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
                          result.segments, true});
+    member.keeps_memory = limits_.max_heap_bytes_per_uid != 0;
     result.rank = rank;
     result.device_index = member.device_index;
     if (member.join_call.value == 0) continue;  // cancelled a moment ago
-    member.answered_join = member.join_call;
+    // A Join that has a number can be repeated: that its answer was lost means nothing.
+    const bool repeatable = FindSession(member.lease.session)->join_number != 0;
+    member.answered_join = repeatable ? CallId() : member.join_call;
     Answer(std::exchange(member.join_call, CallId()), absl::OkStatus(), result);
   }
   deadlines_.Set({job.id, DeadlineKey::Kind::kMap}, now_.steady + limits_.map_timeout);
@@ -419,6 +426,8 @@ void JobMachine::Impl::CancelJoin(Job& job, Rank rank) {
 void JobMachine::Impl::WithdrawCancelled(Job& job, Rank rank) {
   deadlines_.Clear({job.id, DeadlineKey::Kind::kWithdraw, rank});
   if (job.state == JobState::kForming) {
+    // A repetition that comes after this is a new Join.
+    FindSession(job.ranks[rank].lease.session)->join_number = 0;
     WithdrawJoin(job, rank, absl::CancelledError("the call was cancelled"));
   } else {
     JoinUndelivered(job, rank);
@@ -456,6 +465,7 @@ void JobMachine::Impl::MapTimedOut(Job& job) {
 
 void JobMachine::Impl::GrantLease(Job& job, Rank rank, Session& session) {
   job.ranks[rank].lease = {session.caller, true, session.id};
+  job.ranks[rank].joined = now_.steady;
   session.lease = LeaseRef{job.id, rank};
 }
 
@@ -583,6 +593,11 @@ void JobMachine::Impl::FailJob(Job& job, const absl::Status& status) {
 void JobMachine::Impl::EndJob(Job& job) {
   IRIS_CHECK(job.n_held() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
   deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
+  uint64_t bytes = 0;
+  for (const Member& member : job.ranks) {
+    for (const SegmentId id : member.segments) bytes += segments_.at(id).info.bytes;
+  }
+  KeepAccountOf(job, bytes);
   for (Member& member : job.ranks) DropAll(member.segments);
   n_page_descriptors_ -= job.n_ranks() + 1;
   Emit(DropPages{job.id});

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -441,6 +442,55 @@ TEST_F(JoinWaitTest, TimeOutNamesTheMissingRanks) {
   DropSegments();
   EXPECT_EQ(machine_->ledger().used_bytes_total(), 0u);
   EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(JoinWaitTest, RanksThatWaitedTogetherDoNotMissEachOther) {
+  // All of one moment, and one shortly after the other: the same ranks are missing.
+  for (const absl::Duration apart : {absl::ZeroDuration(), absl::Milliseconds(10)}) {
+    std::vector<CallId> calls;
+    for (const int rank : {0, 1, 3}) {
+      JoinSpec spec = Spec(rank, 5);
+      spec.timeout = absl::Seconds(5);
+      calls.push_back(Join(Open(100 + rank), spec));
+      clock_.Advance(apart);
+    }
+    Advance(absl::Seconds(5) - 3 * apart);
+    for (int i = 0; i < 3; ++i) Advance(apart);
+    for (const CallId call : calls) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call))) << StatusOf(call);
+      EXPECT_THAT(std::string(StatusOf(call).message()), EndsWith("have not joined: 2, 4"));
+    }
+    DropSegments();
+  }
+}
+TEST_F(JoinWaitTest, ARankThatGaveUpBeforeIsMissing) {
+  JoinSpec hasty = Spec(0, 3);
+  hasty.timeout = absl::Seconds(1);
+  Join(Open(100), hasty);
+  JoinSpec patient = Spec(1, 3);
+  patient.timeout = absl::Seconds(60);
+  Join(Open(101), patient);
+  Advance(absl::Seconds(2));
+  JoinSpec late = Spec(2, 3);
+  late.timeout = absl::Seconds(5);
+  const CallId call = Join(Open(102), late);
+  Advance(absl::Seconds(5));
+  EXPECT_THAT(std::string(StatusOf(call).message()), EndsWith("have not joined: 0"));
+}
+TEST_F(JoinWaitTest, WhenAllCameTheTextNamesWhoGaveUp) {
+  JoinSpec hasty = Spec(0, 2);
+  hasty.timeout = absl::Seconds(5);
+  const SessionId first = Open(100);
+  Join(first, hasty);
+  JoinSpec other = Spec(1, 2);
+  other.timeout = absl::Seconds(60);
+  const CallId call = Join(Open(101), other);
+  Advance(absl::Seconds(5));  // its memory was never made, so nobody could be told
+  Advance(absl::Seconds(55));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
+  EXPECT_THAT(
+      StatusOf(call).message(),
+      HasSubstr(
+          "all 2 ranks have come, but these gave up before the last one did: rank 0 (pid 100)"));
 }
 TEST_F(JoinWaitTest, OnlyTheRankWhoseTimeIsUpIsRemoved) {
   JoinSpec hasty = Spec(0, 2);

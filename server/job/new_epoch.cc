@@ -26,6 +26,7 @@ void NewEpoch(Job& job, absl::Time wall) {
   job.past_teams.clear();
   job.value_bytes = 0;
   job.last_growth = GrowDone();
+  job.last_published = GrowId();
   if (job.teams.empty()) {
     job.allocator = OffsetAllocator(job.heap_bytes);
     std::vector<Rank> everyone(job.n_ranks());

@@ -24,12 +24,20 @@ absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
                                     const Ledger::Holder& holder) {
   const uint32_t uid = holder.uid;
   const auto found = booked_bytes_by_uid_.find(uid);
-  const uint64_t booked = found == booked_bytes_by_uid_.end() ? 0 : found->second;
+  const uint64_t kept = kept_.bytes(uid);
+  const uint64_t booked = (found == booked_bytes_by_uid_.end() ? 0 : found->second) + kept;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota != 0 && (booked > quota || bytes > quota - booked)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "reserve ", bytes, " bytes for rank ", holder.rank, " of job '", holder.job, "': uid ", uid,
-        " holds ", booked, " of the ", quota, " bytes that irisd allows it"));
+    std::string text = absl::StrCat("reserve ", bytes, " bytes for rank ", holder.rank, " of job '",
+                                    holder.job, "': uid ", uid, " holds ", booked, " of the ",
+                                    quota, " bytes that irisd allows it");
+    if (kept > 0) {
+      absl::StrAppend(&text, "; ", kept,
+                      " of them are of ranks that left or failed, and count until the processes "
+                      "that may have them mapped have ended: ",
+                      kept_.Holders(uid));
+    }
+    return absl::ResourceExhaustedError(text);
   }
   if (absl::Status s = ledger_.Reserve(device_index, bytes, holder); !s.ok()) return s;
   booked_bytes_by_uid_[uid] += bytes;
@@ -55,9 +63,9 @@ bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes, uin
   if (kept > device.memory_bytes || bytes > device.memory_bytes - kept) return false;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota == 0) return true;
-  const uint64_t kept_by_uid =
-      value(booked_bytes_by_uid_, uid) - value(dropping_bytes_by_uid_, uid);
-  return kept_by_uid <= quota && bytes <= quota - kept_by_uid;
+  const uint64_t held_by_uid =
+      value(booked_bytes_by_uid_, uid) - value(dropping_bytes_by_uid_, uid) + kept_.bytes(uid);
+  return held_by_uid <= quota && bytes <= quota - held_by_uid;
 }
 
 SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, uint64_t offset_bytes,
@@ -168,6 +176,45 @@ void JobMachine::Impl::ServeStarved() {
       CreateFirstSegment(*job, rank);
     } else {
       WithdrawJoin(*job, rank, status);
+    }
+  }
+}
+
+void JobMachine::Impl::KeepAccountOf(const Job& job, uint64_t bytes) {
+  std::set<KeptMemory::Process> holders;
+  for (const Member& member : job.ranks) {
+    if (member.keeps_memory) holders.insert(KeptMemory::ProcessOf(member.lease.process));
+  }
+  kept_.Add(job.uid, std::move(holders), bytes);
+}
+
+bool JobMachine::Impl::WatchesKeeper(const Session& session) const {
+  if (limits_.max_heap_bytes_per_uid == 0) return false;
+  const CallerInfo& process = session.caller;
+  bool keeps = kept_.Holds(process.uid, KeptMemory::ProcessOf(process));
+  if (const auto mine = jobs_by_uid_.find(process.uid); mine != jobs_by_uid_.end()) {
+    for (auto id = mine->second.begin(); !keeps && id != mine->second.end(); ++id) {
+      const std::vector<Member>& ranks = jobs_.at(*id)->ranks;
+      keeps = std::any_of(ranks.begin(), ranks.end(), [&](const Member& member) {
+        return member.keeps_memory && member.lease.OfProcess(process);
+      });
+    }
+  }
+  if (!keeps) return false;
+  // One session of a process is enough.
+  const auto& sessions = sessions_by_uid_.at(process.uid);
+  return std::none_of(sessions.begin(), sessions.end(), [&](SessionId id) {
+    return id != session.id && sessions_.at(id).caller.SameProcess(process);
+  });
+}
+
+void JobMachine::Impl::ForgetKeeper(const CallerInfo& process) {
+  kept_.ProcessGone(process.uid, KeptMemory::ProcessOf(process));
+  const auto mine = jobs_by_uid_.find(process.uid);
+  if (mine == jobs_by_uid_.end()) return;
+  for (const JobId id : mine->second) {
+    for (Member& member : jobs_.at(id)->ranks) {
+      if (member.lease.OfProcess(process)) member.keeps_memory = false;
     }
   }
 }

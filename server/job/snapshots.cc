@@ -42,10 +42,13 @@ RankSnapshot JobMachine::Impl::SnapshotOf(const Member& member, Rank rank) const
   shot.session = member.lease.session;
   shot.device_index = member.device_index;
   shot.base = member.base;
-  for (const SegmentId segment : member.segments) {
-    shot.segments.push_back(segments_.at(segment).info);
-  }
   return shot;
+}
+
+std::vector<SegmentInfo> JobMachine::Impl::SegmentsOf(const Member& member) const {
+  std::vector<SegmentInfo> infos;
+  for (const SegmentId segment : member.segments) infos.push_back(segments_.at(segment).info);
+  return infos;
 }
 
 SessionSnapshot JobMachine::Impl::SnapshotOf(const Session& session) const {
@@ -85,12 +88,21 @@ size_t JobMachine::n_jobs() const { return impl_->jobs_.size(); }
 
 size_t JobMachine::n_sessions() const { return impl_->sessions_.size(); }
 
+uint64_t JobMachine::kept_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [uid, parts] : impl_->kept_.all()) sum += impl_->kept_.bytes(uid);
+  return sum;
+}
+
 std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
   std::vector<JobSnapshot> snapshots;
   VisitJobs(query, {}, [&](const JobSnapshot& shot) {
     snapshots.push_back(shot);
-    if (!query.allocations) return true;
     const Job& job = *impl_->jobs_.at(shot.id);
+    for (RankSnapshot& rank : snapshots.back().ranks) {
+      rank.segments = impl_->SegmentsOf(job.ranks[rank.rank]);
+    }
+    if (!query.allocations) return true;
     snapshots.back().allocations.reserve(job.allocations.size());
     for (const auto& [offset, allocation] : job.allocations) {
       snapshots.back().allocations.push_back(server::SnapshotOf(offset, allocation));
@@ -127,7 +139,9 @@ void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank
     const JobSnapshot head = HeadOf(job);
     for (Rank rank = entered ? static_cast<Rank>(after.item) + 1 : 0; rank < job.n_ranks();
          ++rank) {
-      if (!visit(head, impl_->SnapshotOf(job.ranks[rank], rank))) return false;
+      RankSnapshot shot = impl_->SnapshotOf(job.ranks[rank], rank);
+      shot.segments = impl_->SegmentsOf(job.ranks[rank]);
+      if (!visit(head, shot)) return false;
     }
     return true;
   });

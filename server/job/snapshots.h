@@ -58,8 +58,9 @@ struct JobQuery {
   std::string name;             // empty: any
   bool allocations = false;
 };
-// How far a listing has come: what follows `id`, and in `id` itself what follows `item`. Ids only
-// grow, so what is there during the whole listing is seen exactly once. Any value is harmless.
+// How far a listing has come: to what follows `id`, and in `id` itself to what follows `item`. No
+// thing changes its place in that order, so what is there during the whole listing is seen exactly
+// once. Any value is harmless.
 struct ListPosition {
   uint64_t id = 0;    // of a job or a session; zero: the listing begins
   uint64_t item = 0;  // a rank of the job, or the offset of an allocation

@@ -22,6 +22,11 @@ struct CallerInfo {
   uint32_t uid = 0;
   uint32_t gid = 0;
   uint64_t process_start = 0;  // start time of the pid, so that a recycled pid is another process
+
+  // Whether both are the same process. A pid alone may have been used again.
+  bool SameProcess(const CallerInfo& other) const {
+    return pid == other.pid && uid == other.uid && process_start == other.process_start;
+  }
 };
 
 }  // namespace iris::server

@@ -51,6 +51,9 @@ inline constexpr std::array<MethodInfo, 15> kMethods = {{
     {Method::kPeek, "/iris.v1.AdminService/Peek"},
 }};
 
+// Whether it is of the admin service.
+constexpr bool IsAdmin(Method method) { return method >= Method::kGetStatus; }
+
 // Null: no method has this number.
 constexpr const MethodInfo* FindMethod(uint16_t number) {
   for (const MethodInfo& info : kMethods) {

@@ -32,6 +32,13 @@ TEST(MethodsTest, AreFoundByNumberAndByName) {
   }
 }
 
+TEST(MethodsTest, TheAdminServicesAreKnown) {
+  for (const MethodInfo& info : kMethods) {
+    EXPECT_EQ(IsAdmin(info.method), info.name.find("AdminService") != std::string_view::npos)
+        << info.name;
+  }
+}
+
 TEST(MethodsTest, WatchAndEventsStream) {
   std::set<std::string_view> streams;
   for (const MethodInfo& info : kMethods) {

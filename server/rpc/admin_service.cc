@@ -98,6 +98,7 @@ void AdminService::FillStatus(v1::GetStatusReply* reply) const {
     reply->set_n_jobs(static_cast<uint32_t>(machine.n_jobs()));
     reply->set_n_sessions(static_cast<uint32_t>(machine.n_sessions()));
     reply->set_heap_bytes(machine.ledger().used_bytes_total());
+    reply->set_kept_bytes(machine.kept_bytes());
   });
   reply->set_rss_bytes(RssBytes());
   reply->set_open_fds(static_cast<uint32_t>(std::max(base::CountDescriptors(), 0)));

@@ -35,6 +35,7 @@ JoinSpec FromProto(const v1::JoinRequest& request) {
   spec.prealloc = request.prealloc();
   spec.timeout = TimeoutFromMs(request.timeout_ms());
   spec.team_sync_bytes = request.team_sync_bytes();
+  spec.number = request.number();
   return spec;
 }
 

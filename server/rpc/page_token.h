@@ -1,5 +1,5 @@
-// The page tokens of listings. A token is a position and no right: whoever makes one up sees what he
-// may see anyway, from there on. Pure functions.
+// The page tokens of listings. A token is a position and no right: whoever makes one up sees what
+// he may see anyway, from there on. Pure functions.
 #pragma once
 
 #include <string>

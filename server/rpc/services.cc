@@ -1,8 +1,36 @@
 #include "server/rpc/services.h"
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
 namespace iris::server {
+namespace {
+
+// Names, numbers and page tokens: what the admin service is asked needs no more.
+constexpr size_t kMaxAdminRequestBytes = 16 << 10;
+
+}  // namespace
 
 std::shared_ptr<ActiveCall> Services::Serve(const IncomingCall& call) {
+  if (!IsAdmin(call.method)) return Dispatch(call);
+  if (call.request.size() > kMaxAdminRequestBytes) {
+    call.reply->Finish(
+        absl::ResourceExhaustedError(absl::StrCat("the request has ", call.request.size(),
+                                                  " bytes; the admin service takes at "
+                                                  "most ",
+                                                  kMaxAdminRequestBytes)));
+    return nullptr;
+  }
+  if (call.method == Method::kEvents) return Dispatch(call);
+  readers_.Post([this, call = IncomingCall(call), request = std::string(call.request)]() mutable {
+    call.request = request;
+    Dispatch(call);
+  });
+  return nullptr;
+}
+
+std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
   switch (call.method) {
     case Method::kJoin:
       return heap_.Join(call);

@@ -96,6 +96,7 @@ SyscallTable WorkerSyscalls(pid_t pid) {
     IRIS_SYSCALL(rt_sigreturn, kAllow),
     IRIS_SYSCALL(sigaltstack, kAllow),
     IRIS_SYSCALL(tgkill, kAllow, {Equals(0, self)}),
+    IRIS_SYSCALL(uname, kAllow),  // gRPC asks what the kernel can do
     IRIS_SYSCALL(getpid, kAllow),
     IRIS_SYSCALL(gettid, kAllow),
     IRIS_SYSCALL(getuid, kAllow),
@@ -113,7 +114,6 @@ SyscallTable WorkerSyscalls(pid_t pid) {
 #endif
     IRIS_SYSCALL(faccessat, kNoAccess),
     IRIS_SYSCALL(readlinkat, kNoAccess),
-    IRIS_SYSCALL(uname, kNoPermission),
     IRIS_SYSCALL(sysinfo, kNoPermission),
     IRIS_SYSCALL(membarrier, kNoPermission),
     IRIS_SYSCALL(prlimit64, kNoPermission),

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/wire/version.h"
 
 namespace iris::server {
@@ -16,7 +17,8 @@ void CopyText(std::string_view from, char (&to)[n]) {
 
 }  // namespace
 
-absl::Status CheckFrame(const wire::Frame& frame, int64_t pid, wire::FrameType legal) {
+absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
+                        std::initializer_list<wire::FrameType> legal) {
   if (frame.sender.pid != pid) {
     return absl::PermissionDeniedError(
         absl::StrCat("a message of process ", frame.sender.pid, " on the session of process ", pid,
@@ -25,10 +27,13 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid, wire::FrameType l
   if (!frame.fds.empty()) {
     return absl::InvalidArgumentError("descriptors came that nobody asked for");
   }
-  if (frame.type != legal) {
+  if (std::find(legal.begin(), legal.end(), frame.type) == legal.end()) {
+    const auto number = [](std::string* out, wire::FrameType type) {
+      absl::StrAppend(out, static_cast<int>(type));
+    };
     return absl::InvalidArgumentError(
         absl::StrCat("session frame of type ", static_cast<int>(frame.type), " where only type ",
-                     static_cast<int>(legal), " is legal"));
+                     absl::StrJoin(legal, " or ", number), " is legal"));
   }
   return absl::OkStatus();
 }
@@ -36,8 +41,9 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid, wire::FrameType l
 Handshake::Handshake(const Start& start) : start_(start), deadline_(start.now + start.timeout) {}
 
 Handshake::Step Handshake::OnFrame(const wire::Frame& frame) {
-  const absl::Status status = CheckFrame(
-      frame, start_.pid, challenged_ ? wire::FrameType::kChallengeReply : wire::FrameType::kHello);
+  const absl::Status status =
+      CheckFrame(frame, start_.pid,
+                 {challenged_ ? wire::FrameType::kChallengeReply : wire::FrameType::kHello});
   if (!status.ok()) return Refuse{status};
   return challenged_ ? OnReply(frame) : OnHello(frame);
 }

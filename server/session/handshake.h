@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <variant>
 
@@ -19,9 +20,10 @@
 namespace iris::server {
 
 // kPermissionDenied: another process than `pid` sent the frame. kInvalidArgument: it brings
-// descriptors, or it is not of the type that is legal now. For the handshake and for all that comes
-// after it.
-absl::Status CheckFrame(const wire::Frame& frame, int64_t pid, wire::FrameType legal);
+// descriptors, or it is of none of the types that are legal now. For the handshake and for all that
+// comes after it.
+absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
+                        std::initializer_list<wire::FrameType> legal);
 
 class Handshake {
  public:

@@ -274,11 +274,15 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
     }
     return Open(session);
   }
-  absl::Status status = CheckFrame(frame, session.caller.pid, wire::FrameType::kAck);
+  absl::Status status =
+      CheckFrame(frame, session.caller.pid, {wire::FrameType::kAck, wire::FrameType::kRpcRequest});
   if (!status.ok()) return status;
-  const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
-  if (!ack.ok()) return ack.status();
-  status = session.outbox.Acknowledge(ack->count);
+  if (frame.type == wire::FrameType::kRpcRequest) {
+    status = session.rpc->Ask(frame);
+  } else {
+    const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
+    status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
+  }
   return status.ok() ? Flush(session) : status;
 }
 
@@ -304,24 +308,10 @@ absl::Status SessionServer::Open(Session& session) {
   session.outbox = Outbox(InFlight::Hold(&in_flight_, session.applicant));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
-  const absl::StatusOr<wire::UniqueFd> rpc = OpenRpc(session);
-  if (!rpc.ok()) return rpc.status();
-  return Welcome(session, rpc->get());
-}
-
-absl::StatusOr<wire::UniqueFd> SessionServer::OpenRpc(Session& session) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return wire::ErrnoStatus(errno, "make the session's gRPC socket");
-  }
-  wire::UniqueFd ours(pair[0]);
-  wire::UniqueFd theirs(pair[1]);
-  const RpcPeer peer = {session.applicant.tenant, session.id, session.caller};
-  // Its end alone ends nothing: the client asks for another.
-  absl::StatusOr<RpcSocket> rpc = RpcSocket::Create(host_.get(), std::move(ours), peer, nullptr);
-  if (!rpc.ok()) return rpc.status();
-  session.rpc = *std::move(rpc);
-  return theirs;
+  session.rpc.emplace(host_.get(), RpcPeer{session.applicant.tenant, session.id, session.caller});
+  const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
+  if (!theirs.ok()) return theirs.status();
+  return Welcome(session, theirs->get());
 }
 
 // Ending.
@@ -330,14 +320,13 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
   if (!status.ok()) HangUp(session, status, std::string(status.message()));
 }
 
-void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason,
-                           LogLevel level) {
+void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
   session.outbox.Look(SocketOf(session));
   InFlight::Hold unread = session.outbox.Close();
   if (!told.ok()) {
-    log_.Write(level, "session ended", session.applicant.tenant, session.caller, session.id.value,
-               told, SteadyNow());
+    log_.Write(LogLevel::kWarn, "session ended", session.applicant.tenant, session.caller,
+               session.id.value, told, SteadyNow());
     SendError(session.socket.get(), told, 4 * kFramesPerTurn);
   }
   const bool was_open = session.state == State::kOpen;
@@ -352,8 +341,8 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
     Erase(session);
     return;
   }
+  session.rpc.reset();
   daemon_->Submit(SessionHungUp{session.id, reason});
-  session.rpc.Close();
 }
 
 void SessionServer::Gone(Session& session) {

@@ -6,11 +6,12 @@
 //
 // The rooms around it: Acceptor takes connections, Peer says who is there, Admission counts them,
 // Handshake decides what a new client is told, Outbox holds the descriptors on their way to one,
-// Lingering those that an ended one has left unread, RpcSocket is the socket that a worker serves
-// (RpcHost), and AdminConnections are those of irisd.sock.
+// Lingering those that an ended one has left unread, SessionRpc is the socket that a worker serves
+// (RpcHost) and its successors, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
-// ended it; both sockets are closed and calls are refused. Gone: the pidfd says that the process
+// ended it; both sockets are closed and calls are refused. (That gRPC's socket closes ends
+// nothing.) Gone: the pidfd says that the process
 // has ended; only then is a rank given up.
 #pragma once
 
@@ -46,7 +47,7 @@
 #include "server/session/peer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
-#include "server/session/rpc_socket.h"
+#include "server/session/session_rpc.h"
 #include "server/session/tenant.h"
 
 namespace iris::server {
@@ -101,7 +102,7 @@ class SessionServer : public SessionOutput {
     wire::UniqueFd pidfd;                // until open, then in `process`
     Poller::Watched socket;              // until the hang-up
     Poller::Watched process;             // from open until gone
-    RpcSocket rpc;                       // from open until the hang-up
+    std::optional<SessionRpc> rpc;       // from open until the hang-up
     Outbox outbox;
     bool retry = false;   // is in retries_
     bool unread = false;  // is in unread_
@@ -144,8 +145,6 @@ class SessionServer : public SessionOutput {
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
-  // Makes the session a socket for gRPC, in place of the one it had. Returns the client's end.
-  absl::StatusOr<wire::UniqueFd> OpenRpc(Session& session);
   absl::Status Flush(Session& session);
   // Ends the handshake; `rpc_socket` is the client's end, and borrowed. kResourceExhausted: the
   // share of its tenant is used up.
@@ -156,8 +155,7 @@ class SessionServer : public SessionOutput {
 
   // Ends what the client sees of the session; `told` (if not ok) is sent first. May destroy
   // `session`.
-  void HangUp(Session& session, const absl::Status& told, const std::string& reason,
-              LogLevel level = LogLevel::kWarn);
+  void HangUp(Session& session, const absl::Status& told, const std::string& reason);
   // The same, because of an error: nothing if `status` is ok.
   void EndIfFailed(Session& session, const absl::Status& status);
   void Gone(Session& session);
@@ -193,7 +191,7 @@ class SessionServer : public SessionOutput {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // by key
   std::unordered_map<uint64_t, uint64_t> key_by_id_;
   std::deque<HandshakeDeadline> handshakes_;
-  std::vector<uint64_t> retries_;  // keys of the sessions whose outbox is blocked
+  std::vector<uint64_t> retries_;  // keys of the sessions that something waits for
   absl::Time retry_at_ = absl::InfinitePast();
   std::vector<uint64_t> unread_;  // of those that have descriptors in flight
   Lingering lingering_;

@@ -86,11 +86,18 @@ absl::Status SessionServer::Flush(Session& session) {
   const absl::Time now = SteadyNow();
   // What one session has received makes room for the next one of its tenant.
   if (session.outbox.Look(socket)) retry_at_ = std::min(retry_at_, now + kRetryAfterRoom);
+  // Before the descriptors that wait: calls of the client do.
+  const absl::StatusOr<Outbox::Flushed> given =
+      session.rpc->Flush(now, session.outbox, [&session](int fd) {
+        return wire::SendEmptyFrame(session.socket.get(), wire::FrameType::kRpcSocket, {&fd, 1});
+      });
+  if (!given.ok()) return given.status();
   const absl::StatusOr<Outbox::Flushed> flushed =
       session.outbox.Flush(socket, now, options_.send_timeout);
   WatchUnread(session);
   if (!flushed.ok()) return flushed.status();
-  if (*flushed == Outbox::Flushed::kBlocked && !std::exchange(session.retry, true)) {
+  const bool waits = *given == Outbox::Flushed::kBlocked || *flushed == Outbox::Flushed::kBlocked;
+  if (waits && !std::exchange(session.retry, true)) {
     if (retries_.empty()) retry_at_ = now + kRetryEvery;
     retries_.push_back(session.key);
   }

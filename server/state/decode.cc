@@ -55,6 +55,8 @@ Member Decode(const state::Member& from) {
   to.device_index = from.device_index();
   to.prealloc = from.prealloc();
   to.base = from.base();
+  to.joined = TimeOf(from.joined_ns());
+  to.keeps_memory = from.keeps_memory();
   to.join_call = CallId{from.join_call()};
   to.answered_join = CallId{from.answered_join()};
   for (const uint64_t call : from.mapped_calls()) to.mapped_calls.push_back(CallId{call});
@@ -135,6 +137,10 @@ class JobDecoder {
         if (call == 0) return Broken("a call without a name");
       }
       job_.ranks.push_back(Decode(member));
+    }
+    for (const state::GaveUp& gave_up : from_.gave_up()) {
+      if (gave_up.rank() >= job_.n_ranks()) return Broken("a rank that gave up");
+      job_.gave_up[gave_up.rank()] = {gave_up.pid(), TimeOf(gave_up.when_ns())};
     }
     return absl::OkStatus();
   }
@@ -254,6 +260,7 @@ class JobDecoder {
   absl::Status GrowthOfIt() {
     job_.last_growth = {GrowId{from_.last_growth().grow()}, from_.last_growth().published(),
                         from_.last_growth().reason()};
+    job_.last_published = GrowId{from_.last_published_grow()};
     std::set<TeamId> growing;
     if (from_.has_growth()) growing.insert(from_.growth().team());
     for (const TeamId team : from_.growth_queue()) {
@@ -323,6 +330,7 @@ class MachineState::Decoder {
       if (absl::Status s = Segment(segment); !s.ok()) return s;
     }
     if (absl::Status s = Owners(); !s.ok()) return s;
+    if (absl::Status s = Kept(); !s.ok()) return s;
     return Deadlines();
   }
 
@@ -341,6 +349,7 @@ class MachineState::Decoder {
       session.past_job = JobId{from.past_job()};
       session.past_status = server::Decode(from.past_status());
       impl_.sessions_by_uid_[session.caller.uid].insert(session.id);
+      session.join_number = from.join_number();
       const bool is_new = impl_.sessions_.emplace(session.id, session).second;
       if (from.id() == 0 || !is_new) return Bad("session ", from.id(), " is there twice");
     }
@@ -437,6 +446,18 @@ class MachineState::Decoder {
   static bool Owns(const Job& job, Rank rank, const JobMachine::Impl::Segment& segment) {
     return segment.job == job.id && segment.info.rank == rank && segment.uid == job.uid &&
            segment.holder.job == job.name && segment.device_index == job.ranks[rank].device_index;
+  }
+
+  absl::Status Kept() {
+    for (const state::KeptMemory& from : from_.kept()) {
+      std::set<KeptMemory::Process> holders;
+      for (const state::Process& process : from.holders()) {
+        holders.insert(KeptMemory::ProcessOf(server::Decode(process)));
+      }
+      if (holders.empty() || from.bytes() == 0) return Bad("memory that nobody keeps");
+      impl_.kept_.Add(from.uid(), std::move(holders), from.bytes());
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Deadlines() {

@@ -43,6 +43,8 @@ void Encode(const Member& from, state::Member* to) {
   to->set_device_index(from.device_index);
   to->set_prealloc(from.prealloc);
   to->set_base(from.base);
+  to->set_joined_ns(Nanoseconds(from.joined));
+  to->set_keeps_memory(from.keeps_memory);
   to->set_join_call(from.join_call.value);
   to->set_answered_join(from.answered_join.value);
   for (const CallId call : from.mapped_calls) to->add_mapped_calls(call.value);
@@ -137,10 +139,17 @@ void Encode(const Job& from, state::Job* to) {
   }
   if (from.growth.has_value()) Encode(*from.growth, to->mutable_growth());
   for (const TeamId team : from.growth_queue) to->add_growth_queue(team);
+  to->set_last_published_grow(from.last_published.value);
   if (from.last_growth.grow.value != 0) {
     to->mutable_last_growth()->set_grow(from.last_growth.grow.value);
     to->mutable_last_growth()->set_published(from.last_growth.published);
     to->mutable_last_growth()->set_reason(from.last_growth.reason);
+  }
+  for (const auto& [rank, gave_up] : from.gave_up) {
+    state::GaveUp* one = to->add_gave_up();
+    one->set_rank(rank);
+    one->set_pid(gave_up.pid);
+    one->set_when_ns(Nanoseconds(gave_up.when));
   }
 }
 
@@ -177,6 +186,7 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_created_ns(Nanoseconds(session->created));
     one->set_past_job(session->past_job.value);
     server::Encode(session->past_status, one->mutable_past_status());
+    one->set_join_number(session->join_number);
   }
   for (const auto& [id, job] : impl.jobs_) {
     state::Job* one = to.add_jobs();
@@ -205,6 +215,17 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_kind(static_cast<uint32_t>(key.kind));
     one->set_index(key.index);
     one->set_when_ns(Nanoseconds(when));
+  }
+  for (const auto& [uid, parts] : impl.kept_.all()) {
+    for (const auto& [holders, bytes] : parts) {
+      state::KeptMemory* one = to.add_kept();
+      one->set_uid(uid);
+      for (const KeptMemory::Process& process : holders) {
+        server::Encode(CallerInfo{.pid = process.pid, .uid = uid, .process_start = process.start},
+                       one->add_holders());
+      }
+      one->set_bytes(bytes);
+    }
   }
   to.set_next_job(impl.next_job_);
   to.set_next_segment(impl.next_segment_);

@@ -22,6 +22,8 @@ constexpr auto kStallTimeout = absl::Seconds(30);
 constexpr auto kRetryEvery = absl::Milliseconds(20);
 // Each may hold a queue of events for a reader that does not read.
 constexpr uint32_t kMaxEventStreams = 32;
+// Others of the admin service: all tenants' wait for the same threads.
+constexpr uint32_t kMaxAdminCalls = 32;
 
 LinkHeader Header(LinkType type, uint64_t connection, uint64_t call) {
   LinkHeader header;
@@ -216,7 +218,7 @@ absl::Status WorkerLink::OnCall(const LinkMessage& message) {
   if (header.call <= last_call_) return Broken("uses again the call number", header.call);
   last_call_ = header.call;
   IncomingCall incoming;
-  bool too_many_streams = false;
+  bool too_many = false;
   {
     absl::MutexLock lock(&mu_);
     const auto it = connections_.find(header.connection);
@@ -236,15 +238,21 @@ absl::Status WorkerLink::OnCall(const LinkMessage& message) {
     call.connection = header.connection;
     call.method = method->method;
     call.streams = method->streams;
-    if (call.method == Method::kEvents) too_many_streams = ++n_event_streams_ > kMaxEventStreams;
+    if (uint32_t* const count = CounterOf(call.method); count != nullptr) {
+      too_many = ++*count > (call.streams ? kMaxEventStreams : kMaxAdminCalls);
+    }
     incoming.session = connection.peer.session;
     incoming.caller = connection.peer.caller;
   }
-  if (too_many_streams) {
+  if (too_many) {
     Finish(header.call,
-           absl::ResourceExhaustedError(absl::StrCat(
-               "the connections of this user read ", kMaxEventStreams,
-               " streams of events, irisd's limit for a user; end one of them first")));
+           absl::ResourceExhaustedError(
+               method->streams ? absl::StrCat("this user's connections read ", kMaxEventStreams,
+                                              " streams of events, irisd's limit for a user; end "
+                                              "one of them first")
+                               : absl::StrCat("this user has ", kMaxAdminCalls,
+                                              " calls of the admin service under way, irisd's "
+                                              "limit for a user; wait for one of them first")));
     return absl::OkStatus();
   }
   incoming.method = method->method;
@@ -301,11 +309,16 @@ absl::Status WorkerLink::OnClosed(uint64_t number) {
   return absl::OkStatus();
 }
 
+uint32_t* WorkerLink::CounterOf(Method method) {
+  if (!IsAdmin(method)) return nullptr;
+  return method == Method::kEvents ? &n_event_streams_ : &n_admin_calls_;
+}
+
 std::vector<std::shared_ptr<ActiveCall>> WorkerLink::TakeCalls(Connection* connection) {
   std::vector<std::shared_ptr<ActiveCall>> taken;
   for (const uint64_t number : connection->calls) {
     const auto it = calls_.find(number);
-    if (it->second.method == Method::kEvents) --n_event_streams_;
+    if (uint32_t* const count = CounterOf(it->second.method); count != nullptr) --*count;
     if (it->second.active != nullptr) taken.push_back(std::move(it->second.active));
     calls_.erase(it);
   }
@@ -332,7 +345,7 @@ void WorkerLink::Finish(uint64_t number, const absl::Status& status) {
   if (it == calls_.end()) return;
   ended = std::move(it->second.active);
   connections_[it->second.connection].calls.erase(number);
-  if (it->second.method == Method::kEvents) --n_event_streams_;
+  if (uint32_t* const count = CounterOf(it->second.method); count != nullptr) --*count;
   calls_.erase(it);
   LinkHeader header = Header(LinkType::kFinish, 0, number);
   header.code = proto::NumberOf(status.code());

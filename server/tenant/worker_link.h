@@ -100,6 +100,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
 
   // Writes what the socket takes, and watches for what is to happen next.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What counts the open calls of the method apart from others, or null.
+  uint32_t* CounterOf(Method method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes the connection's calls out; the caller cancels them without the lock.
   std::vector<std::shared_ptr<ActiveCall>> TakeCalls(Connection* connection)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -123,6 +125,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   absl::Time retry_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   absl::Time stalled_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   uint32_t n_event_streams_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t n_admin_calls_ ABSL_GUARDED_BY(mu_) = 0;  // other ones of the admin service
   std::unordered_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
 };

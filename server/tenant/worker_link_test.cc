@@ -315,6 +315,22 @@ TEST_F(WorkerLinkTest, StreamsOfEventsAreLimited) {
   EXPECT_EQ(service_.calls.size(), 33u);
 }
 
+TEST_F(WorkerLinkTest, CallsOfTheAdminServiceAreLimited) {
+  Begin();
+  for (uint64_t call = 1; call <= 40; ++call) worker_.Call(1, call, Method::kListJobs);
+  worker_.Call(1, 41, Method::kJoin);  // others go on
+  Turn();
+  EXPECT_EQ(service_.calls.size(), 33u);
+  const auto heard = worker_.Hear();
+  ASSERT_EQ(heard.size(), 8u);
+  EXPECT_EQ(heard[0].header.code, 8u);
+  EXPECT_TRUE(absl::StrContains(heard[0].payload, "32 calls of the admin")) << heard[0].payload;
+  for (int i = 0; i < 32; ++i) service_.calls[i]->call.reply->Finish(absl::OkStatus());
+  worker_.Call(1, 42, Method::kListJobs);
+  Turn();
+  EXPECT_EQ(service_.calls.size(), 34u);
+}
+
 // Hostile workers: every rule.
 
 TEST_F(WorkerLinkTest, MustBeReadyFirst) {

@@ -27,7 +27,7 @@ struct WorkerSettings {
   // Whom workers become, if this process is root. Empty: they stay who irisd is.
   std::string user = "nobody";
   uint64_t memory_bytes = 512ull << 20;
-  bool seccomp = true;
+  bool seccomp = true;  // irisd's core goes by it, too
   bool json_log = false;
 };
 

@@ -11,7 +11,12 @@
 #include "server/job/clock.h"
 
 namespace iris::server {
-WorkerTable::~WorkerTable() { Stop(absl::ZeroDuration()); }
+WorkerTable::~WorkerTable() {
+  for (Worker& worker : workers_) {
+    for (auto& [connection, closed] : worker.closed) closed = nullptr;
+  }
+  Stop(absl::ZeroDuration());
+}
 
 absl::StatusOr<uint64_t> WorkerTable::Connect(wire::UniqueFd socket, const RpcPeer& peer,
                                               std::function<void()> closed) {

@@ -70,7 +70,7 @@ class WorkerTable : public RpcHost {
     WorkerLimits limits;
   };
   WorkerTable(Poller* poller, Setup setup) : poller_(poller), setup_(std::move(setup)) {}
-  // Kills what still runs.
+  // Kills what still runs; tells nobody.
   ~WorkerTable() override;
 
   // RpcHost.

@@ -32,7 +32,9 @@ constexpr int kMaxSyncThreads = 4;
 constexpr int kEventsPerTurn = 64;
 constexpr auto kStopWithin = absl::Seconds(1);
 constexpr auto kEndWithin = absl::Milliseconds(200);
-constexpr auto kTrimAfter = absl::Seconds(2);
+// gRPC goes on freeing for a while after the last event.
+constexpr auto kTrimEvery = absl::Seconds(3);
+constexpr int kTrims = 8;
 constexpr size_t kTrimBytes = 4 << 20;  // less is not worth the walk through the heap
 
 Relay::Limits LimitsFor(uint64_t memory_bytes) {
@@ -101,7 +103,10 @@ absl::Status Worker::Run() {
       status = wire::ErrnoStatus(errno, "wait for the link to irisd");
       break;
     }
-    if (n > 0 && trim_at_ == absl::InfiniteFuture()) trim_at_ = absl::Now() + kTrimAfter;
+    if (n > 0) {
+      if (trims_left_ == 0) trim_at_ = absl::Now() + kTrimEvery;
+      trims_left_ = kTrims;
+    }
     for (int i = 0; i < n && status.ok(); ++i) {
       if (events[i].data.u64 != Relay::kLinkToken) {
         relay_.Disconnect(events[i].data.u64);
@@ -193,12 +198,12 @@ void Worker::End(const absl::Status& why, absl::Duration timeout) {
 }
 
 int Worker::TrimMemory() {
-  if (trim_at_ == absl::InfiniteFuture()) return -1;
+  if (trims_left_ == 0) return -1;
   const absl::Duration left = trim_at_ - absl::Now();
   if (left > absl::ZeroDuration()) return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
-  trim_at_ = absl::InfiniteFuture();
   if (mallinfo2().fordblks > kTrimBytes) malloc_trim(0);
-  return -1;
+  trim_at_ = absl::Now() + kTrimEvery;
+  return --trims_left_ == 0 ? -1 : static_cast<int>(absl::ToInt64Milliseconds(kTrimEvery)) + 1;
 }
 
 }  // namespace iris::server

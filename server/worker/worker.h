@@ -40,7 +40,7 @@ class Worker {
   // Delivers what is queued, within `timeout`, then ends gRPC's server.
   void End(const absl::Status& why, absl::Duration timeout);
   // Gives memory that a crowd has left back to the kernel, if it is time. Returns after how many
-  // milliseconds it will be; -1: nothing has happened since.
+  // milliseconds it will be again; -1: nothing has happened for long.
   int TrimMemory();
 
   const Logger* const logger_;
@@ -51,7 +51,8 @@ class Worker {
   HeapRelayService heap_{&relay_};
   AdminRelayService admin_{&relay_};
   std::unique_ptr<grpc::Server> server_;
-  absl::Time trim_at_ = absl::InfiniteFuture();
+  absl::Time trim_at_;
+  int trims_left_ = 0;
 };
 
 }  // namespace iris::server

@@ -110,8 +110,8 @@ class Bundle(unittest.TestCase):
                 self.assertTrue(real.startswith(os.path.realpath(lib) + "/"), f"{path}: {line}")
 
     def test_programs_have_grpc_in_them(self):
-        for name in ("irisd", "iris-ctl", "iris-run"):
-            needed = self.run_ok("readelf", "-d", f"{self.first}/bin/{name}")
+        for name in ("bin/irisd", "bin/iris-ctl", "bin/iris-run", "libexec/iris/irisd-worker"):
+            needed = self.run_ok("readelf", "-d", f"{self.first}/{name}")
             self.assertNotRegex(needed, r"NEEDED.*lib(grpc|absl|protobuf|iris)")
 
     def test_has_the_licences_of_what_is_in_it(self):

@@ -14,6 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "grpcpp/create_channel_posix.h"
+#include "proto/wire/limits.h"
 #include "tests/fault/fault_fixture.h"
 
 namespace iris::testing {
@@ -190,6 +192,106 @@ TEST_F(SessionFaultTest, DescriptorsInTheHelloAreClosedToo) {
                   absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&hello), sizeof(hello)), fds)
                   .ok());
   EXPECT_EQ(ErrorThenClosed(socket.get()).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// The gRPC socket of a session, and those that come after it.
+
+class RpcSocketFaultTest : public SessionFaultTest {
+ protected:
+  static absl::Status AskForSocket(RawSession& session) {
+    return wire::SendEmptyFrame(session.socket(), FrameType::kRpcRequest);
+  }
+  // The heap service on the socket that irisd sends next, which is acknowledged.
+  std::unique_ptr<iris::v1::HeapService::Stub> NextSocket(RawSession& session) {
+    auto frame = ReceiveFrameBefore(session.socket(), absl::Now() + kPatience);
+    EXPECT_TRUE(frame.ok()) << frame.status();
+    if (!frame.ok() || frame->type != FrameType::kRpcSocket || frame->fds.size() != 1 ||
+        !frame->payload.empty()) {
+      ADD_FAILURE() << "no kRpcSocket with one descriptor";
+      return nullptr;
+    }
+    EXPECT_TRUE(wire::SendFrame(session.socket(), FrameType::kAck, wire::AckPayload{1}).ok());
+    const int fd = frame->fds[0].Release();
+    EXPECT_EQ(::fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    return iris::v1::HeapService::NewStub(grpc::CreateInsecureChannelFromFd("irisd", fd));
+  }
+  static grpc::Status Allocate(iris::v1::HeapService::Stub& heap, const Joined& joined,
+                               uint64_t k) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    iris::v1::OperateRequest request;
+    request.set_session_id(joined.session->id());
+    request.set_job_id(joined.reply.job_id());
+    request.set_k(k);
+    request.mutable_allocate()->set_bytes(4096);
+    iris::v1::OperateReply reply;
+    const grpc::Status status = heap.Operate(&context, request, &reply);
+    if (status.ok()) EXPECT_EQ(reply.outcome().code(), 0u) << reply.outcome().text();
+    return status;
+  }
+};
+
+TEST_F(RpcSocketFaultTest, ALostOneIsReplacedAndTheRankIsStillThere) {
+  Joined joined = JoinAlone("lost");
+  for (uint64_t k = 0; k < 3; ++k) {
+    ASSERT_TRUE(AskForSocket(*joined.session).ok());
+    const auto heap = NextSocket(*joined.session);
+    ASSERT_NE(heap, nullptr);
+    const grpc::Status status = Allocate(*heap, joined, k);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    // The one before is closed.
+    EXPECT_EQ(Allocate(joined.session->heap(), joined, k + 1).error_code(),
+              grpc::StatusCode::UNAVAILABLE);
+    if (k < 2) continue;
+    grpc::ClientContext context;
+    iris::v1::LeaveRequest leave;
+    leave.set_session_id(joined.session->id());
+    leave.set_job_id(joined.reply.job_id());
+    iris::v1::LeaveReply left;
+    EXPECT_TRUE(heap->Leave(&context, leave, &left).ok());
+  }
+  joined.reply.clear_job_id();  // it has left
+  EXPECT_FALSE(absl::StrContains(daemon_->Log(), "rank_hung_up")) << daemon_->Log();
+}
+
+TEST_F(RpcSocketFaultTest, BeyondTheBurstTheyComeSlowly) {
+  auto session = OpenSession();
+  const absl::Time start = absl::Now();
+  for (uint32_t i = 0; i < wire::kRpcSocketBurst + 2; ++i) {
+    ASSERT_TRUE(AskForSocket(*session).ok());
+    ASSERT_NE(NextSocket(*session), nullptr);
+  }
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(2 * wire::kRpcSocketIntervalMs - 10));
+}
+
+TEST_F(RpcSocketFaultTest, WhoAsksAgainBeforeTheAnswerIsHungUpOn) {
+  auto session = OpenSession();
+  for (uint32_t i = 0; i < wire::kRpcSocketBurst + 2; ++i) {
+    // The last of them ask while one waits for its time.
+    if (!AskForSocket(*session).ok()) break;
+  }
+  const absl::Status error = ErrorThenClosed(session->socket());
+  EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument) << error;
+  EXPECT_TRUE(absl::StrContains(error.message(), "wait for kRpcSocket")) << error;
+}
+
+TEST_F(RpcSocketFaultTest, ARequestWithAPayloadEndsTheSession) {
+  auto session = OpenSession();
+  ASSERT_TRUE(wire::SendFrame(session->socket(), FrameType::kRpcRequest, wire::AckPayload{1}).ok());
+  EXPECT_EQ(ErrorThenClosed(session->socket()).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RpcSocketFaultTest, OnesThatNobodyReadsAreBounded) {
+  auto session = OpenSession();
+  const int fds = daemon_->OpenFds();
+  for (uint32_t i = 0; i < wire::kRpcSocketBurst; ++i) ASSERT_TRUE(AskForSocket(*session).ok());
+  // Each closes the one before, so irisd holds no more than before.
+  ASSERT_TRUE(NextSocket(*session) != nullptr);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (daemon_->OpenFds() > fds + 1 && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_LE(daemon_->OpenFds(), fds + 1);
 }
 
 TEST_F(SessionFaultTest, AFloodOfFramesCostsOnlyTheFlooder) {

@@ -79,6 +79,7 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return Expect(call, Code::kPermissionDenied);
   RefSession& who = session->second;
+  if (!who.ending && JoinAgain(who, call, spec)) return;
   if (RefJob* mine = Find(who.job); mine != nullptr && !who.ending) {
     if (mine->ranks[who.rank].withdraw_deadline.has_value()) WithdrawCancelled(*mine, who.rank);
   }
@@ -120,6 +121,30 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   member.join_call = call;
   member.join_deadline = clock_->Now() + spec.timeout;
   who.rank = rank;
+  who.join_number = spec.number;
+}
+
+bool ReferenceJobs::JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec) {
+  if (spec.number == 0 || spec.number != who.join_number) return false;
+  RefJob* job = Find(who.job);
+  if (job == nullptr) {
+    Expect(call, who.past_code);
+    return true;
+  }
+  RefMember& member = job->ranks[who.rank];
+  const bool same = spec.job == job->name && spec.rank == static_cast<int32_t>(who.rank) &&
+                    spec.n_ranks > spec.rank && spec.heap_bytes > 0;
+  if (Committed(*job) || !same) return false;
+  member.withdraw_deadline.reset();
+  if (job->state == JobState::kMapping) {
+    Expect(call, Code::kOk);
+    return true;
+  }
+  if (member.join_call.has_value()) Expect(*member.join_call, Code::kCancelled);
+  member.join_call = call;
+  member.answered_join.reset();
+  member.join_deadline = clock_->Now() + spec.timeout;
+  return true;
 }
 
 void ReferenceJobs::LearnSegment(JobId job_id, SegmentId id, uint64_t bytes) {
@@ -144,9 +169,12 @@ void ReferenceJobs::FinishForming(RefJob& job) {
   job.state = JobState::kMapping;
   job.map_deadline = clock_->Now() + absl::Seconds(60);
   for (RefMember& member : job.ranks) {
+    member.keeps = follows_memory_;
     if (!member.join_call.has_value()) continue;  // cancelled a moment ago
     Expect(*member.join_call, Code::kOk);
     member.answered_join = std::exchange(member.join_call, std::nullopt);
+    // It can be repeated, so a cancellation means nothing any more.
+    if (sessions_.at(member.session).join_number != 0) member.answered_join.reset();
   }
 }
 
@@ -192,6 +220,7 @@ void ReferenceJobs::Detach(RefJob& job, Rank rank, Code told) {
 void ReferenceJobs::WithdrawCancelled(RefJob& job, Rank rank) {
   job.ranks[rank].withdraw_deadline.reset();
   if (job.state == JobState::kForming) {
+    sessions_.at(job.ranks[rank].session).join_number = 0;
     Withdraw(job, rank, Code::kCancelled);
   } else {
     FailJob(job, Code::kAborted);
@@ -219,9 +248,13 @@ void ReferenceJobs::FailJob(RefJob& job, Code code) {
 }
 
 void ReferenceJobs::EndJob(RefJob& job) {
+  uint64_t bytes = 0;
   for (auto& [id, segment] : segments_) {
-    if (segment.job == job.id) segment.dropping = true;
+    if (segment.job != job.id || segment.dropping) continue;
+    segment.dropping = true;
+    bytes += segment.bytes;
   }
+  Keep(job, bytes);
   jobs_.erase(job.id);
 }
 
@@ -251,7 +284,7 @@ void ReferenceJobs::HangUp(SessionId id) {
   RefJob* job = Find(session->second.job);
   if (job == nullptr || !Committed(*job)) {
     if (job != nullptr) FailJob(*job, Code::kAborted);
-    sessions_.erase(id);  // it holds no rank any more
+    if (!Stays(id)) sessions_.erase(id);  // it holds no rank any more
     return;
   }
   job->ranks[session->second.rank].state = RankState::kEnding;
@@ -260,9 +293,49 @@ void ReferenceJobs::HangUp(SessionId id) {
   AbortDeadTeams(*job);
 }
 
+void ReferenceJobs::Keep(const RefJob& job, uint64_t bytes) {
+  RefKept kept{.uid = job.uid, .bytes = bytes};
+  for (const RefMember& member : job.ranks) {
+    if (member.keeps) kept.pids.insert(member.pid);
+  }
+  if (!kept.pids.empty()) kept_.push_back(kept);
+}
+
+bool ReferenceJobs::Stays(SessionId id) const {
+  const RefSession& session = sessions_.at(id);
+  for (const auto& [other_id, other] : sessions_) {
+    if (other_id != id && other.pid == session.pid && other.uid == session.uid) return false;
+  }
+  for (const RefKept& kept : kept_) {
+    if (kept.uid == session.uid && kept.pids.contains(session.pid)) return true;
+  }
+  for (const auto& [job_id, job] : jobs_) {
+    for (const RefMember& member : job->ranks) {
+      if (member.keeps && member.pid == session.pid && job->uid == session.uid) return true;
+    }
+  }
+  return false;
+}
+
+uint64_t ReferenceJobs::KeptBytes() const {
+  uint64_t sum = 0;
+  for (const RefKept& kept : kept_) sum += kept.bytes;
+  return sum;
+}
+
 void ReferenceJobs::Gone(SessionId id) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
+  const RefSession who = session->second;
+  for (RefKept& kept : kept_) {
+    if (kept.uid == who.uid) kept.pids.erase(who.pid);
+  }
+  std::erase_if(kept_, [](const RefKept& kept) { return kept.pids.empty(); });
+  for (auto& [job_id, job] : jobs_) {
+    for (RefMember& member : job->ranks) {
+      if (job->uid == who.uid && member.pid == who.pid) member.keeps = false;
+    }
+  }
   if (RefJob* job = Find(session->second.job); job != nullptr) {
     if (!Committed(*job)) {
       FailJob(*job, Code::kAborted);
@@ -586,8 +659,9 @@ void ReferenceJobs::NeedGrowth(RefJob& job, TeamId id, uint64_t needed, uint64_t
 void ReferenceJobs::GrowMapped(SessionId id, CallId call, JobId job_id, uint64_t grow, bool error) {
   RefJob* job = Member(id, call, job_id);
   if (job == nullptr) return;
+  if (job->last_published == grow && grow != 0) return Expect(call, Code::kOk);
   if (job->last_growth.has_value() && job->last_growth->first == grow) {
-    return Expect(call, job->last_growth->second ? Code::kOk : Code::kAborted);
+    return Expect(call, Code::kAborted);
   }
   if (!job->growth.has_value() || job->growth->id != grow || !job->growth->mapping) {
     return Expect(call, Code::kFailedPrecondition);
@@ -599,6 +673,7 @@ void ReferenceJobs::GrowMapped(SessionId id, CallId call, JobId job_id, uint64_t
   const RefGrowth growth = *std::exchange(job->growth, std::nullopt);
   job->heap.Grow(job->heap.capacity() + growth.bytes);
   job->last_growth = {growth.id, true};
+  job->last_published = growth.id;
   job->teams.at(growth.team).op->growth_done = true;
   Execute(*job, growth.team);
   RunQueue(*job);
@@ -608,6 +683,7 @@ void ReferenceJobs::FailGrowth(RefJob& job, Code code) {
   if (!job.growth.has_value()) return;
   const RefGrowth growth = *std::exchange(job.growth, std::nullopt);
   job.last_growth = {growth.id, false};
+  if (growth.mapping) Keep(job, growth.bytes * job.ranks.size());
   for (const SegmentId id : growth.segments) {
     if (segments_.contains(id)) Drop(id);
   }

@@ -88,6 +88,7 @@ struct RefMember {
   std::optional<absl::Time> withdraw_deadline;  // of a Join that was cancelled
   std::vector<CallId> mapped_calls;
   std::optional<SegmentId> first_segment;
+  bool keeps = false;  // its process was sent the job's memory, and lives
   bool attached() const { return session.value != 0; }
 };
 
@@ -120,6 +121,7 @@ struct RefJob {
   std::optional<RefGrowth> growth;
   std::deque<TeamId> growth_queue;
   std::optional<std::pair<uint64_t, bool>> last_growth;  // id, published
+  uint64_t last_published = 0;
   size_t n_attached() const {
     return std::count_if(ranks.begin(), ranks.end(),
                          [](const RefMember& m) { return m.attached(); });
@@ -134,6 +136,14 @@ struct RefSession {
   Rank rank = 0;
   JobId past_job;
   Code past_code = Code::kOk;
+  uint64_t join_number = 0;  // of the last Join that was taken and not withdrawn
+};
+
+// Memory that is given back, and the processes that may have it mapped.
+struct RefKept {
+  uint32_t uid = 0;
+  std::set<int64_t> pids;
+  uint64_t bytes = 0;
 };
 
 struct RefSegment {
@@ -145,8 +155,9 @@ struct RefSegment {
 
 class ReferenceJobs {
  public:
-  ReferenceJobs(uint64_t granularity, const server::Clock* clock)
-      : granularity_(granularity), clock_(clock) {}
+  // follows_memory: users have a quota, too large to refuse anything.
+  ReferenceJobs(uint64_t granularity, const server::Clock* clock, bool follows_memory)
+      : granularity_(granularity), clock_(clock), follows_memory_(follows_memory) {}
 
   // Inputs; each adds to expected().
 
@@ -181,6 +192,7 @@ class ReferenceJobs {
   std::map<CallId, Expected> TakeExpected() { return std::exchange(expected_, {}); }
   absl::Time NextDeadline() const;
   uint64_t BookedBytes() const;
+  uint64_t KeptBytes() const;
   const std::map<JobId, std::unique_ptr<RefJob>>& jobs() const { return jobs_; }
   const std::map<SessionId, RefSession>& sessions() const { return sessions_; }
   const std::map<SegmentId, RefSegment>& segments() const { return segments_; }
@@ -202,11 +214,16 @@ class ReferenceJobs {
   // Null, having refused the call, unless the session is a member of the job.
   RefJob* Member(SessionId id, CallId call, JobId job);
   void Detach(RefJob& job, Rank rank, Code told);
+  // True: the Join repeats the session's last one.
+  bool JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec);
   void Withdraw(RefJob& job, Rank rank, Code code);
   // The Join was cancelled, and its session has not hung up.
   void WithdrawCancelled(RefJob& job, Rank rank);
   void FailJob(RefJob& job, Code code);
   void EndJob(RefJob& job);
+  void Keep(const RefJob& job, uint64_t bytes);
+  // Whether a session that hung up stays, for the sake of what its process may have mapped.
+  bool Stays(SessionId id) const;
   void Drop(SegmentId id) { segments_.at(id).dropping = true; }
   void FinishForming(RefJob& job);
   bool Alive(const RefJob& job, const RefTeam& team) const;
@@ -223,9 +240,11 @@ class ReferenceJobs {
 
   const uint64_t granularity_;
   const server::Clock* const clock_;
+  const bool follows_memory_;
   std::map<SessionId, RefSession> sessions_;
   std::map<JobId, std::unique_ptr<RefJob>> jobs_;
   std::map<SegmentId, RefSegment> segments_;
+  std::vector<RefKept> kept_;
   std::map<CallId, Expected> expected_;
   std::unique_ptr<RefJob> new_job_;
   uint64_t next_grow_ = 1;

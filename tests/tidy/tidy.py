@@ -259,8 +259,9 @@ def pure_logic(tree):
 
 
 def proto_types(tree):
-    """Messages stop at the edge: irisd's in server/rpc and server/state, the client's in client/internal and ctl."""
-    edge = ("server/rpc/", "server/state/", "client/internal/", "client/ctl/")
+    """Messages stop at the edge: irisd's in server/rpc and server/state, the client's in client/internal and ctl. A
+    worker names the services, whose messages it does not read."""
+    edge = ("server/rpc/", "server/state/", "server/worker/", "client/internal/", "client/ctl/")
     found = []
     for path, text in tree.select(*SOURCE, under=("server/", "client/", "device/"), without=edge):
         if path.endswith("_test.cc"):

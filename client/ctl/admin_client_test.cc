@@ -1,0 +1,122 @@
+#include "client/ctl/admin_client.h"
+
+#include <fcntl.h>
+#include <grpcpp/server_posix.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace iris::ctl {
+namespace {
+
+// An irisd.sock whose first connections are lost as soon as something is said on them.
+class AdminClientTest : public ::testing::Test, public v1::AdminService::Service {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/iris-ac-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    dir_ = name;
+    grpc::ServerBuilder builder;
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    listener_.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    struct sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, (dir_ + "/irisd.sock").c_str());
+    ASSERT_EQ(bind(listener_.get(), reinterpret_cast<struct sockaddr*>(&address), sizeof(address)),
+              0);
+    ASSERT_EQ(listen(listener_.get(), 8), 0);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  void TearDown() override {
+    stopping_ = true;
+    shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+    server_->Shutdown(std::chrono::system_clock::now());
+    unlink((dir_ + "/irisd.sock").c_str());
+    rmdir(dir_.c_str());
+  }
+
+  void Serve() {
+    for (;;) {
+      wire::UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (stopping_) return;
+      if (!peer.valid()) continue;
+      if (n_accepted_++ < n_lost_) {
+        struct pollfd p = {peer.get(), POLLIN, 0};
+        poll(&p, 1, 30000);
+        continue;
+      }
+      fcntl(peer.get(), F_SETFL, O_NONBLOCK);
+      grpc::AddInsecureChannelFromFd(server_.get(), peer.Release());
+    }
+  }
+
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
+                         v1::GetStatusReply* reply) override {
+    reply->set_n_jobs(42);
+    return grpc::Status::OK;
+  }
+  grpc::Status Events(grpc::ServerContext*, const v1::EventsRequest*,
+                      grpc::ServerWriter<v1::Event>* writer) override {
+    ++n_streams_;
+    writer->Write(v1::Event());
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost in the middle");
+  }
+
+  std::string dir_;
+  std::unique_ptr<grpc::Server> server_;
+  wire::UniqueFd listener_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> n_accepted_{0};
+  std::atomic<int> n_lost_{0};
+  std::atomic<int> n_streams_{0};
+};
+
+TEST_F(AdminClientTest, ALostConnectionIsMadeAnewAndTheCallRepeated) {
+  n_lost_ = 1;
+  auto client = AdminClient::Connect({dir_}, absl::Seconds(30));
+  ASSERT_TRUE(client.ok()) << client.status();
+  auto status = (*client)->GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->n_jobs(), 42u);
+  // And is used from then on.
+  ASSERT_TRUE((*client)->GetStatus().ok());
+  EXPECT_EQ(n_accepted_, 2);
+}
+
+TEST_F(AdminClientTest, OnceOnly) {
+  n_lost_ = 2;
+  auto client = AdminClient::Connect({dir_}, absl::Seconds(30));
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ((*client)->GetStatus().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(n_accepted_, 2);
+}
+
+TEST_F(AdminClientTest, EventsThatHaveBegunAreNotRepeated) {
+  n_lost_ = 1;
+  auto client = AdminClient::Connect({dir_}, absl::Seconds(30));
+  ASSERT_TRUE(client.ok()) << client.status();
+  int n_events = 0;
+  const absl::Status end = (*client)->Events(false, [&](const v1::Event&) {
+    ++n_events;
+    return true;
+  });
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
+  EXPECT_EQ(n_events, 1);
+  EXPECT_EQ(n_streams_, 1);
+}
+
+}  // namespace
+}  // namespace iris::ctl

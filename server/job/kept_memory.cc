@@ -1,0 +1,74 @@
+#include "server/job/kept_memory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace iris::server {
+namespace {
+
+constexpr size_t kHoldersNamed = 4;
+
+}  // namespace
+
+void KeptMemory::Add(uint32_t uid, std::set<Process> holders, uint64_t bytes) {
+  if (holders.empty() || bytes == 0) return;
+  Parts& parts = parts_[uid];
+  if (parts.size() >= kMaxPartsPerUid && !parts.contains(holders)) {
+    const auto last = std::prev(parts.end());
+    holders.insert(last->first.begin(), last->first.end());
+    bytes += last->second;
+    parts.erase(last);
+  }
+  parts[std::move(holders)] += bytes;
+}
+
+void KeptMemory::ProcessGone(uint32_t uid, const Process& process) {
+  const auto found = parts_.find(uid);
+  if (found == parts_.end()) return;
+  Parts left;
+  for (auto& [holders, bytes] : found->second) {
+    std::set<Process> others = holders;
+    others.erase(process);
+    if (!others.empty()) left[std::move(others)] += bytes;
+  }
+  found->second = std::move(left);
+  if (found->second.empty()) parts_.erase(found);
+}
+
+bool KeptMemory::Holds(uint32_t uid, const Process& process) const {
+  const auto found = parts_.find(uid);
+  return found != parts_.end() &&
+         std::any_of(found->second.begin(), found->second.end(),
+                     [&](const auto& part) { return part.first.contains(process); });
+}
+
+uint64_t KeptMemory::bytes(uint32_t uid) const {
+  const auto found = parts_.find(uid);
+  uint64_t sum = 0;
+  if (found == parts_.end()) return sum;
+  for (const auto& [holders, bytes] : found->second) sum += bytes;
+  return sum;
+}
+
+std::string KeptMemory::Holders(uint32_t uid) const {
+  std::set<Process> all;
+  if (const auto found = parts_.find(uid); found != parts_.end()) {
+    for (const auto& [holders, bytes] : found->second) all.insert(holders.begin(), holders.end());
+  }
+  std::vector<std::string> named;
+  for (const Process& process : all) {
+    if (named.size() == kHoldersNamed) break;
+    named.push_back(absl::StrCat("pid ", process.pid));
+  }
+  std::string text = absl::StrJoin(named, ", ");
+  if (all.size() > named.size())
+    absl::StrAppend(&text, " and ", all.size() - named.size(), " more");
+  return text;
+}
+
+}  // namespace iris::server

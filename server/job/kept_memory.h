@@ -1,0 +1,52 @@
+// KeptMemory: what processes may still have mapped of memory that irisd has given back. irisd can
+// take its own descriptor away, and no process's mapping: so memory that a process was sent stays
+// on the account of its user until every process that may have it has ended.
+//
+// It is known by user: each part of it with the processes that may have it. A user's parts are
+// bounded; beyond that, parts are put together, and count until the processes of both have ended.
+//
+// Not thread-safe: inside the JobMachine.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "server/job/states.h"
+
+namespace iris::server {
+
+class KeptMemory {
+ public:
+  static constexpr size_t kMaxPartsPerUid = 64;
+
+  // A process of a user.
+  struct Process {
+    int64_t pid = 0;
+    uint64_t start = 0;
+    friend auto operator<=>(const Process&, const Process&) = default;
+  };
+  // Bytes, by who may have them. Neither is ever empty or 0.
+  using Parts = std::map<std::set<Process>, uint64_t>;
+
+  static Process ProcessOf(const CallerInfo& caller) { return {caller.pid, caller.process_start}; }
+
+  // Nothing, if there are no holders or no bytes.
+  void Add(uint32_t uid, std::set<Process> holders, uint64_t bytes);
+  void ProcessGone(uint32_t uid, const Process& process);
+
+  bool Holds(uint32_t uid, const Process& process) const;
+  uint64_t bytes(uint32_t uid) const;
+  // "pid 12, pid 13 and 5 more", of those that hold the user's; for an error.
+  std::string Holders(uint32_t uid) const;
+
+  const std::map<uint32_t, Parts>& all() const { return parts_; }
+
+ private:
+  std::map<uint32_t, Parts> parts_;  // by uid; none is empty
+};
+
+}  // namespace iris::server

@@ -1,0 +1,471 @@
+"""What hostile users do to irisd. Each attack is a function of the runtime directory and of the time (monotonic) until
+which it goes on. It runs in a process of its own, as an unprivileged user, and returns what it has seen, as a dict.
+
+An attacker that irisd throws out comes back at once, until its time is up."""
+
+import ctypes
+import itertools
+import os
+import select
+import socket
+import struct
+import time
+
+import h2.exceptions
+
+from tests.hostile import doors
+
+POUR_BYTES_MAX = 24 << 20  # a connection; then it is held, unread
+PAUSE_SECONDS = 0.01
+CLONE_NEWUSER = 0x10000000
+
+
+def _admin(runtime_dir):
+    return doors.connect(os.path.join(runtime_dir, "irisd.sock"))
+
+
+def _hold(end):
+    time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _count(table, key):
+    table[str(key)] = table.get(str(key), 0) + 1
+
+
+def _again_and_again(runtime_dir, end, pieces, connections=1, bytes_max=POUR_BYTES_MAX, opener=_admin):
+    """Pours on so many connections in turn, which stay open and unread; those that irisd closes are opened anew."""
+    seen = {"connections": 0, "bytes": 0, "ended": {}}
+    held = []
+    while time.monotonic() < end:
+        held = held[-connections + 1:] if connections > 1 else []
+        try:
+            sock = opener(runtime_dir)
+        except doors.Refused as refusal:
+            _count(seen["ended"], refusal)
+            time.sleep(PAUSE_SECONDS)
+            continue
+        held.append(sock)
+        seen["connections"] += 1
+        share = time.monotonic() + (end - time.monotonic()) / max(1, connections - len(held) + 1)
+        sent, why = doors.pour(sock, pieces(), min(end, share), bytes_max // connections)
+        seen["bytes"] += sent
+        _count(seen["ended"], why)
+        if why == "enough" and len(held) == connections:
+            _hold(end)
+    return seen
+
+
+def _streams(path, message=b"", reset=False, per_piece=256):
+    """Calls without end, a stream each; `reset`: and each is taken back at once."""
+    headers, body = doors.block(path), doors.prefixed(message)
+    stream = 1
+    while stream < 2**31 - 2 * per_piece:
+        piece = bytearray()
+        for _ in range(per_piece):
+            piece += doors.raw(doors.HEADERS, doors.END_HEADERS, stream, headers)
+            piece += doors.raw(doors.DATA, doors.END_STREAM, stream, body)
+            if reset:
+                piece += doors.raw(doors.RST_STREAM, 0, stream, struct.pack(">I", 8))
+            stream += 2
+        yield bytes(piece)
+
+
+def partial_messages(runtime_dir, end, connections=40, streams=40):
+    """Each stream announces a message of 4 MiB and sends as much of it as irisd lets it, but for the last byte."""
+    message_bytes = 4 << 20
+    part, head = b"x" * doors.DATA_BYTES_MAX, struct.pack(">BI", 0, message_bytes)
+    headers = doors.block(doors.ADMIN + "GetStatus")
+    open_ones, seen = [], {"connections": 0, "bytes": 0, "ended": {}}
+    while time.monotonic() < end:
+        for sender, left in list(open_ones):
+            try:
+                for stream, n in left.items():
+                    if n == message_bytes + len(head) - 1:
+                        left[stream] -= sender.send_data(stream, head)  # there is always room for it
+                    else:
+                        left[stream] -= sender.send_data(stream, part[:n])
+                sender.turn()
+            except doors.Refused as refusal:
+                _count(seen["ended"], refusal)
+                sender.sock.close()
+                open_ones.remove((sender, left))
+        if len(open_ones) < connections:
+            try:
+                sender = doors.Sender(_admin(runtime_dir), doors.opening())
+                left = {stream: message_bytes + len(head) - 1 for stream in range(1, 2 * streams, 2)}
+                for stream in left:
+                    sender.add(stream, headers)
+                open_ones.append((sender, left))
+                seen["connections"] += 1
+            except doors.Refused as refusal:
+                _count(seen["ended"], refusal)
+                time.sleep(PAUSE_SECONDS)
+        else:
+            time.sleep(PAUSE_SECONDS)
+    seen["bytes"] = sum(sender.sent for sender, _ in open_ones)
+    return seen
+
+
+def rapid_reset(runtime_dir, end):
+    """HEADERS and RST_STREAM, with the answers unread."""
+    return _again_and_again(runtime_dir, end, _with_opening(lambda: _streams(doors.ADMIN + "GetStatus", reset=True)))
+
+
+def continuation(runtime_dir, end):
+    """Headers that never end."""
+    one = b"\x00\x03x-a\x7e" + b"a" * 126
+    chunk = doors.raw(doors.CONTINUATION, 0, 1, one * 120)
+
+    def pieces():
+        yield doors.opening() + doors.raw(doors.HEADERS, 0, 1, doors.block(doors.ADMIN + "GetStatus"))
+        yield from itertools.repeat(chunk)
+
+    return _again_and_again(runtime_dir, end, pieces, connections=4, bytes_max=256 << 20)
+
+
+def _with_opening(make, window_bytes=65535):
+    return lambda: itertools.chain([doors.opening(window_bytes)], make())
+
+
+def settings_flood(runtime_dir, end):
+    """SETTINGS, each of which wants an answer, which nobody reads."""
+    chunk = b"".join(doors.raw(doors.SETTINGS, 0, 0, struct.pack(">HI", 4, 65535 + i % 2)) for i in range(512))
+    return _again_and_again(runtime_dir, end, _with_opening(lambda: itertools.repeat(chunk)))
+
+
+def ping_flood(runtime_dir, end):
+    """PING, each of which wants an answer, which nobody reads."""
+    chunk = doors.raw(doors.PING, 0, 0, b"12345678") * 512
+    return _again_and_again(runtime_dir, end, _with_opening(lambda: itertools.repeat(chunk)))
+
+
+def window_zero(runtime_dir, end):
+    """Calls whose answers have no room: every stream's window is 0."""
+    return _again_and_again(runtime_dir, end, _with_opening(lambda: _streams(doors.ADMIN + "ListDevices"), 0),
+                            connections=40)
+
+
+def unread_events(runtime_dir, end):
+    """Streams of events, far more than a connection may have, which nobody reads."""
+    return _again_and_again(
+        runtime_dir, end, _with_opening(lambda: _streams(doors.ADMIN + "Events", doors.field(1, 1)), 0), connections=4)
+
+
+def unread_listings(runtime_dir, end):
+    """120 listings of very many allocations, unread. The same user's hoard is there already."""
+    pieces = _with_opening(lambda: itertools.islice(_streams(doors.ADMIN + "ListAllocations", per_piece=1), 30))
+    seen = {"listings": 0}
+    held = []
+    for _ in range(4):
+        sock = _admin(runtime_dir)
+        doors.pour(sock, pieces(), end, POUR_BYTES_MAX)
+        held.append(sock)
+        seen["listings"] += 30
+    _hold(end)
+    return seen
+
+
+def unread_watch(runtime_dir, end):
+    """Watch streams of a job, one after the other, unread, on the gRPC socket of a session."""
+    jobs = itertools.count()
+
+    def member(runtime_dir):
+        session = doors.Session(runtime_dir)
+        channel = doors.Channel(session.rpc)
+        request = doors.join_request(session, f"watched-{os.getpid()}-{next(jobs)}")
+        code, text, reply = channel.call(doors.HEAP + "Join", request)
+        if code != 0:
+            session.close()
+            raise doors.Refused(text)
+        member.session = session
+        member.watch = doors.fixed64(1, session.id) + doors.fixed64(2, doors.fields(reply)[1])
+        member.stream = channel.http.get_next_available_stream_id()
+        return session.rpc
+
+    def pieces():
+        for number, piece in enumerate(_streams(doors.HEAP + "Watch", member.watch)):
+            if number > 0:  # the first streams' numbers have been used
+                yield piece
+
+    return _again_and_again(runtime_dir, end, pieces, opener=member)
+
+
+def silent_connections(runtime_dir, end, connections=128):
+    """Connections that say nothing, as many as irisd bears, renewed when it closes them."""
+    path = os.path.join(runtime_dir, "session.sock")
+    seen = {"connections": 0, "refused": 0}
+    held = []
+    while time.monotonic() < end:
+        if held:
+            over = select.select(held, [], [], 0)[0]
+            for sock in over:
+                held.remove(sock)
+                sock.close()
+        while len(held) < connections and time.monotonic() < end:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            try:
+                sock.connect(path)
+            except OSError:
+                sock.close()
+                seen["refused"] += 1
+                break
+            held.append(sock)
+            seen["connections"] += 1
+        time.sleep(PAUSE_SECONDS / 10)
+    return seen
+
+
+def silent_connections_of_many_namespaces(runtime_dir, end, namespaces=16):
+    """The same from user namespaces that the attacker has made for itself: nobody becomes many by that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    seen = {"namespaces": 0, "refused": 0}
+    children = []
+    for _ in range(namespaces):
+        child = os.fork()
+        if child == 0:
+            made = libc.unshare(CLONE_NEWUSER) == 0
+            silent_connections(runtime_dir, end, connections=32)
+            os._exit(0 if made else 1)
+        children.append(child)
+    for child in children:
+        seen["namespaces" if os.waitpid(child, 0)[1] == 0 else "refused"] += 1
+    return seen
+
+
+def crowd_of_connects(runtime_dir, end):
+    """Connects, says a good hello, leaves before the answer; as fast as it can."""
+    path = os.path.join(runtime_dir, "session.sock")
+    seen = {"connections": 0, "refused": 0}
+    while time.monotonic() < end:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            sock.connect(path)
+            sock.send(doors.hello())
+            seen["connections"] += 1
+        except OSError:
+            seen["refused"] += 1
+            time.sleep(PAUSE_SECONDS / 100)
+        sock.close()
+    return seen
+
+
+def bad_handshakes(runtime_dir, end, count=3000):
+    """Handshakes that are wrong, each in one of many ways."""
+    path = os.path.join(runtime_dir, "session.sock")
+    wrong = [b"x", b"x" * 4000, doors.hello()[:-1], doors.frame(99),
+             doors.frame(doors.ACK_TYPE, doors.ACK.pack(1, 0)),
+             doors.frame(doors.HELLO_TYPE, doors.HELLO.pack(7, 9, 0, b"\n\x1b[31mroot"))]
+    seen = {"handshakes": 0}
+    for number in range(count):
+        if time.monotonic() >= end:
+            break
+        try:
+            sock = doors.connect(path, socket.SOCK_SEQPACKET)
+            sock.send(wrong[number % len(wrong)])
+            sock.recv(doors.FRAME_BYTES_MAX)  # irisd has judged it
+        except (OSError, doors.Refused):
+            pass
+        sock.close()
+        seen["handshakes"] += 1
+    _hold(end)
+    return seen
+
+
+def _frames(runtime_dir, end, frames):
+    """Sessions that send these frames and read nothing."""
+    seen = {"sessions": 0, "frames": 0, "ended": {}}
+    while time.monotonic() < end:
+        try:
+            session = doors.Session(runtime_dir)
+        except doors.Refused as refusal:
+            _count(seen["ended"], refusal)
+            time.sleep(PAUSE_SECONDS)
+            continue
+        seen["sessions"] += 1
+        sent, why = doors.pour(session.sock, frames(), end, 1 << 40)
+        seen["frames"] += sent // doors.HEADER.size
+        _count(seen["ended"], why)
+        session.close()
+    return seen
+
+
+def ack_flood(runtime_dir, end):
+    """Acknowledgements of nothing."""
+    return _frames(runtime_dir, end, lambda: itertools.repeat(doors.frame(doors.ACK_TYPE, doors.ACK.pack(0, 0))))
+
+
+def wrong_frames(runtime_dir, end):
+    """Frames that nobody may send after the handshake."""
+    kinds = itertools.count()
+    return _frames(runtime_dir, end, lambda: (doors.frame(kind % 65536, b"\xff" * 24) for kind in kinds))
+
+
+def rpc_socket_flood(runtime_dir, end):
+    """Requests for new gRPC sockets, without end; what comes is not read."""
+    return _frames(runtime_dir, end, lambda: itertools.repeat(doors.frame(doors.RPC_REQUEST_TYPE)))
+
+
+def sent_descriptors(runtime_dir, end, descriptors=200):
+    """Frames, and bytes for gRPC, with descriptors that nobody asked for."""
+    seen = {"packets": 0, "refused": {}}
+    junk = [os.open("/dev/null", os.O_RDONLY) for _ in range(descriptors)]
+    held = []
+    while time.monotonic() < end:
+        try:
+            session = doors.connect(os.path.join(runtime_dir, "session.sock"), socket.SOCK_SEQPACKET)
+            socket.send_fds(session, [doors.hello()], junk)
+            admin = _admin(runtime_dir)
+            held = held[-8:] + [session, admin]
+            socket.send_fds(admin, [doors.opening()], junk)
+            for _ in range(8):
+                socket.send_fds(admin, [doors.raw(doors.PING, 0, 0, b"12345678")], junk)
+            seen["packets"] += 10
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+    return seen
+
+
+def unread_descriptors(runtime_dir, end, ranks=16):
+    """Jobs of many ranks, all sessions of one process, which never receives a descriptor."""
+    seen = {"jobs": 0, "sessions": 0, "refused": {}}
+    held = []
+    while time.monotonic() < end:
+        sessions = []
+        try:
+            channels = []
+            for rank in range(ranks):
+                session = doors.Session(runtime_dir)
+                sessions.append(session)
+                channels.append(doors.Channel(session.rpc))
+                channels[-1].begin(doors.HEAP + "Join",
+                                   doors.join_request(session, f"unread-{seen['jobs']}", rank, ranks))
+                seen["sessions"] += 1
+            held.append((sessions, channels))
+            seen["jobs"] += 1
+            if seen["jobs"] >= 8:
+                _hold(end)
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            for session in sessions:
+                session.close()
+            time.sleep(PAUSE_SECONDS * 10)
+    return seen
+
+
+def many_sessions(runtime_dir, end, sessions=1200):
+    """More sessions than a user may have."""
+    seen = {"sessions": 0, "refused": {}}
+    held = []
+    while time.monotonic() < end:
+        if len(held) >= sessions:
+            _hold(end)
+            break
+        try:
+            held.append(doors.Session(runtime_dir))
+            seen["sessions"] += 1
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+    return seen
+
+
+def many_admin_connections(runtime_dir, end, connections=400):
+    """More connections to irisd.sock than a user may have."""
+    seen = {"connections": 0, "refused": {}}
+    held = []
+    while time.monotonic() < end:
+        try:
+            sock = _admin(runtime_dir)
+            channel = doors.Channel(sock)
+            channel.call(doors.ADMIN + "GetStatus")
+            held.append(channel)
+            seen["connections"] += 1
+            if len(held) >= connections:
+                _hold(end)
+        except doors.Refused as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+    return seen
+
+
+def silent_admin_connections(runtime_dir, end, connections=64):
+    """As many connections to irisd.sock as a user may have, which say nothing."""
+    seen = {"connections": 0, "refused": {}}
+    held = []
+    while time.monotonic() < end:
+        try:
+            while len(held) < connections:
+                held.append(_admin(runtime_dir))
+                seen["connections"] += 1
+        except doors.Refused as refusal:
+            _count(seen["refused"], refusal)
+        for sock in select.select(held, [], [], PAUSE_SECONDS)[0]:
+            if not sock.recv(1 << 16):
+                held.remove(sock)
+                sock.close()
+    return seen
+
+
+def many_jobs(runtime_dir, end, jobs=400):
+    """Jobs that wait for a rank which never comes, more than a user may have."""
+    seen = {"asked": 0, "refused": {}}
+    held = []
+    while len(held) < jobs and time.monotonic() < end:
+        try:
+            session = doors.Session(runtime_dir)
+            channel = doors.Channel(session.rpc)
+            channel.begin(doors.HEAP + "Join", doors.join_request(session, f"{'j' * 100}{len(held)}", 0, 2))
+            held.append((session, channel))
+            seen["asked"] += 1
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+    _hold(end)
+    return seen
+
+
+def waiting_calls(runtime_dir, end):
+    """Joins that wait, by thousands on one connection, far more than it may have open."""
+    def member(runtime_dir):
+        member.session = doors.Session(runtime_dir)
+        return member.session.rpc
+
+    def pieces():
+        request = doors.join_request(member.session, f"waits-{os.getpid()}", 0, 2)
+        yield from itertools.chain([doors.opening()], _streams(doors.HEAP + "Join", request))
+
+    return _again_and_again(runtime_dir, end, pieces, opener=member)
+
+
+def large_messages(runtime_dir, end):
+    """Whole messages of nearly 4 MiB that mean nothing, one after the other."""
+    junk = doors.field(2, b"j" * ((4 << 20) - 64))
+    seen = {"calls": 0, "codes": {}}
+    channel = None
+    while time.monotonic() < end:
+        try:
+            channel = channel or doors.Channel(_admin(runtime_dir))
+            stream = channel.http.get_next_available_stream_id()
+            channel.http.send_headers(stream, doors.request_headers(doors.ADMIN + "ListJobs"))
+            body = memoryview(doors.prefixed(junk))
+            while body and time.monotonic() < end:
+                n = min(channel.http.local_flow_control_window(stream), 16384, len(body))
+                if n > 0:
+                    channel.http.send_data(stream, bytes(body[:n]), end_stream=n == len(body))
+                    body = body[n:]
+                    channel.flush()
+                else:
+                    channel.events()
+            seen["calls"] += 1
+        except (doors.Refused, h2.exceptions.H2Error) as refusal:
+            _count(seen["codes"], refusal)
+            channel = None
+            time.sleep(PAUSE_SECONDS)
+    return seen
+
+
+def garbage(runtime_dir, end):
+    """Bytes that are no HTTP/2 at all."""
+    chunk = bytes((i * 2654435761 >> 7) & 255 for i in range(65536))
+    return _again_and_again(runtime_dir, end, lambda: itertools.repeat(chunk), connections=8)

@@ -1,0 +1,272 @@
+"""One bad client costs only itself. Each case attacks a real irisd as another user, while two jobs work and a third
+user joins and leaves; then irisd lives, its memory is back, the jobs' every byte was right and nobody was told of a
+death, and joins did not wait. Each prints its figures.
+
+IRIS_HOSTILE=long attacks for longer and holds joins to three times what they take when nobody attacks; without it, the
+bounds are those of a machine that is busy with other tests. See house.py for what an attack meets."""
+
+import fcntl
+import os
+import time
+import unittest
+
+from tests.hostile import attacks
+from tests.hostile import doors
+from tests.hostile import house
+from tests.python import irisd
+from tests.python import junit
+
+ALICE, BOB = house.ATTACKER_UIDS
+ATTACK_SECONDS = 20.0 if house.LONG else 2.5
+ALLOCATIONS = 27_000 if house.LONG else 6_000
+JOIN_RATIO = 3
+JOIN_SECONDS_MAX = 0.0 if house.LONG else 1.0  # a join that is faster is never wrong
+CALL_SECONDS_MAX = 5.0
+CORE_GROWTH_BYTES_MAX = 64 << 20  # while it is attacked
+LOG_BYTES_MAX = 320 << 10  # an attacker's jobs have their events in it
+LOG_BYTES_MAX_OF_CONNECTIONS = 16 << 10
+
+
+def one_call(runtime_dir, _):
+    """What an honest client of the attacker's user does, so that all that serves this user is there before."""
+    session = doors.Session(runtime_dir)
+    doors.Channel(session.rpc).call(doors.HEAP + "Leave", doors.fixed64(1, session.id))
+    admin = doors.connect(os.path.join(runtime_dir, "irisd.sock"))
+    doors.Channel(admin).call(doors.ADMIN + "GetStatus")
+    return {}
+
+
+def operator_looks(runtime_dir, end):
+    """Root asks irisd how it is, again and again, each time on a connection of its own."""
+    seen = {"answers": 0, "failures": {}, "slowest_seconds": 0.0}
+
+    def failed(text):
+        seen["failures"][text] = seen["failures"].get(text, 0) + 1
+
+    while time.monotonic() < end:
+        start = time.monotonic()
+        try:
+            with doors.connect(os.path.join(runtime_dir, "irisd.sock")) as sock:
+                code, text, _ = doors.Channel(sock).call(doors.ADMIN + "GetStatus")
+            if code == 0:
+                seen["answers"] += 1
+            else:
+                failed(f"{code} {text}")
+        except doors.Refused as refusal:
+            failed(str(refusal))
+        seen["slowest_seconds"] = max(seen["slowest_seconds"], round(time.monotonic() - start, 4))
+        time.sleep(0.1)
+    return seen
+
+
+@unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
+class Hostile(unittest.TestCase):
+
+    log_bytes_max = LOG_BYTES_MAX
+
+    def attack(self, *functions, users=(ALICE,), seconds=ATTACK_SECONDS, hoard=0, log_bytes_max=None, **settings):
+        """Every function as every user, at the same time."""
+        with house.House(*settings.pop("flags", ()), **settings) as place:
+            place.attack(house.irisd.PATIENCE_SECONDS, *[(one_call, user) for user in (*users, 0)])
+            if hoard:
+                place.hoard(users[0], hoard)
+            idle = place.idle_joins()
+            before, log_before = place.memory(), place.log_bytes()
+            joining = place.start_joins()
+            seen, peak, blown = place.attack(seconds, (operator_looks, 0),
+                                             *[(f, user) for user in users for f in functions])
+            operator = seen.pop("operator_looks")
+            joins = place.stop_joins(joining)
+            after, took, down = place.wait_for_memory(before)
+            code = place.daemon.process.poll()
+            log_bytes = place.log_bytes() - log_before
+            wrong, slowest, rounds = place.end_jobs()
+            bound = max(JOIN_SECONDS_MAX, JOIN_RATIO * idle.p99)
+            print(f"\n  {self._testMethodName}: {seen}\n"
+                  f"  core {house.mib(before[0])}, at most {house.mib(peak[0])}, after {took:.1f} s "
+                  f"{house.mib(after[0])}; workers {house.mib(before[1])}, {house.mib(peak[1])}, "
+                  f"{house.mib(after[1])}; log {log_bytes} bytes\n"
+                  f"  join p99 {idle.p99 * 1e3:.1f} ms idle ({len(idle.seconds)}), {joins.p99 * 1e3:.1f} ms attacked "
+                  f"({len(joins.seconds)}), {len(joins.failures)} failed; jobs: {rounds} rounds, slowest {slowest[0]} "
+                  f"{slowest[1] * 1e3:.1f} ms; the operator: {operator}", flush=True)
+            if code is not None:
+                wrong.append(f"irisd ended with {code}: {place.daemon.log()[-2000:]}")
+            if blown:
+                wrong.append(f"irisd took over {house.mib(house.FUSE_BYTES)}")
+            if not place.sanitized():
+                if peak[0] > before[0] + CORE_GROWTH_BYTES_MAX:
+                    wrong.append(f"the core grew from {house.mib(before[0])} to {house.mib(peak[0])}")
+                if not down:
+                    wrong.append(f"memory is not back after {took:.0f} s: (core, workers) had "
+                                 f"{[house.mib(b) for b in before]}, have {[house.mib(a) for a in after]}")
+            if not operator.get("answers") or operator["failures"]:
+                wrong.append(f"the operator was not served: {operator}")
+            for name, what in seen.items():
+                if "error" in what:
+                    wrong.append(f"the attack {name} is broken: {what['error']}")
+            if idle.failures:
+                wrong.append(f"joins failed before the attack: {idle.failures[:3]}")
+            if joins.failures:
+                wrong.append(f"{len(joins.failures)} joins failed: {joins.failures[:3]}")
+            if not joins.seconds or not joins.p99 <= bound:
+                wrong.append(f"joins: p99 {joins.p99:.3f} s of {len(joins.seconds)}, allowed {bound:.3f} s")
+            if slowest[1] > CALL_SECONDS_MAX:
+                wrong.append(f"a job waited {slowest[1]:.1f} s in {slowest[0]}")
+            if log_bytes > (log_bytes_max or self.log_bytes_max):
+                wrong.append(f"{log_bytes} bytes of log")
+            self.assertEqual(wrong, [], "\n".join(wrong))
+
+
+class Http2(Hostile):
+    """On irisd.sock, and on the gRPC socket of a session."""
+
+    def test_partial_messages(self):
+        self.attack(attacks.partial_messages, seconds=max(ATTACK_SECONDS, 4))
+
+    def test_rapid_reset(self):
+        self.attack(attacks.rapid_reset)
+
+    def test_continuation(self):
+        self.attack(attacks.continuation)
+
+    def test_settings_flood(self):
+        self.attack(attacks.settings_flood)
+
+    def test_ping_flood(self):
+        self.attack(attacks.ping_flood)
+
+    def test_window_of_zero(self):
+        self.attack(attacks.window_zero)
+
+    def test_unread_events(self):
+        self.attack(attacks.unread_events)
+
+    def test_unread_watch(self):
+        self.attack(attacks.unread_watch)
+
+    def test_unread_listings(self):
+        self.attack(attacks.unread_listings, hoard=ALLOCATIONS)
+
+    def test_large_messages(self):
+        self.attack(attacks.large_messages)
+
+    def test_garbage(self):
+        self.attack(attacks.garbage)
+
+
+class Frames(Hostile):
+    """On session.sock."""
+
+    log_bytes_max = LOG_BYTES_MAX_OF_CONNECTIONS
+
+    def test_silent_connections_of_one_user(self):
+        self.attack(attacks.silent_connections)
+
+    def test_silent_connections_of_two_users(self):
+        self.attack(attacks.silent_connections, users=(ALICE, BOB))
+
+    def test_silent_connections_of_many_namespaces(self):
+        self.attack(attacks.silent_connections_of_many_namespaces)
+
+    def test_crowd_of_connects(self):
+        self.attack(attacks.crowd_of_connects)
+
+    def test_bad_handshakes_do_not_fill_the_log(self):
+        self.attack(attacks.bad_handshakes)
+
+    def test_flood_of_acknowledgements(self):
+        self.attack(attacks.ack_flood)
+
+    def test_wrong_frames(self):
+        self.attack(attacks.wrong_frames)
+
+    def test_flood_of_requests_for_a_grpc_socket(self):
+        self.attack(attacks.rpc_socket_flood)
+
+    def test_descriptors_that_nobody_asked_for(self):
+        self.attack(attacks.sent_descriptors)
+
+    def test_unread_descriptors(self):
+        self.attack(attacks.unread_descriptors, log_bytes_max=LOG_BYTES_MAX)
+
+    def test_unread_descriptors_where_irisd_is_not_root(self):
+        # The kernel then counts irisd's descriptors in flight, of all its users together, against this limit.
+        self.attack(attacks.unread_descriptors, uid=house.IRISD_UID, fd_limit=512, log_bytes_max=LOG_BYTES_MAX)
+
+
+class Limits(Hostile):
+    """More of what is counted than a user may have."""
+
+    def test_sessions(self):
+        self.attack(attacks.many_sessions)
+
+    def test_admin_connections(self):
+        self.attack(attacks.many_admin_connections)
+
+    def test_silent_admin_connections_of_many_users(self):
+        # More than irisd has places: the operator's own is kept.
+        self.attack(attacks.silent_admin_connections, users=tuple(range(ALICE, ALICE + 6)))
+
+    def test_jobs(self):
+        self.attack(attacks.many_jobs)
+
+    def test_waiting_calls(self):
+        self.attack(attacks.waiting_calls)
+
+
+class Together(Hostile):
+
+    def test_all_at_once(self):
+        self.attack(attacks.partial_messages, attacks.rapid_reset, attacks.continuation, attacks.unread_events,
+                    attacks.unread_listings, attacks.unread_descriptors, attacks.silent_connections,
+                    attacks.bad_handshakes, hoard=ALLOCATIONS, seconds=2 * ATTACK_SECONDS)
+
+
+@unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
+class Lock(unittest.TestCase):
+
+    def test_nobody_else_keeps_irisd_from_starting_again(self):
+        def hold_locks(runtime_dir, end):
+            """Waits for the lock of everything in the runtime directory, by a descriptor opened while irisd runs."""
+            seen = {"held": [], "refused": []}
+            opened = {}
+            for folder, folders, files in os.walk(runtime_dir):
+                for path in (os.path.join(folder, name) for name in folders + files):
+                    try:
+                        opened[path] = os.open(path, os.O_RDONLY)
+                    except OSError as error:
+                        seen["refused"].append(f"{path}: {error.strerror}")
+            while time.monotonic() < end:
+                for path in [path for path in opened if path not in seen["held"]]:
+                    try:
+                        fcntl.flock(opened[path], fcntl.LOCK_SH | fcntl.LOCK_NB)
+                        seen["held"].append(path)
+                    except OSError:
+                        pass
+                time.sleep(0.005)
+            return seen
+
+        with house.House(jobs=0) as place:
+            first = place.daemon
+            attacker = house.Attacker(hold_locks, ALICE, first.runtime_dir, time.monotonic() + 3)
+            time.sleep(0.5)
+            first.process.kill()
+            first.process.wait(irisd.PATIENCE_SECONDS)
+            time.sleep(0.2)
+            first.start()
+            end = time.monotonic() + 1.5
+            answers = False
+            while not answers and time.monotonic() < end and first.process.poll() is None:
+                try:
+                    doors.Session(first.runtime_dir).close()
+                    answers = True
+                except doors.Refused:
+                    time.sleep(0.02)
+            while not attacker.over():
+                time.sleep(0.02)
+            self.assertTrue(attacker.seen["held"] + attacker.seen["refused"], "the attacker has found nothing to lock")
+            self.assertTrue(answers, f"{attacker.seen}\n{first.log()}")
+
+
+if __name__ == "__main__":
+    junit.main()

@@ -1,0 +1,367 @@
+"""A machine in small: irisd as root with the rights of its unit, honest users whose jobs run, users who attack it, and
+what all that costs.
+
+Programs are copied to where every user can read them; each user is a number without a name. Use House as a context."""
+
+import contextlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+
+from tests.hostile import unit
+from tests.python import irisd
+
+BYSTANDER = "tests/hostile/bystander"
+# Programs of irisd: each lies beside irisd where it is installed.
+WORKERS = ("server/irisd-worker",)
+WORKER_NAME = "irisd-worker"
+
+LONG = os.environ.get("IRIS_HOSTILE", "short") == "long"
+
+WORKING_UID = 61010  # the honest users: of the jobs that work, and of those that join and leave
+JOINING_UID = 61011
+ATTACKER_UIDS = (61001, 61002)
+HONEST_LINE = re.compile(r'job="?(job|join)-')  # of the log: the names that bystanders give their jobs
+IRISD_UID = 61030  # of an irisd that is not root
+
+IDLE_SECONDS = 3.0 if LONG else 1.0
+RETURN_SECONDS = 30
+RETURN_RATIO = 1.1
+SAMPLE_SECONDS = 0.05
+FUSE_BYTES = 1 << 30  # an attack that has come so far has won: it is ended, before the machine suffers
+FD_LIMIT = 4096
+NO_PRIVILEGE = "irisd runs as root and its users as others: start this test as root"
+
+
+def mib(size_bytes):
+    return f"{size_bytes / (1 << 20):.1f} MiB"
+
+
+def make_folder():
+    """A new folder that every user may enter; short, for the paths of sockets in it."""
+    folder = tempfile.mkdtemp(prefix="iris-hostile-", dir="/tmp")
+    os.chmod(folder, 0o755)
+    return folder
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
+
+
+def become(uid, fd_limit=FD_LIMIT):
+    """This process goes on as that user, in no group but its own."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limit = fd_limit if hard == resource.RLIM_INFINITY else min(fd_limit, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _children_of(parent):
+    """[(pid, name)] of living children."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
+                text = file.read()
+        except OSError:
+            continue
+        name, rest = text[text.index("(") + 1:text.rindex(")")], text[text.rindex(")") + 2:].split()
+        if int(rest[1]) == parent and rest[0] not in "ZX":
+            found.append((int(entry), name))
+    return found
+
+
+def _rss_bytes(pid):
+    """Resident memory; 0 of a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return int(re.search(r"(?m)^Rss: +(\d+) kB", file.read()).group(1)) << 10
+    except (OSError, AttributeError):
+        return 0
+
+
+class Attacker:
+    """A user's process that attacks; what the attack returns is `seen` once it has ended."""
+
+    def __init__(self, attack, uid, runtime_dir, end):
+        self.name = attack.__name__
+        self.seen = None
+        self._end = end
+        self._answer, mine = os.pipe()
+        sys.stdout.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._answer)
+            code = 1
+            warnings.simplefilter("ignore")  # of sockets that are left open, which is the point of some attacks
+            try:
+                become(uid)
+                os.write(mine, json.dumps(attack(runtime_dir, end)).encode())
+                code = 0
+            except BaseException:  # the parent reads why
+                os.write(mine, json.dumps({"error": traceback.format_exc()}).encode())
+            os._exit(code)
+        os.close(mine)
+
+    def over(self):
+        """True once the process has ended. One that goes on for too long is killed."""
+        if self._pid is None:
+            return True
+        if time.monotonic() > self._end + 2:
+            self.kill()
+        if os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            return False
+        with os.fdopen(self._answer, "rb") as file:
+            text = file.read()
+        self.seen = json.loads(text) if text else {"killed": "it did not end by itself"}
+        self._pid = None
+        return True
+
+    def kill(self):
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+
+class Bystander:
+    """A process of an honest user."""
+
+    def __init__(self, house, uid, *arguments, **environment):
+        self._path = os.path.join(house.logs, f"{len(os.listdir(house.logs))}-{arguments[0]}")
+        with open(self._path, "wb") as log:
+            self.process = subprocess.Popen(
+                [house.program("bystander"), *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/",
+                env={"PATH": "/usr/bin:/bin", "IRIS_RUNTIME_DIR": house.runtime_dir, **environment},
+                user=uid, group=uid, extra_groups=[])
+        house.stack.callback(self._end)
+
+    def output(self):
+        with open(self._path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def wait_ready(self):
+        end = time.monotonic() + irisd.PATIENCE_SECONDS
+        while "ready\n" not in self.output():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"bystander is not ready: {self.output()}")
+            time.sleep(0.01)
+
+    def ask_to_stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+
+    def wait(self):
+        """The exit code; None if it does not end."""
+        try:
+            return self.process.wait(irisd.PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+class Joins:
+    """Joins of two ranks that a bystander has measured until now; `seconds` each, in order."""
+
+    def __init__(self, bystander):
+        text = bystander.output()
+        self.seconds = [int(us) / 1e6 for us in re.findall(r"(?m)^join_us=(\d+)$", text)]
+        self.failures = re.findall(r"(?m)^failed: .*$", text)
+        self.p99 = percentile(self.seconds, 0.99)
+
+
+class Daemon:
+    """An irisd whose sockets every user can reach; `owner`: the user that `preexec`, which runs in the child, makes of
+    it."""
+
+    def __init__(self, program, *flags, owner=0, preexec=None):
+        self.folder = make_folder()
+        os.chown(self.folder, owner, owner)
+        self.runtime_dir = os.path.join(self.folder, "run")
+        self._log_path = os.path.join(self.folder, "log")
+        self._command = [program, "--runtime-dir", self.runtime_dir, "--backend", "emu", "--emu-devices", "4",
+                         "--emu-memory", "1GiB", "--no-self-check", "--socket-mode", "0666", *flags]
+        self._preexec = preexec
+        self.start()
+        end = time.monotonic() + irisd.PATIENCE_SECONDS
+        while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):
+            if self.process.poll() is not None or time.monotonic() > end:
+                log = self.log()
+                self.stop()
+                raise RuntimeError(f"irisd does not start:\n{log}")
+            time.sleep(0.01)
+
+    def start(self):
+        """Also again, once the process has ended. Does not wait."""
+        with open(self._log_path, "ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                            preexec_fn=self._preexec)
+
+    def log(self):
+        with open(self._log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(irisd.PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class House:
+    """irisd with `flags`, as user `uid`, and `jobs` jobs of two ranks that work."""
+
+    def __init__(self, *flags, uid=0, jobs=2, fd_limit=None):
+        self.stack = contextlib.ExitStack()
+        self._flags, self._uid, self._n_jobs, self._fd_limit = flags, uid, jobs, fd_limit
+        self.daemon, self.workers = None, []
+
+    def __enter__(self):
+        with self.stack:
+            self._bin = self._copy_programs()
+            self.logs = os.path.join(os.path.dirname(self._bin), "logs")
+            os.mkdir(self.logs)
+            self.start_irisd()
+            self.runtime_dir = self.daemon.runtime_dir
+            self._ranks = [Bystander(self, WORKING_UID, "work", IRIS_JOB=f"job-{job}", IRIS_RANK=str(rank),
+                                     IRIS_N_RANKS="2", IRIS_LOCAL_RANK=str(rank))
+                           for job in range(self._n_jobs) for rank in range(2)]
+            for rank in self._ranks:
+                rank.wait_ready()
+            self.stack = self.stack.pop_all()
+        return self
+
+    def __exit__(self, *unused):
+        self.stack.close()
+
+    def program(self, name):
+        return os.path.join(self._bin, name)
+
+    def sanitized(self):
+        """True if irisd was built with a sanitizer, which keeps memory that was freed."""
+        with open(self.program("irisd"), "rb") as file:
+            return b"__asan_init" in file.read()
+
+    def _copy_programs(self):
+        # The runfiles may lie below a folder that is its owner's alone.
+        folder = make_folder()
+        self.stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        place = os.path.join(folder, "bin")
+        os.mkdir(place)
+        for path in (irisd.IRISD, BYSTANDER, *WORKERS):
+            if os.path.exists(path):
+                shutil.copy(path, place)
+                os.chmod(os.path.join(place, os.path.basename(path)), 0o755)
+        os.chmod(place, 0o755)
+        return place
+
+    def start_irisd(self):
+        def unprivileged():
+            become(self._uid, self._fd_limit or FD_LIMIT)
+
+        self.daemon = Daemon(self.program("irisd"), *self._flags, owner=self._uid,
+                             preexec=unprivileged if self._uid else unit.restriction())
+        self.stack.callback(self.daemon.stop)
+
+    def log_bytes(self):
+        """Of irisd's log, without what the honest users' jobs have left there."""
+        return sum(len(line) for line in self.daemon.log().splitlines(True) if not HONEST_LINE.search(line))
+
+    def worker_pids(self):
+        return [pid for pid, name in _children_of(self.daemon.process.pid) if name == WORKER_NAME]
+
+    def memory(self):
+        """(bytes of the core, bytes of all workers)."""
+        return (_rss_bytes(self.daemon.process.pid), sum(_rss_bytes(pid) for pid in self.worker_pids()))
+
+    def start_joins(self):
+        """A user that joins and leaves, until stop_joins()."""
+        bystander = Bystander(self, JOINING_UID, "join")
+        bystander.wait_ready()
+        return bystander
+
+    def stop_joins(self, bystander):
+        """What it has seen."""
+        bystander.ask_to_stop()
+        code = bystander.wait()
+        joins = Joins(bystander)
+        if code != 0:
+            joins.failures.append(f"the joining process ended with {code}: {bystander.output()[-1000:]}")
+        return joins
+
+    def idle_joins(self):
+        """Joins that nobody disturbs."""
+        bystander = self.start_joins()
+        time.sleep(IDLE_SECONDS)
+        return self.stop_joins(bystander)
+
+    def hoard(self, uid, allocations):
+        """A job of that user with so many allocations."""
+        bystander = Bystander(self, uid, "hoard", "--allocations", str(allocations))
+        bystander.wait_ready()
+
+    def attack(self, seconds, *attacks):
+        """Attacks at the same time, (function, uid) each; ends when all have ended. Peak memory, as memory() gives it,
+        and whether they came so far that they were ended."""
+        end = time.monotonic() + seconds
+        attackers = [Attacker(attack, uid, self.runtime_dir, end) for attack, uid in attacks]
+        core = workers = 0
+        blown = False
+        while not all([attacker.over() for attacker in attackers]):
+            now = self.memory()
+            core, workers = max(core, now[0]), max(workers, now[1])
+            if not blown and sum(now) > FUSE_BYTES:
+                blown = True
+                for attacker in attackers:
+                    attacker.kill()
+            time.sleep(SAMPLE_SECONDS)
+        return {attacker.name: attacker.seen for attacker in attackers}, (core, workers), blown
+
+    def wait_for_memory(self, before):
+        """Until the core has at most RETURN_RATIO times what it had before, and so have all workers together; at most
+        RETURN_SECONDS. (memory, seconds it took, whether it came down)."""
+        start = time.monotonic()
+        while True:
+            now, took = self.memory(), time.monotonic() - start
+            down = all(a <= b * RETURN_RATIO for a, b in zip(now, before))
+            if down or took > RETURN_SECONDS or self.daemon.process.poll() is not None:
+                return now, took, down
+            time.sleep(0.1)
+
+    def end_jobs(self):
+        """Ends the jobs that work. (what was wrong with them, the slowest call: its name and seconds, rounds)."""
+        wrong = [f"rank {i} had ended: {rank.output()}" for i, rank in enumerate(self._ranks)
+                 if rank.process.poll() is not None]
+        for rank in self._ranks:
+            rank.ask_to_stop()
+        slowest, rounds = ("none", 0.0), 0
+        for i, rank in enumerate(self._ranks):
+            code, text = rank.wait(), rank.output()
+            if code != 0 or not re.search(r"(?m)^done ", text):
+                wrong.append(f"rank {i} ended with {code}: {text}")
+            if re.search(r"\b(died|dead|hung up)\b", text):
+                wrong.append(f"rank {i} was told of a death: {text}")
+            for call, us in re.findall(r"(\w+)_us=(\d+)", text):
+                slowest = max(slowest, (call, int(us) / 1e6), key=lambda pair: pair[1])
+            rounds += sum(int(n) for n in re.findall(r"rounds=(\d+)", text))
+        return wrong, slowest, rounds
