@@ -9,16 +9,17 @@ namespace iris::server {
 void InFlight::Hold::Add(uint32_t n) {
   if (n == 0) return;
   count_ += n;
+  if (of_ == nullptr) return;
   of_->total_ += n;
   of_->by_tenant_[applicant_.tenant] += n;
 }
 
 void InFlight::Hold::Clear() {
-  if (count_ == 0) return;
-  of_->total_ -= count_;
+  const uint32_t count = std::exchange(count_, 0);
+  if (count == 0 || of_ == nullptr) return;
+  of_->total_ -= count;
   const auto it = of_->by_tenant_.find(applicant_.tenant);
-  if ((it->second -= count_) == 0) of_->by_tenant_.erase(it);
-  count_ = 0;
+  if ((it->second -= count) == 0) of_->by_tenant_.erase(it);
 }
 
 uint64_t InFlight::of(const Tenant& tenant) const {

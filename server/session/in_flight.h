@@ -20,6 +20,7 @@ namespace iris::server {
 class InFlight {
  public:
   // Those on one socket. Move-only; gives them back when it is destroyed. The InFlight outlives it.
+  // A default one is of no InFlight: it counts, and always has room.
   class Hold {
    public:
     Hold() = default;
@@ -36,8 +37,8 @@ class InFlight {
     ~Hold() { Clear(); }
 
     // How many more may be sent now. Zero: the share is used up, and Why says whose.
-    uint32_t Room() const { return of_->Room(applicant_); }
-    std::string Why() const { return of_->Why(applicant_); }
+    uint32_t Room() const { return of_ == nullptr ? ~0u : of_->Room(applicant_); }
+    std::string Why() const { return of_ == nullptr ? "" : of_->Why(applicant_); }
     // So many more are on their way.
     void Add(uint32_t n);
     // All have been received, or thrown away.

@@ -91,8 +91,9 @@ absl::Status SessionServer::Flush(Session& session) {
       session.rpc->Flush(now, session.outbox, [&session](int fd) {
         return wire::SendEmptyFrame(session.socket.get(), wire::FrameType::kRpcSocket, {&fd, 1});
       });
+  if (!given.ok()) return given.status();
   const absl::StatusOr<Outbox::Flushed> flushed =
-      given.ok() ? session.outbox.Flush(socket, now, options_.send_timeout) : given;
+      session.outbox.Flush(socket, now, options_.send_timeout);
   WatchUnread(session);
   if (!flushed.ok()) return flushed.status();
   const bool waits = *given == Outbox::Flushed::kBlocked || *flushed == Outbox::Flushed::kBlocked;
