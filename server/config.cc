@@ -191,18 +191,33 @@ std::vector<Setting> MakeSettings() {
   s.push_back(Number("sessions.max", "max-sessions",
                      "sessions in total (4096; fewer where descriptors are short)", 1, 1 << 20,
                      [](Config* c) { return &c->sessions.limits.max_sessions; }));
-  s.push_back(Number("sessions.max_per_uid", "max-sessions-per-uid", "sessions of one user (1024)",
-                     1, 1 << 20,
-                     [](Config* c) { return &c->sessions.limits.max_sessions_per_uid; }));
+  s.push_back(Number("sessions.max_per_tenant", "max-sessions-per-tenant",
+                     "sessions of one tenant: a user, or a container of his (1024)", 1, 1 << 20,
+                     [](Config* c) { return &c->sessions.limits.max_sessions_per_tenant; }));
   s.push_back(Number("sessions.max_unattested", "max-unattested",
-                     "connections in the handshake at a time (256)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.limits.max_unattested; }));
+                     "connections in the handshake at a time; beyond it the oldest of the tenant "
+                     "that has most goes (1024; fewer where descriptors are short)",
+                     1, 1 << 20, [](Config* c) { return &c->sessions.limits.max_unattested; }));
+  s.push_back(Number("sessions.max_unattested_per_tenant", "max-unattested-per-tenant",
+                     "those of one tenant; beyond it its own oldest goes (512)", 1, 1 << 20,
+                     [](Config* c) { return &c->sessions.limits.max_unattested_per_tenant; }));
+  s.push_back(Number("sessions.max_in_flight", "max-in-flight",
+                     "descriptors sent to clients that these have not received (4096; at most an "
+                     "eighth of RLIMIT_NOFILE)",
+                     1, 1 << 20, [](Config* c) { return &c->sessions.limits.max_in_flight; }));
+  s.push_back(Number("sessions.max_in_flight_per_tenant", "max-in-flight-per-tenant",
+                     "those of one tenant (2048)", 1, 1 << 20,
+                     [](Config* c) { return &c->sessions.limits.max_in_flight_per_tenant; }));
+  s.push_back(Time("sessions.send_timeout", "send-timeout",
+                   "a session whose descriptors cannot be sent for so long is ended (30s)",
+                   [](Config* c) { return &c->sessions.send_timeout; }));
   s.push_back(Number("admin.max", "max-admin-connections",
                      "connections on irisd.sock in total (256)", 1, 1 << 20,
                      [](Config* c) { return &c->sessions.limits.max_admin_connections; }));
-  s.push_back(Number("admin.max_per_uid", "max-admin-connections-per-uid",
-                     "connections of one user on irisd.sock (64)", 1, 1 << 20,
-                     [](Config* c) { return &c->sessions.limits.max_admin_connections_per_uid; }));
+  s.push_back(Number("admin.max_per_tenant", "max-admin-connections-per-tenant",
+                     "connections of one tenant on irisd.sock (64)", 1, 1 << 20, [](Config* c) {
+                       return &c->sessions.limits.max_admin_connections_per_tenant;
+                     }));
   s.push_back({"workers.user", "worker-user", Kind::kText,
                "user that workers become if irisd is root; \"\": they stay root (nobody)",
                [](const std::string& text, Config* config) {

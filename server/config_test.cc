@@ -64,7 +64,7 @@ TEST(ConfigFileTest, SetsEverySection) {
       "[emu]\ndevices = 3\nmemory = \"64MiB\"\n"
       "[log]\nlevel = \"warn\"\nformat = \"json\"\n"
       "[sessions]\nattestation = \"nonce\"\nhandshake_timeout = \"250ms\"\nmax = 10\n"
-      "[admin]\nmax_per_uid = 2\n"
+      "[admin]\nmax_per_tenant = 2\n"
       "[jobs]\nmax = 5\nmax_heap_per_uid = 1048576\ngrow_timeout = \"1m30s\"\n",
       &config);
   ASSERT_TRUE(status.ok()) << status;
@@ -79,7 +79,7 @@ TEST(ConfigFileTest, SetsEverySection) {
   EXPECT_EQ(config.sessions.attestation, Attestation::kNonce);
   EXPECT_EQ(config.sessions.handshake_timeout, absl::Milliseconds(250));
   EXPECT_EQ(config.sessions.limits.max_sessions, 10u);
-  EXPECT_EQ(config.sessions.limits.max_admin_connections_per_uid, 2u);
+  EXPECT_EQ(config.sessions.limits.max_admin_connections_per_tenant, 2u);
   EXPECT_EQ(config.jobs.max_jobs, 5u);
   EXPECT_EQ(config.jobs.max_heap_bytes_per_uid, 1u << 20);
   EXPECT_EQ(config.jobs.grow_timeout, absl::Seconds(90));

@@ -23,14 +23,19 @@ EventRecord Render(const Event& event, absl::Time time) {
 void EventLog::Add(EventRecord event) {
   absl::MutexLock lock(&mu_);
   event.sequence = next_sequence_++;
-  events_.push_back(std::move(event));
-  if (events_.size() > kEventsKept) events_.pop_front();
-  for (const auto& follower : followers_) follower->Push(events_.back());
+  events_.emplace(event.sequence, Kept{event, users_.Add(Tenant{event.uid}, event.sequence)});
+  if (events_.size() > kEventsKept) {
+    const auto oldest = users_.OldestOfMost();
+    const auto it = events_.find(oldest->key);
+    users_.Remove(oldest->tenant, it->second.ticket);
+    events_.erase(it);
+  }
+  for (const auto& follower : followers_) follower->Push(event);
 }
 
 void EventLog::Read(const std::shared_ptr<EventFollower>& follower, bool follow) {
   absl::MutexLock lock(&mu_);
-  for (const EventRecord& event : events_) follower->Push(event);
+  for (const auto& [sequence, kept] : events_) follower->Push(kept.event);
   if (!follow) return;
   if (closed_) {
     follower->End();

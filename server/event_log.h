@@ -1,10 +1,13 @@
 // EventLog: the last events of irisd, and those who follow it. Thread-safe.
 //
+// When it is full, the oldest event of the user who has most goes: whoever makes many pushes out
+// his own.
+//
 // A follower that reads slowly loses events and is told how many; it never holds anybody up.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/job/events.h"
+#include "server/session/crowd.h"
 
 namespace iris::server {
 
@@ -62,7 +66,12 @@ class EventLog {
  private:
   absl::Mutex mu_;
   uint64_t next_sequence_ ABSL_GUARDED_BY(mu_) = 1;
-  std::deque<EventRecord> events_ ABSL_GUARDED_BY(mu_);
+  struct Kept {
+    EventRecord event;
+    Crowd::Ticket ticket = 0;
+  };
+  std::map<uint64_t, Kept> events_ ABSL_GUARDED_BY(mu_);  // by sequence number
+  Crowd users_ ABSL_GUARDED_BY(mu_);                      // whose they are
   std::vector<std::shared_ptr<EventFollower>> followers_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

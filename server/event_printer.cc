@@ -1,9 +1,12 @@
 #include "server/event_printer.h"
 
+#include <optional>
 #include <utility>
 
 namespace iris::server {
 namespace {
+
+constexpr auto kSettleEvery = absl::Seconds(10);
 
 LogLevel LevelOf(Severity severity) {
   switch (severity) {
@@ -31,15 +34,36 @@ void EventPrinter::Print() {
     absl::MutexLock lock(&queue_mu_);
     events.swap(queue_);
   }
-  for (const EventRecord& event : events) {
-    logger_->Log(LevelOf(event.severity), "event",
-                 {{"kind", event.kind},
-                  {"job", event.job},
-                  {"rank", event.rank},
-                  {"pid", event.pid},
-                  {"uid", event.uid},
-                  {"text", event.text}});
+  for (const EventRecord& event : events) Print(event);
+  if (!events.empty()) Settle(events.back().time);
+}
+
+void EventPrinter::Print(const EventRecord& event) {
+  const LogLevel level = LevelOf(event.severity);
+  if (!logger_->WouldLog(level)) return;
+  const std::optional<uint64_t> left_out = budget_.Take(Tenant{event.uid}, event.time);
+  if (!left_out.has_value()) return;
+  if (*left_out > 0) {
+    logger_->Warn("events of a user were left out of the log",
+                  {{"uid", event.uid}, {"lines", *left_out}});
   }
+  logger_->Log(level, "event",
+               {{"kind", event.kind},
+                {"job", event.job},
+                {"rank", event.rank},
+                {"pid", event.pid},
+                {"uid", event.uid},
+                {"text", event.text}});
+}
+
+void EventPrinter::Settle(absl::Time now) {
+  if (now - settled_ < kSettleEvery && now >= settled_) return;
+  settled_ = now;
+  const LogBudget::LeftOut left_out = budget_.Settle(now);
+  if (left_out.lines == 0) return;
+  logger_->Warn("events were left out of the log", {{"lines", left_out.lines},
+                                                    {"tenants", left_out.n_tenants},
+                                                    {"one_of_them", left_out.one.Text()}});
 }
 
 }  // namespace iris::server

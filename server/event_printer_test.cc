@@ -46,6 +46,28 @@ TEST(EventPrinterTest, KeepsTheOrderOfManyThreads) {
   EXPECT_EQ(n, kThreads * kEach);
 }
 
+TEST(EventPrinterTest, OneUsersFloodIsBoundedAndSaidAndAnothersEventsAreWritten) {
+  const Logger logger(LogLevel::kInfo, LogFormat::kKeyValue);
+  EventPrinter printer(&logger);
+  testing::internal::CaptureStderr();
+  EventRecord event;
+  event.kind = "job_forming";
+  event.uid = 1000;
+  for (int i = 0; i < 100'000; ++i) printer.Push(event);
+  event.uid = 1001;
+  printer.Push(event);
+  printer.Print();
+  event.uid = 1000;
+  event.time += absl::Seconds(1);
+  printer.Push(event);
+  printer.Print();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_LT(log.size(), 512u << 10);
+  EXPECT_TRUE(absl::StrContains(log, "uid=1001")) << log.substr(log.size() - 1000);
+  EXPECT_TRUE(absl::StrContains(log, "left out of the log\" uid=1000 lines=98000"))
+      << log.substr(log.size() - 1000);
+}
+
 TEST(EventPrinterTest, SeverityIsTheLevel) {
   const Logger logger(LogLevel::kInfo, LogFormat::kKeyValue);
   EventPrinter printer(&logger);

@@ -258,7 +258,7 @@ TEST_F(ListingsTest, JobsAndSessionsThatStayAreSeenOnceWhileOthersComeAndGo) {
 
 TEST_F(ListingsTest, OthersAreNotShownOnAnyPage) {
   for (int i = 0; i < 9; ++i) {
-    OneRank one = MakeJob(i % 3 == 0 ? kAlice : kBob, absl::StrCat("j", i / 3));
+    OneRank one = MakeJob(i % 3 == 0 ? kAlice : kBob, absl::StrCat("j", i));
     Operate(one, AllocateOp{.bytes = 1024, .name = "x"});
   }
   EXPECT_EQ(AllJobs(Caller(kAlice), 1).page_sizes, (std::vector<size_t>{1, 1, 1}));

@@ -110,6 +110,8 @@ Logger::Logger(LogLevel level, LogFormat format) : format_(format) {
 
 Logger::~Logger() = default;
 
+bool Logger::WouldLog(LogLevel level) const { return logger_->should_log(ToSpdlog(level)); }
+
 void Logger::Log(LogLevel level, std::string_view text,
                  std::initializer_list<LogField> fields) const {
   const spdlog::level::level_enum to = ToSpdlog(level);

@@ -42,6 +42,8 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
+  // False: a line of this level goes nowhere.
+  bool WouldLog(LogLevel level) const;
   void Log(LogLevel level, std::string_view text, std::initializer_list<LogField> fields) const;
   void Debug(std::string_view text, std::initializer_list<LogField> fields = {}) const;
   void Info(std::string_view text, std::initializer_list<LogField> fields = {}) const;

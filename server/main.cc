@@ -241,6 +241,9 @@ int Run(const Config& config) {
 int Main(int argc, char** argv) {
   // Few threads allocate: an arena for each would cost memory that no other can use.
   mallopt(M_ARENA_MAX, 1);
+  // Large blocks, such as messages, go back to the kernel when they are freed. Unless it is told,
+  // the C library keeps more and more of them once it has seen one.
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
   absl::StatusOr<CommandLine> line =
       ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
   if (!line.ok()) {

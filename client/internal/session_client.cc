@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "client/internal/clock.h"
 #include "client/internal/runtime_dir.h"
 #include "client/internal/thread.h"
+#include "device/base/posix.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
 
@@ -72,15 +74,25 @@ DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
 
 }  // namespace
 
-int SessionClient::TryConnect(const std::string& path, wire::UniqueFd* socket) {
+int SessionClient::TryConnect(const std::string& path, absl::Time give_up, wire::UniqueFd* socket) {
   struct sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) return ENAMETOOLONG;
   std::memcpy(address.sun_path, path.data(), path.size());
-  // Connecting to a full backlog would block: not blocking gives EAGAIN, and a retry.
-  wire::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  wire::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return errno;
-  if (connect(fd.get(), reinterpret_cast<struct sockaddr*>(&address), sizeof(address)) != 0) {
+  // In a crowd the kernel lets those who wait in connect() in by turns; who only tried now and then
+  // would find the queue full. EAGAIN says that the time is over.
+  const absl::Duration wait = std::max(give_up - Now(), absl::Milliseconds(1));
+  const struct timeval timeout = absl::ToTimeval(wait);
+  const bool bounded =
+      wait == absl::InfiniteDuration() ||
+      setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) == 0;
+  if (!bounded ||
+      base::Retry([&] {
+        return connect(fd.get(), reinterpret_cast<struct sockaddr*>(&address), sizeof(address));
+      }) != 0 ||
+      fcntl(fd.get(), F_SETFL, O_NONBLOCK) != 0) {
     return errno;
   }
   *socket = std::move(fd);
@@ -97,7 +109,8 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
     // refuses.
     int error = 0;
     for (const std::string& dir : options.runtime_dirs) {
-      const int this_error = TryConnect(absl::StrCat(dir, "/", kSocketName), &client->socket_);
+      const int this_error =
+          TryConnect(absl::StrCat(dir, "/", kSocketName), give_up, &client->socket_);
       if (this_error == 0) {
         client->runtime_dir_ = dir;
         break;

@@ -76,8 +76,8 @@ class SessionClient {
 
  private:
   SessionClient() = default;
-  // Connects once; an errno.
-  static int TryConnect(const std::string& path, wire::UniqueFd* socket);
+  // Connects once, and waits for its turn until `give_up` if others connect, too; an errno.
+  static int TryConnect(const std::string& path, absl::Time give_up, wire::UniqueFd* socket);
   absl::Status Handshake(absl::Time deadline);
   void ReceiveLoop();
   // One frame. Not OK: the session ends with it.

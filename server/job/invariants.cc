@@ -310,7 +310,9 @@ absl::Status JobMachine::Impl::CheckSegments() const {
   size_t n_held = 0;
   for (const auto& [id, job] : jobs_) {
     for (const Member& member : job->ranks) {
-      if (member.keeps_memory && !watched(job->uid, KeptMemory::ProcessOf(member.lease.process))) {
+      if (member.keeps_memory &&
+          (limits_.max_heap_bytes_per_uid == 0 ||
+           !watched(job->uid, KeptMemory::ProcessOf(member.lease.process)))) {
         return absl::InternalError("a process that may keep memory is not watched");
       }
     }

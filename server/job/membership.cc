@@ -293,7 +293,7 @@ void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
       if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
         slow.push_back(job.Who(r));
       }
-    } else if (left != job.gave_up.end() && left->second.when >= job.ranks[rank].joined) {
+    } else if (left != job.gave_up.end() && left->second.when > job.ranks[rank].joined) {
       gave_up.push_back(absl::StrCat("rank ", r, " (pid ", left->second.pid, ")"));
     } else {
       missing.push_back(absl::StrCat(r));

@@ -2,11 +2,13 @@
 // rest. Not thread-safe: it belongs to the session thread. Borrows everything it is given.
 #pragma once
 
-#include <list>
+#include <cstdint>
+#include <map>
 
 #include "absl/status/status.h"
 #include "proto/wire/unique_fd.h"
 #include "server/session/admission.h"
+#include "server/session/peer.h"
 #include "server/session/rpc_host.h"
 #include "server/session/rpc_socket.h"
 
@@ -17,8 +19,10 @@ class AdminConnections {
   AdminConnections(Admission* admission, RpcHost* host) : admission_(admission), host_(host) {}
 
   // Takes the socket only on success. Otherwise the status is for the caller.
-  absl::Status Add(wire::UniqueFd* socket);
+  absl::Status Add(const Peer& peer, wire::UniqueFd* socket);
 
+  // Ends one, by the key that its place was admitted with.
+  void End(uint64_t key) { open_.erase(key); }
   // Ends them all.
   void Close() { open_.clear(); }
 
@@ -30,7 +34,8 @@ class AdminConnections {
 
   Admission* const admission_;
   RpcHost* const host_;
-  std::list<Admin> open_;
+  uint64_t next_key_ = 1;
+  std::map<uint64_t, Admin> open_;
 };
 
 }  // namespace iris::server

@@ -7,9 +7,21 @@
 namespace iris::server {
 namespace {
 
-// 64 descriptors are irisd's own. A session costs four (its socket, its pidfd, gRPC's socket and
-// its duplicate), an admin connection two.
-constexpr uint64_t kOwn = 64, kPerSession = 4, kPerAdmin = 2;
+// 64 descriptors are irisd's own. A session costs three (its socket, its pidfd, and its gRPC socket
+// until a worker has it), a handshake two, an admin connection one until a worker has it. A
+// descriptor in flight costs one, if its session has ended: its socket is kept until it is
+// received.
+constexpr uint64_t kOwn = 64, kPerSession = 3, kPerHandshake = 2, kPerAdmin = 1;
+
+// How many of `limit` the applicant may see taken and still get one.
+uint64_t Usable(uint32_t limit, const Applicant& applicant) {
+  return applicant.is_operator ? limit : limit - KeptForOperator(limit);
+}
+
+std::string Kept(uint32_t limit, const Applicant& applicant) {
+  const uint64_t kept = limit - Usable(limit, applicant);
+  return kept == 0 ? "" : absl::StrCat(", of which ", kept, " are kept for the operator");
+}
 
 }  // namespace
 
@@ -19,69 +31,127 @@ AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit) {
     return static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(wanted, room)));
   };
   limits.max_admin_connections = fit(limits.max_admin_connections, fd_limit / 32);
-  const uint64_t taken = fd_limit / 4 + kOwn + limits.max_admin_connections * kPerAdmin;
+  limits.max_unattested = fit(limits.max_unattested, fd_limit / 16);
+  limits.max_in_flight = fit(limits.max_in_flight, std::max<uint64_t>(fd_limit / 8, 8));
+  const uint64_t taken = fd_limit / 4 + kOwn + limits.max_admin_connections * kPerAdmin +
+                         limits.max_unattested * kPerHandshake + limits.max_in_flight;
   const uint64_t room = fd_limit > taken ? (fd_limit - taken) / kPerSession : 0;
   limits.max_sessions = fit(limits.max_sessions, room);
-  limits.max_unattested = fit(limits.max_unattested, limits.max_sessions);
+  // One tenant may not take the places of all.
+  limits.max_unattested_per_tenant =
+      fit(limits.max_unattested_per_tenant, (limits.max_unattested + 1) / 2);
   return limits;
 }
 
 uint64_t DescriptorsForMemory(const AdmissionLimits& fitted, uint64_t fd_limit) {
-  const uint64_t taken =
-      kOwn + fitted.max_admin_connections * kPerAdmin + uint64_t{fitted.max_sessions} * kPerSession;
+  const uint64_t taken = kOwn + uint64_t{fitted.max_admin_connections} * kPerAdmin +
+                         uint64_t{fitted.max_unattested} * kPerHandshake + fitted.max_in_flight +
+                         uint64_t{fitted.max_sessions} * kPerSession;
   return std::max<uint64_t>(fd_limit > taken ? fd_limit - taken : 0, fd_limit / 4);
 }
 
-void UserCount::Add(uint32_t uid) {
-  ++total_;
-  ++by_uid_[uid];
+Admission::Place::~Place() {
+  if (kind_ != Kind::kNone) admission_->Of(kind_).Remove(applicant_.tenant, ticket_);
 }
 
-void UserCount::Remove(uint32_t uid) {
-  --total_;
-  const auto it = by_uid_.find(uid);
-  if (--it->second == 0) by_uid_.erase(it);
+absl::Status Admission::Place::Attested() {
+  absl::Status status = admission_->RoomForSession(applicant_);
+  if (!status.ok()) return status;
+  admission_->handshakes_.Remove(applicant_.tenant, ticket_);
+  kind_ = Kind::kSession;
+  ticket_ = admission_->sessions_.Add(applicant_.tenant, 0);
+  return absl::OkStatus();
 }
 
-Admission::Place::Place(uint32_t uid, UserCount* held, UserCount* unattested)
-    : uid_(uid), held_(held), unattested_(unattested) {
-  held_->Add(uid_);
-  if (unattested_ != nullptr) unattested_->Add(uid_);
-}
-
-absl::StatusOr<Admission::Place> Admission::AdmitSession(uint32_t uid) {
-  if (sessions_.total() >= limits_.max_sessions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("irisd has ", sessions_.total(), " sessions, its limit (see max_sessions)"));
+void Admission::Place::Heard() {
+  if (kind_ == Kind::kHandshake) {
+    ticket_ = admission_->handshakes_.Renew(applicant_.tenant, ticket_);
   }
-  if (sessions_.of(uid) >= limits_.max_sessions_per_uid) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("uid ", uid, " has ", sessions_.of(uid),
-                     " sessions, its limit (see max_sessions_per_uid)"));
+}
+
+Crowd& Admission::Of(Place::Kind kind) {
+  switch (kind) {
+    case Place::Kind::kHandshake:
+      return handshakes_;
+    case Place::Kind::kAdmin:
+      return admins_;
+    default:
+      return sessions_;
   }
-  if (unattested_.total() >= limits_.max_unattested) {
+}
+
+absl::Status Admission::RoomForSession(const Applicant& applicant) const {
+  const uint64_t of_tenant = sessions_.of(applicant.tenant);
+  if (of_tenant >= limits_.max_sessions_per_tenant) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(applicant.tenant.Text(), " has ", of_tenant,
+                     " sessions, the limit of one tenant (see sessions.max_per_tenant)"));
+  }
+  if (sessions_.total() >= Usable(limits_.max_sessions, applicant)) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        unattested_.total(), " connections have not finished their handshake, the limit"));
+        "irisd has ", sessions_.total(), " sessions of all tenants; its limit is ",
+        limits_.max_sessions, Kept(limits_.max_sessions, applicant), " (see sessions.max)"));
   }
-  // One user may not take the places of all.
-  if (unattested_.of(uid) >= std::max(1u, limits_.max_unattested / 2)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(unattested_.of(uid), " connections of uid ", uid,
-                     " have not finished their handshake, the limit of one user"));
-  }
-  return Place(uid, &sessions_, &unattested_);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Admission::Place> Admission::AdmitAdmin(uint32_t uid) {
-  if (admins_.total() >= limits_.max_admin_connections) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("irisd has ", admins_.total(), " connections on irisd.sock, its limit"));
+std::optional<Admission::Evicted> Admission::WhoGoesForHandshake(const Applicant& applicant) const {
+  const std::optional<Crowd::Oldest> own = handshakes_.OldestOf(applicant.tenant);
+  if (own.has_value() && own->count >= limits_.max_unattested_per_tenant) {
+    return Evicted{own->key, absl::UnavailableError(absl::StrCat(
+                                 "the handshake was ended for a newer one of its tenant: ",
+                                 applicant.tenant.Text(), " has ", own->count,
+                                 " connections in the handshake, the limit of one tenant (see "
+                                 "sessions.max_unattested_per_tenant); connect again"))};
   }
-  if (admins_.of(uid) >= limits_.max_admin_connections_per_uid) {
-    return absl::ResourceExhaustedError(absl::StrCat("uid ", uid, " has ", admins_.of(uid),
-                                                     " connections on irisd.sock, its limit"));
+  if (handshakes_.total() < Usable(limits_.max_unattested, applicant)) return std::nullopt;
+  const std::optional<Crowd::Oldest> most = handshakes_.OldestOfMost();
+  if (!most.has_value()) return std::nullopt;
+  const Crowd::Oldest& goes = own.has_value() && own->count >= most->count ? *own : *most;
+  return Evicted{goes.key, absl::UnavailableError(absl::StrCat(
+                               "the handshake was ended for a newer one: ", handshakes_.total(),
+                               " connections of all tenants are in the handshake, the limit (see "
+                               "sessions.max_unattested), and most of them, ",
+                               goes.count, ", are of ", goes.tenant.Text(), "; connect again"))};
+}
+
+absl::StatusOr<Admission::Place> Admission::AdmitHandshake(const Applicant& applicant,
+                                                           uint64_t key) {
+  // Whom no session waits for need not begin.
+  absl::Status status = RoomForSession(applicant);
+  if (!status.ok()) return status;
+  if (const auto evicted = WhoGoesForHandshake(applicant); evicted.has_value()) {
+    return absl::ResourceExhaustedError(evicted->reason.message());
   }
-  return Place(uid, &admins_, nullptr);
+  return Place(this, Place::Kind::kHandshake, applicant, handshakes_.Add(applicant.tenant, key));
+}
+
+std::optional<Admission::Evicted> Admission::WhoGoesForAdmin(const Applicant& applicant) const {
+  if (admins_.of(applicant.tenant) >= limits_.max_admin_connections_per_tenant) return std::nullopt;
+  if (admins_.total() < Usable(limits_.max_admin_connections, applicant)) return std::nullopt;
+  const std::optional<Crowd::Oldest> most = admins_.OldestOfMost();
+  if (!most.has_value() || most->count <= admins_.of(applicant.tenant) + 1) return std::nullopt;
+  return Evicted{most->key,
+                 absl::UnavailableError(absl::StrCat(
+                     "the connection on irisd.sock was ended for one of another tenant: ",
+                     admins_.total(), " are open, the limit (see admin.max), and most of them, ",
+                     most->count, ", are of ", most->tenant.Text()))};
+}
+
+absl::StatusOr<Admission::Place> Admission::AdmitAdmin(const Applicant& applicant, uint64_t key) {
+  const uint64_t of_tenant = admins_.of(applicant.tenant);
+  if (of_tenant >= limits_.max_admin_connections_per_tenant) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        applicant.tenant.Text(), " has ", of_tenant,
+        " connections on irisd.sock, the limit of one tenant (see admin.max_per_tenant)"));
+  }
+  if (admins_.total() >= Usable(limits_.max_admin_connections, applicant)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "irisd has ", admins_.total(), " connections on irisd.sock of all tenants; its limit is ",
+        limits_.max_admin_connections, Kept(limits_.max_admin_connections, applicant),
+        " (see admin.max)"));
+  }
+  return Place(this, Place::Kind::kAdmin, applicant, admins_.Add(applicant.tenant, key));
 }
 
 }  // namespace iris::server

@@ -1,24 +1,43 @@
-// Admission: who may still connect. It counts the connections of each user and of all users
-// together against limits, and knows no socket. Pure; not thread-safe.
+// Admission: who may still connect. It counts the handshakes, the sessions and the connections on
+// irisd.sock of each tenant, and of all tenants together, against limits; it says who makes room
+// where somebody has to. It knows no socket. Pure; not thread-safe.
 //
-// What was admitted is a Place: a move-only object that gives the place back when it is destroyed.
+// A handshake is a place of its own: it becomes a session when it is finished. So those who connect
+// and say nothing take nobody's session. A handshake that waits can be ended at any time, and that
+// is how any number of silent ones can lock nobody out:
+//
+//   the tenant's limit is reached    its own oldest goes
+//   the limit of all is reached      the oldest of the tenant that has most goes; never one of a
+//                                    tenant that has fewer than the newcomer's
+//
+// A connection on irisd.sock goes only for a tenant that then has no more of them than the one that
+// lost it. A session is never ended for another one.
+//
+// A few places of each kind are kept for the operator (TenantFinder::IsOperator).
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
+#include <map>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/session/crowd.h"
+#include "server/session/tenant.h"
 
 namespace iris::server {
 
 struct AdmissionLimits {
-  uint32_t max_sessions = 4096;  // in total, unattested ones included
-  uint32_t max_sessions_per_uid = 1024;
-  uint32_t max_unattested = 256;  // in the handshake; one user may have half of them
+  uint32_t max_sessions = 4096;  // in total
+  uint32_t max_sessions_per_tenant = 1024;
+  uint32_t max_unattested = 1024;  // handshakes, in total
+  uint32_t max_unattested_per_tenant = 512;
   uint32_t max_admin_connections = 256;
-  uint32_t max_admin_connections_per_uid = 64;
+  uint32_t max_admin_connections_per_tenant = 64;
+  uint32_t max_in_flight = 4096;  // descriptors sent and not received, in total
+  uint32_t max_in_flight_per_tenant = 2048;
 };
 
 // What of `limits` fits into a limit of `fd_limit` descriptors, with room left for segments and
@@ -27,72 +46,82 @@ AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit);
 // How many descriptors `fitted`, of FitToDescriptors, leaves for segments and pages.
 uint64_t DescriptorsForMemory(const AdmissionLimits& fitted, uint64_t fd_limit);
 
-// How many there are, in total and of each user.
-class UserCount {
- public:
-  uint64_t total() const { return total_; }
-  uint64_t of(uint32_t uid) const {
-    const auto it = by_uid_.find(uid);
-    return it == by_uid_.end() ? 0 : it->second;
-  }
-  void Add(uint32_t uid);
-  void Remove(uint32_t uid);
+// How many places of `limit` only the operator may take: none of a very small limit.
+constexpr uint32_t KeptForOperator(uint32_t limit) { return limit < 64 ? limit / 8 : 8; }
 
- private:
-  uint64_t total_ = 0;
-  std::unordered_map<uint32_t, uint64_t> by_uid_;  // no zeros
+// Who asks for a place.
+struct Applicant {
+  Tenant tenant;
+  bool is_operator = false;
 };
 
 class Admission {
  public:
-  // One place among the sessions or the admin connections. The Admission outlives it.
+  // One place, which it gives back when it is destroyed. Move-only. The Admission outlives it.
   class Place {
    public:
     Place() = default;
     Place(Place&& other) noexcept { *this = std::move(other); }
     Place& operator=(Place&& other) noexcept {
-      std::swap(uid_, other.uid_);
-      std::swap(held_, other.held_);
-      std::swap(unattested_, other.unattested_);
+      std::swap(admission_, other.admission_);
+      std::swap(kind_, other.kind_);
+      std::swap(applicant_, other.applicant_);
+      std::swap(ticket_, other.ticket_);
       return *this;
     }
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
-    ~Place() {
-      Attested();
-      if (held_ != nullptr) held_->Remove(uid_);
-    }
+    ~Place();
 
-    // The handshake is over: the place no longer counts among the unattested. Idempotent.
-    void Attested() {
-      if (unattested_ != nullptr) std::exchange(unattested_, nullptr)->Remove(uid_);
-    }
+    // The handshake is over: its place becomes one of a session. kResourceExhausted: which limit is
+    // reached, and whose; the place is unchanged.
+    absl::Status Attested();
+    // The client of this handshake has said something: others count as silent for longer.
+    void Heard();
 
    private:
     friend class Admission;
-    Place(uint32_t uid, UserCount* held, UserCount* unattested);
+    enum class Kind { kNone, kHandshake, kSession, kAdmin };
+    Place(Admission* admission, Kind kind, const Applicant& applicant, Crowd::Ticket ticket)
+        : admission_(admission), kind_(kind), applicant_(applicant), ticket_(ticket) {}
 
-    uint32_t uid_ = 0;
-    UserCount* held_ = nullptr;
-    UserCount* unattested_ = nullptr;
+    Admission* admission_ = nullptr;
+    Kind kind_ = Kind::kNone;
+    Applicant applicant_;
+    Crowd::Ticket ticket_ = 0;
+  };
+
+  // Somebody who has to go before there is room.
+  struct Evicted {
+    uint64_t key = 0;     // as it was admitted
+    absl::Status reason;  // for its client: kUnavailable, with the limit and whose it is
   };
 
   explicit Admission(const AdmissionLimits& limits) : limits_(limits) {}
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // kResourceExhausted: which limit is reached, and by how many.
-  absl::StatusOr<Place> AdmitSession(uint32_t uid);  // counts as unattested at first
-  absl::StatusOr<Place> AdmitAdmin(uint32_t uid);
+  // Who has to go first; nothing if nobody has to, or if nobody may. Ask again when it has gone, or
+  // has finished its handshake meanwhile, or Heard.
+  std::optional<Evicted> WhoGoesForHandshake(const Applicant& applicant) const;
+  std::optional<Evicted> WhoGoesForAdmin(const Applicant& applicant) const;
+
+  // `key` names the newcomer to WhoGoes. kResourceExhausted: which limit is reached, and whose.
+  absl::StatusOr<Place> AdmitHandshake(const Applicant& applicant, uint64_t key);
+  absl::StatusOr<Place> AdmitAdmin(const Applicant& applicant, uint64_t key);
 
   uint64_t n_sessions() const { return sessions_.total(); }
+  uint64_t n_handshakes() const { return handshakes_.total(); }
   const AdmissionLimits& limits() const { return limits_; }
 
  private:
+  Crowd& Of(Place::Kind kind);
+  absl::Status RoomForSession(const Applicant& applicant) const;
+
   const AdmissionLimits limits_;
-  UserCount sessions_;
-  UserCount unattested_;  // of the sessions
-  UserCount admins_;
+  Crowd handshakes_;
+  Crowd sessions_;
+  Crowd admins_;
 };
 
 }  // namespace iris::server

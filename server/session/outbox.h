@@ -1,19 +1,27 @@
 // Outbox: the descriptors that are on their way to one session. It queues them, keeps at most
-// kDescriptorWindow in flight, and counts what the client has acknowledged. Not thread-safe; it
-// owns what is queued, and sends through a function that its owner gives.
+// kDescriptorWindow in flight, and no more than the share of the session's tenant (InFlight). Not
+// thread-safe; it owns what is queued, and sends through functions that its owner gives.
+//
+// A client acknowledges what it has received, but its word is not enough to go by: a descriptor
+// counts as received when the kernel says that nothing which was sent is unread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
+#include "server/session/in_flight.h"
 
 namespace iris::server {
 
@@ -26,40 +34,62 @@ struct OutgoingDescriptor {
 
 class Outbox {
  public:
-  // Sends one frame with its descriptors, which are borrowed. As wire::SendFrame.
-  using Send =
-      std::function<absl::Status(const wire::DescriptorsPayload& payload, absl::Span<const int>)>;
+  // The session's socket. Its functions are called only during a call of the Outbox.
+  struct Socket {
+    // Sends one frame with its descriptors, which are borrowed. As wire::SendFrame.
+    std::function<absl::Status(const wire::DescriptorsPayload& payload, absl::Span<const int>)>
+        send;
+    // True if the peer has received everything that was sent. As AllReceived of lingering.h.
+    std::function<bool()> all_received;
+  };
 
   static constexpr size_t kMaxQueued = 16384;
+
+  Outbox() = default;
+  // `share` counts what this outbox has in flight.
+  explicit Outbox(InFlight::Hold share) : share_(std::move(share)) {}
 
   // kResourceExhausted: the queue would be longer than kMaxQueued; it is unchanged.
   absl::Status Queue(std::vector<OutgoingDescriptor> descriptors);
 
-  // Whether one more descriptor may be on its way, for one that does not come from the queue; and
-  // that it is.
-  bool HasRoom() const { return n_in_flight_ < wire::kDescriptorWindow; }
-  void CountSent() { ++n_in_flight_; }
-
   // The client has received so many more. kInvalidArgument: so many are not on their way.
   absl::Status Acknowledge(uint32_t count);
 
+  // Whether one more descriptor may be on its way, for one that does not come from the queue; and
+  // that it is. The client acknowledges it like the others, but for the one of kWelcome.
+  bool HasRoom() const { return n_in_flight() < wire::kDescriptorWindow && share_.Room() > 0; }
+  void CountSent() {
+    ++n_unacknowledged_;
+    share_.Add(1);
+  }
+  void CountWelcome() { share_.Add(1); }
+  // Looks whether what was sent has been received. True if its share has room that it had not.
+  bool Look(const Socket& socket);
+
   enum class Flushed {
     kIdle,     // nothing to do before the next Queue or Acknowledge
-    kBlocked,  // descriptors or room in the socket ran out: flush again in a while
+    kBlocked,  // descriptors, its share, or room in the socket ran out: flush again in a while
   };
   // Sends what fits. A peer that is gone is no error here: its hang-up is on its way. Any other
   // failure of `send`, or of opening a descriptor, is returned; what it concerns stays queued.
-  absl::StatusOr<Flushed> Flush(const Send& send);
+  // kResourceExhausted: it has been blocked for `patience`, and by what.
+  absl::StatusOr<Flushed> Flush(const Socket& socket, absl::Time now, absl::Duration patience);
 
-  // Forgets everything.
-  void Clear();
+  // Forgets what is queued, and hands over the share: what is in flight outlives the session.
+  InFlight::Hold Close();
 
   size_t n_queued() const { return queue_.size(); }
-  uint32_t n_in_flight() const { return n_in_flight_; }
+  // Sent, and not acknowledged or not received.
+  uint32_t n_in_flight() const { return std::max(n_unacknowledged_, share_.count()); }
+  const InFlight::Hold& share() const { return share_; }
 
  private:
+  absl::StatusOr<Flushed> Blocked(absl::Time now, absl::Duration patience, const std::string& by);
+
   std::deque<OutgoingDescriptor> queue_;
-  uint32_t n_in_flight_ = 0;  // sent and not acknowledged
+  uint32_t n_unacknowledged_ = 0;
+  InFlight::Hold share_;
+  absl::Time blocked_since_ = absl::InfiniteFuture();
 };
 
 }  // namespace iris::server

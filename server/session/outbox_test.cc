@@ -17,34 +17,51 @@ namespace {
 
 using Flushed = Outbox::Flushed;
 
+constexpr Tenant kAnn{1000}, kBob{1001};
+constexpr auto kPatience = absl::Seconds(30);
+
+AdmissionLimits Limits() {
+  AdmissionLimits limits;
+  limits.max_in_flight = 128;
+  limits.max_in_flight_per_tenant = 40;
+  return limits;
+}
+
 // What stands for the session's socket: takes `room` frames, then answers as it was told.
 class FakeSocket {
  public:
-  Outbox::Send send() {
-    return [this](const wire::DescriptorsPayload& payload, absl::Span<const int> fds) {
-      if (room_ == 0) return full_;
-      --room_;
-      EXPECT_EQ(payload.count, fds.size());
-      EXPECT_LE(fds.size(), wire::kMaxDescriptorsPerFrame);
-      frame_sizes_.push_back(payload.count);
-      for (uint32_t i = 0; i < payload.count; ++i) {
-        EXPECT_GE(fcntl(fds[i], F_GETFD), 0) << "a closed descriptor was sent";
-        segments_.push_back(payload.records[i].segment_id);
-        fds_.push_back(fds[i]);
-      }
-      return absl::OkStatus();
-    };
+  Outbox::Socket socket() {
+    return {[this](const wire::DescriptorsPayload& payload, absl::Span<const int> fds) {
+              return Send(payload, fds);
+            },
+            [this] { return all_received_; }};
+  }
+  absl::Status Send(const wire::DescriptorsPayload& payload, absl::Span<const int> fds) {
+    if (room_ == 0) return full_;
+    --room_;
+    EXPECT_EQ(payload.count, fds.size());
+    EXPECT_LE(fds.size(), wire::kMaxDescriptorsPerFrame);
+    frame_sizes_.push_back(payload.count);
+    for (uint32_t i = 0; i < payload.count; ++i) {
+      EXPECT_GE(fcntl(fds[i], F_GETFD), 0) << "a closed descriptor was sent";
+      segments_.push_back(payload.records[i].segment_id);
+      fds_.push_back(fds[i]);
+    }
+    return absl::OkStatus();
   }
   void Answer(int room, absl::Status full) {
     room_ = room;
     full_ = std::move(full);
   }
+  // What the kernel says of what was sent.
+  void set_all_received(bool all_received) { all_received_ = all_received; }
   const std::vector<uint32_t>& frame_sizes() const { return frame_sizes_; }
   const std::vector<uint64_t>& segments() const { return segments_; }
   const std::vector<int>& fds() const { return fds_; }
 
  private:
   int room_ = 1 << 20;
+  bool all_received_ = true;
   absl::Status full_;
   std::vector<uint32_t> frame_sizes_;
   std::vector<uint64_t> segments_;
@@ -71,13 +88,17 @@ class OutboxTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status;
   }
   void ExpectFlushed(Flushed want) {
-    const auto flushed = outbox_.Flush(socket_.send());
+    const auto flushed = Flush();
     ASSERT_TRUE(flushed.ok()) << flushed.status();
     EXPECT_EQ(*flushed, want);
   }
 
-  Outbox outbox_;
+  absl::StatusOr<Flushed> Flush() { return outbox_.Flush(socket_.socket(), now_, kPatience); }
+
+  InFlight in_flight_{Limits()};
+  Outbox outbox_{InFlight::Hold(&in_flight_, {kAnn, false})};
   FakeSocket socket_;
+  absl::Time now_ = absl::UnixEpoch();
   absl::Status open_status_;
   int n_opened_ = 0;
 };
@@ -153,10 +174,10 @@ TEST_F(OutboxTest, WithoutDescriptorsItIsTriedAgain) {
 TEST_F(OutboxTest, AnotherFailureIsReturned) {
   Queue(2);
   open_status_ = absl::InternalError("no such memory");
-  EXPECT_EQ(outbox_.Flush(socket_.send()).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Flush().status().code(), absl::StatusCode::kInternal);
   open_status_ = absl::OkStatus();
   socket_.Answer(0, absl::InvalidArgumentError("bad frame"));
-  EXPECT_EQ(outbox_.Flush(socket_.send()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Flush().status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(outbox_.n_queued(), 2u);
 }
 
@@ -175,12 +196,91 @@ TEST_F(OutboxTest, TheQueueIsBounded) {
   EXPECT_TRUE(outbox_.Queue(Descriptors(1)).ok());
 }
 
-TEST_F(OutboxTest, ClearForgetsEverything) {
+TEST_F(OutboxTest, ClosingForgetsTheQueueAndHandsOverWhatIsInFlight) {
   Queue(40);
+  socket_.set_all_received(false);
   ExpectFlushed(Flushed::kIdle);
-  outbox_.Clear();
+  {
+    const InFlight::Hold share = outbox_.Close();
+    EXPECT_EQ(share.count(), wire::kDescriptorWindow);
+    EXPECT_EQ(in_flight_.of(kAnn), wire::kDescriptorWindow) << "the kernel still holds them";
+  }
   EXPECT_EQ(outbox_.n_queued(), 0u);
   EXPECT_EQ(outbox_.n_in_flight(), 0u);
+  EXPECT_EQ(in_flight_.total(), 0u);
+}
+
+TEST_F(OutboxTest, AnAcknowledgementOfWhatIsUnreadMakesNoRoom) {
+  socket_.set_all_received(false);
+  Queue(100);
+  ExpectFlushed(Flushed::kIdle);
+  ASSERT_TRUE(outbox_.Acknowledge(wire::kDescriptorWindow).ok());  // a lie
+  ExpectFlushed(Flushed::kIdle);
+  EXPECT_EQ(socket_.segments().size(), wire::kDescriptorWindow);
+  socket_.set_all_received(true);
+  ExpectFlushed(Flushed::kIdle);
+  EXPECT_EQ(socket_.segments().size(), 2 * wire::kDescriptorWindow);
+}
+
+TEST_F(OutboxTest, WhatIsReceivedAndNotAcknowledgedMakesNoRoomEither) {
+  Queue(100);
+  ExpectFlushed(Flushed::kIdle);
+  EXPECT_TRUE(outbox_.Look(socket_.socket()));
+  EXPECT_EQ(in_flight_.total(), 0u);
+  ExpectFlushed(Flushed::kIdle);
+  EXPECT_EQ(socket_.segments().size(), wire::kDescriptorWindow);
+}
+
+TEST_F(OutboxTest, BeyondItsTenantsShareItWaitsAndGoesOnWhenThereIsRoom) {
+  InFlight::Hold other(&in_flight_, {kAnn, false});  // of another session of Ann
+  other.Add(37);
+  socket_.set_all_received(false);
+  Queue(10);
+  ExpectFlushed(Flushed::kBlocked);
+  EXPECT_EQ(socket_.segments().size(), 3u);
+  now_ += kPatience / 2;
+  ExpectFlushed(Flushed::kBlocked);
+  other.Clear();
+  ExpectFlushed(Flushed::kIdle);
+  EXPECT_EQ(socket_.segments().size(), 10u);
+}
+
+TEST_F(OutboxTest, WhoseShareStaysUsedUpIsEndedAndToldWhoseItWas) {
+  InFlight::Hold other(&in_flight_, {kAnn, false});
+  other.Add(40);
+  Queue(10);
+  ExpectFlushed(Flushed::kBlocked);
+  now_ += kPatience - absl::Milliseconds(1);
+  ExpectFlushed(Flushed::kBlocked);
+  now_ += absl::Milliseconds(1);
+  const absl::Status status = Flush().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "10 descriptors could not be sent")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "uid 1000 has 40 descriptors on their way"))
+      << status;
+  // Another tenant is not concerned.
+  Outbox bobs{InFlight::Hold(&in_flight_, {kBob, false})};
+  ASSERT_TRUE(bobs.Queue(Descriptors(10)).ok());
+  const auto flushed = bobs.Flush(socket_.socket(), now_, kPatience);
+  ASSERT_TRUE(flushed.ok()) << flushed.status();
+  EXPECT_EQ(*flushed, Flushed::kIdle);
+  EXPECT_EQ(bobs.n_queued(), 0u);
+}
+
+TEST_F(OutboxTest, ProgressStartsThePatienceAnew) {
+  socket_.Answer(1, absl::ResourceExhaustedError("full"));
+  Queue(20);
+  ExpectFlushed(Flushed::kBlocked);
+  now_ += kPatience / 2;
+  socket_.Answer(1, absl::ResourceExhaustedError("full"));
+  Queue(20, 20);
+  ExpectFlushed(Flushed::kIdle);  // the window is full
+  ASSERT_TRUE(outbox_.Acknowledge(20).ok());
+  socket_.Answer(0, absl::ResourceExhaustedError("full"));
+  now_ += kPatience * 2 / 3;
+  ExpectFlushed(Flushed::kBlocked);
+  now_ += kPatience;
+  EXPECT_EQ(Flush().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

@@ -22,6 +22,10 @@ namespace iris::server {
 namespace {
 
 constexpr char kPrivate[] = "/.irisd";
+// Who connects to session.sock waits behind those who are in its queue. So a flood of connects must
+// find a short one: the rest of it waits in connect(), each thread once. irisd takes thousands a
+// second.
+constexpr int kSessionBacklog = 256;
 constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107
 
 }  // namespace
@@ -150,7 +154,7 @@ absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
   if (setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("turn on SO_PASSCRED of ", path));
   }
-  if (listen(fd.get(), SOMAXCONN) != 0) {
+  if (listen(fd.get(), type == SOCK_SEQPACKET ? kSessionBacklog : SOMAXCONN) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("listen on ", path));
   }
   if (rename(hidden.c_str(), path.c_str()) != 0) {

@@ -15,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/unique_fd.h"
 
 namespace iris::server {
 namespace {
@@ -68,6 +70,27 @@ TEST_F(RuntimeDirTest, ListensOnBothSockets) {
   EXPECT_EQ(Connect(kAdminSocketName, SOCK_STREAM), 0);
 }
 
+// From Linux 6.16 on, a connection has the options that the listener had when it was made, not when
+// it was accepted.
+TEST_F(RuntimeDirTest, AClientThatSpeaksBeforeItIsAcceptedIsKnownByItsMessage) {
+  auto dir = MustCreate();
+  ASSERT_NE(dir, nullptr);
+  const wire::UniqueFd client(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  struct sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  strncpy(address.sun_path, (options_.path + "/session.sock").c_str(),
+          sizeof(address.sun_path) - 1);
+  ASSERT_EQ(connect(client.get(), reinterpret_cast<struct sockaddr*>(&address), sizeof(address)),
+            0);
+  ASSERT_TRUE(wire::SendFrame(client.get(), wire::FrameType::kHello, wire::HelloPayload()).ok());
+  const wire::UniqueFd listener = dir->TakeSessionListener();
+  const wire::UniqueFd accepted(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const auto frame = wire::ReceiveFrame(accepted.get());
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->sender.pid, getpid());
+  EXPECT_EQ(frame->sender.uid, geteuid());
+}
+
 TEST_F(RuntimeDirTest, SocketsHaveTheirModeWhateverTheUmask) {
   options_.socket_mode = 0666;
   const mode_t old = umask(0077);
@@ -77,6 +100,13 @@ TEST_F(RuntimeDirTest, SocketsHaveTheirModeWhateverTheUmask) {
   EXPECT_EQ(ModeOf(options_.path + "/irisd.sock"), 0666u);
   EXPECT_EQ(ModeOf(options_.path), 0755u);
   EXPECT_EQ(ModeOf(options_.path + "/.irisd"), 0700u);
+}
+
+TEST_F(RuntimeDirTest, TheLockIsOfItsOwnerAlone) {
+  const mode_t old = umask(0022);
+  auto dir = MustCreate();
+  umask(old);
+  EXPECT_EQ(ModeOf(options_.path + "/lock"), 0600u);
 }
 
 TEST_F(RuntimeDirTest, SocketsHaveTheirGroup) {

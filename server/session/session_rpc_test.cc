@@ -97,7 +97,8 @@ class SessionRpcTest : public ::testing::Test {
 
   FakeHost host_;
   std::vector<wire::UniqueFd> got_;  // what the client would
-  Outbox outbox_;
+  InFlight in_flight_{AdmissionLimits()};
+  Outbox outbox_{InFlight::Hold(&in_flight_, Applicant())};
   absl::Status sent_;
   absl::Time now_ = absl::UnixEpoch();
   std::optional<SessionRpc> rpc_;
@@ -164,6 +165,7 @@ TEST_F(SessionRpcTest, WaitsForRoomInTheWindow) {
   EXPECT_EQ(Flush().value(), Flushed::kBlocked);
   EXPECT_TRUE(host_.sockets.empty()) << "nothing is made before it can be sent";
   ASSERT_TRUE(outbox_.Acknowledge(1).ok());
+  outbox_.Look({nullptr, [] { return true; }});
   EXPECT_EQ(Flush().value(), Flushed::kIdle);
   EXPECT_EQ(got_.size(), 1u);
 }

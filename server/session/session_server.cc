@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +17,11 @@ namespace {
 
 constexpr int kFramesPerTurn = 16;  // of one session, before others have theirs
 constexpr size_t kCrowd = 64;
-constexpr auto kTrimAfter = absl::Milliseconds(100);
+// A crowd's memory becomes free bit by bit.
+constexpr absl::Duration kTrimAfter[] = {absl::Milliseconds(100), absl::Seconds(2),
+                                         absl::Seconds(10)};
+constexpr auto kSettleEvery = absl::Seconds(1);
 constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
-constexpr auto kRetryEvery = absl::Milliseconds(20);
 
 uint64_t RandomId() {
   uint64_t id = 0;
@@ -44,16 +47,19 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
                              Daemon* daemon, const MakeHost& make_host, const Logger* logger)
     : options_(options),
       daemon_(daemon),
-      logger_(logger),
       daemon_id_(RandomId()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
+      log_(logger),
       host_(make_host(poller_.get())),
       admission_(options.limits),
+      in_flight_(options.limits),
       acceptor_(poller_.get(),
                 [this](wire::UniqueFd socket) {
-                  Refuse(socket, absl::ResourceExhaustedError(
-                                     "irisd has no file descriptors left; try again later"));
+                  const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
+                  Refuse(socket, Tenant{caller.uid}, caller,
+                         absl::ResourceExhaustedError(
+                             "irisd has no file descriptors left; try again later"));
                 }),
       admins_(&admission_, host_.get()) {}
 
@@ -65,15 +71,12 @@ absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
   std::unique_ptr<SessionServer> server(
       new SessionServer(options, *std::move(poller), daemon, make_host, logger));
   SessionServer* const self = server.get();
-  absl::Status status =
-      self->acceptor_.Listen(std::move(session_listener), [self](wire::UniqueFd socket) {
-        const absl::Status added = self->Add(&socket);
-        if (!added.ok()) self->Refuse(socket, added);
-      });
+  absl::Status status = self->acceptor_.Listen(
+      std::move(session_listener),
+      [self](wire::UniqueFd socket) { self->Take(std::move(socket), /*admin=*/false); });
   if (!status.ok()) return status;
   status = self->acceptor_.Listen(std::move(admin_listener), [self](wire::UniqueFd socket) {
-    const absl::Status added = self->admins_.Add(&socket);
-    if (!added.ok()) self->Refuse(socket, added);
+    self->Take(std::move(socket), /*admin=*/true);
   });
   if (!status.ok()) return status;
   return server;
@@ -131,43 +134,55 @@ void SessionServer::ReleaseSession(SessionId id) {
 void SessionServer::Run() {
   while (true) {
     poller_->Wait(UntilNextDeadline());
-    std::vector<Command> commands;
-    {
-      absl::MutexLock lock(&inbox_mu_);
-      if (stop_) break;
-      commands.swap(inbox_);
-    }
-    for (Command& command : commands) command();
+    if (!RunCommands()) break;
     RunDeadlines();
   }
   CloseAll();
 }
 
+bool SessionServer::RunCommands() {
+  std::vector<Command> commands;
+  {
+    absl::MutexLock lock(&inbox_mu_);
+    if (stop_) return false;
+    commands.swap(inbox_);
+  }
+  for (Command& command : commands) command();
+  return true;
+}
+
 absl::Duration SessionServer::UntilNextDeadline() const {
-  absl::Time next = std::min({acceptor_.deadline(), trim_at_, host_->deadline()});
+  absl::Time next = std::min({acceptor_.deadline(), trim_at_, settle_at_, host_->deadline()});
+  if (!retries_.empty()) next = std::min(next, retry_at_);
   if (!handshakes_.empty()) next = std::min(next, handshakes_.front().at);
-  const absl::Duration until =
-      next == absl::InfiniteFuture() ? absl::InfiniteDuration() : next - SteadyNow();
-  return retries_.empty() ? until : std::min(until, kRetryEvery);
+  return next == absl::InfiniteFuture() ? absl::InfiniteDuration() : next - SteadyNow();
 }
 
 void SessionServer::RunDeadlines() {
   const absl::Time now = SteadyNow();
-  for (const uint64_t key : std::exchange(retries_, {})) {
-    Session* const session = FindKey(key);
-    if (session == nullptr) continue;
-    session->retry = false;
-    if (session->state == State::kOpen) EndIfFailed(*session, Flush(*session));
-  }
+  if (!retries_.empty() && retry_at_ <= now) RetryBlocked(now);
   while (!handshakes_.empty() && handshakes_.front().at <= now) {
     Session* const session = FindKey(handshakes_.front().key);
     handshakes_.pop_front();
     if (session == nullptr || session->state != State::kHandshake) continue;
     EndIfFailed(*session, session->handshake->OnDeadline().reason);
   }
+  if (settle_at_ <= now) {
+    settle_at_ = absl::InfiniteFuture();
+    LookForReceived(now);
+    log_.Settle(now);
+  }
+  if (settle_at_ == absl::InfiniteFuture() &&
+      !(unread_.empty() && lingering_.empty() && log_.settled())) {
+    settle_at_ = now + kSettleEvery;
+  }
   if (trim_at_ <= now) {
     trim_at_ = absl::InfiniteFuture();
+    if (++n_trims_ < std::size(kTrimAfter)) trim_at_ = now + kTrimAfter[n_trims_];
     sessions_peak_ = sessions_.size();
+    sessions_.rehash(0);
+    key_by_id_.rehash(0);
+    handshakes_.shrink_to_fit();
     daemon_->TrimMemory();
   }
   acceptor_.RunDeadlines(now);
@@ -184,58 +199,48 @@ void SessionServer::CloseAll() {
     (void)wire::SendFrame(session->socket.get(), wire::FrameType::kError, stopping);
   }
   sessions_.clear();
+  lingering_.Clear();
   admins_.Close();
 }
 
 // Coming.
 
-absl::Status SessionServer::Add(wire::UniqueFd* socket) {
+absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::UniqueFd* socket) {
   auto session = std::make_unique<Session>();
   Session* const self = session.get();
-  absl::StatusOr<CallerInfo> caller = PeerCaller(socket->get());
-  if (!caller.ok()) return caller.status();
-  self->caller = *caller;
-  self->tenant.uid = caller->uid;
-  absl::StatusOr<Admission::Place> place = admission_.AdmitSession(caller->uid);
+  self->key = next_key_++;
+  self->caller = peer.caller;
+  self->applicant = peer.applicant;
+  MakeRoom(peer.applicant);
+  absl::StatusOr<Admission::Place> place = admission_.AdmitHandshake(peer.applicant, self->key);
   if (!place.ok()) return place.status();
   self->place = *std::move(place);
   Handshake::Start start;
-  start.pid = caller->pid;
+  start.pid = peer.caller.pid;
   start.now = SteadyNow();
   start.timeout = options_.handshake_timeout;
-  absl::StatusOr<wire::UniqueFd> pidfd = options_.attestation == Attestation::kNonce
-                                             ? absl::UnimplementedError("not wanted")
-                                             : PeerPidfd(socket->get());
-  start.attested = pidfd.ok();
-  if (absl::IsUnimplemented(pidfd.status())) {
-    // The kernel does not give the peer's pidfd: open the pid's, then let its process prove itself.
-    pidfd = OpenPidfd(caller->pid);
-    if (getrandom(start.nonce.nonce, sizeof(start.nonce.nonce), 0) !=
-        static_cast<ssize_t>(sizeof(start.nonce.nonce))) {
-      return wire::ErrnoStatus(errno, "make a nonce");
-    }
+  start.attested = peer.attested;
+  if (!peer.attested && getrandom(start.nonce.nonce, sizeof(start.nonce.nonce), 0) !=
+                            static_cast<ssize_t>(sizeof(start.nonce.nonce))) {
+    return wire::ErrnoStatus(errno, "make a nonce");
   }
-  if (!pidfd.ok()) return pidfd.status();
-  self->pidfd = *std::move(pidfd);
   self->handshake.emplace(start);
   absl::StatusOr<Poller::Watched> watched = poller_->Watch(
       socket, EPOLLIN | EPOLLRDHUP, [this, self](uint32_t events) { OnSocket(*self, events); });
   if (!watched.ok()) return watched.status();
   self->socket = *std::move(watched);
-  self->key = next_key_++;
+  self->pidfd = std::move(*pidfd);
   handshakes_.push_back({self->handshake->deadline(), self->key});
   sessions_.emplace(self->key, std::move(session));
   sessions_peak_ = std::max(sessions_peak_, sessions_.size());
+  OnSocket(*self, 0);  // a client that speaks at once need not wait in the crowd
   return absl::OkStatus();
 }
 
-void SessionServer::Refuse(const wire::UniqueFd& socket, const absl::Status& reason) {
-  const uint64_t n = sessions_refused_.fetch_add(1, std::memory_order_relaxed) + 1;
-  const absl::Time now = SteadyNow();
-  if (now - refusal_logged_ >= absl::Seconds(1)) {  // a flood must not flood the log
-    refusal_logged_ = now;
-    logger_->Warn("connection refused", {{"reason", reason.ToString()}, {"refused_total", n}});
-  }
+void SessionServer::Refuse(const wire::UniqueFd& socket, const Tenant& tenant,
+                           const CallerInfo& caller, const absl::Status& reason) {
+  sessions_refused_.fetch_add(1, std::memory_order_relaxed);
+  log_.Write(LogLevel::kWarn, "connection refused", tenant, caller, 0, reason, SteadyNow());
   SendError(socket.get(), reason, kFramesPerTurn);
 }
 
@@ -264,6 +269,7 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
     const Handshake::Step step = session.handshake->OnFrame(frame);
     if (const auto* refuse = std::get_if<Handshake::Refuse>(&step)) return refuse->reason;
     if (const auto* challenge = std::get_if<Handshake::Challenge>(&step)) {
+      session.place.Heard();
       return wire::SendFrame(session.socket.get(), wire::FrameType::kChallenge, challenge->nonce);
     }
     return Open(session);
@@ -281,6 +287,8 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
 }
 
 absl::Status SessionServer::Open(Session& session) {
+  absl::Status admitted = session.place.Attested();
+  if (!admitted.ok()) return admitted;
   const absl::StatusOr<uint64_t> start = ProcessStart(session.caller.pid);
   if (!start.ok()) return start.status();
   if (ProcessHasEnded(session.pidfd.get())) {
@@ -297,35 +305,13 @@ absl::Status SessionServer::Open(Session& session) {
   key_by_id_[session.id.value] = session.key;
   session.handshake.reset();
   session.state = State::kOpen;
-  session.place.Attested();
+  session.outbox = Outbox(InFlight::Hold(&in_flight_, session.applicant));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
-  session.rpc.emplace(host_.get(), RpcPeer{session.tenant, session.id, session.caller});
+  session.rpc.emplace(host_.get(), RpcPeer{session.applicant.tenant, session.id, session.caller});
   const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
   if (!theirs.ok()) return theirs.status();
-  const int fds[] = {theirs->get()};
-  return wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
-                         MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()),
-                         fds);
-}
-
-absl::Status SessionServer::Flush(Session& session) {
-  // Before the descriptors that wait: calls of the client do.
-  const absl::StatusOr<Outbox::Flushed> given =
-      session.rpc->Flush(SteadyNow(), session.outbox, [&session](int fd) {
-        return wire::SendEmptyFrame(session.socket.get(), wire::FrameType::kRpcSocket, {&fd, 1});
-      });
-  if (!given.ok()) return given.status();
-  const absl::StatusOr<Outbox::Flushed> flushed = session.outbox.Flush(
-      [&session](const wire::DescriptorsPayload& payload, absl::Span<const int> fds) {
-        return wire::SendFrame(session.socket.get(), wire::FrameType::kDescriptors, payload, fds);
-      });
-  if (!flushed.ok()) return flushed.status();
-  const bool waits = *given == Outbox::Flushed::kBlocked || *flushed == Outbox::Flushed::kBlocked;
-  if (waits && !std::exchange(session.retry, true)) {
-    retries_.push_back(session.key);
-  }
-  return absl::OkStatus();
+  return Welcome(session, theirs->get());
 }
 
 // Ending.
@@ -336,17 +322,20 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
 
 void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
+  session.outbox.Look(SocketOf(session));
+  InFlight::Hold unread = session.outbox.Close();
   if (!told.ok()) {
-    logger_->Warn("session ended", {{"session", session.id.value},
-                                    {"pid", session.caller.pid},
-                                    {"uid", session.caller.uid},
-                                    {"reason", told.ToString()}});
+    log_.Write(LogLevel::kWarn, "session ended", session.applicant.tenant, session.caller,
+               session.id.value, told, SteadyNow());
     SendError(session.socket.get(), told, 4 * kFramesPerTurn);
   }
   const bool was_open = session.state == State::kOpen;
   session.state = State::kEnding;
-  session.outbox.Clear();
-  session.socket.Reset();
+  if (unread.count() > 0) {
+    lingering_.Add(session.socket.Release(), std::move(unread));
+  } else {
+    session.socket.Reset();
+  }
   if (!was_open) {
     if (!told.ok()) sessions_refused_.fetch_add(1, std::memory_order_relaxed);
     Erase(session);
@@ -369,7 +358,8 @@ void SessionServer::Erase(Session& session) {
   sessions_.erase(session.key);
   // A crowd has gone: give its memory back, once the rest of it (gRPC's part) is freed too.
   if (sessions_peak_ >= kCrowd && sessions_.size() <= sessions_peak_ / 4) {
-    trim_at_ = SteadyNow() + kTrimAfter;
+    n_trims_ = 0;
+    trim_at_ = SteadyNow() + kTrimAfter[0];
   }
 }
 

@@ -4,9 +4,10 @@
 // that thread blocks: a client that is slow, silent or hostile costs itself only. Borrows the
 // daemon and the logger.
 //
-// The rooms around it: Acceptor takes connections, Admission counts them, Handshake decides what a
-// new client is told, Outbox holds the descriptors on their way to one, SessionRpc is the socket
-// that a worker serves (RpcHost) and its successors, and AdminConnections are those of irisd.sock.
+// The rooms around it: Acceptor takes connections, Peer says who is there, Admission counts them,
+// Handshake decides what a new client is told, Outbox holds the descriptors on their way to one,
+// Lingering those that an ended one has left unread, SessionRpc is the socket that a worker serves
+// (RpcHost) and its successors, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
 // ended it; both sockets are closed and calls are refused. (That gRPC's socket closes ends
@@ -38,8 +39,12 @@
 #include "server/session/admin_connections.h"
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
+#include "server/session/connection_log.h"
 #include "server/session/handshake.h"
+#include "server/session/in_flight.h"
+#include "server/session/lingering.h"
 #include "server/session/outbox.h"
+#include "server/session/peer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
 #include "server/session/session_rpc.h"
@@ -50,6 +55,8 @@ namespace iris::server {
 struct SessionOptions {
   Attestation attestation = Attestation::kAuto;
   absl::Duration handshake_timeout = absl::Seconds(5);
+  // A session whose descriptors cannot be sent for so long is ended.
+  absl::Duration send_timeout = absl::Seconds(30);
   AdmissionLimits limits;
 };
 
@@ -89,7 +96,7 @@ class SessionServer : public SessionOutput {
     SessionId id;      // zero until open
     State state = State::kHandshake;
     CallerInfo caller;
-    Tenant tenant;
+    Applicant applicant;
     Admission::Place place;
     std::optional<Handshake> handshake;  // until open
     wire::UniqueFd pidfd;                // until open, then in `process`
@@ -97,7 +104,8 @@ class SessionServer : public SessionOutput {
     Poller::Watched process;             // from open until gone
     std::optional<SessionRpc> rpc;       // from open until the hang-up
     Outbox outbox;
-    bool retry = false;  // is in retries_
+    bool retry = false;   // is in retries_
+    bool unread = false;  // is in unread_
   };
   struct HandshakeDeadline {
     absl::Time at;
@@ -113,18 +121,37 @@ class SessionServer : public SessionOutput {
 
   // The thread.
   void Run();
+  // Those that have been posted. False: the server is to stop.
+  bool RunCommands() ABSL_LOCKS_EXCLUDED(inbox_mu_);
   absl::Duration UntilNextDeadline() const;
   void RunDeadlines();
+  void RetryBlocked(absl::Time now);
+  // Looks which descriptors have been received since it last looked, which is at most 50 times a
+  // second.
+  void LookForReceived(absl::Time now);
   void CloseAll();
 
-  absl::Status Add(wire::UniqueFd* socket);
-  void Refuse(const wire::UniqueFd& socket, const absl::Status& reason);
+  // They take the socket only on success. Otherwise the status is for the caller.
+  absl::Status Add(const Peer& peer, wire::UniqueFd* pidfd, wire::UniqueFd* socket);
+  absl::Status AddAdmin(const Peer& peer, wire::UniqueFd* socket);
+  // Takes a connection of either listener, or refuses it.
+  void Take(wire::UniqueFd socket, bool admin);
+  void Refuse(const wire::UniqueFd& socket, const Tenant& tenant, const CallerInfo& caller,
+              const absl::Status& reason);
+  // Ends handshakes until there is room for the applicant's.
+  void MakeRoom(const Applicant& applicant);
 
   void OnSocket(Session& session, uint32_t events);
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
   absl::Status Flush(Session& session);
+  // Ends the handshake; `rpc_socket` is the client's end, and borrowed. kResourceExhausted: the
+  // share of its tenant is used up.
+  absl::Status Welcome(Session& session, int rpc_socket);
+  static Outbox::Socket SocketOf(Session& session);
+  // Has LookForReceived look at it, if something is unread.
+  void WatchUnread(Session& session);
 
   // Ends what the client sees of the session; `told` (if not ok) is sent first. May destroy
   // `session`.
@@ -139,7 +166,7 @@ class SessionServer : public SessionOutput {
 
   const SessionOptions options_;
   Daemon* const daemon_;
-  const Logger* const logger_;
+  const TenantFinder tenants_;
   const uint64_t daemon_id_;
   const std::string attestation_in_use_;
 
@@ -154,8 +181,10 @@ class SessionServer : public SessionOutput {
   bool stop_ ABSL_GUARDED_BY(inbox_mu_) = false;
 
   // The rest belongs to the thread.
+  ConnectionLog log_;
   const std::unique_ptr<RpcHost> host_;
   Admission admission_;
+  InFlight in_flight_;
   Acceptor acceptor_;
   AdminConnections admins_;
   uint64_t next_key_ = 1;
@@ -163,9 +192,14 @@ class SessionServer : public SessionOutput {
   std::unordered_map<uint64_t, uint64_t> key_by_id_;
   std::deque<HandshakeDeadline> handshakes_;
   std::vector<uint64_t> retries_;  // keys of the sessions that something waits for
-  absl::Time refusal_logged_ = absl::InfinitePast();
-  size_t sessions_peak_ = 0;  // since memory was last given back
+  absl::Time retry_at_ = absl::InfinitePast();
+  std::vector<uint64_t> unread_;  // of those that have descriptors in flight
+  Lingering lingering_;
+  absl::Time looked_ = absl::InfinitePast();       // for what has been received
+  absl::Time settle_at_ = absl::InfiniteFuture();  // when to look without being asked
+  size_t sessions_peak_ = 0;                       // since memory was last given back
   absl::Time trim_at_ = absl::InfiniteFuture();
+  size_t n_trims_ = 0;  // since the crowd has gone
 };
 
 }  // namespace iris::server

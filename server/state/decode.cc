@@ -24,6 +24,8 @@ absl::Status Bad(const Parts&... parts) {
   return absl::DataLossError(absl::StrCat("state of irisd: ", parts...));
 }
 
+constexpr uint64_t kMaxKeptBytes = 1ull << 60;  // of a user
+
 absl::Time TimeOf(int64_t ns) { return absl::FromUnixNanos(ns); }
 
 bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
@@ -315,7 +317,8 @@ absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
 // Fills a new machine from a parsed state.
 class MachineState::Decoder {
  public:
-  Decoder(const state::MachineState& from, JobMachine::Impl* impl) : from_(from), impl_(*impl) {}
+  Decoder(const state::MachineState& from, JobMachine::Impl* impl)
+      : from_(from), impl_(*impl), follows_memory_(impl->limits_.max_heap_bytes_per_uid != 0) {}
 
   absl::Status Run() {
     impl_.next_job_ = from_.next_job();
@@ -364,6 +367,7 @@ class MachineState::Decoder {
     if (absl::Status s = JobDecoder(from, &job).Run(impl_.ledger_.devices().size()); !s.ok()) {
       return s;
     }
+    for (Member& member : job.ranks) member.keeps_memory &= follows_memory_;
     if (!impl_.jobs_.emplace(job.id, std::move(made)).second ||
         !impl_.jobs_by_name_.emplace(std::pair(job.uid, job.name), job.id).second) {
       return Bad("job ", from.id(), " is there twice");
@@ -449,12 +453,17 @@ class MachineState::Decoder {
   }
 
   absl::Status Kept() {
+    if (!follows_memory_) return absl::OkStatus();
     for (const state::KeptMemory& from : from_.kept()) {
       std::set<KeptMemory::Process> holders;
       for (const state::Process& process : from.holders()) {
         holders.insert(KeptMemory::ProcessOf(server::Decode(process)));
       }
       if (holders.empty() || from.bytes() == 0) return Bad("memory that nobody keeps");
+      if (from.bytes() > kMaxKeptBytes ||
+          impl_.kept_.bytes(from.uid()) > kMaxKeptBytes - from.bytes()) {
+        return Bad("more memory is kept than there can be");
+      }
       impl_.kept_.Add(from.uid(), std::move(holders), from.bytes());
     }
     return absl::OkStatus();
@@ -473,6 +482,8 @@ class MachineState::Decoder {
 
   const state::MachineState& from_;
   JobMachine::Impl& impl_;
+  // Users have a quota now; they may not have had one when the state was written, or the reverse.
+  const bool follows_memory_;
 };
 
 absl::StatusOr<std::unique_ptr<JobMachine>> MachineState::Decode(absl::string_view bytes,

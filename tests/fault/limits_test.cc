@@ -1,4 +1,4 @@
-// Running out: 10,000 connections against an irisd with few descriptors, and the limits per uid.
+// Running out: 10,000 connections against an irisd with few descriptors, and the limits per tenant.
 // What does not fit is refused with a reason; once there is room again, service is as before.
 #include <sys/socket.h>
 
@@ -92,7 +92,7 @@ TEST_F(LimitsTest, TheAdminSocketRecoversToo) {
 }
 
 TEST_F(LimitsTest, TheLimitOfSessionsPerUidIsSaidAndLifted) {
-  StartDaemon({.flags = {"--max-sessions-per-uid", "4"}});
+  StartDaemon({.flags = {"--max-sessions-per-tenant", "4"}});
   std::vector<std::unique_ptr<RawSession>> held;
   for (int i = 0; i < 4; ++i) held.push_back(OpenSession());
   auto fifth = RawSession::Open(daemon_->session_socket());

@@ -1,0 +1,57 @@
+#include "server/session/crowd.h"
+
+namespace iris::server {
+
+template <typename F>
+void Crowd::Change(const Tenant& tenant, F change) {
+  const auto it = members_.try_emplace(tenant).first;
+  Members& members = it->second;
+  if (!members.empty()) by_size_.erase(SizeOf(tenant, members));
+  total_ -= members.size();
+  change(members);
+  total_ += members.size();
+  if (members.empty()) {
+    members_.erase(it);
+  } else {
+    by_size_.insert(SizeOf(tenant, members));
+  }
+}
+
+Crowd::Ticket Crowd::Add(const Tenant& tenant, uint64_t key) {
+  const Ticket ticket = next_++;
+  Change(tenant, [&](Members& members) { members.emplace(ticket, key); });
+  return ticket;
+}
+
+void Crowd::Remove(const Tenant& tenant, Ticket ticket) {
+  Change(tenant, [&](Members& members) { members.erase(ticket); });
+}
+
+Crowd::Ticket Crowd::Renew(const Tenant& tenant, Ticket ticket) {
+  const Ticket renewed = next_++;
+  Change(tenant, [&](Members& members) {
+    const auto it = members.find(ticket);
+    if (it == members.end()) return;
+    members.emplace(renewed, it->second);
+    members.erase(it);
+  });
+  return renewed;
+}
+
+uint64_t Crowd::of(const Tenant& tenant) const {
+  const auto it = members_.find(tenant);
+  return it == members_.end() ? 0 : it->second.size();
+}
+
+std::optional<Crowd::Oldest> Crowd::OldestOf(const Tenant& tenant) const {
+  const auto it = members_.find(tenant);
+  if (it == members_.end()) return std::nullopt;
+  return Oldest{tenant, it->second.size(), it->second.begin()->second};
+}
+
+std::optional<Crowd::Oldest> Crowd::OldestOfMost() const {
+  if (by_size_.empty()) return std::nullopt;
+  return OldestOf(by_size_.begin()->tenant);
+}
+
+}  // namespace iris::server

@@ -1,0 +1,37 @@
+// Lingering: the sockets of ended sessions whose clients have not yet received every descriptor
+// that was sent to them. The kernel charges these descriptors to irisd's user until the client
+// reads them or closes its end, so they count in their tenant's share until then.
+//
+// Not thread-safe: it belongs to the session thread. It owns the sockets.
+#pragma once
+
+#include <vector>
+
+#include "proto/wire/unique_fd.h"
+#include "server/session/in_flight.h"
+
+namespace iris::server {
+
+// True if the peer has received everything that was sent on this socket, or has thrown it away by
+// closing. The kernel says so: no peer can claim it.
+bool AllReceived(int socket);
+
+class Lingering {
+ public:
+  // Ends the connection, and keeps `share` until the peer has received all, or is gone.
+  void Add(wire::UniqueFd socket, InFlight::Hold share);
+  // Lets those go whose peers have.
+  void Sweep();
+
+  bool empty() const { return ended_.empty(); }
+  void Clear() { ended_.clear(); }
+
+ private:
+  struct Ended {
+    wire::UniqueFd socket;
+    InFlight::Hold share;
+  };
+  std::vector<Ended> ended_;
+};
+
+}  // namespace iris::server

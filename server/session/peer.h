@@ -1,0 +1,26 @@
+// Peer: who is at the other end of a connection, as far as the kernel says. Thread-safe free
+// function; a Peer owns its pidfd.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "proto/wire/unique_fd.h"
+#include "server/job/states.h"
+#include "server/session/admission.h"
+#include "server/session/attestation.h"
+#include "server/session/tenant.h"
+
+namespace iris::server {
+
+struct Peer {
+  CallerInfo caller;  // process_start is not filled in
+  Applicant applicant;
+  wire::UniqueFd pidfd;
+  // The pidfd came with the connection. Otherwise it is of whatever process has the pid now, and
+  // the client has yet to prove that it is that one.
+  bool attested = false;
+};
+
+// kPermissionDenied: it is in another PID namespace, beside irisd's. kAborted: it has ended.
+absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation, const TenantFinder& tenants);
+
+}  // namespace iris::server

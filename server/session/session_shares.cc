@@ -1,0 +1,132 @@
+// What the session server divides among tenants: places for those who come, and descriptors for
+// those who are there. The rest of it is in session_server.cc.
+#include <algorithm>
+#include <utility>
+
+#include "server/job/clock.h"
+#include "server/session/session_server.h"
+
+namespace iris::server {
+namespace {
+
+constexpr auto kRetryEvery = absl::Milliseconds(20);
+constexpr auto kRetryAfterRoom = absl::Milliseconds(1);
+
+}  // namespace
+
+// Coming.
+
+void SessionServer::Take(wire::UniqueFd socket, bool admin) {
+  RunCommands();  // sessions that are to be released give their places to those who come
+  absl::StatusOr<Peer> peer = IdentifyPeer(socket.get(), options_.attestation, tenants_);
+  if (!peer.ok()) {
+    const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
+    return Refuse(socket, Tenant{caller.uid}, caller, peer.status());
+  }
+  const absl::Status added = admin ? AddAdmin(*peer, &socket) : Add(*peer, &peer->pidfd, &socket);
+  if (!added.ok()) Refuse(socket, peer->applicant.tenant, peer->caller, added);
+}
+
+void SessionServer::MakeRoom(const Applicant& applicant) {
+  uint64_t asked = 0;
+  while (const auto goes = admission_.WhoGoesForHandshake(applicant)) {
+    Session& session = *FindKey(goes->key);
+    if (asked == goes->key) {
+      EndIfFailed(session, goes->reason);
+      continue;
+    }
+    // Perhaps it has spoken, and was not heard yet: then it is not one of the silent ones.
+    asked = goes->key;
+    OnSocket(session, 0);
+  }
+}
+
+absl::Status SessionServer::AddAdmin(const Peer& peer, wire::UniqueFd* socket) {
+  while (const auto goes = admission_.WhoGoesForAdmin(peer.applicant)) {
+    log_.Write(LogLevel::kWarn, "connection ended", peer.applicant.tenant, peer.caller, 0,
+               goes->reason, SteadyNow());
+    admins_.End(goes->key);
+  }
+  return admins_.Add(peer, socket);
+}
+
+// Descriptors.
+
+absl::Status SessionServer::Welcome(Session& session, int rpc_socket) {
+  if (!session.outbox.HasRoom()) LookForReceived(SteadyNow());
+  if (!session.outbox.HasRoom()) {
+    return absl::ResourceExhaustedError(session.outbox.share().Why());
+  }
+  const int fds[] = {rpc_socket};
+  absl::Status sent =
+      wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
+                      MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()), fds);
+  if (!sent.ok()) return sent;
+  session.outbox.CountWelcome();
+  WatchUnread(session);
+  return absl::OkStatus();
+}
+
+Outbox::Socket SessionServer::SocketOf(Session& session) {
+  const int socket = session.socket.get();
+  return {[socket](const wire::DescriptorsPayload& payload, absl::Span<const int> fds) {
+            return wire::SendFrame(socket, wire::FrameType::kDescriptors, payload, fds);
+          },
+          [socket] { return AllReceived(socket); }};
+}
+
+void SessionServer::WatchUnread(Session& session) {
+  if (session.outbox.share().count() > 0 && !std::exchange(session.unread, true)) {
+    unread_.push_back(session.key);
+  }
+}
+
+absl::Status SessionServer::Flush(Session& session) {
+  const Outbox::Socket socket = SocketOf(session);
+  const absl::Time now = SteadyNow();
+  // What one session has received makes room for the next one of its tenant.
+  if (session.outbox.Look(socket)) retry_at_ = std::min(retry_at_, now + kRetryAfterRoom);
+  // Before the descriptors that wait: calls of the client do.
+  const absl::StatusOr<Outbox::Flushed> given =
+      session.rpc->Flush(now, session.outbox, [&session](int fd) {
+        return wire::SendEmptyFrame(session.socket.get(), wire::FrameType::kRpcSocket, {&fd, 1});
+      });
+  if (!given.ok()) return given.status();
+  const absl::StatusOr<Outbox::Flushed> flushed =
+      session.outbox.Flush(socket, now, options_.send_timeout);
+  WatchUnread(session);
+  if (!flushed.ok()) return flushed.status();
+  const bool waits = *given == Outbox::Flushed::kBlocked || *flushed == Outbox::Flushed::kBlocked;
+  if (waits && !std::exchange(session.retry, true)) {
+    if (retries_.empty()) retry_at_ = now + kRetryEvery;
+    retries_.push_back(session.key);
+  }
+  return absl::OkStatus();
+}
+
+void SessionServer::RetryBlocked(absl::Time now) {
+  LookForReceived(now);
+  retry_at_ = now + kRetryEvery;
+  for (const uint64_t key : std::exchange(retries_, {})) {
+    Session* const session = FindKey(key);
+    if (session == nullptr) continue;
+    session->retry = false;
+    if (session->state == State::kOpen) EndIfFailed(*session, Flush(*session));
+  }
+}
+
+void SessionServer::LookForReceived(absl::Time now) {
+  if (now - looked_ < kRetryEvery) return;
+  looked_ = now;
+  std::erase_if(unread_, [this](uint64_t key) {
+    Session* const session = FindKey(key);
+    if (session == nullptr || session->state != State::kOpen) return true;
+    session->outbox.Look(SocketOf(*session));
+    session->unread = session->outbox.share().count() > 0;
+    return !session->unread;
+  });
+  if (unread_.empty()) unread_.shrink_to_fit();
+  lingering_.Sweep();
+}
+
+}  // namespace iris::server
