@@ -1,7 +1,7 @@
 // irisd-worker: speaks gRPC with the clients of one tenant, for irisd, which starts it. It gives up
 // what it does not need, tells irisd that it is ready, and relays until irisd ends or stops it.
-// Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd; 3 has
-// used up its memory.
+// Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd; 3
+// has used up its memory.
 #include <grpc/support/log.h>
 #include <malloc.h>
 #include <signal.h>
