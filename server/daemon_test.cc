@@ -420,7 +420,7 @@ TEST_F(FrozenDaemonTest, AJoinCancelledAsTheLastRankJoinsFailsTheJobLongBeforeIt
   ASSERT_TRUE(joined.Wait().status.ok()) << joined.Wait().status;
   const auto& reply = std::get<JoinResult>(joined.Wait().result);
   Mapped(other, reply, mapped.Fn());
-  fake_clock_.Advance(absl::Seconds(1));
+  fake_clock_.Advance(kWithdrawAfter);
   EXPECT_EQ(mapped.Wait().status.code(), StatusCode::kAborted) << mapped.Wait().status;
   EXPECT_NE(mapped.Wait().status.message().find("cancelled its join"), std::string::npos);
   output_.Forget();
