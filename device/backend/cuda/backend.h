@@ -27,6 +27,8 @@
 #define IRIS_PRAGMA(text) _Pragma(#text)
 #if defined(__CUDACC__) || defined(__CUDA__)
 #define IRIS_DEVICE __attribute__((device))
+// For what a kernel seldom calls: out of line, so that what it often does lies close together.
+#define IRIS_COLD inline __attribute__((device, noinline))
 #define IRIS_HOST_DEVICE __attribute__((host)) __attribute__((device))
 #define IRIS_KERNEL __attribute__((global))
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks) \
@@ -49,6 +51,7 @@
 #define IRIS_PTX_PURE(...) asm(__VA_ARGS__)
 #else
 #define IRIS_DEVICE
+#define IRIS_COLD inline
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)

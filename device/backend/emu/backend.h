@@ -38,6 +38,7 @@
 #include "device/backend/types.h"
 
 #define IRIS_DEVICE
+#define IRIS_COLD inline
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)

@@ -29,6 +29,7 @@
 #include <hip/hip_runtime_api.h>  // the compiler's stubs of kernels call into it
 #endif
 #define IRIS_DEVICE __attribute__((device))
+#define IRIS_COLD inline __attribute__((device))
 #define IRIS_HOST_DEVICE __attribute__((host)) __attribute__((device))
 #define IRIS_KERNEL __attribute__((global))
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks) \
@@ -45,6 +46,7 @@
       iris_shared_##name)
 #else
 #define IRIS_DEVICE
+#define IRIS_COLD inline
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)

@@ -150,8 +150,7 @@ IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_
 // As above. `found`: this member has found a word of another call in the round, so that the two are
 // in the same kind of operation; of a pair that has not, the other one is in an operation of the
 // team, and is left to judge.
-IRIS_DEVICE inline void Diagnose(const Common& common, uint32_t sequence, bool found,
-                                 const DisputedRow& disputed) {
+IRIS_COLD void Diagnose(const Common& common, uint32_t sequence, bool found, DisputedRow disputed) {
   Header* mine = HeaderAt(common, common.index);
   if (backend::CompareExchange<Scope::kDevice, Order::kRelaxed>(&mine->diagnosing, 0u, 1u) != 0) {
     return;

@@ -40,6 +40,38 @@ IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
   return epoch == ~0u ? 2 : epoch + 1;
 }
 
+// Why a wait ended early, if not by the abort word or for lack of time.
+enum class Trouble : uint32_t {
+  kNone,
+  kFailedElsewhere,  // another thread of this member has recorded why
+  kCallsDiffer,
+};
+
+// What there is to see for a thread that waits for long. `looks`: at the others' calls, too.
+IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) {
+  Header* mine = HeaderAt(call, call.index);
+  const uint32_t tag = TagOf(sequence);
+  if (backend::Load<Scope::kSystem, Order::kRelaxed>(&mine->called_off) == tag) {
+    return Trouble::kCallsDiffer;
+  }
+  if (backend::Load<Scope::kDevice, Order::kRelaxed>(&mine->failed) != 0) {
+    return Trouble::kFailedElsewhere;
+  }
+  if (!looks) return Trouble::kNone;
+  // Who is in an operation of the team shows it. Who is in one of a pair looks whether the other
+  // is in one of the team, which then cannot end.
+  const bool pair = call.operation == Operation::kSendRecv;
+  const uint64_t own = static_cast<uint64_t>(call.signature) << 32 | tag;
+  if (!pair) backend::Store<Scope::kSystem, Order::kRelaxed>(&mine->calling, own);
+  for (uint32_t m = 0; m < call.size; ++m) {
+    if (m == call.index) continue;
+    const uint64_t seen =
+        backend::Load<Scope::kSystem, Order::kRelaxed>(&HeaderAt(call, m)->calling);
+    if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) return Trouble::kCallsDiffer;
+  }
+  return Trouble::kNone;
+}
+
 // What the threads of a block share.
 struct SharedState {
   uint32_t failure;   // 0, or code | member << 8
@@ -48,6 +80,20 @@ struct SharedState {
   uint32_t more;  // the epoch of the last MeetMore at which a member had more
   uint32_t words[kMaxTeamRanks * CallWords::kCount];
 };
+
+// Ends the operation at this member, and all that follow on the stream: `member` is missing, or
+// made another call. `code`: the failure to record; kOk: it is recorded by somebody else.
+IRIS_COLD void EndOperation(const Common& call, ErrorCode code, uint32_t member, uint32_t sequence,
+                            BlockState* state, SharedState* shared) {
+  const uint32_t place = PlaceInTeam(call, member);
+  if (code != ErrorCode::kOk) RecordError(call, code, call.operation, place, sequence);
+  Header* header = HeaderAt(call, call.index);
+  (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(&header->missing,
+                                                                         uint64_t{1} << place);
+  backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
+  backend::Store<Scope::kDevice, Order::kRelaxed>(&state->failed, 1u);
+  backend::Store<Scope::kBlock, Order::kRelaxed>(&shared->failure, 1u);
+}
 
 // The state of one block in one operation. Every thread has the same.
 class Rounds {
@@ -315,13 +361,6 @@ class Rounds {
   }
 
  private:
-  // Why a wait ended early, if not by the abort word or for lack of time.
-  enum class Trouble : uint32_t {
-    kNone,
-    kFailedElsewhere,  // another thread of this member has recorded why
-    kCallsDiffer,
-  };
-
   template <typename T>
   IRIS_DEVICE T* At(uint32_t member, uint64_t offset_bytes) const {
     return iris::AtOffset<T>(call_->context, call_->members[member], offset_bytes);
@@ -385,36 +424,11 @@ class Rounds {
     Trouble trouble = Trouble::kNone;
     const bool looks = watches && block_ == 0;
     const WaitResult result = iris::impl::BoundedWait(call_->context, 0, done, [&] {
-      trouble = LookAround(looks);
+      trouble = LookAround(*call_, sequence_, looks);
       return trouble != Trouble::kNone;
     });
     if (result == WaitResult::kAborted) trouble_ = trouble;
     return result;
-  }
-  IRIS_DEVICE Trouble LookAround(bool looks) const {
-    Header* mine = HeaderOf();
-    const uint32_t tag = TagOf(sequence_);
-    if (backend::Load<Scope::kSystem, Order::kRelaxed>(&mine->called_off) == tag) {
-      return Trouble::kCallsDiffer;
-    }
-    if (backend::Load<Scope::kDevice, Order::kRelaxed>(&mine->failed) != 0) {
-      return Trouble::kFailedElsewhere;
-    }
-    if (!looks) return Trouble::kNone;
-    // Who is in an operation of the team shows it. Who is in one of a pair looks whether the other
-    // is in one of the team, which then cannot end.
-    const bool pair = call_->operation == Operation::kSendRecv;
-    const uint64_t own = static_cast<uint64_t>(call_->signature) << 32 | tag;
-    if (!pair) backend::Store<Scope::kSystem, Order::kRelaxed>(&mine->calling, own);
-    for (uint32_t m = 0; m < call_->size; ++m) {
-      if (m == call_->index) continue;
-      const Header* header = At<Header>(m, call_->header_offset_bytes);
-      const uint64_t seen = backend::Load<Scope::kSystem, Order::kRelaxed>(&header->calling);
-      if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) {
-        return Trouble::kCallsDiffer;
-      }
-    }
-    return Trouble::kNone;
   }
 
   template <Order O>
@@ -450,27 +464,17 @@ class Rounds {
 
   // A wait for `member` ended without what it was for.
   IRIS_DEVICE void Fail(WaitResult result, uint32_t member) {
+    ErrorCode code = ErrorCode::kOk;
     if (trouble_ == Trouble::kNone) {
-      const ErrorCode code =
-          result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded;
-      RecordError(*call_, code, call_->operation, PlaceInTeam(*call_, member), sequence_);
+      code = result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded;
     }
-    NoteMissing(member);
+    EndOperation(*call_, code, member, sequence_, State(), shared_);
   }
   // `peer` called something else, or expects another row than it gets.
   IRIS_DEVICE void Differ(uint32_t peer) {
     trouble_ = Trouble::kCallsDiffer;
     suspect_ = peer + 1;
-    NoteMissing(peer);
-  }
-  // Ends the operation, and all that follow on the stream.
-  IRIS_DEVICE void NoteMissing(uint32_t member) {
-    Header* header = HeaderOf();
-    (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(
-        &header->missing, uint64_t{1} << PlaceInTeam(*call_, member));
-    backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
-    backend::Store<Scope::kDevice, Order::kRelaxed>(&State()->failed, 1u);
-    Set(&shared_->failure);
+    EndOperation(*call_, ErrorCode::kOk, peer, sequence_, State(), shared_);
   }
 
   const Common* call_;
