@@ -42,12 +42,12 @@ TEST(EventLogTest, WhoMakesManyPushesOutHisOwn) {
   frequent.uid = 1001;
   for (int i = 0; i < 3; ++i) log.Add(rare);
   for (size_t i = 0; i < 5 * kEventsKept; ++i) log.Add(frequent);
-  Collector reader;
-  log.Read(&reader, false);
-  ASSERT_EQ(reader.sequences.size(), kEventsKept);
-  EXPECT_EQ((std::vector<uint64_t>(reader.sequences.begin(), reader.sequences.begin() + 3)),
+  const auto reader = std::make_shared<Collector>();
+  log.Read(reader, false);
+  ASSERT_EQ(reader->sequences.size(), kEventsKept);
+  EXPECT_EQ((std::vector<uint64_t>(reader->sequences.begin(), reader->sequences.begin() + 3)),
             (std::vector<uint64_t>{1, 2, 3}));
-  EXPECT_EQ(reader.sequences.back(), 5 * kEventsKept + 3);
+  EXPECT_EQ(reader->sequences.back(), 5 * kEventsKept + 3);
 }
 
 TEST(EventLogTest, OnlyFollowersGetLaterEvents) {

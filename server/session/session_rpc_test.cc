@@ -165,6 +165,7 @@ TEST_F(SessionRpcTest, WaitsForRoomInTheWindow) {
   EXPECT_EQ(Flush().value(), Flushed::kBlocked);
   EXPECT_TRUE(host_.sockets.empty()) << "nothing is made before it can be sent";
   ASSERT_TRUE(outbox_.Acknowledge(1).ok());
+  EXPECT_EQ(Flush().value(), Flushed::kBlocked) << "it is said to be received, and is not";
   outbox_.Look({nullptr, [] { return true; }});
   EXPECT_EQ(Flush().value(), Flushed::kIdle);
   EXPECT_EQ(got_.size(), 1u);

@@ -198,7 +198,8 @@ class FairnessTest(unittest.TestCase):
             held += [connect(daemon, 50000 + user, "irisd.sock", socket.SOCK_STREAM) for _ in range(64)]
         self.assertTrue(self.serves_grpc(daemon, EVE))
         self.assertTrue(self.serves_grpc(daemon, 0))
-        self.hold([connect(daemon, 60000 + i, "irisd.sock", socket.SOCK_STREAM) for i in range(400)])
+        for user in range(6, 12):
+            held += [connect(daemon, 50000 + user, "irisd.sock", socket.SOCK_STREAM) for _ in range(64)]
         self.assertTrue(self.serves_grpc(daemon, 0), "a place is kept for root")
 
     # Descriptors that nobody reads.
@@ -264,9 +265,11 @@ class FairnessTest(unittest.TestCase):
 
     def test_memory_returns_when_a_crowd_has_gone(self):
         daemon = self.start()
-        for _ in range(50):
-            Session(daemon, ANN).close()
-        time.sleep(0.5)
+        # As it is after a day: the event log holds its 1,024 events.
+        for uid in (ANN, BOB, EVE):
+            for _ in range(200):
+                Session(daemon, uid).close()
+        time.sleep(2)
         before = rss_bytes(daemon.process.pid)
         crowd = []
         for uid in (ANN, BOB, EVE):
@@ -275,7 +278,9 @@ class FairnessTest(unittest.TestCase):
         at_peak = rss_bytes(daemon.process.pid)
         for each in crowd + silent:
             each.close()
-        back = eventually(lambda: rss_bytes(daemon.process.pid) <= before * 1.1, 30)
+        # Besides a tenth, what the heap cannot give back: the 1,024 events that are kept lie where the crowd was.
+        bound = before * 1.1 + (4 << 20)
+        back = eventually(lambda: rss_bytes(daemon.process.pid) <= bound, 30)
         self.assertTrue(back, f"before {before >> 10} KiB, at the peak {at_peak >> 10} KiB, "
                         f"30 s after it {rss_bytes(daemon.process.pid) >> 10} KiB")
 
