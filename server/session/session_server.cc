@@ -289,6 +289,9 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
 absl::Status SessionServer::Open(Session& session) {
   absl::Status admitted = session.place.Attested();
   if (!admitted.ok()) return admitted;
+  InFlight::Hold share(&in_flight_, session.applicant);
+  if (share.Room() == 0) LookForReceived(SteadyNow());
+  if (share.Room() == 0) return absl::ResourceExhaustedError(share.Why());
   const absl::StatusOr<uint64_t> start = ProcessStart(session.caller.pid);
   if (!start.ok()) return start.status();
   if (ProcessHasEnded(session.pidfd.get())) {
@@ -305,7 +308,7 @@ absl::Status SessionServer::Open(Session& session) {
   key_by_id_[session.id.value] = session.key;
   session.handshake.reset();
   session.state = State::kOpen;
-  session.outbox = Outbox(InFlight::Hold(&in_flight_, session.applicant));
+  session.outbox = Outbox(std::move(share));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
   session.rpc.emplace(host_.get(), RpcPeer{session.applicant.tenant, session.id, session.caller});

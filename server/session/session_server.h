@@ -146,8 +146,7 @@ class SessionServer : public SessionOutput {
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
   absl::Status Flush(Session& session);
-  // Ends the handshake; `rpc_socket` is the client's end, and borrowed. kResourceExhausted: the
-  // share of its tenant is used up.
+  // Ends the handshake; `rpc_socket` is the client's end, and borrowed.
   absl::Status Welcome(Session& session, int rpc_socket);
   static Outbox::Socket SocketOf(Session& session);
   // Has LookForReceived look at it, if something is unread.

@@ -53,10 +53,6 @@ absl::Status SessionServer::AddAdmin(const Peer& peer, wire::UniqueFd* socket) {
 // Descriptors.
 
 absl::Status SessionServer::Welcome(Session& session, int rpc_socket) {
-  if (!session.outbox.HasRoom()) LookForReceived(SteadyNow());
-  if (!session.outbox.HasRoom()) {
-    return absl::ResourceExhaustedError(session.outbox.share().Why());
-  }
   const int fds[] = {rpc_socket};
   absl::Status sent =
       wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
