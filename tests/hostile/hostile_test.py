@@ -23,7 +23,7 @@ JOIN_RATIO = 3
 JOIN_SECONDS_MAX = 0.0 if house.LONG else 1.0  # a join that is faster is never wrong
 CALL_SECONDS_MAX = 5.0
 CORE_GROWTH_BYTES_MAX = 64 << 20  # while it is attacked
-LOG_BYTES_MAX = 320 << 10  # an attacker's jobs have their events in it
+LOG_BYTES_MAX = 640 << 10  # the events of an attacker's jobs: 1,000 lines at once
 LOG_BYTES_MAX_OF_CONNECTIONS = 16 << 10
 
 
