@@ -25,7 +25,7 @@ struct Config {
   LogFormat log_format = LogFormat::kKeyValue;
   SessionOptions sessions;
   WorkerSettings workers;
-  absl::Duration worker_idle_timeout = absl::Seconds(30);
+  absl::Duration worker_idle_timeout = absl::Seconds(10);
   JobLimits jobs;
   std::string record_file;  // empty: nothing is recorded
   bool self_check = true;   // prove the device pairs before serving

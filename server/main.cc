@@ -126,6 +126,9 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
     daemon->Submit(Noted{std::move(event)});
   };
   setup.limits.idle_timeout = config.worker_idle_timeout;
+  setup.is_operator = [finder = TenantFinder()](const Tenant& tenant) {
+    return finder.IsOperator(tenant);
+  };
   return setup;
 }
 

@@ -85,7 +85,9 @@ absl::Status WorkerTable::Start(const Tenant& tenant, TenantState* state) {
     state->start_at = now + limits.start_interval;
     return absl::OkStatus();
   }
-  if (workers_.size() >= limits.max_workers) {
+  const bool is_operator = setup_.is_operator != nullptr && setup_.is_operator(tenant);
+  const uint32_t kept = is_operator ? 0 : std::min(limits.kept_for_operator, limits.max_workers);
+  if (workers_.size() >= limits.max_workers - kept) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "irisd has ", workers_.size(), " workers, its limit for all users; try again later"));
   }

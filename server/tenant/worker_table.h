@@ -47,10 +47,11 @@ class RunningWorker {
 };
 
 struct WorkerLimits {
-  absl::Duration idle_timeout = absl::Seconds(30);
+  absl::Duration idle_timeout = absl::Seconds(10);
   absl::Duration ready_timeout = absl::Seconds(10);  // from its start
   absl::Duration stop_timeout = absl::Seconds(5);    // from kStop
   uint32_t max_workers = 256;
+  uint32_t kept_for_operator = 4;  // of max_workers
   // Starts of one tenant's workers: so many at once, then one in each interval.
   uint32_t start_burst = 32;
   absl::Duration start_interval = absl::Milliseconds(100);
@@ -68,6 +69,8 @@ class WorkerTable : public RpcHost {
     // A worker came to an end that was not asked for.
     std::function<void(const Tenant&, pid_t, const absl::Status&)> died;
     WorkerLimits limits;
+    // Whether a tenant looks after irisd; null: nobody does.
+    std::function<bool(const Tenant&)> is_operator;
   };
   WorkerTable(Poller* poller, Setup setup) : poller_(poller), setup_(std::move(setup)) {}
   // Kills what still runs; tells nobody.

@@ -88,6 +88,7 @@ class WorkerTableTest : public ::testing::Test {
         died_.push_back(absl::StrCat(tenant.Text(), " ", pid, " ", reason.message()));
       };
       setup.limits = limits_;
+      setup.is_operator = [this](const Tenant& tenant) { return tenant.uid == operator_uid_; };
       table_ = std::make_unique<WorkerTable>(poller_.get(), std::move(setup));
     }
     return *table_;
@@ -120,6 +121,7 @@ class WorkerTableTest : public ::testing::Test {
 
   std::unique_ptr<Poller> poller_;
   WorkerLimits limits_;
+  uint32_t operator_uid_ = ~0u;
   absl::Status start_fails_;
   std::vector<std::shared_ptr<Started>> workers_;
   std::vector<IncomingCall> served_;
@@ -251,12 +253,23 @@ TEST_F(WorkerTableTest, ThoseWhoWaitAreLimited) {
 
 TEST_F(WorkerTableTest, WorkersAreLimited) {
   limits_.max_workers = 2;
+  limits_.kept_for_operator = 0;
   ASSERT_TRUE(Connect(1).ok());
   ASSERT_TRUE(Connect(2).ok());
   const auto refused = Connect(3);
   ASSERT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   EXPECT_TRUE(absl::StrContains(refused.status().message(), "2 workers"));
   EXPECT_TRUE(Connect(1).ok());
+}
+
+TEST_F(WorkerTableTest, SomeWorkersAreKeptForTheOperator) {
+  limits_.max_workers = 3;
+  limits_.kept_for_operator = 1;
+  operator_uid_ = 7;
+  ASSERT_TRUE(Connect(1).ok());
+  ASSERT_TRUE(Connect(2).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Connect(3).status()));
+  EXPECT_TRUE(Connect(7).ok());
 }
 
 TEST_F(WorkerTableTest, AStartThatFailsIsSaid) {

@@ -36,6 +36,7 @@ IRISD_UID = 61030  # of an irisd that is not root
 IDLE_SECONDS = 3.0 if LONG else 1.0
 RETURN_SECONDS = 30
 RETURN_RATIO = 1.1
+RETURN_BYTES = 5 << 19  # what the events that irisd keeps, and code that ran for the first time, may take
 SAMPLE_SECONDS = 0.05
 FUSE_BYTES = 1 << 30  # an attack that has come so far has won: it is ended, before the machine suffers
 FD_LIMIT = 4096
@@ -338,12 +339,12 @@ class House:
         return {attacker.name: attacker.seen for attacker in attackers}, (core, workers), blown
 
     def wait_for_memory(self, before):
-        """Until the core has at most RETURN_RATIO times what it had before, and so have all workers together; at most
-        RETURN_SECONDS. (memory, seconds it took, whether it came down)."""
+        """Until the core has at most RETURN_RATIO times what it had before, or RETURN_BYTES more, and so have all workers
+        together; at most RETURN_SECONDS. (memory, seconds it took, whether it came down)."""
         start = time.monotonic()
         while True:
             now, took = self.memory(), time.monotonic() - start
-            down = all(a <= b * RETURN_RATIO for a, b in zip(now, before))
+            down = all(a <= max(b * RETURN_RATIO, b + RETURN_BYTES) for a, b in zip(now, before))
             if down or took > RETURN_SECONDS or self.daemon.process.poll() is not None:
                 return now, took, down
             time.sleep(0.1)
