@@ -96,7 +96,7 @@ TEST_F(ProtocolTest, BytesThatAreNoMessageAreSaidToBeNone) {
     for (const std::string& name : names) {
       const std::string method = "/iris.v1." + service + "/" + name;
       for (const std::string& garbage :
-           {std::string(11, '\xff'), std::string("\x0a\x7f", 2), std::string(100'000, '\x07')}) {
+           {std::string(11, '\xff'), std::string("\x0a\x7f", 2), std::string(10'000, '\x07')}) {
         const absl::Status status = CallWithBytes(session->channel(), method, garbage);
         EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << method << ": " << status;
         EXPECT_TRUE(absl::StrContains(status.message(), "is not a message of type iris.v1." + name))

@@ -339,8 +339,8 @@ class House:
         return {attacker.name: attacker.seen for attacker in attackers}, (core, workers), blown
 
     def wait_for_memory(self, before):
-        """Until the core has at most RETURN_RATIO times what it had before, or RETURN_BYTES more, and so have all workers
-        together; at most RETURN_SECONDS. (memory, seconds it took, whether it came down)."""
+        """Until the core has at most RETURN_RATIO times what it had before, or RETURN_BYTES more, and so have all
+        workers together; at most RETURN_SECONDS. (memory, seconds it took, whether it came down)."""
         start = time.monotonic()
         while True:
             now, took = self.memory(), time.monotonic() - start
