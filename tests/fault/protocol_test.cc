@@ -146,7 +146,7 @@ TEST_F(ProtocolTest, OnlyMembersLearnOfATeam) {
 }
 
 TEST_F(ProtocolTest, ARefusedClientFindsTheReasonBehindABrokenPipe) {
-  StartDaemon({.flags = {"--max-sessions-per-uid", "1"}});
+  StartDaemon({.flags = {"--max-sessions-per-tenant", "1"}});
   auto only = OpenSession();
   for (const bool wait : {true, false}) {
     auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
