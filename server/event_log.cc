@@ -1,8 +1,10 @@
 #include "server/event_log.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/job/event_text.h"
 
 namespace iris::server {
@@ -20,10 +22,43 @@ EventRecord Render(const Event& event, absl::Time time) {
   return record;
 }
 
+EventLog::Kept::Kept(const EventRecord& event, Crowd::Ticket whose)
+    : time(event.time),
+      ticket(whose),
+      pid(event.pid),
+      uid(event.uid),
+      rank(event.rank),
+      severity(event.severity),
+      kind_bytes(static_cast<uint32_t>(event.kind.size())),
+      job_bytes(static_cast<uint32_t>(event.job.size())),
+      text_bytes(static_cast<uint32_t>(event.text.size())) {
+  const std::string all = absl::StrCat(event.kind, event.job, event.text);
+  const size_t here = std::min(all.size(), sizeof(texts));
+  std::memcpy(texts, all.data(), here);
+  rest = all.substr(here);
+}
+
+EventRecord EventLog::Kept::Record(uint64_t sequence) const {
+  const size_t n_bytes = size_t{kind_bytes} + job_bytes + text_bytes;
+  std::string all(texts, std::min(n_bytes, sizeof(texts)));
+  all += rest;
+  EventRecord record;
+  record.sequence = sequence;
+  record.time = time;
+  record.severity = severity;
+  record.kind = all.substr(0, kind_bytes);
+  record.job = all.substr(kind_bytes, job_bytes);
+  record.rank = rank;
+  record.pid = pid;
+  record.uid = uid;
+  record.text = all.substr(size_t{kind_bytes} + job_bytes);
+  return record;
+}
+
 void EventLog::Add(EventRecord event) {
   absl::MutexLock lock(&mu_);
   event.sequence = next_sequence_++;
-  events_.emplace(event.sequence, Kept{event, users_.Add(Tenant{event.uid}, event.sequence)});
+  events_.try_emplace(event.sequence, event, users_.Add(Tenant{event.uid}, event.sequence));
   if (events_.size() > kEventsKept) {
     const auto oldest = users_.OldestOfMost();
     const auto it = events_.find(oldest->key);
@@ -35,7 +70,7 @@ void EventLog::Add(EventRecord event) {
 
 void EventLog::Read(const std::shared_ptr<EventFollower>& follower, bool follow) {
   absl::MutexLock lock(&mu_);
-  for (const auto& [sequence, kept] : events_) follower->Push(kept.event);
+  for (const auto& [sequence, kept] : events_) follower->Push(kept.Record(sequence));
   if (!follow) return;
   if (closed_) {
     follower->End();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/job/events.h"
+#include "server/page_resource.h"
 #include "server/session/crowd.h"
 
 namespace iris::server {
@@ -66,12 +68,32 @@ class EventLog {
  private:
   absl::Mutex mu_;
   uint64_t next_sequence_ ABSL_GUARDED_BY(mu_) = 1;
+  // A record, with its texts one after another. All have one size, so that the memory of one that
+  // goes is the memory of one that comes.
   struct Kept {
-    EventRecord event;
-    Crowd::Ticket ticket = 0;
+    Kept(const EventRecord& event, Crowd::Ticket whose);
+
+    EventRecord Record(uint64_t sequence) const;
+
+    absl::Time time;
+    Crowd::Ticket ticket;
+    int64_t pid;
+    uint32_t uid;
+    int32_t rank;
+    Severity severity;
+    uint32_t kind_bytes, job_bytes, text_bytes;
+    char texts[384];   // as much of them as fits
+    std::string rest;  // seldom
   };
-  std::map<uint64_t, Kept> events_ ABSL_GUARDED_BY(mu_);  // by sequence number
-  Crowd users_ ABSL_GUARDED_BY(mu_);                      // whose they are
+  // Kept events lie apart from the heap: among what a crowd of clients takes and gives back, each
+  // of them would hold a page.
+  PageResource pages_;
+  // Few blocks at a time: what a pool has taken is in use sooner or later, all of it.
+  std::pmr::unsynchronized_pool_resource memory_ ABSL_GUARDED_BY(mu_){
+      std::pmr::pool_options{.max_blocks_per_chunk = 32, .largest_required_pool_block = 1024},
+      &pages_};
+  std::pmr::map<uint64_t, Kept> events_ ABSL_GUARDED_BY(mu_){&memory_};  // by sequence number
+  Crowd users_ ABSL_GUARDED_BY(mu_){&memory_};                           // whose they are
   std::vector<std::shared_ptr<EventFollower>> followers_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <optional>
 #include <set>
 #include <utility>
@@ -24,6 +25,10 @@ class Crowd {
     uint64_t key = 0;    // of its oldest
   };
 
+  // Takes its memory from `memory`, which outlives it.
+  explicit Crowd(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : members_(memory), by_size_(memory) {}
+
   // `key` is the caller's name for the one who comes. O(log n), as the others.
   Ticket Add(const Tenant& tenant, uint64_t key);
   // Lets one go who is in.
@@ -40,7 +45,7 @@ class Crowd {
   std::optional<Oldest> OldestOfMost() const;
 
  private:
-  using Members = std::map<Ticket, uint64_t>;  // keys by ticket
+  using Members = std::pmr::map<Ticket, uint64_t>;  // keys by ticket
   // Sorts the tenants that are in: most members first, then the oldest member.
   struct Size {
     uint64_t count = 0;
@@ -60,8 +65,8 @@ class Crowd {
 
   Ticket next_ = 1;
   uint64_t total_ = 0;
-  std::map<Tenant, Members> members_;  // no empty ones
-  std::set<Size> by_size_;
+  std::pmr::map<Tenant, Members> members_;  // no empty ones
+  std::pmr::set<Size> by_size_;
 };
 
 }  // namespace iris::server
