@@ -31,6 +31,14 @@ inline constexpr uint64_t kMaxTeamSyncBytes = 16ull << 20;
 inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;
 inline constexpr uint32_t kDescriptorWindow = 32;  // sent and not acknowledged, per session
 inline constexpr size_t kMaxRpcBytes = 4 << 20;
+// Of a request, or of one piece of an answer, that comes in a frame of the session socket.
+inline constexpr size_t kMaxCallFrameBytes = 16 << 10;
+// Calls of one session, or of one connection, that are under way. Every team of a rank may be in a
+// collective at once: with fewer calls than teams, ranks could wait for each other.
+inline constexpr uint32_t kMaxCallsPerConnection = kMaxTeamsPerJob + 16;
+inline constexpr uint32_t kMaxCallsPerTenant = 16384;
+// Messages of a stream that are on their way to a reader.
+inline constexpr uint32_t kStreamCredits = 8;
 // gRPC sockets that a session gets in place of lost ones: so many at once, then one in each
 // interval.
 inline constexpr uint32_t kRpcSocketBurst = 4;

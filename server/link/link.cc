@@ -135,6 +135,22 @@ void LinkWriter::Queue(LinkHeader header, LinkPayload payload, wire::UniqueFd fd
   queued_bytes_ += queue_.back().size();
 }
 
+bool LinkWriter::Withdraw(uint64_t connection) {
+  const auto begin = queue_.begin() + (written_ > 0 && !queue_.empty() ? 1 : 0);
+  // The youngest is at the back, and what is withdrawn is often young.
+  for (auto it = queue_.end(); it != begin;) {
+    --it;
+    if (it->header.type != static_cast<uint16_t>(LinkType::kConnect) ||
+        it->header.connection != connection) {
+      continue;
+    }
+    queued_bytes_ -= it->size();
+    queue_.erase(it);
+    return true;
+  }
+  return false;
+}
+
 absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket) {
   while (!queue_.empty()) {
     struct iovec pieces[kMaxPieces];

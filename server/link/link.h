@@ -64,11 +64,9 @@ struct LinkHeader {
 };
 static_assert(sizeof(LinkHeader) == 32);
 
-// A client that opens more calls on a connection waits for its own. Every team of a rank may be in
-// a collective at once: with fewer calls than teams, ranks could wait for each other.
-inline constexpr uint32_t kMaxCallsPerConnection = wire::kMaxTeamsPerJob + 16;
-inline constexpr uint32_t kMaxCallsPerWorker = 16384;
-inline constexpr uint32_t kStreamCredits = 8;
+using wire::kMaxCallsPerConnection;
+inline constexpr uint32_t kMaxCallsPerWorker = wire::kMaxCallsPerTenant;
+using wire::kStreamCredits;
 // The payload of kReady is at most this long.
 inline constexpr size_t kMaxReadyBytes = 64;
 
@@ -123,6 +121,10 @@ class LinkWriter {
   // `header.bytes` is set here. A payload that is too long for a message is a bug of the caller's:
   // at most wire::kMaxRpcBytes. `fd` rides along with a kConnect.
   void Queue(LinkHeader header, LinkPayload payload = {}, wire::UniqueFd fd = {});
+
+  // Takes the kConnect of this connection out of what waits, if no byte of it was written. False:
+  // it is not there.
+  bool Withdraw(uint64_t connection);
 
   enum class Flushed {
     kAll,

@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "proto/iris/v1/admin.pb.h"
 #include "server/daemon.h"
+#include "server/link/incoming_call.h"
 #include "server/rpc/calls.h"
-#include "server/rpc/incoming_call.h"
 
 namespace iris::server {
 

@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/daemon.h"
+#include "server/link/incoming_call.h"
 #include "server/rpc/call_counter.h"
 #include "server/rpc/convert.h"
-#include "server/rpc/incoming_call.h"
 #include "server/rpc/message.h"
 
 namespace iris::server {

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "server/daemon.h"
+#include "server/link/incoming_call.h"
 #include "server/rpc/calls.h"
-#include "server/rpc/incoming_call.h"
 
 namespace iris::server {
 

@@ -9,10 +9,10 @@
 
 #include "absl/time/time.h"
 #include "server/daemon.h"
+#include "server/link/incoming_call.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/heap_service.h"
-#include "server/rpc/incoming_call.h"
 #include "server/worker_pool.h"
 
 namespace iris::server {

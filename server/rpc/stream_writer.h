@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/message_lite.h"
+#include "server/link/incoming_call.h"
 #include "server/rpc/call_counter.h"
-#include "server/rpc/incoming_call.h"
 
 namespace iris::server {
 

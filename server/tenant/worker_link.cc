@@ -76,18 +76,23 @@ void WorkerLink::Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueF
   Flush();
 }
 
-void WorkerLink::Disconnect(uint64_t connection) {
+bool WorkerLink::Disconnect(uint64_t connection) {
   std::vector<std::shared_ptr<ActiveCall>> cancelled;
   {
     absl::MutexLock lock(&mu_);
     const auto it = connections_.find(connection);
-    if (closed_ || it == connections_.end() || it->second.closing) return;
+    if (closed_ || it == connections_.end() || it->second.closing) return false;
+    if (writer_.Withdraw(connection)) {  // a slow worker has never heard of it
+      connections_.erase(it);
+      return true;
+    }
     it->second.closing = true;
     cancelled = TakeCalls(&it->second);
     writer_.Queue(Header(LinkType::kDisconnect, connection, 0));
     Flush();
   }
   for (const auto& call : cancelled) call->OnCancel();
+  return false;
 }
 
 void WorkerLink::Stop() {

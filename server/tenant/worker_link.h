@@ -23,8 +23,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
+#include "server/link/incoming_call.h"
 #include "server/link/link.h"
-#include "server/rpc/incoming_call.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
 
@@ -54,8 +54,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   // Hands the worker a connection. Its number is larger than all before.
   void Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Has the worker close it, and cancels its calls. No-op for one that has ended.
-  void Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
+  // Has the worker close it, and cancels its calls; `closed` follows. No-op for one that has ended.
+  // True: the worker has not been given it yet, so it is over now, and `closed` does not follow.
+  bool Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   // Has the worker deliver what it has, then exit.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels every call and closes. Idempotent.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "device/base/descriptors.h"
 #include "server/job/clock.h"
 #include "server/tenant/fake_worker.h"
 
@@ -208,6 +209,30 @@ TEST_F(WorkerLinkTest, DisconnectCancelsAndWaitsForTheWorker) {
   Turn();
   EXPECT_EQ(service_.calls.size(), 1u);
   EXPECT_EQ(closed_, std::vector<uint64_t>{1});
+  EXPECT_TRUE(ended_.empty());
+}
+
+TEST_F(WorkerLinkTest, AConnectionThatASlowWorkerHasNotTakenIsWithdrawn) {
+  Begin();
+  // Until the socket is full, and beyond.
+  constexpr uint64_t kConnections = 2000;
+  for (uint64_t n = 2; n <= kConnections; ++n) Connect(n);
+  const int open_before = base::CountDescriptors();
+  uint64_t withdrawn = 0;
+  for (uint64_t n = kConnections; n >= 2; --n) withdrawn += link_->Disconnect(n) ? 1 : 0;
+  EXPECT_GT(withdrawn, kConnections / 2);
+  EXPECT_LE(base::CountDescriptors(), open_before - static_cast<int>(withdrawn));
+  std::vector<uint64_t> connected, disconnected;
+  for (int i = 0; i < 100; ++i) {
+    for (const auto& heard : worker_.Hear()) {
+      const bool connect = heard.type() == LinkType::kConnect;
+      (connect ? connected : disconnected).push_back(heard.header.connection);
+      EXPECT_EQ(heard.fd.valid(), connect);
+    }
+    Turn();
+  }
+  EXPECT_EQ(connected.size(), kConnections - 1 - withdrawn);
+  EXPECT_EQ(disconnected.size(), connected.size());
   EXPECT_TRUE(ended_.empty());
 }
 

@@ -59,7 +59,7 @@ void WorkerTable::Disconnect(uint64_t connection) {
   if (worker != nullptr) {
     // Its entry stays until the worker has closed it too, but nobody is told.
     worker->closed[connection] = nullptr;
-    worker->link->Disconnect(connection);
+    if (worker->link->Disconnect(connection)) OnClosed(worker, connection);
     return;
   }
   by_connection_.erase(it);
