@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -150,9 +151,34 @@ absl::Status Allocations(const Options& options, AdminClient& client, Output wri
               [&](auto take) { return client.ListAllocations(options.job, take); });
 }
 
+// What /proc says of a process; empty if it says nothing.
+std::string ReadProc(int64_t pid, const char* what) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/", what), std::ios::binary);
+  std::string text(size_t{512}, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  while (!text.empty() && (text.back() == '\0' || text.back() == '\n')) text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+// irisd tells a process's name alone. The whole command line of this user's own processes can be
+// read here: where a process of that number has that name, it is the same one.
+v1::ListSessionsReply WithCommandLines(v1::ListSessionsReply page) {
+  for (v1::Session& session : *page.mutable_sessions()) {
+    if (session.uid() != geteuid() || ReadProc(session.pid(), "comm") != session.command())
+      continue;
+    const std::string line = ReadProc(session.pid(), "cmdline");
+    if (!line.empty()) session.set_command(line);
+  }
+  return page;
+}
+
 absl::Status Sessions(const Options& options, AdminClient& client, Output write) {
-  return Show(SessionsView(), options.json, write,
-              [&](auto take) { return client.ListSessions(take); });
+  return Show(SessionsView(), options.json, write, [&](auto take) {
+    return client.ListSessions(
+        [&](const v1::ListSessionsReply& page) { return take(WithCommandLines(page)); });
+  });
 }
 
 absl::Status Peek(const Options& options, AdminClient& client, Output write) {

@@ -20,20 +20,16 @@ namespace {
 constexpr size_t kItemOverheadBytes = 1 + 4;
 constexpr size_t kTokenRoomBytes = 64;
 
-// Of bytes of /proc/PID/cmdline. A byte becomes at most four.
-constexpr size_t kMaxCommandBytes = 256;
-
-// The command line of a process, printable; empty if it is gone.
+// The kernel's name of a process, printable; empty if it is gone. Not its command line: that lies
+// in the process's own memory, which can be made such that whoever reads it waits.
 std::string CommandOf(int64_t pid) {
-  const wire::UniqueFd fd(
-      open(absl::StrCat("/proc/", pid, "/cmdline").c_str(), O_RDONLY | O_CLOEXEC));
+  const wire::UniqueFd fd(open(absl::StrCat("/proc/", pid, "/comm").c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return "";
-  char text[2 * kMaxCommandBytes];
+  char text[64];
   const ssize_t n = read(fd.get(), text, sizeof(text));
   std::string command(text, n > 0 ? static_cast<size_t>(n) : 0);
-  while (!command.empty() && command.back() == '\0') command.pop_back();
-  std::replace(command.begin(), command.end(), '\0', ' ');
-  return EscapeForLog(command, kMaxCommandBytes);
+  if (!command.empty() && command.back() == '\n') command.pop_back();
+  return EscapeForLog(command, sizeof(text) * 4);
 }
 
 void ToProto(const RankSnapshot& rank, const JobSnapshot& job,
