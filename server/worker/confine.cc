@@ -45,6 +45,13 @@ void BeFirstToDie() {
   if (file.valid()) (void)!write(file.get(), kFirst, sizeof(kFirst) - 1);
 }
 
+// Whoever floods a worker keeps it busy. That time is not to be taken from the core, which serves
+// everybody, nor from ranks that compute.
+void LeaveTheCpuToOthers() {
+  constexpr int kNice = 10;
+  if (getpriority(PRIO_PROCESS, 0) < kNice) (void)setpriority(PRIO_PROCESS, 0, kNice);
+}
+
 absl::Status BecomeUser(const WorkerIds& ids) {
   // The bounding set first: dropping from it needs a capability. Without that capability it stays,
   // and means nothing once no program can gain from it.
@@ -69,7 +76,10 @@ absl::Status BecomeUser(const WorkerIds& ids) {
 
 absl::Status Confine(const WorkerOptions& options) {
   prctl(PR_SET_NAME, "irisd-worker", 0, 0, 0);  // the kernel knows only a descriptor's number
-  (void)setsid();
+  // Out of the reach of a terminal's signals. (A session of its own would also be a share of its
+  // own of the CPU, where the kernel groups processes by session.)
+  (void)setpgid(0, 0);
+  LeaveTheCpuToOthers();
   umask(077);
   if (chdir("/") != 0) return wire::ErrnoStatus(errno, "change to the root directory");
   BeFirstToDie();

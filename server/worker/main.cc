@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
@@ -96,6 +97,8 @@ int Run(const WorkerOptions& options) {
 int Main(int argc, char** argv) {
   // Few threads allocate: an arena for each would cost memory that no other can use.
   mallopt(M_ARENA_MAX, 1);
+  // As in irisd: it would take time, and memory that never comes back.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   if (argc == 2 && strcmp(argv[1], "--version") == 0) {
     printf("irisd-worker %s\n", wire::kIrisVersion);
     return 0;

@@ -30,6 +30,11 @@ def capabilities(path=UNIT):
         return re.search(r"(?m)^CapabilityBoundingSet=(.*)$", file.read()).group(1).split()
 
 
+def priority(path=UNIT):
+    with open(path, encoding="utf-8") as file:
+        return int(re.search(r"(?m)^Nice=(.*)$", file.read()).group(1))
+
+
 def system_calls(path=UNIT):
     """The numbers of what the unit's SystemCallFilter allows; None where systemd or the kernel's headers are not
     there to say."""
@@ -73,8 +78,10 @@ def restriction(path=UNIT):
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         last = int(file.read())
     libc = ctypes.CDLL(None, use_errno=True)
+    nice = priority(path)
 
     def restrict():
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
         if (libc.unshare(CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None) == 0):
             libc.mount(b"proc", b"/proc", b"proc", 0, b"hidepid=invisible")
         for number in range(last + 1):
