@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "device/driver/open.h"
 #include "device/driver/pair_check.h"
@@ -193,7 +194,7 @@ int Run(const Config& config) {
         return std::make_unique<WorkerTable>(
             poller, WorkerSetup(config, &*worker_program, &services, &daemon));
       },
-      &logger);
+      [&services](const IncomingCall& call) { return services->Serve(call); }, &logger);
   if (!sessions.ok()) return Fail(logger, sessions.status());
   SessionServer* const session_server = sessions->get();
 
@@ -247,6 +248,9 @@ int Main(int argc, char** argv) {
   // Large blocks, such as messages, go back to the kernel when they are freed. Unless it is told,
   // the C library keeps more and more of them once it has seen one.
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  // Abseil may have been built to look for deadlocks. That takes memory for each mutex that there
+  // ever was at once, which never comes back, and time. ThreadSanitizer looks for them in tests.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   absl::StatusOr<CommandLine> line =
       ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
   if (!line.ok()) {

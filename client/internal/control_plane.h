@@ -1,5 +1,5 @@
 // ControlPlane: what a rank asks of irisd and is told by it, in plain values. Nothing here includes
-// gRPC or protobuf: grpc_control_plane.h is the real one, and tests bring their own.
+// gRPC or protobuf: irisd_control_plane.h is the real one, and tests bring their own.
 //
 // Thread-safe. Nothing waits without a deadline.
 #pragma once

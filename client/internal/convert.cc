@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "client/internal/clock.h"
-#include "proto/status/status.h"
+#include "proto/status/code.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/pages.h"
 

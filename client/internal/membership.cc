@@ -7,7 +7,7 @@
 #include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/clock.h"
-#include "client/internal/grpc_control_plane.h"
+#include "client/internal/irisd_control_plane.h"
 #include "client/internal/links.h"
 #include "client/internal/runtime_dir.h"
 #include "proto/wire/limits.h"
@@ -34,7 +34,7 @@ std::map<uint32_t, std::string> DevicesOf(const std::vector<Peer>& peers) {
 absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(ContextOptions options) {
   const absl::Time start = Now();
   auto plane =
-      GrpcControlPlane::Connect({RuntimeDirs(options.runtime_dir), options.connect_timeout});
+      IrisdControlPlane::Connect({RuntimeDirs(options.runtime_dir), options.connect_timeout});
   // The message says all that a user needs; whose context it is would be noise in front of it.
   if (!plane.ok()) return plane.status();
   return Join(std::move(options), *std::move(plane), Now() - start);

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grpc/support/log.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -35,16 +34,6 @@ constexpr char kSocketName[] = "session.sock";
 constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(5);
 constexpr absl::Duration kBackoffMax = absl::Milliseconds(200);
-
-// gRPC logs to stderr by default; what matters of it comes back as a status. The user's own setting
-// stands.
-void QuietGrpc() {
-  static const bool done = [] {
-    if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
-    return true;
-  }();
-  (void)done;
-}
 
 // True once `fd` has one of `events` (or an error, or a hang-up); false when the deadline has
 // passed.
@@ -100,7 +89,6 @@ int SessionClient::TryConnect(const std::string& path, absl::Time give_up, wire:
 }
 
 absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOptions options) {
-  QuietGrpc();
   std::shared_ptr<SessionClient> client(new SessionClient());
   const absl::Time give_up = Now() + options.connect_timeout;
   absl::Duration backoff = kBackoffMin;
@@ -117,7 +105,16 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
       }
       if (error == 0) error = this_error;
     }
-    if (client->socket_.valid()) break;
+    if (client->socket_.valid()) {
+      const absl::Status status = client->Handshake(Now() + kHandshakeTimeout);
+      if (status.ok()) break;
+      // irisd starts or stops, or has ended this handshake for a newer one in a crowd.
+      if (!absl::IsUnavailable(status) || Now() + backoff > give_up) return status;
+      client->socket_.Reset();
+      absl::SleepFor(backoff);
+      backoff = std::min(backoff * 2, kBackoffMax);
+      continue;
+    }
     if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENAMETOOLONG) {
       return wire::ErrnoStatus(error, absl::StrCat("connect to irisd at ",
                                                    options.runtime_dirs.front(), "/", kSocketName));
@@ -130,9 +127,6 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
     absl::SleepFor(backoff);
     backoff = std::min(backoff * 2, kBackoffMax);
   }
-  if (absl::Status status = client->Handshake(Now() + kHandshakeTimeout); !status.ok()) {
-    return status;
-  }
   client->stop_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!client->stop_event_.valid()) return wire::ErrnoStatus(errno, "make an eventfd");
   client->on_end_ = std::move(options.on_end);
@@ -143,6 +137,7 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
 absl::Status SessionClient::Handshake(absl::Time deadline) {
   const std::string where = absl::StrCat("session with irisd at ", runtime_dir_);
   wire::HelloPayload hello;
+  hello.flags = wire::kCallsByFrames;
   std::strncpy(hello.client_version, wire::kIrisVersion, sizeof(hello.client_version) - 1);
   // irisd may have refused and closed already: its reason is then there to be read.
   absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kHello, hello);
@@ -175,12 +170,13 @@ absl::Status SessionClient::Handshake(absl::Time deadline) {
       case wire::FrameType::kWelcome: {
         auto welcome = frame->As<wire::WelcomePayload>();
         if (!welcome.ok()) return welcome.status();
-        if (frame->fds.size() != 1) {
+        if (!frame->fds.empty()) {
           return absl::InternalError(absl::StrCat(where, ": the welcome came with ",
-                                                  frame->fds.size(), " descriptors, not one"));
+                                                  frame->fds.size(), " descriptors, not none"));
         }
         welcome_ = *welcome;
-        return Annotate(channels_.Use(std::move(frame->fds.front())), where);
+        calls_.Use(socket_.get());
+        return absl::OkStatus();
       }
       default:
         return absl::InternalError(absl::StrCat(where, ": irisd sent frame type ",
@@ -214,27 +210,19 @@ void SessionClient::End(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     status_ = status;
   }
-  channels_.End(status);
+  calls_.SessionEnded(status);
   if (on_end_) on_end_();
 }
 
 void SessionClient::ReceiveLoop() {
   for (;;) {
-    struct pollfd polls[3] = {{socket_.get(), POLLIN, 0},
-                              {stop_event_.get(), POLLIN, 0},
-                              {channels_.socket(), POLLRDHUP, 0}};
-    if (poll(polls, 3, -1) < 0) {
+    struct pollfd polls[2] = {{socket_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
+    if (poll(polls, 2, -1) < 0) {
       if (errno == EINTR) continue;
       return End(wire::ErrnoStatus(errno, "wait for irisd's frames"));
     }
     if (polls[1].revents != 0) return;
-    absl::Status status;
-    if (polls[0].revents != 0) {
-      status = Receive();  // first: if the session ends too, that comes first
-    } else if (polls[2].revents != 0) {
-      channels_.Lose();
-      status = SendPatiently(wire::FrameType::kRpcRequest, {});
-    }
+    const absl::Status status = Receive();
     if (!status.ok()) return End(status);
   }
 }
@@ -257,13 +245,9 @@ absl::Status SessionClient::Receive() {
     }
     case wire::FrameType::kDescriptors:
       return TakeIn(*std::move(frame));
-    case wire::FrameType::kRpcSocket: {
-      if (frame->fds.size() != 1 || channels_.socket() >= 0) {
-        return absl::InternalError("irisd sent a gRPC socket that nobody asked for, or none");
-      }
-      const absl::Status used = channels_.Use(std::move(frame->fds.front()));
-      return used.ok() ? Acknowledge(1) : used;
-    }
+    case wire::FrameType::kAnswer:
+    case wire::FrameType::kFailure:
+      return calls_.OnFrame(*frame);
     default:
       return absl::InternalError(
           absl::StrCat("irisd sent an unexpected frame of type ", static_cast<int>(frame->type)));
@@ -341,7 +325,7 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
 }
 
 void SessionClient::CancelWaits() {
-  channels_.Cancel();
+  calls_.Cancel();
   absl::MutexLock lock(&mu_);
   takes_cancelled_ = true;
 }

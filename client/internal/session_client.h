@@ -1,10 +1,9 @@
-// SessionClient: one attested connection to irisd. The session socket (descriptors and errors come
-// in on it, by a thread of its own) and the gRPC channel on the socket that irisd handed over. When
-// that socket hangs up, the session asks for another one and goes on. When the session socket does,
-// the session has ended: it never reconnects, and whoever wants that makes a new one.
+// SessionClient: one attested connection to irisd. Calls go out on its socket, and answers,
+// descriptors and errors come in, by a thread of its own. When the socket hangs up, the session has
+// ended: it never reconnects, and whoever wants that makes a new one.
 //
-// Thread-safe. The destructor closes both sockets and joins the thread; it must not run on that
-// thread.
+// Thread-safe. The destructor closes the socket and joins the thread; it must not run on that
+// thread, nor while a call is under way.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/internal/descriptor_key.h"
-#include "client/internal/rpc_channels.h"
+#include "client/internal/frame_calls.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 
@@ -42,8 +41,8 @@ class SessionClient {
   // Descriptors that wait for somebody who takes them; more end the session.
   static constexpr size_t kMaxDescriptors = 16384;
 
-  // Connects, with back-off while no irisd answers, and does the handshake. kUnavailable: see
-  // CannotReach. Otherwise the status that irisd refused with.
+  // Connects and does the handshake, with back-off while no irisd answers, or one says
+  // kUnavailable. kUnavailable: see CannotReach. Otherwise the status that irisd refused with.
   static absl::StatusOr<std::shared_ptr<SessionClient>> Connect(SessionOptions options);
   ~SessionClient();
   SessionClient(const SessionClient&) = delete;
@@ -56,7 +55,7 @@ class SessionClient {
     return std::string(welcome_.backend, strnlen(welcome_.backend, sizeof(welcome_.backend)));
   }
   const std::string& runtime_dir() const { return runtime_dir_; }
-  RpcChannels& channels() { return channels_; }
+  FrameCalls& calls() { return calls_; }
 
   // OK while connected; then why it ended: irisd's own words if it said any.
   absl::Status status() const;
@@ -68,7 +67,7 @@ class SessionClient {
   // then.
   absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
                                                               absl::Time deadline);
-  // Ends every wait of TakeDescriptors, and of a member for a channel, now and later, with
+  // Ends every wait of TakeDescriptors, and of a member for an answer, now and later, with
   // kCancelled.
   void CancelWaits();
   // Closes whatever waits for a job that nobody will take.
@@ -94,7 +93,7 @@ class SessionClient {
   wire::UniqueFd socket_;
   wire::UniqueFd stop_event_;
   wire::WelcomePayload welcome_;
-  RpcChannels channels_;
+  FrameCalls calls_;
   std::function<void()> on_end_;
   std::thread receiver_;
 

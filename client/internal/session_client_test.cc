@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -24,15 +22,6 @@ namespace {
 using ::testing::HasSubstr;
 using wire::DescriptorKind;
 using wire::FrameType;
-
-class LeaveService : public v1::HeapService::Service {
-  grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest* request,
-                     v1::LeaveReply*) override {
-    return request->session_id() == 77
-               ? grpc::Status::OK
-               : grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "another session's");
-  }
-};
 
 // An irisd of one session, played by the test's own thread, frame by frame.
 class SessionClientTest : public ::testing::Test {
@@ -82,16 +71,11 @@ class SessionClientTest : public ::testing::Test {
   }
 
   void SendWelcome() {
-    int ends[2];
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    grpc_end_.Reset(ends[0]);
-    const wire::UniqueFd theirs(ends[1]);
     wire::WelcomePayload welcome;
     welcome.session_id = 77;
     welcome.daemon_id = 88;
     std::memset(welcome.backend, 'x', sizeof(welcome.backend));  // not even terminated
-    const int fds[] = {theirs.get()};
-    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kWelcome, welcome, fds).ok());
+    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kWelcome, welcome).ok());
   }
 
   void Welcome() {
@@ -121,7 +105,7 @@ class SessionClientTest : public ::testing::Test {
   }
 
   std::string dir_;
-  wire::UniqueFd listener_, peer_, grpc_end_;
+  wire::UniqueFd listener_, peer_;
   std::atomic<int> ends_{0};
 };
 
@@ -190,30 +174,12 @@ TEST_F(SessionClientTest, SecondDirectoryIsTried) {
   EXPECT_EQ((*client)->runtime_dir(), dir_);
 }
 
-TEST_F(SessionClientTest, HandshakeGivesIdsAndAChannel) {
+TEST_F(SessionClientTest, HandshakeGivesIds) {
   auto client = Connected();
   EXPECT_EQ(client->session_id(), 77u);
   EXPECT_EQ(client->daemon_id(), 88u);
   EXPECT_EQ(client->backend(), std::string(16, 'x'));
   EXPECT_TRUE(client->status().ok());
-
-  LeaveService service;
-  grpc::ServerBuilder builder;
-  builder.RegisterService(&service);
-  auto server = builder.BuildAndStart();
-  ASSERT_EQ(fcntl(grpc_end_.get(), F_SETFL, O_NONBLOCK), 0);
-  grpc::AddInsecureChannelFromFd(server.get(), grpc_end_.Release());
-  grpc::ClientContext context;
-  v1::LeaveRequest request;
-  request.set_session_id(client->session_id());
-  v1::LeaveReply reply;
-  auto channel = client->channels().Wait(0, RpcChannels::Waiter::kMember, Soon());
-  ASSERT_TRUE(channel.ok()) << channel.status();
-  const grpc::Status status = (*channel)->stub->Leave(&context, request, &reply);
-  channel->reset();
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  client.reset();
-  server->Shutdown();
 }
 
 TEST_F(SessionClientTest, HelloSaysTheVersion) {
@@ -228,6 +194,7 @@ TEST_F(SessionClientTest, HelloSaysTheVersion) {
   ASSERT_TRUE(payload.ok());
   EXPECT_EQ(payload->version_min, wire::kVersion);
   EXPECT_EQ(payload->version_max, wire::kVersion);
+  EXPECT_EQ(payload->flags, wire::kCallsByFrames);
   EXPECT_STRNE(payload->client_version, "");
 }
 
@@ -264,11 +231,26 @@ TEST_F(SessionClientTest, RefusalAtTheHandshakeIsTheStatus) {
 
 TEST_F(SessionClientTest, HangUpDuringTheHandshake) {
   Listen();
-  auto client = Connect([&] {
+  std::thread irisd([&] {
     Accept();
     peer_.Reset();
   });
+  const auto client = SessionClient::Connect({{dir_}, absl::ZeroDuration(), nullptr});
+  irisd.join();
   EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(SessionClientTest, HandshakeThatIsEndedForANewerOneIsBegunAgain) {
+  Listen();
+  auto client = Connect([&] {
+    Accept();
+    EXPECT_TRUE(
+        wire::SendFrame(peer_.get(), FrameType::kError,
+                        wire::MakeErrorPayload(absl::UnavailableError("ended for a newer one")))
+            .ok());
+    Welcome();
+  });
+  EXPECT_TRUE(client.ok()) << client.status();
 }
 
 TEST_F(SessionClientTest, UnexpectedFrameDuringTheHandshake) {
@@ -280,11 +262,13 @@ TEST_F(SessionClientTest, UnexpectedFrameDuringTheHandshake) {
   EXPECT_EQ(client.status().code(), absl::StatusCode::kInternal);
 }
 
-TEST_F(SessionClientTest, WelcomeWithoutASocket) {
+TEST_F(SessionClientTest, WelcomeWithADescriptorThatNobodyAskedFor) {
   Listen();
   auto client = Connect([&] {
     Accept();
-    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kWelcome, wire::WelcomePayload()).ok());
+    const int fds[] = {peer_.get()};
+    EXPECT_TRUE(
+        wire::SendFrame(peer_.get(), FrameType::kWelcome, wire::WelcomePayload(), fds).ok());
   });
   EXPECT_EQ(client.status().code(), absl::StatusCode::kInternal);
 }
@@ -417,89 +401,210 @@ TEST_F(SessionClientTest, DropClosesWhatNobodyTook) {
             absl::StatusCode::kDeadlineExceeded);
 }
 
-// The gRPC socket.
+// Calls.
 
-class RpcSocketTest : public SessionClientTest {
+class FrameCallsTest : public SessionClientTest {
  protected:
-  void SendRpcSocket() {
-    int ends[2];
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    grpc_end_.Reset(ends[0]);
-    const wire::UniqueFd theirs(ends[1]);
-    const int fds[] = {theirs.get()};
-    EXPECT_TRUE(wire::SendEmptyFrame(peer_.get(), FrameType::kRpcSocket, fds).ok());
+  using Caller = FrameCalls::Caller;
+  using CallMethod = wire::CallMethod;
+
+  struct Received {
+    wire::CallPayload header;
+    std::string request;
+  };
+  Received ReceiveCall() {
+    const wire::Frame frame = Receive();
+    EXPECT_EQ(frame.type, FrameType::kCall);
+    const auto parts = frame.Split<wire::CallPayload>();
+    EXPECT_TRUE(parts.ok());
+    Received got{parts->first, std::string(parts->second)};
+    if (!frame.fds.empty()) {
+      got.request.resize(got.header.bytes);
+      EXPECT_EQ(pread(frame.fds[0].get(), got.request.data(), got.header.bytes, 0),
+                static_cast<ssize_t>(got.header.bytes));
+      EXPECT_EQ(fcntl(frame.fds[0].get(), F_GET_SEALS),
+                F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    }
+    return got;
   }
-  static constexpr auto kMember = RpcChannels::Waiter::kMember;
+  void Answer(uint64_t call, uint32_t flags, const std::string& bytes) {
+    wire::AnswerPayload answer;
+    answer.call = call;
+    answer.flags = flags;
+    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kAnswer, answer, bytes).ok());
+  }
+  static constexpr uint32_t kWhole = wire::kAnswerMessage | wire::kAnswerEnds;
 };
 
-TEST_F(RpcSocketTest, ALostOneIsAskedForReplacedAndAcknowledged) {
+TEST_F(FrameCallsTest, ACallHasItsAnswer) {
   auto client = Connected();
-  auto first = client->channels().Wait(0, kMember, Soon());
-  ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ((*first)->number, 1u);
-  EXPECT_EQ(client->channels().WaitForLoss(1, absl::ZeroDuration()), RpcChannels::Loss::kNone);
-  for (uint64_t number = 2; number < 5; ++number) {
-    grpc_end_.Reset();
-    const wire::Frame request = Receive();
-    EXPECT_EQ(request.type, FrameType::kRpcRequest);
-    EXPECT_TRUE(request.payload.empty());
-    EXPECT_EQ(client->channels().WaitForLoss(number - 1, absl::Seconds(30)),
-              RpcChannels::Loss::kChannel);
-    SendRpcSocket();
-    const wire::Frame ack = Receive();
-    ASSERT_EQ(ack.type, FrameType::kAck);
-    EXPECT_EQ(ack.As<wire::AckPayload>()->count, 1u);
-    auto next = client->channels().Wait(number - 1, kMember, Soon());
-    ASSERT_TRUE(next.ok()) << next.status();
-    EXPECT_EQ((*next)->number, number);
-  }
-  EXPECT_TRUE(client->status().ok()) << client->status();
-  EXPECT_EQ(ends_.load(), 0);
-}
-
-TEST_F(RpcSocketTest, IsAskedForOnceAlsoIfItIsLateAndDescriptorsComeMeanwhile) {
-  auto client = Connected();
-  grpc_end_.Reset();
-  EXPECT_EQ(Receive().type, FrameType::kRpcRequest);
-  SendDescriptors({Segment(1, 1)});
-  EXPECT_EQ(Receive().type, FrameType::kAck);
-  EXPECT_EQ(
-      client->channels().Wait(1, kMember, absl::Now() + absl::Milliseconds(50)).status().code(),
-      absl::StatusCode::kDeadlineExceeded);
-  SendRpcSocket();
-  EXPECT_TRUE(client->channels().Wait(1, kMember, Soon()).ok());
-  EXPECT_EQ(Receive().type, FrameType::kAck);
-  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(1)}, Soon()).ok());
-}
-
-TEST_F(RpcSocketTest, OneThatNobodyAskedForEndsTheSession) {
-  auto client = Connected();
-  const wire::UniqueFd kept(dup(grpc_end_.get()));
-  SendRpcSocket();
-  ASSERT_TRUE(client->WaitForEnd(absl::Seconds(30)));
-  EXPECT_THAT(std::string(client->status().message()), HasSubstr("nobody asked for"));
-}
-
-TEST_F(RpcSocketTest, TheEndOfTheSessionEndsTheWait) {
-  auto client = Connected();
-  grpc_end_.Reset();
-  EXPECT_EQ(Receive().type, FrameType::kRpcRequest);
-  std::thread irisd([&] { peer_.Reset(); });
-  EXPECT_EQ(client->channels().Wait(1, kMember, Soon()).status().code(),
-            absl::StatusCode::kUnavailable);
+  std::thread irisd([&] {
+    const Received got = ReceiveCall();
+    EXPECT_EQ(got.header.call, 1u);
+    EXPECT_EQ(got.header.method, static_cast<uint32_t>(CallMethod::kLeave));
+    EXPECT_EQ(got.request, "question");
+    Answer(1, kWhole, "answer");
+  });
+  const auto answer = client->calls().Call(CallMethod::kLeave, "question", Soon(), Caller::kLeaver);
   irisd.join();
-  EXPECT_EQ(client->channels().WaitForLoss(1, absl::Seconds(30)), RpcChannels::Loss::kSession);
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_TRUE(answer.answered);
+  EXPECT_EQ(answer.message, "answer");
 }
 
-TEST_F(RpcSocketTest, CancelledWaitsAreTheMembersAlone) {
+TEST_F(FrameCallsTest, LongRequestsComeAsMemfdsAndLongAnswersInPieces) {
   auto client = Connected();
-  grpc_end_.Reset();
-  EXPECT_EQ(Receive().type, FrameType::kRpcRequest);
-  client->CancelWaits();
-  EXPECT_EQ(client->channels().Wait(1, kMember, Soon()).status().code(),
+  const std::string question(wire::kMaxCallFrameBytes + 1, 'q');
+  std::thread irisd([&] {
+    EXPECT_EQ(ReceiveCall().request, question);
+    Answer(1, wire::kAnswerMessage | wire::kAnswerContinues, std::string(1000, 'a'));
+    Answer(1, wire::kAnswerMessage | wire::kAnswerContinues, std::string(1000, 'b'));
+    Answer(1, kWhole, "c");
+  });
+  const auto answer = client->calls().Call(CallMethod::kOperate, question, Soon(), Caller::kMember);
+  irisd.join();
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.message, std::string(1000, 'a') + std::string(1000, 'b') + "c");
+}
+
+TEST_F(FrameCallsTest, TooLongARequestIsRefusedHere) {
+  auto client = Connected();
+  const auto answer = client->calls().Call(
+      CallMethod::kOperate, std::string(wire::kMaxRpcBytes + 1, 'q'), Soon(), Caller::kMember);
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(answer.answered);
+}
+
+TEST_F(FrameCallsTest, AFailureKeepsCodeAndText) {
+  auto client = Connected();
+  std::thread irisd([&] {
+    wire::FailurePayload failure;
+    failure.call = ReceiveCall().header.call;
+    failure.error = wire::MakeErrorPayload(absl::NotFoundError("no such job"));
+    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kFailure, failure).ok());
+  });
+  const auto answer = client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember);
+  irisd.join();
+  EXPECT_EQ(answer.status, absl::NotFoundError("no such job"));
+  EXPECT_TRUE(answer.answered);
+}
+
+TEST_F(FrameCallsTest, CallsOfManyThreadsAreNumberedInTheOrderOfTheirFrames) {
+  auto client = Connected();
+  constexpr int kThreads = 8, kCalls = 50;
+  std::vector<std::thread> callers;
+  for (int t = 0; t < kThreads; ++t) {
+    callers.emplace_back([&, t] {
+      for (int i = 0; i < kCalls; ++i) {
+        const std::string question = std::to_string(t * kCalls + i);
+        EXPECT_EQ(
+            client->calls().Call(CallMethod::kOperate, question, Soon(), Caller::kMember).message,
+            "re " + question);
+      }
+    });
+  }
+  for (uint64_t n = 1; n <= kThreads * kCalls; ++n) {
+    const Received got = ReceiveCall();
+    EXPECT_EQ(got.header.call, n);
+    Answer(n, kWhole, "re " + got.request);
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+TEST_F(FrameCallsTest, TheDeadlineEndsAndCancelsACallAndItsLateAnswerIsIgnored) {
+  auto client = Connected();
+  const auto answer = client->calls().Call(CallMethod::kOperate, "",
+                                           absl::Now() + absl::Milliseconds(20), Caller::kMember);
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(answer.answered);
+  EXPECT_EQ(ReceiveCall().header.call, 1u);
+  const wire::Frame cancel = Receive();
+  EXPECT_EQ(cancel.type, FrameType::kCancelCall);
+  EXPECT_EQ(cancel.As<wire::CallNumberPayload>()->call, 1u);
+  Answer(1, kWhole, "late");
+  std::thread irisd([&] { Answer(ReceiveCall().header.call, kWhole, "second"); });
+  EXPECT_EQ(client->calls().Call(CallMethod::kOperate, "", Soon(), Caller::kMember).message,
+            "second");
+  irisd.join();
+}
+
+TEST_F(FrameCallsTest, TheEndOfTheSessionEndsACall) {
+  auto client = Connected();
+  std::thread irisd([&] {
+    ReceiveCall();
+    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kError,
+                                wire::MakeErrorPayload(absl::AbortedError("enough")))
+                    .ok());
+  });
+  const auto answer = client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember);
+  irisd.join();
+  EXPECT_FALSE(answer.answered);
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(answer.status.message()), HasSubstr("enough"));
+  EXPECT_EQ(client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember).status,
+            answer.status);
+}
+
+TEST_F(FrameCallsTest, CancelConcernsMembersAlone) {
+  auto client = Connected();
+  std::thread irisd([&] {
+    ReceiveCall();
+    client->CancelWaits();
+  });
+  EXPECT_EQ(client->calls().Call(CallMethod::kOperate, "", Soon(), Caller::kMember).status.code(),
             absl::StatusCode::kCancelled);
-  SendRpcSocket();
-  EXPECT_TRUE(client->channels().Wait(1, RpcChannels::Waiter::kLeaver, Soon()).ok());
+  irisd.join();
+  EXPECT_EQ(Receive().type, FrameType::kCancelCall);
+  irisd = std::thread([&] { Answer(ReceiveCall().header.call, kWhole, ""); });
+  EXPECT_TRUE(client->calls().Call(CallMethod::kLeave, "", Soon(), Caller::kLeaver).status.ok());
+  irisd.join();
+}
+
+TEST_F(FrameCallsTest, AStreamIsReadInOrderAndAcknowledged) {
+  auto client = Connected();
+  auto stream = client->calls().Open(CallMethod::kWatch, "", Soon());
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_EQ(ReceiveCall().header.call, 1u);
+  for (const char* event : {"a", "b", "c"}) Answer(1, wire::kAnswerMessage, event);
+  Answer(1, wire::kAnswerEnds, "");
+  std::string got, all;
+  while (client->calls().Read(**stream, &got)) all += got;
+  EXPECT_EQ(all, "abc");
+  EXPECT_TRUE(client->calls().End(**stream).answered);
+  EXPECT_TRUE(client->calls().End(**stream).status.ok());
+}
+
+TEST_F(FrameCallsTest, AStreamThatIsDroppedIsCancelled) {
+  auto client = Connected();
+  auto stream = client->calls().Open(CallMethod::kWatch, "", Soon());
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  ReceiveCall();
+  Answer(1, wire::kAnswerMessage, "a");
+  std::string got;
+  EXPECT_TRUE(client->calls().Read(**stream, &got));
+  EXPECT_EQ(Receive().type, FrameType::kTaken);
+  stream->reset();
+  EXPECT_EQ(Receive().type, FrameType::kCancelCall);
+}
+
+TEST_F(FrameCallsTest, AnAnswerWithoutEndEndsTheSession) {
+  auto client = Connected();
+  std::thread irisd([&] {
+    const uint64_t call = ReceiveCall().header.call;
+    const std::string piece(wire::kMaxCallFrameBytes, 'x');
+    for (size_t sent = 0; sent <= wire::kMaxRpcBytes; sent += piece.size()) {
+      wire::AnswerPayload answer;
+      answer.call = call;
+      answer.flags = wire::kAnswerMessage | wire::kAnswerContinues;
+      while (absl::IsResourceExhausted(
+          wire::SendFrame(peer_.get(), FrameType::kAnswer, answer, piece))) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+    }
+  });
+  EXPECT_EQ(client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember).status.code(),
+            absl::StatusCode::kInternal);
+  irisd.join();
 }
 
 }  // namespace

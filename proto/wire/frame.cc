@@ -39,16 +39,22 @@ void TakeControl(struct msghdr* message, Frame* frame) {
 
 bool KnownType(uint16_t type) {
   return type >= static_cast<uint16_t>(FrameType::kHello) &&
-         type <= static_cast<uint16_t>(FrameType::kRpcSocket);
+         type <= static_cast<uint16_t>(FrameType::kFailure);
 }
 
 }  // namespace
 
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
                        absl::Span<const int> fds) {
-  if (payload.size() > kMaxPayloadBytes) {
+  return SendFrame(socket, type, payload, std::string_view(), fds);
+}
+
+absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
+                       std::string_view tail, absl::Span<const int> fds) {
+  const size_t n_bytes = head.size() + tail.size();
+  if (n_bytes > kMaxPayloadBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "send session frame: ", payload.size(), " bytes of payload; at most ", kMaxPayloadBytes));
+        "send session frame: ", n_bytes, " bytes of payload; at most ", kMaxPayloadBytes));
   }
   if (fds.size() > kMaxDescriptorsPerFrame) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -56,12 +62,13 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> pay
   }
   FrameHeader header;
   header.type = static_cast<uint16_t>(type);
-  header.payload_bytes = static_cast<uint32_t>(payload.size());
-  struct iovec parts[2] = {{&header, sizeof(header)},
-                           {const_cast<uint8_t*>(payload.data()), payload.size()}};
+  header.payload_bytes = static_cast<uint32_t>(n_bytes);
+  struct iovec parts[3] = {{&header, sizeof(header)},
+                           {const_cast<uint8_t*>(head.data()), head.size()},
+                           {const_cast<char*>(tail.data()), tail.size()}};
   struct msghdr message = {};
   message.msg_iov = parts;
-  message.msg_iovlen = payload.empty() ? 1 : 2;
+  message.msg_iovlen = !tail.empty() ? 3 : !head.empty() ? 2 : 1;
   alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerFrame)] = {};
   if (!fds.empty()) {
     message.msg_control = control;

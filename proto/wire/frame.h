@@ -5,17 +5,32 @@
 //   client → irisd   kHello                         first, within the handshake deadline
 //   irisd → client   kChallenge{nonce}              only where the kernel has no SO_PEERPIDFD
 //   client → irisd   kChallengeReply{nonce}         its SCM_CREDENTIALS name the connecting process
-//   irisd → client   kWelcome{session_id, …}        with the socket of this session's gRPC channel
+//   irisd → client   kWelcome{session_id, …}        with the socket of this session's gRPC channel,
+//                                                   unless its hello said kCallsByFrames
 //   irisd → client   kDescriptors{records}          with n descriptors, any time after a Join
 //   client → irisd   kAck{count}                    so many descriptors were received
 //   client → irisd   kRpcRequest                    the gRPC socket is lost: another one, please
 //   irisd → client   kRpcSocket                     with that socket; the one before is closed
+//   client → irisd   kCall{call, method} bytes      a call of the heap service; a long request is a
+//                                                   descriptor instead
+//   client → irisd   kCancelCall{call}              nobody waits for the answer any more
+//   client → irisd   kTaken{call}                   one message of a stream was read
+//   irisd → client   kAnswer{call, flags} bytes     a message of the answer, or a piece of it
+//   irisd → client   kFailure{call, error}          the call has failed
 //   irisd → client   kError{code, text}             at any time; then irisd closes the socket
 //
 // A lost gRPC socket ends nothing. A client asks for another when it has lost one, and not again
 // before that one has come: irisd gives a session kRpcSocketBurst of them at once and one in each
 // kRpcSocketIntervalMs later, and answers when the next is due. Like every descriptor after the
 // handshake it is acknowledged by kAck.
+//
+// Calls need no gRPC: what a request says in protobuf comes as one frame, and so does its answer.
+// The client numbers its calls, upwards from 1 in the life of a session. An answer ends with a
+// kAnswer that has kAnswerEnds, or with a kFailure; a kCancelCall is answered by no more than that.
+// An answer longer than kMaxCallFrameBytes comes in pieces, one after another: all but the last
+// have kAnswerContinues. A request longer than that rides along as a memfd, sealed against writing
+// and shrinking, whose size is the request's. Of a stream at most kStreamCredits messages are on
+// their way without their kTaken.
 //
 // Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody
 // asked for, or from another pid than the one that connected, ends the session with kError.
@@ -29,6 +44,7 @@
 #include <cstring>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -52,6 +68,11 @@ enum class FrameType : uint16_t {
   kAck = 7,
   kRpcRequest = 8,
   kRpcSocket = 9,
+  kCall = 10,
+  kCancelCall = 11,
+  kTaken = 12,
+  kAnswer = 13,
+  kFailure = 14,
 };
 
 struct FrameHeader {
@@ -63,10 +84,13 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 16);
 
+// The client calls by kCall: kWelcome needs no gRPC socket.
+inline constexpr uint32_t kCallsByFrames = 1;
+
 struct HelloPayload {
   uint16_t version_min = kVersion;
   uint16_t version_max = kVersion;
-  uint32_t reserved = 0;
+  uint32_t flags = 0;            // kCallsByFrames; other bits are zero
   char client_version[32] = {};  // for logs; zero-terminated
 };
 
@@ -114,9 +138,48 @@ struct AckPayload {
   uint32_t reserved = 0;
 };
 
-inline constexpr size_t kMaxPayloadBytes = sizeof(ErrorPayload) > sizeof(DescriptorsPayload)
-                                               ? sizeof(ErrorPayload)
-                                               : sizeof(DescriptorsPayload);
+// Methods of the heap service, as kCall names them. The numbers are part of the protocol.
+enum class CallMethod : uint32_t {
+  kJoin = 1,
+  kMapped = 2,
+  kOperate = 3,
+  kGrowMapped = 4,
+  kLeave = 5,
+  kResume = 6,
+  kWatch = 7,  // the answer is a stream
+};
+
+// `bytes` bytes of the request follow, if these are at most kMaxCallFrameBytes; else they are in
+// the descriptor that rides along.
+struct CallPayload {
+  uint64_t call = 0;
+  uint32_t method = 0;  // CallMethod
+  uint32_t bytes = 0;
+};
+
+struct CallNumberPayload {  // kCancelCall and kTaken
+  uint64_t call = 0;
+};
+
+inline constexpr uint32_t kAnswerMessage = 1;    // a message follows, or a piece of one
+inline constexpr uint32_t kAnswerContinues = 2;  // the message goes on in the next kAnswer
+inline constexpr uint32_t kAnswerEnds = 4;       // the call has ended, and it succeeded
+
+struct AnswerPayload {
+  uint64_t call = 0;
+  uint32_t flags = 0;
+  uint32_t reserved = 0;
+};
+
+struct FailurePayload {
+  uint64_t call = 0;
+  ErrorPayload error;
+};
+
+inline constexpr size_t kMaxPayloadBytes = sizeof(AnswerPayload) + kMaxCallFrameBytes;
+static_assert(kMaxPayloadBytes >= sizeof(FailurePayload));
+static_assert(kMaxPayloadBytes >= sizeof(DescriptorsPayload));
+static_assert(kMaxPayloadBytes >= sizeof(CallPayload) + kMaxCallFrameBytes);
 
 // One received frame. `sender` is what the kernel says of the process that sent it (pid 0 where
 // SO_PASSCRED is off).
@@ -137,6 +200,21 @@ struct Frame {
     std::memcpy(&p, payload.data(), sizeof(P));
     return p;
   }
+
+  // The payload as struct P and the bytes after it, which are valid as long as the frame.
+  // kInvalidArgument if it is shorter than P.
+  template <typename P>
+  absl::StatusOr<std::pair<P, std::string_view>> Split() const {
+    static_assert(std::is_trivially_copyable_v<P>);
+    if (payload.size() < sizeof(P)) {
+      return absl::InvalidArgumentError("session frame has the wrong length for its type");
+    }
+    std::pair<P, std::string_view> parts;
+    std::memcpy(&parts.first, payload.data(), sizeof(P));
+    parts.second = {reinterpret_cast<const char*>(payload.data()) + sizeof(P),
+                    payload.size() - sizeof(P)};
+    return parts;
+  }
 };
 
 // Sends one frame; never blocks. `fds` are borrowed: the kernel duplicates them.
@@ -144,6 +222,9 @@ struct Frame {
 // are in flight; nothing was sent. Thread-safe in so far as the kernel orders packets.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
                        absl::Span<const int> fds = {});
+// The payload in two parts.
+absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
+                       std::string_view tail, absl::Span<const int> fds);
 // Of a type that has no payload.
 inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const int> fds = {}) {
   return SendFrame(socket, type, absl::Span<const uint8_t>(), fds);
@@ -156,6 +237,16 @@ absl::Status SendFrame(int socket, FrameType type, const P& payload,
   return SendFrame(socket, type,
                    absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)),
                    fds);
+}
+
+// A struct, and the bytes that follow it.
+template <typename P>
+absl::Status SendFrame(int socket, FrameType type, const P& payload, std::string_view bytes,
+                       absl::Span<const int> fds = {}) {
+  static_assert(std::is_trivially_copyable_v<P>);
+  return SendFrame(socket, type,
+                   absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)),
+                   bytes, fds);
 }
 
 // Receives one frame; never blocks. Descriptors that came with it are owned by the frame, or closed

@@ -24,7 +24,7 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
         absl::StrCat("a message of process ", frame.sender.pid, " on the session of process ", pid,
                      ": a forked child must open a session of its own"));
   }
-  if (!frame.fds.empty()) {
+  if (frame.fds.size() > (frame.type == wire::FrameType::kCall ? 1u : 0u)) {
     return absl::InvalidArgumentError("descriptors came that nobody asked for");
   }
   if (std::find(legal.begin(), legal.end(), frame.type) == legal.end()) {
@@ -57,6 +57,12 @@ Handshake::Step Handshake::OnHello(const wire::Frame& frame) {
                      hello->version_max, ", irisd ", wire::kIrisVersion, " speaks version ",
                      wire::kVersion, ": install matching versions"))};
   }
+  if ((hello->flags & ~wire::kCallsByFrames) != 0) {
+    return Refuse{absl::InvalidArgumentError(
+        absl::StrCat("the hello has flags ", hello->flags, " of which irisd knows ",
+                     wire::kCallsByFrames, ": install matching versions"))};
+  }
+  calls_by_frames_ = (hello->flags & wire::kCallsByFrames) != 0;
   if (start_.attested) return Open{};
   challenged_ = true;
   return Challenge{start_.nonce};

@@ -20,8 +20,8 @@
 namespace iris::server {
 
 // kPermissionDenied: another process than `pid` sent the frame. kInvalidArgument: it brings
-// descriptors, or it is of none of the types that are legal now. For the handshake and for all that
-// comes after it.
+// descriptors (a kCall may bring one), or it is of none of the types that are legal now. For the
+// handshake and for all that comes after it.
 absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
                         std::initializer_list<wire::FrameType> legal);
 
@@ -56,6 +56,9 @@ class Handshake {
   absl::Time deadline() const { return deadline_; }
   Refuse OnDeadline() const;
 
+  // Once it has opened: the client calls by frames, and needs no gRPC socket.
+  bool calls_by_frames() const { return calls_by_frames_; }
+
  private:
   Step OnHello(const wire::Frame& frame);
   Step OnReply(const wire::Frame& frame);
@@ -63,6 +66,7 @@ class Handshake {
   const Start start_;
   const absl::Time deadline_;
   bool challenged_ = false;
+  bool calls_by_frames_ = false;
 };
 
 // What an opened client is told. Texts that are too long are cut.

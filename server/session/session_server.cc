@@ -15,8 +15,10 @@
 namespace iris::server {
 namespace {
 
-constexpr int kFramesPerTurn = 16;  // of one session, before others have theirs
+constexpr int kFramesPerTurn = 16;      // of one session, before others have theirs
+constexpr uint32_t kCallsPerTurn = 32;  // of one tenant's sessions, the same
 constexpr size_t kCrowd = 64;
+constexpr size_t kManyErased = 512;
 // A crowd's memory becomes free bit by bit.
 constexpr absl::Duration kTrimAfter[] = {absl::Milliseconds(100), absl::Seconds(2),
                                          absl::Seconds(10)};
@@ -44,9 +46,11 @@ void SendError(int socket, const absl::Status& reason, int max_unread) {
 }  // namespace
 
 SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller,
-                             Daemon* daemon, const MakeHost& make_host, const Logger* logger)
+                             Daemon* daemon, const MakeHost& make_host, ServeCall serve,
+                             const Logger* logger)
     : options_(options),
       daemon_(daemon),
+      serve_(std::move(serve)),
       daemon_id_(RandomId()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
@@ -65,11 +69,11 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
     const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
-    Daemon* daemon, const MakeHost& make_host, const Logger* logger) {
+    Daemon* daemon, const MakeHost& make_host, ServeCall serve, const Logger* logger) {
   absl::StatusOr<std::unique_ptr<Poller>> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
   std::unique_ptr<SessionServer> server(
-      new SessionServer(options, *std::move(poller), daemon, make_host, logger));
+      new SessionServer(options, *std::move(poller), daemon, make_host, std::move(serve), logger));
   SessionServer* const self = server.get();
   absl::Status status = self->acceptor_.Listen(
       std::move(session_listener),
@@ -133,6 +137,7 @@ void SessionServer::ReleaseSession(SessionId id) {
 
 void SessionServer::Run() {
   while (true) {
+    calls_this_turn_.clear();
     poller_->Wait(UntilNextDeadline());
     if (!RunCommands()) break;
     RunDeadlines();
@@ -248,7 +253,10 @@ void SessionServer::Refuse(const wire::UniqueFd& socket, const Tenant& tenant,
 
 void SessionServer::OnSocket(Session& session, uint32_t events) {
   const uint64_t key = session.key;
-  for (int i = 0; i < kFramesPerTurn; ++i) {
+  if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
+  uint32_t& calls = calls_this_turn_[session.applicant.tenant];
+  // What is left in the socket is reported again in the next turn.
+  for (int i = 0; i < kFramesPerTurn && calls < kCallsPerTurn; ++i) {
     const absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get());
     if (!frame.ok()) {
       const bool none = wire::IsNoFrameYet(frame.status());
@@ -259,6 +267,7 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
       }
       return EndIfFailed(session, frame.status());
     }
+    if (frame->type == wire::FrameType::kCall) ++calls;
     EndIfFailed(session, OnFrame(session, *frame));
     if (FindKey(key) == nullptr || session.state == State::kEnding) return;
   }
@@ -274,24 +283,36 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
     }
     return Open(session);
   }
+  return OnOpenFrame(session, frame);
+}
+
+absl::Status SessionServer::OnOpenFrame(Session& session, const wire::Frame& frame) {
   absl::Status status =
-      CheckFrame(frame, session.caller.pid, {wire::FrameType::kAck, wire::FrameType::kRpcRequest});
+      CheckFrame(frame, session.caller.pid,
+                 {wire::FrameType::kAck, wire::FrameType::kRpcRequest, wire::FrameType::kCall,
+                  wire::FrameType::kCancelCall, wire::FrameType::kTaken});
   if (!status.ok()) return status;
-  if (frame.type == wire::FrameType::kRpcRequest) {
-    status = session.rpc->Ask(frame);
-  } else {
-    const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
-    status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
+  switch (frame.type) {
+    case wire::FrameType::kAck: {
+      const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
+      status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
+      return status.ok() ? Flush(session) : status;
+    }
+    case wire::FrameType::kRpcRequest:
+      status = session.rpc->Ask(frame);
+      return status.ok() ? Flush(session) : status;
+    default:
+      return session.calls->OnFrame(frame);
   }
-  return status.ok() ? Flush(session) : status;
 }
 
 absl::Status SessionServer::Open(Session& session) {
   absl::Status admitted = session.place.Attested();
   if (!admitted.ok()) return admitted;
   InFlight::Hold share(&in_flight_, session.applicant);
-  if (share.Room() == 0) LookForReceived(SteadyNow());
-  if (share.Room() == 0) return absl::ResourceExhaustedError(share.Why());
+  const bool wants_socket = !session.handshake->calls_by_frames();
+  if (wants_socket && share.Room() == 0) LookForReceived(SteadyNow());
+  if (wants_socket && share.Room() == 0) return absl::ResourceExhaustedError(share.Why());
   const absl::StatusOr<uint64_t> start = ProcessStart(session.caller.pid);
   if (!start.ok()) return start.status();
   if (ProcessHasEnded(session.pidfd.get())) {
@@ -311,10 +332,16 @@ absl::Status SessionServer::Open(Session& session) {
   session.outbox = Outbox(std::move(share));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller});
-  session.rpc.emplace(host_.get(), RpcPeer{session.applicant.tenant, session.id, session.caller});
+  const RpcPeer client{session.applicant.tenant, session.id, session.caller};
+  session.rpc.emplace(host_.get(), client);
+  session.calls = SessionCalls::Create(
+      {&session.socket, client, &serve_, &call_shares_,
+       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); }});
+  if (!wants_socket) return Welcome(session, {});
   const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
   if (!theirs.ok()) return theirs.status();
-  return Welcome(session, theirs->get());
+  const int fd = theirs->get();
+  return Welcome(session, {&fd, 1});
 }
 
 // Ending.
@@ -325,6 +352,8 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
 
 void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
+  const std::shared_ptr<SessionCalls> calls = std::move(session.calls);
+  if (calls != nullptr) calls->Close();
   session.outbox.Look(SocketOf(session));
   InFlight::Hold unread = session.outbox.Close();
   if (!told.ok()) {
@@ -359,8 +388,11 @@ void SessionServer::Gone(Session& session) {
 void SessionServer::Erase(Session& session) {
   if (session.id.value != 0) key_by_id_.erase(session.id.value);
   sessions_.erase(session.key);
-  // A crowd has gone: give its memory back, once the rest of it (gRPC's part) is freed too.
-  if (sessions_peak_ >= kCrowd && sessions_.size() <= sessions_peak_ / 4) {
+  // A crowd has gone, or very many one after another: give their memory back, once the rest of it
+  // (in the machine, and in links to workers) is freed too.
+  const bool crowd_gone = sessions_peak_ >= kCrowd && sessions_.size() <= sessions_peak_ / 4;
+  if (++n_erased_ >= kManyErased || crowd_gone) {
+    n_erased_ = 0;
     n_trims_ = 0;
     trim_at_ = SteadyNow() + kTrimAfter[0];
   }

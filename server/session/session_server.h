@@ -6,19 +6,20 @@
 //
 // The rooms around it: Acceptor takes connections, Peer says who is there, Admission counts them,
 // Handshake decides what a new client is told, Outbox holds the descriptors on their way to one,
-// Lingering those that an ended one has left unread, SessionRpc is the socket that a worker serves
-// (RpcHost) and its successors, and AdminConnections are those of irisd.sock.
+// Lingering those that an ended one has left unread, SessionCalls are the calls that a client makes
+// by frames, SessionRpc is the socket that a worker serves (RpcHost) for a client that speaks gRPC,
+// and its successors, and AdminConnections are those of irisd.sock.
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
 // ended it; both sockets are closed and calls are refused. (That gRPC's socket closes ends
-// nothing.) Gone: the pidfd says that the process
-// has ended; only then is a rank given up.
+// nothing.) Gone: the pidfd says that the process has ended; only then is a rank given up.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,7 @@
 #include "server/session/admin_connections.h"
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
+#include "server/session/call_shares.h"
 #include "server/session/connection_log.h"
 #include "server/session/handshake.h"
 #include "server/session/in_flight.h"
@@ -47,6 +49,7 @@
 #include "server/session/peer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
+#include "server/session/session_calls.h"
 #include "server/session/session_rpc.h"
 #include "server/session/tenant.h"
 
@@ -64,11 +67,11 @@ class SessionServer : public SessionOutput {
  public:
   // Both listeners are listening, non-blocking sockets. The session listener has SO_PASSCRED on, so
   // that no message comes without its sender. `make_host` makes what serves gRPC, on the poller of
-  // the server's thread.
+  // the server's thread; `serve` answers the calls that sessions make by frames.
   using MakeHost = std::function<std::unique_ptr<RpcHost>(Poller*)>;
   static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
       const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
-      Daemon* daemon, const MakeHost& make_host, const Logger* logger);
+      Daemon* daemon, const MakeHost& make_host, ServeCall serve, const Logger* logger);
   // Stops.
   ~SessionServer() override;
 
@@ -98,11 +101,12 @@ class SessionServer : public SessionOutput {
     CallerInfo caller;
     Applicant applicant;
     Admission::Place place;
-    std::optional<Handshake> handshake;  // until open
-    wire::UniqueFd pidfd;                // until open, then in `process`
-    Poller::Watched socket;              // until the hang-up
-    Poller::Watched process;             // from open until gone
-    std::optional<SessionRpc> rpc;       // from open until the hang-up
+    std::optional<Handshake> handshake;   // until open
+    wire::UniqueFd pidfd;                 // until open, then in `process`
+    Poller::Watched socket;               // until the hang-up
+    Poller::Watched process;              // from open until gone
+    std::optional<SessionRpc> rpc;        // from open until the hang-up
+    std::shared_ptr<SessionCalls> calls;  // the same
     Outbox outbox;
     bool retry = false;   // is in retries_
     bool unread = false;  // is in unread_
@@ -114,7 +118,7 @@ class SessionServer : public SessionOutput {
   using Command = std::function<void()>;
 
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
-                const MakeHost& make_host, const Logger* logger);
+                const MakeHost& make_host, ServeCall serve, const Logger* logger);
 
   // Runs `command` on the thread.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
@@ -144,10 +148,11 @@ class SessionServer : public SessionOutput {
   void OnSocket(Session& session, uint32_t events);
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
+  absl::Status OnOpenFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
   absl::Status Flush(Session& session);
-  // Ends the handshake; `rpc_socket` is the client's end, and borrowed.
-  absl::Status Welcome(Session& session, int rpc_socket);
+  // Ends the handshake; `rpc_socket` is the client's end of one, if it wants one, and borrowed.
+  absl::Status Welcome(Session& session, absl::Span<const int> rpc_socket);
   static Outbox::Socket SocketOf(Session& session);
   // Has LookForReceived look at it, if something is unread.
   void WatchUnread(Session& session);
@@ -165,6 +170,7 @@ class SessionServer : public SessionOutput {
 
   const SessionOptions options_;
   Daemon* const daemon_;
+  const ServeCall serve_;
   const TenantFinder tenants_;
   const uint64_t daemon_id_;
   const std::string attestation_in_use_;
@@ -184,6 +190,8 @@ class SessionServer : public SessionOutput {
   const std::unique_ptr<RpcHost> host_;
   Admission admission_;
   InFlight in_flight_;
+  CallShares call_shares_;
+  std::map<Tenant, uint32_t> calls_this_turn_;
   Acceptor acceptor_;
   AdminConnections admins_;
   uint64_t next_key_ = 1;
@@ -197,6 +205,7 @@ class SessionServer : public SessionOutput {
   absl::Time looked_ = absl::InfinitePast();       // for what has been received
   absl::Time settle_at_ = absl::InfiniteFuture();  // when to look without being asked
   size_t sessions_peak_ = 0;                       // since memory was last given back
+  size_t n_erased_ = 0;                            // the same
   absl::Time trim_at_ = absl::InfiniteFuture();
   size_t n_trims_ = 0;  // since the crowd has gone
 };

@@ -52,12 +52,11 @@ absl::Status SessionServer::AddAdmin(const Peer& peer, wire::UniqueFd* socket) {
 
 // Descriptors.
 
-absl::Status SessionServer::Welcome(Session& session, int rpc_socket) {
-  const int fds[] = {rpc_socket};
-  absl::Status sent =
-      wire::SendFrame(session.socket.get(), wire::FrameType::kWelcome,
-                      MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()), fds);
-  if (!sent.ok()) return sent;
+absl::Status SessionServer::Welcome(Session& session, absl::Span<const int> rpc_socket) {
+  absl::Status sent = wire::SendFrame(
+      session.socket.get(), wire::FrameType::kWelcome,
+      MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend()), rpc_socket);
+  if (!sent.ok() || rpc_socket.empty()) return sent;
   session.outbox.CountWelcome();
   WatchUnread(session);
   return absl::OkStatus();

@@ -4,6 +4,7 @@ which it goes on. It runs in a process of its own, as an unprivileged user, and 
 An attacker that irisd throws out comes back at once, until its time is up."""
 
 import ctypes
+import fcntl
 import itertools
 import os
 import select
@@ -271,12 +272,12 @@ def bad_handshakes(runtime_dir, end, count=3000):
     return seen
 
 
-def _frames(runtime_dir, end, frames):
+def _frames(runtime_dir, end, frames, opener=doors.Session):
     """Sessions that send these frames and read nothing."""
     seen = {"sessions": 0, "frames": 0, "ended": {}}
     while time.monotonic() < end:
         try:
-            session = doors.Session(runtime_dir)
+            session = opener(runtime_dir)
         except doors.Refused as refusal:
             _count(seen["ended"], refusal)
             time.sleep(PAUSE_SECONDS)
@@ -469,3 +470,91 @@ def garbage(runtime_dir, end):
     """Bytes that are no HTTP/2 at all."""
     chunk = bytes((i * 2654435761 >> 7) & 255 for i in range(65536))
     return _again_and_again(runtime_dir, end, lambda: itertools.repeat(chunk), connections=8)
+
+
+# Calls by frames.
+
+
+def unread_calls(runtime_dir, end):
+    """Calls of every kind, whose answers are never read."""
+    def frames():
+        request = doors.fixed64(1, 77) + doors.fixed64(2, 88)
+        for number in itertools.count(1):
+            head = doors.CALL.pack(number, number % 9, len(request))
+            yield doors.frame(doors.CALL_TYPE, head + request)
+
+    return _frames(runtime_dir, end, frames, doors.FrameSession)
+
+
+def wrong_calls(runtime_dir, end):
+    """Calls that break the protocol, each in one of many ways."""
+    request = b"\x01" * 40
+    wrong = [
+        doors.frame(doors.CALL_TYPE, b"\x01" * 15),
+        doors.frame(doors.CALL_TYPE, doors.CALL.pack(0, 3, 0)),
+        doors.frame(doors.CALL_TYPE, doors.CALL.pack(1, 3, 39) + request),
+        doors.frame(doors.CALL_TYPE, doors.CALL.pack(1, 3, 1 << 20)),
+        doors.frame(doors.CALL_TYPE, doors.CALL.pack(1, 3, 0xFFFFFFFF) + request),
+        doors.frame(doors.CANCEL_TYPE, doors.CALL_NUMBER.pack(1)),
+        doors.frame(doors.TAKEN_TYPE, doors.CALL_NUMBER.pack(0)),
+        doors.frame(doors.TAKEN_TYPE, b""),
+        doors.frame(doors.ANSWER_TYPE, doors.ANSWER.pack(1, 7, 0)),
+    ]
+    kinds = itertools.count()
+    return _frames(runtime_dir, end, lambda: [wrong[next(kinds) % len(wrong)]] * 3, doors.FrameSession)
+
+
+def wrong_requests(runtime_dir, end):
+    """Requests whose descriptor could change or wait: pipes, devices, files, memfds unsealed or of another size."""
+    read_end, write_end = os.pipe()
+    seen = {"sent": 0, "ended": {}}
+    data = b"x" * (1 << 20)
+    made = [lambda: os.dup(read_end), lambda: os.open("/dev/zero", os.O_RDONLY), lambda: os.open("/", os.O_RDONLY),
+            lambda: os.open("/proc/self/cmdline", os.O_RDONLY), lambda: doors.sealed(data, fcntl.F_SEAL_WRITE),
+            lambda: doors.sealed(data, fcntl.F_SEAL_SHRINK), lambda: doors.sealed(data[:-1]),
+            lambda: socket.socket(socket.AF_UNIX).detach()]
+    while time.monotonic() < end:
+        for make in made:
+            try:
+                session = doors.FrameSession(runtime_dir)
+                fd = make()
+                head = doors.CALL.pack(1, doors.OPERATE, len(data))
+                socket.send_fds(session.sock, [doors.frame(doors.CALL_TYPE, head)], [fd])
+                os.close(fd)
+                seen["sent"] += 1
+                session.receive()
+            except (OSError, doors.Refused) as refusal:
+                _count(seen["ended"], refusal)
+            session.close()
+    os.close(write_end)
+    return seen
+
+
+def unread_broadcasts(runtime_dir, end, sessions=8):
+    """Jobs of one rank that broadcast a megabyte to themselves, again and again, and read no answer."""
+    seen = {"jobs": 0, "broadcasts": 0, "refused": {}}
+    value = b"v" * (1 << 20)
+    held = []
+    while time.monotonic() < end:
+        try:
+            session = doors.FrameSession(runtime_dir)
+            held = held[-sessions + 1:] + [session]
+            code, text, reply = session.call(
+                doors.JOIN, doors.join_request(session, f"loud-{os.getpid()}-{seen['jobs']}"))
+            if code:
+                raise doors.Refused(text)
+            job = doors.fields(reply)[1]
+            epoch = doors.fields(reply).get(2, 0)
+            code, text, _ = session.call(doors.MAPPED, doors.fixed64(1, session.id) + doors.fixed64(2, job) +
+                                         doors.field(3, epoch) + doors.field(4, 1 << 46))
+            if code:
+                raise doors.Refused(text)
+            seen["jobs"] += 1
+            session.sock.settimeout(0.2)
+            for k in itertools.count():
+                session.begin(doors.OPERATE, doors.operate_request(session, job, k, 8,
+                                                                   doors.field(1, 0) + doors.field(2, value)))
+                seen["broadcasts"] += 1
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+    return seen

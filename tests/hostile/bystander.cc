@@ -3,6 +3,8 @@
 //   bystander work    one rank of a job (IRIS_RANK, IRIS_N_RANKS, IRIS_JOB): allocates, puts words
 //                     into the next rank's heap, meets, compares every word, broadcasts, frees;
 //                     again and again, and times each call
+//   bystander grpc    the same without memory, by a rank that speaks gRPC, without the client
+//                     library
 //   bystander join    two ranks in this process join a job of their own and leave it, again and
 //                     again; prints how long each join took
 //   bystander hoard --allocations N
@@ -32,12 +34,14 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/iris/context.h"
+#include "tests/integration/grpc_rank.h"
 
 namespace iris::testing {
 namespace {
 
 constexpr uint64_t kWords = 8 << 10;  // that a rank puts in a round
 constexpr absl::Duration kPause = absl::Milliseconds(5);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 volatile sig_atomic_t stop_asked = 0;
 
@@ -144,6 +148,60 @@ int Work() {
   return 0;
 }
 
+// What the environment says, or an empty text.
+std::string Environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+int WorkByGrpc() {
+  const int me = std::atoi(Environment("IRIS_RANK").c_str());
+  const int n = std::atoi(Environment("IRIS_N_RANKS").c_str());
+  auto rank = GrpcRank::Connect(Environment("IRIS_RUNTIME_DIR") + "/session.sock", kPatience);
+  if (!rank.ok()) return Fail(rank.status());
+  if (const absl::Status joined = (*rank)->Join(Environment("IRIS_JOB"), me, n, 4 << 20);
+      !joined.ok()) {
+    return Fail(joined);
+  }
+  std::printf("ready\n");
+  std::map<std::string, absl::Duration> slowest;
+  const auto operate = [&](const char* call, const iris::v1::OperateRequest& request) {
+    const absl::Time start = absl::Now();
+    auto result = (*rank)->Operate(request);
+    slowest[call] = std::max(slowest[call], absl::Now() - start);
+    return result;
+  };
+  uint64_t round = 0;
+  for (bool stop = false; !stop; ++round) {
+    iris::v1::OperateRequest allocate;
+    allocate.mutable_allocate()->set_bytes(kWords);
+    allocate.mutable_allocate()->set_alignment_bytes(1024);
+    const auto x = operate("allocate", allocate);
+    if (!x.ok()) return Fail(x.status());
+    iris::v1::OperateRequest broadcast;
+    broadcast.mutable_broadcast()->set_root(0);
+    const std::string said = absl::StrCat(Word(0, round, 0), stop_asked ? " stop" : " go on");
+    if (me == 0) broadcast.mutable_broadcast()->set_value(said);
+    const auto heard = operate("broadcast", broadcast);
+    if (!heard.ok()) return Fail(heard.status());
+    if (std::atoll(heard->value().c_str()) != Word(0, round, 0)) {
+      return Fail(absl::DataLossError(absl::StrCat("broadcast ", round, " is wrong")));
+    }
+    iris::v1::OperateRequest free;
+    free.mutable_free()->set_offset_bytes(x->offset_bytes());
+    if (const auto freed = operate("free", free); !freed.ok()) return Fail(freed.status());
+    stop = heard->value().find("stop") != std::string::npos;
+    absl::SleepFor(kPause);
+  }
+  if (const absl::Status left = (*rank)->Leave(); !left.ok()) return Fail(left);
+  std::string report = absl::StrCat("rounds=", round, " sockets=", (*rank)->replaced());
+  for (const auto& [call, took] : slowest) {
+    absl::StrAppend(&report, " ", call, "_us=", absl::ToInt64Microseconds(took));
+  }
+  std::printf("done %s\n", report.c_str());
+  return 0;
+}
+
 // Rank `rank` of a job of two ranks.
 absl::StatusOr<std::unique_ptr<Context>> JoinAs(const std::string& job, int rank) {
   return Context::Create({.job = job,
@@ -208,11 +266,12 @@ int Main(int argc, char** argv) {
   ::sigaction(SIGTERM, &action, nullptr);
   const std::string_view mode = argc > 1 ? argv[1] : "";
   if (mode == "work" && argc == 2) return Work();
+  if (mode == "grpc" && argc == 2) return WorkByGrpc();
   if (mode == "join" && argc == 2) return Join();
   if (mode == "hoard" && argc == 4 && std::strcmp(argv[2], "--allocations") == 0) {
     return Hoard(std::strtoull(argv[3], nullptr, 10));
   }
-  std::fprintf(stderr, "usage: bystander work | join | hoard --allocations N\n");
+  std::fprintf(stderr, "usage: bystander work | grpc | join | hoard --allocations N\n");
   return 2;
 }
 

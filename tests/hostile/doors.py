@@ -2,6 +2,7 @@
 docs/protocol.md, for clients that misuse it."""
 
 import array
+import fcntl
 import os
 import select
 import socket
@@ -22,7 +23,16 @@ MAGIC = 0x53495249
 VERSION = 1
 HELLO_TYPE, WELCOME_TYPE, ERROR_TYPE, DESCRIPTORS_TYPE, ACK_TYPE = 1, 4, 5, 6, 7
 RPC_REQUEST_TYPE = 8  # asks for another gRPC socket
-FRAME_BYTES_MAX = 4096
+CALL_TYPE, CANCEL_TYPE, TAKEN_TYPE, ANSWER_TYPE, FAILURE_TYPE = 10, 11, 12, 13, 14
+CALL = struct.Struct("<QII")  # call, method, bytes
+CALL_NUMBER = struct.Struct("<Q")
+ANSWER = struct.Struct("<QII")  # call, flags, reserved
+FAILURE = struct.Struct("<QII1024s")  # call, code, bytes of the text, text
+CALLS_BY_FRAMES = 1  # of a hello's flags
+JOIN, MAPPED, OPERATE, GROW_MAPPED, LEAVE, RESUME, WATCH = range(1, 8)
+ENDS = 4  # of an answer's flags
+CALL_FRAME_BYTES_MAX = 16 << 10  # of a request in a frame; a longer one is a sealed memfd
+FRAME_BYTES_MAX = 20 << 10
 
 PATIENCE_SECONDS = 20
 
@@ -43,8 +53,16 @@ def frame(kind, payload=b""):
     return HEADER.pack(MAGIC, VERSION, kind, len(payload), 0) + payload
 
 
-def hello():
-    return frame(HELLO_TYPE, HELLO.pack(VERSION, VERSION, 0, b"hostile"))
+def hello(flags=0):
+    return frame(HELLO_TYPE, HELLO.pack(VERSION, VERSION, flags, b"hostile"))
+
+
+def sealed(data, seals=fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK):
+    """A memfd with these bytes."""
+    fd = os.memfd_create("request", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.write(fd, data)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
 
 
 def varint(value):
@@ -146,6 +164,67 @@ class Session:
     def close(self):
         self.sock.close()
         self.rpc.close()
+
+
+class FrameSession(Session):
+    """A session that calls by frames. It has no gRPC socket."""
+
+    def __init__(self, runtime_dir):
+        # pylint: disable=super-init-not-called
+        self.sock = connect(os.path.join(runtime_dir, "session.sock"), socket.SOCK_SEQPACKET)
+        try:
+            self.sock.send(hello(CALLS_BY_FRAMES))
+            kind, payload, descriptors = self.receive()
+            if kind != WELCOME_TYPE or descriptors:
+                raise Refused(f"frame {kind} with {len(descriptors)} descriptors instead of a welcome")
+        except BaseException:
+            self.sock.close()
+            raise
+        self.id = WELCOME.unpack(payload)[0]
+        self.n_calls = 0
+
+    def begin(self, method, request):
+        """Makes a call; its number. Waits while irisd does not read, for the socket's timeout at most."""
+        self.n_calls += 1
+        in_frame = len(request) <= CALL_FRAME_BYTES_MAX
+        head = CALL.pack(self.n_calls, method, len(request))
+        try:
+            if in_frame:
+                self.sock.send(frame(CALL_TYPE, head + request))
+            else:
+                fd = sealed(request)
+                try:
+                    socket.send_fds(self.sock, [frame(CALL_TYPE, head)], [fd])
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            raise Refused(str(error)) from error
+        return self.n_calls
+
+    def call(self, method, request):
+        """(gRPC code, text, first message) of a call. Descriptors that come meanwhile are acknowledged and closed."""
+        number, message = self.begin(method, request), b""
+        while True:
+            kind, payload, descriptors = self.receive()
+            for fd in descriptors:
+                os.close(fd)
+            if descriptors:
+                self.sock.send(frame(ACK_TYPE, ACK.pack(len(descriptors), 0)))
+            if kind == FAILURE_TYPE and FAILURE.unpack(payload)[0] == number:
+                _, code, size, text = FAILURE.unpack(payload)
+                return code, text[:size].decode(errors="replace"), b""
+            if kind == ANSWER_TYPE and ANSWER.unpack_from(payload)[0] == number:
+                message += payload[ANSWER.size:]
+                if ANSWER.unpack_from(payload)[1] & ENDS:
+                    return 0, "", message
+
+    def close(self):
+        self.sock.close()
+
+
+def operate_request(session, job_id, k, number, operation):
+    """OperateRequest of proto/iris/v1/heap.proto; `number`: of the operation's field."""
+    return fixed64(1, session.id) + fixed64(2, job_id) + field(4, k) + field(5, 60_000) + field(number, operation)
 
 
 def join_request(session, job, rank=0, n_ranks=1, heap_bytes=1 << 20):

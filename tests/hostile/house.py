@@ -36,7 +36,7 @@ IRISD_UID = 61030  # of an irisd that is not root
 IDLE_SECONDS = 3.0 if LONG else 1.0
 RETURN_SECONDS = 30
 RETURN_RATIO = 1.1
-RETURN_BYTES = 5 << 19  # what the events that irisd keeps, and code that ran for the first time, may take
+RETURN_BYTES = 1 << 20  # what code that ran for the first time may take
 SAMPLE_SECONDS = 0.05
 FUSE_BYTES = 1 << 30  # an attack that has come so far has won: it is ended, before the machine suffers
 FD_LIMIT = 4096
@@ -230,11 +230,14 @@ class Daemon:
 
 
 class House:
-    """irisd with `flags`, as user `uid`, and `jobs` jobs of two ranks that work."""
+    """irisd with `flags`, as user `uid`, and `jobs` jobs of two ranks that work, `by_grpc` of them without the client
+    library."""
 
-    def __init__(self, *flags, uid=0, jobs=2, fd_limit=None):
+    def __init__(self, *flags, uid=0, jobs=2, by_grpc=1, fd_limit=None):
         self.stack = contextlib.ExitStack()
         self._flags, self._uid, self._n_jobs, self._fd_limit = flags, uid, jobs, fd_limit
+        self._by_grpc = by_grpc
+        self.sockets = 0  # gRPC sockets that the jobs got in place of lost ones, once they have ended
         self.daemon, self.workers = None, []
 
     def __enter__(self):
@@ -244,8 +247,9 @@ class House:
             os.mkdir(self.logs)
             self.start_irisd()
             self.runtime_dir = self.daemon.runtime_dir
-            self._ranks = [Bystander(self, WORKING_UID, "work", IRIS_JOB=f"job-{job}", IRIS_RANK=str(rank),
-                                     IRIS_N_RANKS="2", IRIS_LOCAL_RANK=str(rank))
+            self._ranks = [Bystander(self, WORKING_UID, "grpc" if job < self._by_grpc else "work",
+                                     IRIS_JOB=f"job-{job}", IRIS_RANK=str(rank), IRIS_N_RANKS="2",
+                                     IRIS_LOCAL_RANK=str(rank))
                            for job in range(self._n_jobs) for rank in range(2)]
             for rank in self._ranks:
                 rank.wait_ready()
@@ -365,4 +369,5 @@ class House:
             for call, us in re.findall(r"(\w+)_us=(\d+)", text):
                 slowest = max(slowest, (call, int(us) / 1e6), key=lambda pair: pair[1])
             rounds += sum(int(n) for n in re.findall(r"rounds=(\d+)", text))
+            self.sockets += sum(int(n) for n in re.findall(r"sockets=(\d+)", text))
         return wrong, slowest, rounds

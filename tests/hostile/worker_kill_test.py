@@ -18,8 +18,14 @@ CALL_SECONDS_MAX = 5.0
 @unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
 class WorkerKill(unittest.TestCase):
 
+    def test_the_client_library_needs_no_worker(self):
+        with house.House(jobs=1, by_grpc=0) as place:
+            self.assertEqual(place.worker_pids(), [])
+            wrong, _, _ = place.end_jobs()
+            self.assertEqual(wrong, [])
+
     def test_jobs_notice_a_slow_call_at_most(self):
-        with house.House(jobs=JOBS) as place:
+        with house.House(jobs=JOBS, by_grpc=JOBS // 2) as place:
             if not place.worker_pids():
                 self.skipTest(f"irisd has no child named {house.WORKER_NAME}")
             joining = place.start_joins()
@@ -44,6 +50,8 @@ class WorkerKill(unittest.TestCase):
                   f"{slowest[1] * 1e3:.1f} ms; {len(joins.seconds)} joins, slowest "
                   f"{max(joins.seconds, default=0) * 1e3:.1f} ms, {len(joins.failures)} failed", flush=True)
             wrong += joins.failures
+            if place.sockets < KILLS:
+                wrong.append(f"the jobs lost {place.sockets} gRPC sockets: who was killed?")
             if slowest[1] > CALL_SECONDS_MAX:
                 wrong.append(f"a job waited {slowest[1]:.1f} s in {slowest[0]}")
             self.assertEqual(wrong, [], "\n".join(wrong))

@@ -1,4 +1,4 @@
-#include "client/internal/grpc_control_plane.h"
+#include "client/internal/irisd_control_plane.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,14 +40,14 @@ class Events : public WatchHandler {
   std::atomic<int> rank_changes{0};
 };
 
-class GrpcControlPlaneTest : public ::testing::Test {
+class IrisdControlPlaneTest : public ::testing::Test {
  protected:
   void SetUp() override {
     char name[] = "/tmp/iris-cp-XXXXXX";
     ASSERT_NE(mkdtemp(name), nullptr);
     dir_ = name;
     irisd_ = std::make_unique<FakeIrisd>(dir_);
-    auto plane = GrpcControlPlane::Connect({{dir_}, absl::Seconds(10)});
+    auto plane = IrisdControlPlane::Connect({{dir_}, absl::Seconds(10)});
     ASSERT_TRUE(plane.ok()) << plane.status();
     plane_ = *std::move(plane);
   }
@@ -70,27 +70,26 @@ class GrpcControlPlaneTest : public ::testing::Test {
   std::string dir_;
   std::unique_ptr<FakeIrisd> irisd_;
   Events events_;
-  std::unique_ptr<GrpcControlPlane> plane_;
+  std::unique_ptr<IrisdControlPlane> plane_;
   bool unanswered_ = false;
 };
 
-const grpc::Status kBreak(grpc::StatusCode::UNAVAILABLE, "break");
-const grpc::Status kCut(grpc::StatusCode::UNAVAILABLE, "cut");
+const absl::Status kBreak = absl::UnavailableError("break");
 
-TEST_F(GrpcControlPlaneTest, CallsCarryTheSession) {
+TEST_F(IrisdControlPlaneTest, CallsCarryTheSession) {
   auto reply = plane_->Join({}, absl::Now() + absl::Seconds(60));
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->job_id, 101u);
 }
 
-TEST_F(GrpcControlPlaneTest, AnswersKeepCodeAndText) {
-  irisd_->AnswerOperations({grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "name in use")});
+TEST_F(IrisdControlPlaneTest, AnswersKeepCodeAndText) {
+  irisd_->AnswerOperations({absl::AlreadyExistsError("name in use")});
   Watch();
   EXPECT_EQ(Operate(0).status(), absl::AlreadyExistsError("name in use"));
   EXPECT_FALSE(unanswered_);
 }
 
-TEST_F(GrpcControlPlaneTest, BrokenConnectionIsResumedAndTheCallRepeatedWithItsK) {
+TEST_F(IrisdControlPlaneTest, BrokenConnectionIsResumedAndTheCallRepeatedWithItsK) {
   Watch();
   irisd_->AnswerOperations({kBreak});
   auto reply = Operate(7);
@@ -101,27 +100,27 @@ TEST_F(GrpcControlPlaneTest, BrokenConnectionIsResumedAndTheCallRepeatedWithItsK
   EXPECT_FALSE(unanswered_);
 }
 
-TEST_F(GrpcControlPlaneTest, BreaksAgainAndAgain) {
+TEST_F(IrisdControlPlaneTest, BreaksAgainAndAgain) {
   Watch();
   irisd_->AnswerOperations({kBreak, kBreak, kBreak});
   EXPECT_TRUE(Operate(1).ok());
   EXPECT_EQ(irisd_->resumes(), 3);
 }
 
-TEST_F(GrpcControlPlaneTest, StoppingDaemonIsAskedAgain) {
+TEST_F(IrisdControlPlaneTest, StoppingDaemonIsAskedAgain) {
   Watch();
-  irisd_->AnswerOperations({grpc::Status(grpc::StatusCode::UNAVAILABLE, "irisd is stopping")});
+  irisd_->AnswerOperations({absl::UnavailableError("irisd is stopping")});
   EXPECT_TRUE(Operate(1).ok());
   EXPECT_THAT(irisd_->ks(), ElementsAre(1u, 1u));
   EXPECT_EQ(irisd_->resumes(), 0);
 }
 
-TEST_F(GrpcControlPlaneTest, WithoutWatchingABreakEndsTheCall) {
+TEST_F(IrisdControlPlaneTest, WithoutWatchingABreakEndsTheCall) {
   irisd_->AnswerOperations({kBreak});
   EXPECT_EQ(Operate(1, absl::Seconds(5)).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(GrpcControlPlaneTest, GoneDaemonIsNamedAfterTheDeadline) {
+TEST_F(IrisdControlPlaneTest, GoneDaemonIsNamedAfterTheDeadline) {
   Watch();
   irisd_.reset();
   const absl::Status status = Operate(1, absl::Milliseconds(600)).status();
@@ -129,7 +128,7 @@ TEST_F(GrpcControlPlaneTest, GoneDaemonIsNamedAfterTheDeadline) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot reach irisd at " + dir_));
 }
 
-TEST_F(GrpcControlPlaneTest, DaemonThatComesBackWithTheJobIsResumed) {
+TEST_F(IrisdControlPlaneTest, DaemonThatComesBackWithTheJobIsResumed) {
   Watch();
   irisd_.reset();
   irisd_ = std::make_unique<FakeIrisd>(dir_, 2);  // a later version of irisd keeps jobs
@@ -137,11 +136,10 @@ TEST_F(GrpcControlPlaneTest, DaemonThatComesBackWithTheJobIsResumed) {
   EXPECT_TRUE(plane_->lost().ok());
 }
 
-TEST_F(GrpcControlPlaneTest, DaemonThatForgotTheJobIsFinal) {
+TEST_F(IrisdControlPlaneTest, DaemonThatForgotTheJobIsFinal) {
   Watch();
   irisd_.reset();
-  irisd_ = std::make_unique<FakeIrisd>(dir_, 2,
-                                       grpc::Status(grpc::StatusCode::NOT_FOUND, "no such job"));
+  irisd_ = std::make_unique<FakeIrisd>(dir_, 2, absl::NotFoundError("no such job"));
   const absl::Status status = Operate(1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()),
@@ -153,9 +151,9 @@ TEST_F(GrpcControlPlaneTest, DaemonThatForgotTheJobIsFinal) {
   EXPECT_EQ(plane_->lost(), status);
 }
 
-TEST_F(GrpcControlPlaneTest, SameDaemonThatDoesNotTakeTheRankBackIsNotCalledRestarted) {
+TEST_F(IrisdControlPlaneTest, SameDaemonThatDoesNotTakeTheRankBackIsNotCalledRestarted) {
   Watch();
-  irisd_->AnswerResume(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "another process"));
+  irisd_->AnswerResume(absl::PermissionDeniedError("another process"));
   irisd_->HangUp();
   const absl::Status status = Operate(1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
@@ -163,44 +161,43 @@ TEST_F(GrpcControlPlaneTest, SameDaemonThatDoesNotTakeTheRankBackIsNotCalledRest
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("restarted")));
 }
 
-TEST_F(GrpcControlPlaneTest, RankWhoseJobBrokeCanStillLeave) {
+TEST_F(IrisdControlPlaneTest, RankWhoseJobBrokeCanStillLeave) {
   Watch();
-  irisd_->AnswerResume(grpc::Status(grpc::StatusCode::ABORTED, "the job is broken"));
+  irisd_->AnswerResume(absl::AbortedError("the job is broken"));
   irisd_->HangUp();
   EXPECT_EQ(Operate(1).status().code(), absl::StatusCode::kAborted);
   plane_->StopWatching();
   EXPECT_TRUE(plane_->Leave(5, absl::Now() + absl::Seconds(60)).ok());
 }
 
-TEST_F(GrpcControlPlaneTest, ResumeIsRepeatedWhileIrisdIsNotReady) {
+TEST_F(IrisdControlPlaneTest, ResumeIsRepeatedWhileIrisdIsNotReady) {
   Watch();
-  irisd_->AnswerResume(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not yet"));
+  irisd_->AnswerResume(absl::UnavailableError("not yet"));
   irisd_->HangUp();
   ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->resumes() >= 2; }));
-  irisd_->AnswerResume(grpc::Status::OK);
+  irisd_->AnswerResume(absl::OkStatus());
   EXPECT_TRUE(Operate(1).ok());
 }
 
-TEST_F(GrpcControlPlaneTest, SilentDaemonEndsTheCallAtItsDeadline) {
+TEST_F(IrisdControlPlaneTest, SilentDaemonEndsTheCallAtItsDeadline) {
   Watch();
-  irisd_->AnswerOperations({grpc::Status(grpc::StatusCode::DATA_LOSS, "hang")});
+  irisd_->AnswerOperations({absl::DataLossError("hang")});
   const absl::Status status = Operate(1, absl::Seconds(60), absl::Milliseconds(200)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("did not answer"));
   EXPECT_TRUE(unanswered_);
 }
 
-TEST_F(GrpcControlPlaneTest, RefusalOfARetryLeavesTheFirstRequestUnanswered) {
+TEST_F(IrisdControlPlaneTest, RefusalOfARetryLeavesTheFirstRequestUnanswered) {
   Watch();
-  irisd_->AnswerOperations(
-      {kBreak, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many wait")});
+  irisd_->AnswerOperations({kBreak, absl::ResourceExhaustedError("too many wait")});
   EXPECT_EQ(Operate(3).status(), absl::ResourceExhaustedError("too many wait"));
   EXPECT_TRUE(unanswered_);
   EXPECT_TRUE(Operate(3).ok());
   EXPECT_FALSE(unanswered_);
 }
 
-TEST_F(GrpcControlPlaneTest, FailedOperationIsAnAnswerOfTheCall) {
+TEST_F(IrisdControlPlaneTest, FailedOperationIsAnAnswerOfTheCall) {
   Watch();
   v1::Outcome failed;
   failed.set_code(static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition));
@@ -212,7 +209,7 @@ TEST_F(GrpcControlPlaneTest, FailedOperationIsAnAnswerOfTheCall) {
   EXPECT_EQ(outcome->k, 4u);
 }
 
-TEST_F(GrpcControlPlaneTest, LastWordsBecomeTheErrorOfWhatWaits) {
+TEST_F(IrisdControlPlaneTest, LastWordsBecomeTheErrorOfWhatWaits) {
   // Not watching yet, as during a join: there is nothing to go back to.
   irisd_->SayLastWords(absl::PermissionDeniedError("this uid is not welcome"));
   irisd_->HangUp();
@@ -221,7 +218,7 @@ TEST_F(GrpcControlPlaneTest, LastWordsBecomeTheErrorOfWhatWaits) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("this uid is not welcome"));
 }
 
-TEST_F(GrpcControlPlaneTest, EventsArriveAlsoAfterAReconnection) {
+TEST_F(IrisdControlPlaneTest, EventsArriveAlsoAfterAReconnection) {
   Watch();
   v1::WatchEvent event;
   event.mutable_rank_changed()->set_rank(1);
@@ -235,7 +232,7 @@ TEST_F(GrpcControlPlaneTest, EventsArriveAlsoAfterAReconnection) {
   EXPECT_TRUE(irisd_->WaitFor([&] { return events_.rank_changes == 2; }));
 }
 
-TEST_F(GrpcControlPlaneTest, EventsBecomePlainValues) {
+TEST_F(IrisdControlPlaneTest, EventsBecomePlainValues) {
   Watch();
   v1::WatchEvent event;
   auto* added = event.mutable_segments_added();
@@ -266,7 +263,7 @@ TEST_F(GrpcControlPlaneTest, EventsBecomePlainValues) {
   EXPECT_EQ(got.bytes, 2048u);
 }
 
-TEST_F(GrpcControlPlaneTest, EndedWatchIsOpenedAgainOnTheSameSession) {
+TEST_F(IrisdControlPlaneTest, EndedWatchIsOpenedAgainOnTheSameSession) {
   Watch();
   ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() == 1; }));
   irisd_->EndWatch();
@@ -274,7 +271,7 @@ TEST_F(GrpcControlPlaneTest, EndedWatchIsOpenedAgainOnTheSameSession) {
   EXPECT_EQ(irisd_->resumes(), 0);
 }
 
-TEST_F(GrpcControlPlaneTest, StopEndsCallsThatWaitForASession) {
+TEST_F(IrisdControlPlaneTest, StopEndsCallsThatWaitForASession) {
   Watch();
   irisd_.reset();
   absl::Status status;
@@ -285,13 +282,13 @@ TEST_F(GrpcControlPlaneTest, StopEndsCallsThatWaitForASession) {
   EXPECT_FALSE(status.ok());
 }
 
-TEST_F(GrpcControlPlaneTest, StopIsQuickWhateverTheThreadDoes) {
+TEST_F(IrisdControlPlaneTest, StopIsQuickWhateverTheThreadDoes) {
   Watch();
   plane_->StopWatching();
   plane_->StopWatching();
 }
 
-TEST_F(GrpcControlPlaneTest, LeaveWithoutASessionSaysWhy) {
+TEST_F(IrisdControlPlaneTest, LeaveWithoutASessionSaysWhy) {
   Watch();
   irisd_.reset();
   // The end of the session is noticed by a thread.
@@ -303,144 +300,42 @@ TEST_F(GrpcControlPlaneTest, LeaveWithoutASessionSaysWhy) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
 }
 
-// A gRPC connection that is lost while its session lives.
-
-class LostChannelTest : public GrpcControlPlaneTest {
- protected:
-  // Nobody was told, and nobody asked for anything anew.
-  void TearDown() override {
-    EXPECT_EQ(irisd_->resumes(), 0);
-    EXPECT_TRUE(plane_->lost().ok()) << plane_->lost();
-    EXPECT_EQ(events_.rank_changes, 0);
-    GrpcControlPlaneTest::TearDown();
-  }
-  static absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-};
-
-TEST_F(LostChannelTest, IsReplacedAndTheCallRepeatedWithItsK) {
+TEST_F(IrisdControlPlaneTest, CallThatNobodyWaitsForIsCancelled) {
   Watch();
-  irisd_->AnswerOperations({kCut});
-  const auto outcome = Operate(7);
-  ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_EQ(outcome->k, 7u);
-  EXPECT_THAT(irisd_->ks(), ElementsAre(7u, 7u));
-  EXPECT_EQ(irisd_->rpc_requests(), 1);
-  EXPECT_FALSE(unanswered_);
+  irisd_->AnswerOperations({absl::DataLossError("hang")});
+  EXPECT_FALSE(Operate(1, absl::Seconds(60), absl::Milliseconds(50)).ok());
+  EXPECT_TRUE(irisd_->WaitFor([&] { return irisd_->cancels() == 1; }));
 }
 
-TEST_F(LostChannelTest, AgainAndAgain) {
+TEST_F(IrisdControlPlaneTest, StopEndsACallUnderWay) {
   Watch();
-  irisd_->AnswerOperations({kCut, kCut, kCut});
-  EXPECT_TRUE(Operate(1).ok());
-  EXPECT_EQ(irisd_->rpc_requests(), 3);
-}
-
-TEST_F(LostChannelTest, BetweenCallsItIsReplacedUnasked) {
-  Watch();
-  irisd_->CutChannels();
-  EXPECT_TRUE(irisd_->WaitFor([&] { return irisd_->rpc_requests() == 1; }));
-  EXPECT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() >= 1; }));
-  EXPECT_TRUE(Operate(1).ok());
-}
-
-TEST_F(LostChannelTest, AJoinIsRepeatedAsTheSameJoinInTheTimeThatIsLeft) {
-  irisd_->CutCalls(2);
-  ContextOptions options;
-  options.join_timeout = absl::Seconds(50);
-  const auto joined = plane_->Join(options, Soon());
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  const auto joins = irisd_->joins();
-  ASSERT_EQ(joins.size(), 3u);
-  EXPECT_GT(joins[0].number(), 0u);
-  EXPECT_EQ(joins[0].timeout_ms(), 50'000u);
-  for (const v1::JoinRequest& join : joins) {
-    EXPECT_EQ(join.number(), joins[0].number());
-    EXPECT_LE(join.timeout_ms(), 50'000u);
-    EXPECT_GT(join.timeout_ms(), 0u);
-  }
-  EXPECT_LT(joins[2].timeout_ms(), 50'000u);
-  // Another Join is another one.
-  ASSERT_TRUE(plane_->Join(options, Soon()).ok());
-  EXPECT_NE(irisd_->joins().back().number(), joins[0].number());
-}
-
-TEST_F(LostChannelTest, EveryOtherCallIsRepeatedToo) {
-  irisd_->CutCalls(1);
-  EXPECT_TRUE(plane_->Mapped(5, 6, 4096, Soon()).ok());
-  irisd_->CutCalls(1);
-  EXPECT_TRUE(plane_->GrowMapped(5, 9, absl::OkStatus(), Soon()).ok());
-  irisd_->CutCalls(1);
-  EXPECT_TRUE(plane_->Leave(5, Soon()).ok());
-  EXPECT_EQ(irisd_->leaves(), 2);
-}
-
-TEST_F(LostChannelTest, LeavingIsRepeatedAfterTheWatchHasStopped) {
-  Watch();
-  plane_->StopWatching();
-  irisd_->CutCalls(1);
-  EXPECT_TRUE(plane_->Leave(5, Soon()).ok());
-  EXPECT_EQ(irisd_->leaves(), 2);
-}
-
-TEST_F(LostChannelTest, TheWatchComesBack) {
-  Watch();
-  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() == 1; }));
-  irisd_->CutChannels();
-  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() >= 2; }));
-  v1::WatchEvent event;
-  event.mutable_grow_done()->set_grow_id(9);
-  irisd_->SendEvent(event);
-  EXPECT_TRUE(irisd_->WaitFor([&] { return events_.grown == 9; }));
-}
-
-TEST_F(LostChannelTest, RefusalOfTheRepetitionLeavesTheFirstRequestUnanswered) {
-  Watch();
-  irisd_->AnswerOperations(
-      {kCut, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many wait")});
-  EXPECT_EQ(Operate(3).status(), absl::ResourceExhaustedError("too many wait"));
-  EXPECT_TRUE(unanswered_);
-}
-
-TEST_F(LostChannelTest, NoOtherSocketInTimeEndsTheCallAtItsDeadline) {
-  Watch();
-  irisd_->WithholdSockets(true);
-  irisd_->AnswerOperations({kCut});
-  const absl::Status status = Operate(1, absl::Seconds(60), absl::Milliseconds(400)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("gave no other one in time"));
-  EXPECT_TRUE(unanswered_);
-  EXPECT_EQ(irisd_->rpc_requests(), 1) << "nobody asks again before the answer";
-}
-
-TEST_F(LostChannelTest, StopEndsCallsThatWaitForAnotherSocket) {
-  Watch();
-  irisd_->WithholdSockets(true);
-  irisd_->AnswerOperations({kCut});
+  irisd_->AnswerOperations({absl::DataLossError("hang")});
   absl::Status status;
   std::thread caller([&] { status = Operate(1, absl::Seconds(600), absl::Seconds(600)).status(); });
-  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->rpc_requests() == 1; }));
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->ks().size() == 1; }));
   plane_->StopWatching();
   caller.join();
   EXPECT_EQ(status, absl::FailedPreconditionError("this context has left the job"));
 }
 
-TEST_F(GrpcControlPlaneTest, SessionThatEndsWhileASocketIsAwaitedIsResumed) {
+TEST_F(IrisdControlPlaneTest, LeavesAfterTheWatchHasStopped) {
   Watch();
-  irisd_->WithholdSockets(true);
-  irisd_->AnswerOperations({kCut});
-  std::thread irisd([&] {
-    ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->rpc_requests() == 1; }));
-    irisd_->HangUp();
-  });
-  EXPECT_TRUE(Operate(1).ok());
-  irisd.join();
-  EXPECT_EQ(irisd_->resumes(), 1);
+  plane_->StopWatching();
+  EXPECT_TRUE(plane_->Leave(5, absl::Now() + absl::Seconds(60)).ok());
 }
 
-TEST_F(GrpcControlPlaneTest, AResumeWhoseAnswerIsLostIsRepeatedOnTheNewSession) {
+TEST_F(IrisdControlPlaneTest, EveryEventThatWasReadIsAcknowledged) {
+  Watch();
+  v1::WatchEvent event;
+  event.mutable_grow_done()->set_grow_id(9);
+  for (int i = 0; i < 20; ++i) irisd_->SendEvent(event);
+  EXPECT_TRUE(irisd_->WaitFor([&] { return irisd_->takens() == 20; }));
+}
+
+TEST_F(IrisdControlPlaneTest, AResumeWhoseAnswerIsLostIsRepeatedOnTheNewSession) {
   Watch();
   ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() == 1; }));
-  irisd_->CutCalls(1);
+  irisd_->BreakResumes(1);
   irisd_->HangUp();
   EXPECT_TRUE(Operate(1).ok());
   EXPECT_EQ(irisd_->resumes(), 2);

@@ -1,4 +1,4 @@
-#include "client/internal/grpc_control_plane.h"
+#include "client/internal/irisd_control_plane.h"
 
 #include <algorithm>
 #include <utility>
@@ -25,9 +25,9 @@ uint64_t MillisecondsLeft(uint64_t asked_ms, absl::Time deadline) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GrpcControlPlane>> GrpcControlPlane::Connect(
+absl::StatusOr<std::unique_ptr<IrisdControlPlane>> IrisdControlPlane::Connect(
     const Options& options) {
-  std::unique_ptr<GrpcControlPlane> plane(new GrpcControlPlane(options));
+  std::unique_ptr<IrisdControlPlane> plane(new IrisdControlPlane(options));
   auto session = plane->OpenSession(options.connect_timeout);
   if (!session.ok()) return session.status();
   plane->UseSession(*session);
@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<GrpcControlPlane>> GrpcControlPlane::Connect(
   return plane;
 }
 
-GrpcControlPlane::~GrpcControlPlane() {
+IrisdControlPlane::~IrisdControlPlane() {
   StopWatching();
   std::shared_ptr<SessionClient> session;
   {
@@ -47,7 +47,7 @@ GrpcControlPlane::~GrpcControlPlane() {
   // Its thread may be inside on_end, which locks mu_: it is joined here, unlocked.
 }
 
-absl::StatusOr<std::shared_ptr<SessionClient>> GrpcControlPlane::OpenSession(
+absl::StatusOr<std::shared_ptr<SessionClient>> IrisdControlPlane::OpenSession(
     absl::Duration timeout) {
   SessionOptions session_options;
   // A session is resumed where it was.
@@ -58,32 +58,31 @@ absl::StatusOr<std::shared_ptr<SessionClient>> GrpcControlPlane::OpenSession(
   return SessionClient::Connect(std::move(session_options));
 }
 
-void GrpcControlPlane::OnSessionEnd() {
+void IrisdControlPlane::OnSessionEnd() {
   absl::MutexLock lock(&mu_);
   // Whichever session it was: the one in use counts. One that ends before it is in use is noticed
   // when it is taken.
   if (session_ == nullptr || session_->status().ok()) return;
   broken_ = true;
-  if (watch_context_ != nullptr) watch_context_->TryCancel();
 }
 
-void GrpcControlPlane::UseSession(std::shared_ptr<SessionClient> session) {
+void IrisdControlPlane::UseSession(std::shared_ptr<SessionClient> session) {
   absl::MutexLock lock(&mu_);
   session_.swap(session);
   broken_ = !session_->status().ok();
 }
 
-std::shared_ptr<SessionClient> GrpcControlPlane::CurrentSession() const {
+std::shared_ptr<SessionClient> IrisdControlPlane::CurrentSession() const {
   absl::MutexLock lock(&mu_);
   return session_;
 }
 
-absl::Status GrpcControlPlane::lost() const {
+absl::Status IrisdControlPlane::lost() const {
   absl::MutexLock lock(&mu_);
   return lost_;
 }
 
-absl::StatusOr<std::shared_ptr<SessionClient>> GrpcControlPlane::WaitForSession(
+absl::StatusOr<std::shared_ptr<SessionClient>> IrisdControlPlane::WaitForSession(
     absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   const auto usable = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
@@ -101,38 +100,26 @@ absl::StatusOr<std::shared_ptr<SessionClient>> GrpcControlPlane::WaitForSession(
 }
 
 template <typename Request, typename Reply>
-absl::StatusOr<Reply> GrpcControlPlane::CallNow(RpcMethod<Request, Reply> method, Request request,
-                                                absl::Time deadline,
-                                                const CallOptions<Request>& options) {
+absl::StatusOr<Reply> IrisdControlPlane::CallNow(wire::CallMethod method, Request request,
+                                                 absl::Time deadline, FrameCalls::Caller caller) {
   const std::shared_ptr<SessionClient> session = CurrentSession();
   Reply reply;
-  const CallAnswer answer = CallOn(*session, method, request, &reply, deadline, options);
+  const CallAnswer answer = CallOn(*session, method, request, &reply, deadline, caller);
   if (!answer.status.ok()) return answer.status;
   return reply;
 }
 
-absl::StatusOr<JoinedJob> GrpcControlPlane::Join(const ContextOptions& options,
-                                                 absl::Time deadline) {
-  iris::v1::JoinRequest request = ToProto(options);
-  {
-    absl::MutexLock lock(&mu_);
-    request.set_number(++n_joins_);
-  }
-  // A repetition is over when the first attempt would have been.
-  const absl::Time give_up = DeadlineIn(options.join_timeout);
-  CallOptions<iris::v1::JoinRequest> call;
-  call.prepare = [&](iris::v1::JoinRequest& again) {
-    again.set_timeout_ms(MillisecondsLeft(request.timeout_ms(), give_up));
-  };
-  auto reply =
-      CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(&Stub::Join, request, deadline, call);
+absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
+                                                  absl::Time deadline) {
+  auto reply = CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(wire::CallMethod::kJoin,
+                                                                   ToProto(options), deadline);
   if (!reply.ok()) return reply.status();
   return FromProto(*reply);
 }
 
-absl::StatusOr<CommittedJob> GrpcControlPlane::Mapped(uint64_t job_id, uint64_t epoch,
-                                                      const absl::StatusOr<uint64_t>& base,
-                                                      absl::Time deadline) {
+absl::StatusOr<CommittedJob> IrisdControlPlane::Mapped(uint64_t job_id, uint64_t epoch,
+                                                       const absl::StatusOr<uint64_t>& base,
+                                                       absl::Time deadline) {
   iris::v1::MappedRequest request;
   request.set_job_id(job_id);
   request.set_epoch(epoch);
@@ -142,23 +129,23 @@ absl::StatusOr<CommittedJob> GrpcControlPlane::Mapped(uint64_t job_id, uint64_t 
     request.set_error(ToErrorText(base.status()));
   }
   auto reply = CallNow<iris::v1::MappedRequest, iris::v1::MappedReply>(
-      &Stub::Mapped, std::move(request), deadline);
+      wire::CallMethod::kMapped, std::move(request), deadline);
   if (!reply.ok()) return reply.status();
   return FromProto(*reply);
 }
 
-absl::Status GrpcControlPlane::GrowMapped(uint64_t job_id, uint64_t grow_id,
-                                          const absl::Status& mapped, absl::Time deadline) {
+absl::Status IrisdControlPlane::GrowMapped(uint64_t job_id, uint64_t grow_id,
+                                           const absl::Status& mapped, absl::Time deadline) {
   iris::v1::GrowMappedRequest request;
   request.set_job_id(job_id);
   request.set_grow_id(grow_id);
   if (!mapped.ok()) request.set_error(ToErrorText(mapped));
   return CallNow<iris::v1::GrowMappedRequest, iris::v1::GrowMappedReply>(
-             &Stub::GrowMapped, std::move(request), deadline)
+             wire::CallMethod::kGrowMapped, std::move(request), deadline)
       .status();
 }
 
-absl::Status GrpcControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
+absl::Status IrisdControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
   {
     absl::MutexLock lock(&mu_);
     // A rank whose job broke is lost to operations, but can still leave on its new session.
@@ -166,29 +153,23 @@ absl::Status GrpcControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
   }
   iris::v1::LeaveRequest request;
   request.set_job_id(job_id);
-  CallOptions<iris::v1::LeaveRequest> options;
-  options.waiter = RpcChannels::Waiter::kLeaver;
-  return CallNow<iris::v1::LeaveRequest, iris::v1::LeaveReply>(&Stub::Leave, std::move(request),
-                                                               deadline, options)
+  return CallNow<iris::v1::LeaveRequest, iris::v1::LeaveReply>(
+             wire::CallMethod::kLeave, std::move(request), deadline, FrameCalls::Caller::kLeaver)
       .status();
 }
 
-absl::StatusOr<Outcome> GrpcControlPlane::Operate(const OperationCall& call,
-                                                  absl::Time reach_deadline,
-                                                  absl::Time answer_deadline, bool* unanswered) {
+absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
+                                                   absl::Time reach_deadline,
+                                                   absl::Time answer_deadline, bool* unanswered) {
   iris::v1::OperateRequest request = ToProto(call);
-  CallOptions<iris::v1::OperateRequest> options;
-  options.prepare = [&, timeout_ms = request.timeout_ms()](iris::v1::OperateRequest& again) {
-    again.set_timeout_ms(MillisecondsLeft(timeout_ms, reach_deadline));
-  };
+  const uint64_t asked_ms = request.timeout_ms();
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
     auto session = WaitForSession(reach_deadline);
     if (!session.ok()) return session.status();
     iris::v1::OperateReply reply;
     const CallAnswer answer = CallOn<iris::v1::OperateRequest, iris::v1::OperateReply>(
-        **session, &Stub::Operate, request, &reply, answer_deadline, options);
-    *unanswered |= answer.repeated;
+        **session, wire::CallMethod::kOperate, request, &reply, answer_deadline);
     if (answer.answered) {
       // A refusal consumes nothing, but says nothing either of the same request sent before.
       if (!answer.status.ok()) return answer.status;
@@ -203,19 +184,19 @@ absl::StatusOr<Outcome> GrpcControlPlane::Operate(const OperationCall& call,
     }
     absl::SleepFor(backoff);
     backoff = std::min(backoff * 2, kReconnectBackoffMax);
-    options.prepare(request);
+    request.set_timeout_ms(MillisecondsLeft(asked_ms, reach_deadline));
   }
 }
 
-absl::StatusOr<std::vector<wire::UniqueFd>> GrpcControlPlane::TakeDescriptors(
+absl::StatusOr<std::vector<wire::UniqueFd>> IrisdControlPlane::TakeDescriptors(
     absl::Span<const DescriptorKey> keys, absl::Time deadline) {
   return CurrentSession()->TakeDescriptors(keys, deadline);
 }
 
-void GrpcControlPlane::DropDescriptors() { CurrentSession()->DropDescriptors(); }
+void IrisdControlPlane::DropDescriptors() { CurrentSession()->DropDescriptors(); }
 
-void GrpcControlPlane::StartWatching(const RankIdentity& identity, WatchHandler* handler,
-                                     std::function<void()> name_thread) {
+void IrisdControlPlane::StartWatching(const RankIdentity& identity, WatchHandler* handler,
+                                      std::function<void()> name_thread) {
   identity_ = identity;
   handler_ = handler;
   name_thread_ = std::move(name_thread);
@@ -226,23 +207,22 @@ void GrpcControlPlane::StartWatching(const RankIdentity& identity, WatchHandler*
   watcher_ = StartThread([this] { WatchLoop(); });
 }
 
-void GrpcControlPlane::StopWatching() {
+void IrisdControlPlane::StopWatching() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    if (watch_context_ != nullptr) watch_context_->TryCancel();
-    // The watch thread may wait for descriptors of a growth, or for a channel.
+    // The watch thread may wait for an event, or for descriptors of a growth.
     if (session_ != nullptr) session_->CancelWaits();
   }
   if (watcher_.joinable()) watcher_.join();
 }
 
-bool GrpcControlPlane::SleepOrStop(absl::Duration duration) {
+bool IrisdControlPlane::SleepOrStop(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
   return mu_.AwaitWithTimeout(absl::Condition(&stopping_), duration);
 }
 
-void GrpcControlPlane::WatchLoop() {
+void IrisdControlPlane::WatchLoop() {
   name_thread_();
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
@@ -271,7 +251,7 @@ void GrpcControlPlane::WatchLoop() {
       }
     } else {
       const absl::Time start = Now();
-      const RpcChannels::Loss loss = WatchSession(*session);
+      const bool ended = WatchSession(*session);
       // A stream that lasted was healthy; one that irisd keeps refusing is asked for ever more
       // rarely.
       if (Now() - start > kReconnectBackoffMax) backoff = kReconnectBackoffMin;
@@ -279,8 +259,7 @@ void GrpcControlPlane::WatchLoop() {
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
       }
-      if (loss == RpcChannels::Loss::kChannel) continue;  // on the next channel, once it is there
-      if (loss == RpcChannels::Loss::kSession) {
+      if (ended) {
         const absl::Status why = session->status();
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
@@ -295,44 +274,35 @@ void GrpcControlPlane::WatchLoop() {
   }
 }
 
-RpcChannels::Loss GrpcControlPlane::WatchSession(SessionClient& session) {
-  const auto channel =
-      session.channels().Wait(0, RpcChannels::Waiter::kMember, absl::InfiniteFuture());
-  // The session has ended, or the rank leaves.
-  if (!channel.ok()) return RpcChannels::Loss::kSession;
-  grpc::ClientContext context;
-  {
-    absl::MutexLock lock(&mu_);
-    if (stopping_ || broken_) return RpcChannels::Loss::kSession;
-    watch_context_ = &context;
-  }
+bool IrisdControlPlane::WatchSession(SessionClient& session) {
   iris::v1::WatchRequest request;
   request.set_session_id(session.session_id());
   request.set_job_id(identity_.job_id);
-  auto reader = (*channel)->stub->Watch(&context, request);
-  iris::v1::WatchEvent event;
-  while (reader->Read(&event)) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (stopping_) context.TryCancel();
-      if (stopping_) break;
+  const auto stream = session.calls().Open(wire::CallMethod::kWatch, request.SerializeAsString(),
+                                           Now() + kResumeTimeout);
+  if (!stream.ok()) return session.WaitForEnd(kLastWords);
+  std::string bytes;
+  while (session.calls().Read(**stream, &bytes)) {
+    iris::v1::WatchEvent event;
+    if (event.ParseFromString(bytes)) {
+      Handle(event);
+    } else {
+      log::Warning("irisd sent an event that does not parse; it is left out");
     }
-    Handle(event);
   }
-  const grpc::Status status = reader->Finish();
   {
     absl::MutexLock lock(&mu_);
-    watch_context_ = nullptr;
-    if (stopping_) return RpcChannels::Loss::kSession;
+    if (stopping_) return true;
   }
-  if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE &&
-      status.error_code() != grpc::StatusCode::CANCELLED) {
-    log::Info("irisd ended the watch stream: ", status.error_message());
+  const FrameCalls::Answer end = session.calls().End(**stream);
+  if (end.answered && !end.status.ok() && !absl::IsUnavailable(end.status) &&
+      !absl::IsCancelled(end.status)) {
+    log::Info("irisd ended the watch stream: ", end.status.message());
   }
-  return session.channels().WaitForLoss((*channel)->number, kLastWords);
+  return session.WaitForEnd(kLastWords);
 }
 
-void GrpcControlPlane::Handle(const iris::v1::WatchEvent& event) {
+void IrisdControlPlane::Handle(const iris::v1::WatchEvent& event) {
   switch (event.event_case()) {
     case iris::v1::WatchEvent::kRankChanged:
       return handler_->OnRankChange(FromProto(event.rank_changed()));
@@ -348,7 +318,7 @@ void GrpcControlPlane::Handle(const iris::v1::WatchEvent& event) {
   }
 }
 
-absl::Status GrpcControlPlane::Reconnect() {
+absl::Status IrisdControlPlane::Reconnect() {
   // Calls wait until the rank is resumed: broken_ stays set until then.
   auto session = OpenSession(absl::ZeroDuration());
   if (!session.ok()) return session.status();
@@ -359,7 +329,7 @@ absl::Status GrpcControlPlane::Reconnect() {
   request.set_epoch(identity_.epoch);
   iris::v1::ResumeReply reply;
   const CallAnswer answer = CallOn<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
-      **session, &Stub::Resume, request, &reply, Now() + kResumeTimeout);
+      **session, wire::CallMethod::kResume, request, &reply, Now() + kResumeTimeout);
   if (!answer.answered) return answer.status;
   if (answer.status.ok()) {
     UseSession(*session);

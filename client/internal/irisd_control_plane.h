@@ -1,7 +1,4 @@
-// GrpcControlPlane: a rank's calls to irisd, over a session that is made anew when it breaks.
-//
-// That the session's gRPC channel is lost breaks nothing: calls in flight are repeated on the next
-// channel, word for word but for the time that is left, and the watch stream is opened again.
+// IrisdControlPlane: a rank's calls to irisd, over a session that is made anew when it breaks.
 //
 // Until StartWatching, a broken session ends every call. After it a thread of its own (the watch
 // thread) reads the watch stream, and when the session breaks it connects with back-off and resumes
@@ -25,14 +22,14 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/internal/call_on.h"
 #include "client/internal/control_plane.h"
-#include "client/internal/rpc_call.h"
 #include "client/internal/session_client.h"
-#include "proto/iris/v1/heap.grpc.pb.h"
+#include "proto/iris/v1/heap.pb.h"
 
 namespace iris::internal {
 
-class GrpcControlPlane : public ControlPlane {
+class IrisdControlPlane : public ControlPlane {
  public:
   struct Options {
     std::vector<std::string> runtime_dirs;
@@ -40,11 +37,11 @@ class GrpcControlPlane : public ControlPlane {
   };
 
   // Opens the first session; see SessionClient::Connect.
-  static absl::StatusOr<std::unique_ptr<GrpcControlPlane>> Connect(const Options& options);
+  static absl::StatusOr<std::unique_ptr<IrisdControlPlane>> Connect(const Options& options);
   // Stops watching; closes the session. To irisd, a member that did not Leave has hung up.
-  ~GrpcControlPlane() override;
-  GrpcControlPlane(const GrpcControlPlane&) = delete;
-  GrpcControlPlane& operator=(const GrpcControlPlane&) = delete;
+  ~IrisdControlPlane() override;
+  IrisdControlPlane(const IrisdControlPlane&) = delete;
+  IrisdControlPlane& operator=(const IrisdControlPlane&) = delete;
 
   const std::string& runtime_dir() const { return runtime_dir_; }
   uint64_t daemon_id() const override { return daemon_id_; }
@@ -70,9 +67,7 @@ class GrpcControlPlane : public ControlPlane {
   absl::Status lost() const;
 
  private:
-  using Stub = iris::v1::HeapService::Stub;
-
-  explicit GrpcControlPlane(const Options& options) : options_(options) {}
+  explicit IrisdControlPlane(const Options& options) : options_(options) {}
   absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
   void OnSessionEnd();
   // From now on calls go to `session`.
@@ -82,13 +77,12 @@ class GrpcControlPlane : public ControlPlane {
   absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
   // CallOn the present session.
   template <typename Request, typename Reply>
-  absl::StatusOr<Reply> CallNow(RpcMethod<Request, Reply> method, Request request,
-                                absl::Time deadline, const CallOptions<Request>& options = {});
+  absl::StatusOr<Reply> CallNow(wire::CallMethod method, Request request, absl::Time deadline,
+                                FrameCalls::Caller caller = FrameCalls::Caller::kMember);
   void WatchLoop();
   void Handle(const iris::v1::WatchEvent& event);
-  // Reads one watch stream until it ends; says whether that was because its channel, or its
-  // session, is lost.
-  RpcChannels::Loss WatchSession(SessionClient& session);
+  // Reads one watch stream until it ends; says whether its session has ended with it.
+  bool WatchSession(SessionClient& session);
   // One attempt to connect and resume.
   absl::Status Reconnect();
   // Sleeps; true if stopping.
@@ -110,8 +104,6 @@ class GrpcControlPlane : public ControlPlane {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mu_);        // not OK: final
   absl::Status last_error_ ABSL_GUARDED_BY(mu_);  // why the last reconnect failed
-  grpc::ClientContext* watch_context_ ABSL_GUARDED_BY(mu_) = nullptr;
-  uint64_t n_joins_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace iris::internal

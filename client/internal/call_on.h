@@ -1,0 +1,54 @@
+// CallOn: one call to irisd on one session, from and to messages of the heap service.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/internal/clock.h"
+#include "client/internal/session_client.h"
+#include "proto/wire/frame.h"
+
+namespace iris::internal {
+
+// irisd's answer that it stops comes before its last words: wait so long for these.
+inline constexpr absl::Duration kLastWords = absl::Milliseconds(250);
+
+struct CallAnswer {
+  absl::Status status;
+  bool answered = false;  // `status` is irisd's; else the session ended, or irisd is stopping
+};
+
+// `request` gets the session's id.
+template <typename Request, typename Reply>
+CallAnswer CallOn(SessionClient& session, wire::CallMethod method, Request& request, Reply* reply,
+                  absl::Time deadline, FrameCalls::Caller caller = FrameCalls::Caller::kMember) {
+  request.set_session_id(session.session_id());
+  FrameCalls::Answer got =
+      session.calls().Call(method, request.SerializeAsString(), deadline, caller);
+  CallAnswer answer;
+  answer.status = std::move(got.status);
+  answer.answered = got.answered;
+  if (answer.status.ok()) {
+    if (!reply->ParseFromString(got.message)) {
+      answer.status = absl::InternalError(
+          absl::StrCat("irisd at ", session.runtime_dir(), " sent an answer that does not parse"));
+    }
+    return answer;
+  }
+  if (!answer.answered && absl::IsDeadlineExceeded(answer.status)) {
+    answer.status = absl::DeadlineExceededError(
+        absl::StrCat("irisd at ", session.runtime_dir(),
+                     " did not answer in time; is it stopped? (", answer.status.message(), ")"));
+    return answer;
+  }
+  // It stops, or the call was cancelled there: the session's end says more, and comes at once.
+  if (answer.answered && (absl::IsUnavailable(answer.status) || absl::IsCancelled(answer.status))) {
+    answer.answered = false;
+    if (session.WaitForEnd(kLastWords)) answer.status = session.status();
+  }
+  return answer;
+}
+
+}  // namespace iris::internal

@@ -1,0 +1,352 @@
+#include "server/session/session_calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
+#include "server/link/methods.h"
+
+namespace iris::server {
+namespace {
+
+constexpr uint32_t kAlways = EPOLLRDHUP;
+
+// The numbers of the protocol are those that services know.
+static_assert(static_cast<int>(wire::CallMethod::kJoin) == static_cast<int>(Method::kJoin));
+static_assert(static_cast<int>(wire::CallMethod::kMapped) == static_cast<int>(Method::kMapped));
+static_assert(static_cast<int>(wire::CallMethod::kOperate) == static_cast<int>(Method::kOperate));
+static_assert(static_cast<int>(wire::CallMethod::kGrowMapped) ==
+              static_cast<int>(Method::kGrowMapped));
+static_assert(static_cast<int>(wire::CallMethod::kLeave) == static_cast<int>(Method::kLeave));
+static_assert(static_cast<int>(wire::CallMethod::kResume) == static_cast<int>(Method::kResume));
+static_assert(static_cast<int>(wire::CallMethod::kWatch) == static_cast<int>(Method::kWatch));
+
+const MethodInfo* FindSessionMethod(uint32_t number) {
+  if (number > static_cast<uint32_t>(wire::CallMethod::kWatch)) return nullptr;
+  return FindMethod(static_cast<uint16_t>(number));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadSealed(int fd, size_t bytes) {
+  constexpr int kNeeded = F_SEAL_WRITE | F_SEAL_SHRINK;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kNeeded) != kNeeded) {
+    return absl::InvalidArgumentError(
+        "the descriptor of a request is no memfd that is sealed against writing and shrinking");
+  }
+  struct stat info = {};
+  if (fstat(fd, &info) != 0) return wire::ErrnoStatus(errno, "look at the memfd of a request");
+  if (info.st_size < 0 || static_cast<size_t>(info.st_size) != bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request of ", bytes, " bytes came in a memfd of ", info.st_size));
+  }
+  std::string request(bytes, '\0');
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = base::Retry(
+        [&] { return pread(fd, request.data() + done, bytes - done, static_cast<off_t>(done)); });
+    if (n < 0) return wire::ErrnoStatus(errno, "read the memfd of a request");
+    if (n == 0) return absl::InvalidArgumentError("the memfd of a request ends early");
+    done += static_cast<size_t>(n);
+  }
+  return request;
+}
+
+// The answer of one call.
+class SessionCalls::CallReplier : public Replier {
+ public:
+  CallReplier(std::shared_ptr<SessionCalls> calls, uint64_t call)
+      : calls_(std::move(calls)), call_(call) {}
+  void Send(LinkPayload message) override { calls_->Send(call_, std::move(message)); }
+  void Finish(const absl::Status& status) override { calls_->Finish(call_, status); }
+
+ private:
+  const std::shared_ptr<SessionCalls> calls_;
+  const uint64_t call_;
+};
+
+size_t SessionCalls::Item::own_bytes() const {
+  return sizeof(Item) + failure.message().size() + (message.has_value() ? message->head.size() : 0);
+}
+
+const std::string* SessionCalls::Item::tail() const {
+  return message.has_value() ? message->tail.get() : nullptr;
+}
+
+std::shared_ptr<SessionCalls> SessionCalls::Create(Setup setup) {
+  std::shared_ptr<SessionCalls> calls(new SessionCalls(std::move(setup)));
+  absl::MutexLock lock(&calls->mu_);
+  calls->events_ = kAlways | EPOLLIN;
+  return calls;
+}
+
+SessionCalls::~SessionCalls() { Close(); }
+
+void SessionCalls::Close() {
+  std::vector<std::shared_ptr<ActiveCall>> cancelled;
+  {
+    absl::MutexLock lock(&mu_);
+    if (std::exchange(closed_, true)) return;
+    for (auto& [number, call] : calls_) {
+      if (call.active != nullptr) cancelled.push_back(std::move(call.active));
+    }
+    if (!calls_.empty()) {
+      setup_.shares->RemoveCalls(setup_.peer.tenant, static_cast<uint32_t>(calls_.size()));
+    }
+    calls_.clear();
+    while (!queue_.empty()) Pop();
+  }
+  for (const auto& call : cancelled) call->OnCancel();
+}
+
+// Reading.
+
+absl::Status SessionCalls::OnFrame(const wire::Frame& frame) {
+  if (frame.type == wire::FrameType::kCall) return OnCall(frame);
+  const absl::StatusOr<wire::CallNumberPayload> number = frame.As<wire::CallNumberPayload>();
+  if (!number.ok()) return number.status();
+  return frame.type == wire::FrameType::kTaken ? OnTaken(number->call) : OnCancel(number->call);
+}
+
+absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
+  const auto parts = frame.Split<wire::CallPayload>();
+  if (!parts.ok()) return parts.status();
+  const auto& [header, inline_bytes] = *parts;
+  if (header.call <= last_call_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("call ", header.call, " comes after call ", last_call_,
+                     ": the numbers of a session's calls only go up, from 1"));
+  }
+  last_call_ = header.call;
+  if (header.bytes > wire::kMaxRpcBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request has ", header.bytes, " bytes; at most ", wire::kMaxRpcBytes));
+  }
+  const bool in_frame = header.bytes <= wire::kMaxCallFrameBytes;
+  if (inline_bytes.size() != (in_frame ? header.bytes : 0) ||
+      frame.fds.size() != (in_frame ? 0u : 1u)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a request of ", header.bytes, " bytes came with ", inline_bytes.size(), " bytes and ",
+        frame.fds.size(), " descriptors: up to ", wire::kMaxCallFrameBytes,
+        " bytes come in the frame, more of them in one memfd"));
+  }
+  std::string long_request;
+  if (!in_frame) {
+    absl::StatusOr<std::string> read = ReadSealed(frame.fds.front().get(), header.bytes);
+    if (!read.ok()) return read.status();
+    long_request = *std::move(read);
+  }
+  const MethodInfo* const method = FindSessionMethod(header.method);
+  if (method == nullptr) {
+    Refuse(header.call,
+           absl::UnimplementedError(absl::StrCat("irisd has no method ", header.method,
+                                                 " for sessions: install matching versions")));
+    return absl::OkStatus();
+  }
+  IncomingCall incoming;
+  bool session_full = false;
+  {
+    absl::MutexLock lock(&mu_);
+    session_full = calls_.size() >= wire::kMaxCallsPerConnection;
+  }
+  if (session_full) {
+    Refuse(header.call,
+           absl::ResourceExhaustedError(absl::StrCat(
+               "this session has ", wire::kMaxCallsPerConnection,
+               " calls open in irisd, the limit of one: wait for answers before you call")));
+    return absl::OkStatus();
+  }
+  if (!setup_.shares->AddCall(setup_.peer.tenant)) {
+    Refuse(header.call, absl::ResourceExhaustedError(absl::StrCat(
+                            setup_.peer.tenant.Text(), " has ", setup_.shares->limits().max_calls,
+                            " calls open in irisd, its share: wait for answers before you call")));
+    return absl::OkStatus();
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    calls_[header.call].streams = method->streams;
+  }
+  incoming.method = method->method;
+  incoming.session = setup_.peer.session;
+  incoming.caller = setup_.peer.caller;
+  incoming.request = in_frame ? inline_bytes : std::string_view(long_request);
+  incoming.reply = std::make_shared<CallReplier>(shared_from_this(), header.call);
+  std::shared_ptr<ActiveCall> active = (*setup_.serve)(incoming);
+  if (active == nullptr) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(header.call);
+  if (it != calls_.end()) it->second.active = std::move(active);  // else it has ended meanwhile
+  return absl::OkStatus();
+}
+
+absl::Status SessionCalls::OnCancel(uint64_t number) {
+  if (number == 0 || number > last_call_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cancels call ", number, ", which was not made"));
+  }
+  std::shared_ptr<ActiveCall> active;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = calls_.find(number);
+    if (it != calls_.end()) active = it->second.active;
+  }
+  if (active != nullptr) active->OnCancel();
+  return absl::OkStatus();
+}
+
+absl::Status SessionCalls::OnTaken(uint64_t number) {
+  if (number == 0 || number > last_call_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has read a message of call ", number, ", which was not made"));
+  }
+  std::shared_ptr<ActiveCall> active;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = calls_.find(number);
+    if (it == calls_.end()) return absl::OkStatus();
+    if (!it->second.streams || it->second.on_their_way == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has read a message of call ", number, " that it was not sent"));
+    }
+    --it->second.on_their_way;
+    active = it->second.active;
+  }
+  if (active != nullptr) active->OnSent();
+  return absl::OkStatus();
+}
+
+void SessionCalls::Refuse(uint64_t call, const absl::Status& why) {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return;
+  Item item;
+  item.call = call;
+  item.failure = why;
+  Queue(std::move(item));
+  Flush();
+}
+
+// Writing.
+
+void SessionCalls::OnWritable() {
+  absl::MutexLock lock(&mu_);
+  if (!closed_) Flush();
+}
+
+void SessionCalls::Send(uint64_t number, LinkPayload message) {
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(number);
+  if (it == calls_.end()) return;
+  if (!it->second.streams) {
+    it->second.answer = std::move(message);  // its end follows, and takes it along
+    return;
+  }
+  ++it->second.on_their_way;
+  Item item;
+  item.call = number;
+  item.message = std::move(message);
+  Queue(std::move(item));
+  Flush();
+}
+
+void SessionCalls::Finish(uint64_t number, const absl::Status& status) {
+  std::shared_ptr<ActiveCall> ended;  // let go of after the lock is released
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(number);
+  if (it == calls_.end()) return;
+  ended = std::move(it->second.active);
+  Item item;
+  item.call = number;
+  item.ends = true;
+  item.message = std::move(it->second.answer);
+  item.failure = status;
+  if (status.ok() && !it->second.streams && !item.message.has_value()) {
+    item.failure = absl::InternalError("irisd has given no answer");
+  }
+  calls_.erase(it);
+  setup_.shares->RemoveCalls(setup_.peer.tenant, 1);
+  Queue(std::move(item));
+  Flush();
+}
+
+void SessionCalls::Queue(Item item) {
+  if (!item.failure.ok()) item.message.reset();
+  if (item.message.has_value() && item.message->tail != nullptr &&
+      item.message->size() <= wire::kMaxCallFrameBytes) {
+    item.message->head += *item.message->tail;  // one frame instead of two
+    item.message->tail = nullptr;
+  }
+  queued_bytes_ += item.size();
+  const bool fits = setup_.shares->AddUnread(setup_.peer.tenant, item.own_bytes(), item.tail());
+  queue_.push_back(std::move(item));
+  if (fits) return;
+  setup_.end(absl::ResourceExhaustedError(
+      absl::StrCat("answers of more than ", setup_.shares->limits().max_unread_bytes, " bytes to ",
+                   setup_.peer.tenant.Text(),
+                   " are not read, its share in irisd: read answers before you call again")));
+}
+
+void SessionCalls::Pop() {
+  const Item& item = queue_.front();
+  queued_bytes_ -= item.size();
+  setup_.shares->RemoveUnread(setup_.peer.tenant, item.own_bytes(), item.tail());
+  queue_.pop_front();
+}
+
+absl::Status SessionCalls::WriteFront() {
+  const Item& item = queue_.front();
+  const int socket = setup_.socket->get();
+  if (!item.failure.ok()) {
+    wire::FailurePayload failure;
+    failure.call = item.call;
+    failure.error = wire::MakeErrorPayload(item.failure);
+    return wire::SendFrame(socket, wire::FrameType::kFailure, failure);
+  }
+  wire::AnswerPayload answer;
+  answer.call = item.call;
+  std::string_view piece;
+  if (item.message.has_value()) {
+    const std::string& head = item.message->head;
+    const bool in_head = written_ < head.size() || item.message->tail == nullptr;
+    piece = in_head ? std::string_view(head).substr(written_)
+                    : std::string_view(*item.message->tail).substr(written_ - head.size());
+    piece = piece.substr(0, wire::kMaxCallFrameBytes);
+    answer.flags |= wire::kAnswerMessage;
+    if (written_ + piece.size() < item.message->size()) answer.flags |= wire::kAnswerContinues;
+  }
+  const bool continues = (answer.flags & wire::kAnswerContinues) != 0;
+  if (item.ends && !continues) answer.flags |= wire::kAnswerEnds;
+  absl::Status sent = wire::SendFrame(socket, wire::FrameType::kAnswer, answer, piece);
+  if (sent.ok() && continues) written_ += piece.size();
+  if (sent.ok() && !continues) written_ = 0;
+  return sent;
+}
+
+void SessionCalls::Flush() {
+  if (closed_) return;
+  bool blocked = false;
+  while (!queue_.empty()) {
+    const absl::Status sent = WriteFront();
+    if (absl::IsResourceExhausted(sent)) {
+      blocked = true;
+      break;
+    }
+    // A client that is gone: its hang-up is on its way, and ends all that waits.
+    if (!sent.ok()) break;
+    if (written_ > 0) continue;  // the rest of the same message
+    Pop();
+  }
+  const bool paused = queued_bytes_ > kMaxWaitingBytes;
+  const uint32_t wanted =
+      kAlways | (paused ? 0u : uint32_t{EPOLLIN}) | (blocked ? uint32_t{EPOLLOUT} : 0u);
+  if (wanted != std::exchange(events_, wanted)) setup_.socket->SetEvents(wanted);
+}
+
+}  // namespace iris::server
