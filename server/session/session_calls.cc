@@ -109,6 +109,11 @@ void SessionCalls::Close() {
 
 // Reading.
 
+size_t SessionCalls::RequestBytes(const wire::Frame& frame) {
+  const auto parts = frame.Split<wire::CallPayload>();
+  return parts.ok() ? std::min<size_t>(parts->first.bytes, wire::kMaxRpcBytes) : 0;
+}
+
 absl::Status SessionCalls::OnFrame(const wire::Frame& frame) {
   if (frame.type == wire::FrameType::kCall) return OnCall(frame);
   const absl::StatusOr<wire::CallNumberPayload> number = frame.As<wire::CallNumberPayload>();

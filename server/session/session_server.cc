@@ -15,8 +15,9 @@
 namespace iris::server {
 namespace {
 
-constexpr int kFramesPerTurn = 16;      // of one session, before others have theirs
-constexpr uint32_t kCallsPerTurn = 32;  // of one tenant's sessions, the same
+constexpr int kFramesPerTurn = 16;          // of one session, before others have theirs
+constexpr size_t kCallsPerTurn = 32;        // of one tenant's sessions, the same
+constexpr size_t kBytesOfACall = 64 << 10;  // a longer request counts as so many calls
 constexpr size_t kCrowd = 64;
 constexpr size_t kManyErased = 512;
 // A crowd's memory becomes free bit by bit.
@@ -254,7 +255,7 @@ void SessionServer::Refuse(const wire::UniqueFd& socket, const Tenant& tenant,
 void SessionServer::OnSocket(Session& session, uint32_t events) {
   const uint64_t key = session.key;
   if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
-  uint32_t& calls = calls_this_turn_[session.applicant.tenant];
+  size_t& calls = calls_this_turn_[session.applicant.tenant];
   // What is left in the socket is reported again in the next turn.
   for (int i = 0; i < kFramesPerTurn && calls < kCallsPerTurn; ++i) {
     const absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get());
@@ -267,7 +268,9 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
       }
       return EndIfFailed(session, frame.status());
     }
-    if (frame->type == wire::FrameType::kCall) ++calls;
+    if (frame->type == wire::FrameType::kCall) {
+      calls += 1 + SessionCalls::RequestBytes(*frame) / kBytesOfACall;
+    }
     EndIfFailed(session, OnFrame(session, *frame));
     if (FindKey(key) == nullptr || session.state == State::kEnding) return;
   }

@@ -191,7 +191,7 @@ class SessionServer : public SessionOutput {
   Admission admission_;
   InFlight in_flight_;
   CallShares call_shares_;
-  std::map<Tenant, uint32_t> calls_this_turn_;
+  std::map<Tenant, size_t> calls_this_turn_;
   Acceptor acceptor_;
   AdminConnections admins_;
   uint64_t next_key_ = 1;
