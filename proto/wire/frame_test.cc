@@ -78,6 +78,23 @@ TEST_F(FrameTest, CarriesEveryPayloadAtItsFullSize) {
   EXPECT_EQ(ReceiveFrame(b_.get())->payload.size(), sizeof(DescriptorsPayload));
 }
 
+TEST_F(FrameTest, CarriesAStructAndTheBytesBehindIt) {
+  const std::string longest(kMaxCallFrameBytes, 'x');
+  CallPayload call;
+  call.call = 7;
+  for (const std::string& bytes : {std::string(), std::string("request"), longest}) {
+    ASSERT_TRUE(SendFrame(a_.get(), FrameType::kCall, call, bytes).ok());
+    const auto frame = ReceiveFrame(b_.get());
+    ASSERT_TRUE(frame.ok()) << frame.status();
+    const auto parts = frame->Split<CallPayload>();
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    EXPECT_EQ(parts->first.call, 7u);
+    EXPECT_TRUE(parts->second == bytes);
+    EXPECT_FALSE(frame->Split<ErrorPayload>().ok() && bytes.empty()) << "shorter than the struct";
+  }
+  EXPECT_FALSE(SendFrame(a_.get(), FrameType::kCall, call, longest + "x").ok());
+}
+
 TEST_F(FrameTest, CarriesNothingButADescriptor) {
   ASSERT_TRUE(SendEmptyFrame(a_.get(), FrameType::kRpcRequest).ok());
   const int fds[] = {a_.get()};
@@ -228,7 +245,7 @@ TEST_F(FrameTest, NamesBothVersions) {
 }
 
 TEST_F(FrameTest, RefusesUnknownTypes) {
-  for (const uint16_t type : {0, 10, 65535}) {
+  for (const uint16_t type : {0, 15, 65535}) {
     FrameHeader header;
     header.type = type;
     SendRaw(&header, sizeof(header));
