@@ -1,10 +1,15 @@
 #include "client/base/launcher.h"
 
+#include <unistd.h>
+
+#include <fstream>
 #include <limits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/base/environment.h"
 #include "proto/wire/limits.h"
 
@@ -12,6 +17,10 @@ namespace iris {
 namespace {
 
 using Getter = std::function<std::optional<std::string>(const char*)>;
+using Starter = std::function<int(const std::string&)>;
+
+// What MPICH and Intel MPI call the process that starts the ranks of a node.
+constexpr char kHydra[] = "hydra_";
 
 // The names of one launcher's variables. Null: the launcher has no such variable.
 struct Variables {
@@ -20,17 +29,22 @@ struct Variables {
   const char* n_ranks;
   const char* n_ranks_else;  // read when n_ranks is not set
   const char* local_rank;
-  bool
-      size_alone_is_an_error;  // n_ranks without rank is a mistake, not another launcher's leftover
+  const char* n_local_ranks;  // ranks of this node
+  // n_ranks without rank is a mistake, not another launcher's leftover.
+  bool size_alone_is_an_error;
 };
 
+// A process further up has started something else.
+constexpr int kMaxAncestors = 64;
+
 constexpr Variables kLaunchers[] = {
-    {"iris", "IRIS_RANK", "IRIS_N_RANKS", nullptr, "IRIS_LOCAL_RANK", true},
-    {"torchrun", "RANK", "WORLD_SIZE", nullptr, "LOCAL_RANK", true},
+    {"iris", "IRIS_RANK", "IRIS_N_RANKS", nullptr, "IRIS_LOCAL_RANK", nullptr, true},
+    {"torchrun", "RANK", "WORLD_SIZE", nullptr, "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
     {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr,
-     "OMPI_COMM_WORLD_LOCAL_RANK", true},
-    {"pmix", "PMIX_RANK", "PMIX_SIZE", "SLURM_NTASKS", "SLURM_LOCALID", false},
-    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_LOCALID", false},
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+    {"mpich", "PMI_RANK", "PMI_SIZE", nullptr, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", false},
+    {"pmix", "PMIX_RANK", "PMIX_SIZE", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, false},
+    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_LOCALID", nullptr, false},
 };
 
 absl::StatusOr<int> ParseNumber(const char* variable, const std::string& text, int min) {
@@ -64,7 +78,40 @@ std::optional<std::string> NonEmpty(const Getter& get, const char* variable) {
   return value;
 }
 
-std::string JobName(const Getter& get, const std::string& launcher) {
+// Ranks of other nodes: an error that says so, and not a job that waits for them in vain.
+absl::Status OneNode(const Getter& get, const Variables& v, const LauncherInfo& info) {
+  const auto refuse = [&](absl::string_view what) {
+    return absl::UnimplementedError(absl::StrCat(
+        what,
+        ": Iris connects the ranks of one node. Start a job for each node, or name one by "
+        "IRIS_RANK, IRIS_N_RANKS, IRIS_LOCAL_RANK and IRIS_JOB"));
+  };
+  if (v.n_local_ranks != nullptr) {
+    const auto text = get(v.n_local_ranks);
+    if (!text.has_value()) return absl::OkStatus();
+    const absl::StatusOr<int> here = ParseNumber(v.n_local_ranks, *text, 1);
+    if (!here.ok()) return here.status();
+    if (*here >= info.n_ranks) return absl::OkStatus();
+    return refuse(absl::StrCat(info.launcher, " has started ", info.n_ranks, " ranks, and ", *here,
+                               " of them here (", v.n_local_ranks,
+                               "), so others are on other nodes"));
+  }
+  if (info.launcher == "slurm" || info.launcher == "pmix") {
+    for (const char* const variable : {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}) {
+      const auto text = get(variable);
+      if (!text.has_value()) continue;
+      const absl::StatusOr<int> nodes = ParseNumber(variable, *text, 1);
+      if (!nodes.ok()) return nodes.status();
+      // A step of one rank may be on one of many nodes of its allocation.
+      if (*nodes == 1 || info.n_ranks == 1) return absl::OkStatus();
+      return refuse(absl::StrCat(info.launcher, " has started ", info.n_ranks, " ranks on ", *nodes,
+                                 " nodes (", variable, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string JobName(const Getter& get, const Starter& starter, const std::string& launcher) {
   if (auto job = NonEmpty(get, "IRIS_JOB")) return *job;
   if (launcher == "torchrun") {
     // A standalone torchrun calls every run "none": the address of its store tells runs apart.
@@ -80,6 +127,9 @@ std::string JobName(const Getter& get, const std::string& launcher) {
     if (auto id = NonEmpty(get, "OMPI_MCA_ess_base_jobid")) {
       return Clip(absl::StrCat("openmpi-", *id));
     }
+  } else if (launcher == "mpich") {
+    // Two runs at once have different starters; there is no other name that both ends know.
+    if (const int pid = starter(kHydra); pid > 0) return Clip(absl::StrCat("mpich-", pid));
   } else if (launcher == "pmix") {
     if (auto id = NonEmpty(get, "PMIX_NAMESPACE")) return Clip(absl::StrCat("pmix-", *id));
   } else if (launcher == "slurm") {
@@ -95,7 +145,7 @@ std::string JobName(const Getter& get, const std::string& launcher) {
 
 }  // namespace
 
-absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get) {
+absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get, const Starter& starter) {
   for (const Variables& v : kLaunchers) {
     const auto rank_text = get(v.rank);
     const char* size_variable = v.n_ranks;
@@ -107,6 +157,9 @@ absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get) {
       }
       continue;
     }
+    // Slurm sets these as well, when it starts ranks by itself.
+    const bool mpich = v.launcher == std::string("mpich");
+    if (mpich && get("SLURM_PROCID").has_value() && starter(kHydra) <= 0) continue;
     if (!size_text.has_value() && v.n_ranks_else != nullptr) {
       size_variable = v.n_ranks_else;
       size_text = get(v.n_ranks_else);
@@ -132,15 +185,35 @@ absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get) {
       if (!local_rank.ok()) return local_rank.status();
       info.local_rank = *local_rank;
     }
-    info.job = JobName(get, info.launcher);
+    if (const absl::Status one = OneNode(get, v, info); !one.ok()) return one;
+    info.job = JobName(get, starter, info.launcher);
     return info;
   }
   LauncherInfo alone;
   alone.launcher = "none";
-  alone.job = JobName(get, alone.launcher);
+  alone.job = JobName(get, starter, alone.launcher);
   return alone;
 }
 
-absl::StatusOr<LauncherInfo> ReadLauncher() { return ReadLauncher(internal::Environment); }
+int FindAncestor(const std::string& name) {
+  int pid = getppid();
+  for (int i = 0; i < kMaxAncestors && pid > 1; ++i) {
+    std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+    std::string stat;
+    std::getline(file, stat);
+    // "pid (name) state ppid ...": a name may hold anything, so its end is the last parenthesis.
+    const size_t begin = stat.find('('), end = stat.rfind(')');
+    if (begin == std::string::npos || end == std::string::npos) return 0;
+    if (stat.compare(begin + 1, name.size(), name) == 0) return pid;
+    const std::vector<absl::string_view> rest =
+        absl::StrSplit(absl::string_view(stat).substr(end + 1), ' ', absl::SkipEmpty());
+    if (rest.size() < 2 || !absl::SimpleAtoi(rest[1], &pid)) return 0;
+  }
+  return 0;
+}
+
+absl::StatusOr<LauncherInfo> ReadLauncher() {
+  return ReadLauncher(internal::Environment, FindAncestor);
+}
 
 }  // namespace iris

@@ -10,7 +10,7 @@
 namespace iris {
 
 struct LauncherInfo {
-  std::string launcher;  // "iris", "torchrun", "openmpi", "pmix", "slurm", "none"
+  std::string launcher;  // "iris", "torchrun", "openmpi", "mpich", "pmix", "slurm", "none"
   std::string job;
   int rank = 0;
   int n_ranks = 1;
@@ -19,14 +19,23 @@ struct LauncherInfo {
 
 // Reads, first match wins: IRIS_RANK/IRIS_N_RANKS/IRIS_LOCAL_RANK/IRIS_JOB; torchrun
 // RANK/WORLD_SIZE/LOCAL_RANK/ TORCHELASTIC_RUN_ID (or MASTER_ADDR and MASTER_PORT); Open MPI
-// OMPI_COMM_WORLD_*; PMIx PMIX_RANK/PMIX_NAMESPACE (size from PMIX_SIZE or SLURM_NTASKS); Slurm
-// SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID/SLURM_JOB_ID.SLURM_STEP_ID. `get` reads a variable;
-// nullopt if unset. kInvalidArgument names the variable whose value is not a number, is out of
-// range, or is missing beside its fellows.
+// OMPI_COMM_WORLD_*; MPICH and Intel MPI PMI_RANK/PMI_SIZE/MPI_LOCALRANKID (the job is named by the
+// process of theirs that started this one); PMIx PMIX_RANK/PMIX_NAMESPACE (size from PMIX_SIZE or
+// SLURM_NTASKS); Slurm SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID/SLURM_JOB_ID.SLURM_STEP_ID. `get`
+// reads a variable; nullopt if unset. `starter` finds the nearest ancestor of this process whose
+// name begins so; 0: there is none.
+//
+// kInvalidArgument names the variable whose value is not a number, is out of range, or is missing
+// beside its fellows. kUnimplemented: the launcher has started ranks on other nodes, too; Iris
+// connects those of one.
 absl::StatusOr<LauncherInfo> ReadLauncher(
-    const std::function<std::optional<std::string>(const char*)>& get);
+    const std::function<std::optional<std::string>(const char*)>& get,
+    const std::function<int(const std::string&)>& starter);
 
-// The same from this process's environment.
+// The nearest ancestor of this process whose name begins with `name`, or 0.
+int FindAncestor(const std::string& name);
+
+// The same as above, of this process.
 absl::StatusOr<LauncherInfo> ReadLauncher();
 
 }  // namespace iris

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <map>
 
 namespace iris {
@@ -11,12 +13,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
+int starter = 4711;
+
 absl::StatusOr<LauncherInfo> Read(std::map<std::string, std::string> variables) {
-  return ReadLauncher([&](const char* name) -> std::optional<std::string> {
-    const auto it = variables.find(name);
-    if (it == variables.end()) return std::nullopt;
-    return it->second;
-  });
+  return ReadLauncher(
+      [&](const char* name) -> std::optional<std::string> {
+        const auto it = variables.find(name);
+        if (it == variables.end()) return std::nullopt;
+        return it->second;
+      },
+      [](const std::string& name) { return name == "hydra_" ? starter : 0; });
 }
 
 LauncherInfo Good(std::map<std::string, std::string> variables) {
@@ -167,6 +173,80 @@ TEST(LauncherTest, OpenMpiUnderSlurmIsOpenMpi) {
                                   {"SLURM_NTASKS", "1"}});
   EXPECT_EQ(info.launcher, "openmpi");
   EXPECT_EQ(info.rank, 2);
+}
+
+TEST(LauncherTest, MpichAll) {
+  const LauncherInfo info = Good(
+      {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "4"}});
+  EXPECT_EQ(info.launcher, "mpich");
+  EXPECT_EQ(info.rank, 2);
+  EXPECT_EQ(info.n_ranks, 4);
+  EXPECT_EQ(info.local_rank, 2);
+  EXPECT_EQ(info.job, "mpich-4711");
+}
+
+TEST(LauncherTest, MpichBesideSlurmIsWhoStartedTheRank) {
+  const std::map<std::string, std::string> both = {{"PMI_RANK", "1"},
+                                                   {"PMI_SIZE", "2"},
+                                                   {"SLURM_PROCID", "0"},
+                                                   {"SLURM_NTASKS", "2"},
+                                                   {"SLURM_JOB_ID", "9"}};
+  EXPECT_EQ(Good(both).launcher, "mpich") << "mpiexec in a job of Slurm";
+  starter = 0;
+  EXPECT_EQ(Good(both).launcher, "slurm") << "srun --mpi=pmi2";
+  starter = 4711;
+}
+
+TEST(LauncherTest, MpichWithoutSize) {
+  EXPECT_THAT(Bad({{"PMI_RANK", "0"}}), HasSubstr("PMI_SIZE is missing beside PMI_RANK"));
+}
+
+TEST(LauncherTest, OpenMpiBesideItsPmiIsOpenMpi) {
+  EXPECT_EQ(Good({{"OMPI_COMM_WORLD_RANK", "1"},
+                  {"OMPI_COMM_WORLD_SIZE", "2"},
+                  {"PMI_RANK", "1"},
+                  {"PMI_SIZE", "2"}})
+                .launcher,
+            "openmpi");
+}
+
+TEST(LauncherTest, RanksOfOtherNodesAreAnErrorThatSaysSo) {
+  const auto refused = [](std::map<std::string, std::string> variables) {
+    const auto info = Read(std::move(variables));
+    EXPECT_EQ(info.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(info.status().message()), HasSubstr("ranks of one node"));
+    return std::string(info.status().message());
+  };
+  EXPECT_THAT(refused({{"RANK", "0"}, {"WORLD_SIZE", "16"}, {"LOCAL_WORLD_SIZE", "8"}}),
+              HasSubstr("16 ranks, and 8 of them here (LOCAL_WORLD_SIZE)"));
+  EXPECT_THAT(refused({{"OMPI_COMM_WORLD_RANK", "0"},
+                       {"OMPI_COMM_WORLD_SIZE", "4"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+              HasSubstr("openmpi has started 4 ranks"));
+  EXPECT_THAT(refused({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "1"}}),
+              HasSubstr("mpich"));
+  EXPECT_THAT(
+      refused({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_NUM_NODES", "2"}}),
+      HasSubstr("4 ranks on 2 nodes (SLURM_STEP_NUM_NODES)"));
+}
+
+TEST(LauncherTest, RanksOfThisNodeAlone) {
+  EXPECT_EQ(Good({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_WORLD_SIZE", "8"}}).n_ranks, 8);
+  EXPECT_EQ(Good({{"SLURM_PROCID", "0"},
+                  {"SLURM_NTASKS", "4"},
+                  {"SLURM_STEP_NUM_NODES", "1"},
+                  {"SLURM_NNODES", "2"}})
+                .n_ranks,
+            4);
+  EXPECT_EQ(Good({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_NNODES", "2"}}).n_ranks, 1);
+}
+
+TEST(LauncherTest, FindsAnAncestorByTheBeginningOfItsName) {
+  std::ifstream file("/proc/" + std::to_string(getppid()) + "/comm");
+  std::string name;
+  ASSERT_TRUE(std::getline(file, name));
+  EXPECT_EQ(FindAncestor(name.substr(0, 3)), getppid());
+  EXPECT_EQ(FindAncestor("no process has this name"), 0);
 }
 
 TEST(LauncherTest, PmixWithItsOwnSize) {

@@ -17,7 +17,7 @@ absl::StatusOr<ContextOptions> ResolveOptions(
   if (all_given) {
     if (const auto job = get("IRIS_JOB"); job.has_value() && !job->empty()) launcher.job = *job;
   } else {
-    auto read = ReadLauncher(get);
+    auto read = ReadLauncher(get, FindAncestor);
     if (!read.ok()) return read.status();
     launcher = *std::move(read);
   }
