@@ -119,7 +119,7 @@ class Bundle(unittest.TestCase):
         self.assertTrue(os.path.exists(f"{doc}/LICENSE"))
         with open(f"{doc}/third_party/NOTICE", encoding="utf-8") as file:
             packages = re.findall(r"(?m)^(\S+) \d\S*$", file.read())
-        for package in ("libgrpc-dev", "libprotobuf-dev", "libssl3", "libabsl20220623", "libboost-context1.74-dev"):
+        for package in ("libgrpc-dev", "libprotobuf-dev", "libssl-dev", "libabsl20220623", "libboost-context1.74-dev"):
             self.assertIn(package, packages)
         for package in packages:
             self.assertTrue(os.path.exists(f"{doc}/third_party/{package}.txt"), package)
