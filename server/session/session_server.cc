@@ -15,9 +15,6 @@
 namespace iris::server {
 namespace {
 
-constexpr int kFramesPerTurn = 16;          // of one session, before others have theirs
-constexpr size_t kCallsPerTurn = 32;        // of one tenant's sessions, the same
-constexpr size_t kBytesOfACall = 64 << 10;  // a longer request counts as so many calls
 constexpr size_t kCrowd = 64;
 constexpr size_t kManyErased = 512;
 // A crowd's memory becomes free bit by bit.
@@ -25,14 +22,6 @@ constexpr absl::Duration kTrimAfter[] = {absl::Milliseconds(100), absl::Seconds(
                                          absl::Seconds(10)};
 constexpr auto kSettleEvery = absl::Seconds(1);
 constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
-
-uint64_t RandomId() {
-  uint64_t id = 0;
-  while (id == 0) {
-    if (getrandom(&id, sizeof(id), 0) != sizeof(id)) id = 0;
-  }
-  return id;
-}
 
 // Tells the peer why it is hung up on.
 void SendError(int socket, const absl::Status& reason, int max_unread) {
@@ -46,13 +35,21 @@ void SendError(int socket, const absl::Status& reason, int max_unread) {
 
 }  // namespace
 
+uint64_t SessionServer::RandomNumber() {
+  uint64_t number = 0;
+  while (number == 0) {
+    if (getrandom(&number, sizeof(number), 0) != sizeof(number)) number = 0;
+  }
+  return number;
+}
+
 SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller,
                              Daemon* daemon, const MakeHost& make_host, ServeCall serve,
                              const Logger* logger)
     : options_(options),
       daemon_(daemon),
       serve_(std::move(serve)),
-      daemon_id_(RandomId()),
+      daemon_id_(RandomNumber()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
       log_(logger),
@@ -248,103 +245,6 @@ void SessionServer::Refuse(const wire::UniqueFd& socket, const Tenant& tenant,
   sessions_refused_.fetch_add(1, std::memory_order_relaxed);
   log_.Write(LogLevel::kWarn, "connection refused", tenant, caller, 0, reason, SteadyNow());
   SendError(socket.get(), reason, kFramesPerTurn);
-}
-
-// Talking.
-
-void SessionServer::OnSocket(Session& session, uint32_t events) {
-  const uint64_t key = session.key;
-  if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
-  size_t& calls = calls_this_turn_[session.applicant.tenant];
-  // What is left in the socket is reported again in the next turn.
-  for (int i = 0; i < kFramesPerTurn && calls < kCallsPerTurn; ++i) {
-    const absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get());
-    if (!frame.ok()) {
-      const bool none = wire::IsNoFrameYet(frame.status());
-      if (none && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) == 0) return;
-      // Half-closed by the client is closed: no further frame can come.
-      if (none || absl::IsUnavailable(frame.status())) {
-        return HangUp(session, absl::OkStatus(), "its socket closed");
-      }
-      return EndIfFailed(session, frame.status());
-    }
-    if (frame->type == wire::FrameType::kCall) {
-      calls += 1 + SessionCalls::RequestBytes(*frame) / kBytesOfACall;
-    }
-    EndIfFailed(session, OnFrame(session, *frame));
-    if (FindKey(key) == nullptr || session.state == State::kEnding) return;
-  }
-}
-
-absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) {
-  if (session.state == State::kHandshake) {
-    const Handshake::Step step = session.handshake->OnFrame(frame);
-    if (const auto* refuse = std::get_if<Handshake::Refuse>(&step)) return refuse->reason;
-    if (const auto* challenge = std::get_if<Handshake::Challenge>(&step)) {
-      session.place.Heard();
-      return wire::SendFrame(session.socket.get(), wire::FrameType::kChallenge, challenge->nonce);
-    }
-    return Open(session);
-  }
-  return OnOpenFrame(session, frame);
-}
-
-absl::Status SessionServer::OnOpenFrame(Session& session, const wire::Frame& frame) {
-  absl::Status status =
-      CheckFrame(frame, session.caller.pid,
-                 {wire::FrameType::kAck, wire::FrameType::kRpcRequest, wire::FrameType::kCall,
-                  wire::FrameType::kCancelCall, wire::FrameType::kTaken});
-  if (!status.ok()) return status;
-  switch (frame.type) {
-    case wire::FrameType::kAck: {
-      const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
-      status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
-      return status.ok() ? Flush(session) : status;
-    }
-    case wire::FrameType::kRpcRequest:
-      status = session.rpc->Ask(frame);
-      return status.ok() ? Flush(session) : status;
-    default:
-      return session.calls->OnFrame(frame);
-  }
-}
-
-absl::Status SessionServer::Open(Session& session) {
-  absl::Status admitted = session.place.Attested();
-  if (!admitted.ok()) return admitted;
-  InFlight::Hold share(&in_flight_, session.applicant);
-  const bool wants_socket = !session.handshake->calls_by_frames();
-  if (wants_socket && share.Room() == 0) LookForReceived(SteadyNow());
-  if (wants_socket && share.Room() == 0) return absl::ResourceExhaustedError(share.Why());
-  const absl::StatusOr<uint64_t> start = ProcessStart(session.caller.pid);
-  if (!start.ok()) return start.status();
-  if (ProcessHasEnded(session.pidfd.get())) {
-    return absl::AbortedError("the process that connected has ended");
-  }
-  session.caller.process_start = *start;
-  absl::StatusOr<Poller::Watched> process =
-      poller_->Watch(&session.pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
-  if (!process.ok()) return process.status();
-  session.process = *std::move(process);
-  do {
-    session.id = SessionId{RandomId()};
-  } while (key_by_id_.count(session.id.value) != 0);
-  key_by_id_[session.id.value] = session.key;
-  session.handshake.reset();
-  session.state = State::kOpen;
-  session.outbox = Outbox(std::move(share));
-  sessions_total_.fetch_add(1, std::memory_order_relaxed);
-  daemon_->Submit(SessionOpened{session.id, session.caller});
-  const RpcPeer client{session.applicant.tenant, session.id, session.caller};
-  session.rpc.emplace(host_.get(), client);
-  session.calls = SessionCalls::Create(
-      {&session.socket, client, &serve_, &call_shares_,
-       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); }});
-  if (!wants_socket) return Welcome(session, {});
-  const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
-  if (!theirs.ok()) return theirs.status();
-  const int fd = theirs->get();
-  return Welcome(session, {&fd, 1});
 }
 
 // Ending.

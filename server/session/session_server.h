@@ -94,6 +94,7 @@ class SessionServer : public SessionOutput {
 
  private:
   enum class State { kHandshake, kOpen, kEnding };
+  static constexpr int kFramesPerTurn = 16;  // of one session, before others have theirs
   struct Session {
     uint64_t key = 0;  // never reused
     SessionId id;      // zero until open
@@ -120,6 +121,8 @@ class SessionServer : public SessionOutput {
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
                 const MakeHost& make_host, ServeCall serve, const Logger* logger);
 
+  // Not zero; nobody can guess it.
+  static uint64_t RandomNumber();
   // Runs `command` on the thread.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
 

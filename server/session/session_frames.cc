@@ -1,0 +1,113 @@
+// What a session says: its handshake, and the frames of an open one. The rest of SessionServer is
+// in session_server.cc.
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "server/job/clock.h"
+#include "server/session/session_server.h"
+
+namespace iris::server {
+namespace {
+
+constexpr size_t kCallsPerTurn = 32;        // of one tenant's sessions, before others have theirs
+constexpr size_t kBytesOfACall = 64 << 10;  // a longer request counts as so many calls
+
+}  // namespace
+
+void SessionServer::OnSocket(Session& session, uint32_t events) {
+  const uint64_t key = session.key;
+  if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
+  size_t& calls = calls_this_turn_[session.applicant.tenant];
+  // What is left in the socket is reported again in the next turn.
+  for (int i = 0; i < kFramesPerTurn && calls < kCallsPerTurn; ++i) {
+    const absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get());
+    if (!frame.ok()) {
+      const bool none = wire::IsNoFrameYet(frame.status());
+      if (none && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) == 0) return;
+      // Half-closed by the client is closed: no further frame can come.
+      if (none || absl::IsUnavailable(frame.status())) {
+        return HangUp(session, absl::OkStatus(), "its socket closed");
+      }
+      return EndIfFailed(session, frame.status());
+    }
+    if (frame->type == wire::FrameType::kCall) {
+      calls += 1 + SessionCalls::RequestBytes(*frame) / kBytesOfACall;
+    }
+    EndIfFailed(session, OnFrame(session, *frame));
+    if (FindKey(key) == nullptr || session.state == State::kEnding) return;
+  }
+}
+
+absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) {
+  if (session.state == State::kHandshake) {
+    const Handshake::Step step = session.handshake->OnFrame(frame);
+    if (const auto* refuse = std::get_if<Handshake::Refuse>(&step)) return refuse->reason;
+    if (const auto* challenge = std::get_if<Handshake::Challenge>(&step)) {
+      session.place.Heard();
+      return wire::SendFrame(session.socket.get(), wire::FrameType::kChallenge, challenge->nonce);
+    }
+    return Open(session);
+  }
+  return OnOpenFrame(session, frame);
+}
+
+absl::Status SessionServer::OnOpenFrame(Session& session, const wire::Frame& frame) {
+  absl::Status status =
+      CheckFrame(frame, session.caller.pid,
+                 {wire::FrameType::kAck, wire::FrameType::kRpcRequest, wire::FrameType::kCall,
+                  wire::FrameType::kCancelCall, wire::FrameType::kTaken});
+  if (!status.ok()) return status;
+  switch (frame.type) {
+    case wire::FrameType::kAck: {
+      const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
+      status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
+      return status.ok() ? Flush(session) : status;
+    }
+    case wire::FrameType::kRpcRequest:
+      status = session.rpc->Ask(frame);
+      return status.ok() ? Flush(session) : status;
+    default:
+      return session.calls->OnFrame(frame);
+  }
+}
+
+absl::Status SessionServer::Open(Session& session) {
+  absl::Status admitted = session.place.Attested();
+  if (!admitted.ok()) return admitted;
+  InFlight::Hold share(&in_flight_, session.applicant);
+  const bool wants_socket = !session.handshake->calls_by_frames();
+  if (wants_socket && share.Room() == 0) LookForReceived(SteadyNow());
+  if (wants_socket && share.Room() == 0) return absl::ResourceExhaustedError(share.Why());
+  const absl::StatusOr<uint64_t> start = ProcessStart(session.caller.pid);
+  if (!start.ok()) return start.status();
+  if (ProcessHasEnded(session.pidfd.get())) {
+    return absl::AbortedError("the process that connected has ended");
+  }
+  session.caller.process_start = *start;
+  absl::StatusOr<Poller::Watched> process =
+      poller_->Watch(&session.pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
+  if (!process.ok()) return process.status();
+  session.process = *std::move(process);
+  do {
+    session.id = SessionId{RandomNumber()};
+  } while (key_by_id_.count(session.id.value) != 0);
+  key_by_id_[session.id.value] = session.key;
+  session.handshake.reset();
+  session.state = State::kOpen;
+  session.outbox = Outbox(std::move(share));
+  sessions_total_.fetch_add(1, std::memory_order_relaxed);
+  daemon_->Submit(SessionOpened{session.id, session.caller});
+  const RpcPeer client{session.applicant.tenant, session.id, session.caller};
+  session.rpc.emplace(host_.get(), client);
+  session.calls = SessionCalls::Create(
+      {&session.socket, client, &serve_, &call_shares_,
+       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); }});
+  if (!wants_socket) return Welcome(session, {});
+  const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
+  if (!theirs.ok()) return theirs.status();
+  const int fd = theirs->get();
+  return Welcome(session, {&fd, 1});
+}
+
+}  // namespace iris::server
