@@ -16,8 +16,8 @@ namespace iris {
 
 struct ContextOptions {
   // Fields left at their default come from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS,
-  // IRIS_LOCAL_RANK, then those of torchrun, Open MPI, PMIx and Slurm (client/iris/launcher.h).
-  // Without any: job "default", rank 0 of 1.
+  // IRIS_LOCAL_RANK, then those of torchrun, Open MPI, MPICH, PMIx and Slurm
+  // (client/base/launcher.h). Without any: rank 0 of 1, of a job that no other process meets.
   std::string job;
   int rank = -1;
   int n_ranks = -1;

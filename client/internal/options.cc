@@ -1,11 +1,27 @@
 #include "client/internal/options.h"
 
+#include <sys/random.h>
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
 #include "client/base/environment.h"
 #include "client/base/launcher.h"
 #include "device/base/bytes.h"
 
 namespace iris::internal {
+namespace {
+
+constexpr char kDefaultJob[] = "default";
+
+// The name of a job of one rank that nobody has named: two such programs have nothing to do with
+// each other.
+std::string NameOfLoneJob() {
+  uint32_t number = 0;
+  (void)!getrandom(&number, sizeof(number), 0);  // the pid alone is not enough in containers
+  return absl::StrCat("alone-", getpid(), "-", absl::Hex(number & 0xffffff, absl::kZeroPad6));
+}
+
+}  // namespace
 
 absl::StatusOr<ContextOptions> ResolveOptions(
     const ContextOptions& options,
@@ -13,7 +29,8 @@ absl::StatusOr<ContextOptions> ResolveOptions(
   ContextOptions resolved = options;
   const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
   LauncherInfo launcher;
-  launcher.job = "default";
+  launcher.launcher = "none";
+  launcher.job = kDefaultJob;
   if (all_given) {
     if (const auto job = get("IRIS_JOB"); job.has_value() && !job->empty()) launcher.job = *job;
   } else {
@@ -21,7 +38,6 @@ absl::StatusOr<ContextOptions> ResolveOptions(
     if (!read.ok()) return read.status();
     launcher = *std::move(read);
   }
-  if (resolved.job.empty()) resolved.job = launcher.job;
   if (resolved.rank < -1 || resolved.n_ranks < -1 || resolved.local_rank < -1) {
     return absl::InvalidArgumentError(
         "options rank, n_ranks and local_rank must not be negative; -1 means from the environment");
@@ -34,6 +50,12 @@ absl::StatusOr<ContextOptions> ResolveOptions(
   if (resolved.n_ranks == 0 || resolved.rank >= resolved.n_ranks) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", resolved.rank, " of ", resolved.n_ranks,
                                                    " ranks: ranks go from 0 to n_ranks - 1"));
+  }
+  if (resolved.job.empty()) {
+    const auto named = get("IRIS_JOB");
+    const bool alone = resolved.n_ranks == 1 && launcher.launcher == "none" &&
+                       (!named.has_value() || named->empty());
+    resolved.job = alone ? NameOfLoneJob() : launcher.job;
   }
   if (options.heap_bytes == ContextOptions().heap_bytes) {
     if (const auto text = get("IRIS_HEAP_BYTES"); text.has_value() && !text->empty()) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <map>
 
@@ -30,8 +31,25 @@ TEST(OptionsTest, NothingGivenIsRankZeroOfOne) {
   EXPECT_EQ(resolved->rank, 0);
   EXPECT_EQ(resolved->n_ranks, 1);
   EXPECT_EQ(resolved->local_rank, 0);
-  EXPECT_EQ(resolved->job, "default");
   EXPECT_EQ(resolved->heap_bytes, 1ull << 30);
+}
+
+TEST(OptionsTest, ProgramsThatNobodyLaunchedDoNotMeet) {
+  const auto job = [](ContextOptions options, std::map<std::string, std::string> variables = {}) {
+    auto resolved = Resolve(options, std::move(variables));
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    return resolved.ok() ? resolved->job : "";
+  };
+  EXPECT_EQ(job({}).rfind("alone-" + std::to_string(getpid()) + "-", 0), 0u) << job({});
+  EXPECT_NE(job({}), job({}));
+  EXPECT_NE(job({.rank = 0, .n_ranks = 1}), job({.rank = 0, .n_ranks = 1}));
+  // Whoever names a job, or has several ranks, means to meet others.
+  EXPECT_EQ(job({}, {{"IRIS_JOB", "mine"}}), "mine");
+  EXPECT_EQ(job({}, {{"IRIS_JOB", "default"}}), "default");
+  EXPECT_EQ(job({.job = "mine"}), "mine");
+  EXPECT_EQ(job({.rank = 0, .n_ranks = 2}), "default");
+  EXPECT_EQ(job({.rank = 0, .n_ranks = 1}, {{"IRIS_JOB", "mine"}}), "mine");
+  EXPECT_EQ(job({}, {{"IRIS_RANK", "0"}, {"IRIS_N_RANKS", "1"}}), "default");
 }
 
 TEST(OptionsTest, EnvironmentFillsWhatIsLeftOut) {
