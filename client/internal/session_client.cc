@@ -61,6 +61,12 @@ DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
   return key;
 }
 
+// Of a field that may fill its place to the end.
+template <size_t n>
+std::string TextOf(const char (&text)[n]) {
+  return std::string(text, strnlen(text, n));
+}
+
 }  // namespace
 
 int SessionClient::TryConnect(const std::string& path, absl::Time give_up, wire::UniqueFd* socket) {
@@ -171,8 +177,10 @@ absl::Status SessionClient::Handshake(absl::Time deadline) {
         auto welcome = frame->As<wire::WelcomePayload>();
         if (!welcome.ok()) return welcome.status();
         if (!frame->fds.empty()) {
-          return absl::InternalError(absl::StrCat(where, ": the welcome came with ",
-                                                  frame->fds.size(), " descriptors, not none"));
+          return absl::FailedPreconditionError(
+              absl::StrCat(where, ": irisd ", TextOf(welcome->daemon_version),
+                           " takes calls by gRPC alone, and this library, ", wire::kIrisVersion,
+                           ", makes them by frames: install matching versions"));
         }
         welcome_ = *welcome;
         calls_.Use(socket_.get());

@@ -262,15 +262,17 @@ TEST_F(SessionClientTest, UnexpectedFrameDuringTheHandshake) {
   EXPECT_EQ(client.status().code(), absl::StatusCode::kInternal);
 }
 
-TEST_F(SessionClientTest, WelcomeWithADescriptorThatNobodyAskedFor) {
+TEST_F(SessionClientTest, WelcomeOfAnIrisdThatKnowsNoCallsByFrames) {
   Listen();
   auto client = Connect([&] {
     Accept();
     const int fds[] = {peer_.get()};
-    EXPECT_TRUE(
-        wire::SendFrame(peer_.get(), FrameType::kWelcome, wire::WelcomePayload(), fds).ok());
+    wire::WelcomePayload welcome;
+    std::strcpy(welcome.daemon_version, "0.0.9");
+    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kWelcome, welcome, fds).ok());
   });
-  EXPECT_EQ(client.status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr("irisd 0.0.9 takes calls by gRPC"));
 }
 
 TEST_F(SessionClientTest, DescriptorsAreAcknowledgedAndTakenInOrder) {
