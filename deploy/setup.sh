@@ -21,7 +21,7 @@ test_packages=(
   clang-19 libclang-rt-19-dev
   clang-format-14
   cmake pkgconf
-  hydra openmpi-bin
+  mpich openmpi-bin
   libgmock-dev libgtest-dev
   python3-h2
 )
