@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Installs, from Debian 12's own archive, what building and testing Iris needs and this machine lacks.
 #
-#   deploy/setup.sh            everything, the second compiler and the sanitizers included
+#   deploy/setup.sh            everything: the second compiler, the sanitizers, and what the bundle is made of
 #   deploy/setup.sh --build    only what building and running needs (deploy/run-demo.sh)
 #   deploy/setup.sh --check    installs nothing; exit code 1 and a list if something is missing
+#
+# Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle.
 #
 # It is quiet, and done at once when nothing is missing. It runs as root, or through sudo.
 set -euo pipefail
@@ -12,7 +14,7 @@ build_packages=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   g++ libc6-dev
   libabsl-dev libboost-context-dev libcli11-dev libfmt-dev libgrpc++-dev libgrpc-dev
-  libprotobuf-dev libspdlog-dev libsystemd-dev libtomlplusplus-dev nlohmann-json3-dev
+  libprotobuf-dev libprotozero-dev libspdlog-dev libsystemd-dev libtomlplusplus-dev nlohmann-json3-dev
   patchelf
   protobuf-compiler protobuf-compiler-grpc
   python3
@@ -21,6 +23,7 @@ test_packages=(
   clang-19 libclang-rt-19-dev
   clang-format-14
   cmake pkgconf
+  dpkg-dev
   mpich openmpi-bin
   libgmock-dev libgtest-dev
   python3-h2
@@ -31,14 +34,21 @@ fail() {
   exit 1
 }
 
+# As third_party/abseil_source.bzl has it.
+abseil_folder=/usr/local/src/iris/abseil
+
 check_only=false
+with_abseil_source=true
 wanted=("${build_packages[@]}" "${test_packages[@]}")
 for argument in "$@"; do
   case "$argument" in
-    --build) wanted=("${build_packages[@]}") ;;
+    --build)
+      wanted=("${build_packages[@]}")
+      with_abseil_source=false
+      ;;
     --check) check_only=true ;;
     -h | --help)
-      sed -n '2,9s/^# \{0,1\}//p' "$0"
+      sed -n '2,11s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) fail "unknown argument '$argument'; see --help" ;;
@@ -57,29 +67,70 @@ for package in "${wanted[@]}"; do
   # A status of exactly "ii": removed packages leave a line, too.
   [ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null)" = "ii " ] || missing+=("$package")
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
+# The sources that are there must be those of the headers that are installed.
+abseil_version() { dpkg-query -W -f='${source:Version}' libabsl-dev; }
+lacks_abseil_source() {
+  $with_abseil_source && [ "$(cat "$abseil_folder/VERSION" 2>/dev/null)" != "$(abseil_version 2>/dev/null)" ]
+}
+lacking=("${missing[@]}")
+! lacks_abseil_source || lacking+=("the sources of abseil in $abseil_folder")
+[ ${#lacking[@]} -gt 0 ] || exit 0
 
 if $check_only; then
-  echo "missing: ${missing[*]}"
+  echo "missing: ${lacking[*]}"
   exit 1
 fi
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || fail "must install ${missing[*]}: run it as root, or install sudo"
+  command -v sudo >/dev/null || fail "must install ${lacking[*]}: run it as root, or install sudo"
   as_root=(sudo)
 fi
 
-echo "deploy/setup.sh: installing ${missing[*]}"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work" # apt reads it as a user of its own
+log=$work/log
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
     apt-get -qq -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1
 }
-install() { apt install --no-install-recommends "${missing[@]}"; }
-# The lists of a machine that was just made are empty, those of an old one out of date.
-if ! { apt update && install; }; then
+# What to do, and what to say if it fails.
+try() {
+  "$1" && return
   tail -n 20 "$log" >&2
-  fail "apt-get could not install what is missing (its last lines stand above)"
+  fail "$2 (the last lines of apt-get stand above)"
+}
+
+# The lists of a machine that was just made are empty, those of an old one out of date.
+install_packages() { apt update && apt install --no-install-recommends "${missing[@]}"; }
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "deploy/setup.sh: installing ${missing[*]}"
+  try install_packages "apt-get could not install what is missing"
+fi
+
+# Debian's source package, with Debian's patches, from where this machine has its packages. The machine's own lists of
+# packages stay as they are.
+fetch_abseil_source() {
+  local file
+  mkdir -p "$work/parts" "$work/lists/partial" "$work/source" || return
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+    [ ! -f "$file" ] || sed -n 's/^deb /deb-src /p' "$file" >"$work/parts/$(basename "$file" .list).list"
+  done
+  for file in /etc/apt/sources.list.d/*.sources; do
+    [ ! -f "$file" ] || sed 's/^Types:.*/Types: deb-src/' "$file" >"$work/parts/$(basename "$file")"
+  done
+  local from=(-o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$work/parts"
+    -o "Dir::State::lists=$work/lists")
+  apt "${from[@]}" update || true # another archive's trouble; without Debian's, the next line fails
+  (cd "$work/source" && apt "${from[@]}" source "abseil=$(abseil_version)") || return
+  # The version comes last: then it is whole.
+  "${as_root[@]}" rm -rf "$abseil_folder" &&
+    "${as_root[@]}" mkdir -p "$abseil_folder" &&
+    "${as_root[@]}" cp -r "$work"/source/abseil-*/absl "$work"/source/abseil-*/LICENSE "$abseil_folder/" &&
+    abseil_version | "${as_root[@]}" tee "$abseil_folder/VERSION" >/dev/null
+}
+if lacks_abseil_source; then
+  echo "deploy/setup.sh: fetching the sources of abseil $(abseil_version) into $abseil_folder"
+  try fetch_abseil_source "apt-get could not fetch the sources of abseil $(abseil_version), the version of libabsl-dev"
 fi
