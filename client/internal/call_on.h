@@ -1,7 +1,8 @@
-// CallOn: one call to irisd on one session, from and to messages of the heap service.
+// CallOn: one call to irisd on one session. Requests and answers are encoded messages (convert.h).
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -18,25 +19,19 @@ inline constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 struct CallAnswer {
   absl::Status status;
   bool answered = false;  // `status` is irisd's; else the session ended, or irisd is stopping
+  std::string message;    // if ok
 };
 
-// `request` gets the session's id.
-template <typename Request, typename Reply>
-CallAnswer CallOn(SessionClient& session, wire::CallMethod method, Request& request, Reply* reply,
-                  absl::Time deadline, FrameCalls::Caller caller = FrameCalls::Caller::kMember) {
-  request.set_session_id(session.session_id());
-  FrameCalls::Answer got =
-      session.calls().Call(method, request.SerializeAsString(), deadline, caller);
+// `request` names the session's id.
+inline CallAnswer CallOn(SessionClient& session, wire::CallMethod method,
+                         const std::string& request, absl::Time deadline,
+                         FrameCalls::Caller caller = FrameCalls::Caller::kMember) {
+  FrameCalls::Answer got = session.calls().Call(method, request, deadline, caller);
   CallAnswer answer;
   answer.status = std::move(got.status);
   answer.answered = got.answered;
-  if (answer.status.ok()) {
-    if (!reply->ParseFromString(got.message)) {
-      answer.status = absl::InternalError(
-          absl::StrCat("irisd at ", session.runtime_dir(), " sent an answer that does not parse"));
-    }
-    return answer;
-  }
+  answer.message = std::move(got.message);
+  if (answer.status.ok()) return answer;
   if (!answer.answered && absl::IsDeadlineExceeded(answer.status)) {
     answer.status = absl::DeadlineExceededError(
         absl::StrCat("irisd at ", session.runtime_dir(),

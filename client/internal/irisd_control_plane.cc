@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -17,11 +18,13 @@ constexpr absl::Duration kReconnectBackoffMin = absl::Milliseconds(10);
 constexpr absl::Duration kReconnectBackoffMax = absl::Seconds(1);
 constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
 
-// How much of `asked_ms` is left until `deadline`; never nothing, which would mean irisd's default.
-uint64_t MillisecondsLeft(uint64_t asked_ms, absl::Time deadline) {
-  const int64_t left = absl::ToInt64Milliseconds(deadline - Now());
-  return std::min<uint64_t>(asked_ms, static_cast<uint64_t>(std::max<int64_t>(left, 1)));
-}
+// What a visitor does with each alternative.
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <typename... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
 
 }  // namespace
 
@@ -99,50 +102,52 @@ absl::StatusOr<std::shared_ptr<SessionClient>> IrisdControlPlane::WaitForSession
                                     : last_error_.message());
 }
 
-template <typename Request, typename Reply>
-absl::StatusOr<Reply> IrisdControlPlane::CallNow(wire::CallMethod method, Request request,
-                                                 absl::Time deadline, FrameCalls::Caller caller) {
+template <typename Encode>
+CallAnswer IrisdControlPlane::CallNow(wire::CallMethod method, const Encode& encode,
+                                      absl::Time deadline, FrameCalls::Caller caller) {
   const std::shared_ptr<SessionClient> session = CurrentSession();
-  Reply reply;
-  const CallAnswer answer = CallOn(*session, method, request, &reply, deadline, caller);
-  if (!answer.status.ok()) return answer.status;
-  return reply;
+  return CallOn(*session, method, encode(session->session_id()), deadline, caller);
+}
+
+template <typename T>
+absl::StatusOr<T> IrisdControlPlane::Parsed(absl::StatusOr<T> decoded) const {
+  if (decoded.ok()) return decoded;
+  return absl::InternalError(
+      absl::StrCat("irisd at ", runtime_dir_,
+                   " sent an answer that does not parse: ", decoded.status().message()));
 }
 
 absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
                                                   absl::Time deadline) {
-  auto reply = CallNow<iris::v1::JoinRequest, iris::v1::JoinReply>(wire::CallMethod::kJoin,
-                                                                   ToProto(options), deadline);
-  if (!reply.ok()) return reply.status();
-  return FromProto(*reply);
+  const CallAnswer answer = CallNow(
+      wire::CallMethod::kJoin, [&](uint64_t session_id) { return EncodeJoin(session_id, options); },
+      deadline);
+  if (!answer.status.ok()) return answer.status;
+  return Parsed(DecodeJoinReply(answer.message));
 }
 
 absl::StatusOr<CommittedJob> IrisdControlPlane::Mapped(uint64_t job_id, uint64_t epoch,
                                                        const absl::StatusOr<uint64_t>& base,
                                                        absl::Time deadline) {
-  iris::v1::MappedRequest request;
-  request.set_job_id(job_id);
-  request.set_epoch(epoch);
-  if (base.ok()) {
-    request.set_base(*base);
-  } else {
-    request.set_error(ToErrorText(base.status()));
-  }
-  auto reply = CallNow<iris::v1::MappedRequest, iris::v1::MappedReply>(
-      wire::CallMethod::kMapped, std::move(request), deadline);
-  if (!reply.ok()) return reply.status();
-  return FromProto(*reply);
+  const CallAnswer answer = CallNow(
+      wire::CallMethod::kMapped,
+      [&](uint64_t session_id) {
+        return EncodeMapped({session_id, job_id}, epoch, base);
+      },
+      deadline);
+  if (!answer.status.ok()) return answer.status;
+  return Parsed(DecodeMappedReply(answer.message));
 }
 
 absl::Status IrisdControlPlane::GrowMapped(uint64_t job_id, uint64_t grow_id,
                                            const absl::Status& mapped, absl::Time deadline) {
-  iris::v1::GrowMappedRequest request;
-  request.set_job_id(job_id);
-  request.set_grow_id(grow_id);
-  if (!mapped.ok()) request.set_error(ToErrorText(mapped));
-  return CallNow<iris::v1::GrowMappedRequest, iris::v1::GrowMappedReply>(
-             wire::CallMethod::kGrowMapped, std::move(request), deadline)
-      .status();
+  return CallNow(
+             wire::CallMethod::kGrowMapped,
+             [&](uint64_t session_id) {
+               return EncodeGrowMapped({session_id, job_id}, grow_id, mapped);
+             },
+             deadline)
+      .status;
 }
 
 absl::Status IrisdControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
@@ -151,30 +156,32 @@ absl::Status IrisdControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
     // A rank whose job broke is lost to operations, but can still leave on its new session.
     if (broken_) return lost_.ok() ? session_->status() : lost_;
   }
-  iris::v1::LeaveRequest request;
-  request.set_job_id(job_id);
-  return CallNow<iris::v1::LeaveRequest, iris::v1::LeaveReply>(
-             wire::CallMethod::kLeave, std::move(request), deadline, FrameCalls::Caller::kLeaver)
-      .status();
+  return CallNow(
+             wire::CallMethod::kLeave,
+             [&](uint64_t session_id) {
+               return EncodeLeave({session_id, job_id});
+             },
+             deadline, FrameCalls::Caller::kLeaver)
+      .status;
 }
 
 absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
                                                    absl::Time reach_deadline,
                                                    absl::Time answer_deadline, bool* unanswered) {
-  iris::v1::OperateRequest request = ToProto(call);
-  const uint64_t asked_ms = request.timeout_ms();
+  absl::Duration timeout = call.timeout;
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
     auto session = WaitForSession(reach_deadline);
     if (!session.ok()) return session.status();
-    iris::v1::OperateReply reply;
-    const CallAnswer answer = CallOn<iris::v1::OperateRequest, iris::v1::OperateReply>(
-        **session, wire::CallMethod::kOperate, request, &reply, answer_deadline);
+    const CallAnswer answer =
+        CallOn(**session, wire::CallMethod::kOperate,
+               EncodeOperate((*session)->session_id(), call, timeout), answer_deadline);
     if (answer.answered) {
       // A refusal consumes nothing, but says nothing either of the same request sent before.
       if (!answer.status.ok()) return answer.status;
-      *unanswered = false;
-      return FromProto(std::move(*reply.mutable_outcome()));
+      absl::StatusOr<Outcome> outcome = Parsed(DecodeOperateReply(answer.message));
+      if (outcome.ok()) *unanswered = false;
+      return outcome;
     }
     *unanswered = true;
     if (answer.status.code() == absl::StatusCode::kDeadlineExceeded) return answer.status;
@@ -184,7 +191,7 @@ absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
     }
     absl::SleepFor(backoff);
     backoff = std::min(backoff * 2, kReconnectBackoffMax);
-    request.set_timeout_ms(MillisecondsLeft(asked_ms, reach_deadline));
+    timeout = std::min(call.timeout, reach_deadline - Now());
   }
 }
 
@@ -275,19 +282,18 @@ void IrisdControlPlane::WatchLoop() {
 }
 
 bool IrisdControlPlane::WatchSession(SessionClient& session) {
-  iris::v1::WatchRequest request;
-  request.set_session_id(session.session_id());
-  request.set_job_id(identity_.job_id);
-  const auto stream = session.calls().Open(wire::CallMethod::kWatch, request.SerializeAsString(),
+  const auto stream = session.calls().Open(wire::CallMethod::kWatch,
+                                           EncodeWatch({session.session_id(), identity_.job_id}),
                                            Now() + kResumeTimeout);
   if (!stream.ok()) return session.WaitForEnd(kLastWords);
   std::string bytes;
   while (session.calls().Read(**stream, &bytes)) {
-    iris::v1::WatchEvent event;
-    if (event.ParseFromString(bytes)) {
-      Handle(event);
+    const absl::StatusOr<WatchEvent> event = DecodeWatchEvent(bytes);
+    if (event.ok()) {
+      Handle(*event);
     } else {
-      log::Warning("irisd sent an event that does not parse; it is left out");
+      log::Warning("irisd sent an event that does not parse, and it is left out: ",
+                   event.status().message());
     }
   }
   {
@@ -302,34 +308,24 @@ bool IrisdControlPlane::WatchSession(SessionClient& session) {
   return session.WaitForEnd(kLastWords);
 }
 
-void IrisdControlPlane::Handle(const iris::v1::WatchEvent& event) {
-  switch (event.event_case()) {
-    case iris::v1::WatchEvent::kRankChanged:
-      return handler_->OnRankChange(FromProto(event.rank_changed()));
-    case iris::v1::WatchEvent::kSegmentsAdded:
-      return handler_->OnSegmentsAdded(FromProto(event.segments_added()));
-    case iris::v1::WatchEvent::kGrowDone:
-      return handler_->OnGrowDone(FromProto(event.grow_done()));
-    case iris::v1::WatchEvent::kStopping:
-      return handler_->OnStopping(event.stopping().reason());
-    case iris::v1::WatchEvent::kWatching:
-    case iris::v1::WatchEvent::EVENT_NOT_SET:
-      return;
-  }
+void IrisdControlPlane::Handle(const WatchEvent& event) {
+  std::visit(Overloaded{
+                 [](std::monostate) {},
+                 [this](const RankChange& change) { handler_->OnRankChange(change); },
+                 [this](const SegmentsAdded& added) { handler_->OnSegmentsAdded(added); },
+                 [this](const GrowDone& done) { handler_->OnGrowDone(done); },
+                 [this](const Stopping& stopping) { handler_->OnStopping(stopping.reason); },
+             },
+             event);
 }
 
 absl::Status IrisdControlPlane::Reconnect() {
   // Calls wait until the rank is resumed: broken_ stays set until then.
   auto session = OpenSession(absl::ZeroDuration());
   if (!session.ok()) return session.status();
-  iris::v1::ResumeRequest request;
-  request.set_job_id(identity_.job_id);
-  request.set_job(identity_.job);
-  request.set_rank(static_cast<int32_t>(identity_.rank));
-  request.set_epoch(identity_.epoch);
-  iris::v1::ResumeReply reply;
-  const CallAnswer answer = CallOn<iris::v1::ResumeRequest, iris::v1::ResumeReply>(
-      **session, wire::CallMethod::kResume, request, &reply, Now() + kResumeTimeout);
+  const CallAnswer answer =
+      CallOn(**session, wire::CallMethod::kResume,
+             EncodeResume((*session)->session_id(), identity_), Now() + kResumeTimeout);
   if (!answer.answered) return answer.status;
   if (answer.status.ok()) {
     UseSession(*session);

@@ -25,7 +25,6 @@
 #include "client/internal/call_on.h"
 #include "client/internal/control_plane.h"
 #include "client/internal/session_client.h"
-#include "proto/iris/v1/heap.pb.h"
 
 namespace iris::internal {
 
@@ -75,12 +74,15 @@ class IrisdControlPlane : public ControlPlane {
   std::shared_ptr<SessionClient> CurrentSession() const;
   // Waits for a session that has not ended.
   absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
-  // CallOn the present session.
-  template <typename Request, typename Reply>
-  absl::StatusOr<Reply> CallNow(wire::CallMethod method, Request request, absl::Time deadline,
-                                FrameCalls::Caller caller = FrameCalls::Caller::kMember);
+  // CallOn the present session, with what `encode` makes of its id.
+  template <typename Encode>
+  CallAnswer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
+                     FrameCalls::Caller caller = FrameCalls::Caller::kMember);
+  // What was decoded of an answer; an error says of which irisd.
+  template <typename T>
+  absl::StatusOr<T> Parsed(absl::StatusOr<T> decoded) const;
   void WatchLoop();
-  void Handle(const iris::v1::WatchEvent& event);
+  void Handle(const WatchEvent& event);
   // Reads one watch stream until it ends; says whether its session has ended with it.
   bool WatchSession(SessionClient& session);
   // One attempt to connect and resume.

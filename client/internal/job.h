@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -78,5 +79,13 @@ struct GrowDone {
   bool published = false;  // false: the segments are to be unmapped again
   std::string reason;
 };
+
+// irisd is about to end.
+struct Stopping {
+  std::string reason;
+};
+
+// One event of the watch stream; monostate: nothing that a rank acts on.
+using WatchEvent = std::variant<std::monostate, RankChange, SegmentsAdded, GrowDone, Stopping>;
 
 }  // namespace iris::internal
