@@ -109,7 +109,8 @@ for_backend = rule(
 
 # Files as the configuration of the bundle builds them, whatever configuration asks.
 def _host_files_impl(ctx):
-    return [DefaultInfo(files = depset(transitive = [t[DefaultInfo].files for t in ctx.attr.srcs]))]
+    files = depset(transitive = [t[DefaultInfo].files for t in ctx.attr.srcs])
+    return [DefaultInfo(files = files, runfiles = ctx.runfiles(transitive_files = files))]
 
 bundled_host_files = rule(
     implementation = _host_files_impl,
