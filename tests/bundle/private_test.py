@@ -125,7 +125,8 @@ assert not wrong, wrong
         """The library uses itself and the system, and nobody else uses it."""
         name = os.path.basename(LIBRARY)
         n_own = n_others = 0
-        for source, target, symbol in re.findall(r"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: \w+ symbol `(.*?)'", log):
+        pattern = r"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: \w+ symbol `(.*?)'"
+        for source, target, symbol in re.findall(pattern, log):
             if source.endswith(name):
                 n_own += 1
                 # A program may have its own copy of a variable of the C library, for everybody.
