@@ -84,14 +84,13 @@ cc_library(
 
 def _why_not(repository_ctx, folder):
     """A sentence, or an empty string if the sources are there and are those of the installed headers."""
-    for header in ["base/options.h", "base/config.h", "status/internal/status_internal.h"]:
-        source = repository_ctx.path(folder + "/absl/" + header)
-        if not source.exists:
-            return "The sources of abseil are not in %s: run deploy/setup.sh" % folder
-        installed = repository_ctx.path("/usr/include/absl/" + header)
-        if not installed.exists or repository_ctx.read(source) != repository_ctx.read(installed):
-            return ("The sources of abseil in %s are not of the version whose headers are in /usr/include/absl: " +
-                    "run deploy/setup.sh") % folder
+    if not repository_ctx.path(folder + "/absl/base/options.h").exists:
+        return "The sources of abseil are not in %s: run deploy/setup.sh" % folder
+    compared = repository_ctx.execute(["diff", "-rq", "/usr/include/absl", folder + "/absl"])
+    for line in compared.stdout.splitlines():
+        if line.endswith(" differ") or line.startswith("Only in /usr/include/absl"):
+            return ("The sources of abseil in %s are not those of the headers in /usr/include/absl (%s): " +
+                    "run deploy/setup.sh") % (folder, line)
     return ""
 
 def _abseil_source_impl(repository_ctx):
