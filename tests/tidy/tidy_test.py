@@ -130,8 +130,9 @@ PLANTED = {
         ("client/internal/planted.cc", '#include "client/iris/context.h"\n'),
         ("client/base/planted.cc", '#include "client/internal/clock.h"\n'),
         # Through a header of ours.
-        ("client/iris/planted.cc", '#include "client/internal/convert.h"\n'),
-        ("client/iris/planted.cc", '#include "client/internal/irisd_control_plane.h"\n'),
+        ("client/iris/planted.cc", '#include "client/internal/fake_irisd.h"\n'),
+        ("client/internal/planted.cc", '#include "client/internal/proto_reference.h"\n'),
+        ("client/internal/planted.h", '// x\n#pragma once\n#include "proto/iris/v1/heap.pb.h"\n'),
         ("client/base/planted.h", "// x\n#pragma once\n#include <grpcpp/grpcpp.h>\n"),
     ),
     "unfinished": (
