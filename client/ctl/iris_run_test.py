@@ -1,5 +1,6 @@
 """iris-run with real processes: output, environment, signals, ends."""
 
+import json
 import os
 import re
 import shutil
@@ -107,6 +108,52 @@ class IrisRun(unittest.TestCase):
         self.assertEqual(sorted(result.stdout.splitlines()),
                          ["[0] 0/2 local=0 job=train dir=/tmp/x", "[1] 1/2 local=1 job=train dir=/tmp/x"])
 
+    def test_env_gives_variables_to_every_rank(self):
+        result = run("-n", "2", "--env", "A=1", "--env", "B=x=y z", "--env", "C=", "--env", "HOME=/x", "--", "sh", "-c",
+                     "echo \"$A/$B/${C-unset}/$HOME/$KEPT\"", env={**os.environ, "A": "0", "KEPT": "kept"})
+        self.assertEqual(sorted(result.stdout.splitlines()), ["[0] 1/x=y z///x/kept", "[1] 1/x=y z///x/kept"])
+
+    def test_the_last_env_of_a_name_wins(self):
+        self.assertEqual(run("-n", "1", "--env", "A=1", "--env", "A=2", "--", "sh", "-c", "echo $A").stdout, "[0] 2\n")
+
+    def test_env_refuses_bad_names_and_what_is_iris_runs_own(self):
+        for variable, why in (("=x", "is no name of a variable"), ("1A=x", "is no name of a variable"),
+                              ("a b=x", "is no name of a variable"), ("A", "write --env A=VALUE"),
+                              ("IRIS_RANK=3", "IRIS_RANK is set by iris-run itself; use -n"),
+                              ("IRIS_JOB=x", "use --job"), ("IRIS_RUNTIME_DIR=/x", "use --runtime-dir")):
+            result = run("-n", "1", "--env", variable, "--", "true")
+            self.assertEqual(result.returncode, 2, variable)
+            self.assertIn(why, result.stderr)
+
+    def test_bind_deals_the_cores(self):
+        show = ["--", sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+        allowed = sorted(os.sched_getaffinity(0))
+        result = run("-n", "1", "--bind", "cores", *show)
+        self.assertEqual(result.stdout, f"[0] {allowed}\n")
+        result = run("-n", "2", *show)
+        self.assertEqual(sorted(result.stdout.splitlines()), [f"[0] {allowed}", f"[1] {allowed}"])
+        result = run("-n", "2", "--bind", "cores", "--verbose", *show)
+        sets = [set(json.loads(line[4:])) for line in result.stdout.splitlines()]
+        self.assertEqual(set.union(*sets), set(allowed))
+        for rank in (0, 1):
+            self.assertRegex(result.stderr, rf"iris-run: rank {rank} is bound to CPUs \d[\d,-]*\n")
+        if "share" not in result.stderr:
+            self.assertEqual(set.intersection(*sets), set())
+
+    def test_bind_uses_only_what_iris_run_may_use(self):
+        cpu = max(os.sched_getaffinity(0))
+        result = run("-n", "2", "--bind", "cores", "--", sys.executable, "-c",
+                     "import os; print(os.sched_getaffinity(0))", preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+        self.assertEqual(sorted(result.stdout.splitlines()), [f"[{rank}] {{{cpu}}}" for rank in (0, 1)])
+        self.assertEqual(result.stderr, "iris-run: --bind cores: 2 ranks share 1 core\n")
+
+    def test_np_as_mpirun_has_it(self):
+        for words in (["-np", "2"], ["--np", "2"], ["--np=2"], ["-n2"], ["--ranks", "2"]):
+            result = run(*words, "--", "echo", "x")
+            self.assertEqual(sorted(result.stdout.splitlines()), ["[0] x", "[1] x"], words)
+        # Behind the program, words are the program's.
+        self.assertEqual(run("-np", "1", "echo", "-np", "3").stdout, "[0] -np 3\n")
+
     def test_two_runs_have_different_jobs_and_ranks_of_one_the_same(self):
         names = []
         for _ in range(2):
@@ -135,22 +182,66 @@ class IrisRun(unittest.TestCase):
     # Ends
 
     def test_exit_code_is_that_of_the_rank_that_failed(self):
-        result = run("-n", "4", "--", "sh", "-c", "[ $IRIS_RANK = 2 ] && exit 7; exec sleep 600")
+        result = run("-n", "4", "--grace", "0", "--", "sh", "-c", "[ $IRIS_RANK = 2 ] && exit 7; exec sleep 600")
         self.assertEqual(result.returncode, 7)
         self.assertRegex(result.stderr, r"iris-run: rank 2 of 4 \(pid \d+\) exited with code 7; ending the other 3\n")
 
     def test_a_signal_is_named_and_becomes_128_plus_its_number(self):
-        result = run("-n", "2", "--", "sh", "-c", "[ $IRIS_RANK = 1 ] && kill -KILL $$; exec sleep 600")
+        result = run("-n", "2", "--grace", "0", "--", "sh", "-c", "[ $IRIS_RANK = 1 ] && kill -KILL $$; exec sleep 600")
         self.assertEqual(result.returncode, 137)
         self.assertRegex(result.stderr, r"rank 1 of 2 \(pid \d+\) was ended by SIGKILL \(Killed\)")
 
     def test_only_the_first_failure_counts(self):
-        result = run("-n", "3", "--", "sh", "-c", "[ $IRIS_RANK = 0 ] && exit 3; trap 'exit 9' TERM; sleep 600 & wait")
+        result = run("-n", "3", "--grace", "0.1", "--", "sh", "-c",
+                     "[ $IRIS_RANK = 0 ] && exit 3; trap 'exit 9' TERM; sleep 600 & wait")
         self.assertEqual(result.returncode, 3)
         self.assertEqual(result.stderr.count("iris-run: rank"), 1)
 
-    def test_a_rank_that_ignores_the_end_is_killed_after_the_grace_period(self):
-        result = run("-n", "2", "--grace", "0.2", "--", "sh", "-c",
+    def test_survivors_have_time_to_report(self):
+        result = run("-n", "3", "--grace", "60", "--", "sh", "-c",
+                     f"""[ $IRIS_RANK = 1 ] && {{
+                           until [ -s {self.path('r0')} -a -s {self.path('r2')} ]; do sleep 0.01; done; exit 6
+                         }}
+                         trap 'echo ended' TERM
+                         echo x > {self.path('r')}$IRIS_RANK; sleep 0.5; echo rank 1 is gone; exit 9""")
+        self.assertEqual(result.returncode, 6)
+        self.assertEqual(sorted(result.stdout.splitlines()), ["[0] rank 1 is gone", "[2] rank 1 is gone"])
+        self.assertRegex(result.stderr, r"rank 1 of 3 \(pid \d+\) exited with code 6; ending the other 2 in 1m\n$")
+
+    def test_who_does_not_end_in_the_grace_period_is_named_and_ended(self):
+        result = run("-n", "3", "--grace", "300ms", "--", "sh", "-c", "[ $IRIS_RANK = 1 ] && exit 6; exec sleep 600")
+        self.assertEqual(result.returncode, 6)
+        self.assertIn("not ended 300ms after the failure, and ended now: ranks 0, 2\n", result.stderr)
+
+    def test_keep_going_ends_nobody_and_names_each_that_failed(self):
+        result = run("-n", "3", "--keep-going", "--", "sh", "-c",
+                     f"""[ $IRIS_RANK = 2 ] && {{ sleep 1; echo done; exit 0; }}
+                         [ $IRIS_RANK = 0 ] && {{ until [ -s {self.path('f')} ]; do sleep 0.01; done; exit 8; }}
+                         (sleep 0.3; echo x > {self.path('f')}) & exit 4""")
+        self.assertEqual(result.returncode, 4)
+        self.assertEqual(result.stdout, "[2] done\n")
+        self.assertRegex(result.stderr, r"rank 1 of 3 \(pid \d+\) exited with code 4; 2 others go on\n"
+                         r"iris-run: rank 0 of 3 \(pid \d+\) exited with code 8; 1 other goes on\n$")
+
+    def test_of_failures_seen_together_a_signal_comes_first(self):
+        # iris-run stands still until both have failed.
+        process = self.start("-n", "2", "--", "sh", "-c", f"echo $$ > {self.path('p')}$IRIS_RANK; "
+                             f"until [ -s {self.path('go')} ]; do sleep 0.01; done; "
+                             "[ $IRIS_RANK = 1 ] && kill -SEGV $$; exit 5")
+        pids = self.pids("p0", "p1")
+        process.send_signal(signal.SIGSTOP)
+        with open(self.path("go"), "w", encoding="ascii") as file:
+            file.write("x")
+        for pid in pids:
+            self.wait_for(f"end of {pid}", lambda pid=pid: not alive(pid))
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGSEGV, err)
+        self.assertIn("rank 1 of 2", err)
+        self.assertIn("SIGSEGV", err)
+
+    def test_a_rank_that_ignores_the_end_is_killed(self):
+        result = run("-n", "2", "--grace", "0.1", "--kill-after", "0.2", "--", "sh", "-c",
                      f"""[ $IRIS_RANK = 1 ] && {{
                            trap '' TERM; echo $$ > {self.path('pid')}; while :; do sleep 1; done
                          }}
@@ -159,7 +250,7 @@ class IrisRun(unittest.TestCase):
         self.assertFalse(alive(self.pids("pid")[0]))
 
     def test_grandchildren_go_too(self):
-        result = run("-n", "2", "--", "sh", "-c",
+        result = run("-n", "2", "--grace", "0", "--", "sh", "-c",
                      f"sleep 600 & echo $! > {self.path('g')}$IRIS_RANK; [ $IRIS_RANK = 0 ] && exit 4; wait")
         self.assertEqual(result.returncode, 4)
         for pid in self.pids("g0"):
@@ -264,10 +355,28 @@ class IrisRun(unittest.TestCase):
         for arguments in ([], ["-n", "2"], ["-n", "0", "--", "true"], ["-n", "65", "--", "true"],
                           ["-n", "x", "--", "true"], ["--", "true"], ["-n", "2", "--wrong", "--", "true"],
                           ["-n", "1", "--job", "x" * 129, "--", "true"],
-                          ["-n", "1", "--timeout", "-3", "--", "true"], ["-n", "1", "--wrong", "true"]):
+                          ["-n", "1", "--timeout", "-3", "--", "true"], ["-n", "1", "--wrong", "true"],
+                          ["-n", "1", "--timeout", "0", "--", "true"], ["-n", "1", "--grace", "soon", "--", "true"],
+                          ["-n", "1", "--bind", "sockets", "--", "true"], ["-n"], ["-np", "0", "true"],
+                          ["-n", "1", "--keep-going", "--grace", "1", "--", "true"]):
             result = run(*arguments)
             self.assertEqual(result.returncode, 2, arguments)
             self.assertNotEqual(result.stderr, "", arguments)
+
+    def test_an_unknown_option_gets_a_suggestion(self):
+        for option, meant in (("--graec", "--grace"), ("--keep", "--keep-going"), ("--no-prefx", "--no-prefix"),
+                              ("--jobs=x", "--job")):
+            result = run("-n", "1", option, "--", "true")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(f"did you mean '{meant}'?", result.stderr)
+
+    def test_a_program_of_this_folder_is_written_with_its_folder(self):
+        shutil.copy(shutil.which("true"), self.path("here"))
+        result = subprocess.run([os.path.abspath(IRIS_RUN), "-n", "1", "here"], cwd=self.folder, stderr=subprocess.PIPE,
+                                text=True, timeout=PATIENCE_SECONDS, check=False,
+                                env={**os.environ, "PATH": "/usr/bin:/bin"})
+        self.assertEqual(result.returncode, 127)
+        self.assertIn("for the one in this folder, write ./here", result.stderr)
 
     def test_help_and_version(self):
         self.assertIn("Exit code", run("--help").stdout)

@@ -12,16 +12,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "device/base/posix.h"
-
-extern char** environ;
 
 namespace iris::ctl {
 namespace {
@@ -42,53 +39,6 @@ sigset_t HandledSignals() {
   for (const int signal : kForwarded) sigaddset(&set, signal);
   sigaddset(&set, SIGCHLD);
   return set;
-}
-
-absl::Status Failed(const char* what) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("iris-run: ", what));
-}
-
-absl::Status MakePipe(wire::UniqueFd* read_end, wire::UniqueFd* write_end) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return Failed("pipe: raise the limit of open files (ulimit -n)");
-  *read_end = wire::UniqueFd(fds[0]);
-  *write_end = wire::UniqueFd(fds[1]);
-  return absl::OkStatus();
-}
-
-std::string Prefix(int rank, int n_ranks, bool colour) {
-  const int width = static_cast<int>(absl::StrCat(n_ranks - 1).size());
-  const std::string plain = absl::StrFormat("[%*d]", width, rank);
-  if (!colour) return plain + " ";
-  constexpr int kColours[] = {36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91};
-  return absl::StrFormat("\033[%dm%s\033[0m ", kColours[rank % std::size(kColours)], plain);
-}
-
-// What one rank sees on top of iris-run's own environment.
-std::vector<std::string> RankEnvironment(const RunOptions& options, int rank) {
-  std::vector<std::string> ours = {
-      absl::StrCat("IRIS_RANK=", rank), absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
-      absl::StrCat("IRIS_LOCAL_RANK=", rank), absl::StrCat("IRIS_JOB=", options.job)};
-  if (!options.runtime_dir.empty()) {
-    ours.push_back(absl::StrCat("IRIS_RUNTIME_DIR=", options.runtime_dir));
-  }
-  std::vector<std::string> result = ours;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const absl::string_view text = *variable;
-    const absl::string_view name = text.substr(0, text.find('=') + 1);
-    const bool replaced = std::any_of(ours.begin(), ours.end(), [&](const std::string& own) {
-      return absl::string_view(own).substr(0, name.size()) == name;
-    });
-    if (!replaced) result.emplace_back(text);
-  }
-  return result;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& text : strings) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 }  // namespace
@@ -125,91 +75,6 @@ void RankSet::Write(int fd, const std::string& text) {
   }
 }
 
-// A process that outlives a killed iris-run for a moment: it ends every rank's process group, then
-// itself.
-absl::Status RankSet::StartGuard() {
-  wire::UniqueFd read_end;
-  if (absl::Status status = MakePipe(&read_end, &guard_pipe_); !status.ok()) return status;
-  guard_pid_ = fork();
-  if (guard_pid_ < 0) return Failed("fork");
-  if (guard_pid_ > 0) return absl::OkStatus();
-  setsid();
-  guard_pipe_.Reset();
-  if (dup2(read_end.get(), 0) != 0) _exit(1);
-  closefrom(1);
-  std::vector<pid_t> groups;
-  pid_t group = 0;
-  for (;;) {
-    const ssize_t n = read(0, &group, sizeof(group));
-    if (n < 0 && errno == EINTR) continue;
-    if (n != sizeof(group)) break;  // iris-run is gone
-    if (group == 0) _exit(0);       // iris-run has ended all by itself
-    groups.push_back(group);
-  }
-  for (const pid_t each : groups) kill(-each, SIGKILL);
-  _exit(0);
-}
-
-absl::Status RankSet::Start(int rank) {
-  std::vector<std::string> environment = RankEnvironment(options_, rank);
-  std::vector<std::string> command = options_.command;
-  const std::vector<char*> argv = Pointers(command);
-  std::vector<char*> envp = Pointers(environment);
-
-  wire::UniqueFd error_read, error_write, out_read, out_write, err_read, err_write;
-  if (absl::Status status = MakePipe(&error_read, &error_write); !status.ok()) return status;
-  if (options_.prefix) {
-    if (absl::Status status = MakePipe(&out_read, &out_write); !status.ok()) return status;
-    if (absl::Status status = MakePipe(&err_read, &err_write); !status.ok()) return status;
-  }
-
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) return Failed("fork");
-  if (pid == 0) {
-    // Until exec only what is safe after fork. The guard hears of the group before the program can
-    // start anything.
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    const pid_t self = getpid();
-    if (write(guard_pipe_.get(), &self, sizeof(self)) != sizeof(self)) _exit(1);
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null >= 0) dup2(null, 0);
-    if (options_.prefix) {
-      dup2(out_write.get(), 1);
-      dup2(err_write.get(), 2);
-    }
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
-    signal(SIGPIPE, SIG_DFL);
-    environ = envp.data();
-    execvp(argv[0], argv.data());
-    const int error = errno;
-    if (write(error_write.get(), &error, sizeof(error)) < 0) _exit(1);
-    _exit(kExitNotFound);
-  }
-  setpgid(pid, pid);  // whoever is first
-  processes_.push_back({rank, pid, false});
-  error_write.Reset();
-  int error = 0;
-  const ssize_t n = base::Retry([&] { return read(error_read.get(), &error, sizeof(error)); });
-  if (n == sizeof(error)) {
-    errno = error;
-    return absl::ErrnoToStatus(error, absl::StrCat("iris-run: cannot execute ", command[0]));
-  }
-  if (options_.prefix) {
-    for (const auto& [fd, to] : {std::pair(&out_read, 1), std::pair(&err_read, 2)}) {
-      const bool colour = to == 1 ? options_.colour_stdout : options_.colour_stderr;
-      fcntl(fd->get(), F_SETFL, O_NONBLOCK);
-      outputs_.push_back(std::make_unique<Output>(
-          Output{std::move(*fd), to, LinePrefixer(Prefix(rank, options_.n_ranks, colour))}));
-    }
-  }
-  return absl::OkStatus();
-}
-
 void RankSet::SignalRunning(int signal) {
   for (const Process& process : processes_) {
     if (!process.ended) kill(-process.pid, signal);
@@ -219,7 +84,8 @@ void RankSet::SignalRunning(int signal) {
 void RankSet::BeginEnding() {
   if (ending_) return;
   ending_ = true;
-  kill_time_ = absl::Now() + options_.grace;
+  end_time_ = absl::InfiniteFuture();
+  kill_time_ = absl::Now() + options_.kill_after;
   SignalRunning(SIGTERM);
   SignalRunning(SIGCONT);  // a stopped rank, too
 }
@@ -242,6 +108,7 @@ void RankSet::HandleSignal(int signal) {
 
 // Looks which ranks have ended, without letting go of their pids.
 void RankSet::ReapEnded() {
+  std::vector<std::pair<const Process*, siginfo_t>> failures;
   for (Process& process : processes_) {
     if (process.ended) continue;
     siginfo_t info = {};
@@ -250,23 +117,58 @@ void RankSet::ReapEnded() {
       continue;
     }
     process.ended = true;
-    const bool failed = info.si_code != CLD_EXITED || info.si_status != 0;
-    if (!failed || exit_code_ != 0) continue;  // what follows the first failure is its consequence
-    exit_code_ = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
-    const auto others = std::count_if(processes_.begin(), processes_.end(),
-                                      [](const Process& each) { return !each.ended; });
-    Write(2,
-          absl::StrCat("iris-run: rank ", process.rank, " of ", options_.n_ranks, " (pid ",
-                       process.pid, ") ", DescribeWaitStatus(info.si_code, info.si_status),
-                       others > 0 && !stopping_ ? absl::StrCat("; ending the other ", others) : "",
-                       "\n"));
-    if (!stopping_) {
-      BeginEnding();
-    } else if (!ending_) {  // the others have been asked already
-      ending_ = true;
-      kill_time_ = absl::Now() + options_.grace;
+    if (info.si_code != CLD_EXITED || info.si_status != 0) failures.emplace_back(&process, info);
+  }
+  // Of several that failed since the last look, one that a signal ended is the likelier cause: the
+  // others may have left because it was gone.
+  std::stable_partition(failures.begin(), failures.end(),
+                        [](const auto& failure) { return failure.second.si_code != CLD_EXITED; });
+  for (const auto& [process, info] : failures) {
+    TakeFailure(*process, info.si_code, info.si_status);
+  }
+}
+
+void RankSet::TakeFailure(const Process& process, int code, int status) {
+  const bool first = exit_code_ == 0;
+  if (first) exit_code_ = code == CLD_EXITED ? status : 128 + status;
+  // What follows the first failure is its consequence, unless the others were to go on.
+  if (!first && (!options_.keep_going || ending_ || stopping_)) return;
+  const auto others = std::count_if(processes_.begin(), processes_.end(),
+                                    [](const Process& each) { return !each.ended; });
+  std::string next;
+  if (others > 0 && !stopping_ && !ending_) {
+    if (options_.keep_going) {
+      next = absl::StrCat("; ", others, others == 1 ? " other goes on" : " others go on");
+    } else if (options_.grace > absl::ZeroDuration()) {
+      next =
+          absl::StrCat("; ending the other ", others, " in ", absl::FormatDuration(options_.grace));
+    } else {
+      next = absl::StrCat("; ending the other ", others);
     }
   }
+  Write(2, absl::StrCat("iris-run: rank ", process.rank, " of ", options_.n_ranks, " (pid ",
+                        process.pid, ") ", DescribeWaitStatus(code, status), next, "\n"));
+  if (stopping_) {
+    if (ending_) return;  // the others have been asked already
+    ending_ = true;
+    kill_time_ = absl::Now() + options_.kill_after;
+  } else if (!options_.keep_going) {
+    end_time_ = absl::Now() + options_.grace;
+  }
+}
+
+// The survivors of a failure have had their time.
+void RankSet::EndSurvivors() {
+  if (options_.grace > absl::ZeroDuration() && !AllEnded()) {
+    std::vector<int> ranks;
+    for (const Process& process : processes_) {
+      if (!process.ended) ranks.push_back(process.rank);
+    }
+    Write(2, absl::StrCat("iris-run: not ended ", absl::FormatDuration(options_.grace),
+                          " after the failure, and ended now: rank", ranks.size() == 1 ? " " : "s ",
+                          absl::StrJoin(ranks, ", "), "\n"));
+  }
+  BeginEnding();
 }
 
 bool RankSet::AllEnded() const {
@@ -312,7 +214,7 @@ void RankSet::DrainOutputs() {
 }
 
 int RankSet::PollTimeoutMs() const {
-  const absl::Time next = std::min(kill_time_, timeout_time_);
+  const absl::Time next = std::min({end_time_, kill_time_, timeout_time_});
   if (next == absl::InfiniteFuture()) return -1;
   const int64_t ms = absl::ToInt64Milliseconds(next - absl::Now()) + 1;
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 1000000));
@@ -356,7 +258,7 @@ int RankSet::Run() {
   const sigset_t handled = HandledSignals();
   sigprocmask(SIG_BLOCK, &handled, nullptr);
   signal_fd_ = wire::UniqueFd(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signal_fd_.valid()) return FailToStart(Failed("signalfd"));
+  if (!signal_fd_.valid()) return FailToStart(absl::ErrnoToStatus(errno, "iris-run: signalfd"));
   if (absl::Status status = StartGuard(); !status.ok()) return FailToStart(status);
   for (int rank = 0; rank < options_.n_ranks; ++rank) {
     if (absl::Status status = Start(rank); !status.ok()) return FailToStart(status);
@@ -372,7 +274,7 @@ int RankSet::Run() {
       open.push_back(output.get());
     }
     if (poll(polled.data(), polled.size(), PollTimeoutMs()) < 0 && errno != EINTR) {
-      return FailToStart(Failed("poll"));
+      return FailToStart(absl::ErrnoToStatus(errno, "iris-run: poll"));
     }
     for (size_t i = 0; i < open.size(); ++i) {
       if (polled[i + 1].revents != 0) ReadOutput(*open[i]);
@@ -388,6 +290,7 @@ int RankSet::Run() {
       if (exit_code_ == 0) exit_code_ = kExitTimeout;
       BeginEnding();
     }
+    if (absl::Now() >= end_time_) EndSurvivors();
     if (absl::Now() >= kill_time_) {
       kill_time_ = absl::InfiniteFuture();
       SignalRunning(SIGKILL);

@@ -30,7 +30,11 @@ struct RunOptions {
   bool colour_stdout = false;
   bool colour_stderr = false;
   absl::Duration timeout = absl::InfiniteDuration();
-  absl::Duration grace = absl::Seconds(5);  // between SIGTERM and SIGKILL
+  std::vector<std::string> environment;     // NAME=VALUE, for every rank
+  std::vector<std::vector<int>> cpus;       // those of each rank, ascending; empty: as inherited
+  bool keep_going = false;                  // a failure does not end the other ranks
+  absl::Duration grace = absl::Seconds(5);  // between a failure and SIGTERM to the others
+  absl::Duration kill_after = absl::Seconds(5);  // between SIGTERM and SIGKILL
 };
 
 // Exit codes of iris-run that are no rank's own.
@@ -69,6 +73,8 @@ class RankSet {
   int FailToStart(const absl::Status& status);
   void HandleSignal(int signal);
   void ReapEnded();
+  void TakeFailure(const Process& process, int code, int status);
+  void EndSurvivors();
   void ReadOutput(Output& output);
   void DrainOutputs();
   void SignalRunning(int signal);
@@ -85,8 +91,9 @@ class RankSet {
   std::vector<Process> processes_;
   std::vector<std::unique_ptr<Output>> outputs_;
   int exit_code_ = 0;
-  bool ending_ = false;    // SIGTERM has been sent
-  bool stopping_ = false;  // the user asked for the end
+  bool ending_ = false;                           // SIGTERM has been sent
+  bool stopping_ = false;                         // the user asked for the end
+  absl::Time end_time_ = absl::InfiniteFuture();  // of SIGTERM to the survivors
   absl::Time kill_time_ = absl::InfiniteFuture();
   absl::Time timeout_time_ = absl::InfiniteFuture();
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -56,6 +57,21 @@ std::string HumanDuration(absl::Duration duration) {
   if (seconds < 3600) return absl::StrCat(seconds / 60, "m ", seconds % 60, "s");
   if (seconds < 86400) return absl::StrCat(seconds / 3600, "h ", seconds / 60 % 60, "m");
   return absl::StrCat(seconds / 86400, "d ", seconds / 3600 % 24, "h");
+}
+
+bool ReadDuration(absl::string_view text, absl::Duration* duration) {
+  absl::Duration read;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    read = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &read)) {
+    return false;
+  }
+  if (!(read >= absl::ZeroDuration()) || read == absl::InfiniteDuration() || seconds != seconds) {
+    return false;
+  }
+  *duration = read;
+  return true;
 }
 
 std::string EscapeName(absl::string_view name) {

@@ -17,6 +17,10 @@ std::string HumanBytes(uint64_t bytes);
 // "3s", "4m 5s", "2h 3m", "5d 6h". Negative times count as 0.
 std::string HumanDuration(absl::Duration duration);
 
+// Reads a time that a user wrote: a number of seconds ("5", "0.5"), or numbers with units ("500ms",
+// "1m30s"). False, with *duration unchanged, for anything else, a negative or an endless one.
+bool ReadDuration(absl::string_view text, absl::Duration* duration);
+
 // Names come from outside: control characters and bytes that are not UTF-8 become \n, \t or \xNN,
 // and a backslash \\, so that no name can steer a terminal or break a table.
 std::string EscapeName(absl::string_view name);

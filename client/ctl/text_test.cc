@@ -1,6 +1,7 @@
 #include "client/ctl/text.h"
 
 #include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -35,6 +36,27 @@ TEST(HumanDurationTest, ShowsTwoUnits) {
   EXPECT_EQ(HumanDuration(absl::Minutes(123)), "2h 3m");
   EXPECT_EQ(HumanDuration(absl::Hours(126)), "5d 6h");
   EXPECT_EQ(HumanDuration(-absl::Hours(1)), "0s");
+}
+
+TEST(ReadDurationTest, SecondsOrUnits) {
+  const std::pair<const char*, absl::Duration> right[] = {{"5", absl::Seconds(5)},
+                                                          {"0.5", absl::Milliseconds(500)},
+                                                          {"500ms", absl::Milliseconds(500)},
+                                                          {"1m30s", absl::Seconds(90)},
+                                                          {"0", absl::ZeroDuration()}};
+  for (const auto& [text, expected] : right) {
+    absl::Duration read = absl::InfiniteDuration();
+    EXPECT_TRUE(ReadDuration(text, &read)) << text;
+    EXPECT_EQ(read, expected) << text;
+  }
+}
+
+TEST(ReadDurationTest, NothingElse) {
+  for (const char* text : {"", "x", "-1", "-1s", "5 apples", "inf", "infinity", "nan", "1e999"}) {
+    absl::Duration read = absl::Seconds(7);
+    EXPECT_FALSE(ReadDuration(text, &read)) << text;
+    EXPECT_EQ(read, absl::Seconds(7)) << text;
+  }
 }
 
 TEST(EscapeNameTest, LeavesPrintableTextAlone) {
