@@ -11,6 +11,7 @@ from tests.python import irisd
 from tests.python import junit
 
 IRIS_CTL = "client/ctl/iris-ctl"
+IRIS_RUN = "client/ctl/iris-run"
 EXPOSURE_MAX = 2.5  # of 10, by systemd-analyze security
 COMPLETION = "deploy/completions/iris-ctl.bash"
 
@@ -121,7 +122,7 @@ class Completion(unittest.TestCase):
     def test_commands(self):
         self.assertEqual(self.complete("he"), ["heaps"])
         self.assertEqual(set(self.complete("")), set(
-            "status devices jobs heaps allocations sessions events peek doctor completion "
+            "status devices jobs describe heaps allocations sessions events peek doctor completion "
             "--runtime-dir --format --watch --help --version".split()))
 
     def test_knows_every_command(self):
@@ -134,9 +135,20 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.complete("events --f"), ["--follow", "--format"])
         self.assertEqual(self.complete("peek --by"), ["--bytes"])
         self.assertEqual(self.complete("status --j"), [])
+        self.assertEqual(self.complete("doctor --w"), [])
+        self.assertEqual(self.complete("peek j 0 w --d"), ["--dtype"])
+
+    def test_every_option_of_every_command(self):
+        listed = re.findall(r"(?m)^  ([a-z]+)  +\S", run(IRIS_CTL, "--help").stdout.split("Subcommands:")[1])
+        for command in listed:
+            options = re.findall(r"(?m)^  (?:-h,)?(--[a-z-]+)", run(IRIS_CTL, command, "--help").stdout)
+            self.assertEqual(set(self.complete(f"{command} --")), set(options), command)
+        options = re.findall(r"(?:^  |,)(--[a-z-]+)", run(IRIS_RUN, "--help").stdout, re.M)
+        self.assertEqual(set(self.complete("--", function="_iris_run")) - {"--"}, set(options) - {"--np", "--ranks"})
 
     def test_values(self):
         self.assertEqual(self.complete("--format j"), ["json"])
+        self.assertEqual(self.complete("peek j 0 w --dtype bf"), ["bf16"])
         self.assertEqual(self.complete("completion "), ["bash"])
 
     def test_without_irisd_there_are_no_jobs(self):

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/ctl/permission.h"
 #include "client/internal/runtime_dir.h"
 #include "device/base/posix.h"
 #include "grpcpp/create_channel_posix.h"
@@ -99,14 +100,22 @@ grpc::Status AdminClient::Try(const std::function<grpc::Status(Connection&)>& at
 absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Connect(
     const std::vector<std::string>& runtime_dirs, absl::Duration timeout) {
   int first_error = 0;
+  std::string closed_dir;  // the first that has an irisd perhaps, closed to this user
   for (const std::string& dir : runtime_dirs) {
     wire::UniqueFd fd = ConnectSocket(absl::StrCat(dir, "/", kSocketName));
     if (fd.valid()) {
       return std::unique_ptr<AdminClient>(new AdminClient(dir, std::move(fd), timeout));
     }
     if (first_error == 0) first_error = errno;
+    if (closed_dir.empty() && (errno == EACCES || errno == EPERM)) closed_dir = dir;
   }
-  return internal::CannotReach(runtime_dirs, kSocketName, first_error);
+  if (closed_dir.empty()) return internal::CannotReach(runtime_dirs, kSocketName, first_error);
+  const std::string path = absl::StrCat(closed_dir, "/", kSocketName);
+  const auto problem = FindAccessProblem(path, kAskForSocket);
+  if (!problem.has_value()) return internal::CannotReach({closed_dir}, kSocketName, EACCES);
+  return absl::PermissionDeniedError(absl::StrCat("cannot reach irisd at ", path,
+                                                  ": Permission denied: ", problem->what,
+                                                  ". What to do: ", problem->remedy));
 }
 
 template <typename Request, typename Reply>

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -24,8 +25,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/ctl/admin_client.h"
+#include "client/ctl/permission.h"
 #include "client/ctl/round_trip.h"
 #include "client/ctl/text.h"
+#include "device/driver/device_nodes.h"
 #include "device/driver/open.h"
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
@@ -45,18 +48,6 @@ Finding Warn(std::string check, std::string detail, std::string remedy) {
 }
 Finding Fail(std::string check, std::string detail, std::string remedy) {
   return {std::move(check), Verdict::kFail, std::move(detail), std::move(remedy)};
-}
-
-const char* Word(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kOk:
-      return "ok";
-    case Verdict::kWarn:
-      return "warn";
-    case Verdict::kFail:
-      return "fail";
-  }
-  return "fail";
 }
 
 Finding CheckVersion(const v1::GetStatusReply& status) {
@@ -127,13 +118,28 @@ void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>
   }
 }
 
-void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Finding>& findings) {
+Finding NoAnswer(const std::vector<std::string>& runtime_dirs, const absl::Status& status) {
+  const char* check = "irisd answers";
+  if (absl::IsPermissionDenied(status)) {
+    const auto problem =
+        FindAccessProblem(absl::StrCat(runtime_dirs.front(), "/irisd.sock"), kAskForSocket);
+    if (problem.has_value()) {
+      return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
+    }
+    return Fail(check, EscapeName(status.message()), kAskForSocket);
+  }
+  return Fail(check, EscapeName(status.message()),
+              "start irisd, then ask again; its log says why it ended");
+}
+
+// `emulated` becomes true where irisd says that its devices are.
+void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Finding>& findings,
+                bool* emulated) {
   absl::StatusOr<std::unique_ptr<AdminClient>> client = AdminClient::Connect(runtime_dirs);
   absl::StatusOr<v1::GetStatusReply> status =
       client.ok() ? (*client)->GetStatus() : absl::StatusOr<v1::GetStatusReply>(client.status());
   if (!status.ok()) {
-    findings.push_back(Fail("irisd answers", EscapeName(status.status().message()),
-                            "start irisd, then ask again; its log says why it ended"));
+    findings.push_back(NoAnswer(runtime_dirs, status.status()));
     return CheckDevicePairs({}, findings);
   }
   findings.push_back(Ok("irisd answers", absl::StrCat("pid ", status->pid(), ", attestation ",
@@ -152,6 +158,8 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
   findings.push_back(CheckDescriptorsOfIrisd(*status));
   const absl::StatusOr<v1::ListDevicesReply> devices = AllDevices(**client);
   findings.push_back(CheckDevices(devices));
+  *emulated = devices.ok() && devices->devices_size() > 0 &&
+              driver::KindOf(devices->devices(0).backend()) == driver::BackendKind::kEmu;
   CheckDevicePairs(devices.value_or(v1::ListDevicesReply()), findings);
 
   const absl::Time start = absl::Now();
@@ -171,6 +179,9 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
 
 Finding CheckRuntimeDir(const std::string& dir) {
   const char* check = "runtime directory";
+  if (const auto problem = FindAccessProblem(dir, kAskForSocket); problem.has_value()) {
+    return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
+  }
   struct stat info;
   if (stat(dir.c_str(), &info) != 0) {
     return Fail(check, absl::StrCat(dir, ": ", strerror(errno)),
@@ -181,19 +192,20 @@ Finding CheckRuntimeDir(const std::string& dir) {
     return Fail(check, absl::StrCat(dir, " is no directory"), "remove it, or choose another one");
   }
   const std::string found =
-      absl::StrFormat("%s, mode %04o, uid %d", dir, info.st_mode & 07777, info.st_uid);
+      absl::StrFormat("%s, mode %04o, owner %s, group %s", dir, info.st_mode & 07777,
+                      UserName(info.st_uid), GroupName(info.st_gid));
   if ((info.st_mode & S_IWOTH) != 0) {
     return Fail(check, found + ": anybody can replace irisd's sockets",
                 absl::StrCat("chmod o-w ", dir, ", then restart irisd"));
-  }
-  if (access(dir.c_str(), X_OK) != 0) {
-    return Fail(check, found + ": no access for this user", "ask for access, or use irisd's user");
   }
   return Ok(check, found);
 }
 
 Finding CheckSocket(const std::string& path) {
   const std::string check = absl::StrCat("socket ", path.substr(path.rfind('/') + 1));
+  if (const auto problem = FindAccessProblem(path, kAskForSocket); problem.has_value()) {
+    return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
+  }
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {
     return Fail(check, absl::StrCat(path, ": ", strerror(errno)), "start irisd");
@@ -201,11 +213,8 @@ Finding CheckSocket(const std::string& path) {
   if (!S_ISSOCK(info.st_mode)) {
     return Fail(check, absl::StrCat(path, " is no socket"), "remove it, then restart irisd");
   }
-  const std::string found = absl::StrFormat("mode %04o, uid %d", info.st_mode & 07777, info.st_uid);
-  if (access(path.c_str(), R_OK | W_OK) != 0) {
-    return Fail(check, found + ": no access for this user",
-                "allow this user in irisd's configuration, or use irisd's user");
-  }
+  const std::string found = absl::StrFormat("mode %04o, owner %s, group %s", info.st_mode & 07777,
+                                            UserName(info.st_uid), GroupName(info.st_gid));
   return Ok(check, found);
 }
 
@@ -273,21 +282,63 @@ Finding CheckProc() {
   return Ok("/proc", "there");
 }
 
-std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
-  std::string dir = runtime_dirs.front();
-  for (const std::string& each : runtime_dirs) {
-    if (access(absl::StrCat(each, "/irisd.sock").c_str(), F_OK) == 0) {
-      dir = each;
-      break;
+Finding CheckDeviceNodes(const std::string& dev, bool emulated) {
+  const char* check = "device nodes";
+  std::vector<std::string> found, denied, broken;
+  int error = 0;  // of the first that is broken
+  for (const driver::DeviceNode& node : driver::ProbeDeviceNodes(dev)) {
+    found.push_back(node.path);
+    if (node.error == EACCES || node.error == EPERM) {
+      denied.push_back(node.path);
+    } else if (node.error != 0) {
+      if (error == 0) error = node.error;
+      broken.push_back(node.path);
     }
   }
-  std::vector<Finding> findings = {CheckProc(),       CheckPidfd(),         CheckMemfdSeals(),
-                                   CheckFutexWaitv(), CheckOpenFileLimit(), CheckRuntimeDir(dir)};
+  if (found.empty()) return Ok(check, "none of a GPU's driver");
+  if (denied.empty() && broken.empty()) return Ok(check, absl::StrJoin(found, ", "));
+  Finding finding = Fail(check, "", "");
+  if (!denied.empty()) {
+    const auto problem = FindAccessProblem(
+        denied[0], "have an administrator open the device nodes to this user (a udev rule)");
+    finding.detail =
+        absl::StrCat("permission denied: ", absl::StrJoin(denied, ", "), ": ",
+                     problem.has_value() ? problem->what
+                                         : "the modes let this user in, something else does not");
+    finding.remedy = problem.has_value()
+                         ? problem->remedy
+                         : "give the container these devices, or the unit DeviceAllow for them";
+  } else {
+    finding.detail = absl::StrCat(absl::StrJoin(broken, ", "), ": ", strerror(error));
+    finding.remedy = "see the kernel's log (dmesg): the driver does not serve this device";
+  }
+  // Whose irisd emulates its devices needs none.
+  if (emulated) finding.verdict = Verdict::kWarn;
+  return finding;
+}
+
+std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
+  // The first that has a socket, else the first that is closed to this user: it may have one.
+  std::string dir = runtime_dirs.front();
+  bool is_closed = false;
+  for (const std::string& each : runtime_dirs) {
+    const bool there = access(absl::StrCat(each, "/irisd.sock").c_str(), F_OK) == 0;
+    if (!there && (is_closed || errno != EACCES)) continue;
+    dir = each;
+    is_closed = true;
+    if (there) break;
+  }
+  std::vector<Finding> findings = {CheckProc(), CheckPidfd(), CheckMemfdSeals(), CheckFutexWaitv(),
+                                   CheckOpenFileLimit()};
+  const auto nodes_at = static_cast<std::ptrdiff_t>(findings.size());
+  findings.push_back(CheckRuntimeDir(dir));
   if (findings.back().verdict != Verdict::kFail) {
     findings.push_back(CheckSocket(absl::StrCat(dir, "/session.sock")));
     findings.push_back(CheckSocket(absl::StrCat(dir, "/irisd.sock")));
   }
-  CheckIrisd({dir}, findings);
+  bool emulated = false;
+  CheckIrisd({dir}, findings, &emulated);
+  findings.insert(findings.begin() + nodes_at, CheckDeviceNodes("/dev", emulated));
   return findings;
 }
 
@@ -326,59 +377,6 @@ std::vector<Finding> PairFindings(const driver::PairTable& table) {
         Fail(absl::StrCat("pairs: ", step), absl::StrCat(which, ": ", cause), remedy));
   }
   return findings;
-}
-
-std::string FindingsText(const std::vector<Finding>& findings) {
-  std::string text;
-  size_t width = 0;
-  for (const Finding& finding : findings) width = std::max(width, finding.check.size());
-  for (const Finding& finding : findings) {
-    absl::StrAppendFormat(&text, "%-4s  %-*s  %s\n", Word(finding.verdict), static_cast<int>(width),
-                          finding.check, EscapeName(finding.detail));
-    if (!finding.remedy.empty()) {
-      absl::StrAppendFormat(&text, "      %-*s  remedy: %s\n", static_cast<int>(width), "",
-                            finding.remedy);
-    }
-  }
-  for (const Finding& finding : findings) {
-    if (finding.pairs.has_value())
-      absl::StrAppend(&text, "\n", PairTableText(*finding.pairs), "\n");
-  }
-  const auto count = [&](Verdict verdict) {
-    return std::count_if(findings.begin(), findings.end(),
-                         [&](const Finding& finding) { return finding.verdict == verdict; });
-  };
-  absl::StrAppend(&text, count(Verdict::kOk), " ok, ", count(Verdict::kWarn), " warnings, ",
-                  count(Verdict::kFail), " failed\n");
-  return text;
-}
-
-nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
-  nlohmann::ordered_json result = nlohmann::ordered_json::array();
-  for (const Finding& finding : findings) {
-    result.push_back({{"check", finding.check},
-                      {"verdict", Word(finding.verdict)},
-                      {"detail", finding.detail},
-                      {"remedy", finding.remedy}});
-    if (!finding.pairs.has_value()) continue;
-    auto pairs = nlohmann::ordered_json::array();
-    for (const driver::PairResult& pair : finding.pairs->pairs) {
-      pairs.push_back({{"from", pair.from},
-                       {"to", pair.to},
-                       {"ok", pair.ok},
-                       {"step", pair.step},
-                       {"cause", pair.cause},
-                       {"remedy", pair.remedy},
-                       {"bytes_per_second", pair.bytes_per_second}});
-    }
-    result.back()["pairs"] = std::move(pairs);
-  }
-  return result;
-}
-
-bool AnyFailed(const std::vector<Finding>& findings) {
-  return std::any_of(findings.begin(), findings.end(),
-                     [](const Finding& finding) { return finding.verdict == Verdict::kFail; });
 }
 
 }  // namespace iris::ctl

@@ -34,6 +34,9 @@ Finding CheckPidfd();
 Finding CheckProc();
 Finding CheckRuntimeDir(const std::string& dir);
 Finding CheckSocket(const std::string& path);
+// Whether this process may open the device nodes in the folder `dev`; where irisd's devices are
+// emulated, it is a warning if not.
+Finding CheckDeviceNodes(const std::string& dev, bool emulated);
 
 // Of a check of device pairs: one finding with the table, then one for each cause of failures.
 std::vector<Finding> PairFindings(const driver::PairTable& table);

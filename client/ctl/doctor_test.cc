@@ -27,6 +27,13 @@ class DoctorTest : public ::testing::Test {
     dir_ = mkdtemp(name);
   }
   ~DoctorTest() override { std::filesystem::remove_all(dir_); }
+  // Root's rights go with its number. True if this was root.
+  static bool BecomeNobody() {
+    if (geteuid() != 0) return false;
+    EXPECT_EQ(seteuid(65534), 0);
+    return true;
+  }
+
   std::string dir_;
 };
 
@@ -93,6 +100,55 @@ TEST_F(DoctorTest, SocketsMustBeSockets) {
   EXPECT_EQ(CheckSocket(dir_ + "/irisd.sock").verdict, Verdict::kFail);
   std::ofstream(dir_ + "/irisd.sock") << "x";
   EXPECT_THAT(CheckSocket(dir_ + "/irisd.sock").detail, HasSubstr("is no socket"));
+}
+
+TEST_F(DoctorTest, DeviceNodesAreOpened) {
+  EXPECT_EQ(CheckDeviceNodes(dir_, /*emulated=*/false).verdict, Verdict::kOk);
+  std::ofstream(dir_ + "/kfd") << "x";
+  Finding finding = CheckDeviceNodes(dir_, /*emulated=*/false);
+  EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.detail;
+  EXPECT_EQ(finding.detail, dir_ + "/kfd");
+  std::filesystem::create_directory(dir_ + "/dri");
+  std::filesystem::create_symlink(dir_ + "/gone", dir_ + "/dri/renderD128");
+  finding = CheckDeviceNodes(dir_, /*emulated=*/false);
+  EXPECT_EQ(finding.verdict, Verdict::kFail);
+  EXPECT_EQ(finding.detail, dir_ + "/dri/renderD128: No such file or directory");
+  EXPECT_EQ(CheckDeviceNodes(dir_, /*emulated=*/true).verdict, Verdict::kWarn);
+}
+
+TEST_F(DoctorTest, DeviceNodesThatAreClosedToThisUserAreNamed) {
+  std::ofstream(dir_ + "/kfd") << "x";
+  chmod(dir_.c_str(), 0755);
+  chmod((dir_ + "/kfd").c_str(), 0);
+  const bool was_root = BecomeNobody();
+  const Finding finding = CheckDeviceNodes(dir_, /*emulated=*/false);
+  ASSERT_EQ(seteuid(was_root ? 0 : geteuid()), 0);
+  EXPECT_EQ(finding.verdict, Verdict::kFail);
+  EXPECT_THAT(finding.detail, HasSubstr("permission denied: " + dir_ + "/kfd: "));
+  EXPECT_THAT(finding.detail, HasSubstr("(mode 0000, owner "));
+  EXPECT_THAT(finding.remedy, HasSubstr("udev"));
+}
+
+TEST_F(DoctorTest, APermissionIsNotTakenForAnIrisdThatDoesNotRun) {
+  const std::string closed = dir_ + "/run";
+  std::filesystem::create_directory(closed);
+  std::ofstream(closed + "/irisd.sock") << "x";
+  chmod(dir_.c_str(), 0755);
+  chmod(closed.c_str(), 0);
+  const bool was_root = BecomeNobody();
+  // One that is not there comes first.
+  const std::vector<Finding> findings = RunDoctor({dir_ + "/none", closed});
+  ASSERT_EQ(seteuid(was_root ? 0 : geteuid()), 0);
+  chmod(closed.c_str(), 0755);
+  int n_found = 0;
+  for (const Finding& finding : findings) {
+    if (finding.check != "runtime directory" && finding.check != "irisd answers") continue;
+    ++n_found;
+    EXPECT_EQ(finding.verdict, Verdict::kFail);
+    EXPECT_THAT(finding.detail, HasSubstr("permission denied: " + closed + " (mode 0000"));
+    EXPECT_THAT(finding.remedy, HasSubstr("chmod o+x " + closed));
+  }
+  EXPECT_EQ(n_found, 2);
 }
 
 TEST_F(DoctorTest, WithoutIrisdEveryCheckStillRuns) {

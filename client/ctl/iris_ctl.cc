@@ -2,27 +2,26 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/functional/function_ref.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/ctl/admin_client.h"
+#include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
 #include "client/ctl/doctor.h"
+#include "client/ctl/element_type.h"
+#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
 #include "client/internal/runtime_dir.h"
@@ -43,31 +42,22 @@ enum ExitCode {
 };
 
 constexpr char kFooter[] = R"(
+iris-ctl COMMAND --help shows the options of a command. The options above may stand
+before it, too.
+
 Exit codes:
   0  done
   1  irisd answered with an error; or the doctor found something that fails
   2  wrong usage
   3  irisd cannot be reached, or does not answer
-  4  no such job or rank
+  4  no such job, rank or allocation
   5  permission denied
 
 Examples:
   iris-ctl jobs --watch             every 2 seconds, until interrupted
-  iris-ctl heaps --job train --format json
-  iris-ctl peek train 0 0x400 --bytes 256
+  iris-ctl describe train           one job with its ranks, memory and events
+  iris-ctl peek train 0 weights     the first values of an allocation
   iris-ctl doctor                   what is wrong here, and what to do)";
-
-struct Options {
-  std::string runtime_dir;
-  bool json = false;
-  double watch_seconds = 0;  // 0: once
-  std::string job;
-  bool names = false;
-  bool follow = false;
-  uint32_t rank = 0;
-  std::string offset_text;
-  std::string bytes_text = "256";
-};
 
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
@@ -90,117 +80,6 @@ int Report(const absl::Status& status) {
     std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(status.message()).c_str());
   }
   return ExitCodeOf(status);
-}
-
-// Takes a part of what a command says. False: nobody reads it any more.
-using Output = absl::FunctionRef<bool(const std::string&)>;
-
-// What one command says, once. Listings say it page by page.
-using Command = std::function<absl::Status(AdminClient&, Output)>;
-
-absl::Status Status(const Options& options, AdminClient& client, Output write) {
-  const auto reply = client.GetStatus();
-  if (!reply.ok()) return reply.status();
-  write(options.json ? Dump(StatusJson(*reply), 2) : StatusText(*reply, absl::Now()));
-  return absl::OkStatus();
-}
-
-// Shows what `list(take)` lists.
-template <typename Reply, typename List>
-absl::Status Show(ListView<Reply> view, bool json, Output write, List list) {
-  ListPrinter<Reply> printer(std::move(view), json);
-  const absl::Status listed =
-      list([&](const Reply& page) { return write(printer.Page(page, absl::Now())); });
-  if (listed.ok()) write(printer.End());
-  return listed;
-}
-
-absl::Status Devices(const Options& options, AdminClient& client, Output write) {
-  return Show(DevicesView(), options.json, write,
-              [&](auto take) { return client.ListDevices(take); });
-}
-
-// For the completion: one a line, those that need no quotes.
-std::string PlainNames(const v1::ListJobsReply& page) {
-  std::string names;
-  for (const auto& job : page.jobs()) {
-    const bool plain = std::all_of(job.job().begin(), job.job().end(), [](unsigned char c) {
-      return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == ':' || c == '/';
-    });
-    if (plain) absl::StrAppend(&names, job.job(), "\n");
-  }
-  return names;
-}
-
-absl::Status Jobs(const Options& options, AdminClient& client, Output write) {
-  if (options.names) {
-    return client.ListJobs(options.job,
-                           [&](const v1::ListJobsReply& page) { return write(PlainNames(page)); });
-  }
-  return Show(JobsView(), options.json, write,
-              [&](auto take) { return client.ListJobs(options.job, take); });
-}
-
-absl::Status Heaps(const Options& options, AdminClient& client, Output write) {
-  return Show(HeapsView(), options.json, write,
-              [&](auto take) { return client.ListHeaps(options.job, take); });
-}
-
-absl::Status Allocations(const Options& options, AdminClient& client, Output write) {
-  return Show(AllocationsView(), options.json, write,
-              [&](auto take) { return client.ListAllocations(options.job, take); });
-}
-
-// What /proc says of a process; empty if it says nothing.
-std::string ReadProc(int64_t pid, const char* what) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/", what), std::ios::binary);
-  std::string text(size_t{512}, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  while (!text.empty() && (text.back() == '\0' || text.back() == '\n')) text.pop_back();
-  std::replace(text.begin(), text.end(), '\0', ' ');
-  return text;
-}
-
-// irisd tells a process's name alone. The whole command line of this user's own processes can be
-// read here: where a process of that number has that name, it is the same one.
-v1::ListSessionsReply WithCommandLines(v1::ListSessionsReply page) {
-  for (v1::Session& session : *page.mutable_sessions()) {
-    if (session.uid() != geteuid() || ReadProc(session.pid(), "comm") != session.command())
-      continue;
-    const std::string line = ReadProc(session.pid(), "cmdline");
-    if (!line.empty()) session.set_command(line);
-  }
-  return page;
-}
-
-absl::Status Sessions(const Options& options, AdminClient& client, Output write) {
-  return Show(SessionsView(), options.json, write, [&](auto take) {
-    return client.ListSessions(
-        [&](const v1::ListSessionsReply& page) { return take(WithCommandLines(page)); });
-  });
-}
-
-absl::Status Peek(const Options& options, AdminClient& client, Output write) {
-  uint64_t offset_bytes = 0, bytes = 0;
-  base::ParseBytes(options.offset_text, &offset_bytes);
-  base::ParseBytes(options.bytes_text, &bytes);
-  const auto data = client.Peek(options.job, options.rank, offset_bytes, bytes);
-  if (!data.ok()) return data.status();
-  if (!options.json) {
-    write(HexDump(*data, offset_bytes));
-    return absl::OkStatus();
-  }
-  std::string hex;
-  for (const char byte : *data)
-    absl::StrAppendFormat(&hex, "%02x", static_cast<unsigned char>(byte));
-  write(Dump({{"job", options.job},
-              {"rank", options.rank},
-              {"offset_bytes", offset_bytes},
-              {"bytes", data->size()},
-              {"data_hex", hex}},
-             2));
-  return absl::OkStatus();
 }
 
 // Flushed at once, so that what reads us through a pipe is up to date. False: the reader is gone.
@@ -227,7 +106,7 @@ int RunDoctorCommand(const Options& options) {
 }
 
 // Each turn has a connection of its own: irisd may come, go and be replaced meanwhile.
-int Run(const Options& options, const std::string& name, const Command& command) {
+int Run(const Options& options, const std::string& name, Command command) {
   for (;;) {
     std::string head;
     if (options.watch_seconds > 0) {
@@ -244,7 +123,10 @@ int Run(const Options& options, const std::string& name, const Command& command)
     };
     absl::StatusOr<std::unique_ptr<AdminClient>> client =
         AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
-    const absl::Status status = client.ok() ? command(**client, write) : client.status();
+    absl::Status status = client.status();
+    if (client.ok()) {
+      status = WithNearJobs(options, **client, command(options, **client, write));
+    }
     if (!read) return kExitError;
     if (options.watch_seconds <= 0) return Report(status);
     if (!write(status.ok() ? "" : EscapeName(status.message()) + "\n")) return kExitError;
@@ -252,45 +134,34 @@ int Run(const Options& options, const std::string& name, const Command& command)
   }
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("Shows what irisd, the daemon of the symmetric heaps on this node, owns.",
-               "iris-ctl");
-  app.require_subcommand(1);
-  app.fallthrough();
-  app.set_version_flag("--version", std::string("iris-ctl ") + wire::kIrisVersion);
-  app.footer(kFooter);
-
-  Options options;
+// What a user has written, as far as it is not in Options yet.
+struct Words {
   std::string format = "table";
   std::vector<std::string> watch;
+  std::string shell;
+};
+
+// The options that most commands have. They are there twice, before and behind the command, so that
+// the help of each command shows those that it has.
+void AddFormat(CLI::App& app, Words& words) {
+  app.add_option("--format", words.format, "How to write it [table]")
+      ->option_text("table|json")
+      ->check(CLI::IsMember({"table", "json"}));
+}
+void AddWatch(CLI::App& app, Words& words) {
+  app.add_option("--watch", words.watch, "Again every so many seconds [2], until interrupted")
+      ->option_text("[SECONDS]")
+      ->expected(0, 1);
+}
+void AddRuntimeDir(CLI::App& app, Options& options) {
   app.add_option("--runtime-dir", options.runtime_dir,
-                 "irisd's directory [IRIS_RUNTIME_DIR, /run/iris, $XDG_RUNTIME_DIR/iris]");
-  app.add_option("--format", format, "table or json")->check(CLI::IsMember({"table", "json"}));
-  CLI::Option* watch_option =
-      app.add_option("--watch", watch, "Again every so many seconds [2], until interrupted")
-          ->expected(0, 1)
-          ->type_name("[SECONDS]");
+                 "irisd's directory [IRIS_RUNTIME_DIR, /run/iris,\n$XDG_RUNTIME_DIR/iris]")
+      ->option_text("DIR");
+}
 
-  app.add_subcommand("status", "irisd itself: version, memory, descriptors, counts");
-  app.add_subcommand("devices", "Devices, their memory and what is in use");
-  CLI::App* jobs = app.add_subcommand("jobs", "Jobs, their state and their ranks");
-  CLI::App* heaps = app.add_subcommand("heaps", "The heap of each rank");
-  CLI::App* allocations =
-      app.add_subcommand("allocations", "Every live allocation: name, offset, size, shape");
-  app.add_subcommand("sessions", "Processes that are connected");
-  CLI::App* events = app.add_subcommand("events", "What has happened");
-  CLI::App* peek = app.add_subcommand("peek", "Bytes of a rank's heap, as a hex dump");
-  app.add_subcommand("doctor",
-                     "Checks this machine, every pair of devices and irisd, and says what to do");
-  CLI::App* completion =
-      app.add_subcommand("completion", "Prints the completion script of a shell");
-
-  for (CLI::App* list : {jobs, heaps, allocations, events}) {
-    list->add_option("--job", options.job, "Only this job");
-  }
-  jobs->add_flag("--names", options.names, "Only the names, one a line");
-  events->add_flag("--follow", options.follow, "Then wait for more, until interrupted");
-  const CLI::Validator is_bytes(
+// A number of bytes, as it is written everywhere.
+CLI::Validator IsBytes() {
+  return CLI::Validator(
       [](std::string& text) {
         uint64_t bytes = 0;
         return base::ParseBytes(text, &bytes)
@@ -298,46 +169,202 @@ int Main(int argc, char** argv) {
                    : absl::StrCat("'", text, "' is not ", base::kBytesGrammar);
       },
       "");
-  peek->add_option("JOB", options.job, "Name of the job")->required();
-  peek->add_option("RANK", options.rank, "Rank in the job")->required();
-  peek->add_option("OFFSET", options.offset_text, "Offset in the heap: 1024, 0x400, 1KiB")
-      ->required()
-      ->check(is_bytes);
-  peek->add_option("--bytes", options.bytes_text, "How many [256]")->check(is_bytes);
-  std::string shell;
-  completion->add_option("SHELL", shell, "bash")->required()->check(CLI::IsMember({"bash"}));
+}
 
+void AddPeek(CLI::App& peek, Options& options) {
+  peek.add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
+  peek.add_option("RANK", options.peek.rank, "Rank in the job")
+      ->option_text(" ")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  peek.add_option("PLACE", options.peek.place,
+                  "Name of an allocation, or offset in the heap:\n1024, 0x400, 1KiB")
+      ->option_text(" ")
+      ->required()
+      ->check([](const std::string& place) {
+        return place.empty() || place[0] == '-'
+                   ? absl::StrCat("'", place, "' is no name, and not ", base::kBytesGrammar)
+                   : std::string();
+      });
+  peek.add_option("--dtype", options.peek.dtype,
+                  "Type of the values, or hex for bytes\n[the allocation's own, else hex]")
+      ->option_text("TYPE")
+      ->check([](const std::string& name) {
+        std::vector<std::string> known = ElementTypeNames();
+        known.push_back("hex");
+        if (name == "hex" || FindElementType(name) != nullptr) return std::string();
+        return absl::StrCat("unknown type '", name, "'", DidYouMean(name, known),
+                            " Known are: ", absl::StrJoin(known, ", "));
+      });
+  peek.add_option("--count", options.peek.count, "How many values [64, or all]")
+      ->option_text("N")
+      ->check(CLI::NonNegativeNumber);
+  peek.add_option_function<std::string>(
+          "--bytes",
+          [&options](const std::string& text) {
+            uint64_t bytes = 0;
+            base::ParseBytes(text, &bytes);
+            options.peek.bytes = bytes;
+          },
+          "How much, instead of --count [256, or all]")
+      ->option_text("SIZE")
+      ->check(IsBytes());
+  peek.add_option("--from", options.peek.first_element,
+                  "Number of the first value, or byte, counted from\nPLACE [0]")
+      ->option_text("N")
+      ->check(CLI::NonNegativeNumber);
+}
+
+// A command and everything of its help. `example` is what to write behind "iris-ctl".
+CLI::App* AddCommand(CLI::App& app, const char* name, const char* what, const char* example) {
+  CLI::App* const command = app.add_subcommand(name, what);
+  command->footer(absl::StrCat("\nExample:\n  iris-ctl ", example));
+  return command;
+}
+
+void AddCommands(CLI::App& app, Options& options, Words& words) {
+  CLI::App* const status =
+      AddCommand(app, "status", "irisd itself: version, memory, descriptors, counts", "status");
+  CLI::App* const devices =
+      AddCommand(app, "devices", "Devices, their memory and what is in use", "devices --watch 5");
+  CLI::App* const jobs =
+      AddCommand(app, "jobs", "Jobs, their state and their ranks", "jobs --format json");
+  CLI::App* const describe = AddCommand(
+      app, "describe", "All of one job: ranks, memory, allocations, events", "describe train");
+  CLI::App* const heaps = AddCommand(app, "heaps", "The heap of each rank", "heaps --job train");
+  CLI::App* const allocations =
+      AddCommand(app, "allocations", "Every live allocation: name, offset, size, shape",
+                 "allocations --job train --format json");
+  CLI::App* const sessions =
+      AddCommand(app, "sessions", "Processes that are connected", "sessions --watch");
+  CLI::App* const events =
+      AddCommand(app, "events", "What has happened", "events --follow --job train");
+  CLI::App* const peek = AddCommand(app, "peek", "Values or bytes of a rank's heap",
+                                    "peek train 0 weights --dtype f32 --count 16");
+  CLI::App* const doctor =
+      AddCommand(app, "doctor", "Checks this machine, its devices and irisd; says what to do",
+                 "doctor --runtime-dir /run/iris");
+  CLI::App* const completion =
+      AddCommand(app, "completion", "Prints the completion script of a shell",
+                 "completion bash > /usr/share/bash-completion/completions/iris-ctl");
+
+  for (CLI::App* list : {jobs, heaps, allocations, events}) {
+    list->add_option("--job", options.job, "Only this job")->option_text("NAME");
+  }
+  jobs->add_flag("--names", options.names, "Only the names, one a line");
+  describe->add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
+  events->add_flag("--follow", options.follow, "Then wait for more, until interrupted");
+  AddPeek(*peek, options);
+  completion->add_option("SHELL", words.shell, "bash")
+      ->option_text(" ")
+      ->required()
+      ->check(CLI::IsMember({"bash"}));
+  for (CLI::App* again : {status, devices, jobs, describe, heaps, allocations, sessions, peek}) {
+    AddWatch(*again, words);
+  }
+  for (CLI::App* each :
+       {status, devices, jobs, describe, heaps, allocations, sessions, events, peek, doctor}) {
+    AddFormat(*each, words);
+    AddRuntimeDir(*each, options);
+  }
+}
+
+int UsageError(const std::string& text) {
+  std::fprintf(stderr, "iris-ctl: %s\n", text.c_str());
+  return kExitUsage;
+}
+
+// What to say of words that no command or option is.
+std::string NotUnderstood(const CLI::App& app, const std::string& word) {
+  const auto commands = app.get_subcommands();
+  const CLI::App& where = commands.empty() ? app : *commands.front();
+  const std::string name =
+      commands.empty() ? "iris-ctl" : absl::StrCat("iris-ctl ", where.get_name());
+  std::vector<std::string> known;
+  std::string what = "unknown option";
+  std::string meant;
+  const bool is_option = absl::StartsWith(word, "-");
+  const std::string bare = is_option ? word.substr(0, word.find('=')) : word;
+  if (is_option) {
+    for (const CLI::Option* option : where.get_options()) {
+      for (const std::string& each : option->get_lnames()) known.push_back("--" + each);
+    }
+    meant = DidYouMean(bare, known);
+  } else if (commands.empty()) {
+    what = "unknown command";
+    for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
+      known.push_back(each->get_name());
+    }
+    meant = DidYouMean(bare, known);
+  } else {
+    what = "unexpected word";
+    if (where.get_option_no_throw("--job") != nullptr) {
+      meant = absl::StrCat("; did you mean '--job ", EscapeName(bare), "'?");
+    }
+  }
+  return absl::StrCat(what, " '", EscapeName(bare), "'", meant.empty() ? "." : meant, " See ", name,
+                      " --help");
+}
+
+int RefuseWords(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  const std::vector<std::string> words = app.remaining(/*recurse=*/true);
+  // A value of the wrong kind has an error of its own, which says more.
+  const bool of_words = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                        dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (of_words && !words.empty()) return UsageError(NotUnderstood(app, words.front()));
+  app.exit(error);
+  return kExitUsage;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Shows what irisd, the daemon of the symmetric heaps on this node, owns.",
+               "iris-ctl");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("iris-ctl ") + wire::kIrisVersion);
+  app.footer(kFooter);
+  Options options;
+  Words words;
+  AddRuntimeDir(app, options);
+  AddFormat(app, words);
+  AddWatch(app, words);
+  AddCommands(app, options, words);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    return RefuseWords(app, error);
   }
-  options.json = format == "json";
-  const std::string name = app.get_subcommands().front()->get_name();
-  if (watch_option->count() > 0) {
-    options.watch_seconds = 2;
-    if (!watch.empty() && !watch[0].empty() && watch[0] != "true" &&
-        (!absl::SimpleAtod(watch[0], &options.watch_seconds) || options.watch_seconds < 0.1 ||
-         options.watch_seconds > 86400)) {
-      std::fprintf(stderr, "iris-ctl: --watch takes 0.1 to 86400 seconds, not '%s'\n",
-                   watch[0].c_str());
-      return kExitUsage;
+  CLI::App* const chosen = app.get_subcommands().front();
+  const std::string name = chosen->get_name();
+  options.json = words.format == "json";
+  bool watches = false;
+  for (const char* option : {"--watch", "--format", "--runtime-dir"}) {
+    const CLI::Option* const own = chosen->get_option_no_throw(option);
+    const bool before = app.get_option(option)->count() > 0;
+    if (before && own == nullptr) {
+      return UsageError(absl::StrCat(name, " has no ", option, "; see iris-ctl ", name, " --help"));
+    }
+    if (absl::string_view(option) == "--watch") {
+      watches = before || (own != nullptr && own->count() > 0);
     }
   }
+  if (watches) {
+    options.watch_seconds = 2;
+    const std::string seconds = words.watch.empty() ? "" : words.watch[0];
+    if (!seconds.empty() && seconds != "true" &&
+        (!absl::SimpleAtod(seconds, &options.watch_seconds) || !(options.watch_seconds >= 0.1) ||
+         options.watch_seconds > 86400)) {
+      return UsageError(
+          absl::StrCat("--watch takes 0.1 to 86400 seconds, not '", EscapeName(seconds), "'"));
+    }
+  }
+  options.peek.job = options.job;
   signal(SIGPIPE, SIG_IGN);
 
   if (name == "completion") return Write(kBashCompletion) ? kExitOk : kExitError;
   if (name == "doctor") return RunDoctorCommand(options);
   if (name == "events") return RunEvents(options);
-  using Function = absl::Status (*)(const Options&, AdminClient&, Output);
-  const std::pair<const char*, Function> functions[] = {
-      {"status", Status},           {"devices", Devices},   {"jobs", Jobs}, {"heaps", Heaps},
-      {"allocations", Allocations}, {"sessions", Sessions}, {"peek", Peek}};
-  for (const auto& [each, function] : functions) {
-    if (name != each) continue;
-    return Run(options, name, std::bind_front(function, std::cref(options)));
-  }
-  return kExitUsage;
+  return Run(options, name, FindCommand(name));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -39,7 +40,7 @@ class WithoutIrisd(unittest.TestCase):
                               timeout=PATIENCE_SECONDS, check=False, env={**os.environ, **env})
 
     def test_names_the_socket_and_how_to_start_it(self):
-        for command in (["status"], ["jobs"], ["events"], ["peek", "x", "0", "0"]):
+        for command in (["status"], ["jobs"], ["events"], ["describe", "x"], ["peek", "x", "0", "0"]):
             result = self.run_ctl("--runtime-dir", "/tmp/nowhere", *command)
             self.assertEqual(result.returncode, 3, command)
             self.assertIn("/tmp/nowhere/irisd.sock", result.stderr)
@@ -63,10 +64,51 @@ class WithoutIrisd(unittest.TestCase):
     def test_wrong_usage_gives_2(self):
         for arguments in ([], ["nope"], ["status", "--format", "xml"], ["peek"], ["peek", "j", "0", "-1"],
                           ["peek", "j", "x", "0"], ["peek", "j", "0", "1", "--bytes", "1PB"], ["jobs", "--watch", "0"],
-                          ["completion", "fish"], ["status", "--wrong"]):
+                          ["completion", "fish"], ["status", "--wrong"], ["describe"], ["jobs", "heaps"],
+                          ["peek", "j", "0", "w", "--dtype", "string"], ["peek", "j", "0", "w", "--count", "-1"],
+                          ["peek", "j", "0", "w", "--from", "x"], ["jobs", "--watch", "nan"]):
             result = self.run_ctl(*arguments)
             self.assertEqual(result.returncode, 2, arguments)
             self.assertNotEqual(result.stderr, "", arguments)
+
+    def test_a_misspelt_command_or_option_gets_a_suggestion(self):
+        for words, meant in ((["jbos"], "did you mean 'jobs'?"), (["alloc"], "did you mean 'allocations'?"),
+                             (["--format", "json", "evnets"], "did you mean 'events'?"),
+                             (["jobs", "--formt", "json"], "did you mean '--format'?"),
+                             (["jobs", "--watch=1", "--jbo=x"], "did you mean '--job'?"),
+                             (["peek", "--dtyp", "f32"], "did you mean '--dtype'?"),
+                             (["--runtime-dri", "/x", "jobs"], "did you mean '--runtime-dir'?"),
+                             (["heaps", "train"], "did you mean '--job train'?"),
+                             (["peek", "j", "0", "w", "--dtype", "f33"], "did you mean 'f32'?")):
+            result = self.run_ctl(*words)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), words)
+            self.assertIn(meant, result.stderr)
+        result = self.run_ctl("restart")
+        self.assertEqual(result.stderr, "iris-ctl: unknown command 'restart'. See iris-ctl --help\n")
+
+    def test_an_option_before_a_command_that_has_none(self):
+        for words in (["--watch", "doctor"], ["--watch", "1", "events"], ["--format", "json", "completion", "bash"]):
+            result = self.run_ctl(*words)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), words)
+            self.assertIn(f" has no {words[0]}; see iris-ctl ", result.stderr)
+
+    def test_the_help_of_each_command_has_its_options_and_an_example(self):
+        common = {"--help", "--runtime-dir", "--format"}
+        commands = {"status": {"--watch"}, "devices": {"--watch"}, "jobs": {"--watch", "--job", "--names"},
+                    "describe": {"--watch"}, "heaps": {"--watch", "--job"}, "allocations": {"--watch", "--job"},
+                    "sessions": {"--watch"}, "events": {"--job", "--follow"},
+                    "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"}, "doctor": set(),
+                    "completion": None}
+        listed = self.run_ctl("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]
+        self.assertEqual(set(re.findall(r"(?m)^  ([a-z]+) ", listed)), set(commands))
+        for command, own in commands.items():
+            text = self.run_ctl(command, "--help").stdout
+            expected = {"--help"} if own is None else own | common
+            self.assertEqual(set(re.findall(r"(?m)^  (?:-h,)?(--[a-z-]+)", text)), expected, text)
+            self.assertRegex(text, rf"\nExample:\n  iris-ctl {command}\b")
+            self.assertEqual(text.count("Example"), 1)
+            for line in text.splitlines():
+                self.assertLessEqual(len(line), 90, line)
 
     def test_help_and_version(self):
         self.assertRegex(self.run_ctl("--version").stdout, r"^iris-ctl \d+\.\d+\.\d+\n$")
@@ -254,6 +296,63 @@ class WithAJob(unittest.TestCase):
         self.assertEqual(self.json("status")["heap_bytes"], 8 << 20)
         self.assertEqual(sum(d["used_bytes"] >= 4 << 20 for d in self.json("devices")), 2)
 
+    def test_sessions_show_whole_command_lines(self):
+        table = rows(ctl(self.daemon, "sessions").stdout)
+        self.assertEqual([row["COMMAND"] for row in table], [f"{os.path.abspath(TEST_RANK)} {self.end_file}"] * 2)
+
+    def test_heaps_show_whole_names_of_devices(self):
+        table = rows(ctl(self.daemon, "heaps").stdout)
+        self.assertEqual([row["DEVICE"] for row in table], [heap["device_uuid"] for heap in self.json("heaps")])
+
+    def test_describe(self):
+        result = ctl(self.daemon, "describe", JOB)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        head, ranks, allocations, events = result.stdout.split("\n\n")
+        fields = dict(re.split(r": +", line, maxsplit=1) for line in head.splitlines())
+        self.assertEqual((fields["Name"], fields["State"], fields["Ranks"]), (JOB, "ready", "2: 2 ready"))
+        self.assertRegex(fields["User"], rf"\(uid {os.getuid()}\)$")
+        self.assertRegex(fields["Heap per rank"], r"^4 MiB, [\d.]+ KiB in \d+ allocations$")
+        table = rows(ranks.split("\n", 1)[1])
+        heaps = self.json("heaps")
+        self.assertEqual([(r["RANK"], r["STATE"], r["PID"], r["DEVICE"], r["HEAP"]) for r in table],
+                         [(str(h["rank"]), "ready", str(h["pid"]), h["device_uuid"], "4 MiB") for h in heaps])
+        for row in table:
+            self.assertIn("test_rank", row["COMMAND"])
+        weights = next(r for r in rows(allocations.split("\n", 1)[1]) if r["NAME"] == "weights")
+        self.assertEqual((weights["SIZE"], weights["DTYPE"], weights["SHAPE"]), ("16 KiB", "f32", "64x64"))
+        kinds = [row["EVENT"] for row in rows(events.split("\n", 1)[1])]
+        for kind in ("job_forming", "rank_joined", "job_ready", "allocated"):
+            self.assertIn(kind, kinds)
+
+    def test_describe_as_json(self):
+        jobs = self.json("describe", JOB)
+        self.assertEqual(len(jobs), 1)
+        self.assertEqual([(r["rank"], r["heap_bytes"], r["state"]) for r in jobs[0]["ranks"]],
+                         [(0, 4 << 20, "ready"), (1, 4 << 20, "ready")])
+        self.assertEqual(jobs[0]["allocations"], self.json("allocations"))
+        self.assertIn("job_ready", [event["kind"] for event in jobs[0]["events"]])
+
+    def test_describe_again_and_again(self):
+        process = subprocess.Popen([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "describe", JOB, "--watch",
+                                    "0.1"], stdout=subprocess.PIPE, text=True)
+        try:
+            for _ in range(2):
+                while not process.stdout.readline().startswith("Name: "):
+                    self.assertIsNone(process.poll())
+        finally:
+            process.kill()
+            process.communicate(timeout=PATIENCE_SECONDS)
+
+    def test_a_misspelt_job_gets_a_suggestion(self):
+        for command in (["describe", "a jbo"], ["heaps", "--job", "a jbo"], ["peek", "a jbo", "0", "0"],
+                        ["peek", "a jbo", "0", "weights"]):
+            result = ctl(self.daemon, *command)
+            self.assertEqual((result.returncode, result.stdout), (4, ""), command)
+            self.assertIn(f"; did you mean '{JOB}'?", result.stderr)
+        result = ctl(self.daemon, "describe", "nothing like it")
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("; iris-ctl jobs lists those that you may see", result.stderr)
+
     def test_events(self):
         result = ctl(self.daemon, "events", "--format", "json")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -294,6 +393,36 @@ class WithAJob(unittest.TestCase):
         self.assertEqual(dump["bytes"], 1 << 20)
         data = bytes.fromhex(dump["data_hex"])
         self.assertEqual(data[self.offset:self.offset + 5], b"Hello")
+
+    def test_peek_by_name(self):
+        dump = self.json("peek", JOB, "1", "weights", "--dtype", "hex", "--bytes", "18")
+        self.assertEqual((dump["name"], dump["offset_bytes"]), ("weights", self.offset))
+        self.assertEqual(bytes.fromhex(dump["data_hex"]), b"Hello from rank 1!")
+        letters = self.json("peek", JOB, "0", "weights", "--dtype", "u8", "--count", "4", "--from", "6")
+        self.assertEqual(letters["values"], list(b"from"))
+        self.assertEqual(letters["offset_bytes"], self.offset + 6)
+        # The allocation's own type: the first bytes are letters, the last are 0.
+        own = self.json("peek", JOB, "0", "weights")
+        self.assertEqual((own["dtype"], len(own["values"])), ("f32", 64))
+        self.assertEqual(struct.pack("<f", own["values"][0]), b"Hell")
+        self.assertEqual(own["values"][16:], [0.0] * 48)
+        text = ctl(self.daemon, "peek", JOB, "0", "weights", "--from", "4090").stdout
+        self.assertEqual(text, f"weights of rank 0: f32 64x64, 16 KiB; f32 4090 to 4095, at offset "
+                         f"{hex(self.offset + 4 * 4090)}\n4090  0 0 0 0 0 0\n")
+
+    def test_peek_by_a_name_that_is_not_there(self):
+        result = ctl(self.daemon, "peek", JOB, "0", "wieghts")
+        self.assertEqual((result.returncode, result.stdout), (4, ""))
+        self.assertIn("no allocation named 'wieghts'; did you mean 'weights'?", result.stderr)
+        result = ctl(self.daemon, "peek", JOB, "0", "bias")
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("'weights'", result.stderr)
+        result = ctl(self.daemon, "peek", JOB, "9", "weights")
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("no rank 9", result.stderr)
+        result = ctl(self.daemon, "peek", JOB, "0", "weights", "--count", "4097")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("go beyond allocation 'weights' of 4096 elements", result.stderr)
 
     def test_peek_of_what_is_not_there(self):
         result = ctl(self.daemon, "peek", JOB, "7", "0")
@@ -381,8 +510,27 @@ class AnotherUser(unittest.TestCase):
         daemon = self.start()
         result = self.ctl_as(self.NOBODY, daemon, "jobs")
         self.assertEqual(result.returncode, 5, result.stderr)
-        self.assertIn("Permission denied", result.stderr)
+        self.assertIn("Permission denied: ", result.stderr)
+        self.assertIn("irisd.sock (mode 06", result.stderr)
+        self.assertIn("owner root", result.stderr)
+        self.assertIn("socket_group", result.stderr)
+        self.assertNotIn("Start it", result.stderr)
+        doctor = self.ctl_as(self.NOBODY, daemon, "doctor")
+        self.assertEqual(doctor.returncode, 1)
+        for check in ("socket session.sock", "socket irisd.sock", "irisd answers"):
+            self.assertRegex(doctor.stdout, rf"(?m)^fail  {check} +permission denied: .*\.sock \(mode 06.., owner root")
+        self.assertNotIn("start irisd", doctor.stdout)
         self.assertEqual(self.ctl_as(0, daemon, "jobs").returncode, 0)
+
+    def test_the_directorys_mode_keeps_others_out(self):
+        daemon = self.start()
+        os.chmod(daemon.runtime_dir, 0o700)
+        result = self.ctl_as(self.NOBODY, daemon, "jobs")
+        self.assertEqual(result.returncode, 5, result.stderr)
+        self.assertIn(f"{daemon.runtime_dir} (mode 0700, owner root", result.stderr)
+        doctor = self.ctl_as(self.NOBODY, daemon, "doctor").stdout
+        self.assertRegex(doctor, rf"(?m)^fail  runtime directory +permission denied: {daemon.runtime_dir} \(mode 0700")
+        self.assertRegex(doctor, r"(?m)^fail  irisd answers +permission denied: ")
 
     def test_sees_nothing_of_anothers_job_and_all_of_its_own(self):
         daemon = self.start("--socket-mode", "0666")

@@ -12,6 +12,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/ctl/cpu_binding.h"
@@ -44,11 +45,11 @@ Example:
 
 // Variables that iris-run itself sets, and the option that is for each.
 constexpr std::pair<const char*, const char*> kOwnVariables[] = {
-    {"IRIS_RANK", "-n"},
-    {"IRIS_N_RANKS", "-n"},
-    {"IRIS_LOCAL_RANK", "-n"},
-    {"IRIS_JOB", "--job"},
-    {"IRIS_RUNTIME_DIR", "--runtime-dir"}};
+    {"IRIS_RANK=", "-n"},
+    {"IRIS_N_RANKS=", "-n"},
+    {"IRIS_LOCAL_RANK=", "-n"},
+    {"IRIS_JOB=", "--job"},
+    {"IRIS_RUNTIME_DIR=", "--runtime-dir"}};
 
 // Unique among the jobs of this node: the pid, and something random because pid namespaces count
 // alike.
@@ -79,7 +80,8 @@ std::string CheckVariable(const std::string& variable) {
                         "' is no name of a variable: letters, digits and _, no digit first");
   }
   for (const auto& [own, option] : kOwnVariables) {
-    if (name == own) return absl::StrCat(name, " is set by iris-run itself; use ", option);
+    if (absl::StartsWith(variable, own))
+      return absl::StrCat(name, " is set by iris-run itself; use ", option);
   }
   return "";
 }

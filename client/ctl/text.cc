@@ -37,6 +37,15 @@ size_t Width(absl::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+// The beginning of a text: so many characters.
+std::string FirstCharacters(absl::string_view text, size_t n) {
+  size_t end = 0;
+  for (size_t characters = 0; end < text.size(); ++end) {
+    if ((text[end] & 0xc0) != 0x80 && ++characters > n) break;
+  }
+  return std::string(text.substr(0, end));
+}
+
 }  // namespace
 
 std::string HumanBytes(uint64_t bytes) {
@@ -115,6 +124,19 @@ std::string Table::Line(const std::vector<std::string>& cells) const {
   return line + "\n";
 }
 
+void Table::CutLastColumn() {
+  if (max_width_ == 0 || !columns_.back().may_be_cut) return;
+  size_t before = 0;
+  for (size_t i = 0; i + 1 < columns_.size(); ++i) before += widths_[i] + 2;
+  // Of a terminal that has no room at all for it, still a few letters.
+  const size_t room = std::max(max_width_ > before ? max_width_ - before : 0,
+                               std::max<size_t>(8, Width(columns_.back().heading)));
+  for (auto& row : rows_) {
+    if (Width(row.back()) > room) row.back() = FirstCharacters(row.back(), room - 2) + "..";
+  }
+  widths_.back() = std::min(widths_.back(), room);
+}
+
 std::string Table::Take() {
   if (rows_.empty()) return "";
   const bool first = widths_.empty();
@@ -124,6 +146,7 @@ std::string Table::Take() {
   for (const auto& row : rows_) {
     for (size_t i = 0; i < columns_.size(); ++i) widths_[i] = std::max(widths_[i], Width(row[i]));
   }
+  CutLastColumn();
   std::string result;
   if (first) {
     std::vector<std::string> headings;

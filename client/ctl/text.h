@@ -26,30 +26,36 @@ bool ReadDuration(absl::string_view text, absl::Duration* duration);
 std::string EscapeName(absl::string_view name);
 
 // Rows of cells under headings, columns as wide as their widest cell and two blanks apart. A long
-// table can be shown part by part: columns then become wider on the way, never narrower.
+// table can be shown part by part: columns then become wider on the way, never narrower. Nothing is
+// cut, but the last column on a terminal, if it is one that may be.
 class Table {
  public:
   enum class Align { kLeft, kRight };
   struct Column {
     std::string heading;
     Align align = Align::kLeft;
+    bool may_be_cut = false;  // if it is the last one
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
   // `cells` has one for each column; an empty one is shown as "-".
   void Add(std::vector<std::string> cells);
   size_t rows() const { return n_rows_; }
+  // The columns that a line may have on the terminal; 0, as at first: any number.
+  void set_max_width(size_t columns) { max_width_ = columns; }
   // The rows that were added since the last Take, below the headings the first time. Nothing if
   // there are none.
   std::string Take();
 
  private:
+  void CutLastColumn();
   std::string Line(const std::vector<std::string>& cells) const;
 
   std::vector<Column> columns_;
   std::vector<size_t> widths_;
   std::vector<std::vector<std::string>> rows_;  // not shown yet
   size_t n_rows_ = 0;
+  size_t max_width_ = 0;
 };
 
 // Lines of 16 bytes: offset, hex, ASCII. A line that repeats the one before is shown as "*", once.

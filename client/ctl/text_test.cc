@@ -114,6 +114,31 @@ TEST(TableTest, IsShownPartByPart) {
   EXPECT_EQ(table.rows(), 4u);
 }
 
+TEST(TableTest, CutsTheLastColumnAloneAndOnlyOnANarrowTerminal) {
+  const auto shown = [](size_t max_width, bool may_be_cut) {
+    Table table({{"NAME"}, {"COMMAND", Table::Align::kLeft, may_be_cut}});
+    table.set_max_width(max_width);
+    table.Add({"a long name", "größe --of 12345"});
+    table.Add({"b", "short"});
+    return table.Take();
+  };
+  const std::string whole =
+      "NAME         COMMAND\n"
+      "a long name  größe --of 12345\n"
+      "b            short\n";
+  EXPECT_EQ(shown(0, true), whole);
+  EXPECT_EQ(shown(29, true), whole);
+  EXPECT_EQ(shown(10, false), whole);
+  EXPECT_EQ(shown(28, true),
+            "NAME         COMMAND\n"
+            "a long name  größe --of 12..\n"
+            "b            short\n");
+  EXPECT_EQ(shown(10, true),
+            "NAME         COMMAND\n"
+            "a long name  größe ..\n"
+            "b            short\n");
+}
+
 TEST(TableTest, CountsCharactersNotBytes) {
   Table table({{"N"}, {"X"}});
   table.Add({"ö", "1"});

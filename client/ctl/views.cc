@@ -28,19 +28,6 @@ std::string Age(int64_t unix_ms, absl::Time now) {
   return unix_ms == 0 ? "" : HumanDuration(now - absl::FromUnixMillis(unix_ms));
 }
 
-// Both ends of a long one: tables stay narrow, devices stay apart.
-std::string ShortUuid(const std::string& uuid) {
-  const std::string text = EscapeName(uuid);
-  return text.size() <= 20 ? text
-                           : absl::StrCat(text.substr(0, 8), "..", text.substr(text.size() - 8));
-}
-
-// The end of a long one says more than its beginning.
-std::string ShortCommand(const std::string& command) {
-  const std::string text = EscapeName(command);
-  return text.size() <= 40 ? text : absl::StrCat("..", text.substr(text.size() - 38));
-}
-
 std::string Word(absl::string_view enum_name, absl::string_view prefix) {
   absl::ConsumePrefix(&enum_name, prefix);
   return enum_name.empty() || enum_name == "UNSPECIFIED" ? "unknown"
@@ -93,7 +80,7 @@ void AddJobs(const v1::ListJobsReply& reply, absl::Time now, Table* table) {
 void AddHeaps(const v1::ListHeapsReply& reply, absl::Time /*now*/, Table* table) {
   for (const auto& heap : reply.heaps()) {
     table->Add({EscapeName(heap.job()), absl::StrCat(heap.rank()), absl::StrCat(heap.pid()),
-                StateWord(heap.state()), ShortUuid(heap.device_uuid()),
+                StateWord(heap.state()), EscapeName(heap.device_uuid()),
                 HumanBytes(heap.heap_bytes()), HumanBytes(heap.max_heap_bytes()),
                 HumanBytes(heap.allocated_bytes()), HumanBytes(heap.largest_free_bytes()),
                 absl::StrCat(heap.n_segments())});
@@ -114,9 +101,9 @@ void AddSessions(const v1::ListSessionsReply& reply, absl::Time now, Table* tabl
   for (const auto& session : reply.sessions()) {
     const bool joined = !session.job().empty();
     table->Add({Id(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
-                ShortCommand(session.command()), EscapeName(session.state()),
-                EscapeName(session.job()), joined ? absl::StrCat(session.rank()) : "",
-                Age(session.created_unix_ms(), now)});
+                EscapeName(session.state()), EscapeName(session.job()),
+                joined ? absl::StrCat(session.rank()) : "", Age(session.created_unix_ms(), now),
+                EscapeName(session.command())});
   }
 }
 
@@ -221,11 +208,11 @@ ListView<v1::ListSessionsReply> SessionsView() {
           Table({{"SESSION"},
                  {"PID", kRight},
                  {"UID", kRight},
-                 {"COMMAND"},
                  {"STATE"},
                  {"JOB"},
                  {"RANK", kRight},
-                 {"AGE", kRight}}),
+                 {"AGE", kRight},
+                 {"COMMAND", Table::Align::kLeft, /*may_be_cut=*/true}}),
           AddSessions, SessionsJson};
 }
 

@@ -211,8 +211,19 @@ TEST(ViewsTest, SessionsThatHaveNotJoinedShowNoRank) {
   session->set_state("open");
   session->set_created_unix_ms(kMinuteAgoMs);
   EXPECT_EQ(Text(SessionsView(), reply),
-            "SESSION  PID  UID  COMMAND  STATE  JOB  RANK    AGE\n"
-            "1          7    0  train    open   -       -  1m 0s\n");
+            "SESSION  PID  UID  STATE  JOB  RANK    AGE  COMMAND\n"
+            "1          7    0  open   -       -  1m 0s  train\n");
+}
+
+TEST(ViewsTest, LongNamesAndCommandsAreShownWhole) {
+  const std::string uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef";
+  const std::string command = "/a/long/path/to/train --data " + std::string(300, 'x');
+  v1::ListHeapsReply heaps;
+  heaps.add_heaps()->set_device_uuid(uuid);
+  EXPECT_THAT(Text(HeapsView(), heaps), HasSubstr("  " + uuid + "  "));
+  v1::ListSessionsReply sessions;
+  sessions.add_sessions()->set_command(command);
+  EXPECT_THAT(Text(SessionsView(), sessions), HasSubstr("  " + command + "\n"));
 }
 
 TEST(ViewsTest, DevicesTable) {

@@ -1,0 +1,248 @@
+#include "client/ctl/describe.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "client/ctl/permission.h"
+#include "client/ctl/text.h"
+#include "client/ctl/views.h"
+
+namespace iris::ctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr auto kRight = Table::Align::kRight;
+
+// What irisd calls the barrier area of a team, up to the team's number.
+constexpr char kSyncName[] = "iris.sync.";
+
+const v1::Heap* HeapOf(const JobDescription& description, uint32_t rank) {
+  for (const v1::Heap& heap : description.heaps.heaps()) {
+    if (heap.rank() == rank) return &heap;
+  }
+  return nullptr;
+}
+
+const v1::Session* SessionOf(const JobDescription& description, const v1::JobRank& rank) {
+  for (const v1::Session& session : description.sessions.sessions()) {
+    if (session.session_id() == rank.session_id()) return &session;
+  }
+  return nullptr;
+}
+
+// "2: team 0 with 5 allocations, team 3 with 1".
+std::string TeamsOf(const JobDescription& description) {
+  std::map<uint32_t, int> teams;
+  for (const v1::Allocation& allocation : description.allocations.allocations()) {
+    absl::string_view name = allocation.name();
+    uint32_t team_id = 0;
+    // The area itself belongs to the job, whatever team it is for.
+    if (absl::ConsumePrefix(&name, kSyncName) && absl::SimpleAtoi(name, &team_id)) {
+      teams.emplace(team_id, 0);
+    } else {
+      ++teams[allocation.team_id()];
+    }
+  }
+  std::vector<std::string> parts;
+  for (const auto& [team_id, count] : teams) {
+    parts.push_back(absl::StrCat("team ", team_id, " with ", count,
+                                 !parts.empty() ? ""
+                                 : count == 1   ? " allocation"
+                                                : " allocations"));
+  }
+  return absl::StrCat(description.job.n_teams(), parts.empty() ? "" : ": ",
+                      absl::StrJoin(parts, ", "));
+}
+
+std::string RankStates(const v1::Job& job) {
+  std::map<std::string, int> counts;
+  for (const v1::JobRank& rank : job.ranks()) ++counts[StateWord(rank.state())];
+  std::vector<std::string> parts;
+  for (const auto& [word, count] : counts) parts.push_back(absl::StrCat(count, " ", word));
+  return absl::StrCat(job.n_ranks(), parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "));
+}
+
+std::string Ago(int64_t unix_ms, absl::Time now) {
+  return HumanDuration(now - absl::FromUnixMillis(unix_ms));
+}
+
+// A table below its title, two blanks to the right.
+void Section(const std::string& title, Table table, const char* none, std::string* text) {
+  absl::StrAppend(text, "\n", title, ":");
+  if (table.rows() == 0) {
+    absl::StrAppend(text, " ", none, "\n");
+    return;
+  }
+  std::string lines = table.Take();
+  lines.pop_back();  // the last line feed
+  absl::StrAppend(text, "\n  ", absl::StrReplaceAll(lines, {{"\n", "\n  "}}), "\n");
+}
+
+Table RanksTable(const JobDescription& description) {
+  Table table({{"RANK", kRight},
+               {"STATE"},
+               {"PID", kRight},
+               {"DEVICE"},
+               {"HEAP", kRight},
+               {"MAX", kRight},
+               {"ALLOCATED", kRight},
+               {"LARGEST-FREE", kRight},
+               {"BASE", kRight},
+               {"SESSION", kRight},
+               {"COMMAND", Table::Align::kLeft, /*may_be_cut=*/true}});
+  for (const v1::JobRank& rank : description.job.ranks()) {
+    const v1::Heap* const heap = HeapOf(description, rank.rank());
+    const v1::Session* const session = SessionOf(description, rank);
+    const auto bytes = [&](uint64_t (v1::Heap::*field)() const) {
+      return heap == nullptr ? "" : HumanBytes((heap->*field)());
+    };
+    table.Add({absl::StrCat(rank.rank()), StateWord(rank.state()),
+               rank.pid() > 0 ? absl::StrCat(rank.pid()) : "", EscapeName(rank.device_uuid()),
+               bytes(&v1::Heap::heap_bytes), bytes(&v1::Heap::max_heap_bytes),
+               bytes(&v1::Heap::allocated_bytes), bytes(&v1::Heap::largest_free_bytes),
+               absl::StrFormat("0x%x", rank.base()),
+               rank.session_id() > 0 ? absl::StrCat(rank.session_id()) : "",
+               session == nullptr ? "" : EscapeName(session->command())});
+  }
+  return table;
+}
+
+Table AllocationsTable(const JobDescription& description, absl::Time now) {
+  Table table({{"NAME"},
+               {"OFFSET", kRight},
+               {"SIZE", kRight},
+               {"DTYPE"},
+               {"SHAPE"},
+               {"TEAM", kRight},
+               {"K", kRight},
+               {"AGE", kRight}});
+  for (const v1::Allocation& allocation : description.allocations.allocations()) {
+    table.Add({EscapeName(allocation.name()), absl::StrFormat("0x%x", allocation.offset_bytes()),
+               HumanBytes(allocation.bytes()), EscapeName(allocation.tensor().dtype()),
+               absl::StrJoin(allocation.tensor().shape(), "x"), absl::StrCat(allocation.team_id()),
+               absl::StrCat(allocation.k()), Ago(allocation.created_unix_ms(), now)});
+  }
+  return table;
+}
+
+Table EventsTable(const JobDescription& description, absl::Time now) {
+  Table table({{"AGE", kRight},
+               {"EVENT"},
+               {"RANK", kRight},
+               {"PID", kRight},
+               {"TEXT", Table::Align::kLeft, /*may_be_cut=*/true}});
+  const auto& events = description.events;
+  for (size_t i = events.size() - std::min(events.size(), kDescribedEvents); i < events.size();
+       ++i) {
+    table.Add({Ago(events[i].time_unix_ms(), now), EscapeName(events[i].kind()),
+               events[i].rank() >= 0 ? absl::StrCat(events[i].rank()) : "",
+               events[i].pid() > 0 ? absl::StrCat(events[i].pid()) : "",
+               EscapeName(events[i].text())});
+  }
+  return table;
+}
+
+}  // namespace
+
+std::vector<JobDescription> Describe(const v1::ListJobsReply& jobs, const v1::ListHeapsReply& heaps,
+                                     const v1::ListAllocationsReply& allocations,
+                                     const v1::ListSessionsReply& sessions,
+                                     const std::vector<v1::Event>& events) {
+  std::vector<JobDescription> descriptions;
+  for (const v1::Job& job : jobs.jobs()) {
+    JobDescription description;
+    description.job = job;
+    for (const v1::Heap& heap : heaps.heaps()) {
+      if (heap.job_id() == job.job_id()) *description.heaps.add_heaps() = heap;
+    }
+    for (const v1::Allocation& allocation : allocations.allocations()) {
+      if (allocation.job_id() == job.job_id()) {
+        *description.allocations.add_allocations() = allocation;
+      }
+    }
+    std::set<uint64_t> ids;
+    for (const v1::JobRank& rank : job.ranks()) ids.insert(rank.session_id());
+    for (const v1::Session& session : sessions.sessions()) {
+      if (ids.count(session.session_id()) > 0) *description.sessions.add_sessions() = session;
+    }
+    for (const v1::Event& event : events) {
+      if (event.job() == job.job() && event.time_unix_ms() >= job.created_unix_ms()) {
+        description.events.push_back(event);
+      }
+    }
+    descriptions.push_back(std::move(description));
+  }
+  return descriptions;
+}
+
+std::string DescriptionText(const JobDescription& description, absl::Time now, size_t max_width) {
+  const v1::Job& job = description.job;
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&text, "%-15s %s\n", absl::StrCat(name, ":"), value);
+  };
+  line("Name", EscapeName(job.job()));
+  line("State", StateWord(job.state()));
+  line("User", absl::StrCat(UserName(job.uid()), " (uid ", job.uid(), ")"));
+  line("Job id", absl::StrCat(job.job_id()));
+  line("Epoch", absl::StrCat(job.epoch()));
+  line("Created", absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S %z",
+                                                absl::FromUnixMillis(job.created_unix_ms()),
+                                                absl::LocalTimeZone()),
+                               ", ", Ago(job.created_unix_ms(), now), " ago"));
+  line("Ranks", RankStates(job));
+  line("Heap per rank", absl::StrCat(HumanBytes(job.heap_bytes()), ", ",
+                                     HumanBytes(job.allocated_bytes()), " in ", job.n_allocations(),
+                                     job.n_allocations() == 1 ? " allocation" : " allocations"));
+  line("Same address", job.same_address() ? "yes" : "no");
+  line("Teams", TeamsOf(description));
+
+  // Two columns are the indentation.
+  const size_t width = max_width > 2 ? max_width - 2 : 0;
+  Table ranks = RanksTable(description);
+  ranks.set_max_width(width);
+  Section("Ranks", std::move(ranks), "none has joined", &text);
+  Section("Allocations", AllocationsTable(description, now), "none", &text);
+  Table events = EventsTable(description, now);
+  events.set_max_width(width);
+  const bool some = description.events.size() > kDescribedEvents;
+  Section(some ? absl::StrCat("Events (the last ", kDescribedEvents, " of ",
+                              description.events.size(), ")")
+               : "Events",
+          std::move(events), "none that irisd still has", &text);
+  return text;
+}
+
+Json DescriptionJson(const JobDescription& description) {
+  v1::ListJobsReply one;
+  *one.add_jobs() = description.job;
+  Json json = JobsJson(one).at(0);
+  const Json heaps = HeapsJson(description.heaps);
+  for (int i = 0; i < description.job.ranks_size(); ++i) {
+    const v1::JobRank& rank = description.job.ranks(i);
+    Json& entry = json["ranks"].at(static_cast<size_t>(i));
+    for (const Json& heap : heaps) {
+      if (heap.at("rank") != rank.rank()) continue;
+      for (const char* field : {"heap_bytes", "max_heap_bytes", "allocated_bytes",
+                                "largest_free_bytes", "n_segments"}) {
+        entry[field] = heap.at(field);
+      }
+    }
+    const v1::Session* const session = SessionOf(description, rank);
+    entry["command"] = session == nullptr ? "" : session->command();
+  }
+  json["allocations"] = AllocationsJson(description.allocations);
+  json["events"] = Json::array();
+  for (const v1::Event& event : description.events) json["events"].push_back(EventJson(event));
+  return json;
+}
+
+}  // namespace iris::ctl

@@ -1,0 +1,175 @@
+#include "client/ctl/element_type.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+
+namespace iris::ctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename T>
+T Load(const char* data) {
+  T value;
+  std::memcpy(&value, data, sizeof(value));
+  return value;
+}
+
+template <typename T>
+std::string IntegerText(const char* data) {
+  return absl::StrCat(int64_t{Load<T>(data)});
+}
+template <>
+std::string IntegerText<uint64_t>(const char* data) {
+  return absl::StrCat(Load<uint64_t>(data));
+}
+template <typename T>
+Json IntegerJson(const char* data) {
+  return Load<T>(data);
+}
+
+// A binary floating-point number of 16 bits with so many bits of exponent.
+template <int kExponentBits>
+double LoadNarrow(const char* data) {
+  constexpr int kFractionBits = 15 - kExponentBits;
+  constexpr int kMaxExponent = (1 << kExponentBits) - 1;
+  constexpr int kBias = kMaxExponent / 2;
+  const uint16_t bits = Load<uint16_t>(data);
+  const int exponent = (bits >> kFractionBits) & kMaxExponent;
+  const int fraction = bits & ((1 << kFractionBits) - 1);
+  double value = 0;
+  if (exponent == kMaxExponent) {
+    value = fraction == 0 ? std::numeric_limits<double>::infinity()
+                          : std::numeric_limits<double>::quiet_NaN();
+  } else if (exponent == 0) {
+    value = std::ldexp(fraction, 1 - kBias - kFractionBits);
+  } else {
+    value = std::ldexp((1 << kFractionBits) + fraction, exponent - kBias - kFractionBits);
+  }
+  return (bits & 0x8000) != 0 ? -value : value;
+}
+
+template <typename T>
+double LoadFloat(const char* data) {
+  return Load<T>(data);
+}
+
+std::string SpecialText(double value) {
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+// The shortest text that is read back as the same value.
+template <typename T>
+std::string FloatText(const char* data) {
+  const T value = Load<T>(data);
+  if (!std::isfinite(value)) return SpecialText(value);
+  char text[32];
+  return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
+}
+// So many digits tell all values of the type apart.
+template <double (*load)(const char*), int kDigits>
+std::string NarrowText(const char* data) {
+  const double value = load(data);
+  return std::isfinite(value) ? absl::StrFormat("%.*g", kDigits, value) : SpecialText(value);
+}
+template <double (*load)(const char*)>
+Json FloatJson(const char* data) {
+  const double value = load(data);
+  return std::isfinite(value) ? Json(value) : Json(SpecialText(value));
+}
+
+template <typename T>
+constexpr ElementType Integer(const char* name) {
+  return {name, sizeof(T), IntegerText<T>, IntegerJson<T>};
+}
+template <typename T>
+constexpr ElementType Float(const char* name) {
+  return {name, sizeof(T), FloatText<T>, FloatJson<LoadFloat<T>>};
+}
+template <double (*load)(const char*), int kDigits>
+constexpr ElementType Narrow(const char* name) {
+  return {name, 2, NarrowText<load, kDigits>, FloatJson<load>};
+}
+
+constexpr ElementType kTypes[] = {Float<float>("f32"),
+                                  Float<double>("f64"),
+                                  Narrow<LoadNarrow<5>, 5>("f16"),
+                                  Narrow<LoadNarrow<8>, 4>("bf16"),
+                                  Integer<int8_t>("i8"),
+                                  Integer<int16_t>("i16"),
+                                  Integer<int32_t>("i32"),
+                                  Integer<int64_t>("i64"),
+                                  Integer<uint8_t>("u8"),
+                                  Integer<uint16_t>("u16"),
+                                  Integer<uint32_t>("u32"),
+                                  Integer<uint64_t>("u64")};
+
+// "bfloat16" is bf16, and so on. "half", "float" and "double" are names by themselves.
+constexpr std::pair<const char*, const char*> kBeginnings[] = {
+    {"bfloat", "bf"}, {"float", "f"}, {"uint", "u"}, {"int", "i"}};
+constexpr std::pair<const char*, const char*> kOtherNames[] = {
+    {"half", "f16"}, {"float", "f32"}, {"double", "f64"}};
+
+}  // namespace
+
+const ElementType* FindElementType(absl::string_view name) {
+  std::string wanted(name);
+  for (const auto& [long_beginning, beginning] : kBeginnings) {
+    absl::string_view rest = name;
+    if (!absl::ConsumePrefix(&rest, long_beginning) || rest.empty()) continue;
+    wanted = absl::StrCat(beginning, rest);
+    break;
+  }
+  for (const auto& [other, own] : kOtherNames) {
+    if (name == other) wanted = own;
+  }
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const ElementType& t) { return wanted == t.name; });
+  return found == std::end(kTypes) ? nullptr : found;
+}
+
+std::vector<std::string> ElementTypeNames() {
+  std::vector<std::string> names;
+  for (const ElementType& type : kTypes) names.push_back(type.name);
+  return names;
+}
+
+std::string ValueDump(const ElementType& type, absl::string_view bytes, uint64_t first) {
+  const size_t per_line = type.bytes >= 8 ? 4 : 8;
+  const size_t line_bytes = per_line * type.bytes;
+  std::vector<std::string> texts;
+  size_t width = 0;
+  for (size_t at = 0; at < bytes.size(); at += type.bytes) {
+    texts.push_back(type.text(bytes.data() + at));
+    width = std::max(width, texts.back().size());
+  }
+  const size_t index_width = absl::StrCat(first + texts.size()).size();
+  std::string result;
+  bool starred = false;
+  for (size_t i = 0; i < texts.size(); i += per_line) {
+    const absl::string_view line = bytes.substr(i * type.bytes, line_bytes);
+    if (i > 0 && line == bytes.substr((i - per_line) * type.bytes, line_bytes)) {
+      if (!starred) result += "*\n";
+      starred = true;
+      continue;
+    }
+    starred = false;
+    absl::StrAppendFormat(&result, "%*d ", static_cast<int>(index_width), first + i);
+    for (size_t j = i; j < std::min(i + per_line, texts.size()); ++j) {
+      absl::StrAppendFormat(&result, " %*s", static_cast<int>(width), texts[j]);
+    }
+    result += "\n";
+  }
+  return result;
+}
+
+}  // namespace iris::ctl

@@ -1,0 +1,70 @@
+#include "device/driver/device_nodes.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "device/base/posix.h"
+
+namespace iris::driver {
+namespace {
+
+bool IsNumber(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char digit) { return digit >= '0' && digit <= '9'; });
+}
+
+bool StartsWith(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
+
+// NVIDIA: one node a GPU, and two that every process opens. AMD: one for all, and a node a GPU in
+// dri.
+bool IsOfADriver(std::string_view name) {
+  if (name == "nvidiactl" || name == "nvidia-uvm" || name == "kfd") return true;
+  return StartsWith(name, "nvidia") && IsNumber(name.substr(6));
+}
+
+std::vector<std::string> Names(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+DeviceNode Probe(const std::string& path) {
+  const int fd =
+      base::Retry([&path] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
+  if (fd < 0) return {path, errno};
+  close(fd);
+  return {path, 0};
+}
+
+}  // namespace
+
+std::vector<DeviceNode> ProbeDeviceNodes(const std::string& dev) {
+  std::vector<DeviceNode> nodes;
+  bool has_kfd = false;
+  for (const std::string& name : Names(dev)) {
+    if (!IsOfADriver(name)) continue;
+    has_kfd = has_kfd || name == "kfd";
+    nodes.push_back(Probe(dev + "/" + name));
+  }
+  // Every graphics card has a node there; they matter where the driver is that computes.
+  if (!has_kfd) return nodes;
+  for (const std::string& name : Names(dev + "/dri")) {
+    if (StartsWith(name, "renderD")) nodes.push_back(Probe(dev + "/dri/" + name));
+  }
+  return nodes;
+}
+
+}  // namespace iris::driver
