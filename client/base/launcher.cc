@@ -112,7 +112,7 @@ absl::Status OneNode(const Getter& get, const Variables& v, const LauncherInfo& 
 }
 
 std::string JobName(const Getter& get, const Starter& starter, const std::string& launcher) {
-  if (auto job = NonEmpty(get, "IRIS_JOB")) return *job;
+  if (auto job = NamedJob(get)) return *job;
   if (launcher == "torchrun") {
     // A standalone torchrun calls every run "none": the address of its store tells runs apart.
     const auto run_id = NonEmpty(get, "TORCHELASTIC_RUN_ID");
@@ -144,6 +144,8 @@ std::string JobName(const Getter& get, const Starter& starter, const std::string
 }
 
 }  // namespace
+
+std::optional<std::string> NamedJob(const Getter& get) { return NonEmpty(get, "IRIS_JOB"); }
 
 absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get, const Starter& starter) {
   for (const Variables& v : kLaunchers) {

@@ -32,6 +32,10 @@ absl::StatusOr<LauncherInfo> ReadLauncher(
     const std::function<std::optional<std::string>(const char*)>& get,
     const std::function<int(const std::string&)>& starter);
 
+// The name of the job that IRIS_JOB gives; nullopt if it gives none.
+std::optional<std::string> NamedJob(
+    const std::function<std::optional<std::string>(const char*)>& get);
+
 // The nearest ancestor of this process whose name begins with `name`, or 0.
 int FindAncestor(const std::string& name);
 

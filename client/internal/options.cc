@@ -32,7 +32,7 @@ absl::StatusOr<ContextOptions> ResolveOptions(
   launcher.launcher = "none";
   launcher.job = kDefaultJob;
   if (all_given) {
-    if (const auto job = get("IRIS_JOB"); job.has_value() && !job->empty()) launcher.job = *job;
+    launcher.job = NamedJob(get).value_or(launcher.job);
   } else {
     auto read = ReadLauncher(get, FindAncestor);
     if (!read.ok()) return read.status();
@@ -52,9 +52,8 @@ absl::StatusOr<ContextOptions> ResolveOptions(
                                                    " ranks: ranks go from 0 to n_ranks - 1"));
   }
   if (resolved.job.empty()) {
-    const auto named = get("IRIS_JOB");
-    const bool alone = resolved.n_ranks == 1 && launcher.launcher == "none" &&
-                       (!named.has_value() || named->empty());
+    const bool alone =
+        resolved.n_ranks == 1 && launcher.launcher == "none" && !NamedJob(get).has_value();
     resolved.job = alone ? NameOfLoneJob() : launcher.job;
   }
   if (options.heap_bytes == ContextOptions().heap_bytes) {

@@ -517,9 +517,42 @@ def dead_files(tree):
     return found
 
 
+VARIABLE_PAGE = "docs/operations.md"
+VARIABLE_ROW = re.compile(r"^\| `(IRIS_[A-Z0-9_]+)`")
+# A string that is the name of a variable and nothing else: who writes it reads the variable.
+VARIABLE = re.compile(r'"(IRIS_[A-Z0-9_]+)"')
+
+
+def environment_variables(tree):
+    """Each environment variable of Iris is read in one file, and stands in the table of docs/operations.md; what
+    stands there is read."""
+    listed = {}  # variable: its line in the table
+    inside = False
+    for number, line in enumerate(tree.files.get(VARIABLE_PAGE, "").split("\n"), 1):
+        inside = line.startswith("| variable | ") or inside and line.startswith("|")
+        match = VARIABLE_ROW.match(line) if inside else None
+        if match:
+            listed[match.group(1)] = number
+    readers = {}  # variable: {file: line}
+    for path, text in tree.select(*SOURCE, under=("client/", "device/", "server/", "proto/")):
+        if path.endswith("_test.cc"):
+            continue
+        for number, line in enumerate(text.split("\n"), 1):
+            for name in VARIABLE.findall(line):
+                readers.setdefault(name, {}).setdefault(path, number)
+    found = []
+    for name, places in sorted(readers.items()):
+        (first, number), *others = sorted(places.items())
+        if name not in listed:
+            found.append(f"{first}:{number}: {name} is not in the table of variables in {VARIABLE_PAGE}")
+        found += [f"{path}:{line}: {name} is read in {first} already" for path, line in others]
+    return found + [f"{VARIABLE_PAGE}:{number}: nobody reads {name}"
+                    for name, number in listed.items() if name not in readers]
+
+
 RULES = (vendor_names, orphan_tests, architecture, pure_logic, proto_types, header_shape, one_conditional,
          download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, target_macros,
-         dead_files)
+         dead_files, environment_variables)
 
 
 def main(argv):

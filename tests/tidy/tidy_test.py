@@ -28,6 +28,9 @@ def with_dependency(folder, on):
     return re.sub(rf"(?m)^(\| `{folder}`.*) \|$", rf"\1, `{on}` |", ARCHITECTURE)
 
 
+with open(os.path.join(ROOT, tidy.VARIABLE_PAGE), encoding="utf-8") as _file:
+    OPERATIONS = _file.read()
+
 # rule: (file, text), (...): each is planted alone, and each must be found.
 PLANTED = {
     "vendor_names": (
@@ -151,6 +154,14 @@ PLANTED = {
         ("deploy/nobody_runs_this.py", "# x\n"),
         ("third_party/nobody_loads_this.bzl", "# x\n"),
         ("docs/nobody_shows_this.svg", "<svg/>\n"),
+    ),
+    "environment_variables": (
+        ("client/planted.cc", 'const char* x = getenv("IRIS_PLANTED");\n'),
+        ("device/planted.h", '// x\n#pragma once\ninline auto x = Environment("IRIS_PLANTED");\n'),
+        # Read in another file already.
+        ("client/planted.cc", 'const char* x = getenv("IRIS_HEAP_BYTES");\n'),
+        # Read by nobody.
+        ("docs/operations.md", OPERATIONS.replace("\n| `IRIS_JOB` ", "\n| `IRIS_NO` | – | – |\n| `IRIS_JOB` ")),
     ),
 }
 
