@@ -1,13 +1,16 @@
 """iris-ctl against a real irisd and real ranks: tables and JSON are parsed, exit codes are checked."""
 
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import struct
 import subprocess
 import tempfile
+import termios
 import time
 import unittest
 
@@ -138,7 +141,9 @@ class Idle(unittest.TestCase):
         self.assertEqual(status["pid"], self.daemon.process.pid)
         self.assertEqual(status["runtime_dir"], self.daemon.runtime_dir)
         self.assertEqual((status["n_devices"], status["n_jobs"], status["heap_bytes"]), (4, 0, 0))
-        self.assertIn(f"pid {self.daemon.process.pid}", ctl(self.daemon, "status").stdout)
+        text = ctl(self.daemon, "status").stdout
+        self.assertIn(f"pid {self.daemon.process.pid}", text)
+        self.assertIn("emu: 4 devices of 256MiB\n", text)
 
     def test_devices(self):
         devices = json.loads(ctl(self.daemon, "devices", "--format", "json").stdout)
@@ -430,6 +435,75 @@ class WithAJob(unittest.TestCase):
         result = ctl(self.daemon, "peek", JOB, "0", "1TiB")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertNotEqual(result.stderr, "")
+
+
+class ATerminal(unittest.TestCase):
+    """What is cut where a terminal is narrow, and what is not."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = irisd.Irisd()
+        cls.addClassCleanup(cls.daemon.stop)
+        cls.end_file = os.path.join(cls.daemon.folder, "x" * 200)
+        cls.rank = subprocess.Popen([TEST_RANK, cls.end_file], stdout=subprocess.PIPE, text=True,
+                                    env=cls.daemon.environment(IRIS_JOB="train", IRIS_RANK="0", IRIS_N_RANKS="1"))
+        cls.addClassCleanup(lambda: (cls.rank.kill(), cls.rank.communicate()))
+        if not cls.rank.stdout.readline().startswith("ready"):
+            raise RuntimeError("the rank has ended")
+
+    def on_a_terminal(self, columns, *arguments):
+        """What a command writes to a terminal of so many columns."""
+        ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        result = subprocess.run([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, *arguments], stdout=its,
+                                timeout=PATIENCE_SECONDS, check=False)
+        self.assertEqual(result.returncode, 0)
+        os.close(its)
+        text = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                text += chunk
+        except OSError:  # nobody holds the other end any more
+            pass
+        os.close(ours)
+        return text.decode().replace("\r\n", "\n")
+
+    def test_commands_are_cut_to_what_fits(self):
+        for command in (["sessions"], ["describe", "train"]):
+            narrow = self.on_a_terminal(200, *command)
+            cut = [line for line in narrow.splitlines() if line.endswith("xx..")]
+            self.assertEqual([len(line) for line in cut], [200], narrow)
+            wide = self.on_a_terminal(1000, *command)
+            self.assertIn(self.end_file, wide)
+            self.assertNotIn("..\n", wide)
+
+    def test_nothing_else_is_cut(self):
+        uuid = json.loads(ctl(self.daemon, "heaps", "--format", "json").stdout)[0]["device_uuid"]
+        self.assertIn(uuid, self.on_a_terminal(20, "heaps"))
+        self.assertIn(self.end_file, self.on_a_terminal(20, "sessions", "--format", "json"))
+        self.assertIn(self.end_file, ctl(self.daemon, "sessions").stdout)
+
+
+class ARankDies(unittest.TestCase):
+
+    def test_the_survivor_reports_before_iris_run_ends_it(self):
+        with irisd.Irisd() as daemon:
+            end_file = os.path.join(daemon.folder, "end")
+            process = subprocess.Popen(
+                [IRIS_RUN, "-n", "2", "--grace", "60", "--", os.path.abspath(TEST_RANK), end_file],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=daemon.environment())
+            for _ in range(2):
+                self.assertIn("ready", process.stdout.readline())
+            sessions = json.loads(ctl(daemon, "sessions", "--format", "json").stdout)
+            pid = next(s["pid"] for s in sessions if s["rank"] == 1)
+            os.kill(pid, signal.SIGKILL)
+            with open(end_file, "w", encoding="ascii"):
+                pass
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL, err)
+        self.assertIn(f"rank 1 of 2 (pid {pid}) was ended by SIGKILL (Killed); ending the other 1 in 1m\n", err)
+        self.assertRegex(err, r"(?m)^\[0\] .*rank 1\b")
+        self.assertNotIn("not ended", err)
 
 
 class LongListing(unittest.TestCase):

@@ -201,9 +201,9 @@ int Main(int argc, char** argv) {
                  "neighbours and all threads of a core together [none]")
       ->option_text("none|cores")
       ->check(CLI::IsMember({"none", "cores"}));
-  app.add_flag("--no-prefix{false},--prefix{true}", options.prefix,
-               "Do not begin each line of output with its rank")
-      ->option_text(" ");
+  bool no_prefix = false;
+  app.add_flag("--no-prefix", no_prefix, "Do not begin each line of output with its rank");
+  app.add_flag("--prefix", options.prefix, "The default, which may be said")->group("");
   AddDuration(app, "--timeout", &options.timeout, /*positive=*/true,
               "End all ranks after this time");
   const CLI::Option* const grace =
@@ -237,6 +237,7 @@ int Main(int argc, char** argv) {
   if (bind == "cores") {
     if (const int code = Bind(verbose, &options); code != 0) return code;
   }
+  options.prefix = !no_prefix;
   options.colour_stdout = WantsColour(STDOUT_FILENO);
   options.colour_stderr = WantsColour(STDERR_FILENO);
   return RankSet(std::move(options)).Run();

@@ -31,8 +31,9 @@ absl::Status CannotReach(const std::vector<std::string>& dirs, absl::string_view
   std::string text = absl::StrCat("cannot reach irisd at ", dir, "/", socket_name, ": ",
                                   std::generic_category().message(error), ". ");
   if (error == EACCES || error == EPERM) {
-    absl::StrAppend(&text, "Ask for access to ", dir,
-                    ", or set IRIS_RUNTIME_DIR to an irisd of yours");
+    absl::StrAppend(
+        &text, "Ask for access to ", dir,
+        " (`iris-ctl doctor` says who can give it), or set IRIS_RUNTIME_DIR to an irisd of yours");
     return absl::PermissionDeniedError(text);
   }
   absl::StrAppend(&text, "Start it with `irisd --runtime-dir ", dir,

@@ -60,6 +60,7 @@ TEST(RuntimeDirTest, RefusedAccessIsNotAMissingDaemon) {
   const absl::Status status = CannotReach({"/run/iris"}, "session.sock", EACCES);
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(status.message()), HasSubstr("Permission denied"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("iris-ctl doctor"));
 }
 
 }  // namespace

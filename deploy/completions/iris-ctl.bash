@@ -83,7 +83,7 @@ _iris_run() {
     --runtime-dir) COMPREPLY=($(compgen -d -- "$current")) ;;
     --bind) COMPREPLY=($(compgen -W "none cores" -- "$current")) ;;
     *)
-      local options="-n --job --runtime-dir --env --bind --prefix --no-prefix --timeout --grace --kill-after"
+      local options="-n --job --runtime-dir --env --bind --no-prefix --timeout --grace --kill-after"
       options="$options --keep-going --verbose --help --version --"
       COMPREPLY=($(compgen -W "$options" -- "$current"))
       ;;

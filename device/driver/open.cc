@@ -10,6 +10,17 @@
 #include "device/driver/vmm_driver.h"
 
 namespace iris::driver {
+namespace {
+
+// The shortest exact way to write a size, as it is written in irisd.toml: "1GiB", "1536KiB".
+std::string Size(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; unit + 1 < std::size(kUnits) && bytes != 0 && bytes % 1024 == 0; ++unit) bytes /= 1024;
+  return absl::StrCat(bytes, kUnits[unit]);
+}
+
+}  // namespace
 
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
   if (std::find(std::begin(kBackendChoices), std::end(kBackendChoices), options.backend) ==
@@ -48,7 +59,7 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
       {std::string(NameOf(BackendKind::kEmu)), emulate,
        emulate
            ? absl::StrCat(options.emu.n_devices, " devices of ",
-                          options.emu.memory_bytes_per_device, " bytes")
+                          Size(options.emu.memory_bytes_per_device))
            : absl::StrCat("not used: ", std::string(opened.driver->backend()), " has devices")});
   if (emulate) opened.driver = CreateEmuDriver(options.emu);
   return opened;
