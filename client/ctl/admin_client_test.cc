@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -94,6 +95,23 @@ TEST_F(AdminClientTest, ALostConnectionIsMadeAnewAndTheCallRepeated) {
   // And is used from then on.
   ASSERT_TRUE((*client)->GetStatus().ok());
   EXPECT_EQ(n_accepted_, 2);
+}
+
+TEST_F(AdminClientTest, ADirectoryThatIsClosedIsMoreThanOneThatIsMissing) {
+  const std::string closed = dir_ + "/closed";
+  ASSERT_EQ(chmod(dir_.c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(closed.c_str(), 0), 0);
+  const uid_t user = geteuid();
+  if (user == 0) {
+    ASSERT_EQ(seteuid(65534), 0);
+  }
+  const auto client = AdminClient::Connect({dir_ + "/none", closed});
+  ASSERT_EQ(seteuid(user), 0);
+  rmdir(closed.c_str());
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kPermissionDenied) << client.status();
+  EXPECT_NE(client.status().message().find(closed + " (mode 0000, owner "), std::string::npos)
+      << client.status();
+  EXPECT_EQ(AdminClient::Connect({dir_ + "/none"}).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(AdminClientTest, OnceOnly) {

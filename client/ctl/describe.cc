@@ -191,7 +191,7 @@ std::string DescriptionText(const JobDescription& description, absl::Time now, s
   };
   line("Name", EscapeName(job.job()));
   line("State", StateWord(job.state()));
-  line("User", absl::StrCat(UserName(job.uid()), " (uid ", job.uid(), ")"));
+  line("User", absl::StrCat(EscapeName(UserName(job.uid())), " (uid ", job.uid(), ")"));
   line("Job id", absl::StrCat(job.job_id()));
   line("Epoch", absl::StrCat(job.epoch()));
   line("Created", absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S %z",

@@ -52,7 +52,7 @@ Finding Fail(std::string check, std::string detail, std::string remedy) {
 
 Finding CheckVersion(const v1::GetStatusReply& status) {
   const std::string found =
-      absl::StrCat("iris-ctl ", wire::kIrisVersion, ", irisd ", EscapeName(status.version()));
+      absl::StrCat("iris-ctl ", wire::kIrisVersion, ", irisd ", status.version());
   if (status.version() == wire::kIrisVersion) return Ok("versions", found);
   return Warn("versions", found, "install the same version of both, then restart irisd");
 }
@@ -69,7 +69,7 @@ absl::StatusOr<v1::ListDevicesReply> AllDevices(AdminClient& client) {
 
 Finding CheckDevices(const absl::StatusOr<v1::ListDevicesReply>& reply) {
   if (!reply.ok()) {
-    return Fail("devices", EscapeName(reply.status().message()), "look at irisd's log");
+    return Fail("devices", std::string(reply.status().message()), "look at irisd's log");
   }
   if (reply->devices().empty()) {
     return Fail("devices", "irisd has none",
@@ -107,7 +107,7 @@ void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>
   }
   const auto opened = driver::OpenDriver(options.open);
   if (!opened.ok()) {
-    findings.push_back(Fail("device pairs", EscapeName(opened.status().message()),
+    findings.push_back(Fail("device pairs", std::string(opened.status().message()),
                             "make irisd's devices visible to this process, too"));
     return;
   }
@@ -126,9 +126,9 @@ Finding NoAnswer(const std::vector<std::string>& runtime_dirs, const absl::Statu
     if (problem.has_value()) {
       return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
     }
-    return Fail(check, EscapeName(status.message()), kAskForSocket);
+    return Fail(check, std::string(status.message()), kAskForSocket);
   }
-  return Fail(check, EscapeName(status.message()),
+  return Fail(check, std::string(status.message()),
               "start irisd, then ask again; its log says why it ended");
 }
 
@@ -143,7 +143,7 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
     return CheckDevicePairs({}, findings);
   }
   findings.push_back(Ok("irisd answers", absl::StrCat("pid ", status->pid(), ", attestation ",
-                                                      EscapeName(status->attestation()))));
+                                                      status->attestation())));
   const absl::StatusOr<bool> serving = (*client)->IsServing();
   if (serving.ok() && *serving && !status->stopping()) {
     findings.push_back(Ok("health", "SERVING"));
@@ -151,7 +151,7 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
     findings.push_back(Fail("health",
                             status->stopping() ? "irisd is stopping"
                             : serving.ok()     ? "not SERVING"
-                                               : EscapeName(serving.status().message()),
+                                               : std::string(serving.status().message()),
                             "wait until irisd has started, or restart it; its log says more"));
   }
   findings.push_back(CheckVersion(*status));
@@ -170,8 +170,8 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
                                             absl::FormatDuration(absl::Trunc(
                                                 absl::Now() - start, absl::Microseconds(100))))));
   } else {
-    findings.push_back(Fail("job of two ranks", EscapeName(trip.ToString()),
-                            "look at irisd's log and at iris-ctl events"));
+    findings.push_back(
+        Fail("job of two ranks", trip.ToString(), "look at irisd's log and at iris-ctl events"));
   }
 }
 

@@ -35,7 +35,7 @@ std::string FindingsText(const std::vector<Finding>& findings) {
                           finding.check, EscapeName(finding.detail));
     if (!finding.remedy.empty()) {
       absl::StrAppendFormat(&text, "      %-*s  remedy: %s\n", static_cast<int>(width), "",
-                            finding.remedy);
+                            EscapeName(finding.remedy));
     }
   }
   for (const Finding& finding : findings) {

@@ -270,7 +270,7 @@ void AddCommands(CLI::App& app, Options& options, Words& words) {
 }
 
 int UsageError(const std::string& text) {
-  std::fprintf(stderr, "iris-ctl: %s\n", text.c_str());
+  std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(text).c_str());
   return kExitUsage;
 }
 
@@ -299,11 +299,10 @@ std::string NotUnderstood(const CLI::App& app, const std::string& word) {
   } else {
     what = "unexpected word";
     if (where.get_option_no_throw("--job") != nullptr) {
-      meant = absl::StrCat("; did you mean '--job ", EscapeName(bare), "'?");
+      meant = absl::StrCat("; did you mean '--job ", bare, "'?");
     }
   }
-  return absl::StrCat(what, " '", EscapeName(bare), "'", meant.empty() ? "." : meant, " See ", name,
-                      " --help");
+  return absl::StrCat(what, " '", bare, "'", meant.empty() ? "." : meant, " See ", name, " --help");
 }
 
 int RefuseWords(const CLI::App& app, const CLI::ParseError& error) {
@@ -354,8 +353,7 @@ int Main(int argc, char** argv) {
     if (!seconds.empty() && seconds != "true" &&
         (!absl::SimpleAtod(seconds, &options.watch_seconds) || !(options.watch_seconds >= 0.1) ||
          options.watch_seconds > 86400)) {
-      return UsageError(
-          absl::StrCat("--watch takes 0.1 to 86400 seconds, not '", EscapeName(seconds), "'"));
+      return UsageError(absl::StrCat("--watch takes 0.1 to 86400 seconds, not '", seconds, "'"));
     }
   }
   options.peek.job = options.job;

@@ -86,6 +86,8 @@ class WithoutIrisd(unittest.TestCase):
             result = self.run_ctl(*words)
             self.assertEqual((result.returncode, result.stdout), (2, ""), words)
             self.assertIn(meant, result.stderr)
+        result = self.run_ctl("jobs\033[2J")
+        self.assertIn("unknown command 'jobs\\x1b[2J'", result.stderr)
         result = self.run_ctl("restart")
         self.assertEqual(result.stderr, "iris-ctl: unknown command 'restart'. See iris-ctl --help\n")
 

@@ -113,7 +113,7 @@ class Help : public CLI::Formatter {
 };
 
 int UsageError(const std::string& text) {
-  std::fprintf(stderr, "iris-run: %s\n", text.c_str());
+  std::fprintf(stderr, "iris-run: %s\n", EscapeName(text).c_str());
   return kExitUsage;
 }
 
@@ -143,8 +143,7 @@ int Split(const CLI::App& app, int argc, char** argv, std::vector<std::string>* 
         for (const std::string& flag : each->get_fnames()) known.push_back("--" + flag);
       }
       const std::string meant = DidYouMean(name, known);
-      return UsageError(absl::StrCat("unknown option ", EscapeName(name), meant,
-                                     meant.empty() ? "." : "",
+      return UsageError(absl::StrCat("unknown option ", name, meant, meant.empty() ? "." : "",
                                      " What belongs to the program goes behind --; see --help"));
     }
     const bool has_value = is_long ? name.size() < word.size() : word.size() > 2;

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/ctl/text.h"
 
 namespace iris::ctl {
 namespace {
@@ -76,7 +75,7 @@ std::string Remedy(const std::string& path, const struct stat& info, mode_t grou
 AccessProblem Describe(const std::string& path, mode_t group_bits, absl::string_view otherwise) {
   struct stat info = {};
   stat(path.c_str(), &info);
-  return {absl::StrFormat("%s (mode %04o, owner %s, group %s) is closed to %s", EscapeName(path),
+  return {absl::StrFormat("%s (mode %04o, owner %s, group %s) is closed to %s", path,
                           info.st_mode & 07777, UserName(info.st_uid), GroupName(info.st_gid),
                           ThisUser()),
           Remedy(path, info, group_bits, otherwise)};
@@ -91,12 +90,12 @@ bool IsClosed(const std::string& path, int wanted) {
 
 std::string UserName(unsigned uid) {
   const passwd* const user = getpwuid(uid);
-  return user == nullptr ? absl::StrCat(uid) : EscapeName(user->pw_name);
+  return user == nullptr ? absl::StrCat(uid) : std::string(user->pw_name);
 }
 
 std::string GroupName(unsigned gid) {
   const group* const found = getgrgid(gid);
-  return found == nullptr ? absl::StrCat(gid) : EscapeName(found->gr_name);
+  return found == nullptr ? absl::StrCat(gid) : std::string(found->gr_name);
 }
 
 std::optional<AccessProblem> FindAccessProblem(const std::string& path,

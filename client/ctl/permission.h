@@ -9,6 +9,7 @@
 
 namespace iris::ctl {
 
+// Names of files and users are as they are: who shows the texts escapes them.
 struct AccessProblem {
   std::string what;    // "/run/iris/irisd.sock (mode 0660, owner root, group gpu) is closed to ..."
   std::string remedy;  // what to do, as a sentence without a full stop

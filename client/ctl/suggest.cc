@@ -7,7 +7,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/ctl/text.h"
 
 namespace iris::ctl {
 namespace {
@@ -75,7 +74,7 @@ std::vector<std::string> NearNames(absl::string_view word, const std::vector<std
 
 std::string DidYouMean(absl::string_view word, const std::vector<std::string>& known) {
   const std::vector<std::string> near = NearNames(word, known, 1);
-  return near.empty() ? "" : absl::StrCat("; did you mean '", EscapeName(near[0]), "'?");
+  return near.empty() ? "" : absl::StrCat("; did you mean '", near[0], "'?");
 }
 
 }  // namespace iris::ctl

@@ -15,7 +15,7 @@ namespace iris::ctl {
 std::vector<std::string> NearNames(absl::string_view word, const std::vector<std::string>& known,
                                    size_t max);
 
-// "; did you mean 'jobs'?", or nothing.
+// "; did you mean 'jobs'?", or nothing. The name is as it is known: who shows the text escapes it.
 std::string DidYouMean(absl::string_view word, const std::vector<std::string>& known);
 
 }  // namespace iris::ctl

@@ -51,7 +51,7 @@ TEST(SuggestTest, LongNamesCostNoMoreThanTheirBeginnings) {
 
 TEST(SuggestTest, TheSentence) {
   EXPECT_EQ(DidYouMean("jbos", kCommands), "; did you mean 'jobs'?");
-  EXPECT_EQ(DidYouMean("two lines", {"two\nlines"}), "; did you mean 'two\\nlines'?");
+  EXPECT_EQ(DidYouMean("two lines", {"two\nlines"}), "; did you mean 'two\nlines'?");
 }
 
 }  // namespace
