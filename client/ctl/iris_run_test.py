@@ -215,8 +215,9 @@ class IrisRun(unittest.TestCase):
 
     def test_keep_going_ends_nobody_and_names_each_that_failed(self):
         result = run("-n", "3", "--keep-going", "--", "sh", "-c",
-                     f"""[ $IRIS_RANK = 2 ] && {{ sleep 1; echo done; exit 0; }}
-                         [ $IRIS_RANK = 0 ] && {{ until [ -s {self.path('f')} ]; do sleep 0.01; done; exit 8; }}
+                     f"""wait_for() {{ until [ -s $1 ]; do sleep 0.01; done; }}
+                         [ $IRIS_RANK = 2 ] && {{ wait_for {self.path('g')}; sleep 1; echo done; exit 0; }}
+                         [ $IRIS_RANK = 0 ] && {{ wait_for {self.path('f')}; echo x > {self.path('g')}; exit 8; }}
                          (sleep 0.3; echo x > {self.path('f')}) & exit 4""")
         self.assertEqual(result.returncode, 4)
         self.assertEqual(result.stdout, "[2] done\n")
