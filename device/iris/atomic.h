@@ -21,6 +21,7 @@
 #include "device/backend/select.h"
 #include "device/backend/words.h"
 #include "device/iris/context.h"
+#include "device/iris/impl/check.h"
 #include "device/iris/types.h"
 
 namespace iris {
@@ -43,9 +44,34 @@ struct Identity {
 template <typename T>
 using Value = typename Identity<T>::Type;
 
+// The name of the call, for errors.
+template <AtomicOp Op>
+IRIS_HOST_DEVICE constexpr const char* CallName() {
+  switch (Op) {
+    case AtomicOp::kAdd:
+      return "AtomicAdd";
+    case AtomicOp::kSub:
+      return "AtomicSub";
+    case AtomicOp::kExchange:
+      return "AtomicExchange";
+    case AtomicOp::kAnd:
+      return "AtomicAnd";
+    case AtomicOp::kOr:
+      return "AtomicOr";
+    case AtomicOp::kXor:
+      return "AtomicXor";
+    case AtomicOp::kMin:
+      return "AtomicMin";
+    case AtomicOp::kMax:
+      return "AtomicMax";
+  }
+  return "";
+}
+
 template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T Fetch(const DeviceContext& ctx, uint32_t peer, T* p, T operand) {
-  return backend::FetchOp<Op, S, O>(Translate(ctx, peer, p), operand);
+  return backend::FetchOp<Op, S, O>(OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), CallName<Op>()),
+                                    operand);
 }
 
 }  // namespace impl
@@ -54,7 +80,7 @@ IRIS_DEVICE inline T Fetch(const DeviceContext& ctx, uint32_t peer, T* p, T oper
 template <Scope S = Scope::kSystem, Order O = Order::kAcquire, typename T>
 IRIS_DEVICE inline T AtomicLoad(const DeviceContext& ctx, uint32_t peer, const T* p) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
-  return backend::Load<S, O>(Translate(ctx, peer, p));
+  return backend::Load<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicLoad"));
 }
 
 // Writes the word. O: kRelaxed or kRelease.
@@ -62,7 +88,7 @@ template <Scope S = Scope::kSystem, Order O = Order::kRelease, typename T>
 IRIS_DEVICE inline void AtomicStore(const DeviceContext& ctx, uint32_t peer, T* p,
                                     impl::Value<T> value) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
-  backend::Store<S, O>(Translate(ctx, peer, p), value);
+  backend::Store<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicStore"), value);
 }
 
 template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
@@ -127,8 +153,9 @@ template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
 IRIS_DEVICE inline T AtomicCompareExchange(const DeviceContext& ctx, uint32_t peer, T* p,
                                            impl::Value<T> expected, impl::Value<T> desired) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
-  return backend::CompareExchange<S, O>(Translate(ctx, peer, p), static_cast<T>(expected),
-                                        static_cast<T>(desired));
+  return backend::CompareExchange<S, O>(
+      impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicCompareExchange"),
+      static_cast<T>(expected), static_cast<T>(desired));
 }
 
 }  // namespace iris

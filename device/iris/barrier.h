@@ -6,6 +6,7 @@
 #include "device/backend/select.h"
 #include "device/iris/context.h"
 #include "device/iris/impl/barrier.h"
+#include "device/iris/impl/check.h"
 #include "device/iris/impl/mutation.h"
 #include "device/iris/types.h"
 
@@ -25,6 +26,7 @@ namespace iris {
 // and the next call belongs to the next round.
 IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam& team,
                                       uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
+  impl::CheckMembership(ctx, team);
   const uint64_t offset_bytes = impl::BarrierSlotOffset(team);
   // All threads read the word before the first sync of a call, thread 0 writes it between the two.
   uint32_t* const mine = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, offset_bytes)->epoch;
@@ -51,6 +53,7 @@ class BarrierSeries {
         team_(team),
         offset_bytes_(impl::BarrierSlotOffset(team)),
         first_rank_(impl::FirstMemberRank(team)) {
+    impl::CheckMembership(ctx, team);
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
   // Wait has a sync behind the reads of the epoch; the next barrier or series reads it at once.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/backend/select.h"
+#include "device/iris/impl/check.h"
 #include "device/iris/types.h"
 
 namespace iris {
@@ -24,8 +25,8 @@ IRIS_HOST_DEVICE inline bool InHeap(const DeviceContext& ctx, const void* p) {
 // Where `p`, an address in the heap of `from`, lies in the heap of `to`.
 template <typename T>
 IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t from, uint32_t to, T* p) {
-  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(p) +
-                              (static_cast<uint64_t>(to) - from) * ctx.stride_bytes);
+  impl::CheckTranslation(ctx, from, to, p);
+  return impl::Moved(ctx, from, to, p);
 }
 
 // Where `p`, an address in the caller's own heap, lies in the heap of `to`.
@@ -38,6 +39,7 @@ IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t to, T* p
 // members[index]: that would make every thread of a GPU keep a copy of the team in memory.
 IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t index) {
   static_assert(offsetof(DeviceTeam, members) % 8 == 0 && kMaxTeamRanks % 8 == 0);
+  impl::CheckMember(team, index);
   uint64_t eight = 0;
   for (uint32_t k = 0; k < kMaxTeamRanks / 8; ++k) {
     uint64_t candidate = 0;

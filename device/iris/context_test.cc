@@ -63,6 +63,7 @@ TEST(ContextTest, InHeapOfAPeer) {
 
 TEST(ContextTest, MemberRankIsTheMembersEntry) {
   DeviceTeam team;
+  team.size = kMaxTeamRanks;
   for (uint32_t i = 0; i < kMaxTeamRanks; ++i) team.members[i] = static_cast<uint8_t>(i * 37 + 200);
   for (uint32_t i = 0; i < kMaxTeamRanks; ++i) EXPECT_EQ(MemberRank(team, i), team.members[i]) << i;
 }

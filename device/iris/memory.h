@@ -8,6 +8,7 @@
 
 #include "device/backend/select.h"
 #include "device/iris/context.h"
+#include "device/iris/impl/check.h"
 #include "device/iris/impl/copy.h"
 #include "device/iris/types.h"
 
@@ -18,14 +19,15 @@ namespace iris {
 // a peer wrote since an earlier load.
 template <CacheHint H = CacheHint::kDefault, typename T>
 IRIS_DEVICE inline T Load(const DeviceContext& ctx, uint32_t peer, const T* src) {
-  return impl::LoadValue<H>(Translate(ctx, peer, src));
+  return impl::LoadValue<H>(impl::OfPeer<sizeof(T)>(ctx, peer, src, sizeof(T), "Load"));
 }
 
 // Writes a T into the heap of `peer`. The same types and promises as Load.
 template <CacheHint H = CacheHint::kDefault, typename T>
 IRIS_DEVICE inline void Store(const DeviceContext& ctx, uint32_t peer, T* dst,
                               typename impl::NotDeduced<T>::Type value) {
-  impl::StoreValue<H>(Translate(ctx, peer, dst), static_cast<T>(value));
+  impl::StoreValue<H>(impl::OfPeer<sizeof(T)>(ctx, peer, dst, sizeof(T), "Store"),
+                      static_cast<T>(value));
 }
 
 // Copies `bytes` bytes from `src`, any address, to `dst`, any address. All threads of `coop` call
@@ -47,21 +49,24 @@ template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
 IRIS_DEVICE inline void Copy(const DeviceContext& ctx, uint32_t dst_peer, void* dst,
                              uint32_t src_peer, const void* src, uint64_t bytes,
                              Coop coop = Coop{}) {
-  impl::CopyBytes<H>(Translate(ctx, dst_peer, dst), Translate(ctx, src_peer, src), bytes, coop);
+  impl::CopyBytes<H>(impl::OfPeer<1>(ctx, dst_peer, dst, bytes, "Copy"),
+                     impl::OfPeer<1>(ctx, src_peer, src, bytes, "Copy"), bytes, coop);
 }
 
 // Copies from `src`, any address that the caller can read, to `dst` in the heap of `peer`. As Copy.
 template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
 IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
                             uint64_t bytes, Coop coop = Coop{}) {
-  impl::CopyBytes<H>(Translate(ctx, peer, dst), src, bytes, coop);
+  impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "Put"),
+                     impl::AnyAddress(ctx, src, bytes, "Put"), bytes, coop);
 }
 
 // Copies from `src` in the heap of `peer` to `dst`, any address that the caller can write. As Copy.
 template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
 IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
                             uint64_t bytes, Coop coop = Coop{}) {
-  impl::CopyBytes<H>(dst, Translate(ctx, peer, src), bytes, coop);
+  impl::CopyBytes<H>(impl::AnyAddress(ctx, dst, bytes, "Get"),
+                     impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
 }
 
 }  // namespace iris

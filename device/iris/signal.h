@@ -18,6 +18,7 @@
 
 #include "device/backend/select.h"
 #include "device/iris/context.h"
+#include "device/iris/impl/check.h"
 #include "device/iris/impl/copy.h"
 #include "device/iris/impl/mutation.h"
 #include "device/iris/impl/wait.h"
@@ -29,7 +30,8 @@ namespace iris {
 // a BlockSync, the block's.
 IRIS_DEVICE inline void SignalSet(const DeviceContext& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
-  backend::Store<Scope::kSystem, impl::kPublishOrder>(Translate(ctx, peer, signal), value);
+  backend::Store<Scope::kSystem, impl::kPublishOrder>(
+      impl::OfPeer<8>(ctx, peer, signal, 8, "SignalSet"), value);
 }
 
 // Adds to it, likewise. Several setters may add to one signal; who sees the sum sees the writes of
@@ -37,7 +39,7 @@ IRIS_DEVICE inline void SignalSet(const DeviceContext& ctx, uint32_t peer, uint6
 IRIS_DEVICE inline void SignalAdd(const DeviceContext& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
   (void)backend::FetchOp<AtomicOp::kAdd, Scope::kSystem, impl::kPublishOrder>(
-      Translate(ctx, peer, signal), value);
+      impl::OfPeer<8>(ctx, peer, signal, 8, "SignalAdd"), value);
 }
 
 // Put, then signal: `bytes` bytes from `src` to `dst` in the heap of `peer`, and when all of them
@@ -47,7 +49,8 @@ template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
 IRIS_DEVICE inline void PutSignal(const DeviceContext& ctx, uint32_t peer, void* dst,
                                   const void* src, uint64_t bytes, uint64_t* signal, uint64_t value,
                                   SignalOp op = SignalOp::kSet, Coop coop = Coop{}) {
-  impl::CopyBytes<H>(Translate(ctx, peer, dst), src, bytes, coop);
+  impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "PutSignal"),
+                     impl::AnyAddress(ctx, src, bytes, "PutSignal"), bytes, coop);
   impl::CoopSyncBeforePublish(coop);
   if (impl::CoopIndex(coop) != 0) return;
   if (op == SignalOp::kSet) {
@@ -83,7 +86,7 @@ template <typename T>
 IRIS_DEVICE inline T LoadSignal(const T* word) {
   static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8),
                 "a signal is an integer of 4 or 8 bytes");
-  return backend::Load<Scope::kSystem, kConsumeOrder>(word);
+  return backend::Load<Scope::kSystem, kConsumeOrder>(Polled(word, "Test or Wait"));
 }
 
 }  // namespace impl

@@ -8,6 +8,10 @@
 
 #include "device/backend/types.h"
 
+namespace iris::backend {
+struct HeapMap;
+}  // namespace iris::backend
+
 namespace iris {
 
 inline constexpr uint32_t kMaxTeamRanks = 64;
@@ -61,6 +65,8 @@ struct DeviceContext {
   uint64_t timeout_ns = 0;               // of every wait that is given no other; 0: 60 s
   const uint32_t* abort_word = nullptr;  // not 0: every wait ends with kAborted. Null: never
   DeviceTeam world;
+  // Who knows the allocations, for what the emulator says of a wrong access. Null: nobody.
+  const backend::HeapMap* heap_map = nullptr;
 };
 static_assert(std::is_trivially_copyable_v<DeviceContext>);
 

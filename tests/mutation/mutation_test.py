@@ -25,7 +25,7 @@ RUN_SECONDS_MAX = 100
 BLOCK = ("barrier", "put_signal_block", "all_reduce")
 ALL = BLOCK + ("put_signal_warp",)
 
-RUNTIME = ("emu/block", "emu/fiber", "emu/scheduler")
+RUNTIME = ("emu/block", "emu/diagnosis", "emu/fiber", "emu/scheduler", "emu/symbols")
 HOST = ("emu/graph", "emu/memory", "host", "host_functions")
 LIBRARIES = ["-l:libboost_context.a", "-labsl_synchronization", "-labsl_time", "-labsl_base", "-lpthread"]
 

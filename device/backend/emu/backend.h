@@ -13,8 +13,11 @@
 //     the own value. Returning orders no memory.
 //   - If some threads wait in BlockSync and the others in WarpSync or a shuffle, so that none can
 //     go on, the kernel has a bug: Trap.
-//   - A stack has 64 KiB (256 under a sanitizer). Overflowing it ends the process: at its guard
-//     page, or with a message at the next switch of the thread.
+//   - A stack has 64 KiB (256 under a sanitizer). Overflowing it ends the process: with a
+//     message at its guard page, or at the next switch of the thread.
+//   - A kernel that gives the device API a wrong peer or address, or that touches memory which is
+//     not there, ends the process with a text that says which kernel, where, and what is near
+//     (diagnosis.h).
 //   - Exceptions do not leave a kernel (std::terminate), and no thread may sync, pause or load
 //     while it handles one: the OS thread has one stack of exceptions for all its fibers.
 //   - Each thread has its own floating point environment (rounding, masks), fresh at its start.
@@ -33,6 +36,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "device/backend/heap_map.h"
 #include "device/backend/host_functions.h"
 #include "device/backend/raw_host.h"
 #include "device/backend/types.h"
@@ -300,6 +304,31 @@ class Work {
   virtual ~Work() = default;
   // Called once by each thread of the grid.
   virtual void Run() const noexcept = 0;
+  // For what is said when it goes wrong: the kernel's address, null where there is none, and the
+  // heaps that it was launched for. False: it has no DeviceContext among its arguments.
+  virtual const void* Kernel() const noexcept { return nullptr; }
+  virtual bool Heaps(HeapView*) const noexcept { return false; }
+};
+
+// An argument that is a DeviceContext, known by its members since it is defined above the seam, or
+// that has one as its member `context`.
+template <typename T, typename = void>
+struct HeapsOf {
+  static bool Get(const T&, HeapView*) { return false; }
+};
+template <typename T>
+struct HeapsOf<T, std::void_t<decltype(std::declval<const T&>().stride_bytes),
+                              decltype(std::declval<const T&>().heap_map)>> {
+  static bool Get(const T& context, HeapView* out) {
+    *out = {context.rank, context.n_ranks, context.base, context.stride_bytes, context.heap_map};
+    return true;
+  }
+};
+template <typename T>
+struct HeapsOf<T, std::void_t<decltype(std::declval<const T&>().context.heap_map)>> {
+  static bool Get(const T& argument, HeapView* out) {
+    return HeapsOf<std::decay_t<decltype(argument.context)>>::Get(argument.context, out);
+  }
 };
 
 template <typename... Params>
@@ -309,6 +338,14 @@ class KernelWork final : public Work {
   KernelWork(void (*kernel)(Params...), Arguments&& arguments)
       : kernel_(kernel), arguments_(std::move(arguments)) {}
   void Run() const noexcept override { std::apply(kernel_, arguments_); }
+  const void* Kernel() const noexcept override { return reinterpret_cast<const void*>(kernel_); }
+  bool Heaps(HeapView* out) const noexcept override {
+    return std::apply(
+        [out](const auto&... argument) {
+          return (HeapsOf<std::decay_t<decltype(argument)>>::Get(argument, out) || ...);
+        },
+        arguments_);
+  }
 
  private:
   void (*kernel_)(Params...);

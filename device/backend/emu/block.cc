@@ -319,6 +319,14 @@ void* SharedBytes(const void* key, uint64_t bytes, uint64_t alignment_bytes) {
   return CurrentBlock().Shared(key, bytes, alignment_bytes);
 }
 
+const Work* RunningWork() {
+  return t_block == nullptr ? nullptr : t_block->operation()->work.get();
+}
+
+bool IsStackGuard(const void* address) {
+  return t_block != nullptr && t_block->IsStackGuard(address);
+}
+
 void TrapWith(const char* what) {
   Die("iris: trap in block %u, thread %u: %s\n", t_current.block_index, t_current.thread_index,
       what);

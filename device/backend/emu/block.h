@@ -54,6 +54,11 @@ class Block {
     bool stored;  // a thread has written an atomic: others may wait for it
   };
 
+  // True if it is in the guard of the running thread's stack.
+  bool IsStackGuard(const void* address) const {
+    return running_ != nullptr && running_->fiber.IsGuard(address);
+  }
+
   // Lets each thread that can run go on once.
   Progress Turn();
 
@@ -120,5 +125,10 @@ class Block {
   uint32_t n_shared_slots_ = 0;
   SharedSlot shared_slots_[kMaxSharedSlots];
 };
+
+// Of the calling worker, for diagnoses: what its running block works on, or null outside of
+// kernels; and whether the address is in the guard of the stack of the running thread.
+const Work* RunningWork();
+bool IsStackGuard(const void* address);
 
 }  // namespace iris::backend::emu

@@ -75,6 +75,12 @@ class Fiber {
   // out.
   inline bool StackIsWhole() const;
 
+  // True if the address is in the page below the stack.
+  bool IsGuard(const void* address) const {
+    const uint8_t* const byte = static_cast<const uint8_t*>(address);
+    return stack_ != nullptr && byte >= stack_ && byte < stack_ + kGuardBytes;
+  }
+
   // After it has finished: gives back the stack.
   uint8_t* Release();
 

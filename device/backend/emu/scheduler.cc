@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "device/backend/emu/diagnosis.h"
 #include "device/backend/emu/sanitizers.h"
 
 namespace iris::backend::emu {
@@ -121,13 +122,16 @@ void* Scheduler::WorkerMain(void* scheduler) {
   // For good: a worker's own accesses are the runtime's. The threads of kernels are fibers, with a
   // state of their own.
   TsanIgnoreBegin();
+  AcceptFaults();
   Worker worker(static_cast<Scheduler*>(scheduler));
   worker.Loop();
 }
 
 Result Scheduler::StartWorkers() {
   if (started_) return {};
-  // A signal handler would run on the small stack of some kernel's thread.
+  InstallFaultHandler();
+  // A signal handler would run on the small stack of some kernel's thread. The workers let those of
+  // faults in again, which have a stack of their own.
   sigset_t all, old;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &old) != 0) {

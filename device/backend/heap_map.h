@@ -1,0 +1,68 @@
+// What the emulator knows about the heaps that a kernel works on, and what it is told when a kernel
+// uses them wrongly. On GPUs nothing of it is ever called. Plain data, which crosses from the host
+// library to the runtime of a backend. C++17.
+#pragma once
+
+#include <cstdint>
+
+namespace iris::backend {
+
+// One range of a heap.
+struct HeapRange {
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+  // Not 0: memory of Iris itself, a team's barrier area, which no kernel uses by its own calls.
+  uint32_t internal = 0;
+  char name[132] = {};  // empty: it has none. Longer ones are cut
+};
+
+// Who can say what lies where in the heaps. The host library makes one for each context; it lives
+// as long as the process, since kernels and graphs keep copies of the DeviceContext.
+struct HeapMap {
+  uint32_t struct_bytes = sizeof(HeapMap);
+  // Not 0: the device API refuses an access that lies in no known allocation
+  // (IRIS_CHECK_ACCESS=1).
+  uint32_t check_access = 0;
+  // The process that made it. The heaps are not mapped in its forked children.
+  int64_t pid = 0;
+  // The range of the heap of `rank` that has the byte at `offset_bytes`, or else the nearest one.
+  // False if none is known. Any thread.
+  bool (*nearest)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
+                  HeapRange* out) = nullptr;
+};
+
+// The heaps of one DeviceContext.
+struct HeapView {
+  uint32_t rank = 0;
+  uint32_t n_ranks = 0;
+  uint64_t base = 0;
+  uint64_t stride_bytes = 0;
+  const HeapMap* map = nullptr;  // null: nobody knows the allocations
+};
+
+// A call of the device API that cannot be right.
+struct BadAccess {
+  enum class Why : uint32_t {
+    kPeer,        // there is no rank `peer`
+    kTeamIndex,   // the team has no member `peer`
+    kNotAMember,  // of the team whose barrier it called
+    kAddress,     // not `bytes` bytes in the heap of rank `owner`
+    kAllocation,  // not inside one allocation of rank `owner`
+    kAlignment,   // not a multiple of `alignment_bytes`
+  };
+  Why why = Why::kPeer;
+  const char* call = "";
+  uint32_t peer = 0;
+  uint32_t owner = 0;      // in whose heap `address` should lie
+  uint32_t team_size = 0;  // for kTeamIndex
+  uint64_t address = 0;    // as the kernel gave it
+  uint64_t bytes = 0;
+  uint64_t alignment_bytes = 0;
+  HeapView heaps;
+};
+
+// Prints what is wrong, where in which kernel, and what lies near it; then ends the process.
+// Defined by the emulator alone.
+[[noreturn]] void RefuseAccess(const BadAccess& access);
+
+}  // namespace iris::backend

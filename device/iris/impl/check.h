@@ -1,0 +1,172 @@
+// Checks of the device API's arguments, on the emulator alone: what a GPU would answer with a wrong
+// result or an illegal address ends with a sentence there. On GPUs all of them are empty.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend/heap_map.h"
+#include "device/backend/select.h"
+#include "device/iris/types.h"
+
+namespace iris::impl {
+
+inline constexpr bool kChecked = backend::Traits::kEmulated;
+
+// Pure arithmetic: where `p`, an address in the heap of `from`, lies in the heap of `to`.
+template <typename T>
+IRIS_HOST_DEVICE inline T* Moved(const DeviceContext& ctx, uint32_t from, uint32_t to, T* p) {
+  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(p) +
+                              (static_cast<uint64_t>(to) - from) * ctx.stride_bytes);
+}
+
+// Templates, so that nothing of them is compiled for a GPU.
+
+template <typename Context>
+[[noreturn]] __attribute__((noinline, cold)) inline void Refuse(
+    const Context& ctx, backend::BadAccess::Why why, const char* call, uint32_t peer,
+    uint32_t owner, uint64_t address, uint64_t bytes, uint64_t alignment_bytes) {
+  backend::BadAccess access;
+  access.why = why;
+  access.call = call;
+  access.peer = peer;
+  access.owner = owner;
+  access.address = address;
+  access.bytes = bytes;
+  access.alignment_bytes = alignment_bytes;
+  access.heaps = {ctx.rank, ctx.n_ranks, ctx.base, ctx.stride_bytes, ctx.heap_map};
+  backend::RefuseAccess(access);
+}
+
+// The range lies in one allocation of rank `owner`, as far as somebody knows the allocations and
+// wants to know (IRIS_CHECK_ACCESS). `offset` is that of the range in the heap.
+template <typename Context>
+inline void CheckAllocation(const Context& ctx, const char* call, uint32_t peer, uint32_t owner,
+                            uint64_t offset, uint64_t address, uint64_t bytes) {
+  if (ctx.heap_map == nullptr || ctx.heap_map->check_access == 0) return;
+  backend::HeapRange range;
+  const bool known = ctx.heap_map->nearest(ctx.heap_map, owner, offset, &range);
+  if (known && range.internal == 0 && offset >= range.offset_bytes &&
+      offset - range.offset_bytes <= range.bytes &&
+      bytes <= range.bytes - (offset - range.offset_bytes)) {
+    return;
+  }
+  Refuse(ctx, backend::BadAccess::Why::kAllocation, call, peer, owner, address, bytes, 1);
+}
+
+// Where `p`, `bytes` bytes in the caller's own heap that are a multiple of kAlignment, lie in the
+// heap of `peer`. `call` is the name that the kernel called.
+template <uint64_t kAlignment, typename T>
+IRIS_DEVICE inline T* OfPeer(const DeviceContext& ctx, uint32_t peer, T* p, uint64_t bytes,
+                             const char* call) {
+  if constexpr (kChecked) {
+    using Why = backend::BadAccess::Why;
+    const uint64_t address = reinterpret_cast<uint64_t>(p);
+    const uint64_t offset = address - (ctx.base + ctx.rank * ctx.stride_bytes);
+    if (__builtin_expect(peer >= ctx.n_ranks, 0)) {
+      Refuse(ctx, Why::kPeer, call, peer, ctx.rank, address, bytes, kAlignment);
+    }
+    if (bytes > 0) {
+      if (__builtin_expect(offset >= ctx.stride_bytes || bytes > ctx.stride_bytes - offset, 0)) {
+        Refuse(ctx, Why::kAddress, call, peer, ctx.rank, address, bytes, kAlignment);
+      }
+      if (__builtin_expect(address % kAlignment != 0, 0)) {
+        Refuse(ctx, Why::kAlignment, call, peer, ctx.rank, address, bytes, kAlignment);
+      }
+      CheckAllocation(ctx, call, peer, peer, offset, address, bytes);
+    }
+  } else {
+    (void)bytes;
+    (void)call;
+  }
+  return Moved(ctx, ctx.rank, peer, p);
+}
+
+// The other side of a copy: any memory. What lies in some rank's heap is checked as that.
+template <typename T>
+IRIS_DEVICE inline T* AnyAddress(const DeviceContext& ctx, T* p, uint64_t bytes, const char* call) {
+  if constexpr (kChecked) {
+    const uint64_t address = reinterpret_cast<uint64_t>(p);
+    const uint64_t offset = address - ctx.base;
+    if (bytes > 0 && offset < ctx.n_ranks * ctx.stride_bytes) {
+      const uint32_t owner = static_cast<uint32_t>(offset / ctx.stride_bytes);
+      const uint64_t in_heap = offset % ctx.stride_bytes;
+      if (__builtin_expect(bytes > ctx.stride_bytes - in_heap, 0)) {
+        Refuse(ctx, backend::BadAccess::Why::kAddress, call, owner, owner, address, bytes, 1);
+      }
+      CheckAllocation(ctx, call, owner, owner, in_heap, address, bytes);
+    }
+  } else {
+    (void)ctx;
+    (void)bytes;
+    (void)call;
+  }
+  return p;
+}
+
+// A word that a wait polls: any address that is aligned.
+template <typename T>
+IRIS_DEVICE inline const T* Polled(const T* word, const char* call) {
+  if constexpr (kChecked) {
+    if (__builtin_expect(reinterpret_cast<uint64_t>(word) % sizeof(T) != 0, 0)) {
+      Refuse(DeviceContext(), backend::BadAccess::Why::kAlignment, call, 0, 0,
+             reinterpret_cast<uint64_t>(word), sizeof(T), sizeof(T));
+    }
+  } else {
+    (void)call;
+  }
+  return word;
+}
+
+// Ranks and the address of a translation, which may also be the end of a heap.
+template <typename T>
+IRIS_HOST_DEVICE inline void CheckTranslation(const DeviceContext& ctx, uint32_t from, uint32_t to,
+                                              T* p) {
+  if constexpr (kChecked) {
+    using Why = backend::BadAccess::Why;
+    const uint64_t address = reinterpret_cast<uint64_t>(p);
+    if (__builtin_expect(from >= ctx.n_ranks || to >= ctx.n_ranks, 0)) {
+      Refuse(ctx, Why::kPeer, "Translate", to >= ctx.n_ranks ? to : from, from, address, 0, 1);
+    }
+    if (__builtin_expect(address - (ctx.base + from * ctx.stride_bytes) > ctx.stride_bytes, 0)) {
+      Refuse(ctx, Why::kAddress, "Translate", to, from, address, 0, 1);
+    }
+  } else {
+    (void)ctx;
+    (void)from;
+    (void)to;
+    (void)p;
+  }
+}
+
+// The team has a member `index`.
+template <typename Team>
+IRIS_HOST_DEVICE inline void CheckMember(const Team& team, uint32_t index) {
+  if constexpr (kChecked) {
+    if (__builtin_expect(index >= team.size, 0)) {
+      backend::BadAccess access;
+      access.why = backend::BadAccess::Why::kTeamIndex;
+      access.call = "MemberRank";
+      access.peer = index;
+      access.team_size = team.size;
+      backend::RefuseAccess(access);
+    }
+  } else {
+    (void)team;
+    (void)index;
+  }
+}
+
+// The caller is a member of the team whose barrier it calls.
+template <typename Context>
+IRIS_DEVICE inline void CheckMembership(const Context& ctx, const DeviceTeam& team) {
+  if constexpr (kChecked) {
+    if (__builtin_expect(team.index >= team.size, 0)) {
+      Refuse(ctx, backend::BadAccess::Why::kNotAMember, "Barrier", 0, ctx.rank, 0, 0, 1);
+    }
+  } else {
+    (void)ctx;
+    (void)team;
+  }
+}
+
+}  // namespace iris::impl
