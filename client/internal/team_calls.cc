@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,8 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
   for (size_t i = 0; i < team.ranks.size() && i < kMaxTeamRanks; ++i) {
     team.device.members[i] = static_cast<uint8_t>(team.ranks[i]);
   }
+  ranges_->AddInternal(info.sync_offset_bytes, kSyncAreaBytes,
+                       absl::StrCat("the barrier area of team ", info.team_id), info.ranks);
   absl::MutexLock lock(&mu_);
   teams_[info.team_id] = state;
   return team;
@@ -94,6 +97,7 @@ absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, co
       reinterpret_cast<void*>(window_->address(options_.rank, result->offset_bytes));
   allocation.team_id = team.id;
   allocation.name = wanted.name;
+  ranges_->Add(allocation.offset_bytes, allocation.bytes, allocation.name, team.ranks);
   return allocation;
 }
 
@@ -111,7 +115,10 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
     }
     team = it->second->team;
   }
-  return Operate(team, what, FreeOp{allocation.offset_bytes}).status();
+  std::optional<HeapRanges::Range> range = ranges_->Remove(allocation.offset_bytes);
+  const absl::Status status = Operate(team, what, FreeOp{allocation.offset_bytes}).status();
+  if (!status.ok()) ranges_->Restore(allocation.offset_bytes, std::move(range));
+  return status;
 }
 
 absl::Status TeamCalls::Grow(uint64_t bytes, const Team& world) {
@@ -162,8 +169,13 @@ absl::Status TeamCalls::DestroyTeam(const Team& team) {
     }
     op.last_barrier_epoch = (*state)->barrier.epoch();
   }
+  const uint64_t area = team.device.sync_offset_bytes;
+  std::optional<HeapRanges::Range> range = ranges_->Remove(area);
   const absl::Status status = Operate(team, what, op).status();
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    ranges_->Restore(area, std::move(range));
+    return status;
+  }
   absl::MutexLock lock(&mu_);
   teams_.erase(team.id);
   return absl::OkStatus();

@@ -20,6 +20,7 @@
 #include "client/base/types.h"
 #include "client/internal/context_guard.h"
 #include "client/internal/control_plane.h"
+#include "client/internal/heap_ranges.h"
 #include "client/internal/heap_size.h"
 #include "client/internal/host_barrier.h"
 #include "client/internal/operation_sequence.h"
@@ -54,6 +55,9 @@ class TeamCalls {
   absl::Status DestroyTeam(const Team& team);
   absl::Status Barrier(const Team& team, absl::Duration timeout);
 
+  // The allocations of these teams, for DeviceContext::heap_map.
+  const backend::HeapMap* heap_map() const { return ranges_->map(); }
+
  private:
   // One team: its two kinds of calls, each with its own sequence.
   struct State {
@@ -77,6 +81,7 @@ class TeamCalls {
   ControlPlane* const plane_;
   Window* const window_;
   HeapSize* const heap_;
+  HeapRanges* const ranges_ = HeapRanges::Make();
 
   mutable absl::Mutex mu_;
   std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);

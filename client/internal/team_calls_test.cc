@@ -69,6 +69,25 @@ TEST_F(TeamCallsTest, AllocationIsWhereIrisdPutsIt) {
   EXPECT_EQ(heap_.bytes(), 4096u);
 }
 
+TEST_F(TeamCallsTest, KernelsCanAskWhatLiesWhere) {
+  const auto at = [&](uint64_t offset) {
+    const backend::HeapMap* const map = zero_->heap_map();
+    backend::HeapRange range;
+    return map->nearest(map, 1, offset, &range) ? std::string(range.name) : "nothing";
+  };
+  EXPECT_EQ(at(0), "the barrier area of team 0");
+  plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = 1 << 20, .heap_bytes = 4096})});
+  auto x = zero_->Allocate({.bytes = 100, .name = "x"}, world_);
+  ASSERT_TRUE(x.ok()) << x.status();
+  EXPECT_EQ(at((1 << 20) + 50), "x");
+  // It stays until irisd has freed it.
+  plane_.Script({Fake::Refused(absl::AbortedError("no"))});
+  EXPECT_FALSE(zero_->Free(*x).ok());
+  EXPECT_EQ(at((1 << 20) + 50), "x");
+  EXPECT_TRUE(zero_->Free(*x).ok());
+  EXPECT_EQ(at((1 << 20) + 50), "the barrier area of team 0");
+}
+
 TEST_F(TeamCallsTest, ErrorsSayWhatWasAttempted) {
   const auto refused = [&](absl::string_view text) {
     plane_.Script({Fake::Refused(absl::AbortedError(text))});

@@ -86,7 +86,7 @@ absl::Status Communicator::Prepare() {
 
 absl::Status Communicator::Usable() const {
   if (destroyed_) return absl::FailedPreconditionError("this communicator was destroyed");
-  return absl::OkStatus();
+  return FromDevice(backend::CheckProcess(), "this communicator");
 }
 
 absl::Status Communicator::Destroy() {
@@ -211,6 +211,8 @@ absl::Status Communicator::Barrier(backend::Stream& stream) {
 }
 
 absl::Status Communicator::Check() const {
+  const absl::Status process = FromDevice(backend::CheckProcess(), "check the communicator");
+  if (!process.ok()) return process;
   ErrorInfo info;
   const Result result = CheckError(comm_, &info);
   if (result.ok()) return absl::OkStatus();

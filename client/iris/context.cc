@@ -128,6 +128,7 @@ DeviceContext Context::device_context() const {
       std::min(impl_->membership->options().timeout, internal::kTimeoutMax)));
   context.abort_word = impl_->window.abort_word();
   context.world = world().device;
+  context.heap_map = impl_->teams.heap_map();
   return context;
 }
 

@@ -23,7 +23,7 @@ struct HeapMap {
   // Not 0: the device API refuses an access that lies in no known allocation
   // (IRIS_CHECK_ACCESS=1).
   uint32_t check_access = 0;
-  // The process that made it. The heaps are not mapped in its forked children.
+  // The process that made it, whose forked children do not have the heaps mapped. 0: any process.
   int64_t pid = 0;
   // The range of the heap of `rank` that has the byte at `offset_bytes`, or else the nearest one.
   // False if none is known. Any thread.

@@ -1,6 +1,9 @@
 // Argument checks and object lives of host.h, for every backend.
 #include "device/backend/host.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <utility>
 
 #include "device/backend/select.h"
@@ -14,12 +17,34 @@ constexpr Result kNoStream = {ErrorCode::kFailedPrecondition,
 constexpr Result kNoEvent = {ErrorCode::kFailedPrecondition,
                              "use of an event that was not created or was moved from"};
 
-// Whether the calling thread may work on the stream.
-Result CheckUse(const Stream& stream) { return stream.valid() ? raw::CheckCaller() : kNoStream; }
+// Set in children that are forked after the first stream was made.
+std::atomic<bool> forked{false};
+
+void WatchForks() {
+  static const int watching =
+      pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+  (void)watching;  // without memory for it, the vendor's runtime says what it can
+}
+
+// Whether the calling thread of this process may work.
+Result CheckUse() {
+  if (Result result = CheckProcess(); !result.ok()) return result;
+  return raw::CheckCaller();
+}
+
+// Whether it may work on the stream.
+Result CheckUse(const Stream& stream) { return stream.valid() ? CheckUse() : kNoStream; }
 
 uint64_t AtLeastOne(uint64_t bytes) { return bytes > 0 ? bytes : 1; }
 
 }  // namespace
+
+Result CheckProcess() {
+  if (!forked.load(std::memory_order_relaxed)) return {};
+  return {ErrorCode::kFailedPrecondition,
+          "called in a forked child of a process that works with devices: launch and wait in the "
+          "parent, or exec a new program in the child"};
+}
 
 // Streams and launches.
 
@@ -35,10 +60,13 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 
 Stream::~Stream() {
-  if (kind_ == Kind::kCreated) raw::DestroyStream(handle_);
+  // In a forked child its work is the parent's.
+  if (kind_ == Kind::kCreated && CheckProcess().ok()) raw::DestroyStream(handle_);
 }
 
 Result Stream::Create(Stream* out) {
+  if (Result result = CheckProcess(); !result.ok()) return result;
+  WatchForks();
   Stream made;
   if (Result result = raw::CreateStream(&made.handle_); !result.ok()) return result;
   made.kind_ = Kind::kCreated;
@@ -63,7 +91,10 @@ Result Stream::Synchronize() {
   return raw::SynchronizeStream(handle_);
 }
 
-bool Stream::Idle() { return !valid() || raw::IsCapturing(handle_) || raw::IsIdle(handle_); }
+bool Stream::Idle() {
+  if (!valid() || !CheckProcess().ok()) return true;
+  return raw::IsCapturing(handle_) || raw::IsIdle(handle_);
+}
 
 Result impl::CheckLaunch(const LaunchConfig& config, const Stream& stream, bool has_kernel) {
   if (!has_kernel) return {ErrorCode::kInvalidArgument, "launch of a null kernel"};
@@ -150,6 +181,7 @@ Event& Event::operator=(Event&& other) noexcept {
 }
 
 Result Event::Create(Event* out) {
+  if (Result result = CheckProcess(); !result.ok()) return result;
   Event made;
   if (Result result = raw::CreateEvent(&made.native_); !result.ok()) return result;
   *out = std::move(made);
@@ -173,7 +205,7 @@ Result WaitEvent(Stream& stream, const Event& event) {
 
 Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out) {
   if (from.native_ == nullptr || to.native_ == nullptr) return kNoEvent;
-  if (Result result = raw::CheckCaller(); !result.ok()) return result;
+  if (Result result = CheckUse(); !result.ok()) return result;
   if (!from.recorded_ || !to.recorded_) {
     return {ErrorCode::kFailedPrecondition, "time between events that were not recorded"};
   }

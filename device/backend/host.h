@@ -29,6 +29,11 @@ uint32_t DeviceCount();
 // Makes it current on the calling thread. On emu, any index will do.
 Result SetDevice(uint32_t index);
 
+// kFailedPrecondition in a child that was forked from a process which has made a stream, on every
+// backend: neither the emulator's threads nor a vendor's runtime survive fork. The functions below
+// that give a Result ask it themselves.
+Result CheckProcess();
+
 // How many blocks of a normal size run truly at once on the current device.
 uint32_t MultiprocessorCount();
 

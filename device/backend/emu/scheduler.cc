@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -164,6 +165,13 @@ Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
   if (config.shared_bytes > Traits::kMaxDynamicSharedBytes) {
     return {ErrorCode::kInvalidArgument,
             "launch with too much shared memory: at most 163,840 bytes"};
+  }
+  HeapView heaps;
+  if (work->Heaps(&heaps) && heaps.map != nullptr && heaps.map->pid != 0 &&
+      heaps.map->pid != getpid()) {
+    return {ErrorCode::kFailedPrecondition,
+            "launch in a forked child of the process whose context the kernel was given: the heaps "
+            "are not mapped here; exec a program that makes its own context"};
   }
   TsanIgnoreScope ignore;
   absl::MutexLock lock(&mu_);

@@ -87,17 +87,30 @@ TEST(LaunchErrorTest, FromInsideAKernel) {
 #ifndef IRIS_TSAN  // ThreadSanitizer ends a child that was forked from a program with threads
 TEST(LaunchErrorTest, InAForkedChild) {
   Stream stream = NewStream();
+  Event event;
+  ASSERT_TRUE(Event::Create(&event).ok());
+  ASSERT_TRUE(Record(event, stream).ok());
   RunKernel({1, 1, 0}, &Nothing);
   const pid_t child = fork();
   if (child == 0) {
     // Also: the destructor of a stream does not wait for ever.
-    bool right = true;
-    {
-      Stream mine;
-      right = Stream::Create(&mine).ok();
-      right = right && Launch({1, 1, 0}, mine, &Nothing).code == ErrorCode::kFailedPrecondition;
-      right = right && mine.Synchronize().code == ErrorCode::kFailedPrecondition;
-    }
+    const auto refused = [](const Result& result) {
+      return result.code == ErrorCode::kFailedPrecondition &&
+             std::string(result.what).find("in a forked child") != std::string::npos;
+    };
+    Stream mine;
+    Event moment;
+    Graph graph;
+    uint64_t nanoseconds = 0;
+    uint8_t bytes[2] = {};
+    bool right = refused(Stream::Create(&mine)) && refused(Event::Create(&moment));
+    right = right && refused(Launch({1, 1, 0}, stream, &Nothing));
+    right = right && refused(stream.Synchronize());
+    right = right && refused(CopyAsync(bytes, bytes + 1, 1, stream));
+    right = right && refused(FillAsync(bytes, 0, 1, stream));
+    right = right && refused(BeginCapture(stream)) && refused(EndCapture(stream, &graph));
+    right = right && refused(Record(event, stream)) && refused(WaitEvent(stream, event));
+    right = right && refused(ElapsedNanoseconds(event, event, &nanoseconds));
     Stream moved = std::move(stream);
     right = right && moved.Idle();
     _exit(right ? 0 : 1);

@@ -62,6 +62,7 @@ IRIS_DEVICE inline T* OfPeer(const DeviceContext& ctx, uint32_t peer, T* p, uint
     using Why = backend::BadAccess::Why;
     const uint64_t address = reinterpret_cast<uint64_t>(p);
     const uint64_t offset = address - (ctx.base + ctx.rank * ctx.stride_bytes);
+    if (__builtin_expect(ctx.stride_bytes == 0, 0)) return p;  // ranks that share one heap
     if (__builtin_expect(peer >= ctx.n_ranks, 0)) {
       Refuse(ctx, Why::kPeer, call, peer, ctx.rank, address, bytes, kAlignment);
     }
@@ -124,6 +125,7 @@ IRIS_HOST_DEVICE inline void CheckTranslation(const DeviceContext& ctx, uint32_t
   if constexpr (kChecked) {
     using Why = backend::BadAccess::Why;
     const uint64_t address = reinterpret_cast<uint64_t>(p);
+    if (__builtin_expect(ctx.stride_bytes == 0, 0)) return;  // ranks that share one heap
     if (__builtin_expect(from >= ctx.n_ranks || to >= ctx.n_ranks, 0)) {
       Refuse(ctx, Why::kPeer, "Translate", to >= ctx.n_ranks ? to : from, from, address, 0, 1);
     }

@@ -1,0 +1,80 @@
+#include "client/internal/heap_ranges.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+
+namespace iris::internal {
+namespace {
+
+std::optional<std::string> Unset(const char*) { return std::nullopt; }
+std::optional<std::string> One(const char* variable) {
+  return std::string(variable) == "IRIS_CHECK_ACCESS" ? std::optional<std::string>("1")
+                                                      : std::nullopt;
+}
+
+// "NAME offset bytes", or "" if none is known.
+std::string At(const HeapRanges& ranges, uint32_t rank, uint64_t offset) {
+  backend::HeapRange range;
+  const backend::HeapMap* const map = ranges.map();
+  if (!map->nearest(map, rank, offset, &range)) return "";
+  return std::string(range.name) + " " + std::to_string(range.offset_bytes) + " " +
+         std::to_string(range.bytes) + (range.internal != 0 ? " internal" : "");
+}
+
+TEST(HeapRangesTest, FindsTheOneAroundOrTheNearest) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  EXPECT_EQ(At(ranges, 0, 100), "");
+  ranges.Add(1000, 100, "a", {0, 1});
+  ranges.Add(2000, 50, "b", {0, 1});
+  EXPECT_EQ(At(ranges, 0, 0), "a 1000 100");
+  EXPECT_EQ(At(ranges, 0, 1000), "a 1000 100");
+  EXPECT_EQ(At(ranges, 1, 1099), "a 1000 100");
+  EXPECT_EQ(At(ranges, 1, 1500), "a 1000 100");
+  EXPECT_EQ(At(ranges, 1, 1600), "b 2000 50");
+  EXPECT_EQ(At(ranges, 1, 2049), "b 2000 50");
+  EXPECT_EQ(At(ranges, 1, 1u << 30), "b 2000 50");
+}
+
+TEST(HeapRangesTest, KnowsWhoseHeapsTheyAreIn) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  ranges.Add(0, 64, "zero", {0});
+  ranges.Add(64, 64, "one", {1});
+  ranges.AddInternal(128, 64, "the barrier area of team 1", {0, 63});
+  EXPECT_EQ(At(ranges, 0, 64), "zero 0 64");
+  EXPECT_EQ(At(ranges, 1, 0), "one 64 64");
+  EXPECT_EQ(At(ranges, 63, 130), "the barrier area of team 1 128 64 internal");
+  EXPECT_EQ(At(ranges, 2, 64), "");
+  EXPECT_EQ(At(ranges, 64, 64), "");
+}
+
+TEST(HeapRangesTest, ForgetsWhatWasFreedAndUsesItAgain) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  ranges.Add(0, 64, "first", {0});
+  std::optional<HeapRanges::Range> removed = ranges.Remove(0);
+  EXPECT_FALSE(ranges.Remove(32).has_value());
+  EXPECT_EQ(At(ranges, 0, 0), "");
+  ranges.Restore(0, std::move(removed));
+  ranges.Restore(32, std::nullopt);
+  EXPECT_EQ(At(ranges, 0, 40), "first 0 64");
+  ranges.Remove(0);
+  ranges.Add(0, 32, "second", {0});
+  EXPECT_EQ(At(ranges, 0, 40), "second 0 32");
+}
+
+TEST(HeapRangesTest, CutsLongNames) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  ranges.Add(0, 64, std::string(200, 'x'), {0});
+  EXPECT_EQ(At(ranges, 0, 0), std::string(131, 'x') + " 0 64");
+}
+
+TEST(HeapRangesTest, SaysWhoMadeItAndWhetherToCheck) {
+  EXPECT_EQ(HeapRanges::Make(&Unset)->map()->check_access, 0u);
+  EXPECT_EQ(HeapRanges::Make(&One)->map()->check_access, 1u);
+  EXPECT_EQ(HeapRanges::Make(&One)->map()->pid, getpid());
+}
+
+}  // namespace
+}  // namespace iris::internal

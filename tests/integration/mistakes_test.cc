@@ -1,0 +1,306 @@
+// Mistakes of programs, with ranks that are real processes on a real irisd: what is printed, what
+// the other ranks are told and how soon, and that a forked child gets errors and does not hang.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/iris/collectives.h"
+#include "client/iris/context.h"
+#include "client/iris/device_status.h"
+#include "device/iris/iris.h"
+#include "tests/integration/daemon_harness.h"
+#include "tests/integration/rank_processes.h"
+
+#if defined(IRIS_ASAN)
+// In a forked child the threads are gone whose stacks held memory: the leak check would report what
+// they left behind.
+static bool in_forked_child = false;
+extern "C" int __lsan_is_turned_off();
+extern "C" int __lsan_is_turned_off() { return in_forked_child; }
+#endif
+
+namespace iris {
+namespace {
+
+using iris::testing::Daemon;
+using iris::testing::RankProcesses;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+#define REQUIRE(condition)                                                              \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
+      std::cout << "REQUIRE failed, line " << __LINE__ << ": " #condition << std::endl; \
+      return 1;                                                                         \
+    }                                                                                   \
+  } while (false)
+
+#define REQUIRE_OK(expression)                                                         \
+  do {                                                                                 \
+    if (const auto& result = (expression); !result.ok()) {                             \
+      std::cout << "line " << __LINE__ << ": " << Text(StatusOf(result)) << std::endl; \
+      return 1;                                                                        \
+    }                                                                                  \
+  } while (false)
+
+absl::Status StatusOf(const absl::Status& status) { return status; }
+absl::Status StatusOf(const Result& result) {
+  return absl::Status(internal::CodeOf(result.code), result.what);
+}
+template <typename T>
+absl::Status StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+std::string Text(const absl::Status& status) {
+  return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
+}
+
+ContextOptions Small() {
+  ContextOptions options;
+  options.heap_bytes = 32 << 20;
+  return options;
+}
+
+// Rank 1 makes the mistake of that name; the others wait for it.
+IRIS_KERNEL void MakeMistake(DeviceContext ctx, uint64_t* words, uint32_t mistake,
+                             uint32_t* result) {
+  if (backend::ThreadIndex() != 5) return;
+  if (ctx.rank != 1) {
+    *result = static_cast<uint32_t>(WaitUntil(ctx, words, Compare::kGe, 1));
+    return;
+  }
+  switch (mistake) {
+    case 0:  // an index in a team of four for a world of three
+      SignalSet(ctx, ctx.rank + 2, words, 1);
+      return;
+    case 1: {  // a local variable
+      uint64_t local = 0;
+      Store(ctx, 0, &local, 1);
+      return;
+    }
+    case 2:  // one element further than there are
+      Store(ctx, 0, words + 16, 1);
+      return;
+    case 3:
+      (void)AtomicAdd(ctx, 0, reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(words) + 4), 1);
+      return;
+    case 4:  // a plain pointer, behind the memory of the heap
+      Translate(ctx, 2, words)[(uint64_t{200} << 20) / 8] = 1;
+      return;
+    default:
+      return;
+  }
+}
+
+int WrongKernel(const std::vector<std::string>& args) {
+  ContextOptions options = Small();
+  options.max_heap_bytes = 256 << 20;
+  auto created = Context::Create(options);
+  REQUIRE_OK(created);
+  Context& context = **created;
+  auto words = context.Allocate({.bytes = 128, .name = "words"});
+  REQUIRE_OK(words);
+  backend::Stream stream;
+  REQUIRE_OK(backend::Stream::Create(&stream));
+  uint32_t ended = 0;
+  REQUIRE_OK(context.Barrier());
+  const absl::Time start = absl::Now();
+  REQUIRE_OK(backend::Launch({1, 8}, stream, MakeMistake, context.device_context(),
+                             words->As<uint64_t>(), static_cast<uint32_t>(std::stoul(args[0])),
+                             &ended));
+  REQUIRE_OK(stream.Synchronize());
+  std::cout << "kernel ended with " << ended << " after "
+            << absl::ToInt64Milliseconds(absl::Now() - start) << " ms" << std::endl;
+  std::cout << Text(context.Health()) << std::endl;
+  // Nobody is left to meet.
+  std::cout << "host barrier: " << Text(context.Barrier()) << std::endl;
+  return 0;
+}
+
+bool Refused(const char* what, const absl::Status& status) {
+  std::cout << "child: " << what << ": " << Text(status) << std::endl;
+  return status.code() == absl::StatusCode::kFailedPrecondition &&
+         (absl::StrContains(status.message(), "fork"));
+}
+
+IRIS_KERNEL void Touch(DeviceContext ctx, uint64_t* words) { Store(ctx, ctx.rank, words, 1); }
+
+// args[0]: "launched" if the parent has launched a kernel.
+int ForkedChild(const std::vector<std::string>& args) {
+  auto created = Context::Create(Small());
+  REQUIRE_OK(created);
+  Context& context = **created;
+  auto words = context.Allocate({.bytes = 4096});
+  REQUIRE_OK(words);
+  const DeviceContext device = context.device_context();
+  backend::Stream stream;
+  std::unique_ptr<ccl::Communicator> comm;
+  const bool launched = args[0] == "launched";
+  if (launched) {
+    REQUIRE_OK(backend::Stream::Create(&stream));
+    auto made = ccl::Communicator::Create(context, context.world());
+    REQUIRE_OK(made);
+    comm = *std::move(made);
+    REQUIRE_OK(backend::Launch({1, 1}, stream, Touch, device, words->As<uint64_t>()));
+  }
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child == 0) {
+#if defined(IRIS_ASAN)
+    in_forked_child = true;
+#endif
+    alarm(20);  // a hang
+    REQUIRE(Refused("Context::Create", Context::Create(Small()).status()));
+    REQUIRE(Refused("Barrier", context.Barrier()));
+    REQUIRE(Refused("Allocate", context.Allocate({.bytes = 8}).status()));
+    REQUIRE(Refused("Health", context.Health()));
+    if (!launched) {
+      // The child's own emulator works, but not on heaps that it has not mapped.
+      REQUIRE_OK(backend::Stream::Create(&stream));
+      REQUIRE(Refused("Launch", StatusOf(backend::Launch({1, 1}, stream, Touch, device,
+                                                         words->As<uint64_t>()))));
+    } else {
+      REQUIRE(Refused("Launch", StatusOf(backend::Launch({1, 1}, stream, Touch, device,
+                                                         words->As<uint64_t>()))));
+      REQUIRE(Refused("Synchronize", StatusOf(stream.Synchronize())));
+      backend::Stream other;
+      REQUIRE(Refused("Stream::Create", StatusOf(backend::Stream::Create(&other))));
+      uint64_t* const at = words->As<uint64_t>();
+      REQUIRE(Refused("PutAsync", context.PutAsync(at, at + 8, 8, 0, stream)));
+      REQUIRE(Refused("AllReduce", comm->AllReduce(at, at, 1, ccl::DataType::kI64,
+                                                   ccl::ReduceOp::kSum, stream)));
+      REQUIRE(Refused("Barrier", comm->Barrier(stream)));
+      REQUIRE(Refused("Check", comm->Check()));
+      REQUIRE(Refused("Synchronize", comm->Synchronize(stream)));
+      REQUIRE(Refused("Reset", comm->Reset()));
+      REQUIRE(Refused("Destroy", comm->Destroy()));
+      REQUIRE(Refused("Communicator::Create",
+                      ccl::Communicator::Create(context, context.world()).status()));
+    }
+    std::cout << "child ends" << std::endl;
+    std::exit(0);  // with all of atexit and the destructors of statics
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  // The parent and its peers are as before.
+  if (launched) {
+    REQUIRE_OK(stream.Synchronize());
+    uint64_t* const at = words->As<uint64_t>();
+    REQUIRE_OK(comm->AllReduce(at, at, 1, ccl::DataType::kI64, ccl::ReduceOp::kSum, stream));
+    REQUIRE_OK(comm->Synchronize(stream));
+    REQUIRE(*at == context.n_ranks());
+  }
+  REQUIRE_OK(context.Barrier());
+  return 0;
+}
+
+const std::map<std::string, iris::testing::Scenario>& Scenarios() {
+  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
+      {"wrong_kernel", WrongKernel},
+      {"forked_child", ForkedChild},
+  };
+  return *scenarios;
+}
+
+class MistakesTest : public ::testing::Test {
+ protected:
+  // Runs the mistake on three ranks. Rank 1 ends by itself; the others hear of it at once, and each
+  // of their calls says who it was.
+  std::string WrongKernelOf(int mistake, int ends_with,
+                            std::map<std::string, std::string> environment = {}) {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    options.job = absl::StrCat("mistake-", mistake);
+    options.args = {absl::StrCat(mistake)};
+    options.environment = std::move(environment);
+    RankProcesses ranks("wrong_kernel", 3, options);
+    for (const int peer : {0, 2}) {
+      const std::string line = ranks.WaitLine(peer, "kernel ended with");
+      EXPECT_THAT(line, ContainsRegex("kernel ended with 2 after [0-9]{1,4} ms"));  // kAborted
+      EXPECT_THAT(ranks.WaitLine(peer, "ABORTED"), HasSubstr("rank 1 (pid "));
+      EXPECT_THAT(ranks.WaitLine(peer, "host barrier"), HasSubstr("rank 1 (pid "));
+      EXPECT_EQ(ranks.Wait(peer), 0);
+    }
+    EXPECT_EQ(ranks.Wait(1), 128 + ends_with);
+    return ranks.Output(1);
+  }
+
+  void SetUp() override {
+    auto daemon = Daemon::Start();
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+  }
+
+  std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(MistakesTest, AWrongPeer) {
+  EXPECT_THAT(
+      WrongKernelOf(0, SIGABRT),
+      ContainsRegex("iris: rank 1: kernel iris::MakeMistake, block 0, thread 5: SignalSet of "
+                    "8 bytes at 0x[0-9a-f]+ for rank 3: there is no rank 3 in a job of 3"));
+}
+
+TEST_F(MistakesTest, APointerOutsideTheHeap) {
+  EXPECT_THAT(WrongKernelOf(1, SIGABRT),
+              ContainsRegex("iris: rank 1: kernel iris::MakeMistake, block 0, thread 5: Store of 8 "
+                            "bytes at 0x[0-9a-f]+ for rank 0: the address is outside the heap"));
+}
+
+TEST_F(MistakesTest, APointerOutsideTheAllocationWhereThatIsChecked) {
+  EXPECT_THAT(WrongKernelOf(2, SIGABRT, {{"IRIS_CHECK_ACCESS", "1"}}),
+              ContainsRegex("Store of 8 bytes at 0x[0-9a-f]+ for rank 0: the range does not lie in "
+                            "one allocation.*the nearest allocation ends 0 bytes before: "
+                            "\"words\" \\(offset [0-9]+ to [0-9]+\\)"));
+}
+
+TEST_F(MistakesTest, AMisalignedAtomic) {
+  EXPECT_THAT(WrongKernelOf(3, SIGABRT),
+              ContainsRegex("AtomicAdd of 8 bytes at 0x[0-9a-f]+ for rank 0: the address is not "
+                            "aligned: it must be a multiple of 8.*4 bytes inside \"words\""));
+}
+
+#if !defined(IRIS_ASAN) && !defined(IRIS_TSAN)
+TEST_F(MistakesTest, AFaultByAPlainPointer) {
+  EXPECT_THAT(
+      WrongKernelOf(4, SIGSEGV),
+      ContainsRegex("iris: rank 1: kernel iris::MakeMistake, block 0, thread 5: it wrote to "
+                    "0x[0-9a-f]+, where no memory is mapped.*of the heap of rank 2.*"
+                    "\"words\""));
+}
+#endif
+
+#ifndef IRIS_TSAN  // ThreadSanitizer ends a child that was forked from a program with threads
+TEST_F(MistakesTest, AForkedChildGetsErrorsAndDoesNotHang) {
+  for (const std::string when : {"before", "launched"}) {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    options.job = "forks-" + when;
+    options.args = {when};
+    RankProcesses ranks("forked_child", 2, options);
+    ranks.ExpectAllSucceed();
+    EXPECT_THAT(ranks.Output(0), HasSubstr("child ends"));
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace iris
+
+int main(int argc, char** argv) {
+  if (const auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
