@@ -52,6 +52,18 @@ std::vector<uint32_t> HostBarrier::MissingRanks() const {
   return ranks;
 }
 
+std::string HostBarrier::WhoGaveUp() const {
+  std::string text;
+  for (size_t i = 0; i < words_.size(); ++i) {
+    if (__atomic_load_n(words_[i], __ATOMIC_ACQUIRE) != epoch_) continue;
+    const uint32_t ms = __atomic_load_n(words_[i] + wire::kWordsToGaveUp, __ATOMIC_RELAXED);
+    if (ms == 0) continue;
+    absl::StrAppend(&text, "; ", status_.Name(options_.ranks[i]), " came and gave up after ",
+                    absl::FormatDuration(absl::Milliseconds(ms)), " (its own timeout)");
+  }
+  return text;
+}
+
 absl::Status HostBarrier::Pass() {
   was_broken_ = status_.aborted();
   return absl::OkStatus();
@@ -59,6 +71,8 @@ absl::Status HostBarrier::Pass() {
 
 absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& cancelled) {
   ++epoch_;
+  uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
+  __atomic_store_n(own_gave_up, 0u, __ATOMIC_RELAXED);
   __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
   FutexWakeAll(own_word_);
   if (was_broken_) return Annotate(status_.Broken(), Named(epoch_, words_.size()));
@@ -71,6 +85,7 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
                             options_.ranks.begin());
   for (uint32_t i = 1; i < n; ++i) missing_.push_back((own_index + i) % n);
 
+  absl::Time start = absl::InfiniteFuture();  // of the sleep
   for (int yields = 0;; ++yields) {
     Look();
     if (missing_.empty()) return Pass();
@@ -96,16 +111,31 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
                                   }),
                    missing_.end());
     if (missing_.empty()) return Pass();
-    if (!gone.ok()) return Annotate(gone, Named(epoch_, n));
+    if (!gone.ok()) {
+      std::string text(gone.message());
+      std::vector<uint32_t> late;
+      for (const uint32_t rank : MissingRanks()) {
+        if (status_.state(rank) == wire::PageRankState::kReady) late.push_back(rank);
+      }
+      if (!late.empty()) absl::StrAppend(&text, "; missing besides: ", status_.Names(late));
+      text += WhoGaveUp();
+      return Annotate(absl::Status(gone.code(), text), Named(epoch_, n));
+    }
     if (cancelled.load(std::memory_order_acquire)) {
       return Annotate(absl::FailedPreconditionError("this context has left the job"),
                       Named(epoch_, n));
     }
-    const absl::Duration left = deadline - Now();
+    const absl::Time now = Now();
+    start = std::min(start, now);
+    const absl::Duration left = deadline - now;
     if (left <= absl::ZeroDuration()) {
-      return Annotate(absl::DeadlineExceededError(
-                          absl::StrCat("time is up; missing: ", status_.Names(MissingRanks()))),
-                      Named(epoch_, n));
+      const absl::Duration waited = now - start;
+      const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+          "time is up after ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
+          "; missing: ", status_.Names(MissingRanks()), WhoGaveUp()));
+      const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(waited), 1, 1u << 31);
+      __atomic_store_n(own_gave_up, static_cast<uint32_t>(ms), __ATOMIC_RELAXED);
+      return Annotate(status, Named(epoch_, n));
     }
     waits[n_waits++] = {status_.changes_word(), changes};
     FutexWaitAny(absl::MakeConstSpan(waits, n_waits), std::min(left, kSleepMax));

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,15 +29,16 @@ class HostBarrier {
     uint32_t start_epoch = 0;
   };
 
-  // `words[i]` is the team's word in the page of ranks[i]; `own_word` the same of this rank,
-  // writable.
+  // `words[i]` is the team's word in the control page of ranks[i], and inside that page;
+  // `own_word` the same of this rank, writable.
   HostBarrier(Options options, std::vector<const uint32_t*> words, uint32_t* own_word,
               JobStatus status);
 
   // One barrier. A barrier that everyone reached succeeds, even if somebody died or left right
   // after; but not when the job was broken already as this rank passed the one before: ranks that
   // meet without the dead one, and never have to wait, learn of it all the same. kAborted: names
-  // who died or left. kDeadlineExceeded: names who is missing.
+  // who died or left. kDeadlineExceeded: names who is missing. Both also name members that have
+  // come and gave up because their own time was up, and kAborted those that are missing besides.
   // kFailedPrecondition: `cancelled` became true. Each consumes the barrier: ranks that call
   // equally often stay in step.
   absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled);
@@ -48,8 +50,10 @@ class HostBarrier {
   // Drops the members that have arrived from missing_.
   void Look();
   absl::Status Pass();
-  // Status naming the ranks in missing_.
   std::vector<uint32_t> MissingRanks() const;
+  // Of members that have come to this barrier: who gave up, and after how long. Begins with "; ",
+  // or is empty.
+  std::string WhoGaveUp() const;
 
   const Options options_;
   const std::vector<const uint32_t*> words_;

@@ -252,6 +252,36 @@ TEST_P(HostBarrierTest, MemberThatArrivedAndLeftDoesNotEndTheWaitForAnother) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("missing: rank 2 (pid 1002)"));
 }
 
+TEST_P(HostBarrierTest, AMemberThatGaveUpIsNotMissingAndIsNamedAsThat) {
+  Pages pages(3);
+  HostBarrier one = pages.Barrier(1);
+  const absl::Status hasty = RunOnce(one, absl::Milliseconds(20));
+  EXPECT_EQ(hasty.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(hasty.message()), HasSubstr("time is up after 2"));
+  EXPECT_THAT(std::string(hasty.message()), Not(HasSubstr("gave up")));
+  HostBarrier zero = pages.Barrier(0);
+  const absl::Status patient = RunOnce(zero, absl::Milliseconds(60));
+  EXPECT_THAT(std::string(patient.message()), HasSubstr("missing: rank 2 (pid 1002); rank 1 (pid "
+                                                        "1001) came and gave up after 2"));
+  EXPECT_THAT(std::string(patient.message()), HasSubstr("ms (its own timeout)"));
+  // The next barrier is another one.
+  EXPECT_THAT(std::string(RunOnce(zero, absl::Milliseconds(20)).message()),
+              Not(HasSubstr("rank 1 (pid 1001) came")));
+}
+
+TEST_P(HostBarrierTest, WhereAMemberGaveUpAndDiedTheMissingOnesAreNamedToo) {
+  Pages pages(4);
+  HostBarrier one = pages.Barrier(1);
+  EXPECT_EQ(RunOnce(one, absl::Milliseconds(20)).code(), absl::StatusCode::kDeadlineExceeded);
+  pages.Set(1, PageRankState::kDead, true);
+  HostBarrier zero = pages.Barrier(0);
+  const absl::Status status = RunOnce(zero);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 1 (pid 1001) died; make a new Context; missing besides: rank 2 (pid "
+                        "1002), rank 3 (pid 1003); rank 1 (pid 1001) came and gave up after 2"));
+}
+
 TEST_P(HostBarrierTest, RankOutsideTheTeamMayLeave) {
   Pages pages(3);
   pages.Set(2, PageRankState::kLeft, false);

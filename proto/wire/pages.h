@@ -21,9 +21,15 @@ inline constexpr size_t kPageBytes = 4096;
 
 struct ControlPage {
   uint32_t words[kMaxTeamsPerJob];  // one epoch word per team slot
-  uint8_t reserved[kPageBytes - 4 * kMaxTeamsPerJob];
+  uint8_t reserved[kPageBytes - 8 * kMaxTeamsPerJob];
+  // Per team slot: 0, or after how many milliseconds, at least 1, this rank gave up the barrier
+  // that its word tells, because its own time was up. For the errors of others alone.
+  uint32_t gave_up_ms[kMaxTeamsPerJob];
 };
 static_assert(sizeof(ControlPage) == kPageBytes);
+
+// From a slot's word to its gave_up_ms in the same page.
+inline constexpr size_t kWordsToGaveUp = offsetof(ControlPage, gave_up_ms) / sizeof(uint32_t);
 
 // Values of StatusPage::rank_state, the same numbers as iris.v1.RankState.
 enum class PageRankState : uint32_t {

@@ -60,7 +60,18 @@ struct Member {
 struct GaveUp {
   int64_t pid = 0;
   absl::Time when;
+  absl::Duration waited;
+  bool timed_out = false;  // its own time was up; else its call was cancelled, or failed
 };
+
+// A job whose ranks all gave up before it was complete: a rank that comes late is told of them.
+struct AbandonedJob {
+  uint32_t n_ranks = 0;
+  absl::Time when;
+  std::map<Rank, GaveUp> gave_up;
+};
+inline constexpr size_t kMaxAbandonedJobs = 64;
+inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 
 // An operation that some members have asked for.
 struct PendingOp {
@@ -69,6 +80,8 @@ struct PendingOp {
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // who waits, per member
   bool grown = false;                      // the growth that it needed is published
+  size_t hurried = 0;                      // whose timeout ends it: index in the team
+  absl::Duration hurried_timeout;
 };
 
 struct Team {

@@ -123,6 +123,10 @@ struct JobMachine::Impl {
   absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
   void ReportSharedDevices(const Job& job);
   Job& NewJob(const std::string& name, uint32_t uid, const JoinSpec& spec);
+  // Remembers who gave up, for a rank that comes after all of them; and gives them to a new job of
+  // the name.
+  void RememberAbandoned(const Job& job);
+  void RecallAbandoned(Job& job);
   // Removes a rank that waits in Join.
   void WithdrawJoin(Job& job, Rank rank, const absl::Status& status);
   void StartMappingIfComplete(Job& job);
@@ -251,6 +255,7 @@ struct JobMachine::Impl {
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   std::map<std::pair<uint32_t, std::string>, JobId> jobs_by_name_;  // uid, name
   std::map<uint32_t, std::set<JobId>> jobs_by_uid_;
+  std::map<std::pair<uint32_t, std::string>, AbandonedJob> abandoned_;  // uid, name
   std::map<uint32_t, std::set<SessionId>> sessions_by_uid_;
   std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;

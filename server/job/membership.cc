@@ -15,6 +15,17 @@ namespace {
 
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
+// Of a time that was measured.
+std::string Readable(absl::Duration time) {
+  return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
+}
+
+// "rank 1 (pid 4711) after 5s (its own timeout)".
+std::string WhoGaveUp(Rank rank, const GaveUp& gave_up) {
+  return absl::StrCat("rank ", rank, " (pid ", gave_up.pid, ") after ", Readable(gave_up.waited),
+                      gave_up.timed_out ? " (its own timeout)" : "");
+}
+
 absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Duration longest) {
   if (asked <= absl::ZeroDuration()) asked = standard;
   return std::min(asked, longest);
@@ -261,6 +272,7 @@ Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinS
   job.team_sync_bytes = spec.team_sync_bytes;
   job.created = now_.wall;
   job.ranks.resize(n_ranks);
+  RecallAbandoned(job);
   jobs_.emplace(id, std::move(made));
   jobs_by_name_[{uid, name}] = id;
   jobs_by_uid_[uid].insert(id);
@@ -275,17 +287,41 @@ void JobMachine::Impl::WithdrawJoin(Job& job, Rank rank, const absl::Status& sta
   if (member.join_call.value != 0) Answer(member.join_call, status);
   Note(job, static_cast<int32_t>(rank), event::JoinFailed{std::string(status.message())});
   DropAll(member.segments);
-  job.gave_up[rank] = {member.lease.process.pid, now_.steady};
+  job.gave_up[rank] = {member.lease.process.pid, now_.steady, now_.steady - member.joined,
+                       absl::IsDeadlineExceeded(status)};
   SetState(job, rank, RankState::kAbsent, false);
   EndLease(job, rank, status);
   member = Member();
-  if (job.n_held() == 0) EndJob(job);
+  if (job.n_held() > 0) return;
+  RememberAbandoned(job);
+  EndJob(job);
+}
+
+void JobMachine::Impl::RememberAbandoned(const Job& job) {
+  if (abandoned_.size() >= kMaxAbandonedJobs) {
+    abandoned_.erase(std::min_element(
+        abandoned_.begin(), abandoned_.end(),
+        [](const auto& a, const auto& b) { return a.second.when < b.second.when; }));
+  }
+  abandoned_[{job.uid, job.name}] = {job.n_ranks(), now_.steady, job.gave_up};
+}
+
+void JobMachine::Impl::RecallAbandoned(Job& job) {
+  const auto found = abandoned_.find({job.uid, job.name});
+  if (found == abandoned_.end()) return;
+  if (found->second.n_ranks == job.n_ranks() &&
+      now_.steady - found->second.when < kAbandonedJobKept) {
+    job.gave_up = std::move(found->second.gave_up);
+  }
+  abandoned_.erase(found);
 }
 
 // A rank that was here while this one waited did come, even if its own time was up first: ranks
-// whose time is up together must not be told of each other.
+// whose time is up together must not be told of each other. One that came and gave up earlier is
+// missing, but not for want of trying.
 void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
-  std::vector<std::string> missing, gave_up, slow;
+  std::vector<std::string> missing, gave_up, came_before, slow;
+  const absl::Time joined = job.ranks[rank].joined;
   for (Rank r = 0; r < job.n_ranks(); ++r) {
     const Member& member = job.ranks[r];
     const auto left = job.gave_up.find(r);
@@ -293,15 +329,25 @@ void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
       if (member.segments.empty() || !segments_.at(member.segments[0]).created) {
         slow.push_back(job.Who(r));
       }
-    } else if (left != job.gave_up.end() && left->second.when > job.ranks[rank].joined) {
-      gave_up.push_back(absl::StrCat("rank ", r, " (pid ", left->second.pid, ")"));
+    } else if (left != job.gave_up.end() && left->second.when > joined) {
+      gave_up.push_back(WhoGaveUp(r, left->second));
     } else {
       missing.push_back(absl::StrCat(r));
+      if (left == job.gave_up.end()) continue;
+      const absl::Duration ago = joined - left->second.when;
+      came_before.push_back(absl::StrCat(WhoGaveUp(r, left->second), ", ",
+                                         ago < absl::Milliseconds(1) ? "shortly" : Readable(ago),
+                                         " before this rank came"));
     }
   }
-  std::string text = absl::StrCat("join job '", job.name, "' as rank ", rank, ": time is up");
+  std::string text = absl::StrCat("join job '", job.name, "' as rank ", rank, ": time is up after ",
+                                  Readable(now_.steady - joined));
   if (!missing.empty()) {
-    absl::StrAppend(&text, ": of ", job.n_ranks(),
+    came_before.insert(came_before.begin(), gave_up.begin(), gave_up.end());
+    if (!came_before.empty()) {
+      absl::StrAppend(&text, ": these came and gave up: ", absl::StrJoin(came_before, "; "));
+    }
+    absl::StrAppend(&text, came_before.empty() ? ": of " : "; of ", job.n_ranks(),
                     " ranks these have not joined: ", absl::StrJoin(missing, ", "));
   } else if (!gave_up.empty()) {
     absl::StrAppend(&text, ": all ", job.n_ranks(),

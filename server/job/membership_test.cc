@@ -2,7 +2,9 @@
 #include <limits>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/job/job.h"
 #include "server/job/job_machine_testing.h"
 
 namespace iris::server {
@@ -469,12 +471,80 @@ TEST_F(JoinWaitTest, ARankThatGaveUpBeforeIsMissing) {
   JoinSpec patient = Spec(1, 3);
   patient.timeout = absl::Seconds(60);
   Join(Open(101), patient);
-  Advance(absl::Seconds(2));
+  Advance(absl::Seconds(1));
+  Advance(absl::Seconds(1));
   JoinSpec late = Spec(2, 3);
   late.timeout = absl::Seconds(5);
   const CallId call = Join(Open(102), late);
   Advance(absl::Seconds(5));
   EXPECT_THAT(std::string(StatusOf(call).message()), EndsWith("have not joined: 0"));
+  // It is missing, but it was there: its time was up before the others came.
+  EXPECT_THAT(StatusOf(call).message(),
+              HasSubstr("as rank 2: time is up after 5s: these came and gave up: rank 0 (pid 100) "
+                        "after 1s (its own timeout), 1s before this rank came; of 3 ranks"));
+}
+TEST_F(JoinWaitTest, WhoGaveUpIsNamedBesideTheMissing) {
+  JoinSpec hasty = Spec(0, 3);
+  hasty.timeout = absl::Seconds(1);
+  Join(Open(100), hasty);
+  JoinSpec patient = Spec(1, 3);
+  patient.timeout = absl::Seconds(60);
+  const CallId call = Join(Open(101), patient);
+  Advance(absl::Seconds(1));
+  Advance(absl::Seconds(59));
+  EXPECT_THAT(
+      StatusOf(call).message(),
+      HasSubstr("time is up after 1m: these came and gave up: rank 0 (pid 100) after 1s (its "
+                "own timeout); of 3 ranks these have not joined: 2"));
+}
+TEST_F(JoinWaitTest, ARankThatComesWhenAllOthersGaveUpIsToldOfThem) {
+  JoinSpec hasty = Spec(1, 2);
+  hasty.timeout = absl::Seconds(5);
+  Join(Open(101), hasty);
+  CreateSegments();
+  Advance(absl::Seconds(5));
+  EXPECT_TRUE(machine_->Jobs().empty());
+  DropSegments();
+  Advance(absl::Seconds(2));
+  JoinSpec late = Spec(0, 2);
+  late.timeout = absl::Seconds(3);
+  CallId call = Join(Open(100), late);
+  CreateSegments();
+  Advance(absl::Seconds(3));
+  EXPECT_THAT(StatusOf(call).message(),
+              HasSubstr("these came and gave up: rank 1 (pid 101) after 5s (its own timeout), 2s "
+                        "before this rank came; of 2 ranks these have not joined: 1"));
+  DropSegments();
+  // Not of a job of another size, nor for ever.
+  JoinSpec larger = Spec(0, 3);
+  larger.timeout = absl::Seconds(3);
+  call = Join(Open(102), larger);
+  Advance(absl::Seconds(3));
+  EXPECT_THAT(StatusOf(call).message(), Not(HasSubstr("gave up")));
+  Advance(kAbandonedJobKept);
+  call = Join(Open(103), larger);
+  Advance(absl::Seconds(3));
+  EXPECT_THAT(StatusOf(call).message(), Not(HasSubstr("gave up")));
+}
+TEST_F(JoinWaitTest, OnlySoManyJobsAreRemembered) {
+  for (size_t i = 0; i < kMaxAbandonedJobs + 2; ++i) {
+    JoinSpec spec = Spec(1, 2);
+    spec.job = "job-" + std::to_string(i);
+    spec.timeout = absl::Seconds(1);
+    Join(Open(200 + static_cast<int64_t>(i)), spec);
+    CreateSegments();
+    Advance(absl::Seconds(1));
+    DropSegments();
+  }
+  for (const auto& [name, is_known] :
+       {std::pair<std::string, bool>{"job-2", true}, {"job-0", false}, {"job-40", true}}) {
+    JoinSpec spec = Spec(0, 2);
+    spec.job = name;
+    spec.timeout = absl::Seconds(1);
+    const CallId call = Join(Open(100), spec);
+    Advance(absl::Seconds(1));
+    EXPECT_EQ(absl::StrContains(StatusOf(call).message(), "gave up"), is_known) << name;
+  }
 }
 TEST_F(JoinWaitTest, WhenAllCameTheTextNamesWhoGaveUp) {
   JoinSpec hasty = Spec(0, 2);
@@ -487,10 +557,9 @@ TEST_F(JoinWaitTest, WhenAllCameTheTextNamesWhoGaveUp) {
   Advance(absl::Seconds(5));  // its memory was never made, so nobody could be told
   Advance(absl::Seconds(55));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
-  EXPECT_THAT(
-      StatusOf(call).message(),
-      HasSubstr(
-          "all 2 ranks have come, but these gave up before the last one did: rank 0 (pid 100)"));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("all 2 ranks have come, but these gave up before "
+                                                  "the last one did: rank 0 (pid 100) after "
+                                                  "5s (its own timeout)"));
 }
 TEST_F(JoinWaitTest, OnlyTheRankWhoseTimeIsUpIsRemoved) {
   JoinSpec hasty = Spec(0, 2);

@@ -5,6 +5,7 @@
 // and aborted alike are outcomes and consume k. Refused without consuming it are only calls that
 // are nobody's k-th: of another's team or job, or ahead of the rank's own position.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -141,7 +142,11 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
       limits_.operation_timeout_max);
   const DeadlineKey key{job.id, DeadlineKey::Kind::kOperation, team.info.id};
   const absl::Time deadline = now_.steady + timeout;
-  deadlines_.Set(key, std::min(deadline, deadlines_.Get(key).value_or(deadline)));
+  const std::optional<absl::Time> earlier = deadlines_.Get(key);
+  if (earlier.has_value() && *earlier <= deadline) return;
+  pending.hurried = index;
+  pending.hurried_timeout = timeout;
+  deadlines_.Set(key, deadline);
 }
 
 void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) {
@@ -235,8 +240,11 @@ void JobMachine::Impl::OperationTimedOut(Job& job, Team& team) {
     if (!team.op->asked[index]) missing.push_back(job.Who(team.info.ranks[index]));
   }
   Conclude(job, team,
-           absl::DeadlineExceededError(absl::StrCat(
-               What(team.op->op, team), "time is up: missing: ", absl::StrJoin(missing, ", "))));
+           absl::DeadlineExceededError(
+               absl::StrCat(What(team.op->op, team), "time is up after ",
+                            absl::FormatDuration(team.op->hurried_timeout), ", the timeout of ",
+                            job.Who(team.info.ranks[team.op->hurried]),
+                            ", which was over first: missing: ", absl::StrJoin(missing, ", "))));
 }
 
 void JobMachine::Impl::ConcludeDeadTeams(Job& job) {

@@ -245,6 +245,17 @@ TEST_F(OutcomeTest, TheEarliestDeadlineCounts) {
   Ask(job, 1, 0, Bytes(1), kWorldTeam, absl::Seconds(3));
   Advance(absl::Seconds(3));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(a)));
+  // Rank 0, which has more time, is told whose it was, and that this rank is not the missing one.
+  EXPECT_THAT(StatusOf(a).message(),
+              HasSubstr("time is up after 3s, the timeout of rank 1 (pid 101), which was over "
+                        "first: missing: rank 2 (pid 102)"));
+}
+TEST_F(OutcomeTest, TheEarliestDeadlineIsNotAlwaysTheLatestCallers) {
+  const TestJob job = ReadyJob(3);
+  const CallId a = Ask(job, 0, 0, Bytes(1), kWorldTeam, absl::Seconds(3));
+  Ask(job, 1, 0, Bytes(1), kWorldTeam, absl::Seconds(10));
+  Advance(absl::Seconds(3));
+  EXPECT_THAT(StatusOf(a).message(), HasSubstr("after 3s, the timeout of rank 0 (pid 100)"));
 }
 TEST_F(OutcomeTest, DefaultAndLongestTimeOut) {
   const TestJob job = ReadyJob(2);

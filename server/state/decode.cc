@@ -66,6 +66,11 @@ Member Decode(const state::Member& from) {
   return to;
 }
 
+GaveUp Decode(const state::GaveUp& from) {
+  return {from.pid(), TimeOf(from.when_ns()), absl::Nanoseconds(from.waited_ns()),
+          from.timed_out()};
+}
+
 Outcome Decode(const state::Outcome& from) {
   Outcome to;
   to.k = from.k();
@@ -142,7 +147,7 @@ class JobDecoder {
     }
     for (const state::GaveUp& gave_up : from_.gave_up()) {
       if (gave_up.rank() >= job_.n_ranks()) return Broken("a rank that gave up");
-      job_.gave_up[gave_up.rank()] = {gave_up.pid(), TimeOf(gave_up.when_ns())};
+      job_.gave_up[gave_up.rank()] = Decode(gave_up);
     }
     return absl::OkStatus();
   }
@@ -228,6 +233,11 @@ class JobDecoder {
     }
     if (!pending.asked[pending.first]) return Broken("team ", team.info.id, ": who asked first");
     pending.grown = from.grown();
+    if (from.hurried() >= n || from.hurried_timeout_ns() < 0) {
+      return Broken("team ", team.info.id, ": whose timeout ends an operation");
+    }
+    pending.hurried = from.hurried();
+    pending.hurried_timeout = absl::Nanoseconds(from.hurried_timeout_ns());
     return pending;
   }
 
@@ -334,6 +344,7 @@ class MachineState::Decoder {
     }
     if (absl::Status s = Owners(); !s.ok()) return s;
     if (absl::Status s = Kept(); !s.ok()) return s;
+    if (absl::Status s = Abandoned(); !s.ok()) return s;
     return Deadlines();
   }
 
@@ -394,6 +405,24 @@ class MachineState::Decoder {
         for (const CallId call : team.op->calls[i]) {
           impl_.AddWaiting(call, {Waiting::Kind::kOperation, job.id, team.info.ranks[i], id});
         }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Abandoned() {
+    if (from_.abandoned_size() > static_cast<int>(kMaxAbandonedJobs)) {
+      return Bad(from_.abandoned_size(), " jobs whose ranks gave up");
+    }
+    for (const state::AbandonedJob& from : from_.abandoned()) {
+      if (from.n_ranks() > wire::kMaxRanks) return Bad("the ranks of a job that was given up");
+      AbandonedJob job{from.n_ranks(), TimeOf(from.when_ns()), {}};
+      for (const state::GaveUp& gave_up : from.gave_up()) {
+        if (gave_up.rank() >= job.n_ranks) return Bad("a rank that gave up");
+        job.gave_up[gave_up.rank()] = server::Decode(gave_up);
+      }
+      if (!impl_.abandoned_.emplace(std::pair(from.uid(), from.name()), std::move(job)).second) {
+        return Bad("a job that was given up is there twice");
       }
     }
     return absl::OkStatus();

@@ -68,6 +68,14 @@ void Encode(const Outcome& from, state::Outcome* to) {
   to->set_heap_bytes(from.result.heap_bytes);
 }
 
+void Encode(Rank rank, const GaveUp& from, state::GaveUp* to) {
+  to->set_rank(rank);
+  to->set_pid(from.pid);
+  to->set_when_ns(Nanoseconds(from.when));
+  to->set_waited_ns(absl::ToInt64Nanoseconds(from.waited));
+  to->set_timed_out(from.timed_out);
+}
+
 void Encode(const PendingOp& from, state::PendingOp* to) {
   v1::OperateRequest op;
   ToProto(from.op, &op);
@@ -79,6 +87,8 @@ void Encode(const PendingOp& from, state::PendingOp* to) {
     for (const CallId call : from.calls[i]) member->add_calls(call.value);
   }
   to->set_grown(from.grown);
+  to->set_hurried(static_cast<uint32_t>(from.hurried));
+  to->set_hurried_timeout_ns(absl::ToInt64Nanoseconds(from.hurried_timeout));
 }
 
 void Encode(const Team& from, state::Team* to) {
@@ -145,12 +155,7 @@ void Encode(const Job& from, state::Job* to) {
     to->mutable_last_growth()->set_published(from.last_growth.published);
     to->mutable_last_growth()->set_reason(from.last_growth.reason);
   }
-  for (const auto& [rank, gave_up] : from.gave_up) {
-    state::GaveUp* one = to->add_gave_up();
-    one->set_rank(rank);
-    one->set_pid(gave_up.pid);
-    one->set_when_ns(Nanoseconds(gave_up.when));
-  }
+  for (const auto& [rank, gave_up] : from.gave_up) Encode(rank, gave_up, to->add_gave_up());
 }
 
 // Those of a map by their keys, in order.
@@ -225,6 +230,16 @@ std::string MachineState::Encode(const JobMachine& machine) {
                        one->add_holders());
       }
       one->set_bytes(bytes);
+    }
+  }
+  for (const auto& [key, abandoned] : impl.abandoned_) {
+    state::AbandonedJob* one = to.add_abandoned();
+    one->set_uid(key.first);
+    one->set_name(key.second);
+    one->set_n_ranks(abandoned.n_ranks);
+    one->set_when_ns(Nanoseconds(abandoned.when));
+    for (const auto& [rank, gave_up] : abandoned.gave_up) {
+      server::Encode(rank, gave_up, one->add_gave_up());
     }
   }
   to.set_next_job(impl.next_job_);

@@ -115,6 +115,31 @@ TEST_F(MachineStateTest, DeadlinesAndRetriesGoOn) {
   const CallId again = Ask(job, 0, 0, AllocateOp{.bytes = 1});
   Advance(absl::Minutes(2));
   EXPECT_TRUE(absl::IsDeadlineExceeded(OneOutcome({waits, again})));
+  EXPECT_THAT(StatusOf(waits).message(),
+              HasSubstr("after 1m, the timeout of rank 0 (pid 100), which was over first"));
+}
+
+TEST_F(MachineStateTest, WhoGaveUpIsRemembered) {
+  JoinSpec hasty = Spec(1, 3);
+  hasty.timeout = absl::Seconds(5);
+  Join(Open(101), hasty);
+  CreateSegments();
+  Advance(absl::Seconds(5));  // and with it the job is gone
+  DropSegments();
+  Exchange();
+  JoinSpec late = Spec(0, 3);
+  late.timeout = absl::Seconds(9);
+  const CallId call = Join(Open(100), late);
+  hasty.rank = 2;
+  Join(Open(102), hasty);
+  CreateSegments();
+  Advance(absl::Seconds(5));
+  Exchange();
+  Advance(absl::Seconds(4));
+  EXPECT_THAT(
+      StatusOf(call).message(),
+      HasSubstr("these came and gave up: rank 2 (pid 102) after 5s (its own timeout); rank 1 "
+                "(pid 101) after 5s (its own timeout), shortly before this rank came"));
 }
 
 TEST_F(MachineStateTest, ALeaseIsTakenUpByAnotherSessionOfItsProcess) {

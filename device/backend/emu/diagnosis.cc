@@ -154,7 +154,7 @@ void AddMistake(Report& report, const BadAccess& access) {
     case BadAccess::Why::kAllocation:
       report.Add(
           "the range does not lie in one allocation that this rank knows "
-          "(IRIS_CHECK_ACCESS=1)\n");
+          "(IRIS_CHECK_ACCESS=1): is it too long, freed, or of a team of others?\n");
       return;
     case BadAccess::Why::kAlignment:
       report.Add("the address is not aligned: it must be a multiple of %llu\n",
