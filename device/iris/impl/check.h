@@ -19,10 +19,10 @@ IRIS_HOST_DEVICE inline T* Moved(const DeviceContext& ctx, uint32_t from, uint32
                               (static_cast<uint64_t>(to) - from) * ctx.stride_bytes);
 }
 
-// Templates, so that nothing of them is compiled for a GPU.
+// Templates that a GPU's compiler parses and never instantiates.
 
 template <typename Context>
-[[noreturn]] __attribute__((noinline, cold)) inline void Refuse(
+[[noreturn]] IRIS_HOST_DEVICE __attribute__((noinline)) inline void Refuse(
     const Context& ctx, backend::BadAccess::Why why, const char* call, uint32_t peer,
     uint32_t owner, uint64_t address, uint64_t bytes, uint64_t alignment_bytes) {
   backend::BadAccess access;
@@ -40,8 +40,9 @@ template <typename Context>
 // The range lies in one allocation of rank `owner`, as far as somebody knows the allocations and
 // wants to know (IRIS_CHECK_ACCESS). `offset` is that of the range in the heap.
 template <typename Context>
-inline void CheckAllocation(const Context& ctx, const char* call, uint32_t peer, uint32_t owner,
-                            uint64_t offset, uint64_t address, uint64_t bytes) {
+IRIS_HOST_DEVICE inline void CheckAllocation(const Context& ctx, const char* call, uint32_t peer,
+                                             uint32_t owner, uint64_t offset, uint64_t address,
+                                             uint64_t bytes) {
   if (ctx.heap_map == nullptr || ctx.heap_map->check_access == 0) return;
   backend::HeapRange range;
   const bool known = ctx.heap_map->nearest(ctx.heap_map, owner, offset, &range);
