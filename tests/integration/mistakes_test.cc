@@ -128,6 +128,22 @@ int WrongKernel(const std::vector<std::string>& args) {
   return 0;
 }
 
+// args: this rank's time for the host barrier, in milliseconds. Rank 2 has none and does not come.
+int HostBarrierWithTimeouts(const std::vector<std::string>& args) {
+  auto created = Context::Create(Small());
+  REQUIRE_OK(created);
+  Context& context = **created;
+  REQUIRE_OK(context.Barrier());
+  const int64_t ms = std::stol(args[context.rank()]);
+  if (ms > 0) {
+    const absl::Status status = context.Barrier(context.world(), absl::Milliseconds(ms));
+    std::cout << "host barrier: " << Text(status) << std::endl;
+  }
+  for (std::string line; std::getline(std::cin, line) && line != "end";) {
+  }
+  return 0;
+}
+
 bool Refused(const char* what, const absl::Status& status) {
   std::cout << "child: " << what << ": " << Text(status) << std::endl;
   return status.code() == absl::StatusCode::kFailedPrecondition &&
@@ -210,6 +226,7 @@ const std::map<std::string, iris::testing::Scenario>& Scenarios() {
   static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
       {"wrong_kernel", WrongKernel},
       {"forked_child", ForkedChild},
+      {"host_barrier", HostBarrierWithTimeouts},
   };
   return *scenarios;
 }
@@ -281,6 +298,21 @@ TEST_F(MistakesTest, AFaultByAPlainPointer) {
                     "\"words\""));
 }
 #endif
+
+TEST_F(MistakesTest, ARankThatGaveUpFirstIsNotCalledMissing) {
+  RankProcesses::Options options;
+  options.runtime_dir = daemon_->runtime_dir();
+  options.args = {"2500", "200", "0"};
+  RankProcesses ranks("host_barrier", 3, options);
+  EXPECT_THAT(ranks.WaitLine(1, "host barrier"),
+              ContainsRegex("missing: .*rank 2 \\(pid [0-9]+\\)$"));
+  EXPECT_THAT(
+      ranks.WaitLine(0, "host barrier"),
+      ContainsRegex("time is up after [0-9.]+s; missing: rank 2 \\(pid [0-9]+\\); rank 1 "
+                    "\\(pid [0-9]+\\) came and gave up after [0-9.]+ms \\(its own timeout\\)"));
+  ranks.TellAll("end");
+  ranks.ExpectAllSucceed();
+}
 
 #ifndef IRIS_TSAN  // ThreadSanitizer ends a child that was forked from a program with threads
 TEST_F(MistakesTest, AForkedChildGetsErrorsAndDoesNotHang) {
