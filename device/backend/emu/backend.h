@@ -310,26 +310,33 @@ class Work {
   virtual bool Heaps(HeapView*) const noexcept { return false; }
 };
 
-// An argument that is a DeviceContext, known by its members since it is defined above the seam, or
-// that has one as its member `context`.
+// A DeviceContext, known by its members since it is defined above the seam, and an argument that has
+// one as its member `context`.
 template <typename T, typename = void>
-struct HeapsOf {
-  static bool Get(const T&, HeapView*) { return false; }
-};
+struct IsContext : std::false_type {};
 template <typename T>
-struct HeapsOf<T, std::void_t<decltype(std::declval<const T&>().stride_bytes),
-                              decltype(std::declval<const T&>().heap_map)>> {
-  static bool Get(const T& context, HeapView* out) {
-    *out = {context.rank, context.n_ranks, context.base, context.stride_bytes, context.heap_map};
+struct IsContext<T, std::void_t<decltype(std::declval<const T&>().heap_map)>> : std::true_type {};
+template <typename T, typename = void>
+struct HasContext : std::false_type {};
+template <typename T>
+struct HasContext<T, std::void_t<decltype(std::declval<const T&>().context)>>
+    : IsContext<std::decay_t<decltype(std::declval<const T&>().context)>> {};
+
+// The heaps that an argument of a kernel tells of. False: of none.
+template <typename T>
+bool HeapsOf(const T& argument, HeapView* out) {
+  if constexpr (IsContext<T>::value) {
+    *out = {argument.rank, argument.n_ranks, argument.base, argument.stride_bytes,
+            argument.heap_map};
     return true;
+  } else if constexpr (HasContext<T>::value) {
+    return HeapsOf(argument.context, out);
+  } else {
+    (void)argument;
+    (void)out;
+    return false;
   }
-};
-template <typename T>
-struct HeapsOf<T, std::void_t<decltype(std::declval<const T&>().context.heap_map)>> {
-  static bool Get(const T& argument, HeapView* out) {
-    return HeapsOf<std::decay_t<decltype(argument.context)>>::Get(argument.context, out);
-  }
-};
+}
 
 template <typename... Params>
 class KernelWork final : public Work {
@@ -342,7 +349,8 @@ class KernelWork final : public Work {
   bool Heaps(HeapView* out) const noexcept override {
     return std::apply(
         [out](const auto&... argument) {
-          return (HeapsOf<std::decay_t<decltype(argument)>>::Get(argument, out) || ...);
+          (void)out;  // of a kernel without arguments
+          return (HeapsOf(argument, out) || ...);
         },
         arguments_);
   }
