@@ -310,8 +310,8 @@ class Work {
   virtual bool Heaps(HeapView*) const noexcept { return false; }
 };
 
-// A DeviceContext, known by its members since it is defined above the seam, and an argument that has
-// one as its member `context`.
+// A DeviceContext, known by its members since it is defined above the seam, and an argument that
+// has one as its member `context`.
 template <typename T, typename = void>
 struct IsContext : std::false_type {};
 template <typename T>
