@@ -24,15 +24,15 @@ def _bundle_transition_impl(settings, attr):
         "//command_line_option:platform_suffix": "-bundle-" + attr.backend,
     }
 
-# Programs of GPU backends have code for the newest GPUs alone, and some of it in a library, or the bundle would be too
-# large. The archive for users has all.
+# Programs share the library of their backend with each other and with the host library. Those of GPU backends have code
+# for the newest GPUs alone, or the bundle would be too large.
 def _program_transition_impl(settings, attr):
     return dict(
         _bundle_transition_impl(settings, attr),
-        **({} if attr.backend == "emu" else {
-            "//:gpus": "newest",
+        **{
+            "//:gpus": "all" if attr.backend == "emu" else "newest",
             "//deploy:shared_kernels": True,
-        })
+        }
     )
 
 _OUTPUTS = [
@@ -65,8 +65,7 @@ _ALLOWLIST = {
 
 # Packages whose static libraries are device code; the host part is in libiris.so.
 def _is_device_code(label):
-    return label.package.startswith("device/") and not label.package.startswith("device/driver") or \
-           label.package == "client/iris"
+    return label.package.startswith("device/iris/backend")
 
 def _for_backend_impl(ctx):
     programs = []
@@ -136,10 +135,12 @@ def _iris_bundle_impl(ctx):
         part_headers = [
             f
             for f in part.headers.to_list()
-            if f.short_path.startswith(("client/base/", "client/iris/", "device/"))
+            if f.short_path.startswith(("client/iris/", "device/iris/"))
         ]
         inputs.extend(part_headers)
-        headers.extend([{"from": f.path, "to": f.short_path} for f in part_headers])
+
+        # As programs include them, inside the repository and outside.
+        headers.extend([{"from": f.path, "to": f.short_path.partition("/")[2]} for f in part_headers])
         part_archives = part.archives.to_list()
         inputs.extend(part_archives)
         if part_archives:
@@ -156,6 +157,7 @@ def _iris_bundle_impl(ctx):
         notes = ctx.attr.notes,
         files = files,
         headers = headers,
+        backends = [t[BundlePart].backend for t in ctx.attr.parts],
         archives = archives,
         link_flags = link_flags,
         linked_packages = ctx.attr.linked_packages,

@@ -18,7 +18,6 @@ import tempfile
 # The machine's own are taken, of this version or newer. The vendors' are opened at run time, where there is a GPU.
 NOT_CARRIED = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so.*|linux-vdso.*)$")
 PACKED_BYTES_MAX = 40 << 20
-ABSL_INCLUDE = "/usr/include/absl"
 SYSTEM_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
 
@@ -76,32 +75,26 @@ def system_library(soname):
     return os.path.realpath(path)
 
 
-def add_client_library(tree):
-    """lib/libiris.so, under the name that programs ask the loader for."""
-    path = tree.path("lib/libiris.so")
-    soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "-d", path)).group(1)
-    os.rename(path, tree.path("lib/" + soname))
-    os.symlink(soname, path)
-    return soname
+def name_libraries(tree):
+    """lib/libiris.so and its fellows, under the names that programs ask the loader for."""
+    folder = os.path.join(tree.root, "lib")
+    for name in sorted(n for n in os.listdir(folder) if n.startswith("libiris") and n.endswith(".so")):
+        path = os.path.join(folder, name)
+        soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "-d", path)).group(1)
+        os.rename(path, os.path.join(folder, soname))
+        os.symlink(soname, path)
 
 
 def add_closure(tree):
-    """Whatever programs and libraries need, and again what that needs. All of abseil: its headers are here, too."""
+    """Whatever programs need, and again what that needs. Iris's own libraries have everything in them."""
     wanted = [name for path in tree.elf_files() for name in needed(path)]
-    version = re.search(r"\.so(\.\d+)$", next(n for n in wanted if n.startswith("libabsl_"))).group(1)
-    wanted += [name for name in os.listdir(SYSTEM_LIBRARIES)
-               if re.match(r"libabsl_\w+\.so\.\d+$", name) and name.endswith(version)]
-    absl = set()
     while wanted:
         name = wanted.pop()
-        if name.startswith("libabsl_"):
-            absl.add(name)
         if NOT_CARRIED.match(name) or os.path.exists(tree.path("lib/" + name)):
             continue
         source = system_library(name)
         tree.from_packages.add(source)
         wanted += needed(tree.copy(source, "lib/" + name))
-    return sorted(absl)
 
 
 def make_relocatable(tree):
@@ -115,21 +108,19 @@ def make_relocatable(tree):
 
 
 def add_device_library(tree, backend, archives, link_flags):
-    """One archive of a backend's device code, with the static libraries of the system that it needs."""
-    parts = list(archives)
+    """What a program with kernels of a GPU links beside the libraries: what starts them. Returns what that needs.
+
+    The emulator is a library, libiris_emu.so: a process has one."""
     rest = []
     for flag in link_flags:
-        match = re.match(r"-l:(lib\w+\.a)$", flag)
-        if match and backend == "emu":
-            source = os.path.join(SYSTEM_LIBRARIES, match.group(1))
-            tree.from_packages.add(os.path.realpath(source))
-            parts.append(source)
-        elif flag.endswith("libcudart_static.a"):  # the user's toolkit has it, too
+        if flag.endswith("libcudart_static.a"):  # the user's toolkit has it, too
             rest.append("-lcudart_static")
-        elif flag.startswith("-l") and not flag.startswith("-labsl"):
+        elif flag.startswith("-l") and not flag.startswith(("-labsl", "-l:")):
             rest.append(flag)
+    if backend == "emu":
+        return []
     archive = tree.path(f"lib/iris/{backend}/libiris_device.a")
-    script = "".join([f"CREATE {archive}\n"] + [f"ADDLIB {part}\n" for part in parts] + ["SAVE\nEND\n"])
+    script = "".join([f"CREATE {archive}\n"] + [f"ADDLIB {part}\n" for part in archives] + ["SAVE\nEND\n"])
     run("ar", "-M", input=script)
     run("strip", "--strip-debug", archive)
     run("ranlib", archive)
@@ -138,9 +129,7 @@ def add_device_library(tree, backend, archives, link_flags):
 
 def add_headers(tree, headers):
     for header in headers:
-        tree.copy(header["from"], "include/iris/" + header["to"])
-    shutil.copytree(ABSL_INCLUDE, tree.path("include/iris-absl/absl"))
-    tree.from_packages.add(os.path.join(ABSL_INCLUDE, "status/status.h"))
+        tree.copy(header["from"], "include/" + header["to"])
 
 
 def add_licenses(tree, linked_packages):
@@ -173,38 +162,36 @@ Version: {version}
 {rest}"""
 
 
-def add_pkg_config(tree, version, soname, absl, backends, link_flags):
-    absl_flags = " ".join(f"-l:{name}" for name in absl)
+def add_pkg_config(tree, version, backends, link_flags):
     tree.write("lib/pkgconfig/iris.pc", PC.format(
         name="iris", version=version, description="Symmetric heap for multi-GPU jobs: the host library",
-        rest="Cflags: -I${prefix}/include/iris -isystem ${prefix}/include/iris-absl\n"
-             "Libs: -L${libdir} -Wl,-rpath,${libdir} -Wl,-rpath-link,${libdir} "
-             f"-l:{soname} -Wl,--as-needed {absl_flags}\n"))
+        rest="Cflags: -I${prefix}/include\nLibs: -L${libdir} -Wl,-rpath,${libdir} -liris\n"))
     for backend in backends:
-        extra = " ".join(link_flags[backend])
+        libraries = "-liris_emu"
+        if backend != "emu":
+            libraries = f"${{libdir}}/iris/{backend}/libiris_device.a {' '.join(link_flags[backend])} -lpthread"
         tree.write(f"lib/pkgconfig/iris-device-{backend}.pc", PC.format(
             name=f"iris-device-{backend}", version=version,
-            description=f"Kernels and collectives of Iris on the {backend} backend",
-            rest=f"Requires: iris = {version}\nCflags: -DIRIS_BACKEND_{backend.upper()}=1\n"
-                 f"Libs: ${{libdir}}/iris/{backend}/libiris_device.a {extra} -lpthread\n"))
+            description=f"Kernels of a program's own on the {backend} backend of Iris",
+            rest=f"Requires: iris = {version}\nCflags: -DIRIS_BACKEND_{backend.upper()}=1 -DIRIS_KERNELS={backend}\n"
+                 f"Libs: {libraries}\n"))
 
 
-def add_cmake(tree, version, soname, absl, backends, link_flags):
+def add_cmake(tree, version, backends, link_flags):
     template = tree.path("lib/cmake/Iris/IrisConfig.cmake.in")
     with open(template, encoding="utf-8") as file:
         text = file.read()
     os.remove(template)
     for name, value in {
-            "VERSION": version, "SONAME": soname, "ABSL": " ".join(absl), "BACKENDS": " ".join(backends),
+            "VERSION": version, "BACKENDS": " ".join(backends),
             "LINK_FLAGS": "\n".join(f'set(_iris_{b}_link_flags "{";".join(link_flags[b])}")' for b in backends),
     }.items():
         text = text.replace(f"@{name}@", value)
     tree.write("lib/cmake/Iris/IrisConfig.cmake", text)
-    major, minor = version.split(".")[:2]
-    tree.write("lib/cmake/Iris/IrisConfigVersion.cmake", f"""# Before 1.0 every minor version has an API of its own.
+    major = version.split(".")[0]
+    tree.write("lib/cmake/Iris/IrisConfigVersion.cmake", f"""# A library serves programs of older minor versions.
 set(PACKAGE_VERSION "{version}")
-if(PACKAGE_FIND_VERSION MATCHES "^{major}\\\\.{minor}(\\\\.|$)|^{major}$" AND
-   NOT PACKAGE_FIND_VERSION VERSION_GREATER "{version}")
+if(PACKAGE_FIND_VERSION MATCHES "^{major}(\\.|$)" AND NOT PACKAGE_FIND_VERSION VERSION_GREATER "{version}")
   set(PACKAGE_VERSION_COMPATIBLE TRUE)
   if(PACKAGE_FIND_VERSION VERSION_EQUAL "{version}")
     set(PACKAGE_VERSION_EXACT TRUE)
@@ -257,14 +244,15 @@ def main(spec_path, archive):
             tree.copy(file["from"], file["to"])
         version = spec["version"]
         check_version(tree, version)
-        soname = add_client_library(tree)
-        backends = sorted(spec["archives"])
-        flags = {b: add_device_library(tree, b, spec["archives"][b], spec["link_flags"][b]) for b in backends}
+        name_libraries(tree)
+        backends = sorted(spec["backends"])
+        flags = {b: add_device_library(tree, b, spec["archives"].get(b, []), spec["link_flags"].get(b, []))
+                 for b in backends}
         add_headers(tree, spec["headers"])
-        absl = add_closure(tree)
+        add_closure(tree)
         make_relocatable(tree)
-        add_pkg_config(tree, version, soname, absl, backends, flags)
-        add_cmake(tree, version, soname, absl, backends, flags)
+        add_pkg_config(tree, version, backends, flags)
+        add_cmake(tree, version, backends, flags)
         add_licenses(tree, spec["linked_packages"])
         tree.write("share/doc/iris/CONTENTS", "".join(
             [f"Iris {version} for Linux on x86-64, device backends: {', '.join(backends)}.\n"] +

@@ -26,7 +26,7 @@ test_packages=(
   dpkg-dev
   mpich openmpi-bin
   libgmock-dev libgtest-dev
-  python3-h2
+  python3-grpcio python3-h2 python3-protobuf
 )
 
 fail() {

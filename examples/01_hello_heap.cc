@@ -4,23 +4,21 @@
 //   iris-run -n 4 -- bazel-bin/examples/01_hello_heap
 //
 // What to see: `words` has another address in each heap, but one offset. Load(ctx, peer, p) takes a
-// pointer into the own heap and reads the same place in the peer's: arithmetic and a load, no call
-// into a library.
+// pointer into this rank's heap and reads the same place in the peer's: arithmetic and a load, no
+// call into a library.
 #include <unistd.h>
 
 #include <cinttypes>
 #include <cstdio>
 
-#include "client/iris/context.h"
-#include "device/iris/iris.h"
-#include "examples/example.h"
-
-using example::Expect;
-using example::Ok;
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 
 constexpr uint32_t kWords = 8;
 
-// Each thread writes one word into the own heap.
+// Each thread writes one word into this rank's heap.
 IRIS_KERNEL void Say(iris::DeviceContext ctx, uint32_t* words) {
   const uint32_t i = iris::backend::ThreadIndex();
   words[i] = 1000 * ctx.rank + i;
@@ -33,41 +31,43 @@ IRIS_KERNEL void Listen(iris::DeviceContext ctx, const uint32_t* words, uint32_t
   heard[i] = iris::Load(ctx, next, &words[i]);
 }
 
-int main() {
-  setvbuf(stdout, nullptr, _IOLBF, 0);
-
+iris::Status Run() {
   // Joins the job that the environment names (iris-run sets it) and maps the heaps of all ranks.
-  const auto context = Ok(iris::Context::Create({.heap_bytes = 16 << 20}));
-  const uint32_t next = (context->rank() + 1) % context->n_ranks();
+  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 16 << 20}));
+  const iris::DeviceContext& ctx = context.device_context();
+  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
 
   // Collective: every rank asks for the same, and gets the same offset. iris-ctl allocations shows
   // it by its name.
-  const iris::Allocation allocation = Ok(context->Allocate(
-      {.bytes = kWords * sizeof(uint32_t), .name = "words", .dtype = "u32", .shape = {kWords}}));
-  uint32_t* words = allocation.As<uint32_t>();
+  IRIS_ASSIGN_OR_RETURN(const auto words, context.Allocate<uint32_t>(kWords, "words"));
   std::printf("I am rank %u of %u, pid %d: offset 0x%" PRIx64 ", mine at %p, rank %u's at %p\n",
-              context->rank(), context->n_ranks(), getpid(), allocation.offset_bytes,
-              static_cast<void*>(words), next, static_cast<void*>(context->Translate(words, next)));
+              ctx.rank, ctx.n_ranks, getpid(), words.offset_bytes, words.address, next,
+              static_cast<void*>(context.Translate(words.get(), next)));
 
-  iris::backend::Stream stream;
-  Ok(iris::backend::Stream::Create(&stream));
-  Ok(iris::backend::Launch({.grid = 1, .block = kWords}, stream, Say, context->device_context(),
-                           words));
-  Ok(stream.Synchronize());
+  IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
+  IRIS_RETURN_IF_ERROR(iris::Launch({.grid = 1, .block = kWords}, stream, Say, ctx, words));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
 
   // All have spoken, before anybody listens. Goes through shared memory: irisd is not asked.
-  Ok(context->Barrier());
+  IRIS_RETURN_IF_ERROR(context.Barrier());
 
-  const auto heard = example::Array<uint32_t>::OnHost(kWords);
-  Ok(iris::backend::Launch({.grid = 1, .block = kWords}, stream, Listen, context->device_context(),
-                           words, heard.get()));
-  Ok(stream.Synchronize());
-
-  for (uint32_t i = 0; i < kWords; ++i)
-    Expect(heard[i] == 1000 * next + i, "a word of the next rank");
+  IRIS_ASSIGN_OR_RETURN(const auto heard, iris::HostArray<uint32_t>::Create(context, kWords));
+  IRIS_RETURN_IF_ERROR(
+      iris::Launch({.grid = 1, .block = kWords}, stream, Listen, ctx, words, heard));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  for (uint32_t i = 0; i < kWords; ++i) {
+    if (heard[i] != 1000 * next + i) return {iris::StatusCode::kInternal, "a wrong word"};
+  }
   std::printf("rank %u says %u, %u, %u, ...\n", next, heard[0], heard[1], heard[2]);
 
   // Nobody leaves while another still listens.
-  Ok(context->Barrier());
-  Ok(context->Free(allocation));
+  IRIS_RETURN_IF_ERROR(context.Barrier());
+  return context.Free(words);
+}
+
+int main() {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  const iris::Status status = Run();
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;  // iris-run then ends the other ranks
 }

@@ -8,12 +8,10 @@
 #include <cstdio>
 #include <vector>
 
-#include "client/iris/context.h"
-#include "device/iris/iris.h"
-#include "examples/example.h"
-
-using example::Expect;
-using example::Ok;
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 
 constexpr uint64_t kFloats = 1 << 20;
 constexpr iris::LaunchConfig kLaunch = {.grid = 8, .block = 128};
@@ -48,44 +46,46 @@ float Value(uint32_t rank, uint64_t i) {
   return static_cast<float>(rank) + static_cast<float>(i) / kFloats;
 }
 
-int main() {
-  setvbuf(stdout, nullptr, _IOLBF, 0);
-  const auto context = Ok(iris::Context::Create({.heap_bytes = 32 << 20}));
-  const uint32_t rank = context->rank(), n_ranks = context->n_ranks();
-  const uint32_t previous = (rank + n_ranks - 1) % n_ranks;
+iris::Status Run() {
+  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 32 << 20}));
+  const iris::DeviceContext& ctx = context.device_context();
+  const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
 
   constexpr uint64_t kBytes = kFloats * sizeof(float);
-  const iris::Allocation mine =
-      Ok(context->Allocate({.bytes = kBytes, .name = "mine", .dtype = "f32", .shape = {kFloats}}));
-  const iris::Allocation inbox =
-      Ok(context->Allocate({.bytes = kBytes, .name = "inbox", .dtype = "f32", .shape = {kFloats}}));
-  const auto fetched = example::Array<float>::OnDevice(kFloats);
+  IRIS_ASSIGN_OR_RETURN(const auto mine, context.Allocate<float>(kFloats, "mine"));
+  IRIS_ASSIGN_OR_RETURN(const auto inbox, context.Allocate<float>(kFloats, "inbox"));
+  IRIS_ASSIGN_OR_RETURN(const auto fetched, iris::DeviceArray<float>::Create(context, kFloats));
 
-  iris::backend::Stream stream;
-  Ok(iris::backend::Stream::Create(&stream));
+  IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   std::vector<float> values(kFloats);
-  for (uint64_t i = 0; i < kFloats; ++i) values[i] = Value(rank, i);
-  Ok(iris::backend::CopyAsync(mine.address, values.data(), kBytes, stream));
-  Ok(stream.Synchronize());
-  Ok(context->Barrier());  // every source is filled
+  for (uint64_t i = 0; i < kFloats; ++i) values[i] = Value(ctx.rank, i);
+  IRIS_RETURN_IF_ERROR(stream.Copy(mine, values.data(), kBytes));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_RETURN_IF_ERROR(context.Barrier());  // every source is filled
 
-  Ok(iris::backend::Launch(kLaunch, stream, PutToNext, context->device_context(), inbox.As<float>(),
-                           mine.As<float>(), kFloats));
-  Ok(iris::backend::Launch(kLaunch, stream, GetFromPrevious, context->device_context(),
-                           fetched.get(), mine.As<float>(), kFloats));
-  Ok(stream.Synchronize());
-  Ok(context->Barrier());  // every inbox is filled
+  IRIS_RETURN_IF_ERROR(iris::Launch(kLaunch, stream, PutToNext, ctx, inbox, mine, kFloats));
+  IRIS_RETURN_IF_ERROR(iris::Launch(kLaunch, stream, GetFromPrevious, ctx, fetched, mine, kFloats));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_RETURN_IF_ERROR(context.Barrier());  // every inbox is filled
 
   // The same values came twice: pushed by the previous rank, and pulled from it.
-  for (const float* source : {inbox.As<float>(), fetched.get()}) {
-    Ok(iris::backend::CopyAsync(values.data(), source, kBytes, stream));
-    Ok(stream.Synchronize());
-    for (uint64_t i = 0; i < kFloats; ++i)
-      Expect(values[i] == Value(previous, i), "values of the previous rank");
+  for (const float* source : {inbox.get(), fetched.get()}) {
+    IRIS_RETURN_IF_ERROR(stream.Copy(values.data(), source, kBytes));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    for (uint64_t i = 0; i < kFloats; ++i) {
+      if (values[i] != Value(previous, i)) return {iris::StatusCode::kInternal, "a wrong value"};
+    }
   }
-  std::printf("rank %u has %llu floats of rank %u, put by it and got from it\n", rank,
+  std::printf("rank %u has %llu floats of rank %u, put by it and got from it\n", ctx.rank,
               static_cast<unsigned long long>(kFloats), previous);
 
-  Ok(context->Free(inbox));
-  Ok(context->Free(mine));
+  IRIS_RETURN_IF_ERROR(context.Free(inbox));
+  return context.Free(mine);
+}
+
+int main() {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  const iris::Status status = Run();
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
 }

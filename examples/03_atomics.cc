@@ -7,18 +7,18 @@
 #include <cstdio>
 #include <vector>
 
-#include "client/iris/context.h"
-#include "device/iris/iris.h"
-#include "examples/example.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 
-using example::Expect;
-using example::Ok;
 using iris::Order;
 using iris::Scope;
 
 constexpr uint32_t kOwner = 0;  // in whose heap the counter is
 constexpr iris::LaunchConfig kLaunch = {.grid = 4, .block = 64};
 constexpr uint32_t kDraws = 8;  // of each thread
+constexpr uint32_t kDrawsOfARank = kLaunch.grid * kLaunch.block * kDraws;
 
 struct Counters {
   uint64_t next;     // the next ticket
@@ -35,46 +35,56 @@ IRIS_KERNEL void Draw(iris::DeviceContext ctx, Counters* counters, uint32_t* dra
   iris::AtomicMax<Scope::kSystem, Order::kRelaxed>(ctx, kOwner, &counters->highest, ctx.rank);
 }
 
+// What rank kOwner finds in its heap.
+iris::Status Check(const Counters& counters, const std::vector<uint32_t>& drawn_by,
+                   uint32_t n_ranks) {
+  const auto wrong = [](const char* what) {
+    return iris::Status(iris::StatusCode::kInternal, what);
+  };
+  if (counters.next != drawn_by.size()) return wrong("a wrong number of tickets");
+  if (counters.highest != n_ranks - 1) return wrong("a wrong highest rank");
+  std::vector<uint32_t> drawn(n_ranks, 0);
+  for (const uint32_t rank_plus_1 : drawn_by) {
+    if (rank_plus_1 < 1 || rank_plus_1 > n_ranks) return wrong("a ticket that nobody drew");
+    ++drawn[rank_plus_1 - 1];
+  }
+  for (const uint32_t n : drawn) {
+    if (n != kDrawsOfARank) return wrong("a rank drew a wrong number of tickets");
+  }
+  return iris::OkStatus();
+}
+
+iris::Status Run() {
+  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 16 << 20}));
+  const iris::DeviceContext& ctx = context.device_context();
+  const uint32_t n_tickets = ctx.n_ranks * kDrawsOfARank;
+  // A fresh heap is zero.
+  IRIS_ASSIGN_OR_RETURN(const auto counters, context.Allocate<Counters>(1, "counters"));
+  IRIS_ASSIGN_OR_RETURN(const auto drawn_by, context.Allocate<uint32_t>(n_tickets, "drawn_by"));
+
+  IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
+  IRIS_RETURN_IF_ERROR(iris::Launch(kLaunch, stream, Draw, ctx, counters, drawn_by));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_RETURN_IF_ERROR(context.Barrier());  // all have drawn
+
+  if (ctx.rank == kOwner) {
+    Counters result;
+    std::vector<uint32_t> drawers(n_tickets);
+    IRIS_RETURN_IF_ERROR(stream.Copy(&result, counters, sizeof(result)));
+    IRIS_RETURN_IF_ERROR(stream.Copy(drawers.data(), drawn_by, drawn_by.bytes));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    IRIS_RETURN_IF_ERROR(Check(result, drawers, ctx.n_ranks));
+    std::printf("%u tickets, each drawn once; %u by each of %u ranks\n", n_tickets, kDrawsOfARank,
+                ctx.n_ranks);
+  }
+  IRIS_RETURN_IF_ERROR(context.Barrier());
+  IRIS_RETURN_IF_ERROR(context.Free(drawn_by));
+  return context.Free(counters);
+}
+
 int main() {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  const auto context = Ok(iris::Context::Create({.heap_bytes = 16 << 20}));
-  constexpr uint32_t kDrawsOfARank = kLaunch.grid * kLaunch.block * kDraws;
-  const uint32_t n_tickets = context->n_ranks() * kDrawsOfARank;
-
-  const iris::Allocation counters =
-      Ok(context->Allocate({.bytes = sizeof(Counters), .name = "counters"}));
-  const iris::Allocation drawn_by = Ok(context->Allocate({.bytes = n_tickets * sizeof(uint32_t),
-                                                          .name = "drawn_by",
-                                                          .dtype = "u32",
-                                                          .shape = {n_tickets}}));
-  // A fresh heap is zero.
-
-  iris::backend::Stream stream;
-  Ok(iris::backend::Stream::Create(&stream));
-  Ok(iris::backend::Launch(kLaunch, stream, Draw, context->device_context(),
-                           counters.As<Counters>(), drawn_by.As<uint32_t>()));
-  Ok(stream.Synchronize());
-  Ok(context->Barrier());  // all have drawn
-
-  if (context->rank() == kOwner) {
-    Counters result;
-    std::vector<uint32_t> drawer(n_tickets);
-    Ok(iris::backend::CopyAsync(&result, counters.address, sizeof(result), stream));
-    Ok(iris::backend::CopyAsync(drawer.data(), drawn_by.address, n_tickets * sizeof(uint32_t),
-                                stream));
-    Ok(stream.Synchronize());
-    Expect(result.next == n_tickets, "number of tickets");
-    Expect(result.highest == context->n_ranks() - 1, "highest rank");
-    std::vector<uint32_t> drawn(context->n_ranks(), 0);
-    for (const uint32_t rank_plus_1 : drawer) {
-      Expect(rank_plus_1 >= 1 && rank_plus_1 <= context->n_ranks(), "a ticket that nobody drew");
-      ++drawn[rank_plus_1 - 1];
-    }
-    for (const uint32_t n : drawn) Expect(n == kDrawsOfARank, "tickets of a rank");
-    std::printf("%u tickets, each drawn once; %u by each of %u ranks\n", n_tickets, kDrawsOfARank,
-                context->n_ranks());
-  }
-  Ok(context->Barrier());
-  Ok(context->Free(drawn_by));
-  Ok(context->Free(counters));
+  const iris::Status status = Run();
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
 }

@@ -8,12 +8,11 @@
 // nothing is overwritten before it was read. Signals count upward and are never reset.
 #include <cstdio>
 
-#include "client/iris/context.h"
-#include "device/iris/iris.h"
-#include "examples/example.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 
-using example::Expect;
-using example::Ok;
 using iris::Block;
 using iris::Compare;
 using iris::WaitResult;
@@ -80,24 +79,28 @@ IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* rep
   }
 }
 
+iris::Status Run() {
+  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 16 << 20}));
+  IRIS_ASSIGN_OR_RETURN(const auto box, context.Allocate<Mailbox>(1, "mailbox"));
+  IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
+  IRIS_ASSIGN_OR_RETURN(const auto report, iris::HostArray<Report>::Create(context));
+  IRIS_RETURN_IF_ERROR(iris::Launch({.grid = 1, .block = 64}, stream, PassMessages,
+                                    context.device_context(), box, report));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  if (report->failed_round != 0) {
+    IRIS_RETURN_IF_ERROR(context.Health());  // a peer that died is named here
+    return {iris::StatusCode::kDeadlineExceeded, "no message came in time"};
+  }
+  if (report->wrong_words != 0) return {iris::StatusCode::kInternal, "wrong words of a message"};
+  std::printf("rank %u sent %u messages of %zu bytes and received as many, all right\n",
+              context.rank(), kRounds, sizeof(Mailbox::outbox));
+  IRIS_RETURN_IF_ERROR(context.Barrier());
+  return context.Free(box);
+}
+
 int main() {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  const auto context = Ok(iris::Context::Create({.heap_bytes = 16 << 20}));
-  const iris::Allocation box = Ok(context->Allocate({.bytes = sizeof(Mailbox), .name = "mailbox"}));
-
-  iris::backend::Stream stream;
-  Ok(iris::backend::Stream::Create(&stream));
-  const auto report = example::Array<Report>::OnHost(1);
-  Ok(iris::backend::Launch({.grid = 1, .block = 64}, stream, PassMessages,
-                           context->device_context(), box.As<Mailbox>(), report.get()));
-  Ok(stream.Synchronize());
-  if (report->failed_round != 0) {
-    Ok(context->Health());  // a peer that died is named here
-    Expect(false, "no message came in time");
-  }
-  Expect(report->wrong_words == 0, "words of a message");
-  std::printf("rank %u sent %u messages of %zu bytes and received as many, all right\n",
-              context->rank(), kRounds, sizeof(Mailbox::outbox));
-  Ok(context->Barrier());
-  Ok(context->Free(box));
+  const iris::Status status = Run();
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
 }

@@ -22,17 +22,17 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "client/iris/collectives.h"
-#include "client/iris/context.h"
-#include "device/iris/iris.h"
 #include "examples/digits_data.h"
-#include "examples/example.h"
+#include "iris/ccl.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 
-using example::Array;
-using example::Expect;
 using example::kClasses;
 using example::kPixels;
-using example::Ok;
+using iris::DeviceArray;
+using iris::HostArray;
 
 namespace {
 
@@ -182,100 +182,86 @@ void PrintEpoch(uint32_t epoch, double loss, double accuracy, double first_loss)
               std::string(static_cast<size_t>(bars < 1 ? 1 : bars), '#').c_str());
 }
 
-}  // namespace
+struct Options {
+  uint32_t epochs = 120;
+  uint32_t batch = 32;
+  float rate = 0.005f;
+  float momentum = 0.9f;
+  std::string data = "examples/data/digits.csv";
+};
 
-int main(int argc, char** argv) {
-  CLI::App app("Data-parallel training of a perceptron on handwritten digits.",
-               "10_digits_training");
-  uint32_t epochs = 120, batch = 32;
-  float rate = 0.005f, momentum = 0.9f;
-  std::string path = "examples/data/digits.csv";
-  app.add_option("--epochs", epochs, "How often to go through the training data [120]")
-      ->check(CLI::Range(1, 100000));
-  app.add_option("--batch", batch, "Digits in a batch, over all ranks [32]")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--rate", rate, "Learning rate [0.005]");
-  app.add_option("--data", path, "The data set");
-  CLI11_PARSE(app, argc, argv);
-  setvbuf(stdout, nullptr, _IOLBF, 0);
-
-  const auto context = Ok(iris::Context::Create({.heap_bytes = 64 << 20}));
-  const uint32_t rank = context->rank(), n_ranks = context->n_ranks();
+iris::Status Run(const Options& options) {
+  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 64 << 20}));
+  const iris::DeviceContext& ctx = context.device_context();
+  const uint32_t rank = ctx.rank, n_ranks = ctx.n_ranks;
   const bool talks = rank == 0;
-  const auto communicator =
-      Ok(iris::ccl::Communicator::Create(*context, context->world(), {.name = "collectives"}));
-  iris::backend::Stream stream;
-  Ok(iris::backend::Stream::Create(&stream));
+  IRIS_ASSIGN_OR_RETURN(auto communicator,
+                        iris::ccl::Communicator::Create(context, {.name = "collectives"}));
+  IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
 
   // The model and its gradients are symmetric; iris-ctl allocations shows them.
-  const iris::Allocation weights = Ok(context->Allocate({.bytes = kParameters * sizeof(float),
-                                                         .name = "weights",
-                                                         .dtype = "f32",
-                                                         .shape = {kParameters}}));
-  const iris::Allocation gradients = Ok(context->Allocate({.bytes = kGradients * sizeof(float),
-                                                           .name = "gradients",
-                                                           .dtype = "f32",
-                                                           .shape = {kGradients}}));
-  const iris::Allocation differing = Ok(context->Allocate(
-      {.bytes = sizeof(uint32_t), .name = "differing", .dtype = "u32", .shape = {1}}));
-  float* w = weights.As<float>();
-  float* g = gradients.As<float>();
+  IRIS_ASSIGN_OR_RETURN(const auto weights, context.Allocate<float>(kParameters, "weights"));
+  IRIS_ASSIGN_OR_RETURN(const auto gradients, context.Allocate<float>(kGradients, "gradients"));
+  IRIS_ASSIGN_OR_RETURN(const auto differing, context.Allocate<uint32_t>(1, "differing"));
+  float* w = weights.get();
+  float* g = gradients.get();
 
   example::Digits train, test;
-  example::Split(Ok(example::ReadDigits(path)), &train, &test);
-  const auto train_pixels = Array<float>::OnDevice(train.pixels, stream);
-  const auto train_labels = Array<uint32_t>::OnDevice(train.labels, stream);
-  const auto test_pixels = Array<float>::OnDevice(test.pixels, stream);
-  const auto test_labels = Array<uint32_t>::OnDevice(test.labels, stream);
+  IRIS_ASSIGN_OR_RETURN(const example::Digits all, example::ReadDigits(options.data));
+  example::Split(all, &train, &test);
+  IRIS_ASSIGN_OR_RETURN(const auto train_pixels,
+                        DeviceArray<float>::Create(context, train.pixels, stream));
+  IRIS_ASSIGN_OR_RETURN(const auto train_labels,
+                        DeviceArray<uint32_t>::Create(context, train.labels, stream));
+  IRIS_ASSIGN_OR_RETURN(const auto test_pixels,
+                        DeviceArray<float>::Create(context, test.pixels, stream));
+  IRIS_ASSIGN_OR_RETURN(const auto test_labels,
+                        DeviceArray<uint32_t>::Create(context, test.labels, stream));
   const DeviceDigits train_digits = {train_pixels, train_labels};
   const DeviceDigits test_digits = {test_pixels, test_labels};
 
   // Rank 0 draws the weights, all others get them.
-  if (rank == 0) {
-    const std::vector<float> initial = InitialWeights();
-    Ok(iris::backend::CopyAsync(w, initial.data(), kParameters * sizeof(float), stream));
-    Ok(stream.Synchronize());
-  }
-  Ok(communicator->Broadcast(w, w, kParameters, iris::ccl::DataType::kF32, /*root=*/0, stream));
+  const std::vector<float> initial = InitialWeights();
+  if (rank == 0) IRIS_RETURN_IF_ERROR(stream.Copy(w, initial.data(), weights.bytes));
+  IRIS_RETURN_IF_ERROR(communicator.Broadcast(w, w, kParameters, /*root=*/0, stream));
 
-  const uint32_t share = batch / n_ranks > 0 ? batch / n_ranks : 1;
+  const uint32_t share = options.batch / n_ranks > 0 ? options.batch / n_ranks : 1;
   const uint32_t steps = train.size() / (share * n_ranks);
   const uint32_t test_share = (test.size() + n_ranks - 1) / n_ranks;
-  const auto velocity_array = Array<float>::OnDevice(std::vector<float>(kParameters, 0.0f), stream);
-  const auto order_array = Array<uint32_t>::OnDevice(train.size() + test.size());
-  const auto activations_array =
-      Array<Activations>::OnDevice(share > test_share ? share : test_share);
-  const auto sums_array = Array<float>::OnHost(2);
-  float* velocity = velocity_array;
-  uint32_t* order = order_array;
-  Activations* activations = activations_array;
-  float* sums = sums_array;
+  IRIS_ASSIGN_OR_RETURN(
+      const auto velocity,
+      DeviceArray<float>::Create(context, std::vector<float>(kParameters, 0.0f), stream));
+  IRIS_ASSIGN_OR_RETURN(const auto order,
+                        DeviceArray<uint32_t>::Create(context, train.size() + test.size()));
+  IRIS_ASSIGN_OR_RETURN(
+      const auto activations,
+      DeviceArray<Activations>::Create(context, share > test_share ? share : test_share));
+  IRIS_ASSIGN_OR_RETURN(const auto sums, HostArray<float>::Create(context, 2));
 
   if (talks) {
     std::printf(
         "%u ranks, %u digits to learn from, %u to test with, %u parameters, %u digits a step\n",
         n_ranks, train.size(), test.size(), kParameters, share * n_ranks);
   }
-  const uint32_t every = (epochs + 29) / 30;  // about 30 lines
+  const uint32_t every = (options.epochs + 29) / 30;  // about 30 lines
+  const float step_rate = options.rate / static_cast<float>(share * n_ranks);
   double first_loss = 0;
-  for (uint32_t epoch = 1; epoch <= epochs; ++epoch) {
+  for (uint32_t epoch = 1; epoch <= options.epochs; ++epoch) {
     const std::vector<uint32_t> shuffled = example::Shuffled(train.size(), epoch);
-    Ok(iris::backend::CopyAsync(order, shuffled.data(), shuffled.size() * sizeof(uint32_t),
-                                stream));
+    IRIS_RETURN_IF_ERROR(stream.Copy(order, shuffled.data(), shuffled.size() * sizeof(uint32_t)));
     sums[0] = sums[1] = 0;
     for (uint32_t step = 0; step < steps; ++step) {
       const uint32_t* mine = order + (step * n_ranks + rank) * share;
-      Ok(iris::backend::Launch({.grid = share, .block = kHidden}, stream, Forward, w, train_digits,
-                               mine, activations));
-      Ok(iris::backend::Launch(kPerParameter, stream, Gradient, train_digits, mine, activations,
-                               share, g));
-      Ok(communicator->AllReduce(g, g, kGradients, iris::ccl::DataType::kF32,
-                                 iris::ccl::ReduceOp::kSum, stream));
-      const float step_rate = rate / static_cast<float>(share * n_ranks);
-      Ok(iris::backend::Launch(kPerParameter, stream, Update, w, velocity, g, step_rate, momentum,
-                               sums));
+      IRIS_RETURN_IF_ERROR(iris::Launch({.grid = share, .block = kHidden}, stream, Forward, w,
+                                        train_digits, mine, activations));
+      IRIS_RETURN_IF_ERROR(
+          iris::Launch(kPerParameter, stream, Gradient, train_digits, mine, activations, share, g));
+      IRIS_RETURN_IF_ERROR(
+          communicator.AllReduce(g, g, kGradients, iris::ccl::ReduceOp::kSum, stream));
+      IRIS_RETURN_IF_ERROR(iris::Launch(kPerParameter, stream, Update, w, velocity, g, step_rate,
+                                        options.momentum, sums));
     }
-    Ok(communicator->Synchronize(stream));  // names a rank that did not come
+    IRIS_RETURN_IF_ERROR(communicator.Synchronize(stream));  // names a rank that did not come
     const double seen = static_cast<double>(steps) * share * n_ranks;
     if (epoch == 1) first_loss = sums[0] / seen;
     if (talks && (epoch == 1 || epoch % every == 0)) {
@@ -288,35 +274,55 @@ int main(int argc, char** argv) {
   for (uint32_t i = rank * test_share; i < test.size() && i < (rank + 1) * test_share; ++i)
     mine.push_back(i);
   const uint32_t n_mine = static_cast<uint32_t>(mine.size());
-  Ok(iris::backend::CopyAsync(order, mine.data(), n_mine * sizeof(uint32_t), stream));
   if (n_mine > 0) {
-    Ok(iris::backend::Launch({.grid = n_mine, .block = kHidden}, stream, Forward, w, test_digits,
-                             order, activations));
+    IRIS_RETURN_IF_ERROR(stream.Copy(order, mine.data(), n_mine * sizeof(uint32_t)));
+    IRIS_RETURN_IF_ERROR(iris::Launch({.grid = n_mine, .block = kHidden}, stream, Forward, w,
+                                      test_digits, order, activations));
   }
-  Ok(iris::backend::Launch(kPerParameter, stream, Gradient, test_digits, order, activations, n_mine,
-                           g));
-  Ok(communicator->AllReduce(g, g, kGradients, iris::ccl::DataType::kF32, iris::ccl::ReduceOp::kSum,
-                             stream));
+  IRIS_RETURN_IF_ERROR(
+      iris::Launch(kPerParameter, stream, Gradient, test_digits, order, activations, n_mine, g));
+  IRIS_RETURN_IF_ERROR(communicator.AllReduce(g, g, kGradients, iris::ccl::ReduceOp::kSum, stream));
   float correct = 0;
-  Ok(iris::backend::CopyAsync(&correct, g + kCorrect, sizeof(correct), stream));
-  Ok(communicator->Synchronize(stream));
+  IRIS_RETURN_IF_ERROR(stream.Copy(&correct, g + kCorrect, sizeof(correct)));
+  IRIS_RETURN_IF_ERROR(communicator.Synchronize(stream));
   const double accuracy = correct / test.size();
 
   // Nobody trains any more: the weights stand still while all compare them.
-  Ok(context->Barrier());
-  Ok(iris::backend::Launch(kPerParameter, stream, CompareWithPeers, context->device_context(),
-                           weights.As<uint32_t>(), differing.As<uint32_t>()));
-  Ok(stream.Synchronize());
-  Ok(context->Barrier());
+  IRIS_RETURN_IF_ERROR(context.Barrier());
+  IRIS_RETURN_IF_ERROR(iris::Launch(kPerParameter, stream, CompareWithPeers, ctx,
+                                    weights.As<uint32_t>(), differing));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_RETURN_IF_ERROR(context.Barrier());
   uint32_t n_differing = 0;
-  Ok(iris::backend::CopyAsync(&n_differing, differing.address, sizeof(n_differing), stream));
-  Ok(stream.Synchronize());
+  IRIS_RETURN_IF_ERROR(stream.Copy(&n_differing, differing, sizeof(n_differing)));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
 
   if (talks) {
     std::printf("test accuracy %.4f (%.0f of %u)\n", accuracy, correct, test.size());
     if (n_differing == 0) std::printf("weights identical on %u ranks\n", n_ranks);
   }
-  Expect(n_differing == 0, "weights differ between ranks");
-  Expect(accuracy >= 0.94 || epochs < 10, "test accuracy below 0.94");  // so few only try it out
-  Ok(context->Barrier());
+  if (n_differing != 0) return {iris::StatusCode::kInternal, "weights differ between ranks"};
+  if (accuracy < 0.94 && options.epochs >= 10) {  // so few only try it out
+    return {iris::StatusCode::kInternal, "test accuracy below 0.94"};
+  }
+  return context.Barrier();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Data-parallel training of a perceptron on handwritten digits.",
+               "10_digits_training");
+  Options options;
+  app.add_option("--epochs", options.epochs, "How often to go through the training data [120]")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--batch", options.batch, "Digits in a batch, over all ranks [32]")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--rate", options.rate, "Learning rate [0.005]");
+  app.add_option("--data", options.data, "The data set");
+  CLI11_PARSE(app, argc, argv);
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  const iris::Status status = Run(options);
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
 }

@@ -1,44 +1,58 @@
 #include "examples/digits_data.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
+#include <sstream>
 #include <utility>
-
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 
 namespace example {
 
-absl::StatusOr<Digits> ReadDigits(const std::string& path) {
+namespace {
+
+// Adds the digit of a line. False if it is none.
+bool AddDigit(const std::string& line, Digits* digits) {
+  std::istringstream fields(line);
+  std::string field;
+  uint32_t n_fields = 0;
+  for (; std::getline(fields, field, ','); ++n_fields) {
+    uint32_t value = 0;
+    const char* const end = field.data() + field.size();
+    const auto read = std::from_chars(field.data(), end, value);
+    const uint32_t most = n_fields < kPixels ? 16 : kClasses - 1;
+    if (read.ec != std::errc() || read.ptr != end || value > most || n_fields > kPixels) {
+      return false;
+    }
+    if (n_fields < kPixels) {
+      digits->pixels.push_back(static_cast<float>(value) / 16);
+    } else {
+      digits->labels.push_back(value);
+    }
+  }
+  return n_fields == kPixels + 1;
+}
+
+}  // namespace
+
+iris::StatusOr<Digits> ReadDigits(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("cannot read the digits from ", path,
-                     ": run from the repository's root, or say --data PATH"));
+    return iris::Status(iris::StatusCode::kNotFound,
+                        "cannot read the digits from " + path +
+                            ": run from the repository's root, or say --data PATH");
   }
   Digits digits;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const std::vector<absl::string_view> fields = absl::StrSplit(line, ',');
-    bool good = fields.size() == kPixels + 1;
-    for (size_t i = 0; good && i < fields.size(); ++i) {
-      uint32_t value = 0;
-      good = absl::SimpleAtoi(fields[i], &value) && value <= (i < kPixels ? 16u : kClasses - 1);
-      if (!good) break;
-      if (i < kPixels) {
-        digits.pixels.push_back(static_cast<float>(value) / 16);
-      } else {
-        digits.labels.push_back(value);
-      }
-    }
-    if (!good) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", number, ": not ", kPixels, " numbers 0..16 and a label 0..9"));
+    if (!AddDigit(line, &digits)) {
+      return iris::Status(iris::StatusCode::kInvalidArgument,
+                          path + ":" + std::to_string(number) + ": not " + std::to_string(kPixels) +
+                              " numbers 0..16 and a label 0..9");
     }
   }
-  if (digits.labels.empty())
-    return absl::InvalidArgumentError(absl::StrCat(path, " has no digits"));
+  if (digits.labels.empty()) {
+    return iris::Status(iris::StatusCode::kInvalidArgument, path + " has no digits");
+  }
   return digits;
 }
 

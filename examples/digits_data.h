@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "iris/status.h"
 
 namespace example {
 
@@ -20,7 +20,7 @@ struct Digits {
 
 // Reads lines of kPixels numbers 0..16 and a label. The error names the file, and the line that is
 // not like that.
-absl::StatusOr<Digits> ReadDigits(const std::string& path);
+iris::StatusOr<Digits> ReadDigits(const std::string& path);
 
 // Every fifth digit is for the test, the others are for training.
 void Split(const Digits& all, Digits* train, Digits* test);

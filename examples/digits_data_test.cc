@@ -26,7 +26,7 @@ std::string Line(int label) {
 }
 
 TEST(ReadDigitsTest, ReadsThePublishedSet) {
-  const absl::StatusOr<Digits> digits = ReadDigits("examples/data/digits.csv");
+  const iris::StatusOr<Digits> digits = ReadDigits("examples/data/digits.csv");
   ASSERT_TRUE(digits.ok()) << digits.status();
   EXPECT_EQ(digits->size(), 1797u);
   EXPECT_EQ(digits->pixels.size(), 1797u * kPixels);
@@ -35,7 +35,7 @@ TEST(ReadDigitsTest, ReadsThePublishedSet) {
 }
 
 TEST(ReadDigitsTest, ScalesToOne) {
-  const absl::StatusOr<Digits> digits = ReadDigits(Write(Line(7)));
+  const iris::StatusOr<Digits> digits = ReadDigits(Write(Line(7)));
   ASSERT_TRUE(digits.ok()) << digits.status();
   EXPECT_EQ(digits->pixels[5], 1.0f);
   EXPECT_EQ(digits->pixels[4], 0.0f);
@@ -50,14 +50,14 @@ TEST(ReadDigitsTest, NamesTheFileThatIsMissing) {
 TEST(ReadDigitsTest, NamesTheLineThatIsWrong) {
   for (const std::string& bad :
        {std::string("1,2,3\n"), Line(10), "x" + Line(1), Line(1) + Line(1).substr(2)}) {
-    const absl::StatusOr<Digits> digits = ReadDigits(Write(Line(1) + bad));
-    EXPECT_EQ(digits.status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    const iris::StatusOr<Digits> digits = ReadDigits(Write(Line(1) + bad));
+    EXPECT_EQ(digits.status().code(), iris::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(std::string(digits.status().message()), HasSubstr("digits.csv:"));
   }
 }
 
 TEST(ReadDigitsTest, RefusesAnEmptyFile) {
-  EXPECT_EQ(ReadDigits(Write("")).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadDigits(Write("")).status().code(), iris::StatusCode::kInvalidArgument);
 }
 
 TEST(SplitTest, GivesEveryDigitToOneSide) {

@@ -33,6 +33,7 @@
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/pages.h"
+#include "proto/wire/version.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris::testing {
@@ -460,7 +461,7 @@ TEST_F(IrisdTest, StatusIsTrue) {
   auto members = JoinAll("status", 2);
   auto status = daemon_->GetStatus();
   ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->version(), "0.1.0");
+  EXPECT_EQ(status->version(), wire::kIrisVersion);
   EXPECT_EQ(status->pid(), daemon_->pid());
   EXPECT_EQ(status->runtime_dir(), daemon_->runtime_dir());
   EXPECT_EQ(status->n_devices(), 8u);

@@ -14,6 +14,7 @@ load(
     "HIPCC",
     "NVCC",
 )
+load("//third_party:copts.bzl", "IRIS_INCLUDES")
 
 _CUDA_FLAGS = [
     "-x",
@@ -64,6 +65,7 @@ def _device_objects_impl(ctx):
     arguments = ctx.actions.args()
     arguments.add_all(flags)
     arguments.add_all(gpus[:1] if ctx.attr._gpus[BuildSettingInfo].value == "newest" else gpus)
+    arguments.add_all(IRIS_INCLUDES)
     arguments.add_all(context.quote_includes, before_each = "-I")
     arguments.add_all(context.includes, before_each = "-I")
     arguments.add_all(context.system_includes, before_each = "-isystem")
@@ -123,7 +125,11 @@ def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
             deps = deps,
             backend = backend,
             # The other options are for the host's compiler.
-            copts = [o for o in kwargs.get("copts", []) if o.startswith("-D") or o.startswith("-I")],
+            copts = [
+                o
+                for o in kwargs.get("copts", [])
+                if o.startswith(("-D", "-I")) and o not in IRIS_INCLUDES
+            ],
             defines = kwargs.get("defines", []) + kwargs.get("local_defines", []),
             pic_alone = select({
                 "//third_party:force_pic": True,

@@ -13,7 +13,7 @@
 #include "client/base/environment.h"
 #include "proto/wire/limits.h"
 
-namespace iris {
+namespace iris::base {
 namespace {
 
 using Getter = std::function<std::optional<std::string>(const char*)>;
@@ -218,4 +218,4 @@ absl::StatusOr<LauncherInfo> ReadLauncher() {
   return ReadLauncher(internal::Environment, FindAncestor);
 }
 
-}  // namespace iris
+}  // namespace iris::base

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace iris {
+namespace iris::base {
 
 struct LauncherInfo {
   std::string launcher;  // "iris", "torchrun", "openmpi", "mpich", "pmix", "slurm", "none"
@@ -42,4 +42,4 @@ int FindAncestor(const std::string& name);
 // The same as above, of this process.
 absl::StatusOr<LauncherInfo> ReadLauncher();
 
-}  // namespace iris
+}  // namespace iris::base

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <map>
 
-namespace iris {
+namespace iris::base {
 namespace {
 
 using ::testing::HasSubstr;
@@ -369,4 +369,4 @@ TEST(LauncherTest, ReadsTheProcessEnvironment) {
 }
 
 }  // namespace
-}  // namespace iris
+}  // namespace iris::base

@@ -1,8 +1,8 @@
-// What a program gives to a Context and gets from it, as plain values. client/iris/context.h says
-// what is done with them.
+// What a program gives to a context and gets from it, as plain values of the library's inside. The
+// public headers have shapes of their own (client/iris/context.h); client/abi translates.
 //
-// Plain data: no thread, nothing owned. Included by the public headers and by the library's inside,
-// so that a request keeps one shape from the program to the message that is sent.
+// Plain data: no thread, nothing owned. A request keeps one shape from there to the message that is
+// sent.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "device/iris/types.h"
+#include "iris/types.h"
 
-namespace iris {
+namespace iris::internal {
 
 struct ContextOptions {
   // Fields left at their default come from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS,
@@ -23,10 +23,11 @@ struct ContextOptions {
   int n_ranks = -1;
   int local_rank = -1;
 
-  uint64_t heap_bytes = 1ull << 30;  // per rank; IRIS_HEAP_BYTES overrides the default
-  uint64_t max_heap_bytes = 0;       // address space for growth, per rank; 0: four times heap_bytes
-  bool prealloc = false;             // reserve all pages now
-  std::string device_uuid;           // empty: device local_rank mod number of devices
+  uint64_t heap_bytes = 0;      // per rank; 0: IRIS_HEAP_BYTES, else 1 GiB
+  uint64_t max_heap_bytes = 0;  // address space for growth, per rank; 0: four times heap_bytes
+  bool prealloc = false;        // reserve all pages now
+  std::string device_uuid;      // empty: device local_rank mod number of devices
+  std::string kernels;          // the backend of the program's own kernels; empty: none
   std::string runtime_dir;  // empty: IRIS_RUNTIME_DIR, else /run/iris, else $XDG_RUNTIME_DIR/iris
   absl::Duration join_timeout = absl::Seconds(60);
   absl::Duration timeout = absl::Seconds(60);  // default of every other wait, on host and device
@@ -41,8 +42,8 @@ struct AllocateOptions {
   std::vector<uint64_t> shape;
 };
 
-// A range of the symmetric heap. A plain value: copying it copies no memory, and Context::Free ends
-// it.
+// A range of the symmetric heap. A plain value: copying it copies no memory, and HostContext::Free
+// ends it.
 struct Allocation {
   uint64_t offset_bytes = 0;  // the same on every rank
   uint64_t bytes = 0;
@@ -56,7 +57,7 @@ struct Allocation {
   }
 };
 
-// An ordered set of ranks. A plain value; valid until Context::DestroyTeam or the end of the
+// An ordered set of ranks. A plain value; valid until HostContext::DestroyTeam or the end of the
 // context.
 struct Team {
   uint32_t id = 0;
@@ -80,4 +81,4 @@ struct CreateTimings {
   absl::Duration commit;      // until every rank has mapped
 };
 
-}  // namespace iris
+}  // namespace iris::internal

@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/bench/report.h"
-#include "device/backend/numeric.h"
-#include "device/collective/collective.h"
-#include "device/collective/rules.h"
 #include "device/local/world.h"
+#include "iris/backend/numeric.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/rules.h"
 
 namespace iris::bench {
 namespace {
@@ -89,7 +89,7 @@ Result Start(local::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, ui
   const uint64_t row = c.row(rank.n_ranks());
   // A rule decides as it does for a user who leaves the variant to the table.
   const Variant variant = c.as_rule ? Variant::kAuto : c.variant;
-  const ccl::DataType type = ccl::DataType::kBf16;
+  const DType type = DType::kBf16;
   const ccl::ReduceOp sum = ccl::ReduceOp::kSum;
   switch (c.operation) {
     case Operation::kAllReduce:
@@ -150,7 +150,7 @@ Result CheckOut(local::Rank& rank, const Case& c, const uint8_t* out) {
         rank.ReadBytes(values.data(), out + at * kElementBytes, some * kElementBytes);
     if (!result.ok()) return result;
     for (Bfloat16 x : values) {
-      if (static_cast<float>(x) != wanted) return {ErrorCode::kInternal, "the result is wrong"};
+      if (static_cast<float>(x) != wanted) return {StatusCode::kInternal, "the result is wrong"};
     }
   }
   return {};
@@ -178,7 +178,7 @@ class RankRun {
     in_ = rank_.New<uint8_t>(room_bytes);
     out_ = rank_.New<uint8_t>(room_bytes);
     if (in_ == nullptr || out_ == nullptr) {
-      Fail("allocate", {ErrorCode::kInvalidArgument, "the heap has no more room"});
+      Fail("allocate", {StatusCode::kInvalidArgument, "the heap has no more room"});
     }
     const std::vector<Bfloat16> ones(1 << 20, Bfloat16(1.0f));
     for (uint64_t at = 0; at < room_bytes; at += ones.size() * kElementBytes) {
@@ -195,9 +195,9 @@ class RankRun {
   ccl::Plan PlanOf(const Case& c) {
     const bool one_row = c.operation == Operation::kAllReduce ||
                          c.operation == Operation::kReduce || c.operation == Operation::kBroadcast;
-    return ccl::Choose(CommFor(c), {c.operation, one_row ? c.count() : c.row(rank_.n_ranks()),
-                                    ccl::DataType::kBf16, ccl::ReduceOp::kSum,
-                                    c.as_rule ? Variant::kAuto : c.variant});
+    return ccl::Choose(CommFor(c),
+                       {c.operation, one_row ? c.count() : c.row(rank_.n_ranks()), DType::kBf16,
+                        ccl::ReduceOp::kSum, c.as_rule ? Variant::kAuto : c.variant});
   }
 
   // This rank's medians.

@@ -10,13 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "client/base/absl_status.h"
 #include "client/bench/collectives.h"
 #include "client/bench/compare.h"
 #include "client/bench/device.h"
 #include "client/bench/rules.h"
-#include "client/iris/launcher.h"
 #include "device/base/bytes.h"
-#include "device/iris/types.h"
+#include "iris/launcher.h"
+#include "iris/types.h"
 
 namespace iris::bench {
 namespace {
@@ -503,7 +504,7 @@ absl::StatusOr<std::string> RunCollectiveCommand(const std::string& name,
                                                  const CollectiveSettings& settings,
                                                  BenchReport* report) {
   const auto launcher = ReadLauncher();
-  if (!launcher.ok()) return launcher.status();
+  if (!launcher.ok()) return base::ToAbsl(launcher.status());
   if (launcher->n_ranks > 1) {
     return absl::FailedPreconditionError(absl::StrCat(
         name, " makes its ranks itself, as threads: start it once, not as ", launcher->n_ranks,

@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/iris/context.h"
-#include "client/iris/device_status.h"
-#include "device/backend/select.h"
-#include "device/iris/iris.h"
+#include "client/base/absl_status.h"
+#include "client/internal/device_status.h"
+#include "iris/backend/select.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/stream.h"
 
 namespace iris::bench {
 namespace {
@@ -186,6 +188,7 @@ IRIS_KERNEL void OneBarrier(DeviceContext ctx, Answer* answer) {
 
 // Host.
 
+using base::ToAbsl;
 using internal::FromDevice;
 
 #define RETURN_IF_ERROR(expression)                                      \
@@ -229,6 +232,7 @@ struct Device::Impl {
   DeviceContext ctx;
   Context* context = nullptr;
   backend::Stream stream;
+  Stream copies;  // the same stream, for the copies of the API. Without a context: empty
   backend::Event begin, end;
   Answer* answer = nullptr;  // host memory
   uint64_t* sink = nullptr;  // host memory
@@ -243,6 +247,11 @@ struct Device::Impl {
     RETURN_IF_ERROR(FromDevice(backend::Stream::Create(&stream), "create a stream"));
     RETURN_IF_ERROR(FromDevice(backend::Event::Create(&begin), "create an event"));
     RETURN_IF_ERROR(FromDevice(backend::Event::Create(&end), "create an event"));
+    if (context != nullptr) {
+      auto wrapped = Stream::Wrap(*context, stream.native());
+      RETURN_IF_ERROR(ToAbsl(wrapped.status()));
+      copies = *std::move(wrapped);
+    }
     answer = static_cast<Answer*>(backend::MallocHost(sizeof(Answer)));
     sink = static_cast<uint64_t*>(backend::MallocHost(sizeof(uint64_t)));
     if (answer == nullptr || sink == nullptr) {
@@ -345,14 +354,14 @@ absl::StatusOr<std::vector<double>> Device::RunTransfer(const TransferSpec& spec
                                         spec.local, spec.bytes, spec.chunk_bytes));
       case Transfer::kCopyGet:
         if (d.context != nullptr) {
-          return d.context->GetAsync(spec.local, spec.remote, spec.bytes, spec.peer, d.stream);
+          return ToAbsl(d.copies.Get(*d.context, spec.peer, spec.local, spec.remote, spec.bytes));
         }
         return FromDevice(backend::CopyAsync(spec.local, Translate(d.ctx, spec.peer, spec.remote),
                                              spec.bytes, d.stream),
                           "copy");
       case Transfer::kCopyPut:
         if (d.context != nullptr) {
-          return d.context->PutAsync(spec.remote, spec.local, spec.bytes, spec.peer, d.stream);
+          return ToAbsl(d.copies.Put(*d.context, spec.peer, spec.remote, spec.local, spec.bytes));
         }
         return FromDevice(backend::CopyAsync(Translate(d.ctx, spec.peer, spec.remote), spec.local,
                                              spec.bytes, d.stream),

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "device/iris/types.h"
+#include "iris/types.h"
 
 namespace iris {
 class Context;
@@ -23,7 +23,7 @@ class Context;
 namespace iris::bench {
 
 // By kernel: kLoad and kStore touch the peer's memory alone, kGet and kPut copy between it and this
-// rank's. kCopyPut and kCopyGet: by copy engine, Context::PutAsync and GetAsync.
+// rank's. kCopyPut and kCopyGet: by copy engine, Stream::Put and Get.
 enum class Transfer { kLoad, kStore, kGet, kPut, kCopyGet, kCopyPut };
 inline constexpr Transfer kTransfers[] = {Transfer::kLoad, Transfer::kStore,   Transfer::kGet,
                                           Transfer::kPut,  Transfer::kCopyGet, Transfer::kCopyPut};

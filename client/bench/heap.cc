@@ -2,13 +2,19 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/base/absl_status.h"
 #include "client/bench/sections.h"
 
 namespace iris::bench {
 namespace {
+
+using base::ToAbsl;
 
 // The same clock in all processes of the node.
 double MonotonicMilliseconds() {
@@ -24,8 +30,8 @@ absl::Status NeedsContext(const Run& run, const char* what) {
 }
 
 // A context of its own beside the run's, with the same ranks.
-absl::StatusOr<std::unique_ptr<Context>> Another(Context& main, const std::string& suffix,
-                                                 uint64_t heap_bytes, uint64_t max_heap_bytes) {
+absl::StatusOr<Context> Another(Context& main, const std::string& suffix, uint64_t heap_bytes,
+                                uint64_t max_heap_bytes) {
   ContextOptions options;
   options.job = absl::StrCat(main.job().substr(0, 64), "-", suffix);
   options.rank = static_cast<int>(main.rank());
@@ -33,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Context>> Another(Context& main, const std::strin
   options.device_uuid = main.device_uuid();
   options.heap_bytes = heap_bytes;
   options.max_heap_bytes = max_heap_bytes;
-  return Context::Create(options);
+  return ToAbsl(Context::Create(options));
 }
 
 }  // namespace
@@ -72,12 +78,12 @@ absl::Status Create(const Run& run) {
           Another(main, absl::StrCat("create-", heap_bytes, "-", i), heap_bytes, heap_bytes);
       const double end = MonotonicMilliseconds();
       if (!made.ok()) return made.status();
-      const CreateTimings& timings = (*made)->create_timings();
+      const CreateTimings timings = made->create_timings();
       std::vector<double> mine = {start, end};
-      for (const absl::Duration part :
+      for (const std::chrono::nanoseconds part :
            {timings.connect, timings.join, timings.create, timings.export_fds, timings.map,
             timings.import, timings.map_memory, timings.set_access, timings.commit}) {
-        mine.push_back(absl::ToDoubleMilliseconds(part));
+        mine.push_back(static_cast<double>(part.count()) / 1e6);
       }
       const auto all = run.rank.AllGather(mine);
       if (!all.ok()) return all.status();
@@ -116,10 +122,10 @@ absl::Status Allocate(const Run& run) {
   for (uint32_t i = 0; i < n; ++i) {
     if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
     const double start = MonotonicMilliseconds();
-    const auto allocation = context.Allocate({.bytes = 64 << 10});
+    const auto allocation = context.Allocate<uint8_t>(64 << 10);
     const double between = MonotonicMilliseconds();
-    if (!allocation.ok()) return allocation.status();
-    if (absl::Status freed = context.Free(*allocation); !freed.ok()) return freed;
+    if (!allocation.ok()) return ToAbsl(allocation.status());
+    if (Status freed = context.Free(*allocation); !freed.ok()) return ToAbsl(freed);
     allocate_us.push_back((between - start) * 1e3);
     free_us.push_back((MonotonicMilliseconds() - between) * 1e3);
   }
@@ -151,7 +157,7 @@ absl::Status Grow(const Run& run) {
   for (uint32_t i = 0; i < n; ++i) {
     if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
     const double start = MonotonicMilliseconds();
-    if (absl::Status status = (*grown)->Grow(step); !status.ok()) return status;
+    if (Status status = grown->Grow(step); !status.ok()) return ToAbsl(status);
     const auto all = run.rank.AllGather({start, MonotonicMilliseconds()});
     if (!all.ok()) return all.status();
     double first = start, last = start;

@@ -1,43 +1,47 @@
 #include "client/bench/rank.h"
 
 #include <cstring>
-#include <string>
+#include <string_view>
 #include <utility>
+
+#include "client/base/absl_status.h"
 
 namespace iris::bench {
 namespace {
 
+using base::ToAbsl;
+
 class ProcessRank final : public Rank {
  public:
-  explicit ProcessRank(std::unique_ptr<Context> context) : context_(std::move(context)) {}
+  explicit ProcessRank(Context context) : context_(std::move(context)) {}
 
   absl::Status Prepare() {
-    auto device = Device::Create(context_->device_context(), context_.get());
+    auto device = Device::Create(context_.device_context(), &context_);
     if (!device.ok()) return device.status();
     device_ = *std::move(device);
     return absl::OkStatus();
   }
 
-  DeviceContext device_context() const override { return context_->device_context(); }
+  DeviceContext device_context() const override { return context_.device_context(); }
   Device& device() override { return *device_; }
-  Context* context() override { return context_.get(); }
+  Context* context() override { return &context_; }
 
   absl::StatusOr<uint8_t*> Allocate(uint64_t bytes) override {
-    auto allocation = context_->Allocate({.bytes = bytes});
-    if (!allocation.ok()) return allocation.status();
-    return allocation->As<uint8_t>();
+    const auto allocation = context_.Allocate<uint8_t>(bytes);
+    if (!allocation.ok()) return ToAbsl(allocation.status());
+    return allocation->get();
   }
 
-  absl::Status Barrier() override { return context_->Barrier(); }
+  absl::Status Barrier() override { return ToAbsl(context_.Barrier()); }
 
   absl::StatusOr<std::vector<std::vector<double>>> AllGather(
       const std::vector<double>& values) override {
-    std::vector<std::vector<double>> all(context_->n_ranks());
-    const absl::string_view mine(reinterpret_cast<const char*>(values.data()),
-                                 values.size() * sizeof(double));
-    for (uint32_t r = 0; r < context_->n_ranks(); ++r) {
-      const auto bytes = context_->Broadcast(mine, r);
-      if (!bytes.ok()) return bytes.status();
+    std::vector<std::vector<double>> all(context_.n_ranks());
+    const std::string_view mine(reinterpret_cast<const char*>(values.data()),
+                                values.size() * sizeof(double));
+    for (uint32_t r = 0; r < context_.n_ranks(); ++r) {
+      const auto bytes = context_.Broadcast(mine, r);
+      if (!bytes.ok()) return ToAbsl(bytes.status());
       all[r].resize(bytes->size() / sizeof(double));
       if (!bytes->empty()) std::memcpy(all[r].data(), bytes->data(), bytes->size());
     }
@@ -45,7 +49,7 @@ class ProcessRank final : public Rank {
   }
 
  private:
-  std::unique_ptr<Context> context_;
+  Context context_;
   std::unique_ptr<Device> device_;  // destroyed first: its stream uses the heap
 };
 
@@ -61,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes) {
   ContextOptions options;
   options.heap_bytes = heap_bytes;
   auto context = Context::Create(options);
-  if (!context.ok()) return context.status();
+  if (!context.ok()) return ToAbsl(context.status());
   auto rank = std::make_unique<ProcessRank>(*std::move(context));
   if (absl::Status status = rank->Prepare(); !status.ok()) return status;
   return rank;

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/bench/device.h"
-#include "client/iris/context.h"
-#include "device/iris/types.h"
+#include "iris/context.h"
+#include "iris/types.h"
 
 namespace iris::bench {
 

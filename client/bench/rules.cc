@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "device/iris/types.h"
+#include "iris/types.h"
 
 namespace iris::bench {
 namespace {

@@ -2,19 +2,21 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
+#include "client/base/absl_status.h"
 #include "client/internal/local_devices.h"
-#include "client/iris/context.h"
+#include "iris/context.h"
 
 namespace iris::ctl {
 namespace {
+
+using base::ToAbsl;
 
 constexpr int kRanks = 2;
 constexpr uint64_t kWords = 512;
@@ -34,16 +36,15 @@ absl::Status RunRank(const std::string& runtime_dir, int rank) {
   options.local_rank = rank;
   options.heap_bytes = 4 << 20;
   options.runtime_dir = runtime_dir;
-  options.join_timeout = options.timeout = absl::Seconds(10);
-  absl::StatusOr<std::unique_ptr<Context>> created = Context::Create(options);
-  if (!created.ok()) return During("join", created.status());
-  Context& context = **created;
+  options.join_timeout = options.timeout = std::chrono::seconds(10);
+  StatusOr<Context> created = Context::Create(options);
+  if (!created.ok()) return During("join", ToAbsl(created.status()));
+  Context& context = *created;
 
-  absl::StatusOr<Allocation> words =
-      context.Allocate({.bytes = kWords * sizeof(uint64_t), .name = "round-trip", .dtype = "u64"});
-  if (!words.ok()) return During("allocate", words.status());
+  const StatusOr<Array<uint64_t>> words = context.Allocate<uint64_t>(kWords, "round-trip");
+  if (!words.ok()) return During("allocate", ToAbsl(words.status()));
   const uint32_t peer = 1 - context.rank();
-  uint64_t* mine = words->As<uint64_t>();
+  uint64_t* mine = words->get();
   uint64_t* theirs = context.Translate(mine, peer);
   // The device copies: the memory of a GPU is none of the host's.
   const auto driver = internal::ProcessDriver(context.backend());
@@ -54,7 +55,7 @@ absl::Status RunRank(const std::string& runtime_dir, int rank) {
   if (absl::Status status = (*driver)->Copy(theirs, sent.data(), bytes); !status.ok()) {
     return During("write", status);
   }
-  if (absl::Status status = context.Barrier(); !status.ok()) return During("barrier", status);
+  if (Status status = context.Barrier(); !status.ok()) return During("barrier", ToAbsl(status));
   for (const auto& [to, from] : {std::pair(&here, mine), std::pair(&there, theirs)}) {
     if (absl::Status status = (*driver)->Copy(to->data(), from, bytes); !status.ok()) {
       return During("read", status);
@@ -66,9 +67,9 @@ absl::Status RunRank(const std::string& runtime_dir, int rank) {
           absl::StrCat("rank ", rank, " did not find what its peer wrote, at word ", i));
     }
   }
-  if (absl::Status status = context.Barrier(); !status.ok()) return During("barrier", status);
-  if (absl::Status status = context.Free(*words); !status.ok()) return During("free", status);
-  return During("leave", context.Leave());
+  if (Status status = context.Barrier(); !status.ok()) return During("barrier", ToAbsl(status));
+  if (Status status = context.Free(*words); !status.ok()) return During("free", ToAbsl(status));
+  return During("leave", ToAbsl(context.Leave()));
 }
 
 }  // namespace

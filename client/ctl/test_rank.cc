@@ -6,15 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "client/iris/context.h"
+#include "iris/context.h"
 
 namespace {
 
-int Fail(const absl::Status& status) {
+int Fail(const iris::Status& status) {
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;
 }
@@ -23,24 +21,23 @@ int Fail(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   if (argc != 2 && argc != 3) return 2;
-  absl::StatusOr<std::unique_ptr<iris::Context>> context =
-      iris::Context::Create({.heap_bytes = 4 << 20});
+  iris::StatusOr<iris::Context> context = iris::Context::Create({.heap_bytes = 4 << 20});
   if (!context.ok()) return Fail(context.status());
-  absl::StatusOr<iris::Allocation> weights = (*context)->Allocate(
-      {.bytes = 64 * 64 * 4, .name = "weights", .dtype = "f32", .shape = {64, 64}});
+  iris::StatusOr<iris::Allocation> weights = context->Allocate(
+      {.bytes = 64 * 64 * 4, .name = "weights", .dtype = iris::DType::kF32, .shape = {64, 64}});
   if (!weights.ok()) return Fail(weights.status());
-  absl::StatusOr<iris::Allocation> unnamed = (*context)->Allocate({.bytes = 100});
+  iris::StatusOr<iris::Allocation> unnamed = context->Allocate({.bytes = 100});
   if (!unnamed.ok()) return Fail(unnamed.status());
   for (int i = argc == 3 ? std::atoi(argv[2]) : 0; i > 0; --i) {
-    const auto more = (*context)->Allocate({.bytes = 1024, .name = absl::StrCat("more", i)});
+    const auto more = context->Allocate({.bytes = 1024, .name = "more" + std::to_string(i)});
     if (!more.ok()) return Fail(more.status());
   }
-  std::snprintf(weights->As<char>(), 64, "Hello from rank %u!", (*context)->rank());
-  if (absl::Status status = (*context)->Barrier(); !status.ok()) return Fail(status);
+  std::snprintf(weights->As<char>(), 64, "Hello from rank %u!", context->rank());
+  if (iris::Status status = context->Barrier(); !status.ok()) return Fail(status);
   std::printf("ready offset=%llu\n", static_cast<unsigned long long>(weights->offset_bytes));
   std::fflush(stdout);
-  while (access(argv[1], F_OK) != 0) absl::SleepFor(absl::Milliseconds(10));
-  if (absl::Status status = (*context)->Free(*weights); !status.ok()) return Fail(status);
-  if (absl::Status status = (*context)->Barrier(); !status.ok()) return Fail(status);
+  while (access(argv[1], F_OK) != 0) usleep(10000);
+  if (iris::Status status = context->Free(*weights); !status.ok()) return Fail(status);
+  if (iris::Status status = context->Barrier(); !status.ok()) return Fail(status);
   return 0;
 }

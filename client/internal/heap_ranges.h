@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "client/base/environment.h"
-#include "device/backend/heap_map.h"
+#include "iris/backend/heap_map.h"
 
 namespace iris::internal {
 

@@ -62,6 +62,13 @@ Membership::~Membership() {
 
 absl::Status Membership::ChooseDevice() {
   const absl::Time start = Now();
+  const std::string& kernels = options_.kernels;
+  if (!kernels.empty() && kernels != plane_->backend()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the kernels of this program are built for the backend '", kernels, "', but irisd's heaps ",
+        "are memory of '", plane_->backend(), "'. Build the program for '", plane_->backend(),
+        "' (link iris-device-", plane_->backend(), "), or start irisd with --backend ", kernels));
+  }
   auto driver = ProcessDriver(plane_->backend());
   if (!driver.ok()) return driver.status();
   auto chosen = internal::ChooseDevice(**driver, options_.device_uuid, options_.local_rank);

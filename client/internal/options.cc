@@ -28,13 +28,13 @@ absl::StatusOr<ContextOptions> ResolveOptions(
     const std::function<std::optional<std::string>(const char*)>& get) {
   ContextOptions resolved = options;
   const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
-  LauncherInfo launcher;
+  base::LauncherInfo launcher;
   launcher.launcher = "none";
   launcher.job = kDefaultJob;
   if (all_given) {
-    launcher.job = NamedJob(get).value_or(launcher.job);
+    launcher.job = base::NamedJob(get).value_or(launcher.job);
   } else {
-    auto read = ReadLauncher(get, FindAncestor);
+    auto read = base::ReadLauncher(get, base::FindAncestor);
     if (!read.ok()) return read.status();
     launcher = *std::move(read);
   }
@@ -53,10 +53,11 @@ absl::StatusOr<ContextOptions> ResolveOptions(
   }
   if (resolved.job.empty()) {
     const bool alone =
-        resolved.n_ranks == 1 && launcher.launcher == "none" && !NamedJob(get).has_value();
+        resolved.n_ranks == 1 && launcher.launcher == "none" && !base::NamedJob(get).has_value();
     resolved.job = alone ? NameOfLoneJob() : launcher.job;
   }
-  if (options.heap_bytes == ContextOptions().heap_bytes) {
+  if (options.heap_bytes == 0) {
+    resolved.heap_bytes = 1ull << 30;
     if (const auto text = get("IRIS_HEAP_BYTES"); text.has_value() && !text->empty()) {
       if (!base::ParseBytes(*text, &resolved.heap_bytes)) {
         return absl::InvalidArgumentError(absl::StrCat("environment variable IRIS_HEAP_BYTES: \"",

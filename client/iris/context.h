@@ -1,191 +1,456 @@
 // iris::Context: a process's membership in a job and its window onto every peer's heap.
 //
-//   // Rank and number of ranks come from the launcher.
-//   auto context = iris::Context::Create({.job = "train", .heap_bytes = 1ull << 30});
+//   iris::StatusOr<iris::Context> context = iris::Context::Create();  // rank, size: the launcher's
 //   if (!context.ok()) {
-//     std::cerr << context.status();
+//     std::cerr << context.status() << "\n";
 //     return 1;
 //   }
-//   auto x = (*context)->Allocate({.bytes = 4096, .name = "x"});  // collective: one offset
-//   float* mine = x->As<float>();
-//   float* theirs = (*context)->Translate(mine, /*to=*/1);
-//   auto status = (*context)->Barrier();
+//   iris::StatusOr<iris::Array<float>> x = context->Allocate<float>(1024, "x");  // collective
+//   float* mine = x->get();
+//   float* theirs = context->Translate(mine, /*to=*/1);
+//   iris::Status status = context->Barrier();
 //
-// The plain types (ContextOptions, AllocateOptions, Allocation, Team, CreateTimings) are in
-// client/base/types.h.
+// Needs irisd on this node. Every call that waits has a deadline and, when it expires or a peer is
+// gone, says which ranks are missing or which rank (and pid) left, hung up or died: a rank that
+// hung up has lost its session with irisd, and its process may still run.
 //
-// Needs irisd on this node. Nothing here includes gRPC or protobuf. Every call that waits has a
-// deadline and, when it expires or a peer is gone, says which ranks are missing or which rank (and
-// pid) left, hung up or died: a rank that hung up has lost its session with irisd, and its process
-// may still run.
+// Thread-safe, but for moves; calls that are collective (marked so) must be made by all ranks of
+// the team in the same order. In a forked child every call fails with kFailedPrecondition, and the
+// windows are not mapped. After irisd has gone, mapped memory, barriers and kernels go on; calls
+// that need irisd retry with back-off until their deadline, then fail with kUnavailable.
 //
-// Thread-safe, but calls that are collective (marked so) must be made by all ranks of the team in
-// the same order. In a forked child every call fails with kFailedPrecondition, and the windows are
-// not mapped. After irisd has gone, mapped memory, barriers and kernels go on; calls that need
-// irisd retry with back-off until their deadline, then fail with kUnavailable.
+// Header-only over <iris/c_api.h>, which libiris.so exports. C++17, the standard library alone.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <map>
-#include <memory>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/time/time.h"
-#include "absl/types/span.h"
-#include "client/base/types.h"
-#include "device/iris/types.h"
+#include "iris/c_api.h"
+#include "iris/dtype.h"
+#include "iris/status.h"
+#include "iris/types.h"
+
+// The backend that this program's kernels are compiled for: set where a program links one
+// (Iris::device_emu and its fellows).
+#ifdef IRIS_KERNELS
+#define IRIS_IMPL_TEXT_OF(x) #x
+#define IRIS_IMPL_TEXT(x) IRIS_IMPL_TEXT_OF(x)
+#define IRIS_IMPL_KERNELS IRIS_IMPL_TEXT(IRIS_KERNELS)
+#else
+#define IRIS_IMPL_KERNELS nullptr
+#endif
 
 namespace iris {
 
-namespace backend {
-class Stream;
-}
-
-// What a copy on a stream tells the peer when it is done. Device code waits for it as for any
-// signal.
-struct SignalOptions {
-  uint64_t* signal = nullptr;  // in this rank's heap; means its copy in the peer's. Null: no signal
-  uint64_t value = 1;
-  SignalOp op = SignalOp::kSet;
+// What is left at its default comes from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS and
+// IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx and Slurm;
+// IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. What is given here wins. Without any: rank 0 of 1, of a job
+// that no other process meets.
+struct ContextOptions {
+  std::string job{};
+  int rank = -1;
+  int n_ranks = -1;
+  int local_rank = -1;
+  uint64_t heap_bytes = 0;      // per rank; 0: IRIS_HEAP_BYTES, else 1 GiB
+  uint64_t max_heap_bytes = 0;  // address space to grow into, per rank; 0: four times heap_bytes
+  bool prealloc = false;        // reserve all pages now
+  std::string device_uuid{};    // empty: device local_rank mod the number of devices
+  std::string runtime_dir{};  // empty: IRIS_RUNTIME_DIR, else /run/iris, else $XDG_RUNTIME_DIR/iris
+  std::chrono::nanoseconds join_timeout{0};     // 0: 60 s
+  std::chrono::nanoseconds timeout{0};          // of every other wait, on host and device; 0: 60 s
+  std::chrono::nanoseconds connect_timeout{0};  // to retry while no irisd answers; 0: 2 s
 };
 
+struct AllocateOptions {
+  uint64_t bytes = 0;
+  uint64_t alignment_bytes = 1024;  // a power of two
+  std::string name{};               // unique in the job, or empty; shown by iris-ctl
+  DType dtype = DType::kNone;       // shown by iris-ctl, must agree between ranks
+  std::vector<uint64_t> shape{};
+};
+
+// A range of the symmetric heap. A plain value: copying it copies no memory, and Context::Free ends
+// it.
+struct Allocation {
+  uint64_t offset_bytes = 0;  // the same on every rank
+  uint64_t bytes = 0;
+  void* address = nullptr;  // of this rank's copy
+  uint32_t team_id = 0;     // that allocated it, and must free it
+
+  template <typename T>
+  T* As() const {
+    return static_cast<T*>(address);
+  }
+};
+
+// An Allocation of `size` elements. Stands for its address in calls and launches.
+template <typename T>
+struct Array : Allocation {
+  uint64_t size = 0;
+
+  T* get() const { return As<T>(); }
+  operator T*() const { return get(); }  // NOLINT: stands for its address
+};
+
+// An ordered set of ranks. A plain value; valid until Context::DestroyTeam or the end of the
+// context.
+struct Team {
+  uint32_t id = 0;
+  std::vector<uint32_t> ranks{};  // world ranks in team order
+  int index = -1;                 // of this rank; -1: not a member
+  DeviceTeam device{};            // for kernels
+  iris_team* handle = nullptr;    // null: the world
+  bool member() const { return index >= 0; }
+};
+
+// Where a Create's time went; for benchmarks and logs. What is indented is part of the one above.
+struct CreateTimings {
+  std::chrono::nanoseconds connect{0};     // session handshake and first answer
+  std::chrono::nanoseconds device{0};      // vendor's library and the device's context
+  std::chrono::nanoseconds join{0};        // until every rank has joined and all memory is there
+  std::chrono::nanoseconds create{0};      //   irisd: to create this rank's memory
+  std::chrono::nanoseconds export_fds{0};  //   irisd: to make descriptors of it
+  std::chrono::nanoseconds map{0};         // descriptors, import, map
+  std::chrono::nanoseconds import{0};      //   of all segments
+  std::chrono::nanoseconds map_memory{0};  //   the same
+  std::chrono::nanoseconds set_access{0};  //   the same
+  std::chrono::nanoseconds commit{0};      // until every rank has mapped
+};
+
+namespace impl {
+
+// The Status of a call of the C API.
+inline Status FromC(iris_code code) {
+  if (code == IRIS_OK) return Status();
+  return Status(static_cast<StatusCode>(code), iris_error_message());
+}
+
+// A handle of the C API that its owner destroys.
+template <typename T, iris_code (*Destroy)(T*)>
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(T* handle) : handle_(handle) {}
+  ~Handle() { Reset(); }
+  Handle(Handle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  T* get() const { return handle_; }
+
+ private:
+  void Reset() {
+    if (handle_ != nullptr) (void)Destroy(std::exchange(handle_, nullptr));
+  }
+  T* handle_ = nullptr;
+};
+
+}  // namespace impl
+
+// Move-only. One that was moved from, or made without Create, is empty: every call fails.
 class Context {
  public:
+  Context() = default;
+
   // Collective over the job's ranks. Connects, joins, maps every peer's heap, and makes the rank's
-  // device the calling thread's, for the kernels that it starts. Errors: see
-  // HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how to start
-  // irisd.
-  static absl::StatusOr<std::unique_ptr<Context>> Create(const ContextOptions& options);
+  // device the calling thread's, for the kernels that it starts. kUnavailable names the socket and
+  // says how to start irisd. kFailedPrecondition: this program's kernels, or its headers, do not
+  // fit irisd or libiris.so, and what does. `kernels` is left as it is: it comes from where the
+  // call is compiled.
+  static StatusOr<Context> Create(const ContextOptions& from = {},
+                                  const char* kernels = IRIS_IMPL_KERNELS) {
+    iris_context_options options;
+    iris_context_options_init(&options);
+    options.header_version = IRIS_VERSION;
+    options.kernels = kernels;
+    options.device_abi = kernels == nullptr ? 0 : kDeviceAbi;
+    options.job = from.job.c_str();
+    options.rank = from.rank;
+    options.n_ranks = from.n_ranks;
+    options.local_rank = from.local_rank;
+    options.heap_bytes = from.heap_bytes;
+    options.max_heap_bytes = from.max_heap_bytes;
+    options.prealloc = from.prealloc ? 1 : 0;
+    options.device_uuid = from.device_uuid.c_str();
+    options.runtime_dir = from.runtime_dir.c_str();
+    options.join_timeout_ns = from.join_timeout.count();
+    options.timeout_ns = from.timeout.count();
+    options.connect_timeout_ns = from.connect_timeout.count();
+    iris_context* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_context_create(&options, &handle)));
+    Context context;
+    context.handle_ = impl::Handle<iris_context, iris_context_destroy>(handle);
+    context.info_.size = sizeof(context.info_);
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_context_get_info(handle, &context.info_)));
+    IRIS_RETURN_IF_ERROR(
+        impl::FromC(iris_context_get_device(handle, &context.device_, sizeof(context.device_))));
+    IRIS_ASSIGN_OR_RETURN(context.world_, context.TeamOf(nullptr));
+    return context;
+  }
 
-  // Leaves the job and unmaps in reverse order. Not collective: peers that still wait for this rank
-  // get kAborted.
-  ~Context();
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
+  // Destroying it leaves the job and unmaps in reverse order, and ends the streams and
+  // communicators that were made with it. Not collective: peers that still wait for this rank get
+  // kAborted.
 
-  uint32_t rank() const;
-  uint32_t n_ranks() const;
-  const std::string& job() const;
-  uint64_t job_id() const;
-  uint64_t epoch() const;
-  const std::string& device_uuid() const;
-  uint32_t device_index() const;       // irisd's number of it; another one in this process
-  uint32_t ranks_per_device() const;   // of the device that most ranks of the job share
-  const std::string& backend() const;  // of the heap's memory: "emu", or the name of a GPU driver
-  uint64_t heap_bytes() const;         // grows
-  uint64_t stride_bytes() const;
-  bool same_address() const;              // raw pointers mean the same on every rank
-  std::vector<void*> heap_bases() const;  // one per rank
-  int64_t peer_pid(uint32_t rank) const;
-  const CreateTimings& create_timings() const;
+  uint32_t rank() const { return info_.rank; }
+  uint32_t n_ranks() const { return info_.n_ranks; }
+  std::string job() const { return Text(info_.job); }
+  uint64_t job_id() const { return info_.job_id; }
+  uint64_t epoch() const { return info_.epoch; }
+  std::string device_uuid() const { return Text(info_.device_uuid); }
+  uint32_t device_index() const { return info_.device_index; }  // irisd's number of it
+  // Of the device that most ranks of the job share.
+  uint32_t ranks_per_device() const { return info_.ranks_per_device; }
+  // Of the heap's memory: "emu", or the name of a GPU driver.
+  std::string backend() const { return Text(info_.backend); }
+  uint64_t heap_bytes() const { return Info().heap_bytes; }  // grows
+  uint64_t stride_bytes() const { return info_.stride_bytes; }
+  bool same_address() const {
+    return info_.same_address != 0;
+  }                                        // pointers mean the same everywhere
+  std::vector<void*> heap_bases() const {  // one per rank
+    std::vector<void*> bases;
+    for (uint64_t r = 0; r < info_.n_ranks; ++r) {
+      bases.push_back(reinterpret_cast<void*>(info_.base + r * info_.stride_bytes));
+    }
+    return bases;
+  }
+  // 0: there is no such rank.
+  int64_t peer_pid(uint32_t rank) const {
+    int64_t pid = 0;
+    return iris_context_peer_pid(get(), rank, &pid) == IRIS_OK ? pid : 0;
+  }
+  CreateTimings create_timings() const {
+    iris_create_timings from = {};
+    from.size = sizeof(from);
+    CreateTimings timings;
+    if (iris_context_get_timings(get(), &from) != IRIS_OK) return timings;
+    using std::chrono::nanoseconds;
+    timings.connect = nanoseconds(from.connect_ns);
+    timings.device = nanoseconds(from.device_ns);
+    timings.join = nanoseconds(from.join_ns);
+    timings.create = nanoseconds(from.create_ns);
+    timings.export_fds = nanoseconds(from.export_ns);
+    timings.map = nanoseconds(from.map_ns);
+    timings.import = nanoseconds(from.import_ns);
+    timings.map_memory = nanoseconds(from.map_memory_ns);
+    timings.set_access = nanoseconds(from.set_access_ns);
+    timings.commit = nanoseconds(from.commit_ns);
+    return timings;
+  }
 
   // For kernels. Valid as long as the context, also under growth.
-  DeviceContext device_context() const;
-  const Team& world() const;
+  const DeviceContext& device_context() const { return device_; }
+  const Team& world() const { return world_; }
 
   // Collective over the team. Memory is not cleared: fresh heaps are zero, reused ranges hold what
   // was there. kInvalidArgument: the ranks asked for different things (who asked for what).
   // kResourceExhausted: no room, also after growth. kDeadlineExceeded: names the ranks that did not
   // ask. kAborted: a rank died, hung up or left. Each consumes the call on every rank, so ranks
   // stay in step.
-  absl::StatusOr<Allocation> Allocate(const AllocateOptions& options);
-  absl::StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team);
+  StatusOr<Allocation> Allocate(const AllocateOptions& options) {
+    return Allocate(options, world_);
+  }
+  StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team) {
+    Allocation allocation;
+    IRIS_RETURN_IF_ERROR(AllocateInto(options, team, &allocation));
+    return allocation;
+  }
+  // `size` elements of T, which iris-ctl shows with their type.
+  template <typename T>
+  StatusOr<Array<T>> Allocate(uint64_t size, std::string name = {}) {
+    return Allocate<T>(size, std::move(name), world_);
+  }
+  template <typename T>
+  StatusOr<Array<T>> Allocate(uint64_t size, std::string name, const Team& team) {
+    if (size > ~uint64_t{0} / sizeof(T)) {
+      return Status(StatusCode::kInvalidArgument, "allocate: so many elements have no size");
+    }
+    AllocateOptions options;
+    options.bytes = size * sizeof(T);
+    options.name = std::move(name);
+    options.dtype = DTypeOf<T>();
+    options.shape = {size};
+    if (alignof(T) > options.alignment_bytes) options.alignment_bytes = alignof(T);
+    Array<T> array;
+    array.size = size;
+    IRIS_RETURN_IF_ERROR(AllocateInto(options, team, &array));
+    return array;
+  }
 
   // Collective over the team that allocated. The range is reused after every rank has freed it.
-  absl::Status Free(const Allocation& allocation);
+  Status Free(const Allocation& allocation) {
+    iris_allocation range = {};
+    range.size = sizeof(range);
+    range.offset_bytes = allocation.offset_bytes;
+    range.bytes = allocation.bytes;
+    range.address = allocation.address;
+    range.team_id = allocation.team_id;
+    return impl::FromC(iris_free(get(), &range));
+  }
 
   // Collective over all ranks: at least so many more bytes in every heap. Nothing that is mapped
   // moves.
-  absl::Status Grow(uint64_t bytes);
+  Status Grow(uint64_t bytes) { return impl::FromC(iris_grow(get(), bytes)); }
 
   // True if the range lies in any rank's heap as mapped here.
-  bool IsSymmetric(const void* address, uint64_t bytes = 1) const;
+  bool IsSymmetric(const void* address, uint64_t bytes = 1) const {
+    const StatusOr<Location> location = Locate(address);
+    if (!location.ok()) return false;
+    const uint64_t heap = heap_bytes();
+    return location->offset_bytes <= heap && bytes <= heap - location->offset_bytes;
+  }
   // Rank and offset of an address inside the window; kInvalidArgument outside.
   struct Location {
     uint32_t rank = 0;
     uint64_t offset_bytes = 0;
   };
-  absl::StatusOr<Location> Locate(const void* address) const;
+  StatusOr<Location> Locate(const void* address) const {
+    Location location;
+    IRIS_RETURN_IF_ERROR(
+        impl::FromC(iris_locate(get(), address, &location.rank, &location.offset_bytes)));
+    return location;
+  }
 
   // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
   // this rank's heap.
   template <typename T>
   T* Translate(T* mine, uint32_t to) const {
-    return const_cast<T*>(static_cast<const T*>(TranslateAddress(mine, to)));
+    // Unsigned arithmetic wraps: right for peers below this rank.
+    return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(mine) +
+                                (static_cast<uint64_t>(to) - info_.rank) * info_.stride_bytes);
   }
 
-  // Copies by the device's copy engine, in the order of the stream, without a kernel (a signal is
-  // one of one thread). In //client/iris:rma, which is built for one backend.
-  //
-  // `dst` (of a put) and `src` (of a get) are addresses in this rank's heap and mean the peer's
-  // copy, as in kernels; the other side is any memory that the stream's device can use. They return
-  // at once: the memory must stay until the stream has come there. The signal is set in the peer's
-  // heap once all bytes are there (put), or have been read (get), and releases them.
-  //
-  // kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, a signal that
-  // is not aligned to 8 bytes or lies in what the copy overwrites. Nothing was put on the stream
-  // then.
-  absl::Status PutAsync(void* dst, const void* src, uint64_t bytes, uint32_t to,
-                        backend::Stream& stream, const SignalOptions& signal = {});
-  absl::Status GetAsync(void* dst, const void* src, uint64_t bytes, uint32_t from,
-                        backend::Stream& stream, const SignalOptions& signal = {});
-  // Loads the signal's kernel onto the current device. Without it the first signal may wait until
-  // kernels that run have ended: call it before one that waits for such a signal.
-  static absl::Status PrepareSignals();
-
   // Collective over the team. Through shared memory: no call to irisd. Host work alone: synchronize
-  // streams first.
-  absl::Status Barrier();
-  absl::Status Barrier(const Team& team);
-  absl::Status Barrier(const Team& team, absl::Duration timeout);
+  // streams first. A timeout of 0 is the context's.
+  Status Barrier() { return impl::FromC(iris_barrier(get(), nullptr, 0)); }
+  Status Barrier(const Team& team, std::chrono::nanoseconds timeout = {}) {
+    return impl::FromC(iris_barrier(get(), team.handle, timeout.count()));
+  }
 
   // Collective over the team: root's value on every rank. At most 1 MiB. `root` is a world rank.
-  absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root);
-  absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root, const Team& team);
+  StatusOr<std::string> Broadcast(std::string_view value, uint32_t root) {
+    return Broadcast(value, root, world_);
+  }
+  StatusOr<std::string> Broadcast(std::string_view value, uint32_t root, const Team& team) {
+    const void* bytes = nullptr;
+    size_t n_bytes = 0;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_broadcast_bytes(get(), team.handle, value.data(),
+                                                          value.size(), root, &bytes, &n_bytes)));
+    return std::string(static_cast<const char*>(bytes), n_bytes);
+  }
   template <typename T>
-  absl::StatusOr<T> BroadcastValue(const T& value, uint32_t root) {
+  StatusOr<T> BroadcastValue(const T& value, uint32_t root) {
     static_assert(std::is_trivially_copyable_v<T>);
-    return BroadcastChecked<T>(
-        Broadcast(absl::string_view(reinterpret_cast<const char*>(&value), sizeof(T)), root));
+    IRIS_ASSIGN_OR_RETURN(
+        const std::string bytes,
+        Broadcast(std::string_view(reinterpret_cast<const char*>(&value), sizeof(T)), root));
+    if (bytes.size() != sizeof(T)) {
+      return Status(StatusCode::kInvalidArgument,
+                    "broadcast of a value: root sent a value of another size");
+    }
+    T came;
+    std::memcpy(&came, bytes.data(), sizeof(T));
+    return came;
   }
 
   // Collective over the parent: every member of the parent calls, with the same list of world ranks
   // (a subset of the parent, in the order wanted). Ranks that are not listed get a Team that is not
   // member().
-  absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks);
-  absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
+  StatusOr<Team> CreateTeam(const std::vector<uint32_t>& ranks) {
+    return CreateTeam(ranks, world_);
+  }
+  StatusOr<Team> CreateTeam(const std::vector<uint32_t>& ranks, const Team& parent) {
+    iris_team* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_create(
+        get(), parent.handle, ranks.data(), static_cast<uint32_t>(ranks.size()), &handle)));
+    return TeamOf(handle);
+  }
+  // Collective over the parent: members of one color become a team, in the order of their keys,
+  // then of their places in the parent. With a negative color: in no team.
+  StatusOr<Team> Split(int color, int key = 0) { return Split(color, key, world_); }
+  StatusOr<Team> Split(int color, int key, const Team& parent) {
+    iris_team* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_split(get(), parent.handle, color, key, &handle)));
+    return TeamOf(handle);
+  }
   // Collective over the team.
-  absl::Status DestroyTeam(const Team& team);
+  Status DestroyTeam(const Team& team) {
+    return impl::FromC(iris_team_destroy(get(), team.handle));
+  }
+
+  // Copies by the device's copy engine, in the order of the stream, without a kernel (a signal is
+  // one of one thread): see <iris/stream.h>.
 
   // OK while every rank is alive and none has left; else kAborted naming who and why. No call to
   // irisd.
-  absl::Status Health() const;
+  Status Health() const { return impl::FromC(iris_context_health(get())); }
 
-  // Ends membership now rather than in the destructor. Every later call fails with
+  // Ends membership now rather than in the destructor. Synchronize streams first, and let no other
+  // call be under way: the heaps are unmapped at once. Every later call fails with
   // kFailedPrecondition.
-  absl::Status Leave();
+  Status Leave() { return impl::FromC(iris_context_leave(get())); }
+
+  // Of the C API. Null: this is empty.
+  iris_context* get() const { return handle_.get(); }
 
  private:
-  struct Impl;
-  explicit Context(std::unique_ptr<Impl> impl);
-  const void* TranslateAddress(const void* mine, uint32_t to) const;
-  template <typename T>
-  static absl::StatusOr<T> BroadcastChecked(absl::StatusOr<std::string> bytes) {
-    if (!bytes.ok()) return bytes.status();
-    if (bytes->size() != sizeof(T)) {
-      return absl::InvalidArgumentError("broadcast of a value: root sent a value of another size");
-    }
-    T value;
-    __builtin_memcpy(&value, bytes->data(), sizeof(T));
-    return value;
+  static std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+  iris_context_info Info() const {
+    iris_context_info info = {};
+    info.size = sizeof(info);
+    (void)iris_context_get_info(get(), &info);
+    return info;
   }
-  std::unique_ptr<Impl> impl_;
+
+  Status AllocateInto(const AllocateOptions& from, const Team& team, Allocation* out) {
+    iris_allocate_options options = {};
+    options.size = sizeof(options);
+    options.bytes = from.bytes;
+    options.alignment_bytes = from.alignment_bytes;
+    options.name = from.name.c_str();
+    options.dtype = static_cast<iris_dtype>(from.dtype);
+    options.n_dims = static_cast<uint32_t>(from.shape.size());
+    options.shape = from.shape.data();
+    iris_allocation range = {};
+    range.size = sizeof(range);
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_allocate(get(), team.handle, &options, &range)));
+    out->offset_bytes = range.offset_bytes;
+    out->bytes = range.bytes;
+    out->address = range.address;
+    out->team_id = range.team_id;
+    return Status();
+  }
+
+  StatusOr<Team> TeamOf(iris_team* handle) const {
+    iris_team_info info = {};
+    info.size = sizeof(info);
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_get_info(get(), handle, &info)));
+    Team team;
+    team.id = info.id;
+    team.index = info.index;
+    team.ranks.assign(info.ranks, info.ranks + info.n_ranks);
+    team.handle = handle;
+    IRIS_RETURN_IF_ERROR(
+        impl::FromC(iris_team_get_device(get(), handle, &team.device, sizeof(team.device))));
+    return team;
+  }
+
+  impl::Handle<iris_context, iris_context_destroy> handle_;
+  iris_context_info info_ = {};
+  DeviceContext device_;
+  Team world_;
 };
 
 }  // namespace iris

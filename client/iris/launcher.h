@@ -1,4 +1,36 @@
-// Rank, size and job name from the environment that a launcher made.
+// ReadLauncher: rank, size and job, as the environment that a launcher made says them. Header-only
+// over <iris/c_api.h>. Thread-safe. C++17.
 #pragma once
 
-#include "client/base/launcher.h"
+#include <string>
+
+#include "iris/c_api.h"
+#include "iris/context.h"
+#include "iris/status.h"
+
+namespace iris {
+
+struct LauncherInfo {
+  std::string launcher{};  // "iris", "torchrun", "openmpi", "mpich", "pmix", "slurm", "none"
+  std::string job{};
+  int rank = 0;
+  int n_ranks = 1;
+  int local_rank = 0;
+};
+
+// What Context::Create takes for options that are left out. kInvalidArgument names the variable
+// that is wrong; kUnimplemented: the job has ranks on other nodes.
+inline StatusOr<LauncherInfo> ReadLauncher() {
+  iris_launcher from = {};
+  from.size = sizeof(from);
+  IRIS_RETURN_IF_ERROR(impl::FromC(iris_launcher_read(&from)));
+  LauncherInfo info;
+  info.launcher = from.name;
+  info.job = from.job;
+  info.rank = from.rank;
+  info.n_ranks = from.n_ranks;
+  info.local_rank = from.local_rank;
+  return info;
+}
+
+}  // namespace iris

@@ -17,12 +17,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/backend/numeric.h"
-#include "device/backend/select.h"
-#include "device/backend/words.h"
-#include "device/iris/context.h"
-#include "device/iris/impl/check.h"
-#include "device/iris/types.h"
+#include "iris/backend/numeric.h"
+#include "iris/backend/select.h"
+#include "iris/backend/words.h"
+#include "iris/impl/check.h"
+#include "iris/translate.h"
+#include "iris/types.h"
 
 namespace iris {
 

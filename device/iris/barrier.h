@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
-#include "device/backend/select.h"
-#include "device/iris/context.h"
-#include "device/iris/impl/barrier.h"
-#include "device/iris/impl/check.h"
-#include "device/iris/impl/mutation.h"
-#include "device/iris/types.h"
+#include "iris/backend/select.h"
+#include "iris/impl/barrier.h"
+#include "iris/impl/check.h"
+#include "iris/impl/mutation.h"
+#include "iris/translate.h"
+#include "iris/types.h"
 
 namespace iris {
 

@@ -1,5 +1,5 @@
 // What the emulator says of a kernel that gives the device API a wrong peer, address or alignment.
-#include "device/iris/impl/check.h"
+#include "iris/impl/check.h"
 
 #include <sys/mman.h>
 
@@ -9,10 +9,10 @@
 #include <cstring>
 #include <string>
 
-#include "device/backend/select.h"
-#include "device/iris/iris.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "iris/backend/select.h"
+#include "iris/device.h"
 
 namespace iris {
 namespace {

@@ -5,8 +5,8 @@
 // caller's back: what remains is the order in which others see it.
 #pragma once
 
-#include "device/backend/select.h"
-#include "device/backend/types.h"
+#include "iris/backend/select.h"
+#include "iris/backend/types.h"
 
 namespace iris {
 

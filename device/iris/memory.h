@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/backend/select.h"
-#include "device/iris/context.h"
-#include "device/iris/impl/check.h"
-#include "device/iris/impl/copy.h"
-#include "device/iris/types.h"
+#include "iris/backend/select.h"
+#include "iris/impl/check.h"
+#include "iris/impl/copy.h"
+#include "iris/translate.h"
+#include "iris/types.h"
 
 namespace iris {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/backend/types.h"
+#include "iris/backend/types.h"
 
 namespace iris::backend {
 struct HeapMap;
@@ -55,9 +55,16 @@ struct DeviceTeam {
   uint8_t members[kMaxTeamRanks] = {};  // world ranks
 };
 
+// The layout of the structs below, which the library makes and kernels read. It changes when a
+// field moves or goes; fields that come are at the end, and `size_bytes` tells of them. The same as
+// IRIS_DEVICE_ABI of <iris/c_api.h>.
+inline constexpr uint32_t kDeviceAbi = 1;
+
 // What a kernel needs to reach its peers. Rank r's heap begins at base + r * stride_bytes, so a
 // pointer into one heap becomes a pointer into another by adding (to - from) * stride_bytes.
 struct DeviceContext {
+  uint32_t size_bytes = 0;  // of this struct, as the library knows it
+  uint32_t abi = kDeviceAbi;
   uint32_t rank = 0;
   uint32_t n_ranks = 0;
   uint64_t base = 0;  // address of rank 0's heap in this process

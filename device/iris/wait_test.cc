@@ -1,10 +1,10 @@
 // The bounded wait, called from the host: it needs the backend's clock and pause alone.
-#include "device/iris/impl/wait.h"
+#include "iris/impl/wait.h"
 
 #include <cstdint>
 
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/device.h"
 
 namespace iris {
 namespace {

@@ -1,6 +1,6 @@
 // The part of Rank that knows collectives.
-#include "device/collective/collective.h"
 #include "device/local/world.h"
+#include "iris/collective/collective.h"
 
 namespace iris::local {
 
@@ -18,7 +18,7 @@ Result Rank::NewComm(const DeviceTeam& team, const ccl::Config& config, ccl::Com
   options.report = static_cast<ccl::ErrorReport*>(world_->NewReport(sizeof(ccl::ErrorReport)));
   Result result;
   if (options.workspace == nullptr || options.report == nullptr) {
-    result = {ErrorCode::kInvalidArgument, "the world has no room for another communicator"};
+    result = {StatusCode::kInvalidArgument, "the world has no room for another communicator"};
   } else if (team.index < team.size) {
     result = ccl::CreateComm(options, comm);
   }

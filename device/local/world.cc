@@ -168,7 +168,7 @@ void* Rank::NewBytes(uint64_t bytes, uint64_t alignment_bytes) {
 Result Rank::NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team) {
   void* area = NewBytes(kSyncAreaBytes, 256);
   if (area == nullptr) {
-    return {ErrorCode::kInvalidArgument, "the heap has no room for the team's barrier area"};
+    return {StatusCode::kInvalidArgument, "the heap has no room for the team's barrier area"};
   }
   *team = DeviceTeam();
   team->id = ++n_teams_;

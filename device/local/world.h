@@ -24,9 +24,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "device/backend/select.h"
-#include "device/iris/iris.h"
 #include "device/local/window.h"
+#include "iris/backend/select.h"
+#include "iris/device.h"
 
 namespace iris::ccl {
 struct Comm;

@@ -3,6 +3,6 @@
 
 namespace iris::wire {
 
-inline constexpr char kIrisVersion[] = "0.1.0";
+inline constexpr char kIrisVersion[] = "0.2.0";
 
 }  // namespace iris::wire

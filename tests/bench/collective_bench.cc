@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "device/collective/collective.h"
-#include "device/iris/iris.h"
+#include "iris/collective/collective.h"
+#include "iris/device.h"
 #include "tests/bench/report.h"
 #include "tests/conformance/world.h"
 
@@ -99,7 +99,7 @@ int Main(int argc, char** argv) {
                        Size(bytes) + ranks,
                    Measure(n, count, count, batch,
                            [=](Rank& rank, const ccl::Comm& comm, float* in, float* out) {
-                             return ccl::AllReduce(comm, in, out, count, ccl::DataType::kF32,
+                             return ccl::AllReduce(comm, in, out, count, DType::kF32,
                                                    ccl::ReduceOp::kSum, rank.stream, variant);
                            }),
                    "us");
@@ -107,15 +107,13 @@ int Main(int argc, char** argv) {
       report.Add("all_gather " + Size(bytes) + " a rank" + ranks,
                  Measure(n, count, count * n, batch,
                          [=](Rank& rank, const ccl::Comm& comm, float* in, float* out) {
-                           return ccl::AllGather(comm, in, out, count, ccl::DataType::kF32,
-                                                 rank.stream);
+                           return ccl::AllGather(comm, in, out, count, DType::kF32, rank.stream);
                          }),
                  "us");
       report.Add("broadcast " + Size(bytes) + ranks,
                  Measure(n, count, count, batch,
                          [=](Rank& rank, const ccl::Comm& comm, float* in, float* out) {
-                           return ccl::Broadcast(comm, in, out, count, ccl::DataType::kF32, 0,
-                                                 rank.stream);
+                           return ccl::Broadcast(comm, in, out, count, DType::kF32, 0, rank.stream);
                          }),
                  "us");
     }

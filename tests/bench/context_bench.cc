@@ -3,6 +3,7 @@
 //
 //   bazel run -c opt //tests/bench:context_bench [-- --json] [-- --quick]
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -12,8 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "client/iris/context.h"
+#include "iris/context.h"
 #include "tests/bench/report.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
@@ -23,7 +23,9 @@ namespace {
 
 using testing::RankProcesses;
 
-double Microseconds(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
+double Microseconds(std::chrono::nanoseconds duration) {
+  return static_cast<double>(duration.count()) / 1e3;
+}
 
 double MonotonicMicroseconds() {
   struct timespec now;
@@ -37,7 +39,7 @@ uint64_t Number(const std::string& text) {
   return value;
 }
 
-int Fail(const absl::Status& status) {
+int Fail(const Status& status) {
   std::cout << "failed " << status << std::endl;
   return 1;
 }
@@ -60,11 +62,11 @@ int CreateRank(const std::vector<std::string>& args) {
     auto context = Context::Create(options);
     if (!context.ok()) return Fail(context.status());
     const double end = MonotonicMicroseconds();
-    const CreateTimings& t = (*context)->create_timings();
+    const CreateTimings t = context->create_timings();
     std::printf("usable %.1f %.1f %.1f %.1f %.1f\n", end, Microseconds(t.connect),
                 Microseconds(t.join), Microseconds(t.map), Microseconds(t.commit));
     if (!std::getline(std::cin, line)) break;  // all are usable: let go
-    context->reset();
+    *context = Context();
     std::cout << "ready" << std::endl;
   }
   return 0;
@@ -78,13 +80,13 @@ int AllocateRank(const std::vector<std::string>& args) {
   std::vector<double> samples;
   const size_t rounds = Number(args[0]);
   for (size_t i = 0; i < rounds + 20; ++i) {
-    if (absl::Status status = (*context)->Barrier(); !status.ok()) return Fail(status);
+    if (Status status = context->Barrier(); !status.ok()) return Fail(status);
     const double start = MonotonicMicroseconds();
-    auto a = (*context)->Allocate({.bytes = 4096});
+    auto a = context->Allocate({.bytes = 4096});
     const double end = MonotonicMicroseconds();
     if (!a.ok()) return Fail(a.status());
     if (i >= 20) samples.push_back(end - start);
-    if (absl::Status status = (*context)->Free(*a); !status.ok()) return Fail(status);
+    if (Status status = context->Free(*a); !status.ok()) return Fail(status);
   }
   PrintSamples(samples);
   return 0;
@@ -99,7 +101,7 @@ int BarrierRank(const std::vector<std::string>& args) {
   const size_t rounds = Number(args[0]);
   for (size_t i = 0; i < rounds + 100; ++i) {
     const double start = MonotonicMicroseconds();
-    if (absl::Status status = (*context)->Barrier(); !status.ok()) return Fail(status);
+    if (Status status = context->Barrier(); !status.ok()) return Fail(status);
     if (i >= 100) samples.push_back(MonotonicMicroseconds() - start);
   }
   PrintSamples(samples);

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "device/backend/select.h"
-#include "device/iris/iris.h"
+#include "iris/backend/select.h"
+#include "iris/device.h"
 #include "tests/bench/report.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #include <tuple>
 #include <vector>
 
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/device.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {

@@ -9,11 +9,11 @@
 #include <tuple>
 #include <vector>
 
-#include "device/collective/collective.h"
-#include "device/collective/impl/layout.h"
-#include "device/collective/tile.h"
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/tile.h"
+#include "iris/device.h"
 #include "tests/conformance/collective_reference.h"
 #include "tests/conformance/world.h"
 
@@ -22,7 +22,6 @@ namespace {
 
 using ccl::Comm;
 using ccl::Config;
-using ccl::DataType;
 using ccl::Operation;
 using ccl::ReduceOp;
 using ccl::Variant;
@@ -55,13 +54,13 @@ void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
 
 // Every type, operation and variant.
 
-using TypeParam = std::tuple<DataType, ReduceOp, Variant>;
+using TypeParam = std::tuple<DType, ReduceOp, Variant>;
 class ReduceTypeTest : public testing::TestWithParam<TypeParam> {};
 
 template <typename T>
 void CheckReduceType(const TypeParam& param) {
   const auto [type, op, variant] = param;
-  const DataType t = type;
+  const DType t = type;
   const ReduceOp o = op;
   const Variant v = variant;
   World world(3);
@@ -93,20 +92,22 @@ void CheckReduceType(const TypeParam& param) {
 
 TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
   switch (std::get<0>(GetParam())) {
-    case DataType::kF32:
+    case DType::kF32:
       return CheckReduceType<float>(GetParam());
-    case DataType::kF64:
+    case DType::kF64:
       return CheckReduceType<double>(GetParam());
-    case DataType::kF16:
+    case DType::kF16:
       return CheckReduceType<Half>(GetParam());
-    case DataType::kBf16:
+    case DType::kBf16:
       return CheckReduceType<Bfloat16>(GetParam());
-    case DataType::kI32:
+    case DType::kI32:
       return CheckReduceType<int32_t>(GetParam());
-    case DataType::kI64:
+    case DType::kI64:
       return CheckReduceType<int64_t>(GetParam());
-    case DataType::kU8:
+    case DType::kU8:
       return CheckReduceType<uint8_t>(GetParam());
+    default:  // kTypes has no other
+      break;
   }
 }
 
@@ -138,7 +139,7 @@ const auto kReduceOps = testing::Values(ReduceOp::kSum, ReduceOp::kProd, ReduceO
                                         ReduceOp::kMax, ReduceOp::kAvg);
 const auto kRepeatRanks = testing::Values(2, 4);
 #endif
-const auto kTypes = testing::Values(DataType::kF32, DataType::kBf16, DataType::kI64);
+const auto kTypes = testing::Values(DType::kF32, DType::kBf16, DType::kI64);
 
 INSTANTIATE_TEST_SUITE_P(AllReduce, ReduceTypeTest,
                          testing::Combine(kTypes, kReduceOps, kReduceVariants), ReduceTypeName);
@@ -146,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(AllReduce, ReduceTypeTest,
 // Exact values that a reader can check.
 
 template <typename T>
-void CheckExact(DataType type, T one, const std::vector<T>& sum_prod_min_max) {
+void CheckExact(DType type, T one, const std::vector<T>& sum_prod_min_max) {
   World world(4);
   world.Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
@@ -164,15 +165,15 @@ void CheckExact(DataType type, T one, const std::vector<T>& sum_prod_min_max) {
   });
 }
 
-TEST(AllReduceExactTest, F32) { CheckExact<float>(DataType::kF32, 1, {10, 24, 1, 4}); }
-TEST(AllReduceExactTest, F64) { CheckExact<double>(DataType::kF64, 1, {10, 24, 1, 4}); }
-TEST(AllReduceExactTest, I32) { CheckExact<int32_t>(DataType::kI32, 1, {10, 24, 1, 4}); }
-TEST(AllReduceExactTest, I64) { CheckExact<int64_t>(DataType::kI64, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, F32) { CheckExact<float>(DType::kF32, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, F64) { CheckExact<double>(DType::kF64, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, I32) { CheckExact<int32_t>(DType::kI32, 1, {10, 24, 1, 4}); }
+TEST(AllReduceExactTest, I64) { CheckExact<int64_t>(DType::kI64, 1, {10, 24, 1, 4}); }
 TEST(AllReduceExactTest, F16) {
-  CheckExact<Half>(DataType::kF16, Half(1), {Half(10), Half(24), Half(1), Half(4)});
+  CheckExact<Half>(DType::kF16, Half(1), {Half(10), Half(24), Half(1), Half(4)});
 }
 TEST(AllReduceExactTest, Bf16) {
-  CheckExact<Bfloat16>(DataType::kBf16, Bfloat16(1),
+  CheckExact<Bfloat16>(DType::kBf16, Bfloat16(1),
                        {Bfloat16(10), Bfloat16(24), Bfloat16(1), Bfloat16(4)});
 }
 
@@ -200,11 +201,11 @@ TEST_P(OrderedVariantTest, SumsGoInTheOrderOfTheMembers) {
     const float values[] = {1e8f, -1e8f, 1.0f};
     rank.Write(in, std::vector<float>(5, values[rank.rank()]));
     rank.HostBarrier();
-    ExpectOk(ccl::AllReduce(straight, in, out, 5, DataType::kF32, ReduceOp::kSum, rank.stream,
-                            GetParam()));
+    ExpectOk(
+        ccl::AllReduce(straight, in, out, 5, DType::kF32, ReduceOp::kSum, rank.stream, GetParam()));
     EXPECT_EQ(rank.Read(out, 5), std::vector<float>(5, 1.0f));
-    ExpectOk(ccl::AllReduce(crossed, in, out, 5, DataType::kF32, ReduceOp::kSum, rank.stream,
-                            GetParam()));
+    ExpectOk(
+        ccl::AllReduce(crossed, in, out, 5, DType::kF32, ReduceOp::kSum, rank.stream, GetParam()));
     EXPECT_EQ(rank.Read(out, 5), std::vector<float>(5, 0.0f));
   });
 }
@@ -217,8 +218,7 @@ TEST_P(OrderedVariantTest, NarrowFloatsAreSummedInFp32) {
     Bfloat16* x = rank.New<Bfloat16>(9);
     rank.Write(x, std::vector<Bfloat16>(9, Bfloat16(rank.rank() == 0 ? 256.0f : 1.0f)));
     rank.HostBarrier();
-    ExpectOk(
-        ccl::AllReduce(comm, x, x, 9, DataType::kBf16, ReduceOp::kSum, rank.stream, GetParam()));
+    ExpectOk(ccl::AllReduce(comm, x, x, 9, DType::kBf16, ReduceOp::kSum, rank.stream, GetParam()));
     for (Bfloat16 value : rank.Read(x, 9)) EXPECT_EQ(static_cast<float>(value), 258.0f);
   });
 }
@@ -235,7 +235,7 @@ TEST_P(VariantTest, MinAndMaxKeepNan) {
     rank.Write(in, values);
     rank.HostBarrier();
     for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
-      ExpectOk(ccl::AllReduce(comm, in, out, 3, DataType::kF32, op, rank.stream, GetParam()));
+      ExpectOk(ccl::AllReduce(comm, in, out, 3, DType::kF32, op, rank.stream, GetParam()));
       for (float value : rank.Read(out, 3)) EXPECT_TRUE(std::isnan(value));
     }
   });
@@ -249,8 +249,7 @@ TEST_P(VariantTest, IntegersWrap) {
     rank.Write(x, std::vector<int32_t>{std::numeric_limits<int32_t>::max(),
                                        std::numeric_limits<int32_t>::min()});
     rank.HostBarrier();
-    ExpectOk(
-        ccl::AllReduce(comm, x, x, 2, DataType::kI32, ReduceOp::kSum, rank.stream, GetParam()));
+    ExpectOk(ccl::AllReduce(comm, x, x, 2, DType::kI32, ReduceOp::kSum, rank.stream, GetParam()));
     EXPECT_EQ(rank.Read(x, 2), (std::vector<int32_t>{-2, 0}));
   });
 }
@@ -370,8 +369,8 @@ TEST_P(AllReduceShapeTest, EqualsTheReference) {
       rank.HostBarrier();
       // Atomics add in any order: what they make exactly.
       const ReduceOp op = variant == Variant::kAtomic ? ReduceOp::kMax : ReduceOp::kSum;
-      ExpectOk(ccl::AllReduce(comm, buffers.in_, buffers.out_, count, DataType::kF32, op,
-                              rank.stream, variant));
+      ExpectOk(ccl::AllReduce(comm, buffers.in_, buffers.out_, count, DType::kF32, op, rank.stream,
+                              variant));
       rank.Synchronize();
       buffers.Expect(rank, ExpectedOf<float>(variant, op, seeds, count));
       ExpectOk(ccl::CheckError(comm));
@@ -419,7 +418,7 @@ TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
       Buffers<int32_t> buffers(rank, place, count, count * rank.n(), rank.rank() * count);
       buffers.Fill(rank, Data<int32_t>(rank.rank() + count, count));
       rank.HostBarrier();
-      ExpectOk(ccl::AllGather(comm, buffers.in_, buffers.out_, count, DataType::kI32, rank.stream,
+      ExpectOk(ccl::AllGather(comm, buffers.in_, buffers.out_, count, DType::kI32, rank.stream,
                               variant));
       rank.Synchronize();
       std::vector<int32_t> expected;
@@ -456,8 +455,8 @@ TEST_P(BroadcastShapeTest, EveryoneHasTheRootsData) {
       buffers.Fill(rank, Data<Half>(rank.rank() + count, count));
       rank.HostBarrier();
       const void* in = rank.rank() == root || place == Place::kInPlace ? buffers.in_ : nullptr;
-      ExpectOk(ccl::Broadcast(comm, in, buffers.out_, count, DataType::kF16, root, rank.stream,
-                              variant));
+      ExpectOk(
+          ccl::Broadcast(comm, in, buffers.out_, count, DType::kF16, root, rank.stream, variant));
       rank.Synchronize();
       buffers.Expect(rank, Data<Half>(root + count, count));
       ExpectOk(ccl::CheckError(comm));
@@ -544,27 +543,27 @@ TEST_P(RowsShapeTest, EqualsTheReference) {
       Result result;
       switch (operation) {
         case Operation::kReduceScatter:
-          result = ccl::ReduceScatter(comm, from, to, count, DataType::kF32, ReduceOp::kSum,
+          result = ccl::ReduceScatter(comm, from, to, count, DType::kF32, ReduceOp::kSum,
                                       rank.stream, variant);
           for (uint64_t i = 0; i < count; ++i) expected[i] = sum(me * count + i);
           break;
         case Operation::kReduce:
-          result = ccl::Reduce(comm, from, to, count, DataType::kF32, ReduceOp::kSum, root,
+          result = ccl::Reduce(comm, from, to, count, DType::kF32, ReduceOp::kSum, root,
                                rank.stream, variant);
           for (uint64_t i = 0; i < expected.size(); ++i) expected[i] = sum(i);
           break;
         case Operation::kAllToAll:
-          result = ccl::AllToAll(comm, from, to, count, DataType::kF32, rank.stream, variant);
+          result = ccl::AllToAll(comm, from, to, count, DType::kF32, rank.stream, variant);
           for (uint64_t i = 0; i < expected.size(); ++i) {
             expected[i] = value(i / count, me * count + i % count);
           }
           break;
         case Operation::kGather:
-          result = ccl::Gather(comm, from, to, count, DataType::kF32, root, rank.stream, variant);
+          result = ccl::Gather(comm, from, to, count, DType::kF32, root, rank.stream, variant);
           for (uint64_t i = 0; i < expected.size(); ++i) expected[i] = value(i / count, i % count);
           break;
         default:
-          result = ccl::Scatter(comm, from, to, count, DataType::kF32, root, rank.stream, variant);
+          result = ccl::Scatter(comm, from, to, count, DType::kF32, root, rank.stream, variant);
           for (uint64_t i = 0; i < count; ++i) expected[i] = value(root, me * count + i);
           break;
       }
@@ -657,8 +656,7 @@ TEST_P(VectorTest, EveryoneGetsWhatWasSentToIt) {
       rank.Write(base + kRoom, std::vector<int32_t>(out_end, -7));
       rank.HostBarrier();
       ExpectOk(ccl::AllToAllV(comm, base, {to_counts.data(), to_offsets.data()}, base + kRoom,
-                              {from_counts.data(), from_offsets.data()}, DataType::kI32,
-                              rank.stream));
+                              {from_counts.data(), from_offsets.data()}, DType::kI32, rank.stream));
       rank.Synchronize();
       ExpectOk(ccl::CheckError(comm));
       EXPECT_TRUE(SameBits(rank.Read(base + kRoom, out_end), expected)) << "round " << round;
@@ -687,9 +685,9 @@ TEST_P(SendTest, ARingOfMessages) {
       // Neighbours in turn, so that nobody waits for who waits for it.
       for (uint32_t turn = 0; turn < 2; ++turn) {
         if (rank.rank() % 2 == turn) {
-          ExpectOk(ccl::Send(comm, memory, count, DataType::kF32, next, rank.stream));
+          ExpectOk(ccl::Send(comm, memory, count, DType::kF32, next, rank.stream));
         } else {
-          ExpectOk(ccl::Recv(comm, memory + kRoom, count, DataType::kF32, previous, rank.stream));
+          ExpectOk(ccl::Recv(comm, memory + kRoom, count, DType::kF32, previous, rank.stream));
         }
       }
       EXPECT_TRUE(SameBits(rank.Read(memory + kRoom, count), Data<float>(previous + count, count)));
@@ -701,15 +699,15 @@ TEST_P(SendTest, ARingOfMessages) {
 
 // Moving every type.
 
-class MoveTypeTest : public testing::TestWithParam<DataType> {};
+class MoveTypeTest : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, MoveTypeTest,
-                         testing::Values(DataType::kF32, DataType::kF64, DataType::kF16,
-                                         DataType::kBf16, DataType::kI32, DataType::kI64));
+                         testing::Values(DType::kF32, DType::kF64, DType::kF16, DType::kBf16,
+                                         DType::kI32, DType::kI64));
 
 TEST_P(MoveTypeTest, GatherAndBroadcastKeepEveryBit) {
   World world(3);
   world.Run([](Rank& rank) {
-    const uint64_t bytes = ccl::ElementBytes(GetParam()) * 37;
+    const uint64_t bytes = DTypeBytes(GetParam()) * 37;
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     uint8_t* in = rank.New<uint8_t>(bytes);
     uint8_t* out = rank.New<uint8_t>(bytes * 3);
@@ -740,7 +738,7 @@ TEST(LargeTest, AllReduceOfMoreThanTheWorkspaceFromOutsideTheHeap) {
     for (uint64_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(i % 1000 + rank.rank());
     rank.Write(x, values);
     rank.HostBarrier();
-    ExpectOk(ccl::AllReduce(comm, x, x, kCount, DataType::kF32, ReduceOp::kSum, rank.stream));
+    ExpectOk(ccl::AllReduce(comm, x, x, kCount, DType::kF32, ReduceOp::kSum, rank.stream));
     const std::vector<float> got = rank.Read(x, kCount);
     for (uint64_t i = 0; i < kCount; ++i) {
       ASSERT_EQ(got[i], static_cast<float>(2 * (i % 1000) + 1)) << i;
@@ -790,8 +788,8 @@ TEST(LargeTest, AllReduceOfMoreThan4GiB) {
     rank.HostBarrier();
     for (Variant variant : {Variant::kAuto, Variant::kTwoShot, Variant::kRing}) {
       rank.Launch({128, 512}, FillHuge, x, kHugeCount, rank.rank());
-      ExpectOk(ccl::AllReduce(comm, x, x, kHugeCount, DataType::kU8, ReduceOp::kSum, rank.stream,
-                              variant));
+      ExpectOk(
+          ccl::AllReduce(comm, x, x, kHugeCount, DType::kU8, ReduceOp::kSum, rank.stream, variant));
       rank.Launch({128, 512}, CheckHuge, static_cast<const uint8_t*>(x), kHugeCount, rank.n(), bad);
       EXPECT_EQ(rank.Read(bad), 0u);
     }
@@ -858,12 +856,12 @@ TEST_P(LongRunTest, EveryRoundIsRight) {
       // The same buffers every time: what the slow still read must not be overwritten by the fast.
       rank.Launch({1, 32}, FillRound, x, count, rank.rank(), round);
       if (skewed) rank.Launch({}, Dawdle, rank.rank(), round);
-      ExpectOk(ccl::AllReduce(comm, x, one_shot, count, DataType::kF32, ReduceOp::kSum, rank.stream,
+      ExpectOk(ccl::AllReduce(comm, x, one_shot, count, DType::kF32, ReduceOp::kSum, rank.stream,
                               Variant::kOneShot));
-      ExpectOk(ccl::AllReduce(comm, x, two_shot, count, DataType::kF32, ReduceOp::kSum, rank.stream,
+      ExpectOk(ccl::AllReduce(comm, x, two_shot, count, DType::kF32, ReduceOp::kSum, rank.stream,
                               Variant::kTwoShot));
-      ExpectOk(ccl::AllGather(comm, x, gathered, count, DataType::kF32, rank.stream));
-      ExpectOk(ccl::Broadcast(comm, x, root, count, DataType::kF32, round % rank.n(), rank.stream));
+      ExpectOk(ccl::AllGather(comm, x, gathered, count, DType::kF32, rank.stream));
+      ExpectOk(ccl::Broadcast(comm, x, root, count, DType::kF32, round % rank.n(), rank.stream));
       rank.Launch({1, 32}, CheckRound, static_cast<const float*>(one_shot),
                   static_cast<const float*>(gathered), static_cast<const float*>(root), count,
                   rank.n(), round, bad);
@@ -909,7 +907,7 @@ TEST_P(RepeatTest, ThousandsOfTimesInPlaceWithChangingData) {
     for (uint32_t round = 0; round < rounds; ++round) {
       rank.Launch({1, 32}, NextData, x, kCount, rank.rank(), round);
       ExpectOk(
-          ccl::AllReduce(comm, x, x, kCount, DataType::kI32, ReduceOp::kSum, rank.stream, variant));
+          ccl::AllReduce(comm, x, x, kCount, DType::kI32, ReduceOp::kSum, rank.stream, variant));
       if (round % 128 == 127) rank.Synchronize();
     }
     std::vector<uint32_t> expected(kCount);
@@ -936,7 +934,7 @@ TEST(AutoTest, PicksBySizeAndBothAreRight) {
     rank.HostBarrier();
     for (uint64_t count : {511, 512, 513, 1024}) {  // one_shot_max_bytes is 512 elements
       rank.Write(x, std::vector<uint32_t>(count, rank.rank() + 1));
-      ExpectOk(ccl::AllReduce(comm, x, x, count, DataType::kI32, ReduceOp::kSum, rank.stream));
+      ExpectOk(ccl::AllReduce(comm, x, x, count, DType::kI32, ReduceOp::kSum, rank.stream));
       EXPECT_EQ(rank.Read(x, count), std::vector<uint32_t>(count, 6));
     }
   });
@@ -1033,7 +1031,7 @@ IRIS_KERNEL void CheckRandom(const uint32_t* out, RandomCall call, uint64_t* bad
 
 Result StartRandom(const Comm& comm, const RandomCall& call, uint32_t* in, uint32_t* out,
                    Variant variant, backend::Stream& stream) {
-  constexpr DataType kType = DataType::kI32;
+  constexpr DType kType = DType::kI32;
   switch (call.operation) {
     case Operation::kAllReduce:
       return ccl::AllReduce(comm, in, out, call.count, kType, ReduceOp::kSum, stream, variant);
@@ -1174,9 +1172,9 @@ TEST_P(GraphTest, AThousandReplaysWithFreshData) {
     for (Variant variant : variants) {
       rank.Launch({}, NextRound, round);
       rank.Launch({1, 32}, FillReplay, x, kCount, rank.rank(), static_cast<const uint32_t*>(round));
-      ExpectOk(ccl::AllReduce(comm, x, sum, kCount, DataType::kI32, ReduceOp::kSum, rank.stream,
-                              variant));
-      ExpectOk(ccl::AllGather(comm, x, all, kCount, DataType::kI32, rank.stream));
+      ExpectOk(
+          ccl::AllReduce(comm, x, sum, kCount, DType::kI32, ReduceOp::kSum, rank.stream, variant));
+      ExpectOk(ccl::AllGather(comm, x, all, kCount, DType::kI32, rank.stream));
       rank.Launch({1, 32}, CheckReplay, static_cast<const uint32_t*>(sum),
                   static_cast<const uint32_t*>(all), kCount, rank.n(),
                   static_cast<const uint32_t*>(round), bad);
@@ -1220,10 +1218,10 @@ TEST(StreamsTest, TwoCommsOnTwoStreamsAtOnce) {
       // In another order on each rank: the streams do not wait for each other.
       for (uint32_t k = 0; k < 2; ++k) {
         if ((rank.rank() + round + k) % 2 == 0) {
-          ExpectOk(ccl::AllReduce(first, x, x, kCount, DataType::kI32, ReduceOp::kSum, rank.stream,
+          ExpectOk(ccl::AllReduce(first, x, x, kCount, DType::kI32, ReduceOp::kSum, rank.stream,
                                   Variant::kTwoShot));
         } else {
-          ExpectOk(ccl::AllReduce(second, y, y, kCount, DataType::kI32, ReduceOp::kMax, other,
+          ExpectOk(ccl::AllReduce(second, y, y, kCount, DType::kI32, ReduceOp::kMax, other,
                                   Variant::kPackets));
         }
       }
@@ -1320,7 +1318,7 @@ TEST(TeamTest, OverlappingTeamsBackToBack) {
       for (size_t k = 0; k < sets.size(); ++k) {
         if (comms[k].team.size == 0) continue;  // not a member
         rank.Launch({1, 32}, FillRound, x, uint64_t{200}, rank.rank(), round);
-        ExpectOk(ccl::AllReduce(comms[k], x, sum, 200, DataType::kF32, ReduceOp::kSum, rank.stream,
+        ExpectOk(ccl::AllReduce(comms[k], x, sum, 200, DType::kF32, ReduceOp::kSum, rank.stream,
                                 round % 2 == 0 ? Variant::kOneShot : Variant::kTwoShot));
         const std::vector<float> got = rank.Read(sum, 200);
         for (uint64_t i = 0; i < 200; ++i) {
@@ -1342,10 +1340,10 @@ TEST(TeamTest, GatherIsInTheOrderOfTheTeam) {
     int32_t* out = rank.New<int32_t>(3);
     rank.Write(in, static_cast<int32_t>(rank.rank()));
     rank.HostBarrier();
-    ExpectOk(ccl::AllGather(comm, in, out, 1, DataType::kI32, rank.stream));
+    ExpectOk(ccl::AllGather(comm, in, out, 1, DType::kI32, rank.stream));
     EXPECT_EQ(rank.Read(out, 3), (std::vector<int32_t>{2, 0, 1}));
     // Member 1 of the team is rank 0.
-    ExpectOk(ccl::Broadcast(comm, in, out, 1, DataType::kI32, 1, rank.stream));
+    ExpectOk(ccl::Broadcast(comm, in, out, 1, DType::kI32, 1, rank.stream));
     EXPECT_EQ(rank.Read(out), 0);
   });
 }
@@ -1358,15 +1356,15 @@ TEST(TeamTest, SelfTeamDoesEverything) {
     float* x = rank.New<float>(100);
     float* y = rank.New<float>(100);
     rank.Write(x, Data<float>(5, 100));
-    ExpectOk(ccl::AllReduce(mine, x, y, 100, DataType::kF32, ReduceOp::kProd, rank.stream));
+    ExpectOk(ccl::AllReduce(mine, x, y, 100, DType::kF32, ReduceOp::kProd, rank.stream));
     EXPECT_TRUE(SameBits(rank.Read(y, 100), Data<float>(5, 100)));
     rank.Write(y, std::vector<float>(100));
-    ExpectOk(ccl::AllGather(mine, x, y, 100, DataType::kF32, rank.stream));
+    ExpectOk(ccl::AllGather(mine, x, y, 100, DType::kF32, rank.stream));
     EXPECT_TRUE(SameBits(rank.Read(y, 100), Data<float>(5, 100)));
     rank.Write(y, std::vector<float>(100));
-    ExpectOk(ccl::Broadcast(mine, x, y, 100, DataType::kF32, 0, rank.stream));
+    ExpectOk(ccl::Broadcast(mine, x, y, 100, DType::kF32, 0, rank.stream));
     EXPECT_TRUE(SameBits(rank.Read(y, 100), Data<float>(5, 100)));
-    ExpectOk(ccl::AllReduce(mine, x, x, 100, DataType::kF32, ReduceOp::kSum, rank.stream));
+    ExpectOk(ccl::AllReduce(mine, x, x, 100, DType::kF32, ReduceOp::kSum, rank.stream));
     EXPECT_TRUE(SameBits(rank.Read(x, 100), Data<float>(5, 100)));
     ExpectOk(ccl::Barrier(mine, rank.stream));
     rank.Synchronize();
@@ -1436,9 +1434,9 @@ TEST_P(EpochWrapTest, OperationsGoOnAcrossTheWrap) {
     rank.HostBarrier();
     for (uint32_t round = 0; round < 12; ++round) {
       rank.Launch({1, 32}, FillRound, x, uint64_t{1000}, rank.rank(), round);
-      ExpectOk(ccl::AllReduce(comm, x, sum, 1000, DataType::kF32, ReduceOp::kSum, rank.stream,
+      ExpectOk(ccl::AllReduce(comm, x, sum, 1000, DType::kF32, ReduceOp::kSum, rank.stream,
                               round % 3 == 0 ? Variant::kTwoShot : Variant::kOneShot));
-      ExpectOk(ccl::AllGather(comm, x, all, 1000, DataType::kF32, rank.stream));
+      ExpectOk(ccl::AllGather(comm, x, all, 1000, DType::kF32, rank.stream));
       rank.Launch({1, 32}, CheckRound, static_cast<const float*>(sum),
                   static_cast<const float*>(all), none, uint64_t{1000}, rank.n(), round, bad);
     }
@@ -1467,10 +1465,10 @@ void ExpectMissing(uint32_t absent, Operation operation,
       ExpectOk(call(rank, comm, x));
       rank.Synchronize();
       ccl::ErrorInfo info;
-      EXPECT_EQ(ccl::CheckError(comm, &info).code, ErrorCode::kDeadlineExceeded);
+      EXPECT_EQ(ccl::CheckError(comm, &info).code, StatusCode::kDeadlineExceeded);
       EXPECT_EQ(info.operation, operation);
       EXPECT_EQ(info.member_index, absent);
-      EXPECT_EQ(call(rank, comm, x).code, ErrorCode::kFailedPrecondition);
+      EXPECT_EQ(call(rank, comm, x).code, StatusCode::kFailedPrecondition);
     } else {
       ExpectOk(ccl::CheckError(comm));
     }
@@ -1479,27 +1477,27 @@ void ExpectMissing(uint32_t absent, Operation operation,
 
 TEST(FailureTest, OneShotNamesTheMissing) {
   ExpectMissing(1, Operation::kAllReduce, [](Rank& rank, const Comm& comm, float* x) {
-    return ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream,
+    return ccl::AllReduce(comm, x, x, 10, DType::kF32, ReduceOp::kSum, rank.stream,
                           Variant::kOneShot);
   });
 }
 
 TEST(FailureTest, TwoShotNamesTheMissing) {
   ExpectMissing(2, Operation::kAllReduce, [](Rank& rank, const Comm& comm, float* x) {
-    return ccl::AllReduce(comm, x, x, 3000, DataType::kF32, ReduceOp::kSum, rank.stream,
+    return ccl::AllReduce(comm, x, x, 3000, DType::kF32, ReduceOp::kSum, rank.stream,
                           Variant::kTwoShot);
   });
 }
 
 TEST(FailureTest, AllGatherNamesTheMissing) {
   ExpectMissing(0, Operation::kAllGather, [](Rank& rank, const Comm& comm, float* x) {
-    return ccl::AllGather(comm, x, x + 1000, 600, DataType::kF32, rank.stream);
+    return ccl::AllGather(comm, x, x + 1000, 600, DType::kF32, rank.stream);
   });
 }
 
 TEST(FailureTest, BroadcastNamesTheMissingRoot) {
   ExpectMissing(0, Operation::kBroadcast, [](Rank& rank, const Comm& comm, float* x) {
-    return ccl::Broadcast(comm, nullptr, x, 10, DataType::kF32, 0, rank.stream);
+    return ccl::Broadcast(comm, nullptr, x, 10, DType::kF32, 0, rank.stream);
   });
 }
 
@@ -1519,10 +1517,10 @@ TEST(FailureTest, AbortEndsItAndIsNoTimeout) {
       world.Abort();
       return;
     }
-    ExpectOk(ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream));
+    ExpectOk(ccl::AllReduce(comm, x, x, 10, DType::kF32, ReduceOp::kSum, rank.stream));
     rank.Synchronize();
     ccl::ErrorInfo info;
-    EXPECT_EQ(ccl::CheckError(comm, &info).code, ErrorCode::kAborted);
+    EXPECT_EQ(ccl::CheckError(comm, &info).code, StatusCode::kAborted);
     EXPECT_EQ(info.member_index, 1u);
     EXPECT_EQ(info.operation, Operation::kAllReduce);
   });
@@ -1540,11 +1538,11 @@ TEST(FailureTest, WhatIsAlreadyOnTheStreamFailsAtOnce) {
     const uint64_t start = backend::ClockNanoseconds();
     // 40 waits of 0.5 s, if each waited for itself.
     for (uint32_t k = 0; k < 40; ++k) {
-      ExpectOk(ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream));
+      ExpectOk(ccl::AllReduce(comm, x, x, 10, DType::kF32, ReduceOp::kSum, rank.stream));
     }
     rank.Synchronize();
     EXPECT_LT(backend::ClockNanoseconds() - start, 40ull * 500 * kMillisecondNs);
-    EXPECT_EQ(ccl::CheckError(comm).code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(ccl::CheckError(comm).code, StatusCode::kDeadlineExceeded);
   });
 }
 
@@ -1555,7 +1553,7 @@ TEST(FailureTest, AfterPreparingAgainItWorks) {
     float* x = rank.New<float>(100);
     rank.HostBarrier();
     if (rank.rank() != 1) {
-      ExpectOk(ccl::AllReduce(comm, x, x, 100, DataType::kF32, ReduceOp::kSum, rank.stream));
+      ExpectOk(ccl::AllReduce(comm, x, x, 100, DType::kF32, ReduceOp::kSum, rank.stream));
       rank.Synchronize();
       EXPECT_FALSE(ccl::CheckError(comm).ok());
     }
@@ -1567,7 +1565,7 @@ TEST(FailureTest, AfterPreparingAgainItWorks) {
     Comm longer = comm;
     longer.config.timeout_ns = 0;
     rank.Write(x, std::vector<float>(100, 1.0f));
-    ExpectOk(ccl::AllReduce(longer, x, x, 100, DataType::kF32, ReduceOp::kSum, rank.stream));
+    ExpectOk(ccl::AllReduce(longer, x, x, 100, DType::kF32, ReduceOp::kSum, rank.stream));
     EXPECT_EQ(rank.Read(x, 100), std::vector<float>(100, 3.0f));
     ExpectOk(ccl::CheckError(longer));
   });
@@ -1586,53 +1584,53 @@ void ExpectMismatch(const std::function<Result(Rank&, const Comm&, float*)>& cal
     ExpectOk(call(rank, comm, x));
     rank.Synchronize();
     ccl::ErrorInfo info;
-    EXPECT_EQ(ccl::CheckError(comm, &info).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ccl::CheckError(comm, &info).code, StatusCode::kInvalidArgument);
     // Ranks 0 and 1 agree, rank 2 differs: they name it.
     if (rank.rank() != 2) {
       EXPECT_EQ(info.member_index, 2u);
     }
-    EXPECT_EQ(call(rank, comm, x).code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(call(rank, comm, x).code, StatusCode::kFailedPrecondition);
   });
 }
 
 TEST(MismatchTest, Count) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
-    return ccl::AllReduce(comm, x, x, rank.rank() == 2 ? 11 : 10, DataType::kF32, ReduceOp::kSum,
+    return ccl::AllReduce(comm, x, x, rank.rank() == 2 ? 11 : 10, DType::kF32, ReduceOp::kSum,
                           rank.stream);
   });
 }
 
 TEST(MismatchTest, Type) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
-    return ccl::AllReduce(comm, x, x, 10, rank.rank() == 2 ? DataType::kI32 : DataType::kF32,
+    return ccl::AllReduce(comm, x, x, 10, rank.rank() == 2 ? DType::kI32 : DType::kF32,
                           ReduceOp::kSum, rank.stream);
   });
 }
 
 TEST(MismatchTest, ReduceOp) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
-    return ccl::AllReduce(comm, x, x, 10, DataType::kF32,
+    return ccl::AllReduce(comm, x, x, 10, DType::kF32,
                           rank.rank() == 2 ? ReduceOp::kMax : ReduceOp::kSum, rank.stream);
   });
 }
 
 TEST(MismatchTest, Variant) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
-    return ccl::AllReduce(comm, x, x, 10, DataType::kF32, ReduceOp::kSum, rank.stream,
+    return ccl::AllReduce(comm, x, x, 10, DType::kF32, ReduceOp::kSum, rank.stream,
                           rank.rank() == 2 ? Variant::kTwoShot : Variant::kOneShot);
   });
 }
 
 TEST(MismatchTest, Root) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
-    return ccl::Broadcast(comm, x, x, 10, DataType::kF32, rank.rank() == 2 ? 1 : 0, rank.stream);
+    return ccl::Broadcast(comm, x, x, 10, DType::kF32, rank.rank() == 2 ? 1 : 0, rank.stream);
   });
 }
 
 TEST(MismatchTest, Operation) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
     if (rank.rank() == 2) return ccl::Barrier(comm, rank.stream);
-    return ccl::AllGather(comm, x, x + 1000, 600, DataType::kF32, rank.stream);
+    return ccl::AllGather(comm, x, x + 1000, 600, DType::kF32, rank.stream);
   });
 }
 

@@ -7,9 +7,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/collective/collective.h"
-#include "device/collective/rules.h"
 #include "gtest/gtest.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/rules.h"
 #include "tests/conformance/collective_reference.h"
 #include "tests/conformance/world.h"
 
@@ -18,7 +18,6 @@ namespace {
 
 using ccl::Comm;
 using ccl::Config;
-using ccl::DataType;
 using ccl::Operation;
 
 constexpr Operation kOperations[] = {
@@ -40,7 +39,7 @@ bool Reduces(Operation operation) {
 
 struct Case {
   Operation operation;
-  DataType type;
+  DType type;
   ReduceOp op;
   Variant variant;
   uint64_t count;  // of a row
@@ -245,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, MatrixTest, testing::Values(1, 2, 3, 4, 5, 8));
 #endif
 
 template <typename T>
-void CheckType(uint32_t n, DataType type) {
+void CheckType(uint32_t n, DType type) {
   const uint64_t counts[] = {0, 1, 7, 1023, 1025};
   const uint64_t most = n * counts[std::size(counts) - 1];
   const Values<T> values(n, most);
@@ -282,18 +281,18 @@ void CheckType(uint32_t n, DataType type) {
   });
 }
 
-TEST_P(MatrixTest, F32) { CheckType<float>(GetParam(), DataType::kF32); }
-TEST_P(MatrixTest, F64) { CheckType<double>(GetParam(), DataType::kF64); }
-TEST_P(MatrixTest, F16) { CheckType<Half>(GetParam(), DataType::kF16); }
-TEST_P(MatrixTest, Bf16) { CheckType<Bfloat16>(GetParam(), DataType::kBf16); }
-TEST_P(MatrixTest, I32) { CheckType<int32_t>(GetParam(), DataType::kI32); }
-TEST_P(MatrixTest, I64) { CheckType<int64_t>(GetParam(), DataType::kI64); }
-TEST_P(MatrixTest, U8) { CheckType<uint8_t>(GetParam(), DataType::kU8); }
+TEST_P(MatrixTest, F32) { CheckType<float>(GetParam(), DType::kF32); }
+TEST_P(MatrixTest, F64) { CheckType<double>(GetParam(), DType::kF64); }
+TEST_P(MatrixTest, F16) { CheckType<Half>(GetParam(), DType::kF16); }
+TEST_P(MatrixTest, Bf16) { CheckType<Bfloat16>(GetParam(), DType::kBf16); }
+TEST_P(MatrixTest, I32) { CheckType<int32_t>(GetParam(), DType::kI32); }
+TEST_P(MatrixTest, I64) { CheckType<int64_t>(GetParam(), DType::kI64); }
+TEST_P(MatrixTest, U8) { CheckType<uint8_t>(GetParam(), DType::kU8); }
 
 // Twice as many loads at a time: rows of which a thread has several such turns, a usual one, and a
 // rest; in the chunks of a pipeline one turn of two members.
 template <typename T>
-void CheckUnrolled(uint32_t n, DataType type) {
+void CheckUnrolled(uint32_t n, DType type) {
   Config config = SmallConfig();
   config.max_blocks = 1;
   config.stage_bytes = 16 << 10;
@@ -324,9 +323,9 @@ void CheckUnrolled(uint32_t n, DataType type) {
   });
 }
 
-TEST_P(MatrixTest, UnrolledF32) { CheckUnrolled<float>(GetParam(), DataType::kF32); }
-TEST_P(MatrixTest, UnrolledF16) { CheckUnrolled<Half>(GetParam(), DataType::kF16); }
-TEST_P(MatrixTest, UnrolledBf16) { CheckUnrolled<Bfloat16>(GetParam(), DataType::kBf16); }
+TEST_P(MatrixTest, UnrolledF32) { CheckUnrolled<float>(GetParam(), DType::kF32); }
+TEST_P(MatrixTest, UnrolledF16) { CheckUnrolled<Half>(GetParam(), DType::kF16); }
+TEST_P(MatrixTest, UnrolledBf16) { CheckUnrolled<Bfloat16>(GetParam(), DType::kBf16); }
 
 // 1 MiB and three bytes, with the workspace that a user has.
 TEST_P(MatrixTest, AMebibyteAndABit) {
@@ -346,7 +345,7 @@ TEST_P(MatrixTest, AMebibyteAndABit) {
         if (!ccl::HasVariant(operation, variant)) continue;
         ++k;
         const Case c = {operation,
-                        DataType::kU8,
+                        DType::kU8,
                         ReduceOp::kSum,
                         variant,
                         rows ? kBytes / n : kBytes,

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "device/collective/collective.h"
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/collective/collective.h"
+#include "iris/device.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -16,7 +16,6 @@ namespace {
 using ccl::CallRecord;
 using ccl::Comm;
 using ccl::Config;
-using ccl::DataType;
 using ccl::ErrorInfo;
 using ccl::Mismatch;
 using ccl::Operation;
@@ -32,7 +31,7 @@ static_assert(kSoonNs < kTestTimeoutNs / 2);
 struct Call {
   Operation operation = Operation::kAllReduce;
   uint64_t bytes = 4096;  // of the larger of in and out
-  DataType type = DataType::kF32;
+  DType type = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   uint32_t root = 0;
   Variant variant = Variant::kAuto;
@@ -41,7 +40,7 @@ struct Call {
 };
 
 uint64_t CountOf(const Call& call, uint32_t n) {
-  const uint64_t all = call.bytes / ccl::ElementBytes(call.type);
+  const uint64_t all = call.bytes / DTypeBytes(call.type);
   switch (call.operation) {
     case Operation::kAllReduce:
     case Operation::kReduce:
@@ -93,7 +92,7 @@ Result Make(Rank& rank, Comm comm, const Call& call, uint8_t* in, uint8_t* out) 
 
 std::string Text(const CallRecord& call) {
   return std::string(ccl::OperationName(call.operation)) + "(" + std::to_string(call.count) + ", " +
-         ccl::DataTypeName(call.type) + ", " + ccl::ReduceOpName(call.op) + ", root " +
+         DTypeName(call.type) + ", " + ccl::ReduceOpName(call.op) + ", root " +
          std::to_string(static_cast<int32_t>(call.root)) + ", to " +
          std::to_string(static_cast<int32_t>(call.to)) + ", " + ccl::VariantName(call.variant) +
          ", " + std::to_string(call.blocks) + " blocks)";
@@ -190,7 +189,7 @@ class Mismatches {
     const bool swapped = n_ == 2 && odd == 0;
     const uint32_t differs = swapped ? 1 : odd;
     for (uint32_t m = 0; m < n_; ++m) {
-      EXPECT_EQ(results[m].code, ErrorCode::kInvalidArgument) << m << ": " << results[m].what;
+      EXPECT_EQ(results[m].code, StatusCode::kInvalidArgument) << m << ": " << results[m].what;
       EXPECT_LT(took[m], kSoonNs) << m;
       EXPECT_EQ(Text(infos_[m]), Text(infos_[0])) << m;
       EXPECT_EQ(infos_[m].sequence, 1u);
@@ -252,7 +251,7 @@ TEST_P(MismatchTest, EveryArgument) {
       if (operation == Operation::kBarrier || operation == Operation::kAllToAllV) continue;
       const Call call = {.operation = operation, .bytes = bytes};
       Call type = call;
-      type.type = DataType::kI32;
+      type.type = DType::kI32;
       Call count = call;
       count.bytes += 512;
       std::vector<std::pair<const char*, Call>> others = {{"type", type}, {"count", count}};
@@ -261,7 +260,7 @@ TEST_P(MismatchTest, EveryArgument) {
         Call op = call;
         op.op = ReduceOp::kMax;
         Call both = op;
-        both.type = DataType::kI32;
+        both.type = DType::kI32;
         others.push_back({"op", op});
         others.push_back({"type and op", both});
       }
@@ -336,7 +335,7 @@ TEST_P(MismatchTest, WithCheckCallsAsWell) {
   Mismatches mismatches(GetParam(), 1 << 20, config);
   for (uint64_t bytes : {4 << 10, 32 << 10}) {
     const Call sum = {.bytes = bytes};
-    mismatches.Expect(sum, {.bytes = bytes, .type = DataType::kI32, .op = ReduceOp::kMax}, 1,
+    mismatches.Expect(sum, {.bytes = bytes, .type = DType::kI32, .op = ReduceOp::kMax}, 1,
                       "type and op");
     mismatches.Expect(sum, {.operation = Operation::kAllGather, .bytes = bytes}, 1, "operation");
     mismatches.Expect(sum, {.operation = Operation::kBarrier}, 1, "barrier");
@@ -355,13 +354,12 @@ TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
       EXPECT_TRUE(ccl::CheckError(comm).ok());
       return;
     }
-    const Result made =
-        ccl::Send(comm, x, 100, DataType::kF32, rank.rank() == 1 ? 2 : 1, rank.stream);
+    const Result made = ccl::Send(comm, x, 100, DType::kF32, rank.rank() == 1 ? 2 : 1, rank.stream);
     EXPECT_TRUE(made.ok()) << made.what;
     const uint64_t start = backend::ClockNanoseconds();
     rank.Synchronize();
     EXPECT_LT(backend::ClockNanoseconds() - start, kSoonNs);
-    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, StatusCode::kInvalidArgument);
   });
   EXPECT_EQ(Text(infos[1]), Text(infos[2]));
   EXPECT_EQ(infos[1].mismatch.most, 2u);
@@ -389,10 +387,10 @@ TEST(MismatchPairTest, PairsBetweenOperationsOfTheTeamAreNone) {
         }
       }
       Result result;
-      if (rank.rank() == from) result = ccl::Send(comm, x, 100, DataType::kF32, to, rank.stream);
-      if (rank.rank() == to) result = ccl::Recv(comm, x, 100, DataType::kF32, from, rank.stream);
+      if (rank.rank() == from) result = ccl::Send(comm, x, 100, DType::kF32, to, rank.stream);
+      if (rank.rank() == to) result = ccl::Recv(comm, x, 100, DType::kF32, from, rank.stream);
       if (result.ok()) {
-        result = ccl::AllReduce(comm, x, x, 100, DataType::kF32, ReduceOp::kMax, rank.stream);
+        result = ccl::AllReduce(comm, x, x, 100, DType::kF32, ReduceOp::kMax, rank.stream);
       }
       EXPECT_TRUE(result.ok()) << result.what;
       if (round % 2 == 0) rank.Synchronize();
@@ -418,10 +416,10 @@ TEST(MismatchRowsTest, ARowThatIsNotExpected) {
     const std::vector<uint64_t> offsets = {0, 100, 200};
     if (rank.rank() == 1) to[2] = 99;
     const Result made = ccl::AllToAllV(comm, in, {to.data(), offsets.data()}, out,
-                                       {from.data(), offsets.data()}, DataType::kF32, rank.stream);
+                                       {from.data(), offsets.data()}, DType::kF32, rank.stream);
     EXPECT_TRUE(made.ok()) << made.what;
     rank.Synchronize();
-    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, StatusCode::kInvalidArgument);
   });
   for (const ErrorInfo& info : infos) EXPECT_EQ(Text(info), Text(infos[0]));
   const Mismatch& mismatch = infos[0].mismatch;
@@ -443,10 +441,10 @@ TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
     const bool late = rank.rank() == 3;
     const ReduceOp op = rank.rank() == 1 ? ReduceOp::kMax : ReduceOp::kSum;
     if (late) rank.HostBarrier();  // the others have failed
-    const Result made = ccl::AllReduce(comm, x, x, 1000, DataType::kF32, op, rank.stream);
+    const Result made = ccl::AllReduce(comm, x, x, 1000, DType::kF32, op, rank.stream);
     EXPECT_TRUE(made.ok()) << made.what;
     rank.Synchronize();
-    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, StatusCode::kInvalidArgument);
     if (!late) rank.HostBarrier();
   });
   for (const ErrorInfo& info : infos) EXPECT_EQ(Text(info), Text(infos[0]));
@@ -467,10 +465,10 @@ TEST(MismatchManyTest, TiesAndThirdCalls) {
     const ReduceOp ops[] = {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum, ReduceOp::kMax,
                             ReduceOp::kMin};
     const Result made =
-        ccl::AllReduce(comm, x, x, 1000, DataType::kF32, ops[rank.rank()], rank.stream);
+        ccl::AllReduce(comm, x, x, 1000, DType::kF32, ops[rank.rank()], rank.stream);
     EXPECT_TRUE(made.ok()) << made.what;
     rank.Synchronize();
-    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ccl::CheckError(comm, &infos[rank.rank()]).code, StatusCode::kInvalidArgument);
   });
   for (const ErrorInfo& info : infos) EXPECT_EQ(Text(info), Text(infos[0]));
   EXPECT_EQ(infos[0].mismatch.most, 0b10001u);

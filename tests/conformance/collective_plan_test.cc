@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "device/collective/collective.h"
-#include "device/collective/rules.h"
-#include "device/collective/table.h"
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/rules.h"
+#include "iris/collective/table.h"
+#include "iris/device.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -16,7 +16,6 @@ namespace {
 
 using ccl::Comm;
 using ccl::Config;
-using ccl::DataType;
 using ccl::LaunchTrace;
 using ccl::Operation;
 using ccl::Plan;
@@ -112,8 +111,8 @@ std::string KernelOf(Variant variant, Operation operation) {
 
 std::string Text(const Shape& s, uint32_t n) {
   return std::string(ccl::OperationName(s.operation)) + " of " + std::to_string(s.count) + " " +
-         ccl::DataTypeName(s.type) + " " + ccl::ReduceOpName(s.op) + " as " +
-         ccl::VariantName(s.variant) + " on " + std::to_string(n);
+         DTypeName(s.type) + " " + ccl::ReduceOpName(s.op) + " as " + ccl::VariantName(s.variant) +
+         " on " + std::to_string(n);
 }
 
 class PlanTest : public testing::TestWithParam<uint32_t> {
@@ -162,11 +161,11 @@ TEST_P(PlanTest, ChooseSaysWhatIsLaunched) {
       if (operation == Operation::kSendRecv && (n == 1 || rank.rank() > 1)) continue;
       WithoutRunning(rank.stream, [&] {
         for (uint32_t v = 0; v <= static_cast<uint32_t>(Variant::kSpinlock); ++v) {
-          for (uint32_t t = 0; t <= static_cast<uint32_t>(DataType::kU8); ++t) {
+          for (uint32_t t = 1; t <= static_cast<uint32_t>(DType::kU8); ++t) {
             for (uint32_t o = 0; o <= static_cast<uint32_t>(ReduceOp::kAvg); ++o) {
               if (o != 0 && !Reduces(operation)) continue;
               for (uint64_t count : {1, 700, 3000, 15000}) {
-                const Shape shape = {operation, count, static_cast<DataType>(t),
+                const Shape shape = {operation, count, static_cast<DType>(t),
                                      static_cast<ReduceOp>(o), static_cast<Variant>(v)};
                 const bool in_place = operation == Operation::kAllReduce && ++k % 2 == 0;
                 Check(rank, comm, shape, in_place, in, out);
@@ -205,8 +204,8 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
                            operation == Operation::kBroadcast;
       WithoutRunning(rank.stream, [&] {
         for (uint64_t bytes = 1 << 10; bytes <= kMost; bytes = bytes * 3 / 2) {
-          for (DataType type : {DataType::kF32, DataType::kBf16, DataType::kI32}) {
-            const uint64_t all = bytes / ccl::ElementBytes(type);
+          for (DType type : {DType::kF32, DType::kBf16, DType::kI32}) {
+            const uint64_t all = bytes / DTypeBytes(type);
             Check(rank, comm, {operation, one_row ? all : all / n, type}, false, in, out);
           }
         }
@@ -230,18 +229,18 @@ TEST(ChooseTest, ReplacesWhatACallDoesNotHave) {
   const auto variant = [&](const Shape& shape) { return ccl::Choose(comm, shape).variant; };
   const uint64_t count = 1 << 16;
   EXPECT_EQ(
-      variant({Operation::kAllReduce, count, DataType::kF32, ReduceOp::kSum, Variant::kTwoPackets}),
+      variant({Operation::kAllReduce, count, DType::kF32, ReduceOp::kSum, Variant::kTwoPackets}),
       Variant::kTwoShot);
-  EXPECT_EQ(variant({Operation::kAllReduce, count, DataType::kU8, ReduceOp::kAvg, Variant::kRing}),
+  EXPECT_EQ(variant({Operation::kAllReduce, count, DType::kU8, ReduceOp::kAvg, Variant::kRing}),
             Variant::kTwoShot);
-  EXPECT_EQ(variant({Operation::kAllReduce, count, DataType::kU8, ReduceOp::kSum, Variant::kRing}),
+  EXPECT_EQ(variant({Operation::kAllReduce, count, DType::kU8, ReduceOp::kSum, Variant::kRing}),
             Variant::kRing);
-  EXPECT_EQ(variant({Operation::kReduce, count, DataType::kF32, ReduceOp::kSum, Variant::kDirect}),
+  EXPECT_EQ(variant({Operation::kReduce, count, DType::kF32, ReduceOp::kSum, Variant::kDirect}),
             Variant::kTwoShot);
-  EXPECT_EQ(variant({Operation::kReduceScatter, count, DataType::kF32, ReduceOp::kSum,
-                     Variant::kPipeline}),
-            Variant::kDirect);
-  EXPECT_EQ(variant({Operation::kAllGather, count, DataType::kF32, ReduceOp::kSum, Variant::kRing}),
+  EXPECT_EQ(
+      variant({Operation::kReduceScatter, count, DType::kF32, ReduceOp::kSum, Variant::kPipeline}),
+      Variant::kDirect);
+  EXPECT_EQ(variant({Operation::kAllGather, count, DType::kF32, ReduceOp::kSum, Variant::kRing}),
             Variant::kDirect);
 }
 
@@ -251,7 +250,7 @@ TEST(ChooseTest, PassesOverRulesThatACallDoesNotHave) {
       {Operation::kAllReduce, 2, 1 << 20, Variant::kDirect, 3, 64},
       {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoPhase, 4, 128},
   });
-  const Plan plan = ccl::Choose(comm, {Operation::kAllReduce, 1 << 16, DataType::kF32});
+  const Plan plan = ccl::Choose(comm, {Operation::kAllReduce, 1 << 16, DType::kF32});
   EXPECT_EQ(plan.variant, Variant::kTwoPhase);
   EXPECT_EQ(plan.blocks, 4u);
   EXPECT_EQ(plan.threads, 128u);
@@ -266,7 +265,7 @@ TEST(ChooseTest, RulesThatNoCallReachesTakeNoRoom) {
   EXPECT_EQ(comm.rules.end[ccl::kOperationCount - 1], 1u);
   for (uint32_t i = 0; i < 1000; ++i) rules[i].max_bytes = i + 1;
   Comm other = comm;
-  EXPECT_EQ(ccl::UseRules(rules.data(), 1000, &other).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ccl::UseRules(rules.data(), 1000, &other).code, StatusCode::kInvalidArgument);
   EXPECT_EQ(other.rules.end[ccl::kOperationCount - 1], 1u);
 }
 

@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/backend/numeric.h"
-#include "device/collective/collective.h"
 #include "gtest/gtest.h"
+#include "iris/backend/numeric.h"
+#include "iris/collective/collective.h"
 
 namespace iris::conformance {
 

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/collective/collective.h"
-#include "device/collective/tile.h"
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/tile.h"
+#include "iris/device.h"
 #include "tests/conformance/world.h"
 #include "tests/docs/programming_model.h"
 
@@ -14,18 +14,6 @@ namespace iris::conformance {
 namespace {
 
 using namespace docs::programming_model;
-
-// A kernel.
-
-TEST(DocsTest, Kernel) {
-  World world(1);
-  world.Run([](Rank& rank) {
-    float* x = rank.New<float>(1000);
-    rank.Write(x, std::vector<float>(1000, 3.0f));
-    EXPECT_TRUE(ScaleOnStream(x, 1000, rank.stream).ok());
-    EXPECT_EQ(rank.Read(x, 1000), std::vector<float>(1000, 1.5f));
-  });
-}
 
 // Shared memory, warps and blocks.
 
@@ -117,22 +105,7 @@ TEST(DocsTest, DeviceBarrier) {
   });
 }
 
-// Collectives.
-
-TEST(DocsTest, Collectives) {
-  World world(4);
-  world.Run([](Rank& rank) {
-    ccl::Config config;
-    config.max_blocks = 2;
-    const ccl::Comm comm = rank.NewComm(rank.ctx.world, config);
-    float* gradients = rank.New<float>(3000);
-    rank.Write(gradients, std::vector<float>(3000, static_cast<float>(rank.rank())));
-    rank.HostBarrier();
-    EXPECT_TRUE(MeanOfGradients(comm, gradients, 3000, rank.stream).ok());
-    EXPECT_EQ(rank.Read(gradients, 3000), std::vector<float>(3000, 1.5f));
-    EXPECT_TRUE(ccl::CheckError(comm).ok());
-  });
-}
+// Collectives of tiles. What the page shows of hosts is run by tests/integration/docs_test.cc.
 
 TEST(DocsTest, Tiles) {
   World world(3);

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/device.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {

@@ -10,9 +10,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/backend/numeric.h"
-#include "device/backend/select.h"
 #include "gtest/gtest.h"
+#include "iris/backend/numeric.h"
+#include "iris/backend/select.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {

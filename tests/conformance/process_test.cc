@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "device/collective/collective.h"
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/collective/collective.h"
+#include "iris/device.h"
 
 extern char** environ;
 
@@ -150,10 +150,10 @@ int RunRank(const std::string& scenario, uint32_t rank, uint32_t n, int fd) {
       for (uint64_t i = 0; i < kCount; ++i) {
         inside[i] = outside[i] = static_cast<float>(i % 100 + rank + round);
       }
-      CHECK_THAT(ccl::AllReduce(comm, inside, inside, kCount, ccl::DataType::kF32,
-                                ccl::ReduceOp::kSum, stream)
-                     .ok());
-      CHECK_THAT(ccl::AllReduce(comm, outside.data(), outside.data(), kCount, ccl::DataType::kF32,
+      CHECK_THAT(
+          ccl::AllReduce(comm, inside, inside, kCount, DType::kF32, ccl::ReduceOp::kSum, stream)
+              .ok());
+      CHECK_THAT(ccl::AllReduce(comm, outside.data(), outside.data(), kCount, DType::kF32,
                                 ccl::ReduceOp::kSum, stream)
                      .ok());
       CHECK_THAT(stream.Synchronize().ok());

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "device/backend/select.h"
-#include "device/iris/iris.h"
 #include "gtest/gtest.h"
+#include "iris/backend/select.h"
+#include "iris/device.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -127,7 +127,7 @@ TEST(StreamTest, MovesWithItsWork) {
     EXPECT_OK(backend::Launch({1, 32}, first, AddOne, words, 100u));
     backend::Stream second = std::move(first);
     EXPECT_EQ(first.Synchronize().code,  // NOLINT(bugprone-use-after-move)
-              ErrorCode::kFailedPrecondition);
+              StatusCode::kFailedPrecondition);
     EXPECT_OK(second.Synchronize());
     first = std::move(second);
     EXPECT_OK(backend::Launch({1, 32}, first, AddOne, words, 100u));
@@ -157,20 +157,20 @@ TEST(LaunchErrorTest, WhatCannotRunIsRefused) {
     const auto code = [&](const LaunchConfig& config) {
       return backend::Launch(config, rank.stream, Nothing).code;
     };
-    EXPECT_EQ(code({0, 1}), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(code({1, 0}), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(code({1, 1025}), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(code({1, 0xffffffff}), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(code({1, 1, 0x7fffffff}), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code({0, 1}), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code({1, 0}), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code({1, 1025}), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code({1, 0xffffffff}), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code({1, 1, 0x7fffffff}), StatusCode::kInvalidArgument);
     void (*null)() = nullptr;
-    EXPECT_EQ(backend::Launch({}, rank.stream, null).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(backend::Launch({}, rank.stream, null).code, StatusCode::kInvalidArgument);
     backend::Stream none;
-    EXPECT_EQ(backend::Launch({}, none, Nothing).code, ErrorCode::kFailedPrecondition);
-    EXPECT_EQ(none.Synchronize().code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(backend::Launch({}, none, Nothing).code, StatusCode::kFailedPrecondition);
+    EXPECT_EQ(none.Synchronize().code, StatusCode::kFailedPrecondition);
     uint8_t* byte = rank.New<uint8_t>(1);
-    EXPECT_EQ(backend::CopyAsync(nullptr, byte, 1, rank.stream).code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(backend::CopyAsync(byte, nullptr, 1, rank.stream).code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(backend::FillAsync(nullptr, 0, 1, rank.stream).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(backend::CopyAsync(nullptr, byte, 1, rank.stream).code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(backend::CopyAsync(byte, nullptr, 1, rank.stream).code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(backend::FillAsync(nullptr, 0, 1, rank.stream).code, StatusCode::kInvalidArgument);
     // The stream is as good as before.
     EXPECT_OK(backend::Launch({}, rank.stream, Nothing));
     EXPECT_OK(rank.stream.Synchronize());
@@ -185,7 +185,7 @@ TEST(PrepareKernelTest, ThenItMayUseMuchSharedMemory) {
     rank.Launch({1, 64, kShared}, UseShared, out);
     EXPECT_EQ(rank.Read(out), 63u);
     void (*null)() = nullptr;
-    EXPECT_EQ(backend::PrepareKernel(null).code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(backend::PrepareKernel(null).code, StatusCode::kInvalidArgument);
   });
 }
 
@@ -221,7 +221,8 @@ TEST(EventTest, MeasuresTheTimeBetween) {
     backend::Event from = NewEvent();
     backend::Event to = NewEvent();
     uint64_t elapsed = 0;
-    EXPECT_EQ(backend::ElapsedNanoseconds(from, to, &elapsed).code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(backend::ElapsedNanoseconds(from, to, &elapsed).code,
+              StatusCode::kFailedPrecondition);
     EXPECT_OK(backend::Record(from, rank.stream));
     rank.Launch({}, Spin, uint64_t{3 * 1000 * 1000});
     EXPECT_OK(backend::Record(to, rank.stream));
@@ -241,7 +242,7 @@ TEST(GraphTest, ReplaysFreshDataAThousandTimes) {
     EXPECT_OK(backend::FillAsync(copy, 0xff, kWords * 4, rank.stream));
     EXPECT_OK(backend::CopyAsync(copy, in, kWords * 4, rank.stream));
     rank.Launch({2, 32}, AddOne, copy, kWords);
-    EXPECT_EQ(rank.stream.Synchronize().code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(rank.stream.Synchronize().code, StatusCode::kFailedPrecondition);
     backend::Graph graph;
     EXPECT_OK(backend::EndCapture(rank.stream, &graph));
     EXPECT_EQ(rank.Read(copy, kWords), std::vector<uint32_t>(kWords, 0)) << "nothing has run";
@@ -276,17 +277,17 @@ TEST(GraphTest, TakesTheBranchOfAnotherStream) {
     EXPECT_EQ(rank.Read(n), 6u);
     EXPECT_EQ(rank.Read(log, 6), (std::vector<uint32_t>{1, 2, 3, 1, 2, 3}));
     EXPECT_EQ(backend::LaunchGraph(graph, rank.stream).code,  // NOLINT(bugprone-use-after-move)
-              ErrorCode::kFailedPrecondition);
+              StatusCode::kFailedPrecondition);
   });
 }
 
 TEST(GraphTest, WrongOrderIsRefused) {
   OnOneRank([](Rank& rank) {
     backend::Graph graph;
-    EXPECT_EQ(backend::LaunchGraph(graph, rank.stream).code, ErrorCode::kFailedPrecondition);
-    EXPECT_EQ(backend::EndCapture(rank.stream, &graph).code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(backend::LaunchGraph(graph, rank.stream).code, StatusCode::kFailedPrecondition);
+    EXPECT_EQ(backend::EndCapture(rank.stream, &graph).code, StatusCode::kFailedPrecondition);
     EXPECT_OK(backend::BeginCapture(rank.stream));
-    EXPECT_EQ(backend::BeginCapture(rank.stream).code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(backend::BeginCapture(rank.stream).code, StatusCode::kFailedPrecondition);
     rank.Launch({}, Nothing);
     EXPECT_OK(backend::EndCapture(rank.stream, &graph));
     EXPECT_OK(backend::LaunchGraph(graph, rank.stream));

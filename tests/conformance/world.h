@@ -18,10 +18,10 @@
 #include <memory>
 #include <vector>
 
-#include "device/backend/select.h"
-#include "device/iris/iris.h"
 #include "device/local/world.h"
 #include "gtest/gtest.h"
+#include "iris/backend/select.h"
+#include "iris/device.h"
 
 namespace iris::conformance {
 

@@ -1,5 +1,5 @@
 // The part of World that knows collectives.
-#include "device/collective/collective.h"
+#include "iris/collective/collective.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {

@@ -23,17 +23,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/iris/context.h"
+#include "iris/context.h"
 #include "tests/integration/grpc_rank.h"
 
 namespace iris::testing {
@@ -59,14 +57,14 @@ class Worker {
   explicit Worker(Context* context) : context_(*context) {}
 
   // Until rank 0 has been asked to stop and has told all. OK: every word of every round was right.
-  absl::Status Run() {
+  Status Run() {
     for (bool stop = false; !stop; ++rounds_) {
-      absl::StatusOr<bool> told = Round(rounds_);
+      StatusOr<bool> told = Round(rounds_);
       if (!told.ok()) return told.status();
       stop = *told;
       absl::SleepFor(kPause);
     }
-    return absl::OkStatus();
+    return OkStatus();
   }
 
   // What came of it, on one line.
@@ -80,10 +78,10 @@ class Worker {
 
  private:
   // True if this was the last one.
-  absl::StatusOr<bool> Round(uint64_t round) {
+  StatusOr<bool> Round(uint64_t round) {
     const uint32_t n = context_.n_ranks(), me = context_.rank();
     absl::Time start = absl::Now();
-    absl::StatusOr<Allocation> x = context_.Allocate(
+    StatusOr<Allocation> x = context_.Allocate(
         {.bytes = kWords * sizeof(uint32_t), .name = absl::StrCat("round ", round)});
     if (!x.ok()) return x.status();
     Note("allocate", start);
@@ -92,32 +90,34 @@ class Worker {
     uint32_t* const theirs = context_.Translate(mine, (me + 1) % n);
     for (uint64_t i = 0; i < kWords; ++i) theirs[i] = Word(me, round, i);
     start = absl::Now();
-    if (const absl::Status met = context_.Barrier(); !met.ok()) return met;
+    if (const Status met = context_.Barrier(); !met.ok()) return met;
     Note("barrier", start);
     for (uint64_t i = 0; i < kWords; ++i) {
       if (mine[i] != Word((me + n - 1) % n, round, i)) {
-        return absl::DataLossError(absl::StrCat("word ", i, " of round ", round, " is wrong"));
+        return Status(StatusCode::kDataLoss,
+                      absl::StrCat("word ", i, " of round ", round, " is wrong"));
       }
     }
 
     // Rank 0's word and whether this is the last round.
     const std::string said = absl::StrCat(Word(0, round, 0), stop_asked ? " stop" : " go on");
     start = absl::Now();
-    absl::StatusOr<std::string> heard = context_.Broadcast(me == 0 ? said : "", 0);
+    StatusOr<std::string> heard = context_.Broadcast(me == 0 ? said : "", 0);
     if (!heard.ok()) return heard.status();
     Note("broadcast", start);
     if (std::atoll(heard->c_str()) != Word(0, round, 0)) {
-      return absl::DataLossError(absl::StrCat("broadcast ", round, " is wrong: ", *heard));
+      return Status(StatusCode::kDataLoss,
+                    absl::StrCat("broadcast ", round, " is wrong: ", *heard));
     }
 
     start = absl::Now();
-    if (const absl::Status freed = context_.Free(*x); !freed.ok()) return freed;
+    if (const Status freed = context_.Free(*x); !freed.ok()) return freed;
     Note("free", start);
-    if (const absl::Status health = context_.Health(); !health.ok()) return health;
+    if (const Status health = context_.Health(); !health.ok()) return health;
     const bool last = heard->find("stop") != std::string::npos;
     // All have seen that nobody has left before anybody leaves.
     if (last) {
-      if (const absl::Status met = context_.Barrier(); !met.ok()) return met;
+      if (const Status met = context_.Barrier(); !met.ok()) return met;
     }
     return last;
   }
@@ -132,7 +132,9 @@ class Worker {
   std::map<std::string, absl::Duration> slowest_;
 };
 
-int Fail(const absl::Status& status) {
+// Of either library's Status.
+template <typename AnyStatus>
+int Fail(const AnyStatus& status) {
   std::printf("failed: %s\n", status.ToString().c_str());
   return 1;
 }
@@ -141,8 +143,8 @@ int Work() {
   auto context = Context::Create({.heap_bytes = 4 << 20, .max_heap_bytes = 4 << 20});
   if (!context.ok()) return Fail(context.status());
   std::printf("ready\n");
-  Worker worker(context->get());
-  const absl::Status worked = worker.Run();
+  Worker worker(&*context);
+  const Status worked = worker.Run();
   if (!worked.ok()) return Fail(worked);
   std::printf("done %s\n", worker.Report().c_str());
   return 0;
@@ -203,7 +205,7 @@ int WorkByGrpc() {
 }
 
 // Rank `rank` of a job of two ranks.
-absl::StatusOr<std::unique_ptr<Context>> JoinAs(const std::string& job, int rank) {
+StatusOr<Context> JoinAs(const std::string& job, int rank) {
   return Context::Create({.job = job,
                           .rank = rank,
                           .n_ranks = 2,
@@ -219,9 +221,9 @@ int Join() {
   while (!stop_asked) {
     const std::string job = absl::StrCat("join-", joins++);
     const absl::Time start = absl::Now();
-    absl::StatusOr<std::unique_ptr<Context>> other = absl::UnknownError("not joined");
+    StatusOr<Context> other = Status(StatusCode::kUnknown, "not joined");
     std::thread second([&] { other = JoinAs(job, 1); });
-    absl::StatusOr<std::unique_ptr<Context>> mine = JoinAs(job, 0);
+    StatusOr<Context> mine = JoinAs(job, 0);
     second.join();
     const absl::Duration took = absl::Now() - start;
     if (mine.ok() && other.ok()) {
@@ -248,7 +250,7 @@ int Hoard(uint64_t n) {
                                   .max_heap_bytes = heap_bytes});
   if (!context.ok()) return Fail(context.status());
   for (uint64_t i = 0; i < n && !stop_asked; ++i) {
-    const auto one = (*context)->Allocate(
+    const auto one = context->Allocate(
         {.bytes = 1024, .name = absl::StrCat("one of very many allocations, number ", i)});
     if (!one.ok()) return Fail(one.status());
   }

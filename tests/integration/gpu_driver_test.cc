@@ -10,9 +10,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/iris/collectives.h"
-#include "client/iris/context.h"
 #include "device/driver/testing/install.h"
+#include "iris/ccl.h"
+#include "iris/context.h"
+#include "iris/stream.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris {
@@ -27,6 +28,8 @@ using testing::TempDir;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr int kRanks = 4;  // on two devices
+// The backend that this test is linked with is not that of its heaps.
+constexpr const char* kNoKernels = nullptr;
 
 class GpuDriverTest : public ::testing::Test {
  protected:
@@ -71,15 +74,15 @@ class GpuDriverTest : public ::testing::Test {
 };
 
 void RunRank(const ContextOptions& options, std::string* uuid) {
-  auto created = Context::Create(options);
+  auto created = Context::Create(options, kNoKernels);
   ASSERT_TRUE(created.ok()) << created.status();
-  Context& context = **created;
+  Context& context = *created;
   EXPECT_EQ(context.backend(), driver::testing::kFakeBackend);
   *uuid = context.device_uuid();
   EXPECT_EQ(context.ranks_per_device(), 2u);  // four on two devices
-  const CreateTimings& timings = context.create_timings();
-  EXPECT_GT(timings.create, absl::ZeroDuration());
-  EXPECT_GT(timings.export_fds, absl::ZeroDuration());
+  const CreateTimings timings = context.create_timings();
+  EXPECT_GT(timings.create, std::chrono::nanoseconds(0));
+  EXPECT_GT(timings.export_fds, std::chrono::nanoseconds(0));
   EXPECT_LE(timings.create + timings.export_fds, timings.join);
   EXPECT_LE(timings.import + timings.map_memory + timings.set_access, timings.map);
   auto x = context.Allocate({.bytes = kRanks * sizeof(uint32_t), .name = "x"});
@@ -98,8 +101,7 @@ void RunRank(const ContextOptions& options, std::string* uuid) {
   ASSERT_TRUE(context.Barrier().ok());
   EXPECT_EQ(more->As<uint8_t>()[16 * kMiB - 1], 7);
   // A team's area is cleared by the device.
-  const uint32_t both[] = {0, 1};
-  const auto team = context.CreateTeam(both);
+  const auto team = context.CreateTeam({0, 1});
   EXPECT_TRUE(team.ok()) << team.status();
   ASSERT_TRUE(context.Barrier().ok());
 }
@@ -125,30 +127,33 @@ TEST_F(GpuDriverTest, RanksOfOneProcessUseItsDevicesInTurn) {
 }
 
 TEST_F(GpuDriverTest, KernelsOfAnotherBackendAreRefused) {
-  auto created = Context::Create(Rank(0, 1));
-  ASSERT_TRUE(created.ok()) << created.status();
-  Context& context = **created;
-  auto x = context.Allocate({.bytes = 64, .name = "x"});
+  const Status status = Context::Create(Rank(0, 1), "emu").status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(status.message(),
+              HasSubstr(absl::StrCat("link iris-device-", driver::testing::kFakeBackend)));
+  EXPECT_THAT(status.message(), HasSubstr("built for the backend 'emu'"));
+}
+
+TEST_F(GpuDriverTest, ABackendThatIsNotInstalledIsNamed) {
+  auto context = Context::Create(Rank(0, 1), kNoKernels);
+  ASSERT_TRUE(context.ok()) << context.status();
+  auto x = context->Allocate({.bytes = 64, .name = "x"});
   ASSERT_TRUE(x.ok()) << x.status();
-  backend::Stream stream;
-  ASSERT_TRUE(backend::Stream::Create(&stream).ok());
-  uint64_t y = 0;
-  for (const absl::Status& status :
-       {context.PutAsync(x->As<uint64_t>(), &y, 8, 0, stream),
-        context.GetAsync(&y, x->As<uint64_t>(), 8, 0, stream),
-        ccl::Communicator::Create(context, context.world()).status()}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::StrCat("link iris-device-", driver::testing::kFakeBackend)));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("built for the backend 'emu'"));
+  for (const Status& status :
+       {Stream::Create(*context).status(), HostArray<uint64_t>::Create(*context).status(),
+        ccl::Communicator::Create(*context).status()}) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(status.message(),
+                HasSubstr(absl::StrCat("libiris_", driver::testing::kFakeBackend, ".so")));
+    EXPECT_THAT(status.message(), HasSubstr("of the bundle beside libiris.so"));
   }
 }
 
 TEST_F(GpuDriverTest, ADeviceThatThisProcessDoesNotSeeIsNamed) {
   ContextOptions options = Rank(0, 1);
   options.device_uuid = "GPU-00000000-0000-0000-0000-000000000009";
-  const absl::Status status = Context::Create(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const Status status = Context::Create(options, kNoKernels).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr(options.device_uuid));
   EXPECT_THAT(std::string(status.message()), HasSubstr("this process sees"));
 }
@@ -157,8 +162,8 @@ TEST_F(GpuDriverTest, AHeapThatIsTooLargeIsRefused) {
   ContextOptions options = Rank(0, 1);
   options.heap_bytes = 4096 * kMiB;
   options.max_heap_bytes = 0;
-  const absl::Status status = Context::Create(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  const Status status = Context::Create(options, kNoKernels).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
 }
 
 TEST_F(GpuDriverTest, IrisdSaysWhatItFoundAndWhyNotTheOthers) {

@@ -6,19 +6,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/iris/collectives.h"
-#include "client/iris/context.h"
-#include "client/iris/device_status.h"
-#include "device/iris/iris.h"
+#include "iris/ccl.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 
@@ -54,17 +56,12 @@ using ::testing::HasSubstr;
     }                                                                                  \
   } while (false)
 
-absl::Status StatusOf(const absl::Status& status) { return status; }
-absl::Status StatusOf(const Result& result) {
-  return absl::Status(internal::CodeOf(result.code), result.what);
-}
+const Status& StatusOf(const Status& status) { return status; }
 template <typename T>
-absl::Status StatusOf(const absl::StatusOr<T>& result) {
+const Status& StatusOf(const StatusOr<T>& result) {
   return result.status();
 }
-std::string Text(const absl::Status& status) {
-  return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
-}
+std::string Text(const Status& status) { return status.ToString(); }
 
 ContextOptions Small() {
   ContextOptions options;
@@ -108,18 +105,17 @@ int WrongKernel(const std::vector<std::string>& args) {
   options.max_heap_bytes = 256 << 20;
   auto created = Context::Create(options);
   REQUIRE_OK(created);
-  Context& context = **created;
-  auto words = context.Allocate({.bytes = 128, .name = "words"});
+  Context& context = *created;
+  auto words = context.Allocate<uint64_t>(16, "words");
   REQUIRE_OK(words);
-  backend::Stream stream;
-  REQUIRE_OK(backend::Stream::Create(&stream));
+  auto stream = Stream::Create(context);
+  REQUIRE_OK(stream);
   uint32_t ended = 0;
   REQUIRE_OK(context.Barrier());
   const absl::Time start = absl::Now();
-  REQUIRE_OK(backend::Launch({1, 8}, stream, MakeMistake, context.device_context(),
-                             words->As<uint64_t>(), static_cast<uint32_t>(std::stoul(args[0])),
-                             &ended));
-  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK(Launch({1, 8}, *stream, MakeMistake, context.device_context(), *words,
+                    static_cast<uint32_t>(std::stoul(args[0])), &ended));
+  REQUIRE_OK(stream->Synchronize());
   std::cout << "kernel ended with " << ended << " after "
             << absl::ToInt64Milliseconds(absl::Now() - start) << " ms" << std::endl;
   std::cout << Text(context.Health()) << std::endl;
@@ -132,11 +128,11 @@ int WrongKernel(const std::vector<std::string>& args) {
 int HostBarrierWithTimeouts(const std::vector<std::string>& args) {
   auto created = Context::Create(Small());
   REQUIRE_OK(created);
-  Context& context = **created;
+  Context& context = *created;
   REQUIRE_OK(context.Barrier());
   const int64_t ms = std::stol(args[context.rank()]);
   if (ms > 0) {
-    const absl::Status status = context.Barrier(context.world(), absl::Milliseconds(ms));
+    const Status status = context.Barrier(context.world(), std::chrono::milliseconds(ms));
     std::cout << "host barrier: " << Text(status) << std::endl;
   }
   for (std::string line; std::getline(std::cin, line) && line != "end";) {
@@ -144,10 +140,10 @@ int HostBarrierWithTimeouts(const std::vector<std::string>& args) {
   return 0;
 }
 
-bool Refused(const char* what, const absl::Status& status) {
+bool Refused(const char* what, const Status& status) {
   std::cout << "child: " << what << ": " << Text(status) << std::endl;
-  return status.code() == absl::StatusCode::kFailedPrecondition &&
-         (absl::StrContains(status.message(), "fork"));
+  return status.code() == StatusCode::kFailedPrecondition &&
+         status.message().find("fork") != std::string::npos;
 }
 
 IRIS_KERNEL void Touch(DeviceContext ctx, uint64_t* words) { Store(ctx, ctx.rank, words, 1); }
@@ -156,19 +152,22 @@ IRIS_KERNEL void Touch(DeviceContext ctx, uint64_t* words) { Store(ctx, ctx.rank
 int ForkedChild(const std::vector<std::string>& args) {
   auto created = Context::Create(Small());
   REQUIRE_OK(created);
-  Context& context = **created;
-  auto words = context.Allocate({.bytes = 4096});
+  Context& context = *created;
+  auto words = context.Allocate<int64_t>(512);
   REQUIRE_OK(words);
+  int64_t* const at = words->get();
   const DeviceContext device = context.device_context();
-  backend::Stream stream;
-  std::unique_ptr<ccl::Communicator> comm;
+  Stream stream;
+  ccl::Communicator comm;
   const bool launched = args[0] == "launched";
   if (launched) {
-    REQUIRE_OK(backend::Stream::Create(&stream));
-    auto made = ccl::Communicator::Create(context, context.world());
+    auto made = Stream::Create(context);
     REQUIRE_OK(made);
-    comm = *std::move(made);
-    REQUIRE_OK(backend::Launch({1, 1}, stream, Touch, device, words->As<uint64_t>()));
+    stream = *std::move(made);
+    auto communicator = ccl::Communicator::Create(context);
+    REQUIRE_OK(communicator);
+    comm = *std::move(communicator);
+    REQUIRE_OK(Launch({1, 1}, stream, Touch, device, words->As<uint64_t>()));
   }
   std::cout.flush();
   const pid_t child = fork();
@@ -181,28 +180,25 @@ int ForkedChild(const std::vector<std::string>& args) {
     REQUIRE(Refused("Barrier", context.Barrier()));
     REQUIRE(Refused("Allocate", context.Allocate({.bytes = 8}).status()));
     REQUIRE(Refused("Health", context.Health()));
+    REQUIRE(Refused("Stream::Create", Stream::Create(context).status()));
+    REQUIRE(Refused("Communicator::Create", ccl::Communicator::Create(context).status()));
+    REQUIRE(Refused("DeviceArray", DeviceArray<int>::Create(context, 1).status()));
     if (!launched) {
       // The child's own emulator works, but not on heaps that it has not mapped.
-      REQUIRE_OK(backend::Stream::Create(&stream));
-      REQUIRE(Refused("Launch", StatusOf(backend::Launch({1, 1}, stream, Touch, device,
-                                                         words->As<uint64_t>()))));
+      backend::Stream own;
+      REQUIRE(backend::Stream::Create(&own).ok());
+      const Result result = backend::Launch({1, 1}, own, Touch, device, words->As<uint64_t>());
+      REQUIRE(Refused("Launch", Status(result.code, result.what)));
     } else {
-      REQUIRE(Refused("Launch", StatusOf(backend::Launch({1, 1}, stream, Touch, device,
-                                                         words->As<uint64_t>()))));
-      REQUIRE(Refused("Synchronize", StatusOf(stream.Synchronize())));
-      backend::Stream other;
-      REQUIRE(Refused("Stream::Create", StatusOf(backend::Stream::Create(&other))));
-      uint64_t* const at = words->As<uint64_t>();
-      REQUIRE(Refused("PutAsync", context.PutAsync(at, at + 8, 8, 0, stream)));
-      REQUIRE(Refused("AllReduce", comm->AllReduce(at, at, 1, ccl::DataType::kI64,
-                                                   ccl::ReduceOp::kSum, stream)));
-      REQUIRE(Refused("Barrier", comm->Barrier(stream)));
-      REQUIRE(Refused("Check", comm->Check()));
-      REQUIRE(Refused("Synchronize", comm->Synchronize(stream)));
-      REQUIRE(Refused("Reset", comm->Reset()));
-      REQUIRE(Refused("Destroy", comm->Destroy()));
-      REQUIRE(Refused("Communicator::Create",
-                      ccl::Communicator::Create(context, context.world()).status()));
+      REQUIRE(Refused("Launch", Launch({1, 1}, stream, Touch, device, words->As<uint64_t>())));
+      REQUIRE(Refused("Synchronize", stream.Synchronize()));
+      REQUIRE(Refused("Put", stream.Put(context, 0, at, at + 1, 8)));
+      REQUIRE(Refused("AllReduce", comm.AllReduce(at, at, 1, ccl::ReduceOp::kSum, stream)));
+      REQUIRE(Refused("Barrier", comm.Barrier(stream)));
+      REQUIRE(Refused("Check", comm.Check()));
+      REQUIRE(Refused("Synchronize", comm.Synchronize(stream)));
+      REQUIRE(Refused("Reset", comm.Reset()));
+      REQUIRE(Refused("Destroy", comm.Destroy()));
     }
     std::cout << "child ends" << std::endl;
     std::exit(0);  // with all of atexit and the destructors of statics
@@ -213,10 +209,9 @@ int ForkedChild(const std::vector<std::string>& args) {
   // The parent and its peers are as before.
   if (launched) {
     REQUIRE_OK(stream.Synchronize());
-    uint64_t* const at = words->As<uint64_t>();
-    REQUIRE_OK(comm->AllReduce(at, at, 1, ccl::DataType::kI64, ccl::ReduceOp::kSum, stream));
-    REQUIRE_OK(comm->Synchronize(stream));
-    REQUIRE(*at == context.n_ranks());
+    REQUIRE_OK(comm.AllReduce(at, at, 1, ccl::ReduceOp::kSum, stream));
+    REQUIRE_OK(comm.Synchronize(stream));
+    REQUIRE(*at == static_cast<int64_t>(context.n_ranks()));
   }
   REQUIRE_OK(context.Barrier());
   return 0;

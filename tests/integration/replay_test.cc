@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "client/iris/context.h"
+#include "iris/context.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 
@@ -28,28 +28,28 @@ int Live(const std::vector<std::string>&) {
   options.heap_bytes = 4 << 20;
   options.max_heap_bytes = 64 << 20;
   auto context = Context::Create(options);
-  const auto fail = [](const absl::Status& status) {
+  const auto fail = [](const Status& status) {
     std::cout << status << std::endl;
     return 1;
   };
   if (!context.ok()) return fail(context.status());
-  auto first = (*context)->Allocate({.bytes = 4096, .name = "first", .dtype = "f32"});
+  auto first = context->Allocate({.bytes = 4096, .name = "first", .dtype = DType::kF32});
   if (!first.ok()) return fail(first.status());
-  auto said = (*context)->Broadcast("a value", 0);
+  auto said = context->Broadcast("a value", 0);
   if (!said.ok()) return fail(said.status());
   // Each rank names another: the operation fails, the same for all.
-  const auto mine = "n" + std::to_string((*context)->rank());
-  if ((*context)->Allocate({.bytes = 64, .name = mine}).ok()) return 1;
-  auto team = (*context)->CreateTeam({0, 1});
+  const auto mine = "n" + std::to_string(context->rank());
+  if (context->Allocate({.bytes = 64, .name = mine}).ok()) return 1;
+  auto team = context->CreateTeam({0, 1});
   if (!team.ok()) return fail(team.status());
-  if (absl::Status s = (*context)->DestroyTeam(*team); !s.ok()) return fail(s);
-  if (absl::Status s = (*context)->Grow(8 << 20); !s.ok()) return fail(s);
-  if (absl::Status s = (*context)->Free(*first); !s.ok()) return fail(s);
+  if (Status s = context->DestroyTeam(*team); !s.ok()) return fail(s);
+  if (Status s = context->Grow(8 << 20); !s.ok()) return fail(s);
+  if (Status s = context->Free(*first); !s.ok()) return fail(s);
   std::cout << "done" << std::endl;
   std::string line;
   std::getline(std::cin, line);
   if (line != "go") return 0;
-  const absl::Status left = (*context)->Leave();
+  const Status left = context->Leave();
   return left.ok() ? 0 : fail(left);
 }
 

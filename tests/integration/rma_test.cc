@@ -1,4 +1,4 @@
-// Context::PutAsync and GetAsync between real processes, on a real irisd: bytes, signals, and what
+// Stream::Put and Get between real processes, on a real irisd: bytes, signals, and what
 // a wrong call says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/iris/context.h"
-#include "client/iris/device_status.h"
-#include "device/iris/iris.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 
@@ -38,25 +39,20 @@ using iris::testing::RankProcesses;
   } while (false)
 
 // The call is refused as an invalid argument, and says so.
-#define REQUIRE_REFUSED(expression, text)                             \
-  do {                                                                \
-    const absl::Status refused = (expression);                        \
-    std::cout << Text(refused) << std::endl;                          \
-    REQUIRE(refused.code() == absl::StatusCode::kInvalidArgument);    \
-    REQUIRE(refused.message().find(text) != absl::string_view::npos); \
+#define REQUIRE_REFUSED(expression, text)                       \
+  do {                                                          \
+    const Status refused = (expression);                        \
+    std::cout << Text(refused) << std::endl;                    \
+    REQUIRE(refused.code() == StatusCode::kInvalidArgument);    \
+    REQUIRE(refused.message().find(text) != std::string::npos); \
   } while (false)
 
-absl::Status StatusOf(const absl::Status& status) { return status; }
-absl::Status StatusOf(const Result& result) {
-  return absl::Status(internal::CodeOf(result.code), result.what);
-}
+Status StatusOf(const Status& status) { return status; }
 template <typename T>
-absl::Status StatusOf(const absl::StatusOr<T>& result) {
+Status StatusOf(const StatusOr<T>& result) {
   return result.status();
 }
-std::string Text(const absl::Status& status) {
-  return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
-}
+std::string Text(const Status& status) { return status.ToString(); }
 
 constexpr uint64_t kBytes = 1 << 20;
 
@@ -80,144 +76,135 @@ IRIS_KERNEL void AwaitAndCount(DeviceContext ctx, const uint64_t* signal, uint64
   }
 }
 
-struct Host {
-  uint64_t* wrong = static_cast<uint64_t*>(backend::MallocHost(sizeof(uint64_t)));
-  ~Host() { backend::FreeHost(wrong); }
-};
-
 int PutsAndGets(const std::vector<std::string>&) {
   auto context = Context::Create(Small());
   REQUIRE_OK(context);
-  const uint32_t n = (*context)->n_ranks(), me = (*context)->rank();
+  const uint32_t n = context->n_ranks(), me = context->rank();
   const uint32_t next = (me + 1) % n, previous = (me + n - 1) % n;
-  auto inbox = (*context)->Allocate({.bytes = kBytes});
+  auto inbox = context->Allocate({.bytes = kBytes});
   REQUIRE_OK(inbox);
-  auto mine = (*context)->Allocate({.bytes = kBytes});
+  auto mine = context->Allocate({.bytes = kBytes});
   REQUIRE_OK(mine);
-  auto words = (*context)->Allocate({.bytes = 64});
+  auto words = context->Allocate({.bytes = 64});
   REQUIRE_OK(words);
   uint64_t* const ready = words->As<uint64_t>();
   uint64_t* const taken = ready + 1;
-  backend::Stream stream, waiter;
-  REQUIRE_OK(backend::Stream::Create(&stream));
-  REQUIRE_OK(backend::Stream::Create(&waiter));
-  REQUIRE_OK(Context::PrepareSignals());
-  Host host;
-  REQUIRE(host.wrong != nullptr);
+  auto stream = Stream::Create(*context), waiter = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  REQUIRE_OK(waiter);
+  REQUIRE_OK(Stream::PrepareSignals(*context));
+  auto wrong = HostArray<uint64_t>::Create(*context);
+  REQUIRE_OK(wrong);
   std::vector<uint8_t> seen(kBytes);
   uint64_t round = 0;
   for (const uint64_t bytes : {uint64_t{1}, uint64_t{7}, uint64_t{4096}, kBytes}) {
     ++round;
-    *host.wrong = 0;
+    **wrong = 0;
     // A put from the heap, whose reader waits in a kernel.
     const uint8_t value = static_cast<uint8_t>(16 * round + me);
-    REQUIRE_OK(backend::FillAsync(mine->address, value, kBytes, stream));
-    REQUIRE_OK(backend::Launch({1, 64}, waiter, AwaitAndCount, (*context)->device_context(), ready,
-                               round, inbox->As<uint8_t>(), bytes,
-                               static_cast<uint8_t>(16 * round + previous), host.wrong));
-    REQUIRE_OK((*context)->PutAsync(inbox->address, mine->address, bytes, next, stream,
-                                    {.signal = ready, .value = round}));
-    REQUIRE_OK(waiter.Synchronize());
-    REQUIRE_OK(stream.Synchronize());
-    REQUIRE(*host.wrong == 0);
-    REQUIRE_OK((*context)->Barrier());  // the next rank has filled what is got from it
+    REQUIRE_OK(stream->Fill(mine->address, value, kBytes));
+    REQUIRE_OK(Launch({1, 64}, *waiter, AwaitAndCount, context->device_context(), ready, round,
+                      inbox->As<uint8_t>(), bytes, static_cast<uint8_t>(16 * round + previous),
+                      wrong->get()));
+    REQUIRE_OK(stream->Put(*context, next, inbox->address, mine->address, bytes,
+                           {.signal = ready, .value = round}));
+    REQUIRE_OK(waiter->Synchronize());
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE(**wrong == 0);
+    REQUIRE_OK(context->Barrier());  // the next rank has filled what is got from it
 
     // A get into host memory; its signal tells the owner.
     std::fill(seen.begin(), seen.end(), uint8_t{0});
-    REQUIRE_OK((*context)->GetAsync(seen.data(), mine->address, bytes, next, stream,
-                                    {.signal = taken, .value = 1, .op = SignalOp::kAdd}));
-    REQUIRE_OK(stream.Synchronize());
+    REQUIRE_OK(stream->Get(*context, next, seen.data(), mine->address, bytes,
+                           {.signal = taken, .value = 1, .op = SignalOp::kAdd}));
+    REQUIRE_OK(stream->Synchronize());
     REQUIRE(seen[0] == 16 * round + next && seen[bytes - 1] == 16 * round + next);
     REQUIRE(bytes == kBytes || seen[bytes] == 0);
-    REQUIRE_OK((*context)->Barrier());
+    REQUIRE_OK(context->Barrier());
     uint64_t n_taken = 0;
-    REQUIRE_OK(backend::CopyAsync(&n_taken, taken, sizeof(n_taken), stream));
-    REQUIRE_OK(stream.Synchronize());
+    REQUIRE_OK(stream->Copy(&n_taken, taken, sizeof(n_taken)));
+    REQUIRE_OK(stream->Synchronize());
     REQUIRE(n_taken == round);
-    REQUIRE_OK((*context)->Barrier());
+    REQUIRE_OK(context->Barrier());
   }
 
   // Nothing but a signal; and to this rank itself.
-  REQUIRE_OK((*context)->PutAsync(inbox->address, nullptr, 0, me, stream,
-                                  {.signal = ready, .value = 100, .op = SignalOp::kAdd}));
+  REQUIRE_OK(stream->Put(*context, me, inbox->address, nullptr, 0,
+                         {.signal = ready, .value = 100, .op = SignalOp::kAdd}));
   uint64_t word = 0;
-  REQUIRE_OK(backend::CopyAsync(&word, ready, sizeof(word), stream));
-  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK(stream->Copy(&word, ready, sizeof(word)));
+  REQUIRE_OK(stream->Synchronize());
   REQUIRE(word == round + 100);
-  REQUIRE_OK((*context)->PutAsync(inbox->address, mine->address, 100, me, stream));
-  REQUIRE_OK(stream.Synchronize());
-  REQUIRE_OK((*context)->Barrier());
+  REQUIRE_OK(stream->Put(*context, me, inbox->address, mine->address, 100));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(context->Barrier());
 
   // Recorded into a graph, both happen once a launch.
-  backend::Graph graph;
-  REQUIRE_OK(backend::BeginCapture(stream));
-  REQUIRE_OK((*context)->PutAsync(inbox->address, mine->address, kBytes, next, stream,
-                                  {.signal = taken, .value = 10, .op = SignalOp::kAdd}));
-  REQUIRE_OK(backend::EndCapture(stream, &graph));
-  for (int i = 0; i < 3; ++i) REQUIRE_OK(backend::LaunchGraph(graph, stream));
-  REQUIRE_OK(stream.Synchronize());
-  REQUIRE_OK((*context)->Barrier());
-  REQUIRE_OK(backend::CopyAsync(&word, taken, sizeof(word), stream));
-  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK(stream->BeginCapture());
+  REQUIRE_OK(stream->Put(*context, next, inbox->address, mine->address, kBytes,
+                         {.signal = taken, .value = 10, .op = SignalOp::kAdd}));
+  auto graph = stream->EndCapture();
+  REQUIRE_OK(graph);
+  for (int i = 0; i < 3; ++i) REQUIRE_OK(graph->Launch(*stream));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(context->Barrier());
+  REQUIRE_OK(stream->Copy(&word, taken, sizeof(word)));
+  REQUIRE_OK(stream->Synchronize());
   REQUIRE(word == round + 30);
-  REQUIRE_OK((*context)->Barrier());
+  REQUIRE_OK(context->Barrier());
   return 0;
 }
 
 int WrongCalls(const std::vector<std::string>&) {
   auto context = Context::Create(Small());
   REQUIRE_OK(context);
-  Context& c = **context;
+  Context& c = *context;
   auto x = c.Allocate({.bytes = 4096});
   REQUIRE_OK(x);
   uint8_t* const p = x->As<uint8_t>();
   const uint32_t peer = 1 - c.rank();
   std::vector<uint8_t> local(4096);
-  backend::Stream stream;
-  REQUIRE_OK(backend::Stream::Create(&stream));
+  auto stream = Stream::Create(c);
+  REQUIRE_OK(stream);
 
-  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 64, 2, stream), "there is no rank 2 in a job of 2");
-  REQUIRE_REFUSED(c.PutAsync(local.data(), p, 64, peer, stream), "not in this rank's heap");
-  REQUIRE_REFUSED(c.PutAsync(c.Translate(p, peer), local.data(), 64, peer, stream),
+  REQUIRE_REFUSED(stream->Put(c, 2, p, local.data(), 64), "there is no rank 2 in a job of 2");
+  REQUIRE_REFUSED(stream->Put(c, peer, local.data(), p, 64), "not in this rank's heap");
+  REQUIRE_REFUSED(stream->Put(c, peer, c.Translate(p, peer), local.data(), 64),
                   absl::StrCat("in the heap of rank ", peer));
-  REQUIRE_REFUSED(c.PutAsync(p, local.data(), c.heap_bytes(), peer, stream),
-                  "ends beyond the heap");
-  REQUIRE_REFUSED(c.PutAsync(p, local.data(), ~uint64_t{0}, peer, stream), "ends beyond the heap");
-  REQUIRE_REFUSED(c.PutAsync(p, nullptr, 64, peer, stream), "the source is null");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), c.heap_bytes()), "ends beyond the heap");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), ~uint64_t{0}), "ends beyond the heap");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, nullptr, 64), "the source is null");
   uint8_t* const end = p - x->offset_bytes + c.heap_bytes();
-  REQUIRE_REFUSED(c.PutAsync(p, end - 32, 64, peer, stream), "the source");
-  REQUIRE_REFUSED(c.PutAsync(p, p + 32, 64, c.rank(), stream), "overlap");
-  REQUIRE_REFUSED(c.PutAsync(p, c.Translate(p, peer), 64, peer, stream), "overlap");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, end - 32, 64), "the source");
+  REQUIRE_REFUSED(stream->Put(c, c.rank(), p, p + 32, 64), "overlap");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, c.Translate(p, peer), 64), "overlap");
   uint64_t* const word = x->As<uint64_t>() + 256;
-  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 64, peer, stream,
-                             {.signal = reinterpret_cast<uint64_t*>(p + 1025)}),
-                  "not aligned to 8 bytes");
-  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 4096, peer, stream, {.signal = word}),
-                  "the signal lies in the range");
   REQUIRE_REFUSED(
-      c.PutAsync(p, local.data(), 64, peer, stream, {.signal = c.Translate(word, peer)}),
-      "the signal");
-  uint64_t outside = 0;
-  REQUIRE_REFUSED(c.PutAsync(p, local.data(), 64, peer, stream, {.signal = &outside}),
+      stream->Put(c, peer, p, local.data(), 64, {.signal = reinterpret_cast<uint64_t*>(p + 1025)}),
+      "not aligned to 8 bytes");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 4096, {.signal = word}),
+                  "the signal lies in the range");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 64, {.signal = c.Translate(word, peer)}),
                   "the signal");
+  uint64_t outside = 0;
+  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 64, {.signal = &outside}), "the signal");
 
-  REQUIRE_REFUSED(c.GetAsync(local.data(), p, 64, 7, stream), "there is no rank 7");
-  REQUIRE_REFUSED(c.GetAsync(p, local.data(), 64, peer, stream), "not in this rank's heap");
-  REQUIRE_REFUSED(c.GetAsync(nullptr, p, 64, peer, stream), "the destination is null");
-  REQUIRE_REFUSED(c.GetAsync(end - 32, p, 64, peer, stream), "the destination");
-  REQUIRE_REFUSED(c.GetAsync(p + 1, p, 64, c.rank(), stream), "overlap");
+  REQUIRE_REFUSED(stream->Get(c, 7, local.data(), p, 64), "there is no rank 7");
+  REQUIRE_REFUSED(stream->Get(c, peer, p, local.data(), 64), "not in this rank's heap");
+  REQUIRE_REFUSED(stream->Get(c, peer, nullptr, p, 64), "the destination is null");
+  REQUIRE_REFUSED(stream->Get(c, peer, end - 32, p, 64), "the destination");
+  REQUIRE_REFUSED(stream->Get(c, c.rank(), p + 1, p, 64), "overlap");
 
   // None of them has put anything on the stream.
-  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK(stream->Synchronize());
   REQUIRE_OK(c.Barrier());
-  REQUIRE_OK(backend::CopyAsync(local.data(), p, 4096, stream));
-  REQUIRE_OK(stream.Synchronize());
+  REQUIRE_OK(stream->Copy(local.data(), p, 4096));
+  REQUIRE_OK(stream->Synchronize());
   for (const uint8_t byte : local) REQUIRE(byte == 0);
   REQUIRE_OK(c.Barrier());
 
   REQUIRE_OK(c.Leave());
-  REQUIRE(c.PutAsync(p, local.data(), 64, peer, stream).code() ==
-          absl::StatusCode::kFailedPrecondition);
+  REQUIRE(stream->Put(c, peer, p, local.data(), 64).code() == StatusCode::kFailedPrecondition);
   return 0;
 }
 

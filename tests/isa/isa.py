@@ -14,7 +14,7 @@ import tempfile
 COMPILER = "clang++-19"
 PROBE = "tests/isa/probe.cc"
 
-_COMMON = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I.", "-S"]
+_COMMON = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I.", "-Iclient", "-Idevice", "-S"]
 # The vendors' compilers inline all that they can: hipcc by these options, nvcc by itself.
 _AMD = [
     "-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "-mllvm", "-amdgpu-early-inline-all=true", "-mllvm",

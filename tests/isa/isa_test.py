@@ -485,14 +485,14 @@ class Probe(unittest.TestCase):
 
 
 class Collectives(unittest.TestCase):
-    """The kernels of device/collective, for one device and one type: the largest that use the API. A test a source."""
+    """The kernels of device/iris/collective, for one device and one type: the largest that use the API. A test each."""
     # Which move 16 bytes at a time. Packets on these devices are of 8 bytes.
     SOURCES = {"direct": True, "two_shot": True, "pipeline": True, "packets": False, "two_packets": False}
 
     # In place of the header that gives kernels to every type: they would take the compiler a quarter of an hour.
     ONE_TYPE = """#pragma once
 #include <type_traits>
-#include "device/backend/numeric.h"
+#include "iris/backend/numeric.h"
 namespace iris::ccl::impl {
 template <typename T>
 inline constexpr bool kHasKernels = std::is_same_v<T, Bfloat16>;
@@ -501,11 +501,11 @@ inline constexpr bool kHasKernels = std::is_same_v<T, Bfloat16>;
 
     def check(self, name, wide):
         with tempfile.TemporaryDirectory(prefix="iris-isa-", dir="/tmp") as folder:
-            header = os.path.join(folder, "device/collective/impl/kernel_types.h")
+            header = os.path.join(folder, "device/iris/collective/impl/kernel_types.h")
             os.makedirs(os.path.dirname(header))
             with open(header, "w", encoding="utf-8") as file:
                 file.write(self.ONE_TYPE)
-            text = isa.compile_text("gfx942", f"device/collective/variants/{name}.cc", ["-iquote", folder])
+            text = isa.compile_text("gfx942", f"device/iris/collective/variants/{name}.cc", ["-iquote", folder])
         a = isa.Assembly("gfx942", text)
         # Those for any operation and number of members choose at run time what the others know.
         hot = [(kernel, what) for kernel, what in a.spills() if "AnyOp" not in kernel and not what.startswith("sgpr_")]

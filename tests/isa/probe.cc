@@ -2,7 +2,7 @@
 // that the test asks for; nothing runs them.
 #include <cstdint>
 
-#include "device/iris/iris.h"
+#include "iris/device.h"
 
 namespace iris {
 

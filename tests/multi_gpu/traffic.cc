@@ -16,23 +16,24 @@
 // dead one's too: they are still mapped, and must be as they were written.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/iris/collectives.h"
-#include "client/iris/context.h"
-#include "device/iris/iris.h"
+#include "iris/ccl.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 
 namespace {
 
@@ -135,11 +136,9 @@ IRIS_KERNEL void FillRound(uint32_t* x, uint64_t n, uint32_t rank, uint64_t roun
   }
 }
 
-// What the sum over the ranks has to be. Once a collective has failed, as its error word says, what
-// it and those behind it leave is undefined.
+// What the sum over the ranks has to be.
 IRIS_KERNEL void CheckRound(const uint32_t* sum, uint64_t n, uint32_t n_ranks, uint64_t round,
-                            const iris::ccl::ErrorReport* errors, Report* report) {
-  if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(&errors->word) != 0) return;
+                            Report* report) {
   uint64_t wrong = 0;
   for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
        i += iris::backend::GridSize() * BlockSize()) {
@@ -169,38 +168,38 @@ int Fail(const std::string& what) {
 
 class Traffic {
  public:
-  Traffic(std::unique_ptr<iris::Context> context, absl::Duration time, bool collectives)
+  Traffic(iris::Context context, absl::Duration time, bool collectives)
       : context_(std::move(context)),
         time_(time),
         collectives_(collectives),
-        rank_(context_->rank()) {}
+        rank_(context_.rank()) {}
   // No kernel runs any more: each has a deadline.
   ~Traffic() {
-    const absl::Status ended = From(stream_.Synchronize());
-    if (!ended.ok()) std::printf("rank %u: %s\n", rank_, std::string(ended.message()).c_str());
-    iris::backend::FreeHost(report_);
+    if (stream_.get() == nullptr) return;
+    const iris::Status ended = stream_.Synchronize();
+    if (!ended.ok()) std::printf("rank %u: %s\n", rank_, ended.message().c_str());
   }
   Traffic(const Traffic&) = delete;
   Traffic& operator=(const Traffic&) = delete;
 
   int Run() {
-    const absl::Status prepared = Prepare();
-    if (!prepared.ok()) return Fail(std::string(prepared.message()));
+    const iris::Status prepared = Prepare();
+    if (!prepared.ok()) return Fail(prepared.message());
     std::printf("rank %u pid %d moves blocks on %s\n", rank_, getpid(),
-                context_->device_uuid().c_str());
-    const absl::Status status = MoveUntilTheEnd();
-    if (absl::IsAborted(status)) {
+                std::string(context_.device_uuid()).c_str());
+    const iris::Status status = MoveUntilTheEnd();
+    if (status.code() == iris::StatusCode::kAborted) {
       std::printf("rank %u was told at %.3f\n", rank_,
                   absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
       std::printf("rank %u stopped after %llu rounds: %s\n", rank_,
-                  static_cast<unsigned long long>(rounds_), std::string(status.message()).c_str());
+                  static_cast<unsigned long long>(rounds_), status.message().c_str());
     } else if (!status.ok()) {
-      return Fail(std::string(status.message()));
+      return Fail(status.message());
     }
-    const absl::Status kept = CheckKept();
-    if (!kept.ok()) return Fail(std::string(kept.message()));
+    const iris::Status kept = CheckKept();
+    if (!kept.ok()) return Fail(kept.message());
     std::printf("rank %u data intact: its own and that of %u peers\n", rank_,
-                context_->n_ranks() - 1);
+                context_.n_ranks() - 1);
     if (report_->wrong_words != 0) {
       return Fail(std::to_string(report_->wrong_words) + " wrong words received");
     }
@@ -211,72 +210,65 @@ class Traffic {
   }
 
  private:
-  static absl::Status From(const iris::Result& result) {
-    return result.ok() ? absl::OkStatus() : absl::InternalError(result.what);
-  }
-
-  absl::Status Prepare() {
+  iris::Status Prepare() {
     for (auto [bytes, name, to] : {std::tuple{sizeof(Mailbox) * kLanes, "mailboxes", &boxes_},
                                    std::tuple{kKeptWords * sizeof(uint32_t), "kept", &kept_},
                                    std::tuple{kSumWords * sizeof(uint32_t), "sums", &sums_},
                                    std::tuple{sizeof(uint64_t), "plan", &plan_}}) {
-      absl::StatusOr<iris::Allocation> allocation =
-          context_->Allocate({.bytes = bytes, .name = name});
-      if (!allocation.ok()) return allocation.status();
-      *to = *allocation;
+      IRIS_ASSIGN_OR_RETURN(*to, context_.Allocate({.bytes = bytes, .name = name}));
     }
-    if (const absl::Status status = From(iris::backend::Stream::Create(&stream_)); !status.ok()) {
-      return status;
-    }
-    report_ = static_cast<Report*>(iris::backend::MallocHost(sizeof(Report)));
-    if (report_ == nullptr) return absl::ResourceExhaustedError("no host memory for the report");
-    *report_ = {};
+    IRIS_ASSIGN_OR_RETURN(stream_, iris::Stream::Create(context_));
+    IRIS_ASSIGN_OR_RETURN(report_, iris::HostArray<Report>::Create(context_));
     if (collectives_) {
-      auto comm = iris::ccl::Communicator::Create(*context_, context_->world());
-      if (!comm.ok()) return comm.status();
-      comm_ = *std::move(comm);
+      IRIS_ASSIGN_OR_RETURN(comm_, iris::ccl::Communicator::Create(context_));
     }
-    const absl::Status kept =
-        Finish(iris::backend::Launch({.grid = 8, .block = 128}, stream_, Keep,
-                                     context_->device_context(), kept_.As<uint32_t>()));
-    return kept.ok() ? context_->Barrier() : kept;
+    IRIS_RETURN_IF_ERROR(Finish(iris::Launch({.grid = 8, .block = 128}, stream_, Keep,
+                                             context_.device_context(), kept_.As<uint32_t>())));
+    return context_.Barrier();
   }
 
-  // What was put on the stream with `result` has ended.
-  absl::Status Finish(const iris::Result& result) {
-    return result.ok() ? From(stream_.Synchronize()) : From(result);
+  // What was put on the stream with `status` has ended.
+  iris::Status Finish(const iris::Status& status) {
+    return status.ok() ? stream_.Synchronize() : status;
   }
 
   // Rank 0 decides how many rounds the next launch has, so that it takes about kLaunchSeconds; 0
   // ends all ranks.
-  absl::StatusOr<uint64_t> Plan(uint64_t proposal) {
+  iris::StatusOr<uint64_t> Plan(uint64_t proposal) {
     // All have read the last plan.
-    if (const absl::Status met = context_->Barrier(); !met.ok()) return met;
-    for (uint32_t to = 0; rank_ == 0 && to < context_->n_ranks(); ++to) {
-      const absl::Status told = Finish(iris::backend::CopyAsync(
-          context_->Translate(plan_.As<uint64_t>(), to), &proposal, sizeof(proposal), stream_));
-      if (!told.ok()) return told;
+    IRIS_RETURN_IF_ERROR(context_.Barrier());
+    for (uint32_t to = 0; rank_ == 0 && to < context_.n_ranks(); ++to) {
+      IRIS_RETURN_IF_ERROR(Finish(
+          stream_.Copy(context_.Translate(plan_.As<uint64_t>(), to), &proposal, sizeof(proposal))));
     }
-    if (const absl::Status met = context_->Barrier(); !met.ok()) return met;
+    IRIS_RETURN_IF_ERROR(context_.Barrier());
     uint64_t plan = 0;
-    const absl::Status read =
-        Finish(iris::backend::CopyAsync(&plan, plan_.As<uint64_t>(), sizeof(plan), stream_));
-    if (!read.ok()) return read;
+    IRIS_RETURN_IF_ERROR(Finish(stream_.Copy(&plan, plan_.As<uint64_t>(), sizeof(plan))));
     return plan;
   }
 
-  absl::Status Move(uint64_t n) {
+  iris::Status Move(uint64_t n) {
     report_->finished_lanes = 0;
-    const absl::Status ended = Finish(iris::backend::Launch(
-        {.grid = kLanes, .block = 128}, stream_, MoveKernel, context_->device_context(),
-        boxes_.As<Mailbox>(), rounds_ + 1, n, report_));
+    const iris::Status ended = Finish(
+        iris::Launch({.grid = kLanes, .block = 128}, stream_, MoveKernel, context_.device_context(),
+                     boxes_.As<Mailbox>(), rounds_ + 1, n, report_.get()));
     if (!ended.ok() || report_->finished_lanes == kLanes) return ended;
-    const absl::Status health = context_->Health();  // names who died
-    return health.ok() ? absl::DeadlineExceededError("a block did not come in time") : health;
+    IRIS_RETURN_IF_ERROR(context_.Health());  // names who died
+    return iris::Status(iris::StatusCode::kDeadlineExceeded, "a block did not come in time");
   }
 
-  // Puts so many rounds of all-reduce on the stream and waits for them.
-  absl::Status Reduce(uint64_t n) {
+  // Puts so many rounds of all-reduce on the stream and waits for them. Once one has failed, what
+  // it and those behind it leave is undefined: wrong words count only if none has.
+  iris::Status Reduce(uint64_t n) {
+    const uint64_t wrong_before = report_->wrong_words;
+    const iris::Status reduced = PutReductions(n);
+    // A failure of an earlier one, which Synchronize explains.
+    const iris::Status ended = comm_.Synchronize(stream_);
+    if (!ended.ok() || !reduced.ok()) report_->wrong_words = wrong_before;
+    return ended.ok() ? reduced : ended;
+  }
+
+  iris::Status PutReductions(uint64_t n) {
     // On emulated devices every element takes its time.
     const bool emulated = iris::backend::Traits::kEmulated;
     const uint64_t largest = emulated ? kSumWords / 64 : kSumWords;
@@ -285,69 +277,60 @@ class Traffic {
     for (uint64_t round = rounds_ + 1; round <= rounds_ + n; ++round) {
       const uint64_t count = round * 7919 % largest + 1;
       const auto variant = kVariants[round % std::size(kVariants)];
-      iris::Result put = iris::backend::Launch(launch, stream_, FillRound, x, count, rank_, round);
-      if (!put.ok()) return From(put);
-      const absl::Status reduced = comm_->AllReduce(x, x, count, iris::ccl::DataType::kI32,
-                                                    iris::ccl::ReduceOp::kSum, stream_, variant);
-      if (!reduced.ok()) {
-        // A failure of an earlier one, which Synchronize explains.
-        const absl::Status explained = comm_->Synchronize(stream_);
-        return explained.ok() ? reduced : explained;
-      }
-      put = iris::backend::Launch(
-          launch, stream_, CheckRound, static_cast<const uint32_t*>(x), count, context_->n_ranks(),
-          round, static_cast<const iris::ccl::ErrorReport*>(comm_->comm().report), report_);
-      if (!put.ok()) return From(put);
+      IRIS_RETURN_IF_ERROR(iris::Launch(launch, stream_, FillRound, x, count, rank_, round));
+      IRIS_RETURN_IF_ERROR(comm_.AllReduce(x, x, count, iris::DType::kI32,
+                                           iris::ccl::ReduceOp::kSum, stream_, variant));
+      IRIS_RETURN_IF_ERROR(iris::Launch(launch, stream_, CheckRound,
+                                        static_cast<const uint32_t*>(x), count, context_.n_ranks(),
+                                        round, report_.get()));
     }
-    return comm_->Synchronize(stream_);
+    return iris::Status();
   }
 
-  absl::Status MoveUntilTheEnd() {
+  iris::Status MoveUntilTheEnd() {
     const absl::Time end = absl::Now() + time_;
     uint64_t proposal = 16;
     for (uint64_t launch = 1;; ++launch) {
-      absl::StatusOr<uint64_t> n = Plan(absl::Now() < end ? proposal : 0);
-      if (!n.ok()) return n.status();
-      if (*n == 0) return absl::OkStatus();
+      IRIS_ASSIGN_OR_RETURN(const uint64_t n, Plan(absl::Now() < end ? proposal : 0));
+      if (n == 0) return iris::Status();
       const absl::Time start = absl::Now();
-      const absl::Status moved = collectives_ ? Reduce(*n) : Move(*n);
-      if (!moved.ok()) return moved;
-      rounds_ += *n;
+      IRIS_RETURN_IF_ERROR(collectives_ ? Reduce(n) : Move(n));
+      rounds_ += n;
       std::printf("rank %u launch %llu rounds %llu\n", rank_,
                   static_cast<unsigned long long>(launch),
                   static_cast<unsigned long long>(rounds_));
       const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-      if (seconds < kLaunchSeconds / 2 && *n < kRoundsMax) proposal = *n * 2;
-      if (seconds > kLaunchSeconds * 2 && *n > 1) proposal = *n / 2;
+      if (seconds < kLaunchSeconds / 2 && n < kRoundsMax) proposal = n * 2;
+      if (seconds > kLaunchSeconds * 2 && n > 1) proposal = n / 2;
     }
   }
 
   // What every rank wrote at the beginning is there, in every heap that is mapped here.
-  absl::Status CheckKept() {
+  iris::Status CheckKept() {
     std::vector<uint32_t> words(kKeptWords);
-    for (uint32_t from = 0; from < context_->n_ranks(); ++from) {
-      const absl::Status read = Finish(
-          iris::backend::CopyAsync(words.data(), context_->Translate(kept_.As<uint32_t>(), from),
-                                   kKeptWords * sizeof(uint32_t), stream_));
-      if (!read.ok()) return read;
+    for (uint32_t from = 0; from < context_.n_ranks(); ++from) {
+      IRIS_RETURN_IF_ERROR(
+          Finish(stream_.Copy(words.data(), context_.Translate(kept_.As<uint32_t>(), from),
+                              kKeptWords * sizeof(uint32_t))));
       for (uint32_t i = 0; i < kKeptWords; ++i) {
         if (words[i] != Word(from, i)) {
-          return absl::DataLossError("word " + std::to_string(i) + " that rank " +
-                                     std::to_string(from) + " kept is wrong");
+          return iris::Status(iris::StatusCode::kDataLoss,
+                              "word " + std::to_string(i) + " that rank " + std::to_string(from) +
+                                  " kept is wrong");
         }
       }
     }
-    return absl::OkStatus();
+    return iris::Status();
   }
 
-  const std::unique_ptr<iris::Context> context_;
+  iris::Context context_;
   const absl::Duration time_;
   const bool collectives_;
   const uint32_t rank_;
   iris::Allocation boxes_, kept_, sums_, plan_;
-  std::unique_ptr<iris::ccl::Communicator> comm_;  // with --collectives
-  iris::backend::Stream stream_;
-  Report* report_ = nullptr;
+  iris::ccl::Communicator comm_;  // with --collectives
+  iris::Stream stream_;
+  iris::HostArray<Report> report_;
   uint64_t rounds_ = 0;
 };
 
@@ -369,11 +352,11 @@ int Main(int argc, char** argv) {
       return 2;
     }
   }
-  absl::StatusOr<std::unique_ptr<iris::Context>> context =
+  iris::StatusOr<iris::Context> context =
       iris::Context::Create({.heap_bytes = heap_mib << 20,
                              .max_heap_bytes = heap_mib << 20,
-                             .timeout = absl::Seconds(20)});
-  if (!context.ok()) return Fail(std::string(context.status().message()));
+                             .timeout = std::chrono::seconds(20)});
+  if (!context.ok()) return Fail(context.status().message());
   return Traffic(*std::move(context), absl::Seconds(seconds), collectives).Run();
 }
 

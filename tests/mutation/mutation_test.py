@@ -45,10 +45,10 @@ class MutationTest(unittest.TestCase):
         cls.clang = find_clang()
         cls.folder = tempfile.mkdtemp(prefix="iris-mutation-", dir="/tmp")
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        # The runtime of the emulator is not instrumented, see device/backend/emu/BUILD.bazel.
+        # The runtime of the emulator is not instrumented, see device/iris/backend/emu/BUILD.bazel.
         runtime = ["-fno-sanitize=thread", "-ftls-model=initial-exec"]
-        jobs = [(f"device/backend/{name}.cc", cls.object(name), runtime) for name in RUNTIME]
-        jobs += [(f"device/backend/{name}.cc", cls.object(name), []) for name in HOST]
+        jobs = [(f"device/iris/backend/{name}.cc", cls.object(name), runtime) for name in RUNTIME]
+        jobs += [(f"device/iris/backend/{name}.cc", cls.object(name), []) for name in HOST]
         jobs += [("tests/mutation/protocols.cc", f"protocols{n}.o", [f"-DIRIS_MUTATE={n}"]) for n in range(7)]
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for result in [pool.submit(cls.compile, *job) for job in jobs]:
@@ -62,7 +62,8 @@ class MutationTest(unittest.TestCase):
     def compile(cls, source, out, options):
         cls.call([
             cls.clang, "-std=c++20", "-O1", "-g1", "-fsanitize=thread", "-DIRIS_TSAN=1", "-DIRIS_BACKEND_EMU=1",
-            "-Wall", "-Werror", "-I.", *options, "-c", source, "-o", os.path.join(cls.folder, out)
+            "-Wall", "-Werror", "-I.", "-Iclient", "-Idevice", *options, "-c", source, "-o",
+            os.path.join(cls.folder, out)
         ])
 
     @classmethod

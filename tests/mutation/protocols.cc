@@ -20,11 +20,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/backend/select.h"
-#include "device/collective/impl/layout.h"
-#include "device/collective/impl/reduce_direct.h"
-#include "device/collective/variants/packets.h"
-#include "device/iris/iris.h"
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/reduce_direct.h"
+#include "iris/collective/variants/packets.h"
+#include "iris/device.h"
 
 namespace {
 

@@ -83,10 +83,10 @@ def vendor_names(tree):
     """No vendor's name above the device seam."""
     places = ("device/", "server/", "client/", "proto/", "examples/", "tests/")
     # tests/isa reads the assembly of each vendor.
-    seam = ("device/backend/", "device/driver/", "tests/isa/", "tests/tidy/")
+    seam = ("device/iris/backend/", "device/driver/", "tests/isa/", "tests/tidy/")
     return _grep(
         tree.select(*SOURCE, ".proto", ".py", ".sh", ".toml", ".bazel", ".bzl", under=places, without=seam),
-        VENDOR, "a vendor's name outside device/backend and device/driver")
+        VENDOR, "a vendor's name outside device/iris/backend and device/driver")
 
 
 def orphan_tests(tree):
@@ -106,9 +106,23 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
 
 
 @functools.lru_cache(None)
-def _includes(text):
-    """(line, header) of each include."""
+def _written_includes(text):
+    """(line, header) of each include, as it stands there."""
     return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in INCLUDE.finditer(text)]
+
+
+# Where the headers lie that are included as <iris/...>, inside the repository as outside.
+INSTALLED = ("device/", "client/")
+
+
+def _includes(tree, text):
+    """(line, header) of each include, with the path of the header in the repository if it is one of ours."""
+    found = []
+    for number, header in _written_includes(text):
+        if header.startswith("iris/"):
+            header = next((place + header for place in INSTALLED if place + header in tree.files), header)
+        found.append((number, header))
+    return found
 
 
 @functools.lru_cache(None)
@@ -150,7 +164,7 @@ class Architecture:
 
         | folder | one noun | depends on |
         |---|---|---|
-        | `device/iris` with `impl` | the device API | `device/backend` |
+        | `device/iris` with `impl` | the device API | `device/iris/backend` |
 
     A row may be for a folder and some that are inside it, which belong together. It names every folder that files of
     its own include from; `x/*` are all folders in x. Text that is not in backticks is for people.
@@ -227,7 +241,7 @@ def architecture(tree):
                 if label.startswith("//") and f"{to}/".startswith(OURS) and not (test and to.startswith("tests/")):
                     edge(f"{path}:{number}", folder, to, f"use {label}")
             continue
-        for number, header in _includes(text):
+        for number, header in _includes(tree, text):
             if header.startswith(OURS) and not (header.startswith("tests/") and path.endswith("_test.cc")):
                 edge(f"{path}:{number}", folder, os.path.dirname(header), f"include {header}")
     for row, (number, names) in table.rows.items():
@@ -247,7 +261,7 @@ def pure_logic(tree):
     """The daemon's logic knows no socket, no driver and no wall clock."""
     found = []
     for path, text in tree.select(*SOURCE, under=PURE):
-        for number, header in _includes(text):
+        for number, header in _includes(tree, text):
             if (header.startswith(("grpc", "google/", "device/", "server/rpc/", "server/session/", "sys/"))
                     or header.endswith(".pb.h")):
                 found.append(f"{path}:{number}: pure logic must not include {header}")
@@ -266,7 +280,7 @@ def proto_types(tree):
     for path, text in tree.select(*SOURCE, under=("server/", "client/", "device/"), without=edge):
         if path.endswith("_test.cc"):
             continue
-        for number, header in _includes(text):
+        for number, header in _includes(tree, text):
             if header.endswith(".pb.h"):
                 found.append(f"{path}:{number}: must not include {header}")
     return found
@@ -276,9 +290,11 @@ def header_shape(tree):
     """A header says first what it is, and guards itself."""
     found = []
     for path, text in tree.select(".h"):
-        if not text.startswith("// "):
+        # One in C says the same in the words of C.
+        in_c = text.startswith("/* ") and 'extern "C"' in text and re.search(r"^#ifndef (\w+)\n#define \1$", text, re.M)
+        if not text.startswith("// ") and not in_c:
             found.append(f"{path}:1: a header begins with a comment that says what it is")
-        if not re.search(r"^#pragma once$", text, re.M):
+        if not re.search(r"^#pragma once$", text, re.M) and not in_c:
             found.append(f"{path}:1: no #pragma once")
     return found
 
@@ -286,12 +302,12 @@ def header_shape(tree):
 def one_conditional(tree):
     """The backend is chosen in one place."""
     test = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*\bIRIS_BACKEND_", re.M)
-    found = _grep(tree.select(*SOURCE, without=("device/backend/select.h",)), test,
-                  "only device/backend/select.h asks which backend this is")
-    text = tree.files.get("device/backend/select.h", "")
+    found = _grep(tree.select(*SOURCE, without=("device/iris/backend/select.h",)), test,
+                  "only device/iris/backend/select.h asks which backend this is")
+    text = tree.files.get("device/iris/backend/select.h", "")
     starts = [m for m in test.finditer(text) if "elif" not in m.group(0)]
     if len(starts) > 1:
-        found.append(f"device/backend/select.h: {len(starts)} conditionals on the backend instead of one")
+        found.append(f"device/iris/backend/select.h: {len(starts)} conditionals on the backend instead of one")
     return found
 
 
@@ -419,7 +435,7 @@ def client_storeys(tree):
     for below, forbidden in above.items():
         for path, text in tree.select(*SOURCE, under=(below,)):
             found += [f"{path}:{number}: must not include {header}"
-                      for number, header in _includes(text) if header.startswith(forbidden)]
+                      for number, header in _includes(tree, text) if header.startswith(forbidden)]
 
     reached = {}  # header: the headers on the way from it to a message, or ()
 
@@ -428,13 +444,13 @@ def client_storeys(tree):
             return (header,)
         if header not in reached:
             reached[header] = ()  # a circle ends here
-            ways = (way(inner) for _, inner in _includes(tree.files.get(header, "")))
+            ways = (way(inner) for _, inner in _includes(tree, tree.files.get(header, "")))
             reached[header] = next(((header,) + found_way for found_way in ways if found_way), ())
         return reached[header]
 
     for path, text in tree.select(*SOURCE, under=("client/base/", "client/internal/", "client/iris/"),
                                   without=PROTOBUF_FOR_TESTS):
-        for number, header in _includes(text):
+        for number, header in _includes(tree, text):
             if not (path.startswith("client/internal/") and path.endswith("_test.cc")) and way(header):
                 found.append(f"{path}:{number}: reaches a message: {' -> '.join(way(header))}")
     return found
@@ -494,7 +510,7 @@ def dead_files(tree):
         for name in _file_names(text) if path != "tests/tidy/tidy_test.py" else ():
             words.setdefault(name, set()).add(path)
         if path.endswith(SOURCE):
-            included |= {header for _, header in _includes(text)}
+            included |= {header for _, header in _includes(tree, text)}
     for path, text in tree.files.items():
         name = os.path.basename(path)
         if path in UNNAMED or name in BUILD_NAMES or path.startswith("docs/decisions/"):

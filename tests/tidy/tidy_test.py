@@ -37,7 +37,7 @@ PLANTED = {
         ("server/planted.cc", "// Calls cudaMalloc.\n"),
         ("client/planted.h", "// Of NVIDIA.\n#pragma once\n"),
         ("device/iris/planted.h", "// kHip\n#pragma once\nenum { kHip };\n"),
-        ("device/collective/planted.h", "// x\n#pragma once\nvoid* hip_stream;\n"),
+        ("device/iris/collective/planted.h", "// x\n#pragma once\nvoid* hip_stream;\n"),
         ("examples/planted.cc", "// On an MI300X.\n"),
         ("proto/planted.proto", "// amd\n"),
     ),
@@ -56,16 +56,16 @@ PLANTED = {
         ("proto/wire/planted.cc", '#include "server/job/ids.h"\n'),
         # Inside one component, as the table says.
         ("server/heap/planted.cc", '#include "server/job/ids.h"\n'),
-        ("device/iris/impl/planted.h", '// x\n#pragma once\n#include "device/collective/rules.h"\n'),
+        ("device/iris/impl/planted.h", '// x\n#pragma once\n#include "device/iris/collective/rules.h"\n'),
         ("client/iris/planted.cc", '#include "client/ctl/text.h"\n'),
         ("examples/planted.cc", '#include "client/internal/window.h"\n'),
         # Targets of Bazel.
         ("server/heap/BUILD.bazel", 'cc_library(name = "x", deps = [":y", "//server/job:ids"])\n'),
         ("device/iris/BUILD.bazel", 'cc_library(name = "x", deps = select({"//:a": ["//device/driver"]}))\n'),
-        ("client/iris/BUILD.bazel", '[cc_test(name = n, deps = ["//server"] + []) for n in ["a"]]\n'),
+        ("client/internal/BUILD.bazel", '[cc_test(name = n, deps = ["//server"] + []) for n in ["a"]]\n'),
         # Folders without a row.
         ("server/planted/planted.cc", "int x;\n"),
-        ("device/collective/planted/planted.h", "// x\n#pragma once\n"),
+        ("device/iris/collective/planted/planted.h", "// x\n#pragma once\n"),
         # The table itself.
         ("docs/architecture.md", with_row("| `server/nowhere` | nothing | nothing |")),
         ("docs/architecture.md", with_row("| somewhere | nothing | nothing |")),
@@ -89,7 +89,7 @@ PLANTED = {
     ),
     "one_conditional": (
         ("device/iris/planted.h", "// x\n#pragma once\n#if defined(IRIS_BACKEND_EMU)\n#endif\n"),
-        ("device/backend/select.h",
+        ("device/iris/backend/select.h",
          "// x\n#pragma once\n#if defined(IRIS_BACKEND_EMU)\n#endif\n#ifdef IRIS_BACKEND_EMU\n#endif\n"),
     ),
     "download_hosts": (

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "device/backend/select.h"
-#include "device/iris/context.h"
-#include "device/iris/impl/mutation.h"
-#include "device/iris/impl/wait.h"
-#include "device/iris/types.h"
+#include "iris/backend/select.h"
+#include "iris/impl/mutation.h"
+#include "iris/impl/wait.h"
+#include "iris/translate.h"
+#include "iris/types.h"
 
 namespace iris::impl {
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "device/backend/heap_map.h"
-#include "device/backend/select.h"
-#include "device/iris/types.h"
+#include "iris/backend/heap_map.h"
+#include "iris/backend/select.h"
+#include "iris/types.h"
 
 namespace iris::impl {
 

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "device/backend/select.h"
-#include "device/iris/impl/mutation.h"
-#include "device/iris/types.h"
+#include "iris/backend/select.h"
+#include "iris/impl/mutation.h"
+#include "iris/types.h"
 
 namespace iris::impl {
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/backend/select.h"
-#include "device/backend/words.h"
-#include "device/iris/impl/coop.h"
-#include "device/iris/types.h"
+#include "iris/backend/select.h"
+#include "iris/backend/words.h"
+#include "iris/impl/coop.h"
+#include "iris/types.h"
 
 namespace iris::impl {
 

@@ -6,8 +6,8 @@
 // the syncs where their names say. A sync that belongs to no protocol stays backend::BlockSync.
 #pragma once
 
-#include "device/backend/select.h"
-#include "device/backend/types.h"
+#include "iris/backend/select.h"
+#include "iris/backend/types.h"
 
 #ifndef IRIS_MUTATE
 #define IRIS_MUTATE 0

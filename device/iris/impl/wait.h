@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "device/backend/select.h"
-#include "device/iris/types.h"
+#include "iris/backend/select.h"
+#include "iris/types.h"
 
 namespace iris::impl {
 

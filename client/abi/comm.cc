@@ -1,0 +1,273 @@
+// Collectives.
+#include <utility>
+#include <vector>
+
+#include "client/abi/objects.h"
+#include "client/internal/device_status.h"
+#include "iris/collective/rules.h"
+#include "iris/dtype.h"
+
+using iris::DType;
+using iris::abi::CommObject;
+using iris::abi::ContextObject;
+using iris::abi::NotNull;
+using iris::abi::StreamObject;
+using iris::abi::TeamOf;
+using iris::abi::With;
+using iris::abi::WithStream;
+namespace ccl = iris::ccl;
+
+namespace {
+
+// What a call says of its elements.
+struct Said {
+  iris_dtype dtype = IRIS_DTYPE_NONE;
+  iris_reduce_op op = IRIS_SUM;
+  int32_t variant = 0;
+
+  absl::Status Check() const {
+    if (dtype <= 0 || dtype >= static_cast<int>(iris::kDTypeCount)) {
+      return absl::InvalidArgumentError(absl::StrCat(dtype, " is no iris_dtype of an element"));
+    }
+    if (op < 0 || op > IRIS_AVG) {
+      return absl::InvalidArgumentError(absl::StrCat(op, " is no iris_reduce_op"));
+    }
+    if (variant < 0 || variant > static_cast<int>(ccl::Variant::kSpinlock)) {
+      return absl::InvalidArgumentError(absl::StrCat(variant, " is no variant; 0 is automatic"));
+    }
+    return absl::OkStatus();
+  }
+  DType type() const { return static_cast<DType>(dtype); }
+  ccl::ReduceOp reduce_op() const { return static_cast<ccl::ReduceOp>(op); }
+  ccl::Variant as() const { return static_cast<ccl::Variant>(variant); }
+};
+
+// One call at a time on a communicator.
+class Turn {
+ public:
+  explicit Turn(CommObject& object) : object_(object) {
+    mine_ = !object.busy.exchange(true, std::memory_order_acquire);
+  }
+  ~Turn() {
+    if (mine_) object_.busy.store(false, std::memory_order_release);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  absl::Status status() const {
+    if (mine_) return object_.state->host->Usable();
+    return absl::FailedPreconditionError(
+        "another thread is in a call of this communicator: make one call at a time, or a "
+        "communicator for each thread");
+  }
+
+ private:
+  CommObject& object_;
+  bool mine_ = false;
+};
+
+template <typename Body>
+iris_code OnComm(iris_comm* comm, Body body) noexcept {
+  return With<CommObject>(comm, [&](CommObject& object) -> absl::Status {
+    const Turn turn(object);
+    IRIS_ABI_TRY(turn.status());
+    return body(*object.comm);
+  });
+}
+
+// An operation on a stream.
+template <typename Body>
+iris_code Put(iris_comm* comm, iris_stream* stream, const Said& said, Body body) noexcept {
+  return WithStream<CommObject>(comm, stream,
+                                [&](CommObject& object, StreamObject& on) -> absl::Status {
+                                  const Turn turn(object);
+                                  IRIS_ABI_TRY(turn.status());
+                                  IRIS_ABI_TRY(said.Check());
+                                  return body(*object.comm, *on);
+                                });
+}
+
+absl::StatusOr<std::vector<ccl::Rule>> ReadRules(const iris::backend::BackendOperations& table,
+                                                 const char* text) {
+  std::vector<ccl::Rule> rules(ccl::kMaxRules);
+  uint32_t n_rules = 0, line = 0;
+  const iris::Result read = table.ParseRules(text, rules.data(), ccl::kMaxRules, &n_rules, &line);
+  if (!read.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("create a communicator: line ", line, " of the rules: ", read.what));
+  }
+  rules.resize(n_rules);
+  return rules;
+}
+
+}  // namespace
+
+iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_comm_options* options,
+                           iris_comm** out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    const TeamOf members(object, team);
+    IRIS_ABI_TRY(members.status());
+    IRIS_ABI_TRY(NotNull(out, "create a communicator: the place for the handle"));
+    iris_comm_options given = {};
+    if (options != nullptr) {
+      IRIS_ABI_TRY(iris::abi::ReadStruct(options, sizeof(given), "iris_comm_options", &given));
+    }
+    if (given.timeout_ns < 0) {
+      return absl::InvalidArgumentError("create a communicator: timeout_ns is negative");
+    }
+    IRIS_ABI_TRY(object.host().Usable());
+    const auto table = object.state->Backend();
+    if (!table.ok()) return table.status();
+    iris::internal::CommunicatorOptions wanted;
+    wanted.name = iris::abi::TextOf(given.name);
+    wanted.config.blocks = given.blocks;
+    wanted.config.block_threads = given.block_threads;
+    wanted.config.max_blocks = given.max_blocks;
+    wanted.config.packet_blocks = given.packet_blocks;
+    wanted.config.packet_bytes = given.packet_bytes;
+    wanted.config.stage_bytes = given.stage_bytes;
+    wanted.config.timeout_ns = static_cast<uint64_t>(given.timeout_ns);
+    wanted.config.check_calls = given.check_calls != 0;
+    wanted.config.symmetric = given.symmetric != 0;
+    std::vector<ccl::Rule> rules;
+    if (given.rules != nullptr) {
+      auto read = ReadRules(**table, given.rules);
+      if (!read.ok()) return read.status();
+      rules = *std::move(read);
+      wanted.config.rules = rules.data();
+      wanted.config.n_rules = static_cast<uint32_t>(rules.size());
+    }
+    auto made = std::make_unique<CommObject>(object.state);
+    auto created = iris::internal::Communicator::Create(object.host(), **table, *members, wanted);
+    if (!created.ok()) return created.status();
+    made->comm = *std::move(created);
+    auto handle = object.state->Adopt(CommObject::kKind, std::move(made));
+    if (!handle.ok()) return handle.status();
+    *out = static_cast<iris_comm*>(*handle);
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_comm_release(iris_comm* comm) {
+  return OnComm(comm, [](iris::internal::Communicator& c) { return c.Destroy(); });
+}
+
+iris_code iris_comm_destroy(iris_comm* comm) {
+  return With<CommObject>(comm, [&](CommObject& object) -> absl::Status {
+    if (!object.state->host->OwnProcess()) return absl::OkStatus();  // the parent's
+    return object.state->Disown(CommObject::kKind, comm) ? absl::OkStatus()
+                                                         : iris::abi::Unknown<CommObject>(comm);
+  });
+}
+
+iris_code iris_all_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,
+                          iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
+                          int32_t variant) {
+  const Said said = {dtype, op, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.AllReduce(in, out, count, said.type(), said.reduce_op(), s, said.as());
+  });
+}
+
+iris_code iris_reduce_scatter(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
+                              iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
+                              int32_t variant) {
+  const Said said = {dtype, op, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.ReduceScatter(in, out, count_per_member, said.type(), said.reduce_op(), s, said.as());
+  });
+}
+
+iris_code iris_reduce(iris_comm* comm, const void* in, void* out, uint64_t count, iris_dtype dtype,
+                      iris_reduce_op op, uint32_t root, iris_stream* stream, int32_t variant) {
+  const Said said = {dtype, op, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.Reduce(in, out, count, said.type(), said.reduce_op(), root, s, said.as());
+  });
+}
+
+iris_code iris_all_gather(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
+                          iris_dtype dtype, iris_stream* stream, int32_t variant) {
+  const Said said = {dtype, IRIS_SUM, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.AllGather(in, out, count_per_member, said.type(), s, said.as());
+  });
+}
+
+iris_code iris_gather(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
+                      iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
+  const Said said = {dtype, IRIS_SUM, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.Gather(in, out, count_per_member, said.type(), root, s, said.as());
+  });
+}
+
+iris_code iris_scatter(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
+                       iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
+  const Said said = {dtype, IRIS_SUM, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.Scatter(in, out, count_per_member, said.type(), root, s, said.as());
+  });
+}
+
+iris_code iris_all_to_all(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
+                          iris_dtype dtype, iris_stream* stream, int32_t variant) {
+  const Said said = {dtype, IRIS_SUM, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.AllToAll(in, out, count_per_member, said.type(), s, said.as());
+  });
+}
+
+iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const uint64_t* to_counts,
+                            const uint64_t* to_offsets, void* out, const uint64_t* from_counts,
+                            const uint64_t* from_offsets, uint32_t n_members, iris_dtype dtype,
+                            iris_stream* stream) {
+  const Said said = {dtype, IRIS_SUM, 0};
+  return Put(comm, stream, said, [&](auto& c, auto& s) -> absl::Status {
+    for (const uint64_t* each : {to_counts, to_offsets, from_counts, from_offsets}) {
+      IRIS_ABI_TRY(NotNull(each, "all_to_all_v: one of the arrays of counts and offsets"));
+    }
+    return c.AllToAllV(in, {to_counts, n_members}, {to_offsets, n_members}, out,
+                       {from_counts, n_members}, {from_offsets, n_members}, said.type(), s);
+  });
+}
+
+iris_code iris_broadcast(iris_comm* comm, const void* in, void* out, uint64_t count,
+                         iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
+  const Said said = {dtype, IRIS_SUM, variant};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.Broadcast(in, out, count, said.type(), root, s, said.as());
+  });
+}
+
+iris_code iris_send(iris_comm* comm, const void* in, uint64_t count, iris_dtype dtype, uint32_t to,
+                    iris_stream* stream) {
+  const Said said = {dtype, IRIS_SUM, 0};
+  return Put(comm, stream, said,
+             [&](auto& c, auto& s) { return c.Send(in, count, said.type(), to, s); });
+}
+
+iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype, uint32_t from,
+                    iris_stream* stream) {
+  const Said said = {dtype, IRIS_SUM, 0};
+  return Put(comm, stream, said,
+             [&](auto& c, auto& s) { return c.Recv(out, count, said.type(), from, s); });
+}
+
+iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream) {
+  const Said said = {IRIS_U8, IRIS_SUM, 0};
+  return Put(comm, stream, said, [](auto& c, auto& s) { return c.Barrier(s); });
+}
+
+iris_code iris_comm_check(iris_comm* comm) {
+  return OnComm(comm, [](iris::internal::Communicator& c) { return c.Check(); });
+}
+
+iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream) {
+  const Said said = {IRIS_U8, IRIS_SUM, 0};
+  return Put(comm, stream, said, [](auto& c, auto& s) { return c.Synchronize(s); });
+}
+
+iris_code iris_comm_reset(iris_comm* comm) {
+  return OnComm(comm, [](iris::internal::Communicator& c) { return c.Reset(); });
+}

@@ -1,0 +1,409 @@
+// Errors, versions, the launcher, contexts, and the symmetric heap.
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/time/time.h"
+#include "client/abi/objects.h"
+#include "client/backend/load.h"
+#include "client/base/launcher.h"
+#include "iris/dtype.h"
+#include "iris/types.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/version.h"
+
+namespace iris::abi {
+namespace {
+
+static_assert(IRIS_DEVICE_ABI == kDeviceAbi);
+static_assert(IRIS_F8E5M2 == static_cast<int>(DType::kF8E5M2));
+
+// Of the calling thread's last error, and of what it was last given.
+struct Texts {
+  ~Texts();
+  std::string message;
+  std::string value;
+};
+// Destructors of statics may call when the main thread's texts have gone: then nothing is kept.
+thread_local bool t_ended = false;
+Texts::~Texts() { t_ended = true; }
+
+Texts* ThreadTexts() {
+  thread_local Texts texts;
+  return t_ended ? nullptr : &texts;
+}
+
+absl::Duration TimeOr(int64_t nanoseconds, absl::Duration otherwise) {
+  return nanoseconds == 0 ? otherwise : absl::Nanoseconds(nanoseconds);
+}
+
+absl::Status CheckVersions(const iris_context_options& options) {
+  const uint32_t major = options.header_version / 1000;
+  if (options.header_version == 0 || major != IRIS_VERSION_MAJOR) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this program was built with the headers of Iris ", major, ".",
+                     options.header_version % 1000, ", which libiris.so ", iris_version_string(),
+                     " cannot serve: build it with the headers of this libiris.so"));
+  }
+  if (options.kernels != nullptr && options.device_abi != IRIS_DEVICE_ABI) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the kernels of this program were built for device ABI ", options.device_abi,
+                     ", and libiris.so ", iris_version_string(), " serves ", IRIS_DEVICE_ABI,
+                     ": build the program with the headers of this libiris.so"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTime(int64_t nanoseconds, const char* name) {
+  if (nanoseconds >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, "=", nanoseconds, " is negative"));
+}
+
+// Fixed-size fields: the text is cut where it does not fit.
+template <size_t kBytes>
+void CopyText(const std::string& from, char (&to)[kBytes]) {
+  std::snprintf(to, kBytes, "%s", from.c_str());
+}
+
+// The least that a struct of this library's first version has.
+constexpr size_t kContextOptionsBytes = sizeof(iris_context_options);
+constexpr size_t kAllocateOptionsBytes = sizeof(iris_allocate_options);
+
+}  // namespace
+
+iris_code Tell(const absl::Status& status) noexcept {
+  if (status.ok()) return IRIS_OK;
+  Texts* const texts = ThreadTexts();
+  if (texts != nullptr) {
+    try {
+      texts->message.assign(status.message().data(), status.message().size());
+    } catch (...) {
+      texts->message.clear();
+    }
+  }
+  return static_cast<iris_code>(status.code());
+}
+
+absl::StatusOr<const backend::BackendOperations*> ContextState::Backend() {
+  absl::MutexLock lock(&mu_);
+  if (backend_ == nullptr) {
+    auto loaded = backend::LoadBackend(host->backend());
+    if (!loaded.ok()) return loaded.status();
+    backend_ = *loaded;
+  }
+  return backend_;
+}
+
+absl::StatusOr<void*> ContextState::Adopt(Kind kind, std::unique_ptr<Object> object) {
+  absl::MutexLock lock(&mu_);
+  if (ended_) return absl::FailedPreconditionError("this context was destroyed");
+  void* const handle = HandleTable::Get().Add(kind, std::move(object));
+  if (handle == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this process has ", HandleTable::kMaxObjects,
+                     " objects of Iris already: destroy those that it does not use"));
+  }
+  numbers_[handle] = n_made_;
+  objects_[n_made_++] = {kind, handle};
+  return handle;
+}
+
+bool ContextState::Disown(Kind kind, const void* handle) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto number = numbers_.find(handle);
+    if (number != numbers_.end()) {
+      objects_.erase(number->second);
+      numbers_.erase(number);
+    }
+  }
+  return HandleTable::Get().Remove(kind, handle);
+}
+
+void ContextState::DisownAll() {
+  decltype(objects_) objects;
+  {
+    absl::MutexLock lock(&mu_);
+    ended_ = true;
+    objects.swap(objects_);
+    numbers_.clear();
+  }
+  // What was made last may lean on what was made first.
+  for (auto it = objects.rbegin(); it != objects.rend(); ++it) {
+    HandleTable::Get().Remove(it->second.first, it->second.second);
+  }
+}
+
+absl::Status TeamOf::status() const {
+  if (handle_ == nullptr) return absl::OkStatus();
+  if (!held_) return Unknown<TeamObject>(handle_);
+  if (held_->state != context_.state) {
+    return absl::InvalidArgumentError("the team belongs to another context");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace iris::abi
+
+using iris::abi::ContextObject;
+using iris::abi::ContextState;
+using iris::abi::NotNull;
+using iris::abi::ReadStruct;
+using iris::abi::Run;
+using iris::abi::TeamOf;
+using iris::abi::TextOf;
+using iris::abi::TimeOr;
+using iris::abi::With;
+using iris::abi::WriteStruct;
+namespace internal = iris::internal;
+
+const char* iris_error_message(void) {
+  const iris::abi::Texts* const texts = iris::abi::ThreadTexts();
+  return texts == nullptr ? "" : texts->message.c_str();
+}
+
+const char* iris_code_name(iris_code code) {
+  return iris::StatusCodeName(static_cast<iris::StatusCode>(code));
+}
+
+uint32_t iris_version(void) { return IRIS_VERSION; }
+const char* iris_version_string(void) { return iris::wire::kIrisVersion; }
+
+iris_code iris_launcher_read(iris_launcher* out) {
+  return Run([&]() -> absl::Status {
+    auto read = iris::base::ReadLauncher();
+    if (!read.ok()) return read.status();
+    iris_launcher launcher = {};
+    launcher.rank = read->rank;
+    launcher.n_ranks = read->n_ranks;
+    launcher.local_rank = read->local_rank;
+    iris::abi::CopyText(read->launcher, launcher.name);
+    iris::abi::CopyText(read->job, launcher.job);
+    return WriteStruct(launcher, "iris_launcher", out);
+  });
+}
+
+void iris_context_options_init_sized(iris_context_options* options, size_t size) {
+  if (options == nullptr || size < sizeof(size_t) || size > (1 << 16)) return;
+  iris_context_options fresh = {};
+  fresh.size = size;
+  fresh.header_version = IRIS_VERSION;
+  fresh.rank = fresh.n_ranks = fresh.local_rank = -1;
+  std::memset(options, 0, size);
+  std::memcpy(options, &fresh, size < sizeof(fresh) ? size : sizeof(fresh));
+}
+
+iris_code iris_context_create(const iris_context_options* options, iris_context** out) {
+  return Run([&]() -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "create a context: the place for the handle"));
+    iris_context_options given;
+    IRIS_ABI_TRY(
+        ReadStruct(options, iris::abi::kContextOptionsBytes, "iris_context_options", &given));
+    IRIS_ABI_TRY(iris::abi::CheckVersions(given));
+    IRIS_ABI_TRY(iris::abi::CheckTime(given.join_timeout_ns, "join_timeout_ns"));
+    IRIS_ABI_TRY(iris::abi::CheckTime(given.timeout_ns, "timeout_ns"));
+    IRIS_ABI_TRY(iris::abi::CheckTime(given.connect_timeout_ns, "connect_timeout_ns"));
+    internal::ContextOptions wanted;
+    wanted.job = TextOf(given.job);
+    wanted.rank = given.rank;
+    wanted.n_ranks = given.n_ranks;
+    wanted.local_rank = given.local_rank;
+    wanted.heap_bytes = given.heap_bytes;
+    wanted.max_heap_bytes = given.max_heap_bytes;
+    wanted.prealloc = given.prealloc != 0;
+    wanted.device_uuid = TextOf(given.device_uuid);
+    wanted.runtime_dir = TextOf(given.runtime_dir);
+    wanted.kernels = TextOf(given.kernels);
+    wanted.join_timeout = TimeOr(given.join_timeout_ns, wanted.join_timeout);
+    wanted.timeout = TimeOr(given.timeout_ns, wanted.timeout);
+    wanted.connect_timeout = TimeOr(given.connect_timeout_ns, wanted.connect_timeout);
+    auto created = internal::HostContext::Create(wanted);
+    if (!created.ok()) return created.status();
+    auto state = std::make_shared<ContextState>(*std::move(created));
+    void* const handle = iris::abi::HandleTable::Get().Add(
+        iris::abi::Kind::kContext, std::make_unique<ContextObject>(std::move(state)));
+    if (handle == nullptr) return absl::ResourceExhaustedError("too many objects of Iris");
+    *out = static_cast<iris_context*>(handle);
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_context_destroy(iris_context* context) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    if (!object.host().OwnProcess()) return absl::OkStatus();  // the parent's
+    if (!iris::abi::HandleTable::Get().Remove(iris::abi::Kind::kContext, context)) {
+      return absl::FailedPreconditionError("another thread destroys this context");
+    }
+    object.state->DisownAll();
+    return absl::OkStatus();  // leaves when the last call that holds it has ended
+  });
+}
+
+iris_code iris_context_leave(iris_context* context) {
+  return With<ContextObject>(context, [](ContextObject& object) { return object.host().Leave(); });
+}
+
+iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) {
+    const internal::HostContext& host = object.host();
+    iris_context_info info = {};
+    info.rank = host.rank();
+    info.n_ranks = host.n_ranks();
+    info.job_id = host.job_id();
+    info.epoch = host.epoch();
+    info.device_index = host.device_index();
+    info.ranks_per_device = host.ranks_per_device();
+    info.heap_bytes = host.heap_bytes();
+    info.stride_bytes = host.stride_bytes();
+    info.base = host.device_context().base;
+    info.same_address = host.same_address() ? 1 : 0;
+    info.job = host.job().c_str();
+    info.device_uuid = host.device_uuid().c_str();
+    info.backend = host.backend().c_str();
+    return WriteStruct(info, "iris_context_info", out);
+  });
+}
+
+iris_code iris_context_get_timings(iris_context* context, iris_create_timings* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) {
+    const internal::CreateTimings& from = object.host().create_timings();
+    iris_create_timings timings = {};
+    timings.connect_ns = absl::ToInt64Nanoseconds(from.connect);
+    timings.device_ns = absl::ToInt64Nanoseconds(from.device);
+    timings.join_ns = absl::ToInt64Nanoseconds(from.join);
+    timings.create_ns = absl::ToInt64Nanoseconds(from.create);
+    timings.export_ns = absl::ToInt64Nanoseconds(from.export_fds);
+    timings.map_ns = absl::ToInt64Nanoseconds(from.map);
+    timings.import_ns = absl::ToInt64Nanoseconds(from.import);
+    timings.map_memory_ns = absl::ToInt64Nanoseconds(from.map_memory);
+    timings.set_access_ns = absl::ToInt64Nanoseconds(from.set_access);
+    timings.commit_ns = absl::ToInt64Nanoseconds(from.commit);
+    return WriteStruct(timings, "iris_create_timings", out);
+  });
+}
+
+iris_code iris_context_health(iris_context* context) {
+  return With<ContextObject>(context, [](ContextObject& object) { return object.host().Health(); });
+}
+
+iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "the place for the pid"));
+    if (rank >= object.host().n_ranks()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no rank ", rank, " in a job of ", object.host().n_ranks()));
+    }
+    *out = object.host().peer_pid(rank);
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_context_get_device(iris_context* context, void* device_context, size_t bytes) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(device_context, "the place for the DeviceContext"));
+    const iris::DeviceContext device = object.host().device_context();
+    if (bytes > 1 << 16) return absl::InvalidArgumentError("no DeviceContext has so many bytes");
+    std::memset(device_context, 0, bytes);
+    std::memcpy(device_context, &device, bytes < sizeof(device) ? bytes : sizeof(device));
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank,
+                      uint64_t* offset_bytes) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(rank, "the place for the rank"));
+    IRIS_ABI_TRY(NotNull(offset_bytes, "the place for the offset"));
+    const auto location = object.host().Locate(address);
+    if (!location.ok()) return location.status();
+    *rank = location->rank;
+    *offset_bytes = location->offset_bytes;
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_allocate(iris_context* context, iris_team* team,
+                        const iris_allocate_options* options, iris_allocation* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    const TeamOf members(object, team);
+    IRIS_ABI_TRY(members.status());
+    IRIS_ABI_TRY(NotNull(out, "allocate: iris_allocation"));
+    iris_allocate_options given;
+    IRIS_ABI_TRY(
+        ReadStruct(options, iris::abi::kAllocateOptionsBytes, "iris_allocate_options", &given));
+    if (given.dtype < 0 || given.dtype >= static_cast<int>(iris::kDTypeCount)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("allocate: ", given.dtype, " is no iris_dtype"));
+    }
+    if (given.n_dims > 0 && given.shape == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("allocate: a shape of ", given.n_dims, " dimensions is at null"));
+    }
+    internal::AllocateOptions wanted;
+    wanted.bytes = given.bytes;
+    if (given.alignment_bytes != 0) wanted.alignment_bytes = given.alignment_bytes;
+    wanted.name = TextOf(given.name);
+    wanted.dtype = iris::DTypeName(static_cast<iris::DType>(given.dtype));
+    // One more than irisd allows is enough for it to refuse, on every rank.
+    const size_t n_dims = std::min(size_t{given.n_dims}, iris::wire::kMaxDims + 1);
+    if (n_dims > 0) wanted.shape.assign(given.shape, given.shape + n_dims);
+    // The place of the answer is known to be right before the others are bound by it.
+    IRIS_ABI_TRY(WriteStruct(iris_allocation{}, "iris_allocation", out));
+    const auto allocation = object.host().Allocate(wanted, *members);
+    if (!allocation.ok()) return allocation.status();
+    iris_allocation answer = {};
+    answer.offset_bytes = allocation->offset_bytes;
+    answer.bytes = allocation->bytes;
+    answer.address = allocation->address;
+    answer.team_id = allocation->team_id;
+    return WriteStruct(answer, "iris_allocation", out);
+  });
+}
+
+iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    iris_allocation given;
+    IRIS_ABI_TRY(ReadStruct(allocation, sizeof(given), "iris_allocation", &given));
+    internal::Allocation range;
+    range.offset_bytes = given.offset_bytes;
+    range.bytes = given.bytes;
+    range.address = given.address;
+    range.team_id = given.team_id;
+    return object.host().Free(range);
+  });
+}
+
+iris_code iris_grow(iris_context* context, uint64_t bytes) {
+  return With<ContextObject>(context,
+                             [&](ContextObject& object) { return object.host().Grow(bytes); });
+}
+
+iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    const TeamOf members(object, team);
+    IRIS_ABI_TRY(members.status());
+    IRIS_ABI_TRY(iris::abi::CheckTime(timeout_ns, "barrier: timeout_ns"));
+    if (timeout_ns == 0) return object.host().Barrier(*members);
+    return object.host().Barrier(*members, absl::Nanoseconds(timeout_ns));
+  });
+}
+
+iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const void* data,
+                               size_t bytes, uint32_t root, const void** out, size_t* out_bytes) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    const TeamOf members(object, team);
+    IRIS_ABI_TRY(members.status());
+    IRIS_ABI_TRY(NotNull(out, "broadcast: the place for the address"));
+    IRIS_ABI_TRY(NotNull(out_bytes, "broadcast: the place for the size"));
+    const bool is_root = root == object.host().rank();
+    if (is_root && bytes > 0) IRIS_ABI_TRY(NotNull(data, "broadcast: the data"));
+    const absl::string_view value(static_cast<const char*>(data), is_root ? bytes : 0);
+    auto came = object.host().Broadcast(value, root, *members);
+    if (!came.ok()) return came.status();
+    iris::abi::Texts* const texts = iris::abi::ThreadTexts();
+    if (texts == nullptr) return absl::FailedPreconditionError("broadcast: this thread has ended");
+    texts->value = *std::move(came);
+    *out = texts->value.data();
+    *out_bytes = texts->value.size();
+    return absl::OkStatus();
+  });
+}

@@ -1,0 +1,100 @@
+// Handles: names of objects for programs that may have forgotten, freed, or never had them.
+//
+// A handle is a number and never an address: the place of a slot, how often that slot was used
+// before, and the kind of object. So a handle of an object that is gone, of another kind, or made
+// of random bytes is found out, and nothing is read through it. An object stays alive as long as a
+// call holds it, also if another thread gives up the handle meanwhile.
+//
+// Thread-safe and, once an object is there, without a lock. One table for the process: handles mean
+// the same on every thread. It is never destroyed, for calls may come from destructors of statics.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace iris::abi {
+
+enum class Kind : uint8_t { kNone, kContext, kTeam, kStream, kEvent, kGraph, kComm };
+
+// "context"; for messages.
+const char* KindName(Kind kind);
+
+// What handles stand for.
+class Object {
+ public:
+  virtual ~Object() = default;
+};
+
+class HandleTable {
+ public:
+  static constexpr uint32_t kMaxObjects = 1 << 20;
+
+  static HandleTable& Get();
+
+  // Null: there are kMaxObjects already.
+  void* Add(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The object, for the length of a call. Null: there is none of that kind. Every Acquire that gave
+  // one is followed by a Release.
+  Object* Acquire(Kind kind, const void* handle);
+  void Release(const void* handle);
+
+  // Takes the name away; the object ends once no call holds it any more. False: there is none.
+  bool Remove(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What a handle of no object is: "null", "a stream and not a context", ... For messages.
+  const char* Describe(Kind wanted, const void* handle);
+
+ private:
+  // Which object of the slot is meant (generation and kind), whether its name is still known, and
+  // how many calls hold it.
+  struct Slot {
+    std::atomic<uint64_t> state{0};
+    std::unique_ptr<Object> object;  // written while nobody can hold it
+    uint32_t generation = 0;         // under mu_
+  };
+  static constexpr uint32_t kChunkSlots = 1024;
+  struct Chunk {
+    Slot slots[kChunkSlots];
+  };
+
+  HandleTable() = default;
+  Slot* At(uint32_t index) const;
+  void Drop(Slot* slot, uint32_t index) ABSL_LOCKS_EXCLUDED(mu_);
+
+  std::atomic<Chunk*> chunks_[kMaxObjects / kChunkSlots] = {};
+  absl::Mutex mu_;
+  uint32_t n_slots_ ABSL_GUARDED_BY(mu_) = 0;
+  // Slots that are free, as a ring: one that was freed comes again last.
+  uint32_t first_free_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t n_free_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<uint32_t[]> free_ ABSL_GUARDED_BY(mu_);
+};
+
+// A held object, released at the end of its scope.
+template <typename T>
+class Held {
+ public:
+  explicit Held(const void* handle)
+      : handle_(handle), object_(static_cast<T*>(HandleTable::Get().Acquire(T::kKind, handle))) {}
+  ~Held() {
+    if (object_ != nullptr) HandleTable::Get().Release(handle_);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  explicit operator bool() const { return object_ != nullptr; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+
+ private:
+  const void* const handle_;
+  T* const object_;
+};
+
+}  // namespace iris::abi

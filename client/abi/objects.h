@@ -1,0 +1,222 @@
+// What the handles of the C API stand for, and how its functions begin and end. Inside client/abi.
+//
+// Thread-safe as the objects themselves: a context and a stream are, a communicator takes one call
+// at a time and refuses a second.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "client/abi/handles.h"
+#include "client/backend/operations.h"
+#include "client/internal/communicator.h"
+#include "client/internal/host_context.h"
+#include "iris/c_api.h"
+
+namespace iris::abi {
+
+// A context and what was made with it. Its objects hold it, so that it ends after them.
+class ContextState {
+ public:
+  explicit ContextState(std::unique_ptr<internal::HostContext> context)
+      : host(std::move(context)) {}
+
+  // The backend's functions, which are looked for when they are first needed.
+  absl::StatusOr<const backend::BackendOperations*> Backend() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A handle of an object that ends with the context.
+  absl::StatusOr<void*> Adopt(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes the handle's name away. False: there is none of this context.
+  bool Disown(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends all objects.
+  void DisownAll() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::unique_ptr<internal::HostContext> host;
+
+ private:
+  absl::Mutex mu_;
+  const backend::BackendOperations* backend_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  // In the order in which they were made, and by handle.
+  std::map<uint64_t, std::pair<Kind, const void*>> objects_ ABSL_GUARDED_BY(mu_);
+  std::map<const void*, uint64_t> numbers_ ABSL_GUARDED_BY(mu_);
+  uint64_t n_made_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+struct ContextObject : Object {
+  static constexpr Kind kKind = Kind::kContext;
+  explicit ContextObject(std::shared_ptr<ContextState> s) : state(std::move(s)) {}
+  internal::HostContext& host() const { return *state->host; }
+  const std::shared_ptr<ContextState> state;
+};
+
+struct TeamObject : Object {
+  static constexpr Kind kKind = Kind::kTeam;
+  TeamObject(std::shared_ptr<ContextState> s, internal::Team t)
+      : state(std::move(s)), team(std::move(t)) {}
+  const std::shared_ptr<ContextState> state;
+  const internal::Team team;
+};
+
+// Something of the backend's that is made and destroyed by it.
+template <typename T, Kind kOf>
+struct BackendObject : Object {
+  static constexpr Kind kKind = kOf;
+  using Destroy = void (*)(T*);
+  BackendObject(std::shared_ptr<ContextState> s, const backend::BackendOperations* b, T* o,
+                Destroy d)
+      : state(std::move(s)), backend(b), object(o), destroy(d) {}
+  ~BackendObject() override {
+    // A forked child has not the threads that an end may wait for.
+    if (state->host->OwnProcess()) destroy(object);
+  }
+  T& operator*() const { return *object; }
+
+  // For events and graphs, which take one call at a time; streams take several.
+  absl::Mutex turn;
+  const std::shared_ptr<ContextState> state;
+  const backend::BackendOperations* const backend;
+  T* const object;
+  const Destroy destroy;
+};
+using StreamObject = BackendObject<backend::Stream, Kind::kStream>;
+using EventObject = BackendObject<backend::Event, Kind::kEvent>;
+using GraphObject = BackendObject<backend::Graph, Kind::kGraph>;
+
+struct CommObject : Object {
+  static constexpr Kind kKind = Kind::kComm;
+  explicit CommObject(std::shared_ptr<ContextState> s) : state(std::move(s)) {}
+  const std::shared_ptr<ContextState> state;
+  std::unique_ptr<internal::Communicator> comm;
+  std::atomic<bool> busy{false};  // a call is under way
+};
+
+// How a function of the API ends: keeps the text of an error for iris_error_message.
+iris_code Tell(const absl::Status& status) noexcept;
+
+// Runs the body of a function of the API, which gives a status. Nothing is thrown out of it.
+template <typename Body>
+iris_code Run(Body body) noexcept {
+  try {
+    return Tell(body());
+  } catch (const std::bad_alloc&) {
+    return Tell(absl::ResourceExhaustedError("out of host memory"));
+  } catch (...) {
+    return Tell(absl::InternalError("an exception inside of Iris: please report it"));
+  }
+}
+
+template <typename T>
+absl::Status Unknown(const void* handle) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the ", KindName(T::kKind), " handle ", HandleTable::Get().Describe(T::kKind, handle),
+      ": give one that iris_", T::kKind == Kind::kComm ? "comm" : KindName(T::kKind),
+      "_create gave and that was not destroyed"));
+}
+
+// As Run, with the object of a handle.
+template <typename T, typename Body>
+iris_code With(const void* handle, Body body) noexcept {
+  return Run([&]() -> absl::Status {
+    const Held<T> held(handle);
+    return held ? body(*held) : Unknown<T>(handle);
+  });
+}
+
+// As With, with an object and a stream. What touches the heap goes on a stream of the same context,
+// which waits for its streams before it unmaps the heap; events tie any two streams.
+template <typename T, typename Body>
+iris_code WithStream(const void* handle, const void* stream, Body body) noexcept {
+  return With<T>(handle, [&](T& object) -> absl::Status {
+    const Held<StreamObject> held(stream);
+    if (!held) return Unknown<StreamObject>(stream);
+    if (absl::Status usable = object.state->host->Usable(); !usable.ok()) return usable;
+    if (T::kKind != Kind::kEvent && held->state != object.state) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the stream and the ", KindName(T::kKind),
+                       " belong to different contexts: make or wrap the stream with the context ",
+                       "whose memory it works on"));
+    }
+    return body(object, *held);
+  });
+}
+
+// The team of a handle, or the world of a null one, of this context.
+class TeamOf {
+ public:
+  TeamOf(const ContextObject& context, const iris_team* handle)
+      : context_(context), handle_(handle), held_(handle) {}
+  absl::Status status() const;
+  const internal::Team& operator*() const {
+    return handle_ == nullptr ? context_.host().world() : held_->team;
+  }
+
+ private:
+  const ContextObject& context_;
+  const iris_team* const handle_;
+  const Held<TeamObject> held_;
+};
+
+// What the caller's header knows of a struct, at least `least` bytes of it.
+template <typename T>
+absl::Status ReadStruct(const T* given, size_t least, absl::string_view name, T* out) {
+  constexpr size_t kMostBytes = 1 << 16;  // more is no struct
+  if (given == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+  size_t size = 0;
+  std::memcpy(&size, given, sizeof(size));
+  if (size < least || size > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": its size is ", size, ", and at least ", least,
+                     " is expected: set it to sizeof, as the function ..._init does"));
+  }
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof(T); i < size; ++i) {
+    if (bytes[i] != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ": it has a field at byte ", i, " that this libiris.so (", iris_version_string(),
+          ") does not know: use a newer libiris.so, or leave the field at 0"));
+    }
+  }
+  *out = T();
+  std::memcpy(out, given, size < sizeof(T) ? size : sizeof(T));
+  return absl::OkStatus();
+}
+
+// Fills in a struct of the caller's, as far as its header knows it.
+template <typename T>
+absl::Status WriteStruct(T from, absl::string_view name, T* to) {
+  if (to == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+  size_t size = 0;
+  std::memcpy(&size, to, sizeof(size));
+  if (size < sizeof(size) || size > (1 << 16)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": its size is ", size, ": set it to sizeof before the call"));
+  }
+  from.size = size;
+  std::memcpy(to, &from, size < sizeof(T) ? size : sizeof(T));
+  if (size > sizeof(T)) std::memset(reinterpret_cast<char*>(to) + sizeof(T), 0, size - sizeof(T));
+  return absl::OkStatus();
+}
+
+inline absl::Status NotNull(const void* p, absl::string_view name) {
+  if (p != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+}
+
+inline std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
+
+}  // namespace iris::abi
+
+// Leaves the function with the error of `expression`, if it is one.
+#define IRIS_ABI_TRY(expression) \
+  if (absl::Status iris_abi_status = (expression); !iris_abi_status.ok()) return iris_abi_status

@@ -1,0 +1,89 @@
+#include "client/backend/load.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/version.h"
+
+// Not null where a backend is linked into the program.
+extern "C" __attribute__((weak)) const iris::backend::BackendOperations* iris_backend_operations();
+
+namespace iris::backend {
+namespace {
+
+constexpr size_t kMaxNameBytes = 16;
+
+bool GoodName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMaxNameBytes &&
+         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(c); });
+}
+
+// The folder of the library or program that this function is in, with a slash; empty if the loader
+// does not know.
+std::string OwnFolder() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&LoadBackend), &info) == 0 ||
+      info.dli_fname == nullptr) {
+    return "";
+  }
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+absl::Status Check(const BackendOperations* table, absl::string_view name, absl::string_view file) {
+  if (table->size_bytes != sizeof(BackendOperations) || table->comm_bytes != sizeof(ccl::Comm) ||
+      absl::string_view(table->version) != wire::kIrisVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file, " is of another build of Iris than libiris.so, which is ",
+                     wire::kIrisVersion, ": take both from the same bundle"));
+  }
+  if (name != table->name) {
+    return absl::FailedPreconditionError(absl::StrCat(file, " is the backend '", table->name,
+                                                      "' and not '", name, "': take libiris_", name,
+                                                      ".so from the bundle of this libiris.so"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<const BackendOperations*> LoadBackend(absl::string_view name) {
+  if (!GoodName(name)) {
+    return absl::FailedPreconditionError(absl::StrCat("irisd names a backend that cannot be one (",
+                                                      name.size(), " bytes): is it an irisd?"));
+  }
+  if (iris_backend_operations != nullptr) {
+    const BackendOperations* const linked = iris_backend_operations();
+    if (name == linked->name) {
+      if (absl::Status s = Check(linked, name, "the backend in this program"); !s.ok()) return s;
+      return linked;
+    }
+  }
+  const std::string file = absl::StrCat("libiris_", name, ".so");
+  const std::string path = OwnFolder() + file;
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = dlerror();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the heap is memory of '", name, "', but ", path,
+        " cannot be opened: ", why != nullptr ? why : "no reason given", ". Put ", file,
+        " of the bundle beside libiris.so, or start irisd with another --backend"));
+  }
+  const auto get = reinterpret_cast<decltype(&iris_backend_operations)>(
+      dlsym(library, "iris_backend_operations"));
+  if (get == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " is no backend of Iris: it lacks iris_backend_operations. Take it from the bundle"));
+  }
+  const BackendOperations* const table = get();
+  if (absl::Status s = Check(table, name, path); !s.ok()) return s;
+  return table;
+}
+
+}  // namespace iris::backend

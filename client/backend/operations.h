@@ -1,0 +1,97 @@
+// BackendOperations: what the host library needs of a backend, as a table of functions. Each
+// backend is a library of its own (libiris_emu.so, ...), which the host library opens to fit irisd,
+// or it is linked into the program beside the host library; see load.h.
+//
+// Constant, thread-safe as the functions that it names (iris/backend/host.h,
+// iris/collective/collective.h). The host library and its backends are built together, and say so
+// to each other by `version` and the sizes.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/raw_host.h"
+#include "iris/backend/types.h"
+#include "iris/collective/collective.h"
+#include "iris/types.h"
+
+namespace iris::backend {
+
+struct BackendOperations {
+  uint64_t size_bytes;  // of this struct
+  uint64_t comm_bytes;  // of ccl::Comm
+  const char* version;  // of Iris
+  const char* name;     // backend::BackendName()
+
+  // Streams are made and destroyed by the backend; between, the host library only passes them on.
+  Result (*CreateStream)(Stream** out);
+  Stream* (*BorrowStream)(void* native);
+  void (*DestroyStream)(Stream* stream);
+  Result (*Synchronize)(Stream& stream);
+  bool (*Idle)(Stream& stream);
+  raw::StreamHandle (*Native)(const Stream& stream);
+  Result (*CopyAsync)(void* to, const void* from, uint64_t bytes, Stream& stream);
+  Result (*FillAsync)(void* to, uint8_t value, uint64_t bytes, Stream& stream);
+
+  Result (*BeginCapture)(Stream& stream);
+  Result (*EndCapture)(Stream& stream, Graph** out);
+  Result (*LaunchGraph)(Graph& graph, Stream& stream);
+  void (*DestroyGraph)(Graph* graph);
+  Result (*CreateEvent)(Event** out);
+  void (*DestroyEvent)(Event* event);
+  Result (*Record)(Event& event, Stream& stream);
+  Result (*WaitEvent)(Stream& stream, const Event& event);
+  Result (*ElapsedNanoseconds)(const Event& from, const Event& to, uint64_t* out);
+
+  void* (*MallocDevice)(uint64_t bytes);
+  void (*FreeDevice)(void* p);
+  void* (*MallocHost)(uint64_t bytes);
+  void (*FreeHost)(void* p);
+
+  // Changes the word when the stream comes there, and releases what the stream did before.
+  Result (*SignalAfter)(uint64_t* word, uint64_t value, SignalOp op, Stream& stream);
+  Result (*PrepareSignals)();
+
+  // As the functions of these names.
+  uint32_t (*MaxBlocksWhenShared)(uint32_t ranks_per_device, uint32_t multiprocessors);
+  uint64_t (*WorkspaceBytes)(uint32_t n_members, const ccl::Config& config);
+  Result (*CreateComm)(const ccl::CommOptions& options, ccl::Comm* out);
+  Result (*PrepareWorkspace)(const ccl::Comm& comm, Stream& stream);
+  Result (*AllReduce)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                      ccl::ReduceOp op, Stream& stream, ccl::Variant variant);
+  Result (*ReduceScatter)(const ccl::Comm& comm, const void* in, void* out,
+                          uint64_t count_per_member, DType type, ccl::ReduceOp op, Stream& stream,
+                          ccl::Variant variant);
+  Result (*Reduce)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                   ccl::ReduceOp op, uint32_t root_index, Stream& stream, ccl::Variant variant);
+  Result (*AllGather)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                      DType type, Stream& stream, ccl::Variant variant);
+  Result (*Gather)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                   DType type, uint32_t root_index, Stream& stream, ccl::Variant variant);
+  Result (*Scatter)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                    DType type, uint32_t root_index, Stream& stream, ccl::Variant variant);
+  Result (*AllToAll)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                     DType type, Stream& stream, ccl::Variant variant);
+  Result (*AllToAllV)(const ccl::Comm& comm, const void* in, const ccl::Layout& to, void* out,
+                      const ccl::Layout& from, DType type, Stream& stream);
+  Result (*Broadcast)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                      uint32_t root_index, Stream& stream, ccl::Variant variant);
+  Result (*Send)(const ccl::Comm& comm, const void* in, uint64_t count, DType type,
+                 uint32_t to_index, Stream& stream);
+  Result (*Recv)(const ccl::Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
+                 Stream& stream);
+  Result (*Barrier)(const ccl::Comm& comm, Stream& stream);
+  Result (*CheckError)(const ccl::Comm& comm, ccl::ErrorInfo* info);
+  void (*ResetError)(const ccl::Comm& comm);
+  Result (*CopyMissing)(const ccl::Comm& comm, uint64_t* mask, Stream& stream);
+  const char* (*OperationName)(ccl::Operation operation);
+  const char* (*VariantName)(ccl::Variant variant);
+  const char* (*ReduceOpName)(ccl::ReduceOp op);
+  Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
+                       uint32_t* line);
+};
+
+}  // namespace iris::backend
+
+// What a backend's library shows.
+extern "C" __attribute__((visibility("default"))) const iris::backend::BackendOperations*
+iris_backend_operations();

@@ -1,0 +1,271 @@
+#include "client/internal/communicator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/internal/annotate.h"
+#include "client/internal/device_status.h"
+#include "client/internal/mismatch_text.h"
+
+namespace iris::internal {
+
+using ccl::Comm;
+using ccl::CommOptions;
+using ccl::Config;
+using ccl::ErrorInfo;
+using ccl::ErrorReport;
+using ccl::ReduceOp;
+using ccl::Variant;
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
+    HostContext& context, const backend::BackendOperations& backend, const Team& team,
+    const CommunicatorOptions& options) {
+  const std::string what = absl::StrCat("create a communicator of ", team.ranks.size(), " ranks");
+  if (!team.member()) {
+    return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
+  }
+  std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
+  Config config = options.config;
+  const char* check = std::getenv("IRIS_CCL_CHECK");
+  if (check != nullptr && std::string_view(check) == "1") config.check_calls = true;
+  if (config.max_blocks == 0) {
+    config.max_blocks = backend.MaxBlocksWhenShared(context.ranks_per_device(), 0);
+    // What was asked for in so many words is done, and not refused.
+    if (config.max_blocks != 0) {
+      config.max_blocks = std::max({config.max_blocks, config.blocks, config.packet_blocks});
+    }
+  }
+  const uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
+  if (bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": the config is not valid; see iris::ccl::Config"));
+  }
+  auto workspace = context.Allocate(
+      {.bytes = bytes, .alignment_bytes = ccl::kWorkspaceAlignmentBytes, .name = options.name},
+      team);
+  if (!workspace.ok()) return Annotate(workspace.status(), what);
+  made->workspace_ = *std::move(workspace);
+
+  // From here on every member goes on to the barrier of Prepare, whatever fails, so that nobody
+  // waits in vain.
+  made->report_ = static_cast<ErrorReport*>(backend.MallocHost(sizeof(ErrorReport)));
+  absl::Status status;
+  if (made->report_ == nullptr) {
+    status = absl::ResourceExhaustedError(absl::StrCat(what, ": no host memory"));
+  } else {
+    *made->report_ = {};
+    CommOptions comm;
+    comm.context = context.device_context();
+    comm.team = team.device;
+    comm.workspace = made->workspace_.address;
+    comm.workspace_bytes = bytes;
+    comm.report = made->report_;
+    comm.config = config;
+    status = FromDevice(backend.CreateComm(comm, &made->comm_), what);
+  }
+  const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
+  if (status.ok()) status = Annotate(prepared, what);
+  if (!status.ok()) return status;
+  return made;
+}
+
+Communicator::~Communicator() {
+  if (report_ != nullptr) backend_.FreeHost(report_);
+}
+
+absl::Status Communicator::Prepare() {
+  backend::Stream* stream = nullptr;
+  absl::Status status = FromDevice(backend_.CreateStream(&stream), "make a stream");
+  if (status.ok()) {
+    status = FromDevice(backend_.PrepareWorkspace(comm_, *stream), "clear the workspace");
+  }
+  if (status.ok()) status = FromDevice(backend_.Synchronize(*stream), "clear the workspace");
+  if (stream != nullptr) backend_.DestroyStream(stream);
+  const absl::Status met = context_.Barrier(team_);
+  return status.ok() ? met : status;
+}
+
+absl::Status Communicator::Usable() const {
+  if (destroyed_) return absl::FailedPreconditionError("this communicator was destroyed");
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::Destroy() {
+  if (absl::Status status = Usable(); !status.ok()) return status;
+  destroyed_ = true;
+  return Annotate(context_.Free(workspace_), "destroy the communicator");
+}
+
+absl::StatusOr<uint32_t> Communicator::IndexOf(uint32_t rank) const {
+  const auto found = std::find(team_.ranks.begin(), team_.ranks.end(), rank);
+  if (found == team_.ranks.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is not one of the team"));
+  }
+  return static_cast<uint32_t>(found - team_.ranks.begin());
+}
+
+template <typename Start>
+absl::Status Communicator::Put(const char* what, Start start) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  return FromDevice(start(), what);
+}
+
+template <typename Start>
+absl::Status Communicator::PutRooted(const char* what, uint32_t root, Start start) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  const absl::StatusOr<uint32_t> index = IndexOf(root);
+  if (!index.ok()) return Annotate(index.status(), what);
+  return FromDevice(start(*index), what);
+}
+
+absl::Status Communicator::AllReduce(const void* in, void* out, uint64_t count, DType type,
+                                     ReduceOp op, backend::Stream& stream, Variant variant) {
+  return Put("all_reduce",
+             [&] { return backend_.AllReduce(comm_, in, out, count, type, op, stream, variant); });
+}
+
+absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t count_per_member,
+                                         DType type, ReduceOp op, backend::Stream& stream,
+                                         Variant variant) {
+  return Put("reduce_scatter", [&] {
+    return backend_.ReduceScatter(comm_, in, out, count_per_member, type, op, stream, variant);
+  });
+}
+
+absl::Status Communicator::Reduce(const void* in, void* out, uint64_t count, DType type,
+                                  ReduceOp op, uint32_t root, backend::Stream& stream,
+                                  Variant variant) {
+  return PutRooted("reduce", root, [&](uint32_t index) {
+    return backend_.Reduce(comm_, in, out, count, type, op, index, stream, variant);
+  });
+}
+
+absl::Status Communicator::AllGather(const void* in, void* out, uint64_t count_per_member,
+                                     DType type, backend::Stream& stream, Variant variant) {
+  return Put("all_gather", [&] {
+    return backend_.AllGather(comm_, in, out, count_per_member, type, stream, variant);
+  });
+}
+
+absl::Status Communicator::Gather(const void* in, void* out, uint64_t count_per_member, DType type,
+                                  uint32_t root, backend::Stream& stream, Variant variant) {
+  return PutRooted("gather", root, [&](uint32_t index) {
+    return backend_.Gather(comm_, in, out, count_per_member, type, index, stream, variant);
+  });
+}
+
+absl::Status Communicator::Scatter(const void* in, void* out, uint64_t count_per_member, DType type,
+                                   uint32_t root, backend::Stream& stream, Variant variant) {
+  return PutRooted("scatter", root, [&](uint32_t index) {
+    return backend_.Scatter(comm_, in, out, count_per_member, type, index, stream, variant);
+  });
+}
+
+absl::Status Communicator::AllToAll(const void* in, void* out, uint64_t count_per_member,
+                                    DType type, backend::Stream& stream, Variant variant) {
+  return Put("all_to_all", [&] {
+    return backend_.AllToAll(comm_, in, out, count_per_member, type, stream, variant);
+  });
+}
+
+absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> to_counts,
+                                     absl::Span<const uint64_t> to_offsets, void* out,
+                                     absl::Span<const uint64_t> from_counts,
+                                     absl::Span<const uint64_t> from_offsets, DType type,
+                                     backend::Stream& stream) {
+  for (const auto& span : {to_counts, to_offsets, from_counts, from_offsets}) {
+    if (span.size() != team_.ranks.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "all_to_all_v: ", span.size(), " counts or offsets for ", team_.ranks.size(), " ranks"));
+    }
+  }
+  return Put("all_to_all_v", [&] {
+    return backend_.AllToAllV(comm_, in, ccl::Layout{to_counts.data(), to_offsets.data()}, out,
+                              ccl::Layout{from_counts.data(), from_offsets.data()}, type, stream);
+  });
+}
+
+absl::Status Communicator::Broadcast(const void* in, void* out, uint64_t count, DType type,
+                                     uint32_t root, backend::Stream& stream, Variant variant) {
+  return PutRooted("broadcast", root, [&](uint32_t index) {
+    return backend_.Broadcast(comm_, in, out, count, type, index, stream, variant);
+  });
+}
+
+absl::Status Communicator::Send(const void* in, uint64_t count, DType type, uint32_t to,
+                                backend::Stream& stream) {
+  return PutRooted("send", to, [&](uint32_t index) {
+    return backend_.Send(comm_, in, count, type, index, stream);
+  });
+}
+
+absl::Status Communicator::Recv(void* out, uint64_t count, DType type, uint32_t from,
+                                backend::Stream& stream) {
+  return PutRooted("recv", from, [&](uint32_t index) {
+    return backend_.Recv(comm_, out, count, type, index, stream);
+  });
+}
+
+absl::Status Communicator::Barrier(backend::Stream& stream) {
+  return Put("barrier", [&] { return backend_.Barrier(comm_, stream); });
+}
+
+absl::Status Communicator::Check() const {
+  ErrorInfo info;
+  const Result result = backend_.CheckError(comm_, &info);
+  if (result.ok()) return absl::OkStatus();
+  if (result.code == StatusCode::kInvalidArgument) {
+    std::string text = MismatchText(backend_, info, team_.ranks);
+    if (info.member_index < team_.ranks.size()) {
+      const uint32_t rank = team_.ranks[info.member_index];
+      absl::StrAppend(&text, "; rank ", rank, " is pid ", context_.peer_pid(rank));
+    }
+    return absl::InvalidArgumentError(text);
+  }
+  std::string text = absl::StrCat(backend_.OperationName(info.operation), " number ", info.sequence,
+                                  " of ", team_.ranks.size(), " ranks: ", result.what);
+  if (result.code == StatusCode::kAborted) {
+    // Who died is known to irisd, and on the status page.
+    const absl::Status health = context_.Health();
+    if (!health.ok()) absl::StrAppend(&text, "; ", health.message());
+  } else {
+    // All whom a thread of the kernel found missing; else the one of the error word.
+    uint64_t missing = 0;
+    backend::Stream* stream = nullptr;
+    const bool copied = backend_.CreateStream(&stream).ok() &&
+                        backend_.CopyMissing(comm_, &missing, *stream).ok() &&
+                        backend_.Synchronize(*stream).ok();
+    if (stream != nullptr) backend_.DestroyStream(stream);
+    if (!copied) missing = 0;
+    if (info.member_index < team_.ranks.size()) missing |= uint64_t{1} << info.member_index;
+    const char* separator = "; it was ";
+    for (uint32_t m = 0; m < team_.ranks.size(); ++m) {
+      if ((missing >> m & 1) == 0) continue;
+      const uint32_t rank = team_.ranks[m];
+      absl::StrAppend(&text, separator, "rank ", rank, " (pid ", context_.peer_pid(rank), ")");
+      separator = ", ";
+    }
+  }
+  return absl::Status(CodeOf(result.code), text);
+}
+
+absl::Status Communicator::Synchronize(backend::Stream& stream) {
+  const absl::Status status = FromDevice(backend_.Synchronize(stream), "synchronize the stream");
+  const absl::Status check = Check();
+  return check.ok() ? status : check;
+}
+
+absl::Status Communicator::Reset() {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "reset");
+  if (absl::Status status = Prepare(); !status.ok()) {
+    return Annotate(status, "reset the communicator");
+  }
+  backend_.ResetError(comm_);
+  return absl::OkStatus();
+}
+
+}  // namespace iris::internal

@@ -1,0 +1,117 @@
+// Communicator: what is behind an iris::ccl::Communicator. It allocates the workspace, starts the
+// collectives of a backend on a stream, and says in a status what failed, which rank was missing
+// and which process that is.
+//
+// What the operations do, and which memory they take: see iris/collective/collective.h. One call at
+// a time per Communicator. Borrows the context and the backend's table.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/backend/operations.h"
+#include "client/base/types.h"
+#include "client/internal/host_context.h"
+#include "iris/collective/collective.h"
+
+namespace iris::internal {
+
+struct CommunicatorOptions {
+  ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
+  std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
+};
+
+class Communicator {
+ public:
+  // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument: bad
+  // config. kFailedPrecondition: not a member. Otherwise see HostContext::Allocate and Barrier.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Create(
+      HostContext& context, const backend::BackendOperations& backend, const Team& team,
+      const CommunicatorOptions& options = {});
+
+  // Frees nothing in the heap: giving the workspace back is collective, and a destructor that waits
+  // for peers would hang on an error path. Without Destroy the workspace stays until the job ends.
+  // Synchronize streams first.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Collective over the team: gives the workspace back. Synchronize streams first. Every later call
+  // fails.
+  absl::Status Destroy();
+
+  const Team& team() const { return team_; }
+  // Put one operation on the stream and return; errors of the arguments are returned at once,
+  // others by Check or Synchronize. Counts are elements. `root` is a world rank.
+  absl::Status AllReduce(const void* in, void* out, uint64_t count, DType type, ccl::ReduceOp op,
+                         backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
+  absl::Status ReduceScatter(const void* in, void* out, uint64_t count_per_member, DType type,
+                             ccl::ReduceOp op, backend::Stream& stream,
+                             ccl::Variant variant = ccl::Variant::kAuto);
+  absl::Status Reduce(const void* in, void* out, uint64_t count, DType type, ccl::ReduceOp op,
+                      uint32_t root, backend::Stream& stream,
+                      ccl::Variant variant = ccl::Variant::kAuto);
+  absl::Status AllGather(const void* in, void* out, uint64_t count_per_member, DType type,
+                         backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
+  absl::Status Gather(const void* in, void* out, uint64_t count_per_member, DType type,
+                      uint32_t root, backend::Stream& stream,
+                      ccl::Variant variant = ccl::Variant::kAuto);
+  absl::Status Scatter(const void* in, void* out, uint64_t count_per_member, DType type,
+                       uint32_t root, backend::Stream& stream,
+                       ccl::Variant variant = ccl::Variant::kAuto);
+  absl::Status AllToAll(const void* in, void* out, uint64_t count_per_member, DType type,
+                        backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
+  // Counts and offsets: one for each member, in the order of the team.
+  absl::Status AllToAllV(const void* in, absl::Span<const uint64_t> to_counts,
+                         absl::Span<const uint64_t> to_offsets, void* out,
+                         absl::Span<const uint64_t> from_counts,
+                         absl::Span<const uint64_t> from_offsets, DType type,
+                         backend::Stream& stream);
+  absl::Status Broadcast(const void* in, void* out, uint64_t count, DType type, uint32_t root,
+                         backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
+  // Only the two ranks call.
+  absl::Status Send(const void* in, uint64_t count, DType type, uint32_t to,
+                    backend::Stream& stream);
+  absl::Status Recv(void* out, uint64_t count, DType type, uint32_t from, backend::Stream& stream);
+  absl::Status Barrier(backend::Stream& stream);
+
+  // The first failure of an operation, as far as the streams have come, with the operation and its
+  // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
+  // died; kInvalidArgument names a rank that called something else than most, and both calls in
+  // full, on all ranks alike. It stays until Reset.
+  absl::Status Check() const;
+  // Waits for the stream, then Check.
+  absl::Status Synchronize(backend::Stream& stream);
+
+  // Collective over the team: makes a Communicator that failed usable again. All members
+  // synchronize their streams first.
+  absl::Status Reset();
+
+ private:
+  Communicator(HostContext& context, const backend::BackendOperations& backend, Team team)
+      : context_(context), backend_(backend), team_(std::move(team)) {}
+  // kFailedPrecondition after Destroy or in a forked child.
+  absl::Status Usable() const;
+  // The place of a world rank in the team. kInvalidArgument if it has none.
+  absl::StatusOr<uint32_t> IndexOf(uint32_t rank) const;
+  // Puts on the stream, for the methods above.
+  template <typename Start>
+  absl::Status Put(const char* what, Start start);
+  template <typename Start>
+  absl::Status PutRooted(const char* what, uint32_t root, Start start);
+  // Zeroes this member's workspace, then meets the others.
+  absl::Status Prepare();
+
+  HostContext& context_;
+  const backend::BackendOperations& backend_;
+  const Team team_;
+  Allocation workspace_;
+  ccl::Comm comm_;
+  ccl::ErrorReport* report_ = nullptr;
+  bool destroyed_ = false;
+};
+
+}  // namespace iris::internal

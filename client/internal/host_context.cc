@@ -1,0 +1,240 @@
+#include "client/internal/host_context.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/base/log.h"
+#include "client/internal/annotate.h"
+#include "client/internal/clock.h"
+#include "client/internal/context_guard.h"
+#include "client/internal/growth.h"
+#include "client/internal/heap_size.h"
+#include "client/internal/membership.h"
+#include "client/internal/options.h"
+#include "client/internal/team_calls.h"
+
+namespace iris::internal {
+
+// Three parts, and what they share. Threads: the calls of HostContext come on any thread, those of
+// WatchHandler on the watch thread, between the constructor's Watch and Leave.
+struct HostContext::Impl : public WatchHandler {
+  explicit Impl(std::unique_ptr<Membership> joined)
+      : membership(std::move(joined)),
+        window(membership->window()),
+        rank(membership->rank()),
+        teams({membership->job().job_id, rank, membership->options().timeout}, &membership->guard(),
+              &membership->plane(), &window, &heap),
+        growth({membership->job().job_id, membership->job().epoch, rank,
+                membership->local_device().indices},
+               &membership->plane(), &window, &heap),
+        world(teams.AddTeam(membership->committed().world)) {
+    heap.AtLeast(membership->job().heap_bytes);
+    membership->Watch(this);
+  }
+
+  void OnRankChange(const RankChange& change) override { membership->OnRankChange(change); }
+  void OnSegmentsAdded(const SegmentsAdded& added) override { growth.OnSegmentsAdded(added); }
+  void OnGrowDone(const GrowDone& done) override { growth.OnGrowDone(done); }
+  void OnStopping(const std::string& reason) override { log::Info("irisd is stopping: ", reason); }
+
+  const std::unique_ptr<Membership> membership;
+  Window& window;
+  const uint32_t rank;
+  HeapSize heap;
+  TeamCalls teams;
+  Growth growth;
+  const Team world;
+};
+
+// Making and ending.
+
+absl::StatusOr<std::unique_ptr<HostContext>> HostContext::Create(const ContextOptions& options) {
+  if (absl::Status status = ContextGuard::ClaimProcess(); !status.ok()) {
+    return Annotate(status, "create a context");
+  }
+  auto resolved = ResolveOptions(options);
+  if (!resolved.ok()) return Annotate(resolved.status(), "create a context");
+  log::SetRank(static_cast<uint32_t>(resolved->rank), static_cast<uint32_t>(resolved->n_ranks));
+  auto joined = Membership::Join(*std::move(resolved));
+  if (!joined.ok()) return joined.status();
+  std::unique_ptr<HostContext> context(new HostContext(std::make_unique<Impl>(*std::move(joined))));
+  log::Info("joined job \"", context->job(), "\" as rank ", context->rank(), " of ",
+            context->n_ranks(), " on device ", context->device_uuid(), ", epoch ", context->epoch(),
+            ", same_address=", context->same_address() ? "true" : "false");
+  return context;
+}
+
+HostContext::HostContext(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HostContext::~HostContext() {
+  if (!impl_->membership->guard().OwnProcess()) {
+    // A forked child: the threads are not here, the windows are not mapped, the sockets are the
+    // parent's. Nothing is touched, and what is left is kept reachable for leak checkers.
+    static std::vector<Impl*>* const kept = new std::vector<Impl*>();
+    kept->push_back(impl_.release());
+    return;
+  }
+  const absl::Status status = impl_->membership->Leave();
+  if (!status.ok()) log::Info("leave job \"", job(), "\": ", status.message());
+}
+
+absl::Status HostContext::Leave() {
+  if (absl::Status status = impl_->membership->guard().Usable(); !status.ok()) return status;
+  return impl_->membership->Leave();
+}
+
+// What a context knows.
+
+uint32_t HostContext::rank() const { return impl_->rank; }
+uint32_t HostContext::n_ranks() const { return impl_->membership->n_ranks(); }
+const std::string& HostContext::job() const { return impl_->membership->options().job; }
+uint64_t HostContext::job_id() const { return impl_->membership->job().job_id; }
+uint64_t HostContext::epoch() const { return impl_->membership->job().epoch; }
+const std::string& HostContext::device_uuid() const { return impl_->membership->job().device_uuid; }
+uint32_t HostContext::device_index() const { return impl_->membership->job().device_index; }
+uint32_t HostContext::ranks_per_device() const { return impl_->membership->ranks_per_device(); }
+const std::string& HostContext::backend() const { return impl_->membership->plane().backend(); }
+uint64_t HostContext::heap_bytes() const { return impl_->heap.bytes(); }
+uint64_t HostContext::stride_bytes() const { return impl_->window.stride_bytes(); }
+bool HostContext::same_address() const { return impl_->membership->committed().same_address; }
+const CreateTimings& HostContext::create_timings() const { return impl_->membership->timings(); }
+const Team& HostContext::world() const { return impl_->world; }
+absl::Status HostContext::Usable() const { return impl_->membership->guard().Usable(); }
+bool HostContext::OwnProcess() const { return impl_->membership->guard().OwnProcess(); }
+absl::Status HostContext::Health() const { return impl_->membership->Health(); }
+
+int64_t HostContext::peer_pid(uint32_t rank) const {
+  return rank < n_ranks() ? impl_->membership->job().peers[rank].pid : 0;
+}
+
+std::vector<void*> HostContext::heap_bases() const {
+  std::vector<void*> bases;
+  for (uint32_t r = 0; r < n_ranks(); ++r) {
+    bases.push_back(reinterpret_cast<void*>(impl_->window.address(r, 0)));
+  }
+  return bases;
+}
+
+DeviceContext HostContext::device_context() const {
+  DeviceContext context;
+  context.size_bytes = sizeof(context);
+  context.rank = rank();
+  context.n_ranks = n_ranks();
+  context.base = impl_->window.base();
+  context.stride_bytes = stride_bytes();
+  context.timeout_ns = static_cast<uint64_t>(
+      absl::ToInt64Nanoseconds(std::min(impl_->membership->options().timeout, kTimeoutMax)));
+  context.abort_word = impl_->window.abort_word();
+  context.world = world().device;
+  context.heap_map = impl_->teams.heap_map();
+  return context;
+}
+
+// Addresses.
+
+const void* HostContext::TranslateAddress(const void* mine, uint32_t to) const {
+  // Unsigned arithmetic: wraps correctly for peers below this rank.
+  return reinterpret_cast<const void*>(reinterpret_cast<uint64_t>(mine) +
+                                       (static_cast<uint64_t>(to) - rank()) * stride_bytes());
+}
+
+absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) const {
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  const uint64_t base = impl_->window.base();
+  const uint64_t stride = stride_bytes();
+  if (at < base || (at - base) / stride >= n_ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("locate address 0x", absl::Hex(at), ": it is outside the window [0x",
+                     absl::Hex(base), ", 0x", absl::Hex(base + n_ranks() * stride), ")"));
+  }
+  Location location;
+  location.rank = static_cast<uint32_t>((at - base) / stride);
+  location.offset_bytes = (at - base) % stride;
+  return location;
+}
+
+bool HostContext::IsSymmetric(const void* address, uint64_t bytes) const {
+  const auto location = Locate(address);
+  if (!location.ok()) return false;
+  const uint64_t heap = heap_bytes();
+  return location->offset_bytes <= heap && bytes <= heap - location->offset_bytes;
+}
+
+// What all members of a team call together.
+
+absl::StatusOr<Allocation> HostContext::Allocate(const AllocateOptions& options) {
+  return Allocate(options, impl_->world);
+}
+absl::StatusOr<Allocation> HostContext::Allocate(const AllocateOptions& options, const Team& team) {
+  return impl_->teams.Allocate(options, team);
+}
+absl::Status HostContext::Free(const Allocation& allocation) {
+  return impl_->teams.Free(allocation);
+}
+absl::Status HostContext::Grow(uint64_t bytes) { return impl_->teams.Grow(bytes, impl_->world); }
+
+absl::StatusOr<std::string> HostContext::Broadcast(absl::string_view value, uint32_t root) {
+  return Broadcast(value, root, impl_->world);
+}
+absl::StatusOr<std::string> HostContext::Broadcast(absl::string_view value, uint32_t root,
+                                                   const Team& team) {
+  return impl_->teams.Broadcast(value, root, team);
+}
+
+absl::StatusOr<Team> HostContext::CreateTeam(absl::Span<const uint32_t> ranks) {
+  return CreateTeam(ranks, impl_->world);
+}
+absl::StatusOr<Team> HostContext::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
+  return impl_->teams.CreateTeam(ranks, parent);
+}
+absl::StatusOr<Team> HostContext::SplitTeam(int32_t color, int32_t key, const Team& parent) {
+  struct Wish {
+    int32_t color;
+    int32_t key;
+  };
+  const Wish mine = {color, key};
+  std::vector<Wish> wishes;
+  for (const uint32_t rank : parent.ranks) {
+    const auto bytes = Broadcast(
+        absl::string_view(reinterpret_cast<const char*>(&mine), sizeof(mine)), rank, parent);
+    if (!bytes.ok()) return Annotate(bytes.status(), "split a team");
+    Wish wish = {};
+    if (bytes->size() != sizeof(wish)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("split a team: rank ", rank, " called broadcast instead"));
+    }
+    std::memcpy(&wish, bytes->data(), sizeof(wish));
+    wishes.push_back(wish);
+  }
+  // Every member makes every team, in the order of the colors, and keeps its own.
+  std::map<int32_t, std::vector<size_t>> places;
+  for (size_t i = 0; i < wishes.size(); ++i) {
+    if (wishes[i].color >= 0) places[wishes[i].color].push_back(i);
+  }
+  Team own;
+  for (auto& [each, members] : places) {
+    std::stable_sort(members.begin(), members.end(),
+                     [&](size_t a, size_t b) { return wishes[a].key < wishes[b].key; });
+    std::vector<uint32_t> ranks;
+    for (const size_t i : members) ranks.push_back(parent.ranks[i]);
+    auto made = CreateTeam(ranks, parent);
+    if (!made.ok()) return Annotate(made.status(), "split a team");
+    if (made->member()) own = *std::move(made);
+  }
+  return own;
+}
+
+absl::Status HostContext::DestroyTeam(const Team& team) { return impl_->teams.DestroyTeam(team); }
+
+absl::Status HostContext::Barrier() { return Barrier(impl_->world); }
+absl::Status HostContext::Barrier(const Team& team) {
+  return Barrier(team, impl_->membership->options().timeout);
+}
+absl::Status HostContext::Barrier(const Team& team, absl::Duration timeout) {
+  return impl_->teams.Barrier(team, timeout);
+}
+
+}  // namespace iris::internal

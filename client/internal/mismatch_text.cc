@@ -1,0 +1,92 @@
+#include "client/internal/mismatch_text.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::internal {
+namespace {
+
+using ccl::CallRecord;
+using ccl::ErrorInfo;
+using ccl::Mismatch;
+using ccl::Operation;
+using Names = backend::BackendOperations;
+
+bool Reduces(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kReduce ||
+         operation == Operation::kReduceScatter;
+}
+
+std::string RankText(uint32_t member, absl::Span<const uint32_t> ranks) {
+  if (member >= ranks.size()) return "unknown";
+  return absl::StrCat(ranks[member]);
+}
+
+// "rank 2", "ranks 0, 1 and 3".
+std::string RanksText(uint64_t members, absl::Span<const uint32_t> ranks) {
+  std::vector<uint32_t> these;
+  for (uint32_t m = 0; m < ranks.size() && m < 64; ++m) {
+    if ((members >> m & 1) != 0) these.push_back(ranks[m]);
+  }
+  std::string text = these.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < these.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : i + 1 == these.size() ? " and " : ", ", these[i]);
+  }
+  return text;
+}
+
+// A call as `members` made it.
+std::string CallText(const Names& names, const CallRecord& call, uint64_t members,
+                     absl::Span<const uint32_t> ranks) {
+  std::string name = names.OperationName(call.operation);
+  if (call.operation == Operation::kBarrier) return absl::StrCat(name, "()");
+  const std::string type = absl::StrCat("type=", DTypeName(call.type));
+  if (call.operation == Operation::kAllToAllV) return absl::StrCat(name, "(", type, ")");
+  std::string text = absl::StrCat("count=", call.count, ", ", type);
+  if (call.operation == Operation::kSendRecv) {
+    const bool sends = call.root < 64 && members == uint64_t{1} << call.root;
+    const bool receives = call.to < 64 && members == uint64_t{1} << call.to;
+    if (sends) return absl::StrCat("send(", text, ", to=", RankText(call.to, ranks), ")");
+    if (receives) return absl::StrCat("recv(", text, ", from=", RankText(call.root, ranks), ")");
+    return absl::StrCat(name, "(", text, ", from=", RankText(call.root, ranks),
+                        ", to=", RankText(call.to, ranks), ")");
+  }
+  if (Reduces(call.operation)) absl::StrAppend(&text, ", op=", names.ReduceOpName(call.op));
+  if (call.root != CallRecord::kNobody) {
+    absl::StrAppend(&text, ", root=", RankText(call.root, ranks));
+  }
+  return absl::StrCat(name, "(", text, ", variant=", names.VariantName(call.variant),
+                      ", blocks=", call.blocks, ")");
+}
+
+}  // namespace
+
+std::string MismatchText(const Names& names, const ErrorInfo& info,
+                         absl::Span<const uint32_t> ranks) {
+  const Mismatch& mismatch = info.mismatch;
+  const Operation operation = mismatch.most != 0 ? mismatch.most_call.operation : info.operation;
+  std::string text = absl::StrCat(names.OperationName(operation), " #", info.sequence, ": ");
+  if (mismatch.rows_differ) {
+    absl::StrAppend(&text, "rank ", RankText(mismatch.sender, ranks), " sends ",
+                    mismatch.sent_bytes, " bytes to rank ", RankText(mismatch.receiver, ranks),
+                    ", which expects ", mismatch.expected_bytes, " from it");
+  } else if (mismatch.other != 0) {
+    absl::StrAppend(&text, RanksText(mismatch.other, ranks), " called ",
+                    CallText(names, mismatch.other_call, mismatch.other, ranks), ", ",
+                    RanksText(mismatch.most, ranks), " called ",
+                    CallText(names, mismatch.most_call, mismatch.most, ranks));
+  } else {
+    absl::StrAppend(&text, "the members of the team called differently, and what each called is ",
+                    "not known");
+  }
+  if (mismatch.rest != 0) {
+    absl::StrAppend(&text, "; ", RanksText(mismatch.rest, ranks), " called something else again");
+  }
+  if (mismatch.absent != 0) {
+    absl::StrAppend(&text, "; ", RanksText(mismatch.absent, ranks), " had not come");
+  }
+  return text;
+}
+
+}  // namespace iris::internal

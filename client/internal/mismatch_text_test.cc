@@ -1,0 +1,94 @@
+#include "client/internal/mismatch_text.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace iris::internal {
+namespace {
+
+using ccl::ErrorInfo;
+using ccl::Operation;
+using ccl::ReduceOp;
+using ccl::Variant;
+
+const std::vector<uint32_t> kRanks = {0, 1, 2, 7};
+
+ErrorInfo Differs() {
+  ErrorInfo info;
+  info.operation = Operation::kAllGather;
+  info.sequence = 5;
+  info.mismatch.most = 0b1011;
+  info.mismatch.other = 0b0100;
+  info.mismatch.most_call.operation = Operation::kAllReduce;
+  info.mismatch.most_call.count = 1024;
+  info.mismatch.most_call.type = DType::kI32;
+  info.mismatch.most_call.op = ReduceOp::kMax;
+  info.mismatch.most_call.variant = Variant::kPackets;
+  info.mismatch.most_call.blocks = 2;
+  info.mismatch.other_call.operation = Operation::kAllGather;
+  info.mismatch.other_call.count = 512;
+  info.mismatch.other_call.type = DType::kF32;
+  info.mismatch.other_call.variant = Variant::kDirect;
+  info.mismatch.other_call.blocks = 1;
+  return info;
+}
+
+TEST(MismatchTextTest, NamesBothCallsInFull) {
+  EXPECT_EQ(MismatchText(*iris_backend_operations(), Differs(), kRanks),
+            "all_reduce #5: rank 2 called all_gather(count=512, type=f32, variant=direct, "
+            "blocks=1), ranks 0, 1 and 7 called all_reduce(count=1024, type=i32, op=max, "
+            "variant=packets, blocks=2)");
+}
+
+TEST(MismatchTextTest, NamesWhoElseAndWhoWasAbsent) {
+  ErrorInfo info = Differs();
+  info.mismatch.most = 0b0001;
+  info.mismatch.rest = 0b0010;
+  info.mismatch.absent = 0b1000;
+  info.mismatch.other_call = {};
+  info.mismatch.other_call.operation = Operation::kBarrier;
+  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+            "all_reduce #5: rank 2 called barrier(), rank 0 called all_reduce(count=1024, "
+            "type=i32, op=max, variant=packets, blocks=2); rank 1 called something else again; "
+            "rank 7 had not come");
+}
+
+TEST(MismatchTextTest, RootsAndPairsAreWorldRanks) {
+  ErrorInfo info = Differs();
+  info.mismatch.most_call.operation = Operation::kReduce;
+  info.mismatch.most_call.root = 3;
+  info.mismatch.other_call.operation = Operation::kSendRecv;
+  info.mismatch.other_call.root = 2;
+  info.mismatch.other_call.to = 3;
+  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+            "reduce #5: rank 2 called send(count=512, type=f32, to=7), ranks 0, 1 and 7 called "
+            "reduce(count=1024, type=i32, op=max, root=7, variant=packets, blocks=2)");
+  info.mismatch.other = 0b1000;
+  EXPECT_NE(MismatchText(*iris_backend_operations(), info, kRanks)
+                .find("rank 7 called recv(count=512, type=f32, from=2)"),
+            std::string::npos);
+}
+
+TEST(MismatchTextTest, RowsThatDiffer) {
+  ErrorInfo info;
+  info.operation = Operation::kAllToAllV;
+  info.mismatch.rows_differ = true;
+  info.mismatch.sender = 1;
+  info.mismatch.receiver = 3;
+  info.mismatch.sent_bytes = 400;
+  info.mismatch.expected_bytes = 8;
+  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+            "all_to_all_v #0: rank 1 sends 400 bytes to rank 7, which expects 8 from it");
+}
+
+TEST(MismatchTextTest, WithoutAVerdictItSaysSo) {
+  ErrorInfo info;
+  info.operation = Operation::kBarrier;
+  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+            "barrier #0: the members of the team called differently, and what each called is not "
+            "known");
+}
+
+}  // namespace
+}  // namespace iris::internal

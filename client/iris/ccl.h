@@ -1,0 +1,272 @@
+// iris::ccl::Communicator: operations that all members of a team make together, on a stream, over
+// the symmetric heap. It takes a workspace from the heap, and says what failed, which rank was
+// missing and which process that is.
+//
+//   auto comm = iris::ccl::Communicator::Create(context);              // collective
+//   iris::Status status = comm->AllReduce(x, x, n, iris::ccl::ReduceOp::kSum, stream);
+//   status = comm->Synchronize(stream);  // waits; names who was missing
+//   status = comm->Destroy();            // collective: gives the workspace back
+//
+// Every member of the team calls the same operations in the same order, with the same count, type,
+// operator and root, on a communicator with the same options. What differs is noticed on the device
+// within a fraction of a second and ends as kInvalidArgument in Check, on every member, with both
+// calls in full. A call of zero elements does nothing at all.
+//
+// `in` and `out` are any memory that the device can read and write, aligned to the element. What
+// lies in the symmetric heap is used where it lies, at whatever offset each member has it; anything
+// else goes through the workspace. `out` may be `in` ("in place", see each operation); otherwise
+// the two must not overlap.
+//
+// An operation checks its arguments, starts kernels on the stream and returns: no allocation, no
+// waiting; it may be captured in a graph. When the stream has passed it, `out` is complete and `in`
+// may be changed. Operations of one communicator follow each other on one stream at a time. Any
+// number of communicators over overlapping teams may be in use.
+//
+// Sums go in the order of the team's members, f16 and bf16 in fp32 with one rounding at the end:
+// the bits are the same on all members, run after run, but for kRing and kAtomic. Integers wrap.
+// kAvg is the sum divided by the number of members. kMin and kMax give NaN if any element is NaN.
+//
+// Counts are elements. `root`, `to` and `from` are world ranks. One call at a time on a
+// communicator: a second thread's is refused with kFailedPrecondition. Header-only over
+// <iris/c_api.h>. C++17.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "iris/c_api.h"
+#include "iris/ccl_types.h"
+#include "iris/context.h"
+#include "iris/dtype.h"
+#include "iris/status.h"
+#include "iris/stream.h"
+
+namespace iris::ccl {
+
+// The same on all members. 0: what suits the device.
+struct CommunicatorOptions {
+  std::string name{};          // of the workspace, as iris-ctl shows it; unique, or empty
+  uint32_t blocks = 0;         // of each operation, instead of what the table says
+  uint32_t block_threads = 0;  // likewise
+  uint32_t max_blocks = 0;     // what the workspace has room for
+  uint32_t packet_blocks = 0;  // of kPackets
+  uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
+  uint64_t stage_bytes = 0;    // of each block, twice
+  std::chrono::nanoseconds timeout{0};  // 0: the context's
+  // Compares what the members call before anything moves, at the price of a round, instead of when
+  // somebody has waited for long. IRIS_CCL_CHECK=1 in the environment does so, too.
+  bool check_calls = false;
+  bool symmetric = false;  // a promise: buffers in the heap have the same offset on all members
+  std::string rules{};     // a table of variants, as iris_bench writes it; empty: the built-in one
+};
+
+class Communicator {
+ public:
+  // Empty: every call fails.
+  Communicator() = default;
+
+  // Collective over the team. kInvalidArgument: options that are not valid. kFailedPrecondition:
+  // not a member, or no library for irisd's backend here. Otherwise see Context::Allocate.
+  static StatusOr<Communicator> Create(const Context& context,
+                                       const CommunicatorOptions& options = {}) {
+    return Create(context, context.world(), options);
+  }
+  static StatusOr<Communicator> Create(const Context& context, const Team& team,
+                                       const CommunicatorOptions& from = {}) {
+    iris_comm_options options = {};
+    options.size = sizeof(options);
+    options.name = from.name.c_str();
+    options.blocks = from.blocks;
+    options.block_threads = from.block_threads;
+    options.max_blocks = from.max_blocks;
+    options.packet_blocks = from.packet_blocks;
+    options.packet_bytes = from.packet_bytes;
+    options.stage_bytes = from.stage_bytes;
+    options.timeout_ns = from.timeout.count();
+    options.check_calls = from.check_calls ? 1 : 0;
+    options.symmetric = from.symmetric ? 1 : 0;
+    options.rules = from.rules.empty() ? nullptr : from.rules.c_str();
+    iris_comm* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(
+        iris::impl::FromC(iris_comm_create(context.get(), team.handle, &options, &handle)));
+    Communicator comm;
+    comm.handle_ = iris::impl::Handle<iris_comm, iris_comm_destroy>(handle);
+    comm.team_ = team;
+    return comm;
+  }
+
+  // The destructor frees nothing in the heap: giving the workspace back is collective, and a
+  // destructor that waits for peers would hang on an error path. Without Destroy the workspace
+  // stays until the job ends.
+
+  // Collective over the team: gives the workspace back. Synchronize streams first. Every later call
+  // fails.
+  Status Destroy() { return iris::impl::FromC(iris_comm_release(get())); }
+
+  const Team& team() const { return team_; }
+
+  // out[i] = op over the members of in[i]. In place: out == in.
+  Status AllReduce(const void* in, void* out, uint64_t count, DType type, ReduceOp op,
+                   Stream& stream, Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(
+        iris_all_reduce(get(), in, out, count, C(type), C(op), stream.get(), C(variant)));
+  }
+  // out[i] = op over the members of in[index * count_per_member + i]; `in` has count_per_member
+  // elements for each member. In place: out == in + index * count_per_member.
+  Status ReduceScatter(const void* in, void* out, uint64_t count_per_member, DType type,
+                       ReduceOp op, Stream& stream, Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(iris_reduce_scatter(get(), in, out, count_per_member, C(type), C(op),
+                                                 stream.get(), C(variant)));
+  }
+  // As AllReduce, at `root` alone. The others' `out` is not written and may be null.
+  Status Reduce(const void* in, void* out, uint64_t count, DType type, ReduceOp op, uint32_t root,
+                Stream& stream, Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(
+        iris_reduce(get(), in, out, count, C(type), C(op), root, stream.get(), C(variant)));
+  }
+  // out[m * count_per_member + i] = in[i] of member m. In place: in == out + index *
+  // count_per_member.
+  Status AllGather(const void* in, void* out, uint64_t count_per_member, DType type, Stream& stream,
+                   Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(
+        iris_all_gather(get(), in, out, count_per_member, C(type), stream.get(), C(variant)));
+  }
+  // As AllGather, at `root` alone. The others' `out` is not written and may be null.
+  Status Gather(const void* in, void* out, uint64_t count_per_member, DType type, uint32_t root,
+                Stream& stream, Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(
+        iris_gather(get(), in, out, count_per_member, C(type), root, stream.get(), C(variant)));
+  }
+  // out[i] = in[index * count_per_member + i] of `root`. The others' `in` is not read and may be
+  // null. In place at the root: out == in + index * count_per_member.
+  Status Scatter(const void* in, void* out, uint64_t count_per_member, DType type, uint32_t root,
+                 Stream& stream, Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(
+        iris_scatter(get(), in, out, count_per_member, C(type), root, stream.get(), C(variant)));
+  }
+  // out[m * count_per_member + i] = in[index * count_per_member + i] of member m. Not in place.
+  Status AllToAll(const void* in, void* out, uint64_t count_per_member, DType type, Stream& stream,
+                  Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(
+        iris_all_to_all(get(), in, out, count_per_member, C(type), stream.get(), C(variant)));
+  }
+  // To member m go to_counts[m] elements from in + to_offsets[m]; from it come from_counts[m] to
+  // out + from_offsets[m]. One number for each member, in the order of the team. What m sends must
+  // be what this member expects. Not in place.
+  Status AllToAllV(const void* in, const std::vector<uint64_t>& to_counts,
+                   const std::vector<uint64_t>& to_offsets, void* out,
+                   const std::vector<uint64_t>& from_counts,
+                   const std::vector<uint64_t>& from_offsets, DType type, Stream& stream) {
+    const size_t n = team_.ranks.size();
+    if (to_counts.size() != n || to_offsets.size() != n || from_counts.size() != n ||
+        from_offsets.size() != n) {
+      return Status(StatusCode::kInvalidArgument,
+                    "all_to_all_v: each list of counts and offsets needs " + std::to_string(n) +
+                        " numbers, one for each member of the team");
+    }
+    return iris::impl::FromC(iris_all_to_all_v(get(), in, to_counts.data(), to_offsets.data(), out,
+                                               from_counts.data(), from_offsets.data(),
+                                               static_cast<uint32_t>(n), C(type), stream.get()));
+  }
+  // out[i] = in[i] of `root`. The others' `in` is not read and may be null. In place: out == in.
+  Status Broadcast(const void* in, void* out, uint64_t count, DType type, uint32_t root,
+                   Stream& stream, Variant variant = Variant::kAuto) {
+    return iris::impl::FromC(
+        iris_broadcast(get(), in, out, count, C(type), root, stream.get(), C(variant)));
+  }
+  // Only the two ranks call, each the one that names the other. Send waits on its stream for Recv.
+  Status Send(const void* in, uint64_t count, DType type, uint32_t to, Stream& stream) {
+    return iris::impl::FromC(iris_send(get(), in, count, C(type), to, stream.get()));
+  }
+  Status Recv(void* out, uint64_t count, DType type, uint32_t from, Stream& stream) {
+    return iris::impl::FromC(iris_recv(get(), out, count, C(type), from, stream.get()));
+  }
+  // When the stream has passed it, the streams of all members have reached it.
+  Status Barrier(Stream& stream) {
+    return iris::impl::FromC(iris_comm_barrier(get(), stream.get()));
+  }
+
+  // The same for pointers whose type says the elements'.
+  template <typename T>
+  Status AllReduce(const T* in, T* out, uint64_t count, ReduceOp op, Stream& stream,
+                   Variant variant = Variant::kAuto) {
+    return AllReduce(in, out, count, Typed<T>(), op, stream, variant);
+  }
+  template <typename T>
+  Status ReduceScatter(const T* in, T* out, uint64_t count_per_member, ReduceOp op, Stream& stream,
+                       Variant variant = Variant::kAuto) {
+    return ReduceScatter(in, out, count_per_member, Typed<T>(), op, stream, variant);
+  }
+  template <typename T>
+  Status Reduce(const T* in, T* out, uint64_t count, ReduceOp op, uint32_t root, Stream& stream,
+                Variant variant = Variant::kAuto) {
+    return Reduce(in, out, count, Typed<T>(), op, root, stream, variant);
+  }
+  template <typename T>
+  Status AllGather(const T* in, T* out, uint64_t count_per_member, Stream& stream,
+                   Variant variant = Variant::kAuto) {
+    return AllGather(in, out, count_per_member, Typed<T>(), stream, variant);
+  }
+  template <typename T>
+  Status Gather(const T* in, T* out, uint64_t count_per_member, uint32_t root, Stream& stream,
+                Variant variant = Variant::kAuto) {
+    return Gather(in, out, count_per_member, Typed<T>(), root, stream, variant);
+  }
+  template <typename T>
+  Status Scatter(const T* in, T* out, uint64_t count_per_member, uint32_t root, Stream& stream,
+                 Variant variant = Variant::kAuto) {
+    return Scatter(in, out, count_per_member, Typed<T>(), root, stream, variant);
+  }
+  template <typename T>
+  Status AllToAll(const T* in, T* out, uint64_t count_per_member, Stream& stream,
+                  Variant variant = Variant::kAuto) {
+    return AllToAll(in, out, count_per_member, Typed<T>(), stream, variant);
+  }
+  template <typename T>
+  Status Broadcast(const T* in, T* out, uint64_t count, uint32_t root, Stream& stream,
+                   Variant variant = Variant::kAuto) {
+    return Broadcast(in, out, count, Typed<T>(), root, stream, variant);
+  }
+  template <typename T>
+  Status Send(const T* in, uint64_t count, uint32_t to, Stream& stream) {
+    return Send(in, count, Typed<T>(), to, stream);
+  }
+  template <typename T>
+  Status Recv(T* out, uint64_t count, uint32_t from, Stream& stream) {
+    return Recv(out, count, Typed<T>(), from, stream);
+  }
+
+  // The first failure of an operation, as far as the streams have come, with the operation and its
+  // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
+  // died; kInvalidArgument names a rank that called something else than most, and both calls in
+  // full, on all ranks alike. It stays until Reset.
+  Status Check() const { return iris::impl::FromC(iris_comm_check(get())); }
+  // Waits for the stream, then Check.
+  Status Synchronize(Stream& stream) {
+    return iris::impl::FromC(iris_comm_synchronize(get(), stream.get()));
+  }
+  // Collective over the team: makes a communicator that failed usable again. All members
+  // synchronize their streams first.
+  Status Reset() { return iris::impl::FromC(iris_comm_reset(get())); }
+
+  // Of the C API. Null: this is empty.
+  iris_comm* get() const { return handle_.get(); }
+
+ private:
+  static iris_dtype C(DType type) { return static_cast<iris_dtype>(type); }
+  static iris_reduce_op C(ReduceOp op) { return static_cast<iris_reduce_op>(op); }
+  static int32_t C(Variant variant) { return static_cast<int32_t>(variant); }
+  template <typename T>
+  static constexpr DType Typed() {
+    static_assert(DTypeOf<T>() != DType::kNone, "name the DType of elements of this type");
+    return DTypeOf<T>();
+  }
+
+  iris::impl::Handle<iris_comm, iris_comm_destroy> handle_;
+  Team team_;
+};
+
+}  // namespace iris::ccl

@@ -1,0 +1,269 @@
+// Streams, graphs, events, arrays outside the heap, and copies between ranks, on whichever backend
+// irisd has: the program is compiled once.
+//
+//   iris::StatusOr<iris::Stream> stream = iris::Stream::Create(*context);
+//   iris::StatusOr<iris::DeviceArray<float>> x = iris::DeviceArray<float>::Create(*context, 1024);
+//   iris::Status status = stream->Copy(x->get(), host.data(), 1024 * sizeof(float));
+//   status = stream->Synchronize();
+//
+// A program with kernels of its own starts them on these streams by <iris/launch.h>, or gives Iris
+// a stream of its platform by Stream::Wrap.
+//
+// Thread-safe, but for moves. Objects that were moved from, or made without Create, are empty:
+// every call fails. They end before their context, or with it. Header-only over <iris/c_api.h>.
+// C++17.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "iris/c_api.h"
+#include "iris/context.h"
+#include "iris/status.h"
+#include "iris/types.h"
+
+namespace iris {
+
+// What a copy on a stream tells the peer when it is done. Device code waits for it as for any
+// signal.
+struct SignalOptions {
+  uint64_t* signal = nullptr;  // in this rank's heap; means its copy in the peer's. Null: no signal
+  uint64_t value = 1;
+  SignalOp op = SignalOp::kSet;
+};
+
+class Graph;
+class Event;
+
+// Launches, copies and collectives on it run in order, asynchronously.
+class Stream {
+ public:
+  Stream() = default;
+
+  // On the context's device. Nothing that the program does on other streams holds it up. Its
+  // destructor waits for its work.
+  static StatusOr<Stream> Create(const Context& context) {
+    iris_stream* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_stream_create(context.get(), &handle)));
+    return Adopt(handle);
+  }
+  // A stream of the platform, which outlives this. Null: its default stream, where it has one.
+  static StatusOr<Stream> Wrap(const Context& context, void* native) {
+    iris_stream* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_stream_wrap(context.get(), native, &handle)));
+    return Adopt(handle);
+  }
+
+  // Waits for all that was put before; gives the first error of those, once. kFailedPrecondition
+  // while it is being captured.
+  Status Synchronize() { return impl::FromC(iris_stream_synchronize(get())); }
+  // True if nothing of it is left to do, or if it is empty.
+  bool Idle() const {
+    int32_t idle = 1;
+    return iris_stream_idle(get(), &idle) != IRIS_OK || idle != 0;
+  }
+
+  // Between any two kinds of memory. The ranges must not overlap, and must stay until the stream
+  // has come there.
+  Status Copy(void* to, const void* from, uint64_t bytes) {
+    return impl::FromC(iris_copy_async(to, from, bytes, get()));
+  }
+  Status Fill(void* to, uint8_t value, uint64_t bytes) {
+    return impl::FromC(iris_fill_async(to, value, bytes, get()));
+  }
+
+  // Copies by the device's copy engine between this rank and a peer, without a kernel (a signal is
+  // one of one thread). `dst` of a put and `src` of a get are addresses in this rank's heap and
+  // mean the peer's copy, as in kernels; the other side is any memory that the device can use, and
+  // must stay until the stream has come there. The signal is set in the peer's heap once all bytes
+  // are there (put), or have been read (get), and releases them.
+  //
+  // kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, a signal that
+  // is not aligned to 8 bytes or lies in what the copy overwrites. Nothing was put on the stream
+  // then.
+  Status Put(const Context& context, uint32_t to, void* dst, const void* src, uint64_t bytes,
+             const SignalOptions& signal = {}) {
+    const iris_signal s = ToC(signal);
+    return impl::FromC(iris_put_async(context.get(), dst, src, bytes, to, get(), &s));
+  }
+  Status Get(const Context& context, uint32_t from, void* dst, const void* src, uint64_t bytes,
+             const SignalOptions& signal = {}) {
+    const iris_signal s = ToC(signal);
+    return impl::FromC(iris_get_async(context.get(), dst, src, bytes, from, get(), &s));
+  }
+  // Loads the signal's kernel onto the context's device. Without it the first signal may wait until
+  // kernels that run have ended: call it before one that waits for such a signal.
+  static Status PrepareSignals(const Context& context) {
+    return impl::FromC(iris_prepare_signals(context.get()));
+  }
+
+  // Until EndCapture, what is put on the stream is recorded instead of run.
+  Status BeginCapture() { return impl::FromC(iris_capture_begin(get())); }
+  inline StatusOr<Graph> EndCapture();
+
+  // The stream waits for the last Record of the event before this call; if there was none, for
+  // nothing.
+  inline Status Wait(const Event& event);
+
+  // The platform's stream, which launches take, and the device that it was made on; -1: wrapped.
+  void* native() const { return native_; }
+  int32_t device() const { return device_; }
+  // Of the C API. Null: this is empty.
+  iris_stream* get() const { return handle_.get(); }
+
+ private:
+  static StatusOr<Stream> Adopt(iris_stream* handle) {
+    Stream stream;
+    stream.handle_ = impl::Handle<iris_stream, iris_stream_destroy>(handle);
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_stream_native(handle, &stream.native_, &stream.device_)));
+    return stream;
+  }
+  static iris_signal ToC(const SignalOptions& from) {
+    iris_signal signal = {};
+    signal.size = sizeof(signal);
+    signal.word = from.signal;
+    signal.value = from.value;
+    signal.op = from.op == SignalOp::kSet ? IRIS_SIGNAL_SET : IRIS_SIGNAL_ADD;
+    return signal;
+  }
+
+  impl::Handle<iris_stream, iris_stream_destroy> handle_;
+  void* native_ = nullptr;
+  int32_t device_ = -1;
+};
+
+// Work that was recorded, to be run again and again. Launches of one do not overlap. It may be
+// destroyed while it runs.
+class Graph {
+ public:
+  Graph() = default;
+  // Runs what was recorded, with the same arguments, in order.
+  Status Launch(Stream& stream) {
+    return impl::FromC(iris_graph_launch(handle_.get(), stream.get()));
+  }
+
+ private:
+  friend class Stream;
+  explicit Graph(iris_graph* handle) : handle_(handle) {}
+  impl::Handle<iris_graph, iris_graph_destroy> handle_;
+};
+
+// A moment in the work of a stream. It may be destroyed before it happens.
+class Event {
+ public:
+  Event() = default;
+  static StatusOr<Event> Create(const Context& context) {
+    iris_event* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_event_create(context.get(), &handle)));
+    return Event(handle);
+  }
+  // It happens when the stream comes here.
+  Status Record(Stream& stream) {
+    return impl::FromC(iris_event_record(handle_.get(), stream.get()));
+  }
+  // The time from `start`, once both have happened. Not for events that were captured.
+  StatusOr<std::chrono::nanoseconds> Since(const Event& start) const {
+    uint64_t ns = 0;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_event_elapsed(start.handle_.get(), handle_.get(), &ns)));
+    return std::chrono::nanoseconds(ns);
+  }
+
+ private:
+  friend class Stream;
+  explicit Event(iris_event* handle) : handle_(handle) {}
+  impl::Handle<iris_event, iris_event_destroy> handle_;
+};
+
+inline StatusOr<Graph> Stream::EndCapture() {
+  iris_graph* handle = nullptr;
+  IRIS_RETURN_IF_ERROR(impl::FromC(iris_capture_end(get(), &handle)));
+  return Graph(handle);
+}
+
+inline Status Stream::Wait(const Event& event) {
+  return impl::FromC(iris_event_wait(get(), event.handle_.get()));
+}
+
+namespace impl {
+
+// `size` elements of memory of one kind outside any heap, freed with their owner.
+template <typename T, iris_code (*Malloc)(iris_context*, uint64_t, void**),
+          iris_code (*FreeMemory)(iris_context*, void*)>
+class OwnedArray {
+ public:
+  OwnedArray() = default;
+  ~OwnedArray() {
+    if (data_ != nullptr) (void)FreeMemory(context_, data_);
+  }
+  OwnedArray(OwnedArray&& other) noexcept { *this = std::move(other); }
+  OwnedArray& operator=(OwnedArray&& other) noexcept {
+    std::swap(context_, other.context_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+
+  T* get() const { return data_; }
+  operator T*() const { return data_; }  // NOLINT: stands for its address
+  T* operator->() const { return data_; }
+  uint64_t size() const { return size_; }
+  uint64_t bytes() const { return size_ * sizeof(T); }
+
+ protected:
+  Status Make(const Context& context, uint64_t size) {
+    static_assert(std::is_trivially_copyable_v<T>, "kernels and copies move bytes");
+    if (size > ~uint64_t{0} / sizeof(T)) {
+      return Status(StatusCode::kInvalidArgument, "an array of so many elements has no size");
+    }
+    void* memory = nullptr;
+    IRIS_RETURN_IF_ERROR(FromC(Malloc(context.get(), size * sizeof(T), &memory)));
+    context_ = context.get();
+    data_ = static_cast<T*>(memory);
+    size_ = size;
+    return Status();
+  }
+
+ private:
+  iris_context* context_ = nullptr;
+  T* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+}  // namespace impl
+
+// Memory of the device: kernels and copies alone read and write it. It is not cleared.
+template <typename T>
+class DeviceArray : public impl::OwnedArray<T, iris_malloc_device, iris_free_device> {
+ public:
+  static StatusOr<DeviceArray> Create(const Context& context, uint64_t size) {
+    DeviceArray array;
+    IRIS_RETURN_IF_ERROR(array.Make(context, size));
+    return array;
+  }
+  // With a copy of `values`, which is there when the call returns.
+  static StatusOr<DeviceArray> Create(const Context& context, const std::vector<T>& values,
+                                      Stream& stream) {
+    DeviceArray array;
+    IRIS_RETURN_IF_ERROR(array.Make(context, values.size()));
+    IRIS_RETURN_IF_ERROR(stream.Copy(array.get(), values.data(), array.bytes()));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    return array;
+  }
+};
+
+// Memory of the host that kernels can use, too, at the same address: for what they have to tell.
+// All zero at first.
+template <typename T>
+class HostArray : public impl::OwnedArray<T, iris_malloc_host, iris_free_host> {
+ public:
+  static StatusOr<HostArray> Create(const Context& context, uint64_t size = 1) {
+    HostArray array;
+    IRIS_RETURN_IF_ERROR(array.Make(context, size));
+    std::memset(static_cast<void*>(array.get()), 0, array.bytes());
+    return array;
+  }
+};
+
+}  // namespace iris

@@ -1,0 +1,13 @@
+// Takes the collectives out of their archive, so that all of them are in the library of a backend.
+#include "iris/collective/collective.h"
+#include "iris/collective/rules.h"
+
+namespace {
+
+// One of each source that nothing else of these needs.
+[[gnu::used]] constexpr auto kPrepareKernels = &iris::ccl::PrepareKernels;
+[[gnu::used]] constexpr auto kAllReduce = &iris::ccl::AllReduce;
+[[gnu::used]] constexpr auto kCheckError = &iris::ccl::CheckError;
+[[gnu::used]] constexpr auto kParseRules = &iris::ccl::ParseRules;
+
+}  // namespace

@@ -1,0 +1,378 @@
+// The emu backend: kernels on CPUs. primitives.h and host.h have the contract of every name that is
+// not explained here.
+//
+// A launch becomes blocks, which the worker threads of one process-wide pool take; a block stays on
+// its worker. The threads of a block are fibers of that worker. A fiber goes on until it syncs,
+// shuffles, pauses, or has polled kPollsPerTurn times; then the next one runs. When nothing in a
+// worker's blocks moves, the worker starts another block, then yields to the OS: all blocks of all
+// launches are co-resident, and no spinning kernel starves another, in this process or beside it.
+//
+// Beyond the contracts, on emu:
+//   - A thread that has returned no longer counts: BlockSync waits for the threads that still run;
+//     WarpSync, shuffles and ballots likewise. A shuffle from a lane that has returned gives back
+//     the own value. Returning orders no memory.
+//   - If some threads wait in BlockSync and the others in WarpSync or a shuffle, so that none can
+//     go on, the kernel has a bug: Trap.
+//   - A stack has 64 KiB (256 under a sanitizer). Overflowing it ends the process: with a
+//     message at its guard page, or at the next switch of the thread.
+//   - A kernel that gives the device API a wrong peer or address, or that touches memory which is
+//     not there, ends the process with a text that says which kernel, where, and what is near
+//     (diagnosis.h).
+//   - Exceptions do not leave a kernel (std::terminate), and no thread may sync, pause or load
+//     while it handles one: the OS thread has one stack of exceptions for all its fibers.
+//   - Each thread has its own floating point environment (rounding, masks), fresh at its start.
+//   - Kernels do not launch, copy or synchronize: kFailedPrecondition. Neither does a forked child.
+//   - The memory and poll functions work on host threads too, as the host's own view of the heap.
+//   - Branches of a graph that were captured from several streams run one after another, in the
+//     order of their calls: kernels of different branches must not wait for each other.
+//   - IRIS_EMU_WORKERS in the environment sets the number of worker threads (default: the cores).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "iris/backend/heap_map.h"
+#include "iris/backend/host_functions.h"
+#include "iris/backend/raw_host.h"
+#include "iris/backend/types.h"
+
+#define IRIS_DEVICE
+#define IRIS_COLD inline
+#define IRIS_HOST_DEVICE
+#define IRIS_KERNEL
+#define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
+#define IRIS_PARAM const
+#define IRIS_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define IRIS_UNROLL(n) IRIS_PRAGMA(unroll n)
+#else
+#define IRIS_UNROLL(n) IRIS_PRAGMA(GCC unroll n)
+#endif
+// The key is what makes one variable of a kernel differ from another; the block's arena has the
+// memory.
+#define IRIS_SHARED(type, name)       \
+  static char iris_shared_key_##name; \
+  auto& name = ::iris::backend::emu::SharedVariable<type>(&iris_shared_key_##name)
+
+#include "iris/backend/numeric_soft.h"
+#include "iris/backend/words.h"
+
+namespace iris::backend {
+
+struct Traits {
+  static constexpr const char* kName = "emu";
+  static constexpr bool kEmulated = true;
+  static constexpr uint32_t kWarpThreads = 32;
+  static constexpr bool kLaunchPublishes = false;
+  // Of DynamicShared; IRIS_SHARED has kMaxStaticSharedBytes beside it.
+  static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
+  static constexpr bool kNullIsAStream = false;
+  static constexpr bool kOrdersByFences = false;
+  static constexpr uint32_t kNarrowestExchangeBytes = 1;
+  static constexpr bool kHasVolatile16 = false;
+};
+
+inline constexpr uint32_t kPollsPerTurn = 1000;
+// Of all IRIS_SHARED variables of a block together.
+inline constexpr uint32_t kMaxStaticSharedBytes = 64 * 1024;
+
+namespace emu {
+
+// What the running thread of a kernel is. On host threads: thread 0 of a grid of one.
+struct Current {
+  uint32_t thread_index;
+  uint32_t block_index;
+  uint32_t block_size;
+  uint32_t grid_size;
+  uint32_t polls;      // since the last switch
+  uint32_t stored;     // not 0: has done more than poll: no reason to sleep
+  uint32_t fenced;     // ThreadSanitizer builds: this thread has fenced (see Fence)
+  uint32_t in_kernel;  // 0 on host threads
+};
+// __thread and not thread_local: no wrapper function, no dynamic initialisation. A block never
+// leaves its worker, so that an address of it that the compiler keeps over a switch stays right.
+extern __thread Current t_current __attribute__((tls_model("initial-exec")));
+
+// The threads of a kernel share their worker's t_current: ThreadSanitizer must not look at it. Only
+// functions with this attribute do.
+#ifdef IRIS_TSAN
+#define IRIS_EMU_UNSANITIZED __attribute__((no_sanitize("thread"), noinline))
+#else
+#define IRIS_EMU_UNSANITIZED
+#endif
+
+// The running thread's other half, in the uninstrumented part of the runtime.
+void SwitchAfterPolls();
+void SyncBlock();
+void SyncWarp();
+Bytes16 ShuffleBytes(Bytes16 value, uint32_t source_lane);
+uint64_t BallotBits(bool value);
+void* DynamicSharedBytes();
+void* SharedBytes(const void* key, uint64_t bytes, uint64_t alignment_bytes);
+[[noreturn]] void TrapWith(const char* what);
+
+template <typename T>
+inline T& SharedVariable(const void* key) {
+  static_assert(alignof(T) <= 128, "shared variables are aligned to at most 128 bytes");
+  return *static_cast<T*>(SharedBytes(key, sizeof(T), alignof(T)));
+}
+
+constexpr int BuiltinOrder(Order order) {
+  switch (order) {
+    case Order::kRelaxed:
+      return __ATOMIC_RELAXED;
+    case Order::kAcquire:
+      return __ATOMIC_ACQUIRE;
+    case Order::kRelease:
+      return __ATOMIC_RELEASE;
+    case Order::kAcqRel:
+      return __ATOMIC_ACQ_REL;
+    case Order::kSeqCst:
+      return __ATOMIC_SEQ_CST;
+  }
+  return __ATOMIC_SEQ_CST;
+}
+
+// Of the load in a compare-exchange that fails.
+constexpr int FailureOrder(Order order) {
+  if (order == Order::kRelaxed || order == Order::kRelease) return __ATOMIC_RELAXED;
+  return order == Order::kSeqCst ? __ATOMIC_SEQ_CST : __ATOMIC_ACQUIRE;
+}
+
+IRIS_EMU_UNSANITIZED inline void CountPoll() {
+  if (__builtin_expect(++t_current.polls >= kPollsPerTurn, 0)) SwitchAfterPolls();
+}
+
+IRIS_EMU_UNSANITIZED inline void MarkStored() { t_current.stored = 1; }
+
+// ThreadSanitizer does not model fences. In its builds a fence makes the later relaxed stores of
+// its thread releases.
+#ifdef IRIS_TSAN
+IRIS_EMU_UNSANITIZED inline void NoteFence() { t_current.fenced = 1; }
+IRIS_EMU_UNSANITIZED inline bool IsFenced() { return t_current.fenced != 0; }
+#else
+inline void NoteFence() {}
+constexpr bool IsFenced() { return false; }
+#endif
+
+}  // namespace emu
+
+// Memory.
+
+namespace raw {
+
+inline void NotePoll() { emu::CountPoll(); }
+inline void NoteStore() { emu::MarkStored(); }
+
+template <Scope S, Order O, typename W>
+inline W LoadWord(const void* p) {
+  using Aliasing [[gnu::may_alias]] = W;
+  return __atomic_load_n(static_cast<const Aliasing*>(p), emu::BuiltinOrder(O));
+}
+
+template <Scope S, Order O, typename W>
+inline void StoreWord(void* p, W value) {
+  using Aliasing [[gnu::may_alias]] = W;
+  if (O == Order::kRelaxed && emu::IsFenced()) {
+    __atomic_store_n(static_cast<Aliasing*>(p), value, __ATOMIC_RELEASE);
+  } else {
+    __atomic_store_n(static_cast<Aliasing*>(p), value, emu::BuiltinOrder(O));
+  }
+}
+
+template <Scope S, Order O, typename W>
+inline W CompareExchangeWord(void* p, W expected, W desired) {
+  using Aliasing [[gnu::may_alias]] = W;
+  if (O == Order::kRelaxed && emu::IsFenced()) {
+    __atomic_compare_exchange_n(static_cast<Aliasing*>(p), &expected, desired, false,
+                                __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+  } else {
+    __atomic_compare_exchange_n(static_cast<Aliasing*>(p), &expected, desired, false,
+                                emu::BuiltinOrder(O), emu::FailureOrder(O));
+  }
+  return expected;
+}
+
+template <AtomicOp Op, typename T>
+inline constexpr bool kHasFetch =
+    std::is_integral_v<T>&& Op != AtomicOp::kMin&& Op != AtomicOp::kMax;
+
+template <AtomicOp Op, Scope S, Order O, typename T>
+inline T Fetch(void* p, T operand) {
+  if constexpr (O == Order::kRelaxed) {
+    if (emu::IsFenced()) return Fetch<Op, S, Order::kRelease, T>(p, operand);
+  }
+  using Aliasing [[gnu::may_alias]] = T;
+  Aliasing* const word = static_cast<Aliasing*>(p);
+  constexpr int kOrder = emu::BuiltinOrder(O);
+  if constexpr (Op == AtomicOp::kExchange) {
+    return __atomic_exchange_n(word, operand, kOrder);
+  } else if constexpr (Op == AtomicOp::kAnd) {
+    return __atomic_fetch_and(word, operand, kOrder);
+  } else if constexpr (Op == AtomicOp::kOr) {
+    return __atomic_fetch_or(word, operand, kOrder);
+  } else if constexpr (Op == AtomicOp::kXor) {
+    return __atomic_fetch_xor(word, operand, kOrder);
+  } else {
+    static_assert(Op == AtomicOp::kAdd);
+    return __atomic_fetch_add(word, operand, kOrder);
+  }
+}
+
+// memcpy of a constant size is one move, and says nothing about the type that the memory really
+// has.
+template <typename T>
+inline T LoadPlain(const T* p) {
+  T value;
+  memcpy(&value, __builtin_assume_aligned(p, alignof(T)), sizeof(T));
+  return value;
+}
+
+template <typename T>
+inline void StorePlain(T* p, T value) {
+  memcpy(__builtin_assume_aligned(p, alignof(T)), &value, sizeof(T));
+}
+
+template <CacheHint H>
+inline Bytes16 Load16(const void* p) {
+  Bytes16 value;
+  memcpy(&value, __builtin_assume_aligned(p, 16), sizeof(value));
+  return value;
+}
+
+template <CacheHint H>
+inline void Store16(void* p, Bytes16 value) {
+  memcpy(__builtin_assume_aligned(p, 16), &value, sizeof(value));
+}
+
+}  // namespace raw
+
+template <Scope S, Order O>
+inline void Fence() {
+  if constexpr (O != Order::kRelaxed) {
+    emu::NoteFence();
+    __atomic_thread_fence(emu::BuiltinOrder(O));
+  }
+}
+
+// Threads.
+
+IRIS_EMU_UNSANITIZED inline uint32_t ThreadIndex() { return emu::t_current.thread_index; }
+IRIS_EMU_UNSANITIZED inline uint32_t BlockIndex() { return emu::t_current.block_index; }
+IRIS_EMU_UNSANITIZED inline uint32_t BlockSize() { return emu::t_current.block_size; }
+IRIS_EMU_UNSANITIZED inline uint32_t GridSize() { return emu::t_current.grid_size; }
+
+inline void BlockSync() { emu::SyncBlock(); }
+inline void WarpSync() { emu::SyncWarp(); }
+
+namespace raw {
+
+using ShuffleUnit = Bytes16;
+inline uint32_t ShuffleSource(uint32_t lane) { return lane; }
+inline Bytes16 ShuffleOne(Bytes16 unit, uint32_t source) { return emu::ShuffleBytes(unit, source); }
+
+}  // namespace raw
+
+inline uint64_t Ballot(bool value) { return emu::BallotBits(value); }
+
+inline void* DynamicShared() { return emu::DynamicSharedBytes(); }
+
+inline uint16_t HalfBitsOf(float value) { return numeric::HalfBitsOf(value); }
+inline float FloatOfHalf(uint16_t half) { return numeric::FloatOfHalf(half); }
+inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value); }
+
+// Others.
+
+inline uint64_t ClockNanoseconds() { return HostClockNanoseconds(); }
+void Pause();
+[[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }
+
+// Host.
+
+namespace emu {
+
+class StreamState;
+
+// A kernel with its arguments. A graph runs it again and again.
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Called once by each thread of the grid.
+  virtual void Run() const noexcept = 0;
+  // For what is said when it goes wrong: the kernel's address, null where there is none, and the
+  // heaps that it was launched for. False: it has no DeviceContext among its arguments.
+  virtual const void* Kernel() const noexcept { return nullptr; }
+  virtual bool Heaps(HeapView*) const noexcept { return false; }
+};
+
+// A DeviceContext, known by its members since it is defined above the seam, and an argument that
+// has one as its member `context`.
+template <typename T, typename = void>
+struct IsContext : std::false_type {};
+template <typename T>
+struct IsContext<T, std::void_t<decltype(std::declval<const T&>().heap_map)>> : std::true_type {};
+template <typename T, typename = void>
+struct HasContext : std::false_type {};
+template <typename T>
+struct HasContext<T, std::void_t<decltype(std::declval<const T&>().context)>>
+    : IsContext<std::decay_t<decltype(std::declval<const T&>().context)>> {};
+
+// The heaps that an argument of a kernel tells of. False: of none.
+template <typename T>
+bool HeapsOf(const T& argument, HeapView* out) {
+  if constexpr (IsContext<T>::value) {
+    *out = {argument.rank, argument.n_ranks, argument.base, argument.stride_bytes,
+            argument.heap_map};
+    return true;
+  } else if constexpr (HasContext<T>::value) {
+    return HeapsOf(argument.context, out);
+  } else {
+    (void)argument;
+    (void)out;
+    return false;
+  }
+}
+
+template <typename... Params>
+class KernelWork final : public Work {
+ public:
+  using Arguments = std::tuple<std::remove_const_t<Params>...>;
+  KernelWork(void (*kernel)(Params...), Arguments&& arguments)
+      : kernel_(kernel), arguments_(std::move(arguments)) {}
+  void Run() const noexcept override { std::apply(kernel_, arguments_); }
+  const void* Kernel() const noexcept override { return reinterpret_cast<const void*>(kernel_); }
+  bool Heaps(HeapView* out) const noexcept override {
+    return std::apply(
+        [out](const auto&... argument) {
+          (void)out;  // of a kernel without arguments
+          return (HeapsOf(argument, out) || ...);
+        },
+        arguments_);
+  }
+
+ private:
+  void (*kernel_)(Params...);
+  Arguments arguments_;
+};
+
+Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work);
+
+}  // namespace emu
+
+namespace raw {
+
+template <typename... Params, typename... Values>
+Result Launch(const LaunchConfig& config, const StreamHandle& stream, void (*kernel)(Params...),
+              std::tuple<Values...>& values) {
+  return emu::Submit(config, static_cast<emu::StreamState*>(stream.native),
+                     std::make_shared<emu::KernelWork<Params...>>(kernel, std::move(values)));
+}
+
+}  // namespace raw
+
+}  // namespace iris::backend

@@ -1,0 +1,134 @@
+// Block: one running block of a kernel: its threads as fibers, their syncs, and their shared
+// memory.
+//
+// Belongs to one worker thread. Making it and Turn() are the worker's; what the running thread of
+// the kernel calls is in block.cc behind the functions of backend.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "iris/backend/emu/backend.h"
+#include "iris/backend/emu/fiber.h"
+
+namespace iris::backend::emu {
+
+struct Operation;
+class Block;
+
+// One thread of a block.
+struct DeviceThread {
+  enum class State : uint8_t { kReady, kInBlockSync, kInWarpSync };
+
+  Fiber fiber;
+  Block* block;
+  DeviceThread* next;  // in the queue or the list of waiters that it is in
+  uint32_t index;
+  uint32_t fenced;
+  State state;
+};
+
+// First in, first out; the links are in the threads.
+struct ThreadQueue {
+  DeviceThread* head = nullptr;
+  DeviceThread* tail = nullptr;
+  uint32_t count = 0;
+
+  void Push(DeviceThread* thread);
+  DeviceThread* Pop();
+  // Moves all of `other` behind the last.
+  void Append(ThreadQueue* other);
+};
+
+class Block {
+ public:
+  Block(const Operation* operation, StackPool* stacks, uint32_t block_index);
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  struct Progress {
+    bool moved;   // a thread has begun, ended, or passed a sync
+    bool stored;  // a thread has written an atomic: others may wait for it
+  };
+
+  // True if it is in the guard of the running thread's stack.
+  bool IsStackGuard(const void* address) const {
+    return running_ != nullptr && running_->fiber.IsGuard(address);
+  }
+
+  // Lets each thread that can run go on once.
+  Progress Turn();
+
+  bool finished() const { return live_ == 0; }
+  const Operation* operation() const { return operation_; }
+
+  // The running thread.
+  void Yield();
+  void ArriveAtBlockSync();
+  void ArriveAtWarpSync();
+  Bytes16 ShuffleInWarp(Bytes16 value, uint32_t source_lane);
+  uint64_t BallotInWarp(bool value);
+  void* Shared(const void* key, uint64_t bytes, uint64_t alignment_bytes);
+  void* dynamic_shared() { return dynamic_shared_; }
+
+ private:
+  // Values pass through slots[phase]: who goes on early writes to the other ones, and reaches these
+  // again only after all have left.
+  struct WarpState {
+    uint32_t live;
+    uint32_t arrived;
+    uint32_t phase;
+    ThreadQueue waiting;
+    uint64_t present[2];  // lanes that have given a value
+    uint64_t ballot[2];
+    Bytes16 slots[2][Traits::kWarpThreads];
+    char sync[2];  // addresses for ThreadSanitizer
+  };
+  struct SharedSlot {
+    const void* key;
+    void* memory;
+  };
+  static constexpr uint32_t kMaxSharedSlots = 64;
+
+  static void RunThread(void* thread) noexcept;
+
+  // Inlined, see fiber.h on returns behind a switch.
+  [[gnu::always_inline]] inline void Resume(DeviceThread* thread);
+  void Exit(DeviceThread* thread);
+  void WaitInWarp();
+  void ReleaseBlockIfComplete();
+  void ReleaseWarpIfComplete(WarpState* warp);
+  [[noreturn]] void TrapDeadlock();
+
+  const Operation* operation_;
+  StackPool* stacks_;
+  uint32_t index_;
+  uint32_t size_;
+  uint32_t next_to_start_ = 0;
+  uint32_t live_;         // threads that have not returned, those not yet started included
+  uint32_t arrived_ = 0;  // in BlockSync
+  uint32_t phase_ = 0;
+  bool moved_ = false;
+  DeviceThread* running_ = nullptr;
+  ThreadQueue ready_;
+  ThreadQueue in_block_sync_;
+  char sync_[2];  // addresses for ThreadSanitizer
+  std::unique_ptr<DeviceThread[]> threads_;
+  std::unique_ptr<WarpState[]> warps_;
+  uint8_t* arena_ = nullptr;
+  uint64_t arena_bytes_ = 0;
+  uint64_t arena_used_ = 0;
+  void* dynamic_shared_ = nullptr;
+  uint32_t n_shared_slots_ = 0;
+  SharedSlot shared_slots_[kMaxSharedSlots];
+};
+
+// Of the calling worker, for diagnoses: what its running block works on, or null outside of
+// kernels; and whether the address is in the guard of the stack of the running thread.
+const Work* RunningWork();
+bool IsStackGuard(const void* address);
+
+}  // namespace iris::backend::emu

@@ -1,0 +1,370 @@
+#include "iris/backend/emu/scheduler.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "iris/backend/emu/diagnosis.h"
+#include "iris/backend/emu/sanitizers.h"
+
+namespace iris::backend::emu {
+namespace {
+
+constexpr uint32_t kMaxWorkers = 64;
+// A worker whose blocks keep moving without ending (say, a sync in a loop that waits for a flag)
+// still starts another block after this many rounds.
+constexpr uint32_t kRoundsPerStart = 16;
+// A worker whose blocks only poll yields; after this long it sleeps between rounds, so that a wait
+// for a rank that is away for long does not burn a core.
+constexpr uint64_t kYieldNs = 2 * 1000 * 1000;
+constexpr long kSleepNs = 50 * 1000;
+
+uint32_t CountWorkers() {
+  const char* wanted = getenv("IRIS_EMU_WORKERS");
+  unsigned long n = wanted != nullptr ? strtoul(wanted, nullptr, 10) : 0;
+  if (n == 0) n = std::thread::hardware_concurrency();
+  if (n == 0) n = 1;
+  return static_cast<uint32_t>(n < kMaxWorkers ? n : kMaxWorkers);
+}
+
+std::atomic<bool>* g_forked = nullptr;
+
+}  // namespace
+
+// One OS thread and the blocks that it runs.
+class Scheduler::Worker {
+ public:
+  explicit Worker(Scheduler* scheduler) : scheduler_(scheduler) {}
+
+  [[noreturn]] void Loop() {
+    uint32_t rounds = 0;       // since a block was started
+    uint64_t still_since = 0;  // when the blocks began to do nothing but poll; 0: they do more
+    for (;;) {
+      if (blocks_.empty()) Start(scheduler_->WaitForBlock());
+      const Block::Progress progress = Round();
+      ++rounds;
+      if (progress.moved && rounds < kRoundsPerStart) {
+        still_since = 0;
+        continue;
+      }
+      if (scheduler_->pending_count_.load(std::memory_order_relaxed) > 0) {
+        const Taken taken = scheduler_->TryTakeBlock();
+        if (taken.operation != nullptr) {
+          Start(taken);
+          rounds = 0;
+          still_since = 0;
+          continue;
+        }
+      }
+      if (progress.moved) {
+        still_since = 0;
+      } else if (progress.stored) {
+        still_since = 0;
+        sched_yield();
+      } else {
+        const uint64_t now = ClockNanoseconds();
+        if (still_since == 0) still_since = now;
+        if (now - still_since < kYieldNs) {
+          sched_yield();
+        } else {
+          const timespec pause = {0, kSleepNs};
+          nanosleep(&pause, nullptr);
+        }
+      }
+    }
+  }
+
+ private:
+  void Start(const Taken& taken) {
+    blocks_.push_back(std::make_unique<Block>(taken.operation, &stacks_, taken.block_index));
+  }
+
+  // A turn for each block.
+  Block::Progress Round() {
+    Block::Progress sum = {false, false};
+    size_t kept = 0;
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      Block* block = blocks_[i].get();
+      const Block::Progress progress = block->Turn();
+      sum.moved |= progress.moved;
+      sum.stored |= progress.stored;
+      if (block->finished()) {
+        const Operation* operation = block->operation();
+        blocks_[i].reset();
+        scheduler_->BlockFinished(operation);
+      } else {
+        if (kept != i) blocks_[kept] = std::move(blocks_[i]);
+        ++kept;
+      }
+    }
+    blocks_.resize(kept);
+    return sum;
+  }
+
+  Scheduler* scheduler_;
+  StackPool stacks_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+Scheduler& Scheduler::Get() {
+  static Scheduler* const scheduler = new Scheduler;
+  return *scheduler;
+}
+
+Scheduler::Scheduler() : worker_count_(CountWorkers()) { g_forked = &forked_; }
+
+void* Scheduler::WorkerMain(void* scheduler) {
+  // For good: a worker's own accesses are the runtime's. The threads of kernels are fibers, with a
+  // state of their own.
+  TsanIgnoreBegin();
+  AcceptFaults();
+  Worker worker(static_cast<Scheduler*>(scheduler));
+  worker.Loop();
+}
+
+Result Scheduler::StartWorkers() {
+  if (started_) return {};
+  InstallFaultHandler();
+  // A signal handler would run on the small stack of some kernel's thread. The workers let those of
+  // faults in again, which have a stack of their own.
+  sigset_t all, old;
+  sigfillset(&all);
+  if (pthread_sigmask(SIG_SETMASK, &all, &old) != 0) {
+    return {StatusCode::kInternal, "cannot block signals for the worker threads"};
+  }
+  uint32_t n_started = 0;
+  for (uint32_t i = 0; i < worker_count_; ++i) {
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, &Scheduler::WorkerMain, this) != 0) break;
+    pthread_setname_np(thread, "iris-emu");
+    pthread_detach(thread);
+    ++n_started;
+  }
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  if (n_started == 0) {
+    return {StatusCode::kResourceExhausted,
+            "cannot start a worker thread: raise the limit of threads"};
+  }
+  pthread_atfork(nullptr, nullptr, [] { g_forked->store(true, std::memory_order_relaxed); });
+  started_ = true;
+  return {};
+}
+
+bool Scheduler::Capturing(StreamState* stream) {
+  return stream->capture_ != nullptr && !stream->capture_->ended;
+}
+
+Result Scheduler::Submit(const LaunchConfig& config, StreamState* stream,
+                         std::shared_ptr<const Work> work) {
+  if (config.shared_bytes > Traits::kMaxDynamicSharedBytes) {
+    return {StatusCode::kInvalidArgument,
+            "launch with too much shared memory: at most 163,840 bytes"};
+  }
+  HeapView heaps;
+  if (work->Heaps(&heaps) && heaps.map != nullptr && heaps.map->pid != 0 &&
+      heaps.map->pid != getpid()) {
+    return {StatusCode::kFailedPrecondition,
+            "launch in a forked child of the process whose context the kernel was given: the heaps "
+            "are not mapped here; exec a program that makes its own context"};
+  }
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (Capturing(stream)) {
+    stream->capture_->nodes.push_back({config, std::move(work)});
+    return {};
+  }
+  return Append(config, stream, std::move(work));
+}
+
+Result Scheduler::Append(const LaunchConfig& config, StreamState* stream,
+                         std::shared_ptr<const Work> work) {
+  if (Result result = StartWorkers(); !result.ok()) return result;
+  auto operation = std::make_unique<Operation>();
+  operation->config = config;
+  operation->work = std::move(work);
+  operation->stream = stream;
+  TsanRelease(&operation->launched);
+  operation->unfinished_blocks = config.grid;
+  operation->begin = &stream->sync_[(stream->submitted_ + 1) % 2];
+  operation->end = &stream->sync_[stream->submitted_ % 2];
+  ++stream->submitted_;
+  stream->queue_.push_back(std::move(operation));
+  if (stream->queue_.size() == 1) Enqueue(stream->queue_.front().get());
+  return {};
+}
+
+Result Scheduler::BeginCapture(StreamState* stream) {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  stream->capture_ = std::make_shared<Capture>();
+  stream->capture_->origin = stream;
+  return {};
+}
+
+Result Scheduler::EndCapture(StreamState* stream, std::shared_ptr<const Capture>* out) {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (!Capturing(stream) || stream->capture_->origin != stream) {
+    return {StatusCode::kFailedPrecondition, "end of a capture that did not begin on this stream"};
+  }
+  stream->capture_->ended = true;
+  *out = std::move(stream->capture_);
+  return {};
+}
+
+Result Scheduler::Replay(const Capture& graph, StreamState* stream) {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  for (const Capture::Node& node : graph.nodes) {
+    if (Result result = Append(node.config, stream, node.work); !result.ok()) return result;
+  }
+  return {};
+}
+
+bool Scheduler::IsCapturing(StreamState* stream) {
+  if (forked()) return false;
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  return Capturing(stream);
+}
+
+std::shared_ptr<Capture> Scheduler::CaptureOf(StreamState* stream) {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  return Capturing(stream) ? stream->capture_ : nullptr;
+}
+
+bool Scheduler::JoinCapture(StreamState* stream, const std::shared_ptr<Capture>& capture) {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  if (capture->ended || (Capturing(stream) && stream->capture_ != capture)) return false;
+  stream->capture_ = capture;
+  return true;
+}
+
+void Scheduler::Synchronize(StreamState* stream) {
+  {
+    TsanIgnoreScope ignore;
+    absl::MutexLock lock(&mu_);
+    const uint64_t until = stream->submitted_;
+    while (stream->finished_ < until) stream->changed_.Wait(&mu_);
+  }
+  TsanAcquire(&stream->sync_[0]);
+  TsanAcquire(&stream->sync_[1]);
+}
+
+bool Scheduler::Idle(StreamState* stream) {
+  if (forked()) return true;
+  {
+    TsanIgnoreScope ignore;
+    absl::MutexLock lock(&mu_);
+    if (stream->finished_ != stream->submitted_) return false;
+  }
+  TsanAcquire(&stream->sync_[0]);
+  TsanAcquire(&stream->sync_[1]);
+  return true;
+}
+
+void Scheduler::Enqueue(Operation* operation) {
+  pending_.push_back(operation);
+  pending_count_.store(static_cast<uint32_t>(pending_.size()), std::memory_order_relaxed);
+  const uint32_t blocks = operation->config.grid;
+  for (uint32_t i = 0; i < blocks && i < idle_workers_; ++i) work_.Signal();
+}
+
+// Launches take turns, so that a large one does not hold up the others.
+Scheduler::Taken Scheduler::TakeBlock() {
+  if (pending_.empty()) return {};
+  Operation* operation = pending_.front();
+  pending_.pop_front();
+  const Taken taken = {operation, operation->next_block++};
+  if (operation->next_block < operation->config.grid) pending_.push_back(operation);
+  pending_count_.store(static_cast<uint32_t>(pending_.size()), std::memory_order_relaxed);
+  return taken;
+}
+
+Scheduler::Taken Scheduler::TryTakeBlock() {
+  absl::MutexLock lock(&mu_);
+  return TakeBlock();
+}
+
+Scheduler::Taken Scheduler::WaitForBlock() {
+  absl::MutexLock lock(&mu_);
+  ++idle_workers_;
+  while (pending_.empty()) work_.Wait(&mu_);
+  --idle_workers_;
+  return TakeBlock();
+}
+
+void Scheduler::BlockFinished(const Operation* operation) {
+  std::unique_ptr<Operation> finished;  // destroyed after the lock is given back
+  absl::MutexLock lock(&mu_);
+  StreamState* stream = operation->stream;
+  Operation* mine = stream->queue_.front().get();
+  if (--mine->unfinished_blocks > 0) return;
+  finished = std::move(stream->queue_.front());
+  stream->queue_.pop_front();
+  ++stream->finished_;
+  if (!stream->queue_.empty()) Enqueue(stream->queue_.front().get());
+  stream->changed_.SignalAll();  // the last look at the stream: its owner may destroy it now
+}
+
+Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work) {
+  return Scheduler::Get().Submit(config, stream, std::move(work));
+}
+
+}  // namespace iris::backend::emu
+
+namespace iris::backend {
+namespace {
+
+emu::StreamState* StateOf(const raw::StreamHandle& stream) {
+  return static_cast<emu::StreamState*>(stream.native);
+}
+
+}  // namespace
+
+Result raw::CheckCaller() {
+  if (emu::t_current.in_kernel != 0) {
+    return {StatusCode::kFailedPrecondition,
+            "called from inside a kernel: only the host launches, copies and waits"};
+  }
+  if (emu::Scheduler::Get().forked()) {
+    return {StatusCode::kFailedPrecondition,
+            "called in a forked child: launch and wait in the parent, or exec"};
+  }
+  return {};
+}
+
+Result raw::CreateStream(StreamHandle* out) {
+  out->native = new emu::StreamState;
+  return {};
+}
+
+void raw::DestroyStream(const StreamHandle& stream) {
+  // In a forked child its operations are the parent's, and nobody here can finish them.
+  if (emu::Scheduler::Get().forked()) return;
+  if (emu::t_current.in_kernel == 0) emu::Scheduler::Get().Synchronize(StateOf(stream));
+  delete StateOf(stream);
+}
+
+Result raw::SynchronizeStream(const StreamHandle& stream) {
+  emu::Scheduler::Get().Synchronize(StateOf(stream));
+  return {};
+}
+
+bool raw::IsIdle(const StreamHandle& stream) { return emu::Scheduler::Get().Idle(StateOf(stream)); }
+
+bool raw::IsCapturing(const StreamHandle& stream) {
+  return emu::Scheduler::Get().IsCapturing(StateOf(stream));
+}
+
+uint32_t MultiprocessorCount() { return emu::Scheduler::Get().worker_count(); }
+
+}  // namespace iris::backend

@@ -1,0 +1,121 @@
+// Scheduler: streams, the queue of blocks that wait for a worker, and the workers. One per process,
+// made at the first launch and never destroyed: its threads may outlive main's last line.
+//
+// Thread-safe. One lock: work is queued and finished by whole blocks.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "iris/backend/emu/backend.h"
+#include "iris/backend/emu/block.h"
+
+namespace iris::backend::emu {
+
+// One launch (copies and fills are launches too).
+struct Operation {
+  LaunchConfig config;
+  std::shared_ptr<const Work> work;
+  StreamState* stream = nullptr;
+  // For ThreadSanitizer: what its threads acquire as they begin and release as they end. The
+  // addresses of a stream alternate, so that two threads of one launch do not seem ordered.
+  char* begin = nullptr;
+  char* end = nullptr;
+  char launched = 0;
+
+  // Guarded by the scheduler's lock.
+  uint32_t next_block = 0;
+  uint32_t unfinished_blocks = 0;
+};
+
+// What is recorded instead of run while a stream captures; afterwards, unchanged, the graph.
+struct Capture {
+  struct Node {
+    LaunchConfig config;
+    std::shared_ptr<const Work> work;
+  };
+  std::vector<Node> nodes;
+  const StreamState* origin = nullptr;
+  bool ended = false;
+};
+
+class StreamState {
+ public:
+  StreamState() = default;
+  StreamState(const StreamState&) = delete;
+  StreamState& operator=(const StreamState&) = delete;
+
+ private:
+  friend class Scheduler;
+  // All guarded by the scheduler's lock.
+  std::deque<std::unique_ptr<Operation>> queue_;  // the first one runs
+  uint64_t submitted_ = 0;
+  uint64_t finished_ = 0;
+  absl::CondVar changed_;
+  std::shared_ptr<Capture> capture_;  // its own, or that of a stream it has waited for
+  char sync_[2];                      // addresses for ThreadSanitizer
+};
+
+class Scheduler {
+ public:
+  static Scheduler& Get();
+
+  Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  Result BeginCapture(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  Result EndCapture(StreamState* stream, std::shared_ptr<const Capture>* out)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  Result Replay(const Capture& graph, StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsCapturing(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // What `stream` is being captured into, or null.
+  std::shared_ptr<Capture> CaptureOf(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // `stream` becomes a branch of `capture`. False if it belongs to another.
+  bool JoinCapture(StreamState* stream, const std::shared_ptr<Capture>& capture)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void Synchronize(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Idle(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // True in a child that was forked from a process with workers: it has none, and the lock may be
+  // held for ever.
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
+
+  uint32_t worker_count() const { return worker_count_; }
+
+ private:
+  struct Taken {
+    const Operation* operation = nullptr;
+    uint32_t block_index = 0;
+  };
+  class Worker;
+
+  Scheduler();
+  Result Append(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static bool Capturing(StreamState* stream);
+  Result StartWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Taken WaitForBlock() ABSL_LOCKS_EXCLUDED(mu_);
+  Taken TryTakeBlock() ABSL_LOCKS_EXCLUDED(mu_);
+  Taken TakeBlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BlockFinished(const Operation* operation) ABSL_LOCKS_EXCLUDED(mu_);
+  void Enqueue(Operation* operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void* WorkerMain(void* scheduler);
+
+  const uint32_t worker_count_;
+  std::atomic<bool> forked_{false};
+  std::atomic<uint32_t> pending_count_{0};  // of pending_, for a look without the lock
+
+  absl::Mutex mu_;
+  absl::CondVar work_ ABSL_GUARDED_BY(mu_);
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  uint32_t idle_workers_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<Operation*> pending_ ABSL_GUARDED_BY(mu_);  // with blocks that no worker has taken
+};
+
+}  // namespace iris::backend::emu

@@ -1,0 +1,53 @@
+// What the runtimes of GPUs have in common: launches take pointers to the arguments, one device is
+// current on each thread. Included by the headers of their backends. C++17.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+
+#include "iris/backend/raw_host.h"
+#include "iris/backend/types.h"
+
+namespace iris::backend::raw {
+
+// `arguments`: a pointer to each argument of the kernel, and a null one.
+Result LaunchKernel(const LaunchConfig& config, const StreamHandle& stream, const void* kernel,
+                    void** arguments);
+
+template <typename... Params, typename... Values>
+Result Launch(const LaunchConfig& config, const StreamHandle& stream, void (*kernel)(Params...),
+              std::tuple<Values...>& values) {
+  return std::apply(
+      [&](Values&... value) {
+        void* arguments[] = {static_cast<void*>(&value)..., nullptr};
+        return LaunchKernel(config, stream, reinterpret_cast<const void*>(kernel), arguments);
+      },
+      values);
+}
+
+// The runtimes measure time in milliseconds.
+inline uint64_t NanosecondsOf(float milliseconds) {
+  return milliseconds > 0 ? static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6) : 0;
+}
+
+// Makes a device current on this thread while it lives. -1: leaves it as it is. Get and Set are the
+// runtime's, and true if they worked.
+template <bool (*Get)(int*), bool (*Set)(int)>
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    if (device < 0 || !Get(&before_) || before_ == device) return;
+    changed_ = Set(device);
+  }
+  ~CurrentDevice() {
+    if (changed_) (void)Set(before_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace iris::backend::raw

@@ -1,0 +1,182 @@
+// The host's side of the device layer: streams, launches, copies, graphs, events and memory.
+// Written once, over what a backend supplies (raw_host.h). C++17.
+//
+// One device is current on each host thread: streams, events and memory are made on it. What fails
+// answers with a Result and changes nothing; kFailedPrecondition is the answer for streams, graphs
+// and events that were not created or were moved from.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "iris/backend/raw_host.h"
+#include "iris/backend/select.h"
+#include "iris/backend/types.h"
+
+namespace iris::backend {
+
+class Event;
+class Graph;
+
+// "emu", or the name of the vendor's platform: for messages. Traits say what a backend is like.
+constexpr const char* BackendName() { return Traits::kName; }
+
+// 0 where the machine has none.
+uint32_t DeviceCount();
+
+// Makes it current on the calling thread. On emu, any index will do.
+Result SetDevice(uint32_t index);
+
+// kFailedPrecondition in a child that was forked from a process which has made a stream, on every
+// backend: neither the emulator's threads nor a vendor's runtime survive fork. The functions below
+// that give a Result ask it themselves.
+Result CheckProcess();
+
+// How many blocks of a normal size run truly at once on the current device.
+uint32_t MultiprocessorCount();
+
+// Launches and copies on it run in order, asynchronously. Thread-safe, but for moves. Created,
+// borrowed, or empty.
+class Stream {
+ public:
+  Stream() = default;
+  // Waits for its work, unless borrowed.
+  ~Stream();
+  Stream(Stream&& other) noexcept;
+  // Waits for the work of the stream that was here.
+  Stream& operator=(Stream&& other) noexcept;
+
+  // On the device that is current. Nothing that the application does on other streams, the default
+  // one included, holds it up.
+  static Result Create(Stream* out);
+
+  // A stream of the application, which outlives this. Null is the default stream of the current
+  // device, where the platform has one.
+  static Stream Borrow(void* native);
+  // The same, of a stream that was made on this device: launches go there. -1: not known.
+  static Stream Borrow(void* native, int32_t device);
+
+  // What Borrow takes.
+  void* native() const { return handle_.native; }
+
+  // Waits for all that was put before; gives the first error of those, once. kFailedPrecondition
+  // while it is being captured.
+  Result Synchronize();
+
+  // True if nothing of it is left to do. A stream that is being captured counts as idle.
+  bool Idle();
+
+  // False for one that is empty.
+  bool valid() const { return kind_ != Kind::kEmpty; }
+
+  // What the functions of a backend take.
+  const raw::StreamHandle& handle() const { return handle_; }
+
+ private:
+  enum class Kind : uint8_t { kEmpty, kCreated, kBorrowed };
+
+  raw::StreamHandle handle_;
+  Kind kind_ = Kind::kEmpty;
+};
+
+namespace impl {
+
+Result CheckLaunch(const LaunchConfig& config, const Stream& stream, bool has_kernel);
+
+}  // namespace impl
+
+// Runs kernel(args...) on every thread of the grid. There are as many arguments as parameters, and
+// they are converted to the parameters' types.
+template <typename... Params, typename... Args>
+Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params...),
+              Args&&... args) {
+  static_assert(sizeof...(Params) == sizeof...(Args), "a kernel gets one argument per parameter");
+  static_assert((!std::is_reference_v<Params> && ...), "a kernel's parameters are values");
+  static_assert((std::is_trivially_copyable_v<Params> && ...), "... and trivially copyable");
+  if (Result checked = impl::CheckLaunch(config, stream, kernel != nullptr); !checked.ok()) {
+    return checked;
+  }
+  std::tuple<std::remove_const_t<Params>...> values(std::forward<Args>(args)...);
+  return raw::Launch(config, stream.handle(), kernel, values);
+}
+
+// Loads the kernel's code onto the current device now, and lets launches ask for that much shared
+// memory. A first launch may wait for running kernels: prepare what is launched beside a kernel
+// that waits for it.
+template <typename... Params>
+Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
+  if (kernel == nullptr) return {StatusCode::kInvalidArgument, "preparation of a null kernel"};
+  return raw::PrepareKernel(reinterpret_cast<const void*>(kernel), shared_bytes);
+}
+
+// Between any two kinds of memory. The ranges must not overlap.
+Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
+Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
+
+// Work that was recorded, to be run again and again. Not thread-safe; launches of one do not
+// overlap. It may be destroyed while it runs.
+class Graph {
+ public:
+  Graph() = default;
+  ~Graph();
+  Graph(Graph&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept;
+
+ private:
+  friend Result EndCapture(Stream& stream, Graph* out);
+  friend Result LaunchGraph(Graph& graph, Stream& stream);
+
+  void* native_ = nullptr;
+};
+
+// Until EndCapture, launches, copies and fills on the stream are recorded instead of run. What
+// other threads do meanwhile neither fails nor spoils the capture.
+Result BeginCapture(Stream& stream);
+Result EndCapture(Stream& stream, Graph* out);
+
+// Runs what was recorded, with the same arguments, in order.
+Result LaunchGraph(Graph& graph, Stream& stream);
+
+// A moment in the work of a stream. Not thread-safe. It may be destroyed before it happens.
+class Event {
+ public:
+  Event() = default;
+  ~Event();
+  Event(Event&& other) noexcept
+      : native_(std::exchange(other.native_, nullptr)),
+        recorded_(std::exchange(other.recorded_, false)) {}
+  Event& operator=(Event&& other) noexcept;
+
+  static Result Create(Event* out);
+
+ private:
+  friend Result Record(Event& event, Stream& stream);
+  friend Result WaitEvent(Stream& stream, const Event& event);
+  friend Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out);
+
+  void* native_ = nullptr;
+  bool recorded_ = false;
+};
+
+// The event happens when the stream comes here.
+Result Record(Event& event, Stream& stream);
+
+// The stream waits for the last Record before this call; if there was none, for nothing. For an
+// event that was recorded on a stream that captures, this stream is captured too, as a branch: its
+// work must come back to the first stream by an event before EndCapture.
+Result WaitEvent(Stream& stream, const Event& event);
+
+// The time between two events, once both have happened. Not for events that were captured.
+Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out);
+
+// Device memory outside any heap. Null if there is not so much. Freeing null does nothing.
+void* MallocDevice(uint64_t bytes);
+void FreeDevice(void* p);
+
+// Host memory that kernels of all devices can read and write, at the same address.
+void* MallocHost(uint64_t bytes);
+void FreeHost(void* p);
+
+}  // namespace iris::backend

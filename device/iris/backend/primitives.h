@@ -1,0 +1,306 @@
+// The primitives of kernels: what everything above the seam calls, with their contracts. C++17.
+//
+// What backends have in common is written here, over the words of memory and lanes of a warp that
+// each supplies (spec.h). What a backend supplies whole is declared here once more, so that one
+// which differs from its contract does not compile.
+//
+// T of the operations on memory: 1, 2, 4 or 8 bytes, trivially copyable: integers, floats,
+// pointers, Half, Bfloat16. Pointers are aligned to sizeof(T).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "iris/backend/select.h"
+#include "iris/backend/types.h"
+#include "iris/backend/words.h"
+
+namespace iris::backend {
+
+// Orders this thread's accesses before it and behind it. kSeqCst: also its earlier stores before
+// its later loads, and all such fences stand in one order.
+template <Scope S, Order O>
+IRIS_DEVICE void Fence();
+
+namespace impl {
+
+template <typename T>
+IRIS_HOST_DEVICE constexpr void CheckAtomicType() {
+  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8,
+                "an atomic has 1, 2, 4 or 8 bytes");
+}
+
+template <AtomicOp Op, typename T>
+IRIS_HOST_DEVICE inline T Apply(T old, T operand) {
+  if constexpr (Op == AtomicOp::kAdd) {
+    return static_cast<T>(old + operand);
+  } else if constexpr (Op == AtomicOp::kSub) {
+    return static_cast<T>(old - operand);
+  } else if constexpr (Op == AtomicOp::kAnd) {
+    return static_cast<T>(old & operand);
+  } else if constexpr (Op == AtomicOp::kOr) {
+    return static_cast<T>(old | operand);
+  } else if constexpr (Op == AtomicOp::kXor) {
+    return static_cast<T>(old ^ operand);
+  } else if constexpr (Op == AtomicOp::kMin) {
+    return operand < old ? operand : old;
+  } else if constexpr (Op == AtomicOp::kMax) {
+    return old < operand ? operand : old;
+  } else {
+    static_assert(Op == AtomicOp::kExchange);
+    return operand;
+  }
+}
+
+// Where an order is made of fences around a relaxed access: calls `access`, which is relaxed.
+template <Scope S, Order O, typename Access>
+IRIS_DEVICE inline auto Fenced(Access access) {
+  if constexpr (Releases(O)) Fence<S, Order::kRelease>();
+  const auto result = access();
+  if constexpr (Acquires(O)) Fence<S, Order::kAcquire>();
+  return result;
+}
+
+// The part of a 4-byte word that a narrower one is.
+struct Part {
+  void* around;
+  uint32_t shift;
+  uint32_t mask;
+};
+
+template <typename W>
+IRIS_DEVICE inline Part PartOf(void* p) {
+  const uint32_t at = static_cast<uint32_t>(reinterpret_cast<uint64_t>(p) & 3);
+  return {static_cast<char*>(p) - at, at * 8, ((1u << (8 * sizeof(W))) - 1) << (at * 8)};
+}
+
+// Replaces the word by update(old) and returns what it was. `update` may be called again.
+template <Scope S, Order O, typename W, typename Update>
+IRIS_DEVICE inline W UpdateWord(void* p, Update update) {
+  if constexpr (Traits::kOrdersByFences && O != Order::kRelaxed) {
+    return Fenced<S, O>([&] { return UpdateWord<S, Order::kRelaxed, W>(p, update); });
+  } else if constexpr (sizeof(W) >= Traits::kNarrowestExchangeBytes) {
+    W old = raw::LoadWord<S, Order::kRelaxed, W>(p);
+    for (;;) {
+      const W seen = raw::CompareExchangeWord<S, O, W>(p, old, static_cast<W>(update(old)));
+      if (seen == old) return seen;
+      old = seen;
+    }
+  } else {
+    const Part part = PartOf<W>(p);
+    uint32_t old = raw::LoadWord<S, Order::kRelaxed, uint32_t>(part.around);
+    for (;;) {
+      const W mine = static_cast<W>(old >> part.shift);
+      const uint32_t desired =
+          (old & ~part.mask) | (static_cast<uint32_t>(static_cast<W>(update(mine))) << part.shift);
+      const uint32_t seen = raw::CompareExchangeWord<S, O, uint32_t>(part.around, old, desired);
+      if (seen == old) return mine;
+      old = seen;
+    }
+  }
+}
+
+template <Scope S, Order O, typename W>
+IRIS_DEVICE inline W CompareExchangeBits(void* p, W expected, W desired) {
+  if constexpr (sizeof(W) < Traits::kNarrowestExchangeBytes) {
+    return UpdateWord<S, O, W>(
+        p, [expected, desired](W old) -> W { return old == expected ? desired : old; });
+  } else if constexpr (Traits::kOrdersByFences && O != Order::kRelaxed) {
+    return Fenced<S, O>(
+        [&] { return raw::CompareExchangeWord<S, Order::kRelaxed, W>(p, expected, desired); });
+  } else {
+    return raw::CompareExchangeWord<S, O, W>(p, expected, desired);
+  }
+}
+
+// By the one instruction of the backend. T is an integer or floating.
+template <AtomicOp Op, Scope S, Order O, typename T>
+IRIS_DEVICE inline T FetchWhole(void* p, T operand) {
+  if constexpr (Traits::kOrdersByFences && O != Order::kRelaxed) {
+    return Fenced<S, O>([&] { return raw::Fetch<Op, S, Order::kRelaxed, T>(p, operand); });
+  } else {
+    return raw::Fetch<Op, S, O, T>(p, operand);
+  }
+}
+
+// What is added where `value` is subtracted.
+template <typename T>
+IRIS_DEVICE inline T Negated(T value) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(Word<T>{0} - static_cast<Word<T>>(value));
+  } else {
+    return -value;
+  }
+}
+
+}  // namespace impl
+
+// Memory.
+
+// Reads the word. O: kRelaxed or kAcquire.
+template <Scope S, Order O, typename T>
+IRIS_DEVICE inline T Load(const T* p) {
+  static_assert(O == Order::kRelaxed || O == Order::kAcquire, "a load is relaxed or acquires");
+  impl::CheckAtomicType<T>();
+  raw::NotePoll();
+  return BitCast<T>(raw::LoadWord<S, O, Word<T>>(p));
+}
+
+// Writes the word. O: kRelaxed or kRelease.
+template <Scope S, Order O, typename T>
+IRIS_DEVICE inline void Store(T* p, T value) {
+  static_assert(O == Order::kRelaxed || O == Order::kRelease, "a store is relaxed or releases");
+  impl::CheckAtomicType<T>();
+  raw::NoteStore();
+  if constexpr (Traits::kOrdersByFences && O == Order::kRelease) {
+    Fence<S, Order::kRelease>();
+    raw::StoreWord<S, Order::kRelaxed, Word<T>>(p, BitCast<Word<T>>(value));
+  } else {
+    raw::StoreWord<S, O, Word<T>>(p, BitCast<Word<T>>(value));
+  }
+}
+
+// Writes `desired` if the word is `expected`, floats compared by their bits. Returns the old value.
+template <Scope S, Order O, typename T>
+IRIS_DEVICE inline T CompareExchange(T* p, T expected, T desired) {
+  impl::CheckAtomicType<T>();
+  using W = Word<T>;
+  raw::NotePoll();
+  const W seen = impl::CompareExchangeBits<S, O, W>(p, BitCast<W>(expected), BitCast<W>(desired));
+  if (seen == BitCast<W>(expected)) raw::NoteStore();
+  return BitCast<T>(seen);
+}
+
+// Applies Op to the word and returns the old value. Integers: all; floating, Half and Bfloat16:
+// add, sub, exchange, min and max; other types: exchange. Min and max of floats leave a NaN in
+// memory as it is, and ignore a NaN operand.
+template <AtomicOp Op, Scope S, Order O, typename T>
+IRIS_DEVICE inline T FetchOp(T* p, T operand) {
+  impl::CheckAtomicType<T>();
+  static_assert((std::is_integral_v<T> && !std::is_same_v<T, bool>) ||
+                    std::is_floating_point_v<T> || kIsNarrowFloat<T> || Op == AtomicOp::kExchange,
+                "no arithmetic on this type");
+  static_assert(std::is_integral_v<T> || !IsBitwise(Op), "bitwise operations are for integers");
+  using W = Word<T>;
+  raw::NotePoll();
+  raw::NoteStore();
+  if constexpr (Op == AtomicOp::kExchange && raw::kHasFetch<Op, W>) {
+    return BitCast<T>(impl::FetchWhole<Op, S, O, W>(p, BitCast<W>(operand)));
+  } else if constexpr (Op == AtomicOp::kSub && raw::kHasFetch<AtomicOp::kAdd, T>) {
+    return impl::FetchWhole<AtomicOp::kAdd, S, O, T>(p, impl::Negated(operand));
+  } else if constexpr (raw::kHasFetch<Op, T>) {
+    return impl::FetchWhole<Op, S, O, T>(p, operand);
+  } else {
+    return BitCast<T>(impl::UpdateWord<S, O, W>(p, [operand](W old) -> W {
+      return BitCast<W>(impl::Apply<Op>(BitCast<T>(old), operand));
+    }));
+  }
+}
+
+// For bulk data: a value that does not tear, ordered by nothing.
+template <typename T>
+IRIS_DEVICE inline T LoadPlain(const T* p) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return raw::LoadPlain(p);
+}
+
+template <typename T>
+IRIS_DEVICE inline void StorePlain(T* p, T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  raw::StorePlain(p, value);
+}
+
+// 16 bytes, aligned to 16. kVolatile: relaxed at system scope, each half of 8 bytes whole, in one
+// instruction where the device has one.
+template <CacheHint H>
+IRIS_DEVICE inline Bytes16 Load16(const void* p) {
+  if constexpr (H == CacheHint::kVolatile && !Traits::kHasVolatile16) {
+    const uint64_t* const words = static_cast<const uint64_t*>(p);
+    Bytes16 value;
+    value.lo = Load<Scope::kSystem, Order::kRelaxed>(words);
+    value.hi = Load<Scope::kSystem, Order::kRelaxed>(words + 1);
+    return value;
+  } else {
+    return raw::Load16<H>(p);
+  }
+}
+
+template <CacheHint H>
+IRIS_DEVICE inline void Store16(void* p, Bytes16 value) {
+  if constexpr (H == CacheHint::kVolatile && !Traits::kHasVolatile16) {
+    uint64_t* const words = static_cast<uint64_t*>(p);
+    Store<Scope::kSystem, Order::kRelaxed>(words, value.lo);
+    Store<Scope::kSystem, Order::kRelaxed>(words + 1, value.hi);
+  } else {
+    raw::Store16<H>(p, value);
+  }
+}
+
+// Threads. Blocks and grids have one dimension; indices count from 0.
+
+IRIS_DEVICE uint32_t ThreadIndex();
+IRIS_DEVICE uint32_t BlockIndex();
+IRIS_DEVICE uint32_t BlockSize();
+IRIS_DEVICE uint32_t GridSize();
+IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
+IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
+IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
+
+// Waits for all threads of the block; also orders their memory accesses at block scope.
+IRIS_DEVICE void BlockSync();
+
+// Waits for all live threads of the warp; the same at the level of the warp.
+IRIS_DEVICE void WarpSync();
+
+// The value that the thread of that lane gave. T of 1 to 16 bytes, trivially copyable. All threads
+// of the warp call it together. A source outside the warp gives back the own value.
+template <typename T>
+IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
+  using Unit = raw::ShuffleUnit;
+  constexpr uint32_t kUnits = (sizeof(T) + sizeof(Unit) - 1) / sizeof(Unit);
+  const uint32_t source = raw::ShuffleSource(lane);
+  Unit units[kUnits] = {};
+  __builtin_memcpy(static_cast<void*>(units), static_cast<const void*>(&value), sizeof(T));
+  IRIS_UNROLL(4)
+  for (uint32_t i = 0; i < kUnits; ++i) units[i] = raw::ShuffleOne(units[i], source);
+  __builtin_memcpy(static_cast<void*>(&value), static_cast<const void*>(units), sizeof(T));
+  return value;
+}
+
+// From the lane with the own number xor `mask`, or plus `delta`.
+template <typename T>
+IRIS_DEVICE inline T ShuffleXor(T value, uint32_t mask) {
+  return Shuffle(value, LaneIndex() ^ mask);
+}
+
+template <typename T>
+IRIS_DEVICE inline T ShuffleDown(T value, uint32_t delta) {
+  const uint32_t lane = LaneIndex();
+  return Shuffle(value, delta < Traits::kWarpThreads - lane ? lane + delta : Traits::kWarpThreads);
+}
+
+// A bit for each lane whose thread gave true. All threads of the warp call it together.
+IRIS_DEVICE uint64_t Ballot(bool value);
+IRIS_DEVICE inline bool WarpAny(bool value) { return Ballot(value) != 0; }
+IRIS_DEVICE inline bool WarpAll(bool value) { return Ballot(!value) == 0; }
+
+// The block's LaunchConfig::shared_bytes, aligned to 16.
+IRIS_DEVICE void* DynamicShared();
+
+// Inside a polling loop: lets others run.
+IRIS_DEVICE void Pause();
+
+// Monotonic; comparable between devices of a node as far as the platform allows. Also on the host.
+IRIS_HOST_DEVICE uint64_t ClockNanoseconds();
+
+// Ends the kernel, on emu and on the host the process, as a bug. `literal` says which.
+[[noreturn]] IRIS_HOST_DEVICE void Trap(const char* literal);
+
+// The conversions that Half and Bfloat16 are made of (numeric.h). Also on the host.
+IRIS_HOST_DEVICE uint16_t HalfBitsOf(float value);
+IRIS_HOST_DEVICE float FloatOfHalf(uint16_t half);
+IRIS_HOST_DEVICE uint16_t BfloatBitsOf(float value);
+
+}  // namespace iris::backend

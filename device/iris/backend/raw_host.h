@@ -1,0 +1,64 @@
+// The host's half of what a backend supplies: streams, graphs, events, copies and memory, as the
+// platform names them.
+//
+// host.h makes the public classes and functions of these, once for all backends. It has checked the
+// arguments by then: streams and objects exist, pointers are not null, and sizes are not 0. A
+// backend defines each of them as raw::Name, so that a definition which differs from its
+// declaration here does not compile. A failure becomes a Result at once, and leaves nothing behind
+// as the "last error" of the platform. C++17.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/types.h"
+
+namespace iris::backend::raw {
+
+// A stream, and the device that it was made on. A stream of the application has no device: -1.
+// Launches on a stream that was made here go to its device, whichever is current on the calling
+// thread.
+struct StreamHandle {
+  void* native = nullptr;
+  int32_t device = -1;
+};
+
+// kFailedPrecondition on a thread that may neither launch nor wait, with the reason.
+Result CheckCaller();
+
+// On the device that is current.
+Result CreateStream(StreamHandle* out);
+// Waits for its work first.
+void DestroyStream(const StreamHandle& stream);
+// Of a stream that is not being captured.
+Result SynchronizeStream(const StreamHandle& stream);
+bool IsIdle(const StreamHandle& stream);
+
+// Loads the kernel, and lets launches of it ask for so much memory.
+Result PrepareKernel(const void* kernel, uint32_t shared_bytes);
+Result CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream);
+Result FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream);
+
+bool IsCapturing(const StreamHandle& stream);
+// Of a stream that is not being captured.
+Result BeginCapture(const StreamHandle& stream);
+// Of a stream that is being captured. kFailedPrecondition if the capture began on another one.
+Result EndCapture(const StreamHandle& stream, void** graph);
+// On a stream that is not being captured.
+Result LaunchGraph(void* graph, const StreamHandle& stream);
+// The graph may still run.
+void DestroyGraph(void* graph);
+
+Result CreateEvent(void** out);
+// The event may not have happened yet.
+void DestroyEvent(void* event);
+Result RecordEvent(void* event, const StreamHandle& stream);
+// Of an event that was recorded.
+Result WaitForEvent(const StreamHandle& stream, void* event);
+Result ElapsedNanoseconds(void* from, void* to, uint64_t* out);
+
+void* MallocDevice(uint64_t bytes);
+void FreeDevice(void* p);
+void* MallocHost(uint64_t bytes);
+void FreeHost(void* p);
+
+}  // namespace iris::backend::raw

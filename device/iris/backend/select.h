@@ -1,0 +1,19 @@
+// Chooses the backend: the only place in the tree that depends on which one is built. Bazel sets
+// exactly one macro, through //device/iris/backend. What kernels call is in primitives.h, what
+// hosts call in host.h, and what a backend supplies for both in spec.h.
+#pragma once
+
+#if defined(IRIS_BACKEND_EMU)
+#include "iris/backend/emu/backend.h"
+#elif defined(IRIS_BACKEND_CUDA)
+#include "iris/backend/cuda/backend.h"
+#elif defined(IRIS_BACKEND_HIP)
+#include "iris/backend/hip/backend.h"
+#else
+#error \
+    "no backend: link Iris::device_emu or its fellows, which define IRIS_BACKEND_EMU, _CUDA or _HIP"
+#endif
+
+#include "iris/backend/host.h"
+#include "iris/backend/numeric.h"
+#include "iris/backend/primitives.h"

@@ -1,0 +1,48 @@
+// Types that every backend and everything above the seam share. No code depends on the platform
+// here. C++17.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "iris/status_code.h"
+
+namespace iris {
+
+// Who is guaranteed to see an operation: the threads of one block, of one device, or of all devices
+// and the host.
+enum class Scope { kBlock, kDevice, kSystem };
+
+// Memory order of one operation, with the meaning of C++20. kSeqCst is for Fence.
+enum class Order { kRelaxed, kAcquire, kRelease, kAcqRel, kSeqCst };
+
+enum class AtomicOp { kAdd, kSub, kExchange, kAnd, kOr, kXor, kMin, kMax };
+
+// How a bulk access treats the caches. kStreaming: touched once. kVolatile: always from where the
+// owner wrote it.
+enum class CacheHint { kDefault, kStreaming, kVolatile };
+
+// The unit of bulk copies. Loads and stores of it are aligned to 16 bytes. It is not single-copy
+// atomic.
+struct alignas(16) Bytes16 {
+  uint64_t lo = 0;
+  uint64_t hi = 0;
+};
+
+// Answer of the device layer's host functions: needs no library. `what` is a string literal.
+struct [[nodiscard]] Result {
+  StatusCode code = StatusCode::kOk;
+  const char* what = "";
+  bool ok() const { return code == StatusCode::kOk; }
+};
+
+// Shape of a launch. One dimension: kernels that need more divide.
+struct LaunchConfig {
+  uint32_t grid = 1;          // blocks; all of them are co-resident
+  uint32_t block = 1;         // threads a block, 1 to 1,024
+  uint32_t shared_bytes = 0;  // for DynamicShared()
+};
+
+inline constexpr uint32_t kMaxBlockThreads = 1024;
+
+}  // namespace iris

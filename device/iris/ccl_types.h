@@ -1,0 +1,49 @@
+// What a call of a collective says beside its buffers: the operator and the variant. C++17, the
+// standard library alone. The numbers are those of the C API.
+#pragma once
+
+#include <cstdint>
+
+namespace iris::ccl {
+
+enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
+
+// How an operation goes. kAuto: as the table of rules says. A variant that does not have a call is
+// replaced: by kTwoShot in all_reduce and reduce, by kDirect in everything else. Choose says so.
+//
+//   kPackets     each 8 bytes travel with flags that say they are there ("LL"): one way through the
+//                links and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.
+//   kDirect      one-shot by load or store: reductions pull everything, movements push it. Not for
+//                reduce.
+//   kTwoShot     all_reduce, reduce, broadcast to two and more: each member reduces (broadcast:
+//                fetches) its slice and stores it to all.
+//   kPipeline    all_reduce, reduce_scatter, for sums and averages of f32, f16 and bf16 on 2, 4 or
+//                8 members: they push slices into each other's workspace while they reduce the ones
+//                before.
+//   kTwoPackets  all_reduce, for the same: slices, as packets, and then what each member made of
+//                its slice.
+//   kTwoPhase    all_reduce: as kTwoShot, but all is read before anything is stored.
+//   kCopyEngine  all_reduce, all_gather, all_to_all: what a member gives the others is copied by
+//                the copy engine. `in` and `out` must lie in the heap, at the same offset on all
+//                members: nothing can check that in time. kAuto takes it only with
+//                Config::symmetric.
+//   kRing        all_reduce, but for averages of u8: slices go around from neighbour to neighbour,
+//                through the workspace. For links between neighbours alone.
+//   kAtomic      all_reduce: everybody adds to the sums in their owners' workspace by atomics.
+//   kSpinlock    all_reduce: the same, one member at a time, under a lock that goes by their order.
+enum class Variant : uint8_t {
+  kAuto,
+  kPackets,
+  kOneShot = kPackets,
+  kDirect,
+  kTwoShot,
+  kPipeline,
+  kTwoPackets,
+  kTwoPhase,
+  kCopyEngine,
+  kRing,
+  kAtomic,
+  kSpinlock,
+};
+
+}  // namespace iris::ccl

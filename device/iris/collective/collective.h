@@ -1,0 +1,348 @@
+// iris::ccl: operations that all members of a team make together, on a stream, over the symmetric
+// heap.
+//
+//   CommOptions options;                      // once, on every member
+//   options.context = ctx;
+//   options.team = ctx.world;
+//   options.workspace = workspace;            // in the heap, WorkspaceBytes() of it
+//   options.workspace_bytes = bytes;
+//   options.report = report;
+//   Comm comm;
+//   CreateComm(options, &comm);
+//
+//   AllReduce(comm, x, x, n, DType::kF32, ReduceOp::kSum, stream);   // asynchronous
+//   stream.Synchronize();
+//   CheckError(comm);                         // a member that did not come shows here
+//
+// Rules of all operations
+//
+// Every member of the team calls the same operations in the same order, with the same count, type,
+// op and root, on a Comm with the same Config. What differs is noticed on the device within a
+// fraction of a second and ends as kInvalidArgument in CheckError, on every member, with both calls
+// in full. A call of zero elements does nothing at all: it is not counted and not compared.
+//
+// `in` and `out` are any memory that the device can read and write, aligned to the element. What
+// lies in the symmetric heap is used where it lies, at whatever offset each member has it; anything
+// else goes through the workspace, in chunks. `out` may be `in` ("in place", see each operation);
+// otherwise the two must not overlap, nor touch the workspace.
+//
+// A launcher checks its arguments, starts kernels on the stream and returns: no allocation, no
+// waiting; it may be captured in a graph and replayed for ever. When the stream has passed the
+// operation, `out` is complete and `in` may be changed; a member that has finished says nothing
+// about the others' `out`. Operations of one Comm follow each other on one stream at a time. Any
+// number of Comms over overlapping teams may be in use, each with its own workspace, also at the
+// same time on different streams, as long as the device has room for all their blocks.
+//
+// Sums go in the order of the team's members, f16 and bf16 in fp32 with one rounding at the end:
+// the bits are the same on all members, run after run, in each variant. Two variants are not like
+// this: kRing begins slice m with member m, and rounds at each member; kAtomic adds floats in any
+// order, so that its sums and products are the same on all members, but not run after run. Integers
+// wrap. kAvg is the sum divided by the number of members (integers: towards zero; u8: of the sum
+// that does not wrap). kMin and kMax give NaN if any element is NaN. Zero elements are legal and do
+// nothing.
+//
+// Failure: a member that does not come within the timeout, or the abort word, ends the kernel and
+// is recorded in the report. `out` is then undefined. The Comm has failed for good: later
+// operations fail at once, also those already on the stream. To go on, let all members synchronize,
+// PrepareWorkspace, synchronize, a host barrier, and ResetError.
+//
+// Thread-safety: a Comm is a plain value; the launchers may be called from any thread, one at a
+// time per Comm.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/ccl_types.h"
+#include "iris/dtype.h"
+#include "iris/types.h"
+
+namespace iris::ccl {
+
+enum class Operation : uint8_t {
+  kNone,
+  kAllReduce,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kReduceScatter,
+  kAllToAll,
+  kReduce,
+  kGather,
+  kScatter,
+  kSendRecv,
+  kAllToAllV,
+};
+inline constexpr uint32_t kOperationCount = 12;  // kNone included
+
+inline constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
+inline constexpr uint32_t kMaxThreads = 512;  // a block
+inline constexpr uint32_t kMaxUnroll = 2;
+
+// One row of the table that kAuto follows: the first one that fits decides.
+struct Rule {
+  Operation operation;
+  uint32_t max_members;
+  uint64_t max_bytes;  // of the larger of in and out
+  Variant variant;
+  uint32_t blocks;
+  uint32_t threads;
+  uint32_t unroll = 0;  // as Config::unroll
+};
+
+// The same on all members. 0: what suits the backend.
+struct Config {
+  uint32_t blocks = 0;         // instead of what the table says, 1 to max_blocks
+  uint32_t block_threads = 0;  // likewise, 1 to kMaxThreads
+  // Likewise. 1: a thread has eight loads of 16 bytes under way where it reduces, four where it
+  // gives all members the same; 2: twice as many. Without effect on packets, rings, atomics and
+  // locks, on what goes to one member each, and on reductions of 3, 5, 6, 7 or more than 8 members
+  // or other than sums and averages of f32, f16 and bf16, whose kernels are general ones.
+  uint32_t unroll = 0;
+  uint32_t max_blocks = 0;     // 1 to kMaxBlocks: what the workspace has room for. See
+                               // MaxBlocksWhenShared
+  uint32_t packet_blocks = 0;  // up to max_blocks: of kPackets, likewise
+  uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
+  uint64_t stage_bytes = 0;    // of each block, twice; a multiple of 16 * kMaxTeamRanks
+  uint64_t timeout_ns = 0;     // 0: DeviceContext::timeout_ns
+  // kPackets compares what the members call before it waits for any packet, at the price of a
+  // round, instead of when it has waited for long.
+  bool check_calls = false;
+  bool symmetric = false;  // a promise: what lies in the heap has the same offset on all members
+  // Instead of the built-in table; borrowed.
+  const Rule* rules = nullptr;
+  uint32_t n_rules = 0;
+};
+
+// Config::max_blocks for ranks of which up to `ranks_per_device` share a device of so many
+// multiprocessors (0: the current device): blocks of a collective wait for each other, so those of
+// all these ranks have to fit on it at once. 0, what suits the backend, where that is no matter:
+// one rank each, or emulated devices, which run any number of blocks. The same on all members if
+// the arguments are.
+uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors = 0);
+
+// A call, as far as its plan depends on it. All members say the same; where their buffers lie is no
+// part of it, for that may differ from member to member.
+struct Shape {
+  Operation operation = Operation::kNone;
+  uint64_t count = 0;  // as the operation's function gets it: of a row, where there is one for each
+                       // member. kAllToAllV, kBarrier: without effect
+  DType type = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  Variant variant = Variant::kAuto;
+};
+
+// What a launch is: the kernel of this variant, by so many blocks of so many threads. A team of one
+// member launches no kernel: its calls are copies, kCopyEngine with no block, but for the barrier.
+struct Plan {
+  Variant variant = Variant::kAuto;
+  uint32_t blocks = 0;
+  uint32_t threads = 0;
+  uint32_t unroll = 1;
+};
+
+// Alignment of a workspace.
+inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
+
+// Bytes of workspace that a team of `n_members` needs. 0 if the config is not valid.
+uint64_t WorkspaceBytes(uint32_t n_members, const Config& config = {});
+
+// What kernels tell the host of a failure. Only CheckError and ResetError need to know what it
+// holds.
+struct ErrorReport {
+  static constexpr uint32_t kMismatchWords = 15;
+  uint64_t word = 0;  // not 0: an operation failed
+  uint64_t mismatch[kMismatchWords] = {};
+};
+
+// The rules of a table that a team of one size can ever follow, by operation.
+struct ResolvedRules {
+  static constexpr uint32_t kMax = 256;
+  struct Row {
+    uint64_t max_bytes = 0;
+    uint16_t blocks = 0;
+    uint16_t threads = 0;
+    Variant variant = Variant::kAuto;
+    uint8_t unroll = 0;
+  };
+  uint16_t end[kOperationCount] =
+      {};  // of the rows of each; they begin where those of the one before end
+  Row rows[kMax] = {};
+};
+
+// What a launcher has put on the stream. For tests.
+struct LaunchNote {
+  Plan plan;           // what was launched, read from the launch itself
+  const char* kernel;  // its name, without what it is a template of
+};
+struct LaunchTrace {
+  static constexpr uint32_t kMax = 4;
+  uint32_t n = 0;  // of all since the test set it to 0
+  LaunchNote notes[kMax];
+};
+
+// One member's side of a team's collective operations. Made by CreateComm. A plain value; owns
+// nothing.
+struct Comm {
+  DeviceContext context;
+  DeviceTeam team;
+  uint64_t workspace_offset_bytes = 0;  // the same in every heap
+  uint64_t workspace_bytes = 0;
+  ErrorReport* report = nullptr;
+  Config config;
+  ResolvedRules rules;  // of config.rules; see UseRules
+  LaunchTrace* trace = nullptr;
+};
+
+struct CommOptions {
+  DeviceContext context;
+  DeviceTeam team;
+  // In the caller's heap, at the same offset on all members, aligned to kWorkspaceAlignmentBytes.
+  // All zero on every member before the first operation of any: fresh heap memory is; else
+  // PrepareWorkspace, Synchronize, then a host barrier.
+  void* workspace = nullptr;
+  uint64_t workspace_bytes = 0;
+  // Host memory that kernels can write (backend::MallocHost), this member's own, with the values
+  // that a new ErrorReport has. Lives as long as the Comm.
+  ErrorReport* report = nullptr;
+  Config config = {};
+};
+
+// kInvalidArgument: says what is wrong. *out is unchanged on failure.
+// Loads kernels, which may wait until those that run have ended: no member starts an operation
+// before all have come out of it.
+Result CreateComm(const CommOptions& options, Comm* out);
+
+// Lets the operations follow other rules from now on; the same on all members. The rules are no
+// longer needed when it returns. kInvalidArgument, with *comm unchanged: more rules than a Comm has
+// room for.
+Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm);
+
+// Puts a zeroing of this member's workspace on the stream.
+Result PrepareWorkspace(const Comm& comm, backend::Stream& stream);
+
+// Loads all kernels of this library onto the current device. CreateComm does so; here for a thread
+// that changes its device afterwards.
+Result PrepareKernels();
+
+// out[i] = op over the members of in[i]. In place: out == in.
+Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                 ReduceOp op, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// out[i] = op over the members of in[index * count_per_member + i]; `in` has count_per_member
+// elements for each member. In place: out == in + index * count_per_member.
+Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                     DType type, ReduceOp op, backend::Stream& stream,
+                     Variant variant = Variant::kAuto);
+
+// As AllReduce, at member `root_index` alone. The others' `out` is not written and may be null.
+Result Reduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type, ReduceOp op,
+              uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// out[m * count_per_member + i] = in[i] of member m. In place: in == out + index *
+// count_per_member.
+Result AllGather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
+                 backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// As AllGather, at member `root_index` alone. The others' `out` is not written and may be null.
+Result Gather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
+              uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// out[i] = in[index * count_per_member + i] of member `root_index`. The others' `in` is not read
+// and may be null. In place at the root: out == in + index * count_per_member.
+Result Scatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
+               uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// out[m * count_per_member + i] = in[index * count_per_member + i] of member m. Not in place.
+Result AllToAll(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
+                backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// Elements of each member in a buffer of AllToAllV: counts[m], from offsets[m] on. Arrays of
+// team.size in host memory, read before the call returns.
+struct Layout {
+  const uint64_t* counts;
+  const uint64_t* offsets;
+};
+
+// To member m go to.counts[m] elements from in + to.offsets[m]; from it come from.counts[m] to out
+// + from.offsets[m]. What m sends must be what this member expects. Not in place.
+Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, const Layout& from,
+                 DType type, backend::Stream& stream);
+
+// out[i] = in[i] of member `root_index`. The others' `in` is not read and may be null. In place:
+// out == in.
+Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                 uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
+
+// From one member to another: only these two call, each the one that names the other. Send waits on
+// its stream for Recv, and two members that both begin with Send fail.
+Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
+            backend::Stream& stream);
+Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
+            backend::Stream& stream);
+
+// When the stream has passed it, the streams of all members have reached it.
+Result Barrier(const Comm& comm, backend::Stream& stream);
+
+// What the launcher of this call launches, exactly. For calls that the launcher accepts.
+Plan Choose(const Comm& comm, const Shape& shape);
+
+// A call as its member made it.
+struct CallRecord {
+  static constexpr uint32_t kNobody = ~0u;
+  Operation operation = Operation::kNone;
+  uint64_t count = 0;  // as in Shape
+  DType type = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  uint32_t root = kNobody;           // place in the team; kSendRecv: who sends
+  uint32_t to = kNobody;             // kSendRecv: who receives
+  Variant variant = Variant::kAuto;  // of the plan, as the blocks
+  uint32_t blocks = 0;
+};
+
+// Members that called differently: masks of their places in the team. The same on every member.
+struct Mismatch {
+  uint64_t most =
+      0;  // who made the call that most have made; of two such, that of the first member
+  uint64_t other = 0;   // who made `other_call`, that of the first member that differs
+  uint64_t rest = 0;    // who called something else again
+  uint64_t absent = 0;  // who had not come when the calls were compared
+  CallRecord most_call;
+  CallRecord other_call;
+  // Where all made the same call of kAllToAllV: a row that is not what its receiver expects.
+  bool rows_differ = false;
+  uint32_t sender = 0;
+  uint32_t receiver = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t expected_bytes = 0;  // the lower 32 bits
+};
+
+// What failed first. member_index: which member was missing or called something else, in the team;
+// kNoMember: not known. sequence: the how-manieth operation of the whole team it was, from 0; Send
+// and Recv do not count. mismatch: of kInvalidArgument.
+struct ErrorInfo {
+  Operation operation = Operation::kNone;
+  uint32_t member_index = kNoMember;
+  uint32_t sequence = 0;
+  Mismatch mismatch;
+  static constexpr uint32_t kNoMember = ~0u;
+};
+
+// The first failure of an operation since CreateComm, as far as the stream has come:
+// kDeadlineExceeded, kAborted, or kInvalidArgument if members called differently. Does not clear
+// it. `info` may be null.
+Result CheckError(const Comm& comm, ErrorInfo* info = nullptr);
+
+// Clears the report. Right only after PrepareWorkspace on all members, as above.
+void ResetError(const Comm& comm);
+
+// The members that had not come when it failed, one bit each: puts a copy of them to `*mask`, host
+// memory, on the stream.
+Result CopyMissing(const Comm& comm, uint64_t* mask, backend::Stream& stream);
+
+// "all_reduce" and so on; for messages.
+const char* OperationName(Operation operation);
+const char* VariantName(Variant variant);
+const char* ReduceOpName(ReduceOp op);
+
+}  // namespace iris::ccl

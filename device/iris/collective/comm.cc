@@ -1,0 +1,105 @@
+// Comms: configs, workspaces, and the loading of kernels.
+#include <cstdint>
+
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/request.h"
+#include "iris/collective/table.h"
+#include "iris/collective/variants/variant.h"
+#include "iris/translate.h"
+
+namespace iris::ccl {
+namespace {
+
+using impl::Invalid;
+
+// Of a complete config.
+bool IsValid(const Config& config) {
+  constexpr uint64_t kMaxBytes = 1ull << 36;  // keeps every sum of sizes far from overflow
+  return config.max_blocks >= 1 && config.max_blocks <= kMaxBlocks &&
+         config.blocks <= config.max_blocks && config.block_threads <= kMaxThreads &&
+         config.unroll <= kMaxUnroll && config.packet_blocks >= 1 &&
+         config.packet_blocks <= config.max_blocks && config.packet_bytes >= 16 &&
+         config.packet_bytes <= kMaxBytes && config.packet_bytes % 16 == 0 &&
+         config.stage_bytes >= 16 * kMaxTeamRanks && config.stage_bytes <= kMaxBytes &&
+         config.stage_bytes % (16 * kMaxTeamRanks) == 0;
+}
+
+}  // namespace
+
+uint64_t WorkspaceBytes(uint32_t n_members, const Config& config) {
+  const Config complete = impl::Complete(config);
+  if (n_members == 0 || n_members > kMaxTeamRanks || !IsValid(complete)) return 0;
+  return impl::OffsetsOf(n_members, complete).total_bytes;
+}
+
+Result CreateComm(const CommOptions& options, Comm* out) {
+  const DeviceContext& context = options.context;
+  const DeviceTeam& team = options.team;
+  const Config config = impl::Complete(options.config);
+  if (!IsValid(config)) return Invalid("a field of the Config is out of its range");
+  if (context.stride_bytes == 0 || context.rank >= context.n_ranks) {
+    return Invalid("the DeviceContext has no heap");
+  }
+  if (team.size == 0 || team.size > kMaxTeamRanks) return Invalid("the team has no sensible size");
+  if (team.index >= team.size || team.members[team.index] != context.rank) {
+    return Invalid("this rank is not the member of the team that `index` says");
+  }
+  for (uint32_t i = 0; i < team.size; ++i) {
+    if (team.members[i] >= context.n_ranks) return Invalid("a member of the team is not a rank");
+    for (uint32_t k = 0; k < i; ++k) {
+      if (team.members[k] == team.members[i]) return Invalid("a rank is in the team twice");
+    }
+  }
+  if (options.workspace_bytes < WorkspaceBytes(team.size, config)) {
+    return Invalid("the workspace is smaller than WorkspaceBytes()");
+  }
+  if (!InHeap(context, options.workspace)) return Invalid("the workspace is not in the heap");
+  const uint64_t offset_bytes = OffsetBytes(context, options.workspace);
+  if (options.workspace_bytes > context.stride_bytes - offset_bytes) {
+    return Invalid("the workspace reaches beyond the heap");
+  }
+  if (reinterpret_cast<uint64_t>(options.workspace) % kWorkspaceAlignmentBytes != 0) {
+    return Invalid("the workspace is not aligned to kWorkspaceAlignmentBytes");
+  }
+  if (options.report == nullptr) return Invalid("the report is null");
+  if (Result result = PrepareKernels(); !result.ok()) return result;
+  Comm made;
+  made.context = context;
+  made.team = team;
+  made.workspace_offset_bytes = offset_bytes;
+  made.workspace_bytes = options.workspace_bytes;
+  made.report = options.report;
+  made.config = config;
+  if (Result result = UseRules(config.rules, config.n_rules, &made); !result.ok()) return result;
+  *out = made;
+  return {};
+}
+
+uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors) {
+  if (ranks_per_device <= 1) return 0;
+  if (multiprocessors == 0) {
+    if (impl::Emulated()) return 0;  // its blocks take turns
+    multiprocessors = backend::MultiprocessorCount();
+  }
+  // The largest kernels fill a multiprocessor with one block.
+  const uint32_t blocks = multiprocessors / ranks_per_device;
+  return blocks < 1 ? 1 : blocks > kMaxBlocks ? kMaxBlocks : blocks;
+}
+
+Result PrepareKernels() {
+  const impl::VariantRows all = impl::AllVariants();
+  for (uint32_t i = 0; i < all.n; ++i) {
+    if (Result result = all.rows[i]->prepare(); !result.ok()) return result;
+  }
+  return {};
+}
+
+Result PrepareWorkspace(const Comm& comm, backend::Stream& stream) {
+  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
+  uint8_t* workspace =
+      iris::AtOffset<uint8_t>(comm.context, comm.context.rank, comm.workspace_offset_bytes);
+  return backend::FillAsync(workspace, 0, comm.workspace_bytes, stream);
+}
+
+}  // namespace iris::ccl

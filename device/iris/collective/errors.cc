@@ -1,0 +1,83 @@
+// What kernels reported, for the host.
+#include <cstdint>
+
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/request.h"
+#include "iris/translate.h"
+
+namespace iris::ccl {
+namespace {
+
+using impl::PackedCall;
+using impl::Verdict;
+
+CallRecord UnpackCall(const uint64_t* words) {
+  uint32_t packed[PackedCall::kWords];
+  for (uint32_t k = 0; k < PackedCall::kWords; ++k) packed[k] = static_cast<uint32_t>(words[k]);
+  return impl::UnpackCall(packed);
+}
+
+Mismatch UnpackMismatch(const uint64_t* words) {
+  Mismatch mismatch;
+  mismatch.most = words[Verdict::kMost];
+  mismatch.other = words[Verdict::kOther];
+  mismatch.rest = words[Verdict::kRest];
+  mismatch.absent = words[Verdict::kAbsent];
+  if (mismatch.most != 0) mismatch.most_call = UnpackCall(words + Verdict::kMostCall);
+  if (mismatch.other != 0) mismatch.other_call = UnpackCall(words + Verdict::kOtherCall);
+  if (words[Verdict::kRows] != 0) {
+    const uint32_t rows = static_cast<uint32_t>(words[Verdict::kRows] - 1);
+    mismatch.rows_differ = true;
+    mismatch.sender = rows & 0xff;
+    mismatch.receiver = rows >> 8 & 0xff;
+    mismatch.sent_bytes = words[Verdict::kSent];
+    mismatch.expected_bytes = words[Verdict::kExpected];
+  }
+  return mismatch;
+}
+
+}  // namespace
+
+Result CheckError(const Comm& comm, ErrorInfo* info) {
+  const uint64_t word = __atomic_load_n(&comm.report->word, __ATOMIC_ACQUIRE);
+  const StatusCode code = static_cast<StatusCode>(word & 0xff);
+  if (info != nullptr) {
+    *info = {};
+    if (word != 0) {
+      info->operation = static_cast<Operation>(word >> 8 & 0xff);
+      const uint32_t member = static_cast<uint32_t>(word >> 16 & 0xff);
+      if (member != 0) info->member_index = member - 1;
+      info->sequence = static_cast<uint32_t>(word >> 32);
+      if (code == StatusCode::kInvalidArgument) {
+        info->mismatch = UnpackMismatch(comm.report->mismatch);
+      }
+    }
+  }
+  switch (code) {
+    case StatusCode::kOk:
+      return {};
+    case StatusCode::kDeadlineExceeded:
+      return {StatusCode::kDeadlineExceeded, "the operation waited too long for a member"};
+    case StatusCode::kAborted:
+      return {StatusCode::kAborted, "the operation was aborted while it waited for a member"};
+    case StatusCode::kInvalidArgument:
+      return impl::Invalid("the members of the team called differently");
+    default:
+      return {StatusCode::kInternal, "the report of a Comm is damaged"};
+  }
+}
+
+Result CopyMissing(const Comm& comm, uint64_t* mask, backend::Stream& stream) {
+  if (comm.team.size == 0) return impl::Invalid("the Comm was not made by CreateComm");
+  const impl::Header* header =
+      iris::AtOffset<impl::Header>(comm.context, comm.context.rank, comm.workspace_offset_bytes);
+  return backend::CopyAsync(mask, &header->missing, sizeof(*mask), stream);
+}
+
+void ResetError(const Comm& comm) {
+  for (uint64_t& word : comm.report->mismatch) word = 0;
+  __atomic_store_n(&comm.report->word, uint64_t{0}, __ATOMIC_RELEASE);
+}
+
+}  // namespace iris::ccl

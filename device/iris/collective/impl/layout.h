@@ -1,0 +1,194 @@
+// How a workspace is laid out, and what a kernel is given.
+//
+//   header    one per workspace
+//   sync      [max_blocks]: BlockState, calls[2][members]: what each member is calling, by the
+//             parity of the epoch; signals[members]: chunks that each has pushed
+//   pairs     [pairs of members][kPairBlocks]: the same for Send and Recv, of two members
+//   packets   [packet_blocks][2][members][2 * packet_bytes]: inboxes of kPackets, by parity
+//   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
+//
+// Blocks of different index never wait for each other.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/collective.h"
+
+namespace iris::ccl::impl {
+
+inline constexpr uint64_t kNotInHeap = ~0ull;
+inline constexpr uint32_t kPairBlocks = 8;
+
+// A call as it is told to others: four words of CallRecord (PackCall) and the signature, which is
+// the same for calls that belong together.
+struct PackedCall {
+  static constexpr uint32_t kWords = 4;
+  uint32_t words[kWords];
+};
+
+// What came of comparing the calls of the members, as CheckError unpacks it. Members are places in
+// the team, a bit each.
+struct Verdict {
+  enum : uint32_t {
+    kMost,                                        // who made the call that most have made
+    kOther,                                       // who made the one of the first that differs
+    kRest,                                        // who called something else again
+    kAbsent,                                      // who had not come
+    kMostCall,                                    // PackedCall
+    kOtherCall = kMostCall + PackedCall::kWords,  // likewise
+    kRows = kOtherCall + PackedCall::kWords,      // 1 + sender | receiver << 8, of AllToAllV; or 0
+    kSent,                                        // bytes of that row
+    kExpected,                                    // likewise; its low 32 bits
+    kWords
+  };
+};
+static_assert(Verdict::kWords == ErrorReport::kMismatchWords);
+
+struct Header {
+  uint32_t failed;    // not 0: waits of all blocks end
+  uint32_t sequence;  // operations of the whole team so far
+  uint64_t missing;   // members that had not come when it failed
+  // What follows is of use when members call differently; see impl/diagnosis.h. A tag is the number
+  // of the operation, from 1.
+  uint64_t calling;      // tag | signature << 32, of who has waited long for the others
+  uint32_t called_off;   // the tag of an operation that members call differently
+  uint32_t diagnosing;   // 1: a thread of this member is at it
+  uint32_t judge;        // 1 + the member that compares the calls
+  uint32_t verdict_tag;  // what `verdict` is of
+  uint64_t record[PackedCall::kWords + 1];  // tag | word << 32; the last one: the signature
+  uint64_t verdict[Verdict::kWords];
+  uint64_t reserved[7];
+};
+static_assert(sizeof(Header) == 256);
+
+struct BlockState {
+  uint32_t epoch;    // rounds that this block has made
+  uint32_t failed;   // not 0: what this block had a part in failed, and it makes no more
+  uint64_t signals;  // chunks that this block has pushed
+  uint64_t turns;    // kSpinlock: the lock of what this member owns. Who has had it, in all
+  uint32_t reserved[10];
+};
+static_assert(sizeof(BlockState) == 64);
+
+// What one member tells another in a round: words of 32 bits, each beside the epoch that makes it
+// valid.
+struct CallWords {
+  enum : uint32_t { kSignature, kIn, kOut, kHigh, kCount };
+  uint64_t words[kCount];
+};
+
+IRIS_HOST_DEVICE constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+IRIS_HOST_DEVICE constexpr uint64_t Min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+IRIS_HOST_DEVICE constexpr uint64_t SyncBytes(uint32_t n_members) {
+  return RoundUp(
+      sizeof(BlockState) + 2 * n_members * sizeof(CallWords) + n_members * sizeof(uint64_t),
+      kWorkspaceAlignmentBytes);
+}
+
+IRIS_HOST_DEVICE constexpr uint64_t PacketBytes(uint32_t n_members, uint64_t packet_bytes) {
+  return RoundUp(2 * n_members * 2 * packet_bytes, kWorkspaceAlignmentBytes);
+}
+
+// Offsets in a workspace, for a config whose fields are all set.
+struct Offsets {
+  uint64_t sync_bytes;
+  uint64_t pair_bytes;
+  uint64_t packet_bytes;
+  uint64_t stage_bytes;
+  uint64_t total_bytes;
+};
+
+constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
+  Offsets offsets = {};
+  offsets.sync_bytes = sizeof(Header);
+  offsets.pair_bytes = offsets.sync_bytes + config.max_blocks * SyncBytes(n);
+  offsets.packet_bytes =
+      offsets.pair_bytes + static_cast<uint64_t>(n) * (n - 1) / 2 * kPairBlocks * SyncBytes(2);
+  offsets.stage_bytes =
+      offsets.packet_bytes + config.packet_blocks * PacketBytes(n, config.packet_bytes);
+  offsets.total_bytes = RoundUp(offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes,
+                                kWorkspaceAlignmentBytes);
+  return offsets;
+}
+
+// Who sends what to whom. A row is what one member gives one other.
+enum class Pattern : uint32_t { kAllGather, kAllToAll, kBroadcast, kGather, kScatter };
+
+// What every kernel gets: who the members are, where the workspace is, and what the call is. Of
+// kSendRecv the members are the two that make it.
+struct Common {
+  DeviceContext context;  // of its members only window, timeout and abort word
+  ErrorReport* report;
+  uint64_t header_offset_bytes;  // in every heap
+  uint64_t sync_offset_bytes;
+  uint64_t packet_offset_bytes;
+  uint64_t stage_offset_bytes;
+  uint64_t packet_bytes;
+  uint64_t stage_bytes;
+  uint32_t size;   // members
+  uint32_t index;  // of this member
+  uint8_t members[kMaxTeamRanks];
+  uint8_t pair[2];  // kSendRecv: the places of its two members in the team
+  Operation operation;
+  uint8_t check;  // packets: compare the calls before anything is waited for
+  uint8_t ends;   // 1: the operation's last kernel, which counts it
+  uint32_t signature;
+  PackedCall call;
+  uint64_t in_offset_bytes;  // in this member's heap; kNotInHeap. Any value if nobody reads it
+  uint64_t out_offset_bytes;
+};
+
+// A reduction. Row r of `in` begins at element r * count and ends before `limit`. This member
+// reduces row `row` and gives it to itself (kSelf), to all (kAll), or to a member.
+struct ReduceCall {
+  const uint8_t* in;
+  uint8_t* out;
+  uint64_t count;  // elements of a row
+  uint64_t limit;
+  uint32_t rows;
+  uint32_t row;
+  uint32_t target;
+  uint32_t divide;  // the result, by this
+  uint32_t unroll;  // of the plan
+  ReduceOp op;
+  static constexpr uint32_t kAll = ~0u;
+  static constexpr uint32_t kSelf = ~0u - 1;
+};
+
+// A movement of rows of `count` bytes.
+struct MoveCall {
+  const uint8_t* in;
+  uint8_t* out;
+  uint64_t count;
+  Pattern pattern;
+  uint32_t root;
+  uint32_t unroll;
+};
+
+// Rows of any length, for AllToAllV. Each receiver tells the sender where its row goes, and how
+// long it is.
+struct Vector {
+  uint64_t send_offset_bytes[kMaxTeamRanks];
+  uint64_t send_bytes[kMaxTeamRanks];
+  uint64_t receive_offset_bytes[kMaxTeamRanks];
+  uint64_t receive_bytes[kMaxTeamRanks];
+};
+struct VectorCall {
+  const uint8_t* in;
+  uint8_t* out;
+  Vector rows;
+};
+
+// The error word: code | operation << 8 | (member + 1) << 16 | sequence << 32. 0: no error.
+IRIS_HOST_DEVICE constexpr uint64_t PackError(StatusCode code, Operation operation, uint32_t member,
+                                              uint32_t sequence) {
+  return static_cast<uint64_t>(code) | static_cast<uint64_t>(operation) << 8 |
+         (static_cast<uint64_t>(member + 1) & 0xff) << 16 | static_cast<uint64_t>(sequence) << 32;
+}
+
+}  // namespace iris::ccl::impl

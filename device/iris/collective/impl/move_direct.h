@@ -1,0 +1,99 @@
+// Movements of rows of one length, by stores. Templates of nothing, since a kernel cannot be inline
+// everywhere.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/patterns.h"
+#include "iris/collective/impl/protocol.h"
+#include "iris/collective/impl/reduce.h"
+#include "iris/memory.h"
+
+namespace iris::ccl::impl {
+
+// Rows are pushed to where they belong, or to the workspace of whoever has its `out` elsewhere.
+IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rounds& rounds) {
+  IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
+  if (rounds.broken()) return;
+  const uint32_t n = common.size;
+  const uint32_t me = common.index;
+  const uint32_t block = backend::BlockIndex();
+  const uint32_t grid = backend::GridSize();
+  const bool to_all = call.pattern == Pattern::kAllGather || call.pattern == Pattern::kBroadcast;
+  const bool out_staged = common.out_offset_bytes == kNotInHeap;
+  const uint64_t room = common.stage_bytes / n / 16 * 16;  // of a row
+  if (!rounds.Exchange(false)) return;
+  const bool direct = rounds.out_direct();
+  const uint64_t span = direct ? call.count : grid * room;
+  for (uint64_t base = 0; base < call.count; base += span) {
+    const uint64_t j = direct ? 0 : base + block * room;
+    const uint64_t bytes = direct ? call.count : j < call.count ? Min(room, call.count - j) : 0;
+    if (base != 0 && !rounds.Meet()) return;
+    for (uint32_t k = backend::ThreadIndex(); k < n; k += backend::BlockSize()) {
+      const uint32_t peer = rounds.Rotated(k);
+      uint8_t* out = peer == me ? call.out : rounds.Out(peer);
+      table[k] = out != nullptr || peer == me ? out + RowReceived(call, me) * call.count + j
+                                              : rounds.StageOut(peer) + me * room;
+    }
+    iris::impl::SyncInsideBlock();
+    if (to_all) {
+      if (Sends(call, me, me)) {
+        const Share share =
+            direct ? Share{block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
+                           uint64_t{grid} * backend::BlockSize(), call.unroll}
+                   : Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll};
+        CopyToAll(table, n, call.in + j, bytes, share);
+      }
+    } else {
+      // Gather: one job; otherwise one for each member, this one included.
+      const bool one = call.pattern == Pattern::kGather;
+      const uint32_t n_jobs = one ? 1 : n;
+      Jobs jobs = direct ? JobsOf(block, grid, n_jobs) : JobsOf(0, 1, n_jobs);
+      for (uint32_t job = jobs.job; job < n_jobs; job += jobs.step) {
+        const uint32_t peer = one ? call.root : rounds.Rotated(job);
+        if (!Sends(call, me, peer)) continue;
+        const uint32_t k = peer >= me ? peer - me : peer + n - me;
+        const uint8_t* from = call.in + RowSent(call, peer) * call.count + j;
+        if (table[k] != from) {
+          iris::impl::CopyBytes<CacheHint::kDefault>(table[k], from, bytes, jobs.share);
+        }
+      }
+    }
+    if (direct) break;
+    if (!rounds.Meet()) return;
+    if (!out_staged || bytes == 0) continue;
+    for (uint32_t step = 1; step < n; ++step) {
+      const uint32_t m = rounds.Rotated(step);
+      if (!Sends(call, m, me)) continue;
+      Copy(call.out + RowReceived(call, m) * call.count + j, rounds.StageOut(me) + m * room, bytes,
+           Block{});
+    }
+  }
+  if (direct) {
+    rounds.MeetLast(true);
+  } else {
+    iris::impl::SyncInsideBlock();
+    rounds.Finish();
+  }
+}
+
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveDirect(IRIS_PARAM Common common,
+                                                               IRIS_PARAM MoveCall call) {
+  IRIS_SHARED(SharedState, shared);
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  PushRows(common, call, rounds);
+  rounds.Conclude();
+}
+
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BarrierKernel(IRIS_PARAM Common common) {
+  IRIS_SHARED(SharedState, shared);
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
+  rounds.Conclude();
+}
+
+}  // namespace iris::ccl::impl

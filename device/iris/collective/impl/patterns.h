@@ -1,0 +1,57 @@
+// Which member gives which row to whom, and how the threads of a block share that out.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/reduce.h"
+
+namespace iris::ccl::impl {
+
+// Which rows of `in` go where, and where in `out` they arrive.
+IRIS_DEVICE inline bool Sends(const MoveCall& call, uint32_t from, uint32_t to) {
+  switch (call.pattern) {
+    case Pattern::kBroadcast:
+    case Pattern::kScatter:
+      return from == call.root;
+    case Pattern::kGather:
+      return to == call.root;
+    default:
+      return true;
+  }
+}
+IRIS_DEVICE inline uint64_t RowSent(const MoveCall& call, uint32_t to) {
+  return call.pattern == Pattern::kAllToAll || call.pattern == Pattern::kScatter ? to : 0;
+}
+IRIS_DEVICE inline uint64_t RowReceived(const MoveCall& call, uint32_t from) {
+  return call.pattern == Pattern::kBroadcast || call.pattern == Pattern::kScatter ? 0 : from;
+}
+
+// Thread set of this thread among all warps of `blocks` blocks, when they divide among `n_jobs`:
+// neighbouring warps do different jobs, so that all links are busy. Jobs job, job + n_warps, ...
+struct Jobs {
+  uint32_t job;
+  uint32_t step;
+  Share share;
+};
+IRIS_DEVICE inline Jobs JobsOf(uint32_t block, uint32_t blocks, uint32_t n_jobs) {
+  const uint32_t lanes = backend::WarpSize();
+  const uint32_t per_block = (backend::BlockSize() + lanes - 1) / lanes;
+  // The last warp of a block may be short; then warps do not divide evenly, and threads do.
+  if (backend::BlockSize() % lanes != 0 || per_block * blocks < n_jobs) {
+    return {0,
+            1,
+            {block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
+             uint64_t{blocks} * backend::BlockSize()}};
+  }
+  const uint32_t warps = per_block * blocks;
+  const uint32_t warp = block * per_block + backend::WarpIndex();
+  const uint32_t job = warp % n_jobs;
+  const uint32_t sharing = warps / n_jobs + (job < warps % n_jobs ? 1 : 0);
+  return {job,
+          n_jobs,
+          {warp / n_jobs * uint64_t{lanes} + backend::LaneIndex(), uint64_t{sharing} * lanes}};
+}
+
+}  // namespace iris::ccl::impl

@@ -1,0 +1,492 @@
+// The part that all collective kernels share: rounds between the blocks of the same index, and
+// failure.
+//
+// A round e of a block: it stores words that carry e to the block of the same index of each member,
+// and waits for theirs. Passed means that all have arrived at e, so have finished everything before
+// their round e. Hence:
+// - What alternates by the parity of e (calls, packets) may be written for e by whoever has passed
+//   e - 1: its last reader, of e - 2, is done. So words are compared for equality, and packets need
+//   no second round. A kernel of packets is a round too: it waits for a word of every member.
+// - What does not alternate (stages, the user's buffers) is written only after a round that its
+//   readers arrive at when they are done.
+// The epoch skips 0 and 1 when it wraps, keeping its parity: fresh workspace has zeros.
+//
+// The first round of an operation is passed only if all members made the same call: words carry the
+// call's signature, and so does one of the two flags of a packet. Where calls differ, some member
+// finds another's signature in a round, or waits for what will not come. Whoever has waited for
+// long puts its signature into its header and looks at those of the others. What then happens:
+// impl/diagnosis.h.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/impl/diagnosis.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/impl/mutation.h"
+#include "iris/impl/wait.h"
+#include "iris/translate.h"
+
+namespace iris::ccl::impl {
+
+// Announces what earlier operations of the stream wrote.
+inline constexpr Order kArriveOrder =
+    backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
+
+// Polls for some microseconds before the clock is looked at, which is slow on GPUs.
+inline constexpr uint32_t kEagerPolls = backend::Traits::kLaunchPublishes ? 32 : 1;
+
+IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
+  return epoch == ~0u ? 2 : epoch + 1;
+}
+
+// Why a wait ended early, if not by the abort word or for lack of time.
+enum class Trouble : uint32_t {
+  kNone,
+  kFailedElsewhere,  // another thread of this member has recorded why
+  kCallsDiffer,
+};
+
+// What there is to see for a thread that waits for long. `looks`: at the others' calls, too.
+IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) {
+  Header* mine = HeaderAt(call, call.index);
+  const uint32_t tag = TagOf(sequence);
+  if (backend::Load<Scope::kSystem, Order::kRelaxed>(&mine->called_off) == tag) {
+    return Trouble::kCallsDiffer;
+  }
+  if (backend::Load<Scope::kDevice, Order::kRelaxed>(&mine->failed) != 0) {
+    return Trouble::kFailedElsewhere;
+  }
+  if (!looks) return Trouble::kNone;
+  // Who is in an operation of the team shows it. Who is in one of a pair looks whether the other
+  // is in one of the team, which then cannot end.
+  const bool pair = call.operation == Operation::kSendRecv;
+  const uint64_t own = static_cast<uint64_t>(call.signature) << 32 | tag;
+  if (!pair) backend::Store<Scope::kSystem, Order::kRelaxed>(&mine->calling, own);
+  for (uint32_t m = 0; m < call.size; ++m) {
+    if (m == call.index) continue;
+    const uint64_t seen =
+        backend::Load<Scope::kSystem, Order::kRelaxed>(&HeaderAt(call, m)->calling);
+    if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) return Trouble::kCallsDiffer;
+  }
+  return Trouble::kNone;
+}
+
+// What the threads of a block share.
+struct SharedState {
+  uint32_t failure;   // 0, or code | member << 8
+  uint32_t in_apart;  // 1: some member's `in` is not in the heap
+  uint32_t out_apart;
+  uint32_t more;  // the epoch of the last MeetMore at which a member had more
+  uint32_t words[kMaxTeamRanks * CallWords::kCount];
+};
+
+// Ends the operation at this member, and all that follow on the stream: `member` is missing, or
+// made another call. `code`: the failure to record; kOk: it is recorded by somebody else.
+IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member, uint32_t sequence,
+                            BlockState* state, SharedState* shared) {
+  const uint32_t place = PlaceInTeam(call, member);
+  if (code != StatusCode::kOk) RecordError(call, code, call.operation, place, sequence);
+  Header* header = HeaderAt(call, call.index);
+  (void)backend::FetchOp<AtomicOp::kOr, Scope::kDevice, Order::kRelaxed>(&header->missing,
+                                                                         uint64_t{1} << place);
+  backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
+  backend::Store<Scope::kDevice, Order::kRelaxed>(&state->failed, 1u);
+  backend::Store<Scope::kBlock, Order::kRelaxed>(&shared->failure, 1u);
+}
+
+// The state of one block in one operation. Every thread has the same.
+class Rounds {
+ public:
+  // `shared` is the block's. `block`: whose rounds these are.
+  IRIS_DEVICE Rounds(const Common& call, SharedState* shared, uint32_t block,
+                     const Vector* vector = nullptr)
+      : call_(&call),
+        vector_(vector),
+        shared_(shared),
+        sync_offset_bytes_(call.sync_offset_bytes + block * SyncBytes(call.size)),
+        block_(block),
+        trouble_(Trouble::kNone),
+        suspect_(0) {
+    // All that the operation needs to begin, and to end, in loads that go out together.
+    epoch_ = backend::LoadPlain(&State()->epoch);
+    const Header* header = HeaderOf();
+    // The block's own word, not the header's: none of its threads sets it before all have read it
+    // here, so that they all go the same way.
+    broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&State()->failed) != 0;
+    sequence_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
+    if (backend::ThreadIndex() == 0) {
+      shared_->failure = 0;
+      shared_->in_apart = 0;
+      shared_->out_apart = 0;
+      shared_->more = 0;
+    }
+  }
+
+  // True if an earlier operation failed: the kernel returns at once.
+  IRIS_DEVICE bool broken() const { return broken_; }
+  IRIS_DEVICE uint32_t epoch() const { return epoch_; }
+  IRIS_DEVICE uint32_t size() const { return call_->size; }
+  IRIS_DEVICE uint32_t index() const { return call_->index; }
+
+  // The member `step` places after this one: everybody begins with another.
+  IRIS_DEVICE uint32_t Rotated(uint32_t step) const {
+    const uint32_t member = call_->index + step;
+    return member < call_->size ? member : member - call_->size;
+  }
+
+  // The first round of an operation: tells the others what this member calls and learns what they
+  // do. `wrote`: this block has written what the others will read. False on failure, which is
+  // recorded; the same answer in all threads. The kernel then returns.
+  IRIS_DEVICE bool Exchange(bool wrote) {
+    Advance();
+    iris::impl::SyncBeforePublish();  // shared_ is cleared
+    SendCalls(wrote);
+    return ReceiveCalls();
+  }
+
+  // The halves of Exchange, for kernels that send something in between. Advance() and a block sync
+  // come first.
+  IRIS_DEVICE void Advance() { epoch_ = NextEpoch(epoch_); }
+  IRIS_DEVICE void SendCalls(bool wrote) {
+    const uint32_t n = call_->size * CallWords::kCount;
+    for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
+      const uint32_t peer = i / CallWords::kCount;
+      const uint32_t w = i % CallWords::kCount;
+      uint64_t* word = &Calls(peer)[call_->index].words[w];
+      const uint64_t value = static_cast<uint64_t>(Payload(w, peer)) << 32 | epoch_;
+      if (wrote) {
+        backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(word, value);
+      } else {
+        backend::Store<Scope::kSystem, kArriveOrder>(word, value);
+      }
+    }
+  }
+  IRIS_DEVICE bool ReceiveCalls() {
+    const uint32_t n = call_->size * CallWords::kCount;
+    const CallWords* mine = Calls(call_->index);
+    for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
+      const uint32_t peer = i / CallWords::kCount;
+      const uint32_t w = i % CallWords::kCount;
+      uint64_t value = 0;
+      // If the others' words are missing, a thread waits for a signature, unless threads take
+      // turns.
+      const bool watches =
+          w == CallWords::kSignature || backend::BlockSize() % CallWords::kCount != 0;
+      if (!Wait(&mine[peer].words[w], peer, watches, &value)) break;
+      const uint32_t payload = static_cast<uint32_t>(value >> 32);
+      shared_->words[i] = payload;
+      if (w == CallWords::kSignature) {
+        if (payload != call_->signature) Differ(peer);
+      } else if (w == CallWords::kIn && vector_ != nullptr) {
+        // How much it expects. 32 bits are enough to notice a mistake.
+        if (payload != static_cast<uint32_t>(vector_->send_bytes[peer])) Differ(peer);
+      } else if (w == CallWords::kHigh) {
+        if ((payload & 0xffff) == 0xffff) Set(&shared_->in_apart);
+        if (payload >> 16 == 0xffff) Set(&shared_->out_apart);
+      }
+    }
+    iris::impl::SyncAfterConsume();
+    return Settle();
+  }
+
+  // One more round: what all members' blocks wrote before it is visible after it. False as
+  // Exchange.
+  IRIS_DEVICE bool Meet() {
+    Advance();
+    iris::impl::SyncBeforePublish();
+    Arrive<iris::impl::kPublishOrder>();
+    iris::impl::SyncAfterConsume();
+    return Settle();
+  }
+
+  // Meet, which also tells whether any member has more to do. The same answer on all of them.
+  IRIS_DEVICE bool MeetMore(bool more, bool* any) {
+    Advance();
+    iris::impl::SyncBeforePublish();
+    Arrive<iris::impl::kPublishOrder>(more ? 1 : 0);
+    iris::impl::SyncAfterConsume();
+    *any = backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->more) == epoch_;
+    return Settle();
+  }
+
+  // Rounds that overlap: a member may signal again before all have waited for what it signalled
+  // before. Counted in 64 bits, which never wrap. Signal is called behind a block sync;
+  // AwaitSignal is not complete for the block before another one; KeepSignals behind the last.
+  IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
+  IRIS_DEVICE void Signal(uint64_t value) {
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
+      SignalTo(p, value);
+    }
+  }
+  IRIS_DEVICE void AwaitSignal(uint64_t value) {
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
+      if (!AwaitSignalOf(p, value)) break;
+    }
+  }
+  // The same between two members, by the calling thread.
+  IRIS_DEVICE void SignalTo(uint32_t member, uint64_t value) {
+    backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(member) + call_->index,
+                                                              value);
+  }
+  IRIS_DEVICE bool AwaitSignalOf(uint32_t member, uint64_t value) {
+    const uint64_t* word = SignalsOf(call_->index) + member;
+    const WaitResult result = Poll(false, [word, value] {
+      return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word) >= value;
+    });
+    if (result == WaitResult::kOk) return true;
+    Fail(result, member);
+    return false;
+  }
+  IRIS_DEVICE void KeepSignals(uint64_t value) {
+    if (backend::ThreadIndex() == 0) backend::StorePlain(&State()->signals, value);
+  }
+
+  // A lock that the members take in their order, over and over: a ticket lock whose tickets are the
+  // members' places. Turns are counted in 64 bits. Turns(): behind all operations before, and
+  // before the first round. AwaitTurn and PassTurn are for one thread; the first needs a block sync
+  // behind it, the second before it.
+  IRIS_DEVICE uint64_t Turns() const {
+    return backend::Load<Scope::kSystem, Order::kRelaxed>(&StateOf(call_->index)->turns);
+  }
+  IRIS_DEVICE bool AwaitTurn(uint32_t owner, uint64_t turns) {
+    const uint64_t* word = &StateOf(owner)->turns;
+    const uint64_t mine = turns + call_->index;
+    uint64_t seen = 0;
+    const WaitResult result = Poll(false, [word, mine, &seen] {
+      seen = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
+      return seen == mine;
+    });
+    if (result == WaitResult::kOk) return true;
+    Fail(result, static_cast<uint32_t>(seen - turns) % call_->size);  // whose turn it is
+    return false;
+  }
+  IRIS_DEVICE void PassTurn(uint32_t owner, uint64_t turns) {
+    backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(&StateOf(owner)->turns,
+                                                              turns + call_->index + 1);
+  }
+
+  // The last round, when this block wrote what the others will read, or only read. The answer is
+  // the calling thread's own.
+  IRIS_DEVICE void MeetLast(bool wrote) {
+    Advance();
+    iris::impl::SyncBeforePublish();
+    if (wrote) {
+      Arrive<iris::impl::kPublishOrder>();
+    } else {
+      Arrive<kArriveOrder>();
+    }
+    Finish();
+  }
+
+  // Behind a block sync of this operation: keeps the epoch for the next one.
+  IRIS_DEVICE void Finish() {
+    if (backend::ThreadIndex() != 0) return;
+    backend::StorePlain(&State()->epoch, epoch_);
+    if (block_ == 0 && call_->ends != 0) {
+      backend::Store<Scope::kDevice, Order::kRelaxed>(&HeaderOf()->sequence, sequence_ + 1);
+    }
+  }
+
+  // After Exchange. Whether every member has its buffer in the heap.
+  IRIS_DEVICE bool in_direct() const { return shared_->in_apart == 0; }
+  IRIS_DEVICE bool out_direct() const { return shared_->out_apart == 0; }
+
+  // After Exchange, until the next one. Where member m's buffer begins; null if it is not in the
+  // heap.
+  IRIS_DEVICE uint8_t* In(uint32_t m) const {
+    const uint32_t* words = shared_->words + m * CallWords::kCount;
+    return Buffer(m, words[CallWords::kIn], words[CallWords::kHigh] & 0xffff);
+  }
+  IRIS_DEVICE uint8_t* Out(uint32_t m) const {
+    const uint32_t* words = shared_->words + m * CallWords::kCount;
+    return Buffer(m, words[CallWords::kOut], words[CallWords::kHigh] >> 16);
+  }
+
+  // This block's stages in the heap of member m.
+  IRIS_DEVICE uint8_t* StageIn(uint32_t m) const {
+    return At<uint8_t>(m, call_->stage_offset_bytes + 2 * block_ * call_->stage_bytes);
+  }
+  IRIS_DEVICE uint8_t* StageOut(uint32_t m) const { return StageIn(m) + call_->stage_bytes; }
+
+  // Where member m takes what `from` sends it in this block and epoch.
+  IRIS_DEVICE Bytes16* Inbox(uint32_t m, uint32_t from) const {
+    return At<Bytes16>(m, call_->packet_offset_bytes +
+                              block_ * PacketBytes(call_->size, call_->packet_bytes) +
+                              ((epoch_ & 1) * call_->size + from) * 2 * call_->packet_bytes);
+  }
+
+  // Polls for the packet of this epoch. False on failure, which is recorded. `*data`: its 8 bytes.
+  IRIS_DEVICE bool Receive(const Bytes16* slot, Bytes16 first, uint32_t from, uint64_t* data) {
+    if (!Arrived(first)) {
+      const uint32_t low = epoch_;
+      const uint32_t high = HighFlag();
+      // The first thread of a block always has a packet to wait for.
+      const WaitResult result = Poll(backend::ThreadIndex() == 0, [&first, slot, low, high] {
+        first = backend::Load16<CacheHint::kVolatile>(slot);
+        return static_cast<uint32_t>(first.lo) == low && static_cast<uint32_t>(first.hi) == high;
+      });
+      if (result != WaitResult::kOk) {
+        Fail(result, from);
+        return false;
+      }
+    }
+    *data = first.lo >> 32 | (first.hi >> 32) << 32;
+    return true;
+  }
+  IRIS_DEVICE bool Arrived(Bytes16 packet) const {
+    return static_cast<uint32_t>(packet.lo) == epoch_ &&
+           static_cast<uint32_t>(packet.hi) == HighFlag();
+  }
+  IRIS_DEVICE Bytes16 Packet(uint64_t data) const {
+    return {data << 32 | epoch_, (data >> 32) << 32 | HighFlag()};
+  }
+
+  // Behind a block sync: whether a thread of the block has failed.
+  IRIS_DEVICE bool Settle() const {
+    return backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->failure) == 0;
+  }
+
+  // The last thing that a kernel does: where members called differently, finds out who called what.
+  IRIS_DEVICE void Conclude() const {
+    if (trouble_ != Trouble::kCallsDiffer) return;
+    DisputedRow rows = {};
+    if (vector_ != nullptr && suspect_ != 0) {
+      const uint32_t peer = suspect_ - 1;
+      rows.code = 1 + (call_->index | peer << 8);
+      rows.sent = vector_->send_bytes[peer];
+      rows.expected = shared_->words[peer * CallWords::kCount + CallWords::kIn];
+    }
+    Diagnose(*call_, sequence_, suspect_ != 0, rows);
+  }
+
+ private:
+  template <typename T>
+  IRIS_DEVICE T* At(uint32_t member, uint64_t offset_bytes) const {
+    return iris::AtOffset<T>(call_->context, call_->members[member], offset_bytes);
+  }
+  template <typename T>
+  IRIS_DEVICE T* Mine(uint64_t offset_bytes) const {
+    return iris::AtOffset<T>(call_->context, call_->context.rank, offset_bytes);
+  }
+  IRIS_DEVICE Header* HeaderOf() const { return Mine<Header>(call_->header_offset_bytes); }
+  IRIS_DEVICE BlockState* State() const { return Mine<BlockState>(sync_offset_bytes_); }
+  IRIS_DEVICE BlockState* StateOf(uint32_t m) const {
+    return At<BlockState>(m, sync_offset_bytes_);
+  }
+  // What the members call in this epoch, as member m is told.
+  IRIS_DEVICE CallWords* Calls(uint32_t m) const {
+    return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_->size;
+  }
+  // What the members have signalled to member m.
+  IRIS_DEVICE uint64_t* SignalsOf(uint32_t m) const {
+    return At<uint64_t>(
+        m, sync_offset_bytes_ + sizeof(BlockState) + 2 * call_->size * sizeof(CallWords));
+  }
+
+  // What `peer` is told.
+  IRIS_DEVICE uint32_t Payload(uint32_t word, uint32_t peer) const {
+    uint64_t in = call_->in_offset_bytes;
+    uint64_t out = call_->out_offset_bytes;
+    if (vector_ != nullptr) {
+      in = vector_->receive_bytes[peer];
+      if (out != kNotInHeap) out += vector_->receive_offset_bytes[peer];
+    }
+    switch (word) {
+      case CallWords::kSignature:
+        return call_->signature;
+      case CallWords::kIn:
+        return static_cast<uint32_t>(in);
+      case CallWords::kOut:
+        return static_cast<uint32_t>(out);
+      default:
+        return static_cast<uint32_t>(in >> 32 & 0xffff) | static_cast<uint32_t>(out >> 32 & 0xffff)
+                                                              << 16;
+    }
+  }
+
+  IRIS_DEVICE uint8_t* Buffer(uint32_t m, uint32_t low, uint32_t high) const {
+    if (high == 0xffff) return nullptr;
+    return At<uint8_t>(m, static_cast<uint64_t>(high) << 32 | low);
+  }
+
+  // The flag in the upper half of a packet. The lower one alone tells the epoch: this one is right
+  // only if both members made the same call.
+  IRIS_DEVICE uint32_t HighFlag() const { return epoch_ ^ call_->signature; }
+
+  // Waits as iris::impl::BoundedWait. `watches`: this thread looks out for calls that differ, too.
+  // That is for waits of the first round.
+  template <typename Done>
+  IRIS_DEVICE WaitResult Poll(bool watches, Done done) {
+    for (uint32_t k = 0; k < kEagerPolls; ++k) {
+      if (done()) return WaitResult::kOk;
+    }
+    Trouble trouble = Trouble::kNone;
+    const bool looks = watches && block_ == 0;
+    const WaitResult result = iris::impl::BoundedWait(call_->context, 0, done, [&] {
+      trouble = LookAround(*call_, sequence_, looks);
+      return trouble != Trouble::kNone;
+    });
+    if (result == WaitResult::kAborted) trouble_ = trouble;
+    return result;
+  }
+
+  template <Order O>
+  IRIS_DEVICE void Arrive(uint32_t payload = 0) {
+    const CallWords* mine = Calls(call_->index);
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
+      backend::Store<Scope::kSystem, O>(&Calls(p)[call_->index].words[0],
+                                        static_cast<uint64_t>(payload) << 32 | epoch_);
+    }
+    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
+      uint64_t value = 0;
+      if (!Wait(&mine[p].words[0], p, false, &value)) break;
+      if (value >> 32 != 0) {
+        backend::Store<Scope::kBlock, Order::kRelaxed>(&shared_->more, epoch_);
+      }
+    }
+  }
+
+  IRIS_DEVICE bool Wait(const uint64_t* word, uint32_t peer, bool watches, uint64_t* value) {
+    const uint32_t epoch = epoch_;
+    const WaitResult result = Poll(watches, [value, word, epoch] {
+      *value = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
+      return static_cast<uint32_t>(*value) == epoch;
+    });
+    if (result == WaitResult::kOk) return true;
+    Fail(result, peer);
+    return false;
+  }
+
+  IRIS_DEVICE static void Set(uint32_t* word) {
+    backend::Store<Scope::kBlock, Order::kRelaxed>(word, 1u);
+  }
+
+  // A wait for `member` ended without what it was for.
+  IRIS_DEVICE void Fail(WaitResult result, uint32_t member) {
+    StatusCode code = StatusCode::kOk;
+    if (trouble_ == Trouble::kNone) {
+      code = result == WaitResult::kAborted ? StatusCode::kAborted : StatusCode::kDeadlineExceeded;
+    }
+    EndOperation(*call_, code, member, sequence_, State(), shared_);
+  }
+  // `peer` called something else, or expects another row than it gets.
+  IRIS_DEVICE void Differ(uint32_t peer) {
+    trouble_ = Trouble::kCallsDiffer;
+    suspect_ = peer + 1;
+    EndOperation(*call_, StatusCode::kOk, peer, sequence_, State(), shared_);
+  }
+
+  const Common* call_;
+  const Vector* vector_;
+  SharedState* shared_;
+  uint64_t sync_offset_bytes_;
+  uint32_t block_;
+  uint32_t epoch_;
+  uint32_t sequence_;  // operations before this one
+  bool broken_;
+  Trouble trouble_;
+  uint32_t suspect_;  // 1 + the member whose words in the first round were not what they should be
+};
+
+}  // namespace iris::ccl::impl

@@ -1,0 +1,334 @@
+// Element types and operators of reductions, and the inner loop over what n members have.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "iris/backend/numeric.h"
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/impl/copy.h"
+
+namespace iris::ccl::impl {
+
+// In what type elements of T are reduced: narrow floats in fp32, where a result is rounded once;
+// integers unsigned, where overflow wraps, except for the comparisons.
+template <typename T>
+struct Accumulator {
+  using Type = T;
+};
+template <>
+struct Accumulator<Half> {
+  using Type = float;
+};
+template <>
+struct Accumulator<Bfloat16> {
+  using Type = float;
+};
+template <>
+struct Accumulator<uint8_t> {
+  using Type = uint32_t;
+};
+
+template <ReduceOp Op, typename A>
+IRIS_HOST_DEVICE inline A Combine(A a, A b) {
+  if constexpr (std::is_integral_v<A> && (Op == ReduceOp::kSum || Op == ReduceOp::kProd)) {
+    using U = std::make_unsigned_t<A>;
+    const U x = static_cast<U>(a);
+    const U y = static_cast<U>(b);
+    return static_cast<A>(Op == ReduceOp::kSum ? static_cast<U>(x + y) : static_cast<U>(x * y));
+  } else if constexpr (Op == ReduceOp::kSum) {
+    return a + b;
+  } else if constexpr (Op == ReduceOp::kProd) {
+    return a * b;
+  } else if constexpr (Op == ReduceOp::kMin) {
+    return b < a || b != b ? b : a;  // b != b: NaN, which stays
+  } else {
+    return b > a || b != b ? b : a;
+  }
+}
+
+template <typename T, uint32_t K>
+struct alignas(sizeof(T) * K) Pack {
+  T values[K];
+};
+
+template <typename T, uint32_t K>
+struct Sum {
+  typename Accumulator<T>::Type values[K];
+};
+
+// The operator is known when compiled; there are 2, 4 or 8 members, so that a multiplication
+// divides exactly.
+template <typename T, ReduceOp Op>
+struct FixedOp {
+  using A = typename Accumulator<T>::Type;
+  A scale;
+  IRIS_DEVICE explicit FixedOp(const ReduceCall& call)
+      : scale(static_cast<A>(1) / static_cast<A>(call.divide)) {}
+
+  template <uint32_t K>
+  IRIS_DEVICE void Add(Sum<T, K>* sum, const Pack<T, K>& pack) const {
+    IRIS_UNROLL(16)
+    for (uint32_t k = 0; k < K; ++k) {
+      sum->values[k] = Combine<Op, A>(sum->values[k], static_cast<A>(pack.values[k]));
+    }
+  }
+  template <uint32_t K>
+  IRIS_DEVICE Pack<T, K> Finish(const Sum<T, K>& sum) const {
+    Pack<T, K> pack;
+    IRIS_UNROLL(16)
+    for (uint32_t k = 0; k < K; ++k) pack.values[k] = static_cast<T>(sum.values[k] * scale);
+    return pack;
+  }
+};
+
+// Any operator, any number of members.
+template <typename T>
+struct AnyOp {
+  using A = typename Accumulator<T>::Type;
+  ReduceOp op;
+  uint32_t divide;
+  IRIS_DEVICE explicit AnyOp(const ReduceCall& call) : op(call.op), divide(call.divide) {}
+  // `members`: of the team, for kAvg.
+  IRIS_DEVICE AnyOp(ReduceOp reduce_op, uint32_t members)
+      : op(reduce_op), divide(reduce_op == ReduceOp::kAvg ? members : 1) {}
+
+  template <ReduceOp Op, uint32_t K>
+  IRIS_DEVICE static void AddAs(Sum<T, K>* sum, const Pack<T, K>& pack) {
+    IRIS_UNROLL(16)
+    for (uint32_t k = 0; k < K; ++k) {
+      sum->values[k] = Combine<Op, A>(sum->values[k], static_cast<A>(pack.values[k]));
+    }
+  }
+  template <uint32_t K>
+  IRIS_DEVICE void Add(Sum<T, K>* sum, const Pack<T, K>& pack) const {
+    switch (op) {
+      case ReduceOp::kProd:
+        return AddAs<ReduceOp::kProd>(sum, pack);
+      case ReduceOp::kMin:
+        return AddAs<ReduceOp::kMin>(sum, pack);
+      case ReduceOp::kMax:
+        return AddAs<ReduceOp::kMax>(sum, pack);
+      default:
+        return AddAs<ReduceOp::kSum>(sum, pack);
+    }
+  }
+  template <uint32_t K>
+  IRIS_DEVICE Pack<T, K> Finish(const Sum<T, K>& sum) const {
+    Pack<T, K> pack;
+    if (divide == 1) {
+      IRIS_UNROLL(16)
+      for (uint32_t k = 0; k < K; ++k) pack.values[k] = static_cast<T>(sum.values[k]);
+    } else {
+      const A by = static_cast<A>(divide);
+      IRIS_UNROLL(1)
+      for (uint32_t k = 0; k < K; ++k) pack.values[k] = static_cast<T>(sum.values[k] / by);
+    }
+    return pack;
+  }
+};
+
+template <typename T, uint32_t K>
+IRIS_DEVICE inline Sum<T, K> Begin(const Pack<T, K>& pack) {
+  Sum<T, K> sum;
+  IRIS_UNROLL(16)
+  for (uint32_t k = 0; k < K; ++k) {
+    sum.values[k] = static_cast<typename Accumulator<T>::Type>(pack.values[k]);
+  }
+  return sum;
+}
+
+// Threads that share a range: this is number `index` of `n`. unroll: 1, or 2 for twice as many
+// loads at a time.
+struct Share {
+  uint64_t index;
+  uint64_t n;
+  uint32_t unroll = 1;
+};
+
+// A table in shared memory: the addresses of element 0 of the sources, in the order of the members,
+// and then those of the destinations.
+//
+// One unit of type U (16 bytes, or an element) at byte `at`: sources to destinations. All loads are
+// issued before the first addition.
+template <typename T, typename Op, typename U>
+IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
+                                   uint64_t at) {
+  using P = Pack<T, sizeof(U) / sizeof(T)>;
+  Sum<T, sizeof(U) / sizeof(T)> sum;
+  constexpr uint32_t kAhead = 4;
+  for (uint32_t first = 0; first < n; first += kAhead) {
+    U units[kAhead] = {};
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kAhead; ++k) {
+      if (first + k < n) {
+        units[k] = iris::impl::LoadValue<CacheHint::kDefault>(
+            reinterpret_cast<const U*>(table[first + k] + at));
+      }
+    }
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kAhead; ++k) {
+      if (first + k >= n) break;
+      const P pack = iris::impl::BitCast<P>(units[k]);
+      if (first + k == 0) {
+        sum = Begin(pack);
+      } else {
+        op.Add(&sum, pack);
+      }
+    }
+  }
+  const U result = iris::impl::BitCast<U>(op.Finish(sum));
+  for (uint32_t k = 0; k < n_to; ++k) {
+    iris::impl::StoreValue<CacheHint::kDefault>(reinterpret_cast<U*>(table[n + k] + at), result);
+  }
+}
+
+// As long as kUnroll units are left for this thread: from byte *at on, units that are `step` apart,
+// as many at a time. All their loads are issued before the first addition.
+template <typename T, typename Op, uint32_t N, uint32_t kUnroll>
+IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint32_t n_to,
+                                       uint64_t* at, uint64_t end, uint64_t step) {
+  using P = Pack<T, 16 / sizeof(T)>;
+  const uint8_t* from[N];
+  IRIS_UNROLL(8)
+  for (uint32_t m = 0; m < N; ++m) from[m] = table[m];
+  for (; *at + (kUnroll - 1) * step < end; *at += kUnroll * step) {
+    Bytes16 units[kUnroll][N];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        units[u][m] = backend::Load16<CacheHint::kDefault>(from[m] + *at + u * step);
+      }
+    }
+    Bytes16 results[kUnroll];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      auto sum = Begin(iris::impl::BitCast<P>(units[u][0]));
+      IRIS_UNROLL(8)
+      for (uint32_t m = 1; m < N; ++m) op.Add(&sum, iris::impl::BitCast<P>(units[u][m]));
+      results[u] = iris::impl::BitCast<Bytes16>(op.Finish(sum));
+    }
+    for (uint32_t k = 0; k < n_to; ++k) {
+      uint8_t* to = table[N + k] + *at;
+      IRIS_UNROLL(8)
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        backend::Store16<CacheHint::kDefault>(to + u * step, results[u]);
+      }
+    }
+  }
+}
+
+// Units of 16 bytes in [begin, end), a multiple of 16, both counted from the table's addresses.
+template <typename T, typename Op, uint32_t N>
+IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
+                                    uint64_t begin, uint64_t end, Share share) {
+  const uint64_t step = 16 * share.n;
+  uint64_t at = begin + 16 * share.index;
+  if constexpr (N != 0) {
+    constexpr uint32_t kUnroll = N >= 8 ? 1 : 8 / N;
+    if (share.unroll > 1) {
+      ReduceUnrolled<T, Op, N, 2 * kUnroll>(op, table, n_to, &at, end, step);
+    }
+    ReduceUnrolled<T, Op, N, kUnroll>(op, table, n_to, &at, end, step);
+  }
+  if constexpr (N < 8) {
+    for (; at < end; at += step) ReduceUnit<T, Op, Bytes16>(op, table, n, n_to, at);
+  }
+}
+
+// Elements [0, count): by units of 16 bytes where all addresses agree modulo 16, else one at a
+// time. Each element is read and written by one thread, so a destination may be a source.
+template <typename T, typename Op, uint32_t N>
+IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
+                                    uint64_t count, Share share) {
+  const uint64_t first = reinterpret_cast<uint64_t>(table[0]);
+  uint64_t differ = 0;
+  for (uint32_t k = 1; k < n + n_to; ++k) differ |= reinterpret_cast<uint64_t>(table[k]) ^ first;
+  const uint64_t bytes = count * sizeof(T);
+  uint64_t head = 0;
+  uint64_t tail = 0;
+  if ((differ & 15) == 0) {
+    head = Min((0 - first) & 15, bytes);
+    tail = head + (bytes - head) / 16 * 16;
+    ReduceUnits<T, Op, N>(op, table, n, n_to, head, tail, share);
+  }
+  for (uint64_t at = share.index * sizeof(T); at < head; at += share.n * sizeof(T)) {
+    ReduceUnit<T, Op, T>(op, table, n, n_to, at);
+  }
+  for (uint64_t at = tail + share.index * sizeof(T); at < bytes; at += share.n * sizeof(T)) {
+    ReduceUnit<T, Op, T>(op, table, n, n_to, at);
+  }
+}
+
+// A Share is a coop of iris::impl::CopyBytes.
+IRIS_DEVICE inline uint32_t CoopIndex(Share share) { return static_cast<uint32_t>(share.index); }
+IRIS_DEVICE inline uint32_t CoopSize(Share share) { return static_cast<uint32_t>(share.n); }
+
+// Whether all addresses of a table have the same remainder modulo 16.
+IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {
+  uint64_t differ = 0;
+  for (uint32_t k = 1; k < n; ++k) {
+    differ |= reinterpret_cast<uint64_t>(table[k]) ^ reinterpret_cast<uint64_t>(table[0]);
+  }
+  return (differ & 15) == 0;
+}
+
+// As ReduceUnrolled: units from `from` to each of table[0..n).
+template <uint32_t kUnroll>
+IRIS_DEVICE inline void CopyUnrolled(uint8_t* const* table, uint32_t n, const uint8_t* from,
+                                     uint64_t* at, uint64_t end, uint64_t step) {
+  for (; *at + (kUnroll - 1) * step < end; *at += kUnroll * step) {
+    Bytes16 units[kUnroll];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      units[u] = backend::Load16<CacheHint::kDefault>(from + *at + u * step);
+    }
+    for (uint32_t k = 0; k < n; ++k) {
+      uint8_t* to = table[k] + *at;
+      if (table[k] == from) continue;
+      IRIS_UNROLL(8)
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        backend::Store16<CacheHint::kDefault>(to + u * step, units[u]);
+      }
+    }
+  }
+}
+
+// `bytes` bytes from `from` to each of table[0..n): loaded once.
+IRIS_DEVICE inline void CopyToAll(uint8_t* const* table, uint32_t n, const uint8_t* from,
+                                  uint64_t bytes, Share share) {
+  uint64_t differ = 0;
+  const uint64_t first = reinterpret_cast<uint64_t>(from);
+  for (uint32_t k = 0; k < n; ++k) differ |= reinterpret_cast<uint64_t>(table[k]) ^ first;
+  if ((differ & 15) != 0) {
+    for (uint32_t k = 0; k < n; ++k) {
+      if (table[k] != from) {
+        iris::impl::CopyBytes<CacheHint::kDefault>(table[k], from, bytes, share);
+      }
+    }
+    return;
+  }
+  const uint64_t head = Min((0 - first) & 15, bytes);
+  const uint64_t tail = head + (bytes - head) / 16 * 16;
+  const uint64_t step = 16 * share.n;
+  uint64_t at = head + 16 * share.index;
+  if (share.unroll > 1) CopyUnrolled<8>(table, n, from, &at, tail, step);
+  CopyUnrolled<4>(table, n, from, &at, tail, step);
+  for (; at < tail; at += step) {
+    const Bytes16 unit = backend::Load16<CacheHint::kDefault>(from + at);
+    for (uint32_t k = 0; k < n; ++k) {
+      if (table[k] != from) backend::Store16<CacheHint::kDefault>(table[k] + at, unit);
+    }
+  }
+  for (uint64_t i = share.index; i < head + (bytes - tail); i += share.n) {
+    const uint64_t b = i < head ? i : tail + i - head;
+    const uint8_t byte = backend::LoadPlain(from + b);
+    for (uint32_t k = 0; k < n; ++k) {
+      if (table[k] != from) backend::StorePlain(table[k] + b, byte);
+    }
+  }
+}
+
+}  // namespace iris::ccl::impl

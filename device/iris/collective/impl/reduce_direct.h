@@ -1,0 +1,122 @@
+// Reductions by loads from all members, and stores to whom the result belongs. N: members, known
+// when compiled (2, 4, 8); 0: any.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/protocol.h"
+#include "iris/collective/impl/reduce.h"
+#include "iris/collective/impl/words.h"
+#include "iris/memory.h"
+
+namespace iris::ccl::impl {
+
+// This member's row is pulled from all, reduced and stored to its target at once. Rows of the
+// workspace stand for buffers that are not in the heap. two_phases: all that a thread reads before
+// all that it gives the others, where the addresses allow it. otherwise(op, table): true if it has
+// made the whole operation, behind the first round.
+template <typename T, typename Op, uint32_t N, typename Otherwise>
+IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& call, bool two_phases,
+                                      Rounds& rounds, Otherwise otherwise) {
+  IRIS_SHARED(uint8_t * [2 * kMaxTeamRanks], table);
+  if (rounds.broken()) return;
+  const Op op(call);
+  const uint32_t n = N == 0 ? common.size : N;
+  const uint32_t me = common.index;
+  const uint32_t block = backend::BlockIndex();
+  const bool to_self = call.target == ReduceCall::kSelf;
+  const bool to_all = call.target == ReduceCall::kAll;
+  const uint32_t n_to = to_all ? n : 1;
+  const bool in_staged = common.in_offset_bytes == kNotInHeap;
+  const uint64_t room = common.stage_bytes / call.rows / 16 * (16 / sizeof(T));  // of a row
+  const uint64_t row_begin = call.row * call.count;
+  const uint64_t row_count = RowCount(call, call.row);
+
+  const auto stage_in = [&](uint64_t j) {
+    for (uint32_t r = 0; r < call.rows; ++r) {
+      const uint64_t count = RowCount(call, r);
+      if (j >= count) break;
+      Copy(rounds.StageIn(me) + r * room * sizeof(T), call.in + (r * call.count + j) * sizeof(T),
+           Min(room, count - j) * sizeof(T), Block{});
+    }
+  };
+  if (in_staged) stage_in(block * room);
+  if (!rounds.Exchange(in_staged)) return;
+  if (otherwise(op, table)) return;
+  const bool direct = rounds.in_direct() && (to_self || rounds.out_direct());
+  const uint64_t span = direct ? call.count : backend::GridSize() * room;
+  for (uint64_t base = 0; base < call.count; base += span) {
+    // Which elements of a row this block works on now.
+    const uint64_t j = direct ? 0 : base + block * room;
+    if (base != 0) {
+      if (in_staged) stage_in(j);
+      if (!rounds.Meet()) return;
+    }
+    for (uint32_t i = backend::ThreadIndex(); i < n + n_to; i += backend::BlockSize()) {
+      uint8_t* p = nullptr;
+      if (i < n) {
+        uint8_t* in = rounds.In(i);
+        p = in != nullptr ? in + (row_begin + j) * sizeof(T)
+                          : rounds.StageIn(i) + call.row * room * sizeof(T);
+      } else if (to_self) {
+        p = call.out + j * sizeof(T);
+      } else {
+        const uint32_t to = to_all ? rounds.Rotated(i - n) : call.target;
+        uint8_t* out = to == me ? call.out : rounds.Out(to);
+        p = out != nullptr ? out + (row_begin + j) * sizeof(T)
+                           : rounds.StageOut(to) + call.row * room * sizeof(T);
+      }
+      table[i] = p;
+    }
+    iris::impl::SyncInsideBlock();
+    if (j < row_count) {
+      const Share share =
+          direct ? Share{block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
+                         uint64_t{backend::GridSize()} * backend::BlockSize(), call.unroll}
+                 : Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll};
+      const uint64_t count = direct ? row_count : Min(room, row_count - j);
+      if (direct && to_all && two_phases && Straight(table, n + n_to) &&
+          ((reinterpret_cast<uint64_t>(table[0]) | count * sizeof(T)) & 15) == 0) {
+        // This member's own row first; each thread then gives the others what it has made.
+        ReduceRange<T, Op, N>(op, table, n, 1, count, share);
+        CopyToAll(table + n + 1, n - 1, table[n], count * sizeof(T), share);
+      } else {
+        ReduceRange<T, Op, N>(op, table, n, n_to, count, share);
+      }
+    }
+    if (direct) break;
+    if (!rounds.Meet()) return;
+    if (common.out_offset_bytes == kNotInHeap && !to_self && (to_all || call.target == me)) {
+      // All rows but this member's own, which it has stored where it belongs.
+      for (uint32_t r = 0; r < call.rows; ++r) {
+        const uint64_t count = RowCount(call, r);
+        if (j >= count) break;
+        if (r == call.row) continue;
+        Copy(call.out + (r * call.count + j) * sizeof(T),
+             rounds.StageOut(me) + r * room * sizeof(T), Min(room, count - j) * sizeof(T), Block{});
+      }
+    }
+  }
+  if (direct) {
+    rounds.MeetLast(!to_self);
+  } else {
+    iris::impl::SyncInsideBlock();
+    rounds.Finish();
+  }
+}
+
+// kDirect, kTwoShot and kTwoPhase, and the sums of kCopyEngine.
+template <typename T, typename Op, uint32_t N>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(IRIS_PARAM Common common,
+                                                                 IRIS_PARAM ReduceCall call,
+                                                                 uint32_t two_phases) {
+  IRIS_SHARED(SharedState, shared);
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  PullAndReduce<T, Op, N>(common, call, two_phases != 0, rounds,
+                          [](const Op&, uint8_t**) { return false; });
+  rounds.Conclude();
+}
+
+}  // namespace iris::ccl::impl

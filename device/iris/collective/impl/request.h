@@ -1,0 +1,53 @@
+// A call on its way from the launcher of its operation to the launch of its variant. Host code.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+
+namespace iris::ccl::impl {
+
+inline constexpr uint32_t kNoRoot = CallRecord::kNobody;
+
+inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
+
+// An operation as it is called.
+struct Request {
+  Operation operation;
+  const void* in;
+  void* out;
+  uint64_t count;  // elements of a row
+  DType type;
+  uint32_t in_rows = 1;   // that `in` has here; 0: it is not read here
+  uint32_t out_rows = 1;  // likewise
+  bool in_place_ok = true;
+  int64_t in_place_rows = 0;  // in place: in == out + so many rows
+  ReduceOp op = ReduceOp::kSum;
+  uint32_t root = kNoRoot;
+  uint32_t to = kNoRoot;  // kSendRecv: who receives; `root` sends
+  Variant variant = Variant::kAuto;
+  const Vector* vector = nullptr;  // kAllToAllV
+
+  // Where the buffers lie in this member's heap, as CheckRequest finds; kNotInHeap.
+  uint64_t in_offset_bytes = 0;
+  uint64_t out_offset_bytes = 0;
+};
+
+// A call from the words that went from member to member.
+CallRecord UnpackCall(const uint32_t* words);
+
+// Whether earlier operations let a Comm be used. kFailedPrecondition: one of them failed.
+Result CheckComm(const Comm& comm);
+
+// Checks the arguments of a call and fills in its offsets. *nothing: it is legal, and there is
+// nothing to do.
+Result CheckRequest(const Comm& comm, Request* request, bool* nothing);
+
+// A buffer of a call, checked. *offset_bytes: in the caller's heap, or kNotInHeap.
+Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t element_bytes,
+                   uint64_t* offset_bytes);
+bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
+
+}  // namespace iris::ccl::impl

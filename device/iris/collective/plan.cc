@@ -1,0 +1,167 @@
+// Plans: what a call comes to, by the rules of its Comm. Everything that decides about a launch is
+// here and in the rows of the variants; nothing changes a plan afterwards.
+#include <cstdint>
+
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/request.h"
+#include "iris/collective/table.h"
+#include "iris/collective/variants/variant.h"
+
+namespace iris::ccl {
+namespace {
+
+using Row = ResolvedRules::Row;
+
+uint64_t Clamp(uint64_t value, uint64_t low, uint64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+// Bytes of the larger of in and out.
+uint64_t BytesOf(const Shape& shape, uint32_t members) {
+  const uint64_t bytes = shape.count * DTypeBytes(shape.type);
+  switch (shape.operation) {
+    case Operation::kReduceScatter:
+    case Operation::kAllGather:
+    case Operation::kAllToAll:
+    case Operation::kGather:
+    case Operation::kScatter:
+      return bytes * members;
+    case Operation::kAllToAllV:
+      return 4 << 20;  // sizes differ from member to member: the grid must not
+    default:
+      return bytes;
+  }
+}
+
+bool Has(Variant variant, const Shape& shape, uint32_t members) {
+  const impl::VariantRow* row = impl::FindVariant(variant);
+  return row != nullptr && (row->operations & impl::Bit(shape.operation)) != 0 &&
+         (row->supports == nullptr || row->supports(shape, members));
+}
+
+// What has every call of an operation.
+Variant Usual(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kReduce ? Variant::kTwoShot
+                                                                               : Variant::kDirect;
+}
+
+// Which variant it is, and what the rules say of it. A rule of a variant that does not have the
+// call is passed over.
+Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
+  const uint32_t n = comm.team.size;
+  Variant wanted = shape.variant;
+  if (wanted != Variant::kAuto && !Has(wanted, shape, n)) wanted = Usual(shape.operation);
+  const uint32_t operation = static_cast<uint32_t>(shape.operation);
+  if (operation < kOperationCount) {
+    const uint32_t begin = operation == 0 ? 0 : comm.rules.end[operation - 1];
+    for (uint32_t i = begin; i < comm.rules.end[operation]; ++i) {
+      const Row& row = comm.rules.rows[i];
+      if (bytes > row.max_bytes) continue;
+      if (wanted != Variant::kAuto && row.variant != wanted) continue;
+      if (wanted == Variant::kAuto) {
+        if (row.variant == Variant::kCopyEngine && !comm.config.symmetric) continue;
+        if (!Has(row.variant, shape, n)) continue;
+      }
+      return {row.variant, row.blocks, row.threads, row.unroll};
+    }
+  }
+  if (wanted == Variant::kAuto) {
+    wanted = Has(Variant::kDirect, shape, n) ? Variant::kDirect : Usual(shape.operation);
+  }
+  return {wanted, 0, 0, 0};
+}
+
+}  // namespace
+
+Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm) {
+  ResolvedRules resolved;
+  uint32_t n = 0;
+  for (uint32_t operation = 0; operation < kOperationCount; ++operation) {
+    const uint32_t begin = n;
+    for (uint32_t i = 0; i < n_rules; ++i) {
+      const Rule& rule = rules[i];
+      if (static_cast<uint32_t>(rule.operation) != operation) continue;
+      if (comm->team.size > rule.max_members) continue;
+      // What an earlier row of the variant covers is never reached.
+      bool covered = false;
+      for (uint32_t k = begin; k < n; ++k) {
+        covered = covered || (resolved.rows[k].variant == rule.variant &&
+                              resolved.rows[k].max_bytes >= rule.max_bytes);
+      }
+      if (covered) continue;
+      if (rule.blocks > kMaxBlocks || rule.threads > kMaxThreads || rule.unroll > kMaxUnroll) {
+        return impl::Invalid("a number of a rule is out of its range");
+      }
+      if (n == ResolvedRules::kMax) return impl::Invalid("there are too many rules for this team");
+      resolved.rows[n++] = {rule.max_bytes, static_cast<uint16_t>(rule.blocks),
+                            static_cast<uint16_t>(rule.threads), rule.variant,
+                            static_cast<uint8_t>(rule.unroll)};
+    }
+    resolved.end[operation] = static_cast<uint16_t>(n);
+  }
+  comm->rules = resolved;
+  return {};
+}
+
+Plan Choose(const Comm& comm, const Shape& shape) {
+  if (comm.team.size == 1 && shape.operation != Operation::kBarrier) {
+    return {Variant::kCopyEngine, 0, 0};
+  }
+  const Config& config = comm.config;
+  const uint64_t bytes = BytesOf(shape, comm.team.size);
+  Plan plan = FollowRules(comm, shape, bytes);
+  if (config.block_threads != 0) plan.threads = config.block_threads;
+  if (config.blocks != 0) plan.blocks = config.blocks;
+  if (config.unroll != 0) plan.unroll = config.unroll;
+  plan.unroll = static_cast<uint32_t>(Clamp(plan.unroll, 1, kMaxUnroll));
+  impl::FindVariant(plan.variant)->fit(comm, shape, bytes, &plan);
+  return plan;
+}
+
+namespace impl {
+
+void FitWords(const Comm& comm, uint64_t words, Plan* plan) {
+  const Config& config = comm.config;
+  if (plan->threads == 0) {
+    plan->threads = static_cast<uint32_t>(Clamp(RoundUp(words, 32), 32, Emulated() ? 64 : 256));
+  }
+  if (plan->blocks == 0) {
+    plan->blocks = static_cast<uint32_t>(
+        Clamp((words + plan->threads - 1) / plan->threads, 1, config.packet_blocks));
+  }
+  if (plan->blocks > config.packet_blocks) plan->blocks = config.packet_blocks;
+  if (words == 0) return;
+  // No thread without a word, as far as whole warps allow.
+  if (config.blocks == 0) {
+    const uint64_t threads = RoundUp(words, 32);
+    if (plan->threads > threads) plan->threads = static_cast<uint32_t>(threads);
+    const uint64_t blocks = (words + plan->threads - 1) / plan->threads;
+    if (plan->blocks > blocks) plan->blocks = static_cast<uint32_t>(blocks);
+  }
+  // No block without a word.
+  if (plan->blocks > words) plan->blocks = static_cast<uint32_t>(words);
+  const uint64_t per_block = (words + plan->blocks - 1) / plan->blocks;
+  plan->blocks = static_cast<uint32_t>((words + per_block - 1) / per_block);
+}
+
+void FitUnits(const Comm& comm, const Shape&, uint64_t bytes, Plan* plan) {
+  const bool emu = Emulated();
+  if (plan->threads == 0) plan->threads = emu ? 64 : kMaxThreads;
+  if (plan->blocks == 0) {
+    const uint64_t units = bytes / comm.team.size / 16;
+    plan->blocks = static_cast<uint32_t>(
+        Clamp(units / (plan->threads * (emu ? 16 : 1)) + 1, 1, comm.config.max_blocks));
+  }
+  if (plan->blocks > comm.config.max_blocks) plan->blocks = comm.config.max_blocks;
+}
+
+void FitRound(const Comm& comm, Plan* plan) {
+  plan->blocks = 1;
+  plan->threads =
+      static_cast<uint32_t>(RoundUp(comm.team.size * CallWords::kCount, backend::WarpSize()));
+}
+
+}  // namespace impl
+
+}  // namespace iris::ccl

@@ -1,0 +1,126 @@
+#include "iris/collective/table.h"
+
+#include "iris/backend/select.h"
+
+namespace iris::ccl::impl {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+constexpr uint64_t kAny = ~0ull;
+constexpr uint32_t kMany = kMaxTeamRanks;
+
+// Operation, up to members, up to bytes, variant, blocks, threads (0: by size), unroll (1).
+constexpr Rule kEmuRules[] = {
+    {Operation::kAllReduce, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, kMany, kAny, Variant::kTwoShot, 0, 0},
+    {Operation::kReduceScatter, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduceScatter, kMany, kAny, Variant::kDirect, 0, 0},
+    {Operation::kReduce, kMany, 4 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduce, kMany, kAny, Variant::kTwoShot, 0, 0},
+    {Operation::kAllGather, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllToAll, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kBroadcast, kMany, 4 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kBroadcast, kMany, 256 * kKiB, Variant::kDirect, 0, 0},
+    {Operation::kBroadcast, kMany, kAny, Variant::kTwoShot, 0, 0},
+    {Operation::kGather, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kScatter, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
+};
+
+// What `iris_bench tune` and a second look at its close calls found on two and four GPUs of 4.8
+// TB/s of one host, with a switch between them (docs/benchmarks.md); what was best for four stands
+// for more. Where fewer threads were as fast within 2 %, those.
+constexpr Rule kGpuRules[] = {
+    {Operation::kAllReduce, 2, 128 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 2, 512 * kKiB, Variant::kPackets, 64, 512},
+    {Operation::kAllReduce, 2, 2 * kMiB, Variant::kDirect, 64, 256},
+    {Operation::kAllReduce, 2, 8 * kMiB, Variant::kTwoShot, 64, 256, 2},
+    {Operation::kAllReduce, 2, 48 * kMiB, Variant::kTwoPhase, 32, 256},
+    {Operation::kAllReduce, 2, 384 * kMiB, Variant::kTwoPhase, 64, 256},
+    {Operation::kAllReduce, 2, kAny, Variant::kCopyEngine, 32, 512},
+    {Operation::kAllReduce, 2, kAny, Variant::kTwoPhase, 64, 256},
+    {Operation::kAllReduce, kMany, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 4, 128 * kKiB, Variant::kPackets, 16, 256},
+    {Operation::kAllReduce, kMany, 512 * kKiB, Variant::kTwoPackets, 16, 256},
+    {Operation::kAllReduce, kMany, 2 * kMiB, Variant::kTwoShot, 64, 256},
+    {Operation::kAllReduce, kMany, 48 * kMiB, Variant::kTwoPhase, 32, 256},
+    {Operation::kAllReduce, kMany, kAny, Variant::kCopyEngine, 64, 512},
+    {Operation::kAllReduce, kMany, kAny, Variant::kTwoPhase, 64, 512},
+    {Operation::kReduceScatter, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduceScatter, 2, 2 * kMiB, Variant::kDirect, 128, 256},
+    {Operation::kReduceScatter, 2, 8 * kMiB, Variant::kDirect, 64, 256},
+    {Operation::kReduceScatter, 2, 48 * kMiB, Variant::kDirect, 128, 256},
+    {Operation::kReduceScatter, kMany, 2 * kMiB, Variant::kDirect, 64, 256, 2},
+    {Operation::kReduceScatter, kMany, 8 * kMiB, Variant::kDirect, 32, 256},
+    {Operation::kReduceScatter, kMany, 48 * kMiB, Variant::kDirect, 16, 512},
+    {Operation::kReduceScatter, kMany, kAny, Variant::kDirect, 64, 512},
+    {Operation::kAllGather, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllGather, 2, 8 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kAllGather, kMany, 2 * kMiB, Variant::kDirect, 16, 512},
+    {Operation::kAllGather, kMany, 8 * kMiB, Variant::kDirect, 32, 256, 2},
+    {Operation::kAllGather, kMany, 48 * kMiB, Variant::kDirect, 64, 256},
+    {Operation::kAllGather, 2, kAny, Variant::kDirect, 0, 0},
+    {Operation::kAllGather, kMany, 384 * kMiB, Variant::kDirect, 0, 0},
+    {Operation::kAllGather, kMany, kAny, Variant::kCopyEngine, 1, 32},
+    {Operation::kAllToAll, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllToAll, 2, 8 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kAllToAll, kMany, 2 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kAllToAll, kMany, 48 * kMiB, Variant::kDirect, 64, 256},
+    {Operation::kAllToAll, 2, kAny, Variant::kDirect, 0, 0},
+    {Operation::kAllToAll, kMany, 384 * kMiB, Variant::kDirect, 0, 0},
+    {Operation::kAllToAll, kMany, kAny, Variant::kCopyEngine, 1, 32},
+    {Operation::kReduce, 2, 128 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduce, 2, 512 * kKiB, Variant::kPackets, 64, 512},
+    {Operation::kReduce, 2, 2 * kMiB, Variant::kTwoShot, 32, 256},
+    {Operation::kReduce, 2, 8 * kMiB, Variant::kTwoShot, 64, 256, 2},
+    {Operation::kReduce, 2, kAny, Variant::kTwoShot, 64, 512, 2},
+    {Operation::kReduce, 4, 512 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduce, kMany, 32 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduce, kMany, 48 * kMiB, Variant::kTwoShot, 32, 256, 2},
+    {Operation::kReduce, kMany, kAny, Variant::kTwoShot, 16, 512, 2},
+    {Operation::kBroadcast, kMany, 128 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kBroadcast, 2, 512 * kKiB, Variant::kPackets, 64, 512},
+    {Operation::kBroadcast, 2, 2 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kBroadcast, 2, kAny, Variant::kDirect, 64, 256},
+    {Operation::kBroadcast, kMany, 512 * kKiB, Variant::kTwoShot, 32, 256},
+    {Operation::kBroadcast, kMany, 2 * kMiB, Variant::kTwoShot, 64, 512},
+    {Operation::kBroadcast, kMany, 8 * kMiB, Variant::kTwoShot, 128, 256},
+    {Operation::kBroadcast, kMany, kAny, Variant::kTwoShot, 16, 256},
+    {Operation::kGather, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kGather, 2, kAny, Variant::kDirect, 64, 256},
+    {Operation::kGather, kMany, kAny, Variant::kDirect, 16, 256},
+    {Operation::kScatter, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
+};
+
+template <typename T>
+void Default(T* field, T value) {
+  if (*field == 0) *field = value;
+}
+
+}  // namespace
+
+bool Emulated() { return backend::Traits::kEmulated; }
+
+Table BuiltInTable(bool emulated) {
+  if (emulated) return {kEmuRules, sizeof(kEmuRules) / sizeof(Rule)};
+  return {kGpuRules, sizeof(kGpuRules) / sizeof(Rule)};
+}
+
+Config Complete(Config config) {
+  const bool emu = Emulated();
+  Default(&config.max_blocks, emu ? 8u : kMaxBlocks);
+  const uint32_t packet_blocks = emu ? 4 : 64;
+  Default(&config.packet_blocks,
+          packet_blocks < config.max_blocks ? packet_blocks : config.max_blocks);
+  Default(&config.packet_bytes, uint64_t{4} << 10);
+  Default(&config.stage_bytes, uint64_t{64} << 10);
+  if (config.n_rules == 0) {
+    const Table table = BuiltInTable(emu);
+    config.rules = table.rules;
+    config.n_rules = table.n_rules;
+  }
+  return config;
+}
+
+}  // namespace iris::ccl::impl

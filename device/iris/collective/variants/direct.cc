@@ -1,0 +1,196 @@
+// kDirect: one-shot by load or store. Reductions pull everything, movements push it. Its kernels,
+// which others have in common with it: impl/reduce_direct.h, impl/move_direct.h; and that of
+// AllToAllV, here.
+#include <cstdint>
+
+#include "iris/collective/impl/move_direct.h"
+#include "iris/collective/impl/reduce_direct.h"
+#include "iris/collective/impl/select_kernel.h"
+#include "iris/collective/variants/variant.h"
+
+namespace iris::ccl::impl {
+
+extern const VariantRow kDirectRow;
+
+// As MoveDirect, with rows of any length.
+IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCall& call,
+                                            Rounds& rounds) {
+  const Vector& vector = call.rows;
+  IRIS_SHARED(uint8_t* [kMaxTeamRanks], outs);
+  if (rounds.broken()) return;
+  const uint32_t n = common.size;
+  const uint32_t me = common.index;
+  const uint32_t block = backend::BlockIndex();
+  const uint32_t grid = backend::GridSize();
+  const uint64_t room = common.stage_bytes / n / 16 * 16;
+  if (!rounds.Exchange(false)) return;
+  // Where each member wants what comes from here; its own stage if that is not in the heap.
+  for (uint32_t m = backend::ThreadIndex(); m < n; m += backend::BlockSize()) {
+    outs[m] = m == me ? call.out + vector.receive_offset_bytes[me] : rounds.Out(m);
+  }
+  iris::impl::SyncInsideBlock();
+  const bool direct = rounds.out_direct();
+  const Jobs jobs = direct ? JobsOf(block, grid, n) : JobsOf(0, 1, n);
+  for (uint64_t base = 0;; base += grid * room) {
+    const uint64_t j = direct ? 0 : base + block * room;
+    bool more = false;
+    for (uint32_t m = 0; m < n; ++m) {
+      more = more || vector.send_bytes[m] > base + grid * room ||
+             vector.receive_bytes[m] > base + grid * room;
+    }
+    for (uint32_t job = jobs.job; job < n; job += jobs.step) {
+      const uint32_t peer = rounds.Rotated(job);
+      const uint64_t all = vector.send_bytes[peer];
+      if (j >= all) continue;
+      uint8_t* to = outs[peer] != nullptr ? outs[peer] + j : rounds.StageOut(peer) + me * room;
+      iris::impl::CopyBytes<CacheHint::kDefault>(to, call.in + vector.send_offset_bytes[peer] + j,
+                                                 direct ? all : Min(room, all - j), jobs.share);
+    }
+    if (direct) break;
+    if (!rounds.Meet()) return;
+    for (uint32_t step = 1; common.out_offset_bytes == kNotInHeap && step < n; ++step) {
+      const uint32_t m = rounds.Rotated(step);
+      const uint64_t all = vector.receive_bytes[m];
+      if (j >= all) continue;
+      Copy(call.out + vector.receive_offset_bytes[m] + j, rounds.StageOut(me) + m * room,
+           Min(room, all - j), Block{});
+    }
+    bool any = false;
+    if (!rounds.MeetMore(more, &any)) return;
+    if (!any) break;
+  }
+  if (direct) {
+    rounds.MeetLast(true);
+  } else {
+    rounds.Finish();
+  }
+}
+
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveVector(IRIS_PARAM Common common,
+                                                               IRIS_PARAM VectorCall call) {
+  IRIS_SHARED(SharedState, shared);
+  Rounds rounds(common, &shared, backend::BlockIndex(), &call.rows);
+  PushRowsOfAnyLength(common, call, rounds);
+  rounds.Conclude();
+}
+
+namespace {
+
+struct Kernels {
+  template <typename T, typename Op, uint32_t N>
+  static auto Of() {
+    return &ReduceDirect<T, Op, N>;
+  }
+};
+
+void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
+  if (shape.operation == Operation::kBarrier) return FitRound(comm, plan);
+  FitUnits(comm, shape, bytes, plan);
+  // A pair has no more places for rounds of its own.
+  if (shape.operation == Operation::kSendRecv && plan->blocks > kPairBlocks) {
+    plan->blocks = kPairBlocks;
+  }
+}
+
+Result Prepare() {
+  if (Result result = PrepareAll<Kernels>(); !result.ok()) return result;
+  if (Result result = backend::PrepareKernel(&MoveDirect<>); !result.ok()) return result;
+  if (Result result = backend::PrepareKernel(&BarrierKernel<>); !result.ok()) return result;
+  return backend::PrepareKernel(&MoveVector<>);
+}
+
+Result LaunchReduction(const Start& start, backend::Stream& stream) {
+  const Request& request = start.request;
+  Common common = CommonOf(start);
+  // In place, a member writes what others may not have read yet: they read a copy.
+  if (request.operation == Operation::kAllReduce && request.in == request.out) {
+    common.in_offset_bytes = kNotInHeap;
+  }
+  return LaunchReduceDirect(start, kDirectRow, common, WholeRows(start), false, stream);
+}
+
+// A broadcast in the team of two that a sender and a receiver are. They have rounds of their own.
+Result LaunchPair(const Start& start, backend::Stream& stream) {
+  const Comm& comm = start.comm;
+  const Request& request = start.request;
+  const uint32_t me = comm.team.index;
+  const bool sends = request.root == me;
+  const uint32_t low = request.root < request.to ? request.root : request.to;
+  const uint32_t high = request.root < request.to ? request.to : request.root;
+  Common common = CommonOf(start);
+  const uint64_t pair = high * (high - 1) / 2 + low;
+  common.sync_offset_bytes = comm.workspace_offset_bytes +
+                             OffsetsOf(comm.team.size, comm.config).pair_bytes +
+                             pair * kPairBlocks * SyncBytes(2);
+  common.ends = 0;  // not an operation of the team
+  common.size = 2;
+  common.index = me == low ? 0 : 1;
+  common.pair[0] = static_cast<uint8_t>(low);
+  common.pair[1] = static_cast<uint8_t>(high);
+  common.members[0] = comm.team.members[low];
+  common.members[1] = comm.team.members[high];
+  MoveCall call = Rows(start);
+  call.root = sends ? common.index : 1 - common.index;
+  if (sends) call.out = const_cast<uint8_t*>(call.in);  // it keeps what it has
+  return LaunchMoveDirect(start, kDirectRow, common, call, stream);
+}
+
+Result Launch(const Start& start, backend::Stream& stream) {
+  const Request& request = start.request;
+  switch (request.operation) {
+    case Operation::kAllReduce:
+    case Operation::kReduceScatter:
+      return LaunchReduction(start, stream);
+    case Operation::kBarrier:
+      return LaunchRound(start, kDirectRow, /*ends=*/true, stream);
+    case Operation::kSendRecv:
+      return LaunchPair(start, stream);
+    case Operation::kAllToAllV:
+      return LaunchKernel(start, kDirectRow, "MoveVector", start.plan.blocks, start.plan.threads,
+                          stream, &MoveVector<>, CommonOf(start),
+                          VectorCall{static_cast<const uint8_t*>(request.in),
+                                     static_cast<uint8_t*>(request.out), *request.vector});
+    default:
+      return LaunchMoveDirect(start, kDirectRow, CommonOf(start), Rows(start), stream);
+  }
+}
+
+}  // namespace
+
+Result LaunchReduceDirect(const Start& start, const VariantRow& row, const Common& common,
+                          const ReduceCall& call, bool two_phases, backend::Stream& stream) {
+  return LaunchKernel(start, row, "ReduceDirect", start.plan.blocks, start.plan.threads, stream,
+                      Select<Kernels>(start.request.type, start.request.op, common.size), common,
+                      call, uint32_t{two_phases});
+}
+
+Result LaunchMoveDirect(const Start& start, const VariantRow& row, const Common& common,
+                        const MoveCall& call, backend::Stream& stream) {
+  return LaunchKernel(start, row, "MoveDirect", start.plan.blocks, start.plan.threads, stream,
+                      &MoveDirect<>, common, call);
+}
+
+Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend::Stream& stream) {
+  Common common = CommonOf(start);
+  common.in_offset_bytes = 0;
+  common.out_offset_bytes = 0;
+  common.ends = ends ? 1 : 0;
+  Plan round;
+  FitRound(start.comm, &round);
+  return LaunchKernel(start, row, "BarrierKernel", round.blocks, round.threads, stream,
+                      &BarrierKernel<>, common);
+}
+
+const VariantRow kDirectRow = {
+    Variant::kDirect,
+    "direct",
+    kAllReduceBit | kReduceScatterBit | kMovementBits | Bit(Operation::kSendRecv) |
+        Bit(Operation::kAllToAllV) | Bit(Operation::kBarrier),
+    nullptr,
+    &Fit,
+    &Prepare,
+    &Launch,
+};
+
+}  // namespace iris::ccl::impl

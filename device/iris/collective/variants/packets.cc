@@ -1,0 +1,57 @@
+// The row of kPackets. Its kernels: packets.h.
+#include "iris/collective/variants/packets.h"
+
+#include <cstdint>
+
+#include "iris/collective/impl/select_kernel.h"
+#include "iris/collective/variants/variant.h"
+
+namespace iris::ccl::impl {
+
+extern const VariantRow kPacketsRow;
+
+namespace {
+
+struct Kernels {
+  template <typename T, typename Op, uint32_t N>
+  static auto Of() {
+    return &ReducePackets<T, Op, N>;
+  }
+};
+
+void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
+  // What a block sends one member: all of it, or that member's row.
+  const bool one_row = shape.operation == Operation::kAllReduce ||
+                       shape.operation == Operation::kReduce ||
+                       shape.operation == Operation::kBroadcast;
+  FitWords(comm, ((one_row ? bytes : bytes / comm.team.size) + 7) / 8, plan);
+}
+
+Result Prepare() {
+  const Result result = PrepareAll<Kernels>();
+  return result.ok() ? backend::PrepareKernel(&MovePackets<>) : result;
+}
+
+Result Launch(const Start& start, backend::Stream& stream) {
+  const Plan& plan = start.plan;
+  const Request& request = start.request;
+  if ((Bit(request.operation) & kMovementBits) != 0) {
+    return LaunchKernel(start, kPacketsRow, "MovePackets", plan.blocks, plan.threads, stream,
+                        &MovePackets<>, CommonOf(start), Rows(start));
+  }
+  ReduceCall call = WholeRows(start);
+  if (request.operation == Operation::kAllReduce) call.target = ReduceCall::kAll;
+  return LaunchKernel(start, kPacketsRow, "ReducePackets", plan.blocks, plan.threads, stream,
+                      Select<Kernels>(request.type, request.op, start.comm.team.size),
+                      CommonOf(start), call);
+}
+
+}  // namespace
+
+const VariantRow kPacketsRow = {
+    Variant::kPackets, "packets", kAllReduceBit | kReduceScatterBit | kReduceBit | kMovementBits,
+    nullptr,           &Fit,      &Prepare,
+    &Launch,
+};
+
+}  // namespace iris::ccl::impl

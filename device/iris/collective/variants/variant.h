@@ -1,0 +1,102 @@
+// What a variant is: a row of the registry, in the variant's own file. What the files of the
+// variants have in common is here, too. Host code.
+//
+// A new variant: an enumerator in collective.h, a file here that defines its row, and the row's
+// line in registry.cc.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/request.h"
+
+namespace iris::ccl::impl {
+
+// A set of operations.
+constexpr uint32_t Bit(Operation operation) { return 1u << static_cast<uint32_t>(operation); }
+inline constexpr uint32_t kAllReduceBit = Bit(Operation::kAllReduce);
+inline constexpr uint32_t kReduceBit = Bit(Operation::kReduce);
+inline constexpr uint32_t kReduceScatterBit = Bit(Operation::kReduceScatter);
+inline constexpr uint32_t kMovementBits = Bit(Operation::kAllGather) | Bit(Operation::kAllToAll) |
+                                          Bit(Operation::kBroadcast) | Bit(Operation::kGather) |
+                                          Bit(Operation::kScatter);
+
+// A call with its plan.
+struct Start {
+  const Comm& comm;
+  const Request& request;
+  const Plan& plan;
+};
+
+struct VariantRow {
+  Variant variant;
+  const char* name;
+  // The operations that it has for some type, op and team.
+  uint32_t operations;
+  // Whether it has this call, of one of those. Null: it has all.
+  bool (*supports)(const Shape& shape, uint32_t members);
+  // Completes a plan whose blocks and threads are 0 where no rule and no Config says them. `bytes`:
+  // of the larger of in and out.
+  void (*fit)(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
+  // Loads its kernels onto the current device.
+  Result (*prepare)();
+  // Puts a call that it has on the stream, as the plan says.
+  Result (*launch)(const Start& start, backend::Stream& stream);
+};
+
+// The row of a variant, null for kAuto; all rows.
+const VariantRow* FindVariant(Variant variant);
+struct VariantRows {
+  const VariantRow* const* rows;
+  uint32_t n;
+};
+VariantRows AllVariants();
+
+// Ways to complete a plan. By words: each thread has eight bytes of what a block sends one member.
+// By units: some pieces of 16 bytes of a member's share.
+void FitWords(const Comm& comm, uint64_t words, Plan* plan);
+void FitUnits(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
+// One block that makes a round of the team.
+void FitRound(const Comm& comm, Plan* plan);
+
+// The parts of kernels' arguments.
+Common CommonOf(const Start& start);
+ReduceCall WholeRows(const Start& start);  // rows as they are called
+ReduceCall Slices(const Start& start);     // of one row, a slice for each member
+MoveCall Rows(const Start& start);
+
+inline uint32_t UnrollOf(const ReduceCall& call) { return call.unroll; }
+inline uint32_t UnrollOf(const MoveCall& call) { return call.unroll; }
+template <typename T>
+uint32_t UnrollOf(const T&) {
+  return 0;
+}
+
+// Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed.
+template <typename... Params, typename... Args>
+Result LaunchKernel(const Start& start, const VariantRow& row, const char* name, uint32_t blocks,
+                    uint32_t threads, backend::Stream& stream, void (*kernel)(Params...),
+                    const Args&... args) {
+  if (LaunchTrace* trace = start.comm.trace; trace != nullptr) {
+    uint32_t unroll = 0;
+    ((unroll = UnrollOf(args) != 0 ? UnrollOf(args) : unroll), ...);
+    if (trace->n < LaunchTrace::kMax) {
+      trace->notes[trace->n] = {{row.variant, blocks, threads, unroll}, name};
+    }
+    ++trace->n;
+  }
+  return backend::Launch({blocks, threads, 0}, stream, kernel, args...);
+}
+
+// Reductions of a slice or row by ReduceDirect; see impl/reduce_direct.h.
+Result LaunchReduceDirect(const Start& start, const VariantRow& row, const Common& common,
+                          const ReduceCall& call, bool two_phases, backend::Stream& stream);
+// A round of the team as the variant's own.
+Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend::Stream& stream);
+// Rows pushed to where they belong; see impl/move_direct.h.
+Result LaunchMoveDirect(const Start& start, const VariantRow& row, const Common& common,
+                        const MoveCall& call, backend::Stream& stream);
+
+}  // namespace iris::ccl::impl

@@ -1,0 +1,25 @@
+// The device API of Iris: what a kernel calls to reach the symmetric heaps of its peers.
+// Header-only, C++17.
+//
+//   IRIS_KERNEL void Hello(iris::DeviceContext ctx, int* x) {   // x: the same offset in every heap
+//     const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
+//     iris::Store(ctx, next, x, 42);                            // into the heap of `next`
+//     iris::Barrier(ctx, ctx.world);                            // all see each other's stores
+//   }
+//
+// Style of the calls: functions whose first arguments are the context and, where one is meant, the
+// peer's world rank. A pointer always is an address in the caller's own heap; the call translates
+// it. A team of threads that makes one call together is named by a last argument: Thread{} (the
+// default), Warp{} or Block{}.
+//
+// docs/memory_model.md says what is visible when, docs/programming_model.md how to write kernels.
+#pragma once
+
+#include "iris/atomic.h"
+#include "iris/backend/select.h"
+#include "iris/barrier.h"
+#include "iris/fence.h"
+#include "iris/memory.h"
+#include "iris/signal.h"
+#include "iris/translate.h"
+#include "iris/types.h"

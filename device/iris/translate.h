@@ -1,0 +1,65 @@
+// From a pointer into one heap to the same place in another. Pure arithmetic: no table, no memory
+// access. Device and host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/impl/check.h"
+#include "iris/types.h"
+
+namespace iris {
+
+// True if `p` lies in the heap that rank `rank` has in this process's window.
+IRIS_HOST_DEVICE inline bool InHeapOf(const DeviceContext& ctx, uint32_t rank, const void* p) {
+  const uint64_t offset = reinterpret_cast<uint64_t>(p) - (ctx.base + rank * ctx.stride_bytes);
+  return offset < ctx.stride_bytes;
+}
+
+// True if `p` lies in the caller's own heap.
+IRIS_HOST_DEVICE inline bool InHeap(const DeviceContext& ctx, const void* p) {
+  return InHeapOf(ctx, ctx.rank, p);
+}
+
+// Where `p`, an address in the heap of `from`, lies in the heap of `to`.
+template <typename T>
+IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t from, uint32_t to, T* p) {
+  impl::CheckTranslation(ctx, from, to, p);
+  return impl::Moved(ctx, from, to, p);
+}
+
+// Where `p`, an address in the caller's own heap, lies in the heap of `to`.
+template <typename T>
+IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t to, T* p) {
+  return Translate(ctx, ctx.rank, to, p);
+}
+
+// The world rank of member `index` of the team. For an index that is not constant, better than
+// members[index]: that would make every thread of a GPU keep a copy of the team in memory.
+IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t index) {
+  static_assert(offsetof(DeviceTeam, members) % 8 == 0 && kMaxTeamRanks % 8 == 0);
+  impl::CheckMember(team, index);
+  uint64_t eight = 0;
+  for (uint32_t k = 0; k < kMaxTeamRanks / 8; ++k) {
+    uint64_t candidate = 0;
+    __builtin_memcpy(&candidate, reinterpret_cast<const uint64_t*>(team.members + 8 * k), 8);
+    eight = index / 8 == k ? candidate : eight;
+  }
+  return static_cast<uint32_t>(eight >> (index % 8 * 8)) & 0xff;
+}
+
+// The distance of `p` from the beginning of the caller's heap. The same number means the same
+// object on every rank.
+IRIS_HOST_DEVICE inline uint64_t OffsetBytes(const DeviceContext& ctx, const void* p) {
+  return reinterpret_cast<uint64_t>(p) - (ctx.base + ctx.rank * ctx.stride_bytes);
+}
+
+// The address at `offset_bytes` in the heap of `rank`.
+template <typename T>
+IRIS_HOST_DEVICE inline T* AtOffset(const DeviceContext& ctx, uint32_t rank,
+                                    uint64_t offset_bytes) {
+  return reinterpret_cast<T*>(ctx.base + rank * ctx.stride_bytes + offset_bytes);
+}
+
+}  // namespace iris

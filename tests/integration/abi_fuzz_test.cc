@@ -1,0 +1,702 @@
+// The C API under random calls: every function, with handles that are there, that were, of another
+// kind, or random bits; with null where it is allowed; with random numbers, and structs of random
+// sizes. Whatever it is given, it answers with a code and a text, and nothing ends the process.
+//
+// What it is not given is what no library can find out: addresses that are none, and lengths of
+// what is shorter.
+//
+// The calls follow from a seed, which is printed. Again: IRIS_FUZZ_SEED=N; more: IRIS_FUZZ_CALLS=N;
+// which call it was: IRIS_FUZZ_TRACE=1 prints each before it is made.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "iris/c_api.h"
+#include "tests/integration/daemon_harness.h"
+
+namespace iris {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kArenaBytes = 4 * kMiB;
+constexpr uint64_t kReachBytes = 64 << 10;  // at most so much behind an address is touched
+constexpr uint64_t kStructBytes = 70'000;   // more than any size that is taken
+constexpr int64_t kMillisecond = 1'000'000;
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  uint64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+// Handles of one kind, for all threads.
+class Handles {
+ public:
+  void Add(void* handle) {
+    const absl::MutexLock lock(&mu_);
+    live_.push_back(handle);
+  }
+  // Null: there is none.
+  void* Live(uint64_t random) const {
+    const absl::MutexLock lock(&mu_);
+    return live_.empty() ? nullptr : live_[random % live_.size()];
+  }
+  void* Gone(uint64_t random) const {
+    const absl::MutexLock lock(&mu_);
+    return gone_.empty() ? nullptr : gone_[random % gone_.size()];
+  }
+  // From now on it is one that was.
+  void End(void* handle) {
+    const absl::MutexLock lock(&mu_);
+    const auto found = std::find(live_.begin(), live_.end(), handle);
+    if (found == live_.end()) return;
+    live_.erase(found);
+    gone_.push_back(handle);
+  }
+  size_t size() const {
+    const absl::MutexLock lock(&mu_);
+    return live_.size();
+  }
+  void ForEach(const std::function<void(void*)>& body) const {
+    const absl::MutexLock lock(&mu_);
+    for (void* const handle : live_) body(handle);
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<void*> live_ ABSL_GUARDED_BY(mu_), gone_ ABSL_GUARDED_BY(mu_);
+};
+
+// What the threads have together.
+struct World {
+  std::string runtime_dir;
+  bool threads = false;           // more than one makes calls
+  iris_context* main = nullptr;   // never given up
+  void* native = nullptr;         // of a stream that is never given up
+  uint8_t* playground = nullptr;  // in the heap, kReachBytes of it
+  std::vector<uint8_t> arena = std::vector<uint8_t>(kArenaBytes, 1);
+  enum Kind { kContext, kTeam, kStream, kEvent, kGraph, kComm, kKinds };
+  Handles handles[kKinds];
+
+  absl::Mutex mu;
+  uint64_t n_jobs ABSL_GUARDED_BY(mu) = 0;
+  std::map<std::string, uint64_t> n_ok ABSL_GUARDED_BY(mu), n_all ABSL_GUARDED_BY(mu);
+};
+
+// A struct in memory that is larger than any size that it may say, with zeros behind it or not.
+template <typename T>
+class Padded {
+ public:
+  Padded() : bytes_(kStructBytes, 0) {}
+  T* get() { return reinterpret_cast<T*>(bytes_.data()); }
+  T* operator->() { return get(); }
+  void FillTail(uint8_t value) { std::fill(bytes_.begin() + sizeof(T), bytes_.end(), value); }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+class Fuzzer {
+ public:
+  Fuzzer(World* world, uint64_t seed)
+      : world_(*world), random_(seed), trace_(FromEnvironment("IRIS_FUZZ_TRACE", 0) != 0) {
+    AddContextCalls();
+    AddMemoryCalls();
+    AddStreamCalls();
+    AddCommCalls();
+  }
+
+  void Run(uint64_t n_calls, absl::Time end) {
+    for (uint64_t i = 0; i < n_calls && absl::Now() < end && !::testing::Test::HasFailure(); ++i) {
+      const Call& call = calls_[random_() % calls_.size()];
+      if (trace_) std::fprintf(stderr, "%llu %s\n", static_cast<unsigned long long>(i), call.name);
+      const iris_code code = call.body();
+      EXPECT_TRUE(code >= 0 && code <= 16) << call.name << " gave " << code;
+      if (code != IRIS_OK) {
+        EXPECT_STRNE(iris_error_message(), "") << call.name << ": " << iris_code_name(code);
+        EXPECT_NE(code, IRIS_INTERNAL) << call.name << ": " << iris_error_message();
+      }
+      const absl::MutexLock lock(&world_.mu);
+      ++world_.n_all[call.name];
+      if (code == IRIS_OK) ++world_.n_ok[call.name];
+    }
+  }
+
+ private:
+  struct Call {
+    const char* name;
+    std::function<iris_code()> body;
+  };
+  void Add(const char* name, std::function<iris_code()> body) {
+    calls_.push_back({name, std::move(body)});
+  }
+
+  bool OneIn(uint64_t n) { return random_() % n == 0; }
+
+  // Numbers that are small, at an edge, or anything.
+  uint64_t Number() {
+    switch (random_() % 6) {
+      case 0:
+        return 0;
+      case 1:
+        return uint64_t{1} << random_() % 64;
+      case 2:
+        return (uint64_t{1} << random_() % 64) - 1;
+      case 3:
+        return random_();
+      default:
+        return random_() % 100;
+    }
+  }
+  template <typename T>
+  T NumberAs() {
+    return static_cast<T>(Number());
+  }
+  // What a copy may touch, or so much that it must be refused.
+  uint64_t Bytes() { return OneIn(4) ? random_() | uint64_t{1} << 62 : random_() % 4096; }
+  uint64_t Count() { return OneIn(8) ? random_() | uint64_t{1} << 62 : random_() % 256; }
+
+  iris_dtype DType() {
+    return OneIn(8) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 16);
+  }
+  iris_reduce_op Op() {
+    return OneIn(8) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 5);
+  }
+  int32_t Variant() {
+    return OneIn(8) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 12);
+  }
+  uint32_t Rank() { return OneIn(4) ? NumberAs<uint32_t>() : 0; }
+  int64_t Time() { return OneIn(4) ? NumberAs<int64_t>() : 100 * kMillisecond; }
+
+  // Texts of a caller's: null, empty, long, not UTF-8, with formats in them.
+  const char* Text() {
+    switch (random_() % 6) {
+      case 0:
+        return nullptr;
+      case 1:
+        return "";
+      case 2:
+        text_ = std::string(random_() % 5000, 'x');
+        break;
+      case 3:
+        text_ = "%s%n\xff\xfe\x01";
+        break;
+      default:
+        text_ = absl::StrCat("name-", random_() % 50);
+    }
+    return text_.c_str();
+  }
+
+  // Memory with kReachBytes behind it, or null.
+  void* Memory(uint64_t alignment = 8) {
+    if (OneIn(10)) return nullptr;
+    if (OneIn(3)) return world_.playground;
+    const uint64_t at = random_() % (kArenaBytes - kReachBytes);
+    return world_.arena.data() + (OneIn(20) ? at : at / alignment * alignment);
+  }
+  // The memory of an array of counts and offsets.
+  uint64_t* Numbers() {
+    if (OneIn(20)) return nullptr;
+    for (uint64_t& number : numbers_) number = Count();
+    return numbers_;
+  }
+
+  void* Any(World::Kind kind) {
+    const uint64_t random = random_();
+    switch (random_() % 20) {
+      case 0:
+        return nullptr;
+      case 1:
+        return reinterpret_cast<void*>(random);
+      case 2:
+      case 3:
+        return world_.handles[kind].Gone(random);
+      case 4:
+        return world_.handles[random_() % World::kKinds].Live(random);
+      case 5:
+        // Nearly one.
+        return reinterpret_cast<void*>(
+            reinterpret_cast<uint64_t>(world_.handles[kind].Live(random)) ^ uint64_t{1}
+                                                                                << random_() % 64);
+      default:
+        return world_.handles[kind].Live(random);
+    }
+  }
+  iris_context* Context() {
+    return OneIn(2) ? world_.main : static_cast<iris_context*>(Any(World::kContext));
+  }
+  iris_team* Team() { return OneIn(2) ? nullptr : static_cast<iris_team*>(Any(World::kTeam)); }
+  iris_stream* Stream() { return static_cast<iris_stream*>(Any(World::kStream)); }
+  iris_event* Event() { return static_cast<iris_event*>(Any(World::kEvent)); }
+  iris_graph* Graph() { return static_cast<iris_graph*>(Any(World::kGraph)); }
+  iris_comm* Comm() { return static_cast<iris_comm*>(Any(World::kComm)); }
+
+  // Where an answer goes: seldom nowhere.
+  template <typename T>
+  T* Place(T* place) {
+    return OneIn(30) ? nullptr : place;
+  }
+
+  // A struct whose size is right, or of another header, or none.
+  template <typename T>
+  void SetSize(Padded<T>* padded) {
+    (*padded)->size = OneIn(4) ? (OneIn(2) ? Number() : random_() % kStructBytes) : sizeof(T);
+    if (OneIn(8)) padded->FillTail(1);
+    // No struct of the caller's is shorter than it says.
+    if ((*padded)->size > kStructBytes && (*padded)->size <= (1 << 16)) (*padded)->size = sizeof(T);
+  }
+
+  // A handle that came of a call, for later ones.
+  template <typename T>
+  iris_code Keep(iris_code code, T*& handle, World::Kind kind) {
+    if (code == IRIS_OK) {
+      EXPECT_NE(handle, nullptr);
+      world_.handles[kind].Add(handle);
+    }
+    return code;
+  }
+  template <typename T>
+  iris_code End(iris_code (*destroy)(T*), T* handle, World::Kind kind) {
+    const iris_code code = destroy(handle);
+    // It may have ended with its context before.
+    if (code == IRIS_OK || code == IRIS_INVALID_ARGUMENT) world_.handles[kind].End(handle);
+    return code;
+  }
+
+  void AddContextCalls() {
+    Add("iris_code_name", [this] {
+      EXPECT_NE(iris_code_name(NumberAs<int32_t>()), nullptr);
+      return iris_version() == IRIS_VERSION && iris_version_string() != nullptr ? 0 : -1;
+    });
+    Add("iris_launcher_read", [this] {
+      Padded<iris_launcher> launcher;
+      SetSize(&launcher);
+      return iris_launcher_read(Place(launcher.get()));
+    });
+    Add("iris_context_options_init_sized", [this] {
+      Padded<iris_context_options> options;
+      iris_context_options_init_sized(Place(options.get()),
+                                      OneIn(2) ? Number() | 1 << 17 : random_() % kStructBytes);
+      return IRIS_OK;
+    });
+    Add("iris_context_create", [this] { return CreateContext(); });
+    Add("iris_context_destroy", [this]() -> iris_code {
+      auto* const context = static_cast<iris_context*>(Any(World::kContext));
+      return End(iris_context_destroy, context, World::kContext);
+    });
+    if (!world_.threads) {
+      // It unmaps the heap: whoever leaves has no call and no work under way.
+      Add("iris_context_leave", [this] {
+        world_.handles[World::kStream].ForEach(
+            [](void* stream) { (void)iris_stream_synchronize(static_cast<iris_stream*>(stream)); });
+        return iris_context_leave(static_cast<iris_context*>(Any(World::kContext)));
+      });
+    }
+    Add("iris_context_get_info", [this] {
+      Padded<iris_context_info> info;
+      SetSize(&info);
+      return iris_context_get_info(Context(), Place(info.get()));
+    });
+    Add("iris_context_get_timings", [this] {
+      Padded<iris_create_timings> timings;
+      SetSize(&timings);
+      return iris_context_get_timings(Context(), Place(timings.get()));
+    });
+    Add("iris_context_health", [this] { return iris_context_health(Context()); });
+    Add("iris_context_peer_pid", [this] {
+      int64_t pid = 0;
+      return iris_context_peer_pid(Context(), Rank(), Place(&pid));
+    });
+    Add("iris_context_get_device", [this] {
+      std::vector<char> bytes(kStructBytes);
+      return iris_context_get_device(Context(), Place(bytes.data()),
+                                     OneIn(4) ? Number() | 1 << 17 : random_() % kStructBytes);
+    });
+    Add("iris_team_get_info", [this] {
+      Padded<iris_team_info> info;
+      SetSize(&info);
+      return iris_team_get_info(Context(), Team(), Place(info.get()));
+    });
+    Add("iris_team_get_device", [this] {
+      std::vector<char> bytes(kStructBytes);
+      return iris_team_get_device(Context(), Team(), Place(bytes.data()),
+                                  OneIn(4) ? Number() | 1 << 17 : random_() % kStructBytes);
+    });
+    Add("iris_team_create", [this] {
+      std::vector<uint32_t> ranks(100);
+      if (OneIn(3)) {
+        for (uint32_t& rank : ranks) rank = NumberAs<uint32_t>();
+      }
+      iris_team* team = nullptr;
+      const uint32_t n = OneIn(2) ? 1 : static_cast<uint32_t>(random_() % 100);
+      return Keep(iris_team_create(Context(), Team(), ranks.data(), n, &team), team, World::kTeam);
+    });
+    Add("iris_team_split", [this] {
+      iris_team* team = nullptr;
+      return Keep(
+          iris_team_split(Context(), Team(), NumberAs<int32_t>(), NumberAs<int32_t>(), &team), team,
+          World::kTeam);
+    });
+    Add("iris_team_destroy", [this] {
+      iris_team* const team = Team();
+      const iris_code code = iris_team_destroy(Context(), team);
+      if (code == IRIS_OK) world_.handles[World::kTeam].End(team);
+      return code;
+    });
+    Add("iris_barrier", [this] { return iris_barrier(Context(), Team(), Time()); });
+    Add("iris_broadcast_bytes", [this] {
+      const void* value = nullptr;
+      size_t n_bytes = 0;
+      const size_t bytes = OneIn(8) ? kMiB + 1 : random_() % 4096;
+      return iris_broadcast_bytes(Context(), Team(), Place(world_.arena.data()), bytes, Rank(),
+                                  Place(&value), Place(&n_bytes));
+    });
+  }
+
+  iris_code CreateContext() {
+    Padded<iris_context_options> options;
+    iris_context_options_init(options.get());
+    SetSize(&options);
+    if (OneIn(8)) options->header_version = NumberAs<uint32_t>();
+    if (OneIn(4)) options->device_abi = NumberAs<uint32_t>();
+    options->kernels = OneIn(3) ? Text() : nullptr;
+    std::string job;
+    {
+      const absl::MutexLock lock(&world_.mu);
+      job = absl::StrCat("fuzz-", ++world_.n_jobs);
+    }
+    options->job = OneIn(6) ? Text() : job.c_str();
+    options->rank = OneIn(6) ? NumberAs<int32_t>() : 0;
+    options->n_ranks = OneIn(6) ? NumberAs<int32_t>() : 1;
+    options->local_rank = OneIn(6) ? NumberAs<int32_t>() : 0;
+    options->prealloc = OneIn(4) ? 1 : 0;
+    options->heap_bytes = OneIn(6) ? random_() | uint64_t{1} << 44 : kMiB + random_() % kMiB;
+    options->max_heap_bytes = OneIn(4) ? Number() : 8 * kMiB;
+    std::string uuid = "EMU-none";
+    options->device_uuid = OneIn(8) ? uuid.c_str() : nullptr;
+    options->runtime_dir = OneIn(10) ? "/nowhere" : world_.runtime_dir.c_str();
+    options->join_timeout_ns = 20 * kMillisecond;
+    options->timeout_ns = OneIn(8) ? NumberAs<int64_t>() : 2000 * kMillisecond;
+    options->connect_timeout_ns = 20 * kMillisecond;
+    if (world_.handles[World::kContext].size() >= 3) return IRIS_OK;
+    iris_context* context = nullptr;
+    return Keep(iris_context_create(Place(options.get()), &context), context, World::kContext);
+  }
+
+  void AddMemoryCalls() {
+    Add("iris_locate", [this] {
+      uint32_t rank = 0;
+      uint64_t offset = 0;
+      const void* const at = OneIn(2) ? Memory() : reinterpret_cast<void*>(Number());
+      return iris_locate(Context(), at, Place(&rank), Place(&offset));
+    });
+    Add("iris_allocate", [this] {
+      Padded<iris_allocate_options> options;
+      SetSize(&options);
+      options->bytes = OneIn(3) ? Number() : random_() % 10'000;
+      options->alignment_bytes = OneIn(3) ? Number() : 0;
+      options->name = Text();
+      options->dtype = DType();
+      options->n_dims = static_cast<uint32_t>(random_() % 20);
+      options->shape = OneIn(4) ? nullptr : Numbers();
+      Padded<iris_allocation> range;
+      SetSize(&range);
+      const iris_code code =
+          iris_allocate(Context(), Team(), Place(options.get()), Place(range.get()));
+      if (code == IRIS_OK && range->size >= sizeof(iris_allocation))
+        ranges_.push_back(*range.get());
+      return code;
+    });
+    Add("iris_free", [this] {
+      Padded<iris_allocation> range;
+      if (!ranges_.empty()) {
+        const size_t i = random_() % ranges_.size();
+        *range.get() = ranges_[i];
+        if (!OneIn(4)) {
+          ranges_[i] = ranges_.back();
+          ranges_.pop_back();
+        }
+      }
+      SetSize(&range);
+      if (OneIn(8)) range->offset_bytes ^= Number() | 1;  // an odd one is no range's
+      if (OneIn(8)) range->team_id = NumberAs<uint32_t>();
+      if (range->offset_bytes == playground_offset_) range->offset_bytes ^= 1;
+      return iris_free(Context(), Place(range.get()));
+    });
+    Add("iris_grow", [this] {
+      return iris_grow(Context(), OneIn(2) ? random_() % kMiB : random_() | uint64_t{1} << 44);
+    });
+    for (const bool device : {true, false}) {
+      const auto make = device ? iris_malloc_device : iris_malloc_host;
+      const auto give_back = device ? iris_free_device : iris_free_host;
+      Add(device ? "iris_malloc_device" : "iris_malloc_host", [this, make, give_back] {
+        uint64_t bytes = random_() % kReachBytes;
+#if !defined(IRIS_ASAN)
+        // Sanitizers end the process where memory is asked for that cannot be.
+        if (OneIn(4)) bytes = ~uint64_t{0} >> random_() % 8;
+#endif
+        void* memory = nullptr;
+        const iris_code code = make(Context(), bytes, Place(&memory));
+        if (code != IRIS_OK) return code;
+        static_cast<uint8_t*>(memory)[0] = static_cast<uint8_t*>(memory)[bytes - 1] = 1;
+        EXPECT_EQ(give_back(world_.main, memory), IRIS_OK);
+        return code;
+      });
+      Add(device ? "iris_free_device" : "iris_free_host",
+          [this, give_back] { return give_back(Context(), nullptr); });
+    }
+  }
+
+  void AddStreamCalls() {
+    Add("iris_stream_create", [this]() -> iris_code {
+      if (world_.handles[World::kStream].size() >= 16) return IRIS_OK;
+      iris_stream* stream = nullptr;
+      return Keep(iris_stream_create(Context(), &stream), stream, World::kStream);
+    });
+    Add("iris_stream_wrap", [this] {
+      iris_stream* stream = nullptr;
+      // Work on a stream of the platform must end before the context: only that of main does.
+      iris_context* const context = OneIn(4) ? nullptr : world_.main;
+      const iris_code code =
+          iris_stream_wrap(context, OneIn(3) ? nullptr : world_.native, Place(&stream));
+      return Keep(code, stream, World::kStream);
+    });
+    Add("iris_stream_destroy",
+        [this] { return End(iris_stream_destroy, Stream(), World::kStream); });
+    Add("iris_stream_synchronize", [this] { return iris_stream_synchronize(Stream()); });
+    Add("iris_stream_idle", [this] {
+      int32_t idle = 0;
+      return iris_stream_idle(Stream(), Place(&idle));
+    });
+    Add("iris_stream_native", [this] {
+      void* native = nullptr;
+      int32_t device = 0;
+      return iris_stream_native(Stream(), Place(&native), Place(&device));
+    });
+    Add("iris_copy_async",
+        [this] { return iris_copy_async(Memory(), Memory(), random_() % 4096, Stream()); });
+    Add("iris_fill_async", [this] {
+      return iris_fill_async(Memory(), NumberAs<int32_t>(), random_() % 4096, Stream());
+    });
+    Add("iris_capture_begin", [this] { return iris_capture_begin(Stream()); });
+    Add("iris_capture_end", [this] {
+      iris_graph* graph = nullptr;
+      return Keep(iris_capture_end(Stream(), &graph), graph, World::kGraph);
+    });
+    Add("iris_graph_launch", [this] { return iris_graph_launch(Graph(), Stream()); });
+    Add("iris_graph_destroy", [this] { return End(iris_graph_destroy, Graph(), World::kGraph); });
+    Add("iris_event_create", [this] {
+      iris_event* event = nullptr;
+      return Keep(iris_event_create(Context(), &event), event, World::kEvent);
+    });
+    Add("iris_event_destroy", [this] { return End(iris_event_destroy, Event(), World::kEvent); });
+    Add("iris_event_record", [this] { return iris_event_record(Event(), Stream()); });
+    Add("iris_event_wait", [this] { return iris_event_wait(Stream(), Event()); });
+    Add("iris_event_elapsed", [this] {
+      uint64_t ns = 0;
+      return iris_event_elapsed(Event(), Event(), Place(&ns));
+    });
+    for (const bool put : {true, false}) {
+      const auto call =
+          put ? [](iris_context* c, void* to, void* from, uint64_t n, uint32_t rank, iris_stream* s,
+                   const iris_signal*
+                       signal) { return iris_put_async(c, to, from, n, rank, s, signal); }
+              : [](iris_context* c, void* to, void* from, uint64_t n, uint32_t rank, iris_stream* s,
+                   const iris_signal* signal) {
+                  return iris_get_async(c, to, from, n, rank, s, signal);
+                };
+      Add(put ? "iris_put_async" : "iris_get_async", [this, call] {
+        Padded<iris_signal> signal;
+        SetSize(&signal);
+        signal->word = OneIn(3) ? nullptr : reinterpret_cast<uint64_t*>(Memory());
+        signal->value = Number();
+        signal->op = OneIn(6) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 2);
+        auto* const to = static_cast<uint8_t*>(Memory());
+        auto* const from = static_cast<uint8_t*>(Memory());
+        // Apart from each other where both are in the heap.
+        return call(Context(), to, from == to && from != nullptr ? from + 8192 : from, Bytes(),
+                    Rank(), Stream(), OneIn(3) ? nullptr : signal.get());
+      });
+    }
+    Add("iris_prepare_signals", [this] { return iris_prepare_signals(Context()); });
+  }
+
+  void AddCommCalls() {
+    Add("iris_comm_create", [this]() -> iris_code {
+      if (world_.handles[World::kComm].size() >= 8) return IRIS_OK;
+      Padded<iris_comm_options> options;
+      SetSize(&options);
+      if (OneIn(2)) {
+        options->name = Text();
+        options->blocks = NumberAs<uint32_t>();
+        options->block_threads = NumberAs<uint32_t>();
+        options->max_blocks = NumberAs<uint32_t>();
+        options->packet_blocks = NumberAs<uint32_t>();
+        options->packet_bytes = Number();
+        options->stage_bytes = Number();
+        options->timeout_ns = Time();
+        options->check_calls = NumberAs<int32_t>();
+        options->symmetric = NumberAs<int32_t>();
+        options->rules = Text();
+      }
+      iris_comm* comm = nullptr;
+      return Keep(iris_comm_create(Context(), Team(), OneIn(3) ? nullptr : options.get(), &comm),
+                  comm, World::kComm);
+    });
+    Add("iris_comm_release", [this] { return iris_comm_release(Comm()); });
+    Add("iris_comm_destroy", [this] { return End(iris_comm_destroy, Comm(), World::kComm); });
+    Add("iris_comm_check", [this] { return iris_comm_check(Comm()); });
+    Add("iris_comm_synchronize", [this] { return iris_comm_synchronize(Comm(), Stream()); });
+    Add("iris_comm_reset", [this] { return iris_comm_reset(Comm()); });
+    Add("iris_comm_barrier", [this] { return iris_comm_barrier(Comm(), Stream()); });
+    Add("iris_all_reduce", [this] {
+      return iris_all_reduce(Comm(), Memory(), Memory(), Count(), DType(), Op(), Stream(),
+                             Variant());
+    });
+    Add("iris_reduce_scatter", [this] {
+      return iris_reduce_scatter(Comm(), Memory(), Memory(), Count(), DType(), Op(), Stream(),
+                                 Variant());
+    });
+    Add("iris_reduce", [this] {
+      return iris_reduce(Comm(), Memory(), Memory(), Count(), DType(), Op(), Rank(), Stream(),
+                         Variant());
+    });
+    Add("iris_all_gather", [this] {
+      return iris_all_gather(Comm(), Memory(), Memory(), Count(), DType(), Stream(), Variant());
+    });
+    Add("iris_gather", [this] {
+      return iris_gather(Comm(), Memory(), Memory(), Count(), DType(), Rank(), Stream(), Variant());
+    });
+    Add("iris_scatter", [this] {
+      return iris_scatter(Comm(), Memory(), Memory(), Count(), DType(), Rank(), Stream(),
+                          Variant());
+    });
+    Add("iris_all_to_all", [this] {
+      return iris_all_to_all(Comm(), Memory(), Memory(), Count(), DType(), Stream(), Variant());
+    });
+    Add("iris_all_to_all_v", [this] {
+      uint64_t* const numbers = Numbers();
+      uint64_t* const second = numbers == nullptr || OneIn(2) ? numbers : numbers + 32;
+      return iris_all_to_all_v(Comm(), Memory(), numbers, second, Memory(), numbers, second,
+                               OneIn(3) ? NumberAs<uint32_t>() : 1, DType(), Stream());
+    });
+    Add("iris_broadcast", [this] {
+      return iris_broadcast(Comm(), Memory(), Memory(), Count(), DType(), Rank(), Stream(),
+                            Variant());
+    });
+    Add("iris_send",
+        [this] { return iris_send(Comm(), Memory(), Count(), DType(), Rank(), Stream()); });
+    Add("iris_recv",
+        [this] { return iris_recv(Comm(), Memory(), Count(), DType(), Rank(), Stream()); });
+  }
+
+  World& world_;
+  std::mt19937_64 random_;
+  const bool trace_;
+  std::vector<Call> calls_;
+  std::string text_;
+  uint64_t numbers_[64] = {};
+  std::vector<iris_allocation> ranges_;
+
+ public:
+  uint64_t playground_offset_ = 0;
+};
+
+class AbiFuzzTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(IRIS_TSAN)
+    GTEST_SKIP() << "random copies race with each other in the caller's memory";
+#endif
+    auto daemon = testing::Daemon::Start();
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+    world_.runtime_dir = daemon_->runtime_dir();
+    iris_context_options options;
+    iris_context_options_init(&options);
+    options.job = "fuzz";
+    options.rank = 0;
+    options.n_ranks = 1;
+    options.heap_bytes = 8 * kMiB;
+    options.max_heap_bytes = 64 * kMiB;
+    options.timeout_ns = 2000 * kMillisecond;
+    options.runtime_dir = world_.runtime_dir.c_str();
+    ASSERT_EQ(iris_context_create(&options, &world_.main), IRIS_OK) << iris_error_message();
+    iris_allocate_options wanted = {};
+    wanted.size = sizeof(wanted);
+    wanted.bytes = kReachBytes;
+    playground_.size = sizeof(playground_);
+    ASSERT_EQ(iris_allocate(world_.main, nullptr, &wanted, &playground_), IRIS_OK);
+    world_.playground = static_cast<uint8_t*>(playground_.address);
+    iris_stream* stream = nullptr;
+    int32_t device = 0;
+    ASSERT_EQ(iris_stream_create(world_.main, &stream), IRIS_OK);
+    ASSERT_EQ(iris_stream_native(stream, &world_.native, &device), IRIS_OK);
+  }
+
+  void Run(uint64_t seed, int n_threads, uint64_t n_calls) {
+    seed = FromEnvironment("IRIS_FUZZ_SEED", seed);
+    n_calls = FromEnvironment("IRIS_FUZZ_CALLS", n_calls);
+    std::printf("seed %llu, %llu calls\n", static_cast<unsigned long long>(seed),
+                static_cast<unsigned long long>(n_calls));
+    SCOPED_TRACE(absl::StrCat("IRIS_FUZZ_SEED=", seed));
+    const absl::Time end = absl::Now() + absl::Seconds(40);
+    world_.threads = n_threads > 1;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < n_threads; ++t) {
+      threads.emplace_back([&, t] {
+        Fuzzer fuzzer(&world_, seed + static_cast<uint64_t>(t));
+        fuzzer.playground_offset_ = playground_.offset_bytes;
+        fuzzer.Run(n_calls / static_cast<uint64_t>(n_threads), end);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(iris_context_health(world_.main), IRIS_OK) << iris_error_message();
+    EXPECT_EQ(iris_context_destroy(world_.main), IRIS_OK) << iris_error_message();
+    while (void* const context = world_.handles[World::kContext].Live(0)) {
+      EXPECT_EQ(iris_context_destroy(static_cast<iris_context*>(context)), IRIS_OK);
+      world_.handles[World::kContext].End(context);
+    }
+  }
+
+  std::unique_ptr<testing::Daemon> daemon_;
+  World world_;
+  iris_allocation playground_ = {};
+};
+
+TEST_F(AbiFuzzTest, RandomCallsAreAnswered) {
+  Run(20260401, 1, 20'000);
+  const absl::MutexLock lock(&world_.mu);
+  uint64_t n_ok = 0, n_all = 0;
+  for (const auto& [name, n] : world_.n_all) {
+    n_ok += world_.n_ok[name];
+    n_all += n;
+    // Nobody sends to itself.
+    const bool never = name == "iris_send" || name == "iris_recv";
+    EXPECT_TRUE(never || n < 100 || world_.n_ok[name] > 0) << name << " never did its work";
+  }
+  std::printf("%llu of %llu calls did their work\n", static_cast<unsigned long long>(n_ok),
+              static_cast<unsigned long long>(n_all));
+}
+
+TEST_F(AbiFuzzTest, RandomCallsOfThreadsAreAnswered) { Run(7, 3, 15'000); }
+
+}  // namespace
+}  // namespace iris

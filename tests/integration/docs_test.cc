@@ -1,0 +1,67 @@
+// What docs/programming_model.md shows of hosts, run as it stands there, by real processes.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "iris/ccl.h"
+#include "iris/context.h"
+#include "iris/stream.h"
+#include "tests/docs/programming_model.h"
+#include "tests/integration/daemon_harness.h"
+#include "tests/integration/rank_processes.h"
+
+namespace iris {
+namespace {
+
+using namespace docs::programming_model;
+using iris::testing::Daemon;
+using iris::testing::RankProcesses;
+
+constexpr uint64_t kFloats = 3000;
+
+Status ScaleAndMean() {
+  ContextOptions options;
+  options.heap_bytes = 64 << 20;
+  IRIS_ASSIGN_OR_RETURN(Context context, Context::Create(options));
+  IRIS_ASSIGN_OR_RETURN(Stream stream, Stream::Create(context));
+  IRIS_ASSIGN_OR_RETURN(auto comm, ccl::Communicator::Create(context));
+  IRIS_ASSIGN_OR_RETURN(const auto x, context.Allocate<float>(kFloats, "x"));
+  std::vector<float> values(kFloats, 2.0f * static_cast<float>(context.rank()));
+  IRIS_RETURN_IF_ERROR(stream.Copy(x, values.data(), x.bytes));
+  IRIS_RETURN_IF_ERROR(ScaleOnStream(x, kFloats, stream));  // by a half
+  IRIS_RETURN_IF_ERROR(MeanOfGradients(comm, x, kFloats, stream));
+  IRIS_RETURN_IF_ERROR(stream.Copy(values.data(), x, x.bytes));
+  IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));
+  // The mean of 0, 1 and 2.
+  if (values != std::vector<float>(kFloats, 1.0f)) return {StatusCode::kInternal, "a wrong mean"};
+  return context.Barrier();
+}
+
+int RunScaleAndMean(const std::vector<std::string>&) {
+  const Status status = ScaleAndMean();
+  if (!status.ok()) std::cout << status << std::endl;
+  return status.ok() ? 0 : 1;
+}
+
+TEST(DocsTest, ScaleAndMean) {
+  const auto daemon = Daemon::Start();
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  RankProcesses::Options options;
+  options.runtime_dir = (*daemon)->runtime_dir();
+  RankProcesses ranks("scale_and_mean", 3, options);
+  ranks.ExpectAllSucceed();
+}
+
+}  // namespace
+}  // namespace iris
+
+int main(int argc, char** argv) {
+  if (auto code =
+          iris::testing::RunScenario(argc, argv, {{"scale_and_mean", iris::RunScaleAndMean}})) {
+    return *code;
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
