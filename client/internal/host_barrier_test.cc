@@ -257,7 +257,7 @@ TEST_P(HostBarrierTest, AMemberThatGaveUpIsNotMissingAndIsNamedAsThat) {
   HostBarrier one = pages.Barrier(1);
   const absl::Status hasty = RunOnce(one, absl::Milliseconds(20));
   EXPECT_EQ(hasty.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(hasty.message()), HasSubstr("time is up after 2"));
+  EXPECT_THAT(std::string(hasty.message()), HasSubstr("time is up after "));
   EXPECT_THAT(std::string(hasty.message()), Not(HasSubstr("gave up")));
   HostBarrier zero = pages.Barrier(0);
   const absl::Status patient = RunOnce(zero, absl::Milliseconds(60));
