@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -127,6 +128,7 @@ class Fuzzer {
     for (uint64_t i = 0; i < n_calls && absl::Now() < end && !::testing::Test::HasFailure(); ++i) {
       const Call& call = calls_[random_() % calls_.size()];
       if (trace_) std::fprintf(stderr, "%llu %s\n", static_cast<unsigned long long>(i), call.name);
+      texts_.clear();
       const iris_code code = call.body();
       EXPECT_TRUE(code >= 0 && code <= 16) << call.name << " gave " << code;
       if (code != IRIS_OK) {
@@ -193,15 +195,15 @@ class Fuzzer {
       case 1:
         return "";
       case 2:
-        text_ = std::string(random_() % 5000, 'x');
+        texts_.emplace_back(random_() % 5000, 'x');
         break;
       case 3:
-        text_ = "%s%n\xff\xfe\x01";
+        texts_.emplace_back("%s%n\xff\xfe\x01");
         break;
       default:
-        text_ = absl::StrCat("name-", random_() % 50);
+        texts_.push_back(absl::StrCat("name-", random_() % 50));
     }
-    return text_.c_str();
+    return texts_.back().c_str();
   }
 
   // Memory with kReachBytes behind it, or null.
@@ -611,7 +613,7 @@ class Fuzzer {
   std::mt19937_64 random_;
   const bool trace_;
   std::vector<Call> calls_;
-  std::string text_;
+  std::deque<std::string> texts_;  // of the call that is being made
   uint64_t numbers_[64] = {};
   std::vector<iris_allocation> ranges_;
 
