@@ -1,14 +1,18 @@
-// What docs/programming_model.md shows of hosts, run as it stands there, by real processes.
+// What docs/programming_model.md shows of hosts, and the tutorial's program, run as they stand there, by
+// real processes.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "iris/ccl.h"
 #include "iris/context.h"
 #include "iris/stream.h"
 #include "tests/docs/programming_model.h"
+#include "tests/docs/tutorial.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 
@@ -54,12 +58,55 @@ TEST(DocsTest, ScaleAndMean) {
   ranks.ExpectAllSucceed();
 }
 
+// What the tutorial's ranks compute together, by one thread.
+std::vector<float> Rod(uint32_t n_points, uint32_t steps) {
+  std::vector<float> from(n_points + 2, 0.0f);
+  from[0] = 100.0f;
+  std::vector<float> to = from;
+  for (uint32_t step = 0; step < steps; ++step) {
+    for (uint32_t i = 1; i <= n_points; ++i) {
+      to[i] = from[i] + 0.25f * (from[i - 1] - 2 * from[i] + from[i + 1]);
+    }
+    std::swap(from, to);
+  }
+  return from;
+}
+
+Status HeatOfTutorial() {
+  constexpr uint32_t kSteps = 1001;
+  IRIS_ASSIGN_OR_RETURN(Context context, Context::Create());
+  IRIS_ASSIGN_OR_RETURN(const std::vector<float> points, docs::tutorial::Simulate(context, kSteps));
+  const std::vector<float> all = Rod(context.n_ranks() * docs::tutorial::kPoints, kSteps);
+  for (uint32_t i = 0; i < docs::tutorial::kPoints; ++i) {
+    const float wanted = all[1 + context.rank() * docs::tutorial::kPoints + i];
+    if (std::abs(points[i] - wanted) > 1e-3f) return {StatusCode::kInternal, "a wrong temperature"};
+  }
+  return context.Barrier();
+}
+
+int RunTutorial(const std::vector<std::string>&) {
+  Status status = docs::tutorial::Hello();
+  if (status.ok()) status = HeatOfTutorial();
+  if (!status.ok()) std::cout << status << std::endl;
+  return status.ok() ? 0 : 1;
+}
+
+TEST(DocsTest, Tutorial) {
+  const auto daemon = Daemon::Start();
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  RankProcesses::Options options;
+  options.runtime_dir = (*daemon)->runtime_dir();
+  RankProcesses ranks("tutorial", 3, options);
+  ranks.ExpectAllSucceed();
+}
+
 }  // namespace
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code =
-          iris::testing::RunScenario(argc, argv, {{"scale_and_mean", iris::RunScaleAndMean}})) {
+  if (auto code = iris::testing::RunScenario(
+          argc, argv,
+          {{"scale_and_mean", iris::RunScaleAndMean}, {"tutorial", iris::RunTutorial}})) {
     return *code;
   }
   ::testing::InitGoogleTest(&argc, argv);
