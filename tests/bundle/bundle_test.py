@@ -10,6 +10,7 @@ import tempfile
 import time
 import unittest
 
+from tests.docs import links
 from tests.python import junit
 
 ARCHIVES = "deploy/bundle_for_test/iris-*-linux-x86_64.tar.gz"
@@ -124,6 +125,12 @@ class Bundle(unittest.TestCase):
             self.assertIn(package, packages)
         for package in packages:
             self.assertTrue(os.path.exists(f"{doc}/third_party/{package}.txt"), package)
+
+    def test_every_link_of_its_pages_leads_somewhere(self):
+        pages = sorted(links.pages(self.first))
+        self.assertIn("README.md", pages)
+        self.assertIn("share/doc/iris/tutorial.md", pages)
+        self.assertEqual([], links.broken(self.first, pages))
 
     def test_a_project_finds_it_with_cmake(self):
         if not shutil.which("cmake", path="/usr/local/bin:/usr/bin:/bin"):

@@ -1,5 +1,5 @@
-// What docs/programming_model.md shows of hosts, and the tutorial's program, run as they stand there, by
-// real processes.
+// What docs/programming_model.md shows of hosts, and the tutorial's program, run as they stand
+// there, by real processes.
 #include <gtest/gtest.h>
 
 #include <cmath>
