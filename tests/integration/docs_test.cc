@@ -84,9 +84,10 @@ Status HeatOfTutorial() {
   return context.Barrier();
 }
 
-int RunTutorial(const std::vector<std::string>&) {
-  Status status = docs::tutorial::Hello();
-  if (status.ok()) status = HeatOfTutorial();
+int RunHello(const std::vector<std::string>&) { return docs::tutorial::main(); }
+
+int RunHeat(const std::vector<std::string>&) {
+  const Status status = HeatOfTutorial();
   if (!status.ok()) std::cout << status << std::endl;
   return status.ok() ? 0 : 1;
 }
@@ -96,17 +97,22 @@ TEST(DocsTest, Tutorial) {
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   RankProcesses::Options options;
   options.runtime_dir = (*daemon)->runtime_dir();
-  RankProcesses ranks("tutorial", 3, options);
-  ranks.ExpectAllSucceed();
+  options.job = "hello";
+  RankProcesses hello("hello", 3, options);
+  hello.ExpectAllSucceed();
+  options.job = "heat";
+  RankProcesses heat("heat", 3, options);
+  heat.ExpectAllSucceed();
 }
 
 }  // namespace
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(
-          argc, argv,
-          {{"scale_and_mean", iris::RunScaleAndMean}, {"tutorial", iris::RunTutorial}})) {
+  if (auto code = iris::testing::RunScenario(argc, argv,
+                                             {{"scale_and_mean", iris::RunScaleAndMean},
+                                              {"hello", iris::RunHello},
+                                              {"heat", iris::RunHeat}})) {
     return *code;
   }
   ::testing::InitGoogleTest(&argc, argv);
