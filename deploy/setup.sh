@@ -22,7 +22,7 @@ build_packages=(
 test_packages=(
   clang-19 libclang-rt-19-dev
   clang-format-14
-  cmake pkgconf
+  cmake doxygen pkgconf
   dpkg-dev
   mpich openmpi-bin
   libgmock-dev libgtest-dev

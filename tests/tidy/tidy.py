@@ -475,7 +475,7 @@ def target_macros(tree):
 # readers.
 UNNAMED = (".bazelrc", ".bazelversion", ".gitignore", ".clang-format", ".clang-tidy", ".ci/run", "WORKSPACE", "LICENSE",
            "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "third_party/remote_coverage_tools/WORKSPACE",
-           "third_party/rules_cc/WORKSPACE", "third_party/rules_cc/cc/defs.bzl")
+           "third_party/rules_cc/WORKSPACE", "third_party/rules_cc/cc/defs.bzl", "docs/Doxyfile")
 
 
 def _package_of(tree, path):
