@@ -122,7 +122,7 @@ class Completion(unittest.TestCase):
     def test_commands(self):
         self.assertEqual(self.complete("he"), ["heaps"])
         self.assertEqual(set(self.complete("")), set(
-            "status devices jobs describe heaps allocations sessions events peek doctor completion "
+            "status devices jobs describe heaps allocations sessions waits events peek doctor completion "
             "--runtime-dir --format --watch --help --version".split()))
 
     def test_knows_every_command(self):

@@ -190,6 +190,17 @@ void Daemon::Perform(CreatePages& effect, Deferred* /*deferred*/) {
                  {{"job_id", effect.job.value}, {"error", pages.status().ToString()}});
 }
 
+std::vector<std::shared_ptr<const PageFile>> Daemon::ControlPages(JobId job) const {
+  std::vector<std::shared_ptr<const PageFile>> pages;
+  absl::MutexLock lock(&mu_);
+  const auto found = pages_.find(job);
+  if (found == pages_.end()) return pages;
+  for (Rank rank = 0; rank < found->second->n_ranks(); ++rank) {
+    pages.push_back(found->second->control_page(rank));
+  }
+  return pages;
+}
+
 void Daemon::Perform(DropPages& effect, Deferred* /*deferred*/) { pages_.erase(effect.job); }
 
 void Daemon::Perform(CreateSegment& effect, Deferred* /*deferred*/) { segments_.Create(effect); }

@@ -93,6 +93,13 @@ class Daemon {
     return std::forward<F>(look)(std::as_const(machine_));
   }
 
+  // The steady clock that the machine goes by.
+  absl::Time SteadyNow() const { return clock_->Now(); }
+
+  // The control pages of a job, one per rank; none if the job has none, or no more.
+  std::vector<std::shared_ptr<const PageFile>> ControlPages(JobId job) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   const driver::GpuDriver& driver() const { return *driver_; }
   const SegmentStore& segments() const { return segments_; }
   const DescriptorSource& descriptors() const { return descriptors_; }

@@ -76,6 +76,12 @@ absl::StatusOr<int> PageFile::Open(bool read_only) const {
   return fd;
 }
 
+absl::Status PageFile::Copy(wire::ControlPage* page) const {
+  const ssize_t n = pread(fd_.get(), page, sizeof(*page), 0);
+  if (n == static_cast<ssize_t>(sizeof(*page))) return absl::OkStatus();
+  return wire::ErrnoStatus(n < 0 ? errno : EIO, "read a shared page");
+}
+
 absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n_ranks,
                                                            uint64_t epoch) {
   std::unique_ptr<JobPages> pages(new JobPages());

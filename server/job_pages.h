@@ -30,6 +30,8 @@ class PageFile {
   int fd() const { return fd_.get(); }
   // A descriptor of it that the caller owns. A read-only one cannot be mapped writable.
   absl::StatusOr<int> Open(bool read_only) const;
+  // A copy of what is in it now, to which others may be writing meanwhile.
+  absl::Status Copy(wire::ControlPage* page) const;
 
  private:
   const wire::UniqueFd fd_;

@@ -338,5 +338,48 @@ TEST_F(ListingsTest, TokensThatNobodyGaveAreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(ListDevices(*daemon_, devices, &no_devices)));
 }
 
+TEST_F(ListingsTest, WaitsAreSeenOnceByWhoMaySeeTheJob) {
+  // Jobs of two ranks, of which one has come.
+  constexpr int kJobs = 150;  // more than a page looks at
+  for (int i = 0; i < kJobs; ++i) {
+    JoinSpec spec;
+    spec.job = absl::StrCat("j", i);
+    spec.rank = 1;
+    spec.n_ranks = 2;
+    spec.heap_bytes = 2 << 20;
+    const SessionId session = Open(i % 3 == 0 ? kBob : kAlice);
+    const CallId call = daemon_->NewCall();
+    daemon_->Call(call, JoinCall{session, call, spec}, [](const Reply&) {});
+    if (i % 50 == 0) MakeJob(kAlice, absl::StrCat("ready", i));
+  }
+  const auto all = [&](uint32_t uid, uint32_t page_size, const std::string& job) {
+    v1::ListWaitsRequest request;
+    request.set_page_size(page_size);
+    request.set_job(job);
+    return All<v1::ListWaitsRequest, v1::ListWaitsReply>(
+        request, [](const auto& r) -> const auto& { return r.waits(); },
+        [&](const auto& r, auto* out) { return ListWaits(*daemon_, Caller(uid), r, out); }, [] {});
+  };
+  for (const uint32_t page_size : {0u, 1u, 7u}) {
+    const auto listed = all(0, page_size, "");
+    EXPECT_EQ(listed.items.size(), size_t{kJobs});
+    for (const auto& [id, n] : Count(listed.items, &v1::Wait::job_id)) EXPECT_EQ(n, 1) << id;
+    for (const size_t size : listed.page_sizes) EXPECT_LE(size, page_size == 0 ? 64 : page_size);
+  }
+  EXPECT_EQ(all(kBob, 0, "").items.size(), size_t{kJobs / 3});
+  EXPECT_EQ(all(kAlice, 0, "ready50").items.size(), 0u);
+  const auto one = all(kAlice, 0, "j1");
+  ASSERT_EQ(one.items.size(), 1u);
+  EXPECT_EQ(one.items[0].kind(), v1::WAIT_KIND_JOIN);
+  EXPECT_EQ(one.items[0].missing(0).rank(), 0u);
+  EXPECT_EQ(one.items[0].waiting(0).pid(), getpid());
+  v1::ListWaitsRequest request;
+  v1::ListWaitsReply reply;
+  request.set_job("j1");
+  EXPECT_TRUE(absl::IsNotFound(ListWaits(*daemon_, Caller(kBob), request, &reply)));
+  request.set_page_token("nonsense");
+  EXPECT_TRUE(absl::IsInvalidArgument(ListWaits(*daemon_, Caller(kAlice), request, &reply)));
+}
+
 }  // namespace
 }  // namespace iris::server

@@ -181,6 +181,12 @@ absl::Status AdminClient::ListSessions(TakePage<v1::ListSessionsReply> take) {
   return List(&v1::AdminService::Stub::ListSessions, v1::ListSessionsRequest(), take);
 }
 
+absl::Status AdminClient::ListWaits(const std::string& job, TakePage<v1::ListWaitsReply> take) {
+  v1::ListWaitsRequest request;
+  request.set_job(job);
+  return List(&v1::AdminService::Stub::ListWaits, std::move(request), take);
+}
+
 absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1::Event&)>& take) {
   v1::EventsRequest request;
   request.set_follow(follow);

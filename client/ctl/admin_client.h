@@ -44,6 +44,7 @@ class AdminClient {
   absl::Status ListHeaps(const std::string& job, TakePage<v1::ListHeapsReply> take);
   absl::Status ListAllocations(const std::string& job, TakePage<v1::ListAllocationsReply> take);
   absl::Status ListSessions(TakePage<v1::ListSessionsReply> take);
+  absl::Status ListWaits(const std::string& job, TakePage<v1::ListWaitsReply> take);
 
   // Calls `take` for each event until the stream ends, or `take` returns false.
   absl::Status Events(bool follow, const std::function<bool(const v1::Event&)>& take);

@@ -19,6 +19,7 @@
 #include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
+#include "client/ctl/waits_view.h"
 
 namespace iris::ctl {
 namespace {
@@ -117,6 +118,26 @@ absl::Status ShowSessions(const Options& options, AdminClient& client, Output wr
   });
 }
 
+absl::Status ShowWaits(const Options& options, AdminClient& client, Output write) {
+  JsonList json;
+  bool any = false;
+  const absl::Status listed = client.ListWaits(options.job, [&](const v1::ListWaitsReply& page) {
+    if (page.waits().empty()) return true;
+    any = true;
+    if (options.json) return write(json.Add(WaitsJson(page)));
+    std::string text;
+    for (const v1::Wait& wait : page.waits()) text += WaitText(wait);
+    return write(text);
+  });
+  if (!listed.ok()) return listed;
+  if (options.json) {
+    write(json.End());
+  } else if (!any) {
+    write("nobody waits\n");
+  }
+  return absl::OkStatus();
+}
+
 // All pages of a listing as one.
 template <typename Reply, typename List>
 absl::StatusOr<Reply> All(List list) {
@@ -201,7 +222,7 @@ Command FindCommand(const std::string& name) {
   const std::pair<const char*, Command> commands[] = {
       {"status", ShowStatus},        {"devices", ShowDevices}, {"jobs", ShowJobs},
       {"describe", ShowDescription}, {"heaps", ShowHeaps},     {"allocations", ShowAllocations},
-      {"sessions", ShowSessions},    {"peek", ShowPeek}};
+      {"sessions", ShowSessions},    {"waits", ShowWaits},     {"peek", ShowPeek}};
   for (const auto& [each, command] : commands) {
     if (name == each) return command;
   }

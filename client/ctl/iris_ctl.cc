@@ -56,6 +56,7 @@ Exit codes:
 Examples:
   iris-ctl jobs --watch             every 2 seconds, until interrupted
   iris-ctl describe train           one job with its ranks, memory and events
+  iris-ctl waits train              who waits for whom in it
   iris-ctl peek train 0 weights     the first values of an allocation
   iris-ctl doctor                   what is wrong here, and what to do)";
 
@@ -237,6 +238,8 @@ void AddCommands(CLI::App& app, Options& options, Words& words) {
                  "allocations --job train --format json");
   CLI::App* const sessions =
       AddCommand(app, "sessions", "Processes that are connected", "sessions --watch");
+  CLI::App* const waits = AddCommand(
+      app, "waits", "Who waits for whom, and in which call: of all jobs, or of one", "waits train");
   CLI::App* const events =
       AddCommand(app, "events", "What has happened", "events --follow --job train");
   CLI::App* const peek = AddCommand(app, "peek", "Values or bytes of a rank's heap",
@@ -248,22 +251,24 @@ void AddCommands(CLI::App& app, Options& options, Words& words) {
       AddCommand(app, "completion", "Prints the completion script of a shell",
                  "completion bash > /usr/share/bash-completion/completions/iris-ctl");
 
-  for (CLI::App* list : {jobs, heaps, allocations, events}) {
+  for (CLI::App* list : {jobs, heaps, allocations, waits, events}) {
     list->add_option("--job", options.job, "Only this job")->option_text("NAME");
   }
   jobs->add_flag("--names", options.names, "Only the names, one a line");
   describe->add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
+  waits->add_option("JOB", options.job, "The same as --job")->option_text(" ");
   events->add_flag("--follow", options.follow, "Then wait for more, until interrupted");
   AddPeek(*peek, options);
   completion->add_option("SHELL", words.shell, "bash")
       ->option_text(" ")
       ->required()
       ->check(CLI::IsMember({"bash"}));
-  for (CLI::App* again : {status, devices, jobs, describe, heaps, allocations, sessions, peek}) {
+  for (CLI::App* again :
+       {status, devices, jobs, describe, heaps, allocations, sessions, waits, peek}) {
     AddWatch(*again, words);
   }
-  for (CLI::App* each :
-       {status, devices, jobs, describe, heaps, allocations, sessions, events, peek, doctor}) {
+  for (CLI::App* each : {status, devices, jobs, describe, heaps, allocations, sessions, waits,
+                         events, peek, doctor}) {
     AddFormat(*each, words);
     AddRuntimeDir(*each, options);
   }

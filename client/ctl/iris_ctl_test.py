@@ -101,7 +101,7 @@ class WithoutIrisd(unittest.TestCase):
         common = {"--help", "--runtime-dir", "--format"}
         commands = {"status": {"--watch"}, "devices": {"--watch"}, "jobs": {"--watch", "--job", "--names"},
                     "describe": {"--watch"}, "heaps": {"--watch", "--job"}, "allocations": {"--watch", "--job"},
-                    "sessions": {"--watch"}, "events": {"--job", "--follow"},
+                    "sessions": {"--watch"}, "waits": {"--watch", "--job"}, "events": {"--job", "--follow"},
                     "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"}, "doctor": set(),
                     "completion": None}
         listed = self.run_ctl("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/wire/pages.h"
 
 namespace iris::internal {
 
@@ -20,6 +21,13 @@ inline absl::Time Now() {
   };
   static const absl::Time zero = absl::Now() - steady();
   return zero + steady();
+}
+
+// The same clock as pages tell it.
+inline uint32_t PageNow() {
+  return wire::PageMilliseconds(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                    std::chrono::steady_clock::now().time_since_epoch())
+                                    .count());
 }
 
 // The end of a wait that begins now.

@@ -20,6 +20,15 @@ using ccl::ErrorInfo;
 using ccl::ErrorReport;
 using ccl::ReduceOp;
 using ccl::Variant;
+using wire::PageCollective;
+
+namespace {
+
+// Where a workspace tells how far its device is: device/iris/collective/errors.cc holds it there.
+constexpr uint16_t kFinishedAt = 4;
+constexpr uint16_t kWaitingAt = 16;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     HostContext& context, const backend::BackendOperations& backend, const Team& team,
@@ -67,6 +76,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.config = config;
     status = FromDevice(backend.CreateComm(comm, &made->comm_), what);
   }
+  if (status.ok()) {
+    made->log_ = CollectiveLog(context.control_page(),
+                               {.team_id = team.id,
+                                .n_members = team.device.size,
+                                .workspace_offset_bytes = made->comm_.workspace_offset_bytes,
+                                .finished_at = kFinishedAt,
+                                .waiting_at = kWaitingAt});
+  }
   const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
   if (status.ok()) status = Annotate(prepared, what);
   if (!status.ok()) return status;
@@ -74,6 +91,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
 }
 
 Communicator::~Communicator() {
+  if (!context_.OwnProcess()) log_.Forget();
   if (report_ != nullptr) backend_.FreeHost(report_);
 }
 
@@ -85,6 +103,7 @@ absl::Status Communicator::Prepare() {
   }
   if (status.ok()) status = FromDevice(backend_.Synchronize(*stream), "clear the workspace");
   if (stream != nullptr) backend_.DestroyStream(stream);
+  log_.Clear();
   const absl::Status met = context_.Barrier(team_);
   return status.ok() ? met : status;
 }
@@ -97,6 +116,7 @@ absl::Status Communicator::Usable() const {
 absl::Status Communicator::Destroy() {
   if (absl::Status status = Usable(); !status.ok()) return status;
   destroyed_ = true;
+  log_.Close();
   return Annotate(context_.Free(workspace_), "destroy the communicator");
 }
 
@@ -109,29 +129,37 @@ absl::StatusOr<uint32_t> Communicator::IndexOf(uint32_t rank) const {
 }
 
 template <typename Start>
-absl::Status Communicator::Put(const char* what, Start start) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
-  return FromDevice(start(), what);
+absl::Status Communicator::Put(const Call& call, Start start) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, call.name());
+  const Result result = start();
+  if (!result.ok()) return FromDevice(result, call.name());
+  // What the device does not count is not told: a call of nothing, and those of a pair.
+  const bool pair =
+      call.what == wire::PageCollective::kSend || call.what == wire::PageCollective::kRecv;
+  if (!pair && (call.count != 0 || !call.has_count)) {
+    log_.Put(call.what, call.count, static_cast<uint8_t>(call.type));
+  }
+  return absl::OkStatus();
 }
 
 template <typename Start>
-absl::Status Communicator::PutRooted(const char* what, uint32_t root, Start start) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+absl::Status Communicator::PutRooted(const Call& call, uint32_t root, Start start) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, call.name());
   const absl::StatusOr<uint32_t> index = IndexOf(root);
-  if (!index.ok()) return Annotate(index.status(), what);
-  return FromDevice(start(*index), what);
+  if (!index.ok()) return Annotate(index.status(), call.name());
+  return Put(call, [&] { return start(*index); });
 }
 
 absl::Status Communicator::AllReduce(const void* in, void* out, uint64_t count, DType type,
                                      ReduceOp op, backend::Stream& stream, Variant variant) {
-  return Put("all_reduce",
+  return Put({PageCollective::kAllReduce, count, type},
              [&] { return backend_.AllReduce(comm_, in, out, count, type, op, stream, variant); });
 }
 
 absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t count_per_member,
                                          DType type, ReduceOp op, backend::Stream& stream,
                                          Variant variant) {
-  return Put("reduce_scatter", [&] {
+  return Put({PageCollective::kReduceScatter, count_per_member, type}, [&] {
     return backend_.ReduceScatter(comm_, in, out, count_per_member, type, op, stream, variant);
   });
 }
@@ -139,35 +167,35 @@ absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t cou
 absl::Status Communicator::Reduce(const void* in, void* out, uint64_t count, DType type,
                                   ReduceOp op, uint32_t root, backend::Stream& stream,
                                   Variant variant) {
-  return PutRooted("reduce", root, [&](uint32_t index) {
+  return PutRooted({PageCollective::kReduce, count, type}, root, [&](uint32_t index) {
     return backend_.Reduce(comm_, in, out, count, type, op, index, stream, variant);
   });
 }
 
 absl::Status Communicator::AllGather(const void* in, void* out, uint64_t count_per_member,
                                      DType type, backend::Stream& stream, Variant variant) {
-  return Put("all_gather", [&] {
+  return Put({PageCollective::kAllGather, count_per_member, type}, [&] {
     return backend_.AllGather(comm_, in, out, count_per_member, type, stream, variant);
   });
 }
 
 absl::Status Communicator::Gather(const void* in, void* out, uint64_t count_per_member, DType type,
                                   uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted("gather", root, [&](uint32_t index) {
+  return PutRooted({PageCollective::kGather, count_per_member, type}, root, [&](uint32_t index) {
     return backend_.Gather(comm_, in, out, count_per_member, type, index, stream, variant);
   });
 }
 
 absl::Status Communicator::Scatter(const void* in, void* out, uint64_t count_per_member, DType type,
                                    uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted("scatter", root, [&](uint32_t index) {
+  return PutRooted({PageCollective::kScatter, count_per_member, type}, root, [&](uint32_t index) {
     return backend_.Scatter(comm_, in, out, count_per_member, type, index, stream, variant);
   });
 }
 
 absl::Status Communicator::AllToAll(const void* in, void* out, uint64_t count_per_member,
                                     DType type, backend::Stream& stream, Variant variant) {
-  return Put("all_to_all", [&] {
+  return Put({PageCollective::kAllToAll, count_per_member, type}, [&] {
     return backend_.AllToAll(comm_, in, out, count_per_member, type, stream, variant);
   });
 }
@@ -183,7 +211,7 @@ absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> 
           "all_to_all_v: ", span.size(), " counts or offsets for ", team_.ranks.size(), " ranks"));
     }
   }
-  return Put("all_to_all_v", [&] {
+  return Put({PageCollective::kAllToAllV, 0, type, /*has_count=*/false}, [&] {
     return backend_.AllToAllV(comm_, in, ccl::Layout{to_counts.data(), to_offsets.data()}, out,
                               ccl::Layout{from_counts.data(), from_offsets.data()}, type, stream);
   });
@@ -191,27 +219,28 @@ absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> 
 
 absl::Status Communicator::Broadcast(const void* in, void* out, uint64_t count, DType type,
                                      uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted("broadcast", root, [&](uint32_t index) {
+  return PutRooted({PageCollective::kBroadcast, count, type}, root, [&](uint32_t index) {
     return backend_.Broadcast(comm_, in, out, count, type, index, stream, variant);
   });
 }
 
 absl::Status Communicator::Send(const void* in, uint64_t count, DType type, uint32_t to,
                                 backend::Stream& stream) {
-  return PutRooted("send", to, [&](uint32_t index) {
+  return PutRooted({PageCollective::kSend, count, type}, to, [&](uint32_t index) {
     return backend_.Send(comm_, in, count, type, index, stream);
   });
 }
 
 absl::Status Communicator::Recv(void* out, uint64_t count, DType type, uint32_t from,
                                 backend::Stream& stream) {
-  return PutRooted("recv", from, [&](uint32_t index) {
+  return PutRooted({PageCollective::kRecv, count, type}, from, [&](uint32_t index) {
     return backend_.Recv(comm_, out, count, type, index, stream);
   });
 }
 
 absl::Status Communicator::Barrier(backend::Stream& stream) {
-  return Put("barrier", [&] { return backend_.Barrier(comm_, stream); });
+  return Put({PageCollective::kBarrier, 0, DType::kNone, /*has_count=*/false},
+             [&] { return backend_.Barrier(comm_, stream); });
 }
 
 absl::Status Communicator::Check() const {
@@ -246,7 +275,7 @@ absl::Status Communicator::Check() const {
     for (uint32_t m = 0; m < team_.ranks.size(); ++m) {
       if ((missing >> m & 1) == 0) continue;
       const uint32_t rank = team_.ranks[m];
-      absl::StrAppend(&text, separator, "rank ", rank, " (pid ", context_.peer_pid(rank), ")");
+      absl::StrAppend(&text, separator, context_.MissingName(rank));
       separator = ", ";
     }
   }

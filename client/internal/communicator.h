@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "client/backend/operations.h"
 #include "client/base/types.h"
+#include "client/internal/collective_log.h"
 #include "client/internal/host_context.h"
 #include "iris/collective/collective.h"
 
@@ -97,11 +98,19 @@ class Communicator {
   absl::Status Usable() const;
   // The place of a world rank in the team. kInvalidArgument if it has none.
   absl::StatusOr<uint32_t> IndexOf(uint32_t rank) const;
+  // One call, for errors and for those who look from outside.
+  struct Call {
+    wire::PageCollective what;
+    uint64_t count = 0;  // 0, where the call has one: nothing is to be done
+    DType type = DType::kNone;
+    bool has_count = true;
+    const char* name() const { return wire::PageCollectiveName(what); }
+  };
   // Puts on the stream, for the methods above.
   template <typename Start>
-  absl::Status Put(const char* what, Start start);
+  absl::Status Put(const Call& call, Start start);
   template <typename Start>
-  absl::Status PutRooted(const char* what, uint32_t root, Start start);
+  absl::Status PutRooted(const Call& call, uint32_t root, Start start);
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();
 
@@ -111,6 +120,7 @@ class Communicator {
   Allocation workspace_;
   ccl::Comm comm_;
   ccl::ErrorReport* report_ = nullptr;
+  CollectiveLog log_;
   bool destroyed_ = false;
 };
 

@@ -76,7 +76,15 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
   __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
   FutexWakeAll(own_word_);
   if (was_broken_) return Annotate(status_.Broken(), Named(epoch_, words_.size()));
+  bool slept = false;
+  absl::Status status = Await(deadline, cancelled, &slept);
+  if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
+  return status;
+}
 
+absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& cancelled,
+                                bool* slept) {
+  uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
   // Rotated order: each rank looks for another peer first.
   missing_.clear();
   const uint32_t n = static_cast<uint32_t>(words_.size());
@@ -132,10 +140,15 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
       const absl::Duration waited = now - start;
       const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
           "time is up after ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
-          "; missing: ", status_.Names(MissingRanks()), WhoGaveUp()));
+          "; missing: ", status_.MissingNames(MissingRanks()), WhoGaveUp()));
       const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(waited), 1, 1u << 31);
       __atomic_store_n(own_gave_up, static_cast<uint32_t>(ms), __ATOMIC_RELAXED);
       return Annotate(status, Named(epoch_, n));
+    }
+    if (!*slept) {
+      // Who passes without sleeping pays nothing for those who look from outside.
+      *slept = true;
+      __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, PageNow(), __ATOMIC_RELAXED);
     }
     waits[n_waits++] = {status_.changes_word(), changes};
     FutexWaitAny(absl::MakeConstSpan(waits, n_waits), std::min(left, kSleepMax));

@@ -47,6 +47,8 @@ class HostBarrier {
   uint32_t epoch() const { return epoch_; }
 
  private:
+  // Run, after the arrival. `*slept`: this rank's page says since when it waits.
+  absl::Status Await(absl::Time deadline, const std::atomic<bool>& cancelled, bool* slept);
   // Drops the members that have arrived from missing_.
   void Look();
   absl::Status Pass();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +10,9 @@
 #include <memory>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/internal/clock.h"
 #include "client/internal/futex.h"
 
 namespace iris::internal {
@@ -51,6 +54,14 @@ class Pages {
     for (const uint32_t r : ranks) words.push_back(&control_[r].words[slot]);
     return HostBarrier({ranks, rank, slot, start_epoch}, words, &control_[rank].words[slot],
                        JobStatus(status_, n_));
+  }
+
+  void SetPid(uint32_t rank, int64_t pid) {
+    __atomic_store_n(&status_->rank_pid[rank], pid, __ATOMIC_RELAXED);
+  }
+  // Since when the rank says that it waits; 0: it does not.
+  uint32_t waits_since_ms(uint32_t rank, uint32_t slot = 0) const {
+    return __atomic_load_n(&control_[rank].waits_since_ms[slot], __ATOMIC_RELAXED);
   }
 
   uint32_t* word(uint32_t rank, uint32_t slot = 0) { return &control_[rank].words[slot]; }
@@ -346,6 +357,46 @@ TEST(FutexTest, InfiniteTimeoutIsAccepted) {
   uint32_t a = 1;
   const FutexWord word[] = {{&a, 2}};
   FutexWaitAny(word, absl::InfiniteDuration());
+}
+
+TEST_P(HostBarrierTest, SaysSinceWhenItWaits) {
+  Pages pages(2);
+  HostBarrier mine = pages.Barrier(0);
+  HostBarrier peer = pages.Barrier(1);
+  EXPECT_EQ(pages.waits_since_ms(0), 0u);
+  absl::Status status;
+  std::thread waiter([&] { status = RunOnce(mine); });
+  while (pages.waits_since_ms(0) == 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_LT(PageNow() - pages.waits_since_ms(0), 60'000u);
+  EXPECT_EQ(pages.waits_since_ms(1), 0u);
+  EXPECT_TRUE(RunOnce(peer).ok());
+  waiter.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(pages.waits_since_ms(0), 0u);
+  // Also after a barrier that failed.
+  EXPECT_FALSE(RunOnce(mine, absl::Milliseconds(5)).ok());
+  EXPECT_EQ(pages.waits_since_ms(0), 0u);
+}
+
+TEST_P(HostBarrierTest, ATimeoutTellsThatTheMissingProcessIsStopped) {
+  Pages pages(2);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(state));
+  pages.SetPid(0, getpid());
+  pages.SetPid(1, child);
+  HostBarrier mine = pages.Barrier(0);
+  const absl::Status status = RunOnce(mine, absl::Milliseconds(5));
+  EXPECT_THAT(status.message(),
+              HasSubstr(absl::StrCat("missing: rank 1 (pid ", child, ", stopped)")));
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &state, 0), child);
 }
 
 }  // namespace

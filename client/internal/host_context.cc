@@ -106,8 +106,14 @@ absl::Status HostContext::Usable() const { return impl_->membership->guard().Usa
 bool HostContext::OwnProcess() const { return impl_->membership->guard().OwnProcess(); }
 absl::Status HostContext::Health() const { return impl_->membership->Health(); }
 
+wire::ControlPage* HostContext::control_page() { return impl_->window.control_page(rank()); }
+
 int64_t HostContext::peer_pid(uint32_t rank) const {
   return rank < n_ranks() ? impl_->membership->job().peers[rank].pid : 0;
+}
+
+std::string HostContext::MissingName(uint32_t rank) const {
+  return impl_->window.status().MissingNames({rank});
 }
 
 std::vector<void*> HostContext::heap_bases() const {

@@ -27,6 +27,7 @@
 #include "absl/types/span.h"
 #include "client/base/types.h"
 #include "iris/types.h"
+#include "proto/wire/pages.h"
 
 namespace iris::internal {
 
@@ -58,7 +59,11 @@ class HostContext {
   bool same_address() const;              // raw pointers mean the same on every rank
   std::vector<void*> heap_bases() const;  // one per rank
   int64_t peer_pid(uint32_t rank) const;
+  // "rank 2 (pid 4711, stopped)": for errors about a rank that did not come.
+  std::string MissingName(uint32_t rank) const;
   const CreateTimings& create_timings() const;
+  wire::ControlPage*
+  control_page();  // this rank's own; mapped as long as the context, in its process
 
   // For kernels. Valid as long as the context, also under growth.
   DeviceContext device_context() const;

@@ -1,8 +1,11 @@
 #include "client/internal/job_status.h"
 
+#include <unistd.h>
+
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/process_state.h"
 
 namespace iris::internal {
 
@@ -16,6 +19,19 @@ std::string JobStatus::Names(absl::Span<const uint32_t> ranks) const {
   std::string text;
   for (const uint32_t rank : ranks) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", Name(rank));
+  }
+  return text;
+}
+
+std::string JobStatus::MissingNames(absl::Span<const uint32_t> ranks) const {
+  // Pids are irisd's: they are those of this process's /proc if its own one is.
+  bool readable = false;
+  for (uint32_t rank = 0; rank < n_ranks_; ++rank) readable = readable || pid(rank) == getpid();
+  std::string text;
+  for (const uint32_t rank : ranks) {
+    std::string name = Name(rank);
+    if (readable && IsStopped(pid(rank))) name.insert(name.size() - 1, ", stopped");
+    absl::StrAppend(&text, text.empty() ? "" : ", ", name);
   }
   return text;
 }

@@ -35,6 +35,10 @@ class JobStatus {
   // "rank 1 (pid 4710), rank 3 (pid 4712)".
   std::string Names(absl::Span<const uint32_t> ranks) const;
 
+  // The same of ranks that are waited for: "rank 3 (pid 4712, stopped)" of a process that a signal
+  // or a debugger has stopped.
+  std::string MissingNames(absl::Span<const uint32_t> ranks) const;
+
   // OK while the job is whole. kAborted once irisd has set the abort word, naming who died, and who
   // hung up: whose session with irisd ended, while its process may still run.
   absl::Status Broken() const;

@@ -23,7 +23,7 @@ _iris_ctl_allocations() {
 
 _iris_ctl() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="status devices jobs describe heaps allocations sessions events peek doctor completion"
+  local commands="status devices jobs describe heaps allocations sessions waits events peek doctor completion"
   local common="--runtime-dir --format --help"
   local command="" position=0 i
   for ((i = 1; i < COMP_CWORD; ++i)); do
@@ -50,6 +50,10 @@ _iris_ctl() {
         jobs) words="--job --names --watch $common" ;;
         heaps | allocations) words="--job --watch $common" ;;
         events) words="--follow --job $common" ;;
+        waits)
+          words="--job --watch $common"
+          if [[ $current != -* && $((COMP_CWORD - position)) -eq 1 ]]; then words=$(_iris_ctl_jobs); fi
+          ;;
         describe | peek)
           words="--watch $common"
           if [ "$command" = peek ]; then words="--dtype --count --bytes --from $words"; fi

@@ -1,7 +1,9 @@
 // The two kinds of shared page behind the host barrier: layout and rules. Both are PageBytes() =
 // 4,096 bytes, zeroed at creation, sealed against resizing.
 //
-// ControlPage: one per rank. That rank maps it read-write, its peers read-only, irisd never.
+// ControlPage: one per rank. That rank maps it read-write, its peers read-only. irisd never maps
+// it: it copies it when somebody asks who waits for whom (docs/decisions/025), and believes none of
+// it.
 // StatusPage: one per job. irisd maps it read-write, ranks read-only. Words are accessed with the
 // atomic built-ins: a page is shared between processes, so std::atomic objects do not live in it.
 //
@@ -19,16 +21,81 @@ namespace iris::wire {
 
 inline constexpr size_t kPageBytes = 4096;
 
+// What a communicator does, in pages.
+enum class PageCollective : uint8_t {
+  kUnknown,
+  kAllReduce,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kReduceScatter,
+  kAllToAll,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAllV,
+  kSend,
+  kRecv,
+};
+
+// "all_reduce", as errors have it; "collective" for a number that is none.
+constexpr const char* PageCollectiveName(PageCollective call) {
+  constexpr const char* kNames[] = {"collective", "all_reduce",     "all_gather",   "broadcast",
+                                    "barrier",    "reduce_scatter", "all_to_all",   "reduce",
+                                    "gather",     "scatter",        "all_to_all_v", "send",
+                                    "recv"};
+  const uint32_t number = static_cast<uint32_t>(call);
+  return kNames[number < sizeof(kNames) / sizeof(kNames[0]) ? number : 0];
+}
+
+// One operation of a communicator, as its rank put it on a stream.
+struct CollectiveEntry {
+  uint64_t count;   // elements, as the call has them; 0: each member has its own
+  uint32_t put_ms;  // when: PageMilliseconds
+  uint8_t call;     // PageCollective
+  uint8_t dtype;    // iris::DType
+  uint8_t reserved[2];
+};
+static_assert(sizeof(CollectiveEntry) == 16);
+
+inline constexpr uint32_t kCollectiveEntries = 6;
+
+// What a rank has put on its streams through one communicator. Send and Recv do not count: they
+// are no operations of the whole team. Its writer makes `version` odd meanwhile.
+struct CollectiveRecord {
+  uint32_t version;
+  uint32_t team_id;
+  uint64_t workspace_offset_bytes;  // in every heap the same: it tells which communicator this is
+  uint32_t n_members;               // 0: this record is of no communicator
+  uint32_t n_put;                   // operations since the workspace was cleared; wraps
+  // Words of the workspace, in bytes from its begin: uint32_t, how many operations the device has
+  // finished; uint64_t, whose lower half is 1 + the number of the last operation in which the
+  // device has waited long.
+  uint16_t finished_at;
+  uint16_t waiting_at;
+  uint32_t reserved;
+  CollectiveEntry last[kCollectiveEntries];  // of operation n, from 0: last[n % kCollectiveEntries]
+};
+static_assert(sizeof(CollectiveRecord) == 128);
+
+inline constexpr uint32_t kCollectiveRecords = 8;
+
 struct ControlPage {
   uint32_t words[kMaxTeamsPerJob];  // one epoch word per team slot
-  uint8_t reserved[kPageBytes - 8 * kMaxTeamsPerJob];
+  // Per team slot: 0, or since when (PageMilliseconds) this rank has waited in the barrier that its
+  // word tells. For those who look from outside alone.
+  uint32_t waits_since_ms[kMaxTeamsPerJob];
+  // Communicators beyond these are not told of.
+  CollectiveRecord collectives[kCollectiveRecords];
   // Per team slot: 0, or after how many milliseconds, at least 1, this rank gave up the barrier
   // that its word tells, because its own time was up. For the errors of others alone.
   uint32_t gave_up_ms[kMaxTeamsPerJob];
 };
 static_assert(sizeof(ControlPage) == kPageBytes);
 
-// From a slot's word to its gave_up_ms in the same page.
+// From a slot's word to its waits_since_ms and its gave_up_ms in the same page.
+inline constexpr size_t kWordsToWaitsSince =
+    offsetof(ControlPage, waits_since_ms) / sizeof(uint32_t);
 inline constexpr size_t kWordsToGaveUp = offsetof(ControlPage, gave_up_ms) / sizeof(uint32_t);
 
 // Values of StatusPage::rank_state, the same numbers as iris.v1.RankState.
@@ -56,6 +123,13 @@ struct StatusPage {
   uint8_t reserved[kPageBytes - 32 - 12 * kMaxRanks];
 };
 static_assert(sizeof(StatusPage) == kPageBytes);
+
+// A point of time in a page: milliseconds of the steady clock, which all processes share
+// (CLOCK_MONOTONIC), modulo 2^32 and never 0.
+constexpr uint32_t PageMilliseconds(int64_t steady_ms) {
+  const uint32_t ms = static_cast<uint32_t>(steady_ms);
+  return ms == 0 ? 1 : ms;
+}
 
 // True if `seen` is `wanted` or later, for epochs less than 2^31 apart.
 constexpr bool EpochReached(uint32_t seen, uint32_t wanted) {

@@ -77,6 +77,7 @@ inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 struct PendingOp {
   Operation op;      // as the first rank asked, with what others brought along (Merge)
   size_t first = 0;  // who that was: index in the team
+  absl::Time since;  // when that was, on the steady clock
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // who waits, per member
   bool grown = false;                      // the growth that it needed is published

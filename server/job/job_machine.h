@@ -72,7 +72,10 @@ class JobMachine {
   using VisitRank = absl::FunctionRef<bool(const JobSnapshot&, const RankSnapshot&)>;
   using VisitAllocation = absl::FunctionRef<bool(const JobSnapshot&, const AllocationSnapshot&)>;
   using VisitSession = absl::FunctionRef<bool(const SessionSnapshot&)>;
+  // The job that is entered comes again. Ranks have their segments.
+  using VisitWait = absl::FunctionRef<bool(const JobSnapshot&, const WaitsSnapshot&)>;
   void VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const;
+  void VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const;
   void VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const;
   void VisitAllocations(const JobQuery& query, ListPosition after, VisitAllocation visit) const;
   void VisitSessions(std::optional<uint32_t> uid, ListPosition after, VisitSession visit) const;

@@ -51,6 +51,23 @@ struct JobSnapshot {
   std::vector<RankSnapshot> ranks;
   std::vector<AllocationSnapshot> allocations;  // if JobQuery::allocations
 };
+// An operation of the control plane that some ranks have asked for and wait in.
+struct PendingSnapshot {
+  enum class Kind { kJoin, kMap, kOperation, kGrowth };
+  Kind kind = Kind::kJoin;
+  TeamId team = kWorldTeam;
+  uint32_t n_members = 0;
+  uint64_t k = 0;
+  std::string call;  // "allocate (4096 bytes)"
+  absl::Time since;  // of who asked first, on the steady clock
+  std::vector<Rank> waiting;
+  std::vector<Rank> missing;
+};
+// What is needed to tell who waits for whom in a job.
+struct WaitsSnapshot {
+  std::vector<PendingSnapshot> pending;
+  std::vector<TeamInfo> teams;
+};
 // Which jobs, and how much of them. A job may have a million allocations: they are copied for who
 // asks.
 struct JobQuery {

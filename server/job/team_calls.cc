@@ -106,7 +106,7 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   TrimHistory(job, team);
   if (!team.op.has_value()) {
     const size_t n = team.info.ranks.size();
-    team.op = PendingOp{.op = op, .first = index};
+    team.op = PendingOp{.op = op, .first = index, .since = now_.steady};
     team.op->asked.resize(n);
     team.op->calls.resize(n);
     job.value_bytes += HeldBytes(op);

@@ -25,6 +25,7 @@ enum class Method : uint16_t {
   kListSessions = 13,
   kEvents = 14,
   kPeek = 15,
+  kListWaits = 16,
 };
 
 struct MethodInfo {
@@ -33,7 +34,7 @@ struct MethodInfo {
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 
-inline constexpr std::array<MethodInfo, 15> kMethods = {{
+inline constexpr std::array<MethodInfo, 16> kMethods = {{
     {Method::kJoin, "/iris.v1.HeapService/Join"},
     {Method::kMapped, "/iris.v1.HeapService/Mapped"},
     {Method::kOperate, "/iris.v1.HeapService/Operate"},
@@ -49,6 +50,7 @@ inline constexpr std::array<MethodInfo, 15> kMethods = {{
     {Method::kListSessions, "/iris.v1.AdminService/ListSessions"},
     {Method::kEvents, "/iris.v1.AdminService/Events", /*streams=*/true},
     {Method::kPeek, "/iris.v1.AdminService/Peek"},
+    {Method::kListWaits, "/iris.v1.AdminService/ListWaits"},
 }};
 
 // Whether it is of the admin service.

@@ -220,6 +220,14 @@ std::shared_ptr<ActiveCall> AdminService::ListSessions(const IncomingCall& call)
       });
 }
 
+std::shared_ptr<ActiveCall> AdminService::ListWaits(const IncomingCall& call) {
+  return calls_->Answer<v1::ListWaitsRequest, v1::ListWaitsReply>(
+      call, [this](const CallerInfo& caller, const v1::ListWaitsRequest& message,
+                   v1::ListWaitsReply* out) {
+        return server::ListWaits(*daemon_, caller, message, out);
+      });
+}
+
 std::shared_ptr<ActiveCall> AdminService::Events(const IncomingCall& call) {
   v1::EventsRequest message;
   const absl::Status parsed = ParseMessage(call.request, &message);

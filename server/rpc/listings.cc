@@ -11,14 +11,11 @@
 #include "proto/wire/unique_fd.h"
 #include "server/log.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/listing_page.h"
 #include "server/rpc/page_token.h"
 
 namespace iris::server {
 namespace {
-
-// Of a message inside another: a tag of one byte and a length. Of the token: that, and its text.
-constexpr size_t kItemOverheadBytes = 1 + 4;
-constexpr size_t kTokenRoomBytes = 64;
 
 // The kernel's name of a process, printable; empty if it is gone. Not its command line: that lies
 // in the process's own memory, which can be made such that whoever reads it waits.
@@ -62,63 +59,6 @@ void ToProto(const SessionSnapshot& from, v1::Session* to) {
   to->set_created_unix_ms(absl::ToUnixMillis(from.created));
 }
 
-uint32_t PageSize(uint32_t asked) {
-  return asked == 0 ? wire::kListPageDefault : std::min(asked, wire::kListPageMax);
-}
-
-// A page as it fills. `Items` is the repeated field of the reply that the things go into.
-template <typename Items>
-class Page {
- public:
-  Page(uint32_t page_size, Items* items) : room_(PageSize(page_size)), items_(*items) {}
-
-  // Adds what `fill(message)` makes of the thing at `at`. False: the page is full without it, and
-  // the listing goes on behind the last one that was added. A page has room for any one thing.
-  template <typename Fill>
-  bool Add(ListPosition at, Fill fill) {
-    if (room_ == 0) return Full();
-    auto* const item = items_.Add();
-    fill(item);
-    const size_t bytes = item->ByteSizeLong() + kItemOverheadBytes;
-    if (bytes_ + bytes > wire::kMaxListBytes && items_.size() > 1) {
-      items_.RemoveLast();
-      return Full();
-    }
-    bytes_ += bytes;
-    --room_;
-    last_ = at;
-    return true;
-  }
-
-  // Where the next page begins; empty: nothing follows.
-  std::string NextToken(absl::string_view listing, absl::string_view filter) const {
-    return more_ ? MakePageToken(listing, filter, last_) : std::string();
-  }
-
- private:
-  bool Full() {
-    more_ = true;
-    return false;
-  }
-
-  uint32_t room_;
-  Items& items_;
-  size_t bytes_ = kTokenRoomBytes;
-  ListPosition last_;
-  bool more_ = false;
-};
-
-JobQuery QueryOf(const CallerInfo& caller, const std::string& name) {
-  JobQuery query{.name = name};
-  if (!SeesAll(caller.uid)) query.uid = caller.uid;
-  return query;
-}
-
-absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name) {
-  return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
-                                          "\" that uid ", caller.uid, " may see"));
-}
-
 // A page of what jobs have. `visit(machine, query, after, &page)` adds to it.
 template <typename Request, typename Items, typename Visit>
 absl::StatusOr<std::string> PageOfJobs(const Daemon& daemon, const CallerInfo& caller,
@@ -140,6 +80,17 @@ absl::StatusOr<std::string> PageOfJobs(const Daemon& daemon, const CallerInfo& c
 }
 
 }  // namespace
+
+JobQuery QueryOf(const CallerInfo& caller, const std::string& name) {
+  JobQuery query{.name = name};
+  if (!SeesAll(caller.uid)) query.uid = caller.uid;
+  return query;
+}
+
+absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
+                                          "\" that uid ", caller.uid, " may see"));
+}
 
 bool SeesAll(uint32_t uid) { return uid == 0 || uid == geteuid(); }
 

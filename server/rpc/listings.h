@@ -1,9 +1,9 @@
-// Listings: the pages of ListDevices, ListJobs, ListHeaps, ListAllocations and ListSessions, as
-// docs/protocol.md describes them. A page costs what it has in it, at most wire::kMaxListBytes, and
-// never what irisd has.
+// Listings: the pages of ListDevices, ListJobs, ListHeaps, ListAllocations, ListSessions and
+// ListWaits, as docs/protocol.md describes them. A page costs what it has in it, at most
+// wire::kMaxListBytes, and never what irisd has.
 //
-// Pure but for the daemon that they look at, whose mutex each holds once, and for the command lines
-// of sessions, which are read from /proc after that. Thread-safe.
+// Pure but for the daemon that they look at, whose mutex each but ListWaits holds once, and for the
+// command lines of sessions, which are read from /proc after that. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,12 @@ namespace iris::server {
 
 // Root and irisd's own user see everybody's; all others what is theirs.
 bool SeesAll(uint32_t uid);
+
+// What the machine is asked for: what the caller may see, of the job of that name if one is given.
+JobQuery QueryOf(const CallerInfo& caller, const std::string& name);
+
+// The error of a job that is not there, or that the caller may not see.
+absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name);
 
 // The jobs that the caller may see, of that name if one is given. kNotFound if one is given and
 // there is none.
@@ -38,5 +44,9 @@ absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
                              v1::ListAllocationsReply* reply);
 absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
                           const v1::ListSessionsRequest& request, v1::ListSessionsReply* reply);
+// Also copies the control pages of the jobs that it looks at, and reads /proc and, where the host
+// can, words of heaps; that without the daemon's mutex, which it holds once for each of those jobs.
+absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,
+                       const v1::ListWaitsRequest& request, v1::ListWaitsReply* reply);
 
 }  // namespace iris::server

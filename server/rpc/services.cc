@@ -62,6 +62,8 @@ std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
       return admin_.Events(call);
     case Method::kPeek:
       return admin_.Peek(call);
+    case Method::kListWaits:
+      return admin_.ListWaits(call);
   }
   call.reply->Finish(absl::UnimplementedError("no such method"));
   return nullptr;

@@ -238,6 +238,7 @@ class JobDecoder {
     }
     pending.hurried = from.hurried();
     pending.hurried_timeout = absl::Nanoseconds(from.hurried_timeout_ns());
+    pending.since = TimeOf(from.since_ns());
     return pending;
   }
 

@@ -89,6 +89,7 @@ void Encode(const PendingOp& from, state::PendingOp* to) {
   to->set_grown(from.grown);
   to->set_hurried(static_cast<uint32_t>(from.hurried));
   to->set_hurried_timeout_ns(absl::ToInt64Nanoseconds(from.hurried_timeout));
+  to->set_since_ns(Nanoseconds(from.since));
 }
 
 void Encode(const Team& from, state::Team* to) {

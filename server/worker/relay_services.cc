@@ -68,6 +68,11 @@ AdminRelayService::Unary* AdminRelayService::ListSessions(Context* context, cons
   return UnaryCall::Start(relay_, Method::kListSessions, context, request, reply);
 }
 
+AdminRelayService::Unary* AdminRelayService::ListWaits(Context* context, const Bytes* request,
+                                                       Bytes* reply) {
+  return UnaryCall::Start(relay_, Method::kListWaits, context, request, reply);
+}
+
 AdminRelayService::Stream* AdminRelayService::Events(Context* context, const Bytes* request) {
   return StreamCall::Start(relay_, Method::kEvents, context, request);
 }

@@ -1,4 +1,5 @@
 // What kernels reported, for the host.
+#include <cstddef>
 #include <cstdint>
 
 #include "iris/collective/collective.h"
@@ -8,6 +9,10 @@
 
 namespace iris::ccl {
 namespace {
+
+// Hosts tell those who look at a process from outside where these words are
+// (client/internal/communicator.cc).
+static_assert(offsetof(impl::Header, sequence) == 4 && offsetof(impl::Header, calling) == 16);
 
 using impl::PackedCall;
 using impl::Verdict;

@@ -1,0 +1,93 @@
+#include "client/ctl/waits_view.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace iris::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Wait AllReduce() {
+  v1::Wait wait;
+  wait.set_job_id(7);
+  wait.set_job("train");
+  wait.set_kind(v1::WAIT_KIND_COLLECTIVE);
+  wait.set_n_members(4);
+  wait.set_call("all_reduce");
+  wait.set_number(17);
+  wait.set_bytes(1 << 20);
+  wait.set_dtype("f32");
+  wait.set_waited_ms(12345);
+  for (const uint32_t rank : {0, 1, 3}) wait.add_waiting()->set_rank(rank);
+  v1::WaitMember* const missing = wait.add_missing();
+  missing->set_rank(2);
+  missing->set_pid(4711);
+  missing->set_stopped(true);
+  missing->set_place(v1::WAIT_PLACE_NOT_COME);
+  return wait;
+}
+
+TEST(WaitTextTest, OfACollective) {
+  v1::Wait wait = AllReduce();
+  EXPECT_EQ(WaitText(wait),
+            "job train  all_reduce #17 of 4 ranks (1 MiB, f32)  ranks 0,1,3 wait for rank 2 "
+            "(pid 4711, stopped, has not called) since 12.3 s\n");
+  wait.mutable_missing(0)->set_place(v1::WAIT_PLACE_INSIDE);
+  EXPECT_THAT(WaitText(wait), HasSubstr("(pid 4711, stopped, is in it)"));
+  wait.mutable_missing(0)->set_place(v1::WAIT_PLACE_QUEUED);
+  EXPECT_THAT(WaitText(wait), HasSubstr("(pid 4711, stopped, has called)"));
+  wait.set_device_unknown(true);
+  EXPECT_THAT(WaitText(wait), HasSubstr("how far the devices are cannot be read"));
+  wait.clear_missing();
+  EXPECT_THAT(WaitText(wait), HasSubstr("ranks 0,1,3 are in it, and nobody is missing"));
+}
+
+TEST(WaitTextTest, OfAJoinHasNoNumber) {
+  v1::Wait wait;
+  wait.set_job("train");
+  wait.set_kind(v1::WAIT_KIND_JOIN);
+  wait.set_n_members(2);
+  wait.set_call("join");
+  wait.set_waited_ms(-1);
+  wait.add_waiting()->set_rank(0);
+  wait.add_missing()->set_rank(1);
+  EXPECT_EQ(WaitText(wait), "job train  join of 2 ranks  rank 0 waits for rank 1 (no process)\n");
+}
+
+TEST(WaitTextTest, OfATeamAndOfAGrowth) {
+  v1::Wait wait = AllReduce();
+  wait.set_kind(v1::WAIT_KIND_GROWTH);
+  wait.set_team_id(3);
+  EXPECT_THAT(WaitText(wait), HasSubstr("(1 MiB, f32, team 3)"));
+  EXPECT_THAT(WaitText(wait), HasSubstr("wait for the memory of rank 2 (pid 4711, stopped)"));
+}
+
+TEST(WaitTextTest, NamesStayOnOneLine) {
+  v1::Wait wait = AllReduce();
+  wait.set_job("a\nb");
+  wait.set_call("c\033[2J");
+  const std::string text = WaitText(wait);
+  EXPECT_THAT(text, HasSubstr("job a\\nb  c\\x1b[2J #17"));
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+}
+
+TEST(WaitsJsonTest, HasEveryField) {
+  v1::ListWaitsReply reply;
+  *reply.add_waits() = AllReduce();
+  const auto json = WaitsJson(reply);
+  ASSERT_EQ(json.size(), 1u);
+  EXPECT_EQ(json[0]["job_id"], "7");
+  EXPECT_EQ(json[0]["kind"], "collective");
+  EXPECT_EQ(json[0]["number"], 17);
+  EXPECT_EQ(json[0]["waiting"].size(), 3u);
+  EXPECT_EQ(json[0]["missing"][0]["rank"], 2);
+  EXPECT_EQ(json[0]["missing"][0]["stopped"], true);
+  EXPECT_EQ(json[0]["missing"][0]["place"], "not_come");
+  EXPECT_EQ(static_cast<int>(json[0].size()), v1::Wait::descriptor()->field_count());
+}
+
+}  // namespace
+}  // namespace iris::ctl

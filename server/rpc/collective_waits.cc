@@ -1,0 +1,200 @@
+// Who waits for whom on the devices: from what each rank has put on its streams through a
+// communicator, and how far its device is.
+//
+// A member is in operation N if it has put it on a stream and has finished N operations. Of the
+// others, those that have finished fewer, or have not put it there, are the ones it waits for. If
+// there are none, it is those whose process is stopped; else those that the device is not seen
+// waiting in, if it is seen so on others.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "iris/dtype.h"
+#include "proto/wire/limits.h"
+#include "server/rpc/waits.h"
+
+namespace iris::server {
+namespace {
+
+// Ranks are ahead of each other all the time. Where it is not known whether a device waits, a rank
+// that is behind for less long is no news; nor is an operation that all are in.
+constexpr int64_t kNewsMs = 1000;
+
+// A member of a communicator.
+struct Place {
+  Rank rank = 0;
+  const wire::CollectiveRecord* record = nullptr;  // null: it has none yet
+  bool known = false;                              // what follows
+  uint32_t finished = 0;                           // operations
+  uint32_t waited_long_in = 0;                     // 1 + its number; 0: in none
+  uint32_t n_put() const { return record == nullptr ? 0 : record->n_put; }
+};
+
+bool Reached(uint32_t seen, uint32_t wanted) { return wire::EpochReached(seen, wanted); }
+
+const wire::CollectiveEntry* EntryOf(const Place& place, uint32_t number) {
+  if (place.record == nullptr || Reached(number, place.n_put())) return nullptr;
+  if (place.n_put() - number > wire::kCollectiveEntries) return nullptr;
+  return &place.record->last[number % wire::kCollectiveEntries];
+}
+
+std::vector<Place> PlacesOf(const WaitSources& from, const TeamInfo& team,
+                            uint64_t workspace_offset_bytes) {
+  std::vector<Place> places;
+  for (const Rank rank : team.ranks) {
+    Place place{.rank = rank};
+    for (const wire::CollectiveRecord& record : from.pages[rank % from.pages.size()].collectives) {
+      if (record.n_members != team.ranks.size() || record.team_id != team.id ||
+          record.workspace_offset_bytes != workspace_offset_bytes || (record.version & 1) != 0) {
+        continue;
+      }
+      place.record = &record;
+      uint64_t waiting = 0;
+      const auto read = [&](uint16_t at, auto* word) {
+        return from.read_heap(rank, workspace_offset_bytes + at,
+                              absl::MakeSpan(reinterpret_cast<uint8_t*>(word), sizeof(*word)));
+      };
+      place.known = read(record.finished_at, &place.finished) && read(record.waiting_at, &waiting);
+      place.waited_long_in = static_cast<uint32_t>(waiting);
+      break;
+    }
+    places.push_back(place);
+  }
+  return places;
+}
+
+// The wait of `waiting` for `missing`, members of `places`, in that operation.
+v1::Wait Describe(const WaitSources& from, const TeamInfo& team, const std::vector<Place>& places,
+                  uint32_t number, const std::set<Rank>& waiting, const std::set<Rank>& missing) {
+  v1::Wait wait = NewWait(from, v1::WAIT_KIND_COLLECTIVE, team.id, team.ranks.size());
+  wait.set_number(number);
+  wait.set_waited_ms(-1);
+  wait.set_call(wire::PageCollectiveName(wire::PageCollective::kUnknown));
+  for (const Place& place : places) {
+    const wire::CollectiveEntry* const entry = EntryOf(place, number);
+    if (waiting.contains(place.rank)) {
+      AddMember(from, place.rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
+      if (entry == nullptr) continue;
+      wait.set_call(wire::PageCollectiveName(static_cast<wire::PageCollective>(entry->call)));
+      const DType type = static_cast<DType>(entry->dtype);
+      if (entry->dtype != 0) wait.set_dtype(DTypeName(type));
+      wait.set_bytes(entry->count * DTypeBytes(type));
+      wait.set_waited_ms(std::max(wait.waited_ms(), AgeOfPageTime(entry->put_ms, from.now)));
+    } else if (missing.contains(place.rank)) {
+      const bool put = !Reached(number, place.n_put());
+      const bool inside =
+          put && place.known && place.finished == number && place.waited_long_in == number + 1;
+      AddMember(from, place.rank,
+                inside ? v1::WAIT_PLACE_INSIDE
+                : put  ? v1::WAIT_PLACE_QUEUED
+                       : v1::WAIT_PLACE_NOT_COME,
+                wait.mutable_missing());
+    }
+  }
+  return wait;
+}
+
+bool IsStopped(const WaitSources& from, Rank rank) {
+  const int64_t pid = rank < from.job.ranks.size() ? from.job.ranks[rank].pid : 0;
+  return pid > 0 && from.is_stopped(pid);
+}
+
+// The wait in operation `number`, which some members are in; none if there is nothing to tell.
+std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
+                               const std::vector<Place>& places, uint32_t number) {
+  std::set<Rank> inside;
+  std::set<Rank> missing;
+  for (const Place& place : places) {
+    const bool put = !Reached(number, place.n_put());
+    if (!put || !Reached(place.finished, number)) {
+      missing.insert(place.rank);
+    } else if (place.finished == number) {
+      inside.insert(place.rank);
+    }
+  }
+  bool stopped = false;
+  for (const Rank rank : inside) {
+    if (IsStopped(from, rank)) stopped = missing.insert(rank).second || stopped;
+  }
+  if (missing.empty() && !stopped) {
+    const auto waits = [&](const Place& place) { return place.waited_long_in == number + 1; };
+    if (std::any_of(places.begin(), places.end(), waits)) {
+      for (const Place& place : places) {
+        if (inside.contains(place.rank) && !waits(place)) missing.insert(place.rank);
+      }
+    }
+  }
+  for (const Rank rank : missing) inside.erase(rank);
+  // A rank that is stopped alone, behind all others, keeps nobody waiting.
+  if (inside.empty()) return std::nullopt;
+  v1::Wait wait = Describe(from, team, places, number, inside, missing);
+  if (missing.empty() && wait.waited_ms() < kNewsMs) return std::nullopt;
+  return wait;
+}
+
+// The same where the host cannot read how far the devices are.
+std::optional<v1::Wait> PutWait(const WaitSources& from, const TeamInfo& team,
+                                const std::vector<Place>& places) {
+  uint32_t number = places.front().n_put();
+  for (const Place& place : places) {
+    if (!Reached(place.n_put(), number)) number = place.n_put();
+  }
+  std::set<Rank> ahead;
+  std::set<Rank> behind;
+  for (const Place& place : places) {
+    (place.n_put() == number ? behind : ahead).insert(place.rank);
+  }
+  if (ahead.empty()) return std::nullopt;
+  v1::Wait wait = Describe(from, team, places, number, ahead, behind);
+  if (wait.waited_ms() >= 0 && wait.waited_ms() < kNewsMs) return std::nullopt;
+  for (v1::WaitMember& member : *wait.mutable_waiting()) member.set_place(v1::WAIT_PLACE_QUEUED);
+  wait.set_device_unknown(true);
+  return wait;
+}
+
+}  // namespace
+
+std::vector<FoundWait> FindCollectives(const WaitSources& from) {
+  std::vector<FoundWait> found;
+  if (from.pages.empty()) return found;
+  std::map<uint32_t, const TeamInfo*> teams;
+  for (const TeamInfo& team : from.waits.teams) teams[team.id] = &team;
+  std::set<std::pair<uint64_t, uint32_t>> communicators;  // workspace, team
+  for (const wire::ControlPage& page : from.pages) {
+    for (const wire::CollectiveRecord& record : page.collectives) {
+      if (record.n_members < 2 || record.workspace_offset_bytes >= wire::kMaxHeapBytes) continue;
+      if (!teams.contains(record.team_id)) continue;
+      communicators.insert({record.workspace_offset_bytes, record.team_id});
+    }
+  }
+  for (const auto& [offset_bytes, team_id] : communicators) {
+    const TeamInfo& team = *teams[team_id];
+    const std::vector<Place> places = PlacesOf(from, team, offset_bytes);
+    std::vector<v1::Wait> waits;
+    const bool known = std::all_of(places.begin(), places.end(), [](const Place& place) {
+      return place.known || place.record == nullptr;
+    });
+    if (known) {
+      std::set<uint32_t> numbers;
+      for (const Place& place : places) {
+        if (!Reached(place.finished, place.n_put())) numbers.insert(place.finished);
+      }
+      for (const uint32_t number : numbers) {
+        std::optional<v1::Wait> wait = WaitIn(from, team, places, number);
+        if (wait.has_value()) waits.push_back(*std::move(wait));
+      }
+    } else if (std::optional<v1::Wait> wait = PutWait(from, team, places); wait.has_value()) {
+      waits.push_back(*std::move(wait));
+    }
+    // Workspaces are aligned to more than the number of ranks.
+    for (uint64_t i = 0; i < waits.size(); ++i) {
+      found.push_back({MakeWaitKey(WaitKey::kCollective, offset_bytes + i), std::move(waits[i])});
+    }
+  }
+  return found;
+}
+
+}  // namespace iris::server

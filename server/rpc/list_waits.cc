@@ -1,0 +1,113 @@
+// ListWaits: a page of who waits for whom. Looks at one job after the other.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/unique_fd.h"
+#include "server/rpc/listing_page.h"
+#include "server/rpc/listings.h"
+#include "server/rpc/waits.h"
+
+namespace iris::server {
+namespace {
+
+// What one page may cost: the control pages of so many jobs.
+constexpr int kJobsLookedAt = 64;
+
+struct LookedAt {
+  JobSnapshot job;
+  WaitsSnapshot waits;
+};
+
+// The next job from `after` on.
+std::optional<LookedAt> NextJob(const Daemon& daemon, const JobQuery& query, ListPosition after) {
+  std::optional<LookedAt> next;
+  daemon.Inspect([&](const JobMachine& machine) {
+    machine.VisitWaits(query, after, [&](const JobSnapshot& job, const WaitsSnapshot& waits) {
+      next = LookedAt{job, waits};
+      return false;
+    });
+  });
+  return next;
+}
+
+// "T" and "t" of /proc/PID/stat, behind the name, which may have brackets of its own. False also
+// where /proc does not say.
+bool IsStopped(int64_t pid) {
+  const wire::UniqueFd fd(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return false;
+  char text[512];
+  const ssize_t n = read(fd.get(), text, sizeof(text));
+  const std::string stat(text, n > 0 ? static_cast<size_t>(n) : 0);
+  const size_t end = stat.rfind(')');
+  if (end == std::string::npos || end + 2 >= stat.size()) return false;
+  return stat[end + 2] == 'T' || stat[end + 2] == 't';
+}
+
+std::vector<FoundWait> WaitsOf(const Daemon& daemon, const LookedAt& at) {
+  std::vector<wire::ControlPage> pages;
+  for (const std::shared_ptr<const PageFile>& file : daemon.ControlPages(at.job.id)) {
+    if (!file->Copy(&pages.emplace_back()).ok()) pages.back() = {};
+  }
+  if (pages.size() != at.job.n_ranks) pages.clear();
+  const auto read_heap = [&](Rank rank, uint64_t offset_bytes, absl::Span<uint8_t> out) {
+    if (rank >= at.job.ranks.size()) return false;
+    for (const SegmentInfo& segment : at.job.ranks[rank].segments) {
+      if (offset_bytes < segment.offset_bytes) continue;
+      const uint64_t inside = offset_bytes - segment.offset_bytes;
+      if (inside >= segment.bytes || segment.bytes - inside < out.size()) continue;
+      return daemon.segments().Read(segment.id, inside, out).ok();
+    }
+    return false;
+  };
+  std::map<int64_t, bool> stopped;  // each process is looked at once
+  const auto is_stopped = [&](int64_t pid) {
+    const auto [known, is_new] = stopped.try_emplace(pid, false);
+    if (is_new) known->second = IsStopped(pid);
+    return known->second;
+  };
+  return FindWaits({at.job, at.waits, pages, daemon.SteadyNow(), read_heap, is_stopped});
+}
+
+}  // namespace
+
+absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,
+                       const v1::ListWaitsRequest& request, v1::ListWaitsReply* reply) {
+  const auto begin = ReadPageToken("waits", request.job(), request.page_token());
+  if (!begin.ok()) return begin.status();
+  const JobQuery query = QueryOf(caller, request.job());
+  Page page(request.page_size(), reply->mutable_waits());
+  ListPosition at = *begin;
+  for (int looked_at = 0;; ++looked_at) {
+    const std::optional<LookedAt> next = NextJob(daemon, query, at);
+    if (!next.has_value()) {
+      // On a later page, a job that has ended is the end of the listing.
+      const bool any = looked_at > 0 || query.name.empty() || !request.page_token().empty();
+      return any ? absl::OkStatus() : NoSuchJob(caller, query.name);
+    }
+    if (looked_at == kJobsLookedAt) break;
+    const bool entered = next->job.id.value == at.id;
+    for (const FoundWait& found : WaitsOf(daemon, *next)) {
+      if (entered && found.key <= at.item) continue;
+      const ListPosition here{.id = next->job.id.value, .item = found.key};
+      if (!page.Add(here, [&](v1::Wait* wait) { *wait = found.wait; })) {
+        reply->set_next_page_token(page.NextToken("waits", request.job()));
+        return absl::OkStatus();
+      }
+    }
+    // Behind everything of this job.
+    at = {.id = next->job.id.value + 1, .item = 0};
+  }
+  reply->set_next_page_token(MakePageToken("waits", request.job(), at));
+  return absl::OkStatus();
+}
+
+}  // namespace iris::server

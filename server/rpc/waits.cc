@@ -1,0 +1,129 @@
+#include "server/rpc/waits.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace iris::server {
+namespace {
+
+using v1::WaitPlace;
+
+// Of a point of time that is at most this far ahead, the writer was a moment later than who looks.
+constexpr int64_t kAheadMs = 60'000;
+
+v1::WaitKind KindOf(PendingSnapshot::Kind kind) {
+  switch (kind) {
+    case PendingSnapshot::Kind::kJoin:
+      return v1::WAIT_KIND_JOIN;
+    case PendingSnapshot::Kind::kMap:
+      return v1::WAIT_KIND_MAP;
+    case PendingSnapshot::Kind::kOperation:
+      return v1::WAIT_KIND_OPERATION;
+    case PendingSnapshot::Kind::kGrowth:
+      return v1::WAIT_KIND_GROWTH;
+  }
+  return v1::WAIT_KIND_UNSPECIFIED;
+}
+
+}  // namespace
+
+v1::Wait NewWait(const WaitSources& from, v1::WaitKind kind, uint32_t team, size_t n_members) {
+  v1::Wait wait;
+  wait.set_job_id(from.job.id.value);
+  wait.set_job(from.job.name);
+  wait.set_uid(from.job.uid);
+  wait.set_kind(kind);
+  wait.set_team_id(team);
+  wait.set_n_members(static_cast<uint32_t>(n_members));
+  return wait;
+}
+
+void AddMember(const WaitSources& from, Rank rank, WaitPlace place,
+               google::protobuf::RepeatedPtrField<v1::WaitMember>* members) {
+  v1::WaitMember* const member = members->Add();
+  member->set_rank(rank);
+  member->set_place(place);
+  if (rank >= from.job.ranks.size()) return;
+  member->set_pid(from.job.ranks[rank].pid);
+  member->set_stopped(member->pid() > 0 && from.is_stopped(member->pid()));
+}
+
+int64_t AgeOfPageTime(uint32_t page_ms, absl::Time now) {
+  if (page_ms == 0) return -1;
+  const uint32_t age = static_cast<uint32_t>(absl::ToUnixMillis(now)) - page_ms;
+  if (static_cast<int64_t>(uint32_t{0} - age) <= kAheadMs) return 0;
+  return age;
+}
+
+std::vector<FoundWait> FindPendingOperations(const WaitSources& from) {
+  std::vector<FoundWait> found;
+  for (const PendingSnapshot& pending : from.waits.pending) {
+    v1::Wait wait = NewWait(from, KindOf(pending.kind), pending.team, pending.n_members);
+    wait.set_call(pending.call);
+    wait.set_number(pending.k);
+    wait.set_waited_ms(std::max<int64_t>(0, absl::ToInt64Milliseconds(from.now - pending.since)));
+    for (const Rank rank : pending.waiting) {
+      AddMember(from, rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
+    }
+    for (const Rank rank : pending.missing) {
+      const bool called = pending.kind == PendingSnapshot::Kind::kGrowth;
+      AddMember(from, rank, called ? v1::WAIT_PLACE_INSIDE : v1::WAIT_PLACE_NOT_COME,
+                wait.mutable_missing());
+    }
+    const bool of_team = pending.kind == PendingSnapshot::Kind::kOperation ||
+                         pending.kind == PendingSnapshot::Kind::kGrowth;
+    found.push_back(
+        {of_team ? MakeWaitKey(WaitKey::kOperation, pending.team) : MakeWaitKey(WaitKey::kJob, 0),
+         std::move(wait)});
+  }
+  return found;
+}
+
+std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
+  std::vector<FoundWait> found;
+  if (from.pages.empty()) return found;
+  for (const TeamInfo& team : from.waits.teams) {
+    const uint32_t slot = team.barrier_slot % wire::kMaxTeamsPerJob;
+    // Who waits, and in which barrier: the latest of them, as a rank that gave one up may be in the
+    // next.
+    bool any = false;
+    uint32_t epoch = 0;
+    for (const Rank rank : team.ranks) {
+      const wire::ControlPage& page = from.pages[rank % from.pages.size()];
+      if (page.waits_since_ms[slot] == 0) continue;
+      if (!any || wire::EpochReached(page.words[slot], epoch)) epoch = page.words[slot];
+      any = true;
+    }
+    if (!any) continue;
+    v1::Wait wait = NewWait(from, v1::WAIT_KIND_HOST_BARRIER, team.id, team.ranks.size());
+    wait.set_call("host barrier");
+    wait.set_number(epoch);
+    wait.set_waited_ms(-1);
+    for (const Rank rank : team.ranks) {
+      const wire::ControlPage& page = from.pages[rank % from.pages.size()];
+      if (!wire::EpochReached(page.words[slot], epoch)) {
+        AddMember(from, rank, v1::WAIT_PLACE_NOT_COME, wait.mutable_missing());
+      } else if (page.waits_since_ms[slot] != 0) {
+        AddMember(from, rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
+        wait.set_waited_ms(
+            std::max(wait.waited_ms(), AgeOfPageTime(page.waits_since_ms[slot], from.now)));
+      }
+    }
+    // All have come: those that sleep are about to be woken.
+    if (wait.missing().empty()) continue;
+    found.push_back({MakeWaitKey(WaitKey::kBarrier, team.id), std::move(wait)});
+  }
+  return found;
+}
+
+std::vector<FoundWait> FindWaits(const WaitSources& from) {
+  std::vector<FoundWait> found = FindPendingOperations(from);
+  for (auto part : {FindHostBarriers, FindCollectives}) {
+    for (FoundWait& each : part(from)) found.push_back(std::move(each));
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const FoundWait& a, const FoundWait& b) { return a.key < b.key; });
+  return found;
+}
+
+}  // namespace iris::server

@@ -1,0 +1,303 @@
+#include "server/rpc/waits.h"
+
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace iris::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr uint32_t kRanks = 4;
+constexpr uint64_t kWorkspace = 1 << 20;
+constexpr uint32_t kSlot = 5;
+constexpr int64_t kNowMs = 10'000'000;
+constexpr uint32_t kSecondAgo = kNowMs - 1000;
+constexpr uint32_t kFinishedAt = 4;
+constexpr uint32_t kWaitingAt = 16;
+
+// A job of four ranks with one team, the world; the test writes its pages and its heaps.
+class WaitsTest : public testing::Test {
+ protected:
+  WaitsTest() : pages_(kRanks) {
+    job_.id = JobId{7};
+    job_.name = "train";
+    job_.uid = 3001;
+    job_.n_ranks = kRanks;
+    TeamInfo world;
+    world.barrier_slot = kSlot;
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      job_.ranks.push_back({.rank = rank, .state = RankState::kReady, .pid = 100 + rank});
+      world.ranks.push_back(rank);
+    }
+    waits_.teams.push_back(world);
+  }
+
+  // What a rank has put on its streams: so many operations, of 256 f32 each.
+  void Put(Rank rank, uint32_t n_put, uint32_t put_ms = kSecondAgo) {
+    wire::CollectiveRecord& record = pages_[rank].collectives[rank % 2];  // whichever it took
+    record = {.n_members = kRanks, .n_put = n_put};
+    record.workspace_offset_bytes = kWorkspace;
+    record.finished_at = kFinishedAt;
+    record.waiting_at = kWaitingAt;
+    for (wire::CollectiveEntry& entry : record.last) {
+      entry = {.count = 256, .put_ms = put_ms};
+      entry.call = static_cast<uint8_t>(wire::PageCollective::kAllReduce);
+      entry.dtype = 1;
+    }
+  }
+  // How far its device is.
+  void Device(Rank rank, uint32_t finished, uint32_t waited_long_in = 0) {
+    devices_[rank] = {finished, waited_long_in};
+  }
+  void Arrive(Rank rank, uint32_t epoch, uint32_t since_ms) {
+    pages_[rank].words[kSlot] = epoch;
+    pages_[rank].waits_since_ms[kSlot] = since_ms;
+  }
+
+  std::vector<v1::Wait> Find() {
+    const auto read = [this](Rank rank, uint64_t offset_bytes, absl::Span<uint8_t> out) {
+      const auto found = devices_.find(rank);
+      if (found == devices_.end()) return false;
+      const uint64_t waiting = uint64_t{0xabcd} << 32 | found->second.second;
+      if (offset_bytes == kWorkspace + kFinishedAt && out.size() == 4) {
+        std::memcpy(out.data(), &found->second.first, 4);
+      } else if (offset_bytes == kWorkspace + kWaitingAt && out.size() == 8) {
+        std::memcpy(out.data(), &waiting, 8);
+      } else {
+        return false;
+      }
+      return true;
+    };
+    const auto is_stopped = [this](int64_t pid) { return stopped_.contains(pid); };
+    const absl::Time now = absl::FromUnixMillis(kNowMs);
+    std::vector<v1::Wait> waits;
+    uint64_t last = 0;
+    for (FoundWait& found : FindWaits({job_, waits_, pages_, now, read, is_stopped})) {
+      EXPECT_GT(found.key, last) << "keys are in order, and none is there twice";
+      last = found.key;
+      waits.push_back(std::move(found.wait));
+    }
+    return waits;
+  }
+  static std::vector<uint32_t> Waiting(const v1::Wait& wait) {
+    std::vector<uint32_t> ranks;
+    for (const v1::WaitMember& each : wait.waiting()) ranks.push_back(each.rank());
+    return ranks;
+  }
+  static std::vector<uint32_t> Missing(const v1::Wait& wait) {
+    std::vector<uint32_t> ranks;
+    for (const v1::WaitMember& each : wait.missing()) ranks.push_back(each.rank());
+    return ranks;
+  }
+
+  JobSnapshot job_;
+  WaitsSnapshot waits_;
+  std::vector<wire::ControlPage> pages_;
+  std::map<Rank, std::pair<uint32_t, uint32_t>> devices_;
+  std::set<int64_t> stopped_;
+};
+
+TEST_F(WaitsTest, NobodyWaitsInFreshPages) {
+  EXPECT_THAT(Find(), IsEmpty());
+  pages_.clear();
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(WaitsTest, AnOperationOfTheControlPlane) {
+  waits_.pending.push_back({.kind = PendingSnapshot::Kind::kOperation,
+                            .n_members = kRanks,
+                            .k = 3,
+                            .call = "allocate(1 KiB)",
+                            .since = absl::FromUnixMillis(kNowMs - 1500),
+                            .waiting = {0, 1, 3},
+                            .missing = {2}});
+  stopped_ = {102};
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_EQ(waits[0].kind(), v1::WAIT_KIND_OPERATION);
+  EXPECT_EQ(waits[0].call(), "allocate(1 KiB)");
+  EXPECT_EQ(waits[0].number(), 3u);
+  EXPECT_EQ(waits[0].waited_ms(), 1500);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  EXPECT_EQ(waits[0].missing(0).pid(), 102);
+  EXPECT_TRUE(waits[0].missing(0).stopped());
+  EXPECT_FALSE(waits[0].waiting(0).stopped());
+}
+
+TEST_F(WaitsTest, AHostBarrier) {
+  for (const Rank rank : {0, 1}) Arrive(rank, 9, kSecondAgo);
+  Arrive(3, 9, kSecondAgo + 500);
+  Arrive(2, 8, 0);
+  auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_EQ(waits[0].kind(), v1::WAIT_KIND_HOST_BARRIER);
+  EXPECT_EQ(waits[0].number(), 9u);
+  EXPECT_EQ(waits[0].waited_ms(), 1000);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  // All have come, and some are not awake yet.
+  Arrive(2, 9, 0);
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(WaitsTest, AHostBarrierThatWasGivenUp) {
+  Arrive(0, 9, 0);  // gave up
+  Arrive(1, 9, kSecondAgo);
+  Arrive(2, 8, 0);
+  Arrive(3, 8, 0);
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(1));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2, 3));
+}
+
+TEST_F(WaitsTest, EpochsWrap) {
+  for (const Rank rank : {0, 1, 3}) Arrive(rank, 1, kSecondAgo);
+  Arrive(2, 0xffffffff, 0);
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+}
+
+TEST_F(WaitsTest, ACollectiveThatAMemberHasNotCalled) {
+  for (const Rank rank : {0, 1, 3}) {
+    Put(rank, 18);
+    Device(rank, 17, 18);
+  }
+  Put(2, 17);
+  Device(2, 17);
+  stopped_ = {102};
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_EQ(waits[0].kind(), v1::WAIT_KIND_COLLECTIVE);
+  EXPECT_EQ(waits[0].call(), "all_reduce");
+  EXPECT_EQ(waits[0].number(), 17u);
+  EXPECT_EQ(waits[0].bytes(), 1024u);
+  EXPECT_EQ(waits[0].dtype(), "f32");
+  EXPECT_EQ(waits[0].waited_ms(), 1000);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  EXPECT_EQ(waits[0].missing(0).place(), v1::WAIT_PLACE_NOT_COME);
+  EXPECT_TRUE(waits[0].missing(0).stopped());
+  EXPECT_FALSE(waits[0].device_unknown());
+}
+
+TEST_F(WaitsTest, ACollectiveInWhichAMemberIsStopped) {
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    Put(rank, 18);
+    Device(rank, 17, 18);
+  }
+  stopped_ = {102};
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  EXPECT_EQ(waits[0].missing(0).place(), v1::WAIT_PLACE_INSIDE);
+}
+
+TEST_F(WaitsTest, ACollectiveBehindOtherWorkOfAStream) {
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    Put(rank, 20);
+    Device(rank, 17, rank == 2 ? 0 : 18);
+  }
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  EXPECT_EQ(waits[0].missing(0).place(), v1::WAIT_PLACE_QUEUED);
+}
+
+TEST_F(WaitsTest, ACollectiveThatAllAreInIsToldAfterAWhile) {
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    Put(rank, 18, kNowMs - 300);
+    Device(rank, 17, 18);
+  }
+  EXPECT_THAT(Find(), IsEmpty());
+  for (Rank rank = 0; rank < kRanks; ++rank) Put(rank, 18, kNowMs - 3000);
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_THAT(Waiting(waits[0]), SizeIs(kRanks));
+  EXPECT_THAT(Missing(waits[0]), IsEmpty());
+}
+
+TEST_F(WaitsTest, ARootThatIsAheadWaitsForAllOthers) {
+  Put(0, 20);
+  Device(0, 18);
+  for (const Rank rank : {1, 3}) {
+    Put(rank, 20);
+    Device(rank, 17);
+  }
+  Put(2, 17);
+  Device(2, 17);
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(2));
+  EXPECT_EQ(waits[0].number(), 17u);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(1, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  EXPECT_EQ(waits[1].number(), 18u);
+  EXPECT_THAT(Waiting(waits[1]), ElementsAre(0));
+  EXPECT_THAT(Missing(waits[1]), ElementsAre(1, 2, 3));
+}
+
+TEST_F(WaitsTest, AnOperationThatIsLongAgoHasNoName) {
+  for (const Rank rank : {0, 1, 3}) {
+    Put(rank, 100);
+    Device(rank, 17, 18);
+  }
+  Put(2, 17);
+  Device(2, 17);
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_EQ(waits[0].call(), "collective");
+  EXPECT_EQ(waits[0].number(), 17u);
+  EXPECT_EQ(waits[0].waited_ms(), -1);
+}
+
+TEST_F(WaitsTest, WhereDevicesCannotBeReadTheStreamsTell) {
+  for (const Rank rank : {0, 1, 3}) Put(rank, 18);
+  Put(2, 17);
+  auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_TRUE(waits[0].device_unknown());
+  EXPECT_EQ(waits[0].number(), 17u);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  // To be ahead for a moment is nothing to tell; nor, where nothing is known, to be equal.
+  for (const Rank rank : {0, 1, 3}) Put(rank, 18, kNowMs - 10);
+  EXPECT_THAT(Find(), IsEmpty());
+  for (Rank rank = 0; rank < kRanks; ++rank) Put(rank, 18);
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(WaitsTest, WhatIsWrittenByARankIsNotBelieved) {
+  for (wire::ControlPage& page : pages_) std::memset(&page, 0xff, sizeof(page));
+  EXPECT_THAT(Find(), IsEmpty());
+  for (wire::ControlPage& page : pages_) {
+    std::memset(&page, 0x7e, sizeof(page));
+    for (wire::CollectiveRecord& record : page.collectives) {
+      record.team_id = 0;
+      record.n_members = kRanks;
+    }
+  }
+  for (const v1::Wait& wait : Find()) EXPECT_LE(wait.waiting_size() + wait.missing_size(), 4);
+}
+
+TEST(AgeOfPageTimeTest, WrapsAndBearsAWriterThatIsAMomentLater) {
+  const absl::Time now = absl::FromUnixMillis((int64_t{3} << 32) + 500);
+  EXPECT_EQ(AgeOfPageTime(0, now), -1);
+  EXPECT_EQ(AgeOfPageTime(400, now), 100);
+  EXPECT_EQ(AgeOfPageTime(0xffffffff, now), 501);
+  EXPECT_EQ(AgeOfPageTime(510, now), 0);
+}
+
+}  // namespace
+}  // namespace iris::server
