@@ -98,26 +98,32 @@ class Waits(unittest.TestCase):
         text, _ = ranks.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(ranks.returncode, 0, text)
 
-    def check(self, wait, kind, call, waited_ms):
+    def check(self, wait, kind, call):
         self.assertEqual(wait["kind"], kind)
         self.assertIn(call, wait["call"])
         self.assertEqual(wait["n_members"], RANKS)
         self.assertGreaterEqual(wait["waited_ms"], 0)
-        self.assertLess(wait["waited_ms"], waited_ms)
+
+    def limit(self):
+        """A second, and what it costs here to ask three times."""
+        start = time.monotonic()
+        self.ctl("waits")
+        return 1 + 3 * (time.monotonic() - start)
 
     def inside(self, call, kind, named):
         """A rank that is stopped inside the call while all wait for another one, which then comes."""
         job, pids, gate, ranks = self.start(call, late_rank=3)
         first = self.named(job, 3, False)
-        self.check(first, kind, named, 1000)
+        self.check(first, kind, named)
+        limit = self.limit()
         os.kill(pids[2], signal.SIGSTOP)
         stopped = time.monotonic()
         with open(gate, "w", encoding="utf-8"):
             pass
         # The others pass the call that they are in and wait in the next one, or cannot pass it.
         wait = self.named(job, 2, True)
-        self.check(wait, kind, named, (time.monotonic() - stopped + 1) * 1000 + first["waited_ms"])
-        self.assertLess(time.monotonic() - stopped, 1)
+        self.assertLess(time.monotonic() - stopped, limit)
+        self.check(wait, kind, named)
         self.assertIn(wait["number"], (first["number"], first["number"] + 1))
         self.assertEqual(wait["missing"][0]["pid"], pids[2])
         line = self.ctl("waits", "--job", job)
@@ -136,9 +142,12 @@ class Waits(unittest.TestCase):
 
     def test_a_rank_stopped_before_an_allocation(self):
         job, pids, gate, ranks = self.start("allocate", late_rank=2)
+        limit = self.limit()
         os.kill(pids[2], signal.SIGSTOP)
+        stopped = time.monotonic()
         wait = self.named(job, 2, True)
-        self.check(wait, "operation", "allocate", 1000)
+        self.assertLess(time.monotonic() - stopped, limit)
+        self.check(wait, "operation", "allocate")
         self.assertRegex(self.ctl("waits", job), rf"(?m)^job {job}  allocate.* #{wait['number']} of 4 ranks  ranks "
                                                  rf"0,1,3 wait for rank 2 \(pid {pids[2]}, stopped\) since \d+\.\d s$")
         self.finish(gate, pids, 2, ranks)

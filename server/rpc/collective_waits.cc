@@ -47,8 +47,9 @@ std::vector<Place> PlacesOf(const WaitSources& from, const TeamInfo& team,
   for (const Rank rank : team.ranks) {
     Place place{.rank = rank};
     for (const wire::CollectiveRecord& record : from.pages[rank % from.pages.size()].collectives) {
-      if (record.n_members != team.ranks.size() || record.team_id != team.id ||
-          record.workspace_offset_bytes != workspace_offset_bytes || (record.version & 1) != 0) {
+      if (!IsHere(from, rank) || record.n_members != team.ranks.size() ||
+          record.team_id != team.id || record.workspace_offset_bytes != workspace_offset_bytes ||
+          (record.version & 1) != 0) {
         continue;
       }
       place.record = &record;

@@ -48,6 +48,10 @@ void AddMember(const WaitSources& from, Rank rank, WaitPlace place,
   member->set_stopped(member->pid() > 0 && from.is_stopped(member->pid()));
 }
 
+bool IsHere(const WaitSources& from, Rank rank) {
+  return rank < from.job.ranks.size() && from.job.ranks[rank].state == RankState::kReady;
+}
+
 int64_t AgeOfPageTime(uint32_t page_ms, absl::Time now) {
   if (page_ms == 0) return -1;
   const uint32_t age = static_cast<uint32_t>(absl::ToUnixMillis(now)) - page_ms;
@@ -90,7 +94,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
     uint32_t epoch = 0;
     for (const Rank rank : team.ranks) {
       const wire::ControlPage& page = from.pages[rank % from.pages.size()];
-      if (page.waits_since_ms[slot] == 0) continue;
+      if (page.waits_since_ms[slot] == 0 || !IsHere(from, rank)) continue;
       if (!any || wire::EpochReached(page.words[slot], epoch)) epoch = page.words[slot];
       any = true;
     }
@@ -103,7 +107,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
       const wire::ControlPage& page = from.pages[rank % from.pages.size()];
       if (!wire::EpochReached(page.words[slot], epoch)) {
         AddMember(from, rank, v1::WAIT_PLACE_NOT_COME, wait.mutable_missing());
-      } else if (page.waits_since_ms[slot] != 0) {
+      } else if (page.waits_since_ms[slot] != 0 && IsHere(from, rank)) {
         AddMember(from, rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
         wait.set_waited_ms(
             std::max(wait.waited_ms(), AgeOfPageTime(page.waits_since_ms[slot], from.now)));

@@ -161,6 +161,19 @@ TEST_F(WaitsTest, AHostBarrierThatWasGivenUp) {
   EXPECT_THAT(Missing(waits[0]), ElementsAre(2, 3));
 }
 
+TEST_F(WaitsTest, WhatADeadRankHasLeftInItsPageIsOld) {
+  Arrive(0, 9, kSecondAgo);
+  Put(0, 18);
+  Device(0, 17, 18);
+  for (const Rank rank : {1, 2, 3}) {
+    Put(rank, 17);
+    Device(rank, 17);
+  }
+  EXPECT_THAT(Find(), SizeIs(2));
+  job_.ranks[0].state = RankState::kDead;
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
 TEST_F(WaitsTest, EpochsWrap) {
   for (const Rank rank : {0, 1, 3}) Arrive(rank, 1, kSecondAgo);
   Arrive(2, 0xffffffff, 0);
