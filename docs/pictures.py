@@ -44,11 +44,12 @@ def heap_and_window():
     p = Picture(720, 300)
     for rank in range(3):
         x = 160 + 180 * rank
-        p.text(x + 80, 24, f"heap of rank {rank} (owned by irisd)")
+        p.text(x + 80, 24, f"heap of rank {rank}")
         p.box(x, 34, 160, 50, "", MEMORY)
         p.box(x + 50, 34, 40, 50, "x", "#9cc3ea")
         p.arrow(x + 80, 86, x + 80, 146)
-    p.text(80, 64, "memory")
+    p.text(80, 56, "memory,")
+    p.text(80, 72, "owned by irisd")
     p.text(80, 178, "window of a rank,")
     p.text(80, 194, "in its addresses")
     p.box(160, 150, 520, 66, "", PROCESS)
