@@ -167,7 +167,7 @@ class Waits(unittest.TestCase):
         ranks = subprocess.Popen([WAITING_RANK, "barrier", "0", "/nowhere"], stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL,
                                  env=self.daemon.environment(IRIS_JOB="alone", IRIS_RANK="1", IRIS_N_RANKS="2",
-                                                             IRIS_LOCAL_RANK="1"))
+                                                             IRIS_LOCAL_RANK="1", IRIS_HEAP_BYTES="4MiB"))
         self.addCleanup(ranks.wait)
         self.addCleanup(ranks.kill)
         wait = self.until(lambda: [each for each in json.loads(self.ctl("waits", "--format", "json"))

@@ -129,7 +129,13 @@ std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
     }
   }
   for (const Rank rank : missing) inside.erase(rank);
-  // A rank that is stopped alone, behind all others, keeps nobody waiting.
+  // A device counts with its first block: others of its blocks may wait for who is stopped.
+  for (const Place& place : places) {
+    if (stopped && place.finished == number + 1 && place.n_put() == number + 1) {
+      inside.insert(place.rank);
+    }
+  }
+  // A rank that is stopped behind all others keeps nobody waiting.
   if (inside.empty()) return std::nullopt;
   v1::Wait wait = Describe(from, team, places, number, inside, missing);
   if (missing.empty() && wait.waited_ms() < kNewsMs) return std::nullopt;

@@ -218,6 +218,20 @@ TEST_F(WaitsTest, ACollectiveInWhichAMemberIsStopped) {
   EXPECT_EQ(waits[0].missing(0).place(), v1::WAIT_PLACE_INSIDE);
 }
 
+TEST_F(WaitsTest, ACollectiveThatOnlyTheFirstBlocksOfOthersHaveFinished) {
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    Put(rank, 18);
+    Device(rank, rank == 2 ? 17 : 18);
+  }
+  EXPECT_THAT(Find(), IsEmpty());
+  stopped_ = {102};
+  const auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_EQ(waits[0].number(), 17u);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+}
+
 TEST_F(WaitsTest, ACollectiveBehindOtherWorkOfAStream) {
   for (Rank rank = 0; rank < kRanks; ++rank) {
     Put(rank, 20);
