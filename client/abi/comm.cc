@@ -263,6 +263,14 @@ iris_code iris_comm_check(iris_comm* comm) {
   return OnComm(comm, [](iris::internal::Communicator& c) { return c.Check(); });
 }
 
+iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out) {
+  return With<CommObject>(comm, [&](CommObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "the place for the address of the word"));
+    *out = object.comm->error_word();
+    return absl::OkStatus();
+  });
+}
+
 iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream) {
   const Said said = {IRIS_U8, IRIS_SUM, 0};
   return Put(comm, stream, said, [](auto& c, auto& s) { return c.Synchronize(s); });

@@ -84,6 +84,8 @@ class Communicator {
   // died; kInvalidArgument names a rank that called something else than most, and both calls in
   // full, on all ranks alike. It stays until Reset.
   absl::Status Check() const;
+  // In host memory that kernels can read: not 0 once an operation has failed.
+  const uint64_t* error_word() const { return &report_->word; }
   // Waits for the stream, then Check.
   absl::Status Synchronize(backend::Stream& stream);
 

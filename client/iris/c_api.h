@@ -428,6 +428,9 @@ IRIS_EXPORT iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream);
 
 /* The first failure of an operation, as far as the streams have come. It stays until the reset. */
 IRIS_EXPORT iris_code iris_comm_check(iris_comm* comm);
+/* A word that kernels can read, too: not 0 once an operation has failed, so that kernels behind it
+ * need not use what it left. Valid as long as the communicator. */
+IRIS_EXPORT iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out);
 /* Waits for the stream, then as iris_comm_check. */
 IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream);
 /* Collective over the team: makes a communicator that failed usable again. All members synchronize

@@ -244,6 +244,13 @@ class Communicator {
   // died; kInvalidArgument names a rank that called something else than most, and both calls in
   // full, on all ranks alike. It stays until Reset.
   Status Check() const { return iris::impl::FromC(iris_comm_check(get())); }
+  // A word that kernels can read, too: not 0 once an operation has failed, so that kernels behind
+  // it need not use what it left. Null if this is empty. Valid as long as the communicator.
+  const uint64_t* error_word() const {
+    const uint64_t* word = nullptr;
+    (void)iris_comm_error_word(get(), &word);
+    return word;
+  }
   // Waits for the stream, then Check.
   Status Synchronize(Stream& stream) {
     return iris::impl::FromC(iris_comm_synchronize(get(), stream.get()));

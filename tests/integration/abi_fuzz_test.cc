@@ -565,6 +565,10 @@ class Fuzzer {
     Add("iris_comm_release", [this] { return iris_comm_release(Comm()); });
     Add("iris_comm_destroy", [this] { return End(iris_comm_destroy, Comm(), World::kComm); });
     Add("iris_comm_check", [this] { return iris_comm_check(Comm()); });
+    Add("iris_comm_error_word", [this] {
+      const uint64_t* word = nullptr;
+      return iris_comm_error_word(Comm(), Place(&word));
+    });
     Add("iris_comm_synchronize", [this] { return iris_comm_synchronize(Comm(), Stream()); });
     Add("iris_comm_reset", [this] { return iris_comm_reset(Comm()); });
     Add("iris_comm_barrier", [this] { return iris_comm_barrier(Comm(), Stream()); });

@@ -136,9 +136,11 @@ IRIS_KERNEL void FillRound(uint32_t* x, uint64_t n, uint32_t rank, uint64_t roun
   }
 }
 
-// What the sum over the ranks has to be.
+// What the sum over the ranks has to be. Once a collective has failed, as its error word says, what
+// it and those behind it leave is undefined.
 IRIS_KERNEL void CheckRound(const uint32_t* sum, uint64_t n, uint32_t n_ranks, uint64_t round,
-                            Report* report) {
+                            const uint64_t* error_word, Report* report) {
+  if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(error_word) != 0) return;
   uint64_t wrong = 0;
   for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
        i += iris::backend::GridSize() * BlockSize()) {
@@ -257,14 +259,11 @@ class Traffic {
     return iris::Status(iris::StatusCode::kDeadlineExceeded, "a block did not come in time");
   }
 
-  // Puts so many rounds of all-reduce on the stream and waits for them. Once one has failed, what
-  // it and those behind it leave is undefined: wrong words count only if none has.
+  // Puts so many rounds of all-reduce on the stream and waits for them.
   iris::Status Reduce(uint64_t n) {
-    const uint64_t wrong_before = report_->wrong_words;
     const iris::Status reduced = PutReductions(n);
     // A failure of an earlier one, which Synchronize explains.
     const iris::Status ended = comm_.Synchronize(stream_);
-    if (!ended.ok() || !reduced.ok()) report_->wrong_words = wrong_before;
     return ended.ok() ? reduced : ended;
   }
 
@@ -274,6 +273,7 @@ class Traffic {
     const uint64_t largest = emulated ? kSumWords / 64 : kSumWords;
     uint32_t* const x = sums_.As<uint32_t>();
     const iris::LaunchConfig launch = {.grid = emulated ? 1u : 64u, .block = 128};
+    const uint64_t* const error_word = comm_.error_word();
     for (uint64_t round = rounds_ + 1; round <= rounds_ + n; ++round) {
       const uint64_t count = round * 7919 % largest + 1;
       const auto variant = kVariants[round % std::size(kVariants)];
@@ -282,7 +282,7 @@ class Traffic {
                                            iris::ccl::ReduceOp::kSum, stream_, variant));
       IRIS_RETURN_IF_ERROR(iris::Launch(launch, stream_, CheckRound,
                                         static_cast<const uint32_t*>(x), count, context_.n_ranks(),
-                                        round, report_.get()));
+                                        round, error_word, report_.get()));
     }
     return iris::Status();
   }
