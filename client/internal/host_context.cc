@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -222,8 +223,10 @@ absl::StatusOr<Team> HostContext::SplitTeam(int32_t color, int32_t key, const Te
   }
   Team own;
   for (auto& [each, members] : places) {
-    std::stable_sort(members.begin(), members.end(),
-                     [&](size_t a, size_t b) { return wishes[a].key < wishes[b].key; });
+    // Of equal keys, who comes first in the parent.
+    std::sort(members.begin(), members.end(), [&](size_t a, size_t b) {
+      return std::tie(wishes[a].key, a) < std::tie(wishes[b].key, b);
+    });
     std::vector<uint32_t> ranks;
     for (const size_t i : members) ranks.push_back(parent.ranks[i]);
     auto made = CreateTeam(ranks, parent);

@@ -125,8 +125,8 @@ std::vector<FoundWait> FindWaits(const WaitSources& from) {
   for (auto part : {FindHostBarriers, FindCollectives}) {
     for (FoundWait& each : part(from)) found.push_back(std::move(each));
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const FoundWait& a, const FoundWait& b) { return a.key < b.key; });
+  std::sort(found.begin(), found.end(),
+            [](const FoundWait& a, const FoundWait& b) { return a.key < b.key; });
   return found;
 }
 
