@@ -121,10 +121,11 @@ void RankSet::ReapEnded() {
   }
   // Of several that failed since the last look, one that a signal ended is the likelier cause: the
   // others may have left because it was gone.
-  std::stable_partition(failures.begin(), failures.end(),
-                        [](const auto& failure) { return failure.second.si_code != CLD_EXITED; });
-  for (const auto& [process, info] : failures) {
-    TakeFailure(*process, info.si_code, info.si_status);
+  for (const bool by_signal : {true, false}) {
+    for (const auto& [process, info] : failures) {
+      if ((info.si_code != CLD_EXITED) != by_signal) continue;
+      TakeFailure(*process, info.si_code, info.si_status);
+    }
   }
 }
 
