@@ -2,15 +2,14 @@
 
 #include <unistd.h>
 
-#include <fstream>
 #include <limits>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/base/environment.h"
+#include "device/base/process.h"
 #include "proto/wire/limits.h"
 
 namespace iris::base {
@@ -198,18 +197,12 @@ absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get, const Starter& star
 }
 
 int FindAncestor(const std::string& name) {
-  int pid = getppid();
+  int64_t pid = getppid();
   for (int i = 0; i < kMaxAncestors && pid > 1; ++i) {
-    std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-    std::string stat;
-    std::getline(file, stat);
-    // "pid (name) state ppid ...": a name may hold anything, so its end is the last parenthesis.
-    const size_t begin = stat.find('('), end = stat.rfind(')');
-    if (begin == std::string::npos || end == std::string::npos) return 0;
-    if (stat.compare(begin + 1, name.size(), name) == 0) return pid;
-    const std::vector<absl::string_view> rest =
-        absl::StrSplit(absl::string_view(stat).substr(end + 1), ' ', absl::SkipEmpty());
-    if (rest.size() < 2 || !absl::SimpleAtoi(rest[1], &pid)) return 0;
+    const auto process = ReadProcess(pid);
+    if (!process.has_value()) return 0;
+    if (absl::StartsWith(process->name, name)) return static_cast<int>(pid);
+    pid = process->parent;
   }
   return 0;
 }

@@ -2,10 +2,11 @@
 
 #include <unistd.h>
 
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/internal/process_state.h"
+#include "device/base/process.h"
 
 namespace iris::internal {
 
@@ -30,7 +31,8 @@ std::string JobStatus::MissingNames(absl::Span<const uint32_t> ranks) const {
   std::string text;
   for (const uint32_t rank : ranks) {
     std::string name = Name(rank);
-    if (readable && IsStopped(pid(rank))) name.insert(name.size() - 1, ", stopped");
+    const auto process = readable ? base::ReadProcess(pid(rank)) : std::nullopt;
+    if (process.has_value() && process->stopped()) name.insert(name.size() - 1, ", stopped");
     absl::StrAppend(&text, text.empty() ? "" : ", ", name);
   }
   return text;

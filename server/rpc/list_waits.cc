@@ -1,7 +1,4 @@
 // ListWaits: a page of who waits for whom. Looks at one job after the other.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -10,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "proto/wire/unique_fd.h"
+#include "device/base/process.h"
 #include "server/rpc/listing_page.h"
 #include "server/rpc/listings.h"
 #include "server/rpc/waits.h"
@@ -39,19 +35,6 @@ std::optional<LookedAt> NextJob(const Daemon& daemon, const JobQuery& query, Lis
   return next;
 }
 
-// "T" and "t" of /proc/PID/stat, behind the name, which may have brackets of its own. False also
-// where /proc does not say.
-bool IsStopped(int64_t pid) {
-  const wire::UniqueFd fd(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return false;
-  char text[512];
-  const ssize_t n = read(fd.get(), text, sizeof(text));
-  const std::string stat(text, n > 0 ? static_cast<size_t>(n) : 0);
-  const size_t end = stat.rfind(')');
-  if (end == std::string::npos || end + 2 >= stat.size()) return false;
-  return stat[end + 2] == 'T' || stat[end + 2] == 't';
-}
-
 std::vector<FoundWait> WaitsOf(const Daemon& daemon, const LookedAt& at) {
   std::vector<wire::ControlPage> pages;
   for (const std::shared_ptr<const PageFile>& file : daemon.ControlPages(at.job.id)) {
@@ -71,7 +54,10 @@ std::vector<FoundWait> WaitsOf(const Daemon& daemon, const LookedAt& at) {
   std::map<int64_t, bool> stopped;  // each process is looked at once
   const auto is_stopped = [&](int64_t pid) {
     const auto [known, is_new] = stopped.try_emplace(pid, false);
-    if (is_new) known->second = IsStopped(pid);
+    if (is_new) {
+      const auto process = base::ReadProcess(pid);
+      known->second = process.has_value() && process->stopped();
+    }
     return known->second;
   };
   return FindWaits({at.job, at.waits, pages, daemon.SteadyNow(), read_heap, is_stopped});

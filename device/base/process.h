@@ -1,0 +1,43 @@
+// ReadProcess: what /proc/PID/stat says of a process. Thread-safe; it owns nothing.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+
+namespace iris::base {
+
+struct Process {
+  std::string name;    // at most 15 bytes, any byte but 0
+  char state = 0;      // as in proc(5): "R", "S", "T" ...
+  int64_t parent = 0;  // 0: it has none here
+
+  // Whether a signal or a debugger has stopped it.
+  bool stopped() const { return state == 'T' || state == 't'; }
+};
+
+// "PID (NAME) STATE PARENT ...": a name may have brackets and blanks of its own, so the last
+// bracket ends it.
+inline std::optional<Process> ParseProcess(const std::string& stat) {
+  const size_t begin = stat.find('('), end = stat.rfind(')');
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
+  Process process;
+  long long parent = 0;
+  if (std::sscanf(stat.c_str() + end + 1, " %c %lld", &process.state, &parent) != 2) {
+    return std::nullopt;
+  }
+  process.name = stat.substr(begin + 1, end - begin - 1);
+  process.parent = parent;
+  return process;
+}
+
+// Nothing where there is no such process, or /proc does not tell.
+inline std::optional<Process> ReadProcess(int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  return ParseProcess({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+}
+
+}  // namespace iris::base

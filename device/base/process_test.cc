@@ -1,0 +1,54 @@
+#include "device/base/process.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace iris::base {
+namespace {
+
+TEST(ProcessTest, ANameMayHoldAnything) {
+  const auto process = ParseProcess("12 (a) T (b\n) S 7 12 12 0 -1\n");
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->name, "a) T (b\n");
+  EXPECT_EQ(process->state, 'S');
+  EXPECT_EQ(process->parent, 7);
+  EXPECT_FALSE(process->stopped());
+}
+
+TEST(ProcessTest, TellsOfThisProcess) {
+  const auto process = ReadProcess(getpid());
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->name, "process_test");
+  EXPECT_EQ(process->parent, getppid());
+  EXPECT_FALSE(process->stopped());
+}
+
+TEST(ProcessTest, TellsWhoIsStopped) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  const auto process = ReadProcess(child);
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(process.has_value());
+  EXPECT_TRUE(process->stopped());
+}
+
+TEST(ProcessTest, NothingOfAProcessThatIsNot) {
+  EXPECT_FALSE(ReadProcess(-1).has_value());
+  EXPECT_FALSE(ParseProcess("").has_value());
+  EXPECT_FALSE(ParseProcess("12 (name").has_value());
+  EXPECT_FALSE(ParseProcess("12 )name( S 1").has_value());
+  EXPECT_FALSE(ParseProcess("12 (name) S").has_value());
+}
+
+}  // namespace
+}  // namespace iris::base
