@@ -87,6 +87,28 @@ iris_code Put(iris_comm* comm, iris_stream* stream, const Said& said, Body body)
                                 });
 }
 
+// A send or a receive, which a group keeps. All of a group are on one stream.
+template <typename Body>
+iris_code PutMessage(iris_comm* comm, iris_stream* stream, const Said& said, Body body) noexcept {
+  return WithStream<CommObject>(
+      comm, stream, [&](CommObject& object, StreamObject& on) -> absl::Status {
+        const Turn turn(object);
+        IRIS_ABI_TRY(turn.status());
+        if (!object.comm->in_group()) {
+          IRIS_ABI_TRY(said.Check());
+          return body(*object.comm, *on);
+        }
+        if (absl::Status status = said.Check(); !status.ok())
+          return object.comm->GroupFailed(status);
+        if (object.group_stream == nullptr) object.group_stream = stream;
+        if (object.group_stream != stream) {
+          return object.comm->GroupFailed(absl::InvalidArgumentError(
+              "the calls of a group name different streams: give all of them the same one"));
+        }
+        return body(*object.comm, *on);
+      });
+}
+
 absl::StatusOr<std::vector<ccl::Rule>> ReadRules(const iris::backend::BackendOperations& table,
                                                  const char* text) {
   std::vector<ccl::Rule> rules(ccl::kMaxRules);
@@ -243,15 +265,47 @@ iris_code iris_broadcast(iris_comm* comm, const void* in, void* out, uint64_t co
 iris_code iris_send(iris_comm* comm, const void* in, uint64_t count, iris_dtype dtype, uint32_t to,
                     iris_stream* stream) {
   const Said said = {dtype, IRIS_SUM, 0};
-  return Put(comm, stream, said,
-             [&](auto& c, auto& s) { return c.Send(in, count, said.type(), to, s); });
+  return PutMessage(comm, stream, said,
+                    [&](auto& c, auto& s) { return c.Send(in, count, said.type(), to, s); });
 }
 
 iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype, uint32_t from,
                     iris_stream* stream) {
   const Said said = {dtype, IRIS_SUM, 0};
-  return Put(comm, stream, said,
-             [&](auto& c, auto& s) { return c.Recv(out, count, said.type(), from, s); });
+  return PutMessage(comm, stream, said,
+                    [&](auto& c, auto& s) { return c.Recv(out, count, said.type(), from, s); });
+}
+
+iris_code iris_send_recv(iris_comm* comm, const void* in, uint64_t count, uint32_t to, void* out,
+                         uint64_t out_count, uint32_t from, iris_dtype dtype, iris_stream* stream) {
+  const Said said = {dtype, IRIS_SUM, 0};
+  return Put(comm, stream, said, [&](auto& c, auto& s) {
+    return c.SendRecv(in, count, to, out, out_count, from, said.type(), s);
+  });
+}
+
+iris_code iris_group_start(iris_comm* comm) {
+  return With<CommObject>(comm, [](CommObject& object) -> absl::Status {
+    const Turn turn(object);
+    IRIS_ABI_TRY(turn.status());
+    IRIS_ABI_TRY(object.comm->GroupStart());
+    object.group_stream = nullptr;
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_group_end(iris_comm* comm) {
+  return With<CommObject>(comm, [](CommObject& object) -> absl::Status {
+    const Turn turn(object);
+    IRIS_ABI_TRY(turn.status());
+    iris_stream* const stream = object.group_stream;
+    if (stream == nullptr) return object.comm->GroupDrop();
+    object.group_stream = nullptr;
+    const iris::abi::Held<StreamObject> held(stream);
+    if (held) return object.comm->GroupEnd(**held);
+    IRIS_ABI_TRY(object.comm->GroupDrop());
+    return iris::abi::Unknown<StreamObject>(stream);
+  });
 }
 
 iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream) {

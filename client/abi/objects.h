@@ -99,6 +99,8 @@ struct CommObject : Object {
   const std::shared_ptr<ContextState> state;
   std::unique_ptr<internal::Communicator> comm;
   std::atomic<bool> busy{false};  // a call is under way
+  // Of the group that is open, as its first call named it. For the call that is under way.
+  iris_stream* group_stream = nullptr;
 };
 
 // How a function of the API ends: keeps the text of an error for iris_error_message.

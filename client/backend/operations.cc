@@ -101,6 +101,8 @@ BackendOperations MakeTable() {
   table.Broadcast = ccl::Broadcast;
   table.Send = ccl::Send;
   table.Recv = ccl::Recv;
+  table.SendRecv = ccl::SendRecv;
+  table.Exchange = ccl::Exchange;
   table.Barrier = ccl::Barrier;
   table.CheckError = ccl::CheckError;
   table.ResetError = ccl::ResetError;

@@ -79,6 +79,11 @@ struct BackendOperations {
                  uint32_t to_index, Stream& stream);
   Result (*Recv)(const ccl::Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
                  Stream& stream);
+  Result (*SendRecv)(const ccl::Comm& comm, const void* in, uint64_t count, uint32_t to_index,
+                     void* out, uint64_t out_count, uint32_t from_index, DType type,
+                     Stream& stream);
+  Result (*Exchange)(const ccl::Comm& comm, const ccl::Message* messages, uint32_t n_messages,
+                     Stream& stream);
   Result (*Barrier)(const ccl::Comm& comm, Stream& stream);
   Result (*CheckError)(const ccl::Comm& comm, ccl::ErrorInfo* info);
   void (*ResetError)(const ccl::Comm& comm);

@@ -28,6 +28,11 @@ namespace {
 constexpr uint16_t kFinishedAt = 4;
 constexpr uint16_t kWaitingAt = 16;
 
+bool IsMessage(PageCollective call) {
+  return call == PageCollective::kSend || call == PageCollective::kRecv ||
+         call == PageCollective::kSendRecv || call == PageCollective::kGroup;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
@@ -110,10 +115,16 @@ absl::Status Communicator::Prepare() {
 
 absl::Status Communicator::Usable() const {
   if (destroyed_) return absl::FailedPreconditionError("this communicator was destroyed");
+  if (in_group_) {
+    return absl::FailedPreconditionError(
+        "a group of this communicator is open, and takes Send and Recv alone: end it with GroupEnd "
+        "first");
+  }
   return absl::OkStatus();
 }
 
 absl::Status Communicator::Destroy() {
+  in_group_ = false;
   if (absl::Status status = Usable(); !status.ok()) return status;
   destroyed_ = true;
   log_.Close();
@@ -133,10 +144,8 @@ absl::Status Communicator::Put(const Call& call, Start start) {
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, call.name());
   const Result result = start();
   if (!result.ok()) return FromDevice(result, call.name());
-  // What the device does not count is not told: a call of nothing, and those of a pair.
-  const bool pair =
-      call.what == wire::PageCollective::kSend || call.what == wire::PageCollective::kRecv;
-  if (!pair && (call.count != 0 || !call.has_count)) {
+  // What the device does not count is not told: a call of nothing, and messages between members.
+  if (!IsMessage(call.what) && (call.count != 0 || !call.has_count)) {
     log_.Put(call.what, call.count, static_cast<uint8_t>(call.type));
   }
   return absl::OkStatus();
@@ -226,6 +235,12 @@ absl::Status Communicator::Broadcast(const void* in, void* out, uint64_t count, 
 
 absl::Status Communicator::Send(const void* in, uint64_t count, DType type, uint32_t to,
                                 backend::Stream& stream) {
+  if (in_group_) {
+    if (in == nullptr && count != 0) {
+      return GroupFailed(absl::InvalidArgumentError("send: the buffer is null"));
+    }
+    return Keep("send", to, {.in = in, .count = count, .type = type});
+  }
   return PutRooted({PageCollective::kSend, count, type}, to, [&](uint32_t index) {
     return backend_.Send(comm_, in, count, type, index, stream);
   });
@@ -233,8 +248,60 @@ absl::Status Communicator::Send(const void* in, uint64_t count, DType type, uint
 
 absl::Status Communicator::Recv(void* out, uint64_t count, DType type, uint32_t from,
                                 backend::Stream& stream) {
+  if (in_group_) return Keep("recv", from, {.out = out, .count = count, .type = type});
   return PutRooted({PageCollective::kRecv, count, type}, from, [&](uint32_t index) {
     return backend_.Recv(comm_, out, count, type, index, stream);
+  });
+}
+
+absl::Status Communicator::SendRecv(const void* in, uint64_t count, uint32_t to, void* out,
+                                    uint64_t out_count, uint32_t from, DType type,
+                                    backend::Stream& stream) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "send_recv");
+  const absl::StatusOr<uint32_t> to_index = IndexOf(to);
+  if (!to_index.ok()) return Annotate(to_index.status(), "send_recv");
+  return PutRooted({PageCollective::kSendRecv, count, type}, from, [&](uint32_t from_index) {
+    return backend_.SendRecv(comm_, in, count, *to_index, out, out_count, from_index, type, stream);
+  });
+}
+
+absl::Status Communicator::GroupStart() {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "group_start");
+  in_group_ = true;
+  group_.clear();
+  group_status_ = absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::GroupFailed(absl::Status status) {
+  if (group_status_.ok()) group_status_ = status;
+  return status;
+}
+
+absl::Status Communicator::Keep(const char* what, uint32_t peer, ccl::Message message) {
+  const absl::StatusOr<uint32_t> index = IndexOf(peer);
+  if (!index.ok()) return GroupFailed(Annotate(index.status(), what));
+  message.peer_index = *index;
+  group_.push_back(message);
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::GroupDrop() {
+  if (!in_group_) {
+    return absl::FailedPreconditionError(
+        "group_end: no group of this communicator is open: begin it with GroupStart");
+  }
+  in_group_ = false;
+  if (group_status_.ok()) return absl::OkStatus();
+  return Annotate(group_status_,
+                  "group_end: nothing of the group was started, for a call in it "
+                  "failed");
+}
+
+absl::Status Communicator::GroupEnd(backend::Stream& stream) {
+  if (absl::Status status = GroupDrop(); !status.ok()) return status;
+  return Put({PageCollective::kGroup, 0, DType::kNone, /*has_count=*/false}, [&] {
+    return backend_.Exchange(comm_, group_.data(), static_cast<uint32_t>(group_.size()), stream);
   });
 }
 
@@ -283,6 +350,7 @@ absl::Status Communicator::Check() const {
 }
 
 absl::Status Communicator::Synchronize(backend::Stream& stream) {
+  if (in_group_) return Annotate(Usable(), "synchronize");
   const absl::Status status = FromDevice(backend_.Synchronize(stream), "synchronize the stream");
   const absl::Status check = Check();
   return check.ok() ? status : check;

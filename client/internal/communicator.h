@@ -77,6 +77,21 @@ class Communicator {
   absl::Status Send(const void* in, uint64_t count, DType type, uint32_t to,
                     backend::Stream& stream);
   absl::Status Recv(void* out, uint64_t count, DType type, uint32_t from, backend::Stream& stream);
+  // Both at once: a ring in which all call it first works.
+  absl::Status SendRecv(const void* in, uint64_t count, uint32_t to, void* out, uint64_t out_count,
+                        uint32_t from, DType type, backend::Stream& stream);
+
+  // Between the two, Send and Recv are kept, and GroupEnd puts them on its stream, all at once, if
+  // none failed; else it gives the first error and puts nothing there. Other operations fail. What
+  // Send and Recv are given as their stream is not looked at: the caller sees to it that it is the
+  // same for all. Check and Destroy may be called; Destroy forgets the group.
+  absl::Status GroupStart();
+  absl::Status GroupEnd(backend::Stream& stream);
+  // As GroupEnd, without a stream: where nothing was kept, or for an error.
+  absl::Status GroupDrop();
+  bool in_group() const { return in_group_; }
+  // An error of the group that its caller found.
+  absl::Status GroupFailed(absl::Status status);
   absl::Status Barrier(backend::Stream& stream);
 
   // The first failure of an operation, as far as the streams have come, with the operation and its
@@ -108,6 +123,8 @@ class Communicator {
     bool has_count = true;
     const char* name() const { return wire::PageCollectiveName(what); }
   };
+  // Keeps a message of the group.
+  absl::Status Keep(const char* what, uint32_t peer, ccl::Message message);
   // Puts on the stream, for the methods above.
   template <typename Start>
   absl::Status Put(const Call& call, Start start);
@@ -124,6 +141,9 @@ class Communicator {
   ccl::ErrorReport* report_ = nullptr;
   CollectiveLog log_;
   bool destroyed_ = false;
+  bool in_group_ = false;
+  std::vector<ccl::Message> group_;
+  absl::Status group_status_;
 };
 
 }  // namespace iris::internal

@@ -423,6 +423,17 @@ IRIS_EXPORT iris_code iris_send(iris_comm* comm, const void* in, uint64_t count,
                                 uint32_t to, iris_stream* stream);
 IRIS_EXPORT iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype,
                                 uint32_t from, iris_stream* stream);
+/* Send and Recv at once, so that all members of a ring may call it first. Counts of 0: nothing goes
+ * there, or comes from there. */
+IRIS_EXPORT iris_code iris_send_recv(iris_comm* comm, const void* in, uint64_t count, uint32_t to,
+                                     void* out, uint64_t out_count, uint32_t from, iris_dtype dtype,
+                                     iris_stream* stream);
+/* Between the two, iris_send and iris_recv on this communicator, all on one stream, are kept;
+ * iris_group_end starts them all at once, so that their order among different ranks is of no
+ * matter. If one of them failed, it starts none and gives that error. Other operations are refused
+ * meanwhile. */
+IRIS_EXPORT iris_code iris_group_start(iris_comm* comm);
+IRIS_EXPORT iris_code iris_group_end(iris_comm* comm);
 /* When the stream has passed it, the streams of all members have reached it. */
 IRIS_EXPORT iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream);
 

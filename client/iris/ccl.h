@@ -184,6 +184,34 @@ class Communicator {
   Status Recv(void* out, uint64_t count, DType type, uint32_t from, Stream& stream) {
     return iris::impl::FromC(iris_recv(get(), out, count, C(type), from, stream.get()));
   }
+  // Send and Recv at once, so that all members of a ring may call it first:
+  //
+  //   comm.SendRecv(in, n, next, out, n, previous, stream);
+  //
+  // What goes to `to` is what that rank receives from here, with as many elements. `to` and `from`
+  // may be the same rank, also this one. A count of 0: nothing goes there, or comes from there.
+  // `in` and `out` must not overlap.
+  Status SendRecv(const void* in, uint64_t count, uint32_t to, void* out, uint64_t out_count,
+                  uint32_t from, DType type, Stream& stream) {
+    return iris::impl::FromC(
+        iris_send_recv(get(), in, count, to, out, out_count, from, C(type), stream.get()));
+  }
+  // Between the two, Send and Recv on this communicator, all on one stream, are kept. GroupEnd
+  // starts them all at once, so that all members may send first:
+  //
+  //   comm.GroupStart();
+  //   for (uint32_t peer : peers) {
+  //     comm.Send(in[peer], n, peer, stream);
+  //     comm.Recv(out[peer], n, peer, stream);
+  //   }
+  //   iris::Status status = comm.GroupEnd();
+  //
+  // Several messages from one rank to another arrive in the order of the calls. If a call of the
+  // group failed, GroupEnd starts none and gives that error, so that the others need not be looked
+  // at. What is received must not overlap with another buffer of the group. Other operations are
+  // refused with kFailedPrecondition until GroupEnd.
+  Status GroupStart() { return iris::impl::FromC(iris_group_start(get())); }
+  Status GroupEnd() { return iris::impl::FromC(iris_group_end(get())); }
   // When the stream has passed it, the streams of all members have reached it.
   Status Barrier(Stream& stream) {
     return iris::impl::FromC(iris_comm_barrier(get(), stream.get()));
@@ -237,6 +265,11 @@ class Communicator {
   template <typename T>
   Status Recv(T* out, uint64_t count, uint32_t from, Stream& stream) {
     return Recv(out, count, Typed<T>(), from, stream);
+  }
+  template <typename T>
+  Status SendRecv(const T* in, uint64_t count, uint32_t to, T* out, uint64_t out_count,
+                  uint32_t from, Stream& stream) {
+    return SendRecv(in, count, to, out, out_count, from, Typed<T>(), stream);
   }
 
   // The first failure of an operation, as far as the streams have come, with the operation and its

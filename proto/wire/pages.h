@@ -36,6 +36,8 @@ enum class PageCollective : uint8_t {
   kAllToAllV,
   kSend,
   kRecv,
+  kSendRecv,
+  kGroup,
 };
 
 // "all_reduce", as errors have it; "collective" for a number that is none.
@@ -43,7 +45,7 @@ constexpr const char* PageCollectiveName(PageCollective call) {
   constexpr const char* kNames[] = {"collective", "all_reduce",     "all_gather",   "broadcast",
                                     "barrier",    "reduce_scatter", "all_to_all",   "reduce",
                                     "gather",     "scatter",        "all_to_all_v", "send",
-                                    "recv"};
+                                    "recv",       "send_recv",      "group_end"};
   const uint32_t number = static_cast<uint32_t>(call);
   return kNames[number < sizeof(kNames) / sizeof(kNames[0]) ? number : 0];
 }
@@ -60,8 +62,8 @@ static_assert(sizeof(CollectiveEntry) == 16);
 
 inline constexpr uint32_t kCollectiveEntries = 6;
 
-// What a rank has put on its streams through one communicator. Send and Recv do not count: they
-// are no operations of the whole team. Its writer makes `version` odd meanwhile.
+// What a rank has put on its streams through one communicator. Messages between members do not
+// count: they are no operations of the whole team. Its writer makes `version` odd meanwhile.
 struct CollectiveRecord {
   uint32_t version;
   uint32_t team_id;

@@ -106,8 +106,8 @@ TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
       return CheckReduceType<int64_t>(GetParam());
     case DType::kU8:
       return CheckReduceType<uint8_t>(GetParam());
-    default:  // kTypes has no other
-      break;
+    default:
+      FAIL() << "a type that reductions do not know";
   }
 }
 
@@ -123,7 +123,7 @@ const char* const kVariantNames[] = {"Auto",     "Packets",    "Direct",   "TwoS
                                      "Ring",     "Atomic",     "Spinlock"};
 
 std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
-  const char* const types[] = {"F32", "F64", "F16", "Bf16", "I32", "I64", "U8"};
+  const char* const types[] = {"None", "F32", "F64", "F16", "Bf16", "I32", "I64", "U8"};
   const char* const ops[] = {"Sum", "Prod", "Min", "Max", "Avg"};
   return std::string(types[static_cast<int>(std::get<0>(info.param))]) +
          ops[static_cast<int>(std::get<1>(info.param))] +

@@ -611,6 +611,20 @@ class Fuzzer {
         [this] { return iris_send(Comm(), Memory(), Count(), DType(), Rank(), Stream()); });
     Add("iris_recv",
         [this] { return iris_recv(Comm(), Memory(), Count(), DType(), Rank(), Stream()); });
+    Add("iris_send_recv", [this] {
+      const uint64_t count = Count();
+      const uint64_t out_count = OneIn(4) ? Count() : count;
+      return iris_send_recv(Comm(), Memory(), count, Rank(), Memory(), out_count, Rank(), DType(),
+                            Stream());
+    });
+    // Mostly closed at once, so that what groups refuse is called, too.
+    Add("iris_group_start", [this] {
+      iris_comm* const comm = Comm();
+      const iris_code code = iris_group_start(comm);
+      if (!OneIn(8)) iris_group_end(comm);
+      return code;
+    });
+    Add("iris_group_end", [this] { return iris_group_end(Comm()); });
   }
 
   World& world_;

@@ -195,10 +195,91 @@ int Differs(const std::vector<std::string>&) {
   return 0;
 }
 
+// All send first, by SendRecv and in groups, and what a group refuses.
+int Rings(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const uint32_t n = context->n_ranks(), me = context->rank();
+  const uint32_t next = (me + 1) % n, previous = (me + n - 1) % n;
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  auto other = Stream::Create(*context);
+  REQUIRE_OK(other);
+  auto comm = Communicator::Create(*context);
+  REQUIRE_OK(comm);
+  constexpr uint64_t kCount = 50'000;
+  auto heap = context->Allocate({.bytes = 2 * kCount * 4});
+  REQUIRE_OK(heap);
+  std::vector<int32_t> apart(2 * kCount);
+  for (int32_t* const data : {heap->As<int32_t>(), apart.data()}) {
+    int32_t* const out = data + kCount;
+    for (const uint64_t count : {uint64_t{1}, uint64_t{777}, kCount}) {
+      for (uint64_t i = 0; i < count; ++i) data[i] = static_cast<int32_t>(me * 1000 + i);
+      const auto right = [&](uint64_t from, uint64_t to) {
+        for (uint64_t i = from; i < to; ++i) {
+          if (out[i] != static_cast<int32_t>(previous * 1000 + i)) return false;
+        }
+        return true;
+      };
+      std::fill(out, out + count, -1);
+      REQUIRE_OK(comm->SendRecv(data, count, next, out, count, previous, *stream));
+      REQUIRE_OK(comm->Synchronize(*stream));
+      REQUIRE(right(0, count));
+      std::fill(out, out + count, -1);
+      // Two messages to the same rank arrive in their order.
+      const uint64_t half = count / 2;
+      REQUIRE_OK(comm->GroupStart());
+      REQUIRE_OK(comm->Send(data, half, next, *stream));
+      REQUIRE_OK(comm->Send(data + half, count - half, next, *stream));
+      REQUIRE_OK(comm->Recv(out, half, previous, *stream));
+      REQUIRE_OK(comm->Recv(out + half, count - half, previous, *stream));
+      REQUIRE_OK(comm->GroupEnd());
+      REQUIRE_OK(comm->Synchronize(*stream));
+      REQUIRE(right(0, count));
+    }
+  }
+  // A group takes nothing else, and none of it starts after an error.
+  int32_t* const data = heap->As<int32_t>();
+  const auto refused = [](const Status& status, const char* text) {
+    if (!status.ok() && Text(status).find(text) != std::string::npos) return true;
+    std::cout << "not refused: " << Text(status) << std::endl;
+    return false;
+  };
+  REQUIRE(refused(comm->GroupEnd(), "no group of this communicator is open"));
+  REQUIRE_OK(comm->GroupStart());
+  REQUIRE(refused(comm->GroupStart(), "a group of this communicator is open"));
+  REQUIRE(refused(comm->Barrier(*stream), "takes Send and Recv alone"));
+  REQUIRE(refused(comm->Synchronize(*stream), "takes Send and Recv alone"));
+  REQUIRE(refused(comm->SendRecv(data, 1, next, data + 1, 1, previous, *stream), "is open"));
+  REQUIRE_OK(comm->Check());
+  REQUIRE_OK(comm->GroupEnd());  // nothing was kept
+  REQUIRE_OK(comm->GroupStart());
+  REQUIRE_OK(comm->Send(data, 1, next, *stream));
+  REQUIRE(refused(comm->Recv(data + 1, 1, previous, *other), "different streams"));
+  REQUIRE(refused(comm->GroupEnd(), "different streams"));
+  REQUIRE_OK(comm->GroupStart());
+  REQUIRE(refused(comm->Send(data, 1, 99, *stream), "rank 99 is not one of the team"));
+  REQUIRE_OK(comm->Recv(data + 1, 1, previous, *stream));
+  REQUIRE(refused(comm->GroupEnd(), "rank 99 is not one of the team"));
+  REQUIRE(refused(comm->SendRecv(data, 1, 99, data + 1, 1, previous, *stream), "rank 99"));
+  REQUIRE_OK(comm->GroupStart());
+  {
+    auto gone = Stream::Create(*context);
+    REQUIRE_OK(gone);
+    REQUIRE_OK(comm->Send(data, 1, next, *gone));
+    REQUIRE_OK(comm->Recv(data + 1, 1, previous, *gone));
+  }
+  REQUIRE(refused(comm->GroupEnd(), "stream"));
+  REQUIRE_OK(comm->Barrier(*stream));
+  REQUIRE_OK(comm->Synchronize(*stream));
+  REQUIRE_OK(comm->Destroy());
+  return 0;
+}
+
 const std::map<std::string, iris::testing::Scenario>& Scenarios() {
   static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
       {"results", Results}, {"team_of_some", TeamOfSome}, {"missing", Missing},
-      {"killed", Killed},   {"differs", Differs},
+      {"killed", Killed},   {"differs", Differs},         {"rings", Rings},
   };
   return *scenarios;
 }
@@ -223,6 +304,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesRanksTest, ::testing::Values(1, 2, 4)
 
 TEST_P(CollectivesRanksTest, ResultsAreRight) {
   RankProcesses ranks("results", GetParam(), Ranks());
+  ranks.ExpectAllSucceed();
+}
+
+TEST_P(CollectivesRanksTest, AllSendFirst) {
+  RankProcesses ranks("rings", GetParam(), Ranks());
   ranks.ExpectAllSucceed();
 }
 

@@ -2,6 +2,7 @@
 // there, by real processes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <string>
@@ -40,6 +41,31 @@ Status ScaleAndMean() {
   IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));
   // The mean of 0, 1 and 2.
   if (values != std::vector<float>(kFloats, 1.0f)) return {StatusCode::kInternal, "a wrong mean"};
+  // Around the ring, and to both neighbours.
+  const uint32_t me = context.rank(), n = context.n_ranks();
+  const uint32_t left = (me + n - 1) % n, right = (me + 1) % n;
+  IRIS_ASSIGN_OR_RETURN(const auto y, context.Allocate<float>(4 * kFloats, "y"));
+  float* const mine = y;
+  float* const theirs = mine + 2 * kFloats;
+  const auto value = [](uint32_t rank, uint32_t side) {
+    return 2.0f * static_cast<float>(rank) + static_cast<float>(side);
+  };
+  const auto all = [](float first, float second) {
+    std::vector<float> both(2 * kFloats, first);
+    std::fill(both.begin() + kFloats, both.end(), second);
+    return both;
+  };
+  values = all(value(me, 0), value(me, 1));
+  IRIS_RETURN_IF_ERROR(stream.Copy(mine, values.data(), 8 * kFloats));
+  IRIS_RETURN_IF_ERROR(PassOn(comm, mine, theirs, 2 * kFloats, me, n, stream));
+  IRIS_RETURN_IF_ERROR(stream.Copy(values.data(), theirs, 8 * kFloats));
+  IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));
+  if (values != all(value(left, 0), value(left, 1))) return {StatusCode::kInternal, "a wrong ring"};
+  IRIS_RETURN_IF_ERROR(Halo(comm, mine, theirs, kFloats, left, right, stream));
+  IRIS_RETURN_IF_ERROR(stream.Copy(values.data(), theirs, 8 * kFloats));
+  IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));
+  if (values != all(value(left, 1), value(right, 0)))
+    return {StatusCode::kInternal, "a wrong halo"};
   return context.Barrier();
 }
 

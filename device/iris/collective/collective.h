@@ -275,11 +275,36 @@ Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, DT
                  uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
 
 // From one member to another: only these two call, each the one that names the other. Send waits on
-// its stream for Recv, and two members that both begin with Send fail.
+// its stream for Recv, and two members that both begin with Send fail: see SendRecv. What a member
+// sends another is received in the order in which it is sent.
 Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
             backend::Stream& stream);
 Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
             backend::Stream& stream);
+
+// Send and Recv at once, so that all members of a ring may call it first: what goes to `to_index`
+// must be what that member receives from here, by SendRecv, Recv or Exchange. The two members may
+// be one, also this one. A count of 0: nothing goes there, or comes from there. `in` and `out` must
+// not overlap.
+Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_t to_index, void* out,
+                uint64_t out_count, uint32_t from_index, DType type, backend::Stream& stream);
+
+// One side of a message between this member and `peer_index`, which may be this one, too.
+struct Message {
+  const void* in = nullptr;  // what is sent; null: it is received
+  void* out = nullptr;       // where to; null: it is sent
+  uint64_t count = 0;
+  DType type = DType::kU8;
+  uint32_t peer_index = 0;
+};
+
+// Any number of messages at once. A message waits only for the other side, and for those of earlier
+// calls and earlier ones of this call between the same members in the same direction. All members
+// may send first if each does all its messages in one Exchange. Otherwise, as with Send and Recv,
+// the calls must have an order in which nobody waits in a circle. Nothing that is received may
+// overlap with another buffer of the call.
+Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
+                backend::Stream& stream);
 
 // When the stream has passed it, the streams of all members have reached it.
 Result Barrier(const Comm& comm, backend::Stream& stream);

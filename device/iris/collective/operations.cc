@@ -206,39 +206,6 @@ Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, 
                             vector.send_bytes[0], stream);
 }
 
-namespace {
-
-Result StartPair(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                 uint32_t from, uint32_t to, backend::Stream& stream) {
-  if (Result result = impl::CheckComm(comm); !result.ok()) return result;
-  const uint32_t me = comm.team.index;
-  if (from >= comm.team.size || to >= comm.team.size || from == to) {
-    return Invalid("the other side is not another member");
-  }
-  Request request = {.operation = Operation::kSendRecv,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .in_rows = from == me ? 1u : 0u,
-                     .out_rows = from == me ? 0u : 1u,
-                     .root = from,
-                     .to = to};
-  return Run(comm, &request, stream);
-}
-
-}  // namespace
-
-Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
-            backend::Stream& stream) {
-  return StartPair(comm, in, nullptr, count, type, comm.team.index, to_index, stream);
-}
-
-Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
-            backend::Stream& stream) {
-  return StartPair(comm, nullptr, out, count, type, from_index, comm.team.index, stream);
-}
-
 Result Barrier(const Comm& comm, backend::Stream& stream) {
   if (Result result = impl::CheckComm(comm); !result.ok()) return result;
   const Request request = {.operation = Operation::kBarrier,

@@ -3,7 +3,7 @@
 //   header    one per workspace
 //   sync      [max_blocks]: BlockState, calls[2][members]: what each member is calling, by the
 //             parity of the epoch; signals[members]: chunks that each has pushed
-//   pairs     [pairs of members][kPairBlocks]: the same for Send and Recv, of two members
+//   pairs     [sender][receiver][kPairBlocks]: the same for messages, of two members
 //   packets   [packet_blocks][2][members][2 * packet_bytes]: inboxes of kPackets, by parity
 //   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
 //
@@ -18,7 +18,9 @@
 namespace iris::ccl::impl {
 
 inline constexpr uint64_t kNotInHeap = ~0ull;
-inline constexpr uint32_t kPairBlocks = 8;
+inline constexpr uint32_t kPairBlocks = 8;  // of a message
+// Messages that a launch moves at once.
+inline constexpr uint32_t kMaxMessages = 8;
 
 // A call as it is told to others: four words of CallRecord (PackCall) and the signature, which is
 // the same for calls that belong together.
@@ -67,7 +69,8 @@ struct BlockState {
   uint32_t failed;   // not 0: what this block had a part in failed, and it makes no more
   uint64_t signals;  // chunks that this block has pushed
   uint64_t turns;    // kSpinlock: the lock of what this member owns. Who has had it, in all
-  uint32_t reserved[10];
+  uint32_t awaited;  // a message that is alone in its launch: the epoch that it has waited long for
+  uint32_t reserved[9];
 };
 static_assert(sizeof(BlockState) == 64);
 
@@ -108,12 +111,32 @@ constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
   offsets.sync_bytes = sizeof(Header);
   offsets.pair_bytes = offsets.sync_bytes + config.max_blocks * SyncBytes(n);
   offsets.packet_bytes =
-      offsets.pair_bytes + static_cast<uint64_t>(n) * (n - 1) / 2 * kPairBlocks * SyncBytes(2);
+      offsets.pair_bytes + static_cast<uint64_t>(n) * (n - 1) * kPairBlocks * SyncBytes(2);
   offsets.stage_bytes =
       offsets.packet_bytes + config.packet_blocks * PacketBytes(n, config.packet_bytes);
   offsets.total_bytes = RoundUp(offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes,
                                 kWorkspaceAlignmentBytes);
   return offsets;
+}
+
+// Where the rounds of what `from` sends `to` are: each direction has its own.
+constexpr uint64_t PairOffset(uint32_t n, const Config& config, uint32_t from, uint32_t to) {
+  const uint64_t pair = static_cast<uint64_t>(from) * (n - 1) + (to > from ? to - 1 : to);
+  return OffsetsOf(n, config).pair_bytes + pair * kPairBlocks * SyncBytes(2);
+}
+
+// How messages share the blocks and stages of a Comm: those that go `distance` places further in
+// the team, so many distances at a time, are in one launch, one from and one to each member.
+// The same on all members.
+struct MessagePlaces {
+  uint32_t blocks;     // of a message, at most
+  uint32_t distances;  // in a launch
+};
+constexpr MessagePlaces PlacesOf(const Config& config) {
+  const uint32_t half = config.max_blocks < 2 ? 1 : config.max_blocks / 2;
+  const uint32_t blocks = half < kPairBlocks ? half : kPairBlocks;
+  const uint32_t distances = half / blocks;
+  return {blocks, distances < kMaxMessages / 2 ? distances : kMaxMessages / 2};
 }
 
 // Who sends what to whom. A row is what one member gives one other.
@@ -134,12 +157,14 @@ struct Common {
   uint32_t index;  // of this member
   uint8_t members[kMaxTeamRanks];
   uint8_t pair[2];  // kSendRecv: the places of its two members in the team
+  uint8_t alone;    // kSendRecv: the launch has no other message
   Operation operation;
   uint8_t check;  // packets: compare the calls before anything is waited for
   uint8_t ends;   // 1: the operation's last kernel, which counts it
   uint32_t signature;
   PackedCall call;
-  uint64_t in_offset_bytes;  // in this member's heap; kNotInHeap. Any value if nobody reads it
+  uint64_t answer_offset_bytes;  // kSendRecv: as sync_offset_bytes, of the other direction
+  uint64_t in_offset_bytes;      // in this member's heap; kNotInHeap. Any value if nobody reads it
   uint64_t out_offset_bytes;
 };
 
@@ -169,6 +194,18 @@ struct MoveCall {
   uint32_t root;
   uint32_t unroll;
 };
+
+// Messages that go at once: each has blocks of its own.
+struct PairCall {
+  Common common;
+  MoveCall move;
+  uint32_t blocks;
+};
+template <uint32_t N>
+struct PairCalls {
+  PairCall each[N];
+};
+static_assert(sizeof(PairCalls<kMaxMessages>) <= 4000, "a launch takes 4 KiB of arguments");
 
 // Rows of any length, for AllToAllV. Each receiver tells the sender where its row goes, and how
 // long it is.

@@ -14,13 +14,13 @@
 namespace iris::ccl::impl {
 
 // Rows are pushed to where they belong, or to the workspace of whoever has its `out` elsewhere.
-IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rounds& rounds) {
+// `block` of `grid` blocks that do this call.
+IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rounds& rounds,
+                                 uint32_t block, uint32_t grid) {
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
   if (rounds.broken()) return;
   const uint32_t n = common.size;
   const uint32_t me = common.index;
-  const uint32_t block = backend::BlockIndex();
-  const uint32_t grid = backend::GridSize();
   const bool to_all = call.pattern == Pattern::kAllGather || call.pattern == Pattern::kBroadcast;
   const bool out_staged = common.out_offset_bytes == kNotInHeap;
   const uint64_t room = common.stage_bytes / n / 16 * 16;  // of a row
@@ -84,7 +84,20 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveDirect(IRIS_PARAM Common
                                                                IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
   Rounds rounds(common, &shared, backend::BlockIndex());
-  PushRows(common, call, rounds);
+  PushRows(common, call, rounds, backend::BlockIndex(), backend::GridSize());
+  rounds.Conclude();
+}
+
+// Up to N messages, none of which waits for another.
+template <uint32_t N>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePairs(IRIS_PARAM PairCalls<N> calls) {
+  IRIS_SHARED(SharedState, shared);
+  uint32_t block = backend::BlockIndex();
+  uint32_t k = 0;
+  while (block >= calls.each[k].blocks) block -= calls.each[k++].blocks;
+  const PairCall& call = calls.each[k];
+  Rounds rounds(call.common, &shared, block);
+  PushRows(call.common, call.move, rounds, block, call.blocks);
   rounds.Conclude();
 }
 

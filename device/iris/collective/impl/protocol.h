@@ -45,6 +45,7 @@ enum class Trouble : uint32_t {
   kNone,
   kFailedElsewhere,  // another thread of this member has recorded why
   kCallsDiffer,
+  kCrossed,  // each of two members waits for the other to take what it sends, or to send
 };
 
 // What there is to see for a thread that waits for long. `looks`: at the others' calls, too.
@@ -69,7 +70,20 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
         backend::Load<Scope::kSystem, Order::kRelaxed>(&HeaderAt(call, m)->calling);
     if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) return Trouble::kCallsDiffer;
   }
-  return Trouble::kNone;
+  if (!pair || call.alone == 0) return Trouble::kNone;
+  // The other one waits, alone too, for a message the other way that this member has not begun: it
+  // will not, for it waits here. Epochs never come twice, so that no word has to be taken back.
+  const auto state = [&call](uint32_t m, uint64_t offset_bytes) {
+    return iris::AtOffset<BlockState>(call.context, call.members[m], offset_bytes);
+  };
+  BlockState* waits = state(call.index, call.sync_offset_bytes);
+  backend::Store<Scope::kSystem, Order::kRelaxed>(&waits->awaited,
+                                                  NextEpoch(backend::LoadPlain(&waits->epoch)));
+  const uint32_t awaited = backend::Load<Scope::kSystem, Order::kRelaxed>(
+      &state(1 - call.index, call.answer_offset_bytes)->awaited);
+  const uint32_t next =
+      NextEpoch(backend::LoadPlain(&state(call.index, call.answer_offset_bytes)->epoch));
+  return awaited == next ? Trouble::kCrossed : Trouble::kNone;
 }
 
 // What the threads of a block share.
@@ -427,7 +441,13 @@ class Rounds {
       trouble = LookAround(*call_, sequence_, looks);
       return trouble != Trouble::kNone;
     });
-    if (result == WaitResult::kAborted) trouble_ = trouble;
+    if (result == WaitResult::kAborted) {
+      trouble_ = trouble;
+      if (trouble == Trouble::kCrossed) {
+        trouble_ = Trouble::kCallsDiffer;
+        suspect_ = 2 - call_->index;
+      }
+    }
     return result;
   }
 

@@ -35,6 +35,11 @@ struct Request {
   uint64_t out_offset_bytes = 0;
 };
 
+// Places in the team from a message's sender to its receiver, 1 to n - 1.
+inline uint32_t MessageDistance(const Request& message, uint32_t n) {
+  return (message.to + n - message.root) % n;
+}
+
 // A call from the words that went from member to member.
 CallRecord UnpackCall(const uint32_t* words);
 

@@ -87,15 +87,16 @@ struct Kernels {
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
   if (shape.operation == Operation::kBarrier) return FitRound(comm, plan);
   FitUnits(comm, shape, bytes, plan);
-  // A pair has no more places for rounds of its own.
-  if (shape.operation == Operation::kSendRecv && plan->blocks > kPairBlocks) {
-    plan->blocks = kPairBlocks;
-  }
+  // A message has no more places for rounds of its own.
+  const uint32_t places = PlacesOf(comm.config).blocks;
+  if (shape.operation == Operation::kSendRecv && plan->blocks > places) plan->blocks = places;
 }
 
 Result Prepare() {
   if (Result result = PrepareAll<Kernels>(); !result.ok()) return result;
   if (Result result = backend::PrepareKernel(&MoveDirect<>); !result.ok()) return result;
+  if (Result result = backend::PrepareKernel(&MovePairs<2>); !result.ok()) return result;
+  if (Result result = backend::PrepareKernel(&MovePairs<kMaxMessages>); !result.ok()) return result;
   if (Result result = backend::PrepareKernel(&BarrierKernel<>); !result.ok()) return result;
   return backend::PrepareKernel(&MoveVector<>);
 }
@@ -110,20 +111,26 @@ Result LaunchReduction(const Start& start, backend::Stream& stream) {
   return LaunchReduceDirect(start, kDirectRow, common, WholeRows(start), false, stream);
 }
 
-// A broadcast in the team of two that a sender and a receiver are. They have rounds of their own.
-Result LaunchPair(const Start& start, backend::Stream& stream) {
+// A message is a broadcast in the team of two that its sender and its receiver are. They have
+// rounds and stages of their own.
+PairCall PairOf(const Start& start, bool alone) {
   const Comm& comm = start.comm;
   const Request& request = start.request;
+  const uint32_t n = comm.team.size;
   const uint32_t me = comm.team.index;
   const bool sends = request.root == me;
   const uint32_t low = request.root < request.to ? request.root : request.to;
   const uint32_t high = request.root < request.to ? request.to : request.root;
+  const MessagePlaces places = PlacesOf(comm.config);
   Common common = CommonOf(start);
-  const uint64_t pair = high * (high - 1) / 2 + low;
-  common.sync_offset_bytes = comm.workspace_offset_bytes +
-                             OffsetsOf(comm.team.size, comm.config).pair_bytes +
-                             pair * kPairBlocks * SyncBytes(2);
+  common.sync_offset_bytes =
+      comm.workspace_offset_bytes + PairOffset(n, comm.config, request.root, request.to);
+  common.answer_offset_bytes =
+      comm.workspace_offset_bytes + PairOffset(n, comm.config, request.to, request.root);
+  const uint64_t place = (MessageDistance(request, n) - 1) % places.distances;
+  common.stage_offset_bytes += place * places.blocks * 2 * comm.config.stage_bytes;
   common.ends = 0;  // not an operation of the team
+  common.alone = alone ? 1 : 0;
   common.size = 2;
   common.index = me == low ? 0 : 1;
   common.pair[0] = static_cast<uint8_t>(low);
@@ -133,7 +140,22 @@ Result LaunchPair(const Start& start, backend::Stream& stream) {
   MoveCall call = Rows(start);
   call.root = sends ? common.index : 1 - common.index;
   if (sends) call.out = const_cast<uint8_t*>(call.in);  // it keeps what it has
-  return LaunchMoveDirect(start, kDirectRow, common, call, stream);
+  return {common, call, start.plan.blocks};
+}
+
+template <uint32_t N>
+Result LaunchPairs(const Comm& comm, const Request* const* requests, uint32_t n,
+                   backend::Stream& stream) {
+  PairCalls<N> calls = {};
+  Plan all = {Variant::kDirect, 0, 0, 1};
+  for (uint32_t k = 0; k < n; ++k) {
+    const Plan plan = Choose(comm, {Operation::kSendRecv, requests[k]->count, requests[k]->type});
+    calls.each[k] = PairOf({comm, *requests[k], plan}, false);
+    all.blocks += plan.blocks;
+    if (plan.threads > all.threads) all.threads = plan.threads;
+  }
+  return LaunchKernel({comm, *requests[0], all}, kDirectRow, "MovePairs", all.blocks, all.threads,
+                      stream, &MovePairs<N>, calls);
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {
@@ -144,8 +166,10 @@ Result Launch(const Start& start, backend::Stream& stream) {
       return LaunchReduction(start, stream);
     case Operation::kBarrier:
       return LaunchRound(start, kDirectRow, /*ends=*/true, stream);
-    case Operation::kSendRecv:
-      return LaunchPair(start, stream);
+    case Operation::kSendRecv: {
+      const PairCall pair = PairOf(start, true);
+      return LaunchMoveDirect(start, kDirectRow, pair.common, pair.move, stream);
+    }
     case Operation::kAllToAllV:
       return LaunchKernel(start, kDirectRow, "MoveVector", start.plan.blocks, start.plan.threads,
                           stream, &MoveVector<>, CommonOf(start),
@@ -169,6 +193,12 @@ Result LaunchMoveDirect(const Start& start, const VariantRow& row, const Common&
                         const MoveCall& call, backend::Stream& stream) {
   return LaunchKernel(start, row, "MoveDirect", start.plan.blocks, start.plan.threads, stream,
                       &MoveDirect<>, common, call);
+}
+
+Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t n,
+                      backend::Stream& stream) {
+  return n <= 2 ? LaunchPairs<2>(comm, requests, n, stream)
+                : LaunchPairs<kMaxMessages>(comm, requests, n, stream);
 }
 
 Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend::Stream& stream) {

@@ -1,0 +1,188 @@
+// Messages: Send, Recv, SendRecv and Exchange.
+//
+// Exchange makes a few launches, each of messages that wait for nothing but each other. Which one a
+// message is in, its sender and its receiver find alike: the k-th between the two in its direction
+// is in round k, and in each round the messages go by the distance from sender to receiver in the
+// team. So members that exchange never wait in a circle.
+#include <cstdint>
+
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/request.h"
+#include "iris/collective/variants/variant.h"
+
+namespace iris::ccl {
+namespace {
+
+using impl::Invalid;
+using impl::Request;
+
+bool Sends(const Message& message) { return message.in != nullptr; }
+
+Request RequestOf(const Comm& comm, const Message& message) {
+  const uint32_t me = comm.team.index;
+  const bool sends = Sends(message);
+  return {.operation = Operation::kSendRecv,
+          .in = message.in,
+          .out = message.out,
+          .count = message.count,
+          .type = message.type,
+          .in_rows = sends ? 1u : 0u,
+          .out_rows = sends ? 0u : 1u,
+          .root = sends ? me : message.peer_index,
+          .to = sends ? message.peer_index : me};
+}
+
+const void* BufferOf(const Message& message) { return Sends(message) ? message.in : message.out; }
+uint64_t BytesOf(const Message& message) { return message.count * DTypeBytes(message.type); }
+
+// How many messages of the call come before message i, between the same members in the same
+// direction.
+uint32_t TurnOf(const Message* messages, uint32_t i) {
+  uint32_t turn = 0;
+  for (uint32_t k = 0; k < i; ++k) {
+    turn += messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&
+            Sends(messages[k]) == Sends(messages[i]);
+  }
+  return turn;
+}
+
+// What message i of this member to itself belongs to: the one of the other side with the same turn.
+const Message* AnswerOf(const Message* messages, uint32_t n, uint32_t i) {
+  const uint32_t turn = TurnOf(messages, i);
+  for (uint32_t k = 0; k < n; ++k) {
+    if (messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&
+        Sends(messages[k]) != Sends(messages[i]) && TurnOf(messages, k) == turn) {
+      return &messages[k];
+    }
+  }
+  return nullptr;
+}
+
+// *more: some message has a later turn than `turn`.
+Result LaunchTurn(const Comm& comm, const Message* messages, uint32_t n_messages, uint32_t turn,
+                  bool* more, backend::Stream& stream) {
+  const uint32_t n = comm.team.size;
+  const uint32_t step = impl::PlacesOf(comm.config).distances;
+  *more = false;
+  for (uint32_t begin = 1; begin < n; begin += step) {
+    Request requests[impl::kMaxMessages];
+    const Request* launched[impl::kMaxMessages];
+    uint32_t n_launched = 0;
+    for (uint32_t i = 0; i < n_messages; ++i) {
+      if (messages[i].count == 0 || messages[i].peer_index == comm.team.index) continue;
+      Request request = RequestOf(comm, messages[i]);
+      const uint32_t distance = impl::MessageDistance(request, n);
+      if (distance < begin || distance >= begin + step) continue;
+      const uint32_t own = TurnOf(messages, i);
+      if (own > turn) *more = true;
+      if (own != turn) continue;
+      bool nothing = false;
+      // For its offsets: it was checked before.
+      if (Result result = impl::CheckRequest(comm, &request, &nothing); !result.ok()) return result;
+      requests[n_launched] = request;
+      launched[n_launched] = &requests[n_launched];
+      ++n_launched;
+    }
+    if (n_launched == 0) continue;
+    if (Result result = impl::LaunchMessages(comm, launched, n_launched, stream); !result.ok()) {
+      return result;
+    }
+  }
+  return {};
+}
+
+Result CheckMessages(const Comm& comm, const Message* messages, uint32_t n_messages) {
+  if (Result result = impl::CheckComm(comm); !result.ok()) return result;
+  for (uint32_t i = 0; i < n_messages; ++i) {
+    const Message& message = messages[i];
+    if (message.peer_index >= comm.team.size) return Invalid("the other side is not a member");
+    if (message.in != nullptr && message.out != nullptr) {
+      return Invalid("a message of Exchange has both an in and an out");
+    }
+    Request request = RequestOf(comm, message);
+    bool nothing = false;
+    if (Result result = impl::CheckRequest(comm, &request, &nothing); !result.ok()) return result;
+    if (nothing) continue;
+    for (uint32_t k = 0; k < i; ++k) {
+      if ((!Sends(message) || !Sends(messages[k])) && messages[k].count != 0 &&
+          impl::Overlap(BufferOf(message), BytesOf(message), BufferOf(messages[k]),
+                        BytesOf(messages[k]))) {
+        return Invalid("what is received overlaps with another buffer of the call");
+      }
+    }
+  }
+  for (uint32_t i = 0; i < n_messages; ++i) {
+    if (messages[i].count == 0 || messages[i].peer_index != comm.team.index) continue;
+    const Message* answer = AnswerOf(messages, n_messages, i);
+    if (answer == nullptr) {
+      return Invalid("a member sends itself what it does not receive in the same call");
+    }
+    if (answer->count != messages[i].count || answer->type != messages[i].type) {
+      return Invalid("a member sends itself another count or type than it receives");
+    }
+  }
+  return {};
+}
+
+Result RunOne(const Comm& comm, const Message& message, backend::Stream& stream) {
+  if (Result result = impl::CheckComm(comm); !result.ok()) return result;
+  if (message.peer_index >= comm.team.size || message.peer_index == comm.team.index) {
+    return Invalid("the other side is not another member");
+  }
+  Request request = RequestOf(comm, message);
+  bool nothing = false;
+  const Result result = impl::CheckRequest(comm, &request, &nothing);
+  if (!result.ok() || nothing) return result;
+  const Plan plan = Choose(comm, {request.operation, request.count, request.type});
+  return impl::FindVariant(plan.variant)->launch({comm, request, plan}, stream);
+}
+
+}  // namespace
+
+Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
+            backend::Stream& stream) {
+  if (in == nullptr && count != 0) return Invalid("a buffer is null");
+  return RunOne(comm, {in, nullptr, count, type, to_index}, stream);
+}
+
+Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
+            backend::Stream& stream) {
+  return RunOne(comm, {nullptr, out, count, type, from_index}, stream);
+}
+
+Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_t to_index, void* out,
+                uint64_t out_count, uint32_t from_index, DType type, backend::Stream& stream) {
+  if (in == nullptr && count != 0) return Invalid("a buffer is null");
+  const Message messages[2] = {{in, nullptr, count, type, to_index},
+                               {nullptr, out, out_count, type, from_index}};
+  return Exchange(comm, messages, 2, stream);
+}
+
+Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
+                backend::Stream& stream) {
+  if (Result result = CheckMessages(comm, messages, n_messages); !result.ok()) return result;
+  uint32_t n_others = 0;
+  uint32_t last = 0;
+  for (uint32_t i = 0; i < n_messages; ++i) {
+    const Message& message = messages[i];
+    if (message.count == 0) continue;
+    if (message.peer_index != comm.team.index) {
+      ++n_others;
+      last = i;
+    } else if (Sends(message)) {
+      const Result result = backend::CopyAsync(AnswerOf(messages, n_messages, i)->out, message.in,
+                                               BytesOf(message), stream);
+      if (!result.ok()) return result;
+    }
+  }
+  if (n_others == 1) return RunOne(comm, messages[last], stream);
+  bool more = n_others != 0;
+  for (uint32_t turn = 0; more; ++turn) {
+    const Result result = LaunchTurn(comm, messages, n_messages, turn, &more, stream);
+    if (!result.ok()) return result;
+  }
+  return {};
+}
+
+}  // namespace iris::ccl
