@@ -42,7 +42,7 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(const auto words, context.Allocate<uint32_t>(kWords, "words"));
   std::printf("I am rank %u of %u, pid %d: offset 0x%" PRIx64 ", mine at %p, rank %u's at %p\n",
               ctx.rank, ctx.n_ranks, getpid(), words.offset_bytes, words.address, next,
-              static_cast<void*>(context.Translate(words.get(), next)));
+              static_cast<void*>(context.Translate(next, words.get())));
 
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   IRIS_RETURN_IF_ERROR(iris::Launch({.grid = 1, .block = kWords}, stream, Say, ctx, words));

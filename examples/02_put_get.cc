@@ -29,8 +29,7 @@ IRIS_DEVICE inline Slice MySlice(uint64_t n) {
 IRIS_KERNEL void PutToNext(iris::DeviceContext ctx, float* inbox, const float* mine, uint64_t n) {
   const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
   const Slice slice = MySlice(n);
-  iris::Put(ctx, next, inbox + slice.begin, mine + slice.begin, slice.count * sizeof(float),
-            iris::Block{});
+  iris::Put(ctx, next, inbox + slice.begin, mine + slice.begin, slice.count, iris::Block{});
 }
 
 // The source must be in the heap, the destination may be anywhere.
@@ -38,8 +37,7 @@ IRIS_KERNEL void GetFromPrevious(iris::DeviceContext ctx, float* fetched, const 
                                  uint64_t n) {
   const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
   const Slice slice = MySlice(n);
-  iris::Get(ctx, previous, fetched + slice.begin, mine + slice.begin, slice.count * sizeof(float),
-            iris::Block{});
+  iris::Get(ctx, previous, fetched + slice.begin, mine + slice.begin, slice.count, iris::Block{});
 }
 
 float Value(uint32_t rank, uint64_t i) {

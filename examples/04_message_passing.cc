@@ -50,8 +50,7 @@ IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* rep
     // Send, once the receiver has read what was in the slot. Every wait is bounded, and says so if
     // a peer is gone.
     const uint64_t read_before = round > kSlots ? round - kSlots : 0;
-    if (iris::WaitUntil(ctx, &box->credit, Compare::kGe, read_before, 0, Block{}) !=
-        WaitResult::kOk) {
+    if (iris::WaitUntil(ctx, &box->credit, Compare::kGe, read_before, Block{}) != WaitResult::kOk) {
       if (thread == 0) report->failed_round = round;
       return;
     }
@@ -59,11 +58,11 @@ IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* rep
       box->outbox[i] = Word(ctx.rank, round, i);
     }
     iris::backend::BlockSync();
-    iris::PutSignal(ctx, next, box->inbox[slot], box->outbox, sizeof(box->outbox), &box->ready,
-                    round, iris::SignalOp::kSet, Block{});  // the outbox may be filled again
+    iris::PutSignal(ctx, next, box->inbox[slot], box->outbox, kWords, {&box->ready, round},
+                    Block{});  // the outbox may be filled again
 
     // Receive.
-    if (iris::WaitUntil(ctx, &box->ready, Compare::kGe, round, 0, Block{}) != WaitResult::kOk) {
+    if (iris::WaitUntil(ctx, &box->ready, Compare::kGe, round, Block{}) != WaitResult::kOk) {
       if (thread == 0) report->failed_round = round;
       return;
     }

@@ -45,7 +45,7 @@ absl::Status RunRank(const std::string& runtime_dir, int rank) {
   if (!words.ok()) return During("allocate", ToAbsl(words.status()));
   const uint32_t peer = 1 - context.rank();
   uint64_t* mine = words->get();
-  uint64_t* theirs = context.Translate(mine, peer);
+  uint64_t* theirs = context.Translate(peer, mine);
   // The device copies: the memory of a GPU is none of the host's.
   const auto driver = internal::ProcessDriver(context.backend());
   if (!driver.ok()) return During("open the device driver", driver.status());

@@ -48,7 +48,7 @@ class AsyncCopy {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
                         ") ends beyond the heap, which has ", context_.heap_bytes(), " bytes"));
     }
-    return status_.ok() ? context_.Translate(mine, peer_) : nullptr;
+    return status_.ok() ? context_.Translate(peer_, mine) : nullptr;
   }
 
   // The other side: memory of any kind, but no hole of the window.

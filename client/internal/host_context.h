@@ -96,7 +96,7 @@ class HostContext {
   // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
   // this rank's heap.
   template <typename T>
-  T* Translate(T* mine, uint32_t to) const {
+  T* Translate(uint32_t to, T* mine) const {
     return const_cast<T*>(static_cast<const T*>(TranslateAddress(mine, to)));
   }
 

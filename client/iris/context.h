@@ -7,7 +7,7 @@
 //   }
 //   iris::StatusOr<iris::Array<float>> x = context->Allocate<float>(1024, "x");  // collective
 //   float* mine = x->get();
-//   float* theirs = context->Translate(mine, /*to=*/1);
+//   float* theirs = context->Translate(/*peer=*/1, mine);
 //   iris::Status status = context->Barrier();
 //
 // Needs irisd on this node. Every call that waits has a deadline and, when it expires or a peer is
@@ -325,7 +325,7 @@ class Context {
   // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
   // this rank's heap.
   template <typename T>
-  T* Translate(T* mine, uint32_t to) const {
+  T* Translate(uint32_t to, T* mine) const {
     // Unsigned arithmetic wraps: right for peers below this rank.
     return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(mine) +
                                 (static_cast<uint64_t>(to) - info_.rank) * info_.stride_bytes);

@@ -6,6 +6,7 @@
 #include "iris/backend/select.h"
 #include "iris/impl/barrier.h"
 #include "iris/impl/check.h"
+#include "iris/impl/coop.h"
 #include "iris/impl/mutation.h"
 #include "iris/translate.h"
 #include "iris/types.h"
@@ -37,7 +38,43 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
                            mine);
 }
 
-// Many barriers of one kernel, each as above but faster: the block keeps the epoch in a register
+// Waits until all blocks of this rank's grid have called it. All threads of all blocks call it and
+// get the same answer. On kOk, everything that the grid wrote before is visible to all of it.
+//
+// All blocks have to be on the device at once, which the kernel's launch must see to: no more than
+// it has room for; emulated devices have room for any number. Two kernels that run at the same time
+// on one rank must not both call it. kTimeout, kAborted: this block no longer counts as arrived,
+// and the kernel should end.
+IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
+  return impl::MeetGrid(ctx, ctx.world, timeout_ns);
+}
+
+// As GridBarrier and Barrier together: waits until all blocks of the grids of all members of `team`
+// have called it, also where these have different numbers of blocks. On kOk, everything that any of
+// them wrote before, in any heap, is visible to all. kTimeout, kAborted: on all blocks of this
+// rank; `*missing` as Barrier, but not known, and not written, where a block of this rank's own
+// grid had not come.
+IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const DeviceTeam& team,
+                                          uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
+  WaitResult result = impl::MeetGrid(ctx, team, timeout_ns);
+  if (result != WaitResult::kOk) return result;
+  uint32_t* const met = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, team.sync_offset_bytes)->met;
+  if (backend::BlockIndex() == 0) {
+    result = Barrier(ctx, team, timeout_ns, missing);
+    if (backend::ThreadIndex() == 0) {
+      backend::Store<Scope::kDevice, Order::kRelaxed>(met, static_cast<uint32_t>(result));
+    }
+  }
+  // A grid waits for its first block as long as that waits for the others, and a moment more.
+  const uint64_t longer_ns = 2 * (timeout_ns != 0       ? timeout_ns
+                                  : ctx.timeout_ns != 0 ? ctx.timeout_ns
+                                                        : impl::kDefaultTimeoutNs);
+  const WaitResult again = impl::MeetGrid(ctx, team, longer_ns);
+  if (again != WaitResult::kOk) return again;
+  return static_cast<WaitResult>(backend::Load<Scope::kDevice, Order::kRelaxed>(met));
+}
+
+// Many barriers of one kernel, each as Barrier but faster: the block keeps the epoch in a register
 // for as long as the series lives. All threads of the block make and destroy it together; meanwhile
 // they call no other barrier of that team. Borrows both arguments.
 //

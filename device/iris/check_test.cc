@@ -121,6 +121,30 @@ TEST_F(CheckTest, ARangeThatLeavesTheHeap) {
                "Put of 16 bytes.*the range ends behind the heap, which has room for 65536 bytes");
 }
 
+IRIS_KERNEL void PutRowsTo(DeviceContext ctx, float* dst, const float* src, Strided rows) {
+  if (Chosen()) Put(ctx, 0, dst, src, rows);
+}
+IRIS_KERNEL void GetRowsFrom(DeviceContext ctx, float* dst, const float* src, Strided rows) {
+  if (Chosen()) Get(ctx, 0, dst, src, rows);
+}
+IRIS_KERNEL void PutAndSignal(DeviceContext ctx, float* dst, const float* src, uint64_t count,
+                              uint8_t* word) {
+  if (Chosen()) PutSignal(ctx, 0, dst, src, count, {reinterpret_cast<uint64_t*>(word), 1});
+}
+
+TEST_F(CheckTest, RowsAndElementsThatLeaveTheHeap) {
+  float* const here = reinterpret_cast<float*>(mine_);
+  float* const end = reinterpret_cast<float*>(mine_ + kStride);
+  const Strided column = {3, 1, 8, 1};  // 17 floats from first to last
+  EXPECT_DEATH(Run(&PutRowsTo, ctx_, end - 16, here, column),
+               "Put of 68 bytes.*the range ends behind the heap");
+  EXPECT_DEATH(Run(&GetRowsFrom, ctx_, here, end - 2, column),
+               "Get of 12 bytes.*the range ends behind the heap");
+  EXPECT_DEATH(Run(&PutAndSignal, ctx_, end - 4, here, uint64_t{5}, mine_),
+               "PutSignal of 20 bytes.*the range ends behind the heap");
+  EXPECT_DEATH(Run(&PutAndSignal, ctx_, here + 256, here, uint64_t{5}, mine_ + 4), "SignalSet.*");
+}
+
 TEST_F(CheckTest, TheOtherSideOfACopyMayNotLeaveItsHeapEither) {
   EXPECT_DEATH(Run(&PutTo, ctx_, mine_, mine_ + kStride - 8, uint64_t{16}),
                "Put of 16 bytes.*the range ends behind the heap");

@@ -30,43 +30,71 @@ IRIS_DEVICE inline void Store(const DeviceContext& ctx, uint32_t peer, T* dst,
                       static_cast<T>(value));
 }
 
-// Copies `bytes` bytes from `src`, any address, to `dst`, any address. All threads of `coop` call
-// it with the same arguments and share the work. Any alignment: 16 bytes at a time where source and
-// destination allow it, else 8, 4, 2 or 1; never a byte outside the ranges is read or written. The
-// ranges must not overlap, unless they are the same.
+// Copies `count` elements from `src`, any address, to `dst`, any address. The pointers say what the
+// elements are: between two void* they are bytes; otherwise the two have the same type. All threads
+// of `coop` call it with the same arguments and share the work. Any alignment: 16 bytes at a time
+// where source and destination allow it, else 8, 4, 2 or 1; never a byte outside the ranges is read
+// or written. The ranges must not overlap, unless they are the same.
 //
 // No barrier, at the beginning or at the end: each thread has copied its part when it returns.
 // Before another thread reads the result, or overwrites the source: BlockSync, WarpSync, or a
 // signal.
-template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
-IRIS_DEVICE inline void Copy(void* dst, const void* src, uint64_t bytes, Coop coop = Coop{}) {
-  impl::CopyBytes<H>(dst, src, bytes, coop);
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* src, uint64_t count,
+                             Coop coop = Coop{}) {
+  impl::CopyBytes<H>(dst, src, impl::BytesOf<T>(count), coop);
 }
 
 // As above, from the heap of `src_peer` to that of `dst_peer`: `dst` and `src` are addresses in the
 // caller's heap.
-template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
-IRIS_DEVICE inline void Copy(const DeviceContext& ctx, uint32_t dst_peer, void* dst,
-                             uint32_t src_peer, const void* src, uint64_t bytes,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+IRIS_DEVICE inline void Copy(const DeviceContext& ctx, uint32_t dst_peer, T* dst, uint32_t src_peer,
+                             const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                              Coop coop = Coop{}) {
+  const uint64_t bytes = impl::BytesOf<T>(count);
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, dst_peer, dst, bytes, "Copy"),
                      impl::OfPeer<1>(ctx, src_peer, src, bytes, "Copy"), bytes, coop);
 }
 
 // Copies from `src`, any address that the caller can read, to `dst` in the heap of `peer`. As Copy.
-template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
-IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
-                            uint64_t bytes, Coop coop = Coop{}) {
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, T* dst,
+                            const typename impl::NotDeduced<T>::Type* src, uint64_t count,
+                            Coop coop = Coop{}) {
+  const uint64_t bytes = impl::BytesOf<T>(count);
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "Put"),
                      impl::AnyAddress(ctx, src, bytes, "Put"), bytes, coop);
 }
 
 // Copies from `src` in the heap of `peer` to `dst`, any address that the caller can write. As Copy.
-template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
-IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
-                            uint64_t bytes, Coop coop = Coop{}) {
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, T* dst,
+                            const typename impl::NotDeduced<T>::Type* src, uint64_t count,
+                            Coop coop = Coop{}) {
+  const uint64_t bytes = impl::BytesOf<T>(count);
   impl::CopyBytes<H>(impl::AnyAddress(ctx, dst, bytes, "Get"),
                      impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
+}
+
+// The same for rows of a matrix, none of which may overlap with another:
+//
+//   Put(ctx, peer, column, matrix + 3, Strided{n_rows, 1, 1, n_columns}, Block{});  // column 3
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, T* dst,
+                            const typename impl::NotDeduced<T>::Type* src, const Strided& rows,
+                            Coop coop = Coop{}) {
+  impl::CopyRows<H>(
+      impl::OfPeer<1>(ctx, peer, dst, impl::SpanBytes<T>(rows, rows.dst_stride), "Put"),
+      impl::AnyAddress(ctx, src, impl::SpanBytes<T>(rows, rows.src_stride), "Put"), rows, coop);
+}
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, T* dst,
+                            const typename impl::NotDeduced<T>::Type* src, const Strided& rows,
+                            Coop coop = Coop{}) {
+  impl::CopyRows<H>(
+      impl::AnyAddress(ctx, dst, impl::SpanBytes<T>(rows, rows.dst_stride), "Get"),
+      impl::OfPeer<1>(ctx, peer, src, impl::SpanBytes<T>(rows, rows.src_stride), "Get"), rows,
+      coop);
 }
 
 }  // namespace iris

@@ -5,8 +5,8 @@
 // the value through a wait or a test (which acquire) also sees everything that the setter wrote
 // before. PutSignal does data and signal in one.
 //
-//   producer:  PutSignal(ctx, peer, dst, src, bytes, ready, round, SignalOp::kSet, Block{});
-//   consumer:  if (WaitUntil(ctx, ready, Compare::kGe, round, 0, Block{}) != WaitResult::kOk) ...
+//   producer:  PutSignal(ctx, peer, dst, src, count, {ready, round}, Block{});
+//   consumer:  if (WaitUntil(ctx, ready, Compare::kGe, round, Block{}) != WaitResult::kOk) ...
 //
 // Every wait is bounded: by `timeout_ns` (0: DeviceContext::timeout_ns) and by the abort word. A
 // wait changes nothing, so one that timed out can simply be made again. Nothing resets a signal:
@@ -42,21 +42,23 @@ IRIS_DEVICE inline void SignalAdd(const DeviceContext& ctx, uint32_t peer, uint6
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalAdd"), value);
 }
 
-// Put, then signal: `bytes` bytes from `src` to `dst` in the heap of `peer`, and when all of them
-// are there, the signal. All threads of `coop` call it; afterwards all of them have copied, and
-// `src` may be used again.
-template <CacheHint H = CacheHint::kDefault, typename Coop = Thread>
-IRIS_DEVICE inline void PutSignal(const DeviceContext& ctx, uint32_t peer, void* dst,
-                                  const void* src, uint64_t bytes, uint64_t* signal, uint64_t value,
-                                  SignalOp op = SignalOp::kSet, Coop coop = Coop{}) {
+// Put, then signal: `count` elements from `src` to `dst` in the heap of `peer`, as Put, and when
+// all of them are there, the signal. All threads of `coop` call it; afterwards all of them have
+// copied, and `src` may be used again. {word, value} sets the word, {word, value, SignalOp::kAdd}
+// adds to it.
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+IRIS_DEVICE inline void PutSignal(const DeviceContext& ctx, uint32_t peer, T* dst,
+                                  const typename impl::NotDeduced<T>::Type* src, uint64_t count,
+                                  const SignalTo& signal, Coop coop = Coop{}) {
+  const uint64_t bytes = impl::BytesOf<T>(count);
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "PutSignal"),
                      impl::AnyAddress(ctx, src, bytes, "PutSignal"), bytes, coop);
   impl::CoopSyncBeforePublish(coop);
   if (impl::CoopIndex(coop) != 0) return;
-  if (op == SignalOp::kSet) {
-    SignalSet(ctx, peer, signal, value);
+  if (signal.op == SignalOp::kSet) {
+    SignalSet(ctx, peer, signal.word, signal.value);
   } else {
-    SignalAdd(ctx, peer, signal, value);
+    SignalAdd(ctx, peer, signal.word, signal.value);
   }
 }
 
@@ -101,10 +103,10 @@ IRIS_DEVICE inline bool Test(const T* word, Compare compare,
 // Waits until `*word`, an address that the caller can read (normally in its own heap), compares so.
 // All threads of `coop` call it, one of them polls, and all get the same answer and see what the
 // setter released.
-template <typename T, typename Coop = Thread>
+template <typename T, typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word, Compare compare,
-                                        typename impl::NotDeduced<T>::Type value,
-                                        uint64_t timeout_ns = 0, Coop coop = Coop{}) {
+                                        typename impl::NotDeduced<T>::Type value, Coop coop,
+                                        uint64_t timeout_ns = 0) {
   WaitResult result = WaitResult::kOk;
   if (impl::CoopIndex(coop) == 0) {
     result = impl::BoundedWait(ctx, timeout_ns, [&] { return Test(word, compare, value); });
@@ -112,12 +114,20 @@ IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word,
   return static_cast<WaitResult>(impl::CoopBroadcast(coop, static_cast<uint32_t>(result)));
 }
 
+// The same for the calling thread alone.
+template <typename T>
+IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word, Compare compare,
+                                        typename impl::NotDeduced<T>::Type value,
+                                        uint64_t timeout_ns = 0) {
+  return WaitUntil(ctx, word, compare, value, Thread{}, timeout_ns);
+}
+
 // Waits until the unsigned counter at `word` has reached `epoch` or passed it, wrap-safe: right as
 // long as the two are less than half the range of T apart.
-template <typename T, typename Coop = Thread>
+template <typename T, typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
-                                        typename impl::NotDeduced<T>::Type epoch,
-                                        uint64_t timeout_ns = 0, Coop coop = Coop{}) {
+                                        typename impl::NotDeduced<T>::Type epoch, Coop coop,
+                                        uint64_t timeout_ns = 0) {
   static_assert(std::is_unsigned_v<T>, "epochs are unsigned");
   WaitResult result = WaitResult::kOk;
   if (impl::CoopIndex(coop) == 0) {
@@ -125,6 +135,13 @@ IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
                                [&] { return impl::Reached<T>(impl::LoadSignal(word), epoch); });
   }
   return static_cast<WaitResult>(impl::CoopBroadcast(coop, static_cast<uint32_t>(result)));
+}
+
+template <typename T>
+IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
+                                        typename impl::NotDeduced<T>::Type epoch,
+                                        uint64_t timeout_ns = 0) {
+  return WaitEpoch(ctx, word, epoch, Thread{}, timeout_ns);
 }
 
 // True if the counter at `word` has reached `epoch`. Acquires.

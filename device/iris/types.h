@@ -31,6 +31,22 @@ enum class Compare { kEq, kNe, kGt, kGe, kLt, kLe };
 // What a signal does to its word.
 enum class SignalOp { kSet, kAdd };
 
+// A signal at a peer: what PutSignal does when its data is there. {word, value} sets.
+struct SignalTo {
+  uint64_t* word;  // an address in the caller's own heap, as everywhere
+  uint64_t value;
+  SignalOp op = SignalOp::kSet;
+};
+
+// Rows of a matrix, for the strided Put and Get: `rows` of `length` elements each, that begin so
+// many elements after one another. Elements of void are bytes. A column is rows of length 1.
+struct Strided {
+  uint64_t rows;
+  uint64_t length;
+  uint64_t dst_stride;  // at least the length; likewise the other
+  uint64_t src_stride;
+};
+
 // The area in every member's heap through which a team's device barriers go, at the same offset on
 // each: for each block of the grid one inbox with a word per member, and this rank's own epoch.
 // Epochs only grow and are never reset.
@@ -39,7 +55,10 @@ struct SyncArea {
   struct Slot {
     uint32_t inbox[kMaxTeamRanks];  // inbox[i]: the epoch that member i has reached
     uint32_t epoch;                 // of this rank
-    uint32_t reserved[15];
+    uint32_t met;                   // slot 0: what GridBarrier's meeting of the ranks came to
+    uint64_t grid;                  // slot 0: blocks of this rank's grid that have arrived, and
+                                    // in the upper half how often all of them had
+    uint32_t reserved[12];
   };
   Slot slots[kMaxBlocks];
 };

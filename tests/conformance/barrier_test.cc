@@ -112,6 +112,106 @@ TEST(BarrierTest, SeriesCountTheSameEpochs) {
 }
 
 // A series whose barrier fails has used up its epoch as a barrier does.
+// Whole grids.
+
+// Each block writes, and behind the barrier reads what all blocks of all grids wrote. `step`: ranks
+// have different numbers of blocks.
+template <bool kOfRanks>
+IRIS_KERNEL void ExchangeOfGrids(DeviceContext ctx, DeviceTeam team, uint32_t* x, uint32_t blocks,
+                                 uint32_t step, uint32_t rounds, uint64_t* bad) {
+  const auto meet = [&] { return kOfRanks ? GridBarrier(ctx, team) : GridBarrier(ctx); };
+  const uint32_t me = backend::BlockIndex();
+  for (uint32_t k = 1; k <= rounds; ++k) {
+    if (backend::ThreadIndex() + 1 == backend::BlockSize()) x[me] = k * 1000 + team.index;
+    if (meet() != WaitResult::kOk) {
+      *bad = ~0ull;
+      return;
+    }
+    for (uint32_t m = 0; m < team.size; ++m) {
+      if (!kOfRanks && m != team.index) continue;
+      for (uint32_t b = backend::ThreadIndex(); b < blocks + m * step; b += backend::BlockSize()) {
+        if (Load<CacheHint::kVolatile>(ctx, team.members[m], x + b) != k * 1000 + m) {
+          (void)AtomicAdd<Scope::kSystem, Order::kRelaxed>(ctx, ctx.rank, bad, 1);
+        }
+      }
+    }
+    if (meet() != WaitResult::kOk) {
+      *bad = ~0ull;
+      return;
+    }
+  }
+}
+
+using GridParam = std::tuple<uint32_t, uint32_t, uint32_t>;  // ranks, blocks, threads
+class GridBarrierTest : public testing::TestWithParam<GridParam> {};
+INSTANTIATE_TEST_SUITE_P(Barrier, GridBarrierTest,
+                         testing::Combine(testing::Values(1, 2, 4), testing::Values(1, 2, 9, 40),
+                                          testing::Values(1, 64)));
+
+TEST_P(GridBarrierTest, WhatTheGridsWroteBeforeIsReadAfter) {
+  const auto [n, blocks, threads] = GetParam();
+  World world(n);
+  world.Run([n = n, blocks = blocks, threads = threads](Rank& rank) {
+    uint32_t* x = rank.New<uint32_t>(blocks + n);
+    uint64_t* bad = rank.New<uint64_t>(1);
+    rank.HostBarrier();
+    // Grids of one launch do not disturb those of the next, of another size.
+    for (const uint32_t grid : {blocks, blocks + 1}) {
+      rank.Launch({grid + rank.rank(), threads}, ExchangeOfGrids<true>, rank.ctx, rank.ctx.world, x,
+                  grid, 1u, 20u, bad);
+      EXPECT_EQ(rank.Read(bad), 0u);
+      rank.Launch({grid, threads}, ExchangeOfGrids<false>, rank.ctx, rank.ctx.world, x, grid, 0u,
+                  20u, bad);
+      EXPECT_EQ(rank.Read(bad), 0u);
+      rank.HostBarrier();
+    }
+  });
+}
+
+// All blocks but `absent` meet.
+IRIS_KERNEL void MeetWithout(DeviceContext ctx, uint32_t absent, uint64_t timeout_ns,
+                             uint32_t* results) {
+  if (backend::BlockIndex() == absent) return;
+  const WaitResult result = GridBarrier(ctx, timeout_ns);
+  if (backend::ThreadIndex() == 1) results[backend::BlockIndex()] = static_cast<uint32_t>(result);
+}
+IRIS_KERNEL void MeetRanks(DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
+                           uint32_t* missing) {
+  const WaitResult result = GridBarrier(ctx, ctx.world, timeout_ns, missing);
+  if (backend::ThreadIndex() == 1) results[backend::BlockIndex()] = static_cast<uint32_t>(result);
+}
+
+TEST(GridBarrierFailureTest, ABlockThatDoesNotComeAndThenDoes) {
+  World world(1);
+  world.Run([](Rank& rank) {
+    uint32_t* results = rank.New<uint32_t>(4);
+    rank.Write(results, std::vector<uint32_t>(4, 7));
+    rank.Launch({4, 32}, MeetWithout, rank.ctx, 2u, 10 * kMillisecondNs, results);
+    EXPECT_EQ(rank.Read(results, 4), (std::vector<uint32_t>{1, 1, 7, 1}));  // kTimeout
+    // Nobody counts as arrived.
+    rank.Launch({4, 32}, MeetWithout, rank.ctx, 2u, 10 * kMillisecondNs, results);
+    EXPECT_EQ(rank.Read(results, 4), (std::vector<uint32_t>{1, 1, 7, 1}));
+    rank.Launch({4, 32}, MeetWithout, rank.ctx, 9u, 10'000 * kMillisecondNs, results);
+    EXPECT_EQ(rank.Read(results, 4), (std::vector<uint32_t>{0, 0, 0, 0}));
+  });
+}
+
+TEST(GridBarrierFailureTest, ARankThatDoesNotComeIsNamedToAllBlocks) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    uint32_t* results = rank.New<uint32_t>(3);
+    uint32_t* missing = rank.New<uint32_t>(1);
+    rank.Write(missing, 77u);
+    rank.HostBarrier();
+    if (rank.rank() != 1) {
+      rank.Launch({3, 32}, MeetRanks, rank.ctx, 50 * kMillisecondNs, results, missing);
+      EXPECT_EQ(rank.Read(results, 3), (std::vector<uint32_t>{1, 1, 1}));
+      EXPECT_EQ(rank.Read(missing), 1u);
+    }
+    rank.HostBarrier();
+  });
+}
+
 IRIS_KERNEL void OneWait(DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
                          uint32_t* missing) {
   BarrierSeries barriers(ctx, ctx.world);

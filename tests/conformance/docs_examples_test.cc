@@ -71,6 +71,28 @@ TEST(DocsTest, Signals) {
   });
 }
 
+// Whole grids, and rows of a matrix.
+
+TEST(DocsTest, SumOfEdges) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    constexpr uint64_t kRows = 100, kColumns = 7;
+    float* tile = rank.New<float>(kRows * kColumns);
+    float* edges = rank.New<float>(3 * kRows);
+    float* sums = rank.New<float>(kRows);
+    std::vector<float> values(kRows * kColumns, -1000.0f);
+    for (uint64_t i = 0; i < kRows; ++i) {
+      values[i * kColumns + kColumns - 1] = static_cast<float>(i * 10 + rank.rank());
+    }
+    rank.Write(tile, values);
+    rank.HostBarrier();
+    const float* t = tile;
+    rank.Launch({2, 32}, SumOfEdges, rank.ctx, t, kRows, kColumns, edges, sums);
+    const std::vector<float> got = rank.Read(sums, kRows);
+    for (uint64_t i = 0; i < kRows; ++i) ASSERT_EQ(got[i], static_cast<float>(i * 30 + 3));
+  });
+}
+
 // Atomics.
 
 TEST(DocsTest, Atomics) {

@@ -68,7 +68,7 @@ IRIS_KERNEL void RingOfMessages(DeviceContext ctx, uint32_t* message, uint64_t* 
   for (uint32_t k = 1; k <= rounds; ++k) {
     if (ctx.rank != 0 || k > 1) {
       const uint64_t wanted = ctx.rank == 0 ? k - 1 : k;
-      if (WaitUntil(ctx, signal, Compare::kGe, wanted, 0, Block{}) != WaitResult::kOk) {
+      if (WaitUntil(ctx, signal, Compare::kGe, wanted, Block{}) != WaitResult::kOk) {
         *bad = 1;
         return;
       }
@@ -79,8 +79,7 @@ IRIS_KERNEL void RingOfMessages(DeviceContext ctx, uint32_t* message, uint64_t* 
       ++message[i];
     }
     backend::BlockSync();
-    PutSignal(ctx, next, message, message, kWords * sizeof(uint32_t), signal, k, SignalOp::kSet,
-              Block{});
+    PutSignal(ctx, next, message, message, kWords, {signal, k}, Block{});
   }
 }
 

@@ -354,9 +354,96 @@ TEST(RangeOntoItselfTest, CopyingARangeOntoItselfKeepsIt) {
   });
 }
 
+// Rows of matrices.
+
+template <bool kPut, typename T, typename Coop>
+IRIS_KERNEL void MoveRows(DeviceContext ctx, uint32_t peer, T* dst, const T* src, Strided rows) {
+  if constexpr (kPut) {
+    Put(ctx, peer, dst, src, rows, Coop{});
+  } else {
+    Get(ctx, peer, dst, src, rows, Coop{});
+  }
+}
+
+template <typename T, typename Coop>
+void CheckRows() {
+  World world(2);
+  world.Run([](Rank& rank) {
+    constexpr uint64_t kRoom = 12000;
+    T* src = rank.New<T>(kRoom);
+    T* dst = rank.New<T>(kRoom);
+    const uint32_t peer = 1 - rank.rank();
+    std::vector<T> sent(kRoom), came(kRoom);
+    for (uint64_t i = 0; i < kRoom; ++i) sent[i] = static_cast<T>(i * 7 + i / 251);
+    rank.Write(src, sent);
+    const Strided cases[] = {
+        {0, 5, 5, 5},          {5, 0, 5, 5},          {1, 1, 1, 1},     {100, 1, 1, 97},
+        {100, 1, 97, 1},       {33, 3, 5, 7},         {16, 16, 64, 32}, {7, 13, 13, 13},
+        {4, 1031, 1033, 1049}, {3, 2048, 2052, 2048},
+    };
+    const uint32_t threads = std::is_same_v<Coop, Thread> ? 1
+                             : std::is_same_v<Coop, Warp> ? 32
+                                                          : 96;
+    for (const Strided& rows : cases) {
+      for (const uint64_t at : {0, 1, 2}) {
+        for (const bool put : {true, false}) {
+          rank.Write(dst, std::vector<T>(kRoom, T{99}));
+          rank.HostBarrier();
+          const T* from = src + at;
+          T* to = dst + 3;
+          if (put) {
+            rank.Launch({1, threads}, MoveRows<true, T, Coop>, rank.ctx, peer, to, from, rows);
+          } else {
+            rank.Launch({1, threads}, MoveRows<false, T, Coop>, rank.ctx, peer, to, from, rows);
+          }
+          rank.Synchronize();
+          rank.HostBarrier();
+          std::vector<T> expected(kRoom, T{99});
+          for (uint64_t r = 0; r < rows.rows; ++r) {
+            for (uint64_t i = 0; i < rows.length; ++i) {
+              expected[3 + r * rows.dst_stride + i] = sent[at + r * rows.src_stride + i];
+            }
+          }
+          EXPECT_EQ(rank.Read(dst, kRoom), expected)
+              << rows.rows << " rows of " << rows.length << " from " << at << " put " << put;
+        }
+      }
+    }
+  });
+}
+
+TEST(RowsTest, Bytes) { CheckRows<uint8_t, Block>(); }
+TEST(RowsTest, Halves) { CheckRows<uint16_t, Warp>(); }
+TEST(RowsTest, Words) { CheckRows<uint32_t, Block>(); }
+TEST(RowsTest, WordsOfAThread) { CheckRows<uint32_t, Thread>(); }
+TEST(RowsTest, LongWords) { CheckRows<uint64_t, Block>(); }
+
+// Counts are elements, and bytes where the pointers have no type.
+IRIS_KERNEL void CopyBoth(DeviceContext ctx, uint32_t* dst, const uint32_t* src) {
+  Put(ctx, ctx.rank, dst, src, 3);
+  Put(ctx, ctx.rank, static_cast<void*>(dst + 10), src, 5);
+  Copy(dst + 20, src, 2, Thread{});
+  Get(ctx, ctx.rank, dst + 30, src, 4);
+}
+
+TEST(CountsTest, AreOfElementsOrOfBytes) {
+  World world(1);
+  world.Run([](Rank& rank) {
+    uint32_t* src = rank.New<uint32_t>(16);
+    uint32_t* dst = rank.New<uint32_t>(40);
+    rank.Write(src, std::vector<uint32_t>(16, 0x01010101));
+    const uint32_t* from = src;
+    rank.Launch({1, 1}, CopyBoth, rank.ctx, dst, from);
+    std::vector<uint32_t> expected(40, 0);
+    for (const uint32_t i : {0, 1, 2, 10, 20, 21, 30, 31, 32, 33}) expected[i] = 0x01010101;
+    expected[11] = 1;
+    EXPECT_EQ(rank.Read(dst, 40), expected);
+  });
+}
+
 IRIS_KERNEL void PutToAll(DeviceContext ctx, uint64_t* to, const uint64_t* from, uint64_t count) {
   for (uint32_t p = 0; p < ctx.n_ranks; ++p) {
-    Put(ctx, p, to + ctx.rank * count, from, count * 8, Block{});
+    Put(ctx, p, to + ctx.rank * count, from, count, Block{});
   }
 }
 

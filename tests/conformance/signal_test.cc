@@ -21,7 +21,7 @@ IRIS_KERNEL void PingPong(DeviceContext ctx, uint64_t* signal, uint64_t rounds, 
   WaitResult last = WaitResult::kOk;
   for (uint64_t k = 1; k <= rounds && last == WaitResult::kOk; ++k) {
     if (ctx.rank == 0 && impl::CoopIndex(Coop{}) == 0) SignalSet(ctx, peer, signal, k);
-    last = WaitUntil(ctx, signal, Compare::kEq, k, 0, Coop{});
+    last = WaitUntil(ctx, signal, Compare::kEq, k, Coop{});
     if (ctx.rank == 1 && impl::CoopIndex(Coop{}) == 0) SignalSet(ctx, peer, signal, k);
   }
   if (impl::CoopIndex(Coop{}) == 0) *result = static_cast<uint32_t>(last);
@@ -91,11 +91,10 @@ IRIS_KERNEL void FanOut(DeviceContext ctx, uint8_t* src, uint8_t* dst, uint64_t 
     impl::CoopSyncBeforePublish(Coop{});
     for (uint32_t step = 0; step < n; ++step) {
       const uint32_t peer = (ctx.rank + step) % n;
-      PutSignal(ctx, peer, dst + ctx.rank * bytes, src, bytes, ready + ctx.rank, k, SignalOp::kSet,
-                Coop{});
+      PutSignal(ctx, peer, dst + ctx.rank * bytes, src, bytes, {ready + ctx.rank, k}, Coop{});
     }
     for (uint32_t p = 0; p < n; ++p) {
-      if (WaitUntil(ctx, ready + p, Compare::kGe, k, 0, Coop{}) != WaitResult::kOk) {
+      if (WaitUntil(ctx, ready + p, Compare::kGe, k, Coop{}) != WaitResult::kOk) {
         if (index == 0) *bad = ~0ull;
         return;
       }
@@ -112,7 +111,7 @@ IRIS_KERNEL void FanOut(DeviceContext ctx, uint8_t* src, uint8_t* dst, uint64_t 
     if (index == 0) {
       for (uint32_t p = 0; p < n; ++p) SignalAdd(ctx, p, done, 1);
     }
-    if (WaitUntil(ctx, done, Compare::kGe, k * n, 0, Coop{}) != WaitResult::kOk) {
+    if (WaitUntil(ctx, done, Compare::kGe, k * n, Coop{}) != WaitResult::kOk) {
       if (index == 0) *bad = ~0ull;
       return;
     }
@@ -159,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(PutSignal, FanOutTest,
                          FanOutName);
 
 IRIS_KERNEL void PutAndCount(DeviceContext ctx, uint32_t* dst, const uint32_t* src, uint64_t* sum) {
-  PutSignal(ctx, 0, dst + ctx.rank, src, sizeof(uint32_t), sum, 1, SignalOp::kAdd);
+  PutSignal(ctx, 0, dst + ctx.rank, src, 1, {sum, 1, SignalOp::kAdd});
 }
 
 IRIS_KERNEL void WaitAndSum(DeviceContext ctx, const uint32_t* dst, const uint64_t* sum,
@@ -374,7 +373,7 @@ TEST(EpochTest, SixtyFourBitsAcross2To64) { CheckEpochWrap<uint64_t>(~2ull); }
 template <typename Coop>
 IRIS_KERNEL void WaitEpochAhead(DeviceContext ctx, const uint32_t* word, uint32_t epoch,
                                 uint32_t* result) {
-  const WaitResult r = WaitEpoch(ctx, word, epoch, kMillisecondNs, Coop{});
+  const WaitResult r = WaitEpoch(ctx, word, epoch, Coop{}, kMillisecondNs);
   result[backend::ThreadIndex()] = static_cast<uint32_t>(r) + 1;
 }
 
@@ -397,7 +396,7 @@ TEST(EpochTest, AnEpochThatIsAheadTimesOutAcrossTheWrap) {
 template <typename Coop>
 IRIS_KERNEL void WaitFor7(DeviceContext ctx, const uint64_t* word, uint64_t timeout_ns,
                           uint32_t* results) {
-  const WaitResult r = WaitUntil(ctx, word, Compare::kEq, 7, timeout_ns, Coop{});
+  const WaitResult r = WaitUntil(ctx, word, Compare::kEq, 7, Coop{}, timeout_ns);
   results[backend::ThreadIndex()] = static_cast<uint32_t>(r) + 1;
 }
 

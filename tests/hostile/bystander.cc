@@ -87,7 +87,7 @@ class Worker {
     Note("allocate", start);
 
     uint32_t* const mine = x->As<uint32_t>();
-    uint32_t* const theirs = context_.Translate(mine, (me + 1) % n);
+    uint32_t* const theirs = context_.Translate((me + 1) % n, mine);
     for (uint64_t i = 0; i < kWords; ++i) theirs[i] = Word(me, round, i);
     start = absl::Now();
     if (const Status met = context_.Barrier(); !met.ok()) return met;

@@ -617,14 +617,17 @@ class Fuzzer {
       return iris_send_recv(Comm(), Memory(), count, Rank(), Memory(), out_count, Rank(), DType(),
                             Stream());
     });
-    // Mostly closed at once, so that what groups refuse is called, too.
     Add("iris_group_start", [this] {
       iris_comm* const comm = Comm();
       const iris_code code = iris_group_start(comm);
       if (!OneIn(8)) iris_group_end(comm);
       return code;
     });
-    Add("iris_group_end", [this] { return iris_group_end(Comm()); });
+    Add("iris_group_end", [this] {
+      iris_comm* const comm = Comm();
+      if (!OneIn(4)) iris_group_start(comm);
+      return iris_group_end(comm);
+    });
   }
 
   World& world_;

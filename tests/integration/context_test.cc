@@ -118,13 +118,13 @@ int Basics(const std::vector<std::string>&) {
   uint32_t* mine = x->As<uint32_t>();
   for (uint32_t i = 0; i < n; ++i) REQUIRE(mine[i] == 0);  // fresh heaps are zero
   REQUIRE_OK(context.Barrier());
-  for (uint32_t to = 0; to < n; ++to) context.Translate(mine, to)[me] = 100 + me;
+  for (uint32_t to = 0; to < n; ++to) context.Translate(to, mine)[me] = 100 + me;
   REQUIRE_OK(context.Barrier());
   for (uint32_t i = 0; i < n; ++i) REQUIRE(mine[i] == 100 + i);
   REQUIRE_OK(context.Barrier());
   for (uint32_t from = 0; from < n; ++from) {
-    REQUIRE(context.Translate(mine, from)[me] == 100 + me);
-    REQUIRE(context.Translate(context.Translate(mine, from), me) != nullptr);
+    REQUIRE(context.Translate(from, mine)[me] == 100 + me);
+    REQUIRE(context.Translate(me, context.Translate(from, mine)) != nullptr);
   }
   const DeviceContext device = context.device_context();
   REQUIRE(device.base + me * device.stride_bytes + x->offset_bytes ==
@@ -245,7 +245,7 @@ int Growth(const std::vector<std::string>&) {
   REQUIRE(context.IsSymmetric(big->address, big->bytes));
   uint64_t* last = big->As<uint64_t>() + big->bytes / 8 - 1;
   REQUIRE_OK(context.Barrier());
-  *context.Translate(last, (me + 1) % n) = me;
+  *context.Translate((me + 1) % n, last) = me;
   REQUIRE_OK(context.Barrier());
   REQUIRE(*last == (me + n - 1) % n);
 
@@ -521,7 +521,7 @@ int DaemonGone(const std::vector<std::string>&) {
   std::cout << "ready" << std::endl;
   WaitForLine("gone");
   for (uint32_t i = 0; i < 50; ++i) {
-    context.Translate(x->As<uint32_t>(), (me + 1) % n)[i] = 1000 * i + me;
+    context.Translate((me + 1) % n, x->As<uint32_t>())[i] = 1000 * i + me;
     REQUIRE_OK(context.Barrier());
     REQUIRE(x->As<uint32_t>()[i] == 1000 * i + (me + n - 1) % n);
   }
@@ -921,7 +921,7 @@ TEST_F(ContextTest, RanksThatAreThreadsShareOneWindow) {
     if (!x.ok()) return;
     for (int round = 1; round <= 20; ++round) {
       for (uint32_t to = 0; to < kRanks; ++to) {
-        context.Translate(x->As<uint64_t>(), to)[me] = static_cast<uint64_t>(round);
+        context.Translate(to, x->As<uint64_t>())[me] = static_cast<uint64_t>(round);
       }
       check(context.Barrier().ok());
       for (uint32_t from = 0; from < kRanks; ++from) sums[me] += x->As<uint64_t>()[from];

@@ -89,7 +89,7 @@ void RunRank(const ContextOptions& options, std::string* uuid) {
   ASSERT_TRUE(x.ok()) << x.status();
   uint32_t* const mine = x->As<uint32_t>();
   for (uint32_t to = 0; to < kRanks; ++to) {
-    context.Translate(mine, to)[context.rank()] = 100 + context.rank();
+    context.Translate(to, mine)[context.rank()] = 100 + context.rank();
   }
   ASSERT_TRUE(context.Barrier().ok());
   for (uint32_t from = 0; from < kRanks; ++from) EXPECT_EQ(mine[from], 100 + from);
@@ -97,7 +97,7 @@ void RunRank(const ContextOptions& options, std::string* uuid) {
   auto more = context.Allocate({.bytes = 16 * kMiB, .name = "more"});
   ASSERT_TRUE(more.ok()) << more.status();
   const uint32_t next = (context.rank() + 1) % kRanks;
-  context.Translate(more->As<uint8_t>(), next)[16 * kMiB - 1] = 7;
+  context.Translate(next, more->As<uint8_t>())[16 * kMiB - 1] = 7;
   ASSERT_TRUE(context.Barrier().ok());
   EXPECT_EQ(more->As<uint8_t>()[16 * kMiB - 1], 7);
   // A team's area is cleared by the device.

@@ -65,7 +65,7 @@ ContextOptions Small() {
 // What a signal announces is complete when a kernel that waits for it goes on.
 IRIS_KERNEL void AwaitAndCount(DeviceContext ctx, const uint64_t* signal, uint64_t value,
                                const uint8_t* bytes, uint64_t n, uint8_t wanted, uint64_t* wrong) {
-  if (WaitUntil(ctx, signal, Compare::kGe, value, 0, Block{}) != WaitResult::kOk) {
+  if (WaitUntil(ctx, signal, Compare::kGe, value, Block{}) != WaitResult::kOk) {
     if (backend::ThreadIndex() == 0) *wrong = n + 1;
     return;
   }
@@ -169,7 +169,7 @@ int WrongCalls(const std::vector<std::string>&) {
 
   REQUIRE_REFUSED(stream->Put(c, 2, p, local.data(), 64), "there is no rank 2 in a job of 2");
   REQUIRE_REFUSED(stream->Put(c, peer, local.data(), p, 64), "not in this rank's heap");
-  REQUIRE_REFUSED(stream->Put(c, peer, c.Translate(p, peer), local.data(), 64),
+  REQUIRE_REFUSED(stream->Put(c, peer, c.Translate(peer, p), local.data(), 64),
                   absl::StrCat("in the heap of rank ", peer));
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), c.heap_bytes()), "ends beyond the heap");
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), ~uint64_t{0}), "ends beyond the heap");
@@ -177,14 +177,14 @@ int WrongCalls(const std::vector<std::string>&) {
   uint8_t* const end = p - x->offset_bytes + c.heap_bytes();
   REQUIRE_REFUSED(stream->Put(c, peer, p, end - 32, 64), "the source");
   REQUIRE_REFUSED(stream->Put(c, c.rank(), p, p + 32, 64), "overlap");
-  REQUIRE_REFUSED(stream->Put(c, peer, p, c.Translate(p, peer), 64), "overlap");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, c.Translate(peer, p), 64), "overlap");
   uint64_t* const word = x->As<uint64_t>() + 256;
   REQUIRE_REFUSED(
       stream->Put(c, peer, p, local.data(), 64, {.signal = reinterpret_cast<uint64_t*>(p + 1025)}),
       "not aligned to 8 bytes");
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 4096, {.signal = word}),
                   "the signal lies in the range");
-  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 64, {.signal = c.Translate(word, peer)}),
+  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 64, {.signal = c.Translate(peer, word)}),
                   "the signal");
   uint64_t outside = 0;
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 64, {.signal = &outside}), "the signal");

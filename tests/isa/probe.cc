@@ -112,12 +112,12 @@ extern "C" IRIS_KERNEL void GetBlockStreaming(DeviceContext ctx, uint32_t peer, 
 
 extern "C" IRIS_KERNEL void PutSignalBlock(DeviceContext ctx, uint32_t peer, void* dst,
                                            const void* src, uint64_t bytes, uint64_t* signal) {
-  PutSignal(ctx, peer, dst, src, bytes, signal, 1, SignalOp::kSet, Block{});
+  PutSignal(ctx, peer, dst, src, bytes, {signal, 1}, Block{});
 }
 
 extern "C" IRIS_KERNEL void PutSignalWarp(DeviceContext ctx, uint32_t peer, void* dst,
                                           const void* src, uint64_t bytes, uint64_t* signal) {
-  PutSignal(ctx, peer, dst, src, bytes, signal, 1, SignalOp::kAdd, Warp{});
+  PutSignal(ctx, peer, dst, src, bytes, {signal, 1, SignalOp::kAdd}, Warp{});
 }
 
 extern "C" IRIS_KERNEL void WaitThread(DeviceContext ctx, const uint64_t* signal, uint64_t value,
@@ -128,7 +128,7 @@ extern "C" IRIS_KERNEL void WaitThread(DeviceContext ctx, const uint64_t* signal
 extern "C" IRIS_KERNEL void WaitBlock(DeviceContext ctx, const uint64_t* signal, uint64_t value,
                                       uint32_t* out) {
   out[backend::ThreadIndex()] =
-      static_cast<uint32_t>(WaitUntil(ctx, signal, Compare::kGe, value, 0, Block{}));
+      static_cast<uint32_t>(WaitUntil(ctx, signal, Compare::kGe, value, Block{}));
 }
 
 extern "C" IRIS_KERNEL void BarrierWorld(DeviceContext ctx, uint32_t* out) {

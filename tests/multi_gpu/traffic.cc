@@ -92,17 +92,16 @@ IRIS_DEVICE inline bool MoveRounds(const iris::DeviceContext& ctx, Mailbox* box,
   for (uint64_t round = first; round < first + n; ++round) {
     const uint32_t slot = round % kSlots;
     const uint64_t read_before = round > kSlots ? round - kSlots : 0;
-    if (iris::WaitUntil(ctx, &box->credit, Compare::kGe, read_before, 0, Block{}) !=
-        WaitResult::kOk) {
+    if (iris::WaitUntil(ctx, &box->credit, Compare::kGe, read_before, Block{}) != WaitResult::kOk) {
       return false;
     }
     for (uint32_t i = ThreadIndex(); i < kWords; i += BlockSize()) {
       box->outbox[i] = Word(Seed(ctx.rank, lane, round), i);
     }
     iris::backend::BlockSync();
-    iris::PutSignal(ctx, next, box->inbox[slot], box->outbox, sizeof(box->outbox), &box->ready,
-                    round, iris::SignalOp::kSet, Block{});
-    if (iris::WaitUntil(ctx, &box->ready, Compare::kGe, round, 0, Block{}) != WaitResult::kOk) {
+    iris::PutSignal(ctx, next, box->inbox[slot], box->outbox, kWords, {&box->ready, round},
+                    Block{});
+    if (iris::WaitUntil(ctx, &box->ready, Compare::kGe, round, Block{}) != WaitResult::kOk) {
       return false;
     }
     for (uint32_t i = ThreadIndex(); i < kWords; i += BlockSize()) {
@@ -241,7 +240,7 @@ class Traffic {
     IRIS_RETURN_IF_ERROR(context_.Barrier());
     for (uint32_t to = 0; rank_ == 0 && to < context_.n_ranks(); ++to) {
       IRIS_RETURN_IF_ERROR(Finish(
-          stream_.Copy(context_.Translate(plan_.As<uint64_t>(), to), &proposal, sizeof(proposal))));
+          stream_.Copy(context_.Translate(to, plan_.As<uint64_t>()), &proposal, sizeof(proposal))));
     }
     IRIS_RETURN_IF_ERROR(context_.Barrier());
     uint64_t plan = 0;
@@ -310,7 +309,7 @@ class Traffic {
     std::vector<uint32_t> words(kKeptWords);
     for (uint32_t from = 0; from < context_.n_ranks(); ++from) {
       IRIS_RETURN_IF_ERROR(
-          Finish(stream_.Copy(words.data(), context_.Translate(kept_.As<uint32_t>(), from),
+          Finish(stream_.Copy(words.data(), context_.Translate(from, kept_.As<uint32_t>()),
                               kKeptWords * sizeof(uint32_t))));
       for (uint32_t i = 0; i < kKeptWords; ++i) {
         if (words[i] != Word(from, i)) {

@@ -106,22 +106,21 @@ IRIS_DEVICE void PutSignalRounds(const DeviceContext& ctx, uint32_t first, uint3
     } else {
       iris::backend::WarpSync();
     }
-    Note(wrong, iris::WaitUntil(ctx, &mine->empty[block][first], iris::Compare::kGe, round, 0,
-                                coop) == WaitResult::kOk);
+    Note(wrong, iris::WaitUntil(ctx, &mine->empty[block][first], iris::Compare::kGe, round, coop) ==
+                    WaitResult::kOk);
     // Two waits with nothing between them: the second one passes its answer where the first one
     // did.
-    Note(wrong, iris::WaitUntil(ctx, &mine->full[block][first], iris::Compare::kGe, round, 0,
-                                coop) == WaitResult::kOk);
-    iris::PutSignal(ctx, next, &mine->inbox[block][first], &mine->outbox[block][first],
-                    n * sizeof(uint32_t), &mine->full[block][first], round + 1,
-                    iris::SignalOp::kSet, coop);
-    Note(wrong, iris::WaitUntil(ctx, &mine->full[block][first], iris::Compare::kGe, round + 1, 0,
+    Note(wrong, iris::WaitUntil(ctx, &mine->full[block][first], iris::Compare::kGe, round, coop) ==
+                    WaitResult::kOk);
+    iris::PutSignal(ctx, next, &mine->inbox[block][first], &mine->outbox[block][first], n,
+                    {&mine->full[block][first], round + 1}, coop);
+    Note(wrong, iris::WaitUntil(ctx, &mine->full[block][first], iris::Compare::kGe, round + 1,
                                 coop) == WaitResult::kOk);
     Note(wrong,
          iris::backend::LoadPlain(&mine->inbox[block][other]) == Word(previous, round, other));
     // An empty put with a signal: all have read.
     iris::PutSignal(ctx, previous, &mine->inbox[block][first], &mine->inbox[block][first], 0,
-                    &mine->empty[block][first], round + 1, iris::SignalOp::kSet, coop);
+                    {&mine->empty[block][first], round + 1}, coop);
     if constexpr (std::is_same_v<Coop, iris::Block>) {
       iris::backend::BlockSync();
     } else {

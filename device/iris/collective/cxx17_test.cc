@@ -16,8 +16,8 @@ namespace {
 static_assert(__cplusplus == 201703L, "this test is about C++17");
 
 IRIS_KERNEL void UseTheHeaders(DeviceContext ctx, uint64_t* words, uint32_t* results) {
-  PutSignal(ctx, 0, words + 2, words, 8, words + 1, 5, SignalOp::kAdd, Block{});
-  const WaitResult waited = WaitUntil(ctx, words + 1, Compare::kEq, 5, 0, Block{});
+  PutSignal(ctx, 0, words + 2, words, 1, {words + 1, 5, SignalOp::kAdd}, Block{});
+  const WaitResult waited = WaitUntil(ctx, words + 1, Compare::kEq, 5, Block{});
   const WaitResult met = Barrier(ctx, ctx.world);
   if (backend::ThreadIndex() == 0) {
     results[0] = static_cast<uint32_t>(waited);

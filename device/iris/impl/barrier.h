@@ -20,24 +20,28 @@ IRIS_DEVICE inline uint64_t BarrierSlotOffset(const DeviceTeam& team) {
   return team.sync_offset_bytes + block * sizeof(SyncArea::Slot);
 }
 
-// The rank of the first member that this thread signals, looked up before time matters.
+// The rank of the first member that this thread signals, looked up before time
+// matters.
 IRIS_DEVICE inline uint32_t FirstMemberRank(const DeviceTeam& team) {
   const uint32_t p = backend::ThreadIndex();
   return p < team.size ? MemberRank(team, p) : 0;
 }
 
-// One round of epoch `epoch`, which is used up whether it succeeds or not, so that calls stay
-// paired. All threads of the block call it behind a SyncBeforePublish.
+// One round of epoch `epoch`, which is used up whether it succeeds or not, so
+// that calls stay paired. All threads of the block call it behind a
+// SyncBeforePublish.
 //
-// Order: the writes of all threads -> SyncBeforePublish -> thread p stores the epoch into member
-// p's inbox (release) -> member p's thread polls it (acquire) -> SyncAfterConsume -> the reads of
-// all threads of member p. What the polls said goes through shared memory: it is written behind
-// this round's first sync and read behind its second, and the next round begins with a sync. One
-// word says whether a round failed, by its epoch, since to read a result for each member takes
-// longer than a sync; what it holds at first does not matter, for the results have the last word.
+// Order: the writes of all threads -> SyncBeforePublish -> thread p stores the
+// epoch into member p's inbox (release) -> member p's thread polls it (acquire)
+// -> SyncAfterConsume -> the reads of all threads of member p. What the polls
+// said goes through shared memory: it is written behind this round's first sync
+// and read behind its second, and the next round begins with a sync. One word
+// says whether a round failed, by its epoch, since to read a result for each
+// member takes longer than a sync; what it holds at first does not matter, for
+// the results have the last word.
 //
-// `first_rank`: FirstMemberRank(team). `keep`, if given, gets the epoch from thread 0, while the
-// flags are on their way.
+// `first_rank`: FirstMemberRank(team). `keep`, if given, gets the epoch from
+// thread 0, while the flags are on their way.
 IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t slot_offset_bytes, uint32_t epoch,
                                           uint64_t timeout_ns, uint32_t* missing,
@@ -75,6 +79,53 @@ IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const Device
     return static_cast<WaitResult>(results[p]);
   }
   return WaitResult::kOk;
+}
+
+// All blocks of this rank's grid, at the first slot of `team`: a word with the
+// number of blocks that have arrived, and in its upper half how often all had.
+// Who gives up takes its arrival back, unless all have come meanwhile.
+//
+// Order: the writes of all threads -> SyncBeforePublish -> the first one's
+// exchange (release) -> the exchange that completes the round (acquire and
+// release) -> the poll (acquire) -> SyncAfterConsume.
+IRIS_DEVICE inline WaitResult MeetGrid(const DeviceContext& ctx, const DeviceTeam& team,
+                                       uint64_t timeout_ns) {
+  IRIS_SHARED(uint32_t[1], answer);
+  SyncBeforePublish();
+  if (backend::ThreadIndex() == 0) {
+    uint64_t* const word = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, team.sync_offset_bytes)->grid;
+    constexpr uint64_t kRound = uint64_t{1} << 32;
+    uint64_t seen = backend::Load<Scope::kDevice, Order::kRelaxed>(word);
+    uint64_t round = 0;
+    for (;;) {
+      round = seen / kRound;
+      const bool last = seen % kRound + 1 >= backend::GridSize();
+      const uint64_t next = last ? (round + 1) * kRound : seen + 1;
+      const uint64_t found =
+          backend::CompareExchange<Scope::kDevice, Order::kAcqRel>(word, seen, next);
+      if (found == seen) break;
+      seen = found;
+    }
+    WaitResult result = BoundedWait(ctx, timeout_ns, [word, round] {
+      return backend::Load<Scope::kDevice, Order::kAcquire>(word) / kRound != round;
+    });
+    seen = backend::Load<Scope::kDevice, Order::kRelaxed>(word);
+    while (result != WaitResult::kOk) {
+      if (seen / kRound != round) {
+        result = WaitResult::kOk;
+        break;
+      }
+      const uint64_t found =
+          backend::CompareExchange<Scope::kDevice, Order::kAcqRel>(word, seen, seen - 1);
+      if (found == seen) break;
+      seen = found;
+    }
+    answer[0] = static_cast<uint32_t>(result);
+  }
+  SyncAfterConsume();
+  const uint32_t result = answer[0];
+  SyncInsideBlock();  // the next one writes the word again
+  return static_cast<WaitResult>(result);
 }
 
 }  // namespace iris::impl

@@ -16,7 +16,8 @@ struct NotDeduced {
   using Type = T;
 };
 
-// The backends' own: an unsigned word of so many bytes, and the same bits as another type.
+// The backends' own: an unsigned word of so many bytes, and the same bits as
+// another type.
 template <uint64_t kBytes>
 using UnsignedOf = backend::WordOf<kBytes>;
 using backend::BitCast;
@@ -53,9 +54,9 @@ IRIS_DEVICE inline void StoreValue(T* p, T value) {
   }
 }
 
-// Thread `index` of `n` copies its share of `count` units of type U. Eight loads go out before the
-// first store, also of what is left at the end: a link to a peer is as fast as what is in flight on
-// it.
+// Thread `index` of `n` copies its share of `count` units of type U. Eight
+// loads go out before the first store, also of what is left at the end: a link
+// to a peer is as fast as what is in flight on it.
 template <CacheHint H, typename U>
 IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t index,
                                   uint32_t n) {
@@ -81,8 +82,9 @@ IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t
   }
 }
 
-// Bytes up to the first multiple of sizeof(U) one at a time, then units of U, then the rest one
-// byte at a time. `dst` and `src` have the same remainder modulo sizeof(U).
+// Bytes up to the first multiple of sizeof(U) one at a time, then units of U,
+// then the rest one byte at a time. `dst` and `src` have the same remainder
+// modulo sizeof(U).
 template <CacheHint H, typename U>
 IRIS_DEVICE inline void CopyPeeled(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint32_t index,
                                    uint32_t n) {
@@ -114,6 +116,70 @@ IRIS_DEVICE inline void CopyBytes(void* dst_bytes, const void* src_bytes, uint64
     CopyPeeled<H, uint16_t>(dst, src, bytes, index, n);
   } else {
     CopyUnits<H>(dst, src, bytes, index, n);
+  }
+}
+
+// Bytes of so many elements; those of void are bytes.
+template <typename T>
+IRIS_HOST_DEVICE constexpr uint64_t BytesOf(uint64_t count) {
+  if constexpr (std::is_void_v<T>) {
+    return count;
+  } else {
+    static_assert(std::is_trivially_copyable_v<T>, "only plain data can be copied");
+    return count * sizeof(T);
+  }
+}
+
+// From the beginning of the first row to the end of the last one.
+template <typename T>
+IRIS_HOST_DEVICE constexpr uint64_t SpanBytes(const Strided& rows, uint64_t stride) {
+  return rows.rows == 0 || rows.length == 0 ? 0
+                                            : BytesOf<T>((rows.rows - 1) * stride + rows.length);
+}
+
+// Rows that are short: each thread has units of U of any row.
+template <CacheHint H, typename U>
+IRIS_DEVICE inline void CopyShortRows(uint8_t* dst, uint64_t dst_stride, const uint8_t* src,
+                                      uint64_t src_stride, uint64_t rows, uint64_t row_bytes,
+                                      uint32_t index, uint32_t n) {
+  const uint64_t units = row_bytes / sizeof(U);
+  for (uint64_t i = index; i < rows * units; i += n) {
+    const uint64_t row = units == 1 ? i : i / units;
+    const uint64_t at = (i - row * units) * sizeof(U);
+    StoreValue<H>(reinterpret_cast<U*>(dst + row * dst_stride + at),
+                  LoadValue<H>(reinterpret_cast<const U*>(src + row * src_stride + at)));
+  }
+}
+
+template <CacheHint H, typename T, typename Coop>
+IRIS_DEVICE inline void CopyRows(T* dst_rows, const T* src_rows, const Strided& rows, Coop coop) {
+  uint8_t* dst = reinterpret_cast<uint8_t*>(dst_rows);
+  const uint8_t* src = reinterpret_cast<const uint8_t*>(src_rows);
+  const uint64_t row_bytes = BytesOf<T>(rows.length);
+  const uint64_t dst_stride = BytesOf<T>(rows.dst_stride);
+  const uint64_t src_stride = BytesOf<T>(rows.src_stride);
+  const uint32_t n = CoopSize(coop);
+  if (row_bytes >= uint64_t{16} * n) {
+    for (uint64_t row = 0; row < rows.rows; ++row) {
+      CopyBytes<H>(dst + row * dst_stride, src + row * src_stride, row_bytes, coop);
+    }
+    return;
+  }
+  if (row_bytes == 0) return;
+  const uint32_t index = CoopIndex(coop);
+  // What all rows are aligned to.
+  const uint64_t all = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) |
+                       dst_stride | src_stride | row_bytes;
+  if ((all & 15) == 0) {
+    CopyShortRows<H, Bytes16>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+  } else if ((all & 7) == 0) {
+    CopyShortRows<H, uint64_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+  } else if ((all & 3) == 0) {
+    CopyShortRows<H, uint32_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+  } else if ((all & 1) == 0) {
+    CopyShortRows<H, uint16_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+  } else {
+    CopyShortRows<H, uint8_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
   }
 }
 
