@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "iris/dtype.h"
 
 namespace iris::ctl {
 namespace {
@@ -37,17 +38,20 @@ Json IntegerJson(const char* data) {
   return Load<T>(data);
 }
 
-// A binary floating-point number of 16 bits with so many bits of exponent.
-template <int kExponentBits>
+// A binary floating-point number in a T, with so many bits of exponent. Besides what kernels
+// compute with it has the numbers of 8 bits, which they only move. kOnlyNan: the greatest exponent
+// is one more of finite numbers, but for the one with all bits set, which is NaN.
+template <typename T, int kExponentBits, bool kOnlyNan = false>
 double LoadNarrow(const char* data) {
-  constexpr int kFractionBits = 15 - kExponentBits;
+  constexpr int kFractionBits = int{sizeof(T)} * 8 - 1 - kExponentBits;
   constexpr int kMaxExponent = (1 << kExponentBits) - 1;
+  constexpr int kMaxFraction = (1 << kFractionBits) - 1;
   constexpr int kBias = kMaxExponent / 2;
-  const uint16_t bits = Load<uint16_t>(data);
+  const T bits = Load<T>(data);
   const int exponent = (bits >> kFractionBits) & kMaxExponent;
-  const int fraction = bits & ((1 << kFractionBits) - 1);
+  const int fraction = bits & kMaxFraction;
   double value = 0;
-  if (exponent == kMaxExponent) {
+  if (exponent == kMaxExponent && (!kOnlyNan || fraction == kMaxFraction)) {
     value = fraction == 0 ? std::numeric_limits<double>::infinity()
                           : std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == 0) {
@@ -55,7 +59,7 @@ double LoadNarrow(const char* data) {
   } else {
     value = std::ldexp((1 << kFractionBits) + fraction, exponent - kBias - kFractionBits);
   }
-  return (bits & 0x8000) != 0 ? -value : value;
+  return (bits >> (kFractionBits + kExponentBits)) != 0 ? -value : value;
 }
 
 template <typename T>
@@ -87,37 +91,51 @@ Json FloatJson(const char* data) {
   return std::isfinite(value) ? Json(value) : Json(SpecialText(value));
 }
 
-template <typename T>
-constexpr ElementType Integer(const char* name) {
-  return {name, sizeof(T), IntegerText<T>, IntegerJson<T>};
+std::string BoolText(const char* data) { return *data != 0 ? "true" : "false"; }
+Json BoolJson(const char* data) { return *data != 0; }
+
+constexpr ElementType Type(DType type, std::string (*text)(const char*),
+                           Json (*json)(const char*)) {
+  return {DTypeName(type), DTypeBytes(type), text, json};
 }
 template <typename T>
-constexpr ElementType Float(const char* name) {
-  return {name, sizeof(T), FloatText<T>, FloatJson<LoadFloat<T>>};
+constexpr ElementType Integer() {
+  return Type(DTypeOf<T>(), IntegerText<T>, IntegerJson<T>);
+}
+template <typename T>
+constexpr ElementType Float() {
+  return Type(DTypeOf<T>(), FloatText<T>, FloatJson<LoadFloat<T>>);
 }
 template <double (*load)(const char*), int kDigits>
-constexpr ElementType Narrow(const char* name) {
-  return {name, 2, NarrowText<load, kDigits>, FloatJson<load>};
+constexpr ElementType Narrow(DType type) {
+  return Type(type, NarrowText<load, kDigits>, FloatJson<load>);
 }
 
-constexpr ElementType kTypes[] = {Float<float>("f32"),
-                                  Float<double>("f64"),
-                                  Narrow<LoadNarrow<5>, 5>("f16"),
-                                  Narrow<LoadNarrow<8>, 4>("bf16"),
-                                  Integer<int8_t>("i8"),
-                                  Integer<int16_t>("i16"),
-                                  Integer<int32_t>("i32"),
-                                  Integer<int64_t>("i64"),
-                                  Integer<uint8_t>("u8"),
-                                  Integer<uint16_t>("u16"),
-                                  Integer<uint32_t>("u32"),
-                                  Integer<uint64_t>("u64")};
+constexpr ElementType kTypes[] = {Float<float>(),
+                                  Float<double>(),
+                                  Narrow<LoadNarrow<uint16_t, 5>, 5>(DType::kF16),
+                                  Narrow<LoadNarrow<uint16_t, 8>, 4>(DType::kBf16),
+                                  Integer<int32_t>(),
+                                  Integer<int64_t>(),
+                                  Integer<uint8_t>(),
+                                  Integer<int8_t>(),
+                                  Integer<int16_t>(),
+                                  Integer<uint16_t>(),
+                                  Integer<uint32_t>(),
+                                  Integer<uint64_t>(),
+                                  Type(DType::kBool, BoolText, BoolJson),
+                                  Narrow<LoadNarrow<uint8_t, 4, true>, 3>(DType::kF8E4M3),
+                                  Narrow<LoadNarrow<uint8_t, 5>, 3>(DType::kF8E5M2)};
+static_assert(std::size(kTypes) == kDTypeCount - 1, "every DType but kNone");
 
 // "bfloat16" is bf16, and so on. "half", "float" and "double" are names by themselves.
 constexpr std::pair<const char*, const char*> kBeginnings[] = {
     {"bfloat", "bf"}, {"float", "f"}, {"uint", "u"}, {"int", "i"}};
-constexpr std::pair<const char*, const char*> kOtherNames[] = {
-    {"half", "f16"}, {"float", "f32"}, {"double", "f64"}};
+constexpr std::pair<const char*, const char*> kOtherNames[] = {{"half", "f16"},
+                                                               {"float", "f32"},
+                                                               {"double", "f64"},
+                                                               {"float8_e4m3fn", "f8e4m3"},
+                                                               {"float8_e5m2", "f8e5m2"}};
 
 }  // namespace
 

@@ -43,8 +43,9 @@ TEST(ElementTypeTest, EveryTypeIsFoundByItsName) {
 
 TEST(ElementTypeTest, OtherNames) {
   const std::pair<const char*, const char*> names[] = {
-      {"float32", "f32"},   {"float", "f32"}, {"double", "f64"}, {"half", "f16"},
-      {"bfloat16", "bf16"}, {"uint8", "u8"},  {"int64", "i64"}};
+      {"float32", "f32"},       {"float", "f32"}, {"double", "f64"}, {"half", "f16"},
+      {"bfloat16", "bf16"},     {"uint8", "u8"},  {"int64", "i64"},  {"float8_e4m3fn", "f8e4m3"},
+      {"float8_e5m2", "f8e5m2"}};
   for (const auto& [other, own] : names) {
     ASSERT_NE(FindElementType(other), nullptr) << other;
     EXPECT_STREQ(FindElementType(other)->name, own);
@@ -69,6 +70,25 @@ TEST(ElementTypeTest, FloatsAreReadBackAsTheyAre) {
   }
   EXPECT_EQ(Text<float>("f32", 0.5f), "0.5");
   EXPECT_EQ(std::strtod(Text<double>("f64", 0.1).c_str(), nullptr), 0.1);
+}
+
+TEST(ElementTypeTest, FloatsOfEightBits) {
+  EXPECT_EQ(Text<uint8_t>("f8e4m3", 0x38), "1");
+  EXPECT_EQ(Text<uint8_t>("f8e4m3", 0x7e), "448");
+  EXPECT_EQ(Text<uint8_t>("f8e4m3", 0x78), "256");
+  EXPECT_EQ(Text<uint8_t>("f8e4m3", 0x01), "0.00195");
+  EXPECT_EQ(Text<uint8_t>("f8e4m3", 0x7f), "nan");
+  EXPECT_EQ(Text<uint8_t>("f8e4m3", 0xff), "nan");
+  EXPECT_EQ(Text<uint8_t>("f8e5m2", 0xbc), "-1");
+  EXPECT_EQ(Text<uint8_t>("f8e5m2", 0x7b), "5.73e+04");
+  EXPECT_EQ(Text<uint8_t>("f8e5m2", 0xfc), "-inf");
+  EXPECT_EQ(Text<uint8_t>("f8e5m2", 0x7e), "nan");
+}
+
+TEST(ElementTypeTest, Bools) {
+  EXPECT_EQ(Text<uint8_t>("bool", 0), "false");
+  EXPECT_EQ(Text<uint8_t>("bool", 1), "true");
+  EXPECT_EQ(JsonText<uint8_t>("bool", 1), "true");
 }
 
 TEST(ElementTypeTest, NarrowFloats) {

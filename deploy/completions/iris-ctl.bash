@@ -42,7 +42,7 @@ _iris_ctl() {
     --watch) words="1 2 5 10" ;;
     --bytes) words="64 256 1024 65536" ;;
     --count) words="1 16 64 256" ;;
-    --dtype) words="f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 hex" ;;
+    --dtype) words="f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool f8e4m3 f8e5m2 hex" ;;
     completion) if [[ $current == -* ]]; then words="--help"; else words="bash"; fi ;;
     *)
       case "$command" in
