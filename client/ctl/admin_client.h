@@ -39,6 +39,17 @@ class AdminClient {
   // circles.
   template <typename Reply>
   using TakePage = absl::FunctionRef<bool(const Reply&)>;
+  // All pages as one: All<v1::ListJobsReply>([&](auto take) { return client.ListJobs("", take); }).
+  template <typename Reply, typename List>
+  static absl::StatusOr<Reply> All(List list) {
+    Reply all;
+    const absl::Status listed = list([&all](const Reply& page) {
+      all.MergeFrom(page);
+      return true;
+    });
+    if (!listed.ok()) return listed;
+    return all;
+  }
   absl::Status ListDevices(TakePage<v1::ListDevicesReply> take);
   absl::Status ListJobs(const std::string& job, TakePage<v1::ListJobsReply> take);
   absl::Status ListHeaps(const std::string& job, TakePage<v1::ListHeapsReply> take);

@@ -138,38 +138,26 @@ absl::Status ShowWaits(const Options& options, AdminClient& client, Output write
   return absl::OkStatus();
 }
 
-// All pages of a listing as one.
-template <typename Reply, typename List>
-absl::StatusOr<Reply> All(List list) {
-  Reply all;
-  const absl::Status listed = list([&](const Reply& page) {
-    all.MergeFrom(page);
-    return true;
-  });
-  if (!listed.ok()) return listed;
-  return all;
-}
-
 absl::StatusOr<v1::ListJobsReply> AllJobs(AdminClient& client, const std::string& job) {
-  return All<v1::ListJobsReply>([&](auto take) { return client.ListJobs(job, take); });
+  return AdminClient::All<v1::ListJobsReply>([&](auto take) { return client.ListJobs(job, take); });
 }
 
 absl::StatusOr<v1::ListAllocationsReply> AllAllocations(AdminClient& client,
                                                         const std::string& job) {
-  return All<v1::ListAllocationsReply>(
+  return AdminClient::All<v1::ListAllocationsReply>(
       [&](auto take) { return client.ListAllocations(job, take); });
 }
 
 absl::Status ShowDescription(const Options& options, AdminClient& client, Output write) {
   const auto jobs = AllJobs(client, options.job);
   if (!jobs.ok()) return jobs.status();
-  const auto heaps =
-      All<v1::ListHeapsReply>([&](auto take) { return client.ListHeaps(options.job, take); });
+  const auto heaps = AdminClient::All<v1::ListHeapsReply>(
+      [&](auto take) { return client.ListHeaps(options.job, take); });
   if (!heaps.ok()) return heaps.status();
   const auto allocations = AllAllocations(client, options.job);
   if (!allocations.ok()) return allocations.status();
   const auto sessions =
-      All<v1::ListSessionsReply>([&](auto take) { return client.ListSessions(take); });
+      AdminClient::All<v1::ListSessionsReply>([&](auto take) { return client.ListSessions(take); });
   if (!sessions.ok()) return sessions.status();
   std::vector<v1::Event> events;
   const absl::Status told = client.Events(/*follow=*/false, [&](const v1::Event& event) {

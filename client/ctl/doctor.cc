@@ -57,16 +57,6 @@ Finding CheckVersion(const v1::GetStatusReply& status) {
   return Warn("versions", found, "install the same version of both, then restart irisd");
 }
 
-absl::StatusOr<v1::ListDevicesReply> AllDevices(AdminClient& client) {
-  v1::ListDevicesReply all;
-  const absl::Status listed = client.ListDevices([&all](const v1::ListDevicesReply& page) {
-    all.MergeFrom(page);
-    return true;
-  });
-  if (!listed.ok()) return listed;
-  return all;
-}
-
 Finding CheckDevices(const absl::StatusOr<v1::ListDevicesReply>& reply) {
   if (!reply.ok()) {
     return Fail("devices", std::string(reply.status().message()), "look at irisd's log");
@@ -156,7 +146,8 @@ void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Findin
   }
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
-  const absl::StatusOr<v1::ListDevicesReply> devices = AllDevices(**client);
+  const absl::StatusOr<v1::ListDevicesReply> devices = AdminClient::All<v1::ListDevicesReply>(
+      [&](auto take) { return (*client)->ListDevices(take); });
   findings.push_back(CheckDevices(devices));
   *emulated = devices.ok() && devices->devices_size() > 0 &&
               driver::KindOf(devices->devices(0).backend()) == driver::BackendKind::kEmu;
