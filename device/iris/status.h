@@ -12,7 +12,7 @@
 //   IRIS_RETURN_IF_ERROR(context->Barrier());
 //   IRIS_ASSIGN_OR_RETURN(iris::Allocation x, context->Allocate<float>(1024, "x"));
 //
-// Success costs nothing: no allocation, one null pointer. Thread-compatible, as std::string. C++17.
+// Success costs no allocation. Thread-compatible, as std::string. C++17.
 #pragma once
 
 #include <cstdio>
@@ -129,19 +129,20 @@ class IRIS_NODISCARD StatusOr {
 #define IRIS_STATUS_CONCAT_INNER(a, b) a##b
 #define IRIS_STATUS_CONCAT(a, b) IRIS_STATUS_CONCAT_INNER(a, b)
 
-// Returns from the function with the error of `expression`, if it is one.
-#define IRIS_RETURN_IF_ERROR(expression)                                          \
-  do {                                                                            \
-    if (::iris::Status iris_status_here = (expression); !iris_status_here.ok()) { \
-      return iris_status_here;                                                    \
-    }                                                                             \
+// IRIS_RETURN_IF_ERROR(expression): returns from the function with the error of a Status, if it is
+// one.
+#define IRIS_RETURN_IF_ERROR(...)                                                  \
+  do {                                                                             \
+    if (::iris::Status iris_status_here = (__VA_ARGS__); !iris_status_here.ok()) { \
+      return iris_status_here;                                                     \
+    }                                                                              \
   } while (false)
 
-// Declares or assigns `target` with the value of `expression`, or returns from the function with
-// its error.
-#define IRIS_ASSIGN_OR_RETURN(target, expression) \
-  IRIS_ASSIGN_OR_RETURN_AS(IRIS_STATUS_CONCAT(iris_value_, __LINE__), target, expression)
-#define IRIS_ASSIGN_OR_RETURN_AS(name, target, expression) \
-  auto name = (expression);                                \
-  if (!name.ok()) return name.status();                    \
+// IRIS_ASSIGN_OR_RETURN(target, expression): declares or assigns `target` with the value of a
+// StatusOr, or returns from the function with its error.
+#define IRIS_ASSIGN_OR_RETURN(target, ...) \
+  IRIS_ASSIGN_OR_RETURN_AS(IRIS_STATUS_CONCAT(iris_value_, __LINE__), target, __VA_ARGS__)
+#define IRIS_ASSIGN_OR_RETURN_AS(name, target, ...) \
+  auto name = (__VA_ARGS__);                        \
+  if (!name.ok()) return name.status();             \
   target = *std::move(name)
