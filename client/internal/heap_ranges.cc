@@ -59,6 +59,12 @@ void HeapRanges::Restore(uint64_t offset_bytes, std::optional<Range> removed) {
   ranges_[offset_bytes] = *std::move(removed);
 }
 
+void HeapRanges::End() {
+  if (shared_.pid != getpid()) return;
+  absl::MutexLock lock(&mu_);
+  ranges_.clear();
+}
+
 bool HeapRanges::Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                          backend::HeapRange* out) {
   if (rank >= 64) return false;

@@ -18,8 +18,8 @@ namespace iris::internal {
 
 class HeapRanges {
  public:
-  // It lives as long as the process: kernels and graphs keep copies of the DeviceContext. With
-  // IRIS_CHECK_ACCESS=1 in the environment, kernels may access known allocations alone.
+  // It lives as long as the process: kernels and graphs keep copies of the DeviceContext. What it
+  // knows ends with End. With IRIS_CHECK_ACCESS=1 in the environment, kernels may access known allocations alone.
   static HeapRanges* Make(
       std::optional<std::string> (*environment)(const char* variable) = &Environment);
   HeapRanges(const HeapRanges&) = delete;
@@ -41,6 +41,10 @@ class HeapRanges {
   };
   std::optional<Range> Remove(uint64_t offset_bytes);
   void Restore(uint64_t offset_bytes, std::optional<Range> removed);
+
+  // The context has ended: forgets all. Does nothing in a forked child, where another thread of the
+  // parent may have held the lock.
+  void End();
 
   // For DeviceContext::heap_map.
   const backend::HeapMap* map() const { return &shared_; }

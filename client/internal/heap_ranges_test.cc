@@ -50,6 +50,13 @@ TEST(HeapRangesTest, KnowsWhoseHeapsTheyAreIn) {
   EXPECT_EQ(At(ranges, 64, 64), "");
 }
 
+TEST(HeapRangesTest, KnowsNothingAfterTheEnd) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  ranges.Add(0, 64, "first", {0});
+  ranges.End();
+  EXPECT_EQ(At(ranges, 0, 0), "");
+}
+
 TEST(HeapRangesTest, ForgetsWhatWasFreedAndUsesItAgain) {
   HeapRanges& ranges = *HeapRanges::Make(&Unset);
   ranges.Add(0, 64, "first", {0});

@@ -40,6 +40,7 @@ class TeamCalls {
   TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
             HeapSize* heap)
       : options_(options), guard_(guard), plane_(plane), window_(window), heap_(heap) {}
+  ~TeamCalls() { ranges_->End(); }
   TeamCalls(const TeamCalls&) = delete;
   TeamCalls& operator=(const TeamCalls&) = delete;
 
