@@ -24,10 +24,6 @@ using wire::PageCollective;
 
 namespace {
 
-// Where a workspace tells how far its device is: device/iris/collective/errors.cc holds it there.
-constexpr uint16_t kFinishedAt = 4;
-constexpr uint16_t kWaitingAt = 16;
-
 bool IsMessage(PageCollective call) {
   return call == PageCollective::kSend || call == PageCollective::kRecv ||
          call == PageCollective::kSendRecv || call == PageCollective::kGroup;
@@ -56,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   const uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
   if (bytes == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": the config is not valid; see iris::ccl::Config"));
+        absl::StrCat(what, ": the options are not valid; see iris::ccl::CommunicatorOptions"));
   }
   auto workspace = context.Allocate(
       {.bytes = bytes, .alignment_bytes = ccl::kWorkspaceAlignmentBytes, .name = options.name},
@@ -86,8 +82,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
                                {.team_id = team.id,
                                 .n_members = team.device.size,
                                 .workspace_offset_bytes = made->comm_.workspace_offset_bytes,
-                                .finished_at = kFinishedAt,
-                                .waiting_at = kWaitingAt});
+                                .finished_at = ccl::kWorkspaceFinishedAt,
+                                .waiting_at = ccl::kWorkspaceWaitingAt});
   }
   const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
   if (status.ok()) status = Annotate(prepared, what);

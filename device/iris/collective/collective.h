@@ -143,6 +143,11 @@ struct Plan {
 
 // Alignment of a workspace.
 inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
+// Where a workspace tells those who look from outside how far its device is, in bytes from its
+// begin: uint32_t, how many operations are finished; uint64_t, whose lower half is 1 + the number
+// of the last operation in which the device has waited long.
+inline constexpr uint16_t kWorkspaceFinishedAt = 4;
+inline constexpr uint16_t kWorkspaceWaitingAt = 16;
 
 // Bytes of workspace that a team of `n_members` needs. 0 if the config is not valid.
 uint64_t WorkspaceBytes(uint32_t n_members, const Config& config = {});

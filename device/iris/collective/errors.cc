@@ -10,9 +10,8 @@
 namespace iris::ccl {
 namespace {
 
-// Hosts tell those who look at a process from outside where these words are
-// (client/internal/communicator.cc).
-static_assert(offsetof(impl::Header, sequence) == 4 && offsetof(impl::Header, calling) == 16);
+static_assert(offsetof(impl::Header, sequence) == kWorkspaceFinishedAt);
+static_assert(offsetof(impl::Header, calling) == kWorkspaceWaitingAt);
 
 using impl::PackedCall;
 using impl::Verdict;
