@@ -53,7 +53,8 @@ void AddMember(const WaitSources& from, Rank rank, v1::WaitPlace place,
                google::protobuf::RepeatedPtrField<v1::WaitMember>* members);
 // Whether the rank is in the job and lives: what others have left in their pages is old.
 bool IsHere(const WaitSources& from, Rank rank);
-// How long ago a point of time in a page was; at most 49 days. -1: it is none, or lies ahead.
+// How long ago a point of time in a page was; at most 49 days, after which page times wrap. 0: it
+// lies at most a minute ahead, because its writer was a moment later. -1: it is none.
 int64_t AgeOfPageTime(uint32_t page_ms, absl::Time now);
 
 }  // namespace iris::server

@@ -1,7 +1,9 @@
 #include "server/rpc/waits.h"
 
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -315,6 +317,48 @@ TEST_F(WaitsTest, WhatIsWrittenByARankIsNotBelieved) {
     }
   }
   for (const v1::Wait& wait : Find()) EXPECT_LE(wait.waiting_size() + wait.missing_size(), 4);
+}
+
+// Whatever ranks write into their pages and heaps, the answer names ranks of the job, each once in
+// a wait, and is no longer than the pages have room for.
+TEST_F(WaitsTest, PagesOfNonsense) {
+  std::mt19937_64 random(20261122);
+  const auto one_in = [&random](uint32_t n) { return random() % n == 0; };
+  const auto noise = [&random](void* to, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i)
+      static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(random());
+  };
+  size_t n_found = 0;
+  for (int round = 0; round < 3000; ++round) {
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      wire::ControlPage& page = pages_[rank];
+      noise(&page, sizeof(page));
+      // What is compared before anything else is looked at is mostly right.
+      for (wire::CollectiveRecord& record : page.collectives) {
+        if (!one_in(4)) record.version &= ~1u;
+        if (!one_in(4)) record.n_members = kRanks;
+        if (!one_in(4)) record.team_id = 0;
+        if (!one_in(4)) record.workspace_offset_bytes = kWorkspace;
+        if (!one_in(4)) record.n_put = static_cast<uint32_t>(random() % 8);
+        if (!one_in(4)) record.finished_at = kFinishedAt;
+        if (!one_in(4)) record.waiting_at = kWaitingAt;
+      }
+      if (!one_in(2)) page.words[kSlot] = static_cast<uint32_t>(random() % 3);
+      Device(rank, static_cast<uint32_t>(one_in(4) ? random() : random() % 8),
+             static_cast<uint32_t>(one_in(4) ? random() : random() % 8));
+    }
+    const std::vector<v1::Wait> waits = Find();
+    n_found += waits.size();
+    ASSERT_LE(waits.size(), 1 + kRanks * std::size(pages_[0].collectives));
+    for (const v1::Wait& wait : waits) {
+      std::set<uint32_t> ranks;
+      for (const uint32_t rank : Waiting(wait))
+        EXPECT_TRUE(rank < kRanks && ranks.insert(rank).second);
+      for (const uint32_t rank : Missing(wait))
+        EXPECT_TRUE(rank < kRanks && ranks.insert(rank).second);
+    }
+  }
+  EXPECT_GT(n_found, 100u) << "this looks at nothing";
 }
 
 TEST(AgeOfPageTimeTest, WrapsAndBearsAWriterThatIsAMomentLater) {
