@@ -14,37 +14,16 @@
 #include "iris/ccl.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
+#include "tests/integration/require.h"
 
 namespace iris::ccl {
 namespace {
 
 using iris::testing::Daemon;
 using iris::testing::RankProcesses;
+using iris::testing::Text;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-#define REQUIRE(condition)                                                              \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
-      std::cout << "REQUIRE failed, line " << __LINE__ << ": " #condition << std::endl; \
-      return 1;                                                                         \
-    }                                                                                   \
-  } while (false)
-
-#define REQUIRE_OK(expression)                                                         \
-  do {                                                                                 \
-    if (const auto& result = (expression); !result.ok()) {                             \
-      std::cout << "line " << __LINE__ << ": " << Text(StatusOf(result)) << std::endl; \
-      return 1;                                                                        \
-    }                                                                                  \
-  } while (false)
-
-const Status& StatusOf(const Status& status) { return status; }
-template <typename T>
-const Status& StatusOf(const StatusOr<T>& result) {
-  return result.status();
-}
-std::string Text(const Status& status) { return status.ToString(); }
 
 ContextOptions Small() {
   ContextOptions options;

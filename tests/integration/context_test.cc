@@ -26,6 +26,7 @@
 #include "device/base/descriptors.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
+#include "tests/integration/require.h"
 
 #if defined(IRIS_ASAN)
 // In a forked child the threads are gone whose stacks held memory: the leak check would report what
@@ -44,36 +45,11 @@ using testing::Daemon;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::RankProcesses;
+using testing::Text;
 
 constexpr uint64_t kMiB = 1 << 20;
 
 // Scenarios: what a rank does.
-
-// In a rank: a condition that must hold.
-#define REQUIRE(condition)                                                              \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
-      std::cout << "REQUIRE failed, line " << __LINE__ << ": " #condition << std::endl; \
-      return 1;                                                                         \
-    }                                                                                   \
-  } while (false)
-
-// In a rank: a status that must be OK.
-#define REQUIRE_OK(expression)                                                         \
-  do {                                                                                 \
-    if (const auto& result = (expression); !result.ok()) {                             \
-      std::cout << "line " << __LINE__ << ": " << Text(StatusOf(result)) << std::endl; \
-      return 1;                                                                        \
-    }                                                                                  \
-  } while (false)
-
-const Status& StatusOf(const Status& status) { return status; }
-template <typename T>
-const Status& StatusOf(const StatusOr<T>& result) {
-  return result.status();
-}
-
-std::string Text(const Status& status) { return status.ToString(); }
 
 ContextOptions Small() {
   ContextOptions options;

@@ -15,28 +15,14 @@
 #include "iris/stream.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
+#include "tests/integration/require.h"
 
 namespace iris {
 namespace {
 
 using iris::testing::Daemon;
 using iris::testing::RankProcesses;
-
-#define REQUIRE(condition)                                                              \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
-      std::cout << "REQUIRE failed, line " << __LINE__ << ": " #condition << std::endl; \
-      return 1;                                                                         \
-    }                                                                                   \
-  } while (false)
-
-#define REQUIRE_OK(expression)                                                         \
-  do {                                                                                 \
-    if (const auto& result = (expression); !result.ok()) {                             \
-      std::cout << "line " << __LINE__ << ": " << Text(StatusOf(result)) << std::endl; \
-      return 1;                                                                        \
-    }                                                                                  \
-  } while (false)
+using iris::testing::Text;
 
 // The call is refused as an invalid argument, and says so.
 #define REQUIRE_REFUSED(expression, text)                       \
@@ -46,13 +32,6 @@ using iris::testing::RankProcesses;
     REQUIRE(refused.code() == StatusCode::kInvalidArgument);    \
     REQUIRE(refused.message().find(text) != std::string::npos); \
   } while (false)
-
-Status StatusOf(const Status& status) { return status; }
-template <typename T>
-Status StatusOf(const StatusOr<T>& result) {
-  return result.status();
-}
-std::string Text(const Status& status) { return status.ToString(); }
 
 constexpr uint64_t kBytes = 1 << 20;
 
