@@ -19,7 +19,8 @@ namespace iris::internal {
 class HeapRanges {
  public:
   // It lives as long as the process: kernels and graphs keep copies of the DeviceContext. What it
-  // knows ends with End. With IRIS_CHECK_ACCESS=1 in the environment, kernels may access known allocations alone.
+  // knows ends with End. With IRIS_CHECK_ACCESS=1 in the environment, kernels may access known
+  // allocations alone.
   static HeapRanges* Make(
       std::optional<std::string> (*environment)(const char* variable) = &Environment);
   HeapRanges(const HeapRanges&) = delete;

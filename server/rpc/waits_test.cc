@@ -329,7 +329,7 @@ TEST_F(WaitsTest, PagesOfNonsense) {
       static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(random());
   };
   size_t n_found = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < 1000; ++round) {
     for (Rank rank = 0; rank < kRanks; ++rank) {
       wire::ControlPage& page = pages_[rank];
       noise(&page, sizeof(page));

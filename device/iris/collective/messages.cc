@@ -36,25 +36,28 @@ Request RequestOf(const Comm& comm, const Message& message) {
 const void* BufferOf(const Message& message) { return Sends(message) ? message.in : message.out; }
 uint64_t BytesOf(const Message& message) { return message.count * DTypeBytes(message.type); }
 
-// How many messages of the call come before message i, between the same members in the same
-// direction.
-uint32_t TurnOf(const Message* messages, uint32_t i) {
-  uint32_t turn = 0;
-  for (uint32_t k = 0; k < i; ++k) {
-    turn += messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&
-            Sends(messages[k]) == Sends(messages[i]);
+// The turn of a message: how many others of the call come before it, between the same members in
+// the same direction. Of() is given all messages of the call, in order.
+class Turns {
+ public:
+  uint32_t Of(const Message& message) {
+    return message.count == 0 ? 0 : n_[message.peer_index][Sends(message) ? 1 : 0]++;
   }
-  return turn;
-}
+
+ private:
+  uint32_t n_[kMaxTeamRanks][2] = {};
+};
 
 // What message i of this member to itself belongs to: the one of the other side with the same turn.
 const Message* AnswerOf(const Message* messages, uint32_t n, uint32_t i) {
-  const uint32_t turn = TurnOf(messages, i);
+  const auto has_way = [&](uint32_t k, bool sends) {
+    return messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&
+           Sends(messages[k]) == sends;
+  };
+  uint32_t before = 0;
+  for (uint32_t k = 0; k < i; ++k) before += has_way(k, Sends(messages[i]));
   for (uint32_t k = 0; k < n; ++k) {
-    if (messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&
-        Sends(messages[k]) != Sends(messages[i]) && TurnOf(messages, k) == turn) {
-      return &messages[k];
-    }
+    if (has_way(k, !Sends(messages[i])) && before-- == 0) return &messages[k];
   }
   return nullptr;
 }
@@ -69,12 +72,13 @@ Result LaunchTurn(const Comm& comm, const Message* messages, uint32_t n_messages
     Request requests[impl::kMaxMessages];
     const Request* launched[impl::kMaxMessages];
     uint32_t n_launched = 0;
+    Turns turns;
     for (uint32_t i = 0; i < n_messages; ++i) {
+      const uint32_t own = turns.Of(messages[i]);
       if (messages[i].count == 0 || messages[i].peer_index == comm.team.index) continue;
       Request request = RequestOf(comm, messages[i]);
       const uint32_t distance = impl::MessageDistance(request, n);
       if (distance < begin || distance >= begin + step) continue;
-      const uint32_t own = TurnOf(messages, i);
       if (own > turn) *more = true;
       if (own != turn) continue;
       bool nothing = false;
