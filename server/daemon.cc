@@ -122,6 +122,18 @@ void Daemon::Watch(const WatchOpened& input, std::shared_ptr<WatchSink> sink) {
   Finish(std::move(deferred));
 }
 
+absl::Status Daemon::Lend(SessionId session, JobId job, uint64_t epoch,
+                          const std::vector<SegmentInfo>& segments) {
+  absl::StatusOr<std::vector<OutgoingDescriptor>> descriptors = descriptors_.BuildSegments(
+      {.session = session, .job = job, .epoch = epoch, .segments = segments},
+      driver::Access::kReadOnly);
+  if (!descriptors.ok()) return descriptors.status();
+  absl::MutexLock lock(&mu_);
+  if (output_ == nullptr) return absl::UnavailableError("irisd is stopping");
+  output_->SendDescriptors(session, *std::move(descriptors));
+  return absl::OkStatus();
+}
+
 void Daemon::Unwatch(SessionId session, const WatchSink* sink) {
   std::shared_ptr<WatchSink> gone;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);

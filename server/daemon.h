@@ -100,6 +100,11 @@ class Daemon {
   std::vector<std::shared_ptr<const PageFile>> ControlPages(JobId job) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Sends the session descriptors of these segments, whose holder is to read only. It need not be
+  // in the job. kNotFound: the memory is gone.
+  absl::Status Lend(SessionId session, JobId job, uint64_t epoch,
+                    const std::vector<SegmentInfo>& segments) ABSL_LOCKS_EXCLUDED(mu_);
+
   const driver::GpuDriver& driver() const { return *driver_; }
   const SegmentStore& segments() const { return segments_; }
   const DescriptorSource& descriptors() const { return descriptors_; }

@@ -1,5 +1,7 @@
 #include "server/descriptor_source.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -50,6 +52,23 @@ DescriptorSource::DescriptorSource(driver::GpuDriver* driver, const SegmentStore
   }
 }
 
+absl::StatusOr<std::vector<OutgoingDescriptor>> DescriptorSource::BuildSegments(
+    const SendDescriptors& wanted, driver::Access access) const {
+  std::vector<OutgoingDescriptor> out;
+  for (const SegmentInfo& segment : wanted.segments) {
+    std::shared_ptr<SegmentStore::Held> held = segments_->Find(segment.id);
+    if (held == nullptr) {
+      return absl::NotFoundError(absl::StrCat("segment ", segment.id.value, " has no memory"));
+    }
+    OutgoingDescriptor item;
+    item.record = Record(wanted, wire::DescriptorKind::kSegment, segment.rank, segment.bytes);
+    item.record.segment_id = segment.id.value;
+    item.open = [held = std::move(held), access] { return held->memory().ExportFd(access); };
+    out.push_back(std::move(item));
+  }
+  return out;
+}
+
 absl::StatusOr<std::vector<OutgoingDescriptor>> DescriptorSource::Build(
     const SendDescriptors& wanted, const JobPages* pages) const {
   std::vector<OutgoingDescriptor> out;
@@ -59,22 +78,16 @@ absl::StatusOr<std::vector<OutgoingDescriptor>> DescriptorSource::Build(
     }
     AddPages(wanted, *pages, &out);
   }
+  absl::StatusOr<std::vector<OutgoingDescriptor>> segments =
+      BuildSegments(wanted, driver::Access::kReadWrite);
+  if (!segments.ok()) return absl::InternalError(segments.status().message());
+  std::move(segments->begin(), segments->end(), std::back_inserter(out));
+  if (!wanted.pages || links_.empty()) return out;
   std::set<uint32_t> devices;
   for (const SegmentInfo& segment : wanted.segments) {
-    std::shared_ptr<SegmentStore::Held> held = segments_->Find(segment.id);
-    if (held == nullptr) {
-      return absl::InternalError(absl::StrCat("segment ", segment.id.value, " has no memory"));
-    }
-    devices.insert(held->device_index());
-    OutgoingDescriptor item;
-    item.record = Record(wanted, wire::DescriptorKind::kSegment, segment.rank, segment.bytes);
-    item.record.segment_id = segment.id.value;
-    item.open = [held = std::move(held)] {
-      return held->memory().ExportFd(driver::Access::kReadWrite);
-    };
-    out.push_back(std::move(item));
+    const std::shared_ptr<SegmentStore::Held> held = segments_->Find(segment.id);
+    if (held != nullptr) devices.insert(held->device_index());
   }
-  if (!wanted.pages || links_.empty()) return out;
   for (const uint32_t device : devices) {
     out.push_back({Record(wanted, wire::DescriptorKind::kLink, device, driver_->link_bytes()),
                    [link = links_[device]] { return link->ExportFd(driver::Access::kReadOnly); }});

@@ -26,6 +26,10 @@ class DescriptorSource {
   // `pages` are the job's; null: they could not be created.
   absl::StatusOr<std::vector<OutgoingDescriptor>> Build(const SendDescriptors& wanted,
                                                         const JobPages* pages) const;
+  // Of segments alone, as members get them (kReadWrite), or for somebody who only looks. kNotFound:
+  // one of them has no memory any more.
+  absl::StatusOr<std::vector<OutgoingDescriptor>> BuildSegments(const SendDescriptors& wanted,
+                                                                driver::Access access) const;
 
   // Of the piece of each device that a Join sends along; 0: none is.
   uint64_t link_bytes() const { return links_.empty() ? 0 : driver_->link_bytes(); }

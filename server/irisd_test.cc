@@ -616,6 +616,81 @@ TEST_F(PeekTest, BoundsAreChecked) {
   LeaveAll(members);
 }
 
+// Who looks from outside borrows the memory, and is in no job.
+class BorrowTest : public IrisdTest {
+ protected:
+  grpc::Status Borrow(RawSession& session, const std::string& job, uint32_t rank, uint64_t offset,
+                      uint64_t bytes, iris::v1::BorrowReply* reply) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+    iris::v1::BorrowRequest request;
+    request.set_session_id(session.id());
+    request.set_job(job);
+    request.set_rank(rank);
+    request.set_offset_bytes(offset);
+    request.set_bytes(bytes);
+    return session.heap().Borrow(&context, request, reply);
+  }
+};
+
+TEST_F(BorrowTest, LendsTheMemoryOfARank) {
+  auto members = JoinAll("lend", 2);
+  for (const auto& [record, fd] : members[0].descriptors) {
+    if (record.kind == static_cast<uint32_t>(wire::DescriptorKind::kSegment) && record.rank == 1) {
+      ASSERT_EQ(pwrite(fd.get(), "symmetric", 9, 4096), 9);
+    }
+  }
+  auto outside = Open();
+  iris::v1::BorrowReply reply;
+  const grpc::Status status = Borrow(*outside, "lend", 1, 4096, 9, &reply);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(reply.job_id(), members[0].joined.job_id());
+  EXPECT_EQ(reply.epoch(), members[0].joined.epoch());
+  EXPECT_EQ(reply.device_uuid(), members[0].joined.peers(1).device_uuid());
+  ASSERT_EQ(reply.segments_size(), 1);
+  EXPECT_EQ(reply.segments(0).offset_bytes(), 0u);
+  EXPECT_EQ(reply.segments(0).bytes(), 2u << 20);
+  const auto descriptors = outside->ReceiveDescriptors(1);
+  ASSERT_TRUE(descriptors.ok()) << descriptors.status();
+  const auto& [record, fd] = descriptors->front();
+  EXPECT_EQ(record.kind, static_cast<uint32_t>(wire::DescriptorKind::kSegment));
+  EXPECT_EQ(record.segment_id, reply.segments(0).segment_id());
+  EXPECT_EQ(record.bytes, 2u << 20);
+  std::string seen(9, '\0');
+  ASSERT_EQ(pread(fd.get(), seen.data(), seen.size(), 4096), 9);
+  EXPECT_EQ(seen, "symmetric");
+  LeaveAll(members);
+}
+
+TEST_F(BorrowTest, RefusesWhatIsNotThere) {
+  auto members = JoinAll("lend", 1);
+  auto outside = Open();
+  const uint64_t end = 2 << 20;
+  const auto code = [&](const std::string& job, uint32_t rank, uint64_t offset, uint64_t n) {
+    iris::v1::BorrowReply reply;
+    return Borrow(*outside, job, rank, offset, n, &reply).error_code();
+  };
+  EXPECT_EQ(code("lend", 0, end - 1, 2), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("lend", 0, 1, ~0ull), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("lend", 0, ~0ull, 1), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("lend", 0, 0, 0), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("", 0, 0, 1), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("lend", 1, 0, 1), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code("nobody", 0, 0, 1), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code(std::string(20 << 10, 'x'), 0, 0, 1), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code("lend", 0, end - 1, 1), grpc::StatusCode::OK);
+  // Another's session, and none at all.
+  iris::v1::BorrowRequest request;
+  request.set_session_id(members[0].session->id());
+  request.set_job("lend");
+  request.set_bytes(1);
+  iris::v1::BorrowReply reply;
+  grpc::ClientContext context;
+  EXPECT_EQ(outside->heap().Borrow(&context, request, &reply).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  LeaveAll(members);
+}
+
 TEST_F(IrisdTest, EventsKeepAndFollow) {
   auto session = Open();
   grpc::ClientContext context;

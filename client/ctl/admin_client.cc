@@ -210,24 +210,6 @@ absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1:
   return FromGrpc(begun ? end : status);
 }
 
-absl::StatusOr<std::string> AdminClient::Peek(const std::string& job, uint32_t rank,
-                                              uint64_t offset_bytes, uint64_t bytes) {
-  std::string data;
-  do {
-    v1::PeekRequest request;
-    request.set_job(job);
-    request.set_rank(rank);
-    request.set_offset_bytes(offset_bytes + data.size());
-    request.set_bytes(
-        static_cast<uint32_t>(std::min<uint64_t>(wire::kMaxPeekBytes, bytes - data.size())));
-    absl::StatusOr<v1::PeekReply> reply = Call(&v1::AdminService::Stub::Peek, request);
-    if (!reply.ok()) return reply.status();
-    if (reply->data().empty()) break;
-    data += reply->data();
-  } while (data.size() < bytes);
-  return data;
-}
-
 // HealthCheckRequest with no service is no byte at all; HealthCheckResponse is field 1, an enum, 1
 // is SERVING. That little needs no generated code.
 absl::StatusOr<bool> AdminClient::IsServing() {

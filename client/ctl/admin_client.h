@@ -60,10 +60,6 @@ class AdminClient {
   // Calls `take` for each event until the stream ends, or `take` returns false.
   absl::Status Events(bool follow, const std::function<bool(const v1::Event&)>& take);
 
-  // `bytes` of a rank's heap, in as many calls as it takes.
-  absl::StatusOr<std::string> Peek(const std::string& job, uint32_t rank, uint64_t offset_bytes,
-                                   uint64_t bytes);
-
   // True if the standard health service says SERVING.
   absl::StatusOr<bool> IsServing();
 

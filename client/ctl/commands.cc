@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "client/ctl/borrowed_heap.h"
 #include "client/ctl/describe.h"
 #include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
@@ -197,7 +198,8 @@ absl::Status ShowPeek(const Options& options, AdminClient& client, Output write)
   }
   const absl::StatusOr<PeekPlan> plan = PlanPeek(options.peek, allocations);
   if (!plan.ok()) return plan.status();
-  const auto data = client.Peek(options.job, options.peek.rank, plan->offset_bytes, plan->bytes);
+  const auto data = ReadHeap(client.runtime_dir(),
+                             {options.job, options.peek.rank, plan->offset_bytes, plan->bytes});
   if (!data.ok()) return data.status();
   write(options.json ? Dump(PeekJson(options.peek, *plan, *data), 2)
                      : PeekText(options.peek, *plan, *data));

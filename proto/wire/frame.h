@@ -147,6 +147,7 @@ enum class CallMethod : uint32_t {
   kLeave = 5,
   kResume = 6,
   kWatch = 7,  // the answer is a stream
+  kBorrow = 8,
 };
 
 // `bytes` bytes of the request follow, if these are at most kMaxCallFrameBytes; else they are in

@@ -17,15 +17,16 @@ enum class Method : uint16_t {
   kLeave = 5,
   kResume = 6,
   kWatch = 7,
-  kGetStatus = 8,
-  kListDevices = 9,
-  kListJobs = 10,
-  kListHeaps = 11,
-  kListAllocations = 12,
-  kListSessions = 13,
-  kEvents = 14,
-  kPeek = 15,
-  kListWaits = 16,
+  kBorrow = 8,
+  kGetStatus = 9,
+  kListDevices = 10,
+  kListJobs = 11,
+  kListHeaps = 12,
+  kListAllocations = 13,
+  kListSessions = 14,
+  kEvents = 15,
+  kPeek = 16,
+  kListWaits = 17,
 };
 
 struct MethodInfo {
@@ -34,7 +35,7 @@ struct MethodInfo {
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 
-inline constexpr std::array<MethodInfo, 16> kMethods = {{
+inline constexpr std::array<MethodInfo, 17> kMethods = {{
     {Method::kJoin, "/iris.v1.HeapService/Join"},
     {Method::kMapped, "/iris.v1.HeapService/Mapped"},
     {Method::kOperate, "/iris.v1.HeapService/Operate"},
@@ -42,6 +43,7 @@ inline constexpr std::array<MethodInfo, 16> kMethods = {{
     {Method::kLeave, "/iris.v1.HeapService/Leave"},
     {Method::kResume, "/iris.v1.HeapService/Resume"},
     {Method::kWatch, "/iris.v1.HeapService/Watch", /*streams=*/true},
+    {Method::kBorrow, "/iris.v1.HeapService/Borrow"},
     {Method::kGetStatus, "/iris.v1.AdminService/GetStatus"},
     {Method::kListDevices, "/iris.v1.AdminService/ListDevices"},
     {Method::kListJobs, "/iris.v1.AdminService/ListJobs"},

@@ -15,6 +15,7 @@
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/heap_part.h"
 #include "server/rpc/listings.h"
 #include "server/rpc/message.h"
 #include "server/rpc/stream_writer.h"
@@ -117,51 +118,22 @@ void AdminService::FillStatus(v1::GetStatusReply* reply) const {
 
 absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
                                     v1::PeekReply* reply) const {
-  if (request.job().empty()) return absl::InvalidArgumentError("peek: name a job");
   if (request.bytes() == 0 || request.bytes() > wire::kMaxPeekBytes) {
     return absl::InvalidArgumentError(absl::StrCat("peek: ", request.bytes(),
                                                    " bytes asked for; 1 to ", wire::kMaxPeekBytes,
                                                    " can be read in a call"));
   }
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs =
-      VisibleJobs(*daemon_, caller, request.job());
-  if (!jobs.ok()) return jobs.status();
-  if (jobs->size() > 1) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "peek: ", jobs->size(), " users have a job of that name; ask as the user who owns it"));
-  }
-  const JobSnapshot& job = jobs->front();
-  const auto rank = std::find_if(job.ranks.begin(), job.ranks.end(),
-                                 [&](const RankSnapshot& r) { return r.rank == request.rank(); });
-  if (rank == job.ranks.end() || rank->segments.empty()) {
-    return absl::NotFoundError(absl::StrCat("peek: job \"", EscapeForLog(job.name),
-                                            "\" has no rank ", request.rank(), " with memory"));
-  }
-  uint64_t heap_bytes = 0;
-  for (const SegmentInfo& segment : rank->segments) {
-    heap_bytes = std::max(heap_bytes, segment.offset_bytes + segment.bytes);
-  }
-  if (request.offset_bytes() > heap_bytes ||
-      request.bytes() > heap_bytes - request.offset_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("peek: ", request.bytes(), " bytes at offset ",
-                                                   request.offset_bytes(), " leave the heap of ",
-                                                   heap_bytes, " bytes"));
-  }
+  const absl::StatusOr<HeapPart> part = FindHeapPart(
+      *daemon_, caller,
+      {"peek", request.job(), request.rank(), request.offset_bytes(), request.bytes()});
+  if (!part.ok()) return part.status();
   std::string data(request.bytes(), '\0');
   uint64_t done = 0;
-  while (done < data.size()) {
-    const uint64_t at = request.offset_bytes() + done;
-    const auto segment =
-        std::find_if(rank->segments.begin(), rank->segments.end(), [at](const SegmentInfo& s) {
-          return at >= s.offset_bytes && at - s.offset_bytes < s.bytes;
-        });
-    if (segment == rank->segments.end()) {
-      return absl::NotFoundError("peek: the heap has no memory there now");
-    }
-    const uint64_t inside = at - segment->offset_bytes;
-    const uint64_t n = std::min<uint64_t>(data.size() - done, segment->bytes - inside);
+  for (const SegmentInfo& segment : part->segments) {
+    const uint64_t inside = request.offset_bytes() + done - segment.offset_bytes;
+    const uint64_t n = std::min<uint64_t>(data.size() - done, segment.bytes - inside);
     const absl::Status status = daemon_->segments().Read(
-        segment->id, inside,
+        segment.id, inside,
         absl::MakeSpan(reinterpret_cast<uint8_t*>(data.data()) + done, static_cast<size_t>(n)));
     if (!status.ok()) return status;
     done += n;

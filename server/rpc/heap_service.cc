@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/rpc/convert.h"
+#include "server/rpc/heap_part.h"
 #include "server/rpc/operate_reply.h"
 #include "server/rpc/stream_writer.h"
 
@@ -101,6 +102,33 @@ std::shared_ptr<ActiveCall> HeapService::Watch(const IncomingCall& call) {
   auto stream = std::make_shared<WatchStream>(daemon_, calls_->counter(), *session, call.reply);
   daemon_->Watch({*session, daemon_->NewCall(), JobId{message.job_id()}}, stream);
   return stream;
+}
+
+std::shared_ptr<ActiveCall> HeapService::Borrow(const IncomingCall& call) {
+  return calls_->Answer<v1::BorrowRequest, v1::BorrowReply>(
+      call,
+      [this, &call](const CallerInfo& caller, const v1::BorrowRequest& message,
+                    v1::BorrowReply* reply) -> absl::Status {
+        const absl::StatusOr<SessionId> session = Calls::SessionOf(call, message.session_id());
+        if (!session.ok()) return session.status();
+        const absl::StatusOr<HeapPart> part = FindHeapPart(
+            *daemon_, caller,
+            {"borrow", message.job(), message.rank(), message.offset_bytes(), message.bytes()});
+        if (!part.ok()) return part.status();
+        const absl::Status sent =
+            daemon_->Lend(*session, part->job_id, part->epoch, part->segments);
+        if (!sent.ok()) return sent;
+        reply->set_job_id(part->job_id.value);
+        reply->set_epoch(part->epoch);
+        const auto devices = daemon_->driver().devices();
+        if (part->device_index < devices.size()) {
+          reply->set_device_uuid(devices[part->device_index].uuid);
+        }
+        for (const SegmentInfo& segment : part->segments) {
+          ToProto(segment, reply->add_segments());
+        }
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace iris::server

@@ -21,6 +21,7 @@ class HeapService {
   std::shared_ptr<ActiveCall> Leave(const IncomingCall& call);
   std::shared_ptr<ActiveCall> Resume(const IncomingCall& call);
   std::shared_ptr<ActiveCall> Watch(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> Borrow(const IncomingCall& call);
 
  private:
   Daemon* const daemon_;

@@ -7,22 +7,25 @@
 namespace iris::server {
 namespace {
 
-// Names, numbers and page tokens: what the admin service is asked needs no more.
-constexpr size_t kMaxAdminRequestBytes = 16 << 10;
+// Names, numbers and page tokens: what those who look at jobs ask needs no more.
+constexpr size_t kMaxLookRequestBytes = 16 << 10;
+
+// A look at jobs, which copies what it sees: not on the thread of sessions.
+bool Looks(Method method) {
+  return (IsAdmin(method) && method != Method::kEvents) || method == Method::kBorrow;
+}
 
 }  // namespace
 
 std::shared_ptr<ActiveCall> Services::Serve(const IncomingCall& call) {
-  if (!IsAdmin(call.method)) return Dispatch(call);
-  if (call.request.size() > kMaxAdminRequestBytes) {
-    call.reply->Finish(
-        absl::ResourceExhaustedError(absl::StrCat("the request has ", call.request.size(),
-                                                  " bytes; the admin service takes at "
-                                                  "most ",
-                                                  kMaxAdminRequestBytes)));
+  if (!IsAdmin(call.method) && !Looks(call.method)) return Dispatch(call);
+  if (call.request.size() > kMaxLookRequestBytes) {
+    call.reply->Finish(absl::ResourceExhaustedError(
+        absl::StrCat("the request has ", call.request.size(), " bytes; this call takes at most ",
+                     kMaxLookRequestBytes)));
     return nullptr;
   }
-  if (call.method == Method::kEvents) return Dispatch(call);
+  if (!Looks(call.method)) return Dispatch(call);
   readers_.Post([this, call = IncomingCall(call), request = std::string(call.request)]() mutable {
     call.request = request;
     Dispatch(call);
@@ -46,6 +49,8 @@ std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
       return heap_.Resume(call);
     case Method::kWatch:
       return heap_.Watch(call);
+    case Method::kBorrow:
+      return heap_.Borrow(call);
     case Method::kGetStatus:
       return admin_.GetStatus(call);
     case Method::kListDevices:

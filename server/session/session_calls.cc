@@ -28,9 +28,10 @@ static_assert(static_cast<int>(wire::CallMethod::kGrowMapped) ==
 static_assert(static_cast<int>(wire::CallMethod::kLeave) == static_cast<int>(Method::kLeave));
 static_assert(static_cast<int>(wire::CallMethod::kResume) == static_cast<int>(Method::kResume));
 static_assert(static_cast<int>(wire::CallMethod::kWatch) == static_cast<int>(Method::kWatch));
+static_assert(static_cast<int>(wire::CallMethod::kBorrow) == static_cast<int>(Method::kBorrow));
 
 const MethodInfo* FindSessionMethod(uint32_t number) {
-  if (number > static_cast<uint32_t>(wire::CallMethod::kWatch)) return nullptr;
+  if (number > static_cast<uint32_t>(wire::CallMethod::kBorrow)) return nullptr;
   return FindMethod(static_cast<uint16_t>(number));
 }
 

@@ -13,7 +13,9 @@ using RawHeapService = v1::HeapService::WithRawCallbackMethod_Join<
         v1::HeapService::WithRawCallbackMethod_GrowMapped<
             v1::HeapService::WithRawCallbackMethod_Leave<
                 v1::HeapService::WithRawCallbackMethod_Resume<
-                    v1::HeapService::WithRawCallbackMethod_Watch<v1::HeapService::Service>>>>>>>;
+                    v1::HeapService::WithRawCallbackMethod_Watch<
+                        v1::HeapService::WithRawCallbackMethod_Borrow<
+                            v1::HeapService::Service>>>>>>>>;
 
 using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetStatus<
     v1::AdminService::WithRawCallbackMethod_ListDevices<
@@ -42,6 +44,7 @@ class HeapRelayService final : public RawHeapService {
   Unary* Leave(Context* context, const Bytes* request, Bytes* reply) override;
   Unary* Resume(Context* context, const Bytes* request, Bytes* reply) override;
   Stream* Watch(Context* context, const Bytes* request) override;
+  Unary* Borrow(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
   Relay* const relay_;

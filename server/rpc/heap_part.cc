@@ -1,0 +1,58 @@
+#include "server/rpc/heap_part.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/job/text.h"
+#include "server/rpc/listings.h"
+
+namespace iris::server {
+
+absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& caller,
+                                      const HeapPartQuery& query) {
+  if (query.job.empty())
+    return absl::InvalidArgumentError(absl::StrCat(query.what, ": name a job"));
+  if (query.bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(query.what, ": 0 bytes asked for"));
+  }
+  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(daemon, caller, query.job);
+  if (!jobs.ok()) return jobs.status();
+  if (jobs->size() > 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(query.what, ": ", jobs->size(),
+                     " users have a job of that name; ask as the user who owns it"));
+  }
+  const JobSnapshot& job = jobs->front();
+  const auto rank = std::find_if(job.ranks.begin(), job.ranks.end(),
+                                 [&](const RankSnapshot& r) { return r.rank == query.rank; });
+  if (rank == job.ranks.end() || rank->segments.empty()) {
+    return absl::NotFoundError(absl::StrCat(query.what, ": job \"", EscapeForLog(job.name),
+                                            "\" has no rank ", query.rank, " with memory"));
+  }
+  HeapPart part{job.id, job.epoch, rank->device_index, rank->segments};
+  std::sort(
+      part.segments.begin(), part.segments.end(),
+      [](const SegmentInfo& a, const SegmentInfo& b) { return a.offset_bytes < b.offset_bytes; });
+  const uint64_t heap_bytes = part.segments.back().offset_bytes + part.segments.back().bytes;
+  if (query.offset_bytes > heap_bytes || query.bytes > heap_bytes - query.offset_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(query.what, ": ", query.bytes,
+                                                   " bytes at offset ", query.offset_bytes,
+                                                   " leave the heap of ", heap_bytes, " bytes"));
+  }
+  const uint64_t end = query.offset_bytes + query.bytes;
+  std::erase_if(part.segments, [&](const SegmentInfo& segment) {
+    return segment.offset_bytes >= end ||
+           segment.offset_bytes + segment.bytes <= query.offset_bytes;
+  });
+  uint64_t covered = query.offset_bytes;
+  for (const SegmentInfo& segment : part.segments) {
+    if (segment.offset_bytes <= covered) covered = segment.offset_bytes + segment.bytes;
+  }
+  if (covered < end) {
+    return absl::NotFoundError(absl::StrCat(query.what, ": the heap has no memory there now"));
+  }
+  return part;
+}
+
+}  // namespace iris::server
