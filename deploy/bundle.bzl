@@ -24,13 +24,13 @@ def _bundle_transition_impl(settings, attr):
         "//command_line_option:platform_suffix": "-bundle-" + attr.backend,
     }
 
-# Programs share the library of their backend with each other and with the host library. Those of GPU backends have code
-# for the newest GPUs alone, or the bundle would be too large.
+# Programs share the library of their backend with each other and with the host library. NVIDIA's have code for the
+# newest GPUs alone, or the bundle would be too large; AMD's code is for one kind of GPU each, so it is all there.
 def _program_transition_impl(settings, attr):
     return dict(
         _bundle_transition_impl(settings, attr),
         **{
-            "//:gpus": "all" if attr.backend == "emu" else "newest",
+            "//:gpus": "newest" if attr.backend == "cuda" else "all",
             "//deploy:shared_kernels": True,
         }
     )

@@ -119,6 +119,8 @@ def add_device_library(tree, backend, archives, link_flags):
             rest.append(flag)
     if backend == "emu":
         return []
+    if backend == "hip":  # the bundle's own programs find it at run time; who compiles HIP has it
+        rest.append("-lamdhip64")
     archive = tree.path(f"lib/iris/{backend}/libiris_device.a")
     script = "".join([f"CREATE {archive}\n"] + [f"ADDLIB {part}\n" for part in archives] + ["SAVE\nEND\n"])
     run("ar", "-M", input=script)

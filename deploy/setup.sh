@@ -3,9 +3,11 @@
 #
 #   deploy/setup.sh            everything: the second compiler, the sanitizers, and what the bundle is made of
 #   deploy/setup.sh --build    only what building and running needs (deploy/run-demo.sh)
+#   deploy/setup.sh --hip      besides everything, the compiler of the bundle's kernels for AMD's GPUs
 #   deploy/setup.sh --check    installs nothing; exit code 1 and a list if something is missing
 #
 # Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle.
+# The compiler for AMD's GPUs is not Debian's, which is too old: it is in PyPI's wheel ziglang, so pip must be there.
 #
 # It is quiet, and done at once when nothing is missing. It runs as root, or through sudo.
 set -euo pipefail
@@ -36,9 +38,13 @@ fail() {
 
 # As third_party/abseil_source.bzl has it.
 abseil_folder=/usr/local/src/iris/abseil
+# As third_party/gpu_toolkits.bzl has it.
+hip_folder=/usr/local/src/iris/hip
+ziglang=ziglang==0.17.1
 
 check_only=false
 with_abseil_source=true
+with_hip=false
 wanted=("${build_packages[@]}" "${test_packages[@]}")
 for argument in "$@"; do
   case "$argument" in
@@ -46,9 +52,10 @@ for argument in "$@"; do
       wanted=("${build_packages[@]}")
       with_abseil_source=false
       ;;
+    --hip) with_hip=true ;;
     --check) check_only=true ;;
     -h | --help)
-      sed -n '2,11s/^# \{0,1\}//p' "$0"
+      sed -n '2,13s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) fail "unknown argument '$argument'; see --help" ;;
@@ -72,8 +79,11 @@ abseil_version() { dpkg-query -W -f='${source:Version}' libabsl-dev; }
 lacks_abseil_source() {
   $with_abseil_source && [ "$(cat "$abseil_folder/VERSION" 2>/dev/null)" != "$(abseil_version 2>/dev/null)" ]
 }
+hip_version() { echo "$ziglang libamdhip64-dev"; }
+lacks_hip() { $with_hip && [ "$(cat "$hip_folder/VERSION" 2>/dev/null)" != "$(hip_version)" ]; }
 lacking=("${missing[@]}")
 ! lacks_abseil_source || lacking+=("the sources of abseil in $abseil_folder")
+! lacks_hip || lacking+=("a compiler for AMD's GPUs in $hip_folder")
 [ ${#lacking[@]} -gt 0 ] || exit 0
 
 if $check_only; then
@@ -99,7 +109,7 @@ apt() {
 try() {
   "$1" && return
   tail -n 20 "$log" >&2
-  fail "$2 (the last lines of apt-get stand above)"
+  fail "$2 (what it last said stands above)"
 }
 
 # The lists of a machine that was just made are empty, those of an old one out of date.
@@ -133,4 +143,24 @@ fetch_abseil_source() {
 if lacks_abseil_source; then
   echo "deploy/setup.sh: fetching the sources of abseil $(abseil_version) into $abseil_folder"
   try fetch_abseil_source "apt-get could not fetch the sources of abseil $(abseil_version), the version of libabsl-dev"
+fi
+
+# The wheel is unpacked, not installed, and of Zig's own library the compiler's headers alone are taken; of Debian's
+# package of HIP the headers, without what it depends on.
+fetch_hip() {
+  mkdir -p "$work/hip" || return
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$work/hip" "$ziglang" >>"$log" 2>&1 &&
+    (cd "$work/hip" && python3 -m zipfile -e ziglang-*.whl wheel && apt download libamdhip64-dev) &&
+    dpkg-deb -x "$work"/hip/libamdhip64-dev_*.deb "$work/hip/debian" &&
+    chmod 755 "$work/hip/wheel/ziglang/zig" || return
+  "${as_root[@]}" rm -rf "$hip_folder" &&
+    "${as_root[@]}" mkdir -p "$hip_folder/include" "$hip_folder/ziglang/lib" &&
+    "${as_root[@]}" cp "$work"/hip/wheel/ziglang/{zig,LICENSE} "$hip_folder/ziglang/" &&
+    "${as_root[@]}" cp -r "$work/hip/wheel/ziglang/lib/include" "$hip_folder/ziglang/lib/" &&
+    "${as_root[@]}" cp -r "$work/hip/debian/usr/include/hip" "$hip_folder/include/" &&
+    hip_version | "${as_root[@]}" tee "$hip_folder/VERSION" >/dev/null
+}
+if lacks_hip; then
+  echo "deploy/setup.sh: fetching a compiler for AMD's GPUs into $hip_folder"
+  try fetch_hip "pip or apt-get could not fetch the wheel $ziglang of PyPI and Debian's libamdhip64-dev"
 fi

@@ -12,6 +12,7 @@ load(
     "@gpu//:toolkits.bzl",
     "CUDA_PATH",
     "HIPCC",
+    "HIP_GPUS",
     "NVCC",
 )
 load("//third_party:copts.bzl", "IRIS_INCLUDES")
@@ -40,9 +41,10 @@ _HIP_FLAGS = [
     "-Werror",
 ]
 
-# Newest first. CUDA: machine code for Hopper, and PTX that a driver translates for anything from Ampere on.
+# Newest first. CUDA: machine code for Hopper, and PTX that a driver translates for anything from Ampere on. HIP:
+# machine code alone.
 _CUDA_GPUS = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_80,code=compute_80"]
-_HIP_GPUS = ["--offload-arch=gfx940", "--offload-arch=gfx90a"]
+_HIP_GPUS = ["--offload-arch=" + gpu for gpu in HIP_GPUS]
 
 def _device_objects_impl(ctx):
     if ctx.attr.backend == "cuda":
@@ -51,7 +53,7 @@ def _device_objects_impl(ctx):
         includes = [CUDA_PATH + "/include"]
     else:
         compiler, flags, gpus = HIPCC, _HIP_FLAGS, _HIP_GPUS
-        looked_for = "hipcc (ROCm): set ROCM_PATH to its folder"
+        looked_for = "a compiler of HIP: run deploy/setup.sh --hip, or set ROCM_PATH to the folder of ROCm"
         includes = []
     if not compiler:
         fail("--//:backend=%s needs %s. Without it, build the emu backend: leave out --config=%s." % (

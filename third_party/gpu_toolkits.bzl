@@ -1,8 +1,17 @@
-"""The repository @gpu: where this machine has the vendors' compilers of kernels, if it has any.
+"""The repository @gpu: where this machine has the compilers of kernels, if it has any.
 
-CUDA_PATH and ROCM_PATH decide, else PATH, else the usual folders. What is missing is an empty string: the emu backend
-builds on a bare machine, and //third_party:gpu.bzl says what to do when somebody asks for another.
+CUDA_PATH and ROCM_PATH decide, else PATH, else the usual folders. Without ROCM_PATH, kernels for AMD's GPUs are
+compiled by the clang of the Python wheel `ziglang`, where deploy/setup.sh --hip has put it: it knows newer GPUs than
+Debian's hipcc. IRIS_HIP_PATH names another folder, with ziglang/zig and include/hip in it.
+
+What is missing is an empty string: the emu backend builds on a bare machine, and //third_party:gpu.bzl says what to do
+when somebody asks for another.
 """
+
+_HIP_FOLDER = "/usr/local/src/iris/hip"
+
+# Newest first. Debian's hipcc knows the last one alone.
+_HIP_GPUS = ["gfx950", "gfx942", "gfx90a"]
 
 def _first(repository_ctx, variable, program, folders):
     """(the folder of a toolkit, its compiler), or two empty strings."""
@@ -19,8 +28,24 @@ def _first(repository_ctx, variable, program, folders):
             return folder, str(compiler)
     return "", ""
 
-# What links the runtime of a vendor: statically where there is a static one, so that programs start without the
-# toolkit.
+# clang's driver for HIP, as hipcc is one. The wheel's clang has the compiler's own headers beside it, and no device
+# library, of which Iris needs nothing. What it calls lies beside this script. Newer code objects than version 5 would
+# ask for a newer ROCm than the GPU does. Everything is inlined, as hipcc does it.
+_HIPCC = """#!/bin/sh
+PATH={tools}:/usr/bin:/bin
+export PATH
+exec {zig} clang -resource-dir {lib} --target=x86_64-linux-gnu -nogpuinc -nogpulib -mcode-object-version=5 \\
+  -mllvm -amdgpu-early-inline-all=true -mllvm -amdgpu-function-calls=false "$@"
+"""
+
+_LLD = """#!/bin/sh
+# The driver names one of lld's programs: -flavor gnu.
+shift 2
+exec {zig} ld.lld "$@"
+"""
+
+# What links the runtime of a vendor: NVIDIA's statically, so that programs start without the toolkit. AMD's is found at
+# run time (third_party/hip), and its headers are here.
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
 
@@ -30,28 +55,52 @@ cc_library(
 )
 
 cc_library(
-    name = "hip_runtime",
-    linkopts = {hip},
+    name = "hip_headers",
+    hdrs = glob(["hip_include/**"]),
+    defines = ["__HIP_PLATFORM_AMD__=1"],
+    includes = ["hip_include"],
 )
 """
 
+# The compiler of this folder, in the repository; an empty string if there is none.
+def _make_hipcc(repository_ctx, folder):
+    zig = folder + "/ziglang/zig"
+    for file in [zig, folder + "/include/hip/hip_runtime_api.h"]:
+        if not repository_ctx.path(file).exists:
+            return ""
+    tools = str(repository_ctx.path("hip_tools"))
+    repository_ctx.file("hip_tools/hipcc", _HIPCC.format(tools = tools, zig = zig, lib = folder + "/ziglang/lib"))
+    repository_ctx.file("hip_tools/lld", _LLD.format(zig = zig))
+    repository_ctx.symlink(repository_ctx.path(Label("//third_party/hip:offload_bundler.py")), "hip_tools/bundler")
+    repository_ctx.file(
+        "hip_tools/clang-offload-bundler",
+        "#!/bin/sh\nexec /usr/bin/python3 %s/bundler \"$@\"\n" % tools,
+    )
+    return tools + "/hipcc"
+
+def _compiles_for(repository_ctx, hipcc, gpu):
+    options = ["-x", "hip", "-nogpuinc", "-nogpulib", "--cuda-device-only", "--offload-arch=" + gpu, "-S"]
+    return repository_ctx.execute([hipcc] + options + ["/dev/null", "-o", "/dev/null"]).return_code == 0
+
 def _gpu_toolkits_impl(repository_ctx):
     cuda_path, nvcc = _first(repository_ctx, "CUDA_PATH", "nvcc", ["/usr/local/cuda", "/opt/cuda"])
-    rocm_path, hipcc = _first(repository_ctx, "ROCM_PATH", "hipcc", ["/opt/rocm", "/usr"])
+    hip_path = repository_ctx.os.environ.get("IRIS_HIP_PATH", "") or _HIP_FOLDER
+    hipcc = "" if repository_ctx.os.environ.get("ROCM_PATH", "") else _make_hipcc(repository_ctx, hip_path)
+    if not hipcc:
+        hip_path, hipcc = _first(repository_ctx, "ROCM_PATH", "hipcc", ["/opt/rocm", "/usr"])
+    hip_gpus = [gpu for gpu in _HIP_GPUS if hipcc and _compiles_for(repository_ctx, hipcc, gpu)]
     cuda = []
     for folder in ["lib64", "lib", "targets/x86_64-linux/lib"]:
         library = cuda_path + "/" + folder + "/libcudart_static.a"
         if nvcc and not cuda and repository_ctx.path(library).exists:
             cuda = [library, "-ldl", "-lrt", "-lpthread"]
-    hip = []
-    if hipcc:
-        hip = ["-lamdhip64"]
-        if repository_ctx.path(rocm_path + "/lib/libamdhip64.so").exists:
-            hip = ["-L" + rocm_path + "/lib"] + hip
-    repository_ctx.file("BUILD.bazel", _BUILD.format(cuda = repr(cuda), hip = repr(hip)))
+    # Those in /usr/include are found without.
+    if hipcc and hip_path != "/usr":
+        repository_ctx.symlink(hip_path + "/include/hip", "hip_include/hip")
+    repository_ctx.file("BUILD.bazel", _BUILD.format(cuda = repr(cuda)))
     repository_ctx.file(
         "toolkits.bzl",
-        "CUDA_PATH = %r\nNVCC = %r\nROCM_PATH = %r\nHIPCC = %r\n" % (cuda_path, nvcc, rocm_path, hipcc),
+        "CUDA_PATH = %r\nNVCC = %r\nHIPCC = %r\nHIP_GPUS = %r\n" % (cuda_path, nvcc, hipcc, hip_gpus),
     )
 
 gpu_toolkits = repository_rule(
@@ -59,6 +108,7 @@ gpu_toolkits = repository_rule(
     configure = True,
     environ = [
         "CUDA_PATH",
+        "IRIS_HIP_PATH",
         "PATH",
         "ROCM_PATH",
     ],

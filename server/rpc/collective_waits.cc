@@ -20,7 +20,8 @@ namespace iris::server {
 namespace {
 
 // Ranks are ahead of each other all the time. Where it is not known whether a device waits, a rank
-// that is behind for less long is no news; nor is an operation that all are in.
+// that is behind for less long is no news, unless its process is stopped; nor is an operation that
+// all are in.
 constexpr int64_t kNewsMs = 1000;
 
 // A member of a communicator.
@@ -156,7 +157,9 @@ std::optional<v1::Wait> PutWait(const WaitSources& from, const TeamInfo& team,
   }
   if (ahead.empty()) return std::nullopt;
   v1::Wait wait = Describe(from, team, places, number, ahead, behind);
-  if (wait.waited_ms() >= 0 && wait.waited_ms() < kNewsMs) return std::nullopt;
+  const bool stopped =
+      std::any_of(behind.begin(), behind.end(), [&](Rank rank) { return IsStopped(from, rank); });
+  if (!stopped && wait.waited_ms() >= 0 && wait.waited_ms() < kNewsMs) return std::nullopt;
   for (v1::WaitMember& member : *wait.mutable_waiting()) member.set_place(v1::WAIT_PLACE_QUEUED);
   wait.set_device_unknown(true);
   return wait;

@@ -302,6 +302,15 @@ TEST_F(WaitsTest, WhereDevicesCannotBeReadTheStreamsTell) {
   // To be ahead for a moment is nothing to tell; nor, where nothing is known, to be equal.
   for (const Rank rank : {0, 1, 3}) Put(rank, 18, kNowMs - 10);
   EXPECT_THAT(Find(), IsEmpty());
+  // Who is stopped is told at once.
+  stopped_ = {102};
+  waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  EXPECT_TRUE(waits[0].missing(0).stopped());
+  stopped_ = {100};
+  EXPECT_THAT(Find(), IsEmpty());
+  stopped_.clear();
   for (Rank rank = 0; rank < kRanks; ++rank) Put(rank, 18);
   EXPECT_THAT(Find(), IsEmpty());
 }

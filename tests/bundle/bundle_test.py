@@ -205,6 +205,8 @@ class Bundle(unittest.TestCase):
         self.assertRegex(text, r"(?m)^(\d+) passed, 0 failed\n\Z")
         self.assertRegex(text, r"(?m)^passed +barrier_test on 2 +\d+ passed, 0 failed, 0 skipped, ")
         for line in ("iris-ctl doctor", "05_all_reduce on 2", "training on 2", "training on 2, loss as on emu",
+                     "peek on 2, ranks 0 and 1", "waits on 2, stopped in an all-reduce",
+                     "waits on 2, stopped in a host barrier", "waits on 2, stopped before an allocation",
                      "kill -9 of a rank of 2, puts", "kill -9 of a rank of 2, collectives",
                      "kill -9 of irisd under 2 ranks"):
             self.assertRegex(text, rf"(?m)^passed +{re.escape(line)}  ")

@@ -35,6 +35,21 @@ TARGETS = {
 }
 
 
+# What compiles the bundle's kernels for AMD's GPUs, newer than Debian's clang: third_party/gpu_toolkits.bzl. With the
+# GPUs that it compiles for.
+HIP_FOLDER = os.environ.get("IRIS_HIP_PATH") or "/usr/local/src/iris/hip"
+BUNDLE_TARGETS = {
+    gpu: [
+        "clang", "-resource-dir", f"{HIP_FOLDER}/ziglang/lib", "--target=x86_64-linux-gnu", "-mcode-object-version=5",
+        *_AMD, f"--offload-arch={gpu}"
+    ] for gpu in ("gfx90a", "gfx942", "gfx950")
+}
+
+
+def has_bundle_compiler():
+    return os.path.exists(f"{HIP_FOLDER}/ziglang/zig")
+
+
 def find_compiler():
     path = shutil.which(COMPILER)
     if path is None:
@@ -42,11 +57,15 @@ def find_compiler():
     return path
 
 
-def compile_text(target, source=PROBE, options=()):
+def compile_text(target, source=PROBE, options=(), for_bundle=False):
     """The assembly of `source` for `target`."""
+    if for_bundle:
+        compiler = [f"{HIP_FOLDER}/ziglang/zig", *BUNDLE_TARGETS[target]]
+    else:
+        compiler = [find_compiler(), *TARGETS[target]]
     with tempfile.TemporaryDirectory(prefix="iris-isa-", dir="/tmp") as folder:
         out = os.path.join(folder, "out.s")
-        command = [find_compiler(), *TARGETS[target], *_COMMON, *options, source, "-o", out]
+        command = [*compiler, *_COMMON, *options, source, "-o", out]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")

@@ -1,8 +1,9 @@
 """Reads what the device API becomes on gfx90a, gfx942 and sm_90, and asserts what the memory model needs of it.
 
-probe.cc is compiled to assembly, for the device only. This needs clang 19, but no device and no vendor's toolkit. Each
-rule is a function from an assembly to what is wrong with it; each is also shown to find the mistake that it is for,
-planted into the assembly.
+probe.cc is compiled to assembly, for the device only. This needs clang 19, but no device and no vendor's toolkit. The
+newer clang that compiles the bundle's kernels for AMD's GPUs is asked the same, for gfx950, too, where it is installed.
+Each rule is a function from an assembly to what is wrong with it; each is also shown to find the mistake that it is
+for, planted into the assembly.
 Where a toolkit of NVIDIA's is installed, its assembler also checks the PTX and counts spills.
 """
 
@@ -71,6 +72,7 @@ AMD = {
         "stream": "nt",
     },
 }
+AMD["gfx950"] = AMD["gfx942"]
 
 
 def amd_release_writes_back_and_waits(a):
@@ -168,7 +170,7 @@ def amd_atomics_are_what_links_carry(a):
         wanted = single[operation] + wide if integer and operation in single else "cmpswap" + wide
         found += exactly(a, kernel, 1, rf"global_atomic_{wanted} ")
         found += exactly(a, kernel, 1, r"(?:global|flat|buffer)_atomic_")
-        if a.target == "gfx942":
+        if a.target != "gfx90a":
             found += exactly(a, kernel, 1, r"global_atomic_.* sc1$")
     return found
 
@@ -484,6 +486,18 @@ class Probe(unittest.TestCase):
         self.assertEqual({"0"}, set(spills), done.stdout)
 
 
+@unittest.skipUnless(isa.has_bundle_compiler(), "no compiler of the bundle's HIP part here: deploy/setup.sh --hip")
+class BundleProbe(unittest.TestCase):
+    """The same by the compiler of the bundle's kernels, which is newer and knows one kind of GPU more."""
+    assemblies = {}
+
+    @classmethod
+    def assembly(cls, target):
+        if target not in cls.assemblies:
+            cls.assemblies[target] = isa.Assembly(target, isa.compile_text(target, for_bundle=True))
+        return cls.assemblies[target]
+
+
 class Collectives(unittest.TestCase):
     """The kernels of device/iris/collective, for one device and one type: the largest that use the API. A test each."""
     # Which move 16 bytes at a time. Packets on these devices are of 8 bytes.
@@ -553,6 +567,13 @@ for _target in isa.TARGETS:
         setattr(Probe, f"test_{_target}_{_function.__name__}", _rule(_target, _function))
         for _number, _plant in enumerate(_plants):
             setattr(Probe, f"test_planted_{_target}_{_function.__name__}_{_number}",
+                    _planted(_target, _function, *_plant))
+
+for _target in isa.BUNDLE_TARGETS:
+    for _function, _plants in AMD_RULES.items():
+        setattr(BundleProbe, f"test_{_target}_{_function.__name__}", _rule(_target, _function))
+        for _number, _plant in enumerate(_plants):
+            setattr(BundleProbe, f"test_planted_{_target}_{_function.__name__}_{_number}",
                     _planted(_target, _function, *_plant))
 
 if __name__ == "__main__":

@@ -20,6 +20,15 @@ namespace iris::backend {
 class Event;
 class Graph;
 
+// A member of a const row of host functions. Where one compiler makes the code of host and device,
+// it takes each const variable into the device's, too, if it can initialise it there; that code
+// would not link.
+struct HostOnly {
+#if defined(__HIP_DEVICE_COMPILE__)
+  HostOnly();  // not defined
+#endif
+};
+
 // "emu", or the name of the vendor's platform: for messages. Traits say what a backend is like.
 constexpr const char* BackendName() { return Traits::kName; }
 

@@ -44,6 +44,7 @@ struct VariantRow {
   Result (*prepare)();
   // Puts a call that it has on the stream, as the plan says.
   Result (*launch)(const Start& start, backend::Stream& stream);
+  backend::HostOnly host_only = {};
 };
 
 // The row of a variant, null for kAuto; all rows.
