@@ -1,8 +1,12 @@
 """The repository @gpu: where this machine has the vendors' compilers of kernels, if it has any.
 
-CUDA_PATH and ROCM_PATH decide, else PATH, else the usual folders. What is missing is an empty string: the emu backend
-builds on a bare machine, and //third_party:gpu.bzl says what to do when somebody asks for another.
+CUDA_PATH and ROCM_PATH decide, else PATH, else the usual folders, and last what deploy/setup.sh fetches for tests. What
+is missing is an empty string: the emu backend builds on a bare machine, and //third_party:gpu.bzl says what to do when
+somebody asks for another.
 """
+
+# As deploy/setup.sh has it.
+_FETCHED_CUDA = "/usr/local/lib/iris/wheels/nvidia/cu13"
 
 def _first(repository_ctx, variable, program, folders):
     """(the folder of a toolkit, its compiler), or two empty strings."""
@@ -36,7 +40,7 @@ cc_library(
 """
 
 def _gpu_toolkits_impl(repository_ctx):
-    cuda_path, nvcc = _first(repository_ctx, "CUDA_PATH", "nvcc", ["/usr/local/cuda", "/opt/cuda"])
+    cuda_path, nvcc = _first(repository_ctx, "CUDA_PATH", "nvcc", ["/usr/local/cuda", "/opt/cuda", _FETCHED_CUDA])
     rocm_path, hipcc = _first(repository_ctx, "ROCM_PATH", "hipcc", ["/opt/rocm", "/usr"])
     cuda = []
     for folder in ["lib64", "lib", "targets/x86_64-linux/lib"]:
