@@ -6,8 +6,10 @@
 #   deploy/setup.sh --hip      besides everything, the compiler of the bundle's kernels for AMD's GPUs
 #   deploy/setup.sh --check    installs nothing; exit code 1 and a list if something is missing
 #
-# Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle.
-# The compiler for AMD's GPUs is not Debian's, which is too old: it is in PyPI's wheel ziglang, so pip must be there.
+# Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle,
+# and a few packages of the Python Package Index for the bundle's tests (wheels.txt). They come last: where the index
+# cannot be reached, the exit code is 3, all else is there, and the tests that want them are skipped and say so.
+# The compiler for AMD's GPUs is not Debian's, which is too old: it is in the wheel ziglang of that index.
 #
 # It is quiet, and done at once when nothing is missing. It runs as root, or through sudo.
 set -euo pipefail
@@ -28,7 +30,9 @@ test_packages=(
   dpkg-dev
   mpich openmpi-bin
   libgmock-dev libgtest-dev
-  python3-grpcio python3-h2 python3-protobuf
+  python3-grpcio python3-h2 python3-protobuf python3-torch
+  python3-pip
+  libpmix-dev slurm-client slurmctld slurmd
 )
 
 fail() {
@@ -41,21 +45,24 @@ abseil_folder=/usr/local/src/iris/abseil
 # As third_party/gpu_toolkits.bzl has it.
 hip_folder=/usr/local/src/iris/hip
 ziglang=ziglang==0.17.1
+# As third_party/gpu_toolkits.bzl and tests/bundle/bundle_test.py have it.
+wheels_folder=/usr/local/lib/iris/wheels
+wheels_list=$(dirname "$0")/wheels.txt
 
 check_only=false
-with_abseil_source=true
+with_sources=true # those of abseil, and the wheels
 with_hip=false
 wanted=("${build_packages[@]}" "${test_packages[@]}")
 for argument in "$@"; do
   case "$argument" in
     --build)
       wanted=("${build_packages[@]}")
-      with_abseil_source=false
+      with_sources=false
       ;;
     --hip) with_hip=true ;;
     --check) check_only=true ;;
     -h | --help)
-      sed -n '2,13s/^# \{0,1\}//p' "$0"
+      sed -n '2,14s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) fail "unknown argument '$argument'; see --help" ;;
@@ -77,13 +84,15 @@ done
 # The sources that are there must be those of the headers that are installed.
 abseil_version() { dpkg-query -W -f='${source:Version}' libabsl-dev; }
 lacks_abseil_source() {
-  $with_abseil_source && [ "$(cat "$abseil_folder/VERSION" 2>/dev/null)" != "$(abseil_version 2>/dev/null)" ]
+  $with_sources && [ "$(cat "$abseil_folder/VERSION" 2>/dev/null)" != "$(abseil_version 2>/dev/null)" ]
 }
 hip_version() { echo "$ziglang libamdhip64-dev"; }
 lacks_hip() { $with_hip && [ "$(cat "$hip_folder/VERSION" 2>/dev/null)" != "$(hip_version)" ]; }
+lacks_wheels() { $with_sources && ! cmp -s "$wheels_list" "$wheels_folder/wheels.txt"; }
 lacking=("${missing[@]}")
 ! lacks_abseil_source || lacking+=("the sources of abseil in $abseil_folder")
 ! lacks_hip || lacking+=("a compiler for AMD's GPUs in $hip_folder")
+! lacks_wheels || lacking+=("the packages of deploy/wheels.txt in $wheels_folder")
 [ ${#lacking[@]} -gt 0 ] || exit 0
 
 if $check_only; then
@@ -163,4 +172,27 @@ fetch_hip() {
 if lacks_hip; then
   echo "deploy/setup.sh: fetching a compiler for AMD's GPUs into $hip_folder"
   try fetch_hip "pip or apt-get could not fetch the wheel $ziglang of PyPI and Debian's libamdhip64-dev"
+fi
+
+# As any user, and by the hashes of the list: nothing in them runs here.
+fetch_wheels() {
+  /usr/bin/python3 -m pip --quiet --no-input --no-cache-dir --disable-pip-version-check --retries 2 install \
+    --only-binary :all: --no-deps --require-hashes --no-warn-script-location --root-user-action ignore \
+    --target "$work/wheels" -r "$wheels_list" >"$log" 2>&1 || return
+  # The list comes last: then it is whole.
+  "${as_root[@]}" rm -rf "$wheels_folder" &&
+    "${as_root[@]}" mkdir -p "$wheels_folder" &&
+    "${as_root[@]}" cp -r "$work/wheels/." "$wheels_folder/" &&
+    "${as_root[@]}" chmod -R go+rX "$wheels_folder" &&
+    "${as_root[@]}" cp "$wheels_list" "$wheels_folder/wheels.txt"
+}
+if lacks_wheels; then
+  echo "deploy/setup.sh: fetching the packages of deploy/wheels.txt into $wheels_folder"
+  if ! fetch_wheels; then
+    tail -n 5 "$log" >&2
+    echo "deploy/setup.sh: pip could not fetch the packages of deploy/wheels.txt (its last lines stand above). All" \
+      "else is there. Without them a few cases of tests/bundle are skipped: run deploy/setup.sh again when pip can" \
+      "reach its index (PIP_INDEX_URL, PIP_CERT)" >&2
+    exit 3
+  fi
 fi

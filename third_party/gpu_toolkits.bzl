@@ -1,13 +1,16 @@
 """The repository @gpu: where this machine has the compilers of kernels, if it has any.
 
-CUDA_PATH and ROCM_PATH decide, else PATH, else the usual folders. Without ROCM_PATH, kernels for AMD's GPUs are
-compiled by the clang of the Python wheel `ziglang`, where deploy/setup.sh --hip has put it: it knows newer GPUs than
-Debian's hipcc. IRIS_HIP_PATH names another folder, with ziglang/zig and include/hip in it.
+CUDA_PATH and ROCM_PATH decide, else PATH, else the usual folders, and last, for CUDA, what deploy/setup.sh fetches for
+tests. Without ROCM_PATH, kernels for AMD's GPUs are compiled by the clang of the Python wheel `ziglang`, where
+deploy/setup.sh --hip has put it: it knows newer GPUs than Debian's hipcc. IRIS_HIP_PATH names another folder, with
+ziglang/zig and include/hip in it.
 
 What is missing is an empty string: the emu backend builds on a bare machine, and //third_party:gpu.bzl says what to do
 when somebody asks for another.
 """
 
+# As deploy/setup.sh has them.
+_FETCHED_CUDA = "/usr/local/lib/iris/wheels/nvidia/cu13"
 _HIP_FOLDER = "/usr/local/src/iris/hip"
 
 # Newest first. Debian's hipcc knows the last one alone.
@@ -83,7 +86,7 @@ def _compiles_for(repository_ctx, hipcc, gpu):
     return repository_ctx.execute([hipcc] + options + ["/dev/null", "-o", "/dev/null"]).return_code == 0
 
 def _gpu_toolkits_impl(repository_ctx):
-    cuda_path, nvcc = _first(repository_ctx, "CUDA_PATH", "nvcc", ["/usr/local/cuda", "/opt/cuda"])
+    cuda_path, nvcc = _first(repository_ctx, "CUDA_PATH", "nvcc", ["/usr/local/cuda", "/opt/cuda", _FETCHED_CUDA])
     hip_path = repository_ctx.os.environ.get("IRIS_HIP_PATH", "") or _HIP_FOLDER
     hipcc = "" if repository_ctx.os.environ.get("ROCM_PATH", "") else _make_hipcc(repository_ctx, hip_path)
     if not hipcc:

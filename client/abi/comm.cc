@@ -132,7 +132,8 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
     IRIS_ABI_TRY(NotNull(out, "create a communicator: the place for the handle"));
     iris_comm_options given = {};
     if (options != nullptr) {
-      IRIS_ABI_TRY(iris::abi::ReadStruct(options, sizeof(given), "iris_comm_options", &given));
+      IRIS_ABI_TRY(iris::abi::ReadStruct(options, iris::abi::kCommOptionsBytes, "iris_comm_options",
+                                         &given));
     }
     if (given.timeout_ns < 0) {
       return absl::InvalidArgumentError("create a communicator: timeout_ns is negative");

@@ -64,10 +64,6 @@ void CopyText(const std::string& from, char (&to)[kBytes]) {
   std::snprintf(to, kBytes, "%s", from.c_str());
 }
 
-// The least that a struct of this library's first version has.
-constexpr size_t kContextOptionsBytes = sizeof(iris_context_options);
-constexpr size_t kAllocateOptionsBytes = sizeof(iris_allocate_options);
-
 }  // namespace
 
 iris_code Tell(const absl::Status& status) noexcept {
@@ -362,7 +358,7 @@ iris_code iris_allocate(iris_context* context, iris_team* team,
 iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     iris_allocation given;
-    IRIS_ABI_TRY(ReadStruct(allocation, sizeof(given), "iris_allocation", &given));
+    IRIS_ABI_TRY(ReadStruct(allocation, iris::abi::kAllocationBytes, "iris_allocation", &given));
     internal::Allocation range;
     range.offset_bytes = given.offset_bytes;
     range.bytes = given.bytes;

@@ -169,7 +169,16 @@ class TeamOf {
   const Held<TeamObject> held_;
 };
 
-// What the caller's header knows of a struct, at least `least` bytes of it.
+// The sizes of structs in 0.2, the first version of the C API. Headers of later versions know more
+// of them and none knows less, so these numbers stay as they are whatever the structs become.
+inline constexpr size_t kContextOptionsBytes = 104;
+inline constexpr size_t kAllocateOptionsBytes = 48;
+inline constexpr size_t kAllocationBytes = 40;
+inline constexpr size_t kSignalBytes = 32;
+inline constexpr size_t kCommOptionsBytes = 72;
+
+// What the caller's header knows of a struct, at least `least` bytes of it: as many as the first
+// version of the C API with this struct has.
 template <typename T>
 absl::Status ReadStruct(const T* given, size_t least, absl::string_view name, T* out) {
   constexpr size_t kMostBytes = 1 << 16;  // more is no struct

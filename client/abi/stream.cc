@@ -90,7 +90,7 @@ iris_code Free(iris_context* context, void* memory,
 absl::Status ReadSignal(const iris_signal* given, iris::internal::SignalOptions* out) {
   if (given == nullptr) return absl::OkStatus();
   iris_signal signal;
-  IRIS_ABI_TRY(iris::abi::ReadStruct(given, sizeof(signal), "iris_signal", &signal));
+  IRIS_ABI_TRY(iris::abi::ReadStruct(given, iris::abi::kSignalBytes, "iris_signal", &signal));
   if (signal.op != IRIS_SIGNAL_SET && signal.op != IRIS_SIGNAL_ADD) {
     return absl::InvalidArgumentError(absl::StrCat(signal.op, " is no iris_signal_op"));
   }

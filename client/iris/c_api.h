@@ -163,8 +163,10 @@ typedef struct iris_context_options {
   int64_t connect_timeout_ns; /* how long to retry while no irisd answers; 0: 2 s */
 } iris_context_options;
 IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, size_t size);
-#define iris_context_options_init(options) \
-  iris_context_options_init_sized((options), sizeof(iris_context_options))
+/* Everything left out, but for what this header says of the program. Uses `options` twice. */
+#define iris_context_options_init(options)                                   \
+  (iris_context_options_init_sized((options), sizeof(iris_context_options)), \
+   (void)((options)->header_version = IRIS_VERSION))
 
 /* Collective over the job's ranks: connects, joins, maps every peer's heap, and makes the rank's
  * device the calling thread's. IRIS_UNAVAILABLE names the socket and says how to start irisd.

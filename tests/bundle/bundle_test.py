@@ -10,51 +10,19 @@ import tempfile
 import time
 import unittest
 
+from tests.bundle import bundle_case
+from tests.bundle.bundle_case import PATIENCE_SECONDS, clean_environment
 from tests.docs import links
 from tests.python import junit
 
-ARCHIVES = "deploy/bundle_for_test/iris-*-linux-x86_64.tar.gz"
-PROJECT = tuple("tests/bundle/" + name for name in ("CMakeLists.txt", "hello.cc", "hello.c", "hello_host.cc",
-                                                    "hello_absl.cc"))
-PATIENCE_SECONDS = 240
+# As deploy/setup.sh has it.
+WHEELS = "/usr/local/lib/iris/wheels"
 
 # The machine's own: C and C++ libraries, whatever else of them there is.
 OF_THE_MACHINE = re.compile(r"(linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so")
 
 
-def clean_environment(**more):
-    """A user's: nothing of Bazel's, and no path to libraries."""
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8", **more}
-
-
-class Bundle(unittest.TestCase):
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.mkdtemp(prefix="iris-bundle-", dir="/tmp")
-        (cls.archive,) = glob.glob(ARCHIVES)
-        cls.first = cls.unpack("first")
-        cls.second = cls.unpack("a/second/place")
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.folder, ignore_errors=True)
-
-    @classmethod
-    def unpack(cls, name):
-        path = os.path.join(cls.folder, name)
-        os.makedirs(path)
-        with tarfile.open(cls.archive) as tar:
-            tar.extractall(path)
-        (top,) = os.listdir(path)
-        assert os.path.basename(cls.archive) == top + ".tar.gz", top
-        return os.path.join(path, top)
-
-    def run_ok(self, *command, environment=None, **kwargs):
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-                                timeout=PATIENCE_SECONDS, env=environment or clean_environment(), **kwargs)
-        self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}")
-        return result.stdout
+class Bundle(bundle_case.BundleCase):
 
     def elf_files(self, root):
         for folder, _, names in os.walk(root):
@@ -64,32 +32,6 @@ class Bundle(unittest.TestCase):
                     with open(path, "rb") as file:
                         if file.read(4) == b"\x7fELF":
                             yield path
-
-    def project(self, name):
-        path = os.path.join(self.folder, name)
-        os.makedirs(path)
-        for file in PROJECT:
-            shutil.copy(file, path)
-        return path
-
-    def run_two_ranks(self, bundle, *program):
-        """irisd of the bundle, and the program on two ranks."""
-        runtime_dir = tempfile.mkdtemp(prefix="run-", dir=self.folder)
-        environment = clean_environment(IRIS_RUNTIME_DIR=runtime_dir)
-        with open(os.path.join(runtime_dir, "log"), "wb") as log:
-            daemon = subprocess.Popen([f"{bundle}/bin/irisd", "--runtime-dir", runtime_dir, "--backend", "emu",
-                                       "--emu-devices", "2", "--emu-memory", "256MiB"],
-                                      stdout=log, stderr=log, env=clean_environment())
-        try:
-            end = time.monotonic() + PATIENCE_SECONDS
-            while subprocess.run([f"{bundle}/bin/iris-ctl", "status"], stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, check=False, env=environment, timeout=60).returncode != 0:
-                self.assertIsNone(daemon.poll(), "irisd ended")
-                self.assertLess(time.monotonic(), end, "irisd does not answer")
-            return self.run_ok(f"{bundle}/bin/iris-run", "-n", "2", "--", *program, environment=environment)
-        finally:
-            daemon.terminate()
-            self.assertEqual(daemon.wait(PATIENCE_SECONDS), 0)
 
     def check_hello(self, bundle, program):
         out = self.run_two_ranks(bundle, program)
@@ -179,16 +121,32 @@ class Bundle(unittest.TestCase):
         out = self.run_two_ranks(self.second, f"{project}/hello_absl")
         self.assertEqual(sorted(out.splitlines()), ["[0] rank 1 spoke", "[1] rank 1 spoke"])
 
+    def check_python(self, when, *modules, **variables):
+        """A job of Python whose processes have the modules, too."""
+        script = os.path.realpath("tests/bundle/python_job.py")
+        out = self.run_two_ranks(self.second, "/usr/bin/python3", script, f"{self.second}/lib/libiris.so", when,
+                                 *modules, **variables)
+        self.assertEqual(sorted(out.splitlines()), ["[0] sum of the last 1998.0", "[1] sum of the last 1998.0"])
+
+    def test_a_process_of_python_alone(self):
+        self.check_python("before")
+
     def test_a_process_of_python_with_libraries_of_its_own(self):
-        # With the modules before libiris.so, after it, and without.
-        modules = ("grpc", "google.protobuf.struct_pb2")
-        for when, wanted in (("before", modules), ("after", modules), ("before", ())):
-            with self.subTest(when=when, wanted=wanted):
-                script = os.path.realpath("tests/bundle/python_job.py")
-                out = self.run_two_ranks(self.second, "/usr/bin/python3", script, f"{self.second}/lib/libiris.so",
-                                         when, *wanted)
-                self.assertEqual(sorted(out.splitlines()),
-                                 ["[0] sum of the last 1998.0", "[1] sum of the last 1998.0"])
+        # Debian's, before libiris.so and after it.
+        modules = [f"{module}@/usr/lib/python3/" for module in ("grpc", "google.protobuf", "torch")]
+        for when in ("before", "after"):
+            with self.subTest(when):
+                self.check_python(when, *modules)
+
+    def test_a_process_of_python_with_wheels(self):
+        # gRPC and protobuf as the Python Package Index has them, torch as Debian has it.
+        if not os.path.exists(f"{WHEELS}/wheels.txt"):
+            self.skipTest(f"no packages of the Python Package Index are in {WHEELS}: deploy/setup.sh fetches them, "
+                          "where pip can reach its index")
+        modules = [f"grpc@{WHEELS}/", f"google.protobuf@{WHEELS}/", "torch@/usr/lib/python3/"]
+        for when in ("before", "after"):
+            with self.subTest(when):
+                self.check_python(when, *modules, PYTHONPATH=WHEELS)
 
     def test_programs_map_few_libraries_of_ours(self):
         found = self.run_ok("ldd", f"{self.second}/libexec/iris/emu/examples/01_hello_heap")

@@ -1,9 +1,9 @@
 """A rank in Python, through the C API alone: joins, allocates, and sums over the ranks.
 
-    python_job.py LIBIRIS before|after MODULE...
+    python_job.py LIBIRIS before|after MODULE@FOLDER...
 
-The modules bring a gRPC, a protobuf and an abseil of their own into the process, before libiris.so or after it, and
-work beside it.
+The modules, each of which lies below its folder, bring a gRPC, a protobuf, an abseil and the threads of torch into the
+process, before libiris.so or after it, and work beside it.
 """
 
 import ctypes
@@ -37,14 +37,28 @@ class Allocation(ctypes.Structure):
 
 
 def use_modules():
-    for name in MODULES:
-        importlib.import_module(name)
+    for module in MODULES:
+        name, _, folder = module.partition("@")
+        path = importlib.import_module(name).__file__
+        assert path.startswith(folder), f"{path} is not below {folder}"
     if "grpc" in sys.modules:
         sys.modules["grpc"].insecure_channel("unix:/nowhere").close()
-    if "google.protobuf.struct_pb2" in sys.modules:
-        struct = sys.modules["google.protobuf.struct_pb2"].Struct()
+    if "google.protobuf" in sys.modules:
+        struct = importlib.import_module("google.protobuf.struct_pb2").Struct()
         struct["x"] = 1.0
         assert type(struct).FromString(struct.SerializeToString())["x"] == 1.0
+    if "torch" in sys.modules:
+        ones = sys.modules["torch"].ones(256, 256)
+        assert (ones @ ones).sum() == 256**3
+
+
+def numbers():
+    """0 to 999 in memory of torch's, if it is there; what keeps it, its address and how to read the last."""
+    if "torch" in sys.modules:
+        tensor = sys.modules["torch"].arange(1000, dtype=sys.modules["torch"].float32)
+        return tensor, ctypes.c_void_p(tensor.data_ptr()), lambda: float(tensor[999])
+    values = (ctypes.c_float * 1000)(*range(1000))
+    return values, values, lambda: values[999]
 
 
 def main():
@@ -69,15 +83,16 @@ def main():
     wanted = AllocateOptions(size=ctypes.sizeof(AllocateOptions), bytes=4 * 1000, name=b"x", dtype=F32)
     x = Allocation(size=ctypes.sizeof(Allocation))
     check(iris.iris_allocate(context, None, ctypes.byref(wanted), ctypes.byref(x)))
-    values = (ctypes.c_float * 1000)(*range(1000))
-    nbytes = ctypes.c_uint64(ctypes.sizeof(values))
+    kept, values, last = numbers()
+    nbytes = ctypes.c_uint64(4 * 1000)
     address = ctypes.c_void_p(x.address)
     check(iris.iris_copy_async(address, values, nbytes, stream))
     check(iris.iris_all_reduce(comm, address, address, ctypes.c_uint64(1000), F32, SUM, stream, 0))
     check(iris.iris_copy_async(values, address, nbytes, stream))
     check(iris.iris_comm_synchronize(comm, stream))
     use_modules()
-    print("sum of the last", values[999])
+    print("sum of the last", last())
+    del kept
     check(iris.iris_barrier(context, None, ctypes.c_int64(0)))
     check(iris.iris_context_destroy(context))
 

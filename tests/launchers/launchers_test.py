@@ -1,12 +1,15 @@
-"""Ranks that others' launchers start find each other, by the real launchers that Debian has. What a launcher's
-variables mean is tested beside client/base/launcher.h; here is whether it sets them."""
+"""Ranks that others' launchers start find each other, and ranks of other nodes are told, by the real launchers that
+Debian has. What a launcher's variables mean is tested beside client/base/launcher.h; here is whether it sets them."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
+from tests.launchers import slurm
 from tests.python import irisd
 from tests.python import junit
 
@@ -14,61 +17,134 @@ HELLO = os.path.abspath("examples/01_hello_heap")
 PATIENCE_SECONDS = 120
 
 # What comes before the program, for n ranks.
-LAUNCHERS = {
-    "mpich": ["mpiexec.hydra", "-n"],
-    "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n"],
-}
+OPENMPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"]
+MPICH = ["mpiexec.hydra"]
+SRUN = ["srun", "--nodes=1", "--overcommit"]
+# Debian's torch 1.13 misreads the defaults of --redirects and --tee under Python 3.11: here they are for a rank that
+# there is not.
+TORCHRUN = ["/usr/bin/torchrun", "--no_python", "--redirects=9:3", "--tee=9:3", "--master_addr=127.0.0.1"]
+
+
+def torchrun(n_ranks, *options):
+    (port,) = slurm.free_ports(1)
+    return [*TORCHRUN, f"--nproc_per_node={n_ranks}", f"--master_port={port}", *options]
 
 
 class Launchers(unittest.TestCase):
 
-    def launch(self, launcher, n_ranks, *command, environment):
-        return subprocess.run([*LAUNCHERS[launcher], str(n_ranks), *command], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False,
-                              env=environment)
+    def start(self, command, environment):
+        if not shutil.which(command[0]):
+            self.fail(f"{command[0]} is missing; deploy/setup.sh installs it")
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                text=True, env=environment)
 
-    def check(self, launcher):
-        if not shutil.which(LAUNCHERS[launcher][0]):
-            self.fail(f"{LAUNCHERS[launcher][0]} is missing; deploy/setup.sh installs it")
+    def end(self, launcher):
+        """What it and its ranks wrote."""
+        try:
+            return launcher.communicate(timeout=PATIENCE_SECONDS)[0]
+        finally:
+            launcher.kill()
+            launcher.wait()
+
+    def check(self, *launchers, job, environment=None, same_name=False):
+        """Three ranks meet in a job whose name matches, by each launcher, also behind a shell as in a batch script.
+        `same_name`: the launcher's next job has the same."""
         with irisd.Irisd(memory="4GiB") as daemon:
-            environment = {**os.environ, **daemon.environment()}
-            if self.launch(launcher, 1, "true", environment=environment).returncode != 0:
-                self.skipTest(f"{launcher} cannot start anything on this machine")
-            # Also behind a shell, as in a batch script.
-            for command in ([HELLO], ["sh", "-c", f"'{HELLO}'; exit $?"]):
-                result = self.launch(launcher, 3, *command, environment=environment)
-                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-                for rank in range(3):
-                    self.assertIn(f"I am rank {rank} of 3", result.stdout)
-            with open(daemon.log_path, encoding="utf-8") as file:
-                jobs = set(re.findall(r"job=(\S+)", file.read()))
-            self.assertEqual(len(jobs), 2, jobs)
-            self.assertTrue(all(job.startswith(launcher + "-") for job in jobs), jobs)
+            for launcher in launchers:
+                for command in ([HELLO], ["sh", "-c", f"'{HELLO}'; exit $?"]):
+                    started = self.start([*launcher, *command], daemon.environment(**(environment or {})))
+                    out = self.end(started)
+                    self.assertEqual(started.returncode, 0, out)
+                    for rank in range(3):
+                        self.assertIn(f"I am rank {rank} of 3", out)
+            jobs = set(re.findall(r"job=(\S+)", daemon.log()))
+            self.assertEqual(len(jobs), 1 if same_name else 2 * len(launchers), jobs)
+            for each in jobs:
+                self.assertRegex(each, rf"^({job})$")
+
+    def check_other_nodes(self, *launchers, error, environment=None):
+        """The launchers, at once, start ranks as on two nodes, and each of them is told."""
+        with irisd.Irisd() as daemon:
+            started = [self.start([*launcher, HELLO], daemon.environment(**(environment or {})))
+                       for launcher in launchers]
+            with contextlib.ExitStack() as stack:
+                for each in started:
+                    stack.callback(each.wait)
+                    stack.callback(each.kill)
+                for each in started:
+                    out = self.end(each)
+                    self.assertNotEqual(each.returncode, 0, out)
+                    self.assertIn(error, out)
+                    self.assertNotIn("I am rank", out)
+
+    def start_slurm(self):
+        if slurm.missing():
+            self.fail(f"{slurm.missing()} are missing; deploy/setup.sh installs them")
+        return slurm.Slurm()
 
     def test_mpich(self):
-        self.check("mpich")
+        self.check([*MPICH, "-n", "3"], job=r"mpich-\d+")
+
+    def test_mpich_on_two_nodes(self):
+        # Its launcher by fork starts all nodes' ranks here.
+        self.check_other_nodes([*MPICH, "-launcher", "fork", "-hosts", "a,b", "-ppn", "2", "-n", "4"],
+                               error="mpich has started 4 ranks, and 2 of them here (MPI_LOCALNRANKS)")
 
     def test_openmpi(self):
-        self.check("openmpi")
+        self.check([*OPENMPI, "-n", "3"], job=r"openmpi-\d+")
+
+    def test_openmpi_on_two_nodes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            agent = os.path.join(folder, "agent")  # in place of ssh, which would need a server
+            with open(agent, "w", encoding="utf-8") as file:  # its arguments: the node, and what to run there
+                file.write("#!/bin/sh\nshift\nexec sh -c \"$*\"\n")
+            os.chmod(agent, 0o755)
+            self.check_other_nodes(
+                [*OPENMPI, "--mca", "plm_rsh_agent", agent, "--host", "a:2,b:2", "-n", "4"],
+                error="openmpi has started 4 ranks, and 2 of them here (OMPI_COMM_WORLD_LOCAL_SIZE)")
+
+    def test_torchrun(self):
+        self.check(torchrun(3), job=r"torchrun-127\.0\.0\.1:\d+", same_name=True)
+
+    def test_torchrun_with_a_name(self):
+        self.check(torchrun(3, "--rdzv_id=mine"), job="torchrun-mine", same_name=True)
+
+    def test_torchrun_on_two_nodes(self):
+        node = torchrun(2, "--nnodes=2")
+        self.check_other_nodes([*node, "--node_rank=0"], [*node, "--node_rank=1"],
+                               error="torchrun has started 4 ranks, and 2 of them here (LOCAL_WORLD_SIZE)")
+
+    def test_srun(self):
+        with self.start_slurm() as cluster:
+            # Also with a library of MPI's, whose variables look like MPICH's.
+            self.check([*SRUN, "-n", "3"], [*SRUN, "--mpi=pmi2", "-n", "3"], job=r"slurm-\d+\.\d+",
+                       environment=cluster.environment)
+            self.check_other_nodes(["srun", "--nodes=2", "--overcommit", "-n", "4"],
+                                   error="slurm has started 4 ranks on 2 nodes (SLURM_STEP_NUM_NODES)",
+                                   environment=cluster.environment)
+
+    def test_srun_with_pmix(self):
+        with self.start_slurm() as cluster:
+            self.check([*SRUN, "--mpi=pmix", "-n", "3"], job=r"pmix-slurm\.pmix\.\d+\.\d+",
+                       environment=cluster.environment)
+            self.check_other_nodes(["srun", "--mpi=pmix", "--nodes=2", "--overcommit", "-n", "4"],
+                                   error="pmix has started 4 ranks on 2 nodes (SLURM_STEP_NUM_NODES)",
+                                   environment=cluster.environment)
 
     def test_two_programs_without_a_launcher_do_not_meet(self):
         with irisd.Irisd(memory="4GiB") as daemon:
-            environment = {**os.environ, **daemon.environment()}
-            both = [subprocess.Popen([HELLO], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                     env=environment) for _ in range(2)]
+            both = [self.start([HELLO], daemon.environment()) for _ in range(2)]
             for program in both:
-                out, _ = program.communicate(timeout=PATIENCE_SECONDS)
+                out = self.end(program)
                 self.assertEqual(program.returncode, 0, out)
                 self.assertIn("I am rank 0 of 1", out)
 
     def test_ranks_of_other_nodes_are_named(self):
         with irisd.Irisd() as daemon:
-            environment = {**os.environ, **daemon.environment(), "RANK": "0", "WORLD_SIZE": "4",
-                           "LOCAL_WORLD_SIZE": "2"}
-            result = subprocess.run([HELLO], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                    timeout=PATIENCE_SECONDS, check=False, env=environment)
-            self.assertNotEqual(result.returncode, 0)
-            self.assertIn("torchrun has started 4 ranks, and 2 of them here (LOCAL_WORLD_SIZE)", result.stderr)
+            program = self.start([HELLO], daemon.environment(RANK="0", WORLD_SIZE="4", LOCAL_WORLD_SIZE="2"))
+            out = self.end(program)
+            self.assertNotEqual(program.returncode, 0)
+            self.assertIn("torchrun has started 4 ranks, and 2 of them here (LOCAL_WORLD_SIZE)", out)
 
 
 if __name__ == "__main__":

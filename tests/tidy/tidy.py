@@ -82,8 +82,8 @@ VENDOR = re.compile(
 def vendor_names(tree):
     """No vendor's name above the device seam."""
     places = ("device/", "server/", "client/", "proto/", "examples/", "tests/")
-    # tests/isa reads the assembly of each vendor.
-    seam = ("device/iris/backend/", "device/driver/", "tests/isa/", "tests/tidy/")
+    # tests/isa reads the assembly of each vendor, and tests/bundle/cuda uses a vendor's compiler as users do.
+    seam = ("device/iris/backend/", "device/driver/", "tests/bundle/cuda/", "tests/isa/", "tests/tidy/")
     return _grep(
         tree.select(*SOURCE, ".proto", ".py", ".sh", ".toml", ".bazel", ".bzl", under=places, without=seam),
         VENDOR, "a vendor's name outside device/iris/backend and device/driver")

@@ -1,0 +1,90 @@
+// Structs between a program and a library of different versions: what has grown, and what has not.
+#include "client/abi/objects.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace iris::abi {
+namespace {
+
+using ::testing::HasSubstr;
+
+// As the first version had it, as this library has it, and as a later one may.
+struct First {
+  size_t size;
+  uint64_t first;
+};
+struct Ours {
+  size_t size;
+  uint64_t first;
+  uint64_t second;
+};
+struct Later {
+  size_t size;
+  uint64_t first;
+  uint64_t second;
+  uint64_t third;
+};
+
+template <typename T>
+absl::Status Read(const T& given, Ours* out) {
+  return ReadStruct(reinterpret_cast<const Ours*>(&given), sizeof(First), "ours", out);
+}
+
+TEST(StructTest, AnOlderHeaderLeavesOutWhatItDoesNotKnow) {
+  struct {
+    First known = {sizeof(First), 1};
+    uint64_t foreign = 99;  // behind the caller's struct: not read
+  } given;
+  Ours read = {7, 7, 7};
+  ASSERT_TRUE(Read(given.known, &read).ok());
+  EXPECT_EQ(read.first, 1u);
+  EXPECT_EQ(read.second, 0u);
+}
+
+TEST(StructTest, NoHeaderKnowsLessThanTheFirst) {
+  const Ours given = {sizeof(First) - 1, 1, 2};
+  Ours read = {};
+  const absl::Status status = Read(given, &read);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("ours: its size is 15, and at least 16 is expected"));
+}
+
+TEST(StructTest, ANewerHeaderMayKnowMoreAndNotUseIt) {
+  Later given = {sizeof(Later), 1, 2, 0};
+  Ours read = {};
+  ASSERT_TRUE(Read(given, &read).ok());
+  EXPECT_EQ(read.second, 2u);
+  given.third = 3;
+  EXPECT_THAT(Read(given, &read).message(), HasSubstr("a field at byte 24"));
+}
+
+TEST(StructTest, AnAnswerIsAsLongAsTheCallersStruct) {
+  struct {
+    First known = {sizeof(First), 0};
+    uint64_t foreign = 99;
+  } older;
+  ASSERT_TRUE(WriteStruct(Ours{0, 1, 2}, "ours", reinterpret_cast<Ours*>(&older.known)).ok());
+  EXPECT_EQ(older.known.size, sizeof(First));
+  EXPECT_EQ(older.known.first, 1u);
+  EXPECT_EQ(older.foreign, 99u);
+  Later newer = {sizeof(Later), 7, 7, 7};
+  ASSERT_TRUE(WriteStruct(Ours{0, 1, 2}, "ours", reinterpret_cast<Ours*>(&newer)).ok());
+  EXPECT_EQ(newer.second, 2u);
+  EXPECT_EQ(newer.third, 0u);
+}
+
+// What this library asks for is not more than the first version had: see tests/bundle/previous.
+TEST(StructTest, StructsDoNotShrink) {
+  EXPECT_GE(sizeof(iris_context_options), kContextOptionsBytes);
+  EXPECT_GE(sizeof(iris_allocate_options), kAllocateOptionsBytes);
+  EXPECT_GE(sizeof(iris_allocation), kAllocationBytes);
+  EXPECT_GE(sizeof(iris_signal), kSignalBytes);
+  EXPECT_GE(sizeof(iris_comm_options), kCommOptionsBytes);
+}
+
+}  // namespace
+}  // namespace iris::abi

@@ -1,0 +1,446 @@
+/* The C API of Iris: what libiris.so exports, and all that it exports.
+ *
+ *   iris_context_options options;
+ *   iris_context_options_init(&options);
+ *   options.heap_bytes = 1 << 30;
+ *   iris_context* context;
+ *   if (iris_context_create(&options, &context) != IRIS_OK) {
+ *     fprintf(stderr, "%s\n", iris_error_message());
+ *     return 1;
+ *   }
+ *   iris_barrier(context, NULL, 0);
+ *   iris_context_destroy(context);
+ *
+ * Programs in C++ include <iris/context.h> and its fellows, which are written over these functions.
+ *
+ * Errors. A function that may fail returns an iris_code; IRIS_OK is 0. iris_error_message() says
+ * what failed, on what, and what to do; it is of the calling thread's last call that failed. A call
+ * that fails changes nothing of what it was given, and none throws, whatever it is given.
+ *
+ * Handles (iris_context, iris_team, iris_stream, ...) are names and not addresses: one that was
+ * destroyed, was never made, or is of another kind gives IRIS_INVALID_ARGUMENT. A handle stays
+ * known as long as calls on other threads use it. Objects that belong to a context (teams, streams,
+ * communicators) end with it, and are used with objects of the same context alone; only an event
+ * may tie streams of two.
+ *
+ * Structs begin with their size, as the caller's header knows it: set it to sizeof, or let the
+ * function of the struct's name and _init do so. A library that knows more fields takes the missing
+ * ones as left out. A library that knows fewer takes the struct if what it does not know is zero,
+ * and says so otherwise.
+ *
+ * Strings are in UTF-8 and end with a zero; null means left out. Times are nanoseconds. Addresses
+ * of the heap are those of this process. Functions are thread-safe unless they say otherwise; those
+ * marked collective are called by all members of the team, in the same order.
+ *
+ * Versions. IRIS_VERSION is of this header. A program that was built with an older header of the
+ * same major version works with a newer library; iris_context_create says if it does not.
+ */
+#ifndef IRIS_C_API_H_
+#define IRIS_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define IRIS_VERSION_MAJOR 0
+#define IRIS_VERSION_MINOR 2
+#define IRIS_VERSION (IRIS_VERSION_MAJOR * 1000 + IRIS_VERSION_MINOR)
+
+/* The layout of what the library hands to kernels. Kernels that were compiled with another one do
+ * not fit. */
+#define IRIS_DEVICE_ABI 1
+
+#define IRIS_EXPORT __attribute__((visibility("default")))
+
+/* Kinds of errors: the numbers of gRPC, as iris::StatusCode in <iris/status_code.h>. */
+typedef int32_t iris_code;
+enum {
+  IRIS_OK = 0,
+  IRIS_CANCELLED = 1,
+  IRIS_UNKNOWN = 2,
+  IRIS_INVALID_ARGUMENT = 3,
+  IRIS_DEADLINE_EXCEEDED = 4,
+  IRIS_NOT_FOUND = 5,
+  IRIS_ALREADY_EXISTS = 6,
+  IRIS_PERMISSION_DENIED = 7,
+  IRIS_RESOURCE_EXHAUSTED = 8,
+  IRIS_FAILED_PRECONDITION = 9,
+  IRIS_ABORTED = 10,
+  IRIS_OUT_OF_RANGE = 11,
+  IRIS_UNIMPLEMENTED = 12,
+  IRIS_INTERNAL = 13,
+  IRIS_UNAVAILABLE = 14,
+  IRIS_DATA_LOSS = 15,
+  IRIS_UNAUTHENTICATED = 16
+};
+
+/* Types of elements: the numbers of iris::DType in <iris/dtype.h>. */
+typedef int32_t iris_dtype;
+enum {
+  IRIS_DTYPE_NONE = 0,
+  IRIS_F32 = 1,
+  IRIS_F64 = 2,
+  IRIS_F16 = 3,
+  IRIS_BF16 = 4,
+  IRIS_I32 = 5,
+  IRIS_I64 = 6,
+  IRIS_U8 = 7,
+  IRIS_I8 = 8,
+  IRIS_I16 = 9,
+  IRIS_U16 = 10,
+  IRIS_U32 = 11,
+  IRIS_U64 = 12,
+  IRIS_BOOL = 13,
+  IRIS_F8E4M3 = 14,
+  IRIS_F8E5M2 = 15
+};
+
+typedef int32_t iris_reduce_op;
+enum { IRIS_SUM = 0, IRIS_PROD = 1, IRIS_MIN = 2, IRIS_MAX = 3, IRIS_AVG = 4 };
+
+/* What a signal does to its word. */
+typedef int32_t iris_signal_op;
+enum { IRIS_SIGNAL_SET = 0, IRIS_SIGNAL_ADD = 1 };
+
+typedef struct iris_context iris_context;
+typedef struct iris_team iris_team;
+typedef struct iris_stream iris_stream;
+typedef struct iris_event iris_event;
+typedef struct iris_graph iris_graph;
+typedef struct iris_comm iris_comm;
+
+/* Errors and versions. */
+
+/* Of this thread's last call that failed; "" if none has. Valid until the thread's next call. */
+IRIS_EXPORT const char* iris_error_message(void);
+/* "DEADLINE_EXCEEDED"; "UNKNOWN" for other numbers. */
+IRIS_EXPORT const char* iris_code_name(iris_code code);
+/* IRIS_VERSION of the library that is loaded, and the same as text: "0.2.0". */
+IRIS_EXPORT uint32_t iris_version(void);
+IRIS_EXPORT const char* iris_version_string(void);
+
+/* The rank's place in a job, as the launcher's environment says it. */
+
+typedef struct iris_launcher {
+  size_t size;
+  int32_t rank;
+  int32_t n_ranks;
+  int32_t local_rank;
+  int32_t reserved;
+  char name[32]; /* "iris", "torchrun", "openmpi", "mpich", "pmix", "slurm" or "none" */
+  char job[160];
+} iris_launcher;
+
+/* IRIS_INVALID_ARGUMENT: names the variable that is wrong or missing. IRIS_UNIMPLEMENTED: the
+ * job has ranks on other nodes. */
+IRIS_EXPORT iris_code iris_launcher_read(iris_launcher* out);
+
+/* Contexts. */
+
+typedef struct iris_context_options {
+  size_t size;
+  uint32_t header_version; /* IRIS_VERSION */
+  uint32_t device_abi;     /* IRIS_DEVICE_ABI; 0: the program has no kernels of its own */
+  const char* kernels;     /* the backend that they are compiled for; null: none */
+  /* What is left out (null, 0, a rank of -1) comes from the environment: IRIS_JOB, IRIS_RANK,
+   * IRIS_N_RANKS, IRIS_LOCAL_RANK, then those of torchrun, Open MPI, MPICH, PMIx and Slurm;
+   * IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. What is given here wins. Without any: rank 0 of 1, of a job
+   * that no other process meets. */
+  const char* job;
+  int32_t rank;
+  int32_t n_ranks;
+  int32_t local_rank;
+  int32_t prealloc;        /* not 0: reserve all pages now */
+  uint64_t heap_bytes;     /* per rank; 1 GiB if nobody says */
+  uint64_t max_heap_bytes; /* address space to grow into; 0: four times heap_bytes */
+  const char* device_uuid; /* null: device number local_rank mod the number of devices */
+  const char* runtime_dir; /* null: IRIS_RUNTIME_DIR, else /run/iris, else $XDG_RUNTIME_DIR/iris */
+  int64_t join_timeout_ns; /* 0: 60 s */
+  int64_t timeout_ns;      /* of every other wait, on host and device; 0: 60 s */
+  int64_t connect_timeout_ns; /* how long to retry while no irisd answers; 0: 2 s */
+} iris_context_options;
+IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, size_t size);
+/* Everything left out, but for what this header says of the program. Uses `options` twice. */
+#define iris_context_options_init(options)                                   \
+  (iris_context_options_init_sized((options), sizeof(iris_context_options)), \
+   (void)((options)->header_version = IRIS_VERSION))
+
+/* Collective over the job's ranks: connects, joins, maps every peer's heap, and makes the rank's
+ * device the calling thread's. IRIS_UNAVAILABLE names the socket and says how to start irisd.
+ * IRIS_FAILED_PRECONDITION: kernels of another backend than irisd's, or of another device ABI, says
+ * what to link; or a forked child. */
+IRIS_EXPORT iris_code iris_context_create(const iris_context_options* options, iris_context** out);
+/* Leaves the job and unmaps. Not collective: peers that still wait for this rank get
+ * IRIS_ABORTED. */
+IRIS_EXPORT iris_code iris_context_destroy(iris_context* context);
+/* The same, but the handle stays known: every later call on it fails. Synchronize streams first,
+ * and let no other call on the context be under way: the heaps are unmapped at once. */
+IRIS_EXPORT iris_code iris_context_leave(iris_context* context);
+
+typedef struct iris_context_info {
+  size_t size;
+  uint32_t rank;
+  uint32_t n_ranks;
+  uint64_t job_id;
+  uint64_t epoch;
+  uint32_t device_index;     /* irisd's number of it; another one in this process */
+  uint32_t ranks_per_device; /* of the device that most ranks of the job share */
+  uint64_t heap_bytes;       /* grows */
+  uint64_t stride_bytes;
+  uint64_t base;        /* address of rank 0's heap in this process */
+  int32_t same_address; /* not 0: addresses mean the same on every rank */
+  uint32_t reserved;
+  /* Valid until the context is destroyed. */
+  const char* job;
+  const char* device_uuid;
+  const char* backend; /* of the heap's memory: "emu", or the name of a GPU driver */
+} iris_context_info;
+IRIS_EXPORT iris_code iris_context_get_info(iris_context* context, iris_context_info* out);
+
+/* Where the time of iris_context_create went. What is indented is part of the one above. */
+typedef struct iris_create_timings {
+  size_t size;
+  int64_t connect_ns;    /* session handshake and first answer */
+  int64_t device_ns;     /* vendor's library and the device's context */
+  int64_t join_ns;       /* until every rank has joined and irisd has created all memory */
+  int64_t create_ns;     /*   irisd: to create this rank's memory */
+  int64_t export_ns;     /*   irisd: to make descriptors of it */
+  int64_t map_ns;        /* descriptors, import, map */
+  int64_t import_ns;     /*   of all segments */
+  int64_t map_memory_ns; /*   the same */
+  int64_t set_access_ns; /*   the same */
+  int64_t commit_ns;     /* until every rank has mapped */
+} iris_create_timings;
+IRIS_EXPORT iris_code iris_context_get_timings(iris_context* context, iris_create_timings* out);
+
+/* IRIS_OK while every rank is alive and none has left; else IRIS_ABORTED with who and why. */
+IRIS_EXPORT iris_code iris_context_health(iris_context* context);
+IRIS_EXPORT iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* out);
+
+/* For kernels: writes the `bytes` bytes of an iris::DeviceContext (<iris/types.h>), as far as the
+ * caller's kernels know it. Valid as long as the context, also under growth. */
+IRIS_EXPORT iris_code iris_context_get_device(iris_context* context, void* device_context,
+                                              size_t bytes);
+
+/* Rank and offset of an address inside the window; IRIS_INVALID_ARGUMENT outside. */
+IRIS_EXPORT iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank,
+                                  uint64_t* offset_bytes);
+
+/* Teams: ordered sets of ranks. A null team is the world. */
+
+typedef struct iris_team_info {
+  size_t size;
+  uint32_t id;
+  int32_t index; /* of this rank; -1: not a member */
+  uint32_t n_ranks;
+  uint32_t reserved;
+  const uint32_t* ranks; /* world ranks in team order; valid as long as the team */
+} iris_team_info;
+IRIS_EXPORT iris_code iris_team_get_info(iris_context* context, iris_team* team,
+                                         iris_team_info* out);
+/* For kernels: writes the `bytes` bytes of an iris::DeviceTeam. */
+IRIS_EXPORT iris_code iris_team_get_device(iris_context* context, iris_team* team,
+                                           void* device_team, size_t bytes);
+/* Collective over the parent, with the same list of world ranks. Who is not listed gets a team that
+ * it is no member of. */
+IRIS_EXPORT iris_code iris_team_create(iris_context* context, iris_team* parent,
+                                       const uint32_t* ranks, uint32_t n_ranks, iris_team** out);
+/* Collective over the parent: members with the same color become a team, ordered by key, then by
+ * their place in the parent. A negative color: in no team. */
+IRIS_EXPORT iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t color,
+                                      int32_t key, iris_team** out);
+/* Collective over the team. Who is no member only gives up the handle. */
+IRIS_EXPORT iris_code iris_team_destroy(iris_context* context, iris_team* team);
+
+/* The symmetric heap. */
+
+typedef struct iris_allocate_options {
+  size_t size;
+  uint64_t bytes;
+  uint64_t alignment_bytes; /* a power of two; 0: 1,024 */
+  const char* name;         /* unique in the job, or null; shown by iris-ctl */
+  iris_dtype dtype;         /* shown by iris-ctl, must agree between ranks */
+  uint32_t n_dims;
+  const uint64_t* shape; /* n_dims numbers */
+} iris_allocate_options;
+
+/* A range of the heap. A plain value: iris_free ends it. */
+typedef struct iris_allocation {
+  size_t size;
+  uint64_t offset_bytes; /* the same on every rank */
+  uint64_t bytes;
+  void* address;    /* of this rank's copy */
+  uint32_t team_id; /* that allocated it, and must free it */
+  uint32_t reserved;
+} iris_allocation;
+
+/* Collective over the team. Memory is not cleared: fresh heaps are zero, reused ranges hold what
+ * was there. IRIS_INVALID_ARGUMENT: the ranks asked for different things, and who.
+ * IRIS_RESOURCE_EXHAUSTED: no room. IRIS_DEADLINE_EXCEEDED: names who did not ask. IRIS_ABORTED:
+ * a rank died or left. */
+IRIS_EXPORT iris_code iris_allocate(iris_context* context, iris_team* team,
+                                    const iris_allocate_options* options, iris_allocation* out);
+/* Collective over the team that allocated. The range is reused after every rank has freed it. */
+IRIS_EXPORT iris_code iris_free(iris_context* context, const iris_allocation* allocation);
+/* Collective over all ranks: at least so many more bytes in every heap. Nothing mapped moves. */
+IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
+
+/* What ranks do together on the host. */
+
+/* Collective over the team. Synchronize streams first. timeout_ns 0: the context's. */
+IRIS_EXPORT iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns);
+/* Collective over the team: root's bytes, at most 1 MiB, on every rank. `root` is a world rank;
+ * only its `data` is read. *out is valid until this thread's next call. */
+IRIS_EXPORT iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const void* data,
+                                           size_t bytes, uint32_t root, const void** out,
+                                           size_t* out_bytes);
+
+/* Streams, events, graphs and memory of the context's device. What a program with kernels has from
+ * its platform can be used instead: see iris_stream_wrap. */
+
+IRIS_EXPORT iris_code iris_stream_create(iris_context* context, iris_stream** out);
+/* A stream of the device's own platform, which outlives this handle. Null: its default stream,
+ * where the platform has one. */
+IRIS_EXPORT iris_code iris_stream_wrap(iris_context* context, void* native, iris_stream** out);
+/* Waits for the work of a stream that was created. */
+IRIS_EXPORT iris_code iris_stream_destroy(iris_stream* stream);
+/* Waits for all that was put before; gives the first error of those, once. */
+IRIS_EXPORT iris_code iris_stream_synchronize(iris_stream* stream);
+/* *out is not 0 if nothing of it is left to do. */
+IRIS_EXPORT iris_code iris_stream_idle(iris_stream* stream, int32_t* out);
+/* What launches take: the platform's stream, and the device it was created on; -1: wrapped. */
+IRIS_EXPORT iris_code iris_stream_native(iris_stream* stream, void** native, int32_t* device);
+
+/* Between any two kinds of memory, which must not overlap, in the order of the stream. */
+IRIS_EXPORT iris_code iris_copy_async(void* to, const void* from, uint64_t bytes,
+                                      iris_stream* stream);
+IRIS_EXPORT iris_code iris_fill_async(void* to, int32_t byte, uint64_t bytes, iris_stream* stream);
+
+/* Until iris_capture_end, what is put on the stream is recorded instead of run. */
+IRIS_EXPORT iris_code iris_capture_begin(iris_stream* stream);
+IRIS_EXPORT iris_code iris_capture_end(iris_stream* stream, iris_graph** out);
+IRIS_EXPORT iris_code iris_graph_launch(iris_graph* graph, iris_stream* stream);
+IRIS_EXPORT iris_code iris_graph_destroy(iris_graph* graph);
+
+IRIS_EXPORT iris_code iris_event_create(iris_context* context, iris_event** out);
+IRIS_EXPORT iris_code iris_event_destroy(iris_event* event);
+/* The event happens when the stream comes here. */
+IRIS_EXPORT iris_code iris_event_record(iris_event* event, iris_stream* stream);
+/* The stream waits for the event's last record before this call. */
+IRIS_EXPORT iris_code iris_event_wait(iris_stream* stream, iris_event* event);
+/* Between two events that have happened. */
+IRIS_EXPORT iris_code iris_event_elapsed(iris_event* from, iris_event* to, uint64_t* out_ns);
+
+/* Memory outside any heap: of the device, or of the host where kernels can use it at the same
+ * address. IRIS_RESOURCE_EXHAUSTED: there is not so much. Freeing null does nothing. */
+IRIS_EXPORT iris_code iris_malloc_device(iris_context* context, uint64_t bytes, void** out);
+IRIS_EXPORT iris_code iris_free_device(iris_context* context, void* memory);
+IRIS_EXPORT iris_code iris_malloc_host(iris_context* context, uint64_t bytes, void** out);
+IRIS_EXPORT iris_code iris_free_host(iris_context* context, void* memory);
+
+/* Put and get on a stream, by the device's copy engine. `dst` of a put and `src` of a get are
+ * addresses in this rank's heap and mean the peer's copy; the other side is any memory that the
+ * device can use. A signal (null: none) is an aligned word in this rank's heap, which means the
+ * peer's: it is set once all bytes are there (put) or have been read (get).
+ * IRIS_INVALID_ARGUMENT: a rank or range outside the heaps, ranges that overlap, a signal that
+ * is not aligned or lies in what is overwritten; nothing was put on the stream then. */
+
+typedef struct iris_signal {
+  size_t size;
+  uint64_t* word;
+  uint64_t value;
+  iris_signal_op op;
+  uint32_t reserved;
+} iris_signal;
+IRIS_EXPORT iris_code iris_put_async(iris_context* context, void* dst, const void* src,
+                                     uint64_t bytes, uint32_t to, iris_stream* stream,
+                                     const iris_signal* signal);
+IRIS_EXPORT iris_code iris_get_async(iris_context* context, void* dst, const void* src,
+                                     uint64_t bytes, uint32_t from, iris_stream* stream,
+                                     const iris_signal* signal);
+/* Loads the signal's kernel now: call it before a kernel runs that waits for such a signal. */
+IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
+
+/* Collectives: what the members of a team do together on a stream. <iris/ccl.h> says what each
+ * does, and which memory it takes. Counts are elements. `root`, `to` and `from` are world ranks. */
+
+typedef struct iris_comm_options {
+  size_t size;
+  const char* name; /* of the workspace, as iris-ctl shows it; unique in the job, or null */
+  uint32_t blocks;  /* 0 everywhere: what suits the device */
+  uint32_t block_threads;
+  uint32_t max_blocks;
+  uint32_t packet_blocks;
+  uint64_t packet_bytes;
+  uint64_t stage_bytes;
+  int64_t timeout_ns;  /* 0: the context's */
+  int32_t check_calls; /* not 0: compare the calls before anything moves, at the price of a round */
+  int32_t symmetric;   /* not 0: a promise that heap buffers have the same offset on all members */
+  const char* rules; /* a table of variants, as iris_bench tune writes it; null: the built-in one */
+} iris_comm_options;
+
+/* Collective over the team. */
+IRIS_EXPORT iris_code iris_comm_create(iris_context* context, iris_team* team,
+                                       const iris_comm_options* options, iris_comm** out);
+/* Collective over the team: gives the workspace back. Synchronize streams first. */
+IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
+/* Not collective: without iris_comm_release before, the workspace stays until the job ends. */
+IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
+
+/* `variant`: 0 lets the table choose; else a number of iris::ccl::Variant (<iris/ccl_types.h>). */
+IRIS_EXPORT iris_code iris_all_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,
+                                      iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
+                                      int32_t variant);
+IRIS_EXPORT iris_code iris_reduce_scatter(iris_comm* comm, const void* in, void* out,
+                                          uint64_t count_per_member, iris_dtype dtype,
+                                          iris_reduce_op op, iris_stream* stream, int32_t variant);
+IRIS_EXPORT iris_code iris_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,
+                                  iris_dtype dtype, iris_reduce_op op, uint32_t root,
+                                  iris_stream* stream, int32_t variant);
+IRIS_EXPORT iris_code iris_all_gather(iris_comm* comm, const void* in, void* out,
+                                      uint64_t count_per_member, iris_dtype dtype,
+                                      iris_stream* stream, int32_t variant);
+IRIS_EXPORT iris_code iris_gather(iris_comm* comm, const void* in, void* out,
+                                  uint64_t count_per_member, iris_dtype dtype, uint32_t root,
+                                  iris_stream* stream, int32_t variant);
+IRIS_EXPORT iris_code iris_scatter(iris_comm* comm, const void* in, void* out,
+                                   uint64_t count_per_member, iris_dtype dtype, uint32_t root,
+                                   iris_stream* stream, int32_t variant);
+IRIS_EXPORT iris_code iris_all_to_all(iris_comm* comm, const void* in, void* out,
+                                      uint64_t count_per_member, iris_dtype dtype,
+                                      iris_stream* stream, int32_t variant);
+/* Four arrays with a number for each member, in the order of the team. */
+IRIS_EXPORT iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const uint64_t* to_counts,
+                                        const uint64_t* to_offsets, void* out,
+                                        const uint64_t* from_counts, const uint64_t* from_offsets,
+                                        uint32_t n_members, iris_dtype dtype, iris_stream* stream);
+IRIS_EXPORT iris_code iris_broadcast(iris_comm* comm, const void* in, void* out, uint64_t count,
+                                     iris_dtype dtype, uint32_t root, iris_stream* stream,
+                                     int32_t variant);
+/* Only the two ranks call. */
+IRIS_EXPORT iris_code iris_send(iris_comm* comm, const void* in, uint64_t count, iris_dtype dtype,
+                                uint32_t to, iris_stream* stream);
+IRIS_EXPORT iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype,
+                                uint32_t from, iris_stream* stream);
+/* When the stream has passed it, the streams of all members have reached it. */
+IRIS_EXPORT iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream);
+
+/* The first failure of an operation, as far as the streams have come. It stays until the reset. */
+IRIS_EXPORT iris_code iris_comm_check(iris_comm* comm);
+/* A word that kernels can read, too: not 0 once an operation has failed, so that kernels behind it
+ * need not use what it left. Valid as long as the communicator. */
+IRIS_EXPORT iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out);
+/* Waits for the stream, then as iris_comm_check. */
+IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream);
+/* Collective over the team: makes a communicator that failed usable again. All members synchronize
+ * their streams first. */
+IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* IRIS_C_API_H_ */
