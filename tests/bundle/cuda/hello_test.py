@@ -46,8 +46,8 @@ class Cuda(bundle_case.BundleCase):
         project = self.project_in_cuda("pkg-config")
         environment = clean_environment(PKG_CONFIG_PATH=f"{self.second}/lib/pkgconfig")
         flags = self.run_ok("pkg-config", "--cflags", "--libs", "iris-device-cuda", environment=environment).split()
-        # nvcc wants to be told what is for the linker.
-        flags = ["-Xlinker=" + flag[len("-Wl,"):] if flag.startswith("-Wl,") else flag for flag in flags]
+        # As the bundle's README says.
+        flags = [flag.replace("-Wl,", "-Xlinker=") for flag in flags]
         self.run_ok(nvcc, "-std=c++17", "-arch=sm_90", f"{project}/hello.cu", *flags, "-o", f"{project}/hello")
         self.check_hello(self.second, f"{project}/hello")
 
