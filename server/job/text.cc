@@ -66,4 +66,9 @@ std::string CleanText(absl::string_view text, size_t max_bytes) {
   return clean;
 }
 
+std::string TeamText(TeamId team) {
+  return IsOwnTeam(team) ? absl::StrCat("rank ", OwnerOf(team), " alone")
+                         : absl::StrCat("team ", team);
+}
+
 }  // namespace iris::server

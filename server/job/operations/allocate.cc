@@ -55,7 +55,7 @@ absl::Status OperationOf<AllocateOp>::Check(const AllocateOp& op, const Team& /*
 Executed OperationOf<AllocateOp>::Execute(const AllocateOp& op, Run& run) {
   Job& job = run.job;
   Team& team = run.team;
-  if (job.names.contains(op.name)) {
+  if (NameTaken(job, team.info.id, op.name)) {
     return Concluded{run.Error(absl::AlreadyExistsError(absl::StrCat(
         "an allocation named '", op.name, "' is live: free it or choose another name")))};
   }
