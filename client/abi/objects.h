@@ -213,6 +213,12 @@ inline absl::Status NotNull(const void* p, absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
 }
 
+// Of a time that a struct or a call gives.
+inline absl::Status CheckTime(int64_t nanoseconds, absl::string_view name) {
+  if (nanoseconds >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, "=", nanoseconds, " is negative"));
+}
+
 inline std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
 
 }  // namespace iris::abi

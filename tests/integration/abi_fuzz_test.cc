@@ -442,6 +442,36 @@ class Fuzzer {
       if (range->offset_bytes == playground_offset_) range->offset_bytes ^= 1;
       return iris_free(Context(), Place(range.get()));
     });
+    Add("iris_allocate_local", [this] {
+      Padded<iris_allocate_options> options;
+      SetSize(&options);
+      options->bytes = OneIn(3) ? Number() : random_() % 10'000;
+      options->alignment_bytes = OneIn(3) ? Number() : 0;
+      options->name = Text();
+      options->dtype = DType();
+      Padded<iris_allocation> range;
+      SetSize(&range);
+      const iris_code code =
+          iris_allocate_local(Context(), Place(options.get()), Place(range.get()));
+      if (code == IRIS_OK && range->size >= sizeof(iris_allocation))
+        ranges_.push_back(*range.get());
+      return code;
+    });
+    Add("iris_open_local", [this] {
+      Padded<iris_opened> opened;
+      SetSize(&opened);
+      // Of what is not there yet, it waits.
+      const int64_t timeout_ns = OneIn(4) ? static_cast<int64_t>(Number() | uint64_t{1} << 63) : 1;
+      const uint32_t rank = OneIn(2) ? 1 : Rank();
+      return iris_open_local(Context(), rank, Text(), timeout_ns, Place(opened.get()));
+    });
+    Add("iris_close_local", [this] {
+      Padded<iris_opened> opened;
+      SetSize(&opened);
+      opened->offset_bytes = Number();
+      opened->rank = Rank();
+      return iris_close_local(Context(), Place(opened.get()));
+    });
     Add("iris_grow", [this] {
       return iris_grow(Context(), OneIn(2) ? random_() % kMiB : random_() | uint64_t{1} << 44);
     });
