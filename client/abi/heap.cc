@@ -93,6 +93,19 @@ iris_code iris_allocate_local(iris_context* context, const iris_allocate_options
   });
 }
 
+iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
+                             const char* name) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    iris_allocation given;
+    IRIS_ABI_TRY(ReadStruct(allocation, sizeof(given), "iris_allocation", &given));
+    IRIS_ABI_TRY(NotNull(name, "publish: the name"));
+    internal::Allocation range;
+    range.offset_bytes = given.offset_bytes;
+    range.bytes = given.bytes;
+    return object.host().Publish(range, name);
+  });
+}
+
 iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     iris_allocation given;

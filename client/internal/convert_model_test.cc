@@ -62,7 +62,8 @@ std::vector<OurField> FieldsOfRequests() {
          IRIS_FIELD(OperateRequest, kTimeoutMs), IRIS_FIELD(OperateRequest, kAllocate),
          IRIS_FIELD(OperateRequest, kFree), IRIS_FIELD(OperateRequest, kBroadcast),
          IRIS_FIELD(OperateRequest, kCreateTeam), IRIS_FIELD(OperateRequest, kDestroyTeam),
-         IRIS_FIELD(OperateRequest, kGrow), IRIS_FIELD(OperateRequest, kOpen)});
+         IRIS_FIELD(OperateRequest, kGrow), IRIS_FIELD(OperateRequest, kOpen),
+         IRIS_FIELD(OperateRequest, kPublish)});
   }
   {
     using Name = field::AllocateOp;
@@ -76,6 +77,10 @@ std::vector<OurField> FieldsOfRequests() {
   {
     using Name = field::OpenOp;
     add({IRIS_FIELD(OpenOp, kRank), IRIS_FIELD(OpenOp, kName)});
+  }
+  {
+    using Name = field::PublishOp;
+    add({IRIS_FIELD(PublishOp, kOffsetBytes), IRIS_FIELD(PublishOp, kName)});
   }
   {
     using Name = field::BroadcastOp;
@@ -325,7 +330,8 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
         create,
         DestroyTeamOp{static_cast<uint32_t>(dice.Number())},
         GrowOp{dice.Number()},
-        OpenOp{static_cast<uint32_t>(dice.Number()), dice.Text(200)}};
+        OpenOp{static_cast<uint32_t>(dice.Number()), dice.Text(200)},
+        PublishOp{dice.Number(), dice.Text(200)}};
     for (const Operation& op : operations) {
       call.op = op;
       EXPECT_EQ(EncodeOperate(session_id, call, timeout),

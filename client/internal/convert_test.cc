@@ -107,6 +107,9 @@ TEST(ConvertTest, EveryOperationHasItsMessage) {
   call.op = OpenOp{3, "inbox"};
   EXPECT_EQ(Operate(call).open().rank(), 3u);
   EXPECT_EQ(Operate(call).open().name(), "inbox");
+  call.op = PublishOp{2048, "inbox"};
+  EXPECT_EQ(Operate(call).publish().offset_bytes(), 2048u);
+  EXPECT_EQ(Operate(call).publish().name(), "inbox");
 }
 
 TEST(ConvertTest, OutcomeIsItsStatusOrItsResult) {

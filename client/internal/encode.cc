@@ -110,6 +110,12 @@ void Write(const OpenOp& op, Operate* to) {
   message.Text(field::OpenOp::kName, CutBeyond(op.name, wire::kMaxAllocationNameBytes));
   to->Message(field::OperateRequest::kOpen, message);
 }
+void Write(const PublishOp& op, Operate* to) {
+  Writer<field::PublishOp> message;
+  message.Uint(field::PublishOp::kOffsetBytes, op.offset_bytes);
+  message.Text(field::PublishOp::kName, CutBeyond(op.name, wire::kMaxAllocationNameBytes));
+  to->Message(field::OperateRequest::kPublish, message);
+}
 
 // The fields that all requests about a job have.
 template <typename Field>

@@ -92,6 +92,7 @@ enum class OperateRequest : Number {
   kDestroyTeam = 10,
   kGrow = 11,
   kOpen = 12,
+  kPublish = 13,
 };
 
 enum class AllocateOp : Number {
@@ -129,6 +130,11 @@ enum class GrowOp : Number {
 
 enum class OpenOp : Number {
   kRank = 1,
+  kName = 2,
+};
+
+enum class PublishOp : Number {
+  kOffsetBytes = 1,
   kName = 2,
 };
 

@@ -184,6 +184,9 @@ absl::Status HostContext::Free(const Allocation& allocation) {
 absl::StatusOr<Allocation> HostContext::AllocateLocal(const AllocateOptions& options) {
   return impl_->teams.AllocateLocal(options);
 }
+absl::Status HostContext::Publish(const Allocation& allocation, const std::string& name) {
+  return impl_->teams.Publish(allocation, name);
+}
 absl::StatusOr<Opened> HostContext::Open(uint32_t rank, const std::string& name,
                                          absl::Duration timeout) {
   return impl_->teams.Open(rank, name, timeout);

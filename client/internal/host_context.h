@@ -80,9 +80,12 @@ class HostContext {
   // Collective over the team that allocated. The range is reused after every rank has freed it.
   absl::Status Free(const Allocation& allocation);
 
-  // Not collective: a range of this rank's heap alone, which Free gives back. Others open it by its
-  // name, if it has one, which no other allocation of this rank has.
+  // Not collective: a range of this rank's heap alone, which Free gives back. With a name, which no
+  // other allocation of this rank has, it is cleared and others can open it; without one, it is
+  // what was there, until Publish.
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& options);
+  // Not collective: what AllocateLocal gave without a name has one from now on.
+  absl::Status Publish(const Allocation& allocation, const std::string& name);
   // Not collective: what `rank` has allocated so under this name. Waits until it has, at most for
   // `timeout`: kDeadlineExceeded. kAborted: the job is broken, or the rank has left. It stays where
   // it is until Close, also when its owner frees it, whose own access to it ends then.

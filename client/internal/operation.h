@@ -38,8 +38,13 @@ struct OpenOp {
   uint32_t rank = 0;
   std::string name;
 };
-using Operation =
-    std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp, OpenOp>;
+// Of this rank's own team: the name of what it has allocated without one.
+struct PublishOp {
+  uint64_t offset_bytes = 0;
+  std::string name;
+};
+using Operation = std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp,
+                               GrowOp, OpenOp, PublishOp>;
 
 // The k-th call of this rank on a team.
 struct OperationCall {

@@ -110,6 +110,11 @@ inline void Fill(const OpenOp& from, v1::OperateRequest* to) {
   to->mutable_open()->set_name(CutBeyond(from.name, wire::kMaxAllocationNameBytes));
 }
 
+inline void Fill(const PublishOp& from, v1::OperateRequest* to) {
+  to->mutable_publish()->set_offset_bytes(from.offset_bytes);
+  to->mutable_publish()->set_name(CutBeyond(from.name, wire::kMaxAllocationNameBytes));
+}
+
 inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& options) {
   v1::JoinRequest request;
   request.set_session_id(session_id);

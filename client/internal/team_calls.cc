@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/internal/annotate.h"
 #include "client/internal/clock.h"
+#include "client/internal/utf8.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -26,6 +27,16 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(20);
 std::string Quoted(const std::string& name) {
   if (name.empty()) return "";
   return absl::StrCat(" \"", name.substr(0, wire::kMaxAllocationNameBytes + 1), "\"");
+}
+
+// Of a call that a rank makes alone, so that it need not be judged on every rank alike.
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  if (!IsUtf8(name)) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": the name is not UTF-8"));
+  }
+  if (name.size() <= wire::kMaxAllocationNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, ": the name has ", name.size(), " bytes, ",
+                                                 wire::kMaxAllocationNameBytes, " are allowed"));
 }
 
 }  // namespace
@@ -107,8 +118,41 @@ absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, co
 absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wanted) {
   const std::string what =
       absl::StrCat("allocate ", wanted.bytes, " bytes", Quoted(wanted.name), " in its own heap");
-  return Allocated(wanted, wire::kFirstOwnTeam + options_.rank, {options_.rank},
-                   OperateAlone(what, wanted));
+  if (absl::Status status = CheckName(what, wanted.name); !status.ok()) return status;
+  // Whoever opens it by its name finds it cleared, so the name comes last.
+  AllocateOptions unnamed = wanted;
+  unnamed.name.clear();
+  auto allocation = Allocated(unnamed, wire::kFirstOwnTeam + options_.rank, {options_.rank},
+                              OperateAlone(what, unnamed));
+  if (!allocation.ok() || wanted.name.empty()) return allocation;
+  absl::Status status;
+  if (wanted.bytes > 0) {
+    status =
+        Annotate(window_->driver().Fill(window_->address(options_.rank, allocation->offset_bytes),
+                                        0, wanted.bytes),
+                 what);
+  }
+  if (status.ok()) status = PublishAs(what, allocation->offset_bytes, wanted.bytes, wanted.name);
+  if (!status.ok()) {
+    (void)Free(*allocation);
+    return status;
+  }
+  allocation->name = wanted.name;
+  return allocation;
+}
+
+absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string& name) {
+  const std::string what =
+      absl::StrCat("publish the allocation at offset ", allocation.offset_bytes, Quoted(name));
+  if (absl::Status status = CheckName(what, name); !status.ok()) return status;
+  return PublishAs(what, allocation.offset_bytes, allocation.bytes, name);
+}
+
+absl::Status TeamCalls::PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
+                                  const std::string& name) {
+  const absl::Status status = OperateAlone(what, PublishOp{offset_bytes, name}).status();
+  if (status.ok()) ranges_->Add(offset_bytes, bytes, name, {options_.rank});
+  return status;
 }
 
 absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, uint32_t team_id,
@@ -159,6 +203,7 @@ absl::Status TeamCalls::GiveBack(uint64_t offset_bytes, Ask ask) {
 absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
                                        absl::Duration timeout) {
   const std::string what = absl::StrCat("open", Quoted(name), " of rank ", rank);
+  if (absl::Status status = CheckName(what, name); !status.ok()) return status;
   const absl::Time start = Now();
   const absl::Time deadline = DeadlineIn(timeout);
   absl::Duration pause = kFirstPause;

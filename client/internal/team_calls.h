@@ -57,6 +57,7 @@ class TeamCalls {
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
   absl::Status Free(const Allocation& allocation);
+  absl::Status Publish(const Allocation& allocation, const std::string& name);
   absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name, absl::Duration timeout);
   absl::Status Close(const Opened& opened);
   absl::Status Grow(uint64_t bytes, const Team& world);
@@ -86,6 +87,8 @@ class TeamCalls {
   absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op);
   // As Operate, of this rank's own team.
   absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
+  absl::Status PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
+                         const std::string& name);
   absl::StatusOr<Allocation> Allocated(const AllocateOptions& wanted, uint32_t team_id,
                                        absl::Span<const uint32_t> ranks,
                                        absl::StatusOr<OperationResult> result);

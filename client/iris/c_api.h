@@ -291,11 +291,17 @@ IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
 /* What a rank allocates alone. */
 
 /* Not collective: a range of this rank's heap alone. Its offset is nobody else's: the other heaps
- * have as much room less. Others open it by its name. Ends with iris_free, or with the job.
+ * have as much room less. Ends with iris_free, or with the job. With a name it is cleared, and then
+ * others can open it. Without one it is what was there, until iris_publish_local.
  * IRIS_ALREADY_EXISTS: this rank, or a team, has a live allocation of the name. */
 IRIS_EXPORT iris_code iris_allocate_local(iris_context* context,
                                           const iris_allocate_options* options,
                                           iris_allocation* out);
+
+/* Not collective: gives what iris_allocate_local gave without a name one now, so that others find
+ * in it what this rank has written before. IRIS_FAILED_PRECONDITION: it has a name already. */
+IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
+                                         const char* name);
 
 /* What another rank has allocated so. A plain value: iris_close_local ends it. */
 typedef struct iris_opened {

@@ -303,9 +303,10 @@ class Context {
     return array;
   }
 
-  // Not collective: a range of this rank's heap alone, which others open by its name. Its offset is
-  // nobody else's: the other heaps have as much room less. Ends with Free, or with the job.
-  // kAlreadyExists: this rank, or a team, has a live allocation of the name.
+  // Not collective: a range of this rank's heap alone. Its offset is nobody else's: the other heaps
+  // have as much room less. Ends with Free, or with the job. With a name it is cleared, and then
+  // others can open it. Without one it is what was there, until Publish. kAlreadyExists: this rank,
+  // or a team, has a live allocation of the name.
   StatusOr<Allocation> AllocateLocal(const AllocateOptions& options) {
     Allocation allocation;
     IRIS_RETURN_IF_ERROR(AllocateLocalInto(options, &allocation));
@@ -318,6 +319,13 @@ class Context {
     array.size = size;
     IRIS_RETURN_IF_ERROR(AllocateLocalInto(options, &array));
     return array;
+  }
+
+  // Not collective: gives what AllocateLocal gave without a name one now, so that others find in it
+  // what this rank has written before. kFailedPrecondition: it has a name already.
+  Status Publish(const Allocation& allocation, const std::string& name) {
+    const iris_allocation range = RangeOf(allocation);
+    return impl::FromC(iris_publish_local(get(), &range, name.c_str()));
   }
 
   // Not collective: opens by name what `rank` has allocated with AllocateLocal. Waits until it has,
@@ -358,12 +366,7 @@ class Context {
   // Collective over the team that allocated; what AllocateLocal gave, its owner frees alone. The
   // range is reused after every rank has freed it.
   Status Free(const Allocation& allocation) {
-    iris_allocation range = {};
-    range.size = sizeof(range);
-    range.offset_bytes = allocation.offset_bytes;
-    range.bytes = allocation.bytes;
-    range.address = allocation.address;
-    range.team_id = allocation.team_id;
+    const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_free(get(), &range));
   }
 
@@ -506,6 +509,16 @@ class Context {
     options.n_dims = static_cast<uint32_t>(from.shape.size());
     options.shape = from.shape.data();
     return options;
+  }
+
+  static iris_allocation RangeOf(const Allocation& allocation) {
+    iris_allocation range = {};
+    range.size = sizeof(range);
+    range.offset_bytes = allocation.offset_bytes;
+    range.bytes = allocation.bytes;
+    range.address = allocation.address;
+    range.team_id = allocation.team_id;
+    return range;
   }
 
   static void Fill(const iris_allocation& range, Allocation* out) {

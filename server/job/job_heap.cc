@@ -54,6 +54,18 @@ bool NameTaken(const Job& job, TeamId team, const std::string& name) {
   return first != job.names.end() && first->first.first == name;
 }
 
+absl::Status NameTakenError(const std::string& name) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("an allocation named '", name, "' is live: free it or choose another name"));
+}
+
+void SetName(Job& job, uint64_t offset_bytes, const std::string& name) {
+  HeapAllocation& allocation = job.allocations.at(offset_bytes);
+  IRIS_CHECK(allocation.name.empty(), "an allocation has one name");
+  allocation.name = name;
+  job.names.emplace(NameKey(allocation), offset_bytes);
+}
+
 void FreeOwn(Job& job, uint64_t offset_bytes) {
   HeapAllocation& allocation = job.allocations.at(offset_bytes);
   IRIS_CHECK(IsOwnTeam(allocation.team) && !allocation.freed, "it is its owner's to free");

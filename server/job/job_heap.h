@@ -21,6 +21,9 @@ absl::Status Unplace(Job& job, uint64_t offset_bytes);
 // Whether the team may not give `name` to an allocation: an allocation of several ranks has a name
 // that nobody else has; of those of single ranks each rank's names are apart from the others'.
 bool NameTaken(const Job& job, TeamId team, const std::string& name);
+absl::Status NameTakenError(const std::string& name);
+// Gives a name that is not taken to an allocation that has none.
+void SetName(Job& job, uint64_t offset_bytes, const std::string& name);
 
 // The owner gives its range back. What others have open stays theirs until they give it back too,
 // and nobody can open it any more.

@@ -98,6 +98,35 @@ TEST_F(OwnTeamTest, NamesAreUniqueAmongWhatARankCanMeanByThem) {
   Allocate(job, 1, "");
 }
 
+TEST_F(OwnTeamTest, WhatHasNoNameGetsOneLater) {
+  const TestJob job = ReadyJob(2);
+  const uint64_t offset = Allocate(job, 1, "");
+  EXPECT_FALSE(ResultOf<OperationResult>(Alone(job, 0, OpenOp{1, "x"})).opened.has_value());
+  EXPECT_TRUE(StatusOf(Alone(job, 1, PublishOp{offset, "x"})).ok());
+  EXPECT_EQ(Own()[0].name, "x");
+  EXPECT_EQ(Open(job, 0, 1, "x").offset_bytes, offset);
+  // One name each, which nobody else has.
+  ExpectFailure(Alone(job, 1, PublishOp{offset, "y"}), Code::kFailedPrecondition,
+                "is published already, as 'x'");
+  const uint64_t other = Allocate(job, 1, "");
+  ExpectFailure(Alone(job, 1, PublishOp{other, "x"}), Code::kAlreadyExists, "'x' is live");
+  ASSERT_TRUE(OneOutcome(AskAll(job, 0, AllocateOp{.bytes = 1, .name = "ours"})).ok());
+  ExpectFailure(Alone(job, 1, PublishOp{other, "ours"}), Code::kAlreadyExists, "'ours' is live");
+  // Only what is the rank's own, and is not freed.
+  ExpectFailure(Alone(job, 0, PublishOp{other, "z"}), Code::kInvalidArgument,
+                "rank 0 alone has allocated nothing at offset");
+  ExpectFailure(Alone(job, 0, PublishOp{0, "z"}), Code::kInvalidArgument, "at offset 0");
+  ASSERT_TRUE(Free(job, 1, offset).ok());
+  ExpectFailure(Alone(job, 1, PublishOp{offset, "z"}), Code::kInvalidArgument, "nothing at offset");
+  EXPECT_TRUE(StatusOf(Alone(job, 1, PublishOp{other, "x"})).ok());
+  for (const std::string& name :
+       {std::string(), std::string("iris.x"), std::string(129, 'x'), std::string("\xff")}) {
+    ExpectFailure(Alone(job, 1, PublishOp{Allocate(job, 1, ""), name}), Code::kInvalidArgument,
+                  "name");
+  }
+  EXPECT_EQ(OneOutcome(AskAll(job, 1, PublishOp{other, "z"})).code(), Code::kInvalidArgument);
+}
+
 TEST_F(OwnTeamTest, WhatIsFreedStaysForThoseWhoHaveItOpen) {
   const TestJob job = ReadyJob(3);
   const uint64_t offset = Allocate(job, 1, "x");

@@ -22,6 +22,9 @@ absl::Status CheckText(absl::string_view what, absl::string_view text, size_t mi
 // replaced by '?'.
 std::string CleanText(absl::string_view text, size_t max_bytes);
 
+// The same of the name of an allocation, which is also refused if it is one of irisd's own.
+absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);
+
 // "team 3"; of a rank's own team "rank 1 alone".
 std::string TeamText(TeamId team);
 

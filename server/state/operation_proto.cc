@@ -62,6 +62,14 @@ void Set(const OpenOp& from, v1::OperateRequest* to) {
   to->mutable_open()->set_name(from.name);
 }
 
+PublishOp FromProto(const v1::PublishOp& from) {
+  return {.offset_bytes = from.offset_bytes(), .name = from.name()};
+}
+void Set(const PublishOp& from, v1::OperateRequest* to) {
+  to->mutable_publish()->set_offset_bytes(from.offset_bytes);
+  to->mutable_publish()->set_name(from.name);
+}
+
 }  // namespace
 
 absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
@@ -80,6 +88,8 @@ absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
       return FromProto(request.grow());
     case v1::OperateRequest::kOpen:
       return FromProto(request.open());
+    case v1::OperateRequest::kPublish:
+      return FromProto(request.publish());
     case v1::OperateRequest::OP_NOT_SET:
       break;
   }

@@ -168,6 +168,11 @@ Calls ContextCalls(const Objects& o) {
          auto allocation = Sized<iris_allocation>();
          return iris_allocate_local(context(h), &options, &allocation);
        }},
+      {"publish_local",
+       [=](void* h) {
+         const auto allocation = Sized<iris_allocation>();
+         return iris_publish_local(context(h), &allocation, "x");
+       }},
       {"open_local",
        [=](void* h) {
          auto opened = Sized<iris_opened>();
@@ -600,6 +605,8 @@ TEST_F(AbiTest, PlacesForAnswersMayNotBeNull) {
            iris_allocate(c, nullptr, nullptr, &range),
            iris_allocate_local(c, &wanted, nullptr),
            iris_allocate_local(c, nullptr, &range),
+           iris_publish_local(c, nullptr, "x"),
+           iris_publish_local(c, &range, nullptr),
            iris_open_local(c, 0, "x", 1, nullptr),
            iris_open_local(c, 0, nullptr, 1, &opened),
            iris_close_local(c, nullptr),
@@ -818,6 +825,9 @@ TEST_F(AbiTest, WhatIsOutOfRangeIsNamed) {
   wanted = Sized<iris_allocate_options>();
   wanted.bytes = 100;
   EXPECT_OK(iris_allocate_local(o.context, &wanted, &range));
+  EXPECT_OK(iris_publish_local(o.context, &range, "once"));
+  EXPECT_FAILS(iris_publish_local(o.context, &range, "twice"), IRIS_FAILED_PRECONDITION,
+               "is published already, as 'once'");
   EXPECT_OK(iris_free(o.context, &range));
   EXPECT_FAILS(iris_free(o.context, &range), IRIS_INVALID_ARGUMENT, "no live allocation");
   EXPECT_FAILS(iris_barrier(o.context, nullptr, -1), IRIS_INVALID_ARGUMENT, "-1 is negative");

@@ -155,6 +155,21 @@ int Inboxes(const std::vector<std::string>&) {
   std::memset(theirs->get(), 9, theirs->bytes);
   REQUIRE_OK(c.Barrier());
   for (uint64_t i = 0; i < bytes; ++i) REQUIRE(other->get()[i] == 7);
+  // What has a name is cleared before others see it; what is published later is as it was written.
+  auto dirty = c.AllocateLocal<uint8_t>(5000);
+  REQUIRE_OK(dirty);
+  std::memset(dirty->get(), 1, 5000);
+  REQUIRE_OK(c.Free(*dirty));
+  auto clean = c.AllocateLocal<uint8_t>(5000, "clean");
+  REQUIRE_OK(clean);
+  for (int i = 0; i < 5000; ++i) REQUIRE(clean->get()[i] == 0);
+  auto written = c.AllocateLocal<uint32_t>(1);
+  REQUIRE_OK(written);
+  *written->get() = 70 + me;
+  REQUIRE_OK(c.Publish(*written, "written"));
+  auto read = c.Open<uint32_t>(next, "written");
+  REQUIRE_OK(read);
+  REQUIRE(*read->get() == 70 + next);
   REQUIRE_OK(c.Close(*theirs));
   REQUIRE_FAILS(c.Close(*theirs), StatusCode::kInvalidArgument, "has not opened it");
   REQUIRE_OK(c.Barrier());
@@ -180,11 +195,13 @@ int Mistakes(const std::vector<std::string>&) {
     REQUIRE_FAILS(c.AllocateLocal<float>(4, "shared"), StatusCode::kAlreadyExists, "'shared'");
     REQUIRE_FAILS(c.AllocateLocal<float>(4, std::string(200, 'x')), StatusCode::kInvalidArgument,
                   "128");
-    REQUIRE_FAILS(c.AllocateLocal<float>(4, "\xff"), StatusCode::kInvalidArgument,
-                  "OperateRequest");
+    REQUIRE_FAILS(c.AllocateLocal<float>(4, "\xff"), StatusCode::kInvalidArgument, "not UTF-8");
     REQUIRE_FAILS(c.AllocateLocal<float>(1ull << 40, "huge"), StatusCode::kResourceExhausted,
                   "rank 0 alone", "the heap cannot grow");
     REQUIRE_FAILS(c.AllocateLocal<float>(~uint64_t{0}), StatusCode::kInvalidArgument, "no size");
+    REQUIRE_FAILS(c.Publish(*x, "y"), StatusCode::kFailedPrecondition, "publish the allocation",
+                  "is published already, as 'x'");
+    REQUIRE_FAILS(c.Publish(*shared, "y"), StatusCode::kInvalidArgument, "allocated nothing at");
     // Its own range is not closed, and another's not freed.
     Opened mine;
     mine.offset_bytes = x->offset_bytes;

@@ -397,7 +397,7 @@ class Driver {
 
   // What a rank alone frees and closes, most often what it has or may have open; and names that
   // others have given.
-  Operation RandomOwnOp(const JobSnapshot* job) {
+  Operation RandomOwnOp(const JobSnapshot* job, TeamId team) {
     if (random_.OneIn(2)) {
       OpenOp op{static_cast<Rank>(random_.Below(4)), absl::StrCat("n", random_.Below(6))};
       if (random_.OneIn(50)) op.name = "";
@@ -406,6 +406,17 @@ class Driver {
         const auto& allocation = job->allocations[random_.Below(job->allocations.size())];
         if (!IsOwnTeam(allocation.team) || allocation.name.empty()) continue;
         return OpenOp{OwnerOf(allocation.team), allocation.name};
+      }
+      return op;
+    }
+    if (random_.OneIn(3)) {
+      PublishOp op{random_.Below(64) * 1024, absl::StrCat("n", random_.Below(6))};
+      if (random_.OneIn(50)) op.name = "iris.x";
+      if (job == nullptr || job->allocations.empty()) return op;
+      for (int tries = 0; tries < 6; ++tries) {
+        const auto& allocation = job->allocations[random_.Below(job->allocations.size())];
+        op.offset_bytes = allocation.offset_bytes;
+        if (allocation.team == team && (allocation.name.empty() || random_.OneIn(5))) break;
       }
       return op;
     }
@@ -420,7 +431,7 @@ class Driver {
   }
 
   Operation RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
-    if (random_.OneIn(IsOwnTeam(team) ? 2 : 100)) return RandomOwnOp(job);
+    if (random_.OneIn(IsOwnTeam(team) ? 2 : 100)) return RandomOwnOp(job, team);
     const uint64_t dice = random_.Below(100);
     if (dice < 40) {
       AllocateOp op{.bytes = random_.Below(12000)};

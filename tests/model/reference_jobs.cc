@@ -23,9 +23,12 @@ uint64_t AlignmentOf(const AllocateOp& op) {
 
 bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
   const auto* open = std::get_if<OpenOp>(&op);
+  const auto* publish = std::get_if<PublishOp>(&op);
   const bool of_one = open != nullptr || std::holds_alternative<AllocateOp>(op) ||
-                      std::holds_alternative<FreeOp>(op);
+                      std::holds_alternative<FreeOp>(op) || publish != nullptr;
   if (IsOwnTeam(id) && !of_one) return false;
+  if (publish != nullptr)
+    return IsOwnTeam(id) && !publish->name.empty() && publish->name.rfind("iris.", 0) != 0;
   if (open != nullptr) return IsOwnTeam(id) && open->owner != OwnerOf(id) && !open->name.empty();
   const std::set<Rank> members(team.ranks.begin(), team.ranks.end());
   if (const auto* allocate = std::get_if<AllocateOp>(&op)) {
@@ -56,6 +59,7 @@ bool Agree(Operation a, Operation b) {
     return std::get<BroadcastOp>(a).root == std::get<BroadcastOp>(b).root;
   if (std::holds_alternative<CreateTeamOp>(a))
     return std::get<CreateTeamOp>(a) == std::get<CreateTeamOp>(b);
+  if (std::holds_alternative<PublishOp>(a)) return std::get<PublishOp>(a) == std::get<PublishOp>(b);
   if (std::holds_alternative<OpenOp>(a)) return std::get<OpenOp>(a) == std::get<OpenOp>(b);
   if (std::holds_alternative<GrowOp>(a)) return std::get<GrowOp>(a) == std::get<GrowOp>(b);
   return true;
@@ -610,12 +614,7 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
     return Conclude(job, id, {.value = op.value});
   }
   if (const auto* allocate = std::get_if<AllocateOp>(&op.op)) {
-    bool taken = Named(job, allocate->name, std::nullopt).has_value();
-    for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
-      const bool apart = IsOwnTeam(id) && OwnerOf(id) != rank;
-      taken |= !apart && Named(job, allocate->name, rank).has_value();
-    }
-    if (!allocate->name.empty() && taken) return Fail(job, id, Code::kAlreadyExists);
+    if (Taken(job, id, allocate->name)) return Fail(job, id, Code::kAlreadyExists);
     const auto offset = job.heap.Allocate(allocate->bytes, AlignmentOf(*allocate));
     if (!offset.has_value()) {
       if (allocate->bytes > job.stride) return NeedGrowth(job, id, ~uint64_t{0}, 0);
@@ -629,6 +628,14 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
   }
   if (const auto* free = std::get_if<FreeOp>(&op.op)) {
     return FreeOrClose(job, id, free->offset_bytes);
+  }
+  if (const auto* publish = std::get_if<PublishOp>(&op.op)) {
+    const uint64_t offset = publish->offset_bytes;
+    if (!team.allocations.contains(offset)) return Fail(job, id, Code::kInvalidArgument);
+    if (job.name_of.contains(offset)) return Fail(job, id, Code::kFailedPrecondition);
+    if (Taken(job, id, publish->name)) return Fail(job, id, Code::kAlreadyExists);
+    job.name_of[offset] = publish->name;
+    return Conclude(job, id, {});
   }
   if (const auto* open = std::get_if<OpenOp>(&op.op)) {
     if (open->owner >= job.ranks.size()) return Fail(job, id, Code::kInvalidArgument);
@@ -675,6 +682,15 @@ std::optional<uint64_t> ReferenceJobs::Named(const RefJob& job, const std::strin
       return offset;
   }
   return std::nullopt;
+}
+
+bool ReferenceJobs::Taken(const RefJob& job, TeamId id, const std::string& name) {
+  bool taken = Named(job, name, std::nullopt).has_value();
+  for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
+    const bool apart = IsOwnTeam(id) && OwnerOf(id) != rank;
+    taken |= !apart && Named(job, name, rank).has_value();
+  }
+  return taken && !name.empty();
 }
 
 void ReferenceJobs::FreeOrClose(RefJob& job, TeamId id, uint64_t offset) {

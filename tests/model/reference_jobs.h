@@ -41,6 +41,7 @@ using server::Operation;
 using server::OperationSpec;
 using server::OwnerOf;
 using server::OwnTeam;
+using server::PublishOp;
 using server::Rank;
 using server::RankState;
 using server::SegmentId;
@@ -241,6 +242,8 @@ class ReferenceJobs {
   // The offset of what has the name among those of a rank alone, or of several ranks.
   static std::optional<uint64_t> Named(const RefJob& job, const std::string& name,
                                        std::optional<Rank> owner);
+  // Whether the team may not give the name.
+  static bool Taken(const RefJob& job, TeamId id, const std::string& name);
   void FreeOrClose(RefJob& job, TeamId id, uint64_t offset);
   static void Close(RefJob& job, std::multimap<uint64_t, Rank>::iterator open);
   static void Release(RefJob& job, uint64_t offset);
