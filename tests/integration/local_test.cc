@@ -70,6 +70,14 @@ ContextOptions Small() {
   return options;
 }
 
+// Where `to` has what lies at `mine` in this rank's heap.
+template <typename T>
+T* InHeapOf(const Context& context, uint32_t to, T* mine) {
+  const StatusOr<Context::Location> place = context.Locate(mine);
+  if (!place.ok()) return nullptr;
+  return reinterpret_cast<T*>(static_cast<char*>(context.heap_bases()[to]) + place->offset_bytes);
+}
+
 // Waits for a line from the test.
 void AwaitLine() {
   std::string line;
@@ -109,7 +117,7 @@ int Inboxes(const std::vector<std::string>&) {
   auto announce = c.Open<uint64_t>(next, "arrived");
   REQUIRE_OK(announce);
   // Both addresses of it mean the same byte.
-  REQUIRE(c.Translate(theirs->symmetric(), next) == theirs->get());
+  REQUIRE(InHeapOf(c, next, theirs->symmetric()) == theirs->get());
   auto location = c.Locate(theirs->get());
   REQUIRE_OK(location);
   REQUIRE(location->rank == next && location->offset_bytes == theirs->offset_bytes);
@@ -141,7 +149,7 @@ int Inboxes(const std::vector<std::string>&) {
   // Symmetric memory is where it would have been for everybody.
   auto shared = c.Allocate<uint32_t>(4, "shared");
   REQUIRE_OK(shared);
-  *c.Translate(shared->get(), next) = me;
+  *InHeapOf(c, next, shared->get()) = me;
   REQUIRE_OK(c.Barrier());
   REQUIRE(*shared->get() == before);
 
