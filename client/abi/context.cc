@@ -1,4 +1,4 @@
-// Errors, versions, the launcher, contexts, and the symmetric heap.
+// Errors, versions, the launcher, and contexts; what ranks do together on the host.
 #include <algorithm>
 #include <cstdio>
 
@@ -51,11 +51,6 @@ absl::Status CheckVersions(const iris_context_options& options) {
                      ": build the program with the headers of this libiris.so"));
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckTime(int64_t nanoseconds, const char* name) {
-  if (nanoseconds >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, "=", nanoseconds, " is negative"));
 }
 
 // Fixed-size fields: the text is cut where it does not fit.
@@ -315,62 +310,6 @@ iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank
     *offset_bytes = location->offset_bytes;
     return absl::OkStatus();
   });
-}
-
-iris_code iris_allocate(iris_context* context, iris_team* team,
-                        const iris_allocate_options* options, iris_allocation* out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
-    IRIS_ABI_TRY(NotNull(out, "allocate: iris_allocation"));
-    iris_allocate_options given;
-    IRIS_ABI_TRY(
-        ReadStruct(options, iris::abi::kAllocateOptionsBytes, "iris_allocate_options", &given));
-    if (given.dtype < 0 || given.dtype >= static_cast<int>(iris::kDTypeCount)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("allocate: ", given.dtype, " is no iris_dtype"));
-    }
-    if (given.n_dims > 0 && given.shape == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("allocate: a shape of ", given.n_dims, " dimensions is at null"));
-    }
-    internal::AllocateOptions wanted;
-    wanted.bytes = given.bytes;
-    if (given.alignment_bytes != 0) wanted.alignment_bytes = given.alignment_bytes;
-    wanted.name = TextOf(given.name);
-    wanted.dtype = iris::DTypeName(static_cast<iris::DType>(given.dtype));
-    // One more than irisd allows is enough for it to refuse, on every rank.
-    const size_t n_dims = std::min(size_t{given.n_dims}, iris::wire::kMaxDims + 1);
-    if (n_dims > 0) wanted.shape.assign(given.shape, given.shape + n_dims);
-    // The place of the answer is known to be right before the others are bound by it.
-    IRIS_ABI_TRY(WriteStruct(iris_allocation{}, "iris_allocation", out));
-    const auto allocation = object.host().Allocate(wanted, *members);
-    if (!allocation.ok()) return allocation.status();
-    iris_allocation answer = {};
-    answer.offset_bytes = allocation->offset_bytes;
-    answer.bytes = allocation->bytes;
-    answer.address = allocation->address;
-    answer.team_id = allocation->team_id;
-    return WriteStruct(answer, "iris_allocation", out);
-  });
-}
-
-iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    iris_allocation given;
-    IRIS_ABI_TRY(ReadStruct(allocation, iris::abi::kAllocationBytes, "iris_allocation", &given));
-    internal::Allocation range;
-    range.offset_bytes = given.offset_bytes;
-    range.bytes = given.bytes;
-    range.address = given.address;
-    range.team_id = given.team_id;
-    return object.host().Free(range);
-  });
-}
-
-iris_code iris_grow(iris_context* context, uint64_t bytes) {
-  return With<ContextObject>(context,
-                             [&](ContextObject& object) { return object.host().Grow(bytes); });
 }
 
 iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns) {

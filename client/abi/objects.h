@@ -176,6 +176,7 @@ inline constexpr size_t kAllocateOptionsBytes = 48;
 inline constexpr size_t kAllocationBytes = 40;
 inline constexpr size_t kSignalBytes = 32;
 inline constexpr size_t kCommOptionsBytes = 72;
+inline constexpr size_t kOpenedBytes = 48;
 
 // What the caller's header knows of a struct, at least `least` bytes of it: as many as the first
 // version of the C API with this struct has.
@@ -222,6 +223,12 @@ absl::Status WriteStruct(T from, absl::string_view name, T* to) {
 inline absl::Status NotNull(const void* p, absl::string_view name) {
   if (p != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+}
+
+// Of a time that a struct or a call gives.
+inline absl::Status CheckTime(int64_t nanoseconds, absl::string_view name) {
+  if (nanoseconds >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, "=", nanoseconds, " is negative"));
 }
 
 inline std::string TextOf(const char* text) { return text == nullptr ? "" : text; }

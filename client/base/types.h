@@ -57,6 +57,16 @@ struct Allocation {
   }
 };
 
+// What another rank has allocated alone, as opened here. A plain value; HostContext::Close ends it.
+struct Opened {
+  uint32_t rank = 0;          // whose it is
+  uint64_t offset_bytes = 0;  // in that rank's heap
+  uint64_t bytes = 0;
+  void* address = nullptr;    // of that rank's memory, in this process
+  void* symmetric = nullptr;  // the same offset in this rank's heap, which has nothing there
+  std::string dtype;          // as that rank said
+};
+
 // An ordered set of ranks. A plain value; valid until HostContext::DestroyTeam or the end of the
 // context.
 struct Team {

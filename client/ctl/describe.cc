@@ -38,26 +38,30 @@ const v1::Session* SessionOf(const JobDescription& description, const v1::JobRan
   return nullptr;
 }
 
-// "2: team 0 with 5 allocations, team 3 with 1".
+// "2: team 0 with 5 allocations, team 3 with 1, rank 2 alone with 1".
 std::string TeamsOf(const JobDescription& description) {
-  std::map<uint32_t, int> teams;
+  std::map<uint32_t, int> teams, ranks;
   for (const v1::Allocation& allocation : description.allocations.allocations()) {
     absl::string_view name = allocation.name();
     uint32_t team_id = 0;
     // The area itself belongs to the job, whatever team it is for.
-    if (absl::ConsumePrefix(&name, kSyncName) && absl::SimpleAtoi(name, &team_id)) {
+    if (allocation.has_owner()) {
+      ++ranks[allocation.owner()];
+    } else if (absl::ConsumePrefix(&name, kSyncName) && absl::SimpleAtoi(name, &team_id)) {
       teams.emplace(team_id, 0);
     } else {
       ++teams[allocation.team_id()];
     }
   }
   std::vector<std::string> parts;
-  for (const auto& [team_id, count] : teams) {
-    parts.push_back(absl::StrCat("team ", team_id, " with ", count,
+  const auto add = [&parts](const std::string& whose, int count) {
+    parts.push_back(absl::StrCat(whose, " with ", count,
                                  !parts.empty() ? ""
                                  : count == 1   ? " allocation"
                                                 : " allocations"));
-  }
+  };
+  for (const auto& [team_id, count] : teams) add(absl::StrCat("team ", team_id), count);
+  for (const auto& [rank, count] : ranks) add(absl::StrCat("rank ", rank, " alone"), count);
   return absl::StrCat(description.job.n_teams(), parts.empty() ? "" : ": ",
                       absl::StrJoin(parts, ", "));
 }
@@ -127,7 +131,7 @@ Table AllocationsTable(const JobDescription& description, absl::Time now) {
   for (const v1::Allocation& allocation : description.allocations.allocations()) {
     table.Add({EscapeName(allocation.name()), absl::StrFormat("0x%x", allocation.offset_bytes()),
                HumanBytes(allocation.bytes()), EscapeName(allocation.tensor().dtype()),
-               absl::StrJoin(allocation.tensor().shape(), "x"), absl::StrCat(allocation.team_id()),
+               absl::StrJoin(allocation.tensor().shape(), "x"), WhoseText(allocation),
                absl::StrCat(allocation.k()), Ago(allocation.created_unix_ms(), now)});
   }
   return table;

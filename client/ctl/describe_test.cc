@@ -122,6 +122,18 @@ TEST(DescribeTest, Text) {
                               "  1m 0s  allocated     -    -  team=0\n"));
 }
 
+TEST(DescribeTest, WhatARankAllocatedAloneIsNoTeams) {
+  Listings all;
+  all.AddJob(1, 0);
+  v1::Allocation* own = all.allocations.add_allocations();
+  own->set_job_id(1);
+  own->set_name("inbox");
+  own->set_team_id(0xFFFF0001u);
+  own->set_owner(1);
+  EXPECT_THAT(DescriptionText(all.Describe()[0], kNow, 0),
+              HasSubstr("team 0 with 1 allocation, team 3 with 0, rank 1 alone with 1\n"));
+}
+
 TEST(DescribeTest, SaysWhatThereIsNoneOf) {
   Listings all;
   all.jobs.add_jobs()->set_job("empty");

@@ -23,9 +23,14 @@ constexpr size_t kShownNames = 8;
 absl::StatusOr<const v1::Allocation*> FindAllocation(const PeekWish& wish,
                                                      const v1::ListAllocationsReply& allocations) {
   std::vector<const v1::Allocation*> found;
-  std::vector<std::string> names;
+  std::vector<std::string> names, owners;
   for (const v1::Allocation& allocation : allocations.allocations()) {
-    if (allocation.name() == wish.place) found.push_back(&allocation);
+    const bool named = allocation.name() == wish.place;
+    if (named && allocation.has_owner() && allocation.owner() != wish.rank) {
+      owners.push_back(absl::StrCat(allocation.owner()));
+      continue;
+    }
+    if (named) found.push_back(&allocation);
     if (!allocation.name().empty()) names.push_back(allocation.name());
   }
   if (found.size() == 1) return found[0];
@@ -38,6 +43,12 @@ absl::StatusOr<const v1::Allocation*> FindAllocation(const PeekWish& wish,
     return absl::FailedPreconditionError(
         absl::StrCat(job, " has ", found.size(), " allocations named '", wish.place,
                      "'; name one by its offset instead: ", absl::StrJoin(offsets, ", ")));
+  }
+  if (!owners.empty()) {
+    return absl::NotFoundError(absl::StrCat("rank ", wish.rank, " of ", job,
+                                            " has no allocation named '", wish.place,
+                                            "': what has this name was allocated alone by rank ",
+                                            absl::StrJoin(owners, ", rank "), "; give that rank"));
   }
   std::string text = absl::StrCat(job, " has no allocation named '", wish.place, "'");
   const std::vector<std::string> near = NearNames(wish.place, names, kShownNames);

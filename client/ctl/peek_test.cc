@@ -56,6 +56,27 @@ TEST(PeekTest, ANumberIsAnOffset) {
   }
 }
 
+TEST(PeekTest, WhatARankAllocatedAloneIsThatRanks) {
+  v1::ListAllocationsReply reply = SomeAllocations();
+  for (const uint32_t rank : {0, 2}) {
+    v1::Allocation* own = reply.add_allocations();
+    own->set_name("own");
+    own->set_offset_bytes(0x7000 + 0x1000 * rank);
+    own->set_bytes(8);
+    own->set_owner(rank);
+  }
+  PeekWish wish = Wish("own");
+  wish.rank = 2;
+  const auto plan = PlanPeek(wish, reply);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->offset_bytes, 0x9000u);
+  wish.rank = 1;
+  const absl::Status missing = PlanPeek(wish, reply).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()),
+              HasSubstr("allocated alone by rank 0, rank 2; give that rank"));
+}
+
 TEST(PeekTest, AnAllocationIsShownAsItsOwnType) {
   EXPECT_TRUE(NamesAllocation(Wish("weights")));
   const auto plan = PlanPeek(Wish("weights"), SomeAllocations());

@@ -92,7 +92,7 @@ void AddAllocations(const v1::ListAllocationsReply& reply, absl::Time now, Table
     table->Add({EscapeName(allocation.job()), EscapeName(allocation.name()),
                 Offset(allocation.offset_bytes()), HumanBytes(allocation.bytes()),
                 EscapeName(allocation.tensor().dtype()),
-                absl::StrJoin(allocation.tensor().shape(), "x"), absl::StrCat(allocation.team_id()),
+                absl::StrJoin(allocation.tensor().shape(), "x"), WhoseText(allocation),
                 absl::StrCat(allocation.k()), Age(allocation.created_unix_ms(), now)});
   }
 }
@@ -108,6 +108,14 @@ void AddSessions(const v1::ListSessionsReply& reply, absl::Time now, Table* tabl
 }
 
 }  // namespace
+
+std::string WhoseText(const v1::Allocation& allocation) {
+  if (!allocation.has_owner()) return absl::StrCat(allocation.team_id());
+  std::string text = absl::StrCat("rank ", allocation.owner());
+  if (allocation.freed()) absl::StrAppend(&text, ", freed");
+  if (allocation.n_open() > 0) absl::StrAppend(&text, ", open by ", allocation.n_open());
+  return text;
+}
 
 std::string StateWord(v1::RankState state) {
   return Word(v1::RankState_Name(state), "RANK_STATE_");
@@ -345,6 +353,9 @@ Json AllocationsJson(const v1::ListAllocationsReply& reply) {
                       {"shape", std::vector<uint64_t>(allocation.tensor().shape().begin(),
                                                       allocation.tensor().shape().end())},
                       {"team_id", allocation.team_id()},
+                      {"owner", allocation.has_owner() ? Json(allocation.owner()) : Json()},
+                      {"n_open", allocation.n_open()},
+                      {"freed", allocation.freed()},
                       {"k", allocation.k()},
                       {"created_unix_ms", allocation.created_unix_ms()}});
   }

@@ -79,6 +79,10 @@ class ListPrinter {
 // Text of a JSON value; bytes that are not UTF-8 become U+FFFD. `indent` < 0: one line.
 std::string Dump(const nlohmann::ordered_json& json, int indent);
 
+// Whose an allocation is: the number of the team; of what a rank has allocated alone, "rank 1",
+// with how many have it open.
+std::string WhoseText(const v1::Allocation& allocation);
+
 // "ready", "dead", ...; "unknown" for a number of a newer irisd.
 std::string StateWord(v1::RankState state);
 std::string StateWord(v1::JobState state);

@@ -172,6 +172,24 @@ TEST(ViewsTest, AllocationsTableAndJson) {
   const nlohmann::ordered_json json = AllocationsJson(reply);
   EXPECT_EQ(json[0]["offset_bytes"], 0x400);
   EXPECT_EQ(json[0]["shape"], nlohmann::ordered_json({64, 64}));
+  EXPECT_TRUE(json[0]["owner"].is_null());
+}
+
+TEST(ViewsTest, WhatARankAllocatedAloneIsShownWithTheRank) {
+  v1::ListAllocationsReply reply;
+  v1::Allocation* allocation = reply.add_allocations();
+  allocation->set_job("train");
+  allocation->set_name("inbox");
+  allocation->set_team_id(0xFFFF0002u);
+  allocation->set_owner(2);
+  EXPECT_THAT(Text(AllocationsView(), reply), HasSubstr("  rank 2  "));
+  allocation->set_n_open(3);
+  allocation->set_freed(true);
+  EXPECT_THAT(Text(AllocationsView(), reply), HasSubstr("  rank 2, freed, open by 3  "));
+  const nlohmann::ordered_json json = AllocationsJson(reply);
+  EXPECT_EQ(json[0]["owner"], 2);
+  EXPECT_EQ(json[0]["n_open"], 3);
+  EXPECT_EQ(json[0]["freed"], true);
 }
 
 TEST(ViewsTest, LargeNumbersSurviveJson) {

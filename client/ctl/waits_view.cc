@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/ctl/text.h"
+#include "proto/wire/limits.h"
 
 namespace iris::ctl {
 namespace {
@@ -51,7 +52,11 @@ std::string WhatIsCalled(const v1::Wait& wait) {
   std::vector<std::string> facts;
   if (wait.bytes() > 0) facts.push_back(HumanBytes(wait.bytes()));
   if (!wait.dtype().empty()) facts.push_back(EscapeName(wait.dtype()));
-  if (wait.team_id() != 0) facts.push_back(absl::StrCat("team ", wait.team_id()));
+  if (wait.team_id() >= wire::kFirstOwnTeam) {
+    facts.push_back(absl::StrCat("rank ", wait.team_id() - wire::kFirstOwnTeam, " alone"));
+  } else if (wait.team_id() != 0) {
+    facts.push_back(absl::StrCat("team ", wait.team_id()));
+  }
   if (!facts.empty()) absl::StrAppend(&text, " (", absl::StrJoin(facts, ", "), ")");
   return text;
 }

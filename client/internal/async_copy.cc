@@ -39,11 +39,15 @@ class AsyncCopy {
     }
     const auto place = context_.Locate(mine);
     if (!place.ok()) {
-      Fail(absl::StrCat(name, " (", Range(mine, bytes),
-                        ") is not in this rank's heap: give the address of this rank's own copy"));
+      Fail(absl::StrCat(
+          name, " (", Range(mine, bytes),
+          ") is not in this rank's heap: give the address of this rank's own copy. ",
+          "Peers reach nothing but heaps: allocate the memory with Allocate or AllocateLocal, ",
+          "or copy it there"));
     } else if (place->rank != context_.rank()) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ") is in the heap of rank ", place->rank,
-                        ": give the address of this rank's own copy, and the peer as the rank"));
+                        ": give the address of this rank's own copy (of what was opened, the ",
+                        "symmetric one), and the peer as the rank"));
     } else if (!context_.IsSymmetric(mine, bytes)) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
                         ") ends beyond the heap, which has ", context_.heap_bytes(), " bytes"));

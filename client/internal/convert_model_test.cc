@@ -62,7 +62,8 @@ std::vector<OurField> FieldsOfRequests() {
          IRIS_FIELD(OperateRequest, kTimeoutMs), IRIS_FIELD(OperateRequest, kAllocate),
          IRIS_FIELD(OperateRequest, kFree), IRIS_FIELD(OperateRequest, kBroadcast),
          IRIS_FIELD(OperateRequest, kCreateTeam), IRIS_FIELD(OperateRequest, kDestroyTeam),
-         IRIS_FIELD(OperateRequest, kGrow)});
+         IRIS_FIELD(OperateRequest, kGrow), IRIS_FIELD(OperateRequest, kOpen),
+         IRIS_FIELD(OperateRequest, kPublish)});
   }
   {
     using Name = field::AllocateOp;
@@ -72,6 +73,14 @@ std::vector<OurField> FieldsOfRequests() {
   {
     using Name = field::TensorInfo;
     add({IRIS_FIELD(TensorInfo, kDtype), IRIS_FIELD(TensorInfo, kShape)});
+  }
+  {
+    using Name = field::OpenOp;
+    add({IRIS_FIELD(OpenOp, kRank), IRIS_FIELD(OpenOp, kName)});
+  }
+  {
+    using Name = field::PublishOp;
+    add({IRIS_FIELD(PublishOp, kOffsetBytes), IRIS_FIELD(PublishOp, kName)});
   }
   {
     using Name = field::BroadcastOp;
@@ -153,7 +162,12 @@ std::vector<OurField> FieldsOfAnswers() {
   {
     using Name = field::OperationResult;
     add({IRIS_FIELD(OperationResult, kOffsetBytes), IRIS_FIELD(OperationResult, kValue),
-         IRIS_FIELD(OperationResult, kTeam), IRIS_FIELD(OperationResult, kHeapBytes)});
+         IRIS_FIELD(OperationResult, kTeam), IRIS_FIELD(OperationResult, kHeapBytes),
+         IRIS_FIELD(OperationResult, kOpened)});
+  }
+  {
+    using Name = field::Opened;
+    add({IRIS_FIELD(Opened, kOffsetBytes), IRIS_FIELD(Opened, kBytes), IRIS_FIELD(Opened, kDtype)});
   }
   {
     using Name = field::WatchEvent;
@@ -315,7 +329,9 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
         BroadcastOp{static_cast<uint32_t>(dice.Number()), value},
         create,
         DestroyTeamOp{static_cast<uint32_t>(dice.Number())},
-        GrowOp{dice.Number()}};
+        GrowOp{dice.Number()},
+        OpenOp{static_cast<uint32_t>(dice.Number()), dice.Text(200)},
+        PublishOp{dice.Number(), dice.Text(200)}};
     for (const Operation& op : operations) {
       call.op = op;
       EXPECT_EQ(EncodeOperate(session_id, call, timeout),

@@ -104,6 +104,12 @@ TEST(ConvertTest, EveryOperationHasItsMessage) {
   EXPECT_EQ(Operate(call).destroy_team().last_barrier_epoch(), 9u);
   call.op = GrowOp{10};
   EXPECT_EQ(Operate(call).grow().bytes(), 10u);
+  call.op = OpenOp{3, "inbox"};
+  EXPECT_EQ(Operate(call).open().rank(), 3u);
+  EXPECT_EQ(Operate(call).open().name(), "inbox");
+  call.op = PublishOp{2048, "inbox"};
+  EXPECT_EQ(Operate(call).publish().offset_bytes(), 2048u);
+  EXPECT_EQ(Operate(call).publish().name(), "inbox");
 }
 
 TEST(ConvertTest, OutcomeIsItsStatusOrItsResult) {
@@ -118,6 +124,15 @@ TEST(ConvertTest, OutcomeIsItsStatusOrItsResult) {
   EXPECT_EQ(outcome.result.offset_bytes, 64u);
   EXPECT_EQ(outcome.result.value, "value");
   EXPECT_EQ(outcome.result.heap_bytes, 128u);
+  EXPECT_FALSE(outcome.result.opened.has_value());
+  message.mutable_result()->mutable_opened()->set_offset_bytes(4096);
+  message.mutable_result()->mutable_opened()->set_bytes(7);
+  message.mutable_result()->mutable_opened()->set_dtype("f32");
+  outcome = Decoded(message);
+  ASSERT_TRUE(outcome.result.opened.has_value());
+  EXPECT_EQ(outcome.result.opened->offset_bytes, 4096u);
+  EXPECT_EQ(outcome.result.opened->bytes, 7u);
+  EXPECT_EQ(outcome.result.opened->dtype, "f32");
   EXPECT_FALSE(outcome.result.team.has_value());
 
   v1::TeamInfo& team = *message.mutable_result()->mutable_team();

@@ -179,6 +179,25 @@ void Read(absl::string_view bytes, CommittedJob* to) {
   }
 }
 
+void Read(absl::string_view bytes, OpenedRange* to) {
+  using Field = field::Opened;
+  for (MessageReader<Field> message(bytes); message.next();) {
+    switch (message.tag_and_type()) {
+      case Varint(Field::kOffsetBytes):
+        to->offset_bytes = message.get_uint64();
+        break;
+      case Varint(Field::kBytes):
+        to->bytes = message.get_uint64();
+        break;
+      case Bytes(Field::kDtype):
+        to->dtype = message.Text();
+        break;
+      default:
+        message.skip();
+    }
+  }
+}
+
 void Read(absl::string_view bytes, OperationResult* to) {
   using Field = field::OperationResult;
   for (MessageReader<Field> message(bytes); message.next();) {
@@ -195,6 +214,10 @@ void Read(absl::string_view bytes, OperationResult* to) {
         break;
       case Varint(Field::kHeapBytes):
         to->heap_bytes = message.get_uint64();
+        break;
+      case Bytes(Field::kOpened):
+        if (!to->opened.has_value()) to->opened.emplace();
+        Read(message.View(), &*to->opened);
         break;
       default:
         message.skip();

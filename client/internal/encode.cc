@@ -104,6 +104,18 @@ void Write(const GrowOp& op, Operate* to) {
   message.Uint(field::GrowOp::kBytes, op.bytes);
   to->Message(field::OperateRequest::kGrow, message);
 }
+void Write(const OpenOp& op, Operate* to) {
+  Writer<field::OpenOp> message;
+  message.Uint(field::OpenOp::kRank, op.rank);
+  message.Text(field::OpenOp::kName, CutBeyond(op.name, wire::kMaxAllocationNameBytes));
+  to->Message(field::OperateRequest::kOpen, message);
+}
+void Write(const PublishOp& op, Operate* to) {
+  Writer<field::PublishOp> message;
+  message.Uint(field::PublishOp::kOffsetBytes, op.offset_bytes);
+  message.Text(field::PublishOp::kName, CutBeyond(op.name, wire::kMaxAllocationNameBytes));
+  to->Message(field::OperateRequest::kPublish, message);
+}
 
 // The fields that all requests about a job have.
 template <typename Field>

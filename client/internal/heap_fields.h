@@ -91,6 +91,8 @@ enum class OperateRequest : Number {
   kCreateTeam = 9,
   kDestroyTeam = 10,
   kGrow = 11,
+  kOpen = 12,
+  kPublish = 13,
 };
 
 enum class AllocateOp : Number {
@@ -126,6 +128,16 @@ enum class GrowOp : Number {
   kBytes = 1,
 };
 
+enum class OpenOp : Number {
+  kRank = 1,
+  kName = 2,
+};
+
+enum class PublishOp : Number {
+  kOffsetBytes = 1,
+  kName = 2,
+};
+
 enum class OperateReply : Number {
   kOutcome = 1,
 };
@@ -142,6 +154,13 @@ enum class OperationResult : Number {
   kValue = 2,
   kTeam = 3,
   kHeapBytes = 4,
+  kOpened = 5,
+};
+
+enum class Opened : Number {
+  kOffsetBytes = 1,
+  kBytes = 2,
+  kDtype = 3,
 };
 
 enum class GrowMappedRequest : Number {

@@ -181,6 +181,20 @@ absl::StatusOr<Allocation> HostContext::Allocate(const AllocateOptions& options,
 absl::Status HostContext::Free(const Allocation& allocation) {
   return impl_->teams.Free(allocation);
 }
+absl::StatusOr<Allocation> HostContext::AllocateLocal(const AllocateOptions& options) {
+  return impl_->teams.AllocateLocal(options);
+}
+absl::Status HostContext::Publish(const Allocation& allocation, const std::string& name) {
+  return impl_->teams.Publish(allocation, name);
+}
+absl::StatusOr<Opened> HostContext::Open(uint32_t rank, const std::string& name,
+                                         absl::Duration timeout) {
+  return impl_->teams.Open(rank, name, timeout);
+}
+absl::StatusOr<Opened> HostContext::Open(uint32_t rank, const std::string& name) {
+  return Open(rank, name, impl_->membership->options().timeout);
+}
+absl::Status HostContext::Close(const Opened& opened) { return impl_->teams.Close(opened); }
 absl::Status HostContext::Grow(uint64_t bytes) { return impl_->teams.Grow(bytes, impl_->world); }
 
 absl::StatusOr<std::string> HostContext::Broadcast(absl::string_view value, uint32_t root) {

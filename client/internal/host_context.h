@@ -80,6 +80,20 @@ class HostContext {
   // Collective over the team that allocated. The range is reused after every rank has freed it.
   absl::Status Free(const Allocation& allocation);
 
+  // Not collective: a range of this rank's heap alone, which Free gives back. With a name, which no
+  // other allocation of this rank has, it is cleared and others can open it; without one, it is
+  // what was there, until Publish.
+  absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& options);
+  // Not collective: what AllocateLocal gave without a name has one from now on.
+  absl::Status Publish(const Allocation& allocation, const std::string& name);
+  // Not collective: what `rank` has allocated so under this name. Waits until it has, at most for
+  // `timeout`: kDeadlineExceeded. kAborted: the job is broken, or the rank has left. It stays where
+  // it is until Close, also when its owner frees it, whose own access to it ends then.
+  absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name, absl::Duration timeout);
+  absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name);
+  // Not collective. Once for each Open.
+  absl::Status Close(const Opened& opened);
+
   // Collective over all ranks: at least so many more bytes in every heap. Nothing that is mapped
   // moves.
   absl::Status Grow(uint64_t bytes);

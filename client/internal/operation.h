@@ -33,8 +33,18 @@ struct DestroyTeamOp {
 struct GrowOp {
   uint64_t bytes = 0;
 };
-using Operation =
-    std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp>;
+// Of this rank's own team: what `rank` has allocated alone under this name, if it has.
+struct OpenOp {
+  uint32_t rank = 0;
+  std::string name;
+};
+// Of this rank's own team: the name of what it has allocated without one.
+struct PublishOp {
+  uint64_t offset_bytes = 0;
+  std::string name;
+};
+using Operation = std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp,
+                               GrowOp, OpenOp, PublishOp>;
 
 // The k-th call of this rank on a team.
 struct OperationCall {
@@ -45,11 +55,19 @@ struct OperationCall {
   Operation op;
 };
 
+// What was opened, in the heap of the rank that allocated it.
+struct OpenedRange {
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+  std::string dtype;  // as that rank said
+};
+
 struct OperationResult {
-  uint64_t offset_bytes = 0;     // allocate
-  std::string value;             // broadcast
-  std::optional<TeamInfo> team;  // create a team: for its members
-  uint64_t heap_bytes = 0;       // the heap's size after the operation
+  uint64_t offset_bytes = 0;          // allocate
+  std::string value;                  // broadcast
+  std::optional<TeamInfo> team;       // create a team: for its members
+  uint64_t heap_bytes = 0;            // the heap's size after the operation
+  std::optional<OpenedRange> opened;  // open: absent while there is nothing of that name
 };
 
 // The one outcome of a team's k-th operation, the same on every member.

@@ -105,6 +105,16 @@ inline void Fill(const GrowOp& from, v1::OperateRequest* to) {
   to->mutable_grow()->set_bytes(from.bytes);
 }
 
+inline void Fill(const OpenOp& from, v1::OperateRequest* to) {
+  to->mutable_open()->set_rank(from.rank);
+  to->mutable_open()->set_name(CutBeyond(from.name, wire::kMaxAllocationNameBytes));
+}
+
+inline void Fill(const PublishOp& from, v1::OperateRequest* to) {
+  to->mutable_publish()->set_offset_bytes(from.offset_bytes);
+  to->mutable_publish()->set_name(CutBeyond(from.name, wire::kMaxAllocationNameBytes));
+}
+
 inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& options) {
   v1::JoinRequest request;
   request.set_session_id(session_id);
@@ -168,6 +178,10 @@ inline Outcome FromProto(v1::Outcome&& outcome) {
   result.result.value = std::move(*from.mutable_value());
   if (from.has_team()) result.result.team = FromProto(from.team());
   result.result.heap_bytes = from.heap_bytes();
+  if (from.has_opened()) {
+    result.result.opened =
+        OpenedRange{from.opened().offset_bytes(), from.opened().bytes(), from.opened().dtype()};
+  }
   return result;
 }
 
@@ -242,7 +256,11 @@ inline std::string Text(const Outcome& v) {
   return absl::StrCat(v.k, " ", v.status.ToString(), " ", v.result.offset_bytes, " ",
                       absl::CHexEscape(v.result.value), " ",
                       v.result.team.has_value() ? Text(*v.result.team) : "no team", " ",
-                      v.result.heap_bytes);
+                      v.result.heap_bytes, " ",
+                      v.result.opened.has_value()
+                          ? absl::StrCat("opened ", v.result.opened->offset_bytes, " ",
+                                         v.result.opened->bytes, " ", v.result.opened->dtype)
+                          : "nothing opened");
 }
 inline std::string Text(std::monostate) { return "nothing"; }
 inline std::string Text(const RankChange& v) {

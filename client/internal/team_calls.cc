@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/internal/annotate.h"
 #include "client/internal/clock.h"
+#include "client/internal/utf8.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -17,6 +18,26 @@ namespace {
 
 // Team id of a Team that this rank is not in.
 constexpr uint32_t kNoTeam = std::numeric_limits<uint32_t>::max();
+
+// Between two looks for what another rank may publish soon.
+constexpr absl::Duration kFirstPause = absl::Microseconds(200);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(20);
+
+// A name for messages: enough of it to see that it is too long. Nothing of an empty one.
+std::string Quoted(const std::string& name) {
+  if (name.empty()) return "";
+  return absl::StrCat(" \"", name.substr(0, wire::kMaxAllocationNameBytes + 1), "\"");
+}
+
+// Of a call that a rank makes alone, so that it need not be judged on every rank alike.
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  if (!IsUtf8(name)) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": the name is not UTF-8"));
+  }
+  if (name.size() <= wire::kMaxAllocationNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, ": the name has ", name.size(), " bytes, ",
+                                                 wire::kMaxAllocationNameBytes, " are allowed"));
+}
 
 }  // namespace
 
@@ -82,28 +103,80 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
   return result;
 }
 
+absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, Operation op) {
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  auto result = own_.Run(std::move(op), options_.timeout);
+  if (!result.ok()) return Annotate(result.status(), what);
+  return result;
+}
+
 absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team) {
-  std::string what = absl::StrCat("allocate ", wanted.bytes, " bytes");
-  if (!wanted.name.empty()) {
-    // Enough of it to see that it is too long.
-    absl::StrAppend(&what, " \"", wanted.name.substr(0, wire::kMaxAllocationNameBytes + 1), "\"");
+  const std::string what = absl::StrCat("allocate ", wanted.bytes, " bytes", Quoted(wanted.name));
+  return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted));
+}
+
+absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wanted) {
+  const std::string what =
+      absl::StrCat("allocate ", wanted.bytes, " bytes", Quoted(wanted.name), " in its own heap");
+  if (absl::Status status = CheckName(what, wanted.name); !status.ok()) return status;
+  // Whoever opens it by its name finds it cleared, so the name comes last.
+  AllocateOptions unnamed = wanted;
+  unnamed.name.clear();
+  auto allocation = Allocated(unnamed, wire::kFirstOwnTeam + options_.rank, {options_.rank},
+                              OperateAlone(what, unnamed));
+  if (!allocation.ok() || wanted.name.empty()) return allocation;
+  absl::Status status;
+  if (wanted.bytes > 0) {
+    status =
+        Annotate(window_->driver().Fill(window_->address(options_.rank, allocation->offset_bytes),
+                                        0, wanted.bytes),
+                 what);
   }
-  auto result = Operate(team, what, wanted);
+  if (status.ok()) status = PublishAs(what, allocation->offset_bytes, wanted.bytes, wanted.name);
+  if (!status.ok()) {
+    (void)Free(*allocation);
+    return status;
+  }
+  allocation->name = wanted.name;
+  return allocation;
+}
+
+absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string& name) {
+  const std::string what =
+      absl::StrCat("publish the allocation at offset ", allocation.offset_bytes, Quoted(name));
+  if (absl::Status status = CheckName(what, name); !status.ok()) return status;
+  return PublishAs(what, allocation.offset_bytes, allocation.bytes, name);
+}
+
+absl::Status TeamCalls::PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
+                                  const std::string& name) {
+  const absl::Status status = OperateAlone(what, PublishOp{offset_bytes, name}).status();
+  if (status.ok()) ranges_->Add(offset_bytes, bytes, name, {options_.rank});
+  return status;
+}
+
+absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, uint32_t team_id,
+                                                absl::Span<const uint32_t> ranks,
+                                                absl::StatusOr<OperationResult> result) {
   if (!result.ok()) return result.status();
   Allocation allocation;
   allocation.offset_bytes = result->offset_bytes;
   allocation.bytes = wanted.bytes;
   allocation.address =
       reinterpret_cast<void*>(window_->address(options_.rank, result->offset_bytes));
-  allocation.team_id = team.id;
+  allocation.team_id = team_id;
   allocation.name = wanted.name;
-  ranges_->Add(allocation.offset_bytes, allocation.bytes, allocation.name, team.ranks);
+  ranges_->Add(allocation.offset_bytes, allocation.bytes, allocation.name, ranks);
   return allocation;
 }
 
 absl::Status TeamCalls::Free(const Allocation& allocation) {
   const std::string what = absl::StrCat("free the allocation at offset ", allocation.offset_bytes);
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  if (allocation.team_id == wire::kFirstOwnTeam + options_.rank) {
+    return GiveBack(allocation.offset_bytes,
+                    [&] { return OperateAlone(what, FreeOp{allocation.offset_bytes}).status(); });
+  }
   Team team;
   {
     absl::MutexLock lock(&mu_);
@@ -115,9 +188,77 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
     }
     team = it->second->team;
   }
-  std::optional<HeapRanges::Range> range = ranges_->Remove(allocation.offset_bytes);
-  const absl::Status status = Operate(team, what, FreeOp{allocation.offset_bytes}).status();
-  if (!status.ok()) ranges_->Restore(allocation.offset_bytes, std::move(range));
+  return GiveBack(allocation.offset_bytes,
+                  [&] { return Operate(team, what, FreeOp{allocation.offset_bytes}).status(); });
+}
+
+template <typename Ask>
+absl::Status TeamCalls::GiveBack(uint64_t offset_bytes, Ask ask) {
+  std::optional<HeapRanges::Range> range = ranges_->Remove(offset_bytes);
+  const absl::Status status = ask();
+  if (!status.ok()) ranges_->Restore(offset_bytes, std::move(range));
+  return status;
+}
+
+absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
+                                       absl::Duration timeout) {
+  const std::string what = absl::StrCat("open", Quoted(name), " of rank ", rank);
+  if (absl::Status status = CheckName(what, name); !status.ok()) return status;
+  const absl::Time start = Now();
+  const absl::Time deadline = DeadlineIn(timeout);
+  absl::Duration pause = kFirstPause;
+  while (true) {
+    auto result = OperateAlone(what, OpenOp{rank, name});
+    if (!result.ok()) return result.status();
+    if (result->opened.has_value()) return OpenedAs(rank, name, *result->opened);
+    const absl::Time now = Now();
+    if (now >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(what, ": time is up after ",
+                       absl::FormatDuration(absl::Trunc(now - start, absl::Milliseconds(1))), ": ",
+                       window_->status().MissingNames({rank}),
+                       " has allocated nothing of this name in its own heap, or has freed it"));
+    }
+    absl::SleepFor(std::min(pause, deadline - now));
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+Opened TeamCalls::OpenedAs(uint32_t rank, const std::string& name, const OpenedRange& range) {
+  Opened opened;
+  opened.rank = rank;
+  opened.offset_bytes = range.offset_bytes;
+  opened.bytes = range.bytes;
+  opened.address = reinterpret_cast<void*>(window_->address(rank, range.offset_bytes));
+  opened.symmetric = reinterpret_cast<void*>(window_->address(options_.rank, range.offset_bytes));
+  opened.dtype = range.dtype;
+  ranges_->Add(range.offset_bytes, range.bytes, name, {rank});
+  absl::MutexLock lock(&mu_);
+  ++n_opened_[range.offset_bytes];
+  return opened;
+}
+
+absl::Status TeamCalls::Close(const Opened& opened) {
+  const uint64_t offset = opened.offset_bytes;
+  const std::string what = absl::StrCat("close what rank ", opened.rank, " has at offset ", offset);
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  const auto close = [&] { return OperateAlone(what, FreeOp{offset}).status(); };
+  bool last = false;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto open = n_opened_.find(offset);
+    if (open == n_opened_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": this context has not opened it, or has closed it already"));
+    }
+    last = --open->second == 0;
+    if (last) n_opened_.erase(open);
+  }
+  const absl::Status status = last ? GiveBack(offset, close) : close();
+  if (!status.ok()) {
+    absl::MutexLock lock(&mu_);
+    ++n_opened_[offset];
+  }
   return status;
 }
 

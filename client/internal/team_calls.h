@@ -1,4 +1,5 @@
-// TeamCalls: the teams that this rank is in, and the calls that all members of one make together.
+// TeamCalls: the teams that this rank is in, and the calls that all members of one make together;
+// with those that the rank makes alone, which irisd takes as calls of its own team.
 //
 // Operations go through irisd, which decides their one outcome; barriers go through shared pages.
 // Every error says first what was attempted. Thread-safe: operations on one team take turns, and so
@@ -26,6 +27,7 @@
 #include "client/internal/operation_sequence.h"
 #include "client/internal/turn.h"
 #include "client/internal/window.h"
+#include "proto/wire/limits.h"
 
 namespace iris::internal {
 
@@ -39,7 +41,12 @@ class TeamCalls {
   // The window's pages are mapped.
   TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
             HeapSize* heap)
-      : options_(options), guard_(guard), plane_(plane), window_(window), heap_(heap) {}
+      : options_(options),
+        guard_(guard),
+        plane_(plane),
+        window_(window),
+        heap_(heap),
+        own_(plane, heap, options.job_id, wire::kFirstOwnTeam + options.rank) {}
   ~TeamCalls() { ranges_->End(); }
   TeamCalls(const TeamCalls&) = delete;
   TeamCalls& operator=(const TeamCalls&) = delete;
@@ -49,7 +56,11 @@ class TeamCalls {
 
   // As the calls of Context that have these names (client/iris/context.h).
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team);
+  absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
   absl::Status Free(const Allocation& allocation);
+  absl::Status Publish(const Allocation& allocation, const std::string& name);
+  absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name, absl::Duration timeout);
+  absl::Status Close(const Opened& opened);
   absl::Status Grow(uint64_t bytes, const Team& world);
   absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root, const Team& team);
   absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
@@ -75,6 +86,17 @@ class TeamCalls {
   absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
   // The team's next operation; `what` is put in front of errors.
   absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op);
+  // As Operate, of this rank's own team.
+  absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
+  absl::Status PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
+                         const std::string& name);
+  absl::StatusOr<Allocation> Allocated(const AllocateOptions& wanted, uint32_t team_id,
+                                       absl::Span<const uint32_t> ranks,
+                                       absl::StatusOr<OperationResult> result);
+  Opened OpenedAs(uint32_t rank, const std::string& name, const OpenedRange& range);
+  // Gives back a range that begins at the offset, by `ask`.
+  template <typename Ask>
+  absl::Status GiveBack(uint64_t offset_bytes, Ask ask);
   absl::Status Meet(State& state, absl::Duration timeout);
 
   const Options options_;
@@ -83,9 +105,12 @@ class TeamCalls {
   Window* const window_;
   HeapSize* const heap_;
   HeapRanges* const ranges_ = HeapRanges::Make();
+  OperationSequence own_;  // of the team that this rank alone is in
 
   mutable absl::Mutex mu_;
   std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);
+  // How often this context has open what other ranks have, by offset, which is nobody else's.
+  std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace iris::internal

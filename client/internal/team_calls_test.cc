@@ -172,6 +172,108 @@ TEST_F(TeamCallsTest, DestructionTellsTheLastBarrier) {
   EXPECT_EQ(told, 3u);
 }
 
+TEST_F(TeamCallsTest, ARankAllocatesAloneByItsOwnTeam) {
+  std::vector<uint32_t> teams;
+  plane_.on_operate = [&](const OperationCall& call) { teams.push_back(call.team_id); };
+  plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = 4096})});
+  auto x = one_->AllocateLocal({.bytes = 100});
+  ASSERT_TRUE(x.ok()) << x.status();
+  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(1, 4096)));
+  EXPECT_EQ(x->team_id, wire::kFirstOwnTeam + 1);
+  EXPECT_TRUE(one_->Free(*x).ok());
+  EXPECT_THAT(teams, ElementsAre(wire::kFirstOwnTeam + 1, wire::kFirstOwnTeam + 1));
+  EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u));
+  // It is the other rank's to free.
+  EXPECT_EQ(zero_->Free(*x).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(TeamCallsTest, WhatGetsANameIsClearedBefore) {
+  auto* const words = reinterpret_cast<uint64_t*>(window_->address(1, 4096));
+  words[0] = words[11] = words[12] = 42;  // of somebody before
+  std::vector<std::string> asked;
+  plane_.on_operate = [&](const OperationCall& call) {
+    if (const auto* allocate = std::get_if<AllocateOptions>(&call.op)) {
+      asked.push_back(absl::StrCat("allocate '", allocate->name, "'"));
+    } else if (const auto* publish = std::get_if<PublishOp>(&call.op)) {
+      asked.push_back(absl::StrCat("publish ", publish->offset_bytes, " '", publish->name, "' ",
+                                   words[0] + words[11]));
+    } else {
+      asked.push_back("free");
+    }
+  };
+  const auto there = Fake::Decided(absl::OkStatus(), {.offset_bytes = 4096});
+  plane_.Script({there});
+  auto x = one_->AllocateLocal({.bytes = 96, .name = "x"});
+  ASSERT_TRUE(x.ok()) << x.status();
+  EXPECT_EQ(x->name, "x");
+  EXPECT_EQ(words[12], 42u);
+  EXPECT_THAT(asked, ElementsAre("allocate ''", "publish 4096 'x' 0"));
+  // Without the name it is not kept.
+  asked.clear();
+  plane_.Script({there, Fake::Decided(absl::AlreadyExistsError("'x' is live"))});
+  EXPECT_EQ(one_->AllocateLocal({.bytes = 96, .name = "x"}).status(),
+            absl::AlreadyExistsError("allocate 96 bytes \"x\" in its own heap: 'x' is live"));
+  EXPECT_THAT(asked, ElementsAre("allocate ''", "publish 4096 'x' 0", "free"));
+}
+
+TEST_F(TeamCallsTest, NamesThatIrisdCouldNotReadAreNotSent) {
+  for (const std::string& name : {std::string("\xff"), std::string(129, 'x')}) {
+    EXPECT_EQ(zero_->AllocateLocal({.bytes = 1, .name = name}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(zero_->Publish({}, name).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(zero_->Open(1, name, absl::Seconds(1)).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(plane_.ks().empty());
+}
+
+TEST_F(TeamCallsTest, OpenAsksUntilItIsThere) {
+  plane_.Script({Fake::Decided(), Fake::Decided(),
+                 Fake::Decided(absl::OkStatus(), {.opened = OpenedRange{8192, 100, "f32"}})});
+  auto x = zero_->Open(1, "x", absl::Seconds(60));
+  ASSERT_TRUE(x.ok()) << x.status();
+  EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u, 2u));
+  EXPECT_EQ(x->rank, 1u);
+  EXPECT_EQ(x->bytes, 100u);
+  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(1, 8192)));
+  EXPECT_EQ(x->symmetric, reinterpret_cast<void*>(window_->address(0, 8192)));
+  EXPECT_EQ(x->dtype, "f32");
+}
+
+TEST_F(TeamCallsTest, OpenNamesWhatItWaitedFor) {
+  const absl::Status status = zero_->Open(1, "x", absl::Milliseconds(30)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("open \"x\" of rank 1: time is up after "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has allocated nothing of this name"));
+  EXPECT_GE(plane_.ks().size(), 2u);
+  EXPECT_LT(plane_.ks().size(), 30u);
+  plane_.Script({Fake::Decided(absl::AbortedError("it died"))});
+  EXPECT_EQ(zero_->Open(1, "x", absl::Seconds(60)).status(),
+            absl::AbortedError("open \"x\" of rank 1: it died"));
+}
+
+TEST_F(TeamCallsTest, WhatIsOpenIsClosedOnceForEachOpen) {
+  const auto known = [&] {
+    const backend::HeapMap* const map = zero_->heap_map();
+    backend::HeapRange range;
+    return map->nearest(map, 1, 8192, &range) && std::string(range.name) == "x";
+  };
+  const auto there = Fake::Decided(absl::OkStatus(), {.opened = OpenedRange{8192, 100, ""}});
+  plane_.Script({there, there});
+  auto x = zero_->Open(1, "x", absl::Seconds(60));
+  ASSERT_TRUE(x.ok() && zero_->Open(1, "x", absl::Seconds(60)).ok());
+  EXPECT_TRUE(zero_->Close(*x).ok());
+  EXPECT_TRUE(known());
+  plane_.Script({Fake::Refused(absl::UnavailableError("no"))});
+  EXPECT_EQ(zero_->Close(*x).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(known());
+  EXPECT_TRUE(zero_->Close(*x).ok());
+  EXPECT_FALSE(known());
+  const size_t n_asked = plane_.ks().size();
+  EXPECT_EQ(zero_->Close(*x).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(plane_.ks().size(), n_asked);
+}
+
 TEST_F(TeamCallsTest, BarrierNeedsNoCallOfIrisd) {
   std::thread peer([&] { EXPECT_TRUE(one_->Barrier(world_, absl::Seconds(60)).ok()); });
   EXPECT_TRUE(zero_->Barrier(world_, absl::Seconds(60)).ok());
@@ -187,6 +289,10 @@ TEST_F(TeamCallsTest, NothingIsAskedOnceTheContextIsClosed) {
   };
   EXPECT_TRUE(closed(zero_->Allocate({.bytes = 1}, world_).status()));
   EXPECT_TRUE(closed(zero_->Free({})));
+  EXPECT_TRUE(closed(zero_->AllocateLocal({.bytes = 1}).status()));
+  EXPECT_TRUE(closed(zero_->Open(1, "x", absl::Seconds(60)).status()));
+  EXPECT_TRUE(closed(zero_->Close({})));
+  EXPECT_TRUE(closed(zero_->Publish({}, "x")));
   EXPECT_TRUE(closed(zero_->Grow(1, world_)));
   EXPECT_TRUE(closed(zero_->Broadcast("", 0, world_).status()));
   EXPECT_TRUE(closed(zero_->CreateTeam({}, world_).status()));

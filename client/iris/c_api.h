@@ -261,7 +261,8 @@ typedef struct iris_allocate_options {
   size_t size;
   uint64_t bytes;
   uint64_t alignment_bytes; /* a power of two; 0: 1,024 */
-  const char* name;         /* unique in the job, or null; shown by iris-ctl */
+  const char* name;         /* unique in the job, or null; shown by iris-ctl. Of
+                             * iris_allocate_local: other ranks may have the same */
   iris_dtype dtype;         /* shown by iris-ctl, must agree between ranks */
   uint32_t n_dims;
   const uint64_t* shape; /* n_dims numbers */
@@ -270,10 +271,10 @@ typedef struct iris_allocate_options {
 /* A range of the heap. A plain value: iris_free ends it. */
 typedef struct iris_allocation {
   size_t size;
-  uint64_t offset_bytes; /* the same on every rank */
+  uint64_t offset_bytes; /* the same on every rank that allocated it */
   uint64_t bytes;
   void* address;    /* of this rank's copy */
-  uint32_t team_id; /* that allocated it, and must free it */
+  uint32_t team_id; /* that allocated it, and must free it; of one rank's: a number of its own */
   uint32_t reserved;
 } iris_allocation;
 
@@ -283,10 +284,47 @@ typedef struct iris_allocation {
  * a rank died or left. */
 IRIS_EXPORT iris_code iris_allocate(iris_context* context, iris_team* team,
                                     const iris_allocate_options* options, iris_allocation* out);
-/* Collective over the team that allocated. The range is reused after every rank has freed it. */
+/* Collective over the team that allocated; what iris_allocate_local gave, its owner frees alone.
+ * The range is reused after every rank has freed it. */
 IRIS_EXPORT iris_code iris_free(iris_context* context, const iris_allocation* allocation);
 /* Collective over all ranks: at least so many more bytes in every heap. Nothing mapped moves. */
 IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
+
+/* What a rank allocates alone. */
+
+/* Not collective: a range of this rank's heap alone. Its offset is nobody else's: the other heaps
+ * have as much room less. Ends with iris_free, or with the job. With a name it is cleared, and then
+ * others can open it. Without one it is what was there, until iris_publish_local.
+ * IRIS_ALREADY_EXISTS: this rank, or a team, has a live allocation of the name. */
+IRIS_EXPORT iris_code iris_allocate_local(iris_context* context,
+                                          const iris_allocate_options* options,
+                                          iris_allocation* out);
+
+/* Not collective: gives what iris_allocate_local gave without a name one now, so that others find
+ * in it what this rank has written before. IRIS_FAILED_PRECONDITION: it has a name already. */
+IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
+                                         const char* name);
+
+/* What another rank has allocated so. A plain value: iris_close_local ends it. */
+typedef struct iris_opened {
+  size_t size;
+  uint64_t offset_bytes; /* in the owner's heap */
+  uint64_t bytes;
+  void* address;    /* of the owner's memory, in this process and its kernels */
+  void* symmetric;  /* the same offset in this rank's heap, which has nothing there: what put, get,
+                     * signals and atomics take for it, with the owner as the peer */
+  uint32_t rank;    /* the owner */
+  iris_dtype dtype; /* as the owner said */
+} iris_opened;
+
+/* Not collective: opens by name what `rank` has allocated with iris_allocate_local. Waits until it
+ * has, at most timeout_ns (0: the context's): IRIS_DEADLINE_EXCEEDED names rank and name.
+ * IRIS_ABORTED: the job is broken, or the rank has left. The memory stays until iris_close_local,
+ * also when the owner frees it meanwhile: nobody else gets it, and nobody can open it any more. */
+IRIS_EXPORT iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name,
+                                      int64_t timeout_ns, iris_opened* out);
+/* Once for each iris_open_local. Let no kernel that uses it be under way. */
+IRIS_EXPORT iris_code iris_close_local(iris_context* context, const iris_opened* opened);
 
 /* What ranks do together on the host. */
 

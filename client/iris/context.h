@@ -70,8 +70,9 @@ struct ContextOptions {
 struct AllocateOptions {
   uint64_t bytes = 0;
   uint64_t alignment_bytes = 1024;  // a power of two
-  std::string name{};               // unique in the job, or empty; shown by iris-ctl
-  DType dtype = DType::kNone;       // shown by iris-ctl, must agree between ranks
+  // Unique in the job, or empty; shown by iris-ctl. Of AllocateLocal: others may have the same.
+  std::string name{};
+  DType dtype = DType::kNone;  // shown by iris-ctl, must agree between ranks
   std::vector<uint64_t> shape{};
 };
 
@@ -96,6 +97,28 @@ struct Array : Allocation {
 
   T* get() const { return As<T>(); }
   operator T*() const { return get(); }  // NOLINT: stands for its address
+};
+
+// What another rank has allocated alone (Context::AllocateLocal), as opened here. A plain value:
+// Context::Close ends it.
+struct Opened {
+  uint32_t rank = 0;          // the owner
+  uint64_t offset_bytes = 0;  // in the owner's heap
+  uint64_t bytes = 0;
+  void* address = nullptr;  // of the owner's memory, for loads and stores of this rank
+  // The same offset in this rank's heap, which has nothing there: what Put, Get, signals and
+  // atomics take for it, with `rank` as the peer.
+  void* symmetric_address = nullptr;
+  DType dtype = DType::kNone;  // as the owner said
+};
+
+// An Opened of `size` elements.
+template <typename T>
+struct OpenedArray : Opened {
+  uint64_t size = 0;
+
+  T* get() const { return static_cast<T*>(address); }
+  T* symmetric() const { return static_cast<T*>(symmetric_address); }
 };
 
 // An ordered set of ranks. A plain value; valid until Context::DestroyTeam or the end of the
@@ -273,29 +296,77 @@ class Context {
   }
   template <typename T>
   StatusOr<Array<T>> Allocate(uint64_t size, std::string name, const Team& team) {
-    if (size > ~uint64_t{0} / sizeof(T)) {
-      return Status(StatusCode::kInvalidArgument, "allocate: so many elements have no size");
-    }
-    AllocateOptions options;
-    options.bytes = size * sizeof(T);
-    options.name = std::move(name);
-    options.dtype = DTypeOf<T>();
-    options.shape = {size};
-    if (alignof(T) > options.alignment_bytes) options.alignment_bytes = alignof(T);
+    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
     Array<T> array;
     array.size = size;
     IRIS_RETURN_IF_ERROR(AllocateInto(options, team, &array));
     return array;
   }
 
-  // Collective over the team that allocated. The range is reused after every rank has freed it.
-  Status Free(const Allocation& allocation) {
-    iris_allocation range = {};
+  // Not collective: a range of this rank's heap alone. Its offset is nobody else's: the other heaps
+  // have as much room less. Ends with Free, or with the job. With a name it is cleared, and then
+  // others can open it. Without one it is what was there, until Publish. kAlreadyExists: this rank,
+  // or a team, has a live allocation of the name.
+  StatusOr<Allocation> AllocateLocal(const AllocateOptions& options) {
+    Allocation allocation;
+    IRIS_RETURN_IF_ERROR(AllocateLocalInto(options, &allocation));
+    return allocation;
+  }
+  template <typename T>
+  StatusOr<Array<T>> AllocateLocal(uint64_t size, std::string name = {}) {
+    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
+    Array<T> array;
+    array.size = size;
+    IRIS_RETURN_IF_ERROR(AllocateLocalInto(options, &array));
+    return array;
+  }
+
+  // Not collective: gives what AllocateLocal gave without a name one now, so that others find in it
+  // what this rank has written before. kFailedPrecondition: it has a name already.
+  Status Publish(const Allocation& allocation, const std::string& name) {
+    const iris_allocation range = RangeOf(allocation);
+    return impl::FromC(iris_publish_local(get(), &range, name.c_str()));
+  }
+
+  // Not collective: opens by name what `rank` has allocated with AllocateLocal. Waits until it has,
+  // at most for `timeout` (0: the context's): kDeadlineExceeded names rank and name. kAborted: the
+  // job is broken, or the rank has left. The memory stays until Close, also when the owner frees it
+  // meanwhile: nobody else gets it, and nobody can open it any more.
+  StatusOr<Opened> Open(uint32_t rank, const std::string& name,
+                        std::chrono::nanoseconds timeout = {}) {
+    Opened opened;
+    IRIS_RETURN_IF_ERROR(OpenInto(rank, name, timeout, &opened));
+    return opened;
+  }
+  // kInvalidArgument: the owner said another type.
+  template <typename T>
+  StatusOr<OpenedArray<T>> Open(uint32_t rank, const std::string& name,
+                                std::chrono::nanoseconds timeout = {}) {
+    OpenedArray<T> opened;
+    IRIS_RETURN_IF_ERROR(OpenInto(rank, name, timeout, &opened));
+    opened.size = opened.bytes / sizeof(T);
+    const DType wanted = DTypeOf<T>();
+    if (wanted == opened.dtype || wanted == DType::kNone || opened.dtype == DType::kNone) {
+      return opened;
+    }
+    (void)Close(opened);
+    return Status(StatusCode::kInvalidArgument,
+                  "open \"" + name + "\" of rank " + std::to_string(rank) + ": it is of " +
+                      DTypeName(opened.dtype) + ", and opened as " + DTypeName(wanted));
+  }
+  // Not collective. Once for each Open. Let no kernel that uses it be under way.
+  Status Close(const Opened& opened) {
+    iris_opened range = {};
     range.size = sizeof(range);
-    range.offset_bytes = allocation.offset_bytes;
-    range.bytes = allocation.bytes;
-    range.address = allocation.address;
-    range.team_id = allocation.team_id;
+    range.offset_bytes = opened.offset_bytes;
+    range.rank = opened.rank;
+    return impl::FromC(iris_close_local(get(), &range));
+  }
+
+  // Collective over the team that allocated; what AllocateLocal gave, its owner frees alone. The
+  // range is reused after every rank has freed it.
+  Status Free(const Allocation& allocation) {
+    const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_free(get(), &range));
   }
 
@@ -414,7 +485,21 @@ class Context {
     return info;
   }
 
-  Status AllocateInto(const AllocateOptions& from, const Team& team, Allocation* out) {
+  template <typename T>
+  static StatusOr<AllocateOptions> OptionsFor(uint64_t size, std::string name) {
+    if (size > ~uint64_t{0} / sizeof(T)) {
+      return Status(StatusCode::kInvalidArgument, "allocate: so many elements have no size");
+    }
+    AllocateOptions options;
+    options.bytes = size * sizeof(T);
+    options.name = std::move(name);
+    options.dtype = DTypeOf<T>();
+    options.shape = {size};
+    if (alignof(T) > options.alignment_bytes) options.alignment_bytes = alignof(T);
+    return options;
+  }
+
+  static iris_allocate_options OptionsOf(const AllocateOptions& from) {
     iris_allocate_options options = {};
     options.size = sizeof(options);
     options.bytes = from.bytes;
@@ -423,13 +508,56 @@ class Context {
     options.dtype = static_cast<iris_dtype>(from.dtype);
     options.n_dims = static_cast<uint32_t>(from.shape.size());
     options.shape = from.shape.data();
+    return options;
+  }
+
+  static iris_allocation RangeOf(const Allocation& allocation) {
     iris_allocation range = {};
     range.size = sizeof(range);
-    IRIS_RETURN_IF_ERROR(impl::FromC(iris_allocate(get(), team.handle, &options, &range)));
+    range.offset_bytes = allocation.offset_bytes;
+    range.bytes = allocation.bytes;
+    range.address = allocation.address;
+    range.team_id = allocation.team_id;
+    return range;
+  }
+
+  static void Fill(const iris_allocation& range, Allocation* out) {
     out->offset_bytes = range.offset_bytes;
     out->bytes = range.bytes;
     out->address = range.address;
     out->team_id = range.team_id;
+  }
+
+  Status AllocateInto(const AllocateOptions& from, const Team& team, Allocation* out) {
+    const iris_allocate_options options = OptionsOf(from);
+    iris_allocation range = {};
+    range.size = sizeof(range);
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_allocate(get(), team.handle, &options, &range)));
+    Fill(range, out);
+    return Status();
+  }
+
+  Status AllocateLocalInto(const AllocateOptions& from, Allocation* out) {
+    const iris_allocate_options options = OptionsOf(from);
+    iris_allocation range = {};
+    range.size = sizeof(range);
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_allocate_local(get(), &options, &range)));
+    Fill(range, out);
+    return Status();
+  }
+
+  Status OpenInto(uint32_t rank, const std::string& name, std::chrono::nanoseconds timeout,
+                  Opened* out) {
+    iris_opened range = {};
+    range.size = sizeof(range);
+    IRIS_RETURN_IF_ERROR(
+        impl::FromC(iris_open_local(get(), rank, name.c_str(), timeout.count(), &range)));
+    out->rank = range.rank;
+    out->offset_bytes = range.offset_bytes;
+    out->bytes = range.bytes;
+    out->address = range.address;
+    out->symmetric_address = range.symmetric;
+    out->dtype = static_cast<DType>(range.dtype);
     return Status();
   }
 

@@ -9,6 +9,8 @@ namespace iris::wire {
 
 inline constexpr uint32_t kMaxRanks = 64;         // of one job on one node
 inline constexpr uint32_t kMaxTeamsPerJob = 256;  // alive at once, the world included
+// Rank r's own team, of which it is the only member, has the id kFirstOwnTeam + r.
+inline constexpr uint32_t kFirstOwnTeam = 0xFFFF0000u;
 inline constexpr size_t kMaxJobNameBytes = 128;
 inline constexpr size_t kMaxAllocationNameBytes = 128;
 inline constexpr size_t kMaxDtypeBytes = 16;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/hash/hash.h"
+#include "proto/wire/limits.h"
 
 namespace iris::server {
 
@@ -27,5 +28,11 @@ using CallId = Id<struct CallTag>;
 using Rank = uint32_t;
 using TeamId = uint32_t;
 inline constexpr TeamId kWorldTeam = 0;
+// The team that the rank alone is a member of, from the job's first epoch to its end. It has no
+// barrier and no area, and is not one of the teams that are counted and listed.
+constexpr TeamId OwnTeam(Rank rank) { return wire::kFirstOwnTeam + rank; }
+constexpr bool IsOwnTeam(TeamId team) { return team >= wire::kFirstOwnTeam; }
+// Of an own team.
+constexpr Rank OwnerOf(TeamId team) { return team - wire::kFirstOwnTeam; }
 
 }  // namespace iris::server

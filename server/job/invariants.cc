@@ -14,6 +14,24 @@ absl::Status Broken(const Job& job, Parts... parts) {
   return absl::InternalError(absl::StrCat("job ", job.id.value, " '", job.name, "': ", parts...));
 }
 
+// Who has what a rank allocated alone open, and what becomes of it.
+absl::Status CheckOpens(const Job& job, const HeapAllocation& allocation) {
+  if (!IsOwnTeam(allocation.team)) {
+    return allocation.opens.empty() && !allocation.freed
+               ? absl::OkStatus()
+               : Broken(job, "what several ranks allocated is open, or half freed");
+  }
+  if (allocation.freed && allocation.opens.empty())
+    return Broken(job, "a range that was freed is nobody's");
+  for (const auto& [rank, n] : allocation.opens) {
+    if (rank >= job.n_ranks() || rank == OwnerOf(allocation.team) || n == 0 ||
+        job.ranks[rank].state == RankState::kLeft) {
+      return Broken(job, "rank ", rank, " has something open");
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool HeldState(RankState state) {
   return state == RankState::kJoined || state == RankState::kMapped || state == RankState::kReady ||
          state == RankState::kEnding;
@@ -70,6 +88,10 @@ absl::Status JobMachine::Impl::CheckJob(const Job& job) const {
   const bool committed = job.state == JobState::kReady || job.state == JobState::kBroken;
   if (committed != job.teams.contains(kWorldTeam))
     return Broken(job, "the world exists iff the epoch is committed");
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    if (committed != job.teams.contains(OwnTeam(rank)))
+      return Broken(job, "rank ", rank, " has its own team iff the epoch is committed");
+  }
   if (committed != (job.allocator.capacity_bytes() > 0))
     return Broken(job, "a heap without an epoch");
   uint64_t value_bytes = 0;
@@ -83,8 +105,7 @@ absl::Status JobMachine::Impl::CheckJob(const Job& job) const {
     for (const Outcome& outcome : team.history) value_bytes += outcome.result.value.size();
   }
   if (value_bytes != job.value_bytes) return Broken(job, "bytes of values do not add up");
-  if (job.slots_in_use.size() != job.teams.size())
-    return Broken(job, "slots and teams do not match");
+  if (job.slots_in_use.size() != job.n_teams()) return Broken(job, "slots and teams do not match");
   if (job.past_teams.size() > kMaxPastTeams) return Broken(job, "too many past teams");
   if (absl::Status s = CheckGrowth(job); !s.ok()) return s;
   return committed ? CheckHeap(job) : absl::OkStatus();
@@ -162,8 +183,12 @@ absl::Status JobMachine::Impl::CheckTeam(const Job& job, const Team& team) const
   };
   const size_t n = team.info.ranks.size();
   if (n == 0 || team.position.size() != n) return broken("sizes");
-  if (!job.slots_in_use.contains(team.info.barrier_slot)) return broken("its slot is free");
-  if (team.info.id >= job.next_team) return broken("an id from the future");
+  if (IsOwnTeam(team.info.id)) {
+    if (team.info.ranks != std::vector<Rank>{OwnerOf(team.info.id)}) return broken("its rank");
+  } else {
+    if (!job.slots_in_use.contains(team.info.barrier_slot)) return broken("its slot is free");
+    if (team.info.id >= job.next_team) return broken("an id from the future");
+  }
   if (team.history.size() > kMaxOutcomesPerTeam) return broken("too much history");
   for (size_t i = 0; i < team.history.size(); ++i) {
     if (team.history[i].k + (team.history.size() - i) != team.next_k)
@@ -212,9 +237,14 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
     if (end > job.heap_bytes) return Broken(job, "an allocation beyond the heap");
     if (offset % allocation.alignment_bytes != 0)
       return Broken(job, "an allocation off its alignment");
-    if (!allocation.name.empty() && !job.names.contains(allocation.name))
-      return Broken(job, "a name is missing");
-    if (!allocation.name.empty()) ++n_named;
+    if (!allocation.name.empty() && !allocation.freed) {
+      const auto name = job.names.find(
+          {allocation.name, IsOwnTeam(allocation.team) ? allocation.team : kWorldTeam});
+      if (name == job.names.end() || name->second != offset)
+        return Broken(job, "a name is missing");
+      ++n_named;
+    }
+    if (absl::Status s = CheckOpens(job, allocation); !s.ok()) return s;
     if (!job.teams.contains(allocation.team)) return Broken(job, "an allocation of no team");
     if (allocation.sync) {
       ++n_sync;
@@ -225,7 +255,7 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
     }
   }
   if (n_named != job.names.size()) return Broken(job, "names do not add up");
-  if (n_sync != (job.team_sync_bytes > 0 ? job.teams.size() : 0))
+  if (n_sync != (job.team_sync_bytes > 0 ? job.n_teams() : 0))
     return Broken(job, "barrier areas do not add up");
   for (const auto& [id, team] : job.teams) {
     const auto count = by_team.find(id);

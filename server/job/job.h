@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -109,6 +110,10 @@ struct HeapAllocation {
   uint64_t k = 0;
   absl::Time created;
   bool sync = false;  // a team's barrier area: irisd's own, no client frees it
+  // Of a rank's own team: how often each other rank has it open; and whether the owner has freed it
+  // meanwhile. Its room is given back when neither the owner nor anybody else uses it.
+  std::map<Rank, uint64_t> opens;
+  bool freed = false;
 };
 
 // A growth under way. First every rank's segment is created, then every rank maps all of them.
@@ -140,8 +145,10 @@ struct Job {
 
   OffsetAllocator allocator{0};                    // since the epoch was committed
   std::map<uint64_t, HeapAllocation> allocations;  // by offset
-  std::set<std::string> names;                     // those of allocations that have one
-  std::map<TeamId, Team> teams;
+  // Offsets of allocations that have a name and are not freed: by name, and by the own team whose
+  // it is; the world stands for those that several ranks allocated. See NameTaken.
+  std::map<std::pair<std::string, TeamId>, uint64_t> names;
+  std::map<TeamId, Team> teams;  // with the own team of every rank
   std::deque<Team> past_teams;
   TeamId next_team = 0;
   std::map<uint32_t, uint64_t> slot_epochs;  // where a slot's next team starts; absent: never used
@@ -156,6 +163,8 @@ struct Job {
   GrowId last_published;
 
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks.size()); }
+  // Without the own teams.
+  size_t n_teams() const { return teams.empty() ? 0 : teams.size() - ranks.size(); }
   // Ranks that are held.
   size_t n_held() const {
     return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.lease.held; });

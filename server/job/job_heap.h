@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,5 +17,20 @@ absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation);
 
 // Gives back what Place returned, and its name.
 absl::Status Unplace(Job& job, uint64_t offset_bytes);
+
+// Whether the team may not give `name` to an allocation: an allocation of several ranks has a name
+// that nobody else has; of those of single ranks each rank's names are apart from the others'.
+bool NameTaken(const Job& job, TeamId team, const std::string& name);
+absl::Status NameTakenError(const std::string& name);
+// Gives a name that is not taken to an allocation that has none.
+void SetName(Job& job, uint64_t offset_bytes, const std::string& name);
+
+// The owner gives its range back. What others have open stays theirs until they give it back too,
+// and nobody can open it any more.
+void FreeOwn(Job& job, uint64_t offset_bytes);
+// A rank that has it open does not any more, `n` times.
+void CloseOpened(Job& job, uint64_t offset_bytes, Rank rank, uint64_t n);
+// The rank has left: it has nothing open any more.
+void CloseAllOf(Job& job, Rank rank);
 
 }  // namespace iris::server

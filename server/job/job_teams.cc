@@ -42,4 +42,14 @@ absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint
   return job.teams.emplace(team.info.id, std::move(team)).first->second.info;
 }
 
+void MakeOwnTeams(Job& job) {
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    Team team;
+    team.info.id = OwnTeam(rank);
+    team.info.ranks = {rank};
+    team.position.resize(1);
+    job.teams.emplace(team.info.id, std::move(team));
+  }
+}
+
 }  // namespace iris::server

@@ -20,4 +20,7 @@ std::optional<uint32_t> FreeSlot(const Job& job);
 absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint32_t slot,
                                   absl::Time wall);
 
+// Makes the team of every rank alone.
+void MakeOwnTeams(Job& job);
+
 }  // namespace iris::server

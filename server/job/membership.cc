@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
+#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/new_epoch.h"
 #include "server/job/text.h"
@@ -562,6 +563,7 @@ void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
   Note(job, static_cast<int32_t>(rank), event::RankLeft{});
   if (job.growth.has_value())
     FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
+  CloseAllOf(job, rank);
   ConcludeDeadTeams(job);
   EndLease(
       job, rank,

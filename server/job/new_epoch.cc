@@ -33,6 +33,7 @@ void NewEpoch(Job& job, absl::Time wall) {
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) everyone[rank] = rank;
     IRIS_CHECK(MakeTeam(job, everyone, 0, wall).ok(),
                "an empty heap holds the world's barrier area");
+    MakeOwnTeams(job);
   } else {
     for (auto& [id, team] : job.teams) CarryOver(team);
   }

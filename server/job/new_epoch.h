@@ -5,8 +5,9 @@
 //   number of the epoch           carried over: the ranks have mapped under it already
 //   ranges of the heap            carried over, with names and what is in them: nothing that is
 //                                 mapped moves. The first epoch begins with an empty heap.
-//   teams: ids, ranks, areas      carried over. The first epoch makes the world's. Ids are never
-//                                 used again within a job.
+//   teams: ids, ranks, areas      carried over. The first epoch makes the world's, and the own team
+//                                 of every rank. Ids are never used again within a job.
+//   who has what open             carried over: nothing that is mapped moves
 //   a team's k                    carried over: the next operation has the next number
 //   a member's k                  the team's: a call of an earlier epoch is not retried
 //   outcomes and values kept      forgotten, and so are destroyed teams: nobody can retry them

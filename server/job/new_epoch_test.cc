@@ -69,7 +69,11 @@ TEST_F(NewEpochTest, FirstMakesAnEmptyHeapAndTheWorld) {
   EXPECT_TRUE(job_.same_address);
   EXPECT_EQ(job_.allocator.capacity_bytes(), kHeapBytes);
   EXPECT_EQ(job_.allocator.used_bytes(), kSyncBytes);
-  ASSERT_EQ(job_.teams.size(), 1u);
+  ASSERT_EQ(job_.n_teams(), 1u);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(job_.teams.at(OwnTeam(rank)).info.ranks, ElementsAre(rank));
+    EXPECT_THAT(job_.teams.at(OwnTeam(rank)).position, ElementsAre(0u));
+  }
   EXPECT_THAT(World().info.ranks, ElementsAre(0, 1, 2));
   EXPECT_EQ(World().info.barrier_slot, 0u);
   EXPECT_EQ(World().info.barrier_start_epoch, 0u);
@@ -101,7 +105,7 @@ TEST_F(NewEpochTest, HeapIsCarriedOver) {
   EXPECT_EQ(job_.allocator.used_bytes(), used);
   ASSERT_TRUE(job_.allocations.contains(weights_));
   EXPECT_EQ(job_.allocations.at(weights_).name, "weights");
-  EXPECT_TRUE(job_.names.contains("weights"));
+  EXPECT_TRUE(job_.names.contains({"weights", kWorldTeam}));
   EXPECT_TRUE(Unplace(job_, weights_).ok());
 }
 
@@ -109,7 +113,7 @@ TEST_F(NewEpochTest, TeamsAndTheirAreasAreCarriedOver) {
   RunAndBreak();
   const TeamInfo before = job_.teams.at(1).info;
   NewEpoch(job_, absl::UnixEpoch());
-  ASSERT_EQ(job_.teams.size(), 2u);
+  ASSERT_EQ(job_.n_teams(), 2u);
   const TeamInfo& after = job_.teams.at(1).info;
   EXPECT_EQ(after.ranks, before.ranks);
   EXPECT_EQ(after.barrier_slot, before.barrier_slot);

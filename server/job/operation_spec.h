@@ -12,12 +12,14 @@
 #include "server/job/operations/destroy_team.h"
 #include "server/job/operations/free.h"
 #include "server/job/operations/grow.h"
+#include "server/job/operations/open.h"
+#include "server/job/operations/publish.h"
 
 namespace iris::server {
 
 // Every operation that there is. The order is that of recorded states: a new one comes last.
-using Operation =
-    std::variant<AllocateOp, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp>;
+using Operation = std::variant<AllocateOp, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp,
+                               OpenOp, PublishOp>;
 
 struct OperationSpec {
   JobId job;

@@ -62,7 +62,7 @@ void JobMachine::VisitWaits(const JobQuery& query, ListPosition after, VisitWait
     if (job.state == JobState::kForming) waits.pending.push_back(OfJob(job, Kind::kJoin));
     if (job.state == JobState::kMapping) waits.pending.push_back(OfJob(job, Kind::kMap));
     for (const auto& [id, team] : job.teams) {
-      waits.teams.push_back(team.info);
+      if (!IsOwnTeam(id)) waits.teams.push_back(team.info);
       if (team.op.has_value()) waits.pending.push_back(OfTeam(job, team));
     }
     return visit(shot, waits);

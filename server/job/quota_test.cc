@@ -152,6 +152,21 @@ TEST_F(QuotaTest, AGrowthThatFailedWasSentAllTheSame) {
   ExpectRoom(3 * kHeap);
 }
 
+TEST_F(QuotaTest, WhatARankAllocatesAloneCountsByTheHeapsThatGrowForIt) {
+  const TestJob job = ReadyJob(2);  // two heaps of kHeap
+  const auto alone = [&](size_t rank, uint64_t k, uint64_t bytes) {
+    return Ask(job, rank, k, AllocateOp{.bytes = bytes}, OwnTeam(static_cast<Rank>(rank)));
+  };
+  EXPECT_TRUE(StatusOf(alone(1, 0, kHeap / 2)).ok());
+  const CallId big = alone(1, 1, kHeap);
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(big))) << StatusOf(big);
+  EXPECT_THAT(StatusOf(big).message(), HasSubstr("rank 1 alone"));
+  EXPECT_THAT(StatusOf(big).message(), HasSubstr("uid 1000 holds"));
+  // Nobody else is concerned.
+  EXPECT_TRUE(StatusOf(alone(0, 0, 1000)).ok());
+  EXPECT_TRUE(OneOutcome(AskAll(job, 0, AllocateOp{.bytes = 1000})).ok());
+}
+
 TEST_F(QuotaTest, MemoryThatIsBeingDroppedIsWaitedForOnlyIfThatHelps) {
   const TestJob job = ReadyJob(1);
   Leave(job, 0);  // not dropped yet

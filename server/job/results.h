@@ -52,11 +52,18 @@ struct MappedResult {
   bool same_address = false;
   TeamInfo world;
 };
+// What a rank has opened of another's heap.
+struct OpenedInfo {
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+  std::string dtype;
+};
 struct OperationResult {
   uint64_t offset_bytes = 0;
   SharedBytes value;
   std::optional<TeamInfo> team;
   uint64_t heap_bytes = 0;
+  std::optional<OpenedInfo> opened;  // of an open; absent: there is nothing of that name yet
 };
 // What came of the k-th operation of a team. `result` is meaningful if `status` is ok.
 struct Outcome {

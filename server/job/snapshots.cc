@@ -18,7 +18,7 @@ JobSnapshot HeadOf(const Job& job) {
   head.heap_bytes = job.heap_bytes;
   head.stride_bytes = job.stride_bytes;
   head.same_address = job.same_address;
-  head.n_teams = static_cast<uint32_t>(job.teams.size());
+  head.n_teams = static_cast<uint32_t>(job.n_teams());
   head.n_allocations = static_cast<uint32_t>(job.allocations.size());
   head.allocated_bytes = job.allocator.used_bytes();
   head.largest_free_bytes = job.allocator.largest_free_bytes();
@@ -27,9 +27,10 @@ JobSnapshot HeadOf(const Job& job) {
 }
 
 AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& allocation) {
-  return {offset_bytes,    allocation.bytes,  allocation.alignment_bytes,
-          allocation.name, allocation.tensor, allocation.team,
-          allocation.k,    allocation.created};
+  return {offset_bytes,    allocation.bytes,   allocation.alignment_bytes,
+          allocation.name, allocation.tensor,  allocation.team,
+          allocation.k,    allocation.created, static_cast<uint32_t>(allocation.opens.size()),
+          allocation.freed};
 }
 
 }  // namespace

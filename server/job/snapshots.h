@@ -32,6 +32,8 @@ struct AllocationSnapshot {
   TeamId team = kWorldTeam;
   uint64_t k = 0;
   absl::Time created;
+  uint32_t n_open = 0;  // of a rank's own team: ranks that have it open
+  bool freed = false;   // the same: only they still use it
 };
 struct JobSnapshot {
   JobId id;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
+#include "server/job/text.h"
 
 namespace iris::server {
 namespace {
@@ -32,8 +33,8 @@ const Outcome* FindOutcome(const Team& team, uint64_t k) {
 // Whether the member may ask for k: for its next one, or again for an earlier one.
 absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool destroyed) {
   const uint64_t position = team.position[index];
-  const std::string what =
-      absl::StrCat("rank ", team.info.ranks[index], " asks for k=", k, " of team ", team.info.id);
+  const std::string what = absl::StrCat("rank ", team.info.ranks[index], " asks for k=", k, " of ",
+                                        TeamText(team.info.id));
   if (destroyed && k >= position) {
     return absl::FailedPreconditionError(absl::StrCat(what, ", which was destroyed"));
   }
@@ -79,13 +80,13 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
   if (spec.k == team->next_k) return Ask(job, *team, index, call, spec);
   const Outcome* const kept = FindOutcome(*team, spec.k);
   // A copy: trimming may drop it.
-  const Outcome outcome = kept != nullptr
-                              ? *kept
-                              : Outcome{spec.k,
-                                        absl::OutOfRangeError(absl::StrCat(
-                                            "rank ", rank, " asks for k=", spec.k, " of team ",
-                                            spec.team, ", whose outcome is no longer kept")),
-                                        {}};
+  const Outcome outcome =
+      kept != nullptr ? *kept
+                      : Outcome{spec.k,
+                                absl::OutOfRangeError(absl::StrCat(
+                                    "rank ", rank, " asks for k=", spec.k, " of ",
+                                    TeamText(spec.team), ", whose outcome is no longer kept")),
+                                {}};
   if (spec.k == team->position[index]) ++team->position[index];
   TrimHistory(job, *team);
   ReplyWith(*team, index, call, outcome);
@@ -153,8 +154,8 @@ void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) 
   auto& calls = team.op->calls[index];
   if (calls.size() >= kMaxWaitingCallsPerRank) {
     return Answer(call, absl::ResourceExhaustedError(absl::StrCat(
-                            "rank ", team.info.ranks[index], " waits for k=", team.next_k,
-                            " of team ", team.info.id, " in ", calls.size(), " calls already")));
+                            "rank ", team.info.ranks[index], " waits for k=", team.next_k, " of ",
+                            TeamText(team.info.id), " in ", calls.size(), " calls already")));
   }
   calls.push_back(call);
   AddWaiting(call, {WaitingCall::Kind::kOperation, job.id, team.info.ranks[index], team.info.id});
@@ -167,7 +168,7 @@ absl::Status JobMachine::Impl::CheckTeamAlive(const Job& job, const Team& team) 
   for (const Rank rank : team.info.ranks) {
     const RankState state = job.ranks[rank].state;
     if (state == RankState::kReady) continue;
-    return absl::AbortedError(absl::StrCat("team ", team.info.id, " of job '", job.name,
+    return absl::AbortedError(absl::StrCat(TeamText(team.info.id), " of job '", job.name,
                                            "': ", job.Who(rank), " ",
                                            state == RankState::kLeft     ? "has left the job"
                                            : state == RankState::kEnding ? kHungUp

@@ -3,9 +3,12 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/limits.h"
 
 namespace iris::server {
 namespace {
+
+constexpr absl::string_view kReservedPrefix = "iris.";
 
 // Bytes of the printable character that `text` begins with; 0 if it begins with none.
 size_t PrintableLength(absl::string_view text) {
@@ -64,6 +67,23 @@ std::string CleanText(absl::string_view text, size_t max_bytes) {
     text.remove_prefix(taken);
   }
   return clean;
+}
+
+absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes) {
+  if (absl::Status s = CheckText("the name", name, min_bytes, wire::kMaxAllocationNameBytes);
+      !s.ok()) {
+    return s;
+  }
+  if (name.substr(0, kReservedPrefix.size()) == kReservedPrefix) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("names that begin with '", kReservedPrefix, "' are irisd's own"));
+  }
+  return absl::OkStatus();
+}
+
+std::string TeamText(TeamId team) {
+  return IsOwnTeam(team) ? absl::StrCat("rank ", OwnerOf(team), " alone")
+                         : absl::StrCat("team ", team);
 }
 
 }  // namespace iris::server

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "server/job/ids.h"
 
 namespace iris::server {
 
@@ -20,5 +21,11 @@ absl::Status CheckText(absl::string_view what, absl::string_view text, size_t mi
 // `text` cut to max_bytes, every byte that is not printable ASCII or part of printable UTF-8
 // replaced by '?'.
 std::string CleanText(absl::string_view text, size_t max_bytes);
+
+// The same of the name of an allocation, which is also refused if it is one of irisd's own.
+absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);
+
+// "team 3"; of a rank's own team "rank 1 alone".
+std::string TeamText(TeamId team);
 
 }  // namespace iris::server

@@ -172,6 +172,12 @@ void ToProto(const Outcome& from, v1::Outcome* to) {
   result->set_offset_bytes(from.result.offset_bytes);
   if (from.result.team.has_value()) ToProto(*from.result.team, result->mutable_team());
   result->set_heap_bytes(from.result.heap_bytes);
+  if (from.result.opened.has_value()) {
+    v1::Opened* const opened = result->mutable_opened();
+    opened->set_offset_bytes(from.result.opened->offset_bytes);
+    opened->set_bytes(from.result.opened->bytes);
+    opened->set_dtype(from.result.opened->dtype);
+  }
 }
 
 void ToProto(const WatchItem& from, v1::WatchEvent* to) {
@@ -253,6 +259,9 @@ void ToProto(const AllocationSnapshot& from, const JobSnapshot& job, v1::Allocat
   to->set_team_id(from.team);
   to->set_k(from.k);
   to->set_created_unix_ms(absl::ToUnixMillis(from.created));
+  if (IsOwnTeam(from.team)) to->set_owner(OwnerOf(from.team));
+  to->set_n_open(from.n_open);
+  to->set_freed(from.freed);
 }
 
 }  // namespace iris::server

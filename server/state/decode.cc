@@ -79,6 +79,10 @@ Outcome Decode(const state::Outcome& from) {
   if (!from.value().empty()) to.result.value = SharedBytes(from.value());
   if (from.has_team()) to.result.team = Decode(from.team());
   to.result.heap_bytes = from.heap_bytes();
+  if (from.has_opened()) {
+    to.result.opened =
+        OpenedInfo{from.opened().offset_bytes(), from.opened().bytes(), from.opened().dtype()};
+  }
   return to;
 }
 
@@ -157,7 +161,7 @@ class JobDecoder {
     for (const state::Team& one : from_.teams()) {
       auto team = TeamOf(one);
       if (!team.ok()) return team.status();
-      job_.slots_in_use.insert(team->info.barrier_slot);
+      if (!IsOwnTeam(team->info.id)) job_.slots_in_use.insert(team->info.barrier_slot);
       const TeamId id = team->info.id;
       if (!job_.teams.emplace(id, *std::move(team)).second) return Broken("two teams ", id);
     }
@@ -165,6 +169,7 @@ class JobDecoder {
       auto team = TeamOf(one);
       if (!team.ok()) return team.status();
       if (team->op.has_value()) return Broken("a past team that asks");
+      if (IsOwnTeam(team->info.id)) return Broken("a past team of one rank alone");
       job_.past_teams.push_back(*std::move(team));
     }
     for (const state::SlotEpoch& slot : from_.slot_epochs()) {
@@ -179,7 +184,7 @@ class JobDecoder {
     Team team;
     team.info = Decode(from.info());
     const TeamId id = team.info.id;
-    if (id >= job_.next_team) return Broken("team ", id, " is from the future");
+    if (id >= job_.next_team && !IsOwnTeam(id)) return Broken("team ", id, " is from the future");
     const std::set<Rank> distinct(team.info.ranks.begin(), team.info.ranks.end());
     if (distinct.empty() || distinct.size() != team.info.ranks.size() ||
         *distinct.rbegin() >= job_.n_ranks()) {
@@ -257,6 +262,8 @@ class JobDecoder {
       allocation.k = from.k();
       allocation.created = TimeOf(from.created_ns());
       allocation.sync = from.sync();
+      allocation.freed = from.freed();
+      for (const state::Opens& open : from.opens()) allocation.opens[open.rank()] = open.n();
       if (!IsPowerOfTwo(allocation.alignment_bytes)) return Broken("an alignment");
       const auto team = job_.teams.find(allocation.team);
       if (team == job_.teams.end()) return Broken("an allocation of no team");
@@ -264,7 +271,10 @@ class JobDecoder {
         return Broken(s.message());
       }
       if (!allocation.sync) ++team->second.n_allocations;
-      if (!allocation.name.empty()) job_.names.insert(allocation.name);
+      if (!allocation.name.empty() && !allocation.freed) {
+        const TeamId whose = IsOwnTeam(allocation.team) ? allocation.team : kWorldTeam;
+        job_.names.emplace(std::pair(allocation.name, whose), from.offset_bytes());
+      }
       job_.allocations.emplace(from.offset_bytes(), std::move(allocation));
     }
     return absl::OkStatus();

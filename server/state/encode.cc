@@ -66,6 +66,11 @@ void Encode(const Outcome& from, state::Outcome* to) {
   to->set_value(std::string(from.result.value.view()));
   if (from.result.team.has_value()) Encode(*from.result.team, to->mutable_team());
   to->set_heap_bytes(from.result.heap_bytes);
+  if (from.result.opened.has_value()) {
+    to->mutable_opened()->set_offset_bytes(from.result.opened->offset_bytes);
+    to->mutable_opened()->set_bytes(from.result.opened->bytes);
+    to->mutable_opened()->set_dtype(from.result.opened->dtype);
+  }
 }
 
 void Encode(Rank rank, const GaveUp& from, state::GaveUp* to) {
@@ -111,6 +116,12 @@ void Encode(uint64_t offset_bytes, const HeapAllocation& from, state::Allocation
   to->set_k(from.k);
   to->set_created_ns(Nanoseconds(from.created));
   to->set_sync(from.sync);
+  for (const auto& [rank, n] : from.opens) {
+    state::Opens* one = to->add_opens();
+    one->set_rank(rank);
+    one->set_n(n);
+  }
+  to->set_freed(from.freed);
 }
 
 void Encode(const Growth& from, state::Growth* to) {

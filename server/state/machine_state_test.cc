@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "server/job/job_machine_testing.h"
@@ -46,6 +47,12 @@ class MachineStateTest : public MachineTest {
     Ask(busy_, 1, 0, DestroyTeamOp{7}, /*team=*/2);
     AskAll(busy_, 4, FreeOp{.offset_bytes = 99});
     Ask(busy_, 0, 0, BroadcastOp{0, "waits"}, /*team=*/1);
+    for (const uint64_t k : {0, 1}) {
+      const std::string name = absl::StrCat("own", k);
+      const CallId own = Ask(busy_, 0, k, AllocateOp{.bytes = 9, .name = name}, OwnTeam(0));
+      Ask(busy_, 1, k, OpenOp{0, name}, OwnTeam(1));
+      if (k == 1) Ask(busy_, 0, 2, FreeOp{OffsetOf(own)}, OwnTeam(0));
+    }
     AskAll(busy_, 5, GrowOp{kMiB});
     CreateSegments();
     GrowMapped(busy_, 1, Watched<SegmentsAdded>(busy_.sessions[0]).at(0).grow);
@@ -89,7 +96,12 @@ TEST_F(MachineStateTest, EverythingIsReadBack) {
     EXPECT_EQ(after[i].allocated_bytes, before[i].allocated_bytes);
     EXPECT_EQ(after[i].largest_free_bytes, before[i].largest_free_bytes);
     EXPECT_EQ(after[i].created, before[i].created);
-    EXPECT_EQ(after[i].allocations.size(), before[i].allocations.size());
+    ASSERT_EQ(after[i].allocations.size(), before[i].allocations.size());
+    for (size_t j = 0; j < after[i].allocations.size(); ++j) {
+      EXPECT_EQ(after[i].allocations[j].team, before[i].allocations[j].team);
+      EXPECT_EQ(after[i].allocations[j].n_open, before[i].allocations[j].n_open);
+      EXPECT_EQ(after[i].allocations[j].freed, before[i].allocations[j].freed);
+    }
   }
 }
 

@@ -56,6 +56,20 @@ void Set(const DestroyTeamOp& from, v1::OperateRequest* to) {
 GrowOp FromProto(const v1::GrowOp& from) { return {.bytes = from.bytes()}; }
 void Set(const GrowOp& from, v1::OperateRequest* to) { to->mutable_grow()->set_bytes(from.bytes); }
 
+OpenOp FromProto(const v1::OpenOp& from) { return {.owner = from.rank(), .name = from.name()}; }
+void Set(const OpenOp& from, v1::OperateRequest* to) {
+  to->mutable_open()->set_rank(from.owner);
+  to->mutable_open()->set_name(from.name);
+}
+
+PublishOp FromProto(const v1::PublishOp& from) {
+  return {.offset_bytes = from.offset_bytes(), .name = from.name()};
+}
+void Set(const PublishOp& from, v1::OperateRequest* to) {
+  to->mutable_publish()->set_offset_bytes(from.offset_bytes);
+  to->mutable_publish()->set_name(from.name);
+}
+
 }  // namespace
 
 absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
@@ -72,6 +86,10 @@ absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
       return FromProto(request.destroy_team());
     case v1::OperateRequest::kGrow:
       return FromProto(request.grow());
+    case v1::OperateRequest::kOpen:
+      return FromProto(request.open());
+    case v1::OperateRequest::kPublish:
+      return FromProto(request.publish());
     case v1::OperateRequest::OP_NOT_SET:
       break;
   }

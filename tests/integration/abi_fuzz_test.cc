@@ -402,6 +402,25 @@ class Fuzzer {
     return Keep(iris_context_create(Place(options.get()), &context), context, World::kContext);
   }
 
+  void AddFree() {
+    Add("iris_free", [this] {
+      Padded<iris_allocation> range;
+      if (!ranges_.empty()) {
+        const size_t i = random_() % ranges_.size();
+        *range.get() = ranges_[i];
+        if (!OneIn(4)) {
+          ranges_[i] = ranges_.back();
+          ranges_.pop_back();
+        }
+      }
+      SetSize(&range);
+      if (OneIn(8)) range->offset_bytes ^= Number() | 1;  // an odd one is no range's
+      if (OneIn(8)) range->team_id = NumberAs<uint32_t>();
+      if (range->offset_bytes == playground_offset_) range->offset_bytes ^= 1;
+      return iris_free(Context(), Place(range.get()));
+    });
+  }
+
   void AddMemoryCalls() {
     Add("iris_locate", [this] {
       uint32_t rank = 0;
@@ -426,21 +445,44 @@ class Fuzzer {
         ranges_.push_back(*range.get());
       return code;
     });
-    Add("iris_free", [this] {
+    // As often as both kinds of allocations.
+    for (int kind = 0; kind < 2; ++kind) AddFree();
+    Add("iris_allocate_local", [this] {
+      Padded<iris_allocate_options> options;
+      SetSize(&options);
+      options->bytes = OneIn(3) ? Number() : random_() % 1000;
+      options->alignment_bytes = OneIn(3) ? Number() : 0;
+      options->name = Text();
+      options->dtype = DType();
       Padded<iris_allocation> range;
-      if (!ranges_.empty()) {
-        const size_t i = random_() % ranges_.size();
-        *range.get() = ranges_[i];
-        if (!OneIn(4)) {
-          ranges_[i] = ranges_.back();
-          ranges_.pop_back();
-        }
-      }
       SetSize(&range);
-      if (OneIn(8)) range->offset_bytes ^= Number() | 1;  // an odd one is no range's
-      if (OneIn(8)) range->team_id = NumberAs<uint32_t>();
-      if (range->offset_bytes == playground_offset_) range->offset_bytes ^= 1;
-      return iris_free(Context(), Place(range.get()));
+      const iris_code code =
+          iris_allocate_local(Context(), Place(options.get()), Place(range.get()));
+      if (code == IRIS_OK && range->size >= sizeof(iris_allocation))
+        ranges_.push_back(*range.get());
+      return code;
+    });
+    Add("iris_publish_local", [this] {
+      Padded<iris_allocation> range;
+      if (!ranges_.empty()) *range.get() = ranges_[random_() % ranges_.size()];
+      SetSize(&range);
+      if (OneIn(8)) range->offset_bytes ^= Number() | 1;
+      return iris_publish_local(Context(), Place(range.get()), Text());
+    });
+    Add("iris_open_local", [this] {
+      Padded<iris_opened> opened;
+      SetSize(&opened);
+      // Of what is not there yet, it waits.
+      const int64_t timeout_ns = OneIn(4) ? static_cast<int64_t>(Number() | uint64_t{1} << 63) : 1;
+      const uint32_t rank = OneIn(2) ? 1 : Rank();
+      return iris_open_local(Context(), rank, Text(), timeout_ns, Place(opened.get()));
+    });
+    Add("iris_close_local", [this] {
+      Padded<iris_opened> opened;
+      SetSize(&opened);
+      opened->offset_bytes = Number();
+      opened->rank = Rank();
+      return iris_close_local(Context(), Place(opened.get()));
     });
     Add("iris_grow", [this] {
       return iris_grow(Context(), OneIn(2) ? random_() % kMiB : random_() | uint64_t{1} << 44);
@@ -711,8 +753,9 @@ TEST_F(AbiFuzzTest, RandomCallsAreAnswered) {
   for (const auto& [name, n] : world_.n_all) {
     n_ok += world_.n_ok[name];
     n_all += n;
-    // Nobody sends to itself.
-    const bool never = name == "iris_send" || name == "iris_recv";
+    // Nobody sends to itself, or opens what is its own.
+    const bool never = name == "iris_send" || name == "iris_recv" || name == "iris_open_local" ||
+                       name == "iris_close_local";
     EXPECT_TRUE(never || n < 100 || world_.n_ok[name] > 0) << name << " never did its work";
   }
   std::printf("%llu of %llu calls did their work\n", static_cast<unsigned long long>(n_ok),

@@ -162,6 +162,27 @@ Calls ContextCalls(const Objects& o) {
          const auto allocation = Sized<iris_allocation>();
          return iris_free(context(h), &allocation);
        }},
+      {"allocate_local",
+       [=](void* h) {
+         auto options = Sized<iris_allocate_options>();
+         auto allocation = Sized<iris_allocation>();
+         return iris_allocate_local(context(h), &options, &allocation);
+       }},
+      {"publish_local",
+       [=](void* h) {
+         const auto allocation = Sized<iris_allocation>();
+         return iris_publish_local(context(h), &allocation, "x");
+       }},
+      {"open_local",
+       [=](void* h) {
+         auto opened = Sized<iris_opened>();
+         return iris_open_local(context(h), 0, "x", 1, &opened);
+       }},
+      {"close_local",
+       [=](void* h) {
+         const auto opened = Sized<iris_opened>();
+         return iris_close_local(context(h), &opened);
+       }},
       {"grow", [=](void* h) { return iris_grow(context(h), 1); }},
       {"barrier", [=](void* h) { return iris_barrier(context(h), nullptr, 0); }},
       {"broadcast_bytes",
@@ -561,6 +582,7 @@ TEST_F(AbiTest, PlacesForAnswersMayNotBeNull) {
   const iris_context_options options = Rank(0, 1);
   const auto wanted = Sized<iris_allocate_options>();
   auto range = Sized<iris_allocation>();
+  auto opened = Sized<iris_opened>();
   uint32_t rank = 0;
   uint64_t offset = 0;
   size_t n_bytes = 0;
@@ -585,6 +607,13 @@ TEST_F(AbiTest, PlacesForAnswersMayNotBeNull) {
            iris_team_split(c, nullptr, 0, 0, nullptr),
            iris_allocate(c, nullptr, &wanted, nullptr),
            iris_allocate(c, nullptr, nullptr, &range),
+           iris_allocate_local(c, &wanted, nullptr),
+           iris_allocate_local(c, nullptr, &range),
+           iris_publish_local(c, nullptr, "x"),
+           iris_publish_local(c, &range, nullptr),
+           iris_open_local(c, 0, "x", 1, nullptr),
+           iris_open_local(c, 0, nullptr, 1, &opened),
+           iris_close_local(c, nullptr),
            iris_free(c, nullptr),
            iris_broadcast_bytes(c, nullptr, nullptr, 1, 0, &value, &n_bytes),
            iris_broadcast_bytes(c, nullptr, "x", 1, 0, nullptr, &n_bytes),
@@ -786,6 +815,25 @@ TEST_F(AbiTest, WhatIsOutOfRangeIsNamed) {
   EXPECT_FAILS(reduce(IRIS_F32, 5, 0), IRIS_INVALID_ARGUMENT, "5 is no iris_reduce_op");
   EXPECT_FAILS(reduce(IRIS_F32, -1, 0), IRIS_INVALID_ARGUMENT, "-1 is no iris_reduce_op");
   EXPECT_FAILS(reduce(IRIS_F32, 0, 200), IRIS_INVALID_ARGUMENT, "200 is no variant");
+  auto opened = Sized<iris_opened>();
+  EXPECT_FAILS(iris_open_local(o.context, 1, "x", 1, &opened), IRIS_INVALID_ARGUMENT,
+               "no rank 1 in a job of 1");
+  EXPECT_FAILS(iris_open_local(o.context, 0, "x", -1, &opened), IRIS_INVALID_ARGUMENT,
+               "-1 is negative");
+  EXPECT_FAILS(iris_close_local(o.context, &opened), IRIS_INVALID_ARGUMENT, "has not opened it");
+  opened.size = sizeof(opened) - 1;
+  EXPECT_FAILS(iris_close_local(o.context, &opened), IRIS_INVALID_ARGUMENT, "iris_opened");
+  opened.size = 3;
+  EXPECT_FAILS(iris_open_local(o.context, 1, "x", 1, &opened), IRIS_INVALID_ARGUMENT,
+               "iris_opened");
+  wanted = Sized<iris_allocate_options>();
+  wanted.bytes = 100;
+  EXPECT_OK(iris_allocate_local(o.context, &wanted, &range));
+  EXPECT_OK(iris_publish_local(o.context, &range, "once"));
+  EXPECT_FAILS(iris_publish_local(o.context, &range, "twice"), IRIS_FAILED_PRECONDITION,
+               "is published already, as 'once'");
+  EXPECT_OK(iris_free(o.context, &range));
+  EXPECT_FAILS(iris_free(o.context, &range), IRIS_INVALID_ARGUMENT, "no live allocation");
   EXPECT_FAILS(iris_barrier(o.context, nullptr, -1), IRIS_INVALID_ARGUMENT, "-1 is negative");
   EXPECT_FAILS(iris_broadcast(o.comm, &x, &y, 1, IRIS_F32, 9, o.stream, 0), IRIS_INVALID_ARGUMENT,
                "rank 9");

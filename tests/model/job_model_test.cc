@@ -369,7 +369,19 @@ class Driver {
         }
       }
     }
+    if (random_.OneIn(4)) return SomeOwnTeam(id, job);
     return mine.empty() || random_.OneIn(2) ? 0 : mine[random_.Below(mine.size())];
+  }
+
+  // Of the session's rank, or, rarely, of another.
+  TeamId SomeOwnTeam(SessionId id, JobId job) {
+    for (const JobSnapshot& shot : jobs_) {
+      if (shot.id != job || random_.OneIn(50)) continue;
+      for (const auto& rank : shot.ranks) {
+        if (rank.session == id) return OwnTeam(rank.rank);
+      }
+    }
+    return OwnTeam(static_cast<Rank>(random_.Below(5)));
   }
 
   // The ranks agree most of the time: the operation is drawn once per (team, k) of a job.
@@ -383,7 +395,43 @@ class Driver {
     return *plan;
   }
 
+  // What a rank alone frees and closes, most often what it has or may have open; and names that
+  // others have given.
+  Operation RandomOwnOp(const JobSnapshot* job, TeamId team) {
+    if (random_.OneIn(2)) {
+      OpenOp op{static_cast<Rank>(random_.Below(4)), absl::StrCat("n", random_.Below(6))};
+      if (random_.OneIn(50)) op.name = "";
+      if (job == nullptr || job->allocations.empty() || random_.OneIn(10)) return op;
+      for (int tries = 0; tries < 6; ++tries) {
+        const auto& allocation = job->allocations[random_.Below(job->allocations.size())];
+        if (!IsOwnTeam(allocation.team) || allocation.name.empty()) continue;
+        return OpenOp{OwnerOf(allocation.team), allocation.name};
+      }
+      return op;
+    }
+    if (random_.OneIn(3)) {
+      PublishOp op{random_.Below(64) * 1024, absl::StrCat("n", random_.Below(6))};
+      if (random_.OneIn(50)) op.name = "iris.x";
+      if (job == nullptr || job->allocations.empty()) return op;
+      for (int tries = 0; tries < 6; ++tries) {
+        const auto& allocation = job->allocations[random_.Below(job->allocations.size())];
+        op.offset_bytes = allocation.offset_bytes;
+        if (allocation.team == team && (allocation.name.empty() || random_.OneIn(5))) break;
+      }
+      return op;
+    }
+    FreeOp op{random_.Below(64) * 1024};
+    if (job == nullptr || job->allocations.empty()) return op;
+    for (int tries = 0; tries < 6; ++tries) {
+      const auto& allocation = job->allocations[random_.Below(job->allocations.size())];
+      op.offset_bytes = allocation.offset_bytes;
+      if (IsOwnTeam(allocation.team) && (allocation.n_open > 0 || random_.OneIn(3))) break;
+    }
+    return op;
+  }
+
   Operation RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
+    if (random_.OneIn(IsOwnTeam(team) ? 2 : 100)) return RandomOwnOp(job, team);
     const uint64_t dice = random_.Below(100);
     if (dice < 40) {
       AllocateOp op{.bytes = random_.Below(12000)};
@@ -629,6 +677,10 @@ class Driver {
       const server::OperationResult& result = answer.result;
       outcome = absl::StrCat("OK ", result.offset_bytes, " ", result.heap_bytes, " ",
                              result.value.view());
+      if (result.opened.has_value()) {
+        absl::StrAppend(&outcome, " opened ", result.opened->offset_bytes);
+        ++counts_["opened"];
+      }
       if (result.team.has_value()) teams_[what.job][result.team->id] = result.team->ranks;
     }
     const auto [known, is_new] = outcomes_.try_emplace({what.job, what.team, what.k}, outcome);
@@ -673,6 +725,10 @@ class Driver {
     ASSERT_EQ(result.heap_bytes, *expected.heap_bytes);
     ASSERT_EQ(result.offset_bytes, expected.offset.value_or(0));
     ASSERT_EQ(result.value.view(), expected.value.value_or(""));
+    ASSERT_EQ(result.opened.has_value(), expected.opened.has_value());
+    if (result.opened.has_value()) {
+      ASSERT_EQ(result.opened->offset_bytes, *expected.opened);
+    }
     ASSERT_EQ(result.team.has_value(), expected.team.has_value());
     if (result.team.has_value()) {
       ASSERT_EQ(result.team->id, *expected.team);
@@ -703,7 +759,14 @@ class Driver {
       ASSERT_EQ(shot.heap_bytes, job->heap.capacity());
       ASSERT_EQ(shot.allocations.size(), job->heap.taken().size());
       for (const auto& allocation : shot.allocations) {
-        ASSERT_TRUE(job->heap.taken().contains(allocation.offset_bytes));
+        const uint64_t offset = allocation.offset_bytes;
+        ASSERT_TRUE(job->heap.taken().contains(offset));
+        ASSERT_EQ(IsOwnTeam(allocation.team), job->owner_of.contains(offset));
+        const auto open = job->opens.equal_range(offset);
+        std::set<Rank> openers;
+        for (auto one = open.first; one != open.second; ++one) openers.insert(one->second);
+        ASSERT_EQ(allocation.n_open, openers.size());
+        if (allocation.freed) ++counts_["freed and still open"];
       }
     }
   }

@@ -22,6 +22,14 @@ uint64_t AlignmentOf(const AllocateOp& op) {
 }
 
 bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
+  const auto* open = std::get_if<OpenOp>(&op);
+  const auto* publish = std::get_if<PublishOp>(&op);
+  const bool of_one = open != nullptr || std::holds_alternative<AllocateOp>(op) ||
+                      std::holds_alternative<FreeOp>(op) || publish != nullptr;
+  if (IsOwnTeam(id) && !of_one) return false;
+  if (publish != nullptr)
+    return IsOwnTeam(id) && !publish->name.empty() && publish->name.rfind("iris.", 0) != 0;
+  if (open != nullptr) return IsOwnTeam(id) && open->owner != OwnerOf(id) && !open->name.empty();
   const std::set<Rank> members(team.ranks.begin(), team.ranks.end());
   if (const auto* allocate = std::get_if<AllocateOp>(&op)) {
     return PowerOfTwo(AlignmentOf(*allocate)) && allocate->name.rfind("iris.", 0) != 0;
@@ -51,6 +59,8 @@ bool Agree(Operation a, Operation b) {
     return std::get<BroadcastOp>(a).root == std::get<BroadcastOp>(b).root;
   if (std::holds_alternative<CreateTeamOp>(a))
     return std::get<CreateTeamOp>(a) == std::get<CreateTeamOp>(b);
+  if (std::holds_alternative<PublishOp>(a)) return std::get<PublishOp>(a) == std::get<PublishOp>(b);
+  if (std::holds_alternative<OpenOp>(a)) return std::get<OpenOp>(a) == std::get<OpenOp>(b);
   if (std::holds_alternative<GrowOp>(a)) return std::get<GrowOp>(a) == std::get<GrowOp>(b);
   return true;
 }
@@ -206,6 +216,11 @@ void ReferenceJobs::Mapped(SessionId id, CallId call, JobId job_id, bool error) 
       Expect(mapped, Code::kOk);
   }
   MakeTeam(*job, world, 0);
+  for (const Rank rank : world) {
+    RefTeam& own = job->teams[OwnTeam(rank)];
+    own.ranks = {rank};
+    own.position[rank] = 0;
+  }
 }
 
 void ReferenceJobs::Detach(RefJob& job, Rank rank, Code told) {
@@ -272,6 +287,10 @@ void ReferenceJobs::Leave(SessionId id, CallId call, JobId job_id) {
   if (job->state == JobState::kMapping) return FailJob(*job, Code::kAborted);
   job->ranks[rank].state = RankState::kLeft;
   FailGrowth(*job, Code::kAborted);
+  for (auto next = job->opens.begin(); next != job->opens.end();) {
+    const auto open = next++;
+    if (open->second == rank) Close(*job, open);
+  }
   AbortDeadTeams(*job);
   Detach(*job, rank, Code::kFailedPrecondition);
   if (job->n_attached() == 0) EndJob(*job);
@@ -595,8 +614,7 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
     return Conclude(job, id, {.value = op.value});
   }
   if (const auto* allocate = std::get_if<AllocateOp>(&op.op)) {
-    if (!allocate->name.empty() && job.names.contains(allocate->name))
-      return Fail(job, id, Code::kAlreadyExists);
+    if (Taken(job, id, allocate->name)) return Fail(job, id, Code::kAlreadyExists);
     const auto offset = job.heap.Allocate(allocate->bytes, AlignmentOf(*allocate));
     if (!offset.has_value()) {
       if (allocate->bytes > job.stride) return NeedGrowth(job, id, ~uint64_t{0}, 0);
@@ -604,19 +622,35 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
       return NeedGrowth(job, id, needed, std::max(needed, job.heap_initial));
     }
     team.allocations.insert(*offset);
-    if (!allocate->name.empty()) job.names.insert(job.name_of[*offset] = allocate->name);
+    if (!allocate->name.empty()) job.name_of[*offset] = allocate->name;
+    if (IsOwnTeam(id)) job.owner_of[*offset] = OwnerOf(id);
     return Conclude(job, id, {.offset = *offset});
   }
   if (const auto* free = std::get_if<FreeOp>(&op.op)) {
-    if (team.allocations.erase(free->offset_bytes) == 0)
+    return FreeOrClose(job, id, free->offset_bytes);
+  }
+  if (const auto* publish = std::get_if<PublishOp>(&op.op)) {
+    const uint64_t offset = publish->offset_bytes;
+    if (!team.allocations.contains(offset)) return Fail(job, id, Code::kInvalidArgument);
+    if (job.name_of.contains(offset)) return Fail(job, id, Code::kFailedPrecondition);
+    if (Taken(job, id, publish->name)) return Fail(job, id, Code::kAlreadyExists);
+    job.name_of[offset] = publish->name;
+    return Conclude(job, id, {});
+  }
+  if (const auto* open = std::get_if<OpenOp>(&op.op)) {
+    if (open->owner >= job.ranks.size()) return Fail(job, id, Code::kInvalidArgument);
+    const auto found = Named(job, open->name, open->owner);
+    if (found.has_value()) {
+      job.opens.emplace(*found, OwnerOf(id));
+      return Conclude(job, id, {.opened = found});
+    }
+    if (Named(job, open->name, std::nullopt).has_value())
       return Fail(job, id, Code::kInvalidArgument);
-    job.heap.Free(free->offset_bytes);
-    job.names.erase(job.name_of[free->offset_bytes]);
-    job.name_of.erase(free->offset_bytes);
+    if (job.ranks[open->owner].state != RankState::kReady) return Fail(job, id, Code::kAborted);
     return Conclude(job, id, {});
   }
   if (const auto* create = std::get_if<CreateTeamOp>(&op.op)) {
-    const TeamId made = static_cast<TeamId>(job.teams.size());
+    const TeamId made = static_cast<TeamId>(job.teams.size() - job.ranks.size());
     const std::vector<Rank> ranks = create->ranks;
     if (MakeTeam(job, ranks, made).has_value()) return Conclude(job, id, {.team = made}, ranks);
     const uint64_t needed = job.heap.Shortfall(job.sync_bytes, kSmallestAlignment);
@@ -635,6 +669,52 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
   if (op.growth_done) return Conclude(job, id, {});
   const uint64_t bytes = std::get<GrowOp>(op.op).bytes;
   NeedGrowth(job, id, bytes, bytes);
+}
+
+// What a rank allocates alone.
+
+std::optional<uint64_t> ReferenceJobs::Named(const RefJob& job, const std::string& name,
+                                             std::optional<Rank> owner) {
+  for (const auto& [offset, other] : job.name_of) {
+    const auto whose = job.owner_of.find(offset);
+    const bool own = whose != job.owner_of.end();
+    if (other == name && own == owner.has_value() && (!own || whose->second == *owner))
+      return offset;
+  }
+  return std::nullopt;
+}
+
+bool ReferenceJobs::Taken(const RefJob& job, TeamId id, const std::string& name) {
+  bool taken = Named(job, name, std::nullopt).has_value();
+  for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
+    const bool apart = IsOwnTeam(id) && OwnerOf(id) != rank;
+    taken |= !apart && Named(job, name, rank).has_value();
+  }
+  return taken && !name.empty();
+}
+
+void ReferenceJobs::FreeOrClose(RefJob& job, TeamId id, uint64_t offset) {
+  for (auto open = job.opens.begin(); open != job.opens.end(); ++open) {
+    if (!IsOwnTeam(id) || open->first != offset || open->second != OwnerOf(id)) continue;
+    Close(job, open);
+    return Conclude(job, id, {});
+  }
+  if (job.teams.at(id).allocations.erase(offset) == 0) return Fail(job, id, Code::kInvalidArgument);
+  job.name_of.erase(offset);
+  if (!job.opens.contains(offset)) Release(job, offset);
+  Conclude(job, id, {});
+}
+
+void ReferenceJobs::Close(RefJob& job, std::multimap<uint64_t, Rank>::iterator open) {
+  const uint64_t offset = open->first;
+  job.opens.erase(open);
+  const bool owned = job.teams.at(OwnTeam(job.owner_of.at(offset))).allocations.contains(offset);
+  if (!owned && !job.opens.contains(offset)) Release(job, offset);
+}
+
+void ReferenceJobs::Release(RefJob& job, uint64_t offset) {
+  job.heap.Free(offset);
+  job.owner_of.erase(offset);
 }
 
 // Growth.

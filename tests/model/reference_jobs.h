@@ -33,10 +33,15 @@ using server::CreateTeamOp;
 using server::DestroyTeamOp;
 using server::FreeOp;
 using server::GrowOp;
+using server::IsOwnTeam;
 using server::JobId;
 using server::JobState;
+using server::OpenOp;
 using server::Operation;
 using server::OperationSpec;
+using server::OwnerOf;
+using server::OwnTeam;
+using server::PublishOp;
 using server::Rank;
 using server::RankState;
 using server::SegmentId;
@@ -50,6 +55,7 @@ struct Expected {
   std::optional<uint64_t> offset;      // of an allocate
   std::optional<std::string> value;    // of a broadcast
   std::optional<TeamId> team;          // of a create_team, for members
+  std::optional<uint64_t> opened;      // of an open that found something: its offset
   std::optional<uint64_t> heap_bytes;  // of any operation that succeeds
   bool is_outcome = false;             // of a (team, k): the same for every rank
 };
@@ -114,8 +120,10 @@ struct RefJob {
   std::vector<RefMember> ranks;
   absl::Time map_deadline;
   NaiveHeap heap{0, 1024};
-  std::set<std::string> names;
-  std::map<uint64_t, std::string> name_of;
+  std::map<uint64_t, std::string> name_of;  // what is not freed
+  // What single ranks allocated: whose it is, and by offset every open that was not closed.
+  std::map<uint64_t, Rank> owner_of;
+  std::multimap<uint64_t, Rank> opens;
   std::map<TeamId, RefTeam> teams;  // destroyed ones too
   std::deque<TeamId> past;          // destroyed, in order
   std::optional<RefGrowth> growth;
@@ -231,6 +239,14 @@ class ReferenceJobs {
   void Conclude(RefJob& job, TeamId id, Expected expected, std::vector<Rank> team_ranks = {});
   void Fail(RefJob& job, TeamId id, Code code) { Conclude(job, id, {.code = code}); }
   void Execute(RefJob& job, TeamId id);
+  // The offset of what has the name among those of a rank alone, or of several ranks.
+  static std::optional<uint64_t> Named(const RefJob& job, const std::string& name,
+                                       std::optional<Rank> owner);
+  // Whether the team may not give the name.
+  static bool Taken(const RefJob& job, TeamId id, const std::string& name);
+  void FreeOrClose(RefJob& job, TeamId id, uint64_t offset);
+  static void Close(RefJob& job, std::multimap<uint64_t, Rank>::iterator open);
+  static void Release(RefJob& job, uint64_t offset);
   void NeedGrowth(RefJob& job, TeamId id, uint64_t needed, uint64_t wanted);
   void FailGrowth(RefJob& job, Code code);
   void RunQueue(RefJob& job);

@@ -12,8 +12,6 @@
 namespace iris::server {
 namespace {
 
-constexpr absl::string_view kReservedPrefix = "iris.";
-
 bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
 }  // namespace
@@ -37,12 +35,7 @@ absl::Status OperationOf<AllocateOp>::Check(const AllocateOp& op, const Team& /*
                                                    " is not a power of two up to ",
                                                    wire::kMaxAlignmentBytes));
   }
-  if (absl::Status s = CheckText("the name", op.name, 0, wire::kMaxAllocationNameBytes); !s.ok())
-    return s;
-  if (absl::string_view(op.name).substr(0, kReservedPrefix.size()) == kReservedPrefix) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("names that begin with '", kReservedPrefix, "' are irisd's own"));
-  }
+  if (absl::Status s = CheckAllocationName(op.name, /*min_bytes=*/0); !s.ok()) return s;
   if (absl::Status s = CheckText("the dtype", op.tensor.dtype, 0, wire::kMaxDtypeBytes); !s.ok())
     return s;
   if (op.tensor.shape.size() > wire::kMaxDims) {
@@ -55,10 +48,7 @@ absl::Status OperationOf<AllocateOp>::Check(const AllocateOp& op, const Team& /*
 Executed OperationOf<AllocateOp>::Execute(const AllocateOp& op, Run& run) {
   Job& job = run.job;
   Team& team = run.team;
-  if (job.names.contains(op.name)) {
-    return Concluded{run.Error(absl::AlreadyExistsError(absl::StrCat(
-        "an allocation named '", op.name, "' is live: free it or choose another name")))};
-  }
+  if (NameTaken(job, team.info.id, op.name)) return Concluded{run.Error(NameTakenError(op.name))};
   const auto offset = Place(job, {.bytes = op.bytes,
                                   .alignment_bytes = op.alignment_bytes,
                                   .name = op.name,

@@ -1,4 +1,5 @@
-// allocate: a range of the heap, at the same offset for every member of the team.
+// allocate: a range of the heap, at the same offset for every member of the team. What a rank's own
+// team allocates is that rank's alone, and nobody else's heap has anything at its offset.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Run;
 struct AllocateOp {
   uint64_t bytes = 0;
   uint64_t alignment_bytes = 0;  // raised to the smallest that irisd has
-  std::string name;              // unique among the job's live allocations, or empty
+  std::string name;              // unique (NameTaken), or empty
   TensorInfo tensor;
   friend bool operator==(const AllocateOp&, const AllocateOp&) = default;
 };
@@ -26,6 +27,7 @@ struct AllocateOp {
 template <>
 struct OperationOf<AllocateOp> : OperationDefaults<AllocateOp> {
   static constexpr char kName[] = "allocate";
+  static constexpr bool kOfOneRank = true;
   static std::string Arguments(const AllocateOp& op);
   static bool Same(const AllocateOp& a, const AllocateOp& b) { return a == b; }
   static absl::Status Check(const AllocateOp& op, const Team& team);

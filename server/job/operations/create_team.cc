@@ -39,9 +39,9 @@ absl::Status OperationOf<CreateTeamOp>::Check(const CreateTeamOp& op, const Team
 Executed OperationOf<CreateTeamOp>::Execute(const CreateTeamOp& op, Run& run) {
   Job& job = run.job;
   const std::optional<uint32_t> slot = FreeSlot(job);
-  if (!slot.has_value() || job.next_team == ~TeamId{0}) {
+  if (!slot.has_value() || IsOwnTeam(job.next_team)) {
     return Concluded{run.Error(absl::ResourceExhaustedError(absl::StrCat(
-        "the job has ", job.teams.size(), " teams and no slot for another: destroy some")))};
+        "the job has ", job.n_teams(), " teams and no slot for another: destroy some")))};
   }
   const auto made = MakeTeam(job, op.ranks, *slot, run.wall);
   if (made.ok()) {

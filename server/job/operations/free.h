@@ -1,4 +1,5 @@
-// free: gives back what the same team allocated.
+// free: gives back what the same team allocated. A rank's own team also gives back what it has
+// opened.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ struct FreeOp {
 template <>
 struct OperationOf<FreeOp> : OperationDefaults<FreeOp> {
   static constexpr char kName[] = "free";
+  static constexpr bool kOfOneRank = true;
   static std::string Arguments(const FreeOp& op);
   static bool Same(const FreeOp& a, const FreeOp& b) { return a == b; }
   static absl::Status Check(const FreeOp& op, const Team& team);

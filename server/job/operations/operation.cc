@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/job/text.h"
 
 namespace iris::server {
 namespace {
@@ -30,7 +31,7 @@ absl::Status Run::Error(const absl::Status& why) const {
 }
 
 std::string What(const Operation& op, const Team& team) {
-  return absl::StrCat(NameOf(op), " (team ", team.info.id, ", k=", team.next_k, "): ");
+  return absl::StrCat(NameOf(op), " (", TeamText(team.info.id), ", k=", team.next_k, "): ");
 }
 
 std::string Describe(const Operation& op) {
@@ -46,7 +47,13 @@ bool Same(const Operation& a, const Operation& b) {
 }
 
 absl::Status Check(const Operation& op, const Team& team) {
-  return With(op, [&team](auto of, const auto& args) { return of.Check(args, team); });
+  return With(op, [&team](auto of, const auto& args) -> absl::Status {
+    if (IsOwnTeam(team.info.id) && !of.kOfOneRank) {
+      return absl::InvalidArgumentError(
+          "a rank alone allocates, publishes, opens and frees, and nothing else: ask a team");
+    }
+    return of.Check(args, team);
+  });
 }
 
 void Prepare(Operation& op, const Team& team, size_t index) {

@@ -26,6 +26,8 @@ struct OperationOf;
 
 template <typename Args>
 struct OperationDefaults {
+  // Whether a rank's own team can be asked for it: it concerns nobody else.
+  static constexpr bool kOfOneRank = false;
   // Arguments as the member with this index in the team means them: what means the same is made
   // equal, and what is not this member's to say is dropped.
   static void Prepare(Args& /*args*/, const Team& /*team*/, size_t /*index*/) {}

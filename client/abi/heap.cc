@@ -1,0 +1,157 @@
+// The heap: what the members of a team allocate together, and what a rank allocates alone.
+#include <algorithm>
+#include <string>
+
+#include "client/abi/objects.h"
+#include "iris/dtype.h"
+#include "proto/wire/limits.h"
+
+using iris::abi::CheckTime;
+using iris::abi::ContextObject;
+using iris::abi::NotNull;
+using iris::abi::ReadStruct;
+using iris::abi::TeamOf;
+using iris::abi::TextOf;
+using iris::abi::With;
+using iris::abi::WriteStruct;
+namespace internal = iris::internal;
+
+namespace {
+
+absl::StatusOr<internal::AllocateOptions> ReadOptions(const iris_allocate_options* options) {
+  iris_allocate_options given;
+  IRIS_ABI_TRY(
+      ReadStruct(options, iris::abi::kAllocateOptionsBytes, "iris_allocate_options", &given));
+  if (given.dtype < 0 || given.dtype >= static_cast<int>(iris::kDTypeCount)) {
+    return absl::InvalidArgumentError(absl::StrCat("allocate: ", given.dtype, " is no iris_dtype"));
+  }
+  if (given.n_dims > 0 && given.shape == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("allocate: a shape of ", given.n_dims, " dimensions is at null"));
+  }
+  internal::AllocateOptions wanted;
+  wanted.bytes = given.bytes;
+  if (given.alignment_bytes != 0) wanted.alignment_bytes = given.alignment_bytes;
+  wanted.name = TextOf(given.name);
+  wanted.dtype = iris::DTypeName(static_cast<iris::DType>(given.dtype));
+  // One more than irisd allows is enough for it to refuse, on every rank.
+  const size_t n_dims = std::min(size_t{given.n_dims}, iris::wire::kMaxDims + 1);
+  if (n_dims > 0) wanted.shape.assign(given.shape, given.shape + n_dims);
+  return wanted;
+}
+
+// Reads the options, lets `allocate` do it, and tells where.
+template <typename Allocate>
+absl::Status AllocateBy(const iris_allocate_options* options, iris_allocation* out,
+                        Allocate allocate) {
+  IRIS_ABI_TRY(NotNull(out, "allocate: iris_allocation"));
+  const auto wanted = ReadOptions(options);
+  if (!wanted.ok()) return wanted.status();
+  // The place of the answer is known to be right before the others are bound by it.
+  IRIS_ABI_TRY(WriteStruct(iris_allocation{}, "iris_allocation", out));
+  const absl::StatusOr<internal::Allocation> allocation = allocate(*wanted);
+  if (!allocation.ok()) return allocation.status();
+  iris_allocation answer = {};
+  answer.offset_bytes = allocation->offset_bytes;
+  answer.bytes = allocation->bytes;
+  answer.address = allocation->address;
+  answer.team_id = allocation->team_id;
+  return WriteStruct(answer, "iris_allocation", out);
+}
+
+// The number of a type's name; a name that this library does not know is none.
+iris_dtype DTypeOfName(const std::string& name) {
+  for (size_t type = 0; type < iris::kDTypeCount; ++type) {
+    if (name == iris::DTypeName(static_cast<iris::DType>(type))) {
+      return static_cast<iris_dtype>(type);
+    }
+  }
+  return IRIS_DTYPE_NONE;
+}
+
+}  // namespace
+
+iris_code iris_allocate(iris_context* context, iris_team* team,
+                        const iris_allocate_options* options, iris_allocation* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    const TeamOf members(object, team);
+    IRIS_ABI_TRY(members.status());
+    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
+      return object.host().Allocate(wanted, *members);
+    });
+  });
+}
+
+iris_code iris_allocate_local(iris_context* context, const iris_allocate_options* options,
+                              iris_allocation* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) {
+    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
+      return object.host().AllocateLocal(wanted);
+    });
+  });
+}
+
+iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
+                             const char* name) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    iris_allocation given;
+    IRIS_ABI_TRY(ReadStruct(allocation, iris::abi::kAllocationBytes, "iris_allocation", &given));
+    IRIS_ABI_TRY(NotNull(name, "publish: the name"));
+    internal::Allocation range;
+    range.offset_bytes = given.offset_bytes;
+    range.bytes = given.bytes;
+    return object.host().Publish(range, name);
+  });
+}
+
+iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    iris_allocation given;
+    IRIS_ABI_TRY(ReadStruct(allocation, iris::abi::kAllocationBytes, "iris_allocation", &given));
+    internal::Allocation range;
+    range.offset_bytes = given.offset_bytes;
+    range.bytes = given.bytes;
+    range.address = given.address;
+    range.team_id = given.team_id;
+    return object.host().Free(range);
+  });
+}
+
+iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name,
+                          int64_t timeout_ns, iris_opened* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(name, "open: the name"));
+    IRIS_ABI_TRY(NotNull(out, "open: iris_opened"));
+    IRIS_ABI_TRY(CheckTime(timeout_ns, "open: timeout_ns"));
+    // The place of the answer is known to be right before anything is open.
+    IRIS_ABI_TRY(WriteStruct(iris_opened{}, "iris_opened", out));
+    const auto opened = timeout_ns == 0
+                            ? object.host().Open(rank, name)
+                            : object.host().Open(rank, name, absl::Nanoseconds(timeout_ns));
+    if (!opened.ok()) return opened.status();
+    iris_opened answer = {};
+    answer.offset_bytes = opened->offset_bytes;
+    answer.bytes = opened->bytes;
+    answer.address = opened->address;
+    answer.symmetric = opened->symmetric;
+    answer.rank = opened->rank;
+    answer.dtype = DTypeOfName(opened->dtype);
+    return WriteStruct(answer, "iris_opened", out);
+  });
+}
+
+iris_code iris_close_local(iris_context* context, const iris_opened* opened) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    iris_opened given;
+    IRIS_ABI_TRY(ReadStruct(opened, iris::abi::kOpenedBytes, "iris_opened", &given));
+    internal::Opened range;
+    range.rank = given.rank;
+    range.offset_bytes = given.offset_bytes;
+    return object.host().Close(range);
+  });
+}
+
+iris_code iris_grow(iris_context* context, uint64_t bytes) {
+  return With<ContextObject>(context,
+                             [&](ContextObject& object) { return object.host().Grow(bytes); });
+}
