@@ -32,13 +32,13 @@ def _first(repository_ctx, variable, program, folders):
     return "", ""
 
 # clang's driver for HIP, as hipcc is one. The wheel's clang has the compiler's own headers beside it, and no device
-# library, of which Iris needs nothing. What it calls lies beside this script. Newer code objects than version 5 would
-# ask for a newer ROCm than the GPU does. Everything is inlined, as hipcc does it.
+# library: device_math.h has what the examples need of it. What the driver calls lies beside this script. Newer code
+# objects than version 5 would ask for a newer ROCm than the GPU does. Everything is inlined, as hipcc does it.
 _HIPCC = """#!/bin/sh
 PATH={tools}:/usr/bin:/bin
 export PATH
 exec {zig} clang -resource-dir {lib} --target=x86_64-linux-gnu -nogpuinc -nogpulib -mcode-object-version=5 \\
-  -mllvm -amdgpu-early-inline-all=true -mllvm -amdgpu-function-calls=false "$@"
+  -mllvm -amdgpu-early-inline-all=true -mllvm -amdgpu-function-calls=false -include {tools}/device_math.h "$@"
 """
 
 _LLD = """#!/bin/sh
@@ -74,10 +74,11 @@ def _make_hipcc(repository_ctx, folder):
     tools = str(repository_ctx.path("hip_tools"))
     repository_ctx.file("hip_tools/hipcc", _HIPCC.format(tools = tools, zig = zig, lib = folder + "/ziglang/lib"))
     repository_ctx.file("hip_tools/lld", _LLD.format(zig = zig))
-    repository_ctx.symlink(repository_ctx.path(Label("//third_party/hip:offload_bundler.py")), "hip_tools/bundler")
+    for file in ["device_math.h", "offload_bundler.py"]:
+        repository_ctx.symlink(repository_ctx.path(Label("//third_party/hip:" + file)), "hip_tools/" + file)
     repository_ctx.file(
         "hip_tools/clang-offload-bundler",
-        "#!/bin/sh\nexec /usr/bin/python3 %s/bundler \"$@\"\n" % tools,
+        "#!/bin/sh\nexec /usr/bin/python3 %s/offload_bundler.py \"$@\"\n" % tools,
     )
     return tools + "/hipcc"
 
