@@ -180,6 +180,9 @@ class FakeIrisd {
       case wire::CallMethod::kLeave:
         Conclude(fd, call, absl::OkStatus(), v1::LeaveReply());
         return true;
+      case wire::CallMethod::kBorrow:
+        Fail(fd, call, absl::UnimplementedError("this irisd lends nothing"));
+        return true;
       case wire::CallMethod::kOperate:
         return OnOperate(fd, call, bytes);
       case wire::CallMethod::kResume: {
