@@ -69,7 +69,7 @@ absl::StatusOr<ReplayReport> Replay(const std::string& file, const AfterInput& a
     return absl::FailedPreconditionError(
         absl::StrCat(file, " was written by another build of irisd: replay it with that one"));
   }
-  if (!first.Get(&header.setup)) {
+  if (!first.Get(&header.setup) || !first.done()) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": its header is damaged"));
   }
   auto machine = std::make_unique<JobMachine>(header.setup.limits, header.setup.MakeLedger(),

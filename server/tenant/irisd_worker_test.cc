@@ -641,10 +641,11 @@ TEST(WorkerTest, DiesRatherThanTakeMoreMemory) {
   ASSERT_TRUE(core.ready().has_value());
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   std::vector<RawCall> calls;
-  for (uint64_t i = 1; i <= 16; ++i) {
-    channels.push_back(core.Connect(i));
-    for (int j = 0; j < 4; ++j) {
-      calls.push_back(CallRaw(channels.back(), kOperate, std::string(wire::kMaxRpcBytes, 'x')));
+  // All connections first: the worker may be dead before the last call.
+  for (uint64_t i = 1; i <= 16; ++i) channels.push_back(core.Connect(i));
+  for (int j = 0; j < 4; ++j) {
+    for (const std::shared_ptr<grpc::Channel>& channel : channels) {
+      calls.push_back(CallRaw(channel, kOperate, std::string(wire::kMaxRpcBytes, 'x')));
     }
   }
   // Refused or dead: in either case every call has an answer, and it never grew.
