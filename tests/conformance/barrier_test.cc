@@ -149,9 +149,11 @@ INSTANTIATE_TEST_SUITE_P(Barrier, GridBarrierTest,
                                           testing::Values(1, 64)));
 
 TEST_P(GridBarrierTest, WhatTheGridsWroteBeforeIsReadAfter) {
-  const auto [n, blocks, threads] = GetParam();
+  const uint32_t n = std::get<0>(GetParam());
+  const uint32_t blocks = std::get<1>(GetParam());
+  const uint32_t threads = std::get<2>(GetParam());
   World world(n);
-  world.Run([n = n, blocks = blocks, threads = threads](Rank& rank) {
+  world.Run([=](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(blocks + n);
     uint64_t* bad = rank.New<uint64_t>(1);
     rank.HostBarrier();
