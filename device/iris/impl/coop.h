@@ -1,5 +1,4 @@
-// The thread sets of cooperative calls: index and size of the caller's set, and
-// its sync.
+// The thread sets of cooperative calls: index and size of the caller's set, and its sync.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +30,14 @@ IRIS_DEVICE inline uint32_t CoopSize(Warp) {
 
 IRIS_DEVICE inline uint32_t CoopSize(Block) { return backend::BlockSize(); }
 
-// Between the writes of all and the release of one: every write of the set
-// happens before that release.
+// Between the writes of all and the release of one: every write of the set happens before that
+// release.
 IRIS_DEVICE inline void CoopSyncBeforePublish(Thread) {}
 IRIS_DEVICE inline void CoopSyncBeforePublish(Warp) { SyncWarp(); }
 IRIS_DEVICE inline void CoopSyncBeforePublish(Block) { SyncBeforePublish(); }
 
-// Gives all threads of the set the value of the first, and orders what the
-// first has acquired before what they do.
+// Gives all threads of the set the value of the first, and orders what the first has acquired
+// before what they do.
 IRIS_DEVICE inline uint32_t CoopBroadcast(Thread, uint32_t value) { return value; }
 
 IRIS_DEVICE inline uint32_t CoopBroadcast(Warp, uint32_t value) {

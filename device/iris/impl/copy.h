@@ -16,8 +16,7 @@ struct NotDeduced {
   using Type = T;
 };
 
-// The backends' own: an unsigned word of so many bytes, and the same bits as
-// another type.
+// The backends' own: an unsigned word of so many bytes, and the same bits as another type.
 template <uint64_t kBytes>
 using UnsignedOf = backend::WordOf<kBytes>;
 using backend::BitCast;
@@ -54,9 +53,9 @@ IRIS_DEVICE inline void StoreValue(T* p, T value) {
   }
 }
 
-// Thread `index` of `n` copies its share of `count` units of type U. Eight
-// loads go out before the first store, also of what is left at the end: a link
-// to a peer is as fast as what is in flight on it.
+// Thread `index` of `n` copies its share of `count` units of type U. Eight loads go out before the
+// first store, also of what is left at the end: a link to a peer is as fast as what is in flight on
+// it.
 template <CacheHint H, typename U>
 IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t index,
                                   uint32_t n) {
@@ -82,9 +81,8 @@ IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t
   }
 }
 
-// Bytes up to the first multiple of sizeof(U) one at a time, then units of U,
-// then the rest one byte at a time. `dst` and `src` have the same remainder
-// modulo sizeof(U).
+// Bytes up to the first multiple of sizeof(U) one at a time, then units of U, then the rest one
+// byte at a time. `dst` and `src` have the same remainder modulo sizeof(U).
 template <CacheHint H, typename U>
 IRIS_DEVICE inline void CopyPeeled(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint32_t index,
                                    uint32_t n) {
