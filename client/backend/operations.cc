@@ -107,7 +107,6 @@ BackendOperations MakeTable() {
   table.CheckError = ccl::CheckError;
   table.ResetError = ccl::ResetError;
   table.CopyMissing = ccl::CopyMissing;
-  table.OperationName = ccl::OperationName;
   table.VariantName = ccl::VariantName;
   table.ReduceOpName = ccl::ReduceOpName;
   table.ParseRules = ccl::ParseRules;

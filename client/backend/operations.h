@@ -88,7 +88,6 @@ struct BackendOperations {
   Result (*CheckError)(const ccl::Comm& comm, ccl::ErrorInfo* info);
   void (*ResetError)(const ccl::Comm& comm);
   Result (*CopyMissing)(const ccl::Comm& comm, uint64_t* mask, Stream& stream);
-  const char* (*OperationName)(ccl::Operation operation);
   const char* (*VariantName)(ccl::Variant variant);
   const char* (*ReduceOpName)(ccl::ReduceOp op);
   Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,

@@ -58,7 +58,7 @@ CollectiveLog& CollectiveLog::operator=(CollectiveLog&& other) noexcept {
   return *this;
 }
 
-void CollectiveLog::Put(wire::PageCollective call, uint64_t count, uint8_t dtype) {
+void CollectiveLog::Put(ccl::Operation call, uint64_t count, uint8_t dtype) {
   if (record_ == nullptr) return;
   const Writing writing(record_);
   wire::CollectiveEntry& entry = record_->last[record_->n_put % wire::kCollectiveEntries];

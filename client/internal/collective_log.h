@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "iris/ccl_types.h"
 #include "proto/wire/pages.h"
 
 namespace iris::internal {
@@ -34,7 +35,7 @@ class CollectiveLog {
   CollectiveLog& operator=(CollectiveLog&& other) noexcept;
 
   // One more operation of the whole team is on a stream. `count`: elements; 0: each has its own.
-  void Put(wire::PageCollective call, uint64_t count, uint8_t dtype);
+  void Put(ccl::Operation call, uint64_t count, uint8_t dtype);
   // The workspace was cleared: numbers begin anew.
   void Clear();
   // Gives the record back. Tells nothing from then on.

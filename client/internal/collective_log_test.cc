@@ -8,7 +8,7 @@
 namespace iris::internal {
 namespace {
 
-using wire::PageCollective;
+using ccl::Operation;
 
 CollectiveLog::Communicator Of(uint64_t offset_bytes, uint32_t n_members = 4) {
   return {.team_id = 3,
@@ -26,13 +26,13 @@ TEST(CollectiveLogTest, TellsTheLastOperations) {
   EXPECT_EQ(record.n_members, 4u);
   EXPECT_EQ(record.workspace_offset_bytes, 4096u);
   EXPECT_EQ(record.n_put, 0u);
-  for (uint32_t i = 0; i < 7; ++i) log.Put(PageCollective::kAllReduce, 100 + i, 1);
-  log.Put(PageCollective::kBroadcast, 5, 2);
+  for (uint32_t i = 0; i < 7; ++i) log.Put(Operation::kAllReduce, 100 + i, 1);
+  log.Put(Operation::kBroadcast, 5, 2);
   EXPECT_EQ(record.n_put, 8u);
   EXPECT_EQ(record.last[6 % wire::kCollectiveEntries].count, 106u);
   const wire::CollectiveEntry& last = record.last[7 % wire::kCollectiveEntries];
   EXPECT_EQ(last.count, 5u);
-  EXPECT_EQ(last.call, static_cast<uint8_t>(PageCollective::kBroadcast));
+  EXPECT_EQ(last.call, static_cast<uint8_t>(Operation::kBroadcast));
   EXPECT_EQ(last.dtype, 2);
   EXPECT_NE(last.put_ms, 0u);
   EXPECT_EQ(record.version % 2, 0u);
@@ -61,7 +61,7 @@ TEST(CollectiveLogTest, WhatDoesNotFitIsNotTold) {
   std::vector<CollectiveLog> logs;
   for (uint32_t i = 0; i < wire::kCollectiveRecords + 2; ++i)
     logs.emplace_back(&page, Of(i * 4096));
-  for (CollectiveLog& log : logs) log.Put(PageCollective::kBarrier, 0, 0);
+  for (CollectiveLog& log : logs) log.Put(Operation::kBarrier, 0, 0);
   for (const wire::CollectiveRecord& record : page.collectives) EXPECT_EQ(record.n_put, 1u);
   EXPECT_EQ(page.gave_up_ms[0], 0u);  // what follows the records
 }
@@ -69,7 +69,7 @@ TEST(CollectiveLogTest, WhatDoesNotFitIsNotTold) {
 TEST(CollectiveLogTest, OfOneMemberTellsNothing) {
   wire::ControlPage page = {};
   CollectiveLog log(&page, Of(4096, 1));
-  log.Put(PageCollective::kAllReduce, 1, 1);
+  log.Put(Operation::kAllReduce, 1, 1);
   log.Forget();
   EXPECT_EQ(page.collectives[0].n_members, 0u);
   EXPECT_EQ(page.collectives[0].n_put, 0u);

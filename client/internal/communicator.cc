@@ -1,6 +1,7 @@
 #include "client/internal/communicator.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -18,18 +19,9 @@ using ccl::CommOptions;
 using ccl::Config;
 using ccl::ErrorInfo;
 using ccl::ErrorReport;
+using ccl::Operation;
 using ccl::ReduceOp;
 using ccl::Variant;
-using wire::PageCollective;
-
-namespace {
-
-bool IsMessage(PageCollective call) {
-  return call == PageCollective::kSend || call == PageCollective::kRecv ||
-         call == PageCollective::kSendRecv || call == PageCollective::kGroup;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     HostContext& context, const backend::BackendOperations& backend, const Team& team,
@@ -136,35 +128,53 @@ absl::StatusOr<uint32_t> Communicator::IndexOf(uint32_t rank) const {
 }
 
 template <typename Start>
-absl::Status Communicator::Put(const Call& call, Start start) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, call.name());
-  const Result result = start();
-  if (!result.ok()) return FromDevice(result, call.name());
-  // What the device does not count is not told: a call of nothing, and messages between members.
-  if (!IsMessage(call.what) && (call.count != 0 || !call.has_count)) {
-    log_.Put(call.what, call.count, static_cast<uint8_t>(call.type));
+absl::Status Communicator::PutCall(const char* what, std::initializer_list<uint32_t> ranks,
+                                   Start start) {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  std::array<uint32_t, 2> indexes = {};
+  size_t n = 0;
+  for (const uint32_t rank : ranks) {
+    const absl::StatusOr<uint32_t> index = IndexOf(rank);
+    if (!index.ok()) return Annotate(index.status(), what);
+    indexes[n++] = *index;
   }
-  return absl::OkStatus();
+  const Result result = start(indexes.data());
+  return result.ok() ? absl::OkStatus() : FromDevice(result, what);
 }
 
 template <typename Start>
-absl::Status Communicator::PutRooted(const Call& call, uint32_t root, Start start) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, call.name());
-  const absl::StatusOr<uint32_t> index = IndexOf(root);
-  if (!index.ok()) return Annotate(index.status(), call.name());
-  return Put(call, [&] { return start(*index); });
+absl::Status Communicator::Put(Operation what, std::optional<uint64_t> count, DType type,
+                               Start start) {
+  absl::Status status =
+      PutCall(ccl::OperationName(what), {}, [&](const uint32_t*) { return start(); });
+  if (status.ok()) Tell(what, count, type);
+  return status;
+}
+
+template <typename Start>
+absl::Status Communicator::PutRooted(Operation what, uint64_t count, DType type, uint32_t root,
+                                     Start start) {
+  absl::Status status = PutCall(ccl::OperationName(what), {root},
+                                [&](const uint32_t* indexes) { return start(indexes[0]); });
+  if (status.ok()) Tell(what, count, type);
+  return status;
+}
+
+void Communicator::Tell(Operation what, std::optional<uint64_t> count, DType type) {
+  // The device does not count a call of nothing.
+  if (count != 0) log_.Put(what, count.value_or(0), static_cast<uint8_t>(type));
 }
 
 absl::Status Communicator::AllReduce(const void* in, void* out, uint64_t count, DType type,
                                      ReduceOp op, backend::Stream& stream, Variant variant) {
-  return Put({PageCollective::kAllReduce, count, type},
+  return Put(Operation::kAllReduce, count, type,
              [&] { return backend_.AllReduce(comm_, in, out, count, type, op, stream, variant); });
 }
 
 absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t count_per_member,
                                          DType type, ReduceOp op, backend::Stream& stream,
                                          Variant variant) {
-  return Put({PageCollective::kReduceScatter, count_per_member, type}, [&] {
+  return Put(Operation::kReduceScatter, count_per_member, type, [&] {
     return backend_.ReduceScatter(comm_, in, out, count_per_member, type, op, stream, variant);
   });
 }
@@ -172,35 +182,35 @@ absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t cou
 absl::Status Communicator::Reduce(const void* in, void* out, uint64_t count, DType type,
                                   ReduceOp op, uint32_t root, backend::Stream& stream,
                                   Variant variant) {
-  return PutRooted({PageCollective::kReduce, count, type}, root, [&](uint32_t index) {
+  return PutRooted(Operation::kReduce, count, type, root, [&](uint32_t index) {
     return backend_.Reduce(comm_, in, out, count, type, op, index, stream, variant);
   });
 }
 
 absl::Status Communicator::AllGather(const void* in, void* out, uint64_t count_per_member,
                                      DType type, backend::Stream& stream, Variant variant) {
-  return Put({PageCollective::kAllGather, count_per_member, type}, [&] {
+  return Put(Operation::kAllGather, count_per_member, type, [&] {
     return backend_.AllGather(comm_, in, out, count_per_member, type, stream, variant);
   });
 }
 
 absl::Status Communicator::Gather(const void* in, void* out, uint64_t count_per_member, DType type,
                                   uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted({PageCollective::kGather, count_per_member, type}, root, [&](uint32_t index) {
+  return PutRooted(Operation::kGather, count_per_member, type, root, [&](uint32_t index) {
     return backend_.Gather(comm_, in, out, count_per_member, type, index, stream, variant);
   });
 }
 
 absl::Status Communicator::Scatter(const void* in, void* out, uint64_t count_per_member, DType type,
                                    uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted({PageCollective::kScatter, count_per_member, type}, root, [&](uint32_t index) {
+  return PutRooted(Operation::kScatter, count_per_member, type, root, [&](uint32_t index) {
     return backend_.Scatter(comm_, in, out, count_per_member, type, index, stream, variant);
   });
 }
 
 absl::Status Communicator::AllToAll(const void* in, void* out, uint64_t count_per_member,
                                     DType type, backend::Stream& stream, Variant variant) {
-  return Put({PageCollective::kAllToAll, count_per_member, type}, [&] {
+  return Put(Operation::kAllToAll, count_per_member, type, [&] {
     return backend_.AllToAll(comm_, in, out, count_per_member, type, stream, variant);
   });
 }
@@ -216,7 +226,7 @@ absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> 
           "all_to_all_v: ", span.size(), " counts or offsets for ", team_.ranks.size(), " ranks"));
     }
   }
-  return Put({PageCollective::kAllToAllV, 0, type, /*has_count=*/false}, [&] {
+  return Put(Operation::kAllToAllV, std::nullopt, type, [&] {
     return backend_.AllToAllV(comm_, in, ccl::Layout{to_counts.data(), to_offsets.data()}, out,
                               ccl::Layout{from_counts.data(), from_offsets.data()}, type, stream);
   });
@@ -224,7 +234,7 @@ absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> 
 
 absl::Status Communicator::Broadcast(const void* in, void* out, uint64_t count, DType type,
                                      uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted({PageCollective::kBroadcast, count, type}, root, [&](uint32_t index) {
+  return PutRooted(Operation::kBroadcast, count, type, root, [&](uint32_t index) {
     return backend_.Broadcast(comm_, in, out, count, type, index, stream, variant);
   });
 }
@@ -237,27 +247,25 @@ absl::Status Communicator::Send(const void* in, uint64_t count, DType type, uint
     }
     return Keep("send", to, {.in = in, .count = count, .type = type});
   }
-  return PutRooted({PageCollective::kSend, count, type}, to, [&](uint32_t index) {
-    return backend_.Send(comm_, in, count, type, index, stream);
+  return PutCall("send", {to}, [&](const uint32_t* indexes) {
+    return backend_.Send(comm_, in, count, type, indexes[0], stream);
   });
 }
 
 absl::Status Communicator::Recv(void* out, uint64_t count, DType type, uint32_t from,
                                 backend::Stream& stream) {
   if (in_group_) return Keep("recv", from, {.out = out, .count = count, .type = type});
-  return PutRooted({PageCollective::kRecv, count, type}, from, [&](uint32_t index) {
-    return backend_.Recv(comm_, out, count, type, index, stream);
+  return PutCall("recv", {from}, [&](const uint32_t* indexes) {
+    return backend_.Recv(comm_, out, count, type, indexes[0], stream);
   });
 }
 
 absl::Status Communicator::SendRecv(const void* in, uint64_t count, uint32_t to, void* out,
                                     uint64_t out_count, uint32_t from, DType type,
                                     backend::Stream& stream) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "send_recv");
-  const absl::StatusOr<uint32_t> to_index = IndexOf(to);
-  if (!to_index.ok()) return Annotate(to_index.status(), "send_recv");
-  return PutRooted({PageCollective::kSendRecv, count, type}, from, [&](uint32_t from_index) {
-    return backend_.SendRecv(comm_, in, count, *to_index, out, out_count, from_index, type, stream);
+  return PutCall("send_recv", {to, from}, [&](const uint32_t* indexes) {
+    return backend_.SendRecv(comm_, in, count, indexes[0], out, out_count, indexes[1], type,
+                             stream);
   });
 }
 
@@ -296,13 +304,13 @@ absl::Status Communicator::GroupDrop() {
 
 absl::Status Communicator::GroupEnd(backend::Stream& stream) {
   if (absl::Status status = GroupDrop(); !status.ok()) return status;
-  return Put({PageCollective::kGroup, 0, DType::kNone, /*has_count=*/false}, [&] {
+  return PutCall("group_end", {}, [&](const uint32_t*) {
     return backend_.Exchange(comm_, group_.data(), static_cast<uint32_t>(group_.size()), stream);
   });
 }
 
 absl::Status Communicator::Barrier(backend::Stream& stream) {
-  return Put({PageCollective::kBarrier, 0, DType::kNone, /*has_count=*/false},
+  return Put(Operation::kBarrier, std::nullopt, DType::kNone,
              [&] { return backend_.Barrier(comm_, stream); });
 }
 
@@ -318,7 +326,7 @@ absl::Status Communicator::Check() const {
     }
     return absl::InvalidArgumentError(text);
   }
-  std::string text = absl::StrCat(backend_.OperationName(info.operation), " number ", info.sequence,
+  std::string text = absl::StrCat(ccl::OperationName(info.operation), " number ", info.sequence,
                                   " of ", team_.ranks.size(), " ranks: ", result.what);
   if (result.code == StatusCode::kAborted) {
     // Who died is known to irisd, and on the status page.

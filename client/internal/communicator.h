@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -115,21 +117,20 @@ class Communicator {
   absl::Status Usable() const;
   // The place of a world rank in the team. kInvalidArgument if it has none.
   absl::StatusOr<uint32_t> IndexOf(uint32_t rank) const;
-  // One call, for errors and for those who look from outside.
-  struct Call {
-    wire::PageCollective what;
-    uint64_t count = 0;  // 0, where the call has one: nothing is to be done
-    DType type = DType::kNone;
-    bool has_count = true;
-    const char* name() const { return wire::PageCollectiveName(what); }
-  };
   // Keeps a message of the group.
   absl::Status Keep(const char* what, uint32_t peer, ccl::Message message);
-  // Puts on the stream, for the methods above.
+  // Puts on the stream, for the methods above: a call named `what`, with the places of up to two
+  // ranks in the team, which `start` gets,
   template <typename Start>
-  absl::Status Put(const Call& call, Start start);
+  absl::Status PutCall(const char* what, std::initializer_list<uint32_t> ranks, Start start);
+  // and operations of the team, which those who look from outside are told of. `count`: nothing is
+  // to be done if it is 0; nothing: the call has none.
   template <typename Start>
-  absl::Status PutRooted(const Call& call, uint32_t root, Start start);
+  absl::Status Put(ccl::Operation what, std::optional<uint64_t> count, DType type, Start start);
+  template <typename Start>
+  absl::Status PutRooted(ccl::Operation what, uint64_t count, DType type, uint32_t root,
+                         Start start);
+  void Tell(ccl::Operation what, std::optional<uint64_t> count, DType type);
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();
 

@@ -39,7 +39,7 @@ std::string RanksText(uint64_t members, absl::Span<const uint32_t> ranks) {
 // A call as `members` made it.
 std::string CallText(const Names& names, const CallRecord& call, uint64_t members,
                      absl::Span<const uint32_t> ranks) {
-  std::string name = names.OperationName(call.operation);
+  std::string name = ccl::OperationName(call.operation);
   if (call.operation == Operation::kBarrier) return absl::StrCat(name, "()");
   const std::string type = absl::StrCat("type=", DTypeName(call.type));
   if (call.operation == Operation::kAllToAllV) return absl::StrCat(name, "(", type, ")");
@@ -66,7 +66,7 @@ std::string MismatchText(const Names& names, const ErrorInfo& info,
                          absl::Span<const uint32_t> ranks) {
   const Mismatch& mismatch = info.mismatch;
   const Operation operation = mismatch.most != 0 ? mismatch.most_call.operation : info.operation;
-  std::string text = absl::StrCat(names.OperationName(operation), " #", info.sequence, ": ");
+  std::string text = absl::StrCat(ccl::OperationName(operation), " #", info.sequence, ": ");
   if (mismatch.rows_differ) {
     absl::StrAppend(&text, "rank ", RankText(mismatch.sender, ranks), " sends ",
                     mismatch.sent_bytes, " bytes to rank ", RankText(mismatch.receiver, ranks),

@@ -1,10 +1,58 @@
-// What a call of a collective says beside its buffers: the operator and the variant. C++17, the
-// standard library alone. The numbers are those of the C API.
+// What a call of a collective says beside its buffers: the operation, the operator and the variant.
+// C++17, the standard library alone. The numbers of operators and variants are those of the C API.
 #pragma once
 
 #include <cstdint>
 
 namespace iris::ccl {
+
+// The numbers are also in control pages (proto/wire/pages.h), where other versions read them.
+enum class Operation : uint8_t {
+  kNone = 0,
+  kAllReduce = 1,
+  kAllGather = 2,
+  kBroadcast = 3,
+  kBarrier = 4,
+  kReduceScatter = 5,
+  kAllToAll = 6,
+  kReduce = 7,
+  kGather = 8,
+  kScatter = 9,
+  kSendRecv = 10,
+  kAllToAllV = 11,
+};
+inline constexpr uint32_t kOperationCount = 12;  // kNone included
+
+// "all_reduce", as errors and tables of rules have it. "unknown": numbers that are no operation.
+constexpr const char* OperationName(Operation operation) {
+  switch (operation) {
+    case Operation::kNone:
+      return "none";
+    case Operation::kAllReduce:
+      return "all_reduce";
+    case Operation::kAllGather:
+      return "all_gather";
+    case Operation::kBroadcast:
+      return "broadcast";
+    case Operation::kBarrier:
+      return "barrier";
+    case Operation::kReduceScatter:
+      return "reduce_scatter";
+    case Operation::kAllToAll:
+      return "all_to_all";
+    case Operation::kReduce:
+      return "reduce";
+    case Operation::kGather:
+      return "gather";
+    case Operation::kScatter:
+      return "scatter";
+    case Operation::kSendRecv:
+      return "send_recv";
+    case Operation::kAllToAllV:
+      return "all_to_all_v";
+  }
+  return "unknown";
+}
 
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 

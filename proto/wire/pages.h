@@ -21,40 +21,11 @@ namespace iris::wire {
 
 inline constexpr size_t kPageBytes = 4096;
 
-// What a communicator does, in pages.
-enum class PageCollective : uint8_t {
-  kUnknown,
-  kAllReduce,
-  kAllGather,
-  kBroadcast,
-  kBarrier,
-  kReduceScatter,
-  kAllToAll,
-  kReduce,
-  kGather,
-  kScatter,
-  kAllToAllV,
-  kSend,
-  kRecv,
-  kSendRecv,
-  kGroup,
-};
-
-// "all_reduce", as errors have it; "collective" for a number that is none.
-constexpr const char* PageCollectiveName(PageCollective call) {
-  constexpr const char* kNames[] = {"collective", "all_reduce",     "all_gather",   "broadcast",
-                                    "barrier",    "reduce_scatter", "all_to_all",   "reduce",
-                                    "gather",     "scatter",        "all_to_all_v", "send",
-                                    "recv",       "send_recv",      "group_end"};
-  const uint32_t number = static_cast<uint32_t>(call);
-  return kNames[number < sizeof(kNames) / sizeof(kNames[0]) ? number : 0];
-}
-
 // One operation of a communicator, as its rank put it on a stream.
 struct CollectiveEntry {
   uint64_t count;   // elements, as the call has them; 0: each member has its own
   uint32_t put_ms;  // when: PageMilliseconds
-  uint8_t call;     // PageCollective
+  uint8_t call;     // iris::ccl::Operation
   uint8_t dtype;    // iris::DType
   uint8_t reserved[2];
 };

@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "iris/ccl_types.h"
 #include "iris/dtype.h"
 #include "proto/wire/limits.h"
 #include "server/rpc/waits.h"
@@ -23,6 +24,9 @@ namespace {
 // that is behind for less long is no news, unless its process is stopped; nor is an operation that
 // all are in.
 constexpr int64_t kNewsMs = 1000;
+
+// The name of an operation that its rank's page tells no more, or does not tell right.
+constexpr char kLongAgo[] = "collective";
 
 // A member of a communicator.
 struct Place {
@@ -74,13 +78,15 @@ v1::Wait Describe(const WaitSources& from, const TeamInfo& team, const std::vect
   v1::Wait wait = NewWait(from, v1::WAIT_KIND_COLLECTIVE, team.id, team.ranks.size());
   wait.set_number(number);
   wait.set_waited_ms(-1);
-  wait.set_call(wire::PageCollectiveName(wire::PageCollective::kUnknown));
+  wait.set_call(kLongAgo);
   for (const Place& place : places) {
     const wire::CollectiveEntry* const entry = EntryOf(place, number);
     if (waiting.contains(place.rank)) {
       AddMember(from, place.rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
       if (entry == nullptr) continue;
-      wait.set_call(wire::PageCollectiveName(static_cast<wire::PageCollective>(entry->call)));
+      const bool named = entry->call > 0 && entry->call < ccl::kOperationCount;
+      wait.set_call(named ? ccl::OperationName(static_cast<ccl::Operation>(entry->call))
+                          : kLongAgo);
       const DType type = static_cast<DType>(entry->dtype);
       if (entry->dtype != 0) wait.set_dtype(DTypeName(type));
       wait.set_bytes(entry->count * DTypeBytes(type));
@@ -97,11 +103,6 @@ v1::Wait Describe(const WaitSources& from, const TeamInfo& team, const std::vect
     }
   }
   return wait;
-}
-
-bool IsStopped(const WaitSources& from, Rank rank) {
-  const int64_t pid = rank < from.job.ranks.size() ? from.job.ranks[rank].pid : 0;
-  return pid > 0 && from.is_stopped(pid);
 }
 
 // The wait in operation `number`, which some members are in; none if there is nothing to tell.

@@ -43,9 +43,13 @@ void AddMember(const WaitSources& from, Rank rank, WaitPlace place,
   v1::WaitMember* const member = members->Add();
   member->set_rank(rank);
   member->set_place(place);
-  if (rank >= from.job.ranks.size()) return;
-  member->set_pid(from.job.ranks[rank].pid);
-  member->set_stopped(member->pid() > 0 && from.is_stopped(member->pid()));
+  if (rank < from.job.ranks.size()) member->set_pid(from.job.ranks[rank].pid);
+  member->set_stopped(IsStopped(from, rank));
+}
+
+bool IsStopped(const WaitSources& from, Rank rank) {
+  const int64_t pid = rank < from.job.ranks.size() ? from.job.ranks[rank].pid : 0;
+  return pid > 0 && from.is_stopped(pid);
 }
 
 bool IsHere(const WaitSources& from, Rank rank) {

@@ -51,6 +51,8 @@ constexpr uint64_t MakeWaitKey(WaitKey kind, uint64_t which) {
 v1::Wait NewWait(const WaitSources& from, v1::WaitKind kind, uint32_t team, size_t n_members);
 void AddMember(const WaitSources& from, Rank rank, v1::WaitPlace place,
                google::protobuf::RepeatedPtrField<v1::WaitMember>* members);
+// Whether the rank has a process, and that is stopped.
+bool IsStopped(const WaitSources& from, Rank rank);
 // Whether the rank is in the job and lives: what others have left in their pages is old.
 bool IsHere(const WaitSources& from, Rank rank);
 // How long ago a point of time in a page was; at most 49 days, after which page times wrap. 0: it

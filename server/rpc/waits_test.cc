@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "iris/ccl_types.h"
 
 namespace iris::server {
 namespace {
@@ -52,7 +53,7 @@ class WaitsTest : public testing::Test {
     record.waiting_at = kWaitingAt;
     for (wire::CollectiveEntry& entry : record.last) {
       entry = {.count = 256, .put_ms = put_ms};
-      entry.call = static_cast<uint8_t>(wire::PageCollective::kAllReduce);
+      entry.call = static_cast<uint8_t>(ccl::Operation::kAllReduce);
       entry.dtype = 1;
     }
   }

@@ -59,22 +59,6 @@
 
 namespace iris::ccl {
 
-enum class Operation : uint8_t {
-  kNone,
-  kAllReduce,
-  kAllGather,
-  kBroadcast,
-  kBarrier,
-  kReduceScatter,
-  kAllToAll,
-  kReduce,
-  kGather,
-  kScatter,
-  kSendRecv,
-  kAllToAllV,
-};
-inline constexpr uint32_t kOperationCount = 12;  // kNone included
-
 inline constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
 inline constexpr uint32_t kMaxThreads = 512;  // a block
 inline constexpr uint32_t kMaxUnroll = 2;
@@ -371,7 +355,6 @@ void ResetError(const Comm& comm);
 Result CopyMissing(const Comm& comm, uint64_t* mask, backend::Stream& stream);
 
 // "all_reduce" and so on; for messages.
-const char* OperationName(Operation operation);
 const char* VariantName(Variant variant);
 const char* ReduceOpName(ReduceOp op);
 
