@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs, from Debian 12's own archive, what building and testing Iris needs and this machine lacks.
+# Installs what building and testing Iris needs and this machine lacks: from Debian 12's own archive, and a few packages
+# from the Python Package Index (PyPI).
 #
 #   deploy/setup.sh            everything: the second compiler, the sanitizers, and what the bundle is made of
 #   deploy/setup.sh --build    only what building and running needs (deploy/run-demo.sh)
@@ -7,9 +8,9 @@
 #   deploy/setup.sh --check    installs nothing; exit code 1 and a list if something is missing
 #
 # Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle,
-# and a few packages of the Python Package Index for the bundle's tests (wheels.txt). They come last: where the index
-# cannot be reached, the exit code is 3, all else is there, and the tests that want them are skipped and say so.
-# The compiler for AMD's GPUs is not Debian's, which is too old: it is in the wheel ziglang of that index.
+# and the packages of PyPI that the bundle's tests use (wheels.txt). They come last: where the index cannot be reached,
+# the exit code is 3, all else is there, and the tests that want them are skipped and say so. --build alone uses no
+# package of PyPI. The compiler for AMD's GPUs is not Debian's, which is too old: it is in the wheel ziglang of PyPI.
 #
 # It is quiet, and done at once when nothing is missing. It runs as root, or through sudo.
 set -euo pipefail
@@ -62,7 +63,7 @@ for argument in "$@"; do
     --hip) with_hip=true ;;
     --check) check_only=true ;;
     -h | --help)
-      sed -n '2,14s/^# \{0,1\}//p' "$0"
+      sed -n '2,15s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) fail "unknown argument '$argument'; see --help" ;;

@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/internal/annotate.h"
+#include "client/internal/clock.h"
 #include "client/internal/descriptor_key.h"
 #include "client/internal/local_devices.h"
 #include "client/internal/session_client.h"
@@ -58,7 +58,7 @@ absl::Status UseDevice(driver::GpuDriver& driver, const std::string& uuid) {
 
 absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapPlace& place,
                                      absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = internal::DeadlineIn(timeout);
   internal::SessionOptions options;
   options.runtime_dirs = {runtime_dir};
   const absl::StatusOr<std::shared_ptr<SessionClient>> session =

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
+#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 
@@ -238,8 +239,7 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
     if (offset % allocation.alignment_bytes != 0)
       return Broken(job, "an allocation off its alignment");
     if (!allocation.name.empty() && !allocation.freed) {
-      const auto name = job.names.find(
-          {allocation.name, IsOwnTeam(allocation.team) ? allocation.team : kWorldTeam});
+      const auto name = job.names.find(NameKey(allocation));
       if (name == job.names.end() || name->second != offset)
         return Broken(job, "a name is missing");
       ++n_named;

@@ -10,11 +10,6 @@
 namespace iris::server {
 namespace {
 
-// Under which the name of an allocation is kept.
-std::pair<std::string, TeamId> NameKey(const HeapAllocation& allocation) {
-  return {allocation.name, IsOwnTeam(allocation.team) ? allocation.team : kWorldTeam};
-}
-
 // What an own team allocated is gone for good.
 void Remove(Job& job, uint64_t offset_bytes) {
   --job.teams.at(job.allocations.at(offset_bytes).team).n_allocations;
@@ -43,6 +38,10 @@ absl::Status Unplace(Job& job, uint64_t offset_bytes) {
   if (!found->second.freed) job.names.erase(NameKey(found->second));
   job.allocations.erase(found);
   return job.allocator.Free(offset_bytes);
+}
+
+std::pair<std::string, TeamId> NameKey(const HeapAllocation& allocation) {
+  return {allocation.name, IsOwnTeam(allocation.team) ? allocation.team : kWorldTeam};
 }
 
 bool NameTaken(const Job& job, TeamId team, const std::string& name) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,8 @@ absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation);
 // Gives back what Place returned, and its name.
 absl::Status Unplace(Job& job, uint64_t offset_bytes);
 
+// What the allocation's name is kept under in Job::names.
+std::pair<std::string, TeamId> NameKey(const HeapAllocation& allocation);
 // Whether the team may not give `name` to an allocation: an allocation of several ranks has a name
 // that nobody else has; of those of single ranks each rank's names are apart from the others'.
 bool NameTaken(const Job& job, TeamId team, const std::string& name);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/status/code.h"
 #include "proto/wire/limits.h"
+#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 #include "server/job/text.h"
@@ -272,8 +273,7 @@ class JobDecoder {
       }
       if (!allocation.sync) ++team->second.n_allocations;
       if (!allocation.name.empty() && !allocation.freed) {
-        const TeamId whose = IsOwnTeam(allocation.team) ? allocation.team : kWorldTeam;
-        job_.names.emplace(std::pair(allocation.name, whose), from.offset_bytes());
+        job_.names.emplace(NameKey(allocation), from.offset_bytes());
       }
       job_.allocations.emplace(from.offset_bytes(), std::move(allocation));
     }

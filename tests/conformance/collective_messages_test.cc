@@ -28,29 +28,36 @@ Config SmallConfig() {
   return config;
 }
 
-// All members call SendRecv first, then all send before they receive, in one call.
+// All members call SendRecv first, then all send before they receive, in one call. With so many
+// members and blocks, and with memory in their heaps or outside of them.
+class RingTest : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {
+ protected:
+  static Config ConfigOf(uint32_t blocks) {
+    Config config = SmallConfig();
+    config.max_blocks = blocks;
+    config.packet_blocks = blocks;
+    return config;
+  }
 
-class RingTest : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {};
+  const uint32_t n_ = std::get<0>(GetParam());
+  const Config config_ = ConfigOf(std::get<1>(GetParam()));
+  const bool outside_ = std::get<2>(GetParam());
+  World world_{n_, (1 << 20) + ccl::WorkspaceBytes(n_, config_)};
+};
 INSTANTIATE_TEST_SUITE_P(MembersBlocksOutside, RingTest,
                          testing::Combine(testing::Values(1, 2, 3, 4, 5), testing::Values(1, 2, 40),
                                           testing::Bool()));
 
 TEST_P(RingTest, AllCallSendRecvFirst) {
-  const uint32_t n = std::get<0>(GetParam());
-  const bool outside = std::get<2>(GetParam());
-  Config config = SmallConfig();
-  config.max_blocks = std::get<1>(GetParam());
-  config.packet_blocks = config.max_blocks;
-  World world(n, (1 << 20) + ccl::WorkspaceBytes(n, config));
-  world.Run([=](Rank& rank) {
-    const Comm comm = rank.NewComm(rank.ctx.world, config);
+  world_.Run([this](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config_);
     constexpr uint64_t kRoom = 40000;
     float* heap = rank.New<float>(2 * kRoom);
     // Where only some members' memory is outside, both ways meet.
-    const bool apart = outside && rank.rank() != 1;
+    const bool apart = outside_ && rank.rank() != 1;
     float* memory = apart ? static_cast<float*>(backend::MallocDevice(2 * kRoom * 4)) : heap;
-    const uint32_t next = (rank.rank() + 1) % n;
-    const uint32_t previous = (rank.rank() + n - 1) % n;
+    const uint32_t next = (rank.rank() + 1) % n_;
+    const uint32_t previous = (rank.rank() + n_ - 1) % n_;
     rank.HostBarrier();
     for (uint64_t count : {1, 5, 1000, 39999}) {
       // What goes around is not of one length: that of its sender.
@@ -71,19 +78,13 @@ TEST_P(RingTest, AllCallSendRecvFirst) {
 
 // Everybody sends everybody, itself included, two messages of different lengths, in one call.
 TEST_P(RingTest, AllSendAllInOneCall) {
-  const uint32_t n = std::get<0>(GetParam());
-  const bool outside = std::get<2>(GetParam());
-  Config config = SmallConfig();
-  config.max_blocks = std::get<1>(GetParam());
-  config.packet_blocks = config.max_blocks;
-  World world(n, (1 << 20) + ccl::WorkspaceBytes(n, config));
-  world.Run([=](Rank& rank) {
-    const Comm comm = rank.NewComm(rank.ctx.world, config);
+  world_.Run([this](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config_);
     constexpr uint64_t kRow = 3000;
-    const uint64_t elements = kRow * n * 2;
+    const uint64_t elements = kRow * n_ * 2;
     int32_t* heap = rank.New<int32_t>(2 * elements);
     int32_t* memory =
-        outside ? static_cast<int32_t*>(backend::MallocDevice(2 * elements * 4)) : heap;
+        outside_ ? static_cast<int32_t*>(backend::MallocDevice(2 * elements * 4)) : heap;
     rank.Write(memory, Data<int32_t>(rank.rank(), elements));
     rank.HostBarrier();
     const auto length = [](uint32_t from, uint32_t to, uint32_t k) {
@@ -91,13 +92,13 @@ TEST_P(RingTest, AllSendAllInOneCall) {
     };
     std::vector<ccl::Message> messages;
     // The order among different members is of no matter.
-    for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t i = 0; i < n_; ++i) {
       for (uint32_t k = 0; k < 2; ++k) {
         const uint64_t row = (i * 2 + k) * kRow;
         messages.push_back({memory + row, nullptr, length(rank.rank(), i, k), DType::kI32, i});
       }
     }
-    for (uint32_t i = n; i-- > 0;) {
+    for (uint32_t i = n_; i-- > 0;) {
       for (uint32_t k = 0; k < 2; ++k) {
         const uint64_t row = (i * 2 + k) * kRow;
         messages.push_back(
@@ -110,7 +111,7 @@ TEST_P(RingTest, AllSendAllInOneCall) {
     }
     const std::vector<int32_t> out = rank.Read(memory + elements, elements);
     ExpectOk(ccl::CheckError(comm));
-    for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t i = 0; i < n_; ++i) {
       const std::vector<int32_t> sent = Data<int32_t>(i, elements);
       for (uint32_t k = 0; k < 2; ++k) {
         const auto from = sent.begin() + (rank.rank() * 2 + k) * kRow;
@@ -118,7 +119,7 @@ TEST_P(RingTest, AllSendAllInOneCall) {
         EXPECT_TRUE(std::equal(at, at + length(i, rank.rank(), k), from)) << i << " " << k;
       }
     }
-    if (outside) backend::FreeDevice(memory);
+    if (outside_) backend::FreeDevice(memory);
   });
 }
 

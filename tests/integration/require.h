@@ -2,8 +2,11 @@
 // not hold and returns 1.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include "iris/status.h"
 
@@ -15,6 +18,13 @@ const Status& StatusOf(const StatusOr<T>& result) {
   return result.status();
 }
 inline std::string Text(const Status& status) { return status.ToString(); }
+
+// Whether the message of a status has all of these texts.
+inline bool HasTexts(const Status& status, std::initializer_list<std::string_view> texts) {
+  return std::all_of(texts.begin(), texts.end(), [&status](std::string_view text) {
+    return status.message().find(text) != std::string::npos;
+  });
+}
 
 }  // namespace iris::testing
 
@@ -36,4 +46,14 @@ inline std::string Text(const Status& status) { return status.ToString(); }
                 << std::endl;                                                          \
       return 1;                                                                        \
     }                                                                                  \
+  } while (false)
+
+// A Status or StatusOr that must have this code, and whose text must have all that follows. The
+// text is printed in any case.
+#define REQUIRE_FAILS(expression, wanted, ...)                                   \
+  do {                                                                           \
+    const ::iris::Status require_failed = ::iris::testing::StatusOf(expression); \
+    std::cout << ::iris::testing::Text(require_failed) << std::endl;             \
+    REQUIRE(require_failed.code() == (wanted));                                  \
+    REQUIRE(::iris::testing::HasTexts(require_failed, {__VA_ARGS__}));           \
   } while (false)

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,16 +21,10 @@ namespace {
 
 using iris::testing::Daemon;
 using iris::testing::RankProcesses;
-using iris::testing::Text;
 
 // The call is refused as an invalid argument, and says so.
-#define REQUIRE_REFUSED(expression, text)                       \
-  do {                                                          \
-    const Status refused = (expression);                        \
-    std::cout << Text(refused) << std::endl;                    \
-    REQUIRE(refused.code() == StatusCode::kInvalidArgument);    \
-    REQUIRE(refused.message().find(text) != std::string::npos); \
-  } while (false)
+#define REQUIRE_REFUSED(expression, text) \
+  REQUIRE_FAILS(expression, StatusCode::kInvalidArgument, text)
 
 constexpr uint64_t kBytes = 1 << 20;
 

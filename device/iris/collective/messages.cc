@@ -138,8 +138,7 @@ Result RunOne(const Comm& comm, const Message& message, backend::Stream& stream)
   bool nothing = false;
   const Result result = impl::CheckRequest(comm, &request, &nothing);
   if (!result.ok() || nothing) return result;
-  const Plan plan = Choose(comm, {request.operation, request.count, request.type});
-  return impl::FindVariant(plan.variant)->launch({comm, request, plan}, stream);
+  return impl::LaunchRequest(comm, request, stream);
 }
 
 }  // namespace

@@ -8,24 +8,26 @@
 #include "iris/collective/variants/variant.h"
 
 namespace iris::ccl {
+namespace impl {
+
+Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream) {
+  const Plan plan =
+      Choose(comm, {request.operation, request.count, request.type, request.op, request.variant});
+  return FindVariant(plan.variant)->launch({comm, request, plan}, stream);
+}
+
+}  // namespace impl
 namespace {
 
 using impl::Invalid;
 using impl::Request;
-
-// Launches a checked call.
-Result Launch(const Comm& comm, const Request& request, backend::Stream& stream) {
-  const Plan plan =
-      Choose(comm, {request.operation, request.count, request.type, request.op, request.variant});
-  return impl::FindVariant(plan.variant)->launch({comm, request, plan}, stream);
-}
 
 // Checks a call and launches it.
 Result Run(const Comm& comm, Request* request, backend::Stream& stream) {
   bool nothing = false;
   const Result result = impl::CheckRequest(comm, request, &nothing);
   if (!result.ok() || nothing) return result;
-  if (comm.team.size != 1) return Launch(comm, *request, stream);
+  if (comm.team.size != 1) return impl::LaunchRequest(comm, *request, stream);
   if (request->in == request->out) return {};
   return backend::CopyAsync(request->out, request->in, request->count * DTypeBytes(request->type),
                             stream);
@@ -199,7 +201,7 @@ Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, 
     return Invalid("in and out overlap");
   }
   request.in_offset_bytes = 0;  // nobody else reads it
-  if (n != 1) return Launch(comm, request, stream);
+  if (n != 1) return impl::LaunchRequest(comm, request, stream);
   if (vector.send_bytes[0] == 0) return {};
   return backend::CopyAsync(static_cast<uint8_t*>(out) + vector.receive_offset_bytes[0],
                             static_cast<const uint8_t*>(in) + vector.send_offset_bytes[0],
@@ -213,7 +215,7 @@ Result Barrier(const Comm& comm, backend::Stream& stream) {
                            .out = nullptr,
                            .count = 0,
                            .type = DType::kU8};
-  return Launch(comm, request, stream);
+  return impl::LaunchRequest(comm, request, stream);
 }
 
 }  // namespace iris::ccl

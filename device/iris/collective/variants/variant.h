@@ -99,6 +99,8 @@ Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend
 // Rows pushed to where they belong; see impl/move_direct.h.
 Result LaunchMoveDirect(const Start& start, const VariantRow& row, const Common& common,
                         const MoveCall& call, backend::Stream& stream);
+// Plans a call that was checked, for a team of several members or a barrier, and launches it.
+Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream);
 // Several messages at once, of at most kMaxMessages: their requests, which are checked.
 Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t n,
                       backend::Stream& stream);
