@@ -26,8 +26,8 @@ using CUdeviceptr = unsigned long long;
 inline constexpr int kCudaVirtualMemoryManagementSupported = 102;  // CU_DEVICE_ATTRIBUTE_…
 inline constexpr int kCudaHandleTypePosixFileDescriptorSupported = 103;
 
-// The entry points of libcuda, in alphabetical order, those that may be missing last. Structs go through unchanged: hip_api.h says
-// why.
+// The entry points of libcuda, in alphabetical order, those that may be missing last. Structs go
+// through unchanged: hip_api.h says why.
 struct CudaFunctions {
   CUresult (*cuCtxGetDevice)(CUdevice*) = nullptr;
   CUresult (*cuCtxPopCurrent)(CUcontext*) = nullptr;
