@@ -5,6 +5,7 @@
 //   driver_smoke [--backend auto|cuda|hip|emu] [--mib 1024] [--rounds 3]
 //
 // Exit codes: 0 all worked, 1 something failed.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,12 +21,17 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "device/driver/hip_native.h"
+#include "device/driver/hip_on_cuda.h"
+#include "device/driver/memfd_seals.h"
 #include "device/driver/open.h"
 
 namespace iris::driver {
 namespace {
 
 constexpr uint64_t kWantedBase = 0x400000000000;
+// Of each of two allocations that a client makes itself and lends.
+constexpr uint64_t kOwnBytes = 8 << 20;
 
 struct Arguments {
   OpenOptions open;
@@ -96,6 +102,175 @@ absl::StatusOr<OpenedDriver> Open(const Arguments& arguments, bool print) {
     }
   }
   return opened;
+}
+
+// Two allocations behind each other, made by the platform's own calls as any program makes them.
+class OwnMemory {
+ public:
+  OwnMemory(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
+    base_ = driver.kind() == BackendKind::kEmu ? MakeMemfds(driver)
+                                               : MakeMappings(driver, arguments, device);
+  }
+  ~OwnMemory() {
+    for (const int fd : fds_) close(fd);
+    if (api_ == nullptr) return;
+    for (size_t i = 0; i < handles_.size(); ++i) {
+      api_->hipMemUnmap(reinterpret_cast<void*>(base_ + i * kOwnBytes), kOwnBytes);
+      api_->hipMemRelease(handles_[i]);
+    }
+    if (base_ != 0) api_->hipMemAddressFree(reinterpret_cast<void*>(base_), 2 * kOwnBytes);
+  }
+  OwnMemory(const OwnMemory&) = delete;
+  OwnMemory& operator=(const OwnMemory&) = delete;
+
+  uint64_t base() const { return base_; }  // 0: something failed, and was told
+
+ private:
+  uint64_t MakeMemfds(GpuDriver& driver) {
+    auto range = driver.Reserve(2 * kOwnBytes, 1, 0);
+    if (!Check(range.status(), "Reserve")) return 0;
+    range_ = *std::move(range);
+    for (uint64_t i = 0; i < 2; ++i) {
+      const int fd = memfd_create("smoke-own", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+      if (fd < 0) return 0;
+      fds_.push_back(fd);
+      void* const at = reinterpret_cast<void*>(range_->base() + i * kOwnBytes);
+      if (ftruncate(fd, kOwnBytes) != 0 || fcntl(fd, F_ADD_SEALS, kResizeSeals) != 0 ||
+          mmap(at, kOwnBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != at) {
+        return 0;
+      }
+    }
+    return range_->base();
+  }
+
+  uint64_t MakeMappings(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
+    auto api = driver.kind() == BackendKind::kCuda ? HipOnCuda::Open(arguments.open.library_path)
+                                                   : HipNative::Open(arguments.open.library_path);
+    if (!Check(api.status(), "open the library as a program does")) return 0;
+    api_ = *std::move(api);
+    void* base = nullptr;
+    hipError_t error = api_->hipMemAddressReserve(&base, 2 * kOwnBytes, 0, nullptr, 0);
+    hipMemAllocationProp prop;
+    prop.type = hipMemAllocationTypePinned;
+    prop.requestedHandleTypes = hipMemHandleTypePosixFileDescriptor;
+    prop.location = {hipMemLocationTypeDevice, static_cast<int>(device)};
+    for (uint64_t i = 0; i < 2 && error == hipSuccess; ++i) {
+      hipMemGenericAllocationHandle_t handle = 0;
+      error = api_->hipMemCreate(&handle, kOwnBytes, &prop, 0);
+      if (error == hipSuccess) {
+        error = api_->hipMemMap(static_cast<char*>(base) + i * kOwnBytes, kOwnBytes, 0, handle, 0);
+        handles_.push_back(handle);
+      }
+    }
+    hipMemAccessDesc desc;
+    desc.location = prop.location;
+    desc.flags = hipMemAccessFlagsProtReadWrite;
+    if (error == hipSuccess) error = api_->hipMemSetAccess(base, 2 * kOwnBytes, &desc, 1);
+    if (error == hipSuccess) return reinterpret_cast<uint64_t>(base);
+    printf("FAILED to make memory by the platform's own calls: %s\n", api_->hipGetErrorName(error));
+    return 0;
+  }
+
+  uint64_t base_ = 0;
+  // Of emu.
+  std::unique_ptr<Reservation> range_;
+  std::vector<int> fds_;
+  // Of a GPU.
+  std::unique_ptr<HipApi> api_;
+  std::vector<hipMemGenericAllocationHandle_t> handles_;
+};
+
+// What malloc, cudaMalloc or hipMalloc gave cannot be lent, and the error says so.
+bool CheckThatPlainMemoryIsRefused(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
+  constexpr size_t kBytes = 4 << 20;
+  void* plain = nullptr;
+  int (*release)(void*) = nullptr;
+  std::vector<char> host(kBytes);
+  if (driver.kind() == BackendKind::kEmu) {
+    plain = host.data();
+  } else {
+    const bool cuda = driver.kind() == BackendKind::kCuda;
+    std::string path = arguments.open.library_path;
+    if (path.empty()) path = cuda ? "libcuda.so.1" : "libamdhip64.so";
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr && cuda) {
+      library = dlopen("/usr/local/nvidia/lib64/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    }
+    if (library == nullptr) {
+      printf("FAILED to open the library as a program does: %s\n", dlerror());
+      return false;
+    }
+    const auto allocate = reinterpret_cast<int (*)(void**, size_t)>(
+        dlsym(library, cuda ? "cuMemAlloc_v2" : "hipMalloc"));
+    release = reinterpret_cast<int (*)(void*)>(dlsym(library, cuda ? "cuMemFree_v2" : "hipFree"));
+    if (allocate == nullptr || release == nullptr || allocate(&plain, kBytes) != 0) {
+      printf("FAILED to allocate memory as a program does\n");
+      return false;
+    }
+  }
+  bool good = true;
+  for (void* const memory : {plain, static_cast<void*>(host.data())}) {
+    const absl::Status refused =
+        driver.Share(device, reinterpret_cast<uint64_t>(memory), kBytes, 8).status();
+    if (arguments.rank == 0) printf("share of other memory: %s\n", refused.ToString().c_str());
+    good &= refused.code() == absl::StatusCode::kInvalidArgument;
+  }
+  if (release != nullptr) release(plain);
+  return good;
+}
+
+// Lends memory of its own to the next rank, and uses what the one before has lent.
+bool LendAndBorrow(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
+  const OwnMemory own(driver, arguments, device);
+  if (own.base() == 0) return false;
+  const uint8_t mark = static_cast<uint8_t>(0x60 + arguments.rank);
+  for (uint64_t i = 0; i < 2; ++i) {
+    const absl::Status filled = driver.Fill(own.base() + i * kOwnBytes, mark, kOwnBytes);
+    if (!Check(filled, "Fill of own memory")) return false;
+  }
+  const absl::Time start = absl::Now();
+  const auto pieces = driver.Share(device, own.base() + 1, 2 * kOwnBytes - 2, 2);
+  const absl::Duration share = absl::Now() - start;
+  if (!Check(pieces.status(), "Share")) return false;
+  bool good = pieces->size() == 2;
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    const SharedPiece& piece = (*pieces)[i];
+    good &= piece.address == own.base() + i * kOwnBytes && piece.bytes == kOwnBytes;
+  }
+  printf("rank %u: share of own memory %.2f ms, %zu pieces%s\n", arguments.rank, Ms(share),
+         pieces->size(), good ? "" : " (FAILED: not those that were made)");
+  fflush(stdout);
+  // The second piece: its first byte is not the range's.
+  good &= SendFd(arguments.socket, pieces->back().fd);
+  for (const SharedPiece& piece : *pieces) close(piece.fd);
+  const int fd = good ? ReceiveFd(arguments.socket) : -1;
+  if (fd < 0) return false;
+  const auto memory = driver.Import(fd, kOwnBytes);
+  if (!Check(memory.status(), "Import of a peer's own memory")) return false;
+  const auto range = driver.Reserve(kOwnBytes, 1, 0);
+  if (!Check(range.status(), "Reserve")) return false;
+  const auto mapping = driver.Map(**range, 0, **memory, Access::kReadWrite, {device});
+  if (!Check(mapping.status(), "Map of a peer's own memory")) return false;
+  const uint32_t n = arguments.n_ranks;
+  const uint64_t theirs = (*mapping)->address();
+  uint8_t seen = 0;
+  const uint8_t wanted = static_cast<uint8_t>(0x60 + (arguments.rank + n - 1) % n);
+  good &= Check(driver.Copy(&seen, reinterpret_cast<void*>(theirs + kOwnBytes - 1), 1),
+                "Copy from a peer's own memory");
+  if (seen != wanted) {
+    printf("FAILED: rank %u reads %#x of lent memory\n", arguments.rank, seen);
+    good = false;
+  }
+  good &= Check(driver.Fill(theirs, static_cast<uint8_t>(0x70 + arguments.rank), kOwnBytes / 2),
+                "Fill of a peer's own memory");
+  if (!Signal(arguments.socket) || !Wait(arguments.socket)) return false;
+  const void* const written = reinterpret_cast<void*>(own.base() + kOwnBytes);
+  good &= Check(driver.Copy(&seen, written, 1), "Copy from own memory");
+  if (seen != 0x70 + (arguments.rank + 1) % n) {
+    printf("FAILED: rank %u reads %#x of what it has lent\n", arguments.rank, seen);
+    good = false;
+  }
+  return good && Signal(arguments.socket) && Wait(arguments.socket);
 }
 
 // One client: rounds of import, map, use, unmap of every rank's segment.
@@ -187,6 +362,8 @@ int Client(const Arguments& arguments) {
     fflush(stdout);
     if (!Signal(arguments.socket) || !Wait(arguments.socket)) return 1;
   }
+  good &= CheckThatPlainMemoryIsRefused(driver, arguments, device);
+  good &= LendAndBorrow(driver, arguments, device);
   // A page as irisd makes it: mapped without write permission.
   const int page_fd = memfd_create("smoke-page", MFD_CLOEXEC);
   void* const page = page_fd >= 0 && ftruncate(page_fd, 4096) == 0
@@ -309,6 +486,17 @@ int Owner(const Arguments& arguments, char** argv) {
       for (const int socket : sockets) good &= Signal(socket);
       if (!good) break;
     }
+  }
+  // Each rank's own memory goes to the next one; then steps as above.
+  if (good) {
+    std::vector<int> lent;
+    for (const int socket : sockets) lent.push_back(ReceiveFd(socket));
+    for (uint32_t r = 0; r < n; ++r) good &= SendFd(sockets[(r + 1) % n], lent[r]);
+    for (const int fd : lent) close(fd);
+  }
+  for (int step = 0; step < 2 && good; ++step) {
+    for (const int socket : sockets) good &= Wait(socket);
+    for (const int socket : sockets) good &= Signal(socket);
   }
   for (const int socket : sockets) close(socket);
   for (const pid_t child : children) {

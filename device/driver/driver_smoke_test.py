@@ -18,7 +18,9 @@ class DriverSmokeTest(unittest.TestCase):
     def expect_all_worked(self, done, n_ranks):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("all worked", done.stdout)
+        self.assertRegex(done.stdout, r"share of other memory: INVALID_ARGUMENT: .*or copy it into the heap")
         for rank in range(n_ranks):
+            self.assertRegex(done.stdout, rf"rank {rank}: share of own memory .* ms, 2 pieces")
             self.assertRegex(done.stdout,
                              rf"rank {rank} round 1: base 0x[0-9a-f]+.* reserve .* import .* map .* access ")
 

@@ -17,27 +17,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "device/base/posix.h"
+#include "device/driver/emu_share.h"
+#include "device/driver/memfd_seals.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
-#ifndef F_ADD_SEALS
-#define F_ADD_SEALS 1033
-#define F_GET_SEALS 1034
-#define F_SEAL_SEAL 0x0001
-#define F_SEAL_SHRINK 0x0002
-#define F_SEAL_GROW 0x0004
-#define F_SEAL_WRITE 0x0008
-#endif
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
 
 namespace iris::driver {
 namespace {
-
-constexpr int kResizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
 // This folder depends on nothing else of Iris, so it translates errno itself.
 absl::Status SystemError(int error, absl::string_view what) {
@@ -274,6 +262,11 @@ class EmuDriver : public GpuDriver {
     const absl::StatusOr<struct stat> info = CheckMemory(fd, bytes, "import emulated memory");
     if (!info.ok()) return info.status();
     return memory;
+  }
+
+  absl::StatusOr<std::vector<SharedPiece>> Share(uint32_t device_index, uint64_t address,
+                                                 uint64_t bytes, size_t max_pieces) override {
+    return ShareMemfds(address, bytes, max_pieces);
   }
 
   absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t piece_bytes, uint32_t n_pieces,

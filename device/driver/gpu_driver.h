@@ -4,6 +4,7 @@
 // Life of memory, the same on every platform: Create → ExportFd (duplicates of one descriptor) →
 // Import in another process → Map into a Reservation → use → destroy the Mapping → destroy the
 // PhysicalMemory. A descriptor also outlives its creator: Adopt makes created memory of it again.
+// Memory that a program has allocated itself joins at Import: Share gives its descriptors.
 // Every step is a move-only object or a unique_ptr whose destructor undoes it.
 // Implementations are thread-safe; objects they return are not, but several threads may Map
 // disjoint ranges of one Reservation at a time. A driver outlives all that it made. Depends on
@@ -11,6 +12,7 @@
 // each.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -49,6 +51,14 @@ struct CreateTimes {
 struct MapTimes {
   absl::Duration map;
   absl::Duration access;
+};
+
+// Memory of this process that another one can be given: one physical allocation, and where it is
+// mapped here.
+struct SharedPiece {
+  int fd = -1;           // what Import takes; the caller of Share owns it
+  uint64_t address = 0;  // where this process has it mapped, from its first byte on
+  uint64_t bytes = 0;    // all of the allocation: a multiple of the granularity
 };
 
 // One physical allocation, created here, adopted or imported. Destroying it closes this process's
@@ -142,6 +152,19 @@ class GpuDriver {
   // failure. kInvalidArgument: not such a descriptor, or not of `bytes` bytes, or one that its
   // holder could still resize.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) = 0;
+
+  // Descriptors of the allocations behind [address, address + bytes) of this process's own memory:
+  // memory that somebody else than Iris has created and mapped. In order of address and without
+  // holes between them; the first and the last may reach beyond the range. At most `max_pieces`. On
+  // error nothing stays open. On a GPU the caller has a context on the device.
+  // kInvalidArgument: no such memory (host memory, what the platform's plain allocation gave,
+  // nothing mapped there), of another device than `device_index` (unless emu), created without a
+  // shareable descriptor, a size or place that is no multiple of the granularity, a descriptor of
+  // which the file could still be resized: each names the address, what is wrong and what to do.
+  // kResourceExhausted: more than `max_pieces`, or out of descriptors. kUnimplemented: the
+  // platform's library is too old.
+  virtual absl::StatusOr<std::vector<SharedPiece>> Share(uint32_t device_index, uint64_t address,
+                                                         uint64_t bytes, size_t max_pieces) = 0;
 
   // Reserves one contiguous range of n_pieces * piece_bytes at `wanted_base` if that is free
   // (nothing is ever replaced), else anywhere. wanted_base 0: anywhere. No mapping may cross from

@@ -23,6 +23,7 @@ inline constexpr hipError_t hipErrorInvalidValue = 1;
 inline constexpr hipError_t hipErrorOutOfMemory = 2;
 inline constexpr hipError_t hipErrorNotInitialized = 3;
 inline constexpr hipError_t hipErrorDeinitialized = 4;
+inline constexpr hipError_t hipErrorInvalidDevicePointer = 17;
 inline constexpr hipError_t hipErrorInsufficientDriver = 35;
 inline constexpr hipError_t hipErrorNoDevice = 100;
 inline constexpr hipError_t hipErrorInvalidDevice = 101;
@@ -31,6 +32,7 @@ inline constexpr hipError_t hipErrorECCNotCorrectable = 214;
 inline constexpr hipError_t hipErrorPeerAccessUnsupported = 217;
 inline constexpr hipError_t hipErrorOperatingSystem = 304;
 inline constexpr hipError_t hipErrorInvalidHandle = 400;
+inline constexpr hipError_t hipErrorNotFound = 500;
 inline constexpr hipError_t hipErrorIllegalAddress = 700;
 inline constexpr hipError_t hipErrorHostMemoryAlreadyRegistered = 712;
 inline constexpr hipError_t hipErrorHostMemoryNotRegistered = 713;
@@ -127,6 +129,16 @@ class HipApi {
   virtual hipError_t hipMemUnmap(void* address, size_t bytes) = 0;
   virtual hipError_t hipMemSetAccess(void* address, size_t bytes, const hipMemAccessDesc* desc,
                                      size_t count) = 0;
+
+  // What is behind an address. Libraries may lack these three: hipErrorNotSupported. The handle
+  // counts as one more hold on the memory, to be released, unless Quirks::retain_is_not_counted.
+  // hipErrorInvalidValue: not memory of hipMemCreate.
+  virtual hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
+                                                  void* address) = 0;
+  virtual hipError_t hipMemGetAllocationPropertiesFromHandle(
+      hipMemAllocationProp* prop, hipMemGenericAllocationHandle_t handle) = 0;
+  // Of memory of hipMemCreate: the one allocation, where it is mapped.
+  virtual hipError_t hipMemGetAddressRange(void** base, size_t* bytes, void* address) = 0;
 
   virtual hipError_t hipHostRegister(void* host, size_t bytes, unsigned flags) = 0;
   virtual hipError_t hipHostUnregister(void* host) = 0;

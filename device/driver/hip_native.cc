@@ -59,6 +59,11 @@ absl::Status HipNative::LoadAll() {
   library_.Load(&f_.hipStreamCreateWithFlags, "hipStreamCreateWithFlags");
   library_.Load(&f_.hipStreamDestroy, "hipStreamDestroy");
   library_.Load(&f_.hipStreamSynchronize, "hipStreamSynchronize");
+  library_.LoadOptional(&f_.hipMemGetAccess, "hipMemGetAccess");
+  library_.LoadOptional(&f_.hipMemGetAddressRange, "hipMemGetAddressRange");
+  library_.LoadOptional(&f_.hipMemGetAllocationPropertiesFromHandle,
+                        "hipMemGetAllocationPropertiesFromHandle");
+  library_.LoadOptional(&f_.hipMemRetainAllocationHandle, "hipMemRetainAllocationHandle");
   return library_.missing();
 }
 
@@ -78,6 +83,22 @@ hipError_t HipNative::DeviceUuid(int device, std::string* text) {
     absl::StrAppend(text, absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
   }
   return hipSuccess;
+}
+
+hipError_t HipNative::hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
+                                                   void* address) {
+  if (f_.hipMemRetainAllocationHandle == nullptr || f_.hipMemGetAccess == nullptr) {
+    return hipErrorNotSupported;
+  }
+  // Versions up to 7.14 crash on memory of hipMalloc. Only mapped memory has access rights.
+  hipMemLocation location;
+  location.type = hipMemLocationTypeDevice;
+  hipError_t error = f_.hipGetDevice(&location.id);
+  if (error != hipSuccess) return error;
+  unsigned long long rights = 0;
+  error = f_.hipMemGetAccess(&rights, &location, address);
+  if (error != hipSuccess || rights == 0) return hipErrorInvalidValue;
+  return f_.hipMemRetainAllocationHandle(handle, address);
 }
 
 hipError_t HipNative::DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) {

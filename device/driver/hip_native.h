@@ -46,6 +46,13 @@ struct HipFunctions {
   hipError_t (*hipStreamCreateWithFlags)(hipStream_t*, unsigned) = nullptr;
   hipError_t (*hipStreamDestroy)(hipStream_t) = nullptr;
   hipError_t (*hipStreamSynchronize)(hipStream_t) = nullptr;
+
+  // Null where the library has none.
+  hipError_t (*hipMemGetAccess)(unsigned long long*, const hipMemLocation*, void*) = nullptr;
+  hipError_t (*hipMemGetAddressRange)(void**, size_t*, void*) = nullptr;
+  hipError_t (*hipMemGetAllocationPropertiesFromHandle)(hipMemAllocationProp*,
+                                                        hipMemGenericAllocationHandle_t) = nullptr;
+  hipError_t (*hipMemRetainAllocationHandle)(hipMemGenericAllocationHandle_t*, void*) = nullptr;
 };
 
 class HipNative final : public HipApi {
@@ -120,6 +127,19 @@ class HipNative final : public HipApi {
   hipError_t hipMemSetAccess(void* address, size_t bytes, const hipMemAccessDesc* desc,
                              size_t count) override {
     return f_.hipMemSetAccess(address, bytes, desc, count);
+  }
+
+  hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
+                                          void* address) override;
+  hipError_t hipMemGetAllocationPropertiesFromHandle(
+      hipMemAllocationProp* prop, hipMemGenericAllocationHandle_t handle) override {
+    return f_.hipMemGetAllocationPropertiesFromHandle == nullptr
+               ? hipErrorNotSupported
+               : f_.hipMemGetAllocationPropertiesFromHandle(prop, handle);
+  }
+  hipError_t hipMemGetAddressRange(void** base, size_t* bytes, void* address) override {
+    return f_.hipMemGetAddressRange == nullptr ? hipErrorNotSupported
+                                               : f_.hipMemGetAddressRange(base, bytes, address);
   }
 
   hipError_t hipHostRegister(void* host, size_t bytes, unsigned flags) override {

@@ -79,6 +79,10 @@ absl::Status HipOnCuda::LoadAll() {
   library_.Load(&f_.cuStreamCreate, "cuStreamCreate");
   library_.Load(&f_.cuStreamDestroy, "cuStreamDestroy_v2");
   library_.Load(&f_.cuStreamSynchronize, "cuStreamSynchronize");
+  library_.LoadOptional(&f_.cuMemGetAddressRange, "cuMemGetAddressRange_v2");
+  library_.LoadOptional(&f_.cuMemGetAllocationPropertiesFromHandle,
+                        "cuMemGetAllocationPropertiesFromHandle");
+  library_.LoadOptional(&f_.cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle");
   return library_.missing();
 }
 

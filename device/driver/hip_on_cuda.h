@@ -26,8 +26,8 @@ using CUdeviceptr = unsigned long long;
 inline constexpr int kCudaVirtualMemoryManagementSupported = 102;  // CU_DEVICE_ATTRIBUTE_…
 inline constexpr int kCudaHandleTypePosixFileDescriptorSupported = 103;
 
-// The entry points of libcuda, in alphabetical order. Structs go through unchanged: hip_api.h says
-// why.
+// The entry points of libcuda, in alphabetical order, those that may be missing last. Structs go
+// through unchanged: hip_api.h says why.
 struct CudaFunctions {
   CUresult (*cuCtxGetDevice)(CUdevice*) = nullptr;
   CUresult (*cuCtxPopCurrent)(CUcontext*) = nullptr;
@@ -69,6 +69,12 @@ struct CudaFunctions {
   CUresult (*cuStreamCreate)(CUstream*, unsigned) = nullptr;
   CUresult (*cuStreamDestroy)(CUstream) = nullptr;
   CUresult (*cuStreamSynchronize)(CUstream) = nullptr;
+
+  // Null where the library has none.
+  CUresult (*cuMemGetAddressRange)(CUdeviceptr*, size_t*, CUdeviceptr) = nullptr;
+  CUresult (*cuMemGetAllocationPropertiesFromHandle)(hipMemAllocationProp*,
+                                                     unsigned long long) = nullptr;
+  CUresult (*cuMemRetainAllocationHandle)(unsigned long long*, void*) = nullptr;
 };
 
 class HipOnCuda final : public HipApi {
@@ -176,6 +182,29 @@ class HipOnCuda final : public HipApi {
   hipError_t hipMemSetAccess(void* address, size_t bytes, const hipMemAccessDesc* desc,
                              size_t count) override {
     return f_.cuMemSetAccess(reinterpret_cast<CUdeviceptr>(address), bytes, desc, count);
+  }
+
+  hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
+                                          void* address) override {
+    if (f_.cuMemRetainAllocationHandle == nullptr) return hipErrorNotSupported;
+    unsigned long long h = 0;
+    const CUresult error = f_.cuMemRetainAllocationHandle(&h, address);
+    *handle = h;
+    return error;
+  }
+  hipError_t hipMemGetAllocationPropertiesFromHandle(
+      hipMemAllocationProp* prop, hipMemGenericAllocationHandle_t handle) override {
+    return f_.cuMemGetAllocationPropertiesFromHandle == nullptr
+               ? hipErrorNotSupported
+               : f_.cuMemGetAllocationPropertiesFromHandle(prop, handle);
+  }
+  hipError_t hipMemGetAddressRange(void** base, size_t* bytes, void* address) override {
+    if (f_.cuMemGetAddressRange == nullptr) return hipErrorNotSupported;
+    CUdeviceptr at = 0;
+    const CUresult error =
+        f_.cuMemGetAddressRange(&at, bytes, reinterpret_cast<CUdeviceptr>(address));
+    *base = reinterpret_cast<void*>(at);
+    return error;
   }
 
   hipError_t hipHostRegister(void* host, size_t bytes, unsigned flags) override {

@@ -26,10 +26,12 @@ absl::StatusOr<Library> Library::Open(const std::vector<std::string>& names) {
 }
 
 void* Library::Find(const char* symbol) {
-  void* const found = dlsym(handle_, symbol);
+  void* const found = FindOptional(symbol);
   if (found == nullptr) missing_.push_back(symbol);
   return found;
 }
+
+void* Library::FindOptional(const char* symbol) const { return dlsym(handle_, symbol); }
 
 absl::Status Library::missing() const {
   if (missing_.empty()) return absl::OkStatus();

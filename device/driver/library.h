@@ -25,12 +25,18 @@ class Library {
   void Load(F** function, const char* symbol) {
     *function = reinterpret_cast<F*>(Find(symbol));
   }
+  // As Load, but the library may lack it: null then.
+  template <typename F>
+  void LoadOptional(F** function, const char* symbol) {
+    *function = reinterpret_cast<F*>(FindOptional(symbol));
+  }
   // OK if every Load found its entry point.
   absl::Status missing() const;
 
  private:
   Library(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
   void* Find(const char* symbol);
+  void* FindOptional(const char* symbol) const;
 
   void* handle_;
   std::string name_;

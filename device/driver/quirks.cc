@@ -59,6 +59,8 @@ Quirks QuirksOf(BackendKind kind, int version) {
   // Seen with 7.14; harmless before.
   q.grant_owner_last = true;
   q.uses_current_device = true;
+  // The first build that counts it.
+  q.retain_is_not_counted = version < Rocm(7, 12) + 60'540;
   // Some versions of the kernel driver do not clear memory between processes.
   q.zero_new_memory = true;
   // The bit of CUDA's read-only flag means coarse-grained here, which would hide the abort word

@@ -26,6 +26,9 @@ struct Quirks {
   bool grant_owner_last = false;
   // Creating and importing take the calling thread's device into account.
   bool uses_current_device = false;
+  // The handle that stands for mapped memory does not count as a hold: releasing it would take away
+  // that of the program that created the memory.
+  bool retain_is_not_counted = false;
   // Fresh memory holds what its last owner wrote.
   bool zero_new_memory = false;
   // Host pages are registered as read-only, which pages mapped without write permission need.

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,63 +17,21 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "device/driver/descriptors.h"
 #include "device/driver/hip_api.h"
 #include "device/driver/hip_native.h"
 #include "device/driver/hip_on_cuda.h"
 #include "device/driver/hip_status.h"
 #include "device/driver/quirks.h"
+#include "device/driver/vmm_share.h"
 
 namespace iris::driver {
 namespace {
 
-// Segments are refused when fewer descriptors than these are left: the vendors' libraries need some
-// for themselves, and report running out of them as something else.
-constexpr int kSpareDescriptors = 32;
 // Tries to get the pieces of a reservation side by side while other threads reserve, too.
 constexpr int kReserveTries = 4;
 
 void* Address(uint64_t address) { return reinterpret_cast<void*>(address); }
-
-class OwnedFd {
- public:
-  explicit OwnedFd(int fd = -1) : fd_(fd) {}
-  ~OwnedFd() { Close(); }
-  OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept {
-    if (this != &other) {
-      Close();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  int get() const { return fd_; }
-  void Close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_;
-};
-
-absl::Status OutOfDescriptors(absl::string_view what, uint64_t limit) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      what, ": nearly all of this process's ", limit,
-      " descriptors are open, and each segment needs one: raise the limit (LimitNOFILE of "
-      "the service, ulimit -n), or use fewer and larger segments"));
-}
-
-// The kernel gives the lowest free number, so a number near the limit means that few are left.
-absl::Status CheckDescriptors(int any_fd, absl::string_view what) {
-  struct rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::OkStatus();
-  const OwnedFd probe(any_fd >= 0 ? fcntl(any_fd, F_DUPFD_CLOEXEC, 0)
-                                  : open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (probe.get() < 0 && errno != EMFILE) return absl::OkStatus();
-  if (probe.get() < 0 || static_cast<rlim_t>(probe.get()) + kSpareDescriptors >= limit.rlim_cur) {
-    return OutOfDescriptors(what, limit.rlim_cur);
-  }
-  return absl::OkStatus();
-}
 
 class VmmDriver;
 
@@ -196,6 +153,8 @@ class VmmDriver : public GpuDriver {
   absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
                                                         uint64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) override;
+  absl::StatusOr<std::vector<SharedPiece>> Share(uint32_t device_index, uint64_t address,
+                                                 uint64_t bytes, size_t max_pieces) override;
   absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t piece_bytes, uint32_t n_pieces,
                                                        uint64_t wanted_base) override;
   absl::StatusOr<std::unique_ptr<Mapping>> Map(Reservation& reservation, uint64_t offset_bytes,
@@ -616,6 +575,16 @@ absl::Status VmmDriver::CheckThatItMaps(VmmMemory& memory, absl::string_view wha
   if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) return status;
   return absl::InvalidArgumentError(absl::StrCat(
       what, ": the descriptor is not of so much exported device memory: ", status.message()));
+}
+
+absl::StatusOr<std::vector<SharedPiece>> VmmDriver::Share(uint32_t device_index, uint64_t address,
+                                                          uint64_t bytes, size_t max_pieces) {
+  const std::string what = absl::StrFormat("share %d bytes at %#x", bytes, address);
+  if (absl::Status s = CheckDevice(device_index, what); !s.ok()) return s;
+  const DeviceScope scope(*api_, static_cast<int>(device_index));
+  if (scope.error() != hipSuccess) return Error(scope.error(), what);
+  return ShareMappedMemory({*api_, quirks_, kind_, static_cast<int>(device_index), granularity()},
+                           address, bytes, max_pieces);
 }
 
 absl::StatusOr<uint64_t> VmmDriver::ReserveOnce(uint64_t bytes, uint64_t wanted_base) {

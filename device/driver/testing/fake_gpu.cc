@@ -24,11 +24,20 @@
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
 
+// What libraries may lack: in the old one it is not to be found.
+#ifdef IRIS_FAKE_GPU_IS_OLD
+#define NEWER __attribute__((visibility("hidden")))
+#else
+#define NEWER
+#endif
+
 namespace iris::driver::testing {
 namespace {
 
 constexpr uint64_t kGranule = 2 << 20;
+constexpr uint64_t kHipGranule = 4096;
 constexpr int kUnknown = 999;
+constexpr int kHostNuma = 3;  // a location type
 
 struct Handle {
   int fd = -1;        // of its own
@@ -37,8 +46,11 @@ struct Handle {
   uint64_t bytes = 0;
   int device = -1;
   bool imported = false;
+  int requested_types = 0;  // of export
+  int location_type = hipMemLocationTypeDevice;
   int n_exports = 0;
-  int n_uses = 0;  // the handle and each mapping
+  int n_holds = 0;  // of the handle
+  int n_uses = 0;   // these and each mapping
 };
 struct Mapped {
   uint64_t bytes = 0;
@@ -60,6 +72,7 @@ std::vector<int> visible;
 std::map<uint64_t, Handle> handles;
 std::map<uint64_t, Mapped> mapped;
 std::map<uint64_t, Range> ranges;
+std::map<uint64_t, uint64_t> plain;  // of cudaMalloc and hipMalloc: address and size
 std::map<void*, int> streams;
 std::set<void*> registered;
 std::map<int, uint64_t> used;
@@ -111,12 +124,14 @@ int Init(bool hip) {
 }
 
 int Create(uint64_t* out, uint64_t bytes, const hipMemAllocationProp* prop) {
+  const bool on_host = prop->location.type == kHostNuma;
   const int device = Device(prop->location.id);
   const bool type_ok =
       prop->type == hipMemAllocationTypePinned ||
       (is_hip && fake.hip_version >= 70'200'000 && prop->type == hipMemAllocationTypeUncached);
-  if (device < 0 || !type_ok || prop->location.type != 1 || prop->requestedHandleTypes != 1 ||
-      bytes == 0 || bytes % kGranule != 0) {
+  const uint64_t granule = is_hip ? kHipGranule : kGranule;
+  if (device < 0 || !type_ok || (prop->location.type != 1 && !on_host) || bytes == 0 ||
+      bytes % granule != 0) {
     return hipErrorInvalidValue;
   }
   if (used[device] + bytes > fake.device_bytes) return hipErrorOutOfMemory;
@@ -137,6 +152,9 @@ int Create(uint64_t* out, uint64_t bytes, const hipMemAllocationProp* prop) {
   handle.inode = info.st_ino;
   handle.bytes = bytes;
   handle.device = device;
+  handle.requested_types = prop->requestedHandleTypes;
+  handle.location_type = prop->location.type;
+  handle.n_holds = 1;
   handle.n_uses = 1;
   used[device] += bytes;
   *out = next_number++;
@@ -156,12 +174,19 @@ int Unuse(uint64_t number) {
 }
 
 int Release(uint64_t number) {
-  return handles.count(number) != 0 ? Unuse(number) : hipErrorInvalidValue;
+  const auto it = handles.find(number);
+  if (it == handles.end()) return hipErrorInvalidValue;
+  if (it->second.n_holds == 0) return Violation("a handle is released once more than it was held");
+  --it->second.n_holds;
+  return Unuse(number);
 }
 
 int Export(void* out, uint64_t number, int type) {
   const auto it = handles.find(number);
-  if (it == handles.end() || it->second.imported || type != 1) return hipErrorInvalidValue;
+  if (it == handles.end() || it->second.imported || type != 1 ||
+      (it->second.requested_types & type) == 0) {
+    return hipErrorInvalidValue;
+  }
   if (is_hip && it->second.n_exports++ > 0) return Violation("memory is exported twice");
   const int fd = dup(it->second.fd);  // not close-on-exec, as some versions
   if (fd < 0) return hipErrorOutOfMemory;
@@ -187,6 +212,8 @@ int Import(uint64_t* out, void* os_handle, int type) {
   handle.inode = info.st_ino;
   handle.bytes = static_cast<uint64_t>(info.st_size);
   handle.imported = true;
+  handle.requested_types = type;
+  handle.n_holds = 1;
   handle.n_uses = 1;
   *out = next_number++;
   handles[*out] = handle;
@@ -195,7 +222,8 @@ int Import(uint64_t* out, void* os_handle, int type) {
 }
 
 int Reserve(uint64_t* out, uint64_t bytes, uint64_t wanted) {
-  if (bytes == 0 || bytes % kGranule != 0 || bytes > 1ull << 46) return hipErrorInvalidValue;
+  const uint64_t granule = is_hip ? kHipGranule : kGranule;
+  if (bytes == 0 || bytes % granule != 0 || bytes > 1ull << 46) return hipErrorInvalidValue;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   Range range;
   range.bytes = bytes;
@@ -241,7 +269,7 @@ int Map(uint64_t address, uint64_t bytes, uint64_t offset, uint64_t number) {
   const auto it = handles.find(number);
   Range* const range = RangeOf(address, bytes);
   if (it == handles.end() || range == nullptr || offset != 0 || bytes != it->second.bytes ||
-      address % kGranule != 0) {
+      address % (is_hip ? kHipGranule : kGranule) != 0) {
     return hipErrorInvalidValue;
   }
   for (const auto& [at, m] : mapped) {
@@ -309,15 +337,92 @@ int SetAccess(uint64_t address, uint64_t bytes, const hipMemAccessDesc* descs, s
   return hipSuccess;
 }
 
+// What is mapped at an address, with where it begins; null: nothing.
+const std::pair<const uint64_t, Mapped>* MappedAt(uint64_t address) {
+  auto it = mapped.upper_bound(address);
+  if (it == mapped.begin()) return nullptr;
+  --it;
+  return address < it->first + it->second.bytes ? &*it : nullptr;
+}
+const std::pair<const uint64_t, uint64_t>* PlainAt(uint64_t address) {
+  auto it = plain.upper_bound(address);
+  if (it == plain.begin()) return nullptr;
+  --it;
+  return address < it->first + it->second ? &*it : nullptr;
+}
+
+int Retain(uint64_t* out, uint64_t address) {
+  const auto* const found = MappedAt(address);
+  if (found == nullptr && PlainAt(address) != nullptr && is_hip) {
+    return Violation("asked for the handle of memory that has none: a crash");
+  }
+  if (found == nullptr) return hipErrorInvalidValue;
+  *out = found->second.handle;
+  if (is_hip && fake.hip_version < 71'260'540) return hipSuccess;  // counts nothing
+  ++handles[*out].n_holds;
+  ++handles[*out].n_uses;
+  return hipSuccess;
+}
+
+int Properties(hipMemAllocationProp* prop, uint64_t number) {
+  const auto it = handles.find(number);
+  if (it == handles.end()) return hipErrorInvalidValue;
+  const auto device = std::find(visible.begin(), visible.end(), it->second.device);
+  prop->type = hipMemAllocationTypePinned;
+  prop->requestedHandleTypes = it->second.requested_types;
+  // Of imported memory the current device, as hip says.
+  prop->location = {it->second.location_type, it->second.imported
+                                                  ? std::max(CurrentDevice(), 0)
+                                                  : static_cast<int>(device - visible.begin())};
+  return hipSuccess;
+}
+
+int AddressRange(uint64_t* base, size_t* bytes, uint64_t address) {
+  if (CurrentDevice() < 0) return hipErrorInvalidContext;
+  if (base == nullptr || bytes == nullptr) return Violation("nowhere to answer to: a crash");
+  const auto* const found = MappedAt(address);
+  const auto* const other = PlainAt(address);
+  if (found == nullptr && other == nullptr) {
+    return is_hip ? hipErrorNotFound : hipErrorInvalidValue;
+  }
+  *base = found != nullptr ? found->first : other->first;
+  *bytes = found != nullptr ? found->second.bytes : other->second;
+  return hipSuccess;
+}
+
+int AccessRights(unsigned long long* rights, const hipMemLocation* location, uint64_t address) {
+  const auto* const found = MappedAt(address);
+  if (found == nullptr) return hipErrorInvalidValue;
+  *rights = found->second.devices.count(Device(location->id)) != 0 ? 3 : 0;
+  return hipSuccess;
+}
+
+int AllocatePlain(uint64_t* out, size_t bytes) {
+  if (CurrentDevice() < 0) return hipErrorInvalidContext;
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return hipErrorOutOfMemory;
+  *out = reinterpret_cast<uint64_t>(at);
+  plain[*out] = bytes;
+  return hipSuccess;
+}
+
+int FreePlain(uint64_t address) {
+  const auto it = plain.find(address);
+  if (it == plain.end()) return hipErrorInvalidValue;
+  munmap(reinterpret_cast<void*>(address), it->second);
+  plain.erase(it);
+  return hipSuccess;
+}
+
 // May the current device touch it? Host memory always, device memory if it was granted.
 int CheckTouch(uint64_t address, uint64_t bytes) {
   if (RangeOf(address, 1) == nullptr) return hipSuccess;
-  auto it = mapped.upper_bound(address);
-  if (it == mapped.begin()) return hipErrorIllegalAddress;
-  --it;
-  const bool inside = address + bytes <= it->first + it->second.bytes;
-  return inside && it->second.devices.count(Device(CurrentDevice())) != 0 ? hipSuccess
-                                                                          : hipErrorIllegalAddress;
+  const auto* const found = MappedAt(address);
+  if (found == nullptr) return hipErrorIllegalAddress;
+  const auto& [base, m] = *found;
+  const bool inside = address + bytes <= base + m.bytes;
+  return inside && m.devices.count(Device(CurrentDevice())) != 0 ? hipSuccess
+                                                                 : hipErrorIllegalAddress;
 }
 
 int CheckStream(void* stream) {
@@ -622,6 +727,37 @@ int cuStreamSynchronize(void* stream) {
   ENTER("cuStreamSynchronize");
   return CheckStream(stream);
 }
+int cuMemAlloc_v2(unsigned long long* out, size_t bytes) {
+  ENTER("cuMemAlloc");
+  uint64_t address = 0;
+  const int error = AllocatePlain(&address, bytes);
+  *out = address;
+  return error;
+}
+int cuMemFree_v2(unsigned long long address) {
+  ENTER("cuMemFree");
+  return FreePlain(address);
+}
+NEWER int cuMemRetainAllocationHandle(unsigned long long* handle, void* address) {
+  ENTER("cuMemRetainAllocationHandle");
+  uint64_t number = 0;
+  const int error = Retain(&number, reinterpret_cast<uint64_t>(address));
+  *handle = number;
+  return error;
+}
+NEWER int cuMemGetAllocationPropertiesFromHandle(hipMemAllocationProp* prop,
+                                                 unsigned long long handle) {
+  ENTER("cuMemGetAllocationPropertiesFromHandle");
+  return Properties(prop, handle);
+}
+NEWER int cuMemGetAddressRange_v2(unsigned long long* base, size_t* bytes,
+                                  unsigned long long address) {
+  ENTER("cuMemGetAddressRange");
+  uint64_t from = 0;
+  const int error = AddressRange(base != nullptr ? &from : nullptr, bytes, address);
+  if (error == hipSuccess) *base = from;
+  return error;
+}
 
 // libamdhip64.
 
@@ -747,6 +883,38 @@ int hipStreamDestroy(void* stream) {
 int hipStreamSynchronize(void* stream) {
   ENTER("hipStreamSynchronize");
   return CheckStream(stream);
+}
+int hipMalloc(void** out, size_t bytes) {
+  ENTER("hipMalloc");
+  uint64_t address = 0;
+  const int error = AllocatePlain(&address, bytes);
+  *out = reinterpret_cast<void*>(address);
+  return error;
+}
+int hipFree(void* address) {
+  ENTER("hipFree");
+  return FreePlain(reinterpret_cast<uint64_t>(address));
+}
+NEWER int hipMemRetainAllocationHandle(uint64_t* handle, void* address) {
+  ENTER("hipMemRetainAllocationHandle");
+  return Retain(handle, reinterpret_cast<uint64_t>(address));
+}
+NEWER int hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp* prop, uint64_t handle) {
+  ENTER("hipMemGetAllocationPropertiesFromHandle");
+  return Properties(prop, handle);
+}
+NEWER int hipMemGetAddressRange(void** base, size_t* bytes, void* address) {
+  ENTER("hipMemGetAddressRange");
+  uint64_t from = 0;
+  const int error =
+      AddressRange(base != nullptr ? &from : nullptr, bytes, reinterpret_cast<uint64_t>(address));
+  if (error == hipSuccess) *base = reinterpret_cast<void*>(from);
+  return error;
+}
+NEWER int hipMemGetAccess(unsigned long long* rights, const hipMemLocation* location,
+                          void* address) {
+  ENTER("hipMemGetAccess");
+  return AccessRights(rights, location, reinterpret_cast<uint64_t>(address));
 }
 
 }  // extern "C"

@@ -1,0 +1,30 @@
+// Descriptors of device memory that a program has created and mapped by the platform's own calls:
+// what GpuDriver::Share does on a GPU. Keeps nothing between calls; thread-safe as the library is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "device/driver/backend_kind.h"
+#include "device/driver/gpu_driver.h"
+#include "device/driver/hip_api.h"
+#include "device/driver/quirks.h"
+
+namespace iris::driver {
+
+struct SharePlatform {
+  HipApi& api;
+  const Quirks& quirks;
+  BackendKind kind = BackendKind::kCuda;
+  int device = 0;  // whose memory it must be; the calling thread's
+  uint64_t granularity_bytes = 0;
+};
+
+// As GpuDriver::Share.
+absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& platform,
+                                                           uint64_t address, uint64_t bytes,
+                                                           size_t max_pieces);
+
+}  // namespace iris::driver
