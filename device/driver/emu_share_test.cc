@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -253,20 +252,6 @@ TEST_F(EmuShareTest, RefusesOtherFiles) {
   }
 }
 
-TEST_F(EmuShareTest, RefusesWhatLooksLikeAMemfdByName) {
-  const Space space(kBytes);
-  char folder[] = "/tmp/iris-share-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  ASSERT_EQ(chdir(folder), 0);
-  const int fd = open("memfd:mine (deleted)", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  ASSERT_EQ(ftruncate(fd, kBytes), 0);
-  space.Map(0, fd, kBytes);
-  EXPECT_THAT(Refused(space), HasSubstr("not a memfd"));
-  unlink("memfd:mine (deleted)");
-  rmdir(folder);
-  close(fd);
-}
-
 TEST_F(EmuShareTest, RefusesPrivateMappings) {
   const Space space(kBytes);
   const int fd = Memfd("mine", kBytes);
@@ -339,6 +324,11 @@ TEST_F(EmuShareTest, RefusesMappingsThatEndBeforeTheRange) {
   space.Map(kGranule, next, 2 * kBytes);
   EXPECT_THAT(Refused(space), AllOf(HasSubstr("/memfd:first"), HasSubstr("has ended"),
                                     HasSubstr(absl::StrFormat("at %#x", space.base() + kGranule))));
+  // The other one's bytes where its own would be, and a private copy of its own.
+  space.Map(kGranule, next, kGranule, kGranule);
+  EXPECT_THAT(Refused(space), HasSubstr("has ended"));
+  space.Map(kGranule, fd, kGranule, kGranule, MAP_PRIVATE);
+  EXPECT_THAT(Refused(space), HasSubstr("has ended"));
   // The file twice: at one place it would have to be at two.
   space.Map(kGranule, fd, kGranule);
   EXPECT_THAT(Refused(space), HasSubstr("has ended"));
@@ -365,7 +355,7 @@ TEST_F(EmuShareTest, SaysThatDescriptorsHaveRunOut) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   std::vector<absl::StatusCode> codes;
   for (rlim_t spare = 0; spare < 3; ++spare) {
-    // For the maps, for the list of descriptors beside the maps' number, for the duplicate.
+    // 0: the maps cannot be read; 1: the duplicate has no place beside the list of descriptors.
     const int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
     close(lowest);
     struct rlimit few = before;

@@ -22,19 +22,20 @@ constexpr int kFabricHandleType = 8;  // CU_MEM_HANDLE_TYPE_FABRIC, hipMemHandle
 // What the platform's programmers call things.
 struct Words {
   const char* create;
+  const char* set_access;
   const char* handle_type;
   const char* others;  // what gives other memory
   const char* remedy;
 };
 const Words& WordsOf(BackendKind kind) {
   static constexpr Words kCudaWords = {
-      "cuMemCreate", "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
+      "cuMemCreate", "cuMemSetAccess", "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
       "cudaMalloc, cudaMallocAsync, cudaMallocManaged and cudaMallocHost",
       "allocate it with cuMemCreate and CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (PyTorch 2.5 and "
       "newer does so with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or copy it into the "
       "heap"};
   static constexpr Words kHipWords = {
-      "hipMemCreate", "hipMemHandleTypePosixFileDescriptor",
+      "hipMemCreate", "hipMemSetAccess", "hipMemHandleTypePosixFileDescriptor",
       "hipMalloc, hipMallocAsync, hipMallocManaged and hipHostMalloc",
       "allocate it with hipMemCreate and hipMemHandleTypePosixFileDescriptor, or copy it into the "
       "heap"};
@@ -76,6 +77,12 @@ class Sharing {
     size_t bytes = 0;
     hipError_t error =
         platform_.api.hipMemGetAddressRange(&base, &bytes, reinterpret_cast<void*>(address));
+    // Libraries know the bounds of what a device may use alone.
+    if (IsUnknown(error) && RetainedHandle(platform_, address).error() == hipSuccess) {
+      return Refuse(absl::StrFormat(
+          "the memory at %#x is mapped, but no device may use it yet: call %s first", address,
+          words_.set_access));
+    }
     if (IsUnknown(error)) {
       return Refuse(absl::StrFormat(
           "at %#x this process has no memory of a device: it is host memory, or nothing is mapped "
@@ -94,8 +101,14 @@ class Sharing {
     const std::string memory = Describe(piece, address);
     const RetainedHandle handle(platform_, address);
     if (IsUnknown(handle.error())) {
+      // There the answer is the same.
+      const std::string no_access =
+          platform_.kind == BackendKind::kCuda
+              ? ""
+              : absl::StrCat(", or device ", platform_.device, " may not use it yet (",
+                             words_.set_access, ")");
       return Refuse(absl::StrCat(memory, " was not created by ", words_.create, " (", words_.others,
-                                 " give other memory), and cannot be lent; ", words_.remedy));
+                                 " give other memory)", no_access, "; ", words_.remedy));
     }
     if (handle.error() != hipSuccess) return Error(handle.error());
     hipMemAllocationProp prop;
@@ -172,7 +185,8 @@ class Sharing {
     if ((prop.requestedHandleTypes & hipMemHandleTypePosixFileDescriptor) != 0) {
       return absl::OkStatus();
     }
-    const char* const asked = prop.requestedHandleTypes == 0 ? "no shareable handle"
+    const char* const asked = prop.requestedHandleTypes == 0
+                                  ? "no shareable handle, or by another process"
                               : (prop.requestedHandleTypes & kFabricHandleType) != 0
                                   ? "fabric handles alone (PyTorch does so where these work)"
                                   : "handles of another type alone";

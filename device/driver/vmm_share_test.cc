@@ -297,6 +297,18 @@ TEST_P(VmmShareTest, RefusesWhatIsNotMappedMemoryOfADevice) {
               HasSubstr("device 2 does not exist"));
 }
 
+TEST_P(VmmShareTest, RefusesWhatNoDeviceMayUseYet) {
+  UserRange mine(*user_, kBytes);
+  mine.Map(0, kBytes);
+  EXPECT_THAT(Refused(mine.base(), 1, StatusCode::kInvalidArgument),
+              HasSubstr(IsCuda() ? "no device may use it yet: call cuMemSetAccess first"
+                                 : "or device 0 may not use it yet (hipMemSetAccess)"));
+  mine.Allow(0, kBytes);
+  auto pieces = lender_->Share(0, mine.base(), 1, 1);
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  close(pieces->front().fd);
+}
+
 TEST_P(VmmShareTest, RefusesWhatThePlainAllocatorGave) {
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr);
@@ -361,7 +373,7 @@ TEST_P(VmmShareTest, RefusesToLendOnWhatAnotherHasLent) {
   auto mapping = lender_->Map(**range, 0, **imported, Access::kReadWrite, {0});
   ASSERT_TRUE(mapping.ok()) << mapping.status();
   EXPECT_THAT(Refused((*mapping)->address(), kBytes, StatusCode::kInvalidArgument),
-              HasSubstr("can be lent by its creator alone"));
+              HasSubstr(IsCuda() ? "by another process" : "can be lent by its creator alone"));
 }
 
 TEST_P(VmmShareTest, AFailureAtAnyCallIsToldAndLeavesNothing) {

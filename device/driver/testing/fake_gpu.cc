@@ -369,8 +369,8 @@ int Properties(hipMemAllocationProp* prop, uint64_t number) {
   if (it == handles.end()) return hipErrorInvalidValue;
   const auto device = std::find(visible.begin(), visible.end(), it->second.device);
   prop->type = hipMemAllocationTypePinned;
-  prop->requestedHandleTypes = it->second.requested_types;
-  // Of imported memory the current device, as hip says.
+  // Of imported memory nothing, as cuda says, and the current device, as hip says.
+  prop->requestedHandleTypes = it->second.imported && !is_hip ? 0 : it->second.requested_types;
   prop->location = {it->second.location_type, it->second.imported
                                                   ? std::max(CurrentDevice(), 0)
                                                   : static_cast<int>(device - visible.begin())};
@@ -380,11 +380,11 @@ int Properties(hipMemAllocationProp* prop, uint64_t number) {
 int AddressRange(uint64_t* base, size_t* bytes, uint64_t address) {
   if (CurrentDevice() < 0) return hipErrorInvalidContext;
   if (base == nullptr || bytes == nullptr) return Violation("nowhere to answer to: a crash");
-  const auto* const found = MappedAt(address);
+  const auto* found = MappedAt(address);
+  // cuda does not know what no device may use.
+  if (found != nullptr && found->second.devices.empty() && !is_hip) found = nullptr;
   const auto* const other = PlainAt(address);
-  if (found == nullptr && other == nullptr) {
-    return is_hip ? hipErrorNotFound : hipErrorInvalidValue;
-  }
+  if (found == nullptr && other == nullptr) return hipErrorNotFound;
   *base = found != nullptr ? found->first : other->first;
   *bytes = found != nullptr ? found->second.bytes : other->second;
   return hipSuccess;
