@@ -21,10 +21,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "device/driver/hip_native.h"
-#include "device/driver/hip_on_cuda.h"
-#include "device/driver/memfd_seals.h"
 #include "device/driver/open.h"
+#include "device/driver/testing/own_memory.h"
 
 namespace iris::driver {
 namespace {
@@ -104,82 +102,6 @@ absl::StatusOr<OpenedDriver> Open(const Arguments& arguments, bool print) {
   return opened;
 }
 
-// Two allocations behind each other, made by the platform's own calls as any program makes them.
-class OwnMemory {
- public:
-  OwnMemory(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
-    base_ = driver.kind() == BackendKind::kEmu ? MakeMemfds(driver)
-                                               : MakeMappings(driver, arguments, device);
-  }
-  ~OwnMemory() {
-    for (const int fd : fds_) close(fd);
-    if (api_ == nullptr) return;
-    for (size_t i = 0; i < handles_.size(); ++i) {
-      api_->hipMemUnmap(reinterpret_cast<void*>(base_ + i * kOwnBytes), kOwnBytes);
-      api_->hipMemRelease(handles_[i]);
-    }
-    if (base_ != 0) api_->hipMemAddressFree(reinterpret_cast<void*>(base_), 2 * kOwnBytes);
-  }
-  OwnMemory(const OwnMemory&) = delete;
-  OwnMemory& operator=(const OwnMemory&) = delete;
-
-  uint64_t base() const { return base_; }  // 0: something failed, and was told
-
- private:
-  uint64_t MakeMemfds(GpuDriver& driver) {
-    auto range = driver.Reserve(2 * kOwnBytes, 1, 0);
-    if (!Check(range.status(), "Reserve")) return 0;
-    range_ = *std::move(range);
-    for (uint64_t i = 0; i < 2; ++i) {
-      const int fd = memfd_create("smoke-own", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-      if (fd < 0) return 0;
-      fds_.push_back(fd);
-      void* const at = reinterpret_cast<void*>(range_->base() + i * kOwnBytes);
-      if (ftruncate(fd, kOwnBytes) != 0 || fcntl(fd, F_ADD_SEALS, kResizeSeals) != 0 ||
-          mmap(at, kOwnBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != at) {
-        return 0;
-      }
-    }
-    return range_->base();
-  }
-
-  uint64_t MakeMappings(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
-    auto api = driver.kind() == BackendKind::kCuda ? HipOnCuda::Open(arguments.open.library_path)
-                                                   : HipNative::Open(arguments.open.library_path);
-    if (!Check(api.status(), "open the library as a program does")) return 0;
-    api_ = *std::move(api);
-    void* base = nullptr;
-    hipError_t error = api_->hipMemAddressReserve(&base, 2 * kOwnBytes, 0, nullptr, 0);
-    hipMemAllocationProp prop;
-    prop.type = hipMemAllocationTypePinned;
-    prop.requestedHandleTypes = hipMemHandleTypePosixFileDescriptor;
-    prop.location = {hipMemLocationTypeDevice, static_cast<int>(device)};
-    for (uint64_t i = 0; i < 2 && error == hipSuccess; ++i) {
-      hipMemGenericAllocationHandle_t handle = 0;
-      error = api_->hipMemCreate(&handle, kOwnBytes, &prop, 0);
-      if (error == hipSuccess) {
-        error = api_->hipMemMap(static_cast<char*>(base) + i * kOwnBytes, kOwnBytes, 0, handle, 0);
-        handles_.push_back(handle);
-      }
-    }
-    hipMemAccessDesc desc;
-    desc.location = prop.location;
-    desc.flags = hipMemAccessFlagsProtReadWrite;
-    if (error == hipSuccess) error = api_->hipMemSetAccess(base, 2 * kOwnBytes, &desc, 1);
-    if (error == hipSuccess) return reinterpret_cast<uint64_t>(base);
-    printf("FAILED to make memory by the platform's own calls: %s\n", api_->hipGetErrorName(error));
-    return 0;
-  }
-
-  uint64_t base_ = 0;
-  // Of emu.
-  std::unique_ptr<Reservation> range_;
-  std::vector<int> fds_;
-  // Of a GPU.
-  std::unique_ptr<HipApi> api_;
-  std::vector<hipMemGenericAllocationHandle_t> handles_;
-};
-
 // What malloc, cudaMalloc or hipMalloc gave cannot be lent, and the error says so.
 bool CheckThatPlainMemoryIsRefused(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
   constexpr size_t kBytes = 4 << 20;
@@ -221,8 +143,10 @@ bool CheckThatPlainMemoryIsRefused(GpuDriver& driver, const Arguments& arguments
 
 // Lends memory of its own to the next rank, and uses what the one before has lent.
 bool LendAndBorrow(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
-  const OwnMemory own(driver, arguments, device);
-  if (own.base() == 0) return false;
+  const auto made =
+      testing::OwnMemory::Create(driver.kind(), arguments.open.library_path, device, 2, kOwnBytes);
+  if (!Check(made.status(), "memory by the platform's own calls")) return false;
+  const testing::OwnMemory& own = **made;
   const uint8_t mark = static_cast<uint8_t>(0x60 + arguments.rank);
   for (uint64_t i = 0; i < 2; ++i) {
     const absl::Status filled = driver.Fill(own.base() + i * kOwnBytes, mark, kOwnBytes);

@@ -235,13 +235,10 @@ class Sharing {
                                              "positive multiple of %d: give it such a size",
                                              line.path, piece.bytes, kEmuGranularityBytes));
     }
-    if (line.from < line.offset_bytes || piece.address % kEmuGranularityBytes != 0) {
-      return Refuse(
-          address,
-          absl::StrFormat("there is the memfd %s, whose first byte is not at a multiple of %d: "
-                          "reserve address space, and map the file in it at such an address "
-                          "(MAP_FIXED)",
-                          line.path, kEmuGranularityBytes));
+    if (line.from < line.offset_bytes) {
+      return Refuse(address, absl::StrFormat("there is a part of the memfd %s, of which the first "
+                                             "byte would lie before address 0: map all of it",
+                                             line.path));
     }
     // Several lines where the mapping was made or protected in parts.
     const uint64_t until = std::min(end, piece.address + piece.bytes);

@@ -304,15 +304,23 @@ TEST_F(EmuShareTest, RefusesWhatIsClosedAlready) {
   close(other);
 }
 
-TEST_F(EmuShareTest, RefusesSizesAndPlacesOffTheGranularity) {
+TEST_F(EmuShareTest, RefusesSizesOffTheGranularity) {
   const Space space(4 * kBytes);
   int fd = Memfd("mine", kBytes + 4096);
   space.Map(0, fd, kBytes);
   EXPECT_THAT(Refused(space), HasSubstr("of 4198400 bytes, which is not a positive multiple"));
   close(fd);
-  fd = Memfd("mine", kBytes);
+}
+
+TEST_F(EmuShareTest, SharesWhatIsMappedAtAnyPage) {
+  const Space space(4 * kBytes);
+  const int fd = Memfd("mine", kBytes);
   space.Map(4096, fd, kBytes);
-  EXPECT_THAT(Refused(space, 4096), HasSubstr("first byte is not at a multiple of 2097152"));
+  const auto pieces = lender_->Share(0, space.base() + 8192, 1, 1);
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  EXPECT_EQ(pieces->front().address, space.base() + 4096);
+  EXPECT_EQ(pieces->front().bytes, kBytes);
+  close(pieces->front().fd);
   close(fd);
 }
 
