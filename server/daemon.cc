@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "server/heap/check.h"
 #include "server/heap/ledger.h"
 
 namespace iris::server {
@@ -92,7 +93,12 @@ void Daemon::Submit(const Input& input) {
 CallId Daemon::NewCall() { return CallId{next_call_.fetch_add(1, std::memory_order_relaxed)}; }
 
 void Daemon::Call(CallId call, const Input& input, Answer answer) {
+  Call(call, input, std::move(answer), {});
+}
+
+void Daemon::Call(CallId call, const Input& input, Answer answer, Registered registered) {
   Deferred deferred;
+  deferred.registered = std::move(registered);
   {
     absl::MutexLock lock(&mu_);
     calls_.emplace(call.value, std::move(answer));
@@ -123,10 +129,9 @@ void Daemon::Watch(const WatchOpened& input, std::shared_ptr<WatchSink> sink) {
 }
 
 absl::Status Daemon::Lend(SessionId session, JobId job, uint64_t epoch,
-                          const std::vector<SegmentInfo>& segments) {
+                          const std::vector<SegmentInfo>& segments, driver::Access access) {
   absl::StatusOr<std::vector<OutgoingDescriptor>> descriptors = descriptors_.BuildSegments(
-      {.session = session, .job = job, .epoch = epoch, .segments = segments},
-      driver::Access::kReadOnly);
+      {.session = session, .job = job, .epoch = epoch, .segments = segments}, access);
   if (!descriptors.ok()) return descriptors.status();
   absl::MutexLock lock(&mu_);
   if (output_ == nullptr) return absl::UnavailableError("irisd is stopping");
@@ -216,6 +221,11 @@ std::vector<std::shared_ptr<const PageFile>> Daemon::ControlPages(JobId job) con
 void Daemon::Perform(DropPages& effect, Deferred* /*deferred*/) { pages_.erase(effect.job); }
 
 void Daemon::Perform(CreateSegment& effect, Deferred* /*deferred*/) { segments_.Create(effect); }
+
+void Daemon::Perform(AdoptSegment& effect, Deferred* deferred) {
+  IRIS_CHECK(effect.index < deferred->registered.size(), "a call's descriptors were counted");
+  segments_.Adopt(effect, std::move(deferred->registered[effect.index]));
+}
 
 void Daemon::Perform(DropSegment& effect, Deferred* /*deferred*/) { segments_.Drop(effect.id); }
 

@@ -76,6 +76,11 @@ class Daemon {
   using Answer = std::function<void(const Reply&)>;
   CallId NewCall();
   void Call(CallId call, const Input& input, Answer answer) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same of a call that came with memory to be registered, which AdoptSegment names by its
+  // place. What it does not name is let go.
+  using Registered = std::vector<std::unique_ptr<driver::PhysicalMemory>>;
+  void Call(CallId call, const Input& input, Answer answer, Registered registered)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // True: the call was pending, its answer will not run, and the machine knows. False: it was
   // answered, or is just being answered.
   bool Cancel(CallId call) ABSL_LOCKS_EXCLUDED(mu_);
@@ -100,10 +105,11 @@ class Daemon {
   std::vector<std::shared_ptr<const PageFile>> ControlPages(JobId job) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Sends the session descriptors of these segments, whose holder is to read only. It need not be
-  // in the job. kNotFound: the memory is gone.
+  // Sends the session descriptors of these segments. It need not be in the job. kReadOnly: its
+  // holder is to read only. kNotFound: the memory is gone.
   absl::Status Lend(SessionId session, JobId job, uint64_t epoch,
-                    const std::vector<SegmentInfo>& segments) ABSL_LOCKS_EXCLUDED(mu_);
+                    const std::vector<SegmentInfo>& segments, driver::Access access)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   const driver::GpuDriver& driver() const { return *driver_; }
   const SegmentStore& segments() const { return segments_; }
@@ -123,6 +129,7 @@ class Daemon {
     std::vector<std::pair<Answer, Reply>> answers;
     std::vector<std::shared_ptr<WatchSink>> kicks;
     std::vector<std::pair<std::shared_ptr<WatchSink>, absl::Status>> closes;
+    Registered registered;  // of the call
   };
 
   Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriver* driver,
@@ -136,6 +143,7 @@ class Daemon {
   void Perform(CreatePages& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(DropPages& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(CreateSegment& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(AdoptSegment& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(DropSegment& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(SendDescriptors& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(SetRankState& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

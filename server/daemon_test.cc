@@ -69,6 +69,10 @@ class FaultyDriver : public driver::GpuDriver {
   absl::Status Copy(void* to, const void* from, uint64_t n) override {
     return real_->Copy(to, from, n);
   }
+  absl::StatusOr<std::vector<driver::SharedPiece>> Share(uint32_t device_index, uint64_t address,
+                                                         uint64_t n, size_t max) override {
+    return real_->Share(device_index, address, n, max);
+  }
   absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t n) override {
     return real_->RegisterHost(page, n);
   }

@@ -38,6 +38,13 @@ void SegmentStore::Create(const CreateSegment& wanted) {
   pool.Post([this, wanted] { CreateOnWorker(wanted); });
 }
 
+void SegmentStore::Adopt(const AdoptSegment& wanted,
+                         std::unique_ptr<driver::PhysicalMemory> memory) {
+  auto held = std::make_shared<Held>(this, wanted.id, wanted.device_index, std::move(memory));
+  absl::MutexLock lock(&mu_);
+  segments_[wanted.id] = Segment{.creating = false, .held = std::move(held)};
+}
+
 void SegmentStore::Drop(SegmentId segment) {
   std::shared_ptr<Held> held;  // let go of after the lock is released
   {

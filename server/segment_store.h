@@ -56,6 +56,10 @@ class SegmentStore {
   // Starts to create a segment. Reports SegmentCreated.
   void Create(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Memory that is there already, as a segment that nobody creates.
+  void Adopt(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   // Lets go of the segment, once its creation has ended. Reports SegmentDropped when nobody holds
   // it any more and it is freed.
   void Drop(SegmentId segment) ABSL_LOCKS_EXCLUDED(mu_);

@@ -112,6 +112,7 @@ void AddSessions(const v1::ListSessionsReply& reply, absl::Time now, Table* tabl
 std::string WhoseText(const v1::Allocation& allocation) {
   if (!allocation.has_owner()) return absl::StrCat(allocation.team_id());
   std::string text = absl::StrCat("rank ", allocation.owner());
+  if (allocation.registered()) absl::StrAppend(&text, ", registered");
   if (allocation.freed()) absl::StrAppend(&text, ", freed");
   if (allocation.n_open() > 0) absl::StrAppend(&text, ", open by ", allocation.n_open());
   return text;
@@ -356,6 +357,7 @@ Json AllocationsJson(const v1::ListAllocationsReply& reply) {
                       {"owner", allocation.has_owner() ? Json(allocation.owner()) : Json()},
                       {"n_open", allocation.n_open()},
                       {"freed", allocation.freed()},
+                      {"registered", allocation.registered()},
                       {"k", allocation.k()},
                       {"created_unix_ms", allocation.created_unix_ms()}});
   }

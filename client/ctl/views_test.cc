@@ -185,11 +185,14 @@ TEST(ViewsTest, WhatARankAllocatedAloneIsShownWithTheRank) {
   EXPECT_THAT(Text(AllocationsView(), reply), HasSubstr("  rank 2  "));
   allocation->set_n_open(3);
   allocation->set_freed(true);
-  EXPECT_THAT(Text(AllocationsView(), reply), HasSubstr("  rank 2, freed, open by 3  "));
+  allocation->set_registered(true);
+  EXPECT_THAT(Text(AllocationsView(), reply),
+              HasSubstr("  rank 2, registered, freed, open by 3  "));
   const nlohmann::ordered_json json = AllocationsJson(reply);
   EXPECT_EQ(json[0]["owner"], 2);
   EXPECT_EQ(json[0]["n_open"], 3);
   EXPECT_EQ(json[0]["freed"], true);
+  EXPECT_EQ(json[0]["registered"], true);
 }
 
 TEST(ViewsTest, LargeNumbersSurviveJson) {

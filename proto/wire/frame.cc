@@ -15,9 +15,11 @@ namespace iris::wire {
 namespace {
 
 constexpr char kNoFrameYet[] = "no frame yet on the session socket";
+constexpr uint32_t kMaxDescriptors = kMaxDescriptorsPerCall;
+static_assert(kMaxDescriptors >= kMaxDescriptorsPerFrame);
 // Space for the descriptors of one frame and the sender's credentials.
 constexpr size_t kControlBytes =
-    CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerFrame) + CMSG_SPACE(sizeof(struct ucred));
+    CMSG_SPACE(sizeof(int) * kMaxDescriptors) + CMSG_SPACE(sizeof(struct ucred));
 
 // Takes descriptors and credentials out of a received message. Everything installed is owned from
 // here on.
@@ -56,9 +58,9 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> hea
     return absl::InvalidArgumentError(absl::StrCat(
         "send session frame: ", n_bytes, " bytes of payload; at most ", kMaxPayloadBytes));
   }
-  if (fds.size() > kMaxDescriptorsPerFrame) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "send session frame: ", fds.size(), " descriptors; at most ", kMaxDescriptorsPerFrame));
+  if (fds.size() > kMaxDescriptors) {
+    return absl::InvalidArgumentError(absl::StrCat("send session frame: ", fds.size(),
+                                                   " descriptors; at most ", kMaxDescriptors));
   }
   FrameHeader header;
   header.type = static_cast<uint16_t>(type);
@@ -69,7 +71,7 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> hea
   struct msghdr message = {};
   message.msg_iov = parts;
   message.msg_iovlen = !tail.empty() ? 3 : !head.empty() ? 2 : 1;
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerFrame)] = {};
+  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
   if (!fds.empty()) {
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
@@ -122,9 +124,9 @@ absl::StatusOr<Frame> ReceiveFrame(int socket) {
     return absl::UnavailableError("the peer closed the session socket");
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "session frame: its descriptors did not all arrive: more than ", kMaxDescriptorsPerFrame,
-        " were sent, or this process has none left (see ulimit -n)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("session frame: its descriptors did not all arrive: more than ",
+                     kMaxDescriptors, " were sent, or this process has none left (see ulimit -n)"));
   }
   const size_t n_bytes = static_cast<size_t>(received);
   if ((message.msg_flags & MSG_TRUNC) != 0 || n_bytes > sizeof(FrameHeader) + kMaxPayloadBytes) {

@@ -147,15 +147,15 @@ TEST_F(FrameTest, CarriesDescriptorsThatAreCloseOnExec) {
 }
 
 TEST_F(FrameTest, CarriesAFullFrameOfDescriptors) {
-  const std::vector<int> fds(kMaxDescriptorsPerFrame, a_.get());
+  const std::vector<int> fds(kMaxDescriptorsPerCall, a_.get());
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kDescriptors, DescriptorsPayload(), fds).ok());
   absl::StatusOr<Frame> frame = ReceiveFrame(b_.get());
   ASSERT_TRUE(frame.ok()) << frame.status();
-  EXPECT_EQ(frame->fds.size(), kMaxDescriptorsPerFrame);
+  EXPECT_EQ(frame->fds.size(), kMaxDescriptorsPerCall);
 }
 
 TEST_F(FrameTest, RefusesToSendTooManyDescriptors) {
-  const std::vector<int> fds(kMaxDescriptorsPerFrame + 1, a_.get());
+  const std::vector<int> fds(kMaxDescriptorsPerCall + 1, a_.get());
   EXPECT_EQ(SendFrame(a_.get(), FrameType::kDescriptors, DescriptorsPayload(), fds).code(),
             StatusCode::kInvalidArgument);
 }

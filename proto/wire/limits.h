@@ -23,6 +23,8 @@ inline constexpr uint32_t kListPageMax = 1024;
 inline constexpr size_t kMaxListBytes = 64 << 10;  // of a page's reply
 inline constexpr uint32_t kMaxSegmentsPerHeap = 64;
 inline constexpr uint32_t kMaxAllocationsPerJob = 1 << 20;
+// Allocations of the ranks' own, as descriptors came of them, that registered memory lies in.
+inline constexpr uint32_t kMaxRegisteredPiecesPerJob = 1024;
 inline constexpr uint64_t kMinAlignmentBytes = 1024;
 inline constexpr uint64_t kMaxAlignmentBytes = 1ull << 30;
 inline constexpr uint64_t kMaxHeapBytes = 1ull << 40;     // 1 TiB per rank
@@ -30,8 +32,9 @@ inline constexpr uint64_t kMaxWindowBytes = 16ull << 40;  // n_ranks * stride
 // Where the first rank's heap is mapped if nothing else is there. AddressSanitizer leaves it free.
 inline constexpr uint64_t kProposedBase = 0x400000000000ull;
 inline constexpr uint64_t kMaxTeamSyncBytes = 16ull << 20;
-inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;
-inline constexpr uint32_t kDescriptorWindow = 32;  // sent and not acknowledged, per session
+inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;  // that irisd sends
+inline constexpr uint32_t kMaxDescriptorsPerCall = 128;  // of memory to be registered
+inline constexpr uint32_t kDescriptorWindow = 32;        // sent and not acknowledged, per session
 inline constexpr size_t kMaxRpcBytes = 4 << 20;
 // Of a request, or of one piece of an answer, that comes in a frame of the session socket.
 inline constexpr size_t kMaxCallFrameBytes = 16 << 10;

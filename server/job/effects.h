@@ -45,6 +45,15 @@ struct CreateSegment {
   uint64_t bytes = 0;
   bool prealloc = false;
 };
+// Keeps the descriptor number `index` of those that came with the call that is being applied, as
+// memory of `bytes` bytes that a rank has registered. Others are closed when the call has been
+// applied.
+struct AdoptSegment {
+  SegmentId id;
+  uint32_t device_index = 0;
+  uint64_t bytes = 0;
+  uint32_t index = 0;
+};
 // Lets go of the memory on a worker thread, then reports SegmentDropped. May name a segment whose
 // creation is still under way or failed: the daemon then drops it once that has ended.
 struct DropSegment {
@@ -111,8 +120,8 @@ struct EmitEvent {
 };
 
 using Effect =
-    std::variant<Reply, ReleaseSession, CreatePages, DropPages, CreateSegment, DropSegment,
-                 SendDescriptors, SetRankState, NotifyWatch, EndWatch, EmitEvent>;
+    std::variant<Reply, ReleaseSession, CreatePages, DropPages, CreateSegment, AdoptSegment,
+                 DropSegment, SendDescriptors, SetRankState, NotifyWatch, EndWatch, EmitEvent>;
 using Effects = std::vector<Effect>;
 
 }  // namespace iris::server

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
+#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 #include "server/job/text.h"
@@ -35,11 +36,15 @@ absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed
       return absl::FailedPreconditionError(absl::StrCat(job.Who(rank), " is no longer in the job"));
     }
   }
-  const uint64_t room = job.stride_bytes - job.heap_bytes;
+  const uint64_t limit = GrowthLimitBytes(job);
+  const uint64_t room = limit - job.heap_bytes;
   if (needed_bytes > room) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(needed_bytes, " more bytes are needed, and of a maximum of ", job.stride_bytes,
-                     " bytes ", room, " are left"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        needed_bytes, " more bytes are needed, and of a maximum of ", job.stride_bytes, " bytes ",
+        room, " are left",
+        limit == job.stride_bytes
+            ? ""
+            : absl::StrCat("; ", job.stride_bytes - limit, " are of registered memory")));
   }
   if (job.ranks[0].segments.size() >= wire::kMaxSegmentsPerHeap) {
     return absl::ResourceExhaustedError(

@@ -227,15 +227,22 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
   if (absl::Status s = job.allocator.CheckInvariants(); !s.ok()) return Broken(job, s.message());
   if (job.allocator.capacity_bytes() != job.heap_bytes)
     return Broken(job, "allocator and heap differ in size");
-  if (job.allocator.n_allocations() != job.allocations.size())
-    return Broken(job, "allocations do not match");
+  if (!job.given_back.empty()) return Broken(job, "pieces of registered memory are left behind");
   uint64_t end = 0;
+  size_t n_registered = 0, n_pieces = 0;
   size_t n_named = 0, n_sync = 0;
   std::map<TeamId, size_t> by_team;
   for (const auto& [offset, allocation] : job.allocations) {
-    if (offset < end) return Broken(job, "allocations overlap at ", offset);
-    end = offset + std::max<uint64_t>(allocation.bytes, 1);
-    if (end > job.heap_bytes) return Broken(job, "an allocation beyond the heap");
+    if (offset - allocation.lead_bytes < end) return Broken(job, "allocations overlap at ", offset);
+    if (allocation.pieces.empty()) {
+      end = offset + std::max<uint64_t>(allocation.bytes, 1);
+      if (end > job.heap_bytes) return Broken(job, "an allocation beyond the heap");
+    } else {
+      if (absl::Status s = CheckRegistered(job, offset, allocation); !s.ok()) return s;
+      end = offset - allocation.lead_bytes + allocation.piece_bytes;
+      ++n_registered;
+      n_pieces += allocation.pieces.size();
+    }
     if (offset % allocation.alignment_bytes != 0)
       return Broken(job, "an allocation off its alignment");
     if (!allocation.name.empty() && !allocation.freed) {
@@ -254,6 +261,9 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
       ++by_team[allocation.team];
     }
   }
+  if (job.allocator.n_allocations() + n_registered != job.allocations.size())
+    return Broken(job, "allocations do not match");
+  if (n_pieces != job.n_pieces) return Broken(job, "pieces of registered memory do not add up");
   if (n_named != job.names.size()) return Broken(job, "names do not add up");
   if (n_sync != (job.team_sync_bytes > 0 ? job.n_teams() : 0))
     return Broken(job, "barrier areas do not add up");
@@ -262,6 +272,29 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
     if (team.n_allocations != (count == by_team.end() ? 0 : count->second)) {
       return Broken(job, "allocations of team ", id, " do not add up");
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobMachine::Impl::CheckRegistered(const Job& job, uint64_t offset_bytes,
+                                               const HeapAllocation& allocation) const {
+  if (!IsOwnTeam(allocation.team)) return Broken(job, "several ranks have registered memory");
+  const uint64_t start = offset_bytes - allocation.lead_bytes;
+  uint64_t end = start;
+  for (const SegmentId id : allocation.pieces) {
+    const auto piece = segments_.find(id);
+    if (piece == segments_.end() || piece->second.dropping || !piece->second.registered ||
+        piece->second.info.offset_bytes != end ||
+        piece->second.info.rank != OwnerOf(allocation.team)) {
+      return Broken(job, "a piece of registered memory is not where it should be");
+    }
+    end += piece->second.info.bytes;
+  }
+  const uint64_t floor =
+      job.heap_bytes + (job.growth.has_value() ? job.growth->bytes : uint64_t{0});
+  if (end - start != allocation.piece_bytes || start < floor || end > job.stride_bytes ||
+      start % granularity_bytes_ != 0 || offset_bytes + allocation.bytes > end) {
+    return Broken(job, "registered memory at ", offset_bytes, " is not in its place");
   }
   return absl::OkStatus();
 }
@@ -300,6 +333,10 @@ absl::Status JobMachine::Impl::CheckSegments() const {
   std::map<uint32_t, uint64_t> by_uid, by_device, dropping_by_uid, dropping_by_device;
   size_t n_kept = 0;
   for (const auto& [id, segment] : segments_) {
+    if (segment.registered) {
+      n_kept += segment.dropping ? 0 : 1;
+      continue;
+    }
     by_uid[segment.uid] += segment.info.bytes;
     by_device[segment.device_index] += segment.info.bytes;
     if (segment.dropping) {
@@ -348,6 +385,7 @@ absl::Status JobMachine::Impl::CheckSegments() const {
     }
     for (const Member& member : job->ranks) n_held += member.segments.size();
     if (job->growth.has_value()) n_held += job->growth->segments.size();
+    n_held += job->n_pieces;
   }
   if (n_held != n_kept) return absl::InternalError("a segment belongs to no job");
   for (const auto& [job, rank] : starved_) {

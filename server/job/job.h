@@ -114,6 +114,11 @@ struct HeapAllocation {
   // meanwhile. Its room is given back when neither the owner nor anybody else uses it.
   std::map<Rank, uint64_t> opens;
   bool freed = false;
+  // Of memory that its owner has registered: the allocations that it lies in, one after the other
+  // above the heap, and how many bytes of the first are before it.
+  std::vector<SegmentId> pieces;
+  uint64_t lead_bytes = 0;
+  uint64_t piece_bytes = 0;  // of all together
 };
 
 // A growth under way. First every rank's segment is created, then every rank maps all of them.
@@ -145,6 +150,8 @@ struct Job {
 
   OffsetAllocator allocator{0};                    // since the epoch was committed
   std::map<uint64_t, HeapAllocation> allocations;  // by offset
+  size_t n_pieces = 0;                             // of registered memory
+  std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
   // Offsets of allocations that have a name and are not freed: by name, and by the own team whose
   // it is; the world stands for those that several ranks allocated. See NameTaken.
   std::map<std::pair<std::string, TeamId>, uint64_t> names;

@@ -1,7 +1,9 @@
 #include "server/job/job_heap.h"
 
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
@@ -32,12 +34,51 @@ absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation) {
   return *offset;
 }
 
+std::optional<uint64_t> RoomAboveHeap(const Job& job, uint64_t bytes) {
+  // From the top downwards, so that the heap can grow for as long as possible.
+  const uint64_t floor =
+      job.heap_bytes + (job.growth.has_value() ? job.growth->bytes : uint64_t{0});
+  uint64_t end = job.stride_bytes;
+  for (auto next = job.allocations.rbegin(); next != job.allocations.rend(); ++next) {
+    const HeapAllocation& other = next->second;
+    if (other.pieces.empty()) break;  // of the heap, as all are that come now
+    const uint64_t start = next->first - other.lead_bytes;
+    if (end - (start + other.piece_bytes) >= bytes) return end - bytes;
+    end = start;
+  }
+  if (end < floor || end - floor < bytes) return std::nullopt;
+  return end - bytes;
+}
+
+uint64_t GrowthLimitBytes(const Job& job) {
+  uint64_t limit = job.stride_bytes;
+  for (auto next = job.allocations.rbegin(); next != job.allocations.rend(); ++next) {
+    if (next->second.pieces.empty()) break;
+    limit = next->first - next->second.lead_bytes;
+  }
+  return limit;
+}
+
+void PlaceRegistered(Job& job, uint64_t offset_bytes, HeapAllocation allocation) {
+  IRIS_CHECK(!allocation.pieces.empty(), "registered memory has pieces");
+  if (!allocation.name.empty() && !allocation.freed) {
+    job.names.emplace(NameKey(allocation), offset_bytes);
+  }
+  job.n_pieces += allocation.pieces.size();
+  const bool placed = job.allocations.emplace(offset_bytes, std::move(allocation)).second;
+  IRIS_CHECK(placed, "there was room");
+}
+
 absl::Status Unplace(Job& job, uint64_t offset_bytes) {
   const auto found = job.allocations.find(offset_bytes);
   IRIS_CHECK(found != job.allocations.end(), "what is given back was placed");
+  const std::vector<SegmentId> pieces = std::move(found->second.pieces);
   if (!found->second.freed) job.names.erase(NameKey(found->second));
   job.allocations.erase(found);
-  return job.allocator.Free(offset_bytes);
+  if (pieces.empty()) return job.allocator.Free(offset_bytes);
+  job.n_pieces -= pieces.size();
+  job.given_back.insert(job.given_back.end(), pieces.begin(), pieces.end());
+  return absl::OkStatus();
 }
 
 std::pair<std::string, TeamId> NameKey(const HeapAllocation& allocation) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,7 +17,15 @@ namespace iris::server {
 // allocation's name, if any, is not in use.
 absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation);
 
-// Gives back what Place returned, and its name.
+// Where so many bytes of registered memory can lie: above the heap, also above what it is growing
+// to, below other registered memory.
+std::optional<uint64_t> RoomAboveHeap(const Job& job, uint64_t bytes);
+// How far the heap may grow: up to the lowest registered memory, or to its stride.
+uint64_t GrowthLimitBytes(const Job& job);
+// Registered memory, whose pieces and bytes are known, at an offset that is free for it.
+void PlaceRegistered(Job& job, uint64_t offset_bytes, HeapAllocation allocation);
+
+// Gives back what Place or PlaceRegistered placed, and its name.
 absl::Status Unplace(Job& job, uint64_t offset_bytes);
 
 // What the allocation's name is kept under in Job::names.

@@ -49,6 +49,9 @@ struct JobMachine::Impl {
     Ledger::Holder holder;
     bool created = false;
     bool dropping = false;
+    // A rank has registered it: irisd keeps a descriptor and has no memory of its own behind it, so
+    // it is on nobody's account.
+    bool registered = false;
   };
 
   // A call that waits for its Reply.
@@ -207,6 +210,10 @@ struct JobMachine::Impl {
   // Concludes every operation of the job that can no longer succeed.
   void ConcludeDeadTeams(Job& job);
 
+  // registered.cc.
+  // Carries out what a register came to, and concludes it.
+  void Adopt(Job& job, Team& team, Adopts adopts);
+
   // growth.cc.
   // The team's operation needs more heap: starts a growth, or queues, or concludes the operation
   // because growth is impossible.
@@ -238,6 +245,8 @@ struct JobMachine::Impl {
   absl::Status CheckMember(const Job& job, Rank rank) const;
   absl::Status CheckTeam(const Job& job, const Team& team) const;
   absl::Status CheckHeap(const Job& job) const;
+  absl::Status CheckRegistered(const Job& job, uint64_t offset_bytes,
+                               const HeapAllocation& allocation) const;
   absl::Status CheckGrowth(const Job& job) const;
   absl::Status CheckSegments() const;
   absl::Status CheckWaitingCalls() const;

@@ -564,6 +564,7 @@ void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
   if (job.growth.has_value())
     FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
   CloseAllOf(job, rank);
+  DropAll(job.given_back);
   ConcludeDeadTeams(job);
   EndLease(
       job, rank,
@@ -647,6 +648,7 @@ void JobMachine::Impl::EndJob(Job& job) {
   }
   KeepAccountOf(job, bytes);
   for (Member& member : job.ranks) DropAll(member.segments);
+  for (auto& [offset, allocation] : job.allocations) DropAll(allocation.pieces);
   n_page_descriptors_ -= job.n_ranks() + 1;
   Emit(DropPages{job.id});
   Note(job, event::JobEnded{});

@@ -14,12 +14,13 @@
 #include "server/job/operations/grow.h"
 #include "server/job/operations/open.h"
 #include "server/job/operations/publish.h"
+#include "server/job/operations/register.h"
 
 namespace iris::server {
 
 // Every operation that there is. The order is that of recorded states: a new one comes last.
 using Operation = std::variant<AllocateOp, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp,
-                               OpenOp, PublishOp>;
+                               OpenOp, PublishOp, RegisterOp>;
 
 struct OperationSpec {
   JobId job;

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine_testing.h"
 
@@ -252,6 +253,121 @@ TEST_F(OwnTeamTest, GrowsTheHeapOfAllWhenItIsFull) {
   EXPECT_EQ(Open(job, 0, 1, "big").offset_bytes, OffsetOf(big));
   ExpectFailure(Alone(job, 1, AllocateOp{.bytes = ~uint64_t{0}}), Code::kResourceExhausted,
                 "rank 1 alone");
+}
+
+TEST_F(OwnTeamTest, RegisteredMemoryLiesAboveTheHeap) {
+  const TestJob job = ReadyJob(2);
+  const uint64_t stride = TheJob().stride_bytes;
+  const RegisterOp two_pieces{.piece_bytes = {kGranularity, 2 * kGranularity},
+                              .lead_bytes = 100,
+                              .bytes = kGranularity,
+                              .name = "mine",
+                              .tensor = {"f32", {4}}};
+  const uint64_t offset = OffsetOf(Alone(job, 1, two_pieces));
+  EXPECT_EQ(offset, stride - 3 * kGranularity + 100);
+  const auto adopted = All<AdoptSegment>();
+  ASSERT_THAT(adopted, SizeIs(2));
+  EXPECT_EQ(adopted[1].index, 1u);
+  EXPECT_EQ(adopted[1].bytes, 2 * kGranularity);
+  EXPECT_EQ(adopted[1].device_index, 1u);
+  EXPECT_EQ(TheJob().allocated_bytes, 8 * kKiB);  // the world's area: it is no memory of irisd's
+  ASSERT_THAT(TheJob().ranks[1].registered, SizeIs(2));
+  EXPECT_EQ(TheJob().ranks[1].registered[1].offset_bytes, stride - 2 * kGranularity);
+  ASSERT_THAT(Own(), SizeIs(1));
+  EXPECT_TRUE(Own()[0].registered);
+  EXPECT_EQ(Own()[0].bytes, kGranularity);
+
+  const OpenedInfo opened = Open(job, 0, 1, "mine");
+  EXPECT_EQ(opened.offset_bytes, offset);
+  EXPECT_EQ(opened.bytes, kGranularity);
+  EXPECT_TRUE(opened.registered);
+  EXPECT_EQ(opened.dtype, "f32");
+  // Another one has its place below, also of another rank: nothing else is at its offset.
+  const RegisterOp one{.piece_bytes = {kGranularity}, .bytes = 1, .name = "x"};
+  EXPECT_EQ(OffsetOf(Alone(job, 0, one)), stride - 4 * kGranularity);
+
+  // It stays for who has it open, and its pieces are let go of with the last of them.
+  ASSERT_TRUE(Free(job, 1, offset).ok());
+  EXPECT_THAT(to_drop_, IsEmpty());
+  ASSERT_TRUE(Free(job, 0, offset).ok());
+  EXPECT_THAT(to_drop_, SizeIs(2));
+  DropSegments();
+  EXPECT_EQ(OffsetOf(Alone(job, 1, two_pieces)), offset);
+  Leave(job, 0);
+  EXPECT_THAT(to_drop_, IsEmpty());  // what a rank registered stays, as what it allocated does
+  EndJob(job);
+}
+
+TEST_F(OwnTeamTest, TheHeapGrowsUpToRegisteredMemory) {
+  const TestJob job = ReadyJob(2);
+  const uint64_t stride = TheJob().stride_bytes;
+  ASSERT_EQ(stride, 4 * kHeap);
+  const auto registered = [&](uint64_t bytes) {
+    return Alone(job, 1, RegisterOp{.piece_bytes = {bytes}, .bytes = bytes});
+  };
+  const CallId growth = Ask(job, 0, 0, GrowOp{kHeap});
+  Ask(job, 1, 0, GrowOp{kHeap});
+  // Also above what the heap is growing to.
+  ExpectFailure(registered(2 * kHeap + kGranularity), Code::kResourceExhausted,
+                "larger max_heap_bytes");
+  const uint64_t low = OffsetOf(registered(2 * kHeap - kGranularity));
+  EXPECT_EQ(low, 2 * kHeap + kGranularity);
+  CreateSegments();
+  const GrowId grow = Watched<SegmentsAdded>(job.sessions[0]).at(0).grow;
+  for (const size_t rank : {0, 1}) GrowMapped(job, rank, grow);
+  EXPECT_TRUE(StatusOf(growth).ok()) << StatusOf(growth);
+  const CallId more = Ask(job, 0, 1, GrowOp{2 * kGranularity});
+  Ask(job, 1, 1, GrowOp{2 * kGranularity});
+  ExpectFailure(more, Code::kResourceExhausted,
+                absl::StrCat(kGranularity, " are left; ", stride - low, " are of registered"));
+  // A hole between two is used again.
+  ASSERT_TRUE(Free(job, 1, low).ok());
+  const uint64_t top = OffsetOf(registered(kGranularity));
+  const uint64_t middle = OffsetOf(registered(3 * kGranularity));
+  const uint64_t bottom = OffsetOf(registered(kGranularity));
+  EXPECT_EQ(top, stride - kGranularity);
+  EXPECT_EQ(bottom, stride - 5 * kGranularity);
+  ASSERT_TRUE(Free(job, 1, middle).ok());
+  EXPECT_EQ(OffsetOf(registered(2 * kGranularity)), stride - 3 * kGranularity);
+  EXPECT_EQ(OffsetOf(registered(kGranularity)), stride - 4 * kGranularity);
+  EXPECT_EQ(OffsetOf(registered(kGranularity)), stride - 6 * kGranularity);
+  EndJob(job);
+}
+
+TEST_F(OwnTeamTest, WrongRegistrationsAreOutcomes) {
+  const TestJob job = ReadyJob(2);
+  const auto wrong = [&](const RegisterOp& op, const std::string& text,
+                         Code code = Code::kInvalidArgument) {
+    ExpectFailure(Alone(job, 0, op), code, text);
+  };
+  const uint64_t g = kGranularity;
+  wrong({.bytes = 1}, "is of 0 allocations; 1 to 128");
+  wrong({.piece_bytes = std::vector<uint64_t>(129, g), .bytes = 128 * g + 1},
+        "is of 129 allocations");
+  wrong({.piece_bytes = {0}, .bytes = 1}, "an allocation of 0 bytes");
+  wrong({.piece_bytes = {~uint64_t{0}, 2}, .bytes = 1}, "an allocation of 18446744073709551615");
+  wrong({.piece_bytes = {g}, .bytes = 0}, "0 bytes after 0 do not begin in the first");
+  wrong({.piece_bytes = {g}, .lead_bytes = g, .bytes = 1}, "do not begin in the first");
+  wrong({.piece_bytes = {g}, .lead_bytes = 1, .bytes = g}, "end in the last");
+  wrong({.piece_bytes = {g, g}, .bytes = g}, "end in the last");
+  wrong({.piece_bytes = {g, g}, .lead_bytes = 1, .bytes = ~uint64_t{0}}, "end in the last");
+  wrong({.piece_bytes = {g / 2}, .bytes = 1}, "must be a multiple of 65536");
+  wrong({.piece_bytes = {g}, .bytes = 1, .name = "iris.x"}, "irisd's own");
+  wrong({.piece_bytes = {g}, .bytes = 1, .tensor = {std::string(17, 'f'), {}}}, "the dtype");
+  Allocate(job, 0, "x");
+  wrong({.piece_bytes = {g}, .bytes = 1, .name = "x"}, "'x' is live", Code::kAlreadyExists);
+  wrong({.piece_bytes = {4 * kHeap}, .bytes = 4 * kHeap}, "above the heap",
+        Code::kResourceExhausted);
+  EXPECT_EQ(OneOutcome(AskAll(job, 0, RegisterOp{.piece_bytes = {g}, .bytes = 1})).code(),
+            Code::kInvalidArgument);
+  // A repetition has the same outcome and adopts nothing more.
+  ASSERT_THAT(All<AdoptSegment>(), IsEmpty());
+  const uint64_t k = next_k_[1];
+  const uint64_t offset = OffsetOf(Alone(job, 1, RegisterOp{.piece_bytes = {g}, .bytes = 1}));
+  EXPECT_EQ(OffsetOf(Ask(job, 1, k, RegisterOp{.piece_bytes = {g}, .bytes = 1}, OwnTeam(1))),
+            offset);
+  EXPECT_THAT(All<AdoptSegment>(), SizeIs(1));
+  EndJob(job);
 }
 
 TEST_F(OwnTeamTest, EventsNameTheRank) {

@@ -57,6 +57,7 @@ struct OpenedInfo {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
   std::string dtype;
+  bool registered = false;  // memory of that rank's own, which is borrowed and mapped by itself
 };
 struct OperationResult {
   uint64_t offset_bytes = 0;

@@ -104,6 +104,10 @@ void JobMachine::Impl::Drop(SegmentId id) {
   Segment& segment = segments_.at(id);
   IRIS_CHECK(!segment.dropping, "a segment is dropped once");
   segment.dropping = true;
+  if (segment.registered) {
+    Emit(DropSegment{id});
+    return;
+  }
   dropping_bytes_by_uid_[segment.uid] += segment.info.bytes;
   dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
   Emit(DropSegment{id});
@@ -154,6 +158,7 @@ void JobMachine::Impl::SegmentDropped(SegmentId id) {
   if (found == segments_.end() || !found->second.dropping) return;
   const Segment segment = found->second;
   segments_.erase(found);
+  if (segment.registered) return;
   const auto subtract = [&](std::map<uint32_t, uint64_t>& map, uint32_t key) {
     const auto entry = map.find(key);
     entry->second -= segment.info.bytes;

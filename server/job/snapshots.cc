@@ -27,10 +27,11 @@ JobSnapshot HeadOf(const Job& job) {
 }
 
 AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& allocation) {
-  return {offset_bytes,    allocation.bytes,   allocation.alignment_bytes,
-          allocation.name, allocation.tensor,  allocation.team,
-          allocation.k,    allocation.created, static_cast<uint32_t>(allocation.opens.size()),
-          allocation.freed};
+  return {
+      offset_bytes,     allocation.bytes,          allocation.alignment_bytes,
+      allocation.name,  allocation.tensor,         allocation.team,
+      allocation.k,     allocation.created,        static_cast<uint32_t>(allocation.opens.size()),
+      allocation.freed, !allocation.pieces.empty()};
 }
 
 }  // namespace
@@ -102,6 +103,12 @@ std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
     const Job& job = *impl_->jobs_.at(shot.id);
     for (RankSnapshot& rank : snapshots.back().ranks) {
       rank.segments = impl_->SegmentsOf(job.ranks[rank.rank]);
+    }
+    for (const auto& [offset, allocation] : job.allocations) {
+      for (const SegmentId piece : allocation.pieces) {
+        snapshots.back().ranks[OwnerOf(allocation.team)].registered.push_back(
+            impl_->segments_.at(piece).info);
+      }
     }
     if (!query.allocations) return true;
     snapshots.back().allocations.reserve(job.allocations.size());

@@ -21,7 +21,8 @@ struct RankSnapshot {
   SessionId session;
   uint32_t device_index = 0;
   uint64_t base = 0;
-  std::vector<SegmentInfo> segments;
+  std::vector<SegmentInfo> segments;    // of its heap, in order
+  std::vector<SegmentInfo> registered;  // above it, in order
 };
 struct AllocationSnapshot {
   uint64_t offset_bytes = 0;
@@ -32,8 +33,9 @@ struct AllocationSnapshot {
   TeamId team = kWorldTeam;
   uint64_t k = 0;
   absl::Time created;
-  uint32_t n_open = 0;  // of a rank's own team: ranks that have it open
-  bool freed = false;   // the same: only they still use it
+  uint32_t n_open = 0;      // of a rank's own team: ranks that have it open
+  bool freed = false;       // the same: only they still use it
+  bool registered = false;  // memory of the rank's own
 };
 struct JobSnapshot {
   JobId id;

@@ -262,12 +262,17 @@ void JobMachine::Impl::Execute(Job& job, Team& team) {
           .team = team,
           .what = What(team.op->op, team),
           .wall = now_.wall,
-          .grown = team.op->grown};
+          .grown = team.op->grown,
+          .granularity_bytes = granularity_bytes_};
   Executed executed = server::Execute(team.op->op, run);
   for (EventDetail& event : run.events) Note(job, std::move(event));
   if (const auto* needs = std::get_if<NeedsGrowth>(&executed)) {
     return RequestGrowth(job, team, *needs);
   }
+  if (auto* adopts = std::get_if<Adopts>(&executed)) {
+    return Adopt(job, team, std::move(*adopts));
+  }
+  DropAll(job.given_back);
   Concluded& concluded = std::get<Concluded>(executed);
   Conclude(job, team, std::move(concluded.status), std::move(concluded.result));
   if (concluded.ends_team) EndTeam(job, team);

@@ -81,6 +81,15 @@ absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTensor(const TensorInfo& tensor) {
+  if (absl::Status s = CheckText("the dtype", tensor.dtype, 0, wire::kMaxDtypeBytes); !s.ok()) {
+    return s;
+  }
+  if (tensor.shape.size() <= wire::kMaxDims) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the shape has ", tensor.shape.size(),
+                                                 " dimensions; ", wire::kMaxDims, " are allowed"));
+}
+
 std::string TeamText(TeamId team) {
   return IsOwnTeam(team) ? absl::StrCat("rank ", OwnerOf(team), " alone")
                          : absl::StrCat("team ", team);

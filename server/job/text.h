@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/job/ids.h"
+#include "server/job/tensor_info.h"
 
 namespace iris::server {
 
@@ -24,6 +25,9 @@ std::string CleanText(absl::string_view text, size_t max_bytes);
 
 // The same of the name of an allocation, which is also refused if it is one of irisd's own.
 absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);
+
+// kInvalidArgument: what a client says that an allocation is has no such dtype or shape.
+absl::Status CheckTensor(const TensorInfo& tensor);
 
 // "team 3"; of a rank's own team "rank 1 alone".
 std::string TeamText(TeamId team);

@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/wire/unique_fd.h"
 #include "server/job/ids.h"
 #include "server/job/states.h"
 #include "server/link/link.h"
@@ -41,6 +43,8 @@ struct IncomingCall {
   SessionId session;  // zero: of an admin connection
   CallerInfo caller;
   std::string_view request;  // until the service returns
+  // That came with it, of memory to be registered: borrowed until the service returns.
+  absl::Span<const wire::UniqueFd> descriptors;
   std::shared_ptr<Replier> reply;
 };
 

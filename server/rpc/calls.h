@@ -29,26 +29,42 @@ class Calls {
   //   to_reply(const Result&) -> LinkPayload
   template <typename Request, typename ToReply>
   std::shared_ptr<ActiveCall> Ask(const IncomingCall& incoming, ToReply to_reply) {
+    return Ask<Request>(
+        incoming, to_reply,
+        [](const Request&) -> absl::StatusOr<Daemon::Registered> { return Daemon::Registered(); });
+  }
+  // The same of a call that may come with memory to be registered.
+  //   registered(const Request&) -> absl::StatusOr<Daemon::Registered>
+  template <typename Request, typename ToReply, typename ToRegistered>
+  std::shared_ptr<ActiveCall> Ask(const IncomingCall& incoming, ToReply to_reply,
+                                  ToRegistered to_registered) {
     const auto call = std::make_shared<Unary>(daemon_, &counter_, incoming.reply);
+    Daemon::Registered registered;
     absl::StatusOr<Input> input = [&]() -> absl::StatusOr<Input> {
       Request message;
       const absl::Status parsed = ParseMessage(incoming.request, &message);
       if (!parsed.ok()) return parsed;
       const absl::StatusOr<SessionId> session = SessionOf(incoming, message.session_id());
       if (!session.ok()) return session.status();
+      absl::StatusOr<Daemon::Registered> given = to_registered(message);
+      if (!given.ok()) return given.status();
+      registered = *std::move(given);
       return ToInput(*session, call->id(), std::move(message));
     }();
     if (!input.ok()) {
       call->Fail(input.status());
       return nullptr;
     }
-    daemon_->Call(call->id(), *input, [call, to_reply](const Reply& answer) {
-      if (answer.status.ok()) {
-        call->Succeed(to_reply(answer.result));
-      } else {
-        call->Fail(answer.status);
-      }
-    });
+    daemon_->Call(
+        call->id(), *input,
+        [call, to_reply](const Reply& answer) {
+          if (answer.status.ok()) {
+            call->Succeed(to_reply(answer.result));
+          } else {
+            call->Fail(answer.status);
+          }
+        },
+        std::move(registered));
     return call;
   }
 

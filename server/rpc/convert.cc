@@ -177,6 +177,7 @@ void ToProto(const Outcome& from, v1::Outcome* to) {
     opened->set_offset_bytes(from.result.opened->offset_bytes);
     opened->set_bytes(from.result.opened->bytes);
     opened->set_dtype(from.result.opened->dtype);
+    opened->set_registered(from.result.opened->registered);
   }
 }
 
@@ -262,6 +263,7 @@ void ToProto(const AllocationSnapshot& from, const JobSnapshot& job, v1::Allocat
   if (IsOwnTeam(from.team)) to->set_owner(OwnerOf(from.team));
   to->set_n_open(from.n_open);
   to->set_freed(from.freed);
+  to->set_registered(from.registered);
 }
 
 }  // namespace iris::server

@@ -31,11 +31,20 @@ absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& ca
                                             "\" has no rank ", query.rank, " with memory"));
   }
   HeapPart part{job.id, job.epoch, rank->device_index, rank->segments};
+  part.of_member = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const RankSnapshot& r) {
+    return r.pid == caller.pid && job.uid == caller.uid;
+  });
   std::sort(
       part.segments.begin(), part.segments.end(),
       [](const SegmentInfo& a, const SegmentInfo& b) { return a.offset_bytes < b.offset_bytes; });
   const uint64_t heap_bytes = part.segments.back().offset_bytes + part.segments.back().bytes;
-  if (query.offset_bytes > heap_bytes || query.bytes > heap_bytes - query.offset_bytes) {
+  // What begins above the heap is in memory that the rank has registered, or nowhere.
+  const bool above = query.offset_bytes >= heap_bytes && query.offset_bytes < job.stride_bytes &&
+                     query.bytes <= job.stride_bytes - query.offset_bytes &&
+                     !rank->registered.empty();
+  if (above) part.segments = rank->registered;
+  if (!above &&
+      (query.offset_bytes > heap_bytes || query.bytes > heap_bytes - query.offset_bytes)) {
     return absl::InvalidArgumentError(absl::StrCat(query.what, ": ", query.bytes,
                                                    " bytes at offset ", query.offset_bytes,
                                                    " leave the heap of ", heap_bytes, " bytes"));

@@ -19,6 +19,7 @@ struct HeapPart {
   uint64_t epoch = 0;
   uint32_t device_index = 0;
   std::vector<SegmentInfo> segments;  // that hold the part, in order and without holes
+  bool of_member = false;             // the caller's process has a rank of that job
 };
 
 struct HeapPartQuery {

@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/registered_memory.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/heap_part.h"
 #include "server/rpc/operate_reply.h"
@@ -25,6 +27,30 @@ LinkPayload Convert(const Result& result) {
 template <typename Message>
 LinkPayload Nothing(const Result& /*result*/) {
   return SerializeMessage(Message());
+}
+
+// The memory of a register, whose descriptors came with the call. kInvalidArgument: not one for
+// each piece, or descriptors that are for nothing.
+absl::StatusOr<Daemon::Registered> TakeRegistered(driver::BackendKind kind,
+                                                  const v1::OperateRequest& request,
+                                                  absl::Span<const wire::UniqueFd> descriptors) {
+  const auto& pieces = request.register_().piece_bytes();
+  if (descriptors.size() != static_cast<size_t>(pieces.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register: ", descriptors.size(), " descriptors came for ", pieces.size(),
+                     " allocations: a call by frames brings one for each, gRPC none"));
+  }
+  Daemon::Registered registered;
+  for (size_t i = 0; i < descriptors.size(); ++i) {
+    absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
+        KeepRegistered(kind, descriptors[i], pieces.Get(static_cast<int>(i)));
+    if (!memory.ok()) {
+      return absl::Status(memory.status().code(),
+                          absl::StrCat("register: ", memory.status().message()));
+    }
+    registered.push_back(*std::move(memory));
+  }
+  return registered;
 }
 
 // A session's watch stream. The daemon shares it until it is closed.
@@ -75,7 +101,10 @@ std::shared_ptr<ActiveCall> HeapService::Mapped(const IncomingCall& call) {
 
 std::shared_ptr<ActiveCall> HeapService::Operate(const IncomingCall& call) {
   return calls_->Ask<v1::OperateRequest>(
-      call, [](const Result& result) { return SerializeOperateReply(std::get<Outcome>(result)); });
+      call, [](const Result& result) { return SerializeOperateReply(std::get<Outcome>(result)); },
+      [this, &call](const v1::OperateRequest& request) {
+        return TakeRegistered(daemon_->driver().kind(), request, call.descriptors);
+      });
 }
 
 std::shared_ptr<ActiveCall> HeapService::GrowMapped(const IncomingCall& call) {
@@ -116,7 +145,8 @@ std::shared_ptr<ActiveCall> HeapService::Borrow(const IncomingCall& call) {
             {"borrow", message.job(), message.rank(), message.offset_bytes(), message.bytes()});
         if (!part.ok()) return part.status();
         const absl::Status sent =
-            daemon_->Lend(*session, part->job_id, part->epoch, part->segments);
+            daemon_->Lend(*session, part->job_id, part->epoch, part->segments,
+                          part->of_member ? driver::Access::kReadWrite : driver::Access::kReadOnly);
         if (!sent.ok()) return sent;
         reply->set_job_id(part->job_id.value);
         reply->set_epoch(part->epoch);

@@ -24,7 +24,8 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
         absl::StrCat("a message of process ", frame.sender.pid, " on the session of process ", pid,
                      ": a forked child must open a session of its own"));
   }
-  if (frame.fds.size() > (frame.type == wire::FrameType::kCall ? 1u : 0u)) {
+  // SessionCalls says which may come with a kCall.
+  if (!frame.fds.empty() && frame.type != wire::FrameType::kCall) {
     return absl::InvalidArgumentError("descriptors came that nobody asked for");
   }
   if (std::find(legal.begin(), legal.end(), frame.type) == legal.end()) {

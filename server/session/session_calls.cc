@@ -137,12 +137,16 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
         absl::StrCat("a request has ", header.bytes, " bytes; at most ", wire::kMaxRpcBytes));
   }
   const bool in_frame = header.bytes <= wire::kMaxCallFrameBytes;
+  // What is to be registered comes with a request in the frame.
+  const bool registers =
+      in_frame && header.method == static_cast<uint32_t>(wire::CallMethod::kOperate);
   if (inline_bytes.size() != (in_frame ? header.bytes : 0) ||
-      frame.fds.size() != (in_frame ? 0u : 1u)) {
+      (!registers && frame.fds.size() != (in_frame ? 0u : 1u))) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a request of ", header.bytes, " bytes came with ", inline_bytes.size(), " bytes and ",
         frame.fds.size(), " descriptors: up to ", wire::kMaxCallFrameBytes,
-        " bytes come in the frame, more of them in one memfd"));
+        " bytes come in the frame, more of them in one memfd, and other descriptors only with an "
+        "Operate in the frame"));
   }
   std::string long_request;
   if (!in_frame) {
@@ -183,6 +187,7 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
   incoming.method = method->method;
   incoming.session = setup_.peer.session;
   incoming.caller = setup_.peer.caller;
+  if (registers) incoming.descriptors = frame.fds;
   incoming.request = in_frame ? inline_bytes : std::string_view(long_request);
   incoming.reply = std::make_shared<CallReplier>(shared_from_this(), header.call);
   std::shared_ptr<ActiveCall> active = (*setup_.serve)(incoming);

@@ -168,6 +168,7 @@ class SessionCallsTest : public ::testing::Test {
     asked->call = call;
     asked->request = std::string(call.request);
     asked_.push_back(asked);
+    n_descriptors_ = call.descriptors.size();
     if (!at_once_) return asked;
     Answer(asked_.size() - 1, "at once");
     return nullptr;
@@ -176,6 +177,7 @@ class SessionCallsTest : public ::testing::Test {
   absl::Status ended_;
   absl::Status status_;
   int reads_ = 0;
+  size_t n_descriptors_ = 0;  // of the last call
   std::map<uint64_t, Got> got_;
 };
 
@@ -239,6 +241,25 @@ TEST_F(SessionCallsTest, LongRequestsComeAsSealedMemfds) {
   const std::string request(1 << 20, 'q');
   ASSERT_TRUE(Frame(MakeCall(1, 3, "", Memfd(request, kSeals), 1 << 20)).ok());
   EXPECT_TRUE(asked_[0]->request == request);
+}
+
+TEST_F(SessionCallsTest, OnlyAnOperateInTheFrameBringsOtherDescriptors) {
+  const auto with = [](uint64_t number, CallMethod method, int n, const std::string& request) {
+    wire::Frame frame = MakeCall(number, static_cast<uint32_t>(method), request);
+    for (; n > 0; --n) frame.fds.push_back(Memfd("memory", kSeals));
+    return frame;
+  };
+  ASSERT_TRUE(Frame(with(1, CallMethod::kOperate, 3, "request")).ok());
+  EXPECT_EQ(n_descriptors_, 3u);
+  EXPECT_EQ(asked_[0]->request, "request");
+  ASSERT_TRUE(Frame(with(2, CallMethod::kOperate, 0, "request")).ok());
+  EXPECT_EQ(n_descriptors_, 0u);
+  EXPECT_EQ(Frame(with(3, CallMethod::kBorrow, 1, "request")).code(),
+            absl::StatusCode::kInvalidArgument);
+  wire::Frame two = MakeCall(4, static_cast<uint32_t>(CallMethod::kOperate), "",
+                             Memfd(std::string(1 << 20, 'q'), kSeals), 1 << 20);
+  two.fds.push_back(Memfd("memory", kSeals));
+  EXPECT_EQ(Frame(two).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(SessionCallsTest, DescriptorsThatCouldChangeOrWaitAreRefused) {

@@ -81,8 +81,8 @@ Outcome Decode(const state::Outcome& from) {
   if (from.has_team()) to.result.team = Decode(from.team());
   to.result.heap_bytes = from.heap_bytes();
   if (from.has_opened()) {
-    to.result.opened =
-        OpenedInfo{from.opened().offset_bytes(), from.opened().bytes(), from.opened().dtype()};
+    to.result.opened = OpenedInfo{from.opened().offset_bytes(), from.opened().bytes(),
+                                  from.opened().dtype(), from.opened().registered()};
   }
   return to;
 }
@@ -268,10 +268,21 @@ class JobDecoder {
       if (!IsPowerOfTwo(allocation.alignment_bytes)) return Broken("an alignment");
       const auto team = job_.teams.find(allocation.team);
       if (team == job_.teams.end()) return Broken("an allocation of no team");
+      if (!allocation.sync) ++team->second.n_allocations;
+      allocation.lead_bytes = from.lead_bytes();
+      allocation.piece_bytes = from.piece_bytes();
+      for (const uint64_t piece : from.pieces()) allocation.pieces.push_back(SegmentId{piece});
+      if (!allocation.pieces.empty()) {
+        if (allocation.sync || from.lead_bytes() > from.offset_bytes() ||
+            job_.allocations.contains(from.offset_bytes())) {
+          return Broken("registered memory");
+        }
+        PlaceRegistered(job_, from.offset_bytes(), std::move(allocation));
+        continue;
+      }
       if (absl::Status s = job_.allocator.Occupy(from.offset_bytes(), from.bytes()); !s.ok()) {
         return Broken(s.message());
       }
-      if (!allocation.sync) ++team->second.n_allocations;
       if (!allocation.name.empty() && !allocation.freed) {
         job_.names.emplace(NameKey(allocation), from.offset_bytes());
       }
@@ -449,12 +460,16 @@ class MachineState::Decoder {
     segment.holder = {from.job_name(), from.rank(), from.uid()};
     segment.created = from.created();
     segment.dropping = from.dropping();
+    segment.registered = from.registered();
     if (from.id() == 0 || from.id() >= impl_.next_segment_) return Bad("the id of a segment");
     if (segment.device_index >= impl_.ledger_.devices().size()) return Bad("a segment's device");
     const Job* job = impl_.FindJob(segment.job);
     if (!segment.dropping && (job == nullptr || from.rank() >= job->n_ranks())) {
       return Bad("segment ", from.id(), " is nobody's");
     }
+    const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
+    if (!is_new) return Bad("segment ", from.id(), " is there twice");
+    if (segment.registered) return absl::OkStatus();  // on nobody's account
     const absl::Status booked =
         impl_.ledger_.Reserve(segment.device_index, segment.info.bytes, segment.holder);
     if (!booked.ok()) return Bad("segment ", from.id(), ": ", booked.message());
@@ -463,8 +478,7 @@ class MachineState::Decoder {
       impl_.dropping_bytes_by_uid_[segment.uid] += segment.info.bytes;
       impl_.dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
     }
-    const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
-    return is_new ? absl::OkStatus() : Bad("segment ", from.id(), " is there twice");
+    return absl::OkStatus();
   }
 
   // Each segment that a rank or a growth has is that rank's, and nobody else's.
@@ -474,6 +488,10 @@ class MachineState::Decoder {
       for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
         std::vector<SegmentId> segments = job->ranks[rank].segments;
         if (job->growth.has_value()) segments.push_back(job->growth->segments[rank]);
+        for (const auto& [offset, allocation] : job->allocations) {
+          if (!IsOwnTeam(allocation.team) || OwnerOf(allocation.team) != rank) continue;
+          segments.insert(segments.end(), allocation.pieces.begin(), allocation.pieces.end());
+        }
         for (const SegmentId segment : segments) {
           const auto found = impl_.segments_.find(segment);
           if (found == impl_.segments_.end() || !owned.insert(segment).second ||

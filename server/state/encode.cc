@@ -70,6 +70,7 @@ void Encode(const Outcome& from, state::Outcome* to) {
     to->mutable_opened()->set_offset_bytes(from.result.opened->offset_bytes);
     to->mutable_opened()->set_bytes(from.result.opened->bytes);
     to->mutable_opened()->set_dtype(from.result.opened->dtype);
+    to->mutable_opened()->set_registered(from.result.opened->registered);
   }
 }
 
@@ -122,6 +123,9 @@ void Encode(uint64_t offset_bytes, const HeapAllocation& from, state::Allocation
     one->set_n(n);
   }
   to->set_freed(from.freed);
+  for (const SegmentId piece : from.pieces) to->add_pieces(piece.value);
+  to->set_lead_bytes(from.lead_bytes);
+  to->set_piece_bytes(from.piece_bytes);
 }
 
 void Encode(const Growth& from, state::Growth* to) {
@@ -225,6 +229,7 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_device_index(segment->device_index);
     one->set_created(segment->created);
     one->set_dropping(segment->dropping);
+    one->set_registered(segment->registered);
   }
   for (const auto& [key, when] : impl.deadlines_.all()) {
     state::Deadline* one = to.add_deadlines();

@@ -53,6 +53,13 @@ class MachineStateTest : public MachineTest {
       Ask(busy_, 1, k, OpenOp{0, name}, OwnTeam(1));
       if (k == 1) Ask(busy_, 0, 2, FreeOp{OffsetOf(own)}, OwnTeam(0));
     }
+    for (const uint64_t k : {2, 3}) {
+      RegisterOp mine{.piece_bytes = {kGranularity, kGranularity}, .bytes = kGranularity + k};
+      mine.name = absl::StrCat("mine", k);
+      const CallId own = Ask(busy_, 1, k, mine, OwnTeam(1));
+      Ask(busy_, 0, k + 1, OpenOp{1, mine.name}, OwnTeam(0));
+      if (k == 3) Ask(busy_, 1, 4, FreeOp{OffsetOf(own)}, OwnTeam(1));
+    }
     AskAll(busy_, 5, GrowOp{kMiB});
     CreateSegments();
     GrowMapped(busy_, 1, Watched<SegmentsAdded>(busy_.sessions[0]).at(0).grow);
@@ -101,6 +108,7 @@ TEST_F(MachineStateTest, EverythingIsReadBack) {
       EXPECT_EQ(after[i].allocations[j].team, before[i].allocations[j].team);
       EXPECT_EQ(after[i].allocations[j].n_open, before[i].allocations[j].n_open);
       EXPECT_EQ(after[i].allocations[j].freed, before[i].allocations[j].freed);
+      EXPECT_EQ(after[i].allocations[j].registered, before[i].allocations[j].registered);
     }
   }
 }

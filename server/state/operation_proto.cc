@@ -8,13 +8,20 @@
 namespace iris::server {
 namespace {
 
+TensorInfo FromProto(const v1::TensorInfo& from) {
+  return {.dtype = from.dtype(), .shape = {from.shape().begin(), from.shape().end()}};
+}
+void Set(const TensorInfo& from, v1::TensorInfo* to) {
+  to->set_dtype(from.dtype);
+  to->mutable_shape()->Assign(from.shape.begin(), from.shape.end());
+}
+
 AllocateOp FromProto(const v1::AllocateOp& from) {
   AllocateOp op;
   op.bytes = from.bytes();
   op.alignment_bytes = from.alignment_bytes();
   op.name = from.name();
-  op.tensor.dtype = from.tensor().dtype();
-  op.tensor.shape.assign(from.tensor().shape().begin(), from.tensor().shape().end());
+  op.tensor = FromProto(from.tensor());
   return op;
 }
 void Set(const AllocateOp& from, v1::OperateRequest* to) {
@@ -22,8 +29,7 @@ void Set(const AllocateOp& from, v1::OperateRequest* to) {
   op.set_bytes(from.bytes);
   op.set_alignment_bytes(from.alignment_bytes);
   op.set_name(from.name);
-  op.mutable_tensor()->set_dtype(from.tensor.dtype);
-  op.mutable_tensor()->mutable_shape()->Assign(from.tensor.shape.begin(), from.tensor.shape.end());
+  Set(from.tensor, op.mutable_tensor());
 }
 
 FreeOp FromProto(const v1::FreeOp& from) { return {.offset_bytes = from.offset_bytes()}; }
@@ -70,6 +76,22 @@ void Set(const PublishOp& from, v1::OperateRequest* to) {
   to->mutable_publish()->set_name(from.name);
 }
 
+RegisterOp FromProto(const v1::RegisterOp& from) {
+  return {.piece_bytes = {from.piece_bytes().begin(), from.piece_bytes().end()},
+          .lead_bytes = from.lead_bytes(),
+          .bytes = from.bytes(),
+          .name = from.name(),
+          .tensor = FromProto(from.tensor())};
+}
+void Set(const RegisterOp& from, v1::OperateRequest* to) {
+  v1::RegisterOp& op = *to->mutable_register_();
+  op.mutable_piece_bytes()->Assign(from.piece_bytes.begin(), from.piece_bytes.end());
+  op.set_lead_bytes(from.lead_bytes);
+  op.set_bytes(from.bytes);
+  op.set_name(from.name);
+  Set(from.tensor, op.mutable_tensor());
+}
+
 }  // namespace
 
 absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
@@ -90,6 +112,8 @@ absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
       return FromProto(request.open());
     case v1::OperateRequest::kPublish:
       return FromProto(request.publish());
+    case v1::OperateRequest::kRegister:
+      return FromProto(request.register_());
     case v1::OperateRequest::OP_NOT_SET:
       break;
   }

@@ -530,6 +530,56 @@ def wrong_requests(runtime_dir, end):
     return seen
 
 
+def _alone(runtime_dir, job):
+    """A session by frames with a job of one rank: (session, number of the job)."""
+    session = doors.FrameSession(runtime_dir)
+    code, text, reply = session.call(doors.JOIN, doors.join_request(session, job, max_heap_bytes=64 << 20))
+    if code:
+        raise doors.Refused(text)
+    number = doors.fields(reply)[1]
+    epoch = doors.fields(reply).get(2, 0)
+    code, text, _ = session.call(doors.MAPPED, doors.fixed64(1, session.id) + doors.fixed64(2, number) +
+                                 doors.field(3, epoch) + doors.field(4, 1 << 46))
+    if code:
+        raise doors.Refused(text)
+    return session, number
+
+
+def wrong_registrations(runtime_dir, end):
+    """Registers what is no memory, or could change, or is as long as it likes; then too much that is right."""
+    piece = 2 << 20
+    fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    read_end, write_end = os.pipe()
+    good = doors.sealed(b"\0" * piece, fixed)
+    wrong = [[os.dup(read_end)], [os.open("/dev/zero", os.O_RDWR)], [os.open("/", os.O_RDONLY)],
+             [doors.sealed(b"\0" * piece, fcntl.F_SEAL_SHRINK)], [doors.sealed(b"\0" * piece, fcntl.F_SEAL_GROW)],
+             [doors.sealed(b"\0" * (piece - 1), fixed)], [socket.socket(socket.AF_UNIX).detach()], [], [good, good],
+             [good] * 128]
+    seen = {"sent": 0, "registered": 0, "refused": {}}
+    while time.monotonic() < end:
+        try:
+            session, job = _alone(runtime_dir, f"registers-{os.getpid()}-{seen['sent']}")
+            own = doors.field(3, 0xFFFF0000)
+            for descriptors in [*wrong, [good]]:
+                operation = doors.field(1, piece) + doors.field(3, 1)
+                request = doors.operate_request(session, job, 0, 14, operation) + own
+                code, text, _ = session.call(doors.OPERATE, request, descriptors)
+                seen["sent"] += 1
+                if code:
+                    _count(seen["refused"], text)
+                else:
+                    seen["registered"] += 1
+            for k in range(1, 100):
+                session.call(doors.OPERATE, doors.operate_request(session, job, k, 14, operation) + own, [good])
+                seen["sent"] += 1
+            session.call(doors.OPERATE, request, [good] * 200)
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+    os.close(write_end)
+    return seen
+
+
 def unread_broadcasts(runtime_dir, end, sessions=8):
     """Jobs of one rank that broadcast a megabyte to themselves, again and again, and read no answer."""
     seen = {"jobs": 0, "broadcasts": 0, "refused": {}}
@@ -537,18 +587,8 @@ def unread_broadcasts(runtime_dir, end, sessions=8):
     held = []
     while time.monotonic() < end:
         try:
-            session = doors.FrameSession(runtime_dir)
+            session, job = _alone(runtime_dir, f"loud-{os.getpid()}-{seen['jobs']}")
             held = held[-sessions + 1:] + [session]
-            code, text, reply = session.call(
-                doors.JOIN, doors.join_request(session, f"loud-{os.getpid()}-{seen['jobs']}"))
-            if code:
-                raise doors.Refused(text)
-            job = doors.fields(reply)[1]
-            epoch = doors.fields(reply).get(2, 0)
-            code, text, _ = session.call(doors.MAPPED, doors.fixed64(1, session.id) + doors.fixed64(2, job) +
-                                         doors.field(3, epoch) + doors.field(4, 1 << 46))
-            if code:
-                raise doors.Refused(text)
             seen["jobs"] += 1
             session.sock.settimeout(0.2)
             for k in itertools.count():

@@ -183,14 +183,14 @@ class FrameSession(Session):
         self.id = WELCOME.unpack(payload)[0]
         self.n_calls = 0
 
-    def begin(self, method, request):
+    def begin(self, method, request, descriptors=()):
         """Makes a call; its number. Waits while irisd does not read, for the socket's timeout at most."""
         self.n_calls += 1
         in_frame = len(request) <= CALL_FRAME_BYTES_MAX
         head = CALL.pack(self.n_calls, method, len(request))
         try:
             if in_frame:
-                self.sock.send(frame(CALL_TYPE, head + request))
+                socket.send_fds(self.sock, [frame(CALL_TYPE, head + request)], descriptors)
             else:
                 fd = sealed(request)
                 try:
@@ -201,9 +201,9 @@ class FrameSession(Session):
             raise Refused(str(error)) from error
         return self.n_calls
 
-    def call(self, method, request):
+    def call(self, method, request, descriptors=()):
         """(gRPC code, text, first message) of a call. Descriptors that come meanwhile are acknowledged and closed."""
-        number, message = self.begin(method, request), b""
+        number, message = self.begin(method, request, descriptors), b""
         while True:
             kind, payload, descriptors = self.receive()
             for fd in descriptors:
@@ -227,10 +227,10 @@ def operate_request(session, job_id, k, number, operation):
     return fixed64(1, session.id) + fixed64(2, job_id) + field(4, k) + field(5, 60_000) + field(number, operation)
 
 
-def join_request(session, job, rank=0, n_ranks=1, heap_bytes=1 << 20):
+def join_request(session, job, rank=0, n_ranks=1, heap_bytes=1 << 20, max_heap_bytes=None):
     """JoinRequest of proto/iris/v1/heap.proto."""
     return (fixed64(1, session.id) + field(2, job) + field(3, rank) + field(4, n_ranks) + field(5, heap_bytes) +
-            field(6, heap_bytes) + field(8, rank) + field(10, 60_000))
+            field(6, max_heap_bytes or heap_bytes) + field(8, rank) + field(10, 60_000))
 
 
 class Channel:

@@ -74,7 +74,7 @@ class Hostile(unittest.TestCase):
     log_bytes_max = LOG_BYTES_MAX
 
     def attack(self, *functions, users=(ALICE,), seconds=ATTACK_SECONDS, hoard=0, log_bytes_max=None, **settings):
-        """Every function as every user, at the same time."""
+        """Every function as every user, at the same time. What each has seen, by its name."""
         with house.House(*settings.pop("flags", ()), **settings) as place:
             place.attack(house.irisd.PATIENCE_SECONDS, *[(one_call, user) for user in (*users, 0)])
             if hoard:
@@ -130,6 +130,7 @@ class Hostile(unittest.TestCase):
             if log_bytes > (log_bytes_max or self.log_bytes_max):
                 wrong.append(f"{log_bytes} bytes of log")
             self.assertEqual(wrong, [], "\n".join(wrong))
+            return seen
 
 
 class Http2(Hostile):
@@ -222,6 +223,13 @@ class Calls(Hostile):
 
     def test_requests_whose_descriptor_is_not_what_it_says(self):
         self.attack(attacks.wrong_requests)
+
+    def test_registered_memory_that_is_not_what_it_says(self):
+        seen = self.attack(attacks.wrong_registrations, log_bytes_max=LOG_BYTES_MAX)["wrong_registrations"]
+        for text in ("no memfd that is sealed against resizing", "bytes, and the request says",
+                     "descriptors came for 1 allocations"):
+            self.assertTrue(any(text in refused for refused in seen["refused"]), f"{text}: {seen}")
+        self.assertGreater(seen["registered"], 0)
 
     def test_unread_broadcasts(self):
         # 32 MiB of a tenant's answers may wait, and the values that a job keeps for members that come late.

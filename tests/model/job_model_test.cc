@@ -409,6 +409,21 @@ class Driver {
       }
       return op;
     }
+    if (random_.OneIn(4)) {
+      RegisterOp op;
+      for (uint64_t n = random_.Below(20) == 0 ? 0 : 1 + random_.Below(2); n > 0; --n) {
+        op.piece_bytes.push_back((1 + random_.Below(2)) * kGranularity);
+      }
+      if (random_.OneIn(3)) op.lead_bytes = random_.Below(kGranularity);
+      op.bytes = op.piece_bytes.empty() ? 1 : op.piece_bytes.back();
+      if (op.piece_bytes.size() == 2) op.bytes += op.piece_bytes.front();
+      op.bytes -= std::min(op.bytes - 1, op.lead_bytes + random_.Below(kGranularity / 2));
+      if (random_.OneIn(2)) op.name = absl::StrCat("n", random_.Below(6));
+      if (random_.OneIn(30)) op.lead_bytes += kGranularity;
+      if (random_.OneIn(30) && !op.piece_bytes.empty()) ++op.piece_bytes.back();
+      if (random_.OneIn(50)) op.name = "iris.x";
+      return op;
+    }
     if (random_.OneIn(3)) {
       PublishOp op{random_.Below(64) * 1024, absl::StrCat("n", random_.Below(6))};
       if (random_.OneIn(50)) op.name = "iris.x";
@@ -757,16 +772,18 @@ class Driver {
       }
       if (job->heap.capacity() == 0) continue;
       ASSERT_EQ(shot.heap_bytes, job->heap.capacity());
-      ASSERT_EQ(shot.allocations.size(), job->heap.taken().size());
+      ASSERT_EQ(shot.allocations.size(), job->heap.taken().size() + job->registered.size());
       for (const auto& allocation : shot.allocations) {
         const uint64_t offset = allocation.offset_bytes;
-        ASSERT_TRUE(job->heap.taken().contains(offset));
+        ASSERT_EQ(allocation.registered, job->registered.contains(offset));
+        ASSERT_TRUE(allocation.registered || job->heap.taken().contains(offset));
         ASSERT_EQ(IsOwnTeam(allocation.team), job->owner_of.contains(offset));
         const auto open = job->opens.equal_range(offset);
         std::set<Rank> openers;
         for (auto one = open.first; one != open.second; ++one) openers.insert(one->second);
         ASSERT_EQ(allocation.n_open, openers.size());
         if (allocation.freed) ++counts_["freed and still open"];
+        if (allocation.registered) ++counts_["registered"];
       }
     }
   }

@@ -24,11 +24,24 @@ uint64_t AlignmentOf(const AllocateOp& op) {
 bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
   const auto* open = std::get_if<OpenOp>(&op);
   const auto* publish = std::get_if<PublishOp>(&op);
-  const bool of_one = open != nullptr || std::holds_alternative<AllocateOp>(op) ||
+  const auto* registers = std::get_if<RegisterOp>(&op);
+  const bool of_one = open != nullptr || registers != nullptr ||
+                      std::holds_alternative<AllocateOp>(op) ||
                       std::holds_alternative<FreeOp>(op) || publish != nullptr;
   if (IsOwnTeam(id) && !of_one) return false;
   if (publish != nullptr)
     return IsOwnTeam(id) && !publish->name.empty() && publish->name.rfind("iris.", 0) != 0;
+  if (registers != nullptr) {
+    uint64_t before_last = 0, total = 0;
+    for (const uint64_t bytes : registers->piece_bytes) {
+      before_last = total;
+      total += bytes;
+    }
+    const uint64_t end = registers->lead_bytes + registers->bytes;
+    return IsOwnTeam(id) && !registers->piece_bytes.empty() && registers->bytes > 0 &&
+           registers->lead_bytes < registers->piece_bytes.front() && end > before_last &&
+           end <= total && registers->name.rfind("iris.", 0) != 0;
+  }
   if (open != nullptr) return IsOwnTeam(id) && open->owner != OwnerOf(id) && !open->name.empty();
   const std::set<Rank> members(team.ranks.begin(), team.ranks.end());
   if (const auto* allocate = std::get_if<AllocateOp>(&op)) {
@@ -60,6 +73,9 @@ bool Agree(Operation a, Operation b) {
   if (std::holds_alternative<CreateTeamOp>(a))
     return std::get<CreateTeamOp>(a) == std::get<CreateTeamOp>(b);
   if (std::holds_alternative<PublishOp>(a)) return std::get<PublishOp>(a) == std::get<PublishOp>(b);
+  if (std::holds_alternative<RegisterOp>(a)) {
+    return std::get<RegisterOp>(a) == std::get<RegisterOp>(b);
+  }
   if (std::holds_alternative<OpenOp>(a)) return std::get<OpenOp>(a) == std::get<OpenOp>(b);
   if (std::holds_alternative<GrowOp>(a)) return std::get<GrowOp>(a) == std::get<GrowOp>(b);
   return true;
@@ -637,6 +653,7 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
     job.name_of[offset] = publish->name;
     return Conclude(job, id, {});
   }
+  if (const auto* registers = std::get_if<RegisterOp>(&op.op)) return Register(job, id, *registers);
   if (const auto* open = std::get_if<OpenOp>(&op.op)) {
     if (open->owner >= job.ranks.size()) return Fail(job, id, Code::kInvalidArgument);
     const auto found = Named(job, open->name, open->owner);
@@ -672,6 +689,30 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
 }
 
 // What a rank allocates alone.
+
+void ReferenceJobs::Register(RefJob& job, TeamId id, const RegisterOp& op) {
+  uint64_t total = 0;
+  for (const uint64_t bytes : op.piece_bytes) {
+    if (bytes % granularity_ != 0) return Fail(job, id, Code::kInvalidArgument);
+    total += bytes;
+  }
+  if (Taken(job, id, op.name)) return Fail(job, id, Code::kAlreadyExists);
+  const uint64_t floor = job.heap.capacity() + (job.growth.has_value() ? job.growth->bytes : 0);
+  for (uint64_t end = job.stride; end >= floor + total; end -= granularity_) {
+    const uint64_t start = end - total;
+    const bool free = std::all_of(job.registered.begin(), job.registered.end(), [&](const auto& r) {
+      return r.second.second <= start || r.second.first >= end;
+    });
+    if (!free) continue;
+    const uint64_t offset = start + op.lead_bytes;
+    job.registered[offset] = {start, end};
+    job.teams.at(id).allocations.insert(offset);
+    if (!op.name.empty()) job.name_of[offset] = op.name;
+    job.owner_of[offset] = OwnerOf(id);
+    return Conclude(job, id, {.offset = offset});
+  }
+  Fail(job, id, Code::kResourceExhausted);
+}
 
 std::optional<uint64_t> ReferenceJobs::Named(const RefJob& job, const std::string& name,
                                              std::optional<Rank> owner) {
@@ -713,7 +754,7 @@ void ReferenceJobs::Close(RefJob& job, std::multimap<uint64_t, Rank>::iterator o
 }
 
 void ReferenceJobs::Release(RefJob& job, uint64_t offset) {
-  job.heap.Free(offset);
+  if (job.registered.erase(offset) == 0) job.heap.Free(offset);
   job.owner_of.erase(offset);
 }
 
@@ -724,7 +765,9 @@ void ReferenceJobs::NeedGrowth(RefJob& job, TeamId id, uint64_t needed, uint64_t
     job.growth_queue.push_back(id);
     return;
   }
-  const uint64_t room = job.stride - job.heap.capacity();
+  uint64_t top = job.stride;
+  for (const auto& [offset, range] : job.registered) top = std::min(top, range.first);
+  const uint64_t room = top - job.heap.capacity();
   const bool all_here = std::all_of(job.ranks.begin(), job.ranks.end(), [](const RefMember& m) {
     return m.state == RankState::kReady;
   });

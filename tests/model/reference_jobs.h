@@ -44,6 +44,7 @@ using server::OwnTeam;
 using server::PublishOp;
 using server::Rank;
 using server::RankState;
+using server::RegisterOp;
 using server::SegmentId;
 using server::SessionId;
 using server::TeamId;
@@ -124,8 +125,9 @@ struct RefJob {
   // What single ranks allocated: whose it is, and by offset every open that was not closed.
   std::map<uint64_t, Rank> owner_of;
   std::multimap<uint64_t, Rank> opens;
-  std::map<TeamId, RefTeam> teams;  // destroyed ones too
-  std::deque<TeamId> past;          // destroyed, in order
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> registered;  // by offset: from where, to where
+  std::map<TeamId, RefTeam> teams;                               // destroyed ones too
+  std::deque<TeamId> past;                                       // destroyed, in order
   std::optional<RefGrowth> growth;
   std::deque<TeamId> growth_queue;
   std::optional<std::pair<uint64_t, bool>> last_growth;  // id, published
@@ -244,6 +246,7 @@ class ReferenceJobs {
                                        std::optional<Rank> owner);
   // Whether the team may not give the name.
   static bool Taken(const RefJob& job, TeamId id, const std::string& name);
+  void Register(RefJob& job, TeamId id, const RegisterOp& op);
   void FreeOrClose(RefJob& job, TeamId id, uint64_t offset);
   static void Close(RefJob& job, std::multimap<uint64_t, Rank>::iterator open);
   static void Release(RefJob& job, uint64_t offset);

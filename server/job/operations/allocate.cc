@@ -36,13 +36,7 @@ absl::Status OperationOf<AllocateOp>::Check(const AllocateOp& op, const Team& /*
                                                    wire::kMaxAlignmentBytes));
   }
   if (absl::Status s = CheckAllocationName(op.name, /*min_bytes=*/0); !s.ok()) return s;
-  if (absl::Status s = CheckText("the dtype", op.tensor.dtype, 0, wire::kMaxDtypeBytes); !s.ok())
-    return s;
-  if (op.tensor.shape.size() > wire::kMaxDims) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the shape has ", op.tensor.shape.size(), " dimensions; ", wire::kMaxDims, " are allowed"));
-  }
-  return absl::OkStatus();
+  return CheckTensor(op.tensor);
 }
 
 Executed OperationOf<AllocateOp>::Execute(const AllocateOp& op, Run& run) {

@@ -14,6 +14,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct AllocateOp {
@@ -32,7 +33,7 @@ struct OperationOf<AllocateOp> : OperationDefaults<AllocateOp> {
   static bool Same(const AllocateOp& a, const AllocateOp& b) { return a == b; }
   static absl::Status Check(const AllocateOp& op, const Team& team);
   static void Prepare(AllocateOp& op, const Team& team, size_t index);
-  static std::variant<Concluded, NeedsGrowth> Execute(const AllocateOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const AllocateOp& op, Run& run);
 };
 
 }  // namespace iris::server

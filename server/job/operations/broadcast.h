@@ -15,6 +15,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct BroadcastOp {
@@ -31,7 +32,7 @@ struct OperationOf<BroadcastOp> : OperationDefaults<BroadcastOp> {
   static void Prepare(BroadcastOp& op, const Team& team, size_t index);
   static void Merge(BroadcastOp& pending, const BroadcastOp& asked, const Team& team);
   static uint64_t HeldBytes(const BroadcastOp& op) { return op.value.size(); }
-  static std::variant<Concluded, NeedsGrowth> Execute(const BroadcastOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const BroadcastOp& op, Run& run);
 };
 
 }  // namespace iris::server

@@ -13,6 +13,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct CreateTeamOp {
@@ -26,7 +27,7 @@ struct OperationOf<CreateTeamOp> : OperationDefaults<CreateTeamOp> {
   static std::string Arguments(const CreateTeamOp& op);
   static bool Same(const CreateTeamOp& a, const CreateTeamOp& b) { return a == b; }
   static absl::Status Check(const CreateTeamOp& op, const Team& team);
-  static std::variant<Concluded, NeedsGrowth> Execute(const CreateTeamOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const CreateTeamOp& op, Run& run);
 };
 
 }  // namespace iris::server

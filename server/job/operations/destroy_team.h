@@ -13,6 +13,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct DestroyTeamOp {
@@ -27,7 +28,7 @@ struct OperationOf<DestroyTeamOp> : OperationDefaults<DestroyTeamOp> {
   static bool Same(const DestroyTeamOp& /*a*/, const DestroyTeamOp& /*b*/) { return true; }
   static absl::Status Check(const DestroyTeamOp& op, const Team& team);
   static void Merge(DestroyTeamOp& pending, const DestroyTeamOp& asked, const Team& team);
-  static std::variant<Concluded, NeedsGrowth> Execute(const DestroyTeamOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const DestroyTeamOp& op, Run& run);
 };
 
 }  // namespace iris::server

@@ -13,6 +13,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct FreeOp {
@@ -27,7 +28,7 @@ struct OperationOf<FreeOp> : OperationDefaults<FreeOp> {
   static std::string Arguments(const FreeOp& op);
   static bool Same(const FreeOp& a, const FreeOp& b) { return a == b; }
   static absl::Status Check(const FreeOp& op, const Team& team);
-  static std::variant<Concluded, NeedsGrowth> Execute(const FreeOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const FreeOp& op, Run& run);
 };
 
 }  // namespace iris::server

@@ -12,6 +12,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct GrowOp {
@@ -25,7 +26,7 @@ struct OperationOf<GrowOp> : OperationDefaults<GrowOp> {
   static std::string Arguments(const GrowOp& op);
   static bool Same(const GrowOp& a, const GrowOp& b) { return a == b; }
   static absl::Status Check(const GrowOp& op, const Team& team);
-  static std::variant<Concluded, NeedsGrowth> Execute(const GrowOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const GrowOp& op, Run& run);
 };
 
 }  // namespace iris::server

@@ -33,7 +33,8 @@ Executed OperationOf<OpenOp>::Execute(const OpenOp& op, Run& run) {
   if (found != job.names.end()) {
     HeapAllocation& allocation = job.allocations.at(found->second);
     ++allocation.opens[OwnerOf(run.team.info.id)];
-    OpenedInfo opened{found->second, allocation.bytes, allocation.tensor.dtype};
+    OpenedInfo opened{found->second, allocation.bytes, allocation.tensor.dtype,
+                      !allocation.pieces.empty()};
     return Concluded{absl::OkStatus(), {.opened = std::move(opened)}};
   }
   if (const auto shared = job.names.find({op.name, kWorldTeam}); shared != job.names.end()) {

@@ -15,6 +15,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct OpenOp {
@@ -30,7 +31,7 @@ struct OperationOf<OpenOp> : OperationDefaults<OpenOp> {
   static std::string Arguments(const OpenOp& op);
   static bool Same(const OpenOp& a, const OpenOp& b) { return a == b; }
   static absl::Status Check(const OpenOp& op, const Team& team);
-  static std::variant<Concluded, NeedsGrowth> Execute(const OpenOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const OpenOp& op, Run& run);
 };
 
 }  // namespace iris::server

@@ -50,7 +50,8 @@ absl::Status Check(const Operation& op, const Team& team) {
   return With(op, [&team](auto of, const auto& args) -> absl::Status {
     if (IsOwnTeam(team.info.id) && !of.kOfOneRank) {
       return absl::InvalidArgumentError(
-          "a rank alone allocates, publishes, opens and frees, and nothing else: ask a team");
+          "a rank alone allocates, registers, publishes, opens and frees, and nothing else: ask a "
+          "team");
     }
     return of.Check(args, team);
   });

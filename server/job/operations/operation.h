@@ -30,7 +30,14 @@ struct NeedsGrowth {
   uint64_t wanted_bytes = 0;
   absl::Status unfit;  // its outcome if the heap cannot grow; why not is appended
 };
-using Executed = std::variant<Concluded, NeedsGrowth>;
+// It is carried out by who has the descriptors: the pieces become segments of the rank's heap, and
+// the range an allocation of it. `offset_bytes`, of the range, is free for them.
+struct Adopts {
+  uint64_t offset_bytes = 0;
+  HeapAllocation allocation;
+  std::vector<uint64_t> piece_bytes;
+};
+using Executed = std::variant<Concluded, NeedsGrowth, Adopts>;
 
 // What an operation runs on: the job and the team that asks.
 struct Run {
@@ -39,6 +46,7 @@ struct Run {
   std::string what;  // which operation this is: messages begin with it
   absl::Time wall;
   bool grown = false;               // the growth that it needed has been published
+  uint64_t granularity_bytes = 0;   // of every device's memory
   std::vector<EventDetail> events;  // of what it does; they precede its outcome
 
   // `why`, behind which operation it is.

@@ -13,6 +13,7 @@ namespace iris::server {
 
 struct Concluded;
 struct NeedsGrowth;
+struct Adopts;
 struct Run;
 
 struct PublishOp {
@@ -28,7 +29,7 @@ struct OperationOf<PublishOp> : OperationDefaults<PublishOp> {
   static std::string Arguments(const PublishOp& op);
   static bool Same(const PublishOp& a, const PublishOp& b) { return a == b; }
   static absl::Status Check(const PublishOp& op, const Team& team);
-  static std::variant<Concluded, NeedsGrowth> Execute(const PublishOp& op, Run& run);
+  static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const PublishOp& op, Run& run);
 };
 
 }  // namespace iris::server

@@ -1,0 +1,89 @@
+#include "server/job/operations/register.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/wire/limits.h"
+#include "server/job/job_heap.h"
+#include "server/job/operations/operation.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+namespace {
+
+// Of what Check allows, so that it does not overflow.
+uint64_t TotalBytes(const RegisterOp& op) {
+  uint64_t sum = 0;
+  for (const uint64_t bytes : op.piece_bytes) sum += bytes;
+  return sum;
+}
+
+}  // namespace
+
+std::string OperationOf<RegisterOp>::Arguments(const RegisterOp& op) {
+  return absl::StrCat("(bytes=", op.bytes, " lead=", op.lead_bytes, " pieces=[",
+                      absl::StrJoin(op.piece_bytes, ","), "] name='", op.name, "' dtype='",
+                      op.tensor.dtype, "' shape=[", absl::StrJoin(op.tensor.shape, ","), "])");
+}
+
+absl::Status OperationOf<RegisterOp>::Check(const RegisterOp& op, const Team& team) {
+  if (!IsOwnTeam(team.info.id)) {
+    return absl::InvalidArgumentError("a rank registers its own memory, by its own team");
+  }
+  if (op.piece_bytes.empty() || op.piece_bytes.size() > wire::kMaxDescriptorsPerCall) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the memory is of ", op.piece_bytes.size(), " allocations; 1 to ",
+                     wire::kMaxDescriptorsPerCall, " can be registered at a time"));
+  }
+  for (const uint64_t bytes : op.piece_bytes) {
+    if (bytes == 0 || bytes > wire::kMaxHeapBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("an allocation of ", bytes, " bytes; 1 to ",
+                                                     wire::kMaxHeapBytes, " can be registered"));
+    }
+  }
+  const uint64_t total = TotalBytes(op);
+  if (op.bytes == 0 || op.lead_bytes >= op.piece_bytes.front() || op.bytes > total ||
+      op.lead_bytes > total - op.bytes ||
+      op.lead_bytes + op.bytes <= total - op.piece_bytes.back()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        op.bytes, " bytes after ", op.lead_bytes,
+        " do not begin in the first and end in the last of the allocations, which have ",
+        absl::StrJoin(op.piece_bytes, ", "), " bytes"));
+  }
+  if (absl::Status s = CheckAllocationName(op.name, /*min_bytes=*/0); !s.ok()) return s;
+  return CheckTensor(op.tensor);
+}
+
+Executed OperationOf<RegisterOp>::Execute(const RegisterOp& op, Run& run) {
+  Job& job = run.job;
+  const TeamId team = run.team.info.id;
+  for (const uint64_t bytes : op.piece_bytes) {
+    if (bytes % run.granularity_bytes == 0) continue;
+    return Concluded{run.Error(absl::InvalidArgumentError(
+        absl::StrCat("an allocation of ", bytes, " bytes; it must be a multiple of ",
+                     run.granularity_bytes, ", the granularity of the devices")))};
+  }
+  if (NameTaken(job, team, op.name)) return Concluded{run.Error(NameTakenError(op.name))};
+  const uint64_t total = TotalBytes(op);
+  const std::optional<uint64_t> start = RoomAboveHeap(job, total);
+  if (!start.has_value()) {
+    return Concluded{run.Error(absl::ResourceExhaustedError(absl::StrCat(
+        "registered memory lies above the heap, where ", job.stride_bytes - job.heap_bytes,
+        " bytes are for it and for growth, and no ", total,
+        " together are free: create the context with a larger max_heap_bytes")))};
+  }
+  return Adopts{*start + op.lead_bytes,
+                {.bytes = op.bytes,
+                 .alignment_bytes = 1,
+                 .name = op.name,
+                 .tensor = op.tensor,
+                 .team = team,
+                 .k = run.team.next_k,
+                 .created = run.wall,
+                 .lead_bytes = op.lead_bytes},
+                op.piece_bytes};
+}
+
+}  // namespace iris::server
