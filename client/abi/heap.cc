@@ -91,6 +91,15 @@ iris_code iris_allocate_local(iris_context* context, const iris_allocate_options
   });
 }
 
+iris_code iris_register(iris_context* context, void* memory, const iris_allocate_options* options,
+                        iris_allocation* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) {
+    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
+      return object.host().Register(memory, wanted);
+    });
+  });
+}
+
 iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                              const char* name) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {

@@ -43,14 +43,16 @@ class AsyncCopy {
           name, " (", Range(mine, bytes),
           ") is not in this rank's heap: give the address of this rank's own copy. ",
           "Peers reach nothing but heaps: allocate the memory with Allocate or AllocateLocal, ",
-          "or copy it there"));
+          "register it, so that they can open it, or copy it there"));
     } else if (place->rank != context_.rank()) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ") is in the heap of rank ", place->rank,
                         ": give the address of this rank's own copy (of what was opened, the ",
                         "symmetric one), and the peer as the rank"));
-    } else if (!context_.IsSymmetric(mine, bytes)) {
+    } else if (!context_.Reaches(peer_, mine, bytes)) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
-                        ") ends beyond the heap, which has ", context_.heap_bytes(), " bytes"));
+                        ") ends beyond the heap, which has ", context_.heap_bytes(),
+                        " bytes, and is not of memory that rank ", peer_,
+                        " has registered and this rank has open"));
     }
     return status_.ok() ? context_.Translate(peer_, mine) : nullptr;
   }
@@ -59,7 +61,7 @@ class AsyncCopy {
   void CheckLocal(absl::string_view name, const void* at) {
     if (bytes_ == 0 || !status_.ok()) return;
     if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
-    if (context_.Locate(at).ok() && !context_.IsSymmetric(at, bytes_)) {
+    if (context_.Locate(at).ok() && !context_.IsMapped(at, bytes_)) {
       Fail(absl::StrCat(name, " (", Range(at, bytes_), ") ends beyond the heap that it lies in, ",
                         "which has ", context_.heap_bytes(), " bytes"));
     }

@@ -25,8 +25,9 @@ struct CallAnswer {
 // `request` names the session's id.
 inline CallAnswer CallOn(SessionClient& session, wire::CallMethod method,
                          const std::string& request, absl::Time deadline,
-                         FrameCalls::Caller caller = FrameCalls::Caller::kMember) {
-  FrameCalls::Answer got = session.calls().Call(method, request, deadline, caller);
+                         FrameCalls::Caller caller = FrameCalls::Caller::kMember,
+                         absl::Span<const int> fds = {}) {
+  FrameCalls::Answer got = session.calls().Call(method, request, deadline, caller, fds);
   CallAnswer answer;
   answer.status = std::move(got.status);
   answer.answered = got.answered;

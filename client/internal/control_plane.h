@@ -74,6 +74,14 @@ class ControlPlane {
   virtual absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
                                           absl::Time answer_deadline, bool* unanswered) = 0;
 
+  // The memory behind a part of a heap, and its descriptors, in order. Tried until the deadline,
+  // also on a session that comes back. kNotFound: nothing is there.
+  struct Lent {
+    Segment segment;
+    wire::UniqueFd fd;
+  };
+  virtual absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) = 0;
+
   // Says whether the segments of a growth are mapped.
   virtual absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
                                   absl::Time deadline) = 0;

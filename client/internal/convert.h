@@ -36,6 +36,7 @@ std::string EncodeJoin(uint64_t session_id, const ContextOptions& options);
 std::string EncodeMapped(const Asker& asker, uint64_t epoch, const absl::StatusOr<uint64_t>& base);
 // irisd is to decide within `timeout`, whatever the call's own is.
 std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::Duration timeout);
+std::string EncodeBorrow(uint64_t session_id, const HeapPart& part);
 std::string EncodeGrowMapped(const Asker& asker, uint64_t grow_id, const absl::Status& mapped);
 std::string EncodeLeave(const Asker& asker);
 std::string EncodeResume(uint64_t session_id, const RankIdentity& identity);
@@ -47,6 +48,7 @@ std::string ToErrorText(const absl::Status& error);
 absl::StatusOr<JoinedJob> DecodeJoinReply(absl::string_view bytes);
 absl::StatusOr<CommittedJob> DecodeMappedReply(absl::string_view bytes);
 absl::StatusOr<Outcome> DecodeOperateReply(absl::string_view bytes);
+absl::StatusOr<Borrowed> DecodeBorrowReply(absl::string_view bytes);
 absl::StatusOr<WatchEvent> DecodeWatchEvent(absl::string_view bytes);
 
 }  // namespace iris::internal

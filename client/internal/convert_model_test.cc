@@ -63,7 +63,7 @@ std::vector<OurField> FieldsOfRequests() {
          IRIS_FIELD(OperateRequest, kFree), IRIS_FIELD(OperateRequest, kBroadcast),
          IRIS_FIELD(OperateRequest, kCreateTeam), IRIS_FIELD(OperateRequest, kDestroyTeam),
          IRIS_FIELD(OperateRequest, kGrow), IRIS_FIELD(OperateRequest, kOpen),
-         IRIS_FIELD(OperateRequest, kPublish)});
+         IRIS_FIELD(OperateRequest, kPublish), IRIS_FIELD(OperateRequest, kRegister)});
   }
   {
     using Name = field::AllocateOp;
@@ -81,6 +81,23 @@ std::vector<OurField> FieldsOfRequests() {
   {
     using Name = field::PublishOp;
     add({IRIS_FIELD(PublishOp, kOffsetBytes), IRIS_FIELD(PublishOp, kName)});
+  }
+  {
+    using Name = field::RegisterOp;
+    add({IRIS_FIELD(RegisterOp, kPieceBytes), IRIS_FIELD(RegisterOp, kLeadBytes),
+         IRIS_FIELD(RegisterOp, kBytes), IRIS_FIELD(RegisterOp, kName),
+         IRIS_FIELD(RegisterOp, kTensor)});
+  }
+  {
+    using Name = field::BorrowRequest;
+    add({IRIS_FIELD(BorrowRequest, kSessionId), IRIS_FIELD(BorrowRequest, kJob),
+         IRIS_FIELD(BorrowRequest, kRank), IRIS_FIELD(BorrowRequest, kOffsetBytes),
+         IRIS_FIELD(BorrowRequest, kBytes)});
+  }
+  {
+    using Name = field::BorrowReply;
+    add({IRIS_FIELD(BorrowReply, kJobId), IRIS_FIELD(BorrowReply, kEpoch),
+         IRIS_FIELD(BorrowReply, kSegments)});
   }
   {
     using Name = field::BroadcastOp;
@@ -167,7 +184,8 @@ std::vector<OurField> FieldsOfAnswers() {
   }
   {
     using Name = field::Opened;
-    add({IRIS_FIELD(Opened, kOffsetBytes), IRIS_FIELD(Opened, kBytes), IRIS_FIELD(Opened, kDtype)});
+    add({IRIS_FIELD(Opened, kOffsetBytes), IRIS_FIELD(Opened, kBytes), IRIS_FIELD(Opened, kDtype),
+         IRIS_FIELD(Opened, kRegistered)});
   }
   {
     using Name = field::WatchEvent;
@@ -323,8 +341,13 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
     for (uint64_t n = dice.Below(100); n > 0; --n) {
       create.ranks.push_back(static_cast<uint32_t>(dice.Number()));
     }
+    RegisterOp registers;
+    registers.options = allocate;
+    registers.lead_bytes = dice.Number();
+    for (uint64_t n = dice.Below(140); n > 0; --n) registers.piece_bytes.push_back(dice.Number());
     const std::vector<Operation> operations = {
         allocate,
+        registers,
         FreeOp{dice.Number()},
         BroadcastOp{static_cast<uint32_t>(dice.Number()), value},
         create,
@@ -362,6 +385,14 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
     leave.set_job_id(asker.job_id);
     EXPECT_EQ(EncodeLeave(asker), leave.SerializeAsString());
     EXPECT_EQ(EncodeWatch(asker), leave.SerializeAsString());
+    v1::BorrowRequest borrow;
+    borrow.set_session_id(session_id);
+    borrow.set_job("job");
+    borrow.set_rank(call.team_id);
+    borrow.set_offset_bytes(number);
+    borrow.set_bytes(call.k);
+    EXPECT_EQ(EncodeBorrow(session_id, {"job", call.team_id, number, call.k}),
+              borrow.SerializeAsString());
     v1::ResumeRequest resume;
     resume.set_session_id(session_id);
     resume.set_job_id(asker.job_id);

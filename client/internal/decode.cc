@@ -192,6 +192,9 @@ void Read(absl::string_view bytes, OpenedRange* to) {
       case Bytes(Field::kDtype):
         to->dtype = message.Text();
         break;
+      case Varint(Field::kRegistered):
+        to->registered = message.Bool();
+        break;
       default:
         message.skip();
     }
@@ -270,6 +273,25 @@ void Read(absl::string_view bytes, Outcome* to) {
   to->k = fields.k;
   to->status = absl::Status(proto::CodeOf(fields.code), fields.text);
   if (to->status.ok()) to->result = std::move(fields.result);
+}
+
+void Read(absl::string_view bytes, Borrowed* to) {
+  using Field = field::BorrowReply;
+  for (MessageReader<Field> message(bytes); message.next();) {
+    switch (message.tag_and_type()) {
+      case Fixed64(Field::kJobId):
+        to->job_id = message.get_fixed64();
+        break;
+      case Varint(Field::kEpoch):
+        to->epoch = message.get_uint64();
+        break;
+      case Bytes(Field::kSegments):
+        AddSegment(message.View(), &to->segments);
+        break;
+      default:
+        message.skip();
+    }
+  }
 }
 
 wire::PageRankState StateOf(uint32_t number) {
@@ -405,6 +427,9 @@ absl::StatusOr<JoinedJob> DecodeJoinReply(absl::string_view bytes) {
 }
 absl::StatusOr<CommittedJob> DecodeMappedReply(absl::string_view bytes) {
   return Decode<CommittedJob>(bytes, "MappedReply");
+}
+absl::StatusOr<Borrowed> DecodeBorrowReply(absl::string_view bytes) {
+  return Decode<Borrowed>(bytes, "a BorrowReply");
 }
 absl::StatusOr<Outcome> DecodeOperateReply(absl::string_view bytes) {
   return Decode<Outcome>(bytes, "OperateReply");

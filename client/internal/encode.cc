@@ -67,15 +67,18 @@ class Writer {
 using Operate = Writer<field::OperateRequest>;
 
 // Writes the operation; one overload for each.
-void Write(const AllocateOptions& op, Operate* to) {
+Writer<field::TensorInfo> TensorOf(const AllocateOptions& options) {
   Writer<field::TensorInfo> tensor;
-  tensor.Text(field::TensorInfo::kDtype, CutBeyond(op.dtype, wire::kMaxDtypeBytes));
-  tensor.Uints(field::TensorInfo::kShape, op.shape, wire::kMaxDims + 1);
+  tensor.Text(field::TensorInfo::kDtype, CutBeyond(options.dtype, wire::kMaxDtypeBytes));
+  tensor.Uints(field::TensorInfo::kShape, options.shape, wire::kMaxDims + 1);
+  return tensor;
+}
+void Write(const AllocateOptions& op, Operate* to) {
   Writer<field::AllocateOp> message;
   message.Uint(field::AllocateOp::kBytes, op.bytes);
   message.Uint(field::AllocateOp::kAlignmentBytes, op.alignment_bytes);
   message.Text(field::AllocateOp::kName, CutBeyond(op.name, wire::kMaxAllocationNameBytes));
-  message.Message(field::AllocateOp::kTensor, tensor);
+  message.Message(field::AllocateOp::kTensor, TensorOf(op));
   to->Message(field::OperateRequest::kAllocate, message);
 }
 void Write(const FreeOp& op, Operate* to) {
@@ -115,6 +118,16 @@ void Write(const PublishOp& op, Operate* to) {
   message.Uint(field::PublishOp::kOffsetBytes, op.offset_bytes);
   message.Text(field::PublishOp::kName, CutBeyond(op.name, wire::kMaxAllocationNameBytes));
   to->Message(field::OperateRequest::kPublish, message);
+}
+
+void Write(const RegisterOp& op, Operate* to) {
+  Writer<field::RegisterOp> message;
+  message.Uints(field::RegisterOp::kPieceBytes, op.piece_bytes, wire::kMaxDescriptorsPerCall + 1);
+  message.Uint(field::RegisterOp::kLeadBytes, op.lead_bytes);
+  message.Uint(field::RegisterOp::kBytes, op.options.bytes);
+  message.Text(field::RegisterOp::kName, CutBeyond(op.options.name, wire::kMaxAllocationNameBytes));
+  message.Message(field::RegisterOp::kTensor, TensorOf(op.options));
+  to->Message(field::OperateRequest::kRegister, message);
 }
 
 // The fields that all requests about a job have.
@@ -164,6 +177,17 @@ std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::
   request.Uint(Field::kK, call.k);
   request.Uint(Field::kTimeoutMs, Milliseconds(timeout));
   std::visit([&request](const auto& op) { Write(op, &request); }, call.op);
+  return request.bytes();
+}
+
+std::string EncodeBorrow(uint64_t session_id, const HeapPart& part) {
+  using Field = field::BorrowRequest;
+  Writer<Field> request;
+  request.Fixed64(Field::kSessionId, session_id);
+  request.Text(Field::kJob, part.job);
+  request.Uint(Field::kRank, part.rank);
+  request.Uint(Field::kOffsetBytes, part.offset_bytes);
+  request.Uint(Field::kBytes, part.bytes);
   return request.bytes();
 }
 

@@ -89,10 +89,13 @@ class FakeControlPlane : public ControlPlane {
   absl::Status mapped_answer;
   absl::Status leave_answer;
   std::map<DescriptorKey, wire::UniqueFd> descriptors;
+  std::vector<Lent> lent;  // what the next Borrow gives
+  absl::Status borrow_answer;
   // What they were given.
   std::vector<ContextOptions> joins;
   std::vector<absl::StatusOr<uint64_t>> mapped;
   std::vector<std::pair<uint64_t, absl::Status>> grow_mapped;
+  std::vector<HeapPart> borrowed;
   RankIdentity watched;
   int leaves = 0;
   int stops = 0;
@@ -130,6 +133,11 @@ class FakeControlPlane : public ControlPlane {
     *unanswered = false;
     if (answer.outcome->k == kThisK) answer.outcome->k = call.k;
     return std::move(answer.outcome);
+  }
+  absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time) override {
+    borrowed.push_back(part);
+    if (!borrow_answer.ok()) return borrow_answer;
+    return std::exchange(lent, {});
   }
   absl::Status GrowMapped(uint64_t, uint64_t grow_id, const absl::Status& status,
                           absl::Time) override {

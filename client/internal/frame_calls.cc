@@ -48,7 +48,8 @@ absl::Status FrameCalls::Over(Caller caller) const {
 }
 
 absl::StatusOr<uint64_t> FrameCalls::Start(wire::CallMethod method, const std::string& request,
-                                           absl::Time deadline, Caller caller, Pending* pending) {
+                                           absl::Time deadline, Caller caller,
+                                           absl::Span<const int> fds, Pending* pending) {
   if (request.size() > wire::kMaxRpcBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a request to irisd has ", request.size(),
                                                    " bytes; at most ", wire::kMaxRpcBytes));
@@ -63,8 +64,8 @@ absl::StatusOr<uint64_t> FrameCalls::Start(wire::CallMethod method, const std::s
     if (!made.ok()) return made.status();
     sealed = *std::move(made);
   }
-  const int fd = sealed.get();
-  const absl::Span<const int> fds(&fd, in_frame ? 0 : 1);
+  const int long_request = sealed.get();
+  if (!in_frame) fds = absl::MakeConstSpan(&long_request, 1);
   for (;;) {
     struct pollfd full = {-1, POLLOUT, 0};
     {
@@ -96,10 +97,10 @@ absl::StatusOr<uint64_t> FrameCalls::Start(wire::CallMethod method, const std::s
 }
 
 FrameCalls::Answer FrameCalls::Call(wire::CallMethod method, const std::string& request,
-                                    absl::Time deadline, Caller caller) {
+                                    absl::Time deadline, Caller caller, absl::Span<const int> fds) {
   Pending pending;
   Answer answer;
-  const absl::StatusOr<uint64_t> number = Start(method, request, deadline, caller, &pending);
+  const absl::StatusOr<uint64_t> number = Start(method, request, deadline, caller, fds, &pending);
   if (!number.ok()) {
     answer.status = number.status();
     return answer;
@@ -127,7 +128,7 @@ absl::StatusOr<std::shared_ptr<FrameCalls::Stream>> FrameCalls::Open(wire::CallM
   auto stream = std::make_shared<Stream>(this);
   stream->pending.streams = true;
   const absl::StatusOr<uint64_t> number =
-      Start(method, request, deadline, Caller::kMember, &stream->pending);
+      Start(method, request, deadline, Caller::kMember, {}, &stream->pending);
   if (!number.ok()) return number.status();
   stream->number = *number;
   return stream;

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/wire/frame.h"
 
 namespace iris::internal {
@@ -40,9 +41,10 @@ class FrameCalls {
   FrameCalls& operator=(const FrameCalls&) = delete;
 
   // Makes a call and waits for its answer. Not answered: the session's status, if that has ended;
-  // kCancelled; kDeadlineExceeded, and then irisd is told that nobody waits any more.
+  // kCancelled; kDeadlineExceeded, and then irisd is told that nobody waits any more. `fds` go
+  // along with a request that fits in a frame; they are borrowed.
   Answer Call(wire::CallMethod method, const std::string& request, absl::Time deadline,
-              Caller caller) ABSL_LOCKS_EXCLUDED(mu_);
+              Caller caller, absl::Span<const int> fds = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Opens a stream; of a member.
   absl::StatusOr<std::shared_ptr<Stream>> Open(wire::CallMethod method, const std::string& request,
@@ -77,8 +79,8 @@ class FrameCalls {
 
   // Sends a call of its own number, which is returned, and has its answer go to `pending`.
   absl::StatusOr<uint64_t> Start(wire::CallMethod method, const std::string& request,
-                                 absl::Time deadline, Caller caller, Pending* pending)
-      ABSL_LOCKS_EXCLUDED(mu_);
+                                 absl::Time deadline, Caller caller, absl::Span<const int> fds,
+                                 Pending* pending) ABSL_LOCKS_EXCLUDED(mu_);
   // Tells irisd what was read, as far as it takes that now.
   void TellTaken(Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes it out of what waits, and tells irisd if it had not ended.

@@ -93,6 +93,7 @@ enum class OperateRequest : Number {
   kGrow = 11,
   kOpen = 12,
   kPublish = 13,
+  kRegister = 14,
 };
 
 enum class AllocateOp : Number {
@@ -138,6 +139,14 @@ enum class PublishOp : Number {
   kName = 2,
 };
 
+enum class RegisterOp : Number {
+  kPieceBytes = 1,
+  kLeadBytes = 2,
+  kBytes = 3,
+  kName = 4,
+  kTensor = 5,
+};
+
 enum class OperateReply : Number {
   kOutcome = 1,
 };
@@ -161,6 +170,21 @@ enum class Opened : Number {
   kOffsetBytes = 1,
   kBytes = 2,
   kDtype = 3,
+  kRegistered = 4,
+};
+
+enum class BorrowRequest : Number {
+  kSessionId = 1,
+  kJob = 2,
+  kRank = 3,
+  kOffsetBytes = 4,
+  kBytes = 5,
+};
+
+enum class BorrowReply : Number {
+  kJobId = 1,
+  kEpoch = 2,
+  kSegments = 4,
 };
 
 enum class GrowMappedRequest : Number {

@@ -26,8 +26,9 @@ struct HostContext::Impl : public WatchHandler {
       : membership(std::move(joined)),
         window(membership->window()),
         rank(membership->rank()),
-        teams({membership->job().job_id, rank, membership->options().timeout}, &membership->guard(),
-              &membership->plane(), &window, &heap),
+        teams({membership->job().job_id, rank, membership->options().timeout,
+               membership->options().job, membership->local_device().indices},
+              &membership->guard(), &membership->plane(), &window, &heap),
         growth({membership->job().job_id, membership->job().epoch, rank,
                 membership->local_device().indices},
                &membership->plane(), &window, &heap),
@@ -40,6 +41,15 @@ struct HostContext::Impl : public WatchHandler {
   void OnSegmentsAdded(const SegmentsAdded& added) override { growth.OnSegmentsAdded(added); }
   void OnGrowDone(const GrowDone& done) override { growth.OnGrowDone(done); }
   void OnStopping(const std::string& reason) override { log::Info("irisd is stopping: ", reason); }
+
+  bool InHeap(uint64_t offset_bytes, uint64_t bytes) const {
+    const uint64_t size = heap.bytes();
+    return offset_bytes <= size && bytes <= size - offset_bytes;
+  }
+  // Whether these bytes of the rank's heap, or of what lies above it, are mapped here.
+  bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
+    return InHeap(offset_bytes, bytes) || teams.Borrows(owner, offset_bytes, bytes);
+  }
 
   const std::unique_ptr<Membership> membership;
   Window& window;
@@ -165,9 +175,18 @@ absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) c
 
 bool HostContext::IsSymmetric(const void* address, uint64_t bytes) const {
   const auto location = Locate(address);
-  if (!location.ok()) return false;
-  const uint64_t heap = heap_bytes();
-  return location->offset_bytes <= heap && bytes <= heap - location->offset_bytes;
+  return location.ok() && impl_->InHeap(location->offset_bytes, bytes);
+}
+
+bool HostContext::IsMapped(const void* address, uint64_t bytes) const {
+  const auto location = Locate(address);
+  return location.ok() && impl_->Has(location->rank, location->offset_bytes, bytes);
+}
+
+bool HostContext::Reaches(uint32_t peer, const void* mine, uint64_t bytes) const {
+  const auto location = Locate(mine);
+  return location.ok() && location->rank == rank() &&
+         impl_->Has(peer, location->offset_bytes, bytes);
 }
 
 // What all members of a team call together.
@@ -183,6 +202,9 @@ absl::Status HostContext::Free(const Allocation& allocation) {
 }
 absl::StatusOr<Allocation> HostContext::AllocateLocal(const AllocateOptions& options) {
   return impl_->teams.AllocateLocal(options);
+}
+absl::StatusOr<Allocation> HostContext::Register(void* memory, const AllocateOptions& options) {
+  return impl_->teams.Register(memory, options);
 }
 absl::Status HostContext::Publish(const Allocation& allocation, const std::string& name) {
   return impl_->teams.Publish(allocation, name);

@@ -84,6 +84,11 @@ class HostContext {
   // other allocation of this rank has, it is cleared and others can open it; without one, it is
   // what was there, until Publish.
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& options);
+  // Not collective: `options.bytes` bytes of this process's own memory, which others can open by
+  // `options.name` as what AllocateLocal gave, and which this rank uses where it is: that is the
+  // address of the result. Free ends it; the memory must stay until then. kInvalidArgument: memory
+  // that cannot be shared, and what to do. kResourceExhausted: no room above the heap.
+  absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
   // Not collective: what AllocateLocal gave without a name has one from now on.
   absl::Status Publish(const Allocation& allocation, const std::string& name);
   // Not collective: what `rank` has allocated so under this name. Waits until it has, at most for
@@ -100,6 +105,11 @@ class HostContext {
 
   // True if the range lies in any rank's heap as mapped here.
   bool IsSymmetric(const void* address, uint64_t bytes = 1) const;
+  // The same, or it lies in what that rank has registered and this one has open.
+  bool IsMapped(const void* address, uint64_t bytes) const;
+  // True if calls with this peer may take the range: it is in this rank's heap, or stands for what
+  // the peer has registered and this rank has open.
+  bool Reaches(uint32_t peer, const void* mine, uint64_t bytes) const;
   // Rank and offset of an address inside the window; kInvalidArgument outside.
   struct Location {
     uint32_t rank = 0;

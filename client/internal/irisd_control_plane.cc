@@ -26,6 +26,15 @@ struct Overloaded : Ts... {
 template <typename... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
+// What goes along with the call.
+std::vector<int> DescriptorsOf(const Operation& op) {
+  std::vector<int> fds;
+  if (const auto* registers = std::get_if<RegisterOp>(&op)) {
+    for (const auto& fd : registers->descriptors) fds.push_back(fd->get());
+  }
+  return fds;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IrisdControlPlane>> IrisdControlPlane::Connect(
@@ -175,7 +184,8 @@ absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
     if (!session.ok()) return session.status();
     const CallAnswer answer =
         CallOn(**session, wire::CallMethod::kOperate,
-               EncodeOperate((*session)->session_id(), call, timeout), answer_deadline);
+               EncodeOperate((*session)->session_id(), call, timeout), answer_deadline,
+               FrameCalls::Caller::kMember, DescriptorsOf(call.op));
     if (answer.answered) {
       // A refusal consumes nothing, but says nothing either of the same request sent before.
       if (!answer.status.ok()) return answer.status;
@@ -192,6 +202,40 @@ absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
     absl::SleepFor(backoff);
     backoff = std::min(backoff * 2, kReconnectBackoffMax);
     timeout = std::min(call.timeout, reach_deadline - Now());
+  }
+}
+
+absl::StatusOr<std::vector<ControlPlane::Lent>> IrisdControlPlane::Borrow(const HeapPart& part,
+                                                                          absl::Time deadline) {
+  for (;;) {
+    auto session = WaitForSession(deadline);
+    if (!session.ok()) return session.status();
+    const CallAnswer answer = CallOn(**session, wire::CallMethod::kBorrow,
+                                     EncodeBorrow((*session)->session_id(), part), deadline);
+    if (answer.answered && !answer.status.ok()) return answer.status;
+    absl::Status status = answer.status;
+    if (answer.answered) {
+      const absl::StatusOr<Borrowed> lent = Parsed(DecodeBorrowReply(answer.message));
+      if (!lent.ok()) return lent.status();
+      std::vector<DescriptorKey> keys;
+      for (const Segment& segment : lent->segments) {
+        keys.push_back(
+            {wire::DescriptorKind::kSegment, lent->job_id, lent->epoch, 0, segment.segment_id});
+      }
+      auto fds = (*session)->TakeDescriptors(keys, deadline);
+      if (fds.ok()) {
+        std::vector<Lent> all;
+        for (size_t i = 0; i < keys.size(); ++i) {
+          all.push_back({lent->segments[i], std::move((*fds)[i])});
+        }
+        return all;
+      }
+      status = fds.status();
+      if ((*session)->status().ok()) return status;
+    }
+    // The session broke: again, on a new one.
+    if (absl::IsDeadlineExceeded(status) || Now() + kReconnectBackoffMin > deadline) return status;
+    absl::SleepFor(kReconnectBackoffMin);
   }
 }
 

@@ -66,6 +66,21 @@ struct RankChange {
 };
 
 // Growth of the heap, first phase: map these and say so.
+// A part of a rank's heap, as whoever borrows it asks for it.
+struct HeapPart {
+  std::string job;
+  uint32_t rank = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+};
+
+// Answer of Borrow: the memory behind it. The descriptors come by themselves.
+struct Borrowed {
+  uint64_t job_id = 0;
+  uint64_t epoch = 0;
+  std::vector<Segment> segments;
+};
+
 struct SegmentsAdded {
   uint64_t grow_id = 0;
   std::vector<Segment> segments;  // of all ranks

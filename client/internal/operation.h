@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/base/types.h"
 #include "client/internal/job.h"
+#include "proto/wire/unique_fd.h"
 
 namespace iris::internal {
 
@@ -43,8 +45,17 @@ struct PublishOp {
   uint64_t offset_bytes = 0;
   std::string name;
 };
+// Of this rank's own team: memory that it has allocated itself. `options` say its bytes, name,
+// dtype and shape.
+struct RegisterOp {
+  AllocateOptions options;
+  std::vector<uint64_t> piece_bytes;  // of the allocations that it lies in
+  uint64_t lead_bytes = 0;            // of the first of them, before it
+  // One of each allocation. Shared, because a call that was not answered is made again.
+  std::vector<std::shared_ptr<const wire::UniqueFd>> descriptors;
+};
 using Operation = std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp,
-                               GrowOp, OpenOp, PublishOp>;
+                               GrowOp, OpenOp, PublishOp, RegisterOp>;
 
 // The k-th call of this rank on a team.
 struct OperationCall {
@@ -59,11 +70,12 @@ struct OperationCall {
 struct OpenedRange {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
-  std::string dtype;  // as that rank said
+  std::string dtype;        // as that rank said
+  bool registered = false;  // memory of that rank's own, which is borrowed from irisd
 };
 
 struct OperationResult {
-  uint64_t offset_bytes = 0;          // allocate
+  uint64_t offset_bytes = 0;          // allocate, register
   std::string value;                  // broadcast
   std::optional<TeamInfo> team;       // create a team: for its members
   uint64_t heap_bytes = 0;            // the heap's size after the operation

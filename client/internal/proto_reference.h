@@ -84,6 +84,19 @@ inline void Fill(const AllocateOptions& from, v1::OperateRequest* to) {
     op.mutable_tensor()->add_shape(from.shape[i]);
   }
 }
+inline void Fill(const RegisterOp& from, v1::OperateRequest* to) {
+  v1::RegisterOp& op = *to->mutable_register_();
+  for (size_t i = 0; i < from.piece_bytes.size() && i <= wire::kMaxDescriptorsPerCall; ++i) {
+    op.add_piece_bytes(from.piece_bytes[i]);
+  }
+  op.set_lead_bytes(from.lead_bytes);
+  op.set_bytes(from.options.bytes);
+  op.set_name(CutBeyond(from.options.name, wire::kMaxAllocationNameBytes));
+  op.mutable_tensor()->set_dtype(CutBeyond(from.options.dtype, wire::kMaxDtypeBytes));
+  for (size_t i = 0; i < from.options.shape.size() && i <= wire::kMaxDims; ++i) {
+    op.mutable_tensor()->add_shape(from.options.shape[i]);
+  }
+}
 inline void Fill(const FreeOp& from, v1::OperateRequest* to) {
   to->mutable_free()->set_offset_bytes(from.offset_bytes);
 }
@@ -179,8 +192,8 @@ inline Outcome FromProto(v1::Outcome&& outcome) {
   if (from.has_team()) result.result.team = FromProto(from.team());
   result.result.heap_bytes = from.heap_bytes();
   if (from.has_opened()) {
-    result.result.opened =
-        OpenedRange{from.opened().offset_bytes(), from.opened().bytes(), from.opened().dtype()};
+    result.result.opened = OpenedRange{from.opened().offset_bytes(), from.opened().bytes(),
+                                       from.opened().dtype(), from.opened().registered()};
   }
   return result;
 }
@@ -253,14 +266,14 @@ inline std::string Text(const CommittedJob& v) {
   return absl::StrCat(v.same_address, " ", Text(v.world));
 }
 inline std::string Text(const Outcome& v) {
-  return absl::StrCat(v.k, " ", v.status.ToString(), " ", v.result.offset_bytes, " ",
-                      absl::CHexEscape(v.result.value), " ",
-                      v.result.team.has_value() ? Text(*v.result.team) : "no team", " ",
-                      v.result.heap_bytes, " ",
-                      v.result.opened.has_value()
-                          ? absl::StrCat("opened ", v.result.opened->offset_bytes, " ",
-                                         v.result.opened->bytes, " ", v.result.opened->dtype)
-                          : "nothing opened");
+  return absl::StrCat(
+      v.k, " ", v.status.ToString(), " ", v.result.offset_bytes, " ",
+      absl::CHexEscape(v.result.value), " ",
+      v.result.team.has_value() ? Text(*v.result.team) : "no team", " ", v.result.heap_bytes, " ",
+      v.result.opened.has_value()
+          ? absl::StrCat("opened ", v.result.opened->offset_bytes, " ", v.result.opened->bytes, " ",
+                         v.result.opened->dtype, " ", v.result.opened->registered)
+          : "nothing opened");
 }
 inline std::string Text(std::monostate) { return "nothing"; }
 inline std::string Text(const RankChange& v) {

@@ -141,6 +141,41 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   return allocation;
 }
 
+absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptions& options) {
+  const uint64_t at = reinterpret_cast<uint64_t>(memory);
+  const std::string what =
+      absl::StrCat("register ", options.bytes, " bytes at 0x", absl::Hex(at), Quoted(options.name));
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
+  if (memory == nullptr || options.bytes == 0 || options.bytes > ~uint64_t{0} - at) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": that is no memory"));
+  }
+  if (at - window_->base() < window_->n_ranks() * window_->stride_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": it is in the heap already: give what was allocated there a name"));
+  }
+  const auto pieces =
+      window_->driver().Share(options_.devices.empty() ? 0 : options_.devices.front(), at,
+                              options.bytes, wire::kMaxDescriptorsPerCall);
+  if (!pieces.ok()) return Annotate(pieces.status(), what);
+  RegisterOp op;
+  op.options = options;
+  op.lead_bytes = at - pieces->front().address;
+  for (const driver::SharedPiece& piece : *pieces) {
+    op.piece_bytes.push_back(piece.bytes);
+    op.descriptors.push_back(std::make_shared<const wire::UniqueFd>(piece.fd));
+  }
+  const auto result = OperateAlone(what, std::move(op));
+  if (!result.ok()) return result.status();
+  Allocation allocation;
+  allocation.offset_bytes = result->offset_bytes;
+  allocation.bytes = options.bytes;
+  allocation.address = memory;
+  allocation.team_id = wire::kFirstOwnTeam + options_.rank;
+  allocation.name = options.name;
+  return allocation;
+}
+
 absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string& name) {
   const std::string what =
       absl::StrCat("publish the allocation at offset ", allocation.offset_bytes, Quoted(name));
@@ -151,7 +186,10 @@ absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string&
 absl::Status TeamCalls::PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
                                   const std::string& name) {
   const absl::Status status = OperateAlone(what, PublishOp{offset_bytes, name}).status();
-  if (status.ok()) ranges_->Add(offset_bytes, bytes, name, {options_.rank});
+  // What it has registered is not in its heap.
+  if (status.ok() && offset_bytes < heap_->bytes()) {
+    ranges_->Add(offset_bytes, bytes, name, {options_.rank});
+  }
   return status;
 }
 
@@ -210,7 +248,7 @@ absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
   while (true) {
     auto result = OperateAlone(what, OpenOp{rank, name});
     if (!result.ok()) return result.status();
-    if (result->opened.has_value()) return OpenedAs(rank, name, *result->opened);
+    if (result->opened.has_value()) return OpenedAs(what, rank, name, *result->opened);
     const absl::Time now = Now();
     if (now >= deadline) {
       return absl::DeadlineExceededError(
@@ -224,7 +262,12 @@ absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
   }
 }
 
-Opened TeamCalls::OpenedAs(uint32_t rank, const std::string& name, const OpenedRange& range) {
+absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank,
+                                           const std::string& name, const OpenedRange& range) {
+  if (absl::Status status = TakeOpened(rank, range); !status.ok()) {
+    (void)OperateAlone(what, FreeOp{range.offset_bytes});
+    return Annotate(status, what);
+  }
   Opened opened;
   opened.rank = rank;
   opened.offset_bytes = range.offset_bytes;
@@ -233,9 +276,28 @@ Opened TeamCalls::OpenedAs(uint32_t rank, const std::string& name, const OpenedR
   opened.symmetric = reinterpret_cast<void*>(window_->address(options_.rank, range.offset_bytes));
   opened.dtype = range.dtype;
   ranges_->Add(range.offset_bytes, range.bytes, name, {rank});
-  absl::MutexLock lock(&mu_);
-  ++n_opened_[range.offset_bytes];
   return opened;
+}
+
+absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
+  if (!range.registered) {
+    absl::MutexLock lock(&mu_);
+    ++n_opened_[range.offset_bytes];
+    return absl::OkStatus();
+  }
+  const HeapPart part = {options_.job, rank, range.offset_bytes, range.bytes};
+  auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
+  if (!lent.ok()) return lent.status();
+  // Mapped and counted together, so that nobody who closes meanwhile unmaps it.
+  absl::MutexLock lock(&mu_);
+  absl::Status status = borrowed_.Map(part, *std::move(lent));
+  if (status.ok()) ++n_opened_[range.offset_bytes];
+  return status;
+}
+
+bool TeamCalls::Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  return borrowed_.Has(owner, offset_bytes, bytes);
 }
 
 absl::Status TeamCalls::Close(const Opened& opened) {
@@ -253,6 +315,7 @@ absl::Status TeamCalls::Close(const Opened& opened) {
     }
     last = --open->second == 0;
     if (last) n_opened_.erase(open);
+    if (last) borrowed_.Unmap(offset);
   }
   const absl::Status status = last ? GiveBack(offset, close) : close();
   if (!status.ok()) {

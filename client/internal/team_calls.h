@@ -10,6 +10,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -19,6 +21,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/base/types.h"
+#include "client/internal/borrowed_memory.h"
 #include "client/internal/context_guard.h"
 #include "client/internal/control_plane.h"
 #include "client/internal/heap_ranges.h"
@@ -37,16 +40,19 @@ class TeamCalls {
     uint64_t job_id = 0;
     uint32_t rank = 0;
     absl::Duration timeout;  // of calls that are given no other
+    std::string job;
+    std::vector<uint32_t> devices;  // whose kernels use the heap, by this process's numbers
   };
   // The window's pages are mapped.
   TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
             HeapSize* heap)
-      : options_(options),
+      : options_(std::move(options)),
         guard_(guard),
         plane_(plane),
         window_(window),
         heap_(heap),
-        own_(plane, heap, options.job_id, wire::kFirstOwnTeam + options.rank) {}
+        own_(plane, heap, options_.job_id, wire::kFirstOwnTeam + options_.rank),
+        borrowed_(options_.rank, options_.devices, window) {}
   ~TeamCalls() { ranges_->End(); }
   TeamCalls(const TeamCalls&) = delete;
   TeamCalls& operator=(const TeamCalls&) = delete;
@@ -57,6 +63,8 @@ class TeamCalls {
   // As the calls of Context that have these names (client/iris/context.h).
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
+  // Of `options`: bytes, name, dtype and shape.
+  absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
   absl::Status Free(const Allocation& allocation);
   absl::Status Publish(const Allocation& allocation, const std::string& name);
   absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name, absl::Duration timeout);
@@ -66,6 +74,9 @@ class TeamCalls {
   absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
   absl::Status DestroyTeam(const Team& team);
   absl::Status Barrier(const Team& team, absl::Duration timeout);
+
+  // Whether the range lies in memory that `owner` has registered and this rank has open.
+  bool Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
 
   // The allocations of these teams, for DeviceContext::heap_map.
   const backend::HeapMap* heap_map() const { return ranges_->map(); }
@@ -93,7 +104,10 @@ class TeamCalls {
   absl::StatusOr<Allocation> Allocated(const AllocateOptions& wanted, uint32_t team_id,
                                        absl::Span<const uint32_t> ranks,
                                        absl::StatusOr<OperationResult> result);
-  Opened OpenedAs(uint32_t rank, const std::string& name, const OpenedRange& range);
+  absl::StatusOr<Opened> OpenedAs(absl::string_view what, uint32_t rank, const std::string& name,
+                                  const OpenedRange& range);
+  // Counts that it is open, and maps what has to be mapped for that.
+  absl::Status TakeOpened(uint32_t rank, const OpenedRange& range);
   // Gives back a range that begins at the offset, by `ask`.
   template <typename Ask>
   absl::Status GiveBack(uint64_t offset_bytes, Ask ask);
@@ -111,6 +125,7 @@ class TeamCalls {
   std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);
   // How often this context has open what other ranks have, by offset, which is nobody else's.
   std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
+  BorrowedMemory borrowed_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace iris::internal

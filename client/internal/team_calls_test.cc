@@ -28,10 +28,13 @@ class TeamCallsTest : public ::testing::Test {
           window_->MapSegment(0, {rank, rank, 0, FakeMemory::kGranule}, memory_.NewSegment()).ok());
     }
     ASSERT_TRUE(window_->MapStatusPage(FakeMemory::NewPage()).ok());
-    zero_.emplace(TeamCalls::Options{job_id_, 0, absl::Seconds(60)}, &guard_, &plane_,
+    zero_.emplace(TeamCalls::Options{job_id_, 0, absl::Seconds(60), "job", {}}, &guard_, &plane_,
                   window_.get(), &heap_);
-    one_.emplace(TeamCalls::Options{job_id_, 1, absl::Seconds(60)}, &guard_, &plane_, window_.get(),
-                 &heap_);
+    one_.emplace(TeamCalls::Options{job_id_, 1, absl::Seconds(60), "job", {}}, &guard_, &plane_,
+                 window_.get(), &heap_);
+    plane_.on_operate = [this](const OperationCall& call) {
+      if (const auto* free = std::get_if<FreeOp>(&call.op)) freed_.push_back(free->offset_bytes);
+    };
     world_ = zero_->AddTeam(WorldInfo());
     one_->AddTeam(WorldInfo());
   }
@@ -54,6 +57,7 @@ class TeamCallsTest : public ::testing::Test {
   std::optional<TeamCalls> zero_;
   std::optional<TeamCalls> one_;
   Team world_;
+  std::vector<uint64_t> freed_;  // what irisd was asked to free
   static inline uint64_t job_id_ = 2000;
 };
 
@@ -272,6 +276,70 @@ TEST_F(TeamCallsTest, WhatIsOpenIsClosedOnceForEachOpen) {
   const size_t n_asked = plane_.ks().size();
   EXPECT_EQ(zero_->Close(*x).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(plane_.ks().size(), n_asked);
+}
+
+// What a rank has registered is lent by irisd, mapped above the owner's heap, and unmapped with the
+// last close.
+TEST_F(TeamCallsTest, OpensWhatIsRegistered) {
+  constexpr uint64_t kAt = 3 * FakeMemory::kGranule;
+  const auto there = Fake::Decided(
+      absl::OkStatus(), {.opened = OpenedRange{kAt + 100, 50, "u8", /*registered=*/true}});
+  const auto lend = [&](uint32_t owner = 1) {
+    plane_.lent.clear();
+    plane_.lent.push_back({{70, owner, kAt, FakeMemory::kGranule}, memory_.NewSegment()});
+  };
+  plane_.Script({there, there});
+  lend();
+  auto x = zero_->Open(1, "x", absl::Seconds(60));
+  ASSERT_TRUE(x.ok()) << x.status();
+  ASSERT_EQ(plane_.borrowed.size(), 1u);
+  EXPECT_EQ(plane_.borrowed[0].job, "job");
+  EXPECT_EQ(plane_.borrowed[0].rank, 1u);
+  EXPECT_EQ(plane_.borrowed[0].offset_bytes, kAt + 100);
+  EXPECT_EQ(plane_.borrowed[0].bytes, 50u);
+  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(1, kAt + 100)));
+  static_cast<uint8_t*>(x->address)[49] = 7;
+  EXPECT_TRUE(zero_->Borrows(1, kAt + 100, 50));
+  EXPECT_TRUE(zero_->Borrows(1, kAt + 120, 30));
+  EXPECT_FALSE(zero_->Borrows(1, kAt + 100, 51));
+  EXPECT_FALSE(zero_->Borrows(1, kAt + 99, 1));
+  EXPECT_FALSE(zero_->Borrows(0, kAt + 100, 50));
+  EXPECT_EQ(window_->n_segments(), 3u);
+  lend();
+  ASSERT_TRUE(zero_->Open(1, "x", absl::Seconds(60)).ok());
+  EXPECT_EQ(static_cast<uint8_t*>(x->address)[49], 7) << "mapped once";
+  EXPECT_TRUE(zero_->Close(*x).ok());
+  EXPECT_EQ(window_->n_segments(), 3u);
+  EXPECT_TRUE(zero_->Close(*x).ok());
+  EXPECT_EQ(window_->n_segments(), 2u);
+  EXPECT_FALSE(zero_->Borrows(1, kAt + 100, 50));
+
+  // What cannot be mapped is closed again.
+  plane_.Script({there});
+  plane_.borrow_answer = absl::NotFoundError("the memory is gone");
+  EXPECT_EQ(zero_->Open(1, "x", absl::Seconds(60)).status(),
+            absl::NotFoundError("open \"x\" of rank 1: the memory is gone"));
+  plane_.borrow_answer = absl::OkStatus();
+  EXPECT_EQ(freed_, std::vector<uint64_t>({kAt + 100, kAt + 100, kAt + 100}));
+  plane_.Script({there});
+  lend(/*owner=*/0);
+  EXPECT_EQ(zero_->Open(1, "x", absl::Seconds(60)).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(window_->n_segments(), 2u);
+  EXPECT_EQ(freed_.size(), 4u);
+}
+
+TEST_F(TeamCallsTest, RegistersOnlyWhatOthersCanMap) {
+  std::vector<uint8_t> own(10);
+  const auto code = [&](void* memory, uint64_t bytes) {
+    return zero_->Register(memory, {.bytes = bytes}).status().code();
+  };
+  EXPECT_EQ(code(own.data(), 10), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(nullptr, 10), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(own.data(), 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(own.data(), ~uint64_t{0}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(reinterpret_cast<void*>(window_->address(1, 0)), 10),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(plane_.ks().empty());
 }
 
 TEST_F(TeamCallsTest, BarrierNeedsNoCallOfIrisd) {

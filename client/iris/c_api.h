@@ -284,8 +284,8 @@ typedef struct iris_allocation {
  * a rank died or left. */
 IRIS_EXPORT iris_code iris_allocate(iris_context* context, iris_team* team,
                                     const iris_allocate_options* options, iris_allocation* out);
-/* Collective over the team that allocated; what iris_allocate_local gave, its owner frees alone.
- * The range is reused after every rank has freed it. */
+/* Collective over the team that allocated; what iris_allocate_local or iris_register gave, its
+ * owner frees alone. The range is reused after every rank has freed it. */
 IRIS_EXPORT iris_code iris_free(iris_context* context, const iris_allocation* allocation);
 /* Collective over all ranks: at least so many more bytes in every heap. Nothing mapped moves. */
 IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
@@ -300,12 +300,25 @@ IRIS_EXPORT iris_code iris_allocate_local(iris_context* context,
                                           const iris_allocate_options* options,
                                           iris_allocation* out);
 
-/* Not collective: gives what iris_allocate_local gave without a name one now, so that others find
- * in it what this rank has written before. IRIS_FAILED_PRECONDITION: it has a name already. */
+/* Not collective: gives what iris_allocate_local or iris_register gave without a name one now, so
+ * that others find in it what this rank has written before. IRIS_FAILED_PRECONDITION: it has a name
+ * already. */
 IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                                          const char* name);
 
-/* What another rank has allocated so. A plain value: iris_close_local ends it. */
+/* Not collective: options->bytes bytes of this process's own memory at `memory` become something
+ * that other ranks can open, as what iris_allocate_local gave, and put into. The owner uses it
+ * where it is: out->address is `memory`. Others map all of the allocations that it lies in. It must
+ * be mapped from allocations of the platform's virtual memory management that can be shared by a
+ * POSIX descriptor, on the context's device; on emulated devices it is a shared mapping of a memfd.
+ * What the platform's plain allocation gave cannot be mapped by others where Iris needs it:
+ * IRIS_INVALID_ARGUMENT says so, and what to do. It has its place above the heap, in the address
+ * space that the heap may grow into: IRIS_RESOURCE_EXHAUSTED where that is too small. iris_free
+ * ends it; keep the memory mapped until then. options->alignment_bytes is not read. */
+IRIS_EXPORT iris_code iris_register(iris_context* context, void* memory,
+                                    const iris_allocate_options* options, iris_allocation* out);
+
+/* What another rank has allocated or registered so. A plain value: iris_close_local ends it. */
 typedef struct iris_opened {
   size_t size;
   uint64_t offset_bytes; /* in the owner's heap */
@@ -317,10 +330,11 @@ typedef struct iris_opened {
   iris_dtype dtype; /* as the owner said */
 } iris_opened;
 
-/* Not collective: opens by name what `rank` has allocated with iris_allocate_local. Waits until it
- * has, at most timeout_ns (0: the context's): IRIS_DEADLINE_EXCEEDED names rank and name.
- * IRIS_ABORTED: the job is broken, or the rank has left. The memory stays until iris_close_local,
- * also when the owner frees it meanwhile: nobody else gets it, and nobody can open it any more. */
+/* Not collective: opens by name what `rank` has allocated with iris_allocate_local or registered.
+ * Waits until it has, at most timeout_ns (0: the context's): IRIS_DEADLINE_EXCEEDED names rank and
+ * name. IRIS_ABORTED: the job is broken, or the rank has left. The memory stays until
+ * iris_close_local, also when the owner frees it meanwhile: nobody else gets it, and nobody can
+ * open it any more. */
 IRIS_EXPORT iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name,
                                       int64_t timeout_ns, iris_opened* out);
 /* Once for each iris_open_local. Let no kernel that uses it be under way. */

@@ -99,8 +99,8 @@ struct Array : Allocation {
   operator T*() const { return get(); }  // NOLINT: stands for its address
 };
 
-// What another rank has allocated alone (Context::AllocateLocal), as opened here. A plain value:
-// Context::Close ends it.
+// What another rank has allocated alone or registered (Context::AllocateLocal, Context::Register),
+// as opened here. A plain value: Context::Close ends it.
 struct Opened {
   uint32_t rank = 0;          // the owner
   uint64_t offset_bytes = 0;  // in the owner's heap
@@ -321,17 +321,41 @@ class Context {
     return array;
   }
 
-  // Not collective: gives what AllocateLocal gave without a name one now, so that others find in it
-  // what this rank has written before. kFailedPrecondition: it has a name already.
+  // Not collective: this process's own memory becomes something that other ranks can open, as what
+  // AllocateLocal gave, and put into. The owner uses it where it is: that is the address of the
+  // result. Others map all of the allocations that it lies in. It must be mapped from allocations
+  // of the platform's virtual memory management that can be shared by a POSIX descriptor, on the
+  // context's device; on emulated devices it is a shared mapping of a memfd. The programming model
+  // names the calls. kInvalidArgument: anything else, such as what the platform's plain allocation
+  // gave, and what to do. kResourceExhausted: it has its place above the heap, in the address space
+  // that the heap may grow into, and that is too small. Free ends it; keep the memory mapped until
+  // then. The alignment in `options` is not read.
+  StatusOr<Allocation> Register(void* memory, const AllocateOptions& options) {
+    Allocation allocation;
+    IRIS_RETURN_IF_ERROR(RegisterInto(memory, options, &allocation));
+    return allocation;
+  }
+  template <typename T>
+  StatusOr<Array<T>> Register(T* memory, uint64_t size, std::string name = {}) {
+    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
+    Array<T> array;
+    array.size = size;
+    IRIS_RETURN_IF_ERROR(RegisterInto(memory, options, &array));
+    return array;
+  }
+
+  // Not collective: gives what AllocateLocal or Register gave without a name one now, so that
+  // others find in it what this rank has written before. kFailedPrecondition: it has a name
+  // already.
   Status Publish(const Allocation& allocation, const std::string& name) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_publish_local(get(), &range, name.c_str()));
   }
 
-  // Not collective: opens by name what `rank` has allocated with AllocateLocal. Waits until it has,
-  // at most for `timeout` (0: the context's): kDeadlineExceeded names rank and name. kAborted: the
-  // job is broken, or the rank has left. The memory stays until Close, also when the owner frees it
-  // meanwhile: nobody else gets it, and nobody can open it any more.
+  // Not collective: opens by name what `rank` has allocated with AllocateLocal or registered. Waits
+  // until it has, at most for `timeout` (0: the context's): kDeadlineExceeded names rank and name.
+  // kAborted: the job is broken, or the rank has left. The memory stays until Close, also when the
+  // owner frees it meanwhile: nobody else gets it, and nobody can open it any more.
   StatusOr<Opened> Open(uint32_t rank, const std::string& name,
                         std::chrono::nanoseconds timeout = {}) {
     Opened opened;
@@ -363,8 +387,8 @@ class Context {
     return impl::FromC(iris_close_local(get(), &range));
   }
 
-  // Collective over the team that allocated; what AllocateLocal gave, its owner frees alone. The
-  // range is reused after every rank has freed it.
+  // Collective over the team that allocated; what AllocateLocal or Register gave, its owner frees
+  // alone. The range is reused after every rank has freed it.
   Status Free(const Allocation& allocation) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_free(get(), &range));
@@ -542,6 +566,15 @@ class Context {
     iris_allocation range = {};
     range.size = sizeof(range);
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_allocate_local(get(), &options, &range)));
+    Fill(range, out);
+    return Status();
+  }
+
+  Status RegisterInto(void* memory, const AllocateOptions& from, Allocation* out) {
+    const iris_allocate_options options = OptionsOf(from);
+    iris_allocation range = {};
+    range.size = sizeof(range);
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_register(get(), memory, &options, &range)));
     Fill(range, out);
     return Status();
   }

@@ -7,8 +7,11 @@
 //
 // The calls follow from a seed, which is printed. Again: IRIS_FUZZ_SEED=N; more: IRIS_FUZZ_CALLS=N;
 // which call it was: IRIS_FUZZ_TRACE=1 prints each before it is made.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -92,6 +95,7 @@ struct World {
   iris_context* main = nullptr;   // never given up
   void* native = nullptr;         // of a stream that is never given up
   uint8_t* playground = nullptr;  // in the heap, kReachBytes of it
+  uint8_t* shareable = nullptr;   // memory of this process that can be registered
   std::vector<uint8_t> arena = std::vector<uint8_t>(kArenaBytes, 1);
   enum Kind { kContext, kTeam, kStream, kEvent, kGraph, kComm, kKinds };
   Handles handles[kKinds];
@@ -462,6 +466,23 @@ class Fuzzer {
         ranges_.push_back(*range.get());
       return code;
     });
+    Add("iris_register", [this] {
+      Padded<iris_allocate_options> options;
+      SetSize(&options);
+      options->bytes = OneIn(3) ? Number() : random_() % 10'000;
+      options->name = Text();
+      options->dtype = DType();
+      Padded<iris_allocation> range;
+      SetSize(&range);
+      void* const memory = OneIn(2)   ? world_.shareable + random_() % 100'000
+                           : OneIn(2) ? reinterpret_cast<void*>(Number())
+                                      : Memory();
+      const iris_code code =
+          iris_register(Context(), memory, Place(options.get()), Place(range.get()));
+      if (code == IRIS_OK && range->size >= sizeof(iris_allocation))
+        ranges_.push_back(*range.get());
+      return code;
+    });
     Add("iris_publish_local", [this] {
       Padded<iris_allocation> range;
       if (!ranges_.empty()) *range.get() = ranges_[random_() % ranges_.size()];
@@ -710,6 +731,12 @@ class AbiFuzzTest : public ::testing::Test {
     playground_.size = sizeof(playground_);
     ASSERT_EQ(iris_allocate(world_.main, nullptr, &wanted, &playground_), IRIS_OK);
     world_.playground = static_cast<uint8_t*>(playground_.address);
+    const int shared = memfd_create("shareable", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ASSERT_EQ(ftruncate(shared, 2 * kMiB), 0);
+    ASSERT_EQ(fcntl(shared, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    world_.shareable = static_cast<uint8_t*>(
+        mmap(nullptr, 2 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0));
+    ASSERT_NE(world_.shareable, MAP_FAILED);
     iris_stream* stream = nullptr;
     int32_t device = 0;
     ASSERT_EQ(iris_stream_create(world_.main, &stream), IRIS_OK);

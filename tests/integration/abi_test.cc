@@ -168,6 +168,13 @@ Calls ContextCalls(const Objects& o) {
          auto allocation = Sized<iris_allocation>();
          return iris_allocate_local(context(h), &options, &allocation);
        }},
+      {"register",
+       [=](void* h) {
+         auto options = Sized<iris_allocate_options>();
+         options.bytes = 1;
+         auto allocation = Sized<iris_allocation>();
+         return iris_register(context(h), &allocation, &options, &allocation);
+       }},
       {"publish_local",
        [=](void* h) {
          const auto allocation = Sized<iris_allocation>();

@@ -1,0 +1,217 @@
+// Memory that a program has allocated itself, registered and used by peers as a source and as a
+// target: between real processes on a real irisd.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "device/driver/testing/own_memory.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
+#include "tests/integration/daemon_harness.h"
+#include "tests/integration/rank_processes.h"
+#include "tests/integration/registered_buffers.h"
+#include "tests/integration/require.h"
+
+namespace iris {
+namespace {
+
+using namespace std::chrono_literals;
+using iris::driver::testing::OwnMemory;
+using iris::testing::Daemon;
+using iris::testing::kPiece;
+using iris::testing::Own;
+using iris::testing::RankProcesses;
+using iris::testing::SmallHeap;
+using iris::testing::StatusOf;
+using iris::testing::Text;
+using ::testing::HasSubstr;
+
+void AwaitLine() {
+  std::string line;
+  std::getline(std::cin, line);
+}
+
+// Opened and closed again and again, at the same places.
+int OpensAndCloses(const std::vector<std::string>&) {
+  auto context = Context::Create(SmallHeap());
+  REQUIRE_OK(context);
+  Context& c = *context;
+  const uint32_t peer = 1 - c.rank();
+  for (int round = 0; round < 10; ++round) {
+    const auto memory = Own(c, 1);
+    REQUIRE(memory != nullptr);
+    const std::string name = absl::StrCat("round ", round);
+    auto mine = c.Register(memory->at(0), kPiece);
+    REQUIRE_OK(mine);
+    REQUIRE_OK(c.Publish(*mine, name));
+    auto one = c.Open<uint8_t>(peer, name), two = c.Open<uint8_t>(peer, name);
+    REQUIRE_OK(one);
+    REQUIRE_OK(two);
+    REQUIRE(one->get() == two->get());
+    REQUIRE_OK(c.Close(*one));
+    one->get()[kPiece - 1] = static_cast<uint8_t>(round + 1);  // open still
+    REQUIRE_OK(c.Close(*two));
+    REQUIRE_OK(c.Barrier());
+    REQUIRE(memory->at(0)[kPiece - 1] == round + 1);
+    REQUIRE_OK(c.Free(*mine));
+    REQUIRE_OK(c.Barrier());
+  }
+  return 0;
+}
+
+int Mistakes(const std::vector<std::string>&) {
+  auto context = Context::Create(SmallHeap());
+  REQUIRE_OK(context);
+  Context& c = *context;
+  std::vector<uint8_t> own(100);
+  REQUIRE_FAILS(c.Register<uint8_t>(own.data(), 100, "own"), StatusCode::kInvalidArgument,
+                "register 100 bytes at 0x", "\"own\"", "copy it into the heap");
+  auto device = DeviceArray<uint8_t>::Create(c, 100);
+  REQUIRE_OK(device);
+  REQUIRE_FAILS(c.Register<uint8_t>(device->get(), 100), StatusCode::kInvalidArgument,
+                "copy it into the heap");
+  auto heap = c.Allocate<uint8_t>(100);
+  REQUIRE_OK(heap);
+  REQUIRE_FAILS(c.Register<uint8_t>(heap->get(), 100), StatusCode::kInvalidArgument,
+                "in the heap already");
+  REQUIRE_FAILS(c.Register<uint8_t>(nullptr, 100), StatusCode::kInvalidArgument, "no memory");
+  const auto memory = Own(c, 1);
+  REQUIRE(memory != nullptr);
+  REQUIRE_FAILS(c.Register<uint8_t>(memory->at(0), 0), StatusCode::kInvalidArgument, "no memory");
+  REQUIRE_FAILS(c.Register<uint8_t>(memory->at(0), 1, std::string(200, 'x')),
+                StatusCode::kInvalidArgument, "128");
+  REQUIRE_FAILS(c.Register<uint8_t>(memory->at(0), 1, "iris.x"), StatusCode::kInvalidArgument,
+                "irisd's own");
+  auto mine = c.Register<uint8_t>(memory->at(100), 10, "mine");
+  REQUIRE_OK(mine);
+  REQUIRE_FAILS(c.Register<uint8_t>(memory->at(100), 10, "mine"), StatusCode::kAlreadyExists,
+                "'mine' is live");
+  // The address space of the heap's growth is what there is: four times 8 MiB, less the heap. The
+  // other rank has as much.
+  REQUIRE_OK(c.Barrier());
+  std::vector<std::unique_ptr<OwnMemory>> more;
+  StatusCode code = StatusCode::kOk;
+  for (int i = 0; i < 12 && code == StatusCode::kOk; ++i) {
+    more.push_back(Own(c, 1));
+    const auto one = c.Register<uint8_t>(more.back()->at(0), kPiece);
+    code = one.status().code();
+    if (!one.ok()) std::cout << Text(one.status()) << std::endl;
+  }
+  REQUIRE(code == StatusCode::kResourceExhausted);
+  REQUIRE_OK(c.Barrier());
+  return 0;
+}
+
+// Rank 0 has something that rank 1 writes into, until the test has it killed.
+int OwnerDies(const std::vector<std::string>&) {
+  auto context = Context::Create(SmallHeap());
+  REQUIRE_OK(context);
+  Context& c = *context;
+  if (c.rank() == 0) {
+    const auto memory = Own(c, 1);
+    REQUIRE(memory != nullptr);
+    REQUIRE_OK(c.Register<uint8_t>(memory->at(0), 4096, "x"));
+    memory->at(0)[5] = 55;
+    REQUIRE_OK(c.Barrier());
+    std::cout << "ready" << std::endl;
+    AwaitLine();
+    return 0;
+  }
+  auto x = c.Open<uint8_t>(0, "x");
+  REQUIRE_OK(x);
+  REQUIRE_OK(c.Barrier());
+  std::cout << "ready" << std::endl;
+  AwaitLine();
+  REQUIRE(x->get()[5] == 55);  // it stays as long as somebody has it mapped
+  x->get()[6] = 1;
+  std::cout << "close " << Text(c.Close(*x)) << std::endl;
+  return 0;
+}
+
+class RegisterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = Daemon::Start();
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+  }
+  RankProcesses::Options Ranks() const {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    return options;
+  }
+  void Run(const std::string& scenario, int n_ranks) {
+    RankProcesses ranks(scenario, n_ranks, Ranks());
+    ranks.ExpectAllSucceed();
+  }
+  std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(RegisterTest, PeersPutIntoItAndGetFromIt) {
+  Run("buffers", 2);
+  Run("buffers", 3);
+}
+
+TEST_F(RegisterTest, IsMappedWhileItIsOpen) { Run("opens_and_closes", 2); }
+
+TEST_F(RegisterTest, MistakesSayWhatAndTheRemedy) { Run("mistakes", 2); }
+
+TEST_F(RegisterTest, StaysMappedWhenItsOwnerDies) {
+  RankProcesses ranks("owner_dies", 2, Ranks());
+  ranks.WaitLine(0, "ready");
+  ranks.WaitLine(1, "ready");
+  grpc::ClientContext context;
+  v1::ListAllocationsReply listed;
+  ASSERT_TRUE(daemon_->admin().ListAllocations(&context, {}, &listed).ok());
+  bool found = false;
+  for (const v1::Allocation& each : listed.allocations()) {
+    if (each.name() != "x") continue;
+    found = true;
+    EXPECT_TRUE(each.registered());
+    EXPECT_EQ(each.owner(), 0u);
+    EXPECT_EQ(each.n_open(), 1u);
+    // Others read it from outside.
+    grpc::ClientContext peek_context;
+    v1::PeekRequest request;
+    request.set_job(each.job());
+    request.set_rank(0);
+    request.set_offset_bytes(each.offset_bytes() + 5);
+    request.set_bytes(1);
+    v1::PeekReply peeked;
+    const grpc::Status status = daemon_->admin().Peek(&peek_context, request, &peeked);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(peeked.data(), std::string(1, '\x37'));
+  }
+  EXPECT_TRUE(found);
+  const std::string who = absl::StrCat("rank 0 (pid ", ranks.pid(0), ")");
+  ranks.Signal(0, SIGKILL);
+  ranks.Wait(0);
+  ranks.Tell(1, "go on");
+  EXPECT_THAT(ranks.WaitLine(1, "close "), HasSubstr(who));
+  EXPECT_EQ(ranks.Wait(1), 0) << ranks.Output(1);
+}
+
+}  // namespace
+}  // namespace iris
+
+int main(int argc, char** argv) {
+  const std::map<std::string, iris::testing::Scenario> scenarios = {
+      {"buffers", [](const auto&) { return iris::testing::RegisteredBuffers(); }},
+      {"opens_and_closes", iris::OpensAndCloses},
+      {"mistakes", iris::Mistakes},
+      {"owner_dies", iris::OwnerDies},
+  };
+  if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
