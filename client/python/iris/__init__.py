@@ -7,7 +7,8 @@
         context.all_reduce(x)
         print(context.rank, x.numpy()[0])
 
-`Context` has everything of a rank, and `Tensor` is memory of the heap. docs/python.md is the way through them.
+`Context` has everything of a rank, `Tensor` is memory of the heap, `iris()` gives the host API of the reference system,
+and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md is the way through them.
 """
 
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
@@ -21,6 +22,7 @@ from iris.errors import (AbortedError, AlreadyExistsError, CancelledError, DataL
                          OutOfRangeError, PermissionDeniedError, ResourceExhaustedError, StatusCode,
                          UnauthenticatedError, UnavailableError, UnimplementedError, UnknownError)
 from iris.logging import DEBUG, ERROR, INFO, WARNING, logger, set_logger_level
+from iris.reference import Iris, iris
 from iris.stream import Event, Graph, Stream
 from iris.team import Team
 from iris.tensor import Tensor
@@ -30,8 +32,8 @@ __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
 __all__ = [
     "AbortedError", "AlreadyExistsError", "CancelledError", "Communicator", "Context", "DEBUG", "DType",
     "DataLossError", "DeadlineExceededError", "ERROR", "Event", "FailedPreconditionError", "Generator", "Graph",
-    "INFO", "InternalError", "InvalidArgumentError", "IrisError", "NotFoundError", "OutOfRangeError",
+    "INFO", "InternalError", "InvalidArgumentError", "Iris", "IrisError", "NotFoundError", "OutOfRangeError",
     "PermissionDeniedError", "ResourceExhaustedError", "StatusCode", "Storage", "Stream", "Team", "Tensor",
     "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "WARNING", "Work",
-    "current_context", "logger", "set_logger_level",
+    "current_context", "iris", "logger", "set_logger_level",
 ]

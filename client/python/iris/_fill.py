@@ -36,7 +36,8 @@ def _double_to_float32_odd(values: Any) -> Any:
     """float64 cut to float32 so that rounding it again gives what rounding once would: the last bit says that
     something was cut off."""
     values = np.asarray(values, np.float64)
-    near = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        near = values.astype(np.float32)
     inexact = (near.astype(np.float64) != values) & np.isfinite(near)
     toward = np.where(np.abs(near.astype(np.float64)) > np.abs(values), np.nextafter(near, np.float32(0)), near)
     bits = np.atleast_1d(toward.astype(np.float32)).view(np.uint32) | np.atleast_1d(inexact).astype(np.uint32)
@@ -107,6 +108,7 @@ def scalar(value: Any, dtype: DType) -> Any:
 
 def fill(tensor: "Tensor", value: Any) -> None:
     """Every element gets the value."""
+    tensor.data_ptr()  # an error after its end
     element = scalar(value, tensor.dtype)
     context = tensor.context
     context.quiesce_own()
@@ -125,6 +127,7 @@ def fill(tensor: "Tensor", value: Any) -> None:
 def write(tensor: "Tensor", values: Callable[[int, int], Any]) -> None:
     """Element after element in row-major order: values(first, count) gives so many, as the type or as numbers."""
     count = tensor.numel()
+    tensor.data_ptr()  # an error after its end
     context = tensor.context
     context.quiesce_own()
     if not tensor.is_contiguous():

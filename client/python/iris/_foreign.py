@@ -222,13 +222,12 @@ def torch_view(tensor: Any) -> Any:
     torch = importable_torch()
     if torch is None:
         raise FailedPreconditionError("torch is not installed: use tensor.numpy(), or install torch")
-    if tensor.dtype is DType.BOOL or not tensor.dtype.numpy_name:
-        # Older ones do not know these types in DLPack: by way of their bits.
-        return torch.from_dlpack(tensor.view_dtype(DType.of(tensor.dtype.numpy_storage)
-                                                   if tensor.dtype is not DType.BOOL else DType.U8)).view(
-                                                       tensor.dtype.torch)
+    kind = tensor.dtype.torch
     if tensor.numel() == 0:
-        return torch.empty(tensor.shape, dtype=tensor.dtype.torch, device=device_name(tensor.context))
+        return torch.empty(tensor.shape, dtype=kind, device=device_name(tensor.context))
+    if tensor.dtype in (DType.BOOL, DType.F8E4M3, DType.F8E5M2):
+        # Older ones do not know these types in DLPack: by way of their bits.
+        return torch.from_dlpack(tensor.view_dtype(DType.U8)).view(kind)
     return torch.from_dlpack(tensor)
 
 
@@ -253,3 +252,47 @@ def torch_world() -> Optional[World]:
     distributed.broadcast_object_list(names, src=0)
     local = torch.cuda.current_device() if torch.cuda.is_available() else int(os.environ.get("LOCAL_RANK", rank))
     return World(names[0], rank, n_ranks, local)
+
+
+def compute_units(context: "Context") -> int:
+    """Multiprocessors of the rank's device; where devices are emulated, the CPUs that this process may use."""
+    if context.on_host:
+        return len(os.sched_getaffinity(0))
+    torch = importable_torch()
+    if torch is None or not torch.cuda.is_available():
+        raise FailedPreconditionError("the number of compute units is asked of torch, which is not there or sees no "
+                                      "GPU: install a torch for this machine's GPUs")
+    return torch.cuda.get_device_properties(context.device_index).multi_processor_count
+
+
+def ranks_of_group(group: Any) -> Tuple[int, ...]:
+    """The world ranks of a process group of torch's, in its order. TypeError: it is none."""
+    torch = loaded_torch()
+    distributed = getattr(torch, "distributed", None)
+    kind = getattr(distributed, "ProcessGroup", None)
+    if kind is None or not isinstance(group, kind):
+        raise TypeError(f"a group is a team of Iris or a process group of torch's, and not {type(group).__name__}")
+    known = getattr(distributed, "get_process_group_ranks", None)
+    if known is not None:
+        return tuple(known(group))
+    table = distributed.distributed_c10d._pg_group_ranks.get(group, {})
+    return tuple(rank for rank, _ in sorted(table.items(), key=lambda item: item[1]))
+
+
+def is_torch_tensor(what: Any) -> bool:
+    """Whether it is a tensor of torch's."""
+    torch = loaded_torch()
+    return torch is not None and isinstance(what, torch.Tensor)
+
+
+def heap_bases(context: "Context") -> Any:
+    """The addresses of all heaps as one array: torch's on the device, where torch is there; else numpy's."""
+    import numpy
+    bases = numpy.array(context.heap_bases, dtype=numpy.uint64)
+    torch = importable_torch()
+    if torch is None:
+        return bases
+    # Older ones have no uint64: the same bits.
+    signed = torch.from_numpy(bases.view(numpy.int64)).to(device_name(context))
+    kind = getattr(torch, "uint64", None)
+    return signed if kind is None else signed.view(kind)

@@ -508,16 +508,25 @@ class Context(Collectives, Factories):
         bytes have been read."""
         self._transfer(_capi.library().iris_get_async, "get", src, dst, source, stream, signal, False)
 
+    def signal(self, word: Tensor, value: int, to: int, op: str = "set", *, stream: Any = None) -> None:
+        """Sets rank `to`'s copy of a 64-bit word, or adds to it, after what was put on the stream before."""
+        if not 0 <= to < self.n_ranks:
+            raise OutOfRangeError(f"signal: rank {to} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+        where, waits = self.stream_for(stream)
+        _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle,
+                                       self._signal((word, value, op)))
+        if waits:
+            where.synchronize()
+
     def prepare_signals(self) -> None:
         """Loads the signals' kernel now: call it before a kernel runs that waits for a signal of put or get."""
         _capi.library().iris_prepare_signals(self.handle)
 
     def read_word(self, word: Tensor) -> int:
         """What a 64-bit word of the heap holds now, read by the host."""
-        pointer = word_of(word)
+        word_of(word)
         if self.on_host:
             return ctypes.cast(word.data_ptr(), ctypes.POINTER(ctypes.c_uint64))[0]
-        del pointer
         value = ctypes.c_uint64()
         if not hasattr(self, "_polling"):
             self._polling = Stream(self)

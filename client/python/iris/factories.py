@@ -32,6 +32,12 @@ def _number(value: Any, what: str) -> Any:
     return value
 
 
+def _or_default(dtype: Optional[DTypeLike], default: Optional[DType] = None) -> DTypeLike:
+    if dtype is not None:
+        return dtype
+    return _foreign.default_dtype() if default is None else default
+
+
 class Factories:
     """The factories of Context. `dtype` is a DType, a name, or a type of numpy or torch; `name` is shown by iris-ctl
     and unique in the job; `device`, if given, must be the rank's own."""
@@ -82,7 +88,7 @@ class Factories:
     def empty(self, *size: Any, dtype: Optional[DTypeLike] = None, name: Optional[str] = None,
               team: "Optional[Team]" = None, device: Any = None) -> Tensor:
         """Memory as it is: fresh heaps are zero, reused memory holds what was there."""
-        return self._make(parse_shape(size), dtype or _foreign.default_dtype(), name, team, device)
+        return self._make(parse_shape(size), _or_default(dtype), name, team, device)
 
     def full(self, size: Any, fill_value: Any, *, out: Any = None, dtype: Optional[DTypeLike] = None,
              name: Optional[str] = None, team: "Optional[Team]" = None, device: Any = None) -> Tensor:
@@ -100,13 +106,13 @@ class Factories:
     def zeros(self, *size: Any, out: Any = None, dtype: Optional[DTypeLike] = None, name: Optional[str] = None,
               team: "Optional[Team]" = None, device: Any = None) -> Tensor:
         """Every element is 0."""
-        return self.full(parse_shape(size), 0, out=out, dtype=dtype or _foreign.default_dtype(), name=name, team=team,
+        return self.full(parse_shape(size), 0, out=out, dtype=_or_default(dtype), name=name, team=team,
                          device=device)
 
     def ones(self, *size: Any, out: Any = None, dtype: Optional[DTypeLike] = None, name: Optional[str] = None,
              team: "Optional[Team]" = None, device: Any = None) -> Tensor:
         """Every element is 1."""
-        return self.full(parse_shape(size), 1, out=out, dtype=dtype or _foreign.default_dtype(), name=name, team=team,
+        return self.full(parse_shape(size), 1, out=out, dtype=_or_default(dtype), name=name, team=team,
                          device=device)
 
     def _like(self, other: Any, dtype: Optional[DTypeLike]) -> Tuple[Tuple[int, ...], DType]:
@@ -146,7 +152,7 @@ class Factories:
         start, end = (0, start) if end is None else (start, end)
         start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
         whole = all(isinstance(value, numbers.Integral) for value in (start, end, step))
-        dtype = DType.of(dtype or (DType.I64 if whole else _foreign.default_dtype()))
+        dtype = DType.of(_or_default(dtype, DType.I64 if whole else None))
         if dtype is DType.BOOL:
             raise InvalidArgumentError("arange has no range of bool: use an integer type")
         if step == 0:
@@ -181,7 +187,7 @@ class Factories:
         import numpy as np
         start, end = _number(start, "start"), _number(end, "end")
         (steps,) = parse_shape((steps,))
-        dtype = DType.of(dtype or _foreign.default_dtype())
+        dtype = DType.of(_or_default(dtype))
         if dtype is DType.BOOL:
             raise InvalidArgumentError("linspace has no range of bool: use another type")
         if not dtype.is_floating_point:
@@ -204,7 +210,7 @@ class Factories:
 
     def _random(self, what: str, dtype: Optional[DTypeLike]) -> Tuple[DType, int]:
         from iris import _fill
-        dtype = DType.of(dtype or _foreign.default_dtype())
+        dtype = DType.of(_or_default(dtype))
         if dtype not in _fill.RANDOM_BITS:
             raise InvalidArgumentError(f"{what} has no numbers of {dtype.long_name}: use float32, float64, float16 or "
                                        "bfloat16" + ("" if dtype.is_floating_point else ", or randint"))

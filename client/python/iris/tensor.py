@@ -294,6 +294,7 @@ class Tensor(_foreign.DeviceArrayInterface):
     def to_host(self) -> Any:
         """A copy of the values as an array of numpy."""
         import numpy
+        self._storage.check()
         context = self.context
         context.quiesce_own()
         if context.on_host:
@@ -308,6 +309,7 @@ class Tensor(_foreign.DeviceArrayInterface):
         """Fills it with values from the host, which numpy can read, or with another tensor of the heap, of the same
         shape or one that broadcasts to it. Returns itself."""
         import numpy
+        self._storage.check()
         context = self.context
         if isinstance(values, Tensor):
             values = values.to_host() if values.dtype is not self.dtype else values
@@ -362,6 +364,7 @@ class Tensor(_foreign.DeviceArrayInterface):
     def free(self) -> None:
         """Collective over the ranks that allocated it: gives the memory back now, for all its views. What one rank
         allocated alone, it frees alone. FailedPreconditionError: it was freed already."""
+        self._storage.check()
         self.context.quiesce_own()
         self.context.heap.free(self._storage)
 
