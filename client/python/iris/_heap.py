@@ -105,7 +105,7 @@ class Heap:
 
     def __init__(self, context: "Context") -> None:
         self._context = weakref.ref(context)
-        self._mutex = threading.RLock()
+        self._mutex = threading.RLock()  # never held while other ranks are waited for
         self._ledgers: Dict[int, _Ledger] = {}
         self._storages: "weakref.WeakSet[Storage]" = weakref.WeakSet()
         self._own: Deque[Callable[[], Any]] = collections.deque()  # what gives back what was dropped of this rank's
@@ -117,12 +117,16 @@ class Heap:
         assert context is not None  # it owns this object
         return context
 
+    def _ledger(self, team: "Team") -> "_Ledger":
+        with self._mutex:
+            return self._ledgers.setdefault(team.id, _Ledger(team))
+
     def allocate(self, team: "Team", options: Any, name: Optional[str]) -> Storage:
         """Collective over the team."""
         context = self.context
-        with self._mutex:
-            self.free_own()
-            ledger = self._ledgers.setdefault(team.id, _Ledger(team))
+        self.free_own()
+        ledger = self._ledger(team)
+        with ledger.mutex:
             if ledger.due():
                 ledger.collect(context)
             allocation = _capi.iris_allocation()
@@ -142,15 +146,14 @@ class Heap:
     def allocate_local(self, options: Any, name: Optional[str]) -> Storage:
         """A range of this rank's heap alone."""
         context = self.context
-        with self._mutex:
-            self.free_own()
-            allocation = _capi.iris_allocation()
-            _capi.library().iris_allocate_local(context.handle, ctypes.byref(options), ctypes.byref(allocation))
-            storage = Storage(context, None, allocation, name, owner=context.rank)
-            storage.dropped = weakref.finalize(storage, self._own.append, _capi_call("iris_free", allocation))
-            storage.dropped.atexit = False
-            self._storages.add(storage)
-            return storage
+        self.free_own()
+        allocation = _capi.iris_allocation()
+        _capi.library().iris_allocate_local(context.handle, ctypes.byref(options), ctypes.byref(allocation))
+        storage = Storage(context, None, allocation, name, owner=context.rank)
+        storage.dropped = weakref.finalize(storage, self._own.append, _capi_call("iris_free", allocation))
+        storage.dropped.atexit = False
+        self._storages.add(storage)
+        return storage
 
     def open_local(self, opened: Any, name: str) -> Storage:
         """What another rank has allocated so, and iris_open_local has opened."""
@@ -163,23 +166,30 @@ class Heap:
     def free(self, storage: Storage) -> None:
         """Collective over the team that allocated, or of this rank alone."""
         storage.check()
-        context = self.context
+        handle = self.context.handle
+        if storage.team is not None:
+            ledger = self._ledger(storage.team)
+            with ledger.mutex:
+                storage.check()
+                storage.freed = True
+                storage.dropped.detach()
+                ledger.forget(storage)
+                _capi.library().iris_free(handle, ctypes.byref(storage.allocation))
+            return
         with self._mutex:
+            storage.check()
             storage.freed = True
             storage.dropped.detach()
-            if storage.team is not None:
-                self._ledgers[storage.team.id].forget(storage)
-                _capi.library().iris_free(context.handle, ctypes.byref(storage.allocation))
-            elif isinstance(storage.allocation, _capi.iris_opened):
-                _capi.library().iris_close_local(context.handle, ctypes.byref(storage.allocation))
-            else:
-                _capi.library().iris_free(context.handle, ctypes.byref(storage.allocation))
+            opened = isinstance(storage.allocation, _capi.iris_opened)
+            function = _capi.library().iris_close_local if opened else _capi.library().iris_free
+            function(handle, ctypes.byref(storage.allocation))
 
     def collect(self, team: "Team") -> int:
         """Collective over the team: gives back what all its members have dropped. Returns how many."""
-        with self._mutex:
-            self.free_own()
-            return self._ledgers.setdefault(team.id, _Ledger(team)).collect(self.context)
+        self.free_own()
+        ledger = self._ledger(team)
+        with ledger.mutex:
+            return ledger.collect(self.context)
 
     def forget_team(self, team: "Team") -> None:
         """What a team that has ended had allocated stays until the context ends."""
@@ -188,13 +198,13 @@ class Heap:
 
     def free_own(self) -> None:
         """Gives back what was dropped of what this rank has alone."""
-        if not self._own:
-            return
+        count = len(self._own)  # what is dropped from now on is perhaps still in use by what is not waited for
         context = self.context
-        if not context.quiet():
+        if not count or not context.quiet():
             return
-        while self._own:
-            self._own.popleft()(context.handle)
+        with self._mutex:
+            for _ in range(min(count, len(self._own))):
+                self._own.popleft()(context.handle)
 
     def find(self, address: int) -> Optional[Storage]:
         """The storage that has the address in it."""
@@ -205,7 +215,7 @@ class Heap:
 
     def live(self) -> int:
         """How many storages are not freed, here."""
-        return sum(len(ledger.storages) for ledger in self._ledgers.values())
+        return sum(len(ledger.storages) for ledger in list(self._ledgers.values()))
 
 
 def _capi_call(function: str, argument: Any) -> Callable[[int], Any]:
@@ -217,8 +227,9 @@ class _Ledger:
 
     def __init__(self, team: "Team") -> None:
         self.team = team
+        self.mutex = threading.RLock()  # for each team: a thread that waits for its members holds up no other team's
         self.storages: Dict[int, Any] = {}  # number: iris_allocation
-        self._number_of: Dict[int, int] = {}  # offset in the heap: number
+        self._number_of: Dict[int, int] = {}  # id of that: number
         self._dropped: Deque[int] = collections.deque()
         self._mine: Dict[int, None] = {}  # dropped here and not agreed on yet, in order
         self._next = 0

@@ -156,8 +156,8 @@ class Collectives:
         tail = function[1:] if isinstance(function, tuple) else ()
         call = function[0] if isinstance(function, tuple) else function
         call(communicator.handle, *arguments, where.handle, *tail)
-        if waits or async_op or self.capturing:  # type: ignore[attr-defined]
-            # Nobody else orders the use of this memory by the stream.
+        if waits or stream is not None or self.capturing:  # type: ignore[attr-defined]
+            # torch's current stream orders the use of torch's memory by itself; nobody else does.
             where.keep(*keep)
         if communicator.grouped is not None:
             communicator.grouped.append(where)

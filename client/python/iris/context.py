@@ -454,16 +454,18 @@ class Context(Collectives, Factories):
             communicator.synchronize(where)
 
     def copy_now(self, to: int, source: int, nbytes: int) -> None:
-        """Copies between addresses, and waits."""
+        """Copies between addresses after what the calling program has put on its stream, and waits."""
         if nbytes:
-            _capi.library().iris_copy_async(to, source, nbytes, self.own_stream.handle)
-            self.own_stream.synchronize()
+            stream, _ = self.stream_for(None)
+            _capi.library().iris_copy_async(to, source, nbytes, stream.handle)
+            stream.synchronize()
 
     def fill_now(self, to: int, byte: int, nbytes: int) -> None:
-        """Fills with a byte, and waits."""
+        """Fills with a byte, likewise."""
         if nbytes:
-            _capi.library().iris_fill_async(to, byte, nbytes, self.own_stream.handle)
-            self.own_stream.synchronize()
+            stream, _ = self.stream_for(None)
+            _capi.library().iris_fill_async(to, byte, nbytes, stream.handle)
+            stream.synchronize()
 
     def _signal(self, signal: Any) -> Any:
         if signal is None:
@@ -494,7 +496,7 @@ class Context(Collectives, Factories):
         function(self.handle, to, source, mine.count * mine.dtype.itemsize, rank, where.handle, self._signal(signal))
         if waits:
             where.synchronize()
-        else:
+        elif stream is not None or self.capturing:
             where.keep(local, remote)
 
     def put(self, dst: Tensor, src: Any, to: int, *, stream: Any = None, signal: Any = None) -> None:

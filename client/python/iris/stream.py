@@ -16,6 +16,9 @@ from iris.errors import FailedPreconditionError, InvalidArgumentError
 if TYPE_CHECKING:
     from iris.context import Context
 
+# Objects that a stream keeps before it looks whether it still has to.
+_PENDING_MAX = 256
+
 
 def out_handle(function: Any, *arguments: Any) -> int:
     """The handle that a function of the C API makes."""
@@ -60,7 +63,10 @@ class Stream:
         return native.value or 0
 
     def keep(self, *objects: Any) -> None:
-        """Keeps objects until the stream has passed what was put on it: until synchronize()."""
+        """Keeps objects until the stream has passed what was put on it: until synchronize(), or until it is found to
+        be idle."""
+        if len(self._pending) >= _PENDING_MAX and not self.context.capturing and self.idle():
+            self._pending.clear()
         self._pending.extend(objects)
 
     def synchronize(self) -> None:

@@ -365,7 +365,7 @@ class Tensor(_foreign.DeviceArrayInterface):
         """Collective over the ranks that allocated it: gives the memory back now, for all its views. What one rank
         allocated alone, it frees alone. FailedPreconditionError: it was freed already."""
         self._storage.check()
-        self.context.quiesce_own()
+        self.context.quiet()
         self.context.heap.free(self._storage)
 
     def __repr__(self) -> str:

@@ -87,8 +87,9 @@ class Wheel(bundle_case.BundleCase):
         runtime_dir = os.path.join(self.folder, "run")
         os.mkdir(runtime_dir)
         environment = bundle_case.clean_environment(IRIS_RUNTIME_DIR=runtime_dir)
-        daemon = subprocess.Popen([f"{place}/bin/irisd", "--backend", "emu", "--emu-devices", "2", "--emu-memory",
-                                   "64MiB", "--no-self-check"], env=environment, stderr=subprocess.DEVNULL)
+        daemon = subprocess.Popen([f"{place}/bin/irisd", "--runtime-dir", runtime_dir, "--backend", "emu",
+                                   "--emu-devices", "2", "--emu-memory", "64MiB", "--no-self-check"],
+                                  env=environment, stderr=subprocess.DEVNULL)
         try:
             end = time.monotonic() + bundle_case.PATIENCE_SECONDS
             while not os.path.exists(os.path.join(runtime_dir, "session.sock")):
