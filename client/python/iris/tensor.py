@@ -240,6 +240,14 @@ class Tensor(_foreign.DeviceArrayInterface):
                 raise TypeError(f"a tensor is indexed by integers and slices, and not by {type(item).__name__}")
         return self._view(shape, strides, offset=offset)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """A number for all of a view, or values that fit it."""
+        view = self[index]
+        if hasattr(value, "shape") or isinstance(value, (list, tuple)):
+            view.copy_(value)
+        else:
+            view.fill_(value)
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a tensor without dimensions has no length")

@@ -200,6 +200,9 @@ def tensors():
     raises(iris.InvalidArgumentError, lambda: x.copy_(np.zeros(5)), "do not fill")
     x[0].copy_(np.full(4, 7))
     check(x[0], np.full((3, 4), 7))
+    x[0, 1] = 5
+    x[0, 2] = [1, 2, 3, 4]
+    check(x[0], [[7] * 4, [5] * 4, [1, 2, 3, 4]])
     x.copy_(reference)
     # Every type, there and back.
     for dtype in list(DType)[1:]:
@@ -629,7 +632,7 @@ def symm_mem():
     for _ in range(r):
         symmetric.empty(100)  # other ranks allocate other things before: nothing is collective here
     t = symmetric.empty(4, 250, dtype=dtype)
-    t[...] = r if torch is not None else None
+    t[...] = r
     h = symmetric.rendezvous(t, None)
     assert (h.rank, h.world_size, h.buffer_size, h.signal_pad_size) == (r, n, 4000, 2048)
     assert symmetric.rendezvous(t) is h and symmetric.is_symm_mem_tensor(t)
