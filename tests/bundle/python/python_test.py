@@ -121,7 +121,9 @@ class Ranks(unittest.TestCase):
 
     def test_a_context_that_nobody_closes_is_left(self):
         for n in (1, 2, 4):
-            self.assertNotIn("died", self.ranks(n, RANKS, "left_at_the_end"))
+            said = self.ranks(n, RANKS, "left_at_the_end")
+            self.assertNotIn("died", said)
+            self.assertNotIn("hung up", said)
 
     def test_nothing_is_left_in_irisd(self):
         self.ranks(2, RANKS, "world")

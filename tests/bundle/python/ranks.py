@@ -260,6 +260,7 @@ def tensors():
     if child == 0:
         try:
             raises(iris.FailedPreconditionError, x.numpy, "forked child", "spawn")
+            raises(iris.FailedPreconditionError, x.data_ptr, "forked child", "spawn")
             raises(iris.FailedPreconditionError, c.barrier, "forked child")
             raises(iris.FailedPreconditionError, lambda: c.zeros(3), "forked child")
             del array, taken
@@ -609,6 +610,8 @@ def random_numbers(c):
         assert abs(v.mean()) < 0.02 and abs(v.std() - 1) < 0.02 and 4 < np.abs(v).max() < 8, dtype
         assert c.rand(0, dtype=dtype).tolist() == [] and c.rand((), dtype=dtype).shape == ()
     check(c.uniform((5,), 2.0, 2.0), [2.0] * 5)
+    # Where most of the range rounds to its end, which is not in it.
+    assert set(c.uniform((1000,), 100, 101, dtype="bf16").tolist()) == {100.0, 100.5}
     counts = np.bincount(c.randint(10, (100_000,)).numpy())
     assert len(counts) == 10 and counts.min() > 9_000
     for dtype, low, high in (("u8", 0, 256), ("i8", -128, 128), ("i64", -2**63, 2**63), ("u64", 0, 2**64),
@@ -821,11 +824,21 @@ def a_rank_ends():
 
 @case
 def left_at_the_end():
-    """A context that nobody closes is left when the interpreter ends: no peer hears of a death."""
+    """A context that nobody closes is left when the interpreter ends: the peers hear that, and of no death."""
     c = iris.Context(HEAP)
-    c.ones(3)
+    x = c.ones(3)
     c.barrier()
-    sys.modules["iris"].kept_for_ever = (c, c.ones(3).numpy())
+    if c.rank == c.n_ranks - 1:
+        sys.modules["iris"].kept_for_ever = (c, x, x.numpy())
+        return
+    end = time.monotonic() + 30
+    try:
+        while time.monotonic() < end:
+            c.health()
+            time.sleep(0.01)
+        raise AssertionError("nobody has said that the last rank has left")
+    except iris.AbortedError as error:
+        assert "left" in str(error) and f"rank {c.n_ranks - 1}" in str(error), error
 
 
 def main():
