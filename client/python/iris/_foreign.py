@@ -231,6 +231,18 @@ def torch_view(tensor: Any) -> Any:
     return torch.from_dlpack(tensor)
 
 
+def copy_from_torch(tensor: Any, values: Any) -> None:
+    """Fills a tensor of the heap with the values of one of torch's, of any type and on any device. Waits."""
+    torch = loaded_torch()
+    if not all(a in (1, b) for a, b in zip(reversed(values.shape), reversed(tensor.shape))) or (
+            values.ndim > tensor.ndim):
+        raise InvalidArgumentError(f"values of shape {tuple(values.shape)} do not fill a tensor of shape "
+                                   f"{tensor.shape}")
+    with torch.no_grad():
+        torch_view(tensor).copy_(values)
+    synchronize_torch(tensor.context)
+
+
 class World(NamedTuple):
     """A job as torch.distributed knows it."""
 

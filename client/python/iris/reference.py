@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from iris import _foreign, logging
 from iris.context import Context
-from iris.errors import FailedPreconditionError, InvalidArgumentError
+from iris.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from iris.team import Team
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ class Iris:
     """A rank with its symmetric heap, in the words of the reference. See iris()."""
 
     def __init__(self, heap_size: int = 1 << 30, **options: Any) -> None:
+        without_meaning = [name for name in ("allocator_type", "copy_engine") if options.pop(name, None) is not None]
         world = None if {"rank", "n_ranks", "job"} & set(options) else _foreign.torch_world()
         if world is not None:
             options = {**world._asdict(), **options}
@@ -32,6 +33,8 @@ class Iris:
         self.device: str = self.context.device
         self.ccl = Ccl(self)
         self._teams: Dict[Tuple[int, ...], Team] = {tuple(range(self.num_ranks)): self.context.world}
+        for name in without_meaning:
+            self.debug(f"{name} has no meaning here: irisd owns the memory, and put and get use the copy engines")
         for rank, base in enumerate(self.context.heap_bases):
             self.debug(f"rank {rank}: heap at {base:#x}")
 
@@ -129,6 +132,17 @@ class Iris:
     def is_symmetric(self, tensor: Any) -> bool:
         """Whether its memory lies in the symmetric heap."""
         return self.context.is_symmetric(tensor)
+
+    def as_symmetric(self, external_tensor: Any, *, copy: bool = False) -> Any:
+        """Collective, unless it is symmetric already and returned as it is: a tensor on the heap for one that is not.
+        UnimplementedError: sharing its memory is not possible yet; copy=True makes a copy."""
+        if self.is_symmetric(external_tensor):
+            return external_tensor
+        if not copy:
+            raise UnimplementedError("as_symmetric: this tensor was allocated outside the symmetric heap, and its "
+                                     "memory cannot be shared yet: give copy=True for a copy on the heap, or allocate "
+                                     "it there")
+        return self._give(self.context.empty_like(external_tensor).copy_(external_tensor), False)
 
     # Tensors.
 
@@ -255,6 +269,6 @@ def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
     """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
 
     Rank and size are those of torch.distributed, if its default group is there; else the launcher's. More options are
-    Context's.
+    Context's. The reference's allocator_type and copy_engine are taken and have no meaning.
     """
     return Iris(heap_size, **options)

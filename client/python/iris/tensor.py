@@ -314,13 +314,18 @@ class Tensor(_foreign.DeviceArrayInterface):
         return array
 
     def copy_(self, values: Any) -> "Tensor":
-        """Fills it with values from the host, which numpy can read, or with another tensor of the heap, of the same
+        """Fills it with values that numpy can read, a tensor of torch's, or another tensor of the heap, of the same
         shape or one that broadcasts to it. Returns itself."""
         import numpy
         self._storage.check()
         context = self.context
+        if _foreign.is_torch_tensor(values):
+            context.quiesce_own()
+            _foreign.copy_from_torch(self, values)
+            return self
         if isinstance(values, Tensor):
-            values = values.to_host() if values.dtype is not self.dtype else values
+            from iris import _fill
+            values = values if values.dtype is self.dtype else _fill.as_numbers(values.to_host(), values.dtype)
         if isinstance(values, Tensor) and values.is_contiguous() and self.is_contiguous() and (
                 values.shape == self.shape):
             context.quiesce_own()

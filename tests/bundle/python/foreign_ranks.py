@@ -12,7 +12,7 @@ from ranks import HEAP, raises
 def reference():
     """The host side of the reference's README, word for word but for its kernel."""
     heap_size = HEAP
-    iris_ctx = iris.iris(heap_size)
+    iris_ctx = iris.iris(heap_size, allocator_type="torch")
     cur_rank = iris_ctx.get_rank()
     buffer_size = 4096
     buffer = iris_ctx.zeros(buffer_size, device="cuda", dtype=torch.float32)
@@ -51,6 +51,11 @@ def reference():
     iris_ctx.ccl.all_to_all(torch.empty(8 * n), wide)
     iris_ctx.device_barrier()
     raises(iris.InvalidArgumentError, lambda: iris_ctx.zeros(3, layout="torch.sparse_coo"), "strided")
+    outside = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    raises(iris.UnimplementedError, lambda: iris_ctx.as_symmetric(outside), "copy=True")
+    inside = iris_ctx.as_symmetric(outside, copy=True)
+    assert iris_ctx.is_symmetric(inside) and torch.equal(inside, outside) and inside.dtype == torch.bfloat16
+    assert iris_ctx.as_symmetric(inside) is inside
     raises(TypeError, lambda: iris_ctx.barrier(group=5), "group")
     iris_ctx.debug("hidden")
     iris_ctx.info("shown")

@@ -212,6 +212,8 @@ def tensors():
             check(np.from_dlpack(t) if dtype is not DType.BOOL else t.numpy(), np.ones((2, 2), dtype.numpy_name))
             t.numpy()[0, 0] = 0
             assert t[0, 0].item() == 0
+    wide = c.empty(3).copy_(c.full((3,), 1.5, dtype="bf16"))
+    assert wide.tolist() == [1.5] * 3 and c.empty(3, dtype="i64").copy_(wide).tolist() == [1] * 3
     b = c.empty(3, dtype="bf16").copy_([1.5, -2.0, 3.14159])
     assert b.tolist()[:2] == [1.5, -2.0] and abs(b.tolist()[2] - 3.14159) < 0.01 and b.numpy().dtype == np.uint16
     # Peers' copies, by address.
@@ -253,6 +255,12 @@ def tensors():
         back = c.empty_like(t)
         back.copy_(t)
         check(back, t)
+        # Any type of torch's into any other, and one row into all.
+        half = c.empty(2, 3, dtype="bf16").copy_(torch.tensor([[1.5], [2.5]], requires_grad=True))
+        assert half.tolist() == [[1.5] * 3, [2.5] * 3]
+        assert c.empty(3, dtype="i32").copy_(torch.tensor([1, 2, 3], dtype=torch.bfloat16)).tolist() == [1, 2, 3]
+        raises(iris.InvalidArgumentError, lambda: half.copy_(torch.zeros(2)), "do not fill")
+        raises(iris.InvalidArgumentError, lambda: half.copy_(torch.zeros(1, 2, 3)), "do not fill")
     # A fork has no heap.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

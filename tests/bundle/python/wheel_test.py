@@ -37,8 +37,8 @@ class Wheel(bundle_case.BundleCase):
     @classmethod
     def make(cls, bundle, name):
         folder = os.path.join(cls.folder, name)
-        said = subprocess.run([sys.executable, "deploy/wheel.py", bundle, folder], stdout=subprocess.PIPE,
-                              text=True, check=True).stdout.strip()
+        said = subprocess.run([sys.executable, f"{bundle}/share/iris/wheel.py", bundle, folder],
+                              stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         (path,) = glob.glob(folder + "/*.whl")
         assert said == path, said
         return path
@@ -65,8 +65,8 @@ class Wheel(bundle_case.BundleCase):
             self.assertEqual(one.read(), other.read())
 
     def test_what_is_no_bundle_is_refused(self):
-        result = subprocess.run([sys.executable, "deploy/wheel.py", self.folder, self.folder], stderr=subprocess.PIPE,
-                                text=True, check=False)
+        result = subprocess.run([sys.executable, f"{self.first}/share/iris/wheel.py", self.folder, self.folder],
+                                stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(result.returncode, 1)
         self.assertIn("is no unpacked bundle", result.stderr)
 
