@@ -31,7 +31,7 @@ test_packages=(
   dpkg-dev
   mpich openmpi-bin
   libgmock-dev libgtest-dev
-  python3-grpcio python3-h2 python3-protobuf python3-torch
+  python3-grpcio python3-h2 python3-numpy python3-protobuf python3-torch
   python3-pip
   libpmix-dev slurm-client slurmctld slurmd
 )

@@ -83,7 +83,9 @@ def vendor_names(tree):
     """No vendor's name above the device seam."""
     places = ("device/", "server/", "client/", "proto/", "examples/", "tests/")
     # tests/isa reads the assembly of each vendor, and tests/bundle/cuda uses a vendor's compiler as users do.
-    seam = ("device/iris/backend/", "device/driver/", "tests/bundle/cuda/", "tests/isa/", "tests/tidy/")
+    # Python's arrays are exchanged by names that have a vendor's in them: they stand in one file, and in its test.
+    seam = ("device/iris/backend/", "device/driver/", "tests/bundle/cuda/", "tests/isa/", "tests/tidy/",
+            "client/python/iris/_foreign.py", "tests/bundle/python/foreign_ranks.py")
     return _grep(
         tree.select(*SOURCE, ".proto", ".py", ".sh", ".toml", ".bazel", ".bzl", under=places, without=seam),
         VENDOR, "a vendor's name outside device/iris/backend and device/driver")
@@ -537,6 +539,7 @@ VARIABLE_PAGE = "docs/operations.md"
 VARIABLE_ROW = re.compile(r"^\| `(IRIS_[A-Z0-9_]+)`")
 # A string that is the name of a variable and nothing else: who writes it reads the variable.
 VARIABLE = re.compile(r'"(IRIS_[A-Z0-9_]+)"')
+PYTHON_VARIABLE = re.compile(r'environ(?:\.get\(|\[)"(IRIS_[A-Z0-9_]+)"')
 
 
 def environment_variables(tree):
@@ -556,7 +559,19 @@ def environment_variables(tree):
         for number, line in enumerate(text.split("\n"), 1):
             for name in VARIABLE.findall(line):
                 readers.setdefault(name, {}).setdefault(path, number)
+    # The package for Python reads by itself what it knows, in one file, too.
+    in_python = {}
+    for path, text in tree.select(".py", under=("client/python/iris/",)):
+        for number, line in enumerate(text.split("\n"), 1):
+            for name in PYTHON_VARIABLE.findall(line):
+                in_python.setdefault(name, {}).setdefault(path, number)
     found = []
+    for name, places in sorted(in_python.items()):
+        (first, number), *others = sorted(places.items())
+        if name in readers:
+            found += [f"{path}:{line}: {name} is read in {first} already" for path, line in others]
+        else:
+            readers[name] = places
     for name, places in sorted(readers.items()):
         (first, number), *others = sorted(places.items())
         if name not in listed:

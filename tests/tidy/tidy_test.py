@@ -159,6 +159,8 @@ PLANTED = {
         ("client/planted.cc", 'const char* x = getenv("IRIS_PLANTED");\n'),
         ("device/planted.h", '// x\n#pragma once\ninline auto x = Environment("IRIS_PLANTED");\n'),
         # Read in another file already.
+        ("client/python/iris/planted.py", 'import os\nX = os.environ.get("IRIS_PLANTED")\n'),
+        ("client/python/iris/planted.py", 'import os\nX = os.environ["IRIS_LIBRARY"]\n'),
         ("client/planted.cc", 'const char* x = getenv("IRIS_HEAP_BYTES");\n'),
         # Read by nobody.
         ("docs/operations.md", OPERATIONS.replace("\n| `IRIS_JOB` ", "\n| `IRIS_NO` | – | – |\n| `IRIS_JOB` ")),

@@ -1,0 +1,39 @@
+"""Iris for Python: symmetric heaps for jobs of several GPUs, over the library libiris.so, without a compiler.
+
+    import iris
+
+    with iris.Context() as context:          # this process's rank; started by iris-run, torchrun, mpirun, srun
+        x = context.ones(1024)               # at the same offset of every rank's heap
+        context.all_reduce(x)
+        print(context.rank, x.numpy()[0])
+
+`Context` has everything of a rank, `Tensor` is memory of the heap, `iris()` gives the host API of the reference system,
+and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md is the way through them.
+"""
+
+from iris._capi import VERSION_MAJOR, VERSION_MINOR
+from iris._heap import Storage
+from iris._philox import Generator
+from iris.collectives import Communicator, Work
+from iris.context import Context, current_context
+from iris.dtypes import DType
+from iris.errors import (AbortedError, AlreadyExistsError, CancelledError, DataLossError, DeadlineExceededError,
+                         FailedPreconditionError, InternalError, InvalidArgumentError, IrisError, NotFoundError,
+                         OutOfRangeError, PermissionDeniedError, ResourceExhaustedError, StatusCode,
+                         UnauthenticatedError, UnavailableError, UnimplementedError, UnknownError)
+from iris.logging import DEBUG, ERROR, INFO, WARNING, logger, set_logger_level
+from iris.reference import Iris, iris
+from iris.stream import Event, Graph, Stream
+from iris.team import Team
+from iris.tensor import Tensor
+
+__version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
+
+__all__ = [
+    "AbortedError", "AlreadyExistsError", "CancelledError", "Communicator", "Context", "DEBUG", "DType",
+    "DataLossError", "DeadlineExceededError", "ERROR", "Event", "FailedPreconditionError", "Generator", "Graph",
+    "INFO", "InternalError", "InvalidArgumentError", "Iris", "IrisError", "NotFoundError", "OutOfRangeError",
+    "PermissionDeniedError", "ResourceExhaustedError", "StatusCode", "Storage", "Stream", "Team", "Tensor",
+    "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "WARNING", "Work",
+    "current_context", "iris", "logger", "set_logger_level",
+]

@@ -1,0 +1,251 @@
+"""libiris.so as ctypes sees it: every constant, struct and function of <iris/c_api.h>, and nothing else.
+
+A test compares this file with the header, field by field. Functions that return an iris_code raise the exception of
+that code, with the library's text; the others return what C returns. The library is opened by the first call of
+`library()`, so that the package can be imported where there is none.
+
+Thread-safe, as the library is. A call lets other Python threads run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from ctypes import (POINTER, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
+from typing import Any, Dict, List, Optional, Tuple
+
+from iris.errors import UnavailableError, UnimplementedError, error_of
+
+VERSION_MAJOR = 0
+VERSION_MINOR = 2
+VERSION = VERSION_MAJOR * 1000 + VERSION_MINOR
+DEVICE_ABI = 1
+
+# Enumerators that are not in errors.StatusCode, by their names in the header.
+CONSTANTS: Dict[str, int] = {
+    "IRIS_DTYPE_NONE": 0, "IRIS_F32": 1, "IRIS_F64": 2, "IRIS_F16": 3, "IRIS_BF16": 4, "IRIS_I32": 5, "IRIS_I64": 6,
+    "IRIS_U8": 7, "IRIS_I8": 8, "IRIS_I16": 9, "IRIS_U16": 10, "IRIS_U32": 11, "IRIS_U64": 12, "IRIS_BOOL": 13,
+    "IRIS_F8E4M3": 14, "IRIS_F8E5M2": 15,
+    "IRIS_SUM": 0, "IRIS_PROD": 1, "IRIS_MIN": 2, "IRIS_MAX": 3, "IRIS_AVG": 4,
+    "IRIS_SIGNAL_SET": 0, "IRIS_SIGNAL_ADD": 1,
+}
+
+
+class Sized(ctypes.Structure):
+    """A struct that begins with its size, as this file knows it."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
+
+
+class iris_launcher(Sized):
+    _fields_ = [("size", c_size_t), ("rank", c_int32), ("n_ranks", c_int32), ("local_rank", c_int32),
+                ("reserved", c_int32), ("name", c_char * 32), ("job", c_char * 160)]
+
+
+class iris_context_options(Sized):
+    _fields_ = [("size", c_size_t), ("header_version", c_uint32), ("device_abi", c_uint32), ("kernels", c_char_p),
+                ("job", c_char_p), ("rank", c_int32), ("n_ranks", c_int32), ("local_rank", c_int32),
+                ("prealloc", c_int32), ("heap_bytes", c_uint64), ("max_heap_bytes", c_uint64),
+                ("device_uuid", c_char_p), ("runtime_dir", c_char_p), ("join_timeout_ns", c_int64),
+                ("timeout_ns", c_int64), ("connect_timeout_ns", c_int64)]
+
+
+class iris_context_info(Sized):
+    _fields_ = [("size", c_size_t), ("rank", c_uint32), ("n_ranks", c_uint32), ("job_id", c_uint64),
+                ("epoch", c_uint64), ("device_index", c_uint32), ("ranks_per_device", c_uint32),
+                ("heap_bytes", c_uint64), ("stride_bytes", c_uint64), ("base", c_uint64), ("same_address", c_int32),
+                ("reserved", c_uint32), ("job", c_char_p), ("device_uuid", c_char_p), ("backend", c_char_p)]
+
+
+class iris_create_timings(Sized):
+    _fields_ = [("size", c_size_t), ("connect_ns", c_int64), ("device_ns", c_int64), ("join_ns", c_int64),
+                ("create_ns", c_int64), ("export_ns", c_int64), ("map_ns", c_int64), ("import_ns", c_int64),
+                ("map_memory_ns", c_int64), ("set_access_ns", c_int64), ("commit_ns", c_int64)]
+
+
+class iris_team_info(Sized):
+    _fields_ = [("size", c_size_t), ("id", c_uint32), ("index", c_int32), ("n_ranks", c_uint32),
+                ("reserved", c_uint32), ("ranks", POINTER(c_uint32))]
+
+
+class iris_allocate_options(Sized):
+    _fields_ = [("size", c_size_t), ("bytes", c_uint64), ("alignment_bytes", c_uint64), ("name", c_char_p),
+                ("dtype", c_int32), ("n_dims", c_uint32), ("shape", POINTER(c_uint64))]
+
+
+class iris_allocation(Sized):
+    _fields_ = [("size", c_size_t), ("offset_bytes", c_uint64), ("bytes", c_uint64), ("address", c_void_p),
+                ("team_id", c_uint32), ("reserved", c_uint32)]
+
+
+class iris_opened(Sized):
+    _fields_ = [("size", c_size_t), ("offset_bytes", c_uint64), ("bytes", c_uint64), ("address", c_void_p),
+                ("symmetric", c_void_p), ("rank", c_uint32), ("dtype", c_int32)]
+
+
+class iris_signal(Sized):
+    _fields_ = [("size", c_size_t), ("word", POINTER(c_uint64)), ("value", c_uint64), ("op", c_int32),
+                ("reserved", c_uint32)]
+
+
+class iris_comm_options(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("blocks", c_uint32), ("block_threads", c_uint32),
+                ("max_blocks", c_uint32), ("packet_blocks", c_uint32), ("packet_bytes", c_uint64),
+                ("stage_bytes", c_uint64), ("timeout_ns", c_int64), ("check_calls", c_int32), ("symmetric", c_int32),
+                ("rules", c_char_p)]
+
+
+# What C returns, and what it takes. Handles and memory are c_void_p; CODE makes exceptions of errors.
+CODE = "iris_code"
+_HANDLE, _OUT = c_void_p, POINTER(c_void_p)
+_COLLECTIVE = [_HANDLE, c_void_p, c_void_p, c_uint64, c_int32]  # comm, in, out, count, dtype
+_COPY = [_HANDLE, c_void_p, c_void_p, c_uint64, c_uint32, _HANDLE, POINTER(iris_signal)]
+
+FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+    "iris_error_message": (c_char_p, []),
+    "iris_code_name": (c_char_p, [c_int32]),
+    "iris_version": (c_uint32, []),
+    "iris_version_string": (c_char_p, []),
+    "iris_launcher_read": (CODE, [POINTER(iris_launcher)]),
+    "iris_context_options_init_sized": (None, [POINTER(iris_context_options), c_size_t]),
+    "iris_context_create": (CODE, [POINTER(iris_context_options), _OUT]),
+    "iris_context_destroy": (CODE, [_HANDLE]),
+    "iris_context_leave": (CODE, [_HANDLE]),
+    "iris_context_get_info": (CODE, [_HANDLE, POINTER(iris_context_info)]),
+    "iris_context_get_timings": (CODE, [_HANDLE, POINTER(iris_create_timings)]),
+    "iris_context_health": (CODE, [_HANDLE]),
+    "iris_context_peer_pid": (CODE, [_HANDLE, c_uint32, POINTER(c_int64)]),
+    "iris_context_get_device": (CODE, [_HANDLE, c_void_p, c_size_t]),
+    "iris_locate": (CODE, [_HANDLE, c_void_p, POINTER(c_uint32), POINTER(c_uint64)]),
+    "iris_team_get_info": (CODE, [_HANDLE, _HANDLE, POINTER(iris_team_info)]),
+    "iris_team_get_device": (CODE, [_HANDLE, _HANDLE, c_void_p, c_size_t]),
+    "iris_team_create": (CODE, [_HANDLE, _HANDLE, POINTER(c_uint32), c_uint32, _OUT]),
+    "iris_team_split": (CODE, [_HANDLE, _HANDLE, c_int32, c_int32, _OUT]),
+    "iris_team_destroy": (CODE, [_HANDLE, _HANDLE]),
+    "iris_allocate": (CODE, [_HANDLE, _HANDLE, POINTER(iris_allocate_options), POINTER(iris_allocation)]),
+    "iris_free": (CODE, [_HANDLE, POINTER(iris_allocation)]),
+    "iris_grow": (CODE, [_HANDLE, c_uint64]),
+    "iris_allocate_local": (CODE, [_HANDLE, POINTER(iris_allocate_options), POINTER(iris_allocation)]),
+    "iris_publish_local": (CODE, [_HANDLE, POINTER(iris_allocation), c_char_p]),
+    "iris_open_local": (CODE, [_HANDLE, c_uint32, c_char_p, c_int64, POINTER(iris_opened)]),
+    "iris_close_local": (CODE, [_HANDLE, POINTER(iris_opened)]),
+    "iris_barrier": (CODE, [_HANDLE, _HANDLE, c_int64]),
+    "iris_broadcast_bytes": (CODE, [_HANDLE, _HANDLE, c_void_p, c_size_t, c_uint32, _OUT, POINTER(c_size_t)]),
+    "iris_stream_create": (CODE, [_HANDLE, _OUT]),
+    "iris_stream_wrap": (CODE, [_HANDLE, c_void_p, _OUT]),
+    "iris_stream_destroy": (CODE, [_HANDLE]),
+    "iris_stream_synchronize": (CODE, [_HANDLE]),
+    "iris_stream_idle": (CODE, [_HANDLE, POINTER(c_int32)]),
+    "iris_stream_native": (CODE, [_HANDLE, _OUT, POINTER(c_int32)]),
+    "iris_copy_async": (CODE, [c_void_p, c_void_p, c_uint64, _HANDLE]),
+    "iris_fill_async": (CODE, [c_void_p, c_int32, c_uint64, _HANDLE]),
+    "iris_capture_begin": (CODE, [_HANDLE]),
+    "iris_capture_end": (CODE, [_HANDLE, _OUT]),
+    "iris_graph_launch": (CODE, [_HANDLE, _HANDLE]),
+    "iris_graph_destroy": (CODE, [_HANDLE]),
+    "iris_event_create": (CODE, [_HANDLE, _OUT]),
+    "iris_event_destroy": (CODE, [_HANDLE]),
+    "iris_event_record": (CODE, [_HANDLE, _HANDLE]),
+    "iris_event_wait": (CODE, [_HANDLE, _HANDLE]),
+    "iris_event_elapsed": (CODE, [_HANDLE, _HANDLE, POINTER(c_uint64)]),
+    "iris_malloc_device": (CODE, [_HANDLE, c_uint64, _OUT]),
+    "iris_free_device": (CODE, [_HANDLE, c_void_p]),
+    "iris_malloc_host": (CODE, [_HANDLE, c_uint64, _OUT]),
+    "iris_free_host": (CODE, [_HANDLE, c_void_p]),
+    "iris_put_async": (CODE, _COPY),
+    "iris_get_async": (CODE, _COPY),
+    "iris_prepare_signals": (CODE, [_HANDLE]),
+    "iris_comm_create": (CODE, [_HANDLE, _HANDLE, POINTER(iris_comm_options), _OUT]),
+    "iris_comm_release": (CODE, [_HANDLE]),
+    "iris_comm_destroy": (CODE, [_HANDLE]),
+    "iris_all_reduce": (CODE, _COLLECTIVE + [c_int32, _HANDLE, c_int32]),
+    "iris_reduce_scatter": (CODE, _COLLECTIVE + [c_int32, _HANDLE, c_int32]),
+    "iris_reduce": (CODE, _COLLECTIVE + [c_int32, c_uint32, _HANDLE, c_int32]),
+    "iris_all_gather": (CODE, _COLLECTIVE + [_HANDLE, c_int32]),
+    "iris_gather": (CODE, _COLLECTIVE + [c_uint32, _HANDLE, c_int32]),
+    "iris_scatter": (CODE, _COLLECTIVE + [c_uint32, _HANDLE, c_int32]),
+    "iris_all_to_all": (CODE, _COLLECTIVE + [_HANDLE, c_int32]),
+    "iris_all_to_all_v": (CODE, [_HANDLE, c_void_p, POINTER(c_uint64), POINTER(c_uint64), c_void_p, POINTER(c_uint64),
+                                 POINTER(c_uint64), c_uint32, c_int32, _HANDLE]),
+    "iris_broadcast": (CODE, _COLLECTIVE + [c_uint32, _HANDLE, c_int32]),
+    "iris_send": (CODE, [_HANDLE, c_void_p, c_uint64, c_int32, c_uint32, _HANDLE]),
+    "iris_recv": (CODE, [_HANDLE, c_void_p, c_uint64, c_int32, c_uint32, _HANDLE]),
+    "iris_send_recv": (CODE, [_HANDLE, c_void_p, c_uint64, c_uint32, c_void_p, c_uint64, c_uint32, c_int32, _HANDLE]),
+    "iris_group_start": (CODE, [_HANDLE]),
+    "iris_group_end": (CODE, [_HANDLE]),
+    "iris_comm_barrier": (CODE, [_HANDLE, _HANDLE]),
+    "iris_comm_check": (CODE, [_HANDLE]),
+    "iris_comm_error_word": (CODE, [_HANDLE, POINTER(POINTER(c_uint64))]),
+    "iris_comm_synchronize": (CODE, [_HANDLE, _HANDLE]),
+    "iris_comm_reset": (CODE, [_HANDLE]),
+}
+
+_mutex = threading.Lock()
+_library: Optional[ctypes.CDLL] = None
+
+
+def candidates() -> List[str]:
+    """Where the library is looked for, in this order: IRIS_LIBRARY alone if it is set; else inside the package, as
+    the wheel has it, or above it, as the bundle has it; else by the loader's own rules."""
+    named = os.environ.get("IRIS_LIBRARY")
+    if named:
+        return [named]
+    package = os.path.dirname(os.path.abspath(__file__))
+    beside = [os.path.join(package, "_bundle", "lib", "libiris.so"),
+              os.path.join(os.path.dirname(os.path.dirname(package)), "libiris.so")]
+    return [path for path in beside if os.path.exists(path)] + ["libiris.so.0", "libiris.so"]
+
+
+def _open() -> ctypes.CDLL:
+    failures = []
+    for path in candidates():
+        try:
+            opened = ctypes.CDLL(path)
+            break
+        except OSError as error:
+            failures.append(str(error))
+    else:
+        raise UnavailableError("cannot open Iris's library: " + "; ".join(failures) + ". Install the wheel iris-symm, "
+                               "or set IRIS_LIBRARY to the file libiris.so of an unpacked bundle")
+
+    def raise_error(code: int, function: Any, arguments: Any) -> int:
+        if code:
+            raise error_of(code, opened.iris_error_message().decode("utf-8", "replace"))
+        return code
+
+    opened.iris_version.restype = c_uint32
+    there = opened.iris_version()
+    if there // 1000 != VERSION_MAJOR or there < VERSION:
+        raise UnimplementedError(
+            f"{opened._name} is version {there // 1000}.{there % 1000}, and this package was written for "
+            f"{VERSION_MAJOR}.{VERSION_MINOR}: install the wheel and the library from the same bundle")
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(opened, name)
+        function.argtypes = arguments
+        function.restype = c_int32 if result is CODE else result
+        if result is CODE:
+            function.errcheck = raise_error
+    return opened
+
+
+def library() -> Any:
+    """The library, opened once. UnavailableError: it is nowhere. UnimplementedError: it is too old."""
+    global _library
+    if _library is None:
+        with _mutex:
+            if _library is None:
+                _library = _open()
+    return _library
+
+
+def text(value: Optional[str]) -> Optional[bytes]:
+    """A string for C; None stays what is left out."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"a string is wanted here, and not {type(value).__name__}")
+    if "\0" in value:
+        raise error_of(3, f"a string for Iris must not have a zero byte in it: {value!r}")
+    return value.encode("utf-8")

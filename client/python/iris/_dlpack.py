@@ -1,0 +1,92 @@
+"""DLPack: a tensor as a capsule that other libraries take without a copy, made with ctypes.
+
+The capsule's memory is a DLManagedTensor in a table here. It stays, and with it the tensor's storage, until its deleter
+is called: by whoever took the capsule, on any thread, or by the capsule's destructor if nobody did. Version 0 of the
+protocol, which all consumers know.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+from typing import Any, Dict, Sequence, Tuple
+
+from iris.dtypes import DType
+from iris.errors import InvalidArgumentError
+
+_NAME = b"dltensor"
+# (kind, bits) as DLPack numbers them.
+_TYPES: Dict[DType, Tuple[int, int]] = {
+    DType.I8: (0, 8), DType.I16: (0, 16), DType.I32: (0, 32), DType.I64: (0, 64),
+    DType.U8: (1, 8), DType.U16: (1, 16), DType.U32: (1, 32), DType.U64: (1, 64),
+    DType.F16: (2, 16), DType.F32: (2, 32), DType.F64: (2, 64), DType.BF16: (4, 16), DType.BOOL: (6, 8),
+    DType.F8E4M3: (10, 8), DType.F8E5M2: (12, 8),
+}
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
+
+
+class _DLDataType(ctypes.Structure):
+    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("device", _DLDevice), ("ndim", c_int32), ("dtype", _DLDataType),
+                ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)), ("byte_offset", c_uint64)]
+
+
+_Deleter = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = [("dl_tensor", _DLTensor), ("manager_ctx", c_void_p), ("deleter", _Deleter)]
+
+
+_Destructor = ctypes.PYFUNCTYPE(None, c_void_p)
+_capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, _Destructor)(
+    ("PyCapsule_New", ctypes.pythonapi))
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+# By address: what each capsule that somebody still uses needs.
+_in_use: Dict[int, Any] = {}
+
+
+@_Deleter
+def _delete(managed: int, in_use: Dict[int, Any] = _in_use) -> None:
+    in_use.pop(managed, None)
+
+
+@_Destructor
+def _destroy(capsule: int) -> None:
+    # Whoever takes it renames it, and calls the deleter itself.
+    if _capsule_is_valid(capsule, _NAME):
+        _delete(_capsule_pointer(capsule, _NAME))
+
+
+# Consumers may keep them longer than this module lives.
+for _function in (_delete, _destroy):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
+
+
+def capsule(keep: Any, address: int, shape: Sequence[int], strides: Sequence[int], dtype: DType,
+            device: Tuple[int, int]) -> Any:
+    """A new capsule, which holds `keep` until its consumer is done. Strides are elements."""
+    if dtype not in _TYPES:
+        raise InvalidArgumentError(f"DLPack has no type for elements of {dtype.long_name}")
+    code, bits = _TYPES[dtype]
+    dims = len(shape)
+    numbers = (c_int64 * max(2 * dims, 1))(*shape, *strides)
+    first = ctypes.cast(numbers, ctypes.POINTER(c_int64))
+    second = ctypes.cast(ctypes.addressof(numbers) + 8 * dims, ctypes.POINTER(c_int64))
+    managed = _DLManagedTensor(
+        _DLTensor(address, _DLDevice(*device), dims, _DLDataType(code, bits, 1), first, second, 0), None, _delete)
+    where = ctypes.addressof(managed)
+    _in_use[where] = (managed, numbers, keep)
+    try:
+        return _capsule_new(where, _NAME, _destroy)
+    except BaseException:
+        del _in_use[where]
+        raise

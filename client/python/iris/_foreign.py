@@ -1,0 +1,310 @@
+"""Everything that other array libraries and the vendors' platforms call by names of their own: the one file of the
+package where such names stand. numpy, torch and cupy are used where they are there; nothing here needs torch or cupy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple
+
+from iris.dtypes import DType
+from iris.errors import FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from iris.context import Context
+
+# DLPack's kinds of devices, by Iris's backend.
+_DLPACK_DEVICE = {"emu": 1, "cuda": 2, "hip": 10}
+# numpy's letters and bytes, as array interfaces have them.
+_TYPESTR = {
+    DType.F32: "<f4", DType.F64: "<f8", DType.F16: "<f2", DType.I32: "<i4", DType.I64: "<i8", DType.U8: "|u1",
+    DType.I8: "|i1", DType.I16: "<i2", DType.U16: "<u2", DType.U32: "<u4", DType.U64: "<u8", DType.BOOL: "|b1",
+    # No letters of their own: their bits.
+    DType.BF16: "<u2", DType.F8E4M3: "|u1", DType.F8E5M2: "|u1",
+}
+_DTYPE_OF_TYPESTR = {text[1:]: dtype for dtype, text in reversed(list(_TYPESTR.items()))}
+
+
+class Buffer(NamedTuple):
+    """Memory that a call reads or writes: contiguous, and kept by `keep`."""
+
+    address: int
+    count: int
+    dtype: DType
+    shape: Tuple[int, ...]
+    keep: Any
+
+
+def loaded_torch() -> Optional[Any]:
+    """torch, if this process has imported it."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and hasattr(torch, "Tensor") else None
+
+
+def importable_torch() -> Optional[Any]:
+    """torch, if it is installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def device_name(context: "Context") -> str:
+    """The rank's device as torch calls it: "cuda:0"; "cpu" where devices are emulated."""
+    return "cpu" if context.on_host else f"cuda:{context.device_index}"
+
+
+def dlpack_device(context: "Context") -> Tuple[int, int]:
+    """What `__dlpack_device__` says."""
+    return _DLPACK_DEVICE[context.backend], 0 if context.on_host else context.device_index
+
+
+def check_device(context: "Context", device: Any) -> None:
+    """InvalidArgumentError: `device` is not the rank's. None, and a kind without a number, mean the rank's own. Where
+    devices are emulated, programs that ask for "cuda" get the emulated one."""
+    if device is None:
+        return
+    kind, _, number = str(device).partition(":")
+    if kind not in ("cuda", "cpu") or (kind == "cpu") > context.on_host:
+        raise InvalidArgumentError(f"device={device!s}: the heap of this rank is on {device_name(context)}. Leave the "
+                                   "device out, or name that one")
+    if number and not context.on_host and int(number) != context.device_index:
+        raise InvalidArgumentError(f"device={device!s}: the heap of this rank is on {device_name(context)}, which is "
+                                   "another device")
+
+
+def typestr(dtype: DType) -> str:
+    """The element type as array interfaces write it; bfloat16 and 8-bit floats as the unsigned integer of their
+    bits."""
+    return _TYPESTR[dtype]
+
+
+class DeviceArrayInterface:
+    """Gives tensors on GPUs the attribute by which cupy, numba and others use them without a copy."""
+
+    context: "Context"
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        if self.context.on_host:
+            raise AttributeError("this tensor is in the memory of the host: use __array_interface__")
+        interface = self._array_interface()  # type: ignore[attr-defined]
+        # The legacy default stream, which all others that block wait for. What Iris puts elsewhere, its user orders.
+        return dict(interface, version=3, stream=1)
+
+
+def _from_interface(interface: Any, keep: Any) -> Buffer:
+    strides = interface.get("strides")
+    dtype = _DTYPE_OF_TYPESTR.get(interface["typestr"][1:])
+    if dtype is None or interface["typestr"][0] == ">":
+        raise InvalidArgumentError(f"elements of the type {interface['typestr']} are none that Iris knows")
+    shape = tuple(interface["shape"])
+    if strides is not None and not is_contiguous(shape, [s // dtype.itemsize for s in strides]):
+        raise InvalidArgumentError(f"an array of shape {shape} and strides {tuple(strides)} is not contiguous: make it "
+                                   "so first")
+    return Buffer(interface["data"][0] or 0, count_of(shape), dtype, shape, keep)
+
+
+def buffer_of(context: "Context", what: Any, role: str) -> Buffer:
+    """The memory of a tensor of Iris, torch or cupy, or of an array of numpy. InvalidArgumentError: it is nothing of
+    that kind, not contiguous, or on another device; `role` says in the text which argument it is."""
+    from iris.tensor import Tensor
+    if isinstance(what, Tensor):
+        if what.context is not context:
+            raise InvalidArgumentError(f"{role} is a tensor of another context: use tensors with the context that made "
+                                       "them")
+        if not what.is_contiguous():
+            raise InvalidArgumentError(f"{role} has shape {what.shape} and strides {what.strides}, which is not "
+                                       "contiguous: use a contiguous tensor")
+        return Buffer(what.data_ptr(), what.numel(), what.dtype, what.shape, what)
+    torch = loaded_torch()
+    try:
+        if torch is not None and isinstance(what, torch.Tensor):
+            place = what.device
+            if (place.type == "cpu") != context.on_host or (
+                    not context.on_host and place.index not in (None, context.device_index)):
+                raise InvalidArgumentError(f"it is on {place}, and the device of this rank is {device_name(context)}: "
+                                           "move it there first")
+            if not what.is_contiguous():
+                raise InvalidArgumentError(f"its shape {tuple(what.shape)} has the strides {tuple(what.stride())}, "
+                                           "which is not contiguous: call contiguous() first")
+            return Buffer(what.data_ptr(), what.numel(), DType.of(what.dtype), tuple(what.shape), what)
+        if not context.on_host and hasattr(what, "__cuda_array_interface__"):
+            return _from_interface(what.__cuda_array_interface__, what)
+        if hasattr(what, "__array_interface__"):
+            if not context.on_host:
+                raise InvalidArgumentError(f"it is in the memory of the host, and the device of this rank is "
+                                           f"{device_name(context)}: copy it there first")
+            return _from_interface(what.__array_interface__, what)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{role}: {error}") from None
+    raise InvalidArgumentError(f"{role} is {type(what).__name__}: a tensor of Iris, torch or cupy, or an array of "
+                               "numpy where devices are emulated, is wanted")
+
+
+def count_of(shape: Sequence[int]) -> int:
+    """How many elements a shape has."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements lie one behind the other, the last dimension first. Strides are elements."""
+    expected = 1
+    if 0 in shape:
+        return True
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def native_stream(stream: Any) -> int:
+    """The platform's stream behind a number, or an object of torch or cupy."""
+    for name in ("cuda_stream", "ptr"):
+        if isinstance(getattr(stream, name, None), int):
+            return getattr(stream, name)
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    raise InvalidArgumentError(f"{type(stream).__name__} is no stream: one of Iris, torch or cupy is wanted, or the "
+                               "number of a stream of the platform")
+
+
+def check_stream_device(context: "Context", stream: Any) -> None:
+    """InvalidArgumentError: a stream of torch's or cupy's that belongs to another device."""
+    index = getattr(getattr(stream, "device", None), "index", getattr(stream, "device_id", None))
+    if isinstance(index, int) and index >= 0 and not context.on_host and index != context.device_index:
+        raise InvalidArgumentError(f"the stream is of device {index}, and this rank's is {device_name(context)}: use a "
+                                   "stream of that one")
+
+
+def current_torch_stream(context: "Context") -> Optional[int]:
+    """torch's current stream on the rank's device; None where torch, or its GPU, is not in use."""
+    torch = loaded_torch()
+    if context.on_host or torch is None or not torch.cuda.is_available():
+        return None
+    return torch.cuda.current_stream(context.device_index).cuda_stream
+
+
+def synchronize_torch(context: "Context") -> bool:
+    """Waits for all that torch has put on the rank's device. False: a graph is being recorded, and one must not."""
+    torch = loaded_torch()
+    if context.on_host or torch is None or not torch.cuda.is_available():
+        return True
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    torch.cuda.synchronize(context.device_index)
+    return True
+
+
+def default_dtype() -> DType:
+    """torch's, if it is loaded; else float32."""
+    torch = loaded_torch()
+    return DType.F32 if torch is None else DType.of(torch.get_default_dtype())
+
+
+def seed_from_torch(generator: Any) -> Optional[int]:
+    """A seed drawn from a generator of torch's; None: it is none."""
+    torch = loaded_torch()
+    if torch is None or not isinstance(generator, torch.Generator):
+        return None
+    return int(torch.randint(0, 2**63 - 1, (1,), generator=generator, device=generator.device).item())
+
+
+def torch_view(tensor: Any) -> Any:
+    """The same memory as a tensor of torch's."""
+    torch = importable_torch()
+    if torch is None:
+        raise FailedPreconditionError("torch is not installed: use tensor.numpy(), or install torch")
+    kind = tensor.dtype.torch
+    if tensor.numel() == 0:
+        return torch.empty(tensor.shape, dtype=kind, device=device_name(tensor.context))
+    if tensor.dtype in (DType.BOOL, DType.F8E4M3, DType.F8E5M2):
+        # Older ones do not know these types in DLPack: by way of their bits.
+        return torch.from_dlpack(tensor.view_dtype(DType.U8)).view(kind)
+    return torch.from_dlpack(tensor)
+
+
+def copy_from_torch(tensor: Any, values: Any) -> None:
+    """Fills a tensor of the heap with the values of one of torch's, of any type and on any device. Waits."""
+    torch = loaded_torch()
+    if not all(a in (1, b) for a, b in zip(reversed(values.shape), reversed(tensor.shape))) or (
+            values.ndim > tensor.ndim):
+        raise InvalidArgumentError(f"values of shape {tuple(values.shape)} do not fill a tensor of shape "
+                                   f"{tensor.shape}")
+    with torch.no_grad():
+        torch_view(tensor).copy_(values)
+    synchronize_torch(tensor.context)
+
+
+class World(NamedTuple):
+    """A job as torch.distributed knows it."""
+
+    job: str
+    rank: int
+    n_ranks: int
+    local_rank: int
+
+
+def torch_world() -> Optional[World]:
+    """The place of this process in torch's default group; None: there is none. Collective over that group: rank 0
+    makes up a name for the job."""
+    torch = loaded_torch()
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    rank, n_ranks = distributed.get_rank(), distributed.get_world_size()
+    names = [f"torch-{uuid.uuid4().hex[:16]}"]
+    distributed.broadcast_object_list(names, src=0)
+    local = torch.cuda.current_device() if torch.cuda.is_available() else int(os.environ.get("LOCAL_RANK", rank))
+    return World(names[0], rank, n_ranks, local)
+
+
+def compute_units(context: "Context") -> int:
+    """Multiprocessors of the rank's device; where devices are emulated, the CPUs that this process may use."""
+    if context.on_host:
+        return len(os.sched_getaffinity(0))
+    torch = importable_torch()
+    if torch is None or not torch.cuda.is_available():
+        raise FailedPreconditionError("the number of compute units is asked of torch, which is not there or sees no "
+                                      "GPU: install a torch for this machine's GPUs")
+    return torch.cuda.get_device_properties(context.device_index).multi_processor_count
+
+
+def ranks_of_group(group: Any) -> Tuple[int, ...]:
+    """The world ranks of a process group of torch's, in its order. TypeError: it is none."""
+    torch = loaded_torch()
+    distributed = getattr(torch, "distributed", None)
+    kind = getattr(distributed, "ProcessGroup", None)
+    if kind is None or not isinstance(group, kind):
+        raise TypeError(f"a group is a team of Iris or a process group of torch's, and not {type(group).__name__}")
+    known = getattr(distributed, "get_process_group_ranks", None)
+    if known is not None:
+        return tuple(known(group))
+    table = distributed.distributed_c10d._pg_group_ranks.get(group, {})
+    return tuple(rank for rank, _ in sorted(table.items(), key=lambda item: item[1]))
+
+
+def is_torch_tensor(what: Any) -> bool:
+    """Whether it is a tensor of torch's."""
+    torch = loaded_torch()
+    return torch is not None and isinstance(what, torch.Tensor)
+
+
+def heap_bases(context: "Context") -> Any:
+    """The addresses of all heaps as one array: torch's on the device, where torch is there; else numpy's."""
+    import numpy
+    bases = numpy.array(context.heap_bases, dtype=numpy.uint64)
+    torch = importable_torch()
+    if torch is None:
+        return bases
+    # Older ones have no uint64: the same bits.
+    signed = torch.from_numpy(bases.view(numpy.int64)).to(device_name(context))
+    kind = getattr(torch, "uint64", None)
+    return signed if kind is None else signed.view(kind)

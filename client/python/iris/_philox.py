@@ -1,0 +1,218 @@
+"""Random numbers whose bits are a function of (seed, call, element), the same wherever they are computed.
+
+Bits. Philox4x32-10 of Salmon, Moraes, Dror and Shaw ("Parallel Random Numbers: As Easy as 1, 2, 3", 2011), as
+Random123 has it. The key is the seed: its low 32 bits, then its high ones. Every call of a factory has a number, from
+0, of its Generator. The block `b` of the call `c` has the counter (b low, b high, c low, c high) and gives four words.
+
+    word(i)  of 32 bits: word i mod 4 of block i div 4.
+    long(i)  of 64 bits: word(2 i) + 2^32 word(2 i + 1).
+
+Values, element i in row-major order; all arithmetic is of IEEE doubles, each operation rounded by itself:
+
+    rand     f64: (long(i) div 2^11) 2^-53. f32: (word(i) div 2^8) 2^-24. f16: (word(i) div 2^21) 2^-11.
+             bf16: (word(i) div 2^24) 2^-8. So each is in [0, 1) and exact.
+    uniform  low + r (high - low), r as rand has it, rounded to the type; what rounds to high or more becomes the
+             largest number of the type below it.
+    randn    the inverse of the normal distribution at p, by Wichura's AS 241 (PPND16) with the logarithm below,
+             rounded to the type. f64: p = ((long(i) div 2^11) + 0.5) 2^-53. Others: p = (word(i) + 0.5) 2^-32.
+    randint  low + (long(i) (high - low)) div 2^64, the product in 128 bits.
+
+log(x): x = m 2^e with m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), z = s s; the sum of z^k / (2 k + 1) for k
+from 10 down to 0 by Horner's rule, times 2 s, plus e log(2). Only + - * / and square roots: no library's functions
+differ.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Optional, Tuple
+
+import numpy as np
+
+from iris.errors import InvalidArgumentError
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW32 = np.uint64(0xFFFFFFFF)
+_ROUNDS = 10
+_LN2 = 0.6931471805599453
+_SQRT_HALF = 0.7071067811865476
+# What torch's generators have before somebody seeds them.
+DEFAULT_SEED = 67280421310721
+
+
+def philox4x32(counter: Any, key: Tuple[int, int]) -> Any:
+    """The blocks of counters of shape (..., 4), 32 bits each in uint64, by a key of two words."""
+    c0, c1, c2, c3 = (counter[..., i].astype(np.uint64) for i in range(4))
+    k0, k1 = key
+    shift = np.uint64(32)
+    for _ in range(_ROUNDS):
+        first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = ((second >> shift) ^ c1 ^ np.uint64(k0), second & _LOW32,
+                          (first >> shift) ^ c3 ^ np.uint64(k1), first & _LOW32)
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=-1)
+
+
+class Generator:
+    """A seeded source of random tensors: equal seeds give equal tensors, on every rank and every backend. Each call of
+    a factory takes the next number of calls. Thread-safe."""
+
+    def __init__(self, seed: int = DEFAULT_SEED) -> None:
+        self._mutex = threading.Lock()
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> "Generator":
+        """Starts anew from a seed of 64 bits. Returns itself."""
+        if not -2**63 <= seed < 2**64:
+            raise InvalidArgumentError(f"a seed has 64 bits, and {seed} has more")
+        with self._mutex:
+            self._seed, self._calls = seed % 2**64, 0
+        return self
+
+    def initial_seed(self) -> int:
+        """What it was seeded with."""
+        return self._seed
+
+    def get_state(self) -> Tuple[int, int]:
+        """(seed, calls so far); set_state takes it."""
+        with self._mutex:
+            return self._seed, self._calls
+
+    def set_state(self, state: Tuple[int, int]) -> None:
+        """Goes on where get_state was called."""
+        with self._mutex:
+            self._seed, self._calls = int(state[0]) % 2**64, int(state[1]) % 2**64
+
+    def next_call(self) -> "Draw":
+        """The bits of one call."""
+        with self._mutex:
+            call = self._calls
+            self._calls = (call + 1) % 2**64
+            return Draw(self._seed, call)
+
+
+class Draw:
+    """The bits of one call of a factory."""
+
+    def __init__(self, seed: int, call: int) -> None:
+        self._key = (seed & 0xFFFFFFFF, seed >> 32)
+        self._call = call
+
+    def words(self, count: int, first: int = 0) -> Any:
+        """word(first) to word(first + count - 1), as uint64."""
+        begin, end = first // 4, (first + count + 3) // 4
+        blocks = np.arange(begin, end, dtype=np.uint64)
+        counter = np.empty((len(blocks), 4), np.uint64)
+        counter[:, 0] = blocks & _LOW32
+        counter[:, 1] = blocks >> np.uint64(32)
+        counter[:, 2] = self._call & 0xFFFFFFFF
+        counter[:, 3] = self._call >> 32
+        return philox4x32(counter, self._key).reshape(-1)[first - 4 * begin:first - 4 * begin + count]
+
+    def longs(self, count: int, first: int = 0) -> Any:
+        """long(first) to long(first + count - 1), as uint64."""
+        words = self.words(2 * count, 2 * first)
+        return words[0::2] | words[1::2] << np.uint64(32)
+
+    def rand(self, count: int, bits: int, first: int = 0) -> Any:
+        """In [0, 1), with so many random bits: 53, 24, 11 or 8. As float64, exact."""
+        if bits == 53:
+            return (self.longs(count, first) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (self.words(count, first) >> np.uint64(32 - bits)).astype(np.float64) * 2.0**-bits
+
+    def randn(self, count: int, bits: int, first: int = 0) -> Any:
+        """Normally distributed, as float64."""
+        if bits == 53:
+            p = ((self.longs(count, first) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        else:
+            p = (self.words(count, first).astype(np.float64) + 0.5) * 2.0**-32
+        return inverse_normal(p)
+
+    def randint(self, count: int, low: int, high: int, first: int = 0) -> Any:
+        """In [low, high), as the 64 bits of an int64, or of a uint64 where high needs it."""
+        span = high - low
+        words = self.words(2 * count, 2 * first)
+        w0, w1 = words[0::2], words[1::2]
+        if span == 2**64:
+            product = w0 | w1 << np.uint64(32)
+        else:
+            # (w1 2^32 + w0) (s1 2^32 + s0) div 2^64.
+            s0, s1 = np.uint64(span & 0xFFFFFFFF), np.uint64(span >> 32)
+            shift = np.uint64(32)
+            middle = w1 * s0 + (w0 * s0 >> shift)
+            lower = w0 * s1 + (middle & _LOW32)
+            product = w1 * s1 + (middle >> shift) + (lower >> shift)
+        return product + np.uint64(low % 2**64)
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm of positive doubles, by exactly rounded operations alone."""
+    mantissa, exponent = np.frexp(x)
+    small = mantissa < _SQRT_HALF
+    mantissa = np.where(small, mantissa * 2.0, mantissa)
+    exponent = np.where(small, exponent - 1, exponent)
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    z = s * s
+    total = np.full_like(s, 1.0 / 21.0)
+    for k in range(9, -1, -1):
+        total = total * z + 1.0 / (2 * k + 1)
+    return exponent * _LN2 + 2.0 * s * total
+
+
+_CENTRE = ((2.5090809287301226727e+3, 3.3430575583588128105e+4, 6.7265770927008700853e+4, 4.5921953931549871457e+4,
+            1.3731693765509461125e+4, 1.9715909503065514427e+3, 1.3314166789178437745e+2, 3.3871328727963666080e+0),
+           (5.2264952788528545610e+3, 2.8729085735721942674e+4, 3.9307895800092710610e+4, 2.1213794301586595867e+4,
+            5.3941960214247511077e+3, 6.8718700749205790830e+2, 4.2313330701600911252e+1, 1.0))
+_MIDDLE = ((7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1,
+            1.27045825245236838258e+0, 3.64784832476320460504e+0, 5.76949722146069140550e+0, 4.63033784615654529590e+0,
+            1.42343711074968357734e+0),
+           (1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2,
+            1.48103976427480074590e-1, 6.89767334985100004550e-1, 1.67638483018380384940e+0, 2.05319162663775882187e+0,
+            1.0))
+_TAIL = ((2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3, 2.65321895265761230930e-2,
+          2.96560571828504891230e-1, 1.78482653991729133580e+0, 5.46378491116411436990e+0, 6.65790464350110377720e+0),
+         (2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5,
+          7.86869131145613259100e-4, 1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1,
+          1.0))
+
+
+def _ratio(polynomials: Any, r: Any) -> Any:
+    results = []
+    for coefficients in polynomials:
+        value = np.full_like(r, coefficients[0])
+        for coefficient in coefficients[1:]:
+            value = value * r + coefficient
+        results.append(value)
+    return results
+
+
+def inverse_normal(p: Any) -> Any:
+    """The number below which a normally distributed one is with probability p, 0 < p < 1: AS 241, PPND16."""
+    q = p - 0.5
+    centre = np.abs(q) <= 0.425
+    result = np.empty_like(p)
+    inner = q[centre]
+    numerator, denominator = _ratio(_CENTRE, 0.180625 - inner * inner)
+    result[centre] = numerator * inner / denominator
+    outer = q[~centre]
+    r = np.sqrt(-log(np.where(outer <= 0.0, p[~centre], 1.0 - p[~centre])))
+    near = r <= 5.0
+    n1, d1 = _ratio(_MIDDLE, r - 1.6)
+    n2, d2 = _ratio(_TAIL, r - 5.0)
+    x = np.where(near, n1, n2) / np.where(near, d1, d2)
+    result[~centre] = np.where(outer < 0.0, -x, x)
+    return result
+
+
+def generator_of(generator: Optional[Any], default: Generator) -> Generator:
+    """The generator that an argument means: one of Iris, one of torch's, from which a seed is drawn, or none."""
+    from iris import _foreign
+    if generator is None:
+        return default
+    if isinstance(generator, Generator):
+        return generator
+    seed = _foreign.seed_from_torch(generator)
+    if seed is None:
+        raise TypeError(f"a generator is an iris.Generator or one of torch's, and not {type(generator).__name__}")
+    return Generator(seed)

@@ -1,0 +1,337 @@
+"""Collectives on tensors: the methods that a Context has of them, and Work.
+
+All members of a team call the same ones in the same order. Tensors are those of Iris, torch and cupy, and, where
+devices are emulated, arrays of numpy; they are contiguous. Memory of the heap is used where it lies.
+
+When a call returns. With a stream that the caller names, or torch's current stream where torch uses the rank's GPU, it
+returns once the work is on that stream, as torch's own operations do. Otherwise it has a stream of its own and waits
+until the result is there, unless async_op is true: then the Work that it returns has wait().
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Sequence
+
+from iris import _capi, _foreign
+from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from iris.stream import Stream, out_handle
+
+if TYPE_CHECKING:
+    from iris.team import Team
+
+OPERATORS: Dict[str, int] = {"sum": 0, "prod": 1, "product": 1, "min": 2, "max": 3, "avg": 4, "mean": 4}
+
+
+def operator_of(op: Any) -> int:
+    """The number of "sum", "prod", "min", "max" or "avg", or of torch's ReduceOp of that name."""
+    name = str(getattr(op, "name", op)).rpartition(".")[2].lower()
+    if name not in OPERATORS:
+        raise InvalidArgumentError(f"{op!r} is no operator of reductions: one of sum, prod, min, max, avg")
+    return OPERATORS[name]
+
+
+class Work:
+    """What an operation with async_op=True returns."""
+
+    def __init__(self, communicator: "Communicator", stream: Stream, result: Any) -> None:
+        self._communicator = communicator
+        self._stream = stream
+        self._result = result
+
+    def wait(self) -> Any:
+        """Waits until it is done. Returns the output. Raises what failed, and names who did not come."""
+        self._communicator.synchronize(self._stream)
+        return self._result
+
+    def is_completed(self) -> bool:
+        """Whether the stream has passed it."""
+        return self._stream.idle()
+
+
+class Communicator:
+    """A team's workspace for collectives. One for each team, made by the first collective of all its members."""
+
+    def __init__(self, team: "Team", **options: Any) -> None:
+        self.team = team
+        self.grouped: Optional[list] = None
+        self.closed = False
+        fields = dict(options)
+        for name in ("name", "rules"):
+            fields[name] = _capi.text(fields.get(name))
+        self._handle = out_handle(_capi.library().iris_comm_create, team.context.handle, team.handle,
+                                  ctypes.byref(_capi.iris_comm_options(**fields)))
+
+    @property
+    def handle(self) -> int:
+        """What the C API takes."""
+        self.team.context.check()
+        if self.closed:
+            raise FailedPreconditionError("the communicator was used after it was released: make another one with "
+                                          "Context.prepare()")
+        return self._handle
+
+    def synchronize(self, stream: Stream) -> None:
+        """Waits for the stream, then raises the first failure of an operation, which names who was missing."""
+        try:
+            _capi.library().iris_comm_synchronize(self.handle, stream.handle)
+        finally:
+            stream._pending.clear()
+
+    def check(self) -> None:
+        """Raises the first failure of an operation, as far as the streams have come."""
+        _capi.library().iris_comm_check(self.handle)
+
+    def reset(self) -> None:
+        """Collective over the team: makes it usable again after a failure. Synchronize the streams first."""
+        _capi.library().iris_comm_reset(self.handle)
+
+    def release(self) -> None:
+        """Collective over the team: gives the workspace back. Synchronize the streams first."""
+        _capi.library().iris_comm_release(self.handle)
+        self.closed = True
+
+
+class Collectives:
+    """The collectives of Context. `team` is the world if it is left out; ranks are world ranks."""
+
+    # What Context has.
+    check: Any
+    world: Any
+    team_of: Any
+    stream_for: Any
+    _communicators: Dict[int, Communicator]
+
+    def prepare(self, team: Optional["Team"] = None, **options: Any) -> Communicator:
+        """Collective over the team: makes its communicator now, with the options of iris_comm_options by name
+        (`timeout_ns=...`, `check_calls=1`). Without it, the first collective makes one; send and recv, which not all
+        members call, need one that is there. InvalidArgumentError: there is one already, and options were given."""
+        team = self.team_of(team)
+        communicator = self._communicators.get(team.id)
+        if communicator is None:
+            communicator = self._communicators[team.id] = Communicator(team, **options)
+        elif options:
+            raise InvalidArgumentError("this team has a communicator already: give its options to the first prepare()")
+        return communicator
+
+    def release_communicator(self, team: Optional["Team"] = None) -> None:
+        """Collective over the team: gives the memory of its communicator back, if it has one."""
+        communicator = self._communicators.pop(self.team_of(team).id, None)
+        if communicator is not None:
+            communicator.release()
+
+    def _existing(self, team: Any, what: str) -> Communicator:
+        communicator = self._communicators.get(self.team_of(team).id)
+        if communicator is None:
+            raise FailedPreconditionError(f"{what}: the team has no communicator yet, and making one is collective: "
+                                          "let all members call context.prepare() first")
+        return communicator
+
+    def _buffer(self, what: Any, role: str) -> "_foreign.Buffer":
+        return _foreign.buffer_of(self, what, role)  # type: ignore[arg-type]
+
+    def _pair(self, input: Any, output: Any, what: str) -> Any:
+        source = self._buffer(input, f"{what}: the input")
+        target = source if output is None or output is input else self._buffer(output, f"{what}: the output")
+        if source.dtype is not target.dtype:
+            raise InvalidArgumentError(f"{what}: the input has elements of {source.dtype.long_name} and the output of "
+                                       f"{target.dtype.long_name}: they must be the same")
+        return source, target
+
+    def _check_counts(self, what: str, smaller: Any, larger: Any, members: int, which: str) -> None:
+        if larger.count != smaller.count * members:
+            raise InvalidArgumentError(f"{what}: {which} has {larger.count} elements, and {members} members with "
+                                       f"{smaller.count} each need {smaller.count * members}")
+
+    def _root(self, team: "Team", root: int, what: str) -> int:
+        if root not in team.ranks:
+            raise OutOfRangeError(f"{what}: rank {root} is none of the team, which has the ranks {list(team.ranks)}")
+        return root
+
+    def _run(self, communicator: Communicator, stream: Any, async_op: bool, result: Any, keep: Sequence[Any],
+             function: Any, *arguments: Any) -> Any:
+        """Puts the operation on its stream; `arguments` end before the stream."""
+        where, waits = self.stream_for(stream)
+        tail = function[1:] if isinstance(function, tuple) else ()
+        call = function[0] if isinstance(function, tuple) else function
+        call(communicator.handle, *arguments, where.handle, *tail)
+        if waits or stream is not None or self.capturing:  # type: ignore[attr-defined]
+            # torch's current stream orders the use of torch's memory by itself; nobody else does.
+            where.keep(*keep)
+        if communicator.grouped is not None:
+            communicator.grouped.append(where)
+            return result
+        if async_op:
+            return Work(communicator, where, result)
+        if waits:
+            communicator.synchronize(where)
+        return result
+
+    def all_reduce(self, input: Any, output: Any = None, op: Any = "sum", *, team: Optional["Team"] = None,
+                   stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+        """output[i] = op over the members of input[i]; in place without an output. Returns the output."""
+        source, target = self._pair(input, output, "all_reduce")
+        self._check_counts("all_reduce", source, target, 1, "the output")
+        communicator = self.prepare(team)
+        return self._run(communicator, stream, async_op, input if output is None else output,
+                         (source.keep, target.keep), (_capi.library().iris_all_reduce, variant), source.address,
+                         target.address, source.count, source.dtype, operator_of(op))
+
+    def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, team: Optional["Team"] = None,
+               stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+        """As all_reduce, at the root alone. The others' output is not written."""
+        team = self.team_of(team)
+        source, target = self._pair(input, output, "reduce")
+        self._check_counts("reduce", source, target, 1, "the output")
+        return self._run(self.prepare(team), stream, async_op, input if output is None else output,
+                         (source.keep, target.keep), (_capi.library().iris_reduce, variant), source.address,
+                         target.address, source.count, source.dtype, operator_of(op),
+                         self._root(team, root, "reduce"))
+
+    def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, team: Optional["Team"] = None,
+                       stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+        """output[i] = op over the members of input[index * n + i], where the output has n elements and the input n for
+        each member."""
+        team = self.team_of(team)
+        source, target = self._pair(input, output, "reduce_scatter")
+        self._check_counts("reduce_scatter", target, source, team.n_ranks, "the input")
+        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
+                         (_capi.library().iris_reduce_scatter, variant), source.address, target.address, target.count,
+                         source.dtype, operator_of(op))
+
+    def all_gather(self, input: Any, output: Any, *, team: Optional["Team"] = None, stream: Any = None,
+                   async_op: bool = False, variant: int = 0) -> Any:
+        """output[m * n + i] = input[i] of member m, where the input has n elements."""
+        team = self.team_of(team)
+        source, target = self._pair(input, output, "all_gather")
+        self._check_counts("all_gather", source, target, team.n_ranks, "the output")
+        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
+                         (_capi.library().iris_all_gather, variant), source.address, target.address, source.count,
+                         source.dtype)
+
+    def gather(self, input: Any, output: Any = None, root: int = 0, *, team: Optional["Team"] = None,
+               stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+        """As all_gather, at the root alone. The others need no output."""
+        team = self.team_of(team)
+        source = self._buffer(input, "gather: the input")
+        target = None
+        if output is not None:
+            source, target = self._pair(input, output, "gather")
+            self._check_counts("gather", source, target, team.n_ranks, "the output")
+        elif self.rank == root:  # type: ignore[attr-defined]
+            raise InvalidArgumentError("gather: the root needs an output")
+        return self._run(self.prepare(team), stream, async_op, output, (input, output),
+                         (_capi.library().iris_gather, variant), source.address, target and target.address,
+                         source.count, source.dtype, self._root(team, root, "gather"))
+
+    def scatter(self, input: Any, output: Any, root: int = 0, *, team: Optional["Team"] = None, stream: Any = None,
+                async_op: bool = False, variant: int = 0) -> Any:
+        """output[i] = input[index * n + i] of the root, where the output has n elements. The others need no input."""
+        team = self.team_of(team)
+        target = self._buffer(output, "scatter: the output")
+        source = None
+        if input is not None:
+            source, target = self._pair(input, output, "scatter")
+            self._check_counts("scatter", target, source, team.n_ranks, "the input")
+        elif self.rank == root:  # type: ignore[attr-defined]
+            raise InvalidArgumentError("scatter: the root needs an input")
+        return self._run(self.prepare(team), stream, async_op, output, (input, output),
+                         (_capi.library().iris_scatter, variant), source and source.address, target.address,
+                         target.count, target.dtype, self._root(team, root, "scatter"))
+
+    def all_to_all(self, input: Any, output: Any, *, team: Optional["Team"] = None, stream: Any = None,
+                   async_op: bool = False, variant: int = 0) -> Any:
+        """output[m * n + i] = input[index * n + i] of member m. Not in place."""
+        team = self.team_of(team)
+        source, target = self._pair(input, output, "all_to_all")
+        self._check_counts("all_to_all", source, target, 1, "the output")
+        if source.count % team.n_ranks:
+            raise InvalidArgumentError(f"all_to_all: {source.count} elements cannot be dealt to {team.n_ranks} members "
+                                       "evenly")
+        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
+                         (_capi.library().iris_all_to_all, variant), source.address, target.address,
+                         source.count // team.n_ranks, source.dtype)
+
+    def all_to_all_v(self, input: Any, to_counts: Sequence[int], output: Any, from_counts: Sequence[int], *,
+                     team: Optional["Team"] = None, stream: Any = None, async_op: bool = False) -> Any:
+        """Member m gets to_counts[m] elements of the input, one member's behind the other's, and from_counts[m] come
+        from it. Not in place."""
+        team = self.team_of(team)
+        source, target = self._pair(input, output, "all_to_all_v")
+        lists = []
+        for counts, buffer, which in ((to_counts, source, "the input"), (from_counts, target, "the output")):
+            counts = [int(count) for count in counts]
+            if len(counts) != team.n_ranks or min(counts) < 0 or sum(counts) > buffer.count:
+                raise InvalidArgumentError(f"all_to_all_v: {which} has {buffer.count} elements, and the counts are "
+                                           f"{counts}: {team.n_ranks} numbers are wanted, one for each member, 0 or "
+                                           "more and together at most as many as there are elements")
+            offsets = [sum(counts[:i]) for i in range(len(counts))]
+            array = ctypes.c_uint64 * len(counts)
+            lists += [array(*counts), array(*offsets)]
+        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
+                         _capi.library().iris_all_to_all_v, source.address, lists[0], lists[1], target.address,
+                         lists[2], lists[3], team.n_ranks, source.dtype)
+
+    def broadcast(self, tensor: Any, root: int = 0, *, team: Optional["Team"] = None, stream: Any = None,
+                  async_op: bool = False, variant: int = 0) -> Any:
+        """Every member's tensor gets the values of the root's. For values of Python see broadcast_object."""
+        team = self.team_of(team)
+        buffer = self._buffer(tensor, "broadcast: the tensor")
+        return self._run(self.prepare(team), stream, async_op, tensor, (tensor,),
+                         (_capi.library().iris_broadcast, variant), buffer.address, buffer.address, buffer.count,
+                         buffer.dtype, self._root(team, root, "broadcast"))
+
+    def send(self, tensor: Any, to: int, *, team: Optional["Team"] = None, stream: Any = None,
+             async_op: bool = False) -> Any:
+        """To one rank, which calls recv. Only the two call."""
+        buffer = self._buffer(tensor, "send: the tensor")
+        team = self.team_of(team)
+        return self._run(self._existing(team, "send"), stream, async_op, tensor, (tensor,), _capi.library().iris_send,
+                         buffer.address, buffer.count, buffer.dtype, self._root(team, to, "send"))
+
+    def recv(self, tensor: Any, source: int, *, team: Optional["Team"] = None, stream: Any = None,
+             async_op: bool = False) -> Any:
+        """From one rank, which calls send. Only the two call."""
+        buffer = self._buffer(tensor, "recv: the tensor")
+        team = self.team_of(team)
+        return self._run(self._existing(team, "recv"), stream, async_op, tensor, (tensor,), _capi.library().iris_recv,
+                         buffer.address, buffer.count, buffer.dtype, self._root(team, source, "recv"))
+
+    def send_recv(self, input: Any, to: int, output: Any, source: int, *, team: Optional["Team"] = None,
+                  stream: Any = None, async_op: bool = False) -> Any:
+        """send and recv at once, so that all members of a ring may call it first."""
+        team = self.team_of(team)
+        sent, received = self._pair(input, output, "send_recv")
+        return self._run(self._existing(team, "send_recv"), stream, async_op, output, (sent.keep, received.keep),
+                         _capi.library().iris_send_recv, sent.address, sent.count,
+                         self._root(team, to, "send_recv"), received.address, received.count,
+                         self._root(team, source, "send_recv"), sent.dtype)
+
+    @contextmanager
+    def group(self, team: Optional["Team"] = None) -> Iterator[None]:
+        """`with context.group():` keeps send and recv, all on one stream, and starts them at once at its end, so that
+        their order among different ranks is of no matter. Waits then as they would have."""
+        communicator = self._existing(team, "group")
+        _capi.library().iris_group_start(communicator.handle)
+        communicator.grouped = []
+        try:
+            yield
+        except BaseException:
+            communicator.grouped = None
+            try:
+                _capi.library().iris_group_end(communicator.handle)
+            except Exception:  # the first error is the one to tell
+                pass
+            raise
+        streams, communicator.grouped = communicator.grouped, None
+        _capi.library().iris_group_end(communicator.handle)
+        for stream in {id(s): s for s in streams}.values():
+            if stream is self.own_stream and not self.capturing:  # type: ignore[attr-defined]
+                communicator.synchronize(stream)
+
+    def device_barrier(self, team: Optional["Team"] = None, *, stream: Any = None) -> None:
+        """On a stream: when it has passed, the streams of all members have reached it. It may be captured."""
+        self._run(self.prepare(team), stream, False, None, (), _capi.library().iris_comm_barrier)
+
+

@@ -1,0 +1,573 @@
+"""Context: this process's rank in a job, with its symmetric heap.
+
+    with iris.Context() as context:
+        x = context.ones(1024)
+        context.all_reduce(x)
+
+Thread-safe as the C API is. What is marked collective is called by all members of the team, in the same order.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import pickle
+import struct
+import time
+import weakref
+from typing import Any, Deque, Dict, List, Optional, Tuple
+
+from iris import _capi, _foreign, _heap
+from iris._philox import Generator
+from iris.collectives import Collectives
+from iris.dtypes import DType, DTypeLike
+from iris.errors import (DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, IrisError,
+                         OutOfRangeError)
+from iris.factories import Factories
+from iris.stream import Event, Stream, out_handle
+from iris.team import Team
+from iris.tensor import Tensor, bytes_of, contiguous_strides, parse_shape, word_of
+
+_BROADCAST_MAX = 1 << 20
+_SIGNAL_OPS = {"set": 0, "add": 1}
+_COMPARISONS = {
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+}
+
+_latest: "Optional[weakref.ref[Context]]" = None
+
+
+def nanoseconds(seconds: Optional[float]) -> int:
+    """For the C API: 0 is what is left out."""
+    if seconds is None:
+        return 0
+    if not seconds > 0:
+        raise InvalidArgumentError(f"a time of {seconds} s is not positive: leave it out, or give a longer one")
+    return max(int(min(seconds, 1e9) * 1e9), 1)
+
+
+class Context(Collectives, Factories):
+    """This process's rank in a job. What is left out comes from the launcher's environment (iris-run, torchrun, Open
+    MPI, MPICH, PMIx, Slurm); without any, rank 0 of 1.
+
+    Making one is collective over the job's ranks. Times are seconds.
+
+    Args:
+      heap_bytes: of each rank's heap; IRIS_HEAP_BYTES, else 1 GiB.
+      job: the job's name. rank, n_ranks, local_rank: the place in it.
+      max_heap_bytes: what the heap may grow to; four times heap_bytes.
+      prealloc: reserve all memory now.
+      device_uuid: the device; number local_rank mod the number of devices.
+      runtime_dir: irisd's directory.
+      join_timeout: how long to wait for the others. timeout: of every other wait. connect_timeout: how long to try
+        while no irisd answers.
+
+    UnavailableError: no irisd, and how to start it. DeadlineExceededError names the ranks that did not come.
+    """
+
+    def __init__(self, heap_bytes: Optional[int] = None, *, job: Optional[str] = None, rank: Optional[int] = None,
+                 n_ranks: Optional[int] = None, local_rank: Optional[int] = None,
+                 max_heap_bytes: Optional[int] = None, prealloc: bool = False, device_uuid: Optional[str] = None,
+                 runtime_dir: Optional[str] = None, join_timeout: Optional[float] = None,
+                 timeout: Optional[float] = None, connect_timeout: Optional[float] = None) -> None:
+        global _latest
+        self._native: Optional[_heap.Native] = None
+        for name, value, low, high in (("heap_bytes", heap_bytes, 1, 2**63 - 1),
+                                       ("max_heap_bytes", max_heap_bytes, 1, 2**63 - 1),
+                                       ("rank", rank, 0, 2**31 - 1), ("local_rank", local_rank, 0, 2**31 - 1),
+                                       ("n_ranks", n_ranks, 1, 2**31 - 1)):
+            if value is not None and not low <= value <= high:
+                raise InvalidArgumentError(f"{name} is {value}, and must be {low} to {high}")
+        library = _capi.library()
+        options = _capi.iris_context_options()
+        library.iris_context_options_init_sized(ctypes.byref(options), ctypes.sizeof(options))
+        options.header_version = _capi.VERSION
+        options.device_abi = 0
+        options.job = _capi.text(job)
+        for name, value in (("rank", rank), ("n_ranks", n_ranks), ("local_rank", local_rank),
+                            ("heap_bytes", heap_bytes), ("max_heap_bytes", max_heap_bytes)):
+            if value is not None:
+                setattr(options, name, value)
+        options.prealloc = bool(prealloc)
+        options.device_uuid = _capi.text(device_uuid)
+        options.runtime_dir = _capi.text(runtime_dir)
+        options.join_timeout_ns = nanoseconds(join_timeout)
+        options.timeout_ns = nanoseconds(timeout)
+        options.connect_timeout_ns = nanoseconds(connect_timeout)
+        self.timeout = timeout or 60.0
+        """Of waits that are given no other, in seconds."""
+        self._native = _heap.Native(out_handle(library.iris_context_create, ctypes.byref(options)))
+        self._pid = os.getpid()
+        info = self._info()
+        self.rank: int = info.rank
+        self.n_ranks: int = info.n_ranks
+        self.job: str = info.job.decode()
+        self.device_uuid: str = info.device_uuid.decode()
+        self.backend: str = info.backend.decode()
+        """Whose memory the heap is: "emu", or the name of a GPU driver."""
+        self.on_host: bool = self.backend == "emu"
+        """Whether the heap is in memory that the host reads and writes, too."""
+        self.base: int = info.base
+        self.stride_bytes: int = info.stride_bytes
+        self.same_address: bool = bool(info.same_address)
+        self.capturing = 0
+        self.heap = _heap.Heap(self)
+        self.generator = Generator()
+        """What the random factories use by default: the same on all ranks until manual_seed()."""
+        self.streams: "weakref.WeakSet[Stream]" = weakref.WeakSet()
+        self.dropped_streams: Deque[Any] = collections.deque()
+        self.dropped_events: Deque[int] = collections.deque()
+        self._communicators = {}
+        self._wrapped: Dict[int, Stream] = {}
+        self.world = Team(self, None)
+        """The team of all ranks."""
+        self.own_stream = Stream(self)
+        """Where collectives and copies go that are given no other stream."""
+        native, device = ctypes.c_void_p(), ctypes.c_int32()
+        library.iris_stream_native(self.own_stream.handle, ctypes.byref(native), ctypes.byref(device))
+        self.device_index: int = max(device.value, 0)
+        """The number of the rank's device in this process."""
+        _latest = weakref.ref(self)
+
+    # Its life.
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._native is None
+
+    def check(self) -> None:
+        """FailedPreconditionError: the context is closed, or this is a forked child of its process."""
+        if self._native is None:
+            raise FailedPreconditionError("the context was used after it was closed: make another one")
+        if self._pid != os.getpid():
+            raise FailedPreconditionError("the context was used in a forked child, which has no heap: use the start "
+                                          "method 'spawn', and make a context in the child")
+
+    @property
+    def handle(self) -> int:
+        """What the C API takes."""
+        self.check()
+        assert self._native is not None
+        return self._native.handle
+
+    def native(self) -> "_heap.Native":
+        """What keeps the mappings."""
+        self.check()
+        assert self._native is not None
+        return self._native
+
+    def close(self) -> None:
+        """Leaves the job; everything that belongs to the context ends. Not collective: peers that still wait for this
+        rank get AbortedError. Waits for the streams first. A second call does nothing.
+
+        Arrays of numpy, torch or cupy that were made of tensors stay valid: the memory stays mapped, and the rank in
+        its job, until the last of them is gone."""
+        if self._native is None:
+            return
+        if self._pid == os.getpid():
+            try:
+                self.quiesce()
+            except IrisError as error:
+                self.log(30, f"close: {error}")
+        self._native = None
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "iris.Context(closed)"
+        return (f"iris.Context(job={self.job!r}, rank={self.rank}, n_ranks={self.n_ranks}, "
+                f"device={_foreign.device_name(self)!r})")
+
+    def health(self) -> None:
+        """AbortedError: a rank has died or left, and which."""
+        _capi.library().iris_context_health(self.handle)
+
+    def peer_pid(self, rank: int) -> int:
+        """The process of a rank."""
+        pid = ctypes.c_int64()
+        _capi.library().iris_context_peer_pid(self.handle, rank, ctypes.byref(pid))
+        return pid.value
+
+    # What it is.
+
+    def _info(self) -> Any:
+        info = _capi.iris_context_info()
+        _capi.library().iris_context_get_info(self.handle, ctypes.byref(info))
+        return info
+
+    @property
+    def device(self) -> str:
+        """The rank's device as torch calls it; "cpu" where devices are emulated."""
+        return _foreign.device_name(self)
+
+    @property
+    def epoch(self) -> int:
+        """How often the job's ranks have met."""
+        return self._info().epoch
+
+    @property
+    def heap_bytes(self) -> int:
+        """Of each rank's heap, now."""
+        return self._info().heap_bytes
+
+    @property
+    def heap_bases(self) -> Tuple[int, ...]:
+        """The address of each rank's heap in this process, by rank."""
+        return tuple(self.base + rank * self.stride_bytes for rank in range(self.n_ranks))
+
+    def timings(self) -> Dict[str, float]:
+        """Where the time of making the context went, in seconds, by the names of iris_create_timings."""
+        times = _capi.iris_create_timings()
+        _capi.library().iris_context_get_timings(self.handle, ctypes.byref(times))
+        return {name[:-3]: getattr(times, name) / 1e9 for name, _ in times._fields_ if name.endswith("_ns")}
+
+    def locate(self, address: int) -> Tuple[int, int]:
+        """(rank, offset) of an address in any rank's heap. InvalidArgumentError: it is in none."""
+        rank, offset = ctypes.c_uint32(), ctypes.c_uint64()
+        _capi.library().iris_locate(self.handle, address, ctypes.byref(rank), ctypes.byref(offset))
+        return rank.value, offset.value
+
+    def is_symmetric(self, what: Any) -> bool:
+        """Whether the memory of a tensor or an array lies in this rank's heap."""
+        address = self._buffer(what, "is_symmetric: the argument").address
+        try:
+            return self.locate(address)[0] == self.rank
+        except InvalidArgumentError:
+            return False
+
+    # Teams.
+
+    def team_of(self, team: Optional[Team]) -> Team:
+        """The team that an argument means. InvalidArgumentError: another context's, or this rank is no member."""
+        self.check()
+        if team is None:
+            return self.world
+        if not isinstance(team, Team) or team.context is not self:
+            raise InvalidArgumentError(f"{team!r} is no team of this context: use context.world, or one that its "
+                                       "split() or team() made")
+        if not team.is_member:
+            raise InvalidArgumentError(f"rank {self.rank} is no member of the team of the ranks {list(team.ranks)}: "
+                                       "only members call")
+        return team
+
+    def team(self, ranks: Any, *, parent: Optional[Team] = None) -> Team:
+        """Collective over the parent (the world), with the same list of world ranks: they become a team, in this
+        order. Who is not listed gets a team that it is no member of."""
+        ranks = [int(rank) for rank in ranks]
+        if any(not 0 <= rank < self.n_ranks for rank in ranks):
+            raise OutOfRangeError(f"the ranks {ranks} are not all of this job, which has 0 to {self.n_ranks - 1}")
+        return Team(self, out_handle(_capi.library().iris_team_create, self.handle, self.team_of(parent).handle,
+                                     (ctypes.c_uint32 * max(len(ranks), 1))(*ranks), len(ranks)))
+
+    def split(self, color: int, key: int = 0, *, team: Optional[Team] = None) -> Team:
+        """Collective over the team (the world): members with the same color become a team, ordered by key, then by
+        their place in this one. With a negative color a rank is in none."""
+        return Team(self, out_handle(_capi.library().iris_team_split, self.handle, self.team_of(team).handle,
+                                     color, key))
+
+    # What ranks do together on the host.
+
+    def barrier(self, team: Optional[Team] = None, *, stream: Any = None, timeout: Optional[float] = None) -> None:
+        """Collective over the team: waits for the stream, or for all streams that the context knows, then for the
+        members. DeadlineExceededError names who did not come, AbortedError who died."""
+        team = self.team_of(team)
+        if stream is None:
+            self.quiesce()
+        else:
+            self.stream_for(stream)[0].synchronize()
+        _capi.library().iris_barrier(self.handle, team.handle, nanoseconds(timeout))
+
+    def broadcast_bytes(self, data: bytes, root: int, *, team: Optional[Team] = None) -> bytes:
+        """Collective over the team: the root's bytes, at most 1 MiB, on every member. The others' are not read."""
+        team = self.team_of(team)
+        out, length = ctypes.c_void_p(), ctypes.c_size_t()
+        _capi.library().iris_broadcast_bytes(self.handle, team.handle, data, len(data), root, ctypes.byref(out),
+                                             ctypes.byref(length))
+        return ctypes.string_at(out, length.value) if length.value else b""
+
+    def broadcast_object(self, value: Any, root: int = 0, *, team: Optional[Team] = None) -> Any:
+        """Collective over the team: the root's value on every member, by pickle: numbers, strings, arrays, anything
+        that pickle takes. Ranks of a job trust each other. The others' value is not read."""
+        team = self.team_of(team)
+        self._root(team, root, "broadcast_object")
+        data = pickle.dumps(value, protocol=4) if self.rank == root else b""
+        room = _BROADCAST_MAX - 8
+        first = self.broadcast_bytes(struct.pack("<Q", len(data)) + data[:room], root, team=team)
+        (length,) = struct.unpack_from("<Q", first)
+        parts = [first[8:]]
+        for begin in range(room, length, _BROADCAST_MAX):
+            parts.append(self.broadcast_bytes(data[begin:begin + _BROADCAST_MAX], root, team=team))
+        return pickle.loads(b"".join(parts))
+
+    def all_gather_object(self, value: Any, *, team: Optional[Team] = None) -> List[Any]:
+        """Collective over the team: every member's value, in the team's order, by pickle."""
+        team = self.team_of(team)
+        return [self.broadcast_object(value, root, team=team) for root in team.ranks]
+
+    # The heap.
+
+    def allocate(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
+                 team: Optional[Team] = None, alignment_bytes: int = 0) -> Tensor:
+        """Collective over the team: memory at the same offset in every member's heap. It is not cleared.
+        InvalidArgumentError: the ranks asked for different things, and who. ResourceExhaustedError: no room."""
+        team = self.team_of(team)
+        shape = parse_shape(shape if isinstance(shape, tuple) else (shape,))
+        dtype = DType.of(dtype)
+        options = _heap.allocate_options(bytes_of(shape, dtype), dtype, shape, name, alignment_bytes)
+        return Tensor(self.heap.allocate(team, options, name), shape, contiguous_strides(shape), dtype)
+
+    def allocate_local(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
+                       alignment_bytes: int = 0) -> Tensor:
+        """Not collective: memory of this rank's heap alone. With a name it is cleared, and others can open() it;
+        without one they can after publish()."""
+        self.check()
+        shape = parse_shape(shape if isinstance(shape, tuple) else (shape,))
+        dtype = DType.of(dtype)
+        options = _heap.allocate_options(bytes_of(shape, dtype), dtype, shape, name, alignment_bytes)
+        return Tensor(self.heap.allocate_local(options, name), shape, contiguous_strides(shape), dtype)
+
+    def publish(self, tensor: Tensor, name: str) -> None:
+        """Not collective: gives what allocate_local() gave a name, so that others find in it what was written."""
+        storage = tensor._storage
+        storage.check()
+        if storage.team is not None or storage.owner != self.rank:
+            raise InvalidArgumentError("publish() is for what this rank has allocated alone, with allocate_local()")
+        if not name:
+            raise InvalidArgumentError("publish() needs a name that is not empty")
+        _capi.library().iris_publish_local(self.handle, ctypes.byref(storage.allocation), _capi.text(name))
+        storage.name = name
+
+    def open(self, rank: int, name: str, *, timeout: Optional[float] = None) -> Tensor:
+        """Not collective: what another rank has allocated alone under this name, as a tensor of one dimension. Waits
+        until it is there: DeadlineExceededError names rank and name. It stays while the tensor does."""
+        if not 0 <= rank < self.n_ranks:
+            raise OutOfRangeError(f"rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+        opened = _capi.iris_opened()
+        _capi.library().iris_open_local(self.handle, rank, _capi.text(name), nanoseconds(timeout),
+                                        ctypes.byref(opened))
+        dtype = DType(opened.dtype) or DType.U8
+        shape = (opened.bytes // dtype.itemsize,)
+        return Tensor(self.heap.open_local(opened, name), shape, (1,), dtype)
+
+    def grow(self, nbytes: int) -> None:
+        """Collective over all ranks: at least so many more bytes in every heap. Nothing moves."""
+        if nbytes < 0:
+            raise InvalidArgumentError(f"a heap does not grow by {nbytes} bytes")
+        _capi.library().iris_grow(self.handle, nbytes)
+
+    def collect(self, team: Optional[Team] = None) -> int:
+        """Collective over the team: gives back the tensors that all its members have dropped. Returns how many. The
+        allocations of tensors do this by themselves from time to time, and when there is no room."""
+        return self.heap.collect(self.team_of(team))
+
+    # Streams and copies.
+
+    def stream(self, native: Any = None) -> Stream:
+        """A new stream of the rank's device; or one that stands for the platform's: a number, or an object of torch or
+        cupy."""
+        return Stream(self, native)
+
+    def event(self) -> Event:
+        """A new event."""
+        return Event(self)
+
+    def stream_for(self, stream: Any) -> Tuple[Stream, bool]:
+        """The stream that an argument means, and whether a call without async_op waits for its result."""
+        if stream is None:
+            current = _foreign.current_torch_stream(self)
+            if current is None:
+                return self.own_stream, not self.capturing
+            stream = current
+        if isinstance(stream, Stream):
+            if stream.context is not self:
+                raise InvalidArgumentError("the stream is of another context: use streams with the context that made "
+                                           "them")
+            return stream, False
+        if not isinstance(stream, int):
+            _foreign.check_stream_device(self, stream)
+        native = _foreign.native_stream(stream)
+        if native not in self._wrapped:
+            self._wrapped[native] = Stream(self, native)
+        return self._wrapped[native], False
+
+    def reusable_stream(self) -> Optional[Any]:
+        """What a dropped stream left, if another may have it."""
+        for _ in range(len(self.dropped_streams)):
+            record = self.dropped_streams.popleft()
+            if record[2]:
+                return record
+            self.dropped_streams.append(record)
+        return None
+
+    def reusable_event(self) -> Optional[int]:
+        """The handle of a dropped event."""
+        return self.dropped_events.popleft() if self.dropped_events else None
+
+    def quiesce_own(self) -> None:
+        """Waits for the context's own stream, if it has something to do."""
+        stream = self.own_stream
+        if stream._pending or not stream.idle():
+            if not self.capturing:
+                stream.synchronize()
+
+    def quiesce(self) -> bool:
+        """Waits for all streams that the context knows, and for torch's on the rank's device. False: work is being
+        recorded, so that nothing can be waited for."""
+        if self.capturing or not _foreign.synchronize_torch(self):
+            return False
+        for stream in list(self.streams):
+            stream.synchronize()
+        for record in list(self.dropped_streams):
+            handle, pending, reusable = record
+            _capi.library().iris_stream_synchronize(handle)
+            pending.clear()
+            if not reusable:
+                self.dropped_streams.remove(record)
+                _capi.library().iris_stream_destroy(handle)
+        return True
+
+    def quiet(self) -> bool:
+        """As quiesce(); false, and a line in the log, if something failed on a stream. For places where the others
+        wait for this rank, who must come with an error or without."""
+        try:
+            return self.quiesce()
+        except IrisError as error:
+            self.log(40, f"before tensors are given back: {error}")
+            return False
+
+    def synchronize(self, stream: Any = None, *, team: Optional[Team] = None) -> None:
+        """Waits for the stream (the one that calls without a stream use), and raises what failed on it in the team's
+        collectives, naming who was missing."""
+        where, _ = self.stream_for(stream)
+        communicator = self._communicators.get(self.team_of(team).id)
+        if communicator is None:
+            where.synchronize()
+        else:
+            communicator.synchronize(where)
+
+    def copy_now(self, to: int, source: int, nbytes: int) -> None:
+        """Copies between addresses after what the calling program has put on its stream, and waits."""
+        if nbytes:
+            stream, _ = self.stream_for(None)
+            _capi.library().iris_copy_async(to, source, nbytes, stream.handle)
+            stream.synchronize()
+
+    def fill_now(self, to: int, byte: int, nbytes: int) -> None:
+        """Fills with a byte, likewise."""
+        if nbytes:
+            stream, _ = self.stream_for(None)
+            _capi.library().iris_fill_async(to, byte, nbytes, stream.handle)
+            stream.synchronize()
+
+    def _signal(self, signal: Any) -> Any:
+        if signal is None:
+            return None
+        word, value, op = (tuple(signal) + ("set",))[:3] if isinstance(signal, (tuple, list)) and (
+            len(signal) in (2, 3)) else (None, None, None)
+        if op not in _SIGNAL_OPS or isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgumentError("a signal is (word, value) or (word, value, 'set' or 'add'), where the word is "
+                                       "a tensor of uint64 in the heap and the value an integer")
+        return ctypes.byref(_capi.iris_signal(word=word_of(word), value=value % 2**64, op=_SIGNAL_OPS[op]))
+
+    def _transfer(self, function: Any, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any,
+                  to_remote: bool) -> None:
+        if not isinstance(remote, Tensor):
+            found = self._buffer(remote, f"{what}: the peer's side")
+            remote_address = found.address
+        else:
+            found = self._buffer(remote, f"{what}: the peer's side")
+            remote_address = remote.symmetric_ptr()
+        mine = self._buffer(local, f"{what}: this rank's side")
+        if found.count * found.dtype.itemsize != mine.count * mine.dtype.itemsize or found.dtype is not mine.dtype:
+            raise InvalidArgumentError(f"{what}: {mine.count} elements of {mine.dtype.long_name} and {found.count} of "
+                                       f"{found.dtype.long_name} are not alike: give two tensors of one size and type")
+        if not 0 <= rank < self.n_ranks:
+            raise OutOfRangeError(f"{what}: rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+        where, waits = self.stream_for(stream)
+        to, source = (remote_address, mine.address) if to_remote else (mine.address, remote_address)
+        function(self.handle, to, source, mine.count * mine.dtype.itemsize, rank, where.handle, self._signal(signal))
+        if waits:
+            where.synchronize()
+        elif stream is not None or self.capturing:
+            where.keep(local, remote)
+
+    def put(self, dst: Tensor, src: Any, to: int, *, stream: Any = None, signal: Any = None) -> None:
+        """Copies `src` into rank `to`'s copy of `dst`, by the device's copy engine. A signal (word, value, "set" or
+        "add") changes that rank's copy of the word once all bytes are there. Without a stream it waits until it is
+        done; see collectives."""
+        self._transfer(_capi.library().iris_put_async, "put", dst, src, to, stream, signal, True)
+
+    def get(self, dst: Any, src: Tensor, source: int, *, stream: Any = None, signal: Any = None) -> None:
+        """Copies rank `source`'s copy of `src` into `dst`. A signal changes that rank's copy of the word once all
+        bytes have been read."""
+        self._transfer(_capi.library().iris_get_async, "get", src, dst, source, stream, signal, False)
+
+    def signal(self, word: Tensor, value: int, to: int, op: str = "set", *, stream: Any = None) -> None:
+        """Sets rank `to`'s copy of a 64-bit word, or adds to it, after what was put on the stream before."""
+        if not 0 <= to < self.n_ranks:
+            raise OutOfRangeError(f"signal: rank {to} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+        where, waits = self.stream_for(stream)
+        _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle,
+                                       self._signal((word, value, op)))
+        if waits:
+            where.synchronize()
+
+    def prepare_signals(self) -> None:
+        """Loads the signals' kernel now: call it before a kernel runs that waits for a signal of put or get."""
+        _capi.library().iris_prepare_signals(self.handle)
+
+    def read_word(self, word: Tensor) -> int:
+        """What a 64-bit word of the heap holds now, read by the host."""
+        word_of(word)
+        if self.on_host:
+            return ctypes.cast(word.data_ptr(), ctypes.POINTER(ctypes.c_uint64))[0]
+        value = ctypes.c_uint64()
+        if not hasattr(self, "_polling"):
+            self._polling = Stream(self)
+        _capi.library().iris_copy_async(ctypes.addressof(value), word.data_ptr(), 8, self._polling.handle)
+        self._polling.synchronize()
+        return value.value
+
+    def wait_signal(self, word: Tensor, value: int, compare: str = "ge", *, timeout: Optional[float] = None) -> int:
+        """Waits on the host until this rank's word is eq, ne, gt, ge, lt or le `value`. Returns what it then holds.
+        DeadlineExceededError: it did not come to that. AbortedError: a rank has died or left meanwhile."""
+        if compare not in _COMPARISONS:
+            raise InvalidArgumentError(f"compare={compare!r}: one of {', '.join(_COMPARISONS)} is wanted")
+        limit = self.timeout if timeout is None else timeout
+        end = time.monotonic() + limit
+        pause = 0.0
+        next_health = time.monotonic() + 0.05
+        while True:
+            there = self.read_word(word)
+            if _COMPARISONS[compare](there, value % 2**64):
+                return there
+            now = time.monotonic()
+            if now > end:
+                raise DeadlineExceededError(f"a signal word of rank {self.rank} holds {there} after {limit:g} s, and "
+                                            f"not {compare} {value}: look at the rank that was to send it")
+            if now > next_health:
+                self.health()
+                next_health = now + 0.05
+            time.sleep(pause)
+            pause = min(pause + 1e-6, 1e-3)
+
+    # Logging.
+
+    def log(self, level: int, message: Any) -> None:
+        """Logs with the prefix of the rank."""
+        from iris import logging
+        logging.log(level, message, self.rank, self.n_ranks)
+
+
+def current_context() -> Optional[Context]:
+    """The context that was made last, if it is not closed."""
+    context = _latest() if _latest is not None else None
+    return context if context is not None and not context.closed else None

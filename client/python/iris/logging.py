@@ -1,0 +1,53 @@
+"""The log of the package: standard logging under the name "iris", with lines `[iris] [rank/n] message`.
+
+IRIS_LOG_LEVEL (debug, info, warning, error, off) says what is logged, as for the library; warnings and errors if it
+does not. It goes to standard error, until a program gives the logger a handler of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any, Optional
+
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+_LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "off": logging.CRITICAL + 1}
+
+
+class _Formatter(logging.Formatter):
+
+    def format(self, record: logging.LogRecord) -> str:
+        rank = getattr(record, "iris_rank", None)
+        where = "" if rank is None else f"[{rank}/{record.iris_num_ranks}] "  # type: ignore[attr-defined]
+        return f"[iris] {where}{record.getMessage()}"
+
+
+class _StandardError(logging.StreamHandler):
+    """Whatever sys.stderr is when something is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+logger = logging.getLogger("iris")
+logger.setLevel(_LEVELS.get(os.environ.get("IRIS_LOG_LEVEL", "").lower(), WARNING))
+if not logger.handlers:
+    _handler = _StandardError()
+    _handler.setFormatter(_Formatter())
+    logger.addHandler(_handler)
+    logger.propagate = False
+
+
+def set_logger_level(level: int) -> None:
+    """What is logged from now on: DEBUG, INFO, WARNING or ERROR."""
+    logger.setLevel(level)
+
+
+def log(level: int, message: Any, rank: Optional[int], n_ranks: Optional[int]) -> None:
+    """One line; records have iris_rank and iris_num_ranks for formatters of the program's own."""
+    if logger.isEnabledFor(level):
+        record = logger.makeRecord("iris", level, "", 0, "%s", (message,), None)
+        record.iris_rank, record.iris_num_ranks = rank, n_ranks
+        logger.handle(record)

@@ -1,0 +1,274 @@
+"""`iris.iris(heap_size)`: the host API of the reference system's Python package, name for name.
+
+A program that was written for that package keeps its import line: tensors are torch's where torch is installed, made
+on the symmetric heap of a Context, which is `.context` here. What a program drops is given back as `_heap.py` says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+
+from iris import _foreign, logging
+from iris.context import Context
+from iris.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from iris.team import Team
+
+if TYPE_CHECKING:
+    from iris.tensor import Tensor
+
+
+class Iris:
+    """A rank with its symmetric heap, in the words of the reference. See iris()."""
+
+    def __init__(self, heap_size: int = 1 << 30, **options: Any) -> None:
+        without_meaning = [name for name in ("allocator_type", "copy_engine") if options.pop(name, None) is not None]
+        world = None if {"rank", "n_ranks", "job"} & set(options) else _foreign.torch_world()
+        if world is not None:
+            options = {**world._asdict(), **options}
+        self.context = Context(heap_size, **options)
+        self.cur_rank: int = self.context.rank
+        self.num_ranks: int = self.context.n_ranks
+        self.gpu_id: int = self.context.device_index
+        self.heap_size = heap_size
+        self.device: str = self.context.device
+        self.ccl = Ccl(self)
+        self._teams: Dict[Tuple[int, ...], Team] = {tuple(range(self.num_ranks)): self.context.world}
+        for name in without_meaning:
+            self.debug(f"{name} has no meaning here: irisd owns the memory, and put and get use the copy engines")
+        for rank, base in enumerate(self.context.heap_bases):
+            self.debug(f"rank {rank}: heap at {base:#x}")
+
+    # Who and where.
+
+    def get_rank(self) -> int:
+        """This rank."""
+        return self.cur_rank
+
+    def get_num_ranks(self) -> int:
+        """How many ranks the job has."""
+        return self.num_ranks
+
+    def get_device(self) -> Any:
+        """The rank's device, as torch.device where torch is installed."""
+        torch = _foreign.importable_torch()
+        return self.device if torch is None else torch.device(self.device)
+
+    def get_device_id(self) -> int:
+        """Its number in this process."""
+        return self.gpu_id
+
+    def get_cu_count(self) -> int:
+        """Its compute units."""
+        return _foreign.compute_units(self.context)
+
+    def get_heap_bases(self) -> Any:
+        """The address of each rank's heap in this process, as a tensor for kernels."""
+        return _foreign.heap_bases(self.context)
+
+    @property
+    def heap_bases(self) -> Any:
+        """As get_heap_bases()."""
+        return self.get_heap_bases()
+
+    # Logging.
+
+    def debug(self, message: Any) -> None:
+        """Logs `[iris] [rank/n] message` at this level; IRIS_LOG_LEVEL and set_logger_level say which are shown."""
+        self.context.log(logging.DEBUG, message)
+
+    def info(self, message: Any) -> None:
+        """As debug()."""
+        self.context.log(logging.INFO, message)
+
+    def warning(self, message: Any) -> None:
+        """As debug()."""
+        self.context.log(logging.WARNING, message)
+
+    def error(self, message: Any) -> None:
+        """As debug()."""
+        self.context.log(logging.ERROR, message)
+
+    # What ranks do together.
+
+    def use_group(self, group: Any) -> Team:
+        """Collective over all ranks: makes the team of a process group of torch's. Calls with `group=` need it once
+        before, because a team is made by all ranks. Who is not in the group gives the list of its ranks."""
+        if isinstance(group, (list, tuple, range)):
+            ranks = tuple(int(rank) for rank in group)
+        else:
+            ranks = group.ranks if isinstance(group, Team) else _foreign.ranks_of_group(group)
+        if ranks not in self._teams:
+            self._teams[ranks] = self.context.team(ranks)
+        return self._teams[ranks]
+
+    def team_of(self, group: Any) -> Team:
+        """The team that an argument `group` means. FailedPreconditionError: there is none of these ranks yet."""
+        if group is None:
+            return self.context.world
+        if isinstance(group, Team):
+            return group
+        ranks = _foreign.ranks_of_group(group)
+        if ranks not in self._teams:
+            raise FailedPreconditionError(f"the group of the ranks {list(ranks)} has no team yet, and making one takes "
+                                          "all ranks: call use_group(group) on each of them once, where the group is "
+                                          "made")
+        return self._teams[ranks]
+
+    def barrier(self, stream: Any = None, group: Any = None) -> None:
+        """Waits for the stream, or the device, then for all ranks of the group."""
+        self.context.barrier(self.team_of(group), stream=stream)
+
+    def device_barrier(self, group: Any = None, stream: Any = None) -> None:
+        """The same on a stream: it may be captured in a graph."""
+        self.context.device_barrier(self.team_of(group), stream=stream)
+
+    def broadcast(self, value: Any, source_rank: int = 0) -> Any:
+        """The source's value on all ranks: numbers, strings, arrays, tensors of torch's, whatever pickle takes."""
+        if _foreign.is_torch_tensor(value):
+            value = value.cpu()
+        value = self.context.broadcast_object(value, source_rank)
+        return value.to(self.device) if _foreign.is_torch_tensor(value) else value
+
+    def is_symmetric(self, tensor: Any) -> bool:
+        """Whether its memory lies in the symmetric heap."""
+        return self.context.is_symmetric(tensor)
+
+    def as_symmetric(self, external_tensor: Any, *, copy: bool = False) -> Any:
+        """Collective, unless it is symmetric already and returned as it is: a tensor on the heap for one that is not.
+        UnimplementedError: sharing its memory is not possible yet; copy=True makes a copy."""
+        if self.is_symmetric(external_tensor):
+            return external_tensor
+        if not copy:
+            raise UnimplementedError("as_symmetric: this tensor was allocated outside the symmetric heap, and its "
+                                     "memory cannot be shared yet: give copy=True for a copy on the heap, or allocate "
+                                     "it there")
+        return self._give(self.context.empty_like(external_tensor).copy_(external_tensor), False)
+
+    # Tensors.
+
+    def _give(self, tensor: "Tensor", requires_grad: bool) -> Any:
+        torch = _foreign.importable_torch()
+        if torch is None:
+            if requires_grad:
+                raise FailedPreconditionError("requires_grad is torch's, which is not installed")
+            return tensor
+        given = tensor.torch()
+        return given.requires_grad_() if requires_grad else given
+
+    def _check_layout(self, layout: Any) -> None:
+        if layout is not None and str(layout) != "torch.strided":
+            raise InvalidArgumentError(f"layout={layout}: tensors of the symmetric heap are strided")
+
+    def _made(self, name: str, arguments: Tuple[Any, ...], layout: Any, requires_grad: bool, options: Any) -> Any:
+        self._check_layout(layout)
+        options.pop("memory_format", None)  # tensors of the heap are contiguous
+        return self._give(getattr(self.context, name)(*arguments, **options), requires_grad)
+
+    def zeros(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.zeros, on the symmetric heap: `out`, `dtype`, `device` as there."""
+        return self._made("zeros", size, layout, requires_grad, options)
+
+    def ones(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.ones, on the symmetric heap."""
+        return self._made("ones", size, layout, requires_grad, options)
+
+    def empty(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.empty, on the symmetric heap."""
+        return self._made("empty", size, layout, requires_grad, options)
+
+    def full(self, size: Any, fill_value: Any, *, layout: Any = None, requires_grad: bool = False,
+             **options: Any) -> Any:
+        """As torch.full, on the symmetric heap."""
+        return self._made("full", (size, fill_value), layout, requires_grad, options)
+
+    def zeros_like(self, input: Any, *, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.zeros_like, on the symmetric heap."""
+        return self._made("zeros_like", (input,), layout, requires_grad, options)
+
+    def ones_like(self, input: Any, *, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.ones_like, on the symmetric heap."""
+        return self._made("ones_like", (input,), layout, requires_grad, options)
+
+    def empty_like(self, input: Any, *, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.empty_like, on the symmetric heap."""
+        return self._made("empty_like", (input,), layout, requires_grad, options)
+
+    def arange(self, start: Any = 0, end: Any = None, step: Any = 1, *, layout: Any = None,
+               requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.arange, on the symmetric heap."""
+        return self._made("arange", (start, end, step), layout, requires_grad, options)
+
+    def linspace(self, start: Any, end: Any, steps: int, *, layout: Any = None, requires_grad: bool = False,
+                 **options: Any) -> Any:
+        """As torch.linspace, on the symmetric heap."""
+        return self._made("linspace", (start, end, steps), layout, requires_grad, options)
+
+    def rand(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.rand, on the symmetric heap. Ranks that are seeded alike draw the same; see manual_seed."""
+        return self._made("rand", size, layout, requires_grad, options)
+
+    def randn(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.randn, on the symmetric heap."""
+        return self._made("randn", size, layout, requires_grad, options)
+
+    def uniform(self, size: Any, low: float = 0.0, high: float = 1.0, *, layout: Any = None,
+                requires_grad: bool = False, **options: Any) -> Any:
+        """Evenly distributed in [low, high), on the symmetric heap."""
+        return self._made("uniform", (size, low, high), layout, requires_grad, options)
+
+    def randint(self, *arguments: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        """As torch.randint, on the symmetric heap."""
+        return self._made("randint", arguments, layout, requires_grad, options)
+
+    def manual_seed(self, seed: int) -> None:
+        """Seeds the random factories of this rank. Equal seeds give equal tensors on all ranks."""
+        self.context.manual_seed(seed)
+
+    def close(self) -> None:
+        """See Context.close."""
+        self.context.close()
+
+    def __enter__(self) -> "Iris":
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.close()
+
+
+class Ccl:
+    """`iris_ctx.ccl`: collectives in the order of arguments of torch and the reference, the output first. They go to
+    torch's current stream on GPUs; where devices are emulated they wait, unless async_op is true."""
+
+    def __init__(self, owner: Iris) -> None:
+        self._owner = owner
+
+    def all_reduce(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
+                   async_op: bool = False) -> Any:
+        """See Context.all_reduce."""
+        return self._owner.context.all_reduce(input_tensor, output_tensor, op, team=self._owner.team_of(group),
+                                              async_op=async_op)
+
+    def all_gather(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+        """See Context.all_gather."""
+        return self._owner.context.all_gather(input_tensor, output_tensor, team=self._owner.team_of(group),
+                                              async_op=async_op)
+
+    def all_to_all(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+        """See Context.all_to_all."""
+        return self._owner.context.all_to_all(input_tensor, output_tensor, team=self._owner.team_of(group),
+                                              async_op=async_op)
+
+    def reduce_scatter(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
+                       async_op: bool = False) -> Any:
+        """See Context.reduce_scatter."""
+        return self._owner.context.reduce_scatter(input_tensor, output_tensor, op, team=self._owner.team_of(group),
+                                                  async_op=async_op)
+
+
+def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
+    """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
+
+    Rank and size are those of torch.distributed, if its default group is there; else the launcher's. More options are
+    Context's. The reference's allocator_type and copy_engine are taken and have no meaning.
+    """
+    return Iris(heap_size, **options)

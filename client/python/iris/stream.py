@@ -1,0 +1,163 @@
+"""Streams, events and graphs of the rank's device.
+
+A stream that Python drops is not ended, because ending one waits for its work: its handle goes back to its context and
+serves the next Stream. Events likewise. A graph lasts until close(), or as long as its context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from iris import _capi, _foreign
+from iris.errors import FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from iris.context import Context
+
+# Objects that a stream keeps before it looks whether it still has to.
+_PENDING_MAX = 256
+
+
+def out_handle(function: Any, *arguments: Any) -> int:
+    """The handle that a function of the C API makes."""
+    handle = ctypes.c_void_p()
+    function(*arguments, ctypes.byref(handle))
+    return handle.value or 0
+
+
+class Stream:
+    """An order of work on the device. `Stream(context)` makes one; `Stream(context, native)` stands for a stream of
+    the platform, by its number or as an object of torch or cupy."""
+
+    def __init__(self, context: "Context", native: Any = None) -> None:
+        context.check()
+        self.context = context
+        library = _capi.library()
+        if native is None:
+            again = context.reusable_stream()
+            # (handle, what must stay until the stream has passed it, whether it may serve again).
+            self._record = again or (out_handle(library.iris_stream_create, context.handle), [], True)
+        else:
+            if isinstance(native, Stream):
+                raise InvalidArgumentError("a stream of Iris is used as it is: it needs no other one around it")
+            _foreign.check_stream_device(context, native)
+            self._record = (out_handle(library.iris_stream_wrap, context.handle,
+                                       ctypes.c_void_p(_foreign.native_stream(native))), [], False)
+        self._handle, self._pending = self._record[:2]
+        weakref.finalize(self, context.dropped_streams.append, self._record).atexit = False
+        context.streams.add(self)
+
+    @property
+    def handle(self) -> int:
+        """What the C API takes. FailedPreconditionError: the context is closed."""
+        self.context.check()
+        return self._handle
+
+    @property
+    def native(self) -> int:
+        """The platform's stream; 0 is its default one."""
+        native, device = ctypes.c_void_p(), ctypes.c_int32()
+        _capi.library().iris_stream_native(self.handle, ctypes.byref(native), ctypes.byref(device))
+        return native.value or 0
+
+    def keep(self, *objects: Any) -> None:
+        """Keeps objects until the stream has passed what was put on it: until synchronize(), or until it is found to
+        be idle."""
+        if len(self._pending) >= _PENDING_MAX and not self.context.capturing and self.idle():
+            self._pending.clear()
+        self._pending.extend(objects)
+
+    def synchronize(self) -> None:
+        """Waits for all that was put before. Raises the first error of those, once."""
+        count = len(self._pending)
+        _capi.library().iris_stream_synchronize(self.handle)
+        del self._pending[:count]
+
+    def idle(self) -> bool:
+        """Whether nothing of it is left to do."""
+        done = ctypes.c_int32()
+        _capi.library().iris_stream_idle(self.handle, ctypes.byref(done))
+        return done.value != 0
+
+    def wait(self, event: "Event") -> None:
+        """What follows on the stream waits for the event's last record."""
+        _capi.library().iris_event_wait(self.handle, event.handle)
+
+    def record(self, event: Optional["Event"] = None) -> "Event":
+        """An event that happens when the stream comes here."""
+        event = event or Event(self.context)
+        event.record(self)
+        return event
+
+    def capture(self) -> "Graph":
+        """`with stream.capture() as graph:` records what is put on the stream instead of running it;
+        graph.launch(stream) runs it afterwards, as often as wanted."""
+        return Graph(self)
+
+
+class Event:
+    """A point on a stream."""
+
+    def __init__(self, context: "Context") -> None:
+        context.check()
+        self.context = context
+        self._handle = context.reusable_event() or out_handle(_capi.library().iris_event_create, context.handle)
+        weakref.finalize(self, context.dropped_events.append, self._handle).atexit = False
+
+    @property
+    def handle(self) -> int:
+        """What the C API takes. FailedPreconditionError: the context is closed."""
+        self.context.check()
+        return self._handle
+
+    def record(self, stream: Stream) -> None:
+        """It happens when the stream comes here."""
+        _capi.library().iris_event_record(self.handle, stream.handle)
+
+    def elapsed(self, later: "Event") -> float:
+        """Seconds from this event to a later one, which have both happened."""
+        nanoseconds = ctypes.c_uint64()
+        _capi.library().iris_event_elapsed(self.handle, later.handle, ctypes.byref(nanoseconds))
+        return nanoseconds.value / 1e9
+
+
+class Graph:
+    """Work that was recorded on a stream, to be launched as one."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._handle: Optional[int] = None
+        self._keep: List[Any] = []
+
+    def __enter__(self) -> "Graph":
+        if self._handle is not None:
+            raise FailedPreconditionError("this graph is recorded already: make another one with stream.capture()")
+        _capi.library().iris_capture_begin(self._stream.handle)
+        self._stream.context.capturing += 1
+        return self
+
+    def __exit__(self, kind: Any, *unused: Any) -> None:
+        self._stream.context.capturing -= 1
+        # What it uses must be there at each launch.
+        self._keep = list(self._stream._pending)
+        self._stream._pending.clear()
+        try:
+            self._handle = out_handle(_capi.library().iris_capture_end, self._stream.handle)
+        except Exception:
+            if kind is None:
+                raise
+
+    def launch(self, stream: Optional[Stream] = None) -> None:
+        """Puts all of it on a stream; on the one it was recorded on if none is given."""
+        if self._handle is None:
+            raise FailedPreconditionError("nothing was recorded: this graph is empty, or it was closed")
+        _capi.library().iris_graph_launch(self._handle, (stream or self._stream).handle)
+
+    def close(self) -> None:
+        """Gives it up. Synchronize the streams that it was launched on first."""
+        if self._handle is not None and not self._stream.context.closed:
+            _capi.library().iris_graph_destroy(self._handle)
+        self._handle = None
+        self._keep = []

@@ -1,0 +1,266 @@
+"""Symmetric memory in the shape of torch.distributed._symmetric_memory:
+
+    import iris.symm_mem as symm_mem
+
+    buffer = symm_mem.empty(1024, dtype=torch.float32)      # not collective
+    handle = symm_mem.rendezvous(buffer, group=None)        # collective over the group
+    peer = handle.get_buffer(rank, (1024,), torch.float32)
+    handle.put_signal(dst_rank=1)                           # on rank 0
+    handle.wait_signal(src_rank=0)                          # on rank 1
+
+empty() allocates of this rank's heap alone, with room for signals behind the buffer, and rendezvous() opens what the
+others have allocated. So ranks may drop their buffers in any order, and none waits for another when it does. Tensors
+are torch's where torch is installed. The context is the one made last; without any, one is made from the environment.
+
+A group is None (all ranks), a team of Iris, or a process group of torch's whose team Iris.use_group() has made.
+Ranks in calls of a handle are places in its group, as in torch.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from iris import _foreign, _heap
+from iris.context import Context, current_context
+from iris.dtypes import DType, DTypeLike
+from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from iris.team import Team
+from iris.tensor import Tensor, bytes_of, contiguous_strides, parse_shape
+
+_SIGNAL_PAD_BYTES = 2048
+_ALIGNMENT = 16
+_CHANNELS = 16
+_own_context: Optional[Context] = None
+_pad_bytes = _SIGNAL_PAD_BYTES
+
+
+def get_signal_pad_size() -> int:
+    """Bytes of the signal pad of buffers that empty() will make."""
+    return _pad_bytes
+
+
+def set_signal_pad_size(size: int) -> None:
+    """The same on all ranks, before empty()."""
+    global _pad_bytes
+    if size < 4 or size % 4:
+        raise InvalidArgumentError(f"a signal pad of {size} bytes: it is of 4-byte words, at least one")
+    _pad_bytes = size
+
+
+def _context() -> Context:
+    global _own_context
+    found = current_context()
+    if found is None:
+        world = _foreign.torch_world()
+        _own_context = found = Context(**world._asdict()) if world is not None else Context()
+    return found
+
+
+def _layout(nbytes: int, pad: int, n_ranks: int) -> Tuple[int, int, int]:
+    """Where the pad and the handle's own counters begin, and the bytes of all."""
+    pad_at = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    own_at = -(-(pad_at + pad) // _ALIGNMENT) * _ALIGNMENT
+    return pad_at, own_at, own_at + 8 * _CHANNELS * n_ranks
+
+
+def _give(tensor: Tensor) -> Any:
+    return tensor if _foreign.importable_torch() is None else tensor.torch()
+
+
+def empty(*size: Any, dtype: Optional[DTypeLike] = None, device: Any = None) -> Any:
+    """Memory for a rendezvous, of this rank alone: not collective. Not cleared, but for the signals behind it."""
+    context = _context()
+    _foreign.check_device(context, device)
+    shape = parse_shape(size)
+    kind = DType.of(dtype) if dtype is not None else _foreign.default_dtype()
+    nbytes = bytes_of(shape, kind)
+    pad_at, _, total = _layout(nbytes, _pad_bytes, context.n_ranks)
+    whole = context.allocate_local(total)
+    whole[pad_at:].zero_()
+    whole._storage.symm_mem = (nbytes, _pad_bytes)  # what rendezvous asks for
+    return _give(Tensor(whole._storage, shape, contiguous_strides(shape), kind))
+
+
+_serial = 0
+
+
+def rendezvous(tensor: Any, group: Any = None) -> "SymmetricMemory":
+    """Collective over the group: every member's buffer, from empty(), becomes reachable for all. Buffers must have the
+    same number of bytes. A second rendezvous of the same buffer with the same group gives the same handle, without
+    the others."""
+    global _serial
+    context = _context()
+    if isinstance(tensor, Tensor):
+        storage = tensor._storage
+        storage.check()
+    else:
+        found = context.heap.find(_foreign.buffer_of(context, tensor, "rendezvous: the tensor").address)
+        if found is None:
+            raise InvalidArgumentError("rendezvous: the tensor is not from symm_mem.empty(): allocate it there")
+        storage = found
+    made = getattr(storage, "symm_mem", None)
+    if made is None:
+        raise InvalidArgumentError("rendezvous: the tensor is not from symm_mem.empty(): allocate it there")
+    team = _team_of(context, group)
+    handles: Dict[int, SymmetricMemory] = storage.__dict__.setdefault("symm_mem_handles", {})
+    if team.id not in handles:
+        if storage.name is None:
+            _serial += 1
+            context.publish(Tensor(storage, (storage.bytes,), (1,), DType.U8), f"symm_mem {_serial}")
+        told = context.all_gather_object((storage.name, made), team=team)
+        for member, (_, theirs) in zip(team.ranks, told):
+            if theirs != made:
+                raise InvalidArgumentError(f"rendezvous: rank {context.rank} has a buffer of {made[0]} bytes with a "
+                                           f"signal pad of {made[1]}, and rank {member} one of {theirs[0]} with "
+                                           f"{theirs[1]}: they must be the same")
+        opened = [Tensor(storage, (storage.bytes,), (1,), DType.U8) if rank == context.rank else
+                  context.open(rank, name) for rank, (name, _) in zip(team.ranks, told)]
+        handle = SymmetricMemory(context, team, opened, *made)
+        # Everybody has opened before anybody may drop.
+        context.barrier(team)
+        handles[team.id] = handle
+        # The handle of a buffer lasts as long as the buffer; the buffer does not wait for its handle.
+        handle._own_strongly(storage)
+    return handles[team.id]
+
+
+def _team_of(context: Context, group: Any) -> Team:
+    if group is None or isinstance(group, Team):
+        return context.team_of(group)
+    ranks = _foreign.ranks_of_group(group)
+    if ranks == context.world.ranks:
+        return context.world
+    raise FailedPreconditionError(f"the group of the ranks {list(ranks)} is not the world: give a team, which "
+                                  "context.team(ranks) makes on all ranks")
+
+
+class SymmetricMemory:
+    """What rendezvous() gives."""
+
+    def __init__(self, context: Context, team: Team, opened: List[Tensor], nbytes: int, pad: int) -> None:
+        self._context = context
+        self._team = team
+        self._views = opened
+        self.buffer_size = nbytes
+        """Bytes of each buffer."""
+        self.signal_pad_size = pad
+        """Bytes of each signal pad."""
+        self._pad_at, self._own_at, _ = _layout(nbytes, pad, context.n_ranks)
+        self._sent: Dict[Tuple[int, int], int] = {}
+        self._seen: Dict[Tuple[int, int], int] = {}
+
+    def _own_strongly(self, storage: "_heap.Storage") -> None:
+        # A circle of the storage and its handle would wait for Python's cycle collector: the own view goes by address.
+        own = self._team.index
+        self._views[own] = None  # type: ignore[call-overload]
+        import weakref
+        self._own = weakref.ref(storage)
+
+    def _bytes_of(self, place: int) -> Tensor:
+        if not 0 <= place < len(self._views):
+            raise OutOfRangeError(f"{place} is no place in a group of {len(self._views)} ranks")
+        view = self._views[place]
+        if view is None:
+            storage = self._own()
+            if storage is None:
+                raise FailedPreconditionError("the buffer of this handle was dropped: keep the tensor of empty()")
+            view = Tensor(storage, (storage.bytes,), (1,), DType.U8)
+        return view
+
+    @property
+    def rank(self) -> int:
+        """The place of this rank in the group."""
+        return self._team.index
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the group has."""
+        return self._team.n_ranks
+
+    @property
+    def buffer_ptrs(self) -> List[int]:
+        """The addresses of all buffers in this process, for kernels."""
+        return [self._bytes_of(place).data_ptr() for place in range(self.world_size)]
+
+    @property
+    def signal_pad_ptrs(self) -> List[int]:
+        """The addresses of all signal pads."""
+        return [pointer + self._pad_at for pointer in self.buffer_ptrs]
+
+    def _view(self, place: int, begin: int, room: int, sizes: Sequence[int], dtype: DTypeLike, offset: int,
+              what: str) -> Any:
+        dtype = DType.of(dtype)
+        shape = parse_shape((tuple(sizes),))
+        first = offset * dtype.itemsize
+        nbytes = bytes_of(shape, dtype)
+        if offset < 0 or first + nbytes > room:
+            raise InvalidArgumentError(f"{what}: {nbytes} bytes from byte {first} on are not in its {room} bytes")
+        base = self._bytes_of(place)
+        return _give(Tensor(base._storage, shape, contiguous_strides(shape), dtype, begin + first, rank=base.rank))
+
+    def get_buffer(self, rank: int, sizes: Sequence[int], dtype: DTypeLike, storage_offset: int = 0) -> Any:
+        """A member's buffer, from an element on, as a tensor."""
+        return self._view(rank, 0, self.buffer_size, sizes, dtype, storage_offset, "get_buffer")
+
+    def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: DTypeLike) -> Any:
+        """As get_buffer(), from the beginning."""
+        return self.get_buffer(peer, sizes, dtype)
+
+    def get_signal_pad(self, rank: int, sizes: Sequence[int] = (), dtype: Optional[DTypeLike] = None,
+                       storage_offset: int = 0) -> Any:
+        """A member's signal pad, all of it without sizes; uint32 without a type (int32 where torch has no uint32)."""
+        if dtype is None:
+            torch = _foreign.importable_torch()
+            dtype = DType.U32 if torch is None or hasattr(torch, "uint32") else DType.I32
+        kind = DType.of(dtype)
+        if not sizes:
+            sizes = ((self.signal_pad_size - storage_offset * kind.itemsize) // kind.itemsize,)
+        return self._view(rank, self._pad_at, self.signal_pad_size, sizes, kind, storage_offset, "get_signal_pad")
+
+    def _channel(self, channel: int) -> int:
+        if not 0 <= channel < _CHANNELS:
+            raise OutOfRangeError(f"channel {channel}: there are {_CHANNELS}, from 0")
+        return channel
+
+    def _word(self, place: int, channel: int, sender: int) -> Tensor:
+        base = self._bytes_of(place)
+        at = self._own_at + 8 * (channel * self._context.n_ranks + sender)
+        return Tensor(base._storage, (1,), (1,), DType.U64, at, rank=base.rank)
+
+    def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Waits for the device, then for all members."""
+        self._channel(channel)
+        self._context.barrier(self._team, timeout=timeout_ms / 1000 if timeout_ms else None)
+
+    def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """One more signal for a member on a channel, once what was put on the device before is done. It waits for
+        nobody, however many signals the other has not yet taken."""
+        del timeout_ms
+        key = (dst_rank, self._channel(channel))
+        word = self._word(dst_rank, channel, self.rank)
+        self._context.quiesce()
+        self._sent[key] = self._sent.get(key, 0) + 1
+        self._context.signal(word, self._sent[key], self._team.ranks[dst_rank])
+
+    def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Waits for the next signal of a member on a channel. DeadlineExceededError: it did not come."""
+        key = (src_rank, self._channel(channel))
+        if not 0 <= src_rank < self.world_size:
+            raise OutOfRangeError(f"{src_rank} is no place in a group of {self.world_size} ranks")
+        self._context.wait_signal(self._word(self.rank, channel, src_rank), self._seen.get(key, 0) + 1, "ge",
+                                  timeout=timeout_ms / 1000 if timeout_ms else None)
+        self._seen[key] = self._seen.get(key, 0) + 1
+
+
+def is_symm_mem_tensor(tensor: Any) -> bool:
+    """Whether it is from empty()."""
+    context = current_context()
+    if context is None:
+        return False
+    storage = context.heap.find(_foreign.buffer_of(context, tensor, "the tensor").address)
+    return storage is not None and hasattr(storage, "symm_mem")
+
+
+__all__ = ["SymmetricMemory", "empty", "get_signal_pad_size", "is_symm_mem_tensor", "rendezvous",
+           "set_signal_pad_size"]

@@ -1,0 +1,85 @@
+"""Team: an ordered set of ranks, which allocate and make collectives together."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Optional, Tuple
+
+from iris import _capi
+from iris.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from iris.context import Context
+
+
+class Team:
+    """Some of the job's ranks, in an order of their own. Made by Context.team(), Context.split() and Team.split(),
+    which are collective; Context.world is all of them.
+
+    A team that Python drops lasts until the context ends: ending one is collective. destroy() ends it.
+    """
+
+    def __init__(self, context: "Context", handle: Optional[int]) -> None:
+        self.context = context
+        self._handle = handle
+        self.destroyed = False
+        info = _capi.iris_team_info()
+        _capi.library().iris_team_get_info(context.handle, handle, ctypes.byref(info))
+        self.id: int = info.id
+        self.index: int = info.index
+        """The place of this rank in it; -1: it is no member."""
+        self.ranks: Tuple[int, ...] = tuple(info.ranks[i] for i in range(info.n_ranks))
+        """World ranks, in the team's order."""
+
+    @property
+    def handle(self) -> Optional[int]:
+        """What the C API takes; None is the world. FailedPreconditionError: the team or the context has ended."""
+        self.context.check()
+        if self.destroyed:
+            raise FailedPreconditionError(f"the team of the ranks {list(self.ranks)} was used after destroy(): make "
+                                          "another one")
+        return self._handle
+
+    @property
+    def n_ranks(self) -> int:
+        """How many members it has."""
+        return len(self.ranks)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this rank belongs to it."""
+        return self.index >= 0
+
+    def split(self, color: int, key: int = 0) -> "Team":
+        """Collective over the team: see Context.split."""
+        return self.context.split(color, key, team=self)
+
+    def barrier(self, timeout: Optional[float] = None) -> None:
+        """Collective over the team: see Context.barrier."""
+        self.context.barrier(self, timeout=timeout)
+
+    def destroy(self) -> None:
+        """Collective over the team: gives back its communicator and what its members have all dropped, and ends it.
+        FailedPreconditionError: it is the world."""
+        context = self.context
+        handle = self.handle
+        if handle is None:
+            raise FailedPreconditionError("the world is a team that lasts as long as its context: close that")
+        if self.is_member:
+            context.collect(self)
+            context.release_communicator(self)
+        _capi.library().iris_team_destroy(context.handle, handle)
+        context.heap.forget_team(self)
+        self.destroyed = True
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def __repr__(self) -> str:
+        return f"iris.Team(ranks={list(self.ranks)}, index={self.index})"
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Team) and other.context is self.context and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash((id(self.context), self.id))

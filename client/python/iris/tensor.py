@@ -1,0 +1,396 @@
+"""Tensor: memory of the symmetric heap with a shape, strides, a type and perhaps a name.
+
+A tensor is a view of a storage (see _heap.py). Slices, reshapes and peers' copies are views of the same storage, which
+stays while any of them, or an array of numpy, torch or cupy made of them, is there. After free(), after the context's
+close() and in a forked child every use raises FailedPreconditionError.
+
+Nothing here is collective but free(). A tensor that Python drops makes no call at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import operator
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence, Tuple, Union
+
+from iris import _dlpack, _foreign, _heap
+from iris.dtypes import DType, DTypeLike
+from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+
+if TYPE_CHECKING:
+    from iris.context import Context
+
+_BYTES_MAX = 2**63 - 1
+
+
+def parse_shape(size: Sequence[Any]) -> Tuple[int, ...]:
+    """The shape that the arguments of zeros(2, 3), zeros((2, 3)) or zeros([2, 3]) mean. TypeError: no integers.
+    InvalidArgumentError: a negative one."""
+    if len(size) == 1 and not hasattr(size[0], "__index__"):
+        try:
+            size = tuple(size[0])
+        except TypeError:
+            raise TypeError(f"a shape is of integers, and {size[0]!r} is {type(size[0]).__name__}") from None
+    shape = []
+    for extent in size:
+        try:
+            shape.append(operator.index(extent))
+        except TypeError:
+            raise TypeError(f"a shape is of integers, and {extent!r} in {tuple(size)} is "
+                            f"{type(extent).__name__}") from None
+    if any(extent < 0 for extent in shape):
+        raise InvalidArgumentError(f"the shape {tuple(shape)} has a negative size: sizes are 0 or more")
+    return tuple(shape)
+
+
+def bytes_of(shape: Sequence[int], dtype: DType) -> int:
+    """InvalidArgumentError: more than an address space has."""
+    if dtype is DType.NONE:
+        raise InvalidArgumentError("a tensor needs a type of elements: DType.NONE is that of plain bytes, for which "
+                                   "DType.U8 serves")
+    # As if no extent were 0: an empty tensor of huge sizes is a mistake, too.
+    nbytes = math.prod(max(extent, 1) for extent in shape) * dtype.itemsize
+    if nbytes > _BYTES_MAX:
+        raise InvalidArgumentError(f"a tensor of shape {tuple(shape)} and {dtype.long_name} has {nbytes} bytes, which "
+                                   f"overflows: at most {_BYTES_MAX} can be counted")
+    return 0 if 0 in shape else nbytes
+
+
+def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
+    """In elements, the last dimension first."""
+    strides: List[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+class _ArrayBase:
+    """What a numpy array holds as its base."""
+
+    def __init__(self, interface: Any, export: "_heap.Export") -> None:
+        self.__array_interface__ = interface
+        self.export = export
+
+
+class Tensor(_foreign.DeviceArrayInterface):
+    """Memory of the heap with a shape. Made by the factories of Context; not by its constructor."""
+
+    def __init__(self, storage: "_heap.Storage", shape: Tuple[int, ...], strides: Tuple[int, ...], dtype: DType,
+                 offset: int = 0, shift: int = 0, rank: Optional[int] = None) -> None:
+        self._storage = storage
+        self._offset = offset  # bytes from the storage's beginning
+        self._shift = shift  # bytes from this rank's copy to the one that is meant
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        own = storage.context.rank if storage.owner is None else storage.owner
+        self.rank = own if rank is None else rank
+        """Whose copy this is."""
+
+    # What it is.
+
+    @property
+    def context(self) -> "Context":
+        """The context whose heap it is in."""
+        return self._storage.context
+
+    @property
+    def name(self) -> Optional[str]:
+        """As iris-ctl shows it."""
+        return self._storage.name
+
+    @property
+    def device(self) -> str:
+        """As torch calls it; "cpu" where devices are emulated."""
+        return _foreign.device_name(self.context)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.numel() * self.dtype.itemsize
+
+    @property
+    def offset_bytes(self) -> int:
+        """Its place in the heap: the same on every rank that allocated it."""
+        self._storage.check()
+        return self._storage.allocation.offset_bytes + self._offset
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return _foreign.count_of(self.shape)
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def size(self, dim: Optional[int] = None) -> Union[int, Tuple[int, ...]]:
+        """The shape, or one extent of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def stride(self, dim: Optional[int] = None) -> Union[int, Tuple[int, ...]]:
+        """The strides in elements, or one of them."""
+        return self.strides if dim is None else self.strides[dim]
+
+    def is_contiguous(self) -> bool:
+        """Whether elements lie one behind the other."""
+        return _foreign.is_contiguous(self.shape, self.strides)
+
+    def data_ptr(self) -> int:
+        """The address of the first element in this process, for kernels and copies."""
+        self._storage.check()
+        return self._storage.address + self._offset + self._shift
+
+    def symmetric_ptr(self) -> int:
+        """The address in this rank's heap that stands for it in put, get and signals. It is data_ptr() for what all
+        ranks have; memory that a peer has alone is reached by this one, with the peer's number."""
+        self._storage.check()
+        return self._storage.symmetric + self._offset
+
+    @property
+    def freed(self) -> bool:
+        """Whether free() was called."""
+        return self._storage.freed
+
+    # Views.
+
+    def _view(self, shape: Sequence[int], strides: Sequence[int], dtype: Optional[DType] = None,
+              offset: Optional[int] = None) -> "Tensor":
+        self._storage.check()
+        return Tensor(self._storage, tuple(shape), tuple(strides), dtype or self.dtype,
+                      self._offset if offset is None else offset, self._shift, self.rank)
+
+    def at(self, rank: int) -> "Tensor":
+        """The same place in another rank's heap, as a view: on GPUs for kernels and copies, on emulated devices also
+        for numpy. OutOfRangeError: no such rank. InvalidArgumentError: the rank has no copy of it."""
+        self._storage.check()
+        context = self.context
+        rank = operator.index(rank)
+        if not 0 <= rank < context.n_ranks:
+            raise OutOfRangeError(f"rank {rank} is none of this job, which has ranks 0 to {context.n_ranks - 1}")
+        storage = self._storage
+        if rank != self.rank and (storage.team is None or rank not in storage.team.ranks):
+            raise InvalidArgumentError(f"rank {rank} has no copy of this tensor, which was allocated by "
+                                       + (f"the ranks {list(storage.team.ranks)}" if storage.team is not None else
+                                          f"rank {storage.owner} alone"))
+        if storage.team is None:
+            return self
+        return Tensor(storage, self.shape, self.strides, self.dtype, self._offset,
+                      (rank - context.rank) * context.stride_bytes, rank)
+
+    def view_dtype(self, dtype: DTypeLike) -> "Tensor":
+        """The same bits as elements of another type of as many bytes. InvalidArgumentError: of another number."""
+        dtype = DType.of(dtype)
+        if dtype.itemsize != self.dtype.itemsize:
+            raise InvalidArgumentError(f"elements of {self.dtype.long_name} have {self.dtype.itemsize} bytes and those "
+                                       f"of {dtype.long_name} {dtype.itemsize}: view_dtype changes no sizes")
+        return self._view(self.shape, self.strides, dtype)
+
+    def reshape(self, *shape: Any) -> "Tensor":
+        """The same elements in another shape; one extent may be -1. InvalidArgumentError: another number of elements,
+        or not contiguous."""
+        if len(shape) == 1 and not hasattr(shape[0], "__index__"):
+            shape = tuple(shape[0])
+        wanted = [operator.index(extent) for extent in shape]
+        if wanted.count(-1) == 1:
+            rest = -math.prod(wanted)
+            if rest <= 0 or self.numel() % rest:
+                raise InvalidArgumentError(f"{self.numel()} elements do not fit into the shape {tuple(wanted)}")
+            wanted[wanted.index(-1)] = self.numel() // rest
+        if math.prod(parse_shape(wanted)) != self.numel():
+            raise InvalidArgumentError(f"a tensor of shape {self.shape} has {self.numel()} elements, and the shape "
+                                       f"{tuple(wanted)} has {math.prod(wanted)}")
+        if not self.is_contiguous():
+            raise InvalidArgumentError(f"a tensor of shape {self.shape} and strides {self.strides} is not contiguous: "
+                                       "it has no other shape without a copy")
+        return self._view(wanted, contiguous_strides(wanted))
+
+    view = reshape
+
+    def __getitem__(self, index: Any) -> "Tensor":
+        """A view: integers, slices of positive step, and one ellipsis."""
+        items = list(index) if isinstance(index, tuple) else [index]
+        if items.count(Ellipsis) > 1 or sum(item is not Ellipsis for item in items) > self.ndim:
+            raise OutOfRangeError(f"{index!r} has more parts than the shape {self.shape} has dimensions")
+        missing = self.ndim - sum(item is not Ellipsis for item in items)
+        at = items.index(Ellipsis) if Ellipsis in items else len(items)
+        items[at:at + 1] = [slice(None)] * missing
+        shape, strides, offset = [], [], self._offset
+        for item, extent, stride in zip(items, self.shape, self.strides):
+            if isinstance(item, slice):
+                start, stop, step = item.indices(extent)
+                if step < 0:
+                    raise InvalidArgumentError("a slice of a tensor has a positive step")
+                shape.append(len(range(start, stop, step)))
+                strides.append(stride * step)
+                offset += start * stride * self.dtype.itemsize if shape[-1] else 0
+            elif hasattr(item, "__index__"):
+                number = operator.index(item)
+                if not -extent <= number < extent:
+                    raise OutOfRangeError(f"{number} is outside a dimension of {extent}")
+                offset += (number % extent) * stride * self.dtype.itemsize
+            else:
+                raise TypeError(f"a tensor is indexed by integers and slices, and not by {type(item).__name__}")
+        return self._view(shape, strides, offset=offset)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """A number for all of a view, or values that fit it."""
+        view = self[index]
+        if hasattr(value, "shape") or isinstance(value, (list, tuple)):
+            view.copy_(value)
+        else:
+            view.fill_(value)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator["Tensor"]:
+        return (self[i] for i in range(len(self)))
+
+    # Other libraries.
+
+    def _array_interface(self) -> Any:
+        strides = None if self.is_contiguous() else tuple(s * self.dtype.itemsize for s in self.strides)
+        # An empty one has no address of its own.
+        return {"shape": self.shape, "typestr": _foreign.typestr(self.dtype), "strides": strides,
+                "data": (self.data_ptr(), False)}
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        array = self.numpy() if self.context.on_host else self.to_host()
+        return array if dtype is None else array.astype(dtype, copy=bool(copy))
+
+    def numpy(self) -> Any:
+        """The memory itself as an array of numpy, where devices are emulated. bfloat16 and 8-bit floats come as the
+        unsigned integers of their bits. FailedPreconditionError: it is in a GPU's memory; see to_host()."""
+        import numpy
+        if not self.context.on_host:
+            raise FailedPreconditionError(f"the tensor is on {self.device}, which numpy cannot read: use "
+                                          "tensor.to_host() for a copy, or torch, or cupy")
+        interface = dict(self._array_interface(), version=3)
+        return numpy.asarray(_ArrayBase(interface, _heap.Export(self._storage)))
+
+    def torch(self) -> Any:
+        """The memory itself as a tensor of torch's."""
+        return _foreign.torch_view(self)
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+                   copy: Optional[bool] = None) -> Any:
+        """DLPack without a copy. What the context has put on its own stream is waited for."""
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the tensor is on {self.device} and stays there: dl_device={dl_device} is not offered")
+        if copy:
+            raise BufferError("a copy is not offered: copy the array that DLPack gives")
+        address = self.data_ptr()
+        self.context.quiesce_own()
+        return _dlpack.capsule(_heap.Export(self._storage), address, self.shape, self.strides, self.dtype,
+                               self.__dlpack_device__())
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return _foreign.dlpack_device(self.context)
+
+    # Copies from and to the host. They wait until they are done.
+
+    def to_host(self) -> Any:
+        """A copy of the values as an array of numpy."""
+        import numpy
+        self._storage.check()
+        context = self.context
+        context.quiesce_own()
+        if context.on_host:
+            return self.numpy().copy()
+        if not self.is_contiguous():
+            raise InvalidArgumentError("a tensor that is not contiguous is not copied from a GPU: copy the whole one")
+        array = numpy.empty(self.shape, self.dtype.numpy_storage)
+        context.copy_now(array.ctypes.data, self.data_ptr(), self.nbytes)
+        return array
+
+    def copy_(self, values: Any) -> "Tensor":
+        """Fills it with values that numpy can read, a tensor of torch's, or another tensor of the heap, of the same
+        shape or one that broadcasts to it. Returns itself."""
+        import numpy
+        self._storage.check()
+        context = self.context
+        if _foreign.is_torch_tensor(values):
+            context.quiesce_own()
+            _foreign.copy_from_torch(self, values)
+            return self
+        if isinstance(values, Tensor):
+            from iris import _fill
+            values = values if values.dtype is self.dtype else _fill.as_numbers(values.to_host(), values.dtype)
+        if isinstance(values, Tensor) and values.is_contiguous() and self.is_contiguous() and (
+                values.shape == self.shape):
+            context.quiesce_own()
+            context.copy_now(self.data_ptr(), values.data_ptr(), self.nbytes)
+            return self
+        if isinstance(values, Tensor):
+            values = values.to_host()
+        array = numpy.asarray(values)
+        if self.dtype.numpy_name is None and array.dtype != numpy.dtype(self.dtype.numpy_storage):
+            from iris import _fill
+            array = _fill.round_to(array, self.dtype)
+        try:
+            array = numpy.broadcast_to(array, self.shape).astype(self.dtype.numpy_storage)
+        except ValueError:
+            raise InvalidArgumentError(f"values of shape {array.shape} do not fill a tensor of shape "
+                                       f"{self.shape}") from None
+        context.quiesce_own()
+        if context.on_host:
+            self.numpy()[...] = array
+            return self
+        if not self.is_contiguous():
+            raise InvalidArgumentError("a tensor that is not contiguous is not filled on a GPU: fill the whole one")
+        array = numpy.ascontiguousarray(array)
+        context.copy_now(self.data_ptr(), array.ctypes.data, self.nbytes)
+        return self
+
+    def fill_(self, value: Any) -> "Tensor":
+        """Every element gets the value. Returns itself."""
+        from iris import _fill
+        _fill.fill(self, value)
+        return self
+
+    def zero_(self) -> "Tensor":
+        """Every element gets 0. Returns itself."""
+        return self.fill_(0)
+
+    def item(self) -> Any:
+        """The value of the only element. InvalidArgumentError: it has more, or none."""
+        if self.numel() != 1:
+            raise InvalidArgumentError(f"item() is for one element, and a tensor of shape {self.shape} has "
+                                       f"{self.numel()}")
+        return self.tolist() if not self.shape else self.reshape(()).tolist()
+
+    def tolist(self) -> Any:
+        """The values as lists of Python's numbers."""
+        from iris import _fill
+        return _fill.as_numbers(self.to_host(), self.dtype).tolist()
+
+    def free(self) -> None:
+        """Collective over the ranks that allocated it: gives the memory back now, for all its views. What one rank
+        allocated alone, it frees alone. FailedPreconditionError: it was freed already."""
+        self._storage.check()
+        self.context.quiet()
+        self.context.heap.free(self._storage)
+
+    def __repr__(self) -> str:
+        state = ", freed" if self.freed else ", closed" if self.context.closed else ""
+        named = f", name={self.name!r}" if self.name else ""
+        whose = f", rank={self.rank}" if self.rank != self.context.rank else ""
+        return f"iris.Tensor(shape={self.shape}, dtype={self.dtype.long_name}{named}{whose}{state})"
+
+
+def word_of(word: Any) -> Any:
+    """A pointer to the 64-bit word that a tensor's first element is. InvalidArgumentError: it is none."""
+    if not isinstance(word, Tensor) or word.dtype not in (DType.U64, DType.I64) or word.numel() < 1:
+        raise InvalidArgumentError("the word of a signal is a tensor of the heap with elements of uint64 or int64: its "
+                                   "first one is meant")
+    return ctypes.cast(word.symmetric_ptr(), ctypes.POINTER(ctypes.c_uint64))

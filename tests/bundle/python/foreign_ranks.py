@@ -1,0 +1,78 @@
+"""A rank that calls devices as the reference's programs do: by a vendor's name. Started as ranks.py is."""
+
+import ctypes
+import sys
+
+import torch
+
+import iris
+from ranks import HEAP, raises
+
+
+def reference():
+    """The host side of the reference's README, word for word but for its kernel."""
+    heap_size = HEAP
+    iris_ctx = iris.iris(heap_size, allocator_type="torch")
+    cur_rank = iris_ctx.get_rank()
+    buffer_size = 4096
+    buffer = iris_ctx.zeros(buffer_size, device="cuda", dtype=torch.float32)
+    iris_ctx.barrier()
+    n = iris_ctx.get_num_ranks()
+    assert isinstance(buffer, torch.Tensor) and buffer.shape == (4096,) and iris_ctx.is_symmetric(buffer)
+    assert not iris_ctx.is_symmetric(torch.zeros(3))
+    assert iris_ctx.cur_rank == cur_rank and iris_ctx.num_ranks == n and iris_ctx.heap_size == heap_size
+    bases = iris_ctx.get_heap_bases()
+    assert bases.shape == (n,) and iris_ctx.get_cu_count() > 0 and iris_ctx.get_device() == torch.device("cpu")
+    # What the kernel does: rank 0 stores 1 in rank 1's copy.
+    if cur_rank == 0:
+        place = buffer.data_ptr() - int(bases[0]) + int(bases[min(1, n - 1)])
+        (ctypes.c_float * buffer_size).from_address(place)[:] = [1.0] * buffer_size
+    iris_ctx.barrier()
+    assert buffer.sum() == (buffer_size if cur_rank == min(1, n - 1) else 0)
+    for value in (5, 2.5, "text", None, [1, 2]):
+        assert iris_ctx.broadcast(value if cur_rank == 0 else None, 0) == value
+    assert iris_ctx.broadcast(torch.full((3,), float(cur_rank)), n - 1).tolist() == [n - 1] * 3
+    assert iris_ctx.arange(5).tolist() == [0, 1, 2, 3, 4] and iris_ctx.linspace(0, 1, 3).tolist() == [0, 0.5, 1]
+    assert iris_ctx.full((2,), 7).tolist() == [7, 7] and iris_ctx.randint(0, 9, (3,)).max() < 9
+    assert iris_ctx.ones(2, 2, requires_grad=True).requires_grad and iris_ctx.ones_like(buffer).sum() == 4096
+    for name in ("rand", "randn", "empty"):
+        assert getattr(iris_ctx, name)(3, 2).shape == (3, 2)
+    assert iris_ctx.uniform((3,), 1.0, 2.0).min() >= 1 and iris_ctx.zeros_like(buffer).dtype == torch.float32
+    out = iris_ctx.empty(8)
+    iris_ctx.zeros(2, 4, out=out)
+    assert not out.any()
+    given = iris_ctx.full((8,), float(cur_rank))
+    iris_ctx.ccl.all_reduce(out, given)
+    assert out.tolist() == [n * (n - 1) / 2] * 8
+    wide = iris_ctx.empty(8 * n)
+    iris_ctx.ccl.all_gather(wide, given)
+    assert wide.tolist() == [float(m) for m in range(n) for _ in range(8)]
+    iris_ctx.ccl.reduce_scatter(out, wide)
+    iris_ctx.ccl.all_to_all(torch.empty(8 * n), wide)
+    iris_ctx.device_barrier()
+    raises(iris.InvalidArgumentError, lambda: iris_ctx.zeros(3, layout="torch.sparse_coo"), "strided")
+    outside = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    raises(iris.UnimplementedError, lambda: iris_ctx.as_symmetric(outside), "copy=True")
+    inside = iris_ctx.as_symmetric(outside, copy=True)
+    assert iris_ctx.is_symmetric(inside) and torch.equal(inside, outside) and inside.dtype == torch.bfloat16
+    assert iris_ctx.as_symmetric(inside) is inside
+    raises(TypeError, lambda: iris_ctx.barrier(group=5), "group")
+    iris_ctx.debug("hidden")
+    iris_ctx.info("shown")
+    iris_ctx.warning(f"of {cur_rank}")
+    iris_ctx.error("bad")
+    iris_ctx.close()
+
+
+def devices():
+    """The rank's device is known by its name, and others are refused."""
+    with iris.Context(HEAP) as c:
+        for device in (None, "cpu", "cuda", torch.device("cpu")):
+            assert c.zeros(2, device=device).device == "cpu"
+        raises(iris.InvalidArgumentError, lambda: c.zeros(2, device="xpu"), "device=xpu", "cpu")
+        raises(AttributeError, lambda: c.zeros(2).__cuda_array_interface__, "memory of the host")
+        c.barrier()
+
+
+if __name__ == "__main__":
+    {"reference": reference, "devices": devices}[sys.argv[1]]()

@@ -1,0 +1,161 @@
+"""The package for Python out of the unpacked bundle, on 1, 2 and 4 ranks of a real irisd with emulated devices.
+
+What the ranks do is in ranks.py: a function for each case.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from tests.bundle import bundle_case
+from tests.python import junit
+
+RANKS = os.path.abspath("tests/bundle/python/ranks.py")
+FOREIGN = os.path.abspath("tests/bundle/python/foreign_ranks.py")
+HAS_NUMPY = importlib.util.find_spec("numpy") is not None
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+PATIENCE_SECONDS = 240
+
+
+@unittest.skipUnless(HAS_NUMPY, "numpy is not installed")
+class Ranks(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="iris-python-", dir="/tmp")
+        cls.case = bundle_case.BundleCase
+        cls.case.setUpClass()
+        cls.bundle = cls.case.second
+        cls.runtime_dir = os.path.join(cls.folder, "run")
+        os.mkdir(cls.runtime_dir)
+        with open(os.path.join(cls.folder, "log"), "wb") as log:
+            cls.daemon = subprocess.Popen(
+                [f"{cls.bundle}/bin/irisd", "--runtime-dir", cls.runtime_dir, "--backend", "emu", "--emu-devices", "4",
+                 "--emu-memory", "1GiB", "--no-self-check"], stdout=log, stderr=log,
+                env=bundle_case.clean_environment())
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not os.path.exists(os.path.join(cls.runtime_dir, "session.sock")):
+            assert cls.daemon.poll() is None and time.monotonic() < end, "irisd does not start"
+            time.sleep(0.01)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.terminate()
+        assert cls.daemon.wait(PATIENCE_SECONDS) == 0, "irisd ended with an error"
+        cls.case.tearDownClass()
+
+    def environment(self, **more):
+        return bundle_case.clean_environment(
+            IRIS_RUNTIME_DIR=self.runtime_dir, PYTHONPATH=f"{self.bundle}/lib/python", PYTHONDONTWRITEBYTECODE="1",
+            OMP_NUM_THREADS="1", **more)
+
+    def ranks(self, n, *command, code=0, **variables):
+        """What the ranks print; they end with this code."""
+        result = subprocess.run([f"{self.bundle}/bin/iris-run", "-n", str(n), "--", sys.executable, *command],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                                timeout=PATIENCE_SECONDS, env=self.environment(**variables))
+        self.assertEqual(result.returncode, code, f"{command} on {n} ranks\n{result.stdout}")
+        return result.stdout
+
+    def on(self, case, *counts, program=RANKS, **variables):
+        for n in counts:
+            with self.subTest(ranks=n):
+                self.ranks(n, program, case, **variables)
+
+    def test_world(self):
+        self.on("world", 1, 2, 4)
+
+    def test_collectives(self):
+        self.on("collectives", 1, 2, 4)
+
+    def test_tensors(self):
+        self.on("tensors", 1, 2, 4)
+
+    def test_memory(self):
+        self.on("memory", 1, 2, 4)
+
+    def test_two_contexts(self):
+        self.on("two_contexts", 1)
+
+    def test_factories(self):
+        self.on("factories", 1, 2)
+
+    def test_bad_input(self):
+        self.on("bad_input", 1, 2, 4)
+
+    def test_tensors_are_dropped_in_other_orders_on_each_rank(self):
+        self.on("garbage", 1, 2, ROUNDS="2500")
+        self.on("garbage", 4, ROUNDS="10000")
+
+    def test_teams_agree_each_by_themselves(self):
+        self.on("teams_garbage", 1, 2, 4)
+
+    def test_symmetric_memory(self):
+        self.on("symm_mem", 1, 2, 4)
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_host_api_of_the_reference(self):
+        for n in (1, 2, 4):
+            said = self.ranks(n, FOREIGN, "reference", IRIS_LOG_LEVEL="info")
+            self.assertIn(f"[iris] [{n - 1}/{n}] shown\n", said)
+            self.assertIn(f"[iris] [{n - 1}/{n}] of {n - 1}\n", said)
+            self.assertNotIn("hidden", said)
+        self.on("devices", 1, 2, program=FOREIGN)
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_groups_of_torch(self):
+        self.on("torch_groups", 2, MEETING=os.path.join(self.folder, "meeting"))
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_training_with_parameters_in_the_heap(self):
+        self.on("training", 1, 2, 4)
+
+    def test_a_rank_that_dies_is_named(self):
+        for n in (2, 4):
+            said = self.ranks(n, RANKS, "a_rank_ends")
+            self.assertEqual(said.count("told: host barrier"), n - 1, said)
+
+    def test_a_context_that_nobody_closes_is_left(self):
+        for n in (1, 2, 4):
+            said = self.ranks(n, RANKS, "left_at_the_end")
+            self.assertNotIn("died", said)
+            self.assertNotIn("hung up", said)
+
+    def test_nothing_is_left_in_irisd(self):
+        self.ranks(2, RANKS, "world")
+        jobs = subprocess.run([f"{self.bundle}/bin/iris-ctl", "jobs", "--format", "json"], stdout=subprocess.PIPE,
+                              text=True, check=True, env=self.environment(), timeout=60).stdout
+        self.assertNotIn('"run-', jobs)
+
+    def test_iris_run_as_a_module(self):
+        program = os.path.join(self.folder, "program.py")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write("import iris, sys\nwith iris.Context(1 << 24) as c:\n"
+                       "    print(c.rank, c.n_ranks, sys.argv[1:], c.all_reduce(c.ones(2)).tolist())\n"
+                       "    c.barrier()\n")
+        for command in ([program, "-n", "x"], ["--no-prefix", "--", sys.executable, program, "-n", "x"]):
+            result = subprocess.run([sys.executable, "-m", "iris.run", "-n", "2", *command], stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True, check=False, timeout=PATIENCE_SECONDS,
+                                    env=self.environment())
+            self.assertEqual(result.returncode, 0, result.stdout)
+            for rank in (0, 1):
+                self.assertIn(f"{rank} 2 ['-n', 'x'] [2.0, 2.0]", result.stdout)
+        result = subprocess.run([sys.executable, "-m", "iris.run", "--help"], stdout=subprocess.PIPE, text=True,
+                                check=False, timeout=60, env=self.environment())
+        self.assertIn("Usage: iris-run", result.stdout)
+
+    def test_no_irisd_is_said_with_the_library_s_text(self):
+        command = [sys.executable, "-c", "import iris\ntry:\n    iris.Context(connect_timeout=0.1)\n"
+                                         "except iris.UnavailableError as e:\n    print(int(e.code), e)"]
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60,
+                              env=dict(self.environment(), IRIS_RUNTIME_DIR="/nowhere")).stdout
+        self.assertIn("14 ", said)
+        self.assertIn("/nowhere/session.sock", said)
+
+
+if __name__ == "__main__":
+    junit.main()

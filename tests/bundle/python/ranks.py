@@ -1,0 +1,857 @@
+"""The ranks of python_test.py: `ranks.py CASE` runs the function of that name on each rank of a job.
+
+Ends with 0 if all that it asserts holds.
+"""
+
+import gc
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+
+import iris
+from iris import DType
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+CASES = {}
+HEAP = 64 << 20
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def raises(kind, call, *texts):
+    """The call raises exactly this kind of error, with all the texts in it."""
+    try:
+        result = call()
+    except kind as error:
+        missing = [text for text in texts if text not in str(error)]
+        assert not missing, f"{missing} is not in {error}"
+        assert len(str(error)) > 20, error
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}, but {result!r}")
+
+
+def check(got, wanted):
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+
+
+@case
+def world():
+    """What a rank knows, teams, and what ranks do together on the host."""
+    with iris.Context(HEAP) as c:
+        n = int(os.environ["IRIS_N_RANKS"])
+        assert (c.rank, c.n_ranks, c.backend, c.device) == (int(os.environ["IRIS_RANK"]), n, "emu", "cpu")
+        assert c.job == os.environ["IRIS_JOB"] and c.heap_bytes >= HEAP and len(c.heap_bases) == n
+        assert c.peer_pid(c.rank) == os.getpid() and c.timings()["join"] > 0
+        c.health()
+        assert iris.current_context() is c and c.world.ranks == tuple(range(n))
+        assert c.locate(c.heap_bases[n - 1] + 5) == (n - 1, 5)
+        value = {"text": "é", "array": np.arange(400_000)} if c.rank == n - 1 else None
+        value = c.broadcast_object(value, n - 1)  # more than one broadcast has room for
+        assert value["text"] == "é" and value["array"][-1] == 399_999
+        assert c.all_gather_object((c.rank, "x")) == [(rank, "x") for rank in range(n)]
+        assert c.broadcast_bytes(b"" if c.rank else b"\0abc", 0) == b"\0abc"
+        raises(iris.InvalidArgumentError, lambda: c.broadcast_bytes(b"x" * ((1 << 20) + 1), 0))
+        team = c.split(c.rank % 2, -c.rank)
+        members = tuple(rank for rank in reversed(range(n)) if rank % 2 == c.rank % 2)
+        assert team.ranks == members and team.index == members.index(c.rank) and team.n_ranks == len(members)
+        team.barrier(timeout=30)
+        x = c.full((3,), c.rank, dtype="i64", team=team)
+        c.all_reduce(x, team=team)
+        assert x.tolist() == [sum(members)] * 3
+        if len(members) < n:
+            raises(iris.InvalidArgumentError, lambda: x.at((c.rank + 1) % n), "no copy", "allocated by the ranks")
+        assert c.all_gather_object(c.rank, team=team) == list(members)
+        raises(iris.FailedPreconditionError, team.destroy, "live allocations")
+        del x
+        team.destroy()
+        raises(iris.FailedPreconditionError, team.barrier, "after destroy")
+        raises(iris.FailedPreconditionError, c.world.destroy, "world")
+        alone = c.team([0])
+        assert alone.is_member == (c.rank == 0)
+        if c.rank:
+            raises(iris.InvalidArgumentError, lambda: c.zeros(3, team=alone), "no member")
+        else:
+            assert c.zeros(3, team=alone).tolist() == [0, 0, 0]
+        c.barrier()
+    raises(iris.FailedPreconditionError, c.barrier, "closed")
+    assert iris.current_context() is None
+    c.close()
+
+
+@case
+def collectives():
+    """All of them, on tensors of Iris, arrays of numpy and tensors of torch, in the heap and outside."""
+    with iris.Context(HEAP) as c:
+        n, r = c.n_ranks, c.rank
+        count = 1001
+        rows = np.arange(n)[:, None] * 1000.0 + np.arange(n * count)[None, :]  # row m is what member m gives
+        makers = [lambda a: c.empty(a.shape, dtype=a.dtype).copy_(a), np.array]
+        if torch is not None:
+            makers.append(torch.from_numpy)
+        raises(iris.FailedPreconditionError, lambda: c.send(c.zeros(1), 0), "prepare()")
+        c.prepare()
+        raises(iris.InvalidArgumentError, lambda: c.prepare(check_calls=1), "already")
+        for make in makers:
+            for dtype in ("float32", "float64", "int32", "int64"):
+                mine = make(rows[r].astype(dtype))
+                small = make(rows[r, :count].astype(dtype))
+                out = make(np.zeros(count, dtype))
+                wide = make(np.zeros(n * count, dtype))
+                check(c.all_reduce(mine, wide), rows.sum(0))
+                check(c.all_reduce(mine, wide, "max", async_op=True).wait(), rows.max(0))
+                assert c.reduce_scatter(mine, out) is out
+                check(out, rows.sum(0)[r * count:(r + 1) * count])
+                check(c.all_gather(small, wide), rows[:, :count].reshape(-1))
+                check(c.all_to_all(mine, wide), rows[:, r * count:(r + 1) * count].reshape(-1))
+                root = n - 1
+                c.reduce(mine, wide, root, "min")
+                if r == root:
+                    check(wide, rows.min(0))
+                c.gather(small, wide if r == root else None, root)
+                if r == root:
+                    check(wide, rows[:, :count].reshape(-1))
+                c.scatter(mine if r == root else None, out, root)
+                check(out, rows[root, r * count:(r + 1) * count])
+                check(c.broadcast(small, root), rows[root, :count])
+                c.send_recv(mine, (r + 1) % n, wide, (r - 1) % n)
+                check(wide, rows[(r - 1) % n])
+                c.all_to_all_v(mine, [r + 1] * n, wide, range(1, n + 1))
+                check(wide[:n * (n + 1) // 2],
+                      np.concatenate([rows[m, r * (m + 1):(r + 1) * (m + 1)] for m in range(n)]))
+        x = c.full((8,), float(r))
+        if n > 1 and r < 2:
+            c.send(x, 1) if r == 0 else c.recv(x, 0)
+            check(x, [0.0] * 8)
+        x.fill_(r)
+        y = c.empty(n, 8)
+        with c.group():
+            for peer in range(n):
+                c.recv(y[peer], peer)
+                c.send(x, (r + peer) % n)
+        check(y, np.repeat(np.arange(n), 8).reshape(n, 8))
+        # On a stream of the caller's, and recorded.
+        stream = c.stream()
+        x.fill_(1)
+        work = c.all_reduce(x, stream=stream, async_op=True)
+        check(work.wait(), [n] * 8)
+        assert work.is_completed() and stream.idle()
+        with stream.capture() as graph:
+            c.all_reduce(x, stream=stream)
+        check(x, [n] * 8)
+        for _ in range(3):
+            graph.launch()
+        stream.synchronize()
+        check(x, [n**4] * 8)
+        graph.close()
+        raises(iris.FailedPreconditionError, graph.launch, "nothing was recorded")
+        c.device_barrier()
+        # What is wrong is told before anything starts.
+        f, i = c.zeros(4), c.zeros(4, dtype="i32")
+        wrong = iris.InvalidArgumentError
+        raises(wrong, lambda: c.all_reduce(f, i), "float32", "int32")
+        raises(wrong, lambda: c.all_reduce(f, c.zeros(5)), "5 elements")
+        raises(wrong, lambda: c.all_reduce(f, op="xor"), "sum, prod, min, max, avg")
+        raises(wrong, lambda: c.all_reduce(c.zeros(4, 4)[:, :2]), "contiguous")
+        raises(wrong, lambda: c.all_reduce(np.zeros((4, 4), ">f4")), ">f4")
+        raises(wrong, lambda: c.all_reduce([1.0]), "list")
+        raises(wrong, lambda: c.all_gather(f, f) if n > 1 else c.all_gather(f, i), "all_gather")
+        raises(wrong, lambda: c.all_reduce(f, stream="s"), "no stream")
+        raises(iris.OutOfRangeError, lambda: c.broadcast(f, n), "none of the team")
+        flags = c.zeros(4, dtype="bool")
+        raises(iris.UnimplementedError, lambda: c.all_reduce(flags), "reductions know the types")  # the library's text
+        check(f, [0] * 4)
+        c.release_communicator()
+        check(c.all_reduce(c.ones(3)), [n] * 3)
+        c.barrier()
+
+
+@case
+def tensors():
+    """Views, values, DLPack and numpy without a copy, peers' copies, and use after the end."""
+    c = iris.Context(HEAP)
+    n, r = c.n_ranks, c.rank
+    x = c.arange(24, name="x").reshape(2, 3, 4)
+    reference = np.arange(24).reshape(2, 3, 4)
+    assert x.name == "x" and x.shape == (2, 3, 4) and x.strides == (12, 4, 1) and x.nbytes == 192 and len(x) == 2
+    for index in ((0,), (1, 2), (slice(None), 1), (Ellipsis, 3), (slice(1, 2), Ellipsis, slice(1, 4, 2)), (-1, -1, -1),
+                  (slice(3, 9),), (slice(None), slice(0, 3, 2))):
+        check(x[index], reference[index])
+        assert x[index].shape == reference[index].shape
+    check([row.tolist() for row in x], reference)
+    check(x.reshape(-1, 6), reference.reshape(-1, 6))
+    assert x.view(24)[5].item() == 5 and x.reshape(4, 6).offset_bytes == x.offset_bytes
+    raises(iris.InvalidArgumentError, lambda: x.reshape(5, 5), "24 elements")
+    raises(iris.InvalidArgumentError, lambda: x[:, 1].reshape(-1), "not contiguous")
+    raises(iris.OutOfRangeError, lambda: x[2], "outside")
+    raises(iris.OutOfRangeError, lambda: x[0, 0, 0, 0], "dimensions")
+    raises(iris.InvalidArgumentError, lambda: x.item(), "one element")
+    raises(iris.InvalidArgumentError, lambda: x.copy_(np.zeros(5)), "do not fill")
+    x[0].copy_(np.full(4, 7))
+    check(x[0], np.full((3, 4), 7))
+    x[0, 1] = 5
+    x[0, 2] = [1, 2, 3, 4]
+    check(x[0], [[7] * 4, [5] * 4, [1, 2, 3, 4]])
+    x.copy_(reference)
+    # Every type, there and back.
+    for dtype in list(DType)[1:]:
+        t = c.full((2, 2), 1, dtype=dtype)
+        assert t.tolist() == [[1, 1], [1, 1]] and t.dtype is dtype and t.element_size() == dtype.itemsize
+        if dtype.numpy_name:
+            check(np.from_dlpack(t) if dtype is not DType.BOOL else t.numpy(), np.ones((2, 2), dtype.numpy_name))
+            t.numpy()[0, 0] = 0
+            assert t[0, 0].item() == 0
+    wide = c.empty(3).copy_(c.full((3,), 1.5, dtype="bf16"))
+    assert wide.tolist() == [1.5] * 3 and c.empty(3, dtype="i64").copy_(wide).tolist() == [1] * 3
+    b = c.empty(3, dtype="bf16").copy_([1.5, -2.0, 3.14159])
+    assert b.tolist()[:2] == [1.5, -2.0] and abs(b.tolist()[2] - 3.14159) < 0.01 and b.numpy().dtype == np.uint16
+    # Peers' copies, by address.
+    mine = c.full((1000,), r)
+    c.barrier()
+    for peer in range(n):
+        check(mine.at(peer), np.full(1000, peer))
+        assert mine.at(peer).rank == peer and c.locate(mine.at(peer).data_ptr())[0] == peer
+    raises(iris.OutOfRangeError, lambda: mine.at(n), "ranks 0 to")
+    c.barrier()
+    mine.at((r + 1) % n)[:10].copy_(np.full(10, 100 + r))
+    c.barrier()
+    check(mine[:11], [100 + (r - 1) % n] * 10 + [r])
+    # Arrays of others keep the memory, and share it.
+    array = x.numpy()
+    assert array.base is not None and array.ctypes.data == x.data_ptr()
+    array[0, 0, 0] = 99
+    assert x[0, 0, 0].item() == 99
+    taken = np.from_dlpack(x[1])
+    assert taken.ctypes.data == x[1].data_ptr() and taken.shape == (3, 4)
+    assert x.__dlpack_device__() == (1, 0)
+    raises(BufferError, lambda: x.__dlpack__(copy=True), "a copy is not offered")
+    from iris import _dlpack
+    before = len(_dlpack._in_use)
+    for _ in range(100):
+        x.__dlpack__()  # nobody takes it
+    assert len(_dlpack._in_use) == before, "capsules that nobody took are not given back"
+    if torch is not None:
+        t = torch.from_dlpack(x)
+        assert t.data_ptr() == x.data_ptr() and t.dtype == torch.int64 and tuple(t.shape) == (2, 3, 4)
+        t[1, 2, 3] = -5
+        assert x[1, 2, 3].item() == -5
+        assert torch.from_dlpack(x[:, 1]).stride() == (12, 1)
+        for dtype in (DType.BF16, DType.BOOL, DType.F16, DType.U8):
+            view = c.ones(3, dtype=dtype).torch()
+            assert view.dtype == dtype.torch and view.tolist() == [1, 1, 1], view
+        assert c.zeros(0, 3).torch().shape == (0, 3) and c.zeros(()).torch().shape == ()
+        raises(iris.InvalidArgumentError, lambda: DType.F8E4M3.torch, "has no type")
+        back = c.empty_like(t)
+        back.copy_(t)
+        check(back, t)
+        # Any type of torch's into any other, and one row into all.
+        half = c.empty(2, 3, dtype="bf16").copy_(torch.tensor([[1.5], [2.5]], requires_grad=True))
+        assert half.tolist() == [[1.5] * 3, [2.5] * 3]
+        assert c.empty(3, dtype="i32").copy_(torch.tensor([1, 2, 3], dtype=torch.bfloat16)).tolist() == [1, 2, 3]
+        raises(iris.InvalidArgumentError, lambda: half.copy_(torch.zeros(2)), "do not fill")
+        raises(iris.InvalidArgumentError, lambda: half.copy_(torch.zeros(1, 2, 3)), "do not fill")
+    # A fork has no heap.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        try:
+            raises(iris.FailedPreconditionError, x.numpy, "forked child", "spawn")
+            raises(iris.FailedPreconditionError, x.data_ptr, "forked child", "spawn")
+            raises(iris.FailedPreconditionError, c.barrier, "forked child")
+            raises(iris.FailedPreconditionError, lambda: c.zeros(3), "forked child")
+            del array, taken
+            gc.collect()
+            os._exit(0)
+        except BaseException as error:  # an assertion, which the parent has to hear of
+            print("in the child:", repr(error), flush=True)
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    # After free, and after the end.
+    y = c.ones(10, name="y")
+    part = y[:5]
+    c.barrier()
+    y.free()
+    for use in (y.numpy, part.data_ptr, y.free, lambda: c.all_reduce(part), lambda: y.at(0), lambda: y[0],
+                lambda: part.fill_(0), lambda: y.__dlpack__()):
+        raises(iris.FailedPreconditionError, use, "after it was freed")
+    assert y.freed and "freed" in repr(y)
+    y = c.ones(10, name="y")  # the name is free again
+    other_context_tensor = y
+    c.barrier()
+    c.close()
+    for use in (x.numpy, mine.free, lambda: x.at(0), lambda: x.__dlpack__(), x.data_ptr, x.tolist,
+                lambda: other_context_tensor.fill_(1)):
+        raises(iris.FailedPreconditionError, use, "after its context was closed")
+    for use in (lambda: c.zeros(1), c.collect, c.stream, c.health, lambda: c.heap_bytes, c.split.__get__(c)):
+        raises((iris.FailedPreconditionError, TypeError), use)
+    # The memory is still there for who holds an array.
+    assert array[0, 0, 0] == 99 and taken[2, 3] == -5 if torch is not None else True
+    array[:] = 3
+    assert taken[0, 0] == 3
+
+
+@case
+def two_contexts():
+    """Two at once, of one rank each: what belongs to one is refused by the other."""
+    with iris.Context(HEAP, job=f"a{os.getpid()}", rank=0, n_ranks=1) as a, \
+            iris.Context(HEAP, job=f"b{os.getpid()}", rank=0, n_ranks=1) as b:
+        x, y = a.ones(4), b.ones(4)
+        for use in (lambda: a.all_reduce(y), lambda: a.all_reduce(x, stream=b.stream()), lambda: a.put(x, y, 0),
+                    lambda: a.zeros(4, out=y), lambda: a.barrier(b.world)):
+            raises(iris.InvalidArgumentError, use, "context")
+        assert iris.current_context() is b
+
+
+@case
+def memory():
+    """Put, get, signals, and what a rank allocates alone."""
+    with iris.Context(HEAP) as c:
+        n, r = c.n_ranks, c.rank
+        right, left = (r + 1) % n, (r - 1) % n
+        inbox, words = c.zeros(256), c.zeros(4, dtype="u64")
+        c.barrier()
+        c.put(inbox, np.full(256, r, np.float32), right, signal=(words, 1))
+        assert c.wait_signal(words, 1) == 1
+        check(inbox, np.full(256, left))
+        c.signal(words[1:], 5, right, "add")
+        c.signal(words[1:], 5, right, "add")
+        assert c.wait_signal(words[1:], 10, "eq") == 10
+        c.barrier()
+        got = np.empty(256, np.float32)
+        c.get(got, inbox, right)
+        check(got, np.full(256, r))
+        stream = c.stream()
+        c.prepare_signals()
+        c.get(got[:10], inbox[:10], left, stream=stream, signal=(words[2:], 3))
+        stream.synchronize()
+        assert c.wait_signal(words[2:], 3) == 3
+        event = stream.record()
+        c.own_stream.wait(event)
+        later = stream.record()
+        stream.synchronize()
+        assert event.elapsed(later) >= 0
+        wrong = iris.InvalidArgumentError
+        raises(wrong, lambda: c.put(np.zeros(256, np.float32), inbox, 0), "not in this rank's heap")
+        raises(wrong, lambda: c.put(inbox, np.zeros(255, np.float32), 0), "not alike")
+        raises(wrong, lambda: c.put(inbox, np.zeros(256, np.int32), 0), "not alike")
+        raises(iris.OutOfRangeError, lambda: c.put(inbox, got, n), f"rank {n}")
+        raises(wrong, lambda: c.put(inbox, got, 0, signal=(inbox, 1)), "uint64")
+        raises(wrong, lambda: c.put(inbox, got, 0, signal=(words, 1, "xor")), "'set' or 'add'")
+        raises(wrong, lambda: c.put(inbox, got, 0, signal=words), "(word, value)")
+        raises(wrong, lambda: c.put(inbox, inbox, r), "overlap")
+        raises(wrong, lambda: c.wait_signal(words, 1, "like"), "eq, ne")
+        start = time.monotonic()
+        raises(iris.DeadlineExceededError, lambda: c.wait_signal(words[3:], 1, timeout=0.2), "holds 0", f"rank {r}")
+        assert time.monotonic() - start < 5
+        check(inbox, np.full(256, left))
+        # Alone.
+        own = c.allocate_local((r + 10,), "i32", name="own")
+        check(own, np.zeros(r + 10))
+        own.fill_(r)
+        late = c.allocate_local((5,), "f64")
+        late.fill_(r + 0.5)
+        c.publish(late, "late")
+        raises(iris.FailedPreconditionError, lambda: c.publish(late, "again"))
+        raises(iris.AlreadyExistsError, lambda: c.allocate_local((1,), name="own"))
+        raises(wrong, lambda: c.publish(inbox, "inbox"), "allocate_local")
+        if n == 1:
+            raises(wrong, lambda: c.open(r, "late"), "what it allocated itself")
+            return
+        theirs = c.open(right, "late", timeout=30)
+        assert theirs.dtype is DType.F64 and theirs.shape == (5,) and theirs.rank == right
+        check(theirs, np.full(5, right + 0.5))
+        big = c.open(right, "own", timeout=30)
+        assert big.shape == (right + 10,)
+        raises(wrong, lambda: big.at(r), f"rank {right} alone")
+        c.barrier()
+        c.put(theirs, np.full(5, 100.0 + r), right)
+        c.barrier()
+        check(late, np.full(5, 100.0 + left))
+        raises(iris.DeadlineExceededError, lambda: c.open(right, "nothing", timeout=0.2), "nothing")
+        raises(iris.OutOfRangeError, lambda: c.open(n, "x"), f"rank {n}")
+        del own, late  # dropped while others have it open
+        gc.collect()
+        c.zeros(1)
+        check(theirs, np.full(5, 100.0 + r))
+        theirs.free()
+        raises(iris.FailedPreconditionError, theirs.numpy, "freed")
+        c.grow(1 << 20)
+        assert c.heap_bytes >= HEAP + (1 << 20)
+        c.barrier()
+
+
+@case
+def garbage():
+    """Tensors are dropped in other orders on each rank, on other threads and by the cycle collector: nothing hangs,
+    nothing that a rank still has is given back, and nothing is left."""
+    rounds = int(os.environ.get("ROUNDS", "10000"))
+    with iris.Context(HEAP) as c:
+        same = random.Random(7)  # the same on all ranks
+        mine = random.Random(c.rank)
+        base = c.heap.live()
+        held = []
+        stop = threading.Event()
+        bag = []
+
+        def drop_elsewhere():
+            while not stop.is_set():
+                while bag:
+                    bag.pop()
+                time.sleep(0.001)
+
+        thread = threading.Thread(target=drop_elsewhere)
+        thread.start()
+        most = 0
+        for number in range(rounds):
+            t = c.allocate((same.randrange(1, 40_000),), "u8")
+            t.numpy()[::997] = number % 251
+            kind = mine.randrange(4)
+            if kind == 0:
+                bag.append(t)
+            elif kind == 1:
+                circle = [t]
+                circle.append(circle)
+                held.append((number, circle))
+            else:
+                held.append((number, [t]))
+            del t
+            while len(held) > 12:
+                position, kept = held.pop(mine.randrange(len(held)))
+                assert (kept[0].numpy()[::997] == position % 251).all(), "a tensor that is held was given back"
+                del kept
+            if number % 500 == 0 and mine.random() < 0.5:
+                gc.collect()
+            most = max(most, c.heap.live())
+        stop.set()
+        thread.join()
+        held.clear()
+        bag.clear()
+        circle = None
+        gc.collect()
+        c.barrier()
+        c.collect()
+        assert c.heap.live() == base, f"{c.heap.live() - base} tensors are left"
+        assert most < rounds / 4 or rounds < 2000, most
+        # All of the heap is there again.
+        whole = c.allocate((HEAP - (4 << 20),), "u8")
+        whole.free()
+        # No room, until what was dropped is given back: every rank is told the same, and all of them do it.
+        half = c.allocate((HEAP // 2 + (1 << 20),), "u8")
+        c.barrier()
+        del half
+        gc.collect()
+        limit = 4 * HEAP
+        blocks = [c.allocate((HEAP // 2 + (1 << 20),), "u8") for _ in range(limit // (HEAP // 2 + (1 << 20)))]
+        raises(iris.ResourceExhaustedError, lambda: c.allocate((HEAP,), "u8"), "no room")
+        if c.rank == 0:
+            blocks.pop()  # the others have it still
+        if c.n_ranks > 1:
+            raises(iris.ResourceExhaustedError, lambda: c.allocate((HEAP // 2 + (1 << 20),), "u8"), "no room")
+        if c.rank:
+            blocks.pop()
+        again = c.allocate((HEAP // 2 + (1 << 20),), "u8")
+        # A name is free again, too.
+        del blocks, again
+        named = c.zeros(4, name="again")
+        del named
+        named = c.zeros(4, name="again")
+        # The memory of an array that somebody holds stays, though its tensor is gone.
+        array = c.full((1000,), 5.0).numpy()
+        c.collect()
+        others = [c.full((1000,), 6.0) for _ in range(100)]
+        assert (array == 5).all()
+        del others, array
+        # What one rank drops, and the others keep.
+        t = c.ones(10)
+        keep = t if c.rank == 0 else None
+        del t
+        gc.collect()
+        c.collect()
+        live = c.heap.live()
+        del keep
+        gc.collect()
+        # One is left for "named", and one was of rank 0's.
+        assert c.collect() == 1 and c.heap.live() == live - 1
+        del named
+        assert c.collect() == 1
+        c.barrier()
+
+
+@case
+def teams_garbage():
+    """Teams agree each by themselves, while others do something else."""
+    with iris.Context(HEAP) as c:
+        team = c.split(c.rank % 2)
+        for number in range(500 if c.rank % 2 else 900):
+            x = c.ones(1000, team=team)
+            if number % 3:
+                c.all_reduce(x, team=team)
+        del x
+        gc.collect()
+        c.collect(team)
+        assert c.heap.live() == 0
+        c.barrier()
+
+
+def same_as_torch(c, name, *arguments, **options):
+    """The factory gives what torch's gives: shape, type and values, to the last bit or nearly."""
+    exact = options.pop("exact", True)
+    dtype = options.get("dtype")
+    wanted = getattr(torch, name)(*arguments, **{**options, **({"dtype": getattr(torch, dtype)} if dtype else {})})
+    got = getattr(c, name)(*arguments, **options)
+    what = f"{name}{arguments} {options}"
+    assert got.shape == tuple(wanted.shape) and got.strides == tuple(wanted.stride()) or 0 in got.shape, what
+    assert got.dtype.torch == wanted.dtype, f"{what}: {got.dtype.long_name}, and torch has {wanted.dtype}"
+    values, reference = np.array(got.tolist(), np.float64), np.array(wanted.tolist(), np.float64)
+    if exact:
+        np.testing.assert_array_equal(values, reference, what)
+    else:
+        np.testing.assert_allclose(values, reference, rtol=1e-2 if dtype in ("float16", "bfloat16") else 1e-6,
+                                   atol=1e-6, err_msg=what)
+
+
+@case
+def factories():
+    """Table-driven against torch; numpy's for what its types hold; and what is random, by its documented bits."""
+    with iris.Context(HEAP) as c:
+        if torch is not None:
+            types = (None, "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
+            for shape in ((), (0,), (1,), (7,), (2, 3), (2, 0, 3), (1, 1, 1, 5), (3, 4, 5)):
+                for dtype in types + ("bool",):
+                    for name in ("zeros", "ones"):
+                        same_as_torch(c, name, shape, dtype=dtype) if dtype else same_as_torch(c, name, shape)
+                    if dtype:
+                        same_as_torch(c, "full", shape, 3, dtype=dtype)
+                for value in (5, 2.5, True, float("inf")):
+                    same_as_torch(c, "full", shape, value)
+            same_as_torch(c, "zeros", 2, 3)
+            same_as_torch(c, "ones", [4, 1])
+            for arguments in ((5,), (2, 9), (0, 10, 3), (1, 10, 3), (10, 0, -3), (0, 1, 0.1), (5, 5), (0.5, 3), (3.0,),
+                              (-7, 8, 5), (0, -1, -0.25), (2**40, 2**40 + 3), (1.0, 2.0, 0.3)):
+                for dtype in types:
+                    big = max(abs(a) for a in arguments) > 1000
+                    floats = any(isinstance(a, float) for a in arguments)
+                    if dtype is None:
+                        same_as_torch(c, "arange", *arguments)
+                    elif not (big and dtype != "int64") and not (dtype == "uint8" and min(arguments) < 0) and not (
+                            floats and "int" in dtype) and not (dtype == "uint8" and arguments[0] > arguments[-1]):
+                        same_as_torch(c, "arange", *arguments, dtype=dtype, exact="float" not in dtype)
+            for arguments in ((0, 1, 5), (0, 1, 1), (3, 3, 4), (-2, 7, 10), (5, -5, 11), (0.1, 0.9, 101), (1, 2, 0),
+                              (0, 100, 7)):
+                for dtype in (None, "float32", "float64", "float16", "bfloat16", "int32", "int64", "int8"):
+                    floats = any(isinstance(a, float) for a in arguments[:2])
+                    if dtype and "int" in dtype and floats:
+                        continue
+                    same_as_torch(c, "linspace", *arguments, **({"dtype": dtype} if dtype else {}),
+                                  exact=bool(dtype) and "int" in dtype)
+            like = torch.zeros(2, 3, dtype=torch.int16)
+            for name in ("zeros_like", "ones_like"):
+                same_as_torch(c, name, like)
+                same_as_torch(c, name, like, dtype="float64")
+            assert c.empty_like(like).dtype is DType.I16 and c.full_like(like, 7).tolist() == [[7] * 3] * 2
+        # The ends of numpy's types, in unsigned ones that torch lacks.
+        for dtype in ("uint16", "uint32", "uint64", "int64"):
+            info = np.iinfo(dtype)
+            check(c.arange(info.max - 3, info.max, dtype=dtype).numpy(), np.arange(info.max - 3, info.max, dtype=dtype)
+                  if dtype != "uint64" else np.array([info.max - 3, info.max - 2, info.max - 1], dtype))
+            assert c.full((2,), info.max, dtype=dtype).tolist() == [info.max] * 2
+        assert c.linspace(0, 1, 11, dtype="f64")[10].item() == 1.0
+        # More than a piece of the filling.
+        many = c.arange(700_001)
+        check(many.numpy(), np.arange(700_001))
+        # Into a tensor that is there: not collective.
+        out = c.empty(2, 3)
+        if c.rank == 0:
+            assert c.ones(6, out=out).shape == (6,)
+            check(out, np.ones((2, 3)))
+            c.rand(2, 3, out=out.numpy())
+            assert len(set(out.reshape(6).tolist())) == 6
+        c.barrier()
+        random_numbers(c)
+
+
+def random_numbers(c):
+    """The bits that _philox.py documents, distributions, and types."""
+    c.manual_seed(42)
+    x = c.rand(8)
+    from iris._philox import Draw
+    words = Draw(42, 0).words(8)
+    check(x, (words >> np.uint64(8)).astype(np.float64) * 2.0**-24)
+    check(c.rand(3, dtype="f64"), (Draw(42, 1).longs(3) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    c.manual_seed(42)
+    check(c.rand(2, 4).reshape(8), x)
+    state = c.generator.get_state()
+    first = c.randn(100).tolist()
+    c.generator.set_state(state)
+    assert c.randn(100).tolist() == first
+    assert c.all_gather_object(first) == [first] * c.n_ranks, "equal seeds give equal numbers on all ranks"
+    own = iris.Generator(1000 + c.rank)
+    told = c.all_gather_object(c.rand(4, generator=own).tolist())
+    assert len({tuple(values) for values in told}) == c.n_ranks
+    # A piece is no seam: one call has the same numbers however it is cut.
+    from iris import _fill
+    piece, _fill.PIECE = _fill.PIECE, 1000
+    try:
+        cut = [c.rand(10_001, generator=iris.Generator(3)), c.randint(-5, 9, (4_003,), generator=iris.Generator(3))]
+    finally:
+        _fill.PIECE = piece
+    check(cut[0], c.rand(10_001, generator=iris.Generator(3)))
+    check(cut[1], c.randint(-5, 9, (4_003,), generator=iris.Generator(3)))
+    for dtype in ("f32", "f64", "f16", "bf16"):
+        u = np.array(c.rand(200_000, dtype=dtype).tolist(), np.float64)
+        assert 0 <= u.min() and u.max() < 1 and abs(u.mean() - 0.5) < 0.01 and abs(u.var() - 1 / 12) < 0.01, dtype
+        u = np.array(c.uniform((200_000,), -3, 5, dtype=dtype).tolist(), np.float64)
+        assert -3 <= u.min() and u.max() < 5 and abs(u.mean() - 1) < 0.05, dtype
+        v = np.array(c.randn(200_000, dtype=dtype).tolist(), np.float64)
+        assert abs(v.mean()) < 0.02 and abs(v.std() - 1) < 0.02 and 4 < np.abs(v).max() < 8, dtype
+        assert c.rand(0, dtype=dtype).tolist() == [] and c.rand((), dtype=dtype).shape == ()
+    check(c.uniform((5,), 2.0, 2.0), [2.0] * 5)
+    # Where most of the range rounds to its end, which is not in it.
+    assert set(c.uniform((1000,), 100, 101, dtype="bf16").tolist()) == {100.0, 100.5}
+    counts = np.bincount(c.randint(10, (100_000,)).numpy())
+    assert len(counts) == 10 and counts.min() > 9_000
+    for dtype, low, high in (("u8", 0, 256), ("i8", -128, 128), ("i64", -2**63, 2**63), ("u64", 0, 2**64),
+                             ("f32", -4, 4), ("bool", 0, 2), ("i32", 5, 6)):
+        values = np.array(c.randint(low, high, (5_000,), dtype=dtype).tolist(), object)
+        assert low <= values.min() and values.max() < high and (high - low < 2 or len(set(values)) > 1), dtype
+    if torch is not None:
+        generator = torch.Generator().manual_seed(9)
+        a = c.rand(5, generator=generator).tolist()
+        b = c.rand(5, generator=generator).tolist()
+        assert a != b and c.rand(5, generator=torch.Generator().manual_seed(9)).tolist() == a
+
+
+@case
+def symm_mem():
+    """The shape of torch's symmetric memory."""
+    import iris.symm_mem as symmetric
+    c = iris.Context(HEAP)
+    n, r = c.n_ranks, c.rank
+    dtype = torch.float32 if torch is not None else "float32"
+    for _ in range(r):
+        symmetric.empty(100)  # other ranks allocate other things before: nothing is collective here
+    t = symmetric.empty(4, 250, dtype=dtype)
+    t[...] = r
+    h = symmetric.rendezvous(t, None)
+    assert (h.rank, h.world_size, h.buffer_size, h.signal_pad_size) == (r, n, 4000, 2048)
+    assert symmetric.rendezvous(t) is h and symmetric.is_symm_mem_tensor(t)
+    h.barrier()
+    for peer in range(n):
+        buffer = h.get_buffer(peer, (1000,), dtype)
+        check(buffer, np.full(1000, peer))
+        assert buffer.data_ptr() == h.buffer_ptrs[peer]
+        assert h.get_signal_pad(peer).shape == (512,) and not np.asarray(h.get_signal_pad(peer)).any()
+        assert h.signal_pad_ptrs[peer] == h.get_signal_pad(peer).data_ptr()
+    h.barrier()
+    # A ring, a hundred times round, with data behind each signal.
+    right, left = (r + 1) % n, (r - 1) % n
+    theirs = h.get_buffer(right, (10,), dtype, 90)
+    mine = h.get_buffer(r, (10,), dtype, 90)
+    for lap in range(100):
+        theirs[...] = lap * n + r
+        h.put_signal(right)
+        h.wait_signal(left, timeout_ms=30_000)
+        check(mine, np.full(10, lap * n + left))
+        h.put_signal(left, channel=1)  # taken
+        h.wait_signal(right, channel=1)
+    raises(iris.DeadlineExceededError, lambda: h.wait_signal(left, channel=2, timeout_ms=100), "signal word")
+    for _ in range(3):
+        h.put_signal(right, channel=3)  # nobody has to take them at once
+    for _ in range(3):
+        h.wait_signal(left, channel=3)
+    raises(iris.InvalidArgumentError, lambda: h.get_buffer(0, (1001,), dtype), "4004 bytes")
+    raises(iris.InvalidArgumentError, lambda: h.get_buffer(0, (10,), dtype, 995), "from byte 3980")
+    raises(iris.OutOfRangeError, lambda: h.get_buffer(n, (1,), dtype), "no place")
+    raises(iris.OutOfRangeError, lambda: h.put_signal(0, channel=16), "channel 16")
+    raises(iris.InvalidArgumentError, lambda: symmetric.rendezvous(c.zeros(3)), "symm_mem.empty()")
+    # In a team, with buffers that are not of one size.
+    team = c.split(0 if r < max(n // 2, 1) else 1, -r)
+    u = symmetric.empty(16, dtype=dtype)
+    g = symmetric.rendezvous(u, team)
+    assert g.world_size == team.n_ranks and g.rank == team.index
+    g.barrier()
+    if n > 1:
+        odd = symmetric.empty(5 + r, dtype=dtype)
+        raises(iris.InvalidArgumentError, lambda: symmetric.rendezvous(odd), "they must be the same")
+    # Dropped in any order.
+    if r % 2:
+        del t, h, theirs, mine, buffer
+    gc.collect()
+    c.barrier()
+    del u, g
+    c.barrier()
+    c.collect()
+    c.close()
+
+
+@case
+def torch_groups():
+    """Rank and size from torch.distributed, as the reference's programs have them, and its groups."""
+    import torch.distributed as dist
+    rank, n = int(os.environ.pop("IRIS_RANK")), int(os.environ.pop("IRIS_N_RANKS"))
+    for name in ("IRIS_LOCAL_RANK", "IRIS_JOB"):
+        os.environ.pop(name)
+    dist.init_process_group("gloo", rank=rank, world_size=n, init_method=f"file://{os.environ['MEETING']}")
+    ctx = iris.iris(HEAP)
+    assert (ctx.get_rank(), ctx.get_num_ranks()) == (rank, n) and ctx.context.job.startswith("torch-")
+    group = dist.new_group([0])
+    if rank == 0:
+        raises(iris.FailedPreconditionError, lambda: ctx.barrier(group=group), "use_group")
+    assert ctx.use_group(group if rank == 0 else [0]).ranks == (0,)
+    if rank == 0:
+        ctx.barrier(group=group)
+    everybody = dist.new_group(list(range(n)))
+    x = ctx.ones(4)
+    ctx.ccl.all_reduce(x, x, group=everybody)
+    assert x.tolist() == [n] * 4
+    raises(TypeError, lambda: ctx.barrier(group="world"), "group")
+    ctx.barrier()
+    ctx.close()
+    dist.destroy_process_group()
+
+
+@case
+def training():
+    """Data-parallel training of a small model whose parameters lie in the heap: the same weights on all ranks."""
+    import csv
+    with open("examples/data/digits.csv", encoding="utf-8") as file:
+        rows = [[float(cell) for cell in row] for row in csv.reader(file) if row and row[0][:1].isdigit()]
+    data = torch.tensor(rows)
+    images, labels = data[:, :-1] / 16.0, data[:, -1].long()
+    with iris.Context(HEAP) as c:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+        for parameter in model.parameters():
+            parameter.data = c.empty_like(parameter).copy_(parameter.detach()).torch()
+        images, labels = images[c.rank::c.n_ranks], labels[c.rank::c.n_ranks]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+        for step in range(60):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            for parameter in model.parameters():
+                c.all_reduce(parameter.grad, op="avg")
+            optimizer.step()
+        right = (model(images).argmax(1) == labels).float().mean()
+        assert right > 0.9, right
+        weights = [p.detach().numpy().tobytes() for p in model.parameters()]
+        assert all(theirs == weights for theirs in c.all_gather_object(weights))
+        assert all(c.is_symmetric(p.detach()) for p in model.parameters())
+        del model, optimizer, parameter
+        c.barrier()
+
+
+@case
+def bad_input():
+    """Each mistake is an exception before anything starts, and the context goes on."""
+    with iris.Context(HEAP) as c:
+        wrong = iris.InvalidArgumentError
+        for call, texts in (
+                (lambda: c.zeros(-1), ("(-1,)", "negative")),
+                (lambda: c.zeros(3, -2), ("(3, -2)",)),
+                (lambda: c.zeros(2**62, 4), ("overflows",)),
+                (lambda: c.zeros(2**62, 0, 4), ("overflows",)),
+                (lambda: c.full((2**40, 2**40), 1), ("overflows",)),
+                (lambda: c.empty(3, dtype="float33"), ("float33", "bfloat16")),
+                (lambda: c.empty(3, dtype=np.complex64), ("complex64",)),
+                (lambda: c.empty(3, dtype=np.dtype(">f4")), ("f4",)),
+                (lambda: c.empty(3, dtype=DType.NONE), ("NONE",)),
+                (lambda: c.full(3, 300, dtype="u8"), ("300", "uint8", "0 to 255")),
+                (lambda: c.full(3, -1, dtype="u64"), ("uint64",)),
+                (lambda: c.arange(3, 0), ("leads away",)),
+                (lambda: c.arange(0, 3, 0), ("step must not be 0",)),
+                (lambda: c.arange(300, dtype="i8"), ("int8", "-128 to 127")),
+                (lambda: c.arange(0.0, float("inf")), ("finite",)),
+                (lambda: c.arange(2, dtype="bool"), ("bool",)),
+                (lambda: c.linspace(0, 1, -1), ("negative",)),
+                (lambda: c.linspace(0, 1000, 3, dtype="i8"), ("int8",)),
+                (lambda: c.rand(3, dtype="i32"), ("randint",)),
+                (lambda: c.randn(3, dtype="f8e4m3"), ("float8_e4m3fn",)),
+                (lambda: c.randint(5, 5, (3,)), ("below 5",)),
+                (lambda: c.randint(0, 300, (3,), dtype="u8"), ("uint8",)),
+                (lambda: c.uniform((3,), 2.0, 1.0), ("no range",)),
+                (lambda: c.zeros(3, device="meta"), ("device=meta",)),
+                (lambda: c.zeros(3, out=np.zeros(3, np.float32)), ("not in the symmetric heap",)),
+                (lambda: c.zeros(3, out=c.zeros(4)), ("(4,)", "(3,)")),
+                (lambda: c.zeros(3, out=c.zeros(3, dtype="i32")), ("int32", "float32")),
+                (lambda: c.allocate((3,), alignment_bytes=3), ("power of two",)),
+                (lambda: c.allocate((3,), name="a\0b"), ("zero byte",)),
+                (lambda: c.allocate((3,), name="x" * 1000), ()),
+                (lambda: c.grow(-1), ("-1",)),
+                (lambda: c.barrier(timeout=-1), ("not positive",)),
+                (lambda: c.zeros(3).view_dtype("i16"), ("bytes",)),
+                (lambda: iris.Generator(2**64), ("64 bits",)),
+                (lambda: iris.Context(0), ("heap_bytes",)),
+                (lambda: iris.Context(HEAP, rank=-2), ("rank",)),
+                (lambda: c.rand(3, out=c.zeros(6)[::2]), ("not contiguous",)),
+                (lambda: c.locate(5), ()),
+        ):
+            raises(wrong, call, *texts)
+        for call in (lambda: c.zeros(1.5), lambda: c.zeros("3"), lambda: c.zeros((2, "a")), lambda: c.zeros(None),
+                     lambda: c.arange("3"), lambda: c.randint(3), lambda: c.randint(1.5, (3,)),
+                     lambda: c.rand(3, generator=5), lambda: c.zeros_like(3), lambda: c.allocate((3,), name=5)):
+            raises(TypeError, call)
+        raises(iris.OutOfRangeError, lambda: c.team([0, 99]), "99")
+        raises(iris.ResourceExhaustedError, lambda: c.zeros(1 << 40), "no room")
+        if torch is not None:
+            raises(iris.InvalidArgumentError, lambda: c.all_reduce(torch.zeros(4, 4).t()), "contiguous()")
+            raises(iris.InvalidArgumentError, lambda: c.all_reduce(torch.zeros(4, dtype=torch.complex64)), "complex64")
+            raises(iris.InvalidArgumentError, lambda: c.all_reduce(torch.zeros(4, device="meta")), "meta")
+        if c.n_ranks > 1:
+            # The ranks ask for different things: all of them are told, and by whom.
+            raises(iris.InvalidArgumentError, lambda: c.zeros(3 + c.rank % 2))
+        check(c.all_reduce(c.ones(3)), [c.n_ranks] * 3)
+        c.barrier()
+
+
+@case
+def a_rank_ends():
+    """The last rank dies: the others are told which, and with the library's own text."""
+    c = iris.Context(HEAP, timeout=30)
+    c.barrier()
+    if c.rank == c.n_ranks - 1:
+        os._exit(0)
+    text = raises(iris.AbortedError, lambda: c.barrier(timeout=30), f"rank {c.n_ranks - 1}")
+    raises(iris.AbortedError, c.health, f"rank {c.n_ranks - 1}")
+    raises(iris.AbortedError, lambda: c.zeros(3))
+    print("told:", text)
+    c.close()
+
+
+@case
+def left_at_the_end():
+    """A context that nobody closes is left when the interpreter ends: the peers hear that, and of no death."""
+    c = iris.Context(HEAP)
+    x = c.ones(3)
+    c.barrier()
+    if c.rank == c.n_ranks - 1:
+        sys.modules["iris"].kept_for_ever = (c, x, x.numpy())
+        return
+    end = time.monotonic() + 30
+    try:
+        while time.monotonic() < end:
+            c.health()
+            time.sleep(0.01)
+        raise AssertionError("nobody has said that the last rank has left")
+    except iris.AbortedError as error:
+        assert "left" in str(error) and f"rank {c.n_ranks - 1}" in str(error), error
+
+
+def main():
+    CASES[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The wheel of the bundle: pip installs it into an empty environment, without an index, and two ranks sum with it."""
+
+import csv
+import glob
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+import zipfile
+
+from tests.bundle import bundle_case
+from tests.python import junit
+
+PROGRAM = """
+import iris
+assert iris.__file__.startswith("{place}"), iris.__file__
+with iris.Context(1 << 24) as context:
+    print("sum", context.all_reduce(context.full((3,), context.rank + 1)).tolist())
+    context.barrier()
+"""
+
+
+def has(module):
+    return importlib.util.find_spec(module) is not None
+
+
+class Wheel(bundle_case.BundleCase):
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.wheel = cls.make(cls.first, "wheels")
+
+    @classmethod
+    def make(cls, bundle, name):
+        folder = os.path.join(cls.folder, name)
+        said = subprocess.run([sys.executable, f"{bundle}/share/iris/wheel.py", bundle, folder],
+                              stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        (path,) = glob.glob(folder + "/*.whl")
+        assert said == path, said
+        return path
+
+    def test_its_name_and_record(self):
+        version = os.path.basename(self.first).split("-")[1]
+        self.assertEqual(os.path.basename(self.wheel),
+                         f"iris_symm-{version}-py3-none-manylinux_2_35_x86_64.whl")
+        with zipfile.ZipFile(self.wheel) as wheel:
+            self.assertIsNone(wheel.testzip())
+            names = wheel.namelist()
+            self.assertEqual(len(names), len(set(names)))
+            (record,) = [name for name in names if name.endswith("/RECORD")]
+            rows = list(csv.reader(wheel.read(record).decode().splitlines()))
+            self.assertEqual([row[0] for row in rows], names)
+            for name in ("iris/__init__.py", "iris/py.typed", "iris/_bundle/lib/libiris.so",
+                         "iris/_bundle/lib/libiris_emu.so", "iris/_bundle/bin/iris-run",
+                         "iris/_bundle/libexec/iris/irisd-worker"):
+                self.assertIn(name, names)
+            self.assertIn(f"Version: {version}\n", wheel.read(record.replace("RECORD", "METADATA")).decode())
+
+    def test_the_same_bundle_gives_the_same_bytes(self):
+        with open(self.wheel, "rb") as one, open(self.make(self.second, "again"), "rb") as other:
+            self.assertEqual(one.read(), other.read())
+
+    def test_what_is_no_bundle_is_refused(self):
+        result = subprocess.run([sys.executable, f"{self.first}/share/iris/wheel.py", self.folder, self.folder],
+                                stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("is no unpacked bundle", result.stderr)
+
+    @unittest.skipUnless(has("pip") and has("numpy"), "pip or numpy is not installed")
+    def test_pip_installs_it_and_two_ranks_sum(self):
+        place = os.path.join(self.folder, "venv")
+        bundle = self.unpack("gone")
+        wheel = self.make(bundle, "from-gone")
+        self.run_ok(sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", place)
+        python = f"{place}/bin/python"
+        self.run_ok(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-cache-dir",
+                    "--disable-pip-version-check", wheel)
+        # Nothing of the bundle that it was made of is there any more.
+        shutil.rmtree(bundle)
+        program = os.path.join(self.folder, "program.py")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(PROGRAM.format(place=place))
+        runtime_dir = os.path.join(self.folder, "run")
+        os.mkdir(runtime_dir)
+        environment = bundle_case.clean_environment(IRIS_RUNTIME_DIR=runtime_dir)
+        daemon = subprocess.Popen([f"{place}/bin/irisd", "--runtime-dir", runtime_dir, "--backend", "emu",
+                                   "--emu-devices", "2", "--emu-memory", "64MiB", "--no-self-check"],
+                                  env=environment, stderr=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + bundle_case.PATIENCE_SECONDS
+            while not os.path.exists(os.path.join(runtime_dir, "session.sock")):
+                self.assertIsNone(daemon.poll(), "irisd ended")
+                self.assertLess(time.monotonic(), end, "irisd does not start")
+                time.sleep(0.01)
+            said = self.run_ok(python, "-m", "iris.run", "-n", "2", program,
+                               environment=dict(environment, IRIS_HEAP_BYTES="16M"))
+            self.assertEqual(said.count("sum [3, 3, 3]"), 2, said)
+            self.assertIn("iris-ctl", self.run_ok(f"{place}/bin/iris-ctl", "--help", environment=environment))
+        finally:
+            daemon.terminate()
+            self.assertEqual(daemon.wait(60), 0)
+        self.run_ok(sys.executable, "-m", "pip", "--python", python, "uninstall", "-y", "iris-symm")
+        self.assertEqual(glob.glob(f"{place}/lib/python*/site-packages/iris*"), [])
+
+
+if __name__ == "__main__":
+    junit.main()
