@@ -128,6 +128,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "iris_free": (CODE, [_HANDLE, POINTER(iris_allocation)]),
     "iris_grow": (CODE, [_HANDLE, c_uint64]),
     "iris_allocate_local": (CODE, [_HANDLE, POINTER(iris_allocate_options), POINTER(iris_allocation)]),
+    "iris_register": (CODE, [_HANDLE, c_void_p, POINTER(iris_allocate_options), POINTER(iris_allocation)]),
     "iris_publish_local": (CODE, [_HANDLE, POINTER(iris_allocation), c_char_p]),
     "iris_open_local": (CODE, [_HANDLE, c_uint32, c_char_p, c_int64, POINTER(iris_opened)]),
     "iris_close_local": (CODE, [_HANDLE, POINTER(iris_opened)]),

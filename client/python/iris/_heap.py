@@ -84,6 +84,7 @@ class Storage:
         self.symmetric = self.address if symmetric is None else symmetric
         self.bytes = allocation.bytes
         self.freed = False
+        self.kept: Any = None  # what has the memory, of what this rank has registered
         self.dropped: Optional[Any] = None  # the weakref.finalize that writes the number down
         self.pid = os.getpid()
 
@@ -155,6 +156,19 @@ class Heap:
         self._storages.add(storage)
         return storage
 
+    def register(self, address: int, options: Any, name: Optional[str], keep: Any) -> Storage:
+        """Memory of this process, which `keep` has, for others to open."""
+        context = self.context
+        self.free_own()
+        allocation = _capi.iris_allocation()
+        _capi.library().iris_register(context.handle, address, ctypes.byref(options), ctypes.byref(allocation))
+        storage = Storage(context, None, allocation, name, owner=context.rank, symmetric=0)
+        storage.kept = keep
+        storage.dropped = weakref.finalize(storage, self._own.append, _capi_call("iris_free", allocation, keep))
+        storage.dropped.atexit = False
+        self._storages.add(storage)
+        return storage
+
     def open_local(self, opened: Any, name: str) -> Storage:
         """What another rank has allocated so, and iris_open_local has opened."""
         storage = Storage(self.context, None, opened, name, owner=opened.rank, symmetric=opened.symmetric or 0)
@@ -218,8 +232,9 @@ class Heap:
         return sum(len(ledger.storages) for ledger in list(self._ledgers.values()))
 
 
-def _capi_call(function: str, argument: Any) -> Callable[[int], Any]:
-    return lambda handle: getattr(_capi.library(), function)(handle, ctypes.byref(argument))
+def _capi_call(function: str, argument: Any, keep: Any = None) -> Callable[[int], Any]:
+    """The call, which keeps `keep` as long as it can still be made."""
+    return lambda handle, _keep=keep: getattr(_capi.library(), function)(handle, ctypes.byref(argument))
 
 
 class _Ledger:

@@ -334,8 +334,22 @@ class Context(Collectives, Factories):
         options = _heap.allocate_options(bytes_of(shape, dtype), dtype, shape, name, alignment_bytes)
         return Tensor(self.heap.allocate_local(options, name), shape, contiguous_strides(shape), dtype)
 
+    def register(self, array: Any, *, name: Optional[str] = None) -> Tensor:
+        """Not collective: memory that another library has allocated, as a tensor that other ranks can open() and put
+        into. Nothing is copied: it is the array's own memory, which is kept until the tensor is freed or dropped. On
+        GPUs it must be memory that others can map (torch with expandable segments), on emulated devices a shared
+        mapping of a memfd; anything else is an InvalidArgumentError that says what to do. The others open it as a
+        tensor of one dimension."""
+        self.check()
+        buffer = _foreign.buffer_of(self, array, "register()")
+        nbytes = buffer.count * buffer.dtype.itemsize
+        options = _heap.allocate_options(nbytes, buffer.dtype, buffer.shape, name, 0)
+        storage = self.heap.register(buffer.address, options, name, buffer.keep)
+        return Tensor(storage, buffer.shape, contiguous_strides(buffer.shape), buffer.dtype)
+
     def publish(self, tensor: Tensor, name: str) -> None:
-        """Not collective: gives what allocate_local() gave a name, so that others find in it what was written."""
+        """Not collective: gives what allocate_local() or register() gave a name, so that others find in it what was
+        written."""
         storage = tensor._storage
         storage.check()
         if storage.team is not None or storage.owner != self.rank:

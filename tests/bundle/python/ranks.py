@@ -3,7 +3,9 @@
 Ends with 0 if all that it asserts holds.
 """
 
+import fcntl
 import gc
+import mmap
 import os
 import random
 import sys
@@ -40,6 +42,15 @@ def raises(kind, call, *texts):
         assert len(str(error)) > 20, error
         return str(error)
     raise AssertionError(f"no {kind.__name__}, but {result!r}")
+
+
+def shareable():
+    """A memfd that can be registered, and an array in it."""
+    memory = os.memfd_create("lent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, 2 << 20)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    mapping = mmap.mmap(memory, 2 << 20)
+    return memory, np.frombuffer(mapping, np.float32, 3000, 64).reshape(100, 30)
 
 
 def check(got, wanted):
@@ -366,6 +377,12 @@ def memory():
         raises(iris.FailedPreconditionError, lambda: c.publish(late, "again"))
         raises(iris.AlreadyExistsError, lambda: c.allocate_local((1,), name="own"))
         raises(wrong, lambda: c.publish(inbox, "inbox"), "allocate_local")
+        raises(wrong, lambda: c.register(np.zeros(10), name="private"), "copy it into the heap")
+        memory, lent = shareable()
+        mine = c.register(lent, name="mine")
+        assert mine.shape == lent.shape and mine.data_ptr() == lent.ctypes.data
+        mine.fill_(r)
+        assert lent[1, 2] == r
         if n == 1:
             raises(wrong, lambda: c.open(r, "late"), "what it allocated itself")
             return
@@ -381,6 +398,17 @@ def memory():
         check(late, np.full(5, 100.0 + left))
         raises(iris.DeadlineExceededError, lambda: c.open(right, "nothing", timeout=0.2), "nothing")
         raises(iris.OutOfRangeError, lambda: c.open(n, "x"), f"rank {n}")
+        lent_to_us = c.open(right, "mine", timeout=30)
+        assert lent_to_us.shape == (lent.size,) and lent_to_us.dtype is DType.F32
+        check(lent_to_us[5:7], np.full(2, right))
+        c.barrier()
+        c.put(lent_to_us, np.full(lent.size, 7.0 + r, dtype=np.float32), right)
+        c.barrier()
+        check(lent, np.full(lent.shape, 7.0 + left))
+        lent_to_us.free()
+        c.barrier()
+        mine.free()
+        os.close(memory)
         del own, late  # dropped while others have it open
         gc.collect()
         c.zeros(1)
