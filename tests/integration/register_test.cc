@@ -76,10 +76,6 @@ int Mistakes(const std::vector<std::string>&) {
   std::vector<uint8_t> own(100);
   REQUIRE_FAILS(c.Register<uint8_t>(own.data(), 100, "own"), StatusCode::kInvalidArgument,
                 "register 100 bytes at 0x", "\"own\"", "copy it into the heap");
-  auto device = DeviceArray<uint8_t>::Create(c, 100);
-  REQUIRE_OK(device);
-  REQUIRE_FAILS(c.Register<uint8_t>(device->get(), 100), StatusCode::kInvalidArgument,
-                "copy it into the heap");
   auto heap = c.Allocate<uint8_t>(100);
   REQUIRE_OK(heap);
   REQUIRE_FAILS(c.Register<uint8_t>(heap->get(), 100), StatusCode::kInvalidArgument,

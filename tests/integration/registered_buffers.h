@@ -131,6 +131,10 @@ inline int RegisteredBuffers() {
   REQUIRE_FAILS(c.Close(*second), StatusCode::kInvalidArgument, "has not opened it");
   REQUIRE_OK(c.Barrier());
   REQUIRE_OK(c.Free(*again));
+  // What the platform's plain allocation gave is refused, and the error says what to do.
+  REQUIRE_FAILS(c.Register<uint8_t>(message->get(), 4096, "plain"), StatusCode::kInvalidArgument,
+                "register 4096 bytes", "copy it into the heap");
+  REQUIRE_OK(c.Barrier());
   return 0;
 }
 
