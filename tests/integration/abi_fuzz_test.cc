@@ -774,7 +774,7 @@ class AbiFuzzTest : public ::testing::Test {
 };
 
 TEST_F(AbiFuzzTest, RandomCallsAreAnswered) {
-  Run(20260401, 1, 20'000);
+  Run(20260401, 1, 40'000);
   const absl::MutexLock lock(&world_.mu);
   uint64_t n_ok = 0, n_all = 0;
   for (const auto& [name, n] : world_.n_all) {
