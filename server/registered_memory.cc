@@ -17,8 +17,12 @@ namespace {
 
 class RegisteredMemory : public driver::PhysicalMemory {
  public:
-  RegisteredMemory(driver::BackendKind kind, wire::UniqueFd fd, uint64_t bytes)
-      : kind_(kind), fd_(std::move(fd)), bytes_(bytes) {}
+  RegisteredMemory(driver::BackendKind kind, wire::UniqueFd fd, uint64_t bytes,
+                   std::function<void(wire::UniqueFd)> close)
+      : kind_(kind), fd_(std::move(fd)), bytes_(bytes), close_(std::move(close)) {}
+  ~RegisteredMemory() override { close_(std::move(fd_)); }
+  RegisteredMemory(const RegisteredMemory&) = delete;
+  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
 
   uint64_t bytes() const override { return bytes_; }
   driver::CreateTimes times() const override { return {}; }
@@ -56,8 +60,9 @@ class RegisteredMemory : public driver::PhysicalMemory {
 
  private:
   const driver::BackendKind kind_;
-  const wire::UniqueFd fd_;
+  wire::UniqueFd fd_;
   const uint64_t bytes_;
+  const std::function<void(wire::UniqueFd)> close_;
 };
 
 // A memfd that nobody can cut. Asks for its seals first: only files that live in memory have them,
@@ -79,15 +84,15 @@ absl::Status CheckEmulated(int fd, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> KeepRegistered(driver::BackendKind kind,
-                                                                       const wire::UniqueFd& fd,
-                                                                       uint64_t bytes) {
+absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> KeepRegistered(
+    driver::BackendKind kind, const wire::UniqueFd& fd, uint64_t bytes,
+    std::function<void(wire::UniqueFd)> close) {
   if (kind == driver::BackendKind::kEmu) {
     if (absl::Status s = CheckEmulated(fd.get(), bytes); !s.ok()) return s;
   }
   wire::UniqueFd own(fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
   if (!own.valid()) return wire::ErrnoStatus(errno, "keep the descriptor of registered memory");
-  return std::make_unique<RegisteredMemory>(kind, std::move(own), bytes);
+  return std::make_unique<RegisteredMemory>(kind, std::move(own), bytes, std::move(close));
 }
 
 }  // namespace iris::server

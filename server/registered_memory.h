@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -18,9 +19,10 @@ namespace iris::server {
 // what could be cut while others have it mapped, or is of another size. On GPUs whoever imports it
 // finds out what it is.
 //
-// `fd` is borrowed. kResourceExhausted: irisd has no descriptor left for it.
-absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> KeepRegistered(driver::BackendKind kind,
-                                                                       const wire::UniqueFd& fd,
-                                                                       uint64_t bytes);
+// `fd` is borrowed. `close` gets the one that is kept, at the end: the kernel may take long over
+// it. kResourceExhausted: irisd has no descriptor left for it.
+absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> KeepRegistered(
+    driver::BackendKind kind, const wire::UniqueFd& fd, uint64_t bytes,
+    std::function<void(wire::UniqueFd)> close);
 
 }  // namespace iris::server

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -27,10 +28,17 @@ wire::UniqueFd Memfd(uint64_t bytes = kBytes, int seals = kSeals) {
   return fd;
 }
 
+int n_closed = 0;
+
+std::function<void(wire::UniqueFd)> CountClosed() {
+  n_closed = 0;
+  return [](const wire::UniqueFd& fd) { n_closed += fd.valid() ? 1 : 0; };
+}
+
 TEST(RegisteredMemoryTest, IsLentAndRead) {
   wire::UniqueFd fd = Memfd();
   ASSERT_EQ(pwrite(fd.get(), "mine", 4, 100), 4);
-  auto memory = KeepRegistered(BackendKind::kEmu, fd, kBytes);
+  auto memory = KeepRegistered(BackendKind::kEmu, fd, kBytes, CountClosed());
   ASSERT_TRUE(memory.ok()) << memory.status();
   fd.Reset();
   EXPECT_EQ((*memory)->bytes(), kBytes);
@@ -47,6 +55,9 @@ TEST(RegisteredMemoryTest, IsLentAndRead) {
     EXPECT_EQ(fcntl(*lent, F_GETFD), FD_CLOEXEC);
     EXPECT_EQ(fcntl(*lent, F_GETFL) & O_ACCMODE, access == Access::kReadOnly ? O_RDONLY : O_RDWR);
   }
+  EXPECT_EQ(n_closed, 0);
+  memory->reset();
+  EXPECT_EQ(n_closed, 1) << "whoever gave it is asked to close it";
 }
 
 TEST(RegisteredMemoryTest, WhatCouldChangeOrWaitIsRefused) {
@@ -54,7 +65,7 @@ TEST(RegisteredMemoryTest, WhatCouldChangeOrWaitIsRefused) {
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
   const wire::UniqueFd write_end(pipe_ends[1]);
   const auto refused = [](const wire::UniqueFd& fd, const char* why) {
-    const auto memory = KeepRegistered(BackendKind::kEmu, fd, kBytes);
+    const auto memory = KeepRegistered(BackendKind::kEmu, fd, kBytes, CountClosed());
     EXPECT_EQ(memory.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(memory.status().message()), HasSubstr(why));
   };
@@ -72,7 +83,7 @@ TEST(RegisteredMemoryTest, WhatCouldChangeOrWaitIsRefused) {
 // irisd cannot look into a GPU's memory: whoever imports it finds out what it is.
 TEST(RegisteredMemoryTest, OfGpusIsLentAsItIs) {
   const wire::UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  auto memory = KeepRegistered(driver::kBackendKinds[1], null, kBytes);
+  auto memory = KeepRegistered(driver::kBackendKinds[1], null, kBytes, CountClosed());
   ASSERT_TRUE(memory.ok()) << memory.status();
   const auto lent = (*memory)->ExportFd(Access::kReadOnly);
   ASSERT_TRUE(lent.ok()) << lent.status();

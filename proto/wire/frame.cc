@@ -17,9 +17,11 @@ namespace {
 constexpr char kNoFrameYet[] = "no frame yet on the session socket";
 constexpr uint32_t kMaxDescriptors = kMaxDescriptorsPerCall;
 static_assert(kMaxDescriptors >= kMaxDescriptorsPerFrame);
+// As many as the kernel lets anybody send: what did not fit it would close here and now.
+constexpr size_t kMaxSent = 253;
 // Space for the descriptors of one frame and the sender's credentials.
 constexpr size_t kControlBytes =
-    CMSG_SPACE(sizeof(int) * kMaxDescriptors) + CMSG_SPACE(sizeof(struct ucred));
+    CMSG_SPACE(sizeof(int) * kMaxSent) + CMSG_SPACE(sizeof(struct ucred));
 
 // Takes descriptors and credentials out of a received message. Everything installed is owned from
 // here on.
@@ -94,7 +96,10 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> hea
   return ErrnoStatus(error, "send session frame");
 }
 
-absl::StatusOr<Frame> ReceiveFrame(int socket) {
+namespace {
+
+// As ReceiveFrame; descriptors are in *frame also on an error.
+absl::Status Receive(int socket, Frame* frame) {
   // One byte more than the largest frame. Longer packets are also seen by MSG_TRUNC.
   alignas(FrameHeader) uint8_t bytes[sizeof(FrameHeader) + kMaxPayloadBytes + 1];
   alignas(struct cmsghdr) char control[kControlBytes];
@@ -118,12 +123,11 @@ absl::StatusOr<Frame> ReceiveFrame(int socket) {
     if (error == EAGAIN || error == EWOULDBLOCK) return absl::FailedPreconditionError(kNoFrameYet);
     return ErrnoStatus(error, "receive session frame");
   }
-  Frame frame;
-  TakeControl(&message, &frame);
+  TakeControl(&message, frame);
   if (received == 0 && message.msg_controllen == 0) {
     return absl::UnavailableError("the peer closed the session socket");
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+  if ((message.msg_flags & MSG_CTRUNC) != 0 || frame->fds.size() > kMaxDescriptors) {
     return absl::InvalidArgumentError(
         absl::StrCat("session frame: its descriptors did not all arrive: more than ",
                      kMaxDescriptors, " were sent, or this process has none left (see ulimit -n)"));
@@ -157,9 +161,19 @@ absl::StatusOr<Frame> ReceiveFrame(int socket) {
                                                    " bytes of payload and has ",
                                                    n_bytes - sizeof(FrameHeader)));
   }
-  frame.type = static_cast<FrameType>(header.type);
-  frame.payload.assign(bytes + sizeof(FrameHeader), bytes + n_bytes);
-  return frame;
+  frame->type = static_cast<FrameType>(header.type);
+  frame->payload.assign(bytes + sizeof(FrameHeader), bytes + n_bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused) {
+  Frame frame;
+  const absl::Status status = Receive(socket, &frame);
+  if (status.ok()) return frame;
+  if (refused != nullptr) *refused = std::move(frame.fds);
+  return status;
 }
 
 bool IsNoFrameYet(const absl::Status& status) {

@@ -250,11 +250,12 @@ absl::Status SendFrame(int socket, FrameType type, const P& payload, std::string
                    bytes, fds);
 }
 
-// Receives one frame; never blocks. Descriptors that came with it are owned by the frame, or closed
-// on any error. kUnavailable: the peer closed, and all that it said has been received.
-// kFailedPrecondition with "no frame yet" in the message: see IsNoFrameYet. kInvalidArgument: what
-// came is not a frame; the text says why. kFailedPrecondition: another version.
-absl::StatusOr<Frame> ReceiveFrame(int socket);
+// Receives one frame; never blocks. Descriptors that came with it are owned by the frame; on any
+// error they are in *refused, or closed if that is null. kUnavailable: the peer closed, and all
+// that it said has been received. kFailedPrecondition with "no frame yet" in the message: see
+// IsNoFrameYet. kInvalidArgument: what came is not a frame; the text says why.
+// kFailedPrecondition: another version.
+absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused = nullptr);
 
 // True for ReceiveFrame's answer when the socket is empty.
 bool IsNoFrameYet(const absl::Status& status);

@@ -4,6 +4,7 @@
 // Whoever relays holds the ActiveCall until the call has ended; whoever answers holds the Replier.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -45,6 +46,9 @@ struct IncomingCall {
   std::string_view request;  // until the service returns
   // That came with it, of memory to be registered: borrowed until the service returns.
   absl::Span<const wire::UniqueFd> descriptors;
+  // Closes a duplicate of one of them, which may take as long as the client likes; any thread, at
+  // any time. Null where no call has any.
+  std::function<void(wire::UniqueFd)> close;
   std::shared_ptr<Replier> reply;
 };
 

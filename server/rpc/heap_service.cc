@@ -33,7 +33,8 @@ LinkPayload Nothing(const Result& /*result*/) {
 // each piece, or descriptors that are for nothing.
 absl::StatusOr<Daemon::Registered> TakeRegistered(driver::BackendKind kind,
                                                   const v1::OperateRequest& request,
-                                                  absl::Span<const wire::UniqueFd> descriptors) {
+                                                  const IncomingCall& call) {
+  const absl::Span<const wire::UniqueFd> descriptors = call.descriptors;
   const auto& pieces = request.register_().piece_bytes();
   if (descriptors.size() != static_cast<size_t>(pieces.size())) {
     return absl::InvalidArgumentError(
@@ -43,7 +44,7 @@ absl::StatusOr<Daemon::Registered> TakeRegistered(driver::BackendKind kind,
   Daemon::Registered registered;
   for (size_t i = 0; i < descriptors.size(); ++i) {
     absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
-        KeepRegistered(kind, descriptors[i], pieces.Get(static_cast<int>(i)));
+        KeepRegistered(kind, descriptors[i], pieces.Get(static_cast<int>(i)), call.close);
     if (!memory.ok()) {
       return absl::Status(memory.status().code(),
                           absl::StrCat("register: ", memory.status().message()));
@@ -103,7 +104,7 @@ std::shared_ptr<ActiveCall> HeapService::Operate(const IncomingCall& call) {
   return calls_->Ask<v1::OperateRequest>(
       call, [](const Result& result) { return SerializeOperateReply(std::get<Outcome>(result)); },
       [this, &call](const v1::OperateRequest& request) {
-        return TakeRegistered(daemon_->driver().kind(), request, call.descriptors);
+        return TakeRegistered(daemon_->driver().kind(), request, call);
       });
 }
 

@@ -13,14 +13,23 @@ bool AllReceived(int socket) {
   return ioctl(socket, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0;
 }
 
-void Lingering::Add(wire::UniqueFd socket, InFlight::Hold share) {
+void Lingering::Add(const Tenant& tenant, wire::UniqueFd socket, InFlight::Hold share) {
   shutdown(socket.get(), SHUT_RDWR);  // the peer still reads what was sent, and then the end
-  ended_.push_back({std::move(socket), std::move(share)});
+  ended_.push_back({tenant, std::move(socket), std::move(share)});
 }
 
 void Lingering::Sweep() {
-  std::erase_if(ended_, [](const Ended& ended) { return AllReceived(ended.socket.get()); });
+  std::erase_if(ended_, [this](Ended& ended) {
+    if (!AllReceived(ended.socket.get())) return false;
+    closer_->CloseConnection(ended.tenant, std::move(ended.socket));
+    return true;
+  });
   if (ended_.empty()) ended_.shrink_to_fit();
+}
+
+void Lingering::Clear() {
+  for (Ended& ended : ended_) closer_->CloseConnection(ended.tenant, std::move(ended.socket));
+  ended_.clear();
 }
 
 }  // namespace iris::server

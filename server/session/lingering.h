@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "proto/wire/unique_fd.h"
+#include "server/session/closer.h"
 #include "server/session/in_flight.h"
+#include "server/session/tenant.h"
 
 namespace iris::server {
 
@@ -18,19 +20,24 @@ bool AllReceived(int socket);
 
 class Lingering {
  public:
+  // Borrows the closer.
+  explicit Lingering(Closer* closer) : closer_(closer) {}
+
   // Ends the connection, and keeps `share` until the peer has received all, or is gone.
-  void Add(wire::UniqueFd socket, InFlight::Hold share);
+  void Add(const Tenant& tenant, wire::UniqueFd socket, InFlight::Hold share);
   // Lets those go whose peers have.
   void Sweep();
 
   bool empty() const { return ended_.empty(); }
-  void Clear() { ended_.clear(); }
+  void Clear();
 
  private:
   struct Ended {
+    Tenant tenant;
     wire::UniqueFd socket;
     InFlight::Hold share;
   };
+  Closer* const closer_;
   std::vector<Ended> ended_;
 };
 

@@ -188,6 +188,7 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
   incoming.session = setup_.peer.session;
   incoming.caller = setup_.peer.caller;
   if (registers) incoming.descriptors = frame.fds;
+  incoming.close = setup_.close;
   incoming.request = in_frame ? inline_bytes : std::string_view(long_request);
   incoming.reply = std::make_shared<CallReplier>(shared_from_this(), header.call);
   std::shared_ptr<ActiveCall> active = (*setup_.serve)(incoming);

@@ -46,6 +46,8 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
     const ServeCall* serve = nullptr;
     CallShares* shares = nullptr;
     std::function<void(const absl::Status&)> end;
+    // Closes a descriptor that the client gave; any thread, also after the session.
+    std::function<void(wire::UniqueFd)> close;
   };
   static std::shared_ptr<SessionCalls> Create(Setup setup);
   ~SessionCalls();

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <utility>
+#include <vector>
 
 #include "server/job/clock.h"
 #include "server/session/session_server.h"
@@ -18,11 +19,14 @@ constexpr size_t kBytesOfACall = 64 << 10;  // a longer request counts as so man
 void SessionServer::OnSocket(Session& session, uint32_t events) {
   const uint64_t key = session.key;
   if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
-  size_t& calls = calls_this_turn_[session.applicant.tenant];
+  const Tenant tenant = session.applicant.tenant;
+  size_t& calls = calls_this_turn_[tenant];
   // What is left in the socket is reported again in the next turn.
   for (int i = 0; i < kFramesPerTurn && calls < kCallsPerTurn; ++i) {
-    const absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get());
+    std::vector<wire::UniqueFd> refused;
+    absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get(), &refused);
     if (!frame.ok()) {
+      closer_.Close(tenant, std::move(refused));
       const bool none = wire::IsNoFrameYet(frame.status());
       if (none && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) == 0) return;
       // Half-closed by the client is closed: no further frame can come.
@@ -35,6 +39,7 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
       calls += 1 + SessionCalls::RequestBytes(*frame) / kBytesOfACall;
     }
     EndIfFailed(session, OnFrame(session, *frame));
+    closer_.Close(tenant, std::move(frame->fds));
     if (FindKey(key) == nullptr || session.state == State::kEnding) return;
   }
 }
@@ -102,7 +107,10 @@ absl::Status SessionServer::Open(Session& session) {
   session.rpc.emplace(host_.get(), client);
   session.calls = SessionCalls::Create(
       {&session.socket, client, &serve_, &call_shares_,
-       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); }});
+       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); },
+       [closer = closer_, tenant = client.tenant](wire::UniqueFd fd) mutable {
+         closer.Close(tenant, std::move(fd));
+       }});
   if (!wants_socket) return Welcome(session, {});
   const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
   if (!theirs.ok()) return theirs.status();

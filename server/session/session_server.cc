@@ -23,16 +23,6 @@ constexpr absl::Duration kTrimAfter[] = {absl::Milliseconds(100), absl::Seconds(
 constexpr auto kSettleEvery = absl::Seconds(1);
 constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
 
-// Tells the peer why it is hung up on.
-void SendError(int socket, const absl::Status& reason, int max_unread) {
-  (void)wire::SendFrame(socket, wire::FrameType::kError, wire::MakeErrorPayload(reason));
-  // Unread input would turn the close into a reset, which the peer sees before the error frame.
-  for (int i = 0; i < max_unread; ++i) {
-    const absl::Status status = wire::ReceiveFrame(socket).status();
-    if (wire::IsNoFrameYet(status) || absl::IsUnavailable(status)) break;
-  }
-}
-
 }  // namespace
 
 uint64_t SessionServer::RandomNumber() {
@@ -59,7 +49,7 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
       acceptor_(poller_.get(),
                 [this](wire::UniqueFd socket) {
                   const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
-                  Refuse(socket, Tenant{caller.uid}, caller,
+                  Refuse(std::move(socket), Tenant{caller.uid}, caller,
                          absl::ResourceExhaustedError(
                              "irisd has no file descriptors left; try again later"));
                 }),
@@ -200,10 +190,23 @@ void SessionServer::CloseAll() {
   for (const auto& [key, session] : sessions_) {
     if (!session->socket.valid()) continue;
     (void)wire::SendFrame(session->socket.get(), wire::FrameType::kError, stopping);
+    closer_.CloseConnection(session->applicant.tenant, session->socket.Release());
   }
   sessions_.clear();
   lingering_.Clear();
   admins_.Close();
+}
+
+void SessionServer::SendError(int socket, const Tenant& tenant, const absl::Status& reason,
+                              int max_unread) {
+  (void)wire::SendFrame(socket, wire::FrameType::kError, wire::MakeErrorPayload(reason));
+  // Unread input would turn the close into a reset, which the peer sees before the error frame.
+  for (int i = 0; i < max_unread; ++i) {
+    std::vector<wire::UniqueFd> fds;
+    absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket, &fds);
+    closer_.Close(tenant, std::move(frame.ok() ? frame->fds : fds));
+    if (wire::IsNoFrameYet(frame.status()) || absl::IsUnavailable(frame.status())) break;
+  }
 }
 
 // Coming.
@@ -240,11 +243,12 @@ absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::U
   return absl::OkStatus();
 }
 
-void SessionServer::Refuse(const wire::UniqueFd& socket, const Tenant& tenant,
-                           const CallerInfo& caller, const absl::Status& reason) {
+void SessionServer::Refuse(wire::UniqueFd socket, const Tenant& tenant, const CallerInfo& caller,
+                           const absl::Status& reason) {
   sessions_refused_.fetch_add(1, std::memory_order_relaxed);
   log_.Write(LogLevel::kWarn, "connection refused", tenant, caller, 0, reason, SteadyNow());
-  SendError(socket.get(), reason, kFramesPerTurn);
+  SendError(socket.get(), tenant, reason, kFramesPerTurn);
+  closer_.CloseConnection(tenant, std::move(socket));
 }
 
 // Ending.
@@ -262,14 +266,14 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
   if (!told.ok()) {
     log_.Write(LogLevel::kWarn, "session ended", session.applicant.tenant, session.caller,
                session.id.value, told, SteadyNow());
-    SendError(session.socket.get(), told, 4 * kFramesPerTurn);
+    SendError(session.socket.get(), session.applicant.tenant, told, 4 * kFramesPerTurn);
   }
   const bool was_open = session.state == State::kOpen;
   session.state = State::kEnding;
   if (unread.count() > 0) {
-    lingering_.Add(session.socket.Release(), std::move(unread));
+    lingering_.Add(session.applicant.tenant, session.socket.Release(), std::move(unread));
   } else {
-    session.socket.Reset();
+    closer_.CloseConnection(session.applicant.tenant, session.socket.Release());
   }
   if (!was_open) {
     if (!told.ok()) sessions_refused_.fetch_add(1, std::memory_order_relaxed);

@@ -41,6 +41,7 @@
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
 #include "server/session/call_shares.h"
+#include "server/session/closer.h"
 #include "server/session/connection_log.h"
 #include "server/session/handshake.h"
 #include "server/session/in_flight.h"
@@ -143,8 +144,10 @@ class SessionServer : public SessionOutput {
   absl::Status AddAdmin(const Peer& peer, wire::UniqueFd* socket);
   // Takes a connection of either listener, or refuses it.
   void Take(wire::UniqueFd socket, bool admin);
-  void Refuse(const wire::UniqueFd& socket, const Tenant& tenant, const CallerInfo& caller,
+  void Refuse(wire::UniqueFd socket, const Tenant& tenant, const CallerInfo& caller,
               const absl::Status& reason);
+  // Tells the peer why it is hung up on.
+  void SendError(int socket, const Tenant& tenant, const absl::Status& reason, int max_unread);
   // Ends handshakes until there is room for the applicant's.
   void MakeRoom(const Applicant& applicant);
 
@@ -188,6 +191,8 @@ class SessionServer : public SessionOutput {
   std::vector<Command> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   bool stop_ ABSL_GUARDED_BY(inbox_mu_) = false;
 
+  Closer closer_;
+
   // The rest belongs to the thread.
   ConnectionLog log_;
   const std::unique_ptr<RpcHost> host_;
@@ -204,7 +209,7 @@ class SessionServer : public SessionOutput {
   std::vector<uint64_t> retries_;  // keys of the sessions that something waits for
   absl::Time retry_at_ = absl::InfinitePast();
   std::vector<uint64_t> unread_;  // of those that have descriptors in flight
-  Lingering lingering_;
+  Lingering lingering_{&closer_};
   absl::Time looked_ = absl::InfinitePast();       // for what has been received
   absl::Time settle_at_ = absl::InfiniteFuture();  // when to look without being asked
   size_t sessions_peak_ = 0;                       // since memory was last given back

@@ -21,10 +21,10 @@ void SessionServer::Take(wire::UniqueFd socket, bool admin) {
   absl::StatusOr<Peer> peer = IdentifyPeer(socket.get(), options_.attestation, tenants_);
   if (!peer.ok()) {
     const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
-    return Refuse(socket, Tenant{caller.uid}, caller, peer.status());
+    return Refuse(std::move(socket), Tenant{caller.uid}, caller, peer.status());
   }
   const absl::Status added = admin ? AddAdmin(*peer, &socket) : Add(*peer, &peer->pidfd, &socket);
-  if (!added.ok()) Refuse(socket, peer->applicant.tenant, peer->caller, added);
+  if (!added.ok()) Refuse(std::move(socket), peer->applicant.tenant, peer->caller, added);
 }
 
 void SessionServer::MakeRoom(const Applicant& applicant) {

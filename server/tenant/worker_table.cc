@@ -68,6 +68,7 @@ void WorkerTable::Disconnect(uint64_t connection) {
         std::find_if(state.waiting.begin(), state.waiting.end(),
                      [connection](const Waiting& w) { return w.connection == connection; });
     if (waiting == state.waiting.end()) continue;
+    closer_.CloseConnection(tenant, std::move(waiting->socket));
     state.waiting.erase(waiting);
     return;
   }
@@ -125,9 +126,12 @@ absl::Status WorkerTable::Start(const Tenant& tenant, TenantState* state) {
 void WorkerTable::StartAgain(const Tenant& tenant, TenantState* state) {
   if (state->failures >= setup_.limits.max_failures) {
     // Their sockets close, which tells them.
-    const auto given_up = std::exchange(state->waiting, {});
+    auto given_up = std::exchange(state->waiting, {});
     state->failures = 0;
-    for (const Waiting& waiting : given_up) by_connection_.erase(waiting.connection);
+    for (Waiting& waiting : given_up) {
+      by_connection_.erase(waiting.connection);
+      closer_.CloseConnection(tenant, std::move(waiting.socket));
+    }
     for (const Waiting& waiting : given_up) {
       if (waiting.closed != nullptr) waiting.closed();
     }

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
+#include "server/session/closer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
 #include "server/tenant/worker_link.h"
@@ -132,6 +133,7 @@ class WorkerTable : public RpcHost {
   void Forget(const Tenant& tenant);
 
   Poller* const poller_;
+  Closer closer_;
   const Setup setup_;
   bool stopped_ = false;
   uint64_t next_connection_ = 1;

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 
 import h2.exceptions
@@ -543,6 +544,55 @@ def _alone(runtime_dir, job):
     if code:
         raise doors.Refused(text)
     return session, number
+
+
+def _slow_to_close(held):
+    """The last descriptor of a connection whose close waits for a minute: nobody reads what it has to send."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        slow = socket.create_connection(listener.getsockname())
+        held.append(listener.accept()[0])
+    slow.setblocking(False)
+    try:
+        while True:
+            slow.send(b"x" * (1 << 16))
+    except BlockingIOError:
+        pass
+    slow.setblocking(True)
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    return slow
+
+
+def slow_descriptors(runtime_dir, end):
+    """Descriptors that take a minute to close: with a hello, a long request, a call, more than a frame may have, in
+    what is never read, and on the socket for gRPC."""
+    held, seen = [], {"sent": 0, "ended": {}}
+    path = os.path.join(runtime_dir, "session.sock")
+    long_request = doors.frame(doors.CALL_TYPE, doors.CALL.pack(1, doors.OPERATE, 1 << 20))
+    short_request = doors.frame(doors.CALL_TYPE, doors.CALL.pack(1, doors.OPERATE, 4) + b"wxyz")
+    ways = [(lambda: doors.connect(path, socket.SOCK_SEQPACKET), [doors.hello()], 1),
+            (lambda: doors.FrameSession(runtime_dir).sock, [long_request], 1),
+            (lambda: doors.FrameSession(runtime_dir).sock, [short_request], 1),
+            (lambda: doors.FrameSession(runtime_dir).sock, [short_request], 250),
+            (lambda: doors.FrameSession(runtime_dir).sock, [doors.frame(77, b"")] * 40, 1),
+            (lambda: _admin(runtime_dir), [doors.opening()] * 3, 1)]
+    for door, frames, count in itertools.cycle(ways):
+        if time.monotonic() > end:
+            return seen
+        try:
+            with door() as sock:
+                for packet in frames:
+                    slow = _slow_to_close(held)
+                    try:
+                        socket.send_fds(sock, [packet], [slow.fileno()] * count)
+                        seen["sent"] += 1
+                    finally:
+                        # If it was not sent, this is what takes a minute.
+                        threading.Thread(target=slow.close, daemon=True).start()
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["ended"], refusal)
+        time.sleep(PAUSE_SECONDS)
 
 
 def wrong_registrations(runtime_dir, end):

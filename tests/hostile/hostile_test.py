@@ -224,6 +224,9 @@ class Calls(Hostile):
     def test_requests_whose_descriptor_is_not_what_it_says(self):
         self.attack(attacks.wrong_requests)
 
+    def test_descriptors_that_take_a_minute_to_close(self):
+        self.attack(attacks.slow_descriptors)
+
     def test_registered_memory_that_is_not_what_it_says(self):
         seen = self.attack(attacks.wrong_registrations, log_bytes_max=LOG_BYTES_MAX)["wrong_registrations"]
         for text in ("no memfd that is sealed against resizing", "bytes, and the request says",
