@@ -183,6 +183,17 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "iris_comm_reset": (CODE, [_HANDLE]),
 }
 
+# Counts the forks that lead to this process, so that what was made before the last one is known. Cheaper than its pid.
+generation = 0
+
+
+def _forked() -> None:
+    global generation
+    generation += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
 _mutex = threading.Lock()
 _library: Optional[ctypes.CDLL] = None
 

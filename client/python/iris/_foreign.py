@@ -86,6 +86,8 @@ class DeviceArrayInterface:
     """Gives tensors on GPUs the attribute by which cupy, numba and others use them without a copy."""
 
     context: "Context"
+    count: int
+    contiguous: bool
 
     @property
     def __cuda_array_interface__(self) -> Any:
@@ -111,23 +113,21 @@ def _from_interface(interface: Any, keep: Any) -> Buffer:
 def buffer_of(context: "Context", what: Any, role: str) -> Buffer:
     """The memory of a tensor of Iris, torch or cupy, or of an array of numpy. InvalidArgumentError: it is nothing of
     that kind, not contiguous, or on another device; `role` says in the text which argument it is."""
-    from iris.tensor import Tensor
-    if isinstance(what, Tensor):
+    if isinstance(what, DeviceArrayInterface):
         if what.context is not context:
             raise InvalidArgumentError(f"{role} is a tensor of another context: use tensors with the context that made "
                                        "them")
-        if not what.is_contiguous():
+        if not what.contiguous:
             raise InvalidArgumentError(f"{role} has shape {what.shape} and strides {what.strides}, which is not "
                                        "contiguous: use a contiguous tensor")
-        return Buffer(what.data_ptr(), what.numel(), what.dtype, what.shape, what)
+        return Buffer(what.data_ptr(), what.count, what.dtype, what.shape, what)
     torch = loaded_torch()
     try:
         if torch is not None and isinstance(what, torch.Tensor):
-            place = what.device
-            if (place.type == "cpu") != context.on_host or (
-                    not context.on_host and place.index not in (None, context.device_index)):
-                raise InvalidArgumentError(f"it is on {place}, and the device of this rank is {device_name(context)}: "
-                                           "move it there first")
+            if not (what.device.type == "cpu" if context.on_host else
+                    what.is_cuda and what.get_device() == context.device_index):
+                raise InvalidArgumentError(f"it is on {what.device}, and the device of this rank is "
+                                           f"{device_name(context)}: move it there first")
             if not what.is_contiguous():
                 raise InvalidArgumentError(f"its shape {tuple(what.shape)} has the strides {tuple(what.stride())}, "
                                            "which is not contiguous: call contiguous() first")
@@ -186,10 +186,12 @@ def check_stream_device(context: "Context", stream: Any) -> None:
 
 def current_torch_stream(context: "Context") -> Optional[int]:
     """torch's current stream on the rank's device; None where torch, or its GPU, is not in use."""
-    torch = loaded_torch()
-    if context.on_host or torch is None or not torch.cuda.is_available():
+    if context.on_host:
         return None
-    return torch.cuda.current_stream(context.device_index).cuda_stream
+    torch = loaded_torch()
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return torch._C._cuda_getCurrentRawStream(context.device_index)
 
 
 def synchronize_torch(context: "Context") -> bool:

@@ -52,8 +52,7 @@ class Native:
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
-        self.pid = os.getpid()
-        self.leave = weakref.finalize(self, Native._leave, handle, self.pid)
+        self.leave = weakref.finalize(self, Native._leave, handle, os.getpid())
 
     @staticmethod
     def _leave(handle: int, pid: int) -> None:
@@ -86,7 +85,7 @@ class Storage:
         self.freed = False
         self.kept: Any = None  # what has the memory, of what this rank has registered
         self.dropped: Optional[Any] = None  # the weakref.finalize that writes the number down
-        self.pid = os.getpid()
+        self.generation = _capi.generation
 
     def check(self) -> None:
         """FailedPreconditionError: its memory must not be used any more, and why."""
@@ -96,7 +95,7 @@ class Storage:
         if self.context.closed:
             raise FailedPreconditionError(f"{what} of the heap was used after its context was closed: copy what you "
                                           "need before, for instance with tensor.numpy().copy()")
-        if self.pid != os.getpid():
+        if self.generation != _capi.generation:
             raise FailedPreconditionError(f"{what} of the heap was used in a forked child, which has no heap: use the "
                                           "start method 'spawn', and make a context in the child")
 

@@ -26,6 +26,9 @@ OPERATORS: Dict[str, int] = {"sum": 0, "prod": 1, "product": 1, "min": 2, "max":
 
 def operator_of(op: Any) -> int:
     """The number of "sum", "prod", "min", "max" or "avg", or of torch's ReduceOp of that name."""
+    number = OPERATORS.get(op) if isinstance(op, str) else None
+    if number is not None:
+        return number
     name = str(getattr(op, "name", op)).rpartition(".")[2].lower()
     if name not in OPERATORS:
         raise InvalidArgumentError(f"{op!r} is no operator of reductions: one of sum, prod, min, max, avg")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import os
 import pickle
 import struct
 import time
@@ -99,7 +98,7 @@ class Context(Collectives, Factories):
         self.timeout = timeout or 60.0
         """Of waits that are given no other, in seconds."""
         self._native = _heap.Native(out_handle(library.iris_context_create, ctypes.byref(options)))
-        self._pid = os.getpid()
+        self._generation = _capi.generation
         info = self._info()
         self.rank: int = info.rank
         self.n_ranks: int = info.n_ranks
@@ -142,7 +141,7 @@ class Context(Collectives, Factories):
         """FailedPreconditionError: the context is closed, or this is a forked child of its process."""
         if self._native is None:
             raise FailedPreconditionError("the context was used after it was closed: make another one")
-        if self._pid != os.getpid():
+        if self._generation != _capi.generation:
             raise FailedPreconditionError("the context was used in a forked child, which has no heap: use the start "
                                           "method 'spawn', and make a context in the child")
 
@@ -167,7 +166,7 @@ class Context(Collectives, Factories):
         its job, until the last of them is gone."""
         if self._native is None:
             return
-        if self._pid == os.getpid():
+        if self._generation == _capi.generation:
             try:
                 self.quiesce()
             except IrisError as error:

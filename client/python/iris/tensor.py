@@ -86,6 +86,10 @@ class Tensor(_foreign.DeviceArrayInterface):
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
+        self.count = _foreign.count_of(shape)
+        """The number of elements."""
+        self.contiguous = _foreign.is_contiguous(shape, strides)
+        """Whether they lie one behind the other."""
         own = storage.context.rank if storage.owner is None else storage.owner
         self.rank = own if rank is None else rank
         """Whose copy this is."""
@@ -125,7 +129,7 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     def numel(self) -> int:
         """The number of elements."""
-        return _foreign.count_of(self.shape)
+        return self.count
 
     def element_size(self) -> int:
         """Bytes of one element."""
@@ -141,7 +145,7 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     def is_contiguous(self) -> bool:
         """Whether elements lie one behind the other."""
-        return _foreign.is_contiguous(self.shape, self.strides)
+        return self.contiguous
 
     def data_ptr(self) -> int:
         """The address of the first element in this process, for kernels and copies."""
