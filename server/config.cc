@@ -208,6 +208,11 @@ std::vector<Setting> MakeSettings() {
   s.push_back(Number("sessions.max_in_flight_per_tenant", "max-in-flight-per-tenant",
                      "those of one tenant (2048)", 1, 1 << 20,
                      [](Config* c) { return &c->sessions.limits.max_in_flight_per_tenant; }));
+  s.push_back(Number("sessions.max_closing_per_tenant", "max-closing-per-tenant",
+                     "descriptors of one tenant that do not close; beyond it nothing more is read "
+                     "from it (2048; at most a sixteenth of RLIMIT_NOFILE)",
+                     1, 1 << 20,
+                     [](Config* c) { return &c->sessions.limits.max_closing_per_tenant; }));
   s.push_back(Time("sessions.send_timeout", "send-timeout",
                    "a session whose descriptors cannot be sent for so long is ended (30s)",
                    [](Config* c) { return &c->sessions.send_timeout; }));

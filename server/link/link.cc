@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr size_t kReceiveBytes = 64 << 10;  // at a time
 constexpr size_t kKeptBytes = 16 << 10;     // of the buffer, while nothing is in it
-constexpr size_t kMaxFds = 8;               // in one control message
-constexpr int kMaxPieces = 48;              // of one writev
+constexpr size_t kMaxFds = 253;  // in one control message: all that the kernel lets through
+constexpr int kMaxPieces = 48;   // of one writev
 
 absl::Status Bad(const LinkHeader& header, std::string_view what) {
   return absl::InvalidArgumentError(
@@ -63,10 +64,8 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
   struct msghdr message = {};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
-  if (sender_ == LinkSender::kCore) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-  }
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
   ssize_t n;
   do {
     n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -86,8 +85,18 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
     }
   }
   if (n == 0) return absl::UnavailableError("the other end of the link has closed");
+  if (sender_ == LinkSender::kWorker && !fds_.empty()) {
+    return absl::InvalidArgumentError("the worker sent descriptors, which none has reason to");
+  }
   bytes_.append(buffer, static_cast<size_t>(n));
   return Received::kSome;
+}
+
+std::vector<wire::UniqueFd> LinkReader::TakeDescriptors() {
+  std::vector<wire::UniqueFd> taken(std::make_move_iterator(fds_.begin()),
+                                    std::make_move_iterator(fds_.end()));
+  fds_.clear();
+  return taken;
 }
 
 absl::Status LinkReader::Check(const LinkHeader& header) const {
@@ -135,7 +144,7 @@ void LinkWriter::Queue(LinkHeader header, LinkPayload payload, wire::UniqueFd fd
   queued_bytes_ += queue_.back().size();
 }
 
-bool LinkWriter::Withdraw(uint64_t connection) {
+bool LinkWriter::Withdraw(uint64_t connection, wire::UniqueFd* fd) {
   const auto begin = queue_.begin() + (written_ > 0 && !queue_.empty() ? 1 : 0);
   // The youngest is at the back, and what is withdrawn is often young.
   for (auto it = queue_.end(); it != begin;) {
@@ -145,10 +154,20 @@ bool LinkWriter::Withdraw(uint64_t connection) {
       continue;
     }
     queued_bytes_ -= it->size();
+    *fd = std::move(it->fd);
     queue_.erase(it);
     return true;
   }
   return false;
+}
+
+std::vector<wire::UniqueFd> LinkWriter::Clear() {
+  std::vector<wire::UniqueFd> fds;
+  for (Item& item : queue_) {
+    if (item.fd.valid()) fds.push_back(std::move(item.fd));
+  }
+  *this = LinkWriter();
+  return fds;
 }
 
 absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket) {

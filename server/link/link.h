@@ -98,9 +98,13 @@ class LinkReader {
   explicit LinkReader(LinkSender sender) : sender_(sender) {}
 
   enum class Received { kSome, kNothingYet };
-  // Takes bytes from a socket that does not block, once. From the core, descriptors too; what a
-  // worker sends of those is thrown away by the kernel. kUnavailable: the other end has closed.
+  // Takes bytes from a socket that does not block, once. From the core, descriptors too.
+  // kUnavailable: the other end has closed. kInvalidArgument: a worker sent descriptors.
   absl::StatusOr<Received> Receive(int socket);
+
+  // Descriptors that no message has taken. What a worker sends of them may take long to close, so
+  // the core neither lets the kernel do it in passing nor does it itself.
+  std::vector<wire::UniqueFd> TakeDescriptors();
 
   // The next whole message; nothing if it has not come yet: Receive. kInvalidArgument: what came is
   // no message of this sender; the text says why. Then nothing more can be read.
@@ -122,9 +126,11 @@ class LinkWriter {
   // at most wire::kMaxRpcBytes. `fd` rides along with a kConnect.
   void Queue(LinkHeader header, LinkPayload payload = {}, wire::UniqueFd fd = {});
 
-  // Takes the kConnect of this connection out of what waits, if no byte of it was written. False:
-  // it is not there.
-  bool Withdraw(uint64_t connection);
+  // Takes the kConnect of this connection out of what waits, if no byte of it was written, and its
+  // descriptor to *fd. False: it is not there.
+  bool Withdraw(uint64_t connection, wire::UniqueFd* fd);
+  // Forgets all that waits; returns its descriptors.
+  std::vector<wire::UniqueFd> Clear();
 
   enum class Flushed {
     kAll,

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -24,20 +25,48 @@ bool HasUnread(int socket) {
   return n > 0 || (n == 0 && message.msg_controllen > 0);
 }
 
+// irisd must not end because a user has taken all threads of the machine.
+bool StartDetached(std::function<void()> body) {
+  try {
+    std::thread(std::move(body)).detach();
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
-void Closer::Run(const std::shared_ptr<State>& state, const Tenant& tenant) {
+Closer::Closer(size_t max_per_tenant, StartThread start_thread)
+    : state_(std::make_shared<State>(
+          max_per_tenant, start_thread != nullptr ? std::move(start_thread) : StartDetached)) {}
+
+std::optional<Tenant> Closer::NextWithoutThread(const State& state) {
+  for (const auto& [tenant, queue] : state.queues) {
+    if (!queue.has_thread && !queue.fds.empty()) return tenant;
+  }
+  return std::nullopt;
+}
+
+void Closer::Run(const std::shared_ptr<State>& state, Tenant tenant) {
   while (true) {
     wire::UniqueFd next;
     {
       absl::MutexLock lock(&state->mu);
-      const auto mine = state->waiting.find(tenant);
-      if (mine->second.empty()) {
-        state->waiting.erase(mine);
-        return;
+      const auto mine = state->queues.find(tenant);
+      if (mine->second.fds.empty()) {
+        state->queues.erase(mine);
+        const std::optional<Tenant> other = NextWithoutThread(*state);
+        if (!other.has_value()) {
+          --state->n_threads;
+          return;
+        }
+        tenant = *other;
+        state->queues[tenant].has_thread = true;
+        continue;
       }
-      next = std::move(mine->second.front());
-      mine->second.pop_front();
+      next = std::move(mine->second.fds.front());
+      mine->second.fds.pop_front();
     }
     next.Reset();  // for as long as it takes
   }
@@ -45,15 +74,23 @@ void Closer::Run(const std::shared_ptr<State>& state, const Tenant& tenant) {
 
 void Closer::Close(const Tenant& tenant, std::vector<wire::UniqueFd> fds) {
   if (fds.empty()) return;
-  bool starts = false;
+  std::optional<Tenant> starts;
   {
     absl::MutexLock lock(&state_->mu);
-    const auto [mine, is_new] = state_->waiting.try_emplace(tenant);
-    starts = is_new;
-    for (wire::UniqueFd& fd : fds) mine->second.push_back(std::move(fd));
+    Queue& queue = state_->queues[tenant];
+    for (wire::UniqueFd& fd : fds) queue.fds.push_back(std::move(fd));
+    // It may be one for whom there was no thread before.
+    if (state_->n_threads < kMaxThreads) {
+      starts = queue.has_thread ? NextWithoutThread(*state_) : tenant;
+    }
+    if (!starts.has_value()) return;
+    ++state_->n_threads;
+    state_->queues[*starts].has_thread = true;
   }
-  if (!starts) return;
-  std::thread([state = state_, tenant] { Run(state, tenant); }).detach();
+  if (state_->start_thread([state = state_, who = *starts] { Run(state, who); })) return;
+  absl::MutexLock lock(&state_->mu);
+  --state_->n_threads;
+  state_->queues[*starts].has_thread = false;
 }
 
 void Closer::Close(const Tenant& tenant, wire::UniqueFd fd) {
@@ -70,10 +107,16 @@ void Closer::CloseConnection(const Tenant& tenant, wire::UniqueFd socket) {
   if (HasUnread(socket.get())) return Close(tenant, std::move(socket));
 }
 
+bool Closer::IsFull(const Tenant& tenant) const {
+  absl::MutexLock lock(&state_->mu);
+  const auto it = state_->queues.find(tenant);
+  return it != state_->queues.end() && it->second.fds.size() >= state_->max_per_tenant;
+}
+
 size_t Closer::n_waiting() const {
   absl::MutexLock lock(&state_->mu);
   size_t n = 0;
-  for (const auto& [tenant, fds] : state_->waiting) n += fds.size();
+  for (const auto& [tenant, queue] : state_->queues) n += queue.fds.size();
   return n;
 }
 

@@ -3,42 +3,21 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/session/slow_socket.h"
 
 namespace iris::server {
 namespace {
-
-// A connection whose last close waits for `seconds`: there is something to send, and nobody reads.
-struct Slow {
-  wire::UniqueFd socket, peer, listener;
-  explicit Slow(int seconds) {
-    listener = wire::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    struct sockaddr_in at = {};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof(at);
-    EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
-    EXPECT_EQ(listen(listener.get(), 1), 0);
-    EXPECT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
-    socket = wire::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
-    peer = wire::UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const std::string data(1 << 16, 'x');
-    while (send(socket.get(), data.data(), data.size(), MSG_DONTWAIT) > 0) {
-    }
-    const struct linger linger = {1, seconds};
-    EXPECT_EQ(setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
-  }
-};
 
 bool WaitFor(const Closer& closer, size_t n_waiting) {
   for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
@@ -67,7 +46,7 @@ void SendFd(int socket, int fd) {
 
 TEST(CloserTest, OneTenantsSlowCloseHoldsUpNobodyElse) {
   Closer closer;
-  Slow slow(30);
+  testing::SlowSocket slow(30);
   const absl::Time start = absl::Now();
   closer.Close(Tenant{1}, std::move(slow.socket));
   std::vector<wire::UniqueFd> more;
@@ -107,7 +86,7 @@ TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   const wire::UniqueFd theirs(pair[1]);
-  Slow slow(30);
+  testing::SlowSocket slow(30);
   SendFd(theirs.get(), slow.socket.get());
   slow.socket.Reset();
   const absl::Time start = absl::Now();
@@ -118,6 +97,41 @@ TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
   EXPECT_EQ(send(theirs.get(), &byte, 1, MSG_NOSIGNAL), -1);
   EXPECT_EQ(errno, EPIPE);
   slow.peer.Reset();
+  EXPECT_TRUE(WaitFor(closer, 0));
+}
+
+// A machine may be out of threads for a while.
+TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
+  bool has_threads = false;
+  Closer closer(/*max_per_tenant=*/3, [&](std::function<void()> body) {
+    if (has_threads) std::thread(std::move(body)).detach();
+    return has_threads;
+  });
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(closer.IsFull(Tenant{1}));
+    closer.Close(Tenant{1}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  }
+  EXPECT_TRUE(closer.IsFull(Tenant{1}));
+  EXPECT_FALSE(closer.IsFull(Tenant{2}));
+  EXPECT_EQ(closer.n_waiting(), 3u);
+  has_threads = true;
+  closer.Close(Tenant{2}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  EXPECT_TRUE(WaitFor(closer, 0)) << "a thread that has done its own looks after others'";
+  EXPECT_FALSE(closer.IsFull(Tenant{1}));
+}
+
+TEST(CloserTest, MoreTenantsThanThreadsAreServedInTurn) {
+  Closer closer;
+  std::vector<testing::SlowSocket> slow;
+  for (size_t i = 0; i < Closer::kMaxThreads; ++i) {
+    closer.Close(Tenant{static_cast<uint32_t>(i + 1)}, std::move(slow.emplace_back(30).socket));
+  }
+  ASSERT_TRUE(WaitFor(closer, 0)) << "each is being closed by a thread of its own";
+  for (uint32_t i = 0; i < 3; ++i) {
+    closer.Close(Tenant{1000 + i}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  }
+  EXPECT_EQ(closer.n_waiting(), 3u);
+  slow.front().peer.Reset();
   EXPECT_TRUE(WaitFor(closer, 0));
 }
 

@@ -42,6 +42,7 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
       daemon_id_(RandomNumber()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
+      closer_(options.limits.max_closing_per_tenant),
       log_(logger),
       host_(make_host(poller_.get())),
       admission_(options.limits),
@@ -201,7 +202,7 @@ void SessionServer::SendError(int socket, const Tenant& tenant, const absl::Stat
                               int max_unread) {
   (void)wire::SendFrame(socket, wire::FrameType::kError, wire::MakeErrorPayload(reason));
   // Unread input would turn the close into a reset, which the peer sees before the error frame.
-  for (int i = 0; i < max_unread; ++i) {
+  for (int i = 0; i < max_unread && !closer_.IsFull(tenant); ++i) {
     std::vector<wire::UniqueFd> fds;
     absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket, &fds);
     closer_.Close(tenant, std::move(frame.ok() ? frame->fds : fds));
@@ -211,7 +212,17 @@ void SessionServer::SendError(int socket, const Tenant& tenant, const absl::Stat
 
 // Coming.
 
+absl::Status SessionServer::RoomToClose(const Tenant& tenant) const {
+  if (!closer_.IsFull(tenant)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "irisd waits for ", closer_.max_per_tenant(), " descriptors of ", tenant.Text(),
+      " to close, its limit for a user: they are of sockets that linger, or of a file system that "
+      "does not answer; end the program that sent them, or have its file system answer"));
+}
+
 absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::UniqueFd* socket) {
+  const absl::Status closes = RoomToClose(peer.applicant.tenant);
+  if (!closes.ok()) return closes;
   auto session = std::make_unique<Session>();
   Session* const self = session.get();
   self->key = next_key_++;

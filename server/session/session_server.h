@@ -160,6 +160,8 @@ class SessionServer : public SessionOutput {
   // Ends the handshake; `rpc_socket` is the client's end of one, if it wants one, and borrowed.
   absl::Status Welcome(Session& session, absl::Span<const int> rpc_socket);
   static Outbox::Socket SocketOf(Session& session);
+  // kResourceExhausted: nothing more is read from this tenant, since what it sent does not close.
+  absl::Status RoomToClose(const Tenant& tenant) const;
   // Has LookForReceived look at it, if something is unread.
   void WatchUnread(Session& session);
 

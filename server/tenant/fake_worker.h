@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <optional>
 #include <string>
@@ -44,6 +45,14 @@ class FakeWorker {
   void Ready() { Say(LinkType::kReady, 0, 0, "test"); }
   void Call(uint64_t connection, uint64_t call, Method method, std::string request = {}) {
     Say(LinkType::kCall, connection, call, std::move(request), static_cast<uint16_t>(method));
+  }
+  // No worker has reason to.
+  void SendDescriptor() {
+    LinkHeader header;
+    header.type = static_cast<uint16_t>(LinkType::kCancel);
+    header.call = 1;
+    writer_.Queue(header, {}, wire::UniqueFd(dup(socket_.get())));
+    (void)writer_.Flush(socket_.get());
   }
   // What the socket did not take before. True: all is written.
   bool Flush() {

@@ -78,18 +78,24 @@ void WorkerLink::Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueF
 
 bool WorkerLink::Disconnect(uint64_t connection) {
   std::vector<std::shared_ptr<ActiveCall>> cancelled;
+  wire::UniqueFd withdrawn;
   {
     absl::MutexLock lock(&mu_);
     const auto it = connections_.find(connection);
     if (closed_ || it == connections_.end() || it->second.closing) return false;
-    if (writer_.Withdraw(connection)) {  // a slow worker has never heard of it
+    // A slow worker may never have heard of it.
+    if (writer_.Withdraw(connection, &withdrawn)) {
       connections_.erase(it);
-      return true;
+    } else {
+      it->second.closing = true;
+      cancelled = TakeCalls(&it->second);
+      writer_.Queue(Header(LinkType::kDisconnect, connection, 0));
+      Flush();
     }
-    it->second.closing = true;
-    cancelled = TakeCalls(&it->second);
-    writer_.Queue(Header(LinkType::kDisconnect, connection, 0));
-    Flush();
+  }
+  if (withdrawn.valid()) {
+    owner_.close_socket(std::move(withdrawn));
+    return true;
   }
   for (const auto& call : cancelled) call->OnCancel();
   return false;
@@ -104,6 +110,7 @@ void WorkerLink::Stop() {
 
 void WorkerLink::Close() {
   std::vector<std::shared_ptr<ActiveCall>> cancelled;
+  std::vector<wire::UniqueFd> not_sent;
   Poller::Watched socket;
   {
     absl::MutexLock lock(&mu_);
@@ -115,9 +122,12 @@ void WorkerLink::Close() {
     }
     calls_.clear();
     connections_.clear();
-    writer_ = LinkWriter();
+    not_sent = writer_.Clear();
   }
   for (const auto& call : cancelled) call->OnCancel();
+  owner_.close_socket(socket.Release());
+  for (wire::UniqueFd& fd : not_sent) owner_.close_socket(std::move(fd));
+  for (wire::UniqueFd& fd : reader_.TakeDescriptors()) owner_.close_sent(std::move(fd));
 }
 
 void WorkerLink::End(const absl::Status& reason) {
@@ -363,8 +373,7 @@ void WorkerLink::Flush() {
   if (closed_) return;
   const size_t waiting_before = writer_.queued_bytes();
   const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(socket_.get());
-  // The worker is gone: the poller says so too, and that is where it is dealt with.
-  if (!flushed.ok()) writer_ = LinkWriter();
+  // If that failed, the worker is gone: the poller says so too, and that is where it is dealt with.
   const bool blocked = flushed.ok() && *flushed == LinkWriter::Flushed::kBlocked;
   const bool retry = flushed.ok() && *flushed == LinkWriter::Flushed::kNoDescriptors;
   if (writer_.empty()) {

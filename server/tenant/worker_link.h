@@ -16,6 +16,7 @@
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -43,6 +44,10 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(uint64_t connection)> closed;
     // kUnavailable: the worker has closed the link. Else it broke a rule, and the text says which.
     std::function<void(const absl::Status&)> ended;
+    // Takes what may take long to close: a socket that a client or the worker may have filled with
+    // descriptors, and a descriptor that the worker sent.
+    std::function<void(wire::UniqueFd socket)> close_socket;
+    std::function<void(wire::UniqueFd sent)> close_sent;
   };
 
   // `socket` is one end of a socket pair and does not block.

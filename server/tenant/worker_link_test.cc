@@ -62,6 +62,8 @@ class WorkerLinkTest : public ::testing::Test {
     owner.ready = [this] { ++ready_; };
     owner.closed = [this](uint64_t connection) { closed_.push_back(connection); };
     owner.ended = [this](const absl::Status& status) { ended_.push_back(status); };
+    owner.close_socket = [this](wire::UniqueFd) { ++sockets_closed_; };
+    owner.close_sent = [this](wire::UniqueFd) { ++sent_closed_; };
     link_ = *WorkerLink::Create(
         worker_.TakeCoreEnd(), poller_.get(),
         [this](const IncomingCall& call) { return service_.Serve(call); }, std::move(owner));
@@ -107,6 +109,8 @@ class WorkerLinkTest : public ::testing::Test {
   FakeWorker worker_;
   Service service_;
   int ready_ = 0;
+  int sockets_closed_ = 0;
+  int sent_closed_ = 0;
   std::vector<uint64_t> closed_;
   std::vector<absl::Status> ended_;
   std::shared_ptr<WorkerLink> link_;
@@ -232,8 +236,25 @@ TEST_F(WorkerLinkTest, AConnectionThatASlowWorkerHasNotTakenIsWithdrawn) {
     Turn();
   }
   EXPECT_EQ(connected.size(), kConnections - 1 - withdrawn);
+  EXPECT_EQ(sockets_closed_, static_cast<int>(withdrawn));
   EXPECT_EQ(disconnected.size(), connected.size());
   EXPECT_TRUE(ended_.empty());
+}
+
+// What closes slowly is closed by the owner's means: connections that the worker has not been
+// given, what it sent, and the link itself.
+TEST_F(WorkerLinkTest, ItsEndHandsOverWhatMayCloseSlowly) {
+  Begin();
+  constexpr uint64_t kConnections = 2000;
+  for (uint64_t n = 2; n <= kConnections; ++n) Connect(n);
+  const int open_before = base::CountDescriptors();
+  worker_.SendDescriptor();
+  Turn();
+  ASSERT_EQ(ended_.size(), 1u);
+  EXPECT_TRUE(absl::StrContains(ended_[0].message(), "sent descriptors")) << ended_[0];
+  EXPECT_EQ(sent_closed_, 1);
+  EXPECT_GT(sockets_closed_, static_cast<int>(kConnections / 2));
+  EXPECT_LE(base::CountDescriptors(), open_before - sockets_closed_);
 }
 
 TEST_F(WorkerLinkTest, AClosedConnectionCancelsItsCallsAlone) {

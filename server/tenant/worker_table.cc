@@ -112,6 +112,12 @@ absl::Status WorkerTable::Start(const Tenant& tenant, TenantState* state) {
   owner.ready = [this, worker] { OnReady(worker); };
   owner.closed = [this, worker](uint64_t connection) { OnClosed(worker, connection); };
   owner.ended = [this, worker](const absl::Status& reason) { Kill(worker, reason); };
+  owner.close_socket = [closer = closer_, tenant](wire::UniqueFd socket) mutable {
+    closer.CloseConnection(tenant, std::move(socket));
+  };
+  owner.close_sent = [closer = closer_, tenant](wire::UniqueFd sent) mutable {
+    closer.Close(tenant, std::move(sent));
+  };
   absl::StatusOr<std::shared_ptr<WorkerLink>> link =
       WorkerLink::Create(worker->process->TakeLink(), poller_, setup_.serve, std::move(owner));
   if (!link.ok()) {

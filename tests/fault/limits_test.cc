@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "server/session/slow_socket.h"
 #include "tests/fault/fault_fixture.h"
 
 namespace iris::testing {
@@ -99,6 +100,33 @@ TEST_F(LimitsTest, TheLimitOfSessionsPerUidIsSaidAndLifted) {
   EXPECT_EQ(fifth.status().code(), absl::StatusCode::kResourceExhausted) << fifth.status();
   EXPECT_TRUE(absl::StrContains(fifth.status().message(), "4")) << fifth.status();
   held.pop_back();
+  ExpectServiceReturns();
+}
+
+// Descriptors that do not close cost irisd one of its own each, so there is a limit to them.
+TEST_F(LimitsTest, DescriptorsThatDoNotCloseAreBounded) {
+  StartDaemon({.flags = {"--max-closing-per-tenant", "8"}});
+  auto before = OpenSession();
+  std::vector<SlowSocket> slow;
+  absl::Status refusal;
+  for (int i = 0; i < 64 && refusal.ok(); ++i) {
+    auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    const int fd = slow.emplace_back(60).socket.get();
+    // No hello comes with a descriptor. The session ends, and irisd has it to close.
+    const wire::HelloPayload hello = {};
+    (void)wire::SendFrame(socket->get(), wire::FrameType::kHello, hello, {&fd, 1});
+    slow.back().socket.Reset();
+    refusal = RawSession::Open(daemon_->session_socket()).status();
+  }
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kResourceExhausted) << refusal;
+  EXPECT_TRUE(absl::StrContains(refusal.message(), "8 descriptors of")) << refusal;
+  EXPECT_TRUE(absl::StrContains(refusal.message(), "end the program that sent them")) << refusal;
+  EXPECT_GE(slow.size(), 9u);
+  EXPECT_LE(slow.size(), 16u);
+  const auto joined = before->Join(before->JoinRequest("before", 0, 1));
+  EXPECT_TRUE(joined.ok()) << "gRPC is a worker's: " << joined.status();
+  slow.clear();
   ExpectServiceReturns();
 }
 
