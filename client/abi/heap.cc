@@ -100,6 +100,27 @@ iris_code iris_register(iris_context* context, void* memory, const iris_allocate
   });
 }
 
+iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
+                                  const iris_allocate_options* options, iris_allocation* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    const TeamOf members(object, team);
+    IRIS_ABI_TRY(members.status());
+    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
+      return object.host().RegisterTogether(memory, wanted, *members);
+    });
+  });
+}
+
+iris_code iris_is_symmetric(iris_context* context, const void* address, uint64_t bytes,
+                            int32_t* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "is symmetric: out"));
+    IRIS_ABI_TRY(object.host().Usable());
+    *out = object.host().IsSymmetric(address, bytes) ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
 iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                              const char* name) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {

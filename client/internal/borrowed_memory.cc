@@ -7,9 +7,9 @@
 namespace iris::internal {
 
 absl::Status BorrowedMemory::Map(const HeapPart& part, std::vector<ControlPlane::Lent> lent) {
-  if (mapped_.count(part.offset_bytes) != 0) return absl::OkStatus();
+  std::map<uint64_t, Mapped>& all = mapped_[part.rank];
+  if (all.count(part.offset_bytes) != 0) return absl::OkStatus();
   Mapped mapped;
-  mapped.owner = part.rank;
   mapped.bytes = part.bytes;
   absl::Status status;
   for (ControlPlane::Lent& one : lent) {
@@ -29,23 +29,26 @@ absl::Status BorrowedMemory::Map(const HeapPart& part, std::vector<ControlPlane:
     for (const uint64_t id : mapped.segment_ids) window_->UnmapSegment(holder_, id);
     return status;
   }
-  mapped_[part.offset_bytes] = std::move(mapped);
+  all[part.offset_bytes] = std::move(mapped);
   return absl::OkStatus();
 }
 
 void BorrowedMemory::Unmap(uint64_t offset_bytes) {
-  const auto found = mapped_.find(offset_bytes);
-  if (found == mapped_.end()) return;
-  for (const uint64_t id : found->second.segment_ids) window_->UnmapSegment(holder_, id);
-  mapped_.erase(found);
+  for (auto& [owner, all] : mapped_) {
+    const auto found = all.find(offset_bytes);
+    if (found == all.end()) continue;
+    for (const uint64_t id : found->second.segment_ids) window_->UnmapSegment(holder_, id);
+    all.erase(found);
+  }
 }
 
 bool BorrowedMemory::Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
-  auto next = mapped_.upper_bound(offset_bytes);
-  if (next == mapped_.begin()) return false;
+  const auto all = mapped_.find(owner);
+  if (all == mapped_.end()) return false;
+  auto next = all->second.upper_bound(offset_bytes);
+  if (next == all->second.begin()) return false;
   const auto& [start, mapped] = *--next;
-  return mapped.owner == owner && offset_bytes - start <= mapped.bytes &&
-         bytes <= mapped.bytes - (offset_bytes - start);
+  return offset_bytes - start <= mapped.bytes && bytes <= mapped.bytes - (offset_bytes - start);
 }
 
 }  // namespace iris::internal

@@ -1,5 +1,5 @@
-// BorrowedMemory: what other ranks have registered and this rank has open, mapped into the window
-// where irisd has put it: above the owner's heap.
+// BorrowedMemory: what ranks have registered and this rank has open, or has registered with them,
+// mapped into the window where irisd has put it: above the owner's heap.
 //
 // Not thread-safe: its owner locks. Borrows the control plane and the window.
 #pragma once
@@ -23,14 +23,13 @@ class BorrowedMemory {
 
   // Maps what irisd has lent of `part`, all or nothing. Idempotent.
   absl::Status Map(const HeapPart& part, std::vector<ControlPlane::Lent> lent);
-  // Unmaps what begins there, if anything does.
+  // Unmaps what begins there, of all owners, if anything does.
   void Unmap(uint64_t offset_bytes);
   // Whether the range lies in memory of `owner` that is mapped.
   bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
 
  private:
   struct Mapped {
-    uint32_t owner = 0;
     uint64_t bytes = 0;
     std::vector<uint64_t> segment_ids;
   };
@@ -38,7 +37,7 @@ class BorrowedMemory {
   const uint32_t holder_;
   const std::vector<uint32_t> devices_;
   Window* const window_;
-  std::map<uint64_t, Mapped> mapped_;  // by offset
+  std::map<uint32_t, std::map<uint64_t, Mapped>> mapped_;  // by owner and offset
 };
 
 }  // namespace iris::internal

@@ -142,20 +142,28 @@ absl::Status Communicator::PutCall(const char* what, std::initializer_list<uint3
   return result.ok() ? absl::OkStatus() : FromDevice(result, what);
 }
 
+absl::Status Communicator::CheckBuffers(const Buffers& buffers) const {
+  if (absl::Status s = context_.CheckShared("in", buffers.in, team_.ranks); !s.ok()) return s;
+  return context_.CheckShared("out", buffers.out, team_.ranks);
+}
+
 template <typename Start>
-absl::Status Communicator::Put(Operation what, std::optional<uint64_t> count, DType type,
-                               Start start) {
-  absl::Status status =
-      PutCall(ccl::OperationName(what), {}, [&](const uint32_t*) { return start(); });
+absl::Status Communicator::Put(Operation what, const Buffers& buffers,
+                               std::optional<uint64_t> count, DType type, Start start) {
+  absl::Status status = CheckBuffers(buffers);
+  if (!status.ok()) return Annotate(status, ccl::OperationName(what));
+  status = PutCall(ccl::OperationName(what), {}, [&](const uint32_t*) { return start(); });
   if (status.ok()) Tell(what, count, type);
   return status;
 }
 
 template <typename Start>
-absl::Status Communicator::PutRooted(Operation what, uint64_t count, DType type, uint32_t root,
-                                     Start start) {
-  absl::Status status = PutCall(ccl::OperationName(what), {root},
-                                [&](const uint32_t* indexes) { return start(indexes[0]); });
+absl::Status Communicator::PutRooted(Operation what, const Buffers& buffers, uint64_t count,
+                                     DType type, uint32_t root, Start start) {
+  absl::Status status = CheckBuffers(buffers);
+  if (!status.ok()) return Annotate(status, ccl::OperationName(what));
+  status = PutCall(ccl::OperationName(what), {root},
+                   [&](const uint32_t* indexes) { return start(indexes[0]); });
   if (status.ok()) Tell(what, count, type);
   return status;
 }
@@ -167,14 +175,14 @@ void Communicator::Tell(Operation what, std::optional<uint64_t> count, DType typ
 
 absl::Status Communicator::AllReduce(const void* in, void* out, uint64_t count, DType type,
                                      ReduceOp op, backend::Stream& stream, Variant variant) {
-  return Put(Operation::kAllReduce, count, type,
+  return Put(Operation::kAllReduce, {in, out}, count, type,
              [&] { return backend_.AllReduce(comm_, in, out, count, type, op, stream, variant); });
 }
 
 absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t count_per_member,
                                          DType type, ReduceOp op, backend::Stream& stream,
                                          Variant variant) {
-  return Put(Operation::kReduceScatter, count_per_member, type, [&] {
+  return Put(Operation::kReduceScatter, {in, out}, count_per_member, type, [&] {
     return backend_.ReduceScatter(comm_, in, out, count_per_member, type, op, stream, variant);
   });
 }
@@ -182,35 +190,37 @@ absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t cou
 absl::Status Communicator::Reduce(const void* in, void* out, uint64_t count, DType type,
                                   ReduceOp op, uint32_t root, backend::Stream& stream,
                                   Variant variant) {
-  return PutRooted(Operation::kReduce, count, type, root, [&](uint32_t index) {
+  return PutRooted(Operation::kReduce, {in, out}, count, type, root, [&](uint32_t index) {
     return backend_.Reduce(comm_, in, out, count, type, op, index, stream, variant);
   });
 }
 
 absl::Status Communicator::AllGather(const void* in, void* out, uint64_t count_per_member,
                                      DType type, backend::Stream& stream, Variant variant) {
-  return Put(Operation::kAllGather, count_per_member, type, [&] {
+  return Put(Operation::kAllGather, {in, out}, count_per_member, type, [&] {
     return backend_.AllGather(comm_, in, out, count_per_member, type, stream, variant);
   });
 }
 
 absl::Status Communicator::Gather(const void* in, void* out, uint64_t count_per_member, DType type,
                                   uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted(Operation::kGather, count_per_member, type, root, [&](uint32_t index) {
-    return backend_.Gather(comm_, in, out, count_per_member, type, index, stream, variant);
-  });
+  return PutRooted(
+      Operation::kGather, {in, out}, count_per_member, type, root, [&](uint32_t index) {
+        return backend_.Gather(comm_, in, out, count_per_member, type, index, stream, variant);
+      });
 }
 
 absl::Status Communicator::Scatter(const void* in, void* out, uint64_t count_per_member, DType type,
                                    uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted(Operation::kScatter, count_per_member, type, root, [&](uint32_t index) {
-    return backend_.Scatter(comm_, in, out, count_per_member, type, index, stream, variant);
-  });
+  return PutRooted(
+      Operation::kScatter, {in, out}, count_per_member, type, root, [&](uint32_t index) {
+        return backend_.Scatter(comm_, in, out, count_per_member, type, index, stream, variant);
+      });
 }
 
 absl::Status Communicator::AllToAll(const void* in, void* out, uint64_t count_per_member,
                                     DType type, backend::Stream& stream, Variant variant) {
-  return Put(Operation::kAllToAll, count_per_member, type, [&] {
+  return Put(Operation::kAllToAll, {in, out}, count_per_member, type, [&] {
     return backend_.AllToAll(comm_, in, out, count_per_member, type, stream, variant);
   });
 }
@@ -226,7 +236,7 @@ absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> 
           "all_to_all_v: ", span.size(), " counts or offsets for ", team_.ranks.size(), " ranks"));
     }
   }
-  return Put(Operation::kAllToAllV, std::nullopt, type, [&] {
+  return Put(Operation::kAllToAllV, {in, out}, std::nullopt, type, [&] {
     return backend_.AllToAllV(comm_, in, ccl::Layout{to_counts.data(), to_offsets.data()}, out,
                               ccl::Layout{from_counts.data(), from_offsets.data()}, type, stream);
   });
@@ -234,7 +244,7 @@ absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> 
 
 absl::Status Communicator::Broadcast(const void* in, void* out, uint64_t count, DType type,
                                      uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted(Operation::kBroadcast, count, type, root, [&](uint32_t index) {
+  return PutRooted(Operation::kBroadcast, {in, out}, count, type, root, [&](uint32_t index) {
     return backend_.Broadcast(comm_, in, out, count, type, index, stream, variant);
   });
 }
@@ -310,7 +320,7 @@ absl::Status Communicator::GroupEnd(backend::Stream& stream) {
 }
 
 absl::Status Communicator::Barrier(backend::Stream& stream) {
-  return Put(Operation::kBarrier, std::nullopt, DType::kNone,
+  return Put(Operation::kBarrier, {}, std::nullopt, DType::kNone,
              [&] { return backend_.Barrier(comm_, stream); });
 }
 

@@ -119,6 +119,13 @@ class Communicator {
   absl::StatusOr<uint32_t> IndexOf(uint32_t rank) const;
   // Keeps a message of the group.
   absl::Status Keep(const char* what, uint32_t peer, ccl::Message message);
+  // What a call reads and writes; null: nothing.
+  struct Buffers {
+    const void* in = nullptr;
+    const void* out = nullptr;
+  };
+  // kInvalidArgument: one lies where not every member has something of the same.
+  absl::Status CheckBuffers(const Buffers& buffers) const;
   // Puts on the stream, for the methods above: a call named `what`, with the places of up to two
   // ranks in the team, which `start` gets,
   template <typename Start>
@@ -126,10 +133,11 @@ class Communicator {
   // and operations of the team, which those who look from outside are told of. `count`: nothing is
   // to be done if it is 0; nothing: the call has none.
   template <typename Start>
-  absl::Status Put(ccl::Operation what, std::optional<uint64_t> count, DType type, Start start);
+  absl::Status Put(ccl::Operation what, const Buffers& buffers, std::optional<uint64_t> count,
+                   DType type, Start start);
   template <typename Start>
-  absl::Status PutRooted(ccl::Operation what, uint64_t count, DType type, uint32_t root,
-                         Start start);
+  absl::Status PutRooted(ccl::Operation what, const Buffers& buffers, uint64_t count, DType type,
+                         uint32_t root, Start start);
   void Tell(ccl::Operation what, std::optional<uint64_t> count, DType type);
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();

@@ -63,7 +63,8 @@ std::vector<OurField> FieldsOfRequests() {
          IRIS_FIELD(OperateRequest, kFree), IRIS_FIELD(OperateRequest, kBroadcast),
          IRIS_FIELD(OperateRequest, kCreateTeam), IRIS_FIELD(OperateRequest, kDestroyTeam),
          IRIS_FIELD(OperateRequest, kGrow), IRIS_FIELD(OperateRequest, kOpen),
-         IRIS_FIELD(OperateRequest, kPublish), IRIS_FIELD(OperateRequest, kRegister)});
+         IRIS_FIELD(OperateRequest, kPublish), IRIS_FIELD(OperateRequest, kRegister),
+         IRIS_FIELD(OperateRequest, kConfirm)});
   }
   {
     using Name = field::AllocateOp;
@@ -86,7 +87,11 @@ std::vector<OurField> FieldsOfRequests() {
     using Name = field::RegisterOp;
     add({IRIS_FIELD(RegisterOp, kPieceBytes), IRIS_FIELD(RegisterOp, kLeadBytes),
          IRIS_FIELD(RegisterOp, kBytes), IRIS_FIELD(RegisterOp, kName),
-         IRIS_FIELD(RegisterOp, kTensor)});
+         IRIS_FIELD(RegisterOp, kTensor), IRIS_FIELD(RegisterOp, kError)});
+  }
+  {
+    using Name = field::ConfirmOp;
+    add({IRIS_FIELD(ConfirmOp, kOffsetBytes), IRIS_FIELD(ConfirmOp, kError)});
   }
   {
     using Name = field::BorrowRequest;
@@ -345,6 +350,10 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
     registers.options = allocate;
     registers.lead_bytes = dice.Number();
     for (uint64_t n = dice.Below(140); n > 0; --n) registers.piece_bytes.push_back(dice.Number());
+    const auto maybe = [&](absl::StatusCode code) {
+      return dice.Below(2) == 0 ? absl::OkStatus() : absl::Status(code, dice.Text(1200));
+    };
+    registers.error = maybe(absl::StatusCode::kInvalidArgument);
     const std::vector<Operation> operations = {
         allocate,
         registers,
@@ -354,7 +363,8 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
         DestroyTeamOp{static_cast<uint32_t>(dice.Number())},
         GrowOp{dice.Number()},
         OpenOp{static_cast<uint32_t>(dice.Number()), dice.Text(200)},
-        PublishOp{dice.Number(), dice.Text(200)}};
+        PublishOp{dice.Number(), dice.Text(200)},
+        ConfirmOp{dice.Number(), maybe(absl::StatusCode::kInternal)}};
     for (const Operation& op : operations) {
       call.op = op;
       EXPECT_EQ(EncodeOperate(session_id, call, timeout),

@@ -127,7 +127,14 @@ void Write(const RegisterOp& op, Operate* to) {
   message.Uint(field::RegisterOp::kBytes, op.options.bytes);
   message.Text(field::RegisterOp::kName, CutBeyond(op.options.name, wire::kMaxAllocationNameBytes));
   message.Message(field::RegisterOp::kTensor, TensorOf(op.options));
+  if (!op.error.ok()) message.Text(field::RegisterOp::kError, ToErrorText(op.error));
   to->Message(field::OperateRequest::kRegister, message);
+}
+void Write(const ConfirmOp& op, Operate* to) {
+  Writer<field::ConfirmOp> message;
+  message.Uint(field::ConfirmOp::kOffsetBytes, op.offset_bytes);
+  if (!op.mapped.ok()) message.Text(field::ConfirmOp::kError, ToErrorText(op.mapped));
+  to->Message(field::OperateRequest::kConfirm, message);
 }
 
 // The fields that all requests about a job have.

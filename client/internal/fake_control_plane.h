@@ -89,7 +89,8 @@ class FakeControlPlane : public ControlPlane {
   absl::Status mapped_answer;
   absl::Status leave_answer;
   std::map<DescriptorKey, wire::UniqueFd> descriptors;
-  std::vector<Lent> lent;  // what the next Borrow gives
+  std::vector<Lent> lent;                                  // what the next Borrow gives
+  std::function<std::vector<Lent>(const HeapPart&)> lend;  // in its place, if set
   absl::Status borrow_answer;
   // What they were given.
   std::vector<ContextOptions> joins;
@@ -137,7 +138,7 @@ class FakeControlPlane : public ControlPlane {
   absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time) override {
     borrowed.push_back(part);
     if (!borrow_answer.ok()) return borrow_answer;
-    return std::exchange(lent, {});
+    return lend ? lend(part) : std::exchange(lent, {});
   }
   absl::Status GrowMapped(uint64_t, uint64_t grow_id, const absl::Status& status,
                           absl::Time) override {

@@ -94,6 +94,7 @@ enum class OperateRequest : Number {
   kOpen = 12,
   kPublish = 13,
   kRegister = 14,
+  kConfirm = 15,
 };
 
 enum class AllocateOp : Number {
@@ -145,6 +146,12 @@ enum class RegisterOp : Number {
   kBytes = 3,
   kName = 4,
   kTensor = 5,
+  kError = 6,
+};
+
+enum class ConfirmOp : Number {
+  kOffsetBytes = 1,
+  kError = 2,
 };
 
 enum class OperateReply : Number {

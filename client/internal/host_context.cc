@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/clock.h"
@@ -175,7 +176,22 @@ absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) c
 
 bool HostContext::IsSymmetric(const void* address, uint64_t bytes) const {
   const auto location = Locate(address);
-  return location.ok() && impl_->InHeap(location->offset_bytes, bytes);
+  return location.ok() &&
+         (impl_->InHeap(location->offset_bytes, bytes) ||
+          impl_->teams.HaveTogether({location->rank}, location->offset_bytes, bytes));
+}
+
+absl::Status HostContext::CheckShared(const char* role, const void* mine,
+                                      absl::Span<const uint32_t> ranks) const {
+  const uint64_t offset = reinterpret_cast<uint64_t>(mine) - impl_->window.address(rank(), 0);
+  // Outside of it all, or in the heap itself: nearly always.
+  if (offset >= stride_bytes() || offset < impl_->heap.bytes()) return absl::OkStatus();
+  if (impl_->teams.HaveTogether(ranks, offset, 1)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "`", role, "` is at offset ", offset, " above the heap of ", impl_->heap.bytes(),
+      " bytes, where the ranks ", absl::StrJoin(ranks, ","),
+      " have registered nothing together: register it with all of them, or give the address of the "
+      "memory itself"));
 }
 
 bool HostContext::IsMapped(const void* address, uint64_t bytes) const {
@@ -205,6 +221,11 @@ absl::StatusOr<Allocation> HostContext::AllocateLocal(const AllocateOptions& opt
 }
 absl::StatusOr<Allocation> HostContext::Register(void* memory, const AllocateOptions& options) {
   return impl_->teams.Register(memory, options);
+}
+absl::StatusOr<Allocation> HostContext::RegisterTogether(void* memory,
+                                                         const AllocateOptions& options,
+                                                         const Team& team) {
+  return impl_->teams.RegisterTogether(memory, options, team);
 }
 absl::Status HostContext::Publish(const Allocation& allocation, const std::string& name) {
   return impl_->teams.Publish(allocation, name);

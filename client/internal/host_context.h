@@ -89,6 +89,14 @@ class HostContext {
   // address of the result. Free ends it; the memory must stay until then. kInvalidArgument: memory
   // that cannot be shared, and what to do. kResourceExhausted: no room above the heap.
   absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
+  // Collective over the team: `options.bytes` bytes of every member's own memory lie at one offset
+  // above the heap, as if Allocate had given them. The result's address is where they are mapped
+  // there, also the caller's own. Free ends it, collectively; the memory must stay until then.
+  // Errors are the same on all members. kInvalidArgument: the members differ, or the memory of one
+  // cannot be shared: who, why and what to do. kResourceExhausted: no room above the heap, or a
+  // member that could not map it.
+  absl::StatusOr<Allocation> RegisterTogether(void* memory, const AllocateOptions& options,
+                                              const Team& team);
   // Not collective: what AllocateLocal gave without a name has one from now on.
   absl::Status Publish(const Allocation& allocation, const std::string& name);
   // Not collective: what `rank` has allocated so under this name. Waits until it has, at most for
@@ -103,8 +111,13 @@ class HostContext {
   // moves.
   absl::Status Grow(uint64_t bytes);
 
-  // True if the range lies in any rank's heap as mapped here.
+  // True if the range lies in any rank's heap as mapped here, or in what that rank has registered
+  // together with this one.
   bool IsSymmetric(const void* address, uint64_t bytes = 1) const;
+  // kInvalidArgument: an address of this rank's heap that stands for nothing there which all these
+  // ranks have: what one has registered alone, or together with others.
+  absl::Status CheckShared(const char* role, const void* mine,
+                           absl::Span<const uint32_t> ranks) const;
   // The same, or it lies in what that rank has registered and this one has open.
   bool IsMapped(const void* address, uint64_t bytes) const;
   // True if calls with this peer may take the range: it is in this rank's heap, or stands for what

@@ -45,17 +45,23 @@ struct PublishOp {
   uint64_t offset_bytes = 0;
   std::string name;
 };
-// Of this rank's own team: memory that it has allocated itself. `options` say its bytes, name,
-// dtype and shape.
+// Memory that the rank has allocated itself: of its own team, or, with memory of every other
+// member, of another one. `options` say its bytes, name, dtype and shape.
 struct RegisterOp {
   AllocateOptions options;
   std::vector<uint64_t> piece_bytes;  // of the allocations that it lies in
   uint64_t lead_bytes = 0;            // of the first of them, before it
   // One of each allocation. Shared, because a call that was not answered is made again.
   std::vector<std::shared_ptr<const wire::UniqueFd>> descriptors;
+  absl::Status error;  // not OK: it cannot be shared, so that the others need not wait for it
+};
+// Whether this rank has mapped what its team has registered together.
+struct ConfirmOp {
+  uint64_t offset_bytes = 0;
+  absl::Status mapped;
 };
 using Operation = std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp,
-                               GrowOp, OpenOp, PublishOp, RegisterOp>;
+                               GrowOp, OpenOp, PublishOp, RegisterOp, ConfirmOp>;
 
 // The k-th call of this rank on a team.
 struct OperationCall {

@@ -16,6 +16,28 @@ absl::StatusOr<OperationResult> OperationSequence::Run(Operation op, absl::Durat
     return absl::DeadlineExceededError(
         "another thread's call on the same team did not end in time");
   }
+  return RunNext(std::move(op), timeout, reach_deadline);
+}
+
+absl::StatusOr<OperationResult> OperationSequence::RunBoth(
+    Operation first, absl::Duration timeout,
+    absl::FunctionRef<Operation(const OperationResult&)> then) {
+  const absl::Time reach_deadline = DeadlineIn(timeout);
+  Turn turn(&turns_, reach_deadline);
+  if (!turn.taken()) {
+    return absl::DeadlineExceededError(
+        "another thread's call on the same team did not end in time");
+  }
+  absl::StatusOr<OperationResult> result = RunNext(std::move(first), timeout, reach_deadline);
+  if (!result.ok()) return result;
+  const absl::StatusOr<OperationResult> second =
+      RunNext(then(*result), timeout, DeadlineIn(timeout));
+  if (!second.ok()) return second.status();
+  return result;
+}
+
+absl::StatusOr<OperationResult> OperationSequence::RunNext(Operation op, absl::Duration timeout,
+                                                           absl::Time reach_deadline) {
   if (unanswered_.has_value()) {
     // Other ranks may have its outcome already: it comes first, then this one is the next.
     const absl::StatusOr<Outcome> earlier = Ask(unanswered_->call, reach_deadline);

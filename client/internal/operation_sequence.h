@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/internal/control_plane.h"
@@ -29,6 +30,12 @@ class OperationSequence {
   // Asks irisd for the team's next operation and waits for its outcome. An error is the outcome's,
   // or irisd's refusal of the call, or says that irisd was not reached or did not answer in time.
   absl::StatusOr<OperationResult> Run(Operation op, absl::Duration timeout);
+  // The same for two that belong together: `then` does what is between them, and says which the
+  // second one is. No other call on the team comes between. Not called if the first one fails. The
+  // result is the first one's, of which the second one says only whether it stands.
+  absl::StatusOr<OperationResult> RunBoth(
+      Operation first, absl::Duration timeout,
+      absl::FunctionRef<Operation(const OperationResult&)> then);
 
  private:
   // A call that irisd may have taken and whose outcome is not known here. `value` is what its
@@ -38,6 +45,9 @@ class OperationSequence {
     std::string value;
   };
 
+  // As Run, by who has the turn.
+  absl::StatusOr<OperationResult> RunNext(Operation op, absl::Duration timeout,
+                                          absl::Time reach_deadline);
   // Sends the call, and notes what came of it.
   absl::StatusOr<Outcome> Ask(const OperationCall& call, absl::Time reach_deadline);
   void Keep(const OperationCall& call);

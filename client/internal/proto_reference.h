@@ -96,6 +96,11 @@ inline void Fill(const RegisterOp& from, v1::OperateRequest* to) {
   for (size_t i = 0; i < from.options.shape.size() && i <= wire::kMaxDims; ++i) {
     op.mutable_tensor()->add_shape(from.options.shape[i]);
   }
+  if (!from.error.ok()) op.set_error(ToErrorText(from.error));
+}
+inline void Fill(const ConfirmOp& from, v1::OperateRequest* to) {
+  to->mutable_confirm()->set_offset_bytes(from.offset_bytes);
+  if (!from.mapped.ok()) to->mutable_confirm()->set_error(ToErrorText(from.mapped));
 }
 inline void Fill(const FreeOp& from, v1::OperateRequest* to) {
   to->mutable_free()->set_offset_bytes(from.offset_bytes);

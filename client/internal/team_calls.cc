@@ -141,23 +141,19 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   return allocation;
 }
 
-absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptions& options) {
+absl::StatusOr<RegisterOp> TeamCalls::Shared(void* memory, const AllocateOptions& options) const {
   const uint64_t at = reinterpret_cast<uint64_t>(memory);
-  const std::string what =
-      absl::StrCat("register ", options.bytes, " bytes at 0x", absl::Hex(at), Quoted(options.name));
-  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
-  if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
   if (memory == nullptr || options.bytes == 0 || options.bytes > ~uint64_t{0} - at) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": that is no memory"));
+    return absl::InvalidArgumentError("that is no memory");
   }
   if (at - window_->base() < window_->n_ranks() * window_->stride_bytes()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": it is in the heap already: give what was allocated there a name"));
+        "it is in the heap already: give what was allocated there a name");
   }
   const auto pieces =
       window_->driver().Share(options_.devices.empty() ? 0 : options_.devices.front(), at,
                               options.bytes, wire::kMaxDescriptorsPerCall);
-  if (!pieces.ok()) return Annotate(pieces.status(), what);
+  if (!pieces.ok()) return pieces.status();
   RegisterOp op;
   op.options = options;
   op.lead_bytes = at - pieces->front().address;
@@ -165,7 +161,18 @@ absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptio
     op.piece_bytes.push_back(piece.bytes);
     op.descriptors.push_back(std::make_shared<const wire::UniqueFd>(piece.fd));
   }
-  const auto result = OperateAlone(what, std::move(op));
+  return op;
+}
+
+absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptions& options) {
+  const std::string what =
+      absl::StrCat("register ", options.bytes, " bytes at 0x",
+                   absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
+  absl::StatusOr<RegisterOp> op = Shared(memory, options);
+  if (!op.ok()) return Annotate(op.status(), what);
+  const auto result = OperateAlone(what, *std::move(op));
   if (!result.ok()) return result.status();
   Allocation allocation;
   allocation.offset_bytes = result->offset_bytes;
@@ -174,6 +181,81 @@ absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptio
   allocation.team_id = wire::kFirstOwnTeam + options_.rank;
   allocation.name = options.name;
   return allocation;
+}
+
+absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
+                                                       const Team& team) {
+  const std::string what = absl::StrCat("register ", options.bytes, " bytes at 0x",
+                                        absl::Hex(reinterpret_cast<uint64_t>(memory)),
+                                        Quoted(options.name), " together");
+  const auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), what);
+  absl::StatusOr<RegisterOp> op = Shared(memory, options);
+  if (!IsUtf8(options.name)) op = absl::InvalidArgumentError("the name is not UTF-8");
+  if (!op.ok()) {
+    // The others are bound by this call: irisd tells them.
+    const absl::Status error = op.status();
+    op = RegisterOp();
+    op->error = error;
+  }
+  Together together = {options.bytes, team.ranks};
+  uint64_t offset_bytes = 0;
+  const auto result = (*state)->operations.RunBoth(
+      *std::move(op), options_.timeout, [&](const OperationResult& registered) -> Operation {
+        offset_bytes = registered.offset_bytes;
+        return ConfirmOp{offset_bytes, MapTogether(offset_bytes, together)};
+      });
+  if (!result.ok()) {
+    UnmapTogether(offset_bytes);
+    return Annotate(result.status(), what);
+  }
+  return Allocated(options, team.id, team.ranks, *result);
+}
+
+absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, const Together& together) {
+  {
+    absl::MutexLock lock(&mu_);
+    together_[offset_bytes] = together;
+  }
+  absl::Status status;
+  for (const uint32_t rank : together.ranks) {
+    const HeapPart part = {options_.job, rank, offset_bytes, together.bytes};
+    auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
+    status = lent.status();
+    if (status.ok()) {
+      absl::MutexLock lock(&mu_);
+      status = borrowed_.Map(part, *std::move(lent));
+    }
+    if (!status.ok()) {
+      UnmapTogether(offset_bytes);
+      return Annotate(status, absl::StrCat("the memory of rank ", rank));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::optional<TeamCalls::Together> TeamCalls::UnmapTogether(uint64_t offset_bytes) {
+  absl::MutexLock lock(&mu_);
+  const auto found = together_.find(offset_bytes);
+  if (found == together_.end()) return std::nullopt;
+  Together together = std::move(found->second);
+  together_.erase(found);
+  borrowed_.Unmap(offset_bytes);
+  return together;
+}
+
+bool TeamCalls::HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes,
+                             uint64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  auto next = together_.upper_bound(offset_bytes);
+  if (next == together_.begin()) return false;
+  const auto& [start, together] = *--next;
+  if (offset_bytes - start > together.bytes || bytes > together.bytes - (offset_bytes - start)) {
+    return false;
+  }
+  return std::all_of(ranks.begin(), ranks.end(), [&all = together.ranks](uint32_t rank) {
+    return std::find(all.begin(), all.end(), rank) != all.end();
+  });
 }
 
 absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string& name) {
@@ -226,8 +308,22 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
     }
     team = it->second->team;
   }
-  return GiveBack(allocation.offset_bytes,
-                  [&] { return Operate(team, what, FreeOp{allocation.offset_bytes}).status(); });
+  // What they have registered together is unmapped first: its place may be another's as soon as all
+  // have asked.
+  const uint64_t offset = allocation.offset_bytes;
+  const std::optional<Together> together = UnmapTogether(offset);
+  const absl::Status status =
+      GiveBack(offset, [&] { return Operate(team, what, FreeOp{offset}).status(); });
+  if (!status.ok() && together.has_value()) {
+    const absl::Status mapped = MapTogether(offset, *together);
+    if (!mapped.ok()) {
+      return absl::Status(status.code(), absl::StrCat(status.message(),
+                                                      "; and it is mapped here no "
+                                                      "more: ",
+                                                      mapped.message()));
+    }
+  }
+  return status;
 }
 
 template <typename Ask>

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,8 @@ class TeamCalls {
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
   // Of `options`: bytes, name, dtype and shape.
   absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
+  absl::StatusOr<Allocation> RegisterTogether(void* memory, const AllocateOptions& options,
+                                              const Team& team);
   absl::Status Free(const Allocation& allocation);
   absl::Status Publish(const Allocation& allocation, const std::string& name);
   absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name, absl::Duration timeout);
@@ -77,6 +80,9 @@ class TeamCalls {
 
   // Whether the range lies in memory that `owner` has registered and this rank has open.
   bool Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
+
+  // Whether the range lies in what a team with all these members has registered together.
+  bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
 
   // The allocations of these teams, for DeviceContext::heap_map.
   const backend::HeapMap* heap_map() const { return ranges_->map(); }
@@ -108,6 +114,17 @@ class TeamCalls {
                                   const OpenedRange& range);
   // Counts that it is open, and maps what has to be mapped for that.
   absl::Status TakeOpened(uint32_t rank, const OpenedRange& range);
+  // What a team has registered together.
+  struct Together {
+    uint64_t bytes = 0;
+    std::vector<uint32_t> ranks;
+  };
+  // What a call gives to be registered. kInvalidArgument: memory that cannot be shared, and why.
+  absl::StatusOr<RegisterOp> Shared(void* memory, const AllocateOptions& options) const;
+  // Maps every member's part, also the own, all or nothing.
+  absl::Status MapTogether(uint64_t offset_bytes, const Together& together);
+  // Unmaps what was so mapped there; nothing: there is nothing of that kind.
+  std::optional<Together> UnmapTogether(uint64_t offset_bytes);
   // Gives back a range that begins at the offset, by `ask`.
   template <typename Ask>
   absl::Status GiveBack(uint64_t offset_bytes, Ask ask);
@@ -126,6 +143,7 @@ class TeamCalls {
   // How often this context has open what other ranks have, by offset, which is nobody else's.
   std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
   BorrowedMemory borrowed_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, Together> together_ ABSL_GUARDED_BY(mu_);  // by offset
 };
 
 }  // namespace iris::internal

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -340,6 +342,114 @@ TEST_F(TeamCallsTest, RegistersOnlyWhatOthersCanMap) {
   EXPECT_EQ(code(reinterpret_cast<void*>(window_->address(1, 0)), 10),
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(plane_.ks().empty());
+}
+
+// Memory that irisd has taken of both ranks, as rank 0 sees it.
+class RegisteredTogetherTest : public TeamCallsTest {
+ protected:
+  static constexpr uint64_t kAt = 3 * FakeMemory::kGranule + 100;
+
+  void SetUp() override {
+    TeamCallsTest::SetUp();
+    const int fd = memory_.NewSegment().Release();
+    own_ = static_cast<uint8_t*>(
+        mmap(nullptr, FakeMemory::kGranule, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    close(fd);
+    ASSERT_NE(static_cast<void*>(own_), MAP_FAILED);
+    plane_.lend = [this](const HeapPart& part) {
+      std::vector<ControlPlane::Lent> lent;
+      lent.push_back(
+          {{70 + part.rank, part.rank, kAt - 100, FakeMemory::kGranule}, memory_.NewSegment()});
+      return lent;
+    };
+    plane_.on_operate = [this](const OperationCall& call) {
+      if (const auto* registers = std::get_if<RegisterOp>(&call.op)) {
+        asked_.push_back(absl::StrCat("register ", registers->error.message(), " of ",
+                                      registers->descriptors.size()));
+      } else if (const auto* confirm = std::get_if<ConfirmOp>(&call.op)) {
+        asked_.push_back(
+            absl::StrCat("confirm ", confirm->offset_bytes - kAt, " ", confirm->mapped.message()));
+      } else {
+        asked_.push_back("free");
+      }
+    };
+  }
+  void TearDown() override { munmap(own_, FakeMemory::kGranule); }
+  absl::StatusOr<Allocation> Register(uint64_t bytes = 50) {
+    return zero_->RegisterTogether(own_ + 100, {.bytes = bytes, .name = "x"}, world_);
+  }
+  static Fake::Answer Placed() { return Fake::Decided(absl::OkStatus(), {.offset_bytes = kAt}); }
+
+  uint8_t* own_ = nullptr;
+  std::vector<std::string> asked_;
+};
+
+TEST_F(RegisteredTogetherTest, IsMappedOfAllMembersUntilItIsFreed) {
+  plane_.Script({Placed()});
+  const auto x = Register();
+  ASSERT_TRUE(x.ok()) << x.status();
+  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(0, kAt)));
+  EXPECT_EQ(x->team_id, 0u);
+  EXPECT_THAT(asked_, ElementsAre("register  of 1", "confirm 0 "));
+  EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u));
+  EXPECT_EQ(window_->n_segments(), 4u);
+  static_cast<uint8_t*>(x->address)[49] = 7;
+  *reinterpret_cast<uint8_t*>(window_->address(1, kAt)) = 7;
+  for (const uint32_t rank : {0, 1}) {
+    EXPECT_TRUE(zero_->Borrows(rank, kAt, 50));
+    EXPECT_FALSE(zero_->Borrows(rank, kAt, 51));
+  }
+  const uint32_t both[] = {1, 0}, other[] = {0, 1, 2};
+  EXPECT_TRUE(zero_->HaveTogether(both, kAt, 50));
+  EXPECT_TRUE(zero_->HaveTogether(both, kAt + 50, 0));
+  EXPECT_FALSE(zero_->HaveTogether(both, kAt + 1, 50));
+  EXPECT_FALSE(zero_->HaveTogether(both, kAt - 1, 1));
+  EXPECT_FALSE(zero_->HaveTogether(other, kAt, 1));
+  // What is not given back stays, and what is, is not mapped when its place may be another's.
+  plane_.Script({Fake::Decided(absl::DeadlineExceededError("rank 1 is missing"))});
+  EXPECT_EQ(zero_->Free(*x).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(window_->n_segments(), 4u);
+  EXPECT_TRUE(zero_->HaveTogether(both, kAt, 50));
+  size_t n_mapped = 9;
+  plane_.on_operate = [&](const OperationCall&) { n_mapped = window_->n_segments(); };
+  EXPECT_TRUE(zero_->Free(*x).ok());
+  EXPECT_EQ(n_mapped, 2u);
+  EXPECT_FALSE(zero_->HaveTogether(both, kAt, 50));
+  EXPECT_FALSE(zero_->Borrows(1, kAt, 50));
+}
+
+TEST_F(RegisteredTogetherTest, TellsTheOthersWhatGoesWrongHere) {
+  // What cannot be shared: irisd says so to all.
+  std::vector<uint8_t> plain(10);
+  plane_.Script({Fake::Decided(absl::InvalidArgumentError("rank 0 (pid 5): plain"))});
+  EXPECT_THAT(
+      std::string(zero_->RegisterTogether(plain.data(), {.bytes = 10}, world_).status().message()),
+      HasSubstr(" together: rank 0 (pid 5): plain"));
+  ASSERT_EQ(asked_.size(), 1u);
+  EXPECT_THAT(asked_[0], HasSubstr("copy it into the heap"));
+  EXPECT_THAT(asked_[0], HasSubstr(" of 0"));
+  EXPECT_EQ(window_->n_segments(), 2u);
+  // What cannot be mapped.
+  asked_.clear();
+  plane_.borrow_answer = absl::NotFoundError("the memory is gone");
+  plane_.Script({Placed(), Fake::Decided(absl::ResourceExhaustedError("rank 0: could not"))});
+  EXPECT_EQ(Register().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(asked_,
+              ElementsAre("register  of 1", "confirm 0 the memory of rank 0: the memory is gone"));
+  plane_.borrow_answer = absl::OkStatus();
+  // What another one could not map is not mapped here either.
+  plane_.Script({Placed(), Fake::Decided(absl::ResourceExhaustedError("rank 1: could not"))});
+  EXPECT_EQ(Register().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(window_->n_segments(), 2u);
+  const uint32_t zero[] = {0};
+  EXPECT_FALSE(zero_->HaveTogether(zero, kAt, 1));
+  // Nor what nobody heard the end of; and then its k is asked for again.
+  plane_.Script({Placed(), Fake::Lost()});
+  EXPECT_EQ(Register().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(window_->n_segments(), 2u);
+  const uint64_t lost = plane_.ks().back();
+  EXPECT_TRUE(zero_->Allocate({.bytes = 1}, world_).ok());
+  EXPECT_EQ(plane_.ks()[plane_.ks().size() - 2], lost);
 }
 
 TEST_F(TeamCallsTest, BarrierNeedsNoCallOfIrisd) {

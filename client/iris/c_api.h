@@ -284,8 +284,8 @@ typedef struct iris_allocation {
  * a rank died or left. */
 IRIS_EXPORT iris_code iris_allocate(iris_context* context, iris_team* team,
                                     const iris_allocate_options* options, iris_allocation* out);
-/* Collective over the team that allocated; what iris_allocate_local or iris_register gave, its
- * owner frees alone. The range is reused after every rank has freed it. */
+/* Collective over the team that allocated or registered; what iris_allocate_local or iris_register
+ * gave, its owner frees alone. The range is reused after every rank has freed it. */
 IRIS_EXPORT iris_code iris_free(iris_context* context, const iris_allocation* allocation);
 /* Collective over all ranks: at least so many more bytes in every heap. Nothing mapped moves. */
 IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
@@ -317,6 +317,41 @@ IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_alloc
  * ends it; keep the memory mapped until then. options->alignment_bytes is not read. */
 IRIS_EXPORT iris_code iris_register(iris_context* context, void* memory,
                                     const iris_allocate_options* options, iris_allocation* out);
+
+/* What a team registers together. */
+
+/* Collective over the team: options->bytes bytes at `memory`, which are each member's own, become
+ * symmetric: at one offset on all members, above the heap, as if iris_allocate had given them.
+ * Size, name, dtype and shape must agree. out->address is where the caller's own memory is mapped
+ * for that: give it to kernels, puts, gets, signals, atomics and collectives of this team or a part
+ * of it. It is the same memory as `memory`. On a GPU one kernel does not see in time at the one
+ * address what it writes at the other: use one of both in a kernel, or see the programming model
+ * for the fence that is needed between. Kernels that follow each other, and copies, see everything.
+ * What memory can be shared is as for iris_register; it must lie at the same place behind a
+ * multiple of the devices' granularity on all members. Errors are the same on all members, and then
+ * nothing is registered on any. IRIS_INVALID_ARGUMENT: the members differ, or one's memory cannot
+ * be shared, and whose, why, and what to do. IRIS_RESOURCE_EXHAUSTED: no room above the heap, or a
+ * member that could not map it. iris_free ends it, collectively; keep the memory until then. */
+IRIS_EXPORT iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
+                                              const iris_allocate_options* options,
+                                              iris_allocation* out);
+/* *out is not 0 if the range lies in the heap of any rank as it is mapped here, or in what that
+ * rank has registered together with this one. */
+IRIS_EXPORT iris_code iris_is_symmetric(iris_context* context, const void* address, uint64_t bytes,
+                                        int32_t* out);
+
+/* Memory for torch's own tensors. */
+
+/* Not collective: iris_torch_malloc takes memory of this context's heap from now on; `device` is
+ * the number that torch has for the context's device. A null context: of nobody's. One for the
+ * process: the last call counts. */
+IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
+/* What torch's pluggable allocators load by name. As iris_allocate_local without a name, for any
+ * thread; `stream` does not matter, since torch gives nothing back that a stream still uses. Null:
+ * there is none, for the reason that iris_error_message and the log say. */
+IRIS_EXPORT void* iris_torch_malloc(int64_t bytes, int32_t device, void* stream);
+/* Gives back what iris_torch_malloc gave. Nothing more happens where its context has ended. */
+IRIS_EXPORT void iris_torch_free(void* memory, int64_t bytes, int32_t device, void* stream);
 
 /* What another rank has allocated or registered so. A plain value: iris_close_local ends it. */
 typedef struct iris_opened {

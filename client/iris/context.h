@@ -344,6 +344,37 @@ class Context {
     return array;
   }
 
+  // Collective over the team: every member's own memory, of the same size, becomes symmetric: it
+  // has one offset on all members, above the heap, as if Allocate had given it. The address of the
+  // result is where the caller's own is mapped for that: give it to kernels, Put, Get, signals,
+  // atomics, and collectives of this team or a part of it. It is the same memory as at `memory`. On
+  // a GPU one kernel does not see in time at the one address what it writes at the other: use one
+  // of both in a kernel. Kernels that follow each other, and copies, see everything. What memory
+  // can be shared is as for Register; it must lie at the same place behind a multiple of the
+  // devices' granularity on all members. Errors are the same on all members, and then nothing is
+  // registered on any. kInvalidArgument: the members differ, or the memory of one cannot be shared:
+  // whose, why, and what to do. kResourceExhausted: no room above the heap, or a member that could
+  // not map it. Free ends it, collectively; keep the memory until then.
+  StatusOr<Allocation> RegisterSymmetric(void* memory, const AllocateOptions& options,
+                                         const Team& team) {
+    Allocation allocation;
+    IRIS_RETURN_IF_ERROR(RegisterSymmetricInto(memory, options, team, &allocation));
+    return allocation;
+  }
+  template <typename T>
+  StatusOr<Array<T>> RegisterSymmetric(T* memory, uint64_t size, std::string name = {}) {
+    return RegisterSymmetric<T>(memory, size, std::move(name), world_);
+  }
+  template <typename T>
+  StatusOr<Array<T>> RegisterSymmetric(T* memory, uint64_t size, std::string name,
+                                       const Team& team) {
+    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
+    Array<T> array;
+    array.size = size;
+    IRIS_RETURN_IF_ERROR(RegisterSymmetricInto(memory, options, team, &array));
+    return array;
+  }
+
   // Not collective: gives what AllocateLocal or Register gave without a name one now, so that
   // others find in it what this rank has written before. kFailedPrecondition: it has a name
   // already.
@@ -387,8 +418,8 @@ class Context {
     return impl::FromC(iris_close_local(get(), &range));
   }
 
-  // Collective over the team that allocated; what AllocateLocal or Register gave, its owner frees
-  // alone. The range is reused after every rank has freed it.
+  // Collective over the team that allocated or registered; what AllocateLocal or Register gave, its
+  // owner frees alone. The range is reused after every rank has freed it.
   Status Free(const Allocation& allocation) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_free(get(), &range));
@@ -398,12 +429,11 @@ class Context {
   // moves.
   Status Grow(uint64_t bytes) { return impl::FromC(iris_grow(get(), bytes)); }
 
-  // True if the range lies in any rank's heap as mapped here.
+  // True if the range lies in any rank's heap as mapped here, or in what that rank has registered
+  // together with this one.
   bool IsSymmetric(const void* address, uint64_t bytes = 1) const {
-    const StatusOr<Location> location = Locate(address);
-    if (!location.ok()) return false;
-    const uint64_t heap = heap_bytes();
-    return location->offset_bytes <= heap && bytes <= heap - location->offset_bytes;
+    int32_t is = 0;
+    return impl::FromC(iris_is_symmetric(get(), address, bytes, &is)).ok() && is != 0;
   }
   // Rank and offset of an address inside the window; kInvalidArgument outside.
   struct Location {
@@ -575,6 +605,17 @@ class Context {
     iris_allocation range = {};
     range.size = sizeof(range);
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_register(get(), memory, &options, &range)));
+    Fill(range, out);
+    return Status();
+  }
+
+  Status RegisterSymmetricInto(void* memory, const AllocateOptions& from, const Team& team,
+                               Allocation* out) {
+    const iris_allocate_options options = OptionsOf(from);
+    iris_allocation range = {};
+    range.size = sizeof(range);
+    IRIS_RETURN_IF_ERROR(
+        impl::FromC(iris_register_symmetric(get(), team.handle, memory, &options, &range)));
     Fill(range, out);
     return Status();
   }

@@ -1,5 +1,7 @@
 // What always holds between two inputs. For tests; each check names what is broken.
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
@@ -197,7 +199,21 @@ absl::Status JobMachine::Impl::CheckTeam(const Job& job, const Team& team) const
   }
   if (team.op.has_value()) {
     const PendingOp& op = *team.op;
-    if (op.asked.size() != n || op.calls.size() != n) return broken("sizes of the operation");
+    if (op.asked.size() != n || op.calls.size() != n || op.given.size() != n) {
+      return broken("sizes of the operation");
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const bool gives =
+          std::holds_alternative<RegisterOp>(op.op) && op.asked[i] && !IsOwnTeam(team.info.id);
+      if (gives == op.given[i].pieces.empty()) return broken("memory to be registered");
+      for (const SegmentId id : op.given[i].pieces) {
+        const auto piece = segments_.find(id);
+        if (piece == segments_.end() || piece->second.dropping || !piece->second.registered ||
+            piece->second.info.rank != team.info.ranks[i]) {
+          return broken("memory that waits to be registered is gone");
+        }
+      }
+    }
     if (!CheckTeamAlive(job, team).ok()) return broken("an operation waits that cannot succeed");
     for (size_t i = 0; i < n; ++i) {
       if (!op.asked[i] && !op.calls[i].empty()) return broken("a call waits that did not ask");
@@ -263,6 +279,10 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
   }
   if (job.allocator.n_allocations() + n_registered != job.allocations.size())
     return Broken(job, "allocations do not match");
+  for (const auto& [id, team] : job.teams) {
+    if (!team.op.has_value()) continue;
+    for (const GivenMemory& given : team.op->given) n_pieces += given.pieces.size();
+  }
   if (n_pieces != job.n_pieces) return Broken(job, "pieces of registered memory do not add up");
   if (n_named != job.names.size()) return Broken(job, "names do not add up");
   if (n_sync != (job.team_sync_bytes > 0 ? job.n_teams() : 0))
@@ -278,22 +298,42 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
 
 absl::Status JobMachine::Impl::CheckRegistered(const Job& job, uint64_t offset_bytes,
                                                const HeapAllocation& allocation) const {
-  if (!IsOwnTeam(allocation.team)) return Broken(job, "several ranks have registered memory");
   const uint64_t start = offset_bytes - allocation.lead_bytes;
-  uint64_t end = start;
+  const uint64_t end = start + allocation.piece_bytes;
+  const auto team = job.teams.find(allocation.team);
+  if (team == job.teams.end()) return Broken(job, "registered memory of no team");
+  // From where to where each member's pieces reach.
+  std::map<Rank, std::pair<uint64_t, uint64_t>> reach;
   for (const SegmentId id : allocation.pieces) {
     const auto piece = segments_.find(id);
-    if (piece == segments_.end() || piece->second.dropping || !piece->second.registered ||
-        piece->second.info.offset_bytes != end ||
-        piece->second.info.rank != OwnerOf(allocation.team)) {
+    if (piece == segments_.end() || piece->second.dropping || !piece->second.registered) {
+      return Broken(job, "a piece of registered memory is gone");
+    }
+    const SegmentInfo& info = piece->second.info;
+    const auto [mine, first] =
+        reach.try_emplace(info.rank, info.offset_bytes, info.offset_bytes + info.bytes);
+    if (!first && mine->second.second != info.offset_bytes) {
       return Broken(job, "a piece of registered memory is not where it should be");
     }
-    end += piece->second.info.bytes;
+    mine->second.second = info.offset_bytes + info.bytes;
+  }
+  uint64_t lowest = ~uint64_t{0}, highest = 0;
+  for (const Rank rank : team->second.info.ranks) {
+    const auto mine = reach.find(rank);
+    if (mine == reach.end() || mine->second.first > offset_bytes ||
+        offset_bytes + allocation.bytes > mine->second.second ||
+        mine->second.first % granularity_bytes_ != 0) {
+      return Broken(job, "rank ", rank, " has not registered what its team has");
+    }
+    lowest = std::min(lowest, mine->second.first);
+    highest = std::max(highest, mine->second.second);
+  }
+  if (reach.size() != team->second.info.ranks.size() || lowest != start || highest != end) {
+    return Broken(job, "registered memory at ", offset_bytes, " has another room than it needs");
   }
   const uint64_t floor =
       job.heap_bytes + (job.growth.has_value() ? job.growth->bytes : uint64_t{0});
-  if (end - start != allocation.piece_bytes || start < floor || end > job.stride_bytes ||
-      start % granularity_bytes_ != 0 || offset_bytes + allocation.bytes > end) {
+  if (start < floor || end > job.stride_bytes) {
     return Broken(job, "registered memory at ", offset_bytes, " is not in its place");
   }
   return absl::OkStatus();

@@ -74,6 +74,12 @@ struct AbandonedJob {
 inline constexpr size_t kMaxAbandonedJobs = 64;
 inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 
+// What a member has given to be registered, until its team's operation has its outcome.
+struct GivenMemory {
+  uint64_t lead_bytes = 0;
+  std::vector<SegmentId> pieces;
+};
+
 // An operation that some members have asked for.
 struct PendingOp {
   Operation op;      // as the first rank asked, with what others brought along (Merge)
@@ -81,6 +87,7 @@ struct PendingOp {
   absl::Time since;  // when that was, on the steady clock
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // who waits, per member
+  std::vector<GivenMemory> given;          // per member; of a register that several make together
   bool grown = false;                      // the growth that it needed is published
   size_t hurried = 0;                      // whose timeout ends it: index in the team
   absl::Duration hurried_timeout;
@@ -114,11 +121,12 @@ struct HeapAllocation {
   // meanwhile. Its room is given back when neither the owner nor anybody else uses it.
   std::map<Rank, uint64_t> opens;
   bool freed = false;
-  // Of memory that its owner has registered: the allocations that it lies in, one after the other
-  // above the heap, and how many bytes of the first are before it.
+  // Of registered memory: the allocations that it lies in, one after the other above the heap, of
+  // each member of the team; how far the first of any member reach before it; and how long the
+  // room is in which all of them are.
   std::vector<SegmentId> pieces;
   uint64_t lead_bytes = 0;
-  uint64_t piece_bytes = 0;  // of all together
+  uint64_t piece_bytes = 0;
 };
 
 // A growth under way. First every rank's segment is created, then every rank maps all of them.
@@ -150,7 +158,7 @@ struct Job {
 
   OffsetAllocator allocator{0};                    // since the epoch was committed
   std::map<uint64_t, HeapAllocation> allocations;  // by offset
-  size_t n_pieces = 0;                             // of registered memory
+  size_t n_pieces = 0;                // of registered memory, with what waits to be registered
   std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
   // Offsets of allocations that have a name and are not freed: by name, and by the own team whose
   // it is; the world stands for those that several ranks allocated. See NameTaken.

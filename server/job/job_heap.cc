@@ -64,9 +64,14 @@ void PlaceRegistered(Job& job, uint64_t offset_bytes, HeapAllocation allocation)
   if (!allocation.name.empty() && !allocation.freed) {
     job.names.emplace(NameKey(allocation), offset_bytes);
   }
-  job.n_pieces += allocation.pieces.size();
   const bool placed = job.allocations.emplace(offset_bytes, std::move(allocation)).second;
   IRIS_CHECK(placed, "there was room");
+}
+
+bool RegisteredBy(const Job& job, TeamId team, uint64_t offset_bytes) {
+  const auto found = job.allocations.find(offset_bytes);
+  return found != job.allocations.end() && found->second.team == team &&
+         !found->second.pieces.empty();
 }
 
 absl::Status Unplace(Job& job, uint64_t offset_bytes) {

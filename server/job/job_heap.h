@@ -22,8 +22,12 @@ absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation);
 std::optional<uint64_t> RoomAboveHeap(const Job& job, uint64_t bytes);
 // How far the heap may grow: up to the lowest registered memory, or to its stride.
 uint64_t GrowthLimitBytes(const Job& job);
-// Registered memory, whose pieces and bytes are known, at an offset that is free for it.
+// Registered memory, whose pieces and bytes are known and counted, at an offset that is free for
+// it.
 void PlaceRegistered(Job& job, uint64_t offset_bytes, HeapAllocation allocation);
+
+// Whether what begins there is memory that this team has registered.
+bool RegisteredBy(const Job& job, TeamId team, uint64_t offset_bytes);
 
 // Gives back what Place or PlaceRegistered placed, and its name.
 absl::Status Unplace(Job& job, uint64_t offset_bytes);

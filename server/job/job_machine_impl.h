@@ -21,6 +21,7 @@
 #include "server/job/job.h"
 #include "server/job/job_machine.h"
 #include "server/job/kept_memory.h"
+#include "server/job/operations/operation.h"
 
 namespace iris::server {
 
@@ -213,6 +214,14 @@ struct JobMachine::Impl {
   // registered.cc.
   // Carries out what a register came to, and concludes it.
   void Adopt(Job& job, Team& team, Adopts adopts);
+  // Keeps the descriptors that come with the call that is being applied. They have no place yet.
+  absl::StatusOr<GivenMemory> TakePieces(Job& job, Rank rank, const RegisterOp& op);
+  // The same of a register that several ranks make together; nothing of all else.
+  absl::Status TakeGiven(Job& job, Team& team, size_t index, const Operation& op);
+  std::vector<Given> GivenBy(const Team& team) const;
+  void ReturnGiven(Job& job, PendingOp& op);
+  // Of an operation that fails: gives back what must not outlast that.
+  void FreeFailed(Job& job, Team& team, const Operation& op);
 
   // growth.cc.
   // The team's operation needs more heap: starts a growth, or queues, or concludes the operation

@@ -8,6 +8,7 @@
 #include "server/job/ids.h"
 #include "server/job/operations/allocate.h"
 #include "server/job/operations/broadcast.h"
+#include "server/job/operations/confirm.h"
 #include "server/job/operations/create_team.h"
 #include "server/job/operations/destroy_team.h"
 #include "server/job/operations/free.h"
@@ -20,7 +21,7 @@ namespace iris::server {
 
 // Every operation that there is. The order is that of recorded states: a new one comes last.
 using Operation = std::variant<AllocateOp, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp,
-                               OpenOp, PublishOp, RegisterOp>;
+                               OpenOp, PublishOp, RegisterOp, ConfirmOp>;
 
 struct OperationSpec {
   JobId job;

@@ -358,8 +358,7 @@ TEST_F(OwnTeamTest, WrongRegistrationsAreOutcomes) {
   wrong({.piece_bytes = {g}, .bytes = 1, .name = "x"}, "'x' is live", Code::kAlreadyExists);
   wrong({.piece_bytes = {4 * kHeap}, .bytes = 4 * kHeap}, "above the heap",
         Code::kResourceExhausted);
-  EXPECT_EQ(OneOutcome(AskAll(job, 0, RegisterOp{.piece_bytes = {g}, .bytes = 1})).code(),
-            Code::kInvalidArgument);
+  wrong({.error = "plain\nmemory"}, "rank 0 (pid 100): plain");
   // A repetition has the same outcome and adopts nothing more.
   ASSERT_THAT(All<AdoptSegment>(), IsEmpty());
   const uint64_t k = next_k_[1];

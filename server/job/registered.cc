@@ -1,49 +1,119 @@
-// Memory that ranks have registered: descriptors of theirs, which irisd keeps and lends on.
+// Memory that ranks have registered: descriptors of theirs, which irisd keeps and lends on. What
+// several ranks register together waits with the operation, member by member, and is given back
+// with it unless it succeeds.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
+#include "server/heap/check.h"
 #include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 
 namespace iris::server {
 
-void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
-  const auto refuse = [&](const absl::Status& why) {
-    Conclude(job, team,
-             absl::Status(why.code(), absl::StrCat(What(team.op->op, team), why.message())));
-  };
-  const size_t n = adopts.piece_bytes.size();
+absl::StatusOr<GivenMemory> JobMachine::Impl::TakePieces(Job& job, Rank rank,
+                                                         const RegisterOp& op) {
+  const size_t n = op.piece_bytes.size();
   if (n > wire::kMaxRegisteredPiecesPerJob - job.n_pieces) {
-    return refuse(absl::ResourceExhaustedError(absl::StrCat(
+    return absl::ResourceExhaustedError(absl::StrCat(
         "job '", job.name, "' has registered memory of ", job.n_pieces, " allocations, and ",
-        wire::kMaxRegisteredPiecesPerJob, " are allowed: free some of it")));
+        wire::kMaxRegisteredPiecesPerJob, " are allowed: free some of it"));
   }
-  if (absl::Status s = CheckDescriptors(n); !s.ok()) return refuse(s);
-  const Rank rank = OwnerOf(team.info.id);
-  uint64_t offset_bytes = adopts.offset_bytes - adopts.allocation.lead_bytes;
+  if (absl::Status s = CheckDescriptors(n); !s.ok()) return s;
+  GivenMemory given{.lead_bytes = op.lead_bytes};
   for (uint32_t index = 0; index < n; ++index) {
-    const uint64_t bytes = adopts.piece_bytes[index];
     Segment segment;
-    segment.info = {SegmentId{next_segment_++}, rank, index, offset_bytes, bytes};
+    segment.info = {SegmentId{next_segment_++}, rank, index, 0, op.piece_bytes[index]};
     segment.job = job.id;
     segment.uid = job.uid;
     segment.device_index = job.ranks[rank].device_index;
     segment.holder = {job.name, rank, job.uid};
     segment.created = true;
     segment.registered = true;
-    Emit(AdoptSegment{segment.info.id, segment.device_index, bytes, index});
-    adopts.allocation.pieces.push_back(segment.info.id);
-    adopts.allocation.piece_bytes += bytes;
-    offset_bytes += bytes;
+    Emit(AdoptSegment{segment.info.id, segment.device_index, op.piece_bytes[index], index});
+    given.pieces.push_back(segment.info.id);
     segments_.emplace(segment.info.id, std::move(segment));
+  }
+  job.n_pieces += n;
+  return given;
+}
+
+absl::Status JobMachine::Impl::TakeGiven(Job& job, Team& team, size_t index, const Operation& op) {
+  const auto* registers = std::get_if<RegisterOp>(&op);
+  if (registers == nullptr || IsOwnTeam(team.info.id)) return absl::OkStatus();
+  absl::StatusOr<GivenMemory> given = TakePieces(job, team.info.ranks[index], *registers);
+  if (!given.ok()) return given.status();
+  team.op->given[index] = *std::move(given);
+  return absl::OkStatus();
+}
+
+std::vector<Given> JobMachine::Impl::GivenBy(const Team& team) const {
+  std::vector<Given> all;
+  const auto* registers = std::get_if<RegisterOp>(&team.op->op);
+  if (registers == nullptr) return all;
+  if (IsOwnTeam(team.info.id)) {
+    all.push_back({OwnerOf(team.info.id), registers->lead_bytes, registers->piece_bytes});
+    return all;
+  }
+  for (size_t index = 0; index < team.info.ranks.size(); ++index) {
+    const GivenMemory& given = team.op->given[index];
+    Given& one = all.emplace_back(Given{team.info.ranks[index], given.lead_bytes, {}});
+    for (const SegmentId id : given.pieces) {
+      one.piece_bytes.push_back(segments_.at(id).info.bytes);
+    }
+  }
+  return all;
+}
+
+void JobMachine::Impl::ReturnGiven(Job& job, PendingOp& op) {
+  for (GivenMemory& given : op.given) {
+    job.n_pieces -= given.pieces.size();
+    DropAll(given.pieces);
+  }
+}
+
+void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
+  std::vector<GivenMemory>& all = team.op->given;
+  if (IsOwnTeam(team.info.id)) {
+    absl::StatusOr<GivenMemory> given =
+        TakePieces(job, OwnerOf(team.info.id), std::get<RegisterOp>(team.op->op));
+    if (!given.ok()) {
+      return Conclude(job, team,
+                      absl::Status(given.status().code(), absl::StrCat(What(team.op->op, team),
+                                                                       given.status().message())));
+    }
+    all = {*std::move(given)};
+  }
+  for (GivenMemory& given : all) {
+    uint64_t offset_bytes = adopts.offset_bytes - given.lead_bytes;
+    for (const SegmentId id : std::exchange(given.pieces, {})) {
+      SegmentInfo& info = segments_.at(id).info;
+      info.offset_bytes = offset_bytes;
+      offset_bytes += info.bytes;
+      adopts.allocation.pieces.push_back(id);
+    }
   }
   ++team.n_allocations;
   Note(job, event::Allocated{team.info.id, team.next_k, adopts.offset_bytes,
                              adopts.allocation.bytes, adopts.allocation.name});
   PlaceRegistered(job, adopts.offset_bytes, std::move(adopts.allocation));
   Conclude(job, team, absl::OkStatus(), {.offset_bytes = adopts.offset_bytes});
+}
+
+void JobMachine::Impl::FreeFailed(Job& job, Team& team, const Operation& op) {
+  const std::optional<uint64_t> offset_bytes = FreesIfItFails(op);
+  // What a rank registered alone is not confirmed, and others may have it open.
+  if (!offset_bytes.has_value() || IsOwnTeam(team.info.id) ||
+      !RegisteredBy(job, team.info.id, *offset_bytes)) {
+    return;
+  }
+  const absl::Status freed = Unplace(job, *offset_bytes);
+  IRIS_CHECK(freed.ok(), "registered memory is not the allocator's");
+  --team.n_allocations;
+  DropAll(job.given_back);
+  Note(job, event::Freed{team.info.id, team.next_k, *offset_bytes});
 }
 
 }  // namespace iris::server

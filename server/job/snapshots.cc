@@ -106,8 +106,8 @@ std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
     }
     for (const auto& [offset, allocation] : job.allocations) {
       for (const SegmentId piece : allocation.pieces) {
-        snapshots.back().ranks[OwnerOf(allocation.team)].registered.push_back(
-            impl_->segments_.at(piece).info);
+        const SegmentInfo& info = impl_->segments_.at(piece).info;
+        snapshots.back().ranks[info.rank].registered.push_back(info);
       }
     }
     if (!query.allocations) return true;

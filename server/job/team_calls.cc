@@ -110,6 +110,7 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
     team.op = PendingOp{.op = op, .first = index, .since = now_.steady};
     team.op->asked.resize(n);
     team.op->calls.resize(n);
+    team.op->given.resize(n);
     job.value_bytes += HeldBytes(op);
   }
   PendingOp& pending = *team.op;
@@ -117,11 +118,14 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   WaitFor(job, team, index, call);
   if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) return Conclude(job, team, s);
   if (absl::Status s = Check(op, team); !s.ok()) {
-    return Conclude(job, team,
-                    absl::InvalidArgumentError(absl::StrCat(
-                        What(op, team), job.Who(team.info.ranks[index]), ": ", s.message())));
+    FreeFailed(job, team, op);
+    return Conclude(
+        job, team,
+        absl::Status(s.code(), absl::StrCat(What(op, team), job.Who(team.info.ranks[index]), ": ",
+                                            s.message())));
   }
   if (!Same(op, pending.op)) {
+    FreeFailed(job, team, op);
     return Conclude(
         job, team,
         absl::InvalidArgumentError(absl::StrCat(
@@ -133,6 +137,12 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
     job.value_bytes -= HeldBytes(pending.op);
     Merge(pending.op, op, team);
     job.value_bytes += HeldBytes(pending.op);
+  }
+  if (absl::Status s = TakeGiven(job, team, index, op); !s.ok()) {
+    return Conclude(
+        job, team,
+        absl::Status(s.code(), absl::StrCat(What(op, team), job.Who(team.info.ranks[index]), ": ",
+                                            s.message())));
   }
   if (std::find(pending.asked.begin(), pending.asked.end(), false) == pending.asked.end()) {
     deadlines_.Clear({job.id, DeadlineKey::Kind::kOperation, team.info.id});
@@ -184,6 +194,8 @@ void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status, Opera
   team.op.reset();
   deadlines_.Clear({job.id, DeadlineKey::Kind::kOperation, team.info.id});
   job.value_bytes -= HeldBytes(op.op);
+  ReturnGiven(job, op);
+  if (!status.ok()) FreeFailed(job, team, op.op);
   result.heap_bytes = job.heap_bytes;
   Outcome outcome{team.next_k++, std::move(status), std::move(result)};
   job.value_bytes += outcome.result.value.size();
@@ -263,7 +275,8 @@ void JobMachine::Impl::Execute(Job& job, Team& team) {
           .what = What(team.op->op, team),
           .wall = now_.wall,
           .grown = team.op->grown,
-          .granularity_bytes = granularity_bytes_};
+          .granularity_bytes = granularity_bytes_,
+          .given = GivenBy(team)};
   Executed executed = server::Execute(team.op->op, run);
   for (EventDetail& event : run.events) Note(job, std::move(event));
   if (const auto* needs = std::get_if<NeedsGrowth>(&executed)) {

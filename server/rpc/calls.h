@@ -29,12 +29,12 @@ class Calls {
   //   to_reply(const Result&) -> LinkPayload
   template <typename Request, typename ToReply>
   std::shared_ptr<ActiveCall> Ask(const IncomingCall& incoming, ToReply to_reply) {
-    return Ask<Request>(
-        incoming, to_reply,
-        [](const Request&) -> absl::StatusOr<Daemon::Registered> { return Daemon::Registered(); });
+    return Ask<Request>(incoming, to_reply, [](Request&) -> absl::StatusOr<Daemon::Registered> {
+      return Daemon::Registered();
+    });
   }
   // The same of a call that may come with memory to be registered.
-  //   registered(const Request&) -> absl::StatusOr<Daemon::Registered>
+  //   registered(Request&) -> absl::StatusOr<Daemon::Registered>
   template <typename Request, typename ToReply, typename ToRegistered>
   std::shared_ptr<ActiveCall> Ask(const IncomingCall& incoming, ToReply to_reply,
                                   ToRegistered to_registered) {

@@ -1,6 +1,7 @@
 #include "server/rpc/heap_service.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -103,8 +104,16 @@ std::shared_ptr<ActiveCall> HeapService::Mapped(const IncomingCall& call) {
 std::shared_ptr<ActiveCall> HeapService::Operate(const IncomingCall& call) {
   return calls_->Ask<v1::OperateRequest>(
       call, [](const Result& result) { return SerializeOperateReply(std::get<Outcome>(result)); },
-      [this, &call](const v1::OperateRequest& request) {
-        return TakeRegistered(daemon_->driver().kind(), request, call);
+      [this, &call](v1::OperateRequest& request) -> absl::StatusOr<Daemon::Registered> {
+        auto registered = TakeRegistered(daemon_->driver().kind(), request, call);
+        // Others wait for this member: they are told what is wrong with its memory.
+        if (registered.ok() || !request.has_register_() || IsOwnTeam(request.team_id())) {
+          return registered;
+        }
+        v1::RegisterOp& op = *request.mutable_register_();
+        op.clear_piece_bytes();
+        op.set_error(std::string(registered.status().message()));
+        return Daemon::Registered();
       });
 }
 

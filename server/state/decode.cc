@@ -211,6 +211,7 @@ class JobDecoder {
     if (!op.ok()) return op.status();
     team.op = *std::move(op);
     job_.value_bytes += HeldBytes(team.op->op);
+    for (const GivenMemory& given : team.op->given) job_.n_pieces += given.pieces.size();
     return team;
   }
 
@@ -236,6 +237,9 @@ class JobDecoder {
         if (call == 0) return Broken("a call without a name");
         calls.push_back(CallId{call});
       }
+      GivenMemory& given = pending.given.emplace_back();
+      given.lead_bytes = member.lead_bytes();
+      for (const uint64_t piece : member.pieces()) given.pieces.push_back(SegmentId{piece});
     }
     if (!pending.asked[pending.first]) return Broken("team ", team.info.id, ": who asked first");
     pending.grown = from.grown();
@@ -277,6 +281,7 @@ class JobDecoder {
             job_.allocations.contains(from.offset_bytes())) {
           return Broken("registered memory");
         }
+        job_.n_pieces += allocation.pieces.size();
         PlaceRegistered(job_, from.offset_bytes(), std::move(allocation));
         continue;
       }
@@ -488,10 +493,6 @@ class MachineState::Decoder {
       for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
         std::vector<SegmentId> segments = job->ranks[rank].segments;
         if (job->growth.has_value()) segments.push_back(job->growth->segments[rank]);
-        for (const auto& [offset, allocation] : job->allocations) {
-          if (!IsOwnTeam(allocation.team) || OwnerOf(allocation.team) != rank) continue;
-          segments.insert(segments.end(), allocation.pieces.begin(), allocation.pieces.end());
-        }
         for (const SegmentId segment : segments) {
           const auto found = impl_.segments_.find(segment);
           if (found == impl_.segments_.end() || !owned.insert(segment).second ||
@@ -501,8 +502,32 @@ class MachineState::Decoder {
           }
         }
       }
+      for (const SegmentId segment : Registered(*job)) {
+        const auto found = impl_.segments_.find(segment);
+        if (found == impl_.segments_.end() || !owned.insert(segment).second ||
+            found->second.info.rank >= job->n_ranks() ||
+            !Owns(*job, found->second.info.rank, found->second)) {
+          return Bad("segment ", segment.value, " is registered memory of nobody in job ",
+                     id.value);
+        }
+      }
     }
     return absl::OkStatus();
+  }
+
+  // What its ranks have registered, and what they are about to. Whose each is, the invariants say.
+  static std::vector<SegmentId> Registered(const Job& job) {
+    std::vector<SegmentId> all;
+    for (const auto& [offset, allocation] : job.allocations) {
+      all.insert(all.end(), allocation.pieces.begin(), allocation.pieces.end());
+    }
+    for (const auto& [id, team] : job.teams) {
+      if (!team.op.has_value()) continue;
+      for (const GivenMemory& given : team.op->given) {
+        all.insert(all.end(), given.pieces.begin(), given.pieces.end());
+      }
+    }
+    return all;
   }
 
   static bool Owns(const Job& job, Rank rank, const JobMachine::Impl::Segment& segment) {

@@ -91,6 +91,8 @@ void Encode(const PendingOp& from, state::PendingOp* to) {
     state::PendingOp::Asked* member = to->add_members();
     member->set_asked(from.asked[i]);
     for (const CallId call : from.calls[i]) member->add_calls(call.value);
+    member->set_lead_bytes(from.given[i].lead_bytes);
+    for (const SegmentId piece : from.given[i].pieces) member->add_pieces(piece.value);
   }
   to->set_grown(from.grown);
   to->set_hurried(static_cast<uint32_t>(from.hurried));

@@ -81,7 +81,8 @@ RegisterOp FromProto(const v1::RegisterOp& from) {
           .lead_bytes = from.lead_bytes(),
           .bytes = from.bytes(),
           .name = from.name(),
-          .tensor = FromProto(from.tensor())};
+          .tensor = FromProto(from.tensor()),
+          .error = from.error()};
 }
 void Set(const RegisterOp& from, v1::OperateRequest* to) {
   v1::RegisterOp& op = *to->mutable_register_();
@@ -90,6 +91,15 @@ void Set(const RegisterOp& from, v1::OperateRequest* to) {
   op.set_bytes(from.bytes);
   op.set_name(from.name);
   Set(from.tensor, op.mutable_tensor());
+  op.set_error(from.error);
+}
+
+ConfirmOp FromProto(const v1::ConfirmOp& from) {
+  return {.offset_bytes = from.offset_bytes(), .error = from.error()};
+}
+void Set(const ConfirmOp& from, v1::OperateRequest* to) {
+  to->mutable_confirm()->set_offset_bytes(from.offset_bytes);
+  to->mutable_confirm()->set_error(from.error);
 }
 
 }  // namespace
@@ -114,6 +124,8 @@ absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
       return FromProto(request.publish());
     case v1::OperateRequest::kRegister:
       return FromProto(request.register_());
+    case v1::OperateRequest::kConfirm:
+      return FromProto(request.confirm());
     case v1::OperateRequest::OP_NOT_SET:
       break;
   }

@@ -596,7 +596,8 @@ def slow_descriptors(runtime_dir, end):
 
 
 def wrong_registrations(runtime_dir, end):
-    """Registers what is no memory, or could change, or is as long as it likes; then too much that is right."""
+    """Registers what is no memory, or could change, or is as long as it likes; then too much that is right. Also with
+    the team of all ranks, whose other members would be told."""
     piece = 2 << 20
     fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
     read_end, write_end = os.pipe()
@@ -605,7 +606,7 @@ def wrong_registrations(runtime_dir, end):
              [doors.sealed(b"\0" * piece, fcntl.F_SEAL_SHRINK)], [doors.sealed(b"\0" * piece, fcntl.F_SEAL_GROW)],
              [doors.sealed(b"\0" * (piece - 1), fixed)], [socket.socket(socket.AF_UNIX).detach()], [], [good, good],
              [good] * 128]
-    seen = {"sent": 0, "registered": 0, "refused": {}}
+    seen = {"sent": 0, "registered": 0, "told": 0, "together": 0, "refused": {}}
     while time.monotonic() < end:
         try:
             session, job = _alone(runtime_dir, f"registers-{os.getpid()}-{seen['sent']}")
@@ -619,8 +620,25 @@ def wrong_registrations(runtime_dir, end):
                     _count(seen["refused"], text)
                 else:
                     seen["registered"] += 1
+            for k, descriptors in enumerate([*wrong, [good]]):
+                request = doors.operate_request(session, job, k, 14, operation)
+                code, text, reply = session.call(doors.OPERATE, request, descriptors)
+                seen["sent"] += 1
+                if code:
+                    _count(seen["refused"], text)
+                elif b"register (team 0, k=" in reply:
+                    seen["told"] += b"rank 0 (pid " in reply
+                else:
+                    seen["together"] += 1
+            # Registered and never confirmed, confirmed and never registered, a reason that is no text.
+            for k, (number, wanted) in enumerate([(14, operation + doors.field(6, b"\0\x1b[31m" * 500)), (15, b""),
+                                                  (15, doors.field(1, ~0 % 2**64) + doors.field(2, b"\n" * 9000))],
+                                                 len(wrong) + 1):
+                session.call(doors.OPERATE, doors.operate_request(session, job, k, number, wanted), [])
+                seen["sent"] += 1
             for k in range(1, 100):
-                session.call(doors.OPERATE, doors.operate_request(session, job, k, 14, operation) + own, [good])
+                request = doors.operate_request(session, job, k, 14, operation) + own
+                session.call(doors.OPERATE, request, [good])
                 seen["sent"] += 1
             session.call(doors.OPERATE, request, [good] * 200)
         except (OSError, doors.Refused) as refusal:

@@ -489,6 +489,26 @@ class Fuzzer {
       }
       return code;
     });
+    Add("iris_register_symmetric", [this] {
+      Padded<iris_allocate_options> options;
+      SetSize(&options);
+      options->bytes = OneIn(3) ? Number() : random_() % 10'000;
+      options->name = Text();
+      Padded<iris_allocation> range;
+      SetSize(&range);
+      void* const memory = OneIn(2) ? world_.shareable + random_() % 100'000 : Memory();
+      iris_context* const context = Context();
+      const iris_code code = iris_register_symmetric(context, Team(), memory, Place(options.get()),
+                                                     Place(range.get()));
+      if (code == IRIS_OK && range->size >= sizeof(iris_allocation)) {
+        (void)iris_free(context, range.get());  // another thread may have ended the context
+      }
+      return code;
+    });
+    Add("iris_is_symmetric", [this] {
+      int32_t is = 0;
+      return iris_is_symmetric(Context(), Memory(), Number(), Place(&is));
+    });
     Add("iris_publish_local", [this] {
       Padded<iris_allocation> range;
       if (!ranges_.empty()) *range.get() = ranges_[random_() % ranges_.size()];

@@ -175,6 +175,18 @@ Calls ContextCalls(const Objects& o) {
          auto allocation = Sized<iris_allocation>();
          return iris_register(context(h), &allocation, &options, &allocation);
        }},
+      {"register_symmetric",
+       [=](void* h) {
+         auto options = Sized<iris_allocate_options>();
+         options.bytes = 1;
+         auto allocation = Sized<iris_allocation>();
+         return iris_register_symmetric(context(h), nullptr, &allocation, &options, &allocation);
+       }},
+      {"is_symmetric",
+       [=](void* h) {
+         int32_t is = 0;
+         return iris_is_symmetric(context(h), &is, 1, &is);
+       }},
       {"publish_local",
        [=](void* h) {
          const auto allocation = Sized<iris_allocation>();

@@ -134,6 +134,41 @@ int OwnerDies(const std::vector<std::string>&) {
   return 0;
 }
 
+// Rank 1 is killed while the others wait for it, before or after all have registered.
+int MemberDies(const std::vector<std::string>& arguments) {
+  auto context = Context::Create(SmallHeap());
+  REQUIRE_OK(context);
+  Context& c = *context;
+  const auto memory = Own(c, 1);
+  REQUIRE(memory != nullptr);
+  const bool before = arguments.at(0) == "before";
+  StatusOr<Array<uint8_t>> x = Array<uint8_t>();
+  if (!before) {
+    x = c.RegisterSymmetric<uint8_t>(memory->at(0), 4096, "x");
+    REQUIRE_OK(x);
+    memory->at(0)[5] = 55;
+    REQUIRE_OK(c.Barrier());
+  }
+  std::cout << "ready" << std::endl;
+  if (c.rank() == 1) {
+    AwaitLine();
+    return 0;
+  }
+  if (before) {
+    x = c.RegisterSymmetric<uint8_t>(memory->at(0), 4096, "x");
+    std::cout << "register " << Text(x.status()) << std::endl;
+    REQUIRE(x.status().code() == StatusCode::kAborted);
+    return 0;
+  }
+  AwaitLine();
+  // What is mapped stays, until it is given back or the job ends.
+  REQUIRE(c.Translate(1, x->get())[5] == 55);
+  const Status freed = c.Free(*x);
+  REQUIRE(c.Translate(1, x->get())[5] == 55);
+  std::cout << "free " << Text(freed) << std::endl;
+  return 0;
+}
+
 class RegisterTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -156,6 +191,34 @@ class RegisterTest : public ::testing::Test {
 TEST_F(RegisterTest, PeersPutIntoItAndGetFromIt) {
   Run("buffers", 2);
   Run("buffers", 3);
+}
+
+TEST_F(RegisterTest, TogetherItIsAsWhatTheHeapHas) {
+  Run("together", 2);
+  Run("together", 3);
+  // Nothing is left of it but what the jobs had, and they are over.
+  grpc::ClientContext context;
+  v1::ListAllocationsReply listed;
+  ASSERT_TRUE(daemon_->admin().ListAllocations(&context, {}, &listed).ok());
+  EXPECT_EQ(listed.allocations_size(), 0);
+}
+
+TEST_F(RegisterTest, WhoWaitsForADeadMemberIsToldSo) {
+  for (const std::string step : {"before", "after"}) {
+    RankProcesses::Options options = Ranks();
+    options.job = step;
+    options.args = {step};
+    RankProcesses ranks("member_dies", 3, options);
+    for (int rank = 0; rank < 3; ++rank) ranks.WaitLine(rank, "ready");
+    const std::string who = absl::StrCat("rank 1 (pid ", ranks.pid(1), ")");
+    ranks.Signal(1, SIGKILL);
+    ranks.Wait(1);
+    for (const int rank : {0, 2}) {
+      if (step == "after") ranks.Tell(rank, "go on");
+      EXPECT_THAT(ranks.WaitLine(rank, step == "after" ? "free " : "register "), HasSubstr(who));
+      EXPECT_EQ(ranks.Wait(rank), 0) << ranks.Output(rank);
+    }
+  }
 }
 
 TEST_F(RegisterTest, IsMappedWhileItIsOpen) { Run("opens_and_closes", 2); }
@@ -203,6 +266,8 @@ TEST_F(RegisterTest, StaysMappedWhenItsOwnerDies) {
 int main(int argc, char** argv) {
   const std::map<std::string, iris::testing::Scenario> scenarios = {
       {"buffers", [](const auto&) { return iris::testing::RegisteredBuffers(); }},
+      {"together", [](const auto&) { return iris::testing::RegisteredTogether(); }},
+      {"member_dies", iris::MemberDies},
       {"opens_and_closes", iris::OpensAndCloses},
       {"mistakes", iris::Mistakes},
       {"owner_dies", iris::OwnerDies},

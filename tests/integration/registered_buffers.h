@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/driver/testing/own_memory.h"
+#include "iris/ccl.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -134,6 +135,156 @@ inline int RegisteredBuffers() {
   // What the platform's plain allocation gave is refused, and the error says what to do.
   REQUIRE_FAILS(c.Register<uint8_t>(message->get(), 4096, "plain"), StatusCode::kInvalidArgument,
                 "register 4096 bytes", "copy it into the heap");
+  REQUIRE_OK(c.Barrier());
+  return 0;
+}
+
+// Adds one to each word of the next rank's, and tells it so in the word behind them.
+IRIS_KERNEL void AddToNext(DeviceContext ctx, uint32_t peer, uint64_t* words, uint64_t n) {
+  for (uint64_t i = 0; i < n; ++i) AtomicAdd(ctx, peer, words + i, uint64_t{1});
+  SignalAdd(ctx, peer, words + n, 1);
+}
+
+IRIS_KERNEL void CountWrongWords(DeviceContext ctx, const uint64_t* words, uint64_t n,
+                                 const uint64_t* signal, uint64_t wanted, uint64_t* wrong) {
+  *wrong = WaitUntil(ctx, signal, Compare::kGe, 1) == WaitResult::kOk ? 0 : n + 1;
+  for (uint64_t i = 0; i < n; ++i) *wrong += words[i] != wanted;
+}
+
+// All ranks register a buffer of their own together. It is used as what Allocate gave: atomics and
+// signals, puts by kernel and by the copy engine, and collectives in place. Each rank looks at the
+// result where it has the memory itself.
+inline int RegisteredTogether() {
+  auto context = Context::Create(SmallHeap());
+  REQUIRE_OK(context);
+  Context& c = *context;
+  const uint32_t n = c.n_ranks(), me = c.rank(), next = (me + 1) % n;
+  constexpr uint64_t kWords = 300 << 10, kLead = 4096, kSome = 100;
+  const auto memory = Own(c, 2);
+  REQUIRE(memory != nullptr);
+  uint64_t* const own = reinterpret_cast<uint64_t*>(memory->at(kLead));
+  auto stream = Stream::Create(c);
+  REQUIRE_OK(stream);
+  REQUIRE_OK(stream->Fill(memory->at(0), uint8_t{0}, 2 * kPiece));
+  REQUIRE_OK(stream->Synchronize());
+  auto x = c.RegisterSymmetric<uint64_t>(own, kWords, "together");
+  REQUIRE_OK(x);
+  REQUIRE(x->get() != own && x->size == kWords && x->offset_bytes >= c.heap_bytes());
+  const auto place = c.Locate(x->get());
+  REQUIRE_OK(place);
+  REQUIRE(place->rank == me && place->offset_bytes == x->offset_bytes);
+  const auto offset = c.BroadcastValue(x->offset_bytes, 0);
+  REQUIRE_OK(offset);
+  REQUIRE(*offset == x->offset_bytes);
+  REQUIRE(c.IsSymmetric(x->get(), kWords * 8) && !c.IsSymmetric(x->get() + 1, kWords * 8));
+  REQUIRE(c.IsSymmetric(c.Translate(next, x->get())) && !c.IsSymmetric(own));
+
+  // Atomics and a signal to the peer's, which it finds where it has them.
+  auto wrong = HostArray<uint64_t>::Create(c);
+  REQUIRE_OK(wrong);
+  REQUIRE_OK(Launch({1, 1}, *stream, AddToNext, c.device_context(), next, x->get(), kSome));
+  REQUIRE_OK(Launch({1, 1}, *stream, CountWrongWords, c.device_context(), x->get(), kSome,
+                    x->get() + kSome, uint64_t{1}, wrong->get()));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE(**wrong == 0);
+  REQUIRE_OK(Launch({1, 1}, *stream, CountWrongWords, c.device_context(), own, kSome, own + kSome,
+                    uint64_t{1}, wrong->get()));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE(**wrong == 0);
+  REQUIRE_OK(c.Barrier());
+
+  // The copy engine, from what the rank itself has to the peer's and back.
+  REQUIRE_OK(stream->Fill(own, uint8_t{0}, kWords * 8));
+  REQUIRE_OK(stream->Fill(own, static_cast<uint8_t>(1 + me), 8));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(c.Barrier());
+  REQUIRE_OK(stream->Put(c, next, x->get() + 8, own, 8));
+  REQUIRE_OK(stream->Get(c, next, x->get() + 16, x->get(), 8));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(c.Barrier());
+  const uint64_t ones = 0x0101010101010101;
+  std::vector<uint64_t> seen(32);
+  REQUIRE_OK(stream->Copy(seen.data(), own, seen.size() * 8));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE(seen[0] == ones * (1 + me) && seen[8] == ones * (1 + (me + n - 1) % n) &&
+          seen[16] == ones * (1 + next));
+  REQUIRE_FAILS(stream->Put(c, next, x->get() + kWords, own, 1), StatusCode::kInvalidArgument,
+                "ends beyond the heap");
+
+  // A collective of all takes it where it lies; the variant needs both buffers in the heap.
+  auto comm = ccl::Communicator::Create(c, {.name = "collectives"});
+  REQUIRE_OK(comm);
+  REQUIRE_OK(stream->Fill(own, uint8_t{0}, kWords * 8));
+  REQUIRE_OK(stream->Fill(own, static_cast<uint8_t>(1 + me), kSome * 8));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(c.Barrier());
+  REQUIRE_OK(comm->AllGather(x->get(), x->get() + 1024, kSome, DType::kI64, *stream,
+                             ccl::Variant::kCopyEngine));
+  REQUIRE_OK(
+      comm->AllReduce(x->get(), x->get() + 512, kSome, DType::kI64, ccl::ReduceOp::kSum, *stream));
+  REQUIRE_OK(comm->Synchronize(*stream));
+  std::vector<uint64_t> all(1024 + n * kSome);
+  REQUIRE_OK(stream->Copy(all.data(), own, all.size() * 8));
+  REQUIRE_OK(stream->Synchronize());
+  for (uint64_t i = 0; i < kSome; ++i) {
+    REQUIRE(all[512 + i] == ones * (n * (n + 1) / 2));
+    for (uint32_t r = 0; r < n; ++r) REQUIRE(all[1024 + r * kSome + i] == ones * (1 + r));
+  }
+
+  // What a part of the ranks has is not for all of them.
+  std::vector<uint32_t> two = {0};
+  if (n > 1) two.push_back(1);
+  const auto pair = c.CreateTeam(two);
+  REQUIRE_OK(pair);
+  const auto other = Own(c, 1);
+  REQUIRE(other != nullptr);
+  if (pair->member()) {
+    auto y = c.RegisterSymmetric<uint8_t>(other->at(0), kPiece, "of two", *pair);
+    REQUIRE_OK(y);
+    if (n > 2) {
+      REQUIRE_FAILS(
+          comm->AllReduce(y->get(), y->get(), 16, DType::kU8, ccl::ReduceOp::kSum, *stream),
+          StatusCode::kInvalidArgument, "above the heap", "registered nothing together");
+    }
+    const uint32_t peer = n > 1 ? 1 - me : 0;
+    REQUIRE_OK(stream->Put(c, peer, y->get(), own, 1));
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE_OK(c.Barrier(*pair));
+    REQUIRE_OK(c.Free(*y));
+    REQUIRE(!c.IsSymmetric(y->get()));
+    REQUIRE_FAILS(c.Free(*y), StatusCode::kInvalidArgument, "no live allocation");
+  }
+  REQUIRE_OK(c.Barrier());
+
+  // What one cannot share, or has of another size, is registered by none, and all hear of whom.
+  auto message = DeviceArray<uint8_t>::Create(c, 4096);
+  REQUIRE_OK(message);
+  if (n > 1) {
+    REQUIRE_FAILS(c.RegisterSymmetric<uint8_t>(me == 1 ? message->get() : other->at(0), 4096, "y"),
+                  StatusCode::kInvalidArgument, "rank 1 (pid ", "copy it into the heap");
+    REQUIRE_FAILS(c.RegisterSymmetric<uint8_t>(other->at(0), 4096 + me, "y"),
+                  StatusCode::kInvalidArgument, "the ranks differ");
+    REQUIRE_FAILS(c.RegisterSymmetric<uint8_t>(other->at(me == 1 ? 512 : 0), 4096, "y"),
+                  StatusCode::kInvalidArgument, "begin alike on all members");
+  }
+  REQUIRE_FAILS(c.RegisterSymmetric<uint8_t>(me == 0 ? nullptr : other->at(0), 4096, "y"),
+                StatusCode::kInvalidArgument, "rank 0 (pid ", "that is no memory");
+  REQUIRE_FAILS(c.RegisterSymmetric<uint64_t>(x->get(), 16, "y"), StatusCode::kInvalidArgument,
+                "in the heap already");
+  REQUIRE_FAILS(c.RegisterSymmetric<uint64_t>(own, kWords, "together"), StatusCode::kAlreadyExists,
+                "'together' is live");
+  // The same memory again, and then the place of the first.
+  auto again = c.RegisterSymmetric<uint64_t>(own, kWords, "again");
+  REQUIRE_OK(again);
+  REQUIRE(again->offset_bytes < x->offset_bytes);
+  const uint64_t top = x->offset_bytes;
+  REQUIRE_OK(c.Free(*x));
+  REQUIRE_OK(c.Free(*again));
+  auto third = c.RegisterSymmetric<uint64_t>(own, kWords, "together");
+  REQUIRE_OK(third);
+  REQUIRE(third->offset_bytes == top);
+  REQUIRE_OK(c.Free(*third));
+  REQUIRE_OK(comm->Destroy());
   REQUIRE_OK(c.Barrier());
   return 0;
 }

@@ -348,6 +348,10 @@ class Driver {
     if (random_.OneIn(300) && position > 0) spec.k = random_.Below(position);
     if (random_.OneIn(100)) spec.k += 1 + random_.Below(3);
     spec.op = OpFor(job == jobs.end() ? nullptr : &*job, job_id, spec.team, spec.k);
+    if (auto* registers = std::get_if<RegisterOp>(&spec.op);
+        registers != nullptr && !IsOwnTeam(spec.team)) {
+      MakeOwn(registers);
+    }
     const CallId call = NewCall();
     asked_[call] = {job_id, spec.team, spec.k};
     caller_[call] = id;
@@ -395,6 +399,46 @@ class Driver {
     return *plan;
   }
 
+  RegisterOp RandomRegister() {
+    RegisterOp op;
+    for (uint64_t n = random_.Below(20) == 0 ? 0 : 1 + random_.Below(2); n > 0; --n) {
+      op.piece_bytes.push_back((1 + random_.Below(2)) * kGranularity);
+    }
+    if (random_.OneIn(3)) op.lead_bytes = random_.Below(kGranularity);
+    op.bytes = op.piece_bytes.empty() ? 1 : op.piece_bytes.back();
+    if (op.piece_bytes.size() == 2) op.bytes += op.piece_bytes.front();
+    op.bytes -= std::min(op.bytes - 1, op.lead_bytes + random_.Below(kGranularity / 2));
+    if (random_.OneIn(2)) op.name = absl::StrCat("n", random_.Below(6));
+    if (random_.OneIn(30)) op.lead_bytes += kGranularity;
+    if (random_.OneIn(30) && !op.piece_bytes.empty()) ++op.piece_bytes.back();
+    if (random_.OneIn(50)) op.name = "iris.x";
+    return op;
+  }
+
+  // What a team registers, confirms and frees together, most often what is there.
+  Operation RandomTogether(const JobSnapshot* job, TeamId team) {
+    if (random_.OneIn(2)) return RandomRegister();
+    uint64_t offset = random_.Below(64) * 1024;
+    for (int tries = 0; job != nullptr && !job->allocations.empty() && tries < 8; ++tries) {
+      const auto& allocation = job->allocations[random_.Below(job->allocations.size())];
+      offset = allocation.offset_bytes;
+      if (allocation.team == team && allocation.registered) break;
+    }
+    if (random_.OneIn(2)) return FreeOp{offset};
+    return ConfirmOp{offset, random_.OneIn(4) ? "no" : ""};
+  }
+
+  // The members' own part of what they ask for together.
+  void MakeOwn(RegisterOp* op) {
+    if (random_.OneIn(4) && !op->piece_bytes.empty()) {
+      op->piece_bytes.insert(op->piece_bytes.begin(), kGranularity);
+      op->lead_bytes += kGranularity;
+      if (op->lead_bytes >= 2 * kGranularity || random_.OneIn(10)) op->lead_bytes = kGranularity;
+    }
+    if (random_.OneIn(20)) ++op->lead_bytes;
+    if (random_.OneIn(30)) *op = {.bytes = op->bytes, .name = op->name, .error = "plain memory"};
+  }
+
   // What a rank alone frees and closes, most often what it has or may have open; and names that
   // others have given.
   Operation RandomOwnOp(const JobSnapshot* job, TeamId team) {
@@ -409,21 +453,7 @@ class Driver {
       }
       return op;
     }
-    if (random_.OneIn(4)) {
-      RegisterOp op;
-      for (uint64_t n = random_.Below(20) == 0 ? 0 : 1 + random_.Below(2); n > 0; --n) {
-        op.piece_bytes.push_back((1 + random_.Below(2)) * kGranularity);
-      }
-      if (random_.OneIn(3)) op.lead_bytes = random_.Below(kGranularity);
-      op.bytes = op.piece_bytes.empty() ? 1 : op.piece_bytes.back();
-      if (op.piece_bytes.size() == 2) op.bytes += op.piece_bytes.front();
-      op.bytes -= std::min(op.bytes - 1, op.lead_bytes + random_.Below(kGranularity / 2));
-      if (random_.OneIn(2)) op.name = absl::StrCat("n", random_.Below(6));
-      if (random_.OneIn(30)) op.lead_bytes += kGranularity;
-      if (random_.OneIn(30) && !op.piece_bytes.empty()) ++op.piece_bytes.back();
-      if (random_.OneIn(50)) op.name = "iris.x";
-      return op;
-    }
+    if (random_.OneIn(4)) return RandomRegister();
     if (random_.OneIn(3)) {
       PublishOp op{random_.Below(64) * 1024, absl::StrCat("n", random_.Below(6))};
       if (random_.OneIn(50)) op.name = "iris.x";
@@ -447,6 +477,7 @@ class Driver {
 
   Operation RandomOp(const JobSnapshot* job, JobId job_id, TeamId team) {
     if (random_.OneIn(IsOwnTeam(team) ? 2 : 100)) return RandomOwnOp(job, team);
+    if (!IsOwnTeam(team) && random_.OneIn(8)) return RandomTogether(job, team);
     const uint64_t dice = random_.Below(100);
     if (dice < 40) {
       AllocateOp op{.bytes = random_.Below(12000)};
@@ -783,6 +814,7 @@ class Driver {
         for (auto one = open.first; one != open.second; ++one) openers.insert(one->second);
         ASSERT_EQ(allocation.n_open, openers.size());
         if (allocation.freed) ++counts_["freed and still open"];
+        if (allocation.registered && !IsOwnTeam(allocation.team)) ++counts_["registered together"];
         if (allocation.registered) ++counts_["registered"];
       }
     }

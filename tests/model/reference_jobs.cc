@@ -38,7 +38,7 @@ bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
       total += bytes;
     }
     const uint64_t end = registers->lead_bytes + registers->bytes;
-    return IsOwnTeam(id) && !registers->piece_bytes.empty() && registers->bytes > 0 &&
+    return registers->error.empty() && !registers->piece_bytes.empty() && registers->bytes > 0 &&
            registers->lead_bytes < registers->piece_bytes.front() && end > before_last &&
            end <= total && registers->name.rfind("iris.", 0) != 0;
   }
@@ -74,7 +74,12 @@ bool Agree(Operation a, Operation b) {
     return std::get<CreateTeamOp>(a) == std::get<CreateTeamOp>(b);
   if (std::holds_alternative<PublishOp>(a)) return std::get<PublishOp>(a) == std::get<PublishOp>(b);
   if (std::holds_alternative<RegisterOp>(a)) {
-    return std::get<RegisterOp>(a) == std::get<RegisterOp>(b);
+    const auto& x = std::get<RegisterOp>(a);
+    const auto& y = std::get<RegisterOp>(b);
+    return x.bytes == y.bytes && x.name == y.name && x.tensor == y.tensor;
+  }
+  if (std::holds_alternative<ConfirmOp>(a)) {
+    return std::get<ConfirmOp>(a).offset_bytes == std::get<ConfirmOp>(b).offset_bytes;
   }
   if (std::holds_alternative<OpenOp>(a)) return std::get<OpenOp>(a) == std::get<OpenOp>(b);
   if (std::holds_alternative<GrowOp>(a)) return std::get<GrowOp>(a) == std::get<GrowOp>(b);
@@ -584,7 +589,16 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
   op.calls[rank].push_back(call);
   if (!Alive(*job, team)) return Fail(*job, spec.team, Code::kAborted);
   if (!WellFormed(team, spec.team, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
-  if (!Agree(op.op, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
+  if (const auto* confirm = std::get_if<ConfirmOp>(&spec.op);
+      confirm != nullptr && !confirm->error.empty()) {
+    Unconfirmed(*job, spec.team, spec.op);
+    return Fail(*job, spec.team, Code::kResourceExhausted);
+  }
+  if (!Agree(op.op, spec.op)) {
+    Unconfirmed(*job, spec.team, spec.op);
+    return Fail(*job, spec.team, Code::kInvalidArgument);
+  }
+  if (const auto* registers = std::get_if<RegisterOp>(&spec.op)) op.given.push_back(*registers);
   if (const auto* broadcast = std::get_if<BroadcastOp>(&spec.op);
       broadcast != nullptr && broadcast->root == rank) {
     op.value = std::string(broadcast->value.view());
@@ -598,6 +612,7 @@ void ReferenceJobs::Conclude(RefJob& job, TeamId id, Expected expected,
   RefTeam& team = job.teams.at(id);
   if (expected.code == Code::kOk) expected.heap_bytes = job.heap.capacity();
   const RefOp op = *std::exchange(team.op, std::nullopt);
+  if (expected.code != Code::kOk) Unconfirmed(job, id, op.op);
   team.log.push_back({expected, team_ranks});
   for (const auto& [rank, calls] : op.calls) {
     for (const CallId call : calls) expected_[call] = ForRank(team.log.back(), rank);
@@ -654,6 +669,11 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
     return Conclude(job, id, {});
   }
   if (const auto* registers = std::get_if<RegisterOp>(&op.op)) return Register(job, id, *registers);
+  if (const auto* confirm = std::get_if<ConfirmOp>(&op.op)) {
+    const bool there = team.allocations.contains(confirm->offset_bytes) &&
+                       job.registered.contains(confirm->offset_bytes);
+    return there ? Conclude(job, id, {}) : Fail(job, id, Code::kInvalidArgument);
+  }
   if (const auto* open = std::get_if<OpenOp>(&op.op)) {
     if (open->owner >= job.ranks.size()) return Fail(job, id, Code::kInvalidArgument);
     const auto found = Named(job, open->name, open->owner);
@@ -691,12 +711,22 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
 // What a rank allocates alone.
 
 void ReferenceJobs::Register(RefJob& job, TeamId id, const RegisterOp& op) {
-  uint64_t total = 0;
-  for (const uint64_t bytes : op.piece_bytes) {
-    if (bytes % granularity_ != 0) return Fail(job, id, Code::kInvalidArgument);
-    total += bytes;
+  uint64_t before = 0, behind = 0;
+  const std::vector<RegisterOp> given = job.teams.at(id).op->given;
+  for (const RegisterOp& one : given) {
+    uint64_t total = 0;
+    for (const uint64_t bytes : one.piece_bytes) {
+      if (bytes % granularity_ != 0) return Fail(job, id, Code::kInvalidArgument);
+      total += bytes;
+    }
+    if ((one.lead_bytes - given.front().lead_bytes) % granularity_ != 0) {
+      return Fail(job, id, Code::kInvalidArgument);
+    }
+    before = std::max(before, one.lead_bytes);
+    behind = std::max(behind, total - one.lead_bytes);
   }
   if (Taken(job, id, op.name)) return Fail(job, id, Code::kAlreadyExists);
+  const uint64_t total = before + behind;
   const uint64_t floor = job.heap.capacity() + (job.growth.has_value() ? job.growth->bytes : 0);
   for (uint64_t end = job.stride; end >= floor + total; end -= granularity_) {
     const uint64_t start = end - total;
@@ -704,14 +734,23 @@ void ReferenceJobs::Register(RefJob& job, TeamId id, const RegisterOp& op) {
       return r.second.second <= start || r.second.first >= end;
     });
     if (!free) continue;
-    const uint64_t offset = start + op.lead_bytes;
+    const uint64_t offset = start + before;
     job.registered[offset] = {start, end};
     job.teams.at(id).allocations.insert(offset);
     if (!op.name.empty()) job.name_of[offset] = op.name;
-    job.owner_of[offset] = OwnerOf(id);
+    if (IsOwnTeam(id)) job.owner_of[offset] = OwnerOf(id);
     return Conclude(job, id, {.offset = offset});
   }
   Fail(job, id, Code::kResourceExhausted);
+}
+
+void ReferenceJobs::Unconfirmed(RefJob& job, TeamId id, const Operation& op) {
+  const auto* confirm = std::get_if<ConfirmOp>(&op);
+  if (confirm == nullptr || IsOwnTeam(id) || !job.registered.contains(confirm->offset_bytes))
+    return;
+  if (job.teams.at(id).allocations.erase(confirm->offset_bytes) == 0) return;
+  job.name_of.erase(confirm->offset_bytes);
+  Release(job, confirm->offset_bytes);
 }
 
 std::optional<uint64_t> ReferenceJobs::Named(const RefJob& job, const std::string& name,

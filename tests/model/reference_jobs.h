@@ -29,6 +29,7 @@ namespace iris::model {
 using server::AllocateOp;
 using server::BroadcastOp;
 using server::CallId;
+using server::ConfirmOp;
 using server::CreateTeamOp;
 using server::DestroyTeamOp;
 using server::FreeOp;
@@ -70,6 +71,7 @@ struct RefOp {
   Operation op;
   std::map<Rank, std::vector<CallId>> calls;  // every rank that asked
   std::string value;
+  std::vector<RegisterOp> given;  // of a register, as each member asked
   absl::Time deadline = absl::InfiniteFuture();
   bool growth_done = false;
 };
@@ -247,6 +249,8 @@ class ReferenceJobs {
   // Whether the team may not give the name.
   static bool Taken(const RefJob& job, TeamId id, const std::string& name);
   void Register(RefJob& job, TeamId id, const RegisterOp& op);
+  // Memory whose registration is not confirmed is nobody's any more.
+  void Unconfirmed(RefJob& job, TeamId id, const Operation& op);
   void FreeOrClose(RefJob& job, TeamId id, uint64_t offset);
   static void Close(RefJob& job, std::multimap<uint64_t, Rank>::iterator open);
   static void Release(RefJob& job, uint64_t offset);

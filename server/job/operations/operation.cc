@@ -76,6 +76,10 @@ uint64_t HeldBytes(const Operation& op) {
   return With(op, [](auto of, const auto& args) { return of.HeldBytes(args); });
 }
 
+std::optional<uint64_t> FreesIfItFails(const Operation& op) {
+  return With(op, [](auto of, const auto& args) { return of.FreesIfItFails(args); });
+}
+
 Executed Execute(const Operation& op, Run& run) {
   return With(op, [&run](auto of, const auto& args) { return of.Execute(args, run); });
 }

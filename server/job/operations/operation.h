@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -30,14 +31,21 @@ struct NeedsGrowth {
   uint64_t wanted_bytes = 0;
   absl::Status unfit;  // its outcome if the heap cannot grow; why not is appended
 };
-// It is carried out by who has the descriptors: the pieces become segments of the rank's heap, and
-// the range an allocation of it. `offset_bytes`, of the range, is free for them.
+// It is carried out by who has the descriptors: the pieces become segments of the members' heaps,
+// and the range an allocation of the team. `offset_bytes`, of the range, is free for them.
 struct Adopts {
   uint64_t offset_bytes = 0;
   HeapAllocation allocation;
-  std::vector<uint64_t> piece_bytes;
 };
 using Executed = std::variant<Concluded, NeedsGrowth, Adopts>;
+
+// Memory that a member gives to be registered: allocations that follow each other, and how many
+// bytes of the first are before the range.
+struct Given {
+  Rank rank = 0;
+  uint64_t lead_bytes = 0;
+  std::vector<uint64_t> piece_bytes;
+};
 
 // What an operation runs on: the job and the team that asks.
 struct Run {
@@ -47,6 +55,7 @@ struct Run {
   absl::Time wall;
   bool grown = false;               // the growth that it needed has been published
   uint64_t granularity_bytes = 0;   // of every device's memory
+  std::vector<Given> given;         // by every member, of a register
   std::vector<EventDetail> events;  // of what it does; they precede its outcome
 
   // `why`, behind which operation it is.
@@ -62,6 +71,7 @@ void Prepare(Operation& op, const Team& team, size_t index);
 // `asked` is the Same as `pending`.
 void Merge(Operation& pending, const Operation& asked, const Team& team);
 uint64_t HeldBytes(const Operation& op);
+std::optional<uint64_t> FreesIfItFails(const Operation& op);
 Executed Execute(const Operation& op, Run& run);
 
 }  // namespace iris::server

@@ -9,13 +9,14 @@
 //   kName                   the word for messages and events
 // Arguments(args)         the arguments for messages, in parentheses or empty; of what Check allows
 //   Same(a, b)              whether two members ask for the same
-//   Check(args, team)       kInvalidArgument: what one member's arguments alone show to be wrong
+//   Check(args, team)       an error: what one member's arguments alone show to be wrong
 //   Execute(args, run)      all have asked, and for the same: does it (operation.h has Run)
 // and may replace what OperationDefaults has.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace iris::server {
 
@@ -35,6 +36,8 @@ struct OperationDefaults {
   static void Merge(Args& /*pending*/, const Args& /*asked*/, const Team& /*team*/) {}
   // Bytes of a value in the arguments, which irisd holds until the outcome.
   static uint64_t HeldBytes(const Args& /*args*/) { return 0; }
+  // The offset of what the team has registered and has no more if the operation fails.
+  static std::optional<uint64_t> FreesIfItFails(const Args& /*args*/) { return std::nullopt; }
 };
 
 }  // namespace iris::server

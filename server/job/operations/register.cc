@@ -1,7 +1,9 @@
 #include "server/job/operations/register.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,9 +16,9 @@ namespace iris::server {
 namespace {
 
 // Of what Check allows, so that it does not overflow.
-uint64_t TotalBytes(const RegisterOp& op) {
+uint64_t TotalBytes(const std::vector<uint64_t>& piece_bytes) {
   uint64_t sum = 0;
-  for (const uint64_t bytes : op.piece_bytes) sum += bytes;
+  for (const uint64_t bytes : piece_bytes) sum += bytes;
   return sum;
 }
 
@@ -28,9 +30,9 @@ std::string OperationOf<RegisterOp>::Arguments(const RegisterOp& op) {
                       op.tensor.dtype, "' shape=[", absl::StrJoin(op.tensor.shape, ","), "])");
 }
 
-absl::Status OperationOf<RegisterOp>::Check(const RegisterOp& op, const Team& team) {
-  if (!IsOwnTeam(team.info.id)) {
-    return absl::InvalidArgumentError("a rank registers its own memory, by its own team");
+absl::Status OperationOf<RegisterOp>::Check(const RegisterOp& op, const Team& /*team*/) {
+  if (!op.error.empty()) {
+    return absl::InvalidArgumentError(CleanText(op.error, wire::kMaxErrorTextBytes));
   }
   if (op.piece_bytes.empty() || op.piece_bytes.size() > wire::kMaxDescriptorsPerCall) {
     return absl::InvalidArgumentError(
@@ -43,7 +45,7 @@ absl::Status OperationOf<RegisterOp>::Check(const RegisterOp& op, const Team& te
                                                      wire::kMaxHeapBytes, " can be registered"));
     }
   }
-  const uint64_t total = TotalBytes(op);
+  const uint64_t total = TotalBytes(op.piece_bytes);
   if (op.bytes == 0 || op.lead_bytes >= op.piece_bytes.front() || op.bytes > total ||
       op.lead_bytes > total - op.bytes ||
       op.lead_bytes + op.bytes <= total - op.piece_bytes.back()) {
@@ -59,14 +61,31 @@ absl::Status OperationOf<RegisterOp>::Check(const RegisterOp& op, const Team& te
 Executed OperationOf<RegisterOp>::Execute(const RegisterOp& op, Run& run) {
   Job& job = run.job;
   const TeamId team = run.team.info.id;
-  for (const uint64_t bytes : op.piece_bytes) {
-    if (bytes % run.granularity_bytes == 0) continue;
-    return Concluded{run.Error(absl::InvalidArgumentError(
-        absl::StrCat("an allocation of ", bytes, " bytes; it must be a multiple of ",
-                     run.granularity_bytes, ", the granularity of the devices")))};
+  const uint64_t granularity = run.granularity_bytes;
+  // Of all members: how far the allocations reach before the range's begin, and behind it.
+  uint64_t before = 0, behind = 0;
+  for (const Given& given : run.given) {
+    for (const uint64_t bytes : given.piece_bytes) {
+      if (bytes % granularity == 0) continue;
+      return Concluded{run.Error(absl::InvalidArgumentError(
+          absl::StrCat(run.given.size() > 1 ? absl::StrCat(job.Who(given.rank), ": ") : "",
+                       "an allocation of ", bytes, " bytes; it must be a multiple of ", granularity,
+                       ", the granularity of the devices")))};
+    }
+    const Given& first = run.given.front();
+    if (given.lead_bytes % granularity != first.lead_bytes % granularity) {
+      return Concluded{run.Error(absl::InvalidArgumentError(absl::StrCat(
+          "the memory of ", job.Who(first.rank), " begins ", first.lead_bytes % granularity,
+          " bytes behind a multiple of ", granularity, " bytes of its allocation, that of ",
+          job.Who(given.rank), " ", given.lead_bytes % granularity,
+          ": to lie at one offset it must begin alike on all members, or be copied")))};
+    }
+    before = std::max(before, given.lead_bytes);
+    behind = std::max(behind, TotalBytes(given.piece_bytes) - given.lead_bytes);
   }
   if (NameTaken(job, team, op.name)) return Concluded{run.Error(NameTakenError(op.name))};
-  const uint64_t total = TotalBytes(op);
+  // No overflow: 128 allocations of at most 1 TiB each.
+  const uint64_t total = before + behind;
   const std::optional<uint64_t> start = RoomAboveHeap(job, total);
   if (!start.has_value()) {
     return Concluded{run.Error(absl::ResourceExhaustedError(absl::StrCat(
@@ -74,7 +93,7 @@ Executed OperationOf<RegisterOp>::Execute(const RegisterOp& op, Run& run) {
         " bytes are for it and for growth, and no ", total,
         " together are free: create the context with a larger max_heap_bytes")))};
   }
-  return Adopts{*start + op.lead_bytes,
+  return Adopts{*start + before,
                 {.bytes = op.bytes,
                  .alignment_bytes = 1,
                  .name = op.name,
@@ -82,8 +101,8 @@ Executed OperationOf<RegisterOp>::Execute(const RegisterOp& op, Run& run) {
                  .team = team,
                  .k = run.team.next_k,
                  .created = run.wall,
-                 .lead_bytes = op.lead_bytes},
-                op.piece_bytes};
+                 .lead_bytes = before,
+                 .piece_bytes = total}};
 }
 
 }  // namespace iris::server

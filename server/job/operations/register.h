@@ -1,6 +1,7 @@
 // register: memory that a rank has allocated itself becomes part of its heap, as the descriptors
-// say that came with the call. Asked of the rank's own team. It lies above the heap, in the room
-// that the heap has not grown into, and irisd neither counts nor makes it: it only lends it on.
+// say that came with the call. It lies above the heap, in the room that the heap has not grown
+// into, and irisd neither counts nor makes it: it only lends it on. Asked of the rank's own team,
+// or of another one, of which every member gives memory of its own: all have it at one offset then.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,8 @@ struct RegisterOp {
   uint64_t bytes = 0;       // of the range, which ends in the last one
   std::string name;         // unique (NameTaken), or empty
   TensorInfo tensor;
+  // Not empty: this member's memory cannot be shared, and why. Nothing else of the member counts.
+  std::string error;
   friend bool operator==(const RegisterOp&, const RegisterOp&) = default;
 };
 
@@ -34,7 +37,10 @@ struct OperationOf<RegisterOp> : OperationDefaults<RegisterOp> {
   static constexpr char kName[] = "register";
   static constexpr bool kOfOneRank = true;
   static std::string Arguments(const RegisterOp& op);
-  static bool Same(const RegisterOp& a, const RegisterOp& b) { return a == b; }
+  // Of the same size, for the same; the allocations around it are each member's own.
+  static bool Same(const RegisterOp& a, const RegisterOp& b) {
+    return a.bytes == b.bytes && a.name == b.name && a.tensor == b.tensor;
+  }
   static absl::Status Check(const RegisterOp& op, const Team& team);
   static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const RegisterOp& op, Run& run);
 };
