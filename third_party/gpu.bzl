@@ -46,7 +46,7 @@ _HIP_FLAGS = [
 _CUDA_GPUS = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_80,code=compute_80"]
 _HIP_GPUS = ["--offload-arch=" + gpu for gpu in HIP_GPUS]
 
-# What -ffp-contract=off among the `copts` of a target is to the vendors' compilers: no product and sum as one operation.
+# What -ffp-contract=off among the `copts` of a target is to the vendors' compilers: products and sums stay apart.
 _UNFUSED = {
     "cuda": "-fmad=false",
     "hip": "-ffp-contract=off",

@@ -8,16 +8,14 @@
 #include "absl/cleanup/cleanup.h"
 #include "client/abi/tensor.h"
 #include "client/internal/device_status.h"
+#include "device/driver/dlpack_device.h"
 
 namespace iris::abi {
 namespace {
 
-// DLDeviceType and DLDataTypeCode.
-constexpr int32_t kCpu = 1, kCuda = 2, kRocm = 10;
-
 struct TypeRow {
   DType type;
-  uint8_t code;
+  uint8_t code;  // of DLDataTypeCode
 };
 constexpr TypeRow kTypes[] = {
     {DType::kI8, 0},   {DType::kI16, 0},     {DType::kI32, 0},     {DType::kI64, 0},
@@ -28,15 +26,15 @@ constexpr TypeRow kTypes[] = {
 
 // The rank's device, by this process's numbers.
 absl::StatusOr<DLDevice> DeviceOf(ContextState& state) {
-  const std::string& backend = state.host->backend();
-  if (backend == "emu") return DLDevice{kCpu, 0};
+  const int32_t kind = driver::DlpackDevice(state.host->backend());
+  if (kind == driver::kDlpackHost) return DLDevice{kind, 0};
   const auto table = state.Backend();
   if (!table.ok()) return table.status();
   backend::Stream* stream = nullptr;
   IRIS_ABI_TRY(internal::FromDevice((*table)->CreateStream(&stream), "find the device"));
   const int32_t number = (*table)->Native(*stream).device;
   (*table)->DestroyStream(stream);
-  return DLDevice{backend == "hip" ? kRocm : kCuda, number};
+  return DLDevice{kind, number};
 }
 
 // What the receiver of an export holds.
@@ -138,7 +136,7 @@ iris_code iris_tensor_from_dlpack(iris_context* context, void* managed, iris_dty
       return iris::abi::Wrong(
           absl::StrCat("it is on device ", there.device_id, " of type ", there.device_type,
                        ", and this rank's is ", device->device_id, " of type ", device->device_type,
-                       " (1: CPU, 2: CUDA, 10: ROCm): copy it to this rank's device first"));
+                       " (types as DLPack numbers them): copy it to this rank's device first"));
     }
     const uint64_t at =
         reinterpret_cast<uint64_t>(given->dl_tensor.data) + given->dl_tensor.byte_offset;

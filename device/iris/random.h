@@ -11,10 +11,11 @@
 //
 // No state: any thread computes any element. InverseNormal rounds every operation by itself: its
 // bits are the documented ones where the compiler does not join a product and a sum into one
-// operation (nvcc -fmad=false, others -ffp-contract=off). C++17.
+// operation (-ffp-contract=off, or what compilers of kernels call it). C++17.
 #pragma once
 
-#include <cmath>
+#include <math.h>
+
 #include <cstdint>
 
 #include "iris/backend/select.h"
@@ -136,7 +137,7 @@ IRIS_HOST_DEVICE inline double InverseNormal(double p) {
                    4.2313330701600911252e+1, 1.0);
     return above * q / below;
   }
-  const double r = std::sqrt(-impl::Logarithm(q <= 0.0 ? p : 1.0 - p));
+  const double r = ::sqrt(-impl::Logarithm(q <= 0.0 ? p : 1.0 - p));
   double above, below;
   if (r <= 5.0) {
     const double t = r - 1.6;

@@ -84,8 +84,8 @@ def text():
                 given.append("INT64_MIN" if number == -2**63 else str(number))
             else:
                 given.append(f"{number:#x}u" if number > 9 else str(number))
-        lines.append(f"    {{{{fill::Kind::k{kind.title()}, DType::{name},\n")
-        lines.append(f"      {', '.join(given[:3])},\n      {', '.join(given[3:6])},\n      {', '.join(given[6:])}}},\n")
+        lines.append(f"    {{{{fill::Kind::k{kind.title()}, DType::{name},\n      {', '.join(given[:3])},\n")
+        lines.append(f"      {', '.join(given[3:6])},\n      {', '.join(given[6:])}}},\n")
         lines.append(f"     {first:#x}u,\n     {{")
         column, each = 0, []
         for value in bits:

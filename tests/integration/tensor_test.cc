@@ -110,14 +110,18 @@ int Factories(const std::vector<std::string>&) {
   auto dice = Tensor<int8_t>::Randint(c, {500}, 1, 7, generator);
   REQUIRE_OK(dice);
   std::vector<int> seen(8);
-  for (const int8_t value : *dice->ToHost()) {
+  const auto thrown = dice->ToHost();
+  REQUIRE_OK(thrown);
+  for (const int8_t value : *thrown) {
     REQUIRE(value >= 1 && value < 7);
     ++seen[static_cast<size_t>(value)];
   }
   for (int value = 1; value < 7; ++value) REQUIRE(seen[static_cast<size_t>(value)] > 40);
   auto between = Tensor<float>::Uniform(c, {100}, -2.5, -2.0, generator);
   REQUIRE_OK(between);
-  for (const float value : *between->ToHost()) REQUIRE(value >= -2.5f && value < -2.0f);
+  const auto inside = between->ToHost();
+  REQUIRE_OK(inside);
+  for (const float value : *inside) REQUIRE(value >= -2.5f && value < -2.0f);
 
   // Like others, with a name, on a stream of the program's.
   auto like = Tensor<int32_t>::FullLike(c, *normal, 9);
@@ -277,7 +281,9 @@ int Mistakes(const std::vector<std::string>&) {
     auto there = F::Zeros(*other, {3});
     REQUIRE_OK(there);
     auto own = F::Zeros(*other, {3});
-    REQUIRE_FAILS(there->CopyFrom(*own, &*Stream::Create(c)), kInvalid, "different contexts");
+    auto here = Stream::Create(c);
+    REQUIRE_OK(here);
+    REQUIRE_FAILS(there->CopyFrom(*own, &*here), kInvalid, "different contexts");
     REQUIRE_OK(there->CopyFrom(*own));
   }
   const auto last = context->Allocate({64});
@@ -427,7 +433,7 @@ TEST_P(TensorTest, OnTwoRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, TensorTest,
                          ::testing::Values("factories", "views", "mistakes", "dlpack"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace iris

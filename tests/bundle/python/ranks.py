@@ -651,7 +651,8 @@ def random_numbers(c):
         for first, count in ((0, 37), (3, 1000), (4, 64), (2**33 + 1, 19)):
             if kind == "linspace":
                 numbers = dict(numbers, steps=first + count)
-            if kind == "arange" and not dtype.is_floating_point and 3 * (first + count) > np.iinfo(dtype.numpy_name).max:
+            whole = kind == "arange" and not dtype.is_floating_point
+            if whole and 3 * (first + count) > np.iinfo(dtype.numpy_name).max:
                 continue
             wanted = _fill.reference(kind, dtype, first, count, **numbers)
             for t in (c.empty(count + 5, dtype=dtype)[3:count + 3], c.empty(count, 2, dtype=dtype)[:, 1]):

@@ -23,7 +23,7 @@ inline LaunchConfig ConfigFor(uint64_t units) {
   constexpr uint32_t kBlock = backend::Traits::kEmulated ? 8 : 256;
   constexpr uint64_t kUnitsEach = backend::Traits::kEmulated ? 512 : 1;
   const uint64_t blocks_max =
-      uint64_t{backend::MultiprocessorCount()} * (backend::Traits::kEmulated ? 1 : 16);
+      uint64_t{backend::MultiprocessorCount()} * (backend::Traits::kEmulated ? 1 : 8);
   const uint64_t wanted = (units + kBlock * kUnitsEach - 1) / (kBlock * kUnitsEach);
   LaunchConfig config;
   config.grid = static_cast<uint32_t>(wanted < 1 ? 1 : wanted < blocks_max ? wanted : blocks_max);
