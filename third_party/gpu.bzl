@@ -46,6 +46,12 @@ _HIP_FLAGS = [
 _CUDA_GPUS = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_80,code=compute_80"]
 _HIP_GPUS = ["--offload-arch=" + gpu for gpu in HIP_GPUS]
 
+# What -ffp-contract=off among the `copts` of a target is to the vendors' compilers: products and sums stay apart.
+_UNFUSED = {
+    "cuda": "-fmad=false",
+    "hip": "-ffp-contract=off",
+}
+
 def _device_objects_impl(ctx):
     if ctx.attr.backend == "cuda":
         compiler, flags, gpus = NVCC, _CUDA_FLAGS, _CUDA_GPUS
@@ -131,7 +137,7 @@ def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
                 o
                 for o in kwargs.get("copts", [])
                 if o.startswith(("-D", "-I")) and o not in IRIS_INCLUDES
-            ],
+            ] + ([_UNFUSED[backend]] if "-ffp-contract=off" in kwargs.get("copts", []) else []),
             defines = kwargs.get("defines", []) + kwargs.get("local_defines", []),
             pic_alone = select({
                 "//third_party:force_pic": True,

@@ -57,6 +57,8 @@ const char* KindName(Kind kind) {
       return "graph";
     case Kind::kComm:
       return "communicator";
+    case Kind::kTensor:
+      return "tensor";
   }
   return "nothing";
 }
@@ -149,7 +151,7 @@ void HandleTable::Drop(Slot* slot, uint32_t index) {
 const char* HandleTable::Describe(Kind wanted, const void* handle) {
   if (handle == nullptr) return "is null";
   const Name name = Unpack(handle);
-  if (!name.good || name.kind == Kind::kNone || name.kind > Kind::kComm) {
+  if (!name.good || name.kind == Kind::kNone || name.kind > Kind::kTensor) {
     return "is no handle that Iris made";
   }
   if (name.kind != wanted) return "is a handle of another kind of object";

@@ -19,7 +19,7 @@
 
 namespace iris::abi {
 
-enum class Kind : uint8_t { kNone, kContext, kTeam, kStream, kEvent, kGraph, kComm };
+enum class Kind : uint8_t { kNone, kContext, kTeam, kStream, kEvent, kGraph, kComm, kTensor };
 
 // "context"; for messages.
 const char* KindName(Kind kind);

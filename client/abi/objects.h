@@ -177,6 +177,8 @@ inline constexpr size_t kAllocationBytes = 40;
 inline constexpr size_t kSignalBytes = 32;
 inline constexpr size_t kCommOptionsBytes = 72;
 inline constexpr size_t kOpenedBytes = 48;
+inline constexpr size_t kFillOptionsBytes = 128;
+inline constexpr size_t kTensorOptionsBytes = 48;
 
 // What the caller's header knows of a struct, at least `least` bytes of it: as many as the first
 // version of the C API with this struct has.

@@ -7,6 +7,7 @@
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
+#include "iris/fill/fill.h"
 #include "proto/wire/version.h"
 
 namespace iris::backend {
@@ -110,6 +111,8 @@ BackendOperations MakeTable() {
   table.VariantName = ccl::VariantName;
   table.ReduceOpName = ccl::ReduceOpName;
   table.ParseRules = ccl::ParseRules;
+  table.MakeSequence = fill::MakeSequence;
+  table.Fill = fill::Fill;
   return table;
 }
 

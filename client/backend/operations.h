@@ -12,6 +12,7 @@
 #include "iris/backend/raw_host.h"
 #include "iris/backend/types.h"
 #include "iris/collective/collective.h"
+#include "iris/fill/fill.h"
 #include "iris/types.h"
 
 namespace iris::backend {
@@ -92,6 +93,11 @@ struct BackendOperations {
   const char* (*ReduceOpName)(ccl::ReduceOp op);
   Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
                        uint32_t* line);
+
+  // The values of tensors.
+  Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);
+  Result (*Fill)(const fill::Sequence& sequence, uint64_t first, const fill::Place& place,
+                 Stream& stream);
 };
 
 }  // namespace iris::backend

@@ -63,6 +63,7 @@ constexpr Command kCommands[] = {
     {"create", "From Context::Create to a usable heap", Create, true},
     {"allocate", "Allocate and free", Allocate, true},
     {"grow", "Growth of all heaps", Grow, true},
+    {"fill", "Values of tensors by kind and type, beside the device's fill of bytes", Fill, true},
 };
 
 // What the driver calls the devices, and which driver that is.
@@ -214,7 +215,7 @@ int Main(int argc, char** argv) {
          "Seconds; what does not fit is left out [600]; not of collectives, tune and compare")
       ->check(CLI::PositiveNumber);
   bytes_option("--bytes", &bench.bytes,
-               "Of a transfer of bandwidth, and the largest of sweep [256MiB]");
+               "Of a transfer of bandwidth, of fill, and the largest of sweep [256MiB]");
   app.add_option(
          "--grid", bench.grid,
          "Blocks of bandwidth and atomics [the largest power of two that the multiprocessors are]")

@@ -78,6 +78,10 @@ class IrisBench(unittest.TestCase):
         self.assertEqual(tables["create"]["rows"][0]["heap"], "2 MiB")
         self.assert_positive(tables["allocate"], "p50")
         self.assert_positive(tables["grow"], "p50")
+        self.assertEqual(tables["fill"]["rows"][0]["what"], "fill of bytes")
+        self.assertEqual({row["what"] for row in tables["fill"]["rows"][1:]},
+                         {"zeros", "ones", "arange", "linspace", "rand", "uniform", "randn", "randint"})
+        self.assert_positive(tables["fill"], "p50", "of fill %")
         with open(svg, encoding="utf-8") as file:
             self.assertEqual(file.read().count("<polyline"), 6)
 

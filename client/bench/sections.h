@@ -17,7 +17,8 @@
 namespace iris::bench {
 
 struct BenchOptions {
-  uint64_t bytes = 256ull << 20;  // of a transfer of `bandwidth`; the largest of `sweep`
+  uint64_t bytes = 256ull << 20;  // of a transfer of `bandwidth` and `fill`; the largest of
+                                  // `sweep`
   uint32_t grid = 0;              // blocks of `bandwidth` and `atomics`; 0: a power of two
   uint32_t block = 512;           // threads of a block
   uint64_t chunk_bytes = 0;       // blocks take turns at get and put; 0: a part each
@@ -69,10 +70,11 @@ absl::Status Sweep(const Run& run);
 absl::Status Atomics(const Run& run);
 absl::Status PingPong(const Run& run);
 absl::Status Barriers(const Run& run);
-// The three below need a Context: kFailedPrecondition without.
+// The four below need a Context: kFailedPrecondition without.
 absl::Status Create(const Run& run);
 absl::Status Allocate(const Run& run);
 absl::Status Grow(const Run& run);
+absl::Status Fill(const Run& run);
 
 // "first", "all" or "0-1,2-3" into pairs of ranks. kInvalidArgument says what is wrong.
 absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std::string& text,

@@ -537,6 +537,157 @@ IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream
  * their streams first. */
 IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 
+/* Values, made by the device that has the memory. */
+
+typedef int32_t iris_fill_kind;
+enum {
+  IRIS_FILL_VALUE = 0,    /* every element is one value */
+  IRIS_FILL_ARANGE = 1,   /* start + i step, as torch's arange: computed in double, rounded once */
+  IRIS_FILL_LINSPACE = 2, /* `steps` numbers from start to end, both of which are in it */
+  IRIS_FILL_RAND = 3,     /* evenly distributed in [0, 1) */
+  IRIS_FILL_UNIFORM = 4,  /* evenly distributed in [start, end); all start if they are equal */
+  IRIS_FILL_RANDN = 5,    /* normally distributed, with mean 0 and variance 1 */
+  IRIS_FILL_RANDINT = 6   /* whole numbers from whole_start to whole_end, both of which are in it */
+};
+
+/* A sequence, and which part of it. Random numbers are a function of (seed, call, element): the
+ * same on every backend, by Philox4x32-10; <iris/random.h> documents the bits. rand, uniform and
+ * randn are of IRIS_F32, IRIS_F64, IRIS_F16 and IRIS_BF16; arange and linspace of all types but
+ * IRIS_BOOL. The numbers of IRIS_U64 are given as the bits of an int64_t. */
+typedef struct iris_fill_options {
+  size_t size;
+  iris_fill_kind kind;
+  iris_dtype dtype;
+  uint64_t first; /* number of the first element that is written */
+  uint64_t count; /* elements that are written */
+  double start;   /* value, arange: of floats. linspace, uniform: of all types */
+  double end;
+  double step;
+  int64_t whole_start; /* value, arange: of integers. randint: of all types */
+  int64_t whole_end;
+  int64_t whole_step;
+  uint64_t steps; /* linspace: of the whole sequence */
+  uint64_t seed;
+  uint64_t call; /* a program numbers its calls, so that each has numbers of its own */
+  /* Where elements go, of memory that does not lie one behind the other: n_dims sizes and strides
+   * in elements, of as many elements as `count` says. 0: `count` elements in a row. Of
+   * iris_tensor_fill: 0. */
+  uint32_t n_dims;
+  uint32_t reserved;
+  const int64_t* shape;
+  const int64_t* strides;
+} iris_fill_options;
+
+/* Elements first to first + count - 1 of the sequence go to `address` on, in row-major order:
+ * memory of the heap, or any that the device can write. In the order of the stream. Checked before
+ * anything starts: IRIS_INVALID_ARGUMENT says what is wrong (an address that is null, not aligned
+ * to the element or not all in the heap; numbers that the type has not or does not hold, that are
+ * not finite or no range; counts that overflow). */
+IRIS_EXPORT iris_code iris_fill(iris_context* context, void* address,
+                                const iris_fill_options* options, iris_stream* stream);
+
+/* Tensors: memory with a shape, strides, a type and perhaps a name. A handle is a view; slices,
+ * reshapes and peers' copies are handles of their own, over the same memory. <iris/tensor.h> has
+ * them for C++.
+ *
+ * iris_tensor_free gives the memory back, collectively; every use of any of its views fails from
+ * then on. iris_tensor_destroy gives up one handle and nothing else. Memory whose handles are all
+ * given up without a free stays until the job ends. A null stream means one of the library's own:
+ * the call waits until it is done. */
+
+#define IRIS_MAX_DIMS 8
+
+typedef struct iris_tensor iris_tensor;
+
+typedef struct iris_tensor_options {
+  size_t size;
+  iris_dtype dtype;
+  uint32_t n_dims;
+  const int64_t* shape;          /* n_dims numbers, each 0 or more */
+  const char* name;              /* unique in the job, or null; shown by iris-ctl */
+  const iris_fill_options* fill; /* null: the memory as it is. Else as iris_tensor_fill */
+  iris_stream* stream;           /* of the fill */
+} iris_tensor_options;
+
+typedef struct iris_tensor_info {
+  size_t size;
+  iris_dtype dtype;
+  uint32_t n_dims;
+  int64_t shape[8];
+  int64_t strides[8]; /* in elements */
+  uint64_t n_elements;
+  uint64_t bytes;        /* of all elements */
+  void* address;         /* of the first element, in this process and its kernels */
+  uint64_t offset_bytes; /* of the first element in the heap; the same on all ranks of the team */
+  uint32_t rank;         /* whose copy it is */
+  uint32_t team_id;      /* that allocated it */
+  int32_t contiguous;    /* not 0: elements lie one behind the other, in row-major order */
+  int32_t symmetric;     /* not 0: in the heap; 0: of another library (iris_tensor_from_dlpack) */
+  const char* name;      /* null: none. Valid as long as the handle */
+} iris_tensor_info;
+
+/* Collective over the team. Contiguous memory of the heap, as iris_allocate gives it: not cleared,
+ * but filled if the options say so. IRIS_INVALID_ARGUMENT, before anything starts: no dtype, more
+ * than IRIS_MAX_DIMS dimensions, a negative size, more bytes than can be counted, or a fill that
+ * iris_tensor_fill would refuse. Else as iris_allocate. */
+IRIS_EXPORT iris_code iris_tensor_create(iris_context* context, iris_team* team,
+                                         const iris_tensor_options* options, iris_tensor** out);
+/* IRIS_FAILED_PRECONDITION, of this and all that follow: it was freed, or its context was left. */
+IRIS_EXPORT iris_code iris_tensor_get_info(iris_tensor* tensor, iris_tensor_info* out);
+/* Collective over the team that created it: gives the memory back, of whichever view it is called.
+ * Synchronize streams first. IRIS_FAILED_PRECONDITION, before anything starts: what
+ * iris_tensor_to_dlpack gave still uses it. */
+IRIS_EXPORT iris_code iris_tensor_free(iris_tensor* tensor);
+/* Not collective. */
+IRIS_EXPORT iris_code iris_tensor_destroy(iris_tensor* tensor);
+
+/* Views. Not collective, and nothing is copied. Negative indices and ends count from the back, as
+ * in Python. */
+
+/* The same place in another rank's heap, for copies and kernels. IRIS_OUT_OF_RANGE: no such rank.
+ * IRIS_INVALID_ARGUMENT: the rank has no copy of it. */
+IRIS_EXPORT iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out);
+/* Elements start, start + step, ... before stop, of one dimension. Ends beyond the dimension are
+ * cut to it. step: at least 1. */
+IRIS_EXPORT iris_code iris_tensor_slice(iris_tensor* tensor, uint32_t dim, int64_t start,
+                                        int64_t stop, int64_t step, iris_tensor** out);
+/* One element of a dimension, which is gone then. IRIS_OUT_OF_RANGE: it has no such element. */
+IRIS_EXPORT iris_code iris_tensor_select(iris_tensor* tensor, uint32_t dim, int64_t index,
+                                         iris_tensor** out);
+/* Another shape of as many elements; one size may be -1: what is left. The tensor is contiguous. */
+IRIS_EXPORT iris_code iris_tensor_reshape(iris_tensor* tensor, uint32_t n_dims,
+                                          const int64_t* shape, iris_tensor** out);
+/* The dimensions in another order: dimension i of *out is dimension dims[i]. */
+IRIS_EXPORT iris_code iris_tensor_permute(iris_tensor* tensor, uint32_t n_dims,
+                                          const uint32_t* dims, iris_tensor** out);
+
+/* Values, in row-major order; strides may be any. */
+
+/* As iris_fill. `dtype` is IRIS_DTYPE_NONE or the tensor's, `count` is 0 or the tensor's. */
+IRIS_EXPORT iris_code iris_tensor_fill(iris_tensor* tensor, const iris_fill_options* options,
+                                       iris_stream* stream);
+/* From and to memory of the host, which has the elements one behind the other. These wait until
+ * they are done. A copy goes in rows of what is contiguous: elements that are apart are slow.
+ * IRIS_INVALID_ARGUMENT: another dtype, or another number of bytes than the tensor has. */
+IRIS_EXPORT iris_code iris_tensor_from_host(iris_tensor* tensor, const void* data, uint64_t bytes,
+                                            iris_dtype dtype, iris_stream* stream);
+IRIS_EXPORT iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint64_t bytes,
+                                          iris_dtype dtype, iris_stream* stream);
+/* Between tensors of one context, of the same shape and type, whose memory does not overlap; one of
+ * them may be a peer's (iris_tensor_at). In the order of the stream. */
+IRIS_EXPORT iris_code iris_tensor_copy(iris_tensor* to, iris_tensor* from, iris_stream* stream);
+
+/* DLPack, without a copy. *out is a DLManagedTensor (DLPack 0.x). Until its deleter was called, on
+ * any thread, the memory stays, and the context that it is in does not end before.
+ * iris_context_leave unmaps it all the same. */
+IRIS_EXPORT iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out);
+/* The other way: a DLManagedTensor becomes a tensor, which calls its deleter when the last of its
+ * handles is given up. It is no memory of the heap: iris_tensor_at and iris_tensor_free refuse it.
+ * `dtype`: the type that is wanted, or IRIS_DTYPE_NONE. IRIS_INVALID_ARGUMENT: it is on another
+ * device, of another type, or of a type or shape that Iris has not; it is the caller's still. */
+IRIS_EXPORT iris_code iris_tensor_from_dlpack(iris_context* context, void* managed,
+                                              iris_dtype dtype, iris_tensor** out);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -15,8 +15,8 @@ from tests.python import junit  # noqa: E402
 
 HEADER = "client/iris/c_api.h"
 SCALARS = {"size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32,
-           "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "char": ctypes.c_char}
-ENUMS = ("iris_dtype", "iris_reduce_op", "iris_signal_op", "iris_code")
+           "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "char": ctypes.c_char, "double": ctypes.c_double}
+ENUMS = ("iris_dtype", "iris_reduce_op", "iris_signal_op", "iris_code", "iris_fill_kind")
 
 
 def header():
@@ -137,6 +137,11 @@ class Header(unittest.TestCase):
         for dtype in DType:
             name = "IRIS_DTYPE_NONE" if dtype is DType.NONE else f"IRIS_{dtype.name}"
             self.assertEqual(_capi.CONSTANTS[name], dtype)
+
+    def test_fills_have_the_numbers_of_the_header(self):
+        from iris._fill import KINDS
+        self.assertEqual({f"IRIS_FILL_{name.upper()}": number for name, number in KINDS.items()},
+                         {name: number for name, number in _capi.CONSTANTS.items() if name.startswith("IRIS_FILL_")})
 
     def test_operators_have_the_numbers_of_the_header(self):
         from iris.collectives import OPERATORS

@@ -32,6 +32,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/abi/dlpack.h"
 #include "iris/c_api.h"
 #include "tests/integration/daemon_harness.h"
 
@@ -97,7 +98,7 @@ struct World {
   uint8_t* playground = nullptr;  // in the heap, kReachBytes of it
   uint8_t* shareable = nullptr;   // memory of this process that can be registered
   std::vector<uint8_t> arena = std::vector<uint8_t>(kArenaBytes, 1);
-  enum Kind { kContext, kTeam, kStream, kEvent, kGraph, kComm, kKinds };
+  enum Kind { kContext, kTeam, kStream, kEvent, kGraph, kComm, kTensor, kKinds };
   Handles handles[kKinds];
 
   absl::Mutex mu;
@@ -126,6 +127,8 @@ class Fuzzer {
     AddMemoryCalls();
     AddStreamCalls();
     AddCommCalls();
+    AddTensorCalls();
+    AddViewCalls();
   }
 
   void Run(uint64_t n_calls, absl::Time end) {
@@ -716,6 +719,180 @@ class Fuzzer {
       iris_comm* const comm = Comm();
       if (!OneIn(4)) iris_group_start(comm);
       return iris_group_end(comm);
+    });
+  }
+
+  iris_tensor* Tensor() { return static_cast<iris_tensor*>(Any(World::kTensor)); }
+
+  // Numbers of a fill that are right as often as wrong.
+  void SetFill(Padded<iris_fill_options>* fill) {
+    SetSize(fill);
+    (*fill)->kind = OneIn(8) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 7);
+    (*fill)->dtype = DType();
+    (*fill)->first = OneIn(4) ? Number() : 0;
+    (*fill)->count = Count();
+    (*fill)->start = OneIn(8) ? static_cast<double>(Number()) * 1e300 : 1;
+    (*fill)->end = OneIn(8) ? -(*fill)->start : 9;
+    (*fill)->step = OneIn(8) ? 0 : 0.5;
+    (*fill)->whole_start = OneIn(4) ? NumberAs<int64_t>() : 0;
+    (*fill)->whole_end = OneIn(4) ? NumberAs<int64_t>() : 1;
+    (*fill)->whole_step = OneIn(4) ? NumberAs<int64_t>() : 0;
+    (*fill)->steps = OneIn(4) ? Number() : 10'000;
+    (*fill)->seed = random_();
+    (*fill)->call = random_();
+  }
+  // Up to 9 sizes, small or none.
+  uint32_t Shape(int64_t* shape) {
+    for (int i = 0; i < 9; ++i) {
+      shape[i] = OneIn(12) ? NumberAs<int64_t>() : static_cast<int64_t>(random_() % 5);
+    }
+    return OneIn(30) ? NumberAs<uint32_t>() | 16 : static_cast<uint32_t>(random_() % 5);
+  }
+
+  void AddTensorCalls() {
+    Add("iris_fill", [this] {
+      Padded<iris_fill_options> fill;
+      SetFill(&fill);
+      int64_t shape[9], strides[] = {10, 5, 1, 0, 1, 2, 3, 4, 5};
+      // Else of `count` elements in a row.
+      if (OneIn(3)) fill->n_dims = Shape(shape);
+      fill->shape = Place(shape);
+      fill->strides = Place(strides);
+      return iris_fill(Context(), Memory(), Place(fill.get()), Stream());
+    });
+    Add("iris_tensor_create", [this]() -> iris_code {
+      if (world_.handles[World::kTensor].size() >= 60) return IRIS_OK;
+      Padded<iris_fill_options> fill;
+      SetFill(&fill);
+      if (!OneIn(4)) fill->dtype = fill->count = 0;
+      Padded<iris_tensor_options> options;
+      SetSize(&options);
+      int64_t shape[9];
+      options->n_dims = Shape(shape);
+      options->shape = Place(shape);
+      options->dtype = DType();
+      options->name = OneIn(4) ? Text() : nullptr;
+      options->fill = OneIn(2) ? nullptr : fill.get();
+      options->stream = OneIn(2) ? nullptr : Stream();
+      iris_tensor* tensor = nullptr;
+      return Keep(iris_tensor_create(Context(), Team(), Place(options.get()), &tensor), tensor,
+                  World::kTensor);
+    });
+    // As often as tensors come.
+    for (int i = 0; i < 2; ++i) {
+      Add("iris_tensor_free", [this] { return iris_tensor_free(Tensor()); });
+      Add("iris_tensor_destroy",
+          [this] { return End(iris_tensor_destroy, Tensor(), World::kTensor); });
+    }
+    Add("iris_tensor_fill", [this] {
+      Padded<iris_fill_options> fill;
+      SetFill(&fill);
+      if (!OneIn(4)) fill->dtype = fill->count = 0;
+      return iris_tensor_fill(Tensor(), Place(fill.get()), OneIn(2) ? nullptr : Stream());
+    });
+    for (const bool to : {true, false}) {
+      Add(to ? "iris_tensor_to_host" : "iris_tensor_from_host", [this, to] {
+        iris_tensor* const tensor = Tensor();
+        iris_tensor_info info = {};
+        info.size = sizeof(info);
+        const bool known = iris_tensor_get_info(tensor, &info) == IRIS_OK;
+        const uint64_t bytes = known && !OneIn(4) ? info.bytes : Bytes();
+        const iris_dtype dtype = known && !OneIn(4) ? info.dtype : DType();
+        iris_stream* const stream = OneIn(2) ? nullptr : Stream();
+        return to ? iris_tensor_to_host(tensor, Memory(), bytes, dtype, stream)
+                  : iris_tensor_from_host(tensor, Memory(), bytes, dtype, stream);
+      });
+    }
+    Add("iris_tensor_copy", [this] {
+      iris_tensor* const from = Tensor();
+      if (!OneIn(3)) return iris_tensor_copy(Tensor(), from, OneIn(2) ? nullptr : Stream());
+      // Two parts of one, of the same shape.
+      iris_tensor *low = nullptr, *high = nullptr;
+      iris_code code = iris_tensor_slice(from, 0, 0, 1, 1, &low);
+      if (code == IRIS_OK) code = iris_tensor_slice(from, 0, 1, 2, 1, &high);
+      if (code == IRIS_OK) code = iris_tensor_copy(low, high, nullptr);
+      const std::string text = iris_error_message();
+      (void)iris_tensor_destroy(low);
+      (void)iris_tensor_destroy(high);
+      EXPECT_TRUE(code == IRIS_OK || !text.empty());
+      return code;
+    });
+  }
+
+  void AddViewCalls() {
+    const auto keep = [this](iris_code code, iris_tensor*& made) {
+      // Many more views than tensors would keep their memory.
+      if (code == IRIS_OK && OneIn(2)) return iris_tensor_destroy(made);
+      return Keep(code, made, World::kTensor);
+    };
+    Add("iris_tensor_get_info", [this] {
+      Padded<iris_tensor_info> info;
+      SetSize(&info);
+      return iris_tensor_get_info(Tensor(), Place(info.get()));
+    });
+    Add("iris_tensor_at", [this, keep] {
+      iris_tensor* made = nullptr;
+      return keep(iris_tensor_at(Tensor(), Rank(), &made), made);
+    });
+    Add("iris_tensor_slice", [this, keep] {
+      iris_tensor* made = nullptr;
+      return keep(iris_tensor_slice(Tensor(), NumberAs<uint32_t>() % 4, NumberAs<int64_t>(),
+                                    NumberAs<int64_t>(), NumberAs<int64_t>(), &made),
+                  made);
+    });
+    Add("iris_tensor_select", [this, keep] {
+      iris_tensor* made = nullptr;
+      const int64_t index = OneIn(2) ? 0 : NumberAs<int64_t>();
+      return keep(iris_tensor_select(Tensor(), static_cast<uint32_t>(random_() % 3), index, &made),
+                  made);
+    });
+    Add("iris_tensor_reshape", [this, keep] {
+      iris_tensor* made = nullptr;
+      int64_t shape[9];
+      uint32_t n = Shape(shape);
+      if (OneIn(2)) {
+        shape[0] = -1;
+        n = 1;
+      }
+      return keep(iris_tensor_reshape(Tensor(), n, Place(shape), &made), made);
+    });
+    Add("iris_tensor_permute", [this, keep] {
+      iris_tensor* made = nullptr;
+      uint32_t dims[] = {1, 0, 2, 3, 4, 5, 6, 7, 8};
+      if (OneIn(4)) dims[random_() % 9] = NumberAs<uint32_t>();
+      return keep(
+          iris_tensor_permute(Tensor(), static_cast<uint32_t>(random_() % 4), Place(dims), &made),
+          made);
+    });
+    Add("iris_tensor_to_dlpack", [this] {
+      void* managed = nullptr;
+      const iris_code code = iris_tensor_to_dlpack(Tensor(), Place(&managed));
+      if (code != IRIS_OK) return code;
+      auto* const lent = static_cast<abi::DLManagedTensor*>(managed);
+      EXPECT_NE(lent->deleter, nullptr);
+      iris_tensor* borrowed = nullptr;
+      if (iris_tensor_from_dlpack(world_.main, managed, 0, &borrowed) == IRIS_OK) {
+        EXPECT_EQ(iris_tensor_destroy(borrowed), IRIS_OK);
+      } else {
+        lent->deleter(lent);
+      }
+      return code;
+    });
+    Add("iris_tensor_from_dlpack", [this] {
+      // With nothing to delete: what is behind it stays.
+      static thread_local std::deque<abi::DLManagedTensor> given;
+      static int64_t shape[] = {3, 2, 4, 1, 2, 3, 1, 1, 2}, strides[] = {8, 4, 1, 1, 1, 1, 1, 1, 1};
+      abi::DLManagedTensor managed = {};
+      managed.dl_tensor.data = Memory();
+      managed.dl_tensor.device = {OneIn(8) ? NumberAs<int32_t>() : 1, 0};
+      managed.dl_tensor.ndim = OneIn(8) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 4);
+      managed.dl_tensor.dtype = {static_cast<uint8_t>(random_() % 8), 32, 1};
+      managed.dl_tensor.shape = Place(shape);
+      managed.dl_tensor.strides = OneIn(2) ? nullptr : strides;
+      given.push_back(managed);
+      iris_tensor* tensor = nullptr;
+      const iris_code code = iris_tensor_from_dlpack(Context(), &given.back(), 0, &tensor);
+      return code == IRIS_OK ? iris_tensor_destroy(tensor) : code;
     });
   }
 

@@ -1,5 +1,5 @@
-// What docs/programming_model.md shows of hosts, and the tutorial's program, run as they stand
-// there, by real processes.
+// What docs/programming_model.md shows of hosts, the page of tensors and the tutorial's program,
+// run as they stand there, by real processes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "iris/context.h"
 #include "iris/stream.h"
 #include "tests/docs/programming_model.h"
+#include "tests/docs/tensors.h"
 #include "tests/docs/tutorial.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
@@ -84,6 +85,40 @@ TEST(DocsTest, ScaleAndMean) {
   ranks.ExpectAllSucceed();
 }
 
+Status FirstTensorAndDropOut() {
+  ContextOptions options;
+  options.heap_bytes = 1 << 20;
+  IRIS_ASSIGN_OR_RETURN(Context context, Context::Create(options));
+  IRIS_RETURN_IF_ERROR(docs::tensors::FirstTensor(context));
+  IRIS_ASSIGN_OR_RETURN(Stream stream, Stream::Create(context));
+  IRIS_ASSIGN_OR_RETURN(const Tensor<float> x, Tensor<float>::Ones(context, {1000}));
+  const RandomDraw draw = {7, 8};
+  IRIS_RETURN_IF_ERROR(
+      Launch({2, 32}, stream, docs::tensors::DropOut, x.data(), x.size(), 0.5f, draw));
+  IRIS_ASSIGN_OR_RETURN(const std::vector<float> values, x.ToHost(&stream));
+  for (uint64_t i = 0; i < values.size(); ++i) {
+    if (values[i] != (RandomUnit(draw.Word(i)) < 0.5f ? 2.0f : 0.0f)) {
+      return {StatusCode::kInternal, "a wrong element"};
+    }
+  }
+  return context.Barrier();
+}
+
+int RunTensors(const std::vector<std::string>&) {
+  const Status status = FirstTensorAndDropOut();
+  if (!status.ok()) std::cout << status << std::endl;
+  return status.ok() ? 0 : 1;
+}
+
+TEST(DocsTest, Tensors) {
+  const auto daemon = Daemon::Start();
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  RankProcesses::Options options;
+  options.runtime_dir = (*daemon)->runtime_dir();
+  RankProcesses ranks("tensors", 2, options);
+  ranks.ExpectAllSucceed();
+}
+
 // What the tutorial's ranks compute together, by one thread.
 std::vector<float> Rod(uint32_t n_points, uint32_t steps) {
   std::vector<float> from(n_points + 2, 0.0f);
@@ -137,6 +172,7 @@ TEST(DocsTest, Tutorial) {
 int main(int argc, char** argv) {
   if (auto code = iris::testing::RunScenario(argc, argv,
                                              {{"scale_and_mean", iris::RunScaleAndMean},
+                                              {"tensors", iris::RunTensors},
                                               {"hello", iris::RunHello},
                                               {"heat", iris::RunHeat}})) {
     return *code;

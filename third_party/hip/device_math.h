@@ -1,8 +1,10 @@
 // Functions of <math.h> in kernels, which ROCm has in a device library and the wheel's clang has
-// not: the compiler writes them itself. Included before each HIP source; the examples need no more.
+// not: the compiler writes them itself. Included before each HIP source; the examples, and the
+// kernels that fill tensors, need no more.
 #pragma once
 
 #include <math.h>
 
 static inline __attribute__((device)) float expf(float x) { return __builtin_expf(x); }
 static inline __attribute__((device)) float logf(float x) { return __builtin_logf(x); }
+static inline __attribute__((device)) double sqrt(double x) { return __builtin_sqrt(x); }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from ctypes import (POINTER, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
+from ctypes import (POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
 from typing import Any, Dict, List, Optional, Tuple
 
 from iris.errors import UnavailableError, UnimplementedError, error_of
@@ -29,6 +29,8 @@ CONSTANTS: Dict[str, int] = {
     "IRIS_F8E4M3": 14, "IRIS_F8E5M2": 15,
     "IRIS_SUM": 0, "IRIS_PROD": 1, "IRIS_MIN": 2, "IRIS_MAX": 3, "IRIS_AVG": 4,
     "IRIS_SIGNAL_SET": 0, "IRIS_SIGNAL_ADD": 1,
+    "IRIS_FILL_VALUE": 0, "IRIS_FILL_ARANGE": 1, "IRIS_FILL_LINSPACE": 2, "IRIS_FILL_RAND": 3, "IRIS_FILL_UNIFORM": 4,
+    "IRIS_FILL_RANDN": 5, "IRIS_FILL_RANDINT": 6,
 }
 
 
@@ -95,6 +97,26 @@ class iris_comm_options(Sized):
                 ("max_blocks", c_uint32), ("packet_blocks", c_uint32), ("packet_bytes", c_uint64),
                 ("stage_bytes", c_uint64), ("timeout_ns", c_int64), ("check_calls", c_int32), ("symmetric", c_int32),
                 ("rules", c_char_p)]
+
+
+class iris_fill_options(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int32), ("dtype", c_int32), ("first", c_uint64), ("count", c_uint64),
+                ("start", c_double), ("end", c_double), ("step", c_double), ("whole_start", c_int64),
+                ("whole_end", c_int64), ("whole_step", c_int64), ("steps", c_uint64), ("seed", c_uint64),
+                ("call", c_uint64), ("n_dims", c_uint32), ("reserved", c_uint32), ("shape", POINTER(c_int64)),
+                ("strides", POINTER(c_int64))]
+
+
+class iris_tensor_options(Sized):
+    _fields_ = [("size", c_size_t), ("dtype", c_int32), ("n_dims", c_uint32), ("shape", POINTER(c_int64)),
+                ("name", c_char_p), ("fill", POINTER(iris_fill_options)), ("stream", c_void_p)]
+
+
+class iris_tensor_info(Sized):
+    _fields_ = [("size", c_size_t), ("dtype", c_int32), ("n_dims", c_uint32), ("shape", c_int64 * 8),
+                ("strides", c_int64 * 8), ("n_elements", c_uint64), ("bytes", c_uint64), ("address", c_void_p),
+                ("offset_bytes", c_uint64), ("rank", c_uint32), ("team_id", c_uint32), ("contiguous", c_int32),
+                ("symmetric", c_int32), ("name", c_char_p)]
 
 
 # What C returns, and what it takes. Handles and memory are c_void_p; CODE makes exceptions of errors.
@@ -181,6 +203,22 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "iris_comm_error_word": (CODE, [_HANDLE, POINTER(POINTER(c_uint64))]),
     "iris_comm_synchronize": (CODE, [_HANDLE, _HANDLE]),
     "iris_comm_reset": (CODE, [_HANDLE]),
+    "iris_fill": (CODE, [_HANDLE, c_void_p, POINTER(iris_fill_options), _HANDLE]),
+    "iris_tensor_create": (CODE, [_HANDLE, _HANDLE, POINTER(iris_tensor_options), _OUT]),
+    "iris_tensor_get_info": (CODE, [_HANDLE, POINTER(iris_tensor_info)]),
+    "iris_tensor_free": (CODE, [_HANDLE]),
+    "iris_tensor_destroy": (CODE, [_HANDLE]),
+    "iris_tensor_at": (CODE, [_HANDLE, c_uint32, _OUT]),
+    "iris_tensor_slice": (CODE, [_HANDLE, c_uint32, c_int64, c_int64, c_int64, _OUT]),
+    "iris_tensor_select": (CODE, [_HANDLE, c_uint32, c_int64, _OUT]),
+    "iris_tensor_reshape": (CODE, [_HANDLE, c_uint32, POINTER(c_int64), _OUT]),
+    "iris_tensor_permute": (CODE, [_HANDLE, c_uint32, POINTER(c_uint32), _OUT]),
+    "iris_tensor_fill": (CODE, [_HANDLE, POINTER(iris_fill_options), _HANDLE]),
+    "iris_tensor_from_host": (CODE, [_HANDLE, c_void_p, c_uint64, c_int32, _HANDLE]),
+    "iris_tensor_to_host": (CODE, [_HANDLE, c_void_p, c_uint64, c_int32, _HANDLE]),
+    "iris_tensor_copy": (CODE, [_HANDLE, _HANDLE, _HANDLE]),
+    "iris_tensor_to_dlpack": (CODE, [_HANDLE, _OUT]),
+    "iris_tensor_from_dlpack": (CODE, [_HANDLE, c_void_p, c_int32, _OUT]),
 }
 
 # Counts the forks that lead to this process, so that what was made before the last one is known. Cheaper than its pid.

@@ -1,24 +1,26 @@
-"""How tensors get their values: the one place that a library with kernels for it takes over.
+"""How tensors get their values: by iris_fill, from the device that has the memory.
 
-`fill`, `write` and `write_random` are all that the factories call. Where devices are emulated, values are computed by
-numpy in the tensor's own memory, piece by piece. On GPUs, equal bytes are filled by the device, and everything else is
-computed here and copied.
+`fill` and `sequence` are all that the factories call. `reference` computes the same by numpy: it defines what the
+kernels of every backend give, bit for bit, and tests compare the two.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+import ctypes
+from typing import TYPE_CHECKING, Any, Dict
 
 import numpy as np
 
+from iris import _capi
 from iris.dtypes import DType
 from iris.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from iris.tensor import Tensor
 
-# Elements that are computed at a time.
-PIECE = 1 << 18
+# Kinds of values: the numbers of iris_fill_kind.
+KINDS: Dict[str, int] = {"value": 0, "arange": 1, "linspace": 2, "rand": 3, "uniform": 4, "randn": 5, "randint": 6}
+MAX_DIMS = 8  # IRIS_MAX_DIMS
 # Random bits of an element in [0, 1).
 RANDOM_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 
@@ -108,43 +110,74 @@ def scalar(value: Any, dtype: DType) -> Any:
 
 def fill(tensor: "Tensor", value: Any) -> None:
     """Every element gets the value."""
+    dtype = tensor.dtype
+    scalar(value, dtype)
+    if dtype.is_floating_point:
+        sequence(tensor, "value", start=float(value))
+    else:
+        sequence(tensor, "value", whole_start=int(bool(value) if dtype is DType.BOOL else value))
+
+
+def sequence(tensor: "Tensor", kind: str, **numbers: Any) -> None:
+    """Element after element in row-major order, by the device; waits until they are there. `numbers` are those of
+    iris_fill_options. InvalidArgumentError: they make no sequence of the tensor's type."""
     tensor.data_ptr()  # an error after its end
-    element = scalar(value, tensor.dtype)
     context = tensor.context
     context.quiesce_own()
     if tensor.numel() == 0:
         return
-    if context.on_host:
-        tensor.numpy()[...] = element
-        return
-    raw = set(np.atleast_1d(element).tobytes())
-    if len(raw) == 1 and tensor.is_contiguous():
-        context.fill_now(tensor.data_ptr(), raw.pop(), tensor.nbytes)
-        return
-    write(tensor, lambda begin, count: np.full(count, element))
-
-
-def write(tensor: "Tensor", values: Callable[[int, int], Any]) -> None:
-    """Element after element in row-major order: values(first, count) gives so many, as the type or as numbers."""
-    count = tensor.numel()
-    tensor.data_ptr()  # an error after its end
-    context = tensor.context
-    context.quiesce_own()
+    for name in ("whole_start", "whole_end", "whole_step"):
+        if name in numbers:  # as the bits of an int64
+            numbers[name] = (numbers[name] + 2**63) % 2**64 - 2**63
+    options = _capi.iris_fill_options(kind=KINDS[kind], dtype=int(tensor.dtype), count=tensor.numel(), **numbers)
     if not tensor.is_contiguous():
-        raise InvalidArgumentError(f"a tensor of shape {tensor.shape} and strides {tensor.strides} is not contiguous: "
-                                   "give one that is")
-    view = tensor.numpy().reshape(-1) if context.on_host and count else None
-    storage = np.dtype(tensor.dtype.numpy_storage)
-    for begin in range(0, count, PIECE):
-        length = min(PIECE, count - begin)
-        piece = values(begin, length)
-        if piece.dtype != storage:
-            piece = round_to(piece, tensor.dtype)
-        if view is not None:
-            view[begin:begin + length] = piece
-        else:
-            piece = np.ascontiguousarray(piece)
-            context.copy_now(tensor.data_ptr() + begin * storage.itemsize, piece.ctypes.data, piece.nbytes)
+        if tensor.ndim > MAX_DIMS:
+            raise InvalidArgumentError(f"a tensor of shape {tensor.shape} is not contiguous, and of these at most "
+                                       f"{MAX_DIMS} dimensions are filled: fill slices of it")
+        array = ctypes.c_int64 * tensor.ndim
+        options.n_dims, options.shape, options.strides = tensor.ndim, array(*tensor.shape), array(*tensor.strides)
+    stream, _ = context.stream_for(None)
+    _capi.library().iris_fill(context.handle, tensor.data_ptr(), ctypes.byref(options), stream.handle)
+    stream.synchronize()
+
+
+def reference(kind: str, dtype: DType, first: int, count: int, **numbers: Any) -> Any:
+    """What iris_fill gives for these options, as an array of the type's bits or of the type. Not for use in programs:
+    the device is faster."""
+    from iris._philox import Draw
+    draw = Draw(numbers.get("seed", 0), numbers.get("call", 0))
+    bits = RANDOM_BITS.get(dtype, 0)
+    start, end = numbers.get("start", 0.0), numbers.get("end", 0.0)
+    whole_start = numbers.get("whole_start", 0)
+    index = np.arange(first, first + count, dtype=np.float64)
+    if kind == "value":
+        return np.full(count, scalar(start if dtype.is_floating_point else whole_start, dtype))
+    if kind == "arange":
+        if dtype.is_floating_point:
+            return round_to(start + index * numbers["step"], dtype)
+        # Modulo 2^64, which is right for every type of integers that holds the ends.
+        whole = np.arange(first, first + count, dtype=np.uint64) * np.uint64(numbers["whole_step"] % 2**64)
+        return (np.uint64(whole_start % 2**64) + whole).astype(dtype.numpy_name)
+    if kind == "linspace":
+        steps = numbers["steps"]
+        if steps == 1:
+            return round_to(np.full(count, start), dtype)
+        step = (end - start) / (steps - 1)
+        # From both ends, so that both are exact.
+        return round_to(np.where(index < steps / 2, start + step * index, end - step * (steps - 1 - index)), dtype)
+    if kind == "rand":
+        return round_to(draw.rand(count, bits, first), dtype)
+    if kind == "uniform":
+        exact = start + draw.rand(count, bits, first) * (end - start)
+        rounded = as_numbers(round_to(exact, dtype), dtype)
+        below = max(largest_below(end, dtype), start) if end > start else start
+        return round_to(np.where(rounded >= end, below, exact), dtype)
+    if kind == "randn":
+        return round_to(draw.randn(count, bits, first), dtype)
+    words = draw.randint(count, whole_start, numbers["whole_end"] + 1, first)
+    if dtype.is_floating_point:
+        return round_to(words.view(np.int64).astype(np.float64), dtype)
+    return words.astype(dtype.numpy_name)
 
 
 def largest_below(high: float, dtype: DType) -> float:

@@ -17,6 +17,9 @@ Values, element i in row-major order; all arithmetic is of IEEE doubles, each op
              rounded to the type. f64: p = ((long(i) div 2^11) + 0.5) 2^-53. Others: p = (word(i) + 0.5) 2^-32.
     randint  low + (long(i) (high - low)) div 2^64, the product in 128 bits.
 
+The library's kernels compute the same (iris/random.h, iris_fill). What is here is their definition, and the reference
+of their tests.
+
 log(x): x = m 2^e with m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), z = s s; the sum of z^k / (2 k + 1) for k
 from 10 down to 0 by Horner's rule, times 2 s, plus e log(2). Only + - * / and square roots: no library's functions
 differ.
@@ -96,8 +99,11 @@ class Draw:
     """The bits of one call of a factory."""
 
     def __init__(self, seed: int, call: int) -> None:
+        self.seed = seed
+        """The generator's, of 64 bits."""
+        self.call = call
+        """The number of the call."""
         self._key = (seed & 0xFFFFFFFF, seed >> 32)
-        self._call = call
 
     def words(self, count: int, first: int = 0) -> Any:
         """word(first) to word(first + count - 1), as uint64."""
@@ -106,8 +112,8 @@ class Draw:
         counter = np.empty((len(blocks), 4), np.uint64)
         counter[:, 0] = blocks & _LOW32
         counter[:, 1] = blocks >> np.uint64(32)
-        counter[:, 2] = self._call & 0xFFFFFFFF
-        counter[:, 3] = self._call >> 32
+        counter[:, 2] = self.call & 0xFFFFFFFF
+        counter[:, 3] = self.call >> 32
         return philox4x32(counter, self._key).reshape(-1)[first - 4 * begin:first - 4 * begin + count]
 
     def longs(self, count: int, first: int = 0) -> Any:

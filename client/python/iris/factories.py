@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from iris import _foreign
 from iris.dtypes import DType, DTypeLike
@@ -172,14 +172,11 @@ class Factories:
                 raise InvalidArgumentError(f"arange: from {first} to {last} does not fit {dtype.long_name}, which "
                                            f"holds {info.min} to {info.max}")
 
-        def values(begin: int, length: int) -> Any:
-            if dtype.is_floating_point:
-                return first + np.arange(begin, begin + length, dtype=np.float64) * stride
-            # Modulo 2^64, which is right for every type of integers that holds the ends.
-            index = np.arange(begin, begin + length, dtype=np.uint64)
-            return (np.uint64(first % 2**64) + index * np.uint64(stride % 2**64)).astype(dtype.numpy_name)
-
-        return self._write(self._make((count,), dtype, name, team, device, out), values)
+        if count <= 1:
+            stride = 1  # it is not taken
+        numbers_of = {"start": first, "step": stride} if dtype.is_floating_point else {
+            "whole_start": first, "whole_step": stride}
+        return self._fill(self._make((count,), dtype, name, team, device, out), "arange", **numbers_of)
 
     def linspace(self, start: Any, end: Any, steps: int, *, out: Any = None, dtype: Optional[DTypeLike] = None,
                  name: Optional[str] = None, team: "Optional[Team]" = None, device: Any = None) -> Tensor:
@@ -196,72 +193,58 @@ class Factories:
             if not all(info.min <= value <= info.max for value in (start, end)):
                 raise InvalidArgumentError(f"linspace: from {start} to {end} does not fit {dtype.long_name}, which "
                                            f"holds {info.min} to {info.max}")
-        step = (float(end) - float(start)) / (steps - 1) if steps > 1 else 0.0
-
-        def values(begin: int, length: int) -> Any:
-            index = np.arange(begin, begin + length, dtype=np.float64)
-            # From both ends, so that both are exact.
-            return np.where(index < steps / 2, start + step * index, end - step * (steps - 1 - index)) if (
-                steps > 1) else np.full(length, float(start))
-
-        return self._write(self._make((steps,), dtype, name, team, device, out), values)
+        start, end = float(start), float(end)
+        if not math.isfinite(end - start):
+            raise InvalidArgumentError(f"linspace: from {start} to {end} is more than a double holds: give a smaller "
+                                       "range")
+        tensor = self._make((steps,), dtype, name, team, device, out)
+        return self._fill(tensor, "linspace", start=start, end=end, steps=steps)
 
     # Random.
 
-    def _random(self, what: str, dtype: Optional[DTypeLike]) -> Tuple[DType, int]:
+    def _random(self, what: str, dtype: Optional[DTypeLike]) -> DType:
         from iris import _fill
         dtype = DType.of(_or_default(dtype))
         if dtype not in _fill.RANDOM_BITS:
             raise InvalidArgumentError(f"{what} has no numbers of {dtype.long_name}: use float32, float64, float16 or "
                                        "bfloat16" + ("" if dtype.is_floating_point else ", or randint"))
-        return dtype, _fill.RANDOM_BITS[dtype]
+        return dtype
 
     def _draw(self, generator: Any) -> Any:
         from iris._philox import generator_of
         return generator_of(generator, self.generator).next_call()
 
-    def _write(self, tensor: Tensor, values: Callable[[int, int], Any]) -> Tensor:
+    def _fill(self, tensor: Tensor, kind: str, **numbers_of: Any) -> Tensor:
         from iris import _fill
-        _fill.write(tensor, values)
+        _fill.sequence(tensor, kind, **numbers_of)
         return tensor
 
     def rand(self, *size: Any, generator: Any = None, out: Any = None, dtype: Optional[DTypeLike] = None,
              name: Optional[str] = None, team: "Optional[Team]" = None, device: Any = None) -> Tensor:
         """Evenly distributed in [0, 1). The bits are those that _philox.py describes."""
-        dtype, bits = self._random("rand", dtype)
-        tensor = self._make(parse_shape(size), dtype, name, team, device, out)
+        tensor = self._make(parse_shape(size), self._random("rand", dtype), name, team, device, out)
         draw = self._draw(generator)
-        return self._write(tensor, lambda begin, length: draw.rand(length, bits, begin))
+        return self._fill(tensor, "rand", seed=draw.seed, call=draw.call)
 
     def uniform(self, size: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None, out: Any = None,
                 dtype: Optional[DTypeLike] = None, name: Optional[str] = None, team: "Optional[Team]" = None,
                 device: Any = None) -> Tensor:
         """Evenly distributed in [low, high); all of it low if they are equal."""
-        from iris import _fill
         low, high = float(_number(low, "low")), float(_number(high, "high"))
-        dtype, bits = self._random("uniform", dtype)
-        import numpy as np
+        dtype = self._random("uniform", dtype)
         if not low <= high or not math.isfinite(high - low):
             raise InvalidArgumentError(f"uniform: from {low} to {high} is no range: low must not be above high")
         tensor = self._make(parse_shape(size if isinstance(size, (tuple, list)) else (size,)), dtype, name, team,
                             device, out)
         draw = self._draw(generator)
-        below = max(_fill.largest_below(high, dtype), low) if high > low else low
-
-        def values(begin: int, length: int) -> Any:
-            exact = low + draw.rand(length, bits, begin) * (high - low)
-            rounded = _fill.as_numbers(_fill.round_to(exact, dtype), dtype)
-            return np.where(rounded >= high, below, exact)
-
-        return self._write(tensor, values)
+        return self._fill(tensor, "uniform", start=low, end=high, seed=draw.seed, call=draw.call)
 
     def randn(self, *size: Any, generator: Any = None, out: Any = None, dtype: Optional[DTypeLike] = None,
               name: Optional[str] = None, team: "Optional[Team]" = None, device: Any = None) -> Tensor:
         """Normally distributed, with mean 0 and variance 1."""
-        dtype, bits = self._random("randn", dtype)
-        tensor = self._make(parse_shape(size), dtype, name, team, device, out)
+        tensor = self._make(parse_shape(size), self._random("randn", dtype), name, team, device, out)
         draw = self._draw(generator)
-        return self._write(tensor, lambda begin, length: draw.randn(length, bits, begin))
+        return self._fill(tensor, "randn", seed=draw.seed, call=draw.call)
 
     def randint(self, *arguments: Any, generator: Any = None, out: Any = None, dtype: DTypeLike = DType.I64,
                 name: Optional[str] = None, team: "Optional[Team]" = None, device: Any = None, **named: Any) -> Tensor:
@@ -301,10 +284,4 @@ class Factories:
         tensor = self._make(parse_shape(size if isinstance(size, (tuple, list)) else (size,)), dtype, name, team,
                             device, out)
         draw = self._draw(generator)
-
-        def values(begin: int, length: int) -> Any:
-            words = draw.randint(length, low, high, begin)
-            return words.view(np.int64).astype(np.float64) if dtype.is_floating_point else words.astype(
-                tensor.dtype.numpy_name)
-
-        return self._write(tensor, values)
+        return self._fill(tensor, "randint", whole_start=low, whole_end=high - 1, seed=draw.seed, call=draw.call)

@@ -610,6 +610,24 @@ def factories():
         random_numbers(c)
 
 
+def fills():
+    """Kinds of values, their types and numbers: what the device makes is what numpy does."""
+    floats = (DType.F32, DType.F64, DType.F16, DType.BF16)
+    for dtype in DType:
+        if dtype is DType.NONE:
+            continue
+        yield "value", dtype, {"start": 2.7, "whole_start": 1}
+        yield "randint", dtype, {"whole_start": 0, "whole_end": 1 if dtype is DType.BOOL else 100, "seed": 7, "call": 3}
+        if dtype is not DType.BOOL:
+            yield "arange", dtype, {"start": -3.3, "step": 0.1, "whole_start": 1, "whole_step": 3}
+            yield "linspace", dtype, {"start": 3.0, "end": 96.0}
+        if dtype in floats:
+            for kind in ("rand", "randn"):
+                yield kind, dtype, {"seed": 2**63 + 12345, "call": 2**40}
+            yield "uniform", dtype, {"start": -1.5, "end": 2.25, "seed": 9}
+            yield "uniform", dtype, {"start": 100.0, "end": 100.3, "seed": 9}
+
+
 def random_numbers(c):
     """The bits that _philox.py documents, distributions, and types."""
     c.manual_seed(42)
@@ -628,15 +646,18 @@ def random_numbers(c):
     own = iris.Generator(1000 + c.rank)
     told = c.all_gather_object(c.rand(4, generator=own).tolist())
     assert len({tuple(values) for values in told}) == c.n_ranks
-    # A piece is no seam: one call has the same numbers however it is cut.
     from iris import _fill
-    piece, _fill.PIECE = _fill.PIECE, 1000
-    try:
-        cut = [c.rand(10_001, generator=iris.Generator(3)), c.randint(-5, 9, (4_003,), generator=iris.Generator(3))]
-    finally:
-        _fill.PIECE = piece
-    check(cut[0], c.rand(10_001, generator=iris.Generator(3)))
-    check(cut[1], c.randint(-5, 9, (4_003,), generator=iris.Generator(3)))
+    for kind, dtype, numbers in fills():
+        for first, count in ((0, 37), (3, 1000), (4, 64), (2**33 + 1, 19)):
+            if kind == "linspace":
+                numbers = dict(numbers, steps=first + count)
+            whole = kind == "arange" and not dtype.is_floating_point
+            if whole and 3 * (first + count) > np.iinfo(dtype.numpy_name).max:
+                continue
+            wanted = _fill.reference(kind, dtype, first, count, **numbers)
+            for t in (c.empty(count + 5, dtype=dtype)[3:count + 3], c.empty(count, 2, dtype=dtype)[:, 1]):
+                _fill.sequence(t, kind, first=first, **numbers)
+                check(t.to_host(), wanted)
     for dtype in ("f32", "f64", "f16", "bf16"):
         u = np.array(c.rand(200_000, dtype=dtype).tolist(), np.float64)
         assert 0 <= u.min() and u.max() < 1 and abs(u.mean() - 0.5) < 0.01 and abs(u.var() - 1 / 12) < 0.01, dtype
@@ -823,7 +844,6 @@ def bad_input():
                 (lambda: iris.Generator(2**64), ("64 bits",)),
                 (lambda: iris.Context(0), ("heap_bytes",)),
                 (lambda: iris.Context(HEAP, rank=-2), ("rank",)),
-                (lambda: c.rand(3, out=c.zeros(6)[::2]), ("not contiguous",)),
                 (lambda: c.locate(5), ()),
         ):
             raises(wrong, call, *texts)

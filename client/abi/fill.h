@@ -1,0 +1,21 @@
+// What the C API says of a fill, checked, for the backend. Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/abi/views.h"
+#include "iris/c_api.h"
+#include "iris/fill/fill.h"
+
+namespace iris::abi {
+
+// The description of `count` elements from `options.first` on, with the options' kind and dtype.
+// kInvalidArgument: see iris_fill; nothing has started.
+absl::StatusOr<fill::Description> DescribeFill(const iris_fill_options& options, uint64_t count);
+
+// Where the elements of a view are, whose first is at `address`.
+fill::Place PlaceOf(const View& view, void* address);
+
+}  // namespace iris::abi

@@ -1,0 +1,66 @@
+// What the handles of tensors stand for: a view, and the memory that it shares with others. Inside
+// client/abi.
+//
+// Thread-safe. A storage ends with the last of its views; what it has of the heap then stays until
+// the job ends, because giving it back is collective.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/abi/objects.h"
+#include "client/abi/views.h"
+
+namespace iris::abi {
+
+struct DLManagedTensor;
+
+struct Storage {
+  explicit Storage(std::shared_ptr<ContextState> s) : state(std::move(s)) {}
+  ~Storage();
+
+  // "the tensor 'x'" or "a tensor"; for messages.
+  std::string Name() const;
+  // kFailedPrecondition: it was freed, or its context is not usable any more.
+  absl::Status Usable() const;
+
+  const std::shared_ptr<ContextState> state;
+  internal::Allocation allocation;  // of the heap
+  internal::Team team;              // that allocated it
+  std::string name;
+  std::atomic<bool> freed{false};
+  std::atomic<uint32_t> exports{0};    // of DLPack, whose deleters were not called
+  DLManagedTensor* foreign = nullptr;  // another library's, whose deleter ends it
+};
+
+struct TensorObject : Object {
+  static constexpr Kind kKind = Kind::kTensor;
+  TensorObject(std::shared_ptr<Storage> s, const View& v, uint32_t r)
+      : state(s->state), storage(std::move(s)), view(v), rank(r) {}
+
+  // Of the first element.
+  char* address() const;
+
+  const std::shared_ptr<ContextState> state;
+  const std::shared_ptr<Storage> storage;
+  const View view;
+  const uint32_t rank;  // whose copy it is
+};
+
+// A handle of a view.
+absl::Status GiveTensor(std::shared_ptr<Storage> storage, const View& view, uint32_t rank,
+                        iris_tensor** out);
+
+// Runs `body` with a stream of the tensor's context: the caller's, or for a null handle one of the
+// library's own, which is waited for then.
+using OnStreamBody =
+    absl::FunctionRef<absl::Status(const backend::BackendOperations&, backend::Stream&)>;
+absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnStreamBody body);
+
+}  // namespace iris::abi

@@ -1,0 +1,149 @@
+// Copies between tensors, and between tensors and the host.
+#include <algorithm>
+#include <functional>
+
+#include "client/abi/tensor.h"
+#include "client/internal/device_status.h"
+
+namespace iris::abi {
+namespace {
+
+// One side of a copy.
+struct Side {
+  char* address;  // of the first element
+  View view;
+};
+
+// Calls body(to, from) for the first byte of each row, in order, until it fails.
+template <typename Body>
+absl::Status ForEachRow(const Side& to, const Side& from, const Rows& rows, Body body) {
+  const int64_t width = static_cast<int64_t>(DTypeBytes(to.view.dtype));
+  int64_t index[kMaxDims] = {};
+  for (;;) {
+    int64_t at_to = 0, at_from = 0;
+    for (uint32_t dim = 0; dim < rows.n_outer; ++dim) {
+      at_to += index[dim] * to.view.strides[dim];
+      at_from += index[dim] * from.view.strides[dim];
+    }
+    IRIS_ABI_TRY(body(to.address + at_to * width, from.address + at_from * width));
+    uint32_t dim = rows.n_outer;
+    while (dim > 0 && ++index[dim - 1] == to.view.shape[dim - 1]) index[--dim] = 0;
+    if (dim == 0) return absl::OkStatus();
+  }
+}
+
+// `to` and `from` have the same shape.
+absl::Status Copy(const backend::BackendOperations& backend, const Side& to, const Side& from,
+                  backend::Stream& stream) {
+  if (to.view.count() == 0) return absl::OkStatus();
+  const Rows rows = CommonRows(to.view, from.view);
+  const uint64_t bytes = rows.row * DTypeBytes(to.view.dtype);
+  return ForEachRow(to, from, rows, [&](char* dst, char* src) {
+    return internal::FromDevice(backend.CopyAsync(dst, src, bytes, stream), "copy a tensor");
+  });
+}
+
+absl::Status CheckHost(const View& view, const void* data, uint64_t bytes, iris_dtype dtype) {
+  if (dtype != static_cast<iris_dtype>(view.dtype)) {
+    const bool known = dtype >= 0 && dtype < static_cast<int>(kDTypeCount);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "copy: the tensor has elements of ", DTypeName(view.dtype), ", and the host's are of ",
+        known ? DTypeName(static_cast<DType>(dtype)) : "no type", ": convert them before"));
+  }
+  if (bytes != view.bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("copy: a tensor of shape ", ShapeText(view),
+                                                   " and ", DTypeName(view.dtype), " has ",
+                                                   view.bytes(), " bytes, and not ", bytes));
+  }
+  return bytes == 0 ? absl::OkStatus() : NotNull(data, "copy: the host's memory");
+}
+
+// The elements of a view, one behind the other.
+View Packed(const View& view) {
+  View packed = view;
+  packed.offset_bytes = 0;
+  int64_t stride = 1;
+  for (uint32_t dim = view.n_dims; dim > 0; --dim) {
+    packed.strides[dim - 1] = stride;
+    stride *= std::max<int64_t>(view.shape[dim - 1], 1);
+  }
+  return packed;
+}
+
+// From the host or to it; waits.
+iris_code HostCopy(iris_tensor* tensor, void* data, uint64_t bytes, iris_dtype dtype,
+                   iris_stream* stream, bool to_host) noexcept {
+  return With<TensorObject>(tensor, [&](TensorObject& object) -> absl::Status {
+    IRIS_ABI_TRY(object.storage->Usable());
+    IRIS_ABI_TRY(CheckHost(object.view, data, bytes, dtype));
+    if (bytes == 0) return absl::OkStatus();
+    const Side device = {object.address(), object.view};
+    const Side host = {static_cast<char*>(data), Packed(object.view)};
+    return OnTensorStream(
+        object, stream,
+        [&](const backend::BackendOperations& backend, backend::Stream& on) -> absl::Status {
+          IRIS_ABI_TRY(Copy(backend, to_host ? host : device, to_host ? device : host, on));
+          return internal::FromDevice(backend.Synchronize(on), "copy a tensor");
+        });
+  });
+}
+
+absl::Status CheckPair(const TensorObject& to, const TensorObject& from) {
+  const View& a = to.view;
+  const View& b = from.view;
+  if (to.state != from.state) {
+    return absl::InvalidArgumentError(
+        "copy: the tensors belong to different contexts: copy through the host");
+  }
+  if (a.dtype != b.dtype) {
+    return absl::InvalidArgumentError(absl::StrCat("copy: the tensors have elements of ",
+                                                   DTypeName(b.dtype), " and ", DTypeName(a.dtype),
+                                                   ": a copy converts nothing"));
+  }
+  if (a.n_dims != b.n_dims || !std::equal(a.shape, a.shape + a.n_dims, b.shape)) {
+    return absl::InvalidArgumentError(absl::StrCat("copy: the tensors have the shapes ",
+                                                   ShapeText(b), " and ", ShapeText(a),
+                                                   ": reshape or slice one of them"));
+  }
+  if (a.count() == 0) return absl::OkStatus();
+  const ByteSpan x = SpanOf(a), y = SpanOf(b);
+  const std::less<const char*> before;
+  if (before(to.address() + x.low, from.address() + y.high) &&
+      before(from.address() + y.low, to.address() + x.high)) {
+    return absl::InvalidArgumentError(
+        "copy: the memory that the two tensors span overlaps: copy through a third one");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace iris::abi
+
+using iris::abi::Held;
+using iris::abi::TensorObject;
+
+iris_code iris_tensor_from_host(iris_tensor* tensor, const void* data, uint64_t bytes,
+                                iris_dtype dtype, iris_stream* stream) {
+  return iris::abi::HostCopy(tensor, const_cast<void*>(data), bytes, dtype, stream, false);
+}
+
+iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint64_t bytes, iris_dtype dtype,
+                              iris_stream* stream) {
+  return iris::abi::HostCopy(tensor, data, bytes, dtype, stream, true);
+}
+
+iris_code iris_tensor_copy(iris_tensor* to, iris_tensor* from, iris_stream* stream) {
+  return iris::abi::With<TensorObject>(to, [&](TensorObject& target) -> absl::Status {
+    const Held<TensorObject> source(from);
+    if (!source) return iris::abi::Unknown<TensorObject>(from);
+    IRIS_ABI_TRY(target.storage->Usable());
+    IRIS_ABI_TRY(source->storage->Usable());
+    IRIS_ABI_TRY(iris::abi::CheckPair(target, *source));
+    return iris::abi::OnTensorStream(
+        target, stream,
+        [&](const iris::backend::BackendOperations& backend, iris::backend::Stream& on) {
+          return iris::abi::Copy(backend, {target.address(), target.view},
+                                 {source->address(), source->view}, on);
+        });
+  });
+}

@@ -1,0 +1,67 @@
+// The arithmetic of tensors: shapes, strides and views of them. Pure: it touches no memory.
+//
+// Every function checks what it is given, so that no offset is computed that overflows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "iris/c_api.h"
+#include "iris/dtype.h"
+#include "iris/fill/fill.h"
+
+namespace iris::abi {
+
+inline constexpr uint32_t kMaxDims = IRIS_MAX_DIMS;
+static_assert(kMaxDims == fill::kMaxDims);
+
+// Where the elements of a view are in its memory. Sizes are 0 or more.
+struct View {
+  DType dtype = DType::kNone;
+  uint32_t n_dims = 0;
+  int64_t shape[kMaxDims] = {};
+  int64_t strides[kMaxDims] = {};  // in elements
+  int64_t offset_bytes = 0;        // of the first element
+
+  uint64_t count() const;
+  uint64_t bytes() const { return count() * DTypeBytes(dtype); }
+  bool contiguous() const;
+};
+
+// "(2, 3)", as Python writes it; for messages.
+std::string ShapeText(const View& view);
+std::string ShapeText(absl::Span<const int64_t> shape);
+
+// A contiguous view of a whole memory. kInvalidArgument: no dtype, too many dimensions, a negative
+// size, or more bytes than 2^63 - 1, counted as if no size were 0.
+absl::StatusOr<View> MakeView(DType dtype, absl::Span<const int64_t> shape);
+
+// The same with strides of the caller's. kInvalidArgument also: they overflow.
+absl::StatusOr<View> MakeStridedView(DType dtype, absl::Span<const int64_t> shape,
+                                     absl::Span<const int64_t> strides);
+
+// The bytes that a view of at least one element spans, from its first element.
+struct ByteSpan {
+  int64_t low = 0, high = 0;
+};
+ByteSpan SpanOf(const View& view);
+
+// As the functions of the C API of these names.
+absl::StatusOr<View> Slice(const View& view, uint32_t dim, int64_t start, int64_t stop,
+                           int64_t step);
+absl::StatusOr<View> Select(const View& view, uint32_t dim, int64_t index);
+absl::StatusOr<View> Reshape(const View& view, absl::Span<const int64_t> shape);
+absl::StatusOr<View> Permute(const View& view, absl::Span<const uint32_t> dims);
+
+// The dimensions at the end that two views of one shape have one element behind the other in, as
+// one row of so many elements, and how many dimensions are left before them.
+struct Rows {
+  uint32_t n_outer = 0;
+  uint64_t row = 1;  // elements
+};
+Rows CommonRows(const View& a, const View& b);
+
+}  // namespace iris::abi

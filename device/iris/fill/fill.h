@@ -1,0 +1,96 @@
+// Fills memory with what the factories of tensors make: one value, ranges, random numbers. The
+// values are computed by the device that has the memory, with the same bits on every backend.
+//
+// Host functions over the kernels of this folder. Thread-safe. `client/python/iris/_philox.py` and
+// `iris/random.h` document the bits of random numbers. C++17.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/host.h"
+#include "iris/backend/types.h"
+#include "iris/dtype.h"
+
+namespace iris::fill {
+
+enum class Kind : uint8_t {
+  kValue = 0,     // every element is one value
+  kArange = 1,    // start + i step
+  kLinspace = 2,  // `steps` numbers from start to end, computed from both ends
+  kRand = 3,      // evenly distributed in [0, 1)
+  kUniform = 4,   // evenly distributed in [start, end)
+  kRandn = 5,     // normally distributed
+  kRandint = 6,   // whole numbers, evenly distributed
+};
+inline constexpr uint32_t kKindCount = 7;
+
+// A sequence: what its element i is follows from this alone. Made by MakeSequence.
+struct Sequence {
+  Kind kind = Kind::kValue;
+  DType dtype = DType::kNone;
+  uint64_t bits = 0;  // kValue: of the element. kUniform: of the largest number of the type below
+                      // `end`
+  double start = 0, end = 0;
+  double step = 0;           // kUniform: end - start
+  uint64_t whole_start = 0;  // of integers, modulo 2^64
+  uint64_t whole_step = 0;   // kRandint: how many numbers there are; 0: 2^64
+  uint64_t steps = 0;
+  uint64_t seed = 0, call = 0;
+};
+
+// What a Sequence is made of. Integer types take the whole numbers, others the doubles. kU64 has
+// the bits of its numbers in the int64s.
+struct Description {
+  Kind kind = Kind::kValue;
+  DType dtype = DType::kNone;
+  // kValue: start. kArange: start, step. kLinspace: start, end, of all types. kUniform: start, end.
+  double start = 0, end = 0, step = 0;
+  // kValue: start; kBool 0 or 1. kArange: start, step. kRandint, of all types: the lowest and the
+  // highest, which is one of them.
+  int64_t whole_start = 0, whole_end = 0, whole_step = 0;
+  uint64_t steps = 0;  // kLinspace: of the whole sequence
+  uint64_t seed = 0, call = 0;
+};
+
+// Whether the type has such numbers: kRand, kUniform and kRandn are of the floats with 16 bits and
+// more; kArange and kLinspace of all types but kBool; the others of all.
+constexpr bool Fits(Kind kind, DType type) {
+  if (DTypeBytes(type) == 0 || static_cast<uint32_t>(kind) >= kKindCount) return false;
+  switch (kind) {
+    case Kind::kArange:
+    case Kind::kLinspace:
+      return type != DType::kBool;
+    case Kind::kRand:
+    case Kind::kUniform:
+    case Kind::kRandn:
+      return type == DType::kF32 || type == DType::kF64 || type == DType::kF16 ||
+             type == DType::kBf16;
+    default:
+      return true;
+  }
+}
+
+// kInvalidArgument: the type has no such numbers, or the description no sequence. What else makes
+// it senseless (numbers that do not fit the type) is for the caller to find.
+Result MakeSequence(const Description& from, Sequence* out);
+
+// Element i of a sequence, in the low bits. The kernels give the same.
+uint64_t ElementAt(const Sequence& sequence, uint64_t i);
+
+inline constexpr uint32_t kMaxDims = 8;
+
+// Where elements go: `shape` elements, strides in elements. The first is at `address`, which is
+// aligned to the element; elements do not overlap.
+struct Place {
+  void* address = nullptr;
+  uint32_t n_dims = 0;
+  uint64_t shape[kMaxDims] = {};
+  int64_t strides[kMaxDims] = {};
+};
+
+// The elements first, first + 1, ... of the sequence go to the place, in row-major order.
+// Asynchronous. kInvalidArgument: more than kMaxDims dimensions, or an address that is not aligned;
+// nothing was put on the stream then.
+Result Fill(const Sequence& sequence, uint64_t first, const Place& place, backend::Stream& stream);
+
+}  // namespace iris::fill

@@ -1,0 +1,190 @@
+// The values of a sequence, element by element, as kernels and hosts compute them. Every operation
+// on doubles is rounded by itself: this folder is compiled without fused operations.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/dtype.h"
+#include "iris/fill/fill.h"
+#include "iris/random.h"
+
+namespace iris::fill::impl {
+
+// A double cut to float so that rounding it again gives what rounding once would: the last bit says
+// that something was cut off.
+IRIS_HOST_DEVICE inline float ToFloatOdd(double x) {
+  const float near = static_cast<float>(x);
+  uint32_t bits = backend::BitCast<uint32_t>(near);
+  const double back = static_cast<double>(near);
+  if (back == x || (bits & 0x7f800000u) == 0x7f800000u) return near;
+  if ((back < 0 ? -back : back) > (x < 0 ? -x : x)) bits -= 1;
+  return backend::BitCast<float>(bits | 1u);
+}
+
+// To the nearest 8-bit float and to even. What is too large is NaN (E4M3, which has no infinity) or
+// infinite.
+IRIS_HOST_DEVICE inline uint8_t Float8Bits(double x, bool e4m3) {
+  const uint32_t mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
+  const uint32_t bits = backend::BitCast<uint32_t>(ToFloatOdd(x));
+  const uint32_t sign = (bits >> 24) & 0x80u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  const float limit = e4m3 ? 464.0f : 61440.0f;
+  if (magnitude > backend::BitCast<uint32_t>(limit)) {
+    return static_cast<uint8_t>(sign | (e4m3 ? 0x7fu : 0x7cu));
+  }
+  const uint32_t largest = e4m3 ? 0x7eu : 0x7bu;
+  const uint32_t exponent = magnitude >> 23;
+  if (exponent >= 128 - bias) {
+    const uint32_t rebased = magnitude - ((127 - bias) << 23);
+    const uint32_t shift = 23 - mantissa_bits;
+    const uint32_t odd = (rebased >> shift) & 1u;
+    const uint32_t code = (rebased + (1u << (shift - 1)) - 1 + odd) >> shift;
+    return static_cast<uint8_t>(sign | (code < largest ? code : largest));
+  }
+  // Denormal: the significand with its leading one, in units of the smallest number.
+  const uint32_t shift = 151 - bias - mantissa_bits - exponent;
+  if (shift > 25) return static_cast<uint8_t>(sign);
+  const uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
+  const uint32_t floor = significand >> shift;
+  const uint32_t rest = significand & ((1u << shift) - 1u);
+  const uint32_t half = 1u << (shift - 1u);
+  const uint32_t up = rest > half || (rest == half && (floor & 1u) != 0) ? 1u : 0u;
+  return static_cast<uint8_t>(sign | (floor + up));
+}
+
+// Towards 0; what does not fit 64 bits becomes the nearest number that does.
+IRIS_HOST_DEVICE inline uint64_t WholeOf(double x, DType type) {
+  constexpr double kTwoTo63 = 9223372036854775808.0;
+  if (type == DType::kU64) {
+    if (x >= 2 * kTwoTo63) return ~uint64_t{0};
+    if (x >= kTwoTo63) return static_cast<uint64_t>(x);
+  } else if (x >= kTwoTo63) {
+    return ~uint64_t{0} >> 1;
+  }
+  if (x <= -kTwoTo63) return uint64_t{1} << 63;
+  return static_cast<uint64_t>(static_cast<int64_t>(x));
+}
+
+// The bits of a number as an element of the type, rounded once; of integers, cut.
+IRIS_HOST_DEVICE inline uint64_t RoundTo(double x, DType type) {
+  switch (type) {
+    case DType::kF64:
+      return backend::BitCast<uint64_t>(x);
+    case DType::kF32:
+      return backend::BitCast<uint32_t>(static_cast<float>(x));
+    case DType::kF16:
+      return backend::HalfBitsOf(ToFloatOdd(x));
+    case DType::kBf16:
+      return backend::BfloatBitsOf(ToFloatOdd(x));
+    case DType::kF8E4M3:
+      return Float8Bits(x, true);
+    case DType::kF8E5M2:
+      return Float8Bits(x, false);
+    default:
+      return WholeOf(x, type);
+  }
+}
+
+// The other way, of the floats with 16 bits and more.
+IRIS_HOST_DEVICE inline double NumberOf(uint64_t bits, DType type) {
+  switch (type) {
+    case DType::kF64:
+      return backend::BitCast<double>(bits);
+    case DType::kF32:
+      return backend::BitCast<float>(static_cast<uint32_t>(bits));
+    case DType::kF16:
+      return backend::FloatOfHalf(static_cast<uint16_t>(bits));
+    default:
+      return backend::BitCast<float>(static_cast<uint32_t>(bits) << 16);
+  }
+}
+
+// Random bits behind one element: a long of these, a word of the others.
+IRIS_HOST_DEVICE constexpr bool TakesLong(Kind kind, DType type) {
+  return kind == Kind::kRandint || type == DType::kF64;
+}
+IRIS_HOST_DEVICE constexpr bool IsRandom(Kind kind) {
+  return kind == Kind::kRand || kind == Kind::kUniform || kind == Kind::kRandn ||
+         kind == Kind::kRandint;
+}
+IRIS_HOST_DEVICE constexpr bool IsFloat(DType type) {
+  return type == DType::kF32 || type == DType::kF64 || type == DType::kF16 ||
+         type == DType::kBf16 || type == DType::kF8E4M3 || type == DType::kF8E5M2;
+}
+
+// In [0, 1), with as many random bits as the type holds there.
+IRIS_HOST_DEVICE inline double UnitOf(uint64_t random, DType type) {
+  const uint32_t word = static_cast<uint32_t>(random);
+  switch (type) {
+    case DType::kF64:
+      return RandomUnit(random);
+    case DType::kF32:
+      return static_cast<double>(RandomUnit(word));
+    case DType::kF16:
+      return static_cast<double>(static_cast<float>(word >> 21) * 0.00048828125f);
+    default:
+      return static_cast<double>(static_cast<float>(word >> 24) * 0.00390625f);
+  }
+}
+
+// Element i of the sequence, with its random bits. `kind` and `type` are those of the sequence:
+// where they are constants, the compiler leaves out the rest.
+IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType type, uint64_t i,
+                                         uint64_t random) {
+  switch (kind) {
+    case Kind::kValue:
+      return s.bits;
+    case Kind::kArange:
+      if (!IsFloat(type)) return s.whole_start + i * s.whole_step;
+      return RoundTo(s.start + static_cast<double>(i) * s.step, type);
+    case Kind::kLinspace: {
+      if (s.steps == 1) return RoundTo(s.start, type);
+      // From both ends, so that both are exact.
+      const double x = i < s.steps - i ? s.start + s.step * static_cast<double>(i)
+                                       : s.end - s.step * static_cast<double>(s.steps - 1 - i);
+      return RoundTo(x, type);
+    }
+    case Kind::kRand:
+      // Exact in the type: no second rounding.
+      if (type == DType::kF64) return backend::BitCast<uint64_t>(UnitOf(random, type));
+      if (type == DType::kF32) {
+        return backend::BitCast<uint32_t>(RandomUnit(static_cast<uint32_t>(random)));
+      }
+      if (type == DType::kF16) {
+        return backend::HalfBitsOf(static_cast<float>(static_cast<uint32_t>(random) >> 21) *
+                                   0.00048828125f);
+      }
+      return backend::BitCast<uint32_t>(static_cast<float>(static_cast<uint32_t>(random) >> 24) *
+                                        0.00390625f) >>
+             16;
+    case Kind::kUniform: {
+      const uint64_t bits = RoundTo(s.start + UnitOf(random, type) * s.step, type);
+      return NumberOf(bits, type) >= s.end ? s.bits : bits;
+    }
+    case Kind::kRandn: {
+      const double p =
+          type == DType::kF64 ? NormalChance(random) : NormalChance(static_cast<uint32_t>(random));
+      return RoundTo(InverseNormal(p), type);
+    }
+    case Kind::kRandint: {
+      const uint64_t whole = s.whole_start + RandomBelow(random, s.whole_step);
+      return IsFloat(type) ? RoundTo(static_cast<double>(static_cast<int64_t>(whole)), type)
+                           : whole;
+    }
+  }
+  return 0;
+}
+
+// The same, alone: with the random bits of this one element.
+IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, uint64_t i) {
+  uint64_t random = 0;
+  if (IsRandom(s.kind)) {
+    const RandomDraw draw = {s.seed, s.call};
+    random = TakesLong(s.kind, s.dtype) ? draw.Long(i) : draw.Word(i);
+  }
+  return ValueOf(s, s.kind, s.dtype, i, random);
+}
+
+}  // namespace iris::fill::impl

@@ -1,0 +1,132 @@
+// Kernels that fill 16 bytes at a time: a thread makes the elements of a whole unit, of random
+// numbers with all words of each Philox block, and stores them at once.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/fill/impl/value.h"
+
+namespace iris::fill::impl {
+
+// Elements of 16 bytes each, from `first` of the sequence on, to `to`, which is aligned to 16. Of
+// random kinds, `first` is a multiple of 4. The last unit may have fewer elements.
+struct Vectors {
+  void* to = nullptr;
+  uint64_t first = 0;
+  uint64_t count = 0;  // elements
+};
+
+// How a launch is shaped for so many units of work.
+inline LaunchConfig ConfigFor(uint64_t units) {
+  // A thread of the emulator is dear, and one is as fast as many.
+  constexpr uint32_t kBlock = backend::Traits::kEmulated ? 8 : 256;
+  constexpr uint64_t kUnitsEach = backend::Traits::kEmulated ? 512 : 1;
+  const uint64_t blocks_max =
+      uint64_t{backend::MultiprocessorCount()} * (backend::Traits::kEmulated ? 1 : 8);
+  const uint64_t wanted = (units + kBlock * kUnitsEach - 1) / (kBlock * kUnitsEach);
+  LaunchConfig config;
+  config.grid = static_cast<uint32_t>(wanted < 1 ? 1 : wanted < blocks_max ? wanted : blocks_max);
+  config.block = kBlock;
+  return config;
+}
+
+template <DType kType>
+inline constexpr uint32_t kWidth = static_cast<uint32_t>(DTypeBytes(kType));
+
+template <Kind kKind, DType kType>
+IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
+  constexpr uint32_t kElements = 16 / kWidth<kType>;
+  constexpr uint32_t kWords = TakesLong(kKind, kType) ? 2 : 1;  // of an element
+  using W = typename backend::WordOf<kWidth<kType>>::Type;
+  const RandomDraw draw = {s.seed, s.call};
+  const uint64_t units = (v.count + kElements - 1) / kElements;
+  const uint64_t threads = uint64_t{backend::GridSize()} * backend::BlockSize();
+  uint64_t unit = uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
+  for (; unit < units; unit += threads) {
+    const uint64_t begin = v.first + unit * kElements;
+    W elements[kElements];
+    if constexpr (IsRandom(kKind)) {
+      constexpr uint32_t kInBlock = 4 / kWords;
+      constexpr uint32_t kBlocks = (kElements + kInBlock - 1) / kInBlock;
+      IRIS_UNROLL(8)
+      for (uint32_t b = 0; b < kBlocks; ++b) {
+        const PhiloxBlock block = draw.Block(begin / kInBlock + b);
+        IRIS_UNROLL(4)
+        for (uint32_t k = 0; k < kInBlock; ++k) {
+          uint64_t random = block.words[k * kWords];
+          if constexpr (kWords == 2) {
+            random |= static_cast<uint64_t>(block.words[k * 2 + 1]) << 32;
+          }
+          const uint32_t at = b * kInBlock + k;
+          elements[at] = static_cast<W>(ValueOf(s, kKind, kType, begin + at, random));
+        }
+      }
+    } else {
+      IRIS_UNROLL(16)
+      for (uint32_t k = 0; k < kElements; ++k) {
+        elements[k] = static_cast<W>(ValueOf(s, kKind, kType, begin + k, 0));
+      }
+    }
+    char* const to = static_cast<char*>(v.to) + unit * 16;
+    const uint64_t left = v.count - unit * kElements;
+    if (left >= kElements) {
+      Bytes16 bytes;
+      __builtin_memcpy(&bytes, elements, 16);
+      backend::Store16<CacheHint::kDefault>(to, bytes);
+    } else {
+      for (uint32_t k = 0; k < kElements; ++k) {
+        if (k < left) backend::StorePlain(reinterpret_cast<W*>(to) + k, elements[k]);
+      }
+    }
+  }
+}
+
+template <Kind kKind, DType kType>
+Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& stream) {
+  constexpr uint64_t kElements = 16 / kWidth<kType>;
+  return backend::Launch(ConfigFor((v.count + kElements - 1) / kElements), stream,
+                         FillVectors<kKind, kType>, s, v);
+}
+
+// Of one kind, by the sequence's type; each is in a file of its own. Integers go by their width.
+// kUnimplemented: such elements are filled one by one.
+Result FillRange(const Sequence& s, const Vectors& v, backend::Stream& stream);
+Result FillUniform(const Sequence& s, const Vectors& v, backend::Stream& stream);
+Result FillNormal(const Sequence& s, const Vectors& v, backend::Stream& stream);
+Result FillWhole(const Sequence& s, const Vectors& v, backend::Stream& stream);
+
+template <Kind kKind>
+Result LaunchFloats(const Sequence& s, const Vectors& v, backend::Stream& stream) {
+  switch (s.dtype) {
+    case DType::kF32:
+      return LaunchVectors<kKind, DType::kF32>(s, v, stream);
+    case DType::kF64:
+      return LaunchVectors<kKind, DType::kF64>(s, v, stream);
+    case DType::kF16:
+      return LaunchVectors<kKind, DType::kF16>(s, v, stream);
+    case DType::kBf16:
+      return LaunchVectors<kKind, DType::kBf16>(s, v, stream);
+    default:
+      return {StatusCode::kUnimplemented, "no kernel"};
+  }
+}
+
+template <Kind kKind>
+Result LaunchAll(const Sequence& s, const Vectors& v, backend::Stream& stream) {
+  if (IsFloat(s.dtype)) return LaunchFloats<kKind>(s, v, stream);
+  // Numbers of 64 bits differ from unsigned ones where they are made of doubles.
+  if (s.dtype == DType::kI64) return LaunchVectors<kKind, DType::kI64>(s, v, stream);
+  switch (DTypeBytes(s.dtype)) {
+    case 1:
+      return LaunchVectors<kKind, DType::kU8>(s, v, stream);
+    case 2:
+      return LaunchVectors<kKind, DType::kU16>(s, v, stream);
+    case 4:
+      return LaunchVectors<kKind, DType::kU32>(s, v, stream);
+    default:
+      return LaunchVectors<kKind, DType::kU64>(s, v, stream);
+  }
+}
+
+}  // namespace iris::fill::impl

@@ -1,0 +1,11 @@
+// arange and linspace.
+#include "iris/fill/impl/vectors.h"
+
+namespace iris::fill::impl {
+
+Result FillRange(const Sequence& s, const Vectors& v, backend::Stream& stream) {
+  return s.kind == Kind::kArange ? LaunchAll<Kind::kArange>(s, v, stream)
+                                 : LaunchAll<Kind::kLinspace>(s, v, stream);
+}
+
+}  // namespace iris::fill::impl

@@ -1,0 +1,175 @@
+// Random numbers that are a function of (seed, call, element): the same bits on every backend, in
+// kernels and on hosts, in C++ and in Python.
+//
+//   const iris::RandomDraw draw = {seed, call};
+//   x[i] = iris::RandomUnit(draw.Word(i));  // float in [0, 1)
+//
+// Philox4x32-10 of Salmon, Moraes, Dror and Shaw ("Parallel Random Numbers: As Easy as 1, 2, 3",
+// 2011), as Random123 has it. The key is the seed: its low 32 bits, then its high ones. The block b
+// of the call c has the counter (b low, b high, c low, c high) and gives four words. A program
+// numbers its calls, so that each has numbers of its own.
+//
+// No state: any thread computes any element. InverseNormal rounds every operation by itself: its
+// bits are the documented ones where the compiler does not join a product and a sum into one
+// operation (-ffp-contract=off, or what compilers of kernels call it). C++17.
+#pragma once
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+
+namespace iris {
+
+struct PhiloxBlock {
+  uint32_t words[4] = {0, 0, 0, 0};
+};
+
+// The block of a counter, by a key of two words.
+IRIS_HOST_DEVICE inline PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key_low,
+                                               uint32_t key_high) {
+  uint32_t c0 = counter.words[0], c1 = counter.words[1];
+  uint32_t c2 = counter.words[2], c3 = counter.words[3];
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t first = uint64_t{0xD2511F53u} * c0;
+    const uint64_t second = uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<uint32_t>(second >> 32) ^ c1 ^ key_low;
+    c1 = static_cast<uint32_t>(second);
+    c2 = static_cast<uint32_t>(first >> 32) ^ c3 ^ key_high;
+    c3 = static_cast<uint32_t>(first);
+    key_low += 0x9E3779B9u;
+    key_high += 0xBB67AE85u;
+  }
+  PhiloxBlock block;
+  block.words[0] = c0;
+  block.words[1] = c1;
+  block.words[2] = c2;
+  block.words[3] = c3;
+  return block;
+}
+
+// The bits of one call.
+struct RandomDraw {
+  uint64_t seed = 0;
+  uint64_t call = 0;
+
+  // Words 4 b to 4 b + 3.
+  IRIS_HOST_DEVICE PhiloxBlock Block(uint64_t b) const {
+    PhiloxBlock counter;
+    counter.words[0] = static_cast<uint32_t>(b);
+    counter.words[1] = static_cast<uint32_t>(b >> 32);
+    counter.words[2] = static_cast<uint32_t>(call);
+    counter.words[3] = static_cast<uint32_t>(call >> 32);
+    return Philox4x32(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  }
+  IRIS_HOST_DEVICE uint32_t Word(uint64_t i) const { return Block(i / 4).words[i % 4]; }
+  // 64 bits of element i: word 2 i, and above it word 2 i + 1.
+  IRIS_HOST_DEVICE uint64_t Long(uint64_t i) const {
+    const PhiloxBlock block = Block(i / 2);
+    const uint32_t at = static_cast<uint32_t>(i % 2) * 2;
+    return block.words[at] | static_cast<uint64_t>(block.words[at + 1]) << 32;
+  }
+};
+
+// Evenly distributed in [0, 1), with 24 and 53 random bits. Exact.
+IRIS_HOST_DEVICE inline float RandomUnit(uint32_t word) {
+  return static_cast<float>(word >> 8) * 5.9604644775390625e-08f;
+}
+IRIS_HOST_DEVICE inline double RandomUnit(uint64_t bits) {
+  return static_cast<double>(bits >> 11) * 1.1102230246251565e-16;
+}
+
+// One of `span` whole numbers from 0, by 64 bits: bits * span div 2^64. A span of 0 means 2^64.
+IRIS_HOST_DEVICE inline uint64_t RandomBelow(uint64_t bits, uint64_t span) {
+  if (span == 0) return bits;
+  const uint64_t w0 = bits & 0xffffffffu, w1 = bits >> 32;
+  const uint64_t s0 = span & 0xffffffffu, s1 = span >> 32;
+  const uint64_t middle = w1 * s0 + (w0 * s0 >> 32);
+  const uint64_t lower = w0 * s1 + (middle & 0xffffffffu);
+  return w1 * s1 + (middle >> 32) + (lower >> 32);
+}
+
+namespace impl {
+
+// first r^n + ... + the last of `rest`, by Horner's rule.
+template <typename... Rest>
+IRIS_HOST_DEVICE inline double Polynomial(double r, double first, Rest... rest) {
+  double value = first;
+  ((value = value * r + rest), ...);
+  return value;
+}
+
+// The natural logarithm of a positive normal double, by exactly rounded operations alone:
+// x = m 2^e with m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), z = s s; the sum of
+// z^k / (2 k + 1) for k from 10 down to 0, times 2 s, plus e log(2).
+IRIS_HOST_DEVICE inline double Logarithm(double x) {
+  const uint64_t bits = backend::BitCast<uint64_t>(x);
+  int64_t exponent = static_cast<int64_t>(bits >> 52) - 1022;
+  double mantissa = backend::BitCast<double>((bits & 0x000fffffffffffffu) | (uint64_t{1022} << 52));
+  if (mantissa < 0.7071067811865476) {
+    mantissa = mantissa * 2.0;
+    exponent -= 1;
+  }
+  const double s = (mantissa - 1.0) / (mantissa + 1.0);
+  const double z = s * s;
+  const double sum = Polynomial(z, 1.0 / 21.0, 1.0 / 19.0, 1.0 / 17.0, 1.0 / 15.0, 1.0 / 13.0,
+                                1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0);
+  return static_cast<double>(exponent) * 0.6931471805599453 + 2.0 * s * sum;
+}
+
+}  // namespace impl
+
+// The number below which a normally distributed one is with probability p, 0 < p < 1: AS 241,
+// PPND16, of Wichura ("The percentage points of the normal distribution", 1988).
+IRIS_HOST_DEVICE inline double InverseNormal(double p) {
+  using impl::Polynomial;
+  const double q = p - 0.5;
+  if ((q < 0.0 ? -q : q) <= 0.425) {
+    const double r = 0.180625 - q * q;
+    const double above =
+        Polynomial(r, 2.5090809287301226727e+3, 3.3430575583588128105e+4, 6.7265770927008700853e+4,
+                   4.5921953931549871457e+4, 1.3731693765509461125e+4, 1.9715909503065514427e+3,
+                   1.3314166789178437745e+2, 3.3871328727963666080e+0);
+    const double below =
+        Polynomial(r, 5.2264952788528545610e+3, 2.8729085735721942674e+4, 3.9307895800092710610e+4,
+                   2.1213794301586595867e+4, 5.3941960214247511077e+3, 6.8718700749205790830e+2,
+                   4.2313330701600911252e+1, 1.0);
+    return above * q / below;
+  }
+  const double r = ::sqrt(-impl::Logarithm(q <= 0.0 ? p : 1.0 - p));
+  double above, below;
+  if (r <= 5.0) {
+    const double t = r - 1.6;
+    above =
+        Polynomial(t, 7.74545014278341407640e-4, 2.27238449892691845833e-2,
+                   2.41780725177450611770e-1, 1.27045825245236838258e+0, 3.64784832476320460504e+0,
+                   5.76949722146069140550e+0, 4.63033784615654529590e+0, 1.42343711074968357734e+0);
+    below =
+        Polynomial(t, 1.05075007164441684324e-9, 5.47593808499534494600e-4,
+                   1.51986665636164571966e-2, 1.48103976427480074590e-1, 6.89767334985100004550e-1,
+                   1.67638483018380384940e+0, 2.05319162663775882187e+0, 1.0);
+  } else {
+    const double t = r - 5.0;
+    above =
+        Polynomial(t, 2.01033439929228813265e-7, 2.71155556874348757815e-5,
+                   1.24266094738807843860e-3, 2.65321895265761230930e-2, 2.96560571828504891230e-1,
+                   1.78482653991729133580e+0, 5.46378491116411436990e+0, 6.65790464350110377720e+0);
+    below =
+        Polynomial(t, 2.04426310338993978564e-15, 1.42151175831644588870e-7,
+                   1.84631831751005468180e-5, 7.86869131145613259100e-4, 1.48753612908506148525e-2,
+                   1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0);
+  }
+  const double x = above / below;
+  return q < 0.0 ? -x : x;
+}
+
+// The p of InverseNormal for a normally distributed number, of 32 and of 64 random bits.
+IRIS_HOST_DEVICE inline double NormalChance(uint32_t word) {
+  return (static_cast<double>(word) + 0.5) * 2.3283064365386963e-10;
+}
+IRIS_HOST_DEVICE inline double NormalChance(uint64_t bits) {
+  return (static_cast<double>(bits >> 11) + 0.5) * 1.1102230246251565e-16;
+}
+
+}  // namespace iris

@@ -1,0 +1,106 @@
+"""Prints fill_golden.h: what the kernels that fill tensors must give, by the numpy reference of the Python package.
+
+From the root: python3 tests/conformance/fill_golden.py > tests/conformance/fill_golden.h
+"""
+
+import sys
+
+sys.path.insert(0, "client/python")
+
+# pylint: disable=wrong-import-position
+from iris import _fill  # noqa: E402
+from iris.dtypes import DType  # noqa: E402
+
+COUNT = 20
+HEAD = """// Made by fill_golden.py, with numpy: do not edit.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/fill/fill.h"
+
+namespace iris::conformance {
+
+// clang-format off
+
+inline constexpr uint64_t kGoldenCount = %d;
+
+// Elements `first` and on of what is described, as their bits.
+struct Golden {
+  fill::Description description;
+  uint64_t first;
+  uint64_t elements[kGoldenCount];
+};
+
+inline constexpr Golden kGolden[] = {
+"""
+FIELDS = ("start", "end", "step", "whole_start", "whole_end", "whole_step", "steps", "seed", "call")
+NAMES = {DType.BOOL: "kBool", DType.BF16: "kBf16"}
+FLOATS = (DType.F32, DType.F64, DType.F16, DType.BF16)
+
+
+def cases():
+    """(kind, dtype, first, numbers)."""
+    big = {"seed": 0x299F31D0A4093822, "call": 0x0370734413198A2E}
+    for dtype in list(DType)[1:]:
+        whole = 1 if dtype is DType.BOOL else 2**64 - 2 if dtype is DType.U64 else 100
+        yield "value", dtype, 0, {"start": -2.7182818284590452, "whole_start": whole}
+        last = 1 if dtype is DType.BOOL else 2**63 + 5 if dtype is DType.U64 else 77
+        low = -33 if dtype.is_signed else 0
+        yield "randint", dtype, 2**33, {"whole_start": low, "whole_end": last, **big}
+        if dtype is DType.BOOL:
+            continue
+        yield "arange", dtype, 4, {"start": 0.7, "step": -0.3, "whole_start": 3, "whole_step": 2}
+        if dtype.is_signed:
+            yield "arange", dtype, 1, {"start": 1e-3, "step": 1.0625, "whole_start": 20, "whole_step": -3}
+        yield "linspace", dtype, 12, {"start": 0.1 if dtype.is_floating_point else 1.0, "end": 97.0, "steps": 101}
+        if dtype in FLOATS:
+            yield "rand", dtype, 0, {"seed": 0, "call": 0}
+            yield "rand", dtype, 2**34 - 8, big
+            yield "uniform", dtype, 4, {"start": -1.5, "end": 2.25, **big}
+            yield "uniform", dtype, 8, {"start": 100.0, "end": 100.3, "seed": 5}
+            yield "randn", dtype, 0, {"seed": 0, "call": 0}
+            yield "randn", dtype, 2**34 - 8, big
+    # Both tails of the normal distribution, and the whole of a type.
+    yield "randint", DType.I64, 0, {"whole_start": -2**63, "whole_end": 2**63 - 1, "seed": 1}
+    yield "randint", DType.U64, 0, {"whole_start": 0, "whole_end": 2**64 - 1, "seed": 1}
+    yield "arange", DType.U64, 0, {"whole_start": 2**64 - 100, "whole_step": 2}
+
+
+def text():
+    """The header."""
+    lines = [HEAD % COUNT]
+    for kind, dtype, first, numbers in cases():
+        values = _fill.reference(kind, dtype, first, COUNT, **numbers)
+        bits = [int(x) for x in values.view(f"uint{8 * dtype.itemsize}")]
+        name = NAMES.get(dtype, f"k{dtype.name}")
+        given = []
+        for field in FIELDS:
+            number = numbers.get(field, 0)
+            if field in ("start", "end", "step"):
+                given.append(float(number).hex() if number else "0")
+            elif field.startswith("whole"):
+                number = (number + 2**63) % 2**64 - 2**63
+                given.append("INT64_MIN" if number == -2**63 else str(number))
+            else:
+                given.append(f"{number:#x}u" if number > 9 else str(number))
+        lines.append(f"    {{{{fill::Kind::k{kind.title()}, DType::{name},\n      {', '.join(given[:3])},\n")
+        lines.append(f"      {', '.join(given[3:6])},\n      {', '.join(given[6:])}}},\n")
+        lines.append(f"     {first:#x}u,\n     {{")
+        column, each = 0, []
+        for value in bits:
+            item = f"{value:#x},"
+            if column + len(item) > 88:
+                each.append("\n      ")
+                column = 0
+            elif each:
+                each.append(" ")
+            each.append(item)
+            column += len(item) + 1
+        lines.append("".join(each)[:-1] + "}},\n")
+    lines.append("};\n// clang-format on\n\n}  // namespace iris::conformance\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())
