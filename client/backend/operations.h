@@ -12,6 +12,7 @@
 #include "iris/backend/raw_host.h"
 #include "iris/backend/types.h"
 #include "iris/collective/collective.h"
+#include "iris/trace_area.h"
 #include "iris/types.h"
 
 namespace iris::backend {
@@ -92,6 +93,10 @@ struct BackendOperations {
   const char* (*ReduceOpName)(ccl::ReduceOp op);
   Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
                        uint32_t* line);
+
+  // Compares the clock of the current device with the host's, by a kernel that answers the host
+  // some times: the best answer. kDeadlineExceeded: the device was busy for seconds.
+  Result (*SampleClock)(ClockSample* out);
 };
 
 }  // namespace iris::backend

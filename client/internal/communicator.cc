@@ -145,6 +145,8 @@ absl::Status Communicator::PutCall(const char* what, std::initializer_list<uint3
 template <typename Start>
 absl::Status Communicator::Put(Operation what, std::optional<uint64_t> count, DType type,
                                Start start) {
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(what));
   absl::Status status =
       PutCall(ccl::OperationName(what), {}, [&](const uint32_t*) { return start(); });
   if (status.ok()) Tell(what, count, type);
@@ -154,6 +156,8 @@ absl::Status Communicator::Put(Operation what, std::optional<uint64_t> count, DT
 template <typename Start>
 absl::Status Communicator::PutRooted(Operation what, uint64_t count, DType type, uint32_t root,
                                      Start start) {
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(what));
   absl::Status status = PutCall(ccl::OperationName(what), {root},
                                 [&](const uint32_t* indexes) { return start(indexes[0]); });
   if (status.ok()) Tell(what, count, type);
@@ -355,6 +359,7 @@ absl::Status Communicator::Check() const {
 
 absl::Status Communicator::Synchronize(backend::Stream& stream) {
   if (in_group_) return Annotate(Usable(), "synchronize");
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kSynchronize);
   const absl::Status status = FromDevice(backend_.Synchronize(stream), "synchronize the stream");
   const absl::Status check = Check();
   return check.ok() ? status : check;
