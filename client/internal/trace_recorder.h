@@ -26,8 +26,8 @@ namespace iris::internal {
 
 class TraceRecorder {
  public:
-  // The name of the area among the job's allocations.
-  static constexpr char kName[] = "iris.trace";
+  // The name of the area among the allocations of the job. What begins with "iris." is irisd's.
+  static constexpr char kName[] = "iris-trace";
 
   struct Options {
     std::string job;
