@@ -1,6 +1,7 @@
 #include "client/backend/load.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -36,6 +37,17 @@ std::string OwnFolder() {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
+// Of a program that has the host library in it and lies in bin, where the bundle's libraries are in
+// lib. Null: there is none.
+void* OpenBesideProgram(const std::string& file) {
+  std::string program(4096, '\0');
+  const ssize_t n = readlink("/proc/self/exe", program.data(), program.size());
+  const size_t slash = n <= 0 ? std::string::npos : program.rfind('/', static_cast<size_t>(n));
+  if (slash == std::string::npos) return nullptr;
+  const std::string path = program.substr(0, slash) + "/../lib/" + file;
+  return access(path.c_str(), R_OK) == 0 ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+}
+
 absl::Status Check(const BackendOperations* table, absl::string_view name, absl::string_view file) {
   if (table->size_bytes != sizeof(BackendOperations) || table->comm_bytes != sizeof(ccl::Comm) ||
       absl::string_view(table->version) != wire::kIrisVersion) {
@@ -67,9 +79,10 @@ absl::StatusOr<const BackendOperations*> LoadBackend(absl::string_view name) {
   }
   const std::string file = absl::StrCat("libiris_", name, ".so");
   const std::string path = OwnFolder() + file;
-  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const char* const why = library == nullptr ? dlerror() : nullptr;
+  if (library == nullptr) library = OpenBesideProgram(file);
   if (library == nullptr) {
-    const char* const why = dlerror();
     return absl::FailedPreconditionError(absl::StrCat(
         "the heap is memory of '", name, "', but ", path,
         " cannot be opened: ", why != nullptr ? why : "no reason given", ". Put ", file,

@@ -58,6 +58,73 @@ Result SignalAfter(uint64_t* word, uint64_t value, SignalOp op, Stream& stream) 
 
 Result PrepareSignals() { return PrepareKernel(ChangeWord); }
 
+// The host's and the kernel's words, each written by one of them.
+struct ClockWords {
+  uint64_t asked;
+  uint64_t answered;
+  uint64_t device_ns;
+};
+constexpr uint32_t kClockAnswers = 64;
+constexpr uint64_t kClockTimeoutNs = 5ull * 1000 * 1000 * 1000;
+
+IRIS_KERNEL void AnswerClock(ClockWords* words) {
+  const uint64_t begun = ClockNanoseconds();
+  for (uint64_t k = 1; k <= kClockAnswers; ++k) {
+    while (Load<Scope::kSystem, Order::kAcquire>(&words->asked) < k) {
+      Pause();
+      if (ClockNanoseconds() - begun > kClockTimeoutNs) return;
+    }
+    Store<Scope::kSystem, Order::kRelaxed>(&words->device_ns, ClockNanoseconds());
+    Store<Scope::kSystem, Order::kRelease>(&words->answered, k);
+  }
+}
+
+// Asks the kernel, which runs or will; true if it has answered each time.
+bool AskClock(ClockWords* words, ClockSample* best) {
+  const uint64_t begun = HostClockNanoseconds();
+  best->error_ns = ~uint64_t{0};
+  for (uint64_t k = 1; k <= kClockAnswers; ++k) {
+    const uint64_t asked = HostClockNanoseconds();
+    __atomic_store_n(&words->asked, k, __ATOMIC_RELEASE);
+    uint64_t now = asked;
+    while (__atomic_load_n(&words->answered, __ATOMIC_ACQUIRE) < k) {
+      now = HostClockNanoseconds();
+      if (now - begun > kClockTimeoutNs) return false;
+    }
+    now = HostClockNanoseconds();
+    if ((now - asked) / 2 >= best->error_ns) continue;
+    best->device_ns = __atomic_load_n(&words->device_ns, __ATOMIC_RELAXED);
+    best->host_ns = asked + (now - asked) / 2;
+    best->error_ns = (now - asked) / 2 + 1;
+  }
+  return true;
+}
+
+Result SampleClock(ClockSample* out) {
+  if (Traits::kEmulated) {
+    const uint64_t now = HostClockNanoseconds();
+    *out = {now, now, 0};  // they are the same clock
+    return {};
+  }
+  ClockWords* const words = static_cast<ClockWords*>(MallocHost(sizeof(ClockWords)));
+  if (words == nullptr) return kNoMemory;
+  *words = {};
+  Stream* stream = nullptr;
+  Result result = NewStream(&stream);
+  if (result.ok()) result = Launch({1, 1}, *stream, AnswerClock, words);
+  bool answered = false;
+  if (result.ok()) {
+    answered = AskClock(words, out);
+    result = stream->Synchronize();  // the kernel ends by itself
+  }
+  if (result.ok() && !answered) {
+    result = {StatusCode::kDeadlineExceeded, "the device does not answer: it is busy"};
+  }
+  delete stream;
+  FreeHost(words);
+  return result;
+}
+
 BackendOperations MakeTable() {
   BackendOperations table = {};
   table.size_bytes = sizeof(BackendOperations);
@@ -113,6 +180,7 @@ BackendOperations MakeTable() {
   table.ParseRules = ccl::ParseRules;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
+  table.SampleClock = SampleClock;
   return table;
 }
 

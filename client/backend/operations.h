@@ -13,6 +13,7 @@
 #include "iris/backend/types.h"
 #include "iris/collective/collective.h"
 #include "iris/fill/fill.h"
+#include "iris/trace_area.h"
 #include "iris/types.h"
 
 namespace iris::backend {
@@ -98,6 +99,9 @@ struct BackendOperations {
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);
   Result (*Fill)(const fill::Sequence& sequence, uint64_t first, const fill::Place& place,
                  Stream& stream);
+  // Compares the clock of the current device with the host's, by a kernel that answers the host
+  // some times: the best answer. kDeadlineExceeded: the device was busy for seconds.
+  Result (*SampleClock)(ClockSample* out);
 };
 
 }  // namespace iris::backend

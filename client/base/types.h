@@ -32,6 +32,11 @@ struct ContextOptions {
   absl::Duration join_timeout = absl::Seconds(60);
   absl::Duration timeout = absl::Seconds(60);  // default of every other wait, on host and device
   absl::Duration connect_timeout = absl::Seconds(2);  // how long to retry while no irisd answers
+
+  // Filled in by ResolveOptions from IRIS_TRACE_EVENTS and IRIS_TRACE: how many events the trace of
+  // a rank has room for, 0: no trace; and where each rank writes its own when it leaves.
+  uint64_t trace_events = 0;
+  std::string trace_file;
 };
 
 struct AllocateOptions {

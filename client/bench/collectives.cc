@@ -16,6 +16,7 @@
 #include "iris/backend/numeric.h"
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
+#include "iris/trace_area.h"
 
 namespace iris::bench {
 namespace {
@@ -163,6 +164,12 @@ struct Failure {
   absl::Status status;
 };
 
+// Of the trace of a rank: 1 MiB, as jobs have, or enough for what a run does.
+constexpr uint64_t TraceEvents(bool on) {
+  return on ? (backend::Traits::kEmulated ? 1 << 17 : 1 << 22) : 1 << 14;
+}
+constexpr uint64_t TraceBytes(bool on) { return TraceAreaBytes(TraceEvents(on)) + 4096; }
+
 // One rank's way through the cases. After a failure, anybody's, it does nothing more but meet the
 // others, since nobody may stay away from a barrier.
 class RankRun {
@@ -171,7 +178,8 @@ class RankRun {
       : world_(*world), rank_(*rank), failure_(*failure) {}
 
   // False, on all ranks alike: nothing can be measured.
-  bool Prepare(uint64_t room_bytes, const ccl::Config& config) {
+  bool Prepare(uint64_t room_bytes, const ccl::Config& config, const std::string& trace) {
+    if (trace != "none") MakeTrace(trace == "on");
     // Not by Do: all ranks meet in it, after a failure too.
     const Result made = rank_.NewComm(rank_.ctx.world, config, &comm_);
     if (!made.ok()) Fail("make a communicator", made);
@@ -190,6 +198,24 @@ class RankRun {
     const bool good = !failure_.any.load();
     rank_.HostBarrier();
     return good;
+  }
+
+  // A trace that all that is measured fits into, if it is on.
+  void MakeTrace(bool on) {
+    auto* const area = static_cast<TraceArea*>(
+        static_cast<void*>(rank_.New<uint8_t>(TraceBytes(on), /*alignment_bytes=*/4096)));
+    if (area == nullptr) {
+      return Fail("allocate", {StatusCode::kInvalidArgument, "the heap has no room for a trace"});
+    }
+    TraceArea header = {};
+    header.magic = TraceArea::kMagic;
+    header.version = TraceArea::kVersion;
+    header.event_bytes = sizeof(TraceEvent);
+    header.capacity = TraceEvents(on);
+    header.until_ns = on ? ~uint64_t{0} : 0;
+    header.generation = 1;
+    Do("make a trace", [&] { return rank_.WriteBytes(area, &header, sizeof(header)); });
+    rank_.ctx.trace = area;
   }
 
   ccl::Plan PlanOf(const Case& c) {
@@ -468,6 +494,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
   local::WorldOptions world_options;
   world_options.n_ranks = options.ranks;
   world_options.heap_bytes = 2 * room_bytes + workspace_bytes + 4 * kMiB;
+  if (options.trace != "none") world_options.heap_bytes += TraceBytes(options.trace == "on");
   absl::StatusOr<std::unique_ptr<World>> made = World::Create(world_options);
   if (!made.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -481,7 +508,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
   Failure failure;
   const absl::Status ran = world.Run([&](local::Rank& rank) {
     RankRun run(&world, &rank, &failure);
-    if (!run.Prepare(room_bytes, config)) return;
+    if (!run.Prepare(room_bytes, config, options.trace)) return;
     std::set<std::tuple<Operation, uint64_t, Variant, uint32_t, uint32_t, uint32_t>> seen;
     for (size_t i = 0; i < resolved.size(); ++i) {
       const Case& c = resolved[i];

@@ -21,6 +21,8 @@ struct CollectiveOptions {
   // Of ccl::Config; 0: what suits the backend.
   uint64_t stage_bytes = 0;
   uint32_t packet_blocks = 0;
+  // Whether the ranks have a trace (docs/tracing.md): none, one that is off, or one that is on.
+  std::string trace = "none";
 };
 
 inline constexpr uint64_t kMaxCollectiveBytes = uint64_t{64} << 30;

@@ -279,6 +279,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureFor(const CollectiveSetting
   options.samples = settings.samples;
   options.rules = rules;
   options.stage_bytes = settings.stage_bytes;
+  options.trace = settings.trace;
   options.packet_blocks = settings.packet_blocks;
   return MeasureCollectives(options, cases);
 }
@@ -466,6 +467,10 @@ void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings) {
       ->add_option("--packet-blocks", settings->packet_blocks,
                    "Config::packet_blocks [what suits the backend]")
       ->check(CLI::Range(1u, kMaxBlocks));
+  collectives
+      ->add_option("--trace", settings->trace,
+                   "What a trace costs: none, off (there is one, not\nswitched on), or on [none]")
+      ->check(CLI::IsMember({"none", "off", "on"}));
 
   CLI::App* tune =
       app->add_subcommand(kTune, "Alone, in no job: measures a table of rules for this machine");

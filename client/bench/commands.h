@@ -28,6 +28,7 @@ struct CollectiveSettings {
   std::vector<uint32_t> unrolls;
   uint64_t stage_bytes = 0;
   uint32_t packet_blocks = 0;
+  std::string trace = "none";
   std::string rules_path;
   std::vector<std::string> peers_paths;
   std::string peers_command;

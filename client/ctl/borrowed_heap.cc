@@ -11,8 +11,6 @@
 #include "client/internal/clock.h"
 #include "client/internal/descriptor_key.h"
 #include "client/internal/local_devices.h"
-#include "client/internal/session_client.h"
-#include "device/driver/gpu_driver.h"
 #include "proto/iris/v1/heap.pb.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
@@ -24,14 +22,23 @@ using internal::Annotate;
 using internal::FrameCalls;
 using internal::SessionClient;
 
-absl::StatusOr<v1::BorrowReply> Borrow(SessionClient& session, const HeapPlace& place,
-                                       absl::Time deadline) {
+// What irisd has lent: segments, in order of offset, and their descriptors.
+struct Loan {
+  std::shared_ptr<SessionClient> session;
+  v1::BorrowReply reply;
+  std::vector<wire::UniqueFd> descriptors;
+  std::shared_ptr<driver::GpuDriver> driver;
+};
+
+absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& place,
+                                    bool for_writing, absl::Time deadline) {
   v1::BorrowRequest request;
   request.set_session_id(session.session_id());
   request.set_job(place.job);
   request.set_rank(place.rank);
   request.set_offset_bytes(place.offset_bytes);
   request.set_bytes(place.bytes);
+  request.set_for_writing(for_writing);
   const FrameCalls::Answer answer =
       session.calls().Call(wire::CallMethod::kBorrow, request.SerializeAsString(), deadline,
                            FrameCalls::Caller::kMember);
@@ -54,43 +61,68 @@ absl::Status UseDevice(driver::GpuDriver& driver, const std::string& uuid) {
   return driver.MakeCurrent(own == devices.end() ? devices.front().index : own->index);
 }
 
+// Which of the driver's devices UseDevice takes; none on emu.
+std::vector<uint32_t> DeviceOf(driver::GpuDriver& driver, const std::string& uuid) {
+  const absl::Span<const driver::DeviceInfo> devices = driver.devices();
+  if (devices.empty()) return {};
+  for (const driver::DeviceInfo& device : devices) {
+    if (absl::EqualsIgnoreCase(device.uuid, uuid)) return {device.index};
+  }
+  return {devices.front().index};
+}
+
+absl::StatusOr<Loan> Borrow(const std::string& runtime_dir, const HeapPlace& place,
+                            bool for_writing, absl::Duration timeout) {
+  const absl::Time deadline = internal::DeadlineIn(timeout);
+  internal::SessionOptions options;
+  options.runtime_dirs = {runtime_dir};
+  absl::StatusOr<std::shared_ptr<SessionClient>> session =
+      SessionClient::Connect(std::move(options));
+  if (!session.ok()) return session.status();
+  Loan loan;
+  loan.session = *std::move(session);
+  absl::StatusOr<v1::BorrowReply> lent = Ask(*loan.session, place, for_writing, deadline);
+  if (!lent.ok()) return lent.status();
+  loan.reply = *std::move(lent);
+  std::vector<internal::DescriptorKey> keys;
+  for (const v1::Segment& segment : loan.reply.segments()) {
+    keys.push_back({wire::DescriptorKind::kSegment, loan.reply.job_id(), loan.reply.epoch(), 0,
+                    segment.segment_id()});
+  }
+  absl::StatusOr<std::vector<wire::UniqueFd>> descriptors =
+      loan.session->TakeDescriptors(keys, deadline);
+  if (!descriptors.ok()) return Annotate(descriptors.status(), "borrow the memory");
+  loan.descriptors = *std::move(descriptors);
+  auto driver = internal::ProcessDriver(loan.session->backend());
+  if (!driver.ok()) return driver.status();
+  loan.driver = *std::move(driver);
+  absl::Status status = UseDevice(*loan.driver, loan.reply.device_uuid());
+  if (!status.ok()) return Annotate(status, "use the device of the heap");
+  return loan;
+}
+
+absl::Status NotAll(uint64_t done, uint64_t bytes) {
+  return absl::DataLossError(
+      absl::StrCat("irisd has lent ", done, " of ", bytes, " bytes: install matching versions"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapPlace& place,
                                      absl::Duration timeout) {
-  const absl::Time deadline = internal::DeadlineIn(timeout);
-  internal::SessionOptions options;
-  options.runtime_dirs = {runtime_dir};
-  const absl::StatusOr<std::shared_ptr<SessionClient>> session =
-      SessionClient::Connect(std::move(options));
-  if (!session.ok()) return session.status();
-  const absl::StatusOr<v1::BorrowReply> lent = Borrow(**session, place, deadline);
-  if (!lent.ok()) return lent.status();
-
-  std::vector<internal::DescriptorKey> keys;
-  for (const v1::Segment& segment : lent->segments()) {
-    keys.push_back(
-        {wire::DescriptorKind::kSegment, lent->job_id(), lent->epoch(), 0, segment.segment_id()});
-  }
-  absl::StatusOr<std::vector<wire::UniqueFd>> descriptors =
-      (*session)->TakeDescriptors(keys, deadline);
-  if (!descriptors.ok()) return Annotate(descriptors.status(), "borrow the memory");
-
-  const auto driver = internal::ProcessDriver((*session)->backend());
-  if (!driver.ok()) return driver.status();
-  if (absl::Status status = UseDevice(**driver, lent->device_uuid()); !status.ok()) {
-    return Annotate(status, "use the device of the heap");
-  }
+  absl::StatusOr<Loan> loan = Borrow(runtime_dir, place, /*for_writing=*/false, timeout);
+  if (!loan.ok()) return loan.status();
+  const v1::BorrowReply& lent = loan->reply;
   std::string data(place.bytes, '\0');
   uint64_t done = 0;
-  for (int i = 0; i < lent->segments_size(); ++i) {
-    const v1::Segment& segment = lent->segments(i);
+  for (int i = 0; i < lent.segments_size(); ++i) {
+    const v1::Segment& segment = lent.segments(i);
     const uint64_t at = place.offset_bytes + done;
     if (at < segment.offset_bytes() || at - segment.offset_bytes() >= segment.bytes()) break;
     const uint64_t inside = at - segment.offset_bytes();
     const uint64_t n = std::min<uint64_t>(data.size() - done, segment.bytes() - inside);
     absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
-        (*driver)->Import((*descriptors)[static_cast<size_t>(i)].Release(), segment.bytes());
+        loan->driver->Import(loan->descriptors[static_cast<size_t>(i)].Release(), segment.bytes());
     if (!memory.ok()) return Annotate(memory.status(), "import the borrowed memory");
     const absl::Status read = (*memory)->Read(
         inside,
@@ -98,11 +130,54 @@ absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapP
     if (!read.ok()) return Annotate(read, "read the borrowed memory");
     done += n;
   }
-  if (done < data.size()) {
-    return absl::DataLossError(absl::StrCat("irisd has lent ", done, " of ", data.size(),
-                                            " bytes: install matching versions"));
-  }
+  if (done < data.size()) return NotAll(done, data.size());
   return data;
 }
+
+absl::StatusOr<BorrowedHeap> BorrowedHeap::Map(const std::string& runtime_dir,
+                                               const HeapPlace& place, absl::Duration timeout) {
+  absl::StatusOr<Loan> loan = Borrow(runtime_dir, place, /*for_writing=*/true, timeout);
+  if (!loan.ok()) return loan.status();
+  const v1::BorrowReply& lent = loan->reply;
+  BorrowedHeap heap;
+  heap.driver_ = loan->driver;
+  heap.backend_ = loan->session->backend();
+  heap.device_uuid_ = lent.device_uuid();
+  uint64_t bytes = 0;  // of the segments, which follow each other
+  for (const v1::Segment& segment : lent.segments()) bytes += segment.bytes();
+  const uint64_t first = lent.segments_size() == 0 ? 0 : lent.segments(0).offset_bytes();
+  if (bytes == 0 || place.offset_bytes < first ||
+      place.bytes > bytes - std::min(bytes, place.offset_bytes - first)) {
+    return NotAll(bytes, place.bytes);
+  }
+  auto reserved = heap.driver_->Reserve(bytes, 1, 0);
+  if (!reserved.ok()) return Annotate(reserved.status(), "map the borrowed memory");
+  heap.reservation_ = *std::move(reserved);
+  const std::vector<uint32_t> devices = DeviceOf(*heap.driver_, heap.device_uuid_);
+  uint64_t done = 0;
+  for (int i = 0; i < lent.segments_size(); ++i) {
+    const uint64_t n = lent.segments(i).bytes();
+    auto memory = heap.driver_->Import(loan->descriptors[static_cast<size_t>(i)].Release(), n);
+    if (!memory.ok()) return Annotate(memory.status(), "import the borrowed memory");
+    heap.memory_.push_back(*std::move(memory));
+    auto mapping = heap.driver_->Map(*heap.reservation_, done, *heap.memory_.back(),
+                                     driver::Access::kReadWrite, devices);
+    if (!mapping.ok()) {
+      return Annotate(mapping.status(),
+                      "map the borrowed memory for writing, which an older irisd does not lend");
+    }
+    heap.mappings_.push_back(*std::move(mapping));
+    done += n;
+  }
+  heap.address_ = heap.reservation_->base() + (place.offset_bytes - first);
+  return heap;
+}
+
+BorrowedHeap::~BorrowedHeap() {
+  mappings_.clear();
+  reservation_.reset();
+}
+
+absl::Status BorrowedHeap::UseDevice() const { return ctl::UseDevice(*driver_, device_uuid_); }
 
 }  // namespace iris::ctl

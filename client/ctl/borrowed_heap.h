@@ -1,13 +1,17 @@
-// Reads a rank's heap from outside its job, with this process's own means: irisd lends the memory
-// (Borrow), and the driver of its devices maps it here, read-only and for a moment. On GPUs this is
-// what irisd cannot do, because it keeps no context there. Thread-safe.
+// A rank's heap from outside its job, with this process's own means: irisd lends the memory
+// (Borrow), and the driver of its devices reads it, or maps it here. On GPUs this is what irisd
+// cannot do, because it keeps no context there.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/internal/session_client.h"
+#include "device/driver/gpu_driver.h"
 
 namespace iris::ctl {
 
@@ -18,10 +22,44 @@ struct HeapPlace {
   uint64_t bytes = 0;  // not 0
 };
 
-// The bytes as they are now; the ranks may change them meanwhile. `timeout` bounds what irisd takes
-// to answer. kNotFound: no such job, rank or memory. kFailedPrecondition: this process finds no
-// device of irisd's kind. Else see internal::SessionClient::Connect.
+// The bytes as they are now; the ranks may change them meanwhile. Nothing stays mapped.
+// Thread-safe. `timeout` bounds what irisd takes to answer. kNotFound: no such job, rank or memory.
+// kFailedPrecondition: this process finds no device of irisd's kind. Else see
+// internal::SessionClient::Connect.
 absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapPlace& place,
                                      absl::Duration timeout = absl::Seconds(10));
+
+// A part of a rank's heap, mapped here for reading and writing until this is destroyed. The
+// segments that it lies in are held as long, also after irisd or the ranks have gone.
+class BorrowedHeap {
+ public:
+  // As ReadHeap. kPermissionDenied, or the system's own error: an irisd that lends nothing for
+  // writing.
+  static absl::StatusOr<BorrowedHeap> Map(const std::string& runtime_dir, const HeapPlace& place,
+                                          absl::Duration timeout = absl::Seconds(10));
+  BorrowedHeap(BorrowedHeap&&) = default;
+  BorrowedHeap& operator=(BorrowedHeap&&) = delete;
+  ~BorrowedHeap();
+
+  // Where the part is, as the driver's copies take it.
+  uint64_t address() const { return address_; }
+  driver::GpuDriver& driver() const { return *driver_; }
+  // Makes the device current that the memory is on; see GpuDriver::MakeCurrent.
+  absl::Status UseDevice() const;
+  // irisd's name of the devices' kind, and of this one.
+  const std::string& backend() const { return backend_; }
+  const std::string& device_uuid() const { return device_uuid_; }
+
+ private:
+  BorrowedHeap() = default;
+
+  std::string backend_;
+  std::string device_uuid_;
+  std::shared_ptr<driver::GpuDriver> driver_;
+  std::vector<std::unique_ptr<driver::PhysicalMemory>> memory_;
+  std::unique_ptr<driver::Reservation> reservation_;
+  std::vector<std::unique_ptr<driver::Mapping>> mappings_;
+  uint64_t address_ = 0;
+};
 
 }  // namespace iris::ctl

@@ -23,6 +23,7 @@
 #include "client/ctl/element_type.h"
 #include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
+#include "client/ctl/trace.h"
 #include "client/ctl/views.h"
 #include "client/internal/runtime_dir.h"
 #include "device/base/bytes.h"
@@ -58,6 +59,7 @@ Examples:
   iris-ctl describe train           one job with its ranks, memory and events
   iris-ctl waits train              who waits for whom in it
   iris-ctl peek train 0 weights     the first values of an allocation
+  iris-ctl trace train -o a.json    what its kernels do, for 5 seconds
   iris-ctl doctor                   what is wrong here, and what to do)";
 
 int ExitCodeOf(const absl::Status& status) {
@@ -104,6 +106,25 @@ int RunDoctorCommand(const Options& options) {
   const std::vector<Finding> findings = RunDoctor(internal::RuntimeDirs(options.runtime_dir));
   Write(options.json ? Dump(FindingsJson(findings), 2) : FindingsText(findings));
   return AnyFailed(findings) ? kExitError : kExitOk;
+}
+
+volatile sig_atomic_t g_interrupted = 0;
+
+int RunTrace(const Options& options, const TraceWish& wish) {
+  absl::StatusOr<std::unique_ptr<AdminClient>> client =
+      AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+  if (!client.ok()) return Report(client.status());
+  // What has come until then is written.
+  for (const int number : {SIGINT, SIGTERM}) {
+    signal(number, [](int) { g_interrupted = 1; });
+  }
+  const absl::StatusOr<std::string> taken = TakeTrace(
+      wish, **client, [] { return g_interrupted != 0; },
+      [](const std::string& line) {
+        std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(line).c_str());
+      });
+  if (!taken.ok()) return Report(WithNearJobs(options, **client, taken.status()));
+  return Write(*taken) ? kExitOk : kExitError;
 }
 
 // Each turn has a connection of its own: irisd may come, go and be replaced meanwhile.
@@ -216,6 +237,19 @@ void AddPeek(CLI::App& peek, Options& options) {
       ->check(CLI::NonNegativeNumber);
 }
 
+void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
+  trace.add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
+  trace
+      .add_option("--seconds", wish.seconds,
+                  "For how long; 0: what was told before [5].\nCtrl-C ends it early")
+      ->option_text("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0));
+  trace.add_option("-o,--output", wish.file, "The file [trace.json]")->option_text("FILE");
+  trace.add_option("--rank", wish.rank, "Only this rank")
+      ->option_text("RANK")
+      ->check(CLI::NonNegativeNumber);
+}
+
 // A command and everything of its help. `example` is what to write behind "iris-ctl".
 CLI::App* AddCommand(CLI::App& app, const char* name, const char* what, const char* example) {
   CLI::App* const command = app.add_subcommand(name, what);
@@ -223,7 +257,7 @@ CLI::App* AddCommand(CLI::App& app, const char* name, const char* what, const ch
   return command;
 }
 
-void AddCommands(CLI::App& app, Options& options, Words& words) {
+void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish) {
   CLI::App* const status =
       AddCommand(app, "status", "irisd itself: version, memory, descriptors, counts", "status");
   CLI::App* const devices =
@@ -244,6 +278,9 @@ void AddCommands(CLI::App& app, Options& options, Words& words) {
       AddCommand(app, "events", "What has happened", "events --follow --job train");
   CLI::App* const peek = AddCommand(app, "peek", "Values or bytes of a rank's heap",
                                     "peek train 0 weights --dtype f32 --count 16");
+  CLI::App* const trace =
+      AddCommand(app, "trace", "What kernels and calls of a running job do, as a file for Perfetto",
+                 "trace train --seconds 5 -o trace.json");
   CLI::App* const doctor =
       AddCommand(app, "doctor", "Checks this machine, its devices and irisd; says what to do",
                  "doctor --runtime-dir /run/iris");
@@ -259,6 +296,8 @@ void AddCommands(CLI::App& app, Options& options, Words& words) {
   waits->add_option("JOB", options.job, "The same as --job")->option_text(" ");
   events->add_flag("--follow", options.follow, "Then wait for more, until interrupted");
   AddPeek(*peek, options);
+  AddTrace(*trace, options, wish);
+  AddRuntimeDir(*trace, options);
   completion->add_option("SHELL", words.shell, "bash")
       ->option_text(" ")
       ->required()
@@ -332,7 +371,8 @@ int Main(int argc, char** argv) {
   AddRuntimeDir(app, options);
   AddFormat(app, words);
   AddWatch(app, words);
-  AddCommands(app, options, words);
+  TraceWish wish;
+  AddCommands(app, options, words, wish);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -362,11 +402,13 @@ int Main(int argc, char** argv) {
     }
   }
   options.peek.job = options.job;
+  wish.job = options.job;
   signal(SIGPIPE, SIG_IGN);
 
   if (name == "completion") return Write(kBashCompletion) ? kExitOk : kExitError;
   if (name == "doctor") return RunDoctorCommand(options);
   if (name == "events") return RunEvents(options);
+  if (name == "trace") return RunTrace(options, wish);
   return Run(options, name, FindCommand(name));
 }
 

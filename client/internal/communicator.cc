@@ -150,6 +150,8 @@ absl::Status Communicator::CheckBuffers(const Buffers& buffers) const {
 template <typename Start>
 absl::Status Communicator::Put(Operation what, const Buffers& buffers,
                                std::optional<uint64_t> count, DType type, Start start) {
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(what));
   absl::Status status = CheckBuffers(buffers);
   if (!status.ok()) return Annotate(status, ccl::OperationName(what));
   status = PutCall(ccl::OperationName(what), {}, [&](const uint32_t*) { return start(); });
@@ -160,6 +162,8 @@ absl::Status Communicator::Put(Operation what, const Buffers& buffers,
 template <typename Start>
 absl::Status Communicator::PutRooted(Operation what, const Buffers& buffers, uint64_t count,
                                      DType type, uint32_t root, Start start) {
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(what));
   absl::Status status = CheckBuffers(buffers);
   if (!status.ok()) return Annotate(status, ccl::OperationName(what));
   status = PutCall(ccl::OperationName(what), {root},
@@ -365,6 +369,7 @@ absl::Status Communicator::Check() const {
 
 absl::Status Communicator::Synchronize(backend::Stream& stream) {
   if (in_group_) return Annotate(Usable(), "synchronize");
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kSynchronize);
   const absl::Status status = FromDevice(backend_.Synchronize(stream), "synchronize the stream");
   const absl::Status check = Check();
   return check.ok() ? status : check;

@@ -59,6 +59,7 @@ struct HostContext::Impl : public WatchHandler {
   TeamCalls teams;
   Growth growth;
   const Team world;
+  std::unique_ptr<TraceRecorder> trace;  // set by Create, then constant
 };
 
 // Making and ending.
@@ -76,7 +77,40 @@ absl::StatusOr<std::unique_ptr<HostContext>> HostContext::Create(const ContextOp
   log::Info("joined job \"", context->job(), "\" as rank ", context->rank(), " of ",
             context->n_ranks(), " on device ", context->device_uuid(), ", epoch ", context->epoch(),
             ", same_address=", context->same_address() ? "true" : "false");
+  if (absl::Status status = context->MakeTrace(); !status.ok()) {
+    return Annotate(status, "create a context");
+  }
   return context;
+}
+
+absl::Status HostContext::MakeTrace() {
+  const ContextOptions& options = impl_->membership->options();
+  if (options.trace_events == 0) return absl::OkStatus();
+  AllocateOptions wanted;
+  wanted.bytes = TraceAreaBytes(options.trace_events);
+  wanted.alignment_bytes = 4096;
+  wanted.name = TraceRecorder::kName;
+  const auto area = Allocate(wanted);
+  if (absl::IsResourceExhausted(area.status()) && options.trace_file.empty()) {
+    log::Info("no room for a trace: ", area.status().message());
+    return absl::OkStatus();  // the same on all ranks
+  }
+  if (!area.ok()) {
+    return Annotate(area.status(),
+                    "make room for the trace (IRIS_TRACE_EVENTS must be the same on all ranks)");
+  }
+  TraceRecorder::Options trace;
+  trace.job = options.job;
+  trace.rank = rank();
+  trace.backend = backend();
+  trace.address = reinterpret_cast<uint64_t>(area->address);
+  trace.bytes = wanted.bytes;
+  trace.file = options.trace_file;
+  auto made =
+      TraceRecorder::Make(std::move(trace), &impl_->membership->guard(), &impl_->window.driver());
+  if (!made.ok()) return made.status();
+  impl_->trace = *std::move(made);
+  return absl::OkStatus();
 }
 
 HostContext::HostContext(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -89,13 +123,21 @@ HostContext::~HostContext() {
     kept->push_back(impl_.release());
     return;
   }
+  CloseTrace();
   const absl::Status status = impl_->membership->Leave();
   if (!status.ok()) log::Info("leave job \"", job(), "\": ", status.message());
 }
 
 absl::Status HostContext::Leave() {
   if (absl::Status status = impl_->membership->guard().Usable(); !status.ok()) return status;
+  CloseTrace();
   return impl_->membership->Leave();
+}
+
+void HostContext::CloseTrace() {
+  if (impl_->trace == nullptr) return;
+  const absl::Status status = impl_->trace->Close();
+  if (!status.ok()) log::Warning(status.message());
 }
 
 // What a context knows.
@@ -114,6 +156,7 @@ uint64_t HostContext::stride_bytes() const { return impl_->window.stride_bytes()
 bool HostContext::same_address() const { return impl_->membership->committed().same_address; }
 const CreateTimings& HostContext::create_timings() const { return impl_->membership->timings(); }
 const Team& HostContext::world() const { return impl_->world; }
+TraceRecorder* HostContext::trace() const { return impl_->trace.get(); }
 absl::Status HostContext::Usable() const { return impl_->membership->guard().Usable(); }
 bool HostContext::OwnProcess() const { return impl_->membership->guard().OwnProcess(); }
 absl::Status HostContext::Health() const { return impl_->membership->Health(); }
@@ -148,6 +191,7 @@ DeviceContext HostContext::device_context() const {
   context.abort_word = impl_->window.abort_word();
   context.world = world().device;
   context.heap_map = impl_->teams.heap_map();
+  if (impl_->trace != nullptr) context.trace = impl_->trace->area();
   return context;
 }
 
@@ -211,9 +255,11 @@ absl::StatusOr<Allocation> HostContext::Allocate(const AllocateOptions& options)
   return Allocate(options, impl_->world);
 }
 absl::StatusOr<Allocation> HostContext::Allocate(const AllocateOptions& options, const Team& team) {
+  const TraceRecorder::Span span(trace(), TraceHostCall::kAllocate, options.bytes);
   return impl_->teams.Allocate(options, team);
 }
 absl::Status HostContext::Free(const Allocation& allocation) {
+  const TraceRecorder::Span span(trace(), TraceHostCall::kFree, allocation.bytes);
   return impl_->teams.Free(allocation);
 }
 absl::StatusOr<Allocation> HostContext::AllocateLocal(const AllocateOptions& options) {
@@ -232,6 +278,7 @@ absl::Status HostContext::Publish(const Allocation& allocation, const std::strin
 }
 absl::StatusOr<Opened> HostContext::Open(uint32_t rank, const std::string& name,
                                          absl::Duration timeout) {
+  const TraceRecorder::Span span(trace(), TraceHostCall::kOpen);
   return impl_->teams.Open(rank, name, timeout);
 }
 absl::StatusOr<Opened> HostContext::Open(uint32_t rank, const std::string& name) {
@@ -245,6 +292,7 @@ absl::StatusOr<std::string> HostContext::Broadcast(absl::string_view value, uint
 }
 absl::StatusOr<std::string> HostContext::Broadcast(absl::string_view value, uint32_t root,
                                                    const Team& team) {
+  const TraceRecorder::Span span(trace(), TraceHostCall::kBroadcast, value.size());
   return impl_->teams.Broadcast(value, root, team);
 }
 
@@ -300,6 +348,7 @@ absl::Status HostContext::Barrier(const Team& team) {
   return Barrier(team, impl_->membership->options().timeout);
 }
 absl::Status HostContext::Barrier(const Team& team, absl::Duration timeout) {
+  const TraceRecorder::Span span(trace(), TraceHostCall::kBarrier);
   return impl_->teams.Barrier(team, timeout);
 }
 

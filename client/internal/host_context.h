@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/base/types.h"
+#include "client/internal/trace_recorder.h"
 #include "iris/types.h"
 #include "proto/wire/pages.h"
 
@@ -62,6 +63,8 @@ class HostContext {
   // "rank 2 (pid 4711, stopped)": for errors about a rank that did not come.
   std::string MissingName(uint32_t rank) const;
   const CreateTimings& create_timings() const;
+  // Of this rank; null where the job has no trace. As long as the context.
+  TraceRecorder* trace() const;
   wire::ControlPage*
   control_page();  // this rank's own; mapped as long as the context, in its process
 
@@ -173,6 +176,9 @@ class HostContext {
 
  private:
   struct Impl;
+  // The area of the rank's trace, if there is to be one. Collective.
+  absl::Status MakeTrace();
+  void CloseTrace();
   explicit HostContext(std::unique_ptr<Impl> impl);
   const void* TranslateAddress(const void* mine, uint32_t to) const;
   std::unique_ptr<Impl> impl_;

@@ -3,15 +3,42 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/base/environment.h"
 #include "client/base/launcher.h"
 #include "device/base/bytes.h"
+#include "iris/trace_area.h"
 
 namespace iris::internal {
 namespace {
 
 constexpr char kDefaultJob[] = "default";
+
+// A trace of 1 MiB, where that is no more than 1/256 of the heap, or is asked for.
+constexpr uint64_t kTraceEvents = ((1 << 20) - sizeof(TraceArea)) / sizeof(TraceEvent);
+constexpr uint64_t kTracedHeapBytes = 256ull << 20;
+constexpr uint64_t kTraceEventsMax = 1 << 24;
+
+absl::Status ResolveTrace(const std::function<std::optional<std::string>(const char*)>& get,
+                          ContextOptions* options) {
+  options->trace_file = get("IRIS_TRACE").value_or("");
+  options->trace_events =
+      !options->trace_file.empty() || options->heap_bytes >= kTracedHeapBytes ? kTraceEvents : 0;
+  const std::string text = get("IRIS_TRACE_EVENTS").value_or("");
+  if (text.empty()) return absl::OkStatus();
+  if (!absl::SimpleAtoi(text, &options->trace_events) || options->trace_events > kTraceEventsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable IRIS_TRACE_EVENTS: \"", text.substr(0, 64),
+                     "\" is not a number of events from 0 to ", kTraceEventsMax));
+  }
+  if (options->trace_events == 0 && !options->trace_file.empty()) {
+    return absl::InvalidArgumentError(
+        "environment variables: IRIS_TRACE names a file for the trace, and IRIS_TRACE_EVENTS=0 "
+        "leaves no room for one: set one of the two");
+  }
+  return absl::OkStatus();
+}
 
 // The name of a job of one rank that nobody has named: two such programs have nothing to do with
 // each other.
@@ -66,6 +93,7 @@ absl::StatusOr<ContextOptions> ResolveOptions(
       }
     }
   }
+  if (absl::Status status = ResolveTrace(get, &resolved); !status.ok()) return status;
   if (resolved.max_heap_bytes != 0 && resolved.max_heap_bytes < resolved.heap_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_heap_bytes=", resolved.max_heap_bytes,

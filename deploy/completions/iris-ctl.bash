@@ -23,7 +23,7 @@ _iris_ctl_allocations() {
 
 _iris_ctl() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="status devices jobs describe heaps allocations sessions waits events peek doctor completion"
+  local commands="status devices jobs describe heaps allocations sessions waits events peek trace doctor completion"
   local common="--runtime-dir --format --help"
   local command="" position=0 i
   for ((i = 1; i < COMP_CWORD; ++i)); do
@@ -64,6 +64,10 @@ _iris_ctl() {
               3) if [ "$command" = peek ]; then words=$(_iris_ctl_allocations "${COMP_WORDS[position + 1]}"); fi ;;
             esac
           fi
+          ;;
+        trace)
+          words="--seconds --output --rank --runtime-dir --help"
+          if [[ $current != -* && $((COMP_CWORD - position)) -eq 1 ]]; then words=$(_iris_ctl_jobs); fi
           ;;
         doctor) words="$common" ;;
         completion) words="--help" ;;

@@ -8,6 +8,7 @@
 #include "iris/impl/check.h"
 #include "iris/impl/coop.h"
 #include "iris/impl/mutation.h"
+#include "iris/impl/trace.h"
 #include "iris/translate.h"
 #include "iris/types.h"
 
@@ -28,6 +29,7 @@ namespace iris {
 IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam& team,
                                       uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   impl::CheckMembership(ctx, team);
+  const impl::SpanOf<Block> span(ctx, TraceOp::kBarrier, kNoTracePeer, 0, team.id, Block{});
   const uint64_t offset_bytes = impl::BarrierSlotOffset(team);
   // All threads read the word before the first sync of a call, thread 0 writes it between the two.
   uint32_t* const mine = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, offset_bytes)->epoch;
@@ -46,6 +48,7 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
 // on one rank must not both call it. kTimeout, kAborted: this block no longer counts as arrived,
 // and the kernel should end.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
+  const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, 0, Block{});
   return impl::MeetGrid(ctx, ctx.world, timeout_ns);
 }
 
@@ -104,6 +107,7 @@ class BarrierSeries {
 
   // As Barrier.
   IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
+    const impl::SpanOf<Block> span(ctx_, TraceOp::kBarrier, kNoTracePeer, 0, team_.id, Block{});
     impl::SyncBeforePublish();
     return impl::MeetMembers(ctx_, team_, offset_bytes_, ++epoch_, timeout_ns, missing, first_rank_,
                              nullptr);

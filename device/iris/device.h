@@ -21,5 +21,6 @@
 #include "iris/fence.h"
 #include "iris/memory.h"
 #include "iris/signal.h"
+#include "iris/trace.h"
 #include "iris/translate.h"
 #include "iris/types.h"

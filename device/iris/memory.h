@@ -9,6 +9,7 @@
 #include "iris/backend/select.h"
 #include "iris/impl/check.h"
 #include "iris/impl/copy.h"
+#include "iris/impl/trace.h"
 #include "iris/translate.h"
 #include "iris/types.h"
 
@@ -62,6 +63,7 @@ IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
+  const impl::SpanOf<Coop> span(ctx, TraceOp::kPut, peer, bytes, 0, coop);
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "Put"),
                      impl::AnyAddress(ctx, src, bytes, "Put"), bytes, coop);
 }
@@ -72,6 +74,7 @@ IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
+  const impl::SpanOf<Coop> span(ctx, TraceOp::kGet, peer, bytes, 0, coop);
   impl::CopyBytes<H>(impl::AnyAddress(ctx, dst, bytes, "Get"),
                      impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
 }

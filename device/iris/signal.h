@@ -20,6 +20,7 @@
 #include "iris/impl/check.h"
 #include "iris/impl/copy.h"
 #include "iris/impl/mutation.h"
+#include "iris/impl/trace.h"
 #include "iris/impl/wait.h"
 #include "iris/translate.h"
 #include "iris/types.h"
@@ -51,6 +52,7 @@ IRIS_DEVICE inline void PutSignal(const DeviceContext& ctx, uint32_t peer, T* ds
                                   const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                                   const SignalTo& signal, Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
+  const impl::SpanOf<Coop> span(ctx, TraceOp::kPutSignal, peer, bytes, signal.value, coop);
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "PutSignal"),
                      impl::AnyAddress(ctx, src, bytes, "PutSignal"), bytes, coop);
   impl::CoopSyncBeforePublish(coop);
@@ -107,6 +109,8 @@ template <typename T, typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word, Compare compare,
                                         typename impl::NotDeduced<T>::Type value, Coop coop,
                                         uint64_t timeout_ns = 0) {
+  const impl::SpanOf<Coop> span(ctx, TraceOp::kWait, kNoTracePeer, 0, static_cast<uint64_t>(value),
+                                coop);
   WaitResult result = WaitResult::kOk;
   if (impl::CoopIndex(coop) == 0) {
     result = impl::BoundedWait(ctx, timeout_ns, [&] { return Test(word, compare, value); });
@@ -129,6 +133,7 @@ IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
                                         typename impl::NotDeduced<T>::Type epoch, Coop coop,
                                         uint64_t timeout_ns = 0) {
   static_assert(std::is_unsigned_v<T>, "epochs are unsigned");
+  const impl::SpanOf<Coop> span(ctx, TraceOp::kWait, kNoTracePeer, 0, epoch, coop);
   WaitResult result = WaitResult::kOk;
   if (impl::CoopIndex(coop) == 0) {
     result = impl::BoundedWait(ctx, timeout_ns,

@@ -14,6 +14,8 @@ struct HeapMap;
 
 namespace iris {
 
+struct TraceArea;
+
 inline constexpr uint32_t kMaxTeamRanks = 64;
 
 // Threads that make one call together.
@@ -93,6 +95,8 @@ struct DeviceContext {
   DeviceTeam world;
   // Who knows the allocations, for what the emulator says of a wrong access. Null: nobody.
   const backend::HeapMap* heap_map = nullptr;
+  // The trace of this rank, in its heap (trace_area.h). Null: it has none.
+  TraceArea* trace = nullptr;
 };
 static_assert(std::is_trivially_copyable_v<DeviceContext>);
 

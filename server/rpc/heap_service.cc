@@ -154,9 +154,10 @@ std::shared_ptr<ActiveCall> HeapService::Borrow(const IncomingCall& call) {
             *daemon_, caller,
             {"borrow", message.job(), message.rank(), message.offset_bytes(), message.bytes()});
         if (!part.ok()) return part.status();
+        const bool writes = part->of_member || message.for_writing();
         const absl::Status sent =
             daemon_->Lend(*session, part->job_id, part->epoch, part->segments,
-                          part->of_member ? driver::Access::kReadWrite : driver::Access::kReadOnly);
+                          writes ? driver::Access::kReadWrite : driver::Access::kReadOnly);
         if (!sent.ok()) return sent;
         reply->set_job_id(part->job_id.value);
         reply->set_epoch(part->epoch);

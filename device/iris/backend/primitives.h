@@ -292,6 +292,10 @@ IRIS_DEVICE void* DynamicShared();
 // Inside a polling loop: lets others run.
 IRIS_DEVICE void Pause();
 
+// Which multiprocessor of its device the calling thread runs on: a number for a trace, in which
+// there may be gaps. On emulated devices the worker thread.
+IRIS_DEVICE uint32_t MultiprocessorIndex();
+
 // Monotonic; comparable between devices of a node as far as the platform allows. Also on the host.
 IRIS_HOST_DEVICE uint64_t ClockNanoseconds();
 

@@ -435,6 +435,12 @@ IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 #endif
 }
 
+IRIS_DEVICE inline uint32_t MultiprocessorIndex() {
+  uint32_t index = 0;
+  IRIS_PTX("mov.u32 %0, %%smid;" : "=r"(index));
+  return index;
+}
+
 // Warps take turns anyway, and a sleep would delay who waits for a flag.
 IRIS_DEVICE inline void Pause() {}
 

@@ -112,6 +112,7 @@ void SyncBlock();
 void SyncWarp();
 Bytes16 ShuffleBytes(Bytes16 value, uint32_t source_lane);
 uint64_t BallotBits(bool value);
+uint32_t WorkerIndex();
 void* DynamicSharedBytes();
 void* SharedBytes(const void* key, uint64_t bytes, uint64_t alignment_bytes);
 [[noreturn]] void TrapWith(const char* what);
@@ -288,6 +289,7 @@ inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value);
 
 // Others.
 
+inline uint32_t MultiprocessorIndex() { return emu::WorkerIndex(); }
 inline uint64_t ClockNanoseconds() { return HostClockNanoseconds(); }
 void Pause();
 [[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <thread>
@@ -119,7 +120,15 @@ Scheduler& Scheduler::Get() {
 
 Scheduler::Scheduler() : worker_count_(CountWorkers()) { g_forked = &forked_; }
 
+namespace {
+__thread uint32_t t_worker_index = 0;
+std::atomic<uint32_t> g_workers_begun{0};
+}  // namespace
+
+uint32_t WorkerIndex() { return t_worker_index; }
+
 void* Scheduler::WorkerMain(void* scheduler) {
+  t_worker_index = g_workers_begun.fetch_add(1, std::memory_order_relaxed);
   // For good: a worker's own accesses are the runtime's. The threads of kernels are fibers, with a
   // state of their own.
   TsanIgnoreBegin();

@@ -246,4 +246,16 @@ IRIS_DEVICE inline void* DynamicShared() {
 
 IRIS_DEVICE inline void Pause() { __builtin_amdgcn_s_sleep(1); }
 
+// Of the register HW_ID the bits of the compute unit, the shader array and the shader engine; of
+// devices with several dies also which one.
+IRIS_DEVICE inline uint32_t MultiprocessorIndex() {
+  constexpr int kHwId = 4 | 8 << 6 | (8 - 1) << 11;
+  uint32_t index = static_cast<uint32_t>(__builtin_amdgcn_s_getreg(kHwId));
+#if defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
+  constexpr int kDie = 20 | 0 << 6 | (4 - 1) << 11;
+  index |= static_cast<uint32_t>(__builtin_amdgcn_s_getreg(kDie)) << 8;
+#endif
+  return index;
+}
+
 }  // namespace iris::backend

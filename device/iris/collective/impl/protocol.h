@@ -24,6 +24,7 @@
 #include "iris/collective/impl/diagnosis.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/impl/mutation.h"
+#include "iris/impl/trace.h"
 #include "iris/impl/wait.h"
 #include "iris/translate.h"
 
@@ -93,6 +94,10 @@ struct SharedState {
   uint32_t out_apart;
   uint32_t more;  // the epoch of the last MeetMore at which a member had more
   uint32_t words[kMaxTeamRanks * CallWords::kCount];
+  // For the trace, of the first thread alone; see TraceEvent.
+  uint64_t trace_start_ns;  // 0: nothing is to be told, or all has been
+  uint32_t trace_first_ns;
+  uint32_t trace_wait_ns;
 };
 
 // Ends the operation at this member, and all that follow on the stream: `member` is missing, or
@@ -109,6 +114,30 @@ IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member
   backend::Store<Scope::kBlock, Order::kRelaxed>(&shared->failure, 1u);
 }
 
+// What a block did in an operation, for the trace. `last_ns`: when its last round began; 0: it had
+// none.
+IRIS_COLD void TellTrace(const Common& call, SharedState* shared, uint32_t block, uint32_t sequence,
+                         uint64_t slot, uint64_t last_ns) {
+  const bool pair = call.operation == Operation::kSendRecv;
+  TraceEvent event = iris::impl::NewTraceEvent(
+      static_cast<TraceOp>(static_cast<uint32_t>(TraceOp::kCollective) +
+                           static_cast<uint32_t>(call.operation)),
+      pair ? call.members[1 - call.index] : kNoTracePeer,
+      call.call.words[1] | static_cast<uint64_t>(call.call.words[2]) << 32, call.call.words[0]);
+  event.block = static_cast<uint16_t>(block);
+  event.start_ns = shared->trace_start_ns;
+  event.end_ns = backend::ClockNanoseconds();
+  event.first_ns = shared->trace_first_ns;
+  if (last_ns != 0) {
+    event.last_ns = static_cast<uint32_t>(last_ns - event.start_ns);
+    shared->trace_wait_ns += static_cast<uint32_t>(event.end_ns - last_ns);
+  }
+  event.wait_ns = shared->trace_wait_ns;
+  event.number = sequence;
+  iris::impl::WriteTraceEvent(call.context.trace, slot, event);
+  shared->trace_start_ns = 0;
+}
+
 // The state of one block in one operation. Every thread has the same.
 class Rounds {
  public:
@@ -123,6 +152,8 @@ class Rounds {
         trouble_(Trouble::kNone),
         suspect_(0) {
     // All that the operation needs to begin, and to end, in loads that go out together.
+    const bool tells = iris::impl::kTraces && backend::ThreadIndex() == 0;
+    const uint64_t until_ns = tells ? iris::impl::TraceUntil(call.context) : 0;
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
     // The block's own word, not the header's: none of its threads sets it before all have read it
@@ -135,6 +166,7 @@ class Rounds {
       shared_->out_apart = 0;
       shared_->more = 0;
     }
+    if (tells) BeginTrace(until_ns);
   }
 
   // True if an earlier operation failed: the kernel returns at once.
@@ -177,6 +209,7 @@ class Rounds {
     }
   }
   IRIS_DEVICE bool ReceiveCalls() {
+    const uint64_t trace_ns = TraceTime();
     const uint32_t n = call_->size * CallWords::kCount;
     const CallWords* mine = Calls(call_->index);
     for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
@@ -201,6 +234,7 @@ class Rounds {
       }
     }
     iris::impl::SyncAfterConsume();
+    TraceFirstRound(trace_ns);
     return Settle();
   }
 
@@ -209,8 +243,10 @@ class Rounds {
   IRIS_DEVICE bool Meet() {
     Advance();
     iris::impl::SyncBeforePublish();
+    const uint64_t trace_ns = TraceTime();
     Arrive<iris::impl::kPublishOrder>();
     iris::impl::SyncAfterConsume();
+    TraceWait(trace_ns);
     return Settle();
   }
 
@@ -218,8 +254,10 @@ class Rounds {
   IRIS_DEVICE bool MeetMore(bool more, bool* any) {
     Advance();
     iris::impl::SyncBeforePublish();
+    const uint64_t trace_ns = TraceTime();
     Arrive<iris::impl::kPublishOrder>(more ? 1 : 0);
     iris::impl::SyncAfterConsume();
+    TraceWait(trace_ns);
     *any = backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->more) == epoch_;
     return Settle();
   }
@@ -285,12 +323,16 @@ class Rounds {
   IRIS_DEVICE void MeetLast(bool wrote) {
     Advance();
     iris::impl::SyncBeforePublish();
+    // The slot is on its way while the others are waited for.
+    const uint64_t trace_ns = TraceTime();
+    const uint64_t slot = trace_ns != 0 ? TraceSlot() : 0;
     if (wrote) {
       Arrive<iris::impl::kPublishOrder>();
     } else {
       Arrive<kArriveOrder>();
     }
     Finish();
+    if (trace_ns != 0) EndTrace(slot, trace_ns);
   }
 
   // Behind a block sync of this operation: keeps the epoch for the next one.
@@ -333,6 +375,7 @@ class Rounds {
   // Polls for the packet of this epoch. False on failure, which is recorded. `*data`: its 8 bytes.
   IRIS_DEVICE bool Receive(const Bytes16* slot, Bytes16 first, uint32_t from, uint64_t* data) {
     if (!Arrived(first)) {
+      const uint64_t trace_ns = TraceTime();
       const uint32_t low = epoch_;
       const uint32_t high = HighFlag();
       // The first thread of a block always has a packet to wait for.
@@ -340,6 +383,7 @@ class Rounds {
         first = backend::Load16<CacheHint::kVolatile>(slot);
         return static_cast<uint32_t>(first.lo) == low && static_cast<uint32_t>(first.hi) == high;
       });
+      TraceWait(trace_ns);
       if (result != WaitResult::kOk) {
         Fail(result, from);
         return false;
@@ -361,8 +405,10 @@ class Rounds {
     return backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->failure) == 0;
   }
 
-  // The last thing that a kernel does: where members called differently, finds out who called what.
+  // The last thing that a kernel does: tells the trace what has not told it yet, and, where members
+  // called differently, finds out who called what.
   IRIS_DEVICE void Conclude() const {
+    if (TraceTime() != 0) EndTrace(TraceSlot(), 0);
     if (trouble_ != Trouble::kCallsDiffer) return;
     DisputedRow rows = {};
     if (vector_ != nullptr && suspect_ != 0) {
@@ -495,6 +541,39 @@ class Rounds {
     trouble_ = Trouble::kCallsDiffer;
     suspect_ = peer + 1;
     EndOperation(*call_, StatusCode::kOk, peer, sequence_, State(), shared_);
+  }
+
+  // The trace. Times are 0 in all threads but the first, and everywhere if no trace is on. Each
+  // block's own thread alone uses what is shared for it.
+  IRIS_DEVICE void BeginTrace(uint64_t until_ns) {
+    const uint64_t now = until_ns != 0 ? backend::ClockNanoseconds() : 0;
+    shared_->trace_start_ns = now < until_ns ? now : 0;
+    shared_->trace_first_ns = 0;
+    shared_->trace_wait_ns = 0;
+  }
+  IRIS_DEVICE uint64_t TraceTime() const {
+    if (!iris::impl::kTraces || call_->context.trace == nullptr || backend::ThreadIndex() != 0 ||
+        shared_->trace_start_ns == 0) {
+      return 0;
+    }
+    return backend::ClockNanoseconds();
+  }
+  IRIS_DEVICE void TraceWait(uint64_t since_ns) const {
+    if (since_ns == 0) return;
+    shared_->trace_wait_ns += static_cast<uint32_t>(backend::ClockNanoseconds() - since_ns);
+  }
+  IRIS_DEVICE void TraceFirstRound(uint64_t since_ns) const {
+    if (since_ns == 0) return;
+    TraceWait(since_ns);
+    if (shared_->trace_first_ns != 0) return;
+    shared_->trace_first_ns =
+        static_cast<uint32_t>(backend::ClockNanoseconds() - shared_->trace_start_ns);
+  }
+  IRIS_DEVICE uint64_t TraceSlot() const {
+    return iris::impl::ReserveTraceSlot(call_->context.trace);
+  }
+  IRIS_DEVICE void EndTrace(uint64_t slot, uint64_t last_ns) const {
+    TellTrace(*call_, shared_, block_, sequence_, slot, last_ns);
   }
 
   const Common* call_;

@@ -1,0 +1,256 @@
+#include "client/ctl/trace.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/ctl/borrowed_heap.h"
+#include "client/ctl/text.h"
+#include "client/internal/annotate.h"
+#include "client/internal/mapped_trace.h"
+#include "client/internal/trace_json.h"
+#include "client/internal/trace_recorder.h"
+#include "iris/backend/host_functions.h"
+
+namespace iris::ctl {
+namespace {
+
+using internal::Annotate;
+using internal::MappedTrace;
+using internal::RankTrace;
+using internal::TraceFile;
+using internal::TraceMark;
+using internal::TraceRecorder;
+
+constexpr absl::Duration kLook = absl::Milliseconds(20);
+// Events that have begun while the trace was on have been written by then.
+constexpr absl::Duration kSettle = absl::Milliseconds(50);
+// The traces outlast their time by this, if nobody switches them off.
+constexpr absl::Duration kLonger = absl::Milliseconds(500);
+constexpr int64_t kEventResolutionNs = 1000 * 1000;
+
+struct Place {
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+};
+
+absl::StatusOr<Place> FindTrace(AdminClient& client, const std::string& job) {
+  const auto all = AdminClient::All<v1::ListAllocationsReply>(
+      [&](auto take) { return client.ListAllocations(job, take); });
+  if (!all.ok()) return all.status();
+  std::optional<Place> place;
+  std::set<uint64_t> jobs;
+  for (const v1::Allocation& each : all->allocations()) {
+    jobs.insert(each.job_id());
+    if (each.name() == TraceRecorder::kName && !each.has_owner()) {
+      place = Place{each.offset_bytes(), each.bytes()};
+    }
+  }
+  if (jobs.size() > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(jobs.size(), " users have a job named '", job,
+                                                      "'; ask as the user who owns it"));
+  }
+  if (place.has_value()) return *place;
+  return absl::FailedPreconditionError(
+      absl::StrCat("job '", job,
+                   "' has no room for a trace: heaps of 256 MiB and more have it by themselves. "
+                   "Start its ranks with IRIS_TRACE_EVENTS=16384 in the environment (1 MiB)"));
+}
+
+absl::StatusOr<std::vector<uint32_t>> FindRanks(AdminClient& client, const TraceWish& wish) {
+  const auto jobs = AdminClient::All<v1::ListJobsReply>(
+      [&](auto take) { return client.ListJobs(wish.job, take); });
+  if (!jobs.ok()) return jobs.status();
+  std::set<uint32_t> ranks;
+  for (const v1::Job& job : jobs->jobs()) {
+    for (const v1::JobRank& rank : job.ranks()) ranks.insert(rank.rank());
+  }
+  if (!wish.rank.has_value()) return std::vector<uint32_t>(ranks.begin(), ranks.end());
+  if (ranks.count(*wish.rank) != 0) return std::vector<uint32_t>{*wish.rank};
+  return absl::NotFoundError(
+      absl::StrCat("job '", wish.job, "' has ", ranks.size(), " ranks, and no rank ", *wish.rank));
+}
+
+// The trace of one rank, mapped here.
+struct Borrowed {
+  uint32_t rank = 0;
+  BorrowedHeap heap;
+  MappedTrace trace;
+  ClockSample first = {};
+};
+
+class Traces {
+ public:
+  Traces() = default;
+  // Whatever happens, nothing stays on.
+  ~Traces() { (void)SwitchOff(); }
+  Traces(const Traces&) = delete;
+  Traces& operator=(const Traces&) = delete;
+
+  absl::Status Borrow(const std::string& runtime_dir, const std::string& job, uint32_t rank,
+                      const Place& place) {
+    auto heap = BorrowedHeap::Map(runtime_dir, {job, rank, place.offset_bytes, place.bytes});
+    if (!heap.ok()) return Annotate(heap.status(), absl::StrCat("borrow the trace of rank ", rank));
+    MappedTrace trace(&heap->driver(), heap->address(), place.bytes);
+    traces_.push_back(Borrowed{rank, *std::move(heap), trace, {}});
+    return absl::OkStatus();
+  }
+
+  absl::Status SampleClocks() {
+    return OnEach("compare the clocks of rank ", [](Borrowed& each) {
+      auto sample = internal::SampleClocks(each.heap.backend());
+      if (sample.ok()) each.first = *sample;
+      return sample.status();
+    });
+  }
+
+  absl::Status SwitchOn(absl::Duration time) {
+    return OnEach("switch on the trace of rank ", [&](Borrowed& each) {
+      const uint64_t passed = backend::HostClockNanoseconds() - each.first.host_ns;
+      const uint64_t now = each.first.device_ns + passed;
+      absl::Status status =
+          each.trace.SwitchOn(now, now + static_cast<uint64_t>(absl::ToInt64Nanoseconds(time)));
+      if (status.ok()) on_.insert(each.rank);
+      return status;
+    });
+  }
+
+  absl::Status SwitchOff() {
+    return OnEach("switch off the trace of rank ", [this](Borrowed& each) {
+      return on_.erase(each.rank) == 0 ? absl::OkStatus() : each.trace.SwitchOff();
+    });
+  }
+
+  absl::Status Read(TraceFile* file) {
+    return OnEach("read the trace of rank ", [file](Borrowed& each) {
+      const auto last = internal::SampleClocks(each.heap.backend());
+      if (!last.ok()) return last.status();
+      absl::StatusOr<RankTrace> read = each.trace.Read();
+      if (!read.ok()) return read.status();
+      read->rank = each.rank;
+      read->first = each.first;
+      read->last = *last;
+      file->ranks.push_back(*std::move(read));
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  // All of them, and the first error.
+  template <typename Do>
+  absl::Status OnEach(const char* what, Do with) {
+    absl::Status first;
+    for (Borrowed& each : traces_) {
+      absl::Status status = each.heap.UseDevice();
+      if (status.ok()) status = with(each);
+      if (first.ok()) first = Annotate(status, absl::StrCat(what, each.rank));
+    }
+    return first;
+  }
+
+  std::vector<Borrowed> traces_;
+  std::set<uint32_t> on_;
+};
+
+// What irisd has noted of the job since then.
+absl::Status AddMarks(AdminClient& client, const std::string& job, uint64_t since_ns,
+                      TraceFile* file) {
+  // irisd's times are of the wall clock.
+  const int64_t wall_ahead =
+      absl::GetCurrentTimeNanos() - static_cast<int64_t>(backend::HostClockNanoseconds());
+  file->marks_error_ns = kEventResolutionNs;
+  return client.Events(/*follow=*/false, [&](const v1::Event& event) {
+    const int64_t at = event.time_unix_ms() * 1000 * 1000 - wall_ahead;
+    if (event.job() != job || at < 0) return true;
+    if (static_cast<uint64_t>(at) + kEventResolutionNs < since_ns) return true;
+    TraceMark mark;
+    mark.host_ns = static_cast<uint64_t>(at);
+    mark.name = event.kind();
+    mark.text = event.text();
+    mark.rank = event.rank();
+    mark.pid = event.pid();
+    file->marks.push_back(std::move(mark));
+    return true;
+  });
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::FILE* const out = std::fopen(path.c_str(), "we");
+  const bool wrote = out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  const int error = errno;
+  if (out != nullptr && std::fclose(out) == 0 && wrote) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("write ", path, ": ", std::strerror(error), ": name another file with -o"));
+}
+
+std::string Summary(const TraceFile& file, const std::string& path) {
+  uint64_t events = 0, dropped = 0, unfinished = 0, error_ns = 0;
+  for (const RankTrace& rank : file.ranks) {
+    events += rank.events.size();
+    dropped += rank.dropped;
+    unfinished += rank.unfinished;
+    error_ns = std::max({error_ns, rank.first.error_ns, rank.last.error_ns});
+  }
+  std::string text = absl::StrFormat(
+      "%s: %d events of %d rank%s and %d of irisd, %d dropped, on one clock within %.3f us\n", path,
+      events, file.ranks.size(), file.ranks.size() == 1 ? "" : "s", file.marks.size(), dropped,
+      static_cast<double>(error_ns) / 1000);
+  if (unfinished > 0) absl::StrAppend(&text, unfinished, " events were begun and never finished\n");
+  if (dropped > 0) {
+    absl::StrAppend(&text,
+                    "What was dropped came last: trace for a shorter time, or start the ranks with "
+                    "a larger IRIS_TRACE_EVENTS\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client,
+                                      absl::FunctionRef<bool()> over,
+                                      absl::FunctionRef<void(const std::string&)> say) {
+  const auto place = FindTrace(client, wish.job);
+  if (!place.ok()) return place.status();
+  const auto ranks = FindRanks(client, wish);
+  if (!ranks.ok()) return ranks.status();
+  Traces traces;
+  absl::Status status;
+  for (const uint32_t rank : *ranks) {
+    status = traces.Borrow(client.runtime_dir(), wish.job, rank, *place);
+    if (!status.ok()) return status;
+  }
+  status = traces.SampleClocks();
+  if (!status.ok()) return status;
+  uint64_t since_ns = 0;
+  if (wish.seconds > 0) {
+    since_ns = backend::HostClockNanoseconds();
+    const absl::Duration time = absl::Seconds(wish.seconds);
+    status = traces.SwitchOn(time + kLonger);
+    if (!status.ok()) return status;
+    say(absl::StrCat("tracing ", ranks->size(), ranks->size() == 1 ? " rank" : " ranks", " for ",
+                     wish.seconds, " s; Ctrl-C ends it and writes what there is"));
+    for (const absl::Time end = absl::Now() + time; absl::Now() < end && !over();) {
+      absl::SleepFor(std::min(kLook, end - absl::Now()));
+    }
+    status = traces.SwitchOff();
+    if (!status.ok()) return status;
+    absl::SleepFor(kSettle);
+  }
+  TraceFile file;
+  file.job = wish.job;
+  status = traces.Read(&file);
+  if (status.ok()) status = AddMarks(client, wish.job, since_ns, &file);
+  if (status.ok()) status = WriteFile(wish.file, internal::TraceJson(file));
+  if (!status.ok()) return status;
+  return Summary(file, wish.file);
+}
+
+}  // namespace iris::ctl

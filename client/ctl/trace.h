@@ -1,0 +1,31 @@
+// iris-ctl trace: switches the traces of a running job's ranks on for a while, from outside, and
+// writes what they were told as one file. One thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "client/ctl/admin_client.h"
+
+namespace iris::ctl {
+
+struct TraceWish {
+  std::string job;
+  double seconds = 5;  // 0: what is there from before is read, and nothing switched on
+  std::string file = "trace.json";
+  std::optional<uint32_t> rank;  // that alone
+};
+
+// Takes the trace, writes the file, and gives a line that says what is in it. `over` is asked some
+// times a second and ends it early. `say` gets a line once all traces are on. Should this process
+// die meanwhile, the traces end by themselves at about the same time. kNotFound: no such job or
+// rank. kFailedPrecondition: the job has no room for a trace, or one is on already; says what to
+// do.
+absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client,
+                                      absl::FunctionRef<bool()> over,
+                                      absl::FunctionRef<void(const std::string&)> say);
+
+}  // namespace iris::ctl

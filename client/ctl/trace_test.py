@@ -1,0 +1,195 @@
+"""iris-ctl trace and IRIS_TRACE with real ranks: what is in the files, and that nothing stays switched on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from tests.python import irisd
+from tests.python import junit
+from tests.python import trace_schema
+
+IRIS_CTL = "client/ctl/iris-ctl"
+IRIS_RUN = "client/ctl/iris-run"
+TRACE_RANK = "client/ctl/trace_rank"
+TRAINING = "examples/10_digits_training"
+PATIENCE_SECONDS = 120
+RANKS = 4
+MESSAGES = 250  # of each rank, so 1,000 in all
+
+
+class Trace(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = irisd.Irisd(devices=RANKS, memory="512MiB")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+
+    def path(self, name):
+        return os.path.join(self.daemon.folder, f"{self.id().rsplit('.', 1)[-1]}.{name}")
+
+    @staticmethod
+    def end(process):
+        process.terminate()
+        process.communicate(timeout=PATIENCE_SECONDS)
+
+    def ctl(self, *arguments):
+        return subprocess.run([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, *arguments],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS,
+                              check=False)
+
+    def begin_trace(self, job, *arguments):
+        """iris-ctl trace, once the traces are on."""
+        tracer = subprocess.Popen([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "trace", job, *arguments],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.end, tracer)
+        line = tracer.stderr.readline()
+        self.assertIn(f"tracing {RANKS} ranks", line)
+        return tracer
+
+    def start(self, messages, **environment):
+        """Ranks that are ready. Returns the job, the ranks, and the two files that they wait for."""
+        job = self.id().rsplit(".", 1)[-1]
+        gates = [self.path("begin"), self.path("end")]
+        ranks = subprocess.Popen([IRIS_RUN, "-n", str(RANKS), "--job", job, "--", TRACE_RANK, *gates, str(messages)],
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 env=self.daemon.environment(**environment))
+        self.addCleanup(self.end, ranks)
+        self.await_all(ranks, "ready")
+        return job, ranks, gates
+
+    def await_all(self, ranks, word):
+        text = ""
+        while text.count(word) < RANKS:
+            line = ranks.stdout.readline()
+            self.assertNotEqual(line, "", text)
+            text += line
+
+    def finish(self, ranks, gates):
+        for gate in gates:
+            with open(gate, "w", encoding="utf-8"):
+                pass
+        text, _ = ranks.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(ranks.returncode, 0, text)
+
+    def test_every_message_is_sent_before_it_is_received(self):
+        job, ranks, gates = self.start(MESSAGES, IRIS_TRACE_EVENTS="4096")
+        path = self.path("json")
+        tracer = self.begin_trace(job, "--seconds", "600", "-o", path)
+        with open(gates[0], "w", encoding="utf-8"):
+            pass
+        self.await_all(ranks, "done")
+        tracer.send_signal(signal.SIGINT)
+        text, errors = tracer.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(tracer.returncode, 0, errors)
+        self.assertRegex(text, r"events of 4 ranks and \d+ of irisd, 0 dropped, on one clock within 0\.000 us\n$")
+        self.finish(ranks, gates)
+
+        trace, boxes = trace_schema.check_file(path)
+        self.assertEqual([rank["rank"] for rank in trace["otherData"]["ranks"]], list(range(RANKS)))
+        self.assertEqual([rank["dropped"] for rank in trace["otherData"]["ranks"]], [0] * RANKS)
+        sent, received = {}, {}
+        for box in boxes:
+            rank, arguments = box["pid"], box["args"]
+            if box["name"] == "put_signal":
+                self.assertEqual((arguments["peer"], arguments["bytes"]), ((rank + 1) % RANKS, 256))
+                sent[arguments["peer"], arguments["value"]] = box
+            elif box["name"] == "wait":
+                received[rank, arguments["value"]] = box
+        every = {(rank, i) for rank in range(RANKS) for i in range(1, MESSAGES + 1)}
+        self.assertEqual((set(sent), set(received)), (every, every))
+        late = [message for message in every if sent[message]["start_ns"] > received[message]["end_ns"]]
+        self.assertEqual(late, [])
+#Collectives, with their rounds, the program 's own spans, and the host' s calls.
+        reduced = [box for box in boxes if box["name"] == "all_reduce"]
+        self.assertEqual({box["pid"] for box in reduced}, set(range(RANKS)))
+        self.assertEqual({box["args"]["number"] for box in reduced}, {0, 1, 2})
+        self.assertEqual({(box["args"]["bytes"], box["args"]["dtype"]) for box in reduced}, {(32768, "f32")})
+        names = [box["name"] for box in boxes]
+        self.assertEqual((names.count("first round"), names.count("last round")), (len(reduced), len(reduced)))
+        self.assertEqual(names.count(f"user {MESSAGES}"), RANKS)
+        self.assertEqual(names.count("launch all_reduce"), 3 * RANKS)
+        self.assertGreaterEqual(names.count("synchronize"), 3 * RANKS)
+#An operation is begun by no block before the first host has put it on a stream.
+        launched = min(box["start_ns"] for box in boxes if box["name"] == "launch all_reduce")
+        self.assertLessEqual(launched, min(box["start_ns"] for box in reduced))
+
+    def test_what_does_not_fit_is_dropped_and_counted(self):
+        job, ranks, gates = self.start(MESSAGES, IRIS_TRACE_EVENTS="100")
+        path = self.path("json")
+        tracer = self.begin_trace(job, "--seconds", "600", "-o", path)
+        with open(gates[0], "w", encoding="utf-8"):
+            pass
+        self.await_all(ranks, "done")
+        tracer.send_signal(signal.SIGTERM)
+        text, errors = tracer.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(tracer.returncode, 0, errors)
+        self.assertIn("larger IRIS_TRACE_EVENTS", text)
+        trace, _ = trace_schema.check_file(path)
+        for rank in trace["otherData"]["ranks"]:
+            self.assertEqual((rank["events"], rank["capacity"]), (100, 100))
+            self.assertGreaterEqual(rank["dropped"], 2 * MESSAGES - 100)
+        self.finish(ranks, gates)
+
+    def test_a_tracer_that_is_killed_leaves_nothing_on(self):
+        job, ranks, gates = self.start(10, IRIS_TRACE_EVENTS="1000")
+        tracer = self.begin_trace(job, "--seconds", "600", "-o", self.path("killed"))
+        refused = self.ctl("trace", job, "--seconds", "0.1", "-o", self.path("json"))
+        self.assertEqual(refused.returncode, 1)
+        self.assertRegex(refused.stderr, r"switch on the trace of rank 0: a trace of rank 0 is on already, for another "
+                                         r"\d+ ms: wait for it, or for who takes it")
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate(timeout=PATIENCE_SECONDS)
+        tracer = self.begin_trace(job, "--seconds", "0.5", "-o", self.path("killed"))
+        tracer.kill()
+        tracer.wait()
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            again = self.ctl("trace", job, "--seconds", "0.01", "--rank", "2", "-o", self.path("json"))
+            if again.returncode == 0:
+                break
+            self.assertIn("is on already", again.stderr)
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        trace, boxes = trace_schema.check_file(self.path("json"))
+        self.assertEqual(([rank["rank"] for rank in trace["otherData"]["ranks"]], boxes), ([2], []))
+        self.finish(ranks, gates)
+
+    def test_jobs_without_a_trace_and_jobs_that_are_not_there(self):
+        job, ranks, gates = self.start(1)
+        without = self.ctl("trace", job)
+        self.assertEqual(without.returncode, 1)
+        self.assertIn("Start its ranks with IRIS_TRACE_EVENTS=16384", without.stderr)
+        self.assertEqual(self.ctl("trace", "nobody").returncode, 4)
+        self.finish(ranks, gates)
+
+    def test_the_rank_writes_its_own_trace(self):
+        path = self.path("json")
+        job = "training"
+        subprocess.run([IRIS_RUN, "-n", str(RANKS), "--job", job, "--", TRAINING, "--epochs", "1"], check=True,
+                       stdout=subprocess.DEVNULL, timeout=PATIENCE_SECONDS,
+                       env=self.daemon.environment(IRIS_TRACE=path))
+        first_starts = []
+        for rank in range(RANKS):
+            trace, boxes = trace_schema.check_file(re.sub(r"\.json$", f".rank{rank}.json", path))
+            told = trace["otherData"]
+            self.assertEqual((told["job"], told["ranks"][0]["rank"]), (job, rank))
+            self.assertEqual(told["ranks"][0]["clock_error_us"], 0)
+            reduced = [box for box in boxes if box["name"] == "all_reduce"]
+            launched = [box for box in boxes if box["name"] == "launch all_reduce"]
+            self.assertGreater(len(reduced), 0)
+            self.assertLessEqual(len({box["args"]["number"] for box in reduced}), len(launched))
+            first_starts.append((int(told["origin_ns"]) + min(box["start_ns"] for box in reduced),
+                                 int(told["origin_ns"]) + min(box["end_ns"] for box in reduced)))
+#On one clock : the first all_reduce ends nowhere before it has begun everywhere.
+        self.assertLessEqual(max(start for start, _ in first_starts), min(end for _, end in first_starts))
+
+
+if __name__ == "__main__":
+    junit.main()
