@@ -1,6 +1,7 @@
 // Atomic operations on any rank's heap. T: int32_t, uint32_t, int64_t, uint64_t, float, double;
 // AtomicAdd also takes Half and Bfloat16. The pointer is an address in the caller's heap, aligned
-// to sizeof(T).
+// to sizeof(T). The first argument is the DeviceContext, or HeapBases (heap_bases.h). Those with a
+// mask are in mask.h.
 //
 // Scope and order are template arguments; left out, they are the strongest: kSystem and kAcqRel.
 //
@@ -68,8 +69,8 @@ IRIS_HOST_DEVICE constexpr const char* CallName() {
   return "";
 }
 
-template <AtomicOp Op, Scope S, Order O, typename T>
-IRIS_DEVICE inline T Fetch(const DeviceContext& ctx, uint32_t peer, T* p, T operand) {
+template <AtomicOp Op, Scope S, Order O, typename T, typename Heaps>
+IRIS_DEVICE inline T Fetch(const Heaps& ctx, uint32_t peer, T* p, T operand) {
   return backend::FetchOp<Op, S, O>(OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), CallName<Op>()),
                                     operand);
 }
@@ -77,80 +78,82 @@ IRIS_DEVICE inline T Fetch(const DeviceContext& ctx, uint32_t peer, T* p, T oper
 }  // namespace impl
 
 // Reads the word. O: kRelaxed or kAcquire.
-template <Scope S = Scope::kSystem, Order O = Order::kAcquire, typename T>
-IRIS_DEVICE inline T AtomicLoad(const DeviceContext& ctx, uint32_t peer, const T* p) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcquire, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicLoad(const Heaps& ctx, uint32_t peer, const T* p) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
   return backend::Load<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicLoad"));
 }
 
 // Writes the word. O: kRelaxed or kRelease.
-template <Scope S = Scope::kSystem, Order O = Order::kRelease, typename T>
-IRIS_DEVICE inline void AtomicStore(const DeviceContext& ctx, uint32_t peer, T* p,
-                                    impl::Value<T> value) {
+template <Scope S = Scope::kSystem, Order O = Order::kRelease, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> value) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
   backend::Store<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicStore"), value);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicAdd(const DeviceContext& ctx, uint32_t peer, T* p,
-                               impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicAdd(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T> || impl::kIsNarrowFloat<T>, "no atomic of this type");
   return impl::Fetch<AtomicOp::kAdd, S, O>(ctx, peer, p, operand);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicSub(const DeviceContext& ctx, uint32_t peer, T* p,
-                               impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicSub(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
   return impl::Fetch<AtomicOp::kSub, S, O>(ctx, peer, p, operand);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicExchange(const DeviceContext& ctx, uint32_t peer, T* p,
-                                    impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicExchange(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
   return impl::Fetch<AtomicOp::kExchange, S, O>(ctx, peer, p, operand);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicMin(const DeviceContext& ctx, uint32_t peer, T* p,
-                               impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicMin(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
   return impl::Fetch<AtomicOp::kMin, S, O>(ctx, peer, p, operand);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicMax(const DeviceContext& ctx, uint32_t peer, T* p,
-                               impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicMax(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
   return impl::Fetch<AtomicOp::kMax, S, O>(ctx, peer, p, operand);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicAnd(const DeviceContext& ctx, uint32_t peer, T* p,
-                               impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicAnd(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T> && std::is_integral_v<T>, "bitwise operations are for integers");
   return impl::Fetch<AtomicOp::kAnd, S, O>(ctx, peer, p, operand);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicOr(const DeviceContext& ctx, uint32_t peer, T* p,
-                              impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicOr(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T> && std::is_integral_v<T>, "bitwise operations are for integers");
   return impl::Fetch<AtomicOp::kOr, S, O>(ctx, peer, p, operand);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicXor(const DeviceContext& ctx, uint32_t peer, T* p,
-                               impl::Value<T> operand) {
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicXor(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
   static_assert(impl::kIsAtomic<T> && std::is_integral_v<T>, "bitwise operations are for integers");
   return impl::Fetch<AtomicOp::kXor, S, O>(ctx, peer, p, operand);
 }
 
 // Writes `desired` if the word is `expected`, floats compared by their bits. Succeeded if the
 // answer equals `expected`.
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T>
-IRIS_DEVICE inline T AtomicCompareExchange(const DeviceContext& ctx, uint32_t peer, T* p,
+template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T AtomicCompareExchange(const Heaps& ctx, uint32_t peer, T* p,
                                            impl::Value<T> expected, impl::Value<T> desired) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
   return backend::CompareExchange<S, O>(

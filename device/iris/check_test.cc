@@ -234,5 +234,44 @@ TEST_F(CheckTest, APartOfTheHeapWithoutMemory) {
 }
 #endif
 
+// By a table of heaps, which tells of the ranks and of the heaps' size, or does not.
+
+IRIS_KERNEL void AddByTable(HeapBases heaps, uint32_t peer, uint8_t* p) {
+  if (Chosen()) (void)AtomicAdd(heaps, peer, reinterpret_cast<uint32_t*>(p), 1u);
+}
+
+TEST_F(CheckTest, ByATable) {
+  uint64_t bases[3];
+  FillHeapBases(ctx_, bases);
+  const HeapBases heaps = {bases, 1, 3, kStride};
+  EXPECT_DEATH(Run(&AddByTable, heaps, 5u, mine_ + 1024),
+               "AtomicAdd of 4 bytes at 0x[0-9a-f]+ for rank 5: there is no rank 5 in a job of 3.*"
+               "at offset 1024 of the heap of rank 1 .this rank.");
+  EXPECT_DEATH(Run(&AddByTable, heaps, 0u, mine_ + kStride + 16), "in the heap of another rank");
+  EXPECT_DEATH(Run(&AddByTable, heaps, 0u, mine_ + 2), "must be a multiple of 4");
+  EXPECT_DEATH((void)Translate(heaps, 3, mine_), "Translate at 0x[0-9a-f]+ for rank 3");
+  // What is not known is not checked; the alignment is.
+  EXPECT_DEATH(Run(&AddByTable, HeapBases{bases, 1}, 0u, mine_ + 2), "must be a multiple of 4");
+  Run(&AddByTable, HeapBases{bases, 1}, 0u, mine_ + 64);
+  EXPECT_EQ(*reinterpret_cast<uint32_t*>(mine_ - kStride + 64), 1u);
+}
+
+IRIS_KERNEL void LoadTileFrom(DeviceContext ctx, const uint8_t* p, uint64_t valid_rows) {
+  float tile[64];
+  const Tile whole = {8, 8, 512, 1, valid_rows};
+  if (Chosen()) LoadTile(ctx, 2, reinterpret_cast<const float*>(p), whole, &tile[0]);
+}
+
+TEST_F(CheckTest, ATileThatLeavesTheHeap) {
+  const uint8_t* p = mine_ + kStride - 2 * 4 * 512;
+  EXPECT_DEATH(Run(&LoadTileFrom, ctx_, p, uint64_t{8}),
+               "LoadTile of 14368 bytes.*: the range ends behind the heap");
+  EXPECT_DEATH(Run(&LoadTileFrom, ctx_, static_cast<const uint8_t*>(mine_ + 2), uint64_t{8}),
+               "must be a multiple of 4");
+  // Masked rows are not there.
+  Run(&LoadTileFrom, ctx_, static_cast<const uint8_t*>(mine_ + kMappedBytes - 4 * 512 - 32),
+      uint64_t{2});
+}
+
 }  // namespace
 }  // namespace iris

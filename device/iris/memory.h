@@ -1,6 +1,10 @@
 // Plain data to and from the heaps of peers: single values and ranges. Ordered by nothing: a
 // barrier, a signal or an atomic says when others may read. To poll, use signal.h; a plain load in
 // a loop may never see a change.
+//
+// The first argument says where the heaps are: the DeviceContext, or HeapBases (heap_bases.h) in a
+// kernel that has a table of them. Every call has a cache hint as its first template argument. What
+// leaves out a part of the work by a condition is in mask.h, tiles of a matrix are in tile.h.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +22,16 @@ namespace iris {
 // Reads a T (trivially copyable; 1, 2, 4, 8 or 16 bytes, aligned to its size) from the heap of
 // `peer`, which may be the caller. A value of up to 8 bytes does not tear. kVolatile also sees what
 // a peer wrote since an earlier load.
-template <CacheHint H = CacheHint::kDefault, typename T>
-IRIS_DEVICE inline T Load(const DeviceContext& ctx, uint32_t peer, const T* src) {
+template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline T Load(const Heaps& ctx, uint32_t peer, const T* src) {
   return impl::LoadValue<H>(impl::OfPeer<sizeof(T)>(ctx, peer, src, sizeof(T), "Load"));
 }
 
 // Writes a T into the heap of `peer`. The same types and promises as Load.
-template <CacheHint H = CacheHint::kDefault, typename T>
-IRIS_DEVICE inline void Store(const DeviceContext& ctx, uint32_t peer, T* dst,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline void Store(const Heaps& ctx, uint32_t peer, T* dst,
                               typename impl::NotDeduced<T>::Type value) {
   impl::StoreValue<H>(impl::OfPeer<sizeof(T)>(ctx, peer, dst, sizeof(T), "Store"),
                       static_cast<T>(value));
@@ -40,7 +46,8 @@ IRIS_DEVICE inline void Store(const DeviceContext& ctx, uint32_t peer, T* dst,
 // No barrier, at the beginning or at the end: each thread has copied its part when it returns.
 // Before another thread reads the result, or overwrites the source: BlockSync, WarpSync, or a
 // signal.
-template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread,
+          typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                              Coop coop = Coop{}) {
   impl::CopyBytes<H>(dst, src, impl::BytesOf<T>(count), coop);
@@ -48,8 +55,9 @@ IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* s
 
 // As above, from the heap of `src_peer` to that of `dst_peer`: `dst` and `src` are addresses in the
 // caller's heap.
-template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
-IRIS_DEVICE inline void Copy(const DeviceContext& ctx, uint32_t dst_peer, T* dst, uint32_t src_peer,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
+          typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline void Copy(const Heaps& ctx, uint32_t dst_peer, T* dst, uint32_t src_peer,
                              const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                              Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
@@ -58,8 +66,9 @@ IRIS_DEVICE inline void Copy(const DeviceContext& ctx, uint32_t dst_peer, T* dst
 }
 
 // Copies from `src`, any address that the caller can read, to `dst` in the heap of `peer`. As Copy.
-template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
-IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, T* dst,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
+          typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
@@ -69,8 +78,9 @@ IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, T* dst,
 }
 
 // Copies from `src` in the heap of `peer` to `dst`, any address that the caller can write. As Copy.
-template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
-IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, T* dst,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
+          typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
@@ -82,16 +92,18 @@ IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, T* dst,
 // The same for rows of a matrix, none of which may overlap with another:
 //
 //   Put(ctx, peer, column, matrix + 3, Strided{n_rows, 1, 1, n_columns}, Block{});  // column 3
-template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
-IRIS_DEVICE inline void Put(const DeviceContext& ctx, uint32_t peer, T* dst,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
+          typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, const Strided& rows,
                             Coop coop = Coop{}) {
   impl::CopyRows<H>(
       impl::OfPeer<1>(ctx, peer, dst, impl::SpanBytes<T>(rows, rows.dst_stride), "Put"),
       impl::AnyAddress(ctx, src, impl::SpanBytes<T>(rows, rows.src_stride), "Put"), rows, coop);
 }
-template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
-IRIS_DEVICE inline void Get(const DeviceContext& ctx, uint32_t peer, T* dst,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
+          typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, const Strided& rows,
                             Coop coop = Coop{}) {
   impl::CopyRows<H>(

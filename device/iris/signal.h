@@ -29,7 +29,8 @@ namespace iris {
 
 // Sets the signal at `signal` in the heap of `peer`. Releases this thread's earlier accesses; after
 // a BlockSync, the block's.
-IRIS_DEVICE inline void SignalSet(const DeviceContext& ctx, uint32_t peer, uint64_t* signal,
+template <typename Heaps, typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
   backend::Store<Scope::kSystem, impl::kPublishOrder>(
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalSet"), value);
@@ -37,7 +38,8 @@ IRIS_DEVICE inline void SignalSet(const DeviceContext& ctx, uint32_t peer, uint6
 
 // Adds to it, likewise. Several setters may add to one signal; who sees the sum sees the writes of
 // all of them.
-IRIS_DEVICE inline void SignalAdd(const DeviceContext& ctx, uint32_t peer, uint64_t* signal,
+template <typename Heaps, typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
   (void)backend::FetchOp<AtomicOp::kAdd, Scope::kSystem, impl::kPublishOrder>(
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalAdd"), value);
@@ -47,8 +49,9 @@ IRIS_DEVICE inline void SignalAdd(const DeviceContext& ctx, uint32_t peer, uint6
 // all of them are there, the signal. All threads of `coop` call it; afterwards all of them have
 // copied, and `src` may be used again. {word, value} sets the word, {word, value, SignalOp::kAdd}
 // adds to it.
-template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread>
-IRIS_DEVICE inline void PutSignal(const DeviceContext& ctx, uint32_t peer, T* dst,
+template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
+          typename = impl::IfHeaps<Heaps>>
+IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
                                   const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                                   const SignalTo& signal, Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);

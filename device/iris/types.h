@@ -100,4 +100,17 @@ struct DeviceContext {
 };
 static_assert(std::is_trivially_copyable_v<DeviceContext>);
 
+// Where the heaps are, for a kernel that is given a table and no DeviceContext: see heap_bases.h.
+// Calls that take the one take the other.
+struct HeapBases {
+  // bases[r]: the address in this process at which the heap of rank r begins. Borrowed; memory that
+  // the kernel can read.
+  const uint64_t* bases = nullptr;
+  uint32_t rank = 0;  // the caller's own
+  // For the checks of the emulator alone. 0: not known, and not checked.
+  uint32_t n_ranks = 0;
+  uint64_t heap_bytes = 0;  // of each heap
+};
+static_assert(std::is_trivially_copyable_v<HeapBases>);
+
 }  // namespace iris

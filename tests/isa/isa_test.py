@@ -185,6 +185,15 @@ def amd_sixteen_bytes(a):
             exactly(a, "Copy16Volatile", 2, r"global_store_dwordx2 .*" + AMD[a.target]["store"]["System"] + "$"))
 
 
+def amd_streams_words(a):
+    """kStreaming is in the one load and the one store of a word of any size."""
+    found = []
+    for bits, kind in ((8, "byte"), (16, "short"), (32, "dword"), (64, "dwordx2")):
+        found += exactly(a, f"StreamU{bits}", 1, rf"global_load_u?{kind} .*(?:glc slc|nt)$")
+        found += exactly(a, f"StreamU{bits}", 1, rf"global_store_{kind} .*(?:glc slc|nt)$")
+    return found
+
+
 def amd_waits_poll(a):
     """Each poll acquires at system scope; between polls the wave sleeps; the clock bounds it."""
     found = []
@@ -311,6 +320,15 @@ def ptx_sixteen_bytes(a):
     return found
 
 
+def ptx_streams_words(a):
+    """kStreaming is in the one load and the one store of a word of any size."""
+    found = []
+    for bits in (8, 16, 32, 64):
+        found += exactly(a, f"StreamU{bits}", 1, rf"ld\.(?:global\.)?cs\.[ub]{bits}\b")
+        found += exactly(a, f"StreamU{bits}", 1, rf"st\.(?:global\.)?cs\.[ub]{bits}\b")
+    return found
+
+
 def ptx_reads_no_stale_data(a):
     """Nothing that a peer may have written is read through the non-coherent path."""
     return [c for kernel in a.kernels for c in never(a, kernel, r"ld\.global\.nc|ldu\b|ld\.[\w.]*\bnc\b")]
@@ -401,6 +419,7 @@ AMD_RULES = {
         ("Copy16Streaming", r"(global_load.*\]).*$", r"\1"),
         ("Copy16Volatile", r"(global_load.*\]).* (?:glc|sc1)$", r"\1"),
     ),
+    amd_streams_words: (("StreamU8", r"(global_load.*\]).*$", r"\1"), ("StreamU64", r"(global_store.*\]).*$", r"\1")),
     amd_waits_poll: (
         ("WaitThread", r"^buffer_inv.*", ""),
         ("WaitThread", r"^s_sleep.*", ""),
@@ -434,6 +453,7 @@ PTX_RULES = {
         ("Copy16Volatile", r"(ld|st)\.(volatile|relaxed\.sys)", r"\1"),
         ("Copy16Streaming", r"^st\..*v\d\.\w+", "st.u64"),
     ),
+    ptx_streams_words: (("StreamU16", r"^ld\.cs", "ld"), ("StreamU64", r"^st\.cs", "st")),
     ptx_reads_no_stale_data: (("GetBlockStreaming", r"^ld\.(?!param)\S+", "ld.global.nc.v2.u64"),),
     ptx_put_loads_before_it_stores: (("PutBlock", r"^ld\.(.*)v2\.", r"ld.\1"),),
     ptx_streaming_get_keeps_its_hint: (("GetBlockStreaming", r"L1::no_allocate\.|\bcs\.", ""),),

@@ -98,6 +98,18 @@ PROBE_COPY16(Default)
 PROBE_COPY16(Streaming)
 PROBE_COPY16(Volatile)
 
+// Words that are touched once.
+
+#define PROBE_STREAM(name, type)                                         \
+  extern "C" IRIS_KERNEL void Stream##name(type* to, const type* from) { \
+    const uint32_t i = backend::ThreadIndex();                           \
+    backend::StoreStreaming(to + i, backend::LoadStreaming(from + i));   \
+  }
+PROBE_STREAM(U8, uint8_t)
+PROBE_STREAM(U16, uint16_t)
+PROBE_STREAM(U32, uint32_t)
+PROBE_STREAM(U64, uint64_t)
+
 // The device API.
 
 extern "C" IRIS_KERNEL void PutBlock(DeviceContext ctx, uint32_t peer, void* dst, const void* src,

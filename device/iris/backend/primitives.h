@@ -211,6 +211,19 @@ IRIS_DEVICE inline void StorePlain(T* p, T value) {
   raw::StorePlain(p, value);
 }
 
+// The same for a word of 1, 2, 4 or 8 bytes that is touched once: CacheHint::kStreaming.
+template <typename W>
+IRIS_DEVICE inline W LoadStreaming(const W* p) {
+  static_assert(std::is_unsigned_v<W>);
+  return raw::LoadStreaming<W>(p);
+}
+
+template <typename W>
+IRIS_DEVICE inline void StoreStreaming(W* p, W word) {
+  static_assert(std::is_unsigned_v<W>);
+  raw::StoreStreaming<W>(p, word);
+}
+
 // 16 bytes, aligned to 16. kVolatile: relaxed at system scope, each half of 8 bytes whole, in one
 // instruction where the device has one.
 template <CacheHint H>

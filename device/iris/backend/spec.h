@@ -105,6 +105,10 @@ static_assert(SuppliesWord<uint8_t>() && SuppliesWord<uint16_t>() && SuppliesWor
 // Bulk data: each value whole, at least up to 8 bytes.
 static_assert(std::is_same_v<float, decltype(raw::LoadPlain(std::declval<const float*>()))>);
 static_assert(std::is_void_v<decltype(raw::StorePlain(std::declval<float*>(), 0.0f))>);
+static_assert(
+    std::is_same_v<uint16_t, decltype(raw::LoadStreaming<uint16_t>(std::declval<const void*>()))>);
+static_assert(
+    std::is_void_v<decltype(raw::StoreStreaming<uint16_t>(std::declval<void*>(), uint16_t()))>);
 static_assert(std::is_same_v<
               Bytes16, decltype(raw::Load16<CacheHint::kStreaming>(std::declval<const void*>()))>);
 static_assert(std::is_void_v<decltype(raw::Store16<CacheHint::kStreaming>(std::declval<void*>(),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "iris/backend/heap_map.h"
 #include "iris/backend/select.h"
@@ -17,6 +18,33 @@ template <typename T>
 IRIS_HOST_DEVICE inline T* Moved(const DeviceContext& ctx, uint32_t from, uint32_t to, T* p) {
   return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(p) +
                               (static_cast<uint64_t>(to) - from) * ctx.stride_bytes);
+}
+
+// The same by a table.
+template <typename T>
+IRIS_HOST_DEVICE inline T* Moved(const HeapBases& heaps, uint32_t from, uint32_t to, T* p) {
+  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(p) +
+                              (heaps.bases[to] - heaps.bases[from]));
+}
+
+// What says where the heaps are: the first argument of the calls.
+template <typename Heaps>
+using IfHeaps =
+    std::enable_if_t<std::is_base_of_v<DeviceContext, Heaps> || std::is_same_v<Heaps, HeapBases>>;
+
+// What a table tells, for what is said of a wrong access. Where the heaps do not lie at equal
+// distances, nothing is said of places.
+IRIS_HOST_DEVICE inline DeviceContext AsContext(const HeapBases& heaps) {
+  DeviceContext ctx;
+  ctx.rank = heaps.rank;
+  ctx.n_ranks = heaps.n_ranks;
+  if (heaps.n_ranks == 0) return ctx;
+  ctx.base = heaps.bases[0];
+  ctx.stride_bytes = heaps.n_ranks > 1 ? heaps.bases[1] - heaps.bases[0] : heaps.heap_bytes;
+  for (uint32_t r = 1; r < heaps.n_ranks; ++r) {
+    if (heaps.bases[r] - heaps.bases[r - 1] != ctx.stride_bytes) ctx.stride_bytes = 0;
+  }
+  return ctx;
 }
 
 // Templates that a GPU's compiler parses and never instantiates.
@@ -81,6 +109,40 @@ IRIS_DEVICE inline T* OfPeer(const DeviceContext& ctx, uint32_t peer, T* p, uint
     (void)call;
   }
   return Moved(ctx, ctx.rank, peer, p);
+}
+
+// As OfPeer, by a table. What the table does not tell is not checked.
+template <uint64_t kAlignment, typename T>
+IRIS_DEVICE inline T* OfPeer(const HeapBases& heaps, uint32_t peer, T* p, uint64_t bytes,
+                             const char* call) {
+  if constexpr (kChecked) {
+    using Why = backend::BadAccess::Why;
+    const uint64_t address = reinterpret_cast<uint64_t>(p);
+    if (__builtin_expect(heaps.n_ranks != 0 && peer >= heaps.n_ranks, 0)) {
+      Refuse(AsContext(heaps), Why::kPeer, call, peer, heaps.rank, address, bytes, kAlignment);
+    }
+    if (bytes > 0) {
+      const uint64_t offset = address - heaps.bases[heaps.rank];
+      const uint64_t room = heaps.heap_bytes;
+      if (__builtin_expect(room != 0 && (offset >= room || bytes > room - offset), 0)) {
+        Refuse(AsContext(heaps), Why::kAddress, call, peer, heaps.rank, address, bytes, kAlignment);
+      }
+      if (__builtin_expect(address % kAlignment != 0, 0)) {
+        Refuse(AsContext(heaps), Why::kAlignment, call, peer, heaps.rank, address, bytes,
+               kAlignment);
+      }
+    }
+  } else {
+    (void)bytes;
+    (void)call;
+  }
+  return Moved(heaps, heaps.rank, peer, p);
+}
+
+// Nothing is known of the memory beside the heaps, nor of the allocations in them.
+template <typename T>
+IRIS_DEVICE inline T* AnyAddress(const HeapBases&, T* p, uint64_t, const char*) {
+  return p;
 }
 
 // The other side of a copy: any memory. What lies in some rank's heap is checked as that.

@@ -31,6 +31,8 @@ IRIS_DEVICE inline T LoadValue(const T* p) {
     const U* u = reinterpret_cast<const U*>(p);
     if constexpr (H == CacheHint::kVolatile) {
       return BitCast<T>(backend::Load<Scope::kSystem, Order::kRelaxed>(u));
+    } else if constexpr (H == CacheHint::kStreaming) {
+      return BitCast<T>(backend::LoadStreaming(u));
     } else {
       return BitCast<T>(backend::LoadPlain(u));
     }
@@ -47,6 +49,8 @@ IRIS_DEVICE inline void StoreValue(T* p, T value) {
     U* u = reinterpret_cast<U*>(p);
     if constexpr (H == CacheHint::kVolatile) {
       backend::Store<Scope::kSystem, Order::kRelaxed>(u, BitCast<U>(value));
+    } else if constexpr (H == CacheHint::kStreaming) {
+      backend::StoreStreaming(u, BitCast<U>(value));
     } else {
       backend::StorePlain(u, BitCast<U>(value));
     }
@@ -55,8 +59,8 @@ IRIS_DEVICE inline void StoreValue(T* p, T value) {
 
 // Thread `index` of `n` copies its share of `count` units of type U. Eight loads go out before the
 // first store, also of what is left at the end: a link to a peer is as fast as what is in flight on
-// it.
-template <CacheHint H, typename U>
+// it. L and S are the hints of the loads and of the stores.
+template <CacheHint L, CacheHint S, typename U>
 IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t index,
                                   uint32_t n) {
   constexpr uint64_t kUnroll = 8;
@@ -65,38 +69,38 @@ IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t
   for (; i + (kUnroll - 1) * n < count; i += step) {
     U unit[kUnroll];
     IRIS_UNROLL(8)
-    for (uint64_t k = 0; k < kUnroll; ++k) unit[k] = LoadValue<H>(src + i + k * n);
+    for (uint64_t k = 0; k < kUnroll; ++k) unit[k] = LoadValue<L>(src + i + k * n);
     IRIS_UNROLL(8)
-    for (uint64_t k = 0; k < kUnroll; ++k) StoreValue<H>(dst + i + k * n, unit[k]);
+    for (uint64_t k = 0; k < kUnroll; ++k) StoreValue<S>(dst + i + k * n, unit[k]);
   }
   if (i >= count) return;
   U unit[kUnroll] = {};
   IRIS_UNROLL(8)
   for (uint64_t k = 0; k < kUnroll; ++k) {
-    if (i + k * n < count) unit[k] = LoadValue<H>(src + i + k * n);
+    if (i + k * n < count) unit[k] = LoadValue<L>(src + i + k * n);
   }
   IRIS_UNROLL(8)
   for (uint64_t k = 0; k < kUnroll; ++k) {
-    if (i + k * n < count) StoreValue<H>(dst + i + k * n, unit[k]);
+    if (i + k * n < count) StoreValue<S>(dst + i + k * n, unit[k]);
   }
 }
 
 // Bytes up to the first multiple of sizeof(U) one at a time, then units of U, then the rest one
 // byte at a time. `dst` and `src` have the same remainder modulo sizeof(U).
-template <CacheHint H, typename U>
+template <CacheHint L, CacheHint S, typename U>
 IRIS_DEVICE inline void CopyPeeled(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint32_t index,
                                    uint32_t n) {
   uint64_t head = (0 - reinterpret_cast<uint64_t>(dst)) & (sizeof(U) - 1);
   if (head > bytes) head = bytes;
   const uint64_t units = (bytes - head) / sizeof(U);
   const uint64_t body = head + units * sizeof(U);
-  CopyUnits<H>(dst, src, head, index, n);
-  CopyUnits<H>(reinterpret_cast<U*>(dst + head), reinterpret_cast<const U*>(src + head), units,
-               index, n);
-  CopyUnits<H>(dst + body, src + body, bytes - body, index, n);
+  CopyUnits<L, S>(dst, src, head, index, n);
+  CopyUnits<L, S>(reinterpret_cast<U*>(dst + head), reinterpret_cast<const U*>(src + head), units,
+                  index, n);
+  CopyUnits<L, S>(dst + body, src + body, bytes - body, index, n);
 }
 
-template <CacheHint H, typename Coop>
+template <CacheHint L, CacheHint S, typename Coop>
 IRIS_DEVICE inline void CopyBytes(void* dst_bytes, const void* src_bytes, uint64_t bytes,
                                   Coop coop) {
   uint8_t* dst = static_cast<uint8_t*>(dst_bytes);
@@ -105,16 +109,22 @@ IRIS_DEVICE inline void CopyBytes(void* dst_bytes, const void* src_bytes, uint64
   const uint32_t n = CoopSize(coop);
   const uint64_t differ = reinterpret_cast<uint64_t>(dst) ^ reinterpret_cast<uint64_t>(src);
   if ((differ & 15) == 0) {
-    CopyPeeled<H, Bytes16>(dst, src, bytes, index, n);
+    CopyPeeled<L, S, Bytes16>(dst, src, bytes, index, n);
   } else if ((differ & 7) == 0) {
-    CopyPeeled<H, uint64_t>(dst, src, bytes, index, n);
+    CopyPeeled<L, S, uint64_t>(dst, src, bytes, index, n);
   } else if ((differ & 3) == 0) {
-    CopyPeeled<H, uint32_t>(dst, src, bytes, index, n);
+    CopyPeeled<L, S, uint32_t>(dst, src, bytes, index, n);
   } else if ((differ & 1) == 0) {
-    CopyPeeled<H, uint16_t>(dst, src, bytes, index, n);
+    CopyPeeled<L, S, uint16_t>(dst, src, bytes, index, n);
   } else {
-    CopyUnits<H>(dst, src, bytes, index, n);
+    CopyUnits<L, S>(dst, src, bytes, index, n);
   }
+}
+
+// With one hint for both sides.
+template <CacheHint H, typename Coop>
+IRIS_DEVICE inline void CopyBytes(void* dst, const void* src, uint64_t bytes, Coop coop) {
+  CopyBytes<H, H>(dst, src, bytes, coop);
 }
 
 // Bytes of so many elements; those of void are bytes.
@@ -136,7 +146,7 @@ IRIS_HOST_DEVICE constexpr uint64_t SpanBytes(const Strided& rows, uint64_t stri
 }
 
 // Rows that are short: each thread has units of U of any row.
-template <CacheHint H, typename U>
+template <CacheHint L, CacheHint S, typename U>
 IRIS_DEVICE inline void CopyShortRows(uint8_t* dst, uint64_t dst_stride, const uint8_t* src,
                                       uint64_t src_stride, uint64_t rows, uint64_t row_bytes,
                                       uint32_t index, uint32_t n) {
@@ -144,12 +154,12 @@ IRIS_DEVICE inline void CopyShortRows(uint8_t* dst, uint64_t dst_stride, const u
   for (uint64_t i = index; i < rows * units; i += n) {
     const uint64_t row = units == 1 ? i : i / units;
     const uint64_t at = (i - row * units) * sizeof(U);
-    StoreValue<H>(reinterpret_cast<U*>(dst + row * dst_stride + at),
-                  LoadValue<H>(reinterpret_cast<const U*>(src + row * src_stride + at)));
+    StoreValue<S>(reinterpret_cast<U*>(dst + row * dst_stride + at),
+                  LoadValue<L>(reinterpret_cast<const U*>(src + row * src_stride + at)));
   }
 }
 
-template <CacheHint H, typename T, typename Coop>
+template <CacheHint L, CacheHint S, typename T, typename Coop>
 IRIS_DEVICE inline void CopyRows(T* dst_rows, const T* src_rows, const Strided& rows, Coop coop) {
   uint8_t* dst = reinterpret_cast<uint8_t*>(dst_rows);
   const uint8_t* src = reinterpret_cast<const uint8_t*>(src_rows);
@@ -159,7 +169,7 @@ IRIS_DEVICE inline void CopyRows(T* dst_rows, const T* src_rows, const Strided& 
   const uint32_t n = CoopSize(coop);
   if (row_bytes >= uint64_t{16} * n) {
     for (uint64_t row = 0; row < rows.rows; ++row) {
-      CopyBytes<H>(dst + row * dst_stride, src + row * src_stride, row_bytes, coop);
+      CopyBytes<L, S>(dst + row * dst_stride, src + row * src_stride, row_bytes, coop);
     }
     return;
   }
@@ -169,16 +179,22 @@ IRIS_DEVICE inline void CopyRows(T* dst_rows, const T* src_rows, const Strided& 
   const uint64_t all = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) |
                        dst_stride | src_stride | row_bytes;
   if ((all & 15) == 0) {
-    CopyShortRows<H, Bytes16>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+    CopyShortRows<L, S, Bytes16>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
   } else if ((all & 7) == 0) {
-    CopyShortRows<H, uint64_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+    CopyShortRows<L, S, uint64_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
   } else if ((all & 3) == 0) {
-    CopyShortRows<H, uint32_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+    CopyShortRows<L, S, uint32_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
   } else if ((all & 1) == 0) {
-    CopyShortRows<H, uint16_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+    CopyShortRows<L, S, uint16_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
   } else {
-    CopyShortRows<H, uint8_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
+    CopyShortRows<L, S, uint8_t>(dst, dst_stride, src, src_stride, rows.rows, row_bytes, index, n);
   }
+}
+
+// With one hint for both sides.
+template <CacheHint H, typename T, typename Coop>
+IRIS_DEVICE inline void CopyRows(T* dst, const T* src, const Strided& rows, Coop coop) {
+  CopyRows<H, H>(dst, src, rows, coop);
 }
 
 }  // namespace iris::impl

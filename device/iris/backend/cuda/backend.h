@@ -303,6 +303,44 @@ IRIS_DEVICE inline void StorePlain(T* p, T value) {
   *p = value;
 }
 
+// .cs and not L1::no_allocate as below: the lanes of a warp, and the next load of a thread, have
+// more of the same line.
+template <typename W>
+IRIS_DEVICE inline W LoadStreaming(const void* p) {
+  if constexpr (sizeof(W) == 8) {
+    uint64_t word = 0;
+    IRIS_PTX("ld.cs.u64 %0, [%1];" : "=l"(word) : "l"(p) : "memory");
+    return word;
+  } else {
+    uint32_t word = 0;
+    if constexpr (sizeof(W) == 4) {
+      IRIS_PTX("ld.cs.u32 %0, [%1];" : "=r"(word) : "l"(p) : "memory");
+    } else if constexpr (sizeof(W) == 2) {
+      IRIS_PTX("ld.cs.u16 %0, [%1];" : "=r"(word) : "l"(p) : "memory");
+    } else {
+      IRIS_PTX("ld.cs.u8 %0, [%1];" : "=r"(word) : "l"(p) : "memory");
+    }
+    return static_cast<W>(word);
+  }
+}
+
+template <typename W>
+IRIS_DEVICE inline void StoreStreaming(void* p, W value) {
+  if constexpr (sizeof(W) == 8) {
+    [[maybe_unused]] const uint64_t word = value;
+    IRIS_PTX("st.cs.u64 [%0], %1;" : : "l"(p), "l"(word) : "memory");
+  } else {
+    [[maybe_unused]] const uint32_t word = value;
+    if constexpr (sizeof(W) == 4) {
+      IRIS_PTX("st.cs.u32 [%0], %1;" : : "l"(p), "r"(word) : "memory");
+    } else if constexpr (sizeof(W) == 2) {
+      IRIS_PTX("st.cs.u16 [%0], %1;" : : "l"(p), "r"(word) : "memory");
+    } else {
+      IRIS_PTX("st.cs.u8 [%0], %1;" : : "l"(p), "r"(word) : "memory");
+    }
+  }
+}
+
 template <CacheHint H>
 IRIS_DEVICE inline Bytes16 Load16(const void* p) {
   Bytes16 value;

@@ -239,6 +239,18 @@ inline void StorePlain(T* p, T value) {
   memcpy(__builtin_assume_aligned(p, alignof(T)), &value, sizeof(T));
 }
 
+template <typename W>
+inline W LoadStreaming(const void* p) {
+  W word;
+  memcpy(&word, __builtin_assume_aligned(p, sizeof(W)), sizeof(W));
+  return word;
+}
+
+template <typename W>
+inline void StoreStreaming(void* p, W word) {
+  memcpy(__builtin_assume_aligned(p, sizeof(W)), &word, sizeof(W));
+}
+
 template <CacheHint H>
 inline Bytes16 Load16(const void* p) {
   Bytes16 value;

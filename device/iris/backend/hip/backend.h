@@ -134,6 +134,10 @@ template <typename T>
 T LoadPlain(const T* p);
 template <typename T>
 void StorePlain(T* p, T value);
+template <typename W>
+W LoadStreaming(const void* p);
+template <typename W>
+void StoreStreaming(void* p, W word);
 template <CacheHint H>
 Bytes16 Load16(const void* p);
 template <CacheHint H>

@@ -170,6 +170,18 @@ IRIS_DEVICE inline void StorePlain(T* p, T value) {
   *reinterpret_cast<Aliasing*>(p) = __builtin_bit_cast(Word<T>, value);
 }
 
+template <typename W>
+IRIS_DEVICE inline W LoadStreaming(const void* p) {
+  typedef W Aliasing __attribute__((may_alias));
+  return __builtin_nontemporal_load(static_cast<const Aliasing*>(p));
+}
+
+template <typename W>
+IRIS_DEVICE inline void StoreStreaming(void* p, W word) {
+  typedef W Aliasing __attribute__((may_alias));
+  __builtin_nontemporal_store(word, static_cast<Aliasing*>(p));
+}
+
 template <CacheHint H>
 IRIS_DEVICE inline Bytes16 Load16(const void* p) {
   const hip::AliasingVector4* const vector = static_cast<const hip::AliasingVector4*>(p);

@@ -1,0 +1,161 @@
+// The examples of docs/device, run as they stand there: tests/docs/snippets.py makes device_pages.h
+// from the text of the pages.
+#include "tests/docs/device_pages.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "iris/device.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+namespace {
+
+std::vector<float> Counting(uint64_t n, float first) {
+  std::vector<float> values(n);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+TEST(DevicePagesTest, LoadStore) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    float* x = rank.New<float>(100);
+    float* sums = rank.New<float>(128);
+    rank.Write(x, std::vector<float>(100, static_cast<float>(rank.rank() + 1)));
+    rank.HostBarrier();
+    rank.Launch({2, 64}, docs::load_store::SumOfVectors, rank.ctx, static_cast<const float*>(x),
+                sums, uint64_t{100});
+    std::vector<float> expected(128, 6.0f);
+    std::fill(expected.begin() + 100, expected.end(), 0.0f);
+    EXPECT_EQ(rank.Read(sums, 128), expected);
+    rank.HostBarrier();
+  });
+}
+
+TEST(DevicePagesTest, GetPut) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    float* mine = rank.New<float>(1024);
+    float* theirs = rank.New<float>(1024);
+    float* relayed = rank.New<float>(1024);
+    rank.Write(mine, Counting(1024, 1000.0f * rank.rank()));
+    rank.HostBarrier();
+    const float* from = mine;
+    rank.Launch({2, 64}, docs::get_put::SendParts, rank.ctx, from, theirs, uint64_t{700});
+    rank.Launch({1, 64}, docs::get_put::Relay, rank.ctx, 0u, 2u, from, relayed, uint64_t{33});
+    rank.Synchronize();
+    rank.HostBarrier();
+    std::vector<float> expected(1024);
+    const std::vector<float> sent = Counting(700, 1000.0f * ((rank.rank() + 2) % 3));
+    std::copy(sent.begin(), sent.end(), expected.begin());
+    EXPECT_EQ(rank.Read(theirs, 1024), expected);
+    if (rank.rank() == 2) {
+      EXPECT_EQ(rank.Read(relayed, 33), Counting(33, 0.0f));
+    }
+  });
+}
+
+TEST(DevicePagesTest, Tiles) {
+  World world(2);
+  world.Run([](Rank& rank) {
+    constexpr uint64_t kRows = 37, kColumns = 50;
+    float* x = rank.New<float>(kRows * kColumns);
+    float* y = rank.New<float>(kRows * kColumns);
+    rank.Write(x, Counting(kRows * kColumns, 5000.0f * rank.rank()));
+    rank.HostBarrier();
+    rank.Launch({3, 64}, docs::tiles::TransposeOfNext, rank.ctx, static_cast<const float*>(x), y,
+                kRows, kColumns);
+    const std::vector<float> got = rank.Read(y, kRows * kColumns);
+    for (uint64_t r = 0; r < kRows; ++r) {
+      for (uint64_t c = 0; c < kColumns; ++c) {
+        ASSERT_EQ(got[c * kRows + r], 5000.0f * rank.next() + static_cast<float>(r * kColumns + c));
+      }
+    }
+    rank.HostBarrier();
+  });
+}
+
+TEST(DevicePagesTest, Atomics) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    constexpr uint32_t kBins = 10, kValues = 600;
+    uint32_t* values = rank.New<uint32_t>(kValues);
+    uint32_t* counts = rank.New<uint32_t>(kBins + 2);
+    double* largest = rank.New<double>(1);
+    std::vector<uint32_t> numbers(kValues);
+    for (uint32_t i = 0; i < kValues; ++i) numbers[i] = i % (kBins + 2);
+    rank.Write(values, numbers);
+    rank.HostBarrier();
+    rank.Launch({2, 32}, docs::atomics::Histogram, rank.ctx, static_cast<const uint32_t*>(values),
+                uint64_t{kValues}, counts, kBins, largest);
+    rank.Synchronize();
+    rank.HostBarrier();
+    if (rank.rank() == 0) {
+      std::vector<uint32_t> expected(kBins + 2, 3 * kValues / (kBins + 2));
+      expected[kBins] = expected[kBins + 1] = 0;
+      EXPECT_EQ(rank.Read(counts, kBins + 2), expected);
+      EXPECT_EQ(rank.Read(largest), static_cast<double>(kBins + 1));
+    }
+  });
+}
+
+TEST(DevicePagesTest, Signals) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    float* numbers = rank.New<float>(100);
+    float* inbox = rank.New<float>(100);
+    uint64_t* arrived = rank.New<uint64_t>(1);
+    uint64_t* done = rank.New<uint64_t>(1);
+    float* sum = rank.New<float>(1);
+    uint32_t* failed = rank.New<uint32_t>(1);
+    rank.Write(numbers, Counting(100, 1.0f));
+    rank.HostBarrier();
+    rank.Launch({1, 64}, docs::signals::Distribute, rank.ctx, static_cast<const float*>(numbers),
+                inbox, uint64_t{100}, arrived, done, sum, failed);
+    EXPECT_EQ(rank.Read(sum), rank.rank() == 0 ? 0.0f : 5050.0f);
+    EXPECT_EQ(rank.Read(failed), 0u);
+  });
+}
+
+TEST(DevicePagesTest, Barriers) {
+  World world(4);
+  world.Run([](Rank& rank) {
+    uint64_t* boxes = rank.New<uint64_t>(2);
+    uint32_t* failed = rank.New<uint32_t>(1);
+    rank.Write(boxes, std::vector<uint64_t>{rank.rank() + 1, 0});
+    rank.HostBarrier();
+    rank.Launch({1, 32}, docs::barriers::Rounds, rank.ctx, boxes, 10u, failed);
+    // Ten ranks further back began with it.
+    EXPECT_EQ(rank.Read(boxes), 1024u * ((rank.rank() + 2) % 4 + 1));
+    EXPECT_EQ(rank.Read(failed), 0u);
+  });
+}
+
+TEST(DevicePagesTest, HeapBases) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    uint64_t* table = rank.New<uint64_t>(3);
+    float* x = rank.New<float>(77);
+    float* y = rank.New<float>(77);
+    uint32_t* finished = rank.New<uint32_t>(1);
+    rank.Write(x, Counting(77, 100.0f * rank.rank()));
+    rank.Launch({}, docs::heap_bases::TableOf, rank.ctx, table);
+    rank.Synchronize();
+    rank.HostBarrier();
+    rank.Launch({1, 40}, docs::heap_bases::ForeignKernel, static_cast<const uint64_t*>(table),
+                rank.rank(), 3u, static_cast<const float*>(x), y, uint64_t{77}, finished);
+    rank.Synchronize();
+    rank.HostBarrier();
+    EXPECT_EQ(rank.Read(y, 77), Counting(77, 100.0f * ((rank.rank() + 2) % 3)));
+    if (rank.rank() == 0) {
+      EXPECT_EQ(rank.Read(finished), 3u);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace iris::conformance
