@@ -17,7 +17,7 @@ import time
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
-from iris import _capi, _foreign, _heap
+from iris import _capi, _foreign, _heap, bench
 from iris._philox import Generator
 from iris.collectives import Collectives
 from iris.dtypes import DType, DTypeLike
@@ -479,6 +479,13 @@ class Context(Collectives, Factories):
             stream, _ = self.stream_for(None)
             _capi.library().iris_fill_async(to, byte, nbytes, stream.handle)
             stream.synchronize()
+
+    def do_bench(self, function: Any, *, team: Optional[Team] = None, **options: Any) -> Any:
+        """Collective over the team: iris.do_bench with barriers of its ranks, and the largest of their results on all
+        of them. In milliseconds."""
+        team = self.team_of(team)
+        options.setdefault("barrier_fn", lambda: self.barrier(team))
+        return bench.do_bench(function, context=self, over_ranks=True, team=team, **options)
 
     def _signal(self, signal: Any) -> Any:
         if signal is None:
