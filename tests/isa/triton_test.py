@@ -153,8 +153,8 @@ def assembly(target, kernel, element="fp16", **constants):
             and not line.startswith("ds_")], text
 
 
-@unittest.skipIf(triton is None, f"triton is neither installed nor in {WHEELS}: deploy/setup.sh fetches it there, where "
-                 "pip can reach the Python Package Index")
+@unittest.skipIf(triton is None, f"triton is neither installed nor in {WHEELS}: deploy/setup.sh fetches it there, "
+                 "where pip can reach the Python Package Index")
 class Assembly(unittest.TestCase):
 
     def found(self, pattern, lines):
@@ -232,18 +232,18 @@ class Assembly(unittest.TestCase):
                 ("add", "u64", r"add\.u64", "add_x2"), ("add", "fp32", r"add\.f32", "cmpswap"))
         for op, element, ptx, isa in rows:
             with self.subTest(op=op, element=element):
-                self.check(PTX, atomic_kernel, {rf"^atom\.global\.sys\.acq_rel\.{ptx} ": 1}, element, op=op, sem=None,
-                           scope=None)
+                self.check(PTX, atomic_kernel, {rf"^atom\.global\.sys\.acq_rel\.{ptx} ": 1}, element, op=op,
+                           sem=None, scope=None)
                 self.check(AMD, atomic_kernel, {
                     rf"^global_atomic_{isa} v.* sc0 sc1$": 1, r"^buffer_wbl2 sc0 sc1$": 1, r"^buffer_inv sc0 sc1$": 1,
                     r"^s_cbranch_execnz ": int(isa == "cmpswap")}, element, op=op, sem=None, scope=None)
         for element, ptx, isa in (("i32", r"b32", "cmpswap"), ("u64", r"b64", "cmpswap_x2")):
             with self.subTest(op="cas", element=element):
-                self.check(PTX, atomic_kernel, {rf"^atom\.global\.acq_rel\.sys\.cas\.{ptx} ": 1}, element, op="cas",
-                           sem=None, scope=None)
+                self.check(PTX, atomic_kernel, {rf"^atom\.global\.acq_rel\.sys\.cas\.{ptx} ": 1}, element,
+                           op="cas", sem=None, scope=None)
                 # Triton 3.6 compares and swaps at the level of one GPU, whatever the scope is; 3.9 does not.
-                self.check(AMD, atomic_kernel, {rf"^global_atomic_{isa} v.* sc0( sc1)?$": 1}, element, op="cas", sem=None,
-                           scope=None)
+                self.check(AMD, atomic_kernel, {rf"^global_atomic_{isa} v.* sc0( sc1)?$": 1}, element, op="cas",
+                           sem=None, scope=None)
 
     def test_a_message(self):
         """Who waits acquires in a loop and then loads; who signals has all threads' stores done before a release."""

@@ -43,12 +43,11 @@ def __getattr__(name):
     try:
         from iris import _triton
     except ImportError as error:
-        raise ImportError(f"iris.{name} is for kernels of Triton, which cannot be imported here ({error}): install "
-                          "the package triton") from error
+        raise ImportError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "
+                          "package triton") from error
     found = globals()[name] = getattr(_triton, name)
-    if found is None:
-        raise ImportError(f"iris.{name} needs a newer Triton, 3.4 at least: install it, or use the functions")
     return found
+
 
 __all__ = [
     "AbortedError", "AlreadyExistsError", "CancelledError", "Communicator", "Context", "DEBUG", "DType",

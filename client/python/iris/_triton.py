@@ -34,23 +34,19 @@ except ImportError:  # before 3.5
 _ALIGNED_BITS = tl.constexpr(10)
 DEFAULT_POLLS = tl.constexpr(1 << 24)  # of wait_until: some seconds on today's GPUs
 
-aggregate = getattr(_core, "_aggregate", None)
-
-
-def _constructor(function):
-    """An aggregate's __init__: Triton 3.6 wants it marked, older ones do not take it so."""
-    release = tuple(int(number) for number in triton.__version__.split(".")[:2])
-    return triton.constexpr_function(function) if release >= (3, 6) else function
-
-
+_aggregate = getattr(_core, "_aggregate", None)
 _constexpr_function = getattr(triton, "constexpr_function", getattr(_core, "constexpr_function", None))
+if _aggregate is None or _constexpr_function is None:
+    raise ImportError(f"Triton {triton.__version__} is too old: 3.4 is the oldest that will do")
 
 
 @_constexpr_function
 def _store_fence():
     """Assembly that waits until this thread's stores are where other GPUs see them; "": the release that follows a
     barrier does it."""
-    return _foreign.store_fence(_target_info.current_target()) if _target_info is not None else ""
+    if _target_info is None or not _COMPILED:
+        return ""
+    return _foreign.store_fence(_target_info.current_target())
 
 
 @triton.jit
@@ -247,8 +243,9 @@ def _holds(seen, value, compare: tl.constexpr):
 @triton.jit
 def wait_until(pointer, value, compare: tl.constexpr = None, max_polls=DEFAULT_POLLS):
     """Waits until the word at `pointer`, one pointer to this rank's own heap, is eq, ne, gt, ge, lt or le `value`; ge
-    if nothing is said. Returns whether it came to that: after max_polls looks at it the answer is false, so that a rank that died leaves no
-    kernel behind. If true, what the word's writer released is seen by all of this program's loads that follow."""
+    if nothing is said. Returns whether it came to that: after max_polls looks at it the answer is false, so that a rank
+    that died leaves no kernel behind. If true, what the word's writer released is seen by all of this program's loads
+    that follow."""
     how: tl.constexpr = "ge" if compare is None else compare
     # A loop of volatile loads will not do: compilers for some GPUs take it out. An atomic that adds 0 becomes a load
     # that acquires where there is one, and gives all threads one answer.
@@ -261,139 +258,155 @@ def wait_until(pointer, value, compare: tl.constexpr = None, max_polls=DEFAULT_P
     return _holds(seen, value, how)
 
 
-if aggregate is None:  # Triton before 3.4
-    DeviceContext = None
-else:
+_COMPILED = isinstance(translate, triton.runtime.jit.JITFunction)  # and not interpreted
 
-    @aggregate
-    class DeviceContext:
-        """A rank in a kernel, so that heap_bases need not be passed on: the functions above as methods, without the
-        calling rank and heap_bases among their arguments.
 
-            @triton.jit
-            def kernel(context_tensor, buffer, rank: tl.constexpr, world_size: tl.constexpr):
-                ctx = DeviceContext.initialize(context_tensor, rank, world_size)
-                x = ctx.load(buffer + tl.arange(0, 64), 1)
+def _constructor(function):
+    """An aggregate's __init__: Triton 3.6 wants it marked, older ones do not take it so."""
+    release = tuple(int(number) for number in triton.__version__.split(".")[:2])
+    return triton.constexpr_function(function) if release >= (3, 6) and _COMPILED else function
 
-        context_tensor is what the host's get_device_context() returns. A kernel takes DeviceContext from the package:
-        `from iris import DeviceContext`. It needs Triton 3.4.
-        """
 
-        rank: tl.constexpr
-        world_size: tl.constexpr
-        heap_bases: tl.tensor
+def _aggregate_or_class(cls):
+    """In Triton's interpreter, which knows no aggregates, an ordinary class with the same methods."""
+    if _COMPILED:
+        return _aggregate(cls)
+    for name, member in list(vars(cls).items()):
+        function = getattr(getattr(member, "__func__", member), "fn", None)
+        if function is not None:
+            setattr(cls, name, staticmethod(function) if isinstance(member, staticmethod) else function)
+    return cls
 
-        @_constructor
-        def __init__(self, rank, world_size, heap_bases):
-            self.rank = tl.constexpr(rank)
-            self.world_size = tl.constexpr(world_size)
-            self.heap_bases = heap_bases
 
-        @staticmethod
-        @triton.jit
-        def initialize(context_tensor, rank: tl.constexpr, world_size: tl.constexpr):
-            """The context of the rank that calls, of so many."""
-            return DeviceContext(rank, world_size, context_tensor + 2)
+@_aggregate_or_class
+class DeviceContext:
+    """A rank in a kernel, so that heap_bases need not be passed on: the functions above as methods, without the
+    calling rank and heap_bases among their arguments.
 
         @triton.jit
-        def translate(self, pointer, to_rank, hint: tl.constexpr = None):
-            """The same place in to_rank's heap."""
-            return translate(pointer, self.rank, to_rank, self.heap_bases, hint)
+        def kernel(context_tensor, buffer, rank: tl.constexpr, world_size: tl.constexpr):
+            ctx = DeviceContext.initialize(context_tensor, rank, world_size)
+            x = ctx.load(buffer + tl.arange(0, 64), 1)
 
-        @triton.jit
-        def load(self, pointer, from_rank, mask=None, other=None, cache_modifier=None, volatile=False,
-                 hint: tl.constexpr = None):
-            """See iris.load."""
-            return load(pointer, self.rank, from_rank, self.heap_bases, mask, other, cache_modifier, volatile, hint)
+    context_tensor is what the host's get_device_context() returns. A kernel takes DeviceContext from the package:
+    `from iris import DeviceContext`.
+    """
 
-        @triton.jit
-        def store(self, pointer, value, to_rank, mask=None, cache_modifier=None, hint: tl.constexpr = None):
-            """See iris.store."""
-            store(pointer, value, self.rank, to_rank, self.heap_bases, mask, hint, cache_modifier)
+    rank: tl.constexpr
+    world_size: tl.constexpr
+    heap_bases: tl.tensor
 
-        @triton.jit
-        def get(self, from_ptr, to_ptr, from_rank, mask=None, other=None, load_cache_modifier=None,
-                store_cache_modifier=None, hint: tl.constexpr = None):
-            """Copies from from_ptr in from_rank's heap to to_ptr, this rank's memory."""
-            get(from_ptr, to_ptr, self.rank, from_rank, self.heap_bases, mask, other, load_cache_modifier,
-                store_cache_modifier, hint)
+    @_constructor
+    def __init__(self, rank, world_size, heap_bases):
+        self.rank = tl.constexpr(rank)
+        self.world_size = tl.constexpr(world_size)
+        self.heap_bases = heap_bases
 
-        @triton.jit
-        def put(self, from_ptr, to_ptr, to_rank, mask=None, other=None, load_cache_modifier=None,
-                store_cache_modifier=None, hint: tl.constexpr = None):
-            """Copies from from_ptr, this rank's memory, to to_ptr in to_rank's heap."""
-            put(from_ptr, to_ptr, self.rank, to_rank, self.heap_bases, mask, other, load_cache_modifier,
-                store_cache_modifier, hint)
+    @staticmethod
+    @triton.jit
+    def initialize(context_tensor, rank: tl.constexpr, world_size: tl.constexpr):
+        """The context of the rank that calls, of so many."""
+        return DeviceContext(rank, world_size, context_tensor + 2)
 
-        @triton.jit
-        def copy(self, src_ptr, dst_ptr, from_rank, to_rank, mask=None, other=None, load_cache_modifier=None,
-                 store_cache_modifier=None, hint: tl.constexpr = None):
-            """See iris.copy."""
-            copy(src_ptr, dst_ptr, from_rank, to_rank, self.rank, self.heap_bases, mask, other, load_cache_modifier,
-                 store_cache_modifier, hint)
+    @triton.jit
+    def translate(self, pointer, to_rank, hint: tl.constexpr = None):
+        """The same place in to_rank's heap."""
+        return translate(pointer, self.rank, to_rank, self.heap_bases, hint)
 
-        @triton.jit
-        def atomic_add(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                       hint: tl.constexpr = None):
-            """See iris.atomic_add."""
-            return atomic_add(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def load(self, pointer, from_rank, mask=None, other=None, cache_modifier=None, volatile=False,
+             hint: tl.constexpr = None):
+        """See iris.load."""
+        return load(pointer, self.rank, from_rank, self.heap_bases, mask, other, cache_modifier, volatile, hint)
 
-        @triton.jit
-        def atomic_sub(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                       hint: tl.constexpr = None):
-            """See iris.atomic_sub."""
-            return atomic_sub(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def store(self, pointer, value, to_rank, mask=None, cache_modifier=None, hint: tl.constexpr = None):
+        """See iris.store."""
+        store(pointer, value, self.rank, to_rank, self.heap_bases, mask, hint, cache_modifier)
 
-        @triton.jit
-        def atomic_cas(self, pointer, cmp, val, to_rank, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                       hint: tl.constexpr = None):
-            """See iris.atomic_cas."""
-            return atomic_cas(pointer, cmp, val, self.rank, to_rank, self.heap_bases, sem, scope, hint)
+    @triton.jit
+    def get(self, from_ptr, to_ptr, from_rank, mask=None, other=None, load_cache_modifier=None,
+            store_cache_modifier=None, hint: tl.constexpr = None):
+        """Copies from from_ptr in from_rank's heap to to_ptr, this rank's memory."""
+        get(from_ptr, to_ptr, self.rank, from_rank, self.heap_bases, mask, other, load_cache_modifier,
+            store_cache_modifier, hint)
 
-        @triton.jit
-        def atomic_xchg(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                        hint: tl.constexpr = None):
-            """See iris.atomic_xchg."""
-            return atomic_xchg(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def put(self, from_ptr, to_ptr, to_rank, mask=None, other=None, load_cache_modifier=None,
+            store_cache_modifier=None, hint: tl.constexpr = None):
+        """Copies from from_ptr, this rank's memory, to to_ptr in to_rank's heap."""
+        put(from_ptr, to_ptr, self.rank, to_rank, self.heap_bases, mask, other, load_cache_modifier,
+            store_cache_modifier, hint)
 
-        @triton.jit
-        def atomic_xor(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                       hint: tl.constexpr = None):
-            """See iris.atomic_xor."""
-            return atomic_xor(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def copy(self, src_ptr, dst_ptr, from_rank, to_rank, mask=None, other=None, load_cache_modifier=None,
+             store_cache_modifier=None, hint: tl.constexpr = None):
+        """See iris.copy."""
+        copy(src_ptr, dst_ptr, from_rank, to_rank, self.rank, self.heap_bases, mask, other, load_cache_modifier,
+             store_cache_modifier, hint)
 
-        @triton.jit
-        def atomic_and(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                       hint: tl.constexpr = None):
-            """See iris.atomic_and."""
-            return atomic_and(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def atomic_add(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_add."""
+        return atomic_add(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
 
-        @triton.jit
-        def atomic_or(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                      hint: tl.constexpr = None):
-            """See iris.atomic_or."""
-            return atomic_or(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def atomic_sub(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_sub."""
+        return atomic_sub(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
 
-        @triton.jit
-        def atomic_min(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                       hint: tl.constexpr = None):
-            """See iris.atomic_min."""
-            return atomic_min(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def atomic_cas(self, pointer, cmp, val, to_rank, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_cas."""
+        return atomic_cas(pointer, cmp, val, self.rank, to_rank, self.heap_bases, sem, scope, hint)
 
-        @triton.jit
-        def atomic_max(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                       hint: tl.constexpr = None):
-            """See iris.atomic_max."""
-            return atomic_max(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+    @triton.jit
+    def atomic_xchg(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                    hint: tl.constexpr = None):
+        """See iris.atomic_xchg."""
+        return atomic_xchg(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
 
-        @triton.jit
-        def signal(self, pointer, value, to_rank, op: tl.constexpr = None):
-            """See iris.signal."""
-            signal(pointer, value, self.rank, to_rank, self.heap_bases, op)
+    @triton.jit
+    def atomic_xor(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_xor."""
+        return atomic_xor(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
 
-        @triton.jit
-        def put_signal(self, from_ptr, to_ptr, signal_ptr, value, to_rank, mask=None, op: tl.constexpr = None,
-                       load_cache_modifier=None, store_cache_modifier=None, hint: tl.constexpr = None):
-            """See iris.put_signal."""
-            put_signal(from_ptr, to_ptr, signal_ptr, value, self.rank, to_rank, self.heap_bases, mask, op,
-                       load_cache_modifier, store_cache_modifier, hint)
+    @triton.jit
+    def atomic_and(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_and."""
+        return atomic_and(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_or(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                  hint: tl.constexpr = None):
+        """See iris.atomic_or."""
+        return atomic_or(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_min(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_min."""
+        return atomic_min(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_max(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_max."""
+        return atomic_max(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def signal(self, pointer, value, to_rank, op: tl.constexpr = None):
+        """See iris.signal."""
+        signal(pointer, value, self.rank, to_rank, self.heap_bases, op)
+
+    @triton.jit
+    def put_signal(self, from_ptr, to_ptr, signal_ptr, value, to_rank, mask=None, op: tl.constexpr = None,
+                   load_cache_modifier=None, store_cache_modifier=None, hint: tl.constexpr = None):
+        """See iris.put_signal."""
+        put_signal(from_ptr, to_ptr, signal_ptr, value, self.rank, to_rank, self.heap_bases, mask, op,
+                   load_cache_modifier, store_cache_modifier, hint)

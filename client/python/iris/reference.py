@@ -289,6 +289,7 @@ def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
     """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
 
     Rank and size are those of torch.distributed, if its default group is there; else the launcher's. The rank's GPU
-    becomes torch's current one. More options are Context's. The reference's allocator_type and copy_engine are taken and have no meaning.
+    becomes torch's current one. More options are Context's. The reference's allocator_type and copy_engine are taken
+    and have no meaning.
     """
     return Iris(heap_size, **options)
