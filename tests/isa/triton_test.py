@@ -98,6 +98,22 @@ if triton is not None:
         ctx.put_signal(p + at, q + at, word, 1, peer, mask=mask)
 
     @triton.jit
+    def tile_kernel(p, q, bases, n, cur: tl.constexpr, peer, what: tl.constexpr, size: tl.constexpr):
+        ctx = DeviceContext.initialize(bases, cur, 2)
+        tile = iris.x.Tile(tl.program_id(0), tl.program_id(1), 32, 64)
+        source = iris.x.TensorView(p, size, size, size, 1)
+        if what == "all_gather":
+            iris.x.all_gather(tile, source, iris.x.TensorView(q, 2 * size, size, size, 1), 0, ctx)
+        elif what == "all_to_all":
+            iris.x.all_to_all(tile, source, iris.x.TensorView(q, size, size, size, 1), size // 2, ctx)
+        elif what == "reduce_scatter":
+            locks = tl.cast(bases, tl.pointer_type(tl.int64)) + size
+            iris.x.reduce_scatter(tile, source, iris.x.TensorView(q, size, size, size, 1), locks, ctx)
+        else:
+            iris.x.all_reduce(iris.x.Tile(tl.program_id(0), tl.program_id(1), 32, 64, tl.zeros((32, 64), tl.float32)),
+                              source, ctx)
+
+    @triton.jit
     def atomic_kernel(p, q, bases, n, cur, peer, op: tl.constexpr, sem: tl.constexpr, scope: tl.constexpr):
         if op == "add":
             old = iris.atomic_add(p, 3, cur, peer, bases, sem=sem, scope=scope)
@@ -271,6 +287,17 @@ class Assembly(unittest.TestCase):
         lines, _ = assembly(AMD, context_kernel, size=2048, cur=3)
         self.assertEqual(self.found(r"^global_store_dwordx4", lines), 5, lines)
         self.assertEqual(self.found(r"^global_atomic_", lines), sum(wanted.values()), lines)
+
+    def test_tiles_are_moved_128_bits_at_a_time(self):
+        # 32 x 64 numbers of 4 bytes: 4 accesses by each of 128 threads, or 2 by each of 256; of two ranks, or in a loop.
+        for what, loads, stores in (("all_gather", 8, 8), ("all_to_all", 4, 4), ("reduce_scatter", 8, 4)):
+            with self.subTest(what):
+                self.check(PTX, tile_kernel, {r"^ld\.global\.v4\.b32 ": loads, r"^st\.global\.v4\.b32 ": stores,
+                                              r"^(ld|st)\.global\.b(8|16|32) ": 0}, "fp32", cur=1, what=what, size=256)
+                self.check(AMD, tile_kernel, {r"^global_store_dwordx4 ": stores // 2, r"^global_store_dword ": 0},
+                           "fp32", cur=1, what=what, size=256)
+        self.check(PTX, tile_kernel, {r"^atom\.global\.sys\.relaxed\.add\.v4\.f32 ": 8}, "fp32", cur=1, what="add",
+                   size=256)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@
 and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md is the way through them.
 """
 
+import importlib
+
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._heap import Storage
 from iris._philox import Generator
@@ -34,18 +36,18 @@ __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
 _IN_KERNELS = frozenset((
     "DeviceContext", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_sub",
     "atomic_xchg", "atomic_xor", "copy", "get", "load", "put", "put_signal", "signal", "store", "translate",
-    "wait_until"))
+    "wait_until", "x"))
 
 
 def __getattr__(name):
     if name not in _IN_KERNELS:
         raise AttributeError(f"module 'iris' has no attribute '{name}'")
     try:
-        from iris import _triton
+        module = importlib.import_module("iris.x" if name == "x" else "iris._triton")
     except ImportError as error:
         raise ImportError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "
                           "package triton") from error
-    found = globals()[name] = getattr(_triton, name)
+    found = globals()[name] = module if name == "x" else getattr(module, name)
     return found
 
 
