@@ -289,7 +289,7 @@ class Assembly(unittest.TestCase):
         self.assertEqual(self.found(r"^global_atomic_", lines), sum(wanted.values()), lines)
 
     def test_tiles_are_moved_128_bits_at_a_time(self):
-        # 32 x 64 numbers of 4 bytes: 4 accesses by each of 128 threads, or 2 by each of 256; of two ranks, or in a loop.
+        # 32 x 64 numbers of 4 bytes: 4 accesses by each of 128 threads, or 2 by each of 256. Of two ranks.
         for what, loads, stores in (("all_gather", 8, 8), ("all_to_all", 4, 4), ("reduce_scatter", 8, 4)):
             with self.subTest(what):
                 self.check(PTX, tile_kernel, {r"^ld\.global\.v4\.b32 ": loads, r"^st\.global\.v4\.b32 ": stores,

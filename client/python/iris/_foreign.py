@@ -191,7 +191,8 @@ def current_torch_stream(context: "Context") -> Optional[int]:
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():
         return None
-    return torch._C._cuda_getCurrentRawStream(context.device_index)
+    context.raw_stream = torch._C._cuda_getCurrentRawStream  # from now on it is asked alone
+    return context.raw_stream(context.device_index)
 
 
 def synchronize_torch(context: "Context") -> bool:
