@@ -4,6 +4,7 @@ which cache modifiers they have, and the memory order and scope of atomics.
 Triton is in deploy/wheels.txt. Its compiler needs no GPU; the target is given.
 """
 
+import importlib.util
 import os
 import re
 import sys
@@ -298,6 +299,40 @@ class Assembly(unittest.TestCase):
                            "fp32", cur=1, what=what, size=256)
         self.check(PTX, tile_kernel, {r"^atom\.global\.sys\.relaxed\.add\.v4\.f32 ": 8}, "fp32", cur=1, what="add",
                    size=256)
+
+    @unittest.skipIf(importlib.util.find_spec("torch") is None, "torch, which the examples import, is not installed")
+    def test_kernels_of_the_examples(self):
+        numbers = {"heap_bases": "*u64", "words": "*i64", "flags": "*i64", "word": "*i64", "rank": "i32", "peer": "i32",
+                   "turn": "i32", "value": "i32", "count": "i32", "first": "i32", "rounds": "i32", "n_ranks": "i32",
+                   "times": "i32", "bit": "i32"}
+        constants = {"size": 2048, "blocks": 8, "begins": True, "buffer_size": 4096, "block_size": 1024}
+        wide = {"send_by_flags": 4, "send_by_put_signal": 4, "receive": 4, "load_kernel": None, "store_kernel": None,
+                "get_kernel": 4, "put_kernel": 4}  # stores of 128 bits by 128 threads
+        seen = 0
+        for example in ("atomics", "get_put", "load_store_bandwidth", "message_passing", "readme"):
+            found = importlib.util.spec_from_file_location(example, f"examples/python/{example}.py")
+            module = importlib.util.module_from_spec(found)
+            found.loader.exec_module(module)
+            for name, kernel in vars(module).items():
+                if not isinstance(kernel, triton.runtime.jit.JITFunction):
+                    continue
+                chosen = {key: value for key, value in constants.items() if key in kernel.arg_names}
+                signature = {key: "constexpr" if key in chosen else numbers.get(key, "*i32")
+                             for key in kernel.arg_names if key != "heap_bases_ptr"}
+                if example == "readme":
+                    signature.update(buffer="*fp32", heap_bases_ptr="*u64")
+                aligned = {(at,): [["tt.divisibility", 16]] for at, key in enumerate(kernel.arg_names)
+                           if signature[key].startswith("*") or key == "count"}
+                for target, spec in TARGETS.items():
+                    with self.subTest(example=example, kernel=name, target=target):
+                        Driver.target = spec
+                        triton.runtime.driver.set_active(Driver())
+                        made = triton.compile(ASTSource(kernel, signature=signature, constexprs=chosen, attrs=aligned),
+                                              target=spec)
+                        seen += 1
+                        if target == PTX and wide.get(name):
+                            self.assertEqual(made.asm["ptx"].count("st.global.v4.b32"), wide[name], made.asm["ptx"])
+        self.assertEqual(seen, 2 * 11)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ class Ranks(unittest.TestCase):
             self.assertIn(f"[iris] [{n - 1}/{n}] of {n - 1}\n", said)
             self.assertNotIn("hidden", said)
         self.on("devices", 1, 2, program=FOREIGN)
+        self.on("places", 1, program=FOREIGN)
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_groups_of_torch(self):
