@@ -1,7 +1,7 @@
 """The functions for kernels of Triton, compiled for two vendors' GPUs without one, and read: how wide accesses are,
 which cache modifiers they have, and the memory order and scope of atomics.
 
-Triton is in deploy/wheels.txt. Its compiler needs no GPU; the target is given.
+deploy/setup.sh fetches Triton (deploy/triton.txt). Its compiler needs no GPU; the target is given.
 """
 
 import importlib.util
@@ -13,12 +13,12 @@ import unittest
 
 from tests.python import junit
 
-WHEELS = "/usr/local/lib/iris/wheels"
+FETCHED = "/usr/local/lib/iris/triton"
 _cache = tempfile.TemporaryDirectory(prefix="iris-triton-")
 os.environ["TRITON_CACHE_DIR"] = _cache.name
 os.environ.pop("TRITON_INTERPRET", None)
 sys.path[1:1] = ["client/python"]
-sys.path.append(WHEELS)
+sys.path.append(FETCHED)
 
 try:
     import triton
@@ -170,7 +170,7 @@ def assembly(target, kernel, element="fp16", **constants):
             and not line.startswith("ds_")], text
 
 
-@unittest.skipIf(triton is None, f"triton is neither installed nor in {WHEELS}: deploy/setup.sh fetches it there, "
+@unittest.skipIf(triton is None, f"triton is neither installed nor in {FETCHED}: deploy/setup.sh fetches it there, "
                  "where pip can reach the Python Package Index")
 class Assembly(unittest.TestCase):
 

@@ -17,12 +17,12 @@ from tests.python import junit
 RANKS = os.path.abspath("tests/bundle/python/ranks.py")
 FOREIGN = os.path.abspath("tests/bundle/python/foreign_ranks.py")
 TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
-WHEELS = "/usr/local/lib/iris/wheels"  # as triton_ranks.py has it
+FETCHED = "/usr/local/lib/iris/triton"  # as triton_ranks.py has it
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-HAS_TRITON = importlib.util.find_spec("triton") is not None or os.path.isdir(f"{WHEELS}/triton")
-NO_TRITON = (f"triton is neither installed nor in {WHEELS}: deploy/setup.sh fetches it there, where pip can reach the "
-             "Python Package Index")
+HAS_TRITON = importlib.util.find_spec("triton") is not None or os.path.isdir(f"{FETCHED}/triton")
+NO_TRITON = (f"triton is neither installed nor in {FETCHED}: deploy/setup.sh fetches it there, where pip can reach "
+             "the Python Package Index")
 PATIENCE_SECONDS = 240
 
 

@@ -11,7 +11,7 @@ import sys
 import types
 
 os.environ["TRITON_INTERPRET"] = "1"
-sys.path.append("/usr/local/lib/iris/wheels")
+sys.path.append("/usr/local/lib/iris/triton")
 
 import numpy as np
 import triton
