@@ -30,9 +30,11 @@ class Setup(unittest.TestCase):
 
     def test_is_done_at_once_where_nothing_is_missing(self):
         result = run("deploy/setup.sh", "--check")
-        if not os.path.exists("/usr/local/lib/iris/wheels"):  # where the Python Package Index cannot be reached
-            self.assertEqual((result.returncode, result.stdout),
-                             (1, "missing: the packages of deploy/wheels.txt in /usr/local/lib/iris/wheels\n"))
+        # Where the Python Package Index cannot be reached.
+        missing = [f"the packages of deploy/{name}.txt in /usr/local/lib/iris/{name}" for name in ("wheels", "triton")
+                   if not os.path.exists(f"/usr/local/lib/iris/{name}/{name}.txt")]
+        if missing:
+            self.assertEqual((result.returncode, result.stdout), (1, f"missing: {' '.join(missing)}\n"))
             return
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
 

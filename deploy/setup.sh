@@ -8,7 +8,7 @@
 #   deploy/setup.sh --check    installs nothing; exit code 1 and a list if something is missing
 #
 # Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle,
-# and the packages of PyPI that the bundle's tests use (wheels.txt). They come last: where the index cannot be reached,
+# and the packages of PyPI that tests use (wheels.txt, triton.txt). They come last: where the index cannot be reached,
 # the exit code is 3, all else is there, and the tests that want them are skipped and say so. --build alone uses no
 # package of PyPI. The compiler for AMD's GPUs is not Debian's, which is too old: it is in the wheel ziglang of PyPI.
 #
@@ -47,8 +47,9 @@ abseil_folder=/usr/local/src/iris/abseil
 hip_folder=/usr/local/src/iris/hip
 ziglang=ziglang==0.17.1
 # As third_party/gpu_toolkits.bzl and tests/bundle/bundle_test.py have it.
-wheels_folder=/usr/local/lib/iris/wheels
-wheels_list=$(dirname "$0")/wheels.txt
+wheels_root=/usr/local/lib/iris
+wheel_lists=(wheels triton) # each NAME.txt is unpacked into the folder NAME
+lists_folder=$(dirname "$0")
 
 check_only=false
 with_sources=true # those of abseil, and the wheels
@@ -89,11 +90,13 @@ lacks_abseil_source() {
 }
 hip_version() { echo "$ziglang libamdhip64-dev"; }
 lacks_hip() { $with_hip && [ "$(cat "$hip_folder/VERSION" 2>/dev/null)" != "$(hip_version)" ]; }
-lacks_wheels() { $with_sources && ! cmp -s "$wheels_list" "$wheels_folder/wheels.txt"; }
+lacks_wheels() { $with_sources && ! cmp -s "$lists_folder/$1.txt" "$wheels_root/$1/$1.txt"; }
 lacking=("${missing[@]}")
 ! lacks_abseil_source || lacking+=("the sources of abseil in $abseil_folder")
 ! lacks_hip || lacking+=("a compiler for AMD's GPUs in $hip_folder")
-! lacks_wheels || lacking+=("the packages of deploy/wheels.txt in $wheels_folder")
+for list in "${wheel_lists[@]}"; do
+  ! lacks_wheels "$list" || lacking+=("the packages of deploy/$list.txt in $wheels_root/$list")
+done
 [ ${#lacking[@]} -gt 0 ] || exit 0
 
 if $check_only; then
@@ -176,24 +179,29 @@ if lacks_hip; then
 fi
 
 # As any user, and by the hashes of the list: nothing in them runs here.
-fetch_wheels() {
+fetch_wheels() { # LIST
+  local unpacked=$work/$1 folder=$wheels_root/$1
   /usr/bin/python3 -m pip --quiet --no-input --no-cache-dir --disable-pip-version-check --retries 2 install \
     --only-binary :all: --no-deps --require-hashes --no-warn-script-location --root-user-action ignore \
-    --target "$work/wheels" -r "$wheels_list" >"$log" 2>&1 || return
+    --target "$unpacked" -r "$lists_folder/$1.txt" >"$log" 2>&1 || return
   # The list comes last: then it is whole.
-  "${as_root[@]}" rm -rf "$wheels_folder" &&
-    "${as_root[@]}" mkdir -p "$wheels_folder" &&
-    "${as_root[@]}" cp -r "$work/wheels/." "$wheels_folder/" &&
-    "${as_root[@]}" chmod -R go+rX "$wheels_folder" &&
-    "${as_root[@]}" cp "$wheels_list" "$wheels_folder/wheels.txt"
+  "${as_root[@]}" rm -rf "$folder" &&
+    "${as_root[@]}" mkdir -p "$folder" &&
+    "${as_root[@]}" cp -r "$unpacked/." "$folder/" &&
+    "${as_root[@]}" chmod -R go+rX "$folder" &&
+    "${as_root[@]}" cp "$lists_folder/$1.txt" "$folder/$1.txt" &&
+    rm -rf "$unpacked"
 }
-if lacks_wheels; then
-  echo "deploy/setup.sh: fetching the packages of deploy/wheels.txt into $wheels_folder"
-  if ! fetch_wheels; then
+code=0
+for list in "${wheel_lists[@]}"; do
+  lacks_wheels "$list" || continue
+  echo "deploy/setup.sh: fetching the packages of deploy/$list.txt into $wheels_root/$list"
+  if ! fetch_wheels "$list"; then
     tail -n 5 "$log" >&2
-    echo "deploy/setup.sh: pip could not fetch the packages of deploy/wheels.txt (its last lines stand above). All" \
-      "else is there. Without them a few cases of tests/bundle are skipped: run deploy/setup.sh again when pip can" \
+    echo "deploy/setup.sh: pip could not fetch the packages of deploy/$list.txt (its last lines stand above). All" \
+      "else is there. Without them a few cases of tests are skipped: run deploy/setup.sh again when pip can" \
       "reach its index (PIP_INDEX_URL, PIP_CERT)" >&2
-    exit 3
+    code=3
   fi
-fi
+done
+exit $code

@@ -29,6 +29,8 @@ Requires-Python: >=3.9
 Requires-Dist: numpy>=1.22
 Provides-Extra: torch
 Requires-Dist: torch; extra == "torch"
+Provides-Extra: triton
+Requires-Dist: triton>=3.4; extra == "triton"
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Programming Language :: Python :: 3
 Classifier: Typing :: Typed

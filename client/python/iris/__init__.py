@@ -11,9 +11,12 @@
 and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md is the way through them.
 """
 
+import importlib
+
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._heap import Storage
 from iris._philox import Generator
+from iris.bench import do_bench
 from iris.collectives import Communicator, Work
 from iris.context import Context, current_context
 from iris.dtypes import DType
@@ -29,11 +32,30 @@ from iris.tensor import Tensor
 
 __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
 
+# For kernels of Triton, which is imported when one of them is used first.
+_IN_KERNELS = frozenset((
+    "DeviceContext", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_sub",
+    "atomic_xchg", "atomic_xor", "copy", "get", "load", "put", "put_signal", "signal", "store", "translate",
+    "wait_until", "x"))
+
+
+def __getattr__(name):
+    if name not in _IN_KERNELS:
+        raise AttributeError(f"module 'iris' has no attribute '{name}'")
+    try:
+        module = importlib.import_module("iris.x" if name == "x" else "iris._triton")
+    except ImportError as error:
+        raise ImportError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "
+                          "package triton") from error
+    found = globals()[name] = module if name == "x" else getattr(module, name)
+    return found
+
+
 __all__ = [
     "AbortedError", "AlreadyExistsError", "CancelledError", "Communicator", "Context", "DEBUG", "DType",
     "DataLossError", "DeadlineExceededError", "ERROR", "Event", "FailedPreconditionError", "Generator", "Graph",
     "INFO", "InternalError", "InvalidArgumentError", "Iris", "IrisError", "NotFoundError", "OutOfRangeError",
     "PermissionDeniedError", "ResourceExhaustedError", "StatusCode", "Storage", "Stream", "Team", "Tensor",
     "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "WARNING", "Work",
-    "current_context", "iris", "logger", "set_logger_level",
+    "current_context", "do_bench", "iris", "logger", "set_logger_level",
 ]

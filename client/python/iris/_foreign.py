@@ -191,7 +191,8 @@ def current_torch_stream(context: "Context") -> Optional[int]:
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():
         return None
-    return torch._C._cuda_getCurrentRawStream(context.device_index)
+    context.raw_stream = torch._C._cuda_getCurrentRawStream  # from now on it is asked alone
+    return context.raw_stream(context.device_index)
 
 
 def synchronize_torch(context: "Context") -> bool:
@@ -262,10 +263,24 @@ def torch_world() -> Optional[World]:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     rank, n_ranks = distributed.get_rank(), distributed.get_world_size()
+    local = _local_rank(torch, rank)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local)  # a broadcast of objects goes there
     names = [f"torch-{uuid.uuid4().hex[:16]}"]
     distributed.broadcast_object_list(names, src=0)
-    local = torch.cuda.current_device() if torch.cuda.is_available() else int(os.environ.get("LOCAL_RANK", rank))
     return World(names[0], rank, n_ranks, local)
+
+
+def _local_rank(torch: Any, rank: int) -> int:
+    """Which GPU a rank uses: the one that its group is bound to, else the current one if the program has chosen
+    another than the first, else that of LOCAL_RANK, else that of the rank."""
+    wanted = int(os.environ.get("LOCAL_RANK", rank))
+    if not torch.cuda.is_available():
+        return wanted
+    bound = getattr(torch.distributed.group.WORLD, "bound_device_id", None)
+    if bound is not None and bound.index is not None:
+        return int(bound.index)
+    return torch.cuda.current_device() or wanted % torch.cuda.device_count()
 
 
 def compute_units(context: "Context") -> int:
@@ -299,14 +314,38 @@ def is_torch_tensor(what: Any) -> bool:
     return torch is not None and isinstance(what, torch.Tensor)
 
 
-def heap_bases(context: "Context") -> Any:
-    """The addresses of all heaps as one array: torch's on the device, where torch is there; else numpy's."""
+def words_on_device(context: "Context", words: Sequence[int]) -> Any:
+    """Words of 64 bits as one array for kernels: torch's on the device, where torch is there; else numpy's."""
     import numpy
-    bases = numpy.array(context.heap_bases, dtype=numpy.uint64)
+    array = numpy.array(words, dtype=numpy.uint64)
     torch = importable_torch()
     if torch is None:
-        return bases
+        return array
     # Older ones have no uint64: the same bits.
-    signed = torch.from_numpy(bases.view(numpy.int64)).to(device_name(context))
+    signed = torch.from_numpy(array.view(numpy.int64)).to(device_name(context))
     kind = getattr(torch, "uint64", None)
     return signed if kind is None else signed.view(kind)
+
+
+def use_device(context: "Context") -> None:
+    """Makes the rank's GPU torch's current one, where torch is used: kernels of Triton go there."""
+    torch = loaded_torch()
+    if not context.on_host and torch is not None and torch.cuda.is_available():
+        torch.cuda.set_device(context.device_index)
+
+
+def store_fence(target: Any) -> str:
+    """For Triton's inline assembly: what each wave does so that its stores are visible to other GPUs before a barrier
+    ends. The release that follows the barrier waits for the stores of one wave alone, and some releases of Triton do
+    not wait for the write-back that it begins. "": nothing is needed, or the target is not known."""
+    if target is None or target.backend != "hip":
+        return ""
+    wait = "s_waitcnt vmcnt(0)"
+    if str(target.arch).startswith(("gfx94", "gfx95")):
+        wait = f"{wait}\nbuffer_wbl2 sc0 sc1\n{wait}"
+    elif str(target.arch).startswith("gfx90a"):
+        wait = f"{wait}\nbuffer_wbl2\n{wait}"
+    return f"{wait}\nv_mov_b32 $0, $1"
+
+
+store_fence.__triton_builtin__ = True  # type: ignore[attr-defined]  # so that Triton lets kernels depend on it

@@ -135,8 +135,8 @@ class Collectives:
         return _foreign.buffer_of(self, what, role)  # type: ignore[arg-type]
 
     def _pair(self, input: Any, output: Any, what: str) -> Any:
-        source = self._buffer(input, f"{what}: the input")
-        target = source if output is None or output is input else self._buffer(output, f"{what}: the output")
+        source = self._buffer(input, what + ": the input")
+        target = source if output is None or output is input else self._buffer(output, what + ": the output")
         if source.dtype is not target.dtype:
             raise InvalidArgumentError(f"{what}: the input has elements of {source.dtype.long_name} and the output of "
                                        f"{target.dtype.long_name}: they must be the same")

@@ -17,7 +17,7 @@ import time
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
-from iris import _capi, _foreign, _heap
+from iris import _capi, _foreign, _heap, bench
 from iris._philox import Generator
 from iris.collectives import Collectives
 from iris.dtypes import DType, DTypeLike
@@ -120,6 +120,7 @@ class Context(Collectives, Factories):
         self.dropped_events: Deque[int] = collections.deque()
         self._communicators = {}
         self._wrapped: Dict[int, Stream] = {}
+        self.raw_stream: Any = None  # torch's function for the number of its current stream, once torch uses the GPU
         self.world = Team(self, None)
         """The team of all ranks."""
         self.own_stream = Stream(self)
@@ -395,10 +396,12 @@ class Context(Collectives, Factories):
     def stream_for(self, stream: Any) -> Tuple[Stream, bool]:
         """The stream that an argument means, and whether a call without async_op waits for its result."""
         if stream is None:
-            current = _foreign.current_torch_stream(self)
-            if current is None:
+            stream = self.raw_stream(self.device_index) if self.raw_stream else _foreign.current_torch_stream(self)
+            if stream is None:
                 return self.own_stream, not self.capturing
-            stream = current
+            known = self._wrapped.get(stream)
+            if known is not None:
+                return known, False
         if isinstance(stream, Stream):
             if stream.context is not self:
                 raise InvalidArgumentError("the stream is of another context: use streams with the context that made "
@@ -479,6 +482,13 @@ class Context(Collectives, Factories):
             stream, _ = self.stream_for(None)
             _capi.library().iris_fill_async(to, byte, nbytes, stream.handle)
             stream.synchronize()
+
+    def do_bench(self, function: Any, *, team: Optional[Team] = None, **options: Any) -> Any:
+        """Collective over the team: iris.do_bench with barriers of its ranks, and the largest of their results on all
+        of them. In milliseconds."""
+        team = self.team_of(team)
+        options.setdefault("barrier_fn", lambda: self.barrier(team))
+        return bench.do_bench(function, context=self, over_ranks=True, team=team, **options)
 
     def _signal(self, signal: Any) -> Any:
         if signal is None:

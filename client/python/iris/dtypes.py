@@ -72,18 +72,21 @@ class DType(enum.IntEnum):
         """The DType that `value` means. InvalidArgumentError: none."""
         if isinstance(value, cls):
             return value
-        if isinstance(value, str):
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.dtype):
+            found = _OF_TORCH.get(value)
+            if found is None:
+                found = _BY_NAME.get(str(value).rpartition(".")[2])
+                if found is not None:
+                    _OF_TORCH[value] = found
+        elif isinstance(value, str):
             found = _BY_NAME.get(value)
         elif value is float or value is int or value is bool:
             found = {float: cls.F32, int: cls.I64, bool: cls.BOOL}[value]
         else:
-            torch = sys.modules.get("torch")
-            if torch is not None and isinstance(value, torch.dtype):
-                found = _BY_NAME.get(str(value).rpartition(".")[2])
-            else:
-                # numpy.float32 and numpy.dtype("float32") alike. In another byte order it is another type.
-                name = getattr(value, "name", None) if getattr(value, "isnative", True) else None
-                found = _BY_NAME.get(name if isinstance(name, str) else getattr(value, "__name__", None))
+            # numpy.float32 and numpy.dtype("float32") alike. In another byte order it is another type.
+            name = getattr(value, "name", None) if getattr(value, "isnative", True) else None
+            found = _BY_NAME.get(name if isinstance(name, str) else getattr(value, "__name__", None))
         if found is None:
             raise InvalidArgumentError(f"{value!r} is no type of elements that Iris knows: one of "
                                        + ", ".join(_LONG_NAMES[d] for d in cls if d))
@@ -105,6 +108,7 @@ _BYTES: Dict[DType, int] = {
 }
 _FLOATS = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2)
 _NOT_OF_NUMPY = (DType.NONE, DType.BF16, DType.F8E4M3, DType.F8E5M2)
+_OF_TORCH: Dict[Any, DType] = {}  # those that were asked for, because text takes long
 _BY_NAME: Dict[Optional[str], DType] = {
     **{name: dtype for dtype, name in _LONG_NAMES.items() if dtype},
     **{dtype.name.lower(): dtype for dtype in DType if dtype},

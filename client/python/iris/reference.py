@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
-from iris import _foreign, logging
+from iris import _foreign, bench, logging
 from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from iris.team import Team
@@ -35,6 +35,9 @@ class Iris:
         self._teams: Dict[Tuple[int, ...], Team] = {tuple(range(self.num_ranks)): self.context.world}
         for name in without_meaning:
             self.debug(f"{name} has no meaning here: irisd owns the memory, and put and get use the copy engines")
+        _foreign.use_device(self.context)
+        self._heap_bases: Any = None
+        self._device_context: Any = None
         for rank, base in enumerate(self.context.heap_bases):
             self.debug(f"rank {rank}: heap at {base:#x}")
 
@@ -62,8 +65,18 @@ class Iris:
         return _foreign.compute_units(self.context)
 
     def get_heap_bases(self) -> Any:
-        """The address of each rank's heap in this process, as a tensor for kernels."""
-        return _foreign.heap_bases(self.context)
+        """The address of each rank's heap in this process, as a tensor for kernels. It stays the same."""
+        if self._heap_bases is None:
+            self._heap_bases = _foreign.words_on_device(self.context, self.context.heap_bases)
+        return self._heap_bases
+
+    def get_device_context(self) -> Any:
+        """What DeviceContext.initialize() takes in a kernel, as a tensor: this rank, the number of ranks, and then the
+        address of each rank's heap, each a word of 64 bits."""
+        if self._device_context is None:
+            words = (self.cur_rank, self.num_ranks) + self.context.heap_bases
+            self._device_context = _foreign.words_on_device(self.context, words)
+        return self._device_context
 
     @property
     def heap_bases(self) -> Any:
@@ -128,6 +141,13 @@ class Iris:
             value = value.cpu()
         value = self.context.broadcast_object(value, source_rank)
         return value.to(self.device) if _foreign.is_torch_tensor(value) else value
+
+    def do_bench(self, fn: Any, preamble_fn: Any = lambda: None, group: Any = None, **options: Any) -> Any:
+        """Collective over the group: iris.do_bench with barriers of its ranks, and the largest of their results on all
+        of them."""
+        team = self.team_of(group)
+        return bench.do_bench(fn, lambda: self.context.barrier(team), preamble_fn, context=self.context,
+                              over_ranks=True, team=team, **options)
 
     def is_symmetric(self, tensor: Any) -> bool:
         """Whether its memory lies in the symmetric heap."""
@@ -268,7 +288,8 @@ class Ccl:
 def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
     """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
 
-    Rank and size are those of torch.distributed, if its default group is there; else the launcher's. More options are
-    Context's. The reference's allocator_type and copy_engine are taken and have no meaning.
+    Rank and size are those of torch.distributed, if its default group is there; else the launcher's. The rank's GPU
+    becomes torch's current one. More options are Context's. The reference's allocator_type and copy_engine are taken
+    and have no meaning.
     """
     return Iris(heap_size, **options)

@@ -1,11 +1,14 @@
 """A rank that calls devices as the reference's programs do: by a vendor's name. Started as ranks.py is."""
 
 import ctypes
+import os
 import sys
+import types
 
 import torch
 
 import iris
+from iris import _foreign
 from ranks import HEAP, raises
 
 
@@ -22,6 +25,9 @@ def reference():
     assert not iris_ctx.is_symmetric(torch.zeros(3))
     assert iris_ctx.cur_rank == cur_rank and iris_ctx.num_ranks == n and iris_ctx.heap_size == heap_size
     bases = iris_ctx.get_heap_bases()
+    assert iris_ctx.get_heap_bases() is bases and iris_ctx.get_device_context().tolist()[2:] == bases.tolist()
+    assert iris_ctx.get_device_context().tolist()[:2] == [cur_rank, n]
+    assert iris_ctx.do_bench(lambda: None, n_warmup=0, n_repeat=1, flushed_bytes=0) >= 0
     assert bases.shape == (n,) and iris_ctx.get_cu_count() > 0 and iris_ctx.get_device() == torch.device("cpu")
     # What the kernel does: rank 0 stores 1 in rank 1's copy.
     if cur_rank == 0:
@@ -74,5 +80,38 @@ def devices():
         c.barrier()
 
 
+def places():
+    """Which GPU a rank of torch.distributed uses, which stream, and what kernels for each vendor's GPUs need."""
+    def of(rank, current=0, count=8, bound=None, local=None):
+        gpus = types.SimpleNamespace(is_available=lambda: count > 0, current_device=lambda: current,
+                                     device_count=lambda: count)
+        group = types.SimpleNamespace(WORLD=types.SimpleNamespace(bound_device_id=bound))
+        os.environ.pop("LOCAL_RANK", None)
+        if local is not None:
+            os.environ["LOCAL_RANK"] = str(local)
+        fake = types.SimpleNamespace(cuda=gpus, distributed=types.SimpleNamespace(group=group))
+        return _foreign._local_rank(fake, rank)
+
+    bound = types.SimpleNamespace(index=3)
+    assert of(1, bound=bound) == 3 and of(1, bound=types.SimpleNamespace(index=None)) == 1
+    assert of(9) == 1 and of(5, local=2) == 2 and of(5, current=4, local=2) == 4 and of(2, count=1) == 0
+    assert of(5, count=0) == 5 and of(5, count=0, local=1) == 1
+    target = types.SimpleNamespace(backend="hip", arch="gfx942")
+    assert _foreign.store_fence(None) == "" == _foreign.store_fence(types.SimpleNamespace(backend="cuda", arch=90))
+    assert _foreign.store_fence(target).splitlines()[1] == "buffer_wbl2 sc0 sc1"
+    target.arch = "gfx1100"
+    assert _foreign.store_fence(target).splitlines() == ["s_waitcnt vmcnt(0)", "v_mov_b32 $0, $1"]
+    with iris.Context(HEAP) as c:
+        native = c.stream().native
+        c.raw_stream = lambda index: native  # torch's, where it uses the GPU
+        first, waits = c.stream_for(None)
+        assert first is c.stream_for(None)[0] and first is not c.own_stream and not waits
+        c.raw_stream = None
+        assert c.stream_for(None) == (c.own_stream, True)
+        assert iris.DType.of(torch.float16) is iris.DType.F16 is iris.DType.of(torch.float16)
+        raises(iris.InvalidArgumentError, lambda: iris.DType.of(torch.complex64), "complex64")
+        c.barrier()
+
+
 if __name__ == "__main__":
-    {"reference": reference, "devices": devices}[sys.argv[1]]()
+    {"reference": reference, "devices": devices, "places": places}[sys.argv[1]]()

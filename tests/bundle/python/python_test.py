@@ -16,8 +16,13 @@ from tests.python import junit
 
 RANKS = os.path.abspath("tests/bundle/python/ranks.py")
 FOREIGN = os.path.abspath("tests/bundle/python/foreign_ranks.py")
+TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
+FETCHED = "/usr/local/lib/iris/triton"  # as triton_ranks.py has it
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_TRITON = importlib.util.find_spec("triton") is not None or os.path.isdir(f"{FETCHED}/triton")
+NO_TRITON = (f"triton is neither installed nor in {FETCHED}: deploy/setup.sh fetches it there, where pip can reach "
+             "the Python Package Index")
 PATIENCE_SECONDS = 240
 
 
@@ -105,6 +110,7 @@ class Ranks(unittest.TestCase):
             self.assertIn(f"[iris] [{n - 1}/{n}] of {n - 1}\n", said)
             self.assertNotIn("hidden", said)
         self.on("devices", 1, 2, program=FOREIGN)
+        self.on("places", 1, program=FOREIGN)
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_groups_of_torch(self):
@@ -113,6 +119,27 @@ class Ranks(unittest.TestCase):
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_training_with_parameters_in_the_heap(self):
         self.on("training", 1, 2, 4)
+
+    @unittest.skipUnless(HAS_TRITON, NO_TRITON)
+    def test_kernels_of_triton_interpreted(self):
+        self.on("all_cases", 1, 2, program=TRITON)
+
+    @unittest.skipUnless(HAS_TRITON, NO_TRITON)
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_examples_with_kernels_of_triton_interpreted(self):
+        for example, said in (("message_passing", "put_signal: 32768 bytes in "), ("get_put", "each rank and the next"),
+                              ("load_store_bandwidth", "store of 128 KiB, every value right"),
+                              ("atomics", "torch.int64, 4 programs: add sub or and max xor min cas xchg end at")):
+            with self.subTest(example):
+                path = f"{self.bundle}/share/iris/examples/python/{example}.py"
+                self.assertIn(said, self.ranks(2, TRITON, path))
+
+    def test_functions_for_kernels_say_what_they_need(self):
+        program = ("import sys\nsys.modules['triton'] = None\nimport iris\n"
+                   "try:\n    iris.load\nexcept ImportError as error:\n    print(error)")
+        said = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True,
+                              timeout=60, env=self.environment()).stdout
+        self.assertRegex(said, r"^iris\.load is for kernels of Triton.*: install the package triton\n$")
 
     def test_a_rank_that_dies_is_named(self):
         for n in (2, 4):

@@ -1,0 +1,412 @@
+"""Functions for kernels of Triton: load, store, copy, get, put, atomics, signals, and DeviceContext.
+
+They are attributes of the package, `iris.load` and so on, so that a kernel calls them by these names; Triton is
+imported by the first use of one. Their names and the order of their arguments are those of the reference system.
+
+Common to all of them:
+
+- Pointers, or blocks of pointers, are to the heap of the rank that calls, as a tensor's argument to a kernel is. The
+  function finds the same place in the other rank's heap. `heap_bases` is what the host's get_heap_bases() returns.
+- Nothing is checked on the device: a pointer that lies in no heap, or a rank that is none, is undefined behaviour.
+- `mask`: elements whose mask is false are neither read nor written. `other`: what a load gives for them.
+- `hint` is an integer, or one for each dimension: so many elements are contiguous, and the first lies on a multiple of
+  so many bytes. It is needed only where Triton does not see this in the caller's pointers itself, because the
+  translation keeps what Triton knows of them: blocks that are wide accesses locally are wide accesses remotely.
+- Cache modifiers are Triton's: ".ca", ".cg", ".cv" for loads, ".wb", ".cg", ".cs", ".wt" for stores; None is the
+  default of the GPU. Triton leaves out what it does not know for a GPU: not all releases know ".cv" or volatile for
+  every vendor. To wait for a value, use wait_until().
+- Atomics: `sem` is "relaxed", "acquire", "release" or "acq_rel" (the default), `scope` is "cta", "gpu" or "sys". The
+  default is "sys", because other GPUs take part; the reference's is "gpu". They return the values before.
+"""
+
+import triton
+import triton.language as tl
+from triton.language import core as _core
+
+from iris import _foreign
+
+try:
+    from triton.language import target_info as _target_info
+except ImportError:  # before 3.5
+    _target_info = None
+
+# Heaps are a multiple of 2 to this many elements away from each other, of any type.
+_ALIGNED_BITS = tl.constexpr(10)
+DEFAULT_POLLS = tl.constexpr(1 << 24)  # of wait_until: some seconds on today's GPUs
+
+_aggregate = getattr(_core, "_aggregate", None)
+_constexpr_function = getattr(triton, "constexpr_function", getattr(_core, "constexpr_function", None))
+if _aggregate is None or _constexpr_function is None:
+    raise ImportError(f"Triton {triton.__version__} is too old: 3.4 is the oldest that will do")
+
+
+@_constexpr_function
+def _store_fence():
+    """Assembly that waits until this thread's stores are where other GPUs see them; "": the release that follows a
+    barrier does it."""
+    if _target_info is None or not _COMPILED:
+        return ""
+    return _foreign.store_fence(_target_info.current_target())
+
+
+@triton.jit
+def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None):
+    """The same place in to_rank's heap of what `pointer` is in from_rank's. Two loads of 8 bytes from heap_bases."""
+    distance = (tl.load(heap_bases + to_rank) - tl.load(heap_bases + from_rank)).to(tl.int64)
+    # Counted in elements, so that Triton's knowledge of the block's contiguity and alignment stays. Exact: the distance
+    # is a multiple of the heaps' stride, which is one of 2 MiB.
+    bits: tl.constexpr = pointer.dtype.element_ty.primitive_bitwidth
+    if bits == 16:
+        distance = distance >> 1
+    elif bits == 32:
+        distance = distance >> 2
+    elif bits == 64:
+        distance = distance >> 3
+    # No bit is lost: this says what the distance is a multiple of in a way that Triton does not drop.
+    there = pointer + ((distance >> _ALIGNED_BITS) << _ALIGNED_BITS)
+    if hint is not None:
+        there = tl.max_contiguous(tl.multiple_of(there, hint), hint)
+    return there
+
+
+@triton.jit
+def load(pointer, to_rank, from_rank, heap_bases, mask=None, other=None, cache_modifier=None, volatile=False,
+         hint: tl.constexpr = None):
+    """What lies in from_rank's heap. to_rank is the rank that calls."""
+    return tl.load(translate(pointer, to_rank, from_rank, heap_bases, hint), mask=mask, other=other,
+                   cache_modifier=cache_modifier, volatile=volatile)
+
+
+@triton.jit
+def store(pointer, value, from_rank, to_rank, heap_bases, mask=None, hint: tl.constexpr = None, cache_modifier=None):
+    """Writes into to_rank's heap. from_rank is the rank that calls."""
+    tl.store(translate(pointer, from_rank, to_rank, heap_bases, hint), value, mask=mask, cache_modifier=cache_modifier)
+
+
+@triton.jit
+def copy(src_ptr, dst_ptr, from_rank, to_rank, cur_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
+         store_cache_modifier=None, hint: tl.constexpr = None):
+    """From from_rank's heap into to_rank's. Both pointers are to the heap of cur_rank, which calls; unlike in the
+    reference, it may be a third rank."""
+    data = tl.load(translate(src_ptr, cur_rank, from_rank, heap_bases, hint), mask=mask, other=other,
+                   cache_modifier=load_cache_modifier)
+    tl.store(translate(dst_ptr, cur_rank, to_rank, heap_bases, hint), data, mask=mask,
+             cache_modifier=store_cache_modifier)
+
+
+@triton.jit
+def get(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
+        store_cache_modifier=None, hint: tl.constexpr = None):
+    """Copies what lies at from_ptr in the heap of to_rank to to_ptr, which is memory of the rank that calls. from_rank
+    is that rank: `get(theirs, mine, cur_rank, peer, heap_bases)`, as programs of the reference call it. Its page names
+    the two ranks the other way round; that order reads outside the heaps, there and here."""
+    data = tl.load(translate(from_ptr, from_rank, to_rank, heap_bases, hint), mask=mask, other=other,
+                   cache_modifier=load_cache_modifier)
+    tl.store(to_ptr, data, mask=mask, cache_modifier=store_cache_modifier)
+
+
+@triton.jit
+def put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
+        store_cache_modifier=None, hint: tl.constexpr = None):
+    """Copies from from_ptr, memory of from_rank, which calls, to to_ptr in to_rank's heap."""
+    data = tl.load(from_ptr, mask=mask, other=other, cache_modifier=load_cache_modifier)
+    tl.store(translate(to_ptr, from_rank, to_rank, heap_bases, hint), data, mask=mask,
+             cache_modifier=store_cache_modifier)
+
+
+@triton.jit
+def atomic_add(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+               scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """Adds in to_rank's heap."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    return tl.atomic_add(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
+                         scope=where)
+
+
+@triton.jit
+def atomic_sub(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+               scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """Subtracts in to_rank's heap."""
+    return atomic_add(pointer, -val, from_rank, to_rank, heap_bases, mask, sem, scope, hint)
+
+
+@triton.jit
+def atomic_cas(pointer, cmp, val, from_rank, to_rank, heap_bases, sem: tl.constexpr = None,
+               scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """Writes val into to_rank's heap where cmp stands there. It takes no mask, as Triton's."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    there = translate(pointer, from_rank, to_rank, heap_bases, hint)
+    return tl.atomic_cas(there, tl.cast(cmp, pointer.dtype.element_ty), tl.cast(val, pointer.dtype.element_ty), sem=sem,
+                         scope=where)
+
+
+@triton.jit
+def atomic_xchg(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+                scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """Exchanges what stands in to_rank's heap for val."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    return tl.atomic_xchg(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
+                          scope=where)
+
+
+@triton.jit
+def atomic_xor(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+               scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """Bitwise exclusive or in to_rank's heap."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    return tl.atomic_xor(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
+                         scope=where)
+
+
+@triton.jit
+def atomic_and(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+               scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """Bitwise and in to_rank's heap."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    return tl.atomic_and(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
+                         scope=where)
+
+
+@triton.jit
+def atomic_or(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+              scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """Bitwise or in to_rank's heap."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    return tl.atomic_or(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
+                        scope=where)
+
+
+@triton.jit
+def atomic_min(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+               scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """The smaller value stays in to_rank's heap."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    return tl.atomic_min(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
+                         scope=where)
+
+
+@triton.jit
+def atomic_max(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
+               scope: tl.constexpr = None, hint: tl.constexpr = None):
+    """The larger value stays in to_rank's heap."""
+    where: tl.constexpr = "sys" if scope is None else scope
+    return tl.atomic_max(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
+                         scope=where)
+
+
+# Signals: words of 32 or 64 bits in the heap, for which one rank waits and another one writes them.
+
+
+@triton.jit
+def signal(pointer, value, from_rank, to_rank, heap_bases, op: tl.constexpr = None):
+    """Sets the word at `pointer`, one pointer, in to_rank's heap to value (op="set", the default), or adds to it
+    (op="add"). Who sees it by wait_until() sees all that this program of the grid has stored before."""
+    tl.static_assert(op is None or op == "set" or op == "add", "op is set or add")
+    fence: tl.constexpr = _store_fence()
+    if fence != "":
+        tl.inline_asm_elementwise(fence, "=v,v,~{memory}", [0], dtype=tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()  # of the program: what its other threads have stored comes before, too
+    if op == "add":
+        atomic_add(pointer, value, from_rank, to_rank, heap_bases, sem="release", scope="sys")
+    else:
+        atomic_xchg(pointer, value, from_rank, to_rank, heap_bases, sem="release", scope="sys")
+
+
+@triton.jit
+def put_signal(from_ptr, to_ptr, signal_ptr, value, from_rank, to_rank, heap_bases, mask=None,
+               op: tl.constexpr = None, load_cache_modifier=None, store_cache_modifier=None,
+               hint: tl.constexpr = None):
+    """put(), then signal(): the word at signal_ptr changes when the block is there."""
+    put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask, None, load_cache_modifier, store_cache_modifier, hint)
+    signal(signal_ptr, value, from_rank, to_rank, heap_bases, op)
+
+
+@triton.jit
+def _holds(seen, value, compare: tl.constexpr):
+    tl.static_assert(compare == "ge" or compare == "eq" or compare == "ne" or compare == "gt" or compare == "le"
+                     or compare == "lt", "compare is one of eq, ne, gt, ge, lt, le")
+    if compare == "eq":
+        result = seen == value
+    elif compare == "ne":
+        result = seen != value
+    elif compare == "gt":
+        result = seen > value
+    elif compare == "ge":
+        result = seen >= value
+    elif compare == "lt":
+        result = seen < value
+    else:
+        result = seen <= value
+    return result
+
+
+@triton.jit
+def wait_until(pointer, value, compare: tl.constexpr = None, max_polls=DEFAULT_POLLS):
+    """Waits until the word at `pointer`, one pointer to this rank's own heap, is eq, ne, gt, ge, lt or le `value`; ge
+    if nothing is said. Returns whether it came to that: after max_polls looks at it the answer is false, so that a rank
+    that died leaves no kernel behind. If true, what the word's writer released is seen by all of this program's loads
+    that follow."""
+    how: tl.constexpr = "ge" if compare is None else compare
+    # A loop of volatile loads will not do: compilers for some GPUs take it out. An atomic that adds 0 becomes a load
+    # that acquires where there is one, and gives all threads one answer.
+    polls = 0
+    seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+    while (polls < max_polls) & (_holds(seen, value, how) == 0):
+        seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+        polls += 1
+    tl.debug_barrier()
+    return _holds(seen, value, how)
+
+
+_COMPILED = isinstance(translate, triton.runtime.jit.JITFunction)  # and not interpreted
+
+
+def _constructor(function):
+    """An aggregate's __init__: Triton 3.6 wants it marked, older ones do not take it so."""
+    release = tuple(int(number) for number in triton.__version__.split(".")[:2])
+    return triton.constexpr_function(function) if release >= (3, 6) and _COMPILED else function
+
+
+def _aggregate_or_class(cls):
+    """In Triton's interpreter, which knows no aggregates, an ordinary class with the same methods."""
+    if _COMPILED:
+        return _aggregate(cls)
+    for name, member in list(vars(cls).items()):
+        function = getattr(getattr(member, "__func__", member), "fn", None)
+        if function is not None:
+            setattr(cls, name, staticmethod(function) if isinstance(member, staticmethod) else function)
+    return cls
+
+
+@_aggregate_or_class
+class DeviceContext:
+    """A rank in a kernel, so that heap_bases need not be passed on: the functions above as methods, without the
+    calling rank and heap_bases among their arguments.
+
+        @triton.jit
+        def kernel(context_tensor, buffer, rank: tl.constexpr, world_size: tl.constexpr):
+            ctx = DeviceContext.initialize(context_tensor, rank, world_size)
+            x = ctx.load(buffer + tl.arange(0, 64), 1)
+
+    context_tensor is what the host's get_device_context() returns. A kernel takes DeviceContext from the package:
+    `from iris import DeviceContext`.
+    """
+
+    rank: tl.constexpr
+    world_size: tl.constexpr
+    heap_bases: tl.tensor
+
+    @_constructor
+    def __init__(self, rank, world_size, heap_bases):
+        self.rank = tl.constexpr(rank)
+        self.world_size = tl.constexpr(world_size)
+        self.heap_bases = heap_bases
+
+    @staticmethod
+    @triton.jit
+    def initialize(context_tensor, rank: tl.constexpr, world_size: tl.constexpr):
+        """The context of the rank that calls, of so many."""
+        return DeviceContext(rank, world_size, context_tensor + 2)
+
+    @triton.jit
+    def translate(self, pointer, to_rank, hint: tl.constexpr = None):
+        """The same place in to_rank's heap."""
+        return translate(pointer, self.rank, to_rank, self.heap_bases, hint)
+
+    @triton.jit
+    def load(self, pointer, from_rank, mask=None, other=None, cache_modifier=None, volatile=False,
+             hint: tl.constexpr = None):
+        """See iris.load."""
+        return load(pointer, self.rank, from_rank, self.heap_bases, mask, other, cache_modifier, volatile, hint)
+
+    @triton.jit
+    def store(self, pointer, value, to_rank, mask=None, cache_modifier=None, hint: tl.constexpr = None):
+        """See iris.store."""
+        store(pointer, value, self.rank, to_rank, self.heap_bases, mask, hint, cache_modifier)
+
+    @triton.jit
+    def get(self, from_ptr, to_ptr, from_rank, mask=None, other=None, load_cache_modifier=None,
+            store_cache_modifier=None, hint: tl.constexpr = None):
+        """Copies from from_ptr in from_rank's heap to to_ptr, this rank's memory."""
+        get(from_ptr, to_ptr, self.rank, from_rank, self.heap_bases, mask, other, load_cache_modifier,
+            store_cache_modifier, hint)
+
+    @triton.jit
+    def put(self, from_ptr, to_ptr, to_rank, mask=None, other=None, load_cache_modifier=None,
+            store_cache_modifier=None, hint: tl.constexpr = None):
+        """Copies from from_ptr, this rank's memory, to to_ptr in to_rank's heap."""
+        put(from_ptr, to_ptr, self.rank, to_rank, self.heap_bases, mask, other, load_cache_modifier,
+            store_cache_modifier, hint)
+
+    @triton.jit
+    def copy(self, src_ptr, dst_ptr, from_rank, to_rank, mask=None, other=None, load_cache_modifier=None,
+             store_cache_modifier=None, hint: tl.constexpr = None):
+        """See iris.copy."""
+        copy(src_ptr, dst_ptr, from_rank, to_rank, self.rank, self.heap_bases, mask, other, load_cache_modifier,
+             store_cache_modifier, hint)
+
+    @triton.jit
+    def atomic_add(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_add."""
+        return atomic_add(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_sub(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_sub."""
+        return atomic_sub(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_cas(self, pointer, cmp, val, to_rank, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_cas."""
+        return atomic_cas(pointer, cmp, val, self.rank, to_rank, self.heap_bases, sem, scope, hint)
+
+    @triton.jit
+    def atomic_xchg(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                    hint: tl.constexpr = None):
+        """See iris.atomic_xchg."""
+        return atomic_xchg(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_xor(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_xor."""
+        return atomic_xor(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_and(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_and."""
+        return atomic_and(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_or(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                  hint: tl.constexpr = None):
+        """See iris.atomic_or."""
+        return atomic_or(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_min(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_min."""
+        return atomic_min(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def atomic_max(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
+                   hint: tl.constexpr = None):
+        """See iris.atomic_max."""
+        return atomic_max(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
+
+    @triton.jit
+    def signal(self, pointer, value, to_rank, op: tl.constexpr = None):
+        """See iris.signal."""
+        signal(pointer, value, self.rank, to_rank, self.heap_bases, op)
+
+    @triton.jit
+    def put_signal(self, from_ptr, to_ptr, signal_ptr, value, to_rank, mask=None, op: tl.constexpr = None,
+                   load_cache_modifier=None, store_cache_modifier=None, hint: tl.constexpr = None):
+        """See iris.put_signal."""
+        put_signal(from_ptr, to_ptr, signal_ptr, value, self.rank, to_rank, self.heap_bases, mask, op,
+                   load_cache_modifier, store_cache_modifier, hint)

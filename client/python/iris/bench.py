@@ -1,0 +1,118 @@
+"""do_bench: how long a function takes on the device, measured as the reference does it, and over all ranks.
+
+Each repetition: barrier, preamble, a write over memory that is larger than the caches, barrier, then the function
+between two events on the stream that calls without a stream use (torch's current one where torch uses the GPU).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import statistics
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Union
+
+from iris import _capi
+from iris.errors import FailedPreconditionError, InvalidArgumentError
+from iris.stream import out_handle
+
+if TYPE_CHECKING:
+    from iris.context import Context
+    from iris.team import Team
+
+# Larger than the caches of today's GPUs; of emulated devices, than what a CPU's core has to itself.
+FLUSHED_BYTES = 256 << 20
+FLUSHED_BYTES_ON_HOST = 8 << 20
+
+_MODES = {"mean": statistics.mean, "median": statistics.median, "min": min, "max": max}
+
+Times = Union[float, List[float]]
+
+
+def quantile(times: Sequence[float], q: float) -> float:
+    """The q-quantile, 0 to 1, between the two nearest of the times as far as it lies between them."""
+    if not 0 <= q <= 1:
+        raise InvalidArgumentError(f"a quantile of {q} is not from 0 to 1")
+    ordered = sorted(times)
+    at = q * (len(ordered) - 1)
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return low + (high - low) * (at - math.floor(at))
+
+
+def summary(times: Sequence[float], quantiles: Optional[Sequence[float]], return_mode: str) -> Times:
+    """What do_bench returns of one rank's times."""
+    if quantiles is not None:
+        found = [quantile(times, q) for q in quantiles]
+        return found[0] if len(found) == 1 else found
+    return list(times) if return_mode == "all" else _MODES[return_mode](times)
+
+
+def measure(context: "Context", function: Callable[[], Any], barrier: Callable[[], Any],
+            preamble: Callable[[], Any], n_warmup: int, n_repeat: int, flushed_bytes: Optional[int]) -> List[float]:
+    """Milliseconds of each repetition, of this rank."""
+    library = _capi.library()
+    if flushed_bytes is None:
+        flushed_bytes = FLUSHED_BYTES_ON_HOST if context.on_host else FLUSHED_BYTES
+    barrier()
+    preamble()
+    function()  # compiles what has to be compiled
+    barrier()
+    cache = out_handle(library.iris_malloc_device, context.handle, flushed_bytes) if flushed_bytes else 0
+    try:
+        events = [(context.event(), context.event()) for _ in range(n_repeat)]
+        for i in range(-n_warmup, n_repeat):
+            barrier()
+            preamble()
+            stream, _ = context.stream_for(None)
+            if cache:
+                library.iris_fill_async(cache, i & 0xff, flushed_bytes, stream.handle)
+            barrier()
+            if i >= 0:
+                events[i][0].record(stream)
+            function()
+            if i >= 0:
+                events[i][1].record(stream)
+        barrier()
+        context.quiesce()
+    finally:
+        if cache:
+            library.iris_free_device(context.handle, ctypes.c_void_p(cache))
+    return [first.elapsed(last) * 1e3 for first, last in events]
+
+
+def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None,
+             preamble_fn: Callable[[], Any] = lambda: None, n_warmup: int = 25, n_repeat: int = 100,
+             quantiles: Optional[Sequence[float]] = None, return_mode: str = "mean", *,
+             context: "Optional[Context]" = None, over_ranks: bool = False, team: "Optional[Team]" = None,
+             flushed_bytes: Optional[int] = None) -> Times:
+    """How many milliseconds fn() takes on the device.
+
+    Args:
+      fn: puts its work on the current stream, or works on the host.
+      barrier_fn: called between the repetitions; `context.barrier` where other ranks take part.
+      preamble_fn: called before each repetition, and not measured.
+      n_warmup, n_repeat: repetitions that do not count, and that do.
+      quantiles: numbers from 0 to 1. Then the result is one time for each, or a number for a single one.
+      return_mode: else "mean", "median", "min", "max", or "all" for the times of all repetitions.
+      context: whose device; the context that was made last.
+      over_ranks: collective over the team (the world): the largest of the ranks' results, number by number, on all of
+        them. Without it the result is this rank's own, as the reference's.
+      flushed_bytes: how much memory is written between repetitions; 0: none.
+
+    Not collective unless over_ranks is true or barrier_fn is. FailedPreconditionError: there is no context.
+    """
+    from iris.context import current_context
+    if return_mode != "all" and return_mode not in _MODES:
+        raise InvalidArgumentError(f"return_mode={return_mode!r}: one of all, {', '.join(_MODES)} is wanted")
+    if n_repeat < 1 or n_warmup < 0:
+        raise InvalidArgumentError(f"{n_repeat} repetitions after {n_warmup} for warming up: at least 1 after 0 or "
+                                   "more are wanted")
+    context = context or current_context()
+    if context is None:
+        raise FailedPreconditionError("do_bench measures on the device of a context, and there is none: make one with "
+                                      "iris.Context() or iris.iris() first")
+    result = summary(measure(context, fn, barrier_fn, preamble_fn, n_warmup, n_repeat, flushed_bytes), quantiles,
+                     return_mode)
+    if not over_ranks:
+        return result
+    results = context.all_gather_object(result, team=team)
+    return [max(column) for column in zip(*results)] if isinstance(result, list) else max(results)

@@ -1,0 +1,339 @@
+"""The functions for kernels of Triton, compiled for two vendors' GPUs without one, and read: how wide accesses are,
+which cache modifiers they have, and the memory order and scope of atomics.
+
+deploy/setup.sh fetches Triton (deploy/triton.txt). Its compiler needs no GPU; the target is given.
+"""
+
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+from tests.python import junit
+
+FETCHED = "/usr/local/lib/iris/triton"
+_cache = tempfile.TemporaryDirectory(prefix="iris-triton-")
+os.environ["TRITON_CACHE_DIR"] = _cache.name
+os.environ.pop("TRITON_INTERPRET", None)
+sys.path[1:1] = ["client/python"]
+sys.path.append(FETCHED)
+
+try:
+    import triton
+except ImportError as error:
+    if error.name != "triton":
+        raise
+    triton = None
+
+PTX, AMD = "sm_90", "gfx942"
+
+if triton is not None:
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    import iris
+    from iris import DeviceContext
+
+    TARGETS = {PTX: GPUTarget("cuda", 90, 32), AMD: GPUTarget("hip", "gfx942", 64)}
+
+    @triton.jit
+    def load_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
+        at = tl.program_id(0) * size + tl.arange(0, size)
+        tl.store(q + at, iris.load(p + at, cur, peer, bases, mask=at < n, cache_modifier=modifier), mask=at < n)
+
+    @triton.jit
+    def volatile_kernel(p, q, bases, n, cur, peer, size: tl.constexpr):
+        at = tl.program_id(0) * size + tl.arange(0, size)
+        tl.store(q + at, iris.load(p + at, cur, peer, bases, volatile=True))
+
+    @triton.jit
+    def store_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
+        at = tl.program_id(0) * size + tl.arange(0, size)
+        iris.store(q + at, tl.load(p + at, mask=at < n), cur, peer, bases, mask=at < n, cache_modifier=modifier)
+
+    @triton.jit
+    def get_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
+        at = tl.program_id(0) * size + tl.arange(0, size)
+        iris.get(p + at, q + at, cur, peer, bases, mask=at < n)
+
+    @triton.jit
+    def put_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
+        at = tl.program_id(0) * size + tl.arange(0, size)
+        iris.put(p + at, q + at, cur, peer, bases, mask=at < n)
+
+    @triton.jit
+    def copy_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
+        at = tl.program_id(0) * size + tl.arange(0, size)
+        iris.copy(p + at, q + at, peer, 1 - peer, cur, bases, mask=at < n)
+
+    @triton.jit
+    def hinted_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, hint: tl.constexpr):
+        # The stride n says nothing of the pointers' alignment: the hint does.
+        at = n * tl.program_id(0) + tl.arange(0, size)
+        iris.put(q + tl.arange(0, size), p + at, cur, peer, bases, hint=hint)
+
+    @triton.jit
+    def context_kernel(p, q, bases, n, cur: tl.constexpr, peer, size: tl.constexpr):
+        ctx = DeviceContext.initialize(bases, cur, 8)
+        at = tl.program_id(0) * size + tl.arange(0, size)
+        mask = at < n
+        x = ctx.load(p + at, peer, mask=mask)
+        ctx.store(q + at, x, peer, mask=mask)
+        ctx.get(p + at, q + at, peer, mask=mask)
+        ctx.put(p + at, q + at, peer, mask=mask)
+        ctx.copy(p + at, q + at, peer, cur, mask=mask)
+        word = tl.cast(bases, tl.pointer_type(tl.int64)) + size
+        ctx.atomic_add(word, 1, peer)
+        ctx.atomic_sub(word, 1, peer)
+        ctx.atomic_cas(word, 1, 2, peer)
+        ctx.atomic_xchg(word, 1, peer)
+        ctx.atomic_xor(word, 1, peer)
+        ctx.atomic_and(word, 1, peer)
+        ctx.atomic_or(word, 1, peer)
+        ctx.atomic_min(word, 1, peer)
+        ctx.atomic_max(word, 1, peer)
+        ctx.signal(word, 1, peer, "add")
+        ctx.put_signal(p + at, q + at, word, 1, peer, mask=mask)
+
+    @triton.jit
+    def tile_kernel(p, q, bases, n, cur: tl.constexpr, peer, what: tl.constexpr, size: tl.constexpr):
+        ctx = DeviceContext.initialize(bases, cur, 2)
+        tile = iris.x.Tile(tl.program_id(0), tl.program_id(1), 32, 64)
+        source = iris.x.TensorView(p, size, size, size, 1)
+        if what == "all_gather":
+            iris.x.all_gather(tile, source, iris.x.TensorView(q, 2 * size, size, size, 1), 0, ctx)
+        elif what == "all_to_all":
+            iris.x.all_to_all(tile, source, iris.x.TensorView(q, size, size, size, 1), size // 2, ctx)
+        elif what == "reduce_scatter":
+            locks = tl.cast(bases, tl.pointer_type(tl.int64)) + size
+            iris.x.reduce_scatter(tile, source, iris.x.TensorView(q, size, size, size, 1), locks, ctx)
+        else:
+            iris.x.all_reduce(iris.x.Tile(tl.program_id(0), tl.program_id(1), 32, 64, tl.zeros((32, 64), tl.float32)),
+                              source, ctx)
+
+    @triton.jit
+    def atomic_kernel(p, q, bases, n, cur, peer, op: tl.constexpr, sem: tl.constexpr, scope: tl.constexpr):
+        if op == "add":
+            old = iris.atomic_add(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        elif op == "sub":
+            old = iris.atomic_sub(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        elif op == "cas":
+            old = iris.atomic_cas(p, 3, 4, cur, peer, bases, sem=sem, scope=scope)
+        elif op == "xchg":
+            old = iris.atomic_xchg(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        elif op == "xor":
+            old = iris.atomic_xor(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        elif op == "and":
+            old = iris.atomic_and(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        elif op == "or":
+            old = iris.atomic_or(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        elif op == "min":
+            old = iris.atomic_min(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        else:
+            old = iris.atomic_max(p, 3, cur, peer, bases, sem=sem, scope=scope)
+        tl.store(q, old)
+
+    @triton.jit
+    def message_kernel(p, q, bases, n, cur, peer, size: tl.constexpr):
+        at = tl.arange(0, size)
+        if iris.wait_until(p, 5):
+            x = tl.load(q + at)
+            iris.store(q + size + at, x, cur, peer, bases)
+            iris.signal(p, 7, cur, peer, bases)
+
+
+class Driver:
+    """What Triton asks for the target while it compiles."""
+
+    target = None
+
+    def get_current_target(self):
+        return self.target
+
+
+def assembly(target, kernel, element="fp16", **constants):
+    """(the accesses to memory, barriers and branches that Triton makes of a kernel, one a line; all of it)."""
+    signature = {"p": "*" + element, "q": "*" + element, "bases": "*u64", "n": "i32", "cur": "i32", "peer": "i32"}
+    signature.update(dict.fromkeys(constants, "constexpr"))
+    aligned = {(at,): [["tt.divisibility", 16]] for at in ((0, 1, 2) if "hint" in constants else (0, 1, 2, 3))}
+    Driver.target = TARGETS[target]
+    triton.runtime.driver.set_active(Driver())
+    made = triton.compile(ASTSource(kernel, signature=signature, constexprs=constants, attrs=aligned),
+                          target=TARGETS[target])
+    text = made.asm["ptx" if target == PTX else "amdgcn"]
+    lines = re.findall(r"^\s*(?:@!?%p\d+ )?((?:ld|st|atom|red|bar|fence|membar|bra)\b.*|"
+                       r"(?:global|flat|buffer|ds)_\w+.*|s_barrier|s_waitcnt .*vmcnt.*|s_cbranch.*)", text, re.M)
+    return [line.strip() for line in lines if "ld.param" not in line and "shared" not in line
+            and not line.startswith("ds_")], text
+
+
+@unittest.skipIf(triton is None, f"triton is neither installed nor in {FETCHED}: deploy/setup.sh fetches it there, "
+                 "where pip can reach the Python Package Index")
+class Assembly(unittest.TestCase):
+
+    def found(self, pattern, lines):
+        return sum(re.search(pattern, line) is not None for line in lines)
+
+    def check(self, target, kernel, patterns, element="fp16", **constants):
+        """Each pattern is in the lines as often as the number says."""
+        lines, _ = assembly(target, kernel, element, **constants)
+        for pattern, count in patterns.items():
+            self.assertEqual(self.found(pattern, lines), count,
+                             f"{kernel.__name__} {element} {constants} on {target}: {pattern}\n" + "\n".join(lines))
+
+    def test_blocks_are_accessed_128_bits_at_a_time(self):
+        # 2 accesses of 16 bytes by each of 128 threads, or 1 by each of 256.
+        for element, bits in (("fp16", 16), ("bf16", 16), ("fp32", 32), ("i8", 8), ("i64", 64)):
+            size = 4096 * 8 // bits
+            for kernel in (load_kernel, store_kernel, get_kernel, put_kernel, copy_kernel):
+                if element not in ("fp16", "fp32") and kernel is not put_kernel:
+                    continue
+                with self.subTest(kernel=kernel.__name__, element=element):
+                    self.check(PTX, kernel, {r"^ld\.global\.v[24]\.b(32|64) ": 2, r"^st\.global\.v[24]\.b(32|64) ": 2,
+                                             r"^(ld|st)\.global\.b(8|16|32) ": 0}, element, size=size, modifier=None)
+                    self.check(AMD, kernel, {r"^global_load_dwordx4 ": 1, r"^global_store_dwordx4 ": 1,
+                                             r"^flat_": 0, r"^global_\w+_(u?byte|u?short|dword) ": 0},
+                               element, size=size, modifier=None)
+
+    def test_hints_widen_what_triton_cannot_see(self):
+        for hint, wide in ((None, 0), (16, 2)):
+            with self.subTest(hint=hint):
+                self.check(PTX, hinted_kernel, {r"^st\.global\.v4\.b32 ": wide}, size=2048, hint=hint)
+                self.check(AMD, hinted_kernel, {r"^global_store_dwordx4 ": wide // 2}, size=2048, hint=hint)
+
+    def test_cache_modifiers(self):
+        for modifier, ptx, isa in ((".ca", r"^ld\.global\.ca\.v4", r"^global_load_dwordx4 .*off$"),
+                                   (".cg", r"^ld\.global\.cg\.v4", r"^global_load_dwordx4 .*off nt$"),
+                                   (".cv", r"^ld\.global\.(cv\.)?v4", r"^global_load_dwordx4 .*off sc0 sc1$")):
+            with self.subTest(load=modifier):
+                self.check(PTX, load_kernel, {ptx: 2}, size=2048, modifier=modifier)
+                self.check(AMD, load_kernel, {isa: 1}, size=2048, modifier=modifier)
+        for modifier, ptx, isa in ((".wb", r"^st\.global\.wb\.v4", r"^global_store_dwordx4 .*off$"),
+                                   (".cg", r"^st\.global\.cg\.v4", r"^global_store_dwordx4 .*off$"),
+                                   (".cs", r"^st\.global\.cs\.v4", r"^global_store_dwordx4 .*off nt$"),
+                                   (".wt", r"^st\.global\.wt\.v4", r"^global_store_dwordx4 .*off sc0 sc1$")):
+            with self.subTest(store=modifier):
+                self.check(PTX, store_kernel, {ptx: 2}, size=2048, modifier=modifier)
+                self.check(AMD, store_kernel, {isa: 1}, size=2048, modifier=modifier)
+        self.check(PTX, volatile_kernel, {r"^ld\.volatile\.global\.v4": 2}, size=2048)
+
+    def test_orders_and_scopes_of_atomics(self):
+        for sem in (None, "relaxed", "acquire", "release", "acq_rel"):
+            for scope in (None, "cta", "gpu", "sys"):
+                if sem is None and scope not in (None, "gpu"):
+                    continue
+                with self.subTest(sem=sem, scope=scope):
+                    order, where = sem or "acq_rel", scope or "sys"
+                    self.check(PTX, atomic_kernel, {rf"^atom\.global\.{where}\.{order}\.add\.u32 ": 1,
+                                                    r"^(atom|red|membar|fence)": 1}, "i32", op="add", sem=sem,
+                               scope=scope)
+                    releases = order in ("release", "acq_rel")
+                    acquires = order in ("acquire", "acq_rel")
+                    system = where == "sys"
+                    # sc0: the old value comes back. sc1: at the level of the system.
+                    self.check(AMD, atomic_kernel, {
+                        r"^global_atomic_add v.* sc0" + (" sc1$" if system else "$"): 1,
+                        r"^buffer_wbl2 sc0 sc1$": int(releases and system),
+                        r"^buffer_inv sc0 sc1$": int(acquires and system),
+                        r"^buffer_inv sc1$": int(acquires and where == "gpu")}, "i32", op="add", sem=sem, scope=scope)
+
+    def test_every_atomic(self):
+        # Where the GPU has no atomic that reaches memory of others, Triton makes a loop of compare-and-swap.
+        rows = (("sub", "i32", r"add\.u32", "add"), ("xchg", "i32", r"exch\.b32", "swap"),
+                ("xor", "i32", r"xor\.b32", "cmpswap"), ("and", "i32", r"and\.b32", "cmpswap"),
+                ("or", "i32", r"or\.b32", "cmpswap"), ("min", "i32", r"min\.s32", "cmpswap"),
+                ("max", "i32", r"max\.s32", "cmpswap"), ("max", "u32", r"max\.u32", "cmpswap"),
+                ("add", "u64", r"add\.u64", "add_x2"), ("add", "fp32", r"add\.f32", "cmpswap"))
+        for op, element, ptx, isa in rows:
+            with self.subTest(op=op, element=element):
+                self.check(PTX, atomic_kernel, {rf"^atom\.global\.sys\.acq_rel\.{ptx} ": 1}, element, op=op,
+                           sem=None, scope=None)
+                self.check(AMD, atomic_kernel, {
+                    rf"^global_atomic_{isa} v.* sc0 sc1$": 1, r"^buffer_wbl2 sc0 sc1$": 1, r"^buffer_inv sc0 sc1$": 1,
+                    r"^s_cbranch_execnz ": int(isa == "cmpswap")}, element, op=op, sem=None, scope=None)
+        for element, ptx, isa in (("i32", r"b32", "cmpswap"), ("u64", r"b64", "cmpswap_x2")):
+            with self.subTest(op="cas", element=element):
+                self.check(PTX, atomic_kernel, {rf"^atom\.global\.acq_rel\.sys\.cas\.{ptx} ": 1}, element,
+                           op="cas", sem=None, scope=None)
+                # Triton 3.6 compares and swaps at the level of one GPU, whatever the scope is; 3.9 does not.
+                self.check(AMD, atomic_kernel, {rf"^global_atomic_{isa} v.* sc0( sc1)?$": 1}, element, op="cas",
+                           sem=None, scope=None)
+
+    def test_a_message(self):
+        """Who waits acquires in a loop and then loads; who signals has all threads' stores done before a release."""
+        lines, _ = assembly(PTX, message_kernel, "i64", size=512)
+        order = "\n".join(lines)
+        self.assertRegex(order, r"(?s)^ld\.global\.sys\.acquire\.b64 .*bra.*ld\.global\.sys\.acquire\.b64 .*bra"
+                         r".*bar\.sync.*ld\.global\.v.*\nst\.global\.v[^\n]*\n(st[^\n]*\n)*bar\.sync.*"
+                         r"\natom\.global\.sys\.release\.exch\.b64 ")
+        lines, text = assembly(AMD, message_kernel, "i64", size=512)
+        order = "\n".join(lines)
+        # A program of 4 waves: each waits for its stores and writes them back before the barrier.
+        self.assertRegex(order, r"(?s)global_store_dwordx4 [^\n]*\ns_waitcnt vmcnt\(0\)\nbuffer_wbl2 sc0 sc1\n"
+                         r"s_waitcnt vmcnt\(0\)\ns_barrier\n.*buffer_wbl2 sc0 sc1\n(s_waitcnt[^\n]*\n)?"
+                         r"global_atomic_swap_x2 .* sc1$")
+        # The loop is still a loop: its block looks at the word, acquires, and is come back to.
+        looks = re.findall(r"global_(?:load_dwordx2|atomic_add_x2) [^\n]* sc0 sc1\n\ts_waitcnt vmcnt\(0\)\n"
+                           r"\tbuffer_inv sc0 sc1\n", text)
+        self.assertEqual(len(looks), 2, text)
+        self.assertIn("in Loop: Header", text)
+
+    def test_methods_of_the_context(self):
+        wanted = {"add": 3, "cas": 1, "exch": 2, "xor": 1, "and": 1, "or": 1, "min": 1, "max": 1}
+        patterns = {rf"^atom\.global\.[\w.]*\.{op}\.": count for op, count in wanted.items()}
+        self.check(PTX, context_kernel, {**patterns, r"^(ld|st)\.global\.v4\.b32 ": 20}, size=2048, cur=3)
+        lines, _ = assembly(AMD, context_kernel, size=2048, cur=3)
+        self.assertEqual(self.found(r"^global_store_dwordx4", lines), 5, lines)
+        self.assertEqual(self.found(r"^global_atomic_", lines), sum(wanted.values()), lines)
+
+    def test_tiles_are_moved_128_bits_at_a_time(self):
+        # 32 x 64 numbers of 4 bytes: 4 accesses by each of 128 threads, or 2 by each of 256. Of two ranks.
+        for what, loads, stores in (("all_gather", 8, 8), ("all_to_all", 4, 4), ("reduce_scatter", 8, 4)):
+            with self.subTest(what):
+                self.check(PTX, tile_kernel, {r"^ld\.global\.v4\.b32 ": loads, r"^st\.global\.v4\.b32 ": stores,
+                                              r"^(ld|st)\.global\.b(8|16|32) ": 0}, "fp32", cur=1, what=what, size=256)
+                self.check(AMD, tile_kernel, {r"^global_store_dwordx4 ": stores // 2, r"^global_store_dword ": 0},
+                           "fp32", cur=1, what=what, size=256)
+        self.check(PTX, tile_kernel, {r"^atom\.global\.sys\.relaxed\.add\.v4\.f32 ": 8}, "fp32", cur=1, what="add",
+                   size=256)
+
+    @unittest.skipIf(importlib.util.find_spec("torch") is None, "torch, which the examples import, is not installed")
+    def test_kernels_of_the_examples(self):
+        numbers = {"heap_bases": "*u64", "words": "*i64", "flags": "*i64", "word": "*i64", "rank": "i32", "peer": "i32",
+                   "turn": "i32", "value": "i32", "count": "i32", "first": "i32", "rounds": "i32", "n_ranks": "i32",
+                   "times": "i32", "bit": "i32"}
+        constants = {"size": 2048, "blocks": 8, "begins": True, "buffer_size": 4096, "block_size": 1024}
+        wide = {"send_by_flags": 4, "send_by_put_signal": 4, "receive": 4, "load_kernel": None, "store_kernel": None,
+                "get_kernel": 4, "put_kernel": 4}  # stores of 128 bits by 128 threads
+        seen = 0
+        for example in ("atomics", "get_put", "load_store_bandwidth", "message_passing", "readme"):
+            found = importlib.util.spec_from_file_location(example, f"examples/python/{example}.py")
+            module = importlib.util.module_from_spec(found)
+            found.loader.exec_module(module)
+            for name, kernel in vars(module).items():
+                if not isinstance(kernel, triton.runtime.jit.JITFunction):
+                    continue
+                chosen = {key: value for key, value in constants.items() if key in kernel.arg_names}
+                signature = {key: "constexpr" if key in chosen else numbers.get(key, "*i32")
+                             for key in kernel.arg_names if key != "heap_bases_ptr"}
+                if example == "readme":
+                    signature.update(buffer="*fp32", heap_bases_ptr="*u64")
+                aligned = {(at,): [["tt.divisibility", 16]] for at, key in enumerate(kernel.arg_names)
+                           if signature[key].startswith("*") or key == "count"}
+                for target, spec in TARGETS.items():
+                    with self.subTest(example=example, kernel=name, target=target):
+                        Driver.target = spec
+                        triton.runtime.driver.set_active(Driver())
+                        made = triton.compile(ASTSource(kernel, signature=signature, constexprs=chosen, attrs=aligned),
+                                              target=spec)
+                        seen += 1
+                        if target == PTX and wide.get(name):
+                            self.assertEqual(made.asm["ptx"].count("st.global.v4.b32"), wide[name], made.asm["ptx"])
+        self.assertEqual(seen, 2 * 11)
+
+
+if __name__ == "__main__":
+    junit.main()
