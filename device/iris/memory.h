@@ -72,7 +72,7 @@ IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
-  const impl::SpanOf<Coop> span(ctx, TraceOp::kPut, peer, bytes, 0, coop);
+  const impl::SpanOf<Coop, Heaps> span(ctx, TraceOp::kPut, peer, bytes, 0, coop);
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "Put"),
                      impl::AnyAddress(ctx, src, bytes, "Put"), bytes, coop);
 }
@@ -84,7 +84,7 @@ IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
-  const impl::SpanOf<Coop> span(ctx, TraceOp::kGet, peer, bytes, 0, coop);
+  const impl::SpanOf<Coop, Heaps> span(ctx, TraceOp::kGet, peer, bytes, 0, coop);
   impl::CopyBytes<H>(impl::AnyAddress(ctx, dst, bytes, "Get"),
                      impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
 }

@@ -55,7 +55,7 @@ IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
                                   const typename impl::NotDeduced<T>::Type* src, uint64_t count,
                                   const SignalTo& signal, Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
-  const impl::SpanOf<Coop> span(ctx, TraceOp::kPutSignal, peer, bytes, signal.value, coop);
+  const impl::SpanOf<Coop, Heaps> span(ctx, TraceOp::kPutSignal, peer, bytes, signal.value, coop);
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "PutSignal"),
                      impl::AnyAddress(ctx, src, bytes, "PutSignal"), bytes, coop);
   impl::CoopSyncBeforePublish(coop);

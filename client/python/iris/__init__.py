@@ -25,6 +25,7 @@ from iris.errors import (AbortedError, AlreadyExistsError, CancelledError, DataL
                          OutOfRangeError, PermissionDeniedError, ResourceExhaustedError, StatusCode,
                          UnauthenticatedError, UnavailableError, UnimplementedError, UnknownError)
 from iris.logging import DEBUG, ERROR, INFO, WARNING, logger, set_logger_level
+from iris.mem_pool import MemPool, mem_pool
 from iris.reference import Iris, iris
 from iris.stream import Event, Graph, Stream
 from iris.team import Team
@@ -54,8 +55,8 @@ def __getattr__(name):
 __all__ = [
     "AbortedError", "AlreadyExistsError", "CancelledError", "Communicator", "Context", "DEBUG", "DType",
     "DataLossError", "DeadlineExceededError", "ERROR", "Event", "FailedPreconditionError", "Generator", "Graph",
-    "INFO", "InternalError", "InvalidArgumentError", "Iris", "IrisError", "NotFoundError", "OutOfRangeError",
+    "INFO", "InternalError", "InvalidArgumentError", "Iris", "IrisError", "MemPool", "NotFoundError", "OutOfRangeError",
     "PermissionDeniedError", "ResourceExhaustedError", "StatusCode", "Storage", "Stream", "Team", "Tensor",
     "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "WARNING", "Work",
-    "current_context", "do_bench", "iris", "logger", "set_logger_level",
+    "current_context", "do_bench", "iris", "logger", "mem_pool", "set_logger_level",
 ]

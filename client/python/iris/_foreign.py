@@ -206,6 +206,27 @@ def synchronize_torch(context: "Context") -> bool:
     return True
 
 
+def heap_pool(context: "Context", library: str, allocate: str, free: str) -> Tuple[Any, Any]:
+    """A pool of torch's over two functions of a library, and its allocator. FailedPreconditionError: torch has none
+    here, and what to do."""
+    torch = importable_torch()
+    if context.on_host:
+        raise FailedPreconditionError("mem_pool() is for GPUs: where devices are emulated, torch has one allocator for "
+                                      "all. Allocate with the factories of the context")
+    if torch is None or not hasattr(torch.cuda, "MemPool") or not hasattr(torch.cuda, "use_mem_pool"):
+        raise FailedPreconditionError("mem_pool() needs torch.cuda.MemPool, which torch has since 2.5: install a newer "
+                                      "one, or allocate with the factories of the context")
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(library, allocate, free)
+    return torch.cuda.MemPool(allocator.allocator()), allocator
+
+
+def use_heap_pool(context: "Context", pool: Any) -> Any:
+    """The context manager in which torch allocates from the pool."""
+    torch = loaded_torch()
+    assert torch is not None  # it made the pool
+    return torch.cuda.use_mem_pool(pool, context.device_index)
+
+
 def default_dtype() -> DType:
     """torch's, if it is loaded; else float32."""
     torch = loaded_torch()

@@ -123,6 +123,20 @@ class Heap:
 
     def allocate(self, team: "Team", options: Any, name: Optional[str]) -> Storage:
         """Collective over the team."""
+        library = _capi.library()
+        return self._together(team, name, lambda context, out: library.iris_allocate(
+            context, team.handle, ctypes.byref(options), out))
+
+    def register_together(self, team: "Team", address: int, options: Any, name: Optional[str], keep: Any) -> Storage:
+        """Collective over the team: memory of each member's process, which `keep` has."""
+        library = _capi.library()
+        storage = self._together(team, name, lambda context, out: library.iris_register_symmetric(
+            context, team.handle, address, ctypes.byref(options), out))
+        # With the allocation, which stays until all members have dropped theirs: others may write into it until then.
+        storage.allocation.keep = keep
+        return storage
+
+    def _together(self, team: "Team", name: Optional[str], allocate: Callable[[int, Any], Any]) -> Storage:
         context = self.context
         self.free_own()
         ledger = self._ledger(team)
@@ -130,14 +144,13 @@ class Heap:
             if ledger.due():
                 ledger.collect(context)
             allocation = _capi.iris_allocation()
-            arguments = (context.handle, team.handle, ctypes.byref(options), ctypes.byref(allocation))
             try:
-                _capi.library().iris_allocate(*arguments)
+                allocate(context.handle, ctypes.byref(allocation))
             except (ResourceExhaustedError, AlreadyExistsError):
                 # Every member is told the same, so all of them come here.
                 if not ledger.collect(context):
                     raise
-                _capi.library().iris_allocate(*arguments)
+                allocate(context.handle, ctypes.byref(allocation))
             storage = Storage(context, team, allocation, name)
             ledger.add(storage)
             self._storages.add(storage)

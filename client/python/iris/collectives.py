@@ -155,8 +155,11 @@ class Collectives:
     def _run(self, communicator: Communicator, stream: Any, async_op: bool, result: Any, keep: Sequence[Any],
              function: Any, *arguments: Any) -> Any:
         """Puts the operation on its stream; `arguments` end before the stream."""
-        where, waits = self.stream_for(stream)
         tail = function[1:] if isinstance(function, tuple) else ()
+        if tail and not isinstance(tail[0], int):
+            raise InvalidArgumentError(f"variant={tail[0]!r}: the number of a variant is wanted, or 0 for the one that "
+                                       "fits")
+        where, waits = self.stream_for(stream)
         call = function[0] if isinstance(function, tuple) else function
         call(communicator.handle, *arguments, where.handle, *tail)
         if waits or stream is not None or self.capturing:  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from iris._philox import Generator
 from iris.collectives import Collectives
 from iris.dtypes import DType, DTypeLike
 from iris.errors import (DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, IrisError,
-                         OutOfRangeError)
+                         OutOfRangeError, StatusCode, error_of)
 from iris.factories import Factories
 from iris.stream import Event, Stream, out_handle
 from iris.team import Team
@@ -236,12 +236,17 @@ class Context(Collectives, Factories):
         return rank.value, offset.value
 
     def is_symmetric(self, what: Any) -> bool:
-        """Whether the memory of a tensor or an array lies in this rank's heap."""
-        address = self._buffer(what, "is_symmetric: the argument").address
-        try:
-            return self.locate(address)[0] == self.rank
-        except InvalidArgumentError:
-            return False
+        """Whether the memory of a tensor or an array lies in this rank's heap, or in what it has registered together
+        with others."""
+        buffer = self._buffer(what, "is_symmetric: the argument")
+        return self._is_symmetric(buffer)
+
+    def _is_symmetric(self, buffer: "_foreign.Buffer") -> bool:
+        begin = self.base + self.rank * self.stride_bytes
+        symmetric = ctypes.c_int32()
+        _capi.library().iris_is_symmetric(self.handle, buffer.address, buffer.count * buffer.dtype.itemsize,
+                                          ctypes.byref(symmetric))
+        return bool(symmetric.value) and begin <= buffer.address < begin + self.stride_bytes
 
     # Teams.
 
@@ -345,6 +350,51 @@ class Context(Collectives, Factories):
         nbytes = buffer.count * buffer.dtype.itemsize
         options = _heap.allocate_options(nbytes, buffer.dtype, buffer.shape, name, 0)
         storage = self.heap.register(buffer.address, options, name, buffer.keep)
+        return Tensor(storage, buffer.shape, contiguous_strides(buffer.shape), buffer.dtype)
+
+    def as_symmetric(self, array: Any, *, copy: bool = False, team: Optional[Team] = None,
+                     name: Optional[str] = None) -> Any:
+        """Collective over the team: a tensor or an array of every member's own, of the same shape and type, as a
+        tensor that all of them reach: at one offset, as if allocate() had given it. What is symmetric already is
+        returned as it is.
+
+        The tensor shares the array's memory, which is kept until it is freed or dropped by all. On GPUs that must be
+        memory that others can map (torch with expandable segments), at the same place of its allocation on all
+        members; on emulated devices a shared mapping of a memfd. With copy=True the tensor is a copy in the heap, of
+        any array.
+
+        On a GPU the tensor is another address of the array's memory: a kernel that writes one and reads the other does
+        not see what it wrote in time. Use one of them in a kernel; kernels that follow each other see everything.
+
+        InvalidArgumentError, the same on all members: the memory of one cannot be shared: whose, why, and what to do;
+        or they differ. ResourceExhaustedError: the address space above the heap is too small."""
+        team = self.team_of(team)
+        error: Optional[Tuple[int, str]] = None
+        there = False
+        buffer = None
+        try:
+            buffer = _foreign.buffer_of(self, array, "the argument")
+            there = self._is_symmetric(buffer)
+        except (IrisError, TypeError) as wrong:
+            error = (int(getattr(wrong, "code", StatusCode.INVALID_ARGUMENT)), str(wrong))
+        told = self.all_gather_object((there, error), team=team)
+        for rank, (_, theirs) in zip(team.ranks, told):
+            if theirs is not None:
+                raise error_of(theirs[0], f"as_symmetric() of rank {rank}: {theirs[1]}")
+        assert buffer is not None
+        if all(symmetric for symmetric, _ in told):
+            return array
+        if copy:
+            return self.allocate(buffer.shape, buffer.dtype, name=name, team=team).copy_(array)
+        for rank, (symmetric, _) in zip(team.ranks, told):
+            if symmetric:
+                raise InvalidArgumentError(f"as_symmetric(): what rank {rank} gives is in its heap already, and that "
+                                           "of others is not: give the same kind on all ranks, or copy=True for a copy")
+        options = _heap.allocate_options(buffer.count * buffer.dtype.itemsize, buffer.dtype, buffer.shape, name, 0)
+        try:
+            storage = self.heap.register_together(team, buffer.address, options, name, buffer.keep)
+        except InvalidArgumentError as wrong:
+            raise InvalidArgumentError(f"as_symmetric(): {wrong}. With copy=True it makes a copy in the heap") from None
         return Tensor(storage, buffer.shape, contiguous_strides(buffer.shape), buffer.dtype)
 
     def publish(self, tensor: Tensor, name: str) -> None:
@@ -498,7 +548,7 @@ class Context(Collectives, Factories):
         if op not in _SIGNAL_OPS or isinstance(value, bool) or not isinstance(value, int):
             raise InvalidArgumentError("a signal is (word, value) or (word, value, 'set' or 'add'), where the word is "
                                        "a tensor of uint64 in the heap and the value an integer")
-        return ctypes.byref(_capi.iris_signal(word=word_of(word), value=value % 2**64, op=_SIGNAL_OPS[op]))
+        return ctypes.byref(_capi.iris_signal(word=self._check_word(word), value=value % 2**64, op=_SIGNAL_OPS[op]))
 
     def _transfer(self, function: Any, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any,
                   to_remote: bool) -> None:
@@ -537,11 +587,19 @@ class Context(Collectives, Factories):
         """Sets rank `to`'s copy of a 64-bit word, or adds to it, after what was put on the stream before."""
         if not 0 <= to < self.n_ranks:
             raise OutOfRangeError(f"signal: rank {to} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+        self._check_word(word)
         where, waits = self.stream_for(stream)
         _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle,
                                        self._signal((word, value, op)))
         if waits:
             where.synchronize()
+
+    def _check_word(self, word: Any) -> Any:
+        pointer = word_of(word)
+        if word.context is not self:
+            raise InvalidArgumentError("the word of a signal is of another context: use one of the context that is "
+                                       "called")
+        return pointer
 
     def prepare_signals(self) -> None:
         """Loads the signals' kernel now: call it before a kernel runs that waits for a signal of put or get."""
@@ -549,7 +607,7 @@ class Context(Collectives, Factories):
 
     def read_word(self, word: Tensor) -> int:
         """What a 64-bit word of the heap holds now, read by the host."""
-        word_of(word)
+        self._check_word(word)
         if self.on_host:
             return ctypes.cast(word.data_ptr(), ctypes.POINTER(ctypes.c_uint64))[0]
         value = ctypes.c_uint64()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from iris import _foreign, bench, logging
 from iris.context import Context
-from iris.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
 
 if TYPE_CHECKING:
@@ -154,15 +154,11 @@ class Iris:
         return self.context.is_symmetric(tensor)
 
     def as_symmetric(self, external_tensor: Any, *, copy: bool = False) -> Any:
-        """Collective, unless it is symmetric already and returned as it is: a tensor on the heap for one that is not.
-        UnimplementedError: sharing its memory is not possible yet; copy=True makes a copy."""
-        if self.is_symmetric(external_tensor):
-            return external_tensor
-        if not copy:
-            raise UnimplementedError("as_symmetric: this tensor was allocated outside the symmetric heap, and its "
-                                     "memory cannot be shared yet: give copy=True for a copy on the heap, or allocate "
-                                     "it there")
-        return self._give(self.context.empty_like(external_tensor).copy_(external_tensor), False)
+        """Collective: a symmetric tensor that shares the memory of this one, or, with copy=True, is a copy on the heap.
+        One that is symmetric already is returned as it is. InvalidArgumentError, on all ranks: the memory of one cannot
+        be shared, why, and that copy=True makes a copy. See Context.as_symmetric."""
+        tensor = self.context.as_symmetric(external_tensor, copy=copy)
+        return tensor if tensor is external_tensor else self._give(tensor, False)
 
     # Tensors.
 

@@ -338,6 +338,9 @@ class Tensor(_foreign.DeviceArrayInterface):
         if isinstance(values, Tensor):
             values = values.to_host()
         array = numpy.asarray(values)
+        if array.dtype.kind in "OSUMm":
+            raise InvalidArgumentError(f"a tensor is not filled with {type(values).__name__} of the type "
+                                       f"{array.dtype}: numbers are wanted, of which numpy makes an array")
         if self.dtype.numpy_name is None and array.dtype != numpy.dtype(self.dtype.numpy_storage):
             from iris import _fill
             array = _fill.round_to(array, self.dtype)

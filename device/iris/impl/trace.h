@@ -107,13 +107,16 @@ class CallSpan {
   uint32_t peer_ = kNoTracePeer;
 };
 
-// Of what is not told: calls of single threads, and everything where traces are left out.
+// Of what is not told: calls of single threads, calls by a table of heaps (HeapBases), which has no
+// trace, and everything where traces are left out.
 struct NoSpan {
-  template <typename Coop>
-  IRIS_DEVICE NoSpan(const DeviceContext&, TraceOp, uint32_t, uint64_t, uint64_t, Coop) {}
+  template <typename Heaps, typename Coop>
+  IRIS_DEVICE NoSpan(const Heaps&, TraceOp, uint32_t, uint64_t, uint64_t, Coop) {}
 };
-template <typename Coop>
-using SpanOf = std::conditional_t<kTraces && !std::is_same_v<Coop, Thread>, CallSpan<Coop>, NoSpan>;
+template <typename Coop, typename Heaps = DeviceContext>
+using SpanOf = std::conditional_t<kTraces && !std::is_same_v<Coop, Thread> &&
+                                      std::is_same_v<Heaps, DeviceContext>,
+                                  CallSpan<Coop>, NoSpan>;
 template <typename Coop>
 using UserSpan = std::conditional_t<kTraces, CallSpan<Coop>, NoSpan>;
 

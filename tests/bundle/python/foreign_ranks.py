@@ -1,6 +1,7 @@
 """A rank that calls devices as the reference's programs do: by a vendor's name. Started as ranks.py is."""
 
 import ctypes
+import gc
 import os
 import sys
 import types
@@ -58,7 +59,7 @@ def reference():
     iris_ctx.device_barrier()
     raises(iris.InvalidArgumentError, lambda: iris_ctx.zeros(3, layout="torch.sparse_coo"), "strided")
     outside = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
-    raises(iris.UnimplementedError, lambda: iris_ctx.as_symmetric(outside), "copy=True")
+    raises(iris.InvalidArgumentError, lambda: iris_ctx.as_symmetric(outside), "copy=True")
     inside = iris_ctx.as_symmetric(outside, copy=True)
     assert iris_ctx.is_symmetric(inside) and torch.equal(inside, outside) and inside.dtype == torch.bfloat16
     assert iris_ctx.as_symmetric(inside) is inside
@@ -113,5 +114,78 @@ def places():
         c.barrier()
 
 
+def in_the_heap(context):
+    """A model whose tensors and gradients are of the heap, and collectives that use them where they lie."""
+    pool = iris.mem_pool(context)
+    device = f"cuda:{context.device_index}"
+    outside = torch.ones(1000, device=device)
+    with pool:
+        model = torch.nn.Linear(300, 200, device=device)
+        inputs = torch.full((16, 300), 1.0 + context.rank, device=device)
+        model(inputs).sum().backward()
+    assert not context.is_symmetric(outside)
+    for tensor in (model.weight.detach(), model.bias.detach(), model.weight.grad, inputs):
+        assert context.is_symmetric(tensor), tensor.shape
+    context.all_reduce(model.weight.grad)
+    wanted = 16 * sum(1.0 + rank for rank in range(context.n_ranks))
+    torch.testing.assert_close(model.weight.grad, torch.full((200, 300), wanted, device=device))
+    assert not context.is_symmetric(torch.ones(1000, device=device))
+    # Given back, and the heap has the room again.
+    del model, inputs
+    for _ in range(4):
+        with pool:
+            big = torch.empty(context.heap_bytes // 4, dtype=torch.uint8, device=device)
+        assert context.is_symmetric(big)
+        del big
+        gc.collect()
+    return pool
+
+
+def registered_together(context):
+    """torch's own memory at one offset on all ranks."""
+    n, rank = context.n_ranks, context.rank
+    own = torch.full((1 << 20,), float(rank), device=f"cuda:{context.device_index}")
+    x = context.as_symmetric(own, name="x")
+    view = x.torch()
+    assert context.is_symmetric(x) and not context.is_symmetric(own) and view.data_ptr() != own.data_ptr()
+    assert set(context.all_gather_object(x.offset_bytes)) == {x.offset_bytes}
+    assert torch.equal(view, own)
+    context.barrier()
+    context.put(x[:100], torch.full((100,), 50.0 + rank, device=own.device), (rank + 1) % n)
+    context.barrier()
+    assert own[:101].tolist() == [50.0 + (rank - 1) % n] * 100 + [float(rank)]
+    context.barrier()
+    own.fill_(float(rank))
+    context.barrier()
+    context.all_reduce(x)
+    torch.cuda.synchronize()
+    assert own.unique().tolist() == [n * (n - 1) / 2]
+    context.barrier()
+    del view
+    x.free()
+
+
+def gpus():
+    """torch's own memory on GPUs, with torch 2.5 or newer:
+
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTHONPATH=BUNDLE/lib/python \\
+            BUNDLE/bin/iris-run -n 2 -- python3 tests/bundle/python/foreign_ranks.py gpus
+    """
+    with iris.Context(256 << 20, max_heap_bytes=4 << 30) as context:
+        torch.cuda.set_device(context.device_index)
+        pool = in_the_heap(context)
+        print(f"rank {context.rank}: torch's tensors are in the heap", flush=True)
+        context.barrier()
+        try:
+            registered_together(context)
+            print(f"rank {context.rank}: torch's tensors are registered together", flush=True)
+        except iris.InvalidArgumentError as error:
+            # Without expandable segments: all ranks are told.
+            assert "copy=True" in str(error), error
+            print(f"rank {context.rank}: torch's tensors cannot be shared here: {error}", flush=True)
+        context.barrier()
+        del pool
+
+
 if __name__ == "__main__":
-    {"reference": reference, "devices": devices, "places": places}[sys.argv[1]]()
+    {"reference": reference, "devices": devices, "places": places, "gpus": gpus}[sys.argv[1]]()

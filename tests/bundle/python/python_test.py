@@ -83,6 +83,15 @@ class Ranks(unittest.TestCase):
     def test_memory(self):
         self.on("memory", 1, 2, 4)
 
+    def test_arrays_of_the_ranks_own_become_symmetric(self):
+        self.on("as_symmetric", 1, 3)
+
+    def test_the_functions_of_torchs_allocator(self):
+        self.on("torch_allocator", 1, 2)
+
+    def test_what_a_call_cannot_use(self):
+        self.on("misuse", 1, 2)
+
     def test_two_contexts(self):
         self.on("two_contexts", 1)
 

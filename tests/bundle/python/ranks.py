@@ -3,6 +3,7 @@
 Ends with 0 if all that it asserts holds.
 """
 
+import ctypes
 import fcntl
 import gc
 import mmap
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 
 import numpy as np
 
@@ -417,6 +419,190 @@ def memory():
         raises(iris.FailedPreconditionError, theirs.numpy, "freed")
         c.grow(1 << 20)
         assert c.heap_bytes >= HEAP + (1 << 20)
+        c.barrier()
+
+
+@case
+def as_symmetric():
+    """Arrays of the ranks' own become symmetric where they lie."""
+    with iris.Context(HEAP) as c:
+        n, r, right, left = c.n_ranks, c.rank, (c.rank + 1) % c.n_ranks, (c.rank - 1) % c.n_ranks
+        wrong = iris.InvalidArgumentError
+        memory, own = shareable()
+        own[...] = r
+        x = c.as_symmetric(own, name="x")
+        assert x.shape == own.shape and x.dtype is DType.F32 and x.data_ptr() != own.ctypes.data
+        assert c.is_symmetric(x) and c.is_symmetric(x[3:]) and not c.is_symmetric(own)
+        assert x.offset_bytes >= c.heap_bytes and c.as_symmetric(x) is x
+        assert set(c.all_gather_object(x.offset_bytes)) == {x.offset_bytes}
+        check(x, np.full(own.shape, r))
+        check(x.at(right), np.full(own.shape, right))
+        c.barrier()
+        c.put(x[7:9], np.full((2, 30), 100.0 + r, np.float32), right)
+        c.barrier()
+        check(own[6:10, 0], [r, 100 + left, 100 + left, r])
+        c.barrier()
+        own[...] = r
+        c.barrier()
+        c.all_reduce(x)
+        check(own, np.full(own.shape, n * (n - 1) / 2))
+        c.barrier()
+        # Nothing is half registered, whoever is wrong.
+        second, other = shareable()
+        plain = np.zeros(other.shape, np.float32)
+        last = r == n - 1
+        told = raises(wrong, lambda: c.as_symmetric(plain if last else other), "copy=True")
+        assert f"rank {n - 1} (pid" in told and "copy it into the heap" in told, told
+        told = raises(wrong, lambda: c.as_symmetric(other[:, :1] if last else other), "contiguous")
+        assert f"rank {n - 1}" in told, told
+        raises(wrong, lambda: c.as_symmetric(object() if last else other), f"rank {n - 1}: the argument is object")
+        if n > 1:
+            raises(wrong, lambda: c.as_symmetric(x if last else other), "in its heap already")
+            raises(wrong, lambda: c.as_symmetric(other[1:] if last else other), "the ranks differ")
+        raises(iris.AlreadyExistsError, lambda: c.as_symmetric(other, name="x"), "'x' is live")
+        copy = c.as_symmetric(plain if last else other, copy=True)
+        check(copy, np.zeros(other.shape))
+        assert copy.offset_bytes < c.heap_bytes and c.is_symmetric(copy)
+        # Dropped here and there, it is given back together, and its array was kept until then.
+        offset, kept = x.offset_bytes, weakref.ref(own)
+        del x, own, told
+        gc.collect()
+        assert kept() is not None
+        c.collect()
+        assert kept() is None
+        y = c.as_symmetric(other, name="x")
+        assert y.offset_bytes == offset
+        y.free()
+        raises(iris.FailedPreconditionError, lambda: c.put(y, y, 0), "freed")
+        c.barrier()
+        os.close(memory)
+        os.close(second)
+
+
+@case
+def torch_allocator():
+    """The functions that torch's allocator is made of, as torch calls them."""
+    library = iris._capi.library()
+    error = lambda: library.iris_error_message().decode()
+    assert not library.iris_torch_malloc(100, 0, None) and "iris_torch_use first" in error()
+    with iris.Context(HEAP) as c:
+        library.iris_torch_use(c.handle, 0)
+        blocks = [library.iris_torch_malloc(1000 * i + 1, 0, None) for i in range(20)]
+        assert len(set(blocks)) == 20 and all(c.locate(block)[0] == c.rank for block in blocks)
+        ctypes.memset(blocks[3], 7, 3001)
+        assert not library.iris_torch_malloc(1, 1, None) and "device 1" in error()
+        assert not library.iris_torch_malloc(-1, 0, None) and "-1 bytes" in error()
+        assert not library.iris_torch_malloc(2**62, 0, None) and "cannot grow" in error()
+        # Collectives take it as memory of the heap: the variant takes nothing else.
+        values = np.ctypeslib.as_array(ctypes.cast(blocks[19], ctypes.POINTER(ctypes.c_float)), (4000,))
+        values[:] = c.rank
+        assert c.is_symmetric(values)
+        c.all_reduce(values)
+        check(values, np.full(4000, c.n_ranks * (c.n_ranks - 1) / 2))
+
+        def work():
+            for _ in range(30):
+                library.iris_torch_free(library.iris_torch_malloc(5000, 0, None), 5000, 0, None)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        library.iris_torch_free(None, 0, 0, None)
+        for block in blocks[10:]:
+            library.iris_torch_free(block, 1, 0, None)
+        library.iris_torch_free(blocks[10], 1, 0, None)
+        assert "has not given this memory" in error()
+        raises(iris.FailedPreconditionError, lambda: iris.mem_pool(c), "is for GPUs")
+        c.barrier()
+    # torch gives back late.
+    for block in blocks[:10]:
+        library.iris_torch_free(block, 1, 0, None)
+    assert not library.iris_torch_malloc(1, 0, None) and "context handle" in error()
+    raises(iris.InvalidArgumentError, lambda: library.iris_torch_use(12345, 0), "context handle")
+    library.iris_torch_use(None, 0)
+    raises(iris.FailedPreconditionError, lambda: iris.mem_pool(c), "closed")
+
+
+@case
+def misuse():
+    """What a call cannot use, it refuses before anything starts: every call with every kind of it."""
+    with iris.Context(HEAP) as c, iris.Context(HEAP, job=f"{c.job}-{c.rank}", rank=0, n_ranks=1) as other:
+        n, r = c.n_ranks, c.rank
+        one, all_ = c.zeros(4), c.zeros(4 * n)
+        word = c.zeros(1, dtype="u64")
+        counts = [4] * n
+        calls = {
+            "all_reduce in": lambda x: c.all_reduce(x, one), "all_reduce out": lambda x: c.all_reduce(one, x),
+            "reduce in": lambda x: c.reduce(x, one), "reduce out": lambda x: c.reduce(one, x),
+            "reduce_scatter in": lambda x: c.reduce_scatter(x, one),
+            "reduce_scatter out": lambda x: c.reduce_scatter(all_, x),
+            "all_gather in": lambda x: c.all_gather(x, all_), "all_gather out": lambda x: c.all_gather(one, x),
+            "gather in": lambda x: c.gather(x, all_), "scatter out": lambda x: c.scatter(all_, x),
+            "all_to_all in": lambda x: c.all_to_all(x, all_), "all_to_all out": lambda x: c.all_to_all(all_, x),
+            "all_to_all_v in": lambda x: c.all_to_all_v(x, counts, all_, counts),
+            "all_to_all_v out": lambda x: c.all_to_all_v(all_, counts, x, counts),
+            "broadcast": c.broadcast, "send": lambda x: c.send(x, r), "recv": lambda x: c.recv(x, r),
+            "send_recv in": lambda x: c.send_recv(x, r, one, r), "send_recv out": lambda x: c.send_recv(one, r, x, r),
+            "put to": lambda x: c.put(x, one, r), "put from": lambda x: c.put(one, x, r),
+            "get to": lambda x: c.get(x, one, r), "get from": lambda x: c.get(one, x, r),
+            "signal": lambda x: c.signal(x, 1, r), "wait_signal": lambda x: c.wait_signal(x, 1, timeout=0.1),
+            "is_symmetric": c.is_symmetric, "as_symmetric": c.as_symmetric, "register": c.register,
+            "copy_": lambda x: c.zeros(4).copy_(x),
+        }
+        freed, strided, theirs, freed_word = c.zeros(4), c.zeros(8)[::2], other.zeros(4), c.zeros(1, dtype="u64")
+        freed.free()
+        freed_word.free()
+        wrong, gone = iris.InvalidArgumentError, iris.FailedPreconditionError
+        takes = {"strided": ("copy_",), "theirs": ("copy_",)}
+        for kind, value, error, text in (
+                ("freed", freed, gone, "after it was freed"), ("strided", strided, wrong, "contiguous"),
+                ("theirs", theirs, wrong, "context"), ("text", "x", wrong, ""),
+                ("None", None, wrong, "")):
+            for name, call in calls.items():
+                if name in takes.get(kind, ()) or (kind == "None" and name.endswith(" out")):
+                    continue
+                of_word = name in ("signal", "wait_signal")
+                given = freed_word if of_word and kind == "freed" else value
+                expected = (wrong, "the word of a signal") if of_word and kind != "freed" else (error, text)
+                try:
+                    raises(expected[0], lambda: call(given), expected[1])  # pylint: disable=cell-var-from-loop
+                except BaseException as failure:
+                    raise AssertionError(f"{name} with {kind}: {failure!r}") from failure
+        ints, few = c.zeros(4, dtype="i32"), c.zeros(3)
+        table = [
+            (lambda: c.all_reduce(one, ints), wrong, "int32"), (lambda: c.all_gather(one, c.zeros(4 * n, dtype="i32")),
+                                                                wrong, "int32"),
+            (lambda: c.all_reduce(one, few), wrong, "elements"), (lambda: c.all_gather(few, all_), wrong, "elements"),
+            (lambda: c.reduce_scatter(all_, few), wrong, "elements"), (lambda: c.scatter(all_, few), wrong, "elements"),
+            (lambda: c.gather(few, all_), wrong, "elements"), (lambda: c.all_reduce(one, op="median"), wrong, "median"),
+            (lambda: c.all_to_all(few, few), wrong if 3 % n else None, "dealt"),
+            (lambda: c.all_to_all_v(one, [5] * n, all_, counts), wrong, "counts"),
+            (lambda: c.broadcast(one, n), iris.OutOfRangeError, f"rank {n}"),
+            (lambda: c.reduce(one, one, -1), iris.OutOfRangeError, "rank -1"),
+            (lambda: c.put(one, few, r), wrong, ""), (lambda: c.put(one, ints, r), wrong, ""),
+            (lambda: c.put(one, one, n), iris.OutOfRangeError, ""),
+            (lambda: c.get(one, one, -1), iris.OutOfRangeError, ""),
+            (lambda: c.put(np.zeros(4, np.float32), one, r), wrong, ""),
+            (lambda: c.signal(word, 1, n), iris.OutOfRangeError, ""), (lambda: c.signal(one, 1, r), wrong, "uint64"),
+            (lambda: c.all_reduce(one, team=other.world), wrong, "no team of this context"),
+            (lambda: c.all_reduce(one, stream=other.stream()), wrong, "another context"),
+            (lambda: c.all_reduce(one, stream="x"), wrong, "no stream"),
+            (lambda: c.all_reduce(one, variant="fast"), wrong, "variant='fast'"),
+            (lambda: one.at(n), iris.OutOfRangeError, ""), (lambda: one.copy_(few), wrong, "(3,)"),
+            (lambda: all_[0:4].reshape(3), wrong, ""), (lambda: one.view_dtype("f64"), wrong, "bytes"),
+            (lambda: (c.zeros(2) if n else one).item(), wrong, "one element"),
+        ]
+        for index, (call, error, text) in enumerate(table):
+            if error is None:
+                continue
+            try:
+                raises(error, call, text)
+            except BaseException as failure:
+                raise AssertionError(f"line {index} of the table: {failure!r}") from failure
+        # Nothing of it has started, and nobody waits.
+        check(one, np.zeros(4))
+        check(c.all_reduce(c.ones(3)), [n] * 3)
         c.barrier()
 
 

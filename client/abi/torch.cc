@@ -1,0 +1,123 @@
+// Memory of a context's heap for torch's own tensors: the two functions that an allocator of
+// torch's is made of, and the call that says whose heap is meant.
+#include <cstdint>
+#include <map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "client/abi/objects.h"
+#include "client/base/log.h"
+
+using iris::abi::ContextObject;
+using iris::abi::Held;
+using iris::abi::Run;
+using iris::abi::Unknown;
+using iris::abi::With;
+namespace internal = iris::internal;
+
+namespace {
+
+// torch asks by address alone, from any thread, also after a context has ended. Never destroyed.
+struct Blocks {
+  struct Block {
+    iris_context* context = nullptr;
+    internal::Allocation allocation;
+  };
+  absl::Mutex mu;
+  iris_context* context ABSL_GUARDED_BY(mu) = nullptr;
+  int32_t device ABSL_GUARDED_BY(mu) = 0;
+  std::map<void*, Block> all ABSL_GUARDED_BY(mu);
+};
+
+Blocks& GetBlocks() {
+  static Blocks* const blocks = new Blocks();
+  return *blocks;
+}
+
+absl::StatusOr<void*> Allocate(int64_t bytes, int32_t device) {
+  Blocks& blocks = GetBlocks();
+  iris_context* context = nullptr;
+  {
+    absl::MutexLock lock(&blocks.mu);
+    context = blocks.context;
+    if (context == nullptr) {
+      return absl::FailedPreconditionError(
+          "no context gives torch memory in this process: call iris_torch_use first");
+    }
+    if (device != blocks.device) {
+      return absl::InvalidArgumentError(absl::StrCat("torch asks for memory of device ", device,
+                                                     ", and the heap is on device ", blocks.device,
+                                                     ": make that one torch's current device"));
+    }
+  }
+  if (bytes <= 0) return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes are no memory"));
+  const Held<ContextObject> held(context);
+  if (!held) return Unknown<ContextObject>(context);
+  internal::AllocateOptions options;
+  options.bytes = static_cast<uint64_t>(bytes);
+  auto allocation = held->host().AllocateLocal(options);
+  if (!allocation.ok()) return allocation.status();
+  void* const address = allocation->address;
+  absl::MutexLock lock(&blocks.mu);
+  // What was there was of a context that has ended.
+  blocks.all.insert_or_assign(address, Blocks::Block{context, *std::move(allocation)});
+  return address;
+}
+
+absl::Status Free(void* memory) {
+  Blocks& blocks = GetBlocks();
+  Blocks::Block block;
+  {
+    absl::MutexLock lock(&blocks.mu);
+    const auto found = blocks.all.find(memory);
+    if (found == blocks.all.end()) {
+      return absl::InvalidArgumentError(
+          "iris_torch_malloc has not given this memory, or it is free");
+    }
+    block = std::move(found->second);
+    blocks.all.erase(found);
+  }
+  const Held<ContextObject> held(block.context);
+  // With its context all memory has ended.
+  if (!held || !held->host().Usable().ok()) return absl::OkStatus();
+  return held->host().Free(block.allocation);
+}
+
+// torch has no place for a text.
+absl::Status Said(const absl::Status& status) {
+  if (!status.ok()) iris::log::Warning(status.message());
+  return status;
+}
+
+}  // namespace
+
+iris_code iris_torch_use(iris_context* context, int32_t device) {
+  const auto use = [&] {
+    Blocks& blocks = GetBlocks();
+    absl::MutexLock lock(&blocks.mu);
+    blocks.context = context;
+    blocks.device = device;
+    return absl::OkStatus();
+  };
+  if (context == nullptr) return Run(use);
+  return With<ContextObject>(context, [&](ContextObject& object) {
+    const absl::Status usable = object.host().Usable();
+    return usable.ok() ? use() : usable;
+  });
+}
+
+void* iris_torch_malloc(int64_t bytes, int32_t device, void* /*stream*/) {
+  void* memory = nullptr;
+  (void)Run([&]() -> absl::Status {
+    const absl::StatusOr<void*> given = Allocate(bytes, device);
+    if (given.ok()) memory = *given;
+    return Said(given.status());
+  });
+  return memory;
+}
+
+void iris_torch_free(void* memory, int64_t /*bytes*/, int32_t /*device*/, void* /*stream*/) {
+  if (memory == nullptr) return;
+  (void)Run([&] { return Said(Free(memory)); });
+}
