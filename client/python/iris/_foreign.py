@@ -37,10 +37,16 @@ class Buffer(NamedTuple):
     keep: Any
 
 
+_torch: Any = None
+
+
 def loaded_torch() -> Optional[Any]:
     """torch, if this process has imported it."""
-    torch = sys.modules.get("torch")
-    return torch if torch is not None and hasattr(torch, "Tensor") else None
+    global _torch
+    if _torch is None:
+        torch = sys.modules.get("torch")
+        _torch = torch if hasattr(torch, "Tensor") else None
+    return _torch
 
 
 def importable_torch() -> Optional[Any]:

@@ -135,8 +135,11 @@ class Collectives:
         return _foreign.buffer_of(self, what, role)  # type: ignore[arg-type]
 
     def _pair(self, input: Any, output: Any, what: str) -> Any:
-        source = self._buffer(input, what + ": the input")
-        target = source if output is None or output is input else self._buffer(output, what + ": the output")
+        buffer_of = _foreign.buffer_of
+        source = buffer_of(self, input, what + ": the input")  # type: ignore[arg-type]
+        if output is None or output is input:
+            return source, source
+        target = buffer_of(self, output, what + ": the output")  # type: ignore[arg-type]
         if source.dtype is not target.dtype:
             raise InvalidArgumentError(f"{what}: the input has elements of {source.dtype.long_name} and the output of "
                                        f"{target.dtype.long_name}: they must be the same")
@@ -155,13 +158,16 @@ class Collectives:
     def _run(self, communicator: Communicator, stream: Any, async_op: bool, result: Any, keep: Sequence[Any],
              function: Any, *arguments: Any) -> Any:
         """Puts the operation on its stream; `arguments` end before the stream."""
-        tail = function[1:] if isinstance(function, tuple) else ()
-        if tail and not isinstance(tail[0], int):
-            raise InvalidArgumentError(f"variant={tail[0]!r}: the number of a variant is wanted, or 0 for the one that "
-                                       "fits")
+        tail = ()
+        if isinstance(function, tuple):
+            function, *tail = function
+            if not isinstance(tail[0], int):
+                raise InvalidArgumentError(f"variant={tail[0]!r}: the number of a variant is wanted, or 0 for the one "
+                                           "that fits")
         where, waits = self.stream_for(stream)
-        call = function[0] if isinstance(function, tuple) else function
-        call(communicator.handle, *arguments, where.handle, *tail)
+        # The context was looked at when the communicator was looked up.
+        handle = communicator.handle if communicator.closed else communicator._handle
+        function(handle, *arguments, where._handle, *tail)
         if waits or stream is not None or self.capturing:  # type: ignore[attr-defined]
             # torch's current stream orders the use of torch's memory by itself; nobody else does.
             where.keep(*keep)
