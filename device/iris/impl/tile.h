@@ -55,17 +55,19 @@ template <CacheHint L, CacheHint S, typename T, typename Coop>
 IRIS_DEVICE inline void CopyTile(T* dst, Steps to, const T* src, Steps from, Steps far,
                                  uint64_t rows, uint64_t columns, Coop coop) {
   if (rows == 0 || columns == 0) return;
-  if (to.column == 1 && from.column == 1) {
-    if (to.row == columns && from.row == columns) {
-      CopyBytes<L, S>(dst, src, rows * columns * sizeof(T), coop);
-    } else {
-      CopyRows<L, S>(dst, src, Strided{rows, columns, to.row, from.row}, coop);
+  // One call of CopyRows, which is much code: rows, or columns, or all of it as one row.
+  Strided lines = {rows, columns, to.row, from.row};
+  if (to.column != 1 || from.column != 1) {
+    if (to.row != 1 || from.row != 1) {
+      CopyElements<L, S>(dst, to, src, from, far, rows, columns, coop);
+      return;
     }
-  } else if (to.row == 1 && from.row == 1) {
-    CopyRows<L, S>(dst, src, Strided{columns, rows, to.column, from.column}, coop);
-  } else {
-    CopyElements<L, S>(dst, to, src, from, far, rows, columns, coop);
+    lines = {columns, rows, to.column, from.column};
   }
+  if (lines.dst_stride == lines.length && lines.src_stride == lines.length) {
+    lines = {1, rows * columns, rows * columns, rows * columns};
+  }
+  CopyRows<L, S>(dst, src, lines, coop);
 }
 
 // Sets what is not in the first `rows` rows and `columns` columns of a dense tile.
