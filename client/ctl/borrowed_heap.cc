@@ -178,6 +178,17 @@ BorrowedHeap::~BorrowedHeap() {
   reservation_.reset();
 }
 
-absl::Status BorrowedHeap::UseDevice() const { return ctl::UseDevice(*driver_, device_uuid_); }
+absl::Status BorrowedHeap::UseDevice() const {
+  const absl::Span<const driver::DeviceInfo> devices = driver_->devices();
+  const bool sees = std::any_of(devices.begin(), devices.end(), [this](const auto& device) {
+    return absl::EqualsIgnoreCase(device.uuid, device_uuid_);
+  });
+  if (!devices.empty() && !sees) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this process does not see device ", device_uuid_,
+                     ", which the heap is on: let it see all devices that irisd has"));
+  }
+  return ctl::UseDevice(*driver_, device_uuid_);
+}
 
 }  // namespace iris::ctl

@@ -45,6 +45,8 @@ class BorrowedHeap {
   uint64_t address() const { return address_; }
   driver::GpuDriver& driver() const { return *driver_; }
   // Makes the device current that the memory is on; see GpuDriver::MakeCurrent.
+  // kFailedPrecondition: this process does not see it, and could use the memory by another one
+  // alone.
   absl::Status UseDevice() const;
   // irisd's name of the devices' kind, and of this one.
   const std::string& backend() const { return backend_; }

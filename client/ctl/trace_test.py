@@ -1,6 +1,7 @@
 """iris-ctl trace and IRIS_TRACE with real ranks: what is in the files, and that nothing stays switched on."""
 
 import json
+import json
 import os
 import re
 import signal
@@ -57,7 +58,8 @@ class Trace(unittest.TestCase):
         """Ranks that are ready. Returns the job, the ranks, and the two files that they wait for."""
         job = self.id().rsplit(".", 1)[-1]
         gates = [self.path("begin"), self.path("end")]
-        ranks = subprocess.Popen([IRIS_RUN, "-n", str(RANKS), "--job", job, "--", TRACE_RANK, *gates, str(messages)],
+        ranks = subprocess.Popen([IRIS_RUN, "-n", str(RANKS), "--keep-going", "--job", job, "--", TRACE_RANK, *gates,
+                                  str(messages)],
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                  env=self.daemon.environment(**environment))
         self.addCleanup(self.end, ranks)
@@ -136,6 +138,32 @@ class Trace(unittest.TestCase):
             self.assertEqual((rank["events"], rank["capacity"]), (100, 100))
             self.assertGreaterEqual(rank["dropped"], 2 * MESSAGES - 100)
         self.finish(ranks, gates)
+
+    def test_what_a_dead_rank_has_told_is_still_there(self):
+        job, ranks, gates = self.start(10, IRIS_TRACE_EVENTS="1000")
+        tracer = self.begin_trace(job, "--seconds", "600", "-o", self.path("json"))
+        with open(gates[0], "w", encoding="utf-8"):
+            pass
+        self.await_all(ranks, "done")
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate(timeout=PATIENCE_SECONDS)
+        listed = json.loads(self.ctl("jobs", "--job", job, "--format", "json").stdout)
+        os.kill({each["rank"]: each["pid"] for each in listed[0]["ranks"]}[3], signal.SIGKILL)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while "rank_dead" not in self.ctl("events", "--job", job).stdout:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        again = self.ctl("trace", job, "--seconds", "0", "--rank", "3", "-o", self.path("again"))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        before = [box["name"] for box in trace_schema.check_file(self.path("json"))[1] if box["pid"] == 3]
+        trace, boxes = trace_schema.check_file(self.path("again"))
+        self.assertEqual(sorted(box["name"] for box in boxes), sorted(before))
+        self.assertEqual(before.count("put_signal"), 10)
+        # irisd's events are beside it, on the same clock: it died behind all that it told.
+        died = [event for event in trace["traceEvents"] if event["name"] == "rank_dead"]
+        self.assertEqual([event["args"]["rank"] for event in died], [3])
+        error_ns = 1000 * trace["otherData"]["irisd_error_us"]
+        self.assertLessEqual(max(box["end_ns"] for box in boxes), 1000 * died[0]["ts"] + error_ns)
 
     def test_a_tracer_that_is_killed_leaves_nothing_on(self):
         job, ranks, gates = self.start(10, IRIS_TRACE_EVENTS="1000")

@@ -103,6 +103,7 @@ absl::Status HostContext::MakeTrace() {
   trace.job = options.job;
   trace.rank = rank();
   trace.backend = backend();
+  trace.devices = impl_->membership->local_device().indices;
   trace.address = reinterpret_cast<uint64_t>(area->address);
   trace.bytes = wanted.bytes;
   trace.file = options.trace_file;

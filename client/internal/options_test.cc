@@ -93,6 +93,28 @@ TEST(OptionsTest, LocalRankIsTheRankUnlessSaid) {
   EXPECT_EQ(resolved->local_rank, 3);
 }
 
+TEST(OptionsTest, LargeHeapsHaveRoomForATrace) {
+  const auto events = [](uint64_t heap_bytes, std::map<std::string, std::string> environment) {
+    return Resolve({.rank = 0, .n_ranks = 1, .heap_bytes = heap_bytes}, environment)->trace_events;
+  };
+  constexpr uint64_t kMiB = 1 << 20;
+  EXPECT_EQ(events(256 * kMiB, {}), 16380u);
+  EXPECT_EQ(events(256 * kMiB - 1, {}), 0u);
+  EXPECT_EQ(events(1 * kMiB, {{"IRIS_TRACE_EVENTS", "5"}}), 5u);
+  EXPECT_EQ(events(512 * kMiB, {{"IRIS_TRACE_EVENTS", "0"}}), 0u);
+  EXPECT_EQ(events(1 * kMiB, {{"IRIS_TRACE", "x.json"}}), 16380u);
+}
+
+TEST(OptionsTest, NumbersOfEventsThatAreNone) {
+  for (const char* text : {"x", "-1", "16777217"}) {
+    EXPECT_THAT(Refusal(Resolve({.rank = 0, .n_ranks = 1}, {{"IRIS_TRACE_EVENTS", text}})),
+                HasSubstr("IRIS_TRACE_EVENTS"));
+  }
+  EXPECT_THAT(Refusal(Resolve({.rank = 0, .n_ranks = 1},
+                              {{"IRIS_TRACE_EVENTS", "0"}, {"IRIS_TRACE", "x"}})),
+              HasSubstr("set one of the two"));
+}
+
 TEST(OptionsTest, RankBeyondSize) {
   EXPECT_THAT(Refusal(Resolve({.rank = 4, .n_ranks = 4})), HasSubstr("rank 4 of 4"));
 }

@@ -128,8 +128,10 @@ using Place = std::tuple<bool, uint32_t, uint32_t>;  // on a device, block or ho
 std::vector<std::vector<const Slice*>> Rows(const std::vector<Slice>& slices) {
   std::vector<const Slice*> ordered;
   for (const Slice& slice : slices) ordered.push_back(&slice);
-  std::stable_sort(ordered.begin(), ordered.end(), [](const Slice* a, const Slice* b) {
-    return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->end_ns > b->end_ns;
+  std::sort(ordered.begin(), ordered.end(), [](const Slice* a, const Slice* b) {
+    if (a->start_ns != b->start_ns) return a->start_ns < b->start_ns;
+    // What is around comes first, and of two that are alike the one that was told first.
+    return a->end_ns != b->end_ns ? a->end_ns > b->end_ns : a < b;
   });
   struct Row {
     std::vector<const Slice*> slices;

@@ -31,6 +31,7 @@ std::string TraceFileOfRank(const std::string& file, uint32_t rank) {
 TraceRecorder::TraceRecorder(Options options, const ContextGuard* guard, driver::GpuDriver* driver)
     : options_(std::move(options)),
       guard_(guard),
+      driver_(driver),
       stores_(options_.backend == driver::NameOf(driver::BackendKind::kEmu)),
       mapped_(driver, options_.address, options_.bytes) {}
 
@@ -110,7 +111,10 @@ absl::Status TraceRecorder::Close() {
 }
 
 absl::Status TraceRecorder::WriteFile() {
-  absl::Status status = mapped_.SwitchOff();
+  // Whatever thread leaves: the clock is that of the rank's device.
+  absl::Status status;
+  if (!options_.devices.empty()) status = driver_->MakeCurrent(options_.devices.front());
+  if (status.ok()) status = mapped_.SwitchOff();
   if (!status.ok()) return status;
   const absl::StatusOr<ClockSample> last = SampleClocks(options_.backend);
   if (!last.ok()) return last.status();

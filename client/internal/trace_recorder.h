@@ -33,7 +33,8 @@ class TraceRecorder {
     std::string job;
     uint32_t rank = 0;
     std::string backend;
-    uint64_t address = 0;  // of the area: TraceAreaBytes of memory
+    std::vector<uint32_t> devices;  // the rank's, by the driver's numbers; none on emulated devices
+    uint64_t address = 0;           // of the area: TraceAreaBytes of memory
     uint64_t bytes = 0;
     std::string file;  // IRIS_TRACE: the trace is on from the beginning; empty: it is not
   };
@@ -76,6 +77,7 @@ class TraceRecorder {
 
   const Options options_;
   const ContextGuard* const guard_;
+  driver::GpuDriver* const driver_;
   const bool stores_;  // the host can store in the area
   MappedTrace mapped_;
   ClockSample first_ = {};
