@@ -128,7 +128,7 @@ class Completion(unittest.TestCase):
     def test_commands(self):
         self.assertEqual(self.complete("he"), ["heaps"])
         self.assertEqual(set(self.complete("")), set(
-            "status devices jobs describe heaps allocations sessions waits events peek doctor completion "
+            "status devices jobs describe heaps allocations sessions waits events peek trace doctor completion "
             "--runtime-dir --format --watch --help --version".split()))
 
     def test_knows_every_command(self):
@@ -147,7 +147,7 @@ class Completion(unittest.TestCase):
     def test_every_option_of_every_command(self):
         listed = re.findall(r"(?m)^  ([a-z]+)  +\S", run(IRIS_CTL, "--help").stdout.split("Subcommands:")[1])
         for command in listed:
-            options = re.findall(r"(?m)^  (?:-h,)?(--[a-z-]+)", run(IRIS_CTL, command, "--help").stdout)
+            options = re.findall(r"(?m)^  (?:-[a-z],)?(--[a-z-]+)", run(IRIS_CTL, command, "--help").stdout)
             self.assertEqual(set(self.complete(f"{command} --")), set(options), command)
         options = re.findall(r"(?:^  |,)(--[a-z-]+)", run(IRIS_RUN, "--help").stdout, re.M)
         self.assertEqual(set(self.complete("--", function="_iris_run")) - {"--"}, set(options) - {"--np", "--ranks"})

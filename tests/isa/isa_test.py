@@ -185,7 +185,6 @@ def amd_sixteen_bytes(a):
             exactly(a, "Copy16Volatile", 2, r"global_store_dwordx2 .*" + AMD[a.target]["store"]["System"] + "$"))
 
 
-<<<<<<< HEAD
 def amd_streams_words(a):
     """kStreaming is in the one load and the one store of a word of any size."""
     found = []
@@ -193,10 +192,10 @@ def amd_streams_words(a):
         found += exactly(a, f"StreamU{bits}", 1, rf"global_load_u?{kind} .*(?:glc slc|nt)$")
         found += exactly(a, f"StreamU{bits}", 1, rf"global_store_{kind} .*(?:glc slc|nt)$")
     return found
-=======
+
+
 # TraceArea::until_ns, which a call of a block reads once: no poll, and nothing has to be behind it.
 TRACE_WORD = r" offset:24 "
->>>>>>> trace
 
 
 def amd_waits_poll(a):

@@ -138,7 +138,7 @@ IRIS_COLD void TellTrace(const Common& call, SharedState* shared, uint32_t block
   shared->trace_start_ns = 0;
 }
 
-// The state of one block in one operation. Every thread has the same.
+// The state of one block in one operation. Every thread has the same, but for `traces_`.
 class Rounds {
  public:
   // `shared` is the block's. `block`: whose rounds these are.
@@ -150,7 +150,8 @@ class Rounds {
         sync_offset_bytes_(call.sync_offset_bytes + block * SyncBytes(call.size)),
         block_(block),
         trouble_(Trouble::kNone),
-        suspect_(0) {
+        suspect_(0),
+        traces_(false) {
     // All that the operation needs to begin, and to end, in loads that go out together.
     const bool tells = iris::impl::kTraces && backend::ThreadIndex() == 0;
     const uint64_t until_ns = tells ? iris::impl::TraceUntil(call.context) : 0;
@@ -547,15 +548,14 @@ class Rounds {
   // block's own thread alone uses what is shared for it.
   IRIS_DEVICE void BeginTrace(uint64_t until_ns) {
     const uint64_t now = until_ns != 0 ? backend::ClockNanoseconds() : 0;
-    shared_->trace_start_ns = now < until_ns ? now : 0;
+    traces_ = now < until_ns;
+    shared_->trace_start_ns = traces_ ? now : 0;
     shared_->trace_first_ns = 0;
     shared_->trace_wait_ns = 0;
   }
   IRIS_DEVICE uint64_t TraceTime() const {
-    if (!iris::impl::kTraces || call_->context.trace == nullptr || backend::ThreadIndex() != 0 ||
-        shared_->trace_start_ns == 0) {
-      return 0;
-    }
+    // A register says that nothing is on: shared memory would have to be waited for.
+    if (!iris::impl::kTraces || !traces_ || shared_->trace_start_ns == 0) return 0;
     return backend::ClockNanoseconds();
   }
   IRIS_DEVICE void TraceWait(uint64_t since_ns) const {
@@ -586,6 +586,7 @@ class Rounds {
   bool broken_;
   Trouble trouble_;
   uint32_t suspect_;  // 1 + the member whose words in the first round were not what they should be
+  bool traces_;       // in the first thread alone: the trace is on
 };
 
 }  // namespace iris::ccl::impl
