@@ -75,9 +75,9 @@ TEST_F(ProtocolTest, AnOperateWithoutAnOperationConsumesNothing) {
   EXPECT_EQ(nothing.status().code(), StatusCode::kInvalidArgument) << nothing.status();
   EXPECT_TRUE(absl::StrContains(nothing.status().message(), "no operation that irisd knows"))
       << nothing.status();
-  // One of a newer irisd: field 15, a message of no bytes.
+  // One of a newer irisd: field 1000, a message of no bytes.
   const std::string newer =
-      Request(*alone.session, alone.reply, 0).SerializeAsString() + std::string("\x7a\x00", 2);
+      Request(*alone.session, alone.reply, 0).SerializeAsString() + std::string("\xc2\x3e\x00", 3);
   EXPECT_EQ(CallWithBytes(alone.session->channel(), "/iris.v1.HeapService/Operate", newer).code(),
             StatusCode::kInvalidArgument);
   const auto allocated = alone.session->Allocate(alone.reply, 0, 1024);
