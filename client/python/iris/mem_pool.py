@@ -9,6 +9,10 @@ has alone, at offsets of its own. So context.is_symmetric() is true of it, and c
 without a copy through their workspace. For put, get and signals, which need one offset on all ranks, allocate with the
 factories of the context, or register tensors together with context.as_symmetric().
 
+Gradients are made by a thread of torch's own, which the `with` does not reach. Those that are there already are added
+to where they lie: make them inside the `with` (`p.grad = torch.zeros_like(p)`), and keep them with
+`zero_grad(set_to_none=False)`.
+
 Not collective. Needs a GPU and torch 2.5 or newer.
 """
 

@@ -122,6 +122,8 @@ def in_the_heap(context):
     with pool:
         model = torch.nn.Linear(300, 200, device=device)
         inputs = torch.full((16, 300), 1.0 + context.rank, device=device)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)  # a thread of torch's would make it elsewhere
         model(inputs).sum().backward()
     assert not context.is_symmetric(outside)
     for tensor in (model.weight.detach(), model.bias.detach(), model.weight.grad, inputs):
