@@ -5,7 +5,9 @@
 
 EVENTS.json is what --build_event_json_file wrote. A test whose XML lists cases counts that many, any other test counts
 as 1. A target that does not build, and a run that fails without naming a target, count as one failure each. Skipped
-cases count as neither. It prints a line for each run, the log of each test that failed, and last "N passed, N failed".
+cases count as neither. A test that failed and passed when it was tried again counts as passed, and is named as `flaky`
+with the log of its failure. It prints a line for each run, the log of each test that failed, and last "N passed, N
+failed".
 The exit code is 1 if anything failed or nothing passed.
 """
 
@@ -54,6 +56,7 @@ class Run:
         self.skipped = 0
         self.targets = 0
         self.failed = []  # (what, path of its log or "")
+        self.flaky = []  # the same
 
     def add_test(self, label, status, outputs):
         self.targets += 1
@@ -77,21 +80,23 @@ class Run:
             self.failed.append((f"{label} ({status.lower()})", log))
 
     def read(self, events):
-        shards = set()
+        tried = {}  # the attempts of each shard: {number: result}
         for event in events:
             identity = event.get("id", {})
             if "testResult" in event and "testResult" in identity:
                 what = identity["testResult"]
                 key = (what.get("label"), what.get("run"), what.get("shard"))
-                if key not in shards:
-                    shards.add(key)
-                    result = event["testResult"]
-                    self.add_test(what.get("label"), result.get("status", "NO_STATUS"),
-                                  result.get("testActionOutput", []))
+                tried.setdefault(key, {})[what.get("attempt", 1)] = event["testResult"]
             elif "targetCompleted" in identity and not event.get("completed", {}).get("success"):
                 label = identity["targetCompleted"].get("label")
                 if "completed" in event or "aborted" in event:
                     self.failed.append((f"{label} does not build", ""))
+        for (label, _, _), attempts in tried.items():
+            last = attempts[max(attempts)]
+            self.add_test(label, last.get("status", "NO_STATUS"), last.get("testActionOutput", []))
+            if len(attempts) > 1 and last.get("status") in ("PASSED", "FLAKY"):
+                first = attempts[min(attempts)]
+                self.flaky.append((label, path_of(first.get("testActionOutput", []), "test.log")))
         if self.exit_code not in (0, 3) and not self.failed:  # 3: tests failed, and they are counted
             self.failed.append((f"{self.name}: bazel failed with exit code {self.exit_code}", ""))
         if self.exit_code == 3 and not self.failed:
@@ -129,10 +134,10 @@ def report(runs, write=print):
     """Writes everything; returns the exit code."""
     shown = set()
     for run in runs:
-        for what, log in run.failed:
+        for what, log in run.failed + run.flaky:
             if log and log not in shown:
                 shown.add(log)
-                write(f"\n==== {run.name}: {what}: {os.path.basename(os.path.dirname(log))}/test.log")
+                write(f"\n==== {run.name}: {what}: {os.path.basename(os.path.dirname(log))}/{os.path.basename(log)}")
                 for line in tail(log):
                     write(line)
     write("")
@@ -140,6 +145,8 @@ def report(runs, write=print):
         skipped = f", {run.skipped} skipped" if run.skipped else ""
         write(f"{run.name:<12} {run.passed} passed, {len(run.failed)} failed{skipped} ({run.targets} test targets)")
     for run in runs:
+        for what, _ in run.flaky:
+            write(f"flaky {run.name}: {what} failed, and passed when it was tried again")
         for what, _ in run.failed:
             write(f"FAILED {run.name}: {what}")
     passed = sum(run.passed for run in runs)

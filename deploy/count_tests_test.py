@@ -22,15 +22,15 @@ class CountTests(unittest.TestCase):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def result(self, label, status, xml=None, log=None, shard=1):
+    def result(self, label, status, xml=None, log=None, shard=1, attempt=1):
         outputs = []
         for name, text in (("test.xml", xml), ("test.log", log)):
             if text is not None:
-                path = os.path.join(self.folder, f"{label.strip('/').replace(':', '_')}-{shard}-{name}")
+                path = os.path.join(self.folder, f"{label.strip('/').replace(':', '_')}-{shard}-{attempt}-{name}")
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(text)
                 outputs.append({"name": name, "uri": "file://" + path})
-        return {"id": {"testResult": {"label": label, "run": 1, "shard": shard}},
+        return {"id": {"testResult": {"label": label, "run": 1, "shard": shard, "attempt": attempt}},
                 "testResult": {"status": status, "testActionOutput": outputs}}
 
     def run_of(self, *events, exit_code=0):
@@ -87,6 +87,24 @@ class CountTests(unittest.TestCase):
     def test_shards_add_up_and_repeated_events_do_not(self):
         one, two = self.result("//a:t", "PASSED", shard=1), self.result("//a:t", "PASSED", shard=2)
         self.assertEqual(self.run_of(one, two, one).passed, 2)
+
+    def test_what_passes_when_it_is_tried_again_is_named_with_its_failure(self):
+        run = self.run_of(self.result("//a:t", "FAILED", GTEST % '<failure message="x"/>', "the failure"),
+                          self.result("//a:t", "PASSED", GTEST % "", "fine", attempt=2),
+                          self.result("//a:u", "PASSED", GTEST % ""))
+        self.assertEqual((run.passed, run.failed, run.targets), (4, [], 2))
+        code, lines = self.report(run)
+        self.assertEqual((code, lines[-1]), (0, "4 passed, 0 failed"))
+        self.assertIn("flaky gcc: //a:t failed, and passed when it was tried again", lines)
+        self.assertIn("the failure", lines)
+        self.assertNotIn("fine", lines)
+
+    def test_what_fails_twice_has_failed_once(self):
+        failure = GTEST % '<failure message="x"/>'
+        run = self.run_of(self.result("//a:t", "FAILED", failure, "first"),
+                          self.result("//a:t", "FAILED", failure, "second", attempt=2), exit_code=3)
+        self.assertEqual((run.passed, len(run.failed), run.flaky), (1, 1, []))
+        self.assertIn("second", self.report(run)[1])
 
     def test_runs_add_up(self):
         code, lines = self.report(self.run_of(self.result("//a:t", "PASSED")),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds everything with both compilers, and runs every test, also under the sanitizers.
-# The last line is "N passed, N failed". The exit code is 0 if nothing failed.
+# The last line is "N passed, N failed". The exit code is 0 if nothing failed. A test that passed only when it was tried
+# again is named in a line that begins with "flaky".
 #
 #   deploy/run-tests.sh                     all runs
 #   deploy/run-tests.sh gcc asan            only these: gcc, asan, tsan, clang
@@ -35,7 +36,8 @@ run() {
   results+=("$name=$folder/$name.json=$code")
 }
 
-test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(nproc)")
+# A test that fails is tried once more: what passes then is named as flaky, which is to be mended.
+test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(nproc)" --flaky_test_attempts=2)
 
 run gcc test "${test_options[@]}" //...
 # AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory.

@@ -181,9 +181,9 @@ fi
 # As any user, and by the hashes of the list: nothing in them runs here.
 fetch_wheels() { # LIST
   local unpacked=$work/$1 folder=$wheels_root/$1
-  /usr/bin/python3 -m pip --quiet --no-input --no-cache-dir --disable-pip-version-check --retries 2 install \
-    --only-binary :all: --no-deps --require-hashes --no-warn-script-location --root-user-action ignore \
-    --target "$unpacked" -r "$lists_folder/$1.txt" >"$log" 2>&1 || return
+  timeout -k 10 1800 /usr/bin/python3 -m pip --quiet --no-input --no-cache-dir --disable-pip-version-check \
+    --retries 2 install --only-binary :all: --no-deps --require-hashes --no-warn-script-location \
+    --root-user-action ignore --target "$unpacked" -r "$lists_folder/$1.txt" >"$log" 2>&1 || return
   # The list comes last: then it is whole.
   "${as_root[@]}" rm -rf "$folder" &&
     "${as_root[@]}" mkdir -p "$folder" &&

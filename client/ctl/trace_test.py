@@ -1,7 +1,6 @@
 """iris-ctl trace and IRIS_TRACE with real ranks: what is in the files, and that nothing stays switched on."""
 
 import json
-import json
 import os
 import re
 import signal
@@ -108,7 +107,7 @@ class Trace(unittest.TestCase):
         self.assertEqual((set(sent), set(received)), (every, every))
         late = [message for message in every if sent[message]["start_ns"] > received[message]["end_ns"]]
         self.assertEqual(late, [])
-#Collectives, with their rounds, the program 's own spans, and the host' s calls.
+        # Collectives, with their rounds, the program's own spans, and the host's calls.
         reduced = [box for box in boxes if box["name"] == "all_reduce"]
         self.assertEqual({box["pid"] for box in reduced}, set(range(RANKS)))
         self.assertEqual({box["args"]["number"] for box in reduced}, {0, 1, 2})
@@ -118,7 +117,7 @@ class Trace(unittest.TestCase):
         self.assertEqual(names.count(f"user {MESSAGES}"), RANKS)
         self.assertEqual(names.count("launch all_reduce"), 3 * RANKS)
         self.assertGreaterEqual(names.count("synchronize"), 3 * RANKS)
-#An operation is begun by no block before the first host has put it on a stream.
+        # An operation is begun by no block before the first host has put it on a stream.
         launched = min(box["start_ns"] for box in boxes if box["name"] == "launch all_reduce")
         self.assertLessEqual(launched, min(box["start_ns"] for box in reduced))
 
@@ -215,7 +214,7 @@ class Trace(unittest.TestCase):
             self.assertLessEqual(len({box["args"]["number"] for box in reduced}), len(launched))
             first_starts.append((int(told["origin_ns"]) + min(box["start_ns"] for box in reduced),
                                  int(told["origin_ns"]) + min(box["end_ns"] for box in reduced)))
-#On one clock : the first all_reduce ends nowhere before it has begun everywhere.
+        # On one clock: the first all_reduce ends nowhere before it has begun everywhere.
         self.assertLessEqual(max(start for start, _ in first_starts), min(end for _, end in first_starts))
 
 

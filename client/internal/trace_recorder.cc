@@ -53,9 +53,10 @@ absl::StatusOr<std::unique_ptr<TraceRecorder>> TraceRecorder::Make(Options optio
 }
 
 bool TraceRecorder::On() const {
+  if (!stores_ && options_.file.empty()) return false;  // before the system call of the next line
   // In a forked child the area is not mapped.
   if (!guard_->OwnProcess()) return false;
-  if (!stores_) return !options_.file.empty();
+  if (!stores_) return true;
   absl::ReaderMutexLock lock(&mu_);
   return !closed_ && __atomic_load_n(&area()->until_ns, __ATOMIC_RELAXED) != 0;
 }

@@ -2,7 +2,9 @@
 
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -23,6 +25,39 @@ bool HasUnread(int socket) {
   message.msg_controllen = sizeof(control);
   const ssize_t n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   return n > 0 || (n == 0 && message.msg_controllen > 0);
+}
+
+// Takes out what the peer sent, up to the first packet that brings descriptors: none of it takes
+// long to let go of. The peer can send nothing more. Streams are left as they are: one read could
+// reach behind a descriptor.
+void DropPlainPackets(int socket) {
+  int type = 0;
+  socklen_t bytes = sizeof(type);
+  if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 || type != SOCK_SEQPACKET) return;
+  constexpr int kMost = 1024;  // more than a socket's queue holds, as systems are set
+  for (int i = 0; i < kMost; ++i) {
+    char byte;
+    struct iovec part = {&byte, 1};
+    // Room for the sender's credentials and for nothing else.
+    alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
+    struct msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0 || (n == 0 && message.msg_controllen == 0)) return;
+    if ((message.msg_flags & MSG_CTRUNC) != 0)
+      return;  // descriptors, of which this look had copies
+    for (struct cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      int copy;
+      std::memcpy(&copy, CMSG_DATA(c), sizeof(copy));
+      close(copy);  // not the last one
+      return;
+    }
+    if (recv(socket, &byte, 1, MSG_DONTWAIT) < 0) return;
+  }
 }
 
 // irisd must not end because a user has taken all threads of the machine.
@@ -104,6 +139,7 @@ void Closer::CloseConnection(const Tenant& tenant, wire::UniqueFd socket) {
   if (!socket.valid()) return;
   // What the peer has not read yet it still can.
   shutdown(socket.get(), SHUT_RDWR);
+  DropPlainPackets(socket.get());
   if (HasUnread(socket.get())) return Close(tenant, std::move(socket));
 }
 

@@ -100,6 +100,35 @@ TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
   EXPECT_TRUE(WaitFor(closer, 0));
 }
 
+// However much a client has said: packets without descriptors cost nobody a thread.
+TEST(CloserTest, PlainPacketsAreDropped) {
+  Closer closer(1, [](const std::function<void()>&) { return false; });
+  for (const bool with_credentials : {false, true}) {
+    int pair[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    const wire::UniqueFd theirs(pair[1]);
+    const int on = with_credentials ? 1 : 0;
+    ASSERT_EQ(setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)), 0);
+    for (int i = 0; i < 5; ++i) ASSERT_EQ(send(theirs.get(), "word", 4, 0), 4);
+    closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+    EXPECT_EQ(fcntl(pair[0], F_GETFD), -1) << "it waits for a thread";
+    EXPECT_EQ(closer.n_waiting(), 0u);
+  }
+  // Up to the first descriptor.
+  for (const bool with_credentials : {false, true}) {
+    int pair[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    const wire::UniqueFd theirs(pair[1]);
+    const int on = with_credentials ? 1 : 0;
+    ASSERT_EQ(setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)), 0);
+    ASSERT_EQ(send(theirs.get(), "word", 4, 0), 4);
+    SendFd(theirs.get(), theirs.get());
+    const size_t before = closer.n_waiting();
+    closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+    EXPECT_EQ(closer.n_waiting(), before + 1);
+  }
+}
+
 // A machine may be out of threads for a while.
 TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
   bool has_threads = false;

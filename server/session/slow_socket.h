@@ -16,6 +16,8 @@ struct SlowSocket {
   wire::UniqueFd socket, peer, listener;
   explicit SlowSocket(int seconds) {
     listener = wire::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int small = 8 << 10;  // many of them are made
+    EXPECT_EQ(setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
     struct sockaddr_in at = {};
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -24,6 +26,7 @@ struct SlowSocket {
     EXPECT_EQ(listen(listener.get(), 1), 0);
     EXPECT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
     socket = wire::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
     EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
     peer = wire::UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     const std::string data(1 << 16, 'x');

@@ -18,7 +18,8 @@ _cache = tempfile.TemporaryDirectory(prefix="iris-triton-")
 os.environ["TRITON_CACHE_DIR"] = _cache.name
 os.environ.pop("TRITON_INTERPRET", None)
 sys.path[1:1] = ["client/python"]
-sys.path.append(FETCHED)
+if os.path.isfile(f"{FETCHED}/triton.txt"):  # it comes last: then all is there
+    sys.path.append(FETCHED)
 
 try:
     import triton

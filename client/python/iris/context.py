@@ -355,8 +355,9 @@ class Context(Collectives, Factories):
     def as_symmetric(self, array: Any, *, copy: bool = False, team: Optional[Team] = None,
                      name: Optional[str] = None) -> Any:
         """Collective over the team: a tensor or an array of every member's own, of the same shape and type, as a
-        tensor that all of them reach: at one offset, as if allocate() had given it. What is symmetric already is
-        returned as it is.
+        tensor that all of them reach: at one offset, as if allocate() had given it. What lies in the heaps at one
+        offset already is returned as it is. What each member has alone there (allocate_local(), mem_pool()) can be
+        copied only.
 
         The tensor shares the array's memory, which is kept until it is freed or dropped by all. On GPUs that must be
         memory that others can map (torch with expandable segments), at the same place of its allocation on all
@@ -370,24 +371,32 @@ class Context(Collectives, Factories):
         or they differ. ResourceExhaustedError: the address space above the heap is too small."""
         team = self.team_of(team)
         error: Optional[Tuple[int, str]] = None
-        there = False
+        offset: Optional[int] = None
         buffer = None
         try:
             buffer = _foreign.buffer_of(self, array, "the argument")
-            there = self._is_symmetric(buffer)
-        except (IrisError, TypeError) as wrong:
-            error = (int(getattr(wrong, "code", StatusCode.INVALID_ARGUMENT)), str(wrong))
-        told = self.all_gather_object((there, error), team=team)
-        for rank, (_, theirs) in zip(team.ranks, told):
+            if self._is_symmetric(buffer):
+                offset = buffer.address - self.heap_bases[self.rank]
+        except Exception as wrong:  # pylint: disable=broad-except  # the others wait for this rank, whatever it is
+            code = wrong.code if isinstance(wrong, IrisError) else StatusCode.INVALID_ARGUMENT
+            error = (int(code), str(wrong) or type(wrong).__name__)
+        told = self.all_gather_object((offset, bool(copy), error), team=team)
+        for rank, (_, _, theirs) in zip(team.ranks, told):
             if theirs is not None:
                 raise error_of(theirs[0], f"as_symmetric() of rank {rank}: {theirs[1]}")
         assert buffer is not None
-        if all(symmetric for symmetric, _ in told):
+        offsets = [each for each, _, _ in told]
+        if None not in offsets and len(set(offsets)) == 1:
             return array
+        if len({theirs for _, theirs, _ in told}) > 1:
+            raise InvalidArgumentError("as_symmetric(): some ranks say copy=True, and others do not: say the same")
         if copy:
             return self.allocate(buffer.shape, buffer.dtype, name=name, team=team).copy_(array)
-        for rank, (symmetric, _) in zip(team.ranks, told):
-            if symmetric:
+        if None not in offsets:
+            raise InvalidArgumentError(f"as_symmetric(): ranks {list(team.ranks)} give memory of their heaps at the "
+                                       f"offsets {offsets}, which each has alone: copy=True makes a copy at one offset")
+        for rank, there in zip(team.ranks, offsets):
+            if there is not None:
                 raise InvalidArgumentError(f"as_symmetric(): what rank {rank} gives is in its heap already, and that "
                                            "of others is not: give the same kind on all ranks, or copy=True for a copy")
         options = _heap.allocate_options(buffer.count * buffer.dtype.itemsize, buffer.dtype, buffer.shape, name, 0)

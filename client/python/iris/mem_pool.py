@@ -7,7 +7,7 @@
 What torch allocates on the rank's GPU inside the `with`, on this thread, is of this rank's heap: memory that the rank
 has alone, at offsets of its own. So context.is_symmetric() is true of it, and collectives use it where it lies,
 without a copy through their workspace. For put, get and signals, which need one offset on all ranks, allocate with the
-factories of the context, or register tensors together with context.as_symmetric().
+factories of the context, or copy tensors to one with context.as_symmetric(copy=True).
 
 Gradients are made by a thread of torch's own, which the `with` does not reach. Those that are there already are added
 to where they lie: make them inside the `with` (`p.grad = torch.zeros_like(p)`), and keep them with
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 class MemPool:
     """What mem_pool() gives. Keep it as long as its tensors: with it goes what keeps their memory mapped, also after
-    the context's close(). Several threads may use it at a time."""
+    the context's close(). One thread uses it at a time, and not inside itself: torch refuses that."""
 
     def __init__(self, context: "Context") -> None:
         context.check()

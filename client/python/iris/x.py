@@ -9,7 +9,8 @@ its classes Tile and TensorView. All ranks call the same one for the same tile, 
 
 Sizes, strides and blocks are tl.constexpr; blocks are powers of 2, and a tile may hang over the matrix. What they read
 of other ranks must be there: after a barrier, or, where they take `locks`, when the other rank's word of this tile is 1
-or more, which they wait for. Sums of 16-bit floats are made in float32, in the order of the ranks, so that all ranks
+or more, which they wait for. Nobody takes the locks back: before they are used again, all are set to 0, with a barrier
+before and behind. Sums of 16-bit floats are made in float32, in the order of the ranks, so that all ranks
 that sum get the same bits.
 """
 

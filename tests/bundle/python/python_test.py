@@ -20,7 +20,7 @@ TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
 FETCHED = "/usr/local/lib/iris/triton"  # as triton_ranks.py has it
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-HAS_TRITON = importlib.util.find_spec("triton") is not None or os.path.isdir(f"{FETCHED}/triton")
+HAS_TRITON = importlib.util.find_spec("triton") is not None or os.path.isfile(f"{FETCHED}/triton.txt")
 NO_TRITON = (f"triton is neither installed nor in {FETCHED}: deploy/setup.sh fetches it there, where pip can reach "
              "the Python Package Index")
 PATIENCE_SECONDS = 240

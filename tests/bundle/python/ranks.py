@@ -460,6 +460,12 @@ def as_symmetric():
             raises(wrong, lambda: c.as_symmetric(x if last else other), "in its heap already")
             raises(wrong, lambda: c.as_symmetric(other[1:] if last else other), "the ranks differ")
         raises(iris.AlreadyExistsError, lambda: c.as_symmetric(other, name="x"), "'x' is live")
+            raises(wrong, lambda: c.as_symmetric(plain, copy=last), "copy=True, and others do not")
+            # In the heap, but each rank's is elsewhere.
+            apart = [c.allocate_local((r + 1) * 4096), c.allocate_local((64,), DType.F32)]
+            raises(wrong, lambda: c.as_symmetric(apart[1]), "which each has alone")
+            assert c.as_symmetric(apart[1], copy=True).offset_bytes != apart[1].offset_bytes
+            del apart
         copy = c.as_symmetric(plain if last else other, copy=True)
         check(copy, np.zeros(other.shape))
         assert copy.offset_bytes < c.heap_bytes and c.is_symmetric(copy)
