@@ -61,6 +61,9 @@ def cases():
             yield "uniform", dtype, 8, {"start": 100.0, "end": 100.3, "seed": 5}
             yield "randn", dtype, 0, {"seed": 0, "call": 0}
             yield "randn", dtype, 2**34 - 8, big
+    # Just above the middle of two numbers, by less than float32 holds: rounding twice would round down.
+    for dtype, tie in ((DType.BF16, 2.0**-8), (DType.F16, 2.0**-11), (DType.F8E4M3, 2.0**-4), (DType.F8E5M2, 2.0**-3)):
+        yield "arange", dtype, 0, {"start": 1 + tie + 2.0**-40, "step": 1.0}
     # Both tails of the normal distribution, and the whole of a type.
     yield "randint", DType.I64, 0, {"whole_start": -2**63, "whole_end": 2**63 - 1, "seed": 1}
     yield "randint", DType.U64, 0, {"whole_start": 0, "whole_end": 2**64 - 1, "seed": 1}
