@@ -460,6 +460,7 @@ def as_symmetric():
             raises(wrong, lambda: c.as_symmetric(x if last else other), "in its heap already")
             raises(wrong, lambda: c.as_symmetric(other[1:] if last else other), "the ranks differ")
         raises(iris.AlreadyExistsError, lambda: c.as_symmetric(other, name="x"), "'x' is live")
+        if n > 1:
             raises(wrong, lambda: c.as_symmetric(plain, copy=last), "copy=True, and others do not")
             # In the heap, but each rank's is elsewhere.
             apart = [c.allocate_local((r + 1) * 4096), c.allocate_local((64,), DType.F32)]
