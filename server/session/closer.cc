@@ -2,9 +2,7 @@
 
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
-#include <cstring>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -12,9 +10,15 @@
 namespace iris::server {
 namespace {
 
-// Whether something that the peer sent is still there. It can send nothing more. An empty packet
-// comes with its sender's credentials, the end of a connection without.
-bool HasUnread(int socket) {
+// A look at what the peer sent first. It takes no copy of descriptors: closing one may wait, too.
+struct Look {
+  bool unread = false;       // there is something. The peer can send nothing more
+  bool descriptors = false;  // that brings some
+};
+Look LookAt(int socket) {
+  int credentials = 0;
+  socklen_t bytes = sizeof(credentials);
+  (void)getsockopt(socket, SOL_SOCKET, SO_PASSCRED, &credentials, &bytes);
   char byte;
   struct iovec part = {&byte, 1};
   alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
@@ -22,41 +26,29 @@ bool HasUnread(int socket) {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  // Room for what comes with every packet of this socket, and for no descriptor.
+  message.msg_controllen = credentials != 0 ? sizeof(control) : CMSG_LEN(0);
   const ssize_t n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  return n > 0 || (n == 0 && message.msg_controllen > 0);
+  Look look;
+  look.descriptors = n >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
+  // An empty packet comes with its sender's credentials, the end of a connection without.
+  look.unread = n > 0 || (n == 0 && (message.msg_controllen > 0 || look.descriptors));
+  return look;
 }
 
+bool HasUnread(int socket) { return LookAt(socket).unread; }
+
 // Takes out what the peer sent, up to the first packet that brings descriptors: none of it takes
-// long to let go of. The peer can send nothing more. Streams are left as they are: one read could
-// reach behind a descriptor.
+// long to let go of. Streams are left as they are: one read could reach behind a descriptor.
 void DropPlainPackets(int socket) {
   int type = 0;
   socklen_t bytes = sizeof(type);
   if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 || type != SOCK_SEQPACKET) return;
   constexpr int kMost = 1024;  // more than a socket's queue holds, as systems are set
   for (int i = 0; i < kMost; ++i) {
+    const Look look = LookAt(socket);
     char byte;
-    struct iovec part = {&byte, 1};
-    // Room for the sender's credentials and for nothing else.
-    alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
-    struct msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    const ssize_t n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (n < 0 || (n == 0 && message.msg_controllen == 0)) return;
-    if ((message.msg_flags & MSG_CTRUNC) != 0)
-      return;  // descriptors, of which this look had copies
-    for (struct cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-      int copy;
-      std::memcpy(&copy, CMSG_DATA(c), sizeof(copy));
-      close(copy);  // not the last one
-      return;
-    }
-    if (recv(socket, &byte, 1, MSG_DONTWAIT) < 0) return;
+    if (!look.unread || look.descriptors || recv(socket, &byte, 1, MSG_DONTWAIT) < 0) return;
   }
 }
 
