@@ -234,6 +234,30 @@ TEST_F(WaitsTest, ACollectiveThatOnlyTheFirstBlocksOfOthersHaveFinished) {
   EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
 }
 
+// Some blocks of a rank that is stopped had come, and with them all that rank 0 needed: it waits in
+// the next operation already. Both waits are told as they are; the first names who is stopped.
+TEST_F(WaitsTest, ACollectiveThatAStoppedMemberHasEnteredForSomeOthersOnly) {
+  for (const Rank rank : {1, 2, 3}) {
+    Put(rank, 18);
+    Device(rank, 17);
+  }
+  Put(0, 19);
+  Device(0, 18);
+  stopped_ = {102};
+  for (const uint32_t finished_by_rank_3 : {17, 18}) {  // 18: by its first block
+    Device(3, finished_by_rank_3);
+    const auto waits = Find();
+    ASSERT_THAT(waits, SizeIs(2));
+    EXPECT_EQ(waits[0].number(), 17u);
+    EXPECT_THAT(Waiting(waits[0]), ElementsAre(1, 3));
+    EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+    EXPECT_TRUE(waits[0].missing(0).stopped());
+    EXPECT_EQ(waits[1].number(), 18u);
+    EXPECT_THAT(Waiting(waits[1]), ElementsAre(0));
+    EXPECT_THAT(Missing(waits[1]), ElementsAre(1, 2, 3));
+  }
+}
+
 TEST_F(WaitsTest, ACollectiveBehindOtherWorkOfAStream) {
   for (Rank rank = 0; rank < kRanks; ++rank) {
     Put(rank, 20);
