@@ -208,9 +208,14 @@ std::vector<Setting> MakeSettings() {
   s.push_back(Number("sessions.max_in_flight_per_tenant", "max-in-flight-per-tenant",
                      "those of one tenant (2048)", 1, 1 << 20,
                      [](Config* c) { return &c->sessions.limits.max_in_flight_per_tenant; }));
+  s.push_back(Number("sessions.max_closing", "max-closing",
+                     "descriptors of clients that do not close; beyond it nothing more is read "
+                     "from tenants that have their part of them (4096; at most a sixteenth of "
+                     "RLIMIT_NOFILE)",
+                     1, 1 << 20, [](Config* c) { return &c->sessions.limits.max_closing; }));
   s.push_back(Number("sessions.max_closing_per_tenant", "max-closing-per-tenant",
-                     "descriptors of one tenant that do not close; beyond it nothing more is read "
-                     "from it (2048; at most a sixteenth of RLIMIT_NOFILE)",
+                     "those of one tenant; beyond it nothing more is read from it (2048; at most "
+                     "half of all)",
                      1, 1 << 20,
                      [](Config* c) { return &c->sessions.limits.max_closing_per_tenant; }));
   s.push_back(Time("sessions.send_timeout", "send-timeout",

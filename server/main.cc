@@ -9,6 +9,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,7 @@ namespace iris::server {
 namespace {
 
 constexpr auto kCallsEndWithin = absl::Seconds(2);
+constexpr auto kTellTroubleEvery = absl::Seconds(10);
 
 // As many descriptors as this process may have. Returns the limit.
 uint64_t RaiseDescriptorLimit() {
@@ -111,12 +113,27 @@ class Process : public RunningWorker {
 };
 
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
-                               const std::unique_ptr<Services>* services, Daemon* daemon) {
+                               const std::unique_ptr<Services>* services, Daemon* daemon,
+                               const Logger* logger, std::atomic<uint64_t>* closing_troubles) {
   WorkerTable::Setup setup;
   setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
     if (!process.ok()) return process.status();
     return std::make_unique<Process>(*std::move(process));
+  };
+  setup.closing.start = [program]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+    absl::StatusOr<WorkerProcess> process = program->StartClosing();
+    if (!process.ok()) return process.status();
+    return std::make_unique<Process>(*std::move(process));
+  };
+  setup.closing.trouble = [logger, closing_troubles, told = absl::InfinitePast()](
+                              uint64_t times, const absl::Status& why) mutable {
+    closing_troubles->store(times, std::memory_order_relaxed);
+    const absl::Time now = SteadyNow();
+    if (now - told < kTellTroubleEvery) return;
+    told = now;
+    logger->Warn("connections of clients are slow to close",
+                 {{"reason", why.ToString()}, {"times", times}});
   };
   setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
   setup.died = [daemon](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
@@ -185,14 +202,17 @@ int Run(const Config& config) {
     daemon_options.recorder = *std::move(recorder);
     logger.Info("every input is recorded", {{"file", config.record_file}});
   }
+  std::atomic<uint64_t> closing_troubles{0};
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
       &daemon,
-      [&](Poller* poller) {
-        return std::make_unique<WorkerTable>(
-            poller, WorkerSetup(config, &*worker_program, &services, &daemon));
+      [&](Poller* poller, const Closer& closer) {
+        WorkerTable::Setup setup =
+            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, &closing_troubles);
+        setup.closer = closer;
+        return std::make_unique<WorkerTable>(poller, std::move(setup));
       },
       [&services](const IncomingCall& call) { return services->Serve(call); }, &logger);
   if (!sessions.ok()) return Fail(logger, sessions.status());
@@ -207,6 +227,8 @@ int Run(const Config& config) {
   }
   facts.sessions_total = [session_server] { return session_server->sessions_total(); };
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
+  facts.descriptors_closing = [session_server] { return session_server->n_closing(); };
+  facts.closing_troubles = [&closing_troubles] { return closing_troubles.load(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 
   if (config.workers.seccomp && !kSanitized) {

@@ -145,6 +145,11 @@ std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
   }
   line("irisd's memory", HumanBytes(status.rss_bytes()));
   line("open files", absl::StrCat(status.open_fds(), " of ", status.fd_limit()));
+  if (status.descriptors_closing() > 0 || status.closing_troubles_total() > 0) {
+    line("slow to close",
+         absl::StrCat(status.descriptors_closing(), " descriptors of clients (",
+                      status.closing_troubles_total(), " hung processes since start)"));
+  }
   line("attestation", EscapeName(status.attestation()));
   for (const auto& backend : status.backends()) {
     line("backend",
@@ -272,6 +277,8 @@ Json StatusJson(const v1::GetStatusReply& status) {
           {"fd_limit", status.fd_limit()},
           {"sessions_total", status.sessions_total()},
           {"sessions_refused_total", status.sessions_refused_total()},
+          {"descriptors_closing", status.descriptors_closing()},
+          {"closing_troubles_total", status.closing_troubles_total()},
           {"attestation", status.attestation()},
           {"stopping", status.stopping()},
           {"backends", backends}};

@@ -170,7 +170,8 @@ std::vector<wire::UniqueFd> LinkWriter::Clear() {
   return fds;
 }
 
-absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket) {
+absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket,
+                                                      std::vector<wire::UniqueFd>* sent) {
   while (!queue_.empty()) {
     struct iovec pieces[kMaxPieces];
     size_t n_pieces = 0;
@@ -217,6 +218,7 @@ absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket) {
       }
       return wire::ErrnoStatus(errno, "send to the link");
     }
+    if (sent != nullptr && queue_.front().fd.valid()) sent->push_back(std::move(queue_.front().fd));
     queue_.front().fd.Reset();
     Written(static_cast<size_t>(n));
   }

@@ -106,6 +106,12 @@ void AdminService::FillStatus(v1::GetStatusReply* reply) const {
   reply->set_fd_limit(FdLimit());
   reply->set_sessions_total(facts_.sessions_total());
   reply->set_sessions_refused_total(facts_.sessions_refused());
+  if (facts_.descriptors_closing != nullptr) {
+    reply->set_descriptors_closing(facts_.descriptors_closing());
+  }
+  if (facts_.closing_troubles != nullptr) {
+    reply->set_closing_troubles_total(facts_.closing_troubles());
+  }
   reply->set_attestation(facts_.attestation);
   reply->set_stopping(daemon_->stopping());
   for (const DaemonFacts::Backend& backend : facts_.backends) {

@@ -30,6 +30,8 @@ struct DaemonFacts {
   std::vector<Backend> backends;
   std::function<uint64_t()> sessions_total;
   std::function<uint64_t()> sessions_refused;
+  std::function<uint64_t()> descriptors_closing;  // null: none
+  std::function<uint64_t()> closing_troubles;     // null: none
 };
 
 class AdminService {

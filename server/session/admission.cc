@@ -33,23 +33,23 @@ AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit) {
   limits.max_admin_connections = fit(limits.max_admin_connections, fd_limit / 32);
   limits.max_unattested = fit(limits.max_unattested, fd_limit / 16);
   limits.max_in_flight = fit(limits.max_in_flight, std::max<uint64_t>(fd_limit / 8, 8));
-  limits.max_closing_per_tenant = fit(limits.max_closing_per_tenant, fd_limit / 16);
+  limits.max_closing = fit(limits.max_closing, std::max<uint64_t>(fd_limit / 16, 4));
   const uint64_t taken = fd_limit / 4 + kOwn + limits.max_admin_connections * kPerAdmin +
                          limits.max_unattested * kPerHandshake + limits.max_in_flight +
-                         limits.max_closing_per_tenant;
+                         limits.max_closing;
   const uint64_t room = fd_limit > taken ? (fd_limit - taken) / kPerSession : 0;
   limits.max_sessions = fit(limits.max_sessions, room);
   // One tenant may not take the places of all.
   limits.max_unattested_per_tenant =
       fit(limits.max_unattested_per_tenant, (limits.max_unattested + 1) / 2);
+  limits.max_closing_per_tenant = fit(limits.max_closing_per_tenant, (limits.max_closing + 1) / 2);
   return limits;
 }
 
 uint64_t DescriptorsForMemory(const AdmissionLimits& fitted, uint64_t fd_limit) {
   const uint64_t taken = kOwn + uint64_t{fitted.max_admin_connections} * kPerAdmin +
                          uint64_t{fitted.max_unattested} * kPerHandshake + fitted.max_in_flight +
-                         fitted.max_closing_per_tenant +
-                         uint64_t{fitted.max_sessions} * kPerSession;
+                         fitted.max_closing + uint64_t{fitted.max_sessions} * kPerSession;
   return std::max<uint64_t>(fd_limit > taken ? fd_limit - taken : 0, fd_limit / 4);
 }
 

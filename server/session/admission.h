@@ -38,7 +38,8 @@ struct AdmissionLimits {
   uint32_t max_admin_connections_per_tenant = 64;
   uint32_t max_in_flight = 4096;  // descriptors sent and not received, in total
   uint32_t max_in_flight_per_tenant = 2048;
-  // Descriptors that came from a tenant and take long to close.
+  // Descriptors that came from clients and take long to close.
+  uint32_t max_closing = 4096;  // in total
   uint32_t max_closing_per_tenant = 2048;
 };
 

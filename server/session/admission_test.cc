@@ -247,6 +247,8 @@ TEST(FitToDescriptorsTest, LeavesAQuarterForMemory) {
     EXPECT_GE(DescriptorsForMemory(fitted, fd_limit), fd_limit / 4) << fd_limit;
     EXPECT_LE(fitted.max_unattested_per_tenant, std::max(1u, fitted.max_unattested / 2 + 1));
     EXPECT_LE(fitted.max_in_flight, fd_limit / 8 + 8) << fd_limit;
+    EXPECT_LE(fitted.max_closing, fd_limit / 16) << fd_limit;
+    EXPECT_LE(fitted.max_closing_per_tenant, (fitted.max_closing + 1) / 2) << fd_limit;
     EXPECT_GE(fitted.max_sessions, 1u) << fd_limit;
   }
   EXPECT_EQ(FitToDescriptors(AdmissionLimits(), 1u << 20).max_sessions, 4096u);

@@ -1,56 +1,17 @@
 #include "server/session/closer.h"
 
 #include <sys/socket.h>
-#include <sys/uio.h>
 
+#include <algorithm>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/session/drop_unread.h"
+
 namespace iris::server {
 namespace {
-
-// A look at what the peer sent first. It takes no copy of descriptors: closing one may wait, too.
-struct Look {
-  bool unread = false;       // there is something. The peer can send nothing more
-  bool descriptors = false;  // that brings some
-};
-Look LookAt(int socket) {
-  int credentials = 0;
-  socklen_t bytes = sizeof(credentials);
-  (void)getsockopt(socket, SOL_SOCKET, SO_PASSCRED, &credentials, &bytes);
-  char byte;
-  struct iovec part = {&byte, 1};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  // Room for what comes with every packet of this socket, and for no descriptor.
-  message.msg_controllen = credentials != 0 ? sizeof(control) : CMSG_LEN(0);
-  const ssize_t n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  Look look;
-  look.descriptors = n >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
-  // An empty packet comes with its sender's credentials, the end of a connection without.
-  look.unread = n > 0 || (n == 0 && (message.msg_controllen > 0 || look.descriptors));
-  return look;
-}
-
-bool HasUnread(int socket) { return LookAt(socket).unread; }
-
-// Takes out what the peer sent, up to the first packet that brings descriptors: none of it takes
-// long to let go of. Streams are left as they are: one read could reach behind a descriptor.
-void DropPlainPackets(int socket) {
-  int type = 0;
-  socklen_t bytes = sizeof(type);
-  if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 || type != SOCK_SEQPACKET) return;
-  constexpr int kMost = 1024;  // more than a socket's queue holds, as systems are set
-  for (int i = 0; i < kMost; ++i) {
-    const Look look = LookAt(socket);
-    char byte;
-    if (!look.unread || look.descriptors || recv(socket, &byte, 1, MSG_DONTWAIT) < 0) return;
-  }
-}
 
 // irisd must not end because a user has taken all threads of the machine.
 bool StartDetached(std::function<void()> body) {
@@ -64,24 +25,31 @@ bool StartDetached(std::function<void()> body) {
 
 }  // namespace
 
-Closer::Closer(size_t max_per_tenant, StartThread start_thread)
+Closer::Closer(const Limits& limits, StartThread start_thread)
     : state_(std::make_shared<State>(
-          max_per_tenant, start_thread != nullptr ? std::move(start_thread) : StartDetached)) {}
+          limits, start_thread != nullptr ? std::move(start_thread) : StartDetached)) {}
+
+void Closer::SetHandOver(HandOver hand_over) {
+  std::shared_ptr<const HandOver> shared;
+  if (hand_over != nullptr) shared = std::make_shared<const HandOver>(std::move(hand_over));
+  absl::MutexLock lock(&state_->mu);
+  state_->hand_over.swap(shared);
+}
 
 std::optional<Tenant> Closer::NextWithoutThread(const State& state) {
   for (const auto& [tenant, queue] : state.queues) {
-    if (!queue.has_thread && !queue.fds.empty()) return tenant;
+    if (!queue.has_thread && !queue.items.empty()) return tenant;
   }
   return std::nullopt;
 }
 
 void Closer::Run(const std::shared_ptr<State>& state, Tenant tenant) {
   while (true) {
-    wire::UniqueFd next;
+    Item next;
     {
       absl::MutexLock lock(&state->mu);
       const auto mine = state->queues.find(tenant);
-      if (mine->second.fds.empty()) {
+      if (mine->second.items.empty()) {
         state->queues.erase(mine);
         const std::optional<Tenant> other = NextWithoutThread(*state);
         if (!other.has_value()) {
@@ -92,20 +60,24 @@ void Closer::Run(const std::shared_ptr<State>& state, Tenant tenant) {
         state->queues[tenant].has_thread = true;
         continue;
       }
-      next = std::move(mine->second.fds.front());
-      mine->second.fds.pop_front();
+      next = std::move(mine->second.items.front());
+      mine->second.items.pop_front();
+      --state->n_waiting;
     }
-    next.Reset();  // for as long as it takes
+    // For as long as it takes.
+    if (next.is_connection) DropAll(next.fd.get());
+    next.fd.Reset();
   }
 }
 
-void Closer::Close(const Tenant& tenant, std::vector<wire::UniqueFd> fds) {
-  if (fds.empty()) return;
+void Closer::Add(const Tenant& tenant, std::vector<Item> items) {
+  if (items.empty()) return;
   std::optional<Tenant> starts;
   {
     absl::MutexLock lock(&state_->mu);
     Queue& queue = state_->queues[tenant];
-    for (wire::UniqueFd& fd : fds) queue.fds.push_back(std::move(fd));
+    state_->n_waiting += items.size();
+    for (Item& item : items) queue.items.push_back(std::move(item));
     // It may be one for whom there was no thread before.
     if (state_->n_threads < kMaxThreads) {
       starts = queue.has_thread ? NextWithoutThread(*state_) : tenant;
@@ -120,32 +92,63 @@ void Closer::Close(const Tenant& tenant, std::vector<wire::UniqueFd> fds) {
   state_->queues[*starts].has_thread = false;
 }
 
+void Closer::Close(const Tenant& tenant, std::vector<wire::UniqueFd> fds) {
+  std::vector<Item> items;
+  for (wire::UniqueFd& fd : fds) items.push_back({std::move(fd), /*is_connection=*/false});
+  Add(tenant, std::move(items));
+}
+
 void Closer::Close(const Tenant& tenant, wire::UniqueFd fd) {
   if (!fd.valid()) return;
-  std::vector<wire::UniqueFd> one;
-  one.push_back(std::move(fd));
-  Close(tenant, std::move(one));
+  std::vector<Item> one;
+  one.push_back({std::move(fd), /*is_connection=*/false});
+  Add(tenant, std::move(one));
 }
 
 void Closer::CloseConnection(const Tenant& tenant, wire::UniqueFd socket) {
   if (!socket.valid()) return;
   // What the peer has not read yet it still can.
   shutdown(socket.get(), SHUT_RDWR);
-  DropPlainPackets(socket.get());
-  if (HasUnread(socket.get())) return Close(tenant, std::move(socket));
+  DropPlain(socket.get());
+  if (!HasUnread(socket.get())) return;
+  std::shared_ptr<const HandOver> hand_over;
+  {
+    absl::MutexLock lock(&state_->mu);
+    hand_over = state_->hand_over;
+  }
+  if (hand_over != nullptr && (*hand_over)(socket.get())) return;
+  std::vector<Item> one;
+  one.push_back({std::move(socket), /*is_connection=*/true});
+  Add(tenant, std::move(one));
 }
 
-bool Closer::IsFull(const Tenant& tenant) const {
+absl::Status Closer::Room(const Tenant& tenant) const {
+  constexpr char kWhatToDo[] =
+      "they are of sockets that linger, or of a file system that does not answer; end the program "
+      "that sent them, or have its file system answer";
+  const Limits& limits = state_->limits;
   absl::MutexLock lock(&state_->mu);
   const auto it = state_->queues.find(tenant);
-  return it != state_->queues.end() && it->second.fds.size() >= state_->max_per_tenant;
+  const size_t of_tenant = it == state_->queues.end() ? 0 : it->second.items.size();
+  if (of_tenant >= limits.per_tenant) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "irisd waits for ", of_tenant, " descriptors of ", tenant.Text(),
+        " to close, its limit for a user (see sessions.max_closing_per_tenant): ", kWhatToDo));
+  }
+  if (state_->n_waiting < limits.total || of_tenant == 0) return absl::OkStatus();
+  const size_t n_tenants = static_cast<size_t>(
+      std::count_if(state_->queues.begin(), state_->queues.end(),
+                    [](const auto& queue) { return !queue.second.items.empty(); }));
+  if (of_tenant < limits.total / n_tenants) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "irisd waits for ", state_->n_waiting,
+      " descriptors of all tenants to close, its limit (see ", "sessions.max_closing), and ",
+      tenant.Text(), " has ", of_tenant, " of them, its part: ", kWhatToDo));
 }
 
 size_t Closer::n_waiting() const {
   absl::MutexLock lock(&state_->mu);
-  size_t n = 0;
-  for (const auto& [tenant, queue] : state_->queues) n += queue.fds.size();
-  return n;
+  return state_->n_waiting;
 }
 
 }  // namespace iris::server

@@ -1,12 +1,18 @@
 // Closer: closes what clients gave, and connections to them. The kernel may take as long over a
 // close as whoever made the descriptor likes: a connection that lingers, a file of a file system
-// that does not answer, or a socket in whose queue such things still are. So it happens on threads
-// that wait for nobody else's: one for each tenant, while it has something to close. There are at
-// most kMaxThreads of them, and none where the system gives no thread: what has no thread waits for
-// one that has nothing left to do, or for the next call.
+// that does not answer, or a socket in whose queue such things still are. So it happens elsewhere.
 //
-// What waits takes a descriptor of irisd's. IsFull says that a tenant has as many as it may have:
-// take nothing more from it then.
+// A connection that has descriptors in its queue is handed over to a process that may hang
+// (ClosingProcess), where there is one: none of these descriptors has ever been irisd's own, and
+// this socket is none any more. So it does not matter how many there are.
+//
+// All else happens on threads that wait for nobody else's: one for each tenant, while it has
+// something to close. There are at most kMaxThreads of them, and none where the system gives no
+// thread: what has no thread waits for one that has nothing left to do, or for the next call.
+//
+// What waits takes a descriptor of irisd's. Room says whether a tenant has as many as it may have:
+// take nothing more from it then. Where all tenants together have as many as they may have, that is
+// so of each that has its equal part of them: one that has nothing to close is held up by nobody.
 //
 // Thread-safe, and never blocks. Threads that hang end with the process: a Closer may be destroyed
 // before they do. Copies are one and the same.
@@ -23,6 +29,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/wire/unique_fd.h"
 #include "server/session/tenant.h"
@@ -32,40 +39,58 @@ namespace iris::server {
 class Closer {
  public:
   static constexpr size_t kMaxThreads = 64;
+  struct Limits {
+    size_t per_tenant = std::numeric_limits<size_t>::max();
+    size_t total = std::numeric_limits<size_t>::max();
+  };
   // Starts a thread that runs `body` and that nobody joins. False: the system gives none.
   using StartThread = std::function<bool(std::function<void()> body)>;
+  // Has another process close the socket, too, after which closing it here cannot hang. False: not
+  // now. Called on the thread that calls CloseConnection.
+  using HandOver = std::function<bool(int socket)>;
 
-  explicit Closer(size_t max_per_tenant = std::numeric_limits<size_t>::max(),
-                  StartThread start_thread = nullptr);
+  Closer() : Closer(Limits()) {}
+  explicit Closer(const Limits& limits, StartThread start_thread = nullptr);
+
+  // From now on; null: none. Connections are then closed on one thread.
+  void SetHandOver(HandOver hand_over);
 
   // Descriptors that came from the tenant.
   void Close(const Tenant& tenant, wire::UniqueFd fd);
   void Close(const Tenant& tenant, std::vector<wire::UniqueFd> fds);
-  // A connection of the tenant's. It is ended at once, and where the kernel keeps nothing that the
-  // client has sent, it is also closed at once.
+  // A connection of the tenant's. It is ended at once. The client still reads what was sent to it,
+  // and what it has sent is dropped. Where that brought no descriptors, it is also closed at once.
   void CloseConnection(const Tenant& tenant, wire::UniqueFd socket);
 
-  // Whether so many of the tenant's wait as may wait.
-  bool IsFull(const Tenant& tenant) const;
-  size_t max_per_tenant() const { return state_->max_per_tenant; }
+  // kResourceExhausted: so many wait as may wait; the text says of whom, and what to do.
+  absl::Status Room(const Tenant& tenant) const;
+  bool IsFull(const Tenant& tenant) const { return !Room(tenant).ok(); }
 
   // How many wait, of all tenants, without those that are being closed.
   size_t n_waiting() const;
 
  private:
+  struct Item {
+    wire::UniqueFd fd;
+    bool is_connection = false;
+  };
   struct Queue {
-    std::deque<wire::UniqueFd> fds;
+    std::deque<Item> items;
     bool has_thread = false;
   };
   struct State {
-    State(size_t max, StartThread start) : max_per_tenant(max), start_thread(std::move(start)) {}
-    const size_t max_per_tenant;
+    State(const Limits& limits_, StartThread start)
+        : limits(limits_), start_thread(std::move(start)) {}
+    const Limits limits;
     const StartThread start_thread;
     mutable absl::Mutex mu;
+    std::shared_ptr<const HandOver> hand_over ABSL_GUARDED_BY(mu);
     // Of tenants that have something to close, or whose thread is about to look.
     std::map<Tenant, Queue> queues ABSL_GUARDED_BY(mu);
+    size_t n_waiting ABSL_GUARDED_BY(mu) = 0;
     size_t n_threads ABSL_GUARDED_BY(mu) = 0;
   };
+  void Add(const Tenant& tenant, std::vector<Item> items);
   // A thread: closes what the tenant has, then what others have who have no thread.
   static void Run(const std::shared_ptr<State>& state, Tenant tenant);
   // A tenant that has something to close and no thread.

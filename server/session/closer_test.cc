@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/session/drop_unread.h"
 #include "server/session/slow_socket.h"
 
 namespace iris::server {
@@ -25,23 +27,6 @@ bool WaitFor(const Closer& closer, size_t n_waiting) {
     absl::SleepFor(absl::Milliseconds(1));
   }
   return false;
-}
-
-void SendFd(int socket, int fd) {
-  char byte = 'x';
-  struct iovec part = {&byte, 1};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  struct cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  *reinterpret_cast<int*>(CMSG_DATA(header)) = fd;
-  ASSERT_EQ(sendmsg(socket, &message, 0), 1);
 }
 
 TEST(CloserTest, OneTenantsSlowCloseHoldsUpNobodyElse) {
@@ -87,7 +72,7 @@ TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   const wire::UniqueFd theirs(pair[1]);
   testing::SlowSocket slow(30);
-  SendFd(theirs.get(), slow.socket.get());
+  testing::SendFd(theirs.get(), slow.socket.get());
   slow.socket.Reset();
   const absl::Time start = absl::Now();
   closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
@@ -102,7 +87,7 @@ TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
 
 // However much a client has said: packets without descriptors cost nobody a thread.
 TEST(CloserTest, PlainPacketsAreDropped) {
-  Closer closer(1, [](const std::function<void()>&) { return false; });
+  Closer closer({.per_tenant = 1}, [](const std::function<void()>&) { return false; });
   for (const bool with_credentials : {false, true}) {
     int pair[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
@@ -122,7 +107,7 @@ TEST(CloserTest, PlainPacketsAreDropped) {
     const int on = with_credentials ? 1 : 0;
     ASSERT_EQ(setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)), 0);
     ASSERT_EQ(send(theirs.get(), "word", 4, 0), 4);
-    SendFd(theirs.get(), theirs.get());
+    testing::SendFd(theirs.get(), theirs.get());
     const size_t before = closer.n_waiting();
     closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
     EXPECT_EQ(closer.n_waiting(), before + 1);
@@ -132,7 +117,7 @@ TEST(CloserTest, PlainPacketsAreDropped) {
 // A machine may be out of threads for a while.
 TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
   bool has_threads = false;
-  Closer closer(/*max_per_tenant=*/3, [&](std::function<void()> body) {
+  Closer closer({.per_tenant = 3}, [&](std::function<void()> body) {
     if (has_threads) std::thread(std::move(body)).detach();
     return has_threads;
   });
@@ -147,6 +132,85 @@ TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
   closer.Close(Tenant{2}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
   EXPECT_TRUE(WaitFor(closer, 0)) << "a thread that has done its own looks after others'";
   EXPECT_FALSE(closer.IsFull(Tenant{1}));
+}
+
+// Where all tenants together have too many, nothing more is taken from those that have their part.
+TEST(CloserTest, AllTenantsTogetherHaveALimit) {
+  Closer closer({.per_tenant = 8, .total = 9}, [](const std::function<void()>&) { return false; });
+  const auto add = [&closer](uint32_t uid, int n) {
+    for (int i = 0; i < n; ++i) {
+      closer.Close(Tenant{uid}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    }
+  };
+  add(1, 6);
+  add(2, 2);
+  EXPECT_FALSE(closer.IsFull(Tenant{1}));
+  add(2, 1);  // 9 of 9; a part is 4
+  EXPECT_TRUE(closer.IsFull(Tenant{1}));
+  EXPECT_FALSE(closer.IsFull(Tenant{2}));
+  EXPECT_FALSE(closer.IsFull(Tenant{3})) << "it has none";
+  add(2, 1);
+  const absl::Status full = closer.Room(Tenant{2});
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(full.message(), "10 descriptors of all tenants")) << full;
+  EXPECT_TRUE(absl::StrContains(full.message(), "sessions.max_closing")) << full;
+  add(3, 1);  // a part is 3
+  EXPECT_FALSE(closer.IsFull(Tenant{3}));
+  add(3, 2);
+  EXPECT_TRUE(closer.IsFull(Tenant{3}));
+}
+
+// What has descriptors in it goes to who may hang; where that fails, to a thread.
+TEST(CloserTest, AConnectionWithDescriptorsIsHandedOver) {
+  Closer closer({}, [](const std::function<void()>&) { return false; });
+  bool takes = true;
+  std::vector<wire::UniqueFd> handed_over;
+  closer.SetHandOver([&](int socket) {
+    if (takes) handed_over.emplace_back(dup(socket));
+    return takes;
+  });
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    handed_over.clear();
+    int pair[2];
+    ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair), 0);
+    const wire::UniqueFd theirs(pair[1]);
+    ASSERT_EQ(send(theirs.get(), "word", 4, 0), 4);
+    testing::SendFd(theirs.get(), theirs.get());
+    ASSERT_EQ(send(pair[0], "told", 4, 0), 4);
+    closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+    EXPECT_EQ(fcntl(pair[0], F_GETFD), -1) << "irisd still has it";
+    ASSERT_EQ(handed_over.size(), 1u);
+    char bytes[8];
+    EXPECT_EQ(recv(theirs.get(), bytes, sizeof(bytes), 0), 4) << "what irisd said last is lost";
+    EXPECT_EQ(recv(theirs.get(), bytes, sizeof(bytes), 0), 0);
+    EXPECT_EQ(closer.n_waiting(), 0u);
+  }
+  takes = false;
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  const wire::UniqueFd theirs(pair[1]);
+  testing::SendFd(theirs.get(), theirs.get());
+  closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+  EXPECT_EQ(closer.n_waiting(), 1u);
+}
+
+// A reset would reach the peer before what irisd said last.
+TEST(CloserTest, WhatWasSaidLastIsReadAlsoWhenAThreadCloses) {
+  Closer closer;
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  const wire::UniqueFd theirs(pair[1]);
+  for (int i = 0; i < 3; ++i) testing::SendFd(theirs.get(), STDERR_FILENO);
+  ASSERT_EQ(send(pair[0], "told", 4, 0), 4);
+  const wire::UniqueFd open_still(dup(pair[0]));
+  closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+  for (const absl::Time end = absl::Now() + absl::Seconds(20);
+       HasUnread(open_still.get()) && absl::Now() < end;) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_FALSE(HasUnread(open_still.get()));
+  char bytes[8];
+  EXPECT_EQ(recv(theirs.get(), bytes, sizeof(bytes), 0), 4);
 }
 
 TEST(CloserTest, MoreTenantsThanThreadsAreServedInTurn) {

@@ -28,8 +28,9 @@ class RpcHost {
   // Serves gRPC on a connected socket: calls on it are the peer's. Returns the connection's number,
   // which is never reused. `closed` runs when the connection has ended by itself, or with the
   // worker that served it: once, later, and not after Disconnect. kResourceExhausted,
-  // kUnavailable: it cannot be served; the text says why.
-  virtual absl::StatusOr<uint64_t> Connect(wire::UniqueFd socket, const RpcPeer& peer,
+  // kUnavailable: it cannot be served; the text says why. The socket is taken on success alone: who
+  // has it closes it, which may take long.
+  virtual absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                            std::function<void()> closed) = 0;
   // Ends the connection and cancels its calls. No-op for one that has ended.
   virtual void Disconnect(uint64_t connection) = 0;

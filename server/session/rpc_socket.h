@@ -15,11 +15,10 @@ namespace iris::server {
 class RpcSocket {
  public:
   RpcSocket() = default;
-  // As RpcHost::Connect, which gets the socket.
-  static absl::StatusOr<RpcSocket> Create(RpcHost* host, wire::UniqueFd socket, const RpcPeer& peer,
-                                          std::function<void()> closed) {
-    const absl::StatusOr<uint64_t> connection =
-        host->Connect(std::move(socket), peer, std::move(closed));
+  // As RpcHost::Connect.
+  static absl::StatusOr<RpcSocket> Create(RpcHost* host, wire::UniqueFd* socket,
+                                          const RpcPeer& peer, std::function<void()> closed) {
+    const absl::StatusOr<uint64_t> connection = host->Connect(socket, peer, std::move(closed));
     if (!connection.ok()) return connection.status();
     RpcSocket made;
     made.host_ = host;

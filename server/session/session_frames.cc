@@ -23,7 +23,8 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
   size_t& calls = calls_this_turn_[tenant];
   // What is left in the socket is reported again in the next turn.
   for (int i = 0; i < kFramesPerTurn && calls < kCallsPerTurn; ++i) {
-    const absl::Status closes = RoomToClose(tenant);
+    // Nothing more is read from a tenant of whose descriptors too many do not close.
+    const absl::Status closes = closer_.Room(tenant);
     if (!closes.ok()) return EndIfFailed(session, closes);
     std::vector<wire::UniqueFd> refused;
     absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get(), &refused);

@@ -16,7 +16,7 @@ absl::StatusOr<wire::UniqueFd> SessionRpc::Make() {
   wire::UniqueFd ours(pair[0]);
   wire::UniqueFd theirs(pair[1]);
   // Its end alone ends nothing: the client asks for another one.
-  absl::StatusOr<RpcSocket> made = RpcSocket::Create(host_, std::move(ours), peer_, nullptr);
+  absl::StatusOr<RpcSocket> made = RpcSocket::Create(host_, &ours, peer_, nullptr);
   if (!made.ok()) return made.status();
   socket_ = *std::move(made);
   return theirs;

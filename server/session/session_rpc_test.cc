@@ -48,10 +48,10 @@ TEST(RpcBudgetTest, WhatIsNotUsedComesBackUpToTheBurst) {
 // Serves nothing, but notes what it was given.
 class FakeHost : public RpcHost {
  public:
-  absl::StatusOr<uint64_t> Connect(wire::UniqueFd socket, const RpcPeer& peer,
+  absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                    std::function<void()> closed) override {
     EXPECT_EQ(closed, nullptr) << "the end of a session's connection ends nothing";
-    sockets.push_back(std::move(socket));
+    sockets.push_back(std::move(*socket));
     peers.push_back(peer);
     return sockets.size();
   }

@@ -42,9 +42,9 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
       daemon_id_(RandomNumber()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
-      closer_(options.limits.max_closing_per_tenant),
+      closer_({options.limits.max_closing_per_tenant, options.limits.max_closing}),
       log_(logger),
-      host_(make_host(poller_.get())),
+      host_(make_host(poller_.get(), closer_)),
       admission_(options.limits),
       in_flight_(options.limits),
       acceptor_(poller_.get(),
@@ -198,30 +198,16 @@ void SessionServer::CloseAll() {
   admins_.Close();
 }
 
-void SessionServer::SendError(int socket, const Tenant& tenant, const absl::Status& reason,
-                              int max_unread) {
+// Unread input would turn the close into a reset, which the peer sees before this frame: the closer
+// drops it.
+void SessionServer::SendError(int socket, const absl::Status& reason) {
   (void)wire::SendFrame(socket, wire::FrameType::kError, wire::MakeErrorPayload(reason));
-  // Unread input would turn the close into a reset, which the peer sees before the error frame.
-  for (int i = 0; i < max_unread && !closer_.IsFull(tenant); ++i) {
-    std::vector<wire::UniqueFd> fds;
-    absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket, &fds);
-    closer_.Close(tenant, std::move(frame.ok() ? frame->fds : fds));
-    if (wire::IsNoFrameYet(frame.status()) || absl::IsUnavailable(frame.status())) break;
-  }
 }
 
 // Coming.
 
-absl::Status SessionServer::RoomToClose(const Tenant& tenant) const {
-  if (!closer_.IsFull(tenant)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "irisd waits for ", closer_.max_per_tenant(), " descriptors of ", tenant.Text(),
-      " to close, its limit for a user: they are of sockets that linger, or of a file system that "
-      "does not answer; end the program that sent them, or have its file system answer"));
-}
-
 absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::UniqueFd* socket) {
-  const absl::Status closes = RoomToClose(peer.applicant.tenant);
+  const absl::Status closes = closer_.Room(peer.applicant.tenant);
   if (!closes.ok()) return closes;
   auto session = std::make_unique<Session>();
   Session* const self = session.get();
@@ -258,7 +244,7 @@ void SessionServer::Refuse(wire::UniqueFd socket, const Tenant& tenant, const Ca
                            const absl::Status& reason) {
   sessions_refused_.fetch_add(1, std::memory_order_relaxed);
   log_.Write(LogLevel::kWarn, "connection refused", tenant, caller, 0, reason, SteadyNow());
-  SendError(socket.get(), tenant, reason, kFramesPerTurn);
+  SendError(socket.get(), reason);
   closer_.CloseConnection(tenant, std::move(socket));
 }
 
@@ -277,7 +263,7 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
   if (!told.ok()) {
     log_.Write(LogLevel::kWarn, "session ended", session.applicant.tenant, session.caller,
                session.id.value, told, SteadyNow());
-    SendError(session.socket.get(), session.applicant.tenant, told, 4 * kFramesPerTurn);
+    SendError(session.socket.get(), told);
   }
   const bool was_open = session.state == State::kOpen;
   session.state = State::kEnding;

@@ -68,8 +68,8 @@ class SessionServer : public SessionOutput {
  public:
   // Both listeners are listening, non-blocking sockets. The session listener has SO_PASSCRED on, so
   // that no message comes without its sender. `make_host` makes what serves gRPC, on the poller of
-  // the server's thread; `serve` answers the calls that sessions make by frames.
-  using MakeHost = std::function<std::unique_ptr<RpcHost>(Poller*)>;
+  // the server's thread, with the server's closer; `serve` answers the calls that sessions make by frames.
+  using MakeHost = std::function<std::unique_ptr<RpcHost>(Poller*, const Closer&)>;
   static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
       const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
       Daemon* daemon, const MakeHost& make_host, ServeCall serve, const Logger* logger);
@@ -90,6 +90,8 @@ class SessionServer : public SessionOutput {
   // Since start. Any thread.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }
   uint64_t sessions_refused() const { return sessions_refused_.load(std::memory_order_relaxed); }
+  // Descriptors of clients that wait to be closed.
+  uint64_t n_closing() const { return closer_.n_waiting(); }
   const std::string& attestation_in_use() const { return attestation_in_use_; }
   const SessionOptions& options() const { return options_; }
 
@@ -147,7 +149,7 @@ class SessionServer : public SessionOutput {
   void Refuse(wire::UniqueFd socket, const Tenant& tenant, const CallerInfo& caller,
               const absl::Status& reason);
   // Tells the peer why it is hung up on.
-  void SendError(int socket, const Tenant& tenant, const absl::Status& reason, int max_unread);
+  static void SendError(int socket, const absl::Status& reason);
   // Ends handshakes until there is room for the applicant's.
   void MakeRoom(const Applicant& applicant);
 
@@ -160,8 +162,6 @@ class SessionServer : public SessionOutput {
   // Ends the handshake; `rpc_socket` is the client's end of one, if it wants one, and borrowed.
   absl::Status Welcome(Session& session, absl::Span<const int> rpc_socket);
   static Outbox::Socket SocketOf(Session& session);
-  // kResourceExhausted: nothing more is read from this tenant, since what it sent does not close.
-  absl::Status RoomToClose(const Tenant& tenant) const;
   // Has LookForReceived look at it, if something is unread.
   void WatchUnread(Session& session);
 

@@ -1,9 +1,10 @@
-// For tests: descriptors that take long to close.
+// For tests: descriptors that take long to close, and how they are sent.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <string>
 
@@ -36,5 +37,23 @@ struct SlowSocket {
     EXPECT_EQ(setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
   }
 };
+
+// Sends a byte and a descriptor; fails the test if it cannot.
+inline void SendFd(int socket, int fd) {
+  char byte = 'x';
+  struct iovec part = {&byte, 1};
+  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  struct msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  struct cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  *reinterpret_cast<int*>(CMSG_DATA(header)) = fd;
+  ASSERT_EQ(sendmsg(socket, &message, 0), 1);
+}
 
 }  // namespace iris::testing

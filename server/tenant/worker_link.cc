@@ -372,7 +372,9 @@ void WorkerLink::Finish(uint64_t number, const absl::Status& status) {
 void WorkerLink::Flush() {
   if (closed_) return;
   const size_t waiting_before = writer_.queued_bytes();
-  const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(socket_.get());
+  std::vector<wire::UniqueFd> given;
+  const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(socket_.get(), &given);
+  for (wire::UniqueFd& fd : given) owner_.close_given(std::move(fd));
   // If that failed, the worker is gone: the poller says so too, and that is where it is dealt with.
   const bool blocked = flushed.ok() && *flushed == LinkWriter::Flushed::kBlocked;
   const bool retry = flushed.ok() && *flushed == LinkWriter::Flushed::kNoDescriptors;

@@ -48,6 +48,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     // descriptors, and a descriptor that the worker sent.
     std::function<void(wire::UniqueFd socket)> close_socket;
     std::function<void(wire::UniqueFd sent)> close_sent;
+    // The same, of a socket that the worker has been given: it goes on. Any thread; calls nothing
+    // of the link's.
+    std::function<void(wire::UniqueFd given)> close_given;
   };
 
   // `socket` is one end of a socket pair and does not block.

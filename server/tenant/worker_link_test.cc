@@ -64,6 +64,7 @@ class WorkerLinkTest : public ::testing::Test {
     owner.ended = [this](const absl::Status& status) { ended_.push_back(status); };
     owner.close_socket = [this](wire::UniqueFd) { ++sockets_closed_; };
     owner.close_sent = [this](wire::UniqueFd) { ++sent_closed_; };
+    owner.close_given = [this](wire::UniqueFd) { ++given_closed_; };
     link_ = *WorkerLink::Create(
         worker_.TakeCoreEnd(), poller_.get(),
         [this](const IncomingCall& call) { return service_.Serve(call); }, std::move(owner));
@@ -111,6 +112,7 @@ class WorkerLinkTest : public ::testing::Test {
   int ready_ = 0;
   int sockets_closed_ = 0;
   int sent_closed_ = 0;
+  int given_closed_ = 0;
   std::vector<uint64_t> closed_;
   std::vector<absl::Status> ended_;
   std::shared_ptr<WorkerLink> link_;
@@ -255,6 +257,15 @@ TEST_F(WorkerLinkTest, ItsEndHandsOverWhatMayCloseSlowly) {
   EXPECT_EQ(sent_closed_, 1);
   EXPECT_GT(sockets_closed_, static_cast<int>(kConnections / 2));
   EXPECT_LE(base::CountDescriptors(), open_before - sockets_closed_);
+}
+
+// A worker may have closed it before the core does, and a client may have filled it.
+TEST_F(WorkerLinkTest, ASocketThatWasGivenIsClosedByTheOwnersMeans) {
+  Begin();
+  EXPECT_EQ(given_closed_, 1);
+  Connect(2);
+  EXPECT_EQ(given_closed_, 2);
+  EXPECT_EQ(sockets_closed_, 0);
 }
 
 TEST_F(WorkerLinkTest, AClosedConnectionCancelsItsCallsAlone) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,6 +29,8 @@ namespace {
 constexpr char kProgramName[] = "irisd-worker";
 // Descriptors that a child needs stay clear of those that it gives a meaning to.
 constexpr int kFirstFreeFd = 10;
+// What a killed worker may take to end before nobody waits for it.
+constexpr int kEndsWithinMs = 1000;
 
 // What a worker may know of irisd's environment: where libraries lie, and what debugging asks for.
 constexpr const char* kKeptVariables[] = {
@@ -183,6 +186,19 @@ absl::StatusOr<WorkerProgram> WorkerProgram::Open(const WorkerSettings& settings
 }
 
 absl::StatusOr<WorkerProcess> WorkerProgram::Start(absl::string_view tenant) const {
+  WorkerOptions options = options_;
+  options.tenant = std::string(tenant);
+  return StartWith(options);
+}
+
+absl::StatusOr<WorkerProcess> WorkerProgram::StartClosing() const {
+  WorkerOptions options = options_;
+  options.tenant = "all";
+  options.closing = true;
+  return StartWith(options);
+}
+
+absl::StatusOr<WorkerProcess> WorkerProgram::StartWith(const WorkerOptions& options) const {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
     return wire::ErrnoStatus(errno, "make the link to a worker");
@@ -192,8 +208,6 @@ absl::StatusOr<WorkerProcess> WorkerProgram::Start(absl::string_view tenant) con
   const absl::StatusOr<wire::UniqueFd> theirs = OutOfTheWay(wire::UniqueFd(pair[1]));
   if (!theirs.ok()) return theirs.status();
 
-  WorkerOptions options = options_;
-  options.tenant = std::string(tenant);
   std::vector<std::string> arguments = ToArguments(options);
   arguments.insert(arguments.begin(), kProgramName);
   const std::vector<char*> argument_pointers = Pointers(arguments);
@@ -232,7 +246,10 @@ WorkerProcess& WorkerProcess::operator=(WorkerProcess&& other) noexcept {
 WorkerProcess::~WorkerProcess() {
   if (pid_ < 0) return;
   Kill();
-  (void)base::Retry([this] { return waitpid(pid_, nullptr, 0); });
+  struct pollfd ends = {pidfd_.get(), POLLIN, 0};
+  if (pidfd_.valid()) (void)base::Retry([&ends] { return poll(&ends, 1, kEndsWithinMs); });
+  const int flags = pidfd_.valid() ? WNOHANG : 0;  // without one it has not executed anything
+  (void)base::Retry([this, flags] { return waitpid(pid_, nullptr, flags); });
 }
 
 void WorkerProcess::Kill() {

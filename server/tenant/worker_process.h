@@ -36,7 +36,8 @@ class WorkerProcess {
   WorkerProcess() = default;
   WorkerProcess(WorkerProcess&& other) noexcept { *this = std::move(other); }
   WorkerProcess& operator=(WorkerProcess&& other) noexcept;
-  // Kills it if it runs, and reaps it.
+  // Kills it if it runs, and reaps it. A process that the kernel does not let end, because it hangs
+  // over a descriptor, is left to whoever reaps the orphans after a second.
   ~WorkerProcess();
 
   pid_t pid() const { return pid_; }
@@ -71,6 +72,8 @@ class WorkerProgram {
   // calling *thread* ends, so call it on one that lives as long as irisd serves.
   // kResourceExhausted: no process or descriptor is left; again in a moment.
   absl::StatusOr<WorkerProcess> Start(absl::string_view tenant) const;
+  // The same, one that closes what comes over its link (server/worker/close_connections.h).
+  absl::StatusOr<WorkerProcess> StartClosing() const;
 
   // The descriptor that is executed, for CoreSyscalls.
   int fd() const { return program_.get(); }
@@ -79,6 +82,8 @@ class WorkerProgram {
   const std::optional<WorkerIds>& ids() const { return options_.ids; }
 
  private:
+  absl::StatusOr<WorkerProcess> StartWith(const WorkerOptions& options) const;
+
   std::string path_;
   wire::UniqueFd program_;
   wire::UniqueFd null_;  // what workers read and write where nothing is

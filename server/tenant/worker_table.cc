@@ -11,16 +11,30 @@
 #include "server/job/clock.h"
 
 namespace iris::server {
+
+WorkerTable::WorkerTable(Poller* poller, Setup setup)
+    : poller_(poller),
+      setup_(std::move(setup)),
+      closer_(setup_.closer),
+      given_closer_({.per_tenant = setup_.limits.max_given}),
+      closing_(poller, setup_.closing) {
+  if (setup_.closing.start == nullptr) return;
+  closer_.SetHandOver([this](int socket) { return closing_.HandOver(socket); });
+}
+
 WorkerTable::~WorkerTable() {
+  closer_.SetHandOver(nullptr);
   for (Worker& worker : workers_) {
     for (auto& [connection, closed] : worker.closed) closed = nullptr;
   }
   Stop(absl::ZeroDuration());
 }
 
-absl::StatusOr<uint64_t> WorkerTable::Connect(wire::UniqueFd socket, const RpcPeer& peer,
+absl::StatusOr<uint64_t> WorkerTable::Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                               std::function<void()> closed) {
   if (stopped_) return absl::UnavailableError("irisd is stopping");
+  const absl::Status closes = given_closer_.Room(peer.tenant);
+  if (!closes.ok()) return closes;
   auto [it, made] = tenants_.try_emplace(peer.tenant);
   TenantState& state = it->second;
   if (made) {
@@ -39,7 +53,7 @@ absl::StatusOr<uint64_t> WorkerTable::Connect(wire::UniqueFd socket, const RpcPe
     by_connection_[connection] = state.worker;
     state.worker->closed[connection] = std::move(closed);
     state.worker->act_at = absl::InfiniteFuture();
-    state.worker->link->Connect(connection, peer, std::move(socket));
+    state.worker->link->Connect(connection, peer, std::move(*socket));
     return connection;
   }
   if (state.waiting.size() >= setup_.limits.max_waiting) {
@@ -48,7 +62,7 @@ absl::StatusOr<uint64_t> WorkerTable::Connect(wire::UniqueFd socket, const RpcPe
                      " wait for irisd's worker, irisd's limit for a user; try again later"));
   }
   by_connection_[connection] = nullptr;
-  state.waiting.push_back({connection, std::move(socket), peer, std::move(closed)});
+  state.waiting.push_back({connection, std::move(*socket), peer, std::move(closed)});
   return connection;
 }
 
@@ -117,6 +131,9 @@ absl::Status WorkerTable::Start(const Tenant& tenant, TenantState* state) {
   };
   owner.close_sent = [closer = closer_, tenant](wire::UniqueFd sent) mutable {
     closer.Close(tenant, std::move(sent));
+  };
+  owner.close_given = [closer = given_closer_, tenant](wire::UniqueFd given) mutable {
+    closer.Close(tenant, std::move(given));
   };
   absl::StatusOr<std::shared_ptr<WorkerLink>> link =
       WorkerLink::Create(worker->process->TakeLink(), poller_, setup_.serve, std::move(owner));

@@ -1,5 +1,6 @@
 // WorkerTable: which worker serves which tenant. It starts a worker when a tenant connects, starts
-// another after a worker's death, and ends one that has had no connection for a while.
+// another after a worker's death, and ends one that has had no connection for a while. It also has
+// the process that closes connections.
 //
 // Not thread-safe: it belongs to the session thread. Borrows the poller and whatever its functions
 // name.
@@ -28,24 +29,11 @@
 #include "server/session/closer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
+#include "server/tenant/closing_process.h"
+#include "server/tenant/running_worker.h"
 #include "server/tenant/worker_link.h"
 
 namespace iris::server {
-
-// A worker's process, as the table sees it. The destructor kills it if it runs, and reaps it.
-class RunningWorker {
- public:
-  virtual ~RunningWorker() = default;
-  virtual pid_t pid() const = 0;
-  // Readable once it has ended.
-  virtual int pidfd() const = 0;
-  // The core's end of its link, which does not block. Once.
-  virtual wire::UniqueFd TakeLink() = 0;
-  // Ends it now; does not wait.
-  virtual void Kill() = 0;
-  // How it has ended, for people; nothing if it runs.
-  virtual std::optional<std::string> Reap() = 0;
-};
 
 struct WorkerLimits {
   absl::Duration idle_timeout = absl::Seconds(10);
@@ -59,6 +47,9 @@ struct WorkerLimits {
   // Connections of one tenant that wait for a worker; and how many workers may fail to become ready
   // before those are given up.
   uint32_t max_waiting = 4096;
+  // Connections of one tenant that its worker has been given, and of which irisd's own descriptors
+  // do not close.
+  uint32_t max_given = 1024;
   uint32_t max_failures = 5;
 };
 
@@ -72,13 +63,16 @@ class WorkerTable : public RpcHost {
     WorkerLimits limits;
     // Whether a tenant looks after irisd; null: nobody does.
     std::function<bool(const Tenant&)> is_operator;
+    // Has connections closed elsewhere, by `closing` if it can start a process.
+    Closer closer;
+    ClosingProcess::Setup closing;
   };
-  WorkerTable(Poller* poller, Setup setup) : poller_(poller), setup_(std::move(setup)) {}
+  WorkerTable(Poller* poller, Setup setup);
   // Kills what still runs; tells nobody.
   ~WorkerTable() override;
 
   // RpcHost.
-  absl::StatusOr<uint64_t> Connect(wire::UniqueFd socket, const RpcPeer& peer,
+  absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                    std::function<void()> closed) override;
   void Disconnect(uint64_t connection) override;
   absl::Time deadline() const override;
@@ -133,8 +127,12 @@ class WorkerTable : public RpcHost {
   void Forget(const Tenant& tenant);
 
   Poller* const poller_;
-  Closer closer_;
   const Setup setup_;
+  Closer closer_;
+  // Of sockets that workers have been given: nobody waits for them, so they do not count with what
+  // clients have sent.
+  Closer given_closer_;
+  ClosingProcess closing_;
   bool stopped_ = false;
   uint64_t next_connection_ = 1;
   Workers workers_;

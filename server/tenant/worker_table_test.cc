@@ -111,7 +111,8 @@ class WorkerTableTest : public ::testing::Test {
     RpcPeer peer;
     peer.tenant.uid = uid;
     peer.caller.uid = uid;
-    return table().Connect(wire::UniqueFd(pair[0]), peer, std::move(closed));
+    wire::UniqueFd socket(pair[0]);
+    return table().Connect(&socket, peer, std::move(closed));
   }
   // Whether the core and its workers have closed the other end.
   bool IsClosed(const wire::UniqueFd& client) {
@@ -146,6 +147,18 @@ TEST_F(WorkerTableTest, StartsOneWorkerForATenantAndAnotherForAnother) {
   const uint64_t d = *Connect(1000);
   EXPECT_EQ(workers_[0]->Connections(), std::vector<uint64_t>{d});
   EXPECT_EQ(workers_.size(), 2u);
+}
+
+// What a client has sent may take long to close: who brings the socket has means for that.
+TEST_F(WorkerTableTest, ASocketThatIsRefusedIsLeftToTheCaller) {
+  start_fails_ = absl::ResourceExhaustedError("no process is left");
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const wire::UniqueFd client(pair[1]);
+  wire::UniqueFd socket(pair[0]);
+  EXPECT_EQ(table().Connect(&socket, RpcPeer(), nullptr).status(), start_fails_);
+  EXPECT_TRUE(socket.valid());
+  EXPECT_FALSE(IsClosed(client));
 }
 
 TEST_F(WorkerTableTest, ATenantCannotUseAnothersConnections) {

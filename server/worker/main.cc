@@ -1,5 +1,6 @@
 // irisd-worker: speaks gRPC with the clients of one tenant, for irisd, which starts it. It gives up
 // what it does not need, tells irisd that it is ready, and relays until irisd ends or stops it.
+// With --closing=1 it closes what irisd hands it instead.
 // Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd; 3
 // has used up its memory.
 #include <grpc/support/log.h>
@@ -28,6 +29,7 @@
 #include "server/sandbox/sanitizers.h"
 #include "server/sandbox/seccomp_filter.h"
 #include "server/sandbox/worker_filter.h"
+#include "server/worker/close_connections.h"
 #include "server/worker/confine.h"
 #include "server/worker/worker.h"
 #include "server/worker/worker_options.h"
@@ -81,6 +83,14 @@ int Run(const WorkerOptions& options) {
   tzset();  // its file can be read now, and not later
   absl::Status status = Confine(options);
   if (!status.ok()) return Fail(logger, options, status);
+  if (options.closing) {
+    if (options.seccomp && !kSanitized) {
+      status = InstallFilter(WorkerSyscalls(getpid()));
+      if (!status.ok()) return Fail(logger, options, status);
+    }
+    CloseConnections(wire::UniqueFd(kLinkFd));
+    return 0;
+  }
   absl::StatusOr<std::unique_ptr<Worker>> worker =
       Worker::Create(wire::UniqueFd(kLinkFd), options.memory_bytes, &logger);
   if (!worker.ok()) return Fail(logger, options, worker.status());

@@ -14,6 +14,7 @@ std::vector<std::string> ToArguments(const WorkerOptions& options) {
       absl::StrCat("--seccomp=", options.seccomp ? 1 : 0),
       absl::StrCat("--json-log=", options.json_log ? 1 : 0),
   };
+  if (options.closing) arguments.push_back("--closing=1");
   if (options.ids.has_value()) {
     arguments.push_back(absl::StrCat("--uid=", options.ids->uid));
     arguments.push_back(absl::StrCat("--gid=", options.ids->gid));
@@ -41,6 +42,8 @@ absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& argu
       options.seccomp = number != 0;
     } else if (name == "--json-log" && is_number) {
       options.json_log = number != 0;
+    } else if (name == "--closing" && is_number) {
+      options.closing = number != 0;
     } else if (name == "--uid" && is_id) {
       uid = static_cast<uint32_t>(number);
     } else if (name == "--gid" && is_id) {

@@ -30,6 +30,7 @@ struct WorkerOptions {
   uint64_t memory_bytes = 0;     // it dies rather than take more
   bool seccomp = true;           // confine its system calls
   bool json_log = false;         // as irisd's own
+  bool closing = false;          // it serves no tenant: it closes what it is handed
   std::optional<WorkerIds> ids;  // none: it stays who irisd is
 };
 

@@ -12,6 +12,7 @@ TEST(WorkerOptionsTest, SurviveTheCommandLine) {
   options.memory_bytes = 1ull << 40;
   options.seccomp = false;
   options.json_log = true;
+  options.closing = true;
   options.ids = WorkerIds{65534, 65533};
   const absl::StatusOr<WorkerOptions> back = FromArguments(ToArguments(options));
   ASSERT_TRUE(back.ok()) << back.status();
@@ -19,6 +20,7 @@ TEST(WorkerOptionsTest, SurviveTheCommandLine) {
   EXPECT_EQ(back->memory_bytes, options.memory_bytes);
   EXPECT_FALSE(back->seccomp);
   EXPECT_TRUE(back->json_log);
+  EXPECT_TRUE(back->closing);
   ASSERT_TRUE(back->ids.has_value());
   EXPECT_EQ(back->ids->uid, 65534u);
   EXPECT_EQ(back->ids->gid, 65533u);
@@ -30,6 +32,7 @@ TEST(WorkerOptionsTest, WithoutIdsAWorkerStaysWhoItIs) {
   const absl::StatusOr<WorkerOptions> back = FromArguments(ToArguments(options));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_FALSE(back->ids.has_value());
+  EXPECT_FALSE(back->closing);
   EXPECT_TRUE(back->seccomp);
 }
 

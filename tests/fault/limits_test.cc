@@ -130,6 +130,57 @@ TEST_F(LimitsTest, DescriptorsThatDoNotCloseAreBounded) {
   ExpectServiceReturns();
 }
 
+// Connections that irisd refuses, and that bring what does not close: none of them stays irisd's,
+// however many there are.
+TEST_F(LimitsTest, RefusedConnectionsThatDoNotCloseCostIrisdNothing) {
+  StartDaemon({.flags = {"--max-closing-per-tenant", "1"}, .max_open_files = 256});
+  const int before = daemon_->OpenFds();
+  std::vector<SlowSocket> slow;
+  const wire::HelloPayload hello = {};
+  while (RawSession::Open(daemon_->session_socket()).ok()) {  // until nothing more is read
+    ASSERT_LT(slow.size(), 16u);
+    auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    const int fd = slow.emplace_back(600).socket.get();
+    (void)wire::SendFrame(socket->get(), wire::FrameType::kHello, hello, {&fd, 1});
+    slow.back().socket.Reset();
+  }
+  constexpr int kRounds = 4, kAtOnce = 200;
+  for (int round = 0; round < kRounds; ++round) {
+    // They have said what they say before irisd looks.
+    ASSERT_TRUE(daemon_->Suspend().ok());
+    std::vector<wire::UniqueFd> clients;
+    for (int i = 0; i < kAtOnce; ++i) {
+      auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
+      ASSERT_TRUE(socket.ok()) << socket.status();
+      if (i == 0) slow.emplace_back(600);
+      SendFd(socket->get(), i == 0 ? slow.back().socket.get() : STDERR_FILENO);
+      if (i == 0) slow.back().socket.Reset();
+      clients.push_back(*std::move(socket));
+    }
+    ASSERT_TRUE(daemon_->Resume().ok());
+    for (const wire::UniqueFd& client : clients) {
+      const absl::StatusOr<wire::Frame> frame =
+          ReceiveFrameBefore(client.get(), absl::Now() + absl::Seconds(60));
+      ASSERT_TRUE(frame.ok()) << frame.status();
+      EXPECT_EQ(frame->type, wire::FrameType::kError);
+    }
+    EXPECT_LE(daemon_->OpenFds(), before + 64);
+  }
+  auto status = daemon_->GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_GE(status->closing_troubles_total(), 1u);
+  EXPECT_TRUE(absl::StrContains(daemon_->Log(), "connections of clients are slow to close"))
+      << daemon_->Log();
+  // It ends, whatever hangs.
+  const absl::Time start = absl::Now();
+  auto code = daemon_->Stop(absl::Seconds(60));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, 0);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(300));
+  daemon_.reset();
+}
+
 TEST_F(LimitsTest, AHeapBeyondTheDeviceSaysWhoHoldsTheRest) {
   StartDaemon({.n_devices = 1, .device_memory = "64MiB"});
   auto holder = OpenSession();
