@@ -138,8 +138,8 @@ class LinkWriter {
     kNoDescriptors,  // too many descriptors are in flight: again in a moment
   };
   // Writes to a socket that does not block. kUnavailable: the other end has closed. The descriptors
-  // that have been sent are closed, or go to *sent: who was sent one may have closed it already, and
-  // then the last close is here, which may take as long as a client likes.
+  // that have been sent are closed, or go to *sent: who was sent one may have closed it already,
+  // and then the last close is here, which may take as long as a client likes.
   absl::StatusOr<Flushed> Flush(int socket, std::vector<wire::UniqueFd>* sent = nullptr);
 
   // What waits, headers included. Shared tails count as if they were not shared.

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/session/drop_unread.h"
+#include "server/link/drop_unread.h"
 
 namespace iris::server {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/session/drop_unread.h"
+#include "server/link/drop_unread.h"
 #include "server/session/slow_socket.h"
 
 namespace iris::server {

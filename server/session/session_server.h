@@ -68,7 +68,8 @@ class SessionServer : public SessionOutput {
  public:
   // Both listeners are listening, non-blocking sockets. The session listener has SO_PASSCRED on, so
   // that no message comes without its sender. `make_host` makes what serves gRPC, on the poller of
-  // the server's thread, with the server's closer; `serve` answers the calls that sessions make by frames.
+  // the server's thread, with the server's closer; `serve` answers the calls that sessions make by
+  // frames.
   using MakeHost = std::function<std::unique_ptr<RpcHost>(Poller*, const Closer&)>;
   static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
       const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "server/session/drop_unread.h"
+#include "server/link/drop_unread.h"
 
 namespace iris::server {
 namespace {

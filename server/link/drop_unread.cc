@@ -1,4 +1,4 @@
-#include "server/session/drop_unread.h"
+#include "server/link/drop_unread.h"
 
 #include <stddef.h>
 #include <sys/socket.h>
