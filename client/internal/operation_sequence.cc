@@ -21,7 +21,8 @@ absl::StatusOr<OperationResult> OperationSequence::Run(Operation op, absl::Durat
 
 absl::StatusOr<OperationResult> OperationSequence::RunBoth(
     Operation first, absl::Duration timeout,
-    absl::FunctionRef<Operation(const OperationResult&)> then) {
+    absl::FunctionRef<Operation(const OperationResult&)> then,
+    absl::FunctionRef<void(const OperationResult&)> undo) {
   const absl::Time reach_deadline = DeadlineIn(timeout);
   Turn turn(&turns_, reach_deadline);
   if (!turn.taken()) {
@@ -32,8 +33,9 @@ absl::StatusOr<OperationResult> OperationSequence::RunBoth(
   if (!result.ok()) return result;
   const absl::StatusOr<OperationResult> second =
       RunNext(then(*result), timeout, DeadlineIn(timeout));
-  if (!second.ok()) return second.status();
-  return result;
+  if (second.ok()) return result;
+  undo(*result);
+  return second.status();
 }
 
 absl::StatusOr<OperationResult> OperationSequence::RunNext(Operation op, absl::Duration timeout,

@@ -32,10 +32,11 @@ class OperationSequence {
   absl::StatusOr<OperationResult> Run(Operation op, absl::Duration timeout);
   // The same for two that belong together: `then` does what is between them, and says which the
   // second one is. No other call on the team comes between. Not called if the first one fails. The
-  // result is the first one's, of which the second one says only whether it stands.
-  absl::StatusOr<OperationResult> RunBoth(
-      Operation first, absl::Duration timeout,
-      absl::FunctionRef<Operation(const OperationResult&)> then);
+  // result is the first one's, of which the second one says only whether it stands: `undo` takes
+  // back what `then` did if it does not, before another call on the team begins.
+  absl::StatusOr<OperationResult> RunBoth(Operation first, absl::Duration timeout,
+                                          absl::FunctionRef<Operation(const OperationResult&)> then,
+                                          absl::FunctionRef<void(const OperationResult&)> undo);
 
  private:
   // A call that irisd may have taken and whose outcome is not known here. `value` is what its

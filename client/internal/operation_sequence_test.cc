@@ -150,5 +150,33 @@ TEST_F(OperationSequenceTest, CallsTakeTurnsUntilTheirDeadline) {
   EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u));
 }
 
+// What did not stand is taken back before anybody else's call, and only then.
+TEST_F(OperationSequenceTest, OfTwoThatBelongTogetherTheFirstIsUndoneInItsTurn) {
+  int n_undone = 0;
+  const auto run_both = [&] {
+    return sequence_
+        .RunBoth(
+            GrowOp{1}, absl::Seconds(60), [](const OperationResult&) { return GrowOp{2}; },
+            [&](const OperationResult& first) {
+              ++n_undone;
+              EXPECT_EQ(first.heap_bytes, 100u);
+              absl::Status other;
+              std::thread([&] { other = Run(GrowOp{1}, absl::Milliseconds(20)); }).join();
+              EXPECT_EQ(other.code(), absl::StatusCode::kDeadlineExceeded) << "it got the turn";
+            })
+        .status();
+  };
+  const auto grown = Fake::Decided(absl::OkStatus(), {.heap_bytes = 100});
+  plane_.Script({Fake::Decided(absl::AbortedError("no"))});
+  EXPECT_EQ(run_both().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(n_undone, 0) << "there is nothing to undo";
+  plane_.Script({grown, Fake::Decided(absl::AbortedError("no"))});
+  EXPECT_EQ(run_both().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(n_undone, 1);
+  plane_.Script({grown, Fake::Decided()});
+  EXPECT_TRUE(run_both().ok());
+  EXPECT_EQ(n_undone, 1);
+}
+
 }  // namespace
 }  // namespace iris::internal

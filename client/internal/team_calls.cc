@@ -198,40 +198,70 @@ absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const Alloc
     op = RegisterOp();
     op->error = error;
   }
-  Together together = {options.bytes, team.ranks};
-  uint64_t offset_bytes = 0;
+  Together together = {options.bytes, team.ranks, {}};
   const auto result = (*state)->operations.RunBoth(
-      *std::move(op), options_.timeout, [&](const OperationResult& registered) -> Operation {
-        offset_bytes = registered.offset_bytes;
-        return ConfirmOp{offset_bytes, MapTogether(offset_bytes, together)};
-      });
-  if (!result.ok()) {
-    UnmapTogether(offset_bytes);
-    return Annotate(result.status(), what);
-  }
+      *std::move(op), options_.timeout,
+      [&](const OperationResult& registered) -> Operation {
+        return ConfirmOp{registered.offset_bytes, MapTogether(registered.offset_bytes, &together)};
+      },
+      [&](const OperationResult& registered) { UnmapTogether(registered.offset_bytes, together); });
+  if (!result.ok()) return Annotate(result.status(), what);
   return Allocated(options, team.id, team.ranks, *result);
 }
 
-absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, const Together& together) {
-  {
-    absl::MutexLock lock(&mu_);
-    together_[offset_bytes] = together;
-  }
+absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, Together* together) {
+  const std::vector<BorrowedMemory::Segments> wanted = std::exchange(together->segments, {});
   absl::Status status;
-  for (const uint32_t rank : together.ranks) {
-    const HeapPart part = {options_.job, rank, offset_bytes, together.bytes};
+  for (const uint32_t rank : together->ranks) {
+    const HeapPart part = {options_.job, rank, offset_bytes, together->bytes};
     auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
     status = lent.status();
     if (status.ok()) {
+      BorrowedMemory::Segments segments;
       absl::MutexLock lock(&mu_);
-      status = borrowed_.Map(part, *std::move(lent));
+      status = borrowed_.Map(part, *std::move(lent), &segments);
+      if (status.ok()) together->segments.push_back(std::move(segments));
+    }
+    const size_t n = together->segments.size();
+    if (status.ok() && !wanted.empty() && together->segments[n - 1] != wanted[n - 1]) {
+      status = absl::AbortedError("its place has been given to others meanwhile");
     }
     if (!status.ok()) {
-      UnmapTogether(offset_bytes);
-      return Annotate(status, absl::StrCat("the memory of rank ", rank));
+      status = Annotate(status, absl::StrCat("the memory of rank ", rank));
+      break;
     }
   }
-  return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  // Another team may have registered something there since irisd has undone this.
+  for (size_t i = 0; status.ok() && i < together->ranks.size(); ++i) {
+    if (borrowed_.Is(together->ranks[i], offset_bytes, together->segments[i])) continue;
+    status = absl::AbortedError(absl::StrCat("the memory of rank ", together->ranks[i],
+                                             ": its place has been given to others meanwhile"));
+  }
+  if (status.ok()) {
+    // What else was there is stale: its members have unmapped it, or are about to.
+    together_[offset_bytes] = *together;
+    return status;
+  }
+  UnmapParts(offset_bytes, *together);
+  together->segments.clear();
+  return status;
+}
+
+void TeamCalls::UnmapParts(uint64_t offset_bytes, const Together& together) {
+  for (size_t i = 0; i < together.segments.size(); ++i) {
+    borrowed_.Unmap(together.ranks[i], offset_bytes, together.segments[i]);
+  }
+}
+
+void TeamCalls::UnmapTogether(uint64_t offset_bytes, const Together& together) {
+  absl::MutexLock lock(&mu_);
+  const auto found = together_.find(offset_bytes);
+  if (found != together_.end() && found->second.ranks == together.ranks &&
+      found->second.segments == together.segments) {
+    together_.erase(found);
+  }
+  UnmapParts(offset_bytes, together);
 }
 
 std::optional<TeamCalls::Together> TeamCalls::UnmapTogether(uint64_t offset_bytes) {
@@ -240,7 +270,7 @@ std::optional<TeamCalls::Together> TeamCalls::UnmapTogether(uint64_t offset_byte
   if (found == together_.end()) return std::nullopt;
   Together together = std::move(found->second);
   together_.erase(found);
-  borrowed_.Unmap(offset_bytes);
+  UnmapParts(offset_bytes, together);
   return together;
 }
 
@@ -311,11 +341,11 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
   // What they have registered together is unmapped first: its place may be another's as soon as all
   // have asked.
   const uint64_t offset = allocation.offset_bytes;
-  const std::optional<Together> together = UnmapTogether(offset);
+  std::optional<Together> together = UnmapTogether(offset);
   const absl::Status status =
       GiveBack(offset, [&] { return Operate(team, what, FreeOp{offset}).status(); });
   if (!status.ok() && together.has_value()) {
-    const absl::Status mapped = MapTogether(offset, *together);
+    const absl::Status mapped = MapTogether(offset, &*together);
     if (!mapped.ok()) {
       return absl::Status(status.code(), absl::StrCat(status.message(),
                                                       "; and it is mapped here no "

@@ -118,13 +118,21 @@ class TeamCalls {
   struct Together {
     uint64_t bytes = 0;
     std::vector<uint32_t> ranks;
+    // Of each of the ranks, once they are mapped: by these it is known from what another team has
+    // registered at the same place, once this one is undone.
+    std::vector<BorrowedMemory::Segments> segments;
   };
   // What a call gives to be registered. kInvalidArgument: memory that cannot be shared, and why.
   absl::StatusOr<RegisterOp> Shared(void* memory, const AllocateOptions& options) const;
-  // Maps every member's part, also the own, all or nothing.
-  absl::Status MapTogether(uint64_t offset_bytes, const Together& together);
-  // Unmaps what was so mapped there; nothing: there is nothing of that kind.
-  std::optional<Together> UnmapTogether(uint64_t offset_bytes);
+  // Maps every member's part, also the own, all or nothing. If `together` has segments, these.
+  // kAborted: others are there by now.
+  absl::Status MapTogether(uint64_t offset_bytes, Together* together);
+  // Unmaps what was so mapped there, if it is still the same.
+  void UnmapTogether(uint64_t offset_bytes, const Together& together) ABSL_LOCKS_EXCLUDED(mu_);
+  // Unmaps what is so mapped there; nothing: there is nothing of that kind.
+  std::optional<Together> UnmapTogether(uint64_t offset_bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void UnmapParts(uint64_t offset_bytes, const Together& together)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives back a range that begins at the offset, by `ask`.
   template <typename Ask>
   absl::Status GiveBack(uint64_t offset_bytes, Ask ask);

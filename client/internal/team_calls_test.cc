@@ -452,6 +452,65 @@ TEST_F(RegisteredTogetherTest, TellsTheOthersWhatGoesWrongHere) {
   EXPECT_EQ(plane_.ks()[plane_.ks().size() - 2], lost);
 }
 
+// irisd has undone a registration, and gives its place to another team's, before this rank has heard
+// of it.
+TEST_F(RegisteredTogetherTest, APlaceThatIsGivenAgainHasWhatIsThereNow) {
+  const Team alone = CreateAlone();
+  uint64_t first_id = 70;
+  plane_.lend = [&](const HeapPart& part) {
+    std::vector<ControlPlane::Lent> lent;
+    lent.push_back(
+        {{first_id + part.rank, part.rank, kAt - 100, FakeMemory::kGranule}, memory_.NewSegment()});
+    return lent;
+  };
+  absl::StatusOr<Allocation> second = absl::UnknownError("nothing");
+  bool inside = false;
+  plane_.on_operate = [&](const OperationCall& call) {
+    if (!std::holds_alternative<ConfirmOp>(call.op) || std::exchange(inside, true)) return;
+    *reinterpret_cast<uint8_t*>(window_->address(0, kAt)) = 7;
+    first_id = 80;
+    second = zero_->RegisterTogether(own_ + 100, {.bytes = 60, .name = "y"}, alone);
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(*static_cast<uint8_t*>(second->address), 0) << "it is what was there before";
+    *static_cast<uint8_t*>(second->address) = 8;
+  };
+  plane_.Script({Placed(), Placed(), Fake::Decided(),
+                 Fake::Decided(absl::ResourceExhaustedError("rank 1: could not"))});
+  EXPECT_EQ(Register().status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(second.ok()) << second.status();
+  const uint32_t zero[] = {0};
+  EXPECT_TRUE(zero_->HaveTogether(zero, kAt, 60));
+  EXPECT_TRUE(zero_->Borrows(0, kAt, 60));
+  EXPECT_FALSE(zero_->Borrows(1, kAt, 1)) << "nobody has registered that";
+  ASSERT_EQ(window_->n_segments(), 3u);
+  EXPECT_EQ(*static_cast<uint8_t*>(second->address), 8);
+  EXPECT_TRUE(zero_->Free(*second).ok());
+  EXPECT_EQ(window_->n_segments(), 2u);
+}
+
+// This rank comes so late that its memory lies where another's is by now.
+TEST_F(RegisteredTogetherTest, WhatIsUndoneAlreadyIsNotMappedOverWhatIsThereNow) {
+  const Team alone = CreateAlone();
+  absl::StatusOr<Allocation> second = absl::UnknownError("nothing");
+  bool inside = false;
+  plane_.lend = [&](const HeapPart& part) {
+    const bool is_first = !std::exchange(inside, true);
+    if (is_first) second = zero_->RegisterTogether(own_ + 100, {.bytes = 60}, alone);
+    std::vector<ControlPlane::Lent> lent;
+    lent.push_back({{(is_first ? 70 : 80) + part.rank, part.rank, kAt - 100, FakeMemory::kGranule},
+                    memory_.NewSegment()});
+    return lent;
+  };
+  plane_.Script({Placed(), Placed(), Fake::Decided(),
+                 Fake::Decided(absl::ResourceExhaustedError("rank 1: time is up"))});
+  EXPECT_EQ(Register().status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_THAT(asked_.back(), HasSubstr("given back"));
+  const uint32_t zero[] = {0};
+  EXPECT_TRUE(zero_->HaveTogether(zero, kAt, 60));
+  EXPECT_EQ(window_->n_segments(), 3u);
+}
+
 TEST_F(TeamCallsTest, BarrierNeedsNoCallOfIrisd) {
   std::thread peer([&] { EXPECT_TRUE(one_->Barrier(world_, absl::Seconds(60)).ok()); });
   EXPECT_TRUE(zero_->Barrier(world_, absl::Seconds(60)).ok());

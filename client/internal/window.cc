@@ -108,7 +108,9 @@ absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::U
     it->second.holders.insert(holder);
     return absl::OkStatus();
   }
+  if (absl::Status status = MakeWay(segment); !status.ok()) return annotate(status);
   MappedSegment mapped;
+  mapped.where = segment;
   const absl::Time start = absl::Now();
   auto memory = driver_->Import(fd.Release(), segment.bytes);
   if (!memory.ok()) return annotate(memory.status());
@@ -126,6 +128,24 @@ absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::U
   }
   mapped.holders.insert(holder);
   segments_.emplace(segment.segment_id, std::move(mapped));
+  return absl::OkStatus();
+}
+
+absl::Status Window::MakeWay(const Segment& segment) {
+  std::vector<uint64_t> stale;
+  for (const auto& [id, mapped] : segments_) {
+    const Segment& there = mapped.where;
+    if (there.rank != segment.rank || there.offset_bytes + there.bytes <= segment.offset_bytes ||
+        segment.offset_bytes + segment.bytes <= there.offset_bytes) {
+      continue;
+    }
+    if (id > segment.segment_id) {
+      return absl::AbortedError(
+          absl::StrCat("its place is that of segment ", id, " by now: it was given back"));
+    }
+    stale.push_back(id);
+  }
+  for (const uint64_t id : stale) segments_.erase(id);
   return absl::OkStatus();
 }
 

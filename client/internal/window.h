@@ -75,6 +75,10 @@ class Window {
   // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
   // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor. Adds to
   // `times` what it took, if given.
+  //
+  // irisd gives a place to one segment at a time, and newer segments have larger ids. So what an
+  // older one has mapped there is stale, whoever still holds it, and is unmapped. kAborted: a newer
+  // one is there.
   absl::Status MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
                           absl::Span<const uint32_t> devices = {}, SegmentTimes* times = nullptr);
   // `holder` lets go of a segment, or of all that it holds. Unmaps what nobody holds.
@@ -97,6 +101,7 @@ class Window {
 
  private:
   struct MappedSegment {
+    Segment where;
     std::unique_ptr<driver::PhysicalMemory> memory;
     std::unique_ptr<driver::Mapping> mapping;  // destroyed before the memory
     std::set<uint32_t> holders;
@@ -107,6 +112,8 @@ class Window {
   };
 
   explicit Window(const WindowSpec& spec) : spec_(spec) {}
+  // Unmaps older segments that lie where this one is to lie.
+  absl::Status MakeWay(const Segment& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void* page(uint32_t index) const;
   absl::Status MapPage(uint32_t index, const wire::UniqueFd& fd, bool writable, const char* what);
 

@@ -119,6 +119,26 @@ TEST_F(WindowTest, MappingAgainIsNoError) {
   EXPECT_EQ(window->n_segments(), 0u);
 }
 
+// irisd has given the place again. Whoever comes late with what was there finds it taken.
+TEST_F(WindowTest, ANewerSegmentTakesThePlaceOfAnOlderOne) {
+  auto window = Window::Acquire(Spec());
+  ASSERT_TRUE(window.ok()) << window.status();
+  ASSERT_TRUE((*window)->MapSegment(0, {7, 1, 0, 2 * kGranule}, NewSegment(2 * kGranule)).ok());
+  auto* const byte = reinterpret_cast<uint8_t*>((*window)->address(1, kGranule));
+  *byte = 7;
+  ASSERT_TRUE((*window)->MapSegment(1, {9, 1, kGranule, kGranule}, NewSegment()).ok());
+  EXPECT_EQ(*byte, 0) << "it is the older one's";
+  EXPECT_EQ((*window)->n_segments(), 1u);
+  *byte = 9;
+  const absl::Status late =
+      (*window)->MapSegment(0, {8, 1, 0, 2 * kGranule}, NewSegment(2 * kGranule));
+  EXPECT_EQ(late.code(), absl::StatusCode::kAborted) << late;
+  EXPECT_EQ(*byte, 9);
+  // The same place of another rank is another place.
+  EXPECT_TRUE((*window)->MapSegment(0, {6, 0, kGranule, kGranule}, NewSegment()).ok());
+  EXPECT_EQ((*window)->n_segments(), 2u);
+}
+
 TEST_F(WindowTest, UnmappingWhatIsNotMappedDoesNothing) {
   auto window = *Window::Acquire(Spec());
   window->UnmapSegment(0, 99);
