@@ -90,7 +90,8 @@ absl::Status HostContext::MakeTrace() {
   wanted.bytes = TraceAreaBytes(options.trace_events);
   wanted.alignment_bytes = 4096;
   wanted.name = TraceRecorder::kName;
-  const auto area = Allocate(wanted);
+  // The others may come out of the join later: this is a part of it.
+  const auto area = impl_->teams.Allocate(wanted, impl_->world, options.join_timeout);
   if (absl::IsResourceExhausted(area.status()) && options.trace_file.empty()) {
     log::Info("no room for a trace: ", area.status().message());
     return absl::OkStatus();  // the same on all ranks

@@ -95,10 +95,10 @@ absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& te
 // Operations.
 
 absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::string_view what,
-                                                   Operation op) {
+                                                   Operation op, absl::Duration timeout) {
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), what);
-  auto result = (*state)->operations.Run(std::move(op), options_.timeout);
+  auto result = (*state)->operations.Run(std::move(op), timeout);
   if (!result.ok()) return Annotate(result.status(), what);
   return result;
 }
@@ -110,9 +110,10 @@ absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, 
   return result;
 }
 
-absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team) {
+absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
+                                               absl::Duration timeout) {
   const std::string what = absl::StrCat("allocate ", wanted.bytes, " bytes", Quoted(wanted.name));
-  return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted));
+  return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
 }
 
 absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wanted) {

@@ -62,7 +62,11 @@ class TeamCalls {
   Team AddTeam(const TeamInfo& info);
 
   // As the calls of Context that have these names (client/iris/context.h).
-  absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team);
+  absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team) {
+    return Allocate(wanted, team, options_.timeout);
+  }
+  absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team,
+                                      absl::Duration timeout);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
   // Of `options`: bytes, name, dtype and shape.
   absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
@@ -102,7 +106,11 @@ class TeamCalls {
   // kFailedPrecondition: not a member, no such team any more, or the context may not be used.
   absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
   // The team's next operation; `what` is put in front of errors.
-  absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op);
+  absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op) {
+    return Operate(team, what, std::move(op), options_.timeout);
+  }
+  absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op,
+                                          absl::Duration timeout);
   // As Operate, of this rank's own team.
   absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
   absl::Status PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,

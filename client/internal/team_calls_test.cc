@@ -75,6 +75,14 @@ TEST_F(TeamCallsTest, AllocationIsWhereIrisdPutsIt) {
   EXPECT_EQ(heap_.bytes(), 4096u);
 }
 
+TEST_F(TeamCallsTest, AnAllocationMayHaveATimeOfItsOwn) {
+  std::vector<absl::Duration> timeouts;
+  plane_.on_operate = [&](const OperationCall& call) { timeouts.push_back(call.timeout); };
+  EXPECT_TRUE(zero_->Allocate({.bytes = 64}, world_).ok());
+  EXPECT_TRUE(zero_->Allocate({.bytes = 64}, world_, absl::Seconds(7)).ok());
+  EXPECT_THAT(timeouts, ElementsAre(absl::Seconds(60), absl::Seconds(7)));
+}
+
 TEST_F(TeamCallsTest, KernelsCanAskWhatLiesWhere) {
   const auto at = [&](uint64_t offset) {
     const backend::HeapMap* const map = zero_->heap_map();
@@ -452,7 +460,7 @@ TEST_F(RegisteredTogetherTest, TellsTheOthersWhatGoesWrongHere) {
   EXPECT_EQ(plane_.ks()[plane_.ks().size() - 2], lost);
 }
 
-// irisd has undone a registration, and gives its place to another team's, before this rank has heard
+// irisd has undone a registration, and gives its place to another team, before this rank has heard
 // of it.
 TEST_F(RegisteredTogetherTest, APlaceThatIsGivenAgainHasWhatIsThereNow) {
   const Team alone = CreateAlone();

@@ -201,6 +201,17 @@ int LateRank(const std::vector<std::string>&) {
   return 0;
 }
 
+// Room for the trace is a part of the join: few operations of many ranks are so short.
+int TraceRoom(const std::vector<std::string>&) {
+  ContextOptions options = Small();
+  options.timeout = 1ms;
+  for (int i = 0; i < 10; ++i) {
+    options.job = "trace" + std::to_string(i);
+    REQUIRE_OK(Context::Create(options));
+  }
+  return 0;
+}
+
 int Growth(const std::vector<std::string>&) {
   auto created = Context::Create(Small());
   REQUIRE_OK(created);
@@ -592,6 +603,7 @@ const std::map<std::string, testing::Scenario>& Scenarios() {
       {"mismatch", Mismatch},
       {"late_rank", LateRank},
       {"growth", Growth},
+      {"trace_room", TraceRoom},
       {"team_growth", TeamGrowth},
       {"teams", Teams},
       {"broadcasts", Broadcasts},
@@ -719,6 +731,14 @@ TEST_F(ContextTest, LateRankGetsTheOutcomeOfItsPeers) {
   ranks.WaitLine(1, "timed out");
   ranks.TellAll("on");
   ranks.TellAll("end");
+  ranks.ExpectAllSucceed();
+  ExpectIdle();
+}
+
+TEST_F(ContextTest, RoomForTheTraceIsMadeInTheTimeOfTheJoin) {
+  auto options = Ranks();
+  options.environment["IRIS_TRACE_EVENTS"] = "64";
+  RankProcesses ranks("trace_room", 6, options);
   ranks.ExpectAllSucceed();
   ExpectIdle();
 }
