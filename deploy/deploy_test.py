@@ -47,6 +47,51 @@ class Setup(unittest.TestCase):
         self.assertIn("unknown argument '--wrong'", result.stderr)
 
 
+class SetupThatFails(unittest.TestCase):
+    """With programs in place of apt-get and pip that say what these say. Nothing is installed."""
+
+    def setup(self, said, lacks):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        programs = {
+            # What is installed; one package is not, if `lacks` says so. Sources are those of the headers.
+            "dpkg-query": 'case "$*" in *source:Version*) cat /usr/local/src/iris/abseil/VERSION 2>/dev/null ;;\n'
+                          f'*" {lacks}") exit 1 ;; *) printf "ii " ;; esac; true\n',
+            "apt-get": f'echo "{said}"; exit 100\n',
+            "timeout": f'echo "{said}"; exit 1\n',  # which runs pip
+            "sudo": '"$@"\n',
+        }
+        os.mkdir(f"{folder}/bin")
+        for name, text in programs.items():
+            with open(f"{folder}/bin/{name}", "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\n" + text)
+            os.chmod(f"{folder}/bin/{name}", 0o755)
+        shutil.copy("deploy/setup.sh", folder)
+        for name in ("wheels", "triton"):
+            with open(f"{folder}/{name}.txt", "w", encoding="utf-8") as file:
+                file.write("# another list\n")
+        return run(f"{folder}/setup.sh", env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"})
+
+    def test_a_full_disk_is_told_where_packages_are_installed(self):
+        said = "E: You don't have enough free space in /var/cache/apt/archives/."
+        result = self.setup(said, "patchelf")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(said, result.stderr)
+        self.assertIn("could not install what is missing: a disk is full: make room", result.stderr)
+        other = self.setup("E: Unable to fetch some archives", "patchelf")
+        self.assertEqual(other.returncode, 1)
+        self.assertNotIn("disk", other.stderr)
+
+    def test_a_full_disk_is_told_where_wheels_are_fetched(self):
+        result = self.setup("ERROR: Could not install packages: [Errno 28] No space left on device", "none")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the packages of deploy/wheels.txt are not there: a disk is full: make room", result.stderr)
+        self.assertNotIn("its index", result.stderr)
+        other = self.setup("ERROR: No matching distribution found", "none")
+        self.assertEqual(other.returncode, 3)
+        self.assertIn("when pip can reach its index", other.stderr)
+
+
 class Unit(unittest.TestCase):
 
     def setUp(self):

@@ -118,10 +118,22 @@ apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
     apt-get -qq -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1
 }
+# Whether a disk is what there is too little of: who installs packages says so in the middle of much else, and where no
+# disk has room for that, either, nothing was said.
+full_disk() {
+  local folder
+  if grep -qE 'No space left on device|Disk quota exceeded|enough free space' "$log"; then return; fi
+  for folder in "$work" / /var /usr/local; do
+    [ "$(df --output=avail -k "$folder" 2>/dev/null | tail -n 1)" -lt 4096 ] 2>/dev/null && return
+  done
+  return 1
+}
+disk_text="a disk is full: make room in $work, /var/cache/apt or /usr (df -h), or set TMPDIR to a folder with some"
 # What to do, and what to say if it fails.
 try() {
   "$1" && return
   tail -n 20 "$log" >&2
+  ! full_disk || fail "$2: $disk_text (what it last said stands above)"
   fail "$2 (what it last said stands above)"
 }
 
@@ -185,12 +197,14 @@ fetch_wheels() { # LIST
     --retries 2 install --only-binary :all: --no-deps --require-hashes --no-warn-script-location \
     --root-user-action ignore --target "$unpacked" -r "$lists_folder/$1.txt" >"$log" 2>&1 || return
   # The list comes last: then it is whole.
-  "${as_root[@]}" rm -rf "$folder" &&
-    "${as_root[@]}" mkdir -p "$folder" &&
-    "${as_root[@]}" cp -r "$unpacked/." "$folder/" &&
-    "${as_root[@]}" chmod -R go+rX "$folder" &&
-    "${as_root[@]}" cp "$lists_folder/$1.txt" "$folder/$1.txt" &&
-    rm -rf "$unpacked"
+  {
+    "${as_root[@]}" rm -rf "$folder" &&
+      "${as_root[@]}" mkdir -p "$folder" &&
+      "${as_root[@]}" cp -r "$unpacked/." "$folder/" &&
+      "${as_root[@]}" chmod -R go+rX "$folder" &&
+      "${as_root[@]}" cp "$lists_folder/$1.txt" "$folder/$1.txt" &&
+      rm -rf "$unpacked"
+  } 2>>"$log"
 }
 code=0
 for list in "${wheel_lists[@]}"; do
@@ -198,6 +212,7 @@ for list in "${wheel_lists[@]}"; do
   echo "deploy/setup.sh: fetching the packages of deploy/$list.txt into $wheels_root/$list"
   if ! fetch_wheels "$list"; then
     tail -n 5 "$log" >&2
+    full_disk && fail "the packages of deploy/$list.txt are not there: $disk_text (what pip last said stands above)"
     echo "deploy/setup.sh: pip could not fetch the packages of deploy/$list.txt (its last lines stand above). All" \
       "else is there. Without them a few cases of tests are skipped: run deploy/setup.sh again when pip can" \
       "reach its index (PIP_INDEX_URL, PIP_CERT)" >&2
