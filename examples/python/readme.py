@@ -7,6 +7,7 @@ nothing in it is Iris's own, and its import line is the same. It checks what arr
 """
 
 import os
+import socket
 import sys
 
 import torch
@@ -24,6 +25,12 @@ def kernel(buffer, buffer_size: tl.constexpr, block_size: tl.constexpr, heap_bas
     mask = offsets < buffer_size
     # From rank 0, whose pointers these are, to the same place in rank 1's heap.
     iris.store(buffer + offsets, 1, 0, 1, heap_bases_ptr, mask=mask)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def worker(rank, world_size, port):
@@ -53,4 +60,4 @@ def worker(rank, world_size, port):
 
 
 if __name__ == "__main__":
-    mp.spawn(worker, args=(2, int(os.environ.get("MASTER_PORT", "29531"))), nprocs=2, join=True)
+    mp.spawn(worker, args=(2, int(os.environ.get("MASTER_PORT") or free_port())), nprocs=2, join=True)

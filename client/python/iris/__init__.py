@@ -46,8 +46,9 @@ def __getattr__(name):
     try:
         module = importlib.import_module("iris.x" if name == "x" else "iris._triton")
     except ImportError as error:
-        raise ImportError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "
-                          "package triton") from error
+        # So that hasattr says that it is not there, as everywhere.
+        raise AttributeError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "
+                             "package triton") from error
     found = globals()[name] = module if name == "x" else getattr(module, name)
     return found
 

@@ -145,7 +145,8 @@ class Ranks(unittest.TestCase):
 
     def test_functions_for_kernels_say_what_they_need(self):
         program = ("import sys\nsys.modules['triton'] = None\nimport iris\n"
-                   "try:\n    iris.load\nexcept ImportError as error:\n    print(error)")
+                   "assert not hasattr(iris, 'load') and not hasattr(iris, 'x') and hasattr(iris, 'Context')\n"
+                   "try:\n    iris.load\nexcept AttributeError as error:\n    print(error)")
         said = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True,
                               timeout=60, env=self.environment()).stdout
         self.assertRegex(said, r"^iris\.load is for kernels of Triton.*: install the package triton\n$")
