@@ -9,6 +9,7 @@ import unittest
 
 from tests.python import irisd
 from tests.python import junit
+from tests.python import patience
 
 IRIS_RUN = "client/ctl/iris-run"
 IRIS_CTL = "client/ctl/iris-ctl"
@@ -95,7 +96,7 @@ class Examples(unittest.TestCase):
             [IRIS_RUN, "-n", "2", "--job", "seen", "--", "examples/10_digits_training", "--epochs", "100000"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.daemon.environment())
         try:
-            while "epoch   1" not in process.stdout.readline():
+            while "epoch   1" not in patience.line(process):
                 self.assertIsNone(process.poll())
             self.assertEqual([(j["job"], j["state"]) for j in self.ctl("jobs")], [("seen", "ready")])
             self.assertEqual([h["rank"] for h in self.ctl("heaps", "--job", "seen")], [0, 1])
@@ -114,7 +115,7 @@ class Examples(unittest.TestCase):
             [IRIS_RUN, "-n", "4", "--job", "killed", "--", "examples/10_digits_training", "--epochs", "100000"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.daemon.environment())
         try:
-            while "epoch   1" not in process.stdout.readline():
+            while "epoch   1" not in patience.line(process):
                 self.assertIsNone(process.poll())
             pids = {r["rank"]: r["pid"] for r in self.ctl("jobs")[0]["ranks"]}
             os.kill(pids[2], 9)

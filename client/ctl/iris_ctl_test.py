@@ -16,6 +16,7 @@ import unittest
 
 from tests.python import irisd
 from tests.python import junit
+from tests.python import patience
 
 IRIS_CTL = "client/ctl/iris-ctl"
 IRIS_RUN = "client/ctl/iris-run"
@@ -183,7 +184,7 @@ class Idle(unittest.TestCase):
                                    stdout=subprocess.PIPE, text=True)
         try:
             for _ in range(3):
-                while process.stdout.readline() != "no jobs\n":
+                while patience.line(process) != "no jobs\n":
                     self.assertIsNone(process.poll())
         finally:
             process.send_signal(signal.SIGINT)
@@ -195,10 +196,10 @@ class Idle(unittest.TestCase):
         process = subprocess.Popen([IRIS_CTL, "--runtime-dir", daemon.runtime_dir, "jobs", "--watch", "0.1"],
                                    stdout=subprocess.PIPE, text=True)
         try:
-            while process.stdout.readline() != "no jobs\n":
+            while patience.line(process) != "no jobs\n":
                 self.assertIsNone(process.poll())
             self.assertEqual(daemon.stop(), 0)
-            while "cannot reach irisd" not in process.stdout.readline():
+            while "cannot reach irisd" not in patience.line(process):
                 self.assertIsNone(process.poll())
         finally:
             process.kill()
@@ -207,7 +208,7 @@ class Idle(unittest.TestCase):
     def test_a_reader_that_goes_ends_the_watch(self):
         process = subprocess.Popen([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "jobs", "--watch", "0.1"],
                                    stdout=subprocess.PIPE, text=True)
-        process.stdout.readline()
+        patience.line(process)
         process.stdout.close()
         self.assertEqual(process.wait(PATIENCE_SECONDS), 1)
 
@@ -226,7 +227,7 @@ class WithAJob(unittest.TestCase):
         cls.offset = None
         lines = []
         while sum("ready" in line for line in lines) < 2:
-            line = cls.ranks.stdout.readline()
+            line = patience.line(cls.ranks)
             if not line:
                 raise RuntimeError("the ranks have ended: " + "".join(lines))
             lines.append(line)
@@ -346,7 +347,7 @@ class WithAJob(unittest.TestCase):
                                     "0.1"], stdout=subprocess.PIPE, text=True)
         try:
             for _ in range(2):
-                while not process.stdout.readline().startswith("Name: "):
+                while not patience.line(process).startswith("Name: "):
                     self.assertIsNone(process.poll())
         finally:
             process.kill()
@@ -378,10 +379,10 @@ class WithAJob(unittest.TestCase):
             [IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "events", "--follow", "--format", "json"],
             stdout=subprocess.PIPE, text=True)
         try:
-            self.assertNotEqual(process.stdout.readline(), "")  # the past
+            self.assertNotEqual(patience.line(process), "")  # the past
             self.assertEqual(ctl(self.daemon, "doctor").returncode, 0)
             while True:
-                event = json.loads(process.stdout.readline())
+                event = json.loads(patience.line(process))
                 if event["kind"] == "job_ready" and event["job"].startswith("doctor-"):
                     break
         finally:
@@ -452,7 +453,7 @@ class ATerminal(unittest.TestCase):
         cls.rank = subprocess.Popen([TEST_RANK, cls.end_file], stdout=subprocess.PIPE, text=True,
                                     env=cls.daemon.environment(IRIS_JOB="train", IRIS_RANK="0", IRIS_N_RANKS="1"))
         cls.addClassCleanup(lambda: (cls.rank.kill(), cls.rank.communicate()))
-        if not cls.rank.stdout.readline().startswith("ready"):
+        if not patience.line(cls.rank).startswith("ready"):
             raise RuntimeError("the rank has ended")
 
     def on_a_terminal(self, columns, *arguments):
@@ -497,7 +498,7 @@ class ARankDies(unittest.TestCase):
                 [IRIS_RUN, "-n", "2", "--grace", "60", "--", os.path.abspath(TEST_RANK), end_file],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=daemon.environment())
             for _ in range(2):
-                self.assertIn("ready", process.stdout.readline())
+                self.assertIn("ready", patience.line(process))
             sessions = json.loads(ctl(daemon, "sessions", "--format", "json").stdout)
             pid = next(s["pid"] for s in sessions if s["rank"] == 1)
             os.kill(pid, signal.SIGKILL)
@@ -523,7 +524,7 @@ class LongListing(unittest.TestCase):
         cls.rank = subprocess.Popen([TEST_RANK, cls.end_file, str(cls.MORE)], stdout=subprocess.PIPE, text=True,
                                     env=cls.daemon.environment(IRIS_JOB=JOB, IRIS_RANK="0", IRIS_N_RANKS="1"))
         cls.addClassCleanup(lambda: (cls.rank.kill(), cls.rank.communicate()))
-        if not cls.rank.stdout.readline().startswith("ready"):
+        if not patience.line(cls.rank).startswith("ready"):
             raise RuntimeError("the rank has ended")
 
     def names(self, allocations):
@@ -546,7 +547,7 @@ class LongListing(unittest.TestCase):
     def test_a_reader_that_goes_ends_it(self):
         process = subprocess.Popen([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, "allocations"],
                                    stdout=subprocess.PIPE, text=True)
-        process.stdout.readline()
+        patience.line(process)
         process.stdout.close()
         self.assertEqual(process.wait(PATIENCE_SECONDS), 1)
 
@@ -576,7 +577,7 @@ class AnotherUser(unittest.TestCase):
         rank = subprocess.Popen([os.path.join(self.folder, "test_rank"), end], stdout=subprocess.PIPE, text=True,
                                 env=environment, cwd="/", **user)
         self.addCleanup(lambda: (rank.kill(), rank.communicate()))
-        self.assertRegex(rank.stdout.readline(), "^ready")
+        self.assertRegex(patience.line(rank), "^ready")
         return rank
 
     def ctl_as(self, user, daemon, *arguments):

@@ -12,6 +12,7 @@ import time
 import unittest
 
 from tests.python import junit
+from tests.python import patience
 
 IRIS_RUN = "client/ctl/iris-run"
 PATIENCE_SECONDS = 60
@@ -286,7 +287,7 @@ class IrisRun(unittest.TestCase):
 
     def test_a_closed_output_ends_the_run(self):
         process = self.start("-n", "1", "--", "yes")
-        process.stdout.readline()
+        patience.line(process)
         process.stdout.close()
         self.assertEqual(process.wait(PATIENCE_SECONDS), 128 + signal.SIGPIPE)
 

@@ -10,6 +10,7 @@ import unittest
 
 from tests.python import irisd
 from tests.python import junit
+from tests.python import patience
 from tests.python import trace_schema
 
 IRIS_CTL = "client/ctl/iris-ctl"
@@ -68,9 +69,7 @@ class Trace(unittest.TestCase):
     def await_all(self, ranks, word):
         text = ""
         while text.count(word) < RANKS:
-            line = ranks.stdout.readline()
-            self.assertNotEqual(line, "", text)
-            text += line
+            text += patience.line(ranks)
 
     def finish(self, ranks, gates):
         for gate in gates:

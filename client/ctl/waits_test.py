@@ -9,6 +9,7 @@ import unittest
 
 from tests.python import irisd
 from tests.python import junit
+from tests.python import patience
 
 IRIS_CTL = "client/ctl/iris-ctl"
 IRIS_RUN = "client/ctl/iris-run"
@@ -65,9 +66,7 @@ class Waits(unittest.TestCase):
         self.addCleanup(self.end, ranks)
         text = ""
         while text.count("ready") < RANKS:
-            line = ranks.stdout.readline()
-            self.assertNotEqual(line, "", text)
-            text += line
+            text += patience.line(ranks)
         listed = json.loads(self.ctl("jobs", "--job", job, "--format", "json"))
         pids = {each["rank"]: each["pid"] for each in listed[0]["ranks"]}
         for pid in pids.values():

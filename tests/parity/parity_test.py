@@ -86,6 +86,16 @@ class Parity(unittest.TestCase):
         self.assertEqual(["docs/parity.md:3: FlyTest.Far of //a/b:fly_test was skipped"], found("", "<skipped/>"))
         self.assertEqual([], found("", "<skipped/>", page=GOOD.replace("| fly |", "| fly (on GPUs) |")))
         self.assertEqual(["docs/parity.md:3: //a/b:fly_test did not run"], found("", "", "a/c/fly_test"))
+        # A target of which nothing ran proves nothing.
+        whole = GOOD.replace(" `FlyTest.High` `FlyTest.Far`", "")
+        self.assertNotEqual(whole, GOOD)
+        self.assertEqual([], found("", "<skipped/>", page=whole))
+        skipped = XML.format(high="<skipped/>", far="<skipped/>")
+        skipped = skipped.replace('name="High/F32" status="run"/>', 'name="High/F32" status="notrun"/>')
+        results = check.Results([self.tree({"a/b/fly_test/test.xml": skipped})])
+        self.assertEqual(["docs/parity.md:3: all cases of //a/b:fly_test were skipped"],
+                         check.check_results(whole, results))
+        self.assertEqual([], check.check_results(whole.replace("| fly |", "| fly (on GPUs) |"), results))
 
     def test_results_of_programs(self):
         def found(cases, name="fly_test.json"):

@@ -14,6 +14,6 @@ def python_test(name, main, srcs = [], data = [], **kwargs):
         name = name,
         srcs = ["//tests/python:run.sh"],
         args = ["$(location %s)" % main],
-        data = [main, "//tests/python:junit.py"] + srcs + data,
+        data = [main, "//tests/python:junit.py", "//tests/python:patience.py"] + srcs + data,
         **kwargs
     )
