@@ -1,6 +1,9 @@
 // Fill: the choice of kernels, and those that fill one value, or any elements anywhere.
 #include "iris/fill/fill.h"
 
+#include <cmath>
+#include <limits>
+
 #include "iris/backend/select.h"
 #include "iris/fill/impl/vectors.h"
 
@@ -141,7 +144,8 @@ Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
   const uint64_t head = (16 - reinterpret_cast<uint64_t>(to) % 16) % 16 / width;
   const bool one_by_one = DTypeBytes(s.dtype) == 1 && impl::IsFloat(s.dtype);
   // A unit begins with a whole block of random words.
-  const bool aligned = !impl::IsRandom(s.kind) || (first + head) % 4 == 0;
+  const bool aligned =
+      !impl::IsRandom(s.kind) || (first + head) % impl::ElementsOfABlock(s.kind, s.dtype) == 0;
   if (head >= count || one_by_one || !aligned) {
     return LaunchElements(s, first, Row(to, count), count, stream);
   }
@@ -167,6 +171,19 @@ double LargestBelow(double high, DType type) {
     }
   }
   return impl::NumberOf(bits, type);
+}
+
+// What kUniform of types with 16 bits computes with, if floats have it.
+void SetFloats(Sequence& s) {
+  const double largest = std::numeric_limits<float>::max();
+  if (s.start < -largest || s.end > largest || s.step > largest) return;
+  s.in_floats = true;
+  s.float_start = static_cast<float>(s.start);
+  s.float_step = static_cast<float>(s.step);
+  s.float_end = static_cast<float>(s.end);
+  if (static_cast<double>(s.float_end) < s.end) {
+    s.float_end = std::nextafter(s.float_end, std::numeric_limits<float>::infinity());
+  }
 }
 
 }  // namespace
@@ -199,6 +216,7 @@ Result MakeSequence(const Description& from, Sequence* out) {
       s.step = s.end - s.start;
       const double below = s.start < s.end ? LargestBelow(s.end, s.dtype) : s.start;
       s.bits = impl::RoundTo(below < s.start ? s.start : below, s.dtype);
+      SetFloats(s);
       break;
     }
     case Kind::kRandint:

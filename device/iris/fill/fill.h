@@ -31,7 +31,11 @@ struct Sequence {
   uint64_t bits = 0;  // kValue: of the element. kUniform: of the largest number of the type below
                       // `end`
   double start = 0, end = 0;
-  double step = 0;           // kUniform: end - start
+  double step = 0;  // kUniform: end - start
+  // kUniform of types with 16 bits: start and step as floats, and the least float that is not below
+  // end. Not in floats, but in doubles: a step that no float has.
+  float float_start = 0, float_step = 0, float_end = 0;
+  bool in_floats = false;
   uint64_t whole_start = 0;  // of integers, modulo 2^64
   uint64_t whole_step = 0;   // kRandint: how many numbers there are; 0: 2^64
   uint64_t steps = 0;

@@ -10,12 +10,17 @@
 namespace iris::fill::impl {
 
 // Elements of 16 bytes each, from `first` of the sequence on, to `to`, which is aligned to 16. Of
-// random kinds, `first` is a multiple of 4. The last unit may have fewer elements.
+// random kinds, `first` is a multiple of ElementsOfABlock. The last unit may have fewer elements.
 struct Vectors {
   void* to = nullptr;
   uint64_t first = 0;
   uint64_t count = 0;  // elements
 };
+
+// Elements that one Philox block makes.
+IRIS_HOST_DEVICE constexpr uint32_t ElementsOfABlock(Kind kind, DType type) {
+  return 128 / RandomBits(kind, type);
+}
 
 // How a launch is shaped for so many units of work.
 inline LaunchConfig ConfigFor(uint64_t units) {
@@ -37,7 +42,6 @@ inline constexpr uint32_t kWidth = static_cast<uint32_t>(DTypeBytes(kType));
 template <Kind kKind, DType kType>
 IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
   constexpr uint32_t kElements = 16 / kWidth<kType>;
-  constexpr uint32_t kWords = TakesLong(kKind, kType) ? 2 : 1;  // of an element
   using W = typename backend::WordOf<kWidth<kType>>::Type;
   const RandomDraw draw = {s.seed, s.call};
   const uint64_t units = (v.count + kElements - 1) / kElements;
@@ -47,16 +51,19 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
     const uint64_t begin = v.first + unit * kElements;
     W elements[kElements];
     if constexpr (IsRandom(kKind)) {
-      constexpr uint32_t kInBlock = 4 / kWords;
+      constexpr uint32_t kInBlock = ElementsOfABlock(kKind, kType);
+      constexpr uint32_t kBits = RandomBits(kKind, kType);
       constexpr uint32_t kBlocks = (kElements + kInBlock - 1) / kInBlock;
       IRIS_UNROLL(8)
       for (uint32_t b = 0; b < kBlocks; ++b) {
         const PhiloxBlock block = draw.Block(begin / kInBlock + b);
-        IRIS_UNROLL(4)
+        IRIS_UNROLL(8)
         for (uint32_t k = 0; k < kInBlock; ++k) {
-          uint64_t random = block.words[k * kWords];
-          if constexpr (kWords == 2) {
+          uint64_t random = block.words[k * kBits / 32];
+          if constexpr (kBits == 64) {
             random |= static_cast<uint64_t>(block.words[k * 2 + 1]) << 32;
+          } else if constexpr (kBits == 16) {
+            random = k % 2 == 0 ? random & 0xffffu : random >> 16;
           }
           const uint32_t at = b * kInBlock + k;
           elements[at] = static_cast<W>(ValueOf(s, kKind, kType, begin + at, random));
