@@ -118,7 +118,7 @@ class Philox(unittest.TestCase):
         wanted = [word >> shift & 0xFFFF for word in all_words for shift in (0, 16)]
         for first, count in ((0, 100), (1, 1), (3, 8), (4, 5), (99, 1), (7, 0)):
             self.assertEqual([int(half) for half in draw.halves(count, first)], wanted[first:first + count])
-        self.assertEqual([float(x) for x in draw.rand(5, 11, 3)], [half / 2**16 // 2**-11 * 2**-11 for half in wanted[3:8]])
+        self.assertEqual([float(x) for x in draw.rand(5, 11, 3)], [(half >> 5) / 2**11 for half in wanted[3:8]])
 
     def test_generators(self):
         one, other = _philox.Generator(7), _philox.Generator(7)

@@ -10,9 +10,9 @@
 // of the call c has the counter (b low, b high, c low, c high) and gives four words. A program
 // numbers its calls, so that each has numbers of its own.
 //
-// No state: any thread computes any element. RandomNormal and InverseNormal round every operation by
-// itself: their bits are the documented ones where the compiler does not join a product and a sum
-// into one operation (-ffp-contract=off, or what compilers of kernels call it). C++17.
+// No state: any thread computes any element. RandomNormal and InverseNormal round every operation
+// by itself: their bits are the documented ones where the compiler does not join a product and a
+// sum into one operation (-ffp-contract=off, or what compilers of kernels call it). C++17.
 #pragma once
 
 #include <math.h>
@@ -177,8 +177,9 @@ IRIS_HOST_DEVICE inline double NormalChance(uint64_t bits) {
 // one is with probability (word + 1/2) / 2^32, with a relative error below 5e-7. It is at most 6.34
 // away from 0.
 //
-// Of the probability t of the nearer tail come z = 1 - 2 t and w = -log2(1 - z z), and the number is
-// z P(w), which is smooth: P is a polynomial of w below 8, and of the root of w in the tails above.
+// Of the probability t of the nearer tail come z = 1 - 2 t and w = -log2(1 - z z), and the number
+// is z P(w), which is smooth: P is a polynomial of w below 8, and of the root of w in the tails
+// above.
 IRIS_HOST_DEVICE inline float RandomNormal(uint32_t word) {
   using impl::Polynomial;
   const bool negative = word < 0x80000000u;
@@ -197,7 +198,7 @@ IRIS_HOST_DEVICE inline float RandomNormal(uint32_t word) {
     over_z = Polynomial(w - 4.0f, 8.907055e-10f, 3.8384055e-8f, -4.1959927e-7f, -2.0643e-6f,
                         6.810961e-5f, -4.8094612e-4f, -3.469732e-3f, 2.3928294e-1f, 2.21792e0f);
   } else {
-    // Rounded once, as a root of floats is: whether a compiler takes it exactly depends on its flags.
+    // The root of floats, rounded once: of that function, it depends on a compiler's flags.
     const float root = static_cast<float>(::sqrt(static_cast<double>(w)));
     over_z = Polynomial(root - 4.25f, 3.0948754e-6f, -7.4939075e-5f, 2.256801e-4f, -3.4262796e-4f,
                         6.171721e-4f, -1.5491679e-3f, 3.001461e-3f, 1.1863711e0f, 4.77174e0f);

@@ -117,8 +117,9 @@ def normal_words():
 def chances():
     """Of each of the three ranges of AS 241, both tails, and its ends."""
     near = [0.5, 0.25, 0.075, np.nextafter(0.075, 0), 0.925, np.nextafter(0.925, 1), 0.9, 0.01, 0.99]
-    far = [1e-5, 2.0**-35, 1e-10, 1.3887943864964021e-11, 1.3e-11, 1e-12, 2.0**-53, 1 - 2.0**-53, 1 - 1e-12, 1e-20, 1e-300]
-    return np.array(near + far)
+    middle = [1e-5, 2.0**-35, 1e-10, 1.3887943864964021e-11]
+    far = [1.3e-11, 1e-12, 2.0**-53, 1 - 2.0**-53, 1 - 1e-12, 1e-20, 1e-300]
+    return np.array(near + middle + far)
 
 
 def text():

@@ -713,8 +713,8 @@ def garbage():
 
 @case
 def orders_of_garbage():
-    """Three tensors at a time are dropped in every order, each rank's against every order of each other rank. With four
-    ranks that is 15,552 drops. Where the ranks agree after each, it is on what all of them have dropped, and no more."""
+    """Three tensors at a time are dropped in every order, each rank's against every order of each other rank: 15,552
+    drops by four ranks. Where they agree after each, it is on what all of them have dropped, and no more."""
     with iris.Context(HEAP) as c:
         orders = list(itertools.permutations(range(3)))
         for number, of_ranks in enumerate(itertools.product(orders, repeat=c.n_ranks)):
