@@ -103,10 +103,10 @@ def as_numbers(array: Any, dtype: DType) -> Any:
 def scalar(value: Any, dtype: DType) -> Any:
     """One number as an element of the type. InvalidArgumentError: an integer type does not hold it."""
     if not dtype.is_floating_point and dtype is not DType.BOOL:
-        info = np.iinfo(dtype.numpy_name)
+        least, greatest = dtype.limits
         whole = int(value)
-        if not info.min <= whole <= info.max:
-            raise InvalidArgumentError(f"{value} does not fit {dtype.long_name}, which holds {info.min} to {info.max}")
+        if not least <= whole <= greatest:
+            raise InvalidArgumentError(f"{value} does not fit {dtype.long_name}, which holds {least} to {greatest}")
         return np.array(whole, dtype.numpy_name)
     return round_to(np.float64(value) if dtype is not DType.BOOL else bool(value), dtype)
 
@@ -195,7 +195,7 @@ def largest_below(high: float, dtype: DType) -> float:
     """The largest number of the type below `high`, itself rounded down to the type."""
     if dtype is DType.F64:
         return float(np.nextafter(high, -np.inf))
-    kind = np.float16 if dtype is DType.F16 else np.float32
+    kind: Any = np.float16 if dtype is DType.F16 else np.float32
     near = kind(high)
     below = near if float(near) < high else np.nextafter(near, kind(-np.inf))
     if dtype is DType.BF16:

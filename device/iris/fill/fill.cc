@@ -1,7 +1,6 @@
 // Fill: the choice of kernels, and those that fill one value, or any elements anywhere.
 #include "iris/fill/fill.h"
 
-#include <cmath>
 #include <limits>
 
 #include "iris/backend/select.h"
@@ -142,7 +141,8 @@ Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
   const uint64_t width = DTypeBytes(s.dtype);
   if (s.kind == Kind::kValue) return FillValue(s, to, count * width, stream);
   const uint64_t head = (16 - reinterpret_cast<uint64_t>(to) % 16) % 16 / width;
-  const bool one_by_one = DTypeBytes(s.dtype) == 1 && impl::IsFloat(s.dtype);
+  const bool one_by_one = (DTypeBytes(s.dtype) == 1 && impl::IsFloat(s.dtype)) ||
+                          (s.kind == Kind::kUniform && width == 2 && !s.in_floats);
   // A unit begins with a whole block of random words.
   const bool aligned =
       !impl::IsRandom(s.kind) || (first + head) % impl::ElementsOfABlock(s.kind, s.dtype) == 0;
@@ -180,10 +180,7 @@ void SetFloats(Sequence& s) {
   s.in_floats = true;
   s.float_start = static_cast<float>(s.start);
   s.float_step = static_cast<float>(s.step);
-  s.float_end = static_cast<float>(s.end);
-  if (static_cast<double>(s.float_end) < s.end) {
-    s.float_end = std::nextafter(s.float_end, std::numeric_limits<float>::infinity());
-  }
+  s.float_cap = static_cast<float>(impl::NumberOf(s.bits, s.dtype));
 }
 
 }  // namespace

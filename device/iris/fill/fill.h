@@ -32,9 +32,9 @@ struct Sequence {
                       // `end`
   double start = 0, end = 0;
   double step = 0;  // kUniform: end - start
-  // kUniform of types with 16 bits: start and step as floats, and the least float that is not below
-  // end. Not in floats, but in doubles: a step that no float has.
-  float float_start = 0, float_step = 0, float_end = 0;
+  // kUniform of types with 16 bits: start, step and the number of `bits` as floats. Not in floats,
+  // but in doubles, if no float holds one of start, end and step.
+  float float_start = 0, float_step = 0, float_cap = 0;
   bool in_floats = false;
   uint64_t whole_start = 0;  // of integers, modulo 2^64
   uint64_t whole_step = 0;   // kRandint: how many numbers there are; 0: 2^64

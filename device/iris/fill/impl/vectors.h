@@ -28,7 +28,7 @@ inline LaunchConfig ConfigFor(uint64_t units) {
   constexpr uint32_t kBlock = backend::Traits::kEmulated ? 8 : 256;
   constexpr uint64_t kUnitsEach = backend::Traits::kEmulated ? 512 : 1;
   const uint64_t blocks_max =
-      uint64_t{backend::MultiprocessorCount()} * (backend::Traits::kEmulated ? 1 : 8);
+      uint64_t{backend::MultiprocessorCount()} * (backend::Traits::kEmulated ? 1 : 16);
   const uint64_t wanted = (units + kBlock * kUnitsEach - 1) / (kBlock * kUnitsEach);
   LaunchConfig config;
   config.grid = static_cast<uint32_t>(wanted < 1 ? 1 : wanted < blocks_max ? wanted : blocks_max);
@@ -44,7 +44,7 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
   constexpr uint32_t kElements = 16 / kWidth<kType>;
   using W = typename backend::WordOf<kWidth<kType>>::Type;
   const RandomDraw draw = {s.seed, s.call};
-  const uint64_t units = (v.count + kElements - 1) / kElements;
+  const uint64_t units = v.count / kElements;
   const uint64_t threads = uint64_t{backend::GridSize()} * backend::BlockSize();
   uint64_t unit = uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
   for (; unit < units; unit += threads) {
@@ -66,7 +66,11 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
             random = k % 2 == 0 ? random & 0xffffu : random >> 16;
           }
           const uint32_t at = b * kInBlock + k;
-          elements[at] = static_cast<W>(ValueOf(s, kKind, kType, begin + at, random));
+          if constexpr (kKind == Kind::kUniform && kBits == 16) {
+            elements[at] = UniformInFloats(s, kType, static_cast<uint32_t>(random));
+          } else {
+            elements[at] = static_cast<W>(ValueOf(s, kKind, kType, begin + at, random));
+          }
         }
       }
     } else {
@@ -75,17 +79,15 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
         elements[k] = static_cast<W>(ValueOf(s, kKind, kType, begin + k, 0));
       }
     }
-    char* const to = static_cast<char*>(v.to) + unit * 16;
-    const uint64_t left = v.count - unit * kElements;
-    if (left >= kElements) {
-      Bytes16 bytes;
-      __builtin_memcpy(&bytes, elements, 16);
-      backend::Store16<CacheHint::kDefault>(to, bytes);
-    } else {
-      for (uint32_t k = 0; k < kElements; ++k) {
-        if (k < left) backend::StorePlain(reinterpret_cast<W*>(to) + k, elements[k]);
-      }
-    }
+    Bytes16 bytes;
+    __builtin_memcpy(&bytes, elements, 16);
+    backend::Store16<CacheHint::kDefault>(static_cast<char*>(v.to) + unit * 16, bytes);
+  }
+  // What is no whole unit, element by element. The threads have come to the numbers behind `units`,
+  // each to another.
+  for (uint64_t at = units * kElements + (unit - units); at < v.count; at += threads) {
+    backend::StorePlain(static_cast<W*>(v.to) + at,
+                        static_cast<W>(ValueAt(s, kKind, kType, v.first + at)));
   }
 }
 
