@@ -170,6 +170,22 @@ def count_of(shape: Sequence[int]) -> int:
     return count
 
 
+def common_rows(shape: Sequence[int], first: Sequence[int],
+                second: Sequence[int]) -> Optional[Tuple[int, int, int, int]]:
+    """Two layouts of a shape as rows: how many, the elements of each, and how many elements lie between the beginnings
+    of two rows in the first and in the second. None: they are no such rows, or rows that overlap."""
+    dims = [dim for dim in zip(shape, first, second) if dim[0] != 1]
+    length = 1
+    while dims and dims[-1][1] == dims[-1][2] == length:
+        length *= dims.pop()[0]
+    if not dims:
+        return 1, length, length, length
+    count, a, b = dims.pop()
+    while dims and dims[-1][1] == count * a and dims[-1][2] == count * b:
+        count *= dims.pop()[0]
+    return None if dims or min(a, b) < length else (count, length, a, b)
+
+
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether elements lie one behind the other, the last dimension first. Strides are elements."""
     expected = 1

@@ -357,6 +357,33 @@ def memory():
         stream.synchronize()
         assert event.elapsed(later) >= 0
         wrong = iris.InvalidArgumentError
+        # Tiles: views whose rows are contiguous. What lies between the rows stays.
+        matrix, other = c.zeros(6, 10), c.full((8, 12), float(r))
+        c.barrier()
+        c.put(matrix[1:5, 2:7], other[2:6, 3:8], right)
+        c.barrier()
+        wanted = np.zeros((6, 10), np.float32)
+        wanted[1:5, 2:7] = left
+        check(matrix, wanted)
+        c.put(matrix[::2, :4], np.full((3, 4), 50.0 + r, np.float32), right)
+        c.barrier()
+        wanted[::2, :4] = 50.0 + left
+        check(matrix, wanted)
+        c.get(other[:4, :6], matrix[2:, 4:], right)
+        c.barrier()
+        wanted_there = np.zeros((6, 10), np.float32)
+        wanted_there[1:5, 2:7] = r
+        wanted_there[::2, :4] = 50.0 + r
+        wanted = np.full((8, 12), float(r), np.float32)
+        wanted[:4, :6] = wanted_there[2:, 4:]
+        check(other, wanted)
+        cube = c.zeros(4, 3, 5)
+        c.put(cube[:, :, 1:3], other.reshape(4, 3, 8)[:, :, 2:4], r)
+        check(cube[:, :, 1:3], wanted.reshape(4, 3, 8)[:, :, 2:4])
+        assert float(cube[:, :, 3:].numpy().sum()) == 0
+        raises(wrong, lambda: c.put(matrix[:, 0], matrix[1], r), "not alike")
+        raises(wrong, lambda: c.put(cube[::2, ::2, 1:3], cube[1:3, 0:2, 1:3], r), "not made of rows")
+        c.barrier()
         raises(wrong, lambda: c.put(np.zeros(256, np.float32), inbox, 0), "not in this rank's heap")
         raises(wrong, lambda: c.put(inbox, np.zeros(255, np.float32), 0), "not alike")
         raises(wrong, lambda: c.put(inbox, np.zeros(256, np.int32), 0), "not alike")
