@@ -155,8 +155,13 @@ Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
   Vectors vectors;
   vectors.to = to + head * width;
   vectors.first = first + head;
-  vectors.count = count - head;
-  return FillVectors(s, vectors, stream);
+  vectors.units = (count - head) * width / 16;
+  if (vectors.units > 0) {
+    if (const Result result = FillVectors(s, vectors, stream); !result.ok()) return result;
+  }
+  const uint64_t done = head + vectors.units * 16 / width;
+  return LaunchElements(s, first + done, Row(to + done * width, count - done), count - done,
+                        stream);
 }
 
 // The largest number of the type below `high`, itself rounded to the type.

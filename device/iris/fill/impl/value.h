@@ -193,17 +193,14 @@ IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType typ
 }
 
 // The same, alone: with the random bits of this one element.
-IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, Kind kind, DType type, uint64_t i) {
+IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, uint64_t i) {
   uint64_t random = 0;
-  if (IsRandom(kind)) {
+  if (IsRandom(s.kind)) {
     const RandomDraw draw = {s.seed, s.call};
-    const uint32_t bits = RandomBits(kind, type);
+    const uint32_t bits = RandomBits(s.kind, s.dtype);
     random = bits == 64 ? draw.Long(i) : bits == 32 ? draw.Word(i) : draw.Half(i);
   }
-  return ValueOf(s, kind, type, i, random);
-}
-IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, uint64_t i) {
-  return ValueAt(s, s.kind, s.dtype, i);
+  return ValueOf(s, s.kind, s.dtype, i, random);
 }
 
 }  // namespace iris::fill::impl

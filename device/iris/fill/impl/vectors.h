@@ -9,12 +9,12 @@
 
 namespace iris::fill::impl {
 
-// Elements of 16 bytes each, from `first` of the sequence on, to `to`, which is aligned to 16. Of
-// random kinds, `first` is a multiple of ElementsOfABlock. The last unit may have fewer elements.
+// Units of 16 bytes, from the element `first` of the sequence on, to `to`, which is aligned to 16.
+// Of random kinds, `first` is a multiple of ElementsOfABlock.
 struct Vectors {
   void* to = nullptr;
   uint64_t first = 0;
-  uint64_t count = 0;  // elements
+  uint64_t units = 0;
 };
 
 // Elements that one Philox block makes.
@@ -44,10 +44,9 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
   constexpr uint32_t kElements = 16 / kWidth<kType>;
   using W = typename backend::WordOf<kWidth<kType>>::Type;
   const RandomDraw draw = {s.seed, s.call};
-  const uint64_t units = v.count / kElements;
   const uint64_t threads = uint64_t{backend::GridSize()} * backend::BlockSize();
   uint64_t unit = uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
-  for (; unit < units; unit += threads) {
+  for (; unit < v.units; unit += threads) {
     const uint64_t begin = v.first + unit * kElements;
     W elements[kElements];
     if constexpr (IsRandom(kKind)) {
@@ -83,19 +82,11 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
     __builtin_memcpy(&bytes, elements, 16);
     backend::Store16<CacheHint::kDefault>(static_cast<char*>(v.to) + unit * 16, bytes);
   }
-  // What is no whole unit, element by element. The threads have come to the numbers behind `units`,
-  // each to another.
-  for (uint64_t at = units * kElements + (unit - units); at < v.count; at += threads) {
-    backend::StorePlain(static_cast<W*>(v.to) + at,
-                        static_cast<W>(ValueAt(s, kKind, kType, v.first + at)));
-  }
 }
 
 template <Kind kKind, DType kType>
 Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& stream) {
-  constexpr uint64_t kElements = 16 / kWidth<kType>;
-  return backend::Launch(ConfigFor((v.count + kElements - 1) / kElements), stream,
-                         FillVectors<kKind, kType>, s, v);
+  return backend::Launch(ConfigFor(v.units), stream, FillVectors<kKind, kType>, s, v);
 }
 
 // Of one kind, by the sequence's type; each is in a file of its own. Integers go by their width.
