@@ -365,6 +365,7 @@ def memory():
         wanted = np.zeros((6, 10), np.float32)
         wanted[1:5, 2:7] = left
         check(matrix, wanted)
+        c.barrier()  # all have looked before more comes
         c.put(matrix[::2, :4], np.full((3, 4), 50.0 + r, np.float32), right)
         c.barrier()
         wanted[::2, :4] = 50.0 + left
