@@ -590,7 +590,7 @@ def misuse():
         freed.free()
         freed_word.free()
         wrong, gone = iris.InvalidArgumentError, iris.FailedPreconditionError
-        takes = {"strided": ("copy_",), "theirs": ("copy_",)}
+        takes = {"strided": ("copy_", "put to", "put from", "get to", "get from"), "theirs": ("copy_",)}
         for kind, value, error, text in (
                 ("freed", freed, gone, "after it was freed"), ("strided", strided, wrong, "contiguous"),
                 ("theirs", theirs, wrong, "context"), ("text", "x", wrong, ""),

@@ -120,8 +120,8 @@ IRIS_HOST_DEVICE constexpr uint32_t RandomBits(Kind kind, DType type) {
 }
 
 // In [0, 1), of an element's random bits: as many as the type has of a significand. Exact. Of 16
-// bits: they become those behind the point of a float in [1, 2), which is quicker than a
-// conversion does.
+// bits: they become those behind the point of a float in [1, 2), which takes less than a
+// conversion.
 IRIS_HOST_DEVICE inline float UnitOfHalf(uint32_t half, DType type) {
   const uint32_t fraction = type == DType::kF16 ? (half & 0xffe0u) << 7 : (half & 0xff00u) << 7;
   return backend::BitCast<float>(0x3f800000u | fraction) - 1.0f;
