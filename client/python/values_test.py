@@ -12,7 +12,7 @@ from tests.python import junit  # noqa: E402
 
 try:
     import numpy as np
-    from iris import _fill, _philox
+    from iris import _fill, _foreign, _philox
     from iris.dtypes import DType
     from iris.errors import InvalidArgumentError
     from iris.run import split
@@ -177,6 +177,21 @@ class Rounding(unittest.TestCase):
 
 @unittest.skipIf(np is None, "numpy is not installed")
 class Shapes(unittest.TestCase):
+
+    def test_two_layouts_as_rows(self):
+        for shape, first, second, wanted in (
+                ((4, 5), (10, 1), (12, 1), (4, 5, 10, 12)), ((4, 5), (5, 1), (12, 1), (4, 5, 5, 12)),
+                ((4, 5), (5, 1), (5, 1), (1, 20, 20, 20)), ((3, 4, 5), (40, 10, 1), (20, 5, 1), (12, 5, 10, 5)),
+                ((3, 4, 5), (50, 10, 1), (20, 5, 1), None), ((7,), (2,), (3,), (7, 1, 2, 3)), ((), (), (), (1, 1, 1, 1)),
+                ((1, 5, 1), (9, 3, 7), (8, 1, 1), (5, 1, 3, 1)), ((4, 5), (1, 4), (5, 1), None),
+                ((4, 5), (3, 1), (5, 1), None)):
+            self.assertEqual(_foreign.common_rows(shape, first, second), wanted, (shape, first, second))
+
+    def test_limits(self):
+        for dtype in list(DType)[1:]:
+            if not dtype.is_floating_point and dtype is not DType.BOOL:
+                info = np.iinfo(dtype.numpy_name)
+                self.assertEqual(dtype.limits, (info.min, info.max))
 
     def test_types(self):
         for dtype in list(DType)[1:]:
