@@ -28,8 +28,7 @@ std::string Amount(const RowsToCopy& rows) {
 // One call: its checks first, then its work.
 class AsyncCopy {
  public:
-  AsyncCopy(const CopyEngine& engine, std::string what, const RowsToCopy& rows,
-            uint32_t peer)
+  AsyncCopy(const CopyEngine& engine, std::string what, const RowsToCopy& rows, uint32_t peer)
       : context_(*engine.context),
         backend_(*engine.backend),
         what_(std::move(what)),
@@ -163,9 +162,8 @@ class AsyncCopy {
 
 }  // namespace
 
-absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src,
-                      const RowsToCopy& rows, uint32_t to, backend::Stream& stream,
-                      const SignalOptions& signal) {
+absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
+                      uint32_t to, backend::Stream& stream, const SignalOptions& signal) {
   AsyncCopy copy(engine, absl::StrCat("put ", Amount(rows), " to rank ", to), rows, to);
   if (!copy.Usable()) return copy.status();
   void* const theirs = copy.OfPeer("the destination", dst, copy.dst_bytes());
@@ -176,9 +174,8 @@ absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src,
   return copy.Start(theirs, src, word, signal, stream);
 }
 
-absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src,
-                      const RowsToCopy& rows, uint32_t from, backend::Stream& stream,
-                      const SignalOptions& signal) {
+absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
+                      uint32_t from, backend::Stream& stream, const SignalOptions& signal) {
   AsyncCopy copy(engine, absl::StrCat("get ", Amount(rows), " from rank ", from), rows, from);
   if (!copy.Usable()) return copy.status();
   const void* const theirs = copy.OfPeer("the source", src, copy.src_bytes());

@@ -33,12 +33,10 @@ struct SignalOptions {
   SignalOp op = SignalOp::kSet;
 };
 
-absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src,
-                      const RowsToCopy& rows, uint32_t to, backend::Stream& stream,
-                      const SignalOptions& signal);
-absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src,
-                      const RowsToCopy& rows, uint32_t from, backend::Stream& stream,
-                      const SignalOptions& signal);
+absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
+                      uint32_t to, backend::Stream& stream, const SignalOptions& signal);
+absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
+                      uint32_t from, backend::Stream& stream, const SignalOptions& signal);
 
 // All in one row.
 inline RowsToCopy OneRow(uint64_t bytes) { return {1, bytes, bytes, bytes}; }

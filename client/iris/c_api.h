@@ -463,8 +463,8 @@ IRIS_EXPORT iris_code iris_put_rows_async(iris_context* context, void* dst, cons
                                           const iris_rows* rows, uint32_t to, iris_stream* stream,
                                           const iris_signal* signal);
 IRIS_EXPORT iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
-                                          const iris_rows* rows, uint32_t from,
-                                          iris_stream* stream, const iris_signal* signal);
+                                          const iris_rows* rows, uint32_t from, iris_stream* stream,
+                                          const iris_signal* signal);
 /* Loads the signal's kernel now: call it before a kernel runs that waits for such a signal. */
 IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 
