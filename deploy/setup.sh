@@ -30,6 +30,7 @@ test_packages=(
   cmake doxygen pkgconf
   dpkg-dev
   mpich openmpi-bin
+  mypy
   libgmock-dev libgtest-dev
   python3-grpcio python3-h2 python3-numpy python3-protobuf python3-torch
   python3-pip

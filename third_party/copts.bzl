@@ -16,3 +16,10 @@ IRIS_COPTS = IRIS_INCLUDES + [
     "-Wpedantic",
     "-Wnon-virtual-dtor",
 ]
+
+# For numbers whose bits are documented: a product and a sum are rounded one by one. gpu.bzl has the same for the
+# vendors' compilers.
+UNFUSED_COPTS = ["-ffp-contract=off"]
+
+# Processors that could round both at once, for a test of whether a compiler makes them do it: unoptimized, none does.
+FMA_COPTS = ["-mfma", "-O2"]

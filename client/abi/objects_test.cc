@@ -83,6 +83,7 @@ TEST(StructTest, StructsDoNotShrink) {
   EXPECT_GE(sizeof(iris_allocate_options), kAllocateOptionsBytes);
   EXPECT_GE(sizeof(iris_allocation), kAllocationBytes);
   EXPECT_GE(sizeof(iris_signal), kSignalBytes);
+  EXPECT_GE(sizeof(iris_rows), kRowsBytes);
   EXPECT_GE(sizeof(iris_comm_options), kCommOptionsBytes);
   EXPECT_GE(sizeof(iris_opened), kOpenedBytes);
 }

@@ -100,6 +100,14 @@ absl::Status ReadSignal(const iris_signal* given, iris::internal::SignalOptions*
   return absl::OkStatus();
 }
 
+absl::Status ReadRows(const iris_rows* given, iris::RowsToCopy* out) {
+  IRIS_ABI_TRY(NotNull(given, "iris_rows"));
+  iris_rows rows;
+  IRIS_ABI_TRY(iris::abi::ReadStruct(given, iris::abi::kRowsBytes, "iris_rows", &rows));
+  *out = {rows.rows, rows.row_bytes, rows.dst_pitch_bytes, rows.src_pitch_bytes};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 iris_code iris_stream_create(iris_context* context, iris_stream** out) {
@@ -250,8 +258,8 @@ iris_code iris_put_async(iris_context* context, void* dst, const void* src, uint
       context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
         iris::internal::SignalOptions options;
         IRIS_ABI_TRY(ReadSignal(signal, &options));
-        return iris::internal::PutAsync({&object.host(), on.backend}, dst, src, bytes, to, *on,
-                                        options);
+        return iris::internal::PutAsync({&object.host(), on.backend}, dst, src,
+                                        iris::internal::OneRow(bytes), to, *on, options);
       });
 }
 
@@ -261,7 +269,35 @@ iris_code iris_get_async(iris_context* context, void* dst, const void* src, uint
       context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
         iris::internal::SignalOptions options;
         IRIS_ABI_TRY(ReadSignal(signal, &options));
-        return iris::internal::GetAsync({&object.host(), on.backend}, dst, src, bytes, from, *on,
+        return iris::internal::GetAsync({&object.host(), on.backend}, dst, src,
+                                        iris::internal::OneRow(bytes), from, *on, options);
+      });
+}
+
+iris_code iris_put_rows_async(iris_context* context, void* dst, const void* src,
+                              const iris_rows* rows, uint32_t to, iris_stream* stream,
+                              const iris_signal* signal) {
+  return WithStream<ContextObject>(
+      context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
+        iris::internal::SignalOptions options;
+        IRIS_ABI_TRY(ReadSignal(signal, &options));
+        iris::RowsToCopy copied;
+        IRIS_ABI_TRY(ReadRows(rows, &copied));
+        return iris::internal::PutAsync({&object.host(), on.backend}, dst, src, copied, to, *on,
+                                        options);
+      });
+}
+
+iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
+                              const iris_rows* rows, uint32_t from, iris_stream* stream,
+                              const iris_signal* signal) {
+  return WithStream<ContextObject>(
+      context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
+        iris::internal::SignalOptions options;
+        IRIS_ABI_TRY(ReadSignal(signal, &options));
+        iris::RowsToCopy copied;
+        IRIS_ABI_TRY(ReadRows(rows, &copied));
+        return iris::internal::GetAsync({&object.host(), on.backend}, dst, src, copied, from, *on,
                                         options);
       });
 }

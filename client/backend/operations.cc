@@ -138,6 +138,7 @@ BackendOperations MakeTable() {
   table.Idle = [](Stream& stream) { return stream.Idle(); };
   table.Native = [](const Stream& stream) { return stream.handle(); };
   table.CopyAsync = CopyAsync;
+  table.CopyRowsAsync = CopyRowsAsync;
   table.FillAsync = FillAsync;
   table.BeginCapture = BeginCapture;
   table.EndCapture = NewGraph;

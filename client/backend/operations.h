@@ -32,6 +32,7 @@ struct BackendOperations {
   bool (*Idle)(Stream& stream);
   raw::StreamHandle (*Native)(const Stream& stream);
   Result (*CopyAsync)(void* to, const void* from, uint64_t bytes, Stream& stream);
+  Result (*CopyRowsAsync)(void* to, const void* from, const RowsToCopy& rows, Stream& stream);
   Result (*FillAsync)(void* to, uint8_t value, uint64_t bytes, Stream& stream);
 
   Result (*BeginCapture)(Stream& stream);

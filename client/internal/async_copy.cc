@@ -20,15 +20,28 @@ bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
   return x < y ? y - x < a_bytes : x - y < b_bytes;
 }
 
+std::string Amount(const RowsToCopy& rows) {
+  if (rows.rows == 1) return absl::StrCat(rows.row_bytes, " bytes");
+  return absl::StrCat(rows.rows, " rows of ", rows.row_bytes, " bytes");
+}
+
 // One call: its checks first, then its work.
 class AsyncCopy {
  public:
-  AsyncCopy(const CopyEngine& engine, std::string what, uint64_t bytes, uint32_t peer)
+  AsyncCopy(const CopyEngine& engine, std::string what, const RowsToCopy& rows, uint32_t peer)
       : context_(*engine.context),
         backend_(*engine.backend),
         what_(std::move(what)),
-        bytes_(bytes),
-        peer_(peer) {}
+        rows_(rows),
+        peer_(peer) {
+    if (rows.rows == 0 || rows.row_bytes == 0) return;
+    dst_bytes_ = Span("the destination's", rows.dst_pitch_bytes);
+    src_bytes_ = Span("the source's", rows.src_pitch_bytes);
+  }
+
+  // From the first row's beginning to the last one's end.
+  uint64_t dst_bytes() const { return dst_bytes_; }
+  uint64_t src_bytes() const { return src_bytes_; }
 
   // Null: an address of this rank's heap that is not one; see status().
   template <typename T>
@@ -58,19 +71,19 @@ class AsyncCopy {
   }
 
   // The other side: memory of any kind, but no hole of the window.
-  void CheckLocal(absl::string_view name, const void* at) {
-    if (bytes_ == 0 || !status_.ok()) return;
+  void CheckLocal(absl::string_view name, const void* at, uint64_t bytes) {
+    if (bytes == 0 || !status_.ok()) return;
     if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
-    if (context_.Locate(at).ok() && !context_.IsMapped(at, bytes_)) {
-      Fail(absl::StrCat(name, " (", Range(at, bytes_), ") ends beyond the heap that it lies in, ",
+    if (context_.Locate(at).ok() && !context_.IsMapped(at, bytes)) {
+      Fail(absl::StrCat(name, " (", Range(at, bytes), ") ends beyond the heap that it lies in, ",
                         "which has ", context_.heap_bytes(), " bytes"));
     }
   }
 
   void CheckApart(const void* dst, const void* src) {
-    if (!status_.ok() || bytes_ == 0 || !Overlap(dst, bytes_, src, bytes_)) return;
-    Fail(absl::StrCat("source (", Range(src, bytes_), ") and destination (", Range(dst, bytes_),
-                      ") overlap"));
+    if (!status_.ok() || dst_bytes_ == 0 || !Overlap(dst, dst_bytes_, src, src_bytes_)) return;
+    Fail(absl::StrCat("source (", Range(src, src_bytes_), ") and destination (",
+                      Range(dst, dst_bytes_), ") overlap"));
   }
 
   // The word in the peer's heap; null without a signal.
@@ -85,8 +98,8 @@ class AsyncCopy {
   }
 
   void CheckSignalApart(const uint64_t* word, const void* dst) {
-    if (!status_.ok() || word == nullptr || bytes_ == 0) return;
-    if (Overlap(dst, bytes_, word, sizeof(*word))) {
+    if (!status_.ok() || word == nullptr || dst_bytes_ == 0) return;
+    if (Overlap(dst, dst_bytes_, word, sizeof(*word))) {
       Fail("the signal lies in the range that the copy overwrites");
     }
   }
@@ -94,8 +107,8 @@ class AsyncCopy {
   absl::Status Start(void* dst, const void* src, uint64_t* word, const SignalOptions& options,
                      backend::Stream& stream) {
     if (!status_.ok()) return status_;
-    if (bytes_ > 0) {
-      status_.Update(FromDevice(backend_.CopyAsync(dst, src, bytes_, stream), what_));
+    if (dst_bytes_ > 0) {
+      status_.Update(FromDevice(backend_.CopyRowsAsync(dst, src, rows_, stream), what_));
     }
     if (status_.ok() && word != nullptr) {
       status_.Update(FromDevice(backend_.SignalAfter(word, options.value, options.op, stream),
@@ -116,6 +129,24 @@ class AsyncCopy {
   const absl::Status& status() const { return status_; }
 
  private:
+  // 0: there is none, and the call fails.
+  uint64_t Span(absl::string_view whose, uint64_t pitch_bytes) {
+    const uint64_t steps = rows_.rows - 1;
+    if (steps > 0 && pitch_bytes < rows_.row_bytes) {
+      Fail(absl::StrCat(whose, " pitch of ", pitch_bytes, " bytes is less than a row, which has ",
+                        rows_.row_bytes));
+      return 0;
+    }
+    uint64_t bytes = 0;
+    if (__builtin_mul_overflow(steps, pitch_bytes, &bytes) ||
+        __builtin_add_overflow(bytes, rows_.row_bytes, &bytes)) {
+      Fail(absl::StrCat(whose, " ", rows_.rows, " rows with a pitch of ", pitch_bytes,
+                        " bytes are more than 64 bits count"));
+      return 0;
+    }
+    return bytes;
+  }
+
   void Fail(absl::string_view why) {
     status_.Update(absl::InvalidArgumentError(absl::StrCat(what_, ": ", why)));
   }
@@ -123,31 +154,32 @@ class AsyncCopy {
   const HostContext& context_;
   const backend::BackendOperations& backend_;
   const std::string what_;
-  const uint64_t bytes_;
+  const RowsToCopy rows_;
+  uint64_t dst_bytes_ = 0, src_bytes_ = 0;
   const uint32_t peer_;
   absl::Status status_;
 };
 
 }  // namespace
 
-absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src, uint64_t bytes,
+absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
                       uint32_t to, backend::Stream& stream, const SignalOptions& signal) {
-  AsyncCopy copy(engine, absl::StrCat("put ", bytes, " bytes to rank ", to), bytes, to);
+  AsyncCopy copy(engine, absl::StrCat("put ", Amount(rows), " to rank ", to), rows, to);
   if (!copy.Usable()) return copy.status();
-  void* const theirs = copy.OfPeer("the destination", dst, bytes);
-  copy.CheckLocal("the source", src);
+  void* const theirs = copy.OfPeer("the destination", dst, copy.dst_bytes());
+  copy.CheckLocal("the source", src, copy.src_bytes());
   copy.CheckApart(theirs, src);
   uint64_t* const word = copy.CheckSignal(signal);
   copy.CheckSignalApart(word, theirs);
   return copy.Start(theirs, src, word, signal, stream);
 }
 
-absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src, uint64_t bytes,
+absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
                       uint32_t from, backend::Stream& stream, const SignalOptions& signal) {
-  AsyncCopy copy(engine, absl::StrCat("get ", bytes, " bytes from rank ", from), bytes, from);
+  AsyncCopy copy(engine, absl::StrCat("get ", Amount(rows), " from rank ", from), rows, from);
   if (!copy.Usable()) return copy.status();
-  const void* const theirs = copy.OfPeer("the source", src, bytes);
-  copy.CheckLocal("the destination", dst);
+  const void* const theirs = copy.OfPeer("the source", src, copy.src_bytes());
+  copy.CheckLocal("the destination", dst, copy.dst_bytes());
   copy.CheckApart(dst, theirs);
   uint64_t* const word = copy.CheckSignal(signal);
   copy.CheckSignalApart(word, dst);

@@ -6,9 +6,12 @@
 // once: the memory must stay until the stream has come there. The signal is set in the peer's heap
 // once all bytes are there (put), or have been read (get), and releases them.
 //
-// kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, a signal that
-// is not aligned to 8 bytes or lies in what the copy overwrites. Nothing was put on the stream
-// then. Thread-safe, as the context and the backend that are borrowed.
+// What is copied are rows, each side with a pitch of its own. What lies between them is neither
+// read nor written, but counts as part of the range.
+//
+// kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, a pitch less
+// than a row, a signal that is not aligned to 8 bytes or lies in what the copy overwrites. Nothing
+// was put on the stream then. Thread-safe, as the context and the backend that are borrowed.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +33,12 @@ struct SignalOptions {
   SignalOp op = SignalOp::kSet;
 };
 
-absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src, uint64_t bytes,
+absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
                       uint32_t to, backend::Stream& stream, const SignalOptions& signal);
-absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src, uint64_t bytes,
+absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
                       uint32_t from, backend::Stream& stream, const SignalOptions& signal);
+
+// All in one row.
+inline RowsToCopy OneRow(uint64_t bytes) { return {1, bytes, bytes, bytes}; }
 
 }  // namespace iris::internal

@@ -448,6 +448,23 @@ IRIS_EXPORT iris_code iris_put_async(iris_context* context, void* dst, const voi
 IRIS_EXPORT iris_code iris_get_async(iris_context* context, void* dst, const void* src,
                                      uint64_t bytes, uint32_t from, iris_stream* stream,
                                      const iris_signal* signal);
+
+/* The same of rows: of a tile of a matrix. From the beginning of a row to that of the next are
+ * dst_pitch_bytes and src_pitch_bytes, neither less than row_bytes. What lies between the rows is
+ * neither read nor written, but counts as part of the ranges that must not overlap. */
+typedef struct iris_rows {
+  size_t size;
+  uint64_t rows;
+  uint64_t row_bytes;
+  uint64_t dst_pitch_bytes;
+  uint64_t src_pitch_bytes;
+} iris_rows;
+IRIS_EXPORT iris_code iris_put_rows_async(iris_context* context, void* dst, const void* src,
+                                          const iris_rows* rows, uint32_t to, iris_stream* stream,
+                                          const iris_signal* signal);
+IRIS_EXPORT iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
+                                          const iris_rows* rows, uint32_t from, iris_stream* stream,
+                                          const iris_signal* signal);
 /* Loads the signal's kernel now: call it before a kernel runs that waits for such a signal. */
 IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 

@@ -37,6 +37,15 @@ struct SignalOptions {
 class Graph;
 class Event;
 
+// The rows of a tile, `row_bytes` each: so many bytes are from the beginning of one to that of the
+// next, on either side.
+struct CopiedRows {
+  uint64_t rows = 0;
+  uint64_t row_bytes = 0;
+  uint64_t dst_pitch_bytes = 0;
+  uint64_t src_pitch_bytes = 0;
+};
+
 // Launches, copies and collectives on it run in order, asynchronously.
 class Stream {
  public:
@@ -93,6 +102,20 @@ class Stream {
     const iris_signal s = ToC(signal);
     return impl::FromC(iris_get_async(context.get(), dst, src, bytes, from, get(), &s));
   }
+  // The same of the rows of a tile: what lies between them is neither read nor written, but counts
+  // as part of the ranges that must not overlap. kInvalidArgument, too: a pitch less than a row.
+  Status Put(const Context& context, uint32_t to, void* dst, const void* src,
+             const CopiedRows& rows, const SignalOptions& signal = {}) {
+    const iris_signal s = ToC(signal);
+    const iris_rows r = ToC(rows);
+    return impl::FromC(iris_put_rows_async(context.get(), dst, src, &r, to, get(), &s));
+  }
+  Status Get(const Context& context, uint32_t from, void* dst, const void* src,
+             const CopiedRows& rows, const SignalOptions& signal = {}) {
+    const iris_signal s = ToC(signal);
+    const iris_rows r = ToC(rows);
+    return impl::FromC(iris_get_rows_async(context.get(), dst, src, &r, from, get(), &s));
+  }
   // Loads the signal's kernel onto the context's device. Without it the first signal may wait until
   // kernels that run have ended: call it before one that waits for such a signal.
   static Status PrepareSignals(const Context& context) {
@@ -127,6 +150,16 @@ class Stream {
     signal.value = from.value;
     signal.op = from.op == SignalOp::kSet ? IRIS_SIGNAL_SET : IRIS_SIGNAL_ADD;
     return signal;
+  }
+
+  static iris_rows ToC(const CopiedRows& from) {
+    iris_rows rows = {};
+    rows.size = sizeof(rows);
+    rows.rows = from.rows;
+    rows.row_bytes = from.row_bytes;
+    rows.dst_pitch_bytes = from.dst_pitch_bytes;
+    rows.src_pitch_bytes = from.src_pitch_bytes;
+    return rows;
   }
 
   impl::Handle<iris_stream, iris_stream_destroy> handle_;

@@ -12,7 +12,7 @@ from tests.python import junit  # noqa: E402
 
 try:
     import numpy as np
-    from iris import _fill, _philox
+    from iris import _fill, _foreign, _philox
     from iris.dtypes import DType
     from iris.errors import InvalidArgumentError
     from iris.run import split
@@ -85,8 +85,40 @@ class Philox(unittest.TestCase):
         p = [(w + 0.5) / 2**32 for w in words("6627e8d5 e169c58d bc57ac4c 9b00dbd8")]
         normal = statistics.NormalDist()
         for got, chance in zip(draw.randn(4, 24), p):
-            self.assertAlmostEqual(got, normal.inv_cdf(chance), delta=1e-14)
-        self.assertEqual([x.hex() for x in draw.randn(4, 24)], PINNED)
+            self.assertAlmostEqual(float(got), normal.inv_cdf(chance), delta=5e-7 * abs(got))
+        self.assertEqual([float(x).hex() for x in draw.randn(4, 24)], PINNED)
+        self.assertEqual([x.hex() for x in draw.randn(2, 53)], PINNED_DOUBLES)
+
+    def test_normal_is_near_the_inverse_everywhere(self):
+        ends = np.arange(3000, dtype=np.uint64)
+        sample = np.random.default_rng(3).integers(0, 2**32, 300_000, dtype=np.uint64)
+        for words_ in (ends, np.uint64(2**31) - ends - np.uint64(1), np.uint64(2**31) + ends,
+                       np.uint64(2**32 - 1) - ends, sample):
+            got = _philox.normal(words_)
+            self.assertEqual(got.dtype, np.float32)
+            exact = _philox.inverse_normal((words_.astype(np.float64) + 0.5) * 2.0**-32)
+            self.assertLess(np.max(np.abs(got - exact) / np.abs(exact)), 5e-7)
+            # Symmetric, to the bit.
+            self.assertTrue((_philox.normal(np.uint64(2**32 - 1) - words_) == -got).all())
+
+    def test_no_chance_is_0_or_1(self):
+
+        class Extreme(_philox.Draw):
+
+            def longs(self, count, first=0):
+                return np.array([0, 2**64 - 1], np.uint64)
+
+        low, high = Extreme(0, 0).randn(2, 53)
+        self.assertEqual(low, -high)
+        self.assertAlmostEqual(low, statistics.NormalDist().inv_cdf(2**-53), delta=1e-13)
+
+    def test_halves(self):
+        draw = _philox.Draw(5, 6)
+        all_words = [int(word) for word in draw.words(50)]
+        wanted = [word >> shift & 0xFFFF for word in all_words for shift in (0, 16)]
+        for first, count in ((0, 100), (1, 1), (3, 8), (4, 5), (99, 1), (7, 0)):
+            self.assertEqual([int(half) for half in draw.halves(count, first)], wanted[first:first + count])
+        self.assertEqual([float(x) for x in draw.rand(5, 11, 3)], [(half >> 5) / 2**11 for half in wanted[3:8]])
 
     def test_generators(self):
         one, other = _philox.Generator(7), _philox.Generator(7)
@@ -102,8 +134,9 @@ class Philox(unittest.TestCase):
             self.assertRaises(InvalidArgumentError, _philox.Generator, seed)
 
 
-# Draw(0, 0).randn(4, 24), as hexadecimal floats.
-PINNED = ["-0x1.05f49f2b37755p-2", "0x1.2d769e944ce93p+0", "0x1.42a76ea50bbacp-1", "0x1.11fbd69b1b1d6p-2"]
+# Draw(0, 0).randn(4, 24) and randn(2, 53), as hexadecimal floats.
+PINNED = ["-0x1.05f4a00000000p-2", "0x1.2d769e0000000p+0", "0x1.42a7700000000p-1", "0x1.11fbd80000000p-2"]
+PINNED_DOUBLES = ["0x1.2d769e93cb51fp+0", "0x1.11fbd69d8e301p-2"]
 
 
 @unittest.skipIf(np is None, "numpy is not installed")
@@ -127,7 +160,10 @@ class Rounding(unittest.TestCase):
             got = _fill.as_numbers(_fill.round_to(np.array([value]), DType.F8E4M3), DType.F8E4M3)[0]
             self.assertEqual(got, wanted, value)
         self.assertTrue(np.isnan(_fill.as_numbers(_fill.round_to(np.array([465.0]), DType.F8E4M3), DType.F8E4M3))[0])
-        self.assertEqual(_fill.as_numbers(_fill.round_to(np.array([1e6]), DType.F8E5M2), DType.F8E5M2)[0], np.inf)
+        # The middle between 57344 and what would be 65536 goes to the even one of both, which is infinity.
+        for value, wanted in ((1e6, np.inf), (61440.0, np.inf), (-61440.0, -np.inf), (61439.99999, 57344.0)):
+            got = _fill.as_numbers(_fill.round_to(np.array([value]), DType.F8E5M2), DType.F8E5M2)[0]
+            self.assertEqual(got, wanted, value)
 
     def test_largest_below(self):
         for high, dtype, wanted in ((1.0, DType.F32, 1 - 2**-24), (1.0, DType.F16, 1 - 2**-11),
@@ -141,6 +177,22 @@ class Rounding(unittest.TestCase):
 
 @unittest.skipIf(np is None, "numpy is not installed")
 class Shapes(unittest.TestCase):
+
+    def test_two_layouts_as_rows(self):
+        for shape, first, second, wanted in (
+                ((4, 5), (10, 1), (12, 1), (4, 5, 10, 12)), ((4, 5), (5, 1), (12, 1), (4, 5, 5, 12)),
+                ((4, 5), (5, 1), (5, 1), (1, 20, 20, 20)), ((3, 4, 5), (40, 10, 1), (20, 5, 1), (12, 5, 10, 5)),
+                ((3, 4, 5), (50, 10, 1), (20, 5, 1), None), ((7,), (2,), (3,), (7, 1, 2, 3)),
+                ((), (), (), (1, 1, 1, 1)),
+                ((1, 5, 1), (9, 3, 7), (8, 1, 1), (5, 1, 3, 1)), ((4, 5), (1, 4), (5, 1), None),
+                ((4, 5), (3, 1), (5, 1), None)):
+            self.assertEqual(_foreign.common_rows(shape, first, second), wanted, (shape, first, second))
+
+    def test_limits(self):
+        for dtype in list(DType)[1:]:
+            if not dtype.is_floating_point and dtype is not DType.BOOL:
+                info = np.iinfo(dtype.numpy_name)
+                self.assertEqual(dtype.limits, (info.min, info.max))
 
     def test_types(self):
         for dtype in list(DType)[1:]:

@@ -2,16 +2,17 @@
 // kernels and on hosts, in C++ and in Python.
 //
 //   const iris::RandomDraw draw = {seed, call};
-//   x[i] = iris::RandomUnit(draw.Word(i));  // float in [0, 1)
+//   x[i] = iris::RandomUnit(draw.Word(i));    // float in [0, 1)
+//   y[i] = iris::RandomNormal(draw.Word(i));  // normally distributed float
 //
 // Philox4x32-10 of Salmon, Moraes, Dror and Shaw ("Parallel Random Numbers: As Easy as 1, 2, 3",
 // 2011), as Random123 has it. The key is the seed: its low 32 bits, then its high ones. The block b
 // of the call c has the counter (b low, b high, c low, c high) and gives four words. A program
 // numbers its calls, so that each has numbers of its own.
 //
-// No state: any thread computes any element. InverseNormal rounds every operation by itself: its
-// bits are the documented ones where the compiler does not join a product and a sum into one
-// operation (-ffp-contract=off, or what compilers of kernels call it). C++17.
+// No state: any thread computes any element. RandomNormal and InverseNormal round every operation
+// by itself: their bits are the documented ones where the compiler does not join a product and a
+// sum into one operation (-ffp-contract=off, or what compilers of kernels call it). C++17.
 #pragma once
 
 #include <math.h>
@@ -64,6 +65,8 @@ struct RandomDraw {
     return Philox4x32(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   }
   IRIS_HOST_DEVICE uint32_t Word(uint64_t i) const { return Block(i / 4).words[i % 4]; }
+  // 16 bits of element i: the low half of word i / 2 for an even i, the high half for an odd one.
+  IRIS_HOST_DEVICE uint32_t Half(uint64_t i) const { return Word(i / 2) >> (i % 2 * 16) & 0xffffu; }
   // 64 bits of element i: word 2 i, and above it word 2 i + 1.
   IRIS_HOST_DEVICE uint64_t Long(uint64_t i) const {
     const PhiloxBlock block = Block(i / 2);
@@ -92,10 +95,10 @@ IRIS_HOST_DEVICE inline uint64_t RandomBelow(uint64_t bits, uint64_t span) {
 
 namespace impl {
 
-// first r^n + ... + the last of `rest`, by Horner's rule.
-template <typename... Rest>
-IRIS_HOST_DEVICE inline double Polynomial(double r, double first, Rest... rest) {
-  double value = first;
+// first r^n + ... + the last of `rest`, by Horner's rule. T: float or double.
+template <typename T, typename... Rest>
+IRIS_HOST_DEVICE inline T Polynomial(T r, T first, Rest... rest) {
+  T value = first;
   ((value = value * r + rest), ...);
   return value;
 }
@@ -164,12 +167,43 @@ IRIS_HOST_DEVICE inline double InverseNormal(double p) {
   return q < 0.0 ? -x : x;
 }
 
-// The p of InverseNormal for a normally distributed number, of 32 and of 64 random bits.
-IRIS_HOST_DEVICE inline double NormalChance(uint32_t word) {
-  return (static_cast<double>(word) + 0.5) * 2.3283064365386963e-10;
-}
+// The p of InverseNormal for a normally distributed number, of 52 random bits: an odd multiple of
+// 2^-53, exactly, and so above 0 and below 1.
 IRIS_HOST_DEVICE inline double NormalChance(uint64_t bits) {
-  return (static_cast<double>(bits >> 11) + 0.5) * 1.1102230246251565e-16;
+  return (static_cast<double>(bits >> 12) + 0.5) * 2.220446049250313e-16;
+}
+
+// A normally distributed number of 32 random bits, in operations on floats: the number below which
+// one is with probability (word + 1/2) / 2^32, with a relative error below 5e-7. It is at most 6.34
+// away from 0.
+//
+// Of the probability t of the nearer tail come z = 1 - 2 t and w = -log2(1 - z z), and the number
+// is z P(w), which is smooth: P is a polynomial of w below 8, and of the root of w in the tails
+// above.
+IRIS_HOST_DEVICE inline float RandomNormal(uint32_t word) {
+  using impl::Polynomial;
+  const bool negative = word < 0x80000000u;
+  const uint32_t tail = negative ? word : ~word;
+  const float twice_t = static_cast<float>(2 * tail + 1) * 2.3283064365386963e-10f;
+  const float z = static_cast<float>(0xffffffffu - 2 * tail) * 2.3283064365386963e-10f;
+  const uint32_t bits = backend::BitCast<uint32_t>(twice_t * (1.0f + z));
+  // As 2^exponent (1 + f), with 1 + f in [sqrt(1/2), sqrt(2)).
+  const int32_t exponent = static_cast<int32_t>(bits - 0x3f3504f3u) >> 23;
+  const float f = backend::BitCast<float>(bits - (static_cast<uint32_t>(exponent) << 23)) - 1.0f;
+  const float log2_of_it = Polynomial(f, 1.7162238e-1f, -2.6931942e-1f, 2.956998e-1f,
+                                      -3.5937172e-1f, 4.8062676e-1f, -7.2136354e-1f, 1.4426965e0f);
+  const float w = -(static_cast<float>(exponent) + f * log2_of_it);
+  float over_z;
+  if (w < 8.0f) {
+    over_z = Polynomial(w - 4.0f, 8.907055e-10f, 3.8384055e-8f, -4.1959927e-7f, -2.0643e-6f,
+                        6.810961e-5f, -4.8094612e-4f, -3.469732e-3f, 2.3928294e-1f, 2.21792e0f);
+  } else {
+    // The root of floats, rounded once: of that function, it depends on a compiler's flags.
+    const float root = static_cast<float>(::sqrt(static_cast<double>(w)));
+    over_z = Polynomial(root - 4.25f, 3.0948754e-6f, -7.4939075e-5f, 2.256801e-4f, -3.4262796e-4f,
+                        6.171721e-4f, -1.5491679e-3f, 3.001461e-3f, 1.1863711e0f, 4.77174e0f);
+  }
+  return negative ? -(z * over_z) : z * over_z;
 }
 
 }  // namespace iris

@@ -68,13 +68,18 @@ IRIS_DEVICE inline void LoadTile(const Heaps& heaps, uint32_t peer, const T* src
 }
 
 // The same into registers of the calling thread: values[row][column]. The tile has at most kRows
-// rows and kColumns columns; what is beyond it becomes `other`, too.
+// rows and kColumns columns; what is beyond it becomes `other`, too. It has 32 rows, 32 columns and
+// 256 bytes at most, where an element counts at least 4: registers have no addresses, and so the
+// compiler unrolls all loops. The kernel, too, must use the values by constant indices.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps, uint32_t kRows,
           uint32_t kColumns, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void LoadTile(const Heaps& heaps, uint32_t peer, const T* src, const Tile& tile,
                                  T (&values)[kRows][kColumns],
                                  typename impl::NotDeduced<T>::Type other = T()) {
   static_assert(impl::kIsTileElement<T>, "a tile has elements of 1, 2, 4, 8 or 16 bytes");
+  static_assert(impl::kFitsRegisters<T, kRows, kColumns>,
+                "a tile in registers has at most 32 rows, 32 columns and 256 bytes (an element "
+                "counts at least 4): keep larger ones in shared memory");
   const uint64_t rows = impl::Least(impl::Least(tile.rows, tile.valid_rows), kRows);
   const uint64_t columns = impl::Least(impl::Least(tile.columns, tile.valid_columns), kColumns);
   const impl::Steps from = {tile.row_stride, tile.column_stride};
@@ -106,6 +111,9 @@ template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps, uint32_
 IRIS_DEVICE inline void StoreTile(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,
                                   const T (&values)[kRows][kColumns]) {
   static_assert(impl::kIsTileElement<T>, "a tile has elements of 1, 2, 4, 8 or 16 bytes");
+  static_assert(impl::kFitsRegisters<T, kRows, kColumns>,
+                "a tile in registers has at most 32 rows, 32 columns and 256 bytes (an element "
+                "counts at least 4): keep larger ones in shared memory");
   const uint64_t rows = impl::Least(impl::Least(tile.rows, tile.valid_rows), kRows);
   const uint64_t columns = impl::Least(impl::Least(tile.columns, tile.valid_columns), kColumns);
   const impl::Steps to = {tile.row_stride, tile.column_stride};

@@ -1,6 +1,7 @@
 #include "device/local/world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -14,6 +15,13 @@ constexpr uint64_t kReports = 1024;
 constexpr uint64_t kReportBytes = 256;  // room for one, whatever it holds
 constexpr uint64_t kBounceBytes = 1 << 20;
 constexpr uint64_t kPageBytes = 4096;
+// Longer than what a rank waits for on its device.
+constexpr std::chrono::seconds kHostBarrierPatience(240);
+
+// Thrown by HostBarrier and caught by Run: ends the body of a rank whom another one has failed.
+struct Forsaken {
+  absl::Status status;
+};
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -115,17 +123,32 @@ World::~World() {
 absl::Status World::Run(const std::function<void(Rank&)>& body) {
   std::mutex mu;
   absl::Status first;
+  bool all_can_run = true;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    n_arrived_ = 0;
+    ended_.clear();
+  }
   std::vector<std::thread> threads;
   for (auto& rank : ranks_) {
     threads.emplace_back([&] {
-      const absl::Status status =
+      absl::Status status =
           ToStatus("choose its device", rank->rank(), backend::SetDevice(rank->device_));
-      {
+      if (!status.ok()) {
         std::lock_guard<std::mutex> lock(mu);
         first.Update(status);
+        all_can_run = false;
       }
-      HostBarrier();  // a rank that cannot run would be missed by the others for ever
-      if (first.ok()) body(*rank);
+      try {
+        HostBarrier(rank->rank());  // the others would miss a rank that cannot run
+        if (all_can_run) body(*rank);
+      } catch (const Forsaken& forsaken) {
+        std::lock_guard<std::mutex> lock(mu);
+        first.Update(forsaken.status);
+      }
+      std::lock_guard<std::mutex> lock(mu_);
+      ended_.push_back(rank->rank());
+      changed_.notify_all();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -138,7 +161,7 @@ uint32_t World::ranks_per_device() const {
   return count;
 }
 
-void World::HostBarrier() {
+void World::HostBarrier(uint32_t rank) {
   std::unique_lock<std::mutex> lock(mu_);
   const uint64_t round = n_rounds_;
   if (++n_arrived_ == n_ranks()) {
@@ -147,7 +170,15 @@ void World::HostBarrier() {
     changed_.notify_all();
     return;
   }
-  changed_.wait(lock, [&] { return n_rounds_ != round; });
+  const bool woken = changed_.wait_for(lock, kHostBarrierPatience,
+                                       [&] { return n_rounds_ != round || !ended_.empty(); });
+  if (n_rounds_ != round) return;
+  const std::string waits = absl::StrCat("rank ", rank, " waits at a host barrier of the world");
+  throw Forsaken{woken ? absl::AbortedError(absl::StrCat(waits, ", and rank ", ended_.front(),
+                                                         " has ended without it"))
+                       : absl::DeadlineExceededError(
+                             absl::StrCat(waits, ", and not all others have come after ",
+                                          kHostBarrierPatience.count(), " seconds"))};
 }
 
 void* World::NewReport(uint64_t bytes) {
@@ -156,7 +187,7 @@ void* World::NewReport(uint64_t bytes) {
   return reports_ + kReportBytes / sizeof(uint64_t) * n_reports_++;
 }
 
-void Rank::HostBarrier() { world_->HostBarrier(); }
+void Rank::HostBarrier() { world_->HostBarrier(rank()); }
 
 void* Rank::NewBytes(uint64_t bytes, uint64_t alignment_bytes) {
   const uint64_t offset_bytes = RoundUp(used_bytes_, alignment_bytes);

@@ -58,7 +58,9 @@ class Rank {
   Result ReadBytes(void* to, const void* from, uint64_t bytes);
   Result WriteBytes(void* to, const void* from, uint64_t bytes);
 
-  // Waits for all ranks of the world, on the host.
+  // Waits for all ranks of the world, on the host. Where one never comes, because it has returned
+  // from its body or waits for minutes, the body of this rank ends here, too, by an exception that
+  // Run catches.
   void HostBarrier();
 
   // Makes a team of these world ranks, with a barrier area of its own. Called by all ranks alike;
@@ -100,7 +102,8 @@ class World {
   ~World();
 
   // Calls `body` for every rank, each on a thread, and joins them. May be called again: heaps and
-  // allocations stay. An error says that nothing ran.
+  // allocations stay. kAborted: a rank returned while another one waited for it at a host barrier.
+  // kDeadlineExceeded: one did not come there within minutes. Other errors say that nothing ran.
   absl::Status Run(const std::function<void(Rank&)>& body);
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }
@@ -116,14 +119,16 @@ class World {
   World() = default;
   absl::Status Init(const WorldOptions& options);
   absl::Status AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context);
-  void HostBarrier();
+  void HostBarrier(uint32_t rank);
   // Zeroed host memory for what one Comm reports. Null when all are given, or if it is too large.
   void* NewReport(uint64_t bytes);
 
   std::mutex mu_;
   std::condition_variable changed_;
+  // Guarded by mu_.
   uint32_t n_arrived_ = 0;
   uint64_t n_rounds_ = 0;
+  std::vector<uint32_t> ended_;  // the ranks whose bodies have, in this Run
 
   std::unique_ptr<Window> window_;
   void* malloced_ = nullptr;

@@ -8,6 +8,7 @@ One pair at a time. Each value that is loaded or stored is checked.
 
 import argparse
 import sys
+from typing import List
 
 import torch
 import triton
@@ -63,7 +64,8 @@ def main():
         milliseconds = ctx.do_bench(function if rank == source else lambda: None, return_mode="median", **repeats)
         return count * 4 / milliseconds / 1e6
 
-    loads, stores = [], []
+    loads: List[List[float]] = []
+    stores: List[List[float]] = []
     for source in range(n):
         loads.append([])
         stores.append([])

@@ -8,7 +8,8 @@ import sys
 sys.path.insert(0, "client/python")
 
 # pylint: disable=wrong-import-position
-from iris import _fill  # noqa: E402
+import numpy as np  # noqa: E402
+from iris import _fill, _philox  # noqa: E402
 from iris.dtypes import DType  # noqa: E402
 
 COUNT = 20
@@ -33,6 +34,31 @@ struct Golden {
 };
 
 inline constexpr Golden kGolden[] = {
+"""
+NORMALS = """};
+
+// RandomNormal of words: the bits of the float.
+struct GoldenNormal {
+  uint32_t word;
+  uint32_t bits;
+};
+
+inline constexpr GoldenNormal kGoldenNormals[] = {
+"""
+INVERSES = """};
+
+// InverseNormal of the double with the bits p: the bits of the double.
+struct GoldenInverse {
+  uint64_t p;
+  uint64_t bits;
+};
+
+inline constexpr GoldenInverse kGoldenInverses[] = {
+"""
+END = """};
+// clang-format on
+
+}  // namespace iris::conformance
 """
 FIELDS = ("start", "end", "step", "whole_start", "whole_end", "whole_step", "steps", "seed", "call")
 NAMES = {DType.BOOL: "kBool", DType.BF16: "kBf16"}
@@ -64,10 +90,36 @@ def cases():
     # Just above the middle of two numbers, by less than float32 holds: rounding twice would round down.
     for dtype, tie in ((DType.BF16, 2.0**-8), (DType.F16, 2.0**-11), (DType.F8E4M3, 2.0**-4), (DType.F8E5M2, 2.0**-3)):
         yield "arange", dtype, 0, {"start": 1 + tie + 2.0**-40, "step": 1.0}
+    # The largest number, the middle between it and what would come next, and what is a little less or more.
+    for dtype, tie in ((DType.F8E4M3, 464.0), (DType.F8E5M2, 61440.0)):
+        for value in (tie, tie - 2.0**-30, tie + 2.0**-30, -tie):
+            yield "value", dtype, 0, {"start": value}
+    # Wider than a float holds; between neighbours of the type; nothing but one number.
+    yield "uniform", DType.BF16, 0, {"start": -3e38, "end": 3e38, "seed": 6}
+    yield "uniform", DType.F16, 0, {"start": 1.0, "end": 1.0 + 2.0**-10, "seed": 7}
+    yield "uniform", DType.F16, 16, {"start": 0.1, "end": 0.1, "seed": 8}
     # Both tails of the normal distribution, and the whole of a type.
     yield "randint", DType.I64, 0, {"whole_start": -2**63, "whole_end": 2**63 - 1, "seed": 1}
     yield "randint", DType.U64, 0, {"whole_start": 0, "whole_end": 2**64 - 1, "seed": 1}
     yield "arange", DType.U64, 0, {"whole_start": 2**64 - 100, "whole_step": 2}
+
+
+def normal_words():
+    """Both ends, the middle, where the polynomials meet, and what lies between."""
+    words = [0, 1, 2, 3, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 2, 2**32 - 1]
+    words += [int(2.0**(k / 4)) for k in range(4, 126, 3)]
+    # -log2(1 - (1 - 2 t)^2) is 8 at this t.
+    meet = int((1 - (1 - 2.0**-8)**0.5) / 2 * 2**32)
+    words += [meet + k for k in (-5000, -50, -1, 0, 1, 50, 5000)]
+    return np.array(words + [2**32 - 1 - word for word in words[10:]], np.uint64)
+
+
+def chances():
+    """Of each of the three ranges of AS 241, both tails, and its ends."""
+    near = [0.5, 0.25, 0.075, np.nextafter(0.075, 0), 0.925, np.nextafter(0.925, 1), 0.9, 0.01, 0.99]
+    middle = [1e-5, 2.0**-35, 1e-10, 1.3887943864964021e-11]
+    far = [1.3e-11, 1e-12, 2.0**-53, 1 - 2.0**-53, 1 - 1e-12, 1e-20, 1e-300]
+    return np.array(near + middle + far)
 
 
 def text():
@@ -101,7 +153,15 @@ def text():
             each.append(item)
             column += len(item) + 1
         lines.append("".join(each)[:-1] + "}},\n")
-    lines.append("};\n// clang-format on\n\n}  // namespace iris::conformance\n")
+    lines.append(NORMALS)
+    words = normal_words()
+    lines += [f"    {{{int(word):#x}u, {int(bits):#x}u}},\n"
+              for word, bits in zip(words, _philox.normal(words).view(np.uint32))]
+    lines.append(INVERSES)
+    p = chances()
+    lines += [f"    {{{int(given):#x}u, {int(bits):#x}u}},\n"
+              for given, bits in zip(p.view(np.uint64), _philox.inverse_normal(p).view(np.uint64))]
+    lines.append(END)
     return "".join(lines)
 
 

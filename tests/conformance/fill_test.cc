@@ -2,6 +2,7 @@
 // that numpy computes (fill_golden.h), at every alignment, in rows and with strides.
 #include "iris/fill/fill.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,6 +18,17 @@ namespace {
 using fill::Kind;
 
 constexpr uint64_t kRoomBytes = 1 << 20;
+
+#if defined(__FMA__)
+// Built for processors that multiply and add in one operation: others cannot run it.
+class FusedProcessor : public testing::Environment {
+ public:
+  void SetUp() override {
+    if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this processor has no fused operations";
+  }
+};
+const auto* const kFusedProcessor = testing::AddGlobalTestEnvironment(new FusedProcessor);
+#endif
 
 // A World of one rank is memory and a stream.
 void OnOneRank(const std::function<void(Rank&)>& body) {
@@ -87,6 +99,9 @@ TEST(PhiloxTest, WordsAreThoseOfTheDocumentedCounter) {
     EXPECT_EQ(draw.Long(2 * b + i),
               block.words[2 * i] | static_cast<uint64_t>(block.words[2 * i + 1]) << 32);
   }
+  for (uint64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(draw.Half(8 * b + i), block.words[i / 2] >> (i % 2 * 16) & 0xffffu);
+  }
   EXPECT_EQ(RandomBelow(~uint64_t{0}, 10), 9u);
   EXPECT_EQ(RandomBelow(~uint64_t{0}, ~uint64_t{0}), ~uint64_t{0} - 1);
   EXPECT_EQ(RandomBelow(1234, 0), 1234u);
@@ -131,6 +146,68 @@ TEST(FillTest, EveryKindAndTypeGivesTheBitsOfTheReference) {
   });
 }
 
+IRIS_KERNEL void Normals(const uint32_t* words, uint32_t* normals, uint32_t n_words,
+                         const uint64_t* chances, uint64_t* inverses, uint32_t n_chances) {
+  for (uint32_t i = 0; i < n_words; ++i) {
+    normals[i] = backend::BitCast<uint32_t>(RandomNormal(words[i]));
+  }
+  for (uint32_t i = 0; i < n_chances; ++i) {
+    inverses[i] = backend::BitCast<uint64_t>(InverseNormal(backend::BitCast<double>(chances[i])));
+  }
+}
+
+// The tails, which random elements hardly ever reach, too.
+TEST(NormalTest, BitsOfTheReferenceInKernelsAndOnTheHost) {
+  OnOneRank([](Rank& rank) {
+    std::vector<uint32_t> words;
+    std::vector<uint64_t> chances;
+    for (const GoldenNormal& golden : kGoldenNormals) words.push_back(golden.word);
+    for (const GoldenInverse& golden : kGoldenInverses) chances.push_back(golden.p);
+    uint32_t* const given = rank.New<uint32_t>(words.size());
+    uint32_t* const normals = rank.New<uint32_t>(words.size());
+    uint64_t* const given_chances = rank.New<uint64_t>(chances.size());
+    uint64_t* const inverses = rank.New<uint64_t>(chances.size());
+    rank.Write(given, words);
+    rank.Write(given_chances, chances);
+    rank.Launch({1, 1}, Normals, given, normals, static_cast<uint32_t>(words.size()), given_chances,
+                inverses, static_cast<uint32_t>(chances.size()));
+    const std::vector<uint32_t> floats = rank.Read(normals, words.size());
+    const std::vector<uint64_t> doubles = rank.Read(inverses, chances.size());
+    for (uint64_t i = 0; i < words.size(); ++i) {
+      const uint32_t wanted = kGoldenNormals[i].bits;
+      EXPECT_EQ(floats[i], wanted) << "word " << words[i];
+      EXPECT_EQ(backend::BitCast<uint32_t>(RandomNormal(words[i])), wanted) << "word " << words[i];
+    }
+    for (uint64_t i = 0; i < chances.size(); ++i) {
+      const double p = backend::BitCast<double>(chances[i]);
+      EXPECT_EQ(doubles[i], kGoldenInverses[i].bits) << "p " << p;
+      EXPECT_EQ(backend::BitCast<uint64_t>(InverseNormal(p)), kGoldenInverses[i].bits) << "p " << p;
+    }
+  });
+}
+
+TEST(NormalTest, FloatsAreNearTheInverseOfTheDistribution) {
+  const auto check = [](uint32_t word) {
+    const double exact = InverseNormal((static_cast<double>(word) + 0.5) / 4294967296.0);
+    const double got = static_cast<double>(RandomNormal(word));
+    ASSERT_LE(std::abs(got - exact), 5e-7 * std::abs(exact)) << "word " << word;
+  };
+  const uint32_t step = 9973 * kSlower;
+  for (uint64_t word = 0; word <= 0xffffffffu; word += step) check(static_cast<uint32_t>(word));
+  for (uint32_t word = 0; word < 5000; ++word) {
+    for (const uint32_t base : {0x80000000u, 0u}) {
+      check(base + word);
+      check(base - 1 - word);
+    }
+  }
+}
+
+TEST(NormalTest, ChancesAreInside0And1) {
+  EXPECT_EQ(NormalChance(~uint64_t{0}), 1.0 - 1.1102230246251565e-16);
+  EXPECT_EQ(NormalChance(uint64_t{0}), 1.1102230246251565e-16);
+  EXPECT_EQ(InverseNormal(NormalChance(~uint64_t{0})), -InverseNormal(NormalChance(uint64_t{0})));
+}
+
 // More than a unit of each thread, at alignments and first elements that take every way.
 TEST(FillTest, LongRowsAreTheElementsOfTheSequence) {
   OnOneRank([](Rank& rank) {
@@ -157,7 +234,7 @@ TEST(FillTest, LongRowsAreTheElementsOfTheSequence) {
         ASSERT_TRUE(fill::MakeSequence(d, &sequence).ok());
         const uint64_t width = DTypeBytes(type);
         for (const uint64_t first : {uint64_t{0}, uint64_t{6}, (uint64_t{1} << 33) + 4}) {
-          for (const uint64_t at : {uint64_t{0}, 4 * width, 3 * width}) {
+          for (const uint64_t at : {uint64_t{0}, 4 * width, 2 * width, 3 * width}) {
             CheckRow(rank, room, sequence, first, 6007 / kSlower, at,
                      [&](uint64_t i) { return fill::ElementAt(sequence, first + i); });
             if (testing::Test::HasFatalFailure()) return;

@@ -467,44 +467,54 @@ TEST(LargeRangeTest, AMebibyteToEveryPeer) {
   });
 }
 
-IRIS_KERNEL void PutToNext(DeviceContext ctx, uint8_t* dst, const uint8_t* src, uint64_t bytes) {
-  Put(ctx, (ctx.rank + 1) % ctx.n_ranks, dst, src, bytes, Block{});
+template <Direction D>
+IRIS_KERNEL void TransferOnce(DeviceContext ctx, uint8_t* dst, const uint8_t* src, uint64_t bytes) {
+  Transfer<D, CacheHint::kDefault>(ctx, (ctx.rank + 1) % ctx.n_ranks, dst, src, bytes, Block{});
 }
 
-TEST(LargeRangeTest, AMebibyteAtEveryDifferenceOfAlignments) {
-  constexpr uint64_t kBytes = 1 << 20;
+// Up to a mebibyte, at every misalignment of the target and every difference of alignments, between
+// guards.
+template <Direction D>
+void CheckLarge() {
+  constexpr uint64_t kMaxBytes = 1 << 20;
   World world(2, 3 << 20);
   world.Run([](Rank& rank) {
-    uint8_t* src = rank.New<uint8_t>(kBytes + 32);
-    uint8_t* dst = rank.New<uint8_t>(kBytes + 64);
+    uint8_t* src = rank.New<uint8_t>(kMaxBytes + 32);
+    uint8_t* dst = rank.New<uint8_t>(kMaxBytes + 64);
     const auto pattern = [](uint32_t of, uint64_t i) {
       return static_cast<uint8_t>((i * 131 + i / 251 + of * 17) % 255);  // never 255
     };
-    std::vector<uint8_t> mine(kBytes + 32), theirs(kBytes + 32);
+    std::vector<uint8_t> mine(kMaxBytes + 32), theirs(kMaxBytes + 32);
     for (uint64_t i = 0; i < mine.size(); ++i) {
       mine[i] = pattern(rank.rank(), i);
       theirs[i] = pattern(1 - rank.rank(), i);
     }
     rank.Write(src, mine);
-    for (uint32_t k = 0; k < 16; ++k) {
-      const uint64_t to = 16 + k;
-      const uint64_t from = 2 * k % 16;
-      const uint64_t bytes = kBytes - k % 7;
-      EXPECT_TRUE(backend::FillAsync(dst, 255, kBytes + 64, rank.stream).ok());
-      rank.Synchronize();
-      rank.HostBarrier();
-      rank.Launch({1, 256}, PutToNext, rank.ctx, dst + to, src + from, bytes);
-      rank.Synchronize();
-      rank.HostBarrier();
-      const std::vector<uint8_t> got = rank.Read(dst, kBytes + 64);
-      const auto guard = [](uint8_t byte) { return byte == 255; };
-      ASSERT_TRUE(std::all_of(got.begin(), got.begin() + to, guard)) << k;
-      ASSERT_TRUE(std::equal(got.begin() + to, got.begin() + to + bytes, theirs.begin() + from))
-          << k;
-      ASSERT_TRUE(std::all_of(got.begin() + to + bytes, got.end(), guard)) << k;
+    for (const uint64_t size : {uint64_t{16385}, uint64_t{65533}, uint64_t{262149}, kMaxBytes}) {
+      for (uint32_t k = 0; k < 16; k += kSlower == 1 ? 1 : 3) {
+        const uint64_t to = 16 + k;
+        const uint64_t from = 2 * k % 16 + k / 8;
+        const uint64_t bytes = size - k % 7;
+        SCOPED_TRACE(testing::Message() << bytes << " bytes from " << from << " to " << to);
+        EXPECT_TRUE(backend::FillAsync(dst, 255, size + 64, rank.stream).ok());
+        rank.Synchronize();
+        rank.HostBarrier();
+        rank.Launch({1, 256}, TransferOnce<D>, rank.ctx, dst + to, src + from, bytes);
+        rank.Synchronize();
+        rank.HostBarrier();
+        const std::vector<uint8_t> got = rank.Read(dst, size + 64);
+        const auto guard = [](uint8_t byte) { return byte == 255; };
+        ASSERT_TRUE(std::all_of(got.begin(), got.begin() + to, guard));
+        ASSERT_TRUE(std::equal(got.begin() + to, got.begin() + to + bytes, theirs.begin() + from));
+        ASSERT_TRUE(std::all_of(got.begin() + to + bytes, got.end(), guard));
+      }
     }
   });
 }
+
+TEST(LargeRangeTest, PutsAtEveryMisalignment) { CheckLarge<Direction::kPut>(); }
+TEST(LargeRangeTest, GetsAtEveryMisalignment) { CheckLarge<Direction::kGet>(); }
+TEST(LargeRangeTest, CopiesAtEveryMisalignment) { CheckLarge<Direction::kCopy>(); }
 
 }  // namespace
 }  // namespace iris::conformance

@@ -1,8 +1,10 @@
 // What host.h promises of the host's side: streams, copies, events, graphs, memory, errors.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -278,6 +280,55 @@ TEST(GraphTest, TakesTheBranchOfAnotherStream) {
     EXPECT_EQ(rank.Read(log, 6), (std::vector<uint32_t>{1, 2, 3, 1, 2, 3}));
     EXPECT_EQ(backend::LaunchGraph(graph, rank.stream).code,  // NOLINT(bugprone-use-after-move)
               StatusCode::kFailedPrecondition);
+  });
+}
+
+// Waits, queries and allocations beside a capture, as a program's other threads make them.
+void WorkBesideACapture(backend::Stream& other, uint32_t* word, uint32_t expected) {
+  EXPECT_OK(backend::Launch({}, other, AddOne, word, 1u));
+  EXPECT_OK(other.Synchronize());
+  EXPECT_TRUE(other.Idle());
+  uint32_t seen = 0;
+  void* const host = backend::MallocHost(64);
+  void* const device = backend::MallocDevice(64);
+  EXPECT_NE(host, nullptr);
+  EXPECT_NE(device, nullptr);
+  EXPECT_OK(backend::CopyAsync(host, word, sizeof(seen), other));
+  backend::Event from = NewEvent(), to = NewEvent();
+  EXPECT_OK(backend::Record(from, other));
+  EXPECT_OK(backend::Record(to, other));
+  uint64_t elapsed = 0;
+  EXPECT_OK(backend::ElapsedNanoseconds(from, to, &elapsed));
+  memcpy(&seen, host, sizeof(seen));
+  EXPECT_EQ(seen, expected);
+  backend::FreeHost(host);
+  backend::FreeDevice(device);
+  backend::Stream third = NewStream();
+  EXPECT_OK(third.Synchronize());
+}
+
+TEST(GraphTest, HostCallsBesideACaptureLeaveItAlone) {
+  OnOneRank([](Rank& rank) {
+    uint32_t* word = rank.New<uint32_t>(1);
+    uint32_t* captured = rank.New<uint32_t>(1);
+    backend::Stream other = NewStream();
+    EXPECT_OK(backend::BeginCapture(rank.stream));
+    rank.Launch({}, AddOne, captured, 1u);
+    WorkBesideACapture(other, word, 1);  // the thread that captures
+    std::thread([&] {
+      EXPECT_OK(backend::SetDevice(rank.device()));
+      WorkBesideACapture(other, word, 2);
+      // The captured stream itself cannot be waited for, which is said and spoils nothing.
+      EXPECT_EQ(rank.stream.Synchronize().code, StatusCode::kFailedPrecondition);
+      EXPECT_TRUE(rank.stream.Idle());
+    }).join();
+    rank.Launch({}, AddOne, captured, 1u);
+    backend::Graph graph;
+    EXPECT_OK(backend::EndCapture(rank.stream, &graph));
+    EXPECT_EQ(rank.Read(captured), 0u);
+    EXPECT_OK(backend::LaunchGraph(graph, rank.stream));
+    EXPECT_EQ(rank.Read(captured), 2u);
+    EXPECT_EQ(rank.Read(word), 2u);
   });
 }
 

@@ -234,6 +234,11 @@ TEST(TileRegistersTest, UnalignedAndMasked) {
   CheckRegisters<float, 4, 8>({3, 7, 9, 1, 0, 5}, 0);
 }
 TEST(TileRegistersTest, ByColumns) { CheckRegisters<float, 4, 8>({4, 8, 1, 5, 3}, 2); }
+TEST(TileRegistersTest, TheLargest) {
+  CheckRegisters<float, 2, 32>({2, 32, 64}, 0);
+  CheckRegisters<float, 2, 32>({2, 31, 67, 1, 2, 30}, 1);
+  CheckRegisters<uint8_t, 32, 2>({32, 2, 4}, 0);
+}
 TEST(TileRegistersTest, Narrow) { CheckRegisters<Half, 2, 3>({2, 3, 9}, 3); }
 
 }  // namespace

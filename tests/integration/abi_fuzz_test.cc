@@ -629,6 +629,23 @@ class Fuzzer {
                     Rank(), Stream(), OneIn(3) ? nullptr : signal.get());
       });
     }
+    for (const bool put : {true, false}) {
+      Add(put ? "iris_put_rows_async" : "iris_get_rows_async", [this, put] {
+        Padded<iris_rows> rows;
+        SetSize(&rows);
+        // Right, or what no memory can have: the other side is any memory, which is not checked.
+        const auto pitch = [this]() -> uint64_t { return OneIn(3) ? (OneIn(2) ? 0 : ~0ull) : 200; };
+        rows->rows = OneIn(6) ? ~0ull : random_() % 20;
+        rows->row_bytes = random_() % 200;
+        rows->dst_pitch_bytes = pitch();
+        rows->src_pitch_bytes = pitch();
+        auto* const to = static_cast<uint8_t*>(Memory());
+        auto* const from = static_cast<uint8_t*>(Memory());
+        const auto call = put ? iris_put_rows_async : iris_get_rows_async;
+        return call(Context(), to, from == to && from != nullptr ? from + 8192 : from,
+                    OneIn(9) ? nullptr : rows.get(), Rank(), Stream(), nullptr);
+      });
+    }
     Add("iris_prepare_signals", [this] { return iris_prepare_signals(Context()); });
   }
 

@@ -736,6 +736,12 @@ TEST_F(AbiTest, StructsOfOtherSizes) {
   signal.op = 2;
   EXPECT_FAILS(iris_put_async(context, &word, &word, 8, 0, o.stream, &signal),
                IRIS_INVALID_ARGUMENT, "2 is no iris_signal_op");
+  EXPECT_FAILS(iris_put_rows_async(context, &word, &word, nullptr, 0, o.stream, nullptr),
+               IRIS_INVALID_ARGUMENT, "iris_rows");
+  auto rows = Sized<iris_rows>();
+  rows.size = 39;
+  EXPECT_FAILS(iris_get_rows_async(context, &word, &word, &rows, 0, o.stream, nullptr),
+               IRIS_INVALID_ARGUMENT, "iris_rows: its size is 39");
   auto comm_options = Sized<iris_comm_options>();
   comm_options.size = 0;
   EXPECT_FAILS(iris_comm_create(context, nullptr, &comm_options, &o.comm), IRIS_INVALID_ARGUMENT,

@@ -127,6 +127,122 @@ int PutsAndGets(const std::vector<std::string>&) {
   return 0;
 }
 
+// What a copy of rows must have made of `to`.
+std::vector<uint8_t> WithRows(std::vector<uint8_t> to, uint64_t to_at,
+                              const std::vector<uint8_t>& from, uint64_t from_at,
+                              const CopiedRows& rows) {
+  for (uint64_t row = 0; row < rows.rows; ++row) {
+    for (uint64_t i = 0; i < rows.row_bytes; ++i) {
+      to[to_at + row * rows.dst_pitch_bytes + i] = from[from_at + row * rows.src_pitch_bytes + i];
+    }
+  }
+  return to;
+}
+
+// Tiles of matrices, with guards around and between the rows.
+int PutsAndGetsTiles(const std::vector<std::string>&) {
+  constexpr uint64_t kRoom = 2 << 20;
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const uint32_t n = context->n_ranks(), me = context->rank();
+  const uint32_t next = (me + 1) % n, previous = (me + n - 1) % n;
+  auto inbox = context->Allocate({.bytes = kRoom});
+  REQUIRE_OK(inbox);
+  auto source = context->Allocate({.bytes = kRoom});
+  REQUIRE_OK(source);
+  auto words = context->Allocate({.bytes = 64});
+  REQUIRE_OK(words);
+  uint64_t* const arrived = words->As<uint64_t>();
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  const auto pattern = [](uint32_t rank) {
+    std::vector<uint8_t> bytes(kRoom);
+    for (uint64_t i = 0; i < kRoom; ++i) {
+      bytes[i] = static_cast<uint8_t>((i * 131 + i / 251 + rank * 17) % 255);  // never 255
+    }
+    return bytes;
+  };
+  const std::vector<uint8_t> mine = pattern(me), of_previous = pattern(previous),
+                             of_next = pattern(next), guards(kRoom, 255);
+  REQUIRE_OK(stream->Copy(source->address, mine.data(), kRoom));
+  REQUIRE_OK(stream->Synchronize());
+  std::vector<uint8_t> seen(kRoom);
+  uint64_t n_arrived = 0;
+  for (const CopiedRows& rows : {
+           CopiedRows{1, 100, 0, 0},
+           CopiedRows{2, 1, 2, 1},
+           CopiedRows{37, 129, 131, 640},
+           CopiedRows{64, 512, 512, 512},
+           CopiedRows{100, 16, 4096, 16},
+           CopiedRows{3, 300'000, 300'001, 500'000},
+           CopiedRows{0, 16, 16, 16},
+           CopiedRows{5, 0, 0, 0},
+       }) {
+    for (const uint64_t at : {uint64_t{0}, uint64_t{48}, uint64_t{33}}) {
+      uint8_t* const to = inbox->As<uint8_t>() + at;
+      uint8_t* const from = source->As<uint8_t>() + 5;
+      REQUIRE_OK(stream->Copy(inbox->address, guards.data(), kRoom));
+      REQUIRE_OK(stream->Synchronize());
+      REQUIRE_OK(context->Barrier());
+      REQUIRE_OK(stream->Put(*context, next, to, from, rows,
+                             {.signal = arrived, .value = 1, .op = SignalOp::kAdd}));
+      REQUIRE_OK(stream->Synchronize());
+      REQUIRE_OK(context->Barrier());
+      REQUIRE_OK(stream->Copy(seen.data(), inbox->address, kRoom));
+      uint64_t word = 0;
+      REQUIRE_OK(stream->Copy(&word, arrived, sizeof(word)));
+      REQUIRE_OK(stream->Synchronize());
+      REQUIRE(word == ++n_arrived);
+      REQUIRE(seen == WithRows(guards, at, of_previous, 5, rows));
+      // Back, the other way round.
+      std::vector<uint8_t> got = guards;
+      REQUIRE_OK(stream->Get(*context, next, got.data() + at, from, rows));
+      REQUIRE_OK(stream->Synchronize());
+      REQUIRE(got == WithRows(guards, at, of_next, 5, rows));
+      REQUIRE_OK(context->Barrier());
+    }
+  }
+
+  // Recorded into a graph.
+  const CopiedRows rows = {10, 40, 64, 50};
+  REQUIRE_OK(stream->Copy(inbox->address, guards.data(), kRoom));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(context->Barrier());
+  REQUIRE_OK(stream->BeginCapture());
+  REQUIRE_OK(stream->Put(*context, next, inbox->address, source->address, rows));
+  auto graph = stream->EndCapture();
+  REQUIRE_OK(graph);
+  REQUIRE_OK(graph->Launch(*stream));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(context->Barrier());
+  REQUIRE_OK(stream->Copy(seen.data(), inbox->address, kRoom));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE(seen == WithRows(guards, 0, of_previous, 0, rows));
+  REQUIRE_OK(context->Barrier());
+
+  // What is no tile.
+  uint8_t* const p = inbox->As<uint8_t>();
+  uint8_t* const q = source->As<uint8_t>();
+  REQUIRE_REFUSED(stream->Put(*context, next, p, q, CopiedRows{2, 16, 15, 16}),
+                  "the destination's pitch of 15 bytes is less than a row, which has 16");
+  REQUIRE_REFUSED(stream->Get(*context, next, p, q, CopiedRows{2, 16, 16, 0}),
+                  "the source's pitch of 0 bytes");
+  REQUIRE_REFUSED(stream->Put(*context, next, p, q, CopiedRows{3, 16, uint64_t{1} << 63, 16}),
+                  "more than 64 bits count");
+  REQUIRE_REFUSED(stream->Put(*context, next, p, q, CopiedRows{~uint64_t{0}, 16, 16, 16}),
+                  "more than 64 bits count");
+  REQUIRE_REFUSED(stream->Put(*context, next, p, q, CopiedRows{2, 16, 16 << 20, 16}),
+                  "ends beyond the heap");
+  REQUIRE_REFUSED(stream->Put(*context, me, p, p + 32, CopiedRows{2, 16, 64, 64}), "overlap");
+  REQUIRE_REFUSED(stream->Put(*context, me, p, q, CopiedRows{2, 16, 64, 16},
+                              {.signal = reinterpret_cast<uint64_t*>(p + 32)}),
+                  "the signal lies in the range");
+  REQUIRE_REFUSED(stream->Put(*context, n, p, q, rows), absl::StrCat("there is no rank ", n));
+  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(context->Barrier());
+  return 0;
+}
+
 int WrongCalls(const std::vector<std::string>&) {
   auto context = Context::Create(Small());
   REQUIRE_OK(context);
@@ -201,6 +317,11 @@ TEST_F(RmaTest, PutsAndGets) {
   Run("puts_and_gets", 1);
 }
 
+TEST_F(RmaTest, TilesByTheirRows) {
+  Run("tiles", 1);
+  Run("tiles", 3);
+}
+
 TEST_F(RmaTest, WrongCallsAreRefused) { Run("wrong_calls", 2); }
 
 }  // namespace
@@ -209,6 +330,7 @@ TEST_F(RmaTest, WrongCallsAreRefused) { Run("wrong_calls", 2); }
 int main(int argc, char** argv) {
   const std::map<std::string, iris::testing::Scenario> scenarios = {
       {"puts_and_gets", iris::PutsAndGets},
+      {"tiles", iris::PutsAndGetsTiles},
       {"wrong_calls", iris::WrongCalls},
   };
   if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;

@@ -159,6 +159,26 @@ extern "C" IRIS_KERNEL void QuietFunction(uint32_t* data, const uint32_t* p, uin
   *out = backend::Load<Scope::kSystem, Order::kRelaxed>(p);
 }
 
+// The widest rows and the most rows that a tile in registers may have, and their smallest type.
+template <typename T, uint32_t kRows, uint32_t kColumns>
+IRIS_DEVICE void ThroughRegisters(const DeviceContext& ctx, const T* from, T* to, Tile tile) {
+  T values[kRows][kColumns];
+  LoadTile(ctx, 1, from, tile, values);
+  StoreTile(ctx, 0, to, tile, values);
+}
+extern "C" IRIS_KERNEL void TileWideRows(DeviceContext ctx, const float* from, float* to,
+                                         Tile tile) {
+  ThroughRegisters<float, 2, 32>(ctx, from, to, tile);
+}
+extern "C" IRIS_KERNEL void TileManyRows(DeviceContext ctx, const uint16_t* from, uint16_t* to,
+                                         Tile tile) {
+  ThroughRegisters<uint16_t, 32, 2>(ctx, from, to, tile);
+}
+extern "C" IRIS_KERNEL void TileOfBytes(DeviceContext ctx, const uint8_t* from, uint8_t* to,
+                                        Tile tile) {
+  ThroughRegisters<uint8_t, 2, 32>(ctx, from, to, tile);
+}
+
 // Threads.
 
 extern "C" IRIS_KERNEL void Shuffle16(Bytes16* x, uint32_t lane) {

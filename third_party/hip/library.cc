@@ -71,6 +71,10 @@ IRIS_FORWARD(hipLaunchKernel,
               hipStream_t stream),
              (function, grid, block, arguments, shared_bytes, stream))
 IRIS_FORWARD(hipMalloc, (void** p, size_t bytes), (p, bytes))
+IRIS_FORWARD(hipMemcpy2DAsync,
+             (void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+              size_t height, hipMemcpyKind kind, hipStream_t stream),
+             (to, to_pitch, from, from_pitch, width, height, kind, stream))
 IRIS_FORWARD(hipMemcpyAsync,
              (void* to, const void* from, size_t bytes, hipMemcpyKind kind, hipStream_t stream),
              (to, from, bytes, kind, stream))
@@ -87,6 +91,7 @@ IRIS_FORWARD(hipStreamQuery, (hipStream_t stream), (stream))
 IRIS_FORWARD(hipStreamSynchronize, (hipStream_t stream), (stream))
 IRIS_FORWARD(hipStreamWaitEvent, (hipStream_t stream, hipEvent_t event, unsigned flags),
              (stream, event, flags))
+IRIS_FORWARD(hipThreadExchangeStreamCaptureMode, (hipStreamCaptureMode * mode), (mode))
 
 const char* hipGetErrorString(hipError_t error) {
   static const auto real = Find<const char* (*)(hipError_t)>("hipGetErrorString");

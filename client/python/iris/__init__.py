@@ -12,6 +12,7 @@ and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md 
 """
 
 import importlib
+from typing import Any
 
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._heap import Storage
@@ -40,7 +41,7 @@ _IN_KERNELS = frozenset((
     "wait_until", "x"))
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _IN_KERNELS:
         raise AttributeError(f"module 'iris' has no attribute '{name}'")
     try:

@@ -87,6 +87,11 @@ class iris_opened(Sized):
                 ("symmetric", c_void_p), ("rank", c_uint32), ("dtype", c_int32)]
 
 
+class iris_rows(Sized):
+    _fields_ = [("size", c_size_t), ("rows", c_uint64), ("row_bytes", c_uint64), ("dst_pitch_bytes", c_uint64),
+                ("src_pitch_bytes", c_uint64)]
+
+
 class iris_signal(Sized):
     _fields_ = [("size", c_size_t), ("word", POINTER(c_uint64)), ("value", c_uint64), ("op", c_int32),
                 ("reserved", c_uint32)]
@@ -123,6 +128,7 @@ class iris_tensor_info(Sized):
 CODE = "iris_code"
 _HANDLE, _OUT = c_void_p, POINTER(c_void_p)
 _COLLECTIVE = [_HANDLE, c_void_p, c_void_p, c_uint64, c_int32]  # comm, in, out, count, dtype
+_COPY_ROWS = [_HANDLE, c_void_p, c_void_p, POINTER(iris_rows), c_uint32, _HANDLE, POINTER(iris_signal)]
 _COPY = [_HANDLE, c_void_p, c_void_p, c_uint64, c_uint32, _HANDLE, POINTER(iris_signal)]
 
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
@@ -185,6 +191,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "iris_free_host": (CODE, [_HANDLE, c_void_p]),
     "iris_put_async": (CODE, _COPY),
     "iris_get_async": (CODE, _COPY),
+    "iris_put_rows_async": (CODE, _COPY_ROWS),
+    "iris_get_rows_async": (CODE, _COPY_ROWS),
     "iris_prepare_signals": (CODE, [_HANDLE]),
     "iris_comm_create": (CODE, [_HANDLE, _HANDLE, POINTER(iris_comm_options), _OUT]),
     "iris_comm_release": (CODE, [_HANDLE]),

@@ -54,12 +54,12 @@ _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_G
 _in_use: Dict[int, Any] = {}
 
 
-@_Deleter
+@_Deleter  # type: ignore[misc]  # ctypes makes it an object of its own
 def _delete(managed: int, in_use: Dict[int, Any] = _in_use) -> None:
     in_use.pop(managed, None)
 
 
-@_Destructor
+@_Destructor  # type: ignore[misc]
 def _destroy(capsule: int) -> None:
     # Whoever takes it renames it, and calls the deleter itself.
     if _capsule_is_valid(capsule, _NAME):

@@ -72,7 +72,10 @@ def _float8_bits(values: Any, dtype: DType) -> Any:
     distance_below, distance_above = magnitude - finite[below], finite[above] - magnitude
     take_below = (distance_below < distance_above) | ((distance_below == distance_above) & (below % 2 == 0))
     codes = np.where(take_below, below, above)
-    codes = np.where(magnitude > finite[-1] + (finite[-1] - finite[-2]) / 2, len(finite), codes)
+    # The middle between the largest number and what would come next rounds to the even code of both.
+    limit = finite[-1] + (finite[-1] - finite[-2]) / 2
+    too_large = magnitude >= limit if len(finite) % 2 == 0 else magnitude > limit
+    codes = np.where(too_large, len(finite), codes)
     codes = np.where(np.isnan(values), 0x7F, codes)
     return (codes | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
 
@@ -100,10 +103,10 @@ def as_numbers(array: Any, dtype: DType) -> Any:
 def scalar(value: Any, dtype: DType) -> Any:
     """One number as an element of the type. InvalidArgumentError: an integer type does not hold it."""
     if not dtype.is_floating_point and dtype is not DType.BOOL:
-        info = np.iinfo(dtype.numpy_name)
+        least, greatest = dtype.limits
         whole = int(value)
-        if not info.min <= whole <= info.max:
-            raise InvalidArgumentError(f"{value} does not fit {dtype.long_name}, which holds {info.min} to {info.max}")
+        if not least <= whole <= greatest:
+            raise InvalidArgumentError(f"{value} does not fit {dtype.long_name}, which holds {least} to {greatest}")
         return np.array(whole, dtype.numpy_name)
     return round_to(np.float64(value) if dtype is not DType.BOOL else bool(value), dtype)
 
@@ -168,7 +171,7 @@ def reference(kind: str, dtype: DType, first: int, count: int, **numbers: Any) -
     if kind == "rand":
         return round_to(draw.rand(count, bits, first), dtype)
     if kind == "uniform":
-        exact = start + draw.rand(count, bits, first) * (end - start)
+        exact = _uniform(draw.rand(count, bits, first), start, end, dtype)
         rounded = as_numbers(round_to(exact, dtype), dtype)
         below = max(largest_below(end, dtype), start) if end > start else start
         return round_to(np.where(rounded >= end, below, exact), dtype)
@@ -180,11 +183,19 @@ def reference(kind: str, dtype: DType, first: int, count: int, **numbers: Any) -
     return words.astype(dtype.numpy_name)
 
 
+def _uniform(unit: Any, start: float, end: float, dtype: DType) -> Any:
+    """From [0, 1) to [start, end): in floats for the types with 16 bits, where floats hold the numbers."""
+    step = end - start
+    if dtype in (DType.F16, DType.BF16) and max(-start, end, step) <= float(np.finfo(np.float32).max):
+        return np.float32(start) + unit.astype(np.float32) * np.float32(step)
+    return start + unit * step
+
+
 def largest_below(high: float, dtype: DType) -> float:
     """The largest number of the type below `high`, itself rounded down to the type."""
     if dtype is DType.F64:
         return float(np.nextafter(high, -np.inf))
-    kind = np.float16 if dtype is DType.F16 else np.float32
+    kind: Any = np.float16 if dtype is DType.F16 else np.float32
     near = kind(high)
     below = near if float(near) < high else np.nextafter(near, kind(-np.inf))
     if dtype is DType.BF16:

@@ -31,7 +31,7 @@ class Buffer(NamedTuple):
     """Memory that a call reads or writes: contiguous, and kept by `keep`."""
 
     address: int
-    count: int
+    count: int  # type: ignore[assignment]  # of elements; a tuple's method is not used
     dtype: DType
     shape: Tuple[int, ...]
     keep: Any
@@ -91,9 +91,20 @@ def typestr(dtype: DType) -> str:
 class DeviceArrayInterface:
     """Gives tensors on GPUs the attribute by which cupy, numba and others use them without a copy."""
 
-    context: "Context"
     count: int
     contiguous: bool
+    shape: Tuple[int, ...]
+    strides: Tuple[int, ...]
+    dtype: DType
+
+    @property
+    def context(self) -> "Context":
+        """The context whose heap it is in."""
+        raise NotImplementedError
+
+    def data_ptr(self) -> int:
+        """Where its first element is."""
+        raise NotImplementedError
 
     @property
     def __cuda_array_interface__(self) -> Any:
@@ -157,6 +168,22 @@ def count_of(shape: Sequence[int]) -> int:
     for extent in shape:
         count *= extent
     return count
+
+
+def common_rows(shape: Sequence[int], first: Sequence[int],
+                second: Sequence[int]) -> Optional[Tuple[int, int, int, int]]:
+    """Two layouts of a shape as rows: how many, the elements of each, and how many elements lie between the beginnings
+    of two rows in the first and in the second. None: they are no such rows, or rows that overlap."""
+    dims = [dim for dim in zip(shape, first, second) if dim[0] != 1]
+    length = 1
+    while dims and dims[-1][1] == dims[-1][2] == length:
+        length *= dims.pop()[0]
+    if not dims:
+        return 1, length, length, length
+    count, a, b = dims.pop()
+    while dims and dims[-1][1] == count * a and dims[-1][2] == count * b:
+        count *= dims.pop()[0]
+    return None if dims or min(a, b) < length else (count, length, a, b)
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -268,6 +295,7 @@ def copy_from_torch(tensor: Any, values: Any) -> None:
             values.ndim > tensor.ndim):
         raise InvalidArgumentError(f"values of shape {tuple(values.shape)} do not fill a tensor of shape "
                                    f"{tensor.shape}")
+    assert torch is not None  # which has made `values`
     with torch.no_grad():
         torch_view(tensor).copy_(values)
     synchronize_torch(tensor.context)
@@ -287,7 +315,7 @@ def torch_world() -> Optional[World]:
     makes up a name for the job."""
     torch = loaded_torch()
     distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     rank, n_ranks = distributed.get_rank(), distributed.get_world_size()
     local = _local_rank(torch, rank)
@@ -326,7 +354,7 @@ def ranks_of_group(group: Any) -> Tuple[int, ...]:
     torch = loaded_torch()
     distributed = getattr(torch, "distributed", None)
     kind = getattr(distributed, "ProcessGroup", None)
-    if kind is None or not isinstance(group, kind):
+    if distributed is None or kind is None or not isinstance(group, kind):
         raise TypeError(f"a group is a team of Iris or a process group of torch's, and not {type(group).__name__}")
     known = getattr(distributed, "get_process_group_ranks", None)
     if known is not None:

@@ -83,8 +83,9 @@ class Storage:
         self.symmetric = self.address if symmetric is None else symmetric
         self.bytes = allocation.bytes
         self.freed = False
+        self.symm_mem: Any = None  # what rendezvous() asks for, of the buffers of symm_mem.empty()
         self.kept: Any = None  # what has the memory, of what this rank has registered
-        self.dropped: Optional[Any] = None  # the weakref.finalize that writes the number down
+        self.dropped: Any = None  # the weakref.finalize that writes the number down
         self.generation = _capi.generation
 
     def check(self) -> None:
@@ -108,7 +109,7 @@ class Heap:
         self._mutex = threading.RLock()  # never held while other ranks are waited for
         self._ledgers: Dict[int, _Ledger] = {}
         self._storages: "weakref.WeakSet[Storage]" = weakref.WeakSet()
-        self._own: Deque[Callable[[], Any]] = collections.deque()  # what gives back what was dropped of this rank's
+        self._own: Deque[Callable[[int], Any]] = collections.deque()  # what gives back what was dropped of this rank's
 
     @property
     def context(self) -> "Context":
@@ -246,7 +247,11 @@ class Heap:
 
 def _capi_call(function: str, argument: Any, keep: Any = None) -> Callable[[int], Any]:
     """The call, which keeps `keep` as long as it can still be made."""
-    return lambda handle, _keep=keep: getattr(_capi.library(), function)(handle, ctypes.byref(argument))
+
+    def call(handle: int, _keep: Any = keep) -> Any:
+        return getattr(_capi.library(), function)(handle, ctypes.byref(argument))
+
+    return call
 
 
 class _Ledger:

@@ -5,16 +5,20 @@ Random123 has it. The key is the seed: its low 32 bits, then its high ones. Ever
 0, of its Generator. The block `b` of the call `c` has the counter (b low, b high, c low, c high) and gives four words.
 
     word(i)  of 32 bits: word i mod 4 of block i div 4.
+    half(i)  of 16 bits: the low half of word(i div 2) for an even i, the high half for an odd one.
     long(i)  of 64 bits: word(2 i) + 2^32 word(2 i + 1).
 
-Values, element i in row-major order; all arithmetic is of IEEE doubles, each operation rounded by itself:
+Values, element i in row-major order; all arithmetic is of IEEE doubles or of IEEE floats, each operation rounded by
+itself:
 
-    rand     f64: (long(i) div 2^11) 2^-53. f32: (word(i) div 2^8) 2^-24. f16: (word(i) div 2^21) 2^-11.
-             bf16: (word(i) div 2^24) 2^-8. So each is in [0, 1) and exact.
+    rand     f64: (long(i) div 2^11) 2^-53. f32: (word(i) div 2^8) 2^-24. f16: (half(i) div 2^5) 2^-11.
+             bf16: (half(i) div 2^8) 2^-8. So each is in [0, 1) and exact.
     uniform  low + r (high - low), r as rand has it, rounded to the type; what rounds to high or more becomes the
-             largest number of the type below it.
-    randn    the inverse of the normal distribution at p, by Wichura's AS 241 (PPND16) with the logarithm below,
-             rounded to the type. f64: p = ((long(i) div 2^11) + 0.5) 2^-53. Others: p = (word(i) + 0.5) 2^-32.
+             largest number of the type below it. f64 and f32: in doubles. f16 and bf16: in floats, low and the double
+             high - low rounded to floats first; where a float holds one of low, high and high - low not, in doubles.
+    randn    f64: the inverse of the normal distribution at p = ((long(i) div 2^12) + 0.5) 2^-52, by Wichura's AS 241
+             (PPND16) with the logarithm below. Others: that at (word(i) + 0.5) 2^-32 in floats, as `normal` has it,
+             rounded to the type.
     randint  low + (long(i) (high - low)) div 2^64, the product in 128 bits.
 
 The library's kernels compute the same (iris/random.h, iris_fill). What is here is their definition, and the reference
@@ -121,19 +125,26 @@ class Draw:
         words = self.words(2 * count, 2 * first)
         return words[0::2] | words[1::2] << np.uint64(32)
 
+    def halves(self, count: int, first: int = 0) -> Any:
+        """half(first) to half(first + count - 1), as uint64."""
+        begin = first // 2
+        words = self.words((first + count + 1) // 2 - begin, begin)
+        halves = np.stack([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=-1).reshape(-1)
+        return halves[first - 2 * begin:first - 2 * begin + count]
+
     def rand(self, count: int, bits: int, first: int = 0) -> Any:
         """In [0, 1), with so many random bits: 53, 24, 11 or 8. As float64, exact."""
         if bits == 53:
             return (self.longs(count, first) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return (self.words(count, first) >> np.uint64(32 - bits)).astype(np.float64) * 2.0**-bits
+        if bits == 24:
+            return (self.words(count, first) >> np.uint64(8)).astype(np.float64) * 2.0**-24
+        return (self.halves(count, first) >> np.uint64(16 - bits)).astype(np.float64) * 2.0**-bits
 
     def randn(self, count: int, bits: int, first: int = 0) -> Any:
-        """Normally distributed, as float64."""
+        """Normally distributed, as float64 of 53 bits, as float32 of fewer."""
         if bits == 53:
-            p = ((self.longs(count, first) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        else:
-            p = (self.words(count, first).astype(np.float64) + 0.5) * 2.0**-32
-        return inverse_normal(p)
+            return inverse_normal(((self.longs(count, first) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
+        return normal(self.words(count, first))
 
     def randint(self, count: int, low: int, high: int, first: int = 0) -> Any:
         """In [low, high), as the 64 bits of an int64, or of a uint64 where high needs it."""
@@ -209,6 +220,45 @@ def inverse_normal(p: Any) -> Any:
     x = np.where(near, n1, n2) / np.where(near, d1, d2)
     result[~centre] = np.where(outer < 0.0, -x, x)
     return result
+
+
+# Of float32, highest power first.
+_LOG2 = (1.7162238e-1, -2.6931942e-1, 2.956998e-1, -3.5937172e-1, 4.8062676e-1, -7.2136354e-1, 1.4426965e0)
+_NEAR = (8.907055e-10, 3.8384055e-8, -4.1959927e-7, -2.0643e-6, 6.810961e-5, -4.8094612e-4, -3.469732e-3,
+         2.3928294e-1, 2.21792e0)
+_FAR = (3.0948754e-6, -7.4939075e-5, 2.256801e-4, -3.4262796e-4, 6.171721e-4, -1.5491679e-3, 3.001461e-3, 1.1863711e0,
+        4.77174e0)
+
+
+def _polynomial(coefficients: Tuple[float, ...], r: Any) -> Any:
+    value = np.full_like(r, np.float32(coefficients[0]))
+    for coefficient in coefficients[1:]:
+        value = value * r + np.float32(coefficient)
+    return value
+
+
+def normal(words: Any) -> Any:
+    """The number below which a normally distributed one is with probability (word + 0.5) 2^-32, as float32, by
+    operations on floats; with a relative error below 5e-7.
+
+    Of the probability t of the nearer tail come z = 1 - 2 t and w = -log2(1 - z z), and the number is z P(w): P is a
+    polynomial of w below 8, and of the root of w above. 1 - z z is computed as 2 t (1 + z), and its logarithm as
+    e + f Q(f), where it is 2^e (1 + f), with 1 + f in [sqrt(1/2), sqrt(2)).
+    """
+    words = np.asarray(words).astype(np.uint32)
+    negative = words < np.uint32(0x80000000)
+    tail = np.where(negative, words, ~words)
+    scale, one = np.float32(2.0**-32), np.float32(1.0)
+    twice_t = (tail * np.uint32(2) + np.uint32(1)).astype(np.float32) * scale
+    z = (np.uint32(0xFFFFFFFF) - tail * np.uint32(2)).astype(np.float32) * scale
+    bits = (twice_t * (one + z)).view(np.uint32)
+    exponent = (bits - np.uint32(0x3F3504F3)).view(np.int32) >> 23
+    f = (bits - (exponent.view(np.uint32) << np.uint32(23))).view(np.float32) - one
+    w = -(exponent.astype(np.float32) + f * _polynomial(_LOG2, f))
+    near = _polynomial(_NEAR, w - np.float32(4.0))
+    far = _polynomial(_FAR, np.sqrt(np.maximum(w, np.float32(0.0))) - np.float32(4.25))
+    x = z * np.where(w < np.float32(8.0), near, far)
+    return np.where(negative, -x, x)
 
 
 def generator_of(generator: Optional[Any], default: Generator) -> Generator:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import statistics
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Union
 
 from iris import _capi
 from iris.errors import FailedPreconditionError, InvalidArgumentError
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FLUSHED_BYTES = 256 << 20
 FLUSHED_BYTES_ON_HOST = 8 << 20
 
-_MODES = {"mean": statistics.mean, "median": statistics.median, "min": min, "max": max}
+_MODES: Dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.mean, "median": statistics.median, "min": min, "max": max}
 
 Times = Union[float, List[float]]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from iris import _capi, _foreign
 from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
@@ -58,7 +58,7 @@ class Communicator:
 
     def __init__(self, team: "Team", **options: Any) -> None:
         self.team = team
-        self.grouped: Optional[list] = None
+        self.grouped: Optional[List[Any]] = None
         self.closed = False
         fields = dict(options)
         for name in ("name", "rules"):
@@ -102,7 +102,7 @@ class Collectives:
     # What Context has.
     check: Any
     world: Any
-    team_of: Any
+    team_of: Callable[[Optional["Team"]], "Team"]
     stream_for: Any
     _communicators: Dict[int, Communicator]
 
@@ -158,7 +158,7 @@ class Collectives:
     def _run(self, communicator: Communicator, stream: Any, async_op: bool, result: Any, keep: Sequence[Any],
              function: Any, *arguments: Any) -> Any:
         """Puts the operation on its stream; `arguments` end before the stream."""
-        tail = ()
+        tail: Sequence[Any] = ()
         if isinstance(function, tuple):
             function, *tail = function
             if not isinstance(tail[0], int):

@@ -559,8 +559,44 @@ class Context(Collectives, Factories):
                                        "a tensor of uint64 in the heap and the value an integer")
         return ctypes.byref(_capi.iris_signal(word=self._check_word(word), value=value % 2**64, op=_SIGNAL_OPS[op]))
 
-    def _transfer(self, function: Any, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any,
+    def _tiles(self, what: str, remote: Any, local: Any) -> Tuple[int, int, Any]:
+        """The addresses of both sides of a put or get, of which one at least is not contiguous, and their rows."""
+        sides = []
+        for side, role in ((remote, "the peer's side"), (local, "this rank's side")):
+            if isinstance(side, Tensor) and side.context is self:
+                address = side.symmetric_ptr() if side is remote else side.data_ptr()
+                sides.append((address, side.dtype, side.shape, side.strides))
+            else:
+                found = self._buffer(side, f"{what}: {role}")
+                sides.append((found.address, found.dtype, found.shape, contiguous_strides(found.shape)))
+        (theirs, dtype, shape, strides), (mine, my_dtype, my_shape, my_strides) = sides
+        if shape != my_shape or dtype is not my_dtype:
+            raise InvalidArgumentError(f"{what}: {my_dtype.long_name} of shape {my_shape} and {dtype.long_name} of "
+                                       f"shape {shape} are not alike: give two tensors of one shape and type")
+        rows = _foreign.common_rows(shape, strides, my_strides)
+        if rows is None:
+            raise InvalidArgumentError(f"{what}: a tensor of shape {shape} with the strides {strides} at the peer and "
+                                       f"{my_strides} here is not made of rows that are contiguous on both sides, each "
+                                       "as far behind the one before: use contiguous tensors, or one call for each "
+                                       "part")
+        length, their_pitch, my_pitch = (number * dtype.itemsize for number in rows[1:])
+        return theirs, mine, (rows[0], length, their_pitch, my_pitch)
+
+    def _transfer(self, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any,
                   to_remote: bool) -> None:
+        library = _capi.library()
+        if any(isinstance(side, Tensor) and not side.contiguous for side in (remote, local)):
+            theirs, mine_at, (rows, length, their_pitch, my_pitch) = self._tiles(what, remote, local)
+            self._check_rank(what, rank)
+            where, waits = self.stream_for(stream)
+            copied = _capi.iris_rows(rows=rows, row_bytes=length,
+                                     dst_pitch_bytes=their_pitch if to_remote else my_pitch,
+                                     src_pitch_bytes=my_pitch if to_remote else their_pitch)
+            to, source = (theirs, mine_at) if to_remote else (mine_at, theirs)
+            function = library.iris_put_rows_async if to_remote else library.iris_get_rows_async
+            function(self.handle, to, source, ctypes.byref(copied), rank, where.handle, self._signal(signal))
+            self._after_transfer(where, waits, stream, local, remote)
+            return
         if not isinstance(remote, Tensor):
             found = self._buffer(remote, f"{what}: the peer's side")
             remote_address = found.address
@@ -571,31 +607,38 @@ class Context(Collectives, Factories):
         if found.count * found.dtype.itemsize != mine.count * mine.dtype.itemsize or found.dtype is not mine.dtype:
             raise InvalidArgumentError(f"{what}: {mine.count} elements of {mine.dtype.long_name} and {found.count} of "
                                        f"{found.dtype.long_name} are not alike: give two tensors of one size and type")
-        if not 0 <= rank < self.n_ranks:
-            raise OutOfRangeError(f"{what}: rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+        self._check_rank(what, rank)
         where, waits = self.stream_for(stream)
+        function = library.iris_put_async if to_remote else library.iris_get_async
         to, source = (remote_address, mine.address) if to_remote else (mine.address, remote_address)
         function(self.handle, to, source, mine.count * mine.dtype.itemsize, rank, where.handle, self._signal(signal))
+        self._after_transfer(where, waits, stream, local, remote)
+
+    def _check_rank(self, what: str, rank: int) -> None:
+        if not 0 <= rank < self.n_ranks:
+            raise OutOfRangeError(f"{what}: rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+
+    def _after_transfer(self, where: Stream, waits: bool, stream: Any, local: Any, remote: Any) -> None:
         if waits:
             where.synchronize()
         elif stream is not None or self.capturing:
             where.keep(local, remote)
 
     def put(self, dst: Tensor, src: Any, to: int, *, stream: Any = None, signal: Any = None) -> None:
-        """Copies `src` into rank `to`'s copy of `dst`, by the device's copy engine. A signal (word, value, "set" or
-        "add") changes that rank's copy of the word once all bytes are there. Without a stream it waits until it is
+        """Copies `src` into rank `to`'s copy of `dst`, by the device's copy engine. Either may be a tile of a tensor of
+        Iris: a view whose rows are contiguous; what lies between the rows stays as it is. A signal (word, value, "set"
+        or "add") changes that rank's copy of the word once all bytes are there. Without a stream it waits until it is
         done; see collectives."""
-        self._transfer(_capi.library().iris_put_async, "put", dst, src, to, stream, signal, True)
+        self._transfer("put", dst, src, to, stream, signal, True)
 
     def get(self, dst: Any, src: Tensor, source: int, *, stream: Any = None, signal: Any = None) -> None:
         """Copies rank `source`'s copy of `src` into `dst`. A signal changes that rank's copy of the word once all
         bytes have been read."""
-        self._transfer(_capi.library().iris_get_async, "get", src, dst, source, stream, signal, False)
+        self._transfer("get", src, dst, source, stream, signal, False)
 
     def signal(self, word: Tensor, value: int, to: int, op: str = "set", *, stream: Any = None) -> None:
         """Sets rank `to`'s copy of a 64-bit word, or adds to it, after what was put on the stream before."""
-        if not 0 <= to < self.n_ranks:
-            raise OutOfRangeError(f"signal: rank {to} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
+        self._check_rank("signal", to)
         self._check_word(word)
         where, waits = self.stream_for(stream)
         _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle,

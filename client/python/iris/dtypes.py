@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 from iris.errors import InvalidArgumentError
 
@@ -41,6 +41,12 @@ class DType(enum.IntEnum):
     @property
     def is_signed(self) -> bool:
         return self in _FLOATS or self in (DType.I8, DType.I16, DType.I32, DType.I64)
+
+    @property
+    def limits(self) -> Tuple[int, int]:
+        """The least and the greatest number of an integer type."""
+        bits = 8 * self.itemsize
+        return (-2**(bits - 1), 2**(bits - 1) - 1) if self.is_signed else (0, 2**bits - 1)
 
     @property
     def long_name(self) -> str:
@@ -82,7 +88,7 @@ class DType(enum.IntEnum):
         elif isinstance(value, str):
             found = _BY_NAME.get(value)
         elif value is float or value is int or value is bool:
-            found = {float: cls.F32, int: cls.I64, bool: cls.BOOL}[value]
+            found = cls.F32 if value is float else cls.I64 if value is int else cls.BOOL
         else:
             # numpy.float32 and numpy.dtype("float32") alike. In another byte order it is another type.
             name = getattr(value, "name", None) if getattr(value, "isnative", True) else None

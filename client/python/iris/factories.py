@@ -148,7 +148,6 @@ class Factories:
                device: Any = None) -> Tensor:
         """start, start + step, ... as long as it is before end, which is not in it. `arange(end)` begins at 0. int64
         if all are integers, else the default type. InvalidArgumentError: a step of 0, or away from the end."""
-        import numpy as np
         start, end = (0, start) if end is None else (start, end)
         start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
         whole = all(isinstance(value, numbers.Integral) for value in (start, end, step))
@@ -166,11 +165,11 @@ class Factories:
             first, stride = int(start), int(step)
             if stride == 0:
                 raise InvalidArgumentError(f"arange: a step of {step} is 0 as {dtype.long_name}")
-            info = np.iinfo(dtype.numpy_name)
+            least, greatest = dtype.limits
             last = first + stride * max(count - 1, 0)
-            if not (info.min <= first <= info.max and info.min <= last <= info.max):
+            if not (least <= first <= greatest and least <= last <= greatest):
                 raise InvalidArgumentError(f"arange: from {first} to {last} does not fit {dtype.long_name}, which "
-                                           f"holds {info.min} to {info.max}")
+                                           f"holds {least} to {greatest}")
 
         if count <= 1:
             stride = 1  # it is not taken
@@ -181,7 +180,6 @@ class Factories:
     def linspace(self, start: Any, end: Any, steps: int, *, out: Any = None, dtype: Optional[DTypeLike] = None,
                  name: Optional[str] = None, team: "Optional[Team]" = None, device: Any = None) -> Tensor:
         """`steps` numbers from start to end, both of which are in it, at equal distances. One: the start."""
-        import numpy as np
         start, end = _number(start, "start"), _number(end, "end")
         (steps,) = parse_shape((steps,))
         dtype = DType.of(_or_default(dtype))
@@ -189,10 +187,10 @@ class Factories:
             raise InvalidArgumentError("linspace has no range of bool: use another type")
         if not dtype.is_floating_point:
             start, end = int(start), int(end)
-            info = np.iinfo(dtype.numpy_name)
-            if not all(info.min <= value <= info.max for value in (start, end)):
+            least, greatest = dtype.limits
+            if not all(least <= value <= greatest for value in (start, end)):
                 raise InvalidArgumentError(f"linspace: from {start} to {end} does not fit {dtype.long_name}, which "
-                                           f"holds {info.min} to {info.max}")
+                                           f"holds {least} to {greatest}")
         start, end = float(start), float(end)
         if not math.isfinite(end - start):
             raise InvalidArgumentError(f"linspace: from {start} to {end} is more than a double holds: give a smaller "
@@ -249,7 +247,6 @@ class Factories:
     def randint(self, *arguments: Any, generator: Any = None, out: Any = None, dtype: DTypeLike = DType.I64,
                 name: Optional[str] = None, team: "Optional[Team]" = None, device: Any = None, **named: Any) -> Tensor:
         """randint(high, size) or randint(low, high, size): whole numbers in [low, high)."""
-        import numpy as np
         given = list(arguments)
         high = named.pop("high", None)
         low = named.pop("low", None)
@@ -277,7 +274,7 @@ class Factories:
         elif dtype is DType.BOOL:
             lowest, highest = 0, 1
         else:
-            lowest, highest = np.iinfo(dtype.numpy_name).min, np.iinfo(dtype.numpy_name).max
+            lowest, highest = dtype.limits
         if low < lowest or high - 1 > highest:
             raise InvalidArgumentError(f"randint: {low} to {high - 1} does not fit {dtype.long_name}, which holds "
                                        f"{lowest} to {highest}")

@@ -23,7 +23,7 @@ class _Formatter(logging.Formatter):
         return f"[iris] {where}{record.getMessage()}"
 
 
-class _StandardError(logging.StreamHandler):
+class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # a generic of the stubs alone
     """Whatever sys.stderr is when something is logged."""
 
     def emit(self, record: logging.LogRecord) -> None:

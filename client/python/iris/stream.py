@@ -38,14 +38,15 @@ class Stream:
         if native is None:
             again = context.reusable_stream()
             # (handle, what must stay until the stream has passed it, whether it may serve again).
-            self._record = again or (out_handle(library.iris_stream_create, context.handle), [], True)
+            self._record: Any = again or (out_handle(library.iris_stream_create, context.handle), [], True)
         else:
             if isinstance(native, Stream):
                 raise InvalidArgumentError("a stream of Iris is used as it is: it needs no other one around it")
             _foreign.check_stream_device(context, native)
             self._record = (out_handle(library.iris_stream_wrap, context.handle,
                                        ctypes.c_void_p(_foreign.native_stream(native))), [], False)
-        self._handle, self._pending = self._record[:2]
+        self._handle: int = self._record[0]
+        self._pending: List[Any] = self._record[1]
         weakref.finalize(self, context.dropped_streams.append, self._record).atexit = False
         context.streams.add(self)
 

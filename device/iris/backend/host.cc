@@ -122,6 +122,22 @@ Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream) {
   return raw::CopyAsync(to, from, bytes, stream.handle());
 }
 
+Result CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows, Stream& stream) {
+  if (Result result = CheckUse(stream); !result.ok()) return result;
+  if (rows.rows == 0 || rows.row_bytes == 0) return {};
+  if (to == nullptr || from == nullptr) {
+    return {StatusCode::kInvalidArgument, "copy from or to a null pointer"};
+  }
+  if (rows.rows == 1) return raw::CopyAsync(to, from, rows.row_bytes, stream.handle());
+  if (rows.dst_pitch_bytes < rows.row_bytes || rows.src_pitch_bytes < rows.row_bytes) {
+    return {StatusCode::kInvalidArgument, "copy of rows that overlap: a pitch is less than a row"};
+  }
+  if (rows.dst_pitch_bytes == rows.row_bytes && rows.src_pitch_bytes == rows.row_bytes) {
+    return raw::CopyAsync(to, from, rows.rows * rows.row_bytes, stream.handle());
+  }
+  return raw::CopyRowsAsync(to, from, rows, stream.handle());
+}
+
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream) {
   if (Result result = CheckUse(stream); !result.ok()) return result;
   if (bytes == 0) return {};

@@ -122,6 +122,9 @@ Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
 
 // Between any two kinds of memory. The ranges must not overlap.
 Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
+// The same of rows: what lies between them is neither read nor written. No pitch is less than a
+// row, and the whole ranges, from the first row to the last, must not overlap.
+Result CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows, Stream& stream);
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
 
 // Work that was recorded, to be run again and again. Not thread-safe; launches of one do not

@@ -36,6 +36,9 @@ bool IsIdle(const StreamHandle& stream);
 // Loads the kernel, and lets launches of it ask for so much memory.
 Result PrepareKernel(const void* kernel, uint32_t shared_bytes);
 Result CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream);
+// At least one byte in at least two rows.
+Result CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows,
+                     const StreamHandle& stream);
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream);
 
 bool IsCapturing(const StreamHandle& stream);

@@ -29,6 +29,14 @@ struct alignas(16) Bytes16 {
   uint64_t hi = 0;
 };
 
+// Rows of one length to copy, `*_pitch_bytes` from the beginning of each to that of the next.
+struct RowsToCopy {
+  uint64_t rows = 0;
+  uint64_t row_bytes = 0;
+  uint64_t dst_pitch_bytes = 0;
+  uint64_t src_pitch_bytes = 0;
+};
+
 // Answer of the device layer's host functions: needs no library. `what` is a string literal.
 struct [[nodiscard]] Result {
   StatusCode code = StatusCode::kOk;

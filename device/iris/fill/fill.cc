@@ -1,6 +1,8 @@
 // Fill: the choice of kernels, and those that fill one value, or any elements anywhere.
 #include "iris/fill/fill.h"
 
+#include <limits>
+
 #include "iris/backend/select.h"
 #include "iris/fill/impl/vectors.h"
 
@@ -139,9 +141,11 @@ Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
   const uint64_t width = DTypeBytes(s.dtype);
   if (s.kind == Kind::kValue) return FillValue(s, to, count * width, stream);
   const uint64_t head = (16 - reinterpret_cast<uint64_t>(to) % 16) % 16 / width;
-  const bool one_by_one = DTypeBytes(s.dtype) == 1 && impl::IsFloat(s.dtype);
+  const bool one_by_one = (DTypeBytes(s.dtype) == 1 && impl::IsFloat(s.dtype)) ||
+                          (s.kind == Kind::kUniform && width == 2 && !s.in_floats);
   // A unit begins with a whole block of random words.
-  const bool aligned = !impl::IsRandom(s.kind) || (first + head) % 4 == 0;
+  const bool aligned =
+      !impl::IsRandom(s.kind) || (first + head) % impl::ElementsOfABlock(s.kind, s.dtype) == 0;
   if (head >= count || one_by_one || !aligned) {
     return LaunchElements(s, first, Row(to, count), count, stream);
   }
@@ -151,8 +155,13 @@ Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
   Vectors vectors;
   vectors.to = to + head * width;
   vectors.first = first + head;
-  vectors.count = count - head;
-  return FillVectors(s, vectors, stream);
+  vectors.units = (count - head) * width / 16;
+  if (vectors.units > 0) {
+    if (const Result result = FillVectors(s, vectors, stream); !result.ok()) return result;
+  }
+  const uint64_t done = head + vectors.units * 16 / width;
+  return LaunchElements(s, first + done, Row(to + done * width, count - done), count - done,
+                        stream);
 }
 
 // The largest number of the type below `high`, itself rounded to the type.
@@ -167,6 +176,16 @@ double LargestBelow(double high, DType type) {
     }
   }
   return impl::NumberOf(bits, type);
+}
+
+// What kUniform of types with 16 bits computes with, if floats have it.
+void SetFloats(Sequence& s) {
+  const double largest = std::numeric_limits<float>::max();
+  if (s.start < -largest || s.end > largest || s.step > largest) return;
+  s.in_floats = true;
+  s.float_start = static_cast<float>(s.start);
+  s.float_step = static_cast<float>(s.step);
+  s.float_cap = static_cast<float>(impl::NumberOf(s.bits, s.dtype));
 }
 
 }  // namespace
@@ -199,6 +218,7 @@ Result MakeSequence(const Description& from, Sequence* out) {
       s.step = s.end - s.start;
       const double below = s.start < s.end ? LargestBelow(s.end, s.dtype) : s.start;
       s.bits = impl::RoundTo(below < s.start ? s.start : below, s.dtype);
+      SetFloats(s);
       break;
     }
     case Kind::kRandint:

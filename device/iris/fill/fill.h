@@ -31,7 +31,11 @@ struct Sequence {
   uint64_t bits = 0;  // kValue: of the element. kUniform: of the largest number of the type below
                       // `end`
   double start = 0, end = 0;
-  double step = 0;           // kUniform: end - start
+  double step = 0;  // kUniform: end - start
+  // kUniform of types with 16 bits: start, step and the number of `bits` as floats. Not in floats,
+  // but in doubles, if no float holds one of start, end and step.
+  float float_start = 0, float_step = 0, float_cap = 0;
+  bool in_floats = false;
   uint64_t whole_start = 0;  // of integers, modulo 2^64
   uint64_t whole_step = 0;   // kRandint: how many numbers there are; 0: 2^64
   uint64_t steps = 0;

@@ -90,8 +90,18 @@ struct RowPart {
   T values[16 / sizeof(T)];
 };
 
-// True if rows of kColumns elements can be moved 16 bytes at a time. A tile in registers has all of
-// its loops unrolled, so that each element keeps its register.
+// A tile in registers has all of its loops unrolled, so that each element keeps its register: loops
+// of up to 32 rounds, and no more elements than a thread has room for beside its other values.
+inline constexpr uint32_t kRegisterTileSide = 32;
+inline constexpr uint64_t kRegisterTileBytes = 256;
+
+template <typename T, uint32_t kRows, uint32_t kColumns>
+inline constexpr bool kFitsRegisters = kRows <= kRegisterTileSide&& kColumns <=
+                                       kRegisterTileSide&& uint64_t{kRows} *
+                                           kColumns*(sizeof(T) < 4 ? 4 : sizeof(T)) <=
+                                       kRegisterTileBytes;
+
+// True if rows of kColumns elements can be moved 16 bytes at a time.
 template <uint32_t kColumns, typename T>
 IRIS_DEVICE inline bool MovesWhole(const T* p, Steps steps, uint64_t columns) {
   return kColumns * sizeof(T) % 16 == 0 && steps.column == 1 && columns == kColumns &&
@@ -103,14 +113,15 @@ IRIS_DEVICE inline void LoadRegisters(const T* src, Steps steps, uint64_t rows, 
                                       T (&values)[kRows][kColumns], T other) {
   constexpr uint32_t kPart = 16 / sizeof(T);
   if (MovesWhole<kColumns>(src, steps, columns)) {
-    IRIS_UNROLL(16)
+    IRIS_UNROLL(32)
     for (uint32_t r = 0; r < kRows; ++r) {
-      IRIS_UNROLL(16)
+      IRIS_UNROLL(32)
       for (uint32_t c = 0; c + kPart <= kColumns; c += kPart) {
         RowPart<T> part;
         if (r < rows) {
           part = LoadValue<H>(reinterpret_cast<const RowPart<T>*>(src + r * steps.row + c));
         } else {
+          IRIS_UNROLL(16)
           for (uint32_t k = 0; k < kPart; ++k) part.values[k] = other;
         }
         IRIS_UNROLL(16)
@@ -119,9 +130,9 @@ IRIS_DEVICE inline void LoadRegisters(const T* src, Steps steps, uint64_t rows, 
     }
     return;
   }
-  IRIS_UNROLL(16)
+  IRIS_UNROLL(32)
   for (uint32_t r = 0; r < kRows; ++r) {
-    IRIS_UNROLL(16)
+    IRIS_UNROLL(32)
     for (uint32_t c = 0; c < kColumns; ++c) {
       values[r][c] =
           r < rows && c < columns ? LoadValue<H>(src + r * steps.row + c * steps.column) : other;
@@ -134,9 +145,9 @@ IRIS_DEVICE inline void StoreRegisters(T* dst, Steps steps, uint64_t rows, uint6
                                        const T (&values)[kRows][kColumns]) {
   constexpr uint32_t kPart = 16 / sizeof(T);
   if (MovesWhole<kColumns>(dst, steps, columns)) {
-    IRIS_UNROLL(16)
+    IRIS_UNROLL(32)
     for (uint32_t r = 0; r < kRows; ++r) {
-      IRIS_UNROLL(16)
+      IRIS_UNROLL(32)
       for (uint32_t c = 0; c + kPart <= kColumns; c += kPart) {
         if (r >= rows) continue;
         RowPart<T> part;
@@ -147,9 +158,9 @@ IRIS_DEVICE inline void StoreRegisters(T* dst, Steps steps, uint64_t rows, uint6
     }
     return;
   }
-  IRIS_UNROLL(16)
+  IRIS_UNROLL(32)
   for (uint32_t r = 0; r < kRows; ++r) {
-    IRIS_UNROLL(16)
+    IRIS_UNROLL(32)
     for (uint32_t c = 0; c < kColumns; ++c) {
       if (r < rows && c < columns) {
         StoreValue<H>(dst + r * steps.row + c * steps.column, values[r][c]);

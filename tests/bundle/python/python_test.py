@@ -105,6 +105,9 @@ class Ranks(unittest.TestCase):
         self.on("garbage", 1, 2, ROUNDS="2500")
         self.on("garbage", 4, ROUNDS="10000")
 
+    def test_tensors_are_dropped_in_every_order_against_every_order(self):
+        self.on("orders_of_garbage", 1, 2, 4)
+
     def test_teams_agree_each_by_themselves(self):
         self.on("teams_garbage", 1, 2, 4)
 

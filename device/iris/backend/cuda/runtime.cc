@@ -59,6 +59,21 @@ bool GetDevice(int* device) { return cudaGetDevice(device) == cudaSuccess; }
 bool UseDevice(int device) { return cudaSetDevice(device) == cudaSuccess; }
 using DeviceScope = raw::CurrentDevice<&GetDevice, &UseDevice>;
 
+// While a stream is being captured, the runtime refuses what could wait for it or change what it
+// uses (waits, queries, allocations), and the capture fails: on the thread that captures, or on all
+// threads, as its mode says. This library's own waits and allocations never touch what is captured,
+// and say so while one of these lives.
+class OutsideCaptures {
+ public:
+  OutsideCaptures() { Ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~OutsideCaptures() { Ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  OutsideCaptures(const OutsideCaptures&) = delete;
+  OutsideCaptures& operator=(const OutsideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // What a launch may ask for without having been prepared.
 constexpr uint32_t kSharedBytesAlways = 48 * 1024;
 
@@ -86,6 +101,7 @@ uint32_t MultiprocessorCount() {
 // Streams and launches.
 
 Result raw::CreateStream(StreamHandle* out) {
+  const OutsideCaptures outside;
   int device = 0;
   cudaStream_t native = nullptr;
   cudaError_t error = cudaGetDevice(&device);
@@ -96,21 +112,25 @@ Result raw::CreateStream(StreamHandle* out) {
 }
 
 void raw::DestroyStream(const StreamHandle& stream) {
+  const OutsideCaptures outside;
   Ignore(cudaStreamSynchronize(NativeOf(stream)));
   Ignore(cudaStreamDestroy(NativeOf(stream)));
 }
 
 Result raw::SynchronizeStream(const StreamHandle& stream) {
+  const OutsideCaptures outside;
   return ResultOf(cudaStreamSynchronize(NativeOf(stream)));
 }
 
 bool raw::IsIdle(const StreamHandle& stream) {
+  const OutsideCaptures outside;
   const cudaError_t error = cudaStreamQuery(NativeOf(stream));
   Ignore(error);
   return error != cudaErrorNotReady;  // a stream that failed does nothing any more
 }
 
 Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
+  const OutsideCaptures outside;
   cudaFuncAttributes attributes;  // asking for them loads the code
   const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
   if (error != cudaSuccess || shared_bytes <= kSharedBytesAlways) return ResultOf(error);
@@ -130,6 +150,24 @@ Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream,
 
 Result raw::CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream) {
   return ResultOf(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, NativeOf(stream)));
+}
+
+Result raw::CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows,
+                          const StreamHandle& stream) {
+  // What the platform takes for a pitch. So long ones are few.
+  constexpr uint64_t kPitchMaxBytes = 0x7fffffff;
+  if (rows.dst_pitch_bytes <= kPitchMaxBytes && rows.src_pitch_bytes <= kPitchMaxBytes) {
+    return ResultOf(cudaMemcpy2DAsync(to, rows.dst_pitch_bytes, from, rows.src_pitch_bytes,
+                                      rows.row_bytes, rows.rows, cudaMemcpyDefault,
+                                      NativeOf(stream)));
+  }
+  for (uint64_t row = 0; row < rows.rows; ++row) {
+    const Result result = CopyAsync(static_cast<char*>(to) + row * rows.dst_pitch_bytes,
+                                    static_cast<const char*>(from) + row * rows.src_pitch_bytes,
+                                    rows.row_bytes, stream);
+    if (!result.ok()) return result;
+  }
+  return {};
 }
 
 Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream) {
@@ -164,18 +202,25 @@ Result raw::LaunchGraph(void* graph, const StreamHandle& stream) {
   return ResultOf(cudaGraphLaunch(GraphOf(graph), NativeOf(stream)));
 }
 
-void raw::DestroyGraph(void* graph) { Ignore(cudaGraphExecDestroy(GraphOf(graph))); }
+void raw::DestroyGraph(void* graph) {
+  const OutsideCaptures outside;
+  Ignore(cudaGraphExecDestroy(GraphOf(graph)));
+}
 
 // Events.
 
 Result raw::CreateEvent(void** out) {
+  const OutsideCaptures outside;
   cudaEvent_t native = nullptr;
   const cudaError_t error = cudaEventCreate(&native);
   if (error == cudaSuccess) *out = native;
   return ResultOf(error);
 }
 
-void raw::DestroyEvent(void* event) { Ignore(cudaEventDestroy(EventOf(event))); }
+void raw::DestroyEvent(void* event) {
+  const OutsideCaptures outside;
+  Ignore(cudaEventDestroy(EventOf(event)));
+}
 
 Result raw::RecordEvent(void* event, const StreamHandle& stream) {
   return ResultOf(cudaEventRecord(EventOf(event), NativeOf(stream)));
@@ -186,6 +231,7 @@ Result raw::WaitForEvent(const StreamHandle& stream, void* event) {
 }
 
 Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
+  const OutsideCaptures outside;
   cudaError_t error = cudaEventSynchronize(EventOf(from));
   if (error == cudaSuccess) error = cudaEventSynchronize(EventOf(to));
   float milliseconds = 0;
@@ -197,18 +243,26 @@ Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
 // Memory.
 
 void* raw::MallocDevice(uint64_t bytes) {
+  const OutsideCaptures outside;
   void* p = nullptr;
   return ResultOf(cudaMalloc(&p, bytes)).ok() ? p : nullptr;
 }
 
-void raw::FreeDevice(void* p) { Ignore(cudaFree(p)); }
+void raw::FreeDevice(void* p) {
+  const OutsideCaptures outside;
+  Ignore(cudaFree(p));
+}
 
 void* raw::MallocHost(uint64_t bytes) {
+  const OutsideCaptures outside;
   void* p = nullptr;
   const unsigned flags = cudaHostAllocPortable | cudaHostAllocMapped;
   return ResultOf(cudaHostAlloc(&p, bytes, flags)).ok() ? p : nullptr;
 }
 
-void raw::FreeHost(void* p) { Ignore(cudaFreeHost(p)); }
+void raw::FreeHost(void* p) {
+  const OutsideCaptures outside;
+  Ignore(cudaFreeHost(p));
+}
 
 }  // namespace iris::backend

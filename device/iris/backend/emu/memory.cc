@@ -21,6 +21,20 @@ void CopyKernel(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   }
 }
 
+// A chunk is of one row.
+void CopyRowsKernel(uint8_t* to, const uint8_t* from, RowsToCopy rows) {
+  const uint64_t chunks = (rows.row_bytes + kChunkBytes - 1) / kChunkBytes;
+  for (uint64_t i = BlockIndex(); i < rows.rows * chunks; i += GridSize()) {
+    const uint64_t row = i / chunks;
+    const uint64_t at = i % chunks * kChunkBytes;
+    const uint64_t left = rows.row_bytes - at;
+    memcpy(to + row * rows.dst_pitch_bytes + at, from + row * rows.src_pitch_bytes + at,
+           left < kChunkBytes ? left : kChunkBytes);
+    emu::MarkStored();
+    Pause();
+  }
+}
+
 void FillKernel(uint8_t* to, uint8_t value, uint64_t bytes) {
   for (uint64_t at = BlockIndex() * kChunkBytes; at < bytes; at += GridSize() * kChunkBytes) {
     memset(to + at, value, bytes - at < kChunkBytes ? bytes - at : kChunkBytes);
@@ -56,6 +70,12 @@ Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
 Result raw::CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream) {
   return LaunchOver(bytes, stream, &CopyKernel, static_cast<uint8_t*>(to),
                     static_cast<const uint8_t*>(from), bytes);
+}
+
+Result raw::CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows,
+                          const StreamHandle& stream) {
+  return LaunchOver(rows.rows * rows.row_bytes, stream, &CopyRowsKernel, static_cast<uint8_t*>(to),
+                    static_cast<const uint8_t*>(from), rows);
 }
 
 Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream) {

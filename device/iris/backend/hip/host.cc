@@ -61,6 +61,21 @@ bool GetDevice(int* device) { return hipGetDevice(device) == hipSuccess; }
 bool UseDevice(int device) { return hipSetDevice(device) == hipSuccess; }
 using DeviceScope = raw::CurrentDevice<&GetDevice, &UseDevice>;
 
+// While a stream is being captured, the runtime refuses what could wait for it or change what it
+// uses (waits, queries, allocations), and the capture fails: on the thread that captures, or on all
+// threads, as its mode says. This library's own waits and allocations never touch what is captured,
+// and say so while one of these lives.
+class OutsideCaptures {
+ public:
+  OutsideCaptures() { Ignore(hipThreadExchangeStreamCaptureMode(&mode_)); }
+  ~OutsideCaptures() { Ignore(hipThreadExchangeStreamCaptureMode(&mode_)); }
+  OutsideCaptures(const OutsideCaptures&) = delete;
+  OutsideCaptures& operator=(const OutsideCaptures&) = delete;
+
+ private:
+  hipStreamCaptureMode mode_ = hipStreamCaptureModeRelaxed;
+};
+
 // A graph, and an event behind its last launch.
 struct LaunchableGraph {
   hipGraphExec_t executable = nullptr;
@@ -92,6 +107,7 @@ uint32_t MultiprocessorCount() {
 // Streams and launches.
 
 Result raw::CreateStream(StreamHandle* out) {
+  const OutsideCaptures outside;
   int device = 0;
   if (Result result = Translate(hipGetDevice(&device)); !result.ok()) return result;
   hipStream_t native = nullptr;
@@ -101,21 +117,25 @@ Result raw::CreateStream(StreamHandle* out) {
 }
 
 void raw::DestroyStream(const StreamHandle& stream) {
+  const OutsideCaptures outside;
   Ignore(hipStreamSynchronize(NativeOf(stream)));
   Ignore(hipStreamDestroy(NativeOf(stream)));
 }
 
 Result raw::SynchronizeStream(const StreamHandle& stream) {
+  const OutsideCaptures outside;
   return Translate(hipStreamSynchronize(NativeOf(stream)));
 }
 
 bool raw::IsIdle(const StreamHandle& stream) {
+  const OutsideCaptures outside;
   const hipError_t error = hipStreamQuery(NativeOf(stream));
   Ignore(error);
   return error != hipErrorNotReady;  // a stream that failed does nothing any more
 }
 
 Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
+  const OutsideCaptures outside;
   hipFuncAttributes attributes;  // asking for them loads the code
   Result result = Translate(hipFuncGetAttributes(&attributes, kernel));
   if (!result.ok() || shared_bytes == 0) return result;
@@ -132,6 +152,24 @@ Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream,
 
 Result raw::CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream) {
   return Translate(hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, NativeOf(stream)));
+}
+
+Result raw::CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows,
+                          const StreamHandle& stream) {
+  // What the platform takes for a pitch. So long ones are few.
+  constexpr uint64_t kPitchMaxBytes = 0x7fffffff;
+  if (rows.dst_pitch_bytes <= kPitchMaxBytes && rows.src_pitch_bytes <= kPitchMaxBytes) {
+    return Translate(hipMemcpy2DAsync(to, rows.dst_pitch_bytes, from, rows.src_pitch_bytes,
+                                      rows.row_bytes, rows.rows, hipMemcpyDefault,
+                                      NativeOf(stream)));
+  }
+  for (uint64_t row = 0; row < rows.rows; ++row) {
+    const Result result = CopyAsync(static_cast<char*>(to) + row * rows.dst_pitch_bytes,
+                                    static_cast<const char*>(from) + row * rows.src_pitch_bytes,
+                                    rows.row_bytes, stream);
+    if (!result.ok()) return result;
+  }
+  return {};
 }
 
 Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream) {
@@ -178,6 +216,7 @@ Result raw::LaunchGraph(void* graph, const StreamHandle& stream) {
 }
 
 void raw::DestroyGraph(void* graph) {
+  const OutsideCaptures outside;
   LaunchableGraph* const mine = static_cast<LaunchableGraph*>(graph);
   Ignore(hipEventSynchronize(mine->launched));
   Ignore(hipEventDestroy(mine->launched));
@@ -188,13 +227,17 @@ void raw::DestroyGraph(void* graph) {
 // Events.
 
 Result raw::CreateEvent(void** out) {
+  const OutsideCaptures outside;
   hipEvent_t native = nullptr;
   Result result = Translate(hipEventCreateWithFlags(&native, hipEventDefault));
   if (result.ok()) *out = native;
   return result;
 }
 
-void raw::DestroyEvent(void* event) { Ignore(hipEventDestroy(EventOf(event))); }
+void raw::DestroyEvent(void* event) {
+  const OutsideCaptures outside;
+  Ignore(hipEventDestroy(EventOf(event)));
+}
 
 Result raw::RecordEvent(void* event, const StreamHandle& stream) {
   return Translate(hipEventRecord(EventOf(event), NativeOf(stream)));
@@ -205,6 +248,7 @@ Result raw::WaitForEvent(const StreamHandle& stream, void* event) {
 }
 
 Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
+  const OutsideCaptures outside;
   hipError_t error = hipEventSynchronize(EventOf(from));
   if (error == hipSuccess) error = hipEventSynchronize(EventOf(to));
   float milliseconds = 0;
@@ -216,19 +260,27 @@ Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
 // Memory.
 
 void* raw::MallocDevice(uint64_t bytes) {
+  const OutsideCaptures outside;
   void* p = nullptr;
   return Translate(hipMalloc(&p, bytes)).ok() ? p : nullptr;
 }
 
-void raw::FreeDevice(void* p) { Ignore(hipFree(p)); }
+void raw::FreeDevice(void* p) {
+  const OutsideCaptures outside;
+  Ignore(hipFree(p));
+}
 
 // Coherent: words in it are signals between the host and kernels.
 void* raw::MallocHost(uint64_t bytes) {
+  const OutsideCaptures outside;
   void* p = nullptr;
   const unsigned flags = hipHostMallocPortable | hipHostMallocMapped | hipHostMallocCoherent;
   return Translate(hipHostMalloc(&p, bytes, flags)).ok() ? p : nullptr;
 }
 
-void raw::FreeHost(void* p) { Ignore(hipHostFree(p)); }
+void raw::FreeHost(void* p) {
+  const OutsideCaptures outside;
+  Ignore(hipHostFree(p));
+}
 
 }  // namespace iris::backend

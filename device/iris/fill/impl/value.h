@@ -1,5 +1,5 @@
 // The values of a sequence, element by element, as kernels and hosts compute them. Every operation
-// on doubles is rounded by itself: this folder is compiled without fused operations.
+// on floats and doubles is rounded by itself: this folder is compiled without fused operations.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,10 @@ IRIS_HOST_DEVICE inline uint8_t Float8Bits(double x, bool e4m3) {
   const uint32_t sign = (bits >> 24) & 0x80u;
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  // The middle between the largest number and what would come next rounds to the even one of both:
+  // E4M3's largest is even, E5M2's is odd.
   const float limit = e4m3 ? 464.0f : 61440.0f;
-  if (magnitude > backend::BitCast<uint32_t>(limit)) {
+  if (magnitude >= backend::BitCast<uint32_t>(limit) + (e4m3 ? 1u : 0u)) {
     return static_cast<uint8_t>(sign | (e4m3 ? 0x7fu : 0x7cu));
   }
   const uint32_t largest = e4m3 ? 0x7eu : 0x7bu;
@@ -101,10 +103,6 @@ IRIS_HOST_DEVICE inline double NumberOf(uint64_t bits, DType type) {
   }
 }
 
-// Random bits behind one element: a long of these, a word of the others.
-IRIS_HOST_DEVICE constexpr bool TakesLong(Kind kind, DType type) {
-  return kind == Kind::kRandint || type == DType::kF64;
-}
 IRIS_HOST_DEVICE constexpr bool IsRandom(Kind kind) {
   return kind == Kind::kRand || kind == Kind::kUniform || kind == Kind::kRandn ||
          kind == Kind::kRandint;
@@ -114,19 +112,36 @@ IRIS_HOST_DEVICE constexpr bool IsFloat(DType type) {
          type == DType::kBf16 || type == DType::kF8E4M3 || type == DType::kF8E5M2;
 }
 
-// In [0, 1), with as many random bits as the type holds there.
+// Random bits behind one element: 64, 32 or 16, which are a long, a word or half of one.
+IRIS_HOST_DEVICE constexpr uint32_t RandomBits(Kind kind, DType type) {
+  if (kind == Kind::kRandint || type == DType::kF64) return 64;
+  if (kind == Kind::kRandn || type == DType::kF32) return 32;
+  return 16;
+}
+
+// In [0, 1), of an element's random bits: as many as the type has of a significand. Exact. Of 16
+// bits: they become those behind the point of a float in [1, 2), which takes less than a
+// conversion.
+IRIS_HOST_DEVICE inline float UnitOfHalf(uint32_t half, DType type) {
+  const uint32_t fraction = type == DType::kF16 ? (half & 0xffe0u) << 7 : (half & 0xff00u) << 7;
+  return backend::BitCast<float>(0x3f800000u | fraction) - 1.0f;
+}
 IRIS_HOST_DEVICE inline double UnitOf(uint64_t random, DType type) {
-  const uint32_t word = static_cast<uint32_t>(random);
-  switch (type) {
-    case DType::kF64:
-      return RandomUnit(random);
-    case DType::kF32:
-      return static_cast<double>(RandomUnit(word));
-    case DType::kF16:
-      return static_cast<double>(static_cast<float>(word >> 21) * 0.00048828125f);
-    default:
-      return static_cast<double>(static_cast<float>(word >> 24) * 0.00390625f);
-  }
+  if (type == DType::kF64) return RandomUnit(random);
+  const uint32_t bits = static_cast<uint32_t>(random);
+  return static_cast<double>(type == DType::kF32 ? RandomUnit(bits) : UnitOfHalf(bits, type));
+}
+
+// A float as an element of a type with 16 bits.
+IRIS_HOST_DEVICE inline uint16_t ShortBitsOf(float x, DType type) {
+  return type == DType::kF16 ? backend::HalfBitsOf(x) : backend::BfloatBitsOf(x);
+}
+
+// kUniform of types with 16 bits. The least of what rounds to `end` or more is above the largest
+// number below it.
+IRIS_HOST_DEVICE inline uint16_t UniformInFloats(const Sequence& s, DType type, uint32_t half) {
+  const float x = s.float_start + UnitOfHalf(half, type) * s.float_step;
+  return ShortBitsOf(x < s.float_cap ? x : s.float_cap, type);
 }
 
 // Element i of the sequence, with its random bits. `kind` and `type` are those of the sequence:
@@ -147,26 +162,26 @@ IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType typ
       return RoundTo(x, type);
     }
     case Kind::kRand:
-      // Exact in the type: no second rounding.
+      // Exact in the type.
       if (type == DType::kF64) return backend::BitCast<uint64_t>(UnitOf(random, type));
       if (type == DType::kF32) {
         return backend::BitCast<uint32_t>(RandomUnit(static_cast<uint32_t>(random)));
       }
       if (type == DType::kF16) {
-        return backend::HalfBitsOf(static_cast<float>(static_cast<uint32_t>(random) >> 21) *
-                                   0.00048828125f);
+        return backend::HalfBitsOf(UnitOfHalf(static_cast<uint32_t>(random), type));
       }
-      return backend::BitCast<uint32_t>(static_cast<float>(static_cast<uint32_t>(random) >> 24) *
-                                        0.00390625f) >>
-             16;
+      return backend::BitCast<uint32_t>(UnitOfHalf(static_cast<uint32_t>(random), type)) >> 16;
     case Kind::kUniform: {
+      if (RandomBits(kind, type) == 16 && s.in_floats) {
+        return UniformInFloats(s, type, static_cast<uint32_t>(random));
+      }
       const uint64_t bits = RoundTo(s.start + UnitOf(random, type) * s.step, type);
       return NumberOf(bits, type) >= s.end ? s.bits : bits;
     }
     case Kind::kRandn: {
-      const double p =
-          type == DType::kF64 ? NormalChance(random) : NormalChance(static_cast<uint32_t>(random));
-      return RoundTo(InverseNormal(p), type);
+      if (type == DType::kF64) return RoundTo(InverseNormal(NormalChance(random)), type);
+      const float x = RandomNormal(static_cast<uint32_t>(random));
+      return type == DType::kF32 ? backend::BitCast<uint32_t>(x) : ShortBitsOf(x, type);
     }
     case Kind::kRandint: {
       const uint64_t whole = s.whole_start + RandomBelow(random, s.whole_step);
@@ -182,7 +197,8 @@ IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, uint64_t i) {
   uint64_t random = 0;
   if (IsRandom(s.kind)) {
     const RandomDraw draw = {s.seed, s.call};
-    random = TakesLong(s.kind, s.dtype) ? draw.Long(i) : draw.Word(i);
+    const uint32_t bits = RandomBits(s.kind, s.dtype);
+    random = bits == 64 ? draw.Long(i) : bits == 32 ? draw.Word(i) : draw.Half(i);
   }
   return ValueOf(s, s.kind, s.dtype, i, random);
 }

@@ -9,13 +9,18 @@
 
 namespace iris::fill::impl {
 
-// Elements of 16 bytes each, from `first` of the sequence on, to `to`, which is aligned to 16. Of
-// random kinds, `first` is a multiple of 4. The last unit may have fewer elements.
+// Units of 16 bytes, from the element `first` of the sequence on, to `to`, which is aligned to 16.
+// Of random kinds, `first` is a multiple of ElementsOfABlock.
 struct Vectors {
   void* to = nullptr;
   uint64_t first = 0;
-  uint64_t count = 0;  // elements
+  uint64_t units = 0;
 };
+
+// Elements that one Philox block makes.
+IRIS_HOST_DEVICE constexpr uint32_t ElementsOfABlock(Kind kind, DType type) {
+  return 128 / RandomBits(kind, type);
+}
 
 // How a launch is shaped for so many units of work.
 inline LaunchConfig ConfigFor(uint64_t units) {
@@ -23,7 +28,7 @@ inline LaunchConfig ConfigFor(uint64_t units) {
   constexpr uint32_t kBlock = backend::Traits::kEmulated ? 8 : 256;
   constexpr uint64_t kUnitsEach = backend::Traits::kEmulated ? 512 : 1;
   const uint64_t blocks_max =
-      uint64_t{backend::MultiprocessorCount()} * (backend::Traits::kEmulated ? 1 : 8);
+      uint64_t{backend::MultiprocessorCount()} * (backend::Traits::kEmulated ? 1 : 16);
   const uint64_t wanted = (units + kBlock * kUnitsEach - 1) / (kBlock * kUnitsEach);
   LaunchConfig config;
   config.grid = static_cast<uint32_t>(wanted < 1 ? 1 : wanted < blocks_max ? wanted : blocks_max);
@@ -37,29 +42,34 @@ inline constexpr uint32_t kWidth = static_cast<uint32_t>(DTypeBytes(kType));
 template <Kind kKind, DType kType>
 IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
   constexpr uint32_t kElements = 16 / kWidth<kType>;
-  constexpr uint32_t kWords = TakesLong(kKind, kType) ? 2 : 1;  // of an element
   using W = typename backend::WordOf<kWidth<kType>>::Type;
   const RandomDraw draw = {s.seed, s.call};
-  const uint64_t units = (v.count + kElements - 1) / kElements;
   const uint64_t threads = uint64_t{backend::GridSize()} * backend::BlockSize();
   uint64_t unit = uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
-  for (; unit < units; unit += threads) {
+  for (; unit < v.units; unit += threads) {
     const uint64_t begin = v.first + unit * kElements;
     W elements[kElements];
     if constexpr (IsRandom(kKind)) {
-      constexpr uint32_t kInBlock = 4 / kWords;
+      constexpr uint32_t kInBlock = ElementsOfABlock(kKind, kType);
+      constexpr uint32_t kBits = RandomBits(kKind, kType);
       constexpr uint32_t kBlocks = (kElements + kInBlock - 1) / kInBlock;
       IRIS_UNROLL(8)
       for (uint32_t b = 0; b < kBlocks; ++b) {
         const PhiloxBlock block = draw.Block(begin / kInBlock + b);
-        IRIS_UNROLL(4)
+        IRIS_UNROLL(8)
         for (uint32_t k = 0; k < kInBlock; ++k) {
-          uint64_t random = block.words[k * kWords];
-          if constexpr (kWords == 2) {
+          uint64_t random = block.words[k * kBits / 32];
+          if constexpr (kBits == 64) {
             random |= static_cast<uint64_t>(block.words[k * 2 + 1]) << 32;
+          } else if constexpr (kBits == 16) {
+            random = k % 2 == 0 ? random & 0xffffu : random >> 16;
           }
           const uint32_t at = b * kInBlock + k;
-          elements[at] = static_cast<W>(ValueOf(s, kKind, kType, begin + at, random));
+          if constexpr (kKind == Kind::kUniform && kBits == 16) {
+            elements[at] = UniformInFloats(s, kType, static_cast<uint32_t>(random));
+          } else {
+            elements[at] = static_cast<W>(ValueOf(s, kKind, kType, begin + at, random));
+          }
         }
       }
     } else {
@@ -68,25 +78,15 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
         elements[k] = static_cast<W>(ValueOf(s, kKind, kType, begin + k, 0));
       }
     }
-    char* const to = static_cast<char*>(v.to) + unit * 16;
-    const uint64_t left = v.count - unit * kElements;
-    if (left >= kElements) {
-      Bytes16 bytes;
-      __builtin_memcpy(&bytes, elements, 16);
-      backend::Store16<CacheHint::kDefault>(to, bytes);
-    } else {
-      for (uint32_t k = 0; k < kElements; ++k) {
-        if (k < left) backend::StorePlain(reinterpret_cast<W*>(to) + k, elements[k]);
-      }
-    }
+    Bytes16 bytes;
+    __builtin_memcpy(&bytes, elements, 16);
+    backend::Store16<CacheHint::kDefault>(static_cast<char*>(v.to) + unit * 16, bytes);
   }
 }
 
 template <Kind kKind, DType kType>
 Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& stream) {
-  constexpr uint64_t kElements = 16 / kWidth<kType>;
-  return backend::Launch(ConfigFor((v.count + kElements - 1) / kElements), stream,
-                         FillVectors<kKind, kType>, s, v);
+  return backend::Launch(ConfigFor(v.units), stream, FillVectors<kKind, kType>, s, v);
 }
 
 // Of one kind, by the sequence's type; each is in a file of its own. Integers go by their width.
