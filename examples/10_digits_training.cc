@@ -38,7 +38,7 @@ namespace {
 
 constexpr uint32_t kHidden = 64;
 
-// What a step's kernels are called in a trace: IRIS_TRACE=trace.json iris-run ... (docs/tracing.md).
+// What the kernels of a step are called in a trace, which IRIS_TRACE=file writes.
 constexpr uint64_t kForward = 1, kGradient = 2, kUpdate = 3;
 
 // The parameters as they lie in memory. The gradients lie the same way, followed by two sums over

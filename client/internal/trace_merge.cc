@@ -86,10 +86,13 @@ absl::StatusOr<Parsed> Parse(const TraceText& text) {
 // Of irisd's process in the file.
 bool IsIrisds(const Json& event) { return event["pid"] == kIrisdProcess; }
 
+// In ASCII, as TraceJson writes it.
+std::string Dump(const Json& json) { return json.dump(-1, ' ', /*ensure_ascii=*/true); }
+
 // A line for each event, as TraceJson writes them.
 std::string Lines(const Json& events) {
   return absl::StrJoin(events, ",\n",
-                       [](std::string* out, const Json& event) { out->append(event.dump()); });
+                       [](std::string* out, const Json& event) { out->append(Dump(event)); });
 }
 
 }  // namespace
@@ -114,8 +117,8 @@ absl::StatusOr<std::string> MergeTraces(const std::vector<TraceText>& traces) {
   for (const Parsed& file : files) {
     const Json& other = file.json["otherData"];
     if (other["job"] != first["job"]) {
-      return Wrong(file, absl::StrCat("it is of job ", other["job"].dump(), ", and ",
-                                      *files[0].name, " of job ", first["job"].dump()));
+      return Wrong(file, absl::StrCat("it is of job ", Dump(other["job"]), ", and ", *files[0].name,
+                                      " of job ", Dump(first["job"])));
     }
     if (other["host"] != first["host"]) {
       return Wrong(file, absl::StrCat("its clock is that of another machine, or of another boot, "
@@ -154,7 +157,7 @@ absl::StatusOr<std::string> MergeTraces(const std::vector<TraceText>& traces) {
   other["irisd_error_us"] = marks_error_us;
   other["ranks"] = Json::array();
   for (auto& [number, rank] : ranks) other["ranks"].push_back(std::move(rank));
-  return absl::StrCat("{\"displayTimeUnit\":\"ns\",\"otherData\":", other.dump(),
+  return absl::StrCat("{\"displayTimeUnit\":\"ns\",\"otherData\":", Dump(other),
                       ",\n\"traceEvents\":[\n", Lines(events), "\n]}\n");
 }
 

@@ -36,6 +36,7 @@ TraceMark MarkAt(uint64_t host_ns) {
   TraceMark mark;
   mark.host_ns = host_ns;
   mark.name = "allocated";
+  mark.text = "\xc3\xa9";
   return mark;
 }
 
@@ -78,11 +79,15 @@ TEST(TraceMergeTest, TakesTheEventsOfIrisdOnce) {
   b.marks_error_ns = 1'000'000;
   const auto merged = MergeTraces({TextOf("a", a), TextOf("b", b)});
   ASSERT_TRUE(merged.ok());
+  for (const char c : *merged) EXPECT_TRUE(c == '\n' || (c >= ' ' && c < 0x7f));
   const Json json = Json::parse(*merged);
   std::vector<double> marks;
   int named = 0;
   for (const Json& event : json["traceEvents"]) {
-    if (event["ph"] == "i") marks.push_back(event["ts"]);
+    if (event["ph"] == "i") {
+      marks.push_back(event["ts"]);
+      EXPECT_EQ(event["args"]["text"], "\xc3\xa9");
+    }
     if (event["ph"] == "M" && event["args"]["name"] == "irisd") ++named;
   }
   EXPECT_EQ(marks, (std::vector<double>{1.5, 2.5}));

@@ -537,8 +537,8 @@ IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream
  * their streams first. */
 IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 
-/* Tracing: what this rank's kernels and calls do, as a file that Perfetto and chrome://tracing open.
- * iris-ctl trace does the same from outside, and the environment variable IRIS_TRACE from the
+/* Tracing: what this rank's kernels and calls do, as a file that Perfetto and chrome://tracing
+ * open. iris-ctl trace does the same from outside, and the environment variable IRIS_TRACE from the
  * beginning. Not collective: each rank starts, stops and writes its own. */
 
 /* Forgets what was told before and switches the trace on: for limit_ns, or until iris_trace_stop if
