@@ -249,6 +249,15 @@ void AddPeek(CLI::App& peek, Options& options) {
 void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
   CLI::Option* const job =
       trace.add_option("JOB", options.job, "Name of the job")->option_text(" ");
+  trace
+      .add_option("--seconds", wish.seconds,
+                  "For how long; 0: what was told before [5].\nCtrl-C ends it early")
+      ->option_text("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0));
+  trace.add_option("-o,--output", wish.file, "The file [trace.json]")->option_text("FILE");
+  trace.add_option("--rank", wish.rank, "Only this rank")
+      ->option_text("RANK")
+      ->check(CLI::NonNegativeNumber);
   CLI::Option* const merge =
       trace
           .add_option("--merge", wish.merge,
@@ -259,15 +268,6 @@ void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
   trace.final_callback([job, merge] {
     if (job->count() == 0 && merge->count() == 0) throw CLI::RequiredError("JOB");
   });
-  trace
-      .add_option("--seconds", wish.seconds,
-                  "For how long; 0: what was told before [5].\nCtrl-C ends it early")
-      ->option_text("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0));
-  trace.add_option("-o,--output", wish.file, "The file [trace.json]")->option_text("FILE");
-  trace.add_option("--rank", wish.rank, "Only this rank")
-      ->option_text("RANK")
-      ->check(CLI::NonNegativeNumber);
 }
 
 // A command and everything of its help. `example` is what to write behind "iris-ctl".
