@@ -38,6 +38,9 @@ namespace {
 
 constexpr uint32_t kHidden = 64;
 
+// What the kernels of a step are called in a trace, which IRIS_TRACE=file writes.
+constexpr uint64_t kForward = 1, kGradient = 2, kUpdate = 3;
+
 // The parameters as they lie in memory. The gradients lie the same way, followed by two sums over
 // the digits.
 constexpr uint32_t kW1 = 0;                         // [kPixels][kHidden]
@@ -65,10 +68,11 @@ struct DeviceDigits {
 };
 
 // Block b works on the digit order[b].
-IRIS_KERNEL void Forward(const float* w, DeviceDigits digits, const uint32_t* order,
-                         Activations* activations) {
+IRIS_KERNEL void Forward(iris::DeviceContext ctx, const float* w, DeviceDigits digits,
+                         const uint32_t* order, Activations* activations) {
   IRIS_SHARED(float[kHidden], hidden);
   IRIS_SHARED(float[kClasses], score);
+  const iris::TraceSpan span(ctx, kForward, iris::Block{});
   const uint32_t t = iris::backend::ThreadIndex();
   const uint32_t digit = order[iris::backend::BlockIndex()];
   const float* x = digits.pixels + digit * kPixels;
@@ -120,8 +124,9 @@ IRIS_DEVICE inline float GradientOf(uint32_t p, const float* x, const Activation
   return p == kLoss ? a.loss : a.correct;
 }
 
-IRIS_KERNEL void Gradient(DeviceDigits digits, const uint32_t* order,
+IRIS_KERNEL void Gradient(iris::DeviceContext ctx, DeviceDigits digits, const uint32_t* order,
                           const Activations* activations, uint32_t n_digits, float* gradients) {
+  const iris::TraceSpan span(ctx, kGradient, iris::Block{});
   const uint32_t p =
       iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
   if (p >= kGradients) return;
@@ -133,8 +138,9 @@ IRIS_KERNEL void Gradient(DeviceDigits digits, const uint32_t* order,
 }
 
 // `sums` gathers loss and correct answers of an epoch.
-IRIS_KERNEL void Update(float* w, float* velocity, const float* gradients, float rate,
-                        float momentum, float* sums) {
+IRIS_KERNEL void Update(iris::DeviceContext ctx, float* w, float* velocity, const float* gradients,
+                        float rate, float momentum, float* sums) {
+  const iris::TraceSpan span(ctx, kUpdate, iris::Block{});
   const uint32_t p =
       iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
   if (p < kParameters) {
@@ -252,14 +258,14 @@ iris::Status Run(const Options& options) {
     sums[0] = sums[1] = 0;
     for (uint32_t step = 0; step < steps; ++step) {
       const uint32_t* mine = order + (step * n_ranks + rank) * share;
-      IRIS_RETURN_IF_ERROR(iris::Launch({.grid = share, .block = kHidden}, stream, Forward, w,
+      IRIS_RETURN_IF_ERROR(iris::Launch({.grid = share, .block = kHidden}, stream, Forward, ctx, w,
                                         train_digits, mine, activations));
-      IRIS_RETURN_IF_ERROR(
-          iris::Launch(kPerParameter, stream, Gradient, train_digits, mine, activations, share, g));
+      IRIS_RETURN_IF_ERROR(iris::Launch(kPerParameter, stream, Gradient, ctx, train_digits, mine,
+                                        activations, share, g));
       IRIS_RETURN_IF_ERROR(
           communicator.AllReduce(g, g, kGradients, iris::ccl::ReduceOp::kSum, stream));
-      IRIS_RETURN_IF_ERROR(iris::Launch(kPerParameter, stream, Update, w, velocity, g, step_rate,
-                                        options.momentum, sums));
+      IRIS_RETURN_IF_ERROR(iris::Launch(kPerParameter, stream, Update, ctx, w, velocity, g,
+                                        step_rate, options.momentum, sums));
     }
     IRIS_RETURN_IF_ERROR(communicator.Synchronize(stream));  // names a rank that did not come
     const double seen = static_cast<double>(steps) * share * n_ranks;
@@ -276,11 +282,11 @@ iris::Status Run(const Options& options) {
   const uint32_t n_mine = static_cast<uint32_t>(mine.size());
   if (n_mine > 0) {
     IRIS_RETURN_IF_ERROR(stream.Copy(order, mine.data(), n_mine * sizeof(uint32_t)));
-    IRIS_RETURN_IF_ERROR(iris::Launch({.grid = n_mine, .block = kHidden}, stream, Forward, w,
+    IRIS_RETURN_IF_ERROR(iris::Launch({.grid = n_mine, .block = kHidden}, stream, Forward, ctx, w,
                                       test_digits, order, activations));
   }
-  IRIS_RETURN_IF_ERROR(
-      iris::Launch(kPerParameter, stream, Gradient, test_digits, order, activations, n_mine, g));
+  IRIS_RETURN_IF_ERROR(iris::Launch(kPerParameter, stream, Gradient, ctx, test_digits, order,
+                                    activations, n_mine, g));
   IRIS_RETURN_IF_ERROR(communicator.AllReduce(g, g, kGradients, iris::ccl::ReduceOp::kSum, stream));
   float correct = 0;
   IRIS_RETURN_IF_ERROR(stream.Copy(&correct, g + kCorrect, sizeof(correct)));

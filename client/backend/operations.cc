@@ -1,8 +1,11 @@
 // The table of the backend that this is compiled for.
 #include "client/backend/operations.h"
 
+#include <cstddef>
+#include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
@@ -100,28 +103,83 @@ bool AskClock(ClockWords* words, ClockSample* best) {
   return true;
 }
 
+// Words for one question at a time. Allocating and freeing memory of the host may wait for all that
+// a device does, so that they are kept for the next question. A question that a busy device has not
+// answered keeps its words and its stream until it has.
+struct ClockQuestion {
+  ClockWords* words = nullptr;
+  Stream* stream = nullptr;
+};
+constexpr size_t kClockQuestionsMax = 8;  // that are not answered
+
+class ClockQuestions {
+ public:
+  static ClockQuestions& Get() {
+    static ClockQuestions* const all = new ClockQuestions();
+    return *all;
+  }
+
+  Result Take(ClockQuestion* out) {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (size_t k = 0; k < unanswered_.size();) {
+      if (!Ended(unanswered_[k])) {
+        ++k;
+        continue;
+      }
+      delete unanswered_[k].stream;
+      free_.push_back(unanswered_[k].words);
+      unanswered_.erase(unanswered_.begin() + static_cast<std::ptrdiff_t>(k));
+    }
+    if (unanswered_.size() >= kClockQuestionsMax) return kBusy;
+    if (free_.empty()) {
+      out->words = static_cast<ClockWords*>(MallocHost(sizeof(ClockWords)));
+    } else {
+      out->words = free_.back();
+      free_.pop_back();
+    }
+    if (out->words == nullptr) return kNoMemory;
+    *out->words = {};
+    return NewStream(&out->stream);
+  }
+
+  void GiveBack(const ClockQuestion& question) {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (question.stream != nullptr && !Ended(question)) {
+      unanswered_.push_back(question);
+      return;
+    }
+    delete question.stream;
+    if (question.words != nullptr) free_.push_back(question.words);
+  }
+
+  static constexpr Result kBusy = {StatusCode::kDeadlineExceeded,
+                                   "the device does not answer: it is busy"};
+
+ private:
+  static bool Ended(const ClockQuestion& question) { return question.stream->Idle(); }
+
+  std::mutex mu_;
+  std::vector<ClockWords*> free_;
+  std::vector<ClockQuestion> unanswered_;
+};
+
 Result SampleClock(ClockSample* out) {
   if (Traits::kEmulated) {
     const uint64_t now = HostClockNanoseconds();
     *out = {now, now, 0};  // they are the same clock
     return {};
   }
-  ClockWords* const words = static_cast<ClockWords*>(MallocHost(sizeof(ClockWords)));
-  if (words == nullptr) return kNoMemory;
-  *words = {};
-  Stream* stream = nullptr;
-  Result result = NewStream(&stream);
-  if (result.ok()) result = Launch({1, 1}, *stream, AnswerClock, words);
-  bool answered = false;
-  if (result.ok()) {
-    answered = AskClock(words, out);
-    result = stream->Synchronize();  // the kernel ends by itself
+  ClockQuestion question;
+  Result result = ClockQuestions::Get().Take(&question);
+  if (result.ok()) result = Launch({1, 1}, *question.stream, AnswerClock, question.words);
+  if (result.ok() && AskClock(question.words, out)) {
+    result = question.stream->Synchronize();  // the kernel has given its last answer
+  } else if (result.ok()) {
+    // Should it begin to run some day, it ends at once.
+    __atomic_store_n(&question.words->asked, kClockAnswers, __ATOMIC_RELEASE);
+    result = ClockQuestions::kBusy;
   }
-  if (result.ok() && !answered) {
-    result = {StatusCode::kDeadlineExceeded, "the device does not answer: it is busy"};
-  }
-  delete stream;
-  FreeHost(words);
+  ClockQuestions::Get().GiveBack(question);
   return result;
 }
 

@@ -165,7 +165,7 @@ struct Failure {
 };
 
 // Of the trace of a rank: 1 MiB, as jobs have, or enough for what a run does.
-constexpr uint64_t TraceEvents(bool on) {
+constexpr uint32_t TraceEvents(bool on) {
   return on ? (backend::Traits::kEmulated ? 1 << 17 : 1 << 22) : 1 << 14;
 }
 constexpr uint64_t TraceBytes(bool on) { return TraceAreaBytes(TraceEvents(on)) + 4096; }

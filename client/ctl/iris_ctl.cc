@@ -26,6 +26,7 @@
 #include "client/ctl/trace.h"
 #include "client/ctl/views.h"
 #include "client/internal/runtime_dir.h"
+#include "client/internal/trace_merge.h"
 #include "device/base/bytes.h"
 #include "device/driver/pair_check.h"
 #include "proto/wire/version.h"
@@ -106,6 +107,14 @@ int RunDoctorCommand(const Options& options) {
   const std::vector<Finding> findings = RunDoctor(internal::RuntimeDirs(options.runtime_dir));
   Write(options.json ? Dump(FindingsJson(findings), 2) : FindingsText(findings));
   return AnyFailed(findings) ? kExitError : kExitOk;
+}
+
+int MergeTraces(const TraceWish& wish) {
+  const absl::Status merged = internal::MergeTraceFiles(wish.merge, wish.file);
+  if (!merged.ok()) return Report(merged);
+  return Write(absl::StrCat(wish.file, ": ", wish.merge.size(), " traces on one clock\n"))
+             ? kExitOk
+             : kExitError;
 }
 
 volatile sig_atomic_t g_interrupted = 0;
@@ -238,7 +247,8 @@ void AddPeek(CLI::App& peek, Options& options) {
 }
 
 void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
-  trace.add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
+  CLI::Option* const job =
+      trace.add_option("JOB", options.job, "Name of the job")->option_text(" ");
   trace
       .add_option("--seconds", wish.seconds,
                   "For how long; 0: what was told before [5].\nCtrl-C ends it early")
@@ -248,6 +258,16 @@ void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
   trace.add_option("--rank", wish.rank, "Only this rank")
       ->option_text("RANK")
       ->check(CLI::NonNegativeNumber);
+  CLI::Option* const merge =
+      trace
+          .add_option("--merge", wish.merge,
+                      "Nothing is traced: these files, which ranks of one\njob wrote, become one")
+          ->option_text("FILE...")
+          ->excludes(job);
+  // One of the two.
+  trace.final_callback([job, merge] {
+    if (job->count() == 0 && merge->count() == 0) throw CLI::RequiredError("JOB");
+  });
 }
 
 // A command and everything of its help. `example` is what to write behind "iris-ctl".
@@ -408,7 +428,7 @@ int Main(int argc, char** argv) {
   if (name == "completion") return Write(kBashCompletion) ? kExitOk : kExitError;
   if (name == "doctor") return RunDoctorCommand(options);
   if (name == "events") return RunEvents(options);
-  if (name == "trace") return RunTrace(options, wish);
+  if (name == "trace") return wish.merge.empty() ? RunTrace(options, wish) : MergeTraces(wish);
   return Run(options, name, FindCommand(name));
 }
 

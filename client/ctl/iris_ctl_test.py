@@ -104,7 +104,7 @@ class WithoutIrisd(unittest.TestCase):
                     "describe": {"--watch"}, "heaps": {"--watch", "--job"}, "allocations": {"--watch", "--job"},
                     "sessions": {"--watch"}, "waits": {"--watch", "--job"}, "events": {"--job", "--follow"},
                     "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"}, "doctor": set(),
-                    "trace": {"--seconds", "--rank"}, "completion": None}
+                    "trace": {"--seconds", "--rank", "--merge"}, "completion": None}
         listed = self.run_ctl("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]
         self.assertEqual(set(re.findall(r"(?m)^  ([a-z]+) ", listed)), set(commands))
         for command, own in commands.items():

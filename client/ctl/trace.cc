@@ -1,9 +1,6 @@
 #include "client/ctl/trace.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,6 +15,7 @@
 #include "client/internal/mapped_trace.h"
 #include "client/internal/trace_json.h"
 #include "client/internal/trace_recorder.h"
+#include "client/internal/whole_file.h"
 #include "iris/backend/host_functions.h"
 
 namespace iris::ctl {
@@ -182,13 +180,11 @@ absl::Status AddMarks(AdminClient& client, const std::string& job, uint64_t sinc
   });
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::FILE* const out = std::fopen(path.c_str(), "we");
-  const bool wrote = out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  const int error = errno;
-  if (out != nullptr && std::fclose(out) == 0 && wrote) return absl::OkStatus();
+// An error of the files that were named, and not of what was asked of irisd.
+absl::Status FileError(const absl::Status& status) {
+  if (status.ok()) return status;
   return absl::FailedPreconditionError(
-      absl::StrCat("write ", path, ": ", std::strerror(error), ": name another file with -o"));
+      absl::StrCat(status.message(), ": name another file with -o"));
 }
 
 std::string Summary(const TraceFile& file, const std::string& path) {
@@ -248,7 +244,10 @@ absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client
   file.job = wish.job;
   status = traces.Read(&file);
   if (status.ok()) status = AddMarks(client, wish.job, since_ns, &file);
-  if (status.ok()) status = WriteFile(wish.file, internal::TraceJson(file));
+  if (status.ok()) {
+    file.host = internal::HostId();
+    status = FileError(internal::WriteFile(wish.file, internal::TraceJson(file)));
+  }
   if (!status.ok()) return status;
   return Summary(file, wish.file);
 }

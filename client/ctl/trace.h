@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -16,7 +17,8 @@ struct TraceWish {
   std::string job;
   double seconds = 5;  // 0: what is there from before is read, and nothing switched on
   std::string file = "trace.json";
-  std::optional<uint32_t> rank;  // that alone
+  std::optional<uint32_t> rank;    // that alone
+  std::vector<std::string> merge;  // files that become one, instead of all that
 };
 
 // Takes the trace, writes the file, and gives a line that says what is in it. `over` is asked some

@@ -196,14 +196,26 @@ class Trace(unittest.TestCase):
         self.finish(ranks, gates)
 
     def test_the_rank_writes_its_own_trace(self):
-        path = self.path("json")
-        job = "training"
-        subprocess.run([IRIS_RUN, "-n", str(RANKS), "--job", job, "--", TRAINING, "--epochs", "1"], check=True,
+        self.trace_training(self.path("json"))
+        # Where it is to be can have the rank's number anywhere.
+        numbered = self.path("%r.json")
+        self.train(numbered)
+        for rank in range(RANKS):
+            trace, _ = trace_schema.check_file(numbered.replace("%r", str(rank)))
+            self.assertEqual(trace["otherData"]["ranks"][0]["rank"], rank)
+
+    def train(self, path):
+        subprocess.run([IRIS_RUN, "-n", str(RANKS), "--job", "training", "--", TRAINING, "--epochs", "1"], check=True,
                        stdout=subprocess.DEVNULL, timeout=PATIENCE_SECONDS,
                        env=self.daemon.environment(IRIS_TRACE=path))
-        first_starts = []
+
+    def trace_training(self, path):
+        """The files of the ranks of a training."""
+        job = "training"
+        self.train(path)
+        files = [re.sub(r"\.json$", f".rank{rank}.json", path) for rank in range(RANKS)]
         for rank in range(RANKS):
-            trace, boxes = trace_schema.check_file(re.sub(r"\.json$", f".rank{rank}.json", path))
+            trace, boxes = trace_schema.check_file(files[rank])
             told = trace["otherData"]
             self.assertEqual((told["job"], told["ranks"][0]["rank"]), (job, rank))
             self.assertEqual(told["ranks"][0]["clock_error_us"], 0)
@@ -211,10 +223,53 @@ class Trace(unittest.TestCase):
             launched = [box for box in boxes if box["name"] == "launch all_reduce"]
             self.assertGreater(len(reduced), 0)
             self.assertLessEqual(len({box["args"]["number"] for box in reduced}), len(launched))
-            first_starts.append((int(told["origin_ns"]) + min(box["start_ns"] for box in reduced),
-                                 int(told["origin_ns"]) + min(box["end_ns"] for box in reduced)))
-        # On one clock: the first all_reduce ends nowhere before it has begun everywhere.
-        self.assertLessEqual(max(start for start, _ in first_starts), min(end for _, end in first_starts))
+        return files
+
+    def test_a_training_step_of_all_ranks_on_one_clock(self):
+        files = self.trace_training(self.path("step.json"))
+        merged = self.path("merged.json")
+        said = self.ctl("trace", "--merge", *files, "-o", merged)
+        self.assertEqual((said.returncode, said.stdout), (0, f"{merged}: 4 traces on one clock\n"), said.stderr)
+        trace, boxes = trace_schema.check_file(merged)
+        self.assertEqual([rank["rank"] for rank in trace["otherData"]["ranks"]], list(range(RANKS)))
+        # A block of an all_reduce ends nowhere before the block of its number has begun everywhere.
+        times = {}
+        for box in boxes:
+            if box["name"] == "all_reduce":
+                times.setdefault((box["args"]["number"], box["args"]["block"]), {})[box["pid"]] = box
+        whole = [by_rank.values() for by_rank in times.values() if len(by_rank) == RANKS]
+        self.assertGreater(len(whole), 10)
+        apart = [same for same in whole
+                 if max(box["start_ns"] for box in same) > min(box["end_ns"] for box in same)]
+        self.assertEqual(apart, [])
+        # A step: the kernels of it, which mark themselves, follow each other on each rank, and the sum lies between.
+        for rank in range(RANKS):
+            forward, gradient, update = (
+                sorted((box["start_ns"], box["end_ns"]) for box in boxes
+                       if box["pid"] == rank and box["name"] == f"user {tag}" and box["cat"] == "user")
+                for tag in (1, 2, 3))
+            summed = sorted((box["start_ns"], box["end_ns"]) for box in boxes
+                            if box["pid"] == rank and box["name"] == "all_reduce" and box["args"]["number"] == 1)
+            self.assertGreater(min(len(forward), len(gradient), len(update), len(summed)), 0)
+            first_gradient = min(start for start, _ in gradient)
+            self.assertLessEqual(min(end for _, end in forward), first_gradient)
+            self.assertLessEqual(first_gradient, summed[0][0])
+            self.assertLessEqual(max(end for _, end in summed), min(start for start, _ in update))
+
+    def test_what_cannot_be_merged_is_named(self):
+        files = self.trace_training(self.path("step.json"))
+        out = self.path("merged.json")
+        for arguments, says in (([files[0], files[0]], f"{files[0]}: rank 0 is in {files[0]}, too"),
+                                ([files[0], TRAINING], f"{TRAINING}: this is no JSON"),
+                                ([files[0], "/nowhere.json"], "/nowhere.json: No such file")):
+            said = self.ctl("trace", "--merge", *arguments, "-o", out)
+            self.assertNotEqual(said.returncode, 0)
+            self.assertIn(says, said.stderr)
+        self.assertFalse(os.path.exists(out))
+        for arguments, says in ((["trace"], "JOB"), (["trace", "job", "--merge", files[0]], "excludes")):
+            said = self.ctl(*arguments)
+            self.assertEqual(said.returncode, 2, said.stderr)
+            self.assertIn(says, said.stderr)
 
 
 if __name__ == "__main__":

@@ -302,6 +302,7 @@ absl::StatusOr<Team> HostContext::CreateTeam(absl::Span<const uint32_t> ranks) {
   return CreateTeam(ranks, impl_->world);
 }
 absl::StatusOr<Team> HostContext::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
+  const TraceRecorder::Span span(trace(), TraceHostCall::kTeam);
   return impl_->teams.CreateTeam(ranks, parent);
 }
 absl::StatusOr<Team> HostContext::SplitTeam(int32_t color, int32_t key, const Team& parent) {
@@ -343,7 +344,10 @@ absl::StatusOr<Team> HostContext::SplitTeam(int32_t color, int32_t key, const Te
   return own;
 }
 
-absl::Status HostContext::DestroyTeam(const Team& team) { return impl_->teams.DestroyTeam(team); }
+absl::Status HostContext::DestroyTeam(const Team& team) {
+  const TraceRecorder::Span span(trace(), TraceHostCall::kTeam);
+  return impl_->teams.DestroyTeam(team);
+}
 
 absl::Status HostContext::Barrier() { return Barrier(impl_->world); }
 absl::Status HostContext::Barrier(const Team& team) {

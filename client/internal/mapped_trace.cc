@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,28 @@
 #include "iris/backend/host_functions.h"
 
 namespace iris::internal {
+namespace {
+
+// As impl/trace.h.
+uint32_t ReadyWord(const TraceEvent& event, uint32_t generation) {
+  uint32_t words[sizeof(TraceEvent) / sizeof(uint32_t)];
+  std::memcpy(words, &event, sizeof(words));
+  uint32_t ready = generation;
+  for (size_t k = 0; k + 1 < std::size(words); ++k) ready ^= words[k];
+  return ready;
+}
+
+// More than 32 bits count has no trace.
+uint32_t CapacityOf(uint64_t bytes) {
+  return static_cast<uint32_t>(
+      std::min<uint64_t>((bytes - sizeof(TraceArea)) / sizeof(TraceEvent), ~uint32_t{0}));
+}
+
+}  // namespace
+
+void MakeReady(uint32_t generation, TraceEvent* event) {
+  event->ready = ReadyWord(*event, generation);
+}
 
 template <typename T>
 absl::Status MappedTrace::Write(T TraceArea::*field, T value) {
@@ -26,7 +49,7 @@ absl::Status MappedTrace::Make(uint32_t rank, int64_t pid) {
   header.magic = TraceArea::kMagic;
   header.version = TraceArea::kVersion;
   header.event_bytes = sizeof(TraceEvent);
-  header.capacity = (bytes_ - sizeof(TraceArea)) / sizeof(TraceEvent);
+  header.capacity = CapacityOf(bytes_);
   header.rank = rank;
   header.pid = pid;
   // What was there before must not look like events.
@@ -49,7 +72,7 @@ absl::StatusOr<TraceArea> MappedTrace::Header() {
         "the trace is of version ", header.version, ", and this program reads version ",
         TraceArea::kVersion, ": install matching versions"));
   }
-  header.capacity = std::min(header.capacity, (bytes_ - sizeof(TraceArea)) / sizeof(TraceEvent));
+  header.capacity = std::min(header.capacity, CapacityOf(bytes_));
   return header;
 }
 
@@ -60,7 +83,7 @@ absl::Status MappedTrace::SwitchOn(uint64_t now_ns, uint64_t until_ns) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a trace of rank ", header->rank, " is on already",
         header->until_ns == ~uint64_t{0}
-            ? std::string(", for as long as the rank is there (IRIS_TRACE)")
+            ? std::string(", until its own program ends it (iris_trace_stop, IRIS_TRACE)")
             : absl::StrCat(", for another ", (header->until_ns - now_ns) / 1000000, " ms"),
         ": wait for it, or for who takes it"));
   }
@@ -80,7 +103,7 @@ absl::StatusOr<RankTrace> MappedTrace::Read() {
   trace.rank = header->rank;
   trace.pid = header->pid;
   trace.capacity = header->capacity;
-  const uint64_t taken = std::min(header->position, header->capacity);
+  const uint64_t taken = std::min<uint64_t>(header->position, header->capacity);
   trace.dropped = header->position - taken;
   trace.events.resize(taken);
   if (taken > 0) {
@@ -90,11 +113,17 @@ absl::StatusOr<RankTrace> MappedTrace::Read() {
   }
   const auto written =
       std::remove_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& event) {
-        return event.ready != header->generation || event.end_ns < event.start_ns;
+        return event.ready != ReadyWord(event, header->generation) || event.end_ns < event.start_ns;
       });
   trace.unfinished = static_cast<uint64_t>(trace.events.end() - written);
   trace.events.erase(written, trace.events.end());
   return trace;
+}
+
+absl::StatusOr<uint64_t> MappedTrace::Unfinished() {
+  const absl::StatusOr<RankTrace> trace = Read();
+  if (!trace.ok()) return trace.status();
+  return trace->unfinished;
 }
 
 absl::StatusOr<ClockSample> SampleClocks(const std::string& backend) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,10 +26,16 @@ struct RankTrace {
   // The device's clock and the host's, at the beginning and at the end.
   ClockSample first = {};
   ClockSample last = {};
-  // Of the host library, by the host's clock, where it cannot store in the heap.
+  bool drift_known = true;  // false: the device did not answer at the end, and `last` is `first`
+  // What the process kept, by the host's clock: spans with names, and where the host cannot store
+  // in the heap the calls of its library.
   std::vector<TraceEvent> host_events;
   uint64_t host_dropped = 0;
+  std::vector<std::string> names;  // of the spans: TraceEvent::detail is a place here
 };
+
+// Writes the word that tells readers that an event is whole and of this trace.
+void MakeReady(uint32_t generation, TraceEvent* event);
 
 class MappedTrace {
  public:
@@ -47,6 +54,8 @@ class MappedTrace {
   absl::Status SwitchOff();
   // All but the clocks and what the host keeps.
   absl::StatusOr<RankTrace> Read();
+  // How many events are under way, or will never come.
+  absl::StatusOr<uint64_t> Unfinished();
 
  private:
   absl::StatusOr<TraceArea> Header();

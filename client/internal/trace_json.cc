@@ -4,30 +4,48 @@
 #include <map>
 #include <tuple>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "client/internal/utf8.h"
+#include "client/internal/whole_file.h"
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
 
 namespace iris::internal {
 namespace {
 
-// Of irisd's own events: no rank has this number.
-constexpr uint32_t kIrisdProcess = 1000;
-
 constexpr const char* kHostCalls[kTraceHostCalls] = {
-    "allocate", "free", "barrier", "broadcast", "team", "launch", "synchronize", "open"};
+    "allocate", "free", "barrier", "broadcast", "team", "launch", "synchronize", "open", "span"};
 
-std::string Quoted(const std::string& text) {
+// The number of the character that `text` begins with, which has so many bytes.
+uint32_t CharacterAt(absl::string_view text, size_t bytes) {
+  const auto first = static_cast<uint8_t>(text[0]);
+  if (bytes == 1) return first;
+  uint32_t number = first & (0x7fu >> bytes);
+  for (size_t i = 1; i < bytes; ++i) number = number << 6 | (static_cast<uint8_t>(text[i]) & 0x3f);
+  return number;
+}
+
+// All but plain characters by their numbers, so that the file is ASCII. A byte that is of no
+// character stands for itself.
+std::string Quoted(absl::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      absl::StrAppend(&out, "\\", std::string(1, c));
-    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) {
-      // Names are printable; what is not is told by its number, so that the file is ASCII.
-      absl::StrAppendFormat(&out, "\\u%04x", static_cast<unsigned char>(c));
+  while (!text.empty()) {
+    const size_t bytes = std::max<size_t>(1, Utf8CharacterBytes(text));
+    const uint32_t character = CharacterAt(text, bytes);
+    text.remove_prefix(bytes);
+    if (character == '"' || character == '\\') {
+      absl::StrAppend(&out, "\\", std::string(1, static_cast<char>(character)));
+    } else if (character >= 0x20 && character < 0x7f) {
+      out += static_cast<char>(character);
+    } else if (character < 0x10000) {
+      absl::StrAppendFormat(&out, "\\u%04x", character);
     } else {
-      out += c;
+      const uint32_t above = character - 0x10000;
+      absl::StrAppendFormat(&out, "\\u%04x\\u%04x", 0xd800 + (above >> 10),
+                            0xdc00 + (above & 0x3ff));
     }
   }
   return out + "\"";
@@ -49,9 +67,12 @@ struct Named {
   std::string name;
   const char* category;
 };
-Named NameOf(const TraceEvent& event) {
+Named NameOf(const TraceEvent& event, const std::vector<std::string>& names) {
   if (IsHost(event)) {
     const uint32_t call = event.op - static_cast<uint32_t>(TraceOp::kHost);
+    if (call == static_cast<uint32_t>(TraceHostCall::kSpan) && event.detail < names.size()) {
+      return {names[event.detail], "user"};
+    }
     std::string name = call < kTraceHostCalls ? kHostCalls[call] : "unknown";
     if (call == static_cast<uint32_t>(TraceHostCall::kLaunch)) {
       absl::StrAppend(&name, " ", OperationOf(event.detail));
@@ -104,7 +125,9 @@ std::string ArgumentsOf(const TraceEvent& event) {
     if (op == TraceOp::kWait || op == TraceOp::kPutSignal) {
       add("value", absl::StrCat(event.detail));
     }
-    if (op == TraceOp::kBarrier) add("team", absl::StrCat(event.detail));
+    if (op == TraceOp::kBarrier || op == TraceOp::kGridBarrier) {
+      add("team", absl::StrCat(event.detail));
+    }
   }
   add("block", absl::StrCat(event.block));
   add("multiprocessor", absl::StrCat(event.multiprocessor));
@@ -155,8 +178,8 @@ std::vector<std::vector<const Slice*>> Rows(const std::vector<Slice>& slices) {
 
 std::map<Place, std::vector<Slice>> Slices(const RankTrace& rank) {
   std::map<Place, std::vector<Slice>> places;
-  const auto add = [&places](const TraceEvent& event, const auto& time) {
-    const Named named = NameOf(event);
+  const auto add = [&](const TraceEvent& event, const auto& time) {
+    const Named named = NameOf(event, rank.names);
     const Place place =
         IsHost(event) ? Place{false, event.number, 0} : Place{true, event.block, event.thread};
     std::vector<Slice>& slices = places[place];
@@ -169,7 +192,8 @@ std::map<Place, std::vector<Slice>> Slices(const RankTrace& rank) {
       slices.push_back({start, until, "first round", "wait", ""});
     }
     if (event.last_ns != 0) {
-      const uint64_t from = std::min(end, time(event.start_ns + event.last_ns));
+      const uint64_t last_ns = std::max(event.first_ns, event.last_ns);
+      const uint64_t from = std::min(end, time(event.start_ns + last_ns));
       slices.push_back({from, end, "last round", "wait", ""});
     }
   };
@@ -204,9 +228,10 @@ class Lines {
   }
   void Mark(uint32_t process, const TraceMark& mark) {
     Add(absl::StrFormat(
-        R"({"ph":"i","s":"g","name":%s,"cat":"irisd","pid":%d,"tid":1,"ts":%s,"args":{"rank":%d,)"
+        R"({"ph":"i","s":"g","name":%s,"cat":"%s","pid":%d,"tid":1,"ts":%s,"args":{"rank":%d,)"
         R"("pid":%d,"text":%s}})",
-        Quoted(mark.name), process, Since(mark.host_ns), mark.rank, mark.pid, Quoted(mark.text)));
+        Quoted(mark.name), kIrisdCategory, process, Since(mark.host_ns), mark.rank, mark.pid,
+        Quoted(mark.text)));
   }
   std::string Take() { return std::move(text_); }
 
@@ -264,11 +289,12 @@ std::string TraceJson(const TraceFile& file) {
     absl::StrAppendFormat(
         &ranks,
         R"(%s{"rank":%d,"pid":%d,"events":%d,"capacity":%d,"dropped":%d,"unfinished":%d,)"
-        R"("clock_error_us":%s,"clock_offset_ns":%d})",
+        R"("clock_error_us":%s,"clock_offset_ns":%d,"clock_drift_known":%s})",
         ranks.empty() ? "" : ",", rank.rank, rank.pid, rank.events.size() + rank.host_events.size(),
         rank.capacity, rank.dropped + rank.host_dropped, rank.unfinished,
         Microseconds(std::max(rank.first.error_ns, rank.last.error_ns)),
-        static_cast<int64_t>(rank.first.host_ns - rank.first.device_ns));
+        static_cast<int64_t>(rank.first.host_ns - rank.first.device_ns),
+        rank.drift_known ? "true" : "false");
   }
   if (!file.marks.empty()) {
     lines.Name("process_name", kIrisdProcess, 0, "irisd");
@@ -276,9 +302,15 @@ std::string TraceJson(const TraceFile& file) {
   }
   return absl::StrFormat(
       "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"program\":\"iris\",\"job\":%s,"
-      "\"clock\":\"CLOCK_MONOTONIC of the host\",\"origin_ns\":\"%d\",\"irisd_error_us\":%s,"
-      "\"ranks\":[%s]},\n\"traceEvents\":[\n%s\n]}\n",
-      Quoted(file.job), origin, Microseconds(file.marks_error_ns), ranks, lines.Take());
+      "\"clock\":\"CLOCK_MONOTONIC of the host\",\"host\":%s,\"origin_ns\":\"%d\","
+      "\"irisd_error_us\":%s,\"ranks\":[%s]},\n\"traceEvents\":[\n%s\n]}\n",
+      Quoted(file.job), Quoted(file.host), origin, Microseconds(file.marks_error_ns), ranks,
+      lines.Take());
+}
+
+std::string HostId() {
+  const auto text = ReadFile("/proc/sys/kernel/random/boot_id", 64);
+  return text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
 }
 
 }  // namespace iris::internal

@@ -26,12 +26,20 @@ struct TraceMark {
 
 struct TraceFile {
   std::string job;
+  std::string host;  // HostId: whose monotonic clock it is
   std::vector<RankTrace> ranks;
   std::vector<TraceMark> marks;
   uint64_t marks_error_ns = 0;
 };
 
+// irisd's process in the file: no rank has this number. And what its events are.
+inline constexpr uint32_t kIrisdProcess = 1000;
+inline constexpr char kIrisdCategory[] = "irisd";
+
 std::string TraceJson(const TraceFile& file);
+
+// Of this boot of this machine; "" where the kernel does not tell.
+std::string HostId();
 
 // What the device's clock calls `device_ns`, by the host's: between the samples by a straight line,
 // beyond them as well.

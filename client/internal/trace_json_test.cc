@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
 #include "nlohmann/json.hpp"
@@ -140,6 +142,43 @@ TEST(TraceJsonTest, NumbersThatNobodyKnowsAreToldAsSuch) {
                                          Event(static_cast<TraceOp>(500), 2000, 2001)});
   ASSERT_EQ(boxes.size(), 3u);
   for (const Json& box : boxes) EXPECT_EQ(box["name"], "unknown");
+}
+
+TEST(TraceJsonTest, RoundsBeyondTheEndStayInside) {
+  TraceEvent event = Event(static_cast<TraceOp>(static_cast<uint32_t>(TraceOp::kCollective) +
+                                                static_cast<uint32_t>(ccl::Operation::kAllReduce)),
+                           2000, 5000);
+  event.first_ns = event.wait_ns = ~uint32_t{0};
+  for (const uint32_t last : {1u, 2000u, ~0u}) {
+    event.last_ns = last;
+    for (const Json& box : Boxes({event})) {
+      EXPECT_GE(box["ts"], 1.0);
+      EXPECT_LE(box["ts"].get<double>() + box["dur"].get<double>(), 4.0) << box;
+    }
+  }
+}
+
+TEST(TraceJsonTest, SpansOfTheProgramHaveNames) {
+  TraceFile file;
+  RankTrace rank;
+  rank.first = rank.last = {1000, 1000, 0};
+  rank.names = {"forward", "\xc3\xa9 \xf0\x9f\x98\x80 \xff\""};
+  for (const uint64_t name : {0, 1, 2}) {
+    rank.host_events.push_back(
+        Event(static_cast<TraceOp>(static_cast<uint32_t>(TraceOp::kHost) +
+                                   static_cast<uint32_t>(TraceHostCall::kSpan)),
+              1000 + name, 2000 + name));
+    rank.host_events.back().detail = name;
+  }
+  file.ranks.push_back(rank);
+  const Json json = Json::parse(TraceJson(file));
+  std::vector<std::string> names;
+  for (const Json& event : json["traceEvents"]) {
+    if (event["ph"] == "X") names.push_back(event["name"]);
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"forward", "span", "\xc3\xa9 \xf0\x9f\x98\x80 \xc3\xbf\""}));
 }
 
 TEST(TraceJsonTest, AnEmptyTraceIsAFileToo) {

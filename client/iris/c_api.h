@@ -554,6 +554,37 @@ IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream
  * their streams first. */
 IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 
+/* Tracing: what this rank's kernels and calls do, as a file that Perfetto and chrome://tracing
+ * open. iris-ctl trace does the same from outside, and the environment variable IRIS_TRACE from the
+ * beginning. Not collective: each rank starts, stops and writes its own. */
+
+/* Forgets what was told before and switches the trace on: for limit_ns, or until iris_trace_stop if
+ * that is 0. IRIS_FAILED_PRECONDITION: the job has no room for a trace (set IRIS_TRACE_EVENTS), or
+ * one is on, this rank's own or one of iris-ctl, and for how long. IRIS_DEADLINE_EXCEEDED: the
+ * device is too busy to tell its clock; it is off then. */
+IRIS_EXPORT iris_code iris_trace_start(iris_context* context, int64_t limit_ns);
+/* Switches it off. What was told stays until the next start. IRIS_FAILED_PRECONDITION: this rank
+ * has not started it, or has stopped it. */
+IRIS_EXPORT iris_code iris_trace_stop(iris_context* context);
+/* Writes what was told since the start: until the stop, or until now if it is still on. Synchronize
+ * streams first: what is under way is not in it. "%r" in the path becomes the rank.
+ * IRIS_FAILED_PRECONDITION: there was no start. IRIS_NOT_FOUND, IRIS_UNAVAILABLE: names the file
+ * and why. */
+IRIS_EXPORT iris_code iris_trace_write(iris_context* context, const char* path);
+/* A span of the program's own, of a thread of the host: the first call gives its begin, and the
+ * second one tells it from there until now, by a name of at most 256 bytes. Spans may nest. Begin
+ * and end are on one thread. While the trace is not on by iris_trace_start or IRIS_TRACE, *out is
+ * 0, and a span that begins with 0 is not told. Spans are kept in the process: iris-ctl does not
+ * see them. IRIS_INVALID_ARGUMENT: a name that is empty, too long or not UTF-8, or a begin that is
+ * later than now. */
+IRIS_EXPORT iris_code iris_trace_span_begin(iris_context* context, uint64_t* out);
+IRIS_EXPORT iris_code iris_trace_span_end(iris_context* context, uint64_t begin, const char* name);
+/* Needs no context: `n_paths` files of ranks of one job as one file, on one clock; iris-ctl trace
+ * --merge does the same. IRIS_INVALID_ARGUMENT names the file: it is no trace of Iris's, or is of
+ * another job, machine or boot than the first one, or has a rank that another one has, too.
+ * IRIS_NOT_FOUND, IRIS_UNAVAILABLE: as above. */
+IRIS_EXPORT iris_code iris_trace_merge(const char* const* paths, size_t n_paths, const char* out);
+
 /* Values, made by the device that has the memory. */
 
 typedef int32_t iris_fill_kind;

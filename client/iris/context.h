@@ -514,6 +514,16 @@ class Context {
     return impl::FromC(iris_team_destroy(get(), team.handle));
   }
 
+  // The trace of this rank: <iris/c_api.h> says what each does (iris_trace_start and its fellows),
+  // HostSpan below marks what the host does. Not collective. A limit of 0: until StopTrace.
+  Status StartTrace(std::chrono::nanoseconds limit = {}) {
+    return impl::FromC(iris_trace_start(get(), limit.count()));
+  }
+  Status StopTrace() { return impl::FromC(iris_trace_stop(get())); }
+  Status WriteTrace(const std::string& path) {
+    return impl::FromC(iris_trace_write(get(), path.c_str()));
+  }
+
   // Copies by the device's copy engine, in the order of the stream, without a kernel (a signal is
   // one of one thread): see <iris/stream.h>.
 
@@ -653,6 +663,29 @@ class Context {
   iris_context_info info_ = {};
   DeviceContext device_;
   Team world_;
+};
+
+// A named span of the host in this rank's trace, from here to the end of the scope:
+//
+//   const iris::HostSpan span(context, "forward");
+//
+// Nothing while the trace is not on by StartTrace or IRIS_TRACE. Borrows both; one thread. `name`:
+// 1 to 256 bytes of UTF-8; with another one nothing is told.
+class HostSpan {
+ public:
+  HostSpan(const Context& context, const char* name) : context_(context.get()), name_(name) {
+    if (iris_trace_span_begin(context_, &begin_) != IRIS_OK) begin_ = 0;
+  }
+  ~HostSpan() {
+    if (begin_ != 0) (void)iris_trace_span_end(context_, begin_, name_);
+  }
+  HostSpan(const HostSpan&) = delete;
+  HostSpan& operator=(const HostSpan&) = delete;
+
+ private:
+  iris_context* const context_;
+  const char* const name_;
+  uint64_t begin_ = 0;
 };
 
 }  // namespace iris

@@ -62,7 +62,7 @@ class Header(unittest.TestCase):
 
     def ctype(self, kind):
         """What the bindings have to say for a type of C."""
-        bare = kind.replace("const ", "").replace(" ", "")
+        bare = re.sub(r"\bconst\b|\s", "", kind)
         if bare in ENUMS:
             return ctypes.c_int32
         if bare in SCALARS:

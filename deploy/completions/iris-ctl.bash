@@ -66,7 +66,7 @@ _iris_ctl() {
           fi
           ;;
         trace)
-          words="--seconds --output --rank --runtime-dir --help"
+          words="--seconds --output --rank --merge --runtime-dir --help"
           if [[ $current != -* && $((COMP_CWORD - position)) -eq 1 ]]; then words=$(_iris_ctl_jobs); fi
           ;;
         doctor) words="$common" ;;

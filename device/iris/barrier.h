@@ -48,7 +48,8 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
 // on one rank must not both call it. kTimeout, kAborted: this block no longer counts as arrived,
 // and the kernel should end.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
-  const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, 0, Block{});
+  const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, ctx.world.id,
+                                 Block{});
   return impl::MeetGrid(ctx, ctx.world, timeout_ns);
 }
 
@@ -59,6 +60,7 @@ IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t tim
 // rank's own grid had not come.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
+  const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, team.id, Block{});
   WaitResult result = impl::MeetGrid(ctx, team, timeout_ns);
   if (result != WaitResult::kOk) return result;
   uint32_t* const met = &AtOffset<SyncArea::Slot>(ctx, ctx.rank, team.sync_offset_bytes)->met;

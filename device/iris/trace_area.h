@@ -4,10 +4,11 @@
 //
 // A trace is on while `until_ns` is later than the device's clock: who traces and is killed leaves
 // nothing on. Who switches it on takes the next `generation`, sets `position` to 0, and then sets
-// `until_ns`. Who has something to tell takes a slot, by adding to `position`, and writes the event
-// there, `ready` last; a slot behind the last one is dropped, and `position` tells how many were.
-// Nothing is ever written over, so that reading needs no lock: a slot is there when its `ready` is
-// the generation.
+// `until_ns`. Who has something to tell reads the generation and takes a slot, by adding to
+// `position`, and writes the event there; a slot behind the last one is dropped, and `position`
+// tells how many were. A trace never writes over its own events, so that reading needs no lock: an
+// event is there when its `ready` fits all the rest of it and the generation. What began in an
+// earlier trace, and is written late, does not fit and is left out.
 #pragma once
 
 #include <cstdint>
@@ -33,46 +34,50 @@ enum class TraceHostCall : uint16_t {
   kFree = 1,
   kBarrier = 2,
   kBroadcast = 3,
-  kTeam = 4,
+  kTeam = 4,    // a team is made, split or ended
   kLaunch = 5,  // an operation is put on a stream
   kSynchronize = 6,
   kOpen = 7,
+  kSpan = 8,  // a named span of the program's, which is kept in the process alone
 };
-inline constexpr uint32_t kTraceHostCalls = 8;
+inline constexpr uint32_t kTraceHostCalls = 9;
 
 inline constexpr uint16_t kNoTracePeer = 0xffff;
 
 struct TraceEvent {
   uint64_t start_ns;  // by the device's clock, as all times here
   uint64_t end_ns;
-  uint64_t bytes;     // collectives: elements
-  uint64_t detail;    // kUser: the tag; signals and waits: the value; collectives: what is called,
-                      // as the first word of PackedCall; kLaunch: the operation
-  uint32_t first_ns;  // collectives: from the start until the first round was passed; 0: no round
-  uint32_t last_ns;   // collectives: from the start until the last round began; 0: no such round
+  uint64_t bytes;  // collectives: elements
+  // kUser: the tag; signals and waits: the value; barriers: the team; kLaunch: the operation;
+  // kSpan: the number of its name; collectives: what is called, as the first word of PackedCall.
+  uint64_t detail;
+  // Of collectives. What is longer than 32 bits hold, 4.29 s, is told as that.
+  uint32_t first_ns;  // from the start until the first round was passed; 0: no round
+  uint32_t last_ns;   // from the start until the last round began; 0: no such round
   uint32_t wait_ns;   // of it the first thread spent in these rounds, or waiting for packets
   uint32_t number;    // collectives: the how-manieth of the communicator; host: the thread
   uint16_t op;        // TraceOp
   uint16_t peer;      // world rank; kNoTracePeer
-  uint16_t block;     // of the kernel's grid
   uint16_t multiprocessor;
   uint16_t thread;  // of the block: the first one of those that made the call together
-  uint16_t reserved;
-  uint32_t ready;  // the generation, when all else is written
+  uint32_t block;   // of the kernel's grid
+  uint32_t ready;   // the generation, xor all the other words of 32 bits
 };
 static_assert(sizeof(TraceEvent) == 64);
 
-struct TraceArea {
+struct alignas(16) TraceArea {
   static constexpr uint64_t kMagic = 0x3145434152543149;  // "I1TRACE1"
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t magic;
   uint32_t version;
   uint32_t event_bytes;
-  uint64_t capacity;    // events that there is room for
+  // These two words are read together.
   uint64_t until_ns;    // 0: off
   uint32_t generation;  // of the trace that is on, or was last
+  uint32_t capacity;    // events that there is room for
   uint32_t rank;
+  uint32_t reserved;
   int64_t pid;
   uint64_t reserved_before[10];
   uint64_t position;  // slots taken since it was switched on; a line of its own

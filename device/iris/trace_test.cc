@@ -7,6 +7,8 @@
 #include <iterator>
 #include <random>
 #include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/iris/backend/emu/test_util.h"
@@ -27,7 +29,7 @@ class Area {
   explicit Area(uint64_t capacity)
       : words_(TraceAreaBytes(capacity + 1) / sizeof(uint64_t), 0),
         area_(new (words_.data()) TraceArea()) {
-    area_->capacity = capacity;
+    area_->capacity = static_cast<uint32_t>(capacity);
     area_->generation = 7;
     ctx_.n_ranks = 2;
     ctx_.trace = area_;
@@ -42,11 +44,19 @@ class Area {
                 sizeof(event));
     return event;
   }
+  // Of the trace that an event is of, if it is whole.
+  static uint32_t GenerationOf(const TraceEvent& event) {
+    uint32_t words[sizeof(event) / sizeof(uint32_t)];
+    std::memcpy(words, &event, sizeof(words));
+    uint32_t folded = 0;
+    for (const uint32_t word : words) folded ^= word;
+    return folded;
+  }
   // Those that are there.
   std::vector<TraceEvent> Events() const {
     std::vector<TraceEvent> events;
     for (uint64_t slot = 0; slot < area_->capacity; ++slot) {
-      if (At(slot).ready == area_->generation) events.push_back(At(slot));
+      if (GenerationOf(At(slot)) == area_->generation) events.push_back(At(slot));
     }
     return events;
   }
@@ -157,6 +167,95 @@ TEST(TraceTest, CallsOfBlocksAndWarps) {
     EXPECT_EQ(events[i].bytes, expected[i].bytes) << i;
     EXPECT_EQ(events[i].detail, expected[i].detail) << i;
   }
+}
+
+// A block waits in a span while one trace ends and the next begins.
+IRIS_KERNEL void TellLate(DeviceContext ctx, uint32_t* begun, uint32_t* go) {
+  const TraceSpan span(ctx, 77, Block{});
+  if (backend::ThreadIndex() == 0) {
+    backend::Store<Scope::kSystem, Order::kRelease>(begun, 1u);
+    while (backend::Load<Scope::kSystem, Order::kAcquire>(go) == 0) backend::Pause();
+  }
+}
+
+TEST(TraceTest, AnEventOfAnEarlierTraceIsNoneOfTheNext) {
+  Area area(10);
+  area->until_ns = kForEver;
+  backend::Stream stream;
+  ASSERT_TRUE(backend::Stream::Create(&stream).ok());
+  uint32_t begun = 0, go = 0;
+  ASSERT_TRUE(backend::Launch({1, 32}, stream, &TellLate, area.ctx(), &begun, &go).ok());
+  while (__atomic_load_n(&begun, __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
+  // As MappedTrace::SwitchOn.
+  __atomic_store_n(&area->until_ns, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&area->generation, 8, __ATOMIC_RELEASE);
+  __atomic_store_n(&area->position, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&area->until_ns, kForEver, __ATOMIC_RELEASE);
+  __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+  ASSERT_TRUE(stream.Synchronize().ok());
+  EXPECT_TRUE(area.Events().empty());
+  RunKernel({1, 32}, &Tell, area.ctx(), 500, 1);
+  ASSERT_EQ(area.Events().size(), 1u);
+  EXPECT_EQ(area.Events()[0].detail, 500u);
+}
+
+TEST(TraceTest, HalfAnEventAndAMixtureOfTwoAreNone) {
+  Area area(2);
+  area->until_ns = kForEver;
+  RunKernel({2, 32}, &Tell, area.ctx(), 500, 1);
+  ASSERT_EQ(area.Events().size(), 2u);
+  const TraceEvent whole[] = {area.At(0), area.At(1)};
+  for (size_t k = 0; k < sizeof(TraceEvent); k += sizeof(uint64_t)) {
+    for (const TraceEvent& other : {TraceEvent(), whole[1]}) {
+      TraceEvent mixed = whole[0];
+      auto* const bytes = reinterpret_cast<unsigned char*>(&mixed);
+      const auto* const from = reinterpret_cast<const unsigned char*>(&other);
+      if (std::memcmp(bytes + k, from + k, sizeof(uint64_t)) == 0) continue;
+      std::memcpy(bytes + k, from + k, sizeof(uint64_t));
+      EXPECT_NE(Area::GenerationOf(mixed), area->generation) << k;
+    }
+  }
+}
+
+TEST(TraceTest, LongTimesAreToldAsTheLongest) {
+  EXPECT_EQ(impl::TraceTimeBetween(5, 5), 0u);
+  EXPECT_EQ(impl::TraceTimeBetween(5, 7), 2u);
+  EXPECT_EQ(impl::TraceTimeBetween(5, 5 + (uint64_t{1} << 32) - 2), ~0u - 1);
+  EXPECT_EQ(impl::TraceTimeBetween(5, 5 + (uint64_t{1} << 32) - 1), ~0u);
+  EXPECT_EQ(impl::TraceTimeBetween(5, 5 + (uint64_t{1} << 32)), ~0u);
+  EXPECT_EQ(impl::TraceTimeBetween(5, kForEver), ~0u);
+}
+
+// Of one rank, whose heap has the barrier area in front.
+IRIS_KERNEL void MeetAll(DeviceContext ctx) {
+  (void)GridBarrier(ctx);
+  (void)GridBarrier(ctx, ctx.world);
+  if (backend::BlockIndex() == 0) (void)Barrier(ctx, ctx.world);
+}
+
+TEST(TraceTest, BarriersOfGridsAndTeams) {
+  Area area(100);
+  area->until_ns = kForEver;
+  std::vector<uint64_t> heap(kSyncAreaBytes / sizeof(uint64_t) + 64, 0);
+  DeviceContext ctx = area.ctx();
+  ctx.n_ranks = 1;
+  ctx.base = (reinterpret_cast<uint64_t>(heap.data()) + 255) / 256 * 256;
+  ctx.stride_bytes = kSyncAreaBytes;
+  ctx.world.size = 1;
+  ctx.world.id = 3;
+  RunKernel({2, 32}, &MeetAll, ctx);
+  std::multiset<std::pair<TraceOp, uint32_t>> seen;
+  for (const TraceEvent& event : area.Events()) {
+    seen.emplace(static_cast<TraceOp>(event.op), event.block);
+    EXPECT_EQ(event.detail, 3u);
+  }
+  // Of the grid's barrier of a team, the first block meets the other members.
+  EXPECT_EQ(seen, (std::multiset<std::pair<TraceOp, uint32_t>>{{TraceOp::kBarrier, 0},
+                                                               {TraceOp::kBarrier, 0},
+                                                               {TraceOp::kGridBarrier, 0},
+                                                               {TraceOp::kGridBarrier, 0},
+                                                               {TraceOp::kGridBarrier, 1},
+                                                               {TraceOp::kGridBarrier, 1}}));
 }
 
 TEST(TraceTest, WhatDoesNotFitIsDroppedAndCounted) {

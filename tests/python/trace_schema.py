@@ -5,7 +5,7 @@ import json
 import sys
 
 RANK_FIELDS = {"rank": int, "pid": int, "events": int, "capacity": int, "dropped": int, "unfinished": int,
-               "clock_error_us": float, "clock_offset_ns": int}
+               "clock_error_us": float, "clock_offset_ns": int, "clock_drift_known": bool}
 CATEGORIES = {"host", "collective", "rma", "wait", "user"}
 
 
@@ -33,7 +33,7 @@ def check(trace):
     _check(set(trace) == {"displayTimeUnit", "otherData", "traceEvents"}, f"fields are {sorted(trace)}")
     _check(trace["displayTimeUnit"] == "ns", "the unit is not ns")
     other = trace["otherData"]
-    for field in ("program", "job", "clock", "origin_ns", "irisd_error_us", "ranks"):
+    for field in ("program", "job", "clock", "host", "origin_ns", "irisd_error_us", "ranks"):
         _check(field in other, f"otherData lacks {field}")
     for rank in other["ranks"]:
         for field, kind in RANK_FIELDS.items():

@@ -31,6 +31,7 @@ from iris.reference import Iris, iris
 from iris.stream import Event, Graph, Stream
 from iris.team import Team
 from iris.tensor import Tensor
+from iris.tracing import trace
 
 __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
 
@@ -60,5 +61,5 @@ __all__ = [
     "INFO", "InternalError", "InvalidArgumentError", "Iris", "IrisError", "MemPool", "NotFoundError", "OutOfRangeError",
     "PermissionDeniedError", "ResourceExhaustedError", "StatusCode", "Storage", "Stream", "Team", "Tensor",
     "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "WARNING", "Work",
-    "current_context", "do_bench", "iris", "logger", "mem_pool", "set_logger_level",
+    "current_context", "do_bench", "iris", "logger", "mem_pool", "set_logger_level", "trace",
 ]

@@ -20,40 +20,58 @@ inline constexpr bool kTraces = false;
 inline constexpr bool kTraces = true;
 #endif
 
-// Until when the trace of this rank is on; 0: it is off, or there is none. A load that nobody has
-// to wait for before the answer is used.
-IRIS_DEVICE inline uint64_t TraceUntil(const DeviceContext& ctx) {
-  if (!kTraces || ctx.trace == nullptr) return 0;
-  return backend::Load<Scope::kSystem, Order::kRelaxed>(&ctx.trace->until_ns);
+// What a rank's trace says of itself. until_ns 0: it is off, or there is none.
+struct TraceHead {
+  uint64_t until_ns = 0;
+  uint32_t generation = 0;
+  uint32_t capacity = 0;
+};
+
+// One load that nobody has to wait for before the answer is used.
+IRIS_DEVICE inline TraceHead ReadTraceHead(const DeviceContext& ctx) {
+  if (!kTraces || ctx.trace == nullptr) return {};
+  const Bytes16 words = backend::Load16<CacheHint::kVolatile>(&ctx.trace->until_ns);
+  return {words.lo, static_cast<uint32_t>(words.hi), static_cast<uint32_t>(words.hi >> 32)};
 }
 
+// The answer is on its way for as long as a load; who wants it much later waits for nothing.
 IRIS_DEVICE inline uint64_t ReserveTraceSlot(TraceArea* area) {
   return backend::FetchOp<AtomicOp::kAdd, Scope::kSystem, Order::kRelaxed>(&area->position,
                                                                            uint64_t{1});
 }
 
-// Whole words, so that who reads meanwhile sees no torn one. The last one tells that all are there:
-// on emulated devices in this order, on GPUs soon after, for a release would cost more than all the
-// rest. Who reads waits a moment once the trace is off.
-IRIS_DEVICE inline void WriteTraceEvent(TraceArea* area, uint64_t slot, const TraceEvent& event) {
-  if (slot >= area->capacity) return;
-  uint64_t* const to =
-      reinterpret_cast<uint64_t*>(area + 1) + slot * (sizeof(TraceEvent) / sizeof(uint64_t));
-  const uint32_t generation = backend::Load<Scope::kSystem, Order::kRelaxed>(&area->generation);
-  const auto store = [to](uint32_t k, uint64_t low, uint64_t high, uint32_t shift) {
-    backend::Store<Scope::kSystem, Order::kRelaxed>(to + k, low | high << shift);
-  };
-  store(0, event.start_ns, 0, 0);
-  store(1, event.end_ns, 0, 0);
-  store(2, event.bytes, 0, 0);
-  store(3, event.detail, 0, 0);
-  store(4, event.first_ns, event.last_ns, 32);
-  store(5, event.wait_ns, event.number, 32);
-  store(6, event.op | static_cast<uint64_t>(event.peer) << 16,
-        event.block | static_cast<uint64_t>(event.multiprocessor) << 16, 32);
-  constexpr Order kReady = backend::Traits::kEmulated ? Order::kRelease : Order::kRelaxed;
-  backend::Store<Scope::kSystem, kReady>(to + 7, event.thread | static_cast<uint64_t>(generation)
-                                                                    << 32);
+// Of the generation that `head` has: a trace that has begun meanwhile does not take it for its own.
+// The words go out in any order, and nobody waits for them: a release would cost more than all the
+// rest. Who reads finds out by the last one, which fits all others, whether all are there.
+IRIS_DEVICE inline void WriteTraceEvent(TraceArea* area, TraceHead head, uint64_t slot,
+                                        const TraceEvent& event) {
+  if (slot >= head.capacity) return;
+  const auto pair = [](uint64_t low, uint64_t high) { return low | high << 32; };
+  uint64_t words[8];
+  words[0] = event.start_ns;
+  words[1] = event.end_ns;
+  words[2] = event.bytes;
+  words[3] = event.detail;
+  words[4] = pair(event.first_ns, event.last_ns);
+  words[5] = pair(event.wait_ns, event.number);
+  words[6] = pair(event.op | static_cast<uint32_t>(event.peer) << 16,
+                  event.multiprocessor | static_cast<uint32_t>(event.thread) << 16);
+  uint64_t folded = event.block;
+  IRIS_UNROLL(7)
+  for (uint32_t k = 0; k < 7; ++k) folded ^= words[k];
+  words[7] = pair(event.block, head.generation ^ static_cast<uint32_t>(folded) ^
+                                   static_cast<uint32_t>(folded >> 32));
+  uint64_t* const to = reinterpret_cast<uint64_t*>(area + 1) + slot * 8;
+  IRIS_UNROLL(4)
+  for (uint32_t k = 0; k < 8; k += 2) {
+    backend::Store16<CacheHint::kVolatile>(to + k, {words[k], words[k + 1]});
+  }
+}
+
+// A time between two looks at the clock, as an event has room for it.
+IRIS_DEVICE inline uint32_t TraceTimeBetween(uint64_t from_ns, uint64_t to_ns) {
+  const uint64_t between = to_ns - from_ns;
+  return between < ~uint32_t{0} ? static_cast<uint32_t>(between) : ~uint32_t{0};
 }
 
 IRIS_DEVICE inline TraceEvent NewTraceEvent(TraceOp op, uint32_t peer, uint64_t bytes,
@@ -63,7 +81,7 @@ IRIS_DEVICE inline TraceEvent NewTraceEvent(TraceOp op, uint32_t peer, uint64_t 
   event.detail = detail;
   event.op = static_cast<uint16_t>(op);
   event.peer = static_cast<uint16_t>(peer);
-  event.block = static_cast<uint16_t>(backend::BlockIndex());
+  event.block = backend::BlockIndex();
   event.multiprocessor = static_cast<uint16_t>(backend::MultiprocessorIndex());
   event.thread = static_cast<uint16_t>(backend::ThreadIndex());
   return event;
@@ -79,7 +97,7 @@ class CallSpan {
                        uint64_t detail, Coop coop)
       : area_(CoopIndex(coop) == 0 ? ctx.trace : nullptr) {
     if (area_ == nullptr) return;
-    until_ns_ = TraceUntil(ctx);
+    head_ = ReadTraceHead(ctx);
     start_ns_ = backend::ClockNanoseconds();
     op_ = op;
     peer_ = peer;
@@ -87,19 +105,19 @@ class CallSpan {
     detail_ = detail;
   }
   IRIS_DEVICE ~CallSpan() {
-    if (area_ == nullptr || start_ns_ >= until_ns_) return;
+    if (area_ == nullptr || start_ns_ >= head_.until_ns) return;
     const uint64_t slot = ReserveTraceSlot(area_);
     TraceEvent event = NewTraceEvent(op_, peer_, bytes_, detail_);
     event.start_ns = start_ns_;
     event.end_ns = backend::ClockNanoseconds();
-    WriteTraceEvent(area_, slot, event);
+    WriteTraceEvent(area_, head_, slot, event);
   }
   CallSpan(const CallSpan&) = delete;
   CallSpan& operator=(const CallSpan&) = delete;
 
  private:
   TraceArea* const area_;
-  uint64_t until_ns_ = 0;
+  TraceHead head_;
   uint64_t start_ns_ = 0;
   uint64_t bytes_ = 0;
   uint64_t detail_ = 0;

@@ -111,6 +111,10 @@ class Ranks(unittest.TestCase):
     def test_teams_agree_each_by_themselves(self):
         self.on("teams_garbage", 1, 2, 4)
 
+    def test_tracing(self):
+        self.on("tracing", 1, 2, FOLDER=self.folder, IRIS_TRACE_EVENTS="1000")
+        self.on("no_tracing", 2, FOLDER=self.folder)
+
     def test_symmetric_memory(self):
         self.on("symm_mem", 1, 2, 4)
 

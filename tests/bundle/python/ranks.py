@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import gc
 import itertools
+import json
 import mmap
 import os
 import random
@@ -936,6 +937,102 @@ def random_numbers(c):
         a = c.rand(5, generator=generator).tolist()
         b = c.rand(5, generator=generator).tolist()
         assert a != b and c.rand(5, generator=torch.Generator().manual_seed(9)).tolist() == a
+
+
+
+def boxes_of(path):
+    """Of a trace: the boxes of each rank by name, and what else the file says."""
+    with open(path, encoding="ascii") as file:
+        trace = json.load(file)
+    found = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            found.setdefault((event["pid"], event["name"]), []).append(event)
+    return found, trace["otherData"]
+
+
+@case
+def tracing():
+    """Traces that the program starts and writes itself, its own spans in them, and one file of all ranks."""
+    folder = os.environ["FOLDER"]
+    with iris.trace.span("nowhere"):  # without a context nothing is told
+        pass
+    raises(iris.FailedPreconditionError, iris.trace.start, "no context")
+    with iris.Context(HEAP) as c:
+        n, me = c.n_ranks, c.rank
+        raises(iris.FailedPreconditionError, lambda: iris.trace.save(f"{folder}/none.json"), "has not started it")
+        raises(iris.FailedPreconditionError, iris.trace.stop, "has not started it")
+        with iris.trace.span("too early"):
+            path = os.path.join(folder, f"{n}.%r.json")
+        with iris.trace(path):
+            raises(iris.FailedPreconditionError, iris.trace.start, "on already", "iris_trace_stop")
+            with iris.trace.span("outer é"):
+                with iris.trace.span("inner"):
+                    c.all_reduce(c.ones(1000))
+                    c.barrier()
+        with iris.trace.span("too late"):
+            pass
+        found, told = boxes_of(path.replace("%r", str(me)))
+        assert told["job"] == c.job and [rank["rank"] for rank in told["ranks"]] == [me]
+        (outer,), (inner,) = found[me, "outer é"], found[me, "inner"]
+        assert outer["cat"] == inner["cat"] == "user" and outer["tid"] == inner["tid"]
+        assert outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+        launch = found[me, "launch all_reduce"][0]
+        assert inner["ts"] <= launch["ts"] <= inner["ts"] + inner["dur"]
+        assert n == 1 or found[me, "all_reduce"]
+        assert not [name for _, name in found if name.startswith("too")]
+        # What goes wrong inside comes out, and the file is written all the same.
+        try:
+            with iris.trace(os.path.join(folder, f"failed.{n}.%r.json")):
+                with iris.trace.span("failed"):
+                    raise KeyError("mine")
+        except KeyError:
+            pass
+        assert (me, "failed") in boxes_of(f"{folder}/failed.{n}.{me}.json")[0]
+        # A limit, and a file of what is on: it is written again at the end.
+        iris.trace.start(seconds=100)
+        with iris.trace.span("first"):
+            pass
+        iris.trace.save(f"{folder}/on.{n}.{me}.json")
+        assert (me, "first") in boxes_of(f"{folder}/on.{n}.{me}.json")[0]
+        iris.trace.stop()
+        raises(iris.FailedPreconditionError, iris.trace.stop, "has not started it")
+        iris.trace.start(seconds=0.001)
+        time.sleep(0.01)
+        with iris.trace.span("behind the end"):
+            pass
+        iris.trace.start()  # the other one has ended by itself
+        iris.trace.stop()
+        iris.trace.save(f"{folder}/end.{n}.{me}.json")
+        assert not boxes_of(f"{folder}/end.{n}.{me}.json")[0].get((me, "behind the end"))
+        for name in ("", "x" * 257):
+            raises(iris.InvalidArgumentError, lambda name=name: iris.trace.span(name), "1 to 256")
+        raises(iris.InvalidArgumentError, lambda: iris.trace.start(seconds=-1), "not positive")
+        raises(iris.NotFoundError, lambda: iris.trace.save(f"{folder}/none/x.json"), "none/x.json")
+        c.barrier()
+        files = [path.replace("%r", str(rank)) for rank in range(n)]
+        if me == 0:
+            iris.trace.merge(files, f"{folder}/{n}.json")
+            merged, told = boxes_of(f"{folder}/{n}.json")
+            assert [rank["rank"] for rank in told["ranks"]] == list(range(n))
+            inside = [merged[rank, "inner"][0] for rank in range(n)]
+            # Nobody leaves a barrier before all have come to it.
+            assert max(box["ts"] for box in inside) <= min(box["ts"] + box["dur"] for box in inside)
+            raises(iris.InvalidArgumentError, lambda: iris.trace.merge(files[:1] * 2, f"{folder}/x"), "rank 0 is in")
+            raises(iris.InvalidArgumentError, lambda: iris.trace.merge([], f"{folder}/x"), "1 to 4096 files")
+            raises(iris.NotFoundError, lambda: iris.trace.merge([f"{folder}/nothing"], f"{folder}/x"), "nothing")
+            raises(iris.InvalidArgumentError, lambda: iris.trace.merge([sys.argv[0]], f"{folder}/x"), "no JSON")
+        c.barrier()
+
+
+@case
+def no_tracing():
+    """A heap that has no room for a trace."""
+    with iris.Context(HEAP) as c:
+        raises(iris.FailedPreconditionError, iris.trace.start, "no room for a trace", "IRIS_TRACE_EVENTS=16384")
+        with iris.trace.span("nothing"):
+            pass
+        c.barrier()
 
 
 @case

@@ -162,6 +162,7 @@ struct Common {
   uint8_t check;  // packets: compare the calls before anything is waited for
   uint8_t ends;   // 1: the operation's last kernel, which counts it
   uint32_t signature;
+  uint32_t traced;  // what the trace calls it: TraceEvent::op, and above it TraceEvent::peer
   PackedCall call;
   uint64_t answer_offset_bytes;  // kSendRecv: as sync_offset_bytes, of the other direction
   uint64_t in_offset_bytes;      // in this member's heap; kNotInHeap. Any value if nobody reads it

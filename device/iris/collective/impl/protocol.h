@@ -94,10 +94,17 @@ struct SharedState {
   uint32_t out_apart;
   uint32_t more;  // the epoch of the last MeetMore at which a member had more
   uint32_t words[kMaxTeamRanks * CallWords::kCount];
-  // For the trace, of the first thread alone; see TraceEvent.
-  uint64_t trace_start_ns;  // 0: nothing is to be told, or all has been
-  uint32_t trace_first_ns;
-  uint32_t trace_wait_ns;
+};
+
+// What a block's first thread knows of its operation for the trace; see TraceEvent. In registers:
+// shared memory would have to be waited for.
+struct BlockTrace {
+  bool on = false;  // something is to be told
+  iris::impl::TraceHead head;
+  uint64_t slot = 0;
+  uint64_t start_ns = 0;
+  uint32_t first_ns = 0;
+  uint32_t wait_ns = 0;
 };
 
 // Ends the operation at this member, and all that follow on the stream: `member` is missing, or
@@ -115,30 +122,30 @@ IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member
 }
 
 // What a block did in an operation, for the trace. `last_ns`: when its last round began; 0: it had
-// none.
-IRIS_COLD void TellTrace(const Common& call, SharedState* shared, uint32_t block, uint32_t sequence,
-                         uint64_t slot, uint64_t last_ns) {
-  const bool pair = call.operation == Operation::kSendRecv;
-  TraceEvent event = iris::impl::NewTraceEvent(
-      static_cast<TraceOp>(static_cast<uint32_t>(TraceOp::kCollective) +
-                           static_cast<uint32_t>(call.operation)),
-      pair ? call.members[1 - call.index] : kNoTracePeer,
-      call.call.words[1] | static_cast<uint64_t>(call.call.words[2]) << 32, call.call.words[0]);
-  event.block = static_cast<uint16_t>(block);
-  event.start_ns = shared->trace_start_ns;
-  event.end_ns = backend::ClockNanoseconds();
-  event.first_ns = shared->trace_first_ns;
-  if (last_ns != 0) {
-    event.last_ns = static_cast<uint32_t>(last_ns - event.start_ns);
-    shared->trace_wait_ns += static_cast<uint32_t>(event.end_ns - last_ns);
-  }
-  event.wait_ns = shared->trace_wait_ns;
+// none. Not IRIS_COLD: a function that lies elsewhere is fetched from memory when it is called, and
+// the kernel's end would wait for that longer than for all the rest.
+IRIS_DEVICE inline void TellTrace(const Common& call, const BlockTrace& trace, uint32_t block,
+                                  uint32_t sequence, uint64_t last_ns) {
+  TraceEvent event = {};
+  event.op = static_cast<uint16_t>(call.traced);
+  event.peer = static_cast<uint16_t>(call.traced >> 16);
+  event.bytes = call.call.words[1] | static_cast<uint64_t>(call.call.words[2]) << 32;
+  event.detail = call.call.words[0];
   event.number = sequence;
-  iris::impl::WriteTraceEvent(call.context.trace, slot, event);
-  shared->trace_start_ns = 0;
+  event.block = block;
+  event.multiprocessor = static_cast<uint16_t>(backend::MultiprocessorIndex());
+  event.start_ns = trace.start_ns;
+  event.first_ns = trace.first_ns;
+  event.wait_ns = trace.wait_ns;
+  event.end_ns = backend::ClockNanoseconds();
+  if (last_ns != 0) {
+    event.last_ns = iris::impl::TraceTimeBetween(event.start_ns, last_ns);
+    event.wait_ns = iris::impl::TraceTimeBetween(last_ns, event.end_ns + trace.wait_ns);
+  }
+  iris::impl::WriteTraceEvent(call.context.trace, trace.head, trace.slot, event);
 }
 
-// The state of one block in one operation. Every thread has the same, but for `traces_`.
+// The state of one block in one operation. Every thread has the same, but for `trace_`.
 class Rounds {
  public:
   // `shared` is the block's. `block`: whose rounds these are.
@@ -150,11 +157,10 @@ class Rounds {
         sync_offset_bytes_(call.sync_offset_bytes + block * SyncBytes(call.size)),
         block_(block),
         trouble_(Trouble::kNone),
-        suspect_(0),
-        traces_(false) {
+        suspect_(0) {
     // All that the operation needs to begin, and to end, in loads that go out together.
     const bool tells = iris::impl::kTraces && backend::ThreadIndex() == 0;
-    const uint64_t until_ns = tells ? iris::impl::TraceUntil(call.context) : 0;
+    if (tells) trace_.head = iris::impl::ReadTraceHead(call.context);
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
     // The block's own word, not the header's: none of its threads sets it before all have read it
@@ -167,7 +173,7 @@ class Rounds {
       shared_->out_apart = 0;
       shared_->more = 0;
     }
-    if (tells) BeginTrace(until_ns);
+    if (tells) BeginTrace();
   }
 
   // True if an earlier operation failed: the kernel returns at once.
@@ -324,16 +330,14 @@ class Rounds {
   IRIS_DEVICE void MeetLast(bool wrote) {
     Advance();
     iris::impl::SyncBeforePublish();
-    // The slot is on its way while the others are waited for.
     const uint64_t trace_ns = TraceTime();
-    const uint64_t slot = trace_ns != 0 ? TraceSlot() : 0;
     if (wrote) {
       Arrive<iris::impl::kPublishOrder>();
     } else {
       Arrive<kArriveOrder>();
     }
     Finish();
-    if (trace_ns != 0) EndTrace(slot, trace_ns);
+    if (trace_.on) EndTrace(trace_ns);
   }
 
   // Behind a block sync of this operation: keeps the epoch for the next one.
@@ -408,8 +412,8 @@ class Rounds {
 
   // The last thing that a kernel does: tells the trace what has not told it yet, and, where members
   // called differently, finds out who called what.
-  IRIS_DEVICE void Conclude() const {
-    if (TraceTime() != 0) EndTrace(TraceSlot(), 0);
+  IRIS_DEVICE void Conclude() {
+    if (trace_.on) EndTrace(0);
     if (trouble_ != Trouble::kCallsDiffer) return;
     DisputedRow rows = {};
     if (vector_ != nullptr && suspect_ != 0) {
@@ -544,36 +548,31 @@ class Rounds {
     EndOperation(*call_, StatusCode::kOk, peer, sequence_, State(), shared_);
   }
 
-  // The trace. Times are 0 in all threads but the first, and everywhere if no trace is on. Each
-  // block's own thread alone uses what is shared for it.
-  IRIS_DEVICE void BeginTrace(uint64_t until_ns) {
-    const uint64_t now = until_ns != 0 ? backend::ClockNanoseconds() : 0;
-    traces_ = now < until_ns;
-    shared_->trace_start_ns = traces_ ? now : 0;
-    shared_->trace_first_ns = 0;
-    shared_->trace_wait_ns = 0;
+  // The trace. Times are 0 in all threads but the first, and everywhere if no trace is on. The slot
+  // is on its way during the whole operation, so that nothing is waited for at its end.
+  IRIS_DEVICE void BeginTrace() {
+    if (trace_.head.until_ns == 0) return;
+    trace_.start_ns = backend::ClockNanoseconds();
+    if (trace_.start_ns >= trace_.head.until_ns) return;
+    trace_.on = true;
+    trace_.slot = iris::impl::ReserveTraceSlot(call_->context.trace);
   }
   IRIS_DEVICE uint64_t TraceTime() const {
-    // A register says that nothing is on: shared memory would have to be waited for.
-    if (!iris::impl::kTraces || !traces_ || shared_->trace_start_ns == 0) return 0;
-    return backend::ClockNanoseconds();
+    return iris::impl::kTraces && trace_.on ? backend::ClockNanoseconds() : 0;
   }
-  IRIS_DEVICE void TraceWait(uint64_t since_ns) const {
+  IRIS_DEVICE void TraceWait(uint64_t since_ns) {
     if (since_ns == 0) return;
-    shared_->trace_wait_ns += static_cast<uint32_t>(backend::ClockNanoseconds() - since_ns);
+    trace_.wait_ns = iris::impl::TraceTimeBetween(since_ns, TraceTime() + trace_.wait_ns);
   }
-  IRIS_DEVICE void TraceFirstRound(uint64_t since_ns) const {
+  IRIS_DEVICE void TraceFirstRound(uint64_t since_ns) {
     if (since_ns == 0) return;
     TraceWait(since_ns);
-    if (shared_->trace_first_ns != 0) return;
-    shared_->trace_first_ns =
-        static_cast<uint32_t>(backend::ClockNanoseconds() - shared_->trace_start_ns);
+    if (trace_.first_ns != 0) return;
+    trace_.first_ns = iris::impl::TraceTimeBetween(trace_.start_ns, TraceTime());
   }
-  IRIS_DEVICE uint64_t TraceSlot() const {
-    return iris::impl::ReserveTraceSlot(call_->context.trace);
-  }
-  IRIS_DEVICE void EndTrace(uint64_t slot, uint64_t last_ns) const {
-    TellTrace(*call_, shared_, block_, sequence_, slot, last_ns);
+  IRIS_DEVICE void EndTrace(uint64_t last_ns) {
+    TellTrace(*call_, trace_, block_, sequence_, last_ns);
+    trace_.on = false;
   }
 
   const Common* call_;
@@ -586,7 +585,7 @@ class Rounds {
   bool broken_;
   Trouble trouble_;
   uint32_t suspect_;  // 1 + the member whose words in the first round were not what they should be
-  bool traces_;       // in the first thread alone: the trace is on
+  BlockTrace trace_;  // of the first thread alone
 };
 
 }  // namespace iris::ccl::impl

@@ -90,6 +90,7 @@ Common CommonOf(const Start& start) {
   common.ends = 1;
   common.call = PackCall(request, start.plan);
   common.signature = SignatureOf(common.call);
+  common.traced = TracedAs(request.operation, kNoTracePeer);
   common.in_offset_bytes = request.in_offset_bytes;
   common.out_offset_bytes = request.out_offset_bytes;
   return common;

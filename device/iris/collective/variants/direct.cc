@@ -137,6 +137,7 @@ PairCall PairOf(const Start& start, bool alone) {
   common.pair[1] = static_cast<uint8_t>(high);
   common.members[0] = comm.team.members[low];
   common.members[1] = comm.team.members[high];
+  common.traced = TracedAs(request.operation, common.members[1 - common.index]);
   MoveCall call = Rows(start);
   call.root = sends ? common.index : 1 - common.index;
   if (sends) call.out = const_cast<uint8_t*>(call.in);  // it keeps what it has

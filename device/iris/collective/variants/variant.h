@@ -11,6 +11,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
+#include "iris/trace_area.h"
 
 namespace iris::ccl::impl {
 
@@ -64,6 +65,10 @@ void FitRound(const Comm& comm, Plan* plan);
 
 // The parts of kernels' arguments.
 Common CommonOf(const Start& start);
+constexpr uint32_t TracedAs(Operation operation, uint32_t peer) {
+  return (static_cast<uint32_t>(TraceOp::kCollective) + static_cast<uint32_t>(operation)) |
+         peer << 16;
+}
 ReduceCall WholeRows(const Start& start);  // rows as they are called
 ReduceCall Slices(const Start& start);     // of one row, a slice for each member
 MoveCall Rows(const Start& start);

@@ -1,0 +1,20 @@
+// Reading and writing a file as a whole.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace iris::internal {
+
+// Replaces what the file holds. kUnavailable: names the file and why; it may then hold a part.
+absl::Status WriteFile(const std::string& path, absl::string_view text);
+
+// All of a file of at most `bytes_max` bytes. kNotFound, kInvalidArgument (larger), kUnavailable:
+// names the file.
+absl::StatusOr<std::string> ReadFile(const std::string& path, size_t bytes_max);
+
+}  // namespace iris::internal
