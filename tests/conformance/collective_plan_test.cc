@@ -95,6 +95,10 @@ std::string KernelOf(Variant variant, Operation operation) {
       return "ReduceDirect";
     case Variant::kTwoPackets:
       return "ReduceTwoPackets";
+    case Variant::kLines:
+      return Reduces(operation) ? "ReduceLines" : "GatherLines";
+    case Variant::kTwoLines:
+      return "ReduceTwoLines";
     case Variant::kPipeline:
       return "ReducePipeline";
     case Variant::kCopyEngine:
@@ -160,7 +164,7 @@ TEST_P(PlanTest, ChooseSaysWhatIsLaunched) {
     for (Operation operation : kEvery) {
       if (operation == Operation::kSendRecv && (n == 1 || rank.rank() > 1)) continue;
       WithoutRunning(rank.stream, [&] {
-        for (uint32_t v = 0; v <= static_cast<uint32_t>(Variant::kSpinlock); ++v) {
+        for (uint32_t v = 0; v < ccl::kVariantCount; ++v) {
           for (uint32_t t = 1; t <= static_cast<uint32_t>(DType::kU8); ++t) {
             for (uint32_t o = 0; o <= static_cast<uint32_t>(ReduceOp::kAvg); ++o) {
               if (o != 0 && !Reduces(operation)) continue;
@@ -187,6 +191,7 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
   config.symmetric = true;
   config.stage_bytes = 1024;
   config.packet_bytes = 256;
+  config.line_bytes = 8192;
   config.max_blocks = ccl::kMaxBlocks;
   config.packet_blocks = 64;
   const ccl::impl::Table table = ccl::impl::BuiltInTable(/*emulated=*/false);

@@ -1,0 +1,134 @@
+// Kernels that begin early (LaunchConfig::early): what they see of the kernel before them, here and
+// through a relaxed flag at a peer. A litmus test: it cannot prove that nothing else ever happens.
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "iris/device.h"
+#include "iris/impl/mutation.h"
+#include "iris/impl/wait.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+namespace {
+
+constexpr uint32_t kBlocks = 8;
+constexpr uint32_t kThreads = 128;
+constexpr uint32_t kWords = kBlocks * kThreads * 4;
+constexpr uint32_t kPairs = 20;  // in a graph
+constexpr uint32_t kReplays = 200 / kSlower;
+
+// As the collectives announce what earlier kernels of the stream wrote.
+constexpr Order kAnnounce =
+    backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
+
+struct Board {
+  uint32_t round;
+  uint32_t wrong;
+  uint32_t flags[kBlocks];  // the round that the peer has announced
+  uint32_t own[kWords];
+  uint32_t from_peer[2][kWords];  // by the parity of the round
+};
+
+IRIS_KERNEL void BeginRound(Board* board) { ++board->round; }
+
+// Writes here and at the peer, and announces nothing.
+IRIS_KERNEL void WriteWords(DeviceContext ctx, Board* board) {
+  backend::AwaitKernelBefore();
+  backend::LetNextBegin();
+  const uint32_t round = backend::LoadPlain(&board->round);
+  Board* other = Translate(ctx, 1 - ctx.rank, board);
+  for (uint32_t i = backend::BlockIndex() * kThreads + backend::ThreadIndex(); i < kWords;
+       i += kBlocks * kThreads) {
+    backend::StorePlain(&board->own[i], round + i);
+    backend::StorePlain(&other->from_peer[round & 1][i], round ^ i);
+  }
+}
+
+// Reads what the kernel before it wrote here, tells the peer that it is there, and reads what the
+// peer's kernel before wrote.
+IRIS_KERNEL void ReadWords(DeviceContext ctx, Board* board, bool waits) {
+  if (waits) backend::AwaitKernelBefore();
+  backend::LetNextBegin();
+  const uint32_t block = backend::BlockIndex();
+  const uint32_t round = backend::LoadPlain(&board->round);
+  uint32_t wrong = 0;
+  // Not what the thread of the same number wrote.
+  const uint32_t first = (block + 3) % kBlocks * kThreads + kThreads - 1 - backend::ThreadIndex();
+  for (uint32_t i = first; i < kWords; i += kBlocks * kThreads) {
+    if (backend::LoadPlain(&board->own[i]) != round + i) ++wrong;
+  }
+  if (waits) {
+    backend::BlockSync();
+    if (backend::ThreadIndex() == 0) {
+      Board* other = Translate(ctx, 1 - ctx.rank, board);
+      backend::Store<Scope::kSystem, kAnnounce>(&other->flags[block], round);
+      const uint32_t* flag = &board->flags[block];
+      const WaitResult waited = iris::impl::BoundedWait(ctx, 0, [flag, round] {
+        return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(flag) >=
+               round;  // the peer may be one round ahead
+      });
+      if (waited != WaitResult::kOk) ++wrong;
+    }
+    backend::BlockSync();
+    for (uint32_t i = first; i < kWords; i += kBlocks * kThreads) {
+      if (backend::LoadPlain(&board->from_peer[round & 1][i]) != (round ^ i)) ++wrong;
+    }
+  }
+  if (wrong == 0) return;
+  (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(&board->wrong, wrong);
+}
+
+void Prepare() {
+  for (const Result& result :
+       {backend::PrepareKernel(BeginRound), backend::PrepareKernel(WriteWords),
+        backend::PrepareKernel(ReadWords)}) {
+    ASSERT_TRUE(result.ok()) << result.what;
+  }
+}
+
+void LaunchPair(Rank& rank, Board* board, bool waits) {
+  LaunchConfig early = {kBlocks, kThreads, 0};
+  early.early = true;
+  rank.Launch({1, 1}, BeginRound, board);
+  rank.Launch(early, WriteWords, rank.ctx, board);
+  rank.Launch(early, ReadWords, rank.ctx, board, waits);
+}
+
+TEST(EarlyKernelsTest, SeeWhatTheKernelBeforeWroteHereAndAtAPeer) {
+  World world(2, 4 << 20);
+  world.Run([](Rank& rank) {
+    Board* board = rank.New<Board>(1);
+    Prepare();
+    rank.HostBarrier();
+    for (uint32_t k = 0; k < kPairs; ++k) LaunchPair(rank, board, true);
+    rank.Synchronize();
+    backend::Graph graph;
+    ASSERT_TRUE(backend::BeginCapture(rank.stream).ok());
+    for (uint32_t k = 0; k < kPairs; ++k) LaunchPair(rank, board, true);
+    ASSERT_TRUE(backend::EndCapture(rank.stream, &graph).ok());
+    for (uint32_t k = 0; k < kReplays; ++k) {
+      ASSERT_TRUE(backend::LaunchGraph(graph, rank.stream).ok());
+      if (k % 20 == 19) rank.Synchronize();
+    }
+    EXPECT_EQ(rank.Read(&board->wrong), 0u);
+    EXPECT_EQ(rank.Read(&board->round), kPairs * (1 + kReplays));
+  });
+}
+
+// Counted, to show that the test above could fail where kernels do begin early.
+TEST(EarlyKernelsTest, WithoutTheWaitIsCounted) {
+  if (backend::Traits::kEmulated) GTEST_SKIP() << "kernels of a stream run one after another";
+  World world(2, 4 << 20);
+  world.Run([](Rank& rank) {
+    Board* board = rank.New<Board>(1);
+    Prepare();
+    rank.HostBarrier();
+    for (uint32_t k = 0; k < 1000; ++k) LaunchPair(rank, board, false);
+    std::printf("rank %u: %u words were read too early\n", rank.rank(), rank.Read(&board->wrong));
+  });
+}
+
+}  // namespace
+}  // namespace iris::conformance
