@@ -79,7 +79,7 @@ TEST_F(DoctorTest, FailedPairsAreGroupedByTheirCause) {
   EXPECT_EQ(FindingsJson(findings)[0]["pairs"][1]["cause"], "no link");
 }
 
-TEST(DoctorTest, TornLinesFailAndUnseenOnesWarn) {
+TEST_F(DoctorTest, TornLinesFailAndUnseenOnesWarn) {
   TornLines lines = {.n_devices = 4, .seen = {.written = 900, .read = 800, .changed = 7}};
   Finding finding = LineFinding(lines);
   EXPECT_EQ(finding.verdict, Verdict::kOk);

@@ -219,6 +219,25 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
   });
 }
 
+TEST(ChooseTest, WithoutLinesTheNextRuleHolds) {
+  const std::vector<ccl::Rule> rules = {
+      {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoLines, 2, 64},
+      {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoPackets, 3, 64},
+  };
+  Comm comm;
+  comm.team.size = 4;
+  comm.config = ccl::impl::Complete({});
+  ASSERT_TRUE(ccl::UseRules(rules.data(), 2, &comm).ok());
+  const Shape shape = {Operation::kAllReduce, 1 << 16, DType::kF32};
+  EXPECT_EQ(ccl::Choose(comm, shape).variant, Variant::kTwoLines);
+  Shape wanted = shape;
+  wanted.variant = Variant::kLines;
+  EXPECT_EQ(ccl::Choose(comm, wanted).variant, Variant::kLines);
+  comm.config.without_lines = true;
+  EXPECT_EQ(ccl::Choose(comm, shape).variant, Variant::kTwoPackets);
+  EXPECT_EQ(ccl::Choose(comm, wanted).variant, Variant::kTwoShot);
+}
+
 // A Comm of three members, of which nothing is launched.
 Comm ThreeMembers(const std::vector<ccl::Rule>& rules) {
   Comm comm;

@@ -51,9 +51,9 @@ struct Heap {
   uint32_t board[kBlocks][kRanks][kThreads];      // barrier: [block][writer][thread]
   alignas(16) uint32_t inbox[kBlocks][kThreads];  // put_signal
   alignas(16) uint32_t outbox[kBlocks][kThreads];
-  uint64_t full[kBlocks][kThreads];          // signals: data is there
-  uint64_t empty[kBlocks][kThreads];         // signals: data has been read
-  alignas(256) uint8_t workspace[64 << 10];  // of the collectives
+  uint64_t full[kBlocks][kThreads];           // signals: data is there
+  uint64_t empty[kBlocks][kThreads];          // signals: data has been read
+  alignas(256) uint8_t workspace[128 << 10];  // of the collectives
 };
 static_assert(sizeof(Heap) <= kStrideBytes);
 

@@ -83,8 +83,11 @@ struct Config {
   // locks, on what goes to one member each, and on reductions of 3, 5, 6, 7 or more than 8 members
   // or other than sums and averages of f32, f16 and bf16, whose kernels are general ones.
   uint32_t unroll = 0;
-  uint32_t max_blocks = 0;     // 1 to kMaxBlocks: what the workspace has room for. See
-                               // MaxBlocksWhenShared
+  uint32_t max_blocks = 0;  // 1 to kMaxBlocks: what the workspace has room for. See
+                            // MaxBlocksWhenShared
+  // Of a device, that kernels of this Comm are on at once, at most: max_blocks is no more, since a
+  // block is on one. 16 and fewer have a table of their own. 0: all.
+  uint32_t max_multiprocessors = 0;
   uint32_t packet_blocks = 0;  // up to max_blocks: of kPackets, likewise
   uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
   uint32_t line_blocks = 0;    // up to max_blocks: of kLines and kTwoLines

@@ -114,6 +114,11 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
+// The same for 16 blocks and fewer.
+constexpr Rule kFewRules[] = {
+    {Operation::kAllReduce, kMany, 24 * kKiB, Variant::kPackets, 0, 0},
+};
+
 template <typename T>
 void Default(T* field, T value) {
   if (*field == 0) *field = value;
@@ -128,9 +133,14 @@ Table BuiltInTable(bool emulated) {
   return {kGpuRules, sizeof(kGpuRules) / sizeof(Rule)};
 }
 
+Table FewBlocksTable() { return {kFewRules, sizeof(kFewRules) / sizeof(Rule)}; }
+
 Config Complete(Config config) {
   const bool emu = Emulated();
   Default(&config.max_blocks, emu ? 8u : kMaxBlocks);
+  if (config.max_multiprocessors != 0 && config.max_blocks > config.max_multiprocessors) {
+    config.max_blocks = config.max_multiprocessors;
+  }
   const uint32_t packet_blocks = emu ? 4 : 64;
   Default(&config.packet_blocks,
           packet_blocks < config.max_blocks ? packet_blocks : config.max_blocks);
@@ -140,7 +150,8 @@ Config Complete(Config config) {
   Default(&config.line_bytes, uint64_t{emu ? 16u : 64u} << 10);
   Default(&config.stage_bytes, uint64_t{64} << 10);
   if (config.n_rules == 0) {
-    const Table table = BuiltInTable(emu);
+    const Table table =
+        config.max_blocks <= kFewBlocks && !emu ? FewBlocksTable() : BuiltInTable(emu);
     config.rules = table.rules;
     config.n_rules = table.n_rules;
   }

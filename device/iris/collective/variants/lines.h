@@ -357,35 +357,42 @@ IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall&
   rounds.Finish();
 }
 
+// The kernels have nothing in them where the variant is not there.
 template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceLines(IRIS_PARAM Common common,
                                                                 IRIS_PARAM ReduceCall call) {
-  IRIS_SHARED(SharedState, shared);
-  Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
-  ReduceByLines<T, Op, N>(common, call, rounds);
-  rounds.Conclude();
+  if constexpr (kHasLines) {
+    IRIS_SHARED(SharedState, shared);
+    Enter(common);
+    Rounds rounds(common, &shared, backend::BlockIndex());
+    ReduceByLines<T, Op, N>(common, call, rounds);
+    rounds.Conclude();
+  }
 }
 
 template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoLines(IRIS_PARAM Common common,
                                                                    IRIS_PARAM ReduceCall call) {
-  IRIS_SHARED(SharedState, shared);
-  Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
-  ReduceByTwoLines<T, Op, N>(common, call, rounds);
-  rounds.Conclude();
+  if constexpr (kHasLines) {
+    IRIS_SHARED(SharedState, shared);
+    Enter(common);
+    Rounds rounds(common, &shared, backend::BlockIndex());
+    ReduceByTwoLines<T, Op, N>(common, call, rounds);
+    rounds.Conclude();
+  }
 }
 
 // A template of nothing, since a kernel cannot be inline everywhere.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void GatherLines(IRIS_PARAM Common common,
                                                                 IRIS_PARAM MoveCall call) {
-  IRIS_SHARED(SharedState, shared);
-  Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
-  GatherByLines(common, call, rounds);
-  rounds.Conclude();
+  if constexpr (kHasLines) {
+    IRIS_SHARED(SharedState, shared);
+    Enter(common);
+    Rounds rounds(common, &shared, backend::BlockIndex());
+    GatherByLines(common, call, rounds);
+    rounds.Conclude();
+  }
 }
 
 }  // namespace iris::ccl::impl

@@ -66,8 +66,10 @@ void FitRound(const Comm& comm, Plan* plan);
 
 // Whether the call's kernels begin early: those of two calls lie on the device at once, at most,
 // and have room there together, as have those of other ranks that share it (Config::max_blocks).
+// Not between copies: those do not let the next kernel begin.
 inline bool BeginsEarly(const Start& start) {
-  return start.comm.config.early && 2 * start.plan.blocks <= start.comm.config.max_blocks;
+  return start.comm.config.early && start.plan.variant != Variant::kCopyEngine &&
+         2 * start.plan.blocks <= start.comm.config.max_blocks;
 }
 
 // The parts of kernels' arguments.
