@@ -321,13 +321,24 @@ TEST(ConfigTest, FewMultiprocessorsAreFewBlocks) {
   EXPECT_EQ(impl::Complete(config).max_blocks, 2u);
 }
 
-// Each has a rule for every call of the operations that models make, within its blocks.
-TEST(ConfigTest, TheTableForFewBlocksKeepsToThem) {
-  const impl::Table table = impl::FewBlocksTable();
-  ASSERT_GT(table.n_rules, 0u);
-  for (uint32_t k = 0; k < table.n_rules; ++k) {
-    EXPECT_LE(table.rules[k].blocks, impl::kFewBlocks) << k;
-    EXPECT_NE(table.rules[k].variant, Variant::kCopyEngine) << k;
+TEST(ConfigTest, FewBlocksHaveRulesOfTheirOwn) {
+  const impl::Table all = impl::BuiltInTable(/*emulated=*/false);
+  for (uint32_t blocks : {8u, impl::kFewBlocks}) {
+    const impl::Table few = impl::FewBlocksTable(blocks);
+    ASSERT_GT(few.n_rules, all.n_rules);
+    const uint32_t n_own = few.n_rules - all.n_rules;
+    for (uint32_t k = 0; k < n_own; ++k) {
+      EXPECT_LE(few.rules[k].blocks, blocks) << k;
+      EXPECT_NE(few.rules[k].variant, Variant::kCopyEngine) << k;
+    }
+    // The others hold behind them.
+    for (uint32_t k = 0; k < all.n_rules; ++k) {
+      EXPECT_EQ(few.rules[n_own + k].operation, all.rules[k].operation);
+      EXPECT_EQ(few.rules[n_own + k].max_bytes, all.rules[k].max_bytes);
+    }
+    Comm comm;
+    comm.team.size = 2;
+    EXPECT_TRUE(UseRules(few.rules, few.n_rules, &comm).ok());
   }
 }
 

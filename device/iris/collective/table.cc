@@ -1,5 +1,8 @@
 #include "iris/collective/table.h"
 
+#include <array>
+#include <cstddef>
+
 #include "iris/backend/select.h"
 
 namespace iris::ccl::impl {
@@ -41,7 +44,8 @@ constexpr Rule kGpuRules[] = {
     {Operation::kAllReduce, 2, 128 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 512 * kKiB, Variant::kPackets, 64, 512},
     {Operation::kAllReduce, 2, 2 * kMiB, Variant::kDirect, 64, 256},
-    {Operation::kAllReduce, 2, 8 * kMiB, Variant::kTwoShot, 64, 256, 2},
+    {Operation::kAllReduce, 2, 6 * kMiB, Variant::kTwoShot, 64, 256, 2},
+    {Operation::kAllReduce, 2, 24 * kMiB, Variant::kTwoPhase, 64, 256},
     {Operation::kAllReduce, 2, 48 * kMiB, Variant::kTwoPhase, 32, 256},
     {Operation::kAllReduce, 2, 384 * kMiB, Variant::kTwoPhase, 64, 256},
     {Operation::kAllReduce, 2, kAny, Variant::kCopyEngine, 32, 512},
@@ -76,7 +80,8 @@ constexpr Rule kGpuRules[] = {
     {Operation::kAllGather, 4, 768 * kKiB, Variant::kLines, 64, 512},
     {Operation::kAllGather, 4, 3 * kMiB, Variant::kLines, 128, 512},
     {Operation::kAllGather, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
-    {Operation::kAllGather, 2, 8 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kAllGather, 2, 2 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kAllGather, 2, 8 * kMiB, Variant::kDirect, 64, 256},
     {Operation::kAllGather, kMany, 2 * kMiB, Variant::kDirect, 16, 512},
     {Operation::kAllGather, kMany, 8 * kMiB, Variant::kDirect, 32, 256, 2},
     {Operation::kAllGather, kMany, 48 * kMiB, Variant::kDirect, 64, 256},
@@ -114,10 +119,48 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
-// The same for 16 blocks and fewer.
-constexpr Rule kFewRules[] = {
-    {Operation::kAllReduce, kMany, 24 * kKiB, Variant::kPackets, 0, 0},
+// What was best on two of these GPUs with 16 blocks, and with 8; the rules above hold behind them,
+// for everything else.
+constexpr Rule kRulesOf16[] = {
+    {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 2, 96 * kKiB, Variant::kPackets, 16, 512},
+    {Operation::kAllReduce, 2, 384 * kKiB, Variant::kTwoLines, 16, 512},
+    {Operation::kAllReduce, 2, 2 * kMiB, Variant::kTwoShot, 16, 512},
+    {Operation::kAllReduce, 2, 8 * kMiB, Variant::kTwoPhase, 16, 512},
+    {Operation::kAllReduce, 2, kAny, Variant::kTwoPhase, 16, 512, 2},
+    {Operation::kReduceScatter, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduceScatter, 2, 96 * kKiB, Variant::kPackets, 16, 512},
+    {Operation::kReduceScatter, 2, 384 * kKiB, Variant::kLines, 16, 512},
+    {Operation::kReduceScatter, 2, 8 * kMiB, Variant::kDirect, 16, 512},
+    {Operation::kReduceScatter, 2, kAny, Variant::kDirect, 16, 512, 2},
+    {Operation::kAllGather, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllGather, 2, 96 * kKiB, Variant::kPackets, 16, 512},
+    {Operation::kAllGather, 2, 384 * kKiB, Variant::kLines, 16, 512},
+    {Operation::kAllGather, 2, kAny, Variant::kDirect, 16, 512},
 };
+constexpr Rule kRulesOf8[] = {
+    {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 2, 96 * kKiB, Variant::kTwoLines, 8, 512},
+    {Operation::kAllReduce, 2, 384 * kKiB, Variant::kDirect, 8, 512},
+    {Operation::kAllReduce, 2, 2 * kMiB, Variant::kTwoPhase, 8, 512, 2},
+    {Operation::kAllReduce, 2, kAny, Variant::kTwoShot, 8, 512, 2},
+    {Operation::kReduceScatter, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduceScatter, 2, 384 * kKiB, Variant::kLines, 8, 512},
+    {Operation::kReduceScatter, 2, kAny, Variant::kDirect, 8, 512, 2},
+    {Operation::kAllGather, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllGather, 2, 96 * kKiB, Variant::kLines, 8, 512},
+    {Operation::kAllGather, 2, kAny, Variant::kDirect, 8, 512},
+};
+
+template <size_t N, size_t M>
+constexpr std::array<Rule, N + M> Join(const Rule (&first)[N], const Rule (&then)[M]) {
+  std::array<Rule, N + M> all = {};
+  for (size_t k = 0; k < N; ++k) all[k] = first[k];
+  for (size_t k = 0; k < M; ++k) all[N + k] = then[k];
+  return all;
+}
+constexpr auto kUpTo16Rules = Join(kRulesOf16, kGpuRules);
+constexpr auto kUpTo8Rules = Join(kRulesOf8, kGpuRules);
 
 template <typename T>
 void Default(T* field, T value) {
@@ -133,7 +176,10 @@ Table BuiltInTable(bool emulated) {
   return {kGpuRules, sizeof(kGpuRules) / sizeof(Rule)};
 }
 
-Table FewBlocksTable() { return {kFewRules, sizeof(kFewRules) / sizeof(Rule)}; }
+Table FewBlocksTable(uint32_t max_blocks) {
+  if (max_blocks <= 8) return {kUpTo8Rules.data(), kUpTo8Rules.size()};
+  return {kUpTo16Rules.data(), kUpTo16Rules.size()};
+}
 
 Config Complete(Config config) {
   const bool emu = Emulated();
@@ -150,8 +196,8 @@ Config Complete(Config config) {
   Default(&config.line_bytes, uint64_t{emu ? 16u : 64u} << 10);
   Default(&config.stage_bytes, uint64_t{64} << 10);
   if (config.n_rules == 0) {
-    const Table table =
-        config.max_blocks <= kFewBlocks && !emu ? FewBlocksTable() : BuiltInTable(emu);
+    const Table table = config.max_blocks <= kFewBlocks && !emu ? FewBlocksTable(config.max_blocks)
+                                                                : BuiltInTable(emu);
     config.rules = table.rules;
     config.n_rules = table.n_rules;
   }

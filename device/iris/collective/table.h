@@ -20,7 +20,7 @@ Table BuiltInTable(bool emulated);
 
 // For GPUs, where a Comm has kFewBlocks or fewer.
 inline constexpr uint32_t kFewBlocks = 16;
-Table FewBlocksTable();
+Table FewBlocksTable(uint32_t max_blocks);
 
 // Every field set.
 Config Complete(Config config);
