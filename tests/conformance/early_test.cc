@@ -100,39 +100,41 @@ void Prepare() {
   }
 }
 
-void LaunchPair(Rank& rank, Board* board, bool waits) {
-  LaunchConfig early = {kBlocks, kThreads, 0};
-  early.early = true;
+void LaunchPair(Rank& rank, Board* board, bool early, bool waits) {
+  LaunchConfig launch = {kBlocks, kThreads, 0};
+  launch.early = early;
   rank.Launch({1, 1}, BeginRound, board);
-  rank.Launch(early, WriteWords, rank.ctx, board, !waits);
-  rank.Launch(early, ReadWords, rank.ctx, board, waits);
+  rank.Launch(launch, WriteWords, rank.ctx, board, !waits);
+  rank.Launch(launch, ReadWords, rank.ctx, board, waits);
+}
+
+// Many rounds, captured and not. Returns how many words were wrong.
+uint32_t RunRounds(Rank& rank, bool early) {
+  Board* board = rank.New<Board>(1);
+  rank.HostBarrier();
+  backend::Graph graph;
+  EXPECT_TRUE(backend::BeginCapture(rank.stream).ok());
+  for (uint32_t k = 0; k < kPairs; ++k) LaunchPair(rank, board, early, true);
+  EXPECT_TRUE(backend::EndCapture(rank.stream, &graph).ok());
+  for (uint32_t k = 0; k < kReplays; ++k) {
+    EXPECT_TRUE(backend::LaunchGraph(graph, rank.stream).ok());
+    if (k % 20 == 19) rank.Synchronize();
+  }
+  for (uint32_t k = 0; k < kPairs; ++k) LaunchPair(rank, board, early, true);
+  rank.Synchronize();
+  EXPECT_EQ(rank.Read(&board->round), kPairs * (1 + kReplays));
+  return rank.Read(&board->wrong);
 }
 
 TEST(EarlyKernelsTest, SeeWhatTheKernelBeforeWroteHereAndAtAPeer) {
   World world(2, 4 << 20);
   world.Run([](Rank& rank) {
-    Board* board = rank.New<Board>(1);
     Prepare();
-    rank.HostBarrier();
-    // In the first round of a process, kernels that begin one after another were seen to fail as
-    // well, on one machine: stores to a peer arrived behind a relaxed flag. So these are counted.
-    for (uint32_t k = 0; k < kPairs; ++k) LaunchPair(rank, board, true);
-    rank.Synchronize();
-    std::printf("rank %u: %u words were late at first\n", rank.rank(), rank.Read(&board->wrong));
-    rank.HostBarrier();
-    rank.Write(&board->wrong, 0u);
-    rank.HostBarrier();
-    backend::Graph graph;
-    ASSERT_TRUE(backend::BeginCapture(rank.stream).ok());
-    for (uint32_t k = 0; k < kPairs; ++k) LaunchPair(rank, board, true);
-    ASSERT_TRUE(backend::EndCapture(rank.stream, &graph).ok());
-    for (uint32_t k = 0; k < kReplays; ++k) {
-      ASSERT_TRUE(backend::LaunchGraph(graph, rank.stream).ok());
-      if (k % 20 == 19) rank.Synchronize();
-    }
-    rank.Synchronize();
-    EXPECT_EQ(rank.Read(&board->wrong), 0u);
-    EXPECT_EQ(rank.Read(&board->round), kPairs * (1 + kReplays));
+    // One after another first, counted: in the first graph of a process such kernels were seen to
+    // fail, too, on one machine. Stores to a peer arrived behind the relaxed flag.
+    std::printf("rank %u: %u words were late when no kernel began early\n", rank.rank(),
+                RunRounds(rank, false));
+    EXPECT_EQ(RunRounds(rank, true), 0u);
   });
 }
 
@@ -144,7 +146,7 @@ TEST(EarlyKernelsTest, WithoutTheWaitIsCounted) {
     Board* board = rank.New<Board>(1);
     Prepare();
     rank.HostBarrier();
-    for (uint32_t k = 0; k < 1000; ++k) LaunchPair(rank, board, false);
+    for (uint32_t k = 0; k < 1000; ++k) LaunchPair(rank, board, true, false);
     std::printf("rank %u: %u words were read too early\n", rank.rank(), rank.Read(&board->wrong));
   });
 }
