@@ -32,7 +32,7 @@ struct Said {
     if (op < 0 || op > IRIS_AVG) {
       return absl::InvalidArgumentError(absl::StrCat(op, " is no iris_reduce_op"));
     }
-    if (variant < 0 || variant > static_cast<int>(ccl::Variant::kSpinlock)) {
+    if (variant < 0 || variant >= static_cast<int>(ccl::kVariantCount)) {
       return absl::InvalidArgumentError(absl::StrCat(variant, " is no variant; 0 is automatic"));
     }
     return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
+#include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "proto/wire/version.h"
 
@@ -237,6 +238,8 @@ BackendOperations MakeTable() {
   table.VariantName = ccl::VariantName;
   table.ReduceOpName = ccl::ReduceOpName;
   table.ParseRules = ccl::ParseRules;
+  table.LineSearchBytes = ccl::LineSearchBytes;
+  table.SearchTornLines = ccl::SearchTornLines;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
   table.SampleClock = SampleClock;

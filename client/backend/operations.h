@@ -12,6 +12,7 @@
 #include "iris/backend/raw_host.h"
 #include "iris/backend/types.h"
 #include "iris/collective/collective.h"
+#include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/trace_area.h"
 #include "iris/types.h"
@@ -95,6 +96,10 @@ struct BackendOperations {
   const char* (*ReduceOpName)(ccl::ReduceOp op);
   Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
                        uint32_t* line);
+
+  // For the doctor, as the functions of these names.
+  uint64_t (*LineSearchBytes)(uint32_t n_members);
+  Result (*SearchTornLines)(const ccl::LineSearch& search, Stream& stream);
 
   // The values of tensors.
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);

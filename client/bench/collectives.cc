@@ -420,6 +420,10 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
       return c->bytes <= (ranks <= 2 ? kMiB : 512 * kKiB);
     case Variant::kTwoPackets:
       return c->bytes <= 4 * kMiB;
+    case Variant::kLines:
+      return c->bytes <= (c->operation == Operation::kAllReduce ? 4 : 16) * kMiB;
+    case Variant::kTwoLines:
+      return c->bytes <= 16 * kMiB;
     case Variant::kDirect:
       return c->operation != Operation::kAllReduce || c->bytes <= 4 * kMiB;
     case Variant::kCopyEngine:

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "client/ctl/line_search.h"
 #include "device/driver/pair_check.h"
 #include "nlohmann/json.hpp"
 
@@ -37,6 +39,9 @@ Finding CheckSocket(const std::string& path);
 // Whether this process may open the device nodes in the folder `dev`; where irisd's devices are
 // emulated, it is a warning if not.
 Finding CheckDeviceNodes(const std::string& dev, bool emulated);
+
+// Of a search for torn lines.
+Finding LineFinding(const absl::StatusOr<TornLines>& found);
 
 // Of a check of device pairs: one finding with the table, then one for each cause of failures.
 std::vector<Finding> PairFindings(const driver::PairTable& table);

@@ -79,6 +79,24 @@ TEST_F(DoctorTest, FailedPairsAreGroupedByTheirCause) {
   EXPECT_EQ(FindingsJson(findings)[0]["pairs"][1]["cause"], "no link");
 }
 
+TEST_F(DoctorTest, TornLinesFailAndUnseenOnesWarn) {
+  TornLines lines = {.n_devices = 4, .seen = {.written = 900, .read = 800, .changed = 7}};
+  Finding finding = LineFinding(lines);
+  EXPECT_EQ(finding.verdict, Verdict::kOk);
+  EXPECT_EQ(finding.detail,
+            "0 torn of 800 read, 7 of them new, while 900 were written between 4 devices");
+  lines.seen.torn = 1;
+  finding = LineFinding(lines);
+  EXPECT_EQ(finding.verdict, Verdict::kFail);
+  EXPECT_THAT(finding.remedy, HasSubstr("IRIS_CCL_LINES=0"));
+  // Nothing was seen while it was written.
+  lines.seen = {.written = 9, .read = 8};
+  EXPECT_EQ(LineFinding(lines).verdict, Verdict::kWarn);
+  finding = LineFinding(absl::ResourceExhaustedError("join: no room"));
+  EXPECT_EQ(finding.verdict, Verdict::kWarn);
+  EXPECT_THAT(finding.detail, HasSubstr("no room"));
+}
+
 TEST_F(DoctorTest, AMissingRuntimeDirectoryFailsAndSaysHowToStart) {
   const Finding finding = CheckRuntimeDir(dir_ + "/none");
   EXPECT_EQ(finding.verdict, Verdict::kFail);

@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   Config config = options.config;
   const char* check = std::getenv("IRIS_CCL_CHECK");
   if (check != nullptr && std::string_view(check) == "1") config.check_calls = true;
+  const char* lines = std::getenv("IRIS_CCL_LINES");
+  if (lines != nullptr && std::string_view(lines) == "0") config.without_lines = true;
   if (config.max_blocks == 0) {
     config.max_blocks = backend.MaxBlocksWhenShared(context.ranks_per_device(), 0);
     // What was asked for in so many words is done, and not refused.

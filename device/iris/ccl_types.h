@@ -79,6 +79,10 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //                through the workspace. For links between neighbours alone.
 //   kAtomic      all_reduce: everybody adds to the sums in their owners' workspace by atomics.
 //   kSpinlock    all_reduce: the same, one member at a time, under a lock that goes by their order.
+//   kLines       all_reduce and reduce_scatter, for sums and averages of f32, f16 and bf16 on 2, 4
+//                or 8 members, and all_gather, for up to 8: as kPackets, by lines of 120 bytes and
+//                a flag of 8 ("LL128"). Where the platform stores whole lines, and in emulation.
+//   kTwoLines    all_reduce: as kTwoPackets, by lines.
 enum class Variant : uint8_t {
   kAuto,
   kPackets,
@@ -92,6 +96,9 @@ enum class Variant : uint8_t {
   kRing,
   kAtomic,
   kSpinlock,
+  kLines,
+  kTwoLines,
 };
+inline constexpr uint32_t kVariantCount = 13;  // kAuto included
 
 }  // namespace iris::ccl

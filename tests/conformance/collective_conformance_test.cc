@@ -43,6 +43,7 @@ Config SmallConfig() {
   config.max_blocks = 3;
   config.block_threads = 32;
   config.packet_bytes = 256;
+  config.line_bytes = 8192;
   config.stage_bytes = 1024;
   config.check_calls = true;
   config.rules = kRules;
@@ -111,16 +112,18 @@ TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
   }
 }
 
-const auto kReduceVariants = testing::Values(
-    Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
-    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kRing, Variant::kAtomic, Variant::kSpinlock);
+const auto kReduceVariants =
+    testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
+                    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kRing, Variant::kAtomic,
+                    Variant::kSpinlock, Variant::kLines, Variant::kTwoLines);
 // Those that sum in the order of the members.
 const auto kOrderedVariants =
     testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
-                    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kSpinlock);
-const char* const kVariantNames[] = {"Auto",     "Packets",    "Direct",   "TwoShot",
-                                     "Pipeline", "TwoPackets", "TwoPhase", "CopyEngine",
-                                     "Ring",     "Atomic",     "Spinlock"};
+                    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kSpinlock, Variant::kLines,
+                    Variant::kTwoLines);
+const char* const kVariantNames[] = {"Auto",       "Packets",  "Direct",     "TwoShot", "Pipeline",
+                                     "TwoPackets", "TwoPhase", "CopyEngine", "Ring",    "Atomic",
+                                     "Spinlock",   "Lines",    "TwoLines"};
 
 std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
   const char* const types[] = {"None", "F32", "F64", "F16", "Bf16", "I32", "I64", "U8"};
@@ -1167,8 +1170,9 @@ TEST_P(GraphTest, AThousandReplaysWithFreshData) {
     rank.HostBarrier();
     backend::Graph graph;
     ExpectOk(backend::BeginCapture(rank.stream));
-    const Variant variants[] = {Variant::kPackets, Variant::kTwoShot, Variant::kDirect,
-                                Variant::kRing, Variant::kSpinlock};
+    const Variant variants[] = {Variant::kPackets, Variant::kTwoShot,  Variant::kDirect,
+                                Variant::kRing,    Variant::kSpinlock, Variant::kLines,
+                                Variant::kTwoLines};
     for (Variant variant : variants) {
       rank.Launch({}, NextRound, round);
       rank.Launch({1, 32}, FillReplay, x, kCount, rank.rank(), static_cast<const uint32_t*>(round));

@@ -28,7 +28,7 @@ constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kM
 constexpr Variant kVariants[] = {Variant::kPackets,    Variant::kDirect,     Variant::kTwoShot,
                                  Variant::kPipeline,   Variant::kTwoPackets, Variant::kTwoPhase,
                                  Variant::kCopyEngine, Variant::kRing,       Variant::kAtomic,
-                                 Variant::kSpinlock};
+                                 Variant::kSpinlock,   Variant::kLines,      Variant::kTwoLines};
 
 constexpr uint64_t kGuard = 8;  // elements on each side of an output
 
@@ -231,6 +231,7 @@ Config SmallConfig() {
   config.max_blocks = 3;
   config.block_threads = 32;
   config.packet_bytes = 256;
+  config.line_bytes = 8192;
   config.stage_bytes = 1024;
   return config;
 }

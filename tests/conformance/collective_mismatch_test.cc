@@ -284,8 +284,8 @@ TEST_P(MismatchTest, EveryVariantAgainstEveryOther) {
   Mismatches mismatches(GetParam());
   uint32_t k = 0;
   for (uint64_t bytes : {4 << 10, 256 << 10}) {
-    for (uint32_t v = 1; v <= static_cast<uint32_t>(Variant::kSpinlock); ++v) {
-      for (uint32_t w = 1; w <= static_cast<uint32_t>(Variant::kSpinlock); ++w) {
+    for (uint32_t v = 1; v < ccl::kVariantCount; ++v) {
+      for (uint32_t w = 1; w < ccl::kVariantCount; ++w) {
         const Call most = {.bytes = bytes, .variant = static_cast<Variant>(v)};
         const Call other = {.bytes = bytes, .variant = static_cast<Variant>(w)};
         const auto chosen = [&](const Call& call) {

@@ -95,6 +95,10 @@ std::string KernelOf(Variant variant, Operation operation) {
       return "ReduceDirect";
     case Variant::kTwoPackets:
       return "ReduceTwoPackets";
+    case Variant::kLines:
+      return Reduces(operation) ? "ReduceLines" : "GatherLines";
+    case Variant::kTwoLines:
+      return "ReduceTwoLines";
     case Variant::kPipeline:
       return "ReducePipeline";
     case Variant::kCopyEngine:
@@ -160,7 +164,7 @@ TEST_P(PlanTest, ChooseSaysWhatIsLaunched) {
     for (Operation operation : kEvery) {
       if (operation == Operation::kSendRecv && (n == 1 || rank.rank() > 1)) continue;
       WithoutRunning(rank.stream, [&] {
-        for (uint32_t v = 0; v <= static_cast<uint32_t>(Variant::kSpinlock); ++v) {
+        for (uint32_t v = 0; v < ccl::kVariantCount; ++v) {
           for (uint32_t t = 1; t <= static_cast<uint32_t>(DType::kU8); ++t) {
             for (uint32_t o = 0; o <= static_cast<uint32_t>(ReduceOp::kAvg); ++o) {
               if (o != 0 && !Reduces(operation)) continue;
@@ -187,6 +191,7 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
   config.symmetric = true;
   config.stage_bytes = 1024;
   config.packet_bytes = 256;
+  config.line_bytes = 8192;
   config.max_blocks = ccl::kMaxBlocks;
   config.packet_blocks = 64;
   const ccl::impl::Table table = ccl::impl::BuiltInTable(/*emulated=*/false);
@@ -212,6 +217,25 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
       });
     }
   });
+}
+
+TEST(ChooseTest, WithoutLinesTheNextRuleHolds) {
+  const std::vector<ccl::Rule> rules = {
+      {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoLines, 2, 64},
+      {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoPackets, 3, 64},
+  };
+  Comm comm;
+  comm.team.size = 4;
+  comm.config = ccl::impl::Complete({});
+  ASSERT_TRUE(ccl::UseRules(rules.data(), 2, &comm).ok());
+  const Shape shape = {Operation::kAllReduce, 1 << 16, DType::kF32};
+  EXPECT_EQ(ccl::Choose(comm, shape).variant, Variant::kTwoLines);
+  Shape wanted = shape;
+  wanted.variant = Variant::kLines;
+  EXPECT_EQ(ccl::Choose(comm, wanted).variant, Variant::kLines);
+  comm.config.without_lines = true;
+  EXPECT_EQ(ccl::Choose(comm, shape).variant, Variant::kTwoPackets);
+  EXPECT_EQ(ccl::Choose(comm, wanted).variant, Variant::kTwoShot);
 }
 
 // A Comm of three members, of which nothing is launched.

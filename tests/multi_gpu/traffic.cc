@@ -50,10 +50,11 @@ constexpr uint32_t kWords = 2048;
 constexpr uint32_t kKeptWords = 1 << 18;
 constexpr uint64_t kSumWords = 1 << 18;
 constexpr iris::ccl::Variant kVariants[] = {
-    iris::ccl::Variant::kAuto,     iris::ccl::Variant::kPackets,   iris::ccl::Variant::kTwoPackets,
-    iris::ccl::Variant::kDirect,   iris::ccl::Variant::kTwoShot,   iris::ccl::Variant::kTwoPhase,
-    iris::ccl::Variant::kPipeline, iris::ccl::Variant::kRing,      iris::ccl::Variant::kAtomic,
-    iris::ccl::Variant::kSpinlock, iris::ccl::Variant::kCopyEngine};
+    iris::ccl::Variant::kAuto,     iris::ccl::Variant::kPackets,    iris::ccl::Variant::kTwoPackets,
+    iris::ccl::Variant::kDirect,   iris::ccl::Variant::kTwoShot,    iris::ccl::Variant::kTwoPhase,
+    iris::ccl::Variant::kPipeline, iris::ccl::Variant::kRing,       iris::ccl::Variant::kAtomic,
+    iris::ccl::Variant::kSpinlock, iris::ccl::Variant::kCopyEngine, iris::ccl::Variant::kLines,
+    iris::ccl::Variant::kTwoLines};
 constexpr int kPeerDied = 3;
 // A launch is to take about so long: most of the time a kernel is under way.
 constexpr double kLaunchSeconds = 0.1;

@@ -23,7 +23,8 @@ RUNS_MUTATED = 3
 RUN_SECONDS_MAX = 100
 
 BLOCK = ("barrier", "put_signal_block", "all_reduce")
-ALL = BLOCK + ("put_signal_warp",)
+LINES = ("lines", "two_lines")
+ALL = BLOCK + ("put_signal_warp",) + LINES
 
 RUNTIME = ("emu/block", "emu/diagnosis", "emu/fiber", "emu/scheduler", "emu/symbols")
 HOST = ("emu/graph", "emu/memory", "host", "host_functions")
@@ -122,7 +123,7 @@ class MutationTest(unittest.TestCase):
         self.expect_caught(5, "no block sync inside a block", ("put_signal_block",))
 
     def test_6_warp_sync_missing_is_caught(self):
-        self.expect_caught(6, "no warp sync", ("put_signal_warp",))
+        self.expect_caught(6, "no warp sync", ("put_signal_warp",) + LINES)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 // builds this file once as it is and once for each mistake of device/iris/impl/mutation.h, and
 // counts the reports.
 //
-//   protocols SCENARIO      barrier | put_signal_block | put_signal_warp | all_reduce | packets
+//   protocols SCENARIO      barrier | put_signal_block | put_signal_warp | all_reduce | packets |
+//                           lines | two_lines
 //
 // Exit code 0: every rank got the data that it had to get. 1: wrong data (a mistake may show that
 // way as well). 2: usage. ThreadSanitizer's own exit code wins over 0.
@@ -18,11 +19,13 @@
 #include <cstring>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "iris/backend/select.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/reduce_direct.h"
+#include "iris/collective/variants/lines.h"
 #include "iris/collective/variants/packets.h"
 #include "iris/device.h"
 
@@ -48,9 +51,9 @@ struct Heap {
   uint32_t board[kBlocks][kRanks][kThreads];      // barrier: [block][writer][thread]
   alignas(16) uint32_t inbox[kBlocks][kThreads];  // put_signal
   alignas(16) uint32_t outbox[kBlocks][kThreads];
-  uint64_t full[kBlocks][kThreads];          // signals: data is there
-  uint64_t empty[kBlocks][kThreads];         // signals: data has been read
-  alignas(256) uint8_t workspace[64 << 10];  // of the collectives
+  uint64_t full[kBlocks][kThreads];           // signals: data is there
+  uint64_t empty[kBlocks][kThreads];          // signals: data has been read
+  alignas(256) uint8_t workspace[128 << 10];  // of the collectives
 };
 static_assert(sizeof(Heap) <= kStrideBytes);
 
@@ -158,13 +161,17 @@ IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t round, uint32_t* wrong) {
   }
 }
 
-bool AllReduceRounds(const DeviceContext& ctx, bool packets, iris::backend::Stream& stream,
+enum class Way { kDirect, kPackets, kLines, kTwoLines };
+
+bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& stream,
                      uint32_t* wrong) {
   namespace ccl = iris::ccl;
   ccl::Config config;
   config.max_blocks = kBlocks;
   config.packet_blocks = kBlocks;
   config.packet_bytes = 256;
+  config.line_blocks = kBlocks;
+  config.line_bytes = 8192;
   config.stage_bytes = 1024;
   const ccl::impl::Offsets offsets = ccl::impl::OffsetsOf(kRanks, config);
   if (offsets.total_bytes > sizeof(Heap::workspace)) return false;
@@ -179,7 +186,9 @@ bool AllReduceRounds(const DeviceContext& ctx, bool packets, iris::backend::Stre
   common.sync_offset_bytes = kWorkspace + offsets.sync_bytes;
   common.packet_offset_bytes = kWorkspace + offsets.packet_bytes;
   common.stage_offset_bytes = kWorkspace + offsets.stage_bytes;
+  common.line_offset_bytes = kWorkspace + offsets.line_bytes;
   common.packet_bytes = config.packet_bytes;
+  common.line_bytes = 1024;  // so that there are two chunks
   common.stage_bytes = config.stage_bytes;
   common.size = kRanks;
   common.index = ctx.rank;
@@ -190,10 +199,12 @@ bool AllReduceRounds(const DeviceContext& ctx, bool packets, iris::backend::Stre
   call.out = reinterpret_cast<uint8_t*>(x.data());
   common.in_offset_bytes = ccl::impl::kNotInHeap;
   common.out_offset_bytes = ccl::impl::kNotInHeap;
-  call.count = packets ? kCount : kCount / kRanks;
+  const bool whole = way == Way::kPackets || way == Way::kLines;
+  call.count = whole ? kCount : kCount / kRanks;
+  if (way == Way::kTwoLines) call.count = ccl::impl::RoundUp(call.count, 4);
   call.limit = kCount;
-  call.rows = packets ? 1 : kRanks;
-  call.row = packets ? 0 : ctx.rank;
+  call.rows = whole ? 1 : kRanks;
+  call.row = whole ? 0 : ctx.rank;
   call.target = ccl::impl::ReduceCall::kAll;
   call.divide = 1;
   call.op = ccl::ReduceOp::kSum;
@@ -203,17 +214,46 @@ bool AllReduceRounds(const DeviceContext& ctx, bool packets, iris::backend::Stre
     ok = ok &&
          iris::backend::Launch({1, kThreads, 0}, stream, FillInput, x.data(), ctx.rank, round).ok();
     const iris::LaunchConfig launch = {kBlocks, kThreads, 0};
-    const iris::Result launched =
-        packets ? iris::backend::Launch(launch, stream, &ccl::impl::ReducePackets<int32_t, Op, 0>,
-                                        common, call)
-                : iris::backend::Launch(launch, stream, &ccl::impl::ReduceDirect<int32_t, Op, 0>,
-                                        common, call, uint32_t{0});
+    const iris::LaunchConfig warps = {kBlocks, 64, 0};  // lines take whole ones
+    iris::Result launched;
+    switch (way) {
+      case Way::kDirect:
+        launched = iris::backend::Launch(launch, stream, &ccl::impl::ReduceDirect<int32_t, Op, 0>,
+                                         common, call, uint32_t{0});
+        break;
+      case Way::kPackets:
+        launched = iris::backend::Launch(launch, stream, &ccl::impl::ReducePackets<int32_t, Op, 0>,
+                                         common, call);
+        break;
+      case Way::kLines:
+        launched = iris::backend::Launch(
+            warps, stream, &ccl::impl::ReduceLines<int32_t, Op, kRanks>, common, call);
+        break;
+      case Way::kTwoLines:
+        launched = iris::backend::Launch(
+            warps, stream, &ccl::impl::ReduceTwoLines<int32_t, Op, kRanks>, common, call);
+        break;
+    }
     ok = ok && launched.ok();
     ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, CheckSum,
                                      static_cast<const uint32_t*>(x.data()), round, wrong)
                    .ok();
   }
   return stream.Synchronize().ok() && ok && report.word == 0;
+}
+
+// The all-reduces by their names. False: it is none of them.
+bool FindWay(const char* name, Way* way) {
+  const std::pair<const char*, Way> ways[] = {{"all_reduce", Way::kDirect},
+                                              {"packets", Way::kPackets},
+                                              {"lines", Way::kLines},
+                                              {"two_lines", Way::kTwoLines}};
+  for (const auto& [known, found] : ways) {
+    if (std::strcmp(name, known) != 0) continue;
+    *way = found;
+    return true;
+  }
+  return false;
 }
 
 using Kernel = void (*)(DeviceContext, uint32_t*);
@@ -229,12 +269,13 @@ Kernel Find(const char* name) {
 
 int main(int argc, char** argv) {
   const Kernel kernel = argc == 2 ? Find(argv[1]) : nullptr;
-  const bool packets = argc == 2 && std::strcmp(argv[1], "packets") == 0;
-  const bool all_reduce = argc == 2 && (packets || std::strcmp(argv[1], "all_reduce") == 0);
+  Way way = Way::kDirect;
+  const bool all_reduce = argc == 2 && FindWay(argv[1], &way);
   if (kernel == nullptr && !all_reduce) {
     std::fprintf(
         stderr,
-        "usage: protocols barrier | put_signal_block | put_signal_warp | all_reduce | packets\n");
+        "usage: protocols barrier | put_signal_block | put_signal_warp | all_reduce | packets | "
+        "lines | two_lines\n");
     return 2;
   }
   void* window = mmap(nullptr, kRanks * kStrideBytes, PROT_READ | PROT_WRITE,
@@ -261,7 +302,7 @@ int main(int argc, char** argv) {
       iris::backend::Stream stream;
       if (all_reduce) {
         if (!iris::backend::Stream::Create(&stream).ok() ||
-            !AllReduceRounds(ctx, packets, stream, &wrong[rank])) {
+            !AllReduceRounds(ctx, way, stream, &wrong[rank])) {
           failed = true;
         }
         return;

@@ -302,6 +302,14 @@ IRIS_DEVICE inline bool WarpAll(bool value) { return Ballot(!value) == 0; }
 // The block's LaunchConfig::shared_bytes, aligned to 16.
 IRIS_DEVICE void* DynamicShared();
 
+// For kernels that are launched with LaunchConfig::early. AwaitKernelBefore waits until the kernel
+// before this one on the stream has ended and what it wrote is visible: no memory that another
+// kernel may write or read is touched before it. LetNextBegin says that the next one may begin,
+// once all blocks have said so: its blocks then lie beside those of this one. Both do nothing where
+// kernels of a stream run one after another.
+IRIS_DEVICE void AwaitKernelBefore();
+IRIS_DEVICE void LetNextBegin();
+
 // Inside a polling loop: lets others run.
 IRIS_DEVICE void Pause();
 

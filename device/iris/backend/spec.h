@@ -26,6 +26,11 @@
 //   kLaunchPublishes   what earlier operations of a stream wrote is visible to all devices before
 //                      a kernel of that stream begins, so that a relaxed system store may announce
 //                      it.
+//   kStoresWholeLines  when eight neighbouring lanes store 16 bytes each, kVolatile, to the 128
+//                      aligned bytes of a line in one call, lanes that load the line in one call
+//                      see all of it or nothing, in the heap of a peer, too. No platform promises
+//                      it: it is true where long searches never saw a line torn, and the doctor
+//                      searches on the machine at hand.
 //   kMaxDynamicSharedBytes
 //                      of LaunchConfig::shared_bytes, on every device.
 //   kNullIsAStream     the platform has a default stream, which is called null.
@@ -64,6 +69,7 @@ static_assert(std::is_same_v<decltype(Traits::kName), const char* const>);
 static_assert(std::is_same_v<decltype(Traits::kEmulated), const bool>);
 static_assert(std::is_same_v<decltype(Traits::kLaunchPublishes), const bool>);
 static_assert(std::is_same_v<decltype(Traits::kMaxDynamicSharedBytes), const uint32_t>);
+static_assert(std::is_same_v<decltype(Traits::kStoresWholeLines), const bool>);
 static_assert(std::is_same_v<decltype(Traits::kNullIsAStream), const bool>);
 static_assert(std::is_same_v<decltype(Traits::kOrdersByFences), const bool>);
 static_assert(std::is_same_v<decltype(Traits::kHasVolatile16), const bool>);

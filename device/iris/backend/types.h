@@ -49,6 +49,9 @@ struct LaunchConfig {
   uint32_t grid = 1;          // blocks; all of them are co-resident
   uint32_t block = 1;         // threads a block, 1 to 1,024
   uint32_t shared_bytes = 0;  // for DynamicShared()
+  // The kernel may begin while the one before it on the stream still runs, and calls
+  // AwaitKernelBefore() first. It was prepared. The platform need not make use of it.
+  bool early = false;
 };
 
 inline constexpr uint32_t kMaxBlockThreads = 1024;

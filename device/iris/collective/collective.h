@@ -83,15 +83,26 @@ struct Config {
   // locks, on what goes to one member each, and on reductions of 3, 5, 6, 7 or more than 8 members
   // or other than sums and averages of f32, f16 and bf16, whose kernels are general ones.
   uint32_t unroll = 0;
-  uint32_t max_blocks = 0;     // 1 to kMaxBlocks: what the workspace has room for. See
-                               // MaxBlocksWhenShared
+  uint32_t max_blocks = 0;  // 1 to kMaxBlocks: what the workspace has room for. See
+                            // MaxBlocksWhenShared
+  // Of a device, that kernels of this Comm are on at once, at most: max_blocks is no more, since a
+  // block is on one. 16 and fewer have a table of their own. 0: all.
+  uint32_t max_multiprocessors = 0;
   uint32_t packet_blocks = 0;  // up to max_blocks: of kPackets, likewise
   uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
+  uint32_t line_blocks = 0;    // up to max_blocks: of kLines and kTwoLines
+  uint64_t line_bytes = 0;     // of lines from all members, each block, twice: a multiple of 8 KiB
   uint64_t stage_bytes = 0;    // of each block, twice; a multiple of 16 * kMaxTeamRanks
   uint64_t timeout_ns = 0;     // 0: DeviceContext::timeout_ns
   // kPackets compares what the members call before it waits for any packet, at the price of a
   // round, instead of when it has waited for long.
   bool check_calls = false;
+  // No 128-byte lines: kAuto takes the next rule that fits, and kLines and kTwoLines become other
+  // variants. For machines where doctor saw a line torn.
+  bool without_lines = false;
+  // A kernel of up to half of max_blocks begins while the one before it on the stream ends, where
+  // the platform can do that; it waits before it touches memory.
+  bool early = true;
   bool symmetric = false;  // a promise: what lies in the heap has the same offset on all members
   // Instead of the built-in table; borrowed.
   const Rule* rules = nullptr;

@@ -143,6 +143,10 @@ TEST_F(CollectiveTest, CreateRefusesABadConfig) {
       [](Config* c) { c->packet_blocks = 9; },
       [](Config* c) { c->packet_bytes = 24; },
       [](Config* c) { c->packet_bytes = ~0ull & ~15ull; },
+      [](Config* c) { c->line_blocks = 9; },
+      [](Config* c) { c->line_bytes = 4096; },
+      [](Config* c) { c->line_bytes = 9000; },
+      [](Config* c) { c->line_bytes = 1ull << 60; },
       [](Config* c) { c->stage_bytes = 1000; },
       [](Config* c) { c->stage_bytes = 1ull << 60; },
   };
@@ -285,13 +289,56 @@ TEST(LayoutTest, RegionsDoNotOverlap) {
       EXPECT_GE(offsets.pair_bytes, offsets.sync_bytes + config.max_blocks * impl::SyncBytes(n));
       EXPECT_GE(offsets.packet_bytes,
                 offsets.pair_bytes + n * (n - 1) / 2 * impl::kPairBlocks * impl::SyncBytes(2));
-      EXPECT_GE(offsets.stage_bytes,
+      EXPECT_GE(offsets.line_bytes,
                 offsets.packet_bytes + config.packet_blocks * 2 * n * 2 * packet_bytes);
+      EXPECT_EQ(offsets.line_bytes % impl::kLineBytes, 0u);
+      const uint64_t inbox_bytes = impl::LineInboxBytes(n, config.line_bytes);
+      EXPECT_EQ(inbox_bytes % impl::kLineUnitBytes, 0u);
+      if (n <= impl::kMaxLineMembers) {
+        EXPECT_GE(inbox_bytes, impl::kLineUnitBytes);
+        EXPECT_GE(offsets.stage_bytes,
+                  offsets.line_bytes + config.line_blocks * 2 * n * inbox_bytes);
+      } else {
+        EXPECT_EQ(offsets.stage_bytes, offsets.line_bytes);
+      }
       EXPECT_GE(offsets.total_bytes,
                 offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes);
       EXPECT_EQ(offsets.stage_bytes % kWorkspaceAlignmentBytes, 0u);
       EXPECT_EQ(WorkspaceBytes(n, config), offsets.total_bytes);
     }
+  }
+}
+
+TEST(ConfigTest, FewMultiprocessorsAreFewBlocks) {
+  Config config;
+  config.max_multiprocessors = 3;
+  const Config complete = impl::Complete(config);
+  EXPECT_EQ(complete.max_blocks, 3u);
+  EXPECT_EQ(complete.packet_blocks, 3u);
+  EXPECT_EQ(complete.line_blocks, 3u);
+  EXPECT_LT(WorkspaceBytes(2, config), WorkspaceBytes(2));
+  config.max_blocks = 2;  // what is less holds
+  EXPECT_EQ(impl::Complete(config).max_blocks, 2u);
+}
+
+TEST(ConfigTest, FewBlocksHaveRulesOfTheirOwn) {
+  const impl::Table all = impl::BuiltInTable(/*emulated=*/false);
+  for (uint32_t blocks : {8u, impl::kFewBlocks}) {
+    const impl::Table few = impl::FewBlocksTable(blocks);
+    ASSERT_GT(few.n_rules, all.n_rules);
+    const uint32_t n_own = few.n_rules - all.n_rules;
+    for (uint32_t k = 0; k < n_own; ++k) {
+      EXPECT_LE(few.rules[k].blocks, blocks) << k;
+      EXPECT_NE(few.rules[k].variant, Variant::kCopyEngine) << k;
+    }
+    // The others hold behind them.
+    for (uint32_t k = 0; k < all.n_rules; ++k) {
+      EXPECT_EQ(few.rules[n_own + k].operation, all.rules[k].operation);
+      EXPECT_EQ(few.rules[n_own + k].max_bytes, all.rules[k].max_bytes);
+    }
+    Comm comm;
+    comm.team.size = 2;
+    EXPECT_TRUE(UseRules(few.rules, few.n_rules, &comm).ok());
   }
 }
 

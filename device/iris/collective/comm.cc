@@ -21,6 +21,10 @@ bool IsValid(const Config& config) {
          config.unroll <= kMaxUnroll && config.packet_blocks >= 1 &&
          config.packet_blocks <= config.max_blocks && config.packet_bytes >= 16 &&
          config.packet_bytes <= kMaxBytes && config.packet_bytes % 16 == 0 &&
+         config.line_blocks >= 1 && config.line_blocks <= config.max_blocks &&
+         config.line_bytes >= impl::kLineUnitBytes * impl::kMaxLineMembers &&
+         config.line_bytes <= kMaxBytes &&
+         config.line_bytes % (impl::kLineUnitBytes * impl::kMaxLineMembers) == 0 &&
          config.stage_bytes >= 16 * kMaxTeamRanks && config.stage_bytes <= kMaxBytes &&
          config.stage_bytes % (16 * kMaxTeamRanks) == 0;
 }

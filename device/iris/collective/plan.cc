@@ -40,6 +40,12 @@ bool Has(Variant variant, const Shape& shape, uint32_t members) {
          (row->supports == nullptr || row->supports(shape, members));
 }
 
+// The same of a Comm.
+bool Has(const Comm& comm, Variant variant, const Shape& shape) {
+  const bool lines = variant == Variant::kLines || variant == Variant::kTwoLines;
+  return !(lines && comm.config.without_lines) && Has(variant, shape, comm.team.size);
+}
+
 // What has every call of an operation.
 Variant Usual(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kReduce ? Variant::kTwoShot
@@ -49,9 +55,8 @@ Variant Usual(Operation operation) {
 // Which variant it is, and what the rules say of it. A rule of a variant that does not have the
 // call is passed over.
 Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
-  const uint32_t n = comm.team.size;
   Variant wanted = shape.variant;
-  if (wanted != Variant::kAuto && !Has(wanted, shape, n)) wanted = Usual(shape.operation);
+  if (wanted != Variant::kAuto && !Has(comm, wanted, shape)) wanted = Usual(shape.operation);
   const uint32_t operation = static_cast<uint32_t>(shape.operation);
   if (operation < kOperationCount) {
     const uint32_t begin = operation == 0 ? 0 : comm.rules.end[operation - 1];
@@ -61,13 +66,13 @@ Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
       if (wanted != Variant::kAuto && row.variant != wanted) continue;
       if (wanted == Variant::kAuto) {
         if (row.variant == Variant::kCopyEngine && !comm.config.symmetric) continue;
-        if (!Has(row.variant, shape, n)) continue;
+        if (!Has(comm, row.variant, shape)) continue;
       }
       return {row.variant, row.blocks, row.threads, row.unroll};
     }
   }
   if (wanted == Variant::kAuto) {
-    wanted = Has(Variant::kDirect, shape, n) ? Variant::kDirect : Usual(shape.operation);
+    wanted = Has(comm, Variant::kDirect, shape) ? Variant::kDirect : Usual(shape.operation);
   }
   return {wanted, 0, 0, 0};
 }
@@ -143,6 +148,29 @@ void FitWords(const Comm& comm, uint64_t words, Plan* plan) {
   if (plan->blocks > words) plan->blocks = static_cast<uint32_t>(words);
   const uint64_t per_block = (words + plan->blocks - 1) / plan->blocks;
   plan->blocks = static_cast<uint32_t>((words + per_block - 1) / per_block);
+}
+
+void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan) {
+  const Config& config = comm.config;
+  const uint32_t lanes = backend::WarpSize();
+  const uint64_t step_bytes = lanes / kLineLanes * kLineDataBytes;
+  const uint64_t steps = (row_bytes + step_bytes - 1) / step_bytes;
+  // Whole warps.
+  if (plan->threads == 0) plan->threads = Emulated() ? 64 : 256;
+  plan->threads = static_cast<uint32_t>(RoundUp(plan->threads, lanes));
+  const uint64_t most_blocks = plan->blocks == 0 ? config.line_blocks : plan->blocks;
+  if (config.block_threads == 0) {
+    plan->threads =
+        static_cast<uint32_t>(Clamp(RoundUp(steps * lanes, lanes), lanes, plan->threads));
+  }
+  const uint64_t warps = plan->threads / lanes;
+  if (plan->blocks == 0) plan->blocks = static_cast<uint32_t>((steps + warps - 1) / warps);
+  plan->blocks = static_cast<uint32_t>(
+      Clamp(plan->blocks, 1, most_blocks < config.line_blocks ? most_blocks : config.line_blocks));
+  if (steps == 0) return;
+  // No block without a step.
+  const uint64_t per_block = (steps + plan->blocks - 1) / plan->blocks;
+  plan->blocks = static_cast<uint32_t>((steps + per_block - 1) / per_block);
 }
 
 void FitUnits(const Comm& comm, const Shape&, uint64_t bytes, Plan* plan) {

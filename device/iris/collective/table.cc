@@ -1,5 +1,8 @@
 #include "iris/collective/table.h"
 
+#include <array>
+#include <cstddef>
+
 #include "iris/backend/select.h"
 
 namespace iris::ccl::impl {
@@ -29,23 +32,40 @@ constexpr Rule kEmuRules[] = {
 
 // What `iris_bench tune` and a second look at its close calls found on two and four GPUs of 4.8
 // TB/s of one host, with a switch between them (docs/benchmarks.md); what was best for four stands
-// for more. Where fewer threads were as fast within 2 %, those.
+// for more. Where fewer threads were as fast within 2 %, those. The rules for lines stand before
+// those that hold without them. On two GPUs they were measured, too; on four they follow what
+// prototypes of these kernels took there.
 constexpr Rule kGpuRules[] = {
+    {Operation::kAllReduce, 2, 48 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 2, 192 * kKiB, Variant::kLines, 64, 256},
+    {Operation::kAllReduce, 2, 384 * kKiB, Variant::kLines, 64, 512},
+    {Operation::kAllReduce, 2, 768 * kKiB, Variant::kTwoLines, 64, 512},
+    {Operation::kAllReduce, 2, 5 * kMiB, Variant::kTwoLines, 128, 512},
     {Operation::kAllReduce, 2, 128 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 512 * kKiB, Variant::kPackets, 64, 512},
     {Operation::kAllReduce, 2, 2 * kMiB, Variant::kDirect, 64, 256},
-    {Operation::kAllReduce, 2, 8 * kMiB, Variant::kTwoShot, 64, 256, 2},
+    {Operation::kAllReduce, 2, 6 * kMiB, Variant::kTwoShot, 64, 256, 2},
+    {Operation::kAllReduce, 2, 24 * kMiB, Variant::kTwoPhase, 64, 256},
     {Operation::kAllReduce, 2, 48 * kMiB, Variant::kTwoPhase, 32, 256},
     {Operation::kAllReduce, 2, 384 * kMiB, Variant::kTwoPhase, 64, 256},
     {Operation::kAllReduce, 2, kAny, Variant::kCopyEngine, 32, 512},
     {Operation::kAllReduce, 2, kAny, Variant::kTwoPhase, 64, 256},
     {Operation::kAllReduce, kMany, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 4, 128 * kKiB, Variant::kLines, 64, 256},
+    {Operation::kAllReduce, 4, 384 * kKiB, Variant::kTwoLines, 64, 128},
+    {Operation::kAllReduce, 4, 768 * kKiB, Variant::kTwoLines, 64, 256},
+    {Operation::kAllReduce, 4, 2 * kMiB, Variant::kTwoLines, 128, 256},
     {Operation::kAllReduce, 4, 128 * kKiB, Variant::kPackets, 16, 256},
     {Operation::kAllReduce, kMany, 512 * kKiB, Variant::kTwoPackets, 16, 256},
     {Operation::kAllReduce, kMany, 2 * kMiB, Variant::kTwoShot, 64, 256},
     {Operation::kAllReduce, kMany, 48 * kMiB, Variant::kTwoPhase, 32, 256},
     {Operation::kAllReduce, kMany, kAny, Variant::kCopyEngine, 64, 512},
     {Operation::kAllReduce, kMany, kAny, Variant::kTwoPhase, 64, 512},
+    {Operation::kReduceScatter, 4, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduceScatter, 4, 192 * kKiB, Variant::kLines, 64, 128},
+    {Operation::kReduceScatter, 4, 384 * kKiB, Variant::kLines, 64, 256},
+    {Operation::kReduceScatter, 4, 768 * kKiB, Variant::kLines, 64, 512},
+    {Operation::kReduceScatter, 4, 5 * kMiB, Variant::kLines, 128, 512},
     {Operation::kReduceScatter, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kReduceScatter, 2, 2 * kMiB, Variant::kDirect, 128, 256},
     {Operation::kReduceScatter, 2, 8 * kMiB, Variant::kDirect, 64, 256},
@@ -54,8 +74,14 @@ constexpr Rule kGpuRules[] = {
     {Operation::kReduceScatter, kMany, 8 * kMiB, Variant::kDirect, 32, 256},
     {Operation::kReduceScatter, kMany, 48 * kMiB, Variant::kDirect, 16, 512},
     {Operation::kReduceScatter, kMany, kAny, Variant::kDirect, 64, 512},
+    {Operation::kAllGather, 4, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllGather, 4, 192 * kKiB, Variant::kLines, 64, 128},
+    {Operation::kAllGather, 4, 384 * kKiB, Variant::kLines, 64, 256},
+    {Operation::kAllGather, 4, 768 * kKiB, Variant::kLines, 64, 512},
+    {Operation::kAllGather, 4, 3 * kMiB, Variant::kLines, 128, 512},
     {Operation::kAllGather, kMany, 512 * kKiB, Variant::kPackets, 0, 0},
-    {Operation::kAllGather, 2, 8 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kAllGather, 2, 2 * kMiB, Variant::kDirect, 16, 256},
+    {Operation::kAllGather, 2, 8 * kMiB, Variant::kDirect, 64, 256},
     {Operation::kAllGather, kMany, 2 * kMiB, Variant::kDirect, 16, 512},
     {Operation::kAllGather, kMany, 8 * kMiB, Variant::kDirect, 32, 256, 2},
     {Operation::kAllGather, kMany, 48 * kMiB, Variant::kDirect, 64, 256},
@@ -93,6 +119,49 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
+// What was best on two of these GPUs with 16 blocks, and with 8; the rules above hold behind them,
+// for everything else.
+constexpr Rule kRulesOf16[] = {
+    {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 2, 96 * kKiB, Variant::kPackets, 16, 512},
+    {Operation::kAllReduce, 2, 384 * kKiB, Variant::kTwoLines, 16, 512},
+    {Operation::kAllReduce, 2, 2 * kMiB, Variant::kTwoShot, 16, 512},
+    {Operation::kAllReduce, 2, 8 * kMiB, Variant::kTwoPhase, 16, 512},
+    {Operation::kAllReduce, 2, kAny, Variant::kTwoPhase, 16, 512, 2},
+    {Operation::kReduceScatter, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduceScatter, 2, 96 * kKiB, Variant::kPackets, 16, 512},
+    {Operation::kReduceScatter, 2, 384 * kKiB, Variant::kLines, 16, 512},
+    {Operation::kReduceScatter, 2, 8 * kMiB, Variant::kDirect, 16, 512},
+    {Operation::kReduceScatter, 2, kAny, Variant::kDirect, 16, 512, 2},
+    {Operation::kAllGather, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllGather, 2, 96 * kKiB, Variant::kPackets, 16, 512},
+    {Operation::kAllGather, 2, 384 * kKiB, Variant::kLines, 16, 512},
+    {Operation::kAllGather, 2, kAny, Variant::kDirect, 16, 512},
+};
+constexpr Rule kRulesOf8[] = {
+    {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllReduce, 2, 96 * kKiB, Variant::kTwoLines, 8, 512},
+    {Operation::kAllReduce, 2, 384 * kKiB, Variant::kDirect, 8, 512},
+    {Operation::kAllReduce, 2, 2 * kMiB, Variant::kTwoPhase, 8, 512, 2},
+    {Operation::kAllReduce, 2, kAny, Variant::kTwoShot, 8, 512, 2},
+    {Operation::kReduceScatter, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kReduceScatter, 2, 384 * kKiB, Variant::kLines, 8, 512},
+    {Operation::kReduceScatter, 2, kAny, Variant::kDirect, 8, 512, 2},
+    {Operation::kAllGather, 2, 24 * kKiB, Variant::kPackets, 0, 0},
+    {Operation::kAllGather, 2, 96 * kKiB, Variant::kLines, 8, 512},
+    {Operation::kAllGather, 2, kAny, Variant::kDirect, 8, 512},
+};
+
+template <size_t N, size_t M>
+constexpr std::array<Rule, N + M> Join(const Rule (&first)[N], const Rule (&then)[M]) {
+  std::array<Rule, N + M> all = {};
+  for (size_t k = 0; k < N; ++k) all[k] = first[k];
+  for (size_t k = 0; k < M; ++k) all[N + k] = then[k];
+  return all;
+}
+constexpr auto kUpTo16Rules = Join(kRulesOf16, kGpuRules);
+constexpr auto kUpTo8Rules = Join(kRulesOf8, kGpuRules);
+
 template <typename T>
 void Default(T* field, T value) {
   if (*field == 0) *field = value;
@@ -107,16 +176,28 @@ Table BuiltInTable(bool emulated) {
   return {kGpuRules, sizeof(kGpuRules) / sizeof(Rule)};
 }
 
+Table FewBlocksTable(uint32_t max_blocks) {
+  if (max_blocks <= 8) return {kUpTo8Rules.data(), kUpTo8Rules.size()};
+  return {kUpTo16Rules.data(), kUpTo16Rules.size()};
+}
+
 Config Complete(Config config) {
   const bool emu = Emulated();
   Default(&config.max_blocks, emu ? 8u : kMaxBlocks);
+  if (config.max_multiprocessors != 0 && config.max_blocks > config.max_multiprocessors) {
+    config.max_blocks = config.max_multiprocessors;
+  }
   const uint32_t packet_blocks = emu ? 4 : 64;
   Default(&config.packet_blocks,
           packet_blocks < config.max_blocks ? packet_blocks : config.max_blocks);
   Default(&config.packet_bytes, uint64_t{4} << 10);
+  const uint32_t line_blocks = emu ? 4 : kMaxBlocks;
+  Default(&config.line_blocks, line_blocks < config.max_blocks ? line_blocks : config.max_blocks);
+  Default(&config.line_bytes, uint64_t{emu ? 16u : 64u} << 10);
   Default(&config.stage_bytes, uint64_t{64} << 10);
   if (config.n_rules == 0) {
-    const Table table = BuiltInTable(emu);
+    const Table table = config.max_blocks <= kFewBlocks && !emu ? FewBlocksTable(config.max_blocks)
+                                                                : BuiltInTable(emu);
     config.rules = table.rules;
     config.n_rules = table.n_rules;
   }

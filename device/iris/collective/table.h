@@ -18,6 +18,10 @@ bool Emulated();
 // For emulated devices or for GPUs.
 Table BuiltInTable(bool emulated);
 
+// For GPUs, where a Comm has kFewBlocks or fewer.
+inline constexpr uint32_t kFewBlocks = 16;
+Table FewBlocksTable(uint32_t max_blocks);
+
 // Every field set.
 Config Complete(Config config);
 

@@ -80,6 +80,7 @@ struct Traits {
   static constexpr bool kOrdersByFences = false;
   static constexpr uint32_t kNarrowestExchangeBytes = 4;
   static constexpr bool kHasVolatile16 = true;
+  static constexpr bool kStoresWholeLines = true;
 };
 
 namespace cuda {
@@ -477,6 +478,19 @@ IRIS_DEVICE inline uint32_t MultiprocessorIndex() {
   uint32_t index = 0;
   IRIS_PTX("mov.u32 %0, %%smid;" : "=r"(index));
   return index;
+}
+
+// The compiler moves no access of memory over it. What is compiled for older GPUs is never launched
+// early: see runtime.cc.
+IRIS_DEVICE inline void AwaitKernelBefore() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  IRIS_PTX("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+IRIS_DEVICE inline void LetNextBegin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  IRIS_PTX("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
 }
 
 // Warps take turns anyway, and a sleep would delay who waits for a flag.

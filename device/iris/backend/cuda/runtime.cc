@@ -4,6 +4,8 @@
 // for the application to find.
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+
 #include "iris/backend/select.h"
 #include "iris/backend/spec.h"
 
@@ -77,6 +79,30 @@ class OutsideCaptures {
 // What a launch may ask for without having been prepared.
 constexpr uint32_t kSharedBytesAlways = 48 * 1024;
 
+// Devices whose kernels can begin early: all that were prepared there know how to wait. Code for
+// older GPUs does not, and runs on newer ones, too.
+constexpr int kMaxDevices = 64;
+constexpr int kEarlyVersion = 90;
+enum Early : uint8_t { kNotKnown, kCan, kCannot };
+std::atomic<uint8_t> g_early[kMaxDevices];
+
+void NoteVersion(int version) {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kMaxDevices) return;
+  if (version < kEarlyVersion) {
+    g_early[device].store(kCannot, std::memory_order_relaxed);
+    return;
+  }
+  uint8_t before = kNotKnown;
+  (void)g_early[device].compare_exchange_strong(before, kCan, std::memory_order_relaxed);
+}
+
+bool CanBeginEarly() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess && device < kMaxDevices &&
+         g_early[device].load(std::memory_order_relaxed) == kCan;
+}
+
 }  // namespace
 
 Result raw::CheckCaller() { return {}; }
@@ -133,6 +159,7 @@ Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
   const OutsideCaptures outside;
   cudaFuncAttributes attributes;  // asking for them loads the code
   const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) NoteVersion(attributes.ptxVersion);
   if (error != cudaSuccess || shared_bytes <= kSharedBytesAlways) return ResultOf(error);
   return ResultOf(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(shared_bytes)));
@@ -143,6 +170,19 @@ Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream,
   const DeviceScope device(stream.device);
   if (config.shared_bytes > kSharedBytesAlways) {
     if (Result result = PrepareKernel(kernel, config.shared_bytes); !result.ok()) return result;
+  }
+  if (config.early && CanBeginEarly()) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3(config.grid);
+    launch.blockDim = dim3(config.block);
+    launch.dynamicSmemBytes = config.shared_bytes;
+    launch.stream = NativeOf(stream);
+    launch.attrs = &early;
+    launch.numAttrs = 1;
+    return ResultOf(cudaLaunchKernelExC(&launch, kernel, arguments));
   }
   return ResultOf(cudaLaunchKernel(kernel, dim3(config.grid), dim3(config.block), arguments,
                                    config.shared_bytes, NativeOf(stream)));

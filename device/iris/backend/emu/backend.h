@@ -75,6 +75,7 @@ struct Traits {
   static constexpr bool kOrdersByFences = false;
   static constexpr uint32_t kNarrowestExchangeBytes = 1;
   static constexpr bool kHasVolatile16 = false;
+  static constexpr bool kStoresWholeLines = false;
 };
 
 inline constexpr uint32_t kPollsPerTurn = 1000;
@@ -304,6 +305,8 @@ inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value);
 inline uint32_t MultiprocessorIndex() { return emu::WorkerIndex(); }
 inline uint64_t ClockNanoseconds() { return HostClockNanoseconds(); }
 void Pause();
+inline void AwaitKernelBefore() {}  // the stream has waited for it
+inline void LetNextBegin() {}
 [[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }
 
 // Host.

@@ -73,6 +73,7 @@ struct Traits {
   static constexpr bool kOrdersByFences = true;
   static constexpr uint32_t kNarrowestExchangeBytes = 4;
   static constexpr bool kHasVolatile16 = false;
+  static constexpr bool kStoresWholeLines = false;
 };
 
 namespace hip {

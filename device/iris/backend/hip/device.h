@@ -256,6 +256,10 @@ IRIS_DEVICE inline void* DynamicShared() {
 
 // Others.
 
+// Kernels of a stream run one after another.
+IRIS_DEVICE inline void AwaitKernelBefore() {}
+IRIS_DEVICE inline void LetNextBegin() {}
+
 IRIS_DEVICE inline void Pause() { __builtin_amdgcn_s_sleep(1); }
 
 // Of the register HW_ID the bits of the compute unit, the shader array and the shader engine; of

@@ -5,6 +5,8 @@
 //             parity of the epoch; signals[members]: chunks that each has pushed
 //   pairs     [sender][receiver][kPairBlocks]: the same for messages, of two members
 //   packets   [packet_blocks][2][members][2 * packet_bytes]: inboxes of kPackets, by parity
+//   lines     [line_blocks][2][members][LineInboxBytes]: the same of kLines and kTwoLines, for
+//             teams of up to kMaxLineMembers. Apart from packets: no data ever was where flags are
 //   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
 //
 // Blocks of different index never wait for each other.
@@ -21,6 +23,14 @@ inline constexpr uint64_t kNotInHeap = ~0ull;
 inline constexpr uint32_t kPairBlocks = 8;  // of a message
 // Messages that a launch moves at once.
 inline constexpr uint32_t kMaxMessages = 8;
+// Larger teams have no lines: their rows are short.
+inline constexpr uint32_t kMaxLineMembers = 8;
+// A line: data and, in its last eight bytes, the flag.
+inline constexpr uint32_t kLineBytes = 128;
+inline constexpr uint32_t kLineDataBytes = 120;
+inline constexpr uint32_t kLineLanes = kLineBytes / 16;
+// What the largest warp stores at once; an inbox is a multiple of it.
+inline constexpr uint32_t kLineUnitBytes = 64 / kLineLanes * kLineBytes;
 
 // A call as it is told to others: four words of CallRecord (PackCall) and the signature, which is
 // the same for calls that belong together.
@@ -97,11 +107,17 @@ IRIS_HOST_DEVICE constexpr uint64_t PacketBytes(uint32_t n_members, uint64_t pac
   return RoundUp(2 * n_members * 2 * packet_bytes, kWorkspaceAlignmentBytes);
 }
 
+// Of the lines that a block takes from one member at a time.
+IRIS_HOST_DEVICE constexpr uint64_t LineInboxBytes(uint32_t n_members, uint64_t line_bytes) {
+  return line_bytes / n_members / kLineUnitBytes * kLineUnitBytes;
+}
+
 // Offsets in a workspace, for a config whose fields are all set.
 struct Offsets {
   uint64_t sync_bytes;
   uint64_t pair_bytes;
   uint64_t packet_bytes;
+  uint64_t line_bytes;
   uint64_t stage_bytes;
   uint64_t total_bytes;
 };
@@ -112,8 +128,10 @@ constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
   offsets.pair_bytes = offsets.sync_bytes + config.max_blocks * SyncBytes(n);
   offsets.packet_bytes =
       offsets.pair_bytes + static_cast<uint64_t>(n) * (n - 1) * kPairBlocks * SyncBytes(2);
-  offsets.stage_bytes =
+  offsets.line_bytes =
       offsets.packet_bytes + config.packet_blocks * PacketBytes(n, config.packet_bytes);
+  const uint64_t line_blocks = n > kMaxLineMembers ? 0 : config.line_blocks;
+  offsets.stage_bytes = offsets.line_bytes + line_blocks * 2 * config.line_bytes;
   offsets.total_bytes = RoundUp(offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes,
                                 kWorkspaceAlignmentBytes);
   return offsets;
@@ -150,8 +168,10 @@ struct Common {
   uint64_t header_offset_bytes;  // in every heap
   uint64_t sync_offset_bytes;
   uint64_t packet_offset_bytes;
+  uint64_t line_offset_bytes;
   uint64_t stage_offset_bytes;
   uint64_t packet_bytes;
+  uint64_t line_bytes;  // of an inbox
   uint64_t stage_bytes;
   uint32_t size;   // members
   uint32_t index;  // of this member
@@ -161,6 +181,7 @@ struct Common {
   Operation operation;
   uint8_t check;  // packets: compare the calls before anything is waited for
   uint8_t ends;   // 1: the operation's last kernel, which counts it
+  uint8_t early;  // 1: the next kernel may begin beside this one
   uint32_t signature;
   uint32_t traced;  // what the trace calls it: TraceEvent::op, and above it TraceEvent::peer
   PackedCall call;

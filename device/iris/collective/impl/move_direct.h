@@ -83,6 +83,7 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveDirect(IRIS_PARAM Common common,
                                                                IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
+  Enter(common);
   Rounds rounds(common, &shared, backend::BlockIndex());
   PushRows(common, call, rounds, backend::BlockIndex(), backend::GridSize());
   rounds.Conclude();
@@ -104,6 +105,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePairs(IRIS_PARAM PairCal
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BarrierKernel(IRIS_PARAM Common common) {
   IRIS_SHARED(SharedState, shared);
+  Enter(common);
   Rounds rounds(common, &shared, backend::BlockIndex());
   if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
   rounds.Conclude();

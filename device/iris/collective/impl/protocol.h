@@ -41,6 +41,13 @@ IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
   return epoch == ~0u ? 2 : epoch + 1;
 }
 
+// The first thing in a kernel that is launched early. It lets the next one begin only now: so at
+// most two of a stream are on the device, however short they are.
+IRIS_DEVICE inline void Enter(const Common& call) {
+  backend::AwaitKernelBefore();
+  if (call.early != 0) backend::LetNextBegin();
+}
+
 // Why a wait ended early, if not by the abort word or for lack of time.
 enum class Trouble : uint32_t {
   kNone,
@@ -404,6 +411,30 @@ class Rounds {
   IRIS_DEVICE Bytes16 Packet(uint64_t data) const {
     return {data << 32 | epoch_, (data >> 32) << 32 | HighFlag()};
   }
+
+  // Where member m takes the lines of what `from` sends it in this block and epoch, and the flag of
+  // each. As packets, they never arrive from another call.
+  IRIS_DEVICE uint8_t* LineBox(uint32_t m, uint32_t from) const {
+    const uint64_t inbox = (block_ * 2 + (epoch_ & 1)) * call_->size + from;
+    return At<uint8_t>(m, call_->line_offset_bytes + inbox * call_->line_bytes);
+  }
+  IRIS_DEVICE uint64_t LineFlag() const { return static_cast<uint64_t>(HighFlag()) << 32 | epoch_; }
+  // Polls for the flag of a line that `from` sends. False on failure, which is recorded. watches:
+  // as Poll; one thread of a block does.
+  IRIS_DEVICE bool AwaitFlag(const uint64_t* word, uint32_t from, bool watches) {
+    const uint64_t flag = LineFlag();
+    const WaitResult result = Poll(watches, [word, flag] {
+      return backend::Load < Scope::kSystem, backend::Traits::kStoresWholeLines
+                                                 ? Order::kRelaxed
+                                                 : iris::impl::kConsumeOrder > (word) == flag;
+    });
+    if (result == WaitResult::kOk) return true;
+    Fail(result, from);
+    return false;
+  }
+  // Around a wait by other means, for the trace.
+  IRIS_DEVICE uint64_t WaitBegins() const { return TraceTime(); }
+  IRIS_DEVICE void WaitEnds(uint64_t since_ns) const { TraceWait(since_ns); }
 
   // Behind a block sync: whether a thread of the block has failed.
   IRIS_DEVICE bool Settle() const {

@@ -113,6 +113,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(IRIS_PARAM Comm
                                                                  IRIS_PARAM ReduceCall call,
                                                                  uint32_t two_phases) {
   IRIS_SHARED(SharedState, shared);
+  Enter(common);
   Rounds rounds(common, &shared, backend::BlockIndex());
   PullAndReduce<T, Op, N>(common, call, two_phases != 0, rounds,
                           [](const Op&, uint8_t**) { return false; });

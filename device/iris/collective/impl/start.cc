@@ -79,8 +79,10 @@ Common CommonOf(const Start& start) {
   common.header_offset_bytes = comm.workspace_offset_bytes;
   common.sync_offset_bytes = comm.workspace_offset_bytes + offsets.sync_bytes;
   common.packet_offset_bytes = comm.workspace_offset_bytes + offsets.packet_bytes;
+  common.line_offset_bytes = comm.workspace_offset_bytes + offsets.line_bytes;
   common.stage_offset_bytes = comm.workspace_offset_bytes + offsets.stage_bytes;
   common.packet_bytes = comm.config.packet_bytes;
+  common.line_bytes = LineInboxBytes(comm.team.size, comm.config.line_bytes);
   common.stage_bytes = comm.config.stage_bytes;
   common.size = comm.team.size;
   common.index = comm.team.index;
@@ -88,6 +90,7 @@ Common CommonOf(const Start& start) {
   common.operation = request.operation;
   common.check = comm.config.check_calls ? 1 : 0;
   common.ends = 1;
+  common.early = BeginsEarly(start) ? 1 : 0;
   common.call = PackCall(request, start.plan);
   common.signature = SignatureOf(common.call);
   common.traced = TracedAs(request.operation, kNoTracePeer);

@@ -185,15 +185,14 @@ Result Launch(const Start& start, backend::Stream& stream) {
 
 Result LaunchReduceDirect(const Start& start, const VariantRow& row, const Common& common,
                           const ReduceCall& call, bool two_phases, backend::Stream& stream) {
-  return LaunchKernel(start, row, "ReduceDirect", start.plan.blocks, start.plan.threads, stream,
-                      Select<Kernels>(start.request.type, start.request.op, common.size), common,
-                      call, uint32_t{two_phases});
+  return LaunchEarly(start, row, "ReduceDirect", stream,
+                     Select<Kernels>(start.request.type, start.request.op, common.size), common,
+                     call, uint32_t{two_phases});
 }
 
 Result LaunchMoveDirect(const Start& start, const VariantRow& row, const Common& common,
                         const MoveCall& call, backend::Stream& stream) {
-  return LaunchKernel(start, row, "MoveDirect", start.plan.blocks, start.plan.threads, stream,
-                      &MoveDirect<>, common, call);
+  return LaunchEarly(start, row, "MoveDirect", stream, &MoveDirect<>, common, call);
 }
 
 Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t n,
@@ -207,10 +206,10 @@ Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend
   common.in_offset_bytes = 0;
   common.out_offset_bytes = 0;
   common.ends = ends ? 1 : 0;
-  Plan round;
+  Plan round = {start.plan.variant};
   FitRound(start.comm, &round);
-  return LaunchKernel(start, row, "BarrierKernel", round.blocks, round.threads, stream,
-                      &BarrierKernel<>, common);
+  return LaunchEarly({start.comm, start.request, round}, row, "BarrierKernel", stream,
+                     &BarrierKernel<>, common);
 }
 
 const VariantRow kDirectRow = {

@@ -33,17 +33,16 @@ Result Prepare() {
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {
-  const Plan& plan = start.plan;
   const Request& request = start.request;
   if ((Bit(request.operation) & kMovementBits) != 0) {
-    return LaunchKernel(start, kPacketsRow, "MovePackets", plan.blocks, plan.threads, stream,
-                        &MovePackets<>, CommonOf(start), Rows(start));
+    return LaunchEarly(start, kPacketsRow, "MovePackets", stream, &MovePackets<>, CommonOf(start),
+                       Rows(start));
   }
   ReduceCall call = WholeRows(start);
   if (request.operation == Operation::kAllReduce) call.target = ReduceCall::kAll;
-  return LaunchKernel(start, kPacketsRow, "ReducePackets", plan.blocks, plan.threads, stream,
-                      Select<Kernels>(request.type, request.op, start.comm.team.size),
-                      CommonOf(start), call);
+  return LaunchEarly(start, kPacketsRow, "ReducePackets", stream,
+                     Select<Kernels>(request.type, request.op, start.comm.team.size),
+                     CommonOf(start), call);
 }
 
 }  // namespace

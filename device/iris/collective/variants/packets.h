@@ -115,6 +115,7 @@ template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePackets(IRIS_PARAM Common common,
                                                                   IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
+  Enter(common);
   Rounds rounds(common, &shared, backend::BlockIndex());
   ReduceByPackets<T, Op, N>(common, call, rounds);
   rounds.Conclude();
@@ -208,6 +209,7 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePackets(IRIS_PARAM Common common,
                                                                 IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
+  Enter(common);
   Rounds rounds(common, &shared, backend::BlockIndex());
   MoveByPackets(common, call, rounds);
   rounds.Conclude();

@@ -1,9 +1,10 @@
 // All variants: a line for each, in the order of their enumerators.
 #include "iris/collective/variants/variant.h"
 
-#define IRIS_VARIANTS(row)                                                                \
-  row(kPacketsRow) row(kDirectRow) row(kTwoShotRow) row(kPipelineRow) row(kTwoPacketsRow) \
-      row(kTwoPhaseRow) row(kCopyEngineRow) row(kRingRow) row(kAtomicRow) row(kSpinlockRow)
+#define IRIS_VARIANTS(row)                                                                  \
+  row(kPacketsRow) row(kDirectRow) row(kTwoShotRow) row(kPipelineRow) row(kTwoPacketsRow)   \
+      row(kTwoPhaseRow) row(kCopyEngineRow) row(kRingRow) row(kAtomicRow) row(kSpinlockRow) \
+          row(kLinesRow) row(kTwoLinesRow)
 
 namespace iris::ccl::impl {
 

@@ -120,6 +120,7 @@ template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoPackets(IRIS_PARAM Common common,
                                                                      IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
+  Enter(common);
   Rounds rounds(common, &shared, backend::BlockIndex());
   ReduceByTwoPackets<T, Op, N>(common, call, rounds);
   rounds.Conclude();
@@ -143,10 +144,9 @@ void Fit(const Comm& comm, const Shape&, uint64_t bytes, Plan* plan) {
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {
-  return LaunchKernel(start, kTwoPacketsRow, "ReduceTwoPackets", start.plan.blocks,
-                      start.plan.threads, stream,
-                      SelectFixed<Kernels>(start.request.type, start.comm.team.size),
-                      CommonOf(start), Slices(start));
+  return LaunchEarly(start, kTwoPacketsRow, "ReduceTwoPackets", stream,
+                     SelectFixed<Kernels>(start.request.type, start.comm.team.size),
+                     CommonOf(start), Slices(start));
 }
 
 }  // namespace

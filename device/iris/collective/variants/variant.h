@@ -60,8 +60,18 @@ VariantRows AllVariants();
 // By units: some pieces of 16 bytes of a member's share.
 void FitWords(const Comm& comm, uint64_t words, Plan* plan);
 void FitUnits(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
+// By lines of `row_bytes`, what goes to one member: each warp has what it stores at once.
+void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan);
 // One block that makes a round of the team.
 void FitRound(const Comm& comm, Plan* plan);
+
+// Whether the call's kernels begin early: those of two calls lie on the device at once, at most,
+// and have room there together, as have those of other ranks that share it (Config::max_blocks).
+// Not between copies: those do not let the next kernel begin.
+inline bool BeginsEarly(const Start& start) {
+  return start.comm.config.early && start.plan.variant != Variant::kCopyEngine &&
+         2 * start.plan.blocks <= start.comm.config.max_blocks;
+}
 
 // The parts of kernels' arguments.
 Common CommonOf(const Start& start);
@@ -80,11 +90,12 @@ uint32_t UnrollOf(const T&) {
   return 0;
 }
 
-// Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed.
+// Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed. early:
+// the kernel begins with impl::Enter.
 template <typename... Params, typename... Args>
-Result LaunchKernel(const Start& start, const VariantRow& row, const char* name, uint32_t blocks,
-                    uint32_t threads, backend::Stream& stream, void (*kernel)(Params...),
-                    const Args&... args) {
+Result LaunchKernelAs(bool early, const Start& start, const VariantRow& row, const char* name,
+                      uint32_t blocks, uint32_t threads, backend::Stream& stream,
+                      void (*kernel)(Params...), const Args&... args) {
   if (LaunchTrace* trace = start.comm.trace; trace != nullptr) {
     uint32_t unroll = 0;
     ((unroll = UnrollOf(args) != 0 ? UnrollOf(args) : unroll), ...);
@@ -93,7 +104,19 @@ Result LaunchKernel(const Start& start, const VariantRow& row, const char* name,
     }
     ++trace->n;
   }
-  return backend::Launch({blocks, threads, 0}, stream, kernel, args...);
+  return backend::Launch({blocks, threads, 0, early}, stream, kernel, args...);
+}
+template <typename... Params, typename... Args>
+Result LaunchKernel(const Start& start, const VariantRow& row, const char* name, uint32_t blocks,
+                    uint32_t threads, backend::Stream& stream, void (*kernel)(Params...),
+                    const Args&... args) {
+  return LaunchKernelAs(false, start, row, name, blocks, threads, stream, kernel, args...);
+}
+template <typename... Params, typename... Args>
+Result LaunchEarly(const Start& start, const VariantRow& row, const char* name,
+                   backend::Stream& stream, void (*kernel)(Params...), const Args&... args) {
+  return LaunchKernelAs(BeginsEarly(start), start, row, name, start.plan.blocks, start.plan.threads,
+                        stream, kernel, args...);
 }
 
 // Reductions of a slice or row by ReduceDirect; see impl/reduce_direct.h.

@@ -1,0 +1,398 @@
+// kLines and kTwoLines: 120 bytes travel with a flag of eight that says that they are there, in a
+// line of 128 that eight lanes of a warp store at once.
+//
+// Two ways to keep flags honest. Where the platform stores whole lines, the flag and the data are
+// one: whoever sees the flag sees the data, at the price of nothing. Elsewhere, in emulation, the
+// warp writes the data and meets, and the lane of the flag releases it; who waits acquires it, and
+// the warp meets before it reads.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/protocol.h"
+#include "iris/collective/impl/reduce.h"
+#include "iris/collective/impl/words.h"
+#include "iris/impl/mutation.h"
+
+namespace iris::ccl::impl {
+
+inline constexpr bool kWholeLines = backend::Traits::kStoresWholeLines;
+// With a release for each line they would be slower than packets: good for emulation alone.
+inline constexpr bool kHasLines = kWholeLines || backend::Traits::kEmulated;
+
+// A step: what a warp sends one member at once, a line by every eight lanes. Where a lane's part of
+// it is in a row: so that all loads are aligned if the row is, the lanes with flags have the last
+// bytes, eight each.
+struct LineLane {
+  static constexpr uint32_t kLines = backend::Traits::kWarpThreads / kLineLanes;
+  static constexpr uint32_t kStepBytes = kLines * kLineDataBytes;
+  static constexpr uint32_t kStoredBytes = kLines * kLineBytes;
+
+  uint32_t offset_bytes;
+  uint32_t stored_bytes;  // the same in the step's lines
+  bool has_flag;
+
+  IRIS_DEVICE LineLane() {
+    const uint32_t lane = backend::LaneIndex();
+    const uint32_t line = lane / kLineLanes;
+    const uint32_t part = lane % kLineLanes;
+    has_flag = part == kLineLanes - 1;
+    offset_bytes =
+        has_flag ? kLines * (kLineDataBytes - 8) + line * 8 : (line * (kLineLanes - 1) + part) * 16;
+    stored_bytes = lane * 16;
+  }
+
+  // This lane's part of the step that begins at byte `at` of a row. Zeros behind the row's end.
+  template <typename T>
+  IRIS_DEVICE Bytes16 Load(const uint8_t* row, uint64_t at, uint64_t row_bytes) const {
+    const uint64_t begin = at + offset_bytes;
+    const uint64_t left = begin < row_bytes ? row_bytes - begin : 0;
+    const uint8_t* p = row + begin;
+    if (!has_flag && left >= 16 && (reinterpret_cast<uint64_t>(p) & 15) == 0) {
+      return backend::Load16<CacheHint::kDefault>(p);
+    }
+    Bytes16 value;
+    if (left != 0) value.lo = LoadWord<T>(p, left);
+    if (!has_flag && left > 8) value.hi = LoadWord<T>(p + 8, left - 8);
+    return value;
+  }
+  template <typename T>
+  IRIS_DEVICE void Store(uint8_t* row, uint64_t at, uint64_t row_bytes, Bytes16 value) const {
+    const uint64_t begin = at + offset_bytes;
+    const uint64_t left = begin < row_bytes ? row_bytes - begin : 0;
+    uint8_t* p = row + begin;
+    if (!has_flag && left >= 16 && (reinterpret_cast<uint64_t>(p) & 15) == 0) {
+      backend::Store16<CacheHint::kDefault>(p, value);
+      return;
+    }
+    if (left != 0) StoreWord<T>(p, left, value.lo);
+    if (!has_flag && left > 8) StoreWord<T>(p + 8, left - 8, value.hi);
+  }
+
+  // Puts this lane's part to a step's lines in an inbox; all lanes of the warp together.
+  IRIS_DEVICE void Send(uint8_t* lines, Bytes16 value, uint64_t flag) const {
+    uint8_t* p = lines + stored_bytes;
+    if constexpr (kWholeLines) {
+      if (has_flag) value.hi = flag;
+      backend::Store16<CacheHint::kVolatile>(p, value);
+    } else {
+      auto* words = reinterpret_cast<uint64_t*>(p);
+      backend::StorePlain(words, value.lo);
+      if (!has_flag) backend::StorePlain(words + 1, value.hi);
+      iris::impl::SyncWarp();
+      if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
+    }
+  }
+
+  // This lane's part of a step's lines, as far as they are there.
+  IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
+    if constexpr (kWholeLines) return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
+    return {};
+  }
+
+  // Waits for the lines that `from` sends; all lanes of the warp together. `*value`: what Look
+  // gave, and then this lane's part. False on failure, which is recorded; the same in all lanes.
+  IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from,
+                           Bytes16* value) const {
+    const uint64_t flag = rounds->LineFlag();
+    if constexpr (kWholeLines) {
+      for (uint32_t k = 0; k < kEagerPolls; ++k) {
+        if (backend::WarpAll(!has_flag || value->hi == flag)) return true;
+        *value = Look(lines);
+      }
+    }
+    const uint64_t since_ns = rounds->WaitBegins();
+    bool there = true;
+    if (has_flag) {
+      const auto* word = reinterpret_cast<const uint64_t*>(lines + stored_bytes) + 1;
+      // The first warp of a block always has lines to wait for.
+      there = rounds->AwaitFlag(word, from, backend::ThreadIndex() == kLineLanes - 1);
+    }
+    there = backend::WarpAll(there);
+    iris::impl::SyncWarp();
+    rounds->WaitEnds(since_ns);
+    if (!there) return false;
+    if constexpr (kWholeLines) {
+      // All flags have been seen: what is loaded now is as new.
+      *value = Look(lines);
+    } else {
+      const auto* words = reinterpret_cast<const uint64_t*>(lines + stored_bytes);
+      value->lo = backend::LoadPlain(words);
+      if (!has_flag) value->hi = backend::LoadPlain(words + 1);
+    }
+    return true;
+  }
+};
+
+// Which steps of rows of `row_bytes` this block has, so many at a time.
+struct LineSteps {
+  uint64_t begin;
+  uint64_t end;
+  uint64_t at_once;
+
+  IRIS_DEVICE LineSteps(const Common& common, uint64_t row_bytes) {
+    const uint64_t steps = (row_bytes + LineLane::kStepBytes - 1) / LineLane::kStepBytes;
+    const uint64_t per_block = (steps + backend::GridSize() - 1) / backend::GridSize();
+    begin = Min(steps, backend::BlockIndex() * per_block);
+    end = Min(steps, begin + per_block);
+    at_once = common.line_bytes / LineLane::kStoredBytes;
+  }
+};
+
+IRIS_DEVICE inline uint32_t Warps() { return backend::BlockSize() / backend::WarpSize(); }
+
+// Takes the lines of a step from the others: *result is the sum of all parts, of which `own` is
+// this member's, in the order of the members. False as Receive.
+template <typename T, typename Op, uint32_t N>
+IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rounds, uint64_t step,
+                                 uint64_t line_bytes, Bytes16 own, Bytes16* result) {
+  using P = Pack<T, 16 / sizeof(T)>;
+  const uint32_t me = rounds->index();
+  const uint8_t* box = rounds->LineBox(me, 0) + step * LineLane::kStoredBytes;
+  Bytes16 parts[N];
+  IRIS_UNROLL(8)
+  for (uint32_t m = 0; m < N; ++m) parts[m] = m == me ? own : lane.Look(box + m * line_bytes);
+  Sum<T, 16 / sizeof(T)> sum;
+  IRIS_UNROLL(8)
+  for (uint32_t m = 0; m < N; ++m) {
+    if (m != me && !lane.Receive(rounds, box + m * line_bytes, m, &parts[m])) return false;
+    const P pack = iris::impl::BitCast<P>(parts[m]);
+    if (m == 0) {
+      sum = Begin(pack);
+    } else {
+      op.Add(&sum, pack);
+    }
+  }
+  *result = iris::impl::BitCast<Bytes16>(op.Finish(sum));
+  return true;
+}
+
+// Every member sends its rows as lines, and reduces what it gets in the order of the members. As
+// ReduceByPackets, but that every call gives everybody a row.
+template <typename T, typename Op, uint32_t N>
+IRIS_DEVICE inline void ReduceByLines(const Common& common, const ReduceCall& call,
+                                      Rounds& rounds) {
+  if (rounds.broken()) return;
+  const Op op(call);
+  const LineLane lane;
+  const uint32_t me = common.index;
+  const uint64_t row_bytes = call.count * sizeof(T);
+  const LineSteps steps(common, row_bytes);
+  const uint8_t* own_row = call.in + (call.rows == 1 ? 0 : me * row_bytes);
+  for (uint64_t base = steps.begin; base < steps.end; base += steps.at_once) {
+    const uint64_t count = Min(steps.at_once, steps.end - base);
+    rounds.Advance();
+    const uint64_t flag = rounds.LineFlag();
+    for (uint64_t s = backend::WarpIndex(); s < count; s += Warps()) {
+      const uint64_t at = (base + s) * LineLane::kStepBytes;
+      Bytes16 values[N];
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        if (k > 1 && call.rows == 1) {
+          values[k] = values[1];
+        } else {
+          const uint64_t row = call.rows == 1 ? 0 : rounds.Rotated(k);
+          values[k] = lane.Load<T>(call.in + row * row_bytes, at, row_bytes);
+        }
+      }
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        lane.Send(rounds.LineBox(rounds.Rotated(k), me) + s * LineLane::kStoredBytes, values[k],
+                  flag);
+      }
+    }
+    iris::impl::SyncInsideBlock();  // as in ReduceByPackets
+    if (common.check != 0) {
+      rounds.SendCalls(false);
+      if (!rounds.ReceiveCalls()) return;
+    }
+    for (uint64_t s = backend::WarpIndex(); s < count; s += Warps()) {
+      const uint64_t at = (base + s) * LineLane::kStepBytes;
+      Bytes16 result;
+      if (!SumLines<T, Op, N>(lane, op, &rounds, s, common.line_bytes,
+                              lane.Load<T>(own_row, at, row_bytes), &result)) {
+        break;
+      }
+      lane.Store<T>(call.out, at, row_bytes, result);
+    }
+    if (base + steps.at_once < steps.end) {
+      iris::impl::SyncAfterConsume();
+      if (!rounds.Settle()) return;
+    }
+  }
+  if (steps.begin == steps.end) iris::impl::SyncInsideBlock();
+  rounds.Finish();
+}
+
+// All-gather: this member's row to all.
+IRIS_DEVICE inline void GatherByLines(const Common& common, const MoveCall& call, Rounds& rounds) {
+  if (rounds.broken()) return;
+  const LineLane lane;
+  const uint32_t n = common.size;
+  const uint32_t me = common.index;
+  const LineSteps steps(common, call.count);
+  for (uint64_t base = steps.begin; base < steps.end; base += steps.at_once) {
+    const uint64_t count = Min(steps.at_once, steps.end - base);
+    rounds.Advance();
+    const uint64_t flag = rounds.LineFlag();
+    for (uint64_t s = backend::WarpIndex(); s < count; s += Warps()) {
+      const uint64_t at = (base + s) * LineLane::kStepBytes;
+      const Bytes16 value = lane.Load<uint8_t>(call.in, at, call.count);
+      for (uint32_t k = 1; k < n; ++k) {
+        lane.Send(rounds.LineBox(rounds.Rotated(k), me) + s * LineLane::kStoredBytes, value, flag);
+      }
+      uint8_t* own_row = call.out + me * call.count;
+      if (own_row != call.in) lane.Store<uint8_t>(own_row, at, call.count, value);
+    }
+    iris::impl::SyncInsideBlock();  // as in ReduceByPackets
+    if (common.check != 0) {
+      rounds.SendCalls(false);
+      if (!rounds.ReceiveCalls()) return;
+    }
+    for (uint64_t s = backend::WarpIndex(); s < count; s += Warps()) {
+      const uint64_t at = (base + s) * LineLane::kStepBytes;
+      const uint8_t* box = rounds.LineBox(me, 0) + s * LineLane::kStoredBytes;
+      Bytes16 parts[kMaxLineMembers];
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < kMaxLineMembers; ++m) {
+        if (m < n && m != me) parts[m] = lane.Look(box + m * common.line_bytes);
+      }
+      bool whole = true;
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < kMaxLineMembers; ++m) {
+        if (m >= n || m == me || !whole) continue;
+        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, &parts[m]);
+        if (whole) lane.Store<uint8_t>(call.out + m * call.count, at, call.count, parts[m]);
+      }
+      if (!whole) break;
+    }
+    if (base + steps.at_once < steps.end) {
+      iris::impl::SyncAfterConsume();
+      if (!rounds.Settle()) return;
+    }
+  }
+  if (steps.begin == steps.end) iris::impl::SyncInsideBlock();
+  rounds.Finish();
+}
+
+// An all-reduce in two rounds of lines, as ReduceByTwoPackets.
+template <typename T, typename Op, uint32_t N>
+IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall& call,
+                                         Rounds& rounds) {
+  if (rounds.broken()) return;
+  const Op op(call);
+  const LineLane lane;
+  const uint32_t me = common.index;
+  const uint64_t row_bytes = call.count * sizeof(T);  // a multiple of 16
+  const uint64_t limit = call.limit * sizeof(T);
+  const LineSteps steps(common, row_bytes);
+  // How many bytes of a row there are.
+  const auto bytes_of = [&](uint32_t row) {
+    const uint64_t from = row * row_bytes;
+    return from < limit ? Min(row_bytes, limit - from) : 0;
+  };
+  for (uint64_t base = steps.begin; base < steps.end; base += steps.at_once) {
+    const uint64_t count = Min(steps.at_once, steps.end - base);
+    rounds.Advance();
+    const uint64_t flag = rounds.LineFlag();
+    for (uint64_t s = backend::WarpIndex(); s < count; s += Warps()) {
+      const uint64_t at = (base + s) * LineLane::kStepBytes;
+      Bytes16 values[N];
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        const uint32_t peer = rounds.Rotated(k);
+        values[k] = lane.Load<T>(call.in + peer * row_bytes, at, bytes_of(peer));
+      }
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        lane.Send(rounds.LineBox(rounds.Rotated(k), me) + s * LineLane::kStoredBytes, values[k],
+                  flag);
+      }
+    }
+    iris::impl::SyncInsideBlock();  // as in ReduceByPackets
+    if (common.check != 0) {
+      rounds.SendCalls(false);
+      if (!rounds.ReceiveCalls()) return;
+    }
+    bool whole = true;
+    Rounds second = rounds;
+    second.Advance();
+    for (uint64_t s = backend::WarpIndex(); whole && s < count; s += Warps()) {
+      const uint64_t at = (base + s) * LineLane::kStepBytes;
+      const Bytes16 own = lane.Load<T>(call.in + me * row_bytes, at, bytes_of(me));
+      Bytes16 result;
+      whole = SumLines<T, Op, N>(lane, op, &rounds, s, common.line_bytes, own, &result);
+      if (!whole) break;
+      IRIS_UNROLL(8)
+      for (uint32_t k = 1; k < N; ++k) {
+        lane.Send(second.LineBox(second.Rotated(k), me) + s * LineLane::kStoredBytes, result,
+                  second.LineFlag());
+      }
+      lane.Store<T>(call.out + me * row_bytes, at, bytes_of(me), result);
+    }
+    rounds.Advance();
+    for (uint64_t s = backend::WarpIndex(); whole && s < count; s += Warps()) {
+      const uint64_t at = (base + s) * LineLane::kStepBytes;
+      const uint8_t* box = rounds.LineBox(me, 0) + s * LineLane::kStoredBytes;
+      Bytes16 parts[N];
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        if (m != me) parts[m] = lane.Look(box + m * common.line_bytes);
+      }
+      IRIS_UNROLL(8)
+      for (uint32_t m = 0; m < N; ++m) {
+        if (m == me || !whole) continue;
+        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, &parts[m]);
+        if (whole) lane.Store<T>(call.out + m * row_bytes, at, bytes_of(m), parts[m]);
+      }
+    }
+    if (base + steps.at_once < steps.end) {
+      iris::impl::SyncAfterConsume();
+      if (!rounds.Settle()) return;
+    }
+  }
+  if (steps.begin == steps.end) iris::impl::SyncInsideBlock();
+  rounds.Finish();
+}
+
+// The kernels have nothing in them where the variant is not there.
+template <typename T, typename Op, uint32_t N>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceLines(IRIS_PARAM Common common,
+                                                                IRIS_PARAM ReduceCall call) {
+  if constexpr (kHasLines) {
+    IRIS_SHARED(SharedState, shared);
+    Enter(common);
+    Rounds rounds(common, &shared, backend::BlockIndex());
+    ReduceByLines<T, Op, N>(common, call, rounds);
+    rounds.Conclude();
+  }
+}
+
+template <typename T, typename Op, uint32_t N>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoLines(IRIS_PARAM Common common,
+                                                                   IRIS_PARAM ReduceCall call) {
+  if constexpr (kHasLines) {
+    IRIS_SHARED(SharedState, shared);
+    Enter(common);
+    Rounds rounds(common, &shared, backend::BlockIndex());
+    ReduceByTwoLines<T, Op, N>(common, call, rounds);
+    rounds.Conclude();
+  }
+}
+
+// A template of nothing, since a kernel cannot be inline everywhere.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void GatherLines(IRIS_PARAM Common common,
+                                                                IRIS_PARAM MoveCall call) {
+  if constexpr (kHasLines) {
+    IRIS_SHARED(SharedState, shared);
+    Enter(common);
+    Rounds rounds(common, &shared, backend::BlockIndex());
+    GatherByLines(common, call, rounds);
+    rounds.Conclude();
+  }
+}
+
+}  // namespace iris::ccl::impl

@@ -1,0 +1,47 @@
+// The row of kTwoLines: slices, as lines, and then what each member made of its slice. Its kernels:
+// lines.h.
+#include <cstdint>
+
+#include "iris/collective/impl/select_kernel.h"
+#include "iris/collective/variants/lines.h"
+#include "iris/collective/variants/variant.h"
+
+namespace iris::ccl::impl {
+
+extern const VariantRow kTwoLinesRow;
+
+namespace {
+
+struct Kernels {
+  template <typename T, typename Op, uint32_t N>
+  static auto Of() {
+    return &ReduceTwoLines<T, Op, N>;
+  }
+};
+
+bool Supports(const Shape& shape, uint32_t members) {
+  return kHasLines && HasFixedKernel(shape.type, shape.op, members);
+}
+
+void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
+  // A slice is whole units of 16 bytes.
+  const uint64_t element_bytes = DTypeBytes(shape.type);
+  const uint64_t count = (bytes / element_bytes + comm.team.size - 1) / comm.team.size;
+  FitLines(comm, RoundUp(count * element_bytes, 16), plan);
+}
+
+Result Prepare() { return kHasLines ? PrepareFixed<Kernels>() : Result{}; }
+
+Result Launch(const Start& start, backend::Stream& stream) {
+  return LaunchEarly(start, kTwoLinesRow, "ReduceTwoLines", stream,
+                     SelectFixed<Kernels>(start.request.type, start.comm.team.size),
+                     CommonOf(start), Slices(start));
+}
+
+}  // namespace
+
+const VariantRow kTwoLinesRow = {
+    Variant::kTwoLines, "two_lines", kAllReduceBit, &Supports, &Fit, &Prepare, &Launch,
+};
+
+}  // namespace iris::ccl::impl
