@@ -64,6 +64,9 @@ void FitRound(const Comm& comm, Plan* plan);
 
 // The parts of kernels' arguments.
 Common CommonOf(const Start& start);
+// A product of matrices in words, as UnpackCall reads them, and what tells calls apart.
+PackedCall PackMatmul(const CallRecord& call);
+uint32_t SignatureOf(const PackedCall& call);
 ReduceCall WholeRows(const Start& start);  // rows as they are called
 ReduceCall Slices(const Start& start);     // of one row, a slice for each member
 MoveCall Rows(const Start& start);
