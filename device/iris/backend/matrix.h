@@ -7,15 +7,9 @@
 // thread holds kValues values of the sum; RowOf and ColumnOf say which.
 #pragma once
 
-#include "iris/backend/select.h"
+#include <cstdint>
 
-#if defined(IRIS_BACKEND_EMU)
-#include "iris/backend/emu/matrix.h"
-#elif defined(IRIS_BACKEND_CUDA)
-#include "iris/backend/cuda/matrix.h"
-#elif defined(IRIS_BACKEND_HIP)
-#include "iris/backend/hip/matrix.h"
-#endif
+#include "iris/backend/select.h"
 
 namespace iris::backend {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "iris/backend/numeric.h"
+#include "iris/backend/words.h"
 
 namespace iris::backend {
 
@@ -33,11 +33,11 @@ struct MatrixUnit {
 
   // Lane l has of rows l / 4 and l / 4 + 8 the elements 2 (l % 4) and next, and those 8 further.
   IRIS_DEVICE static A LoadA(const Element* rows, uint32_t stride) {
-    const Element* p = rows + LaneIndex() / 4 * stride + LaneIndex() % 4 * 2;
+    const Element* p = rows + Lane() / 4 * stride + Lane() % 4 * 2;
     return {{Pair(p), Pair(p + 8 * stride), Pair(p + 8), Pair(p + 8 * stride + 8)}};
   }
   IRIS_DEVICE static B LoadB(const Element* columns, uint32_t stride) {
-    const Element* p = columns + LaneIndex() / 4 * stride + LaneIndex() % 4 * 2;
+    const Element* p = columns + Lane() / 4 * stride + Lane() % 4 * 2;
     return {{Pair(p), Pair(p + 8)}};
   }
 
@@ -59,10 +59,11 @@ struct MatrixUnit {
     }
   }
 
-  IRIS_DEVICE static uint32_t RowOf(uint32_t v) { return LaneIndex() / 4 + v / 2 * 8; }
-  IRIS_DEVICE static uint32_t ColumnOf(uint32_t v) { return LaneIndex() % 4 * 2 + v % 2; }
+  IRIS_DEVICE static uint32_t RowOf(uint32_t v) { return Lane() / 4 + v / 2 * 8; }
+  IRIS_DEVICE static uint32_t ColumnOf(uint32_t v) { return Lane() % 4 * 2 + v % 2; }
 
  private:
+  IRIS_DEVICE static uint32_t Lane() { return ThreadIndex() % Traits::kWarpThreads; }
   IRIS_DEVICE static uint32_t Pair(const Element* p) {
     return *reinterpret_cast<const uint32_t*>(p);
   }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "iris/backend/numeric.h"
+#include "iris/backend/words.h"
 
 namespace iris::backend {
 
@@ -43,8 +43,11 @@ struct MatrixUnit {
   }
 
   // A thread has half of a row.
-  static uint32_t RowOf(uint32_t) { return LaneIndex() / 2; }
-  static uint32_t ColumnOf(uint32_t v) { return LaneIndex() % 2 * kValues + v; }
+  static uint32_t RowOf(uint32_t) { return Lane() / 2; }
+  static uint32_t ColumnOf(uint32_t v) { return Lane() % 2 * kValues + v; }
+
+ private:
+  static uint32_t Lane() { return ThreadIndex() % Traits::kWarpThreads; }
 };
 
 }  // namespace iris::backend

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "iris/backend/numeric.h"
+#include "iris/backend/words.h"
 
 namespace iris::backend {
 
@@ -31,8 +31,7 @@ struct MatrixUnit {
 
   IRIS_DEVICE static Element Convert(T value) { return value.bits; }
   IRIS_DEVICE static A LoadA(const Element* rows, uint32_t stride) {
-    return {*reinterpret_cast<const uint64_t*>(rows + LaneIndex() % 16 * stride +
-                                               LaneIndex() / 16 * 4)};
+    return {*reinterpret_cast<const uint64_t*>(rows + Lane() % 16 * stride + Lane() / 16 * 4)};
   }
   IRIS_DEVICE static B LoadB(const Element* columns, uint32_t stride) {
     return LoadA(columns, stride);
@@ -59,8 +58,11 @@ struct MatrixUnit {
 #endif
   }
 
-  IRIS_DEVICE static uint32_t RowOf(uint32_t v) { return LaneIndex() / 16 * 4 + v; }
-  IRIS_DEVICE static uint32_t ColumnOf(uint32_t) { return LaneIndex() % 16; }
+  IRIS_DEVICE static uint32_t RowOf(uint32_t v) { return Lane() / 16 * 4 + v; }
+  IRIS_DEVICE static uint32_t ColumnOf(uint32_t) { return Lane() % 16; }
+
+ private:
+  IRIS_DEVICE static uint32_t Lane() { return ThreadIndex() % Traits::kWarpThreads; }
 };
 
 }  // namespace iris::backend
