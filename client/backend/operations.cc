@@ -8,6 +8,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
 #include "iris/fill/fill.h"
+#include "iris/ops/ops.h"
 #include "proto/wire/version.h"
 
 namespace iris::backend {
@@ -178,6 +179,11 @@ BackendOperations MakeTable() {
   table.VariantName = ccl::VariantName;
   table.ReduceOpName = ccl::ReduceOpName;
   table.ParseRules = ccl::ParseRules;
+  table.MatmulWorkspaceBytes = ops::WorkspaceBytes;
+  table.ChooseMatmul = ops::Choose;
+  table.LaunchMatmul = ops::Launch;
+  table.PrepareMatmul = ops::Prepare;
+  table.CheckMatmul = ops::CheckProblem;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
   table.SampleClock = SampleClock;

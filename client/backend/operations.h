@@ -13,6 +13,7 @@
 #include "iris/backend/types.h"
 #include "iris/collective/collective.h"
 #include "iris/fill/fill.h"
+#include "iris/ops/ops.h"
 #include "iris/trace_area.h"
 #include "iris/types.h"
 
@@ -94,6 +95,14 @@ struct BackendOperations {
   const char* (*ReduceOpName)(ccl::ReduceOp op);
   Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
                        uint32_t* line);
+
+  // Products of matrices: as ops::WorkspaceBytes, Choose, Launch and Prepare.
+  uint64_t (*MatmulWorkspaceBytes)(uint32_t n_members, const ccl::Config& config,
+                                   const ops::Problem& problem);
+  Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Problem& problem, ops::Plan* out);
+  Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream);
+  Result (*PrepareMatmul)();
+  Result (*CheckMatmul)(const ops::Problem& problem);
 
   // The values of tensors.
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);

@@ -14,6 +14,7 @@
 #include "iris/backend/numeric.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
+#include "iris/ops/impl/layout.h"
 #include "iris/ops/ops.h"
 #include "tests/conformance/world.h"
 
@@ -411,7 +412,7 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
       c.problem = {operation, 70, 67, 45, DType::kBf16, DType::kF32};
       cases.push_back(c);
     }
-    Member member(rank, rank.ctx.world, BytesFor(cases, rank.n(), {}), {});
+    Member member(rank, rank.ctx.world, BytesFor(cases, rank.n(), SmallConfig()), SmallConfig());
     for (size_t i = 0; i < cases.size(); ++i) {
       member.Run(cases[i], Name(cases[i]));
       const std::vector<uint8_t> once = member.ReadD(cases[i]);
@@ -425,6 +426,37 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
     for (uint32_t m = 1; m < n; ++m) {
       EXPECT_EQ(first[i][m], first[i][0]) << ccl::OperationName(kOperations[i]) << " " << m;
     }
+  }
+}
+
+// Whatever a tile of this device is: several, whole ones and ragged ones, on few blocks and on many.
+TEST(OpsTileTest, SeveralTilesOfThisDevice) {
+  for (const uint32_t n : {2u, 3u}) {
+    World world(n, 128 << 20);
+    world.Run([&](Rank& rank) {
+      for (const uint32_t blocks : {1u, 3u, 16u}) {
+        std::vector<Case> cases;
+        for (const Operation operation : kOperations) {
+          Case c;
+          c.problem = {operation,
+                       3 * ops::impl::kTile.rows + 5,
+                       2 * ops::impl::kTile.columns + 3,
+                       70,
+                       DType::kBf16,
+                       DType::kBf16};
+          c.problem.bias = DType::kF32;
+          c.problem.transposed_b = blocks == 3;
+          cases.push_back(c);
+        }
+        ccl::Config config;
+        config.max_blocks = blocks;
+        Member member(rank, rank.ctx.world, BytesFor(cases, n, config), config);
+        for (const Case& c : cases) {
+          member.Run(c, Name(c));
+          (void)member.Check(c, member.ReadD(c), Name(c));
+        }
+      }
+    });
   }
 }
 
