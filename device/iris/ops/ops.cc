@@ -3,8 +3,10 @@
 
 #include <cstdint>
 
+#include "iris/backend/library_product.h"
 #include "iris/collective/impl/request.h"
 #include "iris/collective/table.h"
+#include "iris/collective/variants/variant.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/variant.h"
 #include "iris/translate.h"
@@ -17,6 +19,36 @@ uint64_t WorkspaceOffset(const ccl::Comm& comm) {
          ccl::impl::OffsetsOf(comm.team.size, comm.config).total_bytes;
 }
 
+Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan) {
+  const Problem& problem = call.problem;
+  const Operation operation = problem.operation;
+  const bool to_all = IsToAll(operation);
+  const bool own_product = operation == Operation::kAllGatherMatmul;  // of each member
+  ccl::impl::Request request = {.operation = operation};
+  if (to_all && comm.team.size > 1) request.out_offset_bytes = OffsetBytes(comm.context, call.d);
+  const ccl::Plan launch = {ccl::Variant::kAuto, plan.blocks, plan.threads, 1};
+  Common common = ccl::impl::CommonOf({comm, request, launch});
+  ccl::CallRecord record;
+  record.operation = operation;
+  record.type = problem.in;
+  record.m = static_cast<uint32_t>(problem.m);
+  record.ops_variant = plan.variant;
+  record.blocks = plan.blocks;
+  // What members may differ in is not told.
+  if (!own_product) {
+    record.n = static_cast<uint32_t>(problem.n);
+    record.out_type = problem.out;
+    record.bias = problem.bias != DType::kNone;
+    record.transposed_b = problem.transposed_b;
+    record.activation = problem.activation;
+  }
+  if (!IsSum(operation)) record.k = static_cast<uint32_t>(problem.k);
+  if (to_all) record.ldd = static_cast<uint32_t>(call.ldd);
+  common.call = ccl::impl::PackMatmul(record);
+  common.signature = ccl::impl::SignatureOf(common.call);
+  return common;
+}
+
 }  // namespace impl
 namespace {
 
@@ -24,7 +56,7 @@ using ccl::Operation;
 using impl::Invalid;
 using impl::VariantRow;
 
-constexpr const VariantRow* kRows[] = {&impl::kFusedRow};
+constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow};
 
 const VariantRow* FindRow(Variant variant) {
   for (const VariantRow* row : kRows) {
@@ -43,7 +75,8 @@ const VariantRow* RowOf(uint32_t members, const Problem& problem) {
     const VariantRow* row = FindRow(problem.variant);
     return row != nullptr && row->supports(problem, members) ? row : nullptr;
   }
-  return &impl::kFusedRow;
+  // The products of the vendor's library are faster than ours by more than fusing them gains.
+  return backend::LibraryProductName() != nullptr ? &impl::kPairRow : &impl::kFusedRow;
 }
 
 // A matrix of a call: `rows` of `columns`, `ld` elements apart.
@@ -102,8 +135,7 @@ Matrices MatricesOf(const ccl::Comm& comm, const Matmul& call) {
               p.bias == DType::kNone ? uint64_t{1} : DTypeBytes(p.bias)};
   all.d = {call.d, p.operation == Operation::kMatmulReduceScatter ? row_share : p.m, p.n, call.ldd,
            DTypeBytes(p.out)};
-  all.to_all =
-      p.operation != Operation::kMatmulReduceScatter && p.operation != Operation::kAllGatherMatmul;
+  all.to_all = impl::IsToAll(p.operation);
   return all;
 }
 

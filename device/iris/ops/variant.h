@@ -8,6 +8,7 @@
 
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
 #include "iris/ops/ops.h"
 
 namespace iris::ops::impl {
@@ -33,6 +34,10 @@ struct VariantRow {
 };
 
 extern const VariantRow kFusedRow;
+extern const VariantRow kPairRow;
+
+// What the kernels that meet the other members are given: who they are, and the call in words.
+ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan);
 
 // Where the operations' workspace begins in every heap.
 uint64_t WorkspaceOffset(const ccl::Comm& comm);

@@ -50,6 +50,14 @@ static_assert(kTile.rows == TileShapeOf<Bfloat16>().rows &&
 
 inline constexpr uint64_t kSlotBytes = uint64_t{kTile.rows} * kTile.columns * sizeof(float);
 
+// Whether sums of all members are made, and whether a member's tiles go to all.
+IRIS_HOST_DEVICE constexpr bool IsSum(Operation operation) {
+  return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
+}
+IRIS_HOST_DEVICE constexpr bool IsToAll(Operation operation) {
+  return operation != Operation::kMatmulReduceScatter && operation != Operation::kAllGatherMatmul;
+}
+
 struct MatmulCall {
   const uint8_t* a;
   const uint8_t* b;

@@ -10,10 +10,6 @@
 namespace iris::ops::impl {
 namespace {
 
-bool Reduces(Operation operation) {
-  return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
-}
-
 // Tiles of the member that has most, the same on all members but where n differs.
 uint64_t MostTiles(const Problem& problem, uint32_t members) {
   const uint32_t m = static_cast<uint32_t>(problem.m);
@@ -37,7 +33,7 @@ uint64_t Bytes(uint32_t members, const ccl::Config& config, const Problem& probl
   if (problem.operation == Operation::kAllGatherMatmul) {
     return problem.m * GatheredStride(static_cast<uint32_t>(problem.k)) * 2;
   }
-  if (!Reduces(problem.operation)) return 0;
+  if (!IsSum(problem.operation)) return 0;
   return uint64_t{BlocksOf(problem, members, config)} * 2 * (members - 1) * kGroup * kSlotBytes;
 }
 
@@ -53,39 +49,7 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
                    backend::Stream& stream) {
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
-  ccl::impl::Request request = {.operation = operation};
-  const bool to_all =
-      operation != Operation::kMatmulReduceScatter && operation != Operation::kAllGatherMatmul;
-  if (to_all && comm.team.size > 1) {
-    request.out_offset_bytes =
-        static_cast<uint64_t>(static_cast<const uint8_t*>(call.d) -
-                              iris::AtOffset<uint8_t>(comm.context, comm.context.rank, 0));
-  }
-  const ccl::Plan launch = {ccl::Variant::kAuto, plan.blocks, plan.threads, 1};
-  Common common = ccl::impl::CommonOf({comm, request, launch});
-  ccl::CallRecord record;
-  record.operation = operation;
-  record.type = problem.in;
-  record.out_type = problem.out;
-  record.bias = problem.bias != DType::kNone;
-  record.transposed_b = problem.transposed_b;
-  record.activation = problem.activation;
-  record.ops_variant = plan.variant;
-  record.blocks = plan.blocks;
-  record.m = static_cast<uint32_t>(problem.m);
-  // What members may differ in is not told.
-  record.n = operation == Operation::kAllGatherMatmul ? 0 : static_cast<uint32_t>(problem.n);
-  record.k = Reduces(operation) ? 0 : static_cast<uint32_t>(problem.k);
-  if (to_all) record.ldd = static_cast<uint32_t>(call.ldd);
-  if (operation == Operation::kAllGatherMatmul) {
-    record.bias = false;
-    record.transposed_b = false;
-    record.activation = Activation::kNone;
-    record.out_type = DType::kNone;
-  }
-  common.call = ccl::impl::PackMatmul(record);
-  common.signature = ccl::impl::SignatureOf(common.call);
-
+  const Common common = CommonOf(comm, call, plan);
   MatmulCall matmul = {};
   matmul.a = static_cast<const uint8_t*>(call.a);
   matmul.b = static_cast<const uint8_t*>(call.b);
