@@ -135,7 +135,7 @@ absl::StatusOr<ops::Matmul> ReadMatmul(const iris_matmul* call) {
   IRIS_ABI_TRY(iris::abi::ReadStruct(call, iris::abi::kMatmulBytes, "iris_matmul", &given));
   if (given.operation < IRIS_MATMUL_ALL_REDUCE || given.operation > IRIS_MATMUL_ALL_SCATTER) {
     return absl::InvalidArgumentError(
-        absl::StrCat("iris_matmul: ", given.operation, " is no iris_matmul_operation"));
+        absl::StrCat("iris_matmul: ", given.operation, " is no operation of iris_matmul"));
   }
   for (const auto& [type, name] : {std::pair<int32_t, const char*>{given.in_dtype, "in_dtype"},
                                    {given.out_dtype, "out_dtype"},
@@ -147,7 +147,7 @@ absl::StatusOr<ops::Matmul> ReadMatmul(const iris_matmul* call) {
   }
   if (given.activation < 0 || given.activation >= static_cast<int>(ops::kActivationCount)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("iris_matmul: ", given.activation, " is no iris_activation"));
+        absl::StrCat("iris_matmul: ", given.activation, " is no activation of iris_matmul"));
   }
   if (given.variant < 0 || given.variant >= static_cast<int>(ops::kVariantCount)) {
     return absl::InvalidArgumentError(

@@ -542,25 +542,22 @@ IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 /* Products of matrices that communicate. <iris/ops.h> says what each does, and which memory it
  * takes. */
 
-typedef enum iris_matmul_operation {
+/* iris_matmul.operation */
+enum {
   IRIS_MATMUL_ALL_REDUCE = 12,
   IRIS_MATMUL_REDUCE_SCATTER = 13,
   IRIS_ALL_GATHER_MATMUL = 14,
   IRIS_MATMUL_ALL_GATHER = 15,
   IRIS_MATMUL_ALL_SCATTER = 16
-} iris_matmul_operation;
+};
 
-typedef enum iris_activation {
-  IRIS_NO_ACTIVATION = 0,
-  IRIS_RELU = 1,
-  IRIS_GELU = 2,
-  IRIS_SILU = 3
-} iris_activation;
+/* iris_matmul.activation */
+enum { IRIS_NO_ACTIVATION = 0, IRIS_RELU = 1, IRIS_GELU = 2, IRIS_SILU = 3 };
 
 /* Matrices are stored by rows; leading dimensions are elements from a row to the next. */
 typedef struct iris_matmul {
   size_t size;
-  int32_t operation; /* iris_matmul_operation */
+  int32_t operation; /* IRIS_MATMUL_ALL_REDUCE and its fellows */
   int32_t variant; /* 0: what is expected to be the fastest; else a number of iris::ops::Variant */
   uint64_t m;      /* of D, all members together */
   uint64_t n;
@@ -569,7 +566,7 @@ typedef struct iris_matmul {
   int32_t out_dtype;    /* of D: IRIS_F16, IRIS_BF16 or IRIS_F32 */
   int32_t bias_dtype;   /* of the bias, as of D; IRIS_DTYPE_NONE: there is none */
   int32_t transposed_b; /* not 0: B is stored as [n, k] */
-  int32_t activation;   /* iris_activation */
+  int32_t activation;   /* IRIS_RELU and its fellows */
   int32_t reserved;
   const void* a;
   uint64_t lda;

@@ -4,11 +4,13 @@
 // is off by at most (k of all members + members + 8) * 2^-23 times the sum of the magnitudes;
 // activations are nowhere steeper than 1.13; and D is rounded once. kPair rounds the part of each
 // member to the type of D, too, and once before it adds the bias.
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -190,6 +192,9 @@ void Put(DType type, float value, uint8_t* p) {
     std::memcpy(p, &bits, sizeof(bits));
   }
 }
+
+// Room for the workspaces of a device's many blocks and of a library.
+constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 96 << 20 : 1024 << 20;
 
 constexpr uint8_t kGuard = 0xa5;
 constexpr uint64_t kRoomBytes = 1 << 20;  // of each matrix
@@ -411,7 +416,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OpsTest, testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(OpsTest, AreWhatSumsInDoubleSay) {
   const std::vector<Case> cases = AllCases({Variant::kFused, Variant::kPair});
-  World world(GetParam(), 96 << 20);
+  World world(GetParam(), kHeapBytes);
   world.Run([&](Rank& rank) {
     Member member(rank, rank.ctx.world, BytesFor(cases, rank.n(), SmallConfig()), SmallConfig());
     for (const Case& c : cases) {
@@ -425,7 +430,7 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
   const uint32_t n = GetParam();
   std::vector<std::vector<std::vector<uint8_t>>> first(2 * std::size(kOperations));
   for (auto& each : first) each.resize(n);
-  World world(n, 96 << 20);
+  World world(n, kHeapBytes);
   world.Run([&](Rank& rank) {
     std::vector<Case> cases;
     for (const Operation operation : kOperations) {
@@ -456,7 +461,7 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
 // Whatever a tile of this device is: several, whole ones and ragged ones, on few blocks and on many.
 TEST(OpsTileTest, SeveralTilesOfThisDevice) {
   for (const uint32_t n : {2u, 3u}) {
-    World world(n, 128 << 20);
+    World world(n, kHeapBytes);
     world.Run([&](Rank& rank) {
       for (const uint32_t blocks : {1u, 3u, 16u}) {
         std::vector<Case> cases;
@@ -486,7 +491,7 @@ TEST(OpsTileTest, SeveralTilesOfThisDevice) {
 
 // Of four ranks, three in another order than that of their numbers.
 TEST(OpsTeamTest, AnyRanksInAnyOrder) {
-  World world(4, 96 << 20);
+  World world(4, kHeapBytes);
   world.Run([&](Rank& rank) {
     DeviceTeam team = rank.NewTeam({3, 0, 2});
     std::vector<Case> cases = AllCases({Variant::kFused});
@@ -508,7 +513,7 @@ TEST(OpsTeamTest, AnyRanksInAnyOrder) {
 
 // Back to back, without the host between them, with collectives of the same Comm among them.
 TEST(OpsSequenceTest, FollowEachOtherAndCollectives) {
-  World world(3, 96 << 20);
+  World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
     std::vector<Case> cases;
     for (const Operation operation : kOperations) {
@@ -537,8 +542,36 @@ TEST(OpsSequenceTest, FollowEachOtherAndCollectives) {
   });
 }
 
+// One member comes late, and takes long for its product: the others wait twice in a pair.
+TEST(OpsLateTest, WaitingForLongIsNoMistake) {
+  World world(3, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Case c;
+    c.problem = {Operation::kMatmulAllReduce, 32, 32, 40, DType::kBf16, DType::kF32};
+    c.problem.variant = Variant::kPair;
+    Member member(rank, rank.ctx.world, BytesFor({c}, 3, SmallConfig()), SmallConfig());
+    Matmul call = member.Fill(c);
+    const uint64_t k = backend::Traits::kEmulated ? 10000 : 40;
+    std::vector<uint16_t> zeros(32 * k);
+    uint16_t* a = rank.New<uint16_t>(32 * k);
+    rank.Write(a, zeros);
+    rank.HostBarrier();
+    if (rank.rank() == 1) {
+      call.problem.k = k;
+      call.a = call.b = a;
+      call.lda = k;
+      call.ldb = 32;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    ExpectOk(ops::Launch(member.comm, call, rank.stream));
+    rank.Synchronize();
+    ExpectOk(ccl::CheckError(member.comm));
+    rank.HostBarrier();
+  });
+}
+
 TEST(OpsGraphTest, ReplaysWithFreshData) {
-  World world(3, 96 << 20);
+  World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
     for (const Operation operation : kOperations) {
       Case c;
@@ -565,7 +598,7 @@ TEST(OpsGraphTest, ReplaysWithFreshData) {
 
 TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
   for (const Operation operation : kOperations) {
-    World world(3, 32 << 20);
+    World world(3, kHeapBytes);
     world.Run([&](Rank& rank) {
       Case c;
       c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
@@ -596,7 +629,7 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
       [](Matmul* call) { call->problem.operation = Operation::kMatmulReduceScatter; },
   };
   for (size_t i = 0; i < mistakes.size(); ++i) {
-    World world(3, 32 << 20);
+    World world(3, kHeapBytes);
     std::vector<ccl::Mismatch> told(3);
     Problem wrong;
     world.Run([&](Rank& rank) {
@@ -639,7 +672,7 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
 }
 
 TEST(OpsCheckTest, RefusesBeforeAnythingStarts) {
-  World world(2, 32 << 20);
+  World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
     Case c;
     c.problem = {Operation::kMatmulAllReduce, 60, 50, 40, DType::kBf16, DType::kF32};

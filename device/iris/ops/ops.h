@@ -17,6 +17,9 @@
 // starts kernels and returns, allocates nothing, and may be captured in a graph; what fails, and
 // calls that differ, are told by ccl::CheckError, with both calls.
 //
+// kPair is two operations of a Comm in its numbers: a round that compares the calls, and the
+// collective behind it.
+//
 // Matrices are stored by rows, `ld` elements from one to the next; B may be given transposed. They
 // are any memory that the device can read, aligned to their element. D of matmul_all_reduce,
 // matmul_all_gather and matmul_all_scatter is written by all members: it lies in the heap, at

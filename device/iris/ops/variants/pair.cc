@@ -370,8 +370,9 @@ class Pair {
 Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
                   backend::Stream& stream) {
   if (comm.team.size > 1) {
-    Common common = CommonOf(comm, call, plan);
-    common.ends = 0;  // the collective counts the operation
+    // An operation of its own, with a number of its own: who waits long shows its call beside that
+    // number, and the collective behind is another call.
+    const Common common = CommonOf(comm, call, plan);
     const LaunchConfig config = {plan.blocks, plan.threads, 0};
     const Result result = backend::Launch(config, stream, &CompareCalls<>, common);
     if (!result.ok()) return result;
