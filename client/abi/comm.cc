@@ -1,4 +1,6 @@
 // Collectives.
+#include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -6,6 +8,7 @@
 #include "client/internal/device_status.h"
 #include "iris/collective/rules.h"
 #include "iris/dtype.h"
+#include "iris/ops/ops.h"
 
 using iris::DType;
 using iris::abi::CommObject;
@@ -16,6 +19,7 @@ using iris::abi::TeamOf;
 using iris::abi::With;
 using iris::abi::WithStream;
 namespace ccl = iris::ccl;
+namespace ops = iris::ops;
 
 namespace {
 
@@ -109,6 +113,67 @@ iris_code PutMessage(iris_comm* comm, iris_stream* stream, const Said& said, Bod
       });
 }
 
+// The config that options ask for, but for their rules.
+ccl::Config ConfigOf(const iris_comm_options& given) {
+  ccl::Config config;
+  config.blocks = given.blocks;
+  config.block_threads = given.block_threads;
+  config.max_blocks = given.max_blocks;
+  config.packet_blocks = given.packet_blocks;
+  config.packet_bytes = given.packet_bytes;
+  config.stage_bytes = given.stage_bytes;
+  config.timeout_ns = static_cast<uint64_t>(given.timeout_ns);
+  config.check_calls = given.check_calls != 0;
+  config.symmetric = given.symmetric != 0;
+  return config;
+}
+
+// A product as the caller says it. What its numbers stand for is checked here: they are enumerators
+// behind this.
+absl::StatusOr<ops::Matmul> ReadMatmul(const iris_matmul* call) {
+  iris_matmul given = {};
+  IRIS_ABI_TRY(iris::abi::ReadStruct(call, iris::abi::kMatmulBytes, "iris_matmul", &given));
+  if (given.operation < IRIS_MATMUL_ALL_REDUCE || given.operation > IRIS_MATMUL_ALL_SCATTER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iris_matmul: ", given.operation, " is no operation of iris_matmul"));
+  }
+  for (const auto& [type, name] : {std::pair<int32_t, const char*>{given.in_dtype, "in_dtype"},
+                                   {given.out_dtype, "out_dtype"},
+                                   {given.bias_dtype, "bias_dtype"}}) {
+    if (type < 0 || type >= static_cast<int>(iris::kDTypeCount)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("iris_matmul: ", name, " is ", type, ", which is no iris_dtype"));
+    }
+  }
+  if (given.activation < 0 || given.activation >= static_cast<int>(ops::kActivationCount)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iris_matmul: ", given.activation, " is no activation of iris_matmul"));
+  }
+  if (given.variant < 0 || given.variant >= static_cast<int>(ops::kVariantCount)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iris_matmul: ", given.variant, " is no variant; 0 is automatic"));
+  }
+  ops::Matmul matmul;
+  matmul.problem.operation = static_cast<ccl::Operation>(given.operation);
+  matmul.problem.m = given.m;
+  matmul.problem.n = given.n;
+  matmul.problem.k = given.k;
+  matmul.problem.in = static_cast<DType>(given.in_dtype);
+  matmul.problem.out = static_cast<DType>(given.out_dtype);
+  matmul.problem.bias = static_cast<DType>(given.bias_dtype);
+  matmul.problem.transposed_b = given.transposed_b != 0;
+  matmul.problem.activation = static_cast<ops::Activation>(given.activation);
+  matmul.problem.variant = static_cast<ops::Variant>(given.variant);
+  matmul.a = given.a;
+  matmul.lda = given.lda;
+  matmul.b = given.b;
+  matmul.ldb = given.ldb;
+  matmul.bias = given.bias;
+  matmul.d = given.d;
+  matmul.ldd = given.ldd;
+  return matmul;
+}
+
 absl::StatusOr<std::vector<ccl::Rule>> ReadRules(const iris::backend::BackendOperations& table,
                                                  const char* text) {
   std::vector<ccl::Rule> rules(ccl::kMaxRules);
@@ -143,15 +208,8 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
     if (!table.ok()) return table.status();
     iris::internal::CommunicatorOptions wanted;
     wanted.name = iris::abi::TextOf(given.name);
-    wanted.config.blocks = given.blocks;
-    wanted.config.block_threads = given.block_threads;
-    wanted.config.max_blocks = given.max_blocks;
-    wanted.config.packet_blocks = given.packet_blocks;
-    wanted.config.packet_bytes = given.packet_bytes;
-    wanted.config.stage_bytes = given.stage_bytes;
-    wanted.config.timeout_ns = static_cast<uint64_t>(given.timeout_ns);
-    wanted.config.check_calls = given.check_calls != 0;
-    wanted.config.symmetric = given.symmetric != 0;
+    wanted.config = ConfigOf(given);
+    wanted.matmul_bytes = given.matmul_bytes;
     std::vector<ccl::Rule> rules;
     if (given.rules != nullptr) {
       auto read = ReadRules(**table, given.rules);
@@ -333,4 +391,55 @@ iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream) {
 
 iris_code iris_comm_reset(iris_comm* comm) {
   return OnComm(comm, [](iris::internal::Communicator& c) { return c.Reset(); });
+}
+
+iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
+                            const iris_comm_options* options, const iris_matmul* call,
+                            uint64_t* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "the place for the number of bytes"));
+    const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
+    if (!matmul.ok()) return matmul.status();
+    iris_comm_options given = {};
+    if (options != nullptr) {
+      IRIS_ABI_TRY(iris::abi::ReadStruct(options, iris::abi::kCommOptionsBytes, "iris_comm_options",
+                                         &given));
+    }
+    IRIS_ABI_TRY(object.host().Usable());
+    const auto table = object.state->Backend();
+    if (!table.ok()) return table.status();
+    const auto bytes = iris::internal::Communicator::MatmulBytes(object.host(), **table, n_members,
+                                                                 ConfigOf(given), matmul->problem);
+    if (!bytes.ok()) return bytes.status();
+    *out = *bytes;
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call, iris_matmul_plan* out) {
+  return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
+    const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
+    if (!matmul.ok()) return matmul.status();
+    const absl::StatusOr<ops::Plan> plan = c.ChooseMatmul(matmul->problem);
+    if (!plan.ok()) return plan.status();
+    iris_matmul_plan told = {};
+    told.variant = static_cast<int32_t>(plan->variant);
+    told.blocks = plan->blocks;
+    told.threads = plan->threads;
+    told.tile_rows = plan->tile_rows;
+    told.tile_columns = plan->tile_columns;
+    told.matmul_bytes = plan->workspace_bytes;
+    const size_t length = std::min(std::strlen(plan->multiplier), sizeof(told.multiplier) - 1);
+    std::memcpy(told.multiplier, plan->multiplier, length);
+    return iris::abi::WriteStruct(told, "iris_matmul_plan", out);
+  });
+}
+
+iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call, iris_stream* stream) {
+  const Said said = {IRIS_U8, IRIS_SUM, 0};
+  return Put(comm, stream, said, [&](auto& c, auto& s) -> absl::Status {
+    const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
+    if (!matmul.ok()) return matmul.status();
+    return c.Matmul(*matmul, s);
+  });
 }

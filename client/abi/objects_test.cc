@@ -85,6 +85,7 @@ TEST(StructTest, StructsDoNotShrink) {
   EXPECT_GE(sizeof(iris_signal), kSignalBytes);
   EXPECT_GE(sizeof(iris_rows), kRowsBytes);
   EXPECT_GE(sizeof(iris_comm_options), kCommOptionsBytes);
+  EXPECT_GE(sizeof(iris_matmul), kMatmulBytes);
   EXPECT_GE(sizeof(iris_opened), kOpenedBytes);
 }
 

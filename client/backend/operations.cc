@@ -12,6 +12,7 @@
 #include "iris/collective/rules.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
+#include "iris/ops/ops.h"
 #include "proto/wire/version.h"
 
 namespace iris::backend {
@@ -240,6 +241,11 @@ BackendOperations MakeTable() {
   table.ParseRules = ccl::ParseRules;
   table.LineSearchBytes = ccl::LineSearchBytes;
   table.SearchTornLines = ccl::SearchTornLines;
+  table.MatmulWorkspaceBytes = ops::WorkspaceBytes;
+  table.ChooseMatmul = ops::Choose;
+  table.LaunchMatmul = ops::Launch;
+  table.PrepareMatmul = ops::Prepare;
+  table.CheckMatmul = ops::CheckProblem;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
   table.SampleClock = SampleClock;

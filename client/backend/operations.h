@@ -14,6 +14,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
+#include "iris/ops/ops.h"
 #include "iris/trace_area.h"
 #include "iris/types.h"
 
@@ -100,6 +101,14 @@ struct BackendOperations {
   // For the doctor, as the functions of these names.
   uint64_t (*LineSearchBytes)(uint32_t n_members);
   Result (*SearchTornLines)(const ccl::LineSearch& search, Stream& stream);
+
+  // Products of matrices: as ops::WorkspaceBytes, Choose, Launch and Prepare.
+  uint64_t (*MatmulWorkspaceBytes)(uint32_t n_members, const ccl::Config& config,
+                                   const ops::Problem& problem);
+  Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Problem& problem, ops::Plan* out);
+  Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream);
+  Result (*PrepareMatmul)();
+  Result (*CheckMatmul)(const ops::Problem& problem);
 
   // The values of tensors.
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);

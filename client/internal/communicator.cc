@@ -23,15 +23,11 @@ using ccl::Operation;
 using ccl::ReduceOp;
 using ccl::Variant;
 
-absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
-    HostContext& context, const backend::BackendOperations& backend, const Team& team,
-    const CommunicatorOptions& options) {
-  const std::string what = absl::StrCat("create a communicator of ", team.ranks.size(), " ranks");
-  if (!team.member()) {
-    return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
-  }
-  std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
-  Config config = options.config;
+namespace {
+
+// The config of a communicator of this process, from what its caller asks for.
+Config ConfigOf(const HostContext& context, const backend::BackendOperations& backend,
+                Config config) {
   const char* check = std::getenv("IRIS_CCL_CHECK");
   if (check != nullptr && std::string_view(check) == "1") config.check_calls = true;
   const char* lines = std::getenv("IRIS_CCL_LINES");
@@ -43,11 +39,33 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
       config.max_blocks = std::max({config.max_blocks, config.blocks, config.packet_blocks});
     }
   }
-  const uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
-  if (bytes == 0) {
+  return config;
+}
+
+std::string ProblemText(const ops::Problem& problem) {
+  return absl::StrCat(ccl::OperationName(problem.operation), "(m=", problem.m, ", n=", problem.n,
+                      ", k=", problem.k, ", ", DTypeName(problem.in), " to ",
+                      DTypeName(problem.out), ")");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
+    HostContext& context, const backend::BackendOperations& backend, const Team& team,
+    const CommunicatorOptions& options) {
+  const std::string what = absl::StrCat("create a communicator of ", team.ranks.size(), " ranks");
+  if (!team.member()) {
+    return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
+  }
+  std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
+  const Config config = ConfigOf(context, backend, options.config);
+  uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
+  constexpr uint64_t kMaxMatmulBytes = uint64_t{1} << 46;
+  if (bytes == 0 || options.matmul_bytes > kMaxMatmulBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": the options are not valid; see iris::ccl::CommunicatorOptions"));
   }
+  bytes += options.matmul_bytes;
   auto workspace = context.Allocate(
       {.bytes = bytes, .alignment_bytes = ccl::kWorkspaceAlignmentBytes, .name = options.name},
       team);
@@ -70,6 +88,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.report = made->report_;
     comm.config = config;
     status = FromDevice(backend.CreateComm(comm, &made->comm_), what);
+    if (status.ok() && options.matmul_bytes != 0) {
+      status = FromDevice(backend.PrepareMatmul(), what);
+    }
   }
   if (status.ok()) {
     made->log_ = CollectiveLog(context.control_page(),
@@ -328,6 +349,59 @@ absl::Status Communicator::GroupEnd(backend::Stream& stream) {
 absl::Status Communicator::Barrier(backend::Stream& stream) {
   return Put(Operation::kBarrier, {}, std::nullopt, DType::kNone,
              [&] { return backend_.Barrier(comm_, stream); });
+}
+
+absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
+                                                   const backend::BackendOperations& backend,
+                                                   uint32_t n_members, const Config& from,
+                                                   const ops::Problem& problem) {
+  const std::string what = ProblemText(problem);
+  if (Result result = backend.CheckMatmul(problem); !result.ok()) return FromDevice(result, what);
+  const Config config = ConfigOf(context, backend, from);
+  const uint64_t plain = backend.WorkspaceBytes(n_members, config);
+  const uint64_t bytes = backend.MatmulWorkspaceBytes(n_members, config, problem);
+  if (plain == 0 || bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", n_members,
+                     " members, or the options of their communicator, are not possible: give 1 to ",
+                     kMaxTeamRanks, " members, and see iris::ccl::CommunicatorOptions"));
+  }
+  return bytes - plain;
+}
+
+absl::StatusOr<ops::Plan> Communicator::ChooseMatmul(const ops::Problem& problem) const {
+  const std::string what = ProblemText(problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  ops::Plan plan;
+  const Result result = backend_.ChooseMatmul(comm_, problem, &plan);
+  if (!result.ok()) return FromDevice(result, what);
+  return plan;
+}
+
+absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stream) {
+  const ops::Problem& problem = call.problem;
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(problem.operation));
+  const std::string what = ProblemText(problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  for (const auto& [name, p] : {std::pair<const char*, const void*>{"A", call.a},
+                                {"B", call.b},
+                                {"D", call.d},
+                                {"the bias", call.bias}}) {
+    if (p == nullptr) continue;
+    absl::Status status = context_.CheckShared(name, p, team_.ranks);
+    if (!status.ok()) return Annotate(status, what);
+  }
+  ops::Plan plan;
+  Result result = backend_.ChooseMatmul(comm_, problem, &plan);
+  if (result.ok()) result = backend_.LaunchMatmul(comm_, call, stream);
+  if (!result.ok()) return FromDevice(result, what);
+  // A pair is two operations of the device: the round that compares the calls, and the collective.
+  const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1;
+  for (int i = 0; i < (pair ? 2 : 1); ++i) {
+    log_.Put(problem.operation, problem.m * problem.n, static_cast<uint8_t>(problem.out));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Communicator::Check() const {

@@ -19,12 +19,14 @@
 #include "client/internal/collective_log.h"
 #include "client/internal/host_context.h"
 #include "iris/collective/collective.h"
+#include "iris/ops/ops.h"
 
 namespace iris::internal {
 
 struct CommunicatorOptions {
   ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
+  uint64_t matmul_bytes = 0;  // of workspace for products of matrices; see MatmulBytes
 };
 
 class Communicator {
@@ -34,6 +36,13 @@ class Communicator {
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       HostContext& context, const backend::BackendOperations& backend, const Team& team,
       const CommunicatorOptions& options = {});
+
+  // What CommunicatorOptions::matmul_bytes has to be for a problem, by so many members.
+  // kInvalidArgument: says what is wrong with it.
+  static absl::StatusOr<uint64_t> MatmulBytes(const HostContext& context,
+                                              const backend::BackendOperations& backend,
+                                              uint32_t n_members, const ccl::Config& config,
+                                              const ops::Problem& problem);
 
   // Frees nothing in the heap: giving the workspace back is collective, and a destructor that waits
   // for peers would hang on an error path. Without Destroy the workspace stays until the job ends.
@@ -95,6 +104,11 @@ class Communicator {
   // An error of the group that its caller found.
   absl::Status GroupFailed(absl::Status status);
   absl::Status Barrier(backend::Stream& stream);
+
+  // A product of matrices. Errors of the arguments name the problem.
+  absl::Status Matmul(const ops::Matmul& call, backend::Stream& stream);
+  // What Matmul of this problem runs.
+  absl::StatusOr<ops::Plan> ChooseMatmul(const ops::Problem& problem) const;
 
   // The first failure of an operation, as far as the streams have come, with the operation and its
   // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who

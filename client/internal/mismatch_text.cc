@@ -42,6 +42,22 @@ std::string CallText(const Names& names, const CallRecord& call, uint64_t member
   std::string name = ccl::OperationName(call.operation);
   if (call.operation == Operation::kBarrier) return absl::StrCat(name, "()");
   const std::string type = absl::StrCat("type=", DTypeName(call.type));
+  if (ccl::IsMatmul(call.operation)) {
+    std::string text = absl::StrCat(name, "(m=", call.m);
+    // What members may differ in is not told.
+    if (call.n != 0) absl::StrAppend(&text, ", n=", call.n);
+    if (call.k != 0) absl::StrAppend(&text, ", k=", call.k);
+    absl::StrAppend(&text, ", ", type);
+    if (call.out_type != DType::kNone) absl::StrAppend(&text, " to ", DTypeName(call.out_type));
+    if (call.ldd != 0) absl::StrAppend(&text, ", ldd=", call.ldd);
+    if (call.bias) absl::StrAppend(&text, ", bias");
+    if (call.transposed_b) absl::StrAppend(&text, ", transposed B");
+    if (call.activation != ops::Activation::kNone) {
+      absl::StrAppend(&text, ", ", ops::ActivationName(call.activation));
+    }
+    return absl::StrCat(text, ", variant=", ops::VariantName(call.ops_variant),
+                        ", blocks=", call.blocks, ")");
+  }
   if (call.operation == Operation::kAllToAllV) return absl::StrCat(name, "(", type, ")");
   std::string text = absl::StrCat("count=", call.count, ", ", type);
   if (call.operation == Operation::kSendRecv) {

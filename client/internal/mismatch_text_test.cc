@@ -54,6 +54,35 @@ TEST(MismatchTextTest, NamesWhoElseAndWhoWasAbsent) {
             "rank 7 had not come");
 }
 
+TEST(MismatchTextTest, ProductsTellTheirShapes) {
+  ErrorInfo info = Differs();
+  ccl::CallRecord& most = info.mismatch.most_call;
+  most = {};
+  most.operation = Operation::kMatmulAllReduce;
+  most.type = DType::kBf16;
+  most.out_type = DType::kF32;
+  most.m = 64;
+  most.n = 4096;
+  most.ldd = 4100;
+  most.bias = true;
+  most.transposed_b = true;
+  most.activation = ops::Activation::kGelu;
+  most.ops_variant = ops::Variant::kFused;
+  most.blocks = 3;
+  ccl::CallRecord& other = info.mismatch.other_call;
+  other = {};
+  other.operation = Operation::kAllGatherMatmul;
+  other.type = DType::kF16;
+  other.m = 7;
+  other.k = 9;
+  other.ops_variant = ops::Variant::kPair;
+  other.blocks = 1;
+  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+            "matmul_all_reduce #5: rank 2 called all_gather_matmul(m=7, k=9, type=f16, "
+            "variant=pair, blocks=1), ranks 0, 1 and 7 called matmul_all_reduce(m=64, n=4096, "
+            "type=bf16 to f32, ldd=4100, bias, transposed B, gelu, variant=fused, blocks=3)");
+}
+
 TEST(MismatchTextTest, RootsAndPairsAreWorldRanks) {
   ErrorInfo info = Differs();
   info.mismatch.most_call.operation = Operation::kReduce;

@@ -484,6 +484,8 @@ typedef struct iris_comm_options {
   int32_t check_calls; /* not 0: compare the calls before anything moves, at the price of a round */
   int32_t symmetric;   /* not 0: a promise that heap buffers have the same offset on all members */
   const char* rules; /* a table of variants, as iris_bench tune writes it; null: the built-in one */
+  uint64_t
+      matmul_bytes; /* of workspace for products of matrices, as iris_matmul_bytes says; or 0 */
 } iris_comm_options;
 
 /* Collective over the team. */
@@ -584,6 +586,68 @@ IRIS_EXPORT iris_code iris_trace_span_end(iris_context* context, uint64_t begin,
  * another job, machine or boot than the first one, or has a rank that another one has, too.
  * IRIS_NOT_FOUND, IRIS_UNAVAILABLE: as above. */
 IRIS_EXPORT iris_code iris_trace_merge(const char* const* paths, size_t n_paths, const char* out);
+
+/* Products of matrices that communicate. <iris/ops.h> says what each does, and which memory it
+ * takes. */
+
+/* iris_matmul.operation */
+enum {
+  IRIS_MATMUL_ALL_REDUCE = 12,
+  IRIS_MATMUL_REDUCE_SCATTER = 13,
+  IRIS_ALL_GATHER_MATMUL = 14,
+  IRIS_MATMUL_ALL_GATHER = 15,
+  IRIS_MATMUL_ALL_SCATTER = 16
+};
+
+/* iris_matmul.activation */
+enum { IRIS_NO_ACTIVATION = 0, IRIS_RELU = 1, IRIS_GELU = 2, IRIS_SILU = 3 };
+
+/* Matrices are stored by rows; leading dimensions are elements from a row to the next. */
+typedef struct iris_matmul {
+  size_t size;
+  int32_t operation; /* IRIS_MATMUL_ALL_REDUCE and its fellows */
+  int32_t variant; /* 0: what is expected to be the fastest; else a number of iris::ops::Variant */
+  uint64_t m;      /* of D, all members together */
+  uint64_t n;
+  uint64_t k;
+  int32_t in_dtype;     /* of A and B: IRIS_F16 or IRIS_BF16 */
+  int32_t out_dtype;    /* of D: IRIS_F16, IRIS_BF16 or IRIS_F32 */
+  int32_t bias_dtype;   /* of the bias, as of D; IRIS_DTYPE_NONE: there is none */
+  int32_t transposed_b; /* not 0: B is stored as [n, k] */
+  int32_t activation;   /* IRIS_RELU and its fellows */
+  int32_t reserved;
+  const void* a;
+  uint64_t lda;
+  const void* b;
+  uint64_t ldb;
+  const void* bias;
+  void* d;
+  uint64_t ldd;
+} iris_matmul;
+
+/* What runs. */
+typedef struct iris_matmul_plan {
+  size_t size;
+  int32_t variant; /* a number of iris::ops::Variant */
+  uint32_t blocks;
+  uint32_t threads;
+  uint32_t tile_rows;
+  uint32_t tile_columns;
+  uint32_t reserved;
+  uint64_t matmul_bytes; /* of workspace that it needs */
+  char multiplier[32];   /* what makes the products: "iris", or the vendor's library */
+} iris_matmul_plan;
+
+/* How large iris_comm_options.matmul_bytes has to be for a call with these m, n, k, types and this
+ * variant, by so many members. `options` may be null; its matmul_bytes is not looked at. */
+IRIS_EXPORT iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
+                                        const iris_comm_options* options, const iris_matmul* call,
+                                        uint64_t* out);
+/* What iris_matmul_launch of this call runs; its matrices are not looked at. */
+IRIS_EXPORT iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call,
+                                         iris_matmul_plan* out);
+IRIS_EXPORT iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call,
+                                         iris_stream* stream);
 
 /* Values, made by the device that has the memory. */
 

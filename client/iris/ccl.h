@@ -61,6 +61,7 @@ struct CommunicatorOptions {
   bool check_calls = false;
   bool symmetric = false;  // a promise: buffers in the heap have the same offset on all members
   std::string rules{};     // a table of variants, as iris_bench writes it; empty: the built-in one
+  uint64_t matmul_bytes = 0;  // of workspace for products of matrices: see iris/ops.h
 };
 
 class Communicator {
@@ -89,6 +90,7 @@ class Communicator {
     options.check_calls = from.check_calls ? 1 : 0;
     options.symmetric = from.symmetric ? 1 : 0;
     options.rules = from.rules.empty() ? nullptr : from.rules.c_str();
+    options.matmul_bytes = from.matmul_bytes;
     iris_comm* handle = nullptr;
     IRIS_RETURN_IF_ERROR(
         iris::impl::FromC(iris_comm_create(context.get(), team.handle, &options, &handle)));

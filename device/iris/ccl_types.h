@@ -20,8 +20,18 @@ enum class Operation : uint8_t {
   kScatter = 9,
   kSendRecv = 10,
   kAllToAllV = 11,
+  // Products of matrices; see iris/ops_types.h.
+  kMatmulAllReduce = 12,
+  kMatmulReduceScatter = 13,
+  kAllGatherMatmul = 14,
+  kMatmulAllGather = 15,
+  kMatmulAllScatter = 16,
 };
-inline constexpr uint32_t kOperationCount = 12;  // kNone included
+inline constexpr uint32_t kOperationCount = 17;  // kNone included
+
+constexpr bool IsMatmul(Operation operation) {
+  return operation >= Operation::kMatmulAllReduce && operation <= Operation::kMatmulAllScatter;
+}
 
 // "all_reduce", as errors and tables of rules have it. "unknown": numbers that are no operation.
 constexpr const char* OperationName(Operation operation) {
@@ -50,6 +60,16 @@ constexpr const char* OperationName(Operation operation) {
       return "send_recv";
     case Operation::kAllToAllV:
       return "all_to_all_v";
+    case Operation::kMatmulAllReduce:
+      return "matmul_all_reduce";
+    case Operation::kMatmulReduceScatter:
+      return "matmul_reduce_scatter";
+    case Operation::kAllGatherMatmul:
+      return "all_gather_matmul";
+    case Operation::kMatmulAllGather:
+      return "matmul_all_gather";
+    case Operation::kMatmulAllScatter:
+      return "matmul_all_scatter";
   }
   return "unknown";
 }

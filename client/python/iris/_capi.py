@@ -29,6 +29,9 @@ CONSTANTS: Dict[str, int] = {
     "IRIS_F8E4M3": 14, "IRIS_F8E5M2": 15,
     "IRIS_SUM": 0, "IRIS_PROD": 1, "IRIS_MIN": 2, "IRIS_MAX": 3, "IRIS_AVG": 4,
     "IRIS_SIGNAL_SET": 0, "IRIS_SIGNAL_ADD": 1,
+    "IRIS_MATMUL_ALL_REDUCE": 12, "IRIS_MATMUL_REDUCE_SCATTER": 13, "IRIS_ALL_GATHER_MATMUL": 14,
+    "IRIS_MATMUL_ALL_GATHER": 15, "IRIS_MATMUL_ALL_SCATTER": 16,
+    "IRIS_NO_ACTIVATION": 0, "IRIS_RELU": 1, "IRIS_GELU": 2, "IRIS_SILU": 3,
     "IRIS_FILL_VALUE": 0, "IRIS_FILL_ARANGE": 1, "IRIS_FILL_LINSPACE": 2, "IRIS_FILL_RAND": 3, "IRIS_FILL_UNIFORM": 4,
     "IRIS_FILL_RANDN": 5, "IRIS_FILL_RANDINT": 6,
 }
@@ -101,7 +104,21 @@ class iris_comm_options(Sized):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("blocks", c_uint32), ("block_threads", c_uint32),
                 ("max_blocks", c_uint32), ("packet_blocks", c_uint32), ("packet_bytes", c_uint64),
                 ("stage_bytes", c_uint64), ("timeout_ns", c_int64), ("check_calls", c_int32), ("symmetric", c_int32),
-                ("rules", c_char_p)]
+                ("rules", c_char_p), ("matmul_bytes", c_uint64)]
+
+
+class iris_matmul(Sized):
+    _fields_ = [("size", c_size_t), ("operation", c_int32), ("variant", c_int32), ("m", c_uint64), ("n", c_uint64),
+                ("k", c_uint64), ("in_dtype", c_int32), ("out_dtype", c_int32), ("bias_dtype", c_int32),
+                ("transposed_b", c_int32), ("activation", c_int32), ("reserved", c_int32), ("a", c_void_p),
+                ("lda", c_uint64), ("b", c_void_p), ("ldb", c_uint64), ("bias", c_void_p), ("d", c_void_p),
+                ("ldd", c_uint64)]
+
+
+class iris_matmul_plan(Sized):
+    _fields_ = [("size", c_size_t), ("variant", c_int32), ("blocks", c_uint32), ("threads", c_uint32),
+                ("tile_rows", c_uint32), ("tile_columns", c_uint32), ("reserved", c_uint32),
+                ("matmul_bytes", c_uint64), ("multiplier", c_char * 32)]
 
 
 class iris_fill_options(Sized):
@@ -223,6 +240,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "iris_trace_span_begin": (CODE, [_HANDLE, POINTER(c_uint64)]),
     "iris_trace_span_end": (CODE, [_HANDLE, c_uint64, c_char_p]),
     "iris_trace_merge": (CODE, [POINTER(POINTER(c_char)), c_size_t, c_char_p]),
+    "iris_matmul_bytes": (CODE, [_HANDLE, c_uint32, POINTER(iris_comm_options), POINTER(iris_matmul),
+                                 POINTER(c_uint64)]),
+    "iris_matmul_choose": (CODE, [_HANDLE, POINTER(iris_matmul), POINTER(iris_matmul_plan)]),
+    "iris_matmul_launch": (CODE, [_HANDLE, POINTER(iris_matmul), _HANDLE]),
     "iris_fill": (CODE, [_HANDLE, c_void_p, POINTER(iris_fill_options), _HANDLE]),
     "iris_tensor_create": (CODE, [_HANDLE, _HANDLE, POINTER(iris_tensor_options), _OUT]),
     "iris_tensor_get_info": (CODE, [_HANDLE, POINTER(iris_tensor_info)]),

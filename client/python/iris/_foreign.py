@@ -162,6 +162,62 @@ def buffer_of(context: "Context", what: Any, role: str) -> Buffer:
                                "numpy where devices are emulated, is wanted")
 
 
+class Matrix(NamedTuple):
+    """A matrix that a call reads or writes: rows of `shape[1]` elements, `ld` elements apart; kept by `keep`."""
+
+    address: int
+    shape: Tuple[int, int]
+    ld: int
+    transposed: bool
+    dtype: DType
+    keep: Any
+
+
+def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool = False) -> Matrix:
+    """A tensor of two dimensions, of Iris, torch or cupy, or an array of numpy. `transposed`: its columns, and not its
+    rows, are contiguous, and are `ld` elements apart. InvalidArgumentError: as buffer_of, or it is stored in another
+    way."""
+    torch = loaded_torch()
+    interface = None if context.on_host else getattr(what, "__cuda_array_interface__", None)
+    if isinstance(what, DeviceArrayInterface):
+        # Its device and context are looked at as those of any buffer, by way of an element.
+        shape, strides, dtype, address = what.shape, what.strides, what.dtype, what.data_ptr()  # type: ignore
+        if what.context is not context:
+            buffer_of(context, what, role)
+    elif torch is not None and isinstance(what, torch.Tensor):
+        buffer_of(context, what.as_strided((0,), (1,)), role)
+        shape, strides = tuple(what.shape), tuple(what.stride())
+        dtype, address = DType.of(what.dtype), what.data_ptr()
+    elif interface is not None or (context.on_host and hasattr(what, "__array_interface__")):
+        interface = interface or what.__array_interface__
+        one = _from_interface(dict(interface, shape=(0,), strides=None), what)
+        shape, dtype, address = tuple(interface["shape"]), one.dtype, one.address
+        given = interface.get("strides")
+        strides = tuple(s // dtype.itemsize for s in given) if given else contiguous_strides(shape)
+    else:
+        buffer_of(context, what, role)
+        raise InvalidArgumentError(f"{role} is {type(what).__name__}, which is no matrix")
+    if len(shape) != 2:
+        raise InvalidArgumentError(f"{role} has the shape {tuple(shape)}: a matrix of two dimensions is wanted")
+    rows, columns = shape
+    if columns <= 1 or strides[1] == 1:
+        ld = strides[0] if rows > 1 else columns
+        if rows <= 1 or ld >= columns:
+            return Matrix(address, (rows, columns), max(ld, columns), False, dtype, what)
+    if may_be_transposed and (rows <= 1 or strides[0] == 1):
+        ld = strides[1] if columns > 1 else rows
+        if columns <= 1 or ld >= rows:
+            return Matrix(address, (rows, columns), max(ld, rows), True, dtype, what)
+    also = ", or its columns" if may_be_transposed else ""
+    raise InvalidArgumentError(f"{role} has the shape {tuple(shape)} and the strides {tuple(strides)}: its rows must "
+                               f"be contiguous{also}: call contiguous() first")
+
+
+def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
+    """The strides, in elements, of a tensor whose elements lie one behind the other."""
+    return tuple(count_of(shape[i + 1:]) for i in range(len(shape)))
+
+
 def count_of(shape: Sequence[int]) -> int:
     """How many elements a shape has."""
     count = 1

@@ -119,6 +119,7 @@ class Context(Collectives, Factories):
         self.dropped_streams: Deque[Any] = collections.deque()
         self.dropped_events: Deque[int] = collections.deque()
         self._communicators = {}
+        self.matmul_workspaces: Dict[int, Any] = {}
         self._wrapped: Dict[int, Stream] = {}
         self.raw_stream: Any = None  # torch's function for the number of its current stream, once torch uses the GPU
         self.world = Team(self, None)

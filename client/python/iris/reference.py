@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
-from iris import _foreign, bench, logging
+from iris import _foreign, bench, logging, ops
 from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
@@ -32,6 +32,7 @@ class Iris:
         self.heap_size = heap_size
         self.device: str = self.context.device
         self.ccl = Ccl(self)
+        self.ops = ops.Ops(self)
         self._teams: Dict[Tuple[int, ...], Team] = {tuple(range(self.num_ranks)): self.context.world}
         for name in without_meaning:
             self.debug(f"{name} has no meaning here: irisd owns the memory, and put and get use the copy engines")

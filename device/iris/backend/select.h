@@ -5,10 +5,13 @@
 
 #if defined(IRIS_BACKEND_EMU)
 #include "iris/backend/emu/backend.h"
+#include "iris/backend/emu/matrix.h"
 #elif defined(IRIS_BACKEND_CUDA)
 #include "iris/backend/cuda/backend.h"
+#include "iris/backend/cuda/matrix.h"
 #elif defined(IRIS_BACKEND_HIP)
 #include "iris/backend/hip/backend.h"
+#include "iris/backend/hip/matrix.h"
 #else
 #error \
     "no backend: link Iris::device_emu or its fellows, which define IRIS_BACKEND_EMU, _CUDA or _HIP"

@@ -55,6 +55,7 @@
 #include "iris/backend/select.h"
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
+#include "iris/ops_types.h"
 #include "iris/types.h"
 
 namespace iris::ccl {
@@ -150,7 +151,7 @@ uint64_t WorkspaceBytes(uint32_t n_members, const Config& config = {});
 // What kernels tell the host of a failure. Only CheckError and ResetError need to know what it
 // holds.
 struct ErrorReport {
-  static constexpr uint32_t kMismatchWords = 15;
+  static constexpr uint32_t kMismatchWords = 19;
   uint64_t word = 0;  // not 0: an operation failed
   uint64_t mismatch[kMismatchWords] = {};
 };
@@ -323,6 +324,16 @@ struct CallRecord {
   uint32_t to = kNobody;             // kSendRecv: who receives
   Variant variant = Variant::kAuto;  // of the plan, as the blocks
   uint32_t blocks = 0;
+  // Of products of matrices; then `count`, `op`, `root`, `to` and `variant` have no meaning.
+  uint32_t m = 0;
+  uint32_t n = 0;  // 0: members may differ in it
+  uint32_t k = 0;  // likewise
+  uint32_t ldd = 0;
+  DType out_type = DType::kNone;
+  bool bias = false;
+  bool transposed_b = false;
+  ops::Activation activation = ops::Activation::kNone;
+  ops::Variant ops_variant = ops::Variant::kAuto;
 };
 
 // Members that called differently: masks of their places in the team. The same on every member.

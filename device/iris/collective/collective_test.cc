@@ -3,6 +3,7 @@
 #include "iris/collective/collective.h"
 
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -355,11 +356,25 @@ TEST(LayoutTest, NoWorkspaceForTeamsThatCannotBe) {
 }
 
 TEST(NamesTest, EveryOperationHasOne) {
-  const char* const names[] = {"none",    "all_reduce",     "all_gather", "broadcast",
-                               "barrier", "reduce_scatter", "all_to_all", "reduce",
-                               "gather",  "scatter",        "send_recv",  "all_to_all_v",
+  const char* const names[] = {"none",
+                               "all_reduce",
+                               "all_gather",
+                               "broadcast",
+                               "barrier",
+                               "reduce_scatter",
+                               "all_to_all",
+                               "reduce",
+                               "gather",
+                               "scatter",
+                               "send_recv",
+                               "all_to_all_v",
+                               "matmul_all_reduce",
+                               "matmul_reduce_scatter",
+                               "all_gather_matmul",
+                               "matmul_all_gather",
+                               "matmul_all_scatter",
                                "unknown"};
-  for (uint8_t k = 0; k < 13; ++k) {
+  for (uint8_t k = 0; k < std::size(names); ++k) {
     EXPECT_STREQ(OperationName(static_cast<Operation>(k)), names[k]);
   }
   EXPECT_STREQ(VariantName(Variant::kOneShot), "packets");

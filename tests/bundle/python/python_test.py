@@ -77,6 +77,9 @@ class Ranks(unittest.TestCase):
     def test_collectives(self):
         self.on("collectives", 1, 2, 4)
 
+    def test_products_that_communicate(self):
+        self.on("matmuls", 1, 2, 3)
+
     def test_tensors(self):
         self.on("tensors", 1, 2, 4)
 

@@ -1254,5 +1254,75 @@ def main():
     CASES[sys.argv[1]]()
 
 
+@case
+def matmuls():
+    """iris.ops: every operation against numpy, what it refuses, workspaces, and calls that differ."""
+    with iris.Context(HEAP) as context:
+        n, me = context.n_ranks, context.rank
+        m, columns, k = 37, 29, 24
+        random_of = np.random.default_rng
+
+        def small(seed, *shape):
+            return random_of(seed).integers(-3, 4, shape).astype(np.float16)
+
+        def part(array, axis, member=me):
+            begin, count = iris.ops.share_of(array.shape[axis], n, member)
+            return np.ascontiguousarray(array.take(range(begin, begin + count), axis))
+
+        bias = small(7, columns)
+        parts = [(small(10 + r, m, k), small(40 + r, k, columns)) for r in range(n)]
+        total = sum(a.astype(np.float32) @ b.astype(np.float32) for a, b in parts)
+        one = parts[0][0].astype(np.float32) @ parts[0][1].astype(np.float32)
+        a, b = parts[me]
+        whole_a, whole_b = parts[0]
+        own_rows = part(total, 0).shape[0]
+        for variant in ("auto", "fused", "pair"):
+            c = context.zeros(m, columns)
+            d = np.zeros((own_rows, columns), np.float32)  # the shares differ, and it need not be in the heap
+            context.barrier()
+            assert iris.ops.matmul_all_reduce(context, c, a, b, bias, variant=variant) is c
+            check(c.numpy(), total + bias)
+            context.barrier()
+            iris.ops.matmul_reduce_scatter(context, d, a, np.ascontiguousarray(b.T).T, variant=variant,
+                                           activation="relu")
+            check(d, np.maximum(part(total, 0), 0))
+            iris.ops.all_gather_matmul(context, c, part(whole_a, 0), whole_b, variant=variant)
+            check(c.numpy(), one)
+            context.barrier()
+            iris.ops.matmul_all_gather(context, c, part(whole_a, 0), whole_b, bias, variant=variant)
+            check(c.numpy(), one + bias)
+            context.barrier()
+            work = iris.ops.matmul_all_scatter(context, c, whole_a, part(whole_b, 1), part(bias, 0), True,
+                                               variant=variant)
+            assert work.wait() is c
+            check(c.numpy(), one + bias)
+            context.barrier()
+        c = context.zeros(m, columns, dtype="bfloat16")
+        workspace = iris.ops.matmul_all_reduce_preamble(context, c, a, b)
+        assert iris.ops.matmul_all_reduce_preamble(context, c, a, b, workspace=workspace) is workspace
+        plan = iris.ops.plan(context, "matmul_all_reduce", c, a, b, workspace=workspace)
+        assert plan["variant"] in ("fused", "pair") and plan["blocks"] > 0, plan
+        iris.ops.matmul_all_reduce(context, c, a, b, workspace=workspace)
+        context.barrier()
+        call = iris.ops.matmul_all_reduce
+        error = iris.InvalidArgumentError
+        raises(error, lambda: call(context, c, a, b[1:], workspace=workspace), "24 columns", "23 rows")
+        raises(error, lambda: call(context, c, a, b.astype(np.float32), workspace=workspace), "float16", "float32")
+        raises(error, lambda: call(context, c, a[1:], b, workspace=workspace), "(36, 29)")
+        raises(error, lambda: call(context, c, a[:, ::2], b[::2], workspace=workspace), "contiguous")
+        raises(error, lambda: call(context, c, a, b, bias[1:], workspace=workspace), "28 elements")
+        raises(error, lambda: call(context, c, a, b, workspace=context), "workspace")
+        raises(error, lambda: call(context, c, a, b, workspace=workspace, activation="tanh"), "tanh")
+        raises(error, lambda: call(context, c, a, b, workspace=workspace, variant="best"), "best")
+        raises(error, lambda: call(context, c, a.ravel(), b, workspace=workspace), "two dimensions")
+        raises(error, lambda: call(None, c, a, b), "context")
+        if n > 1:
+            outside = np.zeros((m, columns), np.float32)
+            raises(error, lambda: call(context, outside, a, b, workspace=workspace), "symmetric heap")
+            alone = context.world.split(me)
+            raises(error, lambda: call(context, c, a, b, workspace=workspace, team=alone), "workspace is of the team")
+        workspace.release()
+
+
 if __name__ == "__main__":
     main()

@@ -32,10 +32,10 @@ inline constexpr uint32_t kLineLanes = kLineBytes / 16;
 // What the largest warp stores at once; an inbox is a multiple of it.
 inline constexpr uint32_t kLineUnitBytes = 64 / kLineLanes * kLineBytes;
 
-// A call as it is told to others: four words of CallRecord (PackCall) and the signature, which is
-// the same for calls that belong together.
+// A call as it is told to others: six words of CallRecord (PackCall; the last two are of products
+// of matrices alone) and the signature, which is the same for calls that belong together.
 struct PackedCall {
-  static constexpr uint32_t kWords = 4;
+  static constexpr uint32_t kWords = 6;
   uint32_t words[kWords];
 };
 
@@ -70,7 +70,7 @@ struct Header {
   uint32_t verdict_tag;  // what `verdict` is of
   uint64_t record[PackedCall::kWords + 1];  // tag | word << 32; the last one: the signature
   uint64_t verdict[Verdict::kWords];
-  uint64_t reserved[7];
+  uint64_t reserved[1];
 };
 static_assert(sizeof(Header) == 256);
 

@@ -297,9 +297,14 @@ class Rounds {
   }
   IRIS_DEVICE bool AwaitSignalOf(uint32_t member, uint64_t value) {
     const uint64_t* word = SignalsOf(call_->index) + member;
-    const WaitResult result = Poll(false, [word, value] {
+    return Await(member, [word, value] {
       return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word) >= value;
     });
+  }
+  // Waits by the calling thread for something else that `member` does. `done` acquires it.
+  template <typename Done>
+  IRIS_DEVICE bool Await(uint32_t member, Done done) {
+    const WaitResult result = Poll(false, done);
     if (result == WaitResult::kOk) return true;
     Fail(result, member);
     return false;

@@ -24,15 +24,7 @@ PackedCall PackCall(const Request& request, const Plan& plan) {
   return {{static_cast<uint32_t>(request.operation) | static_cast<uint32_t>(request.type) << 8 |
                static_cast<uint32_t>(request.op) << 16 | static_cast<uint32_t>(plan.variant) << 24,
            static_cast<uint32_t>(request.count), static_cast<uint32_t>(request.count >> 32),
-           plan.blocks | root << 16 | to << 24}};
-}
-
-uint32_t SignatureOf(const PackedCall& call) {
-  uint32_t hash = 0;
-  for (uint32_t k = 0; k < PackedCall::kWords; k += 2) {
-    hash = Hash(call.words[k] | static_cast<uint64_t>(call.words[k + 1]) << 32, hash + k + 1);
-  }
-  return hash;
+           plan.blocks | root << 16 | to << 24, 0, 0}};
 }
 
 ReduceCall ReduceCallOf(const Start& start) {
@@ -53,9 +45,39 @@ ReduceCall ReduceCallOf(const Start& start) {
 
 }  // namespace
 
+uint32_t SignatureOf(const PackedCall& call) {
+  uint32_t hash = 0;
+  for (uint32_t k = 0; k < PackedCall::kWords; k += 2) {
+    hash = Hash(call.words[k] | static_cast<uint64_t>(call.words[k + 1]) << 32, hash + k + 1);
+  }
+  return hash;
+}
+
+PackedCall PackMatmul(const CallRecord& call) {
+  return {{static_cast<uint32_t>(call.operation) | static_cast<uint32_t>(call.type) << 8 |
+               static_cast<uint32_t>(call.out_type) << 12 | (call.bias ? 1u << 16 : 0u) |
+               (call.transposed_b ? 1u << 17 : 0u) | static_cast<uint32_t>(call.activation) << 18 |
+               static_cast<uint32_t>(call.ops_variant) << 21 | (call.blocks - 1) << 24,
+           call.m, call.n, call.k, call.ldd, 0}};
+}
+
 CallRecord UnpackCall(const uint32_t* words) {
   CallRecord call;
   call.operation = static_cast<Operation>(words[0] & 0xff);
+  if (IsMatmul(call.operation)) {
+    call.type = static_cast<DType>(words[0] >> 8 & 0xf);
+    call.out_type = static_cast<DType>(words[0] >> 12 & 0xf);
+    call.bias = (words[0] >> 16 & 1) != 0;
+    call.transposed_b = (words[0] >> 17 & 1) != 0;
+    call.activation = static_cast<ops::Activation>(words[0] >> 18 & 7);
+    call.ops_variant = static_cast<ops::Variant>(words[0] >> 21 & 7);
+    call.blocks = (words[0] >> 24) + 1;
+    call.m = words[1];
+    call.n = words[2];
+    call.k = words[3];
+    call.ldd = words[4];
+    return call;
+  }
   call.type = static_cast<DType>(words[0] >> 8 & 0xff);
   call.op = static_cast<ReduceOp>(words[0] >> 16 & 0xff);
   call.variant = static_cast<Variant>(words[0] >> 24);

@@ -79,6 +79,10 @@ constexpr uint32_t TracedAs(Operation operation, uint32_t peer) {
   return (static_cast<uint32_t>(TraceOp::kCollective) + static_cast<uint32_t>(operation)) |
          peer << 16;
 }
+
+// A product of matrices in words, as UnpackCall reads them, and what tells calls apart.
+PackedCall PackMatmul(const CallRecord& call);
+uint32_t SignatureOf(const PackedCall& call);
 ReduceCall WholeRows(const Start& start);  // rows as they are called
 ReduceCall Slices(const Start& start);     // of one row, a slice for each member
 MoveCall Rows(const Start& start);

@@ -1,0 +1,167 @@
+// iris::ops: products of matrices and their communication in one operation, over an
+// iris::ccl::Communicator. What each computes: iris/ops_types.h.
+//
+//   namespace ops = iris::ops;
+//   const ops::Shape shape = {m, n, k, iris::DType::kBf16, iris::DType::kBf16};
+//   iris::ccl::CommunicatorOptions options;
+//   options.matmul_bytes = *ops::WorkspaceBytes(context, ops::Operation::kMatmulAllReduce, shape);
+//   auto comm = iris::ccl::Communicator::Create(context, options);        // collective, once
+//   iris::Status status = ops::MatmulAllReduce(*comm, shape, {a, k}, {b, n}, {d, n}, stream);
+//   status = comm->Synchronize(stream);                                   // names who was missing
+//
+// The rules of a Communicator hold here: all members make the same calls in the same order, with
+// the same shape but for what iris/ops_types.h excepts, on one stream at a time. A call checks its
+// arguments, starts kernels and returns; it allocates nothing, and may be captured in a graph. What
+// fails on the device, and calls that differ, are told by Check and Synchronize, with both calls.
+//
+// m, n and k are those of the whole product: a member that has a share of the rows or columns gives
+// the number that all members have together. They are at least 1. Matrices are stored by rows, `ld`
+// elements from one to the next, aligned to their elements. D of MatmulAllReduce, MatmulAllGather
+// and MatmulAllScatter lies in the symmetric heap, with the same ld on all members; other matrices
+// are any memory that the device can use. D overlaps with nothing that is read.
+//
+// Header-only over <iris/c_api.h>. C++17.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "iris/c_api.h"
+#include "iris/ccl.h"
+#include "iris/ccl_types.h"
+#include "iris/context.h"
+#include "iris/dtype.h"
+#include "iris/ops_types.h"
+#include "iris/status.h"
+#include "iris/stream.h"
+
+namespace iris::ops {
+
+using ccl::Operation;
+
+// What a call computes.
+struct Shape {
+  uint64_t m = 0;
+  uint64_t n = 0;
+  uint64_t k = 0;
+  DType in = DType::kBf16;    // of A and B: kF16 or kBf16
+  DType out = DType::kBf16;   // of D: kF16, kBf16 or kF32
+  DType bias = DType::kNone;  // of the bias, one of those; kNone: there is none
+  bool transposed_b = false;  // B is stored as [n, k]
+  Activation activation = Activation::kNone;
+  Variant variant = Variant::kAuto;
+};
+
+// What is read: its first element, and the elements from a row to the next.
+struct ConstMatrix {
+  const void* data = nullptr;
+  uint64_t ld = 0;
+};
+struct Matrix {
+  void* data = nullptr;
+  uint64_t ld = 0;
+};
+
+// What a call runs.
+struct Plan {
+  Variant variant = Variant::kAuto;
+  std::string multiplier;  // what makes the products: "iris", or the vendor's library
+  uint32_t blocks = 0;
+  uint32_t threads = 0;
+  uint32_t tile_rows = 0;
+  uint32_t tile_columns = 0;
+  uint64_t workspace_bytes = 0;
+};
+
+namespace impl {
+
+inline iris_matmul MatmulOf(Operation operation, const Shape& shape) {
+  iris_matmul call = {};
+  call.size = sizeof(call);
+  call.operation = static_cast<int32_t>(operation);
+  call.variant = static_cast<int32_t>(shape.variant);
+  call.m = shape.m;
+  call.n = shape.n;
+  call.k = shape.k;
+  call.in_dtype = static_cast<int32_t>(shape.in);
+  call.out_dtype = static_cast<int32_t>(shape.out);
+  call.bias_dtype = static_cast<int32_t>(shape.bias);
+  call.transposed_b = shape.transposed_b ? 1 : 0;
+  call.activation = static_cast<int32_t>(shape.activation);
+  return call;
+}
+
+inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& shape,
+                     ConstMatrix a, ConstMatrix b, Matrix d, Stream& stream, const void* bias) {
+  iris_matmul call = MatmulOf(operation, shape);
+  call.a = a.data;
+  call.lda = a.ld;
+  call.b = b.data;
+  call.ldb = b.ld;
+  call.bias = bias;
+  call.d = d.data;
+  call.ldd = d.ld;
+  return iris::impl::FromC(iris_matmul_launch(comm.get(), &call, stream.get()));
+}
+
+}  // namespace impl
+
+// CommunicatorOptions::matmul_bytes that this operation needs, in a team of `n_members` (0: the
+// world). The largest of several serves all of them. kInvalidArgument: what is wrong with it.
+inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation operation,
+                                         const Shape& shape, uint32_t n_members = 0) {
+  const iris_matmul call = impl::MatmulOf(operation, shape);
+  uint64_t bytes = 0;
+  const uint32_t n = n_members != 0 ? n_members : context.n_ranks();
+  IRIS_RETURN_IF_ERROR(
+      iris::impl::FromC(iris_matmul_bytes(context.get(), n, nullptr, &call, &bytes)));
+  return bytes;
+}
+
+// What a call of this shape runs. kResourceExhausted: the communicator's matmul_bytes are too few.
+inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
+                             const Shape& shape) {
+  const iris_matmul call = impl::MatmulOf(operation, shape);
+  iris_matmul_plan plan = {};
+  plan.size = sizeof(plan);
+  IRIS_RETURN_IF_ERROR(iris::impl::FromC(iris_matmul_choose(comm.get(), &call, &plan)));
+  return Plan{static_cast<Variant>(plan.variant),
+              plan.multiplier,
+              plan.blocks,
+              plan.threads,
+              plan.tile_rows,
+              plan.tile_columns,
+              plan.matmul_bytes};
+}
+
+// The operations. `bias` has an element for each column that this member makes.
+
+// A[m, k], B[k, n]; D[m, n], in the heap. Each member has a part of k; their lengths may differ.
+inline Status MatmulAllReduce(ccl::Communicator& comm, const Shape& shape, ConstMatrix a,
+                              ConstMatrix b, Matrix d, Stream& stream, const void* bias = nullptr) {
+  return impl::Launch(comm, Operation::kMatmulAllReduce, shape, a, b, d, stream, bias);
+}
+// A[m, k], B[k, n]; D[share of m, n].
+inline Status MatmulReduceScatter(ccl::Communicator& comm, const Shape& shape, ConstMatrix a,
+                                  ConstMatrix b, Matrix d, Stream& stream,
+                                  const void* bias = nullptr) {
+  return impl::Launch(comm, Operation::kMatmulReduceScatter, shape, a, b, d, stream, bias);
+}
+// A[share of m, k], B[k, n]; D[m, n]. n may differ from member to member.
+inline Status AllGatherMatmul(ccl::Communicator& comm, const Shape& shape, ConstMatrix a,
+                              ConstMatrix b, Matrix d, Stream& stream, const void* bias = nullptr) {
+  return impl::Launch(comm, Operation::kAllGatherMatmul, shape, a, b, d, stream, bias);
+}
+// A[share of m, k], B[k, n]; D[m, n], in the heap.
+inline Status MatmulAllGather(ccl::Communicator& comm, const Shape& shape, ConstMatrix a,
+                              ConstMatrix b, Matrix d, Stream& stream, const void* bias = nullptr) {
+  return impl::Launch(comm, Operation::kMatmulAllGather, shape, a, b, d, stream, bias);
+}
+// A[m, k], B[k, share of n]; D[m, n], in the heap.
+inline Status MatmulAllScatter(ccl::Communicator& comm, const Shape& shape, ConstMatrix a,
+                               ConstMatrix b, Matrix d, Stream& stream,
+                               const void* bias = nullptr) {
+  return impl::Launch(comm, Operation::kMatmulAllScatter, shape, a, b, d, stream, bias);
+}
+
+}  // namespace iris::ops

@@ -1,0 +1,273 @@
+"""Products of matrices and their communication in one operation: `iris.ops`, with the names and the order of arguments
+of the reference system.
+
+    workspace = iris.ops.matmul_all_reduce_preamble(context, C, A, B)     # collective, once
+    iris.ops.matmul_all_reduce(context, C, A, B, bias, workspace=workspace)
+
+What each computes, of W members; the shares of a dimension are even, the first (dimension mod W) members have one more:
+
+    matmul_all_reduce      C[m, n] = sum over the members of A[m, k] @ B[k, n] + bias, on all; k may differ
+    matmul_reduce_scatter  the same; each member gets its share of the rows: C[share of m, n]
+    all_gather_matmul      C[m, n] = A @ B + bias, where A is the members' A[share of m, k] one after another
+    matmul_all_gather      C[m, n]: each member makes its rows, from A[share of m, k], and all get all
+    matmul_all_scatter     C[m, n]: each member makes its columns, from B[k, share of n], and all get all
+
+A and B have elements of float16 or bfloat16, C of these or float32; sums are made in float32. Rows are contiguous; B
+may be a transposed view, as `weight.t()` is. C of the operations whose results all get lies in the symmetric heap.
+`bias` has an element for each column that this member makes. `activation` is None, "relu", "gelu" (tanh) or "silu".
+
+`shmem` is a Context, or what iris.iris() returned. A call without a workspace makes one for the team when it first
+needs it, or a larger one, which is collective; with one that was prepared it allocates nothing and may be captured.
+When a call returns: as collectives, see iris.collectives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+
+from iris import _capi, _foreign
+from iris.collectives import Communicator
+from iris.dtypes import DType
+from iris.errors import FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from iris.context import Context
+    from iris.team import Team
+
+ACTIVATIONS: Dict[Optional[str], int] = {None: 0, "none": 0, "relu": 1, "gelu": 2, "silu": 3}
+VARIANTS: Dict[str, int] = {"auto": 0, "fused": 1, "pair": 2}
+_NAMES = {12: "matmul_all_reduce", 13: "matmul_reduce_scatter", 14: "all_gather_matmul", 15: "matmul_all_gather",
+          16: "matmul_all_scatter"}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+
+
+def share_of(dimension: int, members: int, member: int) -> Tuple[int, int]:
+    """Where the share of a member begins, and how long it is."""
+    each, longer = divmod(dimension, members)
+    return member * each + min(member, longer), each + (member < longer)
+
+
+class Workspace:
+    """What calls of a team need beside their tensors. Collective over the team to make, and to release."""
+
+    def __init__(self, team: "Team", matmul_bytes: int, **options: Any) -> None:
+        self.team = team
+        self.matmul_bytes = matmul_bytes
+        self.communicator = Communicator(team, matmul_bytes=matmul_bytes, **options)
+
+    def check(self) -> None:
+        """Raises the first failure of an operation, as far as the streams have come."""
+        self.communicator.check()
+
+    def reset(self) -> None:
+        """Collective over the team: makes it usable again after a failure. Synchronize the streams first."""
+        self.communicator.reset()
+
+    def release(self) -> None:
+        """Collective over the team: gives the memory back. Synchronize the streams first."""
+        self.communicator.release()
+
+
+class _Call:
+    """A call, checked as far as the shapes of its tensors go."""
+
+    def __init__(self, context: "Context", team: "Team", name: str, output: Any, a: Any, b: Any, bias: Any,
+                 activation: Any, variant: Any) -> None:
+        matrix_of = _foreign.matrix_of
+        d = matrix_of(context, output, f"{name}: the output")
+        first = matrix_of(context, a, f"{name}: A")
+        second = matrix_of(context, b, f"{name}: B", may_be_transposed=True)
+        if activation not in ACTIVATIONS:
+            raise InvalidArgumentError(f"{name}: activation={activation!r} is none of None, 'relu', 'gelu' and 'silu'")
+        number = VARIANTS.get(variant, variant) if isinstance(variant, (str, int)) else None
+        if number not in VARIANTS.values():
+            raise InvalidArgumentError(f"{name}: variant={variant!r} is none of {', '.join(VARIANTS)}")
+        if first.dtype is not second.dtype:
+            raise InvalidArgumentError(f"{name}: A has elements of {first.dtype.long_name} and B of "
+                                       f"{second.dtype.long_name}: they must be the same")
+        if first.shape[1] != second.shape[0]:
+            raise InvalidArgumentError(f"{name}: A has {first.shape[1]} columns and B {second.shape[0]} rows: they "
+                                       "must be as many")
+        members, index = team.n_ranks, team.ranks.index(context.rank)
+        k, columns = second.shape
+        m, n = first.shape[0], columns
+        if name in ("all_gather_matmul", "matmul_all_gather"):
+            m = d.shape[0]
+            self._check_share(name, "A", "rows", first.shape[0], m, members, index)
+        if name == "matmul_all_scatter":
+            n = d.shape[1]
+            self._check_share(name, "B", "columns", columns, n, members, index)
+        rows = share_of(m, members, index)[1] if name == "matmul_reduce_scatter" else m
+        if d.shape != (rows, n):
+            raise InvalidArgumentError(f"{name}: the output has the shape {d.shape}, and ({rows}, {n}) is what A of "
+                                       f"{first.shape} and B of {second.shape} give member {index} of {members}")
+        self.call = _capi.iris_matmul(
+            operation=_NUMBERS[name], variant=number, m=m, n=n, k=k, in_dtype=first.dtype, out_dtype=d.dtype,
+            bias_dtype=DType.NONE, transposed_b=second.transposed, activation=ACTIVATIONS[activation],
+            a=first.address, lda=first.ld, b=second.address, ldb=second.ld, d=d.address, ldd=d.ld)
+        self.keep = (output, a, b)
+        if bias is not None:
+            row = _foreign.buffer_of(context, bias, f"{name}: the bias")
+            if row.count != columns:
+                raise InvalidArgumentError(f"{name}: the bias has {row.count} elements, and this member makes "
+                                           f"{columns} columns")
+            self.call.bias, self.call.bias_dtype = row.address, row.dtype
+            self.keep += (bias,)
+
+    @staticmethod
+    def _check_share(name: str, which: str, what: str, got: int, whole: int, members: int, index: int) -> None:
+        wanted = share_of(whole, members, index)[1]
+        if got != wanted:
+            raise InvalidArgumentError(f"{name}: {which} has {got} {what}; the output has {whole}, of which the share "
+                                       f"of member {index} of {members} is {wanted}")
+
+
+def _context_of(shmem: Any) -> "Context":
+    context = getattr(shmem, "context", shmem)
+    if not hasattr(context, "team_of"):
+        raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what iris.iris() "
+                                   "returned")
+    return context
+
+
+def _workspace_for(context: "Context", team: "Team", call: _Call, given: Any) -> Workspace:
+    needed = ctypes.c_uint64()
+    _capi.library().iris_matmul_bytes(context.handle, team.n_ranks, None, ctypes.byref(call.call),
+                                      ctypes.byref(needed))
+    name = _NAMES[call.call.operation]
+    if given is not None:
+        if not isinstance(given, Workspace):
+            raise InvalidArgumentError(f"{name}: {type(given).__name__} is no workspace: use what a function "
+                                       "..._preamble returned")
+        if given.team.context is not context or given.team.id != team.id:
+            raise InvalidArgumentError(f"{name}: the workspace is of the team of the ranks {list(given.team.ranks)}, "
+                                       f"and the call of {list(team.ranks)}: use one that was made for this team")
+        return given
+    kept = context.matmul_workspaces.get(team.id)
+    if kept is not None and (kept.communicator.closed or kept.matmul_bytes >= needed.value):
+        if not kept.communicator.closed:
+            return kept
+        kept = None
+    if context.capturing:
+        raise FailedPreconditionError(f"{name}: it needs a workspace, which cannot be made while a graph is captured: "
+                                      f"call {name}_preamble() before, and give what it returns")
+    if kept is not None:
+        context.quiet()
+        kept.release()
+    made = context.matmul_workspaces[team.id] = Workspace(team, needed.value)
+    return made
+
+
+def _prepare(name: str, shmem: Any, output: Any, a: Any, b: Any, bias: Any, activation: Any, variant: Any,
+             team: Any, workspace: Any) -> Workspace:
+    context = _context_of(shmem)
+    team = context.team_of(team)
+    call = _Call(context, team, name, output, a, b, bias, activation, variant)
+    needed = ctypes.c_uint64()
+    _capi.library().iris_matmul_bytes(context.handle, team.n_ranks, None, ctypes.byref(call.call),
+                                      ctypes.byref(needed))
+    if workspace is not None:
+        found = _workspace_for(context, team, call, workspace)
+        if found.matmul_bytes >= needed.value and not found.communicator.closed:
+            return found
+    return Workspace(team, needed.value)
+
+
+def _run(name: str, shmem: Any, output: Any, a: Any, b: Any, bias: Any, async_op: bool, workspace: Any,
+         activation: Any, variant: Any, team: Any, stream: Any) -> Any:
+    context = _context_of(shmem)
+    if team is None and isinstance(workspace, Workspace):
+        team = workspace.team
+    team = context.team_of(team)
+    call = _Call(context, team, name, output, a, b, bias, activation, variant)
+    communicator = _workspace_for(context, team, call, workspace).communicator
+    return context._run(communicator, stream, async_op, output, call.keep, _capi.library().iris_matmul_launch,
+                        ctypes.byref(call.call))
+
+
+def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *, workspace: Workspace,
+         activation: Any = None, variant: Any = "auto") -> Dict[str, Any]:
+    """What a call runs: its variant, what makes the products, blocks, threads, the tile, bytes of workspace."""
+    context = _context_of(shmem)
+    if name not in _NUMBERS:
+        raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
+    call = _Call(context, workspace.team, name, output, a, b, bias, activation, variant)
+    told = _capi.iris_matmul_plan()
+    _capi.library().iris_matmul_choose(workspace.communicator.handle, ctypes.byref(call.call), ctypes.byref(told))
+    return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
+            "multiplier": told.multiplier.decode(), "blocks": told.blocks, "threads": told.threads,
+            "tile": (told.tile_rows, told.tile_columns), "matmul_bytes": told.matmul_bytes}
+
+
+def matmul_all_reduce(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
+                      config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
+                      variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
+    """C = sum over the members of A @ B, + bias. Returns the output. `config`, the reference's, has no meaning here."""
+    return _run("matmul_all_reduce", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant, team,
+                stream)
+
+
+def matmul_reduce_scatter(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
+                          config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
+                          variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
+    """The same; each member gets its share of the rows."""
+    return _run("matmul_reduce_scatter", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant,
+                team, stream)
+
+
+def all_gather_matmul(shmem: Any, output_tensor: Any, A_sharded: Any, B: Any, bias: Any = None, async_op: bool = False,
+                      config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
+                      variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
+    """C = A @ B + bias, where the rows of A are the members' shares."""
+    return _run("all_gather_matmul", shmem, output_tensor, A_sharded, B, bias, async_op, workspace, activation,
+                variant, team, stream)
+
+
+def matmul_all_gather(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
+                      config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
+                      variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
+    """C: each member makes its share of the rows, and all get all."""
+    return _run("matmul_all_gather", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant, team,
+                stream)
+
+
+def matmul_all_scatter(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
+                       config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
+                       variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
+    """C: each member makes its share of the columns, and all get all."""
+    return _run("matmul_all_scatter", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant, team,
+                stream)
+
+
+def _preamble(name: str) -> Any:
+
+    def prepare(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, config: Any = None,
+                workspace: Optional[Workspace] = None, *, activation: Any = None, variant: Any = "auto",
+                team: Optional["Team"] = None) -> Workspace:
+        return _prepare(name, shmem, output_tensor, A, B, bias, activation, variant, team, workspace)
+
+    prepare.__name__ = f"{name}_preamble"
+    prepare.__doc__ = f"""Collective over the team: the workspace that {name} of these tensors needs. One that is given
+    is returned if it is large enough."""
+    return prepare
+
+
+matmul_all_reduce_preamble = _preamble("matmul_all_reduce")
+matmul_reduce_scatter_preamble = _preamble("matmul_reduce_scatter")
+all_gather_matmul_preamble = _preamble("all_gather_matmul")
+matmul_all_gather_preamble = _preamble("matmul_all_gather")
+matmul_all_scatter_preamble = _preamble("matmul_all_scatter")
+
+
+class Ops:
+    """`iris_ctx.ops`: the operations without their first argument."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        function = globals().get(name)
+        if name.replace("_preamble", "") not in _NUMBERS or function is None:
+            raise AttributeError(f"there is no operation {name!r}: {', '.join(_NUMBERS)}")
+        return lambda *arguments, **named: function(self._owner, *arguments, **named)

@@ -1,0 +1,39 @@
+// The vendor's library for products of matrices, opened at run time where it is installed. Iris
+// links none: a program that has one loads its own, and one that has not goes without.
+//
+// Host code. Thread-safe. C++17.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/dtype.h"
+
+namespace iris::backend {
+
+// D[m, n] = A[m, k] B[k, n], stored by rows, leading dimensions in elements; sums in f32.
+struct LibraryProduct {
+  uint64_t m;
+  uint64_t n;
+  uint64_t k;
+  DType in;   // kF16 or kBf16
+  DType out;  // kF16, kBf16 or kF32
+  bool transposed_b;
+  const void* a;
+  uint64_t lda;
+  const void* b;
+  uint64_t ldb;
+  void* d;
+  uint64_t ldd;
+  void* workspace;  // device memory of kLibraryWorkspaceBytes, aligned to 256
+};
+inline constexpr uint64_t kLibraryWorkspaceBytes = 32 << 20;
+
+// Its name, for messages; null: there is none on this machine. The first call opens it.
+const char* LibraryProductName();
+
+// Puts a product on the stream. Allocates no device memory, and may be captured. kUnimplemented:
+// the library does not have it, and nothing was put there. kUnavailable: there is no library.
+Result MultiplyByLibrary(const LibraryProduct& product, Stream& stream);
+
+}  // namespace iris::backend

@@ -1,0 +1,233 @@
+// The launcher: checks, plans, and the registry of variants.
+#include "iris/ops/ops.h"
+
+#include <cstdint>
+
+#include "iris/backend/library_product.h"
+#include "iris/collective/impl/request.h"
+#include "iris/collective/table.h"
+#include "iris/collective/variants/variant.h"
+#include "iris/ops/impl/layout.h"
+#include "iris/ops/variant.h"
+#include "iris/translate.h"
+
+namespace iris::ops {
+namespace impl {
+
+uint64_t WorkspaceOffset(const ccl::Comm& comm) {
+  return comm.workspace_offset_bytes +
+         ccl::impl::OffsetsOf(comm.team.size, comm.config).total_bytes;
+}
+
+Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan) {
+  const Problem& problem = call.problem;
+  const Operation operation = problem.operation;
+  const bool to_all = IsToAll(operation);
+  const bool own_product = operation == Operation::kAllGatherMatmul;  // of each member
+  ccl::impl::Request request = {.operation = operation};
+  if (to_all && comm.team.size > 1) request.out_offset_bytes = OffsetBytes(comm.context, call.d);
+  const ccl::Plan launch = {ccl::Variant::kAuto, plan.blocks, plan.threads, 1};
+  Common common = ccl::impl::CommonOf({comm, request, launch});
+  ccl::CallRecord record;
+  record.operation = operation;
+  record.type = problem.in;
+  record.m = static_cast<uint32_t>(problem.m);
+  record.ops_variant = plan.variant;
+  record.blocks = plan.blocks;
+  // What members may differ in is not told.
+  if (!own_product) {
+    record.n = static_cast<uint32_t>(problem.n);
+    record.out_type = problem.out;
+    record.bias = problem.bias != DType::kNone;
+    record.transposed_b = problem.transposed_b;
+    record.activation = problem.activation;
+  }
+  if (!IsSum(operation)) record.k = static_cast<uint32_t>(problem.k);
+  if (to_all) record.ldd = static_cast<uint32_t>(call.ldd);
+  common.call = ccl::impl::PackMatmul(record);
+  common.signature = ccl::impl::SignatureOf(common.call);
+  return common;
+}
+
+}  // namespace impl
+namespace {
+
+using ccl::Operation;
+using impl::Invalid;
+using impl::VariantRow;
+
+constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow};
+
+const VariantRow* FindRow(Variant variant) {
+  for (const VariantRow* row : kRows) {
+    if (row->variant == variant) return row;
+  }
+  return nullptr;
+}
+
+bool IsFloat(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
+}
+
+// The row that runs a problem, which is valid. Null: none has it.
+const VariantRow* RowOf(uint32_t members, const Problem& problem) {
+  if (problem.variant != Variant::kAuto) {
+    const VariantRow* row = FindRow(problem.variant);
+    return row != nullptr && row->supports(problem, members) ? row : nullptr;
+  }
+  // The products of the vendor's library are faster than ours by more than fusing them gains.
+  return backend::LibraryProductName() != nullptr ? &impl::kPairRow : &impl::kFusedRow;
+}
+
+// A matrix of a call: `rows` of `columns`, `ld` elements apart.
+struct Matrix {
+  const void* first;
+  uint64_t rows;
+  uint64_t columns;
+  uint64_t ld;
+  uint64_t element_bytes;
+
+  uint64_t bytes() const {
+    return rows == 0 || columns == 0 ? 0 : ((rows - 1) * ld + columns) * element_bytes;
+  }
+};
+
+Result CheckMatrix(const ccl::Comm& comm, const Matrix& matrix, const char* too_narrow,
+                   bool to_all) {
+  if (matrix.ld < matrix.columns) return Invalid(too_narrow);
+  if (matrix.ld > kMaxDimension) return Invalid("a leading dimension is larger than 2^31 - 1");
+  // Products of numbers below 2^31, and bytes: far from 2^64.
+  if (matrix.bytes() == 0 && !to_all) return {};  // this member has none of it
+  uint64_t offset_bytes = 0;
+  const uint64_t bytes = matrix.bytes() == 0 ? matrix.element_bytes : matrix.bytes();
+  const Result result =
+      ccl::impl::CheckBuffer(comm, matrix.first, bytes, matrix.element_bytes, &offset_bytes);
+  if (!result.ok()) return result;
+  if (to_all && offset_bytes == ccl::impl::kNotInHeap) {
+    return Invalid("D is not in the symmetric heap: all members write into it");
+  }
+  return {};
+}
+
+// How a call's matrices are, by what the operation makes of m, n and k.
+struct Matrices {
+  Matrix a;
+  Matrix b;
+  Matrix bias;
+  Matrix d;
+  bool to_all;
+};
+
+Matrices MatricesOf(const ccl::Comm& comm, const Matmul& call) {
+  const Problem& p = call.problem;
+  const uint64_t row_share = ShareOf(p.m, comm.team.size, comm.team.index).count;
+  const uint64_t column_share = ShareOf(p.n, comm.team.size, comm.team.index).count;
+  const bool own_rows =
+      p.operation == Operation::kAllGatherMatmul || p.operation == Operation::kMatmulAllGather;
+  const bool own_columns = p.operation == Operation::kMatmulAllScatter;
+  const uint64_t columns = own_columns ? column_share : p.n;
+  const uint64_t in_bytes = DTypeBytes(p.in);
+  Matrices all;
+  all.a = {call.a, own_rows ? row_share : p.m, p.k, call.lda, in_bytes};
+  all.b = p.transposed_b ? Matrix{call.b, columns, p.k, call.ldb, in_bytes}
+                         : Matrix{call.b, p.k, columns, call.ldb, in_bytes};
+  all.bias = {call.bias, p.bias == DType::kNone ? uint64_t{0} : uint64_t{1}, columns, columns,
+              p.bias == DType::kNone ? uint64_t{1} : DTypeBytes(p.bias)};
+  all.d = {call.d, p.operation == Operation::kMatmulReduceScatter ? row_share : p.m, p.n, call.ldd,
+           DTypeBytes(p.out)};
+  all.to_all = impl::IsToAll(p.operation);
+  return all;
+}
+
+bool Touch(const Matrix& x, const Matrix& y) {
+  return x.bytes() != 0 && y.bytes() != 0 &&
+         ccl::impl::Overlap(x.first, x.bytes(), y.first, y.bytes());
+}
+
+}  // namespace
+
+Result CheckProblem(const Problem& problem) {
+  if (!ccl::IsMatmul(problem.operation)) {
+    return Invalid("the operation is no product of matrices");
+  }
+  if (problem.m == 0 || problem.n == 0 || problem.k == 0) {
+    return Invalid("m, n and k are at least 1: a product of empty matrices is not computed");
+  }
+  if (problem.m > kMaxDimension || problem.n > kMaxDimension || problem.k > kMaxDimension) {
+    return Invalid("m, n and k are at most 2^31 - 1");
+  }
+  // Keeps all sizes, and numbers of tiles, far from overflow.
+  constexpr uint64_t kMaxElements = 1ull << 42;
+  if (problem.m * problem.n > kMaxElements || problem.m * problem.k > kMaxElements ||
+      problem.k * problem.n > kMaxElements) {
+    return Invalid("a matrix has more than 2^42 elements");
+  }
+  if (problem.in != DType::kF16 && problem.in != DType::kBf16) {
+    return Invalid("A and B are of f16 or bf16");
+  }
+  if (!IsFloat(problem.out)) return Invalid("D is of f16, bf16 or f32");
+  if (problem.bias != DType::kNone && !IsFloat(problem.bias)) {
+    return Invalid("the bias is of f16, bf16 or f32");
+  }
+  if (static_cast<uint32_t>(problem.activation) >= kActivationCount) {
+    return Invalid("no such activation");
+  }
+  if (static_cast<uint32_t>(problem.variant) >= kVariantCount) return Invalid("no such variant");
+  return {};
+}
+
+uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem) {
+  const uint64_t base = ccl::WorkspaceBytes(n_members, config);
+  if (base == 0 || !CheckProblem(problem).ok()) return 0;
+  const VariantRow* row = RowOf(n_members, problem);
+  if (row == nullptr) return 0;
+  return base + ccl::impl::RoundUp(
+                    impl::kArrivalBytes +
+                        row->workspace_bytes(n_members, ccl::impl::Complete(config), problem),
+                    ccl::kWorkspaceAlignmentBytes);
+}
+
+Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
+  if (Result result = CheckProblem(problem); !result.ok()) return result;
+  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
+  const VariantRow* row = RowOf(comm.team.size, problem);
+  if (row == nullptr) return {StatusCode::kUnimplemented, "this variant does not have the problem"};
+  Plan plan;
+  plan.variant = row->variant;
+  row->plan(comm, problem, &plan);
+  const uint64_t bytes =
+      impl::kArrivalBytes + row->workspace_bytes(comm.team.size, comm.config, problem);
+  const uint64_t begin = impl::WorkspaceOffset(comm) - comm.workspace_offset_bytes;
+  plan.workspace_bytes = bytes;
+  if (comm.workspace_bytes < begin || comm.workspace_bytes - begin < bytes) {
+    return {StatusCode::kResourceExhausted,
+            "the workspace is too small for the problem: make it as large as WorkspaceBytes says"};
+  }
+  *out = plan;
+  return {};
+}
+
+Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream) {
+  Plan plan;
+  if (Result result = Choose(comm, call.problem, &plan); !result.ok()) return result;
+  if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
+  const Matrices all = MatricesOf(comm, call);
+  Result result = CheckMatrix(comm, all.a, "lda is smaller than a row of A", false);
+  if (result.ok()) result = CheckMatrix(comm, all.b, "ldb is smaller than a row of B", false);
+  if (result.ok()) result = CheckMatrix(comm, all.bias, "", false);
+  if (result.ok()) result = CheckMatrix(comm, all.d, "ldd is smaller than a row of D", all.to_all);
+  if (!result.ok()) return result;
+  if (Touch(all.d, all.a) || Touch(all.d, all.b) || Touch(all.d, all.bias)) {
+    return Invalid("D overlaps with what the operation reads");
+  }
+  return FindRow(plan.variant)->launch(comm, call, plan, stream);
+}
+
+Result Prepare() {
+  for (const VariantRow* row : kRows) {
+    if (Result result = row->prepare(); !result.ok()) return result;
+  }
+  return {};
+}
+
+}  // namespace iris::ops

@@ -1,0 +1,110 @@
+// iris::ops: products of matrices and their communication in one operation, on a stream, over the
+// symmetric heap. What each computes: iris/ops_types.h.
+//
+//   ccl::CommOptions options;                 // as for collectives, with a larger workspace:
+//   options.workspace_bytes = ops::WorkspaceBytes(team.size, config, problem);
+//   ...
+//   Matmul call;
+//   call.problem = {ccl::Operation::kMatmulAllReduce, m, n, k, DType::kBf16, DType::kBf16};
+//   call.a = a; call.lda = k; call.b = b; call.ldb = n; call.d = d; call.ldd = n;
+//   Launch(comm, call, stream);               // asynchronous
+//   stream.Synchronize();
+//   ccl::CheckError(comm);
+//
+// A Comm whose workspace is larger than collectives need serves both. All rules of collectives
+// (iris/collective/collective.h) hold here: the same calls in the same order on all members, with
+// the same problem but for what iris/ops_types.h excepts; one stream at a time; a launcher checks,
+// starts kernels and returns, allocates nothing, and may be captured in a graph; what fails, and
+// calls that differ, are told by ccl::CheckError, with both calls.
+//
+// kPair is two operations of a Comm in its numbers: a round that compares the calls, and the
+// collective behind it.
+//
+// Matrices are stored by rows, `ld` elements from one to the next; B may be given transposed. They
+// are any memory that the device can read, aligned to their element. D of matmul_all_reduce,
+// matmul_all_gather and matmul_all_scatter is written by all members: it lies in the heap, at
+// whatever offset each member has it, with the same ldd. D must not overlap with what is read, nor
+// any of them with the workspace. m, n and k are at least 1.
+//
+// Order of sums: in f32, over k in steps that the backend's matrix instructions have, and then over
+// the members: each row of tiles begins with another one, always the same.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/collective.h"
+#include "iris/dtype.h"
+#include "iris/ops_types.h"
+#include "iris/types.h"
+
+namespace iris::ops {
+
+// A call, as far as its plan depends on it.
+struct Problem {
+  ccl::Operation operation = ccl::Operation::kNone;
+  uint64_t m = 0;  // of D, all members together; 1 to kMaxDimension
+  uint64_t n = 0;  // likewise; all_gather_matmul: of this member's D
+  uint64_t k = 0;
+  DType in = DType::kNone;    // of A and B: kF16 or kBf16
+  DType out = DType::kNone;   // of D: kF16, kBf16 or kF32
+  DType bias = DType::kNone;  // of the bias: those of `out`; kNone: there is none
+  bool transposed_b = false;  // B is stored as [n, k]
+  Activation activation = Activation::kNone;
+  Variant variant = Variant::kAuto;
+};
+inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;
+
+struct Matmul {
+  Problem problem;
+  const void* a = nullptr;
+  uint64_t lda = 0;  // elements from a row to the next
+  const void* b = nullptr;
+  uint64_t ldb = 0;
+  const void* bias = nullptr;  // one element for each column that this member makes
+  void* d = nullptr;
+  uint64_t ldd = 0;
+};
+
+// What runs: see Choose.
+struct Plan {
+  Variant variant = Variant::kAuto;
+  const char* multiplier = "";  // what makes the products: "iris", or the vendor's library
+  uint32_t blocks = 0;
+  uint32_t threads = 0;
+  uint32_t tile_rows = 0;
+  uint32_t tile_columns = 0;
+  uint64_t workspace_bytes = 0;  // beside that of the collectives
+};
+
+// The part of a dimension that is a member's own.
+struct Share {
+  uint64_t begin = 0;
+  uint64_t count = 0;
+};
+IRIS_HOST_DEVICE constexpr Share ShareOf(uint64_t dimension, uint32_t members, uint32_t member) {
+  const uint64_t each = dimension / members;
+  const uint64_t longer = dimension % members;
+  return {member * each + (member < longer ? member : longer), each + (member < longer ? 1 : 0)};
+}
+
+// kInvalidArgument: says what is wrong with it. kUnimplemented: a variant that does not have it.
+Result CheckProblem(const Problem& problem);
+
+// Bytes of workspace with which a Comm of this config has the problem, the collectives' included.
+// 0 if one of the arguments is not valid.
+uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem);
+
+// What Launch will run, exactly. The same on all members. kInvalidArgument, kUnimplemented: as
+// CheckProblem. kResourceExhausted: the workspace of the Comm is too small.
+Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
+
+// Puts the operation on the stream. Errors beside those of Choose: kInvalidArgument for the
+// matrices, kFailedPrecondition if an earlier operation of the Comm failed.
+Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream);
+
+// Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
+// kernels that run: all members call it before one of them starts an operation.
+Result Prepare();
+
+}  // namespace iris::ops

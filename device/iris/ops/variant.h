@@ -1,0 +1,45 @@
+// What a variant of the operations is: a row of the registry, in the variant's own file. Host code.
+//
+// A new variant: an enumerator in iris/ops_types.h, a file that defines its row, and the row's line
+// in ops.cc.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/ops/ops.h"
+
+namespace iris::ops::impl {
+
+inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
+
+struct VariantRow {
+  Variant variant;
+  // Whether it has this problem, which is valid, for so many members.
+  bool (*supports)(const Problem& problem, uint32_t n_members);
+  // Bytes of workspace, for a complete config, beside the arrivals (impl/layout.h). All members
+  // come to the same.
+  uint64_t (*workspace_bytes)(uint32_t n_members, const ccl::Config& config,
+                              const Problem& problem);
+  // Completes a plan; the variant is filled in.
+  void (*plan)(const ccl::Comm& comm, const Problem& problem, Plan* plan);
+  // Puts a call that was checked on the stream.
+  Result (*launch)(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+                   backend::Stream& stream);
+  // Loads its kernels onto the current device.
+  Result (*prepare)();
+  backend::HostOnly host_only = {};
+};
+
+extern const VariantRow kFusedRow;
+extern const VariantRow kPairRow;
+
+// What the kernels that meet the other members are given: who they are, and the call in words.
+ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan);
+
+// Where the operations' workspace begins in every heap.
+uint64_t WorkspaceOffset(const ccl::Comm& comm);
+
+}  // namespace iris::ops::impl

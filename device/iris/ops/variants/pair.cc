@@ -1,0 +1,398 @@
+// kPair: a product and a collective, one after the other.
+//
+// First a round of the team compares the calls. Then, with R the rows, or columns, of the member
+// that has most of them:
+//
+//   all_reduce      product -> part[m, n]; all_reduce of the part; finish -> D
+//   reduce_scatter  products -> parts[members][R, n]; reduce_scatter; finish -> D
+//   all_gather_     rows -> parts[members][R, k]; all_gather; products -> D
+//   _all_gather     product, finish -> parts[members][R, n]; all_gather; copies -> D
+//   _all_scatter    product, finish -> parts[members][m, R]; all_gather; copies -> D
+//
+// Where D is laid out like the parts, it takes their place. Parts of sums have the type of D.
+#include <cstdint>
+
+#include "iris/backend/library_product.h"
+#include "iris/collective/impl/request.h"
+#include "iris/collective/variants/variant.h"
+#include "iris/ops/impl/fused.h"
+#include "iris/ops/variant.h"
+
+namespace iris::ops::impl {
+
+// The round that compares calls, by one block.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
+  IRIS_SHARED(ccl::impl::SharedState, shared);
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
+  rounds.Conclude();
+}
+
+// The product of kFused without the others.
+template <typename T>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
+                               1) void LocalMatmul(IRIS_PARAM MatmulCall call) {
+  IRIS_SHARED(uint8_t* [1], places);
+  IRIS_SHARED(Bytes16[Product<T>::kSharedBytes / sizeof(Bytes16)], slices);
+  if (backend::ThreadIndex() == 0) places[0] = call.d;
+  Maker<T> maker(call, slices);
+  const Area area = {call.m, call.n, 0, 0, 0, 0};
+  const uint32_t tiles = CountTiles(area);
+  for (uint64_t t = backend::BlockIndex(); t < tiles; t += backend::GridSize()) {
+    const Area tile = TileOf(area, static_cast<uint32_t>(t));
+    maker.Make(reinterpret_cast<const T*>(call.a), call.lda, tile);
+    maker.Emit(tile, places, 1);
+  }
+}
+
+// Rows from one place to another, finished on their way. They may be the same.
+struct FinishCall {
+  const uint8_t* from;
+  uint8_t* to;
+  const uint8_t* bias;  // null: none
+  uint64_t from_ld;
+  uint64_t to_ld;
+  uint64_t rows;
+  uint32_t columns;
+  DType from_type;
+  DType to_type;
+  DType bias_type;
+  Activation activation;
+};
+
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(256, 1) void FinishRows(IRIS_PARAM FinishCall call) {
+  const uint32_t each = PackOf(call.to_type);
+  const uint64_t packs = (call.columns + each - 1) / each;
+  IRIS_SHARED(uint8_t* [1], places);
+  if (backend::ThreadIndex() == 0) places[0] = call.to;
+  iris::impl::SyncInsideBlock();
+  const uint64_t step = uint64_t{backend::GridSize()} * backend::BlockSize();
+  const bool narrow = call.from_type != DType::kF32;
+  for (uint64_t i = uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
+       i < call.rows * packs; i += step) {
+    const uint64_t row = i / packs;
+    const uint32_t column = static_cast<uint32_t>(i % packs) * each;
+    const uint32_t rest = call.columns - column;
+    const uint32_t count = rest < each ? rest : each;
+    const uint64_t at = row * call.from_ld + column;
+    float values[8] = {};
+    const uint8_t* const first = call.from + at * (narrow ? 2 : 4);
+    if (narrow && count == 8 && (reinterpret_cast<uint64_t>(first) & 15) == 0) {
+      const Bytes16 pack = backend::Load16<CacheHint::kDefault>(first);
+      IRIS_UNROLL(8)
+      for (uint32_t e = 0; e < 8; ++e) {
+        values[e] = call.from_type == DType::kF16
+                        ? static_cast<float>(ElementOf<Half>(pack, e))
+                        : static_cast<float>(ElementOf<Bfloat16>(pack, e));
+      }
+    } else {
+      IRIS_UNROLL(8)
+      for (uint32_t e = 0; e < 8; ++e) {
+        if (e < count) values[e] = LoadFloat(call.from, call.from_type, at + e);
+      }
+    }
+    IRIS_UNROLL(8)
+    for (uint32_t e = 0; e < 8; ++e) {
+      if (e >= count) continue;
+      float x = values[e];
+      if (call.bias != nullptr) x += LoadFloat(call.bias, call.bias_type, uint64_t{column} + e);
+      values[e] = Activate(call.activation, x);
+    }
+    StoreToAll(places, 1, row * call.to_ld + column, call.to_type, values, count);
+  }
+}
+
+namespace {
+
+constexpr uint64_t kAlignment = ccl::kWorkspaceAlignmentBytes;
+
+uint64_t MostOf(uint64_t dimension, uint32_t members) {
+  return ShareOf(dimension, members, 0).count;
+}
+
+uint64_t PartBytes(const Problem& problem, uint32_t members) {
+  const uint64_t out = DTypeBytes(problem.out);
+  switch (problem.operation) {
+    case Operation::kMatmulAllReduce:
+      return problem.m * problem.n * out;
+    case Operation::kAllGatherMatmul:
+      return members * MostOf(problem.m, members) *
+             GatheredStride(static_cast<uint32_t>(problem.k)) * DTypeBytes(problem.in);
+    case Operation::kMatmulAllScatter:
+      return members * MostOf(problem.n, members) * problem.m * out;
+    default:
+      return members * MostOf(problem.m, members) * problem.n * out;
+  }
+}
+
+uint64_t LibraryBytes() {
+  return backend::LibraryProductName() != nullptr ? backend::kLibraryWorkspaceBytes : 0;
+}
+
+uint64_t Bytes(uint32_t members, const ccl::Config&, const Problem& problem) {
+  return ccl::impl::RoundUp(members == 1 ? 0 : PartBytes(problem, members), kAlignment) +
+         LibraryBytes();
+}
+
+uint32_t BlocksFor(uint64_t work) {
+  const uint64_t most = backend::Traits::kEmulated ? 8 : backend::MultiprocessorCount();
+  return static_cast<uint32_t>(work < 1 ? 1 : ccl::impl::Min(work, most < 1 ? 1 : most));
+}
+
+void Complete(const ccl::Comm&, const Problem& problem, Plan* plan) {
+  const char* const library = backend::LibraryProductName();
+  plan->multiplier = library != nullptr ? library : "iris";
+  // Of the round that all members make.
+  plan->blocks = 1;
+  plan->threads = backend::Traits::kWarpThreads;
+  plan->tile_rows = kTile.rows;
+  plan->tile_columns = kTile.columns;
+}
+
+// A call on its way through its steps.
+class Pair {
+ public:
+  Pair(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream)
+      : comm_(comm), call_(call), problem_(call.problem), stream_(stream) {
+    // The collectives see a workspace without the parts, which are their buffers.
+    const uint64_t begin = WorkspaceOffset(comm);
+    plain_ = comm;
+    plain_.workspace_bytes = begin - comm.workspace_offset_bytes;
+    parts_ = iris::AtOffset<uint8_t>(comm.context, comm.context.rank, begin + kArrivalBytes);
+    library_workspace_ = parts_;
+    if (members() > 1) {
+      library_workspace_ += ccl::impl::RoundUp(PartBytes(problem_, members()), kAlignment);
+    }
+  }
+
+  Result Run() {
+    if (members() == 1)
+      return MultiplyAndFinish(call_.a, call_.d, call_.ldd, problem_.m, problem_.n);
+    switch (problem_.operation) {
+      case Operation::kMatmulAllReduce:
+        return AllReduce();
+      case Operation::kMatmulReduceScatter:
+        return ReduceScatter();
+      case Operation::kAllGatherMatmul:
+        return GatherAndMultiply();
+      case Operation::kMatmulAllGather:
+        return AllGather();
+      default:
+        return AllScatter();
+    }
+  }
+
+ private:
+  uint32_t members() const { return comm_.team.size; }
+  uint32_t me() const { return comm_.team.index; }
+  uint64_t out_bytes() const { return DTypeBytes(problem_.out); }
+  bool finishes() const {
+    return problem_.bias != DType::kNone || problem_.activation != Activation::kNone;
+  }
+
+  // `a`, with call_.lda, by B; with bias and activation where `whole`.
+  Result Multiply(const void* a, uint64_t lda, void* d, uint64_t ldd, uint64_t rows,
+                  uint64_t columns, bool whole, bool* finished) {
+    *finished = true;
+    if (rows == 0 || columns == 0) return {};
+    if (backend::LibraryProductName() != nullptr) {
+      const Result result = backend::MultiplyByLibrary(
+          {rows, columns, problem_.k, problem_.in, problem_.out, problem_.transposed_b, a, lda,
+           call_.b, call_.ldb, d, ldd, library_workspace_},
+          stream_);
+      *finished = !finishes();
+      if (result.code != StatusCode::kUnimplemented) return result;
+    }
+    *finished = whole || !finishes();
+    MatmulCall matmul = {};
+    matmul.a = static_cast<const uint8_t*>(a);
+    matmul.b = static_cast<const uint8_t*>(call_.b);
+    if (whole && problem_.bias != DType::kNone) {
+      matmul.bias = static_cast<const uint8_t*>(call_.bias);
+    }
+    matmul.d = static_cast<uint8_t*>(d);
+    matmul.lda = lda;
+    matmul.ldb = call_.ldb;
+    matmul.ldd = ldd;
+    matmul.m = static_cast<uint32_t>(rows);
+    matmul.n = static_cast<uint32_t>(columns);
+    matmul.k = static_cast<uint32_t>(problem_.k);
+    matmul.out = problem_.out;
+    matmul.bias_type = problem_.bias;
+    matmul.activation = whole ? problem_.activation : Activation::kNone;
+    matmul.transposed_b = problem_.transposed_b ? 1 : 0;
+    const Area area = {matmul.m, matmul.n, 0, 0, 0, 0};
+    const LaunchConfig config = {BlocksFor(CountTiles(area)), kTile.threads, 0};
+    return problem_.in == DType::kF16
+               ? backend::Launch(config, stream_, &LocalMatmul<Half>, matmul)
+               : backend::Launch(config, stream_, &LocalMatmul<Bfloat16>, matmul);
+  }
+  Result MultiplyAndFinish(const void* a, void* d, uint64_t ldd, uint64_t rows, uint64_t columns) {
+    bool finished = false;
+    Result result = Multiply(a, call_.lda, d, ldd, rows, columns, true, &finished);
+    if (!result.ok() || finished) return result;
+    return Move(d, ldd, problem_.out, d, ldd, rows, columns, true);
+  }
+
+  // Rows of the type `type` to a D; with bias and activation where `whole`.
+  Result Move(const void* from, uint64_t from_ld, DType type, void* to, uint64_t to_ld,
+              uint64_t rows, uint64_t columns, bool whole) {
+    if (rows == 0 || columns == 0) return {};
+    FinishCall finish = {};
+    finish.from = static_cast<const uint8_t*>(from);
+    finish.to = static_cast<uint8_t*>(to);
+    if (whole && problem_.bias != DType::kNone) {
+      finish.bias = static_cast<const uint8_t*>(call_.bias);
+    }
+    finish.from_ld = from_ld;
+    finish.to_ld = to_ld;
+    finish.rows = rows;
+    finish.columns = static_cast<uint32_t>(columns);
+    finish.from_type = type;
+    finish.to_type = type;
+    finish.bias_type = problem_.bias;
+    finish.activation = whole ? problem_.activation : Activation::kNone;
+    const uint32_t threads = backend::Traits::kEmulated ? 32 : 256;
+    return backend::Launch({BlocksFor(rows * columns / (threads * 8) + 1), threads, 0}, stream_,
+                           &FinishRows<>, finish);
+  }
+
+  Result AllReduce() {
+    const uint64_t n = problem_.n;
+    bool finished = false;
+    Result result = Multiply(call_.a, call_.lda, parts_, n, problem_.m, n, false, &finished);
+    if (!result.ok()) return result;
+    const bool direct = call_.ldd == n && !finishes();
+    void* const sums = direct ? call_.d : parts_;
+    result = ccl::AllReduce(plain_, parts_, sums, problem_.m * n, problem_.out, ccl::ReduceOp::kSum,
+                            stream_);
+    if (!result.ok() || direct) return result;
+    return Move(parts_, n, problem_.out, call_.d, call_.ldd, problem_.m, n, true);
+  }
+
+  Result ReduceScatter() {
+    const uint64_t n = problem_.n;
+    const uint64_t most = MostOf(problem_.m, members());
+    const bool even = problem_.m % members() == 0;
+    const uint64_t in_bytes = DTypeBytes(problem_.in);
+    bool finished = false;
+    Result result;
+    for (uint32_t o = 0; result.ok() && o < (even ? 1 : members()); ++o) {
+      const Share share = ShareOf(problem_.m, members(), o);
+      result = Multiply(static_cast<const uint8_t*>(call_.a) + share.begin * call_.lda * in_bytes,
+                        call_.lda, parts_ + o * most * n * out_bytes(), n,
+                        even ? problem_.m : share.count, n, false, &finished);
+    }
+    if (!result.ok()) return result;
+    const bool direct = even && call_.ldd == n && !finishes();
+    uint8_t* const own = parts_ + me() * most * n * out_bytes();
+    result = ccl::ReduceScatter(plain_, parts_, direct ? call_.d : own, most * n, problem_.out,
+                                ccl::ReduceOp::kSum, stream_);
+    if (!result.ok() || direct) return result;
+    return Move(own, n, problem_.out, call_.d, call_.ldd,
+                ShareOf(problem_.m, members(), me()).count, n, true);
+  }
+
+  Result GatherAndMultiply() {
+    const uint64_t most = MostOf(problem_.m, members());
+    const uint64_t ld = GatheredStride(static_cast<uint32_t>(problem_.k));
+    const uint64_t in_bytes = DTypeBytes(problem_.in);
+    uint8_t* const own = parts_ + me() * most * ld * in_bytes;
+    Result result = Move(call_.a, call_.lda, problem_.in, own, ld,
+                         ShareOf(problem_.m, members(), me()).count, problem_.k, false);
+    if (result.ok()) {
+      result = ccl::AllGather(plain_, own, parts_, most * ld, problem_.in, stream_);
+    }
+    const bool even = problem_.m % members() == 0;
+    for (uint32_t o = 0; result.ok() && o < (even ? 1 : members()); ++o) {
+      const Share share = ShareOf(problem_.m, members(), o);
+      uint8_t* const d = static_cast<uint8_t*>(call_.d) + share.begin * call_.ldd * out_bytes();
+      const uint64_t rows = even ? problem_.m : share.count;
+      bool finished = false;
+      result = Multiply(parts_ + o * most * ld * in_bytes, ld, d, call_.ldd, rows, problem_.n, true,
+                        &finished);
+      if (result.ok() && !finished) {
+        result = Move(d, call_.ldd, problem_.out, d, call_.ldd, rows, problem_.n, true);
+      }
+    }
+    return result;
+  }
+
+  Result AllGather() {
+    const uint64_t n = problem_.n;
+    const uint64_t most = MostOf(problem_.m, members());
+    const bool direct = problem_.m % members() == 0 && call_.ldd == n;
+    uint8_t* const all = direct ? static_cast<uint8_t*>(call_.d) : parts_;
+    uint8_t* const own = all + me() * most * n * out_bytes();
+    Result result =
+        MultiplyAndFinish(call_.a, own, n, ShareOf(problem_.m, members(), me()).count, n);
+    if (result.ok()) {
+      result = ccl::AllGather(plain_, own, all, most * n, problem_.out, stream_);
+    }
+    for (uint32_t o = 0; result.ok() && !direct && o < members(); ++o) {
+      const Share share = ShareOf(problem_.m, members(), o);
+      result = Move(parts_ + o * most * n * out_bytes(), n, problem_.out,
+                    static_cast<uint8_t*>(call_.d) + share.begin * call_.ldd * out_bytes(),
+                    call_.ldd, share.count, n, false);
+    }
+    return result;
+  }
+
+  Result AllScatter() {
+    const uint64_t most = MostOf(problem_.n, members());
+    const uint64_t part = problem_.m * most;
+    uint8_t* const own = parts_ + me() * part * out_bytes();
+    Result result = MultiplyAndFinish(call_.a, own, most, problem_.m,
+                                      ShareOf(problem_.n, members(), me()).count);
+    if (result.ok()) {
+      result = ccl::AllGather(plain_, own, parts_, part, problem_.out, stream_);
+    }
+    for (uint32_t o = 0; result.ok() && o < members(); ++o) {
+      const Share share = ShareOf(problem_.n, members(), o);
+      result = Move(parts_ + o * part * out_bytes(), most, problem_.out,
+                    static_cast<uint8_t*>(call_.d) + share.begin * out_bytes(), call_.ldd,
+                    problem_.m, share.count, false);
+    }
+    return result;
+  }
+
+  const ccl::Comm& comm_;
+  const Matmul& call_;
+  const Problem& problem_;
+  backend::Stream& stream_;
+  ccl::Comm plain_;
+  uint8_t* parts_;
+  uint8_t* library_workspace_;
+};
+
+Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+                  backend::Stream& stream) {
+  if (comm.team.size > 1) {
+    // An operation of its own, with a number of its own: who waits long shows its call beside that
+    // number, and the collective behind is another call.
+    const Common common = CommonOf(comm, call, plan);
+    const LaunchConfig config = {plan.blocks, plan.threads, 0};
+    const Result result = backend::Launch(config, stream, &CompareCalls<>, common);
+    if (!result.ok()) return result;
+  }
+  return Pair(comm, call, stream).Run();
+}
+
+Result PreparePair() {
+  if (Result result = backend::PrepareKernel(&CompareCalls<>); !result.ok()) return result;
+  if (Result result = backend::PrepareKernel(&FinishRows<>); !result.ok()) return result;
+  if (Result result = backend::PrepareKernel(&LocalMatmul<Half>); !result.ok()) return result;
+  return backend::PrepareKernel(&LocalMatmul<Bfloat16>);
+}
+
+bool SupportsAll(const Problem&, uint32_t) { return true; }
+
+}  // namespace
+
+const VariantRow kPairRow = {
+    Variant::kPair, &SupportsAll, &Bytes, &Complete, &LaunchPair, &PreparePair,
+};
+
+}  // namespace iris::ops::impl

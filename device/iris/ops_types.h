@@ -1,0 +1,62 @@
+// What a call of iris::ops says beside its matrices: the activation and the variant. C++17, the
+// standard library alone. The numbers are those of the C API.
+//
+// D = act(A B + bias), with A and B of f16 or bf16, sums in f32, and D of f16, bf16 or f32. W
+// members; the shares of a dimension are even: the first (dimension mod W) members have one more.
+//
+//   matmul_all_reduce      D[m, n] = act(sum over the members of A[m, k] B[k, n] + bias[n]), on
+//                          all. k may differ from member to member.
+//   matmul_reduce_scatter  the same; each member gets its share of the rows.
+//   all_gather_matmul      D[m, n] = act(A B + bias[n]), where A's m rows are the members' shares,
+//                          one after another. n may differ from member to member.
+//   matmul_all_gather      each member makes its share of the rows of D[m, n], and all get all.
+//   matmul_all_scatter     each member makes its share of the columns, and all get all.
+#pragma once
+
+#include <cstdint>
+
+namespace iris::ops {
+
+// kGelu: x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), the form with tanh. kSilu: x *
+// sigmoid(x).
+enum class Activation : uint8_t { kNone, kRelu, kGelu, kSilu };
+inline constexpr uint32_t kActivationCount = 4;
+
+constexpr const char* ActivationName(Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return "none";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kSilu:
+      return "silu";
+  }
+  return "unknown";
+}
+
+// How an operation goes. kAuto: what is expected to be the fastest of those that have the call.
+//
+//   kFused  one kernel that multiplies tile by tile, and gives away each tile while it makes the
+//           next ones.
+//   kPair   a product, then a collective: the product by the vendor's library where there is one,
+//           else by the kernel of kFused on this member alone.
+//
+// In both, sums go in a fixed order: the bits are the same on all members, run after run.
+enum class Variant : uint8_t { kAuto, kFused, kPair };
+inline constexpr uint32_t kVariantCount = 3;
+
+constexpr const char* VariantName(Variant variant) {
+  switch (variant) {
+    case Variant::kAuto:
+      return "auto";
+    case Variant::kFused:
+      return "fused";
+    case Variant::kPair:
+      return "pair";
+  }
+  return "unknown";
+}
+
+}  // namespace iris::ops

@@ -1,0 +1,779 @@
+// Products of matrices with their communication, against sums in double.
+//
+// The bound, stated once: sums are in f32, in any order over k and the members, so that an element
+// is off by at most (k of all members + members + 8) * 2^-23 times the sum of the magnitudes;
+// activations are nowhere steeper than 1.13; and D is rounded once. kPair rounds the part of each
+// member to the type of D, too, and once before it adds the bias.
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "iris/backend/numeric.h"
+#include "iris/collective/collective.h"
+#include "iris/device.h"
+#include "iris/ops/impl/layout.h"
+#include "iris/ops/ops.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+namespace {
+
+using ccl::Comm;
+using ccl::Operation;
+using ops::Activation;
+using ops::Matmul;
+using ops::Plan;
+using ops::Problem;
+using ops::Share;
+using ops::ShareOf;
+using ops::Variant;
+
+constexpr Operation kOperations[] = {Operation::kMatmulAllReduce, Operation::kMatmulReduceScatter,
+                                     Operation::kAllGatherMatmul, Operation::kMatmulAllGather,
+                                     Operation::kMatmulAllScatter};
+
+void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
+
+bool Reduces(Operation operation) {
+  return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
+}
+bool ToAll(Operation operation) {
+  return operation != Operation::kMatmulReduceScatter && operation != Operation::kAllGatherMatmul;
+}
+
+uint32_t Mix(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  return x ^ x >> 16;
+}
+// Element (i, j) of a matrix that is known by a seed: a number of [-1, 1] that all types have.
+float ValueAt(uint32_t seed, uint64_t i, uint64_t j) {
+  const uint32_t bits =
+      Mix(seed ^ Mix(static_cast<uint32_t>(i) * 0x9e3779b9u + static_cast<uint32_t>(j)));
+  return static_cast<float>(static_cast<int32_t>(bits % 129) - 64) / 64;
+}
+
+// A case as all members make it. k and n of a member may be its own.
+struct Case {
+  Problem problem;
+  uint32_t seed = 1;
+  uint64_t pad = 0;    // of leading dimensions
+  uint64_t shift = 0;  // elements by which matrices begin behind a multiple of 256 bytes
+};
+
+struct Local {
+  Problem problem;  // of this member
+  uint64_t a_rows, columns, d_rows;
+  uint64_t first_row, first_column;  // of what this member has, in the whole
+};
+
+Local LocalOf(const Case& c, uint32_t members, uint32_t m) {
+  Local local;
+  local.problem = c.problem;
+  if (Reduces(c.problem.operation)) local.problem.k += 3 * m;
+  if (c.problem.operation == Operation::kAllGatherMatmul) local.problem.n += 5 * m;
+  const Problem& p = local.problem;
+  const Share rows = ShareOf(p.m, members, m);
+  const Share columns = ShareOf(p.n, members, m);
+  const bool own_rows =
+      p.operation == Operation::kAllGatherMatmul || p.operation == Operation::kMatmulAllGather;
+  const bool own_columns = p.operation == Operation::kMatmulAllScatter;
+  local.a_rows = own_rows ? rows.count : p.m;
+  local.first_row = own_rows || p.operation == Operation::kMatmulReduceScatter ? rows.begin : 0;
+  local.columns = own_columns ? columns.count : p.n;
+  local.first_column = own_columns ? columns.begin : 0;
+  local.d_rows = p.operation == Operation::kMatmulReduceScatter ? rows.count : p.m;
+  return local;
+}
+
+// Seeds of what members have: the same where the operation says that they are parts of one matrix.
+uint32_t SeedA(const Case& c, uint32_t m) {
+  return c.seed * 8 + (Reduces(c.problem.operation) ? 1000 * (m + 1) : 0);
+}
+uint32_t SeedB(const Case& c, uint32_t m) {
+  const Operation operation = c.problem.operation;
+  const bool own = Reduces(operation) || operation == Operation::kAllGatherMatmul;
+  return c.seed * 8 + 1 + (own ? 1000 * (m + 1) : 0);
+}
+uint32_t SeedBias(const Case& c) { return c.seed * 8 + 2; }
+
+double ActivationOf(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
+    case Activation::kGelu:
+      return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+  }
+  return x;
+}
+
+// What member m's D has to be: its elements in double, each with the bound of its error.
+struct Expected {
+  std::vector<double> values;
+  std::vector<double> bounds;
+};
+
+Expected ExpectedOf(const Case& c, uint32_t members, uint32_t m) {
+  const Local local = LocalOf(c, members, m);
+  const Problem& p = local.problem;
+  const uint64_t first = p.operation == Operation::kMatmulReduceScatter ? local.first_row : 0;
+  const uint64_t n = p.n;
+  std::vector<double> sums(local.d_rows * n);
+  std::vector<double> magnitudes(local.d_rows * n);
+  uint64_t depth = 0;
+  for (uint32_t from = 0; from < (Reduces(p.operation) ? members : 1); ++from) {
+    const uint32_t who = Reduces(p.operation) ? from : m;
+    const uint64_t k = LocalOf(c, members, who).problem.k;
+    std::vector<double> row(k), columns(n * k);
+    for (uint64_t j = 0; j < n; ++j) {
+      for (uint64_t e = 0; e < k; ++e) columns[j * k + e] = ValueAt(SeedB(c, who), e, j);
+    }
+    for (uint64_t i = 0; i < local.d_rows; ++i) {
+      for (uint64_t e = 0; e < k; ++e) row[e] = ValueAt(SeedA(c, who), first + i, e);
+      for (uint64_t j = 0; j < n; ++j) {
+        const double* const x = row.data();
+        const double* const y = columns.data() + j * k;
+        double sum = 0, magnitude = 0;
+        for (uint64_t e = 0; e < k; ++e) {
+          sum += x[e] * y[e];
+          magnitude += std::fabs(x[e] * y[e]);
+        }
+        sums[i * n + j] += sum;
+        magnitudes[i * n + j] += magnitude;
+      }
+    }
+    depth += k;
+  }
+  const double step = p.out == DType::kF32 ? 0x1p-23 : p.out == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  Expected expected;
+  for (uint64_t at = 0; at < sums.size(); ++at) {
+    const double bias = p.bias == DType::kNone ? 0 : double{ValueAt(SeedBias(c), 0, at % n)};
+    const double magnitude = magnitudes[at] + std::fabs(bias) + 1;
+    const double value = ActivationOf(p.activation, sums[at] + bias);
+    const double f32 = static_cast<double>(depth + members + 8) * 0x1p-23 * magnitude;
+    const double parts = p.variant == Variant::kFused ? 0 : 2 * step * magnitude;
+    expected.values.push_back(value);
+    expected.bounds.push_back(1.13 * (f32 + parts) + step * std::fabs(value) + 0x1p-24);
+  }
+  return expected;
+}
+
+uint16_t NarrowBits(DType type, float value) {
+  return type == DType::kF16 ? Half(value).bits : Bfloat16(value).bits;
+}
+double ReadAs(DType type, const uint8_t* p) {
+  if (type == DType::kF32) {
+    float value;
+    std::memcpy(&value, p, sizeof(value));
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof(bits));
+  return type == DType::kF16 ? static_cast<float>(Half::FromBits(bits))
+                             : static_cast<float>(Bfloat16::FromBits(bits));
+}
+void Put(DType type, float value, uint8_t* p) {
+  if (type == DType::kF32) {
+    std::memcpy(p, &value, sizeof(value));
+  } else {
+    const uint16_t bits = NarrowBits(type, value);
+    std::memcpy(p, &bits, sizeof(bits));
+  }
+}
+
+// Room for the workspaces of a device's many blocks and of a library.
+constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 96 << 20 : 1024 << 20;
+
+constexpr uint8_t kGuard = 0xa5;
+constexpr uint64_t kRoomBytes = 1 << 20;  // of each matrix
+
+// A rank with a Comm, its workspace, and room for matrices.
+class Member {
+ public:
+  Member(Rank& rank, const DeviceTeam& team, uint64_t ops_bytes, const ccl::Config& config = {})
+      : rank_(rank) {
+    ccl::CommOptions options;
+    options.context = rank.ctx;
+    options.team = team;
+    options.config = config;
+    const uint64_t plain = ccl::WorkspaceBytes(team.size, config);
+    options.workspace_bytes = plain + ops_bytes;
+    options.workspace = rank.New<uint8_t>(options.workspace_bytes);
+    report_ = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
+    *report_ = {};
+    options.report = report_;
+    if (team.index < team.size) {
+      ExpectOk(ccl::CreateComm(options, &comm));
+      ExpectOk(ops::Prepare());
+    }
+    a_ = rank.New<uint8_t>(kRoomBytes);
+    b_ = rank.New<uint8_t>(kRoomBytes);
+    bias_ = rank.New<uint8_t>(kRoomBytes);
+    // At another offset on each member.
+    d_ = rank.New<uint8_t>(kRoomBytes + 4096) + team.index % 8 * 512;
+    rank.HostBarrier();
+  }
+  ~Member() { backend::FreeHost(report_); }
+
+  Comm comm;
+
+  // Writes the matrices of a case, and says the call.
+  Matmul Fill(const Case& c) {
+    const uint32_t members = comm.team.size;
+    const uint32_t m = comm.team.index;
+    const Local local = LocalOf(c, members, m);
+    const Problem& p = local.problem;
+    Matmul call;
+    call.problem = p;
+    call.lda = p.k + c.pad;
+    call.ldb = (p.transposed_b ? p.k : local.columns) + c.pad;
+    call.ldd = p.n + c.pad;
+    // Rows of A: of a share they count from its begin.
+    const uint64_t first = p.operation == Operation::kMatmulReduceScatter ? 0 : local.first_row;
+    Write(a_, p.in, c.shift, local.a_rows, p.k, call.lda,
+          [&](uint64_t i, uint64_t e) { return ValueAt(SeedA(c, m), first + i, e); });
+    const auto b = [&](uint64_t e, uint64_t j) {
+      return ValueAt(SeedB(c, m), e, local.first_column + j);
+    };
+    if (p.transposed_b) {
+      Write(b_, p.in, c.shift, local.columns, p.k, call.ldb,
+            [&](uint64_t j, uint64_t e) { return b(e, j); });
+    } else {
+      Write(b_, p.in, c.shift, p.k, local.columns, call.ldb, b);
+    }
+    if (p.bias != DType::kNone) {
+      Write(bias_, p.bias, c.shift, 1, local.columns, local.columns,
+            [&](uint64_t, uint64_t j) { return ValueAt(SeedBias(c), 0, local.first_column + j); });
+    }
+    rank_.Write(d_, std::vector<uint8_t>(DBytes(c), kGuard));
+    call.a = a_ + c.shift * DTypeBytes(p.in);
+    call.b = b_ + c.shift * DTypeBytes(p.in);
+    call.bias = bias_ + c.shift * DTypeBytes(p.bias == DType::kNone ? p.in : p.bias);
+    call.d = d_ + DBegin(c);
+    return call;
+  }
+
+  std::vector<uint8_t> ReadD(const Case& c) { return rank_.Read(d_, DBytes(c)); }
+
+  // Whether D is what it has to be, and nothing around it was written. False after a failure.
+  bool Check(const Case& c, const std::vector<uint8_t>& bytes, const std::string& what) {
+    const uint32_t members = comm.team.size;
+    const uint32_t m = comm.team.index;
+    const Local local = LocalOf(c, members, m);
+    const Problem& p = local.problem;
+    const uint64_t each = DTypeBytes(p.out);
+    const uint64_t ldd = p.n + c.pad;
+    std::vector<uint8_t> rest = bytes;
+    const Expected expected = ExpectedOf(c, members, m);
+    for (uint64_t i = 0; i < local.d_rows; ++i) {
+      for (uint64_t j = 0; j < p.n; ++j) {
+        const uint64_t at = DBegin(c) + (i * ldd + j) * each;
+        const double value = expected.values[i * p.n + j];
+        const double bound = expected.bounds[i * p.n + j];
+        const double got = ReadAs(p.out, bytes.data() + at);
+        std::memset(rest.data() + at, kGuard, each);
+        if (!(std::fabs(got - value) <= bound)) {
+          ADD_FAILURE() << what << ": member " << m << " of " << members << ", D[" << i << ", " << j
+                        << "] is " << got << ", not " << value << " within " << bound;
+          return false;
+        }
+      }
+    }
+    for (uint64_t i = 0; i < rest.size(); ++i) {
+      if (rest[i] == kGuard) continue;
+      ADD_FAILURE() << what << ": member " << m << ": byte " << i << " around D was written";
+      return false;
+    }
+    return true;
+  }
+
+  void Run(const Case& c, const std::string& what) {
+    const Matmul call = Fill(c);
+    rank_.HostBarrier();  // nobody writes to a D that is being filled
+    const Result result = ops::Launch(comm, call, rank_.stream);
+    EXPECT_TRUE(result.ok()) << what << ": " << result.what;
+    rank_.Synchronize();
+    const Result error = ccl::CheckError(comm);
+    EXPECT_TRUE(error.ok()) << what << ": " << error.what;
+    rank_.HostBarrier();
+  }
+
+ private:
+  // D is in the middle of guards.
+  static uint64_t DBegin(const Case& c) { return 256 + c.shift * DTypeBytes(c.problem.out); }
+  uint64_t DBytes(const Case& c) const {
+    const Local local = LocalOf(c, comm.team.size, comm.team.index);
+    const uint64_t bytes =
+        DBegin(c) + 256 + local.d_rows * (local.problem.n + c.pad) * DTypeBytes(c.problem.out);
+    EXPECT_LE(bytes, kRoomBytes);
+    return bytes;
+  }
+  void Write(uint8_t* to, DType type, uint64_t shift, uint64_t rows, uint64_t columns, uint64_t ld,
+             const std::function<float(uint64_t, uint64_t)>& value) {
+    const uint64_t each = DTypeBytes(type);
+    // What lies between rows is not a number: nobody may read it.
+    std::vector<uint8_t> bytes((shift + rows * ld + 8) * each, 0xff);
+    EXPECT_LE(bytes.size(), kRoomBytes);
+    for (uint64_t i = 0; i < rows; ++i) {
+      for (uint64_t j = 0; j < columns; ++j) {
+        Put(type, value(i, j), bytes.data() + (shift + i * ld + j) * each);
+      }
+    }
+    rank_.Write(to, bytes);
+  }
+
+  Rank& rank_;
+  ccl::ErrorReport* report_;
+  uint8_t* a_;
+  uint8_t* b_;
+  uint8_t* bias_;
+  uint8_t* d_;
+};
+
+std::string Name(const Case& c) {
+  const Problem& p = c.problem;
+  return std::string(ccl::OperationName(p.operation)) + " " + ops::VariantName(p.variant) + " m " +
+         std::to_string(p.m) + " n " + std::to_string(p.n) + " k " + std::to_string(p.k) + " " +
+         DTypeName(p.in) + " to " + DTypeName(p.out) + " bias " + DTypeName(p.bias) +
+         (p.transposed_b ? " transposed " : " ") + ops::ActivationName(p.activation) + " pad " +
+         std::to_string(c.pad) + " shift " + std::to_string(c.shift);
+}
+
+struct Dimensions {
+  uint64_t m, n, k;
+};
+// Less than a tile, ragged in all directions, several tiles of the emulated devices, fewer rows or
+// columns than members, whole tiles.
+constexpr Dimensions kDimensions[] = {{1, 1, 1},    {37, 41, 19}, {5, 130, 40},
+                                      {133, 3, 70}, {64, 96, 64}, {150, 75, 33}};
+
+std::vector<Case> AllCases(const std::vector<Variant>& variants) {
+  std::vector<Case> cases;
+  uint32_t i = 0;
+  for (const Variant variant : variants) {
+    for (const Operation operation : kOperations) {
+      for (const DType in : {DType::kF16, DType::kBf16}) {
+        for (const DType out : {DType::kF16, DType::kBf16, DType::kF32}) {
+          for (const bool bias : {false, true}) {
+            for (const Dimensions& d : kDimensions) {
+              // Of kPair a part: what it is made of has tests of its own.
+              if (++i % (variant == Variant::kPair ? 4 * kSlower : kSlower) != 0) continue;
+              const uint32_t choice = Mix(i);
+              Case c;
+              c.problem = {operation, d.m, d.n, d.k, in, out};
+              constexpr DType kBias[] = {DType::kF16, DType::kBf16, DType::kF32};
+              if (bias) c.problem.bias = kBias[choice % 3];
+              c.problem.transposed_b = choice >> 4 & 1;
+              c.problem.activation = static_cast<Activation>(choice >> 5 & 3);
+              c.problem.variant = variant;
+              constexpr uint64_t kPads[] = {0, 8, 3};
+              c.pad = kPads[(choice >> 8) % 3];
+              c.shift = choice >> 11 & 1;
+              c.seed = i;
+              cases.push_back(c);
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+uint64_t BytesFor(const std::vector<Case>& cases, uint32_t members, const ccl::Config& config) {
+  uint64_t most = 0;
+  for (const Case& c : cases) {
+    for (uint32_t m = 0; m < members; ++m) {
+      const uint64_t bytes = ops::WorkspaceBytes(members, config, LocalOf(c, members, m).problem);
+      EXPECT_NE(bytes, 0u) << Name(c);
+      most = bytes > most ? bytes : most;
+    }
+  }
+  return most - ccl::WorkspaceBytes(members, config);
+}
+
+ccl::Config SmallConfig() {
+  ccl::Config config;
+  config.max_blocks = 3;  // so that blocks have several tiles
+  config.stage_bytes = 16 << 10;
+  return config;
+}
+
+class OpsTest : public testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, OpsTest, testing::Values(1, 2, 3, 4, 8));
+
+TEST_P(OpsTest, AreWhatSumsInDoubleSay) {
+  const std::vector<Case> cases = AllCases({Variant::kFused, Variant::kPair});
+  World world(GetParam(), kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, BytesFor(cases, rank.n(), SmallConfig()), SmallConfig());
+    for (const Case& c : cases) {
+      member.Run(c, Name(c));
+      if (!member.Check(c, member.ReadD(c), Name(c))) return rank.HostBarrier();
+    }
+  });
+}
+
+TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
+  const uint32_t n = GetParam();
+  std::vector<std::vector<std::vector<uint8_t>>> first(2 * std::size(kOperations));
+  for (auto& each : first) each.resize(n);
+  World world(n, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    std::vector<Case> cases;
+    for (const Operation operation : kOperations) {
+      for (const Variant variant : {Variant::kFused, Variant::kPair}) {
+        Case c;
+        c.problem = {operation, 70, 67, 45, DType::kBf16, DType::kF32};
+        c.problem.variant = variant;
+        cases.push_back(c);
+      }
+    }
+    Member member(rank, rank.ctx.world, BytesFor(cases, rank.n(), SmallConfig()), SmallConfig());
+    for (size_t i = 0; i < cases.size(); ++i) {
+      member.Run(cases[i], Name(cases[i]));
+      const std::vector<uint8_t> once = member.ReadD(cases[i]);
+      first[i][rank.rank()] = once;
+      member.Run(cases[i], Name(cases[i]));
+      EXPECT_EQ(member.ReadD(cases[i]), once) << Name(cases[i]);
+    }
+  });
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (!ToAll(kOperations[i / 2])) continue;
+    for (uint32_t m = 1; m < n; ++m) {
+      EXPECT_EQ(first[i][m], first[i][0]) << ccl::OperationName(kOperations[i / 2]) << " " << m;
+    }
+  }
+}
+
+// Whatever a tile of this device is: several, whole and ragged ones, on few blocks and on many.
+TEST(OpsTileTest, SeveralTilesOfThisDevice) {
+  for (const uint32_t n : {2u, 3u}) {
+    World world(n, kHeapBytes);
+    world.Run([&](Rank& rank) {
+      for (const uint32_t blocks : {1u, 3u, 16u}) {
+        std::vector<Case> cases;
+        for (const Operation operation : kOperations) {
+          Case c;
+          c.problem = {operation,
+                       3 * ops::impl::kTile.rows + 5,
+                       2 * ops::impl::kTile.columns + 3,
+                       70,
+                       DType::kBf16,
+                       DType::kBf16};
+          c.problem.bias = DType::kF32;
+          c.problem.transposed_b = blocks == 3;
+          cases.push_back(c);
+        }
+        ccl::Config config;
+        config.max_blocks = blocks;
+        Member member(rank, rank.ctx.world, BytesFor(cases, n, config), config);
+        for (const Case& c : cases) {
+          member.Run(c, Name(c));
+          (void)member.Check(c, member.ReadD(c), Name(c));
+        }
+      }
+    });
+  }
+}
+
+// Of four ranks, three in another order than that of their numbers.
+TEST(OpsTeamTest, AnyRanksInAnyOrder) {
+  World world(4, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    DeviceTeam team = rank.NewTeam({3, 0, 2});
+    std::vector<Case> cases = AllCases({Variant::kFused});
+    cases.resize(60);
+    for (size_t i = 0; i < cases.size(); i += 2) cases[i].problem.variant = Variant::kPair;
+    if (rank.rank() == 1) team.index = team.size;
+    Member member(rank, team, BytesFor(cases, 3, SmallConfig()), SmallConfig());
+    for (const Case& c : cases) {
+      if (rank.rank() != 1) {
+        member.Run(c, Name(c));
+        (void)member.Check(c, member.ReadD(c), Name(c));
+      } else {
+        rank.HostBarrier();
+        rank.HostBarrier();
+      }
+    }
+  });
+}
+
+// Back to back, without the host between them, with collectives of the same Comm among them.
+TEST(OpsSequenceTest, FollowEachOtherAndCollectives) {
+  World world(3, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    std::vector<Case> cases;
+    for (const Operation operation : kOperations) {
+      Case c;
+      c.problem = {operation, 90, 70, 50, DType::kF16, DType::kF32};
+      cases.push_back(c);
+    }
+    const ccl::Config config = SmallConfig();
+    std::vector<Member*> members;
+    const uint64_t bytes = BytesFor(cases, 3, config);
+    Member member(rank, rank.ctx.world, bytes, config);
+    float* x = rank.New<float>(1000);
+    for (const Case& c : cases) {
+      const Matmul call = member.Fill(c);
+      rank.HostBarrier();
+      for (uint32_t k = 0; k < 40; ++k) {
+        ExpectOk(ops::Launch(member.comm, call, rank.stream));
+        ExpectOk(
+            ccl::AllReduce(member.comm, x, x, 1000, DType::kF32, ccl::ReduceOp::kSum, rank.stream));
+      }
+      rank.Synchronize();
+      ExpectOk(ccl::CheckError(member.comm));
+      (void)member.Check(c, member.ReadD(c), Name(c));
+      rank.HostBarrier();
+    }
+  });
+}
+
+// One member comes late, and takes long for its product: the others wait twice in a pair.
+TEST(OpsLateTest, WaitingForLongIsNoMistake) {
+  World world(3, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Case c;
+    c.problem = {Operation::kMatmulAllReduce, 32, 32, 40, DType::kBf16, DType::kF32};
+    c.problem.variant = Variant::kPair;
+    Member member(rank, rank.ctx.world, BytesFor({c}, 3, SmallConfig()), SmallConfig());
+    Matmul call = member.Fill(c);
+    const uint64_t k = backend::Traits::kEmulated ? 10000 : 40;
+    std::vector<uint16_t> zeros(32 * k);
+    uint16_t* a = rank.New<uint16_t>(32 * k);
+    rank.Write(a, zeros);
+    rank.HostBarrier();
+    if (rank.rank() == 1) {
+      call.problem.k = k;
+      call.a = call.b = a;
+      call.lda = k;
+      call.ldb = 32;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    ExpectOk(ops::Launch(member.comm, call, rank.stream));
+    rank.Synchronize();
+    ExpectOk(ccl::CheckError(member.comm));
+    rank.HostBarrier();
+  });
+}
+
+TEST(OpsGraphTest, ReplaysWithFreshData) {
+  World world(3, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    for (const Operation operation : kOperations) {
+      Case c;
+      c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
+      Member member(rank, rank.ctx.world, BytesFor({c}, 3, SmallConfig()), SmallConfig());
+      const Matmul call = member.Fill(c);
+      ExpectOk(backend::BeginCapture(rank.stream));
+      ExpectOk(ops::Launch(member.comm, call, rank.stream));
+      backend::Graph graph;
+      ExpectOk(backend::EndCapture(rank.stream, &graph));
+      for (uint32_t replay = 0; replay < 5; ++replay) {
+        c.seed = 100 + replay;
+        (void)member.Fill(c);
+        rank.HostBarrier();
+        ExpectOk(backend::LaunchGraph(graph, rank.stream));
+        rank.Synchronize();
+        ExpectOk(ccl::CheckError(member.comm));
+        (void)member.Check(c, member.ReadD(c), Name(c));
+        rank.HostBarrier();
+      }
+    }
+  });
+}
+
+TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
+  for (const Operation operation : kOperations) {
+    World world(3, kHeapBytes);
+    world.Run([&](Rank& rank) {
+      Case c;
+      c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
+      ccl::Config config;
+      config.timeout_ns = 300ull * 1000 * 1000;
+      Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
+      const Matmul call = member.Fill(c);
+      rank.HostBarrier();
+      if (rank.rank() == 1) return;
+      ExpectOk(ops::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      ccl::ErrorInfo info;
+      EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kDeadlineExceeded);
+      EXPECT_EQ(info.operation, operation);
+      EXPECT_EQ(info.member_index, 1u);
+      EXPECT_EQ(ops::Launch(member.comm, call, rank.stream).code, StatusCode::kFailedPrecondition);
+    });
+  }
+}
+
+TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
+  const std::vector<std::function<void(Matmul*)>> mistakes = {
+      [](Matmul* call) { call->problem.m -= 1; },
+      [](Matmul* call) { call->problem.n -= 1; },
+      [](Matmul* call) { call->problem.in = DType::kF16; },
+      [](Matmul* call) { call->problem.out = DType::kBf16; },
+      [](Matmul* call) { call->problem.activation = Activation::kRelu; },
+      [](Matmul* call) { call->problem.operation = Operation::kMatmulReduceScatter; },
+  };
+  for (size_t i = 0; i < mistakes.size(); ++i) {
+    World world(3, kHeapBytes);
+    std::vector<ccl::Mismatch> told(3);
+    Problem wrong;
+    world.Run([&](Rank& rank) {
+      Case c;
+      c.problem = {Operation::kMatmulAllReduce, 60, 50, 40, DType::kBf16, DType::kF32};
+      Member member(rank, rank.ctx.world, BytesFor({c}, 3, {}) * 2, {});
+      Matmul call = member.Fill(c);
+      rank.HostBarrier();
+      if (rank.rank() == 2) {
+        mistakes[i](&call);
+        wrong = call.problem;
+      }
+      ExpectOk(ops::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      ccl::ErrorInfo info;
+      EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kInvalidArgument) << i;
+      EXPECT_EQ(info.member_index, 2u);
+      told[rank.rank()] = info.mismatch;
+    });
+    for (const ccl::Mismatch& mismatch : told) {
+      EXPECT_EQ(mismatch.most, 3u);
+      EXPECT_EQ(mismatch.other, 4u);
+      const ccl::CallRecord& most = mismatch.most_call;
+      EXPECT_EQ(most.operation, Operation::kMatmulAllReduce);
+      EXPECT_EQ(most.m, 60u);
+      EXPECT_EQ(most.n, 50u);
+      EXPECT_EQ(most.type, DType::kBf16);
+      EXPECT_EQ(most.out_type, DType::kF32);
+      EXPECT_EQ(most.activation, Activation::kNone);
+      EXPECT_NE(most.ops_variant, Variant::kAuto);
+      const ccl::CallRecord& other = mismatch.other_call;
+      EXPECT_EQ(other.operation, wrong.operation);
+      EXPECT_EQ(other.m, wrong.m);
+      EXPECT_EQ(other.n, wrong.n);
+      EXPECT_EQ(other.type, wrong.in);
+      EXPECT_EQ(other.out_type, wrong.out);
+      EXPECT_EQ(other.activation, wrong.activation);
+    }
+  }
+}
+
+TEST(OpsCheckTest, RefusesBeforeAnythingStarts) {
+  World world(2, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Case c;
+    c.problem = {Operation::kMatmulAllReduce, 60, 50, 40, DType::kBf16, DType::kF32};
+    Member member(rank, rank.ctx.world, BytesFor({c}, 2, {}), {});
+    const Matmul good = member.Fill(c);
+    const auto expect = [&](StatusCode code, const std::function<void(Matmul*)>& change,
+                            const char* text) {
+      Matmul call = good;
+      change(&call);
+      const Result result = ops::Launch(member.comm, call, rank.stream);
+      EXPECT_EQ(result.code, code) << text << ": " << result.what;
+      EXPECT_NE(std::string(result.what).find(text), std::string::npos) << result.what;
+    };
+    constexpr StatusCode kBad = StatusCode::kInvalidArgument;
+    const uint64_t huge = uint64_t{1} << 31;
+    expect(
+        kBad, [](Matmul* x) { x->problem.m = 0; }, "at least 1");
+    expect(
+        kBad, [](Matmul* x) { x->problem.n = 0; }, "at least 1");
+    expect(
+        kBad, [](Matmul* x) { x->problem.k = 0; }, "at least 1");
+    expect(
+        kBad, [&](Matmul* x) { x->problem.m = huge; }, "2^31 - 1");
+    expect(
+        kBad, [&](Matmul* x) { x->problem.k = ~uint64_t{0}; }, "2^31 - 1");
+    expect(
+        kBad, [&](Matmul* x) { x->problem.m = x->problem.n = huge - 1; }, "2^42");
+    expect(
+        kBad, [](Matmul* x) { x->problem.in = DType::kF32; }, "f16 or bf16");
+    expect(
+        kBad, [](Matmul* x) { x->problem.out = DType::kI32; }, "D is of");
+    expect(
+        kBad, [](Matmul* x) { x->problem.bias = DType::kU8; }, "the bias is of");
+    expect(
+        kBad, [](Matmul* x) { x->problem.activation = static_cast<Activation>(9); }, "activation");
+    expect(
+        kBad, [](Matmul* x) { x->problem.variant = static_cast<Variant>(9); }, "variant");
+    expect(
+        kBad, [](Matmul* x) { x->problem.operation = Operation::kAllReduce; }, "no product");
+    expect(
+        kBad, [](Matmul* x) { x->lda = 39; }, "lda");
+    expect(
+        kBad, [](Matmul* x) { x->ldb = 49; }, "ldb");
+    expect(
+        kBad, [](Matmul* x) { x->ldd = 49; }, "ldd");
+    expect(
+        kBad, [&](Matmul* x) { x->lda = huge; }, "leading dimension");
+    expect(
+        kBad, [](Matmul* x) { x->a = nullptr; }, "null");
+    expect(
+        kBad, [](Matmul* x) { x->a = static_cast<const uint8_t*>(x->a) + 1; }, "aligned");
+    expect(
+        kBad, [](Matmul* x) { x->d = static_cast<uint8_t*>(x->d) + 2; }, "aligned");
+    expect(
+        kBad, [](Matmul* x) { x->d = const_cast<void*>(x->a); }, "overlaps");
+    expect(
+        kBad, [](Matmul* x) { x->d = x; }, "symmetric heap");
+    expect(
+        kBad, [](Matmul* x) { x->ldd = uint64_t{1} << 30; }, "beyond");
+    expect(
+        kBad,
+        [&](Matmul* x) {
+          x->b = iris::AtOffset<void>(rank.ctx, rank.rank(), member.comm.workspace_offset_bytes);
+        },
+        "workspace");
+    expect(
+        StatusCode::kResourceExhausted,
+        [](Matmul* x) {
+          x->problem.operation = Operation::kAllGatherMatmul;
+          x->problem.m = x->problem.k = 30000;
+        },
+        "WorkspaceBytes");
+    Comm small = member.comm;
+    small.workspace_bytes = ccl::WorkspaceBytes(2, {});
+    Plan plan;
+    EXPECT_EQ(ops::Choose(small, good.problem, &plan).code, StatusCode::kResourceExhausted);
+    EXPECT_EQ(ops::WorkspaceBytes(0, {}, good.problem), 0u);
+    ExpectOk(ops::Choose(member.comm, good.problem, &plan));
+    EXPECT_NE(plan.variant, Variant::kAuto);
+    EXPECT_GT(plan.blocks, 0u);
+    // None of it has harmed the Comm.
+    member.Run(c, "after all that");
+    (void)member.Check(c, member.ReadD(c), "after all that");
+  });
+}
+
+TEST(OpsShareTest, SharesCoverADimension) {
+  for (uint64_t dimension = 1; dimension < 40; ++dimension) {
+    for (uint32_t members = 1; members < 12; ++members) {
+      uint64_t next = 0;
+      for (uint32_t m = 0; m < members; ++m) {
+        const Share share = ShareOf(dimension, members, m);
+        EXPECT_EQ(share.begin, next);
+        EXPECT_LE(share.count, ShareOf(dimension, members, 0).count);
+        EXPECT_GE(share.count + 1, ShareOf(dimension, members, 0).count);
+        next += share.count;
+      }
+      EXPECT_EQ(next, dimension);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace iris::conformance

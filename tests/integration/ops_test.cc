@@ -1,0 +1,312 @@
+// iris::ops with ranks that are real processes, on a real irisd: results, and what its errors say.
+#include "iris/ops.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/daemon_harness.h"
+#include "tests/integration/rank_processes.h"
+#include "tests/integration/require.h"
+
+namespace iris::ops {
+namespace {
+
+using ccl::Communicator;
+using ccl::CommunicatorOptions;
+using iris::testing::Daemon;
+using iris::testing::RankProcesses;
+using iris::testing::Text;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr Operation kOperations[] = {Operation::kMatmulAllReduce, Operation::kMatmulReduceScatter,
+                                     Operation::kAllGatherMatmul, Operation::kMatmulAllGather,
+                                     Operation::kMatmulAllScatter};
+
+ContextOptions Small() {
+  ContextOptions options;
+  options.heap_bytes = 64 << 20;
+  options.timeout = std::chrono::seconds(60);
+  return options;
+}
+
+// The share of a member, as iris/ops_types.h says.
+std::pair<uint64_t, uint64_t> ShareOf(uint64_t dimension, uint64_t n, uint64_t member) {
+  const uint64_t begin = member * (dimension / n) + std::min(member, dimension % n);
+  return {begin, dimension / n + (member < dimension % n ? 1 : 0)};
+}
+
+// A small number, which bf16 has, as its bits.
+int32_t Number(uint64_t i) { return static_cast<int32_t>(i % 7) - 3; }
+uint16_t Bits(int32_t number) {
+  const float value = static_cast<float>(number);
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<uint16_t>(bits >> 16);
+}
+
+constexpr Shape kShape = {.m = 37, .n = 29, .k = 45, .in = DType::kBf16, .out = DType::kF32};
+
+// The matrices of a rank. Element (i, e) of A is Number(3 i + e + rank), that of B (e, j) likewise;
+// where members have parts of one matrix, i and j count in the whole and the rank does not matter.
+struct Matrices {
+  std::vector<uint16_t> a, b;
+  Allocation d;
+  uint64_t columns = 0;
+};
+
+bool Sums(Operation operation) {
+  return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
+}
+
+StatusOr<Matrices> Make(Context& context, Operation operation) {
+  const uint64_t n = context.n_ranks(), me = context.rank();
+  const auto rows = ShareOf(kShape.m, n, me), columns = ShareOf(kShape.n, n, me);
+  const bool own_rows =
+      operation == Operation::kAllGatherMatmul || operation == Operation::kMatmulAllGather;
+  const bool own_columns = operation == Operation::kMatmulAllScatter;
+  const uint64_t a_first = own_rows ? rows.first : 0, a_rows = own_rows ? rows.second : kShape.m;
+  const uint64_t b_first = own_columns ? columns.first : 0;
+  const uint64_t salt = Sums(operation) ? me : 0;
+  Matrices made;
+  made.columns = own_columns ? columns.second : kShape.n;
+  for (uint64_t i = 0; i < a_rows; ++i) {
+    for (uint64_t e = 0; e < kShape.k; ++e) {
+      made.a.push_back(Bits(Number(3 * (a_first + i) + e + salt)));
+    }
+  }
+  for (uint64_t e = 0; e < kShape.k; ++e) {
+    for (uint64_t j = 0; j < made.columns; ++j) {
+      made.b.push_back(Bits(Number(e + 2 * (b_first + j) + salt)));
+    }
+  }
+  auto d = context.Allocate({.bytes = kShape.m * kShape.n * sizeof(float)});
+  if (!d.ok()) return d.status();
+  made.d = *d;
+  return made;
+}
+
+Status Call(Communicator& comm, Operation operation, const Shape& shape, const Matrices& x,
+            Stream& stream) {
+  const ConstMatrix a = {x.a.data(), shape.k}, b = {x.b.data(), x.columns};
+  const Matrix d = {x.d.address, shape.n};
+  switch (operation) {
+    case Operation::kMatmulAllReduce:
+      return MatmulAllReduce(comm, shape, a, b, d, stream);
+    case Operation::kMatmulReduceScatter:
+      return MatmulReduceScatter(comm, shape, a, b, d, stream);
+    case Operation::kAllGatherMatmul:
+      return AllGatherMatmul(comm, shape, a, b, d, stream);
+    case Operation::kMatmulAllGather:
+      return MatmulAllGather(comm, shape, a, b, d, stream);
+    default:
+      return MatmulAllScatter(comm, shape, a, b, d, stream);
+  }
+}
+
+StatusOr<Communicator> MakeComm(const Context& context) {
+  CommunicatorOptions options;
+  for (const Operation operation : kOperations) {
+    auto bytes = WorkspaceBytes(context, operation, kShape);
+    if (!bytes.ok()) return bytes.status();
+    options.matmul_bytes = std::max(options.matmul_bytes, *bytes);
+  }
+  return Communicator::Create(context, options);
+}
+
+int Results(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const uint64_t n = context->n_ranks(), me = context->rank();
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  auto comm = MakeComm(*context);
+  REQUIRE_OK(comm);
+  for (const Operation operation : kOperations) {
+    auto x = Make(*context, operation);
+    REQUIRE_OK(x);
+    REQUIRE_OK(context->Barrier());
+    auto plan = Choose(*comm, operation, kShape);
+    REQUIRE_OK(plan);
+    REQUIRE(plan->variant != Variant::kAuto && plan->blocks > 0 && !plan->multiplier.empty());
+    REQUIRE_OK(Call(*comm, operation, kShape, *x, *stream));
+    REQUIRE_OK(comm->Synchronize(*stream));
+    const bool scatters = operation == Operation::kMatmulReduceScatter;
+    const auto rows = ShareOf(kShape.m, n, me);
+    const float* d = x->d.As<float>();
+    for (uint64_t i = 0; i < (scatters ? rows.second : kShape.m); ++i) {
+      for (uint64_t j = 0; j < kShape.n; ++j) {
+        int64_t sum = 0;
+        for (uint64_t member = 0; member < (Sums(operation) ? n : 1); ++member) {
+          for (uint64_t e = 0; e < kShape.k; ++e) {
+            const uint64_t row = scatters ? rows.first + i : i;
+            sum += int64_t{Number(3 * row + e + member)} * Number(e + 2 * j + member);
+          }
+        }
+        REQUIRE(d[i * kShape.n + j] == static_cast<float>(sum));
+      }
+    }
+    REQUIRE_OK(context->Barrier());
+  }
+  // Refused before anything starts, and the communicator goes on.
+  auto x = Make(*context, Operation::kMatmulAllReduce);
+  REQUIRE_OK(x);
+  const auto refused = [&](Shape shape, const char* text) {
+    const Status status = Call(*comm, Operation::kMatmulAllReduce, shape, *x, *stream);
+    if (!status.ok() && std::string(status.message()).find(text) != std::string::npos) return true;
+    std::cout << "not refused for " << text << ": " << Text(status) << std::endl;
+    return false;
+  };
+  Shape shape = kShape;
+  shape.k = 0;
+  REQUIRE(refused(shape, "matmul_all_reduce(m=37, n=29, k=0, bf16 to f32): m, n and k"));
+  shape = kShape;
+  shape.m = uint64_t{1} << 40;
+  REQUIRE(refused(shape, "2^31 - 1"));
+  shape = kShape;
+  shape.in = DType::kF64;
+  REQUIRE(refused(shape, "f16 or bf16"));
+  if (n > 1) {
+    shape = kShape;
+    shape.m = shape.k = 20000;
+    auto small = Choose(*comm, Operation::kAllGatherMatmul, shape);
+    REQUIRE(!small.ok() && small.status().code() == StatusCode::kResourceExhausted);
+    // D of the others cannot be reached where it is not in the heap.
+    std::vector<float> own(kShape.m * kShape.n);
+    x->d.address = own.data();
+    REQUIRE(refused(kShape, "symmetric heap"));
+  }
+  REQUIRE_OK(comm->Barrier(*stream));
+  REQUIRE_OK(comm->Synchronize(*stream));
+  REQUIRE_OK(comm->Destroy());
+  return 0;
+}
+
+// Rank 1 calls another shape, and everybody is told both; then Reset, and all goes on.
+int Differs(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  auto comm = MakeComm(*context);
+  REQUIRE_OK(comm);
+  auto x = Make(*context, Operation::kMatmulAllReduce);
+  REQUIRE_OK(x);
+  Shape shape = kShape;
+  if (context->rank() == 1) shape.m = 36;
+  REQUIRE_OK(Call(*comm, Operation::kMatmulAllReduce, shape, *x, *stream));
+  std::cout << "error " << Text(comm->Synchronize(*stream)) << std::endl;
+  REQUIRE_OK(context->Barrier());
+  REQUIRE_OK(comm->Reset());
+  auto y = Make(*context, Operation::kAllGatherMatmul);
+  REQUIRE_OK(y);
+  REQUIRE_OK(Call(*comm, Operation::kAllGatherMatmul, kShape, *y, *stream));
+  REQUIRE_OK(comm->Synchronize(*stream));
+  return 0;
+}
+
+// One rank dies among many calls of an operation.
+int Killed(const std::vector<std::string>& args) {
+  const Operation operation = kOperations[std::stoul(args.at(0))];
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  auto comm = MakeComm(*context);
+  REQUIRE_OK(comm);
+  auto x = Make(*context, operation);
+  REQUIRE_OK(x);
+  REQUIRE_OK(Call(*comm, operation, kShape, *x, *stream));
+  REQUIRE_OK(comm->Synchronize(*stream));
+  std::cout << "ready" << std::endl;
+  Status status;
+  while (status.ok()) {
+    for (uint32_t k = 0; status.ok() && k < 20; ++k) {
+      status = Call(*comm, operation, kShape, *x, *stream);
+    }
+    if (status.ok()) status = comm->Synchronize(*stream);
+  }
+  std::cout << "error " << Text(comm->Check()) << std::endl;
+  // The heap is as it was: this rank's memory can still be read and written.
+  std::memset(x->d.address, 1, kShape.m * kShape.n * sizeof(float));
+  return 0;
+}
+
+const std::map<std::string, iris::testing::Scenario>& Scenarios() {
+  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
+      {"results", Results}, {"differs", Differs}, {"killed", Killed}};
+  return *scenarios;
+}
+
+class OpsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = Daemon::Start();
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+  }
+  RankProcesses::Options Ranks() {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    return options;
+  }
+  std::unique_ptr<Daemon> daemon_;
+};
+
+class OpsRanksTest : public OpsTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, OpsRanksTest, ::testing::Values(1, 3));
+
+TEST_P(OpsRanksTest, ResultsAreRight) {
+  RankProcesses ranks("results", GetParam(), Ranks());
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(OpsTest, ShapesThatDifferAreNamedAlikeOnAllRanks) {
+  RankProcesses ranks("differs", 3, Ranks());
+  for (int r = 0; r < 3; ++r) {
+    const std::string error = ranks.WaitLine(r, "error ");
+    EXPECT_THAT(error, HasSubstr("INVALID_ARGUMENT: matmul_all_reduce #0: rank 1 called "
+                                 "matmul_all_reduce(m=36, n=29, type=bf16 to f32, ldd=29, "));
+    EXPECT_THAT(error, HasSubstr("), ranks 0 and 2 called matmul_all_reduce(m=37, n=29, type=bf16 "
+                                 "to f32, ldd=29, "));
+    EXPECT_THAT(error, HasSubstr(absl::StrCat("; rank 1 is pid ", ranks.pid(1))));
+  }
+  ranks.ExpectAllSucceed();
+}
+
+class OpsKilledTest : public OpsTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Operations, OpsKilledTest, ::testing::Range(0, 5));
+
+TEST_P(OpsKilledTest, KilledRankIsNamed) {
+  RankProcesses::Options options = Ranks();
+  options.args = {absl::StrCat(GetParam())};
+  RankProcesses ranks("killed", 3, options);
+  for (int r = 0; r < 3; ++r) ranks.WaitLine(r, "ready");
+  ranks.Signal(1, SIGKILL);
+  for (const int r : {0, 2}) {
+    const std::string error = ranks.WaitLine(r, "error ");
+    EXPECT_THAT(error, HasSubstr("ABORTED"));
+    EXPECT_THAT(error, HasSubstr(ccl::OperationName(kOperations[GetParam()])));
+    const std::string who = absl::StrCat("rank 1 (pid ", ranks.pid(1), ")");
+    EXPECT_THAT(error, AnyOf(HasSubstr(who + " hung up"), HasSubstr(who + " died")));
+    EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
+  }
+}
+
+}  // namespace
+}  // namespace iris::ops
+
+int main(int argc, char** argv) {
+  if (auto code = iris::testing::RunScenario(argc, argv, iris::ops::Scenarios())) return *code;
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
