@@ -36,6 +36,7 @@ struct Header {
   uint32_t epoch;     // launches finished
   uint32_t finished;  // store warps that are done with this launch
   uint64_t failure;   // the report word; not 0: broken
+  uint64_t flag;      // what the copy engine puts behind what it has copied
   uint64_t entered[2][kMaxRanks];
   uint64_t left[2][kMaxRanks];
 };
@@ -68,8 +69,10 @@ struct Arguments {
   uint32_t wide;         // sums travel, and leave, as float
   uint32_t by_tile;      // D is stored by the copy engine
   uint32_t pairs_align;  // two elements of D are one aligned word
-  uint32_t unpaced;
 };
+
+// Blocks that share a small tile's k, at most.
+inline constexpr uint32_t kMostSplit = 4;
 
 #if defined(__CUDACC__)
 
@@ -87,12 +90,17 @@ struct Config {
   static constexpr uint32_t kABytes = kM * 128;
   static constexpr uint32_t kBBytes = kN * 128;
   static constexpr uint32_t kStagingBytes = 64 * kN * kStagingElementBytes;  // of a group
-  static constexpr uint32_t kSharedBytes =
-      1024 + kStages * (kABytes + kBBytes) + kGroups * kStagingBytes + 512;
   static constexpr bool kPackets = kM == 64;
+  // What the other blocks of a tile have summed up, of their parts of k.
+  static constexpr uint32_t kPartialBytes = kPackets ? (kMostSplit - 1) * 64 * kN * 4 : 0;
+  static constexpr uint32_t kSharedBytes =
+      1024 + kStages * (kABytes + kBBytes) + kGroups * kStagingBytes + kPartialBytes + 512;
 };
 
 #if !defined(__CUDA_ARCH__) || defined(IRIS_MATMUL_HOPPER)
+
+// What a store warp sends at a time.
+inline constexpr uint32_t kSendBytes = 2048;
 
 // Boxes of A that a sending block has under way.
 inline constexpr uint32_t kPushStages = 12;
@@ -103,6 +111,7 @@ struct Shared {
   uint64_t empty[C::kStages];
   uint64_t seeded[C::kGroups];
   uint64_t staged[C::kGroups];
+  uint64_t partial;
   uint64_t push[kPushStages];
   uint32_t failed;
   uint32_t arrived;
@@ -337,6 +346,11 @@ IRIS_MATMUL_DEVICE bool IsLastStep(const Schedule& s, const Work& work) {
 IRIS_MATMUL_DEVICE bool IsSeeded(const Schedule& s, const Work& work) {
   return IsRing(s) && work.step != 0;
 }
+// The half of the workspace that the rows of A are gathered in.
+IRIS_MATMUL_DEVICE uint32_t HalfOf(const Schedule& s, uint32_t epoch) {
+  // Copies go where the launch's host code told them.
+  return s.copied != 0 ? 0 : epoch & 1;
+}
 // Whether A's rows of the tile come by the workspace.
 IRIS_MATMUL_DEVICE bool IsGathered(const Schedule& s, const Work& work) {
   return s.kind == Kind::kAllGather && s.n_ranks > 1 && (s.slices == 1 || work.slice != s.rank);
@@ -492,17 +506,6 @@ struct Packets {
   }
 };
 
-IRIS_MATMUL_DEVICE void Pace(uint32_t pace) {
-  if (pace >> 30 == 2) return;
-  if (pace >> 30 == 1) {
-    WaitCopiesRead<0>();
-  } else {
-    WaitCopies<0>();
-  }
-  const uint32_t gap = pace >> 8 & 0xffff;
-  if (gap != 0) __nanosleep(gap);
-}
-
 // The staged values of a thread are 16 bytes each, those of a group's threads side by side.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void AddSeed(const uint8_t* staging, bool wide, float (&d)[kValues]) {
@@ -549,6 +552,18 @@ IRIS_MATMUL_DEVICE void StageForRing(uint8_t* staging, bool wide, const float (&
     }
   }
 }
+// Sums of a part of k, to the block of the cluster that finishes the tile.
+template <uint32_t kValues>
+IRIS_MATMUL_DEVICE void SendPartial(const uint8_t* partial, const uint64_t* barrier,
+                                    const float (&d)[kValues]) {
+  const uint32_t to = AddressAt(SharedAddress(partial) + threadIdx.x % 128 * 16, 0);
+#pragma unroll
+  for (uint32_t v = 0; v < kValues / 4; ++v) {
+    StoreAt(to + v * 2048, d[4 * v], d[4 * v + 1], d[4 * v + 2], d[4 * v + 3]);
+  }
+  FenceCluster();
+  BarrierArriveAt(SharedAddress(barrier), 0);
+}
 // As the copy engine stores it: boxes of 64 rows and 64 columns, 16-byte pieces swizzled by the
 // row.
 template <bool kBfloat16, uint32_t kValues>
@@ -594,10 +609,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   uint8_t* stages_a = base;
   uint8_t* stages_b = stages_a + C::kStages * C::kABytes;
   uint8_t* stagings = stages_b + C::kStages * C::kBBytes;
-  Shared<C>* shared = reinterpret_cast<Shared<C>*>(stagings + C::kGroups * C::kStagingBytes);
+  uint8_t* partials = stagings + C::kGroups * C::kStagingBytes;
+  Shared<C>* shared = reinterpret_cast<Shared<C>*>(partials + C::kPartialBytes);
   static_assert(sizeof(Shared<C>) <= 512);
   const Schedule& s = a.schedule;
   const uint32_t place = C::kCluster > 1 ? PlaceInCluster() : 0;
+  const uint32_t split = C::kPackets ? s.split : 1;
+  const uint32_t share = split > 1 ? PlaceInCluster() : 0;  // of k; 0 finishes the tile
   const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
 
   if (threadIdx.x == 0) {
@@ -609,6 +627,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       BarrierInit(SharedAddress(&shared->seeded[g]), 1);
       BarrierInit(SharedAddress(&shared->staged[g]), 128);
     }
+    BarrierInit(SharedAddress(&shared->partial), split > 1 ? (split - 1) * 128 : 1);
     for (uint32_t i = 0; i < kPushStages; ++i) BarrierInit(SharedAddress(&shared->push[i]), 1);
     BarrierInitFence();
     shared->failed = 0;
@@ -621,18 +640,21 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       if (LoadRelaxed(&header->failure) != 0) shared->failed = 1;
     }
   }
-  if constexpr (C::kCluster > 1) {
+  if (C::kCluster > 1 || split > 1) {
     ClusterSync();
   } else {
     __syncthreads();
   }
   const uint32_t epoch = shared->epoch;
-  const uint32_t steps = CeilDiv(s.k, kTileK);
-  const uint32_t workers = (gridDim.x - a.push_blocks) / C::kCluster;
-  const uint32_t worker = blockIdx.x / C::kCluster;
+  const uint32_t all_steps = CeilDiv(s.k, kTileK);
+  const uint32_t first_step = all_steps * share / split;
+  const uint32_t last_step = all_steps * (share + 1) / split;
+  const uint32_t width = C::kCluster * split;  // of a cluster
+  const uint32_t workers = (gridDim.x - a.push_blocks) / width;
+  const uint32_t worker = blockIdx.x / width;
 
   if (worker >= workers) {
-    Push<C>(a, shared, base, blockIdx.x - workers * C::kCluster);
+    Push<C>(a, shared, base, blockIdx.x - workers * width);
   } else if (warp >= C::kGroups * 4) {
     if constexpr (C::kGroups == 2) RegistersDown<40>();
     const uint32_t role = warp - C::kGroups * 4;
@@ -650,11 +672,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         const uint32_t row = s.kind == Kind::kAllGather && !remote
                                  ? work.row - SliceBegin(s.m, s.slices, work.slice)
                                  : work.row;
-        for (uint32_t step = 0; step < steps; ++step) {
-          const uint32_t full = SharedAddress(&shared->full[stage]);
-          BarrierWait(SharedAddress(&shared->empty[stage]), phase);
+        const auto load_b = [&](uint32_t step, uint32_t to_stage) {
+          const uint32_t full = SharedAddress(&shared->full[to_stage]);
+          BarrierWait(SharedAddress(&shared->empty[to_stage]), phase);
           BarrierExpect(full, C::kABytes + C::kBBytes);
-          const uint32_t to = SharedAddress(stages_b + stage * C::kBBytes);
+          const uint32_t to = SharedAddress(stages_b + to_stage * C::kBBytes);
           if constexpr (C::kTransposed) {
             constexpr uint32_t kPart = C::kN / C::kCluster;
             const uint32_t y = work.column + place * kPart;
@@ -676,17 +698,27 @@ __global__ void __launch_bounds__(C::kThreads, 1)
               }
             }
           }
+        };
+        // Where A may be long in coming, B is fetched ahead, once.
+        uint32_t ahead = first_step;
+        if (remote && t == worker) {
+          ahead = first_step + C::kStages < last_step ? first_step + C::kStages : last_step;
+          for (uint32_t step = first_step; step < ahead; ++step) load_b(step, step - first_step);
+        }
+        for (uint32_t step = first_step; step < last_step; ++step) {
+          if (step >= ahead) load_b(step, stage);
+          const uint32_t full = SharedAddress(&shared->full[stage]);
           const uint32_t to_a = SharedAddress(stages_a + stage * C::kABytes);
           if (!remote) {
             LoadTile(to_a, &a.a, step * kTileK, row, full);
           } else {
-            if (step % (kPushK / kTileK) == 0) {
+            if (step == first_step || step % (kPushK / kTileK) == 0) {
               ++seen;
               while (static_cast<int32_t>(LoadShared(&shared->arrived) - seen) < 0) {
               }
               ProxyFence();
             }
-            LoadTile3(to_a, &a.gathered, step * kTileK, row, epoch & 1, full);
+            LoadTile3(to_a, &a.gathered, step * kTileK, row, HalfOf(s, epoch), full);
           }
           if (++stage == C::kStages) {
             stage = 0;
@@ -711,7 +743,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           StoreRelease(&HeaderOf(a, r)->entered[epoch & 1][s.rank], FlagWord(a, epoch));
         }
       }
-      for (uint32_t t = worker; t < s.total; t += workers) {
+      for (uint32_t t = share == 0 ? worker : s.total; t < s.total; t += workers) {
         Work work;
         if (!WorkAt(s, t, place, &work)) continue;
         const uint32_t row = work.row + 64 * group;
@@ -746,13 +778,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         if (!IsLastStep(s, work)) {
           const uint64_t slot = (work.step * tiles + work.index) * C::kGroups + group;
           uint8_t* to = a.workspace[next] + a.half[epoch & 1].data_offset_bytes + slot * bytes;
-          const uint32_t piece = (a.unpaced & 255) != 0 ? (a.unpaced & 255) * 1024 : 8192;
-          for (uint32_t i = 0; i < bytes; i += piece) {
-            StoreBulk(to + i, SharedAddress(staging + i), piece);
+          // Not at once: the loads of this multiprocessor would wait behind all of it.
+          for (uint32_t i = 0; i < bytes; i += kSendBytes) {
+            StoreBulk(to + i, SharedAddress(staging + i), kSendBytes);
             CommitCopies();
-            Pace(a.unpaced);
+            WaitCopies<0>();
           }
-          WaitCopies<0>();
           ProxyFence();
           if (LoadShared(&shared->failed) == 0) {
             FenceSystem();
@@ -764,7 +795,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
               StoreTile(r == 0 ? &a.d : &a.peers[r], work.column + 64 * i, row - ShiftOf(s),
                         SharedAddress(staging + i * 8192));
               CommitCopies();
-              if (receivers > 1) Pace(a.unpaced);
+              if (receivers > 1) WaitCopies<0>();
             }
           }
         }
@@ -778,8 +809,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         if (atomicAdd(&header->finished, 1u) + 1 == a.finishers) {
           FenceSystem();
           header->finished = 0;
-          if (s.kind == Kind::kAllScatter || (s.kind == Kind::kAllReduce && !C::kPackets)) {
-            // Others have stored into this rank's D, and it into theirs.
+          if (s.kind == Kind::kAllScatter || s.copied != 0 ||
+              (s.kind == Kind::kAllReduce && !C::kPackets)) {
+            // Others have stored into this rank's D, and it into theirs; or copies lie in one half
+            // of the workspace, whatever the epoch.
             if (LoadRelaxed(&header->failure) == 0) {
               for (uint32_t r = 0; r < s.n_ranks; ++r) {
                 StoreRelease(&HeaderOf(a, r)->left[epoch & 1][s.rank], FlagWord(a, epoch));
@@ -794,8 +827,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       }
     } else if (role == 3 && leads && s.kind == Kind::kAllGather) {
       // Poll.
-      const uint32_t parts = CeilDiv(s.k, kPushK);
-      const uint32_t rows_of_tiles = s.pairs_m * s.cluster;
+      constexpr uint32_t kSteps = kPushK / kTileK;
       uint32_t arrived = 0;
       for (uint32_t t = worker; t < s.total; t += workers) {
         Work work;
@@ -805,10 +837,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         // One slice has the rows of all ranks, in one tile.
         const uint32_t first = s.slices == 1 ? 0 : work.slice;
         const uint32_t last = s.slices == 1 ? s.n_ranks : first + 1;
-        for (uint32_t part = 0; part < parts; ++part) {
+        for (uint32_t part = first_step / kSteps; part * kSteps < last_step; ++part) {
           for (uint32_t r = first; r < last && work.row < work.end; ++r) {
-            const uint64_t at = static_cast<uint64_t>(r * rows_of_tiles + block) * parts + part;
-            Await(a, &shared->failed, FlagsOf(a, s.rank, epoch) + at, r, epoch);
+            if (part % s.piece_parts != 0 && part != first_step / kSteps) continue;
+            const uint64_t at = PieceOf(s, r, block, part);
+            Await(a, &shared->failed, FlagsOf(a, s.rank, HalfOf(s, epoch)) + at, r, epoch);
           }
           __threadfence_block();
           StoreShared(&shared->arrived, ++arrived);
@@ -843,7 +876,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #pragma unroll
       for (uint32_t i = 0; i < C::kN / 2; ++i) d[i] = 0.0f;
       Pin(d);
-      uint32_t step = 0;
+      uint32_t step = first_step;
       do {
         BarrierWait(SharedAddress(&shared->full[stage]), phase);
         const uint64_t at_a =
@@ -858,16 +891,30 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         }
         MatrixCommit();
         MatrixWait<1>();
-        if (step != 0) release(previous);
+        if (step != first_step) release(previous);
         previous = stage;
         if (++stage == C::kStages) {
           stage = 0;
           phase ^= 1;
         }
-      } while (++step != steps);
+      } while (++step != last_step);
       MatrixWait<0>();
       Pin(d);
       release(previous);
+      if constexpr (C::kPackets) {
+        if (share != 0) {
+          SendPartial(partials + (share - 1) * 64 * C::kN * 4, &shared->partial, d);
+          continue;
+        }
+        if (split > 1) {
+          // This worker has no other tile.
+          BarrierWait(SharedAddress(&shared->partial), 0);
+          FenceCluster();
+          for (uint32_t i = 0; i + 1 < split; ++i) {
+            AddSeed<C::kBfloat16>(partials + i * 64 * C::kN * 4, true, d);
+          }
+        }
+      }
 
       // The staging memory is the group's now, and has the seed if there is one.
       BarrierWait(SharedAddress(&shared->seeded[group]), seed_phase);
@@ -909,7 +956,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   }
   // Nobody leaves while another block of the cluster may still write to its memory.
-  if constexpr (C::kCluster > 1) ClusterSync();
+  if (C::kCluster > 1 || split > 1) ClusterSync();
 }
 
 // Sends this rank's rows of A to the others, a tile's rows and kPushK of their elements at a time:
@@ -927,7 +974,6 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   const uint32_t rows = SliceBegin(s.m, s.n_ranks, s.rank + 1) - SliceBegin(s.m, s.n_ranks, s.rank);
   const uint32_t parts = CeilDiv(s.k, kPushK);
   const uint32_t units = CeilDiv(rows, C::kM) * parts;
-  const uint32_t rows_of_tiles = s.pairs_m * s.cluster;
   const uint32_t mine = units > pusher ? CeilDiv(units - pusher, a.push_blocks) : 0;
   const uint32_t first_peer = s.slices == 1 ? 0 : 1;
   // Boxes beyond the end of k are skipped, in all loops alike.
@@ -952,9 +998,7 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
     FenceSystem();
     for (uint32_t p = first_peer; p < s.n_ranks; ++p) {
       const uint32_t peer = (s.rank + p) % s.n_ranks;
-      StoreRelease(FlagsOf(a, peer, epoch) +
-                       static_cast<uint64_t>(s.rank * rows_of_tiles + unit / parts) * parts +
-                       unit % parts,
+      StoreRelease(FlagsOf(a, peer, epoch) + PieceOf(s, s.rank, unit / parts, unit % parts),
                    FlagWord(a, epoch));
     }
   };
@@ -991,7 +1035,28 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
 }
 
+// Before copies: all ranks are in this launch, so nobody reads what the last one gathered. One warp.
+__global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Arguments a) {
+  __shared__ uint32_t failed;
+  const Schedule& s = a.schedule;
+  Header* header = HeaderOf(a, s.rank);
+  const uint32_t epoch = *static_cast<const volatile uint32_t*>(&header->epoch) + 1;
+  if (threadIdx.x == 0) failed = LoadRelaxed(&header->failure) != 0 ? 1 : 0;
+  __syncwarp();
+  if (threadIdx.x < s.n_ranks) {
+    if (LoadShared(&failed) == 0) {
+      StoreRelease(&HeaderOf(a, threadIdx.x)->entered[epoch & 1][s.rank], FlagWord(a, epoch));
+    }
+    Await(a, &failed, &header->entered[epoch & 1][threadIdx.x], threadIdx.x, epoch);
+  }
+  __syncwarp();
+  // If somebody is missing, the copies tell nobody.
+  if (threadIdx.x == 0) header->flag = LoadShared(&failed) == 0 ? FlagWord(a, epoch) : 0;
+}
+
 #else
+
+__global__ void MeetKernel(const __grid_constant__ Arguments a) {}
 
 template <typename C>
 __global__ void MatmulKernel(const __grid_constant__ Arguments a) {}

@@ -4,7 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <cstddef>
 
 #include "iris/backend/cuda/matmul/kernel.h"
 #include "iris/backend/cuda/matmul/plan.h"
@@ -46,7 +47,13 @@ bool Encode(EncodeTiled encode, Type type, const void* base, uint64_t rows, uint
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+// Blocks that send A's rows, unless said otherwise.
+constexpr uint32_t kPushBlocks = 16;
+constexpr uint32_t kSmallPushBlocks = 4;
+
+constexpr uint32_t kVariants = 12;
 struct Variant {
+  uint32_t number;
   const void* kernel;
   uint32_t shared_bytes;
   uint32_t threads;
@@ -54,7 +61,9 @@ struct Variant {
 
 template <typename C>
 Variant VariantOf() {
-  return {reinterpret_cast<const void*>(&MatmulKernel<C>), C::kSharedBytes, C::kThreads};
+  constexpr uint32_t kTile = C::kN == 256 ? 0 : C::kN == 128 ? 1 : 2;
+  constexpr uint32_t kNumber = kTile * 4 + (C::kBfloat16 ? 2 : 0) + (C::kTransposed ? 1 : 0);
+  return {kNumber, reinterpret_cast<const void*>(&MatmulKernel<C>), C::kSharedBytes, C::kThreads};
 }
 template <bool kBfloat16, bool kTransposed>
 Variant ByTile(Tile tile) {
@@ -64,7 +73,7 @@ Variant ByTile(Tile tile) {
     case Tile::k128x128:
       return VariantOf<Config<128, 128, 5, 2, 4, kBfloat16, kTransposed>>();
     default:
-      return VariantOf<Config<64, 64, 12, 1, 2, kBfloat16, kTransposed>>();
+      return VariantOf<Config<64, 64, 9, 1, 2, kBfloat16, kTransposed>>();
   }
 }
 Variant VariantFor(const Problem& p, Tile tile) {
@@ -72,6 +81,40 @@ Variant VariantFor(const Problem& p, Tile tile) {
     return p.transposed_b ? ByTile<true, true>(tile) : ByTile<true, false>(tile);
   }
   return p.transposed_b ? ByTile<false, true>(tile) : ByTile<false, false>(tile);
+}
+
+cudaLaunchAttribute ClusterOf(uint32_t width) {
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = width;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  return cluster;
+}
+
+// How many blocks of clusters of `width` the device runs at the same time. 0: none, or unknown.
+uint32_t ResidentBlocks(const Variant& variant, int device, uint32_t width) {
+  // The answer takes some microseconds to find, and is always the same.
+  constexpr int kDevices = 32;
+  static std::atomic<uint32_t> known[kDevices][kVariants][3];
+  std::atomic<uint32_t>* place = nullptr;
+  if (device >= 0 && device < kDevices) {
+    place = &known[device][variant.number][width == 4 ? 2 : width - 1];
+    const uint32_t blocks = place->load(std::memory_order_relaxed);
+    if (blocks != 0) return blocks;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(width);
+  config.blockDim = dim3(variant.threads);
+  config.dynamicSmemBytes = variant.shared_bytes;
+  cudaLaunchAttribute cluster = ClusterOf(width);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, variant.kernel, &config) != cudaSuccess) return 0;
+  const uint32_t blocks = static_cast<uint32_t>(std::max(clusters, 0)) * width;
+  if (place != nullptr) place->store(blocks, std::memory_order_relaxed);
+  return blocks;
 }
 
 bool AreAligned(const Problem& p, uint64_t bytes) {
@@ -102,7 +145,6 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
   // The copy engine stores whole pieces of 16 bytes, also where the map ends within one.
   a->by_tile = a->wide == 0 && !packets && AreAligned(p, 16) && p.n % 8 == 0 ? 1 : 0;
   a->pairs_align = AreAligned(p, a->wide != 0 ? 8 : 4) ? 1 : 0;
-  a->unpaced = p.tuning.unpaced;
   const auto rows_of = [&](uint32_t rank) {
     return SliceBegin(s.m, p.n_ranks, rank + 1) - SliceBegin(s.m, p.n_ranks, rank);
   };
@@ -146,6 +188,48 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
   return nullptr;
 }
 
+// All ranks meet; then this one's rows of A go to the others, on the copy stream.
+const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaStream_t stream) {
+  const Schedule& s = plan.schedule;
+  const cudaStream_t copies = static_cast<cudaStream_t>(p.copy_stream);
+  const cudaEvent_t met = static_cast<cudaEvent_t>(p.copy_events[0]);
+  const cudaEvent_t copied = static_cast<cudaEvent_t>(p.copy_events[1]);
+  void* pointers[] = {&a};
+  cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(&MeetKernel), dim3(1),
+                                       dim3(32), pointers, 0, stream);
+  if (error == cudaSuccess) error = cudaEventRecord(met, stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(copies, met, 0);
+  const uint64_t begin = SliceBegin(s.m, s.n_ranks, s.rank);
+  const uint64_t rows = SliceBegin(s.m, s.n_ranks, s.rank + 1) - begin;
+  const uint64_t pitch = (p.k + 7) / 8 * 16;
+  const uint64_t piece_rows = uint64_t{s.piece_rows} * s.tile_m;
+  const uint64_t piece_columns = uint64_t{s.piece_parts} * kPushK;
+  const uint8_t* flag = a.workspace[p.rank] + offsetof(Header, flag);
+  for (uint64_t row = 0; row < rows; row += piece_rows) {
+    for (uint64_t column = 0; column < p.k; column += piece_columns) {
+      const uint64_t height = std::min(piece_rows, rows - row);
+      const uint64_t width = std::min(piece_columns, p.k - column) * 2;
+      const uint64_t piece = PieceOf(s, s.rank, static_cast<uint32_t>(row / s.tile_m),
+                                     static_cast<uint32_t>(column / kPushK));
+      for (uint32_t i = 1; i < s.n_ranks; ++i) {
+        uint8_t* there = a.workspace[(s.rank + i) % s.n_ranks];
+        if (error == cudaSuccess) {
+          error = cudaMemcpy2DAsync(
+              there + a.half[0].data_offset_bytes + (begin + row) * pitch + column * 2, pitch,
+              static_cast<const uint8_t*>(p.a) + row * p.lda * 2 + column * 2, p.lda * 2, width,
+              height, cudaMemcpyDeviceToDevice, copies);
+        }
+        if (error == cudaSuccess) {
+          error = cudaMemcpyAsync(there + a.half[0].flags_offset_bytes + piece * sizeof(uint64_t),
+                                  flag, sizeof(uint64_t), cudaMemcpyDeviceToDevice, copies);
+        }
+      }
+    }
+  }
+  if (error == cudaSuccess) error = cudaEventRecord(copied, copies);
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
 }  // namespace
 
 const char* Launch(const Problem& problem, void* stream) {
@@ -155,13 +239,9 @@ const char* Launch(const Problem& problem, void* stream) {
   if (encode == nullptr) return "the driver has no cuTensorMapEncodeTiled: it is too old";
   int device = 0;
   int major = 0;
-  int multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  }
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   }
   if (error != cudaSuccess) return cudaGetErrorString(error);
   if (major != 9) return "the device is not a Hopper GPU";
@@ -172,40 +252,62 @@ const char* Launch(const Problem& problem, void* stream) {
   Arguments arguments = {};
   if (why = Fill(problem, plan, encode, &arguments); why != nullptr) return why;
 
-  uint32_t blocks = static_cast<uint32_t>(multiprocessors);
-  if (problem.tuning.blocks != 0) blocks = std::min(blocks, problem.tuning.blocks);
-  const bool pushes = problem.kind == Kind::kAllGather && problem.n_ranks > 1;
-  uint32_t pushers = 0;
-  if (pushes) {
-    pushers = problem.tuning.push_blocks != 0 ? problem.tuning.push_blocks : 16;
-    pushers = std::min(pushers, blocks / 2) / s.cluster * s.cluster;
-    pushers = std::max(pushers, s.cluster);
-  }
-  if (blocks < pushers + s.cluster) return "there must be more blocks: see Tuning::blocks";
-  uint32_t workers = (blocks - pushers) / s.cluster;
-  workers = std::min(workers, s.total);
-  blocks = workers * s.cluster + pushers;
-  arguments.push_blocks = pushers;
-  arguments.finishers = workers * s.cluster * (s.tile_m / 64) + pushers;
-
   const Variant variant = VariantFor(problem, plan.tile);
   error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(variant.shared_bytes));
   if (error != cudaSuccess) return cudaGetErrorString(error);
+  // Ranks wait for each other's blocks: all have to run at the same time.
+  const auto resident = [&](uint32_t width) {
+    const uint32_t most = ResidentBlocks(variant, device, width);
+    return problem.tuning.blocks != 0 ? std::min(most, problem.tuning.blocks) : most;
+  };
+  const bool pushes = problem.kind == Kind::kAllGather && problem.n_ranks > 1 && s.copied == 0;
+  const bool small = plan.tile == Tile::k64x64;
+  const auto pushers_of = [&](uint32_t blocks, uint32_t width) {
+    if (!pushes) return 0u;
+    const uint32_t wanted = problem.tuning.push_blocks != 0 ? problem.tuning.push_blocks
+                            : small                         ? kSmallPushBlocks
+                                                            : kPushBlocks;
+    return std::max(std::min(wanted, blocks / 2) / width * width, width);
+  };
+  uint32_t width = s.cluster;
+  uint32_t blocks = resident(width);
+  uint32_t pushers = pushers_of(blocks, width);
+  if (small) {
+    // Few small tiles would leave multiprocessors, and with them memory's bandwidth, unused.
+    const uint32_t steps = CeilDiv(s.k, kTileK);
+    for (uint32_t split = 2; split <= kMostSplit && 8 * split <= 2 * steps; split *= 2) {
+      const uint32_t more = resident(split);
+      if (split * s.total + pushers_of(more, split) > more) break;
+      width = split;
+      blocks = more;
+      pushers = pushers_of(more, split);
+      arguments.schedule.split = split;
+    }
+  }
+  if (blocks < pushers + width) return "there must be more blocks: see Tuning::blocks";
+  const uint32_t workers = std::min((blocks - pushers) / width, s.total);
+  blocks = workers * width + pushers;
+  arguments.push_blocks = pushers;
+  arguments.finishers = workers * width * (s.tile_m / 64) + pushers;
+
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(variant.threads);
   config.dynamicSmemBytes = variant.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = s.cluster;
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute cluster = ClusterOf(width);
   config.attrs = &cluster;
   config.numAttrs = 1;
   void* pointers[] = {&arguments};
+  if (s.copied != 0) {
+    why = StartCopies(problem, plan, arguments, config.stream);
+    if (why != nullptr) return why;
+  }
   error = cudaLaunchKernelExC(&config, variant.kernel, pointers);
+  if (error == cudaSuccess && s.copied != 0) {
+    error = cudaStreamWaitEvent(config.stream, static_cast<cudaEvent_t>(problem.copy_events[1]), 0);
+  }
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 

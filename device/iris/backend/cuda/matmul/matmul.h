@@ -42,7 +42,7 @@ struct Tuning {
   uint32_t push_blocks = 0;  // of them, for sending A's rows (kAllGather)
   uint32_t group = 0;        // rows of tiles that are done together, so that the cache holds them
   uint32_t segments = 0;     // parts of a rank's rows that go around one after another (kAllReduce)
-  uint32_t unpaced = 0;      // 1: a tile is sent at once, not in pieces one after another
+  bool no_copies = false;    // kAllGather: blocks send A's rows, although there is a copy stream
 };
 
 // Why a rank gave up. In a report word: the code, the rank it waited for in bits 8 to 15, the low
@@ -79,6 +79,12 @@ struct Problem {
   uint64_t timeout_ns = 0;
   const uint32_t* abort = nullptr;  // not 0: give up. On this device, or mapped; or null
   uint64_t* report = nullptr;       // where the first failure is told; or null
+  // For kAllGather: a stream of this device that nothing else uses meanwhile, and two events made
+  // without timing. Large rows then travel by the copy engine, and no block is spent on them. Null,
+  // or all three, at all ranks alike. Where ranks share a device, Tuning::blocks must leave some
+  // multiprocessors free: copies within a device are kernels.
+  void* copy_stream = nullptr;
+  void* copy_events[2] = {};
   Tuning tuning;
 };
 

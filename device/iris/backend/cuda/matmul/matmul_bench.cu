@@ -55,11 +55,13 @@ struct Case {
   uint32_t push = 0;
   uint32_t group = 0;
   uint32_t segments = 0;
-  uint32_t unpaced = 0;
+  bool copies = false;  // all-gather by the copy engine
   uint32_t shift = 0;   // elements by which D is off its alignment
   uint32_t pairs = 0;   // timed pairs; 0: only checked
   uint32_t nccl = 0;    // 1: also the library's product and NCCL's collective
-  uint32_t absent = 0;  // 1: the last rank does not come, so the others must give up
+  // 1: the last rank does not come; 2: nor does it, and all are told to give up; 3: it calls
+  // something else. The others must give up, and say why.
+  uint32_t absent = 0;
 };
 
 bool Parse(const std::string& line, Case* c) {
@@ -104,8 +106,8 @@ bool Parse(const std::string& line, Case* c) {
       c->group = small;
     else if (name == "segments")
       c->segments = small;
-    else if (name == "unpaced")
-      c->unpaced = small;
+    else if (name == "copies")
+      c->copies = value != 0;
     else if (name == "shift")
       c->shift = small;
     else if (name == "pairs")
@@ -301,6 +303,8 @@ struct Rank {
   cudaGraphExec_t op = nullptr;
   cudaGraphExec_t product = nullptr;
   cudaGraphExec_t pair = nullptr;
+  cudaStream_t copies = nullptr;
+  cudaEvent_t events[2] = {};
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
 };
@@ -349,10 +353,10 @@ class Bench {
   std::string Name() const {
     const Case& c = case_;
     char text[200];
-    std::snprintf(text, sizeof(text), "%s %lu,%lu,%lu W%u %s%s%s%s act%u t%u g%u s%u u%u p%u b%u",
+    std::snprintf(text, sizeof(text), "%s %lu,%lu,%lu W%u %s%s%s%s act%u t%u g%u s%u c%u p%u b%u",
                   c.kind.c_str(), c.m, c.n, c.k, c.ranks, c.half ? "f16" : "bf16",
                   c.wide ? ">f32" : "", c.tb ? " NK" : " KN", c.bias ? " bias" : "", c.act, c.tile,
-                  c.group, c.segments, c.unpaced, c.push, c.blocks);
+                  c.group, c.segments, c.copies ? 1 : 0, c.push, c.blocks);
     return text;
   }
 
@@ -388,7 +392,6 @@ class Bench {
     base.tuning.push_blocks = c.push;
     base.tuning.group = c.group;
     base.tuning.segments = c.segments;
-    base.tuning.unpaced = c.unpaced;
     for (uint32_t i = 0; i < c.ranks; ++i) {
       Rank& r = ranks_[i];
       r.device = static_cast<int>(i) % devices_;
@@ -436,6 +439,14 @@ class Bench {
       p.ldd = ldd;
       p.bias = c.bias ? r.bias : nullptr;
       p.report = r.report;
+      if (c.copies) {
+        CHECK(cudaStreamCreateWithFlags(&r.copies, cudaStreamNonBlocking));
+        p.copy_stream = r.copies;
+        for (uint32_t j = 0; j < 2; ++j) {
+          CHECK(cudaEventCreateWithFlags(&r.events[j], cudaEventDisableTiming));
+          p.copy_events[j] = r.events[j];
+        }
+      }
     }
     uint64_t bytes = 0;
     for (Rank& r : ranks_) bytes = std::max(bytes, mm::WorkspaceBytes(r.problem));
@@ -551,24 +562,41 @@ class Bench {
     return ok;
   }
 
-  // The last rank never launches: the others must say so, and finish.
+  // The others must say why they gave up, and finish.
   bool RunAbsent() {
-    for (uint32_t i = 0; i + 1 < case_.ranks; ++i) {
-      ranks_[i].problem.timeout_ns = 100000000;
-      CHECK(cudaSetDevice(ranks_[i].device));
-      Launch(ranks_[i]);
-      Launch(ranks_[i]);
+    const uint32_t last = case_.ranks - 1;
+    const uint32_t launched = case_.absent == 3 ? case_.ranks : last;
+    for (uint32_t i = 0; i < launched; ++i) {
+      Rank& r = ranks_[i];
+      CHECK(cudaSetDevice(r.device));
+      r.problem.timeout_ns = case_.absent == 2 ? 2000000000 : 100000000;
+      if (case_.absent == 2) {
+        uint32_t* word = Allocate<uint32_t>(4);
+        CHECK(cudaMemset(word, 1, 4));
+        r.problem.abort = word;
+      }
+      if (case_.absent == 3 && i == last) r.problem.m -= case_.ranks;
+      Launch(r);
+      Launch(r);
     }
     Synchronize();
+    const mm::Failure expected = case_.absent == 1   ? mm::Failure::kTimeout
+                                 : case_.absent == 2 ? mm::Failure::kAborted
+                                                     : mm::Failure::kCallsDiffer;
     bool ok = true;
-    for (uint32_t i = 0; i + 1 < case_.ranks; ++i) {
+    for (uint32_t i = 0; i < last; ++i) {
       uint64_t report = 0;
       CHECK(cudaMemcpy(&report, ranks_[i].report, 8, cudaMemcpyDefault));
-      ok = ok && (report & 0xff) == static_cast<uint64_t>(mm::Failure::kTimeout);
-      std::printf(
-          "%-62s rank %u of %u, the last one absent: code %lu, waited for %lu, launch %lu\n",
-          Name().c_str(), i, case_.ranks, report & 0xff, report >> 8 & 0xff, report >> 32);
+      // Where calls differ, one notices it, and others may miss that one first.
+      const uint64_t code = report & 0xff;
+      const bool right = code == static_cast<uint64_t>(expected) ||
+                         (case_.absent == 3 && code != 0 && case_.ranks > 2);
+      ok = ok && right;
+      std::printf("%-62s %s absent=%u: rank %u of %u tells code %lu, waited for %lu, launch %lu\n",
+                  Name().c_str(), right ? "ok  " : "FAIL", case_.absent, i, case_.ranks, code,
+                  report >> 8 & 0xff, report >> 32);
     }
+    std::fflush(stdout);
     return ok;
   }
 
@@ -742,6 +770,10 @@ class Bench {
       CHECK(cudaEventDestroy(r.begin));
       CHECK(cudaEventDestroy(r.end));
       CHECK(cudaStreamDestroy(r.stream));
+      if (r.copies != nullptr) {
+        CHECK(cudaStreamDestroy(r.copies));
+        for (cudaEvent_t event : r.events) CHECK(cudaEventDestroy(event));
+      }
     }
     for (void* p : allocated_) CHECK(cudaFree(p));
     allocated_.clear();

@@ -11,6 +11,11 @@ bool IsAligned(const void* p, uint64_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
+// What the copy engine gets at a time.
+constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
+constexpr uint64_t kLeastRowsBytes = uint64_t{24} << 20;
+constexpr uint32_t kPartsOfSmall = 4;
+
 // The least `x` with x * numerator / denominator >= bytes, for what is a part of the workspace.
 uint64_t UnitsFor(uint64_t bytes, uint64_t units) {
   return ((bytes + units - 1) / units + 1023) / 1024 * 1024;
@@ -52,6 +57,9 @@ const char* CheckPointers(const Problem& p) {
     if (p.d[r] == nullptr) return "D must be there, at every rank that gets results";
     if (!IsAligned(p.d[r], BytesOf(p.out))) return "D must be aligned to its elements";
   }
+  if (p.copy_stream != nullptr && (p.copy_events[0] == nullptr || p.copy_events[1] == nullptr)) {
+    return "a copy stream needs two events";
+  }
   if (p.bias != nullptr && !IsAligned(p.bias, BytesOf(p.bias_type))) {
     return "the bias must be aligned to its elements";
   }
@@ -64,6 +72,8 @@ Tile ChooseTile(const Problem& p) {
   // Sums of a ring that travel as float need twice the staging memory.
   if (ring && p.out == Type::kFloat32) return Tile::k128x128;
   if (p.tuning.tile == Tile::k128x256 || p.tuning.tile == Tile::k128x128) return p.tuning.tile;
+  // Smaller tiles are sent in smaller bursts, beside which the loads of others wait less.
+  if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128;
   const uint64_t rows = (p.m + 127) / 128;
   constexpr uint64_t kMultiprocessors = 132;
   // The larger tile is faster for what it does, the smaller one leaves less undone at the end.
@@ -88,6 +98,7 @@ const char* MakePlan(const Problem& p, Plan* plan) {
   s.tile_m = plan->tile == Tile::k64x64 ? 64 : 128;
   s.tile_n = plan->tile == Tile::k128x256 ? 256 : plan->tile == Tile::k128x128 ? 128 : 64;
   s.cluster = plan->tile == Tile::k64x64 ? 1 : 2;
+  s.split = 1;
   s.tiles_n = CeilDiv(s.n, s.tile_n);
   // A small problem of a ring is one row of tiles, which has the rows of all ranks.
   const bool packets = plan->tile == Tile::k64x64 && Sums(s);
@@ -136,7 +147,24 @@ const char* MakePlan(const Problem& p, Plan* plan) {
     plan->flags = (p.n_ranks - 1) * tiles * (s.tile_m / 64);
     plan->data_bytes = (p.n_ranks - 1) * tiles * s.tile_m * s.tile_n * wide;
   } else if (p.kind == Kind::kAllGather && p.n_ranks > 1) {
-    plan->flags = uint64_t{p.n_ranks} * s.pairs_m * s.cluster * CeilDiv(s.k, kPushK);
+    s.piece_rows = 1;
+    s.piece_parts = 1;
+    const bool whole = s.slices == 1;
+    if (p.copy_stream != nullptr && !p.tuning.no_copies && !whole) {
+      // Large pieces are what copy engines are good at. A small share is cut along k, because all
+      // of its tiles are done at the same time.
+      s.copied = 1;
+      const uint64_t row_bytes = uint64_t{s.tile_m} * s.k * 2;
+      const uint64_t share_bytes = uint64_t{rows_max} * s.k * 2;
+      if (share_bytes < kLeastRowsBytes) {
+        s.piece_rows = s.pairs_m * s.cluster;
+        s.piece_parts = CeilDiv(CeilDiv(s.k, kPushK), kPartsOfSmall);
+      } else {
+        s.piece_rows = static_cast<uint32_t>(std::max<uint64_t>(1, kPieceBytes / row_bytes));
+        s.piece_parts = CeilDiv(s.k, kPushK);
+      }
+    }
+    plan->flags = PieceOf(s, p.n_ranks, 0, 0);
     plan->data_bytes = p.m * ((p.k + 7) / 8 * 16);
   }
   return nullptr;
@@ -154,7 +182,8 @@ uint32_t SignatureOf(const Problem& p, const Plan& plan) {
                             own_m ? 0 : p.m,
                             own_n ? 0 : p.n,
                             own_k || p.kind == Kind::kAllScatter ? 0 : p.k,
-                            own_m ? 0 : static_cast<uint64_t>(plan.tile),
+                            own_n ? plan.schedule.tile_m : static_cast<uint64_t>(plan.tile),
+                            plan.schedule.copied,
                             own_n ? 0 : plan.schedule.group,
                             own_n ? 0 : plan.schedule.segments,
                             p.workspace_bytes};

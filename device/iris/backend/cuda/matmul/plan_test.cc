@@ -166,6 +166,36 @@ TEST(ScheduleTest, NoRingWaitsForItself) {
       });
 }
 
+// Every part of every row of tiles belongs to one piece, and a piece to one rank; the plan counts
+// them.
+TEST(ScheduleTest, PiecesOfAGatheredMatrixAreToldApart) {
+  for (const bool copies : {false, true}) {
+    for (const uint64_t k : {64u, 1000u, 14336u}) {
+      for (const uint32_t n_ranks : {2u, 3u, 8u}) {
+        Problem p = ProblemOf(Kind::kAllGather, 8195, 512, k, 0, n_ranks);
+        if (copies) p.copy_stream = memory;
+        const Plan plan = PlanOf(p);
+        const Schedule& s = plan.schedule;
+        EXPECT_EQ(copies ? 1u : 0u, s.copied);
+        std::map<uint64_t, uint32_t> owners;
+        for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+          for (uint32_t row = 0; row < s.pairs_m * s.cluster; ++row) {
+            for (uint32_t part = 0; part < CeilDiv(s.k, kPushK); ++part) {
+              const uint64_t piece = PieceOf(s, rank, row, part);
+              ASSERT_LT(piece, plan.flags);
+              ASSERT_EQ(rank, owners.insert({piece, rank}).first->second);
+              // A piece begins where the sender begins it.
+              ASSERT_EQ(piece, PieceOf(s, rank, row / s.piece_rows * s.piece_rows,
+                                       part / s.piece_parts * s.piece_parts));
+            }
+          }
+        }
+        EXPECT_EQ(plan.flags, owners.size());
+      }
+    }
+  }
+}
+
 TEST(PlanTest, TheHalvesOfAWorkspaceHoldWhatIsAsked) {
   ForEachJob([](const std::vector<Plan>& plans) {
     const Schedule& s = plans[0].schedule;
@@ -235,6 +265,7 @@ TEST(PlanTest, RefusalsSayWhy) {
   refuses("D must be there", [](Problem* p) { p->d[3] = nullptr; });
   refuses("D must be aligned", [](Problem* p) { p->d[1] = memory + 1; });
   refuses("bias must be aligned", [](Problem* p) { p->bias = memory + 1; });
+  refuses("two events", [](Problem* p) { p->copy_stream = memory; });
   refuses("have a workspace", [](Problem* p) { p->workspace[2] = nullptr; });
   refuses("too small", [](Problem* p) { --p->workspace_bytes; });
   refuses("at least 1 ns", [](Problem* p) { p->timeout_ns = 0; });

@@ -60,6 +60,20 @@ IRIS_MATMUL_DEVICE void BarrierWait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
+// The address in block `place` of the cluster that is as this one here.
+IRIS_MATMUL_DEVICE uint32_t AddressAt(uint32_t address, uint32_t place) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(place));
+  return there;
+}
+IRIS_MATMUL_DEVICE void StoreAt(uint32_t there, float x, float y, float z, float w) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(there), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
+}
+IRIS_MATMUL_DEVICE void FenceCluster() { asm volatile("fence.acq_rel.cluster;" : : : "memory"); }
+
 // All threads of the cluster.
 IRIS_MATMUL_DEVICE void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"

@@ -35,6 +35,7 @@ struct Schedule {
   uint32_t tile_m;
   uint32_t tile_n;
   uint32_t cluster;  // blocks that share B's tile: 1 or 2
+  uint32_t split;    // blocks of a cluster that share a small tile's k, each with one tile at most
   uint32_t tiles_n;
   uint32_t slices;
   uint32_t pairs_m;      // rows of pairs in the largest slice
@@ -42,6 +43,11 @@ struct Schedule {
   uint32_t segments;     // of a slice
   uint32_t per_segment;  // pairs
   uint32_t total;        // pairs, those of all items together
+  // kAllGather: what comes at a time, in rows of tiles and in parts of kPushK elements. `copied`: by
+  // the copy engine.
+  uint32_t piece_rows;
+  uint32_t piece_parts;
+  uint32_t copied;
   uint8_t order[kMaxSegments * kMaxRanks];  // of a ring: segment << 4 | step
 };
 
@@ -106,6 +112,14 @@ IRIS_MATMUL_FUNCTION bool WorkAt(const Schedule& s, uint32_t t, uint32_t in_clus
   work->column = within / rows * s.tile_n;
   work->index = pair * s.cluster + in_cluster;
   return true;
+}
+
+// The number of the flag that tells of a row of tiles of a rank's share of A, and a part.
+IRIS_MATMUL_FUNCTION uint64_t PieceOf(const Schedule& s, uint32_t rank, uint32_t row_of_tiles,
+                                      uint32_t part) {
+  const uint64_t rows = CeilDiv(s.pairs_m * s.cluster, s.piece_rows);
+  const uint64_t parts = CeilDiv(CeilDiv(s.k, kPushK), s.piece_parts);
+  return (rank * rows + row_of_tiles / s.piece_rows) * parts + part / s.piece_parts;
 }
 
 // The tiles of the largest slice, as Work::index counts them.
