@@ -125,8 +125,10 @@ IRIS_MATMUL_DEVICE uint64_t LoadAcquire(const uint64_t* p) {
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-IRIS_MATMUL_DEVICE void StoreRelease(uint64_t* p, uint64_t value) {
-  asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
+// Behind FenceSystem, it publishes what came before that: a store with an order of its own would
+// fence once more for every receiver.
+IRIS_MATMUL_DEVICE void StoreFlag(uint64_t* p, uint64_t value) {
+  asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
 }
 IRIS_MATMUL_DEVICE uint64_t LoadRelaxed(const uint64_t* p) {
   uint64_t value;
@@ -661,6 +663,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const bool leads = threadIdx.x % 32 == 0;
     if (role == 0 && leads) {
       // Load.
+      PrefetchMap(&a.a);
+      PrefetchMap(&a.b);
+      if (s.kind == Kind::kAllGather) PrefetchMap(&a.gathered);
       uint32_t stage = 0;
       uint32_t phase = 1;
       uint32_t seen = 0;
@@ -716,6 +721,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
               ++seen;
               while (static_cast<int32_t>(LoadShared(&shared->arrived) - seen) < 0) {
               }
+              __threadfence_block();
               ProxyFence();
             }
             LoadTile3(to_a, &a.gathered, step * kTileK, row, HalfOf(s, epoch), full);
@@ -739,8 +745,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       uint32_t phase = 0;
       bool entered = s.kind != Kind::kAllScatter || s.n_ranks == 1;
       if (!entered && blockIdx.x == 0 && group == 0 && LoadShared(&shared->failed) == 0) {
+        FenceSystem();
         for (uint32_t r = 0; r < s.n_ranks; ++r) {
-          StoreRelease(&HeaderOf(a, r)->entered[epoch & 1][s.rank], FlagWord(a, epoch));
+          StoreFlag(&HeaderOf(a, r)->entered[epoch & 1][s.rank], FlagWord(a, epoch));
         }
       }
       for (uint32_t t = share == 0 ? worker : s.total; t < s.total; t += workers) {
@@ -787,7 +794,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           ProxyFence();
           if (LoadShared(&shared->failed) == 0) {
             FenceSystem();
-            StoreRelease(FlagsOf(a, next, epoch) + slot, FlagWord(a, epoch));
+            StoreFlag(FlagsOf(a, next, epoch) + slot, FlagWord(a, epoch));
           }
         } else if (StoresByTile(a, work, row) && LoadShared(&shared->failed) == 0) {
           for (uint32_t r = 0; r < receivers; ++r) {
@@ -815,7 +822,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             // of the workspace, whatever the epoch.
             if (LoadRelaxed(&header->failure) == 0) {
               for (uint32_t r = 0; r < s.n_ranks; ++r) {
-                StoreRelease(&HeaderOf(a, r)->left[epoch & 1][s.rank], FlagWord(a, epoch));
+                StoreFlag(&HeaderOf(a, r)->left[epoch & 1][s.rank], FlagWord(a, epoch));
               }
             }
             for (uint32_t r = 0; r < s.n_ranks; ++r) {
@@ -825,9 +832,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           *static_cast<volatile uint32_t*>(&header->epoch) = epoch;
         }
       }
-    } else if (role == 3 && leads && s.kind == Kind::kAllGather) {
-      // Poll.
+    } else if (role == 3 && s.kind == Kind::kAllGather) {
+      // Poll. A thread for each rank whose rows the tile has.
       constexpr uint32_t kSteps = kPushK / kTileK;
+      const uint32_t lane = threadIdx.x % 32;
       uint32_t arrived = 0;
       for (uint32_t t = worker; t < s.total; t += workers) {
         Work work;
@@ -835,16 +843,20 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         const uint32_t begin = SliceBegin(s.m, s.slices, work.slice);
         const uint32_t block = (work.row - begin) / s.tile_m;
         // One slice has the rows of all ranks, in one tile.
-        const uint32_t first = s.slices == 1 ? 0 : work.slice;
-        const uint32_t last = s.slices == 1 ? s.n_ranks : first + 1;
+        const uint32_t from = s.slices == 1 ? lane : work.slice;
+        const bool waits = work.row < work.end && (s.slices == 1 ? lane < s.n_ranks : lane == 0);
         for (uint32_t part = first_step / kSteps; part * kSteps < last_step; ++part) {
-          for (uint32_t r = first; r < last && work.row < work.end; ++r) {
-            if (part % s.piece_parts != 0 && part != first_step / kSteps) continue;
-            const uint64_t at = PieceOf(s, r, block, part);
-            Await(a, &shared->failed, FlagsOf(a, s.rank, HalfOf(s, epoch)) + at, r, epoch);
+          const bool begins = part % s.piece_parts == 0 || part == first_step / kSteps;
+          if (waits && begins) {
+            const uint64_t at = PieceOf(s, from, block, part);
+            Await(a, &shared->failed, FlagsOf(a, s.rank, HalfOf(s, epoch)) + at, from, epoch);
           }
-          __threadfence_block();
-          StoreShared(&shared->arrived, ++arrived);
+          __syncwarp();
+          ++arrived;
+          if (leads) {
+            __threadfence_block();
+            StoreShared(&shared->arrived, arrived);
+          }
         }
       }
     }
@@ -998,8 +1010,8 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
     FenceSystem();
     for (uint32_t p = first_peer; p < s.n_ranks; ++p) {
       const uint32_t peer = (s.rank + p) % s.n_ranks;
-      StoreRelease(FlagsOf(a, peer, epoch) + PieceOf(s, s.rank, unit / parts, unit % parts),
-                   FlagWord(a, epoch));
+      StoreFlag(FlagsOf(a, peer, epoch) + PieceOf(s, s.rank, unit / parts, unit % parts),
+                FlagWord(a, epoch));
     }
   };
   for (uint32_t i = 0; i < kAhead; ++i) load(i);
@@ -1045,7 +1057,8 @@ __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Argu
   __syncwarp();
   if (threadIdx.x < s.n_ranks) {
     if (LoadShared(&failed) == 0) {
-      StoreRelease(&HeaderOf(a, threadIdx.x)->entered[epoch & 1][s.rank], FlagWord(a, epoch));
+      FenceSystem();
+      StoreFlag(&HeaderOf(a, threadIdx.x)->entered[epoch & 1][s.rank], FlagWord(a, epoch));
     }
     Await(a, &failed, &header->entered[epoch & 1][threadIdx.x], threadIdx.x, epoch);
   }

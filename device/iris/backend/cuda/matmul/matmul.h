@@ -41,7 +41,8 @@ struct Tuning {
   uint32_t blocks = 0;       // at most so many, where several ranks share a device
   uint32_t push_blocks = 0;  // of them, for sending A's rows (kAllGather)
   uint32_t group = 0;        // rows of tiles that are done together, so that the cache holds them
-  uint32_t segments = 0;     // parts of a rank's rows that go around one after another (kAllReduce)
+  uint32_t segments = 0;     // parts of a rank's rows that go around one after another
+                             // (kAllReduce), or that are copied at a time (kAllGather)
   bool no_copies = false;    // kAllGather: blocks send A's rows, although there is a copy stream
 };
 

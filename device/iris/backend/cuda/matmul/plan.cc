@@ -158,9 +158,13 @@ const char* MakePlan(const Problem& p, Plan* plan) {
       const uint64_t share_bytes = uint64_t{rows_max} * s.k * 2;
       if (share_bytes < kLeastRowsBytes) {
         s.piece_rows = s.pairs_m * s.cluster;
-        s.piece_parts = CeilDiv(CeilDiv(s.k, kPushK), kPartsOfSmall);
+        s.piece_parts = CeilDiv(CeilDiv(s.k, kPushK),
+                                p.tuning.segments != 0 ? p.tuning.segments : kPartsOfSmall);
       } else {
         s.piece_rows = static_cast<uint32_t>(std::max<uint64_t>(1, kPieceBytes / row_bytes));
+        if (p.tuning.segments != 0) {
+          s.piece_rows = CeilDiv(s.pairs_m * s.cluster, p.tuning.segments);
+        }
         s.piece_parts = CeilDiv(s.k, kPushK);
       }
     }
@@ -184,6 +188,8 @@ uint32_t SignatureOf(const Problem& p, const Plan& plan) {
                             own_k || p.kind == Kind::kAllScatter ? 0 : p.k,
                             own_n ? plan.schedule.tile_m : static_cast<uint64_t>(plan.tile),
                             plan.schedule.copied,
+                            plan.schedule.piece_rows,
+                            plan.schedule.piece_parts,
                             own_n ? 0 : plan.schedule.group,
                             own_n ? 0 : plan.schedule.segments,
                             p.workspace_bytes};

@@ -169,14 +169,15 @@ TEST(ScheduleTest, NoRingWaitsForItself) {
 // Every part of every row of tiles belongs to one piece, and a piece to one rank; the plan counts
 // them.
 TEST(ScheduleTest, PiecesOfAGatheredMatrixAreToldApart) {
-  for (const bool copies : {false, true}) {
+  for (const uint32_t copies : {0u, 1u, 2u}) {
     for (const uint64_t k : {64u, 1000u, 14336u}) {
       for (const uint32_t n_ranks : {2u, 3u, 8u}) {
         Problem p = ProblemOf(Kind::kAllGather, 8195, 512, k, 0, n_ranks);
-        if (copies) p.copy_stream = memory;
+        if (copies != 0) p.copy_stream = memory;
+        if (copies == 2) p.tuning.segments = 5;
         const Plan plan = PlanOf(p);
         const Schedule& s = plan.schedule;
-        EXPECT_EQ(copies ? 1u : 0u, s.copied);
+        EXPECT_EQ(copies != 0 ? 1u : 0u, s.copied);
         std::map<uint64_t, uint32_t> owners;
         for (uint32_t rank = 0; rank < n_ranks; ++rank) {
           for (uint32_t row = 0; row < s.pairs_m * s.cluster; ++row) {

@@ -93,6 +93,9 @@ IRIS_MATMUL_DEVICE void GroupSync(uint32_t id) {
 
 // Copies that complete on a barrier, and copies that are waited for in groups.
 
+IRIS_MATMUL_DEVICE void PrefetchMap(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
+}
 IRIS_MATMUL_DEVICE void LoadTile(uint32_t to, const void* map, uint32_t x, uint32_t y,
                                  uint32_t barrier) {
   asm volatile(
