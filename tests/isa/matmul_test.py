@@ -20,7 +20,7 @@ FOLDERS = (os.environ.get("CUDA_PATH", "") + "/bin", "/usr/local/cuda/bin",
            "/usr/local/lib/iris/wheels/nvidia/cu13/bin")
 GPU = "90a"
 # Of the warps that load and store, which have 40 registers each.
-MOST_SPILLED_BYTES = 160
+MOST_SPILLED_BYTES = 240
 # C7510 and its neighbours: wgmma is serialized, or the numbers of registers are not as asked for.
 BAD_INFORMATION = r"\(C75\d\d\)"
 # What every kernel must have: the instruction, and how often at least.
@@ -45,7 +45,7 @@ def kernels(ptx):
 
 def what_is_missing(ptx):
     found = kernels(ptx)
-    wrong = [] if len(found) == 12 else [f"{len(found)} kernels instead of 12"]
+    wrong = [] if len(found) == 16 else [f"{len(found)} kernels instead of 16"]
     for name, text in found.items():
         for pattern, least in INSTRUCTIONS.items():
             count = len(re.findall(pattern, text))
@@ -102,7 +102,7 @@ class Hopper(unittest.TestCase):
 
     def test_the_assembler_serializes_nothing_and_spills_little(self):
         report = self.assemble(self.ptx)
-        self.assertGreaterEqual(len(re.findall(r"bytes spill stores", report)), 12, report)
+        self.assertGreaterEqual(len(re.findall(r"bytes spill stores", report)), 16, report)
         self.assertEqual([], what_is_said(report))
 
     def test_planted_accumulators_that_are_read_too_early(self):

@@ -77,7 +77,7 @@ inline constexpr uint32_t kMostSplit = 4;
 #if defined(__CUDACC__)
 
 template <uint32_t kTileM, uint32_t kTileN, uint32_t kStageCount, uint32_t kClusterBlocks,
-          uint32_t kStagingElementBytes, bool kIsBfloat16, bool kIsTransposed>
+          uint32_t kStagingElementBytes, bool kTurns, bool kIsBfloat16, bool kIsTransposed>
 struct Config {
   static constexpr uint32_t kM = kTileM;
   static constexpr uint32_t kN = kTileN;
@@ -89,7 +89,11 @@ struct Config {
   static constexpr uint32_t kThreads = (kGroups + 1) * 128;
   static constexpr uint32_t kABytes = kM * 128;
   static constexpr uint32_t kBBytes = kN * 128;
-  static constexpr uint32_t kStagingBytes = 64 * kN * kStagingElementBytes;  // of a group
+  // The groups do whole tiles in turns, so that one multiplies while the other finishes; or each 64
+  // rows of every tile.
+  static constexpr bool kAlternates = kTurns;
+  static constexpr uint32_t kHalves = kAlternates ? 2 : 1;  // 64 rows each, of a group
+  static constexpr uint32_t kStagingBytes = kHalves * 64 * kN * kStagingElementBytes;
   static constexpr bool kPackets = kM == 64;
   // What the other blocks of a tile have summed up, of their parts of k.
   static constexpr uint32_t kPartialBytes = kPackets ? (kMostSplit - 1) * 64 * kN * 4 : 0;
@@ -112,6 +116,7 @@ struct Shared {
   uint64_t seeded[C::kGroups];
   uint64_t staged[C::kGroups];
   uint64_t partial;
+  uint64_t turn[2];
   uint64_t push[kPushStages];
   uint32_t failed;
   uint32_t arrived;
@@ -623,12 +628,14 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < C::kStages; ++i) {
       BarrierInit(SharedAddress(&shared->full[i]), 1);
-      BarrierInit(SharedAddress(&shared->empty[i]), C::kGroups * 4 * C::kCluster);
+      BarrierInit(SharedAddress(&shared->empty[i]),
+                  (C::kAlternates ? 1 : C::kGroups) * 4 * C::kCluster);
     }
     for (uint32_t g = 0; g < C::kGroups; ++g) {
       BarrierInit(SharedAddress(&shared->seeded[g]), 1);
       BarrierInit(SharedAddress(&shared->staged[g]), 128);
     }
+    for (uint64_t& turn : shared->turn) BarrierInit(SharedAddress(&turn), 4);
     BarrierInit(SharedAddress(&shared->partial), split > 1 ? (split - 1) * 128 : 1);
     for (uint32_t i = 0; i < kPushStages; ++i) BarrierInit(SharedAddress(&shared->push[i]), 1);
     BarrierInitFence();
@@ -738,11 +745,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const uint32_t seeded = SharedAddress(&shared->seeded[group]);
       const uint32_t staged = SharedAddress(&shared->staged[group]);
       uint8_t* staging = stagings + group * C::kStagingBytes;
-      const uint32_t bytes = 64 * C::kN * (a.wide != 0 ? 4 : 2);
+      const uint32_t bytes = 64 * C::kN * (a.wide != 0 ? 4 : 2);  // of 64 rows
+      constexpr uint32_t half_bytes = C::kStagingBytes / C::kHalves;
       const uint32_t next = s.rank + 1 == s.n_ranks ? 0 : s.rank + 1;
       const uint32_t before = s.rank == 0 ? s.n_ranks - 1 : s.rank - 1;
       const uint32_t receivers = Receivers(s);
       uint32_t phase = 0;
+      uint32_t turn = 0;
       bool entered = s.kind != Kind::kAllScatter || s.n_ranks == 1;
       if (!entered && blockIdx.x == 0 && group == 0 && LoadShared(&shared->failed) == 0) {
         FenceSystem();
@@ -753,8 +762,14 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       for (uint32_t t = share == 0 ? worker : s.total; t < s.total; t += workers) {
         Work work;
         if (!WorkAt(s, t, place, &work)) continue;
-        const uint32_t row = work.row + 64 * group;
+        if (C::kAlternates && turn++ % 2 != group) continue;
         const uint64_t tiles = TilesOfSlice(s);
+        const auto row_of = [&](uint32_t h) {
+          return work.row + 64 * (C::kAlternates ? h : group);
+        };
+        const auto slot_of = [&](uint32_t step, uint32_t h) {
+          return ((step - 1) * tiles + work.index) * C::kGroups + (C::kAlternates ? h : group);
+        };
         WaitCopiesRead<0>();
         if (!entered) {
           // D is another rank's: its launch must have begun.
@@ -763,46 +778,58 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           }
           entered = true;
         }
-        if (IsSeeded(s, work) && row < work.end) {
-          const uint64_t slot = ((work.step - 1) * tiles + work.index) * C::kGroups + group;
-          const uint8_t* from =
-              a.workspace[s.rank] + a.half[epoch & 1].data_offset_bytes + slot * bytes;
-          if (Await(a, &shared->failed, FlagsOf(a, s.rank, epoch) + slot, before, epoch)) {
-            ProxyFence();
-            BarrierExpect(seeded, bytes);
-            for (uint32_t i = 0; i < bytes; i += 8192) {
-              LoadBulk(SharedAddress(staging + i), from + i, 8192, seeded);
-            }
-          } else {
-            BarrierArrive(seeded);
-          }
-        } else {
+        bool comes[C::kHalves];
+        uint32_t coming = 0;
+#pragma unroll
+        for (uint32_t h = 0; h < C::kHalves; ++h) {
+          comes[h] = IsSeeded(s, work) && row_of(h) < work.end &&
+                     Await(a, &shared->failed, FlagsOf(a, s.rank, epoch) + slot_of(work.step, h),
+                           before, epoch);
+          if (comes[h]) coming += bytes;
+        }
+        if (coming == 0) {
           BarrierArrive(seeded);
+        } else {
+          ProxyFence();
+          BarrierExpect(seeded, coming);
+#pragma unroll
+          for (uint32_t h = 0; h < C::kHalves; ++h) {
+            const uint8_t* from = a.workspace[s.rank] + a.half[epoch & 1].data_offset_bytes +
+                                  slot_of(work.step, h) * bytes;
+            for (uint32_t i = 0; comes[h] && i < bytes; i += 8192) {
+              LoadBulk(SharedAddress(staging + h * half_bytes + i), from + i, 8192, seeded);
+            }
+          }
         }
         BarrierWait(staged, phase);
         phase ^= 1;
-        if (row >= work.end) continue;
-        if (!IsLastStep(s, work)) {
-          const uint64_t slot = (work.step * tiles + work.index) * C::kGroups + group;
-          uint8_t* to = a.workspace[next] + a.half[epoch & 1].data_offset_bytes + slot * bytes;
-          // Not at once: the loads of this multiprocessor would wait behind all of it.
-          for (uint32_t i = 0; i < bytes; i += kSendBytes) {
-            StoreBulk(to + i, SharedAddress(staging + i), kSendBytes);
-            CommitCopies();
-            WaitCopies<0>();
-          }
-          ProxyFence();
-          if (LoadShared(&shared->failed) == 0) {
-            FenceSystem();
-            StoreFlag(FlagsOf(a, next, epoch) + slot, FlagWord(a, epoch));
-          }
-        } else if (StoresByTile(a, work, row) && LoadShared(&shared->failed) == 0) {
-          for (uint32_t r = 0; r < receivers; ++r) {
-            for (uint32_t i = 0; i < C::kN / 64 && work.column + 64 * i < s.n; ++i) {
-              StoreTile(r == 0 ? &a.d : &a.peers[r], work.column + 64 * i, row - ShiftOf(s),
-                        SharedAddress(staging + i * 8192));
+#pragma unroll
+        for (uint32_t h = 0; h < C::kHalves; ++h) {
+          const uint32_t row = row_of(h);
+          const uint32_t half = SharedAddress(staging + h * half_bytes);
+          if (row >= work.end) continue;
+          if (!IsLastStep(s, work)) {
+            const uint64_t slot = slot_of(work.step + 1, h);
+            uint8_t* to = a.workspace[next] + a.half[epoch & 1].data_offset_bytes + slot * bytes;
+            // Not at once: the loads of this multiprocessor would wait behind all of it.
+            for (uint32_t i = 0; i < bytes; i += kSendBytes) {
+              StoreBulk(to + i, half + i, kSendBytes);
               CommitCopies();
-              if (receivers > 1) WaitCopies<0>();
+              WaitCopies<0>();
+            }
+            ProxyFence();
+            if (LoadShared(&shared->failed) == 0) {
+              FenceSystem();
+              StoreFlag(FlagsOf(a, next, epoch) + slot, FlagWord(a, epoch));
+            }
+          } else if (StoresByTile(a, work, row) && LoadShared(&shared->failed) == 0) {
+            for (uint32_t r = 0; r < receivers; ++r) {
+              for (uint32_t i = 0; i < C::kN / 64 && work.column + 64 * i < s.n; ++i) {
+                StoreTile(r == 0 ? &a.d : &a.peers[r], work.column + 64 * i, row - ShiftOf(s),
+                          half + i * 8192);
+                CommitCopies();
+                if (receivers > 1) WaitCopies<0>();
+              }
             }
           }
         }
@@ -869,7 +896,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     uint32_t stage = 0;
     uint32_t phase = 0;
     uint32_t seed_phase = 0;
-    float d[C::kN / 2];
+    uint32_t turn = 0;
+    float d[C::kHalves][C::kN / 2];
     // A block leaves a stage to all that load into it.
     const auto release = [&](uint32_t of) {
       if (lane < C::kCluster) {
@@ -883,23 +911,42 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     for (uint32_t t = worker; t < s.total; t += workers) {
       Work work;
       if (!WorkAt(s, t, place, &work)) continue;
-      const uint32_t row = work.row + 64 * group;
+      if constexpr (C::kAlternates) {
+        const uint32_t own = turn / 2;  // tiles of this group before
+        if (turn++ % 2 != group) {
+          // The other's stages.
+          stage += last_step - first_step;
+          phase ^= stage / C::kStages & 1;
+          stage %= C::kStages;
+          continue;
+        }
+        // Until the other is through with its loads, the barriers may be phases behind.
+        if (group == 1 || own != 0) {
+          BarrierWait(SharedAddress(&shared->turn[group]), (own + (group == 0 ? 1 : 0)) & 1);
+        }
+      }
       uint32_t previous = 0;
 #pragma unroll
-      for (uint32_t i = 0; i < C::kN / 2; ++i) d[i] = 0.0f;
-      Pin(d);
+      for (uint32_t h = 0; h < C::kHalves; ++h) {
+#pragma unroll
+        for (uint32_t i = 0; i < C::kN / 2; ++i) d[h][i] = 0.0f;
+        Pin(d[h]);
+      }
       uint32_t step = first_step;
       do {
         BarrierWait(SharedAddress(&shared->full[stage]), phase);
-        const uint64_t at_a =
-            MatrixAt(SharedAddress(stages_a + stage * C::kABytes) + group * 8192, 16);
+        const uint64_t at_a = MatrixAt(
+            SharedAddress(stages_a + stage * C::kABytes) + (C::kAlternates ? 0 : group * 8192), 16);
         const uint64_t at_b =
             MatrixAt(SharedAddress(stages_b + stage * C::kBBytes), C::kTransposed ? 16 : 8192);
         MatrixFence();
 #pragma unroll
         for (uint32_t i = 0; i < kTileK / 16; ++i) {
-          Wgmma<C::kN, C::kBfloat16, C::kTransposed ? 0 : 1>(
-              d, at_a + 2 * i, at_b + (C::kTransposed ? 2 : 128) * i, 1);
+#pragma unroll
+          for (uint32_t h = 0; h < C::kHalves; ++h) {
+            Wgmma<C::kN, C::kBfloat16, C::kTransposed ? 0 : 1>(
+                d[h], at_a + h * 512 + 2 * i, at_b + (C::kTransposed ? 2 : 128) * i, 1);
+          }
         }
         MatrixCommit();
         MatrixWait<1>();
@@ -910,12 +957,16 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           phase ^= 1;
         }
       } while (++step != last_step);
+      if constexpr (C::kAlternates) {
+        if (lane == 0) BarrierArrive(SharedAddress(&shared->turn[1 - group]));
+      }
       MatrixWait<0>();
-      Pin(d);
+#pragma unroll
+      for (uint32_t h = 0; h < C::kHalves; ++h) Pin(d[h]);
       release(previous);
       if constexpr (C::kPackets) {
         if (share != 0) {
-          SendPartial(partials + (share - 1) * 64 * C::kN * 4, &shared->partial, d);
+          SendPartial(partials + (share - 1) * 64 * C::kN * 4, &shared->partial, d[0]);
           continue;
         }
         if (split > 1) {
@@ -923,7 +974,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           BarrierWait(SharedAddress(&shared->partial), 0);
           FenceCluster();
           for (uint32_t i = 0; i + 1 < split; ++i) {
-            AddSeed<C::kBfloat16>(partials + i * 64 * C::kN * 4, true, d);
+            AddSeed<C::kBfloat16>(partials + i * 64 * C::kN * 4, true, d[0]);
           }
         }
       }
@@ -935,30 +986,34 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       if constexpr (C::kPackets) {
         if (Sums(s)) {
           if (a.wide != 0) {
-            Packets<C, true>::Exchange(a, &shared->failed, work, d, epoch);
+            Packets<C, true>::Exchange(a, &shared->failed, work, d[0], epoch);
           } else {
-            Packets<C, false>::Exchange(a, &shared->failed, work, d, epoch);
+            Packets<C, false>::Exchange(a, &shared->failed, work, d[0], epoch);
           }
           BarrierArrive(SharedAddress(&shared->staged[group]));
           continue;
         }
       }
-      if (row < work.end) {
+#pragma unroll
+      for (uint32_t h = 0; h < C::kHalves; ++h) {
+        const uint32_t row = work.row + 64 * (C::kAlternates ? h : group);
+        uint8_t* half = staging + h * (C::kStagingBytes / C::kHalves);
+        if (row >= work.end) continue;
         if constexpr (!C::kPackets) {
-          if (IsSeeded(s, work)) AddSeed<C::kBfloat16>(staging, a.wide != 0, d);
+          if (IsSeeded(s, work)) AddSeed<C::kBfloat16>(half, a.wide != 0, d[h]);
         }
         if (!IsLastStep(s, work)) {
-          if constexpr (!C::kPackets) StageForRing<C::kBfloat16>(staging, a.wide != 0, d);
+          if constexpr (!C::kPackets) StageForRing<C::kBfloat16>(half, a.wide != 0, d[h]);
         } else {
-          Finish(a, column, d);
+          Finish(a, column, d[h]);
           if (StoresByTile(a, work, row)) {
             // The others of the group have read their seeds.
             if (IsSeeded(s, work)) GroupSync(1 + group);
-            StageForTile<C::kBfloat16>(staging, d);
+            StageForTile<C::kBfloat16>(half, d[h]);
           } else if (LoadShared(&shared->failed) == 0) {
             const uint32_t receivers = Receivers(s);
             for (uint32_t r = 0; r < receivers; ++r) {
-              StoreDirect<C::kBfloat16>(a, a.out[r], row, work.end, ShiftOf(s), column, d);
+              StoreDirect<C::kBfloat16>(a, a.out[r], row, work.end, ShiftOf(s), column, d[h]);
             }
           }
         }

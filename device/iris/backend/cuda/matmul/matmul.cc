@@ -51,7 +51,7 @@ bool Encode(EncodeTiled encode, Type type, const void* base, uint64_t rows, uint
 constexpr uint32_t kPushBlocks = 16;
 constexpr uint32_t kSmallPushBlocks = 4;
 
-constexpr uint32_t kVariants = 12;
+constexpr uint32_t kVariants = 16;
 struct Variant {
   uint32_t number;
   const void* kernel;
@@ -61,7 +61,7 @@ struct Variant {
 
 template <typename C>
 Variant VariantOf() {
-  constexpr uint32_t kTile = C::kN == 256 ? 0 : C::kN == 128 ? 1 : 2;
+  constexpr uint32_t kTile = C::kN == 256 ? 0 : C::kAlternates ? 3 : C::kN == 128 ? 1 : 2;
   constexpr uint32_t kNumber = kTile * 4 + (C::kBfloat16 ? 2 : 0) + (C::kTransposed ? 1 : 0);
   return {kNumber, reinterpret_cast<const void*>(&MatmulKernel<C>), C::kSharedBytes, C::kThreads};
 }
@@ -69,11 +69,13 @@ template <bool kBfloat16, bool kTransposed>
 Variant ByTile(Tile tile) {
   switch (tile) {
     case Tile::k128x256:
-      return VariantOf<Config<128, 256, 3, 2, 2, kBfloat16, kTransposed>>();
+      return VariantOf<Config<128, 256, 3, 2, 2, false, kBfloat16, kTransposed>>();
+    case Tile::k128x128InTurns:
+      return VariantOf<Config<128, 128, 5, 2, 2, true, kBfloat16, kTransposed>>();
     case Tile::k128x128:
-      return VariantOf<Config<128, 128, 5, 2, 4, kBfloat16, kTransposed>>();
+      return VariantOf<Config<128, 128, 5, 2, 4, false, kBfloat16, kTransposed>>();
     default:
-      return VariantOf<Config<64, 64, 9, 1, 2, kBfloat16, kTransposed>>();
+      return VariantOf<Config<64, 64, 9, 1, 2, false, kBfloat16, kTransposed>>();
   }
 }
 Variant VariantFor(const Problem& p, Tile tile) {

@@ -31,8 +31,9 @@ enum class Kind : uint32_t { kPlain, kReduceScatter, kAllReduce, kAllGather, kAl
 enum class Type : uint32_t { kFloat16, kBfloat16, kFloat32 };
 enum class Activation : uint32_t { kNone, kRelu, kGelu, kSilu };
 
-// The tiles of D that a thread block makes, rows x columns.
-enum class Tile : uint32_t { kAny, k128x256, k128x128, k64x64 };
+// The tiles of D that a thread block makes, rows x columns. In turns: two at a time, so that one is
+// multiplied while another is finished; not for sums that travel as float32.
+enum class Tile : uint32_t { kAny, k128x256, k128x128, k64x64, k128x128InTurns };
 
 // How it is done, never what comes out of it, but for rounding. 0: as the kernel finds best. The
 // same on all ranks, but for the numbers of blocks.

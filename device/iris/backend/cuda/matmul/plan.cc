@@ -26,6 +26,7 @@ const char* CheckShape(const Problem& p) {
   if (p.kind > Kind::kAllScatter) return "the kind is not one of those there are";
   if (!IsNarrow(p.in)) return "A and B must be float16 or bfloat16";
   if (p.out != p.in && p.out != Type::kFloat32) return "D must have the type of A, or float32";
+  if (p.tuning.tile > Tile::k128x128InTurns) return "the tile is not one of those there are";
   if (p.activation > Activation::kSilu) return "the activation is not one of those there are";
   if (p.bias_type > Type::kFloat32) return "the type of the bias is not one of those there are";
   if (p.n_ranks == 0 || p.n_ranks > kMaxRanks) return "there must be 1 to 16 ranks";
@@ -71,9 +72,9 @@ Tile ChooseTile(const Problem& p) {
   const bool ring = p.n_ranks > 1 && (p.kind == Kind::kReduceScatter || p.kind == Kind::kAllReduce);
   // Sums of a ring that travel as float need twice the staging memory.
   if (ring && p.out == Type::kFloat32) return Tile::k128x128;
-  if (p.tuning.tile == Tile::k128x256 || p.tuning.tile == Tile::k128x128) return p.tuning.tile;
+  if (p.tuning.tile != Tile::kAny && p.tuning.tile != Tile::k64x64) return p.tuning.tile;
   // Smaller tiles are sent in smaller bursts, beside which the loads of others wait less.
-  if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128;
+  if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128InTurns;
   const uint64_t rows = (p.m + 127) / 128;
   constexpr uint64_t kMultiprocessors = 132;
   // The larger tile is faster for what it does, the smaller one leaves less undone at the end.
@@ -96,7 +97,7 @@ const char* MakePlan(const Problem& p, Plan* plan) {
   s.n = static_cast<uint32_t>(p.n);
   s.k = static_cast<uint32_t>(p.k);
   s.tile_m = plan->tile == Tile::k64x64 ? 64 : 128;
-  s.tile_n = plan->tile == Tile::k128x256 ? 256 : plan->tile == Tile::k128x128 ? 128 : 64;
+  s.tile_n = plan->tile == Tile::k128x256 ? 256 : plan->tile == Tile::k64x64 ? 64 : 128;
   s.cluster = plan->tile == Tile::k64x64 ? 1 : 2;
   s.split = 1;
   s.tiles_n = CeilDiv(s.n, s.tile_n);

@@ -52,7 +52,7 @@ constexpr Shape kShapes[] = {{8192, 4096}, {1000, 776}, {129, 1}, {65, 70000},
                              {3000, 300},  {64, 500},   {16, 64}};
 constexpr Kind kKinds[] = {Kind::kPlain, Kind::kReduceScatter, Kind::kAllReduce, Kind::kAllGather,
                            Kind::kAllScatter};
-constexpr Tile kTiles[] = {Tile::k128x256, Tile::k128x128};
+constexpr Tile kTiles[] = {Tile::k128x256, Tile::k128x128, Tile::k128x128InTurns};
 
 // Calls `body` with a plan for each rank.
 template <typename Body>
