@@ -43,8 +43,8 @@ struct Schedule {
   uint32_t segments;     // of a slice
   uint32_t per_segment;  // pairs
   uint32_t total;        // pairs, those of all items together
-  // kAllGather: what comes at a time, in rows of tiles and in parts of kPushK elements. `copied`: by
-  // the copy engine.
+  // kAllGather: what comes at a time, in rows of tiles and in parts of kPushK elements. `copied`:
+  // by the copy engine.
   uint32_t piece_rows;
   uint32_t piece_parts;
   uint32_t copied;
