@@ -458,7 +458,7 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
   }
 }
 
-// Whatever a tile of this device is: several, whole ones and ragged ones, on few blocks and on many.
+// Whatever a tile of this device is: several, whole and ragged ones, on few blocks and on many.
 TEST(OpsTileTest, SeveralTilesOfThisDevice) {
   for (const uint32_t n : {2u, 3u}) {
     World world(n, kHeapBytes);

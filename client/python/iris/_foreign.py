@@ -197,9 +197,9 @@ def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool 
         ld = strides[1] if columns > 1 else rows
         if columns <= 1 or ld >= rows:
             return Matrix(address, (rows, columns), max(ld, rows), True, dtype, what)
-    raise InvalidArgumentError(f"{role} has the shape {tuple(shape)} and the strides {tuple(strides)}: its rows must be "
-                               "contiguous" + (", or its columns" if may_be_transposed else "") + ": call contiguous() "
-                               "first")
+    also = ", or its columns" if may_be_transposed else ""
+    raise InvalidArgumentError(f"{role} has the shape {tuple(shape)} and the strides {tuple(strides)}: its rows must "
+                               f"be contiguous{also}: call contiguous() first")
 
 
 def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:

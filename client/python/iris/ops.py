@@ -12,13 +12,13 @@ What each computes, of W members; the shares of a dimension are even, the first 
     matmul_all_gather      C[m, n]: each member makes its rows, from A[share of m, k], and all get all
     matmul_all_scatter     C[m, n]: each member makes its columns, from B[k, share of n], and all get all
 
-A and B have elements of float16 or bfloat16, C of these or float32; sums are made in float32. Rows are contiguous; B may
-be a transposed view, as `weight.t()` is. C of the operations whose results all get lies in the symmetric heap. `bias` has
-an element for each column that this member makes. `activation` is None, "relu", "gelu" (the form with tanh) or "silu".
+A and B have elements of float16 or bfloat16, C of these or float32; sums are made in float32. Rows are contiguous; B
+may be a transposed view, as `weight.t()` is. C of the operations whose results all get lies in the symmetric heap.
+`bias` has an element for each column that this member makes. `activation` is None, "relu", "gelu" (tanh) or "silu".
 
-`shmem` is a Context, or what iris.iris() returned. A call without a workspace makes one for the team when it first needs
-it, or a larger one, which is collective; with one that was prepared it allocates nothing and may be captured. When a call
-returns: as collectives, see iris.collectives.
+`shmem` is a Context, or what iris.iris() returned. A call without a workspace makes one for the team when it first
+needs it, or a larger one, which is collective; with one that was prepared it allocates nothing and may be captured.
+When a call returns: as collectives, see iris.collectives.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class _Call:
         if bias is not None:
             row = _foreign.buffer_of(context, bias, f"{name}: the bias")
             if row.count != columns:
-                raise InvalidArgumentError(f"{name}: the bias has {row.count} elements, and this member makes {columns} "
-                                           "columns")
+                raise InvalidArgumentError(f"{name}: the bias has {row.count} elements, and this member makes "
+                                           f"{columns} columns")
             self.call.bias, self.call.bias_dtype = row.address, row.dtype
             self.keep += (bias,)
 
