@@ -11,12 +11,11 @@ bool IsAligned(const void* p, uint64_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-// What the copy engine gets at a time.
-constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
+// What the copy engine gets of a rank's rows of A: so many pieces, of whole rows if they are large.
+constexpr uint32_t kPieces = 3;
 constexpr uint64_t kLeastRowsBytes = uint64_t{24} << 20;
-constexpr uint32_t kPartsOfSmall = 4;
 
-// The least `x` with x * numerator / denominator >= bytes, for what is a part of the workspace.
+// What a 256th of half a workspace has to be, so that `units` of them hold `bytes`.
 uint64_t UnitsFor(uint64_t bytes, uint64_t units) {
   return ((bytes + units - 1) / units + 1023) / 1024 * 1024;
 }
@@ -80,7 +79,7 @@ Tile ChooseTile(const Problem& p) {
   // The larger tile is faster for what it does, the smaller one leaves less undone at the end.
   const uint64_t large = (rows * ((p.n + 255) / 256) + kMultiprocessors - 1) / kMultiprocessors;
   const uint64_t small = (rows * ((p.n + 127) / 128) + kMultiprocessors - 1) / kMultiprocessors;
-  return small * 108 < large * 200 ? Tile::k128x128 : Tile::k128x256;
+  return small * 104 < large * 200 ? Tile::k128x128InTurns : Tile::k128x256;
 }
 
 }  // namespace
@@ -143,7 +142,7 @@ const char* MakePlan(const Problem& p, Plan* plan) {
 
   const uint64_t wide = BytesOf(p.out);
   if (packets) {
-    plan->packets_bytes = (p.n_ranks + 1) * s.tiles_n * 64 * s.tile_n * wide * 2;
+    plan->packets_bytes = uint64_t{p.n_ranks + 1} * s.tiles_n * 64 * s.tile_n * wide * 2;
   } else if (IsRing(s)) {
     plan->flags = (p.n_ranks - 1) * tiles * (s.tile_m / 64);
     plan->data_bytes = (p.n_ranks - 1) * tiles * s.tile_m * s.tile_n * wide;
@@ -155,22 +154,20 @@ const char* MakePlan(const Problem& p, Plan* plan) {
       // Large pieces are what copy engines are good at. A small share is cut along k, because all
       // of its tiles are done at the same time.
       s.copied = 1;
-      const uint64_t row_bytes = uint64_t{s.tile_m} * s.k * 2;
-      const uint64_t share_bytes = uint64_t{rows_max} * s.k * 2;
-      if (share_bytes < kLeastRowsBytes) {
-        s.piece_rows = s.pairs_m * s.cluster;
-        s.piece_parts = CeilDiv(CeilDiv(s.k, kPushK),
-                                p.tuning.segments != 0 ? p.tuning.segments : kPartsOfSmall);
-      } else {
-        s.piece_rows = static_cast<uint32_t>(std::max<uint64_t>(1, kPieceBytes / row_bytes));
-        if (p.tuning.segments != 0) {
-          s.piece_rows = CeilDiv(s.pairs_m * s.cluster, p.tuning.segments);
-        }
-        s.piece_parts = CeilDiv(s.k, kPushK);
-      }
+      const uint32_t rows = s.pairs_m * s.cluster;
+      const uint32_t parts = CeilDiv(s.k, kPushK);
+      const bool small = uint64_t{rows_max} * s.k * 2 < kLeastRowsBytes;
+      const uint32_t pieces = p.tuning.segments != 0 ? p.tuning.segments : kPieces;
+      s.piece_rows = small ? rows : CeilDiv(rows, pieces);
+      s.piece_parts = small ? CeilDiv(parts, pieces) : parts;
     }
     plan->flags = PieceOf(s, p.n_ranks, 0, 0);
     plan->data_bytes = p.m * ((p.k + 7) / 8 * 16);
+  }
+  // Beyond all memory, and far enough from where sums of bytes would wrap.
+  constexpr uint64_t kMostBytes = uint64_t{1} << 46;
+  if (plan->data_bytes > kMostBytes || plan->packets_bytes > kMostBytes) {
+    return "the workspace would be above 64 TiB";
   }
   return nullptr;
 }

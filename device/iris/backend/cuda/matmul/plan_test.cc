@@ -275,6 +275,12 @@ TEST(PlanTest, RefusalsSayWhy) {
     p->n = p->m;
     p->ldb = p->ldd = uint64_t{1} << 31;
   });
+  refuses("64 TiB", [](Problem* p) {
+    p->kind = Kind::kAllGather;
+    p->m = (uint64_t{1} << 31) - 1;
+    p->k = p->m;
+    p->lda = uint64_t{1} << 31;
+  });
   refuses("kind", [](Problem* p) { p->kind = static_cast<Kind>(5); });
   refuses("activation", [](Problem* p) { p->activation = static_cast<Activation>(4); });
   EXPECT_EQ(0u, WorkspaceBytes(Problem()));
