@@ -1,8 +1,9 @@
 // The matrix kernel of Hopper: one persistent grid whose warps have roles.
 //
 //   load warp      wait_inputs: brings tiles of A and B into a ring of stages by TMA
-//   matrix groups  accumulate: 64 rows of a tile each, by wgmma; then adds what came from the rank
-//                  before (the seed), and puts the result into the group's staging memory
+//   matrix groups  accumulate: 64 rows of each tile, or whole tiles in turns, so that one works
+//                  while the other finishes, by wgmma; then adds what came from the rank before
+//                  (the seed), and puts the result into the group's staging memory
 //   store warps    one a group. seed: takes what the rank before sent into the staging memory while
 //                  the group multiplies. emit: sends the staged tile on, or stores it into D
 //   poll warp      looks ahead for rows of A that others send (kAllGather)

@@ -56,7 +56,7 @@ struct Problem {
   Type in = Type::kBfloat16;   // of A and B; not kFloat32
   Type out = Type::kBfloat16;  // of D: that of A, or kFloat32. Sums travel between ranks as this
   uint64_t m = 0;              // rows of A; of all ranks' A together for kAllGather
-  uint64_t n = 0;              // columns of B, at this rank
+  uint64_t n = 0;              // columns of B, at this rank; the same at all ranks that add up
   uint64_t k = 0;              // at this rank
   const void* a = nullptr;     // leading dimensions in elements
   uint64_t lda = 0;
