@@ -70,6 +70,8 @@ struct Arguments {
   uint32_t wide;         // sums travel, and leave, as float
   uint32_t by_tile;      // D is stored by the copy engine
   uint32_t pairs_align;  // two elements of D are one aligned word
+  uint32_t opened;       // the kernel before this one is an opening
+  ProductLedger ledger;
 };
 
 // Blocks that share a small tile's k, at most.
@@ -103,6 +105,9 @@ struct Config {
 };
 
 #if !defined(__CUDA_ARCH__) || defined(IRIS_MATMUL_HOPPER)
+
+// Who waits for longer shows it to those who look from outside.
+inline constexpr uint64_t kLongNs = 1000 * 1000;
 
 // What a store warp sends at a time.
 inline constexpr uint32_t kSendBytes = 2048;
@@ -169,14 +174,32 @@ IRIS_MATMUL_DEVICE uint64_t FlagWord(const Arguments& a, uint32_t epoch) {
   return static_cast<uint64_t>(a.signature) << 32 | epoch;
 }
 
+// Tells the ledger that the launch fails, because of `member`.
+IRIS_MATMUL_DEVICE void TellFailure(const ProductLedger& ledger, Failure why, uint32_t member) {
+  const uint64_t number = *static_cast<const volatile uint32_t*>(ledger.finished);
+  const uint64_t word = (why == Failure::kAborted ? ledger.aborted_word : ledger.timeout_word) +
+                        (static_cast<uint64_t>(member) << 16 | number << 32);
+  atomicCAS_system(reinterpret_cast<unsigned long long*>(ledger.report), 0ull,
+                   static_cast<unsigned long long>(word));
+  atomicOr(reinterpret_cast<unsigned long long*>(ledger.missing), 1ull << member);
+  for (uint32_t i = 0; i < ledger.n_blocks; ++i) {
+    *reinterpret_cast<volatile uint32_t*>(ledger.blocks + i * ledger.block_bytes) = 1;
+  }
+  *static_cast<volatile uint32_t*>(ledger.failed) = 1;
+}
+
 // Records why this rank gives up; the first record stands.
 IRIS_MATMUL_DEVICE void Fail(const Arguments& a, Failure why, uint32_t member, uint32_t epoch) {
   const uint64_t word =
       static_cast<uint64_t>(epoch) << 32 | member << 8 | static_cast<uint32_t>(why);
   uint64_t* failure = &HeaderOf(a, a.schedule.rank)->failure;
   if (atomicCAS(reinterpret_cast<unsigned long long*>(failure), 0ull,
-                static_cast<unsigned long long>(word)) == 0 &&
-      a.report != nullptr) {
+                static_cast<unsigned long long>(word)) != 0) {
+    return;
+  }
+  if (a.opened != 0) {
+    TellFailure(a.ledger, why, member);
+  } else if (a.report != nullptr) {
     *static_cast<volatile uint64_t*>(a.report) = word;
   }
 }
@@ -194,6 +217,11 @@ struct Patience {
       Fail(a, Failure::kAborted, member, epoch);
       return true;
     }
+    if (a.opened != 0 && now - since_ns > kLongNs) {
+      const uint64_t number = *static_cast<const volatile uint32_t*>(a.ledger.finished);
+      *static_cast<volatile uint64_t*>(a.ledger.waiting) =
+          static_cast<uint64_t>(a.ledger.call) << 32 | static_cast<uint32_t>(number + 1);
+    }
     if (now - since_ns > a.timeout_ns) {
       Fail(a, Failure::kTimeout, member, epoch);
       return true;
@@ -201,6 +229,14 @@ struct Patience {
     return false;
   }
 };
+
+// Waits for the end of the opening, and learns from it whether the ranks have met. Every thread
+// that sends to other ranks, or stores to D, is behind this.
+IRIS_MATMUL_DEVICE void AwaitOpening(const Arguments& a, uint32_t* failed) {
+  if (a.opened == 0) return;
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+  if (LoadRelaxed(a.ledger.failed) != 0) StoreShared(failed, 1);
+}
 
 // Waits until `*flag` has this launch's word. False: the block has given up, now or before.
 IRIS_MATMUL_DEVICE bool Await(const Arguments& a, uint32_t* failed, const uint64_t* flag,
@@ -219,6 +255,15 @@ IRIS_MATMUL_DEVICE bool Await(const Arguments& a, uint32_t* failed, const uint64
   }
   StoreShared(failed, 1);
   return false;
+}
+
+// By the last thread of the grid.
+IRIS_MATMUL_DEVICE void EndLaunch(const Arguments& a, Header* header, uint32_t epoch) {
+  if (a.opened != 0 && LoadRelaxed(&header->failure) == 0 && LoadRelaxed(a.ledger.failed) == 0) {
+    volatile uint32_t* finished = a.ledger.finished;
+    *finished = *finished + 1;
+  }
+  *static_cast<volatile uint32_t*>(&header->epoch) = epoch;
 }
 
 // Values.
@@ -288,7 +333,10 @@ IRIS_MATMUL_DEVICE void Finish(const Arguments& a, uint32_t column, float (&d)[k
     case Activation::kGelu:
 #pragma unroll
       for (uint32_t i = 0; i < kValues; ++i) {
-        d[i] = 0.5f * d[i] * (1.0f + erff(d[i] * 0.70710678118654752f));
+        // The form with tanh, as iris/ops_types.h has it. Far out the exponential is 0 or infinite.
+        const float cube = 0.044715f * d[i] * d[i] * d[i];
+        const float scale = 1.0f + __expf(-1.5957691216057308f * (d[i] + cube));
+        d[i] = fabsf(d[i]) > 16.0f ? fmaxf(d[i], 0.0f) : __fdividef(d[i], scale);
       }
       break;
     case Activation::kSilu:
@@ -457,6 +505,7 @@ struct Packets {
 
   IRIS_MATMUL_DEVICE static void Exchange(const Arguments& a, uint32_t* failed, const Work& work,
                                           float (&d)[C::kN / 2], uint32_t epoch) {
+    if (LoadShared(failed) != 0) return;
     const Schedule& s = a.schedule;
     const uint32_t thread = threadIdx.x % 128;
     const uint32_t tile = work.column / C::kN;
@@ -753,7 +802,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const uint32_t receivers = Receivers(s);
       uint32_t phase = 0;
       uint32_t turn = 0;
-      bool entered = s.kind != Kind::kAllScatter || s.n_ranks == 1;
+      AwaitOpening(a, &shared->failed);
+      // Where there is an opening, all have entered.
+      bool entered = s.kind != Kind::kAllScatter || s.n_ranks == 1 || a.opened != 0;
       if (!entered && blockIdx.x == 0 && group == 0 && LoadShared(&shared->failed) == 0) {
         FenceSystem();
         for (uint32_t r = 0; r < s.n_ranks; ++r) {
@@ -857,11 +908,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
               Await(a, &shared->failed, &header->left[epoch & 1][r], r, epoch);
             }
           }
-          *static_cast<volatile uint32_t*>(&header->epoch) = epoch;
+          EndLaunch(a, header, epoch);
         }
       }
     } else if (role == 3 && s.kind == Kind::kAllGather) {
       // Poll. A thread for each rank whose rows the tile has.
+      AwaitOpening(a, &shared->failed);
       constexpr uint32_t kSteps = kPushK / kTileK;
       const uint32_t lane = threadIdx.x % 32;
       uint32_t arrived = 0;
@@ -1037,6 +1089,7 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   constexpr uint32_t kAhead = kPushStages / 2;
   constexpr uint32_t kBoxes = kPushK / kTileK;
   if (threadIdx.x != 0) return;
+  AwaitOpening(a, &shared->failed);
   const Schedule& s = a.schedule;
   const uint32_t epoch = shared->epoch;
   const uint32_t rows = SliceBegin(s.m, s.n_ranks, s.rank + 1) - SliceBegin(s.m, s.n_ranks, s.rank);
@@ -1099,7 +1152,7 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   Header* header = HeaderOf(a, s.rank);
   if (atomicAdd(&header->finished, 1u) + 1 == a.finishers) {
     header->finished = 0;
-    *static_cast<volatile uint32_t*>(&header->epoch) = epoch;
+    EndLaunch(a, header, epoch);
   }
 }
 

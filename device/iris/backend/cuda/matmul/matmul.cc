@@ -135,6 +135,8 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
   a->bias = p.bias;
   a->abort = p.abort;
   a->report = p.report;
+  a->ledger = p.ledger;
+  a->opened = p.ledger.failed != nullptr ? 1 : 0;
   a->ldd = p.ldd;
   a->timeout_ns = p.timeout_ns;
   a->signature = SignatureOf(p, plan);
@@ -298,9 +300,11 @@ const char* Launch(const Problem& problem, void* stream) {
   config.blockDim = dim3(variant.threads);
   config.dynamicSmemBytes = variant.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute cluster = ClusterOf(width);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[] = {ClusterOf(width), {}};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  config.numAttrs = arguments.opened != 0 ? 2 : 1;
   void* pointers[] = {&arguments};
   if (s.copied != 0) {
     why = StartCopies(problem, plan, arguments, config.stream);
@@ -309,6 +313,22 @@ const char* Launch(const Problem& problem, void* stream) {
   error = cudaLaunchKernelExC(&config, variant.kernel, pointers);
   if (error == cudaSuccess && s.copied != 0) {
     error = cudaStreamWaitEvent(config.stream, static_cast<cudaEvent_t>(problem.copy_events[1]), 0);
+  }
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+const char* Prepare() {
+  constexpr Tile kTiles[] = {Tile::k128x256, Tile::k128x128, Tile::k64x64, Tile::k128x128InTurns};
+  cudaFuncAttributes attributes;  // asking for them loads the code
+  cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&MeetKernel));
+  for (const Tile tile : kTiles) {
+    for (uint32_t i = 0; i < 4 && error == cudaSuccess; ++i) {
+      Problem problem;
+      problem.in = i / 2 == 0 ? Type::kBfloat16 : Type::kFloat16;
+      problem.transposed_b = i % 2 != 0;
+      error = cudaFuncGetAttributes(&attributes, VariantFor(problem, tile).kernel);
+    }
   }
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

@@ -23,6 +23,8 @@
 
 #include <cstdint>
 
+#include "iris/backend/product_ledger.h"
+
 namespace iris::backend::cuda::matmul {
 
 inline constexpr uint32_t kMaxRanks = 16;
@@ -81,6 +83,11 @@ struct Problem {
   uint64_t timeout_ns = 0;
   const uint32_t* abort = nullptr;  // not 0: give up. On this device, or mapped; or null
   uint64_t* report = nullptr;       // where the first failure is told; or null
+  // If it is set, the kernel right before this one on the stream is an opening, in which all ranks
+  // of the workspace meet and compare their calls. The launch may begin while that one runs. It
+  // waits for its end before it sends anything, or writes to D, and does neither where
+  // `ledger.failed` is then not 0. Failures go to the ledger's report instead of `report`.
+  ProductLedger ledger;
   // For kAllGather: a stream of this device that nothing else uses meanwhile, and two events made
   // without timing. Large rows then travel by the copy engine, and no block is spent on them. Null,
   // or all three, at all ranks alike. Where ranks share a device, Tuning::blocks must leave some
@@ -101,5 +108,9 @@ uint64_t WorkspaceBytes(const Problem& problem);
 // A problem that Supports accepts, on the current device, which must be a Hopper GPU; `stream` is a
 // cudaStream_t. Null, or what went wrong, as a string that lives for ever.
 const char* Launch(const Problem& problem, void* stream);
+
+// Loads all kernels onto the current device, a Hopper GPU, so that no launch has to, which might
+// wait for kernels that run. Null, or what went wrong.
+const char* Prepare();
 
 }  // namespace iris::backend::cuda::matmul

@@ -206,7 +206,7 @@ __global__ void Compare(Reference r, double* errors) {
     if (lane != 0) continue;
     if (r.bias != nullptr) sum += ValueAt(r.bias, column, r.half);
     if (r.act == 1) sum = fmaxf(sum, 0.0f);
-    if (r.act == 2) sum = 0.5f * sum * (1 + erff(sum * 0.70710678f));
+    if (r.act == 2) sum = sum / (1 + expf(-1.5957691216f * (sum + 0.044715f * sum * sum * sum)));
     if (r.act == 3) sum = sum / (1 + expf(-sum));
     const uint64_t at = row * r.ldd + column;
     const float got = r.wide ? static_cast<const float*>(r.d)[at] : ValueAt(r.d, at, r.half);

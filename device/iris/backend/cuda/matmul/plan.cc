@@ -184,7 +184,9 @@ uint32_t SignatureOf(const Problem& p, const Plan& plan) {
                             own_m ? 0 : p.m,
                             own_n ? 0 : p.n,
                             own_k || p.kind == Kind::kAllScatter ? 0 : p.k,
-                            own_n ? plan.schedule.tile_m : static_cast<uint64_t>(plan.tile),
+                            own_m   ? 0
+                            : own_n ? plan.schedule.tile_m
+                                    : static_cast<uint64_t>(plan.tile),
                             plan.schedule.copied,
                             plan.schedule.piece_rows,
                             plan.schedule.piece_parts,
