@@ -72,6 +72,8 @@ def _device_objects_impl(ctx):
     ).compilation_context
     arguments = ctx.actions.args()
     arguments.add_all(flags)
+    if ctx.attr.gpus:
+        gpus = ctx.attr.gpus
     arguments.add_all(gpus[:1] if ctx.attr._gpus[BuildSettingInfo].value == "newest" else gpus)
     arguments.add_all(IRIS_INCLUDES)
     arguments.add_all(context.quote_includes, before_each = "-I")
@@ -111,6 +113,7 @@ _device_objects = rule(
         "backend": attr.string(values = ["cuda", "hip"]),
         "copts": attr.string_list(),
         "defines": attr.string_list(),
+        "gpus": attr.string_list(doc = "the compiler's options for kernels that only some GPUs can run"),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
         "pic_alone": attr.bool(doc = "with --force_pic the native rules would link both"),
@@ -120,6 +123,7 @@ _device_objects = rule(
 )
 
 def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
+    cuda_gpus = kwargs.pop("cuda_gpus", [])
     kernels = [s for s in srcs if not s.endswith(".h")]
     headers = [s for s in srcs if s.endswith(".h")]
     if not kernels:
@@ -132,6 +136,7 @@ def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
             hdrs = hdrs,
             deps = deps,
             backend = backend,
+            gpus = cuda_gpus if backend == "cuda" else [],
             # The other options are for the host's compiler.
             copts = [
                 o
@@ -159,7 +164,7 @@ def _device_cc(rule, name, srcs, hdrs, deps, kwargs):
     )
 
 def device_cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
-    """native.cc_library whose srcs may hold kernels."""
+    """native.cc_library whose srcs may hold kernels; `cuda_gpus`: options of nvcc that say for which GPUs."""
     kwargs = dict(kwargs, hdrs = hdrs)
     _device_cc(native.cc_library, name, srcs, hdrs, deps, kwargs)
 

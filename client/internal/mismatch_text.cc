@@ -50,6 +50,10 @@ std::string CallText(const Names& names, const CallRecord& call, uint64_t member
     absl::StrAppend(&text, ", ", type);
     if (call.out_type != DType::kNone) absl::StrAppend(&text, " to ", DTypeName(call.out_type));
     if (call.ldd != 0) absl::StrAppend(&text, ", ldd=", call.ldd);
+    if (call.d_place != 0) {
+      absl::StrAppend(&text, ", D at offset ", uint64_t{call.d_place} * 2,
+                      " of the heap (modulo 2^33)");
+    }
     if (call.bias) absl::StrAppend(&text, ", bias");
     if (call.transposed_b) absl::StrAppend(&text, ", transposed B");
     if (call.activation != ops::Activation::kNone) {

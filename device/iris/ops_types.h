@@ -42,10 +42,15 @@ constexpr const char* ActivationName(Activation activation) {
 //           next ones.
 //   kPair   a product, then a collective: the product by the vendor's library where there is one,
 //           else by the kernel of kFused on this member alone.
+//   kPersistent
+//           one kernel written for one kind of device, for 2 to 16 members: Hopper GPUs. A and B
+//           are aligned to 16 bytes, lda and ldb are multiples of 8, D has the type of A or f32,
+//           m and n are not less than the members where they are dealt out, and D lies at the
+//           same offset in the heaps of all members where all write it.
 //
-// In both, sums go in a fixed order: the bits are the same on all members, run after run.
-enum class Variant : uint8_t { kAuto, kFused, kPair };
-inline constexpr uint32_t kVariantCount = 3;
+// In all, sums go in a fixed order: the bits are the same on all members, run after run.
+enum class Variant : uint8_t { kAuto, kFused, kPair, kPersistent };
+inline constexpr uint32_t kVariantCount = 4;
 
 constexpr const char* VariantName(Variant variant) {
   switch (variant) {
@@ -55,6 +60,8 @@ constexpr const char* VariantName(Variant variant) {
       return "fused";
     case Variant::kPair:
       return "pair";
+    case Variant::kPersistent:
+      return "persistent";
   }
   return "unknown";
 }

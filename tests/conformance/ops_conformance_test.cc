@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "iris/backend/host.h"
 #include "iris/backend/numeric.h"
+#include "iris/backend/persistent_product.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "iris/ops/impl/layout.h"
@@ -163,7 +165,10 @@ Expected ExpectedOf(const Case& c, uint32_t members, uint32_t m) {
     const double magnitude = magnitudes[at] + std::fabs(bias) + 1;
     const double value = ActivationOf(p.activation, sums[at] + bias);
     const double f32 = static_cast<double>(depth + members + 8) * 0x1p-23 * magnitude;
-    const double parts = p.variant == Variant::kFused ? 0 : 2 * step * magnitude;
+    // Sums travel in D's type: once between each two members.
+    const double parts = p.variant == Variant::kFused  ? 0
+                         : p.variant == Variant::kPair ? 2 * step * magnitude
+                                                       : members * step * magnitude;
     expected.values.push_back(value);
     expected.bounds.push_back(1.13 * (f32 + parts) + step * std::fabs(value) + 0x1p-24);
   }
@@ -202,7 +207,8 @@ constexpr uint64_t kRoomBytes = 1 << 20;  // of each matrix
 // A rank with a Comm, its workspace, and room for matrices.
 class Member {
  public:
-  Member(Rank& rank, const DeviceTeam& team, uint64_t ops_bytes, const ccl::Config& config = {})
+  Member(Rank& rank, const DeviceTeam& team, uint64_t ops_bytes, const ccl::Config& config = {},
+         bool same_place = false)
       : rank_(rank) {
     ccl::CommOptions options;
     options.context = rank.ctx;
@@ -221,8 +227,8 @@ class Member {
     a_ = rank.New<uint8_t>(kRoomBytes);
     b_ = rank.New<uint8_t>(kRoomBytes);
     bias_ = rank.New<uint8_t>(kRoomBytes);
-    // At another offset on each member.
-    d_ = rank.New<uint8_t>(kRoomBytes + 4096) + team.index % 8 * 512;
+    // At another offset on each member, unless it is to be the same.
+    d_ = rank.New<uint8_t>(kRoomBytes + 4096) + (same_place ? 0 : team.index % 8 * 512);
     rank.HostBarrier();
   }
   ~Member() { backend::FreeHost(report_); }
@@ -456,6 +462,55 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
       EXPECT_EQ(first[i][m], first[i][0]) << ccl::OperationName(kOperations[i / 2]) << " " << m;
     }
   }
+}
+
+// Where the device has one. Whole tiles and ragged ones, of all sizes that the kernel has, few and
+// many of them, with the rows of leading dimensions apart.
+TEST_P(OpsTest, PersistentProductsAreWhatSumsInDoubleSay) {
+  const uint32_t n = GetParam();
+  constexpr Dimensions kAligned[] = {{40, 72, 24},    {64, 512, 256},  {130, 200, 104},
+                                     {300, 136, 520}, {513, 256, 64},  {129, 264, 72},
+                                     {512, 512, 512}, {1000, 328, 200}};
+  std::vector<Case> cases;
+  uint32_t i = 0;
+  for (const Operation operation : kOperations) {
+    for (const DType in : {DType::kF16, DType::kBf16}) {
+      for (const bool wide : {false, true}) {
+        for (const Dimensions& d : kAligned) {
+          const uint32_t choice = Mix(++i);
+          Case c;
+          c.problem = {operation, d.m, d.n, d.k, in, wide ? DType::kF32 : in};
+          constexpr DType kBias[] = {DType::kNone, DType::kF16, DType::kBf16, DType::kF32};
+          c.problem.bias = kBias[choice % 4];
+          c.problem.transposed_b = choice >> 4 & 1;
+          c.problem.activation = static_cast<Activation>(choice >> 5 & 3);
+          c.problem.variant = Variant::kPersistent;
+          c.pad = (choice >> 8 & 1) * 8;
+          // A share of the columns has a leading dimension of its own.
+          if (operation == Operation::kMatmulAllScatter && d.n / n % 8 != 0) continue;
+          if (operation == Operation::kMatmulAllScatter && d.n % n != 0) continue;
+          if (operation == Operation::kMatmulAllGather && d.m / n < n) continue;
+          c.seed = i;
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+  World world(n, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    if (n == 1 || !backend::HasPersistentProduct()) return;
+    ccl::Config config;
+    const uint32_t devices = backend::DeviceCount();
+    config.max_blocks = ccl::MaxBlocksWhenShared((n + devices - 1) / devices);
+    config.timeout_ns = 5'000'000'000;
+    Member member(rank, rank.ctx.world, BytesFor(cases, n, config), config, true);
+    for (int round = 0; round < 2; ++round) {
+      for (const Case& c : cases) {
+        member.Run(c, Name(c));
+        if (!member.Check(c, member.ReadD(c), Name(c))) return rank.HostBarrier();
+      }
+    }
+  });
 }
 
 // Whatever a tile of this device is: several, whole and ragged ones, on few blocks and on many.

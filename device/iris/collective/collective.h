@@ -330,6 +330,7 @@ struct CallRecord {
   uint32_t k = 0;  // likewise
   uint32_t ldd = 0;
   DType out_type = DType::kNone;
+  uint32_t d_place = 0;  // the low bits of D's offset in the heap by 2 bytes; 0: may differ
   bool bias = false;
   bool transposed_b = false;
   ops::Activation activation = ops::Activation::kNone;

@@ -19,6 +19,13 @@ uint64_t WorkspaceOffset(const ccl::Comm& comm) {
          ccl::impl::OffsetsOf(comm.team.size, comm.config).total_bytes;
 }
 
+namespace {
+
+// What D's offset in the heap is told in.
+constexpr uint64_t kPlaceBytes = 2;
+
+}  // namespace
+
 Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan) {
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
@@ -44,6 +51,9 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan) {
   }
   if (!IsSum(operation)) record.k = static_cast<uint32_t>(problem.k);
   if (to_all) record.ldd = static_cast<uint32_t>(call.ldd);
+  if (to_all && plan.variant == Variant::kPersistent) {
+    record.d_place = static_cast<uint32_t>(request.out_offset_bytes / kPlaceBytes);
+  }
   common.call = ccl::impl::PackMatmul(record);
   common.signature = ccl::impl::SignatureOf(common.call);
   return common;
@@ -56,7 +66,7 @@ using ccl::Operation;
 using impl::Invalid;
 using impl::VariantRow;
 
-constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow};
+constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow, &impl::kPersistentRow};
 
 const VariantRow* FindRow(Variant variant) {
   for (const VariantRow* row : kRows) {
@@ -69,11 +79,24 @@ bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
 }
 
-// The row that runs a problem, which is valid. Null: none has it.
-const VariantRow* RowOf(uint32_t members, const Problem& problem) {
+// Whether kAuto may choose it on this machine.
+bool IsAutomatic(const VariantRow* row) {
+  if (row->variant == Variant::kPersistent) return true;
+  const Variant usual = backend::LibraryProductName() != nullptr ? Variant::kPair : Variant::kFused;
+  return row->variant == usual;
+}
+
+// The row that runs a problem, which is valid. Null: none has it, and `*why` says why. `comm`,
+// `call`: null if only the shape is known.
+const VariantRow* RowOf(const ccl::Comm* comm, uint32_t members, const Problem& problem,
+                        const Matmul* call, const char** why) {
   if (problem.variant != Variant::kAuto) {
     const VariantRow* row = FindRow(problem.variant);
-    return row != nullptr && row->supports(problem, members) ? row : nullptr;
+    *why = "there is no such variant";
+    return row != nullptr && row->supports(comm, problem, members, call, why) ? row : nullptr;
+  }
+  if (impl::kPersistentRow.supports(comm, problem, members, call, why)) {
+    return &impl::kPersistentRow;
   }
   // The products of the vendor's library are faster than ours by more than fusing them gains.
   return backend::LibraryProductName() != nullptr ? &impl::kPairRow : &impl::kFusedRow;
@@ -179,19 +202,32 @@ Result CheckProblem(const Problem& problem) {
 uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem) {
   const uint64_t base = ccl::WorkspaceBytes(n_members, config);
   if (base == 0 || !CheckProblem(problem).ok()) return 0;
-  const VariantRow* row = RowOf(n_members, problem);
-  if (row == nullptr) return 0;
-  return base + ccl::impl::RoundUp(
-                    impl::kArrivalBytes +
-                        row->workspace_bytes(n_members, ccl::impl::Complete(config), problem),
-                    ccl::kWorkspaceAlignmentBytes);
+  // Matrices that are not aligned may need another variant than the shape alone.
+  uint64_t most = 0;
+  bool any = false;
+  for (const VariantRow* row : kRows) {
+    const char* why = nullptr;
+    if (problem.variant == Variant::kAuto ? !IsAutomatic(row) : row->variant != problem.variant) {
+      continue;
+    }
+    if (!row->supports(nullptr, problem, n_members, nullptr, &why)) continue;
+    any = true;
+    const uint64_t bytes = row->workspace_bytes(n_members, ccl::impl::Complete(config), problem);
+    if (bytes > most) most = bytes;
+  }
+  if (!any) return 0;
+  return base + ccl::impl::RoundUp(impl::kArrivalBytes + most, ccl::kWorkspaceAlignmentBytes);
 }
 
-Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
+namespace {
+
+// As Choose. `call`: null if only the shape is known.
+Result ChooseFor(const ccl::Comm& comm, const Problem& problem, const Matmul* call, Plan* out) {
   if (Result result = CheckProblem(problem); !result.ok()) return result;
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
-  const VariantRow* row = RowOf(comm.team.size, problem);
-  if (row == nullptr) return {StatusCode::kUnimplemented, "this variant does not have the problem"};
+  const char* why = nullptr;
+  const VariantRow* row = RowOf(&comm, comm.team.size, problem, call, &why);
+  if (row == nullptr) return {StatusCode::kUnimplemented, why};
   Plan plan;
   plan.variant = row->variant;
   row->plan(comm, problem, &plan);
@@ -207,9 +243,15 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
   return {};
 }
 
+}  // namespace
+
+Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
+  return ChooseFor(comm, problem, nullptr, out);
+}
+
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream) {
-  Plan plan;
-  if (Result result = Choose(comm, call.problem, &plan); !result.ok()) return result;
+  if (Result result = CheckProblem(call.problem); !result.ok()) return result;
+  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   const Matrices all = MatricesOf(comm, call);
   Result result = CheckMatrix(comm, all.a, "lda is smaller than a row of A", false);
@@ -220,6 +262,8 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream
   if (Touch(all.d, all.a) || Touch(all.d, all.b) || Touch(all.d, all.bias)) {
     return Invalid("D overlaps with what the operation reads");
   }
+  Plan plan;
+  if (result = ChooseFor(comm, call.problem, &call, &plan); !result.ok()) return result;
   return FindRow(plan.variant)->launch(comm, call, plan, stream);
 }
 

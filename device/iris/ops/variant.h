@@ -18,7 +18,10 @@ inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, 
 struct VariantRow {
   Variant variant;
   // Whether it has this problem, which is valid, for so many members.
-  bool (*supports)(const Problem& problem, uint32_t n_members);
+  // If not, `*why` says what is in the way. `comm`, `call`: the workspace and the matrices are
+  // looked at, too, where they are not null.
+  bool (*supports)(const ccl::Comm* comm, const Problem& problem, uint32_t n_members,
+                   const Matmul* call, const char** why);
   // Bytes of workspace, for a complete config, beside the arrivals (impl/layout.h). All members
   // come to the same.
   uint64_t (*workspace_bytes)(uint32_t n_members, const ccl::Config& config,
@@ -35,9 +38,14 @@ struct VariantRow {
 
 extern const VariantRow kFusedRow;
 extern const VariantRow kPairRow;
+extern const VariantRow kPersistentRow;
 
 // What the kernels that meet the other members are given: who they are, and the call in words.
 ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan);
+
+// The operation's opening, by one block: the members meet and compare their calls. `ends`: it
+// counts as an operation by itself.
+Result LaunchOpening(ccl::impl::Common common, bool ends, backend::Stream& stream);
 
 // Where the operations' workspace begins in every heap.
 uint64_t WorkspaceOffset(const ccl::Comm& comm);

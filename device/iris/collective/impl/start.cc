@@ -58,7 +58,7 @@ PackedCall PackMatmul(const CallRecord& call) {
                static_cast<uint32_t>(call.out_type) << 12 | (call.bias ? 1u << 16 : 0u) |
                (call.transposed_b ? 1u << 17 : 0u) | static_cast<uint32_t>(call.activation) << 18 |
                static_cast<uint32_t>(call.ops_variant) << 21 | (call.blocks - 1) << 24,
-           call.m, call.n, call.k, call.ldd, 0}};
+           call.m, call.n, call.k, call.ldd, call.d_place}};
 }
 
 CallRecord UnpackCall(const uint32_t* words) {
@@ -76,6 +76,7 @@ CallRecord UnpackCall(const uint32_t* words) {
     call.n = words[2];
     call.k = words[3];
     call.ldd = words[4];
+    call.d_place = words[5];
     return call;
   }
   call.type = static_cast<DType>(words[0] >> 8 & 0xff);

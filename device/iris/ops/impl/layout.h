@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "iris/backend/matrix.h"
+#include "iris/backend/persistent_product.h"
 #include "iris/backend/select.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/ops/ops.h"
@@ -27,7 +28,9 @@ using ccl::impl::Common;
 
 inline constexpr uint32_t kPack = 8;  // elements of f16 or bf16 in 16 bytes
 inline constexpr uint64_t kArrivals = 8192;
-inline constexpr uint64_t kArrivalBytes = kArrivals * sizeof(uint64_t) + 256;
+// Behind the words, a persistent product keeps something from one launch to the next.
+inline constexpr uint64_t kKeptAtBytes = kArrivals * sizeof(uint64_t) + 256;
+inline constexpr uint64_t kArrivalBytes = kKeptAtBytes + backend::kPersistentKeptBytes;
 // Tiles that a block sends around the ring before it looks for what came of the first one.
 inline constexpr uint32_t kGroup = 2;
 

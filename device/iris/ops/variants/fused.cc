@@ -82,7 +82,9 @@ Result PrepareFused() {
   return backend::PrepareKernel(&FusedMatmul<Bfloat16>);
 }
 
-bool SupportsAll(const Problem&, uint32_t) { return true; }
+bool SupportsAll(const ccl::Comm*, const Problem&, uint32_t, const Matmul*, const char**) {
+  return true;
+}
 
 }  // namespace
 

@@ -367,14 +367,21 @@ class Pair {
   uint8_t* library_workspace_;
 };
 
+}  // namespace
+
+Result LaunchOpening(Common common, bool ends, backend::Stream& stream) {
+  common.ends = ends ? 1 : 0;
+  return backend::Launch({1, backend::Traits::kWarpThreads, 0}, stream, &CompareCalls<>, common);
+}
+
+namespace {
+
 Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
                   backend::Stream& stream) {
   if (comm.team.size > 1) {
     // An operation of its own, with a number of its own: who waits long shows its call beside that
     // number, and the collective behind is another call.
-    const Common common = CommonOf(comm, call, plan);
-    const LaunchConfig config = {plan.blocks, plan.threads, 0};
-    const Result result = backend::Launch(config, stream, &CompareCalls<>, common);
+    const Result result = LaunchOpening(CommonOf(comm, call, plan), true, stream);
     if (!result.ok()) return result;
   }
   return Pair(comm, call, stream).Run();
@@ -387,7 +394,9 @@ Result PreparePair() {
   return backend::PrepareKernel(&LocalMatmul<Bfloat16>);
 }
 
-bool SupportsAll(const Problem&, uint32_t) { return true; }
+bool SupportsAll(const ccl::Comm*, const Problem&, uint32_t, const Matmul*, const char**) {
+  return true;
+}
 
 }  // namespace
 

@@ -1,0 +1,336 @@
+// Launches: maps for the copy engine, arguments, and the choice among the kernels there are.
+#include "iris/backend/cuda/matmul/matmul.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+
+#include "iris/backend/cuda/matmul/kernel.h"
+#include "iris/backend/cuda/matmul/plan.h"
+
+namespace iris::backend::cuda::matmul {
+namespace {
+
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
+                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// The driver's function, which has no library to link. Null: the driver has none.
+EncodeTiled FindEncodeTiled() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                       cudaEnableDefault, &result) != cudaSuccess ||
+      result != cudaDriverEntryPointSuccess) {
+    return nullptr;
+  }
+  return reinterpret_cast<EncodeTiled>(function);
+}
+
+// A matrix of `rows` x `columns` elements of 2 bytes, `leading` apart; boxes of 64 columns.
+// `apart_bytes`: if not 0, from it to a second such matrix, the map's third dimension.
+bool Encode(EncodeTiled encode, Type type, const void* base, uint64_t rows, uint64_t columns,
+            uint64_t leading, uint32_t box_rows, CUtensorMap* map, uint64_t apart_bytes = 0) {
+  const cuuint64_t sizes[] = {columns, rows, 2};
+  const cuuint64_t strides[] = {leading * 2, apart_bytes};
+  const cuuint32_t box[] = {64, box_rows, 1};
+  const cuuint32_t steps[] = {1, 1, 1};
+  return encode(map,
+                type == Type::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                apart_bytes == 0 ? 2 : 3, const_cast<void*>(base), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Blocks that send A's rows, unless said otherwise.
+constexpr uint32_t kPushBlocks = 16;
+constexpr uint32_t kSmallPushBlocks = 4;
+
+constexpr uint32_t kVariants = 16;
+struct Variant {
+  uint32_t number;
+  const void* kernel;
+  uint32_t shared_bytes;
+  uint32_t threads;
+};
+
+template <typename C>
+Variant VariantOf() {
+  constexpr uint32_t kTile = C::kN == 256 ? 0 : C::kAlternates ? 3 : C::kN == 128 ? 1 : 2;
+  constexpr uint32_t kNumber = kTile * 4 + (C::kBfloat16 ? 2 : 0) + (C::kTransposed ? 1 : 0);
+  return {kNumber, reinterpret_cast<const void*>(&MatmulKernel<C>), C::kSharedBytes, C::kThreads};
+}
+template <bool kBfloat16, bool kTransposed>
+Variant ByTile(Tile tile) {
+  switch (tile) {
+    case Tile::k128x256:
+      return VariantOf<Config<128, 256, 3, 2, 2, false, kBfloat16, kTransposed>>();
+    case Tile::k128x128InTurns:
+      return VariantOf<Config<128, 128, 5, 2, 2, true, kBfloat16, kTransposed>>();
+    case Tile::k128x128:
+      return VariantOf<Config<128, 128, 5, 2, 4, false, kBfloat16, kTransposed>>();
+    default:
+      return VariantOf<Config<64, 64, 9, 1, 2, false, kBfloat16, kTransposed>>();
+  }
+}
+Variant VariantFor(const Problem& p, Tile tile) {
+  if (p.in == Type::kBfloat16) {
+    return p.transposed_b ? ByTile<true, true>(tile) : ByTile<true, false>(tile);
+  }
+  return p.transposed_b ? ByTile<false, true>(tile) : ByTile<false, false>(tile);
+}
+
+cudaLaunchAttribute ClusterOf(uint32_t width) {
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = width;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  return cluster;
+}
+
+// How many blocks of clusters of `width` the device runs at the same time. 0: none, or unknown.
+uint32_t ResidentBlocks(const Variant& variant, int device, uint32_t width) {
+  // The answer takes some microseconds to find, and is always the same.
+  constexpr int kDevices = 32;
+  static std::atomic<uint32_t> known[kDevices][kVariants][3];
+  std::atomic<uint32_t>* place = nullptr;
+  if (device >= 0 && device < kDevices) {
+    place = &known[device][variant.number][width == 4 ? 2 : width - 1];
+    const uint32_t blocks = place->load(std::memory_order_relaxed);
+    if (blocks != 0) return blocks;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(width);
+  config.blockDim = dim3(variant.threads);
+  config.dynamicSmemBytes = variant.shared_bytes;
+  cudaLaunchAttribute cluster = ClusterOf(width);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, variant.kernel, &config) != cudaSuccess) return 0;
+  const uint32_t blocks = static_cast<uint32_t>(std::max(clusters, 0)) * width;
+  if (place != nullptr) place->store(blocks, std::memory_order_relaxed);
+  return blocks;
+}
+
+bool AreAligned(const Problem& p, uint64_t bytes) {
+  const uint64_t element = p.out == Type::kFloat32 ? 4 : 2;
+  if (p.ldd * element % bytes != 0) return false;
+  const bool all = p.kind == Kind::kAllReduce || p.kind == Kind::kAllScatter;
+  for (uint32_t r = 0; r < p.n_ranks; ++r) {
+    if ((r == p.rank || all) && reinterpret_cast<uintptr_t>(p.d[r]) % bytes != 0) return false;
+  }
+  return true;
+}
+
+const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Arguments* a) {
+  const Schedule& s = plan.schedule;
+  a->schedule = s;
+  a->bias = p.bias;
+  a->abort = p.abort;
+  a->report = p.report;
+  a->ledger = p.ledger;
+  a->opened = p.ledger.failed != nullptr ? 1 : 0;
+  a->ldd = p.ldd;
+  a->timeout_ns = p.timeout_ns;
+  a->signature = SignatureOf(p, plan);
+  a->n_out = s.n;
+  a->bias_type = static_cast<uint32_t>(p.bias_type);
+  a->activation = static_cast<uint32_t>(p.activation);
+  a->wide = p.out == Type::kFloat32 ? 1 : 0;
+  // Packets are stored by the threads that get them.
+  const bool packets = Sums(s) && !IsRing(s);
+  // The copy engine stores whole pieces of 16 bytes, also where the map ends within one.
+  a->by_tile = a->wide == 0 && !packets && AreAligned(p, 16) && p.n % 8 == 0 ? 1 : 0;
+  a->pairs_align = AreAligned(p, a->wide != 0 ? 8 : 4) ? 1 : 0;
+  const auto rows_of = [&](uint32_t rank) {
+    return SliceBegin(s.m, p.n_ranks, rank + 1) - SliceBegin(s.m, p.n_ranks, rank);
+  };
+  a->m_tensor = p.kind == Kind::kReduceScatter ? rows_of(p.rank) : s.m;
+
+  constexpr const char* kNoMap = "the driver refuses a tensor map";
+  const uint64_t rows_a = p.kind == Kind::kAllGather ? rows_of(p.rank) : p.m;
+  if (!Encode(encode, p.in, p.a, rows_a, p.k, p.lda, s.tile_m, &a->a)) return kNoMap;
+  const bool ok = p.transposed_b
+                      ? Encode(encode, p.in, p.b, p.n, p.k, p.ldb, s.tile_n / s.cluster, &a->b)
+                      : Encode(encode, p.in, p.b, p.k, p.n, p.ldb, kTileK, &a->b);
+  if (!ok) return kNoMap;
+  for (uint32_t i = 0; i < p.n_ranks; ++i) {
+    const uint32_t r = (p.rank + i) % p.n_ranks;
+    a->workspace[i] = static_cast<uint8_t*>(p.workspace[i]);
+    a->out[i] = static_cast<uint8_t*>(p.d[r]);
+    if (a->by_tile == 0 || p.d[r] == nullptr) continue;
+    if (i > 0 && p.kind != Kind::kAllReduce && p.kind != Kind::kAllScatter) continue;
+    CUtensorMap* map = i == 0 ? &a->d : &a->peers[i];
+    if (!Encode(encode, p.out, p.d[r], a->m_tensor, p.n, p.ldd, 64, map)) return kNoMap;
+  }
+  if (p.n_ranks == 1) return nullptr;
+  a->half[0] = HalfAt(p.workspace_bytes, 0);
+  a->half[1] = HalfAt(p.workspace_bytes, 1);
+  if (p.kind != Kind::kAllGather) return nullptr;
+  const uint64_t apart = a->half[1].data_offset_bytes - a->half[0].data_offset_bytes;
+  const uint64_t pitch = (p.k + 7) / 8 * 8;
+  const auto gathered = [&](uint32_t rank) {
+    return a->workspace[rank] + a->half[0].data_offset_bytes;
+  };
+  if (!Encode(encode, p.in, gathered(p.rank), p.m, p.k, pitch, s.tile_m, &a->gathered, apart)) {
+    return kNoMap;
+  }
+  const uint64_t mine = SliceBegin(s.m, p.n_ranks, p.rank) * pitch * 2;
+  for (uint32_t i = 0; i < p.n_ranks; ++i) {
+    if (!Encode(encode, p.in, gathered((p.rank + i) % p.n_ranks) + mine, rows_of(p.rank), p.k,
+                pitch, s.tile_m, &a->peers[i], apart)) {
+      return kNoMap;
+    }
+  }
+  return nullptr;
+}
+
+// All ranks meet; then this one's rows of A go to the others, on the copy stream.
+const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaStream_t stream) {
+  const Schedule& s = plan.schedule;
+  const cudaStream_t copies = static_cast<cudaStream_t>(p.copy_stream);
+  const cudaEvent_t met = static_cast<cudaEvent_t>(p.copy_events[0]);
+  const cudaEvent_t copied = static_cast<cudaEvent_t>(p.copy_events[1]);
+  void* pointers[] = {&a};
+  cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(&MeetKernel), dim3(1),
+                                       dim3(32), pointers, 0, stream);
+  if (error == cudaSuccess) error = cudaEventRecord(met, stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(copies, met, 0);
+  const uint64_t begin = SliceBegin(s.m, s.n_ranks, s.rank);
+  const uint64_t rows = SliceBegin(s.m, s.n_ranks, s.rank + 1) - begin;
+  const uint64_t pitch = (p.k + 7) / 8 * 16;
+  const uint64_t piece_rows = uint64_t{s.piece_rows} * s.tile_m;
+  const uint64_t piece_columns = uint64_t{s.piece_parts} * kPushK;
+  const uint8_t* flag = a.workspace[p.rank] + offsetof(Header, flag);
+  for (uint64_t row = 0; row < rows; row += piece_rows) {
+    for (uint64_t column = 0; column < p.k; column += piece_columns) {
+      const uint64_t height = std::min(piece_rows, rows - row);
+      const uint64_t width = std::min(piece_columns, p.k - column) * 2;
+      const uint64_t piece = PieceOf(s, s.rank, static_cast<uint32_t>(row / s.tile_m),
+                                     static_cast<uint32_t>(column / kPushK));
+      for (uint32_t i = 1; i < s.n_ranks; ++i) {
+        uint8_t* there = a.workspace[(s.rank + i) % s.n_ranks];
+        if (error == cudaSuccess) {
+          error = cudaMemcpy2DAsync(
+              there + a.half[0].data_offset_bytes + (begin + row) * pitch + column * 2, pitch,
+              static_cast<const uint8_t*>(p.a) + row * p.lda * 2 + column * 2, p.lda * 2, width,
+              height, cudaMemcpyDeviceToDevice, copies);
+        }
+        if (error == cudaSuccess) {
+          error = cudaMemcpyAsync(there + a.half[0].flags_offset_bytes + piece * sizeof(uint64_t),
+                                  flag, sizeof(uint64_t), cudaMemcpyDeviceToDevice, copies);
+        }
+      }
+    }
+  }
+  if (error == cudaSuccess) error = cudaEventRecord(copied, copies);
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+}  // namespace
+
+const char* Launch(const Problem& problem, void* stream) {
+  const char* why = nullptr;
+  if (!Supports(problem, &why)) return why;
+  static const EncodeTiled encode = FindEncodeTiled();
+  if (encode == nullptr) return "the driver has no cuTensorMapEncodeTiled: it is too old";
+  int device = 0;
+  int major = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  }
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  if (major != 9) return "the device is not a Hopper GPU";
+
+  Plan plan;
+  if (why = MakePlan(problem, &plan); why != nullptr) return why;
+  const Schedule& s = plan.schedule;
+  Arguments arguments = {};
+  if (why = Fill(problem, plan, encode, &arguments); why != nullptr) return why;
+
+  const Variant variant = VariantFor(problem, plan.tile);
+  error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(variant.shared_bytes));
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  // Ranks wait for each other's blocks: all have to run at the same time.
+  const auto resident = [&](uint32_t width) {
+    const uint32_t most = ResidentBlocks(variant, device, width);
+    return problem.tuning.blocks != 0 ? std::min(most, problem.tuning.blocks) : most;
+  };
+  const bool pushes = problem.kind == Kind::kAllGather && problem.n_ranks > 1 && s.copied == 0;
+  const bool small = plan.tile == Tile::k64x64;
+  const auto pushers_of = [&](uint32_t blocks, uint32_t width) {
+    if (!pushes) return 0u;
+    const uint32_t wanted = problem.tuning.push_blocks != 0 ? problem.tuning.push_blocks
+                            : small                         ? kSmallPushBlocks
+                                                            : kPushBlocks;
+    return std::max(std::min(wanted, blocks / 2) / width * width, width);
+  };
+  uint32_t width = s.cluster;
+  uint32_t blocks = resident(width);
+  uint32_t pushers = pushers_of(blocks, width);
+  if (small) {
+    // Few small tiles would leave multiprocessors, and with them memory's bandwidth, unused.
+    const uint32_t steps = CeilDiv(s.k, kTileK);
+    for (uint32_t split = 2; split <= kMostSplit && 8 * split <= 2 * steps; split *= 2) {
+      const uint32_t more = resident(split);
+      if (split * s.total + pushers_of(more, split) > more) break;
+      width = split;
+      blocks = more;
+      pushers = pushers_of(more, split);
+      arguments.schedule.split = split;
+    }
+  }
+  if (blocks < pushers + width) return "there must be more blocks: see Tuning::blocks";
+  const uint32_t workers = std::min((blocks - pushers) / width, s.total);
+  blocks = workers * width + pushers;
+  arguments.push_blocks = pushers;
+  arguments.finishers = workers * width * (s.tile_m / 64) + pushers;
+
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(variant.threads);
+  config.dynamicSmemBytes = variant.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute attributes[] = {ClusterOf(width), {}};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  config.numAttrs = arguments.opened != 0 ? 2 : 1;
+  void* pointers[] = {&arguments};
+  if (s.copied != 0) {
+    why = StartCopies(problem, plan, arguments, config.stream);
+    if (why != nullptr) return why;
+  }
+  error = cudaLaunchKernelExC(&config, variant.kernel, pointers);
+  if (error == cudaSuccess && s.copied != 0) {
+    error = cudaStreamWaitEvent(config.stream, static_cast<cudaEvent_t>(problem.copy_events[1]), 0);
+  }
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+const char* Prepare() {
+  constexpr Tile kTiles[] = {Tile::k128x256, Tile::k128x128, Tile::k64x64, Tile::k128x128InTurns};
+  cudaFuncAttributes attributes;  // asking for them loads the code
+  cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&MeetKernel));
+  for (const Tile tile : kTiles) {
+    for (uint32_t i = 0; i < 4 && error == cudaSuccess; ++i) {
+      Problem problem;
+      problem.in = i / 2 == 0 ? Type::kBfloat16 : Type::kFloat16;
+      problem.transposed_b = i % 2 != 0;
+      error = cudaFuncGetAttributes(&attributes, VariantFor(problem, tile).kernel);
+    }
+  }
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+}  // namespace iris::backend::cuda::matmul

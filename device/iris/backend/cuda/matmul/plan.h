@@ -1,0 +1,28 @@
+// How a problem is done: the checks and the arithmetic before a launch. Host only, pure.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/cuda/matmul/matmul.h"
+#include "iris/backend/cuda/matmul/schedule.h"
+
+namespace iris::backend::cuda::matmul {
+
+struct Plan {
+  Tile tile = Tile::kAny;
+  Schedule schedule = {};
+  uint64_t flags = 0;  // what a half of the workspace has to hold
+  uint64_t data_bytes = 0;
+  uint64_t packets_bytes = 0;
+};
+
+// Null, or why the problem, workspace aside, cannot be done.
+const char* MakePlan(const Problem& problem, Plan* plan);
+
+// The words that flags carry beside the epoch: ranks whose calls differ do not take each other's.
+uint32_t SignatureOf(const Problem& problem, const Plan& plan);
+
+// The least workspace of a plan.
+uint64_t WorkspaceBytesOf(const Problem& problem, const Plan& plan);
+
+}  // namespace iris::backend::cuda::matmul

@@ -1,0 +1,193 @@
+// The instructions of Hopper that the matrix kernel is made of, one function each.
+//
+// Addresses of shared memory are 32 bits, in the window of the block's cluster. The forms of
+// mbarrier are the default ones (release and acquire of the block): wider ones cost a third of the
+// speed.
+#pragma once
+
+#include <cstdint>
+
+// Compiled for the GPU that has them all (sm_90a); for others the kernel is empty.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define IRIS_MATMUL_HOPPER 1
+#endif
+
+namespace iris::backend::cuda::matmul {
+
+#define IRIS_MATMUL_DEVICE __device__ __forceinline__
+
+#if !defined(__CUDA_ARCH__) || defined(IRIS_MATMUL_HOPPER)
+
+IRIS_MATMUL_DEVICE uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Barriers of shared memory.
+
+IRIS_MATMUL_DEVICE void BarrierInit(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(barrier), "r"(arrivals));
+}
+// Lets the copy engine, and the other block of the cluster, see barriers just made.
+IRIS_MATMUL_DEVICE void BarrierInitFence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+IRIS_MATMUL_DEVICE void BarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+// At the barrier of block `place` of the cluster that lies as this block's.
+IRIS_MATMUL_DEVICE void BarrierArriveAt(uint32_t barrier, uint32_t place) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }"
+      :
+      : "r"(barrier), "r"(place)
+      : "memory");
+}
+// Arrives, and lets the phase wait for `bytes` more of copies.
+IRIS_MATMUL_DEVICE void BarrierExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+IRIS_MATMUL_DEVICE void BarrierWait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{ .reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again; }"
+      :
+      : "r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// The address in block `place` of the cluster that is as this one here.
+IRIS_MATMUL_DEVICE uint32_t AddressAt(uint32_t address, uint32_t place) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(place));
+  return there;
+}
+IRIS_MATMUL_DEVICE void StoreAt(uint32_t there, float x, float y, float z, float w) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(there), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
+}
+IRIS_MATMUL_DEVICE void FenceCluster() { asm volatile("fence.acq_rel.cluster;" : : : "memory"); }
+
+// All threads of the cluster.
+IRIS_MATMUL_DEVICE void ClusterSync() {
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+               :
+               :
+               : "memory");
+}
+IRIS_MATMUL_DEVICE uint32_t PlaceInCluster() {
+  uint32_t place;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place));
+  return place;
+}
+// 128 threads.
+IRIS_MATMUL_DEVICE void GroupSync(uint32_t id) {
+  asm volatile("bar.sync %0, 128;" : : "r"(id) : "memory");
+}
+
+// Copies that complete on a barrier, and copies that are waited for in groups.
+
+IRIS_MATMUL_DEVICE void PrefetchMap(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
+}
+IRIS_MATMUL_DEVICE void LoadTile(uint32_t to, const void* map, uint32_t x, uint32_t y,
+                                 uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3}], [%4];"
+      :
+      : "r"(to), "l"(map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
+}
+// To the same place of every block in `blocks`, a mask.
+IRIS_MATMUL_DEVICE void LoadTileToAll(uint32_t to, const void* map, uint32_t x, uint32_t y,
+                                      uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
+      :
+      : "r"(to), "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+IRIS_MATMUL_DEVICE void StoreTile(const void* map, uint32_t x, uint32_t y, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+               :
+               : "l"(map), "r"(x), "r"(y), "r"(from)
+               : "memory");
+}
+// The same of maps with a third dimension.
+IRIS_MATMUL_DEVICE void LoadTile3(uint32_t to, const void* map, uint32_t x, uint32_t y, uint32_t z,
+                                  uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4}], [%5];"
+      :
+      : "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+IRIS_MATMUL_DEVICE void StoreTile3(const void* map, uint32_t x, uint32_t y, uint32_t z,
+                                   uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+               :
+               : "l"(map), "r"(x), "r"(y), "r"(z), "r"(from)
+               : "memory");
+}
+IRIS_MATMUL_DEVICE void LoadBulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :
+      : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+IRIS_MATMUL_DEVICE void StoreBulk(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :
+               : "l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+IRIS_MATMUL_DEVICE void CommitCopies() {
+  asm volatile("cp.async.bulk.commit_group;" : : : "memory");
+}
+// All groups of this thread but the newest kPending: have read shared memory; are complete.
+template <uint32_t kPending>
+IRIS_MATMUL_DEVICE void WaitCopiesRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(kPending) : "memory");
+}
+template <uint32_t kPending>
+IRIS_MATMUL_DEVICE void WaitCopies() {
+  asm volatile("cp.async.bulk.wait_group %0;" : : "n"(kPending) : "memory");
+}
+// Between accesses by the threads and by the copy engine.
+IRIS_MATMUL_DEVICE void ProxyFence() { asm volatile("fence.proxy.async;" : : : "memory"); }
+IRIS_MATMUL_DEVICE void ProxyFenceShared() {
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
+// Matrix instructions.
+
+IRIS_MATMUL_DEVICE void MatrixFence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
+IRIS_MATMUL_DEVICE void MatrixCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+}
+template <uint32_t kPending>
+IRIS_MATMUL_DEVICE void MatrixWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
+}
+template <uint32_t kRegisters>
+IRIS_MATMUL_DEVICE void RegistersUp() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+template <uint32_t kRegisters>
+IRIS_MATMUL_DEVICE void RegistersDown() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+
+#endif  // Hopper
+
+}  // namespace iris::backend::cuda::matmul

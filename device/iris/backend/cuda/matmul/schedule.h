@@ -1,0 +1,152 @@
+// Which tile is done when, and where in the workspace things lie: arithmetic that all ranks share.
+//
+// Rows of D are cut into slices, one a rank, where the ranks deal rows out; else there is one
+// slice. Tiles of a slice come in pairs, one above the other, for the two blocks of a cluster; with
+// clusters of one block a pair is one tile. Every rank goes through its items in order: an item is
+// a segment of a slice, `per_segment` pairs. C++17, host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/cuda/matmul/matmul.h"
+
+#if defined(__CUDACC__)
+#define IRIS_MATMUL_FUNCTION __host__ __device__ inline
+#else
+#define IRIS_MATMUL_FUNCTION inline
+#endif
+
+namespace iris::backend::cuda::matmul {
+
+inline constexpr uint32_t kMaxSegments = 8;
+// Elements of k in a tile's step, and in what kAllGather sends and waits for at a time.
+inline constexpr uint32_t kTileK = 64;
+inline constexpr uint32_t kPushK = 1024;
+// What a rank keeps at the beginning of its workspace.
+inline constexpr uint64_t kHeaderBytes = 4096;
+
+struct Schedule {
+  Kind kind;
+  uint32_t rank;
+  uint32_t n_ranks;
+  uint32_t m;
+  uint32_t n;
+  uint32_t k;
+  uint32_t tile_m;
+  uint32_t tile_n;
+  uint32_t cluster;  // blocks that share B's tile: 1 or 2
+  uint32_t split;    // blocks of a cluster that share a small tile's k, each with one tile at most
+  uint32_t tiles_n;
+  uint32_t slices;
+  uint32_t pairs_m;      // rows of pairs in the largest slice
+  uint32_t group;        // rows of pairs that are gone through together, column by column
+  uint32_t segments;     // of a slice
+  uint32_t per_segment;  // pairs
+  uint32_t total;        // pairs, those of all items together
+  // kAllGather: what comes at a time, in rows of tiles and in parts of kPushK elements. `copied`:
+  // by the copy engine.
+  uint32_t piece_rows;
+  uint32_t piece_parts;
+  uint32_t copied;
+  uint8_t order[kMaxSegments * kMaxRanks];  // of a ring: segment << 4 | step
+};
+
+// One tile, as a block has to do it.
+struct Work {
+  uint32_t slice;
+  uint32_t step;  // of the slice's way around the ring; else 0 for the rank's own slice
+  uint32_t row;   // of D, the first
+  uint32_t end;   // the slice's end: the tile's rows from here on are another slice's
+  uint32_t column;
+  uint32_t index;  // in its slice, the same at all ranks
+};
+
+IRIS_MATMUL_FUNCTION uint32_t SliceBegin(uint32_t m, uint32_t slices, uint32_t slice) {
+  const uint32_t more = m % slices;
+  return slice * (m / slices) + (slice < more ? slice : more);
+}
+
+IRIS_MATMUL_FUNCTION constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+// Whether ranks add up. By a ring: the slice that a rank works on at a step ends at its owner at
+// the last one. Or by packets, where all rows are one tile: every rank sends each row to its owner.
+IRIS_MATMUL_FUNCTION bool Sums(const Schedule& s) {
+  return (s.kind == Kind::kReduceScatter || s.kind == Kind::kAllReduce) && s.n_ranks > 1;
+}
+IRIS_MATMUL_FUNCTION bool IsRing(const Schedule& s) { return Sums(s) && s.slices > 1; }
+
+// The pair number `t` of this rank, as the block at place `in_cluster` does it. False: there is no
+// such tile, for all blocks of the cluster. A tile may lie below the slice's end altogether, where
+// the other block of the cluster has one.
+IRIS_MATMUL_FUNCTION bool WorkAt(const Schedule& s, uint32_t t, uint32_t in_cluster, Work* work) {
+  const uint32_t item = t / s.per_segment;
+  uint32_t segment = item;
+  uint32_t step = 0;
+  uint32_t slice = 0;
+  if (IsRing(s)) {
+    segment = s.order[item] >> 4;
+    step = s.order[item] & 15;
+    slice = (s.rank + 2 * s.n_ranks - 1 - step) % s.n_ranks;
+  } else if (s.slices > 1) {
+    // The rank's own slice, then the others', side by side, as they arrive.
+    if (item >= s.segments) {
+      const uint32_t later = item - s.segments;
+      segment = later / (s.slices - 1);
+      step = 1 + later % (s.slices - 1);
+    }
+    slice = (s.rank + step) % s.slices;
+  }
+  const uint32_t begin = SliceBegin(s.m, s.slices, slice);
+  const uint32_t end = SliceBegin(s.m, s.slices, slice + 1);
+  const uint32_t pairs_m = CeilDiv(end - begin, s.tile_m * s.cluster);
+  const uint32_t pair = segment * s.per_segment + t % s.per_segment;
+  if (pair >= pairs_m * s.tiles_n) return false;
+  const uint32_t first = pair / (s.group * s.tiles_n) * s.group;
+  const uint32_t rows = pairs_m - first < s.group ? pairs_m - first : s.group;
+  const uint32_t within = pair - first * s.tiles_n;
+  const uint32_t row_of_tiles = (first + within % rows) * s.cluster + in_cluster;
+  work->slice = slice;
+  work->step = step;
+  work->row = begin + row_of_tiles * s.tile_m;
+  work->end = end;
+  work->column = within / rows * s.tile_n;
+  work->index = pair * s.cluster + in_cluster;
+  return true;
+}
+
+// The number of the flag that tells of a row of tiles of a rank's share of A, and a part.
+IRIS_MATMUL_FUNCTION uint64_t PieceOf(const Schedule& s, uint32_t rank, uint32_t row_of_tiles,
+                                      uint32_t part) {
+  const uint64_t rows = CeilDiv(s.pairs_m * s.cluster, s.piece_rows);
+  const uint64_t parts = CeilDiv(CeilDiv(s.k, kPushK), s.piece_parts);
+  return (rank * rows + row_of_tiles / s.piece_rows) * parts + part / s.piece_parts;
+}
+
+// The tiles of the largest slice, as Work::index counts them.
+IRIS_MATMUL_FUNCTION uint32_t TilesOfSlice(const Schedule& s) {
+  return s.pairs_m * s.tiles_n * s.cluster;
+}
+
+// The halves of a workspace are used in turns by launches, and lie where they lie whatever the
+// launch is, because ranks may be one launch apart: flags, then data, then packets.
+struct Half {
+  uint64_t flags_offset_bytes;
+  uint64_t flags;
+  uint64_t data_offset_bytes;
+  uint64_t data_bytes;
+  uint64_t packets_offset_bytes;
+  uint64_t packets_bytes;
+};
+IRIS_MATMUL_FUNCTION Half HalfAt(uint64_t workspace_bytes, uint32_t parity) {
+  const uint64_t unit = (workspace_bytes - kHeaderBytes) / 2 / 256 / 1024 * 1024;
+  Half half = {};
+  half.flags_offset_bytes = kHeaderBytes + parity * 256 * unit;
+  half.flags = unit / sizeof(uint64_t);
+  half.data_offset_bytes = half.flags_offset_bytes + unit;
+  half.data_bytes = 191 * unit;
+  half.packets_offset_bytes = half.data_offset_bytes + half.data_bytes;
+  half.packets_bytes = 64 * unit;
+  return half;
+}
+
+}  // namespace iris::backend::cuda::matmul

@@ -1,0 +1,26 @@
+// For backends without a persistent product.
+#include "iris/backend/persistent_product.h"
+
+namespace iris::backend {
+namespace {
+
+constexpr const char* kNone = "this backend has no persistent kernel for products of matrices";
+
+}  // namespace
+
+bool HasPersistentProduct() { return false; }
+
+bool SupportsPersistentProduct(const PersistentProduct&, bool, const char** why) {
+  *why = kNone;
+  return false;
+}
+
+uint64_t PersistentProductBytes(const PersistentProduct&) { return 0; }
+
+Result LaunchPersistentProduct(const PersistentProduct&, Stream&) {
+  return {StatusCode::kUnimplemented, kNone};
+}
+
+Result PreparePersistentProduct() { return {}; }
+
+}  // namespace iris::backend

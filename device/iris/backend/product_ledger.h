@@ -1,0 +1,28 @@
+// Where a persistent product (persistent_product.h) learns whether its team goes on, and tells how
+// it went: words that the collectives of the team keep, too. The standard library alone. C++17.
+#pragma once
+
+#include <cstdint>
+
+namespace iris::backend {
+
+// All words are this rank's, on its device but for the report. None is set: the launch has no
+// opening, and tells nobody.
+struct ProductLedger {
+  // Not 0 when the kernel before the launch is over: the ranks have not met. Nothing is then sent
+  // and nobody is waited for. A launch that fails sets it.
+  uint32_t* failed = nullptr;
+  uint32_t* finished = nullptr;  // operations; a launch that succeeds counts itself
+  uint64_t* missing = nullptr;   // a bit for each rank that did not come
+  uint64_t* waiting = nullptr;   // of who has waited for long: finished + 1, the call above bit 32
+  uint64_t* report = nullptr;    // the first failure of all, in words that follow
+  uint64_t timeout_word = 0;     // with the rank added above bit 16, and `finished` above bit 32
+  uint64_t aborted_word = 0;
+  uint32_t call = 0;
+  // Words that say `failed` again, so many, so many bytes apart.
+  uint32_t n_blocks = 0;
+  uint8_t* blocks = nullptr;
+  uint64_t block_bytes = 0;
+};
+
+}  // namespace iris::backend

@@ -1,0 +1,175 @@
+// kPersistent: an opening, in which the members meet and compare their calls, and the backend's own
+// kernel, which may begin while the opening runs and waits for its end before it sends anything.
+#include <cstddef>
+#include <cstdint>
+
+#include "iris/backend/persistent_product.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/variants/variant.h"
+#include "iris/ops/impl/layout.h"
+#include "iris/ops/variant.h"
+#include "iris/translate.h"
+
+namespace iris::ops::impl {
+namespace {
+
+using backend::PersistentProduct;
+using ccl::Operation;
+using ccl::impl::BlockState;
+using ccl::impl::Header;
+
+PersistentProduct::Kind KindOf(Operation operation) {
+  switch (operation) {
+    case Operation::kMatmulReduceScatter:
+      return PersistentProduct::Kind::kReduceScatter;
+    case Operation::kMatmulAllReduce:
+      return PersistentProduct::Kind::kAllReduce;
+    case Operation::kAllGatherMatmul:
+      return PersistentProduct::Kind::kAllGather;
+    default:
+      return PersistentProduct::Kind::kAllScatter;
+  }
+}
+
+// What of a product the problem says.
+PersistentProduct ShapeOf(const Problem& problem, uint32_t members, uint32_t member) {
+  PersistentProduct product;
+  product.kind = KindOf(problem.operation);
+  product.in = problem.in;
+  product.out = problem.out;
+  product.bias_type = problem.bias;
+  product.m = problem.m;
+  product.n = problem.n;
+  product.k = problem.k;
+  if (problem.operation == Operation::kMatmulAllGather) {
+    product.m = ShareOf(problem.m, members, member).count;
+  } else if (problem.operation == Operation::kMatmulAllScatter) {
+    product.n = ShareOf(problem.n, members, member).count;
+  }
+  product.transposed_b = problem.transposed_b;
+  product.activation = problem.activation;
+  product.rank = member;
+  product.n_ranks = members;
+  return product;
+}
+
+// Of a Comm's workspace, what a persistent product has.
+uint64_t RoomOf(const ccl::Comm& comm) {
+  const uint64_t used = WorkspaceOffset(comm) - comm.workspace_offset_bytes + kKeptAtBytes;
+  return comm.workspace_bytes < used ? 0 : comm.workspace_bytes - used;
+}
+
+uint64_t Bytes(uint32_t members, const ccl::Config&, const Problem& problem) {
+  // Member 0 has the largest share.
+  const uint64_t bytes = backend::PersistentProductBytes(ShapeOf(problem, members, 0));
+  return bytes < backend::kPersistentKeptBytes ? 0 : bytes - backend::kPersistentKeptBytes;
+}
+
+PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call) {
+  const Problem& problem = call.problem;
+  const uint32_t members = comm.team.size;
+  const uint32_t me = comm.team.index;
+  PersistentProduct product = ShapeOf(problem, members, me);
+  product.a = call.a;
+  product.lda = call.lda;
+  product.b = call.b;
+  product.ldb = call.ldb;
+  product.ldd = call.ldd;
+  product.bias = problem.bias == DType::kNone ? nullptr : call.bias;
+  // Of all members' D, where this one's part begins.
+  uint64_t skipped = 0;
+  if (problem.operation == Operation::kMatmulAllGather) {
+    skipped = ShareOf(problem.m, members, me).begin * call.ldd;
+  } else if (problem.operation == Operation::kMatmulAllScatter) {
+    skipped = ShareOf(problem.n, members, me).begin;
+  }
+  const bool to_all = IsToAll(problem.operation);
+  const uint64_t d_offset = to_all ? OffsetBytes(comm.context, call.d) : 0;
+  for (uint32_t r = 0; r < members; ++r) {
+    const uint32_t rank = comm.team.members[r];
+    if (to_all) {
+      product.d[r] =
+          iris::AtOffset<uint8_t>(comm.context, rank, d_offset + skipped * DTypeBytes(problem.out));
+    }
+    product.workspace[r] =
+        iris::AtOffset<uint8_t>(comm.context, rank, WorkspaceOffset(comm) + kKeptAtBytes);
+  }
+  if (!to_all) product.d[me] = call.d;
+  product.workspace_bytes = RoomOf(comm);
+  product.timeout_ns =
+      comm.config.timeout_ns != 0 ? comm.config.timeout_ns : comm.context.timeout_ns;
+  product.abort_word = comm.context.abort_word;
+  // Blocks of ranks that share a device have to fit on it together.
+  if (comm.config.max_blocks < backend::MultiprocessorCount() &&
+      comm.config.max_blocks < ccl::kMaxBlocks) {
+    product.max_blocks = comm.config.max_blocks;
+  }
+  return product;
+}
+
+bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, const Matmul* call,
+              const char** why) {
+  *why = "the device has no persistent kernel for products of matrices: it is no Hopper GPU";
+  if (!backend::HasPersistentProduct()) return false;
+  *why = "a persistent product has 2 to 16 members";
+  if (members < 2 || members > PersistentProduct::kMaxRanks) return false;
+  // All members' shares are looked at, not this one's alone: they come to the same answer.
+  *why = "m is too small for a persistent product of so many members, or n is";
+  const uint64_t least_rows =
+      problem.operation == Operation::kMatmulAllGather ? problem.m / members : problem.m;
+  if (least_rows < members) return false;
+  if (problem.operation == Operation::kMatmulAllScatter && problem.n < members) return false;
+  if (!backend::SupportsPersistentProduct(ShapeOf(problem, members, 0), true, why)) return false;
+  if (comm != nullptr) {
+    *why = "max_blocks of the communicator is below 8: a persistent product needs more";
+    if (comm->config.max_blocks < 8) return false;
+    *why = "the workspace is too small for the problem: make it as large as WorkspaceBytes says";
+    if (RoomOf(*comm) < backend::PersistentProductBytes(ShapeOf(problem, members, 0))) return false;
+  }
+  if (comm == nullptr || call == nullptr) return true;
+  return backend::SupportsPersistentProduct(ProductOf(*comm, *call), false, why);
+}
+
+void Complete(const ccl::Comm&, const Problem&, Plan* plan) {
+  plan->multiplier = "iris, persistent";
+  // Of the round that all members make.
+  plan->blocks = 1;
+  plan->threads = backend::Traits::kWarpThreads;
+}
+
+Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+                        backend::Stream& stream) {
+  const Common common = CommonOf(comm, call, plan);
+  if (Result result = LaunchOpening(common, false, stream); !result.ok()) return result;
+  PersistentProduct product = ProductOf(comm, call);
+  const auto here = [&](uint64_t offset_bytes) {
+    return iris::AtOffset<uint8_t>(comm.context, comm.context.rank, offset_bytes);
+  };
+  uint8_t* const header = here(common.header_offset_bytes);
+  backend::ProductLedger& ledger = product.ledger;
+  ledger.failed = reinterpret_cast<uint32_t*>(header + offsetof(Header, failed));
+  ledger.finished = reinterpret_cast<uint32_t*>(header + offsetof(Header, sequence));
+  ledger.missing = reinterpret_cast<uint64_t*>(header + offsetof(Header, missing));
+  ledger.waiting = reinterpret_cast<uint64_t*>(header + offsetof(Header, calling));
+  ledger.report = &comm.report->word;
+  ledger.timeout_word = ccl::impl::PackError(StatusCode::kDeadlineExceeded, common.operation, 0, 0);
+  ledger.aborted_word = ccl::impl::PackError(StatusCode::kAborted, common.operation, 0, 0);
+  ledger.call = common.signature;
+  ledger.blocks = here(common.sync_offset_bytes) + offsetof(BlockState, failed);
+  ledger.n_blocks = comm.config.max_blocks;
+  ledger.block_bytes = ccl::impl::SyncBytes(comm.team.size);
+  return backend::LaunchPersistentProduct(product, stream);
+}
+
+}  // namespace
+
+const VariantRow kPersistentRow = {
+    Variant::kPersistent,
+    &Supports,
+    &Bytes,
+    &Complete,
+    &LaunchPersistent,
+    &backend::PreparePersistentProduct,
+};
+
+}  // namespace iris::ops::impl
