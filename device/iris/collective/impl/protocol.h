@@ -439,7 +439,7 @@ class Rounds {
   }
   // Around a wait by other means, for the trace.
   IRIS_DEVICE uint64_t WaitBegins() const { return TraceTime(); }
-  IRIS_DEVICE void WaitEnds(uint64_t since_ns) const { TraceWait(since_ns); }
+  IRIS_DEVICE void WaitEnds(uint64_t since_ns) { TraceWait(since_ns); }
 
   // Behind a block sync: whether a thread of the block has failed.
   IRIS_DEVICE bool Settle() const {
