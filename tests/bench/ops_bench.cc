@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "iris/backend/persistent_product.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "iris/ops/ops.h"
@@ -63,16 +65,19 @@ ops::Problem ProblemOf(Operation operation, const Dimensions& d, uint32_t ranks,
 
 void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& d) {
   World world(n, kEmulated ? uint64_t{64} << 20 : uint64_t{3} << 30);
-  constexpr int kWays = 3;
-  const char* const names[kWays] = {"product alone", "fused", "pair"};
+  const bool persistent = backend::HasPersistentProduct();
+  const int ways = persistent ? 4 : 3;
+  constexpr const char* kNames[] = {"product alone", "fused", "pair", "persistent"};
+  constexpr ops::Variant kVariants[] = {ops::Variant::kPair, ops::Variant::kFused,
+                                        ops::Variant::kPair, ops::Variant::kPersistent};
   std::vector<std::vector<std::vector<double>>> times(
-      kWays, std::vector<std::vector<double>>(n, std::vector<double>(kBatches)));
+      ways, std::vector<std::vector<double>>(n, std::vector<double>(kBatches)));
   world.Run([&](Rank& rank) {
-    ops::Problem problems[kWays];
+    ops::Problem problems[std::size(kVariants)];
     uint64_t bytes = 0;
-    for (int way = 0; way < kWays; ++way) {
+    for (int way = 0; way < ways; ++way) {
       problems[way] = ProblemOf(operation, d, n, way == 0);
-      problems[way].variant = way == 1 ? ops::Variant::kFused : ops::Variant::kPair;
+      problems[way].variant = kVariants[way];
       bytes = std::max(bytes, ops::WorkspaceBytes(n, {}, problems[way]));
     }
     const ccl::Comm comm = CommOf(rank, rank.ctx.world, bytes);
@@ -85,7 +90,7 @@ void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& 
     call.b = rank.New<uint16_t>(d.n * d.k);
     call.d = rank.New<uint16_t>(d.m * d.n);
     for (uint32_t b = 0; b <= kBatches; ++b) {  // the first warms up
-      for (int way = 0; way < kWays; ++way) {
+      for (int way = 0; way < ways; ++way) {
         call.problem = problems[way];
         const uint64_t share =
             operation == Operation::kMatmulAllScatter && way != 0 ? n : uint64_t{1};
@@ -108,14 +113,14 @@ void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& 
       }
     }
   });
-  for (int way = 0; way < kWays; ++way) {
+  for (int way = 0; way < ways; ++way) {
     std::vector<double> slowest(kBatches, 0);
     for (const auto& of_rank : times[way]) {
       for (uint32_t b = 0; b < kBatches; ++b) slowest[b] = std::max(slowest[b], of_rank[b]);
     }
     report->Add(std::string(ccl::OperationName(operation)) + " " + std::to_string(d.m) + " x " +
                     std::to_string(d.n) + " x " + std::to_string(d.k) + ", " + std::to_string(n) +
-                    " ranks, " + names[way],
+                    " ranks, " + kNames[way],
                 slowest, "us");
   }
 }

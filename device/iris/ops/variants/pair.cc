@@ -24,6 +24,7 @@ namespace iris::ops::impl {
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
+  if (common.early != 0) backend::LetNextBegin();
   Rounds rounds(common, &shared, backend::BlockIndex());
   if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
   rounds.Conclude();
@@ -371,6 +372,8 @@ class Pair {
 
 Result LaunchOpening(Common common, bool ends, backend::Stream& stream) {
   common.ends = ends ? 1 : 0;
+  // What follows the round of an operation that goes on knows how to wait for it.
+  common.early = ends ? 0 : 1;
   return backend::Launch({1, backend::Traits::kWarpThreads, 0}, stream, &CompareCalls<>, common);
 }
 
