@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -30,6 +29,12 @@ using conformance::World;
 constexpr bool kEmulated = backend::Traits::kEmulated;
 constexpr uint32_t kBatches = 9;
 constexpr uint32_t kBatch = kEmulated ? 2 : 10;
+
+// The ways to compare; the last one where the device has it.
+constexpr int kMostWays = 4;
+constexpr const char* kNames[kMostWays] = {"product alone", "fused", "pair", "persistent"};
+constexpr ops::Variant kVariants[kMostWays] = {ops::Variant::kPair, ops::Variant::kFused,
+                                               ops::Variant::kPair, ops::Variant::kPersistent};
 
 struct Dimensions {
   uint64_t m, n, k;
@@ -66,14 +71,11 @@ ops::Problem ProblemOf(Operation operation, const Dimensions& d, uint32_t ranks,
 void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& d) {
   World world(n, kEmulated ? uint64_t{64} << 20 : uint64_t{3} << 30);
   const bool persistent = backend::HasPersistentProduct();
-  const int ways = persistent ? 4 : 3;
-  constexpr const char* kNames[] = {"product alone", "fused", "pair", "persistent"};
-  constexpr ops::Variant kVariants[] = {ops::Variant::kPair, ops::Variant::kFused,
-                                        ops::Variant::kPair, ops::Variant::kPersistent};
+  const int ways = persistent ? kMostWays : kMostWays - 1;
   std::vector<std::vector<std::vector<double>>> times(
       ways, std::vector<std::vector<double>>(n, std::vector<double>(kBatches)));
   world.Run([&](Rank& rank) {
-    ops::Problem problems[std::size(kVariants)];
+    ops::Problem problems[kMostWays];
     uint64_t bytes = 0;
     for (int way = 0; way < ways; ++way) {
       problems[way] = ProblemOf(operation, d, n, way == 0);

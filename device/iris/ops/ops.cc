@@ -250,8 +250,8 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
 }
 
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream) {
-  if (Result result = CheckProblem(call.problem); !result.ok()) return result;
-  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
+  Plan plan;
+  if (Result result = Choose(comm, call.problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   const Matrices all = MatricesOf(comm, call);
   Result result = CheckMatrix(comm, all.a, "lda is smaller than a row of A", false);
@@ -262,7 +262,7 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream
   if (Touch(all.d, all.a) || Touch(all.d, all.b) || Touch(all.d, all.bias)) {
     return Invalid("D overlaps with what the operation reads");
   }
-  Plan plan;
+  // The matrices may need another variant than the shape.
   if (result = ChooseFor(comm, call.problem, &call, &plan); !result.ok()) return result;
   return FindRow(plan.variant)->launch(comm, call, plan, stream);
 }
