@@ -195,7 +195,7 @@ def amd_streams_words(a):
 
 
 # TraceArea::until_ns, which a call of a block reads once: no poll, and nothing has to be behind it.
-TRACE_WORD = r" offset:24 "
+TRACE_WORD = r" offset:(?:16|24) "
 
 
 def amd_waits_poll(a):

@@ -181,7 +181,7 @@ def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool 
     interface = None if context.on_host else getattr(what, "__cuda_array_interface__", None)
     if isinstance(what, DeviceArrayInterface):
         # Its device and context are looked at as those of any buffer, by way of an element.
-        shape, strides, dtype, address = what.shape, what.strides, what.dtype, what.data_ptr()  # type: ignore
+        shape, strides, dtype, address = what.shape, what.strides, what.dtype, what.data_ptr()
         if what.context is not context:
             buffer_of(context, what, role)
     elif torch is not None and isinstance(what, torch.Tensor):

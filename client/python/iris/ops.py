@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from iris.team import Team
 
 ACTIVATIONS: Dict[Optional[str], int] = {None: 0, "none": 0, "relu": 1, "gelu": 2, "silu": 3}
-VARIANTS: Dict[str, int] = {"auto": 0, "fused": 1, "pair": 2}
+VARIANTS: Dict[str, int] = {"auto": 0, "fused": 1, "pair": 2, "persistent": 3}
 _NAMES = {12: "matmul_all_reduce", 13: "matmul_reduce_scatter", 14: "all_gather_matmul", 15: "matmul_all_gather",
           16: "matmul_all_scatter"}
 _NUMBERS = {name: number for number, name in _NAMES.items()}
@@ -80,7 +80,7 @@ class _Call:
         second = matrix_of(context, b, f"{name}: B", may_be_transposed=True)
         if activation not in ACTIVATIONS:
             raise InvalidArgumentError(f"{name}: activation={activation!r} is none of None, 'relu', 'gelu' and 'silu'")
-        number = VARIANTS.get(variant, variant) if isinstance(variant, (str, int)) else None
+        number = VARIANTS.get(variant) if isinstance(variant, str) else variant if isinstance(variant, int) else None
         if number not in VARIANTS.values():
             raise InvalidArgumentError(f"{name}: variant={variant!r} is none of {', '.join(VARIANTS)}")
         if first.dtype is not second.dtype:
@@ -106,7 +106,7 @@ class _Call:
             operation=_NUMBERS[name], variant=number, m=m, n=n, k=k, in_dtype=first.dtype, out_dtype=d.dtype,
             bias_dtype=DType.NONE, transposed_b=second.transposed, activation=ACTIVATIONS[activation],
             a=first.address, lda=first.ld, b=second.address, ldb=second.ld, d=d.address, ldd=d.ld)
-        self.keep = (output, a, b)
+        self.keep: Tuple[Any, ...] = (output, a, b)
         if bias is not None:
             row = _foreign.buffer_of(context, bias, f"{name}: the bias")
             if row.count != columns:

@@ -14,11 +14,9 @@ struct ProductLedger {
   uint32_t* failed = nullptr;
   uint32_t* finished = nullptr;  // operations; a launch that succeeds counts itself
   uint64_t* missing = nullptr;   // a bit for each rank that did not come
-  uint64_t* waiting = nullptr;   // of who has waited for long: finished + 1, the call above bit 32
   uint64_t* report = nullptr;    // the first failure of all, in words that follow
   uint64_t timeout_word = 0;     // with the rank added above bit 16, and `finished` above bit 32
   uint64_t aborted_word = 0;
-  uint32_t call = 0;
   // Words that say `failed` again, so many, so many bytes apart.
   uint32_t n_blocks = 0;
   uint8_t* blocks = nullptr;

@@ -22,12 +22,14 @@
 //
 // Matrices are stored by rows, `ld` elements from one to the next; B may be given transposed. They
 // are any memory that the device can read, aligned to their element. D of matmul_all_reduce,
-// matmul_all_gather and matmul_all_scatter is written by all members: it lies in the heap, at
-// whatever offset each member has it, with the same ldd. D must not overlap with what is read, nor
+// matmul_all_gather and matmul_all_scatter is written by all members: it lies in the heap, with the
+// same ldd, and at the same offset on all members; kFused and kPair, named, take it at whatever
+// offset each member has it. D must not overlap with what is read, nor
 // any of them with the workspace. m, n and k are at least 1.
 //
 // Order of sums: in f32, over k in steps that the backend's matrix instructions have, and then over
-// the members: each row of tiles begins with another one, always the same.
+// the members: each row of tiles begins with another one, always the same. Sums travel between
+// members as f32 in kFused, and rounded to the type of D in the others.
 #pragma once
 
 #include <cstdint>

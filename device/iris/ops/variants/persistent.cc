@@ -150,11 +150,9 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
   ledger.failed = reinterpret_cast<uint32_t*>(header + offsetof(Header, failed));
   ledger.finished = reinterpret_cast<uint32_t*>(header + offsetof(Header, sequence));
   ledger.missing = reinterpret_cast<uint64_t*>(header + offsetof(Header, missing));
-  ledger.waiting = reinterpret_cast<uint64_t*>(header + offsetof(Header, calling));
   ledger.report = &comm.report->word;
   ledger.timeout_word = ccl::impl::PackError(StatusCode::kDeadlineExceeded, common.operation, 0, 0);
   ledger.aborted_word = ccl::impl::PackError(StatusCode::kAborted, common.operation, 0, 0);
-  ledger.call = common.signature;
   ledger.blocks = here(common.sync_offset_bytes) + offsetof(BlockState, failed);
   ledger.n_blocks = comm.config.max_blocks;
   ledger.block_bytes = ccl::impl::SyncBytes(comm.team.size);

@@ -106,8 +106,8 @@ struct Config {
 
 #if !defined(__CUDA_ARCH__) || defined(IRIS_MATMUL_HOPPER)
 
-// Who waits for longer shows it to those who look from outside.
-inline constexpr uint64_t kLongNs = 1000 * 1000;
+// One look around of so many is at the abort word, too.
+inline constexpr uint32_t kAbortLooks = 16;
 
 // What a store warp sends at a time.
 inline constexpr uint32_t kSendBytes = 2048;
@@ -174,32 +174,14 @@ IRIS_MATMUL_DEVICE uint64_t FlagWord(const Arguments& a, uint32_t epoch) {
   return static_cast<uint64_t>(a.signature) << 32 | epoch;
 }
 
-// Tells the ledger that the launch fails, because of `member`.
-IRIS_MATMUL_DEVICE void TellFailure(const ProductLedger& ledger, Failure why, uint32_t member) {
-  const uint64_t number = *static_cast<const volatile uint32_t*>(ledger.finished);
-  const uint64_t word = (why == Failure::kAborted ? ledger.aborted_word : ledger.timeout_word) +
-                        (static_cast<uint64_t>(member) << 16 | number << 32);
-  atomicCAS_system(reinterpret_cast<unsigned long long*>(ledger.report), 0ull,
-                   static_cast<unsigned long long>(word));
-  atomicOr(reinterpret_cast<unsigned long long*>(ledger.missing), 1ull << member);
-  for (uint32_t i = 0; i < ledger.n_blocks; ++i) {
-    *reinterpret_cast<volatile uint32_t*>(ledger.blocks + i * ledger.block_bytes) = 1;
-  }
-  *static_cast<volatile uint32_t*>(ledger.failed) = 1;
-}
-
 // Records why this rank gives up; the first record stands.
 IRIS_MATMUL_DEVICE void Fail(const Arguments& a, Failure why, uint32_t member, uint32_t epoch) {
   const uint64_t word =
       static_cast<uint64_t>(epoch) << 32 | member << 8 | static_cast<uint32_t>(why);
   uint64_t* failure = &HeaderOf(a, a.schedule.rank)->failure;
   if (atomicCAS(reinterpret_cast<unsigned long long*>(failure), 0ull,
-                static_cast<unsigned long long>(word)) != 0) {
-    return;
-  }
-  if (a.opened != 0) {
-    TellFailure(a.ledger, why, member);
-  } else if (a.report != nullptr) {
+                static_cast<unsigned long long>(word)) == 0 &&
+      a.report != nullptr) {
     *static_cast<volatile uint64_t*>(a.report) = word;
   }
 }
@@ -208,19 +190,16 @@ IRIS_MATMUL_DEVICE void Fail(const Arguments& a, Failure why, uint32_t member, u
 // is recorded.
 struct Patience {
   uint64_t since_ns = 0;
+  uint32_t looks = 0;
 
   IRIS_MATMUL_DEVICE bool Ends(const Arguments& a, uint32_t member, uint32_t epoch) {
     const uint64_t now = Nanoseconds();
     if (since_ns == 0) since_ns = now;
     if (LoadRelaxed(&HeaderOf(a, a.schedule.rank)->failure) != 0) return true;
-    if (a.abort != nullptr && LoadRelaxed(a.abort) != 0) {
+    // It may lie in the memory of the host, where a look takes as long as a message.
+    if (++looks % kAbortLooks == 0 && a.abort != nullptr && LoadRelaxed(a.abort) != 0) {
       Fail(a, Failure::kAborted, member, epoch);
       return true;
-    }
-    if (a.opened != 0 && now - since_ns > kLongNs) {
-      const uint64_t number = *static_cast<const volatile uint32_t*>(a.ledger.finished);
-      *static_cast<volatile uint64_t*>(a.ledger.waiting) =
-          static_cast<uint64_t>(a.ledger.call) << 32 | static_cast<uint32_t>(number + 1);
     }
     if (now - since_ns > a.timeout_ns) {
       Fail(a, Failure::kTimeout, member, epoch);
@@ -257,11 +236,33 @@ IRIS_MATMUL_DEVICE bool Await(const Arguments& a, uint32_t* failed, const uint64
   return false;
 }
 
+// Tells the ledger that the launch has failed.
+IRIS_MATMUL_DEVICE void TellFailure(const ProductLedger& ledger, uint64_t failure) {
+  const uint64_t member = failure >> 8 & 0xff;
+  const uint64_t number = *static_cast<const volatile uint32_t*>(ledger.finished);
+  const bool aborted =
+      static_cast<uint32_t>(failure & 0xff) == static_cast<uint32_t>(Failure::kAborted);
+  const uint64_t word =
+      (aborted ? ledger.aborted_word : ledger.timeout_word) + (member << 16 | number << 32);
+  atomicCAS_system(reinterpret_cast<unsigned long long*>(ledger.report), 0ull,
+                   static_cast<unsigned long long>(word));
+  atomicOr(reinterpret_cast<unsigned long long*>(ledger.missing), 1ull << member);
+  for (uint32_t i = 0; i < ledger.n_blocks; ++i) {
+    *reinterpret_cast<volatile uint32_t*>(ledger.blocks + i * ledger.block_bytes) = 1;
+  }
+  *static_cast<volatile uint32_t*>(ledger.failed) = 1;
+}
+
 // By the last thread of the grid.
 IRIS_MATMUL_DEVICE void EndLaunch(const Arguments& a, Header* header, uint32_t epoch) {
-  if (a.opened != 0 && LoadRelaxed(&header->failure) == 0 && LoadRelaxed(a.ledger.failed) == 0) {
+  if (a.opened != 0 && LoadRelaxed(a.ledger.failed) == 0) {
+    const uint64_t failure = LoadRelaxed(&header->failure);
     volatile uint32_t* finished = a.ledger.finished;
-    *finished = *finished + 1;
+    if (failure == 0) {
+      *finished = *finished + 1;
+    } else {
+      TellFailure(a.ledger, failure);
+    }
   }
   *static_cast<volatile uint32_t*>(&header->epoch) = epoch;
 }
