@@ -421,6 +421,15 @@ ccl::Config SmallConfig() {
   return config;
 }
 
+// For so many ranks, of which several may share a device.
+ccl::Config SharedConfig(uint32_t ranks) {
+  ccl::Config config;
+  const uint32_t devices = backend::Traits::kEmulated ? ranks : backend::DeviceCount();
+  if (devices < ranks)
+    config.max_blocks = ccl::MaxBlocksWhenShared((ranks + devices - 1) / devices);
+  return config;
+}
+
 class OpsTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, OpsTest, testing::Values(1, 2, 3, 4, 8));
 
@@ -474,9 +483,9 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
 // many of them, with the rows of leading dimensions apart.
 TEST_P(OpsTest, PersistentProductsAreWhatSumsInDoubleSay) {
   const uint32_t n = GetParam();
-  constexpr Dimensions kAligned[] = {{40, 72, 24},    {64, 512, 256},  {130, 200, 104},
-                                     {300, 136, 520}, {513, 256, 64},  {129, 264, 72},
-                                     {512, 512, 512}, {1000, 328, 200}};
+  constexpr Dimensions kAligned[] = {{40, 72, 24},    {64, 512, 256}, {130, 200, 104},
+                                     {300, 136, 520}, {513, 256, 64}, {129, 264, 72},
+                                     {512, 384, 512}, {600, 328, 200}};
   std::vector<Case> cases;
   uint32_t i = 0;
   for (const Operation operation : kOperations) {
@@ -502,9 +511,7 @@ TEST_P(OpsTest, PersistentProductsAreWhatSumsInDoubleSay) {
   World world(n, kHeapBytes);
   world.Run([&](Rank& rank) {
     if (n == 1 || !backend::HasPersistentProduct()) return;
-    ccl::Config config;
-    const uint32_t devices = backend::DeviceCount();
-    config.max_blocks = ccl::MaxBlocksWhenShared((n + devices - 1) / devices);
+    ccl::Config config = SharedConfig(n);
     config.timeout_ns = 5'000'000'000;
     Member member(rank, rank.ctx.world, BytesFor(cases, n, config), config);
     for (int round = 0; round < 2; ++round) {
@@ -660,7 +667,7 @@ TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
     world.Run([&](Rank& rank) {
       Case c;
       c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
-      ccl::Config config;
+      ccl::Config config = SharedConfig(3);
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
       const Matmul call = member.Fill(c);
@@ -693,7 +700,8 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
     world.Run([&](Rank& rank) {
       Case c;
       c.problem = {Operation::kMatmulAllReduce, 60, 50, 40, DType::kBf16, DType::kF32};
-      Member member(rank, rank.ctx.world, BytesFor({c}, 3, {}) * 2, {});
+      const ccl::Config config = SharedConfig(3);
+      Member member(rank, rank.ctx.world, BytesFor({c}, 3, config) * 2, config);
       Matmul call = member.Fill(c);
       rank.HostBarrier();
       if (rank.rank() == 2) {
