@@ -86,6 +86,14 @@ bool IsAutomatic(const VariantRow* row) {
   return row->variant == usual;
 }
 
+// Whether a persistent product, where there is one, is expected to be faster than the pair of the
+// vendor's library. Measured on two H200: docs/ops.md.
+bool PersistentIsFaster(const Problem& problem) {
+  constexpr uint64_t kFewRows = 64;
+  return problem.m > kFewRows || problem.operation == Operation::kAllGatherMatmul ||
+         problem.operation == Operation::kMatmulAllScatter;
+}
+
 // The row that runs a problem, which is valid. Null: none has it, and `*why` says why. `comm`,
 // `call`: null if only the shape is known.
 const VariantRow* RowOf(const ccl::Comm* comm, uint32_t members, const Problem& problem,
@@ -95,11 +103,13 @@ const VariantRow* RowOf(const ccl::Comm* comm, uint32_t members, const Problem& 
     *why = "there is no such variant";
     return row != nullptr && row->supports(comm, problem, members, call, why) ? row : nullptr;
   }
-  if (impl::kPersistentRow.supports(comm, problem, members, call, why)) {
+  const bool library = backend::LibraryProductName() != nullptr;
+  if ((!library || PersistentIsFaster(problem)) &&
+      impl::kPersistentRow.supports(comm, problem, members, call, why)) {
     return &impl::kPersistentRow;
   }
   // The products of the vendor's library are faster than ours by more than fusing them gains.
-  return backend::LibraryProductName() != nullptr ? &impl::kPairRow : &impl::kFusedRow;
+  return library ? &impl::kPairRow : &impl::kFusedRow;
 }
 
 // A matrix of a call: `rows` of `columns`, `ld` elements apart.
