@@ -115,9 +115,18 @@ std::string ArgumentsOf(const TraceEvent& event) {
   if (IsCollective(event)) {
     const auto type = static_cast<DType>(event.detail >> 8 & 0xff);
     add("number", absl::StrCat(event.number));
-    add("elements", absl::StrCat(event.bytes));
-    add("dtype", Quoted(DTypeName(type)));
-    add("bytes", absl::StrCat(event.bytes * DTypeBytes(type)));
+    const auto operation =
+        static_cast<ccl::Operation>(event.op - static_cast<uint64_t>(TraceOp::kCollective));
+    if (ccl::IsMatmul(operation)) {
+      // The call's words are others: see PackMatmul.
+      add("m", absl::StrCat(event.bytes & 0xffffffff));
+      add("n", absl::StrCat(event.bytes >> 32));
+      add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
+    } else {
+      add("elements", absl::StrCat(event.bytes));
+      add("dtype", Quoted(DTypeName(type)));
+      add("bytes", absl::StrCat(event.bytes * DTypeBytes(type)));
+    }
     add("wait_us", Microseconds(event.wait_ns));
   } else {
     if (event.bytes != 0) add("bytes", absl::StrCat(event.bytes));
