@@ -87,7 +87,7 @@ bool IsAutomatic(const VariantRow* row) {
 }
 
 // Whether a persistent product, where there is one, is expected to be faster than the pair of the
-// vendor's library. Measured on two H200: docs/ops.md.
+// vendor's library, by the figures of docs/ops.md.
 bool PersistentIsFaster(const Problem& problem) {
   constexpr uint64_t kFewRows = 64;
   return problem.m > kFewRows || problem.operation == Operation::kAllGatherMatmul ||
