@@ -560,7 +560,7 @@ TEST(OpsTeamTest, AnyRanksInAnyOrder) {
   world.Run([&](Rank& rank) {
     DeviceTeam team = rank.NewTeam({3, 0, 2});
     std::vector<Case> cases = AllCases({Variant::kFused});
-    cases.resize(60);
+    if (cases.size() > 60) cases.resize(60);
     for (size_t i = 0; i < cases.size(); i += 2) cases[i].problem.variant = Variant::kPair;
     if (rank.rank() == 1) team.index = team.size;
     Member member(rank, team, BytesFor(cases, 3, SmallConfig()), SmallConfig(), true);
