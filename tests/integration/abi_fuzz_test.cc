@@ -755,6 +755,8 @@ class Fuzzer {
     (*fill)->dtype = DType();
     (*fill)->first = OneIn(4) ? Number() : 0;
     (*fill)->count = Count();
+    // What is large is too large for elements of one byte, too: other memory is not looked at.
+    if ((*fill)->count >= uint64_t{1} << 62) (*fill)->count |= uint64_t{1} << 63;
     (*fill)->start = OneIn(8) ? static_cast<double>(Number()) * 1e300 : 1;
     (*fill)->end = OneIn(8) ? -(*fill)->start : 9;
     (*fill)->step = OneIn(8) ? 0 : 0.5;
