@@ -106,7 +106,8 @@ struct BackendOperations {
   uint64_t (*MatmulWorkspaceBytes)(uint32_t n_members, const ccl::Config& config,
                                    const ops::Problem& problem);
   Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Problem& problem, ops::Plan* out);
-  Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream);
+  Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream,
+                         ops::Plan* ran);
   Result (*PrepareMatmul)();
   Result (*CheckMatmul)(const ops::Problem& problem);
 

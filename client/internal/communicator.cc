@@ -393,8 +393,7 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
     if (!status.ok()) return Annotate(status, what);
   }
   ops::Plan plan;
-  Result result = backend_.ChooseMatmul(comm_, problem, &plan);
-  if (result.ok()) result = backend_.LaunchMatmul(comm_, call, stream);
+  const Result result = backend_.LaunchMatmul(comm_, call, stream, &plan);
   if (!result.ok()) return FromDevice(result, what);
   // A pair is two operations of the device: the round that compares the calls, and the collective.
   const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1;

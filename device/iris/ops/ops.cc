@@ -259,7 +259,7 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
   return ChooseFor(comm, problem, nullptr, out);
 }
 
-Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream) {
+Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream, Plan* ran) {
   Plan plan;
   if (Result result = Choose(comm, call.problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
@@ -274,6 +274,7 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream
   }
   // The matrices may need another variant than the shape.
   if (result = ChooseFor(comm, call.problem, &call, &plan); !result.ok()) return result;
+  if (ran != nullptr) *ran = plan;
   return FindRow(plan.variant)->launch(comm, call, plan, stream);
 }
 

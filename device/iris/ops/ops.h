@@ -102,8 +102,10 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
 Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 
 // Puts the operation on the stream. Errors beside those of Choose: kInvalidArgument for the
-// matrices, kFailedPrecondition if an earlier operation of the Comm failed.
-Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream);
+// matrices, kFailedPrecondition if an earlier operation of the Comm failed. `*ran`, if it is not
+// null: what was launched, which the matrices' alignment decides, too.
+Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream,
+              Plan* ran = nullptr);
 
 // Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
 // kernels that run: all members call it before one of them starts an operation.
