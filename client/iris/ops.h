@@ -17,8 +17,9 @@
 // m, n and k are those of the whole product: a member that has a share of the rows or columns gives
 // the number that all members have together. They are at least 1. Matrices are stored by rows, `ld`
 // elements from one to the next, aligned to their elements. D of MatmulAllReduce, MatmulAllGather
-// and MatmulAllScatter lies in the symmetric heap, with the same ld on all members; other matrices
-// are any memory that the device can use. D overlaps with nothing that is read.
+// and MatmulAllScatter lies in the symmetric heap, with the same ld and at the same offset on all
+// members (Variant::kFused and kPair, where they are named, take it at any); other matrices are any
+// memory that the device can use. D overlaps with nothing that is read.
 //
 // Header-only over <iris/c_api.h>. C++17.
 #pragma once
@@ -118,7 +119,9 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
   return bytes;
 }
 
-// What a call of this shape runs. kResourceExhausted: the communicator's matmul_bytes are too few.
+// What a call of this shape runs, if A and B are aligned to 16 bytes and their rows are a multiple
+// of 8 elements apart; else kAuto may take another variant. kResourceExhausted: the matmul_bytes of
+// the communicator are too few.
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_matmul call = impl::MatmulOf(operation, shape);

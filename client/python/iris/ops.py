@@ -188,7 +188,9 @@ def _run(name: str, shmem: Any, output: Any, a: Any, b: Any, bias: Any, async_op
 
 def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *, workspace: Workspace,
          activation: Any = None, variant: Any = "auto") -> Dict[str, Any]:
-    """What a call runs: its variant, what makes the products, blocks, threads, the tile, bytes of workspace."""
+    """What a call runs: its variant, what makes the products, blocks, threads, the tile, bytes of workspace. Matrices
+    that are not aligned to 16 bytes, or whose rows are not 8 elements apart or a multiple of that, may take another
+    variant than "auto" tells here."""
     context = _context_of(shmem)
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")

@@ -97,8 +97,10 @@ Result CheckProblem(const Problem& problem);
 // 0 if one of the arguments is not valid.
 uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem);
 
-// What Launch will run, exactly. The same on all members. kInvalidArgument, kUnimplemented: as
-// CheckProblem. kResourceExhausted: the workspace of the Comm is too small.
+// What Launch will run, exactly, if A and B are aligned to 16 bytes and their leading dimensions
+// are multiples of 8; else kAuto may take another variant. The same on all members.
+// kInvalidArgument, kUnimplemented: as CheckProblem. kResourceExhausted: the workspace of the Comm
+// is too small.
 Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 
 // Puts the operation on the stream. Errors beside those of Choose: kInvalidArgument for the
