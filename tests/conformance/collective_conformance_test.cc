@@ -1410,6 +1410,70 @@ TEST_P(CclBarrierTest, WhatAStreamDidBeforeIsSeenBehind) {
   });
 }
 
+IRIS_KERNEL void CheckWords(DeviceContext ctx, const uint32_t* words, uint32_t count,
+                            const uint32_t* round, uint32_t* bad) {
+  uint32_t wrong = 0;
+  for (uint32_t i = backend::ThreadIndex(); i < ctx.n_ranks * count; i += backend::BlockSize()) {
+    if (backend::LoadPlain(words + i) != (backend::LoadPlain(round) ^ (i % count))) ++wrong;
+  }
+  if (wrong != 0) {
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(bad, wrong);
+  }
+}
+
+// Stores plain words to all members, and publishes nothing.
+IRIS_KERNEL void PutWordsOfRound(DeviceContext ctx, uint32_t* words, uint32_t count,
+                                 uint32_t* round) {
+  const uint32_t next = backend::LoadPlain(round) + 1;
+  backend::BlockSync();
+  if (backend::ThreadIndex() == 0) backend::StorePlain(round, next);
+  for (uint32_t p = 0; p < ctx.n_ranks; ++p) {
+    uint32_t* const there = Translate(ctx, p, words) + ctx.rank * count;
+    for (uint32_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+      backend::StorePlain(there + i, next ^ i);
+    }
+  }
+}
+
+// Puts of one kernel, the stream's barrier, and reads of the kernel behind it: in a graph, the first
+// of its process on a machine where every test is run alone. On emulated devices ThreadSanitizer
+// sees it if the barrier's words are not released.
+TEST(CclBarrierOfPutsTest, PublishesWhatEarlierKernelsStoredToOthers) {
+  constexpr uint32_t kCount = 1024;
+  constexpr uint32_t kRounds = 10;  // of a graph
+  constexpr uint32_t kReplays = backend::Traits::kEmulated ? 2 : 1000;
+  World world(2);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    uint32_t* words = rank.New<uint32_t>(2 * kCount);
+    uint32_t* round = rank.New<uint32_t>(1);
+    uint32_t* bad = rank.New<uint32_t>(1);
+    for (const Result& result :
+         {backend::PrepareKernel(PutWordsOfRound), backend::PrepareKernel(CheckWords)}) {
+      ASSERT_TRUE(result.ok()) << result.what;
+    }
+    rank.HostBarrier();
+    backend::Graph graph;
+    ASSERT_TRUE(backend::BeginCapture(rank.stream).ok());
+    for (uint32_t k = 0; k < kRounds; ++k) {
+      rank.Launch({1, 64}, PutWordsOfRound, rank.ctx, words, kCount, round);
+      ExpectOk(ccl::Barrier(comm, rank.stream));
+      rank.Launch({1, 64}, CheckWords, rank.ctx, static_cast<const uint32_t*>(words), kCount,
+                  static_cast<const uint32_t*>(round), bad);
+      ExpectOk(ccl::Barrier(comm, rank.stream));  // all have read
+    }
+    ASSERT_TRUE(backend::EndCapture(rank.stream, &graph).ok());
+    for (uint32_t k = 0; k < kReplays; ++k) {
+      ASSERT_TRUE(backend::LaunchGraph(graph, rank.stream).ok());
+      if (k % 20 == 19) rank.Synchronize();
+    }
+    rank.Synchronize();
+    EXPECT_EQ(rank.Read(round), kRounds * kReplays);
+    EXPECT_EQ(rank.Read(bad), 0u);
+    ExpectOk(ccl::CheckError(comm));
+  });
+}
+
 // Epochs.
 
 class EpochWrapTest : public testing::TestWithParam<uint32_t> {};

@@ -99,11 +99,18 @@ class Assembly:
             kernels[name] = [line for line in lines if line]
         return kernels
 
-    def edited(self, kernel, pattern, replacement):
-        """This assembly with something else in the lines of one kernel that match. Fails if none does."""
+    def edited(self, kernel, pattern, replacement, only_first=False):
+        """This assembly with something else in the lines of one kernel that match, or in the first of them alone.
+
+        Fails if none does.
+        """
         edited = Assembly.__new__(Assembly)
         edited.__dict__.update(self.__dict__)
-        lines = [re.sub(pattern, replacement, line) for line in self.kernels[kernel]]
+        lines = list(self.kernels[kernel])
+        for i, line in enumerate(lines):
+            lines[i] = re.sub(pattern, replacement, line)
+            if only_first and lines[i] != line:
+                break
         if lines == self.kernels[kernel]:
             raise AssertionError(f"{self.target}: nothing in {kernel} matches {pattern!r}")
         edited.kernels = {**self.kernels, kernel: [line for line in lines if line]}

@@ -360,17 +360,23 @@ def ptx_blocks_publish(a):
             in_order(a, "SyncOfWarp", r"st\.shared", r"bar\.warp\.sync", r"ld\.shared"))
 
 
+# TraceHead, which a call of a block reads once, all 16 bytes of it: no poll, which reads a word of 8.
+PTX_TRACE_HEAD = r"ld\.(?:relaxed\.sys|volatile)\.(?:global\.)?v2\.[ub]64 "
+
+
 def ptx_waits_poll(a):
     """Each poll acquires at system scope."""
     found = []
     for kernel in ("WaitThread", "WaitBlock"):
-        polls = [line for line in a.kernels[kernel] if re.match(r"ld\.(?!param|global|shared)[\w.]*u64", line)]
+        loads = [line for line in a.kernels[kernel] if re.match(r"ld\.(?!param|shared)[\w.]*64\b", line)]
+        heads = [line for line in loads if re.match(PTX_TRACE_HEAD, line)]
+        if len(heads) != (1 if kernel == "WaitBlock" else 0):
+            found.append(f"{a.target} {kernel}: reads the head of the trace {len(heads)} times")
+        polls = [line for line in loads if line not in heads]
         if len(polls) < 2:
             found.append(f"{a.target} {kernel}: {len(polls)} polls")
-        relaxed = [p for p in polls if not re.match(r"ld\.acquire\.sys\.", p)]
-        # A call of a block reads the word of the trace once.
-        traced = 1 if kernel == "WaitBlock" else 0
-        found += [f"{a.target} {kernel}: a poll that does not acquire: {p!r}" for p in relaxed[traced:]]
+        found += [f"{a.target} {kernel}: a poll that does not acquire: {p!r}" for p in polls
+                  if not re.match(r"ld\.acquire\.sys\.(?:global\.)?u64 ", p)]
     found += exactly(a, "WaitBlock", 2, r"bar(?:rier)?\.")  # behind the poll, and behind the reads of its answer
     return found
 
@@ -471,7 +477,12 @@ PTX_RULES = {
         ("BarrierWorld", r"\.acquire", ".relaxed"),
         ("SyncOfWarp", r"^bar\.warp\.sync.*", ""),
     ),
-    ptx_waits_poll: (("WaitThread", r"ld\.acquire", "ld.relaxed"), ("WaitBlock", r"^bar.*", "")),
+    ptx_waits_poll: (
+        ("WaitThread", r"ld\.acquire", "ld.relaxed"), ("WaitBlock", r"^bar.*", ""),
+        ("WaitBlock", r"^ld\.acquire\.sys\.u64", "ld.relaxed.sys.u64", True),
+        ("WaitBlock", r"^ld\.acquire\.sys\.u64", "ld.global.u64", True),
+        ("WaitThread", r"^ld\.acquire\.sys\.u64", "ld.relaxed.sys.v2.u64", True),
+    ),
     ptx_shuffles_and_ballots: (("Shuffle16", r"shfl\.sync", "shfl"), ("BallotBits", r"vote\.sync", "vote")),
     calls_nothing: (("WaitThread", r"^ret;", "call.uni f;"),),
     spills_nothing: (("WaitThread", r"^ret;", "st.local.u32 [%rd1], %r1;"),),
@@ -559,6 +570,35 @@ inline constexpr bool kHasKernels = std::is_same_v<T, Bfloat16>;
             self.assertGreaterEqual(first(lines, r"(?:global|flat)_load_dwordx4"), 0)
 
 
+class Rounds(unittest.TestCase):
+    """How the rounds of collectives announce. The stream's barrier releases, so that it publishes stores of earlier
+    kernels to other members; a round that only says that this member is there is relaxed, on sm_90."""
+    SOURCE = "tests/isa/round_probe.cc"
+    SYSTEM_STORE = r"st\.(?:relaxed\.|release\.)?sys\.(?:global\.)?u64 "
+
+    @staticmethod
+    def released(a, kernel):
+        """What is wrong with how the words of the only round of `kernel` are stored, where they must be released."""
+        if a.is_amd:
+            back = AMD[a.target]["release"]["System"]
+            return in_order(a, kernel, r"s_barrier", *back, WAIT, r"global_store_dwordx2 ")
+        return (in_order(a, kernel, r"bar(?:rier)?\.", r"st\.release\.sys\.(?:global\.)?u64 ",
+                         r"ld\.acquire\.sys\.(?:global\.)?u64 ", r"bar(?:rier)?\.") +
+                exactly(a, kernel, 1, Rounds.SYSTEM_STORE))
+
+    def test_barrier(self):
+        for target in ("sm_90", "gfx942"):
+            a = isa.Assembly(target, isa.compile_text(target, self.SOURCE))
+            kernel = next(name for name in a.kernels if "BarrierKernel" in name)
+            self.assertEqual([], self.released(a, kernel))
+            if a.is_amd:
+                self.assertTrue(self.released(a.edited(kernel, r"^buffer_wbl2.*", ""), kernel))
+                continue
+            self.assertTrue(self.released(a, "RelaxedRound"))
+            self.assertEqual([], exactly(a, "RelaxedRound", 1, r"st\.relaxed\.sys\.(?:global\.)?u64 "))
+            self.assertTrue(self.released(a.edited(kernel, r"^st\.release", "st.relaxed"), kernel))
+
+
 def _collective(name, wide):
 
     def test(self):
@@ -581,10 +621,10 @@ def _rule(target, rule):
     return test
 
 
-def _planted(target, rule, kernel, pattern, replacement):
+def _planted(target, rule, kernel, pattern, replacement, only_first=False):
 
     def test(self):
-        edited = self.assembly(target).edited(kernel, pattern, replacement)
+        edited = self.assembly(target).edited(kernel, pattern, replacement, only_first)
         self.assertTrue(rule(edited), f"{rule.__name__} does not see {pattern!r} -> {replacement!r} in {kernel}")
 
     return test

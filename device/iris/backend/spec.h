@@ -23,9 +23,11 @@
 //   kName              for messages.
 //   kEmulated          kernels run on the CPUs of this process, in its memory.
 //   kWarpThreads       a power of two, at most 64.
-//   kLaunchPublishes   what earlier operations of a stream wrote is visible to all devices before
-//                      a kernel of that stream begins, so that a relaxed system store may announce
-//                      it.
+//   kLaunchPublishes   what earlier operations of a stream wrote to the memory of their own device
+//                      is visible to all devices before a kernel of that stream begins, so that a
+//                      relaxed system store may announce it. Nothing is said of what they stored
+//                      to other devices: some of it was seen to arrive behind such a store. A
+//                      release announces that.
 //   kStoresWholeLines  when eight neighbouring lanes store 16 bytes each, kVolatile, to the 128
 //                      aligned bytes of a line in one call, lanes that load the line in one call
 //                      see all of it or nothing, in the heap of a peer, too. No platform promises

@@ -30,7 +30,9 @@
 
 namespace iris::ccl::impl {
 
-// Announces what earlier operations of the stream wrote.
+// Announces what earlier operations of the stream wrote here, in this member's memory, and that they
+// have read what they read. It does not publish what they stored to other members: the round of a
+// barrier does, whose words are released.
 inline constexpr Order kArriveOrder =
     backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
@@ -196,8 +198,9 @@ class Rounds {
   }
 
   // The first round of an operation: tells the others what this member calls and learns what they
-  // do. `wrote`: this block has written what the others will read. False on failure, which is
-  // recorded; the same answer in all threads. The kernel then returns.
+  // do. `wrote`: this block has written what the others will read, or earlier operations of the
+  // stream have stored to other members what is to be visible behind this round. False on failure,
+  // which is recorded; the same answer in all threads. The kernel then returns.
   IRIS_DEVICE bool Exchange(bool wrote) {
     Advance();
     iris::impl::SyncBeforePublish();  // shared_ is cleared

@@ -20,7 +20,9 @@
 
 namespace iris::ops::impl {
 
-// The round that compares calls, by one block.
+// The round that compares calls, by one block. It announces that this member's buffers may be used,
+// and publishes no stores to other members: what they read of each other's memory is announced by
+// the kernels behind it.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
