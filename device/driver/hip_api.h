@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace iris::driver {
 
@@ -51,6 +53,7 @@ inline constexpr unsigned hipHostRegisterPortable = 1;
 inline constexpr unsigned hipHostRegisterMapped = 2;
 inline constexpr unsigned hipHostRegisterReadOnly = 8;
 inline constexpr unsigned hipStreamNonBlocking = 1;
+inline constexpr int hipStreamCaptureModeRelaxed = 2;
 
 struct hipUUID {
   char bytes[16];
@@ -152,6 +155,44 @@ class HipApi {
   virtual hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes,
                                     hipStream_t stream) = 0;
   virtual hipError_t hipMemsetAsync(void* address, int value, size_t bytes, hipStream_t stream) = 0;
+
+  // What the calling thread may do while a stream is being captured: *mode, a hipStreamCaptureMode,
+  // and the thread's until now are exchanged. Libraries may lack it: hipErrorNotSupported.
+  virtual hipError_t hipThreadExchangeStreamCaptureMode(int* mode) = 0;
+};
+
+// While a program captures a stream for all threads, the library refuses calls of any thread that
+// could wait for what is captured or change what it uses, such as mapping memory, and the capture
+// fails as well. The driver's own calls touch nothing that is captured, and say so while one of
+// these lives. Thread: the one that made it.
+class OutsideCaptures {
+ public:
+  explicit OutsideCaptures(HipApi& api) : api_(api) {
+    exchanged_ = api_.hipThreadExchangeStreamCaptureMode(&mode_) == hipSuccess;
+  }
+  ~OutsideCaptures() {
+    if (exchanged_) (void)api_.hipThreadExchangeStreamCaptureMode(&mode_);
+  }
+  OutsideCaptures(const OutsideCaptures&) = delete;
+  OutsideCaptures& operator=(const OutsideCaptures&) = delete;
+  // For one call: see CaptureSafeApi.
+  HipApi* operator->() { return &api_; }
+
+ private:
+  HipApi& api_;
+  int mode_ = hipStreamCaptureModeRelaxed;
+  bool exchanged_ = false;
+};
+
+// Owns a HipApi; each call through `->` is one of OutsideCaptures. `*` gives the bare one.
+class CaptureSafeApi {
+ public:
+  explicit CaptureSafeApi(std::unique_ptr<HipApi> api) : api_(std::move(api)) {}
+  OutsideCaptures operator->() const { return OutsideCaptures(*api_); }
+  HipApi& operator*() const { return *api_; }
+
+ private:
+  const std::unique_ptr<HipApi> api_;
 };
 
 }  // namespace iris::driver

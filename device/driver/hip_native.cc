@@ -64,6 +64,8 @@ absl::Status HipNative::LoadAll() {
   library_.LoadOptional(&f_.hipMemGetAllocationPropertiesFromHandle,
                         "hipMemGetAllocationPropertiesFromHandle");
   library_.LoadOptional(&f_.hipMemRetainAllocationHandle, "hipMemRetainAllocationHandle");
+  library_.LoadOptional(&f_.hipThreadExchangeStreamCaptureMode,
+                        "hipThreadExchangeStreamCaptureMode");
   return library_.missing();
 }
 

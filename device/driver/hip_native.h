@@ -53,6 +53,7 @@ struct HipFunctions {
   hipError_t (*hipMemGetAllocationPropertiesFromHandle)(hipMemAllocationProp*,
                                                         hipMemGenericAllocationHandle_t) = nullptr;
   hipError_t (*hipMemRetainAllocationHandle)(hipMemGenericAllocationHandle_t*, void*) = nullptr;
+  hipError_t (*hipThreadExchangeStreamCaptureMode)(int*) = nullptr;
 };
 
 class HipNative final : public HipApi {
@@ -156,6 +157,11 @@ class HipNative final : public HipApi {
   hipError_t hipStreamDestroy(hipStream_t stream) override { return f_.hipStreamDestroy(stream); }
   hipError_t hipStreamSynchronize(hipStream_t stream) override {
     return f_.hipStreamSynchronize(stream);
+  }
+  hipError_t hipThreadExchangeStreamCaptureMode(int* mode) override {
+    return f_.hipThreadExchangeStreamCaptureMode == nullptr
+               ? hipErrorNotSupported
+               : f_.hipThreadExchangeStreamCaptureMode(mode);
   }
   hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipStream_t stream) override {
     constexpr int kHipMemcpyDefault = 4;

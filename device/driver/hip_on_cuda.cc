@@ -83,6 +83,7 @@ absl::Status HipOnCuda::LoadAll() {
   library_.LoadOptional(&f_.cuMemGetAllocationPropertiesFromHandle,
                         "cuMemGetAllocationPropertiesFromHandle");
   library_.LoadOptional(&f_.cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle");
+  library_.LoadOptional(&f_.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
   return library_.missing();
 }
 

@@ -75,6 +75,7 @@ struct CudaFunctions {
   CUresult (*cuMemGetAllocationPropertiesFromHandle)(hipMemAllocationProp*,
                                                      unsigned long long) = nullptr;
   CUresult (*cuMemRetainAllocationHandle)(unsigned long long*, void*) = nullptr;
+  CUresult (*cuThreadExchangeStreamCaptureMode)(int*) = nullptr;
 };
 
 class HipOnCuda final : public HipApi {
@@ -224,6 +225,11 @@ class HipOnCuda final : public HipApi {
   hipError_t hipStreamDestroy(hipStream_t stream) override { return f_.cuStreamDestroy(stream); }
   hipError_t hipStreamSynchronize(hipStream_t stream) override {
     return f_.cuStreamSynchronize(stream);
+  }
+  hipError_t hipThreadExchangeStreamCaptureMode(int* mode) override {
+    return f_.cuThreadExchangeStreamCaptureMode == nullptr
+               ? hipErrorNotSupported
+               : f_.cuThreadExchangeStreamCaptureMode(mode);
   }
   hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipStream_t stream) override {
     return f_.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),

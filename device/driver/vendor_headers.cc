@@ -130,6 +130,7 @@ IRIS_SAME_CUDA(cuMemsetD8Async, "");
 IRIS_SAME_CUDA(cuStreamCreate, "");
 IRIS_SAME_CUDA(cuStreamDestroy, "_v2");
 IRIS_SAME_CUDA(cuStreamSynchronize, "");
+IRIS_SAME_CUDA(cuThreadExchangeStreamCaptureMode, "");
 
 IRIS_SAME_NUMBER(hipErrorInvalidValue, CUDA_ERROR_INVALID_VALUE);
 IRIS_SAME_NUMBER(hipErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
@@ -159,6 +160,7 @@ IRIS_SAME_NUMBER(hipHostRegisterPortable, CU_MEMHOSTREGISTER_PORTABLE);
 IRIS_SAME_NUMBER(hipHostRegisterMapped, CU_MEMHOSTREGISTER_DEVICEMAP);
 IRIS_SAME_NUMBER(hipHostRegisterReadOnly, CU_MEMHOSTREGISTER_READ_ONLY);
 IRIS_SAME_NUMBER(hipStreamNonBlocking, CU_STREAM_NON_BLOCKING);
+IRIS_SAME_NUMBER(hipStreamCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
 IRIS_SAME_NUMBER(kCudaVirtualMemoryManagementSupported,
                  CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
 IRIS_SAME_NUMBER(kCudaHandleTypePosixFileDescriptorSupported,
@@ -242,6 +244,7 @@ IRIS_SAME_HIP(hipSetDevice);
 IRIS_SAME_HIP(hipStreamCreateWithFlags);
 IRIS_SAME_HIP(hipStreamDestroy);
 IRIS_SAME_HIP(hipStreamSynchronize);
+IRIS_SAME_HIP(hipThreadExchangeStreamCaptureMode);
 
 IRIS_SAME_NUMBER(hipErrorInvalidValue, ::hipErrorInvalidValue);
 IRIS_SAME_NUMBER(hipErrorOutOfMemory, ::hipErrorOutOfMemory);

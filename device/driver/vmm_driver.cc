@@ -165,7 +165,7 @@ class VmmDriver : public GpuDriver {
   absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes) override;
   absl::Status UnregisterHost(const void* page) override;
 
-  HipApi& api() { return *api_; }
+  const CaptureSafeApi& api() const { return api_; }
   const Quirks& quirks() const { return quirks_; }
   absl::Status Error(hipError_t error, absl::string_view what) {
     return HipStatus(*api_, error, what);
@@ -217,7 +217,7 @@ class VmmDriver : public GpuDriver {
   absl::StatusOr<uint64_t> ReserveOnce(uint64_t bytes, uint64_t wanted_base);
 
   const BackendKind kind_;
-  const std::unique_ptr<HipApi> api_;
+  const CaptureSafeApi api_;
   const Quirks quirks_;
   std::vector<DeviceInfo> devices_;
 
@@ -228,7 +228,7 @@ class VmmDriver : public GpuDriver {
 
 // Objects.
 
-VmmMemory::~VmmMemory() { driver_->api().hipMemRelease(handle_); }
+VmmMemory::~VmmMemory() { driver_->api()->hipMemRelease(handle_); }
 
 absl::StatusOr<int> VmmMemory::ExportFd(Access access) {
   if (!exportable_) {
@@ -255,11 +255,11 @@ absl::Status VmmMemory::Read(uint64_t offset_bytes, absl::Span<uint8_t> out) {
 
 VmmReservation::~VmmReservation() {
   for (uint64_t at = 0; at < bytes(); at += vendor_bytes_) {
-    driver_->api().hipMemAddressFree(Address(base_ + at), vendor_bytes_);
+    driver_->api()->hipMemAddressFree(Address(base_ + at), vendor_bytes_);
   }
 }
 
-VmmMapping::~VmmMapping() { driver_->api().hipMemUnmap(Address(address_), bytes_); }
+VmmMapping::~VmmMapping() { driver_->api()->hipMemUnmap(Address(address_), bytes_); }
 
 absl::Status VmmMapping::Grant(absl::Span<const uint32_t> devices) {
   std::vector<hipMemAccessDesc> descs;
@@ -274,7 +274,7 @@ absl::Status VmmMapping::Grant(absl::Span<const uint32_t> devices) {
     std::partition(descs.begin(), descs.end(),
                    [this](const hipMemAccessDesc& desc) { return desc.location.id != owner_; });
   }
-  const hipError_t error = driver_->api().hipMemSetAccess(
+  const hipError_t error = driver_->api()->hipMemSetAccess(
       Address(access_from_), address_ + bytes_ - access_from_, descs.data(), descs.size());
   if (error == hipSuccess) return absl::OkStatus();
   return driver_->Error(error, absl::StrFormat("let device %s use %d bytes of memory at %#x",
@@ -581,6 +581,7 @@ absl::StatusOr<std::vector<SharedPiece>> VmmDriver::Share(uint32_t device_index,
                                                           uint64_t bytes, size_t max_pieces) {
   const std::string what = absl::StrFormat("share %d bytes at %#x", bytes, address);
   if (absl::Status s = CheckDevice(device_index, what); !s.ok()) return s;
+  const OutsideCaptures outside(*api_);
   const DeviceScope scope(*api_, static_cast<int>(device_index));
   if (scope.error() != hipSuccess) return Error(scope.error(), what);
   return ShareMappedMemory({*api_, quirks_, kind_, static_cast<int>(device_index), granularity()},

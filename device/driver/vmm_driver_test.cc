@@ -407,6 +407,33 @@ TEST_P(VmmDriverTest, AFailureAtAnyStepLeavesNothing) {
   }
 }
 
+// A program captures a stream for all threads, while the library maps what a heap has grown by.
+TEST_P(VmmDriverTest, ACaptureOfAnotherThreadIsNotInTheWay) {
+  auto first = Create();
+  fake_->capturing = true;
+  {
+    auto memory = Create();
+    auto lent = Lend(*memory);
+    auto range = client_->Reserve(4 * kBytes, 2, 0);
+    ASSERT_TRUE(range.ok()) << range.status();
+    auto mapping = client_->Map(**range, 0, *lent, Access::kReadWrite, {0});
+    ASSERT_TRUE(mapping.ok()) << mapping.status();
+    EXPECT_TRUE((*mapping)->Allow(1).ok());
+    EXPECT_TRUE(client_->Fill((*mapping)->address(), 7, kBytes).ok());
+    uint8_t bytes[16] = {};
+    EXPECT_TRUE(lent->Read(0, absl::MakeSpan(bytes)).ok());
+    EXPECT_EQ(bytes[15], 7);
+    EXPECT_TRUE(client_->DeviceMemory(0).ok());
+    (void)client_->Share(0, (*mapping)->address(), kBytes, 4);  // refused calls are counted
+    alignas(4096) static char page[4096];
+    const auto registered = client_->RegisterHost(page, sizeof(page));
+    EXPECT_TRUE(registered.ok()) << registered.status();
+    EXPECT_TRUE(client_->UnregisterHost(page).ok());
+  }
+  EXPECT_EQ(fake_->n_refused_for_capture, 0);
+  fake_->capturing = false;
+}
+
 TEST_P(VmmDriverTest, ALostDeviceIsUnavailable) {
   auto memory = Create();
   auto imported = Lend(*memory);

@@ -80,11 +80,31 @@ std::map<std::string, int> calls;
 uint64_t next_number = 1;
 thread_local std::vector<int> current;  // a stack, as libcuda has
 thread_local int hip_current = 0;
+thread_local int capture_mode = 0;  // of this thread: global, as at first, thread-local or relaxed
+
+// Whether the call could wait for what is captured, or change what it uses.
+bool EndsCaptures(const std::string& name) {
+  for (const char* part : {"Mem", "Stream", "Host", "Malloc", "Free"}) {
+    if (name.find(part) != std::string::npos) return name.find("Async") == std::string::npos;
+  }
+  return false;
+}
+int ExchangeCaptureMode(int* mode) {
+  if (*mode < 0 || *mode > 2) return hipErrorInvalidValue;
+  std::swap(*mode, capture_mode);
+  return hipSuccess;
+}
+
+constexpr int kStreamCaptureUnsupported = 900;
 
 // Every entry point begins so: a planned failure, or a call too early.
 int Enter(const char* name, bool needs_init = true) {
   const int n = calls[name]++;
   if (name == fake.fail_call && n >= fake.fail_after) return fake.fail_error;
+  if (fake.capturing && capture_mode != hipStreamCaptureModeRelaxed && EndsCaptures(name)) {
+    ++fake.n_refused_for_capture;
+    return kStreamCaptureUnsupported;
+  }
   return needs_init && !initialized ? hipErrorNotInitialized : hipSuccess;
 }
 #define ENTER(name)                                     \
@@ -727,6 +747,10 @@ int cuStreamSynchronize(void* stream) {
   ENTER("cuStreamSynchronize");
   return CheckStream(stream);
 }
+NEWER int cuThreadExchangeStreamCaptureMode(int* mode) {
+  ENTER("cuThreadExchangeCaptureMode");
+  return ExchangeCaptureMode(mode);
+}
 int cuMemAlloc_v2(unsigned long long* out, size_t bytes) {
   ENTER("cuMemAlloc");
   uint64_t address = 0;
@@ -883,6 +907,10 @@ int hipStreamDestroy(void* stream) {
 int hipStreamSynchronize(void* stream) {
   ENTER("hipStreamSynchronize");
   return CheckStream(stream);
+}
+NEWER int hipThreadExchangeStreamCaptureMode(int* mode) {
+  ENTER("hipThreadExchangeCaptureMode");
+  return ExchangeCaptureMode(mode);
 }
 int hipMalloc(void** out, size_t bytes) {
   ENTER("hipMalloc");

@@ -22,6 +22,10 @@ struct FakeGpu {
   std::string fail_call;
   int fail_error = 0;
   int fail_after = 0;
+  // Some thread captures a stream for all threads: calls that could wait for it, or change what it
+  // uses, fail unless the calling thread has said that they do not (relaxed mode), and count.
+  bool capturing = false;
+  int n_refused_for_capture = 0;
 
   // What there is now, in this process.
   int n_handles = 0;
