@@ -46,7 +46,7 @@ struct Export {
 
 void EndExport(DLManagedTensor* managed) {
   auto* const made = static_cast<Export*>(managed->manager_ctx);
-  made->storage->exports.fetch_sub(1, std::memory_order_acq_rel);
+  made->storage->exports.Return();
   delete made;
 }
 
@@ -110,7 +110,8 @@ iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out) {
     to.strides = made->view.strides;
     made->managed.manager_ctx = made.get();
     made->managed.deleter = iris::abi::EndExport;
-    made->storage->exports.fetch_add(1, std::memory_order_acq_rel);
+    // The last thing that can fail: another thread may have freed the tensor meanwhile.
+    if (!made->storage->exports.Lend()) return object.storage->Freed();
     *out = &made.release()->managed;
     return absl::OkStatus();
   });

@@ -4,8 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <thread>
+#include <vector>
+
+#include "client/abi/loans.h"
 
 namespace iris::abi {
 namespace {
@@ -87,6 +92,51 @@ TEST(StructTest, StructsDoNotShrink) {
   EXPECT_GE(sizeof(iris_comm_options), kCommOptionsBytes);
   EXPECT_GE(sizeof(iris_matmul), kMatmulBytes);
   EXPECT_GE(sizeof(iris_opened), kOpenedBytes);
+}
+
+TEST(LoansTest, WhatIsLentIsNotFreedAndWhatIsFreedIsNotLent) {
+  Loans loans;
+  uint64_t n_lent = 7;
+  ASSERT_TRUE(loans.Lend());
+  ASSERT_TRUE(loans.Lend());
+  EXPECT_FALSE(loans.Free(&n_lent));
+  EXPECT_EQ(n_lent, 2u);
+  EXPECT_FALSE(loans.freed());
+  loans.Return();
+  loans.Return();
+  EXPECT_TRUE(loans.Free(&n_lent));
+  EXPECT_TRUE(loans.freed());
+  EXPECT_FALSE(loans.Lend());
+  EXPECT_FALSE(loans.Free(&n_lent));
+  EXPECT_EQ(n_lent, 0u);
+  loans.TakeBack();
+  EXPECT_FALSE(loans.freed());
+  EXPECT_TRUE(loans.Lend());
+}
+
+// Of a loan and a free on two threads, one is refused, whatever the order: never both succeed.
+TEST(LoansTest, ALoanAndAFreeAtTheSameTime) {
+  constexpr int kRounds = 200;
+  std::vector<Loans> loans(kRounds);
+  std::atomic<int> ready{0};
+  std::vector<char> lent(kRounds), freed(kRounds);
+  const auto meet = [&ready](int round) {
+    ready.fetch_add(1);
+    while (ready.load() < 2 * (round + 1)) std::this_thread::yield();
+  };
+  std::thread lender([&] {
+    for (int k = 0; k < kRounds; ++k) {
+      meet(k);
+      lent[k] = loans[k].Lend() ? 1 : 0;
+    }
+  });
+  for (int k = 0; k < kRounds; ++k) {
+    meet(k);
+    uint64_t n_lent = 0;
+    freed[k] = loans[k].Free(&n_lent) ? 1 : 0;
+  }
+  lender.join();
+  for (int k = 0; k < kRounds; ++k) EXPECT_EQ(lent[k] + freed[k], 1) << k;
 }
 
 }  // namespace

@@ -20,11 +20,13 @@ std::string Storage::Name() const {
   return name.empty() ? "a tensor" : absl::StrCat("the tensor '", name, "'");
 }
 
+absl::Status Storage::Freed() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat(Name(), " of the heap was used after it was freed: create another one"));
+}
+
 absl::Status Storage::Usable() const {
-  if (freed.load(std::memory_order_acquire)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Name(), " of the heap was used after it was freed: create another one"));
-  }
+  if (exports.freed()) return Freed();
   if (absl::Status usable = state->host->Usable(); !usable.ok()) {
     return absl::Status(usable.code(), absl::StrCat(Name(), " was used after the end of its ",
                                                     "context: ", usable.message()));
@@ -196,17 +198,16 @@ absl::Status Free(TensorObject& object) {
         "free: this tensor is memory of another library, which DLPack lent: give up its handles "
         "with iris_tensor_destroy, and its owner is told");
   }
-  if (const uint32_t exports = storage.exports.load(std::memory_order_acquire); exports > 0) {
+  uint64_t n_lent = 0;
+  if (!storage.exports.Free(&n_lent)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("free: ", exports, " objects of other libraries, which DLPack gave ",
-                     storage.Name(), ", still use it: end them first"));
-  }
-  if (storage.freed.exchange(true, std::memory_order_acq_rel)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("free: ", storage.Name(), " was freed before"));
+        n_lent == 0
+            ? absl::StrCat("free: ", storage.Name(), " was freed before")
+            : absl::StrCat("free: ", n_lent, " objects of other libraries, which DLPack gave ",
+                           storage.Name(), ", still use it: end them first"));
   }
   absl::Status freed = storage.state->host->Free(storage.allocation);
-  if (!freed.ok()) storage.freed.store(false, std::memory_order_release);
+  if (!freed.ok()) storage.exports.TakeBack();
   return freed;
 }
 

@@ -5,7 +5,6 @@
 // the job ends, because giving it back is collective.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/abi/loans.h"
 #include "client/abi/objects.h"
 #include "client/abi/views.h"
 
@@ -27,6 +27,8 @@ struct Storage {
 
   // "the tensor 'x'" or "a tensor"; for messages.
   std::string Name() const;
+  // The error of what was freed.
+  absl::Status Freed() const;
   // kFailedPrecondition: it was freed, or its context is not usable any more.
   absl::Status Usable() const;
 
@@ -34,8 +36,7 @@ struct Storage {
   internal::Allocation allocation;  // of the heap
   internal::Team team;              // that allocated it
   std::string name;
-  std::atomic<bool> freed{false};
-  std::atomic<uint32_t> exports{0};    // of DLPack, whose deleters were not called
+  Loans exports;                       // of DLPack, whose deleters were not called
   DLManagedTensor* foreign = nullptr;  // another library's, whose deleter ends it
 };
 

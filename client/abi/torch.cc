@@ -2,18 +2,22 @@
 // torch's is made of, and the call that says whose heap is meant.
 #include <cstdint>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/abi/objects.h"
 #include "client/base/log.h"
+#include "client/internal/device_status.h"
 
 using iris::abi::ContextObject;
 using iris::abi::Held;
 using iris::abi::Run;
 using iris::abi::Unknown;
 using iris::abi::With;
+namespace backend = iris::backend;
 namespace internal = iris::internal;
 
 namespace {
@@ -24,10 +28,17 @@ struct Blocks {
     iris_context* context = nullptr;
     internal::Allocation allocation;
   };
+  // What was given at one address. It is more than one block where torch keeps what was of a
+  // context that has ended, and a later context has its heap at the same place. Nobody can say then
+  // which of them a free is for: so all of them end with the last.
+  struct Place {
+    std::vector<Block> blocks;
+    size_t n_freed = 0;
+  };
   absl::Mutex mu;
   iris_context* context ABSL_GUARDED_BY(mu) = nullptr;
   int32_t device ABSL_GUARDED_BY(mu) = 0;
-  std::map<void*, Block> all ABSL_GUARDED_BY(mu);
+  std::map<void*, Place> all ABSL_GUARDED_BY(mu);
 };
 
 Blocks& GetBlocks() {
@@ -60,14 +71,42 @@ absl::StatusOr<void*> Allocate(int64_t bytes, int32_t device) {
   if (!allocation.ok()) return allocation.status();
   void* const address = allocation->address;
   absl::MutexLock lock(&blocks.mu);
-  // What was there was of a context that has ended.
-  blocks.all.insert_or_assign(address, Blocks::Block{context, *std::move(allocation)});
+  blocks.all[address].blocks.push_back({context, *std::move(allocation)});
   return address;
 }
 
-absl::Status Free(void* memory) {
+// Waits for what the stream does with memory that torch gives back, as the platform's own free
+// does, which this stands for. A null stream is none where the platform has no default one.
+absl::Status AwaitStream(ContextObject& context, void* stream) {
+  const auto table = context.state->Backend();
+  if (!table.ok()) return table.status();
+  backend::Stream* const on = (*table)->BorrowStream(stream);
+  if (on == nullptr) return absl::ResourceExhaustedError("no host memory");
+  const bool waits = stream != nullptr || !(*table)->Idle(*on);
+  absl::Status status;
+  if (waits) {
+    status = internal::FromDevice((*table)->Synchronize(*on), "wait for the stream of the memory");
+  }
+  (*table)->DestroyStream(on);
+  return status;
+}
+
+absl::Status FreeBlock(const Blocks::Block& block, void* stream) {
+  const Held<ContextObject> held(block.context);
+  // With its context all memory has ended.
+  if (!held || !held->host().Usable().ok()) return absl::OkStatus();
+  if (const absl::Status waited = AwaitStream(*held, stream); !waited.ok()) {
+    return absl::Status(
+        waited.code(),
+        absl::StrCat("iris_torch_free: ", waited.message(), ". The ", block.allocation.bytes,
+                     " bytes stay until the context ends, since something may use them still"));
+  }
+  return held->host().Free(block.allocation);
+}
+
+absl::Status Free(void* memory, void* stream) {
   Blocks& blocks = GetBlocks();
-  Blocks::Block block;
+  Blocks::Place place;
   {
     absl::MutexLock lock(&blocks.mu);
     const auto found = blocks.all.find(memory);
@@ -75,13 +114,13 @@ absl::Status Free(void* memory) {
       return absl::InvalidArgumentError(
           "iris_torch_malloc has not given this memory, or it is free");
     }
-    block = std::move(found->second);
+    if (++found->second.n_freed < found->second.blocks.size()) return absl::OkStatus();
+    place = std::move(found->second);
     blocks.all.erase(found);
   }
-  const Held<ContextObject> held(block.context);
-  // With its context all memory has ended.
-  if (!held || !held->host().Usable().ok()) return absl::OkStatus();
-  return held->host().Free(block.allocation);
+  absl::Status status;
+  for (const Blocks::Block& block : place.blocks) status.Update(FreeBlock(block, stream));
+  return status;
 }
 
 // torch has no place for a text.
@@ -117,7 +156,7 @@ void* iris_torch_malloc(int64_t bytes, int32_t device, void* /*stream*/) {
   return memory;
 }
 
-void iris_torch_free(void* memory, int64_t /*bytes*/, int32_t /*device*/, void* /*stream*/) {
+void iris_torch_free(void* memory, int64_t /*bytes*/, int32_t /*device*/, void* stream) {
   if (memory == nullptr) return;
-  (void)Run([&] { return Said(Free(memory)); });
+  (void)Run([&] { return Said(Free(memory, stream)); });
 }

@@ -347,10 +347,14 @@ IRIS_EXPORT iris_code iris_is_symmetric(iris_context* context, const void* addre
  * process: the last call counts. */
 IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
 /* What torch's pluggable allocators load by name. As iris_allocate_local without a name, for any
- * thread; `stream` does not matter, since torch gives nothing back that a stream still uses. Null:
- * there is none, for the reason that iris_error_message and the log say. */
+ * thread and any stream. Null: there is none, for the reason that iris_error_message and the log
+ * say. */
 IRIS_EXPORT void* iris_torch_malloc(int64_t bytes, int32_t device, void* stream);
-/* Gives back what iris_torch_malloc gave. Nothing more happens where its context has ended. */
+/* Gives back what iris_torch_malloc gave, once `stream`, on which torch has used it, is idle: it
+ * waits for that. A stream that is capturing cannot be waited for: the memory then stays until the
+ * context ends, and the log says so. Nothing more happens where its context has ended. Where a
+ * later context has given the same address meanwhile, its memory goes back with the last of the
+ * frees. */
 IRIS_EXPORT void iris_torch_free(void* memory, int64_t bytes, int32_t device, void* stream);
 
 /* What another rank has allocated or registered so. A plain value: iris_close_local ends it. */

@@ -550,12 +550,34 @@ def torch_allocator():
             library.iris_torch_free(block, 1, 0, None)
         library.iris_torch_free(blocks[10], 1, 0, None)
         assert "has not given this memory" in error()
+        # Memory goes back once the stream that used it is idle.
+        stream = iris.Stream(c)
+        big = library.iris_torch_malloc(8 << 20, 0, stream.native)
+        for _ in range(20):
+            library.iris_fill_async(big, 1, 8 << 20, stream.handle)
+        library.iris_torch_free(big, 8 << 20, 0, stream.native)
+        assert stream.idle()
         raises(iris.FailedPreconditionError, lambda: iris.mem_pool(c), "is for GPUs")
         c.barrier()
     # torch gives back late.
     for block in blocks[:10]:
         library.iris_torch_free(block, 1, 0, None)
     assert not library.iris_torch_malloc(1, 0, None) and "context handle" in error()
+    # Where a later context has its heap at the same place, a late free may be for the memory of either.
+    with iris.Context(HEAP) as first:
+        library.iris_torch_use(first.handle, 0)
+        old = library.iris_torch_malloc(4096, 0, None)
+        first.barrier()
+    with iris.Context(HEAP) as second:
+        library.iris_torch_use(second.handle, 0)
+        new = library.iris_torch_malloc(4096, 0, None)
+        library.iris_torch_free(old, 4096, 0, None)
+        assert library.iris_torch_malloc(4096, 0, None) != new
+        if old == new:
+            library.iris_torch_free(new, 4096, 0, None)
+            library.iris_torch_free(new, 4096, 0, None)
+            assert "has not given this memory" in error()
+        second.barrier()
     raises(iris.InvalidArgumentError, lambda: library.iris_torch_use(12345, 0), "context handle")
     library.iris_torch_use(None, 0)
     raises(iris.FailedPreconditionError, lambda: iris.mem_pool(c), "closed")

@@ -1,0 +1,44 @@
+// Loans: how many have borrowed something that is freed once. Inside client/abi.
+//
+// Thread-safe: of a loan and a free at the same time, one is refused.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace iris::abi {
+
+class Loans {
+ public:
+  // False: it is freed.
+  bool Lend() {
+    uint64_t seen = word_.load(std::memory_order_relaxed);
+    do {
+      if ((seen & kFreed) != 0) return false;
+    } while (!word_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel,
+                                          std::memory_order_relaxed));
+    return true;
+  }
+  // The end of a loan, by any thread.
+  void Return() { word_.fetch_sub(1, std::memory_order_acq_rel); }
+
+  // True: it is freed from now on, by the caller. False: it was before (*n_lent is 0), or so many
+  // loans have not ended.
+  bool Free(uint64_t* n_lent) {
+    uint64_t seen = 0;
+    const bool freed = word_.compare_exchange_strong(seen, kFreed, std::memory_order_acq_rel,
+                                                     std::memory_order_acquire);
+    *n_lent = freed ? 0 : seen & ~kFreed;
+    return freed;
+  }
+  // The caller's Free could not be carried out.
+  void TakeBack() { word_.store(0, std::memory_order_release); }
+
+  bool freed() const { return (word_.load(std::memory_order_acquire) & kFreed) != 0; }
+
+ private:
+  static constexpr uint64_t kFreed = uint64_t{1} << 63;
+  std::atomic<uint64_t> word_{0};
+};
+
+}  // namespace iris::abi
