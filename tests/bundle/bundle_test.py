@@ -168,6 +168,9 @@ class Bundle(bundle_case.BundleCase):
                      "kill -9 of a rank of 2, puts", "kill -9 of a rank of 2, collectives",
                      "kill -9 of irisd under 2 ranks"):
             self.assertRegex(text, rf"(?m)^passed +{re.escape(line)}  ")
+        self.assertRegex(text, r"(?m)^skipped +torch's memory on 2 +torch's pools are for GPUs")
+        for name in ("foreign_ranks.py", "ranks.py"):  # what it runs with a GPU machine's torch
+            self.assertTrue(os.path.isfile(f"{self.second}/libexec/iris/tests/python/{name}"), name)
         with open(f"{out}/iris-gpu-check.txt", encoding="utf-8") as file:
             self.assertEqual(file.read(), text)
 

@@ -171,7 +171,9 @@ def gpus():
     """torch's own memory on GPUs, with torch 2.5 or newer:
 
         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTHONPATH=BUNDLE/lib/python \\
-            BUNDLE/bin/iris-run -n 2 -- python3 tests/bundle/python/foreign_ranks.py gpus
+            BUNDLE/bin/iris-run -n 2 -- python3 BUNDLE/libexec/iris/tests/python/foreign_ranks.py gpus
+
+    iris-gpu-check does it.
     """
     with iris.Context(256 << 20, max_heap_bytes=4 << 30) as context:
         torch.cuda.set_device(context.device_index)
