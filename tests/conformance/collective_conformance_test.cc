@@ -1435,9 +1435,8 @@ IRIS_KERNEL void PutWordsOfRound(DeviceContext ctx, uint32_t* words, uint32_t co
   }
 }
 
-// Puts of one kernel, the stream's barrier, and reads of the kernel behind it: in a graph, the first
-// of its process on a machine where every test is run alone. On emulated devices ThreadSanitizer
-// sees it if the barrier's words are not released.
+// Puts of one kernel, the stream's barrier, and reads of the kernel behind it, in a graph. On
+// emulated devices ThreadSanitizer sees it if the barrier's words are not released.
 TEST(CclBarrierOfPutsTest, PublishesWhatEarlierKernelsStoredToOthers) {
   constexpr uint32_t kCount = 1024;
   constexpr uint32_t kRounds = 10;  // of a graph

@@ -1,5 +1,5 @@
-// Kernels that begin early (LaunchConfig::early), and kernels one after another: what they see of the
-// kernel before them, here and at a peer. A litmus test: it cannot prove that nothing else ever
+// Kernels that begin early (LaunchConfig::early), and kernels one after another: what they see of
+// the kernel before them, here and at a peer. A litmus test: it cannot prove that nothing else ever
 // happens. The kernel that announces what the kernel before it wrote does so by a flag that is
 // released, as ccl::Barrier does. A relaxed flag is counted beside it: it announces what a kernel
 // wrote here (Traits::kLaunchPublishes), but stores to a peer were seen to arrive behind it.
@@ -158,7 +158,7 @@ void ExpectNone(const Wrong& wrong) {
 }
 
 // The first graph of a process is that of kernels one after another, with a flag that is released:
-// in a first graph, and in none after it, stores to a peer were seen to arrive behind a relaxed one.
+// in a first graph, and in none after it, stores to a peer were seen to come behind a relaxed one.
 TEST(EarlyKernelsTest, SeeWhatTheKernelBeforeWroteHereAndAtAPeer) {
   World world(2, 4 << 20);
   world.Run([](Rank& rank) {

@@ -1,5 +1,5 @@
 // What tests/isa compiles to see how the rounds of collectives announce: the kernel of the stream's
-// barrier, and, to compare, that of the round in which the members of a product compare their calls.
+// barrier, and, to compare, a round that publishes nothing but what is in this member's memory.
 // Nothing runs them.
 #include "iris/collective/impl/move_direct.h"
 
@@ -7,7 +7,6 @@ namespace iris::ccl::impl {
 
 template IRIS_KERNEL void BarrierKernel<0>(IRIS_PARAM Common common);
 
-// A round that publishes nothing but what is in this member's memory.
 extern "C" IRIS_KERNEL void RelaxedRound(IRIS_PARAM Common common) {
   IRIS_SHARED(SharedState, shared);
   Rounds rounds(common, &shared, backend::BlockIndex());

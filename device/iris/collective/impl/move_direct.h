@@ -102,8 +102,9 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePairs(IRIS_PARAM PairCal
   rounds.Conclude();
 }
 
-// A round that publishes what earlier operations of the stream wrote, at other members, too: puts of
-// kernels, and copies of the copy engine. So its words are released, whatever a launch publishes.
+// A round that publishes what earlier operations of the stream wrote, at other members, too: puts
+// of kernels, and copies of the copy engine. So its words are released, whatever a launch
+// publishes.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BarrierKernel(IRIS_PARAM Common common) {
   IRIS_SHARED(SharedState, shared);

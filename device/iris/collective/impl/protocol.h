@@ -30,9 +30,9 @@
 
 namespace iris::ccl::impl {
 
-// Announces what earlier operations of the stream wrote here, in this member's memory, and that they
-// have read what they read. It does not publish what they stored to other members: the round of a
-// barrier does, whose words are released.
+// Announces what earlier operations of the stream wrote here, in this member's memory, and that
+// they have read what they read. It does not publish what they stored to other members: the round
+// of a barrier does, whose words are released.
 inline constexpr Order kArriveOrder =
     backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
