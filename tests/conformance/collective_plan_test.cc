@@ -219,6 +219,35 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
   });
 }
 
+TEST(SharesProcessTest, RanksThatAreThreadsDoAndOthersDoNot) {
+  Config config;
+  config.max_blocks = 4;
+  World world(3, (1 << 20) + ccl::WorkspaceBytes(3, config));
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    rank.HostBarrier();
+    EXPECT_TRUE(ccl::SharesProcess(comm));
+    if (rank.rank() != 0) return;
+    // Heaps elsewhere, which nothing here touches: of one rank, and then of two.
+    ccl::CommOptions options;
+    options.context = comm.context;
+    options.context.base += uint64_t{1} << 50;
+    options.team = comm.team;
+    options.workspace_bytes = comm.workspace_bytes;
+    options.report = comm.report;
+    options.config = comm.config;
+    Comm others[2];
+    for (uint32_t r = 0; r < 2; ++r) {
+      options.context.rank = options.team.index = r;
+      options.workspace = AtOffset<void>(options.context, r, comm.workspace_offset_bytes);
+      const Result made = ccl::CreateComm(options, &others[r]);
+      ASSERT_TRUE(made.ok()) << made.what;
+      EXPECT_EQ(ccl::SharesProcess(others[0]), r == 1);
+    }
+    EXPECT_TRUE(ccl::SharesProcess(others[1]));
+  });
+}
+
 TEST(ChooseTest, WithoutLinesTheNextRuleHolds) {
   const std::vector<ccl::Rule> rules = {
       {Operation::kAllReduce, 64, 1 << 20, Variant::kTwoLines, 2, 64},

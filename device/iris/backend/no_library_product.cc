@@ -5,6 +5,8 @@ namespace iris::backend {
 
 const char* LibraryProductName() { return nullptr; }
 
+bool LibraryProductLoadsLate() { return false; }
+
 Result MultiplyByLibrary(const LibraryProduct&, Stream&) {
   return {StatusCode::kUnavailable, "there is no library of products for this backend"};
 }

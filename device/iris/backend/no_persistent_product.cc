@@ -10,7 +10,7 @@ constexpr const char* kNone = "this backend has no persistent kernel for product
 
 bool HasPersistentProduct() { return false; }
 
-bool SupportsPersistentProduct(const PersistentProduct&, bool, const char** why) {
+bool SupportsPersistentProduct(const PersistentProduct&, const char** why) {
   *why = kNone;
   return false;
 }

@@ -56,9 +56,9 @@ inline constexpr uint64_t kPersistentKeptBytes = 4096;
 // Whether the current device has such a kernel.
 bool HasPersistentProduct();
 
-// Whether it can do the problem. `shape_only`: addresses, leading dimensions and the workspace are
-// not looked at. If not, `*why` says what is in the way, as a string that lives for ever.
-bool SupportsPersistentProduct(const PersistentProduct& product, bool shape_only, const char** why);
+// Whether it can do the problem, addresses, leading dimensions and the workspace included. If not,
+// `*why` says what is in the way, as a string that lives for ever.
+bool SupportsPersistentProduct(const PersistentProduct& product, const char** why);
 
 // The least workspace_bytes for a shape that is supported. 0: it is not.
 uint64_t PersistentProductBytes(const PersistentProduct& product);

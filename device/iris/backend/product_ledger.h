@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+namespace iris {
+struct TraceArea;
+}
+
 namespace iris::backend {
 
 // All words are this rank's, on its device but for the report. None is set: the launch has no
@@ -21,6 +25,12 @@ struct ProductLedger {
   uint32_t n_blocks = 0;
   uint8_t* blocks = nullptr;
   uint64_t block_bytes = 0;
+  // Where blocks tell what they did while a trace is on (iris/trace_area.h), and what they say of
+  // the operation: TraceEvent's fields of these names. `finished` is the number. Null: nowhere.
+  TraceArea* trace = nullptr;
+  uint64_t trace_bytes = 0;
+  uint64_t trace_detail = 0;
+  uint32_t trace_op = 0;
 };
 
 }  // namespace iris::backend

@@ -214,6 +214,10 @@ struct CommOptions {
 // before all have come out of it.
 Result CreateComm(const CommOptions& options, Comm* out);
 
+// Whether this process has made Comms of other ranks with the same heaps: ranks that are threads.
+// All of a process have been made when an operation starts, as CreateComm says.
+bool SharesProcess(const Comm& comm);
+
 // Lets the operations follow other rules from now on; the same on all members. The rules are no
 // longer needed when it returns. kInvalidArgument, with *comm unchanged: more rules than a Comm has
 // room for.

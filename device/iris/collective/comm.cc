@@ -1,5 +1,7 @@
 // Comms: configs, workspaces, and the loading of kernels.
 #include <cstdint>
+#include <mutex>
+#include <vector>
 
 #include "iris/collective/collective.h"
 #include "iris/collective/impl/layout.h"
@@ -29,7 +31,46 @@ bool IsValid(const Config& config) {
          config.stage_bytes % (16 * kMaxTeamRanks) == 0;
 }
 
+// Which ranks of which heaps this process has made Comms of. An entry for each range of heaps that
+// was ever at another place: a few.
+class RanksHere {
+ public:
+  static RanksHere& Get() {
+    static RanksHere* const ranks = new RanksHere();
+    return *ranks;
+  }
+
+  void Note(const DeviceContext& context) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    for (Heaps& heaps : heaps_) {
+      if (heaps.base != context.base) continue;
+      heaps.several = heaps.several || heaps.rank != context.rank;
+      return;
+    }
+    heaps_.push_back({context.base, context.rank, false});
+  }
+
+  bool HasSeveral(const DeviceContext& context) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    for (const Heaps& heaps : heaps_) {
+      if (heaps.base == context.base) return heaps.several;
+    }
+    return false;
+  }
+
+ private:
+  struct Heaps {
+    uint64_t base;
+    uint32_t rank;
+    bool several;
+  };
+  std::mutex mu_;
+  std::vector<Heaps> heaps_;
+};
+
 }  // namespace
+
+bool SharesProcess(const Comm& comm) { return RanksHere::Get().HasSeveral(comm.context); }
 
 uint64_t WorkspaceBytes(uint32_t n_members, const Config& config) {
   const Config complete = impl::Complete(config);
@@ -76,6 +117,7 @@ Result CreateComm(const CommOptions& options, Comm* out) {
   made.report = options.report;
   made.config = config;
   if (Result result = UseRules(config.rules, config.n_rules, &made); !result.ok()) return result;
+  RanksHere::Get().Note(context);
   *out = made;
   return {};
 }

@@ -108,10 +108,7 @@ bool HasPersistentProduct() {
          major == 9;
 }
 
-bool SupportsPersistentProduct(const PersistentProduct& product, bool shape_only,
-                               const char** why) {
-  *why = "the shape is none of this kernel's";
-  if (shape_only) return PersistentProductBytes(product) != 0;
+bool SupportsPersistentProduct(const PersistentProduct& product, const char** why) {
   Problem problem;
   return ProblemOf(product, &problem, why) && cuda::matmul::Supports(problem, why);
 }

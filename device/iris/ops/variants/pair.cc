@@ -144,8 +144,17 @@ uint32_t BlocksFor(uint64_t work) {
   return static_cast<uint32_t>(work < 1 ? 1 : ccl::impl::Min(work, most < 1 ? 1 : most));
 }
 
-void Complete(const ccl::Comm&, const Problem& problem, Plan* plan) {
+// The vendor's library, if it is to make the products of this Comm. Null: Iris's own kernel does,
+// which was loaded when the Comm was made. The library may load one of its kernels at any shape,
+// which must not happen beside a collective of another rank of this process.
+const char* LibraryFor(const ccl::Comm& comm) {
   const char* const library = backend::LibraryProductName();
+  if (library == nullptr) return nullptr;
+  return ccl::SharesProcess(comm) && backend::LibraryProductLoadsLate() ? nullptr : library;
+}
+
+void Complete(const ccl::Comm& comm, const Problem& problem, Plan* plan) {
+  const char* const library = LibraryFor(comm);
   plan->multiplier = library != nullptr ? library : "iris";
   // Of the round that all members make.
   plan->blocks = 1;
@@ -158,7 +167,11 @@ void Complete(const ccl::Comm&, const Problem& problem, Plan* plan) {
 class Pair {
  public:
   Pair(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream)
-      : comm_(comm), call_(call), problem_(call.problem), stream_(stream) {
+      : comm_(comm),
+        call_(call),
+        problem_(call.problem),
+        stream_(stream),
+        library_(LibraryFor(comm) != nullptr) {
     // The collectives see a workspace without the parts, which are their buffers.
     const uint64_t begin = WorkspaceOffset(comm);
     plain_ = comm;
@@ -200,7 +213,7 @@ class Pair {
                   uint64_t columns, bool whole, bool* finished) {
     *finished = true;
     if (rows == 0 || columns == 0) return {};
-    if (backend::LibraryProductName() != nullptr) {
+    if (library_) {
       const Result result = backend::MultiplyByLibrary(
           {rows, columns, problem_.k, problem_.in, problem_.out, problem_.transposed_b, a, lda,
            call_.b, call_.ldb, d, ldd, library_workspace_},
@@ -365,6 +378,7 @@ class Pair {
   const Matmul& call_;
   const Problem& problem_;
   backend::Stream& stream_;
+  const bool library_;  // makes the products
   ccl::Comm plain_;
   uint8_t* parts_;
   uint8_t* library_workspace_;

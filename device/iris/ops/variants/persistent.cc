@@ -119,15 +119,17 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
       problem.operation == Operation::kMatmulAllGather ? problem.m / members : problem.m;
   if (least_rows < members) return false;
   if (problem.operation == Operation::kMatmulAllScatter && problem.n < members) return false;
-  if (!backend::SupportsPersistentProduct(ShapeOf(problem, members, 0), true, why)) return false;
+  const uint64_t bytes = backend::PersistentProductBytes(ShapeOf(problem, members, 0));
+  *why = "the shape is none of the persistent product's";
+  if (bytes == 0) return false;
   if (comm != nullptr) {
     *why = "max_blocks of the communicator is below 8: a persistent product needs more";
     if (comm->config.max_blocks < 8) return false;
     *why = "the workspace is too small for the problem: make it as large as WorkspaceBytes says";
-    if (RoomOf(*comm) < backend::PersistentProductBytes(ShapeOf(problem, members, 0))) return false;
+    if (RoomOf(*comm) < bytes) return false;
   }
   if (comm == nullptr || call == nullptr) return true;
-  return backend::SupportsPersistentProduct(ProductOf(*comm, *call), false, why);
+  return backend::SupportsPersistentProduct(ProductOf(*comm, *call), why);
 }
 
 void Complete(const ccl::Comm&, const Problem&, Plan* plan) {
@@ -156,6 +158,11 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
   ledger.blocks = here(common.sync_offset_bytes) + offsetof(BlockState, failed);
   ledger.n_blocks = comm.config.max_blocks;
   ledger.block_bytes = ccl::impl::SyncBytes(comm.team.size);
+  // As the kernels of collectives tell it: impl/protocol.h.
+  ledger.trace = comm.context.trace;
+  ledger.trace_op = common.traced & 0xffff;
+  ledger.trace_bytes = common.call.words[1] | static_cast<uint64_t>(common.call.words[2]) << 32;
+  ledger.trace_detail = common.call.words[0];
   return backend::LaunchPersistentProduct(product, stream);
 }
 

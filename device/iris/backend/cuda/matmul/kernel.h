@@ -29,6 +29,7 @@
 #include "iris/backend/cuda/matmul/ptx.h"
 #include "iris/backend/cuda/matmul/schedule.h"
 #include "iris/backend/cuda/matmul/wgmma.h"
+#include "iris/trace_area.h"
 
 namespace iris::backend::cuda::matmul {
 
@@ -127,6 +128,8 @@ struct Shared {
   uint32_t failed;
   uint32_t arrived;
   uint32_t epoch;
+  uint64_t began_ns;   // for the trace: when the block did, and when it was behind the opening
+  uint64_t opened_ns;  // 0: there was none
 };
 
 // Words between ranks.
@@ -215,6 +218,67 @@ IRIS_MATMUL_DEVICE void AwaitOpening(const Arguments& a, uint32_t* failed) {
   if (a.opened == 0) return;
   asm volatile("griddepcontrol.wait;" : : : "memory");
   if (LoadRelaxed(a.ledger.failed) != 0) StoreShared(failed, 1);
+}
+
+// The trace. What TraceEvent and WriteTraceEvent (iris/impl/trace.h) say of words, of their order
+// and of the last one holds here, too: this kernel includes nothing of the device API.
+
+IRIS_MATMUL_DEVICE void LoadPair(const void* p, uint64_t* low, uint64_t* high) {
+  asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];"
+               : "=l"(*low), "=l"(*high)
+               : "l"(p)
+               : "memory");
+}
+IRIS_MATMUL_DEVICE void StorePair(void* p, uint64_t low, uint64_t high) {
+  asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" : : "l"(p), "l"(low), "l"(high) : "memory");
+}
+
+// By the thread that then calls TellTrace, behind AwaitOpening.
+template <typename S>
+IRIS_MATMUL_DEVICE void NoteOpened(const Arguments& a, S* shared) {
+  if (a.opened == 0 || a.ledger.trace == nullptr) return;
+  *static_cast<volatile uint64_t*>(&shared->opened_ns) = Nanoseconds();
+}
+
+// By one thread of a block, before the block counts itself among those that have finished: what the
+// block did since it began. All that it needs lies in memory, so that it costs the loops before it
+// no registers.
+template <typename S>
+IRIS_MATMUL_DEVICE void TellTrace(const Arguments& a, const S* shared) {
+  TraceArea* const area = a.ledger.trace;
+  if (area == nullptr) return;
+  uint64_t until_ns;
+  uint64_t head;
+  LoadPair(&area->until_ns, &until_ns, &head);
+  const uint64_t began_ns = *static_cast<const volatile uint64_t*>(&shared->began_ns);
+  if (began_ns >= until_ns) return;
+  const uint64_t opened_ns = *static_cast<const volatile uint64_t*>(&shared->opened_ns);
+  const uint64_t opening_ns = opened_ns == 0 ? 0 : opened_ns - began_ns;
+  const uint64_t most = ~uint32_t{0};
+  const uint64_t first_ns = opening_ns < most ? opening_ns : most;
+  const uint64_t slot =
+      atomicAdd_system(reinterpret_cast<unsigned long long*>(&area->position), 1ull);
+  if (slot >= head >> 32) return;  // the capacity
+  uint32_t multiprocessor;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+  const uint64_t words[7] = {began_ns,
+                             Nanoseconds(),
+                             a.ledger.trace_bytes,
+                             a.ledger.trace_detail,
+                             first_ns,
+                             first_ns | static_cast<uint64_t>(LoadRelaxed(a.ledger.finished)) << 32,
+                             a.ledger.trace_op | uint64_t{kNoTracePeer} << 16 |
+                                 static_cast<uint64_t>(multiprocessor & 0xffff) << 32 |
+                                 static_cast<uint64_t>(threadIdx.x) << 48};
+  uint64_t folded = blockIdx.x;
+#pragma unroll
+  for (uint32_t k = 0; k < 7; ++k) folded ^= words[k];
+  const uint32_t ready = static_cast<uint32_t>(head) ^ static_cast<uint32_t>(folded) ^
+                         static_cast<uint32_t>(folded >> 32);
+  uint64_t* const to = reinterpret_cast<uint64_t*>(area + 1) + slot * (sizeof(TraceEvent) / 8);
+#pragma unroll
+  for (uint32_t k = 0; k < 6; k += 2) StorePair(to + k, words[k], words[k + 1]);
+  StorePair(to + 6, words[6], blockIdx.x | static_cast<uint64_t>(ready) << 32);
 }
 
 // Waits until `*flag` has this launch's word. False: the block has given up, now or before.
@@ -693,6 +757,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     shared->failed = 0;
     shared->arrived = 0;
     shared->epoch = 0;
+    shared->began_ns = Nanoseconds();
+    shared->opened_ns = 0;
     if (s.n_ranks > 1) {
       const Header* header = HeaderOf(a, s.rank);
       shared->epoch = *static_cast<const volatile uint32_t*>(&header->epoch) + 1;
@@ -804,6 +870,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       uint32_t phase = 0;
       uint32_t turn = 0;
       AwaitOpening(a, &shared->failed);
+      if (group == 0) NoteOpened(a, shared);
       // Where there is an opening, all have entered.
       bool entered = s.kind != Kind::kAllScatter || s.n_ranks == 1 || a.opened != 0;
       if (!entered && blockIdx.x == 0 && group == 0 && LoadShared(&shared->failed) == 0) {
@@ -888,6 +955,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         }
       }
       WaitCopies<0>();
+      if (group == 0) TellTrace(a, shared);
       if (s.n_ranks > 1) {
         // The last one of the grid ends the launch.
         Header* header = HeaderOf(a, s.rank);
@@ -1091,6 +1159,7 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   constexpr uint32_t kBoxes = kPushK / kTileK;
   if (threadIdx.x != 0) return;
   AwaitOpening(a, &shared->failed);
+  NoteOpened(a, shared);
   const Schedule& s = a.schedule;
   const uint32_t epoch = shared->epoch;
   const uint32_t rows = SliceBegin(s.m, s.n_ranks, s.rank + 1) - SliceBegin(s.m, s.n_ranks, s.rank);
@@ -1149,6 +1218,7 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
   WaitCopies<0>();
   if (mine != 0) tell(pusher + (mine - 1) * a.push_blocks);
+  TellTrace(a, shared);
   FenceSystem();
   Header* header = HeaderOf(a, s.rank);
   if (atomicAdd(&header->finished, 1u) + 1 == a.finishers) {

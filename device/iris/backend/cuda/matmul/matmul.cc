@@ -237,8 +237,9 @@ const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaSt
 }  // namespace
 
 const char* Launch(const Problem& problem, void* stream) {
-  const char* why = nullptr;
-  if (!Supports(problem, &why)) return why;
+  Plan plan;
+  const char* why = CheckAndPlan(problem, &plan);
+  if (why != nullptr) return why;
   static const EncodeTiled encode = FindEncodeTiled();
   if (encode == nullptr) return "the driver has no cuTensorMapEncodeTiled: it is too old";
   int device = 0;
@@ -250,8 +251,6 @@ const char* Launch(const Problem& problem, void* stream) {
   if (error != cudaSuccess) return cudaGetErrorString(error);
   if (major != 9) return "the device is not a Hopper GPU";
 
-  Plan plan;
-  if (why = MakePlan(problem, &plan); why != nullptr) return why;
   const Schedule& s = plan.schedule;
   Arguments arguments = {};
   if (why = Fill(problem, plan, encode, &arguments); why != nullptr) return why;

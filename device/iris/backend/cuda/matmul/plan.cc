@@ -208,21 +208,25 @@ uint64_t WorkspaceBytesOf(const Problem& p, const Plan& plan) {
   return kHeaderBytes + 2 * 256 * unit;
 }
 
+const char* CheckAndPlan(const Problem& problem, Plan* plan) {
+  if (const char* why = MakePlan(problem, plan); why != nullptr) return why;
+  if (const char* why = CheckPointers(problem); why != nullptr) return why;
+  if (problem.n_ranks <= 1) return nullptr;
+  if (problem.timeout_ns == 0) return "the timeout must be at least 1 ns";
+  if (problem.workspace_bytes < WorkspaceBytesOf(problem, *plan)) {
+    return "the workspace is too small: see WorkspaceBytes";
+  }
+  for (uint32_t r = 0; r < problem.n_ranks; ++r) {
+    if (problem.workspace[r] == nullptr || !IsAligned(problem.workspace[r], 128)) {
+      return "every rank must have a workspace, aligned to 128 bytes";
+    }
+  }
+  return nullptr;
+}
+
 bool Supports(const Problem& problem, const char** why) {
   Plan plan;
-  *why = MakePlan(problem, &plan);
-  if (*why == nullptr) *why = CheckPointers(problem);
-  if (*why == nullptr && problem.n_ranks > 1) {
-    for (uint32_t r = 0; r < problem.n_ranks; ++r) {
-      if (problem.workspace[r] == nullptr || !IsAligned(problem.workspace[r], 128)) {
-        *why = "every rank must have a workspace, aligned to 128 bytes";
-      }
-    }
-    if (problem.workspace_bytes < WorkspaceBytesOf(problem, plan)) {
-      *why = "the workspace is too small: see WorkspaceBytes";
-    }
-    if (problem.timeout_ns == 0) *why = "the timeout must be at least 1 ns";
-  }
+  *why = CheckAndPlan(problem, &plan);
   return *why == nullptr;
 }
 

@@ -19,6 +19,10 @@ struct Plan {
 // Null, or why the problem, workspace aside, cannot be done.
 const char* MakePlan(const Problem& problem, Plan* plan);
 
+// MakePlan and Supports at once: null and the plan, or why the problem cannot be done. Looks at
+// nothing but the problem.
+const char* CheckAndPlan(const Problem& problem, Plan* plan);
+
 // The words that flags carry beside the epoch: ranks whose calls differ do not take each other's.
 uint32_t SignatureOf(const Problem& problem, const Plan& plan);
 
