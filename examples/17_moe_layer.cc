@@ -3,14 +3,14 @@
 //
 //   iris-run -n 4 -- bazel-bin/examples/17_moe_layer
 //
-//     x[tokens, hidden] ──┬─────────► Dispatch ──► rows, by expert ──► RunExperts: y = W2 relu(W1 row)
-//                         ▼              ▲                                    │
-//     Route: softmax ──► ids, weights ───┘                                    │
-//                                                                             ▼
-//     out[tokens, hidden] ◄───────────────────────────────────────────────  Combine: sum weight * y
+//     x[tokens, hidden] ─┬──────► Dispatch ──► rows, by expert ──► RunExperts: y = W2 relu(W1 row)
+//                        ▼            ▲                                 │
+//     Route: softmax ─► ids, weights ─┘                                 │
+//                                                                       ▼
+//     out[tokens, hidden] ◄─────────────────────────────────── Combine: sum of weight * y
 //
-// What to see: how many rows an expert gets is known to the device alone, so that the whole layer is
-// captured once and replayed. In the end each rank makes its tokens' results by itself and compares.
+// What to see: how many rows an expert gets is known to the device alone, so that the whole layer
+// is captured once and replayed. In the end each rank makes its results by itself and compares.
 #include <cmath>
 #include <cstdio>
 #include <string>

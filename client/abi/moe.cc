@@ -104,16 +104,16 @@ iris_code iris_moe_dispatch(iris_comm* comm, const iris_moe_config* config,
     moe::DispatchCall dispatch;
     dispatch.tokens = given.tokens;
     dispatch.x = given.x;
-    dispatch.x_scales = given.x_scales;
+    dispatch.x_scales = static_cast<const float*>(given.x_scales);
     dispatch.ids = given.ids;
     dispatch.ids_type = *id_type;
-    dispatch.weights = given.weights;
+    dispatch.weights = static_cast<const float*>(given.weights);
     dispatch.rows = given.rows;
-    dispatch.scales = given.scales;
-    dispatch.counts = given.counts;
-    dispatch.offsets = given.offsets;
-    dispatch.dropped = given.dropped;
-    dispatch.sources = given.sources;
+    dispatch.scales = static_cast<float*>(given.scales);
+    dispatch.counts = static_cast<int32_t*>(given.counts);
+    dispatch.offsets = static_cast<int32_t*>(given.offsets);
+    dispatch.dropped = static_cast<int32_t*>(given.dropped);
+    dispatch.sources = static_cast<int32_t*>(given.sources);
     return c.MoeDispatch(read, given.workspace, dispatch, s);
   });
 }

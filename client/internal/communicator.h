@@ -125,7 +125,8 @@ class Communicator {
   // The first failure of an operation, as far as the streams have come, with the operation and its
   // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
   // died; kInvalidArgument names a rank that called something else than most, and both calls in
-  // full, on all ranks alike; kOutOfRange names a token of a rank that chose no expert, likewise. It stays until Reset.
+  // full, on all ranks alike; kOutOfRange names a token of a rank that chose no expert, likewise.
+  // It stays until Reset.
   absl::Status Check() const;
   // In host memory that kernels can read: not 0 once an operation has failed.
   const uint64_t* error_word() const { return &report_->word; }

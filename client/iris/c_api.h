@@ -680,21 +680,20 @@ typedef struct iris_moe_sizes {
 
 typedef struct iris_moe_dispatch_call {
   size_t size;
-  void*
-      workspace; /* workspace_bytes of the heap, at the same offset on all members, aligned to 256 */
-  uint32_t tokens;       /* of this member: 0 to max_tokens */
-  int32_t id_dtype;      /* IRIS_I32 or IRIS_I64 */
-  const void* x;         /* [tokens, hidden] */
-  const float* x_scales; /* [tokens, scale_columns]; only if in_dtype is IRIS_F8E4M3 */
-  const void* ids;       /* [tokens, top_k]; -1: no expert */
-  const float* weights;  /* [tokens, top_k]; null: all are 1 */
+  void* workspace;      /* of the heap, at the same offset on all members; aligned to 256 */
+  uint32_t tokens;      /* of this member: 0 to max_tokens */
+  int32_t id_dtype;     /* IRIS_I32 or IRIS_I64 */
+  const void* x;        /* [tokens, hidden] */
+  const void* x_scales; /* [tokens, scale_columns] of float; only if in_dtype is IRIS_F8E4M3 */
+  const void* ids;      /* [tokens, top_k]; -1: no expert */
+  const void* weights;  /* [tokens, top_k] of float; null: all are 1 */
   /* What is received. What is null is not written. */
-  void* rows;       /* [max_rows, hidden] */
-  float* scales;    /* [max_rows, scale_columns] */
-  int32_t* counts;  /* [local_experts] */
-  int32_t* offsets; /* [local_experts + 1] */
-  int32_t* dropped; /* [local_experts] */
-  int32_t* sources; /* [max_rows] */
+  void* rows;    /* [max_rows, hidden] */
+  void* scales;  /* [max_rows, scale_columns] of float */
+  void* counts;  /* [local_experts] of int32_t */
+  void* offsets; /* [local_experts + 1] of int32_t */
+  void* dropped; /* [local_experts] of int32_t */
+  void* sources; /* [max_rows] of int32_t */
 } iris_moe_dispatch_call;
 
 typedef struct iris_moe_combine_call {

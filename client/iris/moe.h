@@ -2,8 +2,8 @@
 // has chosen `top_k` of `n_experts` experts for each token. The experts are spread over the members
 // of the communicator's team: the first (n_experts mod members) members have one more than the
 // others, one after another. Dispatch brings each token's row to the members whose experts want it,
-// in rows that are grouped by expert; Combine brings the weighted sum of what the experts made of it
-// back to the token's member.
+// in rows that are grouped by expert; Combine brings the weighted sum of what the experts made of
+// it back to the token's member.
 //
 //   namespace moe = iris::moe;
 //   moe::Config config;                                   // the same on all members
@@ -12,25 +12,25 @@
 //   const moe::Sizes& sizes = exchange->sizes();          // how large the buffers are
 //   moe::Dispatch there;
 //   there.tokens = tokens; there.x = x; there.ids = ids; there.weights = weights;
-//   there.rows = rows; there.offsets = offsets;           // [max_rows, hidden], [local_experts + 1]
+//   there.rows = rows; there.offsets = offsets;  // [max_rows, hidden], [local_experts + 1]
 //   IRIS_RETURN_IF_ERROR(exchange->Dispatch(there, stream));
 //   ...                                                   // y = the local experts, on `rows`
-//   IRIS_RETURN_IF_ERROR(exchange->Combine({tokens, y, iris::DType::kBf16, out}, stream));
+//   IRIS_RETURN_IF_ERROR(exchange->Combine({tokens, y, kBf16, out, kBf16}, stream));
 //   IRIS_RETURN_IF_ERROR(comm->Synchronize(stream));      // names who was missing
 //
-// The rules of a Communicator hold here: all members make the same calls in the same order, with the
-// same config, on one stream at a time. A call checks its arguments, starts kernels and returns; it
-// allocates nothing, decides nothing by counts on the host, and may be captured in a graph, whose
-// replays take fresh choices and data. How many tokens a member has is its own affair; in a graph,
-// tokens that are not there choose -1. What fails on the device, and calls that differ, are told by
-// Check and Synchronize of the communicator, with both calls.
+// The rules of a Communicator hold here: all members make the same calls in the same order, with
+// the same config, on one stream at a time. A call checks its arguments, starts kernels and
+// returns; it allocates nothing, decides nothing by counts on the host, and may be captured in a
+// graph, whose replays take fresh choices and data. How many tokens a member has is its own affair;
+// in a graph, tokens that are not there choose -1. What fails on the device, and calls that differ,
+// are told by Check and Synchronize of the communicator, with both calls.
 //
-// A row travels once to each member, however many of its experts want it. There it becomes a row for
-// each (token, expert): first by expert, then by the place of the token's member in the team, then
-// by token. On the way back a member first sums, in f32 and in the order of the token's choices,
-// weight * y of its own experts, and sends that sum, rounded to Config::partials; the token's member
-// adds these in the order of the team, in f32, and rounds once. The bits are the same, run after
-// run.
+// A row travels once to each member, however many of its experts want it. There it becomes a row
+// for each (token, expert): first by expert, then by the place of the token's member in the team,
+// then by token. On the way back a member first sums, in f32 and in the order of the token's
+// choices, weight * y of its own experts, and sends that sum, rounded to Config::partials; the
+// token's member adds these in the order of the team, in f32, and rounds once. The bits are the
+// same, run after run.
 //
 // With a capacity, an expert takes the first `capacity` of its rows, in the order above. What is
 // over is dropped: it has no row, and adds nothing to its token. A token without any row becomes

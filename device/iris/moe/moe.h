@@ -1,8 +1,8 @@
 // iris::moe: the communication of a mixture of experts, as operations on a stream over the
-// symmetric heap. A router has chosen `top_k` of `n_experts` experts for each token; the experts are
-// spread over the members of a team as ops::ShareOf says. Dispatch brings each token's row to the
-// members whose experts want it, in rows that are grouped by expert; Combine brings the weighted
-// sum of what the experts made of it back to the token's member.
+// symmetric heap. A router has chosen `top_k` of `n_experts` experts for each token; the experts
+// are spread over the members of a team as ops::ShareOf says. Dispatch brings each token's row to
+// the members whose experts want it, in rows that are grouped by expert; Combine brings the
+// weighted sum of what the experts made of it back to the token's member.
 //
 //   Config config;                            // the same on all members
 //   config.n_experts = 64; config.top_k = 8; config.hidden = 7168; config.max_tokens = 4096;
@@ -73,8 +73,8 @@ struct Sizes {
   uint64_t workspace_bytes = 0;  // the same on all members
   uint32_t first_expert = 0;     // of this member
   uint32_t local_experts = 0;
-  // Rows of DispatchCall::rows and CombineCall::y. Dropless: as many as can come at all, n_members *
-  // max_tokens * min(top_k, local_experts). With a capacity: local_experts * capacity.
+  // Rows of DispatchCall::rows and CombineCall::y. Dropless: as many as can come at all, n_members
+  // * max_tokens * min(top_k, local_experts). With a capacity: local_experts * capacity.
   uint64_t max_rows = 0;
   uint64_t scale_columns = 0;  // scales of a row; 0 if rows are not of f8e4m3
   // What has come, in the workspace: row DispatchCall::sources[i] begins here plus so many times

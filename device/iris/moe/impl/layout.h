@@ -12,8 +12,8 @@
 //   entries   [members][max_tokens][top_k]: of what came: each choice of a row's token
 //   targets   [members][max_tokens][top_k]: the row by expert of each choice that is this member's;
 //             -1: it was dropped
-//   rows      [members][max_tokens][row_stride]: the rows that came from each member; in Combine the
-//             sums that came back from each
+//   rows      [members][max_tokens][row_stride]: the rows that came from each member; in Combine
+//             the sums that came back from each
 //
 // `told`, `entries` and `rows` are written by other members, and only behind the first round of an
 // operation: all members have come to it then, so that nobody reads what was there before. The
