@@ -171,7 +171,8 @@ inline StatusOr<Sizes> SizesOf(const Context& context, const Config& config) {
 
 // A config with a workspace of its own: what joins a combine to the dispatch before it. A
 // communicator may have any number of them, so that one dispatch is under way beside another, or
-// for layers that differ. Movable; borrows the communicator and the context.
+// for layers that differ. Movable; borrows the communicator and the context, which stay where they
+// are.
 class Exchange {
  public:
   // Empty: every call fails.

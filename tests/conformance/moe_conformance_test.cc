@@ -534,7 +534,7 @@ TEST_P(MoeTest, HasOddTeamsOfTokens) {
 }
 
 TEST(MoeRandomTest, AnythingAfterAnything) {
-  const uint32_t rounds = kSlower > 1 ? 4 : 16;
+  const uint32_t rounds = kSlower > 1 ? 3 : 8;
   for (const uint32_t ranks : {3u, 4u}) {
     World world(ranks, 2 * kHeapBytes);
     world.Run([&](Rank& rank) {
