@@ -126,6 +126,14 @@ class Examples(unittest.TestCase):
         self.assertEqual(process.returncode, 137)
         self.assertIn(f"rank 2 of 4 (pid {pids[2]}) was ended by SIGKILL", err)
 
+    def test_17_moe_layer(self):
+        for n_ranks in (1, 2, 4):
+            out = self.check("17_moe_layer", n_ranks)
+            for rank in range(n_ranks):
+                self.assertIn(f"rank {rank}: {20 + 3 * rank} tokens are right", out)
+            rows = sum(int(count) for count in re.findall(r"expert \d+ got (\d+) rows", out))
+            self.assertEqual(rows, 2 * sum(20 + 3 * rank for rank in range(n_ranks)))
+
 
 class WithoutIrisd(unittest.TestCase):
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/abi/comm_calls.h"
 #include "client/abi/objects.h"
 #include "client/internal/device_status.h"
 #include "iris/collective/rules.h"
@@ -14,8 +15,10 @@ using iris::DType;
 using iris::abi::CommObject;
 using iris::abi::ContextObject;
 using iris::abi::NotNull;
+using iris::abi::OnComm;
 using iris::abi::StreamObject;
 using iris::abi::TeamOf;
+using iris::abi::Turn;
 using iris::abi::With;
 using iris::abi::WithStream;
 namespace ccl = iris::ccl;
@@ -45,39 +48,6 @@ struct Said {
   ccl::ReduceOp reduce_op() const { return static_cast<ccl::ReduceOp>(op); }
   ccl::Variant as() const { return static_cast<ccl::Variant>(variant); }
 };
-
-// One call at a time on a communicator.
-class Turn {
- public:
-  explicit Turn(CommObject& object) : object_(object) {
-    mine_ = !object.busy.exchange(true, std::memory_order_acquire);
-  }
-  ~Turn() {
-    if (mine_) object_.busy.store(false, std::memory_order_release);
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  absl::Status status() const {
-    if (mine_) return object_.state->host->Usable();
-    return absl::FailedPreconditionError(
-        "another thread is in a call of this communicator: make one call at a time, or a "
-        "communicator for each thread");
-  }
-
- private:
-  CommObject& object_;
-  bool mine_ = false;
-};
-
-template <typename Body>
-iris_code OnComm(iris_comm* comm, Body body) noexcept {
-  return With<CommObject>(comm, [&](CommObject& object) -> absl::Status {
-    const Turn turn(object);
-    IRIS_ABI_TRY(turn.status());
-    return body(*object.comm);
-  });
-}
 
 // An operation on a stream.
 template <typename Body>

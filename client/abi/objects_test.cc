@@ -91,6 +91,9 @@ TEST(StructTest, StructsDoNotShrink) {
   EXPECT_GE(sizeof(iris_rows), kRowsBytes);
   EXPECT_GE(sizeof(iris_comm_options), kCommOptionsBytes);
   EXPECT_GE(sizeof(iris_matmul), kMatmulBytes);
+  EXPECT_EQ(sizeof(iris_moe_config), kMoeConfigBytes);
+  EXPECT_EQ(sizeof(iris_moe_dispatch_call), kMoeDispatchCallBytes);
+  EXPECT_EQ(sizeof(iris_moe_combine_call), kMoeCombineCallBytes);
   EXPECT_GE(sizeof(iris_opened), kOpenedBytes);
 }
 

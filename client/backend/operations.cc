@@ -12,6 +12,7 @@
 #include "iris/collective/rules.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
+#include "iris/moe/moe.h"
 #include "iris/ops/ops.h"
 #include "proto/wire/version.h"
 
@@ -246,6 +247,10 @@ BackendOperations MakeTable() {
   table.LaunchMatmul = ops::Launch;
   table.PrepareMatmul = ops::Prepare;
   table.CheckMatmul = ops::CheckProblem;
+  table.MoeSizesOf = moe::SizesOf;
+  table.MoeDispatch = moe::Dispatch;
+  table.MoeCombine = moe::Combine;
+  table.PrepareMoe = moe::Prepare;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
   table.SampleClock = SampleClock;

@@ -14,6 +14,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
+#include "iris/moe/moe.h"
 #include "iris/ops/ops.h"
 #include "iris/trace_area.h"
 #include "iris/types.h"
@@ -110,6 +111,15 @@ struct BackendOperations {
                          ops::Plan* ran);
   Result (*PrepareMatmul)();
   Result (*CheckMatmul)(const ops::Problem& problem);
+
+  // A mixture of experts: as moe::SizesOf, Dispatch, Combine and Prepare.
+  Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Config& config,
+                       moe::Sizes* out);
+  Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+                        const moe::DispatchCall& call, Stream& stream);
+  Result (*MoeCombine)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+                       const moe::CombineCall& call, Stream& stream);
+  Result (*PrepareMoe)();
 
   // The values of tensors.
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);

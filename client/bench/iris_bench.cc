@@ -64,6 +64,7 @@ constexpr Command kCommands[] = {
     {"allocate", "Allocate and free", Allocate, true},
     {"grow", "Growth of all heaps", Grow, true},
     {"fill", "Values of tensors by kind and type, beside the device's fill of bytes", Fill, true},
+    {"moe", "Dispatch and combine of a mixture of experts", Moe, true},
 };
 
 // What the driver calls the devices, and which driver that is.
@@ -246,6 +247,16 @@ int Main(int argc, char** argv) {
          },
          "create: heaps of each rank [1GiB]")
       ->delimiter(',');
+  app.add_option("--moe-tokens", bench.moe_tokens,
+                 "moe: tokens of each rank [4096; 16 on emulated devices]")
+      ->check(CLI::Range(1u, 1u << 20));
+  app.add_option("--moe-hidden", bench.moe_hidden,
+                 "moe: columns of a row [7168; 256 on emulated devices]")
+      ->check(CLI::Range(1u, 1u << 20));
+  app.add_option("--moe-experts", bench.moe_experts, "moe: of all ranks together [64]")
+      ->check(CLI::Range(1u, 4096u));
+  app.add_option("--moe-top-k", bench.moe_top_k, "moe: experts of a token [8]")
+      ->check(CLI::Range(1u, 32u));
   bytes_option("--grow-bytes", &bench.grow_bytes, "grow: bytes of a step [64MiB]");
   for (const Command& command : kCommands) app.add_subcommand(command.name, command.help);
   app.add_subcommand("all", "Everything, as far as --budget goes");

@@ -82,6 +82,10 @@ class IrisBench(unittest.TestCase):
         self.assertEqual({row["what"] for row in tables["fill"]["rows"][1:]},
                          {"zeros", "ones", "arange", "linspace", "rand", "uniform", "randn", "randint"})
         self.assert_positive(tables["fill"], "p50", "of fill %")
+        self.assertEqual([(row["what"], row["rows as"]) for row in tables["moe"]["rows"]],
+                         [(what, dtype) for dtype in ("bf16", "f8e4m3")
+                          for what in ("dispatch", "combine", "dispatch + combine")])
+        self.assert_positive(tables["moe"], "p50", "min", "max")
         with open(svg, encoding="utf-8") as file:
             self.assertEqual(file.read().count("<polyline"), 6)
 

@@ -28,6 +28,10 @@ struct BenchOptions {
   std::string pairs = "first";  // of pingpong: "first" (0 with each), "all", or "0-1,2-3"
   std::vector<uint64_t> heaps = {1ull << 30};  // of `create`
   uint64_t grow_bytes = 64ull << 20;
+  uint32_t moe_tokens = 0;  // of each rank; 0: 4,096, and 16 where devices are emulated
+  uint32_t moe_hidden = 0;  // 0: 7,168, and 256
+  uint32_t moe_experts = 64;
+  uint32_t moe_top_k = 8;
   std::string svg_path;  // of `sweep`; empty: no plot
 };
 
@@ -70,11 +74,12 @@ absl::Status Sweep(const Run& run);
 absl::Status Atomics(const Run& run);
 absl::Status PingPong(const Run& run);
 absl::Status Barriers(const Run& run);
-// The four below need a Context: kFailedPrecondition without.
+// The five below need a Context: kFailedPrecondition without.
 absl::Status Create(const Run& run);
 absl::Status Allocate(const Run& run);
 absl::Status Grow(const Run& run);
 absl::Status Fill(const Run& run);
+absl::Status Moe(const Run& run);
 
 // "first", "all" or "0-1,2-3" into pairs of ranks. kInvalidArgument says what is wrong.
 absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std::string& text,

@@ -48,6 +48,32 @@ std::string ProblemText(const ops::Problem& problem) {
                       DTypeName(problem.out), ")");
 }
 
+std::string MoeText(const char* name, const moe::Config& config) {
+  return absl::StrCat(name, "(hidden=", config.hidden, ", experts=", config.n_experts,
+                      ", top_k=", config.top_k, ", max_tokens=", config.max_tokens,
+                      ", capacity=", config.capacity, ", ", DTypeName(config.in), ")");
+}
+
+// What a dispatch, or a combine, found on the device; `rank`: of the member that it found it at.
+std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
+  if (code == StatusCode::kFailedPrecondition) {
+    if (info.other_tokens) {
+      return absl::StrCat("the workspace holds a dispatch of ", info.dispatched_tokens,
+                          " tokens, and the call has another number: give the same to both");
+    }
+    return "the workspace holds no dispatch of this config: call dispatch before";
+  }
+  std::string text = absl::StrCat("token ", info.bad_token, " of rank ", rank);
+  if (info.bad_expert == ErrorInfo::BadExpert::kRepeated) {
+    absl::StrAppend(&text, " chooses expert ", info.bad_value,
+                    " twice: a token names an expert once");
+  } else {
+    absl::StrAppend(&text, " chooses expert ", info.bad_value,
+                    ", which there is not: an expert is 0 to n_experts - 1, and -1 is none");
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
@@ -403,6 +429,47 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
   return absl::OkStatus();
 }
 
+absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const backend::BackendOperations& backend,
+                                                  uint32_t n_members, uint32_t index,
+                                                  const moe::Config& config) {
+  moe::Sizes sizes;
+  const Result result = backend.MoeSizesOf(n_members, index, config, &sizes);
+  if (!result.ok()) return FromDevice(result, MoeText("moe", config));
+  return sizes;
+}
+
+absl::Status Communicator::PrepareMoe() {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "prepare moe");
+  return FromDevice(backend_.PrepareMoe(), "prepare moe");
+}
+
+template <typename Start>
+absl::Status Communicator::PutMoe(Operation what, const moe::Config& config, void* workspace,
+                                  uint32_t tokens, DType type, Start start) {
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(what));
+  const std::string text = MoeText(ccl::OperationName(what), config);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text);
+  absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
+  if (!status.ok()) return Annotate(status, text);
+  const Result result = start();
+  if (!result.ok()) return FromDevice(result, text);
+  log_.Put(what, uint64_t{tokens} * config.hidden, static_cast<uint8_t>(type));
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::MoeDispatch(const moe::Config& config, void* workspace,
+                                       const moe::DispatchCall& call, backend::Stream& stream) {
+  return PutMoe(Operation::kMoeDispatch, config, workspace, call.tokens, config.in,
+                [&] { return backend_.MoeDispatch(comm_, config, workspace, call, stream); });
+}
+
+absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace,
+                                      const moe::CombineCall& call, backend::Stream& stream) {
+  return PutMoe(Operation::kMoeCombine, config, workspace, call.tokens, call.out_type,
+                [&] { return backend_.MoeCombine(comm_, config, workspace, call, stream); });
+}
+
 absl::Status Communicator::Check() const {
   ErrorInfo info;
   const Result result = backend_.CheckError(comm_, &info);
@@ -416,7 +483,14 @@ absl::Status Communicator::Check() const {
     return absl::InvalidArgumentError(text);
   }
   std::string text = absl::StrCat(ccl::OperationName(info.operation), " number ", info.sequence,
-                                  " of ", team_.ranks.size(), " ranks: ", result.what);
+                                  " of ", team_.ranks.size(), " ranks: ");
+  if (result.code == StatusCode::kOutOfRange || result.code == StatusCode::kFailedPrecondition) {
+    const bool known = info.member_index < team_.ranks.size();
+    const uint32_t rank = known ? team_.ranks[info.member_index] : info.member_index;
+    absl::StrAppend(&text, FoundByMoe(info, result.code, rank));
+    return absl::Status(CodeOf(result.code), text);
+  }
+  absl::StrAppend(&text, result.what);
   if (result.code == StatusCode::kAborted) {
     // Who died is known to irisd, and on the status page.
     const absl::Status health = context_.Health();

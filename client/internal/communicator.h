@@ -19,6 +19,7 @@
 #include "client/internal/collective_log.h"
 #include "client/internal/host_context.h"
 #include "iris/collective/collective.h"
+#include "iris/moe/moe.h"
 #include "iris/ops/ops.h"
 
 namespace iris::internal {
@@ -110,10 +111,22 @@ class Communicator {
   // What Matmul of this problem runs.
   absl::StatusOr<ops::Plan> ChooseMatmul(const ops::Problem& problem) const;
 
+  // Of a mixture of experts; see iris/moe/moe.h. Errors of the arguments name the config.
+  static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
+                                             uint32_t n_members, uint32_t index,
+                                             const moe::Config& config);
+  // Loads the kernels: as moe::Prepare.
+  absl::Status PrepareMoe();
+  absl::Status MoeDispatch(const moe::Config& config, void* workspace,
+                           const moe::DispatchCall& call, backend::Stream& stream);
+  absl::Status MoeCombine(const moe::Config& config, void* workspace, const moe::CombineCall& call,
+                          backend::Stream& stream);
+
   // The first failure of an operation, as far as the streams have come, with the operation and its
   // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
   // died; kInvalidArgument names a rank that called something else than most, and both calls in
-  // full, on all ranks alike. It stays until Reset.
+  // full, on all ranks alike; kOutOfRange names a token of a rank that chose no expert, likewise.
+  // It stays until Reset.
   absl::Status Check() const;
   // In host memory that kernels can read: not 0 once an operation has failed.
   const uint64_t* error_word() const { return &report_->word; }
@@ -153,6 +166,10 @@ class Communicator {
   absl::Status PutRooted(ccl::Operation what, const Buffers& buffers, uint64_t count, DType type,
                          uint32_t root, Start start);
   void Tell(ccl::Operation what, std::optional<uint64_t> count, DType type);
+  // What both operations of moe have in common.
+  template <typename Start>
+  absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
+                      uint32_t tokens, DType type, Start start);
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();
 

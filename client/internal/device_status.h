@@ -18,6 +18,7 @@ static_assert(SameCode(StatusCode::kInvalidArgument, absl::StatusCode::kInvalidA
 static_assert(SameCode(StatusCode::kDeadlineExceeded, absl::StatusCode::kDeadlineExceeded));
 static_assert(SameCode(StatusCode::kResourceExhausted, absl::StatusCode::kResourceExhausted));
 static_assert(SameCode(StatusCode::kFailedPrecondition, absl::StatusCode::kFailedPrecondition));
+static_assert(SameCode(StatusCode::kOutOfRange, absl::StatusCode::kOutOfRange));
 static_assert(SameCode(StatusCode::kAborted, absl::StatusCode::kAborted));
 static_assert(SameCode(StatusCode::kUnimplemented, absl::StatusCode::kUnimplemented));
 static_assert(SameCode(StatusCode::kInternal, absl::StatusCode::kInternal));

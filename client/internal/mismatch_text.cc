@@ -62,6 +62,15 @@ std::string CallText(const Names& names, const CallRecord& call, uint64_t member
     return absl::StrCat(text, ", variant=", ops::VariantName(call.ops_variant),
                         ", blocks=", call.blocks, ")");
   }
+  if (ccl::IsMoe(call.operation)) {
+    // Between the two types: what travels.
+    return absl::StrCat(name, "(hidden=", call.hidden, ", experts=", call.n_experts,
+                        ", top_k=", call.top_k, ", max_tokens=", call.max_tokens,
+                        ", capacity=", call.capacity, ", types=", DTypeName(call.type), "/",
+                        DTypeName(call.moe_type), "/", DTypeName(call.out_type),
+                        ", workspace at offset ", call.moe_place,
+                        " of the heap, blocks=", call.blocks, ")");
+  }
   if (call.operation == Operation::kAllToAllV) return absl::StrCat(name, "(", type, ")");
   std::string text = absl::StrCat("count=", call.count, ", ", type);
   if (call.operation == Operation::kSendRecv) {

@@ -122,6 +122,12 @@ std::string ArgumentsOf(const TraceEvent& event) {
       add("m", absl::StrCat(event.bytes & 0xffffffff));
       add("n", absl::StrCat(event.bytes >> 32));
       add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
+    } else if (ccl::IsMoe(operation)) {
+      // See PackMoe.
+      add("hidden", absl::StrCat(event.bytes & 0xffffffff));
+      add("experts", absl::StrCat(event.bytes >> 32 & 0xffff));
+      add("top_k", absl::StrCat(event.bytes >> 48));
+      add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
     } else {
       add("elements", absl::StrCat(event.bytes));
       add("dtype", Quoted(DTypeName(type)));

@@ -653,6 +653,79 @@ IRIS_EXPORT iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* cal
 IRIS_EXPORT iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call,
                                          iris_stream* stream);
 
+/* The communication of a mixture of experts. <iris/moe.h> says what it does, which memory it takes,
+ * and what each field is. */
+
+/* The same on all members. */
+typedef struct iris_moe_config {
+  size_t size;
+  uint32_t n_experts;
+  uint32_t top_k;
+  uint32_t hidden;
+  uint32_t max_tokens;
+  uint32_t capacity;     /* 0: dropless */
+  int32_t in_dtype;      /* IRIS_F32, IRIS_F16, IRIS_BF16 or IRIS_F8E4M3 */
+  int32_t row_dtype;     /* IRIS_DTYPE_NONE: as in_dtype; or IRIS_F8E4M3 */
+  int32_t partial_dtype; /* IRIS_DTYPE_NONE: as in_dtype, and IRIS_BF16 for IRIS_F8E4M3 */
+} iris_moe_config;
+
+/* What a config needs, on one member. */
+typedef struct iris_moe_sizes {
+  size_t size;
+  uint64_t workspace_bytes; /* the same on all members */
+  uint64_t max_rows;
+  uint32_t first_expert; /* of this member */
+  uint32_t local_experts;
+  uint64_t scale_columns; /* of a row; 0 if rows are not of IRIS_F8E4M3 */
+  uint64_t rows_at_bytes; /* row sources[i] begins here plus so many times row_stride_bytes */
+  uint64_t row_stride_bytes;
+  uint64_t scales_at_bytes; /* behind the begin of a row */
+} iris_moe_sizes;
+
+typedef struct iris_moe_dispatch_call {
+  size_t size;
+  void* workspace;      /* of the heap, at the same offset on all members; aligned to 256 */
+  uint32_t tokens;      /* of this member: 0 to max_tokens */
+  int32_t id_dtype;     /* IRIS_I32 or IRIS_I64 */
+  const void* x;        /* [tokens, hidden] */
+  const void* x_scales; /* [tokens, scale_columns] of float; only if in_dtype is IRIS_F8E4M3 */
+  const void* ids;      /* [tokens, top_k]; -1: no expert */
+  const void* weights;  /* [tokens, top_k] of float; null: all are 1 */
+  /* What is received. What is null is not written. */
+  void* rows;    /* [max_rows, hidden] */
+  void* scales;  /* [max_rows, scale_columns] of float */
+  void* counts;  /* [local_experts] of int32_t */
+  void* offsets; /* [local_experts + 1] of int32_t */
+  void* dropped; /* [local_experts] of int32_t */
+  void* sources; /* [max_rows] of int32_t */
+} iris_moe_dispatch_call;
+
+typedef struct iris_moe_combine_call {
+  size_t size;
+  void* workspace;   /* of the dispatch */
+  uint32_t tokens;   /* as of the dispatch */
+  int32_t y_dtype;   /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
+  int32_t out_dtype; /* likewise */
+  int32_t reserved;
+  const void* y; /* [max_rows, hidden] */
+  void* out;     /* [tokens, hidden] */
+} iris_moe_combine_call;
+
+/* For member `index` of `n_members`. IRIS_INVALID_ARGUMENT: what is wrong with the config. */
+IRIS_EXPORT iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t index,
+                                         const iris_moe_config* config, iris_moe_sizes* out);
+/* Loads the kernels, which may wait until kernels that run have ended: all members call it before
+ * one of them starts an operation. */
+IRIS_EXPORT iris_code iris_moe_prepare(iris_comm* comm);
+/* Put the operation on the stream. All members make the same calls; what fails behind that,
+ * iris_comm_check and iris_comm_synchronize tell: IRIS_OUT_OF_RANGE if a token of a rank names an
+ * expert that there is not. */
+IRIS_EXPORT iris_code iris_moe_dispatch(iris_comm* comm, const iris_moe_config* config,
+                                        const iris_moe_dispatch_call* call, iris_stream* stream);
+/* Behind a dispatch of this config in this workspace. */
+IRIS_EXPORT iris_code iris_moe_combine(iris_comm* comm, const iris_moe_config* config,
+                                       const iris_moe_combine_call* call, iris_stream* stream);
+
 /* Values, made by the device that has the memory. */
 
 typedef int32_t iris_fill_kind;

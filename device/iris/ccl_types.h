@@ -26,11 +26,18 @@ enum class Operation : uint8_t {
   kAllGatherMatmul = 14,
   kMatmulAllGather = 15,
   kMatmulAllScatter = 16,
+  // Of a mixture of experts; see iris/moe/moe.h.
+  kMoeDispatch = 20,
+  kMoeCombine = 21,
 };
-inline constexpr uint32_t kOperationCount = 17;  // kNone included
+inline constexpr uint32_t kOperationCount = 22;  // kNone included
 
 constexpr bool IsMatmul(Operation operation) {
   return operation >= Operation::kMatmulAllReduce && operation <= Operation::kMatmulAllScatter;
+}
+
+constexpr bool IsMoe(Operation operation) {
+  return operation == Operation::kMoeDispatch || operation == Operation::kMoeCombine;
 }
 
 // "all_reduce", as errors and tables of rules have it. "unknown": numbers that are no operation.
@@ -70,6 +77,10 @@ constexpr const char* OperationName(Operation operation) {
       return "matmul_all_gather";
     case Operation::kMatmulAllScatter:
       return "matmul_all_scatter";
+    case Operation::kMoeDispatch:
+      return "moe_dispatch";
+    case Operation::kMoeCombine:
+      return "moe_combine";
   }
   return "unknown";
 }

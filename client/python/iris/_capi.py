@@ -121,6 +121,30 @@ class iris_matmul_plan(Sized):
                 ("matmul_bytes", c_uint64), ("multiplier", c_char * 32)]
 
 
+class iris_moe_config(Sized):
+    _fields_ = [("size", c_size_t), ("n_experts", c_uint32), ("top_k", c_uint32), ("hidden", c_uint32),
+                ("max_tokens", c_uint32), ("capacity", c_uint32), ("in_dtype", c_int32), ("row_dtype", c_int32),
+                ("partial_dtype", c_int32)]
+
+
+class iris_moe_sizes(Sized):
+    _fields_ = [("size", c_size_t), ("workspace_bytes", c_uint64), ("max_rows", c_uint64), ("first_expert", c_uint32),
+                ("local_experts", c_uint32), ("scale_columns", c_uint64), ("rows_at_bytes", c_uint64),
+                ("row_stride_bytes", c_uint64), ("scales_at_bytes", c_uint64)]
+
+
+class iris_moe_dispatch_call(Sized):
+    _fields_ = [("size", c_size_t), ("workspace", c_void_p), ("tokens", c_uint32), ("id_dtype", c_int32),
+                ("x", c_void_p), ("x_scales", c_void_p), ("ids", c_void_p), ("weights", c_void_p), ("rows", c_void_p),
+                ("scales", c_void_p), ("counts", c_void_p), ("offsets", c_void_p), ("dropped", c_void_p),
+                ("sources", c_void_p)]
+
+
+class iris_moe_combine_call(Sized):
+    _fields_ = [("size", c_size_t), ("workspace", c_void_p), ("tokens", c_uint32), ("y_dtype", c_int32),
+                ("out_dtype", c_int32), ("reserved", c_int32), ("y", c_void_p), ("out", c_void_p)]
+
+
 class iris_fill_options(Sized):
     _fields_ = [("size", c_size_t), ("kind", c_int32), ("dtype", c_int32), ("first", c_uint64), ("count", c_uint64),
                 ("start", c_double), ("end", c_double), ("step", c_double), ("whole_start", c_int64),
@@ -244,6 +268,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
                                  POINTER(c_uint64)]),
     "iris_matmul_choose": (CODE, [_HANDLE, POINTER(iris_matmul), POINTER(iris_matmul_plan)]),
     "iris_matmul_launch": (CODE, [_HANDLE, POINTER(iris_matmul), _HANDLE]),
+    "iris_moe_get_sizes": (CODE, [_HANDLE, c_uint32, c_uint32, POINTER(iris_moe_config), POINTER(iris_moe_sizes)]),
+    "iris_moe_prepare": (CODE, [_HANDLE]),
+    "iris_moe_dispatch": (CODE, [_HANDLE, POINTER(iris_moe_config), POINTER(iris_moe_dispatch_call), _HANDLE]),
+    "iris_moe_combine": (CODE, [_HANDLE, POINTER(iris_moe_config), POINTER(iris_moe_combine_call), _HANDLE]),
     "iris_fill": (CODE, [_HANDLE, c_void_p, POINTER(iris_fill_options), _HANDLE]),
     "iris_tensor_create": (CODE, [_HANDLE, _HANDLE, POINTER(iris_tensor_options), _OUT]),
     "iris_tensor_get_info": (CODE, [_HANDLE, POINTER(iris_tensor_info)]),

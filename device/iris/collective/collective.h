@@ -339,6 +339,15 @@ struct CallRecord {
   bool transposed_b = false;
   ops::Activation activation = ops::Activation::kNone;
   ops::Variant ops_variant = ops::Variant::kAuto;
+  // Of a mixture of experts: `type` and `out_type` are what goes in and what comes out, and the
+  // fields from `count` to `ldd` have no meaning, but for `blocks`.
+  uint32_t hidden = 0;
+  uint32_t n_experts = 0;
+  uint32_t top_k = 0;
+  uint32_t max_tokens = 0;
+  uint32_t capacity = 0;
+  DType moe_type = DType::kNone;  // of the rows that travel, there or back
+  uint64_t moe_place = 0;         // the low bits of the workspace's offset in the heap
 };
 
 // Members that called differently: masks of their places in the team. The same on every member.
@@ -366,12 +375,21 @@ struct ErrorInfo {
   uint32_t member_index = kNoMember;
   uint32_t sequence = 0;
   Mismatch mismatch;
+  // Of kOutOfRange: the choice of a token that is no expert's.
+  enum class BadExpert : uint32_t { kNone, kNoSuchExpert, kRepeated };
+  BadExpert bad_expert = BadExpert::kNone;
+  uint32_t bad_token = 0;  // of the member
+  int64_t bad_value = 0;   // what it has for an expert
+  // Of kFailedPrecondition: the workspace's dispatch had another number of tokens. Else there was
+  // none of this config.
+  bool other_tokens = false;
+  uint64_t dispatched_tokens = 0;
   static constexpr uint32_t kNoMember = ~0u;
 };
 
 // The first failure of an operation since CreateComm, as far as the stream has come:
-// kDeadlineExceeded, kAborted, or kInvalidArgument if members called differently. Does not clear
-// it. `info` may be null.
+// kDeadlineExceeded, kAborted, or kInvalidArgument if members called differently; of moe alone,
+// kOutOfRange and kFailedPrecondition. Does not clear it. `info` may be null.
 Result CheckError(const Comm& comm, ErrorInfo* info = nullptr);
 
 // Clears the report. Right only after PrepareWorkspace on all members, as above.

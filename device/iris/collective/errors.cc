@@ -55,6 +55,13 @@ Result CheckError(const Comm& comm, ErrorInfo* info) {
       info->sequence = static_cast<uint32_t>(word >> 32);
       if (code == StatusCode::kInvalidArgument) {
         info->mismatch = UnpackMismatch(comm.report->mismatch);
+      } else if (code == StatusCode::kOutOfRange) {
+        info->bad_expert = static_cast<ErrorInfo::BadExpert>(comm.report->mismatch[0] & 0xffffffff);
+        info->bad_token = static_cast<uint32_t>(comm.report->mismatch[0] >> 32);
+        info->bad_value = static_cast<int64_t>(comm.report->mismatch[1]);
+      } else if (code == StatusCode::kFailedPrecondition) {
+        info->other_tokens = comm.report->mismatch[0] != 0;
+        info->dispatched_tokens = comm.report->mismatch[1];
       }
     }
   }
@@ -67,6 +74,11 @@ Result CheckError(const Comm& comm, ErrorInfo* info) {
       return {StatusCode::kAborted, "the operation was aborted while it waited for a member"};
     case StatusCode::kInvalidArgument:
       return impl::Invalid("the members of the team called differently");
+    case StatusCode::kOutOfRange:
+      return {StatusCode::kOutOfRange, "a token's choice is no expert that it may have"};
+    case StatusCode::kFailedPrecondition:
+      return {StatusCode::kFailedPrecondition,
+              "the workspace holds no dispatch of this config and number of tokens"};
     default:
       return {StatusCode::kInternal, "the report of a Comm is damaged"};
   }

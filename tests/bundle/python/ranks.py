@@ -1346,5 +1346,65 @@ def matmuls():
         workspace.release()
 
 
+@case
+def experts():
+    """iris.moe: dispatch and combine against numpy, what it refuses, and a choice that is none."""
+    with iris.Context(HEAP) as context:
+        n, me = context.n_ranks, context.rank
+        n_experts, top_k, hidden, most = 2 * n + 1, 3, 40, 7
+
+        def given(rank):
+            random = np.random.default_rng(50 + rank)
+            tokens = most - rank
+            ids = np.stack([random.permutation(n_experts)[:top_k] for _ in range(tokens)]).astype(np.int64)
+            ids[0, 1] = -1
+            weights = random.integers(0, 9, (tokens, top_k)).astype(np.float32) / 8
+            return random.integers(-9, 10, (tokens, hidden)).astype(np.float32), ids, weights
+
+        x, ids, weights = given(me)
+        exchange = iris.moe.Exchange(context, n_experts, top_k, hidden, most, dtype="float32", name="moe")
+        for _ in range(2):
+            got = exchange.dispatch(x, ids, weights)
+            y = np.zeros((exchange.max_rows, hidden), np.float32)
+            row = 0
+            for e in range(exchange.local_experts):
+                expert = exchange.first_expert + e
+                wanted = [part for rank in range(n) for part, chosen in zip(given(rank)[0], given(rank)[1])
+                          if expert in chosen]
+                assert got.offsets.numpy()[e] == row and got.counts.numpy()[e] == len(wanted)
+                for part in wanted:
+                    check(got.rows.numpy()[row], part)
+                    y[row] = part * (expert + 1)
+                    row += 1
+            assert got.offsets.numpy()[-1] == row and not got.dropped.numpy().any()
+            out = np.zeros_like(x)
+            assert exchange.combine(y, out, async_op=True).wait() is out
+            check(out, x * np.where(ids < 0, 0, (ids + 1) * weights).sum(1, keepdims=True).astype(np.float32))
+        error = iris.InvalidArgumentError
+        raises(error, lambda: exchange.dispatch(x[:, 1:].copy(), ids, weights), "shape", "wanted")
+        raises(error, lambda: exchange.dispatch(x, ids[1:], weights), "ids", "shape")
+        raises(error, lambda: exchange.dispatch(x, ids.astype(np.float32), weights), "int32 or int64")
+        raises(error, lambda: exchange.dispatch(x.astype(np.float16), ids, weights), "float16", "float32")
+        raises(error, lambda: exchange.combine(y[1:], out), "shape")
+        raises(error, lambda: iris.moe.Exchange(context, n_experts, 0, hidden, most), "top_k")
+        raises(error, lambda: iris.moe.Exchange(context, n_experts, -1, hidden, most), "top_k")
+        raises(error, lambda: iris.moe.Exchange(None, n_experts, 1, hidden, most), "context")
+        context.barrier()
+        if me == n - 1:
+            ids[2, 0] = n_experts
+        raises(iris.OutOfRangeError, lambda: exchange.dispatch(x, ids, weights), f"token 2 of rank {n - 1}",
+               f"expert {n_experts}")
+        context.barrier()
+        context.prepare().reset()
+        small = iris.moe.Exchange(context, n_experts, top_k, hidden, most, capacity=1, dtype="float32",
+                                  row_dtype="float8_e4m3fn")
+        got = small.dispatch(x, given(me)[1], weights)
+        assert got.rows.shape == (small.local_experts, hidden) and got.scales.shape == (small.local_experts, 1)
+        assert (got.counts.numpy() <= 1).all()
+        small.release()
+        raises(iris.FailedPreconditionError, lambda: small.dispatch(x, ids, weights), "released")
+        exchange.release()
+
+
 if __name__ == "__main__":
     main()

@@ -61,9 +61,30 @@ PackedCall PackMatmul(const CallRecord& call) {
            call.m, call.n, call.k, call.ldd, call.d_place}};
 }
 
+PackedCall PackMoe(const CallRecord& call) {
+  return {{static_cast<uint32_t>(call.operation) | static_cast<uint32_t>(call.type) << 8 |
+               static_cast<uint32_t>(call.out_type) << 12 |
+               static_cast<uint32_t>(call.moe_type) << 16 | (call.blocks - 1) << 24,
+           call.hidden, call.n_experts | call.top_k << 16, call.max_tokens, call.capacity,
+           static_cast<uint32_t>(call.moe_place / kWorkspaceAlignmentBytes)}};
+}
+
 CallRecord UnpackCall(const uint32_t* words) {
   CallRecord call;
   call.operation = static_cast<Operation>(words[0] & 0xff);
+  if (IsMoe(call.operation)) {
+    call.type = static_cast<DType>(words[0] >> 8 & 0xf);
+    call.out_type = static_cast<DType>(words[0] >> 12 & 0xf);
+    call.moe_type = static_cast<DType>(words[0] >> 16 & 0xf);
+    call.blocks = (words[0] >> 24) + 1;
+    call.hidden = words[1];
+    call.n_experts = words[2] & 0xffff;
+    call.top_k = words[2] >> 16;
+    call.max_tokens = words[3];
+    call.capacity = words[4];
+    call.moe_place = uint64_t{words[5]} * kWorkspaceAlignmentBytes;
+    return call;
+  }
   if (IsMatmul(call.operation)) {
     call.type = static_cast<DType>(words[0] >> 8 & 0xf);
     call.out_type = static_cast<DType>(words[0] >> 12 & 0xf);

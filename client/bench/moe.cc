@@ -1,0 +1,181 @@
+// moe: dispatch and combine of a mixture of experts, in bf16 and as f8e4m3.
+#include "iris/moe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/base/absl_status.h"
+#include "client/bench/sections.h"
+#include "iris/dtype.h"
+#include "iris/stream.h"
+
+namespace iris::bench {
+namespace {
+
+using base::ToAbsl;
+
+uint32_t Mix(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  return x ^ x >> 16;
+}
+
+// Every token takes `top_k` experts at random; tests/bench/moe_peer.py takes the same.
+std::vector<int32_t> Choices(uint32_t rank, uint32_t tokens, uint32_t n_experts, uint32_t top_k) {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> all(n_experts);
+  for (uint32_t t = 0; t < tokens; ++t) {
+    std::iota(all.begin(), all.end(), 0);
+    for (uint32_t j = 0; j < top_k; ++j) {
+      const uint32_t bits = Mix(rank * 1000003u + t * 131u + j);
+      std::swap(all[j], all[j + bits % (n_experts - j)]);
+      ids.push_back(all[j]);
+    }
+  }
+  return ids;
+}
+
+// One exchange and its buffers, on one rank.
+struct Layer {
+  moe::Config config;
+  moe::Exchange exchange;
+  DeviceArray<uint8_t> x, out, rows, y;
+  DeviceArray<int32_t> ids, offsets;
+  DeviceArray<float> weights, scales;
+
+  Status Make(Context& context, ccl::Communicator& comm, Stream& stream) {
+    IRIS_ASSIGN_OR_RETURN(exchange, moe::Exchange::Create(context, comm, config));
+    const moe::Sizes& sizes = exchange.sizes();
+    const uint64_t tokens = config.max_tokens, row_bytes = uint64_t{config.hidden} * 2;
+    IRIS_ASSIGN_OR_RETURN(x, DeviceArray<uint8_t>::Create(context, tokens * row_bytes));
+    IRIS_ASSIGN_OR_RETURN(out, DeviceArray<uint8_t>::Create(context, tokens * row_bytes));
+    IRIS_ASSIGN_OR_RETURN(rows, DeviceArray<uint8_t>::Create(context, sizes.max_rows * row_bytes));
+    IRIS_ASSIGN_OR_RETURN(y, DeviceArray<uint8_t>::Create(context, sizes.max_rows * row_bytes));
+    IRIS_ASSIGN_OR_RETURN(
+        scales, DeviceArray<float>::Create(context, sizes.max_rows * sizes.scale_columns + 1));
+    IRIS_ASSIGN_OR_RETURN(offsets, DeviceArray<int32_t>::Create(context, sizes.local_experts + 1));
+    const std::vector<int32_t> chosen =
+        Choices(context.rank(), config.max_tokens, config.n_experts, config.top_k);
+    IRIS_ASSIGN_OR_RETURN(ids, DeviceArray<int32_t>::Create(context, chosen, stream));
+    IRIS_ASSIGN_OR_RETURN(weights, DeviceArray<float>::Create(
+                                       context, std::vector<float>(chosen.size(), 0.125f), stream));
+    // Numbers of bf16 that are neither zeros nor all alike.
+    IRIS_RETURN_IF_ERROR(stream.Fill(x, 0x3e, x.bytes()));
+    IRIS_RETURN_IF_ERROR(stream.Fill(y, 0x3d, y.bytes()));
+    return stream.Synchronize();
+  }
+  Status Dispatch(Stream& stream) {
+    moe::Dispatch call;
+    call.tokens = config.max_tokens;
+    call.x = x;
+    call.ids = ids;
+    call.weights = weights;
+    call.rows = rows;
+    if (exchange.sizes().scale_columns != 0) call.scales = scales;
+    call.offsets = offsets;
+    return exchange.Dispatch(call, stream);
+  }
+  Status Combine(Stream& stream) {
+    return exchange.Combine({config.max_tokens, y, DType::kBf16, out, DType::kBf16}, stream);
+  }
+};
+
+// Microseconds of each sample of what `put` puts on the stream, of the slowest rank.
+template <typename Put>
+absl::StatusOr<std::vector<double>> Sample(const Run& run, ccl::Communicator& comm, Stream& stream,
+                                           Put put) {
+  Context& context = *run.rank.context();
+  auto start = Event::Create(context);
+  if (!start.ok()) return ToAbsl(start.status());
+  auto end = Event::Create(context);
+  if (!end.ok()) return ToAbsl(end.status());
+  std::vector<double> samples;
+  for (uint32_t i = 0; i < run.options.samples + 1; ++i) {
+    // All begin together, on the device.
+    Status status = comm.Barrier(stream);
+    if (status.ok()) status = start->Record(stream);
+    if (status.ok()) status = put();
+    if (status.ok()) status = end->Record(stream);
+    if (status.ok()) status = comm.Synchronize(stream);
+    if (!status.ok()) return ToAbsl(status);
+    const auto took = end->Since(*start);
+    if (!took.ok()) return ToAbsl(took.status());
+    if (i != 0) samples.push_back(static_cast<double>(took->count()) / 1e3);
+  }
+  const auto all = run.rank.AllGather(samples);
+  if (!all.ok()) return all.status();
+  for (const auto& of_rank : *all) {
+    for (size_t i = 0; i < samples.size(); ++i) samples[i] = std::max(samples[i], of_rank[i]);
+  }
+  return samples;
+}
+
+}  // namespace
+
+absl::Status Moe(const Run& run) {
+  if (run.rank.context() == nullptr) {
+    return absl::FailedPreconditionError(
+        "moe measures what a context makes: run it under iris-run, without --in-process");
+  }
+  Context& context = *run.rank.context();
+  const bool small = Device::Emulated();
+  moe::Config config;
+  config.max_tokens = run.options.moe_tokens != 0 ? run.options.moe_tokens : small ? 16 : 4096;
+  config.hidden = run.options.moe_hidden != 0 ? run.options.moe_hidden : small ? 256 : 7168;
+  config.n_experts = run.options.moe_experts;
+  config.top_k = run.options.moe_top_k;
+  auto stream = Stream::Create(context);
+  if (!stream.ok()) return ToAbsl(stream.status());
+  auto comm = ccl::Communicator::Create(context);
+  if (!comm.ok()) return ToAbsl(comm.status());
+  Table table("moe",
+              absl::StrFormat("us of the slowest of %u ranks; each %u tokens x %u of bf16, top %u "
+                              "of %u experts at random, dropless",
+                              run.rank.n_ranks(), config.max_tokens, config.hidden, config.top_k,
+                              config.n_experts),
+              {{"what"}, {"rows as"}, {"p50", 1}, {"min", 1}, {"max", 1}, {"n"}});
+  for (const DType rows : {DType::kBf16, DType::kF8E4M3}) {
+    const auto time_left = run.budget.Left(run.rank);
+    if (!time_left.ok()) return time_left.status();
+    if (!*time_left) {
+      table.Note("The rest was left out: the time was over.");
+      break;
+    }
+    Layer layer;
+    layer.config = config;
+    layer.config.rows = rows;
+    Status made = layer.Make(context, *comm, *stream);
+    if (made.ok()) made = context.Barrier();
+    if (!made.ok()) return ToAbsl(made);
+    struct Part {
+      const char* name;
+      bool there, back;
+    };
+    for (const Part part : {Part{"dispatch", true, false}, Part{"combine", false, true},
+                            Part{"dispatch + combine", true, true}}) {
+      const auto samples = Sample(run, *comm, *stream, [&] {
+        Status status;
+        if (part.there) status = layer.Dispatch(*stream);
+        if (status.ok() && part.back) status = layer.Combine(*stream);
+        return status;
+      });
+      if (!samples.ok()) return samples.status();
+      const Spread spread = SpreadOf(*samples);
+      table.Add({part.name, DTypeName(rows), spread.p50, spread.min, spread.max, samples->size()});
+    }
+    if (Status freed = layer.exchange.Destroy(); !freed.ok()) return ToAbsl(freed);
+  }
+  if (Status freed = comm->Destroy(); !freed.ok()) return ToAbsl(freed);
+  table.Note("Sums come back as bf16 in both. tests/bench/moe_peer.py measures a peer.");
+  run.report->Add(std::move(table));
+  return absl::OkStatus();
+}
+
+}  // namespace iris::bench

@@ -1,0 +1,174 @@
+"""The communication of a mixture of experts: `iris.moe`.
+
+    exchange = iris.moe.Exchange(context, n_experts=64, top_k=8, hidden=7168, max_tokens=4096)   # collective, once
+    got = exchange.dispatch(x, ids, weights)          # x[tokens, hidden], ids[tokens, top_k], weights[tokens, top_k]
+    ...                                               # y = the local experts, on got.rows
+    exchange.combine(y, out)                          # out[tokens, hidden] = sum of weight * y
+
+The experts are spread over the members of a team: the first (n_experts mod members) members have one more than the
+others. `dispatch` brings each token's row to the members whose experts want it. There `rows` has a row for each (token,
+expert): first by expert, then by the place of the token's member in the team, then by token. `offsets[e]` is the first
+row of local expert e, and `counts[e]` how many it has. `combine` sums, in float32 and in a fixed order, and brings one
+sum for each token back from each member. docs/moe.md says all of it.
+
+x, y and out are tensors of Iris, torch and cupy, and arrays of numpy where devices are emulated; they are contiguous.
+Both calls allocate nothing and may be captured. How many tokens a member has is its own affair. When a call returns: as
+collectives, see iris.collectives. A token that chooses an expert that there is not raises OutOfRangeError on all ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+
+from iris import _capi, _foreign
+from iris.dtypes import DType
+from iris.errors import FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from iris.context import Context
+    from iris.team import Team
+    from iris.tensor import Tensor
+
+SCALE_COLUMNS = 128  # that share a scale where rows are of float8_e4m3fn
+
+
+class Received(NamedTuple):
+    """What a dispatch gives: tensors of the exchange, which the next dispatch writes again."""
+
+    rows: Any
+    """[max_rows, hidden]; rows that belong to no expert hold what was there."""
+    counts: Any
+    """[local_experts], int32: rows of each expert."""
+    offsets: Any
+    """[local_experts + 1], int32: where the rows of each begin."""
+    dropped: Any
+    """[local_experts], int32: rows that were over the capacity."""
+    scales: Any
+    """[max_rows, scales of a row], float32; None where rows are not of float8_e4m3fn."""
+
+
+class Exchange:
+    """A config, its workspace and the buffers of what is received. Collective over the team to make, and to release.
+
+    `capacity`: rows of each expert, of which later ones are dropped; 0: none is. `dtype`: of x. `row_dtype`: of what
+    travels: None, as x; or "float8_e4m3fn", which dispatch makes on its way, with a float32 scale for each 128 columns.
+    `partial_dtype`: of the members' sums on their way back; None: as x, and bfloat16 for float8_e4m3fn."""
+
+    def __init__(self, shmem: Any, n_experts: int, top_k: int, hidden: int, max_tokens: int, *, capacity: int = 0,
+                 dtype: Any = "bfloat16", row_dtype: Any = None, partial_dtype: Any = None,
+                 team: Optional["Team"] = None, name: Optional[str] = None) -> None:
+        context: "Context" = getattr(shmem, "context", shmem)
+        if not hasattr(context, "team_of"):
+            raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what "
+                                       "iris.iris() returned")
+        self.context = context
+        self.team = context.team_of(team)
+        self.dtype = DType.of(dtype)
+        self.row_dtype = self.dtype if row_dtype is None else DType.of(row_dtype)
+        partials = DType.NONE if partial_dtype is None else DType.of(partial_dtype)
+        for what, value in (("n_experts", n_experts), ("top_k", top_k), ("hidden", hidden),
+                            ("max_tokens", max_tokens), ("capacity", capacity)):
+            if not isinstance(value, int) or not 0 <= value < 1 << 32:
+                raise InvalidArgumentError(f"moe: {what}={value!r}: an integer from 0 to 2^32 - 1 is wanted")
+        self.n_experts, self.top_k, self.hidden, self.max_tokens = n_experts, top_k, hidden, max_tokens
+        self.capacity = capacity
+        self._config = _capi.iris_moe_config(
+            n_experts=n_experts, top_k=top_k, hidden=hidden, max_tokens=max_tokens, capacity=capacity,
+            in_dtype=self.dtype, row_dtype=self.row_dtype, partial_dtype=partials)
+        own = self._sizes(self.team.ranks.index(context.rank))
+        self.first_expert: int = own.first_expert
+        self.local_experts: int = own.local_experts
+        self.max_rows: int = own.max_rows
+        self._communicator = context.prepare(self.team)
+        _capi.library().iris_moe_prepare(self._communicator.handle)
+        # All members allocate alike: as the first one, which has as many experts as any.
+        most = self._sizes(0)
+        make: Any = context.empty
+        self._workspace: "Tensor" = make(most.workspace_bytes, dtype="uint8", name=name, team=self.team)
+        self._kept = [self._workspace, make(max(most.max_rows, 1), hidden, dtype=self.row_dtype, team=self.team),
+                      make(3 * most.local_experts + 1, dtype="int32", team=self.team)]
+        scales = None
+        if own.scale_columns:
+            self._kept.append(make(max(most.max_rows, 1), own.scale_columns, dtype="float32", team=self.team))
+            scales = self._kept[-1][:self.max_rows]
+        n, numbers = self.local_experts, self._kept[2]
+        self.received = Received(self._kept[1][:self.max_rows], numbers[:n], numbers[2 * n:3 * n + 1],
+                                 numbers[n:2 * n], scales)
+        self._released = False
+
+    def _sizes(self, member: int) -> Any:
+        sizes = _capi.iris_moe_sizes()
+        _capi.library().iris_moe_get_sizes(self.context.handle, self.team.n_ranks, member, ctypes.byref(self._config),
+                                           ctypes.byref(sizes))
+        return sizes
+
+    def _check(self, name: str) -> None:
+        if self._released:
+            raise FailedPreconditionError(f"{name}: the exchange was released: make another one")
+
+    @staticmethod
+    def _wanted(role: str, buffer: Any, shape: Tuple[int, ...], dtypes: Tuple[DType, ...]) -> None:
+        if buffer.shape != shape:
+            raise InvalidArgumentError(f"{role} has the shape {buffer.shape}, and {shape} is wanted")
+        if buffer.dtype not in dtypes:
+            names = " or ".join(dtype.long_name for dtype in dtypes)
+            raise InvalidArgumentError(f"{role} has elements of {buffer.dtype.long_name}, and {names} is wanted")
+
+    def dispatch(self, x: Any, ids: Any, weights: Any = None, *, x_scales: Any = None, stream: Any = None,
+                 async_op: bool = False) -> Any:
+        """Brings the rows of x to the experts that `ids` (int32 or int64; -1: none) names. Returns what this member
+        received; with async_op, a Work whose wait() does. `weights` (float32): None, all are 1. `x_scales` (float32):
+        beside an x of float8_e4m3fn."""
+        self._check("dispatch")
+        context = self.context
+        rows = _foreign.buffer_of(context, x, "dispatch: x")
+        tokens = rows.shape[0] if len(rows.shape) == 2 else 0
+        self._wanted("dispatch: x", rows, (tokens, self.hidden), (self.dtype,))
+        if tokens > self.max_tokens:
+            raise InvalidArgumentError(f"dispatch: x has {tokens} tokens, and the exchange was made for "
+                                       f"{self.max_tokens}")
+        chosen = _foreign.buffer_of(context, ids, "dispatch: ids")
+        self._wanted("dispatch: ids", chosen, (tokens, self.top_k), (DType.I32, DType.I64))
+        call = _capi.iris_moe_dispatch_call(
+            workspace=self._workspace.data_ptr(), tokens=tokens, id_dtype=chosen.dtype, x=rows.address,
+            ids=chosen.address, rows=self.received.rows.data_ptr(), counts=self.received.counts.data_ptr(),
+            offsets=self.received.offsets.data_ptr(), dropped=self.received.dropped.data_ptr())
+        keep = [x, ids]
+        if weights is not None:
+            buffer = _foreign.buffer_of(context, weights, "dispatch: weights")
+            self._wanted("dispatch: weights", buffer, (tokens, self.top_k), (DType.F32,))
+            call.weights = buffer.address
+            keep.append(weights)
+        if x_scales is not None:
+            buffer = _foreign.buffer_of(context, x_scales, "dispatch: x_scales")
+            self._wanted("dispatch: x_scales", buffer, (tokens, -(-self.hidden // SCALE_COLUMNS)), (DType.F32,))
+            call.x_scales = buffer.address
+            keep.append(x_scales)
+        if self.received.scales is not None:
+            call.scales = self.received.scales.data_ptr()
+        return context._run(self._communicator, stream, async_op, self.received, keep,
+                            _capi.library().iris_moe_dispatch, ctypes.byref(self._config), ctypes.byref(call))
+
+    def combine(self, y: Any, out: Any, *, stream: Any = None, async_op: bool = False) -> Any:
+        """out[t] = the sum over the choices of token t of weight * y[the row that dispatch made of it]. y[max_rows,
+        hidden]: what the experts made of `rows`; float32, float16 or bfloat16, as out. Returns out."""
+        self._check("combine")
+        floats = (DType.F32, DType.F16, DType.BF16)
+        made = _foreign.buffer_of(self.context, y, "combine: y")
+        self._wanted("combine: y", made, (self.max_rows, self.hidden), floats)
+        target = _foreign.buffer_of(self.context, out, "combine: out")
+        tokens = target.shape[0] if len(target.shape) == 2 else 0
+        self._wanted("combine: out", target, (tokens, self.hidden), floats)
+        call = _capi.iris_moe_combine_call(
+            workspace=self._workspace.data_ptr(), tokens=tokens, y_dtype=made.dtype, out_dtype=target.dtype,
+            y=made.address, out=target.address)
+        return self.context._run(self._communicator, stream, async_op, out, (y, out), _capi.library().iris_moe_combine,
+                                 ctypes.byref(self._config), ctypes.byref(call))
+
+    def release(self) -> None:
+        """Collective over the team: gives the memory back. Synchronize the streams first."""
+        self._check("release")
+        self._released = True
+        for tensor in self._kept:
+            tensor.free()

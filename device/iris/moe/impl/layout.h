@@ -1,0 +1,160 @@
+// How a workspace of moe is laid out, and what its kernels are given.
+//
+//   head      what the last Dispatch of this member was, and what its routing found
+//   told      [members]: what each member told this one in Dispatch: Told, and its rows for each
+//             expert of all
+//   own       the same of this member, as it tells it; behind it how many rows it sends to each
+//   bases     [members][experts]: of local expert e, the rows of the members before
+//   firsts    [experts + 1]: the first row of each local expert
+//   places    [members][max_tokens]: which row of a member's inbox token t is; -1: it does not go
+//             there
+//   orders    [max_tokens][top_k]: the how-manieth row of this member for its expert a choice is
+//   entries   [members][max_tokens][top_k]: of what came: each choice of a row's token
+//   targets   [members][max_tokens][top_k]: the row by expert of each choice that is this member's;
+//             -1: it was dropped
+//   rows      [members][max_tokens][row_stride]: the rows that came from each member; in Combine
+//             the sums that came back from each
+//
+// `told`, `entries` and `rows` are written by other members, and only behind the first round of an
+// operation: all members have come to it then, so that nobody reads what was there before. The
+// kernels behind the last round read them.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/moe/moe.h"
+
+namespace iris::moe::impl {
+
+using ccl::Operation;
+using ccl::impl::Common;
+
+// Why routing failed. The numbers are those of ccl::BadExpert.
+enum class BadId : uint32_t { kNone, kNoSuchExpert, kRepeated };
+
+struct Head {
+  uint64_t tag;     // of the Dispatch that is complete in this workspace; 0: none is
+  uint32_t tokens;  // that this member dispatched
+  uint32_t reserved[13];
+};
+static_assert(sizeof(Head) == 64);
+
+// Behind it: uint32_t rows_of_expert[n_experts].
+struct Told {
+  uint32_t rows;  // that this member gets of it
+  BadId bad;
+  uint32_t bad_token;
+  uint32_t reserved;
+  int64_t bad_value;
+  uint64_t more[5];
+};
+static_assert(sizeof(Told) == 64);
+
+struct Entry {
+  int32_t expert;  // of the receiver's; -1: not one of its own
+  uint32_t order;
+  float weight;
+  uint32_t reserved;
+};
+static_assert(sizeof(Entry) == sizeof(Bytes16));
+
+struct Offsets {
+  uint64_t told_bytes;
+  uint64_t told_stride_bytes;
+  uint64_t own_bytes;
+  uint64_t sent_bytes;  // uint32_t [members]
+  uint64_t bases_bytes;
+  uint64_t firsts_bytes;
+  uint64_t places_bytes;
+  uint64_t orders_bytes;
+  uint64_t entries_bytes;
+  uint64_t targets_bytes;
+  uint64_t rows_bytes;
+  uint64_t row_stride_bytes;
+  uint64_t scales_at_bytes;
+  uint64_t total_bytes;
+};
+
+constexpr uint64_t ScaleColumnsOf(const Config& config) {
+  return config.rows == DType::kF8E4M3
+             ? (uint64_t{config.hidden} + kScaleColumns - 1) / kScaleColumns
+             : 0;
+}
+
+// For a config whose types are all set.
+constexpr Offsets OffsetsOf(uint32_t members, const Config& config) {
+  using ccl::impl::RoundUp;
+  constexpr uint64_t kAlign = kWorkspaceAlignmentBytes;
+  Offsets at = {};
+  at.told_bytes = kAlign;
+  at.told_stride_bytes = RoundUp(sizeof(Told) + uint64_t{4} * config.n_experts, kAlign);
+  at.own_bytes = at.told_bytes + members * at.told_stride_bytes;
+  at.sent_bytes = at.own_bytes + at.told_stride_bytes;
+  at.bases_bytes = at.sent_bytes + RoundUp(uint64_t{4} * members, kAlign);
+  // The members that have more experts than others have at most this many.
+  const uint64_t local = (uint64_t{config.n_experts} + members - 1) / members;
+  at.firsts_bytes = at.bases_bytes + RoundUp(4 * members * local, kAlign);
+  at.places_bytes = at.firsts_bytes + RoundUp(4 * (local + 1), kAlign);
+  const uint64_t slots = uint64_t{members} * config.max_tokens;
+  at.orders_bytes = at.places_bytes + RoundUp(4 * slots, kAlign);
+  at.entries_bytes =
+      at.orders_bytes + RoundUp(uint64_t{4} * config.max_tokens * config.top_k, kAlign);
+  at.targets_bytes = at.entries_bytes + RoundUp(sizeof(Entry) * slots * config.top_k, kAlign);
+  at.rows_bytes = at.targets_bytes + RoundUp(4 * slots * config.top_k, kAlign);
+  at.scales_at_bytes = RoundUp(config.hidden * DTypeBytes(config.rows), 16);
+  const uint64_t there = at.scales_at_bytes + RoundUp(4 * ScaleColumnsOf(config), 16);
+  const uint64_t back = RoundUp(config.hidden * DTypeBytes(config.partials), 16);
+  at.row_stride_bytes = there > back ? there : back;
+  at.total_bytes = at.rows_bytes + RoundUp(slots * at.row_stride_bytes, kAlign);
+  return at;
+}
+
+// What all kernels get.
+struct MoeCall {
+  Common common;
+  uint64_t workspace_offset_bytes;  // in every heap
+  Offsets at;
+  uint64_t tag;  // of the config
+  uint32_t tokens;
+  uint32_t n_experts;
+  uint32_t top_k;
+  uint32_t hidden;
+  uint32_t max_tokens;
+  uint32_t capacity;
+  uint32_t sync_blocks;  // of the Comm: all that can fail
+  DType in;
+  DType rows;
+  DType partials;
+  DType ids_type;
+  const uint8_t* x;
+  const float* x_scales;
+  const uint8_t* ids;
+  const float* weights;
+  uint8_t* out_rows;
+  float* out_scales;
+  int32_t* counts;
+  int32_t* offsets;
+  int32_t* dropped;
+  int32_t* sources;
+  const uint8_t* y;
+  uint8_t* out;
+  DType y_type;
+  DType out_type;
+};
+static_assert(sizeof(MoeCall) <= 4000, "a launch takes 4 KiB of arguments");
+
+// The experts of a member: the first (n_experts mod members) have one more.
+struct Experts {
+  uint32_t begin;
+  uint32_t count;
+};
+IRIS_HOST_DEVICE constexpr Experts ExpertsOf(uint32_t n_experts, uint32_t members,
+                                             uint32_t member) {
+  const uint32_t each = n_experts / members;
+  const uint32_t longer = n_experts % members;
+  return {member * each + (member < longer ? member : longer), each + (member < longer ? 1 : 0)};
+}
+
+}  // namespace iris::moe::impl

@@ -1,0 +1,317 @@
+// The launcher: checks, and the kernels of a call in their order.
+#include "iris/moe/moe.h"
+
+#include <cstdint>
+
+#include "iris/collective/impl/request.h"
+#include "iris/collective/variants/variant.h"
+#include "iris/moe/impl/kernels.h"
+#include "iris/moe/impl/layout.h"
+#include "iris/translate.h"
+
+namespace iris::moe {
+namespace {
+
+using ccl::Operation;
+using ccl::impl::Common;
+using impl::MoeCall;
+
+Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
+
+bool IsFloat(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
+}
+
+// With all types set.
+Config Complete(Config config) {
+  if (config.rows == DType::kNone) config.rows = config.in;
+  if (config.partials == DType::kNone) {
+    config.partials = config.in == DType::kF8E4M3 ? DType::kBf16 : config.in;
+  }
+  return config;
+}
+
+// Tells configs, and the layouts that come of them, apart.
+uint64_t TagOf(uint32_t members, const Config& config) {
+  uint64_t tag = 0xcbf29ce484222325ull;
+  for (const uint64_t word :
+       {uint64_t{members}, uint64_t{config.n_experts}, uint64_t{config.top_k},
+        uint64_t{config.hidden}, uint64_t{config.max_tokens}, uint64_t{config.capacity},
+        uint64_t(config.in), uint64_t(config.rows), uint64_t(config.partials)}) {
+    tag = (tag ^ word) * 0x100000001b3ull;
+    tag ^= tag >> 29;
+  }
+  return tag | 1;
+}
+
+// A buffer of a call.
+struct Range {
+  const void* p;
+  uint64_t bytes;
+  uint64_t element_bytes;
+  bool written;
+};
+
+// Checks what a call reads and writes, of which null pointers are left out.
+template <uint32_t N>
+Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* workspace,
+                   uint64_t workspace_bytes) {
+  for (uint32_t i = 0; i < N; ++i) {
+    const Range& range = ranges[i];
+    if (range.p == nullptr || range.bytes == 0) continue;
+    uint64_t offset_bytes = 0;
+    const Result result =
+        ccl::impl::CheckBuffer(comm, range.p, range.bytes, range.element_bytes, &offset_bytes);
+    if (!result.ok()) return result;
+    if (ccl::impl::Overlap(range.p, range.bytes, workspace, workspace_bytes)) {
+      return Invalid("a buffer overlaps with the workspace of moe");
+    }
+    for (uint32_t k = 0; k < i; ++k) {
+      const Range& other = ranges[k];
+      if (other.p == nullptr || other.bytes == 0 || (!range.written && !other.written)) continue;
+      if (ccl::impl::Overlap(range.p, range.bytes, other.p, other.bytes)) {
+        return Invalid("two buffers overlap, of which one is written");
+      }
+    }
+  }
+  return {};
+}
+
+// What both operations check of a call, and all of what their kernels get but for its buffers.
+// `out`: what the operation makes; `travels`: of the rows between members.
+Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, uint32_t tokens,
+             const void* workspace, DType in, DType travels, DType out, MoeCall* call) {
+  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
+  if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
+  if (tokens > config.max_tokens) {
+    return Invalid("there are more tokens than max_tokens of the config");
+  }
+  const impl::Offsets at = impl::OffsetsOf(comm.team.size, config);
+  if (workspace == nullptr) return Invalid("the workspace is null");
+  if (reinterpret_cast<uint64_t>(workspace) % kWorkspaceAlignmentBytes != 0) {
+    return Invalid("the workspace is not aligned to 256 bytes");
+  }
+  if (!InHeap(comm.context, workspace)) {
+    return Invalid("the workspace is not in the symmetric heap: other members write into it");
+  }
+  uint64_t offset_bytes = 0;
+  const Result result = ccl::impl::CheckBuffer(comm, workspace, at.total_bytes,
+                                               kWorkspaceAlignmentBytes, &offset_bytes);
+  if (!result.ok()) return result;
+
+  const uint32_t warps =
+      (backend::Traits::kEmulated ? 64 : impl::kMaxThreads) / backend::Traits::kWarpThreads;
+  uint64_t blocks = comm.config.blocks;
+  if (blocks == 0) blocks = (uint64_t{config.max_tokens} + warps - 1) / warps;
+  const uint64_t most = backend::Traits::kEmulated && comm.config.blocks == 0
+                            ? ccl::impl::Min(4, comm.config.max_blocks)
+                            : comm.config.max_blocks;
+  blocks = ccl::impl::Min(blocks, most);
+
+  const ccl::impl::Request request = {.operation = operation};
+  const ccl::Plan plan = {ccl::Variant::kAuto, static_cast<uint32_t>(blocks),
+                          warps * backend::Traits::kWarpThreads, 1};
+  ccl::CallRecord record;
+  record.operation = operation;
+  record.type = in;
+  record.out_type = out;
+  record.moe_type = travels;
+  record.hidden = config.hidden;
+  record.n_experts = config.n_experts;
+  record.top_k = config.top_k;
+  record.max_tokens = config.max_tokens;
+  record.capacity = config.capacity;
+  record.moe_place = offset_bytes;
+  record.blocks = plan.blocks;
+  *call = {};
+  call->common = ccl::impl::CommonOf({comm, request, plan});
+  call->common.early = 0;
+  call->common.call = ccl::impl::PackMoe(record);
+  call->common.signature = ccl::impl::SignatureOf(call->common.call);
+  call->workspace_offset_bytes = offset_bytes;
+  call->at = at;
+  call->tag = TagOf(comm.team.size, config);
+  call->tokens = tokens;
+  call->n_experts = config.n_experts;
+  call->top_k = config.top_k;
+  call->hidden = config.hidden;
+  call->max_tokens = config.max_tokens;
+  call->capacity = config.capacity;
+  call->sync_blocks = comm.config.max_blocks;
+  call->in = config.in;
+  call->rows = config.rows;
+  call->partials = config.partials;
+  return {};
+}
+
+// Of a kernel that meets the others.
+LaunchConfig Team(const MoeCall& call) {
+  const uint32_t blocks = (call.common.call.words[0] >> 24) + 1;
+  return {blocks, backend::Traits::kEmulated ? 64u : impl::kMaxThreads, 0};
+}
+// Of one that works on this member alone, with `work` for a block each.
+LaunchConfig Local(uint64_t work) {
+  const uint64_t most = backend::Traits::kEmulated ? 4 : 2 * backend::MultiprocessorCount();
+  const uint64_t blocks = ccl::impl::Min(work < 1 ? 1 : work, most < 1 ? 1 : most);
+  return {static_cast<uint32_t>(blocks), backend::Traits::kEmulated ? 64u : impl::kMaxThreads, 0};
+}
+uint64_t WarpsOf(uint64_t work) {
+  const uint32_t warps = Local(1).block / backend::Traits::kWarpThreads;
+  return (work + warps - 1) / warps;
+}
+
+}  // namespace
+
+Result CheckConfig(uint32_t n_members, const Config& config) {
+  if (n_members == 0 || n_members > kMaxTeamRanks) return Invalid("a team has 1 to 64 members");
+  if (config.n_experts == 0 || config.n_experts > kMaxExperts) {
+    return Invalid("n_experts is 1 to 4096");
+  }
+  if (config.top_k == 0 || config.top_k > kMaxTopK) return Invalid("top_k is 1 to 32");
+  if (config.top_k > config.n_experts) return Invalid("top_k is more than there are experts");
+  constexpr uint32_t kMaxHidden = 1u << 20;
+  if (config.hidden == 0 || config.hidden > kMaxHidden) return Invalid("hidden is 1 to 1048576");
+  if (config.max_tokens == 0) return Invalid("max_tokens is at least 1");
+  if (!IsFloat(config.in) && config.in != DType::kF8E4M3) {
+    return Invalid("x is of f32, f16, bf16 or f8e4m3");
+  }
+  const Config all = Complete(config);
+  if (all.rows != all.in && all.rows != DType::kF8E4M3) {
+    return Invalid("rows are of the type of x, or of f8e4m3");
+  }
+  if (!IsFloat(all.partials)) return Invalid("partials are of f32, f16 or bf16");
+  constexpr uint64_t kMaxRows = (1ull << 31) - 1;
+  const uint64_t local = (uint64_t{config.n_experts} + n_members - 1) / n_members;
+  const uint64_t each = config.top_k < local ? config.top_k : local;
+  const uint64_t slots = uint64_t{n_members} * config.max_tokens;
+  if (slots * (config.capacity == 0 ? each : 1) > kMaxRows || local * config.capacity > kMaxRows ||
+      uint64_t{config.max_tokens} * config.top_k > kMaxRows) {
+    return Invalid("a member would have more than 2^31 - 1 rows: give fewer max_tokens");
+  }
+  return {};
+}
+
+Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out) {
+  if (Result result = CheckConfig(n_members, config); !result.ok()) return result;
+  if (index >= n_members) return Invalid("there is no such member");
+  const Config all = Complete(config);
+  const impl::Offsets at = impl::OffsetsOf(n_members, all);
+  const impl::Experts experts = impl::ExpertsOf(all.n_experts, n_members, index);
+  const uint64_t each = all.top_k < experts.count ? all.top_k : experts.count;
+  Sizes sizes;
+  sizes.workspace_bytes = at.total_bytes;
+  sizes.first_expert = experts.begin;
+  sizes.local_experts = experts.count;
+  sizes.max_rows = all.capacity != 0 ? uint64_t{experts.count} * all.capacity
+                                     : uint64_t{n_members} * all.max_tokens * each;
+  sizes.scale_columns = impl::ScaleColumnsOf(all);
+  sizes.rows_at_bytes = at.rows_bytes;
+  sizes.row_stride_bytes = at.row_stride_bytes;
+  sizes.scales_at_bytes = sizes.scale_columns != 0 ? at.scales_at_bytes : 0;
+  *out = sizes;
+  return {};
+}
+
+Result Dispatch(const ccl::Comm& comm, const Config& given, void* workspace,
+                const DispatchCall& call, backend::Stream& stream) {
+  Sizes sizes;
+  Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
+  if (!result.ok()) return result;
+  const Config config = Complete(given);
+  MoeCall moe;
+  result = Begin(comm, Operation::kMoeDispatch, config, call.tokens, workspace, config.in,
+                 config.rows, config.partials, &moe);
+  if (!result.ok()) return result;
+  if (call.ids_type != DType::kI32 && call.ids_type != DType::kI64) {
+    return Invalid("ids are of i32 or i64");
+  }
+  if (call.tokens != 0) {
+    if (call.x == nullptr) return Invalid("x is null");
+    if (call.ids == nullptr) return Invalid("ids are null");
+    if (config.in == DType::kF8E4M3 && call.x_scales == nullptr) {
+      return Invalid("x is of f8e4m3, and its scales are null");
+    }
+  }
+  if (config.rows == DType::kF8E4M3 && (call.rows == nullptr) != (call.scales == nullptr)) {
+    return Invalid("rows of f8e4m3 have scales: give both, or none of them");
+  }
+  const uint64_t choices = uint64_t{call.tokens} * config.top_k;
+  const uint64_t scales = config.in == DType::kF8E4M3 ? call.tokens * sizes.scale_columns : 0;
+  const uint64_t row_elements = sizes.max_rows * config.hidden;
+  const Range ranges[] = {
+      {call.x, uint64_t{call.tokens} * config.hidden * DTypeBytes(config.in), DTypeBytes(config.in),
+       false},
+      {call.x_scales, scales * 4, 4, false},
+      {call.ids, choices * DTypeBytes(call.ids_type), DTypeBytes(call.ids_type), false},
+      {call.weights, choices * 4, 4, false},
+      {call.rows, row_elements * DTypeBytes(config.rows), DTypeBytes(config.rows), true},
+      {call.scales, sizes.max_rows * sizes.scale_columns * 4, 4, true},
+      {call.counts, uint64_t{4} * sizes.local_experts, 4, true},
+      {call.offsets, uint64_t{4} * sizes.local_experts + 4, 4, true},
+      {call.dropped, uint64_t{4} * sizes.local_experts, 4, true},
+      {call.sources, 4 * sizes.max_rows, 4, true},
+  };
+  result = CheckRanges(comm, ranges, workspace, sizes.workspace_bytes);
+  if (!result.ok()) return result;
+  moe.ids_type = call.ids_type;
+  moe.x = static_cast<const uint8_t*>(call.x);
+  moe.x_scales = call.x_scales;
+  moe.ids = static_cast<const uint8_t*>(call.ids);
+  moe.weights = call.weights;
+  moe.out_rows = static_cast<uint8_t*>(call.rows);
+  moe.out_scales = call.scales;
+  moe.counts = call.counts;
+  moe.offsets = call.offsets;
+  moe.dropped = call.dropped;
+  moe.sources = call.sources;
+  result = backend::Launch(Local(uint64_t{config.n_experts} + comm.team.size + 1), stream,
+                           &impl::Route<>, moe);
+  if (result.ok()) result = backend::Launch(Team(moe), stream, &impl::Send<>, moe);
+  if (result.ok()) result = backend::Launch(Local(1), stream, &impl::Place<>, moe);
+  if (!result.ok()) return result;
+  return backend::Launch(Local(WarpsOf(uint64_t{comm.team.size} * config.max_tokens)), stream,
+                         &impl::Expand<>, moe);
+}
+
+Result Combine(const ccl::Comm& comm, const Config& given, void* workspace, const CombineCall& call,
+               backend::Stream& stream) {
+  Sizes sizes;
+  Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
+  if (!result.ok()) return result;
+  const Config config = Complete(given);
+  if (!IsFloat(call.y_type)) return Invalid("y is of f32, f16 or bf16");
+  if (!IsFloat(call.out_type)) return Invalid("out is of f32, f16 or bf16");
+  MoeCall moe;
+  result = Begin(comm, Operation::kMoeCombine, config, call.tokens, workspace, call.y_type,
+                 config.partials, call.out_type, &moe);
+  if (!result.ok()) return result;
+  if (call.y == nullptr && sizes.max_rows != 0) return Invalid("y is null");
+  if (call.out == nullptr && call.tokens != 0) return Invalid("out is null");
+  const Range ranges[] = {
+      {call.y, sizes.max_rows * config.hidden * DTypeBytes(call.y_type), DTypeBytes(call.y_type),
+       false},
+      {call.out, uint64_t{call.tokens} * config.hidden * DTypeBytes(call.out_type),
+       DTypeBytes(call.out_type), true},
+  };
+  result = CheckRanges(comm, ranges, workspace, sizes.workspace_bytes);
+  if (!result.ok()) return result;
+  moe.y = static_cast<const uint8_t*>(call.y);
+  moe.y_type = call.y_type;
+  moe.out = static_cast<uint8_t*>(call.out);
+  moe.out_type = call.out_type;
+  result = backend::Launch(Team(moe), stream, &impl::Return<>, moe);
+  if (!result.ok()) return result;
+  return backend::Launch(Local(WarpsOf(config.max_tokens)), stream, &impl::Gather<>, moe);
+}
+
+Result Prepare() {
+  Result result = backend::PrepareKernel(&impl::Route<>);
+  if (result.ok()) result = backend::PrepareKernel(&impl::Send<>);
+  if (result.ok()) result = backend::PrepareKernel(&impl::Place<>);
+  if (result.ok()) result = backend::PrepareKernel(&impl::Expand<>);
+  if (result.ok()) result = backend::PrepareKernel(&impl::Return<>);
+  if (result.ok()) result = backend::PrepareKernel(&impl::Gather<>);
+  return result;
+}
+
+}  // namespace iris::moe
