@@ -26,11 +26,18 @@ enum class Operation : uint8_t {
   kAllGatherMatmul = 14,
   kMatmulAllGather = 15,
   kMatmulAllScatter = 16,
+  // Norms of sums; see iris/norm_types.h.
+  kAllReduceRmsNorm = 17,
+  kReduceScatterRmsNormAllGather = 18,
 };
-inline constexpr uint32_t kOperationCount = 17;  // kNone included
+inline constexpr uint32_t kOperationCount = 19;  // kNone included
 
 constexpr bool IsMatmul(Operation operation) {
   return operation >= Operation::kMatmulAllReduce && operation <= Operation::kMatmulAllScatter;
+}
+constexpr bool IsNorm(Operation operation) {
+  return operation == Operation::kAllReduceRmsNorm ||
+         operation == Operation::kReduceScatterRmsNormAllGather;
 }
 
 // "all_reduce", as errors and tables of rules have it. "unknown": numbers that are no operation.
@@ -70,6 +77,10 @@ constexpr const char* OperationName(Operation operation) {
       return "matmul_all_gather";
     case Operation::kMatmulAllScatter:
       return "matmul_all_scatter";
+    case Operation::kAllReduceRmsNorm:
+      return "all_reduce_rms_norm";
+    case Operation::kReduceScatterRmsNormAllGather:
+      return "reduce_scatter_rms_norm_all_gather";
   }
   return "unknown";
 }

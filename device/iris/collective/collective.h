@@ -55,6 +55,7 @@
 #include "iris/backend/select.h"
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
+#include "iris/norm_types.h"
 #include "iris/ops_types.h"
 #include "iris/types.h"
 
@@ -335,6 +336,16 @@ struct CallRecord {
   bool transposed_b = false;
   ops::Activation activation = ops::Activation::kNone;
   ops::Variant ops_variant = ops::Variant::kAuto;
+  // Of norms of sums; then `type`, `out_type`, `blocks` and these have a meaning.
+  uint32_t rows = 0;
+  uint32_t hidden = 0;
+  uint32_t parts = 0;  // blocks that share a row
+  bool residual = false;
+  DType weight = DType::kNone;
+  norm::Scaling scaling = norm::Scaling::kNone;
+  float epsilon = 0;
+  float weight_offset = 0;
+  norm::Variant norm_variant = norm::Variant::kAuto;
 };
 
 // Members that called differently: masks of their places in the team. The same on every member.
