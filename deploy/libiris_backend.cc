@@ -1,6 +1,7 @@
 // Takes the collectives out of their archive, so that all of them are in the library of a backend.
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
 namespace {
@@ -11,5 +12,6 @@ namespace {
 [[gnu::used]] constexpr auto kCheckError = &iris::ccl::CheckError;
 [[gnu::used]] constexpr auto kParseRules = &iris::ccl::ParseRules;
 [[gnu::used]] constexpr auto kLaunchMatmul = &iris::ops::Launch;
+[[gnu::used]] constexpr auto kLaunchNorm = &iris::norm::Launch;
 
 }  // namespace

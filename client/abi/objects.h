@@ -178,6 +178,7 @@ inline constexpr size_t kSignalBytes = 32;
 inline constexpr size_t kRowsBytes = 40;
 inline constexpr size_t kCommOptionsBytes = 72;
 inline constexpr size_t kMatmulBytes = 120;
+inline constexpr size_t kNormBytes = 120;
 inline constexpr size_t kOpenedBytes = 48;
 inline constexpr size_t kFillOptionsBytes = 128;
 inline constexpr size_t kTensorOptionsBytes = 48;

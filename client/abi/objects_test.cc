@@ -86,6 +86,7 @@ TEST(StructTest, StructsDoNotShrink) {
   EXPECT_GE(sizeof(iris_rows), kRowsBytes);
   EXPECT_GE(sizeof(iris_comm_options), kCommOptionsBytes);
   EXPECT_GE(sizeof(iris_matmul), kMatmulBytes);
+  EXPECT_EQ(sizeof(iris_norm), kNormBytes);
   EXPECT_GE(sizeof(iris_opened), kOpenedBytes);
 }
 

@@ -12,6 +12,7 @@
 #include "iris/collective/rules.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 #include "proto/wire/version.h"
 
@@ -246,6 +247,9 @@ BackendOperations MakeTable() {
   table.LaunchMatmul = ops::Launch;
   table.PrepareMatmul = ops::Prepare;
   table.CheckMatmul = ops::CheckProblem;
+  table.ChooseNorm = norm::Choose;
+  table.LaunchNorm = norm::Launch;
+  table.PrepareNorm = norm::Prepare;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
   table.SampleClock = SampleClock;

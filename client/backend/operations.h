@@ -14,6 +14,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 #include "iris/trace_area.h"
 #include "iris/types.h"
@@ -110,6 +111,11 @@ struct BackendOperations {
                          ops::Plan* ran);
   Result (*PrepareMatmul)();
   Result (*CheckMatmul)(const ops::Problem& problem);
+
+  // Norms of sums: as norm::Choose, Launch and Prepare.
+  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::Plan* out);
+  Result (*LaunchNorm)(const ccl::Comm& comm, const norm::Norm& call, Stream& stream);
+  Result (*PrepareNorm)();
 
   // The values of tensors.
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);

@@ -19,6 +19,7 @@
 #include "client/internal/collective_log.h"
 #include "client/internal/host_context.h"
 #include "iris/collective/collective.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
 namespace iris::internal {
@@ -109,6 +110,11 @@ class Communicator {
   absl::Status Matmul(const ops::Matmul& call, backend::Stream& stream);
   // What Matmul of this problem runs.
   absl::StatusOr<ops::Plan> ChooseMatmul(const ops::Problem& problem) const;
+
+  // A norm of sums. Errors of the arguments name the problem.
+  absl::Status Norm(const norm::Norm& call, backend::Stream& stream);
+  // What Norm of this problem runs.
+  absl::StatusOr<norm::Plan> ChooseNorm(const norm::Problem& problem) const;
 
   // The first failure of an operation, as far as the streams have come, with the operation and its
   // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who

@@ -80,6 +80,9 @@ class Ranks(unittest.TestCase):
     def test_products_that_communicate(self):
         self.on("matmuls", 1, 2, 3)
 
+    def test_norms_of_sums(self):
+        self.on("norms", 1, 3)
+
     def test_tensors(self):
         self.on("tensors", 1, 2, 4)
 
