@@ -28,7 +28,9 @@ struct BenchOptions {
   std::string pairs = "first";  // of pingpong: "first" (0 with each), "all", or "0-1,2-3"
   std::vector<uint64_t> heaps = {1ull << 30};  // of `create`
   uint64_t grow_bytes = 64ull << 20;
-  std::string svg_path;  // of `sweep`; empty: no plot
+  uint32_t norm_pairs = 160;    // of `norm`, in a graph
+  uint64_t norm_hidden = 8192;  // columns
+  std::string svg_path;         // of `sweep`; empty: no plot
 };
 
 // Until when to measure. What comes after is left out, and the report says so.
@@ -70,11 +72,12 @@ absl::Status Sweep(const Run& run);
 absl::Status Atomics(const Run& run);
 absl::Status PingPong(const Run& run);
 absl::Status Barriers(const Run& run);
-// The four below need a Context: kFailedPrecondition without.
+// The five below need a Context: kFailedPrecondition without.
 absl::Status Create(const Run& run);
 absl::Status Allocate(const Run& run);
 absl::Status Grow(const Run& run);
 absl::Status Fill(const Run& run);
+absl::Status NormSteps(const Run& run);
 
 // "first", "all" or "0-1,2-3" into pairs of ranks. kInvalidArgument says what is wrong.
 absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std::string& text,
