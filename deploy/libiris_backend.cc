@@ -2,6 +2,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
 #include "iris/moe/moe.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
 namespace {
@@ -13,5 +14,6 @@ namespace {
 [[gnu::used]] constexpr auto kParseRules = &iris::ccl::ParseRules;
 [[gnu::used]] constexpr auto kLaunchMatmul = &iris::ops::Launch;
 [[gnu::used]] constexpr auto kDispatch = &iris::moe::Dispatch;
+[[gnu::used]] constexpr auto kLaunchNorm = &iris::norm::Launch;
 
 }  // namespace

@@ -74,6 +74,12 @@ class Examples(unittest.TestCase):
         for n_ranks in (1, 2, 4):
             self.assertEqual(self.check("05_all_reduce", n_ranks).count("right on every element"), 2)
 
+    def test_18_gpt_step(self):
+        for n_ranks in (2, 4):
+            out = self.check("18_gpt_step", n_ranks)
+            self.assertEqual(len(re.findall(rf"rank \d of {n_ranks}: 2400 logits up to .* of one rank's", out)),
+                             n_ranks, out)
+
     def test_10_digits_training(self):
         out = self.check("10_digits_training", 4, "--epochs", "12", "--rate", "0.03")
         self.assertGreaterEqual(float(re.search(r"test accuracy ([\d.]+)", out).group(1)), 0.94)

@@ -9,6 +9,7 @@
 #include "client/internal/device_status.h"
 #include "iris/collective/rules.h"
 #include "iris/dtype.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
 using iris::DType;
@@ -22,6 +23,7 @@ using iris::abi::Turn;
 using iris::abi::With;
 using iris::abi::WithStream;
 namespace ccl = iris::ccl;
+namespace norm = iris::norm;
 namespace ops = iris::ops;
 
 namespace {
@@ -142,6 +144,53 @@ absl::StatusOr<ops::Matmul> ReadMatmul(const iris_matmul* call) {
   matmul.d = given.d;
   matmul.ldd = given.ldd;
   return matmul;
+}
+
+// The same of a norm.
+absl::StatusOr<norm::Norm> ReadNorm(const iris_norm* call) {
+  iris_norm given = {};
+  IRIS_ABI_TRY(iris::abi::ReadStruct(call, iris::abi::kNormBytes, "iris_norm", &given));
+  if (given.operation < IRIS_ALL_REDUCE_RMS_NORM ||
+      given.operation > IRIS_REDUCE_SCATTER_RMS_NORM_ALL_GATHER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iris_norm: ", given.operation, " is no operation of iris_norm"));
+  }
+  for (const auto& [type, name] : {std::pair<int32_t, const char*>{given.in_dtype, "in_dtype"},
+                                   {given.out_dtype, "out_dtype"},
+                                   {given.weight_dtype, "weight_dtype"}}) {
+    if (type < 0 || type >= static_cast<int>(iris::kDTypeCount)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("iris_norm: ", name, " is ", type, ", which is no iris_dtype"));
+    }
+  }
+  if (given.scaling < 0 || given.scaling >= static_cast<int>(norm::kScalingCount)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iris_norm: ", given.scaling, " is no scaling of iris_norm"));
+  }
+  if (given.variant < 0 || given.variant >= static_cast<int>(norm::kVariantCount)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iris_norm: ", given.variant, " is no variant; 0 is automatic"));
+  }
+  norm::Norm out;
+  out.problem.operation = static_cast<ccl::Operation>(given.operation);
+  out.problem.rows = given.rows;
+  out.problem.hidden = given.hidden;
+  out.problem.in = static_cast<DType>(given.in_dtype);
+  out.problem.out = static_cast<DType>(given.out_dtype);
+  out.problem.weight = static_cast<DType>(given.weight_dtype);
+  out.problem.residual = given.has_residual != 0;
+  out.problem.scaling = static_cast<norm::Scaling>(given.scaling);
+  out.problem.epsilon = given.epsilon;
+  out.problem.weight_offset = given.weight_offset;
+  out.problem.variant = static_cast<norm::Variant>(given.variant);
+  out.in = given.in;
+  out.residual = given.residual;
+  out.residual_out = given.residual_out;
+  out.weight = given.weight;
+  out.out = given.out;
+  out.scale = static_cast<const float*>(given.scale);
+  out.scales = static_cast<float*>(given.scales);
+  return out;
 }
 
 absl::StatusOr<std::vector<ccl::Rule>> ReadRules(const iris::backend::BackendOperations& table,
@@ -411,5 +460,29 @@ iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call, iris_stre
     const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
     if (!matmul.ok()) return matmul.status();
     return c.Matmul(*matmul, s);
+  });
+}
+
+iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_plan* out) {
+  return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
+    const absl::StatusOr<norm::Norm> read = ReadNorm(call);
+    if (!read.ok()) return read.status();
+    const absl::StatusOr<norm::Plan> plan = c.ChooseNorm(read->problem);
+    if (!plan.ok()) return plan.status();
+    iris_norm_plan told = {};
+    told.variant = static_cast<int32_t>(plan->variant);
+    told.blocks = plan->blocks;
+    told.threads = plan->threads;
+    told.parts = plan->parts;
+    return iris::abi::WriteStruct(told, "iris_norm_plan", out);
+  });
+}
+
+iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* stream) {
+  const Said said = {IRIS_U8, IRIS_SUM, 0};
+  return Put(comm, stream, said, [&](auto& c, auto& s) -> absl::Status {
+    const absl::StatusOr<norm::Norm> read = ReadNorm(call);
+    if (!read.ok()) return read.status();
+    return c.Norm(*read, s);
   });
 }

@@ -181,6 +181,7 @@ inline constexpr size_t kMatmulBytes = 120;
 inline constexpr size_t kMoeConfigBytes = 40;
 inline constexpr size_t kMoeDispatchCallBytes = 104;
 inline constexpr size_t kMoeCombineCallBytes = 48;
+inline constexpr size_t kNormBytes = 120;
 inline constexpr size_t kOpenedBytes = 48;
 inline constexpr size_t kFillOptionsBytes = 128;
 inline constexpr size_t kTensorOptionsBytes = 48;

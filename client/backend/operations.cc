@@ -13,6 +13,7 @@
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 #include "proto/wire/version.h"
 
@@ -251,6 +252,9 @@ BackendOperations MakeTable() {
   table.MoeDispatch = moe::Dispatch;
   table.MoeCombine = moe::Combine;
   table.PrepareMoe = moe::Prepare;
+  table.ChooseNorm = norm::Choose;
+  table.LaunchNorm = norm::Launch;
+  table.PrepareNorm = norm::Prepare;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
   table.SampleClock = SampleClock;

@@ -15,6 +15,7 @@
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 #include "iris/trace_area.h"
 #include "iris/types.h"
@@ -120,6 +121,11 @@ struct BackendOperations {
   Result (*MoeCombine)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
                        const moe::CombineCall& call, Stream& stream);
   Result (*PrepareMoe)();
+
+  // Norms of sums: as norm::Choose, Launch and Prepare.
+  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::Plan* out);
+  Result (*LaunchNorm)(const ccl::Comm& comm, const norm::Norm& call, Stream& stream);
+  Result (*PrepareNorm)();
 
   // The values of tensors.
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);

@@ -65,6 +65,7 @@ constexpr Command kCommands[] = {
     {"grow", "Growth of all heaps", Grow, true},
     {"fill", "Values of tensors by kind and type, beside the device's fill of bytes", Fill, true},
     {"moe", "Dispatch and combine of a mixture of experts", Moe, true},
+    {"norm", "All_reduces with an RMS norm behind each, as two calls and as one", NormSteps, true},
 };
 
 // What the driver calls the devices, and which driver that is.
@@ -258,6 +259,10 @@ int Main(int argc, char** argv) {
   app.add_option("--moe-top-k", bench.moe_top_k, "moe: experts of a token [8]")
       ->check(CLI::Range(1u, 32u));
   bytes_option("--grow-bytes", &bench.grow_bytes, "grow: bytes of a step [64MiB]");
+  app.add_option("--norm-pairs", bench.norm_pairs, "norm: all_reduces and norms in a graph [160]")
+      ->check(CLI::Range(1u, 10000u));
+  app.add_option("--hidden", bench.norm_hidden, "norm: columns [8192]")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20));
   for (const Command& command : kCommands) app.add_subcommand(command.name, command.help);
   app.add_subcommand("all", "Everything, as far as --budget goes");
   CollectiveSettings collectives;

@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 240
 
 # So little that a run is about whether it works.
 SMALL = ("--bytes", "64KiB", "--grid", "2", "--grids", "1,2", "--block", "64", "--samples", "2", "--rounds", "20",
-         "--heaps", "2MiB", "--grow-bytes", "2MiB")
+         "--norm-pairs", "3", "--hidden", "512", "--heaps", "2MiB", "--grow-bytes", "2MiB")
 FEW = ("--samples", "2")
 TRANSFERS = ["load", "store", "get", "put", "copy get", "copy put"]
 
@@ -86,6 +86,11 @@ class IrisBench(unittest.TestCase):
                          [(what, dtype) for dtype in ("bf16", "f8e4m3")
                           for what in ("dispatch", "combine", "dispatch + combine")])
         self.assert_positive(tables["moe"], "p50", "min", "max")
+        self.assertEqual([(row["batch"], row["way"]) for row in tables["norm"]["rows"]],
+                         [(batch, way) for batch in (1, 16)
+                          for way in ("all_reduce, norm", "fused", "fused packets", "fused lines", "fused two_shot",
+                                      "fused sharded")])
+        self.assert_positive(tables["norm"], "p50", "pair/this")
         with open(svg, encoding="utf-8") as file:
             self.assertEqual(file.read().count("<polyline"), 6)
 

@@ -32,7 +32,9 @@ struct BenchOptions {
   uint32_t moe_hidden = 0;  // 0: 7,168, and 256
   uint32_t moe_experts = 64;
   uint32_t moe_top_k = 8;
-  std::string svg_path;  // of `sweep`; empty: no plot
+  uint32_t norm_pairs = 160;    // of `norm`, in a graph
+  uint64_t norm_hidden = 8192;  // columns
+  std::string svg_path;         // of `sweep`; empty: no plot
 };
 
 // Until when to measure. What comes after is left out, and the report says so.
@@ -80,6 +82,7 @@ absl::Status Allocate(const Run& run);
 absl::Status Grow(const Run& run);
 absl::Status Fill(const Run& run);
 absl::Status Moe(const Run& run);
+absl::Status NormSteps(const Run& run);
 
 // "first", "all" or "0-1,2-3" into pairs of ranks. kInvalidArgument says what is wrong.
 absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std::string& text,

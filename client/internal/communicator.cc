@@ -74,6 +74,17 @@ std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
   return text;
 }
 
+// The same of a norm.
+std::string ProblemText(const norm::Problem& problem) {
+  std::string text = absl::StrCat(ccl::OperationName(problem.operation), "(rows=", problem.rows,
+                                  ", hidden=", problem.hidden, ", ", DTypeName(problem.in), " to ",
+                                  DTypeName(problem.out));
+  if (problem.scaling != norm::Scaling::kNone) {
+    absl::StrAppend(&text, ", scaling=", norm::ScalingName(problem.scaling));
+  }
+  return absl::StrCat(text, problem.residual ? ", residual)" : ")");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
@@ -117,6 +128,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     if (status.ok() && options.matmul_bytes != 0) {
       status = FromDevice(backend.PrepareMatmul(), what);
     }
+    if (status.ok()) status = FromDevice(backend.PrepareNorm(), what);
   }
   if (status.ok()) {
     made->log_ = CollectiveLog(context.control_page(),
@@ -468,6 +480,40 @@ absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace
                                       const moe::CombineCall& call, backend::Stream& stream) {
   return PutMoe(Operation::kMoeCombine, config, workspace, call.tokens, call.out_type,
                 [&] { return backend_.MoeCombine(comm_, config, workspace, call, stream); });
+}
+
+absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
+  const std::string what = ProblemText(problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  norm::Plan plan;
+  const Result result = backend_.ChooseNorm(comm_, problem, &plan);
+  if (!result.ok()) return FromDevice(result, what);
+  return plan;
+}
+
+absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream) {
+  const norm::Problem& problem = call.problem;
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(problem.operation));
+  const std::string what = ProblemText(problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  for (const auto& [name, p] : {std::pair<const char*, const void*>{"in", call.in},
+                                {"the residual", call.residual},
+                                {"residual_out", call.residual_out},
+                                {"the weight", call.weight},
+                                {"out", call.out},
+                                {"the scale", call.scale},
+                                {"the scales", call.scales}}) {
+    if (p == nullptr) continue;
+    absl::Status status = context_.CheckShared(name, p, team_.ranks);
+    if (!status.ok()) return Annotate(status, what);
+  }
+  const Result result = backend_.LaunchNorm(comm_, call, stream);
+  if (!result.ok()) return FromDevice(result, what);
+  if (problem.rows != 0) {
+    log_.Put(problem.operation, problem.rows * problem.hidden, static_cast<uint8_t>(problem.in));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Communicator::Check() const {

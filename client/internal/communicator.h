@@ -20,6 +20,7 @@
 #include "client/internal/host_context.h"
 #include "iris/collective/collective.h"
 #include "iris/moe/moe.h"
+#include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
 namespace iris::internal {
@@ -121,6 +122,10 @@ class Communicator {
                            const moe::DispatchCall& call, backend::Stream& stream);
   absl::Status MoeCombine(const moe::Config& config, void* workspace, const moe::CombineCall& call,
                           backend::Stream& stream);
+  // A norm of sums. Errors of the arguments name the problem.
+  absl::Status Norm(const norm::Norm& call, backend::Stream& stream);
+  // What Norm of this problem runs.
+  absl::StatusOr<norm::Plan> ChooseNorm(const norm::Problem& problem) const;
 
   // The first failure of an operation, as far as the streams have come, with the operation and its
   // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who

@@ -71,6 +71,19 @@ std::string CallText(const Names& names, const CallRecord& call, uint64_t member
                         ", workspace at offset ", call.moe_place,
                         " of the heap, blocks=", call.blocks, ")");
   }
+  if (ccl::IsNorm(call.operation)) {
+    std::string text = absl::StrCat(name, "(rows=", call.rows, ", hidden=", call.hidden, ", ", type,
+                                    " to ", DTypeName(call.out_type));
+    if (call.weight != DType::kNone) absl::StrAppend(&text, ", weight=", DTypeName(call.weight));
+    if (call.residual) absl::StrAppend(&text, ", residual");
+    if (call.scaling != norm::Scaling::kNone) {
+      absl::StrAppend(&text, ", scaling=", norm::ScalingName(call.scaling));
+    }
+    absl::StrAppend(&text, ", epsilon=", call.epsilon);
+    if (call.weight_offset != 0) absl::StrAppend(&text, ", weight_offset=", call.weight_offset);
+    return absl::StrCat(text, ", variant=", norm::VariantName(call.norm_variant),
+                        ", blocks=", call.blocks, ", parts=", call.parts, ")");
+  }
   if (call.operation == Operation::kAllToAllV) return absl::StrCat(name, "(", type, ")");
   std::string text = absl::StrCat("count=", call.count, ", ", type);
   if (call.operation == Operation::kSendRecv) {

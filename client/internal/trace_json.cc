@@ -128,6 +128,11 @@ std::string ArgumentsOf(const TraceEvent& event) {
       add("experts", absl::StrCat(event.bytes >> 32 & 0xffff));
       add("top_k", absl::StrCat(event.bytes >> 48));
       add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
+    } else if (ccl::IsNorm(operation)) {
+      // Likewise: see PackNorm.
+      add("rows", absl::StrCat(event.bytes & 0xffffffff));
+      add("hidden", absl::StrCat(event.bytes >> 32));
+      add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
     } else {
       add("elements", absl::StrCat(event.bytes));
       add("dtype", Quoted(DTypeName(type)));

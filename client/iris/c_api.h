@@ -726,6 +726,57 @@ IRIS_EXPORT iris_code iris_moe_dispatch(iris_comm* comm, const iris_moe_config* 
 IRIS_EXPORT iris_code iris_moe_combine(iris_comm* comm, const iris_moe_config* config,
                                        const iris_moe_combine_call* call, iris_stream* stream);
 
+/* RMS norms of sums over the members of a team. <iris/norm.h> says what each does, and which memory
+ * it takes. */
+
+/* iris_norm.operation */
+enum { IRIS_ALL_REDUCE_RMS_NORM = 17, IRIS_REDUCE_SCATTER_RMS_NORM_ALL_GATHER = 18 };
+
+/* iris_norm.scaling: of an `out` of fp8. iris::norm::Scaling (<iris/norm_types.h>) says what each
+ * is. */
+enum {
+  IRIS_NO_SCALING = 0,
+  IRIS_SCALING_STATIC = 1,   /* by `scale` */
+  IRIS_SCALING_PER_ROW = 2,  /* into scales[rows] */
+  IRIS_SCALING_PER_GROUP = 3 /* into scales[rows, ceil(hidden / 128)] */
+};
+
+typedef struct iris_norm {
+  size_t size;
+  int32_t operation; /* IRIS_ALL_REDUCE_RMS_NORM or its fellow */
+  int32_t variant; /* 0: what is expected to be the fastest; else a number of iris::norm::Variant */
+  uint64_t rows;   /* all members together; 0: nothing is done */
+  uint64_t hidden;
+  int32_t in_dtype;     /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
+  int32_t out_dtype;    /* as in_dtype, IRIS_F8E4M3 or IRIS_F8E5M2 */
+  int32_t weight_dtype; /* as in_dtype can be; IRIS_DTYPE_NONE: there is none, all are 1 */
+  int32_t scaling;      /* IRIS_SCALING_STATIC and its fellows, for an `out` of fp8 */
+  float epsilon;
+  float weight_offset;  /* is added to each weight */
+  int32_t has_residual; /* not 0: residual and residual_out are used */
+  int32_t reserved;
+  const void* in;
+  const void* residual;
+  void* residual_out; /* may be the residual */
+  const void* weight;
+  void* out;         /* may be `in` */
+  const void* scale; /* of f32, as the scales */
+  void* scales;
+} iris_norm;
+
+/* What runs. */
+typedef struct iris_norm_plan {
+  size_t size;
+  int32_t variant; /* a number of iris::norm::Variant */
+  uint32_t blocks;
+  uint32_t threads;
+  uint32_t parts; /* blocks that share a row */
+} iris_norm_plan;
+
+/* What iris_norm_launch of this call runs; its buffers are not looked at. */
+IRIS_EXPORT iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_plan* out);
+IRIS_EXPORT iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* stream);
+
 /* Values, made by the device that has the memory. */
 
 typedef int32_t iris_fill_kind;

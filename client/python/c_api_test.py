@@ -15,7 +15,8 @@ from tests.python import junit  # noqa: E402
 
 HEADER = "client/iris/c_api.h"
 SCALARS = {"size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32,
-           "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "char": ctypes.c_char, "double": ctypes.c_double}
+           "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "char": ctypes.c_char, "float": ctypes.c_float,
+           "double": ctypes.c_double}
 # Functions for kernels of Triton, which reads their annotations as its own.
 KERNELS = ("client/python/iris/_triton.py", "client/python/iris/x.py")
 ENUMS = ("iris_dtype", "iris_reduce_op", "iris_signal_op", "iris_code", "iris_fill_kind")

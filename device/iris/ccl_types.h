@@ -26,16 +26,22 @@ enum class Operation : uint8_t {
   kAllGatherMatmul = 14,
   kMatmulAllGather = 15,
   kMatmulAllScatter = 16,
+  // Norms of sums; see iris/norm_types.h.
+  kAllReduceRmsNorm = 17,
+  kReduceScatterRmsNormAllGather = 18,
   // Of a mixture of experts; see iris/moe/moe.h.
-  kMoeDispatch = 20,
-  kMoeCombine = 21,
+  kMoeDispatch = 19,
+  kMoeCombine = 20,
 };
-inline constexpr uint32_t kOperationCount = 22;  // kNone included
+inline constexpr uint32_t kOperationCount = 21;  // kNone included
 
 constexpr bool IsMatmul(Operation operation) {
   return operation >= Operation::kMatmulAllReduce && operation <= Operation::kMatmulAllScatter;
 }
-
+constexpr bool IsNorm(Operation operation) {
+  return operation == Operation::kAllReduceRmsNorm ||
+         operation == Operation::kReduceScatterRmsNormAllGather;
+}
 constexpr bool IsMoe(Operation operation) {
   return operation == Operation::kMoeDispatch || operation == Operation::kMoeCombine;
 }
@@ -77,6 +83,10 @@ constexpr const char* OperationName(Operation operation) {
       return "matmul_all_gather";
     case Operation::kMatmulAllScatter:
       return "matmul_all_scatter";
+    case Operation::kAllReduceRmsNorm:
+      return "all_reduce_rms_norm";
+    case Operation::kReduceScatterRmsNormAllGather:
+      return "reduce_scatter_rms_norm_all_gather";
     case Operation::kMoeDispatch:
       return "moe_dispatch";
     case Operation::kMoeCombine:

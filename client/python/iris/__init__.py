@@ -14,7 +14,7 @@ and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md 
 import importlib
 from typing import Any
 
-from iris import moe, ops
+from iris import moe, norm, ops
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._heap import Storage
 from iris._philox import Generator
@@ -62,5 +62,5 @@ __all__ = [
     "INFO", "InternalError", "InvalidArgumentError", "Iris", "IrisError", "MemPool", "NotFoundError", "OutOfRangeError",
     "PermissionDeniedError", "ResourceExhaustedError", "StatusCode", "Storage", "Stream", "Team", "Tensor",
     "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "WARNING", "Work",
-    "current_context", "do_bench", "iris", "logger", "mem_pool", "moe", "ops", "set_logger_level", "trace",
+    "current_context", "do_bench", "iris", "logger", "mem_pool", "moe", "norm", "ops", "set_logger_level", "trace",
 ]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from ctypes import (POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
+from ctypes import (POINTER, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64,
+                    c_void_p)
 from typing import Any, Dict, List, Optional, Tuple
 
 from iris.errors import UnavailableError, UnimplementedError, error_of
@@ -31,6 +32,8 @@ CONSTANTS: Dict[str, int] = {
     "IRIS_SIGNAL_SET": 0, "IRIS_SIGNAL_ADD": 1,
     "IRIS_MATMUL_ALL_REDUCE": 12, "IRIS_MATMUL_REDUCE_SCATTER": 13, "IRIS_ALL_GATHER_MATMUL": 14,
     "IRIS_MATMUL_ALL_GATHER": 15, "IRIS_MATMUL_ALL_SCATTER": 16,
+    "IRIS_ALL_REDUCE_RMS_NORM": 17, "IRIS_REDUCE_SCATTER_RMS_NORM_ALL_GATHER": 18,
+    "IRIS_NO_SCALING": 0, "IRIS_SCALING_STATIC": 1, "IRIS_SCALING_PER_ROW": 2, "IRIS_SCALING_PER_GROUP": 3,
     "IRIS_NO_ACTIVATION": 0, "IRIS_RELU": 1, "IRIS_GELU": 2, "IRIS_SILU": 3,
     "IRIS_FILL_VALUE": 0, "IRIS_FILL_ARANGE": 1, "IRIS_FILL_LINSPACE": 2, "IRIS_FILL_RAND": 3, "IRIS_FILL_UNIFORM": 4,
     "IRIS_FILL_RANDN": 5, "IRIS_FILL_RANDINT": 6,
@@ -143,6 +146,19 @@ class iris_moe_dispatch_call(Sized):
 class iris_moe_combine_call(Sized):
     _fields_ = [("size", c_size_t), ("workspace", c_void_p), ("tokens", c_uint32), ("y_dtype", c_int32),
                 ("out_dtype", c_int32), ("reserved", c_int32), ("y", c_void_p), ("out", c_void_p)]
+
+
+class iris_norm(Sized):
+    _fields_ = [("size", c_size_t), ("operation", c_int32), ("variant", c_int32), ("rows", c_uint64),
+                ("hidden", c_uint64), ("in_dtype", c_int32), ("out_dtype", c_int32), ("weight_dtype", c_int32),
+                ("scaling", c_int32), ("epsilon", c_float), ("weight_offset", c_float), ("has_residual", c_int32),
+                ("reserved", c_int32), ("in", c_void_p), ("residual", c_void_p), ("residual_out", c_void_p),
+                ("weight", c_void_p), ("out", c_void_p), ("scale", c_void_p), ("scales", c_void_p)]
+
+
+class iris_norm_plan(Sized):
+    _fields_ = [("size", c_size_t), ("variant", c_int32), ("blocks", c_uint32), ("threads", c_uint32),
+                ("parts", c_uint32)]
 
 
 class iris_fill_options(Sized):
@@ -272,6 +288,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "iris_moe_prepare": (CODE, [_HANDLE]),
     "iris_moe_dispatch": (CODE, [_HANDLE, POINTER(iris_moe_config), POINTER(iris_moe_dispatch_call), _HANDLE]),
     "iris_moe_combine": (CODE, [_HANDLE, POINTER(iris_moe_config), POINTER(iris_moe_combine_call), _HANDLE]),
+    "iris_norm_choose": (CODE, [_HANDLE, POINTER(iris_norm), POINTER(iris_norm_plan)]),
+    "iris_norm_launch": (CODE, [_HANDLE, POINTER(iris_norm), _HANDLE]),
     "iris_fill": (CODE, [_HANDLE, c_void_p, POINTER(iris_fill_options), _HANDLE]),
     "iris_tensor_create": (CODE, [_HANDLE, _HANDLE, POINTER(iris_tensor_options), _OUT]),
     "iris_tensor_get_info": (CODE, [_HANDLE, POINTER(iris_tensor_info)]),

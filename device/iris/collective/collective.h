@@ -55,6 +55,7 @@
 #include "iris/backend/select.h"
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
+#include "iris/norm_types.h"
 #include "iris/ops_types.h"
 #include "iris/types.h"
 
@@ -339,15 +340,24 @@ struct CallRecord {
   bool transposed_b = false;
   ops::Activation activation = ops::Activation::kNone;
   ops::Variant ops_variant = ops::Variant::kAuto;
+  uint32_t hidden = 0;  // columns: of a mixture of experts, and of a norm
   // Of a mixture of experts: `type` and `out_type` are what goes in and what comes out, and the
   // fields from `count` to `ldd` have no meaning, but for `blocks`.
-  uint32_t hidden = 0;
   uint32_t n_experts = 0;
   uint32_t top_k = 0;
   uint32_t max_tokens = 0;
   uint32_t capacity = 0;
   DType moe_type = DType::kNone;  // of the rows that travel, there or back
   uint64_t moe_place = 0;         // the low bits of the workspace's offset in the heap
+  // Of norms of sums; then `type`, `out_type`, `blocks` and these have a meaning.
+  uint32_t rows = 0;
+  uint32_t parts = 0;  // blocks that share a row
+  bool residual = false;
+  DType weight = DType::kNone;
+  norm::Scaling scaling = norm::Scaling::kNone;
+  float epsilon = 0;
+  float weight_offset = 0;
+  norm::Variant norm_variant = norm::Variant::kAuto;
 };
 
 // Members that called differently: masks of their places in the team. The same on every member.

@@ -83,6 +83,9 @@ class Ranks(unittest.TestCase):
     def test_a_mixture_of_experts(self):
         self.on("experts", 1, 3)
 
+    def test_norms_of_sums(self):
+        self.on("norms", 1, 3)
+
     def test_tensors(self):
         self.on("tensors", 1, 2, 4)
 

@@ -1406,5 +1406,75 @@ def experts():
         exchange.release()
 
 
+@case
+def norms():
+    """iris.norm: both operations against numpy, in place and not, with scales, in a graph, and what it refuses."""
+    with iris.Context(HEAP) as context:
+        n, me = context.n_ranks, context.rank
+        rows, hidden = 5, 300
+        random_of = np.random.default_rng
+        parts = [random_of(r).standard_normal((rows, hidden)).astype(np.float32) for r in range(n)]
+        residual = random_of(50).standard_normal((rows, hidden)).astype(np.float32)
+        weight = random_of(51).standard_normal(hidden).astype(np.float32)
+        sums = np.sum(parts, axis=0) + residual
+
+        def normed(r, gain):
+            return r / np.sqrt((r * r).mean(axis=1, keepdims=True) + 1e-6) * gain
+
+        def close(got, wanted, bound=1e-4):
+            assert np.abs(np.asarray(got, np.float64) - wanted).max() <= bound, np.abs(got - wanted).max()
+
+        call = iris.norm.all_reduce_rms_norm
+        for variant in ("auto", "packets") + (("lines", "two_shot") if n > 1 else ()):
+            x = residual.copy()
+            out = context.zeros(rows, hidden)
+            context.barrier()
+            assert call(context, parts[me].copy(), weight, residual=x, output=out, variant=variant) is out
+            close(x, sums)
+            close(out.numpy(), normed(sums, weight))
+            y = parts[me].copy()
+            assert call(context, y, variant=variant, weight_offset=0.0) is y
+            close(y, normed(sums - residual, 1))
+        begin, count = iris.ops.share_of(rows, n, me)
+        own = np.ascontiguousarray(residual[begin:begin + count])
+        after = np.zeros_like(own)
+        out = np.zeros((rows, hidden), np.float32)
+        iris.norm.reduce_scatter_rms_norm_all_gather(context, parts[me], weight, residual=own, residual_output=after,
+                                                     output=out, weight_offset=1.0)
+        close(out, normed(sums, weight + 1))
+        close(after, sums[begin:begin + count])
+
+        # float8, with a scale of each row and of 128 columns; the scales alone are looked at here.
+        narrow = context.zeros(rows, hidden, dtype="f8e4m3")
+        wanted = np.abs(normed(sums - residual, weight))
+        scales = np.zeros(rows, np.float32)
+        call(context, parts[me], weight, output=narrow, scales=scales)
+        close(scales * 448, wanted.max(axis=1), 1e-3)
+        scales = np.zeros((rows, 3), np.float32)
+        call(context, parts[me], weight, output=narrow, scales=scales)
+        close(scales[:, 2] * 448, wanted[:, 256:].max(axis=1), 1e-3)
+        call(context, parts[me], weight, output=narrow, scale=np.full(1, 0.01, np.float32))
+
+        source, out = context.zeros(rows, hidden), context.zeros(rows, hidden)
+        plan = iris.norm.plan(context, "all_reduce_rms_norm", source, weight, output=out)
+        assert plan["variant"] in iris.norm.VARIANTS and plan["blocks"] >= plan["parts"] >= 1, plan
+        assert call(context, source, weight, output=out, async_op=True).wait() is out
+        context.barrier()
+
+        error = iris.InvalidArgumentError
+        raises(error, lambda: call(context, weight), "[rows, hidden]")
+        raises(error, lambda: call(context, source, weight[1:]), "299 elements")
+        raises(error, lambda: call(context, source, residual=weight), "residual", "(5, 300)")
+        raises(error, lambda: call(context, source, residual_output=source), "needs a residual")
+        raises(error, lambda: call(context, source, output=narrow), "scaling")
+        raises(error, lambda: call(context, source, output=narrow, scales=weight), "(5, 3)")
+        raises(error, lambda: call(context, source, output=narrow, scale=weight), "1 is wanted")
+        raises(error, lambda: call(context, source, variant="best"), "best")
+        raises(error, lambda: call(context, source, epsilon=-1.0), "epsilon")
+        raises(error, lambda: call(None, source), "context")
+        raises(error, lambda: iris.norm.plan(context, "softmax", source), "softmax")
+        context.barrier()
+
+
 if __name__ == "__main__":
     main()

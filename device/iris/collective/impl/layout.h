@@ -8,6 +8,8 @@
 //   lines     [line_blocks][2][members][LineInboxBytes]: the same of kLines and kTwoLines, for
 //             teams of up to kMaxLineMembers. Apart from packets: no data ever was where flags are
 //   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
+//   partners  [max_blocks][2][kMaxPartners]: words by which blocks of one member that share a row
+//             tell each other what they have of it; zero between kernels. See iris/norm
 //
 // Blocks of different index never wait for each other.
 #pragma once
@@ -32,8 +34,14 @@ inline constexpr uint32_t kLineLanes = kLineBytes / 16;
 // What the largest warp stores at once; an inbox is a multiple of it.
 inline constexpr uint32_t kLineUnitBytes = 64 / kLineLanes * kLineBytes;
 
+// Blocks of a member that work on one row together, at most.
+inline constexpr uint32_t kMaxPartners = 32;
+inline constexpr uint64_t kPartnerBytes = 2 * kMaxPartners * sizeof(uint32_t);
+static_assert(kPartnerBytes % kWorkspaceAlignmentBytes == 0);
+
 // A call as it is told to others: six words of CallRecord (PackCall; the last two are of products
-// of matrices alone) and the signature, which is the same for calls that belong together.
+// of matrices and of norms alone) and the signature, which is the same for calls that belong
+// together.
 struct PackedCall {
   static constexpr uint32_t kWords = 6;
   uint32_t words[kWords];
@@ -119,6 +127,7 @@ struct Offsets {
   uint64_t packet_bytes;
   uint64_t line_bytes;
   uint64_t stage_bytes;
+  uint64_t partner_bytes;
   uint64_t total_bytes;
 };
 
@@ -132,8 +141,9 @@ constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
       offsets.packet_bytes + config.packet_blocks * PacketBytes(n, config.packet_bytes);
   const uint64_t line_blocks = n > kMaxLineMembers ? 0 : config.line_blocks;
   offsets.stage_bytes = offsets.line_bytes + line_blocks * 2 * config.line_bytes;
-  offsets.total_bytes = RoundUp(offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes,
-                                kWorkspaceAlignmentBytes);
+  offsets.partner_bytes = RoundUp(offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes,
+                                  kWorkspaceAlignmentBytes);
+  offsets.total_bytes = offsets.partner_bytes + config.max_blocks * kPartnerBytes;
   return offsets;
 }
 

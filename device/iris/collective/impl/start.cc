@@ -1,6 +1,7 @@
 // The arguments of kernels, made from a call and its plan.
 #include <cstdint>
 
+#include "iris/backend/numeric.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
 #include "iris/collective/variants/variant.h"
@@ -69,6 +70,16 @@ PackedCall PackMoe(const CallRecord& call) {
            static_cast<uint32_t>(call.moe_place / kWorkspaceAlignmentBytes)}};
 }
 
+PackedCall PackNorm(const CallRecord& call) {
+  return {{static_cast<uint32_t>(call.operation) | static_cast<uint32_t>(call.type) << 8 |
+               static_cast<uint32_t>(call.out_type) << 12 |
+               static_cast<uint32_t>(call.weight) << 16 | (call.residual ? 1u << 20 : 0u) |
+               static_cast<uint32_t>(call.scaling) << 21 |
+               static_cast<uint32_t>(call.norm_variant) << 24,
+           call.rows, call.hidden, call.blocks | call.parts << 16, numeric::BitsOf(call.epsilon),
+           numeric::BitsOf(call.weight_offset)}};
+}
+
 CallRecord UnpackCall(const uint32_t* words) {
   CallRecord call;
   call.operation = static_cast<Operation>(words[0] & 0xff);
@@ -83,6 +94,21 @@ CallRecord UnpackCall(const uint32_t* words) {
     call.max_tokens = words[3];
     call.capacity = words[4];
     call.moe_place = uint64_t{words[5]} * kWorkspaceAlignmentBytes;
+    return call;
+  }
+  if (IsNorm(call.operation)) {
+    call.type = static_cast<DType>(words[0] >> 8 & 0xf);
+    call.out_type = static_cast<DType>(words[0] >> 12 & 0xf);
+    call.weight = static_cast<DType>(words[0] >> 16 & 0xf);
+    call.residual = (words[0] >> 20 & 1) != 0;
+    call.scaling = static_cast<norm::Scaling>(words[0] >> 21 & 7);
+    call.norm_variant = static_cast<norm::Variant>(words[0] >> 24);
+    call.rows = words[1];
+    call.hidden = words[2];
+    call.blocks = words[3] & 0xffff;
+    call.parts = words[3] >> 16;
+    call.epsilon = numeric::FloatOf(words[4]);
+    call.weight_offset = numeric::FloatOf(words[5]);
     return call;
   }
   if (IsMatmul(call.operation)) {

@@ -84,6 +84,8 @@ constexpr uint32_t TracedAs(Operation operation, uint32_t peer) {
 PackedCall PackMatmul(const CallRecord& call);
 // The same of an operation of moe.
 PackedCall PackMoe(const CallRecord& call);
+// The same of a norm.
+PackedCall PackNorm(const CallRecord& call);
 uint32_t SignatureOf(const PackedCall& call);
 ReduceCall WholeRows(const Start& start);  // rows as they are called
 ReduceCall Slices(const Start& start);     // of one row, a slice for each member

@@ -1,0 +1,143 @@
+// iris::norm: RMS norms of sums over the members of a team, in one operation with the sums, over an
+// iris::ccl::Communicator. What each computes: iris/norm_types.h.
+//
+//   namespace norm = iris::norm;
+//   norm::Shape shape = {rows, hidden, iris::DType::kBf16, iris::DType::kBf16};
+//   shape.weight = iris::DType::kBf16;
+//   shape.residual = true;
+//   norm::Buffers buffers = {partial_sums, out};
+//   buffers.weight = weight;
+//   buffers.residual = buffers.residual_out = residual;               // in place
+//   iris::Status status = norm::AllReduceRmsNorm(comm, shape, buffers, stream);
+//   status = comm.Synchronize(stream);                                // names who was missing
+//
+// The rules of a Communicator hold here: all members make the same calls in the same order, with
+// the same shape, on one stream at a time. A call checks its arguments, starts a kernel and
+// returns; it allocates nothing, and may be captured in a graph. What fails on the device, and
+// calls that differ, are told by Check and Synchronize, with both calls. A call of zero rows does
+// nothing. Any communicator will do.
+//
+// Rows lie one behind the other. Buffers are any memory that the device can use, aligned to their
+// elements; fastest where rows are multiples of 16 bytes and aligned to 16, and where `in`, `out`
+// and residual_out lie in the symmetric heap. `out` may be `in` if they have the same type, and
+// residual_out may be the residual; otherwise what is written overlaps with nothing else.
+//
+// Header-only over <iris/c_api.h>. C++17.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/c_api.h"
+#include "iris/ccl.h"
+#include "iris/ccl_types.h"
+#include "iris/dtype.h"
+#include "iris/norm_types.h"
+#include "iris/status.h"
+#include "iris/stream.h"
+
+namespace iris::norm {
+
+using ccl::Operation;
+
+// What a call computes. The same on all members.
+struct Shape {
+  uint64_t rows = 0;                 // all members together
+  uint64_t hidden = 0;               // columns, at least 1
+  DType in = DType::kBf16;           // kF32, kF16 or kBf16; also of the residual
+  DType out = DType::kBf16;          // as `in`, kF8E4M3 or kF8E5M2
+  DType weight = DType::kNone;       // kF32, kF16 or kBf16; kNone: there is none, all are 1
+  bool residual = false;             // Buffers::residual and residual_out are used
+  Scaling scaling = Scaling::kNone;  // of an `out` of fp8, which has one
+  float epsilon = 1e-6f;
+  float weight_offset = 0;  // is added to each weight
+  Variant variant = Variant::kAuto;
+};
+
+struct Buffers {
+  const void* in = nullptr;        // [rows, hidden]: what is summed
+  void* out = nullptr;             // [rows, hidden]
+  const void* weight = nullptr;    // [hidden]
+  const void* residual = nullptr;  // [rows, hidden], or this member's share of the rows
+  void* residual_out = nullptr;    // likewise
+  const float* scale = nullptr;    // Scaling::kStatic: one
+  float* scales = nullptr;         // kPerRow: [rows]; kPerGroup: [rows, ceil(hidden / 128)]
+};
+
+// What a call runs.
+struct Plan {
+  Variant variant = Variant::kAuto;
+  uint32_t blocks = 0;
+  uint32_t threads = 0;
+  uint32_t parts = 0;  // blocks that share a row
+};
+
+namespace impl {
+
+inline iris_norm NormOf(Operation operation, const Shape& shape) {
+  iris_norm call = {};
+  call.size = sizeof(call);
+  call.operation = static_cast<int32_t>(operation);
+  call.variant = static_cast<int32_t>(shape.variant);
+  call.rows = shape.rows;
+  call.hidden = shape.hidden;
+  call.in_dtype = static_cast<int32_t>(shape.in);
+  call.out_dtype = static_cast<int32_t>(shape.out);
+  call.weight_dtype = static_cast<int32_t>(shape.weight);
+  call.scaling = static_cast<int32_t>(shape.scaling);
+  call.epsilon = shape.epsilon;
+  call.weight_offset = shape.weight_offset;
+  call.has_residual = shape.residual ? 1 : 0;
+  return call;
+}
+
+inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& shape,
+                     const Buffers& buffers, Stream& stream) {
+  iris_norm call = NormOf(operation, shape);
+  call.in = buffers.in;
+  call.residual = buffers.residual;
+  call.residual_out = buffers.residual_out;
+  call.weight = buffers.weight;
+  call.out = buffers.out;
+  call.scale = buffers.scale;
+  call.scales = buffers.scales;
+  return iris::impl::FromC(iris_norm_launch(comm.get(), &call, stream.get()));
+}
+
+}  // namespace impl
+
+// What a call of this shape runs. kUnimplemented: the named variant does not have it.
+// kResourceExhausted: rows are too long for the stage_bytes and max_blocks of the communicator.
+inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
+                             const Shape& shape) {
+  const iris_norm call = impl::NormOf(operation, shape);
+  iris_norm_plan plan = {};
+  plan.size = sizeof(plan);
+  IRIS_RETURN_IF_ERROR(iris::impl::FromC(iris_norm_choose(comm.get(), &call, &plan)));
+  return Plan{static_cast<Variant>(plan.variant), plan.blocks, plan.threads, plan.parts};
+}
+
+// residual_out = sum over the members of `in`, + residual; out = its norm. Errors beside those of
+// Choose: kInvalidArgument for the buffers, kFailedPrecondition if an earlier operation failed.
+inline Status AllReduceRmsNorm(ccl::Communicator& comm, const Shape& shape, const Buffers& buffers,
+                               Stream& stream) {
+  return impl::Launch(comm, Operation::kAllReduceRmsNorm, shape, buffers, stream);
+}
+// The same result, of which each member makes its share of the rows (ShareOf): the residual has
+// those alone.
+inline Status ReduceScatterRmsNormAllGather(ccl::Communicator& comm, const Shape& shape,
+                                            const Buffers& buffers, Stream& stream) {
+  return impl::Launch(comm, Operation::kReduceScatterRmsNormAllGather, shape, buffers, stream);
+}
+
+// The rows of which a member has the residual in ReduceScatterRmsNormAllGather.
+struct Share {
+  uint64_t begin = 0;
+  uint64_t count = 0;
+};
+constexpr Share ShareOf(uint64_t rows, uint32_t members, uint32_t member) {
+  const uint64_t each = rows / members;
+  const uint64_t longer = rows % members;
+  return {member * each + (member < longer ? member : longer), each + (member < longer ? 1 : 0)};
+}
+
+}  // namespace iris::norm

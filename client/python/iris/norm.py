@@ -1,0 +1,165 @@
+"""RMS norms of sums over the members of a team, in one operation with the sums: `iris.norm`.
+
+    h = iris.norm.all_reduce_rms_norm(context, part, weight, residual=x)      # x += sum of part, h = its norm
+
+What each computes, of W members, in float32 with one rounding to each result:
+
+    r = sum over the members of input + residual
+    output = r / sqrt(mean of the row's r * r + epsilon) * (weight + weight_offset)
+
+`input` is a matrix [rows, hidden] of float32, float16 or bfloat16; the residual, which becomes r, has the same type.
+`output` has it, too, or is of float8 (DType.F8E4M3, DType.F8E5M2): then what is normed is divided by a scale, a tensor
+of float32. `scale` is one that you give; `scales`, [rows] or [rows, ceil(hidden / 128)], are written: the largest
+magnitude of each row, or of 128 columns of it, divided by the largest number of the type.
+
+`all_reduce_rms_norm`: all members have the whole residual. `reduce_scatter_rms_norm_all_gather`: the residual has this
+member's share of the rows alone (`iris.ops.share_of`), and the output is whole.
+
+`shmem` is a Context, or what iris.iris() returned. The communicator is that of collectives: `Context.prepare`. When a
+call returns: as collectives, see iris.collectives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+
+from iris import _capi, _foreign
+from iris.dtypes import DType
+from iris.errors import InvalidArgumentError
+from iris.ops import _context_of, share_of
+
+if TYPE_CHECKING:
+    from iris.context import Context
+    from iris.team import Team
+
+GROUP_COLUMNS = 128
+VARIANTS: Dict[str, int] = {"auto": 0, "packets": 1, "lines": 2, "two_shot": 3}
+_NUMBERS = {"all_reduce_rms_norm": 17, "reduce_scatter_rms_norm_all_gather": 18}
+_NO_SCALING, _STATIC, _PER_ROW, _PER_GROUP = range(4)
+
+
+class _Call:
+    """A call, checked as far as the shapes of its tensors go."""
+
+    def __init__(self, context: "Context", team: "Team", name: str, input: Any, weight: Any, residual: Any, output: Any,
+                 residual_output: Any, scale: Any, scales: Any, epsilon: float, weight_offset: float,
+                 variant: Any) -> None:
+
+        def buffer(what: Any, role: str) -> "_foreign.Buffer":
+            return _foreign.buffer_of(context, what, f"{name}: {role}")
+
+        source = buffer(input, "the input")
+        if len(source.shape) != 2 or source.shape[1] == 0:
+            raise InvalidArgumentError(f"{name}: the input has the shape {source.shape}: a matrix [rows, hidden] is "
+                                       "wanted")
+        rows, hidden = source.shape
+        target = source if output is None or output is input else buffer(output, "the output")
+        if target.shape != source.shape:
+            raise InvalidArgumentError(f"{name}: the output has the shape {target.shape}, and the input "
+                                       f"{source.shape}: they must be the same")
+        number = VARIANTS.get(variant) if isinstance(variant, str) else variant if isinstance(variant, int) else None
+        if number not in VARIANTS.values():
+            raise InvalidArgumentError(f"{name}: variant={variant!r} is none of {', '.join(VARIANTS)}")
+        self.result = input if output is None else output
+        self.call = _capi.iris_norm(operation=_NUMBERS[name], variant=number, rows=rows, hidden=hidden,
+                                    in_dtype=source.dtype, out_dtype=target.dtype, weight_dtype=DType.NONE,
+                                    epsilon=epsilon, weight_offset=weight_offset, out=target.address)
+        setattr(self.call, "in", source.address)
+        self.keep: Tuple[Any, ...] = (source.keep, target.keep)
+        if weight is not None:
+            row = buffer(weight, "the weight")
+            if row.count != hidden:
+                raise InvalidArgumentError(f"{name}: the weight has {row.count} elements, and rows have {hidden}")
+            self.call.weight, self.call.weight_dtype = row.address, row.dtype
+            self.keep += (row.keep,)
+        if residual is None and residual_output is not None:
+            raise InvalidArgumentError(f"{name}: residual_output needs a residual")
+        if residual is not None:
+            own = rows
+            if name == "reduce_scatter_rms_norm_all_gather":
+                own = share_of(rows, team.n_ranks, team.ranks.index(context.rank))[1]
+            before = buffer(residual, "the residual")
+            after = before if residual_output is None else buffer(residual_output, "residual_output")
+            for what, each in (("the residual", before), ("residual_output", after)):
+                if each.dtype is not source.dtype or each.shape != (own, hidden):
+                    raise InvalidArgumentError(
+                        f"{name}: {what} is of {each.dtype.long_name} and has the shape {each.shape}: wanted are "
+                        f"{source.dtype.long_name} and {(own, hidden)}")
+            self.call.has_residual = 1
+            self.call.residual, self.call.residual_out = before.address, after.address
+            self.keep += (before.keep, after.keep)
+        self._scale(name, buffer, scale, scales, rows, hidden)
+
+    def _scale(self, name: str, buffer: Any, scale: Any, scales: Any, rows: int, hidden: int) -> None:
+        if scale is not None and scales is not None:
+            raise InvalidArgumentError(f"{name}: give either `scale`, which is used, or `scales`, which are written")
+        given = scale if scale is not None else scales
+        if given is None:
+            return
+        found = buffer(given, "the scale")
+        if found.dtype is not DType.F32:
+            raise InvalidArgumentError(f"{name}: scales are of float32, not {found.dtype.long_name}")
+        self.keep += (found.keep,)
+        if scale is not None:
+            if found.count != 1:
+                raise InvalidArgumentError(f"{name}: `scale` has {found.count} elements: 1 is wanted")
+            self.call.scaling, self.call.scale = _STATIC, found.address
+            return
+        groups = -(-hidden // GROUP_COLUMNS)
+        if found.shape in ((rows,), (rows, 1)) and (len(found.shape) == 1 or groups != 1):
+            self.call.scaling = _PER_ROW
+        elif found.shape == (rows, groups):
+            self.call.scaling = _PER_GROUP
+        else:
+            raise InvalidArgumentError(f"{name}: `scales` has the shape {found.shape}: ({rows},) for a scale of each "
+                                       f"row, or ({rows}, {groups}) for one of {GROUP_COLUMNS} columns, is wanted")
+        self.call.scales = found.address
+
+
+def _run(name: str, shmem: Any, input: Any, weight: Any, residual: Any, output: Any, residual_output: Any, scale: Any,
+         scales: Any, epsilon: float, weight_offset: float, variant: Any, team: Any, stream: Any,
+         async_op: bool) -> Any:
+    context = _context_of(shmem)
+    team = context.team_of(team)
+    call = _Call(context, team, name, input, weight, residual, output, residual_output, scale, scales, epsilon,
+                 weight_offset, variant)
+    return context._run(context.prepare(team), stream, async_op, call.result, call.keep,
+                        _capi.library().iris_norm_launch, ctypes.byref(call.call))
+
+
+def all_reduce_rms_norm(shmem: Any, input: Any, weight: Any = None, *, residual: Any = None, output: Any = None,
+                        residual_output: Any = None, scale: Any = None, scales: Any = None, epsilon: float = 1e-6,
+                        weight_offset: float = 0.0, variant: Any = "auto", team: Optional["Team"] = None,
+                        stream: Any = None, async_op: bool = False) -> Any:
+    """The norm of the sum over the members of `input`, + residual. In place without an output, as is the residual
+    without a residual_output. Returns the output."""
+    return _run("all_reduce_rms_norm", shmem, input, weight, residual, output, residual_output, scale, scales, epsilon,
+                weight_offset, variant, team, stream, async_op)
+
+
+def reduce_scatter_rms_norm_all_gather(shmem: Any, input: Any, weight: Any = None, *, residual: Any = None,
+                                       output: Any = None, residual_output: Any = None, scale: Any = None,
+                                       scales: Any = None, epsilon: float = 1e-6, weight_offset: float = 0.0,
+                                       variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None,
+                                       async_op: bool = False) -> Any:
+    """The same result; the residual has this member's share of the rows."""
+    return _run("reduce_scatter_rms_norm_all_gather", shmem, input, weight, residual, output, residual_output, scale,
+                scales, epsilon, weight_offset, variant, team, stream, async_op)
+
+
+def plan(shmem: Any, name: str, input: Any, weight: Any = None, *, residual: Any = None, output: Any = None,
+         residual_output: Any = None, scale: Any = None, scales: Any = None, epsilon: float = 1e-6,
+         weight_offset: float = 0.0, variant: Any = "auto", team: Optional["Team"] = None) -> Dict[str, Any]:
+    """What a call runs: its variant, blocks, threads, and how many blocks share a row. Collective if the team has no
+    communicator yet."""
+    context = _context_of(shmem)
+    if name not in _NUMBERS:
+        raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
+    team = context.team_of(team)
+    call = _Call(context, team, name, input, weight, residual, output, residual_output, scale, scales, epsilon,
+                 weight_offset, variant)
+    told = _capi.iris_norm_plan()
+    _capi.library().iris_norm_choose(context.prepare(team).handle, ctypes.byref(call.call), ctypes.byref(told))
+    return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
+            "blocks": told.blocks, "threads": told.threads, "parts": told.parts}

@@ -1,0 +1,453 @@
+// The norm of a row, of which the calling block has a part: what the kernels of all variants share.
+//
+// The units of a part are 16 bytes each, at most, and a thread keeps what it has of them in
+// registers from the sums to the stores. A kernel goes through a part in three steps: Prefetch;
+// Add, for each unit whose sum it has made; and Finish.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "iris/backend/numeric.h"
+#include "iris/backend/select.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/protocol.h"
+#include "iris/collective/impl/reduce.h"
+#include "iris/collective/variants/lines.h"
+#include "iris/impl/mutation.h"
+#include "iris/norm/impl/fp8.h"
+#include "iris/norm/norm.h"
+
+namespace iris::norm::impl {
+
+using ccl::Operation;
+using ccl::impl::Common;
+using ccl::impl::Min;
+using ccl::impl::Rounds;
+using ccl::impl::RoundUp;
+
+inline constexpr uint32_t kKept = 4;  // units of a thread
+inline constexpr uint32_t kMaxParts = ccl::impl::kMaxPartners;
+inline constexpr uint32_t kMaxThreads = ccl::kMaxThreads;
+inline constexpr uint32_t kMaxPartBytes = kKept * kMaxThreads * 16;
+inline constexpr uint32_t kMaxGroups = kMaxPartBytes / 2 / kGroupColumns;  // of a part
+// Less than this is not scaled.
+inline constexpr float kLeastScaled = 0x1p-100f;
+
+struct NormCall {
+  const uint8_t* in;
+  const uint8_t* residual;  // null: none
+  uint8_t* residual_out;
+  const uint8_t* weight;  // null: none
+  uint8_t* out;
+  const float* scale;
+  float* scales;
+  uint64_t partners_offset_bytes;  // in every heap
+  uint32_t rows;
+  uint32_t hidden;
+  uint32_t parts;
+  uint32_t part_columns;
+  float epsilon;
+  float weight_offset;
+  DType out_type;
+  DType weight_type;
+  Scaling scaling;
+};
+
+// The even part of the rows that member `m` owns.
+struct OwnRows {
+  uint64_t begin;
+  uint64_t count;
+};
+IRIS_HOST_DEVICE constexpr OwnRows OwnRowsOf(uint64_t rows, uint32_t members, uint32_t m) {
+  const uint64_t each = rows / members;
+  const uint64_t longer = rows % members;
+  return {m * each + (m < longer ? m : longer), each + (m < longer ? 1 : 0)};
+}
+
+// Columns of a part but the last, so that groups of columns lie in one part.
+IRIS_HOST_DEVICE constexpr uint64_t PartColumns(uint64_t hidden, uint32_t parts) {
+  return RoundUp((hidden + parts - 1) / parts, kGroupColumns);
+}
+// What a part has in a stage: its columns, or what is given to others of it, with its scales.
+IRIS_HOST_DEVICE constexpr uint64_t ScaleBytes(uint64_t columns) {
+  return RoundUp((columns + kGroupColumns - 1) / kGroupColumns * sizeof(float), 16);
+}
+IRIS_HOST_DEVICE constexpr uint64_t SlotBytes(uint64_t columns, uint64_t element_bytes) {
+  return RoundUp(columns * element_bytes, 16) + ScaleBytes(columns);
+}
+
+// What the threads of a block share.
+struct NormShared {
+  float warps[kMaxThreads / backend::Traits::kWarpThreads];
+  float partners[kMaxParts];
+  uint32_t groups[kMaxGroups];
+};
+
+// Which unit a thread has at its k-th turn: `at` in bytes from the part's begin, of which `bytes`
+// exist. `active`: the warp has one.
+struct UnitPlace {
+  uint64_t at;
+  uint32_t bytes;
+  bool active;
+};
+struct PlainUnits {
+  IRIS_DEVICE UnitPlace operator()(uint32_t k, uint64_t part_bytes) const {
+    const uint64_t at = (backend::ThreadIndex() + uint64_t{k} * backend::BlockSize()) * 16;
+    const uint64_t left = at < part_bytes ? part_bytes - at : 0;
+    return {at, static_cast<uint32_t>(Min(left, 16)), left != 0};
+  }
+};
+// As a warp has them in lines: those of its k-th step.
+struct LineUnits {
+  ccl::impl::LineLane lane;
+  IRIS_DEVICE uint64_t Step(uint32_t k) const {
+    return backend::WarpIndex() + uint64_t{k} * ccl::impl::Warps();
+  }
+  IRIS_DEVICE UnitPlace operator()(uint32_t k, uint64_t part_bytes) const {
+    const uint64_t begin = Step(k) * ccl::impl::LineLane::kStepBytes;
+    const uint64_t at = begin + lane.offset_bytes;
+    const uint64_t left = at < part_bytes ? part_bytes - at : 0;
+    return {at, static_cast<uint32_t>(Min(left, lane.has_flag ? 8 : 16)), begin < part_bytes};
+  }
+};
+
+// Up to 16 bytes at any element. Zeros behind them.
+template <typename T>
+IRIS_DEVICE inline Bytes16 LoadUnit(const uint8_t* p, uint32_t bytes) {
+  if (bytes == 16 && (reinterpret_cast<uint64_t>(p) & 15) == 0) {
+    return backend::Load16<CacheHint::kDefault>(p);
+  }
+  Bytes16 value;
+  if (bytes != 0) value.lo = ccl::impl::LoadWord<T>(p, bytes);
+  if (bytes > 8) value.hi = ccl::impl::LoadWord<T>(p + 8, bytes - 8);
+  return value;
+}
+template <typename T>
+IRIS_DEVICE inline void StoreUnit(uint8_t* p, uint32_t bytes, Bytes16 value) {
+  if (bytes == 16 && (reinterpret_cast<uint64_t>(p) & 15) == 0) {
+    backend::Store16<CacheHint::kDefault>(p, value);
+    return;
+  }
+  if (bytes != 0) ccl::impl::StoreWord<T>(p, bytes, value.lo);
+  if (bytes > 8) ccl::impl::StoreWord<T>(p + 8, bytes - 8, value.hi);
+}
+// Up to eight numbers of one byte.
+IRIS_DEVICE inline void StoreNarrow(uint8_t* p, uint32_t bytes, uint64_t word) {
+  if (bytes == 4 && (reinterpret_cast<uint64_t>(p) & 3) == 0) {
+    backend::StorePlain(reinterpret_cast<uint32_t*>(p), static_cast<uint32_t>(word));
+  } else if (bytes != 0) {
+    ccl::impl::StoreWord<uint8_t>(p, bytes, word);
+  }
+}
+
+IRIS_DEVICE inline float LoadWeight(const uint8_t* p, DType type, uint64_t i) {
+  if (type == DType::kF32) return backend::LoadPlain(reinterpret_cast<const float*>(p) + i);
+  if (type == DType::kF16) {
+    return static_cast<float>(backend::LoadPlain(reinterpret_cast<const Half*>(p) + i));
+  }
+  return static_cast<float>(backend::LoadPlain(reinterpret_cast<const Bfloat16*>(p) + i));
+}
+
+// The part of a row that the block has.
+template <typename T, typename Units>
+class RowPart {
+ public:
+  static constexpr uint32_t kElements = 16 / sizeof(T);
+  static constexpr DType kType = DTypeOf<T>();
+  using Pack = ccl::impl::Pack<T, kElements>;
+  using Sum = ccl::impl::Sum<T, kElements>;
+
+  IRIS_DEVICE RowPart(const NormCall& call, const Common& common, Rounds* rounds,
+                      NormShared* shared, const Units& units)
+      : call_(call), common_(common), rounds_(rounds), shared_(shared), units_(units) {
+    group_ = backend::BlockIndex() / call.parts;
+    part_ = backend::BlockIndex() % call.parts;
+    first_column_ = uint64_t{part_} * call.part_columns;
+    columns_ = Min(call.part_columns, call.hidden - first_column_);
+  }
+
+  // Of rows: each `groups()`-th one from `group()` on is this block's.
+  IRIS_DEVICE uint64_t group() const { return group_; }
+  IRIS_DEVICE uint64_t groups() const { return backend::GridSize() / call_.parts; }
+  IRIS_DEVICE uint64_t columns() const { return columns_; }
+  IRIS_DEVICE uint64_t bytes() const { return columns_ * sizeof(T); }
+  IRIS_DEVICE UnitPlace Place(uint32_t k) const { return units_(k, bytes()); }
+  // Of a row-major array with the columns of the norm: where this part of a row begins.
+  IRIS_DEVICE uint64_t At(uint64_t row, uint64_t element_bytes) const {
+    return (row * call_.hidden + first_column_) * element_bytes;
+  }
+  // Scales of a row, and the first one that is this part's.
+  IRIS_DEVICE uint64_t Groups() const {
+    return call_.scaling == Scaling::kPerGroup ? (call_.hidden + kGroupColumns - 1) / kGroupColumns
+                                               : 1;
+  }
+  IRIS_DEVICE uint64_t OwnGroups() const {
+    return call_.scaling == Scaling::kPerGroup ? (columns_ + kGroupColumns - 1) / kGroupColumns
+           : part_ == 0                        ? 1
+                                               : 0;
+  }
+  IRIS_DEVICE uint64_t ScaleAt(uint64_t row) const {
+    const uint64_t first =
+        call_.scaling == Scaling::kPerGroup ? first_column_ / kGroupColumns : uint64_t{0};
+    return row * Groups() + first;
+  }
+  IRIS_DEVICE uint64_t OutBytes() const { return call_.scaling == Scaling::kNone ? sizeof(T) : 1; }
+
+  // Loads what Add needs beside the sums, so that it is there when they are. `residual`: this part
+  // of the row's; null: none.
+  IRIS_DEVICE void Prefetch(const uint8_t* residual) {
+    squares_ = 0;
+    has_residual_ = residual != nullptr;
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kKept; ++k) {
+      kept_[k] = {};
+      const UnitPlace place = Place(k);
+      if (has_residual_ && place.bytes != 0)
+        kept_[k] = LoadUnit<T>(residual + place.at, place.bytes);
+    }
+  }
+
+  // Unit k of the row is this sum, before the residual. `residual_out`: this part of the row's;
+  // null: none.
+  IRIS_DEVICE void Add(uint32_t k, const UnitPlace& place, Sum sum, uint8_t* residual_out) {
+    if (has_residual_) {
+      const Pack more = iris::impl::BitCast<Pack>(kept_[k]);
+      IRIS_UNROLL(8)
+      for (uint32_t e = 0; e < kElements; ++e) {
+        sum.values[e] += static_cast<float>(more.values[e]);
+      }
+    }
+    Pack pack;
+    IRIS_UNROLL(8)
+    for (uint32_t e = 0; e < kElements; ++e) pack.values[e] = static_cast<T>(sum.values[e]);
+    Take(k, place, iris::impl::BitCast<Bytes16>(pack));
+    if (residual_out != nullptr) StoreUnit<T>(residual_out + place.at, place.bytes, kept_[k]);
+  }
+  // Unit k of r is this.
+  IRIS_DEVICE void Take(uint32_t k, const UnitPlace& place, Bytes16 unit) {
+    kept_[k] = unit;
+    const Pack pack = iris::impl::BitCast<Pack>(unit);
+    IRIS_UNROLL(8)
+    for (uint32_t e = 0; e < kElements; ++e) {
+      const float x = static_cast<float>(pack.values[e]);
+      if (e * sizeof(T) < place.bytes) squares_ += x * x;
+    }
+  }
+  IRIS_DEVICE Bytes16 Unit(uint32_t k) const { return kept_[k]; }
+
+  // Norms the row, which all threads have added, and puts it to each of `n_places` places:
+  // out_at(p) is where this part of the row goes, scales_at(p) where its scales do. False on
+  // failure, which is recorded; the same in all threads. A block sync is in it.
+  template <typename OutAt, typename ScalesAt>
+  IRIS_DEVICE bool Finish(uint32_t n_places, OutAt out_at, ScalesAt scales_at) {
+    float squares = 0;
+    if (!Combine<false>(SumOfBlock(), &squares)) return false;
+    const float mean = squares / static_cast<float>(call_.hidden);
+    const float factor = 1.0f / ::sqrtf(mean + call_.epsilon);
+    if (call_.scaling == Scaling::kNone) {
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) {
+        const UnitPlace place = Place(k);
+        if (place.bytes == 0) continue;
+        float values[kElements];
+        Normed(k, place, factor, values);
+        Pack pack;
+        IRIS_UNROLL(8)
+        for (uint32_t e = 0; e < kElements; ++e) pack.values[e] = static_cast<T>(values[e]);
+        for (uint32_t p = 0; p < n_places; ++p) {
+          StoreUnit<T>(out_at(p) + place.at, place.bytes, iris::impl::BitCast<Bytes16>(pack));
+        }
+      }
+      return true;
+    }
+    float scale = 1;
+    if (call_.scaling == Scaling::kStatic) {
+      scale = backend::LoadPlain(call_.scale);
+    } else {
+      if (!Magnitudes(factor, &scale)) return false;
+      for (uint64_t i = backend::ThreadIndex(); i < OwnGroups(); i += backend::BlockSize()) {
+        const float mine = call_.scaling == Scaling::kPerRow ? scale : GroupScale(i);
+        for (uint32_t p = 0; p < n_places; ++p) backend::StorePlain(scales_at(p) + i, mine);
+      }
+    }
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kKept; ++k) {
+      const UnitPlace place = Place(k);
+      if (place.bytes == 0) continue;
+      float values[kElements];
+      Normed(k, place, factor, values);
+      if (call_.scaling == Scaling::kPerGroup) {
+        scale = GroupScale(place.at / sizeof(T) / kGroupColumns);
+      }
+      const float inverse = 1.0f / scale;
+      uint64_t word = 0;
+      IRIS_UNROLL(8)
+      for (uint32_t e = 0; e < kElements; ++e) {
+        word |= static_cast<uint64_t>(Fp8Bits(call_.out_type, values[e] * inverse)) << 8 * e;
+      }
+      for (uint32_t p = 0; p < n_places; ++p) {
+        StoreNarrow(out_at(p) + place.at / sizeof(T), place.bytes / sizeof(T), word);
+      }
+    }
+    return true;
+  }
+
+ private:
+  // Unit k, normed.
+  IRIS_DEVICE void Normed(uint32_t k, const UnitPlace& place, float factor, float* values) const {
+    const Pack pack = iris::impl::BitCast<Pack>(kept_[k]);
+    const uint64_t first = first_column_ + place.at / sizeof(T);
+    Pack weights;
+    const bool same = call_.weight != nullptr && call_.weight_type == kType;
+    if (same) {
+      weights =
+          iris::impl::BitCast<Pack>(LoadUnit<T>(call_.weight + first * sizeof(T), place.bytes));
+    }
+    IRIS_UNROLL(8)
+    for (uint32_t e = 0; e < kElements; ++e) {
+      float weight = 1;
+      if (same) {
+        weight = static_cast<float>(weights.values[e]);
+      } else if (call_.weight != nullptr && e * sizeof(T) < place.bytes) {
+        weight = LoadWeight(call_.weight, call_.weight_type, first + e);
+      }
+      if (call_.weight != nullptr) weight += call_.weight_offset;
+      values[e] = static_cast<float>(pack.values[e]) * factor * weight;
+    }
+  }
+
+  IRIS_DEVICE float ScaleOf(float magnitude) const {
+    return magnitude < kLeastScaled ? 1.0f : magnitude / LargestOf(call_.out_type);
+  }
+  IRIS_DEVICE float GroupScale(uint64_t group) const {
+    return ScaleOf(
+        numeric::FloatOf(backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->groups[group])));
+  }
+
+  // The largest magnitudes, of the row or of each group. Bits of numbers that are not negative are
+  // in their order, and those of a NaN come last.
+  IRIS_DEVICE bool Magnitudes(float factor, float* scale) {
+    const bool row = call_.scaling == Scaling::kPerRow;
+    const uint64_t n = row ? 1 : OwnGroups();
+    for (uint64_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
+      backend::Store<Scope::kBlock, Order::kRelaxed>(&shared_->groups[i], 0u);
+    }
+    iris::impl::SyncInsideBlock();
+    uint32_t of_row = 0;
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kKept; ++k) {
+      const UnitPlace place = Place(k);
+      if (place.bytes == 0) continue;
+      float values[kElements];
+      Normed(k, place, factor, values);
+      uint32_t most = 0;
+      IRIS_UNROLL(8)
+      for (uint32_t e = 0; e < kElements; ++e) {
+        const uint32_t bits = numeric::BitsOf(values[e]) & 0x7fffffffu;
+        if (e * sizeof(T) < place.bytes && bits > most) most = bits;
+      }
+      if (row) {
+        of_row = most > of_row ? most : of_row;
+      } else {
+        Raise(place.at / sizeof(T) / kGroupColumns, most);
+      }
+    }
+    if (row) Raise(0, of_row);
+    iris::impl::SyncInsideBlock();
+    if (!row) return true;
+    float most =
+        numeric::FloatOf(backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->groups[0]));
+    if (!Combine<true>(most, &most)) return false;
+    *scale = ScaleOf(most);
+    return true;
+  }
+  IRIS_DEVICE void Raise(uint64_t group, uint32_t bits) {
+    (void)backend::FetchOp<AtomicOp::kMax, Scope::kBlock, Order::kRelaxed>(&shared_->groups[group],
+                                                                           bits);
+  }
+
+  // The block's sum of squares, in a fixed order: the lanes of each warp, then the warps. Only the
+  // whole warps of a block have values.
+  IRIS_DEVICE float SumOfBlock() {
+    float sum = squares_;
+    for (uint32_t mask = backend::WarpSize() / 2; mask != 0; mask /= 2) {
+      sum += backend::ShuffleXor(sum, mask);
+    }
+    if (backend::LaneIndex() == 0) backend::StorePlain(&shared_->warps[backend::WarpIndex()], sum);
+    iris::impl::SyncInsideBlock();
+    const uint32_t n = (backend::BlockSize() + backend::WarpSize() - 1) / backend::WarpSize();
+    float total = 0;
+    for (uint32_t w = 0; w < n; ++w) total += backend::LoadPlain(&shared_->warps[w]);
+    return total;
+  }
+
+  // The sum, or the largest, of what the blocks have that share the row. A word that is not zero
+  // has come; who takes it zeroes it. It is used again after the partner has come to the turn
+  // between, so when this block is done with it. False on failure, which is recorded.
+  template <bool kLargest>
+  IRIS_DEVICE bool Combine(float mine, float* result) {
+    *result = mine;
+    if (call_.parts == 1) {
+      iris::impl::SyncInsideBlock();  // nobody still reads what the block shares
+      return rounds_->Settle();
+    }
+    const auto words = [this](uint32_t part) {
+      return iris::AtOffset<uint32_t>(common_.context, common_.context.rank,
+                                      call_.partners_offset_bytes + (group_ * call_.parts + part) *
+                                                                        ccl::impl::kPartnerBytes) +
+             turn_ * kMaxParts;
+    };
+    for (uint32_t p = backend::ThreadIndex(); p < call_.parts; p += backend::BlockSize()) {
+      if (p == part_) {
+        backend::StorePlain(&shared_->partners[p], mine);
+        continue;
+      }
+      backend::Store<Scope::kDevice, Order::kRelaxed>(words(p) + part_,
+                                                      (numeric::BitsOf(mine) & 0x7fffffffu) + 1);
+    }
+    for (uint32_t p = backend::ThreadIndex(); p < call_.parts; p += backend::BlockSize()) {
+      if (p == part_) continue;
+      uint32_t* const word = words(part_) + p;
+      uint32_t seen = 0;
+      const bool came = rounds_->Await(common_.index, [word, &seen] {
+        seen = backend::Load<Scope::kDevice, Order::kRelaxed>(word);
+        return seen != 0;
+      });
+      if (!came) break;
+      backend::Store<Scope::kDevice, Order::kRelaxed>(word, 0u);
+      backend::StorePlain(&shared_->partners[p], numeric::FloatOf(seen - 1));
+    }
+    turn_ ^= 1;
+    iris::impl::SyncInsideBlock();
+    if (!rounds_->Settle()) return false;
+    float total = backend::LoadPlain(&shared_->partners[0]);
+    for (uint32_t p = 1; p < call_.parts; ++p) {
+      const float next = backend::LoadPlain(&shared_->partners[p]);
+      if constexpr (kLargest) {
+        total = numeric::BitsOf(next) > numeric::BitsOf(total) ? next : total;
+      } else {
+        total += next;
+      }
+    }
+    *result = total;
+    iris::impl::SyncInsideBlock();  // before partners are written again
+    return true;
+  }
+
+  const NormCall& call_;
+  const Common& common_;
+  Rounds* rounds_;
+  NormShared* shared_;
+  const Units& units_;
+  uint64_t group_;
+  uint32_t part_;
+  uint64_t first_column_;
+  uint64_t columns_;
+  uint32_t turn_ = 0;
+  bool has_residual_ = false;
+  float squares_ = 0;
+  Bytes16 kept_[kKept];
+};
+
+}  // namespace iris::norm::impl

@@ -1,0 +1,315 @@
+// The launcher: checks, plans, and the registry of variants.
+#include "iris/norm/norm.h"
+
+#include <cstdint>
+
+#include "iris/collective/impl/request.h"
+#include "iris/collective/variants/variant.h"
+#include "iris/norm/impl/row.h"
+#include "iris/norm/variant.h"
+
+namespace iris::norm {
+namespace {
+
+using ccl::Operation;
+using impl::Invalid;
+using impl::VariantRow;
+
+// In the order in which kAuto falls back on them.
+constexpr const VariantRow* kRows[] = {&impl::kTwoShotRow, &impl::kLinesRow, &impl::kPacketsRow};
+
+const VariantRow* FindRow(Variant variant) {
+  for (const VariantRow* row : kRows) {
+    if (row->variant == variant) return row;
+  }
+  return nullptr;
+}
+
+bool IsFloat(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
+}
+bool IsFp8(DType type) { return type == DType::kF8E4M3 || type == DType::kF8E5M2; }
+
+uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+uint64_t Most(uint64_t a, uint64_t b) { return a < b ? b : a; }
+uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+// The threads of a block that has so many bytes of a row, within `least` and `most`, where a thread
+// has `unit_bytes` at a time.
+uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most) {
+  const uint64_t warp = backend::WarpSize();
+  const uint64_t units = Ceil(part_bytes, unit_bytes);
+  const uint64_t wanted = Most(Least(units, most), Ceil(units, impl::kKept));
+  return static_cast<uint32_t>(ccl::impl::RoundUp(wanted, warp));
+}
+
+// The plan of a problem by one variant. False: it does not have it, and `*why` says why.
+bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, Plan* plan,
+            const char** why) {
+  const ccl::Config& config = comm.config;
+  const uint64_t warp = backend::WarpSize();
+  const uint64_t element_bytes = DTypeBytes(problem.in);
+  // A warp with lines has 15 bytes for each 16 of others.
+  const uint64_t unit_bytes =
+      row->variant == Variant::kLines ? ccl::impl::LineLane::kStepBytes / warp : uint64_t{16};
+  uint64_t most_threads = backend::Traits::kEmulated ? uint64_t{64} : uint64_t{impl::kMaxThreads};
+  uint64_t part_bytes = row->part_bytes(comm, problem, why);
+  if (part_bytes == 0) return false;
+  if (config.block_threads != 0) {
+    most_threads = ccl::impl::RoundUp(config.block_threads, warp);
+    part_bytes = Least(part_bytes, most_threads * unit_bytes * impl::kKept);
+  }
+  *why =
+      "a row is too long for the blocks of this Comm: make it with more Config::max_blocks or "
+      "stage_bytes";
+  uint64_t columns = part_bytes / element_bytes;
+  if (columns < problem.hidden) columns = columns / kGroupColumns * kGroupColumns;
+  if (columns == 0) return false;
+  uint64_t max_blocks = row->max_blocks(comm);
+  if (config.blocks != 0) max_blocks = Least(max_blocks, config.blocks);
+  const uint64_t most_parts = Least(impl::kMaxParts, max_blocks);
+  const uint64_t least_parts = Ceil(problem.hidden, columns);
+  if (least_parts > most_parts) return false;
+  // Few rows are shared out, so that many blocks send them.
+  const uint64_t rows = Most(row->rows(comm, problem), 1);
+  constexpr uint64_t kBytesForABlock = backend::Traits::kEmulated ? 4096 : 2048;
+  const uint64_t parts =
+      Most(Least(Least(max_blocks / rows, Ceil(problem.hidden * element_bytes, kBytesForABlock)),
+                 most_parts),
+           least_parts);
+  const uint64_t part_columns = impl::PartColumns(problem.hidden, static_cast<uint32_t>(parts));
+  plan->variant = row->variant;
+  plan->parts = static_cast<uint32_t>(Ceil(problem.hidden, part_columns));
+  plan->blocks = static_cast<uint32_t>(Least(rows, max_blocks / plan->parts) * plan->parts);
+  plan->threads =
+      ThreadsFor(Least(part_columns, problem.hidden) * element_bytes, unit_bytes, most_threads);
+  return true;
+}
+
+// Bytes that a member sends in one-shot variants, up to which they are expected to be faster.
+constexpr uint64_t kPacketBytes = backend::Traits::kEmulated ? 8 << 10 : 96 << 10;
+constexpr uint64_t kLineBytes = backend::Traits::kEmulated ? 64 << 10 : 3 << 20;
+
+Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
+  if (comm.team.size == 1) return Variant::kPackets;
+  const uint64_t bytes =
+      problem.rows * problem.hidden * DTypeBytes(problem.in) * (comm.team.size - 1);
+  return bytes <= kPacketBytes ? Variant::kPackets
+         : bytes <= kLineBytes ? Variant::kLines
+                               : Variant::kTwoShot;
+}
+
+// A buffer of a call.
+struct Buffer {
+  const void* first;
+  uint64_t bytes;  // 0: this member has none
+  uint64_t element_bytes;
+};
+
+struct Buffers {
+  Buffer in, residual, residual_out, weight, out, scale, scales;
+};
+
+Buffers BuffersOf(const ccl::Comm& comm, const Norm& call) {
+  const Problem& p = call.problem;
+  const uint64_t each = DTypeBytes(p.in);
+  const uint64_t residual_rows =
+      !p.residual ? 0
+      : p.operation == Operation::kAllReduceRmsNorm
+          ? p.rows
+          : impl::OwnRowsOf(p.rows, comm.team.size, comm.team.index).count;
+  const uint64_t scales = p.scaling == Scaling::kPerRow     ? p.rows
+                          : p.scaling == Scaling::kPerGroup ? p.rows * Ceil(p.hidden, kGroupColumns)
+                                                            : 0;
+  Buffers all;
+  all.in = {call.in, p.rows * p.hidden * each, each};
+  all.residual = {call.residual, residual_rows * p.hidden * each, each};
+  all.residual_out = {call.residual_out, residual_rows * p.hidden * each, each};
+  const uint64_t weight_bytes = p.weight == DType::kNone ? 1 : DTypeBytes(p.weight);
+  all.weight = {call.weight, p.weight == DType::kNone ? 0 : p.hidden * weight_bytes, weight_bytes};
+  all.out = {call.out, p.rows * p.hidden * DTypeBytes(p.out), DTypeBytes(p.out)};
+  all.scale = {call.scale, p.scaling == Scaling::kStatic ? sizeof(float) : 0, sizeof(float)};
+  all.scales = {call.scales, scales * sizeof(float), sizeof(float)};
+  return all;
+}
+
+bool Touch(const Buffer& x, const Buffer& y) {
+  return x.bytes != 0 && y.bytes != 0 && ccl::impl::Overlap(x.first, x.bytes, y.first, y.bytes);
+}
+
+Result CheckBuffers(const ccl::Comm& comm, const Norm& call, uint64_t* in_offset_bytes,
+                    uint64_t* residual_out_offset_bytes, uint64_t* out_offset_bytes) {
+  const Buffers all = BuffersOf(comm, call);
+  uint64_t unused = 0;
+  const struct {
+    const Buffer& buffer;
+    uint64_t* offset_bytes;
+  } checks[] = {{all.in, in_offset_bytes},
+                {all.residual, &unused},
+                {all.residual_out, residual_out_offset_bytes},
+                {all.weight, &unused},
+                {all.out, out_offset_bytes},
+                {all.scale, &unused},
+                {all.scales, &unused}};
+  for (const auto& check : checks) {
+    if (check.buffer.bytes == 0) continue;
+    const Result result = ccl::impl::CheckBuffer(comm, check.buffer.first, check.buffer.bytes,
+                                                 check.buffer.element_bytes, check.offset_bytes);
+    if (!result.ok()) return result;
+  }
+  const bool out_is_in = call.out == call.in && call.problem.out == call.problem.in;
+  if ((Touch(all.out, all.in) && !out_is_in) || Touch(all.out, all.residual) ||
+      Touch(all.out, all.residual_out) || Touch(all.out, all.weight) || Touch(all.out, all.scale) ||
+      Touch(all.out, all.scales)) {
+    return Invalid("out overlaps with another buffer: it may be `in` itself, and nothing else");
+  }
+  const bool in_place = call.residual_out == call.residual;
+  if ((Touch(all.residual_out, all.residual) && !in_place) || Touch(all.residual_out, all.in) ||
+      Touch(all.residual_out, all.weight) || Touch(all.residual_out, all.scale) ||
+      Touch(all.residual_out, all.scales)) {
+    return Invalid(
+        "residual_out overlaps with another buffer: it may be the residual itself, and nothing "
+        "else");
+  }
+  if (Touch(all.scales, all.in) || Touch(all.scales, all.residual) ||
+      Touch(all.scales, all.weight)) {
+    return Invalid("the scales overlap with what the operation reads");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result CheckProblem(const Problem& problem) {
+  if (!ccl::IsNorm(problem.operation)) return Invalid("the operation is no norm of sums");
+  if (problem.hidden == 0) return Invalid("hidden is at least 1: a row has to have columns");
+  if (problem.rows > kMaxDimension || problem.hidden > kMaxDimension) {
+    return Invalid("rows and hidden are at most 2^31 - 1");
+  }
+  constexpr uint64_t kMaxElements = 1ull << 42;
+  if (problem.rows * problem.hidden > kMaxElements) {
+    return Invalid("there are more than 2^42 elements");
+  }
+  if (!IsFloat(problem.in)) return Invalid("the type of `in` is f32, f16 or bf16");
+  if (problem.out != problem.in && !IsFp8(problem.out)) {
+    return Invalid("the type of `out` is that of `in`, f8e4m3 or f8e5m2");
+  }
+  if (problem.weight != DType::kNone && !IsFloat(problem.weight)) {
+    return Invalid("the type of the weight is f32, f16 or bf16");
+  }
+  if (static_cast<uint32_t>(problem.scaling) >= kScalingCount) return Invalid("no such scaling");
+  if (IsFp8(problem.out) != (problem.scaling != Scaling::kNone)) {
+    return Invalid("an `out` of fp8 has a scaling, and no other has one");
+  }
+  if (!(problem.epsilon >= 0) || problem.epsilon > 3.4e38f) {
+    return Invalid("epsilon is a finite number that is not negative");
+  }
+  if (!(problem.weight_offset >= -3.4e38f && problem.weight_offset <= 3.4e38f)) {
+    return Invalid("weight_offset is a finite number");
+  }
+  if (problem.weight == DType::kNone && problem.weight_offset != 0) {
+    return Invalid("weight_offset is added to a weight, of which there is none");
+  }
+  if (static_cast<uint32_t>(problem.variant) >= kVariantCount) return Invalid("no such variant");
+  return {};
+}
+
+Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
+  if (Result result = CheckProblem(problem); !result.ok()) return result;
+  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
+  const char* why = nullptr;
+  Plan plan;
+  if (problem.variant != Variant::kAuto) {
+    if (!PlanBy(FindRow(problem.variant), comm, problem, &plan, &why)) {
+      return {StatusCode::kUnimplemented, why};
+    }
+    *out = plan;
+    return {};
+  }
+  if (PlanBy(FindRow(Preferred(comm, problem)), comm, problem, &plan, &why)) {
+    *out = plan;
+    return {};
+  }
+  const char* first_why = nullptr;
+  for (const VariantRow* row : kRows) {
+    if (PlanBy(row, comm, problem, &plan, &why)) {
+      *out = plan;
+      return {};
+    }
+    if (first_why == nullptr) first_why = why;
+  }
+  return {StatusCode::kResourceExhausted, first_why};
+}
+
+Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream) {
+  const Problem& problem = call.problem;
+  Plan plan;
+  if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
+  if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
+  if (problem.rows == 0) return {};
+  ccl::impl::Request request = {.operation = problem.operation};
+  uint64_t in_offset_bytes = 0;
+  uint64_t residual_out_offset_bytes = 0;
+  uint64_t out_offset_bytes = 0;
+  if (Result result =
+          CheckBuffers(comm, call, &in_offset_bytes, &residual_out_offset_bytes, &out_offset_bytes);
+      !result.ok()) {
+    return result;
+  }
+  // What the others write to: see kTwoShot.
+  const bool gives_sums = problem.operation == Operation::kAllReduceRmsNorm && problem.residual;
+  request.in_offset_bytes = in_offset_bytes;
+  request.out_offset_bytes = gives_sums ? residual_out_offset_bytes : out_offset_bytes;
+  const ccl::Plan launch = {ccl::Variant::kAuto, plan.blocks, plan.threads, 1};
+  impl::Common common = ccl::impl::CommonOf({comm, request, launch});
+  ccl::CallRecord record;
+  record.operation = problem.operation;
+  record.type = problem.in;
+  record.out_type = problem.out;
+  record.weight = problem.weight;
+  record.residual = problem.residual;
+  record.scaling = problem.scaling;
+  record.norm_variant = plan.variant;
+  record.rows = static_cast<uint32_t>(problem.rows);
+  record.hidden = static_cast<uint32_t>(problem.hidden);
+  record.blocks = plan.blocks;
+  record.parts = plan.parts;
+  record.epsilon = problem.epsilon;
+  record.weight_offset = problem.weight_offset;
+  common.call = ccl::impl::PackNorm(record);
+  common.signature = ccl::impl::SignatureOf(common.call);
+  impl::NormCall norm = {};
+  norm.in = static_cast<const uint8_t*>(call.in);
+  if (problem.residual) {
+    norm.residual = static_cast<const uint8_t*>(call.residual);
+    norm.residual_out = static_cast<uint8_t*>(call.residual_out);
+    // A member without a row of its own may give none.
+    if (norm.residual == nullptr) norm.residual = norm.in;
+  }
+  if (problem.weight != DType::kNone) norm.weight = static_cast<const uint8_t*>(call.weight);
+  norm.out = static_cast<uint8_t*>(call.out);
+  norm.scale = call.scale;
+  norm.scales = call.scales;
+  norm.partners_offset_bytes =
+      comm.workspace_offset_bytes + ccl::impl::OffsetsOf(comm.team.size, comm.config).partner_bytes;
+  norm.rows = record.rows;
+  norm.hidden = record.hidden;
+  norm.parts = plan.parts;
+  norm.part_columns = static_cast<uint32_t>(impl::PartColumns(problem.hidden, plan.parts));
+  norm.epsilon = problem.epsilon;
+  norm.weight_offset = problem.weight_offset;
+  norm.out_type = problem.out;
+  norm.weight_type = problem.weight;
+  norm.scaling = problem.scaling;
+  return FindRow(plan.variant)
+      ->launch(common, norm, problem.in, {plan.blocks, plan.threads, 0, common.early != 0}, stream);
+}
+
+Result Prepare() {
+  for (const VariantRow* row : kRows) {
+    if (Result result = row->prepare(); !result.ok()) return result;
+  }
+  return {};
+}
+
+}  // namespace iris::norm

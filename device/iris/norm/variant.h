@@ -1,0 +1,63 @@
+// What a variant of the operations is: a row of the registry, in the variant's own file. Host code.
+//
+// A new variant: an enumerator in iris/norm_types.h, a file that defines its row, and the row's
+// line in norm.cc.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/collective/collective.h"
+#include "iris/collective/impl/layout.h"
+#include "iris/norm/impl/row.h"
+#include "iris/norm/norm.h"
+
+namespace iris::norm::impl {
+
+inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
+
+struct VariantRow {
+  Variant variant;
+  // Bytes of a row of `in` that a block can have, of a problem that is valid. 0: it does not have
+  // the problem at all, and `*why` says why.
+  uint64_t (*part_bytes)(const ccl::Comm& comm, const Problem& problem, const char** why);
+  // Blocks that a launch has, at most.
+  uint32_t (*max_blocks)(const ccl::Comm& comm);
+  // Rows that blocks have between them.
+  uint64_t (*rows)(const ccl::Comm& comm, const Problem& problem);
+  Result (*launch)(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
+                   backend::Stream& stream);
+  // Loads its kernels onto the current device.
+  Result (*prepare)();
+  backend::HostOnly host_only = {};
+};
+
+extern const VariantRow kPacketsRow;
+extern const VariantRow kLinesRow;
+extern const VariantRow kTwoShotRow;
+
+// The kernel of the type that `in` has, launched.
+template <typename Kernels>
+Result LaunchOf(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
+                backend::Stream& stream) {
+  switch (in) {
+    case DType::kF32:
+      return backend::Launch(config, stream, Kernels::template Of<float>(), common, call);
+    case DType::kF16:
+      return backend::Launch(config, stream, Kernels::template Of<Half>(), common, call);
+    default:
+      return backend::Launch(config, stream, Kernels::template Of<Bfloat16>(), common, call);
+  }
+}
+template <typename Kernels>
+Result PrepareOf() {
+  if (Result result = backend::PrepareKernel(Kernels::template Of<float>()); !result.ok()) {
+    return result;
+  }
+  if (Result result = backend::PrepareKernel(Kernels::template Of<Half>()); !result.ok()) {
+    return result;
+  }
+  return backend::PrepareKernel(Kernels::template Of<Bfloat16>());
+}
+
+}  // namespace iris::norm::impl

@@ -1,0 +1,45 @@
+// The row of kLines. Its kernels: impl/one_shot.h.
+#include <cstdint>
+
+#include "iris/norm/impl/one_shot.h"
+#include "iris/norm/variant.h"
+
+namespace iris::norm::impl {
+namespace {
+
+using ccl::impl::LineLane;
+
+struct Kernels {
+  template <typename T>
+  static auto Of() {
+    return &NormLines<T>;
+  }
+};
+
+uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
+  if (problem.operation != Operation::kAllReduceRmsNorm) {
+    *why = "only all_reduce_rms_norm has the variant kLines";
+    return 0;
+  }
+  if (!ccl::impl::kHasLines || comm.config.without_lines || comm.team.size < 2 ||
+      comm.team.size > ccl::impl::kMaxLineMembers) {
+    *why = "the variant kLines is for 2 to 8 members, on devices that store whole lines";
+    return 0;
+  }
+  const uint64_t inbox = ccl::impl::LineInboxBytes(comm.team.size, comm.config.line_bytes);
+  return Min(uint64_t{kKept} * kMaxThreads / backend::Traits::kWarpThreads,
+             inbox / LineLane::kStoredBytes) *
+         LineLane::kStepBytes;
+}
+uint32_t MaxBlocks(const ccl::Comm& comm) { return comm.config.line_blocks; }
+uint64_t Rows(const ccl::Comm&, const Problem& problem) { return problem.rows; }
+
+Result Prepare() { return ccl::impl::kHasLines ? PrepareOf<Kernels>() : Result{}; }
+
+}  // namespace
+
+const VariantRow kLinesRow = {
+    Variant::kLines, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &Prepare,
+};
+
+}  // namespace iris::norm::impl

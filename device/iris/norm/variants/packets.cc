@@ -1,0 +1,37 @@
+// The row of kPackets. Its kernels: impl/one_shot.h. A team of one member has it for both
+// operations.
+#include <cstdint>
+
+#include "iris/norm/impl/one_shot.h"
+#include "iris/norm/variant.h"
+
+namespace iris::norm::impl {
+namespace {
+
+struct Kernels {
+  template <typename T>
+  static auto Of() {
+    return &NormPackets<T>;
+  }
+};
+
+uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
+  if (comm.team.size == 1) return kMaxPartBytes;
+  if (problem.operation != Operation::kAllReduceRmsNorm) {
+    *why = "only all_reduce_rms_norm has the variant kPackets";
+    return 0;
+  }
+  return Min(kMaxPartBytes, comm.config.packet_bytes);
+}
+uint32_t MaxBlocks(const ccl::Comm& comm) {
+  return comm.team.size == 1 ? comm.config.max_blocks : comm.config.packet_blocks;
+}
+uint64_t Rows(const ccl::Comm&, const Problem& problem) { return problem.rows; }
+
+}  // namespace
+
+const VariantRow kPacketsRow = {
+    Variant::kPackets, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &PrepareOf<Kernels>,
+};
+
+}  // namespace iris::norm::impl

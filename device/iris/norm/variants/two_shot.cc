@@ -1,0 +1,286 @@
+// kTwoShot: each member reduces its share of the rows, and gives all what came of it.
+//
+// Rows go chunk by chunk through a block, as many of each member's share as the block's stage has
+// room for; all at once if nothing is staged. Of a chunk:
+//
+//   rows of `in`, all members'  -> the stage, where some member's are not in the heap; a round
+//   own rows: sums, residual    -> r
+//     sums are given away       -> residual_out, or the stages, of all; a round; all norm all rows
+//     normed rows are           -> out, or the stages, of all; a round
+//   the stage                   -> residual_out and out, where they were staged
+//
+// Sums are given where each member has to write r of all rows. Normed rows go through the stages,
+// too, where scales are written: the members do not tell each other where those are.
+#include <cstdint>
+
+#include "iris/norm/impl/row.h"
+#include "iris/norm/variant.h"
+
+namespace iris::norm::impl {
+
+// The kernel's work, in the words of its block.
+template <typename T>
+class TwoShot {
+ public:
+  using Part = RowPart<T, PlainUnits>;
+  using Sum = typename Part::Sum;
+  using Pack = typename Part::Pack;
+
+  IRIS_DEVICE TwoShot(const Common& common, const NormCall& call, Rounds* rounds,
+                      NormShared* shared)
+      : common_(common),
+        call_(call),
+        rounds_(rounds),
+        part_(call, common, rounds, shared, units_),
+        gives_sums_(common.operation == Operation::kAllReduceRmsNorm && call.residual != nullptr),
+        slot_bytes_(SlotBytes(part_.columns(), sizeof(T))) {}
+
+  IRIS_DEVICE void Run() {
+    if (rounds_->broken() || !rounds_->Exchange(false)) return;
+    const uint32_t n = common_.size;
+    const bool writes_scales =
+        call_.scaling == Scaling::kPerRow || call_.scaling == Scaling::kPerGroup;
+    staged_in_ = !rounds_->in_direct();
+    staged_out_ = !rounds_->out_direct() || (!gives_sums_ && writes_scales);
+    const uint64_t most = OwnRowsOf(call_.rows, n, 0).count;
+    const uint64_t at_once =
+        staged_in_ || staged_out_ ? common_.stage_bytes / (n * slot_bytes_) : most;
+    bool first = true;
+    for (uint64_t begin = part_.group(); begin < most; begin += at_once * part_.groups()) {
+      begin_ = begin;
+      count_ = Min(at_once, (most - begin + part_.groups() - 1) / part_.groups());
+      if (staged_in_) StageIn();
+      // Behind it the members' rows are there, and nobody reads a stage of the last chunk.
+      if ((staged_in_ || !first) && !rounds_->Meet()) return;
+      first = false;
+      if (!ReduceOwn()) return;
+      if (!rounds_->Meet()) return;
+      if (gives_sums_) {
+        if (!NormAll()) return;
+      } else if (staged_out_) {
+        StageOut();
+      }
+    }
+    rounds_->Finish();
+  }
+
+ private:
+  // Row c of the chunk among those of `owner`: its number, and its place in the owner's share.
+  IRIS_DEVICE bool RowOf(uint64_t c, uint32_t owner, uint64_t* row, uint64_t* local) const {
+    const OwnRows own = OwnRowsOf(call_.rows, common_.size, owner);
+    *local = begin_ + c * part_.groups();
+    *row = own.begin + *local;
+    return *local < own.count;
+  }
+  IRIS_DEVICE uint64_t Slot(uint64_t c, uint32_t owner) const {
+    return (c * common_.size + owner) * slot_bytes_;
+  }
+  IRIS_DEVICE float* ScalesOf(uint8_t* slot) const {
+    return reinterpret_cast<float*>(slot + RoundUp(part_.columns() * sizeof(T), 16));
+  }
+
+  IRIS_DEVICE void StageIn() {
+    uint8_t* const stage = rounds_->StageIn(common_.index);
+    for (uint64_t i = 0; i < count_ * common_.size; ++i) {
+      const uint32_t owner = static_cast<uint32_t>(i % common_.size);
+      uint64_t row = 0;
+      uint64_t local = 0;
+      if (!RowOf(i / common_.size, owner, &row, &local)) continue;
+      CopyPart(stage + Slot(i / common_.size, owner), call_.in + part_.At(row, sizeof(T)));
+    }
+  }
+  IRIS_DEVICE void CopyPart(uint8_t* to, const uint8_t* from) const {
+    for (uint32_t k = 0; k < kKept; ++k) {
+      const UnitPlace place = part_.Place(k);
+      if (place.bytes == 0) continue;
+      StoreUnit<T>(to + place.at, place.bytes, LoadUnit<T>(from + place.at, place.bytes));
+    }
+  }
+
+  IRIS_DEVICE bool ReduceOwn() {
+    const uint32_t me = common_.index;
+    for (uint64_t c = 0; c < count_; ++c) {
+      uint64_t row = 0;
+      uint64_t local = 0;
+      if (!RowOf(c, me, &row, &local)) continue;
+      const uint64_t slot = Slot(c, me);
+      const bool whole_residual = common_.operation == Operation::kAllReduceRmsNorm;
+      const uint64_t residual_at = part_.At(whole_residual ? row : local, sizeof(T));
+      part_.Prefetch(call_.residual == nullptr ? nullptr : call_.residual + residual_at);
+      uint8_t* const residual_out =
+          gives_sums_ || call_.residual_out == nullptr ? nullptr : call_.residual_out + residual_at;
+      const uint64_t in_at = part_.At(row, sizeof(T));
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) {
+        const UnitPlace place = part_.Place(k);
+        if (place.bytes == 0) continue;
+        part_.Add(k, place, SumOf(place, slot, in_at), residual_out);
+      }
+      if (gives_sums_) {
+        for (uint32_t step = 0; step < common_.size; ++step) {
+          const uint32_t m = rounds_->Rotated(step);
+          uint8_t* const to = staged_out_ ? rounds_->StageOut(m) + slot : rounds_->Out(m) + in_at;
+          IRIS_UNROLL(4)
+          for (uint32_t k = 0; k < kKept; ++k) {
+            const UnitPlace place = part_.Place(k);
+            if (place.bytes != 0) StoreUnit<T>(to + place.at, place.bytes, part_.Unit(k));
+          }
+        }
+        continue;
+      }
+      const uint64_t out_at = part_.At(row, part_.OutBytes());
+      const auto out = [&](uint32_t p) {
+        const uint32_t m = rounds_->Rotated(p);
+        return staged_out_ ? rounds_->StageOut(m) + slot : rounds_->Out(m) + out_at;
+      };
+      const auto scales = [&](uint32_t p) {
+        return ScalesOf(rounds_->StageOut(rounds_->Rotated(p)) + slot);
+      };
+      if (!part_.Finish(common_.size, out, scales)) return false;
+    }
+    return true;
+  }
+  // In the order of the members; the loads of several are under way at once.
+  IRIS_DEVICE Sum SumOf(const UnitPlace& place, uint64_t slot, uint64_t in_at) const {
+    Sum sum = {};
+    constexpr uint32_t kAhead = 8;
+    for (uint32_t first = 0; first < common_.size; first += kAhead) {
+      Bytes16 units[kAhead];
+      IRIS_UNROLL(8)
+      for (uint32_t k = 0; k < kAhead; ++k) {
+        const uint32_t m = first + k;
+        if (m >= common_.size) continue;
+        const uint8_t* const from =
+            staged_in_ ? rounds_->StageIn(m) + slot : rounds_->In(m) + in_at;
+        units[k] = LoadUnit<T>(from + place.at, place.bytes);
+      }
+      IRIS_UNROLL(8)
+      for (uint32_t k = 0; k < kAhead; ++k) {
+        const uint32_t m = first + k;
+        if (m >= common_.size) continue;
+        const Pack pack = iris::impl::BitCast<Pack>(units[k]);
+        IRIS_UNROLL(8)
+        for (uint32_t e = 0; e < Part::kElements; ++e) {
+          sum.values[e] = m == 0 ? static_cast<float>(pack.values[e])
+                                 : sum.values[e] + static_cast<float>(pack.values[e]);
+        }
+      }
+    }
+    return sum;
+  }
+
+  IRIS_DEVICE bool NormAll() {
+    for (uint64_t i = 0; i < count_ * common_.size; ++i) {
+      const uint32_t owner = static_cast<uint32_t>(i % common_.size);
+      uint64_t row = 0;
+      uint64_t local = 0;
+      if (!RowOf(i / common_.size, owner, &row, &local)) continue;
+      uint8_t* const r = call_.residual_out + part_.At(row, sizeof(T));
+      const uint8_t* const from =
+          staged_out_ ? rounds_->StageOut(common_.index) + Slot(i / common_.size, owner) : r;
+      part_.Prefetch(nullptr);
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) {
+        const UnitPlace place = part_.Place(k);
+        if (place.bytes == 0) continue;
+        const Bytes16 unit = LoadUnit<T>(from + place.at, place.bytes);
+        part_.Take(k, place, unit);
+        if (staged_out_) StoreUnit<T>(r + place.at, place.bytes, unit);
+      }
+      uint8_t* const out = call_.out + part_.At(row, part_.OutBytes());
+      if (!part_.Finish(
+              1, [out](uint32_t) { return out; },
+              [&](uint32_t) { return call_.scales + part_.ScaleAt(row); })) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  IRIS_DEVICE void StageOut() {
+    uint8_t* const stage = rounds_->StageOut(common_.index);
+    const bool narrow = call_.scaling != Scaling::kNone;
+    const uint64_t n_scales =
+        call_.scaling == Scaling::kPerRow || call_.scaling == Scaling::kPerGroup ? part_.OwnGroups()
+                                                                                 : 0;
+    for (uint64_t i = 0; i < count_ * common_.size; ++i) {
+      const uint32_t owner = static_cast<uint32_t>(i % common_.size);
+      uint64_t row = 0;
+      uint64_t local = 0;
+      if (!RowOf(i / common_.size, owner, &row, &local)) continue;
+      uint8_t* const from = stage + Slot(i / common_.size, owner);
+      uint8_t* const to = call_.out + part_.At(row, part_.OutBytes());
+      if (!narrow) {
+        CopyPart(to, from);
+      } else {
+        iris::impl::CopyBytes<CacheHint::kDefault>(
+            to, from, part_.columns(),
+            ccl::impl::Share{backend::ThreadIndex(), backend::BlockSize()});
+      }
+      for (uint64_t g = backend::ThreadIndex(); g < n_scales; g += backend::BlockSize()) {
+        backend::StorePlain(call_.scales + part_.ScaleAt(row) + g,
+                            backend::LoadPlain(ScalesOf(from) + g));
+      }
+    }
+  }
+
+  const Common& common_;
+  const NormCall& call_;
+  Rounds* rounds_;
+  PlainUnits units_;
+  Part part_;
+  bool gives_sums_;
+  bool staged_in_ = false;
+  bool staged_out_ = false;
+  uint64_t slot_bytes_;
+  uint64_t begin_ = 0;  // of the chunk: its first row in each share
+  uint64_t count_ = 0;  // rows of the chunk in a share
+};
+
+template <typename T>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormTwoShot(IRIS_PARAM Common common,
+                                                                IRIS_PARAM NormCall call) {
+  IRIS_SHARED(ccl::impl::SharedState, shared);
+  IRIS_SHARED(NormShared, norm_shared);
+  ccl::impl::Enter(common);
+  Rounds rounds(common, &shared, backend::BlockIndex());
+  TwoShot<T>(common, call, &rounds, &norm_shared).Run();
+  rounds.Conclude();
+}
+
+namespace {
+
+struct Kernels {
+  template <typename T>
+  static auto Of() {
+    return &NormTwoShot<T>;
+  }
+};
+
+// The slots of one row of each member fit a block's stage.
+uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
+  if (comm.team.size == 1) {
+    *why = "a team of one member has the variant kPackets alone";
+    return 0;
+  }
+  const uint64_t element_bytes = DTypeBytes(problem.in);
+  const uint64_t room = comm.config.stage_bytes / comm.team.size;
+  uint64_t columns = Min(problem.hidden, kMaxPartBytes / element_bytes);
+  while (columns > 1 && SlotBytes(columns, element_bytes) > room) {
+    columns = columns > kGroupColumns ? (columns - 1) / kGroupColumns * kGroupColumns : columns / 2;
+  }
+  *why = "a row is too long for the stages of this Comm: make it with more Config::stage_bytes";
+  return SlotBytes(columns, element_bytes) > room ? 0 : columns * element_bytes;
+}
+uint32_t MaxBlocks(const ccl::Comm& comm) { return comm.config.max_blocks; }
+uint64_t Rows(const ccl::Comm& comm, const Problem& problem) {
+  return OwnRowsOf(problem.rows, comm.team.size, 0).count;
+}
+
+}  // namespace
+
+const VariantRow kTwoShotRow = {
+    Variant::kTwoShot, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &PrepareOf<Kernels>,
+};
+
+}  // namespace iris::norm::impl

@@ -1,0 +1,82 @@
+// What a call of iris::norm says beside its buffers: how it is scaled to fp8, and the variant.
+// C++17, the standard library alone. The numbers are those of the C API.
+//
+// RMS norms of sums. With W members, in[rows, hidden] of each, and an optional residual:
+//
+//   r[i, j]   = sum over the members of in[i, j] + residual[i, j]       rounded to the type of `in`
+//   out[i, j] = r[i, j] / sqrt(mean over j of r[i, j]^2 + epsilon) * (weight[j] + weight_offset)
+//
+// r is residual_out, where there is a residual: what the next layer adds is what was normed here.
+//
+//   all_reduce_rms_norm      every member has all rows of the residual, in and out.
+//   reduce_scatter_rms_norm_all_gather
+//                            each member has its share of the residual's rows, in and out, and all
+//                            get all rows of `out`. The shares are even: the first (rows mod W)
+//                            members have one row more.
+//
+// `in` is of f32, f16 or bf16; so are the residual and `out`, which may be of f8e4m3 or f8e5m2
+// instead. Sums go in the order of the members, then comes the residual, all in f32, with one
+// rounding to r. The mean is of the rounded r, in f32, in an order that depends on the plan alone.
+// All members get the same bits.
+#pragma once
+
+#include <cstdint>
+
+namespace iris::norm {
+
+// How fp8 is made of a normed value y: out = y / scale, rounded to nearest and to even; what is too
+// large becomes the largest number of the type, and a NaN stays one. Scales are f32.
+//
+//   kNone      `out` has the type of `in`.
+//   kStatic    one scale, which the caller gives: in device memory, so that a graph can replay with
+//              another one.
+//   kPerRow    a scale for each row, written: its largest magnitude / the largest number of the
+//              type.
+//   kPerGroup  likewise for each kGroupColumns columns of a row, the last ones of which may be
+//              fewer: scales[rows, ceil(hidden / kGroupColumns)].
+//
+// A row or group whose largest magnitude is less than 2^-100 has the scale 1.
+enum class Scaling : uint8_t { kNone, kStatic, kPerRow, kPerGroup };
+inline constexpr uint32_t kScalingCount = 4;
+inline constexpr uint32_t kGroupColumns = 128;
+
+constexpr const char* ScalingName(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kNone:
+      return "none";
+    case Scaling::kStatic:
+      return "static";
+    case Scaling::kPerRow:
+      return "per_row";
+    case Scaling::kPerGroup:
+      return "per_group";
+  }
+  return "unknown";
+}
+
+// How an operation goes. kAuto: what is expected to be the fastest of those that have the call.
+//
+//   kPackets  one-shot: every member sends its rows to all, each 8 bytes with flags beside them,
+//             and all norm all rows. all_reduce_rms_norm, few rows.
+//   kLines    the same by lines of 120 bytes and a flag, up to 8 members; where the platform has
+//             whole lines (iris/ccl_types.h).
+//   kTwoShot  each member reduces its share of the rows, and gives all members what came of it: the
+//             sums, where all have to write them to residual_out, or else the normed rows.
+enum class Variant : uint8_t { kAuto, kPackets, kLines, kTwoShot };
+inline constexpr uint32_t kVariantCount = 4;
+
+constexpr const char* VariantName(Variant variant) {
+  switch (variant) {
+    case Variant::kAuto:
+      return "auto";
+    case Variant::kPackets:
+      return "packets";
+    case Variant::kLines:
+      return "lines";
+    case Variant::kTwoShot:
+      return "two_shot";
+  }
+  return "unknown";
+}
+
+}  // namespace iris::norm

@@ -1,0 +1,796 @@
+// Norms of sums, against sums in double.
+//
+// The bounds, stated once. r is off by one rounding to its type and by (members + 1) * 2^-24 times
+// the sum of the magnitudes, for the sums in f32. A normed value y is off by what r is off, by the
+// factor and the weight; by (hidden + 16) * 2^-24 |y| for the mean, and by a rounding of r in the
+// mean, 2 steps at most; and by one rounding to its type. fp8 adds half a unit of its last place.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "iris/backend/host.h"
+#include "iris/backend/numeric.h"
+#include "iris/collective/collective.h"
+#include "iris/device.h"
+#include "iris/norm/impl/fp8.h"
+#include "iris/norm/impl/row.h"
+#include "iris/norm/norm.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+namespace {
+
+using ccl::Comm;
+using ccl::Operation;
+using norm::Norm;
+using norm::Plan;
+using norm::Problem;
+using norm::Scaling;
+using norm::Variant;
+using norm::impl::OwnRows;
+using norm::impl::OwnRowsOf;
+
+constexpr Operation kAll = Operation::kAllReduceRmsNorm;
+constexpr Operation kSharded = Operation::kReduceScatterRmsNormAllGather;
+
+void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
+
+uint32_t Mix(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  return x ^ x >> 16;
+}
+// Element (i, j) of a matrix that is known by a seed: a number of [-1, 1] that all types have.
+float ValueAt(uint32_t seed, uint64_t i, uint64_t j) {
+  const uint32_t bits =
+      Mix(seed ^ Mix(static_cast<uint32_t>(i) * 0x9e3779b9u + static_cast<uint32_t>(j)));
+  return static_cast<float>(static_cast<int32_t>(bits % 129) - 64) / 64;
+}
+
+float Decode(DType type, uint8_t bits) {
+  const uint32_t mantissa = type == DType::kF8E4M3 ? 3 : 2;
+  const int bias = type == DType::kF8E4M3 ? 7 : 15;
+  const int exponent = (bits & 0x7f) >> mantissa;
+  const int fraction = bits & ((1 << mantissa) - 1);
+  const bool nan = type == DType::kF8E4M3 ? (bits & 0x7f) == 0x7f : (bits & 0x7f) > 0x7c;
+  if (nan) return std::nanf("");
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction),
+                                                     1 - bias - static_cast<int>(mantissa))
+                                        : std::ldexp(static_cast<float>(fraction + (1 << mantissa)),
+                                                     exponent - bias - static_cast<int>(mantissa));
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+double ReadAs(DType type, const uint8_t* p) {
+  if (type == DType::kF32) {
+    float value;
+    std::memcpy(&value, p, sizeof(value));
+    return value;
+  }
+  if (DTypeBytes(type) == 1) return Decode(type, *p);
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof(bits));
+  return type == DType::kF16 ? static_cast<float>(Half::FromBits(bits))
+                             : static_cast<float>(Bfloat16::FromBits(bits));
+}
+void Put(DType type, float value, uint8_t* p) {
+  if (type == DType::kF32) {
+    std::memcpy(p, &value, sizeof(value));
+  } else {
+    const uint16_t bits = type == DType::kF16 ? Half(value).bits : Bfloat16(value).bits;
+    std::memcpy(p, &bits, sizeof(bits));
+  }
+}
+
+// A case as all members make it.
+struct Case {
+  Problem problem;
+  uint32_t seed = 1;
+  uint64_t shift = 0;     // elements by which buffers begin behind a multiple of 16 bytes
+  bool in_place = false;  // residual_out is the residual, and `out` is `in` where it can be
+  bool apart = false;     // buffers of the odd members are not in the heap
+  float scale = 0.0625f;  // kStatic
+};
+
+std::string Name(const Case& c) {
+  const Problem& p = c.problem;
+  return std::string(ccl::OperationName(p.operation)) + " " + norm::VariantName(p.variant) +
+         " rows " + std::to_string(p.rows) + " hidden " + std::to_string(p.hidden) + " " +
+         DTypeName(p.in) + " to " + DTypeName(p.out) + " weight " + DTypeName(p.weight) +
+         (p.residual ? " residual " : " ") + norm::ScalingName(p.scaling) + " shift " +
+         std::to_string(c.shift) + (c.in_place ? " in place" : "") + (c.apart ? " apart" : "") +
+         " seed " + std::to_string(c.seed);
+}
+
+constexpr uint32_t kResidualSeed = 77;
+constexpr uint32_t kWeightSeed = 78;
+constexpr uint8_t kGuard = 0xa5;
+constexpr uint64_t kRoomBytes = 192 << 10;  // of each buffer
+constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 24 << 20 : 512 << 20;
+
+uint64_t Groups(const Problem& p) {
+  return p.scaling == Scaling::kPerRow ? 1
+         : p.scaling == Scaling::kPerGroup
+             ? (p.hidden + norm::kGroupColumns - 1) / norm::kGroupColumns
+             : 0;
+}
+
+// A rank with a Comm and room for buffers, in its heap and outside.
+class Member {
+ public:
+  Member(Rank& rank, const DeviceTeam& team, const ccl::Config& config) : rank_(rank) {
+    ccl::CommOptions options;
+    options.context = rank.ctx;
+    options.team = team;
+    options.config = config;
+    options.workspace_bytes = ccl::WorkspaceBytes(team.size, config);
+    options.workspace = rank.New<uint8_t>(options.workspace_bytes);
+    report_ = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
+    *report_ = {};
+    options.report = report_;
+    if (team.index < team.size) {
+      ExpectOk(ccl::CreateComm(options, &comm));
+      ExpectOk(norm::Prepare());
+    }
+    for (uint32_t b = 0; b < kBuffers; ++b) {
+      // At another offset on each member.
+      in_heap_[b] = rank.New<uint8_t>(kRoomBytes + 4096) + team.index % 8 * 512;
+      outside_[b] = static_cast<uint8_t*>(backend::MallocDevice(kRoomBytes));
+    }
+    rank.HostBarrier();
+  }
+  ~Member() {
+    backend::FreeHost(report_);
+    for (uint8_t* p : outside_) backend::FreeDevice(p);
+  }
+
+  Comm comm;
+
+  // Writes the buffers of a case, and says the call.
+  Norm Fill(const Case& c) {
+    const Problem& p = c.problem;
+    const OwnRows own = Own(c);
+    const uint64_t each = DTypeBytes(p.in);
+    Norm call;
+    call.problem = p;
+    for (uint32_t b = 0; b < kBuffers; ++b) {
+      rank_.Write(Room(c, b), std::vector<uint8_t>(RoomBytes(c), kGuard));
+    }
+    Write(At(c, kIn, each), p.in, p.rows, p.hidden,
+          [&](uint64_t i, uint64_t j) { return ValueAt(c.seed * 8 + comm.team.index, i, j); });
+    call.in = At(c, kIn, each);
+    call.out = OutIsIn(c) ? At(c, kIn, each) : At(c, kOut, DTypeBytes(p.out));
+    if (p.residual) {
+      Write(At(c, kResidual, each), p.in, own.count, p.hidden, [&](uint64_t i, uint64_t j) {
+        return ValueAt(c.seed + kResidualSeed, own.begin + i, j);
+      });
+      call.residual = At(c, kResidual, each);
+      call.residual_out = c.in_place ? At(c, kResidual, each) : At(c, kResidualOut, each);
+    }
+    if (p.weight != DType::kNone) {
+      Write(At(c, kWeight, DTypeBytes(p.weight)), p.weight, 1, p.hidden,
+            [&](uint64_t, uint64_t j) { return ValueAt(c.seed + kWeightSeed, 0, j); });
+      call.weight = At(c, kWeight, DTypeBytes(p.weight));
+    }
+    call.scales = reinterpret_cast<float*>(At(c, kScales, sizeof(float)));
+    if (p.scaling == Scaling::kStatic) {
+      rank_.Write(call.scales, c.scale);
+      call.scale = call.scales;
+    }
+    return call;
+  }
+
+  void Run(const Case& c, const std::string& what) {
+    const Norm call = Fill(c);
+    rank_.HostBarrier();  // nobody writes to what is being filled
+    const Result result = norm::Launch(comm, call, rank_.stream);
+    EXPECT_TRUE(result.ok()) << what << ": " << result.what;
+    rank_.Synchronize();
+    const Result error = ccl::CheckError(comm);
+    EXPECT_TRUE(error.ok()) << what << ": " << error.what;
+    rank_.HostBarrier();
+  }
+
+  // What the operation has written: out, residual_out and the scales.
+  std::vector<uint8_t> ReadAll(const Case& c) {
+    std::vector<uint8_t> all;
+    for (const uint32_t b : {OutIsIn(c) ? kIn : kOut, kScales}) {
+      const std::vector<uint8_t> bytes = rank_.Read(Room(c, b), RoomBytes(c));
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    if (c.problem.operation == kAll) {
+      const std::vector<uint8_t> bytes =
+          rank_.Read(Room(c, c.in_place ? kResidual : kResidualOut), RoomBytes(c));
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  }
+
+  // Whether all is what it has to be, and nothing around it was written. False after a failure.
+  bool Check(const Case& c, const std::string& what) {
+    const Problem& p = c.problem;
+    const uint32_t members = comm.team.size;
+    const OwnRows own = Own(c);
+    const uint64_t each = DTypeBytes(p.in);
+    const double step = p.in == DType::kF32 ? 0x1p-24 : p.in == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    std::vector<uint8_t> room[kBuffers];
+    for (uint32_t b = 0; b < kBuffers; ++b) room[b] = rank_.Read(Room(c, b), RoomBytes(c));
+    const auto fail = [&](const std::string& text) {
+      ADD_FAILURE() << what << ": member " << comm.team.index << " of " << members << ": " << text;
+      return false;
+    };
+    const uint8_t* const out =
+        room[OutIsIn(c) ? kIn : kOut].data() + Begin(c, OutIsIn(c) ? each : DTypeBytes(p.out));
+    const uint8_t* const residual_out =
+        room[c.in_place ? kResidual : kResidualOut].data() + Begin(c, each);
+    const uint8_t* const scales = room[kScales].data() + Begin(c, sizeof(float));
+    std::vector<double> r(p.hidden), r_bound(p.hidden), y(p.hidden), y_bound(p.hidden);
+    for (uint64_t i = 0; i < p.rows; ++i) {
+      double squares = 0;
+      for (uint64_t j = 0; j < p.hidden; ++j) {
+        double sum = 0, magnitude = 0;
+        for (uint32_t m = 0; m < members; ++m) {
+          const double value = ValueAt(c.seed * 8 + m, i, j);
+          sum += value;
+          magnitude += std::fabs(value);
+        }
+        if (p.residual) {
+          const double value = ValueAt(c.seed + kResidualSeed, i, j);
+          sum += value;
+          magnitude += std::fabs(value);
+        }
+        r[j] = sum;
+        r_bound[j] = step * std::fabs(sum) + (members + 1) * 0x1p-24 * magnitude;
+        squares += sum * sum;
+      }
+      const double factor =
+          1 / std::sqrt(squares / static_cast<double>(p.hidden) + double{p.epsilon});
+      double most = 0;
+      for (uint64_t j = 0; j < p.hidden; ++j) {
+        const double weight =
+            p.weight == DType::kNone
+                ? 1
+                : double{ValueAt(c.seed + kWeightSeed, 0, j)} + double{p.weight_offset};
+        y[j] = r[j] * factor * weight;
+        y_bound[j] = r_bound[j] * factor * std::fabs(weight) +
+                     std::fabs(y[j]) * (2 * step + static_cast<double>(p.hidden + 16) * 0x1p-24);
+        most = std::max(most, std::fabs(y[j]));
+        if (p.residual && (p.operation == kAll || (i >= own.begin && i < own.begin + own.count))) {
+          const uint64_t row = p.operation == kAll ? i : i - own.begin;
+          const double got = ReadAs(p.in, residual_out + (row * p.hidden + j) * each);
+          if (!(std::fabs(got - r[j]) <= r_bound[j])) {
+            return fail("r[" + std::to_string(i) + ", " + std::to_string(j) + "] is " +
+                        std::to_string(got) + ", not " + std::to_string(r[j]));
+          }
+        }
+      }
+      for (uint64_t j = 0; j < p.hidden; ++j) {
+        double scale = 1;
+        double bound = y_bound[j];
+        double value = y[j];
+        if (p.scaling == Scaling::kNone) {
+          bound += step * std::fabs(value);
+        } else {
+          const double largest = double{norm::impl::LargestOf(p.out)};
+          scale = double{c.scale};
+          if (p.scaling != Scaling::kStatic) {
+            const uint64_t group = p.scaling == Scaling::kPerRow ? 0 : j / norm::kGroupColumns;
+            scale = ReadAs(DType::kF32, scales + (i * Groups(p) + group) * sizeof(float));
+            double in_group = most;
+            double wrong = 0;
+            const uint64_t first = p.scaling == Scaling::kPerRow ? 0 : group * norm::kGroupColumns;
+            const uint64_t last = p.scaling == Scaling::kPerRow
+                                      ? p.hidden
+                                      : std::min<uint64_t>(p.hidden, first + norm::kGroupColumns);
+            if (j == first) {
+              in_group = 0;
+              for (uint64_t e = first; e < last; ++e) {
+                in_group = std::max(in_group, std::fabs(y[e]));
+                wrong = std::max(wrong, y_bound[e]);
+              }
+              const double expected = in_group < 0x1p-100 ? 1 : in_group / largest;
+              if (!(std::fabs(scale - expected) <= wrong / largest + expected * 0x1p-22)) {
+                return fail("scale " + std::to_string(group) + " of row " + std::to_string(i) +
+                            " is " + std::to_string(scale) + ", not " + std::to_string(expected));
+              }
+            }
+          }
+          value = std::max(-largest * scale, std::min(largest * scale, value));
+          const bool e4m3 = p.out == DType::kF8E4M3;
+          bound = bound * 1.2 + std::fabs(value) * (e4m3 ? 0x1.01p-4 : 0x1.01p-3) +
+                  scale * (e4m3 ? 0x1p-10 : 0x1p-17);
+        }
+        const double got = ReadAs(p.out, out + (i * p.hidden + j) * DTypeBytes(p.out)) * scale;
+        if (!(std::fabs(got - value) <= bound)) {
+          return fail("out[" + std::to_string(i) + ", " + std::to_string(j) + "] is " +
+                      std::to_string(got) + ", not " + std::to_string(value) + " within " +
+                      std::to_string(bound));
+        }
+      }
+    }
+    // What nobody may have written.
+    const uint64_t sizes[kBuffers] = {
+        p.rows * p.hidden * each,
+        own.count * p.hidden * each,
+        c.in_place ? 0 : own.count * p.hidden * each,
+        p.weight == DType::kNone ? 0 : p.hidden * DTypeBytes(p.weight),
+        OutIsIn(c) ? 0 : p.rows * p.hidden * DTypeBytes(p.out),
+        p.scaling == Scaling::kStatic ? sizeof(float) : p.rows * Groups(p) * sizeof(float)};
+    const uint64_t elements[kBuffers] = {each,
+                                         each,
+                                         each,
+                                         p.weight == DType::kNone ? 1 : DTypeBytes(p.weight),
+                                         DTypeBytes(p.out),
+                                         sizeof(float)};
+    for (uint32_t b = 0; b < kBuffers; ++b) {
+      const bool used = p.residual || (b != kResidual && b != kResidualOut);
+      const uint64_t begin = Begin(c, elements[b]);
+      for (uint64_t k = 0; k < room[b].size(); ++k) {
+        if (used && k == begin) k += sizes[b];
+        if (room[b][k] != kGuard) {
+          return fail("byte " + std::to_string(k) + " of buffer " + std::to_string(b) +
+                      " was written");
+        }
+      }
+    }
+    return true;
+  }
+
+ private:
+  enum : uint32_t { kIn, kResidual, kResidualOut, kWeight, kOut, kScales, kBuffers };
+
+  // Of each buffer, with guards around it.
+  static uint64_t RoomBytes(const Case& c) {
+    return 640 + c.problem.rows * c.problem.hidden * sizeof(float);
+  }
+  static bool OutIsIn(const Case& c) { return c.in_place && c.problem.out == c.problem.in; }
+  OwnRows Own(const Case& c) const {
+    if (c.problem.operation == kAll) return {0, c.problem.rows};
+    return OwnRowsOf(c.problem.rows, comm.team.size, comm.team.index);
+  }
+  uint8_t* Room(const Case& c, uint32_t buffer) const {
+    return c.apart && comm.team.index % 2 == 1 ? outside_[buffer] : in_heap_[buffer];
+  }
+  static uint64_t Begin(const Case& c, uint64_t element_bytes) {
+    return 256 + c.shift * element_bytes;
+  }
+  uint8_t* At(const Case& c, uint32_t buffer, uint64_t element_bytes) const {
+    return Room(c, buffer) + Begin(c, element_bytes);
+  }
+  void Write(uint8_t* to, DType type, uint64_t rows, uint64_t columns,
+             const std::function<float(uint64_t, uint64_t)>& value) {
+    const uint64_t each = DTypeBytes(type);
+    std::vector<uint8_t> bytes(rows * columns * each);
+    EXPECT_LE(bytes.size() + 640, kRoomBytes);
+    for (uint64_t i = 0; i < rows; ++i) {
+      for (uint64_t j = 0; j < columns; ++j) {
+        Put(type, value(i, j), bytes.data() + (i * columns + j) * each);
+      }
+    }
+    if (!bytes.empty()) rank_.Write(to, bytes);
+  }
+
+  Rank& rank_;
+  ccl::ErrorReport* report_;
+  uint8_t* in_heap_[kBuffers];
+  uint8_t* outside_[kBuffers];
+};
+
+struct Dimensions {
+  uint64_t rows, hidden;
+};
+// One number, less than a warp, ragged, fewer rows than members, rows for several blocks, several
+// groups of columns, a row for several blocks.
+constexpr Dimensions kDimensions[] = {{1, 1},    {1, 64},  {3, 7},    {5, 130}, {2, 1000},
+                                      {17, 256}, {9, 515}, {1, 4100}, {2, 7168}};
+
+std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
+  std::vector<Case> cases;
+  uint32_t i = 0;
+  const auto add = [&](Operation operation, Variant variant) {
+    for (const DType in : {DType::kF32, DType::kF16, DType::kBf16}) {
+      for (const bool residual : {false, true}) {
+        for (uint32_t scaling = 0; scaling < norm::kScalingCount; ++scaling) {
+          const uint32_t choice = Mix(++i);
+          if (i % slower != members % slower) continue;
+          const Dimensions& d = kDimensions[(choice >> 8) % std::size(kDimensions)];
+          Case c;
+          Problem& p = c.problem;
+          p.operation = operation;
+          p.rows = d.rows;
+          p.hidden = d.hidden;
+          p.in = in;
+          p.scaling = static_cast<Scaling>(scaling);
+          p.out = scaling == 0 ? in : (choice & 1) != 0 ? DType::kF8E4M3 : DType::kF8E5M2;
+          constexpr DType kWeights[] = {DType::kNone, DType::kF32, DType::kF16, DType::kBf16};
+          p.weight = (choice & 2) != 0 ? in : kWeights[choice >> 2 & 3];
+          if (p.weight != DType::kNone && (choice >> 4 & 1) != 0) p.weight_offset = 1;
+          p.residual = residual;
+          p.variant = variant;
+          c.shift = choice >> 5 & 1;
+          c.in_place = choice >> 6 & 1;
+          c.apart = (choice >> 7 & 1) != 0 && members > 1;
+          c.seed = i;
+          // Some is too large for the type.
+          if (choice >> 20 & 1) c.scale = p.out == DType::kF8E4M3 ? 0.003f : 0.00002f;
+          cases.push_back(c);
+        }
+      }
+    }
+  };
+  for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kTwoShot}) {
+    if (variant == Variant::kPackets || members > 1) add(kAll, variant);
+  }
+  add(kSharded, Variant::kAuto);
+  add(kAll, Variant::kAuto);
+  return cases;
+}
+
+ccl::Config SharedConfig(uint32_t ranks) {
+  ccl::Config config;
+  const uint32_t devices = backend::Traits::kEmulated ? ranks : backend::DeviceCount();
+  if (devices < ranks)
+    config.max_blocks = ccl::MaxBlocksWhenShared((ranks + devices - 1) / devices);
+  return config;
+}
+// So that two-shot kernels go chunk by chunk, and rows are shared out.
+ccl::Config TestConfig(uint32_t ranks) {
+  ccl::Config config = SharedConfig(ranks);
+  config.stage_bytes = 32 << 10;
+  config.line_bytes = 64 << 10;
+  config.packet_bytes = 8 << 10;
+  return config;
+}
+
+class NormTest : public testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, NormTest, testing::Values(1, 2, 3, 4, 8));
+
+TEST_P(NormTest, AreWhatSumsInDoubleSayAndTheSameOnAllMembers) {
+  const uint32_t n = GetParam();
+  const std::vector<Case> cases = AllCases(n, kSlower * (n == 8 ? 3 : 2));
+  std::vector<std::vector<uint8_t>> first(n);
+  World world(n, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(n));
+    uint32_t ran = 0;
+    for (const Case& c : cases) {
+      Plan plan;
+      const Result result = norm::Choose(member.comm, c.problem, &plan);
+      if (result.code == StatusCode::kUnimplemented && !backend::Traits::kEmulated) continue;
+      EXPECT_TRUE(result.ok()) << Name(c) << ": " << result.what;
+      if (!result.ok()) continue;
+      ++ran;
+      member.Run(c, Name(c));
+      const bool right = member.Check(c, Name(c));
+      first[rank.rank()] = member.ReadAll(c);
+      rank.HostBarrier();
+      EXPECT_TRUE(first[rank.rank()] == first[0]) << Name(c) << " on member " << rank.rank();
+      rank.HostBarrier();
+      if (!right) return rank.HostBarrier();
+    }
+    EXPECT_GT(ran, 0u);
+  });
+}
+
+// A variant's sums do not depend on it: r has the same bits in all, and so has what is normed where
+// rows are not shared out otherwise.
+TEST(NormVariantTest, HaveTheSameSums) {
+  World world(4, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(4));
+    std::vector<uint8_t> sums[3];
+    for (uint32_t v = 0; v < 3; ++v) {
+      Case c;
+      c.problem = {kAll, 5, 300, DType::kF32, DType::kF32};
+      c.problem.residual = true;
+      c.problem.variant = static_cast<Variant>(v + 1);
+      Plan plan;
+      if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
+      const Norm call = member.Fill(c);
+      rank.HostBarrier();
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      rank.HostBarrier();
+      sums[v] = rank.Read(static_cast<const uint8_t*>(call.residual_out), 5 * 300 * 4);
+    }
+    EXPECT_TRUE(sums[0] == sums[2]);
+    EXPECT_TRUE(sums[1].empty() || sums[0] == sums[1]);
+  });
+}
+
+// What is large becomes the largest number, a NaN stays one, zeros have the scale 1.
+TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
+  World world(2, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(2));
+    for (const Variant variant : {Variant::kPackets, Variant::kTwoShot}) {
+      Case c;
+      c.problem = {kAll, 3, 200, DType::kBf16, DType::kF8E4M3};
+      c.problem.scaling = Scaling::kPerGroup;
+      c.problem.variant = variant;
+      Norm call = member.Fill(c);
+      std::vector<uint16_t> rows(600);
+      for (uint32_t j = 0; j < 200; ++j) rows[200 + j] = Bfloat16(j == 150 ? NAN : 1.0f).bits;
+      for (uint32_t j = 0; j < 128; ++j) rows[400 + j] = Bfloat16(2.0f).bits;
+      rank.Write(static_cast<uint16_t*>(const_cast<void*>(call.in)), rows);
+      rank.HostBarrier();
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      ExpectOk(ccl::CheckError(member.comm));
+      const std::vector<uint8_t> out = rank.Read(static_cast<const uint8_t*>(call.out), 600);
+      const std::vector<float> scales = rank.Read(static_cast<const float*>(call.scales), 6);
+      for (uint32_t j = 0; j < 200; ++j) EXPECT_EQ(out[j], 0u);
+      EXPECT_EQ(scales[0], 1.0f);
+      EXPECT_EQ(scales[1], 1.0f);
+      for (uint32_t j = 0; j < 200; ++j) EXPECT_EQ(out[200 + j], 0x7fu) << j;
+      EXPECT_TRUE(std::isnan(scales[2]));
+      for (uint32_t j = 0; j < 200; ++j) EXPECT_EQ(out[400 + j], j < 128 ? 0x7eu : 0u) << j;
+      EXPECT_EQ(scales[5], 1.0f);
+      rank.HostBarrier();
+    }
+  });
+}
+
+// Back to back, without the host between them, with collectives of the same Comm among them; more
+// rows than blocks; the calls compared each time, too.
+TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
+  for (const bool check : {false, true}) {
+    World world(3, kHeapBytes);
+    world.Run([&](Rank& rank) {
+      ccl::Config config = TestConfig(3);
+      config.check_calls = check;
+      Member member(rank, rank.ctx.world, config);
+      float* x = rank.New<float>(1000);
+      for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kTwoShot}) {
+        Case c;
+        c.problem = {kAll, 11, 700, DType::kBf16, DType::kF8E4M3, DType::kBf16, true};
+        c.problem.scaling = Scaling::kPerRow;
+        c.problem.variant = variant;
+        Plan plan;
+        if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
+        const Norm call = member.Fill(c);
+        rank.HostBarrier();
+        for (uint32_t k = 0; k < (kSlower == 1 ? 12 : 4); ++k) {
+          ExpectOk(norm::Launch(member.comm, call, rank.stream));
+          ExpectOk(ccl::AllReduce(member.comm, x, x, 1000, DType::kF32, ccl::ReduceOp::kSum,
+                                  rank.stream));
+        }
+        rank.Synchronize();
+        ExpectOk(ccl::CheckError(member.comm));
+        (void)member.Check(c, Name(c));
+        rank.HostBarrier();
+      }
+    });
+  }
+}
+
+// Of four ranks, three in another order than that of their numbers.
+TEST(NormTeamTest, AnyRanksInAnyOrder) {
+  World world(4, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    DeviceTeam team = rank.NewTeam({3, 0, 2});
+    std::vector<Case> cases = AllCases(3, 8 * kSlower);
+    if (rank.rank() == 1) team.index = team.size;
+    Member member(rank, team, TestConfig(3));
+    for (const Case& c : cases) {
+      if (rank.rank() != 1) {
+        member.Run(c, Name(c));
+        (void)member.Check(c, Name(c));
+      } else {
+        rank.HostBarrier();
+        rank.HostBarrier();
+      }
+    }
+  });
+}
+
+TEST(NormGraphTest, ReplaysWithFreshData) {
+  World world(3, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(3));
+    for (const Operation operation : {kAll, kSharded}) {
+      Case c;
+      c.problem = {operation, 6, 500, DType::kBf16, DType::kF8E4M3, DType::kF32, true};
+      c.problem.scaling = Scaling::kPerGroup;
+      const Norm call = member.Fill(c);
+      ExpectOk(backend::BeginCapture(rank.stream));
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      backend::Graph graph;
+      ExpectOk(backend::EndCapture(rank.stream, &graph));
+      for (uint32_t replay = 0; replay < 4; ++replay) {
+        c.seed = 100 + replay;
+        (void)member.Fill(c);
+        rank.HostBarrier();
+        ExpectOk(backend::LaunchGraph(graph, rank.stream));
+        rank.Synchronize();
+        ExpectOk(ccl::CheckError(member.comm));
+        (void)member.Check(c, Name(c));
+        rank.HostBarrier();
+      }
+    }
+  });
+}
+
+TEST(NormFailureTest, NamesTheMemberThatDoesNotCome) {
+  for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kTwoShot}) {
+    World world(3, kHeapBytes);
+    world.Run([&](Rank& rank) {
+      Case c;
+      c.problem = {kAll, 4, 2000, DType::kBf16, DType::kBf16, DType::kBf16, true};
+      c.problem.variant = variant;
+      ccl::Config config = TestConfig(3);
+      config.timeout_ns = 300ull * 1000 * 1000;
+      Member member(rank, rank.ctx.world, config);
+      Plan plan;
+      if (!norm::Choose(member.comm, c.problem, &plan).ok()) return;
+      const Norm call = member.Fill(c);
+      rank.HostBarrier();
+      if (rank.rank() == 1) return;
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      ccl::ErrorInfo info;
+      EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kDeadlineExceeded);
+      EXPECT_EQ(info.operation, kAll);
+      EXPECT_EQ(info.member_index, 1u);
+      EXPECT_EQ(norm::Launch(member.comm, call, rank.stream).code, StatusCode::kFailedPrecondition);
+    });
+  }
+}
+
+TEST(NormFailureTest, AllMembersAreToldBothCalls) {
+  const std::vector<std::function<void(Problem*)>> mistakes = {
+      [](Problem* p) { p->rows -= 1; },
+      [](Problem* p) { p->hidden -= 1; },
+      [](Problem* p) { p->in = p->out = DType::kF16; },
+      [](Problem* p) { p->epsilon = 1e-5f; },
+      [](Problem* p) { p->weight_offset = 1; },
+      [](Problem* p) { p->residual = false; },
+      [](Problem* p) {
+        p->out = DType::kF8E4M3;
+        p->scaling = Scaling::kPerRow;
+      },
+      [](Problem* p) {
+        p->operation = kSharded;
+        p->variant = Variant::kAuto;
+      },
+  };
+  for (size_t i = 0; i < mistakes.size(); ++i) {
+    World world(3, kHeapBytes);
+    std::vector<ccl::Mismatch> told(3);
+    Problem good, wrong;
+    good = {kAll, 4, 200, DType::kBf16, DType::kBf16, DType::kBf16, true};
+    good.variant = i % 2 == 0 ? Variant::kPackets : Variant::kTwoShot;
+    wrong = good;
+    mistakes[i](&wrong);
+    world.Run([&](Rank& rank) {
+      Case c;
+      c.problem = rank.rank() == 2 ? wrong : good;
+      Member member(rank, rank.ctx.world, TestConfig(3));
+      const Norm call = member.Fill(c);
+      rank.HostBarrier();
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      ccl::ErrorInfo info;
+      EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kInvalidArgument) << i;
+      EXPECT_EQ(info.member_index, 2u);
+      told[rank.rank()] = info.mismatch;
+    });
+    for (const ccl::Mismatch& mismatch : told) {
+      EXPECT_EQ(mismatch.most, 3u);
+      EXPECT_EQ(mismatch.other, 4u);
+      const auto expect = [](const ccl::CallRecord& call, const Problem& p) {
+        EXPECT_EQ(call.operation, p.operation);
+        EXPECT_EQ(call.rows, p.rows);
+        EXPECT_EQ(call.hidden, p.hidden);
+        EXPECT_EQ(call.type, p.in);
+        EXPECT_EQ(call.out_type, p.out);
+        EXPECT_EQ(call.weight, p.weight);
+        EXPECT_EQ(call.residual, p.residual);
+        EXPECT_EQ(call.scaling, p.scaling);
+        EXPECT_EQ(call.epsilon, p.epsilon);
+        EXPECT_EQ(call.weight_offset, p.weight_offset);
+        EXPECT_NE(call.norm_variant, Variant::kAuto);
+      };
+      expect(mismatch.most_call, good);
+      expect(mismatch.other_call, wrong);
+    }
+  }
+}
+
+TEST(NormCheckTest, RefusesBeforeAnythingStarts) {
+  World world(2, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Case c;
+    c.problem = {kAll, 4, 200, DType::kBf16, DType::kF8E4M3, DType::kBf16, true};
+    c.problem.scaling = Scaling::kPerRow;
+    Member member(rank, rank.ctx.world, TestConfig(2));
+    const Norm good = member.Fill(c);
+    const auto expect = [&](StatusCode code, const char* text,
+                            const std::function<void(Norm*)>& change) {
+      Norm call = good;
+      change(&call);
+      const Result result = norm::Launch(member.comm, call, rank.stream);
+      EXPECT_EQ(result.code, code) << text << ": " << result.what;
+      EXPECT_NE(std::string(result.what).find(text), std::string::npos) << result.what;
+    };
+    constexpr StatusCode kBad = StatusCode::kInvalidArgument;
+    const uint64_t huge = uint64_t{1} << 31;
+    expect(kBad, "at least 1", [](Norm* x) { x->problem.hidden = 0; });
+    expect(kBad, "2^31 - 1", [&](Norm* x) { x->problem.hidden = huge; });
+    expect(kBad, "2^31 - 1", [&](Norm* x) { x->problem.rows = huge; });
+    expect(kBad, "2^42", [&](Norm* x) { x->problem.rows = x->problem.hidden = huge - 1; });
+    expect(kBad, "type of `in`", [](Norm* x) { x->problem.in = DType::kF64; });
+    expect(kBad, "type of `out`", [](Norm* x) { x->problem.out = DType::kF32; });
+    expect(kBad, "type of the weight", [](Norm* x) { x->problem.weight = DType::kI32; });
+    expect(kBad, "scaling", [](Norm* x) { x->problem.scaling = Scaling::kNone; });
+    expect(kBad, "scaling", [](Norm* x) { x->problem.out = DType::kBf16; });
+    expect(kBad, "scaling", [](Norm* x) { x->problem.scaling = static_cast<Scaling>(9); });
+    expect(kBad, "epsilon", [](Norm* x) { x->problem.epsilon = -1; });
+    expect(kBad, "epsilon", [](Norm* x) { x->problem.epsilon = NAN; });
+    expect(kBad, "weight_offset", [](Norm* x) { x->problem.weight_offset = INFINITY; });
+    expect(kBad, "weight_offset", [](Norm* x) {
+      x->problem.weight = DType::kNone;
+      x->problem.weight_offset = 1;
+    });
+    expect(kBad, "variant", [](Norm* x) { x->problem.variant = static_cast<Variant>(9); });
+    expect(kBad, "no norm", [](Norm* x) { x->problem.operation = Operation::kAllReduce; });
+    expect(kBad, "null", [](Norm* x) { x->in = nullptr; });
+    expect(kBad, "null", [](Norm* x) { x->residual_out = nullptr; });
+    expect(kBad, "null", [](Norm* x) { x->scales = nullptr; });
+    expect(kBad, "aligned", [](Norm* x) { x->in = static_cast<const uint8_t*>(x->in) + 1; });
+    expect(kBad, "out overlaps", [](Norm* x) { x->out = const_cast<void*>(x->in); });
+    expect(kBad, "residual_out overlaps", [](Norm* x) {
+      x->residual_out = static_cast<uint8_t*>(const_cast<void*>(x->residual)) + 2;
+    });
+    expect(kBad, "scales overlap",
+           [](Norm* x) { x->scales = static_cast<float*>(const_cast<void*>(x->in)); });
+    expect(kBad, "workspace", [&](Norm* x) {
+      x->weight = iris::AtOffset<void>(rank.ctx, rank.rank(), member.comm.workspace_offset_bytes);
+    });
+    expect(StatusCode::kUnimplemented, "all_reduce_rms_norm", [](Norm* x) {
+      x->problem.operation = kSharded;
+      x->problem.variant = Variant::kPackets;
+    });
+    expect(StatusCode::kResourceExhausted, "stage_bytes",
+           [](Norm* x) { x->problem.hidden = 3 << 20; });
+    // Zero rows: nothing, whatever the buffers.
+    Norm none;
+    none.problem = good.problem;
+    none.problem.rows = 0;
+    ExpectOk(norm::Launch(member.comm, none, rank.stream));
+    // None of it has harmed the Comm.
+    member.Run(c, "after all that");
+    (void)member.Check(c, "after all that");
+  });
+}
+
+// Each number of fp8 is its own, and what lies between two goes to the nearer one, to the even one
+// of two that are as near.
+TEST(NormFp8Test, RoundsToNearestAndEven) {
+  for (const DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const uint8_t largest = type == DType::kF8E4M3 ? 0x7e : 0x7b;
+    for (uint32_t bits = 0; bits <= largest; ++bits) {
+      const float value = Decode(type, static_cast<uint8_t>(bits));
+      EXPECT_EQ(norm::impl::Fp8Bits(type, value), bits);
+      EXPECT_EQ(norm::impl::Fp8Bits(type, -value), bits | 0x80);
+      if (bits == largest) break;
+      const float next = Decode(type, static_cast<uint8_t>(bits + 1));
+      const float middle = (value + next) / 2;
+      EXPECT_EQ(norm::impl::Fp8Bits(type, middle), bits + bits % 2);
+      EXPECT_EQ(norm::impl::Fp8Bits(type, std::nextafter(middle, 0.0f)), bits);
+      EXPECT_EQ(norm::impl::Fp8Bits(type, std::nextafter(middle, next)), bits + 1);
+    }
+    EXPECT_EQ(norm::impl::Fp8Bits(type, 1e30f), largest);
+    EXPECT_EQ(norm::impl::Fp8Bits(type, -INFINITY), largest | 0x80u);
+    EXPECT_EQ(norm::impl::Fp8Bits(type, NAN) & 0x7f, 0x7fu);
+  }
+}
+
+}  // namespace
+}  // namespace iris::conformance
