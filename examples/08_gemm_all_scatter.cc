@@ -1,5 +1,6 @@
 // 08: a product whose tiles go to all ranks as they are made. Each rank has A and its own columns
-// of B; afterwards each has all of D = A B.
+// of B; afterwards each has all of D = A B. Of the patterns of overlap it is the sequential one:
+// each block multiplies a tile, then sends it. 11a, 11b and 11c have the others.
 //
 //   iris-run -n 4 -- bazel-bin/examples/08_gemm_all_scatter [m n k]
 //
@@ -18,8 +19,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <vector>
 
+#include "examples/gemm_data.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -35,21 +36,19 @@ constexpr uint32_t kRepeats = 10;
 
 // D[m, n] = A[m, k] B[k, n]. This rank makes n_mine columns, from first_column on.
 struct Problem {
-  uint32_t m, n, k, n_mine, first_column;
-  const Bfloat16* a;  // [m, k]
-  const Bfloat16* b;  // [k, n_mine]
-  Bfloat16* d;        // [m, n], symmetric
+  uint32_t m, n, k, n_mine, first_column, down, tiles;  // `tiles` of this rank, `down` in a column
+  const Bfloat16* a;                                    // [m, k]
+  const Bfloat16* b;                                    // [k, n_mine]
+  Bfloat16* d;                                          // [m, n], symmetric
 };
 
-IRIS_KERNEL void MultiplyAndScatter(iris::DeviceContext ctx, Problem p) {
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads,
+                               1) void MultiplyAndScatter(iris::DeviceContext ctx, Problem p) {
   IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
   Product product(shared);
-  const uint32_t down = (p.m + Product::kRows - 1) / Product::kRows;
-  const uint32_t across = (p.n_mine + Product::kColumns - 1) / Product::kColumns;
-  for (uint32_t t = iris::backend::BlockIndex(); t < down * across;
-       t += iris::backend::GridSize()) {
-    const uint32_t row = t % down * Product::kRows;
-    const uint32_t column = t / down * Product::kColumns;
+  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles; t += iris::backend::GridSize()) {
+    const uint32_t row = t % p.down * Product::kRows;
+    const uint32_t column = t / p.down * Product::kColumns;
     {
       const iris::TraceSpan span(ctx, kMultiply, Block{});
       product.Multiply({p.a + uint64_t{row} * p.k, p.k, p.m - row}, {p.b + column, p.n_mine, p.k},
@@ -68,40 +67,10 @@ IRIS_KERNEL void MultiplyAndScatter(iris::DeviceContext ctx, Problem p) {
   }
 }
 
-// Small whole numbers: sums of their products are exact, whatever the order.
-float ElementOf(uint32_t matrix, uint64_t row, uint64_t column) {
-  return static_cast<float>((row * 31 + column * 17 + row * column % 13 + matrix * 5) % 8) - 3.0f;
-}
-
-std::vector<Bfloat16> Values(uint32_t matrix, uint64_t rows, uint64_t columns, uint64_t first) {
-  std::vector<Bfloat16> values(rows * columns);
-  for (uint64_t i = 0; i < values.size(); ++i) {
-    values[i] = Bfloat16(ElementOf(matrix, i / columns, first + i % columns));
-  }
-  return values;
-}
-
-// Compares D with a plain product: all of it if it is small, else some 2^26 / k elements.
-iris::Status Check(const Problem& p, iris::Stream& stream) {
-  const uint64_t size = uint64_t{p.m} * p.n;
-  std::vector<Bfloat16> d(size);
-  IRIS_RETURN_IF_ERROR(stream.Copy(d.data(), p.d, size * sizeof(Bfloat16)));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
-  for (uint64_t i = 0; i < size; i += 1 + size * p.k / (uint64_t{1} << 26)) {
-    float sum = 0;
-    for (uint64_t j = 0; j < p.k; ++j) sum += ElementOf(0, i / p.n, j) * ElementOf(1, j, i % p.n);
-    if (d[i].bits != Bfloat16(sum).bits) {
-      return {iris::StatusCode::kInternal, "a wrong element of D: row " + std::to_string(i / p.n) +
-                                               ", column " + std::to_string(i % p.n)};
-    }
-  }
-  return iris::OkStatus();
-}
-
 iris::Status Run(Problem p) {
-  const uint64_t bytes = uint64_t{p.m} * p.n * sizeof(Bfloat16);
-  IRIS_ASSIGN_OR_RETURN(iris::Context context,
-                        iris::Context::Create({.heap_bytes = bytes + (16 << 20)}));
+  IRIS_ASSIGN_OR_RETURN(
+      iris::Context context,
+      iris::Context::Create({.heap_bytes = (16 << 20) + uint64_t{p.m} * p.n * sizeof(Bfloat16)}));
   const iris::DeviceContext& ctx = context.device_context();
   if (p.m == 0 || p.k == 0 || p.n == 0 || p.n % ctx.n_ranks != 0) {
     return {iris::StatusCode::kInvalidArgument,
@@ -110,16 +79,19 @@ iris::Status Run(Problem p) {
   }
   p.n_mine = p.n / ctx.n_ranks;
   p.first_column = ctx.rank * p.n_mine;
+  p.down = (p.m + Product::kRows - 1) / Product::kRows;
+  p.tiles = p.down * ((p.n_mine + Product::kColumns - 1) / Product::kColumns);
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(
-      const auto a, iris::DeviceArray<Bfloat16>::Create(context, Values(0, p.m, p.k, 0), stream));
-  IRIS_ASSIGN_OR_RETURN(const auto b,
-                        iris::DeviceArray<Bfloat16>::Create(
-                            context, Values(1, p.k, p.n_mine, p.first_column), stream));
+      const auto a, iris::DeviceArray<Bfloat16>::Create(
+                        context, example::GemmValues(example::kMatrixA, p.m, p.k, 0, 0), stream));
+  IRIS_ASSIGN_OR_RETURN(
+      const auto b,
+      iris::DeviceArray<Bfloat16>::Create(
+          context, example::GemmValues(example::kMatrixB, p.k, p.n_mine, 0, p.first_column),
+          stream));
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<Bfloat16>(uint64_t{p.m} * p.n, "d"));
-  p.a = a;
-  p.b = b;
-  p.d = d.get();
+  p.a = a, p.b = b, p.d = d.get();
 
   double best_us = 0;
   for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
@@ -130,20 +102,17 @@ iris::Status Run(Problem p) {
     IRIS_RETURN_IF_ERROR(stream.Synchronize());
     IRIS_RETURN_IF_ERROR(context.Barrier());  // the tiles of all ranks are there
     const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
-    if (repeat == 0) IRIS_RETURN_IF_ERROR(Check(p, stream));  // D was zero before
+    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, d.get(), p.m, p.n, p.k));
     if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
   }
   if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
-  return context.Free(d);
+  return iris::OkStatus();
 }
 
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  const auto number = [&](int i, uint32_t otherwise) {
-    return argc > i ? static_cast<uint32_t>(std::strtoul(argv[i], nullptr, 10)) : otherwise;
-  };
-  const iris::Status status =
-      Run({number(1, 256), number(2, 256), number(3, 256), 0, 0, nullptr, nullptr, nullptr});
+  const auto number = [&](int i) -> uint32_t { return argc > i ? std::atoi(argv[i]) : 256; };
+  const iris::Status status = Run({number(1), number(2), number(3)});
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -25,8 +25,14 @@ SECONDS = 110  # for a run of an example
 
 # Of each example what it is run with: on emulated devices, and on GPUs. One that is not here runs once, as it is.
 EMU, GPU = 0, 1
+SMALL = [["96", "96", "64"]]  # m, n, k of products
+LARGE = [["1024", "4096", "14336"], ["8192", "4096", "14336"]]
 ARGUMENTS = {
-    "08_gemm_all_scatter": ([["96", "96", "64"]], [["1024", "4096", "14336"], ["8192", "4096", "14336"]]),
+    "08_gemm_all_scatter": (SMALL, LARGE),
+    "11a_overlap_streams": ([["bulk", *SMALL[0]], ["streams", *SMALL[0]]],
+                            [[pattern, *shape] for shape in LARGE for pattern in ("bulk", "streams")]),
+    "11b_overlap_blocks": (SMALL, LARGE),
+    "11c_overlap_warps": (SMALL, LARGE),
     "10_digits_training": ([["--epochs", "12", "--rate", "0.03"]], [["--epochs", "12", "--rate", "0.03"]]),
 }
 # Arguments that name files, which are not shown: by the folder of this script.
