@@ -21,8 +21,10 @@ IRIS_CTL = "client/ctl/iris-ctl"
 PATIENCE_SECONDS = 240
 
 # The examples that take m, n and k, with the arguments before.
-PRODUCTS = [["08_gemm_all_scatter"], ["11a_overlap_streams", "bulk"], ["11a_overlap_streams", "streams"],
-            ["11b_overlap_blocks"], ["11c_overlap_warps"]]
+PRODUCTS = [["08_gemm_all_scatter"], ["09a_gemm_all_reduce_atomics"], ["09b_gemm_all_reduce_locks"],
+            ["11a_overlap_streams", "bulk"], ["11a_overlap_streams", "streams"],
+            ["11b_overlap_blocks"], ["11c_overlap_warps"],
+            ["12_all_gather_gemm", "pull"], ["12_all_gather_gemm", "push"]]
 
 
 def run_example(name, n_ranks, *arguments, environment, job=None):
@@ -82,11 +84,11 @@ class Examples(unittest.TestCase):
         self.assertEqual(code, 0, out)
         # No dimension is a multiple of a tile or of 16 bytes.
         for name, *words in PRODUCTS:
-            self.assertIn("result ok", self.check(name, 3, *words, "37", "51", "45"))
+            self.assertIn("result ok", self.check(name, 3, *words, "39", "51", "45"))
 
     def test_shapes_that_cannot_be_dealt_out_are_refused(self):
         for name, *words in PRODUCTS:
-            result = run_example(name, 2, *words, "8", "9", "8", environment=self.daemon.environment())
+            result = run_example(name, 2, *words, "9", "9", "9", environment=self.daemon.environment())
             self.assertEqual(result.returncode, 1)
             self.assertIn("a multiple of the number of ranks, 2", result.stderr)
 

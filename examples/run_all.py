@@ -29,10 +29,14 @@ SMALL = [["96", "96", "64"]]  # m, n, k of products
 LARGE = [["1024", "4096", "14336"], ["8192", "4096", "14336"]]
 ARGUMENTS = {
     "08_gemm_all_scatter": (SMALL, LARGE),
+    "09a_gemm_all_reduce_atomics": (SMALL, LARGE),
+    "09b_gemm_all_reduce_locks": (SMALL, LARGE),
     "11a_overlap_streams": ([["bulk", *SMALL[0]], ["streams", *SMALL[0]]],
                             [[pattern, *shape] for shape in LARGE for pattern in ("bulk", "streams")]),
     "11b_overlap_blocks": (SMALL, LARGE),
     "11c_overlap_warps": (SMALL, LARGE),
+    "12_all_gather_gemm": ([["pull", *SMALL[0]], ["push", *SMALL[0]]],
+                           [[pattern, *shape] for shape in LARGE for pattern in ("pull", "push")]),
     "10_digits_training": ([["--epochs", "12", "--rate", "0.03"]], [["--epochs", "12", "--rate", "0.03"]]),
 }
 # Arguments that name files, which are not shown: by the folder of this script.

@@ -124,8 +124,7 @@ class TileProduct {
   // More lines and columns may exist than the tile has.
   IRIS_DEVICE void Multiply(const ProductOperand<T>& a, const ProductOperand<T>& b, bool transposed,
                             uint32_t columns, uint32_t k) {
-    IRIS_UNROLL(64)
-    for (uint32_t v = 0; v < kValues; ++v) Value(v) = 0;
+    Clear();
     Fetch(a, b, transposed, columns, k, 0);
     for (uint32_t at = 0; at < k; at += kDepth) {
       impl::SyncInsideBlock();  // what was there has been read
@@ -134,6 +133,12 @@ class TileProduct {
       if (k - at > kDepth) Fetch(a, b, transposed, columns, k, at + kDepth);
       MultiplySlice();
     }
+  }
+
+  // Sets the sums to zero.
+  IRIS_DEVICE void Clear() {
+    IRIS_UNROLL(64)
+    for (uint32_t v = 0; v < kValues; ++v) Value(v) = 0;
   }
 
   // The sums as they are in the registers, in an order of their own, for another block of the same
