@@ -5,8 +5,7 @@
 //   iris-run -n 4 -- bazel-bin/examples/09a_gemm_all_reduce_atomics [m n k]
 //
 //   rank 0:  A0 x B0 -- adds each tile --+--> D of rank 0
-//                                         \ /
-//                                         / \
+//                                          X
 //   rank 1:  A1 x B1 -- adds each tile --+--> D of rank 1
 //
 // What to see: AtomicAdd to a peer's heap whose answer nobody uses is a message without a reply. No

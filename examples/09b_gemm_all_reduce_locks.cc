@@ -4,8 +4,7 @@
 //   iris-run -n 4 -- bazel-bin/examples/09b_gemm_all_reduce_locks [m n k]
 //
 //   rank 0:  A0 x B0 -- a tile --> parts of 0, unlock --+-- load, add --> D of rank 0
-//                                                        \ /
-//                                                        / \
+//                                                         X
 //   rank 1:  A1 x B1 -- a tile --> parts of 1, unlock --+-- load, add --> D of rank 1
 //
 // What to see: a lock is a signal that counts rounds, so that nobody has to lock it again. All

@@ -27,7 +27,11 @@ SECONDS = 110  # for a run of an example
 EMU, GPU = 0, 1
 SMALL = [["96", "96", "64"]]  # m, n, k of products
 LARGE = [["1024", "4096", "14336"], ["8192", "4096", "14336"]]
+MODES = ["load", "store", "all_load", "all_store"]
 ARGUMENTS = {
+    "06_bandwidth_matrix": ([[mode, "1"] for mode in MODES],
+                            [[mode, size] for mode in MODES for size in ("1", "1024")]),
+    "07_atomic_matrix": ([["add"], ["exchange"]], [["add"], ["exchange"]]),
     "08_gemm_all_scatter": (SMALL, LARGE),
     "09a_gemm_all_reduce_atomics": (SMALL, LARGE),
     "09b_gemm_all_reduce_locks": (SMALL, LARGE),
