@@ -4,13 +4,13 @@
 //
 //   kernel on rank r, 16 Ki threads:     heap of rank p, 4 Ki words:
 //
-//     add        + 1, + 1, + 1 ...  -->  [ 12 | 12 | 12 | ... ]    they add up to the number of adds
+//     add        + 1, + 1, + 1 ...  -->  [ 12 | 12 | 12 | ... ]   they add up to the number of adds
 //     exchange   token  --------------> [ token ]
-//                       <- the one before                          every token is in one place at last
+//                       <- the one before                       each token is in one place at last
 //
 // What to see: an atomic on a peer's word is one call, whose answer is the old value. Nobody uses
-// the answer of an add, so that it need not come back. The rows are the ranks whose kernels run, the
-// columns are those whose words they change; the figure is the least between two ranks.
+// the answer of an add, so that it need not come back. The rows are the ranks whose kernels run,
+// the columns are those whose words they change; the figure is the least between two ranks.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -47,6 +47,20 @@ ARGUMENTS = {
 FILES = {"10_digits_training": ["--data", "data/digits.csv"]}
 
 
+# The examples with one of the patterns of overlap each, and the shapes of the chart of docs/taxonomy.md.
+PATTERNS = [("08_gemm_all_scatter", []), ("11a_overlap_streams", ["bulk"]), ("11a_overlap_streams", ["streams"]),
+            ("11b_overlap_blocks", []), ("11c_overlap_warps", [])]
+CHART = [[m, n, k] for n, k in (("4096", "14336"), ("4096", "4096"), ("8192", "1024"))
+         for m in ("64", "256", "1024", "4096", "8192")]
+
+
+def arguments_of(example, sizes):
+    """What an example is run with, once for each."""
+    if sizes == "chart":
+        return [[*words, *shape] for name, words in PATTERNS if name == example for shape in CHART]
+    return ARGUMENTS.get(example, ([[]], [[]]))[EMU if sizes == "small" else GPU]
+
+
 class Run:
     """An example with its arguments on so many ranks, and what came of it."""
 
@@ -152,7 +166,9 @@ def parse(arguments):
     parser.add_argument("--programs", metavar="DIR", help="where the examples are [that of the bundle]")
     parser.add_argument("--iris-run", metavar="PATH", help="[that of the bundle]")
     parser.add_argument("--only", default="", help="examples that begin with one of these, such as 06,11a")
-    parser.add_argument("--sizes", choices=("small", "large"), help="[small on emu, large on others]")
+    parser.add_argument("--skip", default="", help="examples that begin with one of these")
+    parser.add_argument("--sizes", choices=("small", "large", "chart"),
+                        help="chart: the patterns of overlap at many shapes [small on emu, large on others]")
     parser.add_argument("--timeout", type=int, default=SECONDS, metavar="SECONDS", help=f"of each run [{SECONDS}]")
     parser.add_argument("--peers", metavar="FILE", help="figures of other libraries, as JSON; see above")
     parser.add_argument("--json", metavar="FILE", help="write the table as JSON, too")
@@ -176,13 +192,14 @@ def parse(arguments):
 
 def main(arguments):
     given = parse(arguments)
-    sizes = {"small": EMU, "large": GPU}[given.sizes or ("small" if given.backend == "emu" else "large")]
-    only = tuple(word for word in given.only.split(",") if word)
-    names = [name for name in examples_in(given.programs) if not only or name.startswith(only)]
-    if not names:
-        sys.exit(f"run_all.py: no example in {given.programs}" + (f" that begins with {given.only}" if only else ""))
+    sizes = given.sizes or ("small" if given.backend == "emu" else "large")
+    only, skip = (tuple(word for word in words.split(",") if word) for words in (given.only, given.skip))
+    names = [name for name in examples_in(given.programs)
+             if (not only or name.startswith(only)) and not name.startswith(skip)]
     runs = [Run(name, words, int(ranks)) for ranks in given.ranks.split(",") for name in names
-            for words in ARGUMENTS.get(name, ([[]], [[]]))[sizes]]
+            for words in arguments_of(name, sizes)]
+    if not runs:
+        sys.exit(f"run_all.py: {given.programs} has none of the examples that were asked for")
     for run in runs:
         run.go(given.programs, given.iris_run, given.timeout, given.trace)
     print("\n".join(table(runs, given.backend, given.peers)))
