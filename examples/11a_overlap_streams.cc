@@ -27,8 +27,7 @@
 
 using iris::Bfloat16;
 using iris::Block;
-using iris::backend::BlockIndex;
-using iris::backend::GridSize;
+using iris::backend::BlockIndex, iris::backend::GridSize;
 using Product = iris::TileProduct<Bfloat16>;
 
 constexpr uint64_t kMultiply = 1, kSend = 2;  // what the spans are called in a trace
@@ -71,7 +70,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads, 1) void Multiply(iris::DeviceC
   }
 }
 
-IRIS_KERNEL void Scatter(iris::DeviceContext ctx, Problem p, uint64_t round) {
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(256, 1) void Scatter(iris::DeviceContext ctx, Problem p,
+                                                    uint64_t round) {
   for (uint32_t t = BlockIndex(); t < p.tiles; t += GridSize()) {
     if (iris::WaitUntil(ctx, &p.ready[t], iris::Compare::kGe, round, Block{}) !=
         iris::WaitResult::kOk) {
