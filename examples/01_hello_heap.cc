@@ -62,6 +62,7 @@ iris::Status Run() {
 
   // Nobody leaves while another still listens.
   IRIS_RETURN_IF_ERROR(context.Barrier());
+  if (ctx.rank == 0) std::printf("result ok\n");
   return context.Free(words);
 }
 

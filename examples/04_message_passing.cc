@@ -94,6 +94,7 @@ iris::Status Run() {
   std::printf("rank %u sent %u messages of %zu bytes and received as many, all right\n",
               context.rank(), kRounds, sizeof(Mailbox::outbox));
   IRIS_RETURN_IF_ERROR(context.Barrier());
+  if (context.rank() == 0) std::printf("result ok\n");
   return context.Free(box);
 }
 

@@ -50,6 +50,7 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(auto communicator, iris::ccl::Communicator::Create(context));
   IRIS_RETURN_IF_ERROR(SumOverRanks(context, communicator, stream, kSmall));
   IRIS_RETURN_IF_ERROR(SumOverRanks(context, communicator, stream, kLarge));
+  if (context.rank() == 0) std::printf("result ok\n");
   return communicator.Destroy();
 }
 

@@ -311,7 +311,9 @@ iris::Status Run(const Options& options) {
   if (accuracy < 0.94 && options.epochs >= 10) {  // so few only try it out
     return {iris::StatusCode::kInternal, "test accuracy below 0.94"};
   }
-  return context.Barrier();
+  IRIS_RETURN_IF_ERROR(context.Barrier());
+  if (talks) std::printf("result ok figure %.4f of_test_digits\n", accuracy);
+  return iris::OkStatus();
 }
 
 }  // namespace

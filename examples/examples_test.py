@@ -1,12 +1,17 @@
 """Each example as a user runs it: with iris-run on a real irisd, on one rank, two and four; and without irisd."""
 
+import contextlib
+import io
 import json
 import os
 import re
 import subprocess
+import tempfile
 import time
 import unittest
+import unittest.mock
 
+from examples import run_all
 from tests.python import irisd
 from tests.python import junit
 from tests.python import patience
@@ -14,6 +19,12 @@ from tests.python import patience
 IRIS_RUN = "client/ctl/iris-run"
 IRIS_CTL = "client/ctl/iris-ctl"
 PATIENCE_SECONDS = 240
+
+# The examples that take m, n and k, with the arguments before.
+PRODUCTS = [["08_gemm_all_scatter"], ["09a_gemm_all_reduce_atomics"], ["09b_gemm_all_reduce_locks"],
+            ["11a_overlap_streams", "bulk"], ["11a_overlap_streams", "streams"],
+            ["11b_overlap_blocks"], ["11c_overlap_warps"],
+            ["12_all_gather_gemm", "pull"], ["12_all_gather_gemm", "push"]]
 
 
 def run_example(name, n_ranks, *arguments, environment, job=None):
@@ -48,6 +59,38 @@ class Examples(unittest.TestCase):
         self.assertEqual(self.ctl("jobs"), [])
         self.assertEqual(self.ctl("status")["heap_bytes"], 0)
         return result.stdout
+
+    def run_all(self, *arguments):
+        """What run_all.py gives and prints, as it is called by users."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), unittest.mock.patch.dict(os.environ, self.daemon.environment()):
+            code = run_all.main(["--programs", "examples", "--iris-run", IRIS_RUN, *arguments])
+        return code, out.getvalue()
+
+    def test_all_in_one_table(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "table.json")
+            code, out = self.run_all("--ranks", "4", "--json", path)
+            self.assertEqual(code, 0, out)
+            with open(path, encoding="utf-8") as file:
+                rows = json.load(file)
+        self.assertEqual({row["example"] for row in rows}, set(run_all.examples_in("examples")))
+        self.assertEqual({(row["result"], row["backend"]) for row in rows}, {("ok", "emu")})
+        self.assertEqual({row["ranks"] for row in rows}, {4})
+        self.assertIn(f"{len(rows)} of {len(rows)} runs were right", out)
+
+    def test_products_on_one_rank_and_of_odd_shapes(self):
+        code, out = self.run_all("--ranks", "1", "--only", "06,07,08,09,11,12")
+        self.assertEqual(code, 0, out)
+        # No dimension is a multiple of a tile or of 16 bytes.
+        for name, *words in PRODUCTS:
+            self.assertIn("result ok", self.check(name, 3, *words, "39", "51", "45"))
+
+    def test_shapes_that_cannot_be_dealt_out_are_refused(self):
+        for name, *words in PRODUCTS:
+            result = run_example(name, 2, *words, "9", "9", "9", environment=self.daemon.environment())
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("a multiple of the number of ranks, 2", result.stderr)
 
     def test_01_hello_heap(self):
         for n_ranks in (1, 2, 4):
@@ -139,6 +182,62 @@ class Examples(unittest.TestCase):
                 self.assertIn(f"rank {rank}: {20 + 3 * rank} tokens are right", out)
             rows = sum(int(count) for count in re.findall(r"expert \d+ got (\d+) rows", out))
             self.assertEqual(rows, 2 * sum(20 + 3 * rank for rank in range(n_ranks)))
+
+
+class Table(unittest.TestCase):
+    """What run_all.py makes of what an example prints."""
+
+    def judged(self, code, out, err=""):
+        run = run_all.Run("08_product", ["8"], 2)
+        run.judge(code, out, err)
+        return run
+
+    def test_a_figure(self):
+        run = self.judged(0, "[0] some words\n[0] result ok figure 12.5 us\n")
+        self.assertEqual((run.ok, run.figure, run.unit), (True, 12.5, "us"))
+        self.assertTrue(self.judged(0, "result ok\n").ok)
+
+    def test_what_is_not_right(self):
+        for code, out, err, what in (
+                (1, "", "[1] error: a wrong element\n", "failed: exit code 1: [1] error: a wrong element"),
+                (1, "[0] result ok figure 1 us\n", "", "failed: exit code 1: [0] result ok figure 1 us"),
+                (124, "", "", "failed: no end after the time"),
+                (0, "[0] all right\n", "", 'failed: it has printed no line that begins with "result"'),
+                (0, "[0] result ok\n[1] result ok\n", "", 'failed: 2 lines that begin with "result"'),
+                (0, "[0] result failed it is wrong\n", "", "failed: exit code 0: [0] result failed it is wrong")):
+            with self.subTest(what):
+                run = self.judged(code, out, err)
+                self.assertEqual((run.ok, run.result), (False, what))
+
+    def test_a_table_with_peers(self):
+        right, wrong = self.judged(0, "result ok figure 12.5 us\n"), self.judged(1, "", "error: x: y\n")
+        peers = {"08_product 8": {"2": {"figure": 10, "unit": "us", "name": "other"}}}
+        self.assertEqual(run_all.table([right, wrong], "emu", peers), [
+            "| example      | backend | ranks | result | figure  | peer          |",
+            "|--------------|---------|-------|--------|---------|---------------|",
+            "| 08_product 8 | emu     | 2     | ok     | 12.5 us | 10 us (other) |",
+            "| 08_product 8 | emu     | 2     | failed | -       | 10 us (other) |",
+            "08_product 8 on 2: failed: exit code 1: error: x: y"])
+
+    def test_wrong_arguments_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            peers = os.path.join(folder, "peers.json")
+            for text, what in (("[]", "it is not an object"), ('{"a": 1}', "a: not an object"), ("{", "Expecting"),
+                               ('{"a": {"x": {}}}', "a: x: not a number of ranks"),
+                               ('{"a": {"2": {"figure": true}}}', "a: 2: figure, unit and name")):
+                with open(peers, "w", encoding="ascii") as file:
+                    file.write(text)
+                self.refused(what, "--peers", peers)
+        self.refused("--ranks takes numbers", "--ranks", "2,0")
+        self.refused("/nowhere is no folder", "--programs", "/nowhere")
+        self.refused("/nowhere is no program", "--iris-run", "/nowhere")
+
+    def refused(self, what, *arguments):
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as end:
+            run_all.main(["--programs", "examples", "--iris-run", IRIS_RUN, *arguments])
+        self.assertEqual(end.exception.code, 2)
+        self.assertIn(what, err.getvalue())
 
 
 class WithoutIrisd(unittest.TestCase):

@@ -59,6 +59,44 @@ TEST(DevicePagesTest, GetPut) {
   });
 }
 
+TEST(DevicePagesTest, TileProduct) {
+  World world(2);
+  world.Run([](Rank& rank) {
+    // No dimension is a multiple of a tile, and rows begin at any multiple of 2 bytes.
+    constexpr uint32_t kM = 137, kN = 139, kK = 45;
+    const auto element = [](uint32_t matrix, uint32_t of, uint32_t line, uint32_t k) {
+      return static_cast<float>((line * 7 + k * 3 + line * k % 11 + matrix + of) % 8) - 3.0f;
+    };
+    const auto matrix = [&](uint32_t which, uint32_t lines) {
+      std::vector<Bfloat16> values(lines * kK);
+      for (uint32_t i = 0; i < lines * kK; ++i) {
+        values[i] = Bfloat16(element(which, rank.rank(), i / kK, i % kK));
+      }
+      Bfloat16* const there = rank.New<Bfloat16>(values.size());
+      rank.Write(there, values);
+      return static_cast<const Bfloat16*>(there);
+    };
+    const Bfloat16* const a = matrix(0, kM);
+    const Bfloat16* const b = matrix(1, kN);
+    float* const d = rank.New<float>(kM * kN);
+    rank.Write(d, std::vector<float>(kM * kN, -1.0f));
+    rank.HostBarrier();
+    rank.Launch({3, TileProduct<Bfloat16>::kThreads}, docs::tile_product::MultiplyForNext, rank.ctx,
+                a, b, d, kM, kN, kK);
+    rank.Synchronize();
+    rank.HostBarrier();
+    const std::vector<float> got = rank.Read(d, kM * kN);
+    for (uint32_t i = 0; i < kM * kN; ++i) {
+      float sum = 0;
+      for (uint32_t k = 0; k < kK; ++k) {
+        sum += element(0, 1 - rank.rank(), i / kN, k) * element(1, 1 - rank.rank(), i % kN, k);
+      }
+      ASSERT_EQ(got[i], std::max(sum, 0.0f)) << "row " << i / kN << ", column " << i % kN;
+    }
+    rank.HostBarrier();
+  });
+}
+
 TEST(DevicePagesTest, Tiles) {
   World world(2);
   world.Run([](Rank& rank) {

@@ -1,9 +1,14 @@
 """The pictures in docs are what docs/pictures.py draws, byte for byte."""
 
+import contextlib
+import io
+import json
 import os
+import tempfile
 import unittest
 import xml.dom.minidom
 
+from docs import overlap_chart
 from docs import pictures
 from docs import trace_picture
 from tests.python import junit
@@ -56,6 +61,55 @@ class TracePicture(unittest.TestCase):
     def test_the_scale_has_round_steps(self):
         self.assertEqual([trace_picture.step_of(span) for span in (0.012, 0.013, 10, 15500, 1e6)],
                          [0.001, 0.002, 1, 2000, 100000])
+
+
+class OverlapChart(unittest.TestCase):
+
+    def row(self, example, arguments, figure, **more):
+        return dict({"example": example, "arguments": arguments.split(), "backend": "emu", "ranks": 2, "result": "ok",
+                     "figure": figure, "unit": "us"}, **more)
+
+    def rows(self):
+        return [self.row("11a_overlap_streams", "bulk 64 128 32", 100.0), self.row("01_hello_heap", "", None),
+                self.row("11a_overlap_streams", "bulk 256 128 32", 400.0),
+                self.row("08_gemm_all_scatter", "64 128 32", 50.0), self.row("11c_overlap_warps", "64 128 32", 80.0),
+                self.row("11c_overlap_warps", "256 128 32", 320.0),
+                self.row("08_gemm_all_scatter", "256 128 32", None, result="failed: x"),
+                self.row("11b_overlap_blocks", "64 128 99", 1.0),
+                self.row("11b_overlap_blocks", "64 128 32", 1, ranks=4)]
+
+    def test_ratios_to_the_bulk_synchronous_pattern(self):
+        svg = overlap_chart.draw(self.rows(), 2, "A & B")
+        titles = [t.firstChild.data for t in xml.dom.minidom.parseString(svg).getElementsByTagName("title")]
+        self.assertEqual(titles, ["bulk-synchronous, 100 us", "bulk-synchronous, 400 us", "sequential, 50 us",
+                                  "specialized warps, 80 us", "specialized warps, 320 us"])
+        self.assertIn("A &amp; B", svg)
+        self.assertIn("n = 128, k = 32", svg)
+        self.assertNotIn("k = 99", svg)
+        # The panel ends at twice as fast: bulk is in the middle, and the sequential one at the top.
+        self.assertIn('points="115.00,170.00 245.00,170.00"', svg)
+        self.assertIn('points="115.00,70.00"', svg)
+        self.assertIn('points="115.00,145.00 245.00,145.00"', svg)
+
+    def test_the_best_of_each_shape(self):
+        self.assertEqual(list(overlap_chart.best(self.rows(), 2)), [
+            "m 64, n 128, k 32: sequential, 50 us, 2.00 times as fast as bulk-synchronous",
+            "m 256, n 128, k 32: specialized warps, 320 us, 1.25 times as fast as bulk-synchronous"])
+
+    def test_files_that_are_wrong_are_refused(self):
+        for rows, what in (([], "max"), ([{}], "ranks"), ([1], "int"), (self.rows()[3:4], "no shape with a figure"),
+                           ([self.row("08_gemm_all_scatter", "64 128", 5.0)], "row 0: ValueError"),
+                           ([self.row("08_gemm_all_scatter", "1 1 1", 5.0, unit="GB/s")], "a figure of 5.0 GB/s"),
+                           ([self.row("08_gemm_all_scatter", "1 1 1", -5.0)], "a figure of -5.0 us")):
+            with self.subTest(what), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "figures.json")
+                with open(path, "w", encoding="ascii") as file:
+                    json.dump(rows, file)
+                err = io.StringIO()
+                with contextlib.redirect_stderr(err), self.assertRaises(SystemExit):
+                    overlap_chart.main([path, os.path.join(folder, "chart.svg")])
+                self.assertIn(what, err.getvalue())
+                self.assertEqual(os.listdir(folder), ["figures.json"])
 
 
 if __name__ == "__main__":

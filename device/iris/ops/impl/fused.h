@@ -149,10 +149,10 @@ IRIS_DEVICE inline void SumAroundRing(const Common& common, const MatmulCall& ca
           if (backend::ThreadIndex() == 0) (void)rounds.AwaitSignalOf(previous, signals + taken);
           iris::impl::SyncAfterConsume();
           if (!rounds.Settle()) return;
-          if (exists) maker.product().Add(slot(me, s - 1, g));
+          if (exists) maker.product().AddSums(slot(me, s - 1, g));
         }
         if (s + 1 < members) {
-          if (exists) maker.product().Give(slot(next, s, g));
+          if (exists) maker.product().StoreSums(slot(next, s, g));
           ++sent;
           iris::impl::SyncBeforePublish();
           if (backend::ThreadIndex() == 0) rounds.SignalTo(next, signals + sent);

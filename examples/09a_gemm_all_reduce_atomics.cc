@@ -1,0 +1,123 @@
+// 09a: a product whose k is split over the ranks, and its all-reduce by atomics in the same kernel.
+// Each rank has its columns of A and its rows of B, and makes a part of every element of D; the sum
+// of the parts is D, which all get. 09b does the same with locks.
+//
+//   iris-run -n 4 -- bazel-bin/examples/09a_gemm_all_reduce_atomics [m n k]
+//
+//   rank 0:  A0 x B0 -- adds each tile --+--> D of rank 0
+//                                          X
+//   rank 1:  A1 x B1 -- adds each tile --+--> D of rank 1
+//
+// What to see: AtomicAdd to a peer's heap whose answer nobody uses is a message without a reply. No
+// block waits for another. Floats are added in any order, so the last bits may differ from run to
+// run and from rank to rank (here they do not: the values are whole numbers). In a trace
+// (IRIS_TRACE) "user 1" multiplies, "user 2" adds.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "examples/gemm_data.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
+#include "iris/tile_product.h"
+
+using iris::Bfloat16;
+using iris::Block;
+using Product = iris::TileProduct<Bfloat16>;
+
+constexpr uint64_t kMultiply = 1, kReduce = 2;  // what the spans are called in a trace
+constexpr uint32_t kRepeats = 10;
+
+// D[m, n] = the sum over the ranks of A[m, k_mine] B[k_mine, n].
+struct Problem {
+  uint32_t m, n, k, k_mine, down, tiles;  // `tiles` of D, `down` in a column
+  const Bfloat16* a;                      // [m, k_mine]
+  const Bfloat16* b;                      // [k_mine, n]
+  float* d;                               // [m, n], symmetric
+};
+
+// Adds the tile that `product` has to D on all ranks.
+IRIS_DEVICE inline void AddToAll(const iris::DeviceContext& ctx, const Problem& p, uint32_t t,
+                                 const Product& product) {
+  const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+  product.ForEachStrip([&](uint32_t below, const float* strip) {
+    for (uint32_t i = iris::backend::ThreadIndex(); i < Product::kStripRows * Product::kColumns;
+         i += iris::backend::BlockSize()) {
+      const uint64_t r = row + below + i / Product::kColumns, c = column + i % Product::kColumns;
+      for (uint32_t peer = 0; r < p.m && c < p.n && peer < ctx.n_ranks; ++peer) {
+        iris::AtomicAdd<iris::Scope::kSystem, iris::Order::kRelaxed>(
+            ctx, (ctx.rank + peer) % ctx.n_ranks, &p.d[r * p.n + c], strip[i]);
+      }
+    }
+  });
+}
+
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads, 1) void MultiplyAndReduce(iris::DeviceContext ctx,
+                                                                            Problem p) {
+  IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+  Product product(shared);
+  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles; t += iris::backend::GridSize()) {
+    const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+    {
+      const iris::TraceSpan span(ctx, kMultiply, Block{});
+      product.Multiply({p.a + uint64_t{row} * p.k_mine, p.k_mine, p.m - row},
+                       {p.b + column, p.n, p.k_mine}, false, p.n - column, p.k_mine);
+    }
+    const iris::TraceSpan span(ctx, kReduce, Block{});
+    AddToAll(ctx, p, t, product);
+  }
+}
+
+iris::Status Run(Problem p) {
+  const uint64_t bytes = (16 << 20) + uint64_t{p.m} * p.n * sizeof(float);
+  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = bytes}));
+  const iris::DeviceContext& ctx = context.device_context();
+  if (p.m == 0 || p.k == 0 || p.n == 0 || p.k % ctx.n_ranks != 0) {
+    return {iris::StatusCode::kInvalidArgument,
+            "m, n and k are at least 1, and k is a multiple of the number of ranks, " +
+                std::to_string(ctx.n_ranks)};
+  }
+  p.k_mine = p.k / ctx.n_ranks;
+  p.down = (p.m + Product::kRows - 1) / Product::kRows;
+  p.tiles = p.down * ((p.n + Product::kColumns - 1) / Product::kColumns);
+  const uint64_t first = uint64_t{ctx.rank} * p.k_mine;
+  IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
+  IRIS_ASSIGN_OR_RETURN(
+      const auto a,
+      iris::DeviceArray<Bfloat16>::Create(
+          context, example::GemmValues(example::kMatrixA, p.m, p.k_mine, 0, first), stream));
+  IRIS_ASSIGN_OR_RETURN(
+      const auto b,
+      iris::DeviceArray<Bfloat16>::Create(
+          context, example::GemmValues(example::kMatrixB, p.k_mine, p.n, first, 0), stream));
+  IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<float>(uint64_t{p.m} * p.n, "d"));
+  p.a = a, p.b = b, p.d = d.get();
+
+  double best_us = 0;
+  for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
+    IRIS_RETURN_IF_ERROR(stream.Fill(p.d, 0, d.bytes));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    IRIS_RETURN_IF_ERROR(context.Barrier());  // every D is zero
+    const auto start = std::chrono::steady_clock::now();
+    IRIS_RETURN_IF_ERROR(iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads},
+                                      stream, MultiplyAndReduce, ctx, p));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    IRIS_RETURN_IF_ERROR(context.Barrier());  // all parts are added
+    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
+    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
+    if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
+  }
+  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
+  return iris::OkStatus();
+}
+
+int main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  const auto number = [&](int i) -> uint32_t { return argc > i ? std::atoi(argv[i]) : 256; };
+  const iris::Status status = Run({number(1), number(2), number(3)});
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,151 @@
+// 09b: a product whose k is split over the ranks, and its all-reduce in one shot, with locks. Each
+// rank makes a part of every element of D, as in 09a, where atomics add the parts.
+//
+//   iris-run -n 4 -- bazel-bin/examples/09b_gemm_all_reduce_locks [m n k]
+//
+//   rank 0:  A0 x B0 -- a tile --> parts of 0, unlock --+-- load, add --> D of rank 0
+//                                                         X
+//   rank 1:  A1 x B1 -- a tile --> parts of 1, unlock --+-- load, add --> D of rank 1
+//
+// What to see: a lock is a signal that counts rounds, so that nobody has to lock it again. All
+// ranks add the parts in the same order, which gives all the same bits in every run. StoreSums
+// writes the registers of a block as they are, and AddSums adds them to those of another. In a
+// trace (IRIS_TRACE) "user 1" multiplies, "user 2" reduces.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "examples/gemm_data.h"
+#include "iris/context.h"
+#include "iris/device.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
+#include "iris/tile_product.h"
+
+using iris::Bfloat16;
+using iris::Block;
+using Product = iris::TileProduct<Bfloat16>;
+
+constexpr uint64_t kMultiply = 1, kReduce = 2;  // what the spans are called in a trace
+constexpr uint32_t kRepeats = 10;
+
+constexpr uint32_t kTileElements = Product::kRows * Product::kColumns;
+
+// D[m, n] = the sum over the ranks of A[m, k_mine] B[k_mine, n].
+struct Problem {
+  uint32_t m, n, k, k_mine, down, tiles;  // `tiles` of D, `down` in a column
+  const Bfloat16* a;                      // [m, k_mine]
+  const Bfloat16* b;                      // [k_mine, n]
+  float* d;                               // [m, n], symmetric
+  float* parts;                           // of this rank, tile behind tile; symmetric
+  uint64_t* unlocked;                     // [tiles, ranks]: the last round whose part is there
+  uint32_t* failed;                       // set if a lock was not opened
+};
+
+// Gives the part of this rank, and takes those of all.
+IRIS_DEVICE inline bool ReduceParts(const iris::DeviceContext& ctx, const Problem& p, uint32_t t,
+                                    uint64_t round, Product& product) {
+  float* const part = p.parts + uint64_t{t} * kTileElements;
+  product.StoreSums(part);
+  iris::backend::BlockSync();  // all of the part is written
+  for (uint32_t i = iris::backend::ThreadIndex(); i < ctx.n_ranks; i += Product::kThreads) {
+    iris::SignalSet(ctx, i, &p.unlocked[t * ctx.n_ranks + ctx.rank], round);
+  }
+  product.Clear();
+  for (uint32_t peer = 0; peer < ctx.n_ranks; ++peer) {
+    const uint64_t* const lock = &p.unlocked[t * ctx.n_ranks + peer];
+    if (iris::WaitUntil(ctx, lock, iris::Compare::kGe, round, Block{}) != iris::WaitResult::kOk) {
+      return false;
+    }
+    product.AddSums(iris::Translate(ctx, peer, part));
+  }
+  const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+  product.ForEachStrip([&](uint32_t below, const float* strip) {
+    const uint32_t at = row + below, rest = at < p.m ? p.m - at : 0;
+    iris::StoreTile(ctx, ctx.rank, p.d + uint64_t{at} * p.n + column,
+                    {Product::kStripRows, Product::kColumns, p.n, 1, rest, p.n - column}, strip,
+                    Block{});
+  });
+  return true;
+}
+
+// `round` counts the launches. Between two the ranks meet, because `parts` is used again.
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads, 1) void MultiplyAndReduce(iris::DeviceContext ctx,
+                                                                            Problem p,
+                                                                            uint64_t round) {
+  IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+  Product product(shared);
+  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles; t += iris::backend::GridSize()) {
+    const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+    {
+      const iris::TraceSpan span(ctx, kMultiply, Block{});
+      product.Multiply({p.a + uint64_t{row} * p.k_mine, p.k_mine, p.m - row},
+                       {p.b + column, p.n, p.k_mine}, false, p.n - column, p.k_mine);
+    }
+    const iris::TraceSpan span(ctx, kReduce, Block{});
+    if (!ReduceParts(ctx, p, t, round, product)) {
+      if (iris::backend::ThreadIndex() == 0) *p.failed = 1;
+      return;
+    }
+  }
+}
+
+iris::Status Run(Problem p) {
+  const uint64_t bytes = (uint64_t{p.m} + 128) * (p.n + 128) * 2 * sizeof(float) + (16 << 20);
+  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = bytes}));
+  const iris::DeviceContext& ctx = context.device_context();
+  if (p.m == 0 || p.k == 0 || p.n == 0 || p.k % ctx.n_ranks != 0) {
+    return {iris::StatusCode::kInvalidArgument,
+            "m, n and k are at least 1, and k is a multiple of the number of ranks, " +
+                std::to_string(ctx.n_ranks)};
+  }
+  p.k_mine = p.k / ctx.n_ranks;
+  p.down = (p.m + Product::kRows - 1) / Product::kRows;
+  p.tiles = p.down * ((p.n + Product::kColumns - 1) / Product::kColumns);
+  const uint64_t first = uint64_t{ctx.rank} * p.k_mine;
+  IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
+  IRIS_ASSIGN_OR_RETURN(
+      const auto a,
+      iris::DeviceArray<Bfloat16>::Create(
+          context, example::GemmValues(example::kMatrixA, p.m, p.k_mine, 0, first), stream));
+  IRIS_ASSIGN_OR_RETURN(
+      const auto b,
+      iris::DeviceArray<Bfloat16>::Create(
+          context, example::GemmValues(example::kMatrixB, p.k_mine, p.n, first, 0), stream));
+  IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<float>(uint64_t{p.m} * p.n, "d"));
+  IRIS_ASSIGN_OR_RETURN(const auto parts,
+                        context.Allocate<float>(uint64_t{p.tiles} * kTileElements, "parts"));
+  IRIS_ASSIGN_OR_RETURN(const auto unlocked,
+                        context.Allocate<uint64_t>(p.tiles * ctx.n_ranks, "unlocked"));
+  IRIS_ASSIGN_OR_RETURN(const auto failed, iris::HostArray<uint32_t>::Create(context));
+  p.a = a, p.b = b, p.d = d.get(), p.parts = parts.get();
+  p.unlocked = unlocked.get(), p.failed = failed;
+
+  double best_us = 0;
+  for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
+    IRIS_RETURN_IF_ERROR(context.Barrier());
+    const auto start = std::chrono::steady_clock::now();
+    IRIS_RETURN_IF_ERROR(iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads},
+                                      stream, MultiplyAndReduce, ctx, p, repeat + 1));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    IRIS_RETURN_IF_ERROR(context.Barrier());  // all have read the parts
+    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
+    if (*failed != 0) {
+      IRIS_RETURN_IF_ERROR(context.Health());  // a peer that died is named here
+      return {iris::StatusCode::kDeadlineExceeded, "a part of a tile did not come in time"};
+    }
+    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
+    if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
+  }
+  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
+  return iris::OkStatus();
+}
+
+int main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  const auto number = [&](int i) -> uint32_t { return argc > i ? std::atoi(argv[i]) : 256; };
+  const iris::Status status = Run({number(1), number(2), number(3)});
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
+}
