@@ -101,8 +101,10 @@ IRIS_DEVICE inline void Merge(const Partial<kDim>* parts, uint32_t n, Partial<kD
 
 // slots: [heads][n_ranks][splits] partials, `ready` as many signals. q: [heads][kDim].
 template <typename T, uint32_t kDim>
-IRIS_KERNEL void Decode(iris::DeviceContext ctx, const T* q, const T* k, const T* v, Shape shape,
-                        Partial<kDim>* slots, uint64_t* ready, uint64_t round) {
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kThreads, 1) void Decode(iris::DeviceContext ctx, const T* q,
+                                                        const T* k, const T* v, Shape shape,
+                                                        Partial<kDim>* slots, uint64_t* ready,
+                                                        uint64_t round) {
   constexpr uint32_t kLanes = kDim / kPack;        // that share a token
   constexpr uint32_t kGroups = kThreads / kLanes;  // tokens that the block works on at once
   IRIS_SHARED(Partial<kDim>[kGroups], parts);

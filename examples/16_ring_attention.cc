@@ -125,8 +125,10 @@ IRIS_DEVICE inline void Load8(const T* lines, uint32_t line, uint32_t end, uint3
 
 // One step. The first n_senders blocks send; each other one has kRows queries of a head, whose
 // attention to the keys and values in `from`, those of rank `owner`, it adds to what it has.
-IRIS_KERNEL void Attend(iris::DeviceContext ctx, Problem problem, const T* from, T* to,
-                        uint64_t step, uint32_t owner, uint32_t n_senders, bool first, bool last) {
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kThreads, 1) void Attend(iris::DeviceContext ctx, Problem problem,
+                                                        const T* from, T* to, uint64_t step,
+                                                        uint32_t owner, uint32_t n_senders,
+                                                        bool first, bool last) {
   if (BlockIndex() < n_senders) return Send(ctx, problem, from, to, step);
   Shared& shared = *static_cast<Shared*>(iris::backend::DynamicShared());
   constexpr uint32_t kLanes = iris::backend::WarpSize() / 16;  // that share a row of scores
@@ -223,7 +225,7 @@ IRIS_KERNEL void Attend(iris::DeviceContext ctx, Problem problem, const T* from,
     m = most;
     iris::backend::WarpSync();
 
-    constexpr uint32_t kStride = sizeof(shared.scores[0]) / sizeof(Entry);
+    constexpr uint32_t kStride = sizeof(shared.scores[0]) / (sizeof(Entry));
     const Entry* const rows = reinterpret_cast<const Entry*>(shared.scores[warp_row]);
     IRIS_UNROLL(16)
     for (uint32_t j = 0; j < kAcross; ++j) {
