@@ -193,10 +193,15 @@ struct Options {
   uint32_t batch = 32;
   float rate = 0.005f;
   float momentum = 0.9f;
-  std::string data = "examples/data/digits.csv";
+  std::string data;  // empty: FindDigits says
 };
 
 iris::Status Run(const Options& options) {
+  std::string data = options.data;
+  if (data.empty()) {
+    IRIS_ASSIGN_OR_RETURN(data, example::FindDigits());
+  }
+  IRIS_ASSIGN_OR_RETURN(const example::Digits all, example::ReadDigits(data));
   IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 64 << 20}));
   const iris::DeviceContext& ctx = context.device_context();
   const uint32_t rank = ctx.rank, n_ranks = ctx.n_ranks;
@@ -213,7 +218,6 @@ iris::Status Run(const Options& options) {
   float* g = gradients.get();
 
   example::Digits train, test;
-  IRIS_ASSIGN_OR_RETURN(const example::Digits all, example::ReadDigits(options.data));
   example::Split(all, &train, &test);
   IRIS_ASSIGN_OR_RETURN(const auto train_pixels,
                         DeviceArray<float>::Create(context, train.pixels, stream));
@@ -327,7 +331,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "Digits in a batch, over all ranks [32]")
       ->check(CLI::Range(1, 1024));
   app.add_option("--rate", options.rate, "Learning rate [0.005]");
-  app.add_option("--data", options.data, "The data set");
+  app.add_option("--data", options.data, "The data set [the one that lies beside the program]");
   CLI11_PARSE(app, argc, argv);
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const iris::Status status = Run(options);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 namespace example {
@@ -34,12 +36,38 @@ bool AddDigit(const std::string& line, Digits* digits) {
 
 }  // namespace
 
+iris::StatusOr<std::string> FindDigits() {
+  std::error_code none;
+  return FindDigits(std::filesystem::read_symlink("/proc/self/exe", none).string(),
+                    std::filesystem::current_path(none).string());
+}
+
+iris::StatusOr<std::string> FindDigits(const std::string& program, const std::string& folder) {
+  using std::filesystem::path;
+  // The first is where CMake puts it, the second where Bazel does. In the bundle, programs are in
+  // libexec/iris/BACKEND/examples. The last is the repository's.
+  const path beside = path(program).parent_path();
+  const path places[] = {beside / "data/digits.csv",
+                         path(program + ".runfiles") / "iris/examples/data/digits.csv",
+                         beside / "../../../../share/iris/examples/data/digits.csv",
+                         path(folder) / "examples/data/digits.csv"};
+  std::string looked;
+  for (const path& place : places) {
+    std::error_code none;
+    if (std::filesystem::is_regular_file(place, none)) return place.lexically_normal().string();
+    looked += (looked.empty() ? "" : ", ") + place.lexically_normal().string();
+  }
+  return iris::Status(iris::StatusCode::kNotFound,
+                      "cannot find the digits, examples/data/digits.csv of Iris: say --data PATH. "
+                      "They are not in any of " +
+                          looked);
+}
+
 iris::StatusOr<Digits> ReadDigits(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
     return iris::Status(iris::StatusCode::kNotFound,
-                        "cannot read the digits from " + path +
-                            ": run from the repository's root, or say --data PATH");
+                        "cannot read the digits from " + path + ": say --data PATH");
   }
   Digits digits;
   std::string line;

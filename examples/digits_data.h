@@ -18,6 +18,12 @@ struct Digits {
   uint32_t size() const { return static_cast<uint32_t>(labels.size()); }
 };
 
+// Where the program's copy of the data set is: beside the program, in the folder of the bundle that
+// it lies in, or in the working directory. kNotFound names the places that were looked at.
+iris::StatusOr<std::string> FindDigits();
+// The same for a program of this path, started in this folder.
+iris::StatusOr<std::string> FindDigits(const std::string& program, const std::string& folder);
+
 // Reads lines of kPixels numbers 0..16 and a label. The error names the file, and the line that is
 // not like that.
 iris::StatusOr<Digits> ReadDigits(const std::string& path);

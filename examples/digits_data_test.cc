@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "gmock/gmock.h"
@@ -58,6 +59,37 @@ TEST(ReadDigitsTest, NamesTheLineThatIsWrong) {
 
 TEST(ReadDigitsTest, RefusesAnEmptyFile) {
   EXPECT_EQ(ReadDigits(Write("")).status().code(), iris::StatusCode::kInvalidArgument);
+}
+
+// Programs are where Bazel, CMake and the bundle put them; the last one finds what the folder has.
+TEST(FindDigitsTest, LooksBesideTheProgram) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(::testing::TempDir()) / "find_digits";
+  fs::remove_all(root);
+  const struct {
+    fs::path program, data;
+  } cases[] = {
+      {root / "cmake/10_digits_training", root / "cmake/data/digits.csv"},
+      {root / "bazel/10", root / "bazel/10.runfiles/iris/examples/data/digits.csv"},
+      {root / "bundle/libexec/iris/emu/examples/10",
+       root / "bundle/share/iris/examples/data/digits.csv"},
+      {root / "elsewhere/10", root / "repository/examples/data/digits.csv"},
+  };
+  for (const auto& [program, data] : cases) {
+    const auto missing = FindDigits(program.string(), (root / "repository").string());
+    ASSERT_FALSE(missing.ok());
+    EXPECT_EQ(missing.status().code(), iris::StatusCode::kNotFound);
+    EXPECT_THAT(missing.status().message(), HasSubstr("say --data PATH"));
+    EXPECT_THAT(missing.status().message(), HasSubstr(data.string()));
+    fs::create_directories(program.parent_path());
+    fs::create_directories(data.parent_path());
+    std::ofstream(data.string()) << Line(1);
+    const auto found = FindDigits(program.string(), (root / "repository").string());
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(*found, data.string());
+    EXPECT_TRUE(ReadDigits(*found).ok());
+    fs::remove(data);
+  }
 }
 
 TEST(SplitTest, GivesEveryDigitToOneSide) {

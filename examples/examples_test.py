@@ -123,6 +123,42 @@ class Examples(unittest.TestCase):
             self.assertEqual(len(re.findall(rf"rank \d of {n_ranks}: 2400 logits up to .* of one rank's", out)),
                              n_ranks, out)
 
+    def figure(self, name, n_ranks, *arguments):
+        """The value of the example's last line, which has a fixed form."""
+        out = self.check(name, n_ranks, *arguments)
+        last = re.fullmatch(r"\[0\] result ok figure (\d+\.\d) us", out.splitlines()[-1])
+        self.assertTrue(last, out)
+        self.assertGreater(float(last.group(1)), 0)
+        return out
+
+    def refusal(self, name, n_ranks, *arguments):
+        """What it says of sizes that it cannot do: in its last line, and as an error."""
+        result = run_example(name, n_ranks, *arguments, environment=self.daemon.environment())
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        said = re.search(r"\[\d\] result failed (.*)\n", result.stdout).group(1)
+        self.assertIn(f"error: {said}\n", result.stderr)
+        return said
+
+    def test_14_jacobi(self):
+        for n_ranks, rows, columns in ((1, 5, 70), (2, 4, 3), (4, 21, 100)):
+            out = self.figure("14_jacobi", n_ranks, "--rows", str(rows), "--columns", str(columns), "--steps", "9")
+            self.assertIn(f"9 steps on {rows} x {columns} points: the same bits on {n_ranks} ranks and on one", out)
+        self.assertIn("2 rows for each of the 4 ranks", self.refusal("14_jacobi", 4, "--rows", "7"))
+
+    def test_15_flash_decode(self):
+        for n_ranks, more in ((1, ()), (2, ("--dtype", "f16", "--dim", "64")), (4, ("--kv-heads", "2")),
+                              (3, ("--tokens", "2")), (4, ("--splits", "5", "--tokens", "333"))):
+            out = self.figure("15_flash_decode", n_ranks, "--heads", "4", "--rounds", "3",
+                              *(() if "--tokens" in more else ("--tokens", "200")), *more)
+            self.assertIn(f"on {n_ranks} ranks", out)
+        self.assertIn("--kv-heads must divide --heads", self.refusal("15_flash_decode", 2, "--kv-heads", "3"))
+
+    def test_16_ring_attention(self):
+        for n_ranks, tokens, more in ((1, 50, ()), (2, 160, ()), (3, 210, ("--causal",)), (4, 4, ())):
+            self.figure("16_ring_attention", n_ranks, "--heads", "2", "--tokens", str(tokens), "--rounds", "1",
+                        "--check", "500", *more)
+        self.assertIn("must be a multiple of the 4 ranks", self.refusal("16_ring_attention", 4, "--tokens", "30"))
+
     def test_10_digits_training(self):
         out = self.check("10_digits_training", 4, "--epochs", "12", "--rate", "0.03")
         self.assertGreaterEqual(float(re.search(r"test accuracy ([\d.]+)", out).group(1)), 0.94)

@@ -41,6 +41,9 @@ ARGUMENTS = {
     "11c_overlap_warps": (SMALL, LARGE),
     "12_all_gather_gemm": ([["pull", *SMALL[0]], ["push", *SMALL[0]]],
                            [[pattern, *shape] for shape in LARGE for pattern in ("pull", "push")]),
+    "14_jacobi": ([["--rows", "64", "--columns", "100", "--steps", "5"]], [[]]),
+    "15_flash_decode": ([["--heads", "4", "--tokens", "200", "--rounds", "2"]], [[]]),
+    "16_ring_attention": ([["--heads", "2", "--tokens", "160", "--rounds", "1"]], [[], ["--causal"]]),
     "10_digits_training": ([["--epochs", "12", "--rate", "0.03"]], [["--epochs", "12", "--rate", "0.03"]]),
 }
 # Arguments that name files, which are not shown: by the folder of this script.

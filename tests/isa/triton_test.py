@@ -306,11 +306,17 @@ class Assembly(unittest.TestCase):
         numbers = {"heap_bases": "*u64", "words": "*i64", "flags": "*i64", "word": "*i64", "rank": "i32", "peer": "i32",
                    "turn": "i32", "value": "i32", "count": "i32", "first": "i32", "rounds": "i32", "n_ranks": "i32",
                    "times": "i32", "bit": "i32"}
-        constants = {"size": 2048, "blocks": 8, "begins": True, "buffer_size": 4096, "block_size": 1024}
+        for names, kind in (("q k v present ring", "*fp16"), ("parts scores output o m x tiles", "*fp32"),
+                            ("ready begun came", "*i64"), ("scale", "fp32"),
+                            ("own splits n_parts n_tiles step puts heads tokens senders owner", "i32")):
+            numbers.update((name, kind) for name in names.split())
+        constants = {"size": 2048, "blocks": 8, "begins": True, "buffer_size": 4096, "block_size": 1024, "dim": 128,
+                     "rows": 64, "keys": 32, "causal": True, "fresh": False, "final": True}
         wide = {"send_by_flags": 4, "send_by_put_signal": 4, "receive": 4, "load_kernel": None, "store_kernel": None,
                 "get_kernel": 4, "put_kernel": 4}  # stores of 128 bits by 128 threads
         seen = 0
-        for example in ("atomics", "get_put", "load_store_bandwidth", "message_passing", "readme"):
+        for example in ("all_reduce", "atomics", "flash_decode", "get_put", "load_store_bandwidth", "message_passing",
+                        "readme", "ring_attention"):
             found = importlib.util.spec_from_file_location(example, f"examples/python/{example}.py")
             module = importlib.util.module_from_spec(found)
             found.loader.exec_module(module)
@@ -333,7 +339,7 @@ class Assembly(unittest.TestCase):
                         seen += 1
                         if target == PTX and wide.get(name):
                             self.assertEqual(made.asm["ptx"].count("st.global.v4.b32"), wide[name], made.asm["ptx"])
-        self.assertEqual(seen, 2 * 11)
+        self.assertEqual(seen, 2 * 18)
 
 
 if __name__ == "__main__":

@@ -8,3 +8,8 @@
 static inline __attribute__((device)) float expf(float x) { return __builtin_expf(x); }
 static inline __attribute__((device)) float logf(float x) { return __builtin_logf(x); }
 static inline __attribute__((device)) double sqrt(double x) { return __builtin_sqrt(x); }
+static inline __attribute__((device)) float exp2f(float x) { return __builtin_exp2f(x); }
+static inline __attribute__((device)) float sqrtf(float x) { return __builtin_sqrtf(x); }
+static inline __attribute__((device)) float fmaxf(float x, float y) {
+  return __builtin_fmaxf(x, y);
+}

@@ -154,7 +154,9 @@ class Ranks(unittest.TestCase):
     def test_examples_with_kernels_of_triton_interpreted(self):
         for example, said in (("message_passing", "put_signal: 32768 bytes in "), ("get_put", "each rank and the next"),
                               ("load_store_bandwidth", "store of 128 KiB, every value right"),
-                              ("atomics", "torch.int64, 4 programs: add sub or and max xor min cas xchg end at")):
+                              ("atomics", "torch.int64, 4 programs: add sub or and max xor min cas xchg end at"),
+                              ("all_reduce", "result ok figure"), ("flash_decode", "result ok figure"),
+                              ("ring_attention", "result ok figure")):
             with self.subTest(example):
                 path = f"{self.bundle}/share/iris/examples/python/{example}.py"
                 self.assertIn(said, self.ranks(2, TRITON, path))
