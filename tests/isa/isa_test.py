@@ -368,7 +368,8 @@ def ptx_bulk_copies_are_published(a):
                      r"cp\.async\.bulk\.wait_group 0", r"bar(?:rier)?\.", signal) +
             in_order(a, "TileBulkQueue", r"cp\.async\.bulk\.wait_group 1", signal) +
             in_order(a, "TileBulkQueue", r"cp\.async\.bulk\.wait_group 0", signal) +
-            in_order(a, "TileBulkQueue", *copy, r"cp\.async\.bulk\.wait_group\.read 0"))
+            in_order(a, "TileBulkQueue", copy[0]) +
+            in_order(a, "TileBulkQueue", copy[1], r"cp\.async\.bulk\.wait_group\.read 0"))
 
 
 def ptx_blocks_of_kernels(a):
