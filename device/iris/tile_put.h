@@ -144,15 +144,14 @@ IRIS_DEVICE inline void BulkStoreTileSignal(const Heaps& heaps, uint32_t peer, T
 }
 
 // Tiles that one thread sends one after another by bulk copies, with up to kInFlight of them under
-// way: it tells the peer of a tile when a later one has been started, or in Finish. For a thread
-// that only sends, while others make tiles (see ring.h).
+// way. It waits for a tile, and tells the peer of it, when the kInFlight-th one behind it is given
+// to Store, or in Finish. For a thread that only sends, while others make tiles (see ring.h).
 //
 //   BulkTileQueue<2> queue;                                     // one thread
 //   for (...) {
 //     ... a tile is complete in shared memory ...
 //     queue.Store(ctx, peer, dst, tile, shared, {ready, 1, SignalOp::kAdd});
-//     // The tile before the last kInFlight - 1 has left shared memory: its place may be given
-//     back.
+//     // The tile that was given kInFlight calls ago is at the peer: its place may be given back.
 //   }
 //   queue.Finish(ctx);
 //
@@ -166,7 +165,7 @@ class BulkTileQueue {
  public:
   BulkTileQueue() = default;
 
-  // Starts to send the tile, and tells of the oldest one if kInFlight are then under way.
+  // Starts to send the tile; before, tells of the oldest one if kInFlight are under way.
   template <typename T, typename Heaps, typename = impl::IfHeaps<Heaps>>
   IRIS_DEVICE void Store(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,
                          const typename impl::NotDeduced<T>::Type* shared, const SignalTo& signal) {
