@@ -81,7 +81,13 @@ std::optional<PeerFigure> ParsePeer(const std::string& line) {
   figure.ranks = static_cast<uint32_t>(*ranks);
   figure.us = us->get<double>();
   if (!std::isfinite(figure.us) || figure.us <= 0) return std::nullopt;
-  if (figure.operation != kBarrier) {
+  if (const auto shape = object.find("shape"); shape != object.end()) {
+    if (!shape->is_array() || shape->size() != 3) return std::nullopt;
+    for (const nlohmann::json& dimension : *shape) {
+      if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() == 0) return std::nullopt;
+    }
+    figure.shape = {(*shape)[0], (*shape)[1], (*shape)[2]};
+  } else if (figure.operation != kBarrier) {
     const auto bytes = CountOf(object, "bytes");
     if (!bytes) return std::nullopt;
     figure.bytes = *bytes;

@@ -17,14 +17,16 @@ namespace iris::bench {
 struct PeerFigure {
   std::string name;  // "lib", or "lib variant"
   std::string operation;
-  uint64_t bytes = 0;  // 0: of barrier
+  uint64_t bytes = 0;  // 0: of barrier, and of products
   uint32_t ranks = 0;
   double us = 0;
+  ProductShape shape = {};  // of products of matrices
 };
 
 // The lines of `text` that are a figure:
 //   {"lib": "other", "op": "all_reduce", "variant": "tree", "bytes": 1024, "n": 4, "us": 9.5}
-// "variant" may be missing, "bytes" of "barrier" too; other keys do not matter. Whatever else a
+// "variant" may be missing, "bytes" of "barrier" too; products of matrices have "shape": [m, n, k]
+// in its place. Other keys do not matter. Whatever else a
 // peer prints is passed over.
 std::vector<PeerFigure> ParsePeers(const std::string& text);
 

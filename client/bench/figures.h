@@ -47,4 +47,35 @@ struct CollectiveRule {
   static constexpr uint64_t kAnyBytes = ~uint64_t{0};
 };
 
+// A product of matrices, all ranks together: D[m, n] of A[m, k] and B[k, n].
+struct ProductShape {
+  uint64_t m = 0;
+  uint64_t n = 0;
+  uint64_t k = 0;
+};
+
+// Of an operation of iris::ops by one variant. Names are those of ccl::OperationName and
+// ops::VariantName.
+struct ProductFigure {
+  std::string operation;
+  ProductShape shape;
+  uint32_t ranks = 0;
+  std::string wanted;      // the variant that was asked for
+  std::string variant;     // the one that ran
+  std::string multiplier;  // what made the products
+  // One after another on a stream, and in a graph.
+  struct Times {
+    double us = 0;
+    double product_us = 0;        // of the plain product of one rank
+    double communication_us = 0;  // of the collective alone
+    double ratio = 0;             // of the operation to the plain product
+    // Of the time of the collective alone, the part that the operation does not take beside the
+    // product: from 0, one after the other or worse, to 1.
+    double hidden = 0;
+  };
+  Times eager;
+  Times graph;
+  double tflops = 0;  // of one rank, in the graph
+};
+
 }  // namespace iris::bench

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/bench/commands.h"
+#include "client/bench/product_commands.h"
 #include "client/bench/rank.h"
 #include "client/bench/report.h"
 #include "client/bench/sections.h"
@@ -24,7 +25,7 @@ namespace {
 
 constexpr char kFooter[] = R"(
 Sizes are numbers of bytes, or such as 64KiB, 256MiB, 1GiB. Several sub-commands may
-be given, but collectives, tune and compare: each of these goes alone, makes its ranks
+be given, but collectives, tune, compare and matmul: each of these goes alone, makes its ranks
 itself, as threads, and has options of its own (COMMAND --help). Rank 0 prints; nothing
 is printed before the end.
 
@@ -137,7 +138,7 @@ int Fail(const absl::Status& status) {
 
 // A sub-command that makes its ranks itself.
 absl::Status RunAlone(const std::string& name, const Settings& settings,
-                      CollectiveSettings collectives) {
+                      CollectiveSettings collectives, ProductSettings products) {
   if (settings.commands.size() > 1) {
     std::vector<std::string> others = settings.commands;
     others.erase(std::find(others.begin(), others.end(), name));
@@ -154,6 +155,12 @@ absl::Status RunAlone(const std::string& name, const Settings& settings,
   BenchReport report;
   AddDate(&report);
   AddMachine(&report);
+  if (IsProductCommand(name)) {
+    products.samples = settings.bench.samples;
+    products.json = settings.json;
+    products.output = settings.output;
+    return RunProductCommand(products, &report);
+  }
   const auto text = RunCollectiveCommand(name, collectives, &report);
   if (!text.ok()) return text.status();
   return WriteText(*text, settings.output);
@@ -214,7 +221,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1u, kMaxTeamRanks));
   app.add_option(
          "--budget", settings.budget_seconds,
-         "Seconds; what does not fit is left out [600]; not of collectives, tune and compare")
+         "Seconds; what does not fit is left out [600]; not of collectives, tune, compare, matmul")
       ->check(CLI::PositiveNumber);
   bytes_option("--bytes", &bench.bytes,
                "Of a transfer of bandwidth, of fill, and the largest of sweep [256MiB]");
@@ -267,14 +274,16 @@ int Main(int argc, char** argv) {
   app.add_subcommand("all", "Everything, as far as --budget goes");
   CollectiveSettings collectives;
   AddCollectiveCommands(&app, &collectives);
+  ProductSettings products;
+  AddProductCommand(&app, &products);
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
   CLI11_PARSE(app, argc, argv);
   for (const CLI::App* command : app.get_subcommands()) {
     settings.commands.push_back(command->get_name());
   }
   for (const std::string& name : settings.commands) {
-    if (!IsCollectiveCommand(name)) continue;
-    const absl::Status status = RunAlone(name, settings, collectives);
+    if (!IsCollectiveCommand(name) && !IsProductCommand(name)) continue;
+    const absl::Status status = RunAlone(name, settings, collectives, products);
     return status.ok() ? 0 : Fail(status);
   }
   bench.bytes = bench.bytes / sizeof(Bytes16) * sizeof(Bytes16);

@@ -134,6 +134,41 @@ class IrisBench(unittest.TestCase):
         self.assertEqual([row["blocks"] for row in rows[:8]], [1, 2] * 4)
         self.assert_positive(out["tables"]["collectives"], "us")
 
+    def test_matmul(self):
+        path = os.path.join(self.folder, "products.json")
+        line = r'{"lib": "%s", "op": "%s", "shape": [%s], "n": {ranks}, "us": %s}\n'
+        peers = (f"printf 'begins\n{line}{line}{line}' slow matmul_all_reduce '32, 48, 64' 1e9"
+                 " quick matmul_all_reduce '32, 48, 64' 1e-3 slow matmul_all_gather '32, 48, 64' 1e9")
+        options = ("matmul", "--rank-counts", "2", "--ops", "matmul_all_reduce,matmul_all_gather",
+                   "--shapes", "32x48x64", "--variants", "auto,pair", "--peers-command", peers, "--json",
+                   "--output", path, *FEW)
+        result = run(IRIS_BENCH, *options)
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+        with open(path, encoding="utf-8") as file:
+            table = json.load(file)["tables"]["matmul"]
+        columns = ("operation", "m", "n", "k", "wanted", "variant", "best peer")
+        self.assertEqual([tuple(row[column] for column in columns) for row in table["rows"]],
+                         [("matmul_all_reduce", 32, 48, 64, "auto", "fused", "quick"),
+                          ("matmul_all_reduce", 32, 48, 64, "pair", "pair", "quick"),
+                          ("matmul_all_gather", 32, 48, 64, "auto", "fused", "slow"),
+                          ("matmul_all_gather", 32, 48, 64, "pair", "pair", "slow")])
+        self.assert_positive(table, "us", "graph us", "product us", "graph product us", "ratio", "graph ratio",
+                             "communication us", "TFLOP/s", "peer ratio")
+        self.assertTrue(all(0 <= row["hidden"] <= 1 for row in table["rows"]))
+        self.assertIn("Peer ratio of auto below 1.0: 1 of 2 rows: matmul_all_reduce on 2, 32x48x64", table["notes"][0])
+        result = run(IRIS_BENCH, *options, "--fail-behind")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("1 row is slower than the best peer: matmul_all_reduce on 2, 32x48x64 (0.", result.stderr)
+        for wrong, text in ((("--shapes", "1x2"), "is no shape such as 8192x4096x14336"),
+                            (("--shapes", "1x64x64"), "each dimension is from the number of ranks"),
+                            (("--ops", "all_reduce"), "\"all_reduce\" is none of matmul_all_reduce"),
+                            (("--variants", "fast"), "\"fast\" is none of auto, fused, pair, persistent"),
+                            (("--peers", self.folder), "cannot read")):
+            with self.subTest(wrong):
+                result = run(IRIS_BENCH, "matmul", "--rank-counts", "2", *wrong, *FEW)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(text, result.stderr)
+
     def test_compare_with_a_command(self):
         svg = os.path.join(self.folder, "plot.svg")
         line = r'{"lib": "%s", "op": "%s", "bytes": %s, "n": {ranks}, "us": %s}\n'

@@ -195,5 +195,63 @@ TEST(DevicePagesTest, HeapBases) {
   });
 }
 
+TEST(DevicePagesTest, TileSignals) {
+  World world(2);
+  world.Run([](Rank& rank) {
+    constexpr uint64_t kRows = 37, kColumns = 48, kTiles = 9;
+    float* d = rank.New<float>(kRows * kColumns);
+    uint64_t* arrived = rank.New<uint64_t>(1);
+    uint32_t* failed = rank.New<uint32_t>(1);
+    rank.HostBarrier();
+    rank.Launch({2, 64}, docs::tile_signals::MakeTiles, rank.ctx, d, kRows, kColumns, arrived);
+    rank.Launch({1, 32}, docs::tile_signals::AwaitTiles, rank.ctx,
+                static_cast<const uint64_t*>(arrived), kTiles, failed);
+    EXPECT_EQ(rank.Read(failed), 0u);
+    EXPECT_EQ(rank.Read(d, kRows * kColumns), Counting(kRows * kColumns, 0.0f));
+    rank.HostBarrier();
+  });
+}
+
+TEST(DevicePagesTest, SplitBarriers) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    float* give = rank.New<float>(100);
+    float* inbox = rank.New<float>(100);
+    float* own = rank.New<float>(100);
+    float* sums = rank.New<float>(2);
+    uint32_t* failed = rank.New<uint32_t>(1);
+    rank.Write(give, std::vector<float>(100, static_cast<float>(rank.rank() + 1)));
+    rank.Write(own, Counting(100, 1.0f));
+    rank.HostBarrier();
+    rank.Launch({1, 40}, docs::split_barriers::GiveAndAdd, rank.ctx,
+                static_cast<const float*>(give), inbox, static_cast<const float*>(own),
+                uint64_t{100}, sums, failed);
+    EXPECT_EQ(rank.Read(failed), 0u);
+    const float previous = static_cast<float>((rank.rank() + 2) % 3 + 1);
+    EXPECT_EQ(rank.Read(sums, 2), (std::vector<float>{5050.0f, 100 * previous}));
+    rank.HostBarrier();
+  });
+}
+
+TEST(DevicePagesTest, Rings) {
+  World world(2);
+  world.Run([](Rank& rank) {
+    constexpr uint64_t kRows = 30;
+    uint32_t* table = rank.New<uint32_t>(kRows * 64);
+    uint64_t* arrived = rank.New<uint64_t>(1);
+    uint32_t* failed = rank.New<uint32_t>(1);
+    rank.HostBarrier();
+    rank.Launch({1, 4 * backend::WarpSize()}, docs::rings::MakeAndSendRows, rank.ctx, table, kRows,
+                arrived, failed);
+    rank.Launch({1, 32}, docs::tile_signals::AwaitTiles, rank.ctx,
+                static_cast<const uint64_t*>(arrived), kRows, failed);
+    EXPECT_EQ(rank.Read(failed), 0u);
+    std::vector<uint32_t> expected(kRows * 64);
+    std::iota(expected.begin(), expected.end(), 0u);
+    EXPECT_EQ(rank.Read(table, kRows * 64), expected);
+    rank.HostBarrier();
+  });
+}
+
 }  // namespace
 }  // namespace iris::conformance

@@ -10,6 +10,7 @@ import xml.dom.minidom
 
 from docs import overlap_chart
 from docs import pictures
+from docs import product_plots
 from docs import trace_picture
 from tests.python import junit
 
@@ -110,6 +111,55 @@ class OverlapChart(unittest.TestCase):
                     overlap_chart.main([path, os.path.join(folder, "chart.svg")])
                 self.assertIn(what, err.getvalue())
                 self.assertEqual(os.listdir(folder), ["figures.json"])
+
+
+class ProductPlots(unittest.TestCase):
+
+    def row(self, **other):
+        return dict({"operation": "matmul_all_reduce", "ranks": 2, "m": 64, "n": 128, "k": 256, "wanted": "auto",
+                     "variant": "fused", "TFLOP/s": 100.0, "hidden": 0.75}, **other)
+
+    def text(self, *rows):
+        return json.dumps({"tables": {"matmul": {"rows": rows}}})
+
+    def test_bars_of_all_rows(self):
+        svg = product_plots.draw(product_plots.rows_of(self.text(
+            self.row(), self.row(wanted="pair", variant="pair", hidden=0, **{"TFLOP/s": 50.0}),
+            self.row(operation="<op>", ranks=4, hidden=1))))
+        xml.dom.minidom.parseString(svg)
+        self.assertIn("matmul_all_reduce 64×128×256, 2 ranks", svg)
+        self.assertIn("&lt;op&gt; 64×128×256, 4 ranks", svg)
+        self.assertEqual(svg.count(f'width="{product_plots.BARS}.0"'), 3)  # two of 100 TFLOP/s, one all hidden
+        self.assertIn(f'width="{product_plots.BARS * 0.75:.1f}"', svg)
+        for words in ("100 (fused)", ">50<", "75 %", "0 %"):
+            self.assertIn(words, svg)
+
+    def test_one_number_of_ranks(self):
+        svg = product_plots.draw(product_plots.rows_of(self.text(self.row(), self.row(ranks=4)), ranks=4))
+        self.assertNotIn("2 ranks", svg)
+
+    def test_what_is_no_report(self):
+        cut = self.row()
+        del cut["hidden"]
+        for text, words in (("", "no report"), ("[]", "no report"), ('{"tables": {"matmul": {"rows": 1}}}', "no list"),
+                            (self.text(), "has no rows"), (self.text(1), "row 0 has no 'operation'"),
+                            (self.text(cut), "row 0 has no 'hidden'"),
+                            (self.text(self.row(hidden=None)), "row 0 has None"),
+                            (self.text(self.row(hidden=-1)), "row 0 has -1"),
+                            (self.text(self.row(hidden=float("nan"))), "row 0 has nan")):
+            with self.subTest(text), self.assertRaisesRegex(product_plots.Malformed, words):
+                product_plots.rows_of(text)
+        with self.assertRaisesRegex(product_plots.Malformed, "of 3 ranks"):
+            product_plots.rows_of(self.text(self.row()), ranks=3)
+
+    def test_the_program(self):
+        with tempfile.TemporaryDirectory(prefix="iris-plots-", dir="/tmp") as folder:
+            result, out = os.path.join(folder, "r.json"), os.path.join(folder, "o.svg")
+            with open(result, "w", encoding="utf-8") as file:
+                file.write(self.text(self.row()))
+            self.assertEqual(product_plots.main([result, out]), 0)
+            xml.dom.minidom.parse(out)
+            self.assertEqual(product_plots.main([os.path.join(folder, "none"), out]), 1)
 
 
 if __name__ == "__main__":

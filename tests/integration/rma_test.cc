@@ -9,9 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "iris/context.h"
+#include "iris/copy_queue.h"
+#include "iris/copy_ring.h"
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
+#include "tests/docs/device_pages.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
@@ -296,6 +299,168 @@ int WrongCalls(const std::vector<std::string>&) {
   return 0;
 }
 
+// Posts `n` copies of `bytes` bytes each, in turn from the parts of a buffer that it fills again
+// when they have left it.
+IRIS_KERNEL void PostMany(DeviceContext ctx, DeviceCopyQueue queue, uint32_t n, uint64_t words,
+                          uint32_t* parts, uint32_t n_parts, uint32_t* inbox, uint64_t* arrived,
+                          uint32_t* result) {
+  IRIS_SHARED(uint32_t[1], failed);
+  if (backend::ThreadIndex() == 0) failed[0] = 0;
+  uint64_t numbers[4] = {};
+  for (uint32_t i = 0; i < n; ++i) {
+    uint32_t* const part = parts + (backend::BlockIndex() * n_parts + i % n_parts) * words;
+    if (backend::ThreadIndex() == 0 && i >= n_parts) {
+      failed[0] |= static_cast<uint32_t>(AwaitCopy(ctx, queue, numbers[i % n_parts]));
+    }
+    backend::BlockSync();
+    const uint32_t index = backend::BlockIndex() * n + i;
+    for (uint64_t k = backend::ThreadIndex(); k < words; k += backend::BlockSize()) {
+      part[k] = index * 1000 + static_cast<uint32_t>(k) + 7 * ctx.rank;
+    }
+    backend::BlockSync();
+    if (backend::ThreadIndex() != 0) continue;
+    CopyRequest request;
+    request.to = (ctx.rank + 1) % ctx.n_ranks;
+    request.dst = inbox + index * words;
+    request.src = part;
+    request.bytes = words * sizeof(uint32_t);
+    request.signal = {arrived, 1, SignalOp::kAdd};
+    failed[0] |= static_cast<uint32_t>(PostCopy(ctx, queue, request, &numbers[i % n_parts]));
+  }
+  if (backend::ThreadIndex() == 0 && failed[0] != 0) *result = failed[0];
+}
+
+// Posts one copy, as it is given. *result is 1 + what came of the post, and of the wait.
+IRIS_KERNEL void PostOne(DeviceContext ctx, DeviceCopyQueue queue, CopyRequest request,
+                         uint64_t timeout_ns, uint32_t* result) {
+  uint64_t number = 0;
+  const WaitResult posted = PostCopy(ctx, queue, request, &number, timeout_ns);
+  result[0] = 1 + static_cast<uint32_t>(posted);
+  if (posted != WaitResult::kOk) return;
+  result[1] = 1 + static_cast<uint32_t>(AwaitCopy(ctx, queue, number, Thread{}, timeout_ns));
+}
+
+// What a kernel leaves that dies in the middle of a post.
+IRIS_KERNEL void DieInAPost(DeviceCopyQueue queue) {
+  (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(queue.posted,
+                                                                          uint64_t{1});
+}
+
+int QueuedCopies(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const uint32_t n = context->n_ranks(), me = context->rank(), previous = (me + n - 1) % n;
+  auto inbox = context->Allocate({.bytes = kBytes});
+  REQUIRE_OK(inbox);
+  auto words = context->Allocate({.bytes = 64});
+  REQUIRE_OK(words);
+  uint64_t* const arrived = words->As<uint64_t>();
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  auto result = HostArray<uint32_t>::Create(*context, 2);
+  REQUIRE_OK(result);
+  auto parts = DeviceArray<uint32_t>::Create(*context, 1 << 16);
+  REQUIRE_OK(parts);
+  std::vector<uint32_t> seen(kBytes / 4);
+  uint64_t n_arrived = 0;
+
+  // More copies than the ring has places, by one block and by several at once.
+  for (const uint64_t capacity : {uint64_t{1}, uint64_t{4}, uint64_t{256}}) {
+    auto queue = CopyQueue::Create(*context, {capacity, std::chrono::microseconds(20)});
+    REQUIRE_OK(queue);
+    constexpr uint32_t kBlocks = 3, kEach = 20, kParts = 3;
+    constexpr uint64_t kWords = 500;
+    REQUIRE_OK(Launch({kBlocks, 64}, *stream, PostMany, context->device_context(), queue->device(),
+                      kEach, kWords, parts->get(), kParts, inbox->As<uint32_t>(), arrived,
+                      result->get()));
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE(*result->get() == 0);
+    REQUIRE_OK(queue->Drain());
+    REQUIRE(queue->completed() == kBlocks * kEach);
+    REQUIRE_OK(queue->status());
+    REQUIRE_OK(context->Barrier());
+    REQUIRE_OK(stream->Copy(seen.data(), inbox->address, kBytes));
+    uint64_t count = 0;
+    REQUIRE_OK(stream->Copy(&count, arrived, sizeof(count)));
+    REQUIRE_OK(stream->Synchronize());
+    n_arrived += kBlocks * kEach;
+    REQUIRE(count == n_arrived);
+    for (uint64_t i = 0; i < kBlocks * kEach * kWords; ++i) {
+      REQUIRE(seen[i] == i / kWords * 1000 + i % kWords + 7 * previous);
+    }
+    REQUIRE_OK(context->Barrier());
+  }
+
+  // What the page shows.
+  {
+    auto queue = CopyQueue::Create(*context);
+    REQUIRE_OK(queue);
+    REQUIRE_OK(Launch({4, 64}, *stream, docs::copy_queues::MakeParts, context->device_context(),
+                      queue->device(), parts->get(), inbox->As<uint32_t>(), uint64_t{1000}, arrived,
+                      result->get()));
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE(*result->get() == 0);
+    REQUIRE_OK(context->Barrier());
+    REQUIRE_OK(stream->Copy(seen.data(), inbox->address, kBytes));
+    REQUIRE_OK(stream->Synchronize());
+    for (uint32_t i = 0; i < 4000; ++i) REQUIRE(seen[i] == i + 1000000 * previous);
+    REQUIRE_OK(context->Barrier());
+  }
+
+  // What Stream::Put refuses stops the queue, for kernels and for the host.
+  {
+    auto queue = CopyQueue::Create(*context, {2, std::chrono::microseconds(0)});
+    REQUIRE_OK(queue);
+    CopyRequest wrong;
+    wrong.to = n;
+    wrong.dst = inbox->address;
+    wrong.src = parts->get();
+    wrong.bytes = 64;
+    const DeviceContext device = context->device_context();
+    REQUIRE_OK(Launch({1, 1}, *stream, PostOne, device, queue->device(), wrong, uint64_t{0},
+                      result->get()));
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE((*result)[0] == 1 && (*result)[1] == 1 + static_cast<uint32_t>(WaitResult::kAborted));
+    REQUIRE_FAILS(queue->Drain(), StatusCode::kInvalidArgument, "copy #0 of a CopyQueue: ");
+    REQUIRE_FAILS(queue->status(), StatusCode::kInvalidArgument,
+                  absl::StrCat("there is no rank ", n));
+    wrong.to = me;
+    REQUIRE_OK(Launch({1, 1}, *stream, PostOne, device, queue->device(), wrong, uint64_t{0},
+                      result->get()));
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE((*result)[0] == 1 + static_cast<uint32_t>(WaitResult::kAborted));
+  }
+
+  // A kernel that died in the middle is named by its descriptor. Who posts then waits for a place,
+  // and gives up without one.
+  {
+    auto queue = CopyQueue::Create(*context, {1});
+    REQUIRE_OK(queue);
+    REQUIRE_OK(queue->Drain());  // of nothing
+    REQUIRE_OK(Launch({1, 1}, *stream, DieInAPost, queue->device()));
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE_FAILS(queue->Drain(std::chrono::milliseconds(30)), StatusCode::kDeadlineExceeded,
+                  "waits for copy #0 of 1, whose descriptor was begun and not finished");
+    CopyRequest request;
+    request.to = me;
+    request.dst = inbox->address;
+    request.src = parts->get();
+    request.bytes = 64;
+    REQUIRE_OK(Launch({1, 1}, *stream, PostOne, context->device_context(), queue->device(), request,
+                      uint64_t{20'000'000}, result->get()));
+    REQUIRE_OK(stream->Synchronize());
+    REQUIRE((*result)[0] == 1 + static_cast<uint32_t>(WaitResult::kTimeout));
+  }
+
+  REQUIRE_FAILS(CopyQueue::Create(*context, {3}).status(), StatusCode::kInvalidArgument,
+                "a power of two from 1 to 65536, not 3");
+  REQUIRE_FAILS(CopyQueue::Create(*context, {1, std::chrono::microseconds(-1)}).status(),
+                StatusCode::kInvalidArgument, "negative");
+  REQUIRE_FAILS(CopyQueue().Drain(), StatusCode::kFailedPrecondition, "is empty");
+  REQUIRE_OK(context->Barrier());
+  return 0;
+}
+
 class RmaTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -322,6 +487,11 @@ TEST_F(RmaTest, TilesByTheirRows) {
   Run("tiles", 3);
 }
 
+TEST_F(RmaTest, CopiesThatKernelsAskFor) {
+  Run("queued_copies", 2);
+  Run("queued_copies", 1);
+}
+
 TEST_F(RmaTest, WrongCallsAreRefused) { Run("wrong_calls", 2); }
 
 }  // namespace
@@ -330,6 +500,7 @@ TEST_F(RmaTest, WrongCallsAreRefused) { Run("wrong_calls", 2); }
 int main(int argc, char** argv) {
   const std::map<std::string, iris::testing::Scenario> scenarios = {
       {"puts_and_gets", iris::PutsAndGets},
+      {"queued_copies", iris::QueuedCopies},
       {"tiles", iris::PutsAndGetsTiles},
       {"wrong_calls", iris::WrongCalls},
   };

@@ -364,6 +364,29 @@ def ptx_blocks_publish(a):
 PTX_TRACE_HEAD = r"ld\.(?:relaxed\.sys|volatile)\.(?:global\.)?v2\.[ub]64 "
 
 
+def ptx_bulk_copies_are_published(a):
+    """The writers' fence between the proxies and a sync, the copy, a wait until it is written, then a release."""
+    copy = (r"cp\.async\.bulk\.global\.shared::cta\.bulk_group", r"cp\.async\.bulk\.commit_group")
+    signal = r"(?:atom|red|st)\.release\.sys\.(?:global\.)?(?:add\.)?u64"
+    return (in_order(a, "TileBulk", r"st\.shared", r"fence\.proxy\.async\.shared::cta", r"bar(?:rier)?\.", *copy,
+                     r"cp\.async\.bulk\.wait_group 0", r"bar(?:rier)?\.", signal) +
+            in_order(a, "TileBulkQueue", r"cp\.async\.bulk\.wait_group 1", signal) +
+            in_order(a, "TileBulkQueue", r"cp\.async\.bulk\.wait_group 0", signal) +
+            in_order(a, "TileBulkQueue", copy[0]) +
+            in_order(a, "TileBulkQueue", copy[1], r"cp\.async\.bulk\.wait_group\.read 0"))
+
+
+def ptx_blocks_of_kernels(a):
+    """Both halves of a barrier, with loads between them; the ring's words in the block; a post's last word."""
+    return (in_order(a, "ArriveAndWait", r"bar(?:rier)?\.", r"st\.release\.sys\.(?:global\.)?u32",
+                     r"ld\.acquire\.sys\.(?:global\.)?u32", r"bar(?:rier)?\.") +
+            in_order(a, "RingOfWarps", r"bar(?:rier)?\.", r"ld\.acquire\.cta\.u32", r"bar\.warp\.sync",
+                     r"(?:atom|red)\.release\.cta\.add\.u32") +
+            never(a, "RingOfWarps", r"(?:atom|red|st)\.release\.(?:gpu|sys)") +
+            in_order(a, "PostACopy", r"ld\.acquire\.sys\.u64", r"atom\.relaxed\.gpu\.cas\.b64",
+                     r"st\.relaxed\.sys\.u64", r"st\.release\.sys\.u64"))
+
+
 def ptx_waits_poll(a):
     """Each poll acquires at system scope."""
     found = []
@@ -476,6 +499,20 @@ PTX_RULES = {
         ("PutSignalBlock", r"^st\.release", "st.relaxed"),
         ("BarrierWorld", r"\.acquire", ".relaxed"),
         ("SyncOfWarp", r"^bar\.warp\.sync.*", ""),
+    ),
+    ptx_bulk_copies_are_published: (
+        ("TileBulk", r"^fence\.proxy.*", ""),
+        ("TileBulk", r"^cp\.async\.bulk\.wait_group.*", ""),
+        ("TileBulk", r"\.release\.", ".relaxed."),
+        ("TileBulk", r"^cp\.async\.bulk\.commit_group.*", ""),
+        ("TileBulkQueue", r"wait_group 1", "wait_group 2"),
+        ("TileBulkQueue", r"wait_group\.read", "wait_group_read"),
+    ),
+    ptx_blocks_of_kernels: (
+        ("ArriveAndWait", r"st\.release", "st.relaxed"),
+        ("RingOfWarps", r"ld\.acquire", "ld.relaxed"),
+        ("RingOfWarps", r"\.release\.cta", ".release.sys"),
+        ("PostACopy", r"st\.release", "st.relaxed"),
     ),
     ptx_waits_poll: (
         ("WaitThread", r"ld\.acquire", "ld.relaxed"), ("WaitBlock", r"^bar.*", ""),

@@ -2,7 +2,11 @@
 // that the test asks for; nothing runs them.
 #include <cstdint>
 
+#include "iris/copy_ring.h"
 #include "iris/device.h"
+#include "iris/ring.h"
+#include "iris/split_barrier.h"
+#include "iris/tile_put.h"
 
 namespace iris {
 
@@ -145,6 +149,72 @@ extern "C" IRIS_KERNEL void WaitBlock(DeviceContext ctx, const uint64_t* signal,
 
 extern "C" IRIS_KERNEL void BarrierWorld(DeviceContext ctx, uint32_t* out) {
   out[backend::ThreadIndex()] = static_cast<uint32_t>(Barrier(ctx, ctx.world));
+}
+
+extern "C" IRIS_KERNEL void ArriveAndWait(DeviceContext ctx, const uint32_t* work, uint32_t* out) {
+  const BarrierToken token = BarrierArrive(ctx, ctx.world, 5, Block{});
+  const uint32_t done = *work;
+  out[backend::ThreadIndex()] =
+      done + static_cast<uint32_t>(BarrierWait(ctx, ctx.world, token, Block{}));
+}
+
+extern "C" IRIS_KERNEL void StoreTileSignalBlock(DeviceContext ctx, uint32_t peer, float* dst,
+                                                 const float* local, uint64_t* signal) {
+  StoreTileSignal(ctx, peer, dst, Tile{32, 64, 4096}, local, {signal, 1}, Block{});
+}
+
+// Shared memory that one warp writes and another one's first thread sends.
+extern "C" IRIS_KERNEL void TileBulk(DeviceContext ctx, uint32_t peer, float* dst, float* from,
+                                     uint64_t* signal) {
+  IRIS_SHARED(float[32 * 64], tile);
+  for (uint32_t i = backend::ThreadIndex(); i < 32 * 64; i += backend::BlockSize()) {
+    tile[i] = from[i];
+  }
+  backend::BulkPublishShared();
+  backend::BlockSync();
+  BulkStoreTileSignal(ctx, peer, dst, Tile{32, 64, 4096}, &tile[0], {signal, 1}, Block{});
+}
+
+extern "C" IRIS_KERNEL void TileBulkQueue(DeviceContext ctx, uint32_t peer, float* dst,
+                                          uint64_t* signal, uint32_t n) {
+  IRIS_SHARED(float[32 * 64], tile);
+  backend::BlockSync();
+  if (backend::ThreadIndex() != 0) return;
+  BulkTileQueue<2> queue;
+  for (uint32_t i = 0; i < n; ++i) {
+    queue.Store(ctx, peer, dst + i * 64, Tile{32, 64, 4096}, &tile[0], {signal, 1, SignalOp::kAdd});
+    queue.AwaitRead();
+  }
+  queue.Finish(ctx);
+}
+
+extern "C" IRIS_KERNEL void RingOfWarps(DeviceContext ctx, const uint32_t* from, uint32_t* to,
+                                        uint32_t n, uint32_t* out) {
+  IRIS_SHARED(RingWords<4>[1], words);
+  IRIS_SHARED(uint32_t[4 * 64], items);
+  InitRing(&words[0]);
+  Ring<4> ring(ctx, &words[0]);
+  WaitResult result = WaitResult::kOk;
+  if (backend::WarpIndex() == 0) {
+    result = Produce(ring, 0, n, 1, Warp{}, [&](uint64_t item, uint32_t slot) {
+      items[slot * 64 + backend::LaneIndex()] = from[item * 64 + backend::LaneIndex()];
+    });
+  } else {
+    result = Consume(ring, 0, n, 1, Warp{}, [&](uint64_t item, uint32_t slot) {
+      to[item * 64 + backend::LaneIndex()] = items[slot * 64 + backend::LaneIndex()];
+    });
+  }
+  out[backend::ThreadIndex()] = static_cast<uint32_t>(result);
+}
+
+extern "C" IRIS_KERNEL void PostACopy(DeviceContext ctx, DeviceCopyQueue queue, uint32_t peer,
+                                      void* dst, const void* src, uint64_t bytes, uint32_t* out) {
+  CopyRequest request;
+  request.to = peer;
+  request.dst = dst;
+  request.src = src;
+  request.bytes = bytes;
+  *out = static_cast<uint32_t>(PostCopy(ctx, queue, request));
 }
 
 extern "C" IRIS_KERNEL void FenceFunction(uint32_t* data, uint32_t* p) {

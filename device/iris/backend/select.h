@@ -5,12 +5,15 @@
 
 #if defined(IRIS_BACKEND_EMU)
 #include "iris/backend/emu/backend.h"
+#include "iris/backend/emu/bulk.h"
 #include "iris/backend/emu/matrix.h"
 #elif defined(IRIS_BACKEND_CUDA)
 #include "iris/backend/cuda/backend.h"
+#include "iris/backend/cuda/bulk.h"
 #include "iris/backend/cuda/matrix.h"
 #elif defined(IRIS_BACKEND_HIP)
 #include "iris/backend/hip/backend.h"
+#include "iris/backend/hip/bulk.h"
 #include "iris/backend/hip/matrix.h"
 #else
 #error \

@@ -1,0 +1,398 @@
+#include "client/bench/products.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "client/bench/report.h"
+#include "device/local/world.h"
+#include "iris/backend/numeric.h"
+#include "iris/collective/collective.h"
+#include "iris/ops/ops.h"
+
+namespace iris::bench {
+namespace {
+
+using ccl::Comm;
+using ccl::Operation;
+using local::World;
+using ops::Matmul;
+using ops::Problem;
+using ops::Variant;
+
+constexpr Operation kOperations[] = {Operation::kMatmulAllReduce, Operation::kMatmulReduceScatter,
+                                     Operation::kAllGatherMatmul, Operation::kMatmulAllGather,
+                                     Operation::kMatmulAllScatter};
+constexpr Variant kVariants[] = {Variant::kAuto, Variant::kFused, Variant::kPair,
+                                 Variant::kPersistent};
+
+constexpr bool Emulated() { return backend::Traits::kEmulated; }
+constexpr uint32_t kWarmups = 2;
+constexpr uint64_t kHeapMarginBytes = 32ull << 20;
+
+bool IsSum(Operation operation) {
+  return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
+}
+
+// What a rank says of the whole.
+Problem ProblemOf(Operation operation, const ProductShape& shape, uint32_t ranks, Variant variant) {
+  Problem problem = {operation, shape.m, shape.n, shape.k, DType::kBf16, DType::kBf16};
+  if (IsSum(operation)) problem.k /= ranks;
+  if (operation == Operation::kAllGatherMatmul) problem.n /= ranks;
+  problem.variant = variant;
+  return problem;
+}
+
+// The product of one rank in it, without the others.
+Problem AloneOf(Operation operation, const ProductShape& shape, uint32_t ranks) {
+  Problem problem = ProblemOf(operation, shape, ranks, Variant::kPair);
+  if (operation == Operation::kMatmulAllGather) problem.m /= ranks;
+  if (operation == Operation::kMatmulAllScatter) problem.n /= ranks;
+  problem.operation = Operation::kMatmulReduceScatter;
+  return problem;
+}
+
+// Elements that a rank multiplies of each matrix, at most.
+uint64_t Largest(const ProductShape& shape) {
+  return std::max({shape.m * shape.k, shape.n * shape.k, shape.m * shape.n});
+}
+
+struct Failure {
+  std::atomic<bool> any{false};
+  std::mutex mu;
+  absl::Status status;
+};
+
+// A way to spend a batch.
+struct Way {
+  enum class Kind { kProduct, kCommunication, kOperation } kind = Kind::kOperation;
+  Problem problem;
+};
+
+// Times of a batch: [way][sample], the slowest rank's.
+using Samples = std::vector<std::vector<double>>;
+
+class RankRun {
+ public:
+  RankRun(World* world, local::Rank* rank, Failure* failure, std::mutex* mu)
+      : world_(*world), rank_(*rank), failure_(*failure), mu_(*mu) {}
+  ~RankRun() {
+    for (ccl::ErrorReport* report : reports_) backend::FreeHost(report);
+  }
+
+  void Prepare(uint64_t room_bytes, uint64_t comm_bytes, uint64_t alone_bytes) {
+    MakeComm(rank_.ctx.world, comm_bytes, &comm_);
+    DeviceTeam self = {};
+    self.size = 1;
+    self.members[0] = static_cast<uint8_t>(rank_.rank());
+    MakeComm(self, alone_bytes, &alone_);
+    Do("load the kernels", [] { return ops::Prepare(); });
+    a_ = rank_.New<uint8_t>(room_bytes);
+    b_ = rank_.New<uint8_t>(room_bytes);
+    d_ = rank_.New<uint8_t>(room_bytes);
+    if (a_ == nullptr || b_ == nullptr || d_ == nullptr) {
+      Fail("allocate", {StatusCode::kResourceExhausted, "the heap has no more room"});
+    }
+    // Ones: every sum of products is known.
+    const std::vector<Bfloat16> ones(1 << 18, Bfloat16(1.0f));
+    for (uint8_t* to : {a_, b_}) {
+      for (uint64_t at = 0; at < room_bytes; at += ones.size() * sizeof(Bfloat16)) {
+        const uint64_t bytes = std::min<uint64_t>(room_bytes - at, ones.size() * sizeof(Bfloat16));
+        Do("fill", [&] { return backend::CopyAsync(to + at, ones.data(), bytes, rank_.stream); });
+      }
+    }
+    Do("fill", [&] { return rank_.stream.Synchronize(); });
+    rank_.HostBarrier();
+  }
+
+  // What a call of the way launches; `plan` may be null.
+  Result Start(const Way& way, ops::Plan* plan) {
+    const Problem& p = way.problem;
+    if (way.kind == Way::Kind::kCommunication) return Communicate(p);
+    const bool alone = way.kind == Way::Kind::kProduct;
+    const uint32_t n = alone ? 1 : rank_.n_ranks();
+    Matmul call;
+    call.problem = p;
+    call.a = a_;
+    call.lda = p.k;
+    call.b = b_;
+    call.ldb = p.operation == Operation::kMatmulAllScatter
+                   ? ops::ShareOf(p.n, n, rank_.rank()).count
+                   : p.n;
+    if (call.ldb == 0) call.ldb = 1;
+    call.d = d_;
+    call.ldd = p.n;
+    return ops::Launch(alone ? alone_ : comm_, call, rank_.stream, plan);
+  }
+
+  // Runs the way once, and compares what it made with what ones make.
+  ops::Plan Check(const Way& way, const std::string& what) {
+    context_ = what;
+    ops::Plan plan;
+    const Problem& p = way.problem;
+    Do("clear",
+       [&] { return backend::FillAsync(d_, 0, p.m * p.n * sizeof(Bfloat16), rank_.stream); });
+    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    rank_.HostBarrier();
+    Do("start", [&] { return Start(way, &plan); });
+    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    Do("check", [&] { return ccl::CheckError(comm_); });
+    const uint64_t rows = p.operation == Operation::kMatmulReduceScatter
+                              ? ops::ShareOf(p.m, rank_.n_ranks(), rank_.rank()).count
+                              : p.m;
+    const uint64_t count = std::min<uint64_t>(rows * p.n, 4096);
+    // Parts of a sum are rounded before they are added, where they travel as bf16.
+    const float sum = static_cast<float>(p.k) * (IsSum(p.operation) ? rank_.n_ranks() : 1);
+    std::vector<Bfloat16> values(count);
+    for (const uint64_t at : {uint64_t{0}, rows * p.n - count}) {
+      if (count == 0) continue;
+      Do("read", [&] {
+        return rank_.ReadBytes(values.data(), d_ + at * sizeof(Bfloat16), count * sizeof(Bfloat16));
+      });
+      Do("check", [&]() -> Result {
+        for (const Bfloat16 x : values) {
+          const float off = static_cast<float>(x) / sum - 1;
+          if (off > 0.02f || off < -0.02f) return {StatusCode::kInternal, "the result is wrong"};
+        }
+        return {};
+      });
+    }
+    rank_.HostBarrier();
+    return plan;
+  }
+
+  // Adds this rank's times of all ways, in turn, to those of the others.
+  void Measure(const std::vector<Way>& ways, uint32_t samples, bool in_graph, Samples* times) {
+    context_ = in_graph ? "in graphs" : "outside of graphs";
+    const uint32_t per = Emulated() ? 2 : 10;
+    backend::Event begin, end;
+    Do("make an event", [&] { return backend::Event::Create(&begin); });
+    Do("make an event", [&] { return backend::Event::Create(&end); });
+    std::vector<backend::Graph> graphs(in_graph ? ways.size() : 0);
+    for (size_t w = 0; w < graphs.size(); ++w) {
+      bool capturing = false;
+      Do("begin a capture", [&] {
+        const Result result = backend::BeginCapture(rank_.stream);
+        capturing = result.ok();
+        return result;
+      });
+      for (uint32_t k = 0; k < per; ++k) Do("capture", [&] { return Start(ways[w], nullptr); });
+      if (!capturing) continue;
+      const Result result = backend::EndCapture(rank_.stream, &graphs[w]);
+      Do("end a capture", [&] { return result; });
+    }
+    for (uint32_t s = 0; s < samples + kWarmups; ++s) {
+      for (size_t w = 0; w < ways.size(); ++w) {
+        rank_.HostBarrier();
+        Do("record", [&] { return backend::Record(begin, rank_.stream); });
+        if (in_graph) {
+          Do("launch a graph", [&] { return backend::LaunchGraph(graphs[w], rank_.stream); });
+        } else {
+          for (uint32_t k = 0; k < per; ++k) Do("start", [&] { return Start(ways[w], nullptr); });
+        }
+        Do("record", [&] { return backend::Record(end, rank_.stream); });
+        uint64_t ns = 0;
+        Do("take the time", [&] { return backend::ElapsedNanoseconds(begin, end, &ns); });
+        if (s < kWarmups) continue;
+        std::lock_guard<std::mutex> lock(mu_);
+        double& slowest = (*times)[w][s - kWarmups];
+        slowest = std::max(slowest, static_cast<double>(ns) / 1000 / per);
+      }
+    }
+    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    Do("check", [&] { return ccl::CheckError(comm_); });
+    rank_.HostBarrier();
+  }
+
+ private:
+  void MakeComm(const DeviceTeam& team, uint64_t bytes, Comm* comm) {
+    ccl::CommOptions options;
+    options.context = rank_.ctx;
+    options.team = team;
+    options.workspace_bytes = bytes;
+    options.workspace = rank_.New<uint8_t>(bytes);
+    options.report = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
+    if (options.workspace == nullptr || options.report == nullptr) {
+      return Fail("allocate", {StatusCode::kResourceExhausted, "no room for a workspace"});
+    }
+    *options.report = {};
+    reports_.push_back(options.report);
+    Do("make a communicator", [&] { return ccl::CreateComm(options, comm); });
+  }
+
+  // The collective that moves what the operation moves.
+  Result Communicate(const Problem& p) {
+    const uint32_t n = rank_.n_ranks();
+    const DType type = DType::kBf16;
+    const ccl::ReduceOp sum = ccl::ReduceOp::kSum;
+    switch (p.operation) {
+      case Operation::kMatmulAllReduce:
+        return ccl::AllReduce(comm_, a_, d_, p.m * p.n, type, sum, rank_.stream);
+      case Operation::kMatmulReduceScatter:
+        return ccl::ReduceScatter(comm_, a_, d_, std::max<uint64_t>(1, p.m / n) * p.n, type, sum,
+                                  rank_.stream);
+      case Operation::kAllGatherMatmul:
+        return ccl::AllGather(comm_, a_, d_, std::max<uint64_t>(1, p.m / n) * p.k, type,
+                              rank_.stream);
+      default:
+        return ccl::AllGather(comm_, a_, d_, std::max<uint64_t>(1, p.m * p.n / n), type,
+                              rank_.stream);
+    }
+  }
+
+  template <typename F>
+  void Do(const char* what, const F& f) {
+    if (failure_.any.load()) return;
+    if (const Result result = f(); !result.ok()) Fail(what, result);
+  }
+
+  void Fail(const char* what, const Result& result) {
+    {
+      std::lock_guard<std::mutex> lock(failure_.mu);
+      if (failure_.any.exchange(true)) return;
+      failure_.status.Update(absl::InternalError(
+          absl::StrCat("matmul", context_.empty() ? "" : ", ", context_, ": rank ", rank_.rank(),
+                       " cannot ", what, ": ", result.what)));
+    }
+    world_.Abort();  // those that wait for this rank in a kernel
+  }
+
+  World& world_;
+  local::Rank& rank_;
+  Failure& failure_;
+  std::mutex& mu_;
+  std::vector<ccl::ErrorReport*> reports_;
+  Comm comm_, alone_;
+  uint8_t* a_ = nullptr;
+  uint8_t* b_ = nullptr;
+  uint8_t* d_ = nullptr;
+  std::string context_;
+};
+
+ProductFigure::Times TimesOf(const Samples& samples, size_t way) {
+  ProductFigure::Times times;
+  std::vector<double> ratios;
+  for (size_t s = 0; s < samples[way].size(); ++s) {
+    if (samples[0][s] > 0) ratios.push_back(samples[way][s] / samples[0][s]);
+  }
+  times.us = SpreadOf(samples[way]).p50;
+  times.product_us = SpreadOf(samples[0]).p50;
+  times.communication_us = SpreadOf(samples[1]).p50;
+  times.ratio = ratios.empty() ? 0 : SpreadOf(ratios).p50;
+  if (times.communication_us > 0) {
+    const double hidden =
+        (times.product_us + times.communication_us - times.us) / times.communication_us;
+    times.hidden = std::clamp(hidden, 0.0, 1.0);
+  }
+  return times;
+}
+
+// Of one operation and shape.
+absl::Status MeasureCase(const ProductOptions& options, Operation operation,
+                         const ProductShape& shape, const std::vector<Variant>& variants,
+                         std::vector<ProductFigure>* figures) {
+  const uint32_t n = options.ranks;
+  std::vector<Way> ways = {
+      {Way::Kind::kProduct, AloneOf(operation, shape, n)},
+      {Way::Kind::kCommunication, ProblemOf(operation, shape, n, Variant::kAuto)}};
+  uint64_t comm_bytes = ops::WorkspaceBytes(n, {}, ProblemOf(operation, shape, n, Variant::kPair));
+  for (const Variant variant : variants) {
+    const Problem problem = ProblemOf(operation, shape, n, variant);
+    const uint64_t bytes = ops::WorkspaceBytes(n, {}, problem);
+    if (!ops::CheckProblem(problem).ok() || bytes == 0) continue;
+    comm_bytes = std::max(comm_bytes, bytes);
+    ways.push_back({Way::Kind::kOperation, problem});
+  }
+  const uint64_t alone_bytes = ops::WorkspaceBytes(1, {}, ways[0].problem);
+  const uint64_t room_bytes = (Largest(shape) * sizeof(Bfloat16) + 4095) / 4096 * 4096;
+  local::WorldOptions world_options;
+  world_options.n_ranks = n;
+  world_options.heap_bytes = 3 * room_bytes + comm_bytes + alone_bytes + kHeapMarginBytes;
+  auto made = World::Create(world_options);
+  if (!made.ok()) return made.status();
+  World& world = **made;
+  Failure failure;
+  std::mutex mu;
+  std::vector<ops::Plan> plans(ways.size());
+  Samples eager(ways.size(), std::vector<double>(options.samples)), graph = eager;
+  const absl::Status ran = world.Run([&](local::Rank& rank) {
+    RankRun run(&world, &rank, &failure, &mu);
+    run.Prepare(room_bytes, comm_bytes, alone_bytes);
+    for (size_t w = 2; w < ways.size(); ++w) {
+      const std::string what =
+          absl::StrCat(ccl::OperationName(operation), " of ", shape.m, "x", shape.n, "x", shape.k,
+                       ", variant ", ops::VariantName(ways[w].problem.variant), ", ", n, " ranks");
+      const ops::Plan plan = run.Check(ways[w], what);
+      if (rank.rank() == 0) plans[w] = plan;
+    }
+    run.Measure(ways, options.samples, /*in_graph=*/false, &eager);
+    run.Measure(ways, options.samples, /*in_graph=*/true, &graph);
+  });
+  if (!ran.ok()) return ran;
+  if (failure.any.load()) return failure.status;
+  for (size_t w = 2; w < ways.size(); ++w) {
+    ProductFigure figure;
+    figure.operation = ccl::OperationName(operation);
+    figure.shape = shape;
+    figure.ranks = n;
+    figure.wanted = ops::VariantName(ways[w].problem.variant);
+    figure.variant = ops::VariantName(plans[w].variant);
+    figure.multiplier = plans[w].multiplier;
+    figure.eager = TimesOf(eager, w);
+    figure.graph = TimesOf(graph, w);
+    const Problem& alone = ways[0].problem;
+    const double flops = 2.0 * static_cast<double>(alone.m) * static_cast<double>(alone.n) *
+                         static_cast<double>(alone.k);
+    if (figure.graph.us > 0) figure.tflops = flops / figure.graph.us / 1e6;
+    figures->push_back(figure);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> ProductOperations() {
+  std::vector<std::string> names;
+  for (const Operation operation : kOperations) names.emplace_back(ccl::OperationName(operation));
+  return names;
+}
+
+std::vector<std::string> ProductVariants() {
+  std::vector<std::string> names;
+  for (const Variant variant : kVariants) names.emplace_back(ops::VariantName(variant));
+  return names;
+}
+
+absl::StatusOr<std::vector<ProductFigure>> MeasureProducts(
+    const ProductOptions& options, const std::vector<std::string>& operations,
+    const std::vector<ProductShape>& shapes, const std::vector<std::string>& variants) {
+  std::vector<Variant> wanted;
+  for (const Variant variant : kVariants) {
+    if (std::find(variants.begin(), variants.end(), ops::VariantName(variant)) != variants.end()) {
+      wanted.push_back(variant);
+    }
+  }
+  std::vector<ProductFigure> figures;
+  for (const ProductShape& shape : shapes) {
+    for (const uint64_t dimension : {shape.m, shape.n, shape.k}) {
+      if (dimension < options.ranks || dimension > ops::kMaxDimension) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "a product of ", shape.m, "x", shape.n, "x", shape.k, " on ", options.ranks,
+            " ranks: each dimension is from the number of ranks to ", ops::kMaxDimension));
+      }
+    }
+    for (const Operation operation : kOperations) {
+      if (std::find(operations.begin(), operations.end(), ccl::OperationName(operation)) ==
+          operations.end()) {
+        continue;
+      }
+      const absl::Status status = MeasureCase(options, operation, shape, wanted, &figures);
+      if (!status.ok()) return status;
+    }
+  }
+  return figures;
+}
+
+}  // namespace iris::bench

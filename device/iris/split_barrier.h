@@ -1,0 +1,181 @@
+// A barrier of ranks in two halves, with a slot that the caller names: arrive, do what needs
+// nothing of the others, wait.
+//
+//   const BarrierToken token = BarrierArrive(ctx, ctx.world, /*slot=*/0, Block{});
+//   ... work that reads nothing of what the others wrote ...
+//   if (BarrierWait(ctx, ctx.world, token, Block{}) != WaitResult::kOk) return;
+//
+// The slots are those of Barrier (barrier.h): a team has SyncArea::kMaxBlocks of them, block i of
+// Barrier uses slot i, and a slot may be used by the one and by the other in turn. Slots are
+// independent: a block may have arrived at several, and wait for them in any order. So warps of one
+// block can meet their like on other ranks, each warp at a slot of its own (Warp{}).
+//
+// On every member, one set of threads at a time uses a slot: a thread, a warp or a block. It
+// arrives and waits in turn, and all members make the same number of arrivals there, in whatever
+// sets. A wait may be left out, as behind a BarrierTest that was true, if another sync of the set
+// stands before its next arrival at that slot; an arrival that nobody waits for counts, too.
+//
+// What the set wrote before it arrived, in any heap, is visible to the sets of the other members
+// behind their wait. What it writes between arrive and wait may be seen at any time.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "iris/backend/select.h"
+#include "iris/impl/barrier.h"
+#include "iris/impl/check.h"
+#include "iris/impl/coop.h"
+#include "iris/impl/mutation.h"
+#include "iris/impl/trace.h"
+#include "iris/impl/wait.h"
+#include "iris/translate.h"
+#include "iris/types.h"
+
+namespace iris {
+
+// An arrival: what to wait for. A plain value; all threads of the set have the same.
+struct BarrierToken {
+  uint32_t slot = 0;
+  uint32_t epoch = 0;
+};
+
+namespace impl {
+
+// Of a member that did not come: its index times kWaitResults, plus the WaitResult.
+inline constexpr uint32_t kWaitResults = 4;
+inline constexpr uint32_t kNoFailure = ~0u;
+
+IRIS_DEVICE inline SyncArea::Slot* SlotOfRank(const DeviceContext& ctx, const DeviceTeam& team,
+                                              uint32_t rank, uint32_t slot) {
+  return AtOffset<SyncArea::Slot>(ctx, rank,
+                                  team.sync_offset_bytes + slot * sizeof(SyncArea::Slot));
+}
+
+// What the threads of a set know of members that did not come, as one answer for all of them: the
+// least of `failures`, of which each is kNoFailure where all came. Orders what each thread has
+// acquired before what all of them do behind it.
+IRIS_DEVICE inline uint32_t LeastFailure(Thread, uint32_t failure) { return failure; }
+
+// Lane 0 hears of all others also where the warp is short: a lane that has no partner keeps its
+// own.
+IRIS_DEVICE inline uint32_t LeastFailure(Warp, uint32_t failure) {
+  const uint32_t n = CoopSize(Warp{});
+  for (uint32_t delta = 1; delta < backend::WarpSize(); delta *= 2) {
+    const uint32_t lane = backend::LaneIndex() ^ delta;
+    const uint32_t other = backend::Shuffle(failure, lane < n ? lane : backend::LaneIndex());
+    if (other < failure) failure = other;
+  }
+  failure = backend::Shuffle(failure, 0);
+  SyncWarp();
+  return failure;
+}
+
+IRIS_DEVICE inline void CheckSlot(uint32_t slot) {
+  if (slot >= SyncArea::kMaxBlocks) {
+    backend::Trap("iris::BarrierArrive: the slot is not below SyncArea::kMaxBlocks");
+  }
+}
+
+// The waits of the calling thread for its share of the members: what it knows of one that did not
+// come.
+template <typename Coop>
+IRIS_DEVICE inline uint32_t AwaitArrivals(const DeviceContext& ctx, const DeviceTeam& team,
+                                          const BarrierToken& token, Coop coop,
+                                          uint64_t timeout_ns) {
+  const SyncArea::Slot* mine = SlotOfRank(ctx, team, ctx.rank, token.slot);
+  const uint32_t n = CoopSize(coop);
+  for (uint32_t p = CoopIndex(coop); p < team.size; p += n) {
+    const uint32_t* word = &mine->inbox[p];
+    const uint32_t epoch = token.epoch;
+    const WaitResult result = BoundedWait(ctx, timeout_ns, [word, epoch] {
+      return Reached<uint32_t>(backend::Load<Scope::kSystem, kConsumeOrder>(word), epoch);
+    });
+    // Then do not wait another full time for the next member.
+    if (result != WaitResult::kOk) return p * kWaitResults + static_cast<uint32_t>(result);
+  }
+  return kNoFailure;
+}
+
+// The same by a block, in two syncs. One word says whether somebody failed, by the epoch, since to
+// read what each thread knows takes longer than a sync; whatever it held before, what the threads
+// know has the last word.
+IRIS_DEVICE inline uint32_t AwaitArrivalsOfBlock(const DeviceContext& ctx, const DeviceTeam& team,
+                                                 const BarrierToken& token, uint64_t timeout_ns) {
+  IRIS_SHARED(uint32_t[kMaxTeamRanks], failures);
+  IRIS_SHARED(uint32_t[1], failed_epoch);
+  uint32_t failure = AwaitArrivals(ctx, team, token, Block{}, timeout_ns);
+  const uint32_t waiting = CoopSize(Block{}) < team.size ? CoopSize(Block{}) : team.size;
+  if (backend::ThreadIndex() < waiting) failures[backend::ThreadIndex()] = failure;
+  if (failure != kNoFailure)
+    backend::Store<Scope::kBlock, Order::kRelaxed>(failed_epoch, token.epoch);
+  SyncAfterConsume();
+  failure = kNoFailure;
+  if (backend::Load<Scope::kBlock, Order::kRelaxed>(failed_epoch) == token.epoch) {
+    for (uint32_t i = 0; i < waiting; ++i) {
+      if (failures[i] < failure) failure = failures[i];
+    }
+  }
+  SyncInsideBlock();  // the next wait, perhaps for another slot, writes them again
+  return failure;
+}
+
+}  // namespace impl
+
+// Tells all members of `team` that this set of threads has come to `slot`, which is less than
+// SyncArea::kMaxBlocks, and returns without waiting for any. All threads of `coop` call it with the
+// same arguments. Releases what they wrote before.
+template <typename Coop, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline BarrierToken BarrierArrive(const DeviceContext& ctx, const DeviceTeam& team,
+                                              uint32_t slot, Coop coop) {
+  impl::CheckMembership(ctx, team);
+  impl::CheckSlot(slot);
+  uint32_t* const mine = &impl::SlotOfRank(ctx, team, ctx.rank, slot)->epoch;
+  // All threads read the word before the sync, the first one writes it behind it; the next arrival
+  // reads it behind the sync of a wait.
+  const uint32_t epoch = backend::LoadPlain(mine) + 1;
+  impl::CoopSyncBeforePublish(coop);
+  const uint32_t n = impl::CoopSize(coop);
+  for (uint32_t p = impl::CoopIndex(coop); p < team.size; p += n) {
+    SyncArea::Slot* theirs = impl::SlotOfRank(ctx, team, MemberRank(team, p), slot);
+    backend::Store<Scope::kSystem, impl::kPublishOrder>(&theirs->inbox[team.index], epoch);
+  }
+  if (impl::CoopIndex(coop) == 0) backend::StorePlain(mine, epoch);
+  return {slot, epoch};
+}
+
+// Waits until all members have made the arrival of `token`. All threads of `coop`, the set that has
+// arrived, call it and get the same answer. kTimeout, kAborted: `*missing`, if given, is the index
+// in the team of a member that had not come. The wait may be made again with the same token; the
+// arrival stays made, and the next one belongs to the next round.
+template <typename Coop, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline WaitResult BarrierWait(const DeviceContext& ctx, const DeviceTeam& team,
+                                          const BarrierToken& token, Coop coop,
+                                          uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
+  const impl::SpanOf<Coop> span(ctx, TraceOp::kBarrier, kNoTracePeer, 0, team.id, coop);
+  uint32_t failure = impl::kNoFailure;
+  if constexpr (std::is_same_v<Coop, Block>) {
+    failure = impl::AwaitArrivalsOfBlock(ctx, team, token, timeout_ns);
+  } else {
+    failure = impl::LeastFailure(coop, impl::AwaitArrivals(ctx, team, token, coop, timeout_ns));
+  }
+  if (failure == impl::kNoFailure) return WaitResult::kOk;
+  if (missing != nullptr) *missing = failure / impl::kWaitResults;
+  return static_cast<WaitResult>(failure % impl::kWaitResults);
+}
+
+// Looks once: true if all members have made the arrival of `token`. By the calling thread, and for
+// it alone: it then sees what they wrote before they arrived.
+IRIS_DEVICE inline bool BarrierTest(const DeviceContext& ctx, const DeviceTeam& team,
+                                    const BarrierToken& token) {
+  const SyncArea::Slot* mine = impl::SlotOfRank(ctx, team, ctx.rank, token.slot);
+  for (uint32_t p = 0; p < team.size; ++p) {
+    if (!impl::Reached<uint32_t>(
+            backend::Load<Scope::kSystem, impl::kConsumeOrder>(&mine->inbox[p]), token.epoch)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace iris
