@@ -373,6 +373,10 @@ TEST(NamesTest, EveryOperationHasOne) {
                                "all_gather_matmul",
                                "matmul_all_gather",
                                "matmul_all_scatter",
+                               "all_reduce_rms_norm",
+                               "reduce_scatter_rms_norm_all_gather",
+                               "moe_dispatch",
+                               "moe_combine",
                                "unknown"};
   for (uint8_t k = 0; k < std::size(names); ++k) {
     EXPECT_STREQ(OperationName(static_cast<Operation>(k)), names[k]);
