@@ -6,7 +6,9 @@
 
 #include "client/abi/comm_calls.h"
 #include "client/abi/objects.h"
+#include "client/internal/annotate.h"
 #include "client/internal/device_status.h"
+#include "client/internal/product_rules.h"
 #include "iris/collective/rules.h"
 #include "iris/dtype.h"
 #include "iris/norm/norm.h"
@@ -193,16 +195,28 @@ absl::StatusOr<norm::Norm> ReadNorm(const iris_norm* call) {
   return out;
 }
 
-absl::StatusOr<std::vector<ccl::Rule>> ReadRules(const iris::backend::BackendOperations& table,
-                                                 const char* text) {
-  std::vector<ccl::Rule> rules(ccl::kMaxRules);
+// The lines of a table of rules: of collectives, and of products.
+struct Rules {
+  std::vector<ccl::Rule> collectives;
+  iris::internal::ProductRules products;
+};
+
+absl::StatusOr<Rules> ReadRules(const iris::backend::BackendOperations& table, const char* text) {
+  constexpr char kWhat[] = "create a communicator";
+  Rules rules;
+  std::string others;
+  auto products = iris::internal::ProductRules::Take(text, &others);
+  if (!products.ok()) return iris::internal::Annotate(products.status(), kWhat);
+  rules.products = *std::move(products);
+  rules.collectives.resize(ccl::kMaxRules);
   uint32_t n_rules = 0, line = 0;
-  const iris::Result read = table.ParseRules(text, rules.data(), ccl::kMaxRules, &n_rules, &line);
+  const iris::Result read =
+      table.ParseRules(others.c_str(), rules.collectives.data(), ccl::kMaxRules, &n_rules, &line);
   if (!read.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("create a communicator: line ", line, " of the rules: ", read.what));
+        absl::StrCat(kWhat, ": line ", line, " of the rules: ", read.what));
   }
-  rules.resize(n_rules);
+  rules.collectives.resize(n_rules);
   return rules;
 }
 
@@ -229,13 +243,17 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
     wanted.name = iris::abi::TextOf(given.name);
     wanted.config = ConfigOf(given);
     wanted.matmul_bytes = given.matmul_bytes;
-    std::vector<ccl::Rule> rules;
+    Rules rules;
     if (given.rules != nullptr) {
       auto read = ReadRules(**table, given.rules);
       if (!read.ok()) return read.status();
       rules = *std::move(read);
-      wanted.config.rules = rules.data();
-      wanted.config.n_rules = static_cast<uint32_t>(rules.size());
+      wanted.product_rules = rules.products;
+      // Collectives keep their own table where the text has lines of products alone.
+      if (!rules.collectives.empty() || rules.products.empty()) {
+        wanted.config.rules = rules.collectives.data();
+        wanted.config.n_rules = static_cast<uint32_t>(rules.collectives.size());
+      }
     }
     auto made = std::make_unique<CommObject>(object.state);
     auto created = iris::internal::Communicator::Create(object.host(), **table, *members, wanted);
@@ -427,8 +445,15 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
     IRIS_ABI_TRY(object.host().Usable());
     const auto table = object.state->Backend();
     if (!table.ok()) return table.status();
-    const auto bytes = iris::internal::Communicator::MatmulBytes(object.host(), **table, n_members,
-                                                                 ConfigOf(given), matmul->problem);
+    iris::internal::ProductRules rules;
+    if (given.rules != nullptr) {
+      std::string others;
+      auto read = iris::internal::ProductRules::Take(given.rules, &others);
+      if (!read.ok()) return read.status();
+      rules = *std::move(read);
+    }
+    const auto bytes = iris::internal::Communicator::MatmulBytes(
+        object.host(), **table, n_members, ConfigOf(given), matmul->problem, rules);
     if (!bytes.ok()) return bytes.status();
     *out = *bytes;
     return absl::OkStatus();

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/bench/report.h"
+#include "client/internal/product_rules.h"
 #include "device/local/world.h"
 #include "iris/backend/numeric.h"
 #include "iris/collective/collective.h"
@@ -353,6 +354,7 @@ double BusFactor(Operation operation, double n) {
   }
 }
 
+// The rules of collectives in it. None: the text has lines of products alone.
 absl::StatusOr<std::vector<ccl::Rule>> ParseTable(const std::string& text) {
   if (text.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError("a table of rules is text, and here is a zero byte");
@@ -360,11 +362,14 @@ absl::StatusOr<std::vector<ccl::Rule>> ParseTable(const std::string& text) {
   std::vector<ccl::Rule> rules(ccl::kMaxRules);
   uint32_t n = 0;
   uint32_t line = 0;
-  const Result result = ccl::ParseRules(text.c_str(), rules.data(), ccl::kMaxRules, &n, &line);
+  std::string others;
+  const auto products = internal::ProductRules::Take(text, &others);
+  if (!products.ok()) return products.status();
+  const Result result = ccl::ParseRules(others.c_str(), rules.data(), ccl::kMaxRules, &n, &line);
   if (!result.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", result.what));
   }
-  if (n == 0) return absl::InvalidArgumentError("there is no rule");
+  if (n == 0 && products->empty()) return absl::InvalidArgumentError("there is no rule");
   rules.resize(n);
   return rules;
 }
@@ -485,7 +490,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
     absl::StatusOr<std::vector<ccl::Rule>> parsed = ParseTable(options.rules);
     if (!parsed.ok()) return parsed.status();
     rules.swap(*parsed);
-    config.rules = rules.data();
+    config.rules = rules.empty() ? nullptr : rules.data();
     config.n_rules = static_cast<uint32_t>(rules.size());
   }
   const uint64_t workspace_bytes = ccl::WorkspaceBytes(options.ranks, config);

@@ -14,6 +14,8 @@
 #include "client/bench/collectives.h"
 #include "client/bench/compare.h"
 #include "client/bench/device.h"
+#include "client/bench/product_commands.h"
+#include "client/bench/products.h"
 #include "client/bench/rules.h"
 #include "device/base/bytes.h"
 #include "iris/launcher.h"
@@ -53,9 +55,15 @@ collectives and compare: operation, up to members, up to bytes, variant, blocks,
 threads, unroll. A table replaces the built-in one as a whole: an operation without a rule
 goes the direct way.
 
+Products of matrices (--ops matmul_all_reduce and its fellows) have lines of another form:
+operation, members, m, n, k, variant. Of the lines of these members whose numbers are within
+4 times those of a call, the nearest decides. CommunicatorOptions::rules takes both forms in
+one text; with lines of products alone, collectives keep the built-in table.
+
 Example:
   iris_bench tune --rank-counts 2,4 --output rules.txt
-  iris_bench compare --rules rules.txt)";
+  iris_bench compare --rules rules.txt
+  iris_bench tune --ops matmul_all_reduce --shapes 64x8192x8192,1024x4096x14336)";
 
 constexpr char kCompareFooter[] = R"(
 Peers print lines of JSON, for each figure one:
@@ -157,6 +165,10 @@ absl::StatusOr<std::vector<std::string>> Operations(const std::string& command,
   if (command == kTune) {  // a barrier has nothing to choose
     known.erase(std::remove(known.begin(), known.end(), kBarrier), known.end());
   }
+  const std::vector<std::string> usual = known;
+  if (command == kTune) {
+    for (std::string& name : ProductOperations()) known.push_back(std::move(name));
+  }
   for (const std::string& name : settings.operations) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       return absl::InvalidArgumentError(absl::StrCat("--ops: \"", name, "\" is none of ",
@@ -167,7 +179,12 @@ absl::StatusOr<std::vector<std::string>> Operations(const std::string& command,
   if (command == kCompare) {
     return std::vector<std::string>(std::begin(kCompared), std::end(kCompared));
   }
-  return known;
+  return usual;
+}
+
+bool IsProduct(const std::string& operation) {
+  const std::vector<std::string> all = ProductOperations();
+  return std::find(all.begin(), all.end(), operation) != all.end();
 }
 
 std::vector<uint64_t> Sizes(const CollectiveSettings& settings) {
@@ -199,11 +216,16 @@ absl::StatusOr<std::vector<std::string>> VariantsFor(const std::string& operatio
 }
 
 // A name that no operation knows is a mistake; one that some operation does not know is not.
-absl::Status CheckVariants(const std::vector<std::string>& wanted) {
+absl::Status CheckVariants(const std::string& command, const std::vector<std::string>& wanted) {
   if (wanted.size() == 1 && (wanted[0] == kAll || wanted[0] == kAuto)) return absl::OkStatus();
   std::set<std::string> known;
   for (const std::string& operation : CollectiveOperations()) {
     for (std::string& name : CollectiveVariants(operation)) known.insert(std::move(name));
+  }
+  if (command == kTune) {
+    for (const std::string& name : ProductVariants()) {
+      if (name != kAuto) known.insert(name);
+    }
   }
   for (const std::string& name : wanted) {
     if (known.count(name) == 0) {
@@ -351,9 +373,55 @@ std::string Comments(const std::string& facts) {
   return out;
 }
 
+// The part of tune that measures products.
+absl::StatusOr<std::vector<ProductLine>> TuneProducts(const CollectiveSettings& settings,
+                                                      const std::vector<uint32_t>& rank_counts,
+                                                      const std::vector<std::string>& operations,
+                                                      const std::vector<std::string>& wanted) {
+  if (operations.empty()) return std::vector<ProductLine>();
+  const auto shapes = ReadShapes(settings.shapes);
+  if (!shapes.ok()) return shapes.status();
+  std::vector<std::string> variants;
+  for (const std::string& name : ProductVariants()) {
+    const bool named = std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+    if (name != kAuto && (named || wanted[0] == kAll)) variants.push_back(name);
+  }
+  if (variants.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tune --variants: ", absl::StrJoin(wanted, ","),
+        " has no variant of products: name some of ", absl::StrJoin(ProductVariants(), ", "),
+        " but auto, or leave out ", absl::StrJoin(operations, ", ")));
+  }
+  std::vector<ProductFigure> figures;
+  for (const uint32_t ranks : rank_counts) {
+    std::cerr << "tune: " << ranks << " ranks, " << shapes->size() << " shapes of "
+              << operations.size() << " products to try\n";
+    ProductOptions options;
+    options.ranks = ranks;
+    options.samples = settings.samples;
+    const auto measured = MeasureProducts(options, operations, *shapes, variants);
+    if (!measured.ok()) return measured.status();
+    figures.insert(figures.end(), measured->begin(), measured->end());
+  }
+  std::vector<ProductLine> lines = MakeProductLines(figures);
+  if (lines.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tune --variants: ", absl::StrJoin(variants, ","),
+                     " has none of these products on this machine: name others"));
+  }
+  return lines;
+}
+
 absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
                                  const std::vector<uint32_t>& rank_counts,
-                                 const std::vector<std::string>& operations, BenchReport* report) {
+                                 const std::vector<std::string>& all, BenchReport* report) {
+  std::vector<std::string> operations, products;
+  for (const std::string& name : all) (IsProduct(name) ? products : operations).push_back(name);
+  if (products.empty() && !settings.shapes.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tune --shapes is for products: name some with --ops, of ",
+                     absl::StrJoin(ProductOperations(), ", ")));
+  }
   if (settings.json) {
     return absl::InvalidArgumentError("tune writes a table of rules as text: leave out --json");
   }
@@ -375,7 +443,9 @@ absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
     search.unrolls = Emulated() ? std::vector<uint32_t>{0} : std::vector<uint32_t>{1, 2};
   }
   std::vector<CollectiveFigure> figures;
-  for (const uint32_t ranks : rank_counts) {
+  const auto lines = TuneProducts(settings, rank_counts, products, search.variants);
+  if (!lines.ok()) return lines.status();
+  for (const uint32_t ranks : operations.empty() ? std::vector<uint32_t>() : rank_counts) {
     const auto cases = Cases(operations, Sizes(settings), search, ranks);
     if (!cases.ok()) return cases.status();
     std::cerr << "tune: " << ranks << " ranks, " << cases->size() << " launches to try\n";
@@ -383,14 +453,21 @@ absl::StatusOr<std::string> Tune(const CollectiveSettings& settings,
     if (!measured.ok()) return measured.status();
     figures.insert(figures.end(), measured->begin(), measured->end());
   }
-  std::string text = absl::StrCat(
-      Comments(report->Text()), "#\n",
-      "# operation  members  bytes  variant  blocks  threads  unroll: the first that fits\n");
+  std::string text = absl::StrCat(Comments(report->Text()), "#\n");
+  if (!operations.empty()) {
+    absl::StrAppend(
+        &text,
+        "# operation  members  bytes  variant  blocks  threads  unroll: the first that fits\n");
+  }
   for (const CollectiveRule& rule : MakeRules(figures)) {
     const auto line = RuleText(rule);
     if (!line.ok()) return line.status();
     absl::StrAppend(&text, *line, "\n");
   }
+  if (!lines->empty()) {
+    absl::StrAppend(&text, "# operation  members  m  n  k  variant: the nearest, up to 4 times\n");
+  }
+  for (const ProductLine& line : *lines) absl::StrAppend(&text, ProductLineText(line), "\n");
   if (absl::Status status = CheckRules(text); !status.ok()) {
     return absl::InternalError(absl::StrCat("tune made no table: ", status.message()));
   }
@@ -474,7 +551,12 @@ void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings) {
 
   CLI::App* tune =
       app->add_subcommand(kTune, "Alone, in no job: measures a table of rules for this machine");
-  AddCommonOptions(tune, settings, "Operations [all but barrier]");
+  AddCommonOptions(tune, settings,
+                   "Operations, products of matrices too [all collectives but barrier]");
+  tune->add_option("--shapes", settings->shapes,
+                   "m, n and k of products, over all ranks [those of matmul, without random ones]")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   AddSearchOptions(tune, settings, "all, or names: those that the operation has [all]",
                    "Block counts to try, beside what goes by size [1,2,4,8,16,24,32,64,128; on the "
                    "emulator 1,2,4,8]",
@@ -519,7 +601,7 @@ absl::StatusOr<std::string> RunCollectiveCommand(const std::string& name,
   if (!rank_counts.ok()) return rank_counts.status();
   const auto operations = Operations(name, settings);
   if (!operations.ok()) return operations.status();
-  if (absl::Status status = CheckVariants(settings.variants); !status.ok()) return status;
+  if (absl::Status status = CheckVariants(name, settings.variants); !status.ok()) return status;
   report->Fact("rank counts", *rank_counts);
   report->Fact("ranks are", "threads");
   if (name == kCollectives) return Collectives(settings, *rank_counts, *operations, report);

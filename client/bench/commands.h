@@ -22,6 +22,7 @@ struct CollectiveSettings {
   std::vector<uint32_t> rank_counts;
   std::vector<std::string> operations;
   std::vector<uint64_t> sizes;
+  std::vector<std::string> shapes;  // of tune
   std::vector<std::string> variants;
   std::vector<uint32_t> blocks;
   std::vector<uint32_t> threads;

@@ -54,6 +54,14 @@ struct ProductShape {
   uint64_t k = 0;
 };
 
+// A line of a table of rules, of products: as internal::ProductRule. 0: any.
+struct ProductLine {
+  std::string operation;
+  uint32_t members = 0;
+  ProductShape shape;
+  std::string variant;
+};
+
 // Of an operation of iris::ops by one variant. Names are those of ccl::OperationName and
 // ops::VariantName.
 struct ProductFigure {

@@ -232,6 +232,26 @@ class IrisBench(unittest.TestCase):
         self.assertEqual([row["variant"] for row in out["tables"]["compare"]["rows"]], ["two_shot", "direct"])
         self.assertEqual(out["tables"]["compare"]["rows"][1]["blocks"], 3)
 
+    def test_tune_writes_lines_of_products(self):
+        path = os.path.join(self.folder, "rules")
+        result = run(IRIS_BENCH, "tune", "--rank-counts", "2", "--ops",
+                     "matmul_all_reduce,all_gather,all_gather_matmul", "--shapes", "16x32x48", "--sizes", "1KiB",
+                     "--variants", "direct,pair", "--blocks", "1", "--threads", "32", "--output", path, *FEW)
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        self.assertRegex(
+            text, r"\nall_gather +any +any +direct .*\n# operation  members  m .*\n"
+            r"matmul_all_reduce +2 +16 +32 +any +pair\nall_gather_matmul +2 +16 +any +48 +pair\n$")
+        out = self.tables(run(IRIS_BENCH, "compare", "--rank-counts", "2", "--ops", "all_gather", "--sizes", "1KiB",
+                              "--rules", path, "--json", *FEW))
+        self.assertEqual(out["tables"]["compare"]["rows"][0]["variant"], "direct")
+        # Of products alone: collectives keep their own table.
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("matmul_all_reduce any any any any fused\n")
+        self.tables(run(IRIS_BENCH, "compare", "--rank-counts", "2", "--ops", "all_gather", "--sizes", "1KiB",
+                        "--rules", path, "--json", *FEW))
+
     def test_wrong_use_of_what_goes_alone(self):
         rules = os.path.join(self.folder, "rules")
         with open(rules, "w", encoding="utf-8") as file:
@@ -239,6 +259,9 @@ class IrisBench(unittest.TestCase):
         empty = os.path.join(self.folder, "empty")
         with open(empty, "w", encoding="utf-8"):
             pass
+        products = os.path.join(self.folder, "products")
+        with open(products, "w", encoding="utf-8") as file:
+            file.write("# one\n\nmatmul_all_reduce 2 8 8 8 pair\n")
         some = ("compare", "--rank-counts", "2", "--ops", "barrier", *FEW)
         for arguments, text in (
                 (("compare", "barrier"), "compare goes alone: start iris_bench once more for barrier\n"),
@@ -252,6 +275,13 @@ class IrisBench(unittest.TestCase):
                 (("tune", "--json"), "leave out --json"),
                 (("compare", "--sizes", "1"), '"1" is no size such as 64KiB'),
                 ((*some, "--rules", rules), f"{rules}: line 2: no such variant"),
+                ((*some, "--rules", products),
+                 f"{products}: line 3 of the rules: members of matmul_all_reduce may differ"),
+                (("tune", "--shapes", "8x8x8"), "tune --shapes is for products: name some with --ops"),
+                (("tune", "--ops", "matmul_all_reduce", "--shapes", "8x8"), "is no shape such as"),
+                (("tune", "--ops", "matmul_all_reduce", "--variants", "direct"), "has no variant of products"),
+                (("tune", "--rank-counts", "2", "--ops", "matmul_all_reduce", "--shapes", "8x8x8", "--variants",
+                  "persistent", *FEW), "has none of these products on this machine"),
                 ((*some, "--rules", empty), f"{empty}: there is no rule"),
                 ((*some, "--rules", rules + "x"), f"cannot read {rules}x"),
                 ((*some, "--peers", empty), f"no line of {empty} is a peer's figure such as {{"),

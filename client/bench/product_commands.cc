@@ -48,6 +48,24 @@ absl::Status CheckNames(const char* option, const std::vector<std::string>& name
 
 }  // namespace
 
+absl::StatusOr<std::vector<ProductShape>> ReadShapes(const std::vector<std::string>& given) {
+  std::vector<std::string> texts = given;
+  if (texts.empty()) {
+    texts = Device::Emulated()
+                ? std::vector<std::string>(std::begin(kEmulatedShapes), std::end(kEmulatedShapes))
+                : std::vector<std::string>(std::begin(kShapes), std::end(kShapes));
+  }
+  std::vector<ProductShape> shapes;
+  for (const std::string& text : texts) {
+    const auto shape = ParseShape(text);
+    if (!shape.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--shapes: ", shape.status().message()));
+    }
+    shapes.push_back(*shape);
+  }
+  return shapes;
+}
+
 void AddProductCommand(CLI::App* app, ProductSettings* settings) {
   CLI::App* matmul = app->add_subcommand(
       kMatmul, "Alone, in no job: products of matrices with their communication");
@@ -123,26 +141,14 @@ absl::Status RunProductCommand(const ProductSettings& settings, BenchReport* rep
       settings.variants.empty() ? ProductVariants() : settings.variants;
   if (absl::Status s = CheckNames("--ops", operations, ProductOperations()); !s.ok()) return s;
   if (absl::Status s = CheckNames("--variants", variants, ProductVariants()); !s.ok()) return s;
-  std::vector<std::string> texts = settings.shapes;
-  if (texts.empty()) {
-    texts = emulated
-                ? std::vector<std::string>(std::begin(kEmulatedShapes), std::end(kEmulatedShapes))
-                : std::vector<std::string>(std::begin(kShapes), std::end(kShapes));
-  }
-  std::vector<ProductShape> shapes;
-  for (const std::string& text : texts) {
-    const auto shape = ParseShape(text);
-    if (!shape.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--shapes: ", shape.status().message()));
-    }
-    shapes.push_back(*shape);
-  }
+  auto shapes = ReadShapes(settings.shapes);
+  if (!shapes.ok()) return shapes.status();
   const uint32_t n_random = settings.random >= 0 ? static_cast<uint32_t>(settings.random)
                             : settings.shapes.empty() && !emulated ? kRandomShapes
                                                                    : 0;
   for (const ProductShape& shape :
        RandomShapes(n_random, settings.seed, emulated ? kLargestEmulated : kLargestRandom)) {
-    shapes.push_back(shape);
+    shapes->push_back(shape);
   }
   report->Fact("rank counts", counts);
   report->Fact("ranks are", "threads");
@@ -164,7 +170,7 @@ absl::Status RunProductCommand(const ProductSettings& settings, BenchReport* rep
     ProductOptions options;
     options.ranks = ranks;
     options.samples = settings.samples;
-    const auto measured = MeasureProducts(options, operations, shapes, variants);
+    const auto measured = MeasureProducts(options, operations, *shapes, variants);
     if (!measured.ok()) return measured.status();
     figures.insert(figures.end(), measured->begin(), measured->end());
   }

@@ -8,6 +8,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/bench/figures.h"
 #include "client/bench/report.h"
 
 namespace iris::bench {
@@ -29,6 +31,9 @@ struct ProductSettings {
   double peers_timeout_seconds = 600;
   bool fail_behind = false;
 };
+
+// What --shapes says, or the usual ones if it is empty. kInvalidArgument: one is no shape.
+absl::StatusOr<std::vector<ProductShape>> ReadShapes(const std::vector<std::string>& texts);
 
 void AddProductCommand(CLI::App* app, ProductSettings* settings);
 bool IsProductCommand(const std::string& name);

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "iris/types.h"
 
 namespace iris::bench {
@@ -12,6 +14,7 @@ namespace {
 
 constexpr double kNearlyEqual = 1.02;
 constexpr char kCopyEngine[] = "copy_engine";
+constexpr char kAuto[] = "auto";
 
 // Of one operation, rank count and size.
 using Figures = std::vector<const CollectiveFigure*>;
@@ -114,6 +117,70 @@ std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figur
     }
   }
   return rules.Take();
+}
+
+std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figures) {
+  struct Score {
+    std::string variant;
+    size_t shapes = 0;
+    double log_ratio = 0;  // the sum over the shapes
+  };
+  struct Entry {
+    ProductLine line;
+    std::vector<Score> scores;
+  };
+  const auto same = [](const ProductShape& a, const ProductShape& b) {
+    return a.m == b.m && a.n == b.n && a.k == b.k;
+  };
+  std::vector<Entry> entries;
+  for (const ProductFigure& figure : figures) {
+    if (figure.wanted == kAuto || figure.graph.us <= 0) continue;
+    double best_us = figure.graph.us;
+    for (const ProductFigure& other : figures) {
+      if (other.wanted != kAuto && other.graph.us > 0 && other.operation == figure.operation &&
+          other.ranks == figure.ranks && same(other.shape, figure.shape)) {
+        best_us = std::min(best_us, other.graph.us);
+      }
+    }
+    ProductLine line = {figure.operation, figure.ranks, figure.shape, ""};
+    if (line.operation == "matmul_all_reduce" || line.operation == "matmul_reduce_scatter") {
+      line.shape.k = 0;
+    }
+    if (line.operation == "all_gather_matmul") line.shape.n = 0;
+    auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
+      return e.line.operation == line.operation && e.line.members == line.members &&
+             same(e.line.shape, line.shape);
+    });
+    if (entry == entries.end()) entry = entries.insert(entries.end(), {line, {}});
+    auto score = std::find_if(entry->scores.begin(), entry->scores.end(),
+                              [&](const Score& s) { return s.variant == figure.wanted; });
+    if (score == entry->scores.end()) {
+      score = entry->scores.insert(entry->scores.end(), {figure.wanted});
+    }
+    ++score->shapes;
+    score->log_ratio += std::log(figure.graph.us / best_us);
+  }
+  std::vector<ProductLine> lines;
+  for (Entry& entry : entries) {
+    const Score* best = &entry.scores[0];
+    for (const Score& score : entry.scores) {
+      const bool more = score.shapes > best->shapes;
+      if (more || (score.shapes == best->shapes && score.log_ratio < best->log_ratio)) {
+        best = &score;
+      }
+    }
+    entry.line.variant = best->variant;
+    lines.push_back(entry.line);
+  }
+  return lines;
+}
+
+std::string ProductLineText(const ProductLine& line) {
+  const auto word = [](uint64_t number) {
+    return number == 0 ? std::string("any") : absl::StrCat(number);
+  };
+  return absl::StrFormat("%-21s %3s %6s %6s %6s  %s", line.operation, word(line.members),
+                         word(line.shape.m), word(line.shape.n), word(line.shape.k), line.variant);
 }
 
 }  // namespace iris::bench

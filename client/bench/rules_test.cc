@@ -100,5 +100,51 @@ TEST(MakeRulesTest, TheCopyEngineMayBeAllThatWasMeasured) {
               ElementsAre("all_reduce 64 any copy_engine 1 512"));
 }
 
+ProductFigure Product(const std::string& operation, uint32_t ranks, ProductShape shape,
+                      const std::string& wanted, double us) {
+  ProductFigure figure;
+  figure.operation = operation;
+  figure.ranks = ranks;
+  figure.shape = shape;
+  figure.wanted = wanted;
+  figure.variant = wanted == "auto" ? "pair" : wanted;
+  figure.graph.us = us;
+  return figure;
+}
+
+std::vector<std::string> ProductTexts(const std::vector<ProductFigure>& figures) {
+  std::vector<std::string> texts;
+  for (const ProductLine& line : MakeProductLines(figures)) texts.push_back(ProductLineText(line));
+  return texts;
+}
+
+TEST(MakeProductLinesTest, OfEachShapeTheFastest) {
+  EXPECT_THAT(MakeProductLines({}), IsEmpty());
+  EXPECT_THAT(ProductTexts({Product("matmul_all_gather", 2, {8, 16, 32}, "auto", 1),
+                            Product("matmul_all_gather", 2, {8, 16, 32}, "fused", 3),
+                            Product("matmul_all_gather", 2, {8, 16, 32}, "pair", 2),
+                            Product("matmul_all_gather", 2, {8, 16, 64}, "pair", 3),
+                            Product("matmul_all_gather", 2, {8, 16, 64}, "fused", 2),
+                            Product("matmul_all_gather", 4, {8, 16, 64}, "persistent", 2)}),
+              ElementsAre("matmul_all_gather       2      8     16     32  pair",
+                          "matmul_all_gather       2      8     16     64  fused",
+                          "matmul_all_gather       4      8     16     64  persistent"));
+  EXPECT_THAT(MakeProductLines({Product("matmul_all_gather", 2, {8, 16, 32}, "auto", 1)}),
+              IsEmpty());
+}
+
+// Members may differ in the k of a sum and in the n of all_gather_matmul.
+TEST(MakeProductLinesTest, ShapesThatALineCannotTellApartAreOne) {
+  EXPECT_THAT(ProductTexts({Product("matmul_all_reduce", 2, {8, 16, 32}, "fused", 10),
+                            Product("matmul_all_reduce", 2, {8, 16, 32}, "pair", 11),
+                            Product("matmul_all_reduce", 2, {8, 16, 64}, "fused", 300),
+                            Product("matmul_all_reduce", 2, {8, 16, 64}, "pair", 100),
+                            Product("all_gather_matmul", 2, {8, 16, 32}, "pair", 1),
+                            Product("all_gather_matmul", 2, {8, 32, 32}, "pair", 1),
+                            Product("all_gather_matmul", 2, {8, 32, 32}, "persistent", 0.1)}),
+              ElementsAre("matmul_all_reduce       2      8     16    any  pair",
+                          "all_gather_matmul       2      8    any     32  pair"));
+}
+
 }  // namespace
 }  // namespace iris::bench

@@ -48,6 +48,11 @@ std::string ProblemText(const ops::Problem& problem) {
                       DTypeName(problem.out), ")");
 }
 
+// Whether a variant was refused that a table names, where another one may have the call.
+bool MayGoOtherwise(const Result& result) {
+  return result.code == StatusCode::kUnimplemented || result.code == StatusCode::kResourceExhausted;
+}
+
 std::string MoeText(const char* name, const moe::Config& config) {
   return absl::StrCat(name, "(hidden=", config.hidden, ", experts=", config.n_experts,
                       ", top_k=", config.top_k, ", max_tokens=", config.max_tokens,
@@ -95,6 +100,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
   }
   std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
+  made->product_rules_ = options.product_rules;
   const Config config = ConfigOf(context, backend, options.config);
   uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
   constexpr uint64_t kMaxMatmulBytes = uint64_t{1} << 46;
@@ -392,12 +398,19 @@ absl::Status Communicator::Barrier(backend::Stream& stream) {
 absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
                                                    const backend::BackendOperations& backend,
                                                    uint32_t n_members, const Config& from,
-                                                   const ops::Problem& problem) {
+                                                   const ops::Problem& problem,
+                                                   const ProductRules& rules) {
   const std::string what = ProblemText(problem);
   if (Result result = backend.CheckMatmul(problem); !result.ok()) return FromDevice(result, what);
   const Config config = ConfigOf(context, backend, from);
   const uint64_t plain = backend.WorkspaceBytes(n_members, config);
-  const uint64_t bytes = backend.MatmulWorkspaceBytes(n_members, config, problem);
+  uint64_t bytes = backend.MatmulWorkspaceBytes(n_members, config, problem);
+  if (bytes != 0 && problem.variant == ops::Variant::kAuto) {
+    ops::Problem by_rules = problem;
+    by_rules.variant = rules.Choose(problem, n_members);
+    // 0: the variant does not have the problem.
+    bytes = std::max(bytes, backend.MatmulWorkspaceBytes(n_members, config, by_rules));
+  }
   if (plain == 0 || bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", n_members,
@@ -411,9 +424,21 @@ absl::StatusOr<ops::Plan> Communicator::ChooseMatmul(const ops::Problem& problem
   const std::string what = ProblemText(problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   ops::Plan plan;
-  const Result result = backend_.ChooseMatmul(comm_, problem, &plan);
+  const ops::Problem first = ByRules(problem);
+  Result result = backend_.ChooseMatmul(comm_, first, &plan);
+  if (first.variant != problem.variant && MayGoOtherwise(result)) {
+    result = backend_.ChooseMatmul(comm_, problem, &plan);
+  }
   if (!result.ok()) return FromDevice(result, what);
   return plan;
+}
+
+ops::Problem Communicator::ByRules(const ops::Problem& problem) const {
+  ops::Problem chosen = problem;
+  if (problem.variant == ops::Variant::kAuto) {
+    chosen.variant = product_rules_.Choose(problem, team_.device.size);
+  }
+  return chosen;
 }
 
 absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stream) {
@@ -431,7 +456,14 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
     if (!status.ok()) return Annotate(status, what);
   }
   ops::Plan plan;
-  const Result result = backend_.LaunchMatmul(comm_, call, stream, &plan);
+  ops::Matmul first = call;
+  first.problem = ByRules(problem);
+  Result result = backend_.LaunchMatmul(comm_, first, stream, &plan);
+  // A plan was made: something may be on the stream.
+  const bool started = plan.variant != ops::Variant::kAuto;
+  if (first.problem.variant != problem.variant && !started && MayGoOtherwise(result)) {
+    result = backend_.LaunchMatmul(comm_, call, stream, &plan);
+  }
   if (!result.ok()) return FromDevice(result, what);
   // A pair is two operations of the device: the round that compares the calls, and the collective.
   const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1;

@@ -18,6 +18,7 @@
 #include "client/base/types.h"
 #include "client/internal/collective_log.h"
 #include "client/internal/host_context.h"
+#include "client/internal/product_rules.h"
 #include "iris/collective/collective.h"
 #include "iris/moe/moe.h"
 #include "iris/norm/norm.h"
@@ -29,6 +30,8 @@ struct CommunicatorOptions {
   ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
   uint64_t matmul_bytes = 0;  // of workspace for products of matrices; see MatmulBytes
+  // What products go by whose variant is kAuto; the same on all members.
+  ProductRules product_rules;
 };
 
 class Communicator {
@@ -39,12 +42,14 @@ class Communicator {
       HostContext& context, const backend::BackendOperations& backend, const Team& team,
       const CommunicatorOptions& options = {});
 
-  // What CommunicatorOptions::matmul_bytes has to be for a problem, by so many members.
-  // kInvalidArgument: says what is wrong with it.
+  // What CommunicatorOptions::matmul_bytes has to be for a problem, by so many members: of kAuto,
+  // for what `rules` choose and for what is chosen without them. kInvalidArgument: says what is
+  // wrong with it.
   static absl::StatusOr<uint64_t> MatmulBytes(const HostContext& context,
                                               const backend::BackendOperations& backend,
                                               uint32_t n_members, const ccl::Config& config,
-                                              const ops::Problem& problem);
+                                              const ops::Problem& problem,
+                                              const ProductRules& rules = {});
 
   // Frees nothing in the heap: giving the workspace back is collective, and a destructor that waits
   // for peers would hang on an error path. Without Destroy the workspace stays until the job ends.
@@ -107,7 +112,9 @@ class Communicator {
   absl::Status GroupFailed(absl::Status status);
   absl::Status Barrier(backend::Stream& stream);
 
-  // A product of matrices. Errors of the arguments name the problem.
+  // A product of matrices. Errors of the arguments name the problem. Of kAuto, the rules of
+  // products are asked first; what they name is passed over if it does not have the call, or if the
+  // workspace is too small for it.
   absl::Status Matmul(const ops::Matmul& call, backend::Stream& stream);
   // What Matmul of this problem runs.
   absl::StatusOr<ops::Plan> ChooseMatmul(const ops::Problem& problem) const;
@@ -175,6 +182,8 @@ class Communicator {
   template <typename Start>
   absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
                       uint32_t tokens, DType type, Start start);
+  // The problem with the variant that the rules of products choose for it.
+  ops::Problem ByRules(const ops::Problem& problem) const;
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();
 
@@ -185,6 +194,7 @@ class Communicator {
   ccl::Comm comm_;
   ccl::ErrorReport* report_ = nullptr;
   CollectiveLog log_;
+  ProductRules product_rules_;
   bool destroyed_ = false;
   bool in_group_ = false;
   std::vector<ccl::Message> group_;

@@ -643,7 +643,8 @@ typedef struct iris_matmul_plan {
 } iris_matmul_plan;
 
 /* How large iris_comm_options.matmul_bytes has to be for a call with these m, n, k, types and this
- * variant, by so many members. `options` may be null; its matmul_bytes is not looked at. */
+ * variant, by so many members. `options` may be null; its matmul_bytes is not looked at. Of variant
+ * 0, the bytes suffice for what its rules choose, too: with fewer, that is passed over. */
 IRIS_EXPORT iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
                                         const iris_comm_options* options, const iris_matmul* call,
                                         uint64_t* out);

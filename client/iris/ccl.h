@@ -60,7 +60,9 @@ struct CommunicatorOptions {
   // somebody has waited for long. IRIS_CCL_CHECK=1 in the environment does so, too.
   bool check_calls = false;
   bool symmetric = false;  // a promise: buffers in the heap have the same offset on all members
-  std::string rules{};     // a table of variants, as iris_bench writes it; empty: the built-in one
+  // A table of variants, of collectives and of products (iris/ops.h), as iris_bench tune writes it.
+  // Empty, or without a line of collectives: their built-in one.
+  std::string rules{};
   uint64_t matmul_bytes = 0;  // of workspace for products of matrices: see iris/ops.h
 };
 

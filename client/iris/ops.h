@@ -108,18 +108,25 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 }  // namespace impl
 
 // CommunicatorOptions::matmul_bytes that this operation needs, in a team of `n_members` (0: the
-// world). The largest of several serves all of them. kInvalidArgument: what is wrong with it.
+// world). The largest of several serves all of them. `rules`: CommunicatorOptions::rules, if lines
+// of products are among them; with the bytes for kAuto without them, a line whose variant needs
+// more is passed over. kInvalidArgument: what is wrong with it.
 inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation operation,
-                                         const Shape& shape, uint32_t n_members = 0) {
+                                         const Shape& shape, uint32_t n_members = 0,
+                                         const std::string& rules = {}) {
   const iris_matmul call = impl::MatmulOf(operation, shape);
   uint64_t bytes = 0;
   const uint32_t n = n_members != 0 ? n_members : context.n_ranks();
+  iris_comm_options options = {};
+  options.size = sizeof(options);
+  if (!rules.empty()) options.rules = rules.c_str();
   IRIS_RETURN_IF_ERROR(
-      iris::impl::FromC(iris_matmul_bytes(context.get(), n, nullptr, &call, &bytes)));
+      iris::impl::FromC(iris_matmul_bytes(context.get(), n, &options, &call, &bytes)));
   return bytes;
 }
 
-// What a call of this shape runs, if A and B are aligned to 16 bytes and their rows are a multiple
+// What a call of this shape runs, by CommunicatorOptions::rules where they have lines of products,
+// if A and B are aligned to 16 bytes and their rows are a multiple
 // of 8 elements apart; else kAuto may take another variant. kResourceExhausted: the matmul_bytes of
 // the communicator are too few.
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,

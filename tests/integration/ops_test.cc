@@ -191,6 +191,106 @@ int Results(const std::vector<std::string>&) {
   return 0;
 }
 
+// Lines of products in the rules choose the variant, on the same results; then tables that differ.
+int FollowsRules(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  const Operation operation = Operation::kMatmulAllReduce;
+  auto x = Make(*context, operation);
+  REQUIRE_OK(x);
+  const uint64_t bytes = kShape.m * kShape.n * sizeof(float);
+  std::vector<char> usual(bytes);
+  const auto make = [&](const std::string& rules, bool room) {
+    CommunicatorOptions options;
+    options.rules = rules;
+    auto needed = WorkspaceBytes(*context, operation, kShape, 0, room ? rules : "");
+    if (!needed.ok()) return StatusOr<Communicator>(needed.status());
+    options.matmul_bytes = *needed;
+    return Communicator::Create(*context, options);
+  };
+  // What auto runs without a table, and the other one of the two that all devices have.
+  auto plain = make("", true);
+  REQUIRE_OK(plain);
+  auto by_itself = Choose(*plain, operation, kShape);
+  REQUIRE_OK(by_itself);
+  const Variant other = by_itself->variant == Variant::kPair ? Variant::kFused : Variant::kPair;
+  REQUIRE_OK(Call(*plain, operation, kShape, *x, *stream));
+  REQUIRE_OK(plain->Synchronize(*stream));
+  std::memcpy(usual.data(), x->d.address, bytes);
+  const std::string head = absl::StrCat("# products\nmatmul_all_reduce any 40 32 any ");
+  auto comm = make(head + VariantName(other), true);
+  REQUIRE_OK(comm);
+  auto plan = Choose(*comm, operation, kShape);
+  REQUIRE_OK(plan);
+  REQUIRE(plan->variant == other);
+  std::memset(x->d.address, 1, bytes);
+  REQUIRE_OK(context->Barrier());
+  REQUIRE_OK(Call(*comm, operation, kShape, *x, *stream));
+  REQUIRE_OK(comm->Synchronize(*stream));
+  REQUIRE(std::memcmp(usual.data(), x->d.address, bytes) == 0);
+  // A named variant goes before the table, and a call that no line reaches goes by itself.
+  Shape shape = kShape;
+  shape.variant = by_itself->variant;
+  plan = Choose(*comm, operation, shape);
+  REQUIRE(plan.ok() && plan->variant == by_itself->variant);
+  shape = kShape;
+  shape.m = 9;
+  plan = Choose(*comm, operation, shape);
+  REQUIRE(plan.ok() && plan->variant == by_itself->variant);
+  // What has no room is passed over, in a workspace for auto alone.
+  for (const Operation each : kOperations) {
+    const std::string table = absl::StrCat(ccl::OperationName(each), " any any any any pair");
+    auto least = WorkspaceBytes(*context, each, kShape);
+    auto all = WorkspaceBytes(*context, each, kShape, 0, table);
+    REQUIRE(least.ok() && all.ok() && *least <= *all);
+    for (const uint64_t room : {*least, *all}) {
+      CommunicatorOptions options;
+      options.rules = table;
+      options.matmul_bytes = room;
+      auto made = Communicator::Create(*context, options);
+      REQUIRE_OK(made);
+      plan = Choose(*made, each, kShape);
+      REQUIRE_OK(plan);
+      REQUIRE(plan->variant == (room == *all ? Variant::kPair : by_itself->variant));
+      if (room == *least && room != *all) {
+        auto y = Make(*context, each);
+        REQUIRE_OK(y);
+        REQUIRE_OK(Call(*made, each, kShape, *y, *stream));
+        REQUIRE_OK(made->Synchronize(*stream));
+        std::cout << "no room for " << ccl::OperationName(each) << std::endl;
+      }
+      REQUIRE_OK(made->Destroy());
+    }
+  }
+  // What does not have the call is passed over, too.
+  Shape persistent = kShape;
+  persistent.variant = Variant::kPersistent;
+  if (Choose(*comm, operation, persistent).status().code() == StatusCode::kUnimplemented) {
+    auto passes = make(head + "persistent", true);
+    REQUIRE_OK(passes);
+    plan = Choose(*passes, operation, kShape);
+    REQUIRE(plan.ok() && plan->variant == by_itself->variant);
+    std::memset(x->d.address, 1, bytes);
+    REQUIRE_OK(context->Barrier());
+    REQUIRE_OK(Call(*passes, operation, kShape, *x, *stream));
+    REQUIRE_OK(passes->Synchronize(*stream));
+    REQUIRE(std::memcmp(usual.data(), x->d.address, bytes) == 0);
+  }
+  // Wrong lines are refused with their number, before anything starts.
+  auto wrong = make("\n" + head + "two_shot", false);
+  REQUIRE(!wrong.ok() && wrong.status().code() == StatusCode::kInvalidArgument);
+  std::cout << "wrong " << Text(wrong.status()) << std::endl;
+  REQUIRE(!WorkspaceBytes(*context, operation, kShape, 0, head + "two_shot").ok());
+  // Each rank its own table: told as any calls that differ.
+  auto differs = make(context->rank() == 1 ? head + "fused" : head + "pair", false);
+  REQUIRE_OK(differs);
+  REQUIRE_OK(Call(*differs, operation, kShape, *x, *stream));
+  std::cout << "error " << Text(differs->Synchronize(*stream)) << std::endl;
+  return 0;
+}
+
 // Rank 1 calls another shape, and everybody is told both; then Reset, and all goes on.
 int Differs(const std::vector<std::string>&) {
   auto context = Context::Create(Small());
@@ -243,7 +343,7 @@ int Killed(const std::vector<std::string>& args) {
 
 const std::map<std::string, iris::testing::Scenario>& Scenarios() {
   static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"results", Results}, {"differs", Differs}, {"killed", Killed}};
+      {"results", Results}, {"differs", Differs}, {"rules", FollowsRules}, {"killed", Killed}};
   return *scenarios;
 }
 
@@ -279,6 +379,20 @@ TEST_F(OpsTest, ShapesThatDifferAreNamedAlikeOnAllRanks) {
     EXPECT_THAT(error, HasSubstr("), ranks 0 and 2 called matmul_all_reduce(m=37, n=29, type=bf16 "
                                  "to f32, ldd=29, "));
     EXPECT_THAT(error, HasSubstr(absl::StrCat("; rank 1 is pid ", ranks.pid(1))));
+  }
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(OpsTest, LinesOfRulesChooseTheVariant) {
+  RankProcesses ranks("rules", 2, Ranks());
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_THAT(
+        ranks.WaitLine(r, "wrong "),
+        HasSubstr("create a communicator: line 3 of the rules: \"two_shot\" is no variant"));
+    const std::string error = ranks.WaitLine(r, "error ");
+    EXPECT_THAT(error, HasSubstr("INVALID_ARGUMENT: matmul_all_reduce #0: "));
+    EXPECT_THAT(error, HasSubstr("variant=fused"));
+    EXPECT_THAT(error, HasSubstr("variant=pair"));
   }
   ranks.ExpectAllSucceed();
 }

@@ -53,6 +53,7 @@ class Workspace:
 
     def __init__(self, team: "Team", matmul_bytes: int, **options: Any) -> None:
         self.team = team
+        self.rules: Optional[str] = options.get("rules")
         self.matmul_bytes = matmul_bytes
         self.communicator = Communicator(team, matmul_bytes=matmul_bytes, **options)
 
@@ -160,18 +161,21 @@ def _workspace_for(context: "Context", team: "Team", call: _Call, given: Any) ->
 
 
 def _prepare(name: str, shmem: Any, output: Any, a: Any, b: Any, bias: Any, activation: Any, variant: Any,
-             team: Any, workspace: Any) -> Workspace:
+             team: Any, workspace: Any, rules: Optional[str]) -> Workspace:
     context = _context_of(shmem)
     team = context.team_of(team)
     call = _Call(context, team, name, output, a, b, bias, activation, variant)
+    found = _workspace_for(context, team, call, workspace) if workspace is not None else None
+    if found is not None and rules is None:
+        rules = found.rules
     needed = ctypes.c_uint64()
-    _capi.library().iris_matmul_bytes(context.handle, team.n_ranks, None, ctypes.byref(call.call),
-                                      ctypes.byref(needed))
-    if workspace is not None:
-        found = _workspace_for(context, team, call, workspace)
-        if found.matmul_bytes >= needed.value and not found.communicator.closed:
+    _capi.library().iris_matmul_bytes(context.handle, team.n_ranks,
+                                      ctypes.byref(_capi.iris_comm_options(rules=_capi.text(rules))),
+                                      ctypes.byref(call.call), ctypes.byref(needed))
+    if found is not None and not found.communicator.closed:
+        if found.rules == rules and found.matmul_bytes >= needed.value:
             return found
-    return Workspace(team, needed.value)
+    return Workspace(team, needed.value, rules=rules)
 
 
 def _run(name: str, shmem: Any, output: Any, a: Any, b: Any, bias: Any, async_op: bool, workspace: Any,
@@ -246,12 +250,13 @@ def _preamble(name: str) -> Any:
 
     def prepare(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, config: Any = None,
                 workspace: Optional[Workspace] = None, *, activation: Any = None, variant: Any = "auto",
-                team: Optional["Team"] = None) -> Workspace:
-        return _prepare(name, shmem, output_tensor, A, B, bias, activation, variant, team, workspace)
+                team: Optional["Team"] = None, rules: Optional[str] = None) -> Workspace:
+        return _prepare(name, shmem, output_tensor, A, B, bias, activation, variant, team, workspace, rules)
 
     prepare.__name__ = f"{name}_preamble"
     prepare.__doc__ = f"""Collective over the team: the workspace that {name} of these tensors needs. One that is given
-    is returned if it is large enough."""
+    is returned if it is large enough. `rules`: the text of a table that `iris_bench tune` wrote, with lines of
+    products; of a workspace that is given, its own."""
     return prepare
 
 

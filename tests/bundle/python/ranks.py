@@ -1326,6 +1326,17 @@ def matmuls():
         assert plan["variant"] in ("fused", "pair") and plan["blocks"] > 0, plan
         iris.ops.matmul_all_reduce(context, c, a, b, workspace=workspace)
         context.barrier()
+        # A table of rules chooses the variant.
+        prepare = iris.ops.matmul_all_reduce_preamble
+        for variant in ("fused", "pair"):
+            table = f"# measured\nmatmul_all_reduce any any any any {variant}\n"
+            ruled = prepare(context, c, a, b, workspace=workspace, rules=table)
+            assert ruled is not workspace and prepare(context, c, a, b, workspace=ruled) is ruled
+            plan = iris.ops.plan(context, "matmul_all_reduce", c, a, b, workspace=ruled)
+            assert plan["variant"] == variant, plan
+            ruled.release()
+        raises(iris.InvalidArgumentError, lambda: prepare(context, c, a, b, rules="\nmatmul_all_reduce any fast"),
+               "line 2 of the rules", "six")
         call = iris.ops.matmul_all_reduce
         error = iris.InvalidArgumentError
         raises(error, lambda: call(context, c, a, b[1:], workspace=workspace), "24 columns", "23 rows")
