@@ -196,7 +196,9 @@ class TileAttention {
       const uint32_t row = i * kPack / kDim, d = i * kPack % kDim;
       LoadPack(queries, row, n_rows, d, &shared_.q[row][d]);
     }
+    IRIS_UNROLL(16)
     for (uint32_t j = 0; j < kAcross; ++j) {
+      IRIS_UNROLL(8)
       for (uint32_t v = 0; v < Unit::kValues; ++v) o_[j][v] = 0;
     }
   }
@@ -207,7 +209,9 @@ class TileAttention {
       m_ = state.m[MyRow()];
       l_ = state.l[MyRow()];
     }
+    IRIS_UNROLL(16)
     for (uint32_t j = 0; j < kAcross; ++j) {
+      IRIS_UNROLL(8)
       for (uint32_t v = 0; v < Unit::kValues; ++v) {
         if (RowOf(v) < n_rows_) o_[j][v] = state.o[AtOf(j, v)];
       }
@@ -243,7 +247,9 @@ class TileAttention {
     backend::WarpSync();  // the scales have been read
     if (first_lane) shared_.scale[MyRow()] = !divide ? 1 : l_ > 0 ? 1 / l_ : 0;
     backend::WarpSync();
+    IRIS_UNROLL(16)
     for (uint32_t j = 0; j < kAcross; ++j) {
+      IRIS_UNROLL(8)
       for (uint32_t v = 0; v < Unit::kValues; ++v) {
         if (RowOf(v) < n_rows_) state.o[AtOf(j, v)] = o_[j][v] * shared_.scale[RowOf(v)];
       }
@@ -289,6 +295,7 @@ class TileAttention {
     }
     IRIS_UNROLL(4)
     for (uint32_t j = 0; j < kKeysAcross; ++j) {
+      IRIS_UNROLL(8)
       for (uint32_t v = 0; v < Unit::kValues; ++v) {
         shared_.scores[RowOf(v)][j * Unit::kColumns + Unit::ColumnOf(v)] = product[j][v];
       }
@@ -332,6 +339,7 @@ class TileAttention {
     const Entry* const weights = reinterpret_cast<const Entry*>(shared_.scores[WarpRow()]);
     IRIS_UNROLL(16)
     for (uint32_t j = 0; j < kAcross; ++j) {
+      IRIS_UNROLL(8)
       for (uint32_t v = 0; v < Unit::kValues; ++v) o_[j][v] *= shared_.scale[RowOf(v)];
     }
     for (uint32_t x = 0; x < kKeys; x += Unit::kDepth) {
