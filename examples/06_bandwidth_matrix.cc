@@ -103,16 +103,12 @@ iris::Status Run(const std::string& mode, uint64_t bytes) {
   const bool store = mode == "store" || mode == "all_store", at_once = mode[0] == 'a';
   const uint32_t others = n_ranks > 1 ? n_ranks - 1 : 1;  // one rank has itself alone
   double least = 1e18;
-  if (rank == 0)
-    std::printf("GB/s of %s, %s\n", mode.c_str(), at_once ? "by rank" : "[rank, heap]");
+  const char* const shape = at_once ? "by rank" : "[rank, heap]";
+  if (rank == 0) std::printf("GB/s of %s, %s\n", mode.c_str(), shape);
   for (uint32_t r = 0; r < (at_once ? 1 : n_ranks); ++r) {
     for (uint32_t p = 0; p < (at_once ? 1 : n_ranks); ++p) {
-      const Move move = {store,
-                         at_once ? (rank + 1) % n_ranks : p,
-                         at_once ? others : 1,
-                         bytes / 8,
-                         out.get(),
-                         values.get()};
+      const uint32_t first = at_once ? (rank + 1) % n_ranks : p, peers = at_once ? others : 1;
+      const Move move = {store, first, peers, bytes / 8, out.get(), values.get()};
       double ns = 1;
       if (at_once || rank == r) {
         IRIS_ASSIGN_OR_RETURN(ns, Measure(context, stream, move));

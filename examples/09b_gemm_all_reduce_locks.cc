@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
 
 #include "examples/gemm_data.h"
 #include "iris/context.h"
@@ -23,13 +22,11 @@
 #include "iris/stream.h"
 #include "iris/tile_product.h"
 
-using iris::Bfloat16;
-using iris::Block;
+using iris::Bfloat16, iris::Block;
 using Product = iris::TileProduct<Bfloat16>;
 
 constexpr uint64_t kMultiply = 1, kReduce = 2;  // what the spans are called in a trace
 constexpr uint32_t kRepeats = 10;
-
 constexpr uint32_t kTileElements = Product::kRows * Product::kColumns;
 
 // D[m, n] = the sum over the ranks of A[m, k_mine] B[k_mine, n].
@@ -95,24 +92,14 @@ iris::Status Run(Problem p) {
   const uint64_t bytes = (uint64_t{p.m} + 128) * (p.n + 128) * 2 * sizeof(float) + (16 << 20);
   IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = bytes}));
   const iris::DeviceContext& ctx = context.device_context();
-  if (p.m == 0 || p.k == 0 || p.n == 0 || p.k % ctx.n_ranks != 0) {
-    return {iris::StatusCode::kInvalidArgument,
-            "m, n and k are at least 1, and k is a multiple of the number of ranks, " +
-                std::to_string(ctx.n_ranks)};
-  }
+  IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'k', ctx.n_ranks));
   p.k_mine = p.k / ctx.n_ranks;
   p.down = (p.m + Product::kRows - 1) / Product::kRows;
   p.tiles = p.down * ((p.n + Product::kColumns - 1) / Product::kColumns);
   const uint64_t first = uint64_t{ctx.rank} * p.k_mine;
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
-  IRIS_ASSIGN_OR_RETURN(
-      const auto a,
-      iris::DeviceArray<Bfloat16>::Create(
-          context, example::GemmValues(example::kMatrixA, p.m, p.k_mine, 0, first), stream));
-  IRIS_ASSIGN_OR_RETURN(
-      const auto b,
-      iris::DeviceArray<Bfloat16>::Create(
-          context, example::GemmValues(example::kMatrixB, p.k_mine, p.n, first, 0), stream));
+  IRIS_ASSIGN_OR_RETURN(const auto a, example::GemmA(context, stream, p.m, p.k_mine, 0, first));
+  IRIS_ASSIGN_OR_RETURN(const auto b, example::GemmB(context, stream, p.k_mine, p.n, first));
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<float>(uint64_t{p.m} * p.n, "d"));
   IRIS_ASSIGN_OR_RETURN(const auto parts,
                         context.Allocate<float>(uint64_t{p.tiles} * kTileElements, "parts"));

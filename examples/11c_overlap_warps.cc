@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
 
 #include "examples/gemm_data.h"
 #include "iris/context.h"
@@ -26,8 +25,7 @@
 #include "iris/tile_product.h"
 
 using iris::Bfloat16;
-using iris::backend::BlockIndex;
-using iris::backend::GridSize;
+using iris::backend::BlockIndex, iris::backend::GridSize;
 using iris::backend::WarpIndex;
 using Product = iris::TileProduct<Bfloat16>;
 
@@ -110,24 +108,15 @@ iris::Status Run(Problem p) {
       iris::Context context,
       iris::Context::Create({.heap_bytes = (16 << 20) + uint64_t{p.m} * p.n * sizeof(Bfloat16)}));
   const iris::DeviceContext& ctx = context.device_context();
-  if (p.m == 0 || p.k == 0 || p.n == 0 || p.n % ctx.n_ranks != 0) {
-    return {iris::StatusCode::kInvalidArgument,
-            "m, n and k are at least 1, and n is a multiple of the number of ranks, " +
-                std::to_string(ctx.n_ranks)};
-  }
+  IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'n', ctx.n_ranks));
   p.n_mine = p.n / ctx.n_ranks;
   p.first_column = ctx.rank * p.n_mine;
   p.down = (p.m + Product::kRows - 1) / Product::kRows;
   p.tiles = p.down * ((p.n_mine + Product::kColumns - 1) / Product::kColumns);
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
-  IRIS_ASSIGN_OR_RETURN(
-      const auto a, iris::DeviceArray<Bfloat16>::Create(
-                        context, example::GemmValues(example::kMatrixA, p.m, p.k, 0, 0), stream));
-  IRIS_ASSIGN_OR_RETURN(
-      const auto b,
-      iris::DeviceArray<Bfloat16>::Create(
-          context, example::GemmValues(example::kMatrixB, p.k, p.n_mine, 0, p.first_column),
-          stream));
+  IRIS_ASSIGN_OR_RETURN(const auto a, example::GemmA(context, stream, p.m, p.k));
+  IRIS_ASSIGN_OR_RETURN(const auto b,
+                        example::GemmB(context, stream, p.k, p.n_mine, 0, p.first_column));
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<Bfloat16>(uint64_t{p.m} * p.n, "d"));
   p.a = a, p.b = b, p.d = d.get();
 

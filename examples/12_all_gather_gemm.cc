@@ -26,8 +26,7 @@
 #include "iris/stream.h"
 #include "iris/tile_product.h"
 
-using iris::Bfloat16;
-using iris::Block;
+using iris::Bfloat16, iris::Block;
 using iris::backend::BlockIndex, iris::backend::GridSize;
 using Product = iris::TileProduct<Bfloat16>;
 
@@ -98,11 +97,7 @@ iris::Status Run(bool push, Problem p) {
   const uint64_t bytes = uint64_t{p.m} * (uint64_t{p.k} * 4 + p.n * 2) + (16 << 20);
   IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = bytes}));
   const iris::DeviceContext& ctx = context.device_context();
-  if (p.m == 0 || p.k == 0 || p.n == 0 || p.m % ctx.n_ranks != 0) {
-    return {iris::StatusCode::kInvalidArgument,
-            "m, n and k are at least 1, and m is a multiple of the number of ranks, " +
-                std::to_string(ctx.n_ranks)};
-  }
+  IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'm', ctx.n_ranks));
   const uint64_t first = uint64_t{ctx.rank} * p.n;  // of this rank's columns in all of B
   p.rows = p.m / ctx.n_ranks;
   p.panels = (p.rows + Product::kRows - 1) / Product::kRows;
@@ -110,10 +105,7 @@ iris::Status Run(bool push, Problem p) {
   IRIS_ASSIGN_OR_RETURN(const auto a, context.Allocate<Bfloat16>(uint64_t{p.rows} * p.k, "a"));
   const auto values = example::GemmValues(example::kMatrixA, p.rows, p.k, ctx.rank * p.rows, 0);
   IRIS_RETURN_IF_ERROR(stream.Copy(a.get(), values.data(), a.bytes));
-  IRIS_ASSIGN_OR_RETURN(
-      const auto b,
-      iris::DeviceArray<Bfloat16>::Create(
-          context, example::GemmValues(example::kMatrixB, p.k, p.n, 0, first), stream));
+  IRIS_ASSIGN_OR_RETURN(const auto b, example::GemmB(context, stream, p.k, p.n, 0, first));
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<Bfloat16>(uint64_t{p.m} * p.n, "d"));
   IRIS_ASSIGN_OR_RETURN(const auto gathered,
                         context.Allocate<Bfloat16>(uint64_t{p.m} * p.k, "gathered"));

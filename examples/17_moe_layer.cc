@@ -86,11 +86,9 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(auto stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(auto comm, iris::ccl::Communicator::Create(context));
   const uint32_t tokens = 20 + 3 * context.rank();  // as many as a rank has
-  const iris::moe::Config config = {.n_experts = kExpertsEach * context.n_ranks(),
-                                    .top_k = kTopK,
-                                    .hidden = kHidden,
-                                    .max_tokens = 20 + 3 * context.n_ranks(),
-                                    .in = iris::DType::kF32};
+  const uint32_t n_experts = kExpertsEach * context.n_ranks(), most = 20 + 3 * context.n_ranks();
+  const iris::moe::Config config = {n_experts,           kTopK,          kHidden,
+                                    /*max_tokens=*/most, /*capacity=*/0, iris::DType::kF32};
   IRIS_ASSIGN_OR_RETURN(auto exchange, iris::moe::Exchange::Create(context, comm, config, "moe"));
   const iris::moe::Sizes& sizes = exchange.sizes();
 
@@ -108,8 +106,7 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(const auto counts,
                         iris::HostArray<int32_t>::Create(context, sizes.local_experts));
   IRIS_RETURN_IF_ERROR(stream.BeginCapture());
-  IRIS_RETURN_IF_ERROR(
-      iris::Launch({1, 64}, stream, Route, in, tokens, config.n_experts, ids, weights));
+  IRIS_RETURN_IF_ERROR(iris::Launch({1, 64}, stream, Route, in, tokens, n_experts, ids, weights));
   iris::moe::Dispatch there;
   there.tokens = tokens, there.x = in, there.ids = ids, there.weights = weights;
   there.rows = rows, there.counts = counts, there.offsets = offsets;
@@ -128,7 +125,7 @@ iris::Status Run() {
   for (uint32_t t = 0; t < tokens; ++t) {
     int32_t choices[kTopK] = {};
     float parts[kTopK], made[kHidden], sum[kHidden] = {};
-    Choose(&x[t * kHidden], config.n_experts, choices, parts);
+    Choose(&x[t * kHidden], n_experts, choices, parts);
     for (uint32_t k = 0; k < kTopK; ++k) {
       RunExpert(static_cast<uint32_t>(choices[k]), &x[t * kHidden], made, 0, 1);
       for (uint32_t j = 0; j < kHidden; ++j) sum[j] += parts[k] * made[j];

@@ -16,26 +16,25 @@
 #include <cstdio>
 #include <vector>
 
+#include "examples/gpt_data.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/norm.h"
 #include "iris/ops.h"
-#include "iris/tensor.h"
+#include "iris/stream.h"
 
 using iris::DType, iris::Half, iris::ccl::Communicator;
 namespace ops = iris::ops;
 namespace norm = iris::norm;
 
-constexpr uint32_t kTokens = 12, kLayers = 2, kHeads = 8, kHeadSize = 16, kVocabulary = 200;
-constexpr uint32_t kHidden = kHeads * kHeadSize, kInner = 4 * kHidden;
+using example::kHeads, example::kHeadSize, example::kHidden, example::kInner;
+using example::kLayers, example::kTokens, example::kVocabulary;
 
-// A thread for each token and head. qkv[token]: of each head q, k and v.
-IRIS_KERNEL void Attend(const Half* qkv, Half* out, uint32_t heads) {
-  const uint32_t i =
-      iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
-  const uint32_t token = i / heads, head = i % heads, row = 3 * heads * kHeadSize;
-  if (token >= kTokens) return;
+// A block for each token, a thread for each head. qkv[token]: of each head q, k and v.
+IRIS_KERNEL void Attend(const Half* qkv, Half* out) {
+  const uint32_t token = iris::backend::BlockIndex(), head = iris::backend::ThreadIndex();
+  const uint32_t heads = iris::backend::BlockSize(), row = 3 * heads * kHeadSize;
   const Half* q = qkv + token * row + head * 3 * kHeadSize;
   float sums[kHeadSize] = {}, total = 0;
   for (uint32_t t = 0; t <= token; ++t) {
@@ -46,53 +45,46 @@ IRIS_KERNEL void Attend(const Half* qkv, Half* out, uint32_t heads) {
     for (uint32_t e = 0; e < kHeadSize; ++e) sums[e] += weight * float(v[e]);
     total += weight;
   }
-  for (uint32_t e = 0; e < kHeadSize; ++e) out[i * kHeadSize + e] = Half(sums[e] / total);
+  out += (token * heads + head) * kHeadSize;
+  for (uint32_t e = 0; e < kHeadSize; ++e) out[e] = Half(sums[e] / total);
 }
 
-// Matrices of all layers lie one behind the other.
-struct Model {
-  iris::Tensor<Half> embedded, gains, qkv, out, up, down, head;
-};
-struct Scratch {
-  iris::Tensor<Half> x, h, qkv, heads, mlp, part;
-  iris::Tensor<float> logits;
+// Of this rank; each has a row for each token.
+struct Activations {
+  Half *x, *h, *qkv, *heads, *mlp, *part;
+  float* logits;
 };
 constexpr auto kGelu = ops::Activation::kGelu;
 constexpr ops::Shape kLogits = {kTokens, kVocabulary, kHidden, DType::kF16, DType::kF32};
 
 // The step, as member `m` of the `n` members of `comm`. `self`: of this rank alone.
-iris::Status Step(Communicator& comm, Communicator& self, uint32_t m, uint32_t n, const Model& w,
-                  const Scratch& s, iris::Stream& stream) {
+iris::Status Step(Communicator& comm, Communicator& self, uint32_t m, uint32_t n,
+                  const example::Model& w, const Activations& s, iris::Stream& stream) {
   const uint32_t heads = kHeads / n, own = kHidden / n, inner = kInner / n;  // even shares
-  iris::Status status = stream.Copy(s.x.data(), w.embedded.data(), w.embedded.bytes());
+  IRIS_RETURN_IF_ERROR(stream.Copy(s.x, w.embedded.data(), w.embedded.bytes()));
+  iris::Status status = stream.Fill(s.part, 0, w.embedded.bytes());  // nothing to add at first
   const auto then = [&](const auto& call) { status = status.ok() ? call() : status; };
   // A product with a part of a matrix of weights, whose rows are `ld` elements apart.
-  const auto multiply = [&](uint64_t columns, uint64_t k, const auto& a, const Half* b, uint64_t ld,
-                            const auto& d, ops::Activation act = {}) {
+  const auto multiply = [&](uint64_t columns, uint64_t k, const Half* a, const Half* b, uint64_t ld,
+                            Half* d, ops::Activation act = {}) {
     ops::Shape shape = {kTokens, columns, k, DType::kF16, DType::kF16};
     shape.activation = act;
-    then([&] {
-      return ops::MatmulAllReduce(self, shape, {a.data(), k}, {b, ld}, {d.data(), columns}, stream);
-    });
+    then([&] { return ops::MatmulAllReduce(self, shape, {a, k}, {b, ld}, {d, columns}, stream); });
   };
   norm::Shape shape = {kTokens, kHidden, DType::kF16, DType::kF16, DType::kF16};
   shape.weight_offset = 1;
-  norm::Buffers buffers = {s.x.data(), s.h.data(), w.gains.data()};
-  then([&] { return norm::AllReduceRmsNorm(self, shape, buffers, stream); });
   shape.residual = true;
-  buffers.in = s.part.data();
-  buffers.residual = buffers.residual_out = s.x.data();
+  norm::Buffers buffers = {s.part, s.h};
+  buffers.residual = buffers.residual_out = s.x;
   const auto add_and_norm = [&](uint32_t k) {
     buffers.weight = w.gains.data() + k * kHidden;
     then([&] { return norm::AllReduceRmsNorm(comm, shape, buffers, stream); });
   };
+  add_and_norm(0);
   for (uint32_t l = 0; l < kLayers; ++l) {
     const uint32_t at = l * kHidden * kHidden, first = m * own * kHidden;
     multiply(3 * own, kHidden, s.h, w.qkv.data() + 3 * (at + m * own), 3 * kHidden, s.qkv);
-    then([&] {
-      return iris::Launch({(kTokens * heads + 31) / 32, 32}, stream, Attend, s.qkv.data(),
-                          s.heads.data(), heads);
-    });
+    then([&] { return iris::Launch({kTokens, heads}, stream, Attend, s.qkv, s.heads); });
     multiply(kHidden, own, s.heads, w.out.data() + at + first, kHidden, s.part);
     add_and_norm(2 * l + 1);
     multiply(inner, kHidden, s.h, w.up.data() + 4 * at + m * inner, kInner, s.mlp, kGelu);
@@ -100,9 +92,9 @@ iris::Status Step(Communicator& comm, Communicator& self, uint32_t m, uint32_t n
     add_and_norm(2 * l + 2);
   }
   IRIS_RETURN_IF_ERROR(status);
-  return ops::MatmulAllScatter(comm, kLogits, {s.h.data(), kHidden},
+  return ops::MatmulAllScatter(comm, kLogits, {s.h, kHidden},
                                {w.head.data() + kVocabulary / n * m, kVocabulary},
-                               {s.logits.data(), kVocabulary}, stream);
+                               {s.logits, kVocabulary}, stream);
 }
 
 iris::Status Run() {
@@ -117,34 +109,26 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(const iris::Team alone, context.Split(static_cast<int>(rank)));
   IRIS_ASSIGN_OR_RETURN(auto self, Communicator::Create(context, alone, options));
 
-  iris::Generator generator(18);
-  iris::Status made;
-  const auto make = [&](int64_t rows, int64_t columns = kHidden) {
-    auto x = iris::Tensor<Half>::Uniform(context, {rows, columns}, -0.15, 0.15, generator);
-    if (!x.ok()) made = x.status();
-    return x.ok() ? *std::move(x) : iris::Tensor<Half>();
-  };
-  constexpr int64_t kRows = kLayers * kHidden;
-  const Model w = {
-      make(kTokens),       make(2 * kLayers + 1), make(kRows, 3 * kHidden),  make(kRows),
-      make(kRows, kInner), make(4 * kRows),       make(kHidden, kVocabulary)};
-  Scratch s = {make(kTokens), make(kTokens),         make(kTokens, 3 * kHidden),
-               make(kTokens), make(kTokens, kInner), make(kTokens)};
-  IRIS_RETURN_IF_ERROR(made);
-  IRIS_ASSIGN_OR_RETURN(s.logits, iris::Tensor<float>::Zeros(context, {kTokens, kVocabulary}));
+  IRIS_ASSIGN_OR_RETURN(const example::Model w, example::DrawModel(context));
+  constexpr uint32_t kPart = kTokens * kHidden;  // qkv has three of these, mlp four
+  IRIS_ASSIGN_OR_RETURN(const auto made, context.Allocate<Half>(11 * kPart, "activations"));
+  IRIS_ASSIGN_OR_RETURN(const auto all, context.Allocate<float>(kTokens * kVocabulary, "logits"));
+  const auto at = [&](uint32_t i) { return made.get() + i * kPart; };
+  const Activations s = {at(0), at(1), at(2), at(5), at(7), at(6), all.get()};
 
   IRIS_RETURN_IF_ERROR(stream.BeginCapture());
   IRIS_RETURN_IF_ERROR(Step(comm, self, rank, n, w, s, stream));
   IRIS_ASSIGN_OR_RETURN(iris::Graph graph, stream.EndCapture());
   for (int replay = 0; replay < 3; ++replay) IRIS_RETURN_IF_ERROR(graph.Launch(stream));
+  std::vector<float> logits(kTokens * kVocabulary), expected(logits.size());
+  IRIS_RETURN_IF_ERROR(stream.Copy(logits.data(), s.logits, all.bytes));
   IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));  // names a rank that did not come
-  IRIS_ASSIGN_OR_RETURN(const std::vector<float> logits, s.logits.ToHost());
-  IRIS_RETURN_IF_ERROR(context.Barrier());  // nobody writes to another's logits any more
+  IRIS_RETURN_IF_ERROR(context.Barrier());         // nobody writes to another's logits any more
 
   // The same by each rank alone. Parts of sums were rounded to f16 on their way.
   IRIS_RETURN_IF_ERROR(Step(self, self, 0, 1, w, s, stream));
+  IRIS_RETURN_IF_ERROR(stream.Copy(expected.data(), s.logits, all.bytes));
   IRIS_RETURN_IF_ERROR(self.Synchronize(stream));
-  IRIS_ASSIGN_OR_RETURN(const std::vector<float> expected, s.logits.ToHost());
   float most = 0, apart = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     most = std::fmax(most, std::fabs(expected[i]));

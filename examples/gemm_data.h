@@ -1,10 +1,12 @@
-// The matrices of the examples 08, 09, 11 and 12, and what their product is.
+// The test data of the examples 08, 09, 11 and 12: their matrices, what their sizes have to be, and
+// what the product is. No part of Iris: a program that has matrices of its own needs none of it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "iris/context.h"
 #include "iris/device.h"
 #include "iris/status.h"
 #include "iris/stream.h"
@@ -27,6 +29,28 @@ inline std::vector<iris::Bfloat16> GemmValues(Matrix matrix, uint64_t rows, uint
         iris::Bfloat16(GemmElement(matrix, first_row + i / columns, first_column + i % columns));
   }
   return values;
+}
+
+// The same on the device: a part of A, and a part of B.
+inline auto GemmA(const iris::Context& context, iris::Stream& stream, uint64_t rows,
+                  uint64_t columns, uint64_t first_row = 0, uint64_t first_column = 0) {
+  const auto values = GemmValues(kMatrixA, rows, columns, first_row, first_column);
+  return iris::DeviceArray<iris::Bfloat16>::Create(context, values, stream);
+}
+inline auto GemmB(const iris::Context& context, iris::Stream& stream, uint64_t rows,
+                  uint64_t columns, uint64_t first_row = 0, uint64_t first_column = 0) {
+  const auto values = GemmValues(kMatrixB, rows, columns, first_row, first_column);
+  return iris::DeviceArray<iris::Bfloat16>::Create(context, values, stream);
+}
+
+// kInvalidArgument unless there is something to multiply, and the ranks divide the size that is
+// dealt out to them: 'm', 'n' or 'k'.
+inline iris::Status CheckSizes(uint32_t m, uint32_t n, uint32_t k, char dealt, uint32_t n_ranks) {
+  const uint32_t size = dealt == 'm' ? m : dealt == 'n' ? n : k;
+  if (m > 0 && n > 0 && k > 0 && size % n_ranks == 0) return iris::OkStatus();
+  return {iris::StatusCode::kInvalidArgument,
+          std::string("m, n and k are at least 1, and ") + dealt +
+              " is a multiple of the number of ranks, " + std::to_string(n_ranks)};
 }
 
 // Compares D[m, n] = A[m, k] B[k, n], whose B begins at first_column, with a plain product: all
