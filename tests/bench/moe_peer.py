@@ -105,6 +105,10 @@ def main():
     parser.add_argument("--experts", type=int, default=64)
     parser.add_argument("--top-k", type=int, default=8)
     arguments = parser.parse_args()
+    if DEVICE is None:
+        parser.error("torch finds no accelerator here")
+    if not 1 <= arguments.top_k <= arguments.experts:
+        parser.error("--top-k is 1 to --experts: a token's experts are different ones")
     torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group()
     if arguments.experts % dist.get_world_size() != 0:
