@@ -11,6 +11,8 @@
 //
 // What to see: how many rows an expert gets is known to the device alone, so that the whole layer
 // is captured once and replayed. In the end each rank makes its results by itself and compares.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -86,11 +88,10 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(auto stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(auto comm, iris::ccl::Communicator::Create(context));
   const uint32_t tokens = 20 + 3 * context.rank();  // as many as a rank has
-  const iris::moe::Config config = {.n_experts = kExpertsEach * context.n_ranks(),
-                                    .top_k = kTopK,
-                                    .hidden = kHidden,
-                                    .max_tokens = 20 + 3 * context.n_ranks(),
-                                    .in = iris::DType::kF32};
+  iris::moe::Config config;
+  config.n_experts = kExpertsEach * context.n_ranks(), config.top_k = kTopK;
+  config.hidden = kHidden, config.max_tokens = 20 + 3 * context.n_ranks();
+  config.in = iris::DType::kF32;
   IRIS_ASSIGN_OR_RETURN(auto exchange, iris::moe::Exchange::Create(context, comm, config, "moe"));
   const iris::moe::Sizes& sizes = exchange.sizes();
 
@@ -119,9 +120,18 @@ iris::Status Run() {
   IRIS_RETURN_IF_ERROR(
       exchange.Combine({tokens, y, iris::DType::kF32, out, iris::DType::kF32}, stream));
   IRIS_ASSIGN_OR_RETURN(auto layer, stream.EndCapture());
-  for (int step = 0; step < 3; ++step) IRIS_RETURN_IF_ERROR(layer.Launch(stream));
+  double best_us = 1e30;
+  for (int step = 0; step < 5; ++step) {
+    IRIS_RETURN_IF_ERROR(context.Barrier());
+    const auto start = std::chrono::steady_clock::now();
+    IRIS_RETURN_IF_ERROR(layer.Launch(stream));
+    IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));  // names a rank that did not come
+    IRIS_RETURN_IF_ERROR(context.Barrier());
+    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
+    best_us = std::min(best_us, us.count());
+  }
   IRIS_RETURN_IF_ERROR(stream.Copy(got.data(), out, out.bytes()));
-  IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));  // names a rank that did not come
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
   for (uint32_t e = 0; e < sizes.local_experts; ++e) {
     std::printf("expert %u got %d rows\n", sizes.first_expert + e, counts[e]);
   }
@@ -140,7 +150,7 @@ iris::Status Run() {
   }
   std::printf("rank %u: %u tokens are right\n", context.rank(), tokens);
   IRIS_RETURN_IF_ERROR(context.Barrier());
-  if (context.rank() == 0) std::printf("result ok\n");
+  if (context.rank() == 0) std::printf("result ok figure %.1f us\n", best_us);
   return {};
 }
 
