@@ -11,6 +11,8 @@
 //
 // What to see: how many rows an expert gets is known to the device alone, so that the whole layer
 // is captured once and replayed. In the end each rank makes its results by itself and compares.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -86,9 +88,10 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(auto stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(auto comm, iris::ccl::Communicator::Create(context));
   const uint32_t tokens = 20 + 3 * context.rank();  // as many as a rank has
-  const uint32_t n_experts = kExpertsEach * context.n_ranks(), most = 20 + 3 * context.n_ranks();
-  const iris::moe::Config config = {n_experts,           kTopK,          kHidden,
-                                    /*max_tokens=*/most, /*capacity=*/0, iris::DType::kF32};
+  iris::moe::Config config;
+  config.n_experts = kExpertsEach * context.n_ranks(), config.top_k = kTopK;
+  config.hidden = kHidden, config.max_tokens = 20 + 3 * context.n_ranks();
+  config.in = iris::DType::kF32;
   IRIS_ASSIGN_OR_RETURN(auto exchange, iris::moe::Exchange::Create(context, comm, config, "moe"));
   const iris::moe::Sizes& sizes = exchange.sizes();
 
@@ -106,7 +109,8 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(const auto counts,
                         iris::HostArray<int32_t>::Create(context, sizes.local_experts));
   IRIS_RETURN_IF_ERROR(stream.BeginCapture());
-  IRIS_RETURN_IF_ERROR(iris::Launch({1, 64}, stream, Route, in, tokens, n_experts, ids, weights));
+  IRIS_RETURN_IF_ERROR(
+      iris::Launch({1, 64}, stream, Route, in, tokens, config.n_experts, ids, weights));
   iris::moe::Dispatch there;
   there.tokens = tokens, there.x = in, there.ids = ids, there.weights = weights;
   there.rows = rows, there.counts = counts, there.offsets = offsets;
@@ -116,16 +120,25 @@ iris::Status Run() {
   IRIS_RETURN_IF_ERROR(
       exchange.Combine({tokens, y, iris::DType::kF32, out, iris::DType::kF32}, stream));
   IRIS_ASSIGN_OR_RETURN(auto layer, stream.EndCapture());
-  for (int step = 0; step < 3; ++step) IRIS_RETURN_IF_ERROR(layer.Launch(stream));
+  double best_us = 1e30;
+  for (int step = 0; step < 5; ++step) {
+    IRIS_RETURN_IF_ERROR(context.Barrier());
+    const auto start = std::chrono::steady_clock::now();
+    IRIS_RETURN_IF_ERROR(layer.Launch(stream));
+    IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));  // names a rank that did not come
+    IRIS_RETURN_IF_ERROR(context.Barrier());
+    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
+    best_us = std::min(best_us, us.count());
+  }
   IRIS_RETURN_IF_ERROR(stream.Copy(got.data(), out, out.bytes()));
-  IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));  // names a rank that did not come
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
   for (uint32_t e = 0; e < sizes.local_experts; ++e) {
     std::printf("expert %u got %d rows\n", sizes.first_expert + e, counts[e]);
   }
   for (uint32_t t = 0; t < tokens; ++t) {
     int32_t choices[kTopK] = {};
     float parts[kTopK], made[kHidden], sum[kHidden] = {};
-    Choose(&x[t * kHidden], n_experts, choices, parts);
+    Choose(&x[t * kHidden], config.n_experts, choices, parts);
     for (uint32_t k = 0; k < kTopK; ++k) {
       RunExpert(static_cast<uint32_t>(choices[k]), &x[t * kHidden], made, 0, 1);
       for (uint32_t j = 0; j < kHidden; ++j) sum[j] += parts[k] * made[j];
@@ -137,7 +150,7 @@ iris::Status Run() {
   }
   std::printf("rank %u: %u tokens are right\n", context.rank(), tokens);
   IRIS_RETURN_IF_ERROR(context.Barrier());
-  if (context.rank() == 0) std::printf("result ok\n");
+  if (context.rank() == 0) std::printf("result ok figure %.1f us\n", best_us);
   return {};
 }
 

@@ -434,6 +434,7 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
                             const iris_comm_options* options, const iris_matmul* call,
                             uint64_t* out) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(object.host().Usable());
     IRIS_ABI_TRY(NotNull(out, "the place for the number of bytes"));
     const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
     if (!matmul.ok()) return matmul.status();
@@ -442,7 +443,6 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
       IRIS_ABI_TRY(iris::abi::ReadStruct(options, iris::abi::kCommOptionsBytes, "iris_comm_options",
                                          &given));
     }
-    IRIS_ABI_TRY(object.host().Usable());
     const auto table = object.state->Backend();
     if (!table.ok()) return table.status();
     iris::internal::ProductRules rules;

@@ -69,9 +69,9 @@ iris_code Put(iris_comm* comm, const iris_moe_config* config, iris_stream* strea
 iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t index,
                              const iris_moe_config* config, iris_moe_sizes* out) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(object.host().Usable());
     const absl::StatusOr<moe::Config> read = ReadConfig(config);
     if (!read.ok()) return read.status();
-    IRIS_ABI_TRY(object.host().Usable());
     const auto table = object.state->Backend();
     if (!table.ok()) return table.status();
     const auto sizes = iris::internal::Communicator::MoeSizes(**table, n_members, index, *read);

@@ -496,7 +496,16 @@ absl::Status Communicator::PutMoe(Operation what, const moe::Config& config, voi
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text);
   absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
   if (!status.ok()) return Annotate(status, text);
-  const Result result = start();
+  moe::Sizes sizes;
+  Result result = backend_.MoeSizesOf(comm_.team.size, comm_.team.index, config, &sizes);
+  if (!result.ok()) return FromDevice(result, text);
+  // Other members write into it: what is not there would end their processes.
+  if (context_.Locate(workspace).ok() && !context_.IsMapped(workspace, sizes.workspace_bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(text, ": the workspace begins in the heap and reaches beyond it: allocate ",
+                     sizes.workspace_bytes, " bytes for it, as the sizes of the config say"));
+  }
+  result = start();
   if (!result.ok()) return FromDevice(result, text);
   log_.Put(what, uint64_t{tokens} * config.hidden, static_cast<uint8_t>(type));
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -237,6 +238,13 @@ Calls ContextCalls(const Objects& o) {
          iris_comm* comm = nullptr;
          return iris_comm_create(context(h), nullptr, nullptr, &comm);
        }},
+      {"matmul_bytes",
+       [=](void* h) {
+         uint64_t n_bytes = 0;
+         return iris_matmul_bytes(context(h), 1, nullptr, nullptr, &n_bytes);
+       }},
+      {"moe_get_sizes",
+       [=](void* h) { return iris_moe_get_sizes(context(h), 1, 0, nullptr, nullptr); }},
   };
 }
 
@@ -318,6 +326,13 @@ Calls CommCalls(const Objects& o) {
       {"check", [=](void* h) { return iris_comm_check(comm(h)); }},
       {"synchronize", [=](void* h) { return iris_comm_synchronize(comm(h), s); }},
       {"reset", [=](void* h) { return iris_comm_reset(comm(h)); }},
+      {"matmul_choose", [=](void* h) { return iris_matmul_choose(comm(h), nullptr, nullptr); }},
+      {"matmul_launch", [=](void* h) { return iris_matmul_launch(comm(h), nullptr, s); }},
+      {"moe_prepare", [=](void* h) { return iris_moe_prepare(comm(h)); }},
+      {"moe_dispatch", [=](void* h) { return iris_moe_dispatch(comm(h), nullptr, nullptr, s); }},
+      {"moe_combine", [=](void* h) { return iris_moe_combine(comm(h), nullptr, nullptr, s); }},
+      {"norm_choose", [=](void* h) { return iris_norm_choose(comm(h), nullptr, nullptr); }},
+      {"norm_launch", [=](void* h) { return iris_norm_launch(comm(h), nullptr, s); }},
       {"release", [=](void* h) { return iris_comm_release(comm(h)); }},
   };
 }
@@ -330,6 +345,25 @@ Calls DestroyCalls() {
       {"graph", [](void* h) { return iris_graph_destroy(static_cast<iris_graph*>(h)); }},
       {"communicator", [](void* h) { return iris_comm_destroy(static_cast<iris_comm*>(h)); }},
   };
+}
+
+// A config of four experts, and a norm, that are right.
+iris_moe_config Experts() {
+  auto config = Sized<iris_moe_config>();
+  config.n_experts = 4;
+  config.top_k = 2;
+  config.hidden = 16;
+  config.max_tokens = 8;
+  config.in_dtype = IRIS_F32;
+  return config;
+}
+iris_norm SmallNorm() {
+  auto norm = Sized<iris_norm>();
+  norm.operation = IRIS_ALL_REDUCE_RMS_NORM;
+  norm.rows = 2;
+  norm.hidden = 16;
+  norm.in_dtype = norm.out_dtype = IRIS_F32;
+  return norm;
 }
 
 // Scenarios: what a rank does.
@@ -609,6 +643,17 @@ TEST_F(AbiTest, PlacesForAnswersMayNotBeNull) {
   void* native = nullptr;
   const void* value = nullptr;
   const uint32_t zero = 0;
+  const iris_moe_config moe = Experts();
+  auto sizes = Sized<iris_moe_sizes>();
+  auto dispatch = Sized<iris_moe_dispatch_call>();
+  dispatch.id_dtype = IRIS_I32;
+  auto combine = Sized<iris_moe_combine_call>();
+  combine.y_dtype = combine.out_dtype = IRIS_F32;
+  const iris_norm norm = SmallNorm();
+  auto norm_plan = Sized<iris_norm_plan>();
+  auto matmul = Sized<iris_matmul>();
+  matmul.operation = IRIS_MATMUL_ALL_REDUCE;
+  auto matmul_plan = Sized<iris_matmul_plan>();
   for (const iris_code code : {
            iris_launcher_read(nullptr),
            iris_context_create(nullptr, &o.context),
@@ -654,6 +699,22 @@ TEST_F(AbiTest, PlacesForAnswersMayNotBeNull) {
            iris_all_reduce(o.comm, nullptr, &offset, 1, IRIS_I64, IRIS_SUM, o.stream, 0),
            iris_all_to_all_v(o.comm, &offset, &offset, nullptr, &offset, &offset, &offset, 1,
                              IRIS_U64, o.stream),
+           iris_moe_get_sizes(c, 1, 0, nullptr, &sizes),
+           iris_moe_get_sizes(c, 1, 0, &moe, nullptr),
+           iris_moe_dispatch(o.comm, nullptr, &dispatch, o.stream),
+           iris_moe_dispatch(o.comm, &moe, nullptr, o.stream),
+           iris_moe_dispatch(o.comm, &moe, &dispatch, o.stream),
+           iris_moe_combine(o.comm, nullptr, &combine, o.stream),
+           iris_moe_combine(o.comm, &moe, nullptr, o.stream),
+           iris_moe_combine(o.comm, &moe, &combine, o.stream),
+           iris_norm_choose(o.comm, nullptr, &norm_plan),
+           iris_norm_choose(o.comm, &norm, nullptr),
+           iris_norm_launch(o.comm, nullptr, o.stream),
+           iris_norm_launch(o.comm, &norm, o.stream),
+           iris_matmul_bytes(c, 1, nullptr, nullptr, &offset),
+           iris_matmul_bytes(c, 1, nullptr, &matmul, nullptr),
+           iris_matmul_choose(o.comm, nullptr, &matmul_plan),
+           iris_matmul_launch(o.comm, nullptr, o.stream),
        }) {
     EXPECT_EQ(code, IRIS_INVALID_ARGUMENT);
     EXPECT_THAT(Message(), ::testing::Not(::testing::IsEmpty()));
@@ -874,6 +935,170 @@ TEST_F(AbiTest, WhatIsOutOfRangeIsNamed) {
     EXPECT_FAILS(iris_malloc_host(o.context, bytes, &memory), IRIS_RESOURCE_EXHAUSTED, "free");
   }
 #endif
+  EXPECT_OK(iris_context_destroy(o.context));
+}
+
+TEST_F(AbiTest, WhatIsWrongWithAMixtureOfExpertsIsNamed) {
+  Objects o;
+  o.context = Alone();
+  ASSERT_OK(MakeObjects(&o));
+  auto sizes = Sized<iris_moe_sizes>();
+  const auto sizes_of = [&](const iris_moe_config& config, uint32_t n_members, uint32_t index = 0) {
+    return iris_moe_get_sizes(o.context, n_members, index, &config, &sizes);
+  };
+  for (const uint32_t n_members : {0u, 65u, 1u << 31, ~0u}) {
+    EXPECT_FAILS(sizes_of(Experts(), n_members), IRIS_INVALID_ARGUMENT, "1 to 64 members");
+  }
+  for (const uint32_t index : {4u, ~0u}) {
+    EXPECT_FAILS(sizes_of(Experts(), 4, index), IRIS_INVALID_ARGUMENT, "no such member");
+  }
+  const struct {
+    uint32_t iris_moe_config::*field;
+    std::vector<uint32_t> values;
+    const char* said;
+  } numbers[] = {
+      {&iris_moe_config::n_experts, {0, 4097, ~0u}, "n_experts is 1 to 4096"},
+      {&iris_moe_config::top_k, {0, 33, ~0u}, "top_k is 1 to 32"},
+      {&iris_moe_config::top_k, {5}, "more than there are experts"},
+      {&iris_moe_config::hidden, {0, (1u << 20) + 1, ~0u}, "hidden is 1 to 1048576"},
+      {&iris_moe_config::max_tokens, {0}, "max_tokens is at least 1"},
+      {&iris_moe_config::max_tokens, {1u << 30, 1u << 31, ~0u}, "more than 2^31 - 1 rows"},
+      {&iris_moe_config::capacity, {1u << 29, 1u << 30, ~0u}, "more than 2^31 - 1 rows"},
+  };
+  for (const auto& [field, values, said] : numbers) {
+    for (const uint32_t value : values) {
+      iris_moe_config config = Experts();
+      config.*field = value;
+      EXPECT_FAILS(sizes_of(config, 1), IRIS_INVALID_ARGUMENT, said);
+    }
+  }
+  for (int32_t iris_moe_config::*const type :
+       {&iris_moe_config::in_dtype, &iris_moe_config::row_dtype, &iris_moe_config::partial_dtype}) {
+    for (const int32_t dtype : {-1, 16, 1 << 30}) {
+      iris_moe_config config = Experts();
+      config.*type = dtype;
+      EXPECT_FAILS(sizes_of(config, 1), IRIS_INVALID_ARGUMENT,
+                   absl::StrCat("is ", dtype, ", which is no iris_dtype"));
+    }
+  }
+  // As large as it can be: all sizes are told as they are.
+  iris_moe_config largest = Experts();
+  largest.n_experts = largest.top_k = 1;
+  largest.hidden = 1u << 20;
+  largest.max_tokens = (1u << 31) - 1;
+  ASSERT_OK(sizes_of(largest, 1));
+  EXPECT_EQ(sizes.max_rows, (uint64_t{1} << 31) - 1);
+  EXPECT_EQ(sizes.row_stride_bytes, uint64_t{4} << 20);
+  EXPECT_GT(sizes.workspace_bytes, sizes.max_rows * sizes.row_stride_bytes);
+  EXPECT_LT(sizes.workspace_bytes, uint64_t{1} << 54);
+
+  // Every call, with what it must not have.
+  const iris_moe_config config = Experts();
+  ASSERT_OK(sizes_of(config, 1));
+  auto wanted = Sized<iris_allocate_options>();
+  auto range = Sized<iris_allocation>();
+  wanted.bytes = sizes.workspace_bytes + 4096;
+  ASSERT_OK(iris_allocate(o.context, nullptr, &wanted, &range));
+  char* const heap = static_cast<char*>(range.address);
+  std::vector<float> x(16 * 16), y(16 * 16);
+  std::vector<int32_t> ids(16);
+  auto dispatch = Sized<iris_moe_dispatch_call>();
+  const auto put = [&] { return iris_moe_dispatch(o.comm, &config, &dispatch, o.stream); };
+  dispatch.x = x.data();
+  dispatch.ids = ids.data();
+  dispatch.tokens = 8;
+  dispatch.workspace = heap;
+  for (const int32_t dtype : {-1, 16}) {
+    dispatch.id_dtype = dtype;
+    EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "no iris_dtype");
+  }
+  dispatch.id_dtype = IRIS_F32;
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "ids are of i32 or i64");
+  dispatch.id_dtype = IRIS_I32;
+  dispatch.tokens = 9;
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "more tokens than max_tokens");
+  dispatch.tokens = 8;
+  alignas(256) static char elsewhere[256];
+  dispatch.workspace = elsewhere;
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "not in the symmetric heap");
+  dispatch.workspace = heap + 8;
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "aligned to 256");
+  dispatch.workspace = reinterpret_cast<void*>(~uint64_t{255});
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "not in the symmetric heap");
+  dispatch.workspace = heap;
+  dispatch.rows = reinterpret_cast<void*>(~uint64_t{255});
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "beyond the address space");
+  dispatch.rows = heap + 256;
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "overlaps with the workspace");
+  dispatch.rows = x.data();
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "two buffers overlap");
+  dispatch.rows = nullptr;
+  // Larger than what is left of the heap: other members would write into what is not there.
+  iris_moe_config large = config;
+  large.max_tokens = 1 << 16;
+  large.hidden = 1 << 10;
+  EXPECT_FAILS(iris_moe_dispatch(o.comm, &large, &dispatch, o.stream), IRIS_INVALID_ARGUMENT,
+               "reaches beyond it");
+  dispatch.size = 8;
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "iris_moe_dispatch_call: its size is 8");
+  auto combine = Sized<iris_moe_combine_call>();
+  combine.workspace = heap;
+  combine.tokens = 8;
+  combine.y = y.data();
+  combine.out = x.data();
+  combine.y_dtype = IRIS_F32;
+  for (const int32_t dtype : {-1, 16}) {
+    combine.out_dtype = dtype;
+    EXPECT_FAILS(iris_moe_combine(o.comm, &config, &combine, o.stream), IRIS_INVALID_ARGUMENT,
+                 "no iris_dtype");
+  }
+  combine.out_dtype = IRIS_I32;
+  EXPECT_FAILS(iris_moe_combine(o.comm, &config, &combine, o.stream), IRIS_INVALID_ARGUMENT,
+               "out is of f32, f16 or bf16");
+  EXPECT_OK(iris_context_destroy(o.context));
+}
+
+TEST_F(AbiTest, WhatIsWrongWithANormIsNamed) {
+  Objects o;
+  o.context = Alone();
+  ASSERT_OK(MakeObjects(&o));
+  auto plan = Sized<iris_norm_plan>();
+  const auto choose = [&](const std::function<void(iris_norm*)>& change) {
+    iris_norm norm = SmallNorm();
+    change(&norm);
+    return iris_norm_choose(o.comm, &norm, &plan);
+  };
+  EXPECT_OK(choose([](iris_norm*) {}));
+  const struct {
+    std::function<void(iris_norm*)> change;
+    const char* said;
+  } wrong[] = {
+      {[](iris_norm* n) { n->size = 8; }, "iris_norm: its size is 8"},
+      {[](iris_norm* n) { n->operation = 16; }, "16 is no operation"},
+      {[](iris_norm* n) { n->operation = -1; }, "-1 is no operation"},
+      {[](iris_norm* n) { n->variant = -1; }, "-1 is no variant"},
+      {[](iris_norm* n) { n->scaling = 1 << 30; }, "is no scaling"},
+      {[](iris_norm* n) { n->in_dtype = 16; }, "in_dtype is 16"},
+      {[](iris_norm* n) { n->out_dtype = -1; }, "out_dtype is -1"},
+      {[](iris_norm* n) { n->weight_dtype = 1 << 30; }, "weight_dtype is"},
+      {[](iris_norm* n) { n->in_dtype = 0; }, "f32, f16 or bf16"},
+      {[](iris_norm* n) { n->hidden = 0; }, "hidden is at least 1"},
+      {[](iris_norm* n) { n->hidden = ~uint64_t{0}; }, "at most 2^31 - 1"},
+      {[](iris_norm* n) { n->rows = uint64_t{1} << 63; }, "at most 2^31 - 1"},
+      {[](iris_norm* n) { n->rows = n->hidden = (uint64_t{1} << 31) - 1; }, "more than 2^42"},
+      {[](iris_norm* n) { n->epsilon = -1; }, "epsilon"},
+      {[](iris_norm* n) { n->epsilon = std::nanf(""); }, "epsilon"},
+      {[](iris_norm* n) { n->weight_offset = std::nanf(""); }, "weight_offset"},
+  };
+  for (const auto& [change, said] : wrong) {
+    EXPECT_FAILS(choose(change), IRIS_INVALID_ARGUMENT, said);
+  }
+  iris_norm norm = SmallNorm();
+  std::vector<float> x(64);
+  norm.in = x.data();
+  norm.out = reinterpret_cast<void*>(~uint64_t{63});
+  EXPECT_FAILS(iris_norm_launch(o.comm, &norm, o.stream), IRIS_INVALID_ARGUMENT,
+               "beyond the address space");
   EXPECT_OK(iris_context_destroy(o.context));
 }
 
