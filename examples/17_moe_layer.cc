@@ -22,17 +22,9 @@
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/moe.h"
+#include "moe_data.h"
 
 constexpr uint32_t kHidden = 32, kInner = 48, kTopK = 2, kExpertsEach = 2;
-constexpr uint32_t kRouter = 1, kFirst = 2, kSecond = 1000, kToken = 5000;  // numbers of what
-
-// All numbers of this example, in [-1/2, 1/2): those of the tokens, the router and the experts.
-IRIS_HOST_DEVICE inline float Number(uint32_t what, uint32_t i, uint32_t j) {
-  uint32_t bits = (what * 0x9e3779b9u) ^ (i * 0x85ebca6bu) ^ (j * 0xc2b2ae35u);
-  bits = (bits ^ bits >> 15) * 0x2c1b3c6du;
-  bits = (bits ^ bits >> 12) * 0x297a2d39u;
-  return static_cast<float>(static_cast<int32_t>(bits ^ bits >> 15)) / 4294967296.0f;
-}
 
 // Of one token: its best experts, and a softmax over these.
 IRIS_HOST_DEVICE inline void Choose(const float* x, uint32_t n_experts, int32_t* ids,
@@ -88,13 +80,11 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(auto stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(auto comm, iris::ccl::Communicator::Create(context));
   const uint32_t tokens = 20 + 3 * context.rank();  // as many as a rank has
-  iris::moe::Config config;
-  config.n_experts = kExpertsEach * context.n_ranks(), config.top_k = kTopK;
-  config.hidden = kHidden, config.max_tokens = 20 + 3 * context.n_ranks();
-  config.in = iris::DType::kF32;
+  const uint32_t n_experts = kExpertsEach * context.n_ranks(), most = 20 + 3 * context.n_ranks();
+  const iris::moe::Config config = {n_experts,           kTopK,          kHidden,
+                                    /*max_tokens=*/most, /*capacity=*/0, iris::DType::kF32};
   IRIS_ASSIGN_OR_RETURN(auto exchange, iris::moe::Exchange::Create(context, comm, config, "moe"));
   const iris::moe::Sizes& sizes = exchange.sizes();
-
   std::vector<float> x(tokens * kHidden), got(tokens * kHidden);
   for (uint32_t i = 0; i < x.size(); ++i) x[i] = Number(kToken, context.rank(), i);
   using Floats = iris::DeviceArray<float>;
@@ -109,8 +99,7 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(const auto counts,
                         iris::HostArray<int32_t>::Create(context, sizes.local_experts));
   IRIS_RETURN_IF_ERROR(stream.BeginCapture());
-  IRIS_RETURN_IF_ERROR(
-      iris::Launch({1, 64}, stream, Route, in, tokens, config.n_experts, ids, weights));
+  IRIS_RETURN_IF_ERROR(iris::Launch({1, 64}, stream, Route, in, tokens, n_experts, ids, weights));
   iris::moe::Dispatch there;
   there.tokens = tokens, there.x = in, there.ids = ids, there.weights = weights;
   there.rows = rows, there.counts = counts, there.offsets = offsets;
@@ -132,13 +121,12 @@ iris::Status Run() {
   }
   IRIS_RETURN_IF_ERROR(stream.Copy(got.data(), out, out.bytes()));
   IRIS_RETURN_IF_ERROR(stream.Synchronize());
-  for (uint32_t e = 0; e < sizes.local_experts; ++e) {
+  for (uint32_t e = 0; e < sizes.local_experts; ++e)
     std::printf("expert %u got %d rows\n", sizes.first_expert + e, counts[e]);
-  }
   for (uint32_t t = 0; t < tokens; ++t) {
     int32_t choices[kTopK] = {};
     float parts[kTopK], made[kHidden], sum[kHidden] = {};
-    Choose(&x[t * kHidden], config.n_experts, choices, parts);
+    Choose(&x[t * kHidden], n_experts, choices, parts);
     for (uint32_t k = 0; k < kTopK; ++k) {
       RunExpert(static_cast<uint32_t>(choices[k]), &x[t * kHidden], made, 0, 1);
       for (uint32_t j = 0; j < kHidden; ++j) sum[j] += parts[k] * made[j];
@@ -149,7 +137,7 @@ iris::Status Run() {
     }
   }
   std::printf("rank %u: %u tokens are right\n", context.rank(), tokens);
-  IRIS_RETURN_IF_ERROR(context.Barrier());
+  IRIS_RETURN_IF_ERROR(context.Barrier());  // all are right
   if (context.rank() == 0) std::printf("result ok figure %.1f us\n", best_us);
   return {};
 }
