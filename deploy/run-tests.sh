@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything, what is shipped with a second compiler too, and runs every test, also under
-# the sanitizers.
+# Installs what is missing, builds everything, with a second compiler too what is shipped, and runs every test, also
+# under the sanitizers.
 # The last line is "N passed, N failed". The exit code is 0 if nothing failed. A test that passed only when it was tried
 # again is named in a line that begins with "flaky".
 #
@@ -48,8 +48,8 @@ run asan test --config=asan "${test_options[@]}" --build_tests_only -- \
 # ThreadSanitizer: the protocols of device code, with ranks as threads.
 run tsan test --config=tsan "${test_options[@]}" --build_tests_only -- \
   //device/iris/... //tests/conformance/...
-# The second compiler, with -Wthread-safety: what is shipped, and the tests beside it. Nothing is run. The tests of device
-# code are compiled by it for ThreadSanitizer; the others in tests, and the bundle, would be as much again.
+# The second compiler, with -Wthread-safety: what is shipped, and the tests beside it. Nothing is run. The tests of
+# device code are compiled by it for ThreadSanitizer; the others in tests, and the bundle, would be as much again.
 run clang build --config=clang -- //... -//tests/...
 
 say "result"

@@ -253,7 +253,7 @@ class Table(unittest.TestCase):
             "|--------------|---------|-------|--------|---------|---------------|",
             "| 08_product 8 | emu     | 2     | ok     | 12.5 us | 10 us (other) |",
             "| 08_product 8 | emu     | 2     | failed | -       | 10 us (other) |",
-            "08_product 8 on 2: failed: exit code 1: error: x: y"])
+            "08_product 8 on 2: failed: exit code 1: error: x: y", "    error: x: y"])
 
     def test_wrong_arguments_are_refused(self):
         with tempfile.TemporaryDirectory() as folder:

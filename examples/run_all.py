@@ -22,6 +22,7 @@ import sys
 PROGRAM = re.compile(r"\d\d[a-z]?_[a-z0-9_]+")
 RESULT = re.compile(r"(?:\[\d+\] )?result (ok|failed)(?: figure ([-+.\deE]+) (\S+))?(.*)")
 SECONDS = 110  # for a run of an example
+LINES = 15  # that are shown of what a failed one has printed
 
 # Of each example what it is run with: on emulated devices, and on GPUs. One that is not here runs once, as it is.
 EMU, GPU = 0, 1
@@ -70,6 +71,7 @@ class Run:
     def __init__(self, example, arguments, ranks):
         self.example, self.arguments, self.ranks = example, arguments, ranks
         self.ok, self.figure, self.unit, self.result = False, None, "", "not run"
+        self.printed = []  # by one that failed
 
     def name(self):
         return " ".join([self.example, *self.arguments])
@@ -110,6 +112,8 @@ class Run:
             self.ok, self.result = True, "ok"
             if lines[0].group(2):
                 self.figure, self.unit = float(lines[0].group(2)), lines[0].group(3)
+        if not self.ok:
+            self.printed = (out.splitlines() + err.splitlines())[-LINES:]
 
     def peer(self, peers):
         """The figure of another library, as text."""
@@ -158,7 +162,10 @@ def table(runs, backend, peers):
     widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
     lines = ["| " + " | ".join(word.ljust(width) for word, width in zip(row, widths)) + " |" for row in shown]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return lines + [f"{row[0]} on {row[2]}: {row[3]}" for row in rows[1:] if row[3] != "ok"]
+    for row, run in zip(rows[1:], runs):
+        if not run.ok:
+            lines += [f"{row[0]} on {row[2]}: {row[3]}"] + ["    " + line for line in run.printed]
+    return lines
 
 
 def parse(arguments):

@@ -502,9 +502,16 @@ class ARankDies(unittest.TestCase):
             sessions = json.loads(ctl(daemon, "sessions", "--format", "json").stdout)
             pid = next(s["pid"] for s in sessions if s["rank"] == 1)
             os.kill(pid, signal.SIGKILL)
+            # The survivor does not end before iris-run has seen the other's end.
+            err = ""
+            while "was ended by SIGKILL" not in err:
+                err += patience.line(process, stream=process.stderr)
             with open(end_file, "w", encoding="ascii"):
                 pass
-            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+            process.wait(timeout=PATIENCE_SECONDS)
+            err += process.stderr.read()
+            process.stdout.close()
+            process.stderr.close()
         self.assertEqual(process.returncode, 128 + signal.SIGKILL, err)
         self.assertIn(f"rank 1 of 2 (pid {pid}) was ended by SIGKILL (Killed); ending the other 1 in 1m\n", err)
         self.assertRegex(err, r"(?m)^\[0\] .*rank 1\b")

@@ -5,14 +5,15 @@ import threading
 PATIENCE_SECONDS = 60
 
 
-def line(process, seconds=PATIENCE_SECONDS):
-    """The next line of the process's standard output, which is a pipe of text. AssertionError: it has ended, or writes
-    nothing for so long; whoever has the process ends it."""
+def line(process, seconds=PATIENCE_SECONDS, stream=None):
+    """The next line of the process's standard output, or of another stream of it, which is a pipe of text.
+    AssertionError: it has ended, or writes nothing for so long; whoever has the process ends it."""
     seen = []
+    stream = stream or process.stdout
 
     def read():
         try:
-            seen.append(process.stdout.readline())
+            seen.append(stream.readline())
         except ValueError:  # closed meanwhile
             pass
 
