@@ -564,11 +564,12 @@ def torch_allocator():
         library.iris_torch_free(block, 1, 0, None)
     assert not library.iris_torch_malloc(1, 0, None) and "context handle" in error()
     # Where a later context has its heap at the same place, a late free may be for the memory of either.
-    with iris.Context(HEAP) as first:
+    # Each has a name of its own: a rank may still have the job before it.
+    with iris.Context(HEAP, job=f"{c.job}-first") as first:
         library.iris_torch_use(first.handle, 0)
         old = library.iris_torch_malloc(4096, 0, None)
         first.barrier()
-    with iris.Context(HEAP) as second:
+    with iris.Context(HEAP, job=f"{c.job}-second") as second:
         library.iris_torch_use(second.handle, 0)
         new = library.iris_torch_malloc(4096, 0, None)
         library.iris_torch_free(old, 4096, 0, None)
