@@ -14,7 +14,8 @@ import sys
 from xml.sax.saxutils import escape
 
 COLUMNS = ("operation", "ranks", "m", "n", "k", "wanted", "variant", "TFLOP/s", "hidden")
-COLORS = {"auto": "#2b6cb0", "fused": "#c05621", "pair": "#718096", "persistent": "#2f855a"}
+COLORS = {"auto": "#2b6cb0", "fused": "#c05621", "pair": "#718096", "persistent": "#2f855a",
+          "copy_engine": "#6b46c1"}
 OTHER = "#805ad5"
 LABEL, BARS, GAP, BAR, PAD, NUMBER = 300, 340, 90, 13, 12, 60
 

@@ -2,6 +2,7 @@
 #include "client/backend/operations.h"
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -187,6 +188,13 @@ Result SampleClock(ClockSample* out) {
   return result;
 }
 
+Result NewResources(ops::Resources** out) {
+  std::unique_ptr<ops::Resources> made;
+  Result result = ops::CreateResources(&made);
+  if (result.ok()) *out = made.release();
+  return result;
+}
+
 BackendOperations MakeTable() {
   BackendOperations table = {};
   table.size_bytes = sizeof(BackendOperations);
@@ -247,6 +255,8 @@ BackendOperations MakeTable() {
   table.ChooseMatmul = ops::Choose;
   table.LaunchMatmul = ops::Launch;
   table.PrepareMatmul = ops::Prepare;
+  table.CreateResources = NewResources;
+  table.DestroyResources = [](ops::Resources* resources) { delete resources; };
   table.CheckMatmul = ops::CheckProblem;
   table.MoeSizesOf = moe::SizesOf;
   table.MoeDispatch = moe::Dispatch;

@@ -111,6 +111,8 @@ struct BackendOperations {
   Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream,
                          ops::Plan* ran);
   Result (*PrepareMatmul)();
+  Result (*CreateResources)(ops::Resources** out);
+  void (*DestroyResources)(ops::Resources* resources);
   Result (*CheckMatmul)(const ops::Problem& problem);
 
   // A mixture of experts: as moe::SizesOf, Dispatch, Combine and Prepare.

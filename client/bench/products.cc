@@ -26,7 +26,7 @@ constexpr Operation kOperations[] = {Operation::kMatmulAllReduce, Operation::kMa
                                      Operation::kAllGatherMatmul, Operation::kMatmulAllGather,
                                      Operation::kMatmulAllScatter};
 constexpr Variant kVariants[] = {Variant::kAuto, Variant::kFused, Variant::kPair,
-                                 Variant::kPersistent};
+                                 Variant::kPersistent, Variant::kCopyEngine};
 
 constexpr bool Emulated() { return backend::Traits::kEmulated; }
 constexpr uint32_t kWarmups = 2;

@@ -130,7 +130,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.workspace_bytes = bytes;
     comm.report = made->report_;
     comm.config = config;
-    status = FromDevice(backend.CreateComm(comm, &made->comm_), what);
+    if (options.matmul_bytes != 0) {
+      status = FromDevice(backend.CreateResources(&made->products_), what);
+    }
+    comm.products = made->products_;
+    if (status.ok()) status = FromDevice(backend.CreateComm(comm, &made->comm_), what);
     if (status.ok() && options.matmul_bytes != 0) {
       status = FromDevice(backend.PrepareMatmul(), what);
     }
@@ -152,6 +156,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
 
 Communicator::~Communicator() {
   if (!context_.OwnProcess()) log_.Forget();
+  if (products_ != nullptr) backend_.DestroyResources(products_);
   if (report_ != nullptr) backend_.FreeHost(report_);
 }
 

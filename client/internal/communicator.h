@@ -193,6 +193,7 @@ class Communicator {
   Allocation workspace_;
   ccl::Comm comm_;
   ccl::ErrorReport* report_ = nullptr;
+  ops::Resources* products_ = nullptr;  // with matmul_bytes
   CollectiveLog log_;
   ProductRules product_rules_;
   bool destroyed_ = false;

@@ -18,7 +18,8 @@ using ops::Variant;
 constexpr Operation kOperations[] = {Operation::kMatmulAllReduce, Operation::kMatmulReduceScatter,
                                      Operation::kAllGatherMatmul, Operation::kMatmulAllGather,
                                      Operation::kMatmulAllScatter};
-constexpr Variant kVariants[] = {Variant::kFused, Variant::kPair, Variant::kPersistent};
+constexpr Variant kVariants[] = {Variant::kFused, Variant::kPair, Variant::kPersistent,
+                                 Variant::kCopyEngine};
 static_assert(sizeof(kVariants) / sizeof(kVariants[0]) == ops::kVariantCount - 1,
               "all but kAuto, here and in a message below");
 static_assert(ccl::kMaxRuleLineBytes == 256 && ProductRules::kMaxRules == 1024 &&
@@ -81,10 +82,10 @@ absl::Status ReadRule(const std::vector<absl::string_view>& words, ProductRule* 
     if (words[5] == ops::VariantName(variant)) rule->variant = variant;
   }
   if (rule->variant == Variant::kAuto) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Quoted(words[5]),
-                     " is no variant of products: write fused, pair or persistent, or leave out "
-                     "the line for what goes by itself"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        Quoted(words[5]),
+        " is no variant of products: write fused, pair, persistent or copy_engine, or leave out "
+        "the line for what goes by itself"));
   }
   return absl::OkStatus();
 }

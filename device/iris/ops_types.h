@@ -47,10 +47,14 @@ constexpr const char* ActivationName(Activation activation) {
 //           are aligned to 16 bytes, lda and ldb are multiples of 8, D has the type of A or f32,
 //           m and n are not less than the members where they are dealt out, and D lies at the
 //           same offset in the heaps of all members where all write it.
+//   kCopyEngine
+//           all_gather_matmul alone: the copy engine brings A's rows while a kernel multiplies those
+//           that are there: that of kPersistent where it has the call and m is above 64, else that
+//           of kFused. No block of the kernel is spent on sending.
 //
 // In all, sums go in a fixed order: the bits are the same on all members, run after run.
-enum class Variant : uint8_t { kAuto, kFused, kPair, kPersistent };
-inline constexpr uint32_t kVariantCount = 4;
+enum class Variant : uint8_t { kAuto, kFused, kPair, kPersistent, kCopyEngine };
+inline constexpr uint32_t kVariantCount = 5;
 
 constexpr const char* VariantName(Variant variant) {
   switch (variant) {
@@ -62,6 +66,8 @@ constexpr const char* VariantName(Variant variant) {
       return "pair";
     case Variant::kPersistent:
       return "persistent";
+    case Variant::kCopyEngine:
+      return "copy_engine";
   }
   return "unknown";
 }

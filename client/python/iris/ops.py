@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from iris.team import Team
 
 ACTIVATIONS: Dict[Optional[str], int] = {None: 0, "none": 0, "relu": 1, "gelu": 2, "silu": 3}
-VARIANTS: Dict[str, int] = {"auto": 0, "fused": 1, "pair": 2, "persistent": 3}
+VARIANTS: Dict[str, int] = {"auto": 0, "fused": 1, "pair": 2, "persistent": 3, "copy_engine": 4}
 _NAMES = {12: "matmul_all_reduce", 13: "matmul_reduce_scatter", 14: "all_gather_matmul", 15: "matmul_all_gather",
           16: "matmul_all_scatter"}
 _NUMBERS = {name: number for number, name in _NAMES.items()}

@@ -163,6 +163,9 @@ class Event {
 
   static Result Create(Event* out);
 
+  // What the functions of a backend take.
+  void* native() const { return native_; }
+
  private:
   friend Result Record(Event& event, Stream& stream);
   friend Result WaitEvent(Stream& stream, const Event& event);

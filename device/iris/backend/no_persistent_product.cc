@@ -23,4 +23,8 @@ Result LaunchPersistentProduct(const PersistentProduct&, Stream&) {
 
 Result PreparePersistentProduct() { return {}; }
 
+PersistentCache* NewPersistentCache() { return nullptr; }
+
+void DeletePersistentCache(PersistentCache*) {}
+
 }  // namespace iris::backend

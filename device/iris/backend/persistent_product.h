@@ -18,6 +18,8 @@ namespace iris::backend {
 //   kAllReduce      D = f(sum over ranks of A_r B_r + bias).
 //   kAllGather      D = f(A B + bias); A's rows lie with the ranks, one share after another.
 //   kAllScatter     every rank's D gets this rank's f(A B + bias), at d[rank].
+class PersistentCache;
+
 struct PersistentProduct {
   static constexpr uint32_t kMaxRanks = 16;
   enum class Kind : uint32_t { kReduceScatter, kAllReduce, kAllGather, kAllScatter };
@@ -47,7 +49,19 @@ struct PersistentProduct {
   const uint32_t* abort_word = nullptr;
   ProductLedger ledger;
   uint32_t max_blocks = 0;  // 0: as many as the device runs at once
+  // kAllGather with m above 64: the copy engine sends A's rows, on a stream of this device that
+  // nothing else uses meanwhile, between two events. All three are set, or none is, at all ranks
+  // alike. Where ranks share a device, max_blocks leaves multiprocessors free for the copies.
+  Stream* copies = nullptr;
+  Event* copies_begin = nullptr;
+  Event* copies_end = nullptr;
+  PersistentCache* cache = nullptr;  // or null
 };
+
+// What launches on one workspace have encoded, for those that follow: bounded, on the host. One
+// thread at a time uses it.
+PersistentCache* NewPersistentCache();  // null: there is nothing to keep, or no memory
+void DeletePersistentCache(PersistentCache* cache);
 
 // What a launch keeps at the beginning of its workspace, from one launch to the next. Nothing else
 // may write there; the rest is free between launches.

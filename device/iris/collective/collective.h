@@ -59,6 +59,10 @@
 #include "iris/ops_types.h"
 #include "iris/types.h"
 
+namespace iris::ops {
+struct Resources;  // iris/ops/ops.h
+}
+
 namespace iris::ccl {
 
 inline constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
@@ -194,6 +198,7 @@ struct Comm {
   Config config;
   ResolvedRules rules;  // of config.rules; see UseRules
   LaunchTrace* trace = nullptr;
+  ops::Resources* products = nullptr;
 };
 
 struct CommOptions {
@@ -208,6 +213,8 @@ struct CommOptions {
   // that a new ErrorReport has. Lives as long as the Comm.
   ErrorReport* report = nullptr;
   Config config = {};
+  // Of iris::ops, which see: this Comm's own, and alive as long as it. Null: products go without.
+  ops::Resources* products = nullptr;
 };
 
 // kInvalidArgument: says what is wrong. *out is unchanged on failure.

@@ -116,6 +116,7 @@ Result CreateComm(const CommOptions& options, Comm* out) {
   made.workspace_bytes = options.workspace_bytes;
   made.report = options.report;
   made.config = config;
+  made.products = options.products;
   if (Result result = UseRules(config.rules, config.n_rules, &made); !result.ok()) return result;
   RanksHere::Get().Note(context);
   *out = made;

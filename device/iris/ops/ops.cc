@@ -19,6 +19,11 @@ uint64_t WorkspaceOffset(const ccl::Comm& comm) {
          ccl::impl::OffsetsOf(comm.team.size, comm.config).total_bytes;
 }
 
+bool IsOnSharedDevice(const ccl::Comm& comm) {
+  return comm.config.max_blocks < backend::MultiprocessorCount() &&
+         comm.config.max_blocks < ccl::kMaxBlocks;
+}
+
 namespace {
 
 // What D's offset in the heap is told in.
@@ -66,7 +71,8 @@ using ccl::Operation;
 using impl::Invalid;
 using impl::VariantRow;
 
-constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow, &impl::kPersistentRow};
+constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow, &impl::kPersistentRow,
+                                       &impl::kCopyEngineRow};
 
 const VariantRow* FindRow(Variant variant) {
   for (const VariantRow* row : kRows) {
@@ -82,16 +88,26 @@ bool IsFloat(DType type) {
 // Whether kAuto may choose it on this machine.
 bool IsAutomatic(const VariantRow* row) {
   if (row->variant == Variant::kPersistent) return true;
+  if (row->variant == Variant::kCopyEngine) return backend::HasPersistentProduct();
   const Variant usual = backend::LibraryProductName() != nullptr ? Variant::kPair : Variant::kFused;
   return row->variant == usual;
 }
 
 // Whether a persistent product, where there is one, is expected to be faster than the pair of the
 // vendor's library, by the figures of docs/ops.md.
+constexpr uint64_t kFewRows = 64;
 bool PersistentIsFaster(const Problem& problem) {
-  constexpr uint64_t kFewRows = 64;
   return problem.m > kFewRows || problem.operation == Operation::kAllGatherMatmul ||
          problem.operation == Operation::kMatmulAllScatter;
+}
+
+// Whether the copy engine is expected to bring rows faster to a persistent product than its blocks
+// do, by the same figures: shares of less were not measured, nor copies within a device.
+bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& problem) {
+  constexpr uint64_t kLeastShareBytes = 14 << 20;
+  if (problem.operation != Operation::kAllGatherMatmul || problem.m <= kFewRows) return false;
+  if (comm != nullptr && impl::IsOnSharedDevice(*comm)) return false;
+  return problem.m / members * problem.k * DTypeBytes(problem.in) >= kLeastShareBytes;
 }
 
 // The row that runs a problem, which is valid. Null: none has it, and `*why` says why. `comm`,
@@ -106,6 +122,10 @@ const VariantRow* RowOf(const ccl::Comm* comm, uint32_t members, const Problem& 
   const bool library = backend::LibraryProductName() != nullptr;
   if ((!library || PersistentIsFaster(problem)) &&
       impl::kPersistentRow.supports(comm, problem, members, call, why)) {
+    if (CopyEngineIsFaster(comm, members, problem) &&
+        impl::kCopyEngineRow.supports(comm, problem, members, call, why)) {
+      return &impl::kCopyEngineRow;
+    }
     return &impl::kPersistentRow;
   }
   // The products of the vendor's library are faster than ours by more than fusing them gains.
@@ -240,7 +260,7 @@ Result ChooseFor(const ccl::Comm& comm, const Problem& problem, const Matmul* ca
   if (row == nullptr) return {StatusCode::kUnimplemented, why};
   Plan plan;
   plan.variant = row->variant;
-  row->plan(comm, problem, &plan);
+  row->plan(comm, problem, call, &plan);
   const uint64_t bytes =
       impl::kArrivalBytes + row->workspace_bytes(comm.team.size, comm.config, problem);
   const uint64_t begin = impl::WorkspaceOffset(comm) - comm.workspace_offset_bytes;

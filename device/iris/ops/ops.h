@@ -3,6 +3,7 @@
 //
 //   ccl::CommOptions options;                 // as for collectives, with a larger workspace:
 //   options.workspace_bytes = ops::WorkspaceBytes(team.size, config, problem);
+//   options.products = resources.get();       // of ops::CreateResources
 //   ...
 //   Matmul call;
 //   call.problem = {ccl::Operation::kMatmulAllReduce, m, n, k, DType::kBf16, DType::kBf16};
@@ -33,7 +34,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "iris/backend/persistent_product.h"
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
 #include "iris/dtype.h"
@@ -78,6 +81,24 @@ struct Plan {
   uint32_t tile_columns = 0;
   uint64_t workspace_bytes = 0;  // beside that of the collectives
 };
+
+// What the products of one Comm have on the host: a stream for copies beside a kernel, and what
+// launches have encoded before. Without it kCopyEngine is not there, and each launch encodes anew.
+// Used by the launches of that Comm alone, one at a time. Waits for its copies when it ends.
+struct Resources {
+  Resources() = default;
+  ~Resources() { backend::DeletePersistentCache(cache); }
+  Resources(const Resources&) = delete;
+  Resources& operator=(const Resources&) = delete;
+
+  backend::Stream copies;
+  backend::Event copies_begin;
+  backend::Event copies_end;
+  backend::PersistentCache* cache = nullptr;
+};
+
+// On the device that is current. kResourceExhausted: no memory; else as the platform says.
+Result CreateResources(std::unique_ptr<Resources>* out);
 
 // The part of a dimension that is a member's own.
 struct Share {

@@ -26,8 +26,8 @@ struct VariantRow {
   // come to the same.
   uint64_t (*workspace_bytes)(uint32_t n_members, const ccl::Config& config,
                               const Problem& problem);
-  // Completes a plan; the variant is filled in.
-  void (*plan)(const ccl::Comm& comm, const Problem& problem, Plan* plan);
+  // Completes a plan; the variant is filled in. `call`: as above.
+  void (*plan)(const ccl::Comm& comm, const Problem& problem, const Matmul* call, Plan* plan);
   // Puts a call that was checked on the stream.
   Result (*launch)(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
                    backend::Stream& stream);
@@ -39,6 +39,14 @@ struct VariantRow {
 extern const VariantRow kFusedRow;
 extern const VariantRow kPairRow;
 extern const VariantRow kPersistentRow;
+extern const VariantRow kCopyEngineRow;
+
+// Launches of two of these, whose rows of A go by the copy engine where `copies` says so: that has
+// then to be possible, and the plan is kCopyEngine's.
+Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
+                   backend::Stream& stream);
+Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
+                        backend::Stream& stream);
 
 // What the kernels that meet the other members are given: who they are, and the call in words.
 ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan);
@@ -46,6 +54,10 @@ ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan
 // The operation's opening, by one block: the members meet and compare their calls. `ends`: it
 // counts as an operation by itself.
 Result LaunchOpening(ccl::impl::Common common, bool ends, backend::Stream& stream);
+
+// Whether the blocks of this member leave room on its device for those of others, as
+// ccl::MaxBlocksWhenShared has it.
+bool IsOnSharedDevice(const ccl::Comm& comm);
 
 // Where the operations' workspace begins in every heap.
 uint64_t WorkspaceOffset(const ccl::Comm& comm);

@@ -8,6 +8,7 @@
 //                                own tile, which it finishes and stores: to itself, or to all.
 //   all_gather_matmul            Each block pushes panels of its rows to all members, and then
 //                                makes tiles: those of its own rows first, the others as they come.
+//                                Or copies beside the kernel bring the rows (MatmulCall::copied).
 //   matmul_all_gather, _scatter  Each tile is stored to all as it is made.
 //
 // The ring's slots. A group is kGroup tiles of each member. What a block gives in step s of a group
@@ -215,7 +216,7 @@ IRIS_DEVICE inline void MultiplyGathered(const Common& common, const MatmulCall&
   const uint64_t tag = backend::LoadPlain(AtWorkspace<uint64_t>(common, call, me, 0) + kArrivals);
   if (!rounds.Exchange(false)) return;
   if (backend::ThreadIndex() == 0) places->d[0] = call.d;
-  if (members > 1) PushPanels<T>(common, call, rounds, tag);
+  if (members > 1 && call.copied == 0) PushPanels<T>(common, call, rounds, tag);
   const uint32_t panel_rows = PanelRows(call.m, members);
   const uint64_t* const arrivals = AtWorkspace<uint64_t>(common, call, me, 0);
   const T* const gathered = AtWorkspace<T>(common, call, me, kArrivalBytes);
@@ -247,7 +248,13 @@ IRIS_DEVICE inline void MultiplyGathered(const Common& common, const MatmulCall&
     before += tiles;
   }
   iris::impl::SyncInsideBlock();
-  rounds.Finish();
+  if (call.copied != 0) {
+    // Copies of the next call go out even if the members do not meet for it: by then nobody may
+    // read what these have brought.
+    rounds.MeetLast(false);
+  } else {
+    rounds.Finish();
+  }
 }
 
 template <typename T>
@@ -266,12 +273,33 @@ IRIS_DEVICE inline void MultiplyForAll(const Common& common, const MatmulCall& c
 }
 
 // Before all_gather_matmul, by one thread: gives the operation its number. All blocks of the next
-// kernel then have the same, however late they begin.
+// kernel then have the same, however late they begin. Behind an opening, also what copies tell.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void CountGather(IRIS_PARAM Common common,
                                                       IRIS_PARAM MatmulCall call) {
   uint64_t* const number = AtWorkspace<uint64_t>(common, call, common.index, 0) + kArrivals;
-  backend::StorePlain(number, backend::LoadPlain(number) + 1);
+  const uint64_t next = backend::LoadPlain(number) + 1;
+  backend::StorePlain(number, next);
+  const auto* const header = iris::AtOffset<ccl::impl::Header>(common.context, common.context.rank,
+                                                               common.header_offset_bytes);
+  const bool met = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) == 0;
+  backend::StorePlain(number + 1, met ? next : 0);
+}
+
+// Behind a copy on its stream: tells `member` that so many panels of this one's rows are there,
+// from `first` on. A few threads, so that it finds room beside a kernel that has the multiprocessors.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(32, 1) void TellPanels(IRIS_PARAM Common common,
+                                                      IRIS_PARAM MatmulCall call, uint32_t member,
+                                                      uint32_t first, uint32_t count) {
+  const uint64_t tag =
+      backend::LoadPlain(AtWorkspace<uint64_t>(common, call, common.index, 0) + kArrivals + 1);
+  if (tag == 0) return;  // the members have not met
+  uint64_t* const arrivals = AtWorkspace<uint64_t>(common, call, member, 0) +
+                             common.index * (kArrivals / common.size) + first;
+  for (uint32_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
+    backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(arrivals + i, tag);
+  }
 }
 
 template <typename T>

@@ -3,7 +3,8 @@
 // The workspace begins where that of the collectives ends:
 //
 //   arrivals  [kArrivals]: of all_gather_matmul: which panel of a member's rows has come; a word
-//             has the number of the operation, from 1. Behind them the number of the last one.
+//             has the number of the operation, from 1. Behind them the number of the last one, and
+//             what this member's copies tell: that number, or 0 where the members have not met.
 //   then one of
 //   slots     [blocks][2][members - 1][kGroup]: tiles of sums on their way around the ring
 //   gathered  [m, k rounded up to kPack]: the rows of all members but the own ones
@@ -31,6 +32,9 @@ inline constexpr uint64_t kArrivals = 8192;
 // Behind the words, a persistent product keeps something from one launch to the next.
 inline constexpr uint64_t kKeptAtBytes = kArrivals * sizeof(uint64_t) + 256;
 inline constexpr uint64_t kArrivalBytes = kKeptAtBytes + backend::kPersistentKeptBytes;
+// Pieces of a member's rows that are copied at a time, at most: large ones are what copy engines are
+// good at.
+inline constexpr uint32_t kCopiedPieces = 3;
 // Tiles that a block sends around the ring before it looks for what came of the first one.
 inline constexpr uint32_t kGroup = 2;
 
@@ -77,6 +81,7 @@ struct MatmulCall {
   DType bias_type;
   Activation activation;
   uint8_t transposed_b;
+  uint8_t copied;  // all_gather_matmul: rows of A come by the copy engine
 };
 
 // A part of D that one member makes of its A and B.

@@ -1,4 +1,4 @@
-// kFused: the kernel of impl/fused.h.
+// kFused: the kernel of impl/fused.h. And, for kCopyEngine, the same kernel beside copies.
 #include "iris/ops/impl/fused.h"
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include "iris/collective/impl/request.h"
 #include "iris/collective/variants/variant.h"
 #include "iris/ops/variant.h"
+#include "iris/translate.h"
 
 namespace iris::ops::impl {
 namespace {
@@ -37,7 +38,7 @@ uint64_t Bytes(uint32_t members, const ccl::Config& config, const Problem& probl
   return uint64_t{BlocksOf(problem, members, config)} * 2 * (members - 1) * kGroup * kSlotBytes;
 }
 
-void Complete(const ccl::Comm& comm, const Problem& problem, Plan* plan) {
+void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul*, Plan* plan) {
   plan->multiplier = "iris";
   plan->blocks = BlocksOf(problem, comm.team.size, comm.config);
   plan->threads = kTile.threads;
@@ -45,7 +46,52 @@ void Complete(const ccl::Comm& comm, const Problem& problem, Plan* plan) {
   plan->tile_columns = kTile.columns;
 }
 
-Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+// This member's rows of A to the others, piece by piece, on a stream of their own behind what is on
+// `stream`; each piece goes to one member after another, because copies to several at once are
+// slower. The branch ends with copies_end, also after a failure.
+//
+// Copies wait for nothing but what stands before them on `stream`. So if a device did all that is
+// put on its streams one after another, in this order, all of it would still come to its end:
+// nothing hangs where hardware has fewer queues than the program has streams.
+Result StartCopies(const ccl::Comm& comm, const Common& common, const Matmul& call,
+                   const MatmulCall& matmul, backend::Stream& stream) {
+  backend::Stream& copies = comm.products->copies;
+  Result result = backend::Record(comm.products->copies_begin, stream);
+  if (result.ok()) result = backend::WaitEvent(copies, comm.products->copies_begin);
+  if (!result.ok()) return result;
+  const uint32_t members = comm.team.size;
+  const Share mine = ShareOf(matmul.m, members, comm.team.index);
+  const uint64_t in_bytes = DTypeBytes(call.problem.in);
+  const uint32_t panel_rows = PanelRows(matmul.m, members);
+  const uint32_t panels = CountPanels(static_cast<uint32_t>(mine.count), panel_rows);
+  const uint32_t each = (panels + kCopiedPieces - 1) / kCopiedPieces;  // of a piece
+  RowsToCopy rows;
+  rows.row_bytes = matmul.k * in_bytes;
+  rows.src_pitch_bytes = matmul.lda * in_bytes;
+  rows.dst_pitch_bytes = GatheredStride(matmul.k) * in_bytes;
+  for (uint32_t panel = 0; panel < panels; panel += each) {
+    const uint32_t count = panels - panel < each ? panels - panel : each;
+    const uint64_t first = uint64_t{panel} * panel_rows;
+    rows.rows = ccl::impl::Min(uint64_t{count} * panel_rows, mine.count - first);
+    const uint64_t there =
+        matmul.workspace_offset_bytes + kArrivalBytes + (mine.begin + first) * rows.dst_pitch_bytes;
+    for (uint32_t step = 1; result.ok() && step < members; ++step) {
+      const uint32_t member = (comm.team.index + step) % members;
+      result = backend::CopyRowsAsync(
+          iris::AtOffset<uint8_t>(comm.context, comm.team.members[member], there),
+          matmul.a + first * rows.src_pitch_bytes, rows, copies);
+      if (!result.ok()) break;
+      result = backend::Launch({1, backend::Traits::kWarpThreads, 0}, copies, &TellPanels<>, common,
+                               matmul, member, panel, count);
+    }
+  }
+  const Result ended = backend::Record(comm.products->copies_end, copies);
+  return result.ok() ? ended : result;
+}
+
+}  // namespace
+
+Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
                    backend::Stream& stream) {
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
@@ -66,18 +112,38 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
   matmul.bias_type = problem.bias;
   matmul.activation = problem.activation;
   matmul.transposed_b = problem.transposed_b ? 1 : 0;
-  if (operation == Operation::kAllGatherMatmul && comm.team.size > 1) {
-    const Result counted = backend::Launch({1, 1, 0}, stream, &CountGather<>, common, matmul);
-    if (!counted.ok()) return counted;
+  matmul.copied = copies ? 1 : 0;
+  Result result;
+  // The members meet before one of them writes into the workspace of another.
+  if (copies) result = LaunchOpening(common, false, stream);
+  if (result.ok() && operation == Operation::kAllGatherMatmul && comm.team.size > 1) {
+    result = backend::Launch({1, 1, 0}, stream, &CountGather<>, common, matmul);
   }
+  if (!result.ok()) return result;
+  if (copies) result = StartCopies(comm, common, call, matmul, stream);
   const LaunchConfig config = {plan.blocks, plan.threads, 0};
-  return problem.in == DType::kF16
-             ? backend::Launch(config, stream, &FusedMatmul<Half>, common, matmul)
-             : backend::Launch(config, stream, &FusedMatmul<Bfloat16>, common, matmul);
+  if (result.ok()) {
+    result = problem.in == DType::kF16
+                 ? backend::Launch(config, stream, &FusedMatmul<Half>, common, matmul)
+                 : backend::Launch(config, stream, &FusedMatmul<Bfloat16>, common, matmul);
+  }
+  if (copies) {
+    const Result joined = backend::WaitEvent(stream, comm.products->copies_end);
+    if (result.ok()) result = joined;
+  }
+  return result;
+}
+
+namespace {
+
+Result Launch(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+              backend::Stream& stream) {
+  return LaunchFused(comm, call, plan, false, stream);
 }
 
 Result PrepareFused() {
   if (Result result = backend::PrepareKernel(&CountGather<>); !result.ok()) return result;
+  if (Result result = backend::PrepareKernel(&TellPanels<>); !result.ok()) return result;
   if (Result result = backend::PrepareKernel(&FusedMatmul<Half>); !result.ok()) return result;
   return backend::PrepareKernel(&FusedMatmul<Bfloat16>);
 }
@@ -89,7 +155,7 @@ bool SupportsAll(const ccl::Comm*, const Problem&, uint32_t, const Matmul*, cons
 }  // namespace
 
 const VariantRow kFusedRow = {
-    Variant::kFused, &SupportsAll, &Bytes, &Complete, &LaunchFused, &PrepareFused,
+    Variant::kFused, &SupportsAll, &Bytes, &Complete, &Launch, &PrepareFused,
 };
 
 }  // namespace iris::ops::impl

@@ -153,7 +153,7 @@ const char* LibraryFor(const ccl::Comm& comm) {
   return ccl::SharesProcess(comm) && backend::LibraryProductLoadsLate() ? nullptr : library;
 }
 
-void Complete(const ccl::Comm& comm, const Problem& problem, Plan* plan) {
+void Complete(const ccl::Comm& comm, const Problem&, const Matmul*, Plan* plan) {
   const char* const library = LibraryFor(comm);
   plan->multiplier = library != nullptr ? library : "iris";
   // Of the round that all members make.

@@ -53,6 +53,9 @@ PersistentProduct ShapeOf(const Problem& problem, uint32_t members, uint32_t mem
   return product;
 }
 
+// Where ranks share a device, one multiprocessor of so many is left to copies.
+constexpr uint32_t kSharedForCopies = 8;
+
 // Of a Comm's workspace, what a persistent product has.
 uint64_t RoomOf(const ccl::Comm& comm) {
   const uint64_t used = WorkspaceOffset(comm) - comm.workspace_offset_bytes + kKeptAtBytes;
@@ -65,7 +68,7 @@ uint64_t Bytes(uint32_t members, const ccl::Config&, const Problem& problem) {
   return bytes < backend::kPersistentKeptBytes ? 0 : bytes - backend::kPersistentKeptBytes;
 }
 
-PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call) {
+PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call, bool copies) {
   const Problem& problem = call.problem;
   const uint32_t members = comm.team.size;
   const uint32_t me = comm.team.index;
@@ -100,9 +103,19 @@ PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call) {
       comm.config.timeout_ns != 0 ? comm.config.timeout_ns : comm.context.timeout_ns;
   product.abort_word = comm.context.abort_word;
   // Blocks of ranks that share a device have to fit on it together.
-  if (comm.config.max_blocks < backend::MultiprocessorCount() &&
-      comm.config.max_blocks < ccl::kMaxBlocks) {
+  if (IsOnSharedDevice(comm)) {
     product.max_blocks = comm.config.max_blocks;
+    // Copies within a device are kernels.
+    if (copies)
+      product.max_blocks -= (product.max_blocks + kSharedForCopies - 1) / kSharedForCopies;
+  }
+  if (comm.products != nullptr) {
+    product.cache = comm.products->cache;
+    if (copies) {
+      product.copies = &comm.products->copies;
+      product.copies_begin = &comm.products->copies_begin;
+      product.copies_end = &comm.products->copies_end;
+    }
   }
   return product;
 }
@@ -129,21 +142,23 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
     if (RoomOf(*comm) < bytes) return false;
   }
   if (comm == nullptr || call == nullptr) return true;
-  return backend::SupportsPersistentProduct(ProductOf(*comm, *call), why);
+  return backend::SupportsPersistentProduct(ProductOf(*comm, *call, false), why);
 }
 
-void Complete(const ccl::Comm&, const Problem&, Plan* plan) {
+void Complete(const ccl::Comm&, const Problem&, const Matmul*, Plan* plan) {
   plan->multiplier = "iris, persistent";
   // Of the round that all members make.
   plan->blocks = 1;
   plan->threads = backend::Traits::kWarpThreads;
 }
 
-Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+}  // namespace
+
+Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
                         backend::Stream& stream) {
   const Common common = CommonOf(comm, call, plan);
   if (Result result = LaunchOpening(common, false, stream); !result.ok()) return result;
-  PersistentProduct product = ProductOf(comm, call);
+  PersistentProduct product = ProductOf(comm, call, copies);
   const auto here = [&](uint64_t offset_bytes) {
     return iris::AtOffset<uint8_t>(comm.context, comm.context.rank, offset_bytes);
   };
@@ -166,15 +181,17 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
   return backend::LaunchPersistentProduct(product, stream);
 }
 
+namespace {
+
+Result Launch(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+              backend::Stream& stream) {
+  return LaunchPersistent(comm, call, plan, false, stream);
+}
+
 }  // namespace
 
 const VariantRow kPersistentRow = {
-    Variant::kPersistent,
-    &Supports,
-    &Bytes,
-    &Complete,
-    &LaunchPersistent,
-    &backend::PreparePersistentProduct,
+    Variant::kPersistent, &Supports, &Bytes, &Complete, &Launch, &backend::PreparePersistentProduct,
 };
 
 }  // namespace iris::ops::impl

@@ -1227,16 +1227,19 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
 }
 
-// Before copies: all ranks are in this launch, so nobody reads what the last one gathered. One
-// warp.
+// Before copies: all ranks are in this launch, so nobody reads what the last one gathered. Behind an
+// opening they have met already. One warp.
 __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Arguments a) {
   __shared__ uint32_t failed;
   const Schedule& s = a.schedule;
   Header* header = HeaderOf(a, s.rank);
   const uint32_t epoch = *static_cast<const volatile uint32_t*>(&header->epoch) + 1;
-  if (threadIdx.x == 0) failed = LoadRelaxed(&header->failure) != 0 ? 1 : 0;
+  if (threadIdx.x == 0) {
+    const bool opened = a.opened == 0 || LoadRelaxed(a.ledger.failed) == 0;
+    failed = opened && LoadRelaxed(&header->failure) == 0 ? 0 : 1;
+  }
   __syncwarp();
-  if (threadIdx.x < s.n_ranks) {
+  if (a.opened == 0 && threadIdx.x < s.n_ranks) {
     if (LoadShared(&failed) == 0) {
       FenceSystem();
       StoreFlag(&HeaderOf(a, threadIdx.x)->entered[epoch & 1][s.rank], FlagWord(a, epoch));

@@ -8,44 +8,11 @@
 #include <cstddef>
 
 #include "iris/backend/cuda/matmul/kernel.h"
+#include "iris/backend/cuda/matmul/map_cache.h"
 #include "iris/backend/cuda/matmul/plan.h"
 
 namespace iris::backend::cuda::matmul {
 namespace {
-
-using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
-                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-// The driver's function, which has no library to link. Null: the driver has none.
-EncodeTiled FindEncodeTiled() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                       cudaEnableDefault, &result) != cudaSuccess ||
-      result != cudaDriverEntryPointSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<EncodeTiled>(function);
-}
-
-// A matrix of `rows` x `columns` elements of 2 bytes, `leading` apart; boxes of 64 columns.
-// `apart_bytes`: if not 0, from it to a second such matrix, the map's third dimension.
-bool Encode(EncodeTiled encode, Type type, const void* base, uint64_t rows, uint64_t columns,
-            uint64_t leading, uint32_t box_rows, CUtensorMap* map, uint64_t apart_bytes = 0) {
-  const cuuint64_t sizes[] = {columns, rows, 2};
-  const cuuint64_t strides[] = {leading * 2, apart_bytes};
-  const cuuint32_t box[] = {64, box_rows, 1};
-  const cuuint32_t steps[] = {1, 1, 1};
-  return encode(map,
-                type == Type::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                apart_bytes == 0 ? 2 : 3, const_cast<void*>(base), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
 
 // Blocks that send A's rows, unless said otherwise.
 constexpr uint32_t kPushBlocks = 16;
@@ -129,7 +96,7 @@ bool AreAligned(const Problem& p, uint64_t bytes) {
   return true;
 }
 
-const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Arguments* a) {
+const char* Fill(const Problem& p, const Plan& plan, MapMaker& maps, Arguments* a) {
   const Schedule& s = plan.schedule;
   a->schedule = s;
   a->bias = p.bias;
@@ -156,10 +123,10 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
 
   constexpr const char* kNoMap = "the driver refuses a tensor map";
   const uint64_t rows_a = p.kind == Kind::kAllGather ? rows_of(p.rank) : p.m;
-  if (!Encode(encode, p.in, p.a, rows_a, p.k, p.lda, s.tile_m, &a->a)) return kNoMap;
+  if (!maps.Make(p.in, p.a, rows_a, p.k, p.lda, s.tile_m, &a->a)) return kNoMap;
   const bool ok = p.transposed_b
-                      ? Encode(encode, p.in, p.b, p.n, p.k, p.ldb, s.tile_n / s.cluster, &a->b)
-                      : Encode(encode, p.in, p.b, p.k, p.n, p.ldb, kTileK, &a->b);
+                      ? maps.Make(p.in, p.b, p.n, p.k, p.ldb, s.tile_n / s.cluster, &a->b)
+                      : maps.Make(p.in, p.b, p.k, p.n, p.ldb, kTileK, &a->b);
   if (!ok) return kNoMap;
   for (uint32_t i = 0; i < p.n_ranks; ++i) {
     const uint32_t r = (p.rank + i) % p.n_ranks;
@@ -168,7 +135,7 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
     if (a->by_tile == 0 || p.d[r] == nullptr) continue;
     if (i > 0 && p.kind != Kind::kAllReduce && p.kind != Kind::kAllScatter) continue;
     CUtensorMap* map = i == 0 ? &a->d : &a->peers[i];
-    if (!Encode(encode, p.out, p.d[r], a->m_tensor, p.n, p.ldd, 64, map)) return kNoMap;
+    if (!maps.Make(p.out, p.d[r], a->m_tensor, p.n, p.ldd, 64, map)) return kNoMap;
   }
   if (p.n_ranks == 1) return nullptr;
   a->half[0] = HalfAt(p.workspace_bytes, 0);
@@ -179,20 +146,26 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
   const auto gathered = [&](uint32_t rank) {
     return a->workspace[rank] + a->half[0].data_offset_bytes;
   };
-  if (!Encode(encode, p.in, gathered(p.rank), p.m, p.k, pitch, s.tile_m, &a->gathered, apart)) {
+  if (!maps.Make(p.in, gathered(p.rank), p.m, p.k, pitch, s.tile_m, &a->gathered, apart)) {
     return kNoMap;
   }
   const uint64_t mine = SliceBegin(s.m, p.n_ranks, p.rank) * pitch * 2;
   for (uint32_t i = 0; i < p.n_ranks; ++i) {
-    if (!Encode(encode, p.in, gathered((p.rank + i) % p.n_ranks) + mine, rows_of(p.rank), p.k,
-                pitch, s.tile_m, &a->peers[i], apart)) {
+    if (!maps.Make(p.in, gathered((p.rank + i) % p.n_ranks) + mine, rows_of(p.rank), p.k, pitch,
+                   s.tile_m, &a->peers[i], apart)) {
       return kNoMap;
     }
   }
   return nullptr;
 }
 
-// All ranks meet; then this one's rows of A go to the others, on the copy stream.
+// All ranks meet, unless they have; then this one's rows of A go to the others, on the copy stream.
+//
+// Copies wait for nothing but what stands before them on `stream`, and what that waits for stands
+// before the copies of its rank, too. So if a device did all that is put on its streams one after
+// another, in this order, all of it would still come to its end: nothing hangs where hardware has
+// fewer queues than the program has streams. They are puts, with the flag as one more put behind
+// them, so that none needs a multiprocessor while the kernel has them all.
 const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaStream_t stream) {
   const Schedule& s = plan.schedule;
   const cudaStream_t copies = static_cast<cudaStream_t>(p.copy_stream);
@@ -230,7 +203,9 @@ const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaSt
       }
     }
   }
-  if (error == cudaSuccess) error = cudaEventRecord(copied, copies);
+  // Also after a failure: what captures the stream has to get its branch back.
+  const cudaError_t ended = cudaEventRecord(copied, copies);
+  if (error == cudaSuccess) error = ended;
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
@@ -253,7 +228,8 @@ const char* Launch(const Problem& problem, void* stream) {
 
   const Schedule& s = plan.schedule;
   Arguments arguments = {};
-  if (why = Fill(problem, plan, encode, &arguments); why != nullptr) return why;
+  MapMaker maps(encode, problem.maps);
+  if (why = Fill(problem, plan, maps, &arguments); why != nullptr) return why;
 
   const Variant variant = VariantFor(problem, plan.tile);
   error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -303,17 +279,19 @@ const char* Launch(const Problem& problem, void* stream) {
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
-  config.numAttrs = arguments.opened != 0 ? 2 : 1;
+  // Copies are begun between the opening and this kernel.
+  config.numAttrs = arguments.opened != 0 && s.copied == 0 ? 2 : 1;
   void* pointers[] = {&arguments};
   if (s.copied != 0) {
     why = StartCopies(problem, plan, arguments, config.stream);
-    if (why != nullptr) return why;
   }
-  error = cudaLaunchKernelExC(&config, variant.kernel, pointers);
-  if (error == cudaSuccess && s.copied != 0) {
-    error = cudaStreamWaitEvent(config.stream, static_cast<cudaEvent_t>(problem.copy_events[1]), 0);
+  if (why == nullptr) error = cudaLaunchKernelExC(&config, variant.kernel, pointers);
+  if (s.copied != 0) {
+    const cudaError_t joined =
+        cudaStreamWaitEvent(config.stream, static_cast<cudaEvent_t>(problem.copy_events[1]), 0);
+    if (error == cudaSuccess) error = joined;
   }
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return why == nullptr && error != cudaSuccess ? cudaGetErrorString(error) : why;
 }
 
 const char* Prepare() {
