@@ -166,6 +166,7 @@ class Bundle(bundle_case.BundleCase):
                      "peek on 2, ranks 0 and 1", "waits on 2, stopped in an all-reduce",
                      "waits on 2, stopped in a host barrier", "waits on 2, stopped before an allocation",
                      "kill -9 of a rank of 2, puts", "kill -9 of a rank of 2, collectives",
+                     "kill -9 of a rank of 2, products",
                      "kill -9 of irisd under 2 ranks"):
             self.assertRegex(text, rf"(?m)^passed +{re.escape(line)}  ")
         self.assertRegex(text, r"(?m)^skipped +torch's memory on 2 +torch's pools are for GPUs")

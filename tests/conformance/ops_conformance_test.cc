@@ -4,13 +4,16 @@
 // is off by at most (k of all members + members + 8) * 2^-23 times the sum of the magnitudes;
 // activations are nowhere steeper than 1.13; and D is rounded once. kPair rounds the part of each
 // member to the type of D, too, and once before it adds the bias.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -166,7 +169,7 @@ Expected ExpectedOf(const Case& c, uint32_t members, uint32_t m) {
     const double value = ActivationOf(p.activation, sums[at] + bias);
     const double f32 = static_cast<double>(depth + members + 8) * 0x1p-23 * magnitude;
     // Sums travel in D's type: once between each two members.
-    const double parts = p.variant == Variant::kFused  ? 0
+    const double parts = p.variant == Variant::kFused || p.variant == Variant::kCopyEngine ? 0
                          : p.variant == Variant::kPair ? 2 * step * magnitude
                                                        : members * step * magnitude;
     expected.values.push_back(value);
@@ -220,6 +223,8 @@ class Member {
     report_ = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
     *report_ = {};
     options.report = report_;
+    ExpectOk(ops::CreateResources(&resources_));
+    options.products = resources_.get();
     if (team.index < team.size) {
       ExpectOk(ccl::CreateComm(options, &comm));
       ExpectOk(ops::Prepare());
@@ -346,6 +351,7 @@ class Member {
 
   Rank& rank_;
   ccl::ErrorReport* report_;
+  std::unique_ptr<ops::Resources> resources_;
   uint8_t* a_;
   uint8_t* b_;
   uint8_t* bias_;
@@ -369,11 +375,17 @@ struct Dimensions {
 constexpr Dimensions kDimensions[] = {{1, 1, 1},    {37, 41, 19}, {5, 130, 40},
                                       {133, 3, 70}, {64, 96, 64}, {150, 75, 33}};
 
+// Whether a variant that all devices have has the operation.
+bool Has(Variant variant, Operation operation) {
+  return variant != Variant::kCopyEngine || operation == Operation::kAllGatherMatmul;
+}
+
 std::vector<Case> AllCases(const std::vector<Variant>& variants) {
   std::vector<Case> cases;
   uint32_t i = 0;
   for (const Variant variant : variants) {
     for (const Operation operation : kOperations) {
+      if (!Has(variant, operation)) continue;
       for (const DType in : {DType::kF16, DType::kBf16}) {
         for (const DType out : {DType::kF16, DType::kBf16, DType::kF32}) {
           for (const bool bias : {false, true}) {
@@ -400,6 +412,14 @@ std::vector<Case> AllCases(const std::vector<Variant>& variants) {
     }
   }
   return cases;
+}
+
+// All operations by what is chosen for them, and by the copy engine.
+std::vector<std::pair<Operation, Variant>> WithCopyEngine() {
+  std::vector<std::pair<Operation, Variant>> all;
+  for (const Operation operation : kOperations) all.emplace_back(operation, Variant::kAuto);
+  all.emplace_back(Operation::kAllGatherMatmul, Variant::kCopyEngine);
+  return all;
 }
 
 uint64_t BytesFor(const std::vector<Case>& cases, uint32_t members, const ccl::Config& config) {
@@ -434,7 +454,7 @@ class OpsTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, OpsTest, testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(OpsTest, AreWhatSumsInDoubleSay) {
-  const std::vector<Case> cases = AllCases({Variant::kFused, Variant::kPair});
+  const std::vector<Case> cases = AllCases({Variant::kFused, Variant::kPair, Variant::kCopyEngine});
   World world(GetParam(), kHeapBytes);
   world.Run([&](Rank& rank) {
     Member member(rank, rank.ctx.world, BytesFor(cases, rank.n(), SmallConfig()), SmallConfig(),
@@ -586,6 +606,8 @@ TEST(OpsSequenceTest, FollowEachOtherAndCollectives) {
       Case c;
       c.problem = {operation, 90, 70, 50, DType::kF16, DType::kF32};
       cases.push_back(c);
+      c.problem.variant = Variant::kCopyEngine;
+      if (Has(c.problem.variant, operation)) cases.push_back(c);
     }
     const ccl::Config config = SmallConfig();
     std::vector<Member*> members;
@@ -639,12 +661,15 @@ TEST(OpsLateTest, WaitingForLongIsNoMistake) {
 TEST(OpsGraphTest, ReplaysWithFreshData) {
   World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
-    for (const Operation operation : kOperations) {
+    for (const auto& [operation, variant] : WithCopyEngine()) {
       Case c;
       c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
+      c.problem.variant = variant;
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, SmallConfig()), SmallConfig());
       const Matmul call = member.Fill(c);
       ExpectOk(backend::BeginCapture(rank.stream));
+      // Twice: what the first has forked is one stream again for the second.
+      ExpectOk(ops::Launch(member.comm, call, rank.stream));
       ExpectOk(ops::Launch(member.comm, call, rank.stream));
       backend::Graph graph;
       ExpectOk(backend::EndCapture(rank.stream, &graph));
@@ -663,11 +688,14 @@ TEST(OpsGraphTest, ReplaysWithFreshData) {
 }
 
 TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
-  for (const Operation operation : kOperations) {
+  for (const auto& [o, v] : WithCopyEngine()) {
+    const Operation operation = o;
+    const Variant variant = v;
     World world(3, kHeapBytes);
     world.Run([&](Rank& rank) {
       Case c;
       c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
+      c.problem.variant = variant;
       ccl::Config config = SharedConfig(3);
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
@@ -736,6 +764,51 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
       EXPECT_EQ(other.activation, wrong.activation);
     }
   }
+}
+
+// Copies stand on the stream whether the members meet or not.
+TEST(OpsFailureTest, CopiesOfCallsThatDifferTellNobody) {
+  World world(3, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Case c;
+    c.problem = {Operation::kAllGatherMatmul, 60, 50, 40, DType::kBf16, DType::kF32};
+    c.problem.variant = Variant::kCopyEngine;
+    const ccl::Config config = SharedConfig(3);
+    Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
+    Matmul call = member.Fill(c);
+    rank.HostBarrier();
+    if (rank.rank() == 2) call.problem.variant = Variant::kFused;
+    for (int k = 0; k < 2; ++k) ExpectOk(ops::Launch(member.comm, call, rank.stream));
+    rank.Synchronize();
+    ccl::ErrorInfo info;
+    EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(info.member_index, 2u);
+    EXPECT_EQ(info.mismatch.most_call.ops_variant, Variant::kCopyEngine);
+    EXPECT_EQ(info.mismatch.other_call.ops_variant, Variant::kFused);
+    // No row has been told to be there, so that D is as it was.
+    const std::vector<uint8_t> d = member.ReadD(c);
+    EXPECT_EQ(std::count(d.begin(), d.end(), kGuard), static_cast<std::ptrdiff_t>(d.size()));
+    rank.HostBarrier();
+  });
+}
+
+TEST(OpsCheckTest, CopiesNeedResources) {
+  World world(2, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Case c;
+    c.problem = {Operation::kAllGatherMatmul, 60, 50, 40, DType::kBf16, DType::kF32};
+    c.problem.variant = Variant::kCopyEngine;
+    Member member(rank, rank.ctx.world, BytesFor({c}, 2, {}), {});
+    Matmul call = member.Fill(c);
+    member.comm.products = nullptr;
+    Result result = ops::Launch(member.comm, call, rank.stream);
+    EXPECT_EQ(result.code, StatusCode::kUnimplemented);
+    EXPECT_NE(std::string(result.what).find("CommOptions::products"), std::string::npos);
+    call.problem.operation = Operation::kMatmulAllGather;
+    result = ops::Launch(member.comm, call, rank.stream);
+    EXPECT_NE(std::string(result.what).find("all_gather_matmul alone"), std::string::npos);
+    rank.HostBarrier();
+  });
 }
 
 TEST(OpsCheckTest, RefusesBeforeAnythingStarts) {

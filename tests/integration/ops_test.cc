@@ -113,10 +113,30 @@ Status Call(Communicator& comm, Operation operation, const Shape& shape, const M
   }
 }
 
+// What all devices have.
+struct Way {
+  Operation operation;
+  Variant variant;
+};
+std::vector<Way> Ways() {
+  std::vector<Way> ways;
+  for (const Operation operation : kOperations) {
+    for (const Variant variant : {Variant::kFused, Variant::kPair}) {
+      ways.push_back({operation, variant});
+    }
+  }
+  ways.push_back({Operation::kAllGatherMatmul, Variant::kCopyEngine});
+  return ways;
+}
+
 StatusOr<Communicator> MakeComm(const Context& context) {
   CommunicatorOptions options;
-  for (const Operation operation : kOperations) {
-    auto bytes = WorkspaceBytes(context, operation, kShape);
+  std::vector<Way> ways = Ways();
+  for (const Operation operation : kOperations) ways.push_back({operation, Variant::kAuto});
+  for (const Way& way : ways) {
+    Shape shape = kShape;
+    shape.variant = way.variant;
+    auto bytes = WorkspaceBytes(context, way.operation, shape);
     if (!bytes.ok()) return bytes.status();
     options.matmul_bytes = std::max(options.matmul_bytes, *bytes);
   }
@@ -131,14 +151,20 @@ int Results(const std::vector<std::string>&) {
   REQUIRE_OK(stream);
   auto comm = MakeComm(*context);
   REQUIRE_OK(comm);
-  for (const Operation operation : kOperations) {
+  std::vector<Way> ways;
+  for (const Operation operation : kOperations) ways.push_back({operation, Variant::kAuto});
+  ways.push_back({Operation::kAllGatherMatmul, Variant::kCopyEngine});
+  for (const auto& [operation, variant] : ways) {
     auto x = Make(*context, operation);
     REQUIRE_OK(x);
     REQUIRE_OK(context->Barrier());
-    auto plan = Choose(*comm, operation, kShape);
+    Shape named = kShape;
+    named.variant = variant;
+    auto plan = Choose(*comm, operation, named);
     REQUIRE_OK(plan);
     REQUIRE(plan->variant != Variant::kAuto && plan->blocks > 0 && !plan->multiplier.empty());
-    REQUIRE_OK(Call(*comm, operation, kShape, *x, *stream));
+    REQUIRE(variant == Variant::kAuto || plan->variant == variant);
+    REQUIRE_OK(Call(*comm, operation, named, *x, *stream));
     REQUIRE_OK(comm->Synchronize(*stream));
     const bool scatters = operation == Operation::kMatmulReduceScatter;
     const auto rows = ShareOf(kShape.m, n, me);
@@ -316,7 +342,9 @@ int Differs(const std::vector<std::string>&) {
 
 // One rank dies among many calls of an operation.
 int Killed(const std::vector<std::string>& args) {
-  const Operation operation = kOperations[std::stoul(args.at(0))];
+  const auto [operation, variant] = Ways().at(std::stoul(args.at(0)));
+  Shape shape = kShape;
+  shape.variant = variant;
   auto context = Context::Create(Small());
   REQUIRE_OK(context);
   auto stream = Stream::Create(*context);
@@ -325,18 +353,29 @@ int Killed(const std::vector<std::string>& args) {
   REQUIRE_OK(comm);
   auto x = Make(*context, operation);
   REQUIRE_OK(x);
-  REQUIRE_OK(Call(*comm, operation, kShape, *x, *stream));
+  REQUIRE_OK(Call(*comm, operation, shape, *x, *stream));
   REQUIRE_OK(comm->Synchronize(*stream));
+  // What a rank keeps beside the operation: words of its own in every heap.
+  constexpr uint64_t kKept = 4096;
+  auto kept = context->Allocate({.bytes = kKept * sizeof(uint64_t)});
+  REQUIRE_OK(kept);
+  const auto word = [](uint64_t rank, uint64_t i) { return (rank + 1) * 0x9e3779b97f4a7c15 + i; };
+  for (uint64_t i = 0; i < kKept; ++i) kept->As<uint64_t>()[i] = word(context->rank(), i);
+  REQUIRE_OK(context->Barrier());
   std::cout << "ready" << std::endl;
   Status status;
   while (status.ok()) {
     for (uint32_t k = 0; status.ok() && k < 20; ++k) {
-      status = Call(*comm, operation, kShape, *x, *stream);
+      status = Call(*comm, operation, shape, *x, *stream);
     }
     if (status.ok()) status = comm->Synchronize(*stream);
   }
   std::cout << "error " << Text(comm->Check()) << std::endl;
-  // The heap is as it was: this rank's memory can still be read and written.
+  // The heaps are as they were, that of the rank that died, too.
+  for (uint32_t rank = 0; rank < context->n_ranks(); ++rank) {
+    const uint64_t* const theirs = context->Translate(rank, kept->As<uint64_t>());
+    for (uint64_t i = 0; i < kKept; ++i) REQUIRE(theirs[i] == word(rank, i));
+  }
   std::memset(x->d.address, 1, kShape.m * kShape.n * sizeof(float));
   return 0;
 }
@@ -398,7 +437,7 @@ TEST_F(OpsTest, LinesOfRulesChooseTheVariant) {
 }
 
 class OpsKilledTest : public OpsTest, public ::testing::WithParamInterface<int> {};
-INSTANTIATE_TEST_SUITE_P(Operations, OpsKilledTest, ::testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Ways, OpsKilledTest, ::testing::Range(0, static_cast<int>(Ways().size())));
 
 TEST_P(OpsKilledTest, KilledRankIsNamed) {
   RankProcesses::Options options = Ranks();
@@ -409,7 +448,11 @@ TEST_P(OpsKilledTest, KilledRankIsNamed) {
   for (const int r : {0, 2}) {
     const std::string error = ranks.WaitLine(r, "error ");
     EXPECT_THAT(error, HasSubstr("ABORTED"));
-    EXPECT_THAT(error, HasSubstr(ccl::OperationName(kOperations[GetParam()])));
+    // The collective of a pair is told by its own name.
+    const Way way = Ways()[GetParam()];
+    if (way.variant != Variant::kPair) {
+      EXPECT_THAT(error, HasSubstr(ccl::OperationName(way.operation)));
+    }
     const std::string who = absl::StrCat("rank 1 (pid ", ranks.pid(1), ")");
     EXPECT_THAT(error, AnyOf(HasSubstr(who + " hung up"), HasSubstr(who + " died")));
     EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);

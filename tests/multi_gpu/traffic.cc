@@ -7,7 +7,9 @@
 //   rank 0 launch 12 rounds 5280
 //   rank 0 done: 9600 rounds, 0 wrong words
 //
-// With --collectives they all-reduce instead, in every variant in turn, and check every sum.
+// With --collectives they all-reduce instead, in every variant in turn, and check every sum. With
+// --products they multiply matrices, by each operation of iris::ops in each variant that the device
+// has, and check every element.
 //
 // Exit code 0: all was right until the time was up. 3: a peer died; the output has the time (in
 // seconds since 1970), the error, and a line on the data. 1: anything else, wrong data included.
@@ -16,6 +18,7 @@
 // dead one's too: they are still mapped, and must be as they were written.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -33,6 +36,7 @@
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
+#include "iris/ops.h"
 #include "iris/stream.h"
 
 namespace {
@@ -55,6 +59,19 @@ constexpr iris::ccl::Variant kVariants[] = {
     iris::ccl::Variant::kPipeline, iris::ccl::Variant::kRing,       iris::ccl::Variant::kAtomic,
     iris::ccl::Variant::kSpinlock, iris::ccl::Variant::kCopyEngine, iris::ccl::Variant::kLines,
     iris::ccl::Variant::kTwoLines};
+// On emulated devices every element takes its time.
+constexpr bool kEmulated = iris::backend::Traits::kEmulated;
+// Of products: above 64 rows, and multiples of 8, so that every variant has them.
+constexpr uint64_t kRows = kEmulated ? 72 : 1024;
+constexpr uint64_t kColumns = kEmulated ? 32 : 512;
+constexpr uint64_t kDepth = kEmulated ? 16 : 512;
+constexpr iris::ops::Variant kProductVariants[] = {
+    iris::ops::Variant::kFused, iris::ops::Variant::kPair, iris::ops::Variant::kPersistent,
+    iris::ops::Variant::kCopyEngine};
+constexpr iris::ops::Operation kProductOperations[] = {
+    iris::ops::Operation::kMatmulAllReduce, iris::ops::Operation::kMatmulReduceScatter,
+    iris::ops::Operation::kAllGatherMatmul, iris::ops::Operation::kMatmulAllGather,
+    iris::ops::Operation::kMatmulAllScatter};
 constexpr int kPeerDied = 3;
 // A launch is to take about so long: most of the time a kernel is under way.
 constexpr double kLaunchSeconds = 0.1;
@@ -156,6 +173,49 @@ IRIS_KERNEL void CheckRound(const uint32_t* sum, uint64_t n, uint32_t n_ranks, u
   }
 }
 
+// All elements of a rank's A in a round; those of B are 1.
+IRIS_HOST_DEVICE inline uint32_t Factor(uint32_t rank, uint64_t round) {
+  return 1 + static_cast<uint32_t>((round + 3 * rank) % 7);
+}
+
+IRIS_KERNEL void FillMatrix(uint16_t* x, uint64_t n, uint32_t value) {
+  const iris::Bfloat16 element(static_cast<float>(value));
+  for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < n;
+       i += iris::backend::GridSize() * BlockSize()) {
+    x[i] = element.bits;
+  }
+}
+
+// What D has to be: of sums, or with rows or columns of each rank. As CheckRound of failures.
+enum class Parts : uint32_t { kSums, kRows, kColumns };
+IRIS_KERNEL void CheckProduct(const float* d, uint64_t rows, Parts parts, uint32_t n_ranks,
+                              uint64_t round, const uint64_t* error_word, Report* report) {
+  if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(error_word) != 0) return;
+  uint64_t wrong = 0;
+  for (uint64_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < rows * kColumns;
+       i += iris::backend::GridSize() * BlockSize()) {
+    uint32_t factor = 0;
+    uint64_t row = 0;
+    uint64_t column = 0;
+    for (uint32_t r = 0; r < n_ranks; ++r) {
+      // The shares of a dimension: the first ranks have one more.
+      row += kRows / n_ranks + (r < kRows % n_ranks ? 1 : 0);
+      column += kColumns / n_ranks + (r < kColumns % n_ranks ? 1 : 0);
+      if (parts == Parts::kSums) {
+        factor += Factor(r, round);
+      } else if (factor == 0 &&
+                 (parts == Parts::kRows ? i / kColumns < row : i % kColumns < column)) {
+        factor = Factor(r, round);
+      }
+    }
+    if (d[i] != static_cast<float>(kDepth * factor)) ++wrong;
+  }
+  if (wrong > 0) {
+    iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kSystem, iris::Order::kRelaxed>(
+        &report->wrong_words, wrong);
+  }
+}
+
 IRIS_KERNEL void Keep(iris::DeviceContext ctx, uint32_t* kept) {
   for (uint32_t i = BlockIndex() * BlockSize() + ThreadIndex(); i < kKeptWords;
        i += iris::backend::GridSize() * BlockSize()) {
@@ -168,13 +228,12 @@ int Fail(const std::string& what) {
   return 1;
 }
 
+enum class Kind { kPuts, kCollectives, kProducts };
+
 class Traffic {
  public:
-  Traffic(iris::Context context, absl::Duration time, bool collectives)
-      : context_(std::move(context)),
-        time_(time),
-        collectives_(collectives),
-        rank_(context_.rank()) {}
+  Traffic(iris::Context context, absl::Duration time, Kind kind)
+      : context_(std::move(context)), time_(time), kind_(kind), rank_(context_.rank()) {}
   // No kernel runs any more: each has a deadline.
   ~Traffic() {
     if (stream_.get() == nullptr) return;
@@ -221,13 +280,51 @@ class Traffic {
     }
     IRIS_ASSIGN_OR_RETURN(stream_, iris::Stream::Create(context_));
     IRIS_ASSIGN_OR_RETURN(report_, iris::HostArray<Report>::Create(context_));
-    if (collectives_) {
+    if (kind_ == Kind::kCollectives) {
       IRIS_ASSIGN_OR_RETURN(comm_, iris::ccl::Communicator::Create(context_));
+    } else if (kind_ == Kind::kProducts) {
+      IRIS_RETURN_IF_ERROR(PrepareProducts());
     }
     IRIS_RETURN_IF_ERROR(Finish(iris::Launch({.grid = 8, .block = 128}, stream_, Keep,
                                              context_.device_context(), kept_.As<uint32_t>())));
     return context_.Barrier();
   }
+
+  static iris::ops::Shape ShapeOf(iris::ops::Variant variant) {
+    iris::ops::Shape shape;
+    shape.m = kRows;
+    shape.n = kColumns;
+    shape.k = kDepth;
+    shape.out = iris::DType::kF32;
+    shape.variant = variant;
+    return shape;
+  }
+
+  // The communicator, the matrices, and what of all products this device has.
+  iris::Status PrepareProducts() {
+    iris::ccl::CommunicatorOptions options;
+    for (const auto operation : kProductOperations) {
+      for (const auto variant : kProductVariants) {
+        const auto bytes = iris::ops::WorkspaceBytes(context_, operation, ShapeOf(variant));
+        if (bytes.ok()) options.matmul_bytes = std::max(options.matmul_bytes, *bytes);
+      }
+    }
+    IRIS_ASSIGN_OR_RETURN(comm_, iris::ccl::Communicator::Create(context_, options));
+    for (const auto operation : kProductOperations) {
+      for (const auto variant : kProductVariants) {
+        const auto plan = iris::ops::Choose(comm_, operation, ShapeOf(variant));
+        if (plan.ok()) products_.push_back({operation, variant});
+      }
+    }
+    for (auto [bytes, name, to] : {std::tuple{kRows * kDepth * sizeof(uint16_t), "a", &a_},
+                                   std::tuple{kDepth * kColumns * sizeof(uint16_t), "b", &b_},
+                                   std::tuple{kRows * kColumns * sizeof(float), "d", &d_}}) {
+      IRIS_ASSIGN_OR_RETURN(*to, context_.Allocate({.bytes = bytes, .name = name}));
+    }
+    return iris::Launch(FillLaunch(), stream_, FillMatrix, b_.As<uint16_t>(), kDepth * kColumns,
+                        1u);
+  }
+  static iris::LaunchConfig FillLaunch() { return {.grid = kEmulated ? 1u : 64u, .block = 128}; }
 
   // What was put on the stream with `status` has ended.
   iris::Status Finish(const iris::Status& status) {
@@ -259,20 +356,64 @@ class Traffic {
     return iris::Status(iris::StatusCode::kDeadlineExceeded, "a block did not come in time");
   }
 
-  // Puts so many rounds of all-reduce on the stream and waits for them.
-  iris::Status Reduce(uint64_t n) {
-    const iris::Status reduced = PutReductions(n);
+  // Puts so many rounds on the stream and waits for them.
+  iris::Status Communicate(uint64_t n) {
+    const iris::Status put = kind_ == Kind::kProducts ? PutProducts(n) : PutReductions(n);
     // A failure of an earlier one, which Synchronize explains.
     const iris::Status ended = comm_.Synchronize(stream_);
-    return ended.ok() ? reduced : ended;
+    return ended.ok() ? put : ended;
+  }
+
+  iris::Status PutProducts(uint64_t n) {
+    using iris::ops::Operation;
+    const uint64_t* const error_word = comm_.error_word();
+    for (uint64_t round = rounds_ + 1; round <= rounds_ + n; ++round) {
+      const auto [operation, variant] = products_[round % products_.size()];
+      IRIS_RETURN_IF_ERROR(iris::Launch(FillLaunch(), stream_, FillMatrix, a_.As<uint16_t>(),
+                                        kRows * kDepth, Factor(rank_, round)));
+      const iris::ops::Shape shape = ShapeOf(variant);
+      const uint64_t share =
+          kColumns / context_.n_ranks() + (rank_ < kColumns % context_.n_ranks() ? 1 : 0);
+      const iris::ops::ConstMatrix a = {a_.As<uint16_t>(), kDepth};
+      iris::ops::ConstMatrix b = {b_.As<uint16_t>(), kColumns};
+      const iris::ops::Matrix d = {d_.As<float>(), kColumns};
+      uint64_t rows = kRows;
+      Parts parts = Parts::kRows;
+      iris::Status status;
+      switch (operation) {
+        case Operation::kMatmulAllReduce:
+          parts = Parts::kSums;
+          status = iris::ops::MatmulAllReduce(comm_, shape, a, b, d, stream_);
+          break;
+        case Operation::kMatmulReduceScatter:
+          parts = Parts::kSums;
+          rows = kRows / context_.n_ranks() + (rank_ < kRows % context_.n_ranks() ? 1 : 0);
+          status = iris::ops::MatmulReduceScatter(comm_, shape, a, b, d, stream_);
+          break;
+        case Operation::kAllGatherMatmul:
+          status = iris::ops::AllGatherMatmul(comm_, shape, a, b, d, stream_);
+          break;
+        case Operation::kMatmulAllGather:
+          status = iris::ops::MatmulAllGather(comm_, shape, a, b, d, stream_);
+          break;
+        default:
+          parts = Parts::kColumns;
+          b.ld = (share + 7) / 8 * 8;
+          status = iris::ops::MatmulAllScatter(comm_, shape, a, b, d, stream_);
+          break;
+      }
+      IRIS_RETURN_IF_ERROR(status);
+      IRIS_RETURN_IF_ERROR(iris::Launch(FillLaunch(), stream_, CheckProduct,
+                                        static_cast<const float*>(d_.As<float>()), rows, parts,
+                                        context_.n_ranks(), round, error_word, report_.get()));
+    }
+    return iris::Status();
   }
 
   iris::Status PutReductions(uint64_t n) {
-    // On emulated devices every element takes its time.
-    const bool emulated = iris::backend::Traits::kEmulated;
-    const uint64_t largest = emulated ? kSumWords / 64 : kSumWords;
+    const uint64_t largest = kEmulated ? kSumWords / 64 : kSumWords;
     uint32_t* const x = sums_.As<uint32_t>();
-    const iris::LaunchConfig launch = {.grid = emulated ? 1u : 64u, .block = 128};
+    const iris::LaunchConfig launch = FillLaunch();
     const uint64_t* const error_word = comm_.error_word();
     for (uint64_t round = rounds_ + 1; round <= rounds_ + n; ++round) {
       const uint64_t count = round * 7919 % largest + 1;
@@ -294,7 +435,7 @@ class Traffic {
       IRIS_ASSIGN_OR_RETURN(const uint64_t n, Plan(absl::Now() < end ? proposal : 0));
       if (n == 0) return iris::Status();
       const absl::Time start = absl::Now();
-      IRIS_RETURN_IF_ERROR(collectives_ ? Reduce(n) : Move(n));
+      IRIS_RETURN_IF_ERROR(kind_ == Kind::kPuts ? Move(n) : Communicate(n));
       rounds_ += n;
       std::printf("rank %u launch %llu rounds %llu\n", rank_,
                   static_cast<unsigned long long>(launch),
@@ -325,10 +466,12 @@ class Traffic {
 
   iris::Context context_;
   const absl::Duration time_;
-  const bool collectives_;
+  const Kind kind_;
   const uint32_t rank_;
   iris::Allocation boxes_, kept_, sums_, plan_;
-  iris::ccl::Communicator comm_;  // with --collectives
+  iris::ccl::Communicator comm_;  // not for puts
+  std::vector<std::pair<iris::ops::Operation, iris::ops::Variant>> products_;
+  iris::Allocation a_, b_, d_;
   iris::Stream stream_;
   iris::HostArray<Report> report_;
   uint64_t rounds_ = 0;
@@ -337,10 +480,10 @@ class Traffic {
 int Main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   uint64_t seconds = 5, heap_mib = 64;
-  bool collectives = false;
+  Kind kind = Kind::kPuts;
   for (int i = 1; i < argc; ++i) {
-    if (strcmp(argv[i], "--collectives") == 0) {
-      collectives = true;
+    if (strcmp(argv[i], "--collectives") == 0 || strcmp(argv[i], "--products") == 0) {
+      kind = argv[i][2] == 'c' ? Kind::kCollectives : Kind::kProducts;
       continue;
     }
     char* end = nullptr;
@@ -348,7 +491,9 @@ int Main(int argc, char** argv) {
                          : strcmp(argv[i], "--heap-mib") == 0 ? &heap_mib
                                                               : nullptr;
     if (to == nullptr || i + 1 == argc || (*to = strtoull(argv[++i], &end, 10), *end != '\0')) {
-      std::fprintf(stderr, "usage: traffic [--seconds N] [--heap-mib N] [--collectives]\n");
+      std::fprintf(stderr,
+                   "usage: traffic [--seconds N] [--heap-mib N] "
+                   "[--collectives | --products]\n");
       return 2;
     }
   }
@@ -357,7 +502,7 @@ int Main(int argc, char** argv) {
                              .max_heap_bytes = heap_mib << 20,
                              .timeout = std::chrono::seconds(20)});
   if (!context.ok()) return Fail(context.status().message());
-  return Traffic(*std::move(context), absl::Seconds(seconds), collectives).Run();
+  return Traffic(*std::move(context), absl::Seconds(seconds), kind).Run();
 }
 
 }  // namespace

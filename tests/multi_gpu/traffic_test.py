@@ -117,6 +117,15 @@ class Traffic(unittest.TestCase):
             self.assertRegex(ranks.output(rank), rf"rank {rank} stopped after \d+ rounds: .*rank 2.*{victim.pid}")
             self.assertIn(f"rank {rank} data intact", ranks.output(rank))
 
+    def test_rank_killed_among_products_is_named(self):
+        ranks = self.start(3600, "--products")
+        victim = ranks.processes[0]
+        victim.kill()
+        self.assertEqual(ranks.codes(), [-signal.SIGKILL, PEER_DIED, PEER_DIED], ranks.output(1) + ranks.output(2))
+        for rank in (1, 2):
+            self.assertRegex(ranks.output(rank), rf"rank {rank} stopped after \d+ rounds: .*rank 0.*{victim.pid}")
+            self.assertIn(f"rank {rank} data intact", ranks.output(rank))
+
     def test_goes_on_without_irisd(self):
         ranks = self.start(seconds=6)
         self.daemon.process.send_signal(signal.SIGKILL)
