@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/bench/report.h"
@@ -219,6 +220,10 @@ class RankRun {
     }
     *options.report = {};
     reports_.push_back(options.report);
+    std::unique_ptr<ops::Resources> resources;
+    Do("make a stream for copies", [&] { return ops::CreateResources(&resources); });
+    options.products = resources.get();
+    resources_.push_back(std::move(resources));
     Do("make a communicator", [&] { return ccl::CreateComm(options, comm); });
   }
 
@@ -264,6 +269,7 @@ class RankRun {
   Failure& failure_;
   std::mutex& mu_;
   std::vector<ccl::ErrorReport*> reports_;
+  std::vector<std::unique_ptr<ops::Resources>> resources_;
   Comm comm_, alone_;
   uint8_t* a_ = nullptr;
   uint8_t* b_ = nullptr;

@@ -48,9 +48,9 @@ constexpr const char* ActivationName(Activation activation) {
 //           m and n are not less than the members where they are dealt out, and D lies at the
 //           same offset in the heaps of all members where all write it.
 //   kCopyEngine
-//           all_gather_matmul alone: the copy engine brings A's rows while a kernel multiplies those
-//           that are there: that of kPersistent where it has the call and m is above 64, else that
-//           of kFused. No block of the kernel is spent on sending.
+//           all_gather_matmul alone: the copy engine brings A's rows while a kernel multiplies
+//           those that are there: that of kPersistent where it has the call and m is above 64,
+//           else that of kFused. No block of the kernel is spent on sending.
 //
 // In all, sums go in a fixed order: the bits are the same on all members, run after run.
 enum class Variant : uint8_t { kAuto, kFused, kPair, kPersistent, kCopyEngine };

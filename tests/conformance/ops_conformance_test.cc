@@ -24,6 +24,8 @@
 #include "iris/device.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/ops.h"
+#include "iris/ops/variant.h"
+#include "iris/translate.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -785,7 +787,11 @@ TEST(OpsFailureTest, CopiesOfCallsThatDifferTellNobody) {
     EXPECT_EQ(info.member_index, 2u);
     EXPECT_EQ(info.mismatch.most_call.ops_variant, Variant::kCopyEngine);
     EXPECT_EQ(info.mismatch.other_call.ops_variant, Variant::kFused);
-    // No row has been told to be there, so that D is as it was.
+    // No row has been told to be there, and D is as it was.
+    const std::vector<uint64_t> told = rank.Read(
+        AtOffset<uint64_t>(rank.ctx, rank.rank(), ops::impl::WorkspaceOffset(member.comm)),
+        ops::impl::kArrivals);
+    EXPECT_EQ(std::count(told.begin(), told.end(), 0), static_cast<std::ptrdiff_t>(told.size()));
     const std::vector<uint8_t> d = member.ReadD(c);
     EXPECT_EQ(std::count(d.begin(), d.end(), kGuard), static_cast<std::ptrdiff_t>(d.size()));
     rank.HostBarrier();

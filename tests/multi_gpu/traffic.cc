@@ -187,7 +187,7 @@ IRIS_KERNEL void FillMatrix(uint16_t* x, uint64_t n, uint32_t value) {
 }
 
 // What D has to be: of sums, or with rows or columns of each rank. As CheckRound of failures.
-enum class Parts : uint32_t { kSums, kRows, kColumns };
+enum class Parts : uint32_t { kSum, kByRow, kByColumn };
 IRIS_KERNEL void CheckProduct(const float* d, uint64_t rows, Parts parts, uint32_t n_ranks,
                               uint64_t round, const uint64_t* error_word, Report* report) {
   if (iris::backend::Load<iris::Scope::kSystem, iris::Order::kRelaxed>(error_word) != 0) return;
@@ -201,10 +201,10 @@ IRIS_KERNEL void CheckProduct(const float* d, uint64_t rows, Parts parts, uint32
       // The shares of a dimension: the first ranks have one more.
       row += kRows / n_ranks + (r < kRows % n_ranks ? 1 : 0);
       column += kColumns / n_ranks + (r < kColumns % n_ranks ? 1 : 0);
-      if (parts == Parts::kSums) {
+      if (parts == Parts::kSum) {
         factor += Factor(r, round);
       } else if (factor == 0 &&
-                 (parts == Parts::kRows ? i / kColumns < row : i % kColumns < column)) {
+                 (parts == Parts::kByRow ? i / kColumns < row : i % kColumns < column)) {
         factor = Factor(r, round);
       }
     }
@@ -378,15 +378,15 @@ class Traffic {
       iris::ops::ConstMatrix b = {b_.As<uint16_t>(), kColumns};
       const iris::ops::Matrix d = {d_.As<float>(), kColumns};
       uint64_t rows = kRows;
-      Parts parts = Parts::kRows;
+      Parts parts = Parts::kByRow;
       iris::Status status;
       switch (operation) {
         case Operation::kMatmulAllReduce:
-          parts = Parts::kSums;
+          parts = Parts::kSum;
           status = iris::ops::MatmulAllReduce(comm_, shape, a, b, d, stream_);
           break;
         case Operation::kMatmulReduceScatter:
-          parts = Parts::kSums;
+          parts = Parts::kSum;
           rows = kRows / context_.n_ranks() + (rank_ < kRows % context_.n_ranks() ? 1 : 0);
           status = iris::ops::MatmulReduceScatter(comm_, shape, a, b, d, stream_);
           break;
@@ -397,7 +397,7 @@ class Traffic {
           status = iris::ops::MatmulAllGather(comm_, shape, a, b, d, stream_);
           break;
         default:
-          parts = Parts::kColumns;
+          parts = Parts::kByColumn;
           b.ld = (share + 7) / 8 * 8;
           status = iris::ops::MatmulAllScatter(comm_, shape, a, b, d, stream_);
           break;

@@ -287,11 +287,12 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void CountGather(IRIS_PARAM Common common,
 }
 
 // Behind a copy on its stream: tells `member` that so many panels of this one's rows are there,
-// from `first` on. A few threads, so that it finds room beside a kernel that has the multiprocessors.
+// from `first` on. One warp.
 template <uint32_t = 0>
-IRIS_KERNEL IRIS_KERNEL_BOUNDS(32, 1) void TellPanels(IRIS_PARAM Common common,
-                                                      IRIS_PARAM MatmulCall call, uint32_t member,
-                                                      uint32_t first, uint32_t count) {
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
+                               1) void TellPanels(IRIS_PARAM Common common,
+                                                  IRIS_PARAM MatmulCall call, uint32_t member,
+                                                  uint32_t first, uint32_t count) {
   const uint64_t tag =
       backend::LoadPlain(AtWorkspace<uint64_t>(common, call, common.index, 0) + kArrivals + 1);
   if (tag == 0) return;  // the members have not met

@@ -32,8 +32,7 @@ inline constexpr uint64_t kArrivals = 8192;
 // Behind the words, a persistent product keeps something from one launch to the next.
 inline constexpr uint64_t kKeptAtBytes = kArrivals * sizeof(uint64_t) + 256;
 inline constexpr uint64_t kArrivalBytes = kKeptAtBytes + backend::kPersistentKeptBytes;
-// Pieces of a member's rows that are copied at a time, at most: large ones are what copy engines are
-// good at.
+// Pieces that a member's rows are copied in, at most: large ones are what copy engines are good at.
 inline constexpr uint32_t kCopiedPieces = 3;
 // Tiles that a block sends around the ring before it looks for what came of the first one.
 inline constexpr uint32_t kGroup = 2;

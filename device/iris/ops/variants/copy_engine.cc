@@ -1,5 +1,5 @@
-// kCopyEngine: all_gather_matmul whose rows of A are brought by the copy engine, beside a kernel that
-// multiplies those that are there.
+// kCopyEngine: all_gather_matmul whose rows of A are brought by the copy engine, beside a kernel
+// that multiplies those that are there.
 //
 // First an opening, in which the members meet and compare their calls. Behind it the stream forks:
 // one branch copies, each piece followed by a word of which the kernel on the other branch knows

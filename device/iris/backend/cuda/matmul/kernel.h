@@ -1227,8 +1227,8 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
 }
 
-// Before copies: all ranks are in this launch, so nobody reads what the last one gathered. Behind an
-// opening they have met already. One warp.
+// Before copies: all ranks are in this launch, so nobody reads what the last one gathered. Behind
+// an opening they have met already. One warp.
 __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Arguments a) {
   __shared__ uint32_t failed;
   const Schedule& s = a.schedule;
