@@ -23,8 +23,4 @@ Result LaunchPersistentProduct(const PersistentProduct&, Stream&) {
 
 Result PreparePersistentProduct() { return {}; }
 
-PersistentCache* NewPersistentCache() { return nullptr; }
-
-void DeletePersistentCache(PersistentCache*) {}
-
 }  // namespace iris::backend

@@ -18,8 +18,6 @@ namespace iris::backend {
 //   kAllReduce      D = f(sum over ranks of A_r B_r + bias).
 //   kAllGather      D = f(A B + bias); A's rows lie with the ranks, one share after another.
 //   kAllScatter     every rank's D gets this rank's f(A B + bias), at d[rank].
-class PersistentCache;
-
 struct PersistentProduct {
   static constexpr uint32_t kMaxRanks = 16;
   enum class Kind : uint32_t { kReduceScatter, kAllReduce, kAllGather, kAllScatter };
@@ -55,13 +53,7 @@ struct PersistentProduct {
   Stream* copies = nullptr;
   Event* copies_begin = nullptr;
   Event* copies_end = nullptr;
-  PersistentCache* cache = nullptr;  // or null
 };
-
-// What launches on one workspace have encoded, for those that follow: bounded, on the host. One
-// thread at a time uses it.
-PersistentCache* NewPersistentCache();  // null: there is nothing to keep, or no memory
-void DeletePersistentCache(PersistentCache* cache);
 
 // What a launch keeps at the beginning of its workspace, from one launch to the next. Nothing else
 // may write there; the rest is free between launches.

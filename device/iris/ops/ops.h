@@ -36,7 +36,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "iris/backend/persistent_product.h"
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
 #include "iris/dtype.h"
@@ -82,19 +81,13 @@ struct Plan {
   uint64_t workspace_bytes = 0;  // beside that of the collectives
 };
 
-// What the products of one Comm have on the host: a stream for copies beside a kernel, and what
-// launches have encoded before. Without it kCopyEngine is not there, and each launch encodes anew.
-// Used by the launches of that Comm alone, one at a time. Waits for its copies when it ends.
+// What the products of one Comm have on the host: a stream for copies beside a kernel, which forks
+// from the caller's stream and joins it by two events. Without it kCopyEngine is not there. Used by
+// the launches of that Comm alone, one at a time. Waits for its copies when it ends.
 struct Resources {
-  Resources() = default;
-  ~Resources() { backend::DeletePersistentCache(cache); }
-  Resources(const Resources&) = delete;
-  Resources& operator=(const Resources&) = delete;
-
   backend::Stream copies;
   backend::Event copies_begin;
   backend::Event copies_end;
-  backend::PersistentCache* cache = nullptr;
 };
 
 // On the device that is current. kResourceExhausted: no memory; else as the platform says.

@@ -4,9 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <new>
 
-#include "iris/backend/cuda/matmul/map_cache.h"
 #include "iris/backend/cuda/matmul/matmul.h"
 #include "iris/backend/cuda/matmul/schedule.h"
 #include "iris/backend/gpu_runtime.h"
@@ -61,19 +59,6 @@ bool UseDevice(int device) { return cudaSetDevice(device) == cudaSuccess; }
 // Longer than any program runs, and far from overflow.
 constexpr uint64_t kForeverNs = uint64_t{1} << 62;
 
-}  // namespace
-
-class PersistentCache {
- public:
-  cuda::matmul::MapCache maps;
-};
-
-PersistentCache* NewPersistentCache() { return new (std::nothrow) PersistentCache; }
-
-void DeletePersistentCache(PersistentCache* cache) { delete cache; }
-
-namespace {
-
 bool ProblemOf(const PersistentProduct& product, Problem* problem, const char** why) {
   Problem& p = *problem;
   *why = "a type is not one of this kernel's";
@@ -102,7 +87,6 @@ bool ProblemOf(const PersistentProduct& product, Problem* problem, const char** 
   p.abort = product.abort_word;
   p.ledger = product.ledger;
   p.tuning.blocks = product.max_blocks;
-  p.maps = product.cache == nullptr ? nullptr : &product.cache->maps;
   if (product.copies != nullptr) {
     p.copy_stream = product.copies->native();
     p.copy_events[0] = product.copies_begin->native();

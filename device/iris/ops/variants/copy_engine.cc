@@ -21,7 +21,6 @@ Result CreateResources(std::unique_ptr<Resources>* out) {
   if (result.ok()) result = backend::Event::Create(&made->copies_begin);
   if (result.ok()) result = backend::Event::Create(&made->copies_end);
   if (!result.ok()) return result;
-  made->cache = backend::NewPersistentCache();  // null: launches encode anew
   *out = std::move(made);
   return {};
 }

@@ -109,13 +109,10 @@ PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call, bool copi
     if (copies)
       product.max_blocks -= (product.max_blocks + kSharedForCopies - 1) / kSharedForCopies;
   }
-  if (comm.products != nullptr) {
-    product.cache = comm.products->cache;
-    if (copies) {
-      product.copies = &comm.products->copies;
-      product.copies_begin = &comm.products->copies_begin;
-      product.copies_end = &comm.products->copies_end;
-    }
+  if (copies) {
+    product.copies = &comm.products->copies;
+    product.copies_begin = &comm.products->copies_begin;
+    product.copies_end = &comm.products->copies_end;
   }
   return product;
 }

@@ -8,11 +8,44 @@
 #include <cstddef>
 
 #include "iris/backend/cuda/matmul/kernel.h"
-#include "iris/backend/cuda/matmul/map_cache.h"
 #include "iris/backend/cuda/matmul/plan.h"
 
 namespace iris::backend::cuda::matmul {
 namespace {
+
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
+                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// The driver's function, which has no library to link. Null: the driver has none.
+EncodeTiled FindEncodeTiled() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                       cudaEnableDefault, &result) != cudaSuccess ||
+      result != cudaDriverEntryPointSuccess) {
+    return nullptr;
+  }
+  return reinterpret_cast<EncodeTiled>(function);
+}
+
+// A matrix of `rows` x `columns` elements of 2 bytes, `leading` apart; boxes of 64 columns.
+// `apart_bytes`: if not 0, from it to a second such matrix, the map's third dimension.
+bool Encode(EncodeTiled encode, Type type, const void* base, uint64_t rows, uint64_t columns,
+            uint64_t leading, uint32_t box_rows, CUtensorMap* map, uint64_t apart_bytes = 0) {
+  const cuuint64_t sizes[] = {columns, rows, 2};
+  const cuuint64_t strides[] = {leading * 2, apart_bytes};
+  const cuuint32_t box[] = {64, box_rows, 1};
+  const cuuint32_t steps[] = {1, 1, 1};
+  return encode(map,
+                type == Type::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                apart_bytes == 0 ? 2 : 3, const_cast<void*>(base), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
 
 // Blocks that send A's rows, unless said otherwise.
 constexpr uint32_t kPushBlocks = 16;
@@ -96,7 +129,7 @@ bool AreAligned(const Problem& p, uint64_t bytes) {
   return true;
 }
 
-const char* Fill(const Problem& p, const Plan& plan, MapMaker& maps, Arguments* a) {
+const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Arguments* a) {
   const Schedule& s = plan.schedule;
   a->schedule = s;
   a->bias = p.bias;
@@ -123,10 +156,10 @@ const char* Fill(const Problem& p, const Plan& plan, MapMaker& maps, Arguments* 
 
   constexpr const char* kNoMap = "the driver refuses a tensor map";
   const uint64_t rows_a = p.kind == Kind::kAllGather ? rows_of(p.rank) : p.m;
-  if (!maps.Make(p.in, p.a, rows_a, p.k, p.lda, s.tile_m, &a->a)) return kNoMap;
+  if (!Encode(encode, p.in, p.a, rows_a, p.k, p.lda, s.tile_m, &a->a)) return kNoMap;
   const bool ok = p.transposed_b
-                      ? maps.Make(p.in, p.b, p.n, p.k, p.ldb, s.tile_n / s.cluster, &a->b)
-                      : maps.Make(p.in, p.b, p.k, p.n, p.ldb, kTileK, &a->b);
+                      ? Encode(encode, p.in, p.b, p.n, p.k, p.ldb, s.tile_n / s.cluster, &a->b)
+                      : Encode(encode, p.in, p.b, p.k, p.n, p.ldb, kTileK, &a->b);
   if (!ok) return kNoMap;
   for (uint32_t i = 0; i < p.n_ranks; ++i) {
     const uint32_t r = (p.rank + i) % p.n_ranks;
@@ -135,7 +168,7 @@ const char* Fill(const Problem& p, const Plan& plan, MapMaker& maps, Arguments* 
     if (a->by_tile == 0 || p.d[r] == nullptr) continue;
     if (i > 0 && p.kind != Kind::kAllReduce && p.kind != Kind::kAllScatter) continue;
     CUtensorMap* map = i == 0 ? &a->d : &a->peers[i];
-    if (!maps.Make(p.out, p.d[r], a->m_tensor, p.n, p.ldd, 64, map)) return kNoMap;
+    if (!Encode(encode, p.out, p.d[r], a->m_tensor, p.n, p.ldd, 64, map)) return kNoMap;
   }
   if (p.n_ranks == 1) return nullptr;
   a->half[0] = HalfAt(p.workspace_bytes, 0);
@@ -146,13 +179,13 @@ const char* Fill(const Problem& p, const Plan& plan, MapMaker& maps, Arguments* 
   const auto gathered = [&](uint32_t rank) {
     return a->workspace[rank] + a->half[0].data_offset_bytes;
   };
-  if (!maps.Make(p.in, gathered(p.rank), p.m, p.k, pitch, s.tile_m, &a->gathered, apart)) {
+  if (!Encode(encode, p.in, gathered(p.rank), p.m, p.k, pitch, s.tile_m, &a->gathered, apart)) {
     return kNoMap;
   }
   const uint64_t mine = SliceBegin(s.m, p.n_ranks, p.rank) * pitch * 2;
   for (uint32_t i = 0; i < p.n_ranks; ++i) {
-    if (!maps.Make(p.in, gathered((p.rank + i) % p.n_ranks) + mine, rows_of(p.rank), p.k, pitch,
-                   s.tile_m, &a->peers[i], apart)) {
+    if (!Encode(encode, p.in, gathered((p.rank + i) % p.n_ranks) + mine, rows_of(p.rank), p.k,
+                pitch, s.tile_m, &a->peers[i], apart)) {
       return kNoMap;
     }
   }
@@ -228,8 +261,7 @@ const char* Launch(const Problem& problem, void* stream) {
 
   const Schedule& s = plan.schedule;
   Arguments arguments = {};
-  MapMaker maps(encode, problem.maps);
-  if (why = Fill(problem, plan, maps, &arguments); why != nullptr) return why;
+  if (why = Fill(problem, plan, encode, &arguments); why != nullptr) return why;
 
   const Variant variant = VariantFor(problem, plan.tile);
   error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

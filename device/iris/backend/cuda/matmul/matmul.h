@@ -29,8 +29,6 @@ namespace iris::backend::cuda::matmul {
 
 inline constexpr uint32_t kMaxRanks = 16;
 
-class MapCache;
-
 enum class Kind : uint32_t { kPlain, kReduceScatter, kAllReduce, kAllGather, kAllScatter };
 enum class Type : uint32_t { kFloat16, kBfloat16, kFloat32 };
 enum class Activation : uint32_t { kNone, kRelu, kGelu, kSilu };
@@ -96,8 +94,6 @@ struct Problem {
   // multiprocessors free: copies within a device are kernels.
   void* copy_stream = nullptr;
   void* copy_events[2] = {};
-  // Of what launches on this workspace encode, or null. One thread at a time uses it.
-  MapCache* maps = nullptr;
   Tuning tuning;
 };
 

@@ -3,7 +3,7 @@
 //
 // Built by nvcc alone, in the root of the repository:
 //   nvcc -x cu -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Idevice -o matmul_bench
-//     device/iris/backend/cuda/matmul/{matmul_bench.cu,map_cache.cc,matmul.cc,plan.cc} -ldl
+//     device/iris/backend/cuda/matmul/{matmul_bench.cu,matmul.cc,plan.cc} -ldl
 // Cases come from standard input, one a line, as words `name=value` (see Case). Each is checked
 // against dot products in float at one place of every 32 x 32 block, and, with pairs=N, timed: the
 // operation and the library's product of the same shape are replayed in turns as graphs, N times
