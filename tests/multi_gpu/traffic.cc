@@ -54,7 +54,7 @@ constexpr iris::ccl::Variant kVariants[] = {
     iris::ccl::Variant::kDirect,   iris::ccl::Variant::kTwoShot,    iris::ccl::Variant::kTwoPhase,
     iris::ccl::Variant::kPipeline, iris::ccl::Variant::kRing,       iris::ccl::Variant::kAtomic,
     iris::ccl::Variant::kSpinlock, iris::ccl::Variant::kCopyEngine, iris::ccl::Variant::kLines,
-    iris::ccl::Variant::kTwoLines};
+    iris::ccl::Variant::kTwoLines, iris::ccl::Variant::kPush,       iris::ccl::Variant::kBulkPull};
 constexpr int kPeerDied = 3;
 // A launch is to take about so long: most of the time a kernel is under way.
 constexpr double kLaunchSeconds = 0.1;

@@ -3,7 +3,7 @@
 // counts the reports.
 //
 //   protocols SCENARIO      barrier | put_signal_block | put_signal_warp | all_reduce | packets |
-//                           lines | two_lines
+//                           lines | two_lines | push | bulk_pull
 //
 // Exit code 0: every rank got the data that it had to get. 1: wrong data (a mistake may show that
 // way as well). 2: usage. ThreadSanitizer's own exit code wins over 0.
@@ -25,8 +25,10 @@
 #include "iris/backend/select.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/reduce_direct.h"
+#include "iris/collective/variants/bulk_pull.h"
 #include "iris/collective/variants/lines.h"
 #include "iris/collective/variants/packets.h"
+#include "iris/collective/variants/push.h"
 #include "iris/device.h"
 
 namespace {
@@ -44,6 +46,8 @@ constexpr uint64_t kSecondNs = 1000ull * 1000 * 1000;
 constexpr uint64_t kTimeoutNs =
     iris::impl::kMutation == iris::impl::Mutation::kNone ? 60 * kSecondNs : kSecondNs;
 
+constexpr uint32_t kCount = 600;  // of an all-reduce
+
 // One rank's heap. Every word that a round writes is written again in the next, so that both
 // directions are tested: data read before it is there, and data overwritten before it was read.
 struct Heap {
@@ -54,6 +58,7 @@ struct Heap {
   uint64_t full[kBlocks][kThreads];           // signals: data is there
   uint64_t empty[kBlocks][kThreads];          // signals: data has been read
   alignas(256) uint8_t workspace[128 << 10];  // of the collectives
+  alignas(16) uint32_t x[kCount];
 };
 static_assert(sizeof(Heap) <= kStrideBytes);
 
@@ -143,7 +148,6 @@ IRIS_KERNEL void PutSignalWarpKernel(DeviceContext ctx, uint32_t* wrong) {
 
 // An all-reduce in place of memory outside the heaps, so that it goes through the workspace, in two
 // chunks.
-constexpr uint32_t kCount = 600;
 
 IRIS_KERNEL void FillInput(uint32_t* x, uint32_t rank, uint32_t round) {
   const uint32_t first = iris::backend::ThreadIndex();
@@ -161,7 +165,7 @@ IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t round, uint32_t* wrong) {
   }
 }
 
-enum class Way { kDirect, kPackets, kLines, kTwoLines };
+enum class Way { kDirect, kPackets, kLines, kTwoLines, kPush, kBulkPull };
 
 bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& stream,
                      uint32_t* wrong) {
@@ -172,10 +176,15 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   config.packet_bytes = 256;
   config.line_blocks = kBlocks;
   config.line_bytes = 8192;
+  config.push_blocks = kBlocks;
+  config.push_bytes = 4096;
   config.stage_bytes = 1024;
   const ccl::impl::Offsets offsets = ccl::impl::OffsetsOf(kRanks, config);
   if (offsets.total_bytes > sizeof(Heap::workspace)) return false;
-  std::vector<uint32_t> x(kCount);
+  // These need it in the heap.
+  const bool in_heap = way == Way::kPush || way == Way::kBulkPull;
+  std::vector<uint32_t> outside(kCount);
+  uint32_t* const x = in_heap ? HeapOf(ctx, ctx.rank)->x : outside.data();
   ccl::ErrorReport report;
   constexpr uint64_t kWorkspace = offsetof(Heap, workspace);
   ccl::impl::Common common = {};
@@ -187,21 +196,24 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   common.packet_offset_bytes = kWorkspace + offsets.packet_bytes;
   common.stage_offset_bytes = kWorkspace + offsets.stage_bytes;
   common.line_offset_bytes = kWorkspace + offsets.line_bytes;
+  common.push_offset_bytes = kWorkspace + offsets.push_bytes;
   common.packet_bytes = config.packet_bytes;
   common.line_bytes = 1024;  // so that there are two chunks
+  common.push_bytes = 128;   // so that there are several
+  common.push_block_bytes = config.push_bytes;
   common.stage_bytes = config.stage_bytes;
   common.size = kRanks;
   common.index = ctx.rank;
   for (uint32_t i = 0; i < kRanks; ++i) common.members[i] = static_cast<uint8_t>(i);
   common.ends = 1;
   common.operation = ccl::Operation::kAllReduce;
-  call.in = reinterpret_cast<const uint8_t*>(x.data());
-  call.out = reinterpret_cast<uint8_t*>(x.data());
-  common.in_offset_bytes = ccl::impl::kNotInHeap;
-  common.out_offset_bytes = ccl::impl::kNotInHeap;
+  call.in = reinterpret_cast<const uint8_t*>(x);
+  call.out = reinterpret_cast<uint8_t*>(x);
+  common.in_offset_bytes = in_heap ? offsetof(Heap, x) : ccl::impl::kNotInHeap;
+  common.out_offset_bytes = common.in_offset_bytes;
   const bool whole = way == Way::kPackets || way == Way::kLines;
   call.count = whole ? kCount : kCount / kRanks;
-  if (way == Way::kTwoLines) call.count = ccl::impl::RoundUp(call.count, 4);
+  if (way == Way::kTwoLines || in_heap) call.count = ccl::impl::RoundUp(call.count, 4);
   call.limit = kCount;
   call.rows = whole ? 1 : kRanks;
   call.row = whole ? 0 : ctx.rank;
@@ -211,8 +223,7 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   using Op = ccl::impl::AnyOp<int32_t>;
   bool ok = true;
   for (uint32_t round = 0; round < kRounds; ++round) {
-    ok = ok &&
-         iris::backend::Launch({1, kThreads, 0}, stream, FillInput, x.data(), ctx.rank, round).ok();
+    ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, FillInput, x, ctx.rank, round).ok();
     const iris::LaunchConfig launch = {kBlocks, kThreads, 0};
     const iris::LaunchConfig warps = {kBlocks, 64, 0};  // lines take whole ones
     iris::Result launched;
@@ -233,10 +244,21 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
         launched = iris::backend::Launch(
             warps, stream, &ccl::impl::ReduceTwoLines<int32_t, Op, kRanks>, common, call);
         break;
+      case Way::kPush:
+        launched = iris::backend::Launch(warps, stream, &ccl::impl::ReducePush<int32_t, Op, 0>,
+                                         common, call);
+        break;
+      case Way::kBulkPull: {
+        constexpr ccl::impl::PullRing kRing = {2, 128};
+        launched =
+            iris::backend::Launch({kBlocks, 64, kRing.stages * kRanks * kRing.tile_bytes}, stream,
+                                  &ccl::impl::ReduceBulkPull<int32_t, Op, 0>, common, call, kRing);
+        break;
+      }
     }
     ok = ok && launched.ok();
     ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, CheckSum,
-                                     static_cast<const uint32_t*>(x.data()), round, wrong)
+                                     static_cast<const uint32_t*>(x), round, wrong)
                    .ok();
   }
   return stream.Synchronize().ok() && ok && report.word == 0;
@@ -244,10 +266,9 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
 
 // The all-reduces by their names. False: it is none of them.
 bool FindWay(const char* name, Way* way) {
-  const std::pair<const char*, Way> ways[] = {{"all_reduce", Way::kDirect},
-                                              {"packets", Way::kPackets},
-                                              {"lines", Way::kLines},
-                                              {"two_lines", Way::kTwoLines}};
+  const std::pair<const char*, Way> ways[] = {
+      {"all_reduce", Way::kDirect},  {"packets", Way::kPackets}, {"lines", Way::kLines},
+      {"two_lines", Way::kTwoLines}, {"push", Way::kPush},       {"bulk_pull", Way::kBulkPull}};
   for (const auto& [known, found] : ways) {
     if (std::strcmp(name, known) != 0) continue;
     *way = found;
@@ -275,7 +296,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: protocols barrier | put_signal_block | put_signal_warp | all_reduce | packets | "
-        "lines | two_lines\n");
+        "lines | two_lines | push | bulk_pull\n");
     return 2;
   }
   void* window = mmap(nullptr, kRanks * kStrideBytes, PROT_READ | PROT_WRITE,
