@@ -1115,7 +1115,7 @@ TEST(PushTest, ReduceScattersFollowEachOtherWithLateRanks) {
   World world(4);
   world.Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
-    constexpr uint64_t kCounts[] = {20, 900, 130, 700, 1};
+    constexpr uint64_t kRowCounts[] = {20, 900, 130, 700, 1};
     constexpr uint64_t kRoom = 4 * 900;
     constexpr uint32_t kBuffers = 4;
     uint32_t* in[kBuffers];
@@ -1131,7 +1131,7 @@ TEST(PushTest, ReduceScattersFollowEachOtherWithLateRanks) {
       for (uint32_t k = 0; k < kBuffers; ++k) {
         RandomCall& call = calls[k] = {};
         call.operation = Operation::kReduceScatter;
-        call.count = kCounts[(round + k) % std::size(kCounts)];
+        call.count = kRowCounts[(round + k) % std::size(kRowCounts)];
         call.n = rank.n();
         call.me = rank.rank();
         call.round = kBuffers * round + k;
