@@ -1219,7 +1219,7 @@ TEST_P(GraphTest, AThousandReplaysWithFreshData) {
     ExpectOk(backend::BeginCapture(rank.stream));
     const Variant variants[] = {Variant::kPackets,  Variant::kTwoShot,  Variant::kDirect,
                                 Variant::kRing,     Variant::kSpinlock, Variant::kLines,
-                                Variant::kTwoLines, Variant::kPush,     Variant::kBulkPull};
+                                Variant::kTwoLines, Variant::kPush};
     for (Variant variant : variants) {
       rank.Launch({}, NextRound, round);
       rank.Launch({1, 32}, FillReplay, x, kCount, rank.rank(), static_cast<const uint32_t*>(round));

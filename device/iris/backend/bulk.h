@@ -16,8 +16,8 @@
 //   BulkLoad(part, from, bytes, gate);    // that thread, once or several times; more than 0 bytes
 //   while (!BulkArrived(gate, parity));   // whoever reads `part`: 0 for the first phase, 1, 0, ...
 //
-// A gate is eight aligned bytes of shared memory. Between the reads of a part, also the looks at its
-// gate, and the next loads into it stands a sync of the block.
+// A gate is eight aligned bytes of shared memory. A sync of the block stands between the reads of a
+// part, also the looks at its gate, and the next loads into it.
 //
 // The bytes, and both addresses, are multiples of 16. A range is at most kBulkMaxBytes. What a
 // thread commits together is a group; waits are for the groups of the calling thread alone. To be

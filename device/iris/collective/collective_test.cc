@@ -148,6 +148,10 @@ TEST_F(CollectiveTest, CreateRefusesABadConfig) {
       [](Config* c) { c->line_bytes = 4096; },
       [](Config* c) { c->line_bytes = 9000; },
       [](Config* c) { c->line_bytes = 1ull << 60; },
+      [](Config* c) { c->push_blocks = 1000; },
+      [](Config* c) { c->push_bytes = 2048; },
+      [](Config* c) { c->push_bytes = 5000; },
+      [](Config* c) { c->push_bytes = 1ull << 60; },
       [](Config* c) { c->stage_bytes = 1000; },
       [](Config* c) { c->stage_bytes = 1ull << 60; },
   };

@@ -7,7 +7,7 @@
 //   packets   [packet_blocks][2][members][2 * packet_bytes]: inboxes of kPackets, by parity
 //   lines     [line_blocks][2][members][LineInboxBytes]: the same of kLines and kTwoLines, for
 //             teams of up to kMaxLineMembers. Apart from packets: no data ever was where flags are
-//   pushes    [push_blocks]: [kPushSlots][members - 1][PushInboxBytes]: inboxes of kPush, by chunks.
+//   pushes    [push_blocks][kPushSlots][members - 1][PushInboxBytes]: inboxes of kPush, by chunks.
 //             Apart from stages, which others may still read when an operation begins
 //   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
 //   partners  [max_blocks][2][kMaxPartners]: words by which blocks of one member that share a row

@@ -1,6 +1,6 @@
-// kBulkPull: a thread of each block lets the device's copy unit fetch what the members have, tile by
-// tile, into a ring in shared memory; the others reduce or keep what has arrived. So a few blocks
-// have as much under way as a link takes, with threads to spare.
+// kBulkPull: a thread of each block lets the device's copy unit fetch what the members have, tile
+// by tile, into a ring in shared memory; the others reduce or keep what has arrived. So a few
+// blocks have as much under way as a link takes, with threads to spare.
 //
 // All members divide a row into the same tiles, and the block of the same index works on the same
 // ones everywhere: what an all_reduce gathers behind its middle round was made by the blocks that
