@@ -3,7 +3,7 @@
 // counts the reports.
 //
 //   protocols SCENARIO      barrier | put_signal_block | put_signal_warp | all_reduce | packets |
-//                           lines | two_lines | push | bulk_pull
+//                           lines | two_lines | push | push_scatter | bulk_pull
 //
 // Exit code 0: every rank got the data that it had to get. 1: wrong data (a mistake may show that
 // way as well). 2: usage. ThreadSanitizer's own exit code wins over 0.
@@ -12,6 +12,7 @@
 // that a second mapping of the same memory would hide every race.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -146,9 +147,8 @@ IRIS_KERNEL void PutSignalWarpKernel(DeviceContext ctx, uint32_t* wrong) {
   PutSignalRounds(ctx, first, iris::impl::CoopSize(iris::Warp{}), iris::Warp{}, wrong);
 }
 
-// An all-reduce in place of memory outside the heaps, so that it goes through the workspace, in two
-// chunks.
-
+// An all-reduce in place, in several chunks: of memory outside the heaps, so that it goes through
+// the workspace, or in the heap. kPushScatter: a reduce-scatter.
 IRIS_KERNEL void FillInput(uint32_t* x, uint32_t rank, uint32_t round) {
   const uint32_t first = iris::backend::ThreadIndex();
   for (uint32_t i = first; i < kCount; i += iris::backend::BlockSize()) {
@@ -156,16 +156,17 @@ IRIS_KERNEL void FillInput(uint32_t* x, uint32_t rank, uint32_t round) {
   }
 }
 
-IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t round, uint32_t* wrong) {
-  const uint32_t first = iris::backend::ThreadIndex();
-  for (uint32_t i = first; i < kCount; i += iris::backend::BlockSize()) {
+IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t begin, uint32_t end, uint32_t round,
+                          uint32_t* wrong) {
+  const uint32_t first = begin + iris::backend::ThreadIndex();
+  for (uint32_t i = first; i < end; i += iris::backend::BlockSize()) {
     uint32_t sum = 0;
     for (uint32_t rank = 0; rank < kRanks; ++rank) sum += Word(rank, round, i);
     Note(wrong, iris::backend::LoadPlain(x + i) == sum);
   }
 }
 
-enum class Way { kDirect, kPackets, kLines, kTwoLines, kPush, kBulkPull };
+enum class Way { kDirect, kPackets, kLines, kTwoLines, kPush, kPushScatter, kBulkPull };
 
 bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& stream,
                      uint32_t* wrong) {
@@ -182,7 +183,7 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   const ccl::impl::Offsets offsets = ccl::impl::OffsetsOf(kRanks, config);
   if (offsets.total_bytes > sizeof(Heap::workspace)) return false;
   // These need it in the heap.
-  const bool in_heap = way == Way::kPush || way == Way::kBulkPull;
+  const bool in_heap = way == Way::kPush || way == Way::kPushScatter || way == Way::kBulkPull;
   std::vector<uint32_t> outside(kCount);
   uint32_t* const x = in_heap ? HeapOf(ctx, ctx.rank)->x : outside.data();
   ccl::ErrorReport report;
@@ -218,6 +219,14 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   call.rows = whole ? 1 : kRanks;
   call.row = whole ? 0 : ctx.rank;
   call.target = ccl::impl::ReduceCall::kAll;
+  uint32_t begin = 0;
+  uint32_t end = kCount;
+  if (way == Way::kPushScatter) {
+    call.target = ccl::impl::ReduceCall::kSelf;
+    begin = static_cast<uint32_t>(ctx.rank * call.count);
+    end = std::min(kCount, begin + static_cast<uint32_t>(call.count));
+    call.out += begin * sizeof(uint32_t);
+  }
   call.divide = 1;
   call.op = ccl::ReduceOp::kSum;
   using Op = ccl::impl::AnyOp<int32_t>;
@@ -245,6 +254,7 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
             warps, stream, &ccl::impl::ReduceTwoLines<int32_t, Op, kRanks>, common, call);
         break;
       case Way::kPush:
+      case Way::kPushScatter:
         launched = iris::backend::Launch(warps, stream, &ccl::impl::ReducePush<int32_t, Op, 0>,
                                          common, call);
         break;
@@ -258,7 +268,7 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
     }
     ok = ok && launched.ok();
     ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, CheckSum,
-                                     static_cast<const uint32_t*>(x), round, wrong)
+                                     static_cast<const uint32_t*>(x), begin, end, round, wrong)
                    .ok();
   }
   return stream.Synchronize().ok() && ok && report.word == 0;
@@ -267,8 +277,10 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
 // The all-reduces by their names. False: it is none of them.
 bool FindWay(const char* name, Way* way) {
   const std::pair<const char*, Way> ways[] = {
-      {"all_reduce", Way::kDirect},  {"packets", Way::kPackets}, {"lines", Way::kLines},
-      {"two_lines", Way::kTwoLines}, {"push", Way::kPush},       {"bulk_pull", Way::kBulkPull}};
+      {"all_reduce", Way::kDirect}, {"packets", Way::kPackets},
+      {"lines", Way::kLines},       {"two_lines", Way::kTwoLines},
+      {"push", Way::kPush},         {"push_scatter", Way::kPushScatter},
+      {"bulk_pull", Way::kBulkPull}};
   for (const auto& [known, found] : ways) {
     if (std::strcmp(name, known) != 0) continue;
     *way = found;
@@ -296,7 +308,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: protocols barrier | put_signal_block | put_signal_warp | all_reduce | packets | "
-        "lines | two_lines | push | bulk_pull\n");
+        "lines | two_lines | push | push_scatter | bulk_pull\n");
     return 2;
   }
   void* window = mmap(nullptr, kRanks * kStrideBytes, PROT_READ | PROT_WRITE,
