@@ -200,7 +200,7 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   common.push_offset_bytes = kWorkspace + offsets.push_bytes;
   common.packet_bytes = config.packet_bytes;
   common.line_bytes = 1024;  // so that there are two chunks
-  common.push_bytes = 128;   // so that there are several
+  common.push_bytes = 64;    // so that there are more than slots
   common.push_block_bytes = config.push_bytes;
   common.stage_bytes = config.stage_bytes;
   common.size = kRanks;
