@@ -408,7 +408,8 @@ bool IsUnrolled(const std::string& operation, const std::string& variant) {
     case Operation::kReduceScatter:
     case Operation::kReduce:
       return v == Variant::kDirect || v == Variant::kTwoShot || v == Variant::kTwoPhase ||
-             v == Variant::kPipeline || v == Variant::kCopyEngine;
+             v == Variant::kPipeline || v == Variant::kCopyEngine || v == Variant::kPush ||
+             v == Variant::kBulkPull;
     case Operation::kAllGather:
     case Operation::kBroadcast:
       return v == Variant::kDirect || v == Variant::kTwoShot;
@@ -434,6 +435,8 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
     case Variant::kCopyEngine:
       return c->bytes >= 4 * kMiB;
     case Variant::kPipeline:
+    case Variant::kPush:
+    case Variant::kBulkPull:
     case Variant::kTwoPhase:
     case Variant::kRing:
       return c->bytes >= kMiB;

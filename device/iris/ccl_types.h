@@ -124,6 +124,14 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //                or 8 members, and all_gather, for up to 8: as kPackets, by lines of 120 bytes and
 //                a flag of 8 ("LL128"). Where the platform stores whole lines, and in emulation.
 //   kTwoLines    all_reduce: as kTwoPackets, by lines.
+//   kPush        all_reduce and reduce_scatter: members put chunks of their rows into each other's
+//                workspace, each warp for one peer, while they reduce those before and one warp
+//                tells of them. No wait for a first round. For much. An all_reduce whose `out` is
+//                not in the heap of all members goes as kTwoShot.
+//   kBulkPull    all_reduce, reduce_scatter and all_gather: the device's copy unit of each block
+//                fetches what it needs into shared memory, tile by tile. For kernels on 8 to 16
+//                multiprocessors. Without such units, and where what is fetched is not in the heap
+//                of all members, it goes as kTwoPhase or kDirect.
 enum class Variant : uint8_t {
   kAuto,
   kPackets,
@@ -139,7 +147,9 @@ enum class Variant : uint8_t {
   kSpinlock,
   kLines,
   kTwoLines,
+  kPush,
+  kBulkPull,
 };
-inline constexpr uint32_t kVariantCount = 13;  // kAuto included
+inline constexpr uint32_t kVariantCount = 15;  // kAuto included
 
 }  // namespace iris::ccl

@@ -44,6 +44,7 @@ Config SmallConfig() {
   config.block_threads = 32;
   config.packet_bytes = 256;
   config.line_bytes = 8192;
+  config.push_bytes = 4096;
   config.stage_bytes = 1024;
   config.check_calls = true;
   config.rules = kRules;
@@ -112,18 +113,18 @@ TEST_P(ReduceTypeTest, EqualsTheReferenceBitForBit) {
   }
 }
 
-const auto kReduceVariants =
-    testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
-                    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kRing, Variant::kAtomic,
-                    Variant::kSpinlock, Variant::kLines, Variant::kTwoLines);
+const auto kReduceVariants = testing::Values(
+    Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
+    Variant::kTwoPackets, Variant::kTwoPhase, Variant::kRing, Variant::kAtomic, Variant::kSpinlock,
+    Variant::kLines, Variant::kTwoLines, Variant::kPush, Variant::kBulkPull);
 // Those that sum in the order of the members.
 const auto kOrderedVariants =
     testing::Values(Variant::kPackets, Variant::kDirect, Variant::kTwoShot, Variant::kPipeline,
                     Variant::kTwoPackets, Variant::kTwoPhase, Variant::kSpinlock, Variant::kLines,
-                    Variant::kTwoLines);
+                    Variant::kTwoLines, Variant::kPush, Variant::kBulkPull);
 const char* const kVariantNames[] = {"Auto",       "Packets",  "Direct",     "TwoShot", "Pipeline",
                                      "TwoPackets", "TwoPhase", "CopyEngine", "Ring",    "Atomic",
-                                     "Spinlock",   "Lines",    "TwoLines"};
+                                     "Spinlock",   "Lines",    "TwoLines",   "Push",    "BulkPull"};
 
 std::string ReduceTypeName(const testing::TestParamInfo<TypeParam>& info) {
   const char* const types[] = {"None", "F32", "F64", "F16", "Bf16", "I32", "I64", "U8"};
@@ -1086,7 +1087,7 @@ TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
       call.root = static_cast<uint32_t>(h / 1000 % call.n);
       call.round = round;
       for (uint32_t m = 0; m < call.n; ++m) call.members[m] = comm.team.members[m];
-      const Variant variant = static_cast<Variant>(h / 7777 % 11);
+      const Variant variant = static_cast<Variant>(h / 7777 % ccl::kVariantCount);
       const uint64_t in_count = call.n * call.count;
       rank.Launch({1, 32}, FillRandom, in, in_count, rank.rank(), round);
       rank.Launch({1, 32}, FillCanary, out, RandomRows(call) * call.count + 4);
@@ -1104,6 +1105,52 @@ TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
     for (const Comm& comm : comms) {
       if (comm.team.size != 0) ExpectOk(ccl::CheckError(comm));
     }
+    EXPECT_EQ(rank.Read(bad), 0u);
+  });
+}
+
+// A reduce_scatter by kPush has no last round, and puts its first chunk before anything is waited
+// for: late ranks still read what the one before has put. Calls of one chunk and of several.
+TEST(PushTest, ReduceScattersFollowEachOtherWithLateRanks) {
+  World world(4);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    constexpr uint64_t kRowCounts[] = {20, 900, 130, 700, 1};
+    constexpr uint64_t kRoom = 4 * 900;
+    constexpr uint32_t kBuffers = 4;
+    uint32_t* in[kBuffers];
+    uint32_t* out[kBuffers];
+    for (uint32_t k = 0; k < kBuffers; ++k) {
+      in[k] = rank.New<uint32_t>(kRoom);
+      out[k] = rank.New<uint32_t>(kRoom);
+    }
+    uint64_t* bad = rank.New<uint64_t>(1);
+    rank.HostBarrier();
+    for (uint32_t round = 0; round < 400 / kSlower; ++round) {
+      RandomCall calls[kBuffers];
+      for (uint32_t k = 0; k < kBuffers; ++k) {
+        RandomCall& call = calls[k] = {};
+        call.operation = Operation::kReduceScatter;
+        call.count = kRowCounts[(round + k) % std::size(kRowCounts)];
+        call.n = rank.n();
+        call.me = rank.rank();
+        call.round = kBuffers * round + k;
+        for (uint32_t m = 0; m < call.n; ++m) call.members[m] = static_cast<uint8_t>(m);
+        rank.Launch({1, 32}, FillRandom, in[k], call.n * call.count, rank.rank(), call.round);
+        rank.Launch({1, 32}, FillCanary, out[k], call.count + 4);
+      }
+      if (round % 4 == 0) rank.Launch({}, Dawdle, rank.rank(), round);
+      // Nothing between them.
+      for (uint32_t k = 0; k < kBuffers; ++k) {
+        ExpectOk(StartRandom(comm, calls[k], in[k], out[k], Variant::kPush, rank.stream));
+      }
+      for (uint32_t k = 0; k < kBuffers; ++k) {
+        rank.Launch({1, 32}, CheckRandom, static_cast<const uint32_t*>(out[k]), calls[k], bad);
+      }
+      if (round % 32 == 31) rank.Synchronize();
+    }
+    rank.Synchronize();
+    ExpectOk(ccl::CheckError(comm));
     EXPECT_EQ(rank.Read(bad), 0u);
   });
 }
@@ -1170,9 +1217,9 @@ TEST_P(GraphTest, AThousandReplaysWithFreshData) {
     rank.HostBarrier();
     backend::Graph graph;
     ExpectOk(backend::BeginCapture(rank.stream));
-    const Variant variants[] = {Variant::kPackets, Variant::kTwoShot,  Variant::kDirect,
-                                Variant::kRing,    Variant::kSpinlock, Variant::kLines,
-                                Variant::kTwoLines};
+    const Variant variants[] = {Variant::kPackets,  Variant::kTwoShot,  Variant::kDirect,
+                                Variant::kRing,     Variant::kSpinlock, Variant::kLines,
+                                Variant::kTwoLines, Variant::kPush};
     for (Variant variant : variants) {
       rank.Launch({}, NextRound, round);
       rank.Launch({1, 32}, FillReplay, x, kCount, rank.rank(), static_cast<const uint32_t*>(round));
@@ -1553,6 +1600,20 @@ TEST(FailureTest, TwoShotNamesTheMissing) {
   ExpectMissing(2, Operation::kAllReduce, [](Rank& rank, const Comm& comm, float* x) {
     return ccl::AllReduce(comm, x, x, 3000, DType::kF32, ReduceOp::kSum, rank.stream,
                           Variant::kTwoShot);
+  });
+}
+
+TEST(FailureTest, PushNamesTheMissing) {
+  ExpectMissing(1, Operation::kReduceScatter, [](Rank& rank, const Comm& comm, float* x) {
+    return ccl::ReduceScatter(comm, x, x + 1000 * rank.rank(), 1000, DType::kF32, ReduceOp::kSum,
+                              rank.stream, Variant::kPush);
+  });
+}
+
+TEST(FailureTest, BulkPullNamesTheMissing) {
+  ExpectMissing(2, Operation::kAllReduce, [](Rank& rank, const Comm& comm, float* x) {
+    return ccl::AllReduce(comm, x, x, 3000, DType::kF32, ReduceOp::kSum, rank.stream,
+                          Variant::kBulkPull);
   });
 }
 

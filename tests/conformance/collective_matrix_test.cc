@@ -28,7 +28,8 @@ constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kM
 constexpr Variant kVariants[] = {Variant::kPackets,    Variant::kDirect,     Variant::kTwoShot,
                                  Variant::kPipeline,   Variant::kTwoPackets, Variant::kTwoPhase,
                                  Variant::kCopyEngine, Variant::kRing,       Variant::kAtomic,
-                                 Variant::kSpinlock,   Variant::kLines,      Variant::kTwoLines};
+                                 Variant::kSpinlock,   Variant::kLines,      Variant::kTwoLines,
+                                 Variant::kPush,       Variant::kBulkPull};
 
 constexpr uint64_t kGuard = 8;  // elements on each side of an output
 
@@ -232,6 +233,7 @@ Config SmallConfig() {
   config.block_threads = 32;
   config.packet_bytes = 256;
   config.line_bytes = 8192;
+  config.push_bytes = 4096;
   config.stage_bytes = 1024;
   return config;
 }

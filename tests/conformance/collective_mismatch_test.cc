@@ -292,9 +292,10 @@ TEST_P(MismatchTest, EveryVariantAgainstEveryOther) {
           return ccl::Choose(mismatches.comm(0), {call.operation, CountOf(call, mismatches.n()),
                                                   call.type, call.op, call.variant});
         };
-        // Different names may come to the same.
+        // Different names may come to the same. Who is in the minority changes with the size, so
+        // that each pair is there in both ways.
         const bool same = chosen(most).variant == chosen(other).variant;
-        if (same || ++k % kSlower != 0) continue;
+        if (same || (v < w) != (bytes == 4 << 10) || ++k % kSlower != 0) continue;
         mismatches.Expect(most, other, k % mismatches.n(),
                           std::string(ccl::VariantName(most.variant)) + " against " +
                               ccl::VariantName(other.variant) + " of " + std::to_string(bytes));

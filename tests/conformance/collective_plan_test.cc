@@ -99,6 +99,10 @@ std::string KernelOf(Variant variant, Operation operation) {
       return Reduces(operation) ? "ReduceLines" : "GatherLines";
     case Variant::kTwoLines:
       return "ReduceTwoLines";
+    case Variant::kPush:
+      return "ReducePush";
+    case Variant::kBulkPull:
+      return Reduces(operation) ? "ReduceBulkPull" : "GatherBulkPull";
     case Variant::kPipeline:
       return "ReducePipeline";
     case Variant::kCopyEngine:
@@ -265,6 +269,38 @@ TEST(ChooseTest, WithoutLinesTheNextRuleHolds) {
   comm.config.without_lines = true;
   EXPECT_EQ(ccl::Choose(comm, shape).variant, Variant::kTwoPackets);
   EXPECT_EQ(ccl::Choose(comm, wanted).variant, Variant::kTwoShot);
+}
+
+// The built-in rules take kPush only where its prototype won: four members, above 8 MiB.
+TEST(ChooseTest, PushesOnlyWhereItsPrototypeWon) {
+  const ccl::impl::Table table = ccl::impl::BuiltInTable(/*emulated=*/false);
+  Config config;
+  config.max_blocks = config.push_blocks = ccl::kMaxBlocks;
+  config.rules = table.rules;
+  config.n_rules = table.n_rules;
+  const auto choose = [&](Operation operation, uint32_t members, uint64_t mebibytes) {
+    Comm comm;
+    comm.team.size = members;
+    comm.config = ccl::impl::Complete(config);
+    EXPECT_TRUE(ccl::UseRules(table.rules, table.n_rules, &comm).ok());
+    const uint64_t rows = operation == Operation::kReduceScatter ? members : 1;
+    return ccl::Choose(comm, {operation, (mebibytes << 20) / 4 / rows, DType::kF32});
+  };
+  const ccl::Plan plan = choose(Operation::kAllReduce, 4, 16);
+  EXPECT_EQ(plan.variant, Variant::kPush);
+  EXPECT_EQ(plan.blocks, 64u);
+  EXPECT_EQ(choose(Operation::kAllReduce, 4, 128).blocks, 128u);
+  EXPECT_EQ(choose(Operation::kReduceScatter, 4, 16).variant, Variant::kPush);
+  for (uint32_t members : {2u, 3u, 8u}) {
+    for (uint64_t mebibytes : {16, 128, 256}) {
+      EXPECT_EQ(choose(Operation::kAllReduce, members, mebibytes).variant, Variant::kTwoPhase);
+      EXPECT_EQ(choose(Operation::kReduceScatter, members, mebibytes).variant, Variant::kDirect);
+    }
+  }
+  for (uint64_t mebibytes : {8, 256}) {
+    EXPECT_EQ(choose(Operation::kAllReduce, 4, mebibytes).variant, Variant::kTwoPhase);
+    EXPECT_EQ(choose(Operation::kReduceScatter, 4, mebibytes).variant, Variant::kDirect);
+  }
 }
 
 // A Comm of three members, of which nothing is launched.

@@ -376,6 +376,14 @@ def ptx_bulk_copies_are_published(a):
             in_order(a, "TileBulkQueue", copy[1], r"cp\.async\.bulk\.wait_group\.read 0"))
 
 
+def ptx_bulk_loads_see_what_was_told(a):
+    """An acquire, the fence between the proxies, the load, and a look at its gate before shared memory is read."""
+    return in_order(a, "BulkPull", r"mbarrier\.init", r"fence\.mbarrier_init", r"ld\.acquire\.sys",
+                    r"fence\.proxy\.async;", r"mbarrier\.arrive\.expect_tx",
+                    r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes", r"bar(?:rier)?\.",
+                    r"mbarrier\.test_wait\.parity", r"ld\.shared")
+
+
 def ptx_blocks_of_kernels(a):
     """Both halves of a barrier, with loads between them; the ring's words in the block; a post's last word."""
     return (in_order(a, "ArriveAndWait", r"bar(?:rier)?\.", r"st\.release\.sys\.(?:global\.)?u32",
@@ -507,6 +515,11 @@ PTX_RULES = {
         ("TileBulk", r"^cp\.async\.bulk\.commit_group.*", ""),
         ("TileBulkQueue", r"wait_group 1", "wait_group 2"),
         ("TileBulkQueue", r"wait_group\.read", "wait_group_read"),
+    ),
+    ptx_bulk_loads_see_what_was_told: (
+        ("BulkPull", r"^fence\.proxy.*", ""),
+        ("BulkPull", r"^mbarrier\.test_wait.*", ""),
+        ("BulkPull", r"\.acquire", ".relaxed"),
     ),
     ptx_blocks_of_kernels: (
         ("ArriveAndWait", r"st\.release", "st.relaxed"),

@@ -188,6 +188,23 @@ extern "C" IRIS_KERNEL void TileBulkQueue(DeviceContext ctx, uint32_t peer, floa
   queue.Finish(ctx);
 }
 
+// What others have told of is fetched to shared memory, and read by all threads.
+extern "C" IRIS_KERNEL void BulkPull(const uint64_t* told, const float* from, float* to) {
+  IRIS_SHARED(uint64_t[1], gate);
+  IRIS_SHARED(float[32 * 64], part);
+  constexpr uint32_t kBytes = 32 * 64 * sizeof(float);
+  if (backend::ThreadIndex() == 0) {
+    backend::BulkGateInit(&gate[0]);
+    while (backend::Load<Scope::kSystem, Order::kAcquire>(told) == 0) backend::Pause();
+    backend::BulkSeeOthers();
+    backend::BulkExpect(&gate[0], kBytes);
+    backend::BulkLoad(&part[0], from, kBytes, &gate[0]);
+  }
+  backend::BlockSync();
+  while (!backend::BulkArrived(&gate[0], 0)) backend::Pause();
+  to[backend::ThreadIndex()] = part[backend::ThreadIndex()];
+}
+
 extern "C" IRIS_KERNEL void RingOfWarps(DeviceContext ctx, const uint32_t* from, uint32_t* to,
                                         uint32_t n, uint32_t* out) {
   IRIS_SHARED(RingWords<4>[1], words);

@@ -58,7 +58,7 @@ constexpr iris::ccl::Variant kVariants[] = {
     iris::ccl::Variant::kDirect,   iris::ccl::Variant::kTwoShot,    iris::ccl::Variant::kTwoPhase,
     iris::ccl::Variant::kPipeline, iris::ccl::Variant::kRing,       iris::ccl::Variant::kAtomic,
     iris::ccl::Variant::kSpinlock, iris::ccl::Variant::kCopyEngine, iris::ccl::Variant::kLines,
-    iris::ccl::Variant::kTwoLines};
+    iris::ccl::Variant::kTwoLines, iris::ccl::Variant::kPush,       iris::ccl::Variant::kBulkPull};
 // On emulated devices every element takes its time.
 constexpr bool kEmulated = iris::backend::Traits::kEmulated;
 // Of products: above 64 rows, and multiples of 8, so that every variant has them.

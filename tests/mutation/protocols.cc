@@ -3,7 +3,7 @@
 // counts the reports.
 //
 //   protocols SCENARIO      barrier | put_signal_block | put_signal_warp | all_reduce | packets |
-//                           lines | two_lines
+//                           lines | two_lines | push | push_scatter | bulk_pull
 //
 // Exit code 0: every rank got the data that it had to get. 1: wrong data (a mistake may show that
 // way as well). 2: usage. ThreadSanitizer's own exit code wins over 0.
@@ -12,6 +12,7 @@
 // that a second mapping of the same memory would hide every race.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -25,8 +26,10 @@
 #include "iris/backend/select.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/reduce_direct.h"
+#include "iris/collective/variants/bulk_pull.h"
 #include "iris/collective/variants/lines.h"
 #include "iris/collective/variants/packets.h"
+#include "iris/collective/variants/push.h"
 #include "iris/device.h"
 
 namespace {
@@ -44,6 +47,8 @@ constexpr uint64_t kSecondNs = 1000ull * 1000 * 1000;
 constexpr uint64_t kTimeoutNs =
     iris::impl::kMutation == iris::impl::Mutation::kNone ? 60 * kSecondNs : kSecondNs;
 
+constexpr uint32_t kCount = 600;  // of an all-reduce
+
 // One rank's heap. Every word that a round writes is written again in the next, so that both
 // directions are tested: data read before it is there, and data overwritten before it was read.
 struct Heap {
@@ -54,6 +59,7 @@ struct Heap {
   uint64_t full[kBlocks][kThreads];           // signals: data is there
   uint64_t empty[kBlocks][kThreads];          // signals: data has been read
   alignas(256) uint8_t workspace[128 << 10];  // of the collectives
+  alignas(16) uint32_t x[kCount];
 };
 static_assert(sizeof(Heap) <= kStrideBytes);
 
@@ -141,10 +147,8 @@ IRIS_KERNEL void PutSignalWarpKernel(DeviceContext ctx, uint32_t* wrong) {
   PutSignalRounds(ctx, first, iris::impl::CoopSize(iris::Warp{}), iris::Warp{}, wrong);
 }
 
-// An all-reduce in place of memory outside the heaps, so that it goes through the workspace, in two
-// chunks.
-constexpr uint32_t kCount = 600;
-
+// An all-reduce in place, in several chunks: of memory outside the heaps, so that it goes through
+// the workspace, or in the heap. kPushScatter: a reduce-scatter.
 IRIS_KERNEL void FillInput(uint32_t* x, uint32_t rank, uint32_t round) {
   const uint32_t first = iris::backend::ThreadIndex();
   for (uint32_t i = first; i < kCount; i += iris::backend::BlockSize()) {
@@ -152,16 +156,17 @@ IRIS_KERNEL void FillInput(uint32_t* x, uint32_t rank, uint32_t round) {
   }
 }
 
-IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t round, uint32_t* wrong) {
-  const uint32_t first = iris::backend::ThreadIndex();
-  for (uint32_t i = first; i < kCount; i += iris::backend::BlockSize()) {
+IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t begin, uint32_t end, uint32_t round,
+                          uint32_t* wrong) {
+  const uint32_t first = begin + iris::backend::ThreadIndex();
+  for (uint32_t i = first; i < end; i += iris::backend::BlockSize()) {
     uint32_t sum = 0;
     for (uint32_t rank = 0; rank < kRanks; ++rank) sum += Word(rank, round, i);
     Note(wrong, iris::backend::LoadPlain(x + i) == sum);
   }
 }
 
-enum class Way { kDirect, kPackets, kLines, kTwoLines };
+enum class Way { kDirect, kPackets, kLines, kTwoLines, kPush, kPushScatter, kBulkPull };
 
 bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& stream,
                      uint32_t* wrong) {
@@ -172,10 +177,15 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   config.packet_bytes = 256;
   config.line_blocks = kBlocks;
   config.line_bytes = 8192;
+  config.push_blocks = kBlocks;
+  config.push_bytes = 4096;
   config.stage_bytes = 1024;
   const ccl::impl::Offsets offsets = ccl::impl::OffsetsOf(kRanks, config);
   if (offsets.total_bytes > sizeof(Heap::workspace)) return false;
-  std::vector<uint32_t> x(kCount);
+  // These need it in the heap.
+  const bool in_heap = way == Way::kPush || way == Way::kPushScatter || way == Way::kBulkPull;
+  std::vector<uint32_t> outside(kCount);
+  uint32_t* const x = in_heap ? HeapOf(ctx, ctx.rank)->x : outside.data();
   ccl::ErrorReport report;
   constexpr uint64_t kWorkspace = offsetof(Heap, workspace);
   ccl::impl::Common common = {};
@@ -187,32 +197,42 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   common.packet_offset_bytes = kWorkspace + offsets.packet_bytes;
   common.stage_offset_bytes = kWorkspace + offsets.stage_bytes;
   common.line_offset_bytes = kWorkspace + offsets.line_bytes;
+  common.push_offset_bytes = kWorkspace + offsets.push_bytes;
   common.packet_bytes = config.packet_bytes;
   common.line_bytes = 1024;  // so that there are two chunks
+  common.push_bytes = 64;    // so that there are more than slots
+  common.push_block_bytes = config.push_bytes;
   common.stage_bytes = config.stage_bytes;
   common.size = kRanks;
   common.index = ctx.rank;
   for (uint32_t i = 0; i < kRanks; ++i) common.members[i] = static_cast<uint8_t>(i);
   common.ends = 1;
   common.operation = ccl::Operation::kAllReduce;
-  call.in = reinterpret_cast<const uint8_t*>(x.data());
-  call.out = reinterpret_cast<uint8_t*>(x.data());
-  common.in_offset_bytes = ccl::impl::kNotInHeap;
-  common.out_offset_bytes = ccl::impl::kNotInHeap;
+  call.in = reinterpret_cast<const uint8_t*>(x);
+  call.out = reinterpret_cast<uint8_t*>(x);
+  common.in_offset_bytes = in_heap ? offsetof(Heap, x) : ccl::impl::kNotInHeap;
+  common.out_offset_bytes = common.in_offset_bytes;
   const bool whole = way == Way::kPackets || way == Way::kLines;
   call.count = whole ? kCount : kCount / kRanks;
-  if (way == Way::kTwoLines) call.count = ccl::impl::RoundUp(call.count, 4);
+  if (way == Way::kTwoLines || in_heap) call.count = ccl::impl::RoundUp(call.count, 4);
   call.limit = kCount;
   call.rows = whole ? 1 : kRanks;
   call.row = whole ? 0 : ctx.rank;
   call.target = ccl::impl::ReduceCall::kAll;
+  uint32_t begin = 0;
+  uint32_t end = kCount;
+  if (way == Way::kPushScatter) {
+    call.target = ccl::impl::ReduceCall::kSelf;
+    begin = static_cast<uint32_t>(ctx.rank * call.count);
+    end = std::min(kCount, begin + static_cast<uint32_t>(call.count));
+    call.out += begin * sizeof(uint32_t);
+  }
   call.divide = 1;
   call.op = ccl::ReduceOp::kSum;
   using Op = ccl::impl::AnyOp<int32_t>;
   bool ok = true;
   for (uint32_t round = 0; round < kRounds; ++round) {
-    ok = ok &&
-         iris::backend::Launch({1, kThreads, 0}, stream, FillInput, x.data(), ctx.rank, round).ok();
+    ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, FillInput, x, ctx.rank, round).ok();
     const iris::LaunchConfig launch = {kBlocks, kThreads, 0};
     const iris::LaunchConfig warps = {kBlocks, 64, 0};  // lines take whole ones
     iris::Result launched;
@@ -233,10 +253,22 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
         launched = iris::backend::Launch(
             warps, stream, &ccl::impl::ReduceTwoLines<int32_t, Op, kRanks>, common, call);
         break;
+      case Way::kPush:
+      case Way::kPushScatter:
+        launched = iris::backend::Launch(warps, stream, &ccl::impl::ReducePush<int32_t, Op, 0>,
+                                         common, call);
+        break;
+      case Way::kBulkPull: {
+        constexpr ccl::impl::PullRing kRing = {2, 128};
+        launched =
+            iris::backend::Launch({kBlocks, 64, kRing.stages * kRanks * kRing.tile_bytes}, stream,
+                                  &ccl::impl::ReduceBulkPull<int32_t, Op, 0>, common, call, kRing);
+        break;
+      }
     }
     ok = ok && launched.ok();
     ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, CheckSum,
-                                     static_cast<const uint32_t*>(x.data()), round, wrong)
+                                     static_cast<const uint32_t*>(x), begin, end, round, wrong)
                    .ok();
   }
   return stream.Synchronize().ok() && ok && report.word == 0;
@@ -244,10 +276,11 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
 
 // The all-reduces by their names. False: it is none of them.
 bool FindWay(const char* name, Way* way) {
-  const std::pair<const char*, Way> ways[] = {{"all_reduce", Way::kDirect},
-                                              {"packets", Way::kPackets},
-                                              {"lines", Way::kLines},
-                                              {"two_lines", Way::kTwoLines}};
+  const std::pair<const char*, Way> ways[] = {
+      {"all_reduce", Way::kDirect}, {"packets", Way::kPackets},
+      {"lines", Way::kLines},       {"two_lines", Way::kTwoLines},
+      {"push", Way::kPush},         {"push_scatter", Way::kPushScatter},
+      {"bulk_pull", Way::kBulkPull}};
   for (const auto& [known, found] : ways) {
     if (std::strcmp(name, known) != 0) continue;
     *way = found;
@@ -275,7 +308,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: protocols barrier | put_signal_block | put_signal_warp | all_reduce | packets | "
-        "lines | two_lines\n");
+        "lines | two_lines | push | push_scatter | bulk_pull\n");
     return 2;
   }
   void* window = mmap(nullptr, kRanks * kStrideBytes, PROT_READ | PROT_WRITE,

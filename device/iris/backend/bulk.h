@@ -1,6 +1,6 @@
 // Bulk copies: a thread hands ranges of its block's shared memory to the device's copy unit, which
-// writes them to global memory, also that of a peer, while the thread goes on. A thread copies by
-// itself on devices that have no such unit.
+// writes them to global memory, also that of a peer, while the thread goes on; and the other way. A
+// thread copies by itself on devices that have no such unit.
 //
 //   ... the threads write `part` in shared memory ...
 //   BulkPublishShared();                  // each thread that has written
@@ -9,6 +9,15 @@
 //   BulkCommit();                         // that thread
 //   BulkAwaitRead();                      // `part` may be overwritten by this thread
 //   BulkAwait();                          // all is written: a release of this thread publishes it
+//
+//   BulkGateInit(gate);                   // one thread; then a sync
+//   BulkSeeOthers();                      // who loads, behind its acquire of what others wrote
+//   BulkExpect(gate, bytes);              // that thread: of all loads of a phase of the gate
+//   BulkLoad(part, from, bytes, gate);    // that thread, once or several times; more than 0 bytes
+//   while (!BulkArrived(gate, parity));   // whoever reads `part`: 0 for the first phase, 1, 0, ...
+//
+// A gate is eight aligned bytes of shared memory. A sync of the block stands between the reads of a
+// part, also the looks at its gate, and the next loads into it.
 //
 // The bytes, and both addresses, are multiples of 16. A range is at most kBulkMaxBytes. What a
 // thread commits together is a group; waits are for the groups of the calling thread alone. To be
@@ -48,5 +57,20 @@ template <uint32_t kPending = 0>
 IRIS_DEVICE void BulkAwaitRead();
 template <uint32_t kPending = 0>
 IRIS_DEVICE void BulkAwait();
+
+IRIS_DEVICE void BulkGateInit(uint64_t* gate);
+
+// Orders what this thread sees, in global memory, before what it loads from now on.
+IRIS_DEVICE void BulkSeeOthers();
+
+// Begins a phase, which ends when so many bytes have arrived; 0 bytes: at once.
+IRIS_DEVICE void BulkExpect(uint64_t* gate, uint32_t bytes);
+
+// Starts to read `bytes` bytes at `from` to `to`, in shared memory.
+IRIS_DEVICE void BulkLoad(void* to, const void* from, uint32_t bytes, uint64_t* gate);
+
+// Whether the phase of this parity, the newest or the one before it, has ended. If so, the thread
+// sees what was loaded.
+IRIS_DEVICE bool BulkArrived(const uint64_t* gate, uint32_t parity);
 
 }  // namespace iris::backend

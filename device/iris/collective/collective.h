@@ -98,6 +98,8 @@ struct Config {
   uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
   uint32_t line_blocks = 0;    // up to max_blocks: of kLines and kTwoLines
   uint64_t line_bytes = 0;     // of lines from all members, each block, twice: a multiple of 8 KiB
+  uint32_t push_blocks = 0;    // up to max_blocks: of kPush
+  uint64_t push_bytes = 0;     // of the chunks from all members, each block: a multiple of 4 KiB
   uint64_t stage_bytes = 0;    // of each block, twice; a multiple of 16 * kMaxTeamRanks
   uint64_t timeout_ns = 0;     // 0: DeviceContext::timeout_ns
   // kPackets compares what the members call before it waits for any packet, at the price of a

@@ -148,6 +148,10 @@ TEST_F(CollectiveTest, CreateRefusesABadConfig) {
       [](Config* c) { c->line_bytes = 4096; },
       [](Config* c) { c->line_bytes = 9000; },
       [](Config* c) { c->line_bytes = 1ull << 60; },
+      [](Config* c) { c->push_blocks = 1000; },
+      [](Config* c) { c->push_bytes = 2048; },
+      [](Config* c) { c->push_bytes = 5000; },
+      [](Config* c) { c->push_bytes = 1ull << 60; },
       [](Config* c) { c->stage_bytes = 1000; },
       [](Config* c) { c->stage_bytes = 1ull << 60; },
   };
@@ -297,11 +301,17 @@ TEST(LayoutTest, RegionsDoNotOverlap) {
       EXPECT_EQ(inbox_bytes % impl::kLineUnitBytes, 0u);
       if (n <= impl::kMaxLineMembers) {
         EXPECT_GE(inbox_bytes, impl::kLineUnitBytes);
-        EXPECT_GE(offsets.stage_bytes,
+        EXPECT_GE(offsets.push_bytes,
                   offsets.line_bytes + config.line_blocks * 2 * n * inbox_bytes);
       } else {
-        EXPECT_EQ(offsets.stage_bytes, offsets.line_bytes);
+        EXPECT_EQ(offsets.push_bytes, offsets.line_bytes);
       }
+      const uint64_t chunk_bytes = impl::PushInboxBytes(n, config.push_bytes);
+      EXPECT_GE(chunk_bytes, 16u);
+      EXPECT_EQ(chunk_bytes % 16, 0u);
+      EXPECT_LE(impl::kPushSlots * (n - 1) * chunk_bytes, config.push_bytes);
+      EXPECT_EQ(offsets.push_bytes % impl::kLineBytes, 0u);
+      EXPECT_GE(offsets.stage_bytes, offsets.push_bytes + config.push_blocks * config.push_bytes);
       EXPECT_GE(offsets.total_bytes,
                 offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes);
       EXPECT_EQ(offsets.stage_bytes % kWorkspaceAlignmentBytes, 0u);
@@ -317,6 +327,7 @@ TEST(ConfigTest, FewMultiprocessorsAreFewBlocks) {
   EXPECT_EQ(complete.max_blocks, 3u);
   EXPECT_EQ(complete.packet_blocks, 3u);
   EXPECT_EQ(complete.line_blocks, 3u);
+  EXPECT_EQ(complete.push_blocks, 3u);
   EXPECT_LT(WorkspaceBytes(2, config), WorkspaceBytes(2));
   config.max_blocks = 2;  // what is less holds
   EXPECT_EQ(impl::Complete(config).max_blocks, 2u);
@@ -326,16 +337,22 @@ TEST(ConfigTest, FewBlocksHaveRulesOfTheirOwn) {
   const impl::Table all = impl::BuiltInTable(/*emulated=*/false);
   for (uint32_t blocks : {8u, impl::kFewBlocks}) {
     const impl::Table few = impl::FewBlocksTable(blocks);
-    ASSERT_GT(few.n_rules, all.n_rules);
-    const uint32_t n_own = few.n_rules - all.n_rules;
-    for (uint32_t k = 0; k < n_own; ++k) {
+    // The others hold behind them, but for those of kPush.
+    std::vector<Rule> others;
+    for (uint32_t k = 0; k < all.n_rules; ++k) {
+      if (all.rules[k].variant != Variant::kPush) others.push_back(all.rules[k]);
+    }
+    ASSERT_LT(others.size(), all.n_rules);
+    ASSERT_GT(few.n_rules, others.size());
+    const size_t n_own = few.n_rules - others.size();
+    for (size_t k = 0; k < n_own; ++k) {
       EXPECT_LE(few.rules[k].blocks, blocks) << k;
       EXPECT_NE(few.rules[k].variant, Variant::kCopyEngine) << k;
     }
-    // The others hold behind them.
-    for (uint32_t k = 0; k < all.n_rules; ++k) {
-      EXPECT_EQ(few.rules[n_own + k].operation, all.rules[k].operation);
-      EXPECT_EQ(few.rules[n_own + k].max_bytes, all.rules[k].max_bytes);
+    for (size_t k = 0; k < others.size(); ++k) {
+      EXPECT_EQ(few.rules[n_own + k].operation, others[k].operation);
+      EXPECT_EQ(few.rules[n_own + k].max_bytes, others[k].max_bytes);
+      EXPECT_EQ(few.rules[n_own + k].variant, others[k].variant);
     }
     Comm comm;
     comm.team.size = 2;

@@ -18,6 +18,7 @@ using impl::Invalid;
 // Of a complete config.
 bool IsValid(const Config& config) {
   constexpr uint64_t kMaxBytes = 1ull << 36;  // keeps every sum of sizes far from overflow
+  constexpr uint64_t kPushUnitBytes = 16 * kMaxTeamRanks * impl::kPushSlots;
   return config.max_blocks >= 1 && config.max_blocks <= kMaxBlocks &&
          config.blocks <= config.max_blocks && config.block_threads <= kMaxThreads &&
          config.unroll <= kMaxUnroll && config.packet_blocks >= 1 &&
@@ -27,8 +28,10 @@ bool IsValid(const Config& config) {
          config.line_bytes >= impl::kLineUnitBytes * impl::kMaxLineMembers &&
          config.line_bytes <= kMaxBytes &&
          config.line_bytes % (impl::kLineUnitBytes * impl::kMaxLineMembers) == 0 &&
-         config.stage_bytes >= 16 * kMaxTeamRanks && config.stage_bytes <= kMaxBytes &&
-         config.stage_bytes % (16 * kMaxTeamRanks) == 0;
+         config.push_blocks >= 1 && config.push_blocks <= config.max_blocks &&
+         config.push_bytes >= kPushUnitBytes && config.push_bytes <= kMaxBytes &&
+         config.push_bytes % kPushUnitBytes == 0 && config.stage_bytes >= 16 * kMaxTeamRanks &&
+         config.stage_bytes <= kMaxBytes && config.stage_bytes % (16 * kMaxTeamRanks) == 0;
 }
 
 // Which ranks of which heaps this process has made Comms of. An entry for each range of heaps that

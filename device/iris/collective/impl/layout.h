@@ -7,6 +7,8 @@
 //   packets   [packet_blocks][2][members][2 * packet_bytes]: inboxes of kPackets, by parity
 //   lines     [line_blocks][2][members][LineInboxBytes]: the same of kLines and kTwoLines, for
 //             teams of up to kMaxLineMembers. Apart from packets: no data ever was where flags are
+//   pushes    [push_blocks][kPushSlots][members - 1][PushInboxBytes]: inboxes of kPush, by chunks.
+//             Apart from stages, which others may still read when an operation begins
 //   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
 //   partners  [max_blocks][2][kMaxPartners]: words by which blocks of one member that share a row
 //             tell each other what they have of it; zero between kernels. See iris/norm
@@ -33,6 +35,8 @@ inline constexpr uint32_t kLineDataBytes = 120;
 inline constexpr uint32_t kLineLanes = kLineBytes / 16;
 // What the largest warp stores at once; an inbox is a multiple of it.
 inline constexpr uint32_t kLineUnitBytes = 64 / kLineLanes * kLineBytes;
+// Chunks of a block that may be in its inboxes: see variants/push.h.
+inline constexpr uint32_t kPushSlots = 4;
 
 // Blocks of a member that work on one row together, at most.
 inline constexpr uint32_t kMaxPartners = 32;
@@ -120,12 +124,19 @@ IRIS_HOST_DEVICE constexpr uint64_t LineInboxBytes(uint32_t n_members, uint64_t 
   return line_bytes / n_members / kLineUnitBytes * kLineUnitBytes;
 }
 
+// Of a chunk that a block takes from one member: a multiple of 128 where there is room, else of 16.
+IRIS_HOST_DEVICE constexpr uint64_t PushInboxBytes(uint32_t n_members, uint64_t push_bytes) {
+  const uint64_t bytes = push_bytes / kPushSlots / (n_members < 2 ? 1 : n_members - 1);
+  return bytes < 128 ? bytes / 16 * 16 : bytes / 128 * 128;
+}
+
 // Offsets in a workspace, for a config whose fields are all set.
 struct Offsets {
   uint64_t sync_bytes;
   uint64_t pair_bytes;
   uint64_t packet_bytes;
   uint64_t line_bytes;
+  uint64_t push_bytes;
   uint64_t stage_bytes;
   uint64_t partner_bytes;
   uint64_t total_bytes;
@@ -140,7 +151,8 @@ constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
   offsets.line_bytes =
       offsets.packet_bytes + config.packet_blocks * PacketBytes(n, config.packet_bytes);
   const uint64_t line_blocks = n > kMaxLineMembers ? 0 : config.line_blocks;
-  offsets.stage_bytes = offsets.line_bytes + line_blocks * 2 * config.line_bytes;
+  offsets.push_bytes = offsets.line_bytes + line_blocks * 2 * config.line_bytes;
+  offsets.stage_bytes = offsets.push_bytes + config.push_blocks * config.push_bytes;
   offsets.partner_bytes = RoundUp(offsets.stage_bytes + config.max_blocks * 2 * config.stage_bytes,
                                   kWorkspaceAlignmentBytes);
   offsets.total_bytes = offsets.partner_bytes + config.max_blocks * kPartnerBytes;
@@ -179,9 +191,12 @@ struct Common {
   uint64_t sync_offset_bytes;
   uint64_t packet_offset_bytes;
   uint64_t line_offset_bytes;
+  uint64_t push_offset_bytes;
   uint64_t stage_offset_bytes;
   uint64_t packet_bytes;
-  uint64_t line_bytes;  // of an inbox
+  uint64_t line_bytes;        // of an inbox
+  uint64_t push_bytes;        // likewise
+  uint64_t push_block_bytes;  // of all inboxes of a block
   uint64_t stage_bytes;
   uint32_t size;   // members
   uint32_t index;  // of this member

@@ -35,6 +35,17 @@ struct Jobs {
   uint32_t step;
   Share share;
 };
+// The same of whole warps: this one is number `warp` of `warps`. A warp has several jobs to itself
+// where there are fewer warps than jobs.
+IRIS_DEVICE inline Jobs WarpJobs(uint32_t warp, uint32_t warps, uint32_t n_jobs) {
+  const uint32_t lanes = backend::WarpSize();
+  if (warps < n_jobs) return {warp, warps, {backend::LaneIndex(), lanes}};
+  const uint32_t job = warp % n_jobs;
+  const uint32_t sharing = warps / n_jobs + (job < warps % n_jobs ? 1 : 0);
+  return {job,
+          n_jobs,
+          {warp / n_jobs * uint64_t{lanes} + backend::LaneIndex(), uint64_t{sharing} * lanes}};
+}
 IRIS_DEVICE inline Jobs JobsOf(uint32_t block, uint32_t blocks, uint32_t n_jobs) {
   const uint32_t lanes = backend::WarpSize();
   const uint32_t per_block = (backend::BlockSize() + lanes - 1) / lanes;
@@ -45,13 +56,7 @@ IRIS_DEVICE inline Jobs JobsOf(uint32_t block, uint32_t blocks, uint32_t n_jobs)
             {block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
              uint64_t{blocks} * backend::BlockSize()}};
   }
-  const uint32_t warps = per_block * blocks;
-  const uint32_t warp = block * per_block + backend::WarpIndex();
-  const uint32_t job = warp % n_jobs;
-  const uint32_t sharing = warps / n_jobs + (job < warps % n_jobs ? 1 : 0);
-  return {job,
-          n_jobs,
-          {warp / n_jobs * uint64_t{lanes} + backend::LaneIndex(), uint64_t{sharing} * lanes}};
+  return WarpJobs(block * per_block + backend::WarpIndex(), per_block * blocks, n_jobs);
 }
 
 }  // namespace iris::ccl::impl

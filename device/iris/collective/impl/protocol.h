@@ -427,6 +427,12 @@ class Rounds {
     return At<uint8_t>(m, call_->line_offset_bytes + inbox * call_->line_bytes);
   }
   IRIS_DEVICE uint64_t LineFlag() const { return static_cast<uint64_t>(HighFlag()) << 32 | epoch_; }
+  // Where member m takes chunk `chunk` of what `from`, which is another, puts for this block.
+  IRIS_DEVICE uint8_t* PushBox(uint32_t m, uint64_t chunk, uint32_t from) const {
+    const uint64_t slot = chunk % kPushSlots * (call_->size - 1) + (from < m ? from : from - 1);
+    return At<uint8_t>(
+        m, call_->push_offset_bytes + block_ * call_->push_block_bytes + slot * call_->push_bytes);
+  }
   // Polls for the flag of a line that `from` sends. False on failure, which is recorded. watches:
   // as Poll; one thread of a block does.
   IRIS_DEVICE bool AwaitFlag(const uint64_t* word, uint32_t from, bool watches) {

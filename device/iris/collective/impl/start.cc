@@ -150,9 +150,12 @@ Common CommonOf(const Start& start) {
   common.sync_offset_bytes = comm.workspace_offset_bytes + offsets.sync_bytes;
   common.packet_offset_bytes = comm.workspace_offset_bytes + offsets.packet_bytes;
   common.line_offset_bytes = comm.workspace_offset_bytes + offsets.line_bytes;
+  common.push_offset_bytes = comm.workspace_offset_bytes + offsets.push_bytes;
   common.stage_offset_bytes = comm.workspace_offset_bytes + offsets.stage_bytes;
   common.packet_bytes = comm.config.packet_bytes;
   common.line_bytes = LineInboxBytes(comm.team.size, comm.config.line_bytes);
+  common.push_bytes = PushInboxBytes(comm.team.size, comm.config.push_bytes);
+  common.push_block_bytes = comm.config.push_bytes;
   common.stage_bytes = comm.config.stage_bytes;
   common.size = comm.team.size;
   common.index = comm.team.index;

@@ -4,7 +4,7 @@
 #define IRIS_VARIANTS(row)                                                                  \
   row(kPacketsRow) row(kDirectRow) row(kTwoShotRow) row(kPipelineRow) row(kTwoPacketsRow)   \
       row(kTwoPhaseRow) row(kCopyEngineRow) row(kRingRow) row(kAtomicRow) row(kSpinlockRow) \
-          row(kLinesRow) row(kTwoLinesRow)
+          row(kLinesRow) row(kTwoLinesRow) row(kPushRow) row(kBulkPullRow)
 
 namespace iris::ccl::impl {
 

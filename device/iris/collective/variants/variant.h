@@ -98,33 +98,33 @@ uint32_t UnrollOf(const T&) {
   return 0;
 }
 
-// Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed. early:
-// the kernel begins with impl::Enter.
+// Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed.
+// config.early: the kernel begins with impl::Enter.
 template <typename... Params, typename... Args>
-Result LaunchKernelAs(bool early, const Start& start, const VariantRow& row, const char* name,
-                      uint32_t blocks, uint32_t threads, backend::Stream& stream,
-                      void (*kernel)(Params...), const Args&... args) {
+Result LaunchKernelAs(const LaunchConfig& config, const Start& start, const VariantRow& row,
+                      const char* name, backend::Stream& stream, void (*kernel)(Params...),
+                      const Args&... args) {
   if (LaunchTrace* trace = start.comm.trace; trace != nullptr) {
     uint32_t unroll = 0;
     ((unroll = UnrollOf(args) != 0 ? UnrollOf(args) : unroll), ...);
     if (trace->n < LaunchTrace::kMax) {
-      trace->notes[trace->n] = {{row.variant, blocks, threads, unroll}, name};
+      trace->notes[trace->n] = {{row.variant, config.grid, config.block, unroll}, name};
     }
     ++trace->n;
   }
-  return backend::Launch({blocks, threads, 0, early}, stream, kernel, args...);
+  return backend::Launch(config, stream, kernel, args...);
 }
 template <typename... Params, typename... Args>
 Result LaunchKernel(const Start& start, const VariantRow& row, const char* name, uint32_t blocks,
                     uint32_t threads, backend::Stream& stream, void (*kernel)(Params...),
                     const Args&... args) {
-  return LaunchKernelAs(false, start, row, name, blocks, threads, stream, kernel, args...);
+  return LaunchKernelAs({blocks, threads}, start, row, name, stream, kernel, args...);
 }
 template <typename... Params, typename... Args>
 Result LaunchEarly(const Start& start, const VariantRow& row, const char* name,
                    backend::Stream& stream, void (*kernel)(Params...), const Args&... args) {
-  return LaunchKernelAs(BeginsEarly(start), start, row, name, start.plan.blocks, start.plan.threads,
-                        stream, kernel, args...);
+  return LaunchKernelAs({start.plan.blocks, start.plan.threads, 0, BeginsEarly(start)}, start, row,
+                        name, stream, kernel, args...);
 }
 
 // Reductions of a slice or row by ReduceDirect; see impl/reduce_direct.h.

@@ -1,0 +1,45 @@
+// Bulk copies by the thread itself, at once: of devices that have no unit for them, and of emulated
+// ones, where it is one of the orders which a device may have. bulk.h has the contracts.
+//
+// A gate is the bytes that are still to come, doubled, and the parity of the phases that are over.
+// One thread changes it.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/primitives.h"
+
+namespace iris::backend {
+
+IRIS_DEVICE inline void BulkStore(void* to, const void* from, uint32_t bytes) {
+  for (uint32_t at = 0; at < bytes; at += sizeof(Bytes16)) {
+    raw::Store16<CacheHint::kDefault>(
+        static_cast<char*>(to) + at,
+        raw::Load16<CacheHint::kDefault>(static_cast<const char*>(from) + at));
+  }
+}
+IRIS_DEVICE inline void BulkPublishShared() {}
+IRIS_DEVICE inline void BulkCommit() {}
+template <uint32_t kPending>
+IRIS_DEVICE inline void BulkAwaitRead() {}
+template <uint32_t kPending>
+IRIS_DEVICE inline void BulkAwait() {}
+
+IRIS_DEVICE inline void BulkGateInit(uint64_t* gate) {
+  Store<Scope::kBlock, Order::kRelaxed>(gate, uint64_t{0});
+}
+IRIS_DEVICE inline void BulkSeeOthers() {}
+IRIS_DEVICE inline void BulkExpect(uint64_t* gate, uint32_t bytes) {
+  const uint64_t value = Load<Scope::kBlock, Order::kRelaxed>(gate);
+  Store<Scope::kBlock, Order::kRelaxed>(gate, bytes == 0 ? value ^ 1 : value + 2 * uint64_t{bytes});
+}
+IRIS_DEVICE inline void BulkLoad(void* to, const void* from, uint32_t bytes, uint64_t* gate) {
+  BulkStore(to, from, bytes);
+  const uint64_t value = Load<Scope::kBlock, Order::kRelaxed>(gate) - 2 * uint64_t{bytes};
+  Store<Scope::kBlock, Order::kRelease>(gate, value < 2 ? value ^ 1 : value);
+}
+IRIS_DEVICE inline bool BulkArrived(const uint64_t* gate, uint32_t parity) {
+  return (Load<Scope::kBlock, Order::kAcquire>(gate) & 1) != parity;
+}
+
+}  // namespace iris::backend

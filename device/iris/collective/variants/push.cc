@@ -1,0 +1,44 @@
+// The row of kPush. Its kernels: push.h.
+#include "iris/collective/variants/push.h"
+
+#include <cstdint>
+
+#include "iris/collective/impl/select_kernel.h"
+#include "iris/collective/variants/variant.h"
+
+namespace iris::ccl::impl {
+
+extern const VariantRow kPushRow;
+
+namespace {
+
+struct Kernels {
+  template <typename T, typename Op, uint32_t N>
+  static auto Of() {
+    return &ReducePush<T, Op, N>;
+  }
+};
+
+void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
+  FitUnits(comm, shape, bytes, plan);
+  // Whole warps, and no more blocks than have inboxes.
+  plan->threads = static_cast<uint32_t>(RoundUp(plan->threads, backend::WarpSize()));
+  if (plan->blocks > comm.config.push_blocks) plan->blocks = comm.config.push_blocks;
+}
+
+Result Launch(const Start& start, backend::Stream& stream) {
+  const Request& request = start.request;
+  const bool scatter = request.operation == Operation::kReduceScatter;
+  return LaunchEarly(start, kPushRow, "ReducePush", stream,
+                     Select<Kernels>(request.type, request.op, start.comm.team.size),
+                     CommonOf(start), scatter ? WholeRows(start) : Slices(start));
+}
+
+}  // namespace
+
+const VariantRow kPushRow = {
+    Variant::kPush,       "push",  kAllReduceBit | kReduceScatterBit, nullptr, &Fit,
+    &PrepareAll<Kernels>, &Launch,
+};
+
+}  // namespace iris::ccl::impl
