@@ -1140,7 +1140,8 @@ class Fuzzer {
         iris_tensor* const tensor = Tensor();
         iris_tensor_info info = {};
         info.size = sizeof(info);
-        const bool known = iris_tensor_get_info(tensor, &info) == IRIS_OK;
+        const bool known =
+            iris_tensor_get_info(tensor, &info) == IRIS_OK && info.bytes <= kReachBytes;
         const uint64_t bytes = known && !OneIn(4) ? info.bytes : Bytes();
         const iris_dtype dtype = known && !OneIn(4) ? info.dtype : DType();
         iris_stream* const stream = OneIn(2) ? nullptr : Stream();
