@@ -105,15 +105,18 @@ struct World {
   iris_tensor* tensor = nullptr;  // likewise
   void* native = nullptr;         // of a stream that is never given up
   uint8_t* playground = nullptr;  // in the heap, kReachBytes of it
-  // What kernels find in a workspace of moe is theirs: nothing else writes there, and one stream,
-  // which is never given up, orders those who do. One of each for a thread.
+  // A communicator is for one stream at a time, and what its kernels find in a workspace is theirs
+  // alone: what two streams do at once may wait for as long as its timeout. So operations that are
+  // kernels also for one member have these, one of each for a thread, which are never given up.
   uint8_t* moe_workspaces[kMaxThreads] = {};  // in the heap
-  iris_stream* moe_streams[kMaxThreads] = {};
+  iris_stream* kernel_streams[kMaxThreads] = {};
+  iris_comm* kernel_comms[kMaxThreads] = {};
   uint8_t* shareable = nullptr;  // memory of this process that can be registered
   std::vector<uint8_t> arena = std::vector<uint8_t>(kArenaBytes, 1);
   bool IsKept(const void* handle) const {
     return handle == main || handle == comm || handle == tensor ||
-           std::count(std::begin(moe_streams), std::end(moe_streams), handle) != 0;
+           std::count(std::begin(kernel_streams), std::end(kernel_streams), handle) != 0 ||
+           std::count(std::begin(kernel_comms), std::end(kernel_comms), handle) != 0;
   }
   enum Kind { kContext, kTeam, kStream, kEvent, kGraph, kComm, kTensor, kKinds };
   Handles handles[kKinds];
@@ -778,7 +781,11 @@ class Fuzzer {
       return iris_comm_error_word(Comm(), Place(&word));
     });
     Add("iris_comm_synchronize", [this] { return iris_comm_synchronize(Comm(), Stream()); });
-    Add("iris_comm_reset", [this] { return iris_comm_reset(Comm()); });
+    Add("iris_comm_reset", [this] {
+      if (OneIn(2)) return iris_comm_reset(Comm());
+      (void)iris_stream_synchronize(world_.kernel_streams[thread_]);
+      return iris_comm_reset(world_.kernel_comms[thread_]);
+    });
     Add("iris_comm_barrier", [this] { return iris_comm_barrier(Comm(), Stream()); });
     Add("iris_all_reduce", [this] {
       return iris_all_reduce(Comm(), Memory(), Memory(), Count(), DType(), Op(), Stream(),
@@ -859,6 +866,15 @@ class Fuzzer {
     return OneIn(40) ? Memory() : world_.arena.data() + (8 * thread_ + i) * kPieceBytes;
   }
 
+  iris_stream* KernelStream() {
+    return OneIn(20) ? static_cast<iris_stream*>(world_.handles[World::kStream].Gone(random_()))
+                     : world_.kernel_streams[thread_];
+  }
+  iris_comm* KernelComm() {
+    return OneIn(20) ? static_cast<iris_comm*>(world_.handles[World::kComm].Gone(random_()))
+                     : world_.kernel_comms[thread_];
+  }
+
   void SetMatmul(Padded<iris_matmul>* call) {
     SetSize(call);
     iris_matmul& c = *call->get();
@@ -904,7 +920,7 @@ class Fuzzer {
     Add("iris_matmul_launch", [this] {
       Padded<iris_matmul> call;
       SetMatmul(&call);
-      return iris_matmul_launch(Comm(), Place(call.get()), Stream());
+      return iris_matmul_launch(KernelComm(), Place(call.get()), KernelStream());
     });
   }
 
@@ -942,7 +958,7 @@ class Fuzzer {
     Add("iris_norm_launch", [this] {
       Padded<iris_norm> call;
       SetNorm(&call);
-      return iris_norm_launch(Comm(), Place(call.get()), Stream());
+      return iris_norm_launch(KernelComm(), Place(call.get()), KernelStream());
     });
   }
 
@@ -983,10 +999,6 @@ class Fuzzer {
     if (known && sizes.workspace_bytes > kMoeBytes) return nullptr;
     return OneIn(20) ? world_.arena.data() : world_.moe_workspaces[thread_];
   }
-  iris_stream* MoeStream() {
-    return OneIn(20) ? static_cast<iris_stream*>(world_.handles[World::kStream].Gone(random_()))
-                     : world_.moe_streams[thread_];
-  }
   iris_code Dispatch(iris_comm* comm, const iris_moe_config* config, uint32_t tokens,
                      iris_stream* stream) {
     Padded<iris_moe_dispatch_call> call;
@@ -1026,7 +1038,7 @@ class Fuzzer {
     Add("iris_moe_dispatch", [this] {
       Padded<iris_moe_config> config;
       SetMoeConfig(&config);
-      return Dispatch(Comm(), Place(config.get()), Tokens(*config.get()), MoeStream());
+      return Dispatch(KernelComm(), Place(config.get()), Tokens(*config.get()), KernelStream());
     });
     Add("iris_moe_combine", [this] {
       Padded<iris_moe_config> config;
@@ -1040,8 +1052,8 @@ class Fuzzer {
       c.out_dtype = TypeOf({IRIS_F32, IRIS_F16, IRIS_BF16});
       c.y = Piece(6);
       c.out = Piece(7);
-      iris_comm* const comm = Comm();
-      iris_stream* const stream = MoeStream();
+      iris_comm* const comm = KernelComm();
+      iris_stream* const stream = KernelStream();
       // Behind its dispatch, or seldom behind another one.
       if (!OneIn(10)) (void)Dispatch(comm, config.get(), c.tokens, stream);
       return iris_moe_combine(comm, Place(config.get()), Place(call.get()), stream);
@@ -1295,18 +1307,20 @@ class AbiFuzzTest : public ::testing::Test {
     world_.shareable = static_cast<uint8_t*>(
         mmap(nullptr, 2 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0));
     ASSERT_NE(world_.shareable, MAP_FAILED);
+    iris_comm_options communication = {};
+    communication.size = sizeof(communication);
+    communication.matmul_bytes = kMiB;
+    ASSERT_EQ(iris_comm_create(world_.main, nullptr, &communication, &world_.comm), IRIS_OK);
     for (int t = 0; t < kMaxThreads; ++t) {
+      ASSERT_EQ(iris_comm_create(world_.main, nullptr, &communication, &world_.kernel_comms[t]),
+                IRIS_OK);
       wanted.bytes = kMoeBytes;
       iris_allocation workspace = {};
       workspace.size = sizeof(workspace);
       ASSERT_EQ(iris_allocate(world_.main, nullptr, &wanted, &workspace), IRIS_OK);
       world_.moe_workspaces[t] = static_cast<uint8_t*>(workspace.address);
-      ASSERT_EQ(iris_stream_create(world_.main, &world_.moe_streams[t]), IRIS_OK);
+      ASSERT_EQ(iris_stream_create(world_.main, &world_.kernel_streams[t]), IRIS_OK);
     }
-    iris_comm_options communication = {};
-    communication.size = sizeof(communication);
-    communication.matmul_bytes = kMiB;
-    ASSERT_EQ(iris_comm_create(world_.main, nullptr, &communication, &world_.comm), IRIS_OK);
     iris_tensor_options shape = {};
     shape.size = sizeof(shape);
     const int64_t sizes[] = {4, 3};
