@@ -1,9 +1,13 @@
-// The data of example 18: a small GPT, with weights that are drawn instead of read from a file. No
-// part of Iris: a program that has a model of its own needs none of it.
+// The data of example 18: a small GPT, with weights that are drawn instead of read from a file, and
+// what it is judged by. No part of Iris: a program that has a model of its own needs none of it.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "iris/context.h"
 #include "iris/tensor.h"
@@ -42,6 +46,34 @@ inline iris::StatusOr<Model> DrawModel(const iris::Context& context) {
   model.head = draw(kHidden, kVocabulary);
   IRIS_RETURN_IF_ERROR(status);
   return model;
+}
+
+// The best of five runs, each from a barrier of the hosts to the next one. Collective.
+template <typename Body>
+iris::StatusOr<double> BestMicroseconds(iris::Context& context, const Body& run) {
+  std::chrono::duration<double, std::micro> best(1e30);
+  for (int i = 0; i < 5; ++i) {
+    IRIS_RETURN_IF_ERROR(context.Barrier());
+    const auto start = std::chrono::steady_clock::now();
+    IRIS_RETURN_IF_ERROR(run());
+    IRIS_RETURN_IF_ERROR(context.Barrier());
+    best = std::min<decltype(best)>(best, std::chrono::steady_clock::now() - start);
+  }
+  return best.count();
+}
+
+// The largest magnitude of what is expected, and how far the other is from it, at most: a NaN if
+// one of them is.
+inline std::pair<float, float> Compare(const std::vector<float>& got,
+                                       const std::vector<float>& expected) {
+  float most = 0, apart = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    most = std::fmax(most, std::fabs(expected[i]));
+    const float off = std::fabs(got[i] - expected[i]);
+    if (std::isnan(off)) return {most, off};
+    apart = std::fmax(apart, off);
+  }
+  return {most, apart};
 }
 
 }  // namespace example

@@ -23,6 +23,7 @@ HeapRanges::HeapRanges(bool check_access) {
   shared_.check_access = check_access ? 1 : 0;
   shared_.pid = getpid();
   shared_.nearest = &HeapRanges::Nearest;
+  shared_.mapped = &HeapRanges::Mapped;
   shared_.ranges = this;
 }
 
@@ -59,9 +60,15 @@ void HeapRanges::Restore(uint64_t offset_bytes, std::optional<Range> removed) {
   ranges_[offset_bytes] = *std::move(removed);
 }
 
+void HeapRanges::Follow(const HeapSize* heap) {
+  absl::MutexLock lock(&mu_);
+  heap_ = heap;
+}
+
 void HeapRanges::End() {
   if (shared_.pid != getpid()) return;
   absl::MutexLock lock(&mu_);
+  heap_ = nullptr;
   ranges_.clear();
 }
 
@@ -95,6 +102,23 @@ bool HeapRanges::Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t of
   const std::string& name = found->second.name;
   std::memcpy(out->name, name.data(), std::min(name.size(), sizeof(out->name) - 1));
   return true;
+}
+
+bool HeapRanges::Mapped(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
+                        uint64_t bytes) {
+  HeapRanges& self = *static_cast<const Shared*>(map)->ranges;
+  uint64_t heap_bytes = 0;
+  {
+    absl::MutexLock lock(&self.mu_);
+    if (self.heap_ == nullptr) return true;
+    heap_bytes = self.heap_->bytes();
+  }
+  if (offset_bytes < heap_bytes) return bytes <= heap_bytes - offset_bytes;
+  // What is registered above the heap.
+  backend::HeapRange range;
+  return Nearest(map, rank, offset_bytes, &range) && offset_bytes >= range.offset_bytes &&
+         offset_bytes - range.offset_bytes <= range.bytes &&
+         bytes <= range.bytes - (offset_bytes - range.offset_bytes);
 }
 
 }  // namespace iris::internal

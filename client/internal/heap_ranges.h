@@ -1,5 +1,6 @@
 // HeapRanges: which allocations this process knows, for what the emulator says of a kernel that
-// uses a wrong address. Fed by TeamCalls; kernels find it in their DeviceContext. Thread-safe.
+// uses a wrong address, and how much of the heaps is mapped, for what the launchers of collectives
+// refuse. Fed by TeamCalls; both find it in their DeviceContext. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "client/base/environment.h"
+#include "client/internal/heap_size.h"
 #include "iris/backend/heap_map.h"
 
 namespace iris::internal {
@@ -47,6 +49,9 @@ class HeapRanges {
   // parent may have held the lock.
   void End();
 
+  // Borrows it until End: so much of every heap is mapped.
+  void Follow(const HeapSize* heap);
+
   // For DeviceContext::heap_map.
   const backend::HeapMap* map() const { return &shared_; }
 
@@ -59,10 +64,13 @@ class HeapRanges {
   explicit HeapRanges(bool check_access);
   static bool Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                       backend::HeapRange* out);
+  static bool Mapped(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
+                     uint64_t bytes);
   void Put(uint64_t offset_bytes, Range range, absl::Span<const uint32_t> ranks);
 
   Shared shared_;
   absl::Mutex mu_;
+  const HeapSize* heap_ ABSL_GUARDED_BY(mu_) = nullptr;    // null: not known
   std::map<uint64_t, Range> ranges_ ABSL_GUARDED_BY(mu_);  // by offset
 };
 

@@ -50,6 +50,32 @@ TEST(HeapRangesTest, KnowsWhoseHeapsTheyAreIn) {
   EXPECT_EQ(At(ranges, 64, 64), "");
 }
 
+TEST(HeapRangesTest, KnowsHowMuchOfTheHeapsIsMapped) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  const auto mapped = [&](uint64_t offset, uint64_t bytes) {
+    return ranges.map()->mapped(ranges.map(), 0, offset, bytes);
+  };
+  EXPECT_TRUE(mapped(5000, 1));  // nobody can say
+  HeapSize heap;
+  heap.AtLeast(1000);
+  ranges.Follow(&heap);
+  EXPECT_TRUE(mapped(0, 1000));
+  EXPECT_TRUE(mapped(999, 1));
+  EXPECT_FALSE(mapped(999, 2));
+  EXPECT_FALSE(mapped(1, ~uint64_t{0}));
+  heap.AtLeast(2000);
+  EXPECT_TRUE(mapped(999, 1001));
+  // Registered above it.
+  ranges.Add(5000, 100, "registered", {0});
+  EXPECT_TRUE(mapped(5000, 100));
+  EXPECT_TRUE(mapped(5050, 50));
+  EXPECT_FALSE(mapped(5050, 51));
+  EXPECT_FALSE(mapped(4999, 2));
+  EXPECT_FALSE(mapped(6000, 1));
+  ranges.End();
+  EXPECT_TRUE(mapped(6000, 1));
+}
+
 TEST(HeapRangesTest, KnowsNothingAfterTheEnd) {
   HeapRanges& ranges = *HeapRanges::Make(&Unset);
   ranges.Add(0, 64, "first", {0});

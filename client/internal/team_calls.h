@@ -53,7 +53,9 @@ class TeamCalls {
         window_(window),
         heap_(heap),
         own_(plane, heap, options_.job_id, wire::kFirstOwnTeam + options_.rank),
-        borrowed_(options_.rank, options_.devices, window) {}
+        borrowed_(options_.rank, options_.devices, window) {
+    ranges_->Follow(heap);
+  }
   ~TeamCalls() { ranges_->End(); }
   TeamCalls(const TeamCalls&) = delete;
   TeamCalls& operator=(const TeamCalls&) = delete;

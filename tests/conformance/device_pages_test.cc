@@ -3,6 +3,7 @@
 #include "tests/docs/device_pages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -92,6 +93,70 @@ TEST(DevicePagesTest, TileProduct) {
         sum += element(0, 1 - rank.rank(), i / kN, k) * element(1, 1 - rank.rank(), i % kN, k);
       }
       ASSERT_EQ(got[i], std::max(sum, 0.0f)) << "row " << i / kN << ", column " << i % kN;
+    }
+    rank.HostBarrier();
+  });
+}
+
+TEST(DevicePagesTest, TileAttention) {
+  constexpr uint32_t kQueries = 70, kMaxKeys = 50, kDim = 64;
+  const auto keys_of = [](uint32_t rank) { return 50 - 17 * rank; };
+  // An element of line i of the queries of a rank, or of its keys, or of its values.
+  const auto element = [](uint32_t which, uint32_t rank, uint32_t i, uint32_t d) {
+    return static_cast<float>((i * (2 + which) + d * 5 + rank * 11) % 31) / 16.0f - 0.9375f;
+  };
+  World world(2, 4 << 20);
+  world.Run([&](Rank& rank) {
+    const auto lines = [&](uint32_t which, uint32_t n) {
+      std::vector<Half> values(n * kDim);
+      for (uint32_t i = 0; i < n * kDim; ++i) {
+        values[i] = Half(element(which, rank.rank(), i / kDim, i % kDim));
+      }
+      Half* const there = rank.New<Half>(values.size());
+      rank.Write(there, values);
+      return static_cast<const Half*>(there);
+    };
+    const Half* const q = lines(0, kQueries);
+    const Half* const k = lines(1, kMaxKeys);
+    const Half* const v = lines(2, kMaxKeys);
+    uint32_t* const n_keys = rank.New<uint32_t>(1);
+    rank.Write(n_keys, keys_of(rank.rank()));
+    float* const o = rank.New<float>(kQueries * kDim);
+    float* const m = rank.New<float>(kQueries);
+    float* const l = rank.New<float>(kQueries);
+    float* const one = rank.New<float>(kDim);
+    using Attention = iris::TileAttention<Half, kDim>;
+    ASSERT_TRUE(
+        backend::PrepareKernel(docs::tile_attention::AttendToAll, Attention::kSharedBytes).ok());
+    rank.HostBarrier();
+    const uint32_t* const n = n_keys;
+    rank.Launch({2, Attention::kThreads, Attention::kSharedBytes},
+                docs::tile_attention::AttendToAll, rank.ctx, q, kQueries, k, v, n,
+                Attention::State{o, m, l});
+    rank.Launch({1, RowAttention<Half, kDim>::kThreads}, docs::tile_attention::AttendWithOne,
+                rank.ctx, q + 3 * kDim, k, v, n, one);
+    const std::vector<float> got = rank.Read(o, kQueries * kDim);
+    const std::vector<float> got_one = rank.Read(one, kDim);
+    for (uint32_t row = 0; row < kQueries; ++row) {
+      std::vector<double> sums(kDim);
+      double total = 0;
+      for (uint32_t peer = 0; peer < 2; ++peer) {
+        for (uint32_t key = 0; key < keys_of(peer); ++key) {
+          double score = 0;
+          for (uint32_t d = 0; d < kDim; ++d) {
+            score += element(0, rank.rank(), row, d) * element(1, peer, key, d);
+          }
+          const double weight = std::exp(score / 8);  // the root of 64
+          total += weight;
+          for (uint32_t d = 0; d < kDim; ++d) sums[d] += weight * element(2, peer, key, d);
+        }
+      }
+      for (uint32_t d = 0; d < kDim; ++d) {
+        ASSERT_NEAR(got[row * kDim + d], sums[d] / total, 1.0 / 1024) << "row " << row;
+        if (row == 3) {
+          ASSERT_NEAR(got_one[d], sums[d] / total, 1e-4);
+        }
+      }
     }
     rank.HostBarrier();
   });

@@ -938,6 +938,40 @@ TEST_F(AbiTest, WhatIsOutOfRangeIsNamed) {
   EXPECT_OK(iris_context_destroy(o.context));
 }
 
+// The heap is smaller than the room that it can grow into: what lies there is not mapped, and a
+// kernel that went there would end its process.
+TEST_F(AbiTest, ABufferThatReachesBeyondTheHeapIsRefused) {
+  Objects o;
+  o.context = Alone();
+  ASSERT_OK(MakeObjects(&o));
+  auto wanted = Sized<iris_allocate_options>();
+  wanted.bytes = kMiB;
+  auto range = Sized<iris_allocation>();
+  ASSERT_OK(iris_allocate(o.context, nullptr, &wanted, &range));
+  auto info = Sized<iris_context_info>();
+  ASSERT_OK(iris_context_get_info(o.context, &info));
+  const uint64_t left = info.heap_bytes - range.offset_bytes;
+  ASSERT_LT(left + 4096, info.stride_bytes - range.offset_bytes);
+  std::vector<uint8_t> other(left + 1);
+  const char* const kBeyond = "reaches beyond the part of it that is mapped";
+  const auto gather = [&](uint64_t count) {
+    return iris_all_gather(o.comm, range.address, other.data(), count, IRIS_U8, o.stream, 0);
+  };
+  EXPECT_OK(gather(left));
+  EXPECT_FAILS(gather(left + 1), IRIS_INVALID_ARGUMENT, kBeyond);
+  EXPECT_FAILS(iris_all_gather(o.comm, other.data(), range.address, left + 1, IRIS_U8, o.stream, 0),
+               IRIS_INVALID_ARGUMENT, kBeyond);
+  iris_norm norm = SmallNorm();
+  norm.in = other.data();
+  norm.out = static_cast<char*>(range.address) + left - 4;  // the last element of the heap
+  EXPECT_FAILS(iris_norm_launch(o.comm, &norm, o.stream), IRIS_INVALID_ARGUMENT, kBeyond);
+  // It is refused until the heap has grown.
+  EXPECT_OK(iris_grow(o.context, kMiB));
+  EXPECT_OK(gather(left + 1));
+  EXPECT_OK(iris_comm_synchronize(o.comm, o.stream));
+  EXPECT_OK(iris_context_destroy(o.context));
+}
+
 TEST_F(AbiTest, WhatIsWrongWithAMixtureOfExpertsIsNamed) {
   Objects o;
   o.context = Alone();

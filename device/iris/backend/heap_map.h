@@ -1,6 +1,7 @@
-// What the emulator knows about the heaps that a kernel works on, and what it is told when a kernel
-// uses them wrongly. On GPUs nothing of it is ever called. Plain data, which crosses from the host
-// library to the runtime of a backend. C++17.
+// What is known about the heaps that a kernel works on: the launchers of collectives ask whether a
+// buffer is mapped, and the emulator what lies near a wrong access, and is told of it. Kernels on
+// GPUs call nothing of it. Plain data, which crosses from the host library to the runtime of a
+// backend. C++17.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,10 @@ struct HeapMap {
   // False if none is known. Any thread.
   bool (*nearest)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                   HeapRange* out) = nullptr;
+  // False if it is known that not all of these bytes of the heap of `rank`, or of what is
+  // registered above it, are mapped. Null: nobody can say. Any thread of the host.
+  bool (*mapped)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
+                 uint64_t bytes) = nullptr;
 };
 
 // The heaps of one DeviceContext.

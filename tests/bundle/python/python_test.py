@@ -161,6 +161,11 @@ class Ranks(unittest.TestCase):
                 path = f"{self.bundle}/share/iris/examples/python/{example}.py"
                 self.assertIn(said, self.ranks(2, TRITON, path))
 
+    def test_examples_without_kernels(self):
+        path = f"{self.bundle}/share/iris/examples/python/moe_layer.py"
+        for n in (1, 4):
+            self.assertIn("result ok figure", self.ranks(n, path))
+
     def test_functions_for_kernels_say_what_they_need(self):
         program = ("import sys\nsys.modules['triton'] = None\nimport iris\n"
                    "assert not hasattr(iris, 'load') and not hasattr(iris, 'x') and hasattr(iris, 'Context')\n"

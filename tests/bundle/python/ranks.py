@@ -6,6 +6,8 @@ Ends with 0 if all that it asserts holds.
 import ctypes
 import fcntl
 import gc
+import importlib
+import importlib.util
 import itertools
 import json
 import mmap
@@ -22,11 +24,17 @@ import numpy as np
 import iris
 from iris import DType
 
-try:
-    import torch
-except ImportError:
-    torch = None
 
+class Torch:
+    """Stands for torch until a case uses it: to load it takes longer than most cases, on each rank."""
+
+    def __getattr__(self, name):
+        global torch
+        torch = importlib.import_module("torch")
+        return getattr(torch, name)
+
+
+torch = Torch() if importlib.util.find_spec("torch") else None
 CASES = {}
 HEAP = 64 << 20
 

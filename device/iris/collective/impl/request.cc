@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "iris/backend/heap_map.h"
 #include "iris/translate.h"
 
 namespace iris::ccl::impl {
@@ -29,6 +30,15 @@ Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t ele
     *offset_bytes = OffsetBytes(comm.context, p);
     if (bytes > comm.context.stride_bytes - *offset_bytes) {
       return Invalid("a buffer begins in the heap and reaches beyond it");
+    }
+    // The heap may be smaller than the stride, into which it can grow.
+    const backend::HeapMap* const map = comm.context.heap_map;
+    if (map != nullptr && map->struct_bytes >= sizeof(backend::HeapMap) && map->mapped != nullptr &&
+        !map->mapped(map, comm.context.rank, *offset_bytes, bytes)) {
+      return Invalid(
+          "a buffer begins in the heap and reaches beyond the part of it that is mapped: give "
+          "fewer "
+          "elements, or let the heap grow first");
     }
   }
   return {};
