@@ -215,10 +215,8 @@ class SessionServer : public SessionOutput {
   Lingering lingering_{&closer_};
   absl::Time looked_ = absl::InfinitePast();       // for what has been received
   absl::Time settle_at_ = absl::InfiniteFuture();  // when to look without being asked
-  size_t sessions_peak_ = 0;                       // since memory was last given back
-  size_t n_erased_ = 0;                            // the same
   absl::Time trim_at_ = absl::InfiniteFuture();
-  size_t n_trims_ = 0;  // since the crowd has gone
+  int trims_left_ = 0;  // after that one
 };
 
 }  // namespace iris::server
