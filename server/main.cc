@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,7 @@
 #include "server/session/session_server.h"
 #include "server/tenant/worker_process.h"
 #include "server/tenant/worker_table.h"
+#include "server/worker/look_at_descriptors.h"
 
 namespace iris::server {
 namespace {
@@ -116,9 +118,43 @@ class Process : public RunningWorker {
   WorkerProcess process_;
 };
 
+// What is slow to close, for the status.
+struct Closing {
+  std::atomic<uint64_t> troubles{0};
+  std::atomic<uint64_t> n_elsewhere{0};  // descriptors, in another process
+};
+
+// Tells of troubles, at most one in kTellTroubleEvery, and counts them.
+std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text, Closing* closing,
+                                                           const Logger* logger) {
+  return [text, closing, logger, told = absl::InfinitePast()](uint64_t times,
+                                                              const absl::Status& why) mutable {
+    closing->troubles.fetch_add(1, std::memory_order_relaxed);
+    const absl::Time now = SteadyNow();
+    if (now - told < kTellTroubleEvery) return;
+    told = now;
+    logger->Warn(text, {{"reason", why.ToString()}, {"times", times}});
+  };
+}
+
+// What a descriptor of devices' memory is, which no seals tell. Nothing on emulated devices, whose
+// memory is in memfds.
+absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& driver) {
+  if (driver.kind() == driver::BackendKind::kEmu || driver.devices().empty()) return std::nullopt;
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
+      driver.Create(0, driver.devices()[0].granularity_bytes, /*prealloc=*/false);
+  if (!memory.ok()) return memory.status();
+  const absl::StatusOr<int> exported = (*memory)->ExportFd(driver::Access::kReadWrite);
+  if (!exported.ok()) return exported.status();
+  const wire::UniqueFd fd(*exported);
+  std::optional<FileKind> kind = KindOf(fd.get());
+  if (!kind.has_value()) return absl::InternalError("the kernel does not say what file it is");
+  return kind;
+}
+
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
                                const std::unique_ptr<Services>* services, Daemon* daemon,
-                               const Logger* logger, std::atomic<uint64_t>* closing_troubles) {
+                               const Logger* logger, Closing* closing) {
   WorkerTable::Setup setup;
   setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
@@ -130,14 +166,21 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
     if (!process.ok()) return process.status();
     return std::make_unique<Process>(*std::move(process));
   };
-  setup.closing.trouble = [logger, closing_troubles, told = absl::InfinitePast()](
-                              uint64_t times, const absl::Status& why) mutable {
-    closing_troubles->store(times, std::memory_order_relaxed);
+  setup.closing.trouble = Trouble("connections of clients are slow to close", closing, logger);
+  setup.looking.processes.start = [program]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+    absl::StatusOr<WorkerProcess> process = program->StartLooking();
+    if (!process.ok()) return process.status();
+    return std::make_unique<Process>(*std::move(process));
+  };
+  setup.looking.processes.trouble =
+      Trouble("descriptors of clients are slow to look at", closing, logger);
+  setup.looking.closing = [closing, logger, told = absl::InfinitePast()](uint32_t n) mutable {
+    closing->n_elsewhere.store(n, std::memory_order_relaxed);
     const absl::Time now = SteadyNow();
-    if (now - told < kTellTroubleEvery) return;
+    if (n == 0 || now - told < kTellTroubleEvery) return;
     told = now;
-    logger->Warn("connections of clients are slow to close",
-                 {{"reason", why.ToString()}, {"times", times}});
+    logger->Warn("descriptors of clients do not close; irisd has not received them",
+                 {{"descriptors", n}});
   };
   setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
   setup.died = [daemon](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
@@ -174,7 +217,7 @@ int Run(const Config& config) {
 
   WorkerSettings worker_settings = config.workers;
   worker_settings.json_log = config.log_format == LogFormat::kJson;
-  const absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
+  absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
   if (!worker_program.ok()) return Fail(logger, worker_program.status());
 
   driver::OpenOptions open;
@@ -206,7 +249,14 @@ int Run(const Config& config) {
     daemon_options.recorder = *std::move(recorder);
     logger.Info("every input is recorded", {{"file", config.record_file}});
   }
-  std::atomic<uint64_t> closing_troubles{0};
+  const absl::StatusOr<std::optional<FileKind>> device_memory = KindOfDeviceMemory(*driver);
+  if (!device_memory.ok()) {
+    logger.Warn("ranks cannot register memory of devices: none could be made to see what it is",
+                {{"error", device_memory.status().ToString()}});
+  } else if (device_memory->has_value()) {
+    worker_program->SetDeviceMemory(**device_memory);
+  }
+  Closing closing;
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
@@ -214,7 +264,7 @@ int Run(const Config& config) {
       &daemon,
       [&](Poller* poller, const Closer& closer) {
         WorkerTable::Setup setup =
-            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, &closing_troubles);
+            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, &closing);
         setup.closer = closer;
         return std::make_unique<WorkerTable>(poller, std::move(setup));
       },
@@ -231,8 +281,10 @@ int Run(const Config& config) {
   }
   facts.sessions_total = [session_server] { return session_server->sessions_total(); };
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
-  facts.descriptors_closing = [session_server] { return session_server->n_closing(); };
-  facts.closing_troubles = [&closing_troubles] { return closing_troubles.load(); };
+  facts.descriptors_closing = [session_server, &closing] {
+    return session_server->n_closing() + closing.n_elsewhere.load();
+  };
+  facts.closing_troubles = [&closing] { return closing.troubles.load(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 
   if (config.workers.seccomp && !kSanitized) {

@@ -252,6 +252,7 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
 
 void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
+  host_->Forget(std::exchange(session.look, 0));
   const std::shared_ptr<SessionCalls> calls = std::move(session.calls);
   if (calls != nullptr) calls->Close();
   session.outbox.Look(SocketOf(session));

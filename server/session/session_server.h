@@ -113,6 +113,8 @@ class SessionServer : public SessionOutput {
     std::optional<SessionRpc> rpc;        // from open until the hang-up
     std::shared_ptr<SessionCalls> calls;  // the same
     Outbox outbox;
+    uint64_t look = 0;    // at the next packet, whose answer is awaited
+    bool looked = false;  // at the next packet, which may be received
     bool retry = false;   // is in retries_
     bool unread = false;  // is in unread_
   };
@@ -155,6 +157,10 @@ class SessionServer : public SessionOutput {
   void MakeRoom(const Applicant& applicant);
 
   void OnSocket(Session& session, uint32_t events);
+  // Whether the next packet may be received now. If it brings descriptors, another process looks at
+  // them first. False: not now, and perhaps the session has ended.
+  bool MayReceive(Session& session);
+  void OnLooked(uint64_t key, const absl::Status& status);
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status OnOpenFrame(Session& session, const wire::Frame& frame);

@@ -15,6 +15,11 @@ std::vector<std::string> ToArguments(const WorkerOptions& options) {
       absl::StrCat("--json-log=", options.json_log ? 1 : 0),
   };
   if (options.closing) arguments.push_back("--closing=1");
+  if (options.looking) arguments.push_back("--looking=1");
+  if (options.device_memory.has_value()) {
+    arguments.push_back(absl::StrCat("--memory-type=", options.device_memory->type));
+    arguments.push_back(absl::StrCat("--memory-device=", options.device_memory->device));
+  }
   if (options.ids.has_value()) {
     arguments.push_back(absl::StrCat("--uid=", options.ids->uid));
     arguments.push_back(absl::StrCat("--gid=", options.ids->gid));
@@ -24,7 +29,8 @@ std::vector<std::string> ToArguments(const WorkerOptions& options) {
 
 absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& arguments) {
   WorkerOptions options;
-  std::optional<uint32_t> uid, gid;
+  std::optional<uint32_t> uid, gid, memory_type;
+  std::optional<uint64_t> memory_device;
   bool has_memory = false;
   for (const std::string& argument : arguments) {
     const std::pair<absl::string_view, absl::string_view> parts =
@@ -44,6 +50,12 @@ absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& argu
       options.json_log = number != 0;
     } else if (name == "--closing" && is_number) {
       options.closing = number != 0;
+    } else if (name == "--looking" && is_number) {
+      options.looking = number != 0;
+    } else if (name == "--memory-type" && is_number && number <= UINT32_MAX) {
+      memory_type = static_cast<uint32_t>(number);
+    } else if (name == "--memory-device" && is_number) {
+      memory_device = number;
     } else if (name == "--uid" && is_id) {
       uid = static_cast<uint32_t>(number);
     } else if (name == "--gid" && is_id) {
@@ -57,6 +69,11 @@ absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& argu
   if (uid.has_value() != gid.has_value()) {
     return absl::InvalidArgumentError("irisd gives a worker --uid and --gid, or neither");
   }
+  if (memory_type.has_value() != memory_device.has_value()) {
+    return absl::InvalidArgumentError(
+        "irisd gives a worker --memory-type and --memory-device, or neither");
+  }
+  if (memory_type.has_value()) options.device_memory = FileKind{*memory_type, *memory_device};
   if (uid.has_value()) options.ids = WorkerIds{*uid, *gid};
   return options;
 }

@@ -132,9 +132,12 @@ class Attacker:
         return True
 
     def kill(self):
-        if self._pid is not None:
+        if self._pid is None:
+            return
+        # Its children first: the kernel may not let it end before.
+        for pid in [pid for pid, _ in _children_of(self._pid)] + [self._pid]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
 
 class Bystander:
