@@ -154,7 +154,8 @@ absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& dr
 
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
                                const std::unique_ptr<Services>* services, Daemon* daemon,
-                               const Logger* logger, Closing* closing) {
+                               const Logger* logger, const LookingLimits& looking,
+                               Closing* closing) {
   WorkerTable::Setup setup;
   setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
@@ -167,8 +168,9 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
     return std::make_unique<Process>(*std::move(process));
   };
   setup.closing.trouble = Trouble("connections of clients are slow to close", closing, logger);
-  setup.looking.processes.start = [program]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
-    absl::StatusOr<WorkerProcess> process = program->StartLooking();
+  setup.looking.processes.start = [program,
+                                   looking]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+    absl::StatusOr<WorkerProcess> process = program->StartLooking(looking);
     if (!process.ok()) return process.status();
     return std::make_unique<Process>(*std::move(process));
   };
@@ -217,7 +219,7 @@ int Run(const Config& config) {
 
   WorkerSettings worker_settings = config.workers;
   worker_settings.json_log = config.log_format == LogFormat::kJson;
-  absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
+  const absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
   if (!worker_program.ok()) return Fail(logger, worker_program.status());
 
   driver::OpenOptions open;
@@ -249,12 +251,15 @@ int Run(const Config& config) {
     daemon_options.recorder = *std::move(recorder);
     logger.Info("every input is recorded", {{"file", config.record_file}});
   }
+  LookingLimits looking;
+  looking.max_closing = session_options.limits.max_closing;
+  looking.max_closing_per_tenant = session_options.limits.max_closing_per_tenant;
   const absl::StatusOr<std::optional<FileKind>> device_memory = KindOfDeviceMemory(*driver);
   if (!device_memory.ok()) {
     logger.Warn("ranks cannot register memory of devices: none could be made to see what it is",
                 {{"error", device_memory.status().ToString()}});
-  } else if (device_memory->has_value()) {
-    worker_program->SetDeviceMemory(**device_memory);
+  } else {
+    looking.device_memory = *device_memory;
   }
   Closing closing;
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
@@ -264,7 +269,7 @@ int Run(const Config& config) {
       &daemon,
       [&](Poller* poller, const Closer& closer) {
         WorkerTable::Setup setup =
-            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, &closing);
+            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, looking, &closing);
         setup.closer = closer;
         return std::make_unique<WorkerTable>(poller, std::move(setup));
       },

@@ -198,10 +198,10 @@ absl::StatusOr<WorkerProcess> WorkerProgram::StartClosing() const {
   return StartWith(options);
 }
 
-absl::StatusOr<WorkerProcess> WorkerProgram::StartLooking() const {
+absl::StatusOr<WorkerProcess> WorkerProgram::StartLooking(const LookingLimits& limits) const {
   WorkerOptions options = options_;
   options.tenant = "all";
-  options.looking = true;
+  options.looking = limits;
   return StartWith(options);
 }
 

@@ -75,10 +75,7 @@ class WorkerProgram {
   // The same, one that closes what comes over its link (server/worker/close_connections.h).
   absl::StatusOr<WorkerProcess> StartClosing() const;
   // The same, one that looks at descriptors (server/worker/look_at_descriptors.h).
-  absl::StatusOr<WorkerProcess> StartLooking() const;
-  // What descriptors of devices' memory are. Before the first is started; else only memfds are
-  // good.
-  void SetDeviceMemory(const FileKind& kind) { options_.device_memory = kind; }
+  absl::StatusOr<WorkerProcess> StartLooking(const LookingLimits& limits) const;
 
   // The descriptor that is executed, for CoreSyscalls.
   int fd() const { return program_.get(); }

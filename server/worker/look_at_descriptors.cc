@@ -23,8 +23,6 @@ constexpr int kIdleMs = 3000;
 constexpr int kTellEveryMs = 200;  // how many wait to be closed, while some do
 // As many as the kernel lets anybody send in one packet.
 constexpr size_t kMaxFds = 253;
-// A tenant's part of the descriptors that may wait to be closed.
-constexpr size_t kTenantsPart = 8;
 
 // The descriptors of the socket's next packet, which stay in it. False: they are not all here.
 bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
@@ -70,14 +68,13 @@ std::optional<FileKind> KindOf(int fd) {
   return kind;
 }
 
-void LookAtDescriptors(wire::UniqueFd link, const std::optional<FileKind>& device_memory,
-                       size_t max_descriptors) {
-  const size_t may_wait = max_descriptors / 2;
-  Closer closer({.per_tenant = std::max<size_t>(may_wait / kTenantsPart, 1), .total = may_wait});
-  const auto is_good = [&device_memory](const wire::UniqueFd& fd) {
+void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t max_descriptors) {
+  Closer closer({.per_tenant = limits.max_closing_per_tenant,
+                 .total = std::min<size_t>(limits.max_closing, max_descriptors / 2)});
+  const auto is_good = [&limits](const wire::UniqueFd& fd) {
     // Only files that live in memory have seals.
     if (fcntl(fd.get(), F_GET_SEALS) >= 0) return true;
-    return device_memory.has_value() && KindOf(fd.get()) == device_memory;
+    return limits.device_memory.has_value() && KindOf(fd.get()) == limits.device_memory;
   };
   const auto look = [&](const LookRequest& request, int socket) {
     if (closer.IsFull(request.tenant)) return LookVerdict::kFull;

@@ -17,15 +17,14 @@ std::optional<FileKind> KindOf(int fd);
 
 // Takes LookRequests from `link`, a stream, and answers each: it peeks into the socket that came
 // along, and takes nothing out of it. Good are files that live in memory (they have seals), whose
-// close asks nobody, and those of the kind `device_memory`, if there is one. It closes what is not
+// close asks nobody, and those of the kind `limits.device_memory`. It closes what is not
 // good on a thread of its tenant's, and goes on.
 //
-// `max_descriptors`: how many this process may have. The part of them that do not close is bounded,
-// for each tenant and for all.
+// `max_descriptors`: how many this process may have, of which those that do not close take at most
+// half.
 //
 // Returns when the other end has closed the link, and when nothing has come for a while and nothing
 // waits to be closed: irisd starts another when it needs one.
-void LookAtDescriptors(wire::UniqueFd link, const std::optional<FileKind>& device_memory,
-                       size_t max_descriptors);
+void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t max_descriptors);
 
 }  // namespace iris::server

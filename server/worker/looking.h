@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "server/session/tenant.h"
@@ -17,6 +18,16 @@ struct FileKind {
   uint32_t type = 0;    // S_IFMT of its mode; 0: made by the kernel, and in no directory
   uint64_t device = 0;  // which device it is; of what is none: which file system it is in
   friend bool operator==(const FileKind&, const FileKind&) = default;
+};
+
+// What the process that looks may do.
+struct LookingLimits {
+  // Besides memfds, descriptors of this kind are good; none: no other.
+  std::optional<FileKind> device_memory;
+  // Descriptors that are not good and do not close: of one tenant, and of all.
+  uint64_t max_closing_per_tenant = 2048;
+  uint64_t max_closing = 4096;
+  friend bool operator==(const LookingLimits&, const LookingLimits&) = default;
 };
 
 // A session's socket comes with it: what may irisd receive from it next?

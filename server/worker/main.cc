@@ -85,19 +85,19 @@ int Run(const WorkerOptions& options) {
   tzset();  // its file can be read now, and not later
   absl::Status status = Confine(options);
   if (!status.ok()) return Fail(logger, options, status);
-  if (options.closing || options.looking) {
+  if (options.closing || options.looking.has_value()) {
     struct rlimit descriptors = {};
     (void)getrlimit(RLIMIT_NOFILE, &descriptors);  // cannot be asked later
     if (options.seccomp && !kSanitized) {
-      status =
-          InstallFilter(options.looking ? LookingSyscalls(getpid()) : WorkerSyscalls(getpid()));
+      status = InstallFilter(options.looking.has_value() ? LookingSyscalls(getpid())
+                                                         : WorkerSyscalls(getpid()));
       if (!status.ok()) return Fail(logger, options, status);
     }
     wire::UniqueFd link(kLinkFd);
     if (options.closing) {
       CloseConnections(std::move(link));
     } else {
-      LookAtDescriptors(std::move(link), options.device_memory, descriptors.rlim_cur);
+      LookAtDescriptors(std::move(link), *options.looking, descriptors.rlim_cur);
     }
     return 0;
   }

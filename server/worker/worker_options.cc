@@ -15,10 +15,15 @@ std::vector<std::string> ToArguments(const WorkerOptions& options) {
       absl::StrCat("--json-log=", options.json_log ? 1 : 0),
   };
   if (options.closing) arguments.push_back("--closing=1");
-  if (options.looking) arguments.push_back("--looking=1");
-  if (options.device_memory.has_value()) {
-    arguments.push_back(absl::StrCat("--memory-type=", options.device_memory->type));
-    arguments.push_back(absl::StrCat("--memory-device=", options.device_memory->device));
+  if (options.looking.has_value()) {
+    const LookingLimits& limits = *options.looking;
+    arguments.push_back("--looking=1");
+    arguments.push_back(absl::StrCat("--max-closing=", limits.max_closing));
+    arguments.push_back(absl::StrCat("--max-closing-per-tenant=", limits.max_closing_per_tenant));
+    if (limits.device_memory.has_value()) {
+      arguments.push_back(absl::StrCat("--memory-type=", limits.device_memory->type));
+      arguments.push_back(absl::StrCat("--memory-device=", limits.device_memory->device));
+    }
   }
   if (options.ids.has_value()) {
     arguments.push_back(absl::StrCat("--uid=", options.ids->uid));
@@ -31,7 +36,8 @@ absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& argu
   WorkerOptions options;
   std::optional<uint32_t> uid, gid, memory_type;
   std::optional<uint64_t> memory_device;
-  bool has_memory = false;
+  LookingLimits looking;
+  bool has_memory = false, looks = false;
   for (const std::string& argument : arguments) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(argument, absl::MaxSplits('=', 1));
@@ -51,7 +57,11 @@ absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& argu
     } else if (name == "--closing" && is_number) {
       options.closing = number != 0;
     } else if (name == "--looking" && is_number) {
-      options.looking = number != 0;
+      looks = number != 0;
+    } else if (name == "--max-closing" && is_number) {
+      looking.max_closing = number;
+    } else if (name == "--max-closing-per-tenant" && is_number) {
+      looking.max_closing_per_tenant = number;
     } else if (name == "--memory-type" && is_number && number <= UINT32_MAX) {
       memory_type = static_cast<uint32_t>(number);
     } else if (name == "--memory-device" && is_number) {
@@ -73,7 +83,8 @@ absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& argu
     return absl::InvalidArgumentError(
         "irisd gives a worker --memory-type and --memory-device, or neither");
   }
-  if (memory_type.has_value()) options.device_memory = FileKind{*memory_type, *memory_device};
+  if (memory_type.has_value()) looking.device_memory = FileKind{*memory_type, *memory_device};
+  if (looks) options.looking = looking;
   if (uid.has_value()) options.ids = WorkerIds{*uid, *gid};
   return options;
 }

@@ -32,9 +32,9 @@ struct WorkerOptions {
   bool seccomp = true;        // confine its system calls
   bool json_log = false;      // as irisd's own
   bool closing = false;       // it serves no tenant: it closes what it is handed
-  bool looking = false;       // the same: it looks at descriptors that sessions have sent
-  std::optional<FileKind> device_memory;  // of what devices' memory is, for the one that looks
-  std::optional<WorkerIds> ids;           // none: it stays who irisd is
+  // The same: it looks at descriptors that sessions have sent.
+  std::optional<LookingLimits> looking;
+  std::optional<WorkerIds> ids;  // none: it stays who irisd is
 };
 
 // The arguments behind argv[0], and back. kInvalidArgument: the arguments are not such.
