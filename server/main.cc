@@ -325,8 +325,8 @@ int Run(const Config& config) {
   return 0;
 }
 
-// Executes this program again, with the same arguments, if the C library's allocator keeps caches of
-// threads. Each would hold up to 230 KiB of what clients made irisd take and give back, and keep
+// Executes this program again, with the same arguments, if the C library's allocator keeps caches
+// of threads. Each would hold up to 230 KiB of what clients made irisd take and give back, and keep
 // the pages around from going back to the kernel. They can be left out only before a program
 // starts. Returns if there are none, or if it cannot be done: then irisd only takes more memory.
 void LeaveOutThreadCaches(char** argv) {

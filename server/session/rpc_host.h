@@ -1,6 +1,6 @@
-// RpcHost: what the session side asks of irisd's other processes: of a worker of the tenant's, which
-// serves gRPC, and of the one that looks at descriptors before irisd receives them. It belongs to
-// the session thread, as all that is called here.
+// RpcHost: what the session side asks of irisd's other processes: of a worker of the tenant's,
+// which serves gRPC, and of the one that looks at descriptors before irisd receives them. It
+// belongs to the session thread, as all that is called here.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class RpcHost {
   virtual void Disconnect(uint64_t connection) = 0;
 
   // Has the next packet of a session's socket looked at, which brings descriptors; the look's
-  // number. `answer` runs once, later, unless Forget comes first; the socket is borrowed until then.
+  // number. `answer` runs once, later, unless Forget comes first; the socket is borrowed so long.
   // OK: none of the descriptors can make whoever receives them wait. Else they are not to be
   // received, and the text says why.
   virtual uint64_t Look(int socket, const Tenant& tenant,

@@ -14,8 +14,8 @@
 namespace iris::server {
 namespace {
 
-// After a session has ended, free memory goes back to the kernel so soon, so often and so many times
-// more: what the session made irisd take becomes free bit by bit.
+// After a session has ended, free memory goes back to the kernel so soon, so often and so many
+// times more: what the session made irisd take becomes free bit by bit.
 constexpr auto kTrimAfter = absl::Milliseconds(100);
 constexpr auto kTrimEvery = absl::Seconds(2);
 constexpr int kTrimsMore = 5;

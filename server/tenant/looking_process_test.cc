@@ -161,13 +161,8 @@ TEST_F(LookingProcessTest, WhoeverSendsTooMuchThatDoesNotCloseIsRefusedAlone) {
     const Pair sent = Sent(last.get());
     last.Reset();
     refused = Look(sent.ours.get());
-    // The copy that was looked at is the last one.
-    char data;
-    struct iovec part = {&data, 1};
-    struct msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (absl::IsInvalidArgument(refused)) EXPECT_EQ(recvmsg(sent.ours.get(), &message, 0), 1);
+    // What was not looked at can be closed here; else the copy that was is the last one.
+    if (!absl::IsInvalidArgument(refused)) slow.back().peer.Reset();
   }
   EXPECT_TRUE(absl::StrContains(refused.message(), "uid 1000")) << refused;
   EXPECT_TRUE(Until([this] { return n_closing_ >= 2; }));

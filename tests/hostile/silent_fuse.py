@@ -22,9 +22,9 @@ MS_NOSUID, MS_NODEV = 2, 4
 
 
 class SilentFile:
-    """Made by the process that attacks, which moves into namespaces of its own; `device` is its /dev/fuse. `path` is the
-    file. Once it was opened, nothing is answered any more. Another process has the file system: if one did both, the
-    kernel could not end it. End that one first."""
+    """Made by the process that attacks, which moves into namespaces of its own; `device` is its /dev/fuse. `path` is
+    the file. Once it was opened, nothing is answered any more. Another process has the file system: if one did both,
+    the kernel could not end it. End that one first."""
 
     def __init__(self, device):
         uid, gid = os.getuid(), os.getgid()
