@@ -26,8 +26,6 @@ namespace iris::server {
 namespace {
 
 constexpr Tenant kAlice{1000};
-constexpr Tenant kBob{1001};
-constexpr int kHangsForSeconds = 600;
 
 class Process : public RunningWorker {
  public:
@@ -148,28 +146,6 @@ TEST_F(LookingProcessTest, WhatWasLookedAtIsStillThere) {
   const Pair sent = Sent(Memfd().get());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Look(sent.ours.get()).ok());
   EXPECT_TRUE(BringsDescriptors(sent.ours.get()));
-}
-
-TEST_F(LookingProcessTest, WhoeverSendsTooMuchThatDoesNotCloseIsRefusedAlone) {
-  limits_.max_closing_per_tenant = 2;
-  Make();
-  std::vector<testing::SlowSocket> slow;
-  absl::Status refused;
-  while (!absl::IsResourceExhausted(refused)) {
-    ASSERT_LT(slow.size(), 8u) << refused;
-    wire::UniqueFd& last = slow.emplace_back(kHangsForSeconds).socket;
-    const Pair sent = Sent(last.get());
-    last.Reset();
-    refused = Look(sent.ours.get());
-    // What was not looked at can be closed here; else the copy that was is the last one.
-    if (!absl::IsInvalidArgument(refused)) slow.back().peer.Reset();
-  }
-  EXPECT_TRUE(absl::StrContains(refused.message(), "uid 1000")) << refused;
-  EXPECT_TRUE(Until([this] { return n_closing_ >= 2; }));
-  EXPECT_TRUE(LookAt(Memfd(), kBob).ok());
-  for (testing::SlowSocket& one : slow) one.peer.Reset();  // they can be closed now
-  EXPECT_TRUE(Until([this] { return n_closing_ == 0; }));
-  EXPECT_TRUE(LookAt(Memfd()).ok());
 }
 
 TEST_F(LookingProcessTest, WhatAKilledOneHasNotAnsweredAnotherDoes) {
