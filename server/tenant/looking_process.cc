@@ -56,8 +56,8 @@ absl::StatusOr<int> LookingProcess::LinkToPassOn() {
   absl::Status works = processes_.Work(&link, &made);
   if (!works.ok()) return works;
   if (!made && link_.valid()) return link;
-  // What the one before has left unanswered is for this one.
-  for (auto& [number, pending] : looks_) pending.hangs_at = absl::InfiniteFuture();
+  link_.Reset();
+  Unanswered();  // the one before may have ended unseen
   wire::UniqueFd own(fcntl(link, F_DUPFD_CLOEXEC, 0));
   absl::StatusOr<Poller::Watched> watched =
       poller_->Watch(&own, EPOLLIN, [this](uint32_t) { OnLink(); });
@@ -95,8 +95,13 @@ void LookingProcess::Drop(bool hangs) {
   link_.Reset();
   processes_.Drop(hangs);
   if (setup_.closing != nullptr) setup_.closing(0);
+  Unanswered();
   // Not at once: one that ends as soon as it has started must not keep this thread busy.
   if (!looks_.empty()) pass_on_at_ = SteadyNow() + absl::Milliseconds(1);
+}
+
+void LookingProcess::Unanswered() {
+  for (auto& [number, pending] : looks_) pending.hangs_at = absl::InfiniteFuture();
 }
 
 void LookingProcess::OnLink() {

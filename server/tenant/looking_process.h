@@ -70,6 +70,8 @@ class LookingProcess {
   // Passes on what has not been.
   void PassOn();
   void OnLink();
+  // What was passed on is to be passed on again.
+  void Unanswered();
   // The process takes and answers nothing more; another one is asked.
   void Drop(bool hangs);
 
