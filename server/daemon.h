@@ -116,7 +116,7 @@ class Daemon {
   const DescriptorSource& descriptors() const { return descriptors_; }
   EventLog& events() { return events_; }
 
-  // Gives free memory back to the system, on a worker: after a crowd of sessions has gone.
+  // Gives free memory back to the system, on a worker: after sessions have ended.
   void TrimMemory();
 
   // Has the machine stop, and ends those who follow events. Idempotent.

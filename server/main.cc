@@ -4,7 +4,9 @@
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -13,10 +15,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "device/driver/open.h"
@@ -35,6 +40,7 @@
 #include "server/session/session_server.h"
 #include "server/tenant/worker_process.h"
 #include "server/tenant/worker_table.h"
+#include "server/worker/look_at_descriptors.h"
 
 namespace iris::server {
 namespace {
@@ -112,9 +118,44 @@ class Process : public RunningWorker {
   WorkerProcess process_;
 };
 
+// What is slow to close, for the status.
+struct Closing {
+  std::atomic<uint64_t> troubles{0};
+  std::atomic<uint64_t> n_elsewhere{0};  // descriptors, in another process
+};
+
+// Tells of troubles, at most one in kTellTroubleEvery, and counts them.
+std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text, Closing* closing,
+                                                           const Logger* logger) {
+  return [text, closing, logger, told = absl::InfinitePast()](uint64_t times,
+                                                              const absl::Status& why) mutable {
+    closing->troubles.fetch_add(1, std::memory_order_relaxed);
+    const absl::Time now = SteadyNow();
+    if (now - told < kTellTroubleEvery) return;
+    told = now;
+    logger->Warn(text, {{"reason", why.ToString()}, {"times", times}});
+  };
+}
+
+// What a descriptor of devices' memory is, which no seals tell. Nothing on emulated devices, whose
+// memory is in memfds.
+absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& driver) {
+  if (driver.kind() == driver::BackendKind::kEmu || driver.devices().empty()) return std::nullopt;
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
+      driver.Create(0, driver.devices()[0].granularity_bytes, /*prealloc=*/false);
+  if (!memory.ok()) return memory.status();
+  const absl::StatusOr<int> exported = (*memory)->ExportFd(driver::Access::kReadWrite);
+  if (!exported.ok()) return exported.status();
+  const wire::UniqueFd fd(*exported);
+  std::optional<FileKind> kind = KindOf(fd.get());
+  if (!kind.has_value()) return absl::InternalError("the kernel does not say what file it is");
+  return kind;
+}
+
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
                                const std::unique_ptr<Services>* services, Daemon* daemon,
-                               const Logger* logger, std::atomic<uint64_t>* closing_troubles) {
+                               const Logger* logger, const LookingLimits& looking,
+                               Closing* closing) {
   WorkerTable::Setup setup;
   setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
@@ -126,14 +167,22 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
     if (!process.ok()) return process.status();
     return std::make_unique<Process>(*std::move(process));
   };
-  setup.closing.trouble = [logger, closing_troubles, told = absl::InfinitePast()](
-                              uint64_t times, const absl::Status& why) mutable {
-    closing_troubles->store(times, std::memory_order_relaxed);
+  setup.closing.trouble = Trouble("connections of clients are slow to close", closing, logger);
+  setup.looking.processes.start = [program,
+                                   looking]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+    absl::StatusOr<WorkerProcess> process = program->StartLooking(looking);
+    if (!process.ok()) return process.status();
+    return std::make_unique<Process>(*std::move(process));
+  };
+  setup.looking.processes.trouble =
+      Trouble("descriptors of clients are slow to look at", closing, logger);
+  setup.looking.closing = [closing, logger, told = absl::InfinitePast()](uint32_t n) mutable {
+    closing->n_elsewhere.store(n, std::memory_order_relaxed);
     const absl::Time now = SteadyNow();
-    if (now - told < kTellTroubleEvery) return;
+    if (n == 0 || now - told < kTellTroubleEvery) return;
     told = now;
-    logger->Warn("connections of clients are slow to close",
-                 {{"reason", why.ToString()}, {"times", times}});
+    logger->Warn("descriptors of clients do not close; irisd has not received them",
+                 {{"descriptors", n}});
   };
   setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
   setup.died = [daemon](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
@@ -202,7 +251,17 @@ int Run(const Config& config) {
     daemon_options.recorder = *std::move(recorder);
     logger.Info("every input is recorded", {{"file", config.record_file}});
   }
-  std::atomic<uint64_t> closing_troubles{0};
+  LookingLimits looking;
+  looking.max_closing = session_options.limits.max_closing;
+  looking.max_closing_per_tenant = session_options.limits.max_closing_per_tenant;
+  const absl::StatusOr<std::optional<FileKind>> device_memory = KindOfDeviceMemory(*driver);
+  if (!device_memory.ok()) {
+    logger.Warn("ranks cannot register memory of devices: none could be made to see what it is",
+                {{"error", device_memory.status().ToString()}});
+  } else {
+    looking.device_memory = *device_memory;
+  }
+  Closing closing;
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
@@ -210,7 +269,7 @@ int Run(const Config& config) {
       &daemon,
       [&](Poller* poller, const Closer& closer) {
         WorkerTable::Setup setup =
-            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, &closing_troubles);
+            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, looking, &closing);
         setup.closer = closer;
         return std::make_unique<WorkerTable>(poller, std::move(setup));
       },
@@ -227,8 +286,10 @@ int Run(const Config& config) {
   }
   facts.sessions_total = [session_server] { return session_server->sessions_total(); };
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
-  facts.descriptors_closing = [session_server] { return session_server->n_closing(); };
-  facts.closing_troubles = [&closing_troubles] { return closing_troubles.load(); };
+  facts.descriptors_closing = [session_server, &closing] {
+    return session_server->n_closing() + closing.n_elsewhere.load();
+  };
+  facts.closing_troubles = [&closing] { return closing.troubles.load(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 
   if (config.workers.seccomp && !kSanitized) {
@@ -264,6 +325,26 @@ int Run(const Config& config) {
   return 0;
 }
 
+// Executes this program again, with the same arguments, if the C library's allocator keeps caches
+// of threads. Each would hold up to 230 KiB of what clients made irisd take and give back, and keep
+// the pages around from going back to the kernel. They can be left out only before a program
+// starts. Returns if there are none, or if it cannot be done: then irisd only takes more memory.
+void LeaveOutThreadCaches(char** argv) {
+  constexpr char kName[] = "GLIBC_TUNABLES";
+  constexpr absl::string_view kTunable = "glibc.malloc.tcache_count";
+  const char* const value = getenv(kName);
+  const std::string others = value == nullptr ? "" : value;
+  // A program with privileges of its file's is not told of tunables.
+  if (kSanitized || absl::StrContains(others, kTunable) || getauxval(AT_SECURE) != 0) return;
+  // By the path, so that lists of processes show the program's name.
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (n <= 0) return;
+  path[n] = '\0';
+  setenv(kName, absl::StrCat(others, others.empty() ? "" : ":", kTunable, "=0").c_str(), 1);
+  execv(path, argv);
+}
+
 int Main(int argc, char** argv) {
   // Few threads allocate: an arena for each would cost memory that no other can use.
   mallopt(M_ARENA_MAX, 1);
@@ -283,6 +364,7 @@ int Main(int argc, char** argv) {
     fputs(line->output.c_str(), stdout);
     return 0;
   }
+  LeaveOutThreadCaches(argv);
   return Run(line->config);
 }
 

@@ -19,12 +19,12 @@ struct Look {
 };
 
 // It takes no copy of descriptors: closing one may wait, too.
-Look LookAt(int socket) {
+Look LookAt(int socket, size_t n_bytes = kPieceBytes) {
   int credentials = 0;
   socklen_t bytes = sizeof(credentials);
   (void)getsockopt(socket, SOL_SOCKET, SO_PASSCRED, &credentials, &bytes);
   char buffer[kPieceBytes];
-  struct iovec part = {buffer, sizeof(buffer)};
+  struct iovec part = {buffer, n_bytes};
   alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
   struct msghdr message = {};
   message.msg_iov = &part;
@@ -42,6 +42,8 @@ Look LookAt(int socket) {
 }
 
 }  // namespace
+
+bool BringsDescriptors(int socket) { return LookAt(socket, 1).descriptors; }
 
 bool HasUnread(int socket) { return LookAt(socket).unread; }
 

@@ -1,10 +1,15 @@
-// What lies unread in a socket that nobody reads any more. The kernel lets go of it when the socket
-// is closed, and may take as long over the descriptors in it as whoever made them likes.
-//
-// The socket is of AF_UNIX and is shut down: its peer can send nothing more. Thread-safe.
+// What lies unread in a socket of AF_UNIX, without taking it. The kernel may take as long over the
+// close of a descriptor in it as whoever made it likes, also of one that it lets go of together
+// with the socket. Thread-safe.
 #pragma once
 
 namespace iris::server {
+
+// Whether what comes first, a packet or the next bytes of a stream, brings descriptors. Costs one
+// system call.
+bool BringsDescriptors(int socket);
+
+// The socket is one that nobody reads any more, and is shut down: its peer can send nothing more.
 
 // Whether there is anything.
 bool HasUnread(int socket);

@@ -122,4 +122,13 @@ SyscallTable WorkerSyscalls(pid_t pid) {
   return table;
 }
 
+SyscallTable LookingSyscalls(pid_t pid) {
+  SyscallTable table = WorkerSyscalls(pid);
+  // Of an open descriptor, and what the kernel knows without asking.
+  constexpr uint32_t kStatx = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+  table.rules.push_back(IRIS_SYSCALL(fcntl, kAllow, {Equals(1, F_GET_SEALS)}));
+  table.rules.push_back(IRIS_SYSCALL(statx, kAllow, {{2, kStatx, kStatx, false}}));
+  return table;
+}
+
 }  // namespace iris::server

@@ -12,4 +12,7 @@ namespace iris::server {
 // For the worker with this pid, which may signal its own threads (abort) and nobody else.
 SyscallTable WorkerSyscalls(pid_t pid);
 
+// The same for the one that looks at descriptors, which asks the kernel what they are, too.
+SyscallTable LookingSyscalls(pid_t pid);
+
 }  // namespace iris::server

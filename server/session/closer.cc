@@ -63,10 +63,13 @@ void Closer::Run(const std::shared_ptr<State>& state, Tenant tenant) {
       next = std::move(mine->second.items.front());
       mine->second.items.pop_front();
       --state->n_waiting;
+      ++state->n_being_closed;
     }
     // For as long as it takes.
     if (next.is_connection) DropAll(next.fd.get());
     next.fd.Reset();
+    absl::MutexLock lock(&state->mu);
+    --state->n_being_closed;
   }
 }
 
@@ -149,6 +152,11 @@ absl::Status Closer::Room(const Tenant& tenant) const {
 size_t Closer::n_waiting() const {
   absl::MutexLock lock(&state_->mu);
   return state_->n_waiting;
+}
+
+size_t Closer::n_unclosed() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->n_waiting + state_->n_being_closed;
 }
 
 }  // namespace iris::server

@@ -66,8 +66,9 @@ class Closer {
   absl::Status Room(const Tenant& tenant) const;
   bool IsFull(const Tenant& tenant) const { return !Room(tenant).ok(); }
 
-  // How many wait, of all tenants, without those that are being closed.
+  // How many wait, of all tenants, without those that are being closed; and with them.
   size_t n_waiting() const;
+  size_t n_unclosed() const;
 
  private:
   struct Item {
@@ -88,6 +89,7 @@ class Closer {
     // Of tenants that have something to close, or whose thread is about to look.
     std::map<Tenant, Queue> queues ABSL_GUARDED_BY(mu);
     size_t n_waiting ABSL_GUARDED_BY(mu) = 0;
+    size_t n_being_closed ABSL_GUARDED_BY(mu) = 0;
     size_t n_threads ABSL_GUARDED_BY(mu) = 0;
   };
   void Add(const Tenant& tenant, std::vector<Item> items);

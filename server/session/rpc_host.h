@@ -1,10 +1,12 @@
-// RpcHost: what the session side asks of whoever serves gRPC: a worker of the tenant's, in irisd.
-// It belongs to the session thread, as all that is called here.
+// RpcHost: what the session side asks of irisd's other processes: of a worker of the tenant's,
+// which serves gRPC, and of the one that looks at descriptors before irisd receives them. It
+// belongs to the session thread, as all that is called here.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
@@ -34,6 +36,15 @@ class RpcHost {
                                            std::function<void()> closed) = 0;
   // Ends the connection and cancels its calls. No-op for one that has ended.
   virtual void Disconnect(uint64_t connection) = 0;
+
+  // Has the next packet of a session's socket looked at, which brings descriptors; the look's
+  // number. `answer` runs once, later, unless Forget comes first; the socket is borrowed so long.
+  // OK: none of the descriptors can make whoever receives them wait. Else they are not to be
+  // received, and the text says why.
+  virtual uint64_t Look(int socket, const Tenant& tenant,
+                        std::function<void(const absl::Status&)> answer) = 0;
+  // Its answer will not run. No-op for one that has been answered.
+  virtual void Forget(uint64_t look) = 0;
 
   // When RunDeadlines is to be called next.
   virtual absl::Time deadline() const = 0;

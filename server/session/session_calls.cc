@@ -252,6 +252,12 @@ void SessionCalls::OnWritable() {
   if (!closed_) Flush();
 }
 
+void SessionCalls::SetHeld(bool held) {
+  absl::MutexLock lock(&mu_);
+  held_ = held;
+  Flush();
+}
+
 void SessionCalls::Send(uint64_t number, LinkPayload message) {
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(number);
@@ -355,7 +361,7 @@ void SessionCalls::Flush() {
     if (written_ > 0) continue;  // the rest of the same message
     Pop();
   }
-  const bool paused = queued_bytes_ > kMaxWaitingBytes;
+  const bool paused = held_ || queued_bytes_ > kMaxWaitingBytes;
   const uint32_t wanted =
       kAlways | (paused ? 0u : uint32_t{EPOLLIN}) | (blocked ? uint32_t{EPOLLOUT} : 0u);
   if (wanted != std::exchange(events_, wanted)) setup_.socket->SetEvents(wanted);

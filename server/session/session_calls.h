@@ -61,6 +61,8 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   absl::Status OnFrame(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
   // The socket may take more.
   void OnWritable() ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the socket is left unread, whatever is in it.
+  void SetHeld(bool held) ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels every call, and forgets the socket. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -110,6 +112,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
 
   absl::Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
   uint32_t events_ ABSL_GUARDED_BY(mu_);  // that are watched
   std::unordered_map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
   std::deque<Item> queue_ ABSL_GUARDED_BY(mu_);

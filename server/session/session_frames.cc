@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/job/clock.h"
+#include "server/link/drop_unread.h"
 #include "server/session/session_server.h"
 
 namespace iris::server {
@@ -18,6 +19,10 @@ constexpr size_t kBytesOfACall = 64 << 10;  // a longer request counts as so man
 
 void SessionServer::OnSocket(Session& session, uint32_t events) {
   const uint64_t key = session.key;
+  constexpr uint32_t kClosed = EPOLLHUP | EPOLLERR | EPOLLRDHUP;
+  if (session.look != 0 && (events & kClosed) != 0) {
+    return HangUp(session, absl::OkStatus(), "its socket closed");
+  }
   if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
   const Tenant tenant = session.applicant.tenant;
   size_t& calls = calls_this_turn_[tenant];
@@ -26,12 +31,13 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
     // Nothing more is read from a tenant of whose descriptors too many do not close.
     const absl::Status closes = closer_.Room(tenant);
     if (!closes.ok()) return EndIfFailed(session, closes);
+    if (!MayReceive(session)) return;
     std::vector<wire::UniqueFd> refused;
     absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get(), &refused);
     if (!frame.ok()) {
       closer_.Close(tenant, std::move(refused));
       const bool none = wire::IsNoFrameYet(frame.status());
-      if (none && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) == 0) return;
+      if (none && (events & kClosed) == 0) return;
       // Half-closed by the client is closed: no further frame can come.
       if (none || absl::IsUnavailable(frame.status())) {
         return HangUp(session, absl::OkStatus(), "its socket closed");
@@ -45,6 +51,31 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
     closer_.Close(tenant, std::move(frame->fds));
     if (FindKey(key) == nullptr || session.state == State::kEnding) return;
   }
+}
+
+bool SessionServer::MayReceive(Session& session) {
+  if (session.look != 0) return false;
+  if (std::exchange(session.looked, false)) return true;
+  if (!BringsDescriptors(session.socket.get())) return true;
+  if (session.calls == nullptr) {
+    EndIfFailed(session, absl::InvalidArgumentError("a handshake brings no descriptors"));
+    return false;
+  }
+  session.calls->SetHeld(true);
+  session.look =
+      host_->Look(session.socket.get(), session.applicant.tenant,
+                  [this, key = session.key](const absl::Status& status) { OnLooked(key, status); });
+  return false;
+}
+
+void SessionServer::OnLooked(uint64_t key, const absl::Status& status) {
+  Session* const session = FindKey(key);
+  if (session == nullptr) return;
+  session->look = 0;
+  if (!status.ok()) return EndIfFailed(*session, status);
+  session->looked = true;
+  session->calls->SetHeld(false);
+  OnSocket(*session, 0);
 }
 
 absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) {

@@ -56,6 +56,11 @@ class FakeHost : public RpcHost {
     return sockets.size();
   }
   void Disconnect(uint64_t connection) override { sockets[connection - 1].Reset(); }
+  uint64_t Look(int, const Tenant&, std::function<void(const absl::Status&)>) override {
+    ADD_FAILURE() << "this host looks at nothing";
+    return 0;
+  }
+  void Forget(uint64_t) override {}
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
   void RunDeadlines(absl::Time) override {}
   void Stop(absl::Duration) override {}

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,11 +14,11 @@
 namespace iris::server {
 namespace {
 
-constexpr size_t kCrowd = 64;
-constexpr size_t kManyErased = 512;
-// A crowd's memory becomes free bit by bit.
-constexpr absl::Duration kTrimAfter[] = {absl::Milliseconds(100), absl::Seconds(2),
-                                         absl::Seconds(10)};
+// After a session has ended, free memory goes back to the kernel so soon, so often and so many
+// times more: what the session made irisd take becomes free bit by bit.
+constexpr auto kTrimAfter = absl::Milliseconds(100);
+constexpr auto kTrimEvery = absl::Seconds(2);
+constexpr int kTrimsMore = 5;
 constexpr auto kSettleEvery = absl::Seconds(1);
 constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
 
@@ -171,9 +170,7 @@ void SessionServer::RunDeadlines() {
     settle_at_ = now + kSettleEvery;
   }
   if (trim_at_ <= now) {
-    trim_at_ = absl::InfiniteFuture();
-    if (++n_trims_ < std::size(kTrimAfter)) trim_at_ = now + kTrimAfter[n_trims_];
-    sessions_peak_ = sessions_.size();
+    trim_at_ = trims_left_-- > 0 ? now + kTrimEvery : absl::InfiniteFuture();
     sessions_.rehash(0);
     key_by_id_.rehash(0);
     handshakes_.shrink_to_fit();
@@ -235,7 +232,6 @@ absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::U
   self->pidfd = std::move(*pidfd);
   handshakes_.push_back({self->handshake->deadline(), self->key});
   sessions_.emplace(self->key, std::move(session));
-  sessions_peak_ = std::max(sessions_peak_, sessions_.size());
   OnSocket(*self, 0);  // a client that speaks at once need not wait in the crowd
   return absl::OkStatus();
 }
@@ -256,6 +252,7 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
 
 void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
+  host_->Forget(std::exchange(session.look, 0));
   const std::shared_ptr<SessionCalls> calls = std::move(session.calls);
   if (calls != nullptr) calls->Close();
   session.outbox.Look(SocketOf(session));
@@ -292,14 +289,8 @@ void SessionServer::Gone(Session& session) {
 void SessionServer::Erase(Session& session) {
   if (session.id.value != 0) key_by_id_.erase(session.id.value);
   sessions_.erase(session.key);
-  // A crowd has gone, or very many one after another: give their memory back, once the rest of it
-  // (in the machine, and in links to workers) is freed too.
-  const bool crowd_gone = sessions_peak_ >= kCrowd && sessions_.size() <= sessions_peak_ / 4;
-  if (++n_erased_ >= kManyErased || crowd_gone) {
-    n_erased_ = 0;
-    n_trims_ = 0;
-    trim_at_ = SteadyNow() + kTrimAfter[0];
-  }
+  trims_left_ = kTrimsMore;
+  if (trim_at_ == absl::InfiniteFuture()) trim_at_ = SteadyNow() + kTrimAfter;
 }
 
 SessionServer::Session* SessionServer::FindKey(uint64_t key) {

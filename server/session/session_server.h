@@ -113,6 +113,8 @@ class SessionServer : public SessionOutput {
     std::optional<SessionRpc> rpc;        // from open until the hang-up
     std::shared_ptr<SessionCalls> calls;  // the same
     Outbox outbox;
+    uint64_t look = 0;    // at the next packet, whose answer is awaited
+    bool looked = false;  // at the next packet, which may be received
     bool retry = false;   // is in retries_
     bool unread = false;  // is in unread_
   };
@@ -155,6 +157,10 @@ class SessionServer : public SessionOutput {
   void MakeRoom(const Applicant& applicant);
 
   void OnSocket(Session& session, uint32_t events);
+  // Whether the next packet may be received now. If it brings descriptors, another process looks at
+  // them first. False: not now, and perhaps the session has ended.
+  bool MayReceive(Session& session);
+  void OnLooked(uint64_t key, const absl::Status& status);
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status OnOpenFrame(Session& session, const wire::Frame& frame);
@@ -215,10 +221,8 @@ class SessionServer : public SessionOutput {
   Lingering lingering_{&closer_};
   absl::Time looked_ = absl::InfinitePast();       // for what has been received
   absl::Time settle_at_ = absl::InfiniteFuture();  // when to look without being asked
-  size_t sessions_peak_ = 0;                       // since memory was last given back
-  size_t n_erased_ = 0;                            // the same
   absl::Time trim_at_ = absl::InfiniteFuture();
-  size_t n_trims_ = 0;  // since the crowd has gone
+  int trims_left_ = 0;  // after that one
 };
 
 }  // namespace iris::server

@@ -198,6 +198,13 @@ absl::StatusOr<WorkerProcess> WorkerProgram::StartClosing() const {
   return StartWith(options);
 }
 
+absl::StatusOr<WorkerProcess> WorkerProgram::StartLooking(const LookingLimits& limits) const {
+  WorkerOptions options = options_;
+  options.tenant = "all";
+  options.looking = limits;
+  return StartWith(options);
+}
+
 absl::StatusOr<WorkerProcess> WorkerProgram::StartWith(const WorkerOptions& options) const {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {

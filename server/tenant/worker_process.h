@@ -74,6 +74,8 @@ class WorkerProgram {
   absl::StatusOr<WorkerProcess> Start(absl::string_view tenant) const;
   // The same, one that closes what comes over its link (server/worker/close_connections.h).
   absl::StatusOr<WorkerProcess> StartClosing() const;
+  // The same, one that looks at descriptors (server/worker/look_at_descriptors.h).
+  absl::StatusOr<WorkerProcess> StartLooking(const LookingLimits& limits) const;
 
   // The descriptor that is executed, for CoreSyscalls.
   int fd() const { return program_.get(); }

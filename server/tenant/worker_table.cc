@@ -17,7 +17,8 @@ WorkerTable::WorkerTable(Poller* poller, Setup setup)
       setup_(std::move(setup)),
       closer_(setup_.closer),
       given_closer_({.per_tenant = setup_.limits.max_given}),
-      closing_(poller, setup_.closing) {
+      closing_(poller, setup_.closing),
+      looking_(poller, setup_.looking) {
   if (setup_.closing.start == nullptr) return;
   closer_.SetHandOver([this](int socket) { return closing_.HandOver(socket); });
 }
@@ -253,7 +254,7 @@ void WorkerTable::Forget(const Tenant& tenant) {
 }
 
 absl::Time WorkerTable::deadline() const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = looking_.deadline();
   for (const Worker& worker : workers_) {
     next = std::min(next, worker.act_at);
     if (worker.link != nullptr) next = std::min(next, worker.link->deadline());
@@ -263,6 +264,7 @@ absl::Time WorkerTable::deadline() const {
 }
 
 void WorkerTable::RunDeadlines(absl::Time now) {
+  looking_.RunDeadlines(now);
   for (auto it = workers_.begin(); it != workers_.end();) {
     Worker* const worker = &*it++;
     if (worker->link != nullptr && worker->act_at <= now) Act(worker);

@@ -1,6 +1,6 @@
 // WorkerTable: which worker serves which tenant. It starts a worker when a tenant connects, starts
 // another after a worker's death, and ends one that has had no connection for a while. It also has
-// the process that closes connections.
+// the process that closes connections and the one that looks at descriptors.
 //
 // Not thread-safe: it belongs to the session thread. Borrows the poller and whatever its functions
 // name.
@@ -21,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +31,7 @@
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
 #include "server/tenant/closing_process.h"
+#include "server/tenant/looking_process.h"
 #include "server/tenant/running_worker.h"
 #include "server/tenant/worker_link.h"
 
@@ -66,6 +68,8 @@ class WorkerTable : public RpcHost {
     // Has connections closed elsewhere, by `closing` if it can start a process.
     Closer closer;
     ClosingProcess::Setup closing;
+    // Looks at descriptors.
+    LookingProcess::Setup looking;
   };
   WorkerTable(Poller* poller, Setup setup);
   // Kills what still runs; tells nobody.
@@ -75,6 +79,10 @@ class WorkerTable : public RpcHost {
   absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                    std::function<void()> closed) override;
   void Disconnect(uint64_t connection) override;
+  uint64_t Look(int socket, const Tenant& tenant, LookingProcess::Answer answer) override {
+    return looking_.Look(socket, tenant, std::move(answer));
+  }
+  void Forget(uint64_t look) override { looking_.Forget(look); }
   absl::Time deadline() const override;
   void RunDeadlines(absl::Time now) override;
   void Stop(absl::Duration within) override;
@@ -133,6 +141,7 @@ class WorkerTable : public RpcHost {
   // clients have sent.
   Closer given_closer_;
   ClosingProcess closing_;
+  LookingProcess looking_;
   bool stopped_ = false;
   uint64_t next_connection_ = 1;
   Workers workers_;

@@ -1,6 +1,6 @@
 // irisd-worker: speaks gRPC with the clients of one tenant, for irisd, which starts it. It gives up
 // what it does not need, tells irisd that it is ready, and relays until irisd ends or stops it.
-// With --closing=1 it closes what irisd hands it instead.
+// With --closing=1 it closes what irisd hands it instead, with --looking=1 it looks at descriptors.
 // Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd; 3
 // has used up its memory.
 #include <grpc/support/log.h>
@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@
 #include "server/sandbox/worker_filter.h"
 #include "server/worker/close_connections.h"
 #include "server/worker/confine.h"
+#include "server/worker/look_at_descriptors.h"
 #include "server/worker/worker.h"
 #include "server/worker/worker_options.h"
 
@@ -83,12 +85,20 @@ int Run(const WorkerOptions& options) {
   tzset();  // its file can be read now, and not later
   absl::Status status = Confine(options);
   if (!status.ok()) return Fail(logger, options, status);
-  if (options.closing) {
+  if (options.closing || options.looking.has_value()) {
+    struct rlimit descriptors = {};
+    (void)getrlimit(RLIMIT_NOFILE, &descriptors);  // cannot be asked later
     if (options.seccomp && !kSanitized) {
-      status = InstallFilter(WorkerSyscalls(getpid()));
+      status = InstallFilter(options.looking.has_value() ? LookingSyscalls(getpid())
+                                                         : WorkerSyscalls(getpid()));
       if (!status.ok()) return Fail(logger, options, status);
     }
-    CloseConnections(wire::UniqueFd(kLinkFd));
+    wire::UniqueFd link(kLinkFd);
+    if (options.closing) {
+      CloseConnections(std::move(link));
+    } else {
+      LookAtDescriptors(std::move(link), *options.looking, descriptors.rlim_cur);
+    }
     return 0;
   }
   absl::StatusOr<std::unique_ptr<Worker>> worker =

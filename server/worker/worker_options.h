@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/worker/looking.h"
 
 namespace iris::server {
 
@@ -26,11 +27,13 @@ struct WorkerIds {
 };
 
 struct WorkerOptions {
-  std::string tenant;            // whose it is: for its log, and for whoever lists processes
-  uint64_t memory_bytes = 0;     // it dies rather than take more
-  bool seccomp = true;           // confine its system calls
-  bool json_log = false;         // as irisd's own
-  bool closing = false;          // it serves no tenant: it closes what it is handed
+  std::string tenant;         // whose it is: for its log, and for whoever lists processes
+  uint64_t memory_bytes = 0;  // it dies rather than take more
+  bool seccomp = true;        // confine its system calls
+  bool json_log = false;      // as irisd's own
+  bool closing = false;       // it serves no tenant: it closes what it is handed
+  // The same: it looks at descriptors that sessions have sent.
+  std::optional<LookingLimits> looking;
   std::optional<WorkerIds> ids;  // none: it stays who irisd is
 };
 

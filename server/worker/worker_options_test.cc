@@ -13,6 +13,7 @@ TEST(WorkerOptionsTest, SurviveTheCommandLine) {
   options.seccomp = false;
   options.json_log = true;
   options.closing = true;
+  options.looking = LookingLimits{FileKind{0020000, (uint64_t{195} << 32) + 255}, 7, 8};
   options.ids = WorkerIds{65534, 65533};
   const absl::StatusOr<WorkerOptions> back = FromArguments(ToArguments(options));
   ASSERT_TRUE(back.ok()) << back.status();
@@ -21,6 +22,7 @@ TEST(WorkerOptionsTest, SurviveTheCommandLine) {
   EXPECT_FALSE(back->seccomp);
   EXPECT_TRUE(back->json_log);
   EXPECT_TRUE(back->closing);
+  EXPECT_EQ(back->looking, options.looking);
   ASSERT_TRUE(back->ids.has_value());
   EXPECT_EQ(back->ids->uid, 65534u);
   EXPECT_EQ(back->ids->gid, 65533u);
@@ -33,6 +35,7 @@ TEST(WorkerOptionsTest, WithoutIdsAWorkerStaysWhoItIs) {
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_FALSE(back->ids.has_value());
   EXPECT_FALSE(back->closing);
+  EXPECT_EQ(back->looking, std::nullopt);
   EXPECT_TRUE(back->seccomp);
 }
 

@@ -16,8 +16,10 @@ import time
 import h2.exceptions
 
 from tests.hostile import doors
+from tests.hostile import silent_fuse
 
 POUR_BYTES_MAX = 24 << 20  # a connection; then it is held, unread
+FUSE_DEVICE = "/dev/fuse"  # whoever attacks with files of his own opens it
 PAUSE_SECONDS = 0.01
 CLONE_NEWUSER = 0x10000000
 
@@ -595,6 +597,36 @@ def slow_descriptors(runtime_dir, end):
         time.sleep(PAUSE_SECONDS)
 
 
+def silent_files(runtime_dir, end):
+    """Descriptors of a file whose file system never answers: with a hello, a long request, memory to be registered, as
+    many as a frame may have, and in what is never read."""
+    silent = silent_fuse.SilentFile(FUSE_DEVICE)
+    seen = {"sent": 0, "ended": {}}
+    fd = os.open(silent.path, os.O_RDWR)
+    path = os.path.join(runtime_dir, "session.sock")
+    long_request = doors.frame(doors.CALL_TYPE, doors.CALL.pack(1, doors.OPERATE, 1 << 20))
+    short_request = doors.frame(doors.CALL_TYPE, doors.CALL.pack(1, doors.OPERATE, 4) + b"wxyz")
+    ways = [(lambda: doors.connect(path, socket.SOCK_SEQPACKET), [doors.hello()], 1),
+            (lambda: doors.FrameSession(runtime_dir).sock, [long_request], 1),
+            (lambda: doors.FrameSession(runtime_dir).sock, [short_request], 128),
+            (lambda: doors.FrameSession(runtime_dir).sock, [short_request] * 40, 1)]
+    for door, frames, count in itertools.cycle(ways):
+        if time.monotonic() > end:
+            silent.end()
+            return seen
+        try:
+            with door() as sock:
+                for packet in frames:
+                    socket.send_fds(sock, [packet], [fd] * count)
+                    seen["sent"] += 1
+                while True:
+                    if not sock.recv(1 << 16):
+                        break
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["ended"], refusal)
+        time.sleep(PAUSE_SECONDS)
+
+
 def wrong_registrations(runtime_dir, end):
     """Registers what is no memory, or could change, or is as long as it likes; then too much that is right. Also with
     the team of all ranks, whose other members would be told."""
@@ -602,9 +634,11 @@ def wrong_registrations(runtime_dir, end):
     fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
     read_end, write_end = os.pipe()
     good = doors.sealed(b"\0" * piece, fixed)
-    wrong = [[os.dup(read_end)], [os.open("/dev/zero", os.O_RDWR)], [os.open("/", os.O_RDONLY)],
-             [doors.sealed(b"\0" * piece, fcntl.F_SEAL_SHRINK)], [doors.sealed(b"\0" * piece, fcntl.F_SEAL_GROW)],
-             [doors.sealed(b"\0" * (piece - 1), fixed)], [socket.socket(socket.AF_UNIX).detach()], [], [good, good],
+    no_memory = [os.dup(read_end), os.open("/dev/zero", os.O_RDWR), os.open("/", os.O_RDONLY),
+                 socket.socket(socket.AF_UNIX).detach()]
+    ends = itertools.cycle([[good] * 200, *([good, fd] for fd in no_memory)])
+    wrong = [[doors.sealed(b"\0" * piece, fcntl.F_SEAL_SHRINK)], [doors.sealed(b"\0" * piece, fcntl.F_SEAL_GROW)],
+             [doors.sealed(b"\0" * (piece - 1), fixed)], [], [good, good],
              [good] * 128]
     seen = {"sent": 0, "registered": 0, "told": 0, "together": 0, "refused": {}}
     while time.monotonic() < end:
@@ -640,7 +674,8 @@ def wrong_registrations(runtime_dir, end):
                 request = doors.operate_request(session, job, k, 14, operation) + own
                 session.call(doors.OPERATE, request, [good])
                 seen["sent"] += 1
-            session.call(doors.OPERATE, request, [good] * 200)
+            # What ends the session: more than a frame may have, and what irisd does not receive.
+            session.call(doors.OPERATE, request, next(ends))
         except (OSError, doors.Refused) as refusal:
             _count(seen["refused"], refusal)
             time.sleep(PAUSE_SECONDS)

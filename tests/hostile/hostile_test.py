@@ -7,10 +7,14 @@ take beside as many processes of the attackers that only compute, and never ask 
 not irisd's to say. Without it, the bounds are those of a machine that is busy with other tests. See house.py for what
 an attack meets."""
 
+import contextlib
 import fcntl
 import os
+import shutil
+import stat
 import time
 import unittest
+import unittest.mock
 
 from tests.hostile import attacks
 from tests.hostile import doors
@@ -66,6 +70,20 @@ def operator_looks(runtime_dir, end):
         seen["slowest_seconds"] = max(seen["slowest_seconds"], round(time.monotonic() - start, 4))
         time.sleep(0.1)
     return seen
+
+
+@contextlib.contextmanager
+def fuse_for_all():
+    """Every user may have a file system of his own, as where udev has made the device."""
+    folder = house.make_folder()
+    try:
+        device = os.path.join(folder, "fuse")
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(10, 229))
+        os.chmod(device, 0o666)
+        with unittest.mock.patch.object(attacks, "FUSE_DEVICE", device):
+            yield
+    finally:
+        shutil.rmtree(folder)
 
 
 @unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
@@ -227,10 +245,14 @@ class Calls(Hostile):
     def test_descriptors_that_take_a_minute_to_close(self):
         self.attack(attacks.slow_descriptors)
 
+    def test_files_that_never_answer(self):
+        with fuse_for_all():
+            self.attack(attacks.silent_files)
+
     def test_registered_memory_that_is_not_what_it_says(self):
         seen = self.attack(attacks.wrong_registrations, log_bytes_max=LOG_BYTES_MAX)["wrong_registrations"]
         for text in ("no memfd that is sealed against resizing", "bytes, and the request says",
-                     "descriptors came for 1 allocations"):
+                     "descriptors came for 1 allocations", "its close may wait for others"):
             self.assertTrue(any(text in refused for refused in seen["refused"]), f"{text}: {seen}")
         for counted in ("registered", "told", "together"):
             self.assertGreater(seen[counted], 0, counted)
@@ -267,6 +289,31 @@ class Together(Hostile):
                     attacks.unread_listings, attacks.unread_descriptors, attacks.silent_connections,
                     attacks.bad_handshakes, attacks.unread_calls, attacks.wrong_requests, hoard=ALLOCATIONS,
                     seconds=2 * ATTACK_SECONDS)
+
+
+@unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
+class End(unittest.TestCase):
+
+    def test_irisd_ends_while_a_file_does_not_answer(self):
+        told = ("descriptors of clients do not close", "looks at no more descriptors")
+        with fuse_for_all(), house.House("--max-closing-per-tenant", "8", jobs=0) as place:
+            core = place.daemon.process
+            attacker = house.Attacker(attacks.silent_files, ALICE, place.runtime_dir,
+                                      time.monotonic() + irisd.PATIENCE_SECONDS)
+            try:
+                end = time.monotonic() + irisd.PATIENCE_SECONDS
+                while any(text not in place.daemon.log() for text in told) and time.monotonic() < end:
+                    self.assertFalse(attacker.over(), attacker.seen)
+                    time.sleep(0.02)
+                core.terminate()
+                self.assertEqual(core.wait(irisd.PATIENCE_SECONDS), 0, place.daemon.log())
+                self.assertFalse(attacker.over(), "the file system has ended before")
+                for text in told:
+                    self.assertIn(text, place.daemon.log())
+            finally:
+                attacker.kill()
+                while not attacker.over():
+                    time.sleep(0.02)
 
 
 @unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)

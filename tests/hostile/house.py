@@ -36,7 +36,7 @@ IRISD_UID = 61030  # of an irisd that is not root
 IDLE_SECONDS = 3.0 if LONG else 1.0
 RETURN_SECONDS = 30
 RETURN_RATIO = 1.1
-RETURN_BYTES = 2 << 20  # what code that ran for the first time may take, and what its threads keep of the allocator
+RETURN_BYTES = 1 << 20  # what code that ran for the first time may take
 SAMPLE_SECONDS = 0.05
 FUSE_BYTES = 1 << 30  # an attack that has come so far has won: it is ended, before the machine suffers
 FD_LIMIT = 4096
@@ -132,9 +132,12 @@ class Attacker:
         return True
 
     def kill(self):
-        if self._pid is not None:
+        if self._pid is None:
+            return
+        # Its children first: the kernel may not let it end before.
+        for pid in [pid for pid, _ in _children_of(self._pid)] + [self._pid]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
 
 class Bystander:

@@ -1,0 +1,67 @@
+#include "server/tenant/helper_processes.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::server {
+
+absl::Status HelperProcesses::Work(int* link, bool* made) {
+  if (made != nullptr) *made = current_ == nullptr;
+  if (current_ == nullptr) {
+    absl::Status started = Start();
+    if (!started.ok()) {
+      Trouble(started);
+      return started;
+    }
+  }
+  *link = current_->link.get();
+  return absl::OkStatus();
+}
+
+void HelperProcesses::Drop(bool hangs) {
+  Process* const last = std::exchange(current_, nullptr);
+  if (last == nullptr) return;
+  last->link.Reset();
+  last->running->Kill();
+  if (!hangs) return;
+  Trouble(absl::DeadlineExceededError(
+      absl::StrCat("process ", last->running->pid(), ", which ", work_,
+                   " for irisd, hung over what clients sent, and was killed")));
+}
+
+absl::Status HelperProcesses::Start() {
+  if (processes_.size() >= kMaxProcesses) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "none of ", processes_.size(), " processes, each of which ", work_,
+        " for irisd, ends: the kernel waits for what clients sent (see /proc/PID/stack)"));
+  }
+  absl::StatusOr<std::unique_ptr<RunningWorker>> started = setup_.start();
+  if (!started.ok()) return started.status();
+  Process* const process = &processes_.emplace_back();
+  process->running = *std::move(started);
+  process->link = process->running->TakeLink();
+  wire::UniqueFd pidfd(fcntl(process->running->pidfd(), F_DUPFD_CLOEXEC, 0));
+  absl::StatusOr<Poller::Watched> exit =
+      poller_->Watch(&pidfd, EPOLLIN, [this, process](uint32_t) { OnExit(process); });
+  if (!exit.ok()) {
+    processes_.pop_back();
+    return exit.status();
+  }
+  process->exit = *std::move(exit);
+  current_ = process;
+  return absl::OkStatus();
+}
+
+void HelperProcesses::OnExit(Process* process) {
+  if (!process->running->Reap().has_value()) return;
+  if (current_ == process) current_ = nullptr;
+  processes_.remove_if([process](const Process& each) { return &each == process; });
+}
+
+void HelperProcesses::Trouble(const absl::Status& why) {
+  if (setup_.trouble != nullptr) setup_.trouble(++n_troubles_, why);
+}
+
+}  // namespace iris::server

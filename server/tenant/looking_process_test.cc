@@ -1,0 +1,195 @@
+#include "server/tenant/looking_process.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/job/clock.h"
+#include "server/link/drop_unread.h"
+#include "server/session/slow_socket.h"
+#include "server/tenant/worker_process.h"
+#include "server/worker/look_at_descriptors.h"
+
+namespace iris::server {
+namespace {
+
+constexpr Tenant kAlice{1000};
+
+class Process : public RunningWorker {
+ public:
+  explicit Process(WorkerProcess process) : process_(std::move(process)) {}
+  pid_t pid() const override { return process_.pid(); }
+  int pidfd() const override { return process_.pidfd(); }
+  wire::UniqueFd TakeLink() override { return process_.TakeLink(); }
+  void Kill() override { process_.Kill(); }
+  std::optional<std::string> Reap() override { return process_.Reap(); }
+
+ private:
+  WorkerProcess process_;
+};
+
+wire::UniqueFd Memfd() { return wire::UniqueFd(memfd_create("test", MFD_CLOEXEC)); }
+wire::UniqueFd Open(const char* path) { return wire::UniqueFd(open(path, O_RDONLY | O_CLOEXEC)); }
+
+class LookingProcessTest : public ::testing::Test {
+ protected:
+  // The times are real ones: a test that waits for neither has them long.
+  void Make(absl::Duration answers_within = absl::Seconds(600),
+            absl::Duration gives_up_after = absl::Seconds(600)) {
+    WorkerSettings settings;
+    settings.program = "server/irisd-worker";
+    program_ = std::make_unique<WorkerProgram>(*WorkerProgram::Open(settings));
+    poller_ = *Poller::Create();
+    LookingProcess::Setup setup;
+    setup.processes.start = [this]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+      if (!start_fails_.ok()) return start_fails_;
+      absl::StatusOr<WorkerProcess> started = program_->StartLooking(limits_);
+      if (!started.ok()) return started.status();
+      pids_.push_back(started->pid());
+      // Before it has answered anything.
+      if (stops_ && pids_.size() == 1) kill(started->pid(), SIGSTOP);
+      return std::make_unique<Process>(*std::move(started));
+    };
+    setup.processes.trouble = [this](uint64_t, const absl::Status& why) {
+      troubles_.push_back(why);
+    };
+    setup.closing = [this](uint32_t n) { n_closing_ = n; };
+    setup.answers_within = answers_within;
+    setup.gives_up_after = gives_up_after;
+    looking_ = std::make_unique<LookingProcess>(poller_.get(), std::move(setup));
+  }
+
+  // Connections by which descriptors come: `ours` is irisd's end.
+  struct Pair {
+    wire::UniqueFd ours, theirs;
+  };
+  static Pair Connect() {
+    int pair[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    return {wire::UniqueFd(pair[0]), wire::UniqueFd(pair[1])};
+  }
+  static Pair Sent(int fd) {
+    Pair pair = Connect();
+    testing::SendFd(pair.theirs.get(), fd);
+    return pair;
+  }
+  template <typename F>
+  bool Until(const F& done) {
+    for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end;) {
+      if (done()) return true;
+      poller_->Wait(std::min(absl::Milliseconds(20), looking_->deadline() - SteadyNow()));
+      looking_->RunDeadlines(SteadyNow());
+    }
+    return false;
+  }
+  absl::Status Look(int socket, const Tenant& tenant = kAlice) {
+    std::optional<absl::Status> answer;
+    looking_->Look(socket, tenant, [&answer](const absl::Status& status) { answer = status; });
+    EXPECT_TRUE(Until([&answer] { return answer.has_value(); }));
+    return answer.value_or(absl::UnknownError("no answer"));
+  }
+  absl::Status LookAt(const wire::UniqueFd& fd, const Tenant& tenant = kAlice) {
+    return Look(Sent(fd.get()).ours.get(), tenant);
+  }
+
+  LookingLimits limits_;
+  std::unique_ptr<WorkerProgram> program_;
+  std::unique_ptr<Poller> poller_;
+  absl::Status start_fails_;
+  bool stops_ = false;
+  std::vector<pid_t> pids_;
+  std::vector<absl::Status> troubles_;
+  uint32_t n_closing_ = 0;
+  std::unique_ptr<LookingProcess> looking_;
+};
+
+TEST_F(LookingProcessTest, OnlyWhatLivesInMemoryIsGood) {
+  Make();
+  EXPECT_TRUE(LookAt(Memfd()).ok());
+  std::vector<wire::UniqueFd> bad;
+  bad.push_back(Connect().ours);
+  bad.push_back(Open("/"));
+  bad.push_back(Open("/dev/null"));
+  for (const wire::UniqueFd& fd : bad) {
+    const absl::Status status = LookAt(fd);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "send memfds")) << status;
+  }
+  EXPECT_EQ(pids_.size(), 1u) << "one looks at all";
+  EXPECT_TRUE(troubles_.empty());
+}
+
+TEST_F(LookingProcessTest, TheKindOfTheDevicesIsGoodToo) {
+  limits_.device_memory = KindOf(Open("/dev/null").get());
+  ASSERT_TRUE(limits_.device_memory.has_value());
+  Make();
+  const absl::Status null = LookAt(Open("/dev/null"));
+  EXPECT_TRUE(null.ok()) << null;
+  EXPECT_FALSE(LookAt(Open("/dev/zero")).ok());
+  EXPECT_FALSE(LookAt(Open("/")).ok());
+}
+
+TEST_F(LookingProcessTest, WhatWasLookedAtIsStillThere) {
+  Make();
+  const Pair sent = Sent(Memfd().get());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Look(sent.ours.get()).ok());
+  EXPECT_TRUE(BringsDescriptors(sent.ours.get()));
+}
+
+TEST_F(LookingProcessTest, WhatAKilledOneHasNotAnsweredAnotherDoes) {
+  stops_ = true;
+  Make();
+  const Pair sent = Sent(Memfd().get());
+  std::optional<absl::Status> answer;
+  looking_->Look(sent.ours.get(), kAlice, [&](const absl::Status& status) { answer = status; });
+  ASSERT_EQ(pids_.size(), 1u);
+  kill(pids_[0], SIGKILL);
+  ASSERT_TRUE(Until([&] { return answer.has_value(); }));
+  EXPECT_TRUE(answer->ok()) << *answer;
+  EXPECT_EQ(pids_.size(), 2u);
+}
+
+TEST_F(LookingProcessTest, OneThatHangsIsFollowedByAnother) {
+  stops_ = true;
+  Make(/*answers_within=*/absl::Seconds(2));
+  const Pair sent = Sent(Memfd().get());
+  const absl::Status status = Look(sent.ours.get());
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_GE(pids_.size(), 2u);
+  ASSERT_GE(troubles_.size(), 1u);
+  EXPECT_TRUE(absl::StrContains(troubles_[0].message(), "looks at descriptors")) << troubles_[0];
+}
+
+TEST_F(LookingProcessTest, WithoutAProcessNobodyWaitsForEver) {
+  Make(/*answers_within=*/absl::Seconds(600), /*gives_up_after=*/absl::Milliseconds(300));
+  start_fails_ = absl::ResourceExhaustedError("no process is left");
+  const absl::Status status = LookAt(Memfd());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  ASSERT_GE(troubles_.size(), 1u);
+  EXPECT_EQ(troubles_[0], start_fails_);
+}
+
+TEST_F(LookingProcessTest, ForgottenLooksAreNotAnswered) {
+  Make();
+  const Pair sent = Sent(Memfd().get());
+  bool answered = false;
+  looking_->Forget(
+      looking_->Look(sent.ours.get(), kAlice, [&](const absl::Status&) { answered = true; }));
+  EXPECT_TRUE(LookAt(Memfd()).ok());
+  EXPECT_FALSE(answered);
+}
+
+}  // namespace
+}  // namespace iris::server

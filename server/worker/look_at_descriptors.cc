@@ -1,0 +1,118 @@
+#include "server/worker/look_at_descriptors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "server/link/pass_descriptor.h"
+#include "server/session/closer.h"
+
+namespace iris::server {
+namespace {
+
+constexpr int kIdleMs = 3000;
+constexpr int kTellEveryMs = 200;  // how many wait to be closed, while some do
+// As many as the kernel lets anybody send in one packet.
+constexpr size_t kMaxFds = 253;
+
+// The descriptors of the socket's next packet, which stay in it. False: they are not all here.
+bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
+  char byte;
+  struct iovec part = {&byte, 1};
+  alignas(struct cmsghdr) char
+      control[CMSG_SPACE(kMaxFds * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+  struct msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t n;
+  do {
+    n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return true;  // there is nothing: irisd will see
+  for (struct cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < n_fds; ++i) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+      fds->emplace_back(fd);
+    }
+  }
+  return (message.msg_flags & MSG_CTRUNC) == 0;
+}
+
+}  // namespace
+
+std::optional<FileKind> KindOf(int fd) {
+  struct statx info = {};
+  // What the kernel has of it: the file system is not asked again.
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0) {
+    return std::nullopt;
+  }
+  FileKind kind;
+  kind.type = info.stx_mode & S_IFMT;
+  const bool is_device = kind.type == S_IFCHR || kind.type == S_IFBLK;
+  kind.device = is_device ? makedev(info.stx_rdev_major, info.stx_rdev_minor)
+                          : makedev(info.stx_dev_major, info.stx_dev_minor);
+  return kind;
+}
+
+void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t max_descriptors) {
+  Closer closer({.per_tenant = limits.max_closing_per_tenant,
+                 .total = std::min<size_t>(limits.max_closing, max_descriptors / 2)});
+  const auto is_good = [&limits](const wire::UniqueFd& fd) {
+    // Only files that live in memory have seals.
+    if (fcntl(fd.get(), F_GET_SEALS) >= 0) return true;
+    return limits.device_memory.has_value() && KindOf(fd.get()) == limits.device_memory;
+  };
+  const auto look = [&](const LookRequest& request, int socket) {
+    if (closer.IsFull(request.tenant)) return LookVerdict::kFull;
+    std::vector<wire::UniqueFd> fds;
+    const bool all = Peek(socket, &fds);
+    const bool good = std::all_of(fds.begin(), fds.end(), is_good);
+    if (good) return all ? LookVerdict::kGood : LookVerdict::kFull;
+    closer.Close(request.tenant, std::move(fds));
+    return LookVerdict::kBad;
+  };
+  struct pollfd waits = {link.get(), POLLIN, 0};
+  size_t told = 0;
+  while (true) {
+    const int n = poll(&waits, 1, told > 0 ? kTellEveryMs : kIdleMs);
+    if (n < 0 && errno != EINTR) return;
+    LookAnswer answer;
+    LookRequest request;
+    wire::UniqueFd socket;
+    if (n > 0) {
+      const Taken taken = TakeDescriptor(link.get(), &request, sizeof(request), &socket);
+      if (taken == Taken::kHasEnded) return;
+      if (taken == Taken::kNoneYet) continue;
+      answer.look = request.look;
+      // Without the socket there is no descriptor left here.
+      answer.verdict = socket.valid() ? look(request, socket.get()) : LookVerdict::kFull;
+    }
+    answer.n_closing = static_cast<uint32_t>(closer.n_unclosed());
+    if (n <= 0 && answer.n_closing == 0 && told == 0) return;
+    if (n <= 0 && answer.n_closing == told) continue;
+    told = answer.n_closing;
+    // irisd reads at once. If it does not, it has ended, or ends this process.
+    struct pollfd room = {link.get(), POLLOUT, 0};
+    if (poll(&room, 1, kIdleMs) <= 0) return;
+    if (send(link.get(), &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(sizeof(answer))) {
+      return;
+    }
+  }
+}
+
+}  // namespace iris::server

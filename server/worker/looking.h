@@ -1,0 +1,52 @@
+// What irisd and the process that looks at descriptors for it say to each other. Both are of one
+// version and on one machine: structs, as they lie in memory. Plain data.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+#include "server/session/tenant.h"
+
+namespace iris::server {
+
+// Which file a descriptor is of, as far as no file system need be asked. Descriptors of devices'
+// memory are alike in it.
+struct FileKind {
+  uint32_t type = 0;    // S_IFMT of its mode; 0: made by the kernel, and in no directory
+  uint64_t device = 0;  // which device it is; of what is none: which file system it is in
+  friend bool operator==(const FileKind&, const FileKind&) = default;
+};
+
+// What the process that looks may do.
+struct LookingLimits {
+  // Besides memfds, descriptors of this kind are good; none: no other.
+  std::optional<FileKind> device_memory;
+  // Descriptors that are not good and do not close: of one tenant, and of all.
+  uint64_t max_closing_per_tenant = 2048;
+  uint64_t max_closing = 4096;
+  friend bool operator==(const LookingLimits&, const LookingLimits&) = default;
+};
+
+// A session's socket comes with it: what may irisd receive from it next?
+struct LookRequest {
+  uint64_t look = 0;
+  Tenant tenant;  // whose it is
+};
+static_assert(std::is_trivially_copyable_v<LookRequest>);
+
+enum class LookVerdict : uint32_t {
+  kGood = 1,  // no descriptor of the next packet can make irisd wait
+  kBad = 2,   // one of them can, or nobody knows
+  kFull = 3,  // so many descriptors of the tenant do not close that it looks at no more
+};
+
+struct LookAnswer {
+  uint64_t look = 0;  // 0: it says only the rest
+  LookVerdict verdict = LookVerdict::kGood;
+  uint32_t n_closing = 0;  // descriptors, of all tenants, that it has not closed yet
+};
+
+}  // namespace iris::server
