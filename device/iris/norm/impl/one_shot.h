@@ -13,12 +13,11 @@
 
 namespace iris::norm::impl {
 
-// Members whose packets or lines a thread loads before it waits for the first.
-inline constexpr uint32_t kAhead = 8;
-
 // A unit as two packets, the second of which may have nothing.
 struct Packets {
   using Units = PlainUnits;
+  // Members whose packets a thread loads before it waits for the first. Of more, registers spill.
+  static constexpr uint32_t kAhead = 4;
   Units units;
 
   IRIS_DEVICE void Send(const Rounds& rounds, uint32_t peer, uint32_t me, uint32_t,
@@ -43,14 +42,14 @@ struct Packets {
       const Bytes16* const inbox = rounds->Inbox(me, 0) + place.at / 8 + half;
       for (uint32_t first = 0; first < common.size; first += kAhead) {
         Bytes16 packets[kAhead];
-        IRIS_UNROLL(8)
+        IRIS_UNROLL(4)
         for (uint32_t k = 0; k < kAhead; ++k) {
           const uint32_t m = first + k;
           if (m < common.size && m != me) {
             packets[k] = backend::Load16<CacheHint::kVolatile>(inbox + m * stride);
           }
         }
-        IRIS_UNROLL(8)
+        IRIS_UNROLL(4)
         for (uint32_t k = 0; k < kAhead; ++k) {
           const uint32_t m = first + k;
           if (m >= common.size) continue;
@@ -73,6 +72,7 @@ struct Packets {
 // A unit as a lane's part of a line.
 struct Lines {
   using Units = LineUnits;
+  static constexpr uint32_t kAhead = ccl::impl::kMaxLineMembers;  // likewise, of lines: all
   Units units;
 
   IRIS_DEVICE uint64_t Box(uint32_t k) const {
@@ -115,31 +115,38 @@ struct Lines {
     return whole;
   }
 };
-static_assert(kAhead >= ccl::impl::kMaxLineMembers);
-
 template <typename T, typename Way>
 IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, Rounds& rounds,
                                     NormShared* shared) {
   if (rounds.broken()) return;
   const Way way = {};
-  using Part = RowPart<T, typename Way::Units>;
+  constexpr uint32_t kKept = kKeptOneShot;
+  using Part = RowPart<T, typename Way::Units, kKept>;
   Part part(call, common, &rounds, shared, way.units);
   const uint32_t me = common.index;
   for (uint64_t row = part.group(); row < call.rows; row += part.groups()) {
-    const uint8_t* const in = call.in + part.At(row, sizeof(T));
+    const uint8_t* const in = call.in + part.At(row, call.in_stride, sizeof(T));
     Bytes16 own[kKept];
     rounds.Advance();
     IRIS_UNROLL(4)
     for (uint32_t k = 0; k < kKept; ++k) {
       const UnitPlace place = part.Place(k);
-      own[k] = {};
-      if (!place.active) continue;
-      own[k] = LoadUnit<T>(in + place.at, place.bytes);
-      for (uint32_t p = 1; p < common.size; ++p) {
-        way.Send(rounds, rounds.Rotated(p), me, k, place, own[k]);
-      }
+      own[k] = place.bytes != 0 ? LoadUnit<T>(in + place.at, place.bytes) : Bytes16{};
     }
-    part.Prefetch(call.residual == nullptr ? nullptr : call.residual + part.At(row, sizeof(T)));
+    part.Prefetch(call.residual == nullptr
+                      ? nullptr
+                      : call.residual + part.At(row, call.residual_stride, sizeof(T)));
+    part.ForUnits([&](uint32_t k, const UnitPlace& place) {
+      for (uint32_t p = 1; p < common.size; ++p) {
+        way.Send(rounds, rounds.Rotated(p), me, k, place, own[0]);
+      }
+      Turn(own);
+    });
+    // Those that are not there come last: all are in their places again.
+    IRIS_UNROLL(1)
+    for (uint32_t k = 0; k < kKept; ++k) {
+      if (!part.Place(k).active) Turn(own);
+    }
     // All threads have read the epoch, and what is shared is clear.
     iris::impl::SyncInsideBlock();
     // What differs must be known before that is waited for which will not come.
@@ -148,17 +155,18 @@ IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, 
       if (!rounds.ReceiveCalls()) return;
     }
     uint8_t* const residual_out =
-        call.residual_out == nullptr ? nullptr : call.residual_out + part.At(row, sizeof(T));
+        call.residual_out == nullptr
+            ? nullptr
+            : call.residual_out + part.At(row, call.residual_out_stride, sizeof(T));
     bool whole = true;
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      const UnitPlace place = part.Place(k);
-      if (!place.active || !whole) continue;
+    part.ForUnits([&](uint32_t k, const UnitPlace& place) {
+      if (!whole) return;
       typename Part::Sum sum = {};
-      whole = way.template Receive<T>(&rounds, common, k, place, own[k], &sum);
-      if (whole) part.Add(k, place, sum, residual_out);
-    }
-    uint8_t* const out = call.out + part.At(row, part.OutBytes());
+      whole = way.template Receive<T>(&rounds, common, k, place, own[0], &sum);
+      if (whole) part.Add(place, sum, residual_out);
+      Turn(own);
+    });
+    uint8_t* const out = call.out + part.At(row, call.out_stride, part.OutBytes());
     if (!part.Finish(
             1, [out](uint32_t) { return out; },
             [&call, &part, row](uint32_t) { return call.scales + part.ScaleAt(row); })) {
