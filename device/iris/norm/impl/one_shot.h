@@ -13,11 +13,13 @@
 
 namespace iris::norm::impl {
 
+// Members whose packets or lines a thread loads before it waits for the first. For more there are
+// not enough registers.
+inline constexpr uint32_t kAhead = 4;
+
 // A unit as two packets, the second of which may have nothing.
 struct Packets {
   using Units = PlainUnits;
-  // Members whose packets a thread loads before it waits for the first. Of more, registers spill.
-  static constexpr uint32_t kAhead = 4;
   Units units;
 
   IRIS_DEVICE void Send(const Rounds& rounds, uint32_t peer, uint32_t me, uint32_t,
@@ -72,7 +74,6 @@ struct Packets {
 // A unit as a lane's part of a line.
 struct Lines {
   using Units = LineUnits;
-  static constexpr uint32_t kAhead = ccl::impl::kMaxLineMembers;  // likewise, of lines: all
   Units units;
 
   IRIS_DEVICE uint64_t Box(uint32_t k) const {
@@ -89,32 +90,37 @@ struct Lines {
     constexpr uint32_t kElements = 16 / sizeof(T);
     const uint32_t me = common.index;
     const uint8_t* const box = rounds->LineBox(me, 0) + Box(k);
-    Bytes16 parts[kAhead];
-    IRIS_UNROLL(8)
-    for (uint32_t m = 0; m < kAhead; ++m) {
-      if (m < common.size && m != me) parts[m] = units.lane.Look(box + m * common.line_bytes);
-    }
-    bool whole = true;
-    IRIS_UNROLL(8)
-    for (uint32_t m = 0; m < kAhead; ++m) {
-      if (m >= common.size || !whole) continue;
-      if (m == me) {
-        parts[m] = own;
-      } else {
-        whole = units.lane.Receive(rounds, box + m * common.line_bytes, m, &parts[m]);
+    IRIS_UNROLL(1)
+    for (uint32_t first = 0; first < common.size; first += kAhead) {
+      Bytes16 parts[kAhead];
+      IRIS_UNROLL(4)
+      for (uint32_t i = 0; i < kAhead; ++i) {
+        const uint32_t m = first + i;
+        if (m < common.size && m != me) parts[i] = units.lane.Look(box + m * common.line_bytes);
       }
-      // A lane with a flag has the flag behind its eight bytes.
-      if (units.lane.has_flag) parts[m].hi = 0;
-      const auto pack = iris::impl::BitCast<ccl::impl::Pack<T, kElements>>(parts[m]);
-      IRIS_UNROLL(8)
-      for (uint32_t e = 0; e < kElements; ++e) {
-        sum->values[e] = m == 0 ? static_cast<float>(pack.values[e])
-                                : sum->values[e] + static_cast<float>(pack.values[e]);
+      IRIS_UNROLL(4)
+      for (uint32_t i = 0; i < kAhead; ++i) {
+        const uint32_t m = first + i;
+        if (m >= common.size) continue;
+        if (m == me) {
+          parts[i] = own;
+        } else if (!units.lane.Receive(rounds, box + m * common.line_bytes, m, &parts[i])) {
+          return false;
+        }
+        // A lane with a flag has the flag behind its eight bytes.
+        if (units.lane.has_flag) parts[i].hi = 0;
+        const auto pack = iris::impl::BitCast<ccl::impl::Pack<T, kElements>>(parts[i]);
+        IRIS_UNROLL(8)
+        for (uint32_t e = 0; e < kElements; ++e) {
+          sum->values[e] = m == 0 ? static_cast<float>(pack.values[e])
+                                  : sum->values[e] + static_cast<float>(pack.values[e]);
+        }
       }
     }
-    return whole;
+    return true;
   }
 };
+
 template <typename T, typename Way>
 IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, Rounds& rounds,
                                     NormShared* shared) {

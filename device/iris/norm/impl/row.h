@@ -498,7 +498,7 @@ class RowPart {
   const Common& common_;
   Rounds* rounds_;
   NormShared* shared_;
-  const Units& units_;
+  const Units units_;  // no reference: what holds both would not be in registers
   uint64_t group_;
   uint32_t part_;
   uint64_t first_column_;
