@@ -146,10 +146,11 @@ class TwoShot {
   // In the order of the members; the loads of several are under way at once.
   IRIS_DEVICE Sum SumOf(const UnitPlace& place, uint64_t slot, uint64_t in_at) const {
     Sum sum = {};
-    constexpr uint32_t kAhead = 8;
+    constexpr uint32_t kAhead = 4;  // as many as there are registers for
+    IRIS_UNROLL(1)
     for (uint32_t first = 0; first < common_.size; first += kAhead) {
       Bytes16 units[kAhead];
-      IRIS_UNROLL(8)
+      IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
         const uint32_t m = first + k;
         if (m >= common_.size) continue;
@@ -157,7 +158,7 @@ class TwoShot {
             staged_in_ ? rounds_->StageIn(m) + slot : rounds_->In(m) + in_at;
         units[k] = LoadUnit<T>(from + place.at, place.bytes);
       }
-      IRIS_UNROLL(8)
+      IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
         const uint32_t m = first + k;
         if (m >= common_.size) continue;
