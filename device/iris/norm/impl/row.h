@@ -187,16 +187,10 @@ class RowPart {
     part_ = backend::BlockIndex() % call.parts;
     first_column_ = uint64_t{part_} * call.part_columns;
     columns_ = Min(call.part_columns, call.hidden - first_column_);
-    // The same for all rows.
     has_weights_ = call.weight != nullptr && call.weight_type == kType;
+    // The same for all rows.
     IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      weights_[k] = {};
-      const UnitPlace place = Place(k);
-      if (has_weights_ && place.bytes != 0) {
-        weights_[k] = LoadUnit<T>(call.weight + first_column_ * sizeof(T) + place.at, place.bytes);
-      }
-    }
+    for (uint32_t k = 0; kKeepsWeights && k < kKept; ++k) weights_[k] = WeightUnit(Place(k));
   }
 
   // Of rows: each `groups()`-th one from `group()` on is this block's.
@@ -237,7 +231,7 @@ class RowPart {
       const UnitPlace place = Place(k);
       if (place.active) each(k, place);
       Turn(kept_);
-      Turn(weights_);
+      if constexpr (kKeepsWeights) Turn(weights_);
     }
   }
 
@@ -360,10 +354,14 @@ class RowPart {
     }
   }
 
+  IRIS_DEVICE Bytes16 WeightUnit(const UnitPlace& place) const {
+    if (!has_weights_ || place.bytes == 0) return {};
+    return LoadUnit<T>(call_.weight + first_column_ * sizeof(T) + place.at, place.bytes);
+  }
   // The unit, normed.
   IRIS_DEVICE void Normed(const UnitPlace& place, float factor, float* values) const {
     const Pack pack = iris::impl::BitCast<Pack>(kept_[0]);
-    const Pack weights = iris::impl::BitCast<Pack>(weights_[0]);
+    const Pack weights = iris::impl::BitCast<Pack>(kKeepsWeights ? weights_[0] : WeightUnit(place));
     const uint64_t first = first_column_ + place.at / sizeof(T);
     IRIS_UNROLL(8)
     for (uint32_t e = 0; e < kElements; ++e) {
@@ -508,7 +506,9 @@ class RowPart {
   bool has_weights_ = false;
   float squares_ = 0;
   Bytes16 kept_[kKept];
-  Bytes16 weights_[kKept];
+  // Of more units there are no registers for them.
+  static constexpr bool kKeepsWeights = kKept <= kKeptOneShot;
+  Bytes16 weights_[kKeepsWeights ? kKept : 1];
 };
 
 }  // namespace iris::norm::impl
