@@ -564,7 +564,7 @@ TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
 TEST(NormStrideTest, BuffersLieInTheGapsOfOthers) {
   World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(2));
+    Member member(rank, rank.ctx.world, TestConfig(world));
     constexpr uint64_t kRows = 5, kHidden = 40;
     uint16_t* const both = rank.New<uint16_t>(kRows * 2 * kHidden);
     for (const Variant variant : {Variant::kPackets, Variant::kTwoShot}) {
