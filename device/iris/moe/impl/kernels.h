@@ -270,9 +270,8 @@ IRIS_DEVICE inline void CopyRow(const uint8_t* from, uint32_t bytes, uint32_t el
       Bytes16 parts[kAtOnce];
       IRIS_UNROLL(4)
       for (uint32_t u = 0; u < kAtOnce; ++u) {
-        if (at + u * step < bytes) {
-          parts[u] = backend::Load16<CacheHint::kDefault>(from + at + u * step);
-        }
+        const uint32_t here = at + u * step;
+        parts[u] = backend::Load16<CacheHint::kDefault>(from + (here < bytes ? here : at));
       }
       IRIS_UNROLL(8)
       for (uint32_t f = 0; f < kFan; ++f) {
@@ -660,7 +659,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Expand(IRIS_PARAM MoeCall ca
 }
 
 // Rows that a thread loads at once where rows are summed.
-inline constexpr uint32_t kRowsAtOnce = 4;
+template <Rows kRows>
+inline constexpr uint32_t kRowsAtOnce = kRows == Rows::kNarrow ? 8 : 4;
 
 // What this member's experts made of a row that came. By a warp.
 IRIS_DEVICE inline Terms TermsOf(const MoeCall& call, uint64_t slot) {
@@ -678,28 +678,28 @@ IRIS_DEVICE inline Terms TermsOf(const MoeCall& call, uint64_t slot) {
 
 // Of up to eight columns from `column` on, of which this lane has `count`: the sum of the terms, in
 // their order, rounded as it travels.
-template <bool kWhole>
+template <Rows kRows>
 IRIS_DEVICE inline void SumTerms(const MoeCall& call, const Terms& terms, uint32_t column,
                                  uint32_t count, float (&sums)[8]) {
+  constexpr uint32_t kAtOnce = kRowsAtOnce<kRows>;
   const uint64_t y_bytes = ElementBytes(call.y_type);
+  if (count == 0) column = 0;  // loads what is there anyway
   IRIS_UNROLL(8)
   for (uint32_t e = 0; e < 8; ++e) sums[e] = 0;
-  for (uint32_t base = 0; base < terms.count; base += kRowsAtOnce) {
-    Raw raw[kRowsAtOnce];
-    float weights[kRowsAtOnce];
-    IRIS_UNROLL(4)
-    for (uint32_t u = 0; u < kRowsAtOnce; ++u) {
+  IRIS_UNROLL(1)
+  for (uint32_t base = 0; base < terms.count; base += kAtOnce) {
+    Raw raw[kAtOnce];
+    float weights[kAtOnce];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kAtOnce; ++u) {
       const uint32_t i = base + u < terms.count ? base + u : base;
       const uint64_t row = static_cast<uint32_t>(backend::Shuffle(terms.row, i));
       weights[u] = backend::Shuffle(terms.weight, i);
-      raw[u] = {};
-      if (base + u < terms.count && count != 0) {
-        raw[u] =
-            LoadRaw<kWhole>(call.y + (row * call.hidden + column) * y_bytes, call.y_type, count);
-      }
+      raw[u] = LoadRaw<kRows>(call.y + (row * call.hidden + column) * y_bytes, call.y_type,
+                              count == 0 ? 1 : count);
     }
-    IRIS_UNROLL(4)
-    for (uint32_t u = 0; u < kRowsAtOnce; ++u) {
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kAtOnce; ++u) {
       if (base + u >= terms.count) continue;
       float values[8];
       FloatsOf(raw[u], call.y_type, values);
@@ -723,19 +723,24 @@ IRIS_DEVICE inline void ForColumns(const MoeCall& call, Each each) {
 }
 
 // By a warp: what the local experts made of a row, summed.
-template <bool kWhole>
+template <Rows kRows>
 IRIS_DEVICE inline void ReturnRow(const MoeCall& call, const Terms& terms, uint8_t* to) {
   const uint32_t to_bytes = ElementBytes(call.partials);
   ForColumns(call, [&](uint32_t column, uint32_t count) {
     float sums[8];
-    SumTerms<kWhole>(call, terms, column, count, sums);
+    SumTerms<kRows>(call, terms, column, count, sums);
     if (count != 0) StoreFloats(to + column * to_bytes, call.partials, count, sums);
   });
 }
 
-// Whether eight columns are always whole, and aligned.
-IRIS_DEVICE inline bool AllWhole(const MoeCall& call) {
-  return call.hidden % 8 == 0 && reinterpret_cast<uint64_t>(call.y) % 16 == 0;
+// How y is loaded, and sums that came back.
+IRIS_DEVICE inline Rows HowLoaded(const MoeCall& call) {
+  const bool wide = call.y_type == DType::kF32;
+  if (call.hidden % 8 != 0 || reinterpret_cast<uint64_t>(call.y) % 16 != 0 ||
+      wide != (call.partials == DType::kF32)) {
+    return Rows::kAny;
+  }
+  return wide ? Rows::kWide : Rows::kNarrow;
 }
 
 template <uint32_t = 0>
@@ -759,7 +764,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
       backend::StorePlain(&told->combined_tokens, call.tokens);
     }
     const Warps warps = WarpsOfGrid();
-    const bool whole = AllWhole(call);
+    const Rows rows = HowLoaded(call);
     // The sums of this member's own tokens do not travel: Gather makes them.
     const uint64_t others = uint64_t{members - 1} * call.max_tokens;
     for (uint64_t i = warps.first; fit == Fit::kFits && i < others; i += warps.step) {
@@ -771,10 +776,12 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
       const Terms terms = TermsOf(call, SlotOf(call, to, row));
       if (terms.count == 0) continue;
       uint8_t* const there = RowAt(call, to, SlotOf(call, me, row));
-      if (whole) {
-        ReturnRow<true>(call, terms, there);
+      if (rows == Rows::kNarrow) {
+        ReturnRow<Rows::kNarrow>(call, terms, there);
+      } else if (rows == Rows::kWide) {
+        ReturnRow<Rows::kWide>(call, terms, there);
       } else {
-        ReturnRow<false>(call, terms, there);
+        ReturnRow<Rows::kAny>(call, terms, there);
       }
     }
     rounds.MeetLast(true);
@@ -783,8 +790,9 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
 }
 
 // The sum of what came back of token t, in the order of the members. By a warp.
-template <bool kWhole>
+template <Rows kRows>
 IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
+  constexpr uint32_t kAtOnce = 4;
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
   const uint64_t from_bytes = ElementBytes(call.partials);
@@ -796,33 +804,39 @@ IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
   }
   ForColumns(call, [&](uint32_t column, uint32_t count) {
     float own[8];
-    SumTerms<kWhole>(call, own_terms, column, count, own);
+    SumTerms<kRows>(call, own_terms, column, count, own);
+    if (count == 0) return;
     float sums[8] = {};
-    for (uint32_t base = 0; base < members; base += kRowsAtOnce) {
-      Raw raw[kRowsAtOnce];
-      int32_t places[kRowsAtOnce];
+    IRIS_UNROLL(1)
+    for (uint32_t base = 0; base < members; base += kAtOnce) {
+      Raw raw[kAtOnce];
+      int32_t places[kAtOnce];
       IRIS_UNROLL(4)
-      for (uint32_t u = 0; u < kRowsAtOnce; ++u) {
-        const uint32_t m = base + u;
-        places[u] = m < members && m != me ? PlacesTo(call, m)[t] : -1;
-        if (places[u] < 0 || count == 0) continue;
-        const uint64_t slot = SlotOf(call, m, static_cast<uint32_t>(places[u]));
-        raw[u] = LoadRaw<kWhole>(RowAt(call, me, slot) + column * from_bytes, call.partials, count);
+      for (uint32_t u = 0; u < kAtOnce; ++u) {
+        const uint32_t m = base + u < members ? base + u : me;
+        places[u] = PlacesTo(call, m)[t];
+        if (m == me) places[u] = -1;
       }
       IRIS_UNROLL(4)
-      for (uint32_t u = 0; u < kRowsAtOnce; ++u) {
+      for (uint32_t u = 0; members > 1 && u < kAtOnce; ++u) {
+        // Of a member that gave nothing: the first row of all, for nothing.
+        const uint64_t slot =
+            places[u] < 0 ? 0 : SlotOf(call, base + u, static_cast<uint32_t>(places[u]));
+        raw[u] = LoadRaw<kRows>(RowAt(call, me, slot) + column * from_bytes, call.partials, count);
+      }
+      IRIS_UNROLL(4)
+      for (uint32_t u = 0; u < kAtOnce; ++u) {
         if (base + u == me && own_place >= 0) {
           IRIS_UNROLL(8)
           for (uint32_t e = 0; e < 8; ++e) sums[e] += own[e];
         }
-        if (places[u] < 0 || count == 0) continue;
+        if (places[u] < 0) continue;
         float values[8];
         FloatsOf(raw[u], call.partials, values);
         IRIS_UNROLL(8)
         for (uint32_t e = 0; e < 8; ++e) sums[e] += values[e];
       }
     }
-    if (count == 0) return;
     StoreFloats(call.out + (t * call.hidden + column) * out_bytes, call.out_type, count, sums);
   });
 }
@@ -850,13 +864,15 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Gather(IRIS_PARAM MoeCall ca
              told->dispatched_tokens, finished - 1);
     return;
   }
-  const bool whole = AllWhole(call);
+  const Rows rows = HowLoaded(call);
   const Warps warps = WarpsOfGrid();
   for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
-    if (whole) {
-      GatherToken<true>(call, t);
+    if (rows == Rows::kNarrow) {
+      GatherToken<Rows::kNarrow>(call, t);
+    } else if (rows == Rows::kWide) {
+      GatherToken<Rows::kWide>(call, t);
     } else {
-      GatherToken<false>(call, t);
+      GatherToken<Rows::kAny>(call, t);
     }
   }
 }

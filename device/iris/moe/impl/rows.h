@@ -69,16 +69,19 @@ struct Raw {
   Bytes16 high;
 };
 
-// Eight elements of kF32, kF16 or kBf16 from `p` on, of which `count` (1 to 8) exist. kWhole: all
-// of them do, and `p` is aligned to 16 bytes.
-template <bool kWhole>
+// How rows are loaded. kAny: of any type and alignment. Else eight elements are always there, and
+// aligned: of two bytes each, or of four. What is known need not be looked at with each load: a load
+// under a condition of its own is waited for before the next one.
+enum class Rows { kAny, kNarrow, kWide };
+
+// Eight elements of kF32, kF16 or kBf16 from `p` on. kAny: `count` of them (1 to 8) exist.
+template <Rows kRows>
 IRIS_DEVICE inline Raw LoadRaw(const uint8_t* p, DType type, uint32_t count) {
-  const bool wide = type == DType::kF32;
-  if constexpr (kWhole) {
-    return {backend::Load16<CacheHint::kDefault>(p),
-            wide ? backend::Load16<CacheHint::kDefault>(p + 16) : Bytes16{}};
+  if constexpr (kRows == Rows::kNarrow) return {backend::Load16<CacheHint::kDefault>(p), {}};
+  if constexpr (kRows == Rows::kWide) {
+    return {backend::Load16<CacheHint::kDefault>(p), backend::Load16<CacheHint::kDefault>(p + 16)};
   }
-  if (!wide) return {LoadPart(p, count * 2, 2), {}};
+  if (type != DType::kF32) return {LoadPart(p, count * 2, 2), {}};
   return {LoadPart(p, count * 4, 4), count > 4 ? LoadPart(p + 16, count * 4 - 16, 4) : Bytes16{}};
 }
 
@@ -101,7 +104,7 @@ IRIS_DEVICE inline void FloatsOf(const Raw& raw, DType type, float (&values)[8])
 
 IRIS_DEVICE inline void LoadFloats(const uint8_t* p, DType type, uint32_t count,
                                    float (&values)[8]) {
-  FloatsOf(LoadRaw<false>(p, type, count), type, values);
+  FloatsOf(LoadRaw<Rows::kAny>(p, type, count), type, values);
 }
 
 // What a store to the type and a load from it make of a value.

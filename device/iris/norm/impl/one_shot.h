@@ -134,25 +134,19 @@ IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, 
     const uint8_t* const in = call.in + part.At(row, call.in_stride, sizeof(T));
     Bytes16 own[kKept];
     rounds.Advance();
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      const UnitPlace place = part.Place(k);
-      own[k] = place.bytes != 0 ? LoadUnit<T>(in + place.at, place.bytes) : Bytes16{};
-    }
     part.Prefetch(call.residual == nullptr
                       ? nullptr
-                      : call.residual + part.At(row, call.residual_stride, sizeof(T)));
-    part.ForUnits([&](uint32_t k, const UnitPlace& place) {
+                      : call.residual + part.At(row, call.residual_stride, sizeof(T)),
+                  in, own);
+    IRIS_UNROLL(2)
+    for (uint32_t k = 0; common.size > 1 && k < kKept; ++k) {
+      const UnitPlace place = part.Place(k);
+      if (!place.active) continue;
       for (uint32_t p = 1; p < common.size; ++p) {
-        way.Send(rounds, rounds.Rotated(p), me, k, place, own[0]);
+        way.Send(rounds, rounds.Rotated(p), me, k, place, own[k]);
       }
-      Turn(own);
-    });
-    // Those that are not there come last: all are in their places again.
-    IRIS_UNROLL(1)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      if (!part.Place(k).active) Turn(own);
     }
+    if (row == part.group()) part.KeepWeights();
     // All threads have read the epoch, and what is shared is clear.
     iris::impl::SyncInsideBlock();
     // What differs must be known before that is waited for which will not come.

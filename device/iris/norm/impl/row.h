@@ -105,6 +105,7 @@ struct UnitPlace {
   bool active;
 };
 struct PlainUnits {
+  static constexpr bool kWhole = true;  // but for the last one, all have 16 bytes
   IRIS_DEVICE UnitPlace operator()(uint32_t k, uint64_t part_bytes) const {
     const uint64_t at = (backend::ThreadIndex() + uint64_t{k} * backend::BlockSize()) * 16;
     const uint64_t left = at < part_bytes ? part_bytes - at : 0;
@@ -113,6 +114,7 @@ struct PlainUnits {
 };
 // As a warp has them in lines: those of its k-th step.
 struct LineUnits {
+  static constexpr bool kWhole = false;
   ccl::impl::LineLane lane;
   IRIS_DEVICE uint64_t Step(uint32_t k) const {
     return backend::WarpIndex() + uint64_t{k} * ccl::impl::Warps();
@@ -188,9 +190,14 @@ class RowPart {
     first_column_ = uint64_t{part_} * call.part_columns;
     columns_ = Min(call.part_columns, call.hidden - first_column_);
     has_weights_ = call.weight != nullptr && call.weight_type == kType;
-    // The same for all rows.
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; kKeepsWeights && k < kKept; ++k) weights_[k] = WeightUnit(Place(k));
+  }
+  // Loads the weights, which are the same for all rows, before the first Finish.
+  IRIS_DEVICE void KeepWeights() {
+    if constexpr (kKeepsWeights) {
+      if (has_weights_) {
+        Load(call_.weight + first_column_ * sizeof(T), weights_, nullptr, nullptr);
+      }
+    }
   }
 
   // Of rows: each `groups()`-th one from `group()` on is this block's.
@@ -240,13 +247,13 @@ class RowPart {
   IRIS_DEVICE void Prefetch(const uint8_t* residual) {
     squares_ = 0;
     has_residual_ = residual != nullptr;
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      kept_[k] = {};
-      const UnitPlace place = Place(k);
-      if (has_residual_ && place.bytes != 0)
-        kept_[k] = LoadUnit<T>(residual + place.at, place.bytes);
-    }
+    if (has_residual_) Load(residual, kept_, nullptr, nullptr);
+  }
+  // The same, and this thread's units of this part of `in`.
+  IRIS_DEVICE void Prefetch(const uint8_t* residual, const uint8_t* in, Bytes16 (&own)[kKept]) {
+    squares_ = 0;
+    has_residual_ = residual != nullptr;
+    Load(in, own, residual, kept_);
   }
 
   // The unit of the row is this sum, before the residual. `residual_out`: this part of the row's;
@@ -351,6 +358,39 @@ class RowPart {
     }
     for (uint32_t p = 0; p < n_places; ++p) {
       ccl::impl::StoreWord<uint16_t>(out_at(p) + place.at / 2, place.bytes / 2, word);
+    }
+  }
+
+  // This thread's units of a part of a row, and of another one, which may be null. Where all are
+  // whole, one condition stands around all loads: with a condition around each, each would be waited
+  // for before the next one.
+  IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept], const uint8_t* other,
+                        Bytes16* others) const {
+    const uint64_t bits =
+        reinterpret_cast<uint64_t>(row) | reinterpret_cast<uint64_t>(other) | bytes();
+    const UnitPlace first = Place(0);
+    if (Units::kWhole && bits % 16 == 0 && first.bytes != 0) {
+      // Who has no more loads the first one again.
+      uint64_t at[kKept];
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) at[k] = Place(k).bytes != 0 ? Place(k).at : first.at;
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) {
+        units[k] = backend::Load16<CacheHint::kDefault>(row + at[k]);
+      }
+      if (other == nullptr) return;
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) {
+        others[k] = backend::Load16<CacheHint::kDefault>(other + at[k]);
+      }
+      return;
+    }
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kKept; ++k) {
+      const UnitPlace place = Place(k);
+      units[k] = place.bytes != 0 ? LoadUnit<T>(row + place.at, place.bytes) : Bytes16{};
+      if (other == nullptr) continue;
+      others[k] = place.bytes != 0 ? LoadUnit<T>(other + place.at, place.bytes) : Bytes16{};
     }
   }
 
@@ -508,7 +548,7 @@ class RowPart {
   Bytes16 kept_[kKept];
   // Of more units there are no registers for them.
   static constexpr bool kKeepsWeights = kKept <= kKeptOneShot;
-  Bytes16 weights_[kKeepsWeights ? kKept : 1];
+  Bytes16 weights_[kKeepsWeights ? kKept : 1] = {};
 };
 
 }  // namespace iris::norm::impl

@@ -149,14 +149,24 @@ class TwoShot {
     constexpr uint32_t kAhead = 4;  // as many as there are registers for
     IRIS_UNROLL(1)
     for (uint32_t first = 0; first < common_.size; first += kAhead) {
-      Bytes16 units[kAhead];
+      const uint8_t* from[kAhead];
+      uint64_t bits = place.bytes;
       IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
-        const uint32_t m = first + k;
-        if (m >= common_.size) continue;
-        const uint8_t* const from =
-            staged_in_ ? rounds_->StageIn(m) + slot : rounds_->In(m) + in_at;
-        units[k] = LoadUnit<T>(from + place.at, place.bytes);
+        const uint32_t m = first + k < common_.size ? first + k : first;
+        from[k] = (staged_in_ ? rounds_->StageIn(m) + slot : rounds_->In(m) + in_at) + place.at;
+        bits |= reinterpret_cast<uint64_t>(from[k]);
+      }
+      // One condition around all loads: see RowPart::Load.
+      Bytes16 units[kAhead];
+      if (bits % 16 == 0) {
+        IRIS_UNROLL(4)
+        for (uint32_t k = 0; k < kAhead; ++k) {
+          units[k] = backend::Load16<CacheHint::kDefault>(from[k]);
+        }
+      } else {
+        IRIS_UNROLL(4)
+        for (uint32_t k = 0; k < kAhead; ++k) units[k] = LoadUnit<T>(from[k], place.bytes);
       }
       IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
