@@ -14,10 +14,10 @@
 //                            get all rows of `out`. The shares are even: the first (rows mod W)
 //                            members have one row more.
 //
-// `in` is of f32, f16 or bf16, and so is the residual. `out` has the same type, or f8e4m3 or f8e5m2,
-// or for an `in` of f32 also f16 or bf16. Sums go in the order of the members, then comes the residual, all in f32, with one
-// rounding to r. The mean is of the rounded r, in f32, in an order that depends on the plan alone.
-// All members get the same bits.
+// `in` is of f32, f16 or bf16, and so is the residual. `out` has the same type, or f8e4m3 or
+// f8e5m2, or for an `in` of f32 also f16 or bf16. Sums go in the order of the members, then comes
+// the residual, all in f32, with one rounding to r. The mean is of the rounded r, in f32, in an
+// order that depends on the plan alone. All members get the same bits.
 #pragma once
 
 #include <cstdint>

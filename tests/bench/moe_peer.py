@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The peer of `iris_bench moe`: torch's all_to_all_single with permutations, for the same choices. On GPUs bfloat16 with
-the vendor's library of collectives; without them float32 with gloo, which shows that it works and no more.
+"""The peer of `iris_bench moe`: torch's all_to_all_single with permutations, for the same choices. On GPUs (torch 2.6
+or newer) bfloat16 with the vendor's library of collectives; without them float32 with gloo, which shows that it works.
 
     iris-run -n 4 -- iris_bench moe --moe-peers-command 'python3 tests/bench/moe_peer.py --ranks {ranks}'
     python3 tests/bench/moe_peer.py --ranks 4 [--tokens 4096 --hidden 7168 --experts 64 --top-k 8]
@@ -21,6 +21,11 @@ import time
 
 import torch
 import torch.distributed as dist
+
+# None in older versions of torch, and where there is no GPU.
+ACCELERATOR = getattr(torch, "accelerator", None)
+if ACCELERATOR is not None and not ACCELERATOR.is_available():
+    ACCELERATOR = None
 
 
 def mix(x):
@@ -100,11 +105,11 @@ def microseconds(device, call):
         begin = time.perf_counter()
         call()
         return (time.perf_counter() - begin) * 1e6
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = torch.Event(device, enable_timing=True), torch.Event(device, enable_timing=True)
     start.record()
     call()
     end.record()
-    end.synchronize()
+    ACCELERATOR.synchronize()
     return start.elapsed_time(end) * 1e3
 
 
@@ -124,13 +129,12 @@ def measure(peer, operation, variant, call, samples):
 
 def run(rank, arguments, place):
     """One rank. `place`: a file where the ranks meet; None: as torchrun says."""
-    gpus = torch.cuda.is_available()
     device = torch.device("cpu")
-    if gpus:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
-        torch.cuda.set_device(device)
+    if ACCELERATOR is not None:
+        device = torch.device(ACCELERATOR.current_accelerator().type, int(os.environ.get("LOCAL_RANK", rank)))
+        ACCELERATOR.set_device_index(device.index)
     where = {} if place is None else {"init_method": "file://" + place, "rank": rank, "world_size": arguments.ranks}
-    dist.init_process_group("nccl" if gpus else "gloo", **where)
+    dist.init_process_group("gloo" if ACCELERATOR is None else dist.get_default_backend_for_device(device), **where)
     try:
         if arguments.experts % dist.get_world_size() != 0:
             raise SystemExit("--experts must be a multiple of the number of ranks")
@@ -164,8 +168,9 @@ def main():
             parser.error("--ranks says how many processes to start, where torchrun has started none")
         run(int(os.environ["RANK"]), arguments, None)
         return
-    if arguments.ranks < 1 or (torch.cuda.is_available() and arguments.ranks > torch.cuda.device_count()):
-        parser.error(f"--ranks is 1 or more, a GPU for each: there are {torch.cuda.device_count()}")
+    gpus = None if ACCELERATOR is None else ACCELERATOR.device_count()
+    if arguments.ranks < 1 or (gpus is not None and arguments.ranks > gpus):
+        parser.error("--ranks is 1 or more" + ("" if gpus is None else f", a GPU for each: there are {gpus}"))
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(run, (arguments, os.path.join(folder, "meet")), arguments.ranks)
 

@@ -8,10 +8,10 @@ What each computes, of W members, in float32 with one rounding to each result:
     output = r / sqrt(mean of the row's r * r + epsilon) * (weight + weight_offset)
 
 `input` is a matrix [rows, hidden] of float32, float16 or bfloat16; the residual, which becomes r, has the same type.
-`output` has it, too, or for an input of float32 also float16 or bfloat16. The rows of these matrices may lie apart, as
-those of a slice of columns do. `output` may also be of float8 (DType.F8E4M3, DType.F8E5M2): then what is normed is
-divided by a scale, a tensor of float32. `scale` is one that you give; `scales`, [rows] or [rows, ceil(hidden / 128)], are written: the largest
-magnitude of each row, or of 128 columns of it, divided by the largest number of the type.
+`output` has it, too; for an input of float32 it may be float16 or bfloat16. The rows of these matrices may lie apart,
+as those of a slice of columns do. `output` may also be of float8 (DType.F8E4M3, DType.F8E5M2): then what is normed is
+divided by a scale, a tensor of float32. `scale` is one that you give; `scales`, [rows] or [rows, ceil(hidden / 128)],
+are written: the largest magnitude of each row, or of 128 columns of it, divided by the largest number of the type.
 
 `all_reduce_rms_norm`: all members have the whole residual. `reduce_scatter_rms_norm_all_gather`: the residual has this
 member's share of the rows alone (`iris.ops.share_of`), and the output is whole.

@@ -34,8 +34,8 @@ uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 uint64_t Most(uint64_t a, uint64_t b) { return a < b ? b : a; }
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// The threads of a block that has so many bytes of a row, where a thread has `unit_bytes` at a time,
-// `kept` times at most. No more than `most`, if that is enough.
+// The threads of a block that has so many bytes of a row, where a thread has `unit_bytes` at a
+// time, `kept` times at most. No more than `most`, if that is enough.
 uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uint32_t kept) {
   const uint64_t warp = backend::WarpSize();
   const uint64_t units = Ceil(part_bytes, unit_bytes);

@@ -5,7 +5,7 @@
 //              Send     behind a round of the team: rows, choices and counts to their receivers
 //              Place    what the counts of all members say of the local experts' rows
 //              Expand   from the inboxes to rows by expert
-//   Combine    Return   behind a round: sums of the local experts' rows, to the other tokens' members
+//   Combine    Return   behind a round: sums of the local experts' rows, to other members
 //              Gather   sums of this member's own rows, and of what came back
 //
 // What a member has for itself does not go through its inbox, if nobody asks where it lies there:
@@ -809,7 +809,7 @@ IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
     float sums[8] = {};
     IRIS_UNROLL(1)
     for (uint32_t base = 0; base < members; base += kAtOnce) {
-      Raw raw[kAtOnce];
+      Raw raw[kAtOnce] = {};
       int32_t places[kAtOnce];
       IRIS_UNROLL(4)
       for (uint32_t u = 0; u < kAtOnce; ++u) {
@@ -817,12 +817,15 @@ IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
         places[u] = PlacesTo(call, m)[t];
         if (m == me) places[u] = -1;
       }
-      IRIS_UNROLL(4)
-      for (uint32_t u = 0; members > 1 && u < kAtOnce; ++u) {
-        // Of a member that gave nothing: the first row of all, for nothing.
-        const uint64_t slot =
-            places[u] < 0 ? 0 : SlotOf(call, base + u, static_cast<uint32_t>(places[u]));
-        raw[u] = LoadRaw<kRows>(RowAt(call, me, slot) + column * from_bytes, call.partials, count);
+      if (members > 1) {
+        IRIS_UNROLL(4)
+        for (uint32_t u = 0; u < kAtOnce; ++u) {
+          // Of a member that gave nothing: the first row of all, for nothing.
+          const uint64_t slot =
+              places[u] < 0 ? 0 : SlotOf(call, base + u, static_cast<uint32_t>(places[u]));
+          raw[u] =
+              LoadRaw<kRows>(RowAt(call, me, slot) + column * from_bytes, call.partials, count);
+        }
       }
       IRIS_UNROLL(4)
       for (uint32_t u = 0; u < kAtOnce; ++u) {

@@ -139,7 +139,7 @@ IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, 
                       : call.residual + part.At(row, call.residual_stride, sizeof(T)),
                   in, own);
     IRIS_UNROLL(2)
-    for (uint32_t k = 0; common.size > 1 && k < kKept; ++k) {
+    for (uint32_t k = 0; k < kKept; ++k) {
       const UnitPlace place = part.Place(k);
       if (!place.active) continue;
       for (uint32_t p = 1; p < common.size; ++p) {

@@ -5,8 +5,9 @@
 // Add, for each unit whose sum it has made; and Finish.
 //
 // What is done with a unit is many instructions, so that a loop over a thread's units has them once
-// and not as often as there are units. Registers have no index: such a loop works on the first one, and turns all
-// of them by one place each time (Turn). Loads alone are unrolled: they are under way at once.
+// and not as often as there are units. Registers have no index: such a loop works on the first one,
+// and turns all of them by one place each time (Turn). Loads alone are unrolled: they are under way
+// at once.
 #pragma once
 
 #include <cmath>
@@ -362,8 +363,8 @@ class RowPart {
   }
 
   // This thread's units of a part of a row, and of another one, which may be null. Where all are
-  // whole, one condition stands around all loads: with a condition around each, each would be waited
-  // for before the next one.
+  // whole, one condition stands around all loads: with a condition around each, each would be
+  // waited for before the next one.
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept], const uint8_t* other,
                         Bytes16* others) const {
     const uint64_t bits =
