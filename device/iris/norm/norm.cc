@@ -73,13 +73,10 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   // Few rows are shared out, so that many blocks send them.
   const uint64_t rows = Most(row->rows(comm, problem), 1);
   constexpr uint64_t kBytesForABlock = backend::Traits::kEmulated ? 4096 : 2048;
-  // A member alone sends none: what blocks would tell each other takes longer than what they share.
   const uint64_t parts =
-      comm.team.size == 1 ? least_parts
-                          : Most(Least(Least(max_blocks / rows,
-                                             Ceil(problem.hidden * element_bytes, kBytesForABlock)),
-                                       most_parts),
-                                 least_parts);
+      Most(Least(Least(max_blocks / rows, Ceil(problem.hidden * element_bytes, kBytesForABlock)),
+                 most_parts),
+           least_parts);
   const uint64_t part_columns = impl::PartColumns(problem.hidden, static_cast<uint32_t>(parts));
   plan->variant = row->variant;
   plan->parts = static_cast<uint32_t>(Ceil(problem.hidden, part_columns));
