@@ -192,6 +192,10 @@ absl::StatusOr<norm::Norm> ReadNorm(const iris_norm* call) {
   out.out = given.out;
   out.scale = static_cast<const float*>(given.scale);
   out.scales = static_cast<float*>(given.scales);
+  out.in_stride = given.in_stride;
+  out.residual_stride = given.residual_stride;
+  out.residual_out_stride = given.residual_out_stride;
+  out.out_stride = given.out_stride;
   return out;
 }
 

@@ -94,7 +94,7 @@ TEST(StructTest, StructsDoNotShrink) {
   EXPECT_EQ(sizeof(iris_moe_config), kMoeConfigBytes);
   EXPECT_EQ(sizeof(iris_moe_dispatch_call), kMoeDispatchCallBytes);
   EXPECT_EQ(sizeof(iris_moe_combine_call), kMoeCombineCallBytes);
-  EXPECT_EQ(sizeof(iris_norm), kNormBytes);
+  EXPECT_GE(sizeof(iris_norm), kNormBytes);
   EXPECT_GE(sizeof(iris_opened), kOpenedBytes);
 }
 

@@ -265,6 +265,12 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1u, 4096u));
   app.add_option("--moe-top-k", bench.moe_top_k, "moe: experts of a token [8]")
       ->check(CLI::Range(1u, 32u));
+  app.add_option("--moe-peers-command", bench.moe_peers_command,
+                 "moe: a command for /bin/sh that prints figures of peers, such as "
+                 "'python3 tests/bench/moe_peer.py --ranks {ranks}'");
+  app.add_option("--moe-peers-timeout", bench.moe_peers_timeout_seconds,
+                 "moe: seconds that the command may take [600]")
+      ->check(CLI::Range(1.0, 86400.0));
   bytes_option("--grow-bytes", &bench.grow_bytes, "grow: bytes of a step [64MiB]");
   app.add_option("--norm-pairs", bench.norm_pairs, "norm: all_reduces and norms in a graph [160]")
       ->check(CLI::Range(1u, 10000u));

@@ -54,6 +54,25 @@ class IrisBench(unittest.TestCase):
             for column in columns:
                 self.assertGreater(row[column], 0, f"{column} of {row} in {table['title']}")
 
+    def test_moe_beside_a_peer(self):
+        figures = ('{"lib": "a", "op": "moe_dispatch", "n": 2, "shape": [16, 256, 8], "us": 1e9}',
+                   '{"lib": "b", "op": "moe_dispatch", "n": 2, "shape": [16, 256, 8], "us": 2e9}',
+                   '{"lib": "a", "op": "moe_combine", "n": 2, "shape": [17, 256, 8], "us": 1e9}')
+        peers = os.path.join(self.folder, "peers")
+        with open(peers, "w", encoding="utf-8") as file:
+            file.write("\n".join(figures))
+        result = self.ranks(2, *SMALL, "moe", "--moe-peers-command", f"test {{ranks}} = 2 && cat {peers}", "--json")
+        rows = self.tables(result)["tables"]["moe"]["rows"]
+        self.assertEqual([row["best peer"] for row in rows], [1e9, None, None] * 2)
+        for row in rows:
+            if row["best peer"] is None:
+                self.assertIsNone(row["peer / p50"])
+            else:
+                self.assertAlmostEqual(row["peer / p50"], 1e9 / row["p50"])
+        result = self.ranks(2, *SMALL, "moe", "--moe-peers-command", "exit 3")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("the peers' command failed with exit code 3: exit 3", result.stderr)
+
     def test_all_with_processes(self):
         svg = os.path.join(self.folder, "plot.svg")
         out = self.tables(self.ranks(3, "all", "--json", "--svg", svg, *SMALL))

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -10,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/base/absl_status.h"
+#include "client/bench/compare.h"
 #include "client/bench/sections.h"
 #include "iris/dtype.h"
 #include "iris/stream.h"
@@ -87,6 +90,62 @@ struct Layer {
   }
 };
 
+// What is measured. `operation`: what peers call it.
+struct Part {
+  const char* name;
+  const char* operation;
+  bool there, back;
+};
+constexpr Part kParts[] = {{"dispatch", "moe_dispatch", true, false},
+                           {"combine", "moe_combine", false, true},
+                           {"dispatch + combine", "moe_dispatch_combine", true, true}};
+
+// The best peer's microseconds for each part; 0: none has it. Rank 0 runs the command, and the
+// others wait for it by many short calls, for none of them may take long.
+absl::StatusOr<std::vector<double>> BestPeers(const Run& run, const moe::Config& config) {
+  std::vector<double> best(std::size(kParts));
+  const BenchOptions& options = run.options;
+  if (options.moe_peers_command.empty()) return best;
+  std::future<absl::StatusOr<std::vector<PeerFigure>>> running;
+  if (run.rank.rank() == 0) {
+    running = std::async(std::launch::async, [&options, ranks = run.rank.n_ranks()] {
+      return RunPeers(options.moe_peers_command, ranks,
+                      absl::Seconds(options.moe_peers_timeout_seconds));
+    });
+  }
+  for (bool over = false; !over;) {
+    const bool ready = running.valid() && running.wait_for(std::chrono::milliseconds(200)) ==
+                                              std::future_status::ready;
+    const auto agreed = run.rank.Agree(ready);
+    if (!agreed.ok()) return agreed.status();
+    over = *agreed;
+  }
+  absl::Status failed;
+  if (running.valid()) {
+    const auto figures = running.get();
+    failed = figures.status();
+    const auto same = [&config](const ProductShape& shape) {
+      return shape.m == config.max_tokens && shape.n == config.hidden && shape.k == config.top_k;
+    };
+    for (size_t i = 0; figures.ok() && i < best.size(); ++i) {
+      for (const PeerFigure& figure : *figures) {
+        if (figure.operation != kParts[i].operation || figure.ranks != run.rank.n_ranks() ||
+            !same(figure.shape)) {
+          continue;
+        }
+        if (best[i] == 0 || figure.us < best[i]) best[i] = figure.us;
+      }
+    }
+  }
+  const auto went = run.rank.Agree(failed.ok());
+  if (!went.ok()) return went.status();
+  if (!failed.ok()) return failed;
+  if (!*went) return absl::AbortedError("the peers' command failed: rank 0 says how");
+  const auto all = run.rank.AllGather(best);
+  if (!all.ok()) return all.status();
+  return (*all)[0];
+}
+
 // Microseconds of each sample of what `put` puts on the stream, of the slowest rank.
 template <typename Put>
 absl::StatusOr<std::vector<double>> Sample(const Run& run, ccl::Communicator& comm, Stream& stream,
@@ -135,12 +194,21 @@ absl::Status Moe(const Run& run) {
   if (!stream.ok()) return ToAbsl(stream.status());
   auto comm = ccl::Communicator::Create(context);
   if (!comm.ok()) return ToAbsl(comm.status());
+  const auto peers = BestPeers(run, config);
+  if (!peers.ok()) return peers.status();
+  const bool compares = !run.options.moe_peers_command.empty();
+  std::vector<Table::Column> columns = {{"what"},   {"rows as"}, {"p50", 1},
+                                        {"min", 1}, {"max", 1},  {"n"}};
+  if (compares) {
+    columns.push_back({"best peer", 1});
+    columns.push_back({"peer / p50", 2});
+  }
   Table table("moe",
               absl::StrFormat("us of the slowest of %u ranks; each %u tokens x %u of bf16, top %u "
                               "of %u experts at random, dropless",
                               run.rank.n_ranks(), config.max_tokens, config.hidden, config.top_k,
                               config.n_experts),
-              {{"what"}, {"rows as"}, {"p50", 1}, {"min", 1}, {"max", 1}, {"n"}});
+              std::move(columns));
   for (const DType rows : {DType::kBf16, DType::kF8E4M3}) {
     const auto time_left = run.budget.Left(run.rank);
     if (!time_left.ok()) return time_left.status();
@@ -154,12 +222,8 @@ absl::Status Moe(const Run& run) {
     Status made = layer.Make(context, *comm, *stream);
     if (made.ok()) made = context.Barrier();
     if (!made.ok()) return ToAbsl(made);
-    struct Part {
-      const char* name;
-      bool there, back;
-    };
-    for (const Part part : {Part{"dispatch", true, false}, Part{"combine", false, true},
-                            Part{"dispatch + combine", true, true}}) {
+    for (size_t i = 0; i < std::size(kParts); ++i) {
+      const Part& part = kParts[i];
       const auto samples = Sample(run, *comm, *stream, [&] {
         Status status;
         if (part.there) status = layer.Dispatch(*stream);
@@ -168,12 +232,22 @@ absl::Status Moe(const Run& run) {
       });
       if (!samples.ok()) return samples.status();
       const Spread spread = SpreadOf(*samples);
-      table.Add({part.name, DTypeName(rows), spread.p50, spread.min, spread.max, samples->size()});
+      std::vector<nlohmann::json> cells = {part.name,  DTypeName(rows), spread.p50,
+                                           spread.min, spread.max,      samples->size()};
+      if (compares) {
+        const double peer = (*peers)[i];
+        cells.push_back(peer != 0 ? nlohmann::json(peer) : nlohmann::json());
+        cells.push_back(peer != 0 ? nlohmann::json(peer / spread.p50) : nlohmann::json());
+      }
+      table.Add(std::move(cells));
     }
     if (Status freed = layer.exchange.Destroy(); !freed.ok()) return ToAbsl(freed);
   }
   if (Status freed = comm->Destroy(); !freed.ok()) return ToAbsl(freed);
-  table.Note("Sums come back as bf16 in both. tests/bench/moe_peer.py measures a peer.");
+  table.Note("Sums come back as bf16 in both.");
+  table.Note(compares ? "The peers' rows are not of fp8: theirs stand beside both of ours."
+                      : "No peers: --moe-peers-command puts theirs beside these, such as those of "
+                        "tests/bench/moe_peer.py.");
   run.report->Add(std::move(table));
   return absl::OkStatus();
 }

@@ -32,6 +32,8 @@ struct BenchOptions {
   uint32_t moe_hidden = 0;  // 0: 7,168, and 256
   uint32_t moe_experts = 64;
   uint32_t moe_top_k = 8;
+  std::string moe_peers_command;  // empty: no peers
+  double moe_peers_timeout_seconds = 600;
   uint32_t norm_pairs = 160;    // of `norm`, in a graph
   uint64_t norm_hidden = 8192;  // columns
   std::string svg_path;         // of `sweep`; empty: no plot

@@ -63,10 +63,12 @@ std::string MoeText(const char* name, const moe::Config& config) {
 std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
   if (code == StatusCode::kFailedPrecondition) {
     if (info.other_tokens) {
-      return absl::StrCat("the workspace holds a dispatch of ", info.dispatched_tokens,
-                          " tokens, and the call has another number: give the same to both");
+      return absl::StrCat("rank ", rank, " dispatched ", info.dispatched_tokens,
+                          " tokens and combines ", info.combined_tokens,
+                          ": give the same number to both");
     }
-    return "the workspace holds no dispatch of this config: call dispatch before";
+    return absl::StrCat("the workspace of rank ", rank,
+                        " holds no dispatch of this config: call dispatch before");
   }
   std::string text = absl::StrCat("token ", info.bad_token, " of rank ", rank);
   if (info.bad_expert == ErrorInfo::BadExpert::kRepeated) {

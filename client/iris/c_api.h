@@ -748,8 +748,9 @@ typedef struct iris_norm {
   int32_t variant; /* 0: what is expected to be the fastest; else a number of iris::norm::Variant */
   uint64_t rows;   /* all members together; 0: nothing is done */
   uint64_t hidden;
-  int32_t in_dtype;     /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
-  int32_t out_dtype;    /* as in_dtype, IRIS_F8E4M3 or IRIS_F8E5M2 */
+  int32_t in_dtype; /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
+  int32_t
+      out_dtype; /* as in_dtype; IRIS_F8E4M3 or IRIS_F8E5M2; of IRIS_F32 also IRIS_F16, IRIS_BF16 */
   int32_t weight_dtype; /* as in_dtype can be; IRIS_DTYPE_NONE: there is none, all are 1 */
   int32_t scaling;      /* IRIS_SCALING_STATIC and its fellows, for an `out` of fp8 */
   float epsilon;
@@ -763,6 +764,11 @@ typedef struct iris_norm {
   void* out;         /* may be `in` */
   const void* scale; /* of f32, as the scales */
   void* scales;
+  /* Columns from one row to the next, at least `hidden`; 0: `hidden`. Each member's own affair. */
+  uint64_t in_stride;
+  uint64_t residual_stride;
+  uint64_t residual_out_stride;
+  uint64_t out_stride;
 } iris_norm;
 
 /* What runs. */

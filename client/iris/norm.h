@@ -17,10 +17,12 @@
 // calls that differ, are told by Check and Synchronize, with both calls. A call of zero rows does
 // nothing. Any communicator will do.
 //
-// Rows lie one behind the other. Buffers are any memory that the device can use, aligned to their
-// elements; fastest where rows are multiples of 16 bytes and aligned to 16, and where `in`, `out`
-// and residual_out lie in the symmetric heap. `out` may be `in` if they have the same type, and
-// residual_out may be the residual; otherwise what is written overlaps with nothing else.
+// Rows lie one behind the other, or a stride apart, which each member chooses for itself. Buffers
+// are any memory that the device can use, aligned to their elements; fastest where rows are
+// multiples of 16 bytes and aligned to 16, and where `in`, `out` and residual_out lie in the
+// symmetric heap, without gaps. `out` may be `in` if they have the same type and stride, and
+// residual_out may be the residual with the same stride; otherwise what is written overlaps with
+// nothing else. A buffer may lie in the gaps of another one that has as many bytes from row to row.
 //
 // Header-only over <iris/c_api.h>. C++17.
 #pragma once
@@ -41,12 +43,12 @@ using ccl::Operation;
 
 // What a call computes. The same on all members.
 struct Shape {
-  uint64_t rows = 0;                 // all members together
-  uint64_t hidden = 0;               // columns, at least 1
-  DType in = DType::kBf16;           // kF32, kF16 or kBf16; also of the residual
-  DType out = DType::kBf16;          // as `in`, kF8E4M3 or kF8E5M2
-  DType weight = DType::kNone;       // kF32, kF16 or kBf16; kNone: there is none, all are 1
-  bool residual = false;             // Buffers::residual and residual_out are used
+  uint64_t rows = 0;            // all members together
+  uint64_t hidden = 0;          // columns, at least 1
+  DType in = DType::kBf16;      // kF32, kF16 or kBf16; also of the residual
+  DType out = DType::kBf16;     // as `in`; kF8E4M3 or kF8E5M2; for an `in` of kF32 also kF16, kBf16
+  DType weight = DType::kNone;  // kF32, kF16 or kBf16; kNone: there is none, all are 1
+  bool residual = false;        // Buffers::residual and residual_out are used
   Scaling scaling = Scaling::kNone;  // of an `out` of fp8, which has one
   float epsilon = 1e-6f;
   float weight_offset = 0;  // is added to each weight
@@ -61,6 +63,11 @@ struct Buffers {
   void* residual_out = nullptr;    // likewise
   const float* scale = nullptr;    // Scaling::kStatic: one
   float* scales = nullptr;         // kPerRow: [rows]; kPerGroup: [rows, ceil(hidden / 128)]
+  // Columns from one row to the next, at least `hidden`; 0: `hidden`. Of this member alone.
+  uint64_t in_stride = 0;
+  uint64_t out_stride = 0;
+  uint64_t residual_stride = 0;
+  uint64_t residual_out_stride = 0;
 };
 
 // What a call runs.
@@ -100,6 +107,10 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
   call.out = buffers.out;
   call.scale = buffers.scale;
   call.scales = buffers.scales;
+  call.in_stride = buffers.in_stride;
+  call.out_stride = buffers.out_stride;
+  call.residual_stride = buffers.residual_stride;
+  call.residual_out_stride = buffers.residual_out_stride;
   return iris::impl::FromC(iris_norm_launch(comm.get(), &call, stream.get()));
 }
 

@@ -14,10 +14,10 @@
 //                            get all rows of `out`. The shares are even: the first (rows mod W)
 //                            members have one row more.
 //
-// `in` is of f32, f16 or bf16; so are the residual and `out`, which may be of f8e4m3 or f8e5m2
-// instead. Sums go in the order of the members, then comes the residual, all in f32, with one
-// rounding to r. The mean is of the rounded r, in f32, in an order that depends on the plan alone.
-// All members get the same bits.
+// `in` is of f32, f16 or bf16, and so is the residual. `out` has the same type, or f8e4m3 or
+// f8e5m2, or for an `in` of f32 also f16 or bf16. Sums go in the order of the members, then comes
+// the residual, all in f32, with one rounding to r. The mean is of the rounded r, in f32, in an
+// order that depends on the plan alone. All members get the same bits.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace iris::norm {
 // How fp8 is made of a normed value y: out = y / scale, rounded to nearest and to even; what is too
 // large becomes the largest number of the type, and a NaN stays one. Scales are f32.
 //
-//   kNone      `out` has the type of `in`.
+//   kNone      `out` is not of fp8.
 //   kStatic    one scale, which the caller gives: in device memory, so that a graph can replay with
 //              another one.
 //   kPerRow    a scale for each row, written: its largest magnitude / the largest number of the

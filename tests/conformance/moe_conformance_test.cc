@@ -4,6 +4,7 @@
 // sixteenths, so that all sums are exact in f32: what comes back is compared bit by bit, with one
 // rounding for each member's sum and one for the whole. Rows of f8e4m3 are compared with the bound
 // that iris/moe/moe.h states.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -49,6 +50,7 @@ struct Case {
   Routing routing = Routing::kAnywhere;
   uint32_t seed = 1;
   bool weights = true;
+  bool sources = true;  // without them, what a member has for itself goes through no inbox
   DType ids_type = DType::kI32;
   DType y_type = DType::kF32;
   DType out_type = DType::kF32;
@@ -158,7 +160,9 @@ std::vector<std::vector<RowOf>> RowsOf(const Case& c, uint32_t members) {
 class Member {
  public:
   Member(Rank& rank, const DeviceTeam& team, const Case& c, const ccl::Config& config = {})
-      : rank_(rank), case_(c), members_(team.size), comm(rank.NewComm(team, config)) {
+      : Member(rank, team, c, rank.NewComm(team, config)) {}
+  Member(Rank& rank, const DeviceTeam& team, const Case& c, const Comm& its_comm)
+      : rank_(rank), case_(c), members_(team.size), comm(its_comm) {
     uint64_t most_rows = 0;
     for (uint32_t m = 0; m < members_; ++m) {
       Sizes each;
@@ -229,6 +233,7 @@ class Member {
       rank_.Write(weights_, weights);
     }
     rank_.Write(rows_, std::vector<uint8_t>(RowsBytes(), kMark));
+    rank_.Write(workspace + sizes.rows_at_bytes, std::vector<uint8_t>(InboxBytes(), kMark));
     rank_.Write(out_, std::vector<uint8_t>(OutBytes(), kMark));
     rank_.Write(sources_, std::vector<int32_t>(sizes.max_rows + 1, -7));
     rank_.Write(counts_, std::vector<int32_t>(sizes.local_experts + 1, -7));
@@ -248,7 +253,7 @@ class Member {
     call.counts = counts_;
     call.offsets = offsets_;
     call.dropped = dropped_;
-    call.sources = sources_;
+    if (case_.sources) call.sources = sources_;
     return call;
   }
   CombineCall MakeCombine() const {
@@ -297,7 +302,9 @@ class Member {
         used[static_cast<size_t>(at)] = true;
         const uint32_t m = of_expert[i].member;
         const uint32_t t = of_expert[i].token;
-        EXPECT_EQ(sources[static_cast<size_t>(at)] / g.max_tokens, m);
+        if (c.sources) {
+          EXPECT_EQ(sources[static_cast<size_t>(at)] / g.max_tokens, m);
+        }
         for (uint32_t column = 0; column < g.hidden; ++column) {
           const uint64_t element = static_cast<uint64_t>(at) * g.hidden + column;
           Put(&y, element, c.y_type, YAt(c, m, t, column, sizes.first_expert + e));
@@ -345,6 +352,32 @@ class Member {
       ASSERT_EQ(rows[i], kMark);
     }
     if (!y.empty()) rank_.Write(y_, y);
+    CheckInbox(wanted);
+  }
+
+  // No more has travelled than what an expert here takes.
+  void CheckInbox(const std::vector<std::vector<RowOf>>& wanted) {
+    const Config& g = case_.config;
+    std::vector<std::vector<bool>> takes(members_, std::vector<bool>(g.max_tokens));
+    for (uint32_t e = 0; e < sizes.local_experts; ++e) {
+      const auto& rows = wanted[sizes.first_expert + e];
+      for (size_t i = 0; i < rows.size() && (g.capacity == 0 || i < g.capacity); ++i) {
+        takes[rows[i].member][rows[i].token] = true;
+      }
+    }
+    const std::vector<uint8_t> inbox = rank_.Read(workspace + sizes.rows_at_bytes, InboxBytes());
+    for (uint32_t m = 0; m < members_; ++m) {
+      uint64_t came = 0;
+      for (uint32_t t = 0; t < g.max_tokens; ++t) {
+        const auto begin = inbox.begin() + static_cast<int64_t>((uint64_t{m} * g.max_tokens + t) *
+                                                                sizes.row_stride_bytes);
+        const auto end = begin + static_cast<int64_t>(g.hidden * DTypeBytes(rows_type_));
+        if (!std::all_of(begin, end, [](uint8_t byte) { return byte == kMark; })) ++came;
+      }
+      const bool stays = m == me_ && !case_.sources && rows_type_ == g.in;
+      const auto taken = std::count(takes[m].begin(), takes[m].end(), true);
+      ASSERT_EQ(came, stays ? 0u : static_cast<uint64_t>(taken)) << "from member " << m;
+    }
   }
 
   void CheckOut() {
@@ -428,6 +461,9 @@ class Member {
   uint64_t RowsBytes() const {
     return sizes.max_rows * case_.config.hidden * DTypeBytes(rows_type_) + 128;
   }
+  uint64_t InboxBytes() const {
+    return uint64_t{members_} * case_.config.max_tokens * sizes.row_stride_bytes;
+  }
   uint64_t OutBytes() const {
     return uint64_t{TokensOf(case_, me_)} * case_.config.hidden * DTypeBytes(case_.out_type) + 128;
   }
@@ -459,12 +495,19 @@ Config ConfigOf(uint32_t experts, uint32_t top_k, uint32_t hidden, uint32_t max_
   return config;
 }
 
-void RunAll(uint32_t ranks, const std::vector<Case>& cases) {
+// Of 2 ranks, and of 9, each has half of the cases: together they have all.
+void RunAll(uint32_t ranks, std::vector<Case> cases) {
+  if (ranks == 2 || ranks == 9) {
+    std::vector<Case> half;
+    for (size_t i = ranks == 2 ? 1 : 0; i < cases.size(); i += 2) half.push_back(cases[i]);
+    cases = half;
+  }
   World world(ranks, kHeapBytes);
   world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world);
     for (const Case& c : cases) {
       SCOPED_TRACE(Name(c, ranks));
-      Member member(rank, rank.ctx.world, c);
+      Member member(rank, rank.ctx.world, c, comm);
       rank.HostBarrier();
       member.Run(c);
       rank.HostBarrier();
@@ -473,7 +516,7 @@ void RunAll(uint32_t ranks, const std::vector<Case>& cases) {
 }
 
 class MoeTest : public ::testing::TestWithParam<uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, MoeTest, ::testing::Values(1, 2, 3, 4, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, MoeTest, ::testing::Values(1, 2, 3, 9));
 
 TEST_P(MoeTest, IsWhatAPlainReferenceSays) {
   const uint32_t ranks = GetParam();
@@ -489,17 +532,19 @@ TEST_P(MoeTest, IsWhatAPlainReferenceSays) {
       c.y_type = in == DType::kF16 ? DType::kF16 : DType::kBf16;
       c.out_type = in == DType::kF8E4M3 ? DType::kF32 : in;
       c.shift = static_cast<uint32_t>(cases.size()) % 3;
+      c.sources = cases.size() % 2 == 1;
       c.ids_type = cases.size() % 2 == 0 ? DType::kI32 : DType::kI64;
       cases.push_back(c);
     }
   }
   // As models have it: all choices taken, rows of whole packs, sums back in f32.
-  for (const uint32_t top_k : {1u, 2u, 8u}) {
+  for (const uint32_t top_k : {1u, 2u, 12u}) {
     Case c;
-    c.config = ConfigOf(8 * ranks, top_k, 64, 16, DType::kBf16);
+    c.config = ConfigOf(12 * ranks, top_k, 64, 9, DType::kBf16);
     c.config.partials = DType::kF32;
     c.routing = Routing::kOften;
     c.weights = top_k != 2;
+    c.sources = top_k == 2;
     c.seed = 30 + top_k;
     cases.push_back(c);
   }
@@ -520,6 +565,7 @@ TEST_P(MoeTest, HasOddTeamsOfTokens) {
       // One token, none, and as many as there may be.
       c.tokens = {1, 0, 12, 7};
       c.out_type = DType::kBf16;
+      c.sources = cases.size() % 3 != 0;
       cases.push_back(c);
     }
   }
@@ -538,6 +584,7 @@ TEST(MoeRandomTest, AnythingAfterAnything) {
   for (const uint32_t ranks : {3u, 4u}) {
     World world(ranks, 2 * kHeapBytes);
     world.Run([&](Rank& rank) {
+      const Comm comm = rank.NewComm(rank.ctx.world);
       const DType types[] = {DType::kF32, DType::kF16, DType::kBf16};
       for (uint32_t round = 0; round < rounds; ++round) {
         const auto pick = [&](uint32_t what, uint32_t from, uint32_t to) {
@@ -556,8 +603,9 @@ TEST(MoeRandomTest, AnythingAfterAnything) {
         c.ids_type = pick(13, 0, 1) == 0 ? DType::kI32 : DType::kI64;
         c.weights = pick(14, 0, 3) != 0;
         c.shift = pick(15, 0, 9);
+        c.sources = pick(16, 0, 1) == 0;
         SCOPED_TRACE(Name(c, ranks));
-        Member member(rank, rank.ctx.world, c);
+        Member member(rank, rank.ctx.world, c, comm);
         rank.HostBarrier();
         for (uint32_t again = 0; again < 2; ++again) {
           c.seed = 1000 * round + again;
@@ -622,7 +670,7 @@ TEST(MoeGraphTest, ReplaysWithFreshIdsAndData) {
     ExpectOk(backend::BeginCapture(rank.stream));
     ExpectOk(member.Combine());
     ExpectOk(backend::EndCapture(rank.stream, &back));
-    for (uint32_t replay = 0; replay < 5; ++replay) {
+    for (uint32_t replay = 0; replay < 3; ++replay) {
       c.seed = 100 + replay;
       c.routing = replay % 2 == 0 ? Routing::kAnywhere : Routing::kOneExpert;
       member.Fill(c);
@@ -659,13 +707,15 @@ TEST(MoeFailureTest, AllMembersAreToldOfABadId) {
     int32_t value;
     bool repeated;
   };
-  for (const Bad bad : {Bad{7, false}, Bad{-2, false}, Bad{0x7fffffff, false}, Bad{3, true}}) {
-    World world(3, kHeapBytes);
-    world.Run([&](Rank& rank) {
+  World world(3, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world);
+    for (const Bad bad : {Bad{7, false}, Bad{-2, false}, Bad{0x7fffffff, false}, Bad{3, true}}) {
       Case c;
       c.config = ConfigOf(7, 2, 16, 5, DType::kF32);
+      c.config.capacity = bad.repeated ? 2 : 0;
       c.tokens = {5, 5, 5};
-      Member member(rank, rank.ctx.world, c);
+      Member member(rank, rank.ctx.world, c, comm);
       member.Fill(c);
       if (rank.rank() == 1) {
         member.WriteIds({0, 1, 2, 3, -1, -1, 3, bad.value, 99, 5});
@@ -694,34 +744,58 @@ TEST(MoeFailureTest, AllMembersAreToldOfABadId) {
       rank.HostBarrier();
       member.Run(c);
       rank.HostBarrier();
-    });
-  }
+      // The next one is the first operation again.
+      ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
+      rank.Synchronize();
+      rank.HostBarrier();
+    }
+  });
 }
 
+// One member alone is wrong: all of them are told, at once and alike.
 TEST(MoeFailureTest, ACombineBelongsToADispatch) {
-  World world(2, kHeapBytes);
+  World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world);
     Case c;
     c.config = ConfigOf(4, 2, 16, 5, DType::kF32);
-    c.tokens = {3, 4};
+    c.tokens = {3, 4, 5};
     for (const bool other_tokens : {false, true}) {
-      Member member(rank, rank.ctx.world, c);
+      Member member(rank, rank.ctx.world, c, comm);
+      uint8_t* const fresh = rank.New<uint8_t>(member.sizes.workspace_bytes);
       member.Fill(c);
       rank.HostBarrier();
+      ExpectOk(member.Dispatch());
       CombineCall call = member.MakeCombine();
-      if (other_tokens) {
-        ExpectOk(member.Dispatch());
-        call.tokens -= 1;
+      const bool wrong = rank.rank() == 1;
+      if (wrong && other_tokens) call.tokens -= 2;
+      if (wrong && !other_tokens) {
+        // As of a member that has not dispatched.
+        ExpectOk(backend::CopyAsync(member.workspace, fresh, 256, rank.stream));
       }
       ExpectOk(moe::Combine(member.comm, c.config, member.workspace, call, rank.stream));
       rank.Synchronize();
       ccl::ErrorInfo info;
       EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kFailedPrecondition);
       EXPECT_EQ(info.operation, Operation::kMoeCombine);
+      EXPECT_EQ(info.sequence, 1u);
+      EXPECT_EQ(info.member_index, 1u);
       EXPECT_EQ(info.other_tokens, other_tokens);
       if (other_tokens) {
-        EXPECT_EQ(info.dispatched_tokens, 3u + rank.rank());
+        EXPECT_EQ(info.dispatched_tokens, 4u);
+        EXPECT_EQ(info.combined_tokens, 2u);
       }
+      EXPECT_EQ(member.Dispatch().code, StatusCode::kFailedPrecondition);
+      // It can be mended.
+      rank.HostBarrier();
+      ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
+      rank.Synchronize();
+      ccl::ResetError(member.comm);
+      rank.HostBarrier();
+      member.Run(c);
+      rank.HostBarrier();
+      ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
+      rank.Synchronize();
       rank.HostBarrier();
     }
   });

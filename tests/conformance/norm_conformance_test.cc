@@ -93,6 +93,7 @@ struct Case {
   Problem problem;
   uint32_t seed = 1;
   uint64_t shift = 0;     // elements by which buffers begin behind a multiple of 16 bytes
+  uint64_t gap = 0;       // columns between rows, of all members but one of three; 0: none at all
   bool in_place = false;  // residual_out is the residual, and `out` is `in` where it can be
   bool apart = false;     // buffers of the odd members are not in the heap
   float scale = 0.0625f;  // kStatic
@@ -104,8 +105,9 @@ std::string Name(const Case& c) {
          " rows " + std::to_string(p.rows) + " hidden " + std::to_string(p.hidden) + " " +
          DTypeName(p.in) + " to " + DTypeName(p.out) + " weight " + DTypeName(p.weight) +
          (p.residual ? " residual " : " ") + norm::ScalingName(p.scaling) + " shift " +
-         std::to_string(c.shift) + (c.in_place ? " in place" : "") + (c.apart ? " apart" : "") +
-         " seed " + std::to_string(c.seed);
+         std::to_string(c.shift) + " gap " + std::to_string(c.gap) +
+         (c.in_place ? " in place" : "") + (c.apart ? " apart" : "") + " seed " +
+         std::to_string(c.seed);
 }
 
 constexpr uint32_t kResidualSeed = 77;
@@ -162,19 +164,21 @@ class Member {
     for (uint32_t b = 0; b < kBuffers; ++b) {
       rank_.Write(Room(c, b), std::vector<uint8_t>(RoomBytes(c), kGuard));
     }
-    Write(At(c, kIn, each), p.in, p.rows, p.hidden,
+    Write(At(c, kIn, each), p.in, p.rows, p.hidden, Stride(c),
           [&](uint64_t i, uint64_t j) { return ValueAt(c.seed * 8 + comm.team.index, i, j); });
+    call.in_stride = call.out_stride = call.residual_stride = call.residual_out_stride = Stride(c);
     call.in = At(c, kIn, each);
     call.out = OutIsIn(c) ? At(c, kIn, each) : At(c, kOut, DTypeBytes(p.out));
     if (p.residual) {
-      Write(At(c, kResidual, each), p.in, own.count, p.hidden, [&](uint64_t i, uint64_t j) {
-        return ValueAt(c.seed + kResidualSeed, own.begin + i, j);
-      });
+      Write(At(c, kResidual, each), p.in, own.count, p.hidden, Stride(c),
+            [&](uint64_t i, uint64_t j) {
+              return ValueAt(c.seed + kResidualSeed, own.begin + i, j);
+            });
       call.residual = At(c, kResidual, each);
       call.residual_out = c.in_place ? At(c, kResidual, each) : At(c, kResidualOut, each);
     }
     if (p.weight != DType::kNone) {
-      Write(At(c, kWeight, DTypeBytes(p.weight)), p.weight, 1, p.hidden,
+      Write(At(c, kWeight, DTypeBytes(p.weight)), p.weight, 1, p.hidden, p.hidden,
             [&](uint64_t, uint64_t j) { return ValueAt(c.seed + kWeightSeed, 0, j); });
       call.weight = At(c, kWeight, DTypeBytes(p.weight));
     }
@@ -197,18 +201,21 @@ class Member {
     rank_.HostBarrier();
   }
 
-  // What the operation has written: out, residual_out and the scales.
+  // What the operation has written and all members get: out, residual_out and the scales.
   std::vector<uint8_t> ReadAll(const Case& c) {
-    std::vector<uint8_t> all;
-    for (const uint32_t b : {OutIsIn(c) ? kIn : kOut, kScales}) {
-      const std::vector<uint8_t> bytes = rank_.Read(Room(c, b), RoomBytes(c));
-      all.insert(all.end(), bytes.begin(), bytes.end());
-    }
-    if (c.problem.operation == kAll) {
-      const std::vector<uint8_t> bytes =
-          rank_.Read(Room(c, c.in_place ? kResidual : kResidualOut), RoomBytes(c));
-      all.insert(all.end(), bytes.begin(), bytes.end());
-    }
+    const Problem& p = c.problem;
+    std::vector<uint8_t> all = rank_.Read(Room(c, kScales), RoomBytes(c));
+    const auto add = [&](uint32_t buffer, DType type) {
+      const std::vector<uint8_t> bytes = rank_.Read(Room(c, buffer), RoomBytes(c));
+      const uint64_t each = DTypeBytes(type);
+      for (uint64_t i = 0; i < p.rows; ++i) {
+        const auto row =
+            bytes.begin() + static_cast<int64_t>(Begin(c, each) + i * Stride(c) * each);
+        all.insert(all.end(), row, row + static_cast<int64_t>(p.hidden * each));
+      }
+    };
+    add(OutIsIn(c) ? kIn : kOut, p.out);
+    if (p.operation == kAll && p.residual) add(c.in_place ? kResidual : kResidualOut, p.in);
     return all;
   }
 
@@ -218,7 +225,11 @@ class Member {
     const uint32_t members = comm.team.size;
     const OwnRows own = Own(c);
     const uint64_t each = DTypeBytes(p.in);
-    const double step = p.in == DType::kF32 ? 0x1p-24 : p.in == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    const auto step_of = [](DType type) {
+      return type == DType::kF32 ? 0x1p-24 : type == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    };
+    const double step = step_of(p.in);
+    const uint64_t stride = Stride(c);
     std::vector<uint8_t> room[kBuffers];
     for (uint32_t b = 0; b < kBuffers; ++b) room[b] = rank_.Read(Room(c, b), RoomBytes(c));
     const auto fail = [&](const std::string& text) {
@@ -263,7 +274,7 @@ class Member {
         most = std::max(most, std::fabs(y[j]));
         if (p.residual && (p.operation == kAll || (i >= own.begin && i < own.begin + own.count))) {
           const uint64_t row = p.operation == kAll ? i : i - own.begin;
-          const double got = ReadAs(p.in, residual_out + (row * p.hidden + j) * each);
+          const double got = ReadAs(p.in, residual_out + (row * stride + j) * each);
           if (!(std::fabs(got - r[j]) <= r_bound[j])) {
             return fail("r[" + std::to_string(i) + ", " + std::to_string(j) + "] is " +
                         std::to_string(got) + ", not " + std::to_string(r[j]));
@@ -275,7 +286,8 @@ class Member {
         double bound = y_bound[j];
         double value = y[j];
         if (p.scaling == Scaling::kNone) {
-          bound += step * std::fabs(value);
+          // Behind the last number of f16 the next one is as far away as everywhere.
+          bound += step_of(p.out) * std::fabs(value) + (p.out == DType::kF16 ? 0x1p-25 : 0);
         } else {
           const double largest = double{norm::impl::LargestOf(p.out)};
           scale = double{c.scale};
@@ -306,7 +318,7 @@ class Member {
           bound = bound * 1.2 + std::fabs(value) * (e4m3 ? 0x1.01p-4 : 0x1.01p-3) +
                   scale * (e4m3 ? 0x1p-10 : 0x1p-17);
         }
-        const double got = ReadAs(p.out, out + (i * p.hidden + j) * DTypeBytes(p.out)) * scale;
+        const double got = ReadAs(p.out, out + (i * stride + j) * DTypeBytes(p.out)) * scale;
         if (!(std::fabs(got - value) <= bound)) {
           return fail("out[" + std::to_string(i) + ", " + std::to_string(j) + "] is " +
                       std::to_string(got) + ", not " + std::to_string(value) + " within " +
@@ -315,24 +327,31 @@ class Member {
       }
     }
     // What nobody may have written.
-    const uint64_t sizes[kBuffers] = {
-        p.rows * p.hidden * each,
-        own.count * p.hidden * each,
-        c.in_place ? 0 : own.count * p.hidden * each,
-        p.weight == DType::kNone ? 0 : p.hidden * DTypeBytes(p.weight),
-        OutIsIn(c) ? 0 : p.rows * p.hidden * DTypeBytes(p.out),
-        p.scaling == Scaling::kStatic ? sizeof(float) : p.rows * Groups(p) * sizeof(float)};
-    const uint64_t elements[kBuffers] = {each,
-                                         each,
-                                         each,
-                                         p.weight == DType::kNone ? 1 : DTypeBytes(p.weight),
-                                         DTypeBytes(p.out),
-                                         sizeof(float)};
+    struct Written {
+      uint64_t rows, columns, stride, each;
+    };
+    const uint64_t narrow = DTypeBytes(p.out);
+    const Written sizes[kBuffers] = {
+        {p.rows, p.hidden, stride, each},
+        {own.count, p.hidden, stride, each},
+        {c.in_place ? 0 : own.count, p.hidden, stride, each},
+        {1, p.weight == DType::kNone ? 0 : p.hidden, p.hidden,
+         p.weight == DType::kNone ? 1 : DTypeBytes(p.weight)},
+        {OutIsIn(c) ? 0 : p.rows, p.hidden, stride, narrow},
+        {1, p.scaling == Scaling::kStatic ? 1 : p.rows * Groups(p), 0, sizeof(float)}};
     for (uint32_t b = 0; b < kBuffers; ++b) {
+      const Written& size = sizes[b];
       const bool used = p.residual || (b != kResidual && b != kResidualOut);
-      const uint64_t begin = Begin(c, elements[b]);
-      for (uint64_t k = 0; k < room[b].size(); ++k) {
-        if (used && k == begin) k += sizes[b];
+      const uint64_t begin = Begin(c, size.each);
+      for (uint64_t k = 0, row = 0; k < room[b].size(); ++k) {
+        if (used && row < size.rows && k == begin + row * size.stride * size.each) {
+          ++row;
+          k += size.columns * size.each;
+          // No gap: the next row is here.
+          for (; row < size.rows && k == begin + row * size.stride * size.each; ++row) {
+            k += size.columns * size.each;
+          }
+        }
         if (room[b][k] != kGuard) {
           return fail("byte " + std::to_string(k) + " of buffer " + std::to_string(b) +
                       " was written");
@@ -347,7 +366,10 @@ class Member {
 
   // Of each buffer, with guards around it.
   static uint64_t RoomBytes(const Case& c) {
-    return 640 + c.problem.rows * c.problem.hidden * sizeof(float);
+    return 640 + c.problem.rows * (c.problem.hidden + c.gap) * sizeof(float);
+  }
+  uint64_t Stride(const Case& c) const {
+    return c.problem.hidden + (comm.team.index % 3 == 1 ? 0 : c.gap);
   }
   static bool OutIsIn(const Case& c) { return c.in_place && c.problem.out == c.problem.in; }
   OwnRows Own(const Case& c) const {
@@ -363,14 +385,15 @@ class Member {
   uint8_t* At(const Case& c, uint32_t buffer, uint64_t element_bytes) const {
     return Room(c, buffer) + Begin(c, element_bytes);
   }
-  void Write(uint8_t* to, DType type, uint64_t rows, uint64_t columns,
+  void Write(uint8_t* to, DType type, uint64_t rows, uint64_t columns, uint64_t stride,
              const std::function<float(uint64_t, uint64_t)>& value) {
     const uint64_t each = DTypeBytes(type);
-    std::vector<uint8_t> bytes(rows * columns * each);
+    if (rows == 0) return;
+    std::vector<uint8_t> bytes(((rows - 1) * stride + columns) * each, kGuard);
     EXPECT_LE(bytes.size() + 640, kRoomBytes);
     for (uint64_t i = 0; i < rows; ++i) {
       for (uint64_t j = 0; j < columns; ++j) {
-        Put(type, value(i, j), bytes.data() + (i * columns + j) * each);
+        Put(type, value(i, j), bytes.data() + (i * stride + j) * each);
       }
     }
     if (!bytes.empty()) rank_.Write(to, bytes);
@@ -407,7 +430,10 @@ std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
           p.hidden = d.hidden;
           p.in = in;
           p.scaling = static_cast<Scaling>(scaling);
-          p.out = scaling == 0 ? in : (choice & 1) != 0 ? DType::kF8E4M3 : DType::kF8E5M2;
+          p.out = scaling != 0 ? ((choice & 1) != 0 ? DType::kF8E4M3 : DType::kF8E5M2)
+                  : in != DType::kF32 || (choice & 1) != 0
+                      ? in
+                      : ((choice & 4) != 0 ? DType::kF16 : DType::kBf16);
           constexpr DType kWeights[] = {DType::kNone, DType::kF32, DType::kF16, DType::kBf16};
           p.weight = (choice & 2) != 0 ? in : kWeights[choice >> 2 & 3];
           if (p.weight != DType::kNone && (choice >> 4 & 1) != 0) p.weight_offset = 1;
@@ -416,6 +442,8 @@ std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
           c.shift = choice >> 5 & 1;
           c.in_place = choice >> 6 & 1;
           c.apart = (choice >> 7 & 1) != 0 && members > 1;
+          // Rows that stay aligned to 16 bytes, and such that do not.
+          if ((choice >> 21 & 1) != 0) c.gap = (choice >> 22 & 1) != 0 ? 16 : 5;
           c.seed = i;
           // Some is too large for the type.
           if (choice >> 20 & 1) c.scale = p.out == DType::kF8E4M3 ? 0.003f : 0.00002f;
@@ -532,6 +560,38 @@ TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
 
 // Back to back, without the host between them, with collectives of the same Comm among them; more
 // rows than blocks; the calls compared each time, too.
+// `in` and `out` are columns of one matrix, in turns.
+TEST(NormStrideTest, BuffersLieInTheGapsOfOthers) {
+  World world(2, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(world));
+    constexpr uint64_t kRows = 5, kHidden = 40;
+    uint16_t* const both = rank.New<uint16_t>(kRows * 2 * kHidden);
+    for (const Variant variant : {Variant::kPackets, Variant::kTwoShot}) {
+      rank.Write(both, std::vector<uint16_t>(kRows * 2 * kHidden, Bfloat16(3.0f).bits));
+      rank.HostBarrier();
+      Norm call;
+      call.problem = {kAll, kRows, kHidden, DType::kBf16, DType::kBf16};
+      call.problem.epsilon = 0;
+      call.problem.variant = variant;
+      // The second one begins in the first gap, behind it or before it.
+      const bool before = variant == Variant::kTwoShot;
+      call.in = both + (before ? kHidden : 0);
+      call.out = both + (before ? 0 : kHidden);
+      call.in_stride = call.out_stride = 2 * kHidden;
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      ExpectOk(ccl::CheckError(member.comm));
+      const std::vector<uint16_t> got = rank.Read(both, kRows * 2 * kHidden);
+      for (uint64_t k = 0; k < got.size(); ++k) {
+        const bool is_out = (k / kHidden % 2 == 0) == before;
+        ASSERT_EQ(got[k], Bfloat16(is_out ? 1.0f : 3.0f).bits) << k;
+      }
+      rank.HostBarrier();
+    }
+  });
+}
+
 TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
   for (const bool check : {false, true}) {
     World world(3, kHeapBytes);
@@ -740,6 +800,22 @@ TEST(NormCheckTest, RefusesBeforeAnythingStarts) {
     expect(kBad, "out overlaps", [](Norm* x) { x->out = const_cast<void*>(x->in); });
     expect(kBad, "residual_out overlaps", [](Norm* x) {
       x->residual_out = static_cast<uint8_t*>(const_cast<void*>(x->residual)) + 2;
+    });
+    // Each begins in the gap of the other, but reaches into its next row.
+    expect(kBad, "out overlaps", [](Norm* x) {
+      x->problem.rows = 2;
+      x->problem.scaling = Scaling::kNone;
+      x->problem.out = x->problem.in;
+      x->in_stride = x->out_stride = 500;
+      x->out = static_cast<uint8_t*>(const_cast<void*>(x->in)) + 400 * 2;
+    });
+    expect(kBad, "a stride is hidden", [](Norm* x) { x->in_stride = 199; });
+    expect(kBad, "a stride is hidden", [](Norm* x) { x->residual_stride = 1; });
+    expect(kBad, "a stride is hidden", [](Norm* x) { x->residual_out_stride = uint64_t{1} << 31; });
+    expect(kBad, "a stride is hidden", [](Norm* x) { x->out_stride = ~uint64_t{0}; });
+    expect(kBad, "residual_out overlaps", [](Norm* x) {
+      x->residual_out = const_cast<void*>(x->residual);
+      x->residual_out_stride = 201;
     });
     expect(kBad, "scales overlap",
            [](Norm* x) { x->scales = static_cast<float*>(const_cast<void*>(x->in)); });

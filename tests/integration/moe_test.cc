@@ -250,8 +250,8 @@ TEST_F(MoeRanksTest, WhatIsWrongIsToldAlikeOnAllRanks) {
                 HasSubstr("OUT_OF_RANGE: moe_dispatch number 0 of 3 ranks: token 2 of rank 1 "
                           "chooses expert 3 twice"));
     EXPECT_THAT(ranks.WaitLine(r, "alone "),
-                HasSubstr("FAILED_PRECONDITION: moe_combine number 0 of 3 ranks: the workspace "
-                          "holds no dispatch of this config"));
+                HasSubstr("FAILED_PRECONDITION: moe_combine number 0 of 3 ranks: the workspace of "
+                          "rank 0 holds no dispatch of this config"));
   }
   ranks.ExpectAllSucceed();
 }

@@ -58,9 +58,12 @@ float Weight(uint64_t j) { return Number(j) / 4 + 1; }
 struct Arrays {
   std::vector<float> residual, weight;
   Allocation in, out, residual_out, scales;
+  uint64_t out_stride = 0, residual_stride = 0;
 
   Buffers Of() {
     Buffers buffers;
+    buffers.out_stride = out_stride;
+    buffers.residual_stride = residual_stride;
     buffers.in = in.address;
     buffers.out = out.address;
     buffers.weight = weight.data();
@@ -71,9 +74,13 @@ struct Arrays {
   }
 };
 
-StatusOr<Arrays> Make(Context& context, Operation operation, const Shape& shape) {
+constexpr uint64_t kMostGap = 64;
+
+// `gap`: columns between rows of `out` and of the residual, at this member.
+StatusOr<Arrays> Make(Context& context, Operation operation, const Shape& shape, uint64_t gap = 0) {
   Arrays made;
-  const uint64_t bytes = shape.rows * shape.hidden * sizeof(float);
+  made.out_stride = made.residual_stride = shape.hidden + gap;
+  const uint64_t bytes = shape.rows * (shape.hidden + kMostGap) * sizeof(float);
   for (Allocation* each : {&made.in, &made.out, &made.residual_out, &made.scales}) {
     auto allocated = context.Allocate({.bytes = bytes});
     if (!allocated.ok()) return allocated.status();
@@ -87,6 +94,7 @@ StatusOr<Arrays> Make(Context& context, Operation operation, const Shape& shape)
       made.in.As<float>()[i * shape.hidden + j] = Input(context.rank(), i, j);
       if (i < own.count) made.residual.push_back(Residual(own.begin + i, j));
     }
+    if (i < own.count) made.residual.insert(made.residual.end(), gap, 1e30f);
   }
   for (uint64_t j = 0; j < shape.hidden; ++j) made.weight.push_back(Weight(j));
   return made;
@@ -109,7 +117,7 @@ int Results(const std::vector<std::string>&) {
   REQUIRE_OK(comm);
   const Shape shape = TestShape();
   for (const Operation operation : kOperations) {
-    auto x = Make(*context, operation, shape);
+    auto x = Make(*context, operation, shape, 16 * me);
     REQUIRE_OK(x);
     REQUIRE_OK(context->Barrier());
     auto plan = Choose(*comm, operation, shape);
@@ -133,7 +141,7 @@ int Results(const std::vector<std::string>&) {
       const double factor = 1 / std::sqrt(squares / shape.hidden + shape.epsilon);
       for (uint64_t j = 0; j < shape.hidden; ++j) {
         const double y = r[j] * factor * Weight(j);
-        const double got = x->out.As<float>()[i * shape.hidden + j];
+        const double got = x->out.As<float>()[i * x->out_stride + j];
         REQUIRE(std::fabs(got - y) <= 1e-5 * (1 + std::fabs(y)));
       }
     }

@@ -153,7 +153,9 @@ class iris_norm(Sized):
                 ("hidden", c_uint64), ("in_dtype", c_int32), ("out_dtype", c_int32), ("weight_dtype", c_int32),
                 ("scaling", c_int32), ("epsilon", c_float), ("weight_offset", c_float), ("has_residual", c_int32),
                 ("reserved", c_int32), ("in", c_void_p), ("residual", c_void_p), ("residual_out", c_void_p),
-                ("weight", c_void_p), ("out", c_void_p), ("scale", c_void_p), ("scales", c_void_p)]
+                ("weight", c_void_p), ("out", c_void_p), ("scale", c_void_p), ("scales", c_void_p),
+                ("in_stride", c_uint64), ("residual_stride", c_uint64), ("residual_out_stride", c_uint64),
+                ("out_stride", c_uint64)]
 
 
 class iris_norm_plan(Sized):

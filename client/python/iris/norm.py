@@ -8,9 +8,10 @@ What each computes, of W members, in float32 with one rounding to each result:
     output = r / sqrt(mean of the row's r * r + epsilon) * (weight + weight_offset)
 
 `input` is a matrix [rows, hidden] of float32, float16 or bfloat16; the residual, which becomes r, has the same type.
-`output` has it, too, or is of float8 (DType.F8E4M3, DType.F8E5M2): then what is normed is divided by a scale, a tensor
-of float32. `scale` is one that you give; `scales`, [rows] or [rows, ceil(hidden / 128)], are written: the largest
-magnitude of each row, or of 128 columns of it, divided by the largest number of the type.
+`output` has it, too; for an input of float32 it may be float16 or bfloat16. The rows of these matrices may lie apart,
+as those of a slice of columns do. `output` may also be of float8 (DType.F8E4M3, DType.F8E5M2): then what is normed is
+divided by a scale, a tensor of float32. `scale` is one that you give; `scales`, [rows] or [rows, ceil(hidden / 128)],
+are written: the largest magnitude of each row, or of 128 columns of it, divided by the largest number of the type.
 
 `all_reduce_rms_norm`: all members have the whole residual. `reduce_scatter_rms_norm_all_gather`: the residual has this
 member's share of the rows alone (`iris.ops.share_of`), and the output is whole.
@@ -49,12 +50,14 @@ class _Call:
         def buffer(what: Any, role: str) -> "_foreign.Buffer":
             return _foreign.buffer_of(context, what, f"{name}: {role}")
 
-        source = buffer(input, "the input")
-        if len(source.shape) != 2 or source.shape[1] == 0:
-            raise InvalidArgumentError(f"{name}: the input has the shape {source.shape}: a matrix [rows, hidden] is "
-                                       "wanted")
+        def matrix(what: Any, role: str) -> "_foreign.Matrix":
+            return _foreign.matrix_of(context, what, f"{name}: {role}")
+
+        source = matrix(input, "the input")
         rows, hidden = source.shape
-        target = source if output is None or output is input else buffer(output, "the output")
+        if hidden == 0:
+            raise InvalidArgumentError(f"{name}: the input has the shape {source.shape}: a row has to have columns")
+        target = source if output is None or output is input else matrix(output, "the output")
         if target.shape != source.shape:
             raise InvalidArgumentError(f"{name}: the output has the shape {target.shape}, and the input "
                                        f"{source.shape}: they must be the same")
@@ -64,7 +67,8 @@ class _Call:
         self.result = input if output is None else output
         self.call = _capi.iris_norm(operation=_NUMBERS[name], variant=number, rows=rows, hidden=hidden,
                                     in_dtype=source.dtype, out_dtype=target.dtype, weight_dtype=DType.NONE,
-                                    epsilon=epsilon, weight_offset=weight_offset, out=target.address)
+                                    epsilon=epsilon, weight_offset=weight_offset, out=target.address,
+                                    in_stride=source.ld, out_stride=target.ld)
         setattr(self.call, "in", source.address)
         self.keep: Tuple[Any, ...] = (source.keep, target.keep)
         if weight is not None:
@@ -79,8 +83,8 @@ class _Call:
             own = rows
             if name == "reduce_scatter_rms_norm_all_gather":
                 own = share_of(rows, team.n_ranks, team.ranks.index(context.rank))[1]
-            before = buffer(residual, "the residual")
-            after = before if residual_output is None else buffer(residual_output, "residual_output")
+            before = matrix(residual, "the residual")
+            after = before if residual_output is None else matrix(residual_output, "residual_output")
             for what, each in (("the residual", before), ("residual_output", after)):
                 if each.dtype is not source.dtype or each.shape != (own, hidden):
                     raise InvalidArgumentError(
@@ -88,6 +92,7 @@ class _Call:
                         f"{source.dtype.long_name} and {(own, hidden)}")
             self.call.has_residual = 1
             self.call.residual, self.call.residual_out = before.address, after.address
+            self.call.residual_stride, self.call.residual_out_stride = before.ld, after.ld
             self.keep += (before.keep, after.keep)
         self._scale(name, buffer, scale, scales, rows, hidden)
 

@@ -399,10 +399,11 @@ struct ErrorInfo {
   BadExpert bad_expert = BadExpert::kNone;
   uint32_t bad_token = 0;  // of the member
   int64_t bad_value = 0;   // what it has for an expert
-  // Of kFailedPrecondition: the workspace's dispatch had another number of tokens. Else there was
-  // none of this config.
+  // Of kFailedPrecondition: the member's dispatch in the workspace had another number of tokens
+  // than its combine. Else there was none of this config.
   bool other_tokens = false;
   uint64_t dispatched_tokens = 0;
+  uint64_t combined_tokens = 0;
   static constexpr uint32_t kNoMember = ~0u;
 };
 

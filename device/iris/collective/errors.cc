@@ -60,7 +60,8 @@ Result CheckError(const Comm& comm, ErrorInfo* info) {
         info->bad_token = static_cast<uint32_t>(comm.report->mismatch[0] >> 32);
         info->bad_value = static_cast<int64_t>(comm.report->mismatch[1]);
       } else if (code == StatusCode::kFailedPrecondition) {
-        info->other_tokens = comm.report->mismatch[0] != 0;
+        info->other_tokens = (comm.report->mismatch[0] & 0xffffffff) != 0;
+        info->combined_tokens = comm.report->mismatch[0] >> 32;
         info->dispatched_tokens = comm.report->mismatch[1];
       }
     }

@@ -264,7 +264,10 @@ Result Dispatch(const ccl::Comm& comm, const Config& given, void* workspace,
   moe.offsets = call.offsets;
   moe.dropped = call.dropped;
   moe.sources = call.sources;
-  result = backend::Launch(Local(uint64_t{config.n_experts} + comm.team.size + 1), stream,
+  moe.own_stay =
+      config.rows == config.in && call.rows != nullptr && call.sources == nullptr ? 1 : 0;
+  const uint64_t checks = call.tokens / impl::kLeastThreads + 1;
+  result = backend::Launch(Local(uint64_t{config.n_experts} + comm.team.size + checks), stream,
                            &impl::Route<>, moe);
   if (result.ok()) result = backend::Launch(Team(moe), stream, &impl::Send<>, moe);
   if (result.ok()) result = backend::Launch(Local(1), stream, &impl::Place<>, moe);

@@ -34,12 +34,12 @@ uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 uint64_t Most(uint64_t a, uint64_t b) { return a < b ? b : a; }
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// The threads of a block that has so many bytes of a row, within `least` and `most`, where a thread
-// has `unit_bytes` at a time.
-uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most) {
+// The threads of a block that has so many bytes of a row, where a thread has `unit_bytes` at a
+// time, `kept` times at most. No more than `most`, if that is enough.
+uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uint32_t kept) {
   const uint64_t warp = backend::WarpSize();
   const uint64_t units = Ceil(part_bytes, unit_bytes);
-  const uint64_t wanted = Most(Least(units, most), Ceil(units, impl::kKept));
+  const uint64_t wanted = Most(Least(units, most), Ceil(units, kept));
   return static_cast<uint32_t>(ccl::impl::RoundUp(wanted, warp));
 }
 
@@ -57,7 +57,7 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   if (part_bytes == 0) return false;
   if (config.block_threads != 0) {
     most_threads = ccl::impl::RoundUp(config.block_threads, warp);
-    part_bytes = Least(part_bytes, most_threads * unit_bytes * impl::kKept);
+    part_bytes = Least(part_bytes, most_threads * unit_bytes * row->kept);
   }
   *why =
       "a row is too long for the blocks of this Comm: make it with more Config::max_blocks or "
@@ -81,8 +81,8 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   plan->variant = row->variant;
   plan->parts = static_cast<uint32_t>(Ceil(problem.hidden, part_columns));
   plan->blocks = static_cast<uint32_t>(Least(rows, max_blocks / plan->parts) * plan->parts);
-  plan->threads =
-      ThreadsFor(Least(part_columns, problem.hidden) * element_bytes, unit_bytes, most_threads);
+  plan->threads = ThreadsFor(Least(part_columns, problem.hidden) * element_bytes, unit_bytes,
+                             most_threads, row->kept);
   return true;
 }
 
@@ -102,8 +102,13 @@ Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
 // A buffer of a call.
 struct Buffer {
   const void* first;
-  uint64_t bytes;  // 0: this member has none
+  uint64_t rows;  // 0: this member has none
+  uint64_t row_bytes;
+  uint64_t stride_bytes;
   uint64_t element_bytes;
+
+  // From the first row to the end of the last one.
+  uint64_t bytes() const { return rows == 0 ? 0 : (rows - 1) * stride_bytes + row_bytes; }
 };
 
 struct Buffers {
@@ -118,23 +123,39 @@ Buffers BuffersOf(const ccl::Comm& comm, const Norm& call) {
       : p.operation == Operation::kAllReduceRmsNorm
           ? p.rows
           : impl::OwnRowsOf(p.rows, comm.team.size, comm.team.index).count;
+  const auto rows_of = [&p](const void* first, uint64_t rows, uint64_t stride, uint64_t bytes) {
+    return Buffer{first, rows, p.hidden * bytes, stride * bytes, bytes};
+  };
+  const auto one = [](const void* first, uint64_t elements, uint64_t bytes) {
+    return Buffer{first, elements == 0 ? 0u : 1u, elements * bytes, elements * bytes, bytes};
+  };
   const uint64_t scales = p.scaling == Scaling::kPerRow     ? p.rows
                           : p.scaling == Scaling::kPerGroup ? p.rows * Ceil(p.hidden, kGroupColumns)
                                                             : 0;
   Buffers all;
-  all.in = {call.in, p.rows * p.hidden * each, each};
-  all.residual = {call.residual, residual_rows * p.hidden * each, each};
-  all.residual_out = {call.residual_out, residual_rows * p.hidden * each, each};
+  all.in = rows_of(call.in, p.rows, call.in_stride, each);
+  all.residual = rows_of(call.residual, residual_rows, call.residual_stride, each);
+  all.residual_out = rows_of(call.residual_out, residual_rows, call.residual_out_stride, each);
   const uint64_t weight_bytes = p.weight == DType::kNone ? 1 : DTypeBytes(p.weight);
-  all.weight = {call.weight, p.weight == DType::kNone ? 0 : p.hidden * weight_bytes, weight_bytes};
-  all.out = {call.out, p.rows * p.hidden * DTypeBytes(p.out), DTypeBytes(p.out)};
-  all.scale = {call.scale, p.scaling == Scaling::kStatic ? sizeof(float) : 0, sizeof(float)};
-  all.scales = {call.scales, scales * sizeof(float), sizeof(float)};
+  all.weight = one(call.weight, p.weight == DType::kNone ? 0 : p.hidden, weight_bytes);
+  all.out = rows_of(call.out, p.rows, call.out_stride, DTypeBytes(p.out));
+  all.scale = one(call.scale, p.scaling == Scaling::kStatic ? 1 : 0, sizeof(float));
+  all.scales = one(call.scales, scales, sizeof(float));
   return all;
 }
 
 bool Touch(const Buffer& x, const Buffer& y) {
-  return x.bytes != 0 && y.bytes != 0 && ccl::impl::Overlap(x.first, x.bytes, y.first, y.bytes);
+  if (x.rows == 0 || y.rows == 0) return false;
+  if (!ccl::impl::Overlap(x.first, x.bytes(), y.first, y.bytes())) return false;
+  if (x.stride_bytes != y.stride_bytes) return true;
+  // Rows that are as far apart: does one begin and end in the gap of the other?
+  const uint64_t distance =
+      reinterpret_cast<uint64_t>(y.first) - reinterpret_cast<uint64_t>(x.first);
+  const uint64_t stride = x.stride_bytes;
+  const uint64_t at = reinterpret_cast<uint64_t>(y.first) >= reinterpret_cast<uint64_t>(x.first)
+                          ? distance % stride
+                          : (stride - (0 - distance) % stride) % stride;
+  return at < x.row_bytes || at + y.row_bytes > stride;
 }
 
 Result CheckBuffers(const ccl::Comm& comm, const Norm& call, uint64_t* in_offset_bytes,
@@ -152,24 +173,28 @@ Result CheckBuffers(const ccl::Comm& comm, const Norm& call, uint64_t* in_offset
                 {all.scale, &unused},
                 {all.scales, &unused}};
   for (const auto& check : checks) {
-    if (check.buffer.bytes == 0) continue;
-    const Result result = ccl::impl::CheckBuffer(comm, check.buffer.first, check.buffer.bytes,
+    if (check.buffer.rows == 0) continue;
+    const Result result = ccl::impl::CheckBuffer(comm, check.buffer.first, check.buffer.bytes(),
                                                  check.buffer.element_bytes, check.offset_bytes);
     if (!result.ok()) return result;
   }
-  const bool out_is_in = call.out == call.in && call.problem.out == call.problem.in;
+  const bool out_is_in = call.out == call.in && call.problem.out == call.problem.in &&
+                         call.out_stride == call.in_stride;
   if ((Touch(all.out, all.in) && !out_is_in) || Touch(all.out, all.residual) ||
       Touch(all.out, all.residual_out) || Touch(all.out, all.weight) || Touch(all.out, all.scale) ||
       Touch(all.out, all.scales)) {
-    return Invalid("out overlaps with another buffer: it may be `in` itself, and nothing else");
+    return Invalid(
+        "out overlaps with another buffer: it may be `in` itself, with the same type and stride, "
+        "and nothing else");
   }
-  const bool in_place = call.residual_out == call.residual;
+  const bool in_place =
+      call.residual_out == call.residual && call.residual_out_stride == call.residual_stride;
   if ((Touch(all.residual_out, all.residual) && !in_place) || Touch(all.residual_out, all.in) ||
       Touch(all.residual_out, all.weight) || Touch(all.residual_out, all.scale) ||
       Touch(all.residual_out, all.scales)) {
     return Invalid(
-        "residual_out overlaps with another buffer: it may be the residual itself, and nothing "
-        "else");
+        "residual_out overlaps with another buffer: it may be the residual itself, with the same "
+        "stride, and nothing else");
   }
   if (Touch(all.scales, all.in) || Touch(all.scales, all.residual) ||
       Touch(all.scales, all.weight)) {
@@ -191,8 +216,11 @@ Result CheckProblem(const Problem& problem) {
     return Invalid("there are more than 2^42 elements");
   }
   if (!IsFloat(problem.in)) return Invalid("the type of `in` is f32, f16 or bf16");
-  if (problem.out != problem.in && !IsFp8(problem.out)) {
-    return Invalid("the type of `out` is that of `in`, f8e4m3 or f8e5m2");
+  if (problem.out != problem.in && !IsFp8(problem.out) &&
+      !(problem.in == DType::kF32 && IsFloat(problem.out))) {
+    return Invalid(
+        "the type of `out` is that of `in`, f8e4m3 or f8e5m2, or for an `in` of f32 also f16 or "
+        "bf16");
   }
   if (problem.weight != DType::kNone && !IsFloat(problem.weight)) {
     return Invalid("the type of the weight is f32, f16 or bf16");
@@ -241,12 +269,20 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
   return {StatusCode::kResourceExhausted, first_why};
 }
 
-Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream) {
-  const Problem& problem = call.problem;
+Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream) {
+  const Problem& problem = given.problem;
   Plan plan;
   if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   if (problem.rows == 0) return {};
+  Norm call = given;
+  for (uint64_t* stride :
+       {&call.in_stride, &call.residual_stride, &call.residual_out_stride, &call.out_stride}) {
+    if (*stride == 0) *stride = problem.hidden;
+    if (*stride < problem.hidden || *stride > kMaxDimension) {
+      return Invalid("a stride is hidden to 2^31 - 1 columns, or 0: as hidden");
+    }
+  }
   ccl::impl::Request request = {.operation = problem.operation};
   uint64_t in_offset_bytes = 0;
   uint64_t residual_out_offset_bytes = 0;
@@ -256,10 +292,16 @@ Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream) 
       !result.ok()) {
     return result;
   }
-  // What the others write to: see kTwoShot.
+  // What the others read, and what they write to: see kTwoShot. They do not know this member's
+  // strides: where there are some, it is told to be elsewhere, and goes through the stages.
   const bool gives_sums = problem.operation == Operation::kAllReduceRmsNorm && problem.residual;
-  request.in_offset_bytes = in_offset_bytes;
-  request.out_offset_bytes = gives_sums ? residual_out_offset_bytes : out_offset_bytes;
+  const auto reached = [&problem](uint64_t offset_bytes, uint64_t stride) {
+    return stride == problem.hidden || problem.rows == 1 ? offset_bytes : ccl::impl::kNotInHeap;
+  };
+  request.in_offset_bytes = reached(in_offset_bytes, call.in_stride);
+  request.out_offset_bytes = gives_sums
+                                 ? reached(residual_out_offset_bytes, call.residual_out_stride)
+                                 : reached(out_offset_bytes, call.out_stride);
   const ccl::Plan launch = {ccl::Variant::kAuto, plan.blocks, plan.threads, 1};
   impl::Common common = ccl::impl::CommonOf({comm, request, launch});
   ccl::CallRecord record;
@@ -292,6 +334,10 @@ Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream) 
   norm.scales = call.scales;
   norm.partners_offset_bytes =
       comm.workspace_offset_bytes + ccl::impl::OffsetsOf(comm.team.size, comm.config).partner_bytes;
+  norm.in_stride = call.in_stride;
+  norm.residual_stride = call.residual_stride;
+  norm.residual_out_stride = call.residual_out_stride;
+  norm.out_stride = call.out_stride;
   norm.rows = record.rows;
   norm.hidden = record.hidden;
   norm.parts = plan.parts;

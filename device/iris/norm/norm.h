@@ -17,10 +17,12 @@
 // nothing, and may be captured in a graph; what fails, and calls that differ, are told by
 // ccl::CheckError, with both calls. A call of zero rows does nothing at all: it is not compared.
 //
-// Rows lie one behind the other. All buffers are any memory that the device can read and write,
-// aligned to their elements; fastest where rows are multiples of 16 bytes and aligned to 16. `out`
-// may be `in` if they have the same type, and residual_out may be the residual; otherwise what is
-// written overlaps with no other buffer, nor with the workspace.
+// Rows lie one behind the other, or a stride apart, which each member chooses for itself. All
+// buffers are any memory that the device can read and write, aligned to their elements; fastest
+// where rows are multiples of 16 bytes and aligned to 16. `out` may be `in` if they have the same
+// type, and residual_out may be the residual, with the same strides; otherwise what is written
+// overlaps with no other buffer, nor with the workspace. Buffers may lie in the gaps of others that
+// have the same bytes from row to row.
 //
 // A row is shared out to up to kMaxParts blocks, 32 KiB to one. kTwoShot also keeps a row of each
 // member in a block's stage: rows of more than kMaxParts * stage_bytes / members bytes need a Comm
@@ -43,7 +45,7 @@ struct Problem {
   uint64_t rows = 0;            // all members together; 0 to kMaxDimension
   uint64_t hidden = 0;          // columns; 1 to kMaxDimension
   DType in = DType::kNone;      // kF32, kF16 or kBf16
-  DType out = DType::kNone;     // as `in`, kF8E4M3 or kF8E5M2
+  DType out = DType::kNone;     // as `in`; kF8E4M3 or kF8E5M2; for an `in` of kF32 also kF16, kBf16
   DType weight = DType::kNone;  // kF32, kF16 or kBf16; kNone: there is none, all are 1
   bool residual = false;
   Scaling scaling = Scaling::kNone;  // not kNone exactly for an `out` of fp8
@@ -51,7 +53,7 @@ struct Problem {
   float weight_offset = 0;           // 1: the norms of models that keep weight - 1
   Variant variant = Variant::kAuto;
 };
-inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;
+inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;  // of strides, too
 
 struct Norm {
   Problem problem;
@@ -62,6 +64,13 @@ struct Norm {
   void* out = nullptr;             // [rows, hidden]
   const float* scale = nullptr;    // kStatic: one
   float* scales = nullptr;         // kPerRow, kPerGroup: all rows'
+  // Columns from one row of a buffer to the next, at least `hidden`; 0: `hidden`. In kTwoShot rows
+  // go through the stages if the others read or write them, and they lie apart at any member: those
+  // of `in`, and of residual_out or of `out` (see kTwoShot).
+  uint64_t in_stride = 0;
+  uint64_t residual_stride = 0;
+  uint64_t residual_out_stride = 0;
+  uint64_t out_stride = 0;
 };
 
 // What runs: see Choose.

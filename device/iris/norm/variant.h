@@ -18,6 +18,7 @@ inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, 
 
 struct VariantRow {
   Variant variant;
+  uint32_t kept;  // units of 16 bytes that a thread has of a row, at most
   // Bytes of a row of `in` that a block can have, of a problem that is valid. 0: it does not have
   // the problem at all, and `*why` says why.
   uint64_t (*part_bytes)(const ccl::Comm& comm, const Problem& problem, const char** why);

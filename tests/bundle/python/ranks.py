@@ -1464,6 +1464,16 @@ def norms():
         close(out, normed(sums, weight + 1))
         close(after, sums[begin:begin + count])
 
+        # Columns of something wider, of which the others stay as they are; and half as many bits.
+        wide = np.zeros((rows, hidden + 20), np.float32)
+        wide[:, 5:5 + hidden] = parts[me]
+        call(context, wide[:, 5:5 + hidden], weight, residual=residual.copy())
+        close(wide[:, 5:5 + hidden], normed(sums, weight))
+        assert not wide[:, :5].any() and not wide[:, 5 + hidden:].any()
+        half = np.zeros((rows, hidden), np.float16)
+        assert call(context, parts[me], weight, output=half) is half
+        close(half, normed(sums - residual, weight), 4e-3)
+
         # float8, with a scale of each row and of 128 columns; the scales alone are looked at here.
         narrow = context.zeros(rows, hidden, dtype="f8e4m3")
         wanted = np.abs(normed(sums - residual, weight))
@@ -1482,9 +1492,10 @@ def norms():
         context.barrier()
 
         error = iris.InvalidArgumentError
-        raises(error, lambda: call(context, weight), "[rows, hidden]")
+        raises(error, lambda: call(context, weight), "two dimensions")
+        raises(error, lambda: call(context, np.zeros((hidden, rows), np.float32).T), "contiguous")
         raises(error, lambda: call(context, source, weight[1:]), "299 elements")
-        raises(error, lambda: call(context, source, residual=weight), "residual", "(5, 300)")
+        raises(error, lambda: call(context, source, residual=residual[1:]), "residual", "(5, 300)")
         raises(error, lambda: call(context, source, residual_output=source), "needs a residual")
         raises(error, lambda: call(context, source, output=narrow), "scaling")
         raises(error, lambda: call(context, source, output=narrow, scales=weight), "(5, 3)")

@@ -5,8 +5,11 @@
 //              Send     behind a round of the team: rows, choices and counts to their receivers
 //              Place    what the counts of all members say of the local experts' rows
 //              Expand   from the inboxes to rows by expert
-//   Combine    Return   behind a round: sums of the local experts' rows, to the tokens' members
-//              Gather   sums of what came back
+//   Combine    Return   behind a round: sums of the local experts' rows, to other members
+//              Gather   sums of this member's own rows, and of what came back
+//
+// What a member has for itself does not go through its inbox, if nobody asks where it lies there:
+// Expand takes those rows of x, and Gather those of y.
 //
 // Send and Return alone meet other members. The others begin when all blocks of the kernel before
 // have passed its last round, and do nothing if one did not.
@@ -44,7 +47,9 @@ IRIS_DEVICE inline Told* ToldBy(const MoeCall& call, uint32_t to, uint32_t from)
 IRIS_DEVICE inline uint32_t* RowsOfExperts(Told* told) {
   return reinterpret_cast<uint32_t*>(told + 1);
 }
-IRIS_DEVICE inline Told* Own(const MoeCall& call) { return Mine<Told>(call, call.at.own_bytes); }
+IRIS_DEVICE inline uint32_t* OwnRowsOfExperts(const MoeCall& call) {
+  return Mine<uint32_t>(call, call.at.own_bytes);
+}
 
 IRIS_DEVICE inline int32_t* PlacesTo(const MoeCall& call, uint32_t member) {
   return Mine<int32_t>(call, call.at.places_bytes) + uint64_t{member} * call.max_tokens;
@@ -153,15 +158,40 @@ IRIS_DEVICE inline uint32_t NumberTokens(uint32_t tokens, uint32_t* sums, Wanted
   return before;
 }
 
-// One block numbers the tokens of one expert, or of one receiver, at a time; the last one looks for
-// choices that are none.
+// Choices of a token that a thread loads at once.
+inline constexpr uint32_t kIdsAtOnce = 8;
+
+// Calls look(j, id) for each choice of token t. The loads of several are under way at once.
+template <typename Look>
+IRIS_DEVICE inline void ForChoices(const MoeCall& call, uint32_t t, Look look) {
+  const uint64_t first = uint64_t{t} * call.top_k;
+  for (uint32_t base = 0; base < call.top_k; base += kIdsAtOnce) {
+    int64_t ids[kIdsAtOnce];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kIdsAtOnce; ++u) {
+      ids[u] = base + u < call.top_k ? IdAt(call, first + base + u) : -1;
+    }
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kIdsAtOnce; ++u) {
+      if (base + u < call.top_k) look(base + u, ids[u]);
+    }
+  }
+}
+
+// Of this many tokens a block looks for the first one that chooses what is no expert.
+IRIS_DEVICE inline uint32_t Checks(const MoeCall& call) {
+  const uint32_t checks = (call.tokens + backend::BlockSize() - 1) / backend::BlockSize();
+  return checks == 0 ? 1 : checks;
+}
+
+// One block numbers the tokens of one expert, or of one receiver, at a time, or looks at the
+// choices of as many tokens as it has threads.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Route(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(uint32_t[kMaxWarps], sums);
   IRIS_SHARED(uint32_t[kMaxThreads], firsts);
   const uint32_t members = call.common.size;
-  Told* const own = Own(call);
-  const uint32_t jobs = call.n_experts + members + 1;
+  const uint32_t jobs = call.n_experts + members + Checks(call);
   for (uint32_t job = backend::BlockIndex(); job < jobs; job += backend::GridSize()) {
     if (job < call.n_experts) {
       uint32_t* const orders = Mine<uint32_t>(call, call.at.orders_bytes);
@@ -169,16 +199,16 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Route(IRIS_PARAM MoeCall cal
       const uint32_t count = NumberTokens(
           call.tokens, sums,
           [&](uint32_t t) {
-            const uint64_t first = uint64_t{t} * call.top_k;
-            for (which = 0; which < call.top_k; ++which) {
-              if (IdAt(call, first + which) == job) return true;
-            }
-            return false;
+            which = ~0u;
+            ForChoices(call, t, [&](uint32_t j, int64_t id) {
+              if (id == job && which == ~0u) which = j;
+            });
+            return which != ~0u;
           },
           [&](uint32_t t, uint32_t number) {
             if (number != ~0u) orders[uint64_t{t} * call.top_k + which] = number;
           });
-      if (backend::ThreadIndex() == 0) RowsOfExperts(own)[job] = count;
+      if (backend::ThreadIndex() == 0) OwnRowsOfExperts(call)[job] = count;
     } else if (job < call.n_experts + members) {
       const uint32_t to = job - call.n_experts;
       const Experts experts = ExpertsOf(call.n_experts, members, to);
@@ -186,43 +216,35 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Route(IRIS_PARAM MoeCall cal
       const uint32_t count = NumberTokens(
           call.tokens, sums,
           [&](uint32_t t) {
-            const uint64_t first = uint64_t{t} * call.top_k;
-            for (uint32_t j = 0; j < call.top_k; ++j) {
-              const int64_t id = IdAt(call, first + j);
-              if (id >= experts.begin && id < int64_t{experts.begin} + experts.count) return true;
-            }
-            return false;
+            bool wanted = false;
+            ForChoices(call, t, [&](uint32_t, int64_t id) {
+              if (id >= experts.begin && id < int64_t{experts.begin} + experts.count) wanted = true;
+            });
+            return wanted;
           },
           [&](uint32_t t, uint32_t number) { places[t] = static_cast<int32_t>(number); });
       if (backend::ThreadIndex() == 0) Mine<uint32_t>(call, call.at.sent_bytes)[to] = count;
     } else {
-      const uint64_t n = uint64_t{call.tokens} * call.top_k;
-      uint32_t first = ~0u;
-      for (uint64_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
-        const uint32_t t = static_cast<uint32_t>(i / call.top_k);
-        if (IdAt(call, i) != -1 &&
-            ChoiceOf(call, t, static_cast<uint32_t>(i - uint64_t{t} * call.top_k)) < 0) {
-          if (t < first) first = t;
-        }
+      const uint32_t check = job - call.n_experts - members;
+      const uint32_t t = check * backend::BlockSize() + backend::ThreadIndex();
+      bool bad = false;
+      if (t < call.tokens) {
+        ForChoices(call, t, [&](uint32_t j, int64_t id) {
+          if (id != -1 && ChoiceOf(call, t, j) < 0) bad = true;
+        });
       }
-      firsts[backend::ThreadIndex()] = first;
+      firsts[backend::ThreadIndex()] = bad ? t : ~0u;
       iris::impl::SyncInsideBlock();
       if (backend::ThreadIndex() == 0) {
-        for (uint32_t i = 1; i < backend::BlockSize(); ++i) {
-          if (firsts[i] < first) first = firsts[i];
+        uint32_t first = ~0u;
+        for (uint32_t i = 0; first == ~0u && i < backend::BlockSize(); ++i) first = firsts[i];
+        Mine<uint32_t>(call, call.at.checks_bytes)[check] = first;
+        if (check == 0) {
+          Head* const head = Mine<Head>(call, 0);
+          head->tag = 0;
+          head->tokens = call.tokens;
+          head->counted = 0;
         }
-        own->bad = BadId::kNone;
-        for (uint32_t j = 0; first != ~0u && j < call.top_k; ++j) {
-          const int64_t id = IdAt(call, uint64_t{first} * call.top_k + j);
-          if (id == -1 || ChoiceOf(call, first, j) >= 0) continue;
-          own->bad = id < 0 || id >= call.n_experts ? BadId::kNoSuchExpert : BadId::kRepeated;
-          own->bad_token = first;
-          own->bad_value = id;
-          break;
-        }
-        Head* const head = Mine<Head>(call, 0);
-        head->tag = 0;
-        head->tokens = call.tokens;
       }
       iris::impl::SyncInsideBlock();
     }
@@ -238,10 +260,35 @@ struct Fan {
 // multiple of 16 bytes, may be written.
 IRIS_DEVICE inline void CopyRow(const uint8_t* from, uint32_t bytes, uint32_t element_bytes,
                                 const Fan& fan, bool whole) {
-  for (uint32_t at = backend::LaneIndex() * 16; at < bytes; at += backend::WarpSize() * 16) {
+  const uint32_t step = backend::WarpSize() * 16;
+  uint64_t bits = reinterpret_cast<uint64_t>(from) | bytes;
+  IRIS_UNROLL(8)
+  for (uint32_t f = 0; f < kFan; ++f) bits |= reinterpret_cast<uint64_t>(fan.to[f]);
+  if (bits % 16 == 0) {
+    constexpr uint32_t kAtOnce = 4;
+    for (uint32_t at = backend::LaneIndex() * 16; at < bytes; at += kAtOnce * step) {
+      Bytes16 parts[kAtOnce];
+      IRIS_UNROLL(4)
+      for (uint32_t u = 0; u < kAtOnce; ++u) {
+        const uint32_t here = at + u * step;
+        parts[u] = backend::Load16<CacheHint::kDefault>(from + (here < bytes ? here : at));
+      }
+      IRIS_UNROLL(8)
+      for (uint32_t f = 0; f < kFan; ++f) {
+        if (fan.to[f] == nullptr) continue;
+        IRIS_UNROLL(4)
+        for (uint32_t u = 0; u < kAtOnce; ++u) {
+          if (at + u * step < bytes) {
+            backend::Store16<CacheHint::kDefault>(fan.to[f] + at + u * step, parts[u]);
+          }
+        }
+      }
+    }
+    return;
+  }
+  for (uint32_t at = backend::LaneIndex() * 16; at < bytes; at += step) {
     const uint32_t rest = bytes - at;
     const Bytes16 part = LoadPart(from + at, rest, element_bytes);
-    IRIS_UNROLL(8)
     for (uint32_t f = 0; f < kFan; ++f) {
       if (fan.to[f] == nullptr) continue;
       StorePart(fan.to[f] + at, whole ? 16 : rest, element_bytes, part);
@@ -303,40 +350,61 @@ IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, co
   }
 }
 
+// Tells member `to` which of its choices each token is for, by a warp. With a capacity, those that
+// are over it are for nobody. False: none of them is left.
+IRIS_DEVICE inline bool TellEntries(const MoeCall& call, uint32_t t, uint32_t to, uint64_t slot) {
+  const Experts experts = ExpertsOf(call.n_experts, call.common.size, to);
+  const uint32_t* const taken = Mine<uint32_t>(call, call.at.taken_bytes);
+  bool any = false;
+  for (uint32_t j = backend::LaneIndex(); j < call.top_k; j += backend::WarpSize()) {
+    const uint64_t i = uint64_t{t} * call.top_k + j;
+    const int64_t id = ChoiceOf(call, t, j);
+    Entry entry = {-1, 0, 0, t};
+    if (id >= experts.begin && id < int64_t{experts.begin} + experts.count) {
+      entry.order = Mine<uint32_t>(call, call.at.orders_bytes)[i];
+      if (call.capacity == 0 || uint64_t{entry.order} + taken[id] < call.capacity) {
+        entry.expert = static_cast<int32_t>(id - experts.begin);
+        entry.weight = call.weights == nullptr ? 1.0f : backend::LoadPlain(call.weights + i);
+        any = true;
+      }
+    }
+    backend::Store16<CacheHint::kDefault>(EntriesAt(call, to, slot) + j,
+                                          backend::BitCast<Bytes16>(entry));
+  }
+  return backend::WarpAny(any);
+}
+
 // Token t to all who want it, by a warp.
 IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
   const uint32_t element_bytes = ElementBytes(call.in);
   const uint32_t bytes = call.hidden * element_bytes;
-  const uint32_t lane = backend::LaneIndex();
   for (uint32_t base = 0; base < members; base += kFan) {
     Fan fan;
     bool any = false;
     IRIS_UNROLL(8)
-    for (uint32_t f = 0; f < kFan; ++f) {
-      fan.to[f] = nullptr;
-      if (base + f >= members) continue;
+    for (uint32_t f = 0; f < kFan; ++f) fan.to[f] = nullptr;
+    for (uint32_t f = 0; f < kFan && base + f < members; ++f) {
       // Each begins with another member.
       uint32_t to = me + base + f;
       if (to >= members) to -= members;
-      const int32_t place = PlacesTo(call, to)[t];
-      if (place < 0) continue;
+      int32_t* const place = PlacesTo(call, to) + t;
+      const int32_t row = *place;
+      if (row < 0) continue;
+      const uint64_t slot = SlotOf(call, me, static_cast<uint32_t>(row));
+      if (!TellEntries(call, t, to, slot)) {
+        // All lanes have read it. Nothing comes back, either.
+        backend::WarpSync();
+        if (backend::LaneIndex() == 0) *place = -1;
+        continue;
+      }
+      if (to == me && call.own_stay != 0) continue;
       any = true;
-      const uint64_t slot = SlotOf(call, me, static_cast<uint32_t>(place));
-      fan.to[f] = RowAt(call, to, slot);
-      const Experts experts = ExpertsOf(call.n_experts, members, to);
-      for (uint32_t j = lane; j < call.top_k; j += backend::WarpSize()) {
-        const uint64_t i = uint64_t{t} * call.top_k + j;
-        const int64_t id = ChoiceOf(call, t, j);
-        Entry entry = {-1, 0, 0, 0};
-        if (id >= experts.begin && id < int64_t{experts.begin} + experts.count) {
-          entry.expert = static_cast<int32_t>(id - experts.begin);
-          entry.order = Mine<uint32_t>(call, call.at.orders_bytes)[i];
-          entry.weight = call.weights == nullptr ? 1.0f : backend::LoadPlain(call.weights + i);
-        }
-        backend::Store16<CacheHint::kDefault>(EntriesAt(call, to, slot) + j,
-                                              backend::BitCast<Bytes16>(entry));
+      uint8_t* const there = RowAt(call, to, slot);
+      IRIS_UNROLL(8)
+      for (uint32_t k = 0; k < kFan; ++k) {
+        if (k == f) fan.to[k] = there;
       }
     }
     if (!any) continue;
@@ -358,67 +426,142 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
   }
 }
 
+// The first token of this member that chooses what is no expert, or ~0u. By a whole warp.
+IRIS_DEVICE inline uint32_t FirstBadToken(const MoeCall& call) {
+  const uint32_t* const checks = Mine<uint32_t>(call, call.at.checks_bytes);
+  uint32_t first = ~0u;
+  for (uint32_t i = backend::LaneIndex(); i < Checks(call); i += backend::WarpSize()) {
+    if (checks[i] < first) first = checks[i];
+  }
+  for (uint32_t mask = backend::WarpSize() / 2; mask != 0; mask /= 2) {
+    const uint32_t other = backend::ShuffleXor(first, mask);
+    if (other < first) first = other;
+  }
+  return first;
+}
+
+// Tells members `first`, `first` + `step` and so on what this member has for them. By a block.
+IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t step) {
+  const uint32_t* const own = OwnRowsOfExperts(call);
+  for (uint32_t to = first; to < call.common.size; to += step) {
+    Told* const told = ToldBy(call, to, call.common.index);
+    for (uint32_t e = backend::ThreadIndex(); e < call.n_experts; e += backend::BlockSize()) {
+      backend::StorePlain(RowsOfExperts(told) + e, own[e]);
+    }
+    if (backend::WarpIndex() != 0) continue;
+    const uint32_t t = FirstBadToken(call);
+    if (backend::ThreadIndex() != 0) continue;
+    BadId bad = BadId::kNone;
+    int64_t value = 0;
+    for (uint32_t j = 0; t != ~0u && bad == BadId::kNone && j < call.top_k; ++j) {
+      value = IdAt(call, uint64_t{t} * call.top_k + j);
+      if (value == -1 || ChoiceOf(call, t, j) >= 0) continue;
+      bad = value < 0 || value >= call.n_experts ? BadId::kNoSuchExpert : BadId::kRepeated;
+    }
+    backend::StorePlain(&told->rows, Mine<uint32_t>(call, call.at.sent_bytes)[to]);
+    backend::StorePlain(&told->bad, bad);
+    backend::StorePlain(&told->bad_token, t);
+    backend::StorePlain(&told->bad_value, value);
+  }
+}
+
+// With a capacity, a row may not be sent before it is known what the members before have for its
+// expert. The first block tells this member's counts; behind one more round it adds those of the
+// others up, for all blocks. False on failure, which is recorded; the same in all threads.
+IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
+  const bool counts = backend::BlockIndex() == 0;
+  if (counts) TellCounts(call, 0, 1);
+  if (!rounds->Meet()) return false;
+  const uint32_t me = call.common.index;
+  uint32_t* const counted = &Mine<Head>(call, 0)->counted;
+  if (counts) {
+    uint32_t* const taken = Mine<uint32_t>(call, call.at.taken_bytes);
+    for (uint32_t e = backend::ThreadIndex(); e < call.n_experts; e += backend::BlockSize()) {
+      uint32_t rows = 0;
+      for (uint32_t m = 0; m < me; ++m) rows += RowsOfExperts(ToldBy(call, me, m))[e];
+      taken[e] = rows;
+    }
+    iris::impl::SyncInsideBlock();
+    if (backend::ThreadIndex() == 0) {
+      backend::Store<Scope::kDevice, Order::kRelease>(counted, 1u);
+    }
+  } else if (backend::ThreadIndex() == 0) {
+    (void)rounds->Await(
+        me, [counted] { return backend::Load<Scope::kDevice, Order::kAcquire>(counted) != 0; });
+  }
+  iris::impl::SyncInsideBlock();
+  return rounds->Settle();
+}
+
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Send(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
   Rounds rounds(call.common, &shared, backend::BlockIndex());
   if (!rounds.broken() && rounds.Exchange(false)) {
-    const Warps warps = WarpsOfGrid();
-    for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
-      SendToken(call, static_cast<uint32_t>(t));
-    }
-    // The counts, dealt out by their receivers.
-    for (uint32_t to = backend::BlockIndex(); to < call.common.size; to += backend::GridSize()) {
-      Told* const own = Own(call);
-      Told* const told = ToldBy(call, to, call.common.index);
-      for (uint32_t e = backend::ThreadIndex(); e < call.n_experts; e += backend::BlockSize()) {
-        backend::StorePlain(RowsOfExperts(told) + e, RowsOfExperts(own)[e]);
+    if (call.capacity == 0) TellCounts(call, backend::BlockIndex(), backend::GridSize());
+    if (call.capacity == 0 || LearnWhatIsTaken(call, &rounds)) {
+      const Warps warps = WarpsOfGrid();
+      for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
+        SendToken(call, static_cast<uint32_t>(t));
       }
-      if (backend::ThreadIndex() == 0) {
-        backend::StorePlain(&told->rows, Mine<uint32_t>(call, call.at.sent_bytes)[to]);
-        backend::StorePlain(&told->bad, own->bad);
-        backend::StorePlain(&told->bad_token, own->bad_token);
-        backend::StorePlain(&told->bad_value, own->bad_value);
-      }
+      rounds.MeetLast(true);
     }
-    rounds.MeetLast(true);
   }
   rounds.Conclude();
+}
+
+// The sum of the values of the threads before, and of all in `*total`. By a whole block.
+IRIS_DEVICE inline uint32_t SumBefore(uint32_t value, uint32_t* sums, uint32_t* total) {
+  const uint32_t lane = backend::LaneIndex();
+  uint32_t sum = value;
+  for (uint32_t d = 1; d < backend::WarpSize(); d *= 2) {
+    const uint32_t other = backend::Shuffle(sum, lane >= d ? lane - d : lane);
+    if (lane >= d) sum += other;
+  }
+  iris::impl::SyncInsideBlock();  // the sums of the turn before have been read
+  if (lane == backend::WarpSize() - 1) sums[backend::WarpIndex()] = sum;
+  iris::impl::SyncInsideBlock();
+  uint32_t before = sum - value;
+  uint32_t all = 0;
+  for (uint32_t w = 0; w < backend::BlockSize() / backend::WarpSize(); ++w) {
+    if (w < backend::WarpIndex()) before += sums[w];
+    all += sums[w];
+  }
+  *total = all;
+  return before;
 }
 
 // By one block.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Place(IRIS_PARAM MoeCall call) {
+  IRIS_SHARED(uint32_t[kMaxWarps], sums);
   if (Failed(call)) return;
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
   const Experts experts = ExpertsOf(call.n_experts, members, me);
   uint32_t* const bases = Mine<uint32_t>(call, call.at.bases_bytes);
-  for (uint32_t e = backend::ThreadIndex(); e < experts.count; e += backend::BlockSize()) {
+  int32_t* const firsts = Mine<int32_t>(call, call.at.firsts_bytes);
+  uint32_t begin = 0;
+  for (uint32_t base = 0; base < experts.count; base += backend::BlockSize()) {
+    const uint32_t e = base + backend::ThreadIndex();
     uint32_t rows = 0;
-    for (uint32_t m = 0; m < members; ++m) {
+    for (uint32_t m = 0; e < experts.count && m < members; ++m) {
       bases[uint64_t{m} * experts.count + e] = rows;
       rows += RowsOfExperts(ToldBy(call, me, m))[experts.begin + e];
     }
+    uint32_t total = 0;
+    const uint32_t place = e >= experts.count ? 0 : call.capacity != 0 ? call.capacity : rows;
+    const uint32_t first = begin + SumBefore(place, sums, &total);
+    begin += total;
+    if (e >= experts.count) continue;
+    firsts[e] = static_cast<int32_t>(first);
+    if (call.offsets != nullptr) call.offsets[e] = static_cast<int32_t>(first);
     const uint32_t over = call.capacity != 0 && rows > call.capacity ? rows - call.capacity : 0;
     if (call.counts != nullptr) call.counts[e] = static_cast<int32_t>(rows - over);
     if (call.dropped != nullptr) call.dropped[e] = static_cast<int32_t>(over);
   }
   if (backend::ThreadIndex() != 0) return;
-  int32_t* const firsts = Mine<int32_t>(call, call.at.firsts_bytes);
-  uint32_t first = 0;
-  for (uint32_t e = 0; e < experts.count; ++e) {
-    firsts[e] = static_cast<int32_t>(first);
-    if (call.offsets != nullptr) call.offsets[e] = static_cast<int32_t>(first);
-    if (call.capacity != 0) {
-      first += call.capacity;
-      continue;
-    }
-    for (uint32_t m = 0; m < members; ++m) {
-      first += RowsOfExperts(ToldBy(call, me, m))[experts.begin + e];
-    }
-  }
-  if (call.offsets != nullptr) call.offsets[experts.count] = static_cast<int32_t>(first);
+  if (call.offsets != nullptr) call.offsets[experts.count] = static_cast<int32_t>(begin);
   for (uint32_t m = 0; m < members; ++m) {
     const Told* const told = ToldBy(call, me, m);
     if (told->bad == BadId::kNone) continue;
@@ -432,11 +575,37 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Place(IRIS_PARAM MoeCall cal
   Mine<Head>(call, 0)->tag = call.tag;
 }
 
+// Some of a token's choices: the i-th one is lane i's. A lane has a choice each: kMaxTopK.
+struct Terms {
+  uint32_t count;  // the same in all lanes
+  int32_t row;     // of the experts'
+  float weight;
+};
+static_assert(kMaxTopK <= backend::Traits::kWarpThreads);
+
+// Those for which `valid` is true, one behind the other. Lane j gives choice j.
+IRIS_DEVICE inline Terms Gathered(const MoeCall& call, bool valid, int32_t row, float weight) {
+  const uint64_t ballot = backend::Ballot(valid);
+  Terms terms = {0, -1, 0};
+  for (uint32_t j = 0; j < call.top_k; ++j) {
+    if ((ballot >> j & 1) == 0) continue;
+    const int32_t its_row = backend::Shuffle(row, j);
+    const float its_weight = backend::Shuffle(weight, j);
+    if (backend::LaneIndex() == terms.count) {
+      terms.row = its_row;
+      terms.weight = its_weight;
+    }
+    ++terms.count;
+  }
+  return terms;
+}
+
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Expand(IRIS_PARAM MoeCall call) {
   if (Failed(call)) return;
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
+  const uint32_t lane = backend::LaneIndex();
   const Experts experts = ExpertsOf(call.n_experts, members, me);
   const uint32_t* const bases = Mine<uint32_t>(call, call.at.bases_bytes);
   const int32_t* const firsts = Mine<int32_t>(call, call.at.firsts_bytes);
@@ -449,71 +618,129 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Expand(IRIS_PARAM MoeCall ca
   for (uint64_t slot = warps.first; slot < slots; slot += warps.step) {
     const uint32_t from = static_cast<uint32_t>(slot / call.max_tokens);
     if (slot - uint64_t{from} * call.max_tokens >= ToldBy(call, me, from)->rows) continue;
-    const Entry* const entries = EntriesAt(call, me, slot);
-    int32_t* const targets = TargetsAt(call, slot);
-    const uint8_t* const row = RowAt(call, me, slot);
-    // Two fans, of rows and of their scales, filled from the choices that are this member's.
-    for (uint32_t j = 0; j < call.top_k;) {
+    int64_t to = -1;
+    uint32_t token = 0;
+    if (lane < call.top_k) {
+      const Entry entry = backend::BitCast<Entry>(
+          backend::Load16<CacheHint::kDefault>(EntriesAt(call, me, slot) + lane));
+      token = entry.token;
+      // With a capacity, its member has left out what is over it.
+      if (entry.expert >= 0) {
+        to = int64_t{firsts[entry.expert]} + entry.order +
+             bases[uint64_t{from} * experts.count + static_cast<uint32_t>(entry.expert)];
+        if (call.sources != nullptr) call.sources[to] = static_cast<int32_t>(slot);
+      }
+      TargetsAt(call, slot)[lane] = static_cast<int32_t>(to);
+    }
+    if (call.out_rows == nullptr) continue;
+    const Terms terms = Gathered(call, to >= 0, static_cast<int32_t>(to), 0);
+    token = backend::Shuffle(token, 0);
+    const uint8_t* row = RowAt(call, me, slot);
+    const uint8_t* row_scales = row + call.at.scales_at_bytes;
+    if (from == me && call.own_stay != 0) {
+      row = call.x + uint64_t{token} * bytes;
+      row_scales = reinterpret_cast<const uint8_t*>(call.x_scales + uint64_t{token} * scales);
+    }
+    for (uint32_t base = 0; base < terms.count; base += kFan) {
       Fan fan;
       Fan scale_fan;
-      bool any = false;
       IRIS_UNROLL(8)
       for (uint32_t f = 0; f < kFan; ++f) {
-        fan.to[f] = nullptr;
-        scale_fan.to[f] = nullptr;
-        int64_t to = -1;
-        for (; to < 0 && j < call.top_k; ++j) {
-          const Entry entry =
-              backend::BitCast<Entry>(backend::Load16<CacheHint::kDefault>(entries + j));
-          if (entry.expert < 0) continue;
-          const uint32_t order = bases[uint64_t{from} * experts.count + entry.expert] + entry.order;
-          if (call.capacity == 0 || order < call.capacity)
-            to = firsts[entry.expert] + int64_t{order};
-          if (backend::LaneIndex() == 0) {
-            targets[j] = static_cast<int32_t>(to);
-            if (to >= 0 && call.sources != nullptr) call.sources[to] = static_cast<int32_t>(slot);
-          }
-        }
-        if (to < 0) continue;
-        any = true;
-        if (call.out_rows != nullptr) fan.to[f] = call.out_rows + to * bytes;
-        if (scales != 0 && call.out_rows != nullptr) {
-          scale_fan.to[f] = reinterpret_cast<uint8_t*>(call.out_scales + to * scales);
-        }
+        const bool is = base + f < terms.count;
+        const int64_t at = backend::Shuffle(terms.row, is ? base + f : 0);
+        fan.to[f] = is ? call.out_rows + at * bytes : nullptr;
+        scale_fan.to[f] =
+            is && scales != 0 ? reinterpret_cast<uint8_t*>(call.out_scales + at * scales) : nullptr;
       }
-      if (!any || call.out_rows == nullptr) continue;
       CopyRow(row, bytes, element_bytes, fan, false);
-      if (scales != 0) CopyRow(row + call.at.scales_at_bytes, scales * 4, 4, scale_fan, false);
+      if (scales != 0) CopyRow(row_scales, scales * 4, 4, scale_fan, false);
     }
   }
 }
 
-// By a warp: what the local experts made of a row, summed.
-IRIS_DEVICE inline void ReturnRow(const MoeCall& call, uint64_t slot, uint8_t* to) {
-  const Entry* const entries = EntriesAt(call, call.common.index, slot);
-  const int32_t* const targets = TargetsAt(call, slot);
-  const uint64_t row_bytes = uint64_t{call.hidden} * ElementBytes(call.y_type);
-  const uint32_t y_bytes = ElementBytes(call.y_type);
-  const uint32_t to_bytes = ElementBytes(call.partials);
-  for (uint32_t column = backend::LaneIndex() * 8; column < call.hidden;
-       column += backend::WarpSize() * 8) {
-    const uint32_t rest = call.hidden - column;
-    const uint32_t count = rest < 8 ? rest : 8;
-    float sums[8] = {};
-    for (uint32_t j = 0; j < call.top_k; ++j) {
-      const Entry entry =
-          backend::BitCast<Entry>(backend::Load16<CacheHint::kDefault>(entries + j));
-      if (entry.expert < 0) continue;
-      const int32_t row = backend::LoadPlain(targets + j);
-      if (row < 0) continue;
-      float values[8];
-      LoadFloats(call.y + static_cast<uint64_t>(row) * row_bytes + column * y_bytes, call.y_type,
-                 count, values);
-      IRIS_UNROLL(8)
-      for (uint32_t e = 0; e < 8; ++e) sums[e] += entry.weight * values[e];
-    }
-    StoreFloats(to + column * to_bytes, call.partials, count, sums);
+// Rows that a thread loads at once where rows are summed.
+template <Rows kRows>
+inline constexpr uint32_t kRowsAtOnce = kRows == Rows::kNarrow ? 8 : 4;
+
+// What this member's experts made of a row that came. By a warp.
+IRIS_DEVICE inline Terms TermsOf(const MoeCall& call, uint64_t slot) {
+  int32_t row = -1;
+  float weight = 0;
+  const uint32_t lane = backend::LaneIndex();
+  if (lane < call.top_k) {
+    const Entry entry = backend::BitCast<Entry>(
+        backend::Load16<CacheHint::kDefault>(EntriesAt(call, call.common.index, slot) + lane));
+    if (entry.expert >= 0) row = backend::LoadPlain(TargetsAt(call, slot) + lane);
+    weight = entry.weight;
   }
+  return Gathered(call, row >= 0, row, weight);
+}
+
+// Of up to eight columns from `column` on, of which this lane has `count`: the sum of the terms, in
+// their order, rounded as it travels.
+template <Rows kRows>
+IRIS_DEVICE inline void SumTerms(const MoeCall& call, const Terms& terms, uint32_t column,
+                                 uint32_t count, float (&sums)[8]) {
+  constexpr uint32_t kAtOnce = kRowsAtOnce<kRows>;
+  const uint64_t y_bytes = ElementBytes(call.y_type);
+  if (count == 0) column = 0;  // loads what is there anyway
+  IRIS_UNROLL(8)
+  for (uint32_t e = 0; e < 8; ++e) sums[e] = 0;
+  IRIS_UNROLL(1)
+  for (uint32_t base = 0; base < terms.count; base += kAtOnce) {
+    Raw raw[kAtOnce];
+    float weights[kAtOnce];
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kAtOnce; ++u) {
+      const uint32_t i = base + u < terms.count ? base + u : base;
+      const uint64_t row = static_cast<uint32_t>(backend::Shuffle(terms.row, i));
+      weights[u] = backend::Shuffle(terms.weight, i);
+      raw[u] = LoadRaw<kRows>(call.y + (row * call.hidden + column) * y_bytes, call.y_type,
+                              count == 0 ? 1 : count);
+    }
+    IRIS_UNROLL(8)
+    for (uint32_t u = 0; u < kAtOnce; ++u) {
+      if (base + u >= terms.count) continue;
+      float values[8];
+      FloatsOf(raw[u], call.y_type, values);
+      IRIS_UNROLL(8)
+      for (uint32_t e = 0; e < 8; ++e) sums[e] += weights[u] * values[e];
+    }
+  }
+  IRIS_UNROLL(8)
+  for (uint32_t e = 0; e < 8; ++e) sums[e] = RoundedTo(call.partials, sums[e]);
+}
+
+// Calls each(column, count) for the eight columns of this lane, of which `count` exist, until all
+// are done. All lanes call it as often: some with none.
+template <typename Each>
+IRIS_DEVICE inline void ForColumns(const MoeCall& call, Each each) {
+  for (uint32_t first = 0; first < call.hidden; first += backend::WarpSize() * 8) {
+    const uint32_t column = first + backend::LaneIndex() * 8;
+    const uint32_t rest = column < call.hidden ? call.hidden - column : 0;
+    each(column, rest < 8 ? rest : 8);
+  }
+}
+
+// By a warp: what the local experts made of a row, summed.
+template <Rows kRows>
+IRIS_DEVICE inline void ReturnRow(const MoeCall& call, const Terms& terms, uint8_t* to) {
+  const uint32_t to_bytes = ElementBytes(call.partials);
+  ForColumns(call, [&](uint32_t column, uint32_t count) {
+    float sums[8];
+    SumTerms<kRows>(call, terms, column, count, sums);
+    if (count != 0) StoreFloats(to + column * to_bytes, call.partials, count, sums);
+  });
+}
+
+// How y is loaded, and sums that came back.
+IRIS_DEVICE inline Rows HowLoaded(const MoeCall& call) {
+  const bool wide = call.y_type == DType::kF32;
+  if (call.hidden % 8 != 0 || reinterpret_cast<uint64_t>(call.y) % 16 != 0 ||
+      wide != (call.partials == DType::kF32)) {
+    return Rows::kAny;
+  }
+  return wide ? Rows::kWide : Rows::kNarrow;
 }
 
 template <uint32_t = 0>
@@ -524,56 +751,131 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
   const uint32_t me = call.common.index;
   if (!rounds.broken() && rounds.Exchange(false)) {
     // The same answer in all blocks: nobody changes it now.
-    const bool fits = Mine<Head>(call, 0)->tag == call.tag;
+    const Head* const head = Mine<Head>(call, 0);
+    const Fit fit = head->tag != call.tag         ? Fit::kNoDispatch
+                    : head->tokens != call.tokens ? Fit::kOtherTokens
+                                                  : Fit::kFits;
+    // All members are told, so that all of them fail alike.
+    for (uint32_t to = backend::BlockIndex(); to < members; to += backend::GridSize()) {
+      if (backend::ThreadIndex() != 0) continue;
+      Told* const told = ToldBy(call, to, me);
+      backend::StorePlain(&told->fit, fit);
+      backend::StorePlain(&told->dispatched_tokens, head->tokens);
+      backend::StorePlain(&told->combined_tokens, call.tokens);
+    }
     const Warps warps = WarpsOfGrid();
-    const uint64_t slots = uint64_t{members} * call.max_tokens;
-    for (uint64_t i = warps.first; fits && i < slots; i += warps.step) {
+    const Rows rows = HowLoaded(call);
+    // The sums of this member's own tokens do not travel: Gather makes them.
+    const uint64_t others = uint64_t{members - 1} * call.max_tokens;
+    for (uint64_t i = warps.first; fit == Fit::kFits && i < others; i += warps.step) {
       // Neighbouring warps give to different members.
-      const uint32_t step = static_cast<uint32_t>(i % members);
+      const uint32_t step = static_cast<uint32_t>(i % (members - 1)) + 1;
       const uint32_t to = me + step < members ? me + step : me + step - members;
-      const uint32_t row = static_cast<uint32_t>(i / members);
+      const uint32_t row = static_cast<uint32_t>(i / (members - 1));
       if (row >= ToldBy(call, me, to)->rows) continue;
-      ReturnRow(call, SlotOf(call, to, row), RowAt(call, to, SlotOf(call, me, row)));
+      const Terms terms = TermsOf(call, SlotOf(call, to, row));
+      if (terms.count == 0) continue;
+      uint8_t* const there = RowAt(call, to, SlotOf(call, me, row));
+      if (rows == Rows::kNarrow) {
+        ReturnRow<Rows::kNarrow>(call, terms, there);
+      } else if (rows == Rows::kWide) {
+        ReturnRow<Rows::kWide>(call, terms, there);
+      } else {
+        ReturnRow<Rows::kAny>(call, terms, there);
+      }
     }
     rounds.MeetLast(true);
   }
   rounds.Conclude();
 }
 
-template <uint32_t = 0>
-IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Gather(IRIS_PARAM MoeCall call) {
-  if (Failed(call)) return;
-  const Head* const head = Mine<Head>(call, 0);
-  if (head->tag != call.tag || head->tokens != call.tokens) {
-    // Every block comes here, and one tells.
-    if (backend::BlockIndex() != 0 || backend::ThreadIndex() != 0) return;
-    const ccl::impl::Header* const header = ccl::impl::HeaderAt(call.common, call.common.index);
-    const uint32_t finished = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
-    FailHere(call, StatusCode::kFailedPrecondition, call.common.index,
-             head->tag == call.tag ? 1 : 0, head->tokens, finished - 1);
-    return;
-  }
+// The sum of what came back of token t, in the order of the members. By a warp.
+template <Rows kRows>
+IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
+  constexpr uint32_t kAtOnce = 4;
   const uint32_t members = call.common.size;
-  const uint32_t from_bytes = ElementBytes(call.partials);
+  const uint32_t me = call.common.index;
+  const uint64_t from_bytes = ElementBytes(call.partials);
   const uint32_t out_bytes = ElementBytes(call.out_type);
-  const Warps warps = WarpsOfGrid();
-  for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
-    for (uint32_t column = backend::LaneIndex() * 8; column < call.hidden;
-         column += backend::WarpSize() * 8) {
-      const uint32_t rest = call.hidden - column;
-      const uint32_t count = rest < 8 ? rest : 8;
-      float sums[8] = {};
-      for (uint32_t m = 0; m < members; ++m) {
-        const int32_t place = PlacesTo(call, m)[t];
-        if (place < 0) continue;
+  const int32_t own_place = PlacesTo(call, me)[t];
+  Terms own_terms = {0, -1, 0};
+  if (own_place >= 0) {
+    own_terms = TermsOf(call, SlotOf(call, me, static_cast<uint32_t>(own_place)));
+  }
+  ForColumns(call, [&](uint32_t column, uint32_t count) {
+    float own[8];
+    SumTerms<kRows>(call, own_terms, column, count, own);
+    if (count == 0) return;
+    float sums[8] = {};
+    IRIS_UNROLL(1)
+    for (uint32_t base = 0; base < members; base += kAtOnce) {
+      Raw raw[kAtOnce] = {};
+      int32_t places[kAtOnce];
+      IRIS_UNROLL(4)
+      for (uint32_t u = 0; u < kAtOnce; ++u) {
+        const uint32_t m = base + u < members ? base + u : me;
+        places[u] = PlacesTo(call, m)[t];
+        if (m == me) places[u] = -1;
+      }
+      if (members > 1) {
+        IRIS_UNROLL(4)
+        for (uint32_t u = 0; u < kAtOnce; ++u) {
+          // Of a member that gave nothing: the first row of all, for nothing.
+          const uint64_t slot =
+              places[u] < 0 ? 0 : SlotOf(call, base + u, static_cast<uint32_t>(places[u]));
+          raw[u] =
+              LoadRaw<kRows>(RowAt(call, me, slot) + column * from_bytes, call.partials, count);
+        }
+      }
+      IRIS_UNROLL(4)
+      for (uint32_t u = 0; u < kAtOnce; ++u) {
+        if (base + u == me && own_place >= 0) {
+          IRIS_UNROLL(8)
+          for (uint32_t e = 0; e < 8; ++e) sums[e] += own[e];
+        }
+        if (places[u] < 0) continue;
         float values[8];
-        const uint8_t* const row =
-            RowAt(call, call.common.index, SlotOf(call, m, static_cast<uint32_t>(place)));
-        LoadFloats(row + column * from_bytes, call.partials, count, values);
+        FloatsOf(raw[u], call.partials, values);
         IRIS_UNROLL(8)
         for (uint32_t e = 0; e < 8; ++e) sums[e] += values[e];
       }
-      StoreFloats(call.out + (t * call.hidden + column) * out_bytes, call.out_type, count, sums);
+    }
+    StoreFloats(call.out + (t * call.hidden + column) * out_bytes, call.out_type, count, sums);
+  });
+}
+
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Gather(IRIS_PARAM MoeCall call) {
+  if (Failed(call)) return;
+  const uint32_t members = call.common.size;
+  const uint32_t me = call.common.index;
+  // Whose Combine goes with no Dispatch: the first such member, on all of them.
+  for (uint32_t base = 0; base < members; base += backend::WarpSize()) {
+    const uint32_t m = base + backend::LaneIndex();
+    const uint64_t ballot = backend::Ballot(m < members && ToldBy(call, me, m)->fit != Fit::kFits);
+    if (ballot == 0) continue;
+    // Every block comes here, and one tells.
+    if (backend::BlockIndex() != 0 || backend::ThreadIndex() != 0) return;
+    uint32_t first = base;
+    while ((ballot >> (first - base) & 1) == 0) ++first;
+    const Told* const told = ToldBy(call, me, first);
+    const ccl::impl::Header* const header = ccl::impl::HeaderAt(call.common, me);
+    const uint32_t finished = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
+    FailHere(call, StatusCode::kFailedPrecondition, first,
+             static_cast<uint64_t>(told->combined_tokens) << 32 |
+                 static_cast<uint32_t>(told->fit == Fit::kOtherTokens),
+             told->dispatched_tokens, finished - 1);
+    return;
+  }
+  const Rows rows = HowLoaded(call);
+  const Warps warps = WarpsOfGrid();
+  for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
+    if (rows == Rows::kNarrow) {
+      GatherToken<Rows::kNarrow>(call, t);
+    } else if (rows == Rows::kWide) {
+      GatherToken<Rows::kWide>(call, t);
+    } else {
+      GatherToken<Rows::kAny>(call, t);
     }
   }
 }

@@ -3,7 +3,10 @@
 //   head      what the last Dispatch of this member was, and what its routing found
 //   told      [members]: what each member told this one in Dispatch: Told, and its rows for each
 //             expert of all
-//   own       the same of this member, as it tells it; behind it how many rows it sends to each
+//   own       its rows for each expert, as this member tells them; behind it how many rows it sends
+//             to each member
+//   checks    of so many tokens each: the first one that chooses what is no expert
+//   taken     [experts]: with a capacity: rows that the members before have for each expert of all
 //   bases     [members][experts]: of local expert e, the rows of the members before
 //   firsts    [experts + 1]: the first row of each local expert
 //   places    [members][max_tokens]: which row of a member's inbox token t is; -1: it does not go
@@ -33,11 +36,14 @@ using ccl::impl::Common;
 
 // Why routing failed. The numbers are those of ccl::BadExpert.
 enum class BadId : uint32_t { kNone, kNoSuchExpert, kRepeated };
+// How a Combine goes with the Dispatch before it.
+enum class Fit : uint32_t { kFits, kOtherTokens, kNoDispatch };
 
 struct Head {
-  uint64_t tag;     // of the Dispatch that is complete in this workspace; 0: none is
-  uint32_t tokens;  // that this member dispatched
-  uint32_t reserved[13];
+  uint64_t tag;      // of the Dispatch that is complete in this workspace; 0: none is
+  uint32_t tokens;   // that this member dispatched
+  uint32_t counted;  // 1: `taken` is complete
+  uint32_t reserved[12];
 };
 static_assert(sizeof(Head) == 64);
 
@@ -46,9 +52,12 @@ struct Told {
   uint32_t rows;  // that this member gets of it
   BadId bad;
   uint32_t bad_token;
-  uint32_t reserved;
+  // In Combine.
+  Fit fit;
   int64_t bad_value;
-  uint64_t more[5];
+  uint32_t dispatched_tokens;
+  uint32_t combined_tokens;
+  uint64_t more[4];
 };
 static_assert(sizeof(Told) == 64);
 
@@ -56,15 +65,19 @@ struct Entry {
   int32_t expert;  // of the receiver's; -1: not one of its own
   uint32_t order;
   float weight;
-  uint32_t reserved;
+  uint32_t token;  // of its member
 };
 static_assert(sizeof(Entry) == sizeof(Bytes16));
+
+inline constexpr uint32_t kLeastThreads = 64;  // of a block
 
 struct Offsets {
   uint64_t told_bytes;
   uint64_t told_stride_bytes;
   uint64_t own_bytes;
   uint64_t sent_bytes;  // uint32_t [members]
+  uint64_t checks_bytes;
+  uint64_t taken_bytes;
   uint64_t bases_bytes;
   uint64_t firsts_bytes;
   uint64_t places_bytes;
@@ -92,7 +105,11 @@ constexpr Offsets OffsetsOf(uint32_t members, const Config& config) {
   at.told_stride_bytes = RoundUp(sizeof(Told) + uint64_t{4} * config.n_experts, kAlign);
   at.own_bytes = at.told_bytes + members * at.told_stride_bytes;
   at.sent_bytes = at.own_bytes + at.told_stride_bytes;
-  at.bases_bytes = at.sent_bytes + RoundUp(uint64_t{4} * members, kAlign);
+  at.checks_bytes = at.sent_bytes + RoundUp(uint64_t{4} * members, kAlign);
+  const uint64_t checks = (uint64_t{config.max_tokens} + kLeastThreads - 1) / kLeastThreads;
+  at.taken_bytes = at.checks_bytes + RoundUp(4 * checks, kAlign);
+  at.bases_bytes =
+      at.taken_bytes + RoundUp(config.capacity != 0 ? uint64_t{4} * config.n_experts : 0, kAlign);
   // The members that have more experts than others have at most this many.
   const uint64_t local = (uint64_t{config.n_experts} + members - 1) / members;
   at.firsts_bytes = at.bases_bytes + RoundUp(4 * members * local, kAlign);
@@ -124,6 +141,8 @@ struct MoeCall {
   uint32_t max_tokens;
   uint32_t capacity;
   uint32_t sync_blocks;  // of the Comm: all that can fail
+  // 1: the rows that this member has for itself stay where they are until Expand takes them.
+  uint32_t own_stay;
   DType in;
   DType rows;
   DType partials;

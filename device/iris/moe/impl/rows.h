@@ -63,26 +63,55 @@ IRIS_DEVICE inline void StorePart(uint8_t* p, uint32_t count, uint32_t element_b
   }
 }
 
-// Eight elements of kF32, kF16 or kBf16 from `p` on, of which `count` (1 to 8) exist.
-IRIS_DEVICE inline void LoadFloats(const uint8_t* p, DType type, uint32_t count,
-                                   float (&values)[8]) {
+// Eight elements as they lie in memory. `high` is of kF32 alone.
+struct Raw {
+  Bytes16 low;
+  Bytes16 high;
+};
+
+// How rows are loaded. kAny: of any type and alignment. Else eight elements are always there, and
+// aligned: of two bytes each, or of four. What is known need not be looked at with each load: a
+// load under a condition of its own is waited for before the next one.
+enum class Rows { kAny, kNarrow, kWide };
+
+// Eight elements of kF32, kF16 or kBf16 from `p` on. kAny: `count` of them (1 to 8) exist.
+template <Rows kRows>
+IRIS_DEVICE inline Raw LoadRaw(const uint8_t* p, DType type, uint32_t count) {
+  if constexpr (kRows == Rows::kNarrow) return {backend::Load16<CacheHint::kDefault>(p), {}};
+  if constexpr (kRows == Rows::kWide) {
+    return {backend::Load16<CacheHint::kDefault>(p), backend::Load16<CacheHint::kDefault>(p + 16)};
+  }
+  if (type != DType::kF32) return {LoadPart(p, count * 2, 2), {}};
+  return {LoadPart(p, count * 4, 4), count > 4 ? LoadPart(p + 16, count * 4 - 16, 4) : Bytes16{}};
+}
+
+IRIS_DEVICE inline void FloatsOf(const Raw& raw, DType type, float (&values)[8]) {
   if (type == DType::kF32) {
-    const Bytes16 first = LoadPart(p, count * 4, 4);
-    const Bytes16 second = count > 4 ? LoadPart(p + 16, count * 4 - 16, 4) : Bytes16{};
-    const uint64_t words[4] = {first.lo, first.hi, second.lo, second.hi};
+    const uint64_t words[4] = {raw.low.lo, raw.low.hi, raw.high.lo, raw.high.hi};
     IRIS_UNROLL(8)
     for (uint32_t e = 0; e < 8; ++e) {
       values[e] = backend::BitCast<float>(static_cast<uint32_t>(words[e / 2] >> 32 * (e % 2)));
     }
     return;
   }
-  const Bytes16 part = LoadPart(p, count * 2, 2);
   IRIS_UNROLL(8)
   for (uint32_t e = 0; e < 8; ++e) {
-    const uint16_t bits = static_cast<uint16_t>((e < 4 ? part.lo : part.hi) >> 16 * (e % 4));
+    const uint16_t bits = static_cast<uint16_t>((e < 4 ? raw.low.lo : raw.low.hi) >> 16 * (e % 4));
     values[e] = type == DType::kF16 ? backend::FloatOfHalf(bits)
                                     : backend::BitCast<float>(static_cast<uint32_t>(bits) << 16);
   }
+}
+
+IRIS_DEVICE inline void LoadFloats(const uint8_t* p, DType type, uint32_t count,
+                                   float (&values)[8]) {
+  FloatsOf(LoadRaw<Rows::kAny>(p, type, count), type, values);
+}
+
+// What a store to the type and a load from it make of a value.
+IRIS_DEVICE inline float RoundedTo(DType type, float value) {
+  if (type == DType::kF32) return value;
+  if (type == DType::kF16) return backend::FloatOfHalf(backend::HalfBitsOf(value));
+  return backend::BitCast<float>(static_cast<uint32_t>(backend::BfloatBitsOf(value)) << 16);
 }
 
 IRIS_DEVICE inline void StoreFloats(uint8_t* p, DType type, uint32_t count,

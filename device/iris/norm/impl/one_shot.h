@@ -13,8 +13,9 @@
 
 namespace iris::norm::impl {
 
-// Members whose packets or lines a thread loads before it waits for the first.
-inline constexpr uint32_t kAhead = 8;
+// Members whose packets or lines a thread loads before it waits for the first. For more there are
+// not enough registers.
+inline constexpr uint32_t kAhead = 4;
 
 // A unit as two packets, the second of which may have nothing.
 struct Packets {
@@ -43,14 +44,14 @@ struct Packets {
       const Bytes16* const inbox = rounds->Inbox(me, 0) + place.at / 8 + half;
       for (uint32_t first = 0; first < common.size; first += kAhead) {
         Bytes16 packets[kAhead];
-        IRIS_UNROLL(8)
+        IRIS_UNROLL(4)
         for (uint32_t k = 0; k < kAhead; ++k) {
           const uint32_t m = first + k;
           if (m < common.size && m != me) {
             packets[k] = backend::Load16<CacheHint::kVolatile>(inbox + m * stride);
           }
         }
-        IRIS_UNROLL(8)
+        IRIS_UNROLL(4)
         for (uint32_t k = 0; k < kAhead; ++k) {
           const uint32_t m = first + k;
           if (m >= common.size) continue;
@@ -89,57 +90,63 @@ struct Lines {
     constexpr uint32_t kElements = 16 / sizeof(T);
     const uint32_t me = common.index;
     const uint8_t* const box = rounds->LineBox(me, 0) + Box(k);
-    Bytes16 parts[kAhead];
-    IRIS_UNROLL(8)
-    for (uint32_t m = 0; m < kAhead; ++m) {
-      if (m < common.size && m != me) parts[m] = units.lane.Look(box + m * common.line_bytes);
-    }
-    bool whole = true;
-    IRIS_UNROLL(8)
-    for (uint32_t m = 0; m < kAhead; ++m) {
-      if (m >= common.size || !whole) continue;
-      if (m == me) {
-        parts[m] = own;
-      } else {
-        whole = units.lane.Receive(rounds, box + m * common.line_bytes, m, &parts[m]);
+    IRIS_UNROLL(1)
+    for (uint32_t first = 0; first < common.size; first += kAhead) {
+      Bytes16 parts[kAhead];
+      IRIS_UNROLL(4)
+      for (uint32_t i = 0; i < kAhead; ++i) {
+        const uint32_t m = first + i;
+        if (m < common.size && m != me) parts[i] = units.lane.Look(box + m * common.line_bytes);
       }
-      // A lane with a flag has the flag behind its eight bytes.
-      if (units.lane.has_flag) parts[m].hi = 0;
-      const auto pack = iris::impl::BitCast<ccl::impl::Pack<T, kElements>>(parts[m]);
-      IRIS_UNROLL(8)
-      for (uint32_t e = 0; e < kElements; ++e) {
-        sum->values[e] = m == 0 ? static_cast<float>(pack.values[e])
-                                : sum->values[e] + static_cast<float>(pack.values[e]);
+      IRIS_UNROLL(4)
+      for (uint32_t i = 0; i < kAhead; ++i) {
+        const uint32_t m = first + i;
+        if (m >= common.size) continue;
+        if (m == me) {
+          parts[i] = own;
+        } else if (!units.lane.Receive(rounds, box + m * common.line_bytes, m, &parts[i])) {
+          return false;
+        }
+        // A lane with a flag has the flag behind its eight bytes.
+        if (units.lane.has_flag) parts[i].hi = 0;
+        const auto pack = iris::impl::BitCast<ccl::impl::Pack<T, kElements>>(parts[i]);
+        IRIS_UNROLL(8)
+        for (uint32_t e = 0; e < kElements; ++e) {
+          sum->values[e] = m == 0 ? static_cast<float>(pack.values[e])
+                                  : sum->values[e] + static_cast<float>(pack.values[e]);
+        }
       }
     }
-    return whole;
+    return true;
   }
 };
-static_assert(kAhead >= ccl::impl::kMaxLineMembers);
 
 template <typename T, typename Way>
 IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, Rounds& rounds,
                                     NormShared* shared) {
   if (rounds.broken()) return;
   const Way way = {};
-  using Part = RowPart<T, typename Way::Units>;
+  constexpr uint32_t kKept = kKeptOneShot;
+  using Part = RowPart<T, typename Way::Units, kKept>;
   Part part(call, common, &rounds, shared, way.units);
   const uint32_t me = common.index;
   for (uint64_t row = part.group(); row < call.rows; row += part.groups()) {
-    const uint8_t* const in = call.in + part.At(row, sizeof(T));
+    const uint8_t* const in = call.in + part.At(row, call.in_stride, sizeof(T));
     Bytes16 own[kKept];
     rounds.Advance();
-    IRIS_UNROLL(4)
+    part.Prefetch(call.residual == nullptr
+                      ? nullptr
+                      : call.residual + part.At(row, call.residual_stride, sizeof(T)),
+                  in, own);
+    IRIS_UNROLL(2)
     for (uint32_t k = 0; k < kKept; ++k) {
       const UnitPlace place = part.Place(k);
-      own[k] = {};
       if (!place.active) continue;
-      own[k] = LoadUnit<T>(in + place.at, place.bytes);
       for (uint32_t p = 1; p < common.size; ++p) {
         way.Send(rounds, rounds.Rotated(p), me, k, place, own[k]);
       }
     }
-    part.Prefetch(call.residual == nullptr ? nullptr : call.residual + part.At(row, sizeof(T)));
+    if (row == part.group()) part.KeepWeights();
     // All threads have read the epoch, and what is shared is clear.
     iris::impl::SyncInsideBlock();
     // What differs must be known before that is waited for which will not come.
@@ -148,17 +155,18 @@ IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, 
       if (!rounds.ReceiveCalls()) return;
     }
     uint8_t* const residual_out =
-        call.residual_out == nullptr ? nullptr : call.residual_out + part.At(row, sizeof(T));
+        call.residual_out == nullptr
+            ? nullptr
+            : call.residual_out + part.At(row, call.residual_out_stride, sizeof(T));
     bool whole = true;
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      const UnitPlace place = part.Place(k);
-      if (!place.active || !whole) continue;
+    part.ForUnits([&](uint32_t k, const UnitPlace& place) {
+      if (!whole) return;
       typename Part::Sum sum = {};
-      whole = way.template Receive<T>(&rounds, common, k, place, own[k], &sum);
-      if (whole) part.Add(k, place, sum, residual_out);
-    }
-    uint8_t* const out = call.out + part.At(row, part.OutBytes());
+      whole = way.template Receive<T>(&rounds, common, k, place, own[0], &sum);
+      if (whole) part.Add(place, sum, residual_out);
+      Turn(own);
+    });
+    uint8_t* const out = call.out + part.At(row, call.out_stride, part.OutBytes());
     if (!part.Finish(
             1, [out](uint32_t) { return out; },
             [&call, &part, row](uint32_t) { return call.scales + part.ScaleAt(row); })) {

@@ -3,6 +3,11 @@
 // The units of a part are 16 bytes each, at most, and a thread keeps what it has of them in
 // registers from the sums to the stores. A kernel goes through a part in three steps: Prefetch;
 // Add, for each unit whose sum it has made; and Finish.
+//
+// What is done with a unit is many instructions, so that a loop over a thread's units has them once
+// and not as often as there are units. Registers have no index: such a loop works on the first one,
+// and turns all of them by one place each time (Turn). Loads alone are unrolled: they are under way
+// at once.
 #pragma once
 
 #include <cmath>
@@ -26,11 +31,15 @@ using ccl::impl::Min;
 using ccl::impl::Rounds;
 using ccl::impl::RoundUp;
 
-inline constexpr uint32_t kKept = 4;  // units of a thread
+// Units of a thread. What receives packets and lines needs many registers beside them, and has few
+// rows, which many blocks share anyway.
+inline constexpr uint32_t kKeptOneShot = 2;
+inline constexpr uint32_t kKeptTwoShot = 4;
 inline constexpr uint32_t kMaxParts = ccl::impl::kMaxPartners;
 inline constexpr uint32_t kMaxThreads = ccl::kMaxThreads;
-inline constexpr uint32_t kMaxPartBytes = kKept * kMaxThreads * 16;
-inline constexpr uint32_t kMaxGroups = kMaxPartBytes / 2 / kGroupColumns;  // of a part
+// Of a row, that a block has at most.
+constexpr uint32_t MaxPartBytes(uint32_t kept) { return kept * kMaxThreads * 16; }
+inline constexpr uint32_t kMaxGroups = MaxPartBytes(kKeptTwoShot) / 2 / kGroupColumns;
 // Less than this is not scaled.
 inline constexpr float kLeastScaled = 0x1p-100f;
 
@@ -43,6 +52,11 @@ struct NormCall {
   const float* scale;
   float* scales;
   uint64_t partners_offset_bytes;  // in every heap
+  // Columns from one row to the next.
+  uint64_t in_stride;
+  uint64_t residual_stride;
+  uint64_t residual_out_stride;
+  uint64_t out_stride;
   uint32_t rows;
   uint32_t hidden;
   uint32_t parts;
@@ -92,6 +106,7 @@ struct UnitPlace {
   bool active;
 };
 struct PlainUnits {
+  static constexpr bool kWhole = true;  // but for the last one, all have 16 bytes
   IRIS_DEVICE UnitPlace operator()(uint32_t k, uint64_t part_bytes) const {
     const uint64_t at = (backend::ThreadIndex() + uint64_t{k} * backend::BlockSize()) * 16;
     const uint64_t left = at < part_bytes ? part_bytes - at : 0;
@@ -100,6 +115,7 @@ struct PlainUnits {
 };
 // As a warp has them in lines: those of its k-th step.
 struct LineUnits {
+  static constexpr bool kWhole = false;
   ccl::impl::LineLane lane;
   IRIS_DEVICE uint64_t Step(uint32_t k) const {
     return backend::WarpIndex() + uint64_t{k} * ccl::impl::Warps();
@@ -132,6 +148,15 @@ IRIS_DEVICE inline void StoreUnit(uint8_t* p, uint32_t bytes, Bytes16 value) {
   if (bytes != 0) ccl::impl::StoreWord<T>(p, bytes, value.lo);
   if (bytes > 8) ccl::impl::StoreWord<T>(p + 8, bytes - 8, value.hi);
 }
+// The first unit goes behind the others.
+template <uint32_t kKept>
+IRIS_DEVICE inline void Turn(Bytes16 (&units)[kKept]) {
+  const Bytes16 first = units[0];
+  IRIS_UNROLL(4)
+  for (uint32_t k = 0; k + 1 < kKept; ++k) units[k] = units[k + 1];
+  units[kKept - 1] = first;
+}
+
 // Up to eight numbers of one byte.
 IRIS_DEVICE inline void StoreNarrow(uint8_t* p, uint32_t bytes, uint64_t word) {
   if (bytes == 4 && (reinterpret_cast<uint64_t>(p) & 3) == 0) {
@@ -149,8 +174,8 @@ IRIS_DEVICE inline float LoadWeight(const uint8_t* p, DType type, uint64_t i) {
   return static_cast<float>(backend::LoadPlain(reinterpret_cast<const Bfloat16*>(p) + i));
 }
 
-// The part of a row that the block has.
-template <typename T, typename Units>
+// The part of a row that the block has, of which a thread keeps up to kKept units.
+template <typename T, typename Units, uint32_t kKept>
 class RowPart {
  public:
   static constexpr uint32_t kElements = 16 / sizeof(T);
@@ -165,6 +190,15 @@ class RowPart {
     part_ = backend::BlockIndex() % call.parts;
     first_column_ = uint64_t{part_} * call.part_columns;
     columns_ = Min(call.part_columns, call.hidden - first_column_);
+    has_weights_ = call.weight != nullptr && call.weight_type == kType;
+  }
+  // Loads the weights, which are the same for all rows, before the first Finish.
+  IRIS_DEVICE void KeepWeights() {
+    if constexpr (kKeepsWeights) {
+      if (has_weights_) {
+        Load(call_.weight + first_column_ * sizeof(T), weights_, nullptr, nullptr);
+      }
+    }
   }
 
   // Of rows: each `groups()`-th one from `group()` on is this block's.
@@ -173,9 +207,9 @@ class RowPart {
   IRIS_DEVICE uint64_t columns() const { return columns_; }
   IRIS_DEVICE uint64_t bytes() const { return columns_ * sizeof(T); }
   IRIS_DEVICE UnitPlace Place(uint32_t k) const { return units_(k, bytes()); }
-  // Of a row-major array with the columns of the norm: where this part of a row begins.
-  IRIS_DEVICE uint64_t At(uint64_t row, uint64_t element_bytes) const {
-    return (row * call_.hidden + first_column_) * element_bytes;
+  // Where this part of a row begins, in an array whose rows are `stride` columns apart.
+  IRIS_DEVICE uint64_t At(uint64_t row, uint64_t stride, uint64_t element_bytes) const {
+    return (row * stride + first_column_) * element_bytes;
   }
   // Scales of a row, and the first one that is this part's.
   IRIS_DEVICE uint64_t Groups() const {
@@ -192,27 +226,42 @@ class RowPart {
         call_.scaling == Scaling::kPerGroup ? first_column_ / kGroupColumns : uint64_t{0};
     return row * Groups() + first;
   }
-  IRIS_DEVICE uint64_t OutBytes() const { return call_.scaling == Scaling::kNone ? sizeof(T) : 1; }
+  IRIS_DEVICE uint64_t OutBytes() const {
+    return call_.scaling != Scaling::kNone ? 1 : call_.out_type == kType ? sizeof(T) : 2;
+  }
+
+  // Calls each(k, place) for each of this thread's units of the part. Add, Take and Unit are of the
+  // one that it is called for.
+  template <typename Each>
+  IRIS_DEVICE void ForUnits(Each each) {
+    IRIS_UNROLL(1)
+    for (uint32_t k = 0; k < kKept; ++k) {
+      const UnitPlace place = Place(k);
+      if (place.active) each(k, place);
+      Turn(kept_);
+      if constexpr (kKeepsWeights) Turn(weights_);
+    }
+  }
 
   // Loads what Add needs beside the sums, so that it is there when they are. `residual`: this part
   // of the row's; null: none.
   IRIS_DEVICE void Prefetch(const uint8_t* residual) {
     squares_ = 0;
     has_residual_ = residual != nullptr;
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      kept_[k] = {};
-      const UnitPlace place = Place(k);
-      if (has_residual_ && place.bytes != 0)
-        kept_[k] = LoadUnit<T>(residual + place.at, place.bytes);
-    }
+    if (has_residual_) Load(residual, kept_, nullptr, nullptr);
+  }
+  // The same, and this thread's units of this part of `in`.
+  IRIS_DEVICE void Prefetch(const uint8_t* residual, const uint8_t* in, Bytes16 (&own)[kKept]) {
+    squares_ = 0;
+    has_residual_ = residual != nullptr;
+    Load(in, own, residual, kept_);
   }
 
-  // Unit k of the row is this sum, before the residual. `residual_out`: this part of the row's;
+  // The unit of the row is this sum, before the residual. `residual_out`: this part of the row's;
   // null: none.
-  IRIS_DEVICE void Add(uint32_t k, const UnitPlace& place, Sum sum, uint8_t* residual_out) {
+  IRIS_DEVICE void Add(const UnitPlace& place, Sum sum, uint8_t* residual_out) {
     if (has_residual_) {
-      const Pack more = iris::impl::BitCast<Pack>(kept_[k]);
+      const Pack more = iris::impl::BitCast<Pack>(kept_[0]);
       IRIS_UNROLL(8)
       for (uint32_t e = 0; e < kElements; ++e) {
         sum.values[e] += static_cast<float>(more.values[e]);
@@ -221,12 +270,12 @@ class RowPart {
     Pack pack;
     IRIS_UNROLL(8)
     for (uint32_t e = 0; e < kElements; ++e) pack.values[e] = static_cast<T>(sum.values[e]);
-    Take(k, place, iris::impl::BitCast<Bytes16>(pack));
-    if (residual_out != nullptr) StoreUnit<T>(residual_out + place.at, place.bytes, kept_[k]);
+    Take(place, iris::impl::BitCast<Bytes16>(pack));
+    if (residual_out != nullptr) StoreUnit<T>(residual_out + place.at, place.bytes, kept_[0]);
   }
-  // Unit k of r is this.
-  IRIS_DEVICE void Take(uint32_t k, const UnitPlace& place, Bytes16 unit) {
-    kept_[k] = unit;
+  // The unit of r is this.
+  IRIS_DEVICE void Take(const UnitPlace& place, Bytes16 unit) {
+    kept_[0] = unit;
     const Pack pack = iris::impl::BitCast<Pack>(unit);
     IRIS_UNROLL(8)
     for (uint32_t e = 0; e < kElements; ++e) {
@@ -234,7 +283,7 @@ class RowPart {
       if (e * sizeof(T) < place.bytes) squares_ += x * x;
     }
   }
-  IRIS_DEVICE Bytes16 Unit(uint32_t k) const { return kept_[k]; }
+  IRIS_DEVICE Bytes16 Unit() const { return kept_[0]; }
 
   // Norms the row, which all threads have added, and puts it to each of `n_places` places:
   // out_at(p) is where this part of the row goes, scales_at(p) where its scales do. False on
@@ -245,69 +294,120 @@ class RowPart {
     if (!Combine<false>(SumOfBlock(), &squares)) return false;
     const float mean = squares / static_cast<float>(call_.hidden);
     const float factor = 1.0f / ::sqrtf(mean + call_.epsilon);
-    if (call_.scaling == Scaling::kNone) {
-      IRIS_UNROLL(4)
-      for (uint32_t k = 0; k < kKept; ++k) {
-        const UnitPlace place = Place(k);
-        if (place.bytes == 0) continue;
-        float values[kElements];
-        Normed(k, place, factor, values);
-        Pack pack;
-        IRIS_UNROLL(8)
-        for (uint32_t e = 0; e < kElements; ++e) pack.values[e] = static_cast<T>(values[e]);
-        for (uint32_t p = 0; p < n_places; ++p) {
-          StoreUnit<T>(out_at(p) + place.at, place.bytes, iris::impl::BitCast<Bytes16>(pack));
-        }
-      }
-      return true;
-    }
     float scale = 1;
     if (call_.scaling == Scaling::kStatic) {
       scale = backend::LoadPlain(call_.scale);
-    } else {
+    } else if (call_.scaling != Scaling::kNone) {
       if (!Magnitudes(factor, &scale)) return false;
       for (uint64_t i = backend::ThreadIndex(); i < OwnGroups(); i += backend::BlockSize()) {
         const float mine = call_.scaling == Scaling::kPerRow ? scale : GroupScale(i);
         for (uint32_t p = 0; p < n_places; ++p) backend::StorePlain(scales_at(p) + i, mine);
       }
     }
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      const UnitPlace place = Place(k);
-      if (place.bytes == 0) continue;
+    ForUnits([&](uint32_t, const UnitPlace& place) {
+      if (place.bytes == 0) return;
       float values[kElements];
-      Normed(k, place, factor, values);
-      if (call_.scaling == Scaling::kPerGroup) {
-        scale = GroupScale(place.at / sizeof(T) / kGroupColumns);
+      Normed(place, factor, values);
+      if (call_.scaling != Scaling::kNone) {
+        StoreScaled(place, values, scale, n_places, out_at);
+        return;
       }
-      const float inverse = 1.0f / scale;
-      uint64_t word = 0;
+      if constexpr (sizeof(T) == 4) {
+        if (call_.out_type != kType) {
+          StoreHalves(place, values, n_places, out_at);
+          return;
+        }
+      }
+      Pack pack;
       IRIS_UNROLL(8)
-      for (uint32_t e = 0; e < kElements; ++e) {
-        word |= static_cast<uint64_t>(Fp8Bits(call_.out_type, values[e] * inverse)) << 8 * e;
-      }
+      for (uint32_t e = 0; e < kElements; ++e) pack.values[e] = static_cast<T>(values[e]);
       for (uint32_t p = 0; p < n_places; ++p) {
-        StoreNarrow(out_at(p) + place.at / sizeof(T), place.bytes / sizeof(T), word);
+        StoreUnit<T>(out_at(p) + place.at, place.bytes, iris::impl::BitCast<Bytes16>(pack));
       }
-    }
+    });
     return true;
   }
 
  private:
-  // Unit k, normed.
-  IRIS_DEVICE void Normed(uint32_t k, const UnitPlace& place, float factor, float* values) const {
-    const Pack pack = iris::impl::BitCast<Pack>(kept_[k]);
-    const uint64_t first = first_column_ + place.at / sizeof(T);
-    Pack weights;
-    const bool same = call_.weight != nullptr && call_.weight_type == kType;
-    if (same) {
-      weights =
-          iris::impl::BitCast<Pack>(LoadUnit<T>(call_.weight + first * sizeof(T), place.bytes));
+  // The unit's values in fp8.
+  template <typename OutAt>
+  IRIS_DEVICE void StoreScaled(const UnitPlace& place, const float* values, float scale,
+                               uint32_t n_places, OutAt out_at) const {
+    if (call_.scaling == Scaling::kPerGroup) {
+      scale = GroupScale(place.at / sizeof(T) / kGroupColumns);
     }
+    const float inverse = 1.0f / scale;
+    uint64_t word = 0;
+    IRIS_UNROLL(8)
+    for (uint32_t e = 0; e < kElements; ++e) {
+      word |= static_cast<uint64_t>(Fp8Bits(call_.out_type, values[e] * inverse)) << 8 * e;
+    }
+    for (uint32_t p = 0; p < n_places; ++p) {
+      StoreNarrow(out_at(p) + place.at / sizeof(T), place.bytes / sizeof(T), word);
+    }
+  }
+  // The unit's four values of f32 in f16 or bf16.
+  template <typename OutAt>
+  IRIS_DEVICE void StoreHalves(const UnitPlace& place, const float* values, uint32_t n_places,
+                               OutAt out_at) const {
+    uint64_t word = 0;
+    IRIS_UNROLL(4)
+    for (uint32_t e = 0; e < 4; ++e) {
+      const uint64_t bits = call_.out_type == DType::kF16 ? backend::HalfBitsOf(values[e])
+                                                          : backend::BfloatBitsOf(values[e]);
+      word |= bits << 16 * e;
+    }
+    for (uint32_t p = 0; p < n_places; ++p) {
+      ccl::impl::StoreWord<uint16_t>(out_at(p) + place.at / 2, place.bytes / 2, word);
+    }
+  }
+
+  // This thread's units of a part of a row, and of another one, which may be null. Where all are
+  // whole, one condition stands around all loads: with a condition around each, each would be
+  // waited for before the next one.
+  IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept], const uint8_t* other,
+                        Bytes16* others) const {
+    const uint64_t bits =
+        reinterpret_cast<uint64_t>(row) | reinterpret_cast<uint64_t>(other) | bytes();
+    const UnitPlace first = Place(0);
+    if (Units::kWhole && bits % 16 == 0 && first.bytes != 0) {
+      // Who has no more loads the first one again.
+      uint64_t at[kKept];
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) at[k] = Place(k).bytes != 0 ? Place(k).at : first.at;
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) {
+        units[k] = backend::Load16<CacheHint::kDefault>(row + at[k]);
+      }
+      if (other == nullptr) return;
+      IRIS_UNROLL(4)
+      for (uint32_t k = 0; k < kKept; ++k) {
+        others[k] = backend::Load16<CacheHint::kDefault>(other + at[k]);
+      }
+      return;
+    }
+    IRIS_UNROLL(4)
+    for (uint32_t k = 0; k < kKept; ++k) {
+      const UnitPlace place = Place(k);
+      units[k] = place.bytes != 0 ? LoadUnit<T>(row + place.at, place.bytes) : Bytes16{};
+      if (other == nullptr) continue;
+      others[k] = place.bytes != 0 ? LoadUnit<T>(other + place.at, place.bytes) : Bytes16{};
+    }
+  }
+
+  IRIS_DEVICE Bytes16 WeightUnit(const UnitPlace& place) const {
+    if (!has_weights_ || place.bytes == 0) return {};
+    return LoadUnit<T>(call_.weight + first_column_ * sizeof(T) + place.at, place.bytes);
+  }
+  // The unit, normed.
+  IRIS_DEVICE void Normed(const UnitPlace& place, float factor, float* values) const {
+    const Pack pack = iris::impl::BitCast<Pack>(kept_[0]);
+    const Pack weights = iris::impl::BitCast<Pack>(kKeepsWeights ? weights_[0] : WeightUnit(place));
+    const uint64_t first = first_column_ + place.at / sizeof(T);
     IRIS_UNROLL(8)
     for (uint32_t e = 0; e < kElements; ++e) {
       float weight = 1;
-      if (same) {
+      if (has_weights_) {
         weight = static_cast<float>(weights.values[e]);
       } else if (call_.weight != nullptr && e * sizeof(T) < place.bytes) {
         weight = LoadWeight(call_.weight, call_.weight_type, first + e);
@@ -335,12 +435,10 @@ class RowPart {
     }
     iris::impl::SyncInsideBlock();
     uint32_t of_row = 0;
-    IRIS_UNROLL(4)
-    for (uint32_t k = 0; k < kKept; ++k) {
-      const UnitPlace place = Place(k);
-      if (place.bytes == 0) continue;
+    ForUnits([&](uint32_t, const UnitPlace& place) {
+      if (place.bytes == 0) return;
       float values[kElements];
-      Normed(k, place, factor, values);
+      Normed(place, factor, values);
       uint32_t most = 0;
       IRIS_UNROLL(8)
       for (uint32_t e = 0; e < kElements; ++e) {
@@ -352,7 +450,7 @@ class RowPart {
       } else {
         Raise(place.at / sizeof(T) / kGroupColumns, most);
       }
-    }
+    });
     if (row) Raise(0, of_row);
     iris::impl::SyncInsideBlock();
     if (!row) return true;
@@ -439,15 +537,19 @@ class RowPart {
   const Common& common_;
   Rounds* rounds_;
   NormShared* shared_;
-  const Units& units_;
+  const Units units_;  // no reference: what holds both would not be in registers
   uint64_t group_;
   uint32_t part_;
   uint64_t first_column_;
   uint64_t columns_;
   uint32_t turn_ = 0;
   bool has_residual_ = false;
+  bool has_weights_ = false;
   float squares_ = 0;
   Bytes16 kept_[kKept];
+  // Of more units there are no registers for them.
+  static constexpr bool kKeepsWeights = kKept <= kKeptOneShot;
+  Bytes16 weights_[kKeepsWeights ? kKept : 1] = {};
 };
 
 }  // namespace iris::norm::impl

@@ -27,7 +27,7 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
     return 0;
   }
   const uint64_t inbox = ccl::impl::LineInboxBytes(comm.team.size, comm.config.line_bytes);
-  return Min(uint64_t{kKept} * kMaxThreads / backend::Traits::kWarpThreads,
+  return Min(uint64_t{kKeptOneShot} * kMaxThreads / backend::Traits::kWarpThreads,
              inbox / LineLane::kStoredBytes) *
          LineLane::kStepBytes;
 }
@@ -39,7 +39,7 @@ Result Prepare() { return ccl::impl::kHasLines ? PrepareOf<Kernels>() : Result{}
 }  // namespace
 
 const VariantRow kLinesRow = {
-    Variant::kLines, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &Prepare,
+    Variant::kLines, kKeptOneShot, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &Prepare,
 };
 
 }  // namespace iris::norm::impl

@@ -16,12 +16,12 @@ struct Kernels {
 };
 
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
-  if (comm.team.size == 1) return kMaxPartBytes;
+  if (comm.team.size == 1) return MaxPartBytes(kKeptOneShot);
   if (problem.operation != Operation::kAllReduceRmsNorm) {
     *why = "only all_reduce_rms_norm has the variant kPackets";
     return 0;
   }
-  return Min(kMaxPartBytes, comm.config.packet_bytes);
+  return Min(MaxPartBytes(kKeptOneShot), comm.config.packet_bytes);
 }
 uint32_t MaxBlocks(const ccl::Comm& comm) {
   return comm.team.size == 1 ? comm.config.max_blocks : comm.config.packet_blocks;
@@ -31,7 +31,8 @@ uint64_t Rows(const ccl::Comm&, const Problem& problem) { return problem.rows; }
 }  // namespace
 
 const VariantRow kPacketsRow = {
-    Variant::kPackets, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &PrepareOf<Kernels>,
+    Variant::kPackets,  kKeptOneShot,        &PartBytes, &MaxBlocks, &Rows,
+    &LaunchOf<Kernels>, &PrepareOf<Kernels>,
 };
 
 }  // namespace iris::norm::impl

@@ -22,7 +22,8 @@ namespace iris::norm::impl {
 template <typename T>
 class TwoShot {
  public:
-  using Part = RowPart<T, PlainUnits>;
+  static constexpr uint32_t kKept = kKeptTwoShot;
+  using Part = RowPart<T, PlainUnits, kKept>;
   using Sum = typename Part::Sum;
   using Pack = typename Part::Pack;
 
@@ -86,7 +87,8 @@ class TwoShot {
       uint64_t row = 0;
       uint64_t local = 0;
       if (!RowOf(i / common_.size, owner, &row, &local)) continue;
-      CopyPart(stage + Slot(i / common_.size, owner), call_.in + part_.At(row, sizeof(T)));
+      CopyPart(stage + Slot(i / common_.size, owner),
+               call_.in + part_.At(row, call_.in_stride, sizeof(T)));
     }
   }
   IRIS_DEVICE void CopyPart(uint8_t* to, const uint8_t* from) const {
@@ -105,30 +107,31 @@ class TwoShot {
       if (!RowOf(c, me, &row, &local)) continue;
       const uint64_t slot = Slot(c, me);
       const bool whole_residual = common_.operation == Operation::kAllReduceRmsNorm;
-      const uint64_t residual_at = part_.At(whole_residual ? row : local, sizeof(T));
-      part_.Prefetch(call_.residual == nullptr ? nullptr : call_.residual + residual_at);
+      const uint64_t residual_row = whole_residual ? row : local;
+      part_.Prefetch(call_.residual == nullptr
+                         ? nullptr
+                         : call_.residual +
+                               part_.At(residual_row, call_.residual_stride, sizeof(T)));
       uint8_t* const residual_out =
-          gives_sums_ || call_.residual_out == nullptr ? nullptr : call_.residual_out + residual_at;
-      const uint64_t in_at = part_.At(row, sizeof(T));
-      IRIS_UNROLL(4)
-      for (uint32_t k = 0; k < kKept; ++k) {
-        const UnitPlace place = part_.Place(k);
-        if (place.bytes == 0) continue;
-        part_.Add(k, place, SumOf(place, slot, in_at), residual_out);
-      }
+          gives_sums_ || call_.residual_out == nullptr
+              ? nullptr
+              : call_.residual_out + part_.At(residual_row, call_.residual_out_stride, sizeof(T));
+      // Of what other members reach: see norm.cc.
+      const uint64_t in_at = part_.At(row, call_.hidden, sizeof(T));
+      part_.ForUnits([&](uint32_t, const UnitPlace& place) {
+        if (place.bytes != 0) part_.Add(place, SumOf(place, slot, in_at), residual_out);
+      });
       if (gives_sums_) {
         for (uint32_t step = 0; step < common_.size; ++step) {
           const uint32_t m = rounds_->Rotated(step);
           uint8_t* const to = staged_out_ ? rounds_->StageOut(m) + slot : rounds_->Out(m) + in_at;
-          IRIS_UNROLL(4)
-          for (uint32_t k = 0; k < kKept; ++k) {
-            const UnitPlace place = part_.Place(k);
-            if (place.bytes != 0) StoreUnit<T>(to + place.at, place.bytes, part_.Unit(k));
-          }
+          part_.ForUnits([&](uint32_t, const UnitPlace& place) {
+            if (place.bytes != 0) StoreUnit<T>(to + place.at, place.bytes, part_.Unit());
+          });
         }
         continue;
       }
-      const uint64_t out_at = part_.At(row, part_.OutBytes());
+      const uint64_t out_at = part_.At(row, call_.hidden, part_.OutBytes());
       const auto out = [&](uint32_t p) {
         const uint32_t m = rounds_->Rotated(p);
         return staged_out_ ? rounds_->StageOut(m) + slot : rounds_->Out(m) + out_at;
@@ -143,18 +146,29 @@ class TwoShot {
   // In the order of the members; the loads of several are under way at once.
   IRIS_DEVICE Sum SumOf(const UnitPlace& place, uint64_t slot, uint64_t in_at) const {
     Sum sum = {};
-    constexpr uint32_t kAhead = 8;
+    constexpr uint32_t kAhead = 4;  // as many as there are registers for
+    IRIS_UNROLL(1)
     for (uint32_t first = 0; first < common_.size; first += kAhead) {
-      Bytes16 units[kAhead];
-      IRIS_UNROLL(8)
+      const uint8_t* from[kAhead];
+      uint64_t bits = place.bytes;
+      IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
-        const uint32_t m = first + k;
-        if (m >= common_.size) continue;
-        const uint8_t* const from =
-            staged_in_ ? rounds_->StageIn(m) + slot : rounds_->In(m) + in_at;
-        units[k] = LoadUnit<T>(from + place.at, place.bytes);
+        const uint32_t m = first + k < common_.size ? first + k : first;
+        from[k] = (staged_in_ ? rounds_->StageIn(m) + slot : rounds_->In(m) + in_at) + place.at;
+        bits |= reinterpret_cast<uint64_t>(from[k]);
       }
-      IRIS_UNROLL(8)
+      // One condition around all loads: see RowPart::Load.
+      Bytes16 units[kAhead];
+      if (bits % 16 == 0) {
+        IRIS_UNROLL(4)
+        for (uint32_t k = 0; k < kAhead; ++k) {
+          units[k] = backend::Load16<CacheHint::kDefault>(from[k]);
+        }
+      } else {
+        IRIS_UNROLL(4)
+        for (uint32_t k = 0; k < kAhead; ++k) units[k] = LoadUnit<T>(from[k], place.bytes);
+      }
+      IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
         const uint32_t m = first + k;
         if (m >= common_.size) continue;
@@ -175,19 +189,18 @@ class TwoShot {
       uint64_t row = 0;
       uint64_t local = 0;
       if (!RowOf(i / common_.size, owner, &row, &local)) continue;
-      uint8_t* const r = call_.residual_out + part_.At(row, sizeof(T));
+      uint8_t* const r = call_.residual_out + part_.At(row, call_.residual_out_stride, sizeof(T));
       const uint8_t* const from =
           staged_out_ ? rounds_->StageOut(common_.index) + Slot(i / common_.size, owner) : r;
-      part_.Prefetch(nullptr);
-      IRIS_UNROLL(4)
-      for (uint32_t k = 0; k < kKept; ++k) {
-        const UnitPlace place = part_.Place(k);
-        if (place.bytes == 0) continue;
-        const Bytes16 unit = LoadUnit<T>(from + place.at, place.bytes);
-        part_.Take(k, place, unit);
+      // As a residual alone would be, so that all of it is loaded at once.
+      part_.Prefetch(from);
+      part_.ForUnits([&](uint32_t, const UnitPlace& place) {
+        if (place.bytes == 0) return;
+        const Bytes16 unit = part_.Unit();
+        part_.Take(place, unit);
         if (staged_out_) StoreUnit<T>(r + place.at, place.bytes, unit);
-      }
-      uint8_t* const out = call_.out + part_.At(row, part_.OutBytes());
+      });
+      uint8_t* const out = call_.out + part_.At(row, call_.out_stride, part_.OutBytes());
       if (!part_.Finish(
               1, [out](uint32_t) { return out; },
               [&](uint32_t) { return call_.scales + part_.ScaleAt(row); })) {
@@ -199,7 +212,7 @@ class TwoShot {
 
   IRIS_DEVICE void StageOut() {
     uint8_t* const stage = rounds_->StageOut(common_.index);
-    const bool narrow = call_.scaling != Scaling::kNone;
+    const uint64_t out_bytes = part_.OutBytes();
     const uint64_t n_scales =
         call_.scaling == Scaling::kPerRow || call_.scaling == Scaling::kPerGroup ? part_.OwnGroups()
                                                                                  : 0;
@@ -209,12 +222,12 @@ class TwoShot {
       uint64_t local = 0;
       if (!RowOf(i / common_.size, owner, &row, &local)) continue;
       uint8_t* const from = stage + Slot(i / common_.size, owner);
-      uint8_t* const to = call_.out + part_.At(row, part_.OutBytes());
-      if (!narrow) {
+      uint8_t* const to = call_.out + part_.At(row, call_.out_stride, out_bytes);
+      if (out_bytes == sizeof(T)) {
         CopyPart(to, from);
       } else {
         iris::impl::CopyBytes<CacheHint::kDefault>(
-            to, from, part_.columns(),
+            to, from, part_.columns() * out_bytes,
             ccl::impl::Share{backend::ThreadIndex(), backend::BlockSize()});
       }
       for (uint64_t g = backend::ThreadIndex(); g < n_scales; g += backend::BlockSize()) {
@@ -265,7 +278,7 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
   }
   const uint64_t element_bytes = DTypeBytes(problem.in);
   const uint64_t room = comm.config.stage_bytes / comm.team.size;
-  uint64_t columns = Min(problem.hidden, kMaxPartBytes / element_bytes);
+  uint64_t columns = Min(problem.hidden, MaxPartBytes(kKeptTwoShot) / element_bytes);
   while (columns > 1 && SlotBytes(columns, element_bytes) > room) {
     columns = columns > kGroupColumns ? (columns - 1) / kGroupColumns * kGroupColumns : columns / 2;
   }
@@ -280,7 +293,8 @@ uint64_t Rows(const ccl::Comm& comm, const Problem& problem) {
 }  // namespace
 
 const VariantRow kTwoShotRow = {
-    Variant::kTwoShot, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &PrepareOf<Kernels>,
+    Variant::kTwoShot,  kKeptTwoShot,        &PartBytes, &MaxBlocks, &Rows,
+    &LaunchOf<Kernels>, &PrepareOf<Kernels>,
 };
 
 }  // namespace iris::norm::impl
