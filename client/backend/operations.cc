@@ -187,6 +187,13 @@ Result SampleClock(ClockSample* out) {
   return result;
 }
 
+Result PrepareHelpers() {
+  Result result = PrepareSignals();
+  if (result.ok()) result = PrepareKernel(AnswerClock);
+  if (result.ok()) result = fill::Prepare();
+  return result;
+}
+
 BackendOperations MakeTable() {
   BackendOperations table = {};
   table.size_bytes = sizeof(BackendOperations);
@@ -217,9 +224,12 @@ BackendOperations MakeTable() {
   table.FreeHost = FreeHost;
   table.SignalAfter = SignalAfter;
   table.PrepareSignals = PrepareSignals;
+  table.PrepareHelpers = PrepareHelpers;
   table.MaxBlocksWhenShared = ccl::MaxBlocksWhenShared;
   table.WorkspaceBytes = ccl::WorkspaceBytes;
   table.CreateComm = ccl::CreateComm;
+  table.ReleaseComm = ccl::ReleaseComm;
+  table.ListShares = ccl::ListShares;
   table.PrepareWorkspace = ccl::PrepareWorkspace;
   table.AllReduce = ccl::AllReduce;
   table.ReduceScatter = ccl::ReduceScatter;

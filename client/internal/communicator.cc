@@ -79,6 +79,24 @@ std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
   return text;
 }
 
+// Who has room on the device.
+std::string SharesText(const backend::BackendOperations& backend) {
+  std::array<ccl::ShareInfo, 64> shares;
+  const uint32_t n = backend.ListShares(shares.data(), shares.size());
+  std::string text = absl::StrCat("; on this device, this process has ", n, " communicators");
+  const char* between = ": ";
+  for (uint32_t k = 0; k < n && k < shares.size(); ++k) {
+    const ccl::ShareInfo& share = shares[k];
+    absl::StrAppend(&text, between, share.name[0] == 0 ? "one without a name" : share.name,
+                    " of rank ", share.rank, " and ", share.members - 1, " others, with ",
+                    share.blocks, " blocks");
+    if (share.captured != 0) absl::StrAppend(&text, ", ", share.captured, " in graphs");
+    if (share.products) absl::StrAppend(&text, ", for products, too");
+    between = "; ";
+  }
+  return text;
+}
+
 // The same of a norm.
 std::string ProblemText(const norm::Problem& problem) {
   std::string text = absl::StrCat(ccl::OperationName(problem.operation), "(rows=", problem.rows,
@@ -130,11 +148,20 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.workspace_bytes = bytes;
     comm.report = made->report_;
     comm.config = config;
-    status = FromDevice(backend.CreateComm(comm, &made->comm_), what);
+    comm.name = options.name.c_str();
+    const Result result = backend.CreateComm(comm, &made->comm_);
+    status = FromDevice(result, what);
+    if (result.code == StatusCode::kResourceExhausted ||
+        result.code == StatusCode::kDeadlineExceeded) {
+      status = absl::Status(status.code(), absl::StrCat(status.message(), SharesText(backend)));
+    }
     if (status.ok() && options.matmul_bytes != 0) {
       status = FromDevice(backend.PrepareMatmul(), what);
     }
     if (status.ok()) status = FromDevice(backend.PrepareNorm(), what);
+    // Whatever this rank launches later must not wait for an operation of another rank of the
+    // process, which may wait for this one.
+    if (status.ok()) status = FromDevice(backend.PrepareHelpers(), what);
   }
   if (status.ok()) {
     made->log_ = CollectiveLog(context.control_page(),
@@ -152,6 +179,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
 
 Communicator::~Communicator() {
   if (!context_.OwnProcess()) log_.Forget();
+  if (context_.OwnProcess()) backend_.ReleaseComm(&comm_);
   if (report_ != nullptr) backend_.FreeHost(report_);
 }
 
@@ -183,6 +211,7 @@ absl::Status Communicator::Destroy() {
   if (absl::Status status = Usable(); !status.ok()) return status;
   destroyed_ = true;
   log_.Close();
+  backend_.ReleaseComm(&comm_);
   return Annotate(context_.Free(workspace_), "destroy the communicator");
 }
 

@@ -114,6 +114,13 @@ uint32_t DeviceCount() {
 
 Result SetDevice(uint32_t index) { return ResultOf(cudaSetDevice(static_cast<int>(index))); }
 
+uint32_t CurrentDevice() {
+  int device = 0;
+  return ResultOf(cudaGetDevice(&device)).ok() ? static_cast<uint32_t>(device) : 0;
+}
+
+uint32_t ResidentBlocks() { return MultiprocessorCount(); }
+
 uint32_t MultiprocessorCount() {
   int device = 0;
   int count = 0;
@@ -146,6 +153,11 @@ void raw::DestroyStream(const StreamHandle& stream) {
 Result raw::SynchronizeStream(const StreamHandle& stream) {
   const OutsideCaptures outside;
   return ResultOf(cudaStreamSynchronize(NativeOf(stream)));
+}
+
+Result raw::SynchronizeDevice() {
+  const OutsideCaptures outside;
+  return ResultOf(cudaDeviceSynchronize());
 }
 
 bool raw::IsIdle(const StreamHandle& stream) {

@@ -93,6 +93,13 @@ uint32_t DeviceCount() {
 
 Result SetDevice(uint32_t index) { return Translate(hipSetDevice(static_cast<int>(index))); }
 
+uint32_t CurrentDevice() {
+  int device = 0;
+  return Translate(hipGetDevice(&device)).ok() ? static_cast<uint32_t>(device) : 0;
+}
+
+uint32_t ResidentBlocks() { return MultiprocessorCount(); }
+
 uint32_t MultiprocessorCount() {
   int device = 0;
   int count = 0;
@@ -125,6 +132,11 @@ void raw::DestroyStream(const StreamHandle& stream) {
 Result raw::SynchronizeStream(const StreamHandle& stream) {
   const OutsideCaptures outside;
   return Translate(hipStreamSynchronize(NativeOf(stream)));
+}
+
+Result raw::SynchronizeDevice() {
+  const OutsideCaptures outside;
+  return Translate(hipDeviceSynchronize());
 }
 
 bool raw::IsIdle(const StreamHandle& stream) {

@@ -111,11 +111,17 @@ struct Warps {
   uint64_t first;
   uint64_t step;
 };
-IRIS_DEVICE inline Warps WarpsOfGrid() {
+IRIS_DEVICE inline Warps WarpsOf(uint32_t block, uint32_t blocks) {
   const uint64_t each = backend::BlockSize() / backend::WarpSize();
   // Neighbours in different blocks: few rows then keep many multiprocessors busy.
-  return {backend::WarpIndex() * uint64_t{backend::GridSize()} + backend::BlockIndex(),
-          each * backend::GridSize()};
+  return {backend::WarpIndex() * uint64_t{blocks} + block, each * blocks};
+}
+IRIS_DEVICE inline Warps WarpsOfGrid() {
+  return WarpsOf(backend::BlockIndex(), backend::GridSize());
+}
+// The same of a kernel that meets the others, in whatever pieces it is launched.
+IRIS_DEVICE inline Warps WarpsOfTeam(const MoeCall& call) {
+  return WarpsOf(ccl::impl::BlockOf(call.common), ccl::impl::GridOf(call.common));
 }
 
 IRIS_DEVICE inline uint32_t CountBelow(uint64_t ballot, uint32_t lane) {
@@ -361,14 +367,15 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Send(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
-  Rounds rounds(call.common, &shared, backend::BlockIndex());
+  Rounds rounds(call.common, &shared, ccl::impl::BlockOf(call.common));
   if (!rounds.broken() && rounds.Exchange(false)) {
-    const Warps warps = WarpsOfGrid();
+    const Warps warps = WarpsOfTeam(call);
     for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
       SendToken(call, static_cast<uint32_t>(t));
     }
     // The counts, dealt out by their receivers.
-    for (uint32_t to = backend::BlockIndex(); to < call.common.size; to += backend::GridSize()) {
+    for (uint32_t to = ccl::impl::BlockOf(call.common); to < call.common.size;
+         to += ccl::impl::GridOf(call.common)) {
       Told* const own = Own(call);
       Told* const told = ToldBy(call, to, call.common.index);
       for (uint32_t e = backend::ThreadIndex(); e < call.n_experts; e += backend::BlockSize()) {
@@ -519,13 +526,13 @@ IRIS_DEVICE inline void ReturnRow(const MoeCall& call, uint64_t slot, uint8_t* t
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
-  Rounds rounds(call.common, &shared, backend::BlockIndex());
+  Rounds rounds(call.common, &shared, ccl::impl::BlockOf(call.common));
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
   if (!rounds.broken() && rounds.Exchange(false)) {
     // The same answer in all blocks: nobody changes it now.
     const bool fits = Mine<Head>(call, 0)->tag == call.tag;
-    const Warps warps = WarpsOfGrid();
+    const Warps warps = WarpsOfTeam(call);
     const uint64_t slots = uint64_t{members} * call.max_tokens;
     for (uint64_t i = warps.first; fits && i < slots; i += warps.step) {
       // Neighbouring warps give to different members.

@@ -70,10 +70,15 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
     const Result counted = backend::Launch({1, 1, 0}, stream, &CountGather<>, common, matmul);
     if (!counted.ok()) return counted;
   }
-  const LaunchConfig config = {plan.blocks, plan.threads, 0};
-  return problem.in == DType::kF16
-             ? backend::Launch(config, stream, &FusedMatmul<Half>, common, matmul)
-             : backend::Launch(config, stream, &FusedMatmul<Bfloat16>, common, matmul);
+  // Tiles wait for the rows of any block.
+  const uint32_t together = operation == Operation::kAllGatherMatmul ? plan.blocks : 1;
+  return ccl::impl::InPieces(
+      comm, {plan.blocks, plan.threads}, together, common, stream,
+      [&](const LaunchConfig& piece, const Common& its) {
+        return problem.in == DType::kF16
+                   ? backend::Launch(piece, stream, &FusedMatmul<Half>, its, matmul)
+                   : backend::Launch(piece, stream, &FusedMatmul<Bfloat16>, its, matmul);
+      });
 }
 
 Result PrepareFused() {
