@@ -447,7 +447,7 @@ class Member {
   uint8_t* workspace;
 };
 
-constexpr uint64_t kHeapBytes = 64ull << 20;
+constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 64 << 20 : 1024 << 20;
 
 Config ConfigOf(uint32_t experts, uint32_t top_k, uint32_t hidden, uint32_t max_tokens, DType in) {
   Config config;

@@ -433,16 +433,9 @@ std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
   return cases;
 }
 
-ccl::Config SharedConfig(uint32_t ranks) {
-  ccl::Config config;
-  const uint32_t devices = backend::Traits::kEmulated ? ranks : backend::DeviceCount();
-  if (devices < ranks)
-    config.max_blocks = ccl::MaxBlocksWhenShared((ranks + devices - 1) / devices);
-  return config;
-}
 // So that two-shot kernels go chunk by chunk, and rows are shared out.
-ccl::Config TestConfig(uint32_t ranks) {
-  ccl::Config config = SharedConfig(ranks);
+ccl::Config TestConfig(const World& world) {
+  ccl::Config config = world.SharedConfig();
   config.stage_bytes = 32 << 10;
   config.line_bytes = 64 << 10;
   config.packet_bytes = 8 << 10;
@@ -458,7 +451,7 @@ TEST_P(NormTest, AreWhatSumsInDoubleSayAndTheSameOnAllMembers) {
   std::vector<std::vector<uint8_t>> first(n);
   World world(n, kHeapBytes);
   world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(n));
+    Member member(rank, rank.ctx.world, TestConfig(world));
     uint32_t ran = 0;
     for (const Case& c : cases) {
       Plan plan;
@@ -484,7 +477,7 @@ TEST_P(NormTest, AreWhatSumsInDoubleSayAndTheSameOnAllMembers) {
 TEST(NormVariantTest, HaveTheSameSums) {
   World world(4, kHeapBytes);
   world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(4));
+    Member member(rank, rank.ctx.world, TestConfig(world));
     std::vector<uint8_t> sums[3];
     for (uint32_t v = 0; v < 3; ++v) {
       Case c;
@@ -509,7 +502,7 @@ TEST(NormVariantTest, HaveTheSameSums) {
 TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
   World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(2));
+    Member member(rank, rank.ctx.world, TestConfig(world));
     for (const Variant variant : {Variant::kPackets, Variant::kTwoShot}) {
       Case c;
       c.problem = {kAll, 3, 200, DType::kBf16, DType::kF8E4M3};
@@ -544,7 +537,7 @@ TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
   for (const bool check : {false, true}) {
     World world(3, kHeapBytes);
     world.Run([&](Rank& rank) {
-      ccl::Config config = TestConfig(3);
+      ccl::Config config = TestConfig(world);
       config.check_calls = check;
       Member member(rank, rank.ctx.world, config);
       float* x = rank.New<float>(1000);
@@ -578,7 +571,7 @@ TEST(NormTeamTest, AnyRanksInAnyOrder) {
     DeviceTeam team = rank.NewTeam({3, 0, 2});
     std::vector<Case> cases = AllCases(3, 8 * kSlower);
     if (rank.rank() == 1) team.index = team.size;
-    Member member(rank, team, TestConfig(3));
+    Member member(rank, team, TestConfig(world));
     for (const Case& c : cases) {
       if (rank.rank() != 1) {
         member.Run(c, Name(c));
@@ -594,7 +587,7 @@ TEST(NormTeamTest, AnyRanksInAnyOrder) {
 TEST(NormGraphTest, ReplaysWithFreshData) {
   World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(3));
+    Member member(rank, rank.ctx.world, TestConfig(world));
     for (const Operation operation : {kAll, kSharded}) {
       Case c;
       c.problem = {operation, 6, 500, DType::kBf16, DType::kF8E4M3, DType::kF32, true};
@@ -625,7 +618,7 @@ TEST(NormFailureTest, NamesTheMemberThatDoesNotCome) {
       Case c;
       c.problem = {kAll, 4, 2000, DType::kBf16, DType::kBf16, DType::kBf16, true};
       c.problem.variant = variant;
-      ccl::Config config = TestConfig(3);
+      ccl::Config config = TestConfig(world);
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, config);
       Plan plan;
@@ -672,7 +665,7 @@ TEST(NormFailureTest, AllMembersAreToldBothCalls) {
     world.Run([&](Rank& rank) {
       Case c;
       c.problem = rank.rank() == 2 ? wrong : good;
-      Member member(rank, rank.ctx.world, TestConfig(3));
+      Member member(rank, rank.ctx.world, TestConfig(world));
       const Norm call = member.Fill(c);
       rank.HostBarrier();
       ExpectOk(norm::Launch(member.comm, call, rank.stream));
@@ -710,7 +703,7 @@ TEST(NormCheckTest, RefusesBeforeAnythingStarts) {
     Case c;
     c.problem = {kAll, 4, 200, DType::kBf16, DType::kF8E4M3, DType::kBf16, true};
     c.problem.scaling = Scaling::kPerRow;
-    Member member(rank, rank.ctx.world, TestConfig(2));
+    Member member(rank, rank.ctx.world, TestConfig(world));
     const Norm good = member.Fill(c);
     const auto expect = [&](StatusCode code, const char* text,
                             const std::function<void(Norm*)>& change) {

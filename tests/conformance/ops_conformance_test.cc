@@ -424,15 +424,6 @@ ccl::Config SmallConfig() {
   return config;
 }
 
-// For so many ranks, of which several may share a device.
-ccl::Config SharedConfig(uint32_t ranks) {
-  ccl::Config config;
-  const uint32_t devices = backend::Traits::kEmulated ? ranks : backend::DeviceCount();
-  if (devices < ranks)
-    config.max_blocks = ccl::MaxBlocksWhenShared((ranks + devices - 1) / devices);
-  return config;
-}
-
 class OpsTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, OpsTest, testing::Values(1, 2, 3, 4, 8));
 
@@ -515,7 +506,7 @@ TEST_P(OpsTest, PersistentProductsAreWhatSumsInDoubleSay) {
   if (!backend::HasPersistentProduct()) GTEST_SKIP() << "it is a kernel for Hopper GPUs alone";
   World world(n, kHeapBytes);
   world.Run([&](Rank& rank) {
-    ccl::Config config = SharedConfig(n);
+    ccl::Config config = world.SharedConfig();
     config.timeout_ns = 5'000'000'000;
     Member member(rank, rank.ctx.world, BytesFor(cases, n, config), config);
     for (int round = 0; round < 2; ++round) {
@@ -671,7 +662,7 @@ TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
     world.Run([&](Rank& rank) {
       Case c;
       c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
-      ccl::Config config = SharedConfig(3);
+      ccl::Config config = world.SharedConfig();
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
       const Matmul call = member.Fill(c);
@@ -704,7 +695,7 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
     world.Run([&](Rank& rank) {
       Case c;
       c.problem = {Operation::kMatmulAllReduce, 60, 50, 40, DType::kBf16, DType::kF32};
-      const ccl::Config config = SharedConfig(3);
+      const ccl::Config config = world.SharedConfig();
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, config) * 2, config);
       Matmul call = member.Fill(c);
       rank.HostBarrier();

@@ -110,7 +110,7 @@ uint32_t Replays() {
 
 void CheckLayers(ops::Variant variant) {
   World world(kRanks, uint64_t{96} << 20);
-  world.Run([variant](Rank& rank) {
+  world.Run([variant, &world](Rank& rank) {
     const auto ok = [](const Result& result) { ASSERT_TRUE(result.ok()) << result.what; };
     ops::Problem first = {
         Operation::kMatmulReduceScatter, kRows, kHidden, kMyInner, DType::kBf16, DType::kBf16};
@@ -120,8 +120,9 @@ void CheckLayers(ops::Variant variant) {
     ccl::CommOptions options;
     options.context = rank.ctx;
     options.team = rank.ctx.world;
-    options.workspace_bytes =
-        std::max(ops::WorkspaceBytes(kRanks, {}, first), ops::WorkspaceBytes(kRanks, {}, second));
+    options.config = world.SharedConfig();
+    options.workspace_bytes = std::max(ops::WorkspaceBytes(kRanks, options.config, first),
+                                       ops::WorkspaceBytes(kRanks, options.config, second));
     options.workspace = rank.New<uint8_t>(options.workspace_bytes);
     options.report = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
     *options.report = {};

@@ -123,6 +123,10 @@ class World {
   uint32_t n() const { return world_->n_ranks(); }
   uint32_t ranks_per_device() const { return world_->ranks_per_device(); }
 
+  // A communicator's limits where ranks of this world share devices: blocks that wait for each
+  // other must all have room. For targets that link :world_comm.
+  ccl::Config SharedConfig() const;
+
   // What DeviceContext::abort_word points to. Host memory.
   void Abort(uint32_t value = 1) { world_->Abort(value); }
 

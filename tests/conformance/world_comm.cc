@@ -4,6 +4,12 @@
 
 namespace iris::conformance {
 
+ccl::Config World::SharedConfig() const {
+  ccl::Config config;
+  config.max_blocks = ccl::MaxBlocksWhenShared(ranks_per_device());
+  return config;
+}
+
 ccl::Comm Rank::NewComm(const DeviceTeam& team) { return NewComm(team, ccl::Config{}); }
 
 ccl::Comm Rank::NewComm(const DeviceTeam& team, const ccl::Config& config) {

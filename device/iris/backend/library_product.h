@@ -32,13 +32,10 @@ inline constexpr uint64_t kLibraryWorkspaceBytes = 32 << 20;
 // Its name, for messages; null: there is none on this machine. The first call opens it.
 const char* LibraryProductName();
 
-// Whether the library may load a kernel when it is first asked for a shape. That waits until what
-// runs on the device in this process has ended: a collective of another rank of the process, which
-// waits for this one, would wait in vain. False where CUDA_MODULE_LOADING=EAGER has loaded all.
-bool LibraryProductLoadsLate();
-
-// Puts a product on the stream. Allocates no device memory, and may be captured. kUnimplemented:
-// the library does not have it, and nothing was put there. kUnavailable: there is no library.
+// Puts a product on the stream. Allocates no device memory, and may be captured. Whenever a shape
+// comes for the first time, the library may load a kernel, which waits until what runs on the
+// device in this process has ended. kUnimplemented: the library does not have it, and nothing was
+// put there. kUnavailable: there is no library.
 Result MultiplyByLibrary(const LibraryProduct& product, Stream& stream);
 
 }  // namespace iris::backend

@@ -5,8 +5,6 @@ namespace iris::backend {
 
 const char* LibraryProductName() { return nullptr; }
 
-bool LibraryProductLoadsLate() { return false; }
-
 Result MultiplyByLibrary(const LibraryProduct&, Stream&) {
   return {StatusCode::kUnavailable, "there is no library of products for this backend"};
 }

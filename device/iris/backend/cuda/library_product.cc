@@ -179,25 +179,6 @@ const char* LibraryProductName() {
   return Library::Get().functions() != nullptr ? "cublasLt" : nullptr;
 }
 
-bool LibraryProductLoadsLate() {
-  // CUmoduleLoadingMode, of drivers from 11.7 on. Older ones load early; what cannot be asked is
-  // taken for late.
-  constexpr int kEager = 1;
-  static const bool late = [] {
-    using GetMode = int (*)(int*);
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    if (cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &function, 11070,
-                                         cudaEnableDefault, &found) != cudaSuccess) {
-      return true;
-    }
-    if (found != cudaDriverEntryPointSuccess || function == nullptr) return false;
-    int mode = 0;
-    return reinterpret_cast<GetMode>(function)(&mode) != 0 || mode != kEager;
-  }();
-  return late;
-}
-
 Result MultiplyByLibrary(const LibraryProduct& product, Stream& stream) {
   Library& library = Library::Get();
   if (library.functions() == nullptr) {

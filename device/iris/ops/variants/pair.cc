@@ -145,12 +145,11 @@ uint32_t BlocksFor(uint64_t work) {
 }
 
 // The vendor's library, if it is to make the products of this Comm. Null: Iris's own kernel does,
-// which was loaded when the Comm was made. The library may load one of its kernels at any shape,
-// which must not happen beside a collective of another rank of this process.
+// which was loaded when the Comm was made. The library loads its kernels shape by shape, whatever
+// the environment says. That waits for what runs on the device in this process, and must not
+// happen beside a collective of another rank of this process, which waits for this one.
 const char* LibraryFor(const ccl::Comm& comm) {
-  const char* const library = backend::LibraryProductName();
-  if (library == nullptr) return nullptr;
-  return ccl::SharesProcess(comm) && backend::LibraryProductLoadsLate() ? nullptr : library;
+  return ccl::SharesProcess(comm) ? nullptr : backend::LibraryProductName();
 }
 
 void Complete(const ccl::Comm& comm, const Problem& problem, Plan* plan) {
