@@ -29,7 +29,7 @@ constexpr bool kEmulated = backend::Traits::kEmulated;
 // Operations that stop each other end by this time, and then the test has failed.
 constexpr uint64_t kStuckNs = 20ull * 1000 * 1000 * 1000;
 constexpr uint64_t kMostElements = kEmulated ? 6000 : 1 << 20;
-constexpr uint32_t kHidden = kEmulated ? 4096 : 8192;  // several blocks share a row
+constexpr uint32_t kHidden = kEmulated ? 2048 : 8192;  // several blocks share a row
 constexpr uint32_t kRows = 3;
 constexpr uint32_t kDimension = kEmulated ? 48 : 512;  // of products
 
@@ -184,6 +184,7 @@ Member NewMember(Rank& rank, const Setting& setting, bool products) {
   Member member;
   ccl::Config config;
   config.max_blocks = kEmulated ? 8 : 128;
+  if (kEmulated) config.blocks = config.packet_blocks = config.line_blocks = config.max_blocks;
   config.timeout_ns = kStuckNs;
   ccl::CommOptions options;
   options.context = rank.ctx;
@@ -268,9 +269,12 @@ TEST_P(SharesTest, OperationsEndInAnyOrderOnAnyRank) {
       n_launched[rank.rank()] += order.size();
       for (uint32_t c = 0; c < setting.comms; ++c) {
         ExpectOk(members[c].stream.Synchronize());
-        const Result failed = CheckError(members[c].comm);
-        EXPECT_TRUE(failed.ok()) << "communicator " << c << " in round " << round << ": "
-                                 << failed.what;
+        ccl::ErrorInfo info;
+        const Result failed = CheckError(members[c].comm, &info);
+        EXPECT_TRUE(failed.ok()) << "rank " << rank.rank() << ", communicator " << c << " in round "
+                                 << round << ": " << ccl::OperationName(info.operation)
+                                 << " number " << info.sequence << ", member " << info.member_index
+                                 << ": " << failed.what;
         if (failed.ok()) Check(rank, members[c], calls[c]);
       }
       ++n_rounds[rank.rank()];
