@@ -229,6 +229,7 @@ BackendOperations MakeTable() {
   table.WorkspaceBytes = ccl::WorkspaceBytes;
   table.CreateComm = ccl::CreateComm;
   table.ReleaseComm = ccl::ReleaseComm;
+  table.SharesProcess = ccl::SharesProcess;
   table.ListShares = ccl::ListShares;
   table.PrepareWorkspace = ccl::PrepareWorkspace;
   table.AllReduce = ccl::AllReduce;

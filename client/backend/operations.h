@@ -63,6 +63,7 @@ struct BackendOperations {
   uint64_t (*WorkspaceBytes)(uint32_t n_members, const ccl::Config& config);
   Result (*CreateComm)(const ccl::CommOptions& options, ccl::Comm* out);
   void (*ReleaseComm)(ccl::Comm* comm);
+  bool (*SharesProcess)(const ccl::Comm& comm);
   uint32_t (*ListShares)(ccl::ShareInfo* out, uint32_t capacity);
   Result (*PrepareWorkspace)(const ccl::Comm& comm, Stream& stream);
   Result (*AllReduce)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,

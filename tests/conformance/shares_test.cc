@@ -30,7 +30,7 @@ constexpr bool kEmulated = backend::Traits::kEmulated;
 constexpr uint64_t kStuckNs = 20ull * 1000 * 1000 * 1000;
 constexpr uint64_t kMostElements = kEmulated ? 6000 : 1 << 20;
 constexpr uint32_t kHidden = kEmulated ? 2048 : 8192;  // several blocks share a row
-constexpr uint32_t kRows = 3;
+constexpr uint32_t kRows = kEmulated ? 3 : 32;
 constexpr uint32_t kDimension = kEmulated ? 48 : 512;  // of products
 
 struct Setting {

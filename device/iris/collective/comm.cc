@@ -82,6 +82,8 @@ Result TakeShare(const char* name, Comm* comm) {
     claim.most = claim.together = 0;
   } else if (comm->workspace_bytes > WorkspaceBytes(comm->team.size, comm->config)) {
     claim.whole = true;
+    constexpr uint32_t kLeastPart = 8;  // of the device: fewer blocks would be of no use
+    claim.together = std::clamp(slots / kLeastPart, 1u, comm->config.max_blocks);
     if (claim.most == kMaxBlocks) claim.most = std::max(claim.most, slots);
   }
   const uint64_t timeout_ns =
