@@ -628,6 +628,12 @@ absl::Status Communicator::Check() const {
       absl::StrAppend(&text, separator, context_.MissingName(rank));
       separator = ", ";
     }
+    if (backend_.SharesProcess(comm_)) {
+      absl::StrAppend(&text,
+                      "; ranks of this job are threads of one process: a kernel that one of them "
+                      "launches for the first time, and memory that it allocates, may wait until "
+                      "the device is idle, so load kernels before, by PrepareKernel");
+    }
   }
   return absl::Status(CodeOf(result.code), text);
 }
