@@ -230,6 +230,7 @@ BackendOperations MakeTable() {
   table.CreateComm = ccl::CreateComm;
   table.ReleaseComm = ccl::ReleaseComm;
   table.SharesProcess = ccl::SharesProcess;
+  table.CountQueues = CountQueues;
   table.ListShares = ccl::ListShares;
   table.PrepareWorkspace = ccl::PrepareWorkspace;
   table.AllReduce = ccl::AllReduce;

@@ -64,6 +64,7 @@ struct BackendOperations {
   Result (*CreateComm)(const ccl::CommOptions& options, ccl::Comm* out);
   void (*ReleaseComm)(ccl::Comm* comm);
   bool (*SharesProcess)(const ccl::Comm& comm);
+  StreamQueues (*CountQueues)();
   uint32_t (*ListShares)(ccl::ShareInfo* out, uint32_t capacity);
   Result (*PrepareWorkspace)(const ccl::Comm& comm, Stream& stream);
   Result (*AllReduce)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,

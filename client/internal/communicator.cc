@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/device_status.h"
 #include "client/internal/mismatch_text.h"
@@ -77,6 +78,16 @@ std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
                     ", which there is not: an expert is 0 to n_experts - 1, and -1 is none");
   }
   return text;
+}
+
+// Of communicators that may have more streams than the device has queues; else empty.
+std::string QueuesText(const backend::BackendOperations& backend) {
+  const backend::StreamQueues queues = backend.CountQueues();
+  const uint32_t n = backend.ListShares(nullptr, 0);
+  if (queues.count == 0 || n <= queues.count) return {};
+  return absl::StrCat(
+      "this process has ", n, " communicators on a device whose streams share ", queues.count,
+      " queues: operations on different streams may wait for each other there; ", queues.remedy);
 }
 
 // Who has room on the device.
@@ -174,6 +185,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
   if (status.ok()) status = Annotate(prepared, what);
   if (!status.ok()) return status;
+  if (const std::string queues = QueuesText(backend); !queues.empty()) log::Warning(queues);
   return made;
 }
 
@@ -627,6 +639,9 @@ absl::Status Communicator::Check() const {
       const uint32_t rank = team_.ranks[m];
       absl::StrAppend(&text, separator, context_.MissingName(rank));
       separator = ", ";
+    }
+    if (const std::string queues = QueuesText(backend_); !queues.empty()) {
+      absl::StrAppend(&text, "; ", queues);
     }
     if (backend_.SharesProcess(comm_)) {
       absl::StrAppend(&text,

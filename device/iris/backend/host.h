@@ -53,6 +53,14 @@ uint32_t MultiprocessorCount();
 // another. 0: any number.
 uint32_t ResidentBlocks();
 
+// How many streams of this process go on for themselves on a device. Where more are in use, some
+// share a queue of the device: what is put on one of those waits behind what the other waits for.
+struct StreamQueues {
+  uint32_t count = 0;       // 0: any number
+  const char* remedy = "";  // how a program gets more
+};
+StreamQueues CountQueues();
+
 // Waits until nothing that this process has launched on the current device is under way, captured
 // graphs included. kDeadlineExceeded: something was for `timeout_ns`; 0 stands for half a minute.
 Result AwaitIdle(uint64_t timeout_ns);

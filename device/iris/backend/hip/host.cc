@@ -100,6 +100,18 @@ uint32_t CurrentDevice() {
 
 uint32_t ResidentBlocks() { return MultiprocessorCount(); }
 
+StreamQueues CountQueues() {
+  static const uint32_t count = [] {
+    constexpr int kUsual = 4;
+    const char* const wanted = getenv("GPU_MAX_HW_QUEUES");
+    const int n = wanted == nullptr ? kUsual : atoi(wanted);
+    return static_cast<uint32_t>(n < 1 ? kUsual : n);
+  }();
+  return {count,
+          "set GPU_MAX_HW_QUEUES to the number of streams in the environment before the program "
+          "starts, and use fewer streams"};
+}
+
 uint32_t MultiprocessorCount() {
   int device = 0;
   int count = 0;
