@@ -1,6 +1,8 @@
 // The host half of the hip backend, on the HIP runtime. raw_host.h has the contracts.
 #include <hip/hip_runtime_api.h>
 
+#include <cstdlib>
+
 #include "iris/backend/select.h"
 #include "iris/backend/spec.h"
 
