@@ -26,7 +26,7 @@
 
 using iris::DType, iris::Half, iris::ccl::Communicator;
 namespace ops = iris::ops;
-namespace norm = iris::norm;
+namespace norms = iris::norm;  // the headers of a GPU have a function `norm`
 
 using example::kHeads, example::kHeadSize, example::kHidden, example::kInner;
 using example::kLayers, example::kTokens, example::kVocabulary;
@@ -71,14 +71,14 @@ iris::Status Step(Communicator& comm, Communicator& self, uint32_t m, uint32_t n
     shape.activation = act;
     then([&] { return ops::MatmulAllReduce(self, shape, {a, k}, {b, ld}, {d, columns}, stream); });
   };
-  norm::Shape shape = {kTokens, kHidden, DType::kF16, DType::kF16, DType::kF16};
+  norms::Shape shape = {kTokens, kHidden, DType::kF16, DType::kF16, DType::kF16};
   shape.weight_offset = 1;
   shape.residual = true;
-  norm::Buffers buffers = {s.part, s.h};
+  norms::Buffers buffers = {s.part, s.h};
   buffers.residual = buffers.residual_out = s.x;
   const auto add_and_norm = [&](uint32_t k) {
     buffers.weight = w.gains.data() + k * kHidden;
-    then([&] { return norm::AllReduceRmsNorm(comm, shape, buffers, stream); });
+    then([&] { return norms::AllReduceRmsNorm(comm, shape, buffers, stream); });
   };
   add_and_norm(0);
   for (uint32_t l = 0; l < kLayers; ++l) {
