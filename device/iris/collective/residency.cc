@@ -72,7 +72,7 @@ Result DeviceShare::Begin(uint32_t blocks, uint32_t together, bool early,
     return kNoRoom;
   }
   if (own) {
-    *room = {blocks, blocks, true};
+    *room = {blocks, 2 * blocks, true};  // with those of a call that begins early
     return {};
   }
   const uint32_t most = whole ? room_ : room_ / together * together;
