@@ -96,4 +96,6 @@ Result SetDevice(uint32_t) { return {}; }
 
 uint32_t CurrentDevice() { return 0; }
 
+StreamQueues CountQueues() { return {}; }
+
 }  // namespace iris::backend

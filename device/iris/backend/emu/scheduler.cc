@@ -407,8 +407,6 @@ bool raw::IsCapturing(const StreamHandle& stream) {
   return emu::Scheduler::Get().IsCapturing(StateOf(stream));
 }
 
-StreamQueues CountQueues() { return {}; }
-
 uint32_t ResidentBlocks() { return emu::Scheduler::Get().resident_blocks(); }
 
 uint32_t MultiprocessorCount() { return emu::Scheduler::Get().worker_count(); }
