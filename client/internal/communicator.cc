@@ -80,11 +80,19 @@ std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
   return text;
 }
 
-// Of communicators that may have more streams than the device has queues; else empty.
+// Of communicators that may have more streams than the device has queues; else empty. Each rank is
+// taken to have another stream for its own work.
 std::string QueuesText(const backend::BackendOperations& backend) {
   const backend::StreamQueues queues = backend.CountQueues();
-  const uint32_t n = backend.ListShares(nullptr, 0);
-  if (queues.count == 0 || n <= queues.count) return {};
+  if (queues.count == 0) return {};
+  std::array<ccl::ShareInfo, 64> shares;
+  const uint32_t n = backend.ListShares(shares.data(), shares.size());
+  uint32_t streams = n;
+  for (uint32_t k = 0; k < n && k < shares.size(); ++k) {
+    const auto same = [&](const ccl::ShareInfo& other) { return other.rank == shares[k].rank; };
+    if (std::none_of(shares.begin(), shares.begin() + k, same)) ++streams;
+  }
+  if (streams <= queues.count) return {};
   return absl::StrCat(
       "this process has ", n, " communicators on a device whose streams share ", queues.count,
       " queues: operations on different streams may wait for each other there; ", queues.remedy);
