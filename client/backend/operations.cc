@@ -195,6 +195,13 @@ Result NewResources(ops::Resources** out) {
   return result;
 }
 
+Result PrepareHelpers() {
+  Result result = PrepareSignals();
+  if (result.ok()) result = PrepareKernel(AnswerClock);
+  if (result.ok()) result = fill::Prepare();
+  return result;
+}
+
 BackendOperations MakeTable() {
   BackendOperations table = {};
   table.size_bytes = sizeof(BackendOperations);
@@ -225,9 +232,14 @@ BackendOperations MakeTable() {
   table.FreeHost = FreeHost;
   table.SignalAfter = SignalAfter;
   table.PrepareSignals = PrepareSignals;
+  table.PrepareHelpers = PrepareHelpers;
   table.MaxBlocksWhenShared = ccl::MaxBlocksWhenShared;
   table.WorkspaceBytes = ccl::WorkspaceBytes;
   table.CreateComm = ccl::CreateComm;
+  table.ReleaseComm = ccl::ReleaseComm;
+  table.SharesProcess = ccl::SharesProcess;
+  table.CountQueues = CountQueues;
+  table.ListShares = ccl::ListShares;
   table.PrepareWorkspace = ccl::PrepareWorkspace;
   table.AllReduce = ccl::AllReduce;
   table.ReduceScatter = ccl::ReduceScatter;

@@ -62,6 +62,10 @@ struct BackendOperations {
   uint32_t (*MaxBlocksWhenShared)(uint32_t ranks_per_device, uint32_t multiprocessors);
   uint64_t (*WorkspaceBytes)(uint32_t n_members, const ccl::Config& config);
   Result (*CreateComm)(const ccl::CommOptions& options, ccl::Comm* out);
+  void (*ReleaseComm)(ccl::Comm* comm);
+  bool (*SharesProcess)(const ccl::Comm& comm);
+  StreamQueues (*CountQueues)();
+  uint32_t (*ListShares)(ccl::ShareInfo* out, uint32_t capacity);
   Result (*PrepareWorkspace)(const ccl::Comm& comm, Stream& stream);
   Result (*AllReduce)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,
                       ccl::ReduceOp op, Stream& stream, ccl::Variant variant);
@@ -133,6 +137,8 @@ struct BackendOperations {
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);
   Result (*Fill)(const fill::Sequence& sequence, uint64_t first, const fill::Place& place,
                  Stream& stream);
+  // Loads what the host library launches beside collectives: fills, signals, and the clock's.
+  Result (*PrepareHelpers)();
   // Compares the clock of the current device with the host's, by a kernel that answers the host
   // some times: the best answer. kDeadlineExceeded: the device was busy for seconds.
   Result (*SampleClock)(ClockSample* out);

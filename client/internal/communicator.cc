@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/device_status.h"
 #include "client/internal/mismatch_text.h"
@@ -81,6 +82,42 @@ std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
   return text;
 }
 
+// Of communicators that may have more streams than the device has queues; else empty. Each rank is
+// taken to have another stream for its own work.
+std::string QueuesText(const backend::BackendOperations& backend) {
+  const backend::StreamQueues queues = backend.CountQueues();
+  if (queues.count == 0) return {};
+  std::array<ccl::ShareInfo, 64> shares;
+  const uint32_t n = backend.ListShares(shares.data(), shares.size());
+  uint32_t streams = n;
+  for (uint32_t k = 0; k < n && k < shares.size(); ++k) {
+    const auto same = [&](const ccl::ShareInfo& other) { return other.rank == shares[k].rank; };
+    if (std::none_of(shares.begin(), shares.begin() + k, same)) ++streams;
+  }
+  if (streams <= queues.count) return {};
+  return absl::StrCat(
+      "this process has ", n, " communicators on a device whose streams share ", queues.count,
+      " queues: operations on different streams may wait for each other there; ", queues.remedy);
+}
+
+// Who has room on the device.
+std::string SharesText(const backend::BackendOperations& backend) {
+  std::array<ccl::ShareInfo, 64> shares;
+  const uint32_t n = backend.ListShares(shares.data(), shares.size());
+  std::string text = absl::StrCat("; on this device, this process has ", n, " communicators");
+  const char* between = ": ";
+  for (uint32_t k = 0; k < n && k < shares.size(); ++k) {
+    const ccl::ShareInfo& share = shares[k];
+    absl::StrAppend(&text, between, share.name[0] == 0 ? "one without a name" : share.name,
+                    " of rank ", share.rank, " and ", share.members - 1, " others, with ",
+                    share.blocks, " blocks");
+    if (share.captured != 0) absl::StrAppend(&text, ", ", share.captured, " in graphs");
+    if (share.products) absl::StrAppend(&text, ", for products, too");
+    between = "; ";
+  }
+  return text;
+}
+
 // The same of a norm.
 std::string ProblemText(const norm::Problem& problem) {
   std::string text = absl::StrCat(ccl::OperationName(problem.operation), "(rows=", problem.rows,
@@ -132,15 +169,26 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.workspace_bytes = bytes;
     comm.report = made->report_;
     comm.config = config;
+    comm.name = options.name.c_str();
     if (options.matmul_bytes != 0) {
       status = FromDevice(backend.CreateResources(&made->products_), what);
     }
     comm.products = made->products_;
-    if (status.ok()) status = FromDevice(backend.CreateComm(comm, &made->comm_), what);
+    if (status.ok()) {
+      const Result result = backend.CreateComm(comm, &made->comm_);
+      status = FromDevice(result, what);
+      if (result.code == StatusCode::kResourceExhausted ||
+          result.code == StatusCode::kDeadlineExceeded) {
+        status = absl::Status(status.code(), absl::StrCat(status.message(), SharesText(backend)));
+      }
+    }
     if (status.ok() && options.matmul_bytes != 0) {
       status = FromDevice(backend.PrepareMatmul(), what);
     }
     if (status.ok()) status = FromDevice(backend.PrepareNorm(), what);
+    // Whatever this rank launches later must not wait for an operation of another rank of the
+    // process, which may wait for this one.
+    if (status.ok()) status = FromDevice(backend.PrepareHelpers(), what);
   }
   if (status.ok()) {
     made->log_ = CollectiveLog(context.control_page(),
@@ -153,11 +201,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
   if (status.ok()) status = Annotate(prepared, what);
   if (!status.ok()) return status;
+  if (const std::string queues = QueuesText(backend); !queues.empty()) log::Warning(queues);
   return made;
 }
 
 Communicator::~Communicator() {
   if (!context_.OwnProcess()) log_.Forget();
+  if (context_.OwnProcess()) backend_.ReleaseComm(&comm_);
   if (products_ != nullptr) backend_.DestroyResources(products_);
   if (report_ != nullptr) backend_.FreeHost(report_);
 }
@@ -190,6 +240,7 @@ absl::Status Communicator::Destroy() {
   if (absl::Status status = Usable(); !status.ok()) return status;
   destroyed_ = true;
   log_.Close();
+  backend_.ReleaseComm(&comm_);
   return Annotate(context_.Free(workspace_), "destroy the communicator");
 }
 
@@ -605,6 +656,15 @@ absl::Status Communicator::Check() const {
       const uint32_t rank = team_.ranks[m];
       absl::StrAppend(&text, separator, context_.MissingName(rank));
       separator = ", ";
+    }
+    if (const std::string queues = QueuesText(backend_); !queues.empty()) {
+      absl::StrAppend(&text, "; ", queues);
+    }
+    if (backend_.SharesProcess(comm_)) {
+      absl::StrAppend(&text,
+                      "; ranks of this job are threads of one process: a kernel that one of them "
+                      "launches for the first time, and memory that it allocates, may wait until "
+                      "the device is idle, so load kernels before, by PrepareKernel");
     }
   }
   return absl::Status(CodeOf(result.code), text);

@@ -37,7 +37,8 @@ struct CommunicatorOptions {
 class Communicator {
  public:
   // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument: bad
-  // config. kFailedPrecondition: not a member. Otherwise see HostContext::Allocate and Barrier.
+  // config. kFailedPrecondition: not a member. kResourceExhausted, kDeadlineExceeded: as
+  // ccl::CreateComm. Otherwise see HostContext::Allocate and Barrier.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       HostContext& context, const backend::BackendOperations& backend, const Team& team,
       const CommunicatorOptions& options = {});

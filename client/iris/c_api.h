@@ -492,7 +492,8 @@ typedef struct iris_comm_options {
       matmul_bytes; /* of workspace for products of matrices, as iris_matmul_bytes says; or 0 */
 } iris_comm_options;
 
-/* Collective over the team. */
+/* Collective over the team. IRIS_RESOURCE_EXHAUSTED: the communicators of this process leave it no
+ * room on the device; the message says who has it. */
 IRIS_EXPORT iris_code iris_comm_create(iris_context* context, iris_team* team,
                                        const iris_comm_options* options, iris_comm** out);
 /* Collective over the team: gives the workspace back. Synchronize streams first. */

@@ -51,7 +51,7 @@ struct CommunicatorOptions {
   std::string name{};          // of the workspace, as iris-ctl shows it; unique, or empty
   uint32_t blocks = 0;         // of each operation, instead of what the table says
   uint32_t block_threads = 0;  // likewise
-  uint32_t max_blocks = 0;     // what the workspace has room for
+  uint32_t max_blocks = 0;     // what the workspace has room for, and of the device at most so many
   uint32_t packet_blocks = 0;  // of kPackets
   uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
   uint64_t stage_bytes = 0;    // of each block, twice
@@ -72,7 +72,10 @@ class Communicator {
   Communicator() = default;
 
   // Collective over the team. kInvalidArgument: options that are not valid. kFailedPrecondition:
-  // not a member, or no library for irisd's backend here. Otherwise see Context::Allocate.
+  // not a member, or no library for irisd's backend here. kResourceExhausted: the communicators of
+  // this process leave it no room on the device; says who has it. kDeadlineExceeded: operations of
+  // those are under way that wait for another rank: let all ranks make their communicators first.
+  // Otherwise see Context::Allocate.
   static StatusOr<Communicator> Create(const Context& context,
                                        const CommunicatorOptions& options = {}) {
     return Create(context, context.world(), options);

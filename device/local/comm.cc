@@ -21,6 +21,7 @@ Result Rank::NewComm(const DeviceTeam& team, const ccl::Config& config, ccl::Com
     result = {StatusCode::kInvalidArgument, "the world has no room for another communicator"};
   } else if (team.index < team.size) {
     result = ccl::CreateComm(options, comm);
+    if (result.ok()) world_->AtEnd([made = *comm]() mutable { ccl::ReleaseComm(&made); });
   }
   HostBarrier();  // all have loaded their kernels
   return result;

@@ -114,6 +114,7 @@ World::~World() {
     rank->stream = backend::Stream();
     backend::FreeHost(rank->bounce_);
   }
+  for (const auto& end : at_end_) end();
   ranks_.clear();
   backend::FreeHost(reports_);
   backend::FreeHost(abort_word_);
@@ -179,6 +180,11 @@ void World::HostBarrier(uint32_t rank) {
                        : absl::DeadlineExceededError(
                              absl::StrCat(waits, ", and not all others have come after ",
                                           kHostBarrierPatience.count(), " seconds"))};
+}
+
+void World::AtEnd(std::function<void()> end) {
+  std::lock_guard<std::mutex> lock(mu_);
+  at_end_.push_back(std::move(end));
 }
 
 void* World::NewReport(uint64_t bytes) {

@@ -120,6 +120,8 @@ class World {
   absl::Status Init(const WorldOptions& options);
   absl::Status AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context);
   void HostBarrier(uint32_t rank);
+  // Lets the World call `end` when it is destroyed and its streams are idle.
+  void AtEnd(std::function<void()> end);
   // Zeroed host memory for what one Comm reports. Null when all are given, or if it is too large.
   void* NewReport(uint64_t bytes);
 
@@ -135,6 +137,7 @@ class World {
   uint32_t* abort_word_ = nullptr;
   uint64_t* reports_ = nullptr;
   uint64_t n_reports_ = 0;
+  std::vector<std::function<void()>> at_end_;  // guarded by mu_
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -82,11 +82,11 @@ void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& 
       problems[way].variant = kVariants[way];
       bytes = std::max(bytes, ops::WorkspaceBytes(n, {}, problems[way]));
     }
-    const ccl::Comm comm = CommOf(rank, rank.ctx.world, bytes);
+    ccl::Comm comm = CommOf(rank, rank.ctx.world, bytes);
     DeviceTeam self = {};
     self.size = 1;
     self.members[0] = static_cast<uint8_t>(rank.rank());
-    const ccl::Comm alone = CommOf(rank, self, ops::WorkspaceBytes(1, {}, problems[0]));
+    ccl::Comm alone = CommOf(rank, self, ops::WorkspaceBytes(1, {}, problems[0]));
     ops::Matmul call;
     call.a = rank.New<uint16_t>(d.m * d.k);
     call.b = rank.New<uint16_t>(d.n * d.k);
@@ -114,6 +114,8 @@ void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& 
         if (b > 0) times[way][rank.rank()][b - 1] = took.count() / kBatch;
       }
     }
+    ccl::ReleaseComm(&comm);
+    ccl::ReleaseComm(&alone);
   });
   for (int way = 0; way < ways; ++way) {
     std::vector<double> slowest(kBatches, 0);

@@ -249,6 +249,7 @@ TEST(SharesProcessTest, RanksThatAreThreadsDoAndOthersDoNot) {
       EXPECT_EQ(ccl::SharesProcess(others[0]), r == 1);
     }
     EXPECT_TRUE(ccl::SharesProcess(others[1]));
+    for (Comm& other : others) ccl::ReleaseComm(&other);
   });
 }
 

@@ -148,6 +148,7 @@ class Member {
     rank.HostBarrier();
   }
   ~Member() {
+    ccl::ReleaseComm(&comm);
     backend::FreeHost(report_);
     for (uint8_t* p : outside_) backend::FreeDevice(p);
   }

@@ -238,7 +238,10 @@ class Member {
     d_ = rank.New<uint8_t>(kRoomBytes + 4096) + (places_differ ? team.index % 8 * 512 : 0);
     rank.HostBarrier();
   }
-  ~Member() { backend::FreeHost(report_); }
+  ~Member() {
+    ccl::ReleaseComm(&comm);
+    backend::FreeHost(report_);
+  }
 
   Comm comm;
 

@@ -168,6 +168,7 @@ void CheckLayers(ops::Variant variant) {
     rank.Synchronize();
     ok(ccl::CheckError(comm));
     rank.HostBarrier();
+    ccl::ReleaseComm(&comm);
     backend::FreeHost(options.report);
   });
 }

@@ -207,6 +207,7 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   common.index = ctx.rank;
   for (uint32_t i = 0; i < kRanks; ++i) common.members[i] = static_cast<uint8_t>(i);
   common.ends = 1;
+  common.blocks = kBlocks;
   common.operation = ccl::Operation::kAllReduce;
   call.in = reinterpret_cast<const uint8_t*>(x);
   call.out = reinterpret_cast<uint8_t*>(x);

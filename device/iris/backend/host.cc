@@ -4,6 +4,11 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "iris/backend/select.h"
@@ -44,6 +49,34 @@ Result CheckProcess() {
   return {StatusCode::kFailedPrecondition,
           "called in a forked child of a process that works with devices: launch and wait in the "
           "parent, or exec a new program in the child"};
+}
+
+Result AwaitIdle(uint64_t timeout_ns) {
+  if (Result result = CheckUse(); !result.ok()) return result;
+  // No platform waits for a device with a limit, so that a thread waits which may be left behind.
+  struct Answer {
+    std::mutex mu;
+    std::condition_variable come;
+    bool has_come = false;
+    Result result;
+  };
+  const auto answer = std::make_shared<Answer>();
+  const uint32_t device = CurrentDevice();
+  std::thread([answer, device] {
+    Result result = SetDevice(device);
+    if (result.ok()) result = raw::SynchronizeDevice();
+    const std::lock_guard<std::mutex> lock(answer->mu);
+    answer->result = result;
+    answer->has_come = true;
+    answer->come.notify_all();
+  }).detach();
+  constexpr uint64_t kUsualNs = 30ull * 1000 * 1000 * 1000;
+  const std::chrono::nanoseconds limit(timeout_ns == 0 ? kUsualNs : timeout_ns);
+  std::unique_lock<std::mutex> lock(answer->mu);
+  if (answer->come.wait_for(lock, limit, [&] { return answer->has_come; })) return answer->result;
+  return {StatusCode::kDeadlineExceeded,
+          "the device was not idle in time: something that was launched before is still under way, "
+          "and may wait for another rank"};
 }
 
 // Streams and launches.

@@ -43,8 +43,27 @@ Result SetDevice(uint32_t index);
 // that give a Result ask it themselves.
 Result CheckProcess();
 
+// The one that is current on the calling thread. 0 if the machine has none.
+uint32_t CurrentDevice();
+
 // How many blocks of a normal size run truly at once on the current device.
 uint32_t MultiprocessorCount();
+
+// How many blocks of any size are on the current device at once for certain: each may wait for
+// another. 0: any number.
+uint32_t ResidentBlocks();
+
+// How many streams of this process go on for themselves on a device. Where more are in use, some
+// share a queue of the device: what is put on one of those waits behind what the other waits for.
+struct StreamQueues {
+  uint32_t count = 0;       // 0: any number
+  const char* remedy = "";  // how a program gets more
+};
+StreamQueues CountQueues();
+
+// Waits until nothing that this process has launched on the current device is under way, captured
+// graphs included. kDeadlineExceeded: something was for `timeout_ns`; 0 stands for half a minute.
+Result AwaitIdle(uint64_t timeout_ns);
 
 // Launches and copies on it run in order, asynchronously. Thread-safe, but for moves. Created,
 // borrowed, or empty.

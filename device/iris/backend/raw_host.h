@@ -33,6 +33,9 @@ void DestroyStream(const StreamHandle& stream);
 Result SynchronizeStream(const StreamHandle& stream);
 bool IsIdle(const StreamHandle& stream);
 
+// Waits for all that this process has launched on the current device.
+Result SynchronizeDevice();
+
 // Loads the kernel, and lets launches of it ask for so much memory.
 Result PrepareKernel(const void* kernel, uint32_t shared_bytes);
 Result CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream);

@@ -47,7 +47,7 @@
 //
 // For kernels, a backend defines in namespace iris::backend what primitives.h declares without a
 // body, and in iris::backend::raw what is checked below. For hosts, it defines what raw_host.h
-// declares, the three functions about devices of host.h, and raw::Launch. C++17.
+// declares, the functions about devices of host.h, and raw::Launch. C++17.
 #pragma once
 
 #include <cstdint>

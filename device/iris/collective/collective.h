@@ -31,7 +31,8 @@
 // operation, `out` is complete and `in` may be changed; a member that has finished says nothing
 // about the others' `out`. Operations of one Comm follow each other on one stream at a time. Any
 // number of Comms over overlapping teams may be in use, each with its own workspace, also at the
-// same time on different streams, as long as the device has room for all their blocks.
+// same time on different streams, in any order on any member: each has a share of the device's room
+// for blocks, and what needs more is launched in pieces.
 //
 // Sums go in the order of the team's members, f16 and bf16 in fp32 with one rounding at the end:
 // the bits are the same on all members, run after run, in each variant. Two variants are not like
@@ -189,8 +190,10 @@ struct LaunchTrace {
   LaunchNote notes[kMax];
 };
 
+class DeviceShare;
+
 // One member's side of a team's collective operations. Made by CreateComm. A plain value; owns
-// nothing.
+// nothing, but stands for a share of the device until ReleaseComm.
 struct Comm {
   DeviceContext context;
   DeviceTeam team;
@@ -201,6 +204,7 @@ struct Comm {
   ResolvedRules rules;  // of config.rules; see UseRules
   LaunchTrace* trace = nullptr;
   ops::Resources* products = nullptr;
+  DeviceShare* share = nullptr;  // of the room for blocks; null: there is room for any number
 };
 
 struct CommOptions {
@@ -217,12 +221,35 @@ struct CommOptions {
   Config config = {};
   // Of iris::ops, which see: this Comm's own, and alive as long as it. Null: products go without.
   ops::Resources* products = nullptr;
+  const char* name = "";  // for messages: see ListShares
 };
 
 // kInvalidArgument: says what is wrong. *out is unchanged on failure.
 // Loads kernels, which may wait until those that run have ended: no member starts an operation
 // before all have come out of it.
+//
+// The Comm has a share of the current device beside the other Comms of this process, whose shares
+// become smaller. Where more of theirs is under way than they then may have, this waits until the
+// device is idle. kResourceExhausted: the others leave nothing. kDeadlineExceeded: the device was
+// not idle within the timeout, since what runs there waits for a rank that has not launched its
+// part; so let all ranks make their Comms before they start operations, or synchronize first.
 Result CreateComm(const CommOptions& options, Comm* out);
+
+// Gives the share of a Comm back, which is not used any more, nor a graph in which it was captured:
+// its streams have been synchronized. Does nothing to one that was not made, or was released.
+void ReleaseComm(Comm* comm);
+
+// What the Comms of this process have of the current device.
+struct ShareInfo {
+  char name[48] = {};     // the begin of CommOptions::name
+  uint32_t rank = 0;      // whose it is
+  uint32_t members = 0;   // of its team
+  uint32_t blocks = 0;    // that it may have there
+  uint32_t captured = 0;  // that a launch in a graph has: they stay with it
+  bool products = false;  // it has room for products of matrices
+};
+// Fills in up to `capacity` of them; returns how many there are.
+uint32_t ListShares(ShareInfo* out, uint32_t capacity);
 
 // Whether this process has made Comms of other ranks with the same heaps: ranks that are threads.
 // All of a process have been made when an operation starts, as CreateComm says.

@@ -1,4 +1,5 @@
 // Comms: configs, workspaces, and the loading of kernels.
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -6,6 +7,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
+#include "iris/collective/residency.h"
 #include "iris/collective/table.h"
 #include "iris/collective/variants/variant.h"
 #include "iris/translate.h"
@@ -71,6 +73,34 @@ class RanksHere {
   std::vector<Heaps> heaps_;
 };
 
+// Claims room on the current device for what a Comm may launch.
+Result TakeShare(const char* name, Comm* comm) {
+  const uint32_t slots = backend::ResidentBlocks();
+  if (slots == 0) return {};
+  Claim claim;
+  claim.most = comm->config.max_blocks;
+  // Room for more than collectives is for products of matrices. Their kernels take what there is.
+  if (comm->team.size == 1) {
+    claim.own = true;
+    claim.most = claim.together = 0;
+  } else if (comm->workspace_bytes > WorkspaceBytes(comm->team.size, comm->config)) {
+    claim.whole = true;
+    constexpr uint32_t kLeastPart = 8;  // of the device: fewer blocks would be of no use
+    claim.together = std::clamp(slots / kLeastPart, 1u, comm->config.max_blocks);
+    if (claim.most == kMaxBlocks) claim.most = std::max(claim.most, slots);
+  }
+  const uint64_t timeout_ns =
+      comm->config.timeout_ns != 0 ? comm->config.timeout_ns : comm->context.timeout_ns;
+  ShareInfo info;
+  for (uint32_t k = 0; name != nullptr && name[k] != 0 && k + 1 < sizeof(info.name); ++k) {
+    info.name[k] = name[k];
+  }
+  info.rank = comm->context.rank;
+  info.members = comm->team.size;
+  info.products = claim.whole;
+  return Residency::Get().Make(claim, info, slots, timeout_ns, &comm->share);
+}
+
 }  // namespace
 
 bool SharesProcess(const Comm& comm) { return RanksHere::Get().HasSeveral(comm.context); }
@@ -121,9 +151,19 @@ Result CreateComm(const CommOptions& options, Comm* out) {
   made.config = config;
   made.products = options.products;
   if (Result result = UseRules(config.rules, config.n_rules, &made); !result.ok()) return result;
+  if (Result result = TakeShare(options.name, &made); !result.ok()) return result;
   RanksHere::Get().Note(context);
   *out = made;
   return {};
+}
+
+uint32_t ListShares(ShareInfo* out, uint32_t capacity) {
+  return Residency::Get().List(out, capacity);
+}
+
+void ReleaseComm(Comm* comm) {
+  if (comm->share != nullptr) Residency::Get().Release(comm->share);
+  comm->share = nullptr;
 }
 
 uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors) {

@@ -261,4 +261,23 @@ Result Fill(const Sequence& sequence, uint64_t first, const Place& place, backen
                   : LaunchElements(sequence, first, place, count, stream);
 }
 
+Result Prepare() {
+  Result result = backend::PrepareKernel(FillPattern);
+  if (result.ok()) result = backend::PrepareKernel(FillElements);
+  backend::Stream none;
+  for (uint32_t kind = 1; kind < kKindCount; ++kind) {
+    for (uint32_t type = 1; type < kDTypeCount; ++type) {
+      Sequence sequence;
+      sequence.kind = static_cast<Kind>(kind);
+      sequence.dtype = static_cast<DType>(type);
+      if (!result.ok()) return result;
+      if (!Fits(sequence.kind, sequence.dtype)) continue;
+      result = FillVectors(sequence, Vectors(), none);
+      // Elements of this type are filled one by one.
+      if (result.code == StatusCode::kUnimplemented) result = {};
+    }
+  }
+  return result;
+}
+
 }  // namespace iris::fill

@@ -97,4 +97,7 @@ struct Place {
 // nothing was put on the stream then.
 Result Fill(const Sequence& sequence, uint64_t first, const Place& place, backend::Stream& stream);
 
+// Loads all kernels of this library onto the current device, which may wait for kernels that run.
+Result Prepare();
+
 }  // namespace iris::fill

@@ -144,10 +144,16 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, u
   return {};
 }
 
-// Of a kernel that meets the others.
-LaunchConfig Team(const MoeCall& call) {
-  const uint32_t blocks = (call.common.call.words[0] >> 24) + 1;
-  return {blocks, backend::Traits::kEmulated ? 64u : impl::kMaxThreads, 0};
+// Launches a kernel that meets the others.
+Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)(MoeCall),
+                  MoeCall* call) {
+  const uint32_t blocks = (call->common.call.words[0] >> 24) + 1;
+  return ccl::impl::InPieces(comm, {blocks, backend::Traits::kEmulated ? 64u : impl::kMaxThreads},
+                             1, Common(call->common), stream,
+                             [&](const LaunchConfig& piece, const Common& its) {
+                               call->common = its;
+                               return backend::Launch(piece, stream, kernel, *call);
+                             });
 }
 // Of one that works on this member alone, with `work` for a block each.
 LaunchConfig Local(uint64_t work) {
@@ -269,7 +275,7 @@ Result Dispatch(const ccl::Comm& comm, const Config& given, void* workspace,
   const uint64_t checks = call.tokens / impl::kLeastThreads + 1;
   result = backend::Launch(Local(uint64_t{config.n_experts} + comm.team.size + checks), stream,
                            &impl::Route<>, moe);
-  if (result.ok()) result = backend::Launch(Team(moe), stream, &impl::Send<>, moe);
+  if (result.ok()) result = LaunchTeam(comm, stream, &impl::Send<>, &moe);
   if (result.ok()) result = backend::Launch(Local(1), stream, &impl::Place<>, moe);
   if (!result.ok()) return result;
   return backend::Launch(Local(WarpsOf(uint64_t{comm.team.size} * config.max_tokens)), stream,
@@ -302,7 +308,7 @@ Result Combine(const ccl::Comm& comm, const Config& given, void* workspace, cons
   moe.y_type = call.y_type;
   moe.out = static_cast<uint8_t*>(call.out);
   moe.out_type = call.out_type;
-  result = backend::Launch(Team(moe), stream, &impl::Return<>, moe);
+  result = LaunchTeam(comm, stream, &impl::Return<>, &moe);
   if (!result.ok()) return result;
   return backend::Launch(Local(WarpsOf(config.max_tokens)), stream, &impl::Gather<>, moe);
 }

@@ -347,8 +347,12 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.out_type = problem.out;
   norm.weight_type = problem.weight;
   norm.scaling = problem.scaling;
-  return FindRow(plan.variant)
-      ->launch(common, norm, problem.in, {plan.blocks, plan.threads, 0, common.early != 0}, stream);
+  const VariantRow* const row = FindRow(plan.variant);
+  return ccl::impl::InPieces(comm, {plan.blocks, plan.threads, 0, common.early != 0}, plan.parts,
+                             common, stream,
+                             [&](const LaunchConfig& piece, const impl::Common& its) {
+                               return row->launch(its, norm, problem.in, piece, stream);
+                             });
 }
 
 Result Prepare() {

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <cstdlib>
 
 #include "iris/backend/select.h"
 #include "iris/backend/spec.h"
@@ -114,6 +115,28 @@ uint32_t DeviceCount() {
 
 Result SetDevice(uint32_t index) { return ResultOf(cudaSetDevice(static_cast<int>(index))); }
 
+uint32_t CurrentDevice() {
+  int device = 0;
+  return ResultOf(cudaGetDevice(&device)).ok() ? static_cast<uint32_t>(device) : 0;
+}
+
+uint32_t ResidentBlocks() { return MultiprocessorCount(); }
+
+StreamQueues CountQueues() {
+  // The driver reads it when the process first uses a device.
+  static const uint32_t count = [] {
+    constexpr int kUsual = 8;
+    constexpr int kMost = 32;
+    const char* const wanted = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const int n = wanted == nullptr ? kUsual : atoi(wanted);
+    return static_cast<uint32_t>(n < 1 ? kUsual : n < kMost ? n : kMost);
+  }();
+  return {
+      count,
+      "set CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment before the program starts, and use "
+      "fewer streams"};
+}
+
 uint32_t MultiprocessorCount() {
   int device = 0;
   int count = 0;
@@ -146,6 +169,11 @@ void raw::DestroyStream(const StreamHandle& stream) {
 Result raw::SynchronizeStream(const StreamHandle& stream) {
   const OutsideCaptures outside;
   return ResultOf(cudaStreamSynchronize(NativeOf(stream)));
+}
+
+Result raw::SynchronizeDevice() {
+  const OutsideCaptures outside;
+  return ResultOf(cudaDeviceSynchronize());
 }
 
 bool raw::IsIdle(const StreamHandle& stream) {

@@ -26,6 +26,8 @@
 //   - Branches of a graph that were captured from several streams run one after another, in the
 //     order of their calls: kernels of different branches must not wait for each other.
 //   - IRIS_EMU_WORKERS in the environment sets the number of worker threads (default: the cores).
+//   - IRIS_EMU_RESIDENT_BLOCKS=N lets no more than N blocks of the process run at once, so that
+//     blocks hold up others as on a GPU with room for N (default: any number are co-resident).
 #pragma once
 
 #include <cstddef>

@@ -94,4 +94,8 @@ void raw::FreeHost(void* p) { FreeDevice(p); }
 uint32_t DeviceCount() { return 1; }
 Result SetDevice(uint32_t) { return {}; }
 
+uint32_t CurrentDevice() { return 0; }
+
+StreamQueues CountQueues() { return {}; }
+
 }  // namespace iris::backend

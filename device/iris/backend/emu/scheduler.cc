@@ -26,6 +26,14 @@ constexpr uint32_t kRoundsPerStart = 16;
 constexpr uint64_t kYieldNs = 2 * 1000 * 1000;
 constexpr long kSleepNs = 50 * 1000;
 
+// As the environment says; 0 if it does not.
+uint32_t CountResidentBlocks() {
+  const char* wanted = getenv("IRIS_EMU_RESIDENT_BLOCKS");
+  const unsigned long n = wanted != nullptr ? strtoul(wanted, nullptr, 10) : 0;
+  constexpr unsigned long kMost = 1u << 20;
+  return static_cast<uint32_t>(n < kMost ? n : kMost);
+}
+
 uint32_t CountWorkers() {
   const char* wanted = getenv("IRIS_EMU_WORKERS");
   unsigned long n = wanted != nullptr ? strtoul(wanted, nullptr, 10) : 0;
@@ -118,7 +126,9 @@ Scheduler& Scheduler::Get() {
   return *scheduler;
 }
 
-Scheduler::Scheduler() : worker_count_(CountWorkers()) { g_forked = &forked_; }
+Scheduler::Scheduler() : worker_count_(CountWorkers()), resident_blocks_(CountResidentBlocks()) {
+  g_forked = &forked_;
+}
 
 namespace {
 __thread uint32_t t_worker_index = 0;
@@ -203,6 +213,7 @@ Result Scheduler::Append(const LaunchConfig& config, StreamState* stream,
   operation->begin = &stream->sync_[(stream->submitted_ + 1) % 2];
   operation->end = &stream->sync_[stream->submitted_ % 2];
   ++stream->submitted_;
+  ++unfinished_operations_;
   stream->queue_.push_back(std::move(operation));
   if (stream->queue_.size() == 1) Enqueue(stream->queue_.front().get());
   return {};
@@ -280,6 +291,12 @@ bool Scheduler::Idle(StreamState* stream) {
   return true;
 }
 
+void Scheduler::SynchronizeAll() {
+  TsanIgnoreScope ignore;
+  absl::MutexLock lock(&mu_);
+  while (unfinished_operations_ != 0) all_finished_.Wait(&mu_);
+}
+
 void Scheduler::Enqueue(Operation* operation) {
   pending_.push_back(operation);
   pending_count_.store(static_cast<uint32_t>(pending_.size()), std::memory_order_relaxed);
@@ -287,13 +304,21 @@ void Scheduler::Enqueue(Operation* operation) {
   for (uint32_t i = 0; i < blocks && i < idle_workers_; ++i) work_.Signal();
 }
 
-// Launches take turns, so that a large one does not hold up the others.
+// Launches take turns, so that a large one does not hold up the others. Where there is room for few
+// blocks they do not: as on GPUs, all blocks of a launch begin before one of the next does.
 Scheduler::Taken Scheduler::TakeBlock() {
-  if (pending_.empty()) return {};
+  if (pending_.empty() || !HasRoom()) return {};
+  ++running_blocks_;
   Operation* operation = pending_.front();
   pending_.pop_front();
   const Taken taken = {operation, operation->next_block++};
-  if (operation->next_block < operation->config.grid) pending_.push_back(operation);
+  if (operation->next_block < operation->config.grid) {
+    if (resident_blocks_ == 0) {
+      pending_.push_back(operation);
+    } else {
+      pending_.push_front(operation);
+    }
+  }
   pending_count_.store(static_cast<uint32_t>(pending_.size()), std::memory_order_relaxed);
   return taken;
 }
@@ -306,7 +331,7 @@ Scheduler::Taken Scheduler::TryTakeBlock() {
 Scheduler::Taken Scheduler::WaitForBlock() {
   absl::MutexLock lock(&mu_);
   ++idle_workers_;
-  while (pending_.empty()) work_.Wait(&mu_);
+  while (pending_.empty() || !HasRoom()) work_.Wait(&mu_);
   --idle_workers_;
   return TakeBlock();
 }
@@ -316,7 +341,10 @@ void Scheduler::BlockFinished(const Operation* operation) {
   absl::MutexLock lock(&mu_);
   StreamState* stream = operation->stream;
   Operation* mine = stream->queue_.front().get();
+  --running_blocks_;
+  if (resident_blocks_ != 0 && !pending_.empty()) work_.Signal();
   if (--mine->unfinished_blocks > 0) return;
+  if (--unfinished_operations_ == 0) all_finished_.SignalAll();
   finished = std::move(stream->queue_.front());
   stream->queue_.pop_front();
   ++stream->finished_;
@@ -368,11 +396,18 @@ Result raw::SynchronizeStream(const StreamHandle& stream) {
   return {};
 }
 
+Result raw::SynchronizeDevice() {
+  emu::Scheduler::Get().SynchronizeAll();
+  return {};
+}
+
 bool raw::IsIdle(const StreamHandle& stream) { return emu::Scheduler::Get().Idle(StateOf(stream)); }
 
 bool raw::IsCapturing(const StreamHandle& stream) {
   return emu::Scheduler::Get().IsCapturing(StateOf(stream));
 }
+
+uint32_t ResidentBlocks() { return emu::Scheduler::Get().resident_blocks(); }
 
 uint32_t MultiprocessorCount() { return emu::Scheduler::Get().worker_count(); }
 

@@ -87,6 +87,10 @@ class Scheduler {
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
 
   uint32_t worker_count() const { return worker_count_; }
+  // Blocks that run at once, at most; 0: any number.
+  uint32_t resident_blocks() const { return resident_blocks_; }
+  // Waits until nothing runs or waits for its turn.
+  void SynchronizeAll() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Taken {
@@ -103,11 +107,15 @@ class Scheduler {
   Taken WaitForBlock() ABSL_LOCKS_EXCLUDED(mu_);
   Taken TryTakeBlock() ABSL_LOCKS_EXCLUDED(mu_);
   Taken TakeBlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return resident_blocks_ == 0 || running_blocks_ < resident_blocks_;
+  }
   void BlockFinished(const Operation* operation) ABSL_LOCKS_EXCLUDED(mu_);
   void Enqueue(Operation* operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void* WorkerMain(void* scheduler);
 
   const uint32_t worker_count_;
+  const uint32_t resident_blocks_;
   std::atomic<bool> forked_{false};
   std::atomic<uint32_t> pending_count_{0};  // of pending_, for a look without the lock
 
@@ -115,6 +123,9 @@ class Scheduler {
   absl::CondVar work_ ABSL_GUARDED_BY(mu_);
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   uint32_t idle_workers_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t running_blocks_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t unfinished_operations_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::CondVar all_finished_ ABSL_GUARDED_BY(mu_);
   std::deque<Operation*> pending_ ABSL_GUARDED_BY(mu_);  // with blocks that no worker has taken
 };
 

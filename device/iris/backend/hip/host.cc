@@ -1,6 +1,8 @@
 // The host half of the hip backend, on the HIP runtime. raw_host.h has the contracts.
 #include <hip/hip_runtime_api.h>
 
+#include <cstdlib>
+
 #include "iris/backend/select.h"
 #include "iris/backend/spec.h"
 
@@ -93,6 +95,25 @@ uint32_t DeviceCount() {
 
 Result SetDevice(uint32_t index) { return Translate(hipSetDevice(static_cast<int>(index))); }
 
+uint32_t CurrentDevice() {
+  int device = 0;
+  return Translate(hipGetDevice(&device)).ok() ? static_cast<uint32_t>(device) : 0;
+}
+
+uint32_t ResidentBlocks() { return MultiprocessorCount(); }
+
+StreamQueues CountQueues() {
+  static const uint32_t count = [] {
+    constexpr int kUsual = 4;
+    const char* const wanted = getenv("GPU_MAX_HW_QUEUES");
+    const int n = wanted == nullptr ? kUsual : atoi(wanted);
+    return static_cast<uint32_t>(n < 1 ? kUsual : n);
+  }();
+  return {count,
+          "set GPU_MAX_HW_QUEUES to the number of streams in the environment before the program "
+          "starts, and use fewer streams"};
+}
+
 uint32_t MultiprocessorCount() {
   int device = 0;
   int count = 0;
@@ -125,6 +146,11 @@ void raw::DestroyStream(const StreamHandle& stream) {
 Result raw::SynchronizeStream(const StreamHandle& stream) {
   const OutsideCaptures outside;
   return Translate(hipStreamSynchronize(NativeOf(stream)));
+}
+
+Result raw::SynchronizeDevice() {
+  const OutsideCaptures outside;
+  return Translate(hipDeviceSynchronize());
 }
 
 bool raw::IsIdle(const StreamHandle& stream) {

@@ -207,6 +207,10 @@ struct Common {
   uint8_t check;  // packets: compare the calls before anything is waited for
   uint8_t ends;   // 1: the operation's last kernel, which counts it
   uint8_t early;  // 1: the next kernel may begin beside this one
+  // The blocks that meet those of others: of so many, the launch has those from this one on. See
+  // residency.h.
+  uint8_t first_block;
+  uint8_t blocks;
   uint32_t signature;
   uint32_t traced;  // what the trace calls it: TraceEvent::op, and above it TraceEvent::peer
   PackedCall call;
@@ -214,6 +218,15 @@ struct Common {
   uint64_t in_offset_bytes;      // in this member's heap; kNotInHeap. Any value if nobody reads it
   uint64_t out_offset_bytes;
 };
+
+static_assert(kMaxBlocks <= 255);
+
+// Which of the call's blocks the calling thread is in, and how many there are, in whatever pieces
+// they are launched. Kernels of several messages have another way to tell: see PairCall.
+IRIS_DEVICE inline uint32_t BlockOf(const Common& common) {
+  return common.first_block + backend::BlockIndex();
+}
+IRIS_DEVICE inline uint32_t GridOf(const Common& common) { return common.blocks; }
 
 // A reduction. Row r of `in` begins at element r * count and ends before `limit`. This member
 // reduces row `row` and gives it to itself (kSelf), to all (kAll), or to a member.
@@ -242,11 +255,14 @@ struct MoveCall {
   uint32_t unroll;
 };
 
-// Messages that go at once: each has blocks of its own.
+// Messages that go at once: each has blocks of its own, of which the launch has `count` from
+// `first` on.
 struct PairCall {
   Common common;
   MoveCall move;
-  uint32_t blocks;
+  uint16_t blocks;
+  uint8_t first;
+  uint8_t count;
 };
 template <uint32_t N>
 struct PairCalls {

@@ -84,8 +84,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveDirect(IRIS_PARAM Common
                                                                IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
-  PushRows(common, call, rounds, backend::BlockIndex(), backend::GridSize());
+  Rounds rounds(common, &shared, BlockOf(common));
+  PushRows(common, call, rounds, BlockOf(common), GridOf(common));
   rounds.Conclude();
 }
 
@@ -95,8 +95,9 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePairs(IRIS_PARAM PairCal
   IRIS_SHARED(SharedState, shared);
   uint32_t block = backend::BlockIndex();
   uint32_t k = 0;
-  while (block >= calls.each[k].blocks) block -= calls.each[k++].blocks;
+  while (block >= calls.each[k].count) block -= calls.each[k++].count;
   const PairCall& call = calls.each[k];
+  block += call.first;
   Rounds rounds(call.common, &shared, block);
   PushRows(call.common, call.move, rounds, block, call.blocks);
   rounds.Conclude();
@@ -109,7 +110,7 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BarrierKernel(IRIS_PARAM Common common) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   if (!rounds.broken() && rounds.Exchange(true)) rounds.Finish();
   rounds.Conclude();
 }

@@ -355,11 +355,12 @@ class Rounds {
     if (trace_.on) EndTrace(trace_ns);
   }
 
-  // Behind a block sync of this operation: keeps the epoch for the next one.
+  // Behind a block sync of this operation: keeps the epoch for the next one. Of the last launch,
+  // the first block counts the operation.
   IRIS_DEVICE void Finish() {
     if (backend::ThreadIndex() != 0) return;
     backend::StorePlain(&State()->epoch, epoch_);
-    if (block_ == 0 && call_->ends != 0) {
+    if (block_ == call_->first_block && call_->ends != 0) {
       backend::Store<Scope::kDevice, Order::kRelaxed>(&HeaderOf()->sequence, sequence_ + 1);
     }
   }

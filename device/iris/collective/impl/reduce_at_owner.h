@@ -48,7 +48,7 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
   const uint32_t n = common.size;
   const uint32_t me = common.index;
   const uint64_t room = 2 * common.stage_bytes / sizeof(A);
-  const uint64_t span = backend::GridSize() * room;
+  const uint64_t span = GridOf(common) * room;
   uint64_t turns = rounds.Turns();
   // Elements of a row that this block works on, of those from j on.
   const auto in_window = [&](uint32_t row, uint64_t j) {
@@ -68,10 +68,10 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
     }
   };
 
-  if (!kLocked) seed(backend::BlockIndex() * room);
+  if (!kLocked) seed(BlockOf(common) * room);
   if (!rounds.Exchange(!kLocked)) return;
   for (uint64_t base = 0; base < call.count; base += span) {
-    const uint64_t j = base + backend::BlockIndex() * room;
+    const uint64_t j = base + BlockOf(common) * room;
     if (base != 0) {
       if (!rounds.Meet()) return;  // all have fetched what the stages had
       if (!kLocked) {
@@ -124,7 +124,7 @@ template <typename T, typename Op, bool kLocked>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceAtOwner(IRIS_PARAM Common common,
                                                                   IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   SumAtOwner<T, Op, kLocked>(common, call, rounds);
   rounds.Conclude();
 }

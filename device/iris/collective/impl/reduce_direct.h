@@ -25,7 +25,7 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
   const Op op(call);
   const uint32_t n = N == 0 ? common.size : N;
   const uint32_t me = common.index;
-  const uint32_t block = backend::BlockIndex();
+  const uint32_t block = BlockOf(common);
   const bool to_self = call.target == ReduceCall::kSelf;
   const bool to_all = call.target == ReduceCall::kAll;
   const uint32_t n_to = to_all ? n : 1;
@@ -46,7 +46,7 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
   if (!rounds.Exchange(in_staged)) return;
   if (otherwise(op, table)) return;
   const bool direct = rounds.in_direct() && (to_self || rounds.out_direct());
-  const uint64_t span = direct ? call.count : backend::GridSize() * room;
+  const uint64_t span = direct ? call.count : GridOf(common) * room;
   for (uint64_t base = 0; base < call.count; base += span) {
     // Which elements of a row this block works on now.
     const uint64_t j = direct ? 0 : base + block * room;
@@ -74,7 +74,7 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
     if (j < row_count) {
       const Share share =
           direct ? Share{block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
-                         uint64_t{backend::GridSize()} * backend::BlockSize(), call.unroll}
+                         uint64_t{GridOf(common)} * backend::BlockSize(), call.unroll}
                  : Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll};
       const uint64_t count = direct ? row_count : Min(room, row_count - j);
       if (direct && to_all && two_phases && Straight(table, n + n_to) &&
@@ -114,7 +114,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(IRIS_PARAM Comm
                                                                  uint32_t two_phases) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   PullAndReduce<T, Op, N>(common, call, two_phases != 0, rounds,
                           [](const Op&, uint8_t**) { return false; });
   rounds.Conclude();

@@ -164,6 +164,7 @@ Common CommonOf(const Start& start) {
   common.check = comm.config.check_calls ? 1 : 0;
   common.ends = 1;
   common.early = BeginsEarly(start) ? 1 : 0;
+  common.blocks = static_cast<uint8_t>(start.plan.blocks);
   common.call = PackCall(request, start.plan);
   common.signature = SignatureOf(common.call);
   common.traced = TracedAs(request.operation, kNoTracePeer);

@@ -35,8 +35,11 @@ struct PullRing {
 // The rings of a block, and the tiles that have gone through them.
 class PullTiles {
  public:
-  IRIS_DEVICE PullTiles(const PullRing& ring, uint64_t* gates, uint64_t* missed)
-      : ring_(ring),
+  IRIS_DEVICE PullTiles(const Common& common, const PullRing& ring, uint64_t* gates,
+                        uint64_t* missed)
+      : block_(BlockOf(common)),
+        grid_(GridOf(common)),
+        ring_(ring),
         gates_(gates),
         missed_(missed),
         memory_(static_cast<uint8_t*>(backend::DynamicShared())) {
@@ -47,7 +50,7 @@ class PullTiles {
 
   // Where a tile begins in a row.
   IRIS_DEVICE uint64_t At(uint64_t tile) const {
-    return (backend::BlockIndex() + tile * backend::GridSize()) * ring_.tile_bytes;
+    return (block_ + tile * grid_) * ring_.tile_bytes;
   }
   // Bytes of a tile in a row of `bytes`; and those that a bulk copy takes.
   IRIS_DEVICE uint32_t BytesIn(uint64_t tile, uint64_t bytes) const {
@@ -69,9 +72,7 @@ class PullTiles {
   IRIS_DEVICE bool Stream(Rounds* rounds, uint32_t n, uint64_t bytes, Source source, ByBulk by_bulk,
                           Prepare prepare, Use use) {
     const uint64_t tiles = (bytes + ring_.tile_bytes - 1) / ring_.tile_bytes;
-    const uint64_t block = backend::BlockIndex();
-    const uint64_t grid = backend::GridSize();
-    const uint64_t count = block < tiles ? (tiles - block + grid - 1) / grid : 0;
+    const uint64_t count = block_ < tiles ? (tiles - block_ + grid_ - 1) / grid_ : 0;
     const auto load = [&](uint64_t tile) {
       const uint32_t stage = StageOf(tile);
       uint32_t all = 0;
@@ -122,6 +123,8 @@ class PullTiles {
     return memory_ + uint64_t{stage} * n * ring_.tile_bytes;
   }
 
+  uint64_t block_;  // of the call's blocks
+  uint64_t grid_;
   PullRing ring_;
   uint64_t* gates_;
   uint64_t* missed_;  // 1 + the tile for which a thread waited in vain
@@ -177,7 +180,7 @@ IRIS_DEVICE inline void ReduceByBulk(const Common& common, const ReduceCall& cal
   const uint32_t n = N == 0 ? common.size : N;
   const bool to_all = call.target == ReduceCall::kAll;
   const uint64_t row_bytes = call.count * sizeof(T);
-  PullTiles tiles(ring, gates, missed);
+  PullTiles tiles(common, ring, gates, missed);
   if (!rounds.Exchange(false)) return;
   // All members see alike where the buffers lie.
   if (!rounds.in_direct() || (to_all && !rounds.out_direct())) {
@@ -233,7 +236,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceBulkPull(IRIS_PARAM Co
                                                                    PullRing ring) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   if constexpr (backend::HasBulkCopies()) {
     ReduceByBulk<T, Op, N>(common, call, ring, rounds);
   } else {
@@ -249,17 +252,16 @@ IRIS_DEVICE inline void GatherRowsByBulk(const Common& common, const MoveCall& c
   IRIS_SHARED(uint64_t[kMaxPullStages], gates);
   IRIS_SHARED(uint64_t[1], missed);
   if (rounds.broken()) return;
-  PullTiles tiles(ring, gates, missed);
+  PullTiles tiles(common, ring, gates, missed);
   if (!rounds.Exchange(false)) return;
   if (!rounds.in_direct()) {
-    PushRows(common, call, rounds, backend::BlockIndex(), backend::GridSize());
+    PushRows(common, call, rounds, BlockOf(common), GridOf(common));
     return;
   }
   uint8_t* own_row = call.out + common.index * call.count;
   if (own_row != call.in) {
-    const Share share = {
-        backend::BlockIndex() * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
-        uint64_t{backend::GridSize()} * backend::BlockSize()};
+    const Share share = {BlockOf(common) * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
+                         uint64_t{GridOf(common)} * backend::BlockSize()};
     iris::impl::CopyBytes<CacheHint::kDefault>(own_row, call.in, call.count, share);
   }
   const bool gathered = GatherByBulk(
@@ -275,12 +277,12 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void GatherBulkPull(IRIS_PARAM Co
                                                                    PullRing ring) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   if constexpr (backend::HasBulkCopies()) {
     GatherRowsByBulk(common, call, ring, rounds);
   } else {
     (void)ring;
-    PushRows(common, call, rounds, backend::BlockIndex(), backend::GridSize());
+    PushRows(common, call, rounds, BlockOf(common), GridOf(common));
   }
   rounds.Conclude();
 }

@@ -20,8 +20,8 @@ IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCa
   if (rounds.broken()) return;
   const uint32_t n = common.size;
   const uint32_t me = common.index;
-  const uint32_t block = backend::BlockIndex();
-  const uint32_t grid = backend::GridSize();
+  const uint32_t block = BlockOf(common);
+  const uint32_t grid = GridOf(common);
   const uint64_t room = common.stage_bytes / n / 16 * 16;
   if (!rounds.Exchange(false)) return;
   // Where each member wants what comes from here; its own stage if that is not in the heap.
@@ -70,7 +70,7 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveVector(IRIS_PARAM Common common,
                                                                IRIS_PARAM VectorCall call) {
   IRIS_SHARED(SharedState, shared);
-  Rounds rounds(common, &shared, backend::BlockIndex(), &call.rows);
+  Rounds rounds(common, &shared, BlockOf(common), &call.rows);
   PushRowsOfAnyLength(common, call, rounds);
   rounds.Conclude();
 }
@@ -141,7 +141,34 @@ PairCall PairOf(const Start& start, bool alone) {
   MoveCall call = Rows(start);
   call.root = sends ? common.index : 1 - common.index;
   if (sends) call.out = const_cast<uint8_t*>(call.in);  // it keeps what it has
-  return {common, call, start.plan.blocks};
+  const auto blocks = static_cast<uint8_t>(start.plan.blocks);
+  return {common, call, blocks, 0, blocks};
+}
+
+// Blocks of the same index of all messages wait for each other in a circle: a piece has all of
+// those, or none.
+template <uint32_t N>
+Result LaunchPairPieces(const Comm& comm, const LaunchConfig& whole, uint32_t n,
+                        PairCalls<N>* calls, backend::Stream& stream) {
+  if (comm.share == nullptr) return backend::Launch(whole, stream, &MovePairs<N>, *calls);
+  DeviceShare::Room room = {};
+  Result result = comm.share->Begin(whole.grid, n, false, stream, &room);
+  if (!result.ok()) return result;
+  const uint32_t each = room.piece < n ? 1 : room.piece / n;
+  LaunchConfig piece = whole;
+  for (uint32_t first = 0; result.ok() && first < kPairBlocks; first += each) {
+    piece.grid = 0;
+    for (uint32_t k = 0; k < n; ++k) {
+      PairCall& call = calls->each[k];
+      const uint32_t rest = call.blocks > first ? call.blocks - first : 0;
+      call.first = static_cast<uint8_t>(first);
+      call.count = static_cast<uint8_t>(rest < each ? rest : each);
+      piece.grid += call.count;
+    }
+    if (piece.grid != 0) result = backend::Launch(piece, stream, &MovePairs<N>, *calls);
+  }
+  comm.share->End();
+  return result;
 }
 
 template <uint32_t N>
@@ -155,8 +182,8 @@ Result LaunchPairs(const Comm& comm, const Request* const* requests, uint32_t n,
     all.blocks += plan.blocks;
     if (plan.threads > all.threads) all.threads = plan.threads;
   }
-  return LaunchKernel({comm, *requests[0], all}, kDirectRow, "MovePairs", all.blocks, all.threads,
-                      stream, &MovePairs<N>, calls);
+  Note(comm, {all, "MovePairs"});
+  return LaunchPairPieces<N>(comm, {all.blocks, all.threads}, n, &calls, stream);
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {

@@ -134,8 +134,8 @@ struct LineSteps {
 
   IRIS_DEVICE LineSteps(const Common& common, uint64_t row_bytes) {
     const uint64_t steps = (row_bytes + LineLane::kStepBytes - 1) / LineLane::kStepBytes;
-    const uint64_t per_block = (steps + backend::GridSize() - 1) / backend::GridSize();
-    begin = Min(steps, backend::BlockIndex() * per_block);
+    const uint64_t per_block = (steps + GridOf(common) - 1) / GridOf(common);
+    begin = Min(steps, BlockOf(common) * per_block);
     end = Min(steps, begin + per_block);
     at_once = common.line_bytes / LineLane::kStoredBytes;
   }
@@ -364,7 +364,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceLines(IRIS_PARAM Commo
   if constexpr (kHasLines) {
     IRIS_SHARED(SharedState, shared);
     Enter(common);
-    Rounds rounds(common, &shared, backend::BlockIndex());
+    Rounds rounds(common, &shared, BlockOf(common));
     ReduceByLines<T, Op, N>(common, call, rounds);
     rounds.Conclude();
   }
@@ -376,7 +376,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoLines(IRIS_PARAM Co
   if constexpr (kHasLines) {
     IRIS_SHARED(SharedState, shared);
     Enter(common);
-    Rounds rounds(common, &shared, backend::BlockIndex());
+    Rounds rounds(common, &shared, BlockOf(common));
     ReduceByTwoLines<T, Op, N>(common, call, rounds);
     rounds.Conclude();
   }
@@ -389,7 +389,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void GatherLines(IRIS_PARAM Commo
   if constexpr (kHasLines) {
     IRIS_SHARED(SharedState, shared);
     Enter(common);
-    Rounds rounds(common, &shared, backend::BlockIndex());
+    Rounds rounds(common, &shared, BlockOf(common));
     GatherByLines(common, call, rounds);
     rounds.Conclude();
   }

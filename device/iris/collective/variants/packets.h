@@ -25,8 +25,8 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
   const uint64_t capacity = common.packet_bytes / 8;
   const uint64_t row_bytes = call.count * sizeof(T);
   const uint64_t words = (row_bytes + 7) / 8;
-  const uint64_t per_block = (words + backend::GridSize() - 1) / backend::GridSize();
-  const uint64_t begin = Min(words, backend::BlockIndex() * per_block);
+  const uint64_t per_block = (words + GridOf(common) - 1) / GridOf(common);
+  const uint64_t begin = Min(words, BlockOf(common) * per_block);
   const uint64_t end = Min(words, begin + per_block);
   const bool gets =
       call.target == ReduceCall::kAll || call.target == ReduceCall::kSelf || call.target == me;
@@ -116,7 +116,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePackets(IRIS_PARAM Com
                                                                   IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   ReduceByPackets<T, Op, N>(common, call, rounds);
   rounds.Conclude();
 }
@@ -129,8 +129,8 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
   const uint32_t me = common.index;
   const uint64_t capacity = common.packet_bytes / 8;
   const uint64_t words = (call.count + 7) / 8;
-  const uint64_t per_block = (words + backend::GridSize() - 1) / backend::GridSize();
-  const uint64_t begin = Min(words, backend::BlockIndex() * per_block);
+  const uint64_t per_block = (words + GridOf(common) - 1) / GridOf(common);
+  const uint64_t begin = Min(words, BlockOf(common) * per_block);
   const uint64_t end = Min(words, begin + per_block);
   // Where some send nothing, a round does not show that all have come.
   const bool calls = common.check != 0 ||
@@ -210,7 +210,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePackets(IRIS_PARAM Commo
                                                                 IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   MoveByPackets(common, call, rounds);
   rounds.Conclude();
 }

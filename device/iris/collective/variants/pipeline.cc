@@ -25,7 +25,7 @@ IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& cal
   const uint32_t n_to = call.target == ReduceCall::kAll ? N : 1;
   const uint64_t chunk = 2 * common.stage_bytes / kPipelineSlots / N / 16 * 16;
   const uint64_t row_bytes = call.count * sizeof(T);
-  const uint64_t step = chunk * backend::GridSize();
+  const uint64_t step = chunk * GridOf(common);
   const auto whole = [&](uint32_t row) { return RowCount(call, row) * sizeof(T) / 16 * 16; };
   // Bytes of a row in the chunk that begins at byte j.
   const auto in_chunk = [&](uint32_t row, uint64_t j) {
@@ -62,7 +62,7 @@ IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& cal
   };
 
   const uint64_t signals = rounds->Signals();  // so far
-  const uint64_t begin = backend::BlockIndex() * chunk;
+  const uint64_t begin = BlockOf(common) * chunk;
   if (begin < row_bytes) {
     push(0, begin);
     iris::impl::SyncBeforePublish();
@@ -90,7 +90,7 @@ IRIS_DEVICE inline void ReducePushed(const Common& common, const ReduceCall& cal
   }
   if (k != 0) rounds->KeepSignals(signals + k);
   // Elements behind the last 16 bytes of this member's row: by one block, as ReduceDirect.
-  if (backend::BlockIndex() != 0 || whole(call.row) == RowCount(call, call.row) * sizeof(T)) return;
+  if (BlockOf(common) != 0 || whole(call.row) == RowCount(call, call.row) * sizeof(T)) return;
   iris::impl::SyncInsideBlock();
   for (uint32_t i = backend::ThreadIndex(); i < N + n_to; i += backend::BlockSize()) {
     if (i < N) {
@@ -121,7 +121,7 @@ template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePipeline(IRIS_PARAM Common common,
                                                                    IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   PullAndReduce<T, Op, N>(common, call, false, rounds, [&](const Op& op, uint8_t** table) {
     if (!CanPush(common, rounds, call.count * sizeof(T))) return false;
     ReducePushed<T, Op, N>(common, call, &rounds, op, table);

@@ -55,9 +55,8 @@ struct PushChunks {
 
   IRIS_DEVICE PushChunks(const Common& common, uint64_t row_bytes) {
     constexpr uint64_t kStep = 128;
-    const uint64_t per_block =
-        RoundUp((row_bytes + backend::GridSize() - 1) / backend::GridSize(), kStep);
-    begin = Min(row_bytes, backend::BlockIndex() * per_block);
+    const uint64_t per_block = RoundUp((row_bytes + GridOf(common) - 1) / GridOf(common), kStep);
+    begin = Min(row_bytes, BlockOf(common) * per_block);
     end = Min(row_bytes, begin + per_block);
     const uint64_t most = common.push_bytes;
     count = (end - begin + most - 1) / most;
@@ -188,7 +187,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePush(IRIS_PARAM Common
                                                                IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   ReduceByPush<T, Op, N>(common, call, rounds);
   rounds.Conclude();
 }

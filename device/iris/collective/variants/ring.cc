@@ -42,8 +42,7 @@ IRIS_DEVICE inline void ReduceAroundRing(const Common& common, const ReduceCall&
   uint64_t sent = 0;
   if (!rounds.Exchange(false)) return;
 
-  for (uint64_t j = backend::BlockIndex() * chunk; j < row_bytes;
-       j += chunk * backend::GridSize()) {
+  for (uint64_t j = BlockOf(common) * chunk; j < row_bytes; j += chunk * GridOf(common)) {
     for (uint32_t s = 0; s <= n_steps; ++s) {
       const bool takes = s != 0;
       const bool gives = s != n_steps;
@@ -98,7 +97,7 @@ template <typename T, typename Op>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(IRIS_PARAM Common common,
                                                                IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   ReduceAroundRing<T, Op>(common, call, rounds);
   rounds.Conclude();
 }

@@ -23,8 +23,8 @@ IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCal
   const uint64_t capacity = common.packet_bytes / 8;
   const uint64_t row_bytes = call.count * sizeof(T);  // a multiple of 16
   const uint64_t words = row_bytes / 8;
-  const uint64_t per_block = (words + backend::GridSize() - 1) / backend::GridSize();
-  const uint64_t begin = Min(words, backend::BlockIndex() * per_block);
+  const uint64_t per_block = (words + GridOf(common) - 1) / GridOf(common);
+  const uint64_t begin = Min(words, BlockOf(common) * per_block);
   const uint64_t end = Min(words, begin + per_block);
   const uint64_t limit = call.limit * sizeof(T);
   const auto left = [&](uint32_t row, uint64_t at) {
@@ -121,7 +121,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoPackets(IRIS_PARAM 
                                                                      IRIS_PARAM ReduceCall call) {
   IRIS_SHARED(SharedState, shared);
   Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   ReduceByTwoPackets<T, Op, N>(common, call, rounds);
   rounds.Conclude();
 }

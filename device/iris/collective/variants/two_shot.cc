@@ -21,8 +21,8 @@ IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& 
   if (rounds.broken()) return;
   const uint32_t n = common.size;
   const uint32_t me = common.index;
-  const uint32_t block = backend::BlockIndex();
-  const uint32_t grid = backend::GridSize();
+  const uint32_t block = BlockOf(common);
+  const uint32_t grid = GridOf(common);
   const bool root = me == call.root;
   if (!rounds.Exchange(false)) return;
   if (rounds.in_direct() && rounds.out_direct()) {
@@ -77,7 +77,7 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BroadcastSlices(IRIS_PARAM Common common,
                                                                     IRIS_PARAM MoveCall call) {
   IRIS_SHARED(SharedState, shared);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, BlockOf(common));
   BroadcastBySlices(common, call, rounds);
   rounds.Conclude();
 }

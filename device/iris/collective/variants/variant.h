@@ -11,6 +11,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
+#include "iris/collective/residency.h"
 #include "iris/trace_area.h"
 
 namespace iris::ccl::impl {
@@ -98,33 +99,66 @@ uint32_t UnrollOf(const T&) {
   return 0;
 }
 
+// Tells a test of a launch.
+inline void Note(const Comm& comm, const LaunchNote& note) {
+  LaunchTrace* const trace = comm.trace;
+  if (trace == nullptr) return;
+  if (trace->n < LaunchTrace::kMax) trace->notes[trace->n] = note;
+  ++trace->n;
+}
+
+// Launches all blocks of a kernel that meets other members, by launch(config, common), in pieces as
+// the Comm has room for them on the device (residency.h). A piece is a multiple of `together`, the
+// blocks of this member that wait for each other. Kernels number their blocks by BlockOf.
+template <typename Launch>
+Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, Common common,
+                const backend::Stream& stream, Launch launch) {
+  common.blocks = static_cast<uint8_t>(whole.grid);
+  if (comm.share == nullptr) return launch(whole, common);
+  DeviceShare::Room room = {};
+  Result result = comm.share->Begin(whole.grid, together, whole.early, stream, &room);
+  if (!result.ok()) return result;
+  LaunchConfig piece = whole;
+  // Two of a stream are on the device at once then.
+  piece.early = whole.early && 2 * room.piece <= room.all;
+  if (!piece.early) common.early = 0;
+  const uint8_t ends = common.ends;
+  for (uint32_t first = 0; result.ok() && first < whole.grid; first += room.piece) {
+    piece.grid = whole.grid - first < room.piece ? whole.grid - first : room.piece;
+    common.first_block = static_cast<uint8_t>(first);
+    common.ends = first + piece.grid == whole.grid ? ends : 0;
+    result = launch(piece, common);
+  }
+  comm.share->End();
+  return result;
+}
+
 // Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed.
 // config.early: the kernel begins with impl::Enter.
 template <typename... Params, typename... Args>
 Result LaunchKernelAs(const LaunchConfig& config, const Start& start, const VariantRow& row,
                       const char* name, backend::Stream& stream, void (*kernel)(Params...),
-                      const Args&... args) {
-  if (LaunchTrace* trace = start.comm.trace; trace != nullptr) {
-    uint32_t unroll = 0;
-    ((unroll = UnrollOf(args) != 0 ? UnrollOf(args) : unroll), ...);
-    if (trace->n < LaunchTrace::kMax) {
-      trace->notes[trace->n] = {{row.variant, config.grid, config.block, unroll}, name};
-    }
-    ++trace->n;
-  }
-  return backend::Launch(config, stream, kernel, args...);
+                      const Common& common, const Args&... args) {
+  uint32_t unroll = 0;
+  ((unroll = UnrollOf(args) != 0 ? UnrollOf(args) : unroll), ...);
+  Note(start.comm, {{row.variant, config.grid, config.block, unroll}, name});
+  return InPieces(start.comm, config, 1, common, stream,
+                  [&](const LaunchConfig& piece, const Common& its) {
+                    return backend::Launch(piece, stream, kernel, its, args...);
+                  });
 }
 template <typename... Params, typename... Args>
 Result LaunchKernel(const Start& start, const VariantRow& row, const char* name, uint32_t blocks,
                     uint32_t threads, backend::Stream& stream, void (*kernel)(Params...),
-                    const Args&... args) {
-  return LaunchKernelAs({blocks, threads}, start, row, name, stream, kernel, args...);
+                    const Common& common, const Args&... args) {
+  return LaunchKernelAs({blocks, threads}, start, row, name, stream, kernel, common, args...);
 }
 template <typename... Params, typename... Args>
 Result LaunchEarly(const Start& start, const VariantRow& row, const char* name,
-                   backend::Stream& stream, void (*kernel)(Params...), const Args&... args) {
+                   backend::Stream& stream, void (*kernel)(Params...), const Common& common,
+                   const Args&... args) {
   return LaunchKernelAs({start.plan.blocks, start.plan.threads, 0, BeginsEarly(start)}, start, row,
-                        name, stream, kernel, args...);
+                        name, stream, kernel, common, args...);
 }
 
 // Reductions of a slice or row by ReduceDirect; see impl/reduce_direct.h.

@@ -11,6 +11,7 @@ namespace iris::fill::impl {
 
 // Units of 16 bytes, from the element `first` of the sequence on, to `to`, which is aligned to 16.
 // Of random kinds, `first` is a multiple of ElementsOfABlock.
+// to == nullptr: the kernel is loaded onto the current device, and nothing is launched.
 struct Vectors {
   void* to = nullptr;
   uint64_t first = 0;
@@ -86,6 +87,7 @@ IRIS_KERNEL void FillVectors(IRIS_PARAM Sequence s, IRIS_PARAM Vectors v) {
 
 template <Kind kKind, DType kType>
 Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& stream) {
+  if (v.to == nullptr) return backend::PrepareKernel(FillVectors<kKind, kType>);
   return backend::Launch(ConfigFor(v.units), stream, FillVectors<kKind, kType>, s, v);
 }
 

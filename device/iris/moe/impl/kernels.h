@@ -116,11 +116,17 @@ struct Warps {
   uint64_t first;
   uint64_t step;
 };
-IRIS_DEVICE inline Warps WarpsOfGrid() {
+IRIS_DEVICE inline Warps WarpsOf(uint32_t block, uint32_t blocks) {
   const uint64_t each = backend::BlockSize() / backend::WarpSize();
   // Neighbours in different blocks: few rows then keep many multiprocessors busy.
-  return {backend::WarpIndex() * uint64_t{backend::GridSize()} + backend::BlockIndex(),
-          each * backend::GridSize()};
+  return {backend::WarpIndex() * uint64_t{blocks} + block, each * blocks};
+}
+IRIS_DEVICE inline Warps WarpsOfGrid() {
+  return WarpsOf(backend::BlockIndex(), backend::GridSize());
+}
+// The same of a kernel that meets the others, in whatever pieces it is launched.
+IRIS_DEVICE inline Warps WarpsOfTeam(const MoeCall& call) {
+  return WarpsOf(ccl::impl::BlockOf(call.common), ccl::impl::GridOf(call.common));
 }
 
 IRIS_DEVICE inline uint32_t CountBelow(uint64_t ballot, uint32_t lane) {
@@ -466,10 +472,10 @@ IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t
 }
 
 // With a capacity, a row may not be sent before it is known what the members before have for its
-// expert. The first block tells this member's counts; behind one more round it adds those of the
-// others up, for all blocks. False on failure, which is recorded; the same in all threads.
+// expert. The first block of the call tells this member's counts; behind one more round it adds those
+// of the others up, for all blocks: those wait for it alone, which is in the first piece. False on failure, which is recorded; the same in all threads.
 IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
-  const bool counts = backend::BlockIndex() == 0;
+  const bool counts = ccl::impl::BlockOf(call.common) == 0;
   if (counts) TellCounts(call, 0, 1);
   if (!rounds->Meet()) return false;
   const uint32_t me = call.common.index;
@@ -496,11 +502,13 @@ IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Send(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
-  Rounds rounds(call.common, &shared, backend::BlockIndex());
+  Rounds rounds(call.common, &shared, ccl::impl::BlockOf(call.common));
   if (!rounds.broken() && rounds.Exchange(false)) {
-    if (call.capacity == 0) TellCounts(call, backend::BlockIndex(), backend::GridSize());
+    if (call.capacity == 0) {
+      TellCounts(call, ccl::impl::BlockOf(call.common), ccl::impl::GridOf(call.common));
+    }
     if (call.capacity == 0 || LearnWhatIsTaken(call, &rounds)) {
-      const Warps warps = WarpsOfGrid();
+      const Warps warps = WarpsOfTeam(call);
       for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
         SendToken(call, static_cast<uint32_t>(t));
       }
@@ -746,7 +754,7 @@ IRIS_DEVICE inline Rows HowLoaded(const MoeCall& call) {
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
-  Rounds rounds(call.common, &shared, backend::BlockIndex());
+  Rounds rounds(call.common, &shared, ccl::impl::BlockOf(call.common));
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
   if (!rounds.broken() && rounds.Exchange(false)) {
@@ -756,14 +764,15 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
                     : head->tokens != call.tokens ? Fit::kOtherTokens
                                                   : Fit::kFits;
     // All members are told, so that all of them fail alike.
-    for (uint32_t to = backend::BlockIndex(); to < members; to += backend::GridSize()) {
+    for (uint32_t to = ccl::impl::BlockOf(call.common); to < members;
+         to += ccl::impl::GridOf(call.common)) {
       if (backend::ThreadIndex() != 0) continue;
       Told* const told = ToldBy(call, to, me);
       backend::StorePlain(&told->fit, fit);
       backend::StorePlain(&told->dispatched_tokens, head->tokens);
       backend::StorePlain(&told->combined_tokens, call.tokens);
     }
-    const Warps warps = WarpsOfGrid();
+    const Warps warps = WarpsOfTeam(call);
     const Rows rows = HowLoaded(call);
     // The sums of this member's own tokens do not travel: Gather makes them.
     const uint64_t others = uint64_t{members - 1} * call.max_tokens;

@@ -182,7 +182,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormPackets(IRIS_PARAM Commo
   IRIS_SHARED(ccl::impl::SharedState, shared);
   IRIS_SHARED(NormShared, norm_shared);
   ccl::impl::Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, ccl::impl::BlockOf(common));
   NormOneShot<T, Packets>(common, call, rounds, &norm_shared);
   rounds.Conclude();
 }
@@ -195,7 +195,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormLines(IRIS_PARAM Common 
     IRIS_SHARED(ccl::impl::SharedState, shared);
     IRIS_SHARED(NormShared, norm_shared);
     ccl::impl::Enter(common);
-    Rounds rounds(common, &shared, backend::BlockIndex());
+    Rounds rounds(common, &shared, ccl::impl::BlockOf(common));
     NormOneShot<T, Lines>(common, call, rounds, &norm_shared);
     rounds.Conclude();
   }

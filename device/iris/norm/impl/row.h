@@ -186,8 +186,8 @@ class RowPart {
   IRIS_DEVICE RowPart(const NormCall& call, const Common& common, Rounds* rounds,
                       NormShared* shared, const Units& units)
       : call_(call), common_(common), rounds_(rounds), shared_(shared), units_(units) {
-    group_ = backend::BlockIndex() / call.parts;
-    part_ = backend::BlockIndex() % call.parts;
+    group_ = ccl::impl::BlockOf(common) / call.parts;
+    part_ = ccl::impl::BlockOf(common) % call.parts;
     first_column_ = uint64_t{part_} * call.part_columns;
     columns_ = Min(call.part_columns, call.hidden - first_column_);
     has_weights_ = call.weight != nullptr && call.weight_type == kType;
@@ -203,7 +203,7 @@ class RowPart {
 
   // Of rows: each `groups()`-th one from `group()` on is this block's.
   IRIS_DEVICE uint64_t group() const { return group_; }
-  IRIS_DEVICE uint64_t groups() const { return backend::GridSize() / call_.parts; }
+  IRIS_DEVICE uint64_t groups() const { return ccl::impl::GridOf(common_) / call_.parts; }
   IRIS_DEVICE uint64_t columns() const { return columns_; }
   IRIS_DEVICE uint64_t bytes() const { return columns_ * sizeof(T); }
   IRIS_DEVICE UnitPlace Place(uint32_t k) const { return units_(k, bytes()); }

@@ -256,7 +256,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormTwoShot(IRIS_PARAM Commo
   IRIS_SHARED(ccl::impl::SharedState, shared);
   IRIS_SHARED(NormShared, norm_shared);
   ccl::impl::Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, ccl::impl::BlockOf(common));
   TwoShot<T>(common, call, &rounds, &norm_shared).Run();
   rounds.Conclude();
 }

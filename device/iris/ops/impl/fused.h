@@ -111,8 +111,8 @@ IRIS_DEVICE inline void SumAroundRing(const Common& common, const MatmulCall& ca
   const bool to_all = operation == Operation::kMatmulAllReduce;
   const uint32_t members = common.size;
   const uint32_t me = common.index;
-  const uint32_t block = backend::BlockIndex();
-  const uint32_t grid = backend::GridSize();
+  const uint32_t block = ccl::impl::BlockOf(common);
+  const uint32_t grid = ccl::impl::GridOf(common);
   const uint32_t next = rounds.Rotated(1);
   const uint32_t previous = rounds.Rotated(members - 1);
   const uint64_t signals = rounds.Signals();
@@ -185,7 +185,8 @@ IRIS_DEVICE inline void PushPanels(const Common& common, const MatmulCall& call,
   const uint64_t stride = GatheredStride(call.k);
   const uint32_t packs = static_cast<uint32_t>(stride / kPack);
   const Source<T> source(reinterpret_cast<const T*>(call.a), call.lda, rows);
-  for (uint32_t panel = backend::BlockIndex(); panel < panels; panel += backend::GridSize()) {
+  for (uint32_t panel = ccl::impl::BlockOf(common); panel < panels;
+       panel += ccl::impl::GridOf(common)) {
     const uint32_t first = panel * panel_rows;
     const uint32_t last = rows - first < panel_rows ? rows : first + panel_rows;
     for (uint32_t row = first; row < last; ++row) {
@@ -221,7 +222,7 @@ IRIS_DEVICE inline void MultiplyGathered(const Common& common, const MatmulCall&
   const uint64_t* const arrivals = AtWorkspace<uint64_t>(common, call, me, 0);
   const T* const gathered = AtWorkspace<T>(common, call, me, kArrivalBytes);
   uint64_t before = 0;  // tiles of the members that came before
-  uint64_t j = backend::BlockIndex();
+  uint64_t j = ccl::impl::BlockOf(common);
   for (uint32_t s = 0; s < members; ++s) {
     const uint32_t owner = (me + members - s) % members;
     const Area area = AreaOf(Operation::kAllGatherMatmul, call.m, call.n, members, owner);
@@ -229,7 +230,7 @@ IRIS_DEVICE inline void MultiplyGathered(const Common& common, const MatmulCall&
     const T* const a = s == 0 ? reinterpret_cast<const T*>(call.a)
                               : gathered + area.d_row * GatheredStride(call.k);
     const uint64_t lda = s == 0 ? call.lda : GatheredStride(call.k);
-    for (; j < before + tiles; j += backend::GridSize()) {
+    for (; j < before + tiles; j += ccl::impl::GridOf(common)) {
       const Area tile = TileOf(area, static_cast<uint32_t>(j - before));
       if (s != 0) {
         if (backend::ThreadIndex() == 0) {
@@ -264,7 +265,7 @@ IRIS_DEVICE inline void MultiplyForAll(const Common& common, const MatmulCall& c
   FindPlaces(rounds, call, places);
   const Area area = AreaOf(common.operation, call.m, call.n, common.size, common.index);
   const uint32_t tiles = CountTiles(area);
-  for (uint64_t t = backend::BlockIndex(); t < tiles; t += backend::GridSize()) {
+  for (uint64_t t = ccl::impl::BlockOf(common); t < tiles; t += ccl::impl::GridOf(common)) {
     const Area tile = TileOf(area, static_cast<uint32_t>(t));
     maker.Make(reinterpret_cast<const T*>(call.a), call.lda, tile);
     maker.Emit(tile, places->d, common.size);
@@ -310,7 +311,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
   IRIS_SHARED(ccl::impl::SharedState, shared);
   IRIS_SHARED(Places, places);
   IRIS_SHARED(Bytes16[Product<T>::kSharedBytes / sizeof(Bytes16)], slices);
-  Rounds rounds(common, &shared, backend::BlockIndex());
+  Rounds rounds(common, &shared, ccl::impl::BlockOf(common));
   if (!rounds.broken()) {
     Maker<T> maker(call, slices);
     switch (common.operation) {

@@ -121,11 +121,16 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, 
   }
   if (!result.ok()) return result;
   if (copies) result = StartCopies(comm, common, call, matmul, stream);
-  const LaunchConfig config = {plan.blocks, plan.threads, 0};
   if (result.ok()) {
-    result = problem.in == DType::kF16
-                 ? backend::Launch(config, stream, &FusedMatmul<Half>, common, matmul)
-                 : backend::Launch(config, stream, &FusedMatmul<Bfloat16>, common, matmul);
+    // Tiles wait for the rows of any block.
+    const uint32_t together = operation == Operation::kAllGatherMatmul ? plan.blocks : 1;
+    result = ccl::impl::InPieces(
+        comm, {plan.blocks, plan.threads}, together, common, stream,
+        [&](const LaunchConfig& piece, const Common& its) {
+          return problem.in == DType::kF16
+                     ? backend::Launch(piece, stream, &FusedMatmul<Half>, its, matmul)
+                     : backend::Launch(piece, stream, &FusedMatmul<Bfloat16>, its, matmul);
+        });
   }
   if (copies) {
     const Result joined = backend::WaitEvent(stream, comm.products->copies_end);

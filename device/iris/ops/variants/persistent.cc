@@ -2,6 +2,7 @@
 // kernel, which may begin while the opening runs and waits for its end before it sends anything.
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "iris/backend/persistent_product.h"
 #include "iris/collective/impl/layout.h"
@@ -12,6 +13,11 @@
 
 namespace iris::ops::impl {
 namespace {
+
+constexpr uint32_t kLeastBlocks = 8;
+// Blocks come in pairs on neighbouring multiprocessors. Where other kernels have an odd number of a
+// group of those, one is left over: in each group, of which no device has more.
+constexpr uint32_t kOddBlocks = 8;
 
 using backend::PersistentProduct;
 using ccl::Operation;
@@ -53,8 +59,11 @@ PersistentProduct ShapeOf(const Problem& problem, uint32_t members, uint32_t mem
   return product;
 }
 
-// Where ranks share a device, one multiprocessor of so many is left to copies.
-constexpr uint32_t kSharedForCopies = 8;
+// Of so many blocks, those whose places are left to copies: within a device that ranks share, copies
+// are kernels.
+uint32_t LeftToCopies(const ccl::Comm& comm, uint32_t blocks) {
+  return IsOnSharedDevice(comm) ? (blocks + 7) / 8 : 0;
+}
 
 // Of a Comm's workspace, what a persistent product has.
 uint64_t RoomOf(const ccl::Comm& comm) {
@@ -105,9 +114,7 @@ PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call, bool copi
   // Blocks of ranks that share a device have to fit on it together.
   if (IsOnSharedDevice(comm)) {
     product.max_blocks = comm.config.max_blocks;
-    // Copies within a device are kernels.
-    if (copies)
-      product.max_blocks -= (product.max_blocks + kSharedForCopies - 1) / kSharedForCopies;
+    if (copies) product.max_blocks -= LeftToCopies(comm, product.max_blocks);
   }
   if (copies) {
     product.copies = &comm.products->copies;
@@ -134,7 +141,7 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
   if (bytes == 0) return false;
   if (comm != nullptr) {
     *why = "max_blocks of the communicator is below 8: a persistent product needs more";
-    if (comm->config.max_blocks < 8) return false;
+    if (comm->config.max_blocks < kLeastBlocks) return false;
     *why = "the workspace is too small for the problem: make it as large as WorkspaceBytes says";
     if (RoomOf(*comm) < bytes) return false;
   }
@@ -154,8 +161,27 @@ void Complete(const ccl::Comm&, const Problem&, const Matmul*, Plan* plan) {
 Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
                         backend::Stream& stream) {
   const Common common = CommonOf(comm, call, plan);
-  if (Result result = LaunchOpening(common, false, stream); !result.ok()) return result;
   PersistentProduct product = ProductOf(comm, call, copies);
+  // All of its blocks wait for those of others: they need room on the device at the same time.
+  std::unique_lock<ccl::DeviceShare> hold;
+  if (comm.share != nullptr) {
+    ccl::DeviceShare::Room room = {};
+    if (Result result = comm.share->Begin(0, 0, false, stream, &room); !result.ok()) return result;
+    hold = std::unique_lock<ccl::DeviceShare>(*comm.share, std::adopt_lock);
+    if (!room.alone) {
+      const uint32_t others = kOddBlocks + (copies ? LeftToCopies(comm, room.all) : 0);
+      if (room.all < kLeastBlocks + others) {
+        return {StatusCode::kResourceExhausted,
+                "a persistent product has no room on the device beside what its other "
+                "communicators may have there: destroy communicators that are not needed, make "
+                "them with fewer Config::max_blocks, and make all of them before graphs are "
+                "captured"};
+      }
+      const uint32_t most = room.all - others;
+      if (product.max_blocks == 0 || product.max_blocks > most) product.max_blocks = most;
+    }
+  }
+  if (Result result = LaunchOpening(common, false, stream); !result.ok()) return result;
   const auto here = [&](uint64_t offset_bytes) {
     return iris::AtOffset<uint8_t>(comm.context, comm.context.rank, offset_bytes);
   };
