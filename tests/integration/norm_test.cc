@@ -160,7 +160,7 @@ int Results(const std::vector<std::string>&) {
   wrong.hidden = 0;
   REQUIRE(refused(wrong, "all_reduce_rms_norm(rows=7, hidden=0, f32 to f32, residual): hidden is"));
   wrong = shape;
-  wrong.out = DType::kBf16;
+  wrong.out = DType::kF64;
   REQUIRE(refused(wrong, "type of `out`"));
   wrong = shape;
   wrong.out = DType::kF8E4M3;
