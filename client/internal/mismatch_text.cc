@@ -122,6 +122,15 @@ std::string MismatchText(const Names& names, const ErrorInfo& info,
     absl::StrAppend(&text, "the members of the team called differently, and what each called is ",
                     "not known");
   }
+  const CallRecord& most = mismatch.most_call;
+  const CallRecord& other = mismatch.other_call;
+  if (mismatch.other != 0 && ccl::IsMatmul(most.operation) && most.operation == other.operation &&
+      most.m == other.m && most.n == other.n && most.k == other.k && most.type == other.type &&
+      most.ops_variant != other.ops_variant) {
+    absl::StrAppend(&text, "; the automatic choice differs where matrices are aligned to 16 bytes ",
+                    "on some ranks alone, or where some do not find the vendor's library: name ",
+                    "the variant, or align them alike");
+  }
   if (mismatch.rest != 0) {
     absl::StrAppend(&text, "; ", RanksText(mismatch.rest, ranks), " called something else again");
   }

@@ -101,6 +101,14 @@ bool PersistentIsFaster(const Problem& problem) {
          problem.operation == Operation::kMatmulAllScatter;
 }
 
+// Whether slices of a matrix that is dealt out by columns are aligned on all members alike: if they
+// are not, some members would choose a persistent product and others would not.
+bool SlicesAreAlignedAlike(const Problem& problem, uint32_t members) {
+  const uint64_t aligned = 16 / DTypeBytes(problem.in);
+  return problem.operation != Operation::kMatmulAllScatter || problem.transposed_b ||
+         problem.n % (aligned * members) == 0;
+}
+
 // Whether the copy engine is expected to bring rows faster to a persistent product than its blocks
 // do, by the same figures: shares of less were not measured, nor copies within a device.
 bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& problem) {
@@ -120,7 +128,7 @@ const VariantRow* RowOf(const ccl::Comm* comm, uint32_t members, const Problem& 
     return row != nullptr && row->supports(comm, problem, members, call, why) ? row : nullptr;
   }
   const bool library = backend::LibraryProductName() != nullptr;
-  if ((!library || PersistentIsFaster(problem)) &&
+  if ((!library || PersistentIsFaster(problem)) && SlicesAreAlignedAlike(problem, members) &&
       impl::kPersistentRow.supports(comm, problem, members, call, why)) {
     if (CopyEngineIsFaster(comm, members, problem) &&
         impl::kCopyEngineRow.supports(comm, problem, members, call, why)) {
