@@ -472,8 +472,9 @@ IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t
 }
 
 // With a capacity, a row may not be sent before it is known what the members before have for its
-// expert. The first block of the call tells this member's counts; behind one more round it adds those
-// of the others up, for all blocks: those wait for it alone, which is in the first piece. False on failure, which is recorded; the same in all threads.
+// expert. The first block of the call tells this member's counts; behind one more round it adds
+// those of the others up, for all blocks: those wait for it alone, which is in the first piece.
+// False on failure, which is recorded; the same in all threads.
 IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
   const bool counts = ccl::impl::BlockOf(call.common) == 0;
   if (counts) TellCounts(call, 0, 1);

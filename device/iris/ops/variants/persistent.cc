@@ -59,8 +59,8 @@ PersistentProduct ShapeOf(const Problem& problem, uint32_t members, uint32_t mem
   return product;
 }
 
-// Of so many blocks, those whose places are left to copies: within a device that ranks share, copies
-// are kernels.
+// Of so many blocks, those whose places are left to copies: within a device that ranks share,
+// copies are kernels.
 uint32_t LeftToCopies(const ccl::Comm& comm, uint32_t blocks) {
   return IsOnSharedDevice(comm) ? (blocks + 7) / 8 : 0;
 }
