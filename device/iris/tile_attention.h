@@ -187,8 +187,10 @@ class TileAttention {
   // Only this uses `shared` while it lives.
   IRIS_DEVICE explicit TileAttention(void* shared) : shared_(*static_cast<Shared*>(shared)) {}
 
-  // The first kRows lines of `queries`, or as many as exist, which have seen nothing yet.
+  // The first kRows lines of `queries`, or as many as exist, which have seen nothing yet. A barrier
+  // of the block is first, so that Resume finds what all of it has stored before.
   IRIS_DEVICE void SetQueries(const T* queries, uint32_t n_rows) {
+    backend::BlockSync();  // the queries before have been read
     n_rows_ = n_rows;
     m_ = impl::kNoScore;
     l_ = 0;
