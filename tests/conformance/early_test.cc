@@ -23,7 +23,7 @@ namespace {
 constexpr uint32_t kBlocks = 8;
 constexpr uint32_t kThreads = 128;
 constexpr uint32_t kWords = kBlocks * kThreads * 4;
-constexpr uint32_t kPairs = 20;  // in a graph
+constexpr uint32_t kPairs = kSlower == 1 ? 20 : 5;  // in a graph
 constexpr uint32_t kReplays = backend::Traits::kEmulated ? 4 : 1000;
 
 // A flag that is relaxed where a launch publishes what was written here.
