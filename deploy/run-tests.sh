@@ -48,8 +48,8 @@ run asan test --config=asan "${test_options[@]}" --build_tests_only -- \
 # ThreadSanitizer: the protocols of device code, with ranks as threads.
 run tsan test --config=tsan "${test_options[@]}" --build_tests_only -- \
   //device/iris/... //tests/conformance/...
-# The second compiler, with -Wthread-safety: what is shipped, and the tests beside it. It is compiled and not linked, and
-# nothing is run. The code of devices and its tests are compiled by it for ThreadSanitizer, with the same warnings.
+# The second compiler, with -Wthread-safety: what is shipped, and the tests beside it. It is compiled and not linked,
+# and nothing is run. Code of devices and its tests are compiled by it for ThreadSanitizer, with the same warnings.
 run clang build --config=clang --output_groups=compilation_outputs -- \
   //... -//tests/... -//device/iris/... -//deploy/...
 
