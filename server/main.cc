@@ -38,6 +38,7 @@
 #include "server/sandbox/seccomp_filter.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
+#include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
 #include "server/tenant/worker_table.h"
 #include "server/worker/look_at_descriptors.h"
@@ -104,20 +105,6 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   return unusable;
 }
 
-// A worker's process, as the table of workers sees it.
-class Process : public RunningWorker {
- public:
-  explicit Process(WorkerProcess process) : process_(std::move(process)) {}
-  pid_t pid() const override { return process_.pid(); }
-  int pidfd() const override { return process_.pidfd(); }
-  wire::UniqueFd TakeLink() override { return process_.TakeLink(); }
-  void Kill() override { process_.Kill(); }
-  std::optional<std::string> Reap() override { return process_.Reap(); }
-
- private:
-  WorkerProcess process_;
-};
-
 // What is slow to close, for the status.
 struct Closing {
   std::atomic<uint64_t> troubles{0};
@@ -160,19 +147,19 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
   setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
     if (!process.ok()) return process.status();
-    return std::make_unique<Process>(*std::move(process));
+    return std::make_unique<RunningProcess>(*std::move(process));
   };
   setup.closing.start = [program]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->StartClosing();
     if (!process.ok()) return process.status();
-    return std::make_unique<Process>(*std::move(process));
+    return std::make_unique<RunningProcess>(*std::move(process));
   };
   setup.closing.trouble = Trouble("connections of clients are slow to close", closing, logger);
   setup.looking.processes.start = [program,
                                    looking]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->StartLooking(looking);
     if (!process.ok()) return process.status();
-    return std::make_unique<Process>(*std::move(process));
+    return std::make_unique<RunningProcess>(*std::move(process));
   };
   setup.looking.processes.trouble =
       Trouble("descriptors of clients are slow to look at", closing, logger);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/frame.h"
+#include "server/link/pass_descriptor.h"
 
 namespace iris::server {
 namespace {
@@ -75,15 +76,7 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
     if (errno == ECONNRESET) return absl::UnavailableError("the other end of the link has closed");
     return wire::ErrnoStatus(errno, "receive from the link");
   }
-  for (struct cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < n_fds; ++i) {
-      int fd;
-      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-      fds_.emplace_back(fd);
-    }
-  }
+  TakeAll(&message, &fds_);
   if (n == 0) return absl::UnavailableError("the other end of the link has closed");
   if (sender_ == LinkSender::kWorker && !fds_.empty()) {
     return absl::InvalidArgumentError("the worker sent descriptors, which none has reason to");

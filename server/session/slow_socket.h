@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <string>
 
 #include "proto/wire/unique_fd.h"
+#include "server/link/pass_descriptor.h"
 
 namespace iris::testing {
 
@@ -40,20 +40,7 @@ struct SlowSocket {
 
 // Sends a byte and a descriptor; fails the test if it cannot.
 inline void SendFd(int socket, int fd) {
-  char byte = 'x';
-  struct iovec part = {&byte, 1};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  struct cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  *reinterpret_cast<int*>(CMSG_DATA(header)) = fd;
-  ASSERT_EQ(sendmsg(socket, &message, 0), 1);
+  ASSERT_EQ(server::PassDescriptor(socket, "x", 1, fd), server::Passed::kYes);
 }
 
 }  // namespace iris::testing

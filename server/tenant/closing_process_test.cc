@@ -14,25 +14,13 @@
 #include "absl/time/time.h"
 #include "server/session/closer.h"
 #include "server/session/slow_socket.h"
+#include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
 
 namespace iris::server {
 namespace {
 
 constexpr int kHangsForSeconds = 600;
-
-class Process : public RunningWorker {
- public:
-  explicit Process(WorkerProcess process) : process_(std::move(process)) {}
-  pid_t pid() const override { return process_.pid(); }
-  int pidfd() const override { return process_.pidfd(); }
-  wire::UniqueFd TakeLink() override { return process_.TakeLink(); }
-  void Kill() override { process_.Kill(); }
-  std::optional<std::string> Reap() override { return process_.Reap(); }
-
- private:
-  WorkerProcess process_;
-};
 
 class ClosingProcessTest : public ::testing::Test {
  protected:
@@ -47,7 +35,7 @@ class ClosingProcessTest : public ::testing::Test {
       absl::StatusOr<WorkerProcess> started = program_->StartClosing();
       if (!started.ok()) return started.status();
       pids_.push_back(started->pid());
-      return std::make_unique<Process>(*std::move(started));
+      return std::make_unique<RunningProcess>(*std::move(started));
     };
     setup.trouble = [this](uint64_t times, const absl::Status& why) {
       EXPECT_EQ(times, troubles_.size() + 1);

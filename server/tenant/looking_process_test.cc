@@ -19,6 +19,7 @@
 #include "server/job/clock.h"
 #include "server/link/drop_unread.h"
 #include "server/session/slow_socket.h"
+#include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
 #include "server/worker/look_at_descriptors.h"
 
@@ -26,19 +27,6 @@ namespace iris::server {
 namespace {
 
 constexpr Tenant kAlice{1000};
-
-class Process : public RunningWorker {
- public:
-  explicit Process(WorkerProcess process) : process_(std::move(process)) {}
-  pid_t pid() const override { return process_.pid(); }
-  int pidfd() const override { return process_.pidfd(); }
-  wire::UniqueFd TakeLink() override { return process_.TakeLink(); }
-  void Kill() override { process_.Kill(); }
-  std::optional<std::string> Reap() override { return process_.Reap(); }
-
- private:
-  WorkerProcess process_;
-};
 
 wire::UniqueFd Memfd() { return wire::UniqueFd(memfd_create("test", MFD_CLOEXEC)); }
 wire::UniqueFd Open(const char* path) { return wire::UniqueFd(open(path, O_RDONLY | O_CLOEXEC)); }
@@ -60,7 +48,7 @@ class LookingProcessTest : public ::testing::Test {
       pids_.push_back(started->pid());
       // Before it has answered anything.
       if (stops_ && pids_.size() == 1) kill(started->pid(), SIGSTOP);
-      return std::make_unique<Process>(*std::move(started));
+      return std::make_unique<RunningProcess>(*std::move(started));
     };
     setup.processes.trouble = [this](uint64_t, const absl::Status& why) {
       troubles_.push_back(why);

@@ -40,15 +40,7 @@ bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
     n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (n < 0 && errno == EINTR);
   if (n < 0) return true;  // there is nothing: irisd will see
-  for (struct cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < n_fds; ++i) {
-      int fd;
-      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-      fds->emplace_back(fd);
-    }
-  }
+  TakeAll(&message, fds);
   return (message.msg_flags & MSG_CTRUNC) == 0;
 }
 

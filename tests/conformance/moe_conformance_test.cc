@@ -702,6 +702,22 @@ TEST(MoeTeamTest, AnyRanksInAnyOrder) {
   });
 }
 
+// What failed can be mended: it runs then, and the next operation is the first one again.
+void Mend(Rank& rank, Member& member, const Case& c) {
+  const auto prepare = [&] {
+    ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
+    rank.Synchronize();
+  };
+  rank.HostBarrier();
+  prepare();
+  ccl::ResetError(member.comm);
+  rank.HostBarrier();
+  member.Run(c);
+  rank.HostBarrier();
+  prepare();
+  rank.HostBarrier();
+}
+
 TEST(MoeFailureTest, AllMembersAreToldOfABadId) {
   struct Bad {
     int32_t value;
@@ -736,18 +752,7 @@ TEST(MoeFailureTest, AllMembersAreToldOfABadId) {
       EXPECT_EQ(info.bad_expert, bad.repeated ? ccl::ErrorInfo::BadExpert::kRepeated
                                               : ccl::ErrorInfo::BadExpert::kNoSuchExpert);
       EXPECT_EQ(member.Dispatch().code, StatusCode::kFailedPrecondition);
-      // It can be mended.
-      rank.HostBarrier();
-      ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
-      rank.Synchronize();
-      ccl::ResetError(member.comm);
-      rank.HostBarrier();
-      member.Run(c);
-      rank.HostBarrier();
-      // The next one is the first operation again.
-      ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
-      rank.Synchronize();
-      rank.HostBarrier();
+      Mend(rank, member, c);
     }
   });
 }
@@ -786,17 +791,7 @@ TEST(MoeFailureTest, ACombineBelongsToADispatch) {
         EXPECT_EQ(info.combined_tokens, 2u);
       }
       EXPECT_EQ(member.Dispatch().code, StatusCode::kFailedPrecondition);
-      // It can be mended.
-      rank.HostBarrier();
-      ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
-      rank.Synchronize();
-      ccl::ResetError(member.comm);
-      rank.HostBarrier();
-      member.Run(c);
-      rank.HostBarrier();
-      ExpectOk(ccl::PrepareWorkspace(member.comm, rank.stream));
-      rank.Synchronize();
-      rank.HostBarrier();
+      Mend(rank, member, c);
     }
   });
 }

@@ -298,7 +298,11 @@ TEST_P(SharesTest, OperationsEndInAnyOrderOnAnyRank) {
 // As many as there is no room for: the last one is refused, and what it is refused for can be read.
 TEST(ShareTest, WhereNothingIsLeftACommIsRefused) {
   const uint32_t slots = backend::ResidentBlocks();
-  if (slots == 0) GTEST_SKIP() << "the device takes any number of blocks";
+  if (slots == 0) {
+    GTEST_SKIP()
+        << "this device takes any number of blocks, so that no Comm is refused: the test's "
+           "target limits emulated ones by IRIS_EMU_RESIDENT_BLOCKS";
+  }
   ccl::Config config;
   config.stage_bytes = 4 << 10;
   config.packet_bytes = 1 << 10;
