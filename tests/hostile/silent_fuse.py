@@ -19,6 +19,7 @@ PR_SET_DUMPABLE = 4
 SECONDS_MAX = 120  # what waits for it waits no longer, whatever became of the test
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_NOSUID, MS_NODEV = 2, 4
+MNT_DETACH = 2
 
 
 class SilentFile:
@@ -52,6 +53,10 @@ class SilentFile:
         """Ends the file system: the kernel answers in its place, with an error."""
         os.kill(self._server, signal.SIGKILL)
         os.waitpid(self._server, 0)
+        folder = os.path.dirname(self.path)
+        for mounted in (self.path, folder):
+            self._libc.umount2(mounted.encode(), MNT_DETACH)
+        os.rmdir(folder)
 
     def _mount(self, source, target, kind, options):
         if self._libc.mount(source, target.encode(), kind, MS_NOSUID | MS_NODEV, options.encode()) != 0:
@@ -64,7 +69,7 @@ class SilentFile:
             error = ctypes.get_errno()
             raise OSError(error, f"make a user namespace: {os.strerror(error)}")
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
 
     def _reply(self, unique, payload=b"", error=0):
@@ -89,3 +94,22 @@ class SilentFile:
                 self._reply(unique, ATTRIBUTES.pack(0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o100666, 1, 0, 0, 0, 4096, 0))
             else:
                 self._reply(unique, error=-errno.ENOSYS)
+
+
+def why_not(device, become):
+    """Why this machine lets the user that `become` makes of a process have no such file; empty if it does."""
+    answer, mine = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            become()
+            SilentFile(device).end()
+            code = 0
+        except Exception as error:
+            os.write(mine, str(error).encode())
+        os._exit(code)
+    os.close(mine)
+    with os.fdopen(answer, "rb") as file:
+        text = file.read().decode()
+    return "" if os.waitpid(child, 0)[1] == 0 else text or "the attempt failed"
