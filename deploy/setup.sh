@@ -197,6 +197,10 @@ fetch_wheels() { # LIST
   timeout -k 10 1800 /usr/bin/python3 -m pip --quiet --no-input --no-cache-dir --disable-pip-version-check \
     --retries 2 install --only-binary :all: --no-deps --require-hashes --no-warn-script-location \
     --root-user-action ignore --target "$unpacked" -r "$lists_folder/$1.txt" >"$log" 2>&1 || return
+  # nvcc looks for the CUDA runtime in lib64, as in an installed toolkit; the wheels have it in lib.
+  if [ -d "$unpacked/nvidia/cu13/lib" ] && [ ! -e "$unpacked/nvidia/cu13/lib64" ]; then
+    ln -s lib "$unpacked/nvidia/cu13/lib64" || return
+  fi
   # The list comes last: then it is whole.
   {
     "${as_root[@]}" rm -rf "$folder" &&
