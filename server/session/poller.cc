@@ -73,12 +73,13 @@ void Poller::Wait(absl::Duration timeout) {
   struct epoll_event events[kEventsPerWait];
   const int n = epoll_wait(epoll_.get(), events, kEventsPerWait, timeout_ms);
   for (int i = 0; i < n; ++i) {
-    if (events[i].data.u64 == 0) {
+    const uint64_t id = events[i].data.u64;  // a copy: the structure is packed
+    if (id == 0) {
       uint64_t ignored;
       [[maybe_unused]] const ssize_t got = read(wake_.get(), &ignored, sizeof(ignored));
       continue;
     }
-    const auto it = handlers_.find(events[i].data.u64);
+    const auto it = handlers_.find(id);
     if (it == handlers_.end()) continue;
     const std::shared_ptr<Handler> handler = it->second;  // lives on if it lets go of itself
     (*handler)(events[i].events);
