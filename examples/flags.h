@@ -1,4 +1,5 @@
-// What the examples without flags of their own say of the words behind their names. No part of Iris.
+// What the examples without flags of their own say of the words behind their names. No part of
+// Iris.
 #pragma once
 
 #include <cerrno>
@@ -9,9 +10,9 @@
 
 namespace example {
 
-// Ends the program with 0 after --help, which prints `usage`, and with 1 if `wrong`, or if there are
-// more than `most` words; then `usage` is the error. "[m n k]" is a usage: the program's name is
-// written before it.
+// Ends the program with 0 after --help, which prints `usage`, and with 1 if `wrong`, or if there
+// are more than `most` words; then `usage` is the error. "[m n k]" is a usage: the program's name
+// is written before it.
 inline void Usage(int argc, char** argv, bool wrong, int most, const char* usage) {
   const bool help =
       argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);

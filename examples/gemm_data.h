@@ -1,5 +1,6 @@
 // The test data of the examples 08, 09, 11 and 12: what they are run with, their matrices, what
-// their sizes have to be, and what the product is. No part of Iris: a program that has matrices of its own needs none of it.
+// their sizes have to be, and what the product is. No part of Iris: a program that has matrices of
+// its own needs none of it.
 #pragma once
 
 #include <cstdint>
