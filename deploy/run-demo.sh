@@ -6,6 +6,18 @@
 # shellcheck disable=SC1091
 . "$(dirname "$0")/common.sh"
 
+case "${1:-}" in
+  "") ;;
+  -h | --help)
+    sed -n '2,/^# a temporary/s/^# \{0,1\}//p' deploy/run-demo.sh
+    exit 0
+    ;;
+  *)
+    echo "run-demo.sh: it takes no arguments, and not '$1'" >&2
+    exit 2
+    ;;
+esac
+
 started=$SECONDS
 deploy/setup.sh --build
 

@@ -11,6 +11,21 @@
 # shellcheck disable=SC1091
 . "$(dirname "$0")/common.sh"
 
+for argument in "$@"; do
+  case "$argument" in
+    gcc | asan | tsan | clang) ;;
+    -h | --help)
+      sed -n '2,/^#$/s/^# \{0,1\}//p' deploy/run-tests.sh
+      echo "deploy/run-tests.sh [gcc] [asan] [tsan] [clang]: these runs; all of them if none is named."
+      exit 0
+      ;;
+    *)
+      echo "run-tests.sh: unknown run '$argument': there are gcc, asan, tsan and clang" >&2
+      exit 2
+      ;;
+  esac
+done
+
 # 3: all but the packages of the Python Package Index. The few cases that want them are skipped.
 deploy/setup.sh || [ $? -eq 3 ]
 

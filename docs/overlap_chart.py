@@ -114,6 +114,8 @@ def main(arguments):
     try:
         with open(given.figures, encoding="utf-8") as file:
             rows = json.load(file)
+        if not rows:
+            raise ValueError("there is no row in it: examples/run_all.py --json writes some")
         ranks = given.ranks or max(int(row["ranks"]) for row in rows)
         svg = draw(rows, ranks, given.title)
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -14,10 +14,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "examples/flags.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -136,14 +136,11 @@ iris::Status Run(const std::string& mode, uint64_t bytes) {
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string mode = argc > 1 ? argv[1] : "";
-  const int mib = argc > 2 ? std::atoi(argv[2]) : 1;
-  iris::Status status(iris::StatusCode::kInvalidArgument,
-                      "the first argument is load, store, all_load or all_store, the second one a "
-                      "number of MiB from 1 to 4096");
-  if ((mode == "load" || mode == "store" || mode == "all_load" || mode == "all_store") &&
-      mib >= 1 && mib <= 4096) {
-    status = Run(mode, uint64_t(mib) << 20);
-  }
+  const uint32_t mib = example::Number(argc, argv, 2, 1, 4096);
+  const bool known = mode == "load" || mode == "store" || mode == "all_load" || mode == "all_store";
+  example::Usage(argc, argv, !known || mib == 0, 2,
+                 "load|store|all_load|all_store [MiB], a whole number from 1 to 4096; else 1");
+  const iris::Status status = Run(mode, uint64_t{mib} << 20);
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

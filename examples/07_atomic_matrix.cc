@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/flags.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -119,8 +120,8 @@ iris::Status Run(bool exchange) {
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string operation = argc > 1 ? argv[1] : "";
-  iris::Status status(iris::StatusCode::kInvalidArgument, "the argument is add or exchange");
-  if (operation == "add" || operation == "exchange") status = Run(operation == "exchange");
+  example::Usage(argc, argv, operation != "add" && operation != "exchange", 1, "add|exchange");
+  const iris::Status status = Run(operation == "exchange");
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

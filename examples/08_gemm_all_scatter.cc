@@ -17,7 +17,6 @@
 // multiplies, "user 2" stores.
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 
 #include "examples/gemm_data.h"
 #include "iris/context.h"
@@ -100,8 +99,8 @@ iris::Status Run(Problem p) {
 
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  const auto number = [&](int i) -> uint32_t { return argc > i ? std::atoi(argv[i]) : 256; };
-  const iris::Status status = Run({number(1), number(2), number(3)});
+  const example::GemmWords words = example::ParseGemm(argc, argv);
+  const iris::Status status = Run({words.m, words.n, words.k});
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

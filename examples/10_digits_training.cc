@@ -332,7 +332,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--rate", options.rate, "Learning rate [0.005]");
   app.add_option("--data", options.data, "The data set [the one that lies beside the program]");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;
+  }
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const iris::Status status = Run(options);
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());

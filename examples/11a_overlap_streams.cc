@@ -15,8 +15,6 @@
 // gets a part of its multiprocessors. In a trace (IRIS_TRACE) "user 1" multiplies, "user 2" sends.
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <string>
 
 #include "examples/gemm_data.h"
 #include "iris/context.h"
@@ -136,12 +134,8 @@ iris::Status Run(bool two_streams, Problem p) {
 
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  const std::string pattern = argc > 1 ? argv[1] : "";
-  const auto number = [&](int i) -> uint32_t { return argc > i ? std::atoi(argv[i]) : 256; };
-  iris::Status status(iris::StatusCode::kInvalidArgument, "the first argument: bulk or streams");
-  if (pattern == "bulk" || pattern == "streams") {
-    status = Run(pattern == "streams", {number(2), number(3), number(4)});
-  }
+  const example::GemmWords words = example::ParseGemm(argc, argv, {"bulk", "streams"});
+  const iris::Status status = Run(words.pattern == "streams", {words.m, words.n, words.k});
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -14,7 +14,6 @@
 // must be on the device at once. In a trace (IRIS_TRACE) "user 1" multiplies, "user 2" sends.
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 
 #include "examples/gemm_data.h"
 #include "iris/context.h"
@@ -132,8 +131,8 @@ iris::Status Run(Problem p) {
 
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  const auto number = [&](int i) -> uint32_t { return argc > i ? std::atoi(argv[i]) : 256; };
-  const iris::Status status = Run({number(1), number(2), number(3)});
+  const example::GemmWords words = example::ParseGemm(argc, argv);
+  const iris::Status status = Run({words.m, words.n, words.k});
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

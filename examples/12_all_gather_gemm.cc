@@ -16,8 +16,6 @@
 // trace (IRIS_TRACE) "user 1" multiplies, "put_signal" pushes.
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <string>
 
 #include "examples/gemm_data.h"
 #include "iris/context.h"
@@ -138,12 +136,8 @@ iris::Status Run(bool push, Problem p) {
 
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  const std::string pattern = argc > 1 ? argv[1] : "";
-  const auto number = [&](int i) -> uint32_t { return argc > i ? std::atoi(argv[i]) : 256; };
-  iris::Status status(iris::StatusCode::kInvalidArgument, "the first argument is pull or push");
-  if (pattern == "pull" || pattern == "push") {
-    status = Run(pattern == "push", {number(2), number(3), number(4)});
-  }
+  const example::GemmWords words = example::ParseGemm(argc, argv, {"pull", "push"});
+  const iris::Status status = Run(words.pattern == "push", {words.m, words.n, words.k});
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

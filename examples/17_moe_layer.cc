@@ -50,9 +50,8 @@ IRIS_HOST_DEVICE inline void RunExpert(uint32_t e, const float* x, float* y, uin
   for (uint32_t k = 0; k < kInner; ++k) {
     float inner = 0;
     for (uint32_t i = 0; i < kHidden; ++i) inner += x[i] * Number(kFirst + e, k, i);
-    for (uint32_t j = first; inner > 0 && j < kHidden; j += step) {
+    for (uint32_t j = first; inner > 0 && j < kHidden; j += step)
       y[j] += inner * Number(kSecond + e, j, k);
-    }
   }
 }
 
@@ -142,7 +141,8 @@ iris::Status Run() {
   return {};
 }
 
-int main() {
+int main(int argc, char** argv) {
+  example::Usage(argc, argv, false, 0, "(its sizes are built in)");
   const iris::Status status = Run();
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;

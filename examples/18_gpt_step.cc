@@ -101,7 +101,7 @@ iris::Status Step(Communicator& comm, Communicator& self, uint32_t m, uint32_t n
 iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 64 << 20}));
   const uint32_t n = context.n_ranks(), rank = context.rank();
-  if (kHeads % n != 0) return {iris::StatusCode::kInvalidArgument, "1, 2, 4 or 8 ranks, please"};
+  IRIS_RETURN_IF_ERROR(example::CheckRanks(n));
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   iris::ccl::CommunicatorOptions options;
   IRIS_ASSIGN_OR_RETURN(options.matmul_bytes,
@@ -141,7 +141,8 @@ iris::Status Run() {
   return {};
 }
 
-int main() {
+int main(int argc, char** argv) {
+  example::Usage(argc, argv, false, 0, "(its sizes are built in)");
   const iris::Status status = Run();
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;

@@ -92,6 +92,47 @@ class Examples(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn("a multiple of the number of ranks, 2", result.stderr)
 
+    def test_words_that_cannot_be_are_refused_with_the_usage(self):
+        for name, *words in PRODUCTS:
+            for sizes in (["0"], ["-5", "96", "64"], ["1.5"], ["96", "96", "99999999999999"], ["96", "96", "64", "7"]):
+                with self.subTest(name=name, sizes=sizes):
+                    self.wrong_usage(name, *words, *sizes)
+        for name, *words in (("06_bandwidth_matrix", "load", "0"), ("06_bandwidth_matrix", "load", "1x"),
+                             ("06_bandwidth_matrix",), ("07_atomic_matrix", "sub"), ("07_atomic_matrix", "add", "2"),
+                             ("11a_overlap_streams", "96", "96", "64"), ("12_all_gather_gemm",),
+                             ("17_moe_layer", "--tokens", "5"), ("18_gpt_step", "--layers", "3")):
+            with self.subTest(name=name, words=words):
+                self.wrong_usage(name, *words)
+
+    def wrong_usage(self, name, *words):
+        result = run_example(name, 1, *words, environment=self.daemon.environment())
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertIn(f"error: usage: {name} ", result.stderr)
+
+    def test_help_ends_with_0_and_needs_no_irisd(self):
+        for name in run_all.examples_in("examples"):
+            if int(name[:2]) < 6:
+                continue  # no words, and no help
+            with self.subTest(name):
+                result = subprocess.run([f"examples/{name}", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, timeout=60, check=False,
+                                        env={**os.environ, "IRIS_RUNTIME_DIR": "/tmp/no-irisd"})
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                self.assertRegex(result.stdout, f"[uU]sage: {name} ")
+
+    def test_flags_that_cannot_be_end_with_1(self):
+        for name, *flags in (("10_digits_training", "--epochs", "0"), ("14_jacobi", "--rows", "-1"),
+                             ("15_flash_decode", "--nonsense"), ("16_ring_attention", "--tokens", "x")):
+            with self.subTest(name):
+                result = run_example(name, 1, *flags, environment=self.daemon.environment())
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(flags[0], result.stderr)
+
+    def test_ranks_that_an_example_cannot_do_are_refused(self):
+        result = run_example("18_gpt_step", 3, environment=self.daemon.environment())
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the 8 heads are dealt out evenly: to 1, 2, 4 or 8 ranks, and not to 3", result.stderr)
+
     def test_01_hello_heap(self):
         for n_ranks in (1, 2, 4):
             out = self.check("01_hello_heap", n_ranks)

@@ -1,17 +1,47 @@
-// The test data of the examples 08, 09, 11 and 12: their matrices, what their sizes have to be, and
-// what the product is. No part of Iris: a program that has matrices of its own needs none of it.
+// The test data of the examples 08, 09, 11 and 12: what they are run with, their matrices, what
+// their sizes have to be, and what the product is. No part of Iris: a program that has matrices of
+// its own needs none of it.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
+#include "examples/flags.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/status.h"
 #include "iris/stream.h"
 
 namespace example {
+
+// What a product is run with: one of its patterns, if it has any, and the sizes.
+struct GemmWords {
+  std::string pattern;
+  uint32_t m, n, k;
+};
+
+// Ends the program after --help, and after words that cannot be.
+inline GemmWords ParseGemm(int argc, char** argv,
+                           std::initializer_list<const char*> patterns = {}) {
+  constexpr uint32_t kMost = 1 << 20;
+  const int first = patterns.size() == 0 ? 1 : 2;  // the word that is m
+  const auto size = [&](int i) { return Number(argc, argv, first + i, 256, kMost); };
+  const GemmWords words = {patterns.size() != 0 && argc > 1 ? argv[1] : "", size(0), size(1),
+                           size(2)};
+  std::string usage;
+  const bool wrong = words.m == 0 || words.n == 0 || words.k == 0;
+  bool known = patterns.size() == 0;
+  for (const char* pattern : patterns) {
+    usage += (usage.empty() ? "" : "|") + std::string(pattern);
+    known = known || words.pattern == pattern;
+  }
+  usage += (usage.empty() ? "" : " ") + std::string("[m [n [k]]], whole numbers from 1 to ") +
+           std::to_string(kMost) + "; 256 where there is none";
+  Usage(argc, argv, wrong || !known, first + 2, usage.c_str());
+  return words;
+}
 
 enum Matrix : uint32_t { kMatrixA, kMatrixB };
 
@@ -43,14 +73,13 @@ inline auto GemmB(const iris::Context& context, iris::Stream& stream, uint64_t r
   return iris::DeviceArray<iris::Bfloat16>::Create(context, values, stream);
 }
 
-// kInvalidArgument unless there is something to multiply, and the ranks divide the size that is
-// dealt out to them: 'm', 'n' or 'k'.
+// kInvalidArgument unless the ranks divide the size that is dealt out to them: 'm', 'n' or 'k'.
 inline iris::Status CheckSizes(uint32_t m, uint32_t n, uint32_t k, char dealt, uint32_t n_ranks) {
   const uint32_t size = dealt == 'm' ? m : dealt == 'n' ? n : k;
-  if (m > 0 && n > 0 && k > 0 && size % n_ranks == 0) return iris::OkStatus();
+  if (size % n_ranks == 0) return iris::OkStatus();
   return {iris::StatusCode::kInvalidArgument,
-          std::string("m, n and k are at least 1, and ") + dealt +
-              " is a multiple of the number of ranks, " + std::to_string(n_ranks)};
+          std::string(1, dealt) + " is " + std::to_string(size) +
+              ", and has to be a multiple of the number of ranks, " + std::to_string(n_ranks)};
 }
 
 // Compares D[m, n] = A[m, k] B[k, n], whose B begins at first_column, with a plain product: all

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "examples/flags.h"
 #include "iris/context.h"
 #include "iris/tensor.h"
 
@@ -16,6 +18,15 @@ namespace example {
 
 inline constexpr uint32_t kTokens = 12, kLayers = 2, kHeads = 8, kHeadSize = 16, kVocabulary = 200;
 inline constexpr uint32_t kHidden = kHeads * kHeadSize, kInner = 4 * kHidden;
+
+// kInvalidArgument unless the heads can be dealt out to so many ranks.
+inline iris::Status CheckRanks(uint32_t n_ranks) {
+  if (kHeads % n_ranks == 0) return iris::OkStatus();
+  return {iris::StatusCode::kInvalidArgument,
+          "the " + std::to_string(kHeads) +
+              " heads are dealt out evenly: to 1, 2, 4 or 8 ranks, and not to " +
+              std::to_string(n_ranks)};
+}
 
 // Matrices of all layers lie one behind the other, rows of each are contiguous.
 struct Model {

@@ -28,7 +28,7 @@ inline JacobiOptions ParseJacobi(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    std::exit(app.exit(error) == 0 ? 0 : 1);
   }
   return options;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "examples/flags.h"
 #include "iris/device.h"
 
 // What a number is of.

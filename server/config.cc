@@ -237,7 +237,7 @@ std::vector<Setting> MakeSettings() {
   s.push_back(Bytes("workers.memory", "worker-memory", "memory that one worker may take (512MiB)",
                     64 << 20, [](Config* c) { return &c->workers.memory_bytes; }));
   s.push_back(Time("workers.idle_timeout", "worker-idle-timeout",
-                   "a worker without a connection is ended after this time (30s)",
+                   "a worker without a connection is ended after this time (10s)",
                    [](Config* c) { return &c->worker_idle_timeout; }));
   s.push_back(Number("jobs.max", "max-jobs", "jobs in total (1024)", 1, 1 << 20,
                      [](Config* c) { return &c->jobs.max_jobs; }));

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace iris::server {
 namespace {
@@ -213,6 +215,27 @@ TEST(CommandLineTest, HelpNamesEveryFlag) {
         "--log-level", "--log-format", "--attestation", "--socket-mode", "--socket-group",
         "--max-sessions", "--map-timeout", "--join-timeout", "--record"}) {
     EXPECT_TRUE(absl::StrContains(line->output, flag)) << flag;
+  }
+}
+
+// The texts say them by hand.
+TEST(CommandLineTest, HelpSaysTheDefaults) {
+  const std::string help = ParseCommandLine({"--help"})->output;
+  const Config defaults;
+  for (const auto& [text, value] :
+       {std::pair("ended after this time", defaults.worker_idle_timeout),
+        std::pair("finish its handshake within this time", defaults.sessions.handshake_timeout),
+        std::pair("cannot be sent for so long is ended", defaults.sessions.send_timeout),
+        std::pair("waits this long for the other ranks, unless it says",
+                  defaults.jobs.join_timeout_default),
+        std::pair("map its peers within this time", defaults.jobs.map_timeout),
+        std::pair("of a team waits this long, unless it says",
+                  defaults.jobs.operation_timeout_default),
+        std::pair("map a growth within this time", defaults.jobs.grow_timeout)}) {
+    EXPECT_TRUE(absl::StrContains(
+        help, absl::StrCat(text, " (",
+                           value == absl::Minutes(1) ? "1m" : absl::FormatDuration(value), ")")))
+        << text;
   }
 }
 

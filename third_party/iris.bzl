@@ -5,13 +5,13 @@
     iris_cc_test       iris_device_test        as native.cc_test
 
 The second column is for sources that hold kernels; see gpu.bzl. All are compiled with the warnings of copts.bzl, and
-`copts` of a target are added to these. Libraries are linked statically.
+`copts` of a target are added to these. Libraries are linked statically. iris_c_binary is for programs in C.
 
 A test is small, it is compiled from NAME.cc, and it gets its main() from GoogleTest. `size`, `srcs` and
 `gtest_main = False` say otherwise; without gtest_main, a test names what it needs among its `deps`.
 """
 
-load("//third_party:copts.bzl", "IRIS_COPTS")
+load("//third_party:copts.bzl", "IRIS_COPTS", "IRIS_INCLUDES")
 load("//third_party:gpu.bzl", "device_cc_binary", "device_cc_library", "device_cc_test")
 
 def _library(rule, copts = [], linkstatic = True, **kwargs):
@@ -34,6 +34,14 @@ def iris_cc_library(name, **kwargs):
 def iris_cc_binary(name, copts = [], **kwargs):
     """A program of Iris."""
     native.cc_binary(name = name, copts = IRIS_COPTS + copts, **kwargs)
+
+def iris_c_binary(name, copts = [], **kwargs):
+    """A program in C, which has the warnings of C alone."""
+    native.cc_binary(
+        name = name,
+        copts = IRIS_INCLUDES + ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"] + copts,
+        **kwargs
+    )
 
 def iris_cc_test(name, **kwargs):
     """A test of Iris, with GoogleTest."""

@@ -283,7 +283,17 @@ int Main(int argc, char** argv) {
   ProductSettings products;
   AddProductCommand(&app, &products);
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> words = app.remaining();
+    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !words.empty()) {
+      std::fprintf(stderr, "iris_bench: unknown command or option '%s'; see iris_bench --help\n",
+                   words.front().c_str());
+      return error.get_exit_code();
+    }
+    return app.exit(error);
+  }
   for (const CLI::App* command : app.get_subcommands()) {
     settings.commands.push_back(command->get_name());
   }

@@ -324,7 +324,7 @@ class IrisBench(unittest.TestCase):
                 ((), "subcommand is required"),
                 (("bandwidth", "--bytes", "many"), '"many" is no size such as 64KiB'),
                 (("create", "--heaps", "0"), '"0" is no size such as 1GiB'),
-                (("bandwith",), "subcommand is required"),
+                (("bandwith",), "unknown command or option 'bandwith'; see iris_bench --help"),
         ):
             result = run(IRIS_BENCH, *arguments)
             self.assertNotEqual(result.returncode, 0, arguments)

@@ -202,12 +202,24 @@ CLI::Validator IsBytes() {
       "");
 }
 
+// A rank, or how many.
+CLI::Validator IsCount() {
+  return CLI::Validator(
+      [](std::string& text) {
+        uint64_t count = 0;
+        return absl::SimpleAtoi(text, &count)
+                   ? std::string()
+                   : absl::StrCat("'", text, "' is no whole number from 0 on");
+      },
+      "");
+}
+
 void AddPeek(CLI::App& peek, Options& options) {
   peek.add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
   peek.add_option("RANK", options.peek.rank, "Rank in the job")
       ->option_text(" ")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(IsCount());
   peek.add_option("PLACE", options.peek.place,
                   "Name of an allocation, or offset in the heap:\n1024, 0x400, 1KiB")
       ->option_text(" ")
@@ -229,7 +241,7 @@ void AddPeek(CLI::App& peek, Options& options) {
       });
   peek.add_option("--count", options.peek.count, "How many values [64, or all]")
       ->option_text("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(IsCount());
   peek.add_option_function<std::string>(
           "--bytes",
           [&options](const std::string& text) {
@@ -243,7 +255,7 @@ void AddPeek(CLI::App& peek, Options& options) {
   peek.add_option("--from", options.peek.first_element,
                   "Number of the first value, or byte, counted from\nPLACE [0]")
       ->option_text("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(IsCount());
 }
 
 void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
@@ -255,9 +267,7 @@ void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
       ->option_text("SECONDS")
       ->check(CLI::Range(0.0, 86400.0));
   trace.add_option("-o,--output", wish.file, "The file [trace.json]")->option_text("FILE");
-  trace.add_option("--rank", wish.rank, "Only this rank")
-      ->option_text("RANK")
-      ->check(CLI::NonNegativeNumber);
+  trace.add_option("--rank", wish.rank, "Only this rank")->option_text("RANK")->check(IsCount());
   CLI::Option* const merge =
       trace
           .add_option("--merge", wish.merge,

@@ -87,6 +87,12 @@ class WithoutIrisd(unittest.TestCase):
             result = self.run_ctl(*words)
             self.assertEqual((result.returncode, result.stdout), (2, ""), words)
             self.assertIn(meant, result.stderr)
+        for words, said in ((["peek", "j", "b", "0"], "RANK: 'b' is no whole number from 0 on"),
+                            (["peek", "j", "0", "w", "--count", "1.5"], "--count: '1.5' is no whole number from 0 on"),
+                            (["trace", "j", "--rank", "-1"], "--rank: '-1' is no whole number from 0 on")):
+            result = self.run_ctl(*words)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), words)
+            self.assertIn(said, result.stderr)
         result = self.run_ctl("jobs\033[2J")
         self.assertIn("unknown command 'jobs\\x1b[2J'", result.stderr)
         result = self.run_ctl("restart")

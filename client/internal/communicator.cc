@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/device_status.h"
@@ -247,7 +248,11 @@ absl::Status Communicator::Destroy() {
 absl::StatusOr<uint32_t> Communicator::IndexOf(uint32_t rank) const {
   const auto found = std::find(team_.ranks.begin(), team_.ranks.end(), rank);
   if (found == team_.ranks.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is not one of the team"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank,
+                     " is not one of the team: roots and peers are ranks of the job, and "
+                     "the team has ",
+                     absl::StrJoin(team_.ranks, ", ")));
   }
   return static_cast<uint32_t>(found - team_.ranks.begin());
 }

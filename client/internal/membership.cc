@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/base/log.h"
 #include "client/internal/annotate.h"
@@ -200,8 +201,13 @@ void Membership::OnRankChange(const RankChange& change) {
     known = change;
   }
   if (ending || dead) {
-    log::Warning("rank ", change.rank, " (pid ", change.pid, ") ",
-                 dead ? "died: " : "hung up: ", change.reason);
+    const std::string what =
+        absl::StrCat("rank ", change.rank, " (pid ", change.pid, ") ", dead ? "died" : "hung up");
+    if (absl::StartsWith(change.reason, what)) {
+      log::Warning(change.reason);  // irisd's own words
+    } else {
+      log::Warning(what, ": ", change.reason);
+    }
   } else {
     log::Debug("rank ", change.rank, " (pid ", change.pid, ") left");
   }

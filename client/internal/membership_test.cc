@@ -135,6 +135,19 @@ TEST_F(MembershipTest, LogTellsHangingUpFromDying) {
   EXPECT_THAT(printed, HasSubstr("rank 1 (pid 101) died: b\n"));
 }
 
+TEST_F(MembershipTest, LogSaysWhoIsGoneOnce) {
+  ASSERT_TRUE(Join().ok());
+  ::testing::internal::CaptureStderr();
+  membership_->OnRankChange(
+      {1, PageRankState::kEnding, 101, "rank 1 (pid 101) hung up (by force)"});
+  membership_->OnRankChange({1, PageRankState::kDead, 101, "rank 1 (pid 101) died"});
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(printed, HasSubstr(": rank 1 (pid 101) hung up (by force)\n"));
+  EXPECT_THAT(printed, HasSubstr(": rank 1 (pid 101) died\n"));
+  EXPECT_THAT(printed, Not(HasSubstr("died: ")));
+  EXPECT_THAT(printed, Not(HasSubstr("hung up: ")));
+}
+
 TEST_F(MembershipTest, WhatANewWatchStreamRepeatsIsNoNews) {
   ASSERT_TRUE(Join().ok());
   SetState(1, PageRankState::kDead, true);

@@ -41,7 +41,7 @@ absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed
   if (needed_bytes > room) {
     return absl::ResourceExhaustedError(absl::StrCat(
         needed_bytes, " more bytes are needed, and of a maximum of ", job.stride_bytes, " bytes ",
-        room, " are left",
+        room, " are left (max_heap_bytes of a Context; four times heap_bytes unless it says)",
         limit == job.stride_bytes
             ? ""
             : absl::StrCat("; ", job.stride_bytes - limit, " are of registered memory")));

@@ -126,7 +126,9 @@ TEST_F(GrowthTest, NotBeyondTheStride) {
   const TestJob job = ReadyJob(1);
   const absl::Status status = StatusOf(Ask(job, 0, 0, AllocateOp{.bytes = 4 * kHeap}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(status.message(), HasSubstr("of a maximum of 4194304 bytes 3145728 are left"));
+  EXPECT_THAT(
+      status.message(),
+      HasSubstr("of a maximum of 4194304 bytes 3145728 are left (max_heap_bytes of a Context"));
   EXPECT_THAT(to_create_, IsEmpty());
 }
 TEST_F(GrowthTest, UpToTheStrideExactly) {

@@ -98,7 +98,8 @@ class OverlapChart(unittest.TestCase):
             "m 256, n 128, k 32: specialized warps, 320 us, 1.25 times as fast as bulk-synchronous"])
 
     def test_files_that_are_wrong_are_refused(self):
-        for rows, what in (([], "max"), ([{}], "ranks"), ([1], "int"), (self.rows()[3:4], "no shape with a figure"),
+        for rows, what in (([], "there is no row in it"), ([{}], "ranks"), ([1], "int"),
+                           (self.rows()[3:4], "no shape with a figure"),
                            ([self.row("08_gemm_all_scatter", "64 128", 5.0)], "row 0: ValueError"),
                            ([self.row("08_gemm_all_scatter", "1 1 1", 5.0, unit="GB/s")], "a figure of 5.0 GB/s"),
                            ([self.row("08_gemm_all_scatter", "1 1 1", -5.0)], "a figure of -5.0 us")):

@@ -31,6 +31,8 @@ def blocks(text, page):
             if match:
                 fence = (number, match.group(1), match.group(2))
                 lines = []
+                if fence[2] == "c" and os.path.basename(page) == "c.md":
+                    continue  # c_test compiles it
                 if fence[2].lower() in ("c", "cc", "c++", "cxx", "hpp"):
                     raise Malformed(f"{page}:{number}: this block of code would not be compiled: mark it as cpp")
         elif match and match.group(1) == fence[1] and not match.group(2):

@@ -135,13 +135,14 @@ Result impl::CheckLaunch(const LaunchConfig& config, const Stream& stream, bool 
   if (!has_kernel) return {StatusCode::kInvalidArgument, "launch of a null kernel"};
   if (Result result = CheckUse(stream); !result.ok()) return result;
   if (config.grid == 0) {
-    return {StatusCode::kInvalidArgument, "launch of 0 blocks: grid is 1 or more"};
+    return {StatusCode::kInvalidArgument, "launch of 0 blocks: a grid has 1 or more"};
   }
   if (config.block == 0) {
-    return {StatusCode::kInvalidArgument, "launch of 0 threads: block is 1 to 1,024"};
+    return {StatusCode::kInvalidArgument, "launch of 0 threads in a block: a block has 1 to 1,024"};
   }
   if (config.block > kMaxBlockThreads) {
-    return {StatusCode::kInvalidArgument, "launch of too many threads: block is 1 to 1,024"};
+    return {StatusCode::kInvalidArgument,
+            "launch of too many threads in a block: a block has 1 to 1,024"};
   }
   return {};
 }

@@ -49,8 +49,10 @@ Result CheckComm(const Comm& comm) {
     return Invalid("the Comm was not made by CreateComm");
   }
   if (!CheckError(comm).ok()) {
-    return {StatusCode::kFailedPrecondition,
-            "an earlier operation of this Comm failed: see CheckError"};
+    return {
+        StatusCode::kFailedPrecondition,
+        "an earlier operation of this communicator failed: Check says which and why, Reset makes "
+        "it usable again"};
   }
   return {};
 }

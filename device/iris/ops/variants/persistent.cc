@@ -142,7 +142,9 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
   if (comm != nullptr) {
     *why = "max_blocks of the communicator is below 8: a persistent product needs more";
     if (comm->config.max_blocks < kLeastBlocks) return false;
-    *why = "the workspace is too small for the problem: make it as large as WorkspaceBytes says";
+    *why =
+        "the workspace is too small for the problem: make it for the largest one that it will "
+        "have, as WorkspaceBytes says";
     if (RoomOf(*comm) < bytes) return false;
   }
   if (comm == nullptr || call == nullptr) return true;
