@@ -13,14 +13,14 @@
 
 for argument in "$@"; do
   case "$argument" in
-    gcc | asan | tsan | clang) ;;
+    gcc | asan | tsan) ;;
     -h | --help)
       sed -n '2,/^#$/s/^# \{0,1\}//p' deploy/run-tests.sh
-      echo "deploy/run-tests.sh [gcc] [asan] [tsan] [clang]: these runs; all of them if none is named."
+      echo "deploy/run-tests.sh [gcc] [asan] [tsan]: these runs; all of them if none is named."
       exit 0
       ;;
     *)
-      echo "run-tests.sh: unknown run '$argument': there are gcc, asan, tsan and clang" >&2
+      echo "run-tests.sh: unknown run '$argument': there are gcc, asan and tsan" >&2
       exit 2
       ;;
   esac
@@ -59,7 +59,7 @@ test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(npr
 # that they have, and is stricter.
 {
   echo //...
-  bazel_ query "${quiet[@]}" --noshow_progress "kind(cc_test,
+  bazel_ query --ui_event_filters=-info --noshow_progress "kind(cc_test,
       //client/... + //server/... + //proto/... + //device/base/... + //device/driver/... + //device/local/... +
       //tests/model/...)
     except rdeps(//..., //server:irisd + //server:irisd-worker + //client/ctl:iris-run + //server/sandbox:sanitizers)" |
@@ -74,5 +74,6 @@ run asan test --config=asan "${test_options[@]}" --build_tests_only -- \
 # ThreadSanitizer: the protocols of device code, with ranks as threads.
 run tsan test --config=tsan "${test_options[@]}" --build_tests_only -- \
   //device/iris/... //tests/conformance/...
+
 say "result"
 python3 deploy/count_tests.py "${results[@]}"
