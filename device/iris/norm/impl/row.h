@@ -380,8 +380,9 @@ class RowPart {
   }
 
   // This thread's units of a part of a row, and of another one, which may be null. Where all are
-  // whole, one condition stands around all loads: with a condition around each, each would be
-  // waited for before the next one.
+  // whole, one condition stands around all loads, and they lie one behind the other in the machine
+  // code. Elsewhere each unit is loaded as a whole or by words, in branches of its own; words are
+  // put together there, so waited for, before the next unit's branches begin.
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept], const uint8_t* other,
                         Bytes16* others) const {
     const uint64_t bits =
