@@ -1,5 +1,5 @@
-// iris::norm of a member alone: residual, RMS norm and weights of [rows, hidden] of bf16, by variant
-// and by threads of a block. On the device of the build, which is emulated by default.
+// iris::norm of a member alone: residual, RMS norm and weights of [rows, hidden] of bf16, by
+// variant and by threads of a block. On the device of the build, which is emulated by default.
 //
 //   bazel run -c opt //tests/bench:norm_bench -- [--json]
 //

@@ -260,7 +260,7 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
     *out = plan;
     return {};
   }
-  // Of several members by kTwoShot, which has the longest rows; of one member by kPackets, the last.
+  // Of several members, kTwoShot has the longest rows; of one, kPackets, the last row.
   const char* longest_why = nullptr;
   for (const VariantRow* row : kRows) {
     if (PlanBy(row, comm, problem, &plan, &why)) {

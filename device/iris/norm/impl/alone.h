@@ -68,9 +68,9 @@ class AloneRows {
     whole_ = bits % 16 == 0;
   }
 
-  // Norms each row that falls to block `block`, of which there is one. `broken`: an earlier operation
-  // failed, and nothing is written; it is looked at when the first loads are under way. Then
-  // begun() is called.
+  // Norms each row that falls to block `block`, of which there is one. `broken`: an earlier
+  // operation failed, and nothing is written; it is looked at when the first loads are under way.
+  // Then begun() is called.
   template <typename Begun>
   IRIS_DEVICE void Run(uint32_t block, uint32_t broken, Begun begun) {
     if (whole_) {
