@@ -21,7 +21,6 @@ inline constexpr uint32_t kKeptAlone = 4;
 constexpr uint32_t MaxAloneThreads(uint32_t kept) {
   return kept < kKeptAlone ? kMaxBlockThreads : kMaxBlockThreads / 2;
 }
-inline constexpr uint64_t kMaxAloneBytes = uint64_t{kKeptAlone} * MaxAloneThreads(kKeptAlone) * 16;
 
 // The threads that have a row of so many units, in blocks of `threads`.
 IRIS_HOST_DEVICE constexpr uint32_t RowThreads(uint64_t units, uint32_t threads) {
@@ -89,6 +88,8 @@ class AloneRows {
     const uint32_t step = call_.blocks * at_once;
     const float given =
         kScaled && call_.scaling == Scaling::kStatic ? backend::LoadPlain(call_.scale) : 1.0f;
+    // With more units there are no registers for the weights beside all else that is loaded.
+    constexpr bool kWeightsFirst = kKept <= 2 && (kWhole || kScaled);
     Bytes16 weights[kKept];
     if (kWeightsFirst && has_weights_) Load<kWhole>(call_.weight, weights);
     bool first = true;
@@ -362,9 +363,6 @@ class AloneRows {
     }
     return most;
   }
-
-  // With more units there are no registers for the weights beside all else that is loaded.
-  static constexpr bool kWeightsFirst = kKept <= 2;
 
   const NormCall& call_;
   AloneShared* shared_;
