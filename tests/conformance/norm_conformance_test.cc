@@ -20,6 +20,7 @@
 #include "iris/norm/impl/fp8.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
+#include "iris/trace_area.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -660,6 +661,42 @@ TEST(NormAloneTest, FollowEachOther) {
       }
     });
   }
+}
+
+// A trace has an event of each block, of the same operation of the Comm.
+TEST(NormAloneTest, EachBlockIsTraced) {
+  World world(1, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(world));
+    constexpr uint32_t kCapacity = 64;
+    auto* const area = reinterpret_cast<TraceArea*>(
+        rank.New<uint64_t>(TraceAreaBytes(kCapacity) / sizeof(uint64_t), 4096));
+    TraceArea header = {};
+    header.until_ns = ~uint64_t{0};
+    header.generation = 3;
+    header.capacity = kCapacity;
+    rank.Write(area, header);
+    member.comm.context.trace = area;
+    Case c;
+    c.problem = {kAll, 5, 2000, DType::kF32, DType::kF32};
+    Plan plan;
+    ExpectOk(norm::Choose(member.comm, c.problem, &plan));
+    EXPECT_EQ(plan.blocks, 5u);
+    const Norm call = member.Fill(c);
+    for (uint32_t k = 0; k < 3; ++k) ExpectOk(norm::Launch(member.comm, call, rank.stream));
+    rank.Synchronize();
+    EXPECT_EQ(rank.Read(area).position, 3 * plan.blocks);
+    const auto events =
+        rank.Read(reinterpret_cast<const TraceEvent*>(area + 1), uint64_t{3} * plan.blocks);
+    uint32_t seen[3] = {};
+    for (const TraceEvent& event : events) {
+      ASSERT_LT(event.number - events[0].number, 3u);
+      ASSERT_LT(event.block, 5u);
+      seen[event.number - events[0].number] |= 1u << event.block;
+      EXPECT_LE(event.start_ns, event.end_ns);
+    }
+    for (const uint32_t blocks : seen) EXPECT_EQ(blocks, 31u);
+  });
 }
 
 // A replayed graph does not ask the host: behind a failure nothing is written.
