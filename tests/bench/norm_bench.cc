@@ -106,7 +106,6 @@ int Main(int argc, char** argv) {
         }
       }
     }
-    for (ccl::Comm& comm : comms) ccl::ReleaseComm(&comm);
   });
   return report.Print();
 }

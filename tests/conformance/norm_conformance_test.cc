@@ -114,7 +114,7 @@ std::string Name(const Case& c) {
 constexpr uint32_t kResidualSeed = 77;
 constexpr uint32_t kWeightSeed = 78;
 constexpr uint8_t kGuard = 0xa5;
-constexpr uint64_t kRoomBytes = 192 << 10;  // of each buffer
+constexpr uint64_t kRoomBytes = 640 << 10;  // of each buffer
 constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 24 << 20 : 512 << 20;
 
 uint64_t Groups(const Problem& p) {
@@ -595,7 +595,7 @@ TEST(NormAloneTest, HasTheSumsOfPackets) {
   world.Run([&](Rank& rank) {
     Member member(rank, rank.ctx.world, TestConfig(world));
     constexpr Dimensions kRows[] = {{5, 8192},  {1, 8190},  {40, 1100}, {700, 64},
-                                    {300, 129}, {21, 2048}, {3, 8191}};
+                                    {300, 129}, {520, 300}, {21, 2048}, {3, 8191}};
     uint32_t i = 0;
     for (const Dimensions& d : kRows) {
       for (const DType in : {DType::kF32, DType::kF16, DType::kBf16}) {

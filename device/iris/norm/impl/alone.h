@@ -17,14 +17,19 @@ namespace iris::norm::impl {
 
 // Units of a thread, at most.
 inline constexpr uint32_t kKeptAlone = 4;
-// Threads of a block. Those with more units need more registers each.
+// Threads of a block. Those with more units need more registers each; there are several such blocks
+// on a multiprocessor, of which some load while others compute.
 constexpr uint32_t MaxAloneThreads(uint32_t kept) {
-  return kept < kKeptAlone ? kMaxBlockThreads : kMaxBlockThreads / 2;
+  return kept < kKeptAlone ? kMaxBlockThreads : kMaxBlockThreads / 4;
 }
+constexpr uint32_t AloneBlocks(uint32_t kept) { return kept < kKeptAlone ? 1 : 2; }
 
-// The threads that have a row of so many units, in blocks of `threads`.
-IRIS_HOST_DEVICE constexpr uint32_t RowThreads(uint64_t units, uint32_t threads) {
-  return units <= uint64_t{kKeptAlone} * backend::WarpSize() ? backend::WarpSize() : threads;
+// The threads that have a row of so many units, in blocks of `threads`. Of few rows, each is shared
+// out to more threads than a warp has.
+IRIS_HOST_DEVICE constexpr uint32_t RowThreads(uint64_t units, uint64_t rows, uint32_t threads) {
+  constexpr uint64_t kFewRows = 512;
+  const uint64_t kept = rows <= kFewRows ? 1 : kKeptAlone;
+  return units <= kept * backend::WarpSize() ? backend::WarpSize() : threads;
 }
 
 // What the threads of a block share: a number of each warp, of two turns, and what the first thread
@@ -50,7 +55,7 @@ class AloneRows {
 
   IRIS_DEVICE AloneRows(const NormCall& call, AloneShared* shared)
       : call_(call), shared_(shared), row_bytes_(static_cast<uint32_t>(call.hidden * sizeof(T))) {
-    row_threads_ = RowThreads((row_bytes_ + 15) / 16, backend::BlockSize());
+    row_threads_ = RowThreads((row_bytes_ + 15) / 16, call.rows, backend::BlockSize());
     thread_ = backend::ThreadIndex() % row_threads_;
     has_weights_ = call.weight != nullptr && call.weight_type == kType;
     // Of `out`, if it is as wide as `in`.
@@ -376,8 +381,9 @@ class AloneRows {
 
 // kScaled: `out` is of fp8.
 template <typename T, uint32_t kKept, bool kScaled>
-IRIS_KERNEL IRIS_KERNEL_BOUNDS(MaxAloneThreads(kKept), 1) void NormAlone(IRIS_PARAM Common common,
-                                                                         IRIS_PARAM NormCall call) {
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(MaxAloneThreads(kKept),
+                               AloneBlocks(kKept)) void NormAlone(IRIS_PARAM Common common,
+                                                                  IRIS_PARAM NormCall call) {
   IRIS_SHARED(AloneShared, shared);
   const uint32_t block = ccl::impl::BlockOf(common);
   AloneRows<T, kKept, kScaled> rows(call, &shared);
@@ -387,18 +393,16 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(MaxAloneThreads(kKept), 1) void NormAlone(IRIS_PA
   ccl::impl::Header* const header = ccl::impl::HeaderAt(common, common.index);
   const bool tells = backend::ThreadIndex() == 0;
   iris::impl::TraceHead head;
-  uint64_t start_ns = 0;
   uint32_t sequence = 0;
   if (tells) {
-    if (iris::impl::kTraces) {
-      head = iris::impl::ReadTraceHead(common.context);
-      start_ns = backend::ClockNanoseconds();
-    }
+    if (iris::impl::kTraces) head = iris::impl::ReadTraceHead(common.context);
     sequence = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
   }
   const uint32_t broken = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed);
   rows.Run(block, broken, [&] {
     if (!tells) return;
+    // The clock is slow: it is read where it is wanted.
+    const uint64_t start_ns = head.until_ns != 0 ? backend::ClockNanoseconds() : 0;
     shared.sequence = sequence;
     shared.head = head;
     shared.start_ns = start_ns < head.until_ns ? start_ns : 0;

@@ -19,6 +19,16 @@ struct Kernels {
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 uint64_t UnitsOf(uint64_t hidden, DType in) { return Ceil(hidden * DTypeBytes(in), 16); }
 
+// The threads that a block has if they can keep a row. Few rows take as long as a thread does with
+// its units, of which fp8 makes more work; many rows as long as the memory, and it has to be
+// asked for much at once. As measured on one H200.
+uint64_t WantedThreads(const ccl::Config& config, const Problem& problem) {
+  if (backend::Traits::kEmulated) return 64;
+  const bool scaled = problem.scaling != Scaling::kNone;
+  if (problem.rows <= config.max_blocks) return scaled ? 1024 : 512;
+  return scaled || problem.rows <= 8 * uint64_t{config.max_blocks} ? 512 : 256;
+}
+
 bool MakePlan(const ccl::Comm& comm, const Problem& problem, Plan* plan, const char** why) {
   if (comm.team.size != 1) {
     *why = "the variant kAlone is for a team of one member";
@@ -32,27 +42,27 @@ bool MakePlan(const ccl::Comm& comm, const Problem& problem, Plan* plan, const c
     return config.block_threads == 0 ? ours : Min(ours, RoundUp(config.block_threads, warp));
   };
   const uint64_t units = UnitsOf(problem.hidden, problem.in);
-  if (units > kKeptAlone * most(kKeptAlone)) {
-    *why =
-        "the variant kAlone keeps a row in the registers of a block: it is for rows of up to 32 "
-        "KiB, or of 64 bytes for each of Config::block_threads";
-    return false;
-  }
   const uint64_t rows = problem.rows == 0 ? 1 : problem.rows;
   uint64_t at_once = 1;
   uint64_t threads = warp;
-  if (RowThreads(units, 0) == warp) {
+  if (RowThreads(units, rows, 0) == warp) {
     // A warp for each row: several to a block, if there are more rows than blocks at once.
     constexpr uint64_t kMostWarps = 8;
     at_once = Min(Ceil(rows, config.max_blocks), Min(kMostWarps, most(kKeptAlone) / warp));
     threads = at_once * warp;
   } else {
-    // Few rows take as long as a thread does with its units, many as long as the memory.
-    const uint64_t wanted = backend::Traits::kEmulated ? 64
-                            : rows > config.max_blocks ? kMaxBlockThreads / 2
-                                                       : kMaxBlockThreads;
     uint64_t kept = 1;
-    while (kept < kKeptAlone && units > kept * Min(wanted, most(kept))) kept *= 2;
+    while (kept <= kKeptAlone && units > kept * Min(WantedThreads(config, problem), most(kept))) {
+      kept *= 2;
+    }
+    // Longer ones by more threads than wanted.
+    if (kept > kKeptAlone) kept = units <= 2 * most(2) ? 2 : kKeptAlone;
+    if (units > kept * most(kept)) {
+      *why =
+          "the variant kAlone keeps a row in the registers of a block: it is for rows of up to 32 "
+          "KiB, or of 64 bytes for each of Config::block_threads";
+      return false;
+    }
     threads = RoundUp(Ceil(units, kept), warp);
   }
   // A call that is told to others has 16 bits for its blocks. Emulated devices run all at once.
@@ -69,7 +79,7 @@ template <bool kScaled>
 Result LaunchKept(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                   backend::Stream& stream) {
   const uint64_t units = UnitsOf(call.hidden, in);
-  const uint64_t kept = Ceil(units, RowThreads(units, config.block));
+  const uint64_t kept = Ceil(units, RowThreads(units, call.rows, config.block));
   if (kept == 1) return LaunchOf<Kernels<1, kScaled>>(common, call, in, config, stream);
   if (kept == 2) return LaunchOf<Kernels<2, kScaled>>(common, call, in, config, stream);
   return LaunchOf<Kernels<kKeptAlone, kScaled>>(common, call, in, config, stream);
