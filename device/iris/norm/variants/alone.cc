@@ -21,7 +21,7 @@ uint64_t UnitsOf(uint64_t hidden, DType in) { return Ceil(hidden * DTypeBytes(in
 
 // The threads that a block has if they can keep a row. Few rows take as long as a thread does with
 // its units, of which fp8 makes more work; many rows as long as the memory, and it has to be
-// asked for much at once. As measured on one H200.
+// asked for much at once. As measured: docs/benchmarks.md.
 uint64_t WantedThreads(const ccl::Config& config, const Problem& problem) {
   if (backend::Traits::kEmulated) return 64;
   const bool scaled = problem.scaling != Scaling::kNone;
