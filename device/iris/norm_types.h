@@ -62,8 +62,10 @@ constexpr const char* ScalingName(Scaling scaling) {
 //             whole lines (iris/ccl_types.h).
 //   kTwoShot  each member reduces its share of the rows, and gives all members what came of it: the
 //             sums, where all have to write them to residual_out, or else the normed rows.
-enum class Variant : uint8_t { kAuto, kPackets, kLines, kTwoShot };
-inline constexpr uint32_t kVariantCount = 4;
+//   kAlone    a team of one member, which has nothing to send: both operations, rows of up to
+//             32 KiB.
+enum class Variant : uint8_t { kAuto, kPackets, kLines, kTwoShot, kAlone };
+inline constexpr uint32_t kVariantCount = 5;
 
 constexpr const char* VariantName(Variant variant) {
   switch (variant) {
@@ -75,6 +77,8 @@ constexpr const char* VariantName(Variant variant) {
       return "lines";
     case Variant::kTwoShot:
       return "two_shot";
+    case Variant::kAlone:
+      return "alone";
   }
   return "unknown";
 }

@@ -20,6 +20,7 @@
 #include "iris/norm/impl/fp8.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
+#include "iris/trace_area.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -113,7 +114,7 @@ std::string Name(const Case& c) {
 constexpr uint32_t kResidualSeed = 77;
 constexpr uint32_t kWeightSeed = 78;
 constexpr uint8_t kGuard = 0xa5;
-constexpr uint64_t kRoomBytes = 192 << 10;  // of each buffer
+constexpr uint64_t kRoomBytes = 640 << 10;  // of each buffer
 constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 24 << 20 : 512 << 20;
 
 uint64_t Groups(const Problem& p) {
@@ -456,6 +457,10 @@ std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
   for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kTwoShot}) {
     if (variant == Variant::kPackets || members > 1) add(kAll, variant);
   }
+  if (members == 1) {
+    add(kAll, Variant::kAlone);
+    add(kSharded, Variant::kAlone);
+  }
   add(kSharded, Variant::kAuto);
   add(kAll, Variant::kAuto);
   return cases;
@@ -526,12 +531,208 @@ TEST(NormVariantTest, HaveTheSameSums) {
   });
 }
 
-// What is large becomes the largest number, a NaN stays one, zeros have the scale 1.
-TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
+// A member alone: what it runs, and what it refuses.
+TEST(NormAloneTest, IsPlannedForOneMember) {
   World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
+    DeviceTeam team = rank.NewTeam({0});
+    if (rank.rank() == 1) team.index = team.size;
+    Member both(rank, rank.ctx.world, TestConfig(world));
+    Member one(rank, team, TestConfig(world));
+    Plan plan;
+    Problem p = {kAll, 4, 1000, DType::kBf16, DType::kBf16};
+    p.variant = Variant::kAlone;
+    const Result refused = norm::Choose(both.comm, p, &plan);
+    EXPECT_EQ(refused.code, StatusCode::kUnimplemented);
+    EXPECT_NE(std::string(refused.what).find("a team of one member"), std::string::npos);
+    if (rank.rank() == 1) return;
+    const auto chosen = [&](Operation operation, uint64_t rows, uint64_t hidden, DType in) {
+      Problem problem = {operation, rows, hidden, in, in};
+      ExpectOk(norm::Choose(one.comm, problem, &plan));
+      return plan.variant;
+    };
+    for (const Operation operation : {kAll, kSharded}) {
+      for (const DType in : {DType::kF32, DType::kF16, DType::kBf16}) {
+        const uint64_t most = (32 << 10) / DTypeBytes(in);
+        for (const uint64_t hidden : {uint64_t{1}, uint64_t{130}, uint64_t{8192}, most}) {
+          for (const uint64_t rows : {0, 1, 100, 4096, 1 << 20}) {
+            EXPECT_EQ(chosen(operation, rows, hidden, in), Variant::kAlone) << hidden;
+            EXPECT_EQ(plan.parts, 1u);
+            EXPECT_GE(plan.blocks, 1u);
+            EXPECT_LE(plan.blocks, std::max<uint64_t>(rows, 1));
+            EXPECT_LE(plan.threads, 1024u);
+          }
+        }
+        // Another variant shares out what a block cannot keep.
+        EXPECT_EQ(chosen(operation, 4, most + 1, in), Variant::kPackets);
+        EXPECT_GT(plan.parts, 1u);
+        Problem longer = {operation, 4, most + 1, in, in};
+        longer.variant = Variant::kAlone;
+        const Result result = norm::Choose(one.comm, longer, &plan);
+        EXPECT_EQ(result.code, StatusCode::kUnimplemented);
+        EXPECT_NE(std::string(result.what).find("32 KiB"), std::string::npos) << result.what;
+      }
+    }
+    // What a Config says holds.
+    Comm few = one.comm;
+    few.config.blocks = 3;
+    few.config.block_threads = 32;
+    p = {kAll, 100, 1024, DType::kBf16, DType::kBf16};
+    ExpectOk(norm::Choose(few, p, &plan));
+    EXPECT_EQ(plan.variant, Variant::kAlone);
+    EXPECT_LE(plan.blocks, 3u);
+    EXPECT_LE(plan.threads, ccl::impl::RoundUp(32, backend::WarpSize()));
+    p.hidden = 32 * uint64_t{backend::WarpSize()} + 1;
+    ExpectOk(norm::Choose(few, p, &plan));
+    EXPECT_EQ(plan.variant, Variant::kPackets);
+  });
+}
+
+// The longest rows, rows of a warp and of a block, more of them than blocks, ragged and apart: r
+// has the bits that kPackets makes of it, and both are right.
+TEST(NormAloneTest, HasTheSumsOfPackets) {
+  World world(1, kHeapBytes);
+  world.Run([&](Rank& rank) {
     Member member(rank, rank.ctx.world, TestConfig(world));
-    for (const Variant variant : {Variant::kPackets, Variant::kTwoShot}) {
+    constexpr Dimensions kRows[] = {{5, 8192},  {1, 8190},  {40, 1100}, {700, 64},
+                                    {300, 129}, {520, 300}, {21, 2048}, {3, 8191}};
+    uint32_t i = 0;
+    for (const Dimensions& d : kRows) {
+      for (const DType in : {DType::kF32, DType::kF16, DType::kBf16}) {
+        Case c;
+        c.seed = ++i;
+        c.problem = {kAll, d.rows, d.hidden, in, in, i % 2 == 0 ? DType::kF32 : in, true};
+        if (i % 4 == 0 || i % 4 == 3) {
+          c.problem.scaling = static_cast<Scaling>(1 + i / 3 % 3);
+          c.problem.out = i % 8 < 4 ? DType::kF8E4M3 : DType::kF8E5M2;
+        }
+        c.in_place = i % 3 == 0;
+        c.shift = d.hidden % 2;
+        std::vector<uint8_t> sums[2];
+        for (const Variant variant : {Variant::kPackets, Variant::kAlone}) {
+          c.problem.variant = variant;
+          const Norm call = member.Fill(c);
+          ExpectOk(norm::Launch(member.comm, call, rank.stream));
+          rank.Synchronize();
+          ExpectOk(ccl::CheckError(member.comm));
+          EXPECT_TRUE(member.Check(c, Name(c)));
+          sums[variant == Variant::kAlone] = rank.Read(
+              static_cast<const uint8_t*>(call.residual_out), d.rows * d.hidden * DTypeBytes(in));
+        }
+        EXPECT_TRUE(sums[0] == sums[1]) << Name(c);
+      }
+    }
+  });
+}
+
+// Back to back, each on what the one before wrote, with collectives of the Comm among them.
+TEST(NormAloneTest, FollowEachOther) {
+  for (const bool early : {false, true}) {
+    World world(1, kHeapBytes);
+    world.Run([&](Rank& rank) {
+      ccl::Config config = TestConfig(world);
+      config.early = early;
+      Member member(rank, rank.ctx.world, config);
+      for (const uint64_t rows : {1, 3, 200}) {
+        Case c;
+        c.problem = {kAll, rows, 200, DType::kF32, DType::kF32, DType::kNone, true};
+        Norm call = member.Fill(c);
+        std::vector<float> ones(rows * 200, 1.0f);
+        rank.Write(static_cast<float*>(const_cast<void*>(call.in)), ones);
+        rank.Write(static_cast<float*>(const_cast<void*>(call.residual)), ones);
+        call.residual_out = const_cast<void*>(call.residual);
+        const auto* const words =
+            iris::AtOffset<uint32_t>(rank.ctx, rank.rank(), member.comm.workspace_offset_bytes);
+        const uint32_t before = rank.Read(words, 2)[1];
+        constexpr uint32_t kCalls = 12;
+        for (uint32_t k = 0; k < kCalls; ++k) {
+          call.problem.variant = k % 4 == 3 ? Variant::kPackets : Variant::kAuto;
+          ExpectOk(norm::Launch(member.comm, call, rank.stream));
+        }
+        rank.Synchronize();
+        ExpectOk(ccl::CheckError(member.comm));
+        const auto sums = rank.Read(static_cast<const float*>(call.residual_out), rows * 200);
+        const auto out = rank.Read(static_cast<const float*>(call.out), rows * 200);
+        for (uint64_t k = 0; k < rows * 200; ++k) {
+          ASSERT_EQ(sums[k], 1.0f + kCalls) << k;
+          ASSERT_NEAR(out[k], 1.0f, 1e-5f) << k;
+        }
+        EXPECT_EQ(rank.Read(words, 2)[1], before + kCalls);
+      }
+    });
+  }
+}
+
+// A trace has an event of each block, of the same operation of the Comm.
+TEST(NormAloneTest, EachBlockIsTraced) {
+  World world(1, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(world));
+    constexpr uint32_t kCapacity = 64;
+    auto* const area = reinterpret_cast<TraceArea*>(
+        rank.New<uint64_t>(TraceAreaBytes(kCapacity) / sizeof(uint64_t), 4096));
+    TraceArea header = {};
+    header.until_ns = ~uint64_t{0};
+    header.generation = 3;
+    header.capacity = kCapacity;
+    rank.Write(area, header);
+    member.comm.context.trace = area;
+    Case c;
+    c.problem = {kAll, 5, 2000, DType::kF32, DType::kF32};
+    Plan plan;
+    ExpectOk(norm::Choose(member.comm, c.problem, &plan));
+    EXPECT_EQ(plan.blocks, 5u);
+    const Norm call = member.Fill(c);
+    for (uint32_t k = 0; k < 3; ++k) ExpectOk(norm::Launch(member.comm, call, rank.stream));
+    rank.Synchronize();
+    EXPECT_EQ(rank.Read(area).position, 3 * plan.blocks);
+    const auto events =
+        rank.Read(reinterpret_cast<const TraceEvent*>(area + 1), uint64_t{3} * plan.blocks);
+    uint32_t seen[3] = {};
+    for (const TraceEvent& event : events) {
+      ASSERT_LT(event.number - events[0].number, 3u);
+      ASSERT_LT(event.block, 5u);
+      seen[event.number - events[0].number] |= 1u << event.block;
+      EXPECT_LE(event.start_ns, event.end_ns);
+    }
+    for (const uint32_t blocks : seen) EXPECT_EQ(blocks, 31u);
+  });
+}
+
+// A replayed graph does not ask the host: behind a failure nothing is written.
+TEST(NormAloneTest, DoesNothingBehindAFailure) {
+  World world(1, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(world));
+    auto* const failed =
+        iris::AtOffset<uint32_t>(rank.ctx, rank.rank(), member.comm.workspace_offset_bytes);
+    for (const bool residual : {false, true}) {
+      Case c;
+      c.problem = {kAll, 3, 2000, DType::kBf16, DType::kBf16, DType::kNone, residual};
+      const Norm call = member.Fill(c);
+      rank.Write(failed, 1u);
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      const std::vector<uint8_t> bytes = rank.Read(static_cast<const uint8_t*>(call.out), 12000);
+      EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](uint8_t b) { return b == kGuard; }));
+      if (residual) {
+        const auto sums = rank.Read(static_cast<const uint8_t*>(call.residual_out), 12000);
+        EXPECT_TRUE(std::all_of(sums.begin(), sums.end(), [](uint8_t b) { return b == kGuard; }));
+      }
+      rank.Write(failed, 0u);
+      ExpectOk(norm::Launch(member.comm, call, rank.stream));
+      rank.Synchronize();
+      EXPECT_TRUE(member.Check(c, Name(c)));
+    }
+  });
+}
+
+// What is large becomes the largest number, a NaN stays one, zeros have the scale 1.
+void ExpectNoNumbersAndZeros(uint32_t members, std::vector<Variant> variants) {
+  World world(members, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(world));
+    for (const Variant variant : variants) {
       Case c;
       c.problem = {kAll, 3, 200, DType::kBf16, DType::kF8E4M3};
       c.problem.scaling = Scaling::kPerGroup;
@@ -557,6 +758,10 @@ TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
       rank.HostBarrier();
     }
   });
+}
+TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
+  ExpectNoNumbersAndZeros(2, {Variant::kPackets, Variant::kTwoShot});
+  ExpectNoNumbersAndZeros(1, {Variant::kAlone});
 }
 
 // Back to back, without the host between them, with collectives of the same Comm among them; more

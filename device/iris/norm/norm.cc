@@ -16,7 +16,8 @@ using impl::Invalid;
 using impl::VariantRow;
 
 // In the order in which kAuto falls back on them.
-constexpr const VariantRow* kRows[] = {&impl::kTwoShotRow, &impl::kLinesRow, &impl::kPacketsRow};
+constexpr const VariantRow* kRows[] = {&impl::kTwoShotRow, &impl::kLinesRow, &impl::kAloneRow,
+                                       &impl::kPacketsRow};
 
 const VariantRow* FindRow(Variant variant) {
   for (const VariantRow* row : kRows) {
@@ -46,6 +47,7 @@ uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uin
 // The plan of a problem by one variant. False: it does not have it, and `*why` says why.
 bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, Plan* plan,
             const char** why) {
+  if (row->plan != nullptr) return row->plan(comm, problem, plan, why);
   const ccl::Config& config = comm.config;
   const uint64_t warp = backend::WarpSize();
   const uint64_t element_bytes = DTypeBytes(problem.in);
@@ -91,7 +93,7 @@ constexpr uint64_t kPacketBytes = backend::Traits::kEmulated ? 8 << 10 : 96 << 1
 constexpr uint64_t kLineBytes = backend::Traits::kEmulated ? 64 << 10 : 3 << 20;
 
 Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
-  if (comm.team.size == 1) return Variant::kPackets;
+  if (comm.team.size == 1) return Variant::kAlone;
   const uint64_t bytes =
       problem.rows * problem.hidden * DTypeBytes(problem.in) * (comm.team.size - 1);
   return bytes <= kPacketBytes ? Variant::kPackets
@@ -258,15 +260,16 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
     *out = plan;
     return {};
   }
-  const char* first_why = nullptr;
+  // Of several members, kTwoShot has the longest rows; of one, kPackets, the last row.
+  const char* longest_why = nullptr;
   for (const VariantRow* row : kRows) {
     if (PlanBy(row, comm, problem, &plan, &why)) {
       *out = plan;
       return {};
     }
-    if (first_why == nullptr) first_why = why;
+    if (longest_why == nullptr || comm.team.size == 1) longest_why = why;
   }
-  return {StatusCode::kResourceExhausted, first_why};
+  return {StatusCode::kResourceExhausted, longest_why};
 }
 
 Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream) {
@@ -340,6 +343,7 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.out_stride = call.out_stride;
   norm.rows = record.rows;
   norm.hidden = record.hidden;
+  norm.blocks = plan.blocks;
   norm.parts = plan.parts;
   norm.part_columns = static_cast<uint32_t>(impl::PartColumns(problem.hidden, plan.parts));
   norm.epsilon = problem.epsilon;
@@ -347,7 +351,13 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.out_type = problem.out;
   norm.weight_type = problem.weight;
   norm.scaling = problem.scaling;
+  norm.lets_next_begin = comm.config.early;
   const VariantRow* const row = FindRow(plan.variant);
+  // What waits for nobody needs no room of its own on the device, unless it begins early: then it
+  // waits for the kernel before it, which may wait for others.
+  if (row->plan != nullptr && common.early == 0) {
+    return row->launch(common, norm, problem.in, {plan.blocks, plan.threads}, stream);
+  }
   return ccl::impl::InPieces(comm, {plan.blocks, plan.threads, 0, common.early != 0}, plan.parts,
                              common, stream,
                              [&](const LaunchConfig& piece, const impl::Common& its) {

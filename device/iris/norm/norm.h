@@ -24,7 +24,8 @@
 // overlaps with no other buffer, nor with the workspace. Buffers may lie in the gaps of others that
 // have the same bytes from row to row.
 //
-// A row is shared out to up to kMaxParts blocks, 32 KiB to one. kTwoShot also keeps a row of each
+// A member alone has rows of up to 32 KiB in one block (kAlone). Otherwise a row is shared out to
+// up to kMaxParts blocks, 32 KiB to one. kTwoShot also keeps a row of each
 // member in a block's stage: rows of more than kMaxParts * stage_bytes / members bytes need a Comm
 // with more ccl::Config::stage_bytes.
 #pragma once
@@ -76,7 +77,7 @@ struct Norm {
 // What runs: see Choose.
 struct Plan {
   Variant variant = Variant::kAuto;
-  uint32_t blocks = 0;
+  uint32_t blocks = 0;  // kAlone: also more than Config::max_blocks
   uint32_t threads = 0;
   uint32_t parts = 0;  // blocks that share a row
 };

@@ -30,12 +30,18 @@ struct VariantRow {
                    backend::Stream& stream);
   // Loads its kernels onto the current device.
   Result (*prepare)();
+  // Instead of what is made of the fields between `variant` and `launch`, which are then not there:
+  // the plan of a valid problem. False: it does not have the problem, and `*why` says why. Blocks
+  // of such a plan wait for nobody, so that there may be more of them than the device has room for.
+  bool (*plan)(const ccl::Comm& comm, const Problem& problem, Plan* plan,
+               const char** why) = nullptr;
   backend::HostOnly host_only = {};
 };
 
 extern const VariantRow kPacketsRow;
 extern const VariantRow kLinesRow;
 extern const VariantRow kTwoShotRow;
+extern const VariantRow kAloneRow;
 
 // The kernel of the type that `in` has, launched.
 template <typename Kernels>

@@ -70,8 +70,8 @@ struct Raw {
 };
 
 // How rows are loaded. kAny: of any type and alignment. Else eight elements are always there, and
-// aligned: of two bytes each, or of four. What is known need not be looked at with each load: a
-// load under a condition of its own is waited for before the next one.
+// aligned: of two bytes each, or of four. What is known need not be looked at with each load, which
+// would have branches of its own, in which smaller loads are waited for.
 enum class Rows { kAny, kNarrow, kWide };
 
 // Eight elements of kF32, kF16 or kBf16 from `p` on. kAny: `count` of them (1 to 8) exist.

@@ -42,6 +42,8 @@ struct Packets {
     const uint64_t stride = common.packet_bytes / 8;
     for (uint32_t half = 0; half < (place.bytes > 8 ? 2u : 1u); ++half) {
       const Bytes16* const inbox = rounds->Inbox(me, 0) + place.at / 8 + half;
+      // Of their own: the whole sum, with an index that is not known, would be in memory.
+      float values[kHalf] = {};
       for (uint32_t first = 0; first < common.size; first += kAhead) {
         Bytes16 packets[kAhead];
         IRIS_UNROLL(4)
@@ -60,10 +62,17 @@ struct Packets {
           const auto pack = iris::impl::BitCast<ccl::impl::Pack<T, kHalf>>(word);
           IRIS_UNROLL(4)
           for (uint32_t e = 0; e < kHalf; ++e) {
-            float* const to = &sum->values[half == 0 ? e : kHalf + e];
-            *to = m == 0 ? static_cast<float>(pack.values[e])
-                         : *to + static_cast<float>(pack.values[e]);
+            values[e] = m == 0 ? static_cast<float>(pack.values[e])
+                               : values[e] + static_cast<float>(pack.values[e]);
           }
+        }
+      }
+      IRIS_UNROLL(4)
+      for (uint32_t e = 0; e < kHalf; ++e) {
+        if (half == 0) {
+          sum->values[e] = values[e];
+        } else {
+          sum->values[kHalf + e] = values[e];
         }
       }
     }

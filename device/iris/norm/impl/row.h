@@ -59,6 +59,7 @@ struct NormCall {
   uint64_t out_stride;
   uint32_t rows;
   uint32_t hidden;
+  uint32_t blocks;  // of the whole call; of kAlone there may be more than Common can count
   uint32_t parts;
   uint32_t part_columns;
   float epsilon;
@@ -66,6 +67,7 @@ struct NormCall {
   DType out_type;
   DType weight_type;
   Scaling scaling;
+  bool lets_next_begin;  // kAlone: the next kernel may begin beside this one
 };
 
 // The even part of the rows that member `m` owns.
@@ -172,6 +174,32 @@ IRIS_DEVICE inline float LoadWeight(const uint8_t* p, DType type, uint64_t i) {
     return static_cast<float>(backend::LoadPlain(reinterpret_cast<const Half*>(p) + i));
   }
   return static_cast<float>(backend::LoadPlain(reinterpret_cast<const Bfloat16*>(p) + i));
+}
+
+// What a row or group of this largest magnitude is divided by.
+IRIS_DEVICE inline float ScaleOf(DType out_type, float magnitude) {
+  return magnitude < kLeastScaled ? 1.0f : magnitude / LargestOf(out_type);
+}
+// Values in fp8, the first one in the lowest byte; values of f32 in f16 or bf16.
+template <uint32_t kCount>
+IRIS_DEVICE inline uint64_t Fp8Word(DType type, const float* values, float inverse) {
+  static_assert(kCount <= 8);
+  uint64_t word = 0;
+  IRIS_UNROLL(8)
+  for (uint32_t e = 0; e < kCount; ++e) {
+    word |= static_cast<uint64_t>(Fp8Bits(type, values[e] * inverse)) << 8 * e;
+  }
+  return word;
+}
+IRIS_DEVICE inline uint64_t HalvesWord(DType type, const float* values) {
+  uint64_t word = 0;
+  IRIS_UNROLL(4)
+  for (uint32_t e = 0; e < 4; ++e) {
+    const uint64_t bits =
+        type == DType::kF16 ? backend::HalfBitsOf(values[e]) : backend::BfloatBitsOf(values[e]);
+    word |= bits << 16 * e;
+  }
+  return word;
 }
 
 // The part of a row that the block has, of which a thread keeps up to kKept units.
@@ -336,12 +364,7 @@ class RowPart {
     if (call_.scaling == Scaling::kPerGroup) {
       scale = GroupScale(place.at / sizeof(T) / kGroupColumns);
     }
-    const float inverse = 1.0f / scale;
-    uint64_t word = 0;
-    IRIS_UNROLL(8)
-    for (uint32_t e = 0; e < kElements; ++e) {
-      word |= static_cast<uint64_t>(Fp8Bits(call_.out_type, values[e] * inverse)) << 8 * e;
-    }
+    const uint64_t word = Fp8Word<kElements>(call_.out_type, values, 1.0f / scale);
     for (uint32_t p = 0; p < n_places; ++p) {
       StoreNarrow(out_at(p) + place.at / sizeof(T), place.bytes / sizeof(T), word);
     }
@@ -350,21 +373,16 @@ class RowPart {
   template <typename OutAt>
   IRIS_DEVICE void StoreHalves(const UnitPlace& place, const float* values, uint32_t n_places,
                                OutAt out_at) const {
-    uint64_t word = 0;
-    IRIS_UNROLL(4)
-    for (uint32_t e = 0; e < 4; ++e) {
-      const uint64_t bits = call_.out_type == DType::kF16 ? backend::HalfBitsOf(values[e])
-                                                          : backend::BfloatBitsOf(values[e]);
-      word |= bits << 16 * e;
-    }
+    const uint64_t word = HalvesWord(call_.out_type, values);
     for (uint32_t p = 0; p < n_places; ++p) {
       ccl::impl::StoreWord<uint16_t>(out_at(p) + place.at / 2, place.bytes / 2, word);
     }
   }
 
   // This thread's units of a part of a row, and of another one, which may be null. Where all are
-  // whole, one condition stands around all loads: with a condition around each, each would be
-  // waited for before the next one.
+  // whole, one condition stands around all loads, and they lie one behind the other in the machine
+  // code. Elsewhere each unit is loaded as a whole or by words, in branches of its own; words are
+  // put together there, so waited for, before the next unit's branches begin.
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept], const uint8_t* other,
                         Bytes16* others) const {
     const uint64_t bits =
@@ -417,11 +435,9 @@ class RowPart {
     }
   }
 
-  IRIS_DEVICE float ScaleOf(float magnitude) const {
-    return magnitude < kLeastScaled ? 1.0f : magnitude / LargestOf(call_.out_type);
-  }
   IRIS_DEVICE float GroupScale(uint64_t group) const {
     return ScaleOf(
+        call_.out_type,
         numeric::FloatOf(backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->groups[group])));
   }
 
@@ -457,7 +473,7 @@ class RowPart {
     float most =
         numeric::FloatOf(backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->groups[0]));
     if (!Combine<true>(most, &most)) return false;
-    *scale = ScaleOf(most);
+    *scale = ScaleOf(call_.out_type, most);
     return true;
   }
   IRIS_DEVICE void Raise(uint64_t group, uint32_t bits) {
