@@ -16,8 +16,8 @@ namespace {
 // kernel has by itself.
 constexpr uint32_t kInFlightBytes = 1 << 20;
 constexpr uint32_t kMaxRingBytes = backend::Traits::kMaxDynamicSharedBytes - 8 * 1024;
-// Each tile costs a sync of the block, whatever its bytes. The ring is cut into so many stages, where
-// that makes tiles within these bounds, and short rows into two tiles a block.
+// Each tile costs a sync of the block, whatever its bytes. The ring is cut into so many stages,
+// where that makes tiles within these bounds, and short rows into two tiles a block.
 constexpr uint32_t kUsualStages = 4;
 constexpr uint32_t kMinStages = 3;
 constexpr uint32_t kMinTileBytes = 1024;
