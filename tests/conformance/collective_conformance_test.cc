@@ -1155,6 +1155,62 @@ TEST(PushTest, ReduceScattersFollowEachOtherWithLateRanks) {
   });
 }
 
+// Rows of kBulkPull that end a little before, at and behind the ends of tiles and of rings, at
+// addresses that suit bulk copies and at others. The sum has the bits of the order of members.
+class BulkPullTest : public testing::TestWithParam<std::tuple<uint32_t, Place>> {};
+
+TEST_P(BulkPullTest, RaggedRowsAroundTiles) {
+  const Place place = std::get<1>(GetParam());
+  World world(std::get<0>(GetParam()), 32 << 20);
+  world.Run([=](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    const uint64_t n = rank.n();
+    const uint64_t me = rank.rank();
+    for (uint64_t row : {255, 256, 257, 511, 513, 2047, 2048, 2050, 4100, 16387, 40961, 65536}) {
+      const uint64_t all = n * row - row % n;  // an all_reduce's last row may be shorter
+      std::vector<uint64_t> seeds;
+      std::vector<float> gathered;
+      for (uint64_t m = 0; m < n; ++m) {
+        seeds.push_back(m + row);
+        const std::vector<float> its = Data<float>(m + row, row);
+        gathered.insert(gathered.end(), its.begin(), its.end());
+      }
+      const std::vector<float> sum =
+          ExpectedOf<float>(Variant::kBulkPull, ReduceOp::kSum, seeds, n * row);
+      Buffers<float> reduced(rank, place, all, all, 0);
+      Buffers<float> scattered(rank, Place::kUnaligned == place ? place : Place::kHeap, n * row,
+                               row, 0);
+      Buffers<float> rows(rank, place, row, n * row, me * row);
+      reduced.Fill(rank, Data<float>(me + row, all));
+      scattered.Fill(rank, Data<float>(me + row, n * row));
+      rows.Fill(rank, Data<float>(me + row, row));
+      rank.HostBarrier();
+      // Behind each other, with nothing between them.
+      ExpectOk(ccl::AllReduce(comm, reduced.in_, reduced.out_, all, DType::kF32, ReduceOp::kSum,
+                              rank.stream, Variant::kBulkPull));
+      ExpectOk(ccl::ReduceScatter(comm, scattered.in_, scattered.out_, row, DType::kF32,
+                                  ReduceOp::kSum, rank.stream, Variant::kBulkPull));
+      ExpectOk(ccl::AllGather(comm, rows.in_, rows.out_, row, DType::kF32, rank.stream,
+                              Variant::kBulkPull));
+      rank.Synchronize();
+      reduced.Expect(rank, ExpectedOf<float>(Variant::kBulkPull, ReduceOp::kSum, seeds, all));
+      scattered.Expect(rank, {sum.begin() + me * row, sum.begin() + (me + 1) * row});
+      rows.Expect(rank, gathered);
+      ExpectOk(ccl::CheckError(comm));
+      rank.HostBarrier();
+    }
+  });
+}
+std::string BulkPullName(const testing::TestParamInfo<std::tuple<uint32_t, Place>>& info) {
+  return std::to_string(std::get<0>(info.param)) + "Ranks" +
+         kPlaceNames[static_cast<int>(std::get<1>(info.param))];
+}
+INSTANTIATE_TEST_SUITE_P(Rows, BulkPullTest,
+                         testing::Combine(testing::Values(2, 3, 4),
+                                          testing::Values(Place::kInPlace, Place::kHeap,
+                                                          Place::kUnaligned)),
+                         BulkPullName);
+
 // Graphs.
 
 // A counter on the device, so that each replay has other data.

@@ -77,8 +77,11 @@ class OutsideCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// What a launch may ask for without having been prepared.
+// Shared memory that every kernel may have without asking, what it declares and what a launch adds
+// together; and what a launch may add without having been prepared, beside a kernel's declarations
+// of up to the difference.
 constexpr uint32_t kSharedBytesAlways = 48 * 1024;
+constexpr uint32_t kSharedBytesUnprepared = 32 * 1024;
 
 // Devices whose kernels can begin early: all that were prepared there know how to wait. Code for
 // older GPUs does not, and runs on newer ones, too.
@@ -188,7 +191,9 @@ Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
   cudaFuncAttributes attributes;  // asking for them loads the code
   const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
   if (error == cudaSuccess) NoteVersion(attributes.ptxVersion);
-  if (error != cudaSuccess || shared_bytes <= kSharedBytesAlways) return ResultOf(error);
+  if (error != cudaSuccess || attributes.sharedSizeBytes + shared_bytes <= kSharedBytesAlways) {
+    return ResultOf(error);
+  }
   return ResultOf(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(shared_bytes)));
 }
@@ -196,7 +201,7 @@ Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
 Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream, const void* kernel,
                          void** arguments) {
   const DeviceScope device(stream.device);
-  if (config.shared_bytes > kSharedBytesAlways) {
+  if (config.shared_bytes > kSharedBytesUnprepared) {
     if (Result result = PrepareKernel(kernel, config.shared_bytes); !result.ok()) return result;
   }
   if (config.early && CanBeginEarly()) {
