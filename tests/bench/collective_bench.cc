@@ -37,7 +37,8 @@ using Operation = std::function<Result(Rank&, const ccl::Comm&, float*, float*)>
 std::vector<double> Measure(uint32_t n_ranks, uint64_t in_count, uint64_t out_count, uint32_t batch,
                             const Operation& operation, ccl::Config config = {}) {
   if (config.max_blocks == 0) config.max_blocks = 4;
-  World world(n_ranks, (in_count + out_count) * sizeof(float) + (4 << 20));
+  const uint64_t workspace = ccl::WorkspaceBytes(n_ranks, config);
+  World world(n_ranks, (in_count + out_count) * sizeof(float) + workspace + (4 << 20));
   std::vector<std::vector<double>> times(n_ranks, std::vector<double>(kBatches));
   world.Run([&](Rank& rank) {
     const ccl::Comm comm = rank.NewComm(rank.ctx.world, config);
