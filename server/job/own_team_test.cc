@@ -319,7 +319,10 @@ TEST_F(OwnTeamTest, TheHeapGrowsUpToRegisteredMemory) {
   const CallId more = Ask(job, 0, 1, GrowOp{2 * kGranularity});
   Ask(job, 1, 1, GrowOp{2 * kGranularity});
   ExpectFailure(more, Code::kResourceExhausted,
-                absl::StrCat(kGranularity, " are left; ", stride - low, " are of registered"));
+                absl::StrCat(kGranularity,
+                             " are left (max_heap_bytes of a Context; four times "
+                             "heap_bytes unless it says); ",
+                             stride - low, " are of registered"));
   // A hole between two is used again.
   ASSERT_TRUE(Free(job, 1, low).ok());
   const uint64_t top = OffsetOf(registered(kGranularity));

@@ -33,9 +33,13 @@ IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rou
     if (base != 0 && !rounds.Meet()) return;
     for (uint32_t k = backend::ThreadIndex(); k < n; k += backend::BlockSize()) {
       const uint32_t peer = rounds.Rotated(k);
-      uint8_t* out = peer == me ? call.out : rounds.Out(peer);
-      table[k] = out != nullptr || peer == me ? out + RowReceived(call, me) * call.count + j
-                                              : rounds.StageOut(peer) + me * room;
+      uint8_t* const out = peer == me ? call.out : rounds.Out(peer);
+      // A member that gets nothing may have no `out`, and then puts nothing to itself, either.
+      if (out != nullptr) {
+        table[k] = out + RowReceived(call, me) * call.count + j;
+      } else {
+        table[k] = peer == me ? nullptr : rounds.StageOut(peer) + me * room;
+      }
     }
     iris::impl::SyncInsideBlock();
     if (to_all) {
