@@ -1,5 +1,6 @@
 #include "server/link/drop_unread.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -13,9 +14,10 @@ constexpr int kMost = 1024;               // more packets than a queue holds, as
 constexpr size_t kPieceBytes = 16 << 10;  // of what is dropped at once
 
 struct Look {
-  size_t bytes = 0;          // of the first packet, or of a stream, as far as one look goes
-  bool unread = false;       // there is something
-  bool descriptors = false;  // that brings some
+  size_t bytes = 0;  // of the first packet, or of a stream, as far as one look goes
+  Next next = Next::kNothing;
+
+  bool unread() const { return next == Next::kPlain || next == Next::kDescriptors; }
 };
 
 // It takes no copy of descriptors: closing one may wait, too.
@@ -26,26 +28,43 @@ Look LookAt(int socket, size_t n_bytes = kPieceBytes) {
   char buffer[kPieceBytes];
   struct iovec part = {buffer, n_bytes};
   alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  // Room for what comes with every packet of this socket, and for no descriptor.
-  message.msg_controllen = credentials != 0 ? sizeof(control) : CMSG_LEN(0);
-  const ssize_t n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  struct msghdr message;
+  ssize_t n;
+  // A peer that closes with something of ours unread resets the connection. The kernel reports that
+  // once, a peek as well, and before what the peer said last.
+  bool reset = false;
+  for (;;) {
+    message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    // Room for what comes with every packet of this socket, and for no descriptor.
+    message.msg_controllen = credentials != 0 ? sizeof(control) : CMSG_LEN(0);
+    n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
+    reset = errno == ECONNRESET;
+  }
   Look look;
-  look.bytes = n > 0 ? static_cast<size_t>(n) : 0;
-  look.descriptors = n >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
-  // An empty packet comes with its sender's credentials, the end of a connection without.
-  look.unread = n > 0 || (n == 0 && (message.msg_controllen > 0 || look.descriptors));
+  if (n < 0) {
+    const bool nothing = errno == EAGAIN || errno == EWOULDBLOCK;
+    look.next = nothing ? Next::kNothing : Next::kFailed;
+    return look;
+  }
+  look.bytes = static_cast<size_t>(n);
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    look.next = Next::kDescriptors;
+  } else {
+    // An empty packet comes with its sender's credentials, the end of a connection without.
+    look.next = n > 0 || message.msg_controllen > 0 ? Next::kPlain : Next::kEnd;
+  }
   return look;
 }
 
 }  // namespace
 
-bool BringsDescriptors(int socket) { return LookAt(socket, 1).descriptors; }
+Next NextOf(int socket) { return LookAt(socket, 1).next; }
 
-bool HasUnread(int socket) { return LookAt(socket).unread; }
+bool HasUnread(int socket) { return LookAt(socket).unread(); }
 
 void DropPlain(int socket) {
   char buffer[kPieceBytes];
@@ -53,7 +72,7 @@ void DropPlain(int socket) {
     // A look at a stream goes up to the first descriptor, or to what it has room for. To read as
     // much takes no more.
     const Look look = LookAt(socket);
-    if (!look.unread || look.descriptors) return;
+    if (look.next != Next::kPlain) return;
     if (recv(socket, buffer, std::max<size_t>(look.bytes, 1), MSG_DONTWAIT) < 0) return;
   }
 }

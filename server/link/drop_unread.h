@@ -5,9 +5,19 @@
 
 namespace iris::server {
 
-// Whether what comes first, a packet or the next bytes of a stream, brings descriptors. Costs one
-// system call.
-bool BringsDescriptors(int socket);
+// What a receive would bring.
+enum class Next {
+  kNothing,      // yet
+  kPlain,        // a packet without descriptors
+  kDescriptors,  // a packet with some
+  kEnd,          // the peer said no more, and cannot any more
+  kFailed,       // the kernel did not say
+};
+
+// What comes first in a socket of packets. Only this process takes anything out of it, so kPlain,
+// kDescriptors and kEnd stay true until it does. kNothing may be untrue at once: who does not want
+// descriptors receives nothing then. Costs one system call.
+Next NextOf(int socket);
 
 // The socket is one that nobody reads any more, and is shut down: its peer can send nothing more.
 

@@ -31,7 +31,7 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
     // Nothing more is read from a tenant of whose descriptors too many do not close.
     const absl::Status closes = closer_.Room(tenant);
     if (!closes.ok()) return EndIfFailed(session, closes);
-    if (!MayReceive(session)) return;
+    if (!MayReceive(session, (events & kClosed) != 0)) return;
     std::vector<wire::UniqueFd> refused;
     absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get(), &refused);
     if (!frame.ok()) {
@@ -53,10 +53,24 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
   }
 }
 
-bool SessionServer::MayReceive(Session& session) {
+bool SessionServer::MayReceive(Session& session, bool closed) {
   if (session.look != 0) return false;
   if (std::exchange(session.looked, false)) return true;
-  if (!BringsDescriptors(session.socket.get())) return true;
+  switch (NextOf(session.socket.get())) {
+    case Next::kPlain:
+    case Next::kEnd:
+      return true;
+    case Next::kNothing:
+      // What comes from now on was not looked at. Half-closed by the client is closed: no further
+      // frame can come.
+      if (closed) HangUp(session, absl::OkStatus(), "its socket closed");
+      return false;
+    case Next::kFailed:
+      HangUp(session, absl::OkStatus(), "its socket failed");
+      return false;
+    case Next::kDescriptors:
+      break;
+  }
   if (session.calls == nullptr) {
     EndIfFailed(session, absl::InvalidArgumentError("a handshake brings no descriptors"));
     return false;

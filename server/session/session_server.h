@@ -158,8 +158,9 @@ class SessionServer : public SessionOutput {
 
   void OnSocket(Session& session, uint32_t events);
   // Whether the next packet may be received now. If it brings descriptors, another process looks at
-  // them first. False: not now, and perhaps the session has ended.
-  bool MayReceive(Session& session);
+  // them first. `closed`: nothing more can come than what is there. False: not now, and perhaps the
+  // session has ended.
+  bool MayReceive(Session& session, bool closed);
   void OnLooked(uint64_t key, const absl::Status& status);
   // Not ok if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);

@@ -133,7 +133,21 @@ TEST_F(LookingProcessTest, WhatWasLookedAtIsStillThere) {
   Make();
   const Pair sent = Sent(Memfd().get());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Look(sent.ours.get()).ok());
-  EXPECT_TRUE(BringsDescriptors(sent.ours.get()));
+  EXPECT_EQ(NextOf(sent.ours.get()), Next::kDescriptors);
+}
+
+TEST_F(LookingProcessTest, WhatCameBeforeAResetIsLookedAt) {
+  Make();
+  Pair sent = Connect();
+  ASSERT_EQ(send(sent.ours.get(), "unread", 6, 0), 6);
+  testing::SendFd(sent.theirs.get(), Open("/dev/null").get());
+  sent.theirs.Reset();
+  EXPECT_EQ(Look(sent.ours.get()).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LookingProcessTest, WhereThereIsNothingNothingIsGood) {
+  Make();
+  EXPECT_FALSE(Look(Connect().ours.get()).ok());
 }
 
 TEST_F(LookingProcessTest, WhatAKilledOneHasNotAnsweredAnotherDoes) {

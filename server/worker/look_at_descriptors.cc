@@ -30,16 +30,21 @@ bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
   struct iovec part = {&byte, 1};
   alignas(struct cmsghdr) char
       control[CMSG_SPACE(kMaxFds * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  struct msghdr message;
   ssize_t n;
-  do {
+  // As in drop_unread.cc: the end of a connection may be told once before what came before it.
+  bool reset = false;
+  for (;;) {
+    message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
     n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
-  if (n < 0) return true;  // there is nothing: irisd will see
+    if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
+    reset = errno == ECONNRESET;
+  }
+  if (n < 0) return false;  // irisd saw a packet here: it is not received unseen
   TakeAll(&message, fds);
   return (message.msg_flags & MSG_CTRUNC) == 0;
 }

@@ -566,6 +566,14 @@ def _slow_to_close(held):
     return slow
 
 
+def _welcome_unread(path):
+    """A connection whose welcome has come and is not read: its close is told to irisd before what was sent last."""
+    sock = doors.connect(path, socket.SOCK_SEQPACKET)
+    sock.send(doors.hello())
+    select.select([sock], [], [], 5)
+    return sock
+
+
 def slow_descriptors(runtime_dir, end):
     """Descriptors that take a minute to close: with a hello, a long request, a call, more than a frame may have, in
     what is never read, and on the socket for gRPC."""
@@ -578,6 +586,7 @@ def slow_descriptors(runtime_dir, end):
             (lambda: doors.FrameSession(runtime_dir).sock, [short_request], 1),
             (lambda: doors.FrameSession(runtime_dir).sock, [short_request], 250),
             (lambda: doors.FrameSession(runtime_dir).sock, [doors.frame(77, b"")] * 40, 1),
+            (lambda: _welcome_unread(path), [short_request], 1),
             (lambda: _admin(runtime_dir), [doors.opening()] * 3, 1)]
     for door, frames, count in itertools.cycle(ways):
         if time.monotonic() > end:
@@ -599,7 +608,7 @@ def slow_descriptors(runtime_dir, end):
 
 def silent_files(runtime_dir, end):
     """Descriptors of a file whose file system never answers: with a hello, a long request, memory to be registered, as
-    many as a frame may have, and in what is never read."""
+    many as a frame may have, in what is never read, and behind a welcome that is not read."""
     silent = silent_fuse.SilentFile(FUSE_DEVICE)
     seen = {"sent": 0, "ended": {}}
     fd = os.open(silent.path, os.O_RDWR)
@@ -609,7 +618,8 @@ def silent_files(runtime_dir, end):
     ways = [(lambda: doors.connect(path, socket.SOCK_SEQPACKET), [doors.hello()], 1),
             (lambda: doors.FrameSession(runtime_dir).sock, [long_request], 1),
             (lambda: doors.FrameSession(runtime_dir).sock, [short_request], 128),
-            (lambda: doors.FrameSession(runtime_dir).sock, [short_request] * 40, 1)]
+            (lambda: doors.FrameSession(runtime_dir).sock, [short_request] * 40, 1),
+            (lambda: _welcome_unread(path), [short_request], 1)]
     for door, frames, count in itertools.cycle(ways):
         if time.monotonic() > end:
             silent.end()
@@ -619,7 +629,7 @@ def silent_files(runtime_dir, end):
                 for packet in frames:
                     socket.send_fds(sock, [packet], [fd] * count)
                     seen["sent"] += 1
-                while True:
+                while door is not ways[-1][0]:
                     if not sock.recv(1 << 16):
                         break
         except (OSError, doors.Refused) as refusal:
