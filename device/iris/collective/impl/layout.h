@@ -92,7 +92,8 @@ struct BlockState {
   uint64_t signals;  // chunks that this block has pushed
   uint64_t turns;    // kSpinlock: the lock of what this member owns. Who has had it, in all
   uint32_t awaited;  // a message that is alone in its launch: the epoch that it has waited long for
-  uint32_t reserved[9];
+  uint32_t begun;    // in emulation: the epoch it is in; see Rounds::AwaitReadersOfLines
+  uint32_t reserved[8];
 };
 static_assert(sizeof(BlockState) == 64);
 

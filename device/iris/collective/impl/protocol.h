@@ -210,7 +210,14 @@ class Rounds {
 
   // The halves of Exchange, for kernels that send something in between. Advance() and a block sync
   // come first.
-  IRIS_DEVICE void Advance() { epoch_ = NextEpoch(epoch_); }
+  IRIS_DEVICE void Advance() {
+    epoch_ = NextEpoch(epoch_);
+    if constexpr (backend::Traits::kEmulated) {
+      if (backend::ThreadIndex() == 0) {
+        backend::Store<Scope::kSystem, Order::kRelease>(&State()->begun, epoch_);
+      }
+    }
+  }
   IRIS_DEVICE void SendCalls(bool wrote) {
     const uint32_t n = call_->size * CallWords::kCount;
     for (uint32_t i = backend::ThreadIndex(); i < n; i += backend::BlockSize()) {
@@ -426,6 +433,18 @@ class Rounds {
   IRIS_DEVICE uint8_t* LineBox(uint32_t m, uint32_t from) const {
     const uint64_t inbox = (block_ * 2 + (epoch_ & 1)) * call_->size + from;
     return At<uint8_t>(m, call_->line_offset_bytes + inbox * call_->line_bytes);
+  }
+  // Before the first lines of an operation. Where they go was read two rounds ago, and whoever has
+  // passed the round between knows that this is over. But if that was a round of packets, it knows
+  // it by relaxed loads. Emulation needs more: its lines are plain memory (see lines.h), and C++
+  // wants an acquire between a plain load and a plain store. What it acquires was stored before the
+  // packets that this block has received.
+  IRIS_DEVICE void AwaitReadersOfLines() const {
+    if constexpr (backend::Traits::kEmulated) {
+      for (uint32_t m = 0; m < call_->size; ++m) {
+        (void)backend::Load<Scope::kSystem, Order::kAcquire>(&StateOf(m)->begun);
+      }
+    }
   }
   IRIS_DEVICE uint64_t LineFlag() const { return static_cast<uint64_t>(HighFlag()) << 32 | epoch_; }
   // Where member m takes chunk `chunk` of what `from`, which is another, puts for this block.

@@ -365,6 +365,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceLines(IRIS_PARAM Commo
     IRIS_SHARED(SharedState, shared);
     Enter(common);
     Rounds rounds(common, &shared, BlockOf(common));
+    rounds.AwaitReadersOfLines();
     ReduceByLines<T, Op, N>(common, call, rounds);
     rounds.Conclude();
   }
@@ -377,6 +378,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoLines(IRIS_PARAM Co
     IRIS_SHARED(SharedState, shared);
     Enter(common);
     Rounds rounds(common, &shared, BlockOf(common));
+    rounds.AwaitReadersOfLines();
     ReduceByTwoLines<T, Op, N>(common, call, rounds);
     rounds.Conclude();
   }
@@ -390,6 +392,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void GatherLines(IRIS_PARAM Commo
     IRIS_SHARED(SharedState, shared);
     Enter(common);
     Rounds rounds(common, &shared, BlockOf(common));
+    rounds.AwaitReadersOfLines();
     GatherByLines(common, call, rounds);
     rounds.Conclude();
   }

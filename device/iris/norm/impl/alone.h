@@ -131,13 +131,16 @@ class AloneRows {
   }
 
   // The thread's units of what begins at `row`; zeros where there is nothing. Of whole ones no load
-  // stands under a condition: who has no unit loads the first one.
+  // stands under a condition: who has no unit loads the first one. That one's owner may store to it
+  // at the same time, if a result takes the place of what it is made of. What is loaded then is not
+  // used; but C++ has no such load, so that emulation goes without it.
   template <bool kWhole>
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept]) const {
     IRIS_UNROLL(4)
     for (uint32_t k = 0; k < kKept; ++k) {
       const uint32_t at = At(k);
       if constexpr (kWhole) {
+        if (backend::Traits::kEmulated && at >= row_bytes_) continue;
         units[k] = backend::Load16<CacheHint::kDefault>(row + (at < row_bytes_ ? at : 0));
       } else {
         units[k] = LoadUnit<T>(row + at, Bytes(at));

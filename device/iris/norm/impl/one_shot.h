@@ -205,6 +205,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormLines(IRIS_PARAM Common 
     IRIS_SHARED(NormShared, norm_shared);
     ccl::impl::Enter(common);
     Rounds rounds(common, &shared, ccl::impl::BlockOf(common));
+    rounds.AwaitReadersOfLines();
     NormOneShot<T, Lines>(common, call, rounds, &norm_shared);
     rounds.Conclude();
   }
