@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "iris/backend/persistent_product.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "iris/ops/ops.h"
@@ -30,18 +30,23 @@ constexpr bool kEmulated = backend::Traits::kEmulated;
 constexpr uint32_t kBatches = 9;
 constexpr uint32_t kBatch = kEmulated ? 2 : 10;
 
-// The ways to compare; the last one where the device has it.
-constexpr int kMostWays = 4;
-constexpr const char* kNames[kMostWays] = {"product alone", "fused", "pair", "persistent"};
-constexpr ops::Variant kVariants[kMostWays] = {ops::Variant::kPair, ops::Variant::kFused,
-                                               ops::Variant::kPair, ops::Variant::kPersistent};
+// The ways to compare, each where the device and the operation have it; the first is the product.
+struct Way {
+  const char* name;
+  ops::Variant variant;
+};
+constexpr Way kWays[] = {{"product alone", ops::Variant::kPair},
+                         {"fused", ops::Variant::kFused},
+                         {"pair", ops::Variant::kPair},
+                         {"persistent", ops::Variant::kPersistent},
+                         {"copy_engine", ops::Variant::kCopyEngine}};
 
 struct Dimensions {
   uint64_t m, n, k;
 };
 
-// A Comm with room for products, on memory that all ranks take alike.
-ccl::Comm CommOf(Rank& rank, const DeviceTeam& team, uint64_t bytes) {
+// A Comm with room for products, on memory that all ranks take alike. `resources` live as long.
+ccl::Comm CommOf(Rank& rank, const DeviceTeam& team, uint64_t bytes, ops::Resources* resources) {
   ccl::CommOptions options;
   options.context = rank.ctx;
   options.team = team;
@@ -49,6 +54,7 @@ ccl::Comm CommOf(Rank& rank, const DeviceTeam& team, uint64_t bytes) {
   options.workspace = rank.New<uint8_t>(bytes);
   options.report = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
   *options.report = {};
+  options.products = resources;
   ccl::Comm comm;
   if (!ccl::CreateComm(options, &comm).ok() || !ops::Prepare().ok()) std::abort();
   return comm;
@@ -70,29 +76,34 @@ ops::Problem ProblemOf(Operation operation, const Dimensions& d, uint32_t ranks,
 
 void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& d) {
   World world(n, kEmulated ? uint64_t{64} << 20 : uint64_t{3} << 30);
-  const bool persistent = backend::HasPersistentProduct();
-  const int ways = persistent ? kMostWays : kMostWays - 1;
+  std::vector<Way> ways;
+  std::vector<ops::Problem> problems;
+  uint64_t bytes = 0;
+  for (const Way& way : kWays) {
+    ops::Problem problem = ProblemOf(operation, d, n, ways.empty());
+    problem.variant = way.variant;
+    const uint64_t needs = ops::WorkspaceBytes(n, {}, problem);
+    if (needs == 0) continue;
+    ways.push_back(way);
+    problems.push_back(problem);
+    bytes = std::max(bytes, needs);
+  }
   std::vector<std::vector<std::vector<double>>> times(
-      ways, std::vector<std::vector<double>>(n, std::vector<double>(kBatches)));
+      ways.size(), std::vector<std::vector<double>>(n, std::vector<double>(kBatches)));
   world.Run([&](Rank& rank) {
-    ops::Problem problems[kMostWays];
-    uint64_t bytes = 0;
-    for (int way = 0; way < ways; ++way) {
-      problems[way] = ProblemOf(operation, d, n, way == 0);
-      problems[way].variant = kVariants[way];
-      bytes = std::max(bytes, ops::WorkspaceBytes(n, {}, problems[way]));
-    }
-    ccl::Comm comm = CommOf(rank, rank.ctx.world, bytes);
+    std::unique_ptr<ops::Resources> resources;
+    if (!ops::CreateResources(&resources).ok()) std::abort();
+    ccl::Comm comm = CommOf(rank, rank.ctx.world, bytes, resources.get());
     DeviceTeam self = {};
     self.size = 1;
     self.members[0] = static_cast<uint8_t>(rank.rank());
-    ccl::Comm alone = CommOf(rank, self, ops::WorkspaceBytes(1, {}, problems[0]));
+    ccl::Comm alone = CommOf(rank, self, ops::WorkspaceBytes(1, {}, problems[0]), nullptr);
     ops::Matmul call;
     call.a = rank.New<uint16_t>(d.m * d.k);
     call.b = rank.New<uint16_t>(d.n * d.k);
     call.d = rank.New<uint16_t>(d.m * d.n);
     for (uint32_t b = 0; b <= kBatches; ++b) {  // the first warms up
-      for (int way = 0; way < ways; ++way) {
+      for (size_t way = 0; way < ways.size(); ++way) {
         call.problem = problems[way];
         const uint64_t share =
             operation == Operation::kMatmulAllScatter && way != 0 ? n : uint64_t{1};
@@ -117,14 +128,14 @@ void Compare(Report* report, uint32_t n, Operation operation, const Dimensions& 
     ccl::ReleaseComm(&comm);
     ccl::ReleaseComm(&alone);
   });
-  for (int way = 0; way < ways; ++way) {
+  for (size_t way = 0; way < ways.size(); ++way) {
     std::vector<double> slowest(kBatches, 0);
     for (const auto& of_rank : times[way]) {
       for (uint32_t b = 0; b < kBatches; ++b) slowest[b] = std::max(slowest[b], of_rank[b]);
     }
     report->Add(std::string(ccl::OperationName(operation)) + " " + std::to_string(d.m) + " x " +
                     std::to_string(d.n) + " x " + std::to_string(d.k) + ", " + std::to_string(n) +
-                    " ranks, " + kNames[way],
+                    " ranks, " + ways[way].name,
                 slowest, "us");
   }
 }

@@ -15,6 +15,7 @@
 #include "iris/collective/tile.h"
 #include "iris/device.h"
 #include "tests/conformance/collective_reference.h"
+#include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -51,8 +52,6 @@ Config SmallConfig() {
   config.n_rules = sizeof(kRules) / sizeof(kRules[0]);
   return config;
 }
-
-void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
 
 // Every type, operation and variant.
 

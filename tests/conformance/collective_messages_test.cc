@@ -8,6 +8,7 @@
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "tests/conformance/collective_reference.h"
+#include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -15,8 +16,6 @@ namespace {
 
 using ccl::Comm;
 using ccl::Config;
-
-void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
 
 // Small enough for stages that are used many times over.
 Config SmallConfig() {

@@ -18,6 +18,7 @@
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "iris/moe/moe.h"
+#include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -25,20 +26,12 @@ namespace {
 
 using ccl::Comm;
 using ccl::Operation;
+using conformance::Mix;
 using moe::CombineCall;
 using moe::Config;
 using moe::DispatchCall;
 using moe::Sizes;
 
-void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
-
-uint32_t Mix(uint32_t x) {
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  return x ^ x >> 16;
-}
 uint32_t Mix(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return Mix(a ^ Mix(b ^ Mix(c ^ Mix(d + 0x9e3779b9u))));
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
 #include "iris/trace_area.h"
+#include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -38,56 +38,6 @@ using norm::impl::OwnRowsOf;
 
 constexpr Operation kAll = Operation::kAllReduceRmsNorm;
 constexpr Operation kSharded = Operation::kReduceScatterRmsNormAllGather;
-
-void ExpectOk(const Result& result) { EXPECT_TRUE(result.ok()) << result.what; }
-
-uint32_t Mix(uint32_t x) {
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  return x ^ x >> 16;
-}
-// Element (i, j) of a matrix that is known by a seed: a number of [-1, 1] that all types have.
-float ValueAt(uint32_t seed, uint64_t i, uint64_t j) {
-  const uint32_t bits =
-      Mix(seed ^ Mix(static_cast<uint32_t>(i) * 0x9e3779b9u + static_cast<uint32_t>(j)));
-  return static_cast<float>(static_cast<int32_t>(bits % 129) - 64) / 64;
-}
-
-float Decode(DType type, uint8_t bits) {
-  const uint32_t mantissa = type == DType::kF8E4M3 ? 3 : 2;
-  const int bias = type == DType::kF8E4M3 ? 7 : 15;
-  const int exponent = (bits & 0x7f) >> mantissa;
-  const int fraction = bits & ((1 << mantissa) - 1);
-  const bool nan = type == DType::kF8E4M3 ? (bits & 0x7f) == 0x7f : (bits & 0x7f) > 0x7c;
-  if (nan) return std::nanf("");
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction),
-                                                     1 - bias - static_cast<int>(mantissa))
-                                        : std::ldexp(static_cast<float>(fraction + (1 << mantissa)),
-                                                     exponent - bias - static_cast<int>(mantissa));
-  return bits & 0x80 ? -magnitude : magnitude;
-}
-double ReadAs(DType type, const uint8_t* p) {
-  if (type == DType::kF32) {
-    float value;
-    std::memcpy(&value, p, sizeof(value));
-    return value;
-  }
-  if (DTypeBytes(type) == 1) return Decode(type, *p);
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof(bits));
-  return type == DType::kF16 ? static_cast<float>(Half::FromBits(bits))
-                             : static_cast<float>(Bfloat16::FromBits(bits));
-}
-void Put(DType type, float value, uint8_t* p) {
-  if (type == DType::kF32) {
-    std::memcpy(p, &value, sizeof(value));
-  } else {
-    const uint16_t bits = type == DType::kF16 ? Half(value).bits : Bfloat16(value).bits;
-    std::memcpy(p, &bits, sizeof(bits));
-  }
-}
 
 // A case as all members make it.
 struct Case {
@@ -1054,11 +1004,11 @@ TEST(NormFp8Test, RoundsToNearestAndEven) {
   for (const DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
     const uint8_t largest = type == DType::kF8E4M3 ? 0x7e : 0x7b;
     for (uint32_t bits = 0; bits <= largest; ++bits) {
-      const float value = Decode(type, static_cast<uint8_t>(bits));
+      const float value = DecodeF8(type, static_cast<uint8_t>(bits));
       EXPECT_EQ(norm::impl::Fp8Bits(type, value), bits);
       EXPECT_EQ(norm::impl::Fp8Bits(type, -value), bits | 0x80);
       if (bits == largest) break;
-      const float next = Decode(type, static_cast<uint8_t>(bits + 1));
+      const float next = DecodeF8(type, static_cast<uint8_t>(bits + 1));
       const float middle = (value + next) / 2;
       EXPECT_EQ(norm::impl::Fp8Bits(type, middle), bits + bits % 2);
       EXPECT_EQ(norm::impl::Fp8Bits(type, std::nextafter(middle, 0.0f)), bits);

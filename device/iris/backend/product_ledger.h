@@ -33,4 +33,11 @@ struct ProductLedger {
   uint32_t trace_op = 0;
 };
 
+// In what a launch keeps at the begin of its workspace: a word that is not 0 once the rank has
+// failed. A launch looks at it when all of its reads are over, and then tells the ledger. So
+// another rank that is about to overwrite what the launch may still read says so here, before: as
+// if this rank had been told to stop while it waited for that one.
+inline constexpr uint64_t kProductFailureAtBytes = 8;
+constexpr uint64_t ProductStoppedBy(uint32_t rank) { return uint64_t{rank} << 8 | 2; }
+
 }  // namespace iris::backend

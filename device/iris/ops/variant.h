@@ -55,6 +55,18 @@ ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan
 // counts as an operation by itself.
 Result LaunchOpening(ccl::impl::Common common, bool ends, backend::Stream& stream);
 
+// The opening of a call behind which this member's copies go to the others whatever comes of it. If
+// the members do not meet, it tells all others first: what they read for an earlier call may be
+// overwritten. See LaunchEndOfReads.
+Result LaunchOpeningOfCopies(const ccl::Comm& comm, ccl::impl::Common common,
+                             backend::Stream& stream);
+
+// Behind what has read this member's workspace of operations: records a failure, of the last
+// operation that was counted, if another member has told that it may have overwritten it. Does
+// nothing for a Comm without copies. Persistent products look by themselves.
+Result LaunchEndOfReads(const ccl::Comm& comm, const ccl::impl::Common& common,
+                        backend::Stream& stream);
+
 // Whether the blocks of this member leave room on its device for those of others, as
 // ccl::MaxBlocksWhenShared has it.
 bool IsOnSharedDevice(const ccl::Comm& comm);

@@ -29,6 +29,8 @@ using ccl::impl::Common;
 
 inline constexpr uint32_t kPack = 8;  // elements of f16 or bf16 in 16 bytes
 inline constexpr uint64_t kArrivals = 8192;
+// Of the words behind them.
+inline constexpr uint64_t kDisturber = kArrivals + 2;
 // Behind the words, a persistent product keeps something from one launch to the next.
 inline constexpr uint64_t kKeptAtBytes = kArrivals * sizeof(uint64_t) + 256;
 inline constexpr uint64_t kArrivalBytes = kKeptAtBytes + backend::kPersistentKeptBytes;

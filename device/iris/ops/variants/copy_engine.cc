@@ -4,13 +4,20 @@
 // First an opening, in which the members meet and compare their calls. Behind it the stream forks:
 // one branch copies, each piece followed by a word of which the kernel on the other branch knows
 // that the piece is there. What makes the products is the kernel of kPersistent, or that of kFused.
+//
+// The copies are on their way even if the members do not meet. A slower one may then still read,
+// for an earlier call, what they overwrite. It is told before, and looks when it has read: either
+// it has read all before the copies came, or that call fails there, too.
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <utility>
 
+#include "iris/backend/product_ledger.h"
+#include "iris/collective/impl/protocol.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/variant.h"
+#include "iris/translate.h"
 
 namespace iris::ops {
 
@@ -26,6 +33,63 @@ Result CreateResources(std::unique_ptr<Resources>* out) {
 }
 
 namespace impl {
+
+// By one warp. `workspace_offset_bytes`: of the operations, in every heap.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
+                               1) void OpenForCopies(IRIS_PARAM Common common,
+                                                     uint64_t workspace_offset_bytes) {
+  IRIS_SHARED(ccl::impl::SharedState, shared);
+  if (common.early != 0) backend::LetNextBegin();
+  ccl::impl::Rounds rounds(common, &shared, backend::BlockIndex());
+  const bool met = !rounds.broken() && rounds.Exchange(false);
+  if (met) rounds.Finish();
+  rounds.Conclude();
+  if (met) return;
+  for (uint32_t m = backend::ThreadIndex(); m < common.size; m += backend::BlockSize()) {
+    if (m == common.index) continue;
+    const auto word = [&](uint64_t offset_bytes) {
+      return iris::AtOffset<uint64_t>(common.context, common.members[m],
+                                      workspace_offset_bytes + offset_bytes);
+    };
+    backend::Store<Scope::kSystem, Order::kRelease>(word(kDisturber * sizeof(uint64_t)),
+                                                    uint64_t{1} + common.index);
+    backend::Store<Scope::kSystem, Order::kRelease>(
+        word(kKeptAtBytes + backend::kProductFailureAtBytes),
+        backend::ProductStoppedBy(common.index));
+  }
+}
+
+// By one thread.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void EndReads(IRIS_PARAM Common common,
+                                                   uint64_t workspace_offset_bytes) {
+  IRIS_SHARED(ccl::impl::SharedState, shared);
+  const auto* const words =
+      iris::AtOffset<uint64_t>(common.context, common.context.rank, workspace_offset_bytes);
+  const uint64_t disturber = backend::Load<Scope::kSystem, Order::kAcquire>(words + kDisturber);
+  if (disturber == 0) return;
+  const ccl::impl::Header* const header = ccl::impl::HeaderAt(common, common.index);
+  if (backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0) return;
+  const uint32_t finished = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
+  auto* const state = iris::AtOffset<ccl::impl::BlockState>(common.context, common.context.rank,
+                                                            common.sync_offset_bytes);
+  ccl::impl::EndOperation(common, StatusCode::kAborted, static_cast<uint32_t>(disturber - 1),
+                          finished - 1, state, &shared);
+}
+
+Result LaunchOpeningOfCopies(const ccl::Comm& comm, Common common, backend::Stream& stream) {
+  common.ends = 0;
+  common.early = 1;
+  return backend::Launch({1, backend::Traits::kWarpThreads, 0}, stream, &OpenForCopies<>, common,
+                         WorkspaceOffset(comm));
+}
+
+Result LaunchEndOfReads(const ccl::Comm& comm, const Common& common, backend::Stream& stream) {
+  if (comm.products == nullptr || comm.team.size == 1) return {};
+  return backend::Launch({1, 1, 0}, stream, &EndReads<>, common, WorkspaceOffset(comm));
+}
+
 namespace {
 
 // What is left of a device to the kernels of copies: one block's place of so many.
@@ -74,8 +138,11 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
   return LaunchFused(comm, call, plan, comm.team.size > 1, stream);
 }
 
-// Its kernels are those of the others.
-Result Prepare() { return {}; }
+// The rest of its kernels are those of the others.
+Result Prepare() {
+  if (Result result = backend::PrepareKernel(&OpenForCopies<>); !result.ok()) return result;
+  return backend::PrepareKernel(&EndReads<>);
+}
 
 }  // namespace
 

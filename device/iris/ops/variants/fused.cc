@@ -115,7 +115,7 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, 
   matmul.copied = copies ? 1 : 0;
   Result result;
   // The members meet before one of them writes into the workspace of another.
-  if (copies) result = LaunchOpening(common, false, stream);
+  if (copies) result = LaunchOpeningOfCopies(comm, common, stream);
   if (result.ok() && operation == Operation::kAllGatherMatmul && comm.team.size > 1) {
     result = backend::Launch({1, 1, 0}, stream, &CountGather<>, common, matmul);
   }
@@ -136,7 +136,8 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, 
     const Result joined = backend::WaitEvent(stream, comm.products->copies_end);
     if (result.ok()) result = joined;
   }
-  return result;
+  const bool reads = IsSum(operation) || operation == Operation::kAllGatherMatmul;
+  return result.ok() && reads ? LaunchEndOfReads(comm, common, stream) : result;
 }
 
 namespace {

@@ -402,7 +402,11 @@ Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
     const Result result = LaunchOpening(CommonOf(comm, call, plan), true, stream);
     if (!result.ok()) return result;
   }
-  const Result result = Pair(comm, call, stream).Run();
+  Result result = Pair(comm, call, stream).Run();
+  // The product is what reads the rows, behind the collective that brought them.
+  if (result.ok() && call.problem.operation == Operation::kAllGatherMatmul) {
+    result = LaunchEndOfReads(comm, CommonOf(comm, call, plan), stream);
+  }
   // The Comm was sound when the launch began. What has failed since, such as the round, is told as
   // any failure on the device is.
   return result.code == StatusCode::kFailedPrecondition ? Result{} : result;

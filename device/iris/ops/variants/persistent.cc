@@ -183,7 +183,9 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
       if (product.max_blocks == 0 || product.max_blocks > most) product.max_blocks = most;
     }
   }
-  if (Result result = LaunchOpening(common, false, stream); !result.ok()) return result;
+  const Result opened =
+      copies ? LaunchOpeningOfCopies(comm, common, stream) : LaunchOpening(common, false, stream);
+  if (!opened.ok()) return opened;
   const auto here = [&](uint64_t offset_bytes) {
     return iris::AtOffset<uint8_t>(comm.context, comm.context.rank, offset_bytes);
   };

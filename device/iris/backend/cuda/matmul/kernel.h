@@ -23,6 +23,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "iris/backend/cuda/matmul/matmul.h"
@@ -43,6 +44,9 @@ struct Header {
   uint64_t left[2][kMaxRanks];
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
+// The same word by its other name.
+static_assert(offsetof(Header, failure) == kProductFailureAtBytes);
+static_assert(ProductStoppedBy(5) == (5 << 8 | static_cast<uint32_t>(Failure::kAborted)));
 
 struct Arguments {
   CUtensorMap a;
