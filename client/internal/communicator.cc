@@ -685,9 +685,11 @@ absl::Status Communicator::Synchronize(backend::Stream& stream) {
 
 absl::Status Communicator::Reset() {
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "reset");
-  if (absl::Status status = Prepare(); !status.ok()) {
-    return Annotate(status, "reset the communicator");
-  }
+  // Kernels of a member that has not come here yet may still write into the workspaces of others:
+  // cleared before, they would have words and packets that look like those of the next operations.
+  absl::Status status = context_.Barrier(team_);
+  if (status.ok()) status = Prepare();
+  if (!status.ok()) return Annotate(status, "reset the communicator");
   backend_.ResetError(comm_);
   return absl::OkStatus();
 }

@@ -557,8 +557,8 @@ IRIS_EXPORT iris_code iris_comm_check(iris_comm* comm);
 IRIS_EXPORT iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out);
 /* Waits for the stream, then as iris_comm_check. */
 IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream);
-/* Collective over the team: makes a communicator that failed usable again. All members synchronize
- * their streams first. */
+/* Collective over the team: makes a communicator that failed usable again. Each member synchronizes
+ * its own streams first; the reset waits until all have called it. */
 IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 
 /* Tracing: what this rank's kernels and calls do, as a file that Perfetto and chrome://tracing

@@ -295,8 +295,8 @@ class Communicator {
   Status Synchronize(Stream& stream) {
     return iris::impl::FromC(iris_comm_synchronize(get(), stream.get()));
   }
-  // Collective over the team: makes a communicator that failed usable again. All members
-  // synchronize their streams first.
+  // Collective over the team: makes a communicator that failed usable again. Each member
+  // synchronizes its own streams first; Reset waits until all have called it.
   Status Reset() { return iris::impl::FromC(iris_comm_reset(get())); }
 
   // Of the C API. Null: this is empty.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <iostream>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -136,6 +137,34 @@ int Missing(const std::vector<std::string>&) {
   return 0;
 }
 
+// Rank 0 gives up and resets, while what rank 1 calls is still to come and to fail.
+int ResetEarly(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  CommunicatorOptions options;
+  options.timeout = std::chrono::seconds(2);
+  auto comm = Communicator::Create(*context, context->world(), options);
+  REQUIRE_OK(comm);
+  auto stream = Stream::Create(*context);
+  REQUIRE_OK(stream);
+  const auto reduce = [&](std::vector<float>& x) {
+    const Status status = comm->AllReduce(x.data(), x.data(), x.size(), DType::kF32, ReduceOp::kSum,
+                                          *stream, Variant::kPackets);
+    return status.ok() ? comm->Synchronize(*stream) : status;
+  };
+  std::vector<float> stale(100, 7), x(100, 1);
+  if (context->rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    REQUIRE(reduce(stale).code() == StatusCode::kDeadlineExceeded);
+  }
+  REQUIRE_OK(comm->Reset());
+  // What rank 0 takes now must not be what rank 1 sent before.
+  if (context->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  REQUIRE_OK(reduce(x));
+  for (const float sum : x) REQUIRE(sum == 2);
+  return 0;
+}
+
 int Killed(const std::vector<std::string>&) {
   auto context = Context::Create(Small());
   REQUIRE_OK(context);
@@ -257,8 +286,9 @@ int Rings(const std::vector<std::string>&) {
 
 const std::map<std::string, iris::testing::Scenario>& Scenarios() {
   static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"results", Results}, {"team_of_some", TeamOfSome}, {"missing", Missing},
-      {"killed", Killed},   {"differs", Differs},         {"rings", Rings},
+      {"results", Results},        {"team_of_some", TeamOfSome}, {"missing", Missing},
+      {"killed", Killed},          {"differs", Differs},         {"rings", Rings},
+      {"reset_early", ResetEarly},
   };
   return *scenarios;
 }
@@ -302,6 +332,11 @@ TEST_F(CollectivesTest, MissingRankIsNamedAndResetGoesOn) {
   EXPECT_THAT(error, HasSubstr("DEADLINE_EXCEEDED"));
   EXPECT_THAT(error, HasSubstr("all_reduce"));
   EXPECT_THAT(error, HasSubstr(absl::StrCat("rank 1 (pid ", ranks.pid(1), ")")));
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(CollectivesTest, ResetWaitsForWhatOthersStillCall) {
+  RankProcesses ranks("reset_early", 2, Ranks());
   ranks.ExpectAllSucceed();
 }
 
