@@ -21,11 +21,10 @@ struct Look {
 };
 
 // It takes no copy of descriptors: closing one may wait, too.
-Look LookAt(int socket, size_t n_bytes = kPieceBytes) {
+Look LookAt(int socket, void* buffer, size_t n_bytes) {
   int credentials = 0;
   socklen_t bytes = sizeof(credentials);
   (void)getsockopt(socket, SOL_SOCKET, SO_PASSCRED, &credentials, &bytes);
-  char buffer[kPieceBytes];
   struct iovec part = {buffer, n_bytes};
   alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
   struct msghdr message;
@@ -62,16 +61,29 @@ Look LookAt(int socket, size_t n_bytes = kPieceBytes) {
 
 }  // namespace
 
-Next NextOf(int socket) { return LookAt(socket, 1).next; }
+Next NextOf(int socket) {
+  size_t n_bytes = 1;
+  char byte;
+  return NextOf(socket, &byte, &n_bytes);
+}
 
-bool HasUnread(int socket) { return LookAt(socket).unread(); }
+Next NextOf(int socket, void* buffer, size_t* n_bytes) {
+  const Look look = LookAt(socket, buffer, *n_bytes);
+  *n_bytes = look.bytes;
+  return look.next;
+}
+
+bool HasUnread(int socket) {
+  char byte;
+  return LookAt(socket, &byte, 1).unread();
+}
 
 void DropPlain(int socket) {
   char buffer[kPieceBytes];
   for (int i = 0; i < kMost; ++i) {
     // A look at a stream goes up to the first descriptor, or to what it has room for. To read as
     // much takes no more.
-    const Look look = LookAt(socket);
+    const Look look = LookAt(socket, buffer, sizeof(buffer));
     if (look.next != Next::kPlain) return;
     if (recv(socket, buffer, std::max<size_t>(look.bytes, 1), MSG_DONTWAIT) < 0) return;
   }

@@ -3,6 +3,8 @@
 // with the socket. Thread-safe.
 #pragma once
 
+#include <stddef.h>
+
 namespace iris::server {
 
 // What a receive would bring.
@@ -18,6 +20,10 @@ enum class Next {
 // kDescriptors and kEnd stay true until it does. kNothing may be untrue at once: who does not want
 // descriptors receives nothing then. Costs one system call.
 Next NextOf(int socket);
+
+// The same of a stream: looks at up to *n_bytes bytes, which it copies to `buffer`. kPlain:
+// *n_bytes is how many come before the first descriptor, so that to receive as many brings none.
+Next NextOf(int socket, void* buffer, size_t* n_bytes);
 
 // The socket is one that nobody reads any more, and is shut down: its peer can send nothing more.
 

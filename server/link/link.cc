@@ -6,11 +6,11 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/frame.h"
+#include "server/link/drop_unread.h"
 #include "server/link/pass_descriptor.h"
 
 namespace iris::server {
@@ -60,7 +60,21 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
   bytes_.erase(0, std::exchange(begin_, 0));
   if (bytes_.empty() && bytes_.capacity() > kKeptBytes) bytes_.shrink_to_fit();
   char buffer[kReceiveBytes];
-  struct iovec piece = {buffer, sizeof(buffer)};
+  size_t n_bytes = sizeof(buffer);
+  if (sender_ == LinkSender::kWorker) {
+    switch (NextOf(socket, buffer, &n_bytes)) {
+      case server::Next::kPlain:
+        break;
+      case server::Next::kNothing:
+        return Received::kNothingYet;
+      case server::Next::kDescriptors:
+        return absl::InvalidArgumentError("the worker sent descriptors, which none has reason to");
+      case server::Next::kEnd:
+      case server::Next::kFailed:
+        return absl::UnavailableError("the other end of the link has closed");
+    }
+  }
+  struct iovec piece = {buffer, n_bytes};
   alignas(struct cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   struct msghdr message = {};
   message.msg_iov = &piece;
@@ -78,18 +92,8 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
   }
   TakeAll(&message, &fds_);
   if (n == 0) return absl::UnavailableError("the other end of the link has closed");
-  if (sender_ == LinkSender::kWorker && !fds_.empty()) {
-    return absl::InvalidArgumentError("the worker sent descriptors, which none has reason to");
-  }
   bytes_.append(buffer, static_cast<size_t>(n));
   return Received::kSome;
-}
-
-std::vector<wire::UniqueFd> LinkReader::TakeDescriptors() {
-  std::vector<wire::UniqueFd> taken(std::make_move_iterator(fds_.begin()),
-                                    std::make_move_iterator(fds_.end()));
-  fds_.clear();
-  return taken;
 }
 
 absl::Status LinkReader::Check(const LinkHeader& header) const {

@@ -99,12 +99,9 @@ class LinkReader {
 
   enum class Received { kSome, kNothingYet };
   // Takes bytes from a socket that does not block, once. From the core, descriptors too.
-  // kUnavailable: the other end has closed. kInvalidArgument: a worker sent descriptors.
+  // kUnavailable: the other end has closed. kInvalidArgument: a worker sent descriptors, which are
+  // left in the socket: to close them may take long.
   absl::StatusOr<Received> Receive(int socket);
-
-  // Descriptors that no message has taken. What a worker sends of them may take long to close, so
-  // the core neither lets the kernel do it in passing nor does it itself.
-  std::vector<wire::UniqueFd> TakeDescriptors();
 
   // The next whole message; nothing if it has not come yet: Receive. kInvalidArgument: what came is
   // no message of this sender; the text says why. Then nothing more can be read.

@@ -127,7 +127,6 @@ void WorkerLink::Close() {
   for (const auto& call : cancelled) call->OnCancel();
   owner_.close_socket(socket.Release());
   for (wire::UniqueFd& fd : not_sent) owner_.close_socket(std::move(fd));
-  for (wire::UniqueFd& fd : reader_.TakeDescriptors()) owner_.close_sent(std::move(fd));
 }
 
 void WorkerLink::End(const absl::Status& reason) {

@@ -45,9 +45,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     // kUnavailable: the worker has closed the link. Else it broke a rule, and the text says which.
     std::function<void(const absl::Status&)> ended;
     // Takes what may take long to close: a socket that a client or the worker may have filled with
-    // descriptors, and a descriptor that the worker sent.
+    // descriptors.
     std::function<void(wire::UniqueFd socket)> close_socket;
-    std::function<void(wire::UniqueFd sent)> close_sent;
     // The same, of a socket that the worker has been given: it goes on. Any thread; calls nothing
     // of the link's.
     std::function<void(wire::UniqueFd given)> close_given;

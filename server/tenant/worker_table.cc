@@ -130,9 +130,6 @@ absl::Status WorkerTable::Start(const Tenant& tenant, TenantState* state) {
   owner.close_socket = [closer = closer_, tenant](wire::UniqueFd socket) mutable {
     closer.CloseConnection(tenant, std::move(socket));
   };
-  owner.close_sent = [closer = closer_, tenant](wire::UniqueFd sent) mutable {
-    closer.Close(tenant, std::move(sent));
-  };
   owner.close_given = [closer = given_closer_, tenant](wire::UniqueFd given) mutable {
     closer.Close(tenant, std::move(given));
   };
