@@ -36,8 +36,11 @@ struct ProductLedger {
 // In what a launch keeps at the begin of its workspace: a word that is not 0 once the rank has
 // failed. A launch looks at it when all of its reads are over, and then tells the ledger. So
 // another rank that is about to overwrite what the launch may still read says so here, before: as
-// if this rank had been told to stop while it waited for that one.
+// if this rank had been told to stop while it waited for that one. The word is then kProductStopped
+// and the other rank, kProductStoppedByShift bits up. (Numbers, since a function for both host and
+// device would need a backend's macro.)
 inline constexpr uint64_t kProductFailureAtBytes = 8;
-constexpr uint64_t ProductStoppedBy(uint32_t rank) { return uint64_t{rank} << 8 | 2; }
+inline constexpr uint64_t kProductStopped = 2;
+inline constexpr uint32_t kProductStoppedByShift = 8;
 
 }  // namespace iris::backend

@@ -56,7 +56,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
                                                     uint64_t{1} + common.index);
     backend::Store<Scope::kSystem, Order::kRelease>(
         word(kKeptAtBytes + backend::kProductFailureAtBytes),
-        backend::ProductStoppedBy(common.index));
+        uint64_t{common.index} << backend::kProductStoppedByShift | backend::kProductStopped);
   }
 }
 

@@ -46,7 +46,8 @@ struct Header {
 static_assert(sizeof(Header) <= kHeaderBytes);
 // The same word by its other name.
 static_assert(offsetof(Header, failure) == kProductFailureAtBytes);
-static_assert(ProductStoppedBy(5) == (5 << 8 | static_cast<uint32_t>(Failure::kAborted)));
+static_assert(kProductStopped == static_cast<uint64_t>(Failure::kAborted) &&
+              kProductStoppedByShift == 8);  // as Fail writes it
 
 struct Arguments {
   CUtensorMap a;
