@@ -2,9 +2,11 @@
 // line of 128 that eight lanes of a warp store at once.
 //
 // Two ways to keep flags honest. Where the platform stores whole lines, the flag and the data are
-// one: whoever sees the flag sees the data, at the price of nothing. Elsewhere, in emulation, the
-// warp writes the data and meets, and the lane of the flag releases it; who waits acquires it, and
-// the warp meets before it reads.
+// one: whoever sees the flag sees the data. That takes the lanes of a line to store, and to load,
+// by one instruction at one time. Lanes with flags go other ways through the loads before that, and
+// a warp need not have come together again behind them: so it meets first (Together). Elsewhere, in
+// emulation, the warp writes the data and meets, and the lane of the flag releases it; who waits
+// acquires it, and the warp meets before it reads.
 #pragma once
 
 #include <cstdint>
@@ -71,11 +73,17 @@ struct LineLane {
     if (!has_flag && left > 8) StoreWord<T>(p + 8, left - 8, value.hi);
   }
 
+  // Lanes that are apart would make several accesses of one to a line, with time between them: in
+  // the first replay of a graph, while code was still being fetched, one H200 showed new flags with
+  // old data, which was summed up.
+  IRIS_DEVICE static void Together() { backend::WarpSync(); }
+
   // Puts this lane's part to a step's lines in an inbox; all lanes of the warp together.
   IRIS_DEVICE void Send(uint8_t* lines, Bytes16 value, uint64_t flag) const {
     uint8_t* p = lines + stored_bytes;
     if constexpr (kWholeLines) {
       if (has_flag) value.hi = flag;
+      Together();
       backend::Store16<CacheHint::kVolatile>(p, value);
     } else {
       auto* words = reinterpret_cast<uint64_t*>(p);
@@ -86,9 +94,12 @@ struct LineLane {
     }
   }
 
-  // This lane's part of a step's lines, as far as they are there.
+  // This lane's part of a step's lines, as far as they are there; all lanes of the warp together.
   IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
-    if constexpr (kWholeLines) return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
+    if constexpr (kWholeLines) {
+      Together();
+      return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
+    }
     return {};
   }
 

@@ -1,0 +1,92 @@
+// Collectives in the first replay of a graph, when the code of kernels is still being fetched and
+// members begin far apart: what takes no time later takes some there. A graph of steps, each of
+// which sums up what a kernel of the program made of the last sum, is made and replayed once, again
+// and again. All numbers are integers that float has.
+//
+// On GPUs this has found lines whose lanes were stored or loaded one after another.
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "iris/collective/collective.h"
+#include "iris/device.h"
+#include "tests/conformance/world.h"
+
+namespace iris::conformance {
+namespace {
+
+constexpr bool kEmulated = backend::Traits::kEmulated;
+constexpr uint32_t kSteps = kEmulated ? 4 : 50;
+constexpr uint32_t kGraphs = kEmulated ? 2 : 3;
+constexpr uint32_t kWorlds = kEmulated ? 1 : 30;  // each with fresh memory and streams
+// For each member, whole steps of lines and a part of one.
+constexpr uint64_t kCount = kEmulated ? 2 * 1000 + 8 : 64 * 1024;
+constexpr uint32_t kThreads = kEmulated ? 64 : 256;
+
+// x[i] = y[i] / members + 1, whose sum over the members is y[i] + members.
+IRIS_KERNEL void NextStep(const float* y, float* x, uint64_t n, float members) {
+  const uint64_t first =
+      uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
+  for (uint64_t i = first; i < n; i += uint64_t{backend::GridSize()} * backend::BlockSize()) {
+    x[i] = y[i] / members + 1;
+  }
+}
+
+IRIS_KERNEL void CountOthers(const float* y, uint64_t n, float wanted, uint32_t* n_others) {
+  const uint64_t first =
+      uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
+  for (uint64_t i = first; i < n; i += uint64_t{backend::GridSize()} * backend::BlockSize()) {
+    if (y[i] == wanted) continue;
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(n_others, 1u);
+  }
+}
+
+void CheckFirstReplays(uint32_t n_ranks, ccl::Variant variant) {
+  World world(n_ranks, 2 * kCount * sizeof(float) + (uint64_t{128} << 20));
+  world.Run([&](Rank& rank) {
+    const auto ok = [](const Result& result) { ASSERT_TRUE(result.ok()) << result.what; };
+    const ccl::Comm comm = rank.NewComm(rank.ctx.world, world.SharedConfig());
+    float* const x = rank.New<float>(kCount);
+    float* const y = rank.New<float>(kCount);
+    uint32_t* const n_others = rank.New<uint32_t>(1);
+    const float members = static_cast<float>(n_ranks);
+    const LaunchConfig shape = {.grid = kEmulated ? 2u : 32u, .block = kThreads};
+    for (uint32_t k = 0; k < kGraphs; ++k) {
+      backend::Graph graph;
+      ok(backend::BeginCapture(rank.stream));
+      for (uint32_t step = 0; step < kSteps; ++step) {
+        rank.Launch(shape, NextStep, static_cast<const float*>(y), x, kCount, members);
+        ok(ccl::AllReduce(comm, x, y, kCount, DType::kF32, ccl::ReduceOp::kSum, rank.stream,
+                          variant));
+      }
+      ok(backend::EndCapture(rank.stream, &graph));
+      rank.HostBarrier();
+      ok(backend::LaunchGraph(graph, rank.stream));
+      const float wanted = members * static_cast<float>(kSteps * (k + 1));
+      rank.Launch(shape, CountOthers, static_cast<const float*>(y), kCount, wanted, n_others);
+      rank.Synchronize();
+      ok(ccl::CheckError(comm));
+      EXPECT_EQ(rank.Read(static_cast<const uint32_t*>(n_others)), 0u) << "graph " << k;
+      rank.HostBarrier();
+    }
+  });
+}
+
+void CheckVariant(ccl::Variant variant) {
+  for (const uint32_t n_ranks : {2u, 4u}) {
+    for (uint32_t world = 0; world < kWorlds; ++world) {
+      SCOPED_TRACE(testing::Message() << n_ranks << " ranks, world " << world);
+      CheckFirstReplays(n_ranks, variant);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(FirstReplayTest, ByPackets) { CheckVariant(ccl::Variant::kTwoPackets); }
+TEST(FirstReplayTest, ByLines) { CheckVariant(ccl::Variant::kLines); }
+TEST(FirstReplayTest, ByTwoLines) { CheckVariant(ccl::Variant::kTwoLines); }
+TEST(FirstReplayTest, ByWhatTheTableTakes) { CheckVariant(ccl::Variant::kAuto); }
+
+}  // namespace
+}  // namespace iris::conformance
