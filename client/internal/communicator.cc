@@ -500,6 +500,7 @@ ops::Problem Communicator::ByRules(const ops::Problem& problem) const {
   ops::Problem chosen = problem;
   if (problem.variant == ops::Variant::kAuto) {
     chosen.variant = product_rules_.Choose(problem, team_.device.size);
+    chosen.by_table = true;
   }
   return chosen;
 }

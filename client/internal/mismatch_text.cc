@@ -131,6 +131,13 @@ std::string MismatchText(const Names& names, const ErrorInfo& info,
                     "on some ranks alone, or where some do not find the vendor's library: name ",
                     "the variant, or align them alike");
   }
+  if (mismatch.other != 0 && most.check_calls != other.check_calls) {
+    const uint64_t checking = most.check_calls ? mismatch.most : mismatch.other;
+    absl::StrAppend(&text, "; ", RanksText(checking, ranks), " alone ",
+                    (checking & (checking - 1)) == 0 ? "compares" : "compare",
+                    " calls before anything moves (check_calls, IRIS_CCL_CHECK): let all ranks ",
+                    "do so, or none");
+  }
   if (mismatch.rest != 0) {
     absl::StrAppend(&text, "; ", RanksText(mismatch.rest, ranks), " called something else again");
   }

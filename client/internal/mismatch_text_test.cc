@@ -99,6 +99,21 @@ TEST(MismatchTextTest, RootsAndPairsAreWorldRanks) {
             std::string::npos);
 }
 
+TEST(MismatchTextTest, WhoComparesCallsAloneIsNamed) {
+  ErrorInfo info = Differs();
+  info.mismatch.other_call = info.mismatch.most_call;
+  info.mismatch.most_call.check_calls = true;
+  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+            "all_reduce #5: rank 2 called all_reduce(count=1024, type=i32, op=max, "
+            "variant=packets, blocks=2), ranks 0, 1 and 7 called all_reduce(count=1024, type=i32, "
+            "op=max, variant=packets, blocks=2); ranks 0, 1 and 7 alone compare calls before "
+            "anything moves (check_calls, IRIS_CCL_CHECK): let all ranks do so, or none");
+  info.mismatch.most_call.check_calls = false;
+  info.mismatch.other_call.check_calls = true;
+  EXPECT_NE(MismatchText(*iris_backend_operations(), info, kRanks).find("; rank 2 alone compares"),
+            std::string::npos);
+}
+
 TEST(MismatchTextTest, RowsThatDiffer) {
   ErrorInfo info;
   info.operation = Operation::kAllToAllV;

@@ -126,8 +126,8 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
 }
 
 // What a call of this shape runs, by CommunicatorOptions::rules where they have lines of products,
-// if A and B are aligned to 16 bytes and their rows are a multiple
-// of 8 elements apart; else kAuto may take another variant. kResourceExhausted: the matmul_bytes of
+// if A and B of all members are aligned to 16 bytes and their rows are a multiple of 8 elements
+// apart; else kAuto may take another variant. kResourceExhausted: the matmul_bytes of
 // the communicator are too few.
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {

@@ -1,11 +1,13 @@
 // Collectives: every type and operation against a reference on the host, every shape and placement,
 // long runs, teams, failures.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <limits>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -1611,6 +1613,56 @@ TEST_P(EpochWrapTest, OperationsGoOnAcrossTheWrap) {
     }
     EXPECT_EQ(rank.Read(bad), 0u);
     ExpectOk(ccl::CheckError(comm));
+  });
+}
+
+// Numbers of operations.
+
+// Gives a Comm the state that it has behind so many operations.
+void SetNumber(Rank& rank, const Comm& comm, uint32_t operations) {
+  ccl::impl::Header header = {};
+  header.sequence = operations;
+  rank.Write(AtOffset<ccl::impl::Header>(rank.ctx, rank.rank(), comm.workspace_offset_bytes),
+             header);
+}
+
+TEST(NumberWrapTest, WhoWaitsLongSeesNoMistake) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    SetNumber(rank, comm, 0xfffffffdu);
+    uint32_t* x = rank.New<uint32_t>(300);
+    uint32_t* sum = rank.New<uint32_t>(300);
+    rank.Write(x, std::vector<uint32_t>(300, rank.rank() + 1));
+    rank.HostBarrier();
+    for (uint32_t round = 0; round < 6; ++round) {
+      if (rank.rank() == round % 3) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      ExpectOk(ccl::AllReduce(comm, x, sum, 300 - round, DType::kI32, ReduceOp::kSum, rank.stream,
+                              round % 2 == 0 ? Variant::kTwoShot : Variant::kPackets));
+      rank.Synchronize();
+      ExpectOk(ccl::CheckError(comm));
+      EXPECT_EQ(rank.Read(sum), 6u) << "operation " << round;
+    }
+  });
+}
+
+TEST(NumberWrapTest, CallsThatDifferAreTold) {
+  World world(3);
+  world.Run([](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+    SetNumber(rank, comm, 0xffffffffu);
+    float* x = rank.New<float>(300);
+    rank.HostBarrier();
+    ExpectOk(ccl::AllReduce(comm, x, x, rank.rank() == 1 ? 200 : 300, DType::kF32, ReduceOp::kSum,
+                            rank.stream, Variant::kTwoShot));
+    rank.Synchronize();
+    ccl::ErrorInfo info;
+    EXPECT_EQ(ccl::CheckError(comm, &info).code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(info.sequence, 0xffffffffu);
+    EXPECT_EQ(info.mismatch.most, 5u);
+    EXPECT_EQ(info.mismatch.other, 2u);
+    EXPECT_EQ(info.mismatch.most_call.count, 300u);
+    EXPECT_EQ(info.mismatch.other_call.count, 200u);
   });
 }
 

@@ -456,6 +456,35 @@ TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
 
 // Of two calls that as many made, the one of the first member counts as that of most; who made a
 // third one is named, too.
+// Config::check_calls, which the environment of one process may say alone.
+TEST(MismatchCheckTest, ChecksThatOneMemberMakesAloneAreTold) {
+  World world(3, 8 << 20, 4 * kSecondNs);
+  for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kDirect}) {
+    world.Run([&](Rank& rank) {
+      Config config;
+      config.check_calls = rank.rank() == 2;
+      const Comm comm = rank.NewComm(rank.ctx.world, config);
+      float* x = rank.New<float>(30);
+      float* all = rank.New<float>(90);
+      rank.HostBarrier();
+      const Result made = ccl::AllGather(comm, x, all, 30, DType::kF32, rank.stream, variant);
+      EXPECT_TRUE(made.ok()) << made.what;
+      rank.Synchronize();
+      ErrorInfo info;
+      EXPECT_EQ(ccl::CheckError(comm, &info).code, StatusCode::kInvalidArgument)
+          << ccl::VariantName(variant) << " at " << rank.rank();
+      EXPECT_EQ(info.mismatch.most, 3u);
+      EXPECT_EQ(info.mismatch.other, 4u);
+      EXPECT_EQ(info.mismatch.most_call.count, 30u);
+      EXPECT_EQ(info.mismatch.other_call.count, 30u);
+      EXPECT_EQ(info.mismatch.most_call.blocks, info.mismatch.other_call.blocks);
+      EXPECT_FALSE(info.mismatch.most_call.check_calls);
+      EXPECT_TRUE(info.mismatch.other_call.check_calls);
+      rank.HostBarrier();
+    });
+  }
+}
+
 TEST(MismatchManyTest, TiesAndThirdCalls) {
   World world(5, (1 << 20) + ccl::WorkspaceBytes(5));
   std::vector<ErrorInfo> infos(5);

@@ -365,6 +365,7 @@ struct CallRecord {
   uint32_t to = kNobody;             // kSendRecv: who receives
   Variant variant = Variant::kAuto;  // of the plan, as the blocks
   uint32_t blocks = 0;
+  bool check_calls = false;  // Config::check_calls; of products and moe: false
   // Of products of matrices; then `count`, `op`, `root`, `to` and `variant` have no meaning.
   uint32_t m = 0;
   uint32_t n = 0;  // 0: members may differ in it
@@ -385,7 +386,7 @@ struct CallRecord {
   uint32_t capacity = 0;
   DType moe_type = DType::kNone;  // of the rows that travel, there or back
   uint64_t moe_place = 0;         // the low bits of the workspace's offset in the heap
-  // Of norms of sums; then `type`, `out_type`, `blocks` and these have a meaning.
+  // Of norms of sums; then `type`, `out_type`, `blocks`, `check_calls` and these have a meaning.
   uint32_t rows = 0;
   uint32_t parts = 0;  // blocks that share a row
   bool residual = false;

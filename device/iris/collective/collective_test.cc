@@ -366,6 +366,13 @@ TEST(EpochTest, SkipsZeroAndKeepsItsParity) {
   EXPECT_EQ(impl::NextEpoch(0xffffffffu), 2u);
 }
 
+TEST(TagTest, IsNeverThatOfNoOperation) {
+  EXPECT_EQ(impl::TagOf(0), 1u);
+  EXPECT_EQ(impl::TagOf(0xfffffffeu), 0xffffffffu);
+  // Neither 0 nor the tag of a neighbour.
+  EXPECT_EQ(impl::TagOf(0xffffffffu), 0x80000000u);
+}
+
 TEST(LayoutTest, NoWorkspaceForTeamsThatCannotBe) {
   EXPECT_EQ(WorkspaceBytes(0), 0u);
   EXPECT_EQ(WorkspaceBytes(kMaxTeamRanks + 1), 0u);

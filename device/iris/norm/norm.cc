@@ -319,6 +319,7 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   record.hidden = static_cast<uint32_t>(problem.hidden);
   record.blocks = plan.blocks;
   record.parts = plan.parts;
+  record.check_calls = comm.config.check_calls;
   record.epsilon = problem.epsilon;
   record.weight_offset = problem.weight_offset;
   common.call = ccl::impl::PackNorm(record);

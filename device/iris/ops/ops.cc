@@ -31,6 +31,38 @@ constexpr uint64_t kPlaceBytes = 2;
 
 }  // namespace
 
+bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t member,
+                          const Matmul* call) {
+  const uint64_t aligned = 16 / DTypeBytes(problem.in);
+  const auto is_even = [&](uint64_t whole) { return whole % (aligned * members) == 0; };
+  uint64_t length = 0;
+  switch (problem.operation) {
+    case Operation::kMatmulAllScatter:
+      return problem.transposed_b || is_even(problem.n);
+    case Operation::kMatmulAllReduce:
+    case Operation::kMatmulReduceScatter:
+      length = problem.k;
+      break;
+    case Operation::kAllGatherMatmul:
+      if (problem.transposed_b) return true;
+      length = problem.n;
+      break;
+    default:
+      return true;
+  }
+  if (call == nullptr) return true;
+  const auto fits = [&](uint64_t ld) {
+    // Of the whole, if this member's part is one of even ones: members before it have no less, and
+    // those behind it may have one less.
+    const uint64_t behind = members - 1 - member;
+    if (ld < length * members - behind) return true;  // a row has no room for other parts
+    // Slices. Those behind one of such a length are aligned, and nobody's is longer or shorter.
+    return length % aligned == 0 && ld >= length * members;
+  };
+  return (!IsSum(problem.operation) || fits(call->lda)) &&
+         ((IsSum(problem.operation) && !problem.transposed_b) || fits(call->ldb));
+}
+
 Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan) {
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
@@ -101,14 +133,6 @@ bool PersistentIsFaster(const Problem& problem) {
          problem.operation == Operation::kMatmulAllScatter;
 }
 
-// Whether slices of a matrix that is dealt out by columns are aligned on all members alike: if they
-// are not, some members would choose a persistent product and others would not.
-bool SlicesAreAlignedAlike(const Problem& problem, uint32_t members) {
-  const uint64_t aligned = 16 / DTypeBytes(problem.in);
-  return problem.operation != Operation::kMatmulAllScatter || problem.transposed_b ||
-         problem.n % (aligned * members) == 0;
-}
-
 // Whether the copy engine is expected to bring rows faster to a persistent product than its blocks
 // do, by the same figures: shares of less were not measured, nor copies within a device.
 bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& problem) {
@@ -118,20 +142,27 @@ bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& 
   return problem.m / members * problem.k * DTypeBytes(problem.in) >= kLeastShareBytes;
 }
 
-// The row that runs a problem, which is valid. Null: none has it, and `*why` says why. `comm`,
-// `call`: null if only the shape is known.
-const VariantRow* RowOf(const ccl::Comm* comm, uint32_t members, const Problem& problem,
-                        const Matmul* call, const char** why) {
+// The row that runs a problem, which is valid. Null: none has it, and `*why` says why. `call`: null
+// if only the shape is known.
+const VariantRow* RowOf(const ccl::Comm& comm, const Problem& problem, const Matmul* call,
+                        const char** why) {
+  const uint32_t members = comm.team.size;
+  const uint32_t member = comm.team.index;
   if (problem.variant != Variant::kAuto) {
     const VariantRow* row = FindRow(problem.variant);
     *why = "there is no such variant";
-    return row != nullptr && row->supports(comm, problem, members, call, why) ? row : nullptr;
+    if (row == nullptr || !row->supports(&comm, problem, members, call, why)) return nullptr;
+    *why = "some members may have to take another variant than the table says";
+    const bool alike =
+        row != &impl::kPersistentRow || impl::PartsAreAlignedAlike(problem, members, member, call);
+    return problem.by_table && !alike ? nullptr : row;
   }
   const bool library = backend::LibraryProductName() != nullptr;
-  if ((!library || PersistentIsFaster(problem)) && SlicesAreAlignedAlike(problem, members) &&
-      impl::kPersistentRow.supports(comm, problem, members, call, why)) {
-    if (CopyEngineIsFaster(comm, members, problem) &&
-        impl::kCopyEngineRow.supports(comm, problem, members, call, why)) {
+  if ((!library || PersistentIsFaster(problem)) &&
+      impl::PartsAreAlignedAlike(problem, members, member, call) &&
+      impl::kPersistentRow.supports(&comm, problem, members, call, why)) {
+    if (CopyEngineIsFaster(&comm, members, problem) &&
+        impl::kCopyEngineRow.supports(&comm, problem, members, call, why)) {
       return &impl::kCopyEngineRow;
     }
     return &impl::kPersistentRow;
@@ -264,7 +295,7 @@ Result ChooseFor(const ccl::Comm& comm, const Problem& problem, const Matmul* ca
   if (Result result = CheckProblem(problem); !result.ok()) return result;
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   const char* why = nullptr;
-  const VariantRow* row = RowOf(&comm, comm.team.size, problem, call, &why);
+  const VariantRow* row = RowOf(comm, problem, call, &why);
   if (row == nullptr) return {StatusCode::kUnimplemented, why};
   Plan plan;
   plan.variant = row->variant;

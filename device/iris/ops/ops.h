@@ -56,6 +56,9 @@ struct Problem {
   bool transposed_b = false;  // B is stored as [n, k]
   Activation activation = Activation::kNone;
   Variant variant = Variant::kAuto;
+  // The variant is a table's and not the caller's: kUnimplemented, too, where members could not
+  // know that all of them have it.
+  bool by_table = false;
 };
 inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;
 
@@ -111,8 +114,9 @@ Result CheckProblem(const Problem& problem);
 // 0 if one of the arguments is not valid.
 uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem);
 
-// What Launch will run, exactly, if A and B are aligned to 16 bytes and their leading dimensions
-// are multiples of 8; else kAuto may take another variant. The same on all members.
+// What Launch will run, exactly, if A and B of all members are aligned to 16 bytes and their
+// leading dimensions are multiples of 8; else kAuto may take another variant. The same on all
+// members.
 // kInvalidArgument, kUnimplemented: as CheckProblem. kResourceExhausted: the workspace of the Comm
 // is too small.
 Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);

@@ -48,6 +48,21 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, 
 Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
                         backend::Stream& stream);
 
+// Whether the matrices of all members are aligned to 16 bytes if this one's are, or none is, as far
+// as one member can know: `member`, which has such a call. All choose by it whether they take a
+// persistent product, which needs that. Where members have parts of one matrix, side by side, only
+// they know how long theirs is: k of sums, and n of all_gather_matmul. Where rows are so far apart
+// that parts may be slices, that length is to be a multiple of 16 bytes, and no part a shorter one.
+// `call`: null if only the shape is known.
+//
+// For parts as even as can be, which have all their first element at a multiple of 16 bytes if they
+// lie in matrices of their own, the answers differ in one case: the parts are not equally long, and
+// the shorter or the longer ones are multiples of 16 bytes. Not even there where rows of matrices
+// of their own are padded to 16 bytes, or where parts are slices of a matrix that has nothing else
+// and members are not more than 8.
+bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t member,
+                          const Matmul* call);
+
 // What the kernels that meet the other members are given: who they are, and the call in words.
 ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan);
 

@@ -30,7 +30,11 @@ struct DisputedRow {
   uint64_t expected;
 };
 
-IRIS_HOST_DEVICE constexpr uint32_t TagOf(uint32_t sequence) { return sequence + 1; }
+// Never 0, which is in words that nobody has written. Numbers wrap: the last one before that has
+// the tag of one that is long past.
+IRIS_HOST_DEVICE constexpr uint32_t TagOf(uint32_t sequence) {
+  return sequence == ~0u ? 1u << 31 : sequence + 1;
+}
 
 // The place in the team of a member, which kSendRecv counts among two.
 IRIS_DEVICE inline uint32_t PlaceInTeam(const Common& common, uint32_t member) {

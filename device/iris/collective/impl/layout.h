@@ -74,7 +74,7 @@ struct Header {
   uint32_t sequence;  // operations of the whole team so far
   uint64_t missing;   // members that had not come when it failed
   // What follows is of use when members call differently; see impl/diagnosis.h. A tag is the number
-  // of the operation, from 1.
+  // of the operation, from 1 (TagOf).
   uint64_t calling;      // tag | signature << 32, of who has waited long for the others
   uint32_t called_off;   // the tag of an operation that members call differently
   uint32_t diagnosing;   // 1: a thread of this member is at it

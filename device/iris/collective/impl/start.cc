@@ -18,14 +18,18 @@ uint32_t Hash(uint64_t value, uint32_t seed) {
   return static_cast<uint32_t>(value ^ value >> 32);
 }
 
+// In a word beside the number of blocks.
+constexpr uint32_t kChecksCalls = 1u << 15;
+static_assert(kMaxBlocks < kChecksCalls);
+
 // What must agree, in four words; UnpackCall is the way back.
-PackedCall PackCall(const Request& request, const Plan& plan) {
+PackedCall PackCall(const Request& request, const Plan& plan, bool checks_calls) {
   const uint32_t root = request.root == kNoRoot ? 0xff : request.root;
   const uint32_t to = request.to == kNoRoot ? 0xff : request.to;
   return {{static_cast<uint32_t>(request.operation) | static_cast<uint32_t>(request.type) << 8 |
                static_cast<uint32_t>(request.op) << 16 | static_cast<uint32_t>(plan.variant) << 24,
            static_cast<uint32_t>(request.count), static_cast<uint32_t>(request.count >> 32),
-           plan.blocks | root << 16 | to << 24, 0, 0}};
+           plan.blocks | (checks_calls ? kChecksCalls : 0) | root << 16 | to << 24, 0, 0}};
 }
 
 ReduceCall ReduceCallOf(const Start& start) {
@@ -76,8 +80,9 @@ PackedCall PackNorm(const CallRecord& call) {
                static_cast<uint32_t>(call.weight) << 16 | (call.residual ? 1u << 20 : 0u) |
                static_cast<uint32_t>(call.scaling) << 21 |
                static_cast<uint32_t>(call.norm_variant) << 24,
-           call.rows, call.hidden, call.blocks | call.parts << 16, numeric::BitsOf(call.epsilon),
-           numeric::BitsOf(call.weight_offset)}};
+           call.rows, call.hidden,
+           call.blocks | (call.check_calls ? kChecksCalls : 0) | call.parts << 16,
+           numeric::BitsOf(call.epsilon), numeric::BitsOf(call.weight_offset)}};
 }
 
 CallRecord UnpackCall(const uint32_t* words) {
@@ -105,7 +110,8 @@ CallRecord UnpackCall(const uint32_t* words) {
     call.norm_variant = static_cast<norm::Variant>(words[0] >> 24);
     call.rows = words[1];
     call.hidden = words[2];
-    call.blocks = words[3] & 0xffff;
+    call.blocks = words[3] & (kChecksCalls - 1);
+    call.check_calls = (words[3] & kChecksCalls) != 0;
     call.parts = words[3] >> 16;
     call.epsilon = numeric::FloatOf(words[4]);
     call.weight_offset = numeric::FloatOf(words[5]);
@@ -130,7 +136,8 @@ CallRecord UnpackCall(const uint32_t* words) {
   call.op = static_cast<ReduceOp>(words[0] >> 16 & 0xff);
   call.variant = static_cast<Variant>(words[0] >> 24);
   call.count = words[1] | static_cast<uint64_t>(words[2]) << 32;
-  call.blocks = words[3] & 0xffff;
+  call.blocks = words[3] & (kChecksCalls - 1);
+  call.check_calls = (words[3] & kChecksCalls) != 0;
   const uint32_t root = words[3] >> 16 & 0xff;
   const uint32_t to = words[3] >> 24;
   if (root != 0xff) call.root = root;
@@ -165,7 +172,7 @@ Common CommonOf(const Start& start) {
   common.ends = 1;
   common.early = BeginsEarly(start) ? 1 : 0;
   common.blocks = static_cast<uint8_t>(start.plan.blocks);
-  common.call = PackCall(request, start.plan);
+  common.call = PackCall(request, start.plan, comm.config.check_calls);
   common.signature = SignatureOf(common.call);
   common.traced = TracedAs(request.operation, kNoTracePeer);
   common.in_offset_bytes = request.in_offset_bytes;

@@ -98,10 +98,17 @@ constexpr uint32_t kLeftToCopies = 8;
 // A persistent product of fewer rows is one row of tiles, and sends by blocks.
 constexpr uint64_t kLeastRows = 65;
 
-bool ByPersistent(const ccl::Comm* comm, const Problem& problem, uint32_t members,
-                  const Matmul* call) {
+// Whether the persistent product has the shape.
+bool HasPersistent(const ccl::Comm* comm, const Problem& problem, uint32_t members,
+                   const Matmul* call) {
   const char* why = nullptr;
   return problem.m >= kLeastRows && kPersistentRow.supports(comm, problem, members, call, &why);
+}
+
+// Whether it makes the call's. All members need the same answer.
+bool ByPersistent(const ccl::Comm& comm, const Problem& problem, const Matmul* call) {
+  return PartsAreAlignedAlike(problem, comm.team.size, comm.team.index, call) &&
+         HasPersistent(&comm, problem, comm.team.size, call);
 }
 
 bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, const Matmul*,
@@ -114,13 +121,13 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
 
 uint64_t Bytes(uint32_t members, const ccl::Config& config, const Problem& problem) {
   const uint64_t fused = kFusedRow.workspace_bytes(members, config, problem);
-  if (!ByPersistent(nullptr, problem, members, nullptr)) return fused;
+  if (!HasPersistent(nullptr, problem, members, nullptr)) return fused;
   const uint64_t persistent = kPersistentRow.workspace_bytes(members, config, problem);
   return persistent > fused ? persistent : fused;
 }
 
 void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul* call, Plan* plan) {
-  if (ByPersistent(&comm, problem, comm.team.size, call)) {
+  if (ByPersistent(comm, problem, call)) {
     return kPersistentRow.plan(comm, problem, call, plan);
   }
   kFusedRow.plan(comm, problem, call, plan);
@@ -132,7 +139,7 @@ void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul* call,
 
 Result Launch(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
               backend::Stream& stream) {
-  if (ByPersistent(&comm, call.problem, comm.team.size, &call)) {
+  if (ByPersistent(comm, call.problem, &call)) {
     return LaunchPersistent(comm, call, plan, true, stream);
   }
   return LaunchFused(comm, call, plan, comm.team.size > 1, stream);

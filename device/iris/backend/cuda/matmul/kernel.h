@@ -179,7 +179,7 @@ IRIS_MATMUL_DEVICE uint64_t* FlagsOf(const Arguments& a, uint32_t rank, uint32_t
   return reinterpret_cast<uint64_t*>(a.workspace[rank] + a.half[epoch & 1].flags_offset_bytes);
 }
 IRIS_MATMUL_DEVICE uint64_t FlagWord(const Arguments& a, uint32_t epoch) {
-  return static_cast<uint64_t>(a.signature) << 32 | epoch;
+  return FlagOf(a.signature, epoch);
 }
 
 // Records why this rank gives up; the first record stands.
@@ -296,7 +296,7 @@ IRIS_MATMUL_DEVICE bool Await(const Arguments& a, uint32_t* failed, const uint64
     const uint64_t seen = LoadAcquire(flag);
     if (seen == wanted) return true;
     if (polls % 32 != 0) continue;
-    if (static_cast<uint32_t>(seen) == epoch && seen != 0) {
+    if (seen != 0 && IsOfAnotherCall(static_cast<uint32_t>(seen), epoch, a.opened != 0)) {
       Fail(a, Failure::kCallsDiffer, member, epoch);
     }
     if (patience.Ends(a, member, epoch)) break;
@@ -547,7 +547,7 @@ struct Packets {
       }
       if (all) break;
       if (polls % 32 != 0) continue;
-      if (word[0][0] == epoch && word[0][2] != high_flag) {
+      if (word[0][2] != high_flag && IsOfAnotherCall(word[0][0], epoch, a.opened != 0)) {
         Fail(a, Failure::kCallsDiffer, member, epoch);
       }
       if (patience.Ends(a, member, epoch)) {

@@ -237,6 +237,18 @@ TEST(PlanTest, RanksOfOneCallHaveOneSignatureAndOtherCallsAnother) {
   EXPECT_NE(signature(one), signature(other));
 }
 
+TEST(PlanTest, WhatOtherOperationsLeaveIsNoFlagOfAnotherCall) {
+  // Launch 16256 of a workspace, and the elements 1 and 0 of bfloat16, where others had their data.
+  constexpr uint32_t kEpoch = 16256;
+  constexpr uint64_t kLeft = uint64_t{0x3f80} << 32 | 0x3f80;
+  static_assert(static_cast<uint32_t>(kLeft) == kEpoch);
+  EXPECT_FALSE(IsOfAnotherCall(static_cast<uint32_t>(kLeft), kEpoch, true));
+  // Where there are none, it is what a rank has told that called something else.
+  const uint64_t other = FlagOf(0x1234567, kEpoch);
+  EXPECT_TRUE(IsOfAnotherCall(static_cast<uint32_t>(other), kEpoch, false));
+  EXPECT_FALSE(IsOfAnotherCall(static_cast<uint32_t>(other), kEpoch + 1, false));
+}
+
 TEST(PlanTest, RefusalsSayWhy) {
   const Problem good = ProblemOf(Kind::kAllReduce, 512, 512, 512, 1, 4);
   const char* why = nullptr;

@@ -149,4 +149,17 @@ IRIS_MATMUL_FUNCTION Half HalfAt(uint64_t workspace_bytes, uint32_t parity) {
   return half;
 }
 
+// What a flag is: a launch's number and its signature, in one word.
+IRIS_MATMUL_FUNCTION uint64_t FlagOf(uint32_t signature, uint32_t epoch) {
+  return static_cast<uint64_t>(signature) << 32 | epoch;
+}
+
+// Whether a word that stands where such a flag is awaited, and is another one, is the flag of a
+// call that differs. The number alone says so, but only where nothing else uses the workspace: what
+// is left there between launches may have any value. Behind an opening there may be others, and
+// calls have been compared.
+IRIS_MATMUL_FUNCTION bool IsOfAnotherCall(uint32_t number, uint32_t epoch, bool opened) {
+  return !opened && number == epoch;
+}
+
 }  // namespace iris::backend::cuda::matmul
