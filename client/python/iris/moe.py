@@ -86,6 +86,8 @@ class Exchange:
         most = self._sizes(0)
         make: Any = context.empty
         self._workspace: "Tensor" = make(most.workspace_bytes, dtype="uint8", name=name, team=self.team)
+        # What another one left there must not pass for a dispatch of this one.
+        self._workspace[:256].zero_()
         self._kept = [self._workspace, make(max(most.max_rows, 1), hidden, dtype=self.row_dtype, team=self.team),
                       make(3 * most.local_experts + 1, dtype="int32", team=self.team)]
         scales = None
