@@ -686,7 +686,10 @@ typedef struct iris_moe_sizes {
 
 typedef struct iris_moe_dispatch_call {
   size_t size;
-  void* workspace;      /* of the heap, at the same offset on all members; aligned to 256 */
+  /* Of the heap, at the same offset on all members; aligned to 256. What was there before may pass
+   * for a dispatch: fill the first 256 bytes with 0 before the first call, so that a combine which
+   * comes too early is told. */
+  void* workspace;
   uint32_t tokens;      /* of this member: 0 to max_tokens */
   int32_t id_dtype;     /* IRIS_I32 or IRIS_I64 */
   const void* x;        /* [tokens, hidden] */

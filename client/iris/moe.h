@@ -190,6 +190,10 @@ class Exchange {
     options.bytes = sizes.workspace_bytes;
     options.name = std::move(name);
     IRIS_ASSIGN_OR_RETURN(const Allocation workspace, context.Allocate(options, comm.team()));
+    // What another one left there must not pass for a dispatch of this one.
+    IRIS_ASSIGN_OR_RETURN(Stream stream, Stream::Create(context));
+    IRIS_RETURN_IF_ERROR(stream.Fill(workspace.address, 0, 256));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
     Exchange made;
     made.context_ = &context;
     made.comm_ = &comm;

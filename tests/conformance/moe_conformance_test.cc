@@ -906,7 +906,7 @@ TEST(MoeCheckTest, RefusesBeforeAnythingStarts) {
     bad("hidden", [](Config* g) { g->hidden = (1 << 20) + 1; });
     bad("max_tokens", [](Config* g) { g->max_tokens = 0; });
     bad("2^31 - 1 rows", [](Config* g) { g->max_tokens = 1u << 31; });
-    bad("2^31 - 1 rows", [](Config* g) { g->capacity = 1u << 31; });
+    bad("smaller capacity", [](Config* g) { g->capacity = 1u << 31; });
     bad("x is of", [](Config* g) { g->in = DType::kF64; });
     bad("rows are of", [](Config* g) { g->rows = DType::kF16; });
     bad("partials are of", [](Config* g) { g->partials = DType::kF8E4M3; });
@@ -917,10 +917,16 @@ TEST(MoeCheckTest, RefusesBeforeAnythingStarts) {
     bad_call("x is null", [](DispatchCall* d) { d->x = nullptr; });
     bad_call("ids are null", [](DispatchCall* d) { d->ids = nullptr; });
     bad_call("ids are of", [](DispatchCall* d) { d->ids_type = DType::kF32; });
-    bad_call("overlap", [](DispatchCall* d) { d->rows = const_cast<void*>(d->x); });
-    bad_call("overlaps with the workspace of moe",
+    bad_call("rows: it overlaps", [](DispatchCall* d) { d->rows = const_cast<void*>(d->x); });
+    bad_call("dropped: it overlaps", [](DispatchCall* d) { d->dropped = d->counts + 1; });
+    bad_call("rows: it overlaps with the workspace of moe",
              [&](DispatchCall* d) { d->rows = member.workspace + 64; });
-    bad_call("aligned", [](DispatchCall* d) { d->x = static_cast<const uint8_t*>(d->x) + 2; });
+    bad_call("x is not aligned",
+             [](DispatchCall* d) { d->x = static_cast<const uint8_t*>(d->x) + 2; });
+    bad_call("leave x_scales out", [&](DispatchCall* d) { d->x_scales = d->weights; });
+    bad_call("rows have scales only", [&](DispatchCall* d) {
+      d->scales = reinterpret_cast<float*>(static_cast<uint8_t*>(d->rows));
+    });
     const auto bad_place = [&](const char* text, void* workspace) {
       const Result result =
           moe::Dispatch(member.comm, c.config, workspace, member.MakeDispatch(), rank.stream);

@@ -952,10 +952,18 @@ TEST(NormCheckTest, RefusesBeforeAnythingStarts) {
     });
     expect(kBad, "variant", [](Norm* x) { x->problem.variant = static_cast<Variant>(9); });
     expect(kBad, "no norm", [](Norm* x) { x->problem.operation = Operation::kAllReduce; });
-    expect(kBad, "null", [](Norm* x) { x->in = nullptr; });
-    expect(kBad, "null", [](Norm* x) { x->residual_out = nullptr; });
-    expect(kBad, "null", [](Norm* x) { x->scales = nullptr; });
-    expect(kBad, "aligned", [](Norm* x) { x->in = static_cast<const uint8_t*>(x->in) + 1; });
+    expect(kBad, "in is null", [](Norm* x) { x->in = nullptr; });
+    expect(kBad, "residual_out is null", [](Norm* x) { x->residual_out = nullptr; });
+    expect(kBad, "weight is null", [](Norm* x) { x->weight = nullptr; });
+    expect(kBad, "scales are null", [](Norm* x) { x->scales = nullptr; });
+    expect(kBad, "in is not aligned",
+           [](Norm* x) { x->in = static_cast<const uint8_t*>(x->in) + 1; });
+    expect(kBad, "scales are not aligned", [](Norm* x) {
+      x->scales = reinterpret_cast<float*>(static_cast<uint8_t*>(x->out) + 2);
+    });
+    // A buffer that the problem knows nothing of.
+    expect(kBad, "a residual is given", [](Norm* x) { x->problem.residual = false; });
+    expect(kBad, "a weight is given", [](Norm* x) { x->problem.weight = DType::kNone; });
     expect(kBad, "out overlaps", [](Norm* x) { x->out = const_cast<void*>(x->in); });
     expect(kBad, "residual_out overlaps", [](Norm* x) {
       x->residual_out = static_cast<uint8_t*>(const_cast<void*>(x->residual)) + 2;

@@ -940,9 +940,11 @@ class Fuzzer {
     c.weight_offset = c.weight_dtype == IRIS_DTYPE_NONE && !OneIn(20) ? 0.0f : 1.0f;
     c.has_residual = OneIn(2);
     c.in = Piece(0);
-    c.residual = Piece(1);
-    c.residual_out = OneIn(2) ? Piece(1) : Piece(2);
-    c.weight = Piece(3);
+    if (c.has_residual != 0 || OneIn(20)) {
+      c.residual = Piece(1);
+      c.residual_out = OneIn(2) ? Piece(1) : Piece(2);
+    }
+    if (c.weight_dtype != IRIS_DTYPE_NONE || OneIn(20)) c.weight = Piece(3);
     c.out = OneIn(4) ? Piece(0) : Piece(4);
     c.scale = Piece(5);
     c.scales = Piece(6);
@@ -1008,11 +1010,14 @@ class Fuzzer {
     c.tokens = tokens;
     c.id_dtype = TypeOf({IRIS_I64});
     c.x = Piece(0);
-    c.x_scales = Piece(1);
+    c.x_scales =
+        (config == nullptr || config->in_dtype != IRIS_F8E4M3) && !OneIn(20) ? nullptr : Piece(1);
     c.ids = Ids(config == nullptr ? iris_moe_config() : *config);
     c.weights = OneIn(2) ? nullptr : Piece(2);
     c.rows = OneIn(4) ? nullptr : Piece(3);
-    c.scales = c.rows == nullptr && !OneIn(20) ? nullptr : Piece(4);
+    const bool narrow =
+        config != nullptr && (config->row_dtype == IRIS_F8E4M3 || config->in_dtype == IRIS_F8E4M3);
+    c.scales = (c.rows == nullptr || !narrow) && !OneIn(20) ? nullptr : Piece(4);
     // Up to 12 * 4 numbers in each.
     uint8_t* const numbers = static_cast<uint8_t*>(Piece(5));
     const auto part = [&](uint64_t i) {

@@ -1065,7 +1065,7 @@ TEST_F(AbiTest, WhatIsWrongWithAMixtureOfExpertsIsNamed) {
   dispatch.rows = heap + 256;
   EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "overlaps with the workspace");
   dispatch.rows = x.data();
-  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "two buffers overlap");
+  EXPECT_FAILS(put(), IRIS_INVALID_ARGUMENT, "rows: it overlaps with another buffer");
   dispatch.rows = nullptr;
   // Larger than what is left of the heap: other members would write into what is not there.
   iris_moe_config large = config;

@@ -146,7 +146,20 @@ int Results(const std::vector<std::string>&) {
   for (size_t i = 0; i < layer.out.size(); ++i) REQUIRE(layer.out[i] == 0.75f * layer.x[i]);
   REQUIRE_OK(second->Destroy());
   REQUIRE(second->Dispatch(other, layer.stream).code() == StatusCode::kFailedPrecondition);
+  // A new one, where one was that has dispatched: that was another one's.
+  const void* const place = layer.exchange.workspace();
+  REQUIRE_OK(layer.exchange.Dispatch(layer.There(), layer.stream));
+  REQUIRE_OK(layer.comm.Synchronize(layer.stream));
   REQUIRE_OK(layer.exchange.Destroy());
+  auto fresh = Exchange::Create(layer.context, layer.comm, ConfigOf(n));
+  REQUIRE_OK(fresh);
+  REQUIRE(fresh->workspace() == place);
+  REQUIRE_OK(fresh->Combine(layer.Back(), layer.stream));
+  const Status nothing = layer.comm.Synchronize(layer.stream);
+  REQUIRE(nothing.code() == StatusCode::kFailedPrecondition);
+  REQUIRE(std::string(nothing.message()).find("holds no dispatch") != std::string::npos);
+  REQUIRE_OK(layer.comm.Reset());
+  REQUIRE_OK(fresh->Destroy());
   REQUIRE_OK(layer.comm.Destroy());
   return 0;
 }

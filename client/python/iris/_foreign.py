@@ -115,21 +115,57 @@ class DeviceArrayInterface:
         return dict(interface, version=3, stream=1)
 
 
-def _from_interface(interface: Any, keep: Any) -> Buffer:
-    strides = interface.get("strides")
+def _array(interface: Any, written: bool) -> Tuple[int, DType, Tuple[int, ...], Tuple[int, ...]]:
+    """Of an array interface: the address, the type, the shape, and the strides in elements."""
     dtype = _DTYPE_OF_TYPESTR.get(interface["typestr"][1:])
     if dtype is None or interface["typestr"][0] == ">":
         raise InvalidArgumentError(f"elements of the type {interface['typestr']} are none that Iris knows")
-    shape = tuple(interface["shape"])
-    if strides is not None and not is_contiguous(shape, [s // dtype.itemsize for s in strides]):
-        raise InvalidArgumentError(f"an array of shape {shape} and strides {tuple(strides)} is not contiguous: make it "
-                                   "so first")
-    return Buffer(interface["data"][0] or 0, count_of(shape), dtype, shape, keep)
+    if written and interface["data"][1]:
+        raise InvalidArgumentError("it is read-only, and the call writes it: give an array that may be written")
+    shape, given = tuple(interface["shape"]), interface.get("strides")
+    if given is None:
+        return interface["data"][0] or 0, dtype, shape, contiguous_strides(shape)
+    if any(stride % dtype.itemsize and extent > 1 for extent, stride in zip(shape, given)):
+        raise InvalidArgumentError(f"its strides are {tuple(given)} bytes, which are no multiples of the "
+                                   f"{dtype.itemsize} of an element, as those of a field of a structured array: copy "
+                                   "it first")
+    return interface["data"][0] or 0, dtype, shape, tuple(stride // dtype.itemsize for stride in given)
 
 
-def buffer_of(context: "Context", what: Any, role: str) -> Buffer:
+def _from_interface(interface: Any, keep: Any, written: bool) -> Buffer:
+    address, dtype, shape, strides = _array(interface, written)
+    if not is_contiguous(shape, strides):
+        raise InvalidArgumentError(f"an array of shape {shape} and strides {tuple(interface['strides'])} is not "
+                                   "contiguous: make it so first")
+    return Buffer(address, count_of(shape), dtype, shape, keep)
+
+
+def _check_torch(context: "Context", torch: Any, what: Any) -> None:
+    """InvalidArgumentError: a tensor of torch's whose values do not lie in the memory of the rank's device."""
+    if not (what.device.type == "cpu" if context.on_host else
+            what.is_cuda and what.get_device() == context.device_index):
+        raise InvalidArgumentError(f"it is on {what.device}, and the device of this rank is {device_name(context)}: "
+                                   "move it there first")
+    if what.layout is not torch.strided:
+        raise InvalidArgumentError(f"its layout is {what.layout}: call to_dense() first")
+    if hasattr(what, "is_neg") and what.is_neg():
+        raise InvalidArgumentError("its memory has the negatives of its values, which are taken when they are read: "
+                                   "call resolve_neg() first")
+
+
+def check_no_gradient(what: Any, role: str) -> None:
+    """InvalidArgumentError: a tensor of torch's whose gradient would be lost, as torch's own functions with `out=`
+    say."""
+    torch = loaded_torch()
+    if torch is not None and isinstance(what, torch.Tensor) and what.requires_grad and torch.is_grad_enabled():
+        raise InvalidArgumentError(f"{role} requires a gradient, which this operation does not have: call it under "
+                                   "torch.no_grad(), or give detach() of the tensor")
+
+
+def buffer_of(context: "Context", what: Any, role: str, written: bool = False) -> Buffer:
     """The memory of a tensor of Iris, torch or cupy, or of an array of numpy. InvalidArgumentError: it is nothing of
-    that kind, not contiguous, or on another device; `role` says in the text which argument it is."""
+    that kind, not contiguous, on another device, or read-only if it is to be written; `role` says in the text which
+    argument it is."""
     if isinstance(what, DeviceArrayInterface):
         if what.context is not context:
             raise InvalidArgumentError(f"{role} is a tensor of another context: use tensors with the context that made "
@@ -141,21 +177,18 @@ def buffer_of(context: "Context", what: Any, role: str) -> Buffer:
     torch = loaded_torch()
     try:
         if torch is not None and isinstance(what, torch.Tensor):
-            if not (what.device.type == "cpu" if context.on_host else
-                    what.is_cuda and what.get_device() == context.device_index):
-                raise InvalidArgumentError(f"it is on {what.device}, and the device of this rank is "
-                                           f"{device_name(context)}: move it there first")
+            _check_torch(context, torch, what)
             if not what.is_contiguous():
                 raise InvalidArgumentError(f"its shape {tuple(what.shape)} has the strides {tuple(what.stride())}, "
                                            "which is not contiguous: call contiguous() first")
             return Buffer(what.data_ptr(), what.numel(), DType.of(what.dtype), tuple(what.shape), what)
         if not context.on_host and hasattr(what, "__cuda_array_interface__"):
-            return _from_interface(what.__cuda_array_interface__, what)
+            return _from_interface(what.__cuda_array_interface__, what, written)
         if hasattr(what, "__array_interface__"):
             if not context.on_host:
                 raise InvalidArgumentError(f"it is in the memory of the host, and the device of this rank is "
                                            f"{device_name(context)}: copy it there first")
-            return _from_interface(what.__array_interface__, what)
+            return _from_interface(what.__array_interface__, what, written)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{role}: {error}") from None
     raise InvalidArgumentError(f"{role} is {type(what).__name__}: a tensor of Iris, torch or cupy, or an array of "
@@ -173,10 +206,11 @@ class Matrix(NamedTuple):
     keep: Any
 
 
-def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool = False) -> Matrix:
+def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool = False,
+              written: bool = False) -> Matrix:
     """A tensor of two dimensions, of Iris, torch or cupy, or an array of numpy. `transposed`: its columns, and not its
     rows, are contiguous, and are `ld` elements apart. InvalidArgumentError: as buffer_of, or it is stored in another
-    way."""
+    way, or its gradient would be lost."""
     torch = loaded_torch()
     interface = None if context.on_host else getattr(what, "__cuda_array_interface__", None)
     if isinstance(what, DeviceArrayInterface):
@@ -185,15 +219,18 @@ def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool 
         if what.context is not context:
             buffer_of(context, what, role)
     elif torch is not None and isinstance(what, torch.Tensor):
-        buffer_of(context, what.as_strided((0,), (1,)), role)
+        check_no_gradient(what, role)
+        try:
+            _check_torch(context, torch, what)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{role}: {error}") from None
         shape, strides = tuple(what.shape), tuple(what.stride())
         dtype, address = DType.of(what.dtype), what.data_ptr()
     elif interface is not None or (context.on_host and hasattr(what, "__array_interface__")):
-        interface = interface or what.__array_interface__
-        one = _from_interface(dict(interface, shape=(0,), strides=None), what)
-        shape, dtype, address = tuple(interface["shape"]), one.dtype, one.address
-        given = interface.get("strides")
-        strides = tuple(s // dtype.itemsize for s in given) if given else contiguous_strides(shape)
+        try:
+            address, dtype, shape, strides = _array(interface or what.__array_interface__, written)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{role}: {error}") from None
     else:
         buffer_of(context, what, role)
         raise InvalidArgumentError(f"{role} is {type(what).__name__}, which is no matrix")

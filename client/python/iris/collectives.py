@@ -131,15 +131,16 @@ class Collectives:
                                           "let all members call context.prepare() first")
         return communicator
 
-    def _buffer(self, what: Any, role: str) -> "_foreign.Buffer":
-        return _foreign.buffer_of(self, what, role)  # type: ignore[arg-type]
+    def _buffer(self, what: Any, role: str, written: bool = False) -> "_foreign.Buffer":
+        return _foreign.buffer_of(self, what, role, written)  # type: ignore[arg-type]
 
     def _pair(self, input: Any, output: Any, what: str) -> Any:
         buffer_of = _foreign.buffer_of
-        source = buffer_of(self, input, what + ": the input")  # type: ignore[arg-type]
-        if output is None or output is input:
+        in_place = output is None or output is input
+        source = buffer_of(self, input, what + ": the input", in_place)  # type: ignore[arg-type]
+        if in_place:
             return source, source
-        target = buffer_of(self, output, what + ": the output")  # type: ignore[arg-type]
+        target = buffer_of(self, output, what + ": the output", True)  # type: ignore[arg-type]
         if source.dtype is not target.dtype:
             raise InvalidArgumentError(f"{what}: the input has elements of {source.dtype.long_name} and the output of "
                                        f"{target.dtype.long_name}: they must be the same")
@@ -241,7 +242,7 @@ class Collectives:
                 async_op: bool = False, variant: int = 0) -> Any:
         """output[i] = input[index * n + i] of the root, where the output has n elements. The others need no input."""
         team = self.team_of(team)
-        target = self._buffer(output, "scatter: the output")
+        target = self._buffer(output, "scatter: the output", True)
         source = None
         if input is not None:
             source, target = self._pair(input, output, "scatter")
@@ -289,7 +290,7 @@ class Collectives:
                   async_op: bool = False, variant: int = 0) -> Any:
         """Every member's tensor gets the values of the root's. For values of Python see broadcast_object."""
         team = self.team_of(team)
-        buffer = self._buffer(tensor, "broadcast: the tensor")
+        buffer = self._buffer(tensor, "broadcast: the tensor", self.rank != root)  # type: ignore[attr-defined]
         return self._run(self.prepare(team), stream, async_op, tensor, (tensor,),
                          (_capi.library().iris_broadcast, variant), buffer.address, buffer.address, buffer.count,
                          buffer.dtype, self._root(team, root, "broadcast"))
@@ -305,7 +306,7 @@ class Collectives:
     def recv(self, tensor: Any, source: int, *, team: Optional["Team"] = None, stream: Any = None,
              async_op: bool = False) -> Any:
         """From one rank, which calls send. Only the two call."""
-        buffer = self._buffer(tensor, "recv: the tensor")
+        buffer = self._buffer(tensor, "recv: the tensor", True)
         team = self.team_of(team)
         return self._run(self._existing(team, "recv"), stream, async_op, tensor, (tensor,), _capi.library().iris_recv,
                          buffer.address, buffer.count, buffer.dtype, self._root(team, source, "recv"))

@@ -568,7 +568,7 @@ class Context(Collectives, Factories):
                 address = side.symmetric_ptr() if side is remote else side.data_ptr()
                 sides.append((address, side.dtype, side.shape, side.strides))
             else:
-                found = self._buffer(side, f"{what}: {role}")
+                found = self._buffer(side, f"{what}: {role}", what == "get" and side is local)
                 sides.append((found.address, found.dtype, found.shape, contiguous_strides(found.shape)))
         (theirs, dtype, shape, strides), (mine, my_dtype, my_shape, my_strides) = sides
         if shape != my_shape or dtype is not my_dtype:
@@ -604,7 +604,7 @@ class Context(Collectives, Factories):
         else:
             found = self._buffer(remote, f"{what}: the peer's side")
             remote_address = remote.symmetric_ptr()
-        mine = self._buffer(local, f"{what}: this rank's side")
+        mine = self._buffer(local, f"{what}: this rank's side", not to_remote)
         if found.count * found.dtype.itemsize != mine.count * mine.dtype.itemsize or found.dtype is not mine.dtype:
             raise InvalidArgumentError(f"{what}: {mine.count} elements of {mine.dtype.long_name} and {found.count} of "
                                        f"{found.dtype.long_name} are not alike: give two tensors of one size and type")

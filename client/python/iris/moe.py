@@ -19,6 +19,7 @@ collectives, see iris.collectives. A token that chooses an expert that there is 
 from __future__ import annotations
 
 import ctypes
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
 from iris import _capi, _foreign
@@ -48,6 +49,16 @@ class Received(NamedTuple):
     """[max_rows, scales of a row], float32; None where rows are not of float8_e4m3fn."""
 
 
+def _whole(what: str, value: Any) -> int:
+    try:
+        number = operator.index(value)  # numpy's integers, too
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 32:
+        raise InvalidArgumentError(f"moe: {what}={value!r}: an integer from 0 to 2^32 - 1 is wanted")
+    return number
+
+
 class Exchange:
     """A config, its workspace and the buffers of what is received. Collective over the team to make, and to release.
 
@@ -67,15 +78,12 @@ class Exchange:
         self.dtype = DType.of(dtype)
         self.row_dtype = self.dtype if row_dtype is None else DType.of(row_dtype)
         partials = DType.NONE if partial_dtype is None else DType.of(partial_dtype)
-        for what, value in (("n_experts", n_experts), ("top_k", top_k), ("hidden", hidden),
-                            ("max_tokens", max_tokens), ("capacity", capacity)):
-            if not isinstance(value, int) or not 0 <= value < 1 << 32:
-                raise InvalidArgumentError(f"moe: {what}={value!r}: an integer from 0 to 2^32 - 1 is wanted")
-        self.n_experts, self.top_k, self.hidden, self.max_tokens = n_experts, top_k, hidden, max_tokens
-        self.capacity = capacity
+        self.n_experts, self.top_k = _whole("n_experts", n_experts), _whole("top_k", top_k)
+        self.hidden, self.max_tokens = _whole("hidden", hidden), _whole("max_tokens", max_tokens)
+        self.capacity = _whole("capacity", capacity)
         self._config = _capi.iris_moe_config(
-            n_experts=n_experts, top_k=top_k, hidden=hidden, max_tokens=max_tokens, capacity=capacity,
-            in_dtype=self.dtype, row_dtype=self.row_dtype, partial_dtype=partials)
+            n_experts=self.n_experts, top_k=self.top_k, hidden=self.hidden, max_tokens=self.max_tokens,
+            capacity=self.capacity, in_dtype=self.dtype, row_dtype=self.row_dtype, partial_dtype=partials)
         own = self._sizes(self.team.ranks.index(context.rank))
         self.first_expert: int = own.first_expert
         self.local_experts: int = own.local_experts
@@ -86,6 +94,8 @@ class Exchange:
         most = self._sizes(0)
         make: Any = context.empty
         self._workspace: "Tensor" = make(most.workspace_bytes, dtype="uint8", name=name, team=self.team)
+        # What another one left there must not pass for a dispatch of this one.
+        self._workspace[:256].zero_()
         self._kept = [self._workspace, make(max(most.max_rows, 1), hidden, dtype=self.row_dtype, team=self.team),
                       make(3 * most.local_experts + 1, dtype="int32", team=self.team)]
         scales = None
@@ -107,13 +117,18 @@ class Exchange:
         if self._released:
             raise FailedPreconditionError(f"{name}: the exchange was released: make another one")
 
-    @staticmethod
-    def _wanted(role: str, buffer: Any, shape: Tuple[int, ...], dtypes: Tuple[DType, ...]) -> None:
-        if buffer.shape != shape:
-            raise InvalidArgumentError(f"{role} has the shape {buffer.shape}, and {shape} is wanted")
+    def _buffer(self, what: Any, role: str, shape: Tuple[Optional[int], ...], dtypes: Tuple[DType, ...],
+                written: bool = False) -> "_foreign.Buffer":
+        """The memory of an argument of this shape, in which None is the number of tokens."""
+        _foreign.check_no_gradient(what, role)
+        buffer = _foreign.buffer_of(self.context, what, role, written)
+        if len(buffer.shape) != 2 or any(wanted not in (None, got) for got, wanted in zip(buffer.shape, shape)):
+            text = ", ".join("tokens" if extent is None else str(extent) for extent in shape)
+            raise InvalidArgumentError(f"{role} has the shape {buffer.shape}, and ({text}) is wanted")
         if buffer.dtype not in dtypes:
             names = " or ".join(dtype.long_name for dtype in dtypes)
             raise InvalidArgumentError(f"{role} has elements of {buffer.dtype.long_name}, and {names} is wanted")
+        return buffer
 
     def dispatch(self, x: Any, ids: Any, weights: Any = None, *, x_scales: Any = None, stream: Any = None,
                  async_op: bool = False) -> Any:
@@ -122,27 +137,24 @@ class Exchange:
         beside an x of float8_e4m3fn."""
         self._check("dispatch")
         context = self.context
-        rows = _foreign.buffer_of(context, x, "dispatch: x")
-        tokens = rows.shape[0] if len(rows.shape) == 2 else 0
-        self._wanted("dispatch: x", rows, (tokens, self.hidden), (self.dtype,))
+        rows = self._buffer(x, "dispatch: x", (None, self.hidden), (self.dtype,))
+        tokens = rows.shape[0]
         if tokens > self.max_tokens:
             raise InvalidArgumentError(f"dispatch: x has {tokens} tokens, and the exchange was made for "
                                        f"{self.max_tokens}")
-        chosen = _foreign.buffer_of(context, ids, "dispatch: ids")
-        self._wanted("dispatch: ids", chosen, (tokens, self.top_k), (DType.I32, DType.I64))
+        chosen = self._buffer(ids, "dispatch: ids", (tokens, self.top_k), (DType.I32, DType.I64))
         call = _capi.iris_moe_dispatch_call(
             workspace=self._workspace.data_ptr(), tokens=tokens, id_dtype=chosen.dtype, x=rows.address,
             ids=chosen.address, rows=self.received.rows.data_ptr(), counts=self.received.counts.data_ptr(),
             offsets=self.received.offsets.data_ptr(), dropped=self.received.dropped.data_ptr())
         keep = [x, ids]
         if weights is not None:
-            buffer = _foreign.buffer_of(context, weights, "dispatch: weights")
-            self._wanted("dispatch: weights", buffer, (tokens, self.top_k), (DType.F32,))
+            buffer = self._buffer(weights, "dispatch: weights", (tokens, self.top_k), (DType.F32,))
             call.weights = buffer.address
             keep.append(weights)
         if x_scales is not None:
-            buffer = _foreign.buffer_of(context, x_scales, "dispatch: x_scales")
-            self._wanted("dispatch: x_scales", buffer, (tokens, -(-self.hidden // SCALE_COLUMNS)), (DType.F32,))
+            shape = (tokens, -(-self.hidden // SCALE_COLUMNS))
+            buffer = self._buffer(x_scales, "dispatch: x_scales", shape, (DType.F32,))
             call.x_scales = buffer.address
             keep.append(x_scales)
         if self.received.scales is not None:
@@ -155,14 +167,11 @@ class Exchange:
         hidden]: what the experts made of `rows`; float32, float16 or bfloat16, as out. Returns out."""
         self._check("combine")
         floats = (DType.F32, DType.F16, DType.BF16)
-        made = _foreign.buffer_of(self.context, y, "combine: y")
-        self._wanted("combine: y", made, (self.max_rows, self.hidden), floats)
-        target = _foreign.buffer_of(self.context, out, "combine: out")
-        tokens = target.shape[0] if len(target.shape) == 2 else 0
-        self._wanted("combine: out", target, (tokens, self.hidden), floats)
+        made = self._buffer(y, "combine: y", (self.max_rows, self.hidden), floats)
+        target = self._buffer(out, "combine: out", (None, self.hidden), floats, True)
         call = _capi.iris_moe_combine_call(
-            workspace=self._workspace.data_ptr(), tokens=tokens, y_dtype=made.dtype, out_dtype=target.dtype,
-            y=made.address, out=target.address)
+            workspace=self._workspace.data_ptr(), tokens=target.shape[0], y_dtype=made.dtype,
+            out_dtype=target.dtype, y=made.address, out=target.address)
         return self.context._run(self._communicator, stream, async_op, out, (y, out), _capi.library().iris_moe_combine,
                                  ctypes.byref(self._config), ctypes.byref(call))
 

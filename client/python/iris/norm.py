@@ -47,17 +47,21 @@ class _Call:
                  residual_output: Any, scale: Any, scales: Any, epsilon: float, weight_offset: float,
                  variant: Any) -> None:
 
-        def buffer(what: Any, role: str) -> "_foreign.Buffer":
-            return _foreign.buffer_of(context, what, f"{name}: {role}")
+        def buffer(what: Any, role: str, written: bool = False) -> "_foreign.Buffer":
+            _foreign.check_no_gradient(what, f"{name}: {role}")
+            return _foreign.buffer_of(context, what, f"{name}: {role}", written)
 
-        def matrix(what: Any, role: str) -> "_foreign.Matrix":
-            return _foreign.matrix_of(context, what, f"{name}: {role}")
+        def matrix(what: Any, role: str, written: bool) -> "_foreign.Matrix":
+            return _foreign.matrix_of(context, what, f"{name}: {role}", written=written)
 
-        source = matrix(input, "the input")
+        for what, value in (("epsilon", epsilon), ("weight_offset", weight_offset)):
+            if not hasattr(value, "__float__"):
+                raise InvalidArgumentError(f"{name}: {what}={value!r}: a number is wanted")
+        source = matrix(input, "the input", output is None or output is input)
         rows, hidden = source.shape
         if hidden == 0:
             raise InvalidArgumentError(f"{name}: the input has the shape {source.shape}: a row has to have columns")
-        target = source if output is None or output is input else matrix(output, "the output")
+        target = source if output is None or output is input else matrix(output, "the output", True)
         if target.shape != source.shape:
             raise InvalidArgumentError(f"{name}: the output has the shape {target.shape}, and the input "
                                        f"{source.shape}: they must be the same")
@@ -83,8 +87,8 @@ class _Call:
             own = rows
             if name == "reduce_scatter_rms_norm_all_gather":
                 own = share_of(rows, team.n_ranks, team.ranks.index(context.rank))[1]
-            before = matrix(residual, "the residual")
-            after = before if residual_output is None else matrix(residual_output, "residual_output")
+            before = matrix(residual, "the residual", residual_output is None)
+            after = before if residual_output is None else matrix(residual_output, "residual_output", True)
             for what, each in (("the residual", before), ("residual_output", after)):
                 if each.dtype is not source.dtype or each.shape != (own, hidden):
                     raise InvalidArgumentError(
@@ -102,7 +106,7 @@ class _Call:
         given = scale if scale is not None else scales
         if given is None:
             return
-        found = buffer(given, "the scale")
+        found = buffer(given, "the scale" if scale is not None else "scales", scales is not None)
         if found.dtype is not DType.F32:
             raise InvalidArgumentError(f"{name}: scales are of float32, not {found.dtype.long_name}")
         self.keep += (found.keep,)

@@ -76,7 +76,7 @@ class _Call:
     def __init__(self, context: "Context", team: "Team", name: str, output: Any, a: Any, b: Any, bias: Any,
                  activation: Any, variant: Any) -> None:
         matrix_of = _foreign.matrix_of
-        d = matrix_of(context, output, f"{name}: the output")
+        d = matrix_of(context, output, f"{name}: the output", written=True)
         first = matrix_of(context, a, f"{name}: A")
         second = matrix_of(context, b, f"{name}: B", may_be_transposed=True)
         if activation not in ACTIVATIONS:
@@ -109,6 +109,7 @@ class _Call:
             a=first.address, lda=first.ld, b=second.address, ldb=second.ld, d=d.address, ldd=d.ld)
         self.keep: Tuple[Any, ...] = (output, a, b)
         if bias is not None:
+            _foreign.check_no_gradient(bias, f"{name}: the bias")
             row = _foreign.buffer_of(context, bias, f"{name}: the bias")
             if row.count != columns:
                 raise InvalidArgumentError(f"{name}: the bias has {row.count} elements, and this member makes "

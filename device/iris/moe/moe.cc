@@ -31,18 +31,35 @@ Config Complete(Config config) {
   return config;
 }
 
-// Tells configs, and the layouts that come of them, apart.
-uint64_t TagOf(uint32_t members, const Config& config) {
+// Tells teams and configs, and the layouts that come of them, apart.
+uint64_t TagOf(const DeviceTeam& team, const Config& config) {
   uint64_t tag = 0xcbf29ce484222325ull;
-  for (const uint64_t word :
-       {uint64_t{members}, uint64_t{config.n_experts}, uint64_t{config.top_k},
-        uint64_t{config.hidden}, uint64_t{config.max_tokens}, uint64_t{config.capacity},
-        uint64_t(config.in), uint64_t(config.rows), uint64_t(config.partials)}) {
+  const auto mix = [&tag](uint64_t word) {
     tag = (tag ^ word) * 0x100000001b3ull;
     tag ^= tag >> 29;
+  };
+  for (const uint64_t word :
+       {uint64_t{team.size}, uint64_t{config.n_experts}, uint64_t{config.top_k},
+        uint64_t{config.hidden}, uint64_t{config.max_tokens}, uint64_t{config.capacity},
+        uint64_t(config.in), uint64_t(config.rows), uint64_t(config.partials)}) {
+    mix(word);
   }
+  for (uint32_t m = 0; m < team.size; ++m) mix(team.members[m]);
   return tag | 1;
 }
+
+// What can be wrong with a buffer of a call.
+struct Wrong {
+  const char* misaligned;
+  const char* in_workspace;
+  const char* overlaps;
+};
+#define IRIS_MOE_WRONG(name)                                                  \
+  Wrong {                                                                     \
+    name " is not aligned: its address has to be a multiple of its elements", \
+        name ": it overlaps with the workspace of moe, which others write",   \
+        name ": it overlaps with another buffer, and what is written may not" \
+  }
 
 // A buffer of a call.
 struct Range {
@@ -50,6 +67,7 @@ struct Range {
   uint64_t bytes;
   uint64_t element_bytes;
   bool written;
+  Wrong wrong;
 };
 
 // Checks what a call reads and writes, of which null pointers are left out.
@@ -59,18 +77,21 @@ Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* 
   for (uint32_t i = 0; i < N; ++i) {
     const Range& range = ranges[i];
     if (range.p == nullptr || range.bytes == 0) continue;
+    if (reinterpret_cast<uint64_t>(range.p) % range.element_bytes != 0) {
+      return Invalid(range.wrong.misaligned);
+    }
     uint64_t offset_bytes = 0;
     const Result result =
         ccl::impl::CheckBuffer(comm, range.p, range.bytes, range.element_bytes, &offset_bytes);
     if (!result.ok()) return result;
     if (ccl::impl::Overlap(range.p, range.bytes, workspace, workspace_bytes)) {
-      return Invalid("a buffer overlaps with the workspace of moe");
+      return Invalid(range.wrong.in_workspace);
     }
     for (uint32_t k = 0; k < i; ++k) {
       const Range& other = ranges[k];
       if (other.p == nullptr || other.bytes == 0 || (!range.written && !other.written)) continue;
       if (ccl::impl::Overlap(range.p, range.bytes, other.p, other.bytes)) {
-        return Invalid("two buffers overlap, of which one is written");
+        return Invalid(range.written ? range.wrong.overlaps : other.wrong.overlaps);
       }
     }
   }
@@ -130,7 +151,7 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, u
   call->common.signature = ccl::impl::SignatureOf(call->common.call);
   call->workspace_offset_bytes = offset_bytes;
   call->at = at;
-  call->tag = TagOf(comm.team.size, config);
+  call->tag = TagOf(comm.team, config);
   call->tokens = tokens;
   call->n_experts = config.n_experts;
   call->top_k = config.top_k;
@@ -188,9 +209,12 @@ Result CheckConfig(uint32_t n_members, const Config& config) {
   if (!IsFloat(all.partials)) return Invalid("partials are of f32, f16 or bf16");
   constexpr uint64_t kMaxRows = (1ull << 31) - 1;
   const uint64_t local = (uint64_t{config.n_experts} + n_members - 1) / n_members;
+  if (local * config.capacity > kMaxRows) {
+    return Invalid("a member would have more than 2^31 - 1 rows: give a smaller capacity");
+  }
   const uint64_t each = config.top_k < local ? config.top_k : local;
   const uint64_t slots = uint64_t{n_members} * config.max_tokens;
-  if (slots * (config.capacity == 0 ? each : 1) > kMaxRows || local * config.capacity > kMaxRows ||
+  if (slots * (config.capacity == 0 ? each : 1) > kMaxRows ||
       uint64_t{config.max_tokens} * config.top_k > kMaxRows) {
     return Invalid("a member would have more than 2^31 - 1 rows: give fewer max_tokens");
   }
@@ -238,24 +262,34 @@ Result Dispatch(const ccl::Comm& comm, const Config& given, void* workspace,
       return Invalid("x is of f8e4m3, and its scales are null");
     }
   }
+  if (config.in != DType::kF8E4M3 && call.x_scales != nullptr) {
+    return Invalid("x has scales only where it is of f8e4m3: leave x_scales out");
+  }
   if (config.rows == DType::kF8E4M3 && (call.rows == nullptr) != (call.scales == nullptr)) {
     return Invalid("rows of f8e4m3 have scales: give both, or none of them");
+  }
+  if (config.rows != DType::kF8E4M3 && call.scales != nullptr) {
+    return Invalid(
+        "rows have scales only where they are of f8e4m3: set rows of the config to that, or leave "
+        "scales out");
   }
   const uint64_t choices = uint64_t{call.tokens} * config.top_k;
   const uint64_t scales = config.in == DType::kF8E4M3 ? call.tokens * sizes.scale_columns : 0;
   const uint64_t row_elements = sizes.max_rows * config.hidden;
   const Range ranges[] = {
       {call.x, uint64_t{call.tokens} * config.hidden * DTypeBytes(config.in), DTypeBytes(config.in),
-       false},
-      {call.x_scales, scales * 4, 4, false},
-      {call.ids, choices * DTypeBytes(call.ids_type), DTypeBytes(call.ids_type), false},
-      {call.weights, choices * 4, 4, false},
-      {call.rows, row_elements * DTypeBytes(config.rows), DTypeBytes(config.rows), true},
-      {call.scales, sizes.max_rows * sizes.scale_columns * 4, 4, true},
-      {call.counts, uint64_t{4} * sizes.local_experts, 4, true},
-      {call.offsets, uint64_t{4} * sizes.local_experts + 4, 4, true},
-      {call.dropped, uint64_t{4} * sizes.local_experts, 4, true},
-      {call.sources, 4 * sizes.max_rows, 4, true},
+       false, IRIS_MOE_WRONG("x")},
+      {call.x_scales, scales * 4, 4, false, IRIS_MOE_WRONG("x_scales")},
+      {call.ids, choices * DTypeBytes(call.ids_type), DTypeBytes(call.ids_type), false,
+       IRIS_MOE_WRONG("ids")},
+      {call.weights, choices * 4, 4, false, IRIS_MOE_WRONG("weights")},
+      {call.rows, row_elements * DTypeBytes(config.rows), DTypeBytes(config.rows), true,
+       IRIS_MOE_WRONG("rows")},
+      {call.scales, sizes.max_rows * sizes.scale_columns * 4, 4, true, IRIS_MOE_WRONG("scales")},
+      {call.counts, uint64_t{4} * sizes.local_experts, 4, true, IRIS_MOE_WRONG("counts")},
+      {call.offsets, uint64_t{4} * sizes.local_experts + 4, 4, true, IRIS_MOE_WRONG("offsets")},
+      {call.dropped, uint64_t{4} * sizes.local_experts, 4, true, IRIS_MOE_WRONG("dropped")},
+      {call.sources, 4 * sizes.max_rows, 4, true, IRIS_MOE_WRONG("sources")},
   };
   result = CheckRanges(comm, ranges, workspace, sizes.workspace_bytes);
   if (!result.ok()) return result;
@@ -298,9 +332,9 @@ Result Combine(const ccl::Comm& comm, const Config& given, void* workspace, cons
   if (call.out == nullptr && call.tokens != 0) return Invalid("out is null");
   const Range ranges[] = {
       {call.y, sizes.max_rows * config.hidden * DTypeBytes(call.y_type), DTypeBytes(call.y_type),
-       false},
+       false, IRIS_MOE_WRONG("y")},
       {call.out, uint64_t{call.tokens} * config.hidden * DTypeBytes(call.out_type),
-       DTypeBytes(call.out_type), true},
+       DTypeBytes(call.out_type), true, IRIS_MOE_WRONG("out")},
   };
   result = CheckRanges(comm, ranges, workspace, sizes.workspace_bytes);
   if (!result.ok()) return result;

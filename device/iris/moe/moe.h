@@ -30,9 +30,10 @@
 // With a capacity, an expert takes the first `capacity` of its rows, in the order above. What is
 // over is dropped: it has no row, and adds nothing to its token.
 //
-// A workspace is what joins a Combine to the Dispatch before it. It needs no clearing. Its rows are
-// reused by Combine: what Dispatch received may be read, by Config's rows in the workspace, until
-// Combine. A second Dispatch may be under way beside it in a workspace of its own.
+// A workspace is what joins a Combine to the Dispatch before it. It needs no clearing; but where
+// another workspace was, its first 256 bytes are zeroed, so that a Combine without a Dispatch is
+// told. Its rows are reused by Combine: what Dispatch received may be read, by Config's rows in the
+// workspace, until Combine. A second Dispatch may be under way beside it in a workspace of its own.
 #pragma once
 
 #include <cstdint>

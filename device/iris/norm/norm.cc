@@ -167,15 +167,27 @@ Result CheckBuffers(const ccl::Comm& comm, const Norm& call, uint64_t* in_offset
   const struct {
     const Buffer& buffer;
     uint64_t* offset_bytes;
-  } checks[] = {{all.in, in_offset_bytes},
-                {all.residual, &unused},
-                {all.residual_out, residual_out_offset_bytes},
-                {all.weight, &unused},
-                {all.out, out_offset_bytes},
-                {all.scale, &unused},
-                {all.scales, &unused}};
+    const char* missing;
+    const char* misaligned;
+  } checks[] = {{all.in, in_offset_bytes, "in is null", "in is not aligned to its elements"},
+                {all.residual, &unused, "the residual is null",
+                 "the residual is not aligned to its elements"},
+                {all.residual_out, residual_out_offset_bytes,
+                 "residual_out is null: it may be the residual itself",
+                 "residual_out is not aligned to its elements"},
+                {all.weight, &unused, "the weight is null: without one, its type is kNone",
+                 "the weight is not aligned to its elements"},
+                {all.out, out_offset_bytes, "out is null", "out is not aligned to its elements"},
+                {all.scale, &unused, "the scale is null, which Scaling::kStatic reads",
+                 "the scale is not aligned to 4 bytes"},
+                {all.scales, &unused, "the scales are null, which this scaling writes",
+                 "the scales are not aligned to 4 bytes"}};
   for (const auto& check : checks) {
     if (check.buffer.rows == 0) continue;
+    if (check.buffer.first == nullptr) return Invalid(check.missing);
+    if (reinterpret_cast<uint64_t>(check.buffer.first) % check.buffer.element_bytes != 0) {
+      return Invalid(check.misaligned);
+    }
     const Result result = ccl::impl::CheckBuffer(comm, check.buffer.first, check.buffer.bytes(),
                                                  check.buffer.element_bytes, check.offset_bytes);
     if (!result.ok()) return result;
@@ -278,6 +290,17 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   if (problem.rows == 0) return {};
+  // Left out of the problem by mistake, they would be left out of the result.
+  if (!problem.residual && (given.residual != nullptr || given.residual_out != nullptr)) {
+    return Invalid(
+        "a residual is given, and the call says that it has none: set `residual` of the shape "
+        "(`has_residual` in C), or give none");
+  }
+  if (problem.weight == DType::kNone && given.weight != nullptr) {
+    return Invalid(
+        "a weight is given without its type: set `weight` of the shape (`weight_dtype` in C), or "
+        "give none");
+  }
   Norm call = given;
   for (uint64_t* stride :
        {&call.in_stride, &call.residual_stride, &call.residual_out_stride, &call.out_stride}) {

@@ -83,6 +83,9 @@ class Ranks(unittest.TestCase):
     def test_a_mixture_of_experts(self):
         self.on("experts", 1, 3)
 
+    def test_arrays_that_are_not_what_they_look_like(self):
+        self.on("wrong_arrays", 1, 2)
+
     def test_norms_of_sums(self):
         self.on("norms", 1, 3)
 

@@ -1507,5 +1507,84 @@ def norms():
         context.barrier()
 
 
+@case
+def wrong_arrays():
+    """Arrays and tensors whose memory is not what it looks like, or must not be written: each is refused, by name, and
+    nothing has started."""
+    with iris.Context(HEAP) as c:
+        error = iris.InvalidArgumentError
+        rows, hidden = 4, 64
+        norm, product = iris.norm.all_reduce_rms_norm, iris.ops.matmul_all_reduce
+        exchange = iris.moe.Exchange(c, np.int64(4), np.int32(2), hidden, rows, dtype="float32")
+        x, out = np.ones((rows, hidden), np.float32), np.zeros((rows, hidden), np.float32)
+        weight = np.ones(hidden, np.float32)
+        ids = np.tile(np.array([[0, 3]], np.int32), (rows, 1))
+        y, shares = np.ones((exchange.max_rows, hidden), np.float32), np.ones((rows, 2), np.float32)
+        heap = c.zeros(rows, hidden)
+
+        # A field of a structured array: its elements are 6 bytes apart, and those between are somebody else's.
+        def field(*shape):
+            return np.ones(shape, dtype=[("value", np.float32), ("other", np.int16)])["value"]
+
+        strides = "no multiples of the 4"
+        raises(error, lambda: norm(c, field(rows, hidden), weight, output=out), "the input", strides)
+        raises(error, lambda: norm(c, x, weight, output=field(rows, hidden)), "the output", strides)
+        raises(error, lambda: norm(c, x, field(hidden), output=out), "the weight", strides)
+        raises(error, lambda: c.all_reduce(field(hidden)), "all_reduce: the input", strides)
+        raises(error, lambda: c.put(heap[0], field(hidden), 0), "this rank's side", strides)
+        raises(error, lambda: exchange.dispatch(field(rows, hidden), ids), "dispatch: x", strides)
+        raises(error, lambda: product(c, heap, field(rows, 8), np.ones((8, hidden), np.float32)), "A: its strides")
+        raises(error, lambda: norm(c, x.astype(">f4"), weight, output=out), "the input: elements of the type >f4")
+
+        # What must not be written: bytes that everybody may have, and pages that end the process.
+        locked = np.frombuffer(bytes(rows * hidden * 4), np.float32).reshape(rows, hidden)
+        readonly = "read-only"
+        raises(error, lambda: norm(c, locked, weight), "the input", readonly)
+        raises(error, lambda: norm(c, x, weight, output=locked), "the output", readonly)
+        raises(error, lambda: norm(c, x, weight, output=out, residual=locked), "the residual", readonly)
+        raises(error, lambda: c.all_reduce(locked), "all_reduce: the input", readonly)
+        raises(error, lambda: c.all_gather(x[0], locked), "all_gather: the output", readonly)
+        if c.n_ranks > 1:
+            raises(error, lambda: c.broadcast(locked, root=1 if c.rank == 0 else 0), "broadcast", readonly)
+        raises(error, lambda: c.get(locked, heap, 0), "this rank's side", readonly)
+        raises(error, lambda: exchange.combine(y, locked), "combine: out", readonly)
+
+        # Shapes and values that an exchange does not take.
+        raises(error, lambda: exchange.dispatch(x[0], ids), "(64,)", "(tokens, 64) is wanted")
+        raises(error, lambda: exchange.dispatch(x, ids, x_scales=shares[:, :1].copy()), "leave x_scales out")
+        raises(error, lambda: exchange.dispatch(x, ids, shares.view(np.int32)), "dispatch: weights", "float32")
+        raises(error, lambda: norm(c, x, weight, output=out, epsilon="small"), "epsilon='small'")
+        raises(error, lambda: iris.moe.Exchange(c, 4, 2.0, hidden, rows), "top_k=2.0", "an integer")
+        shifted = np.zeros(rows * hidden * 4 + 1, np.uint8)[1:].view(np.float32).reshape(rows, hidden)
+        raises(error, lambda: exchange.dispatch(shifted, ids), "x is not aligned")
+        raises(error, lambda: norm(c, x, weight, output=shifted), "out is not aligned")
+
+        if torch:
+            graded = torch.ones(rows, hidden, requires_grad=True)
+            plain = torch.ones(rows, hidden)
+            for call, name in ((lambda: norm(c, graded, output=out), "the input"),
+                               (lambda: norm(c, plain, graded[0], output=out), "the weight"),
+                               (lambda: norm(c, plain, output=graded), "the output"),
+                               (lambda: product(c, heap, graded, plain.t()), "A"),
+                               (lambda: exchange.dispatch(graded, ids), "dispatch: x"),
+                               (lambda: exchange.combine(y, graded), "combine: out")):
+                raises(error, call, f"{name} requires a gradient", "no_grad()", "detach()")
+            if hasattr(torch, "_neg_view"):
+                negative = torch._neg_view(plain)  # as x.conj().imag has it
+                raises(error, lambda: norm(c, negative, output=out), "the input", "resolve_neg()")
+                raises(error, lambda: exchange.dispatch(negative, ids), "dispatch: x", "resolve_neg()")
+            raises(error, lambda: norm(c, plain.to_sparse(), output=out), "the input", "to_dense()")
+            raises(error, lambda: exchange.dispatch(plain.to_sparse(), ids), "dispatch: x", "to_dense()")
+            with torch.no_grad():
+                norm(c, graded, output=out)
+            check(out, norm(c, plain.numpy(), output=np.zeros_like(out)))
+
+        # None of it has harmed anything.
+        exchange.dispatch(x, ids, shares)
+        exchange.combine(y, out)
+        check(out, 2 * np.ones_like(x))
+        c.barrier()
+
+
 if __name__ == "__main__":
     main()
