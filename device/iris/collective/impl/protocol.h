@@ -417,8 +417,11 @@ class Rounds {
         return false;
       }
     }
-    *data = first.lo >> 32 | (first.hi >> 32) << 32;
+    *data = DataOf(first);
     return true;
+  }
+  IRIS_DEVICE static uint64_t DataOf(Bytes16 packet) {
+    return packet.lo >> 32 | (packet.hi >> 32) << 32;
   }
   IRIS_DEVICE bool Arrived(Bytes16 packet) const {
     return static_cast<uint32_t>(packet.lo) == epoch_ &&

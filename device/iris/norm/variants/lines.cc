@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "iris/norm/impl/one_shot.h"
+#include "iris/norm/impl/whole_rows.h"
 #include "iris/norm/variant.h"
 
 namespace iris::norm::impl {
@@ -15,6 +16,21 @@ struct Kernels {
     return &NormLines<T>;
   }
 };
+struct WholeKernels {
+  template <typename T>
+  static auto Of() {
+    return &NormWholeLines<T>;
+  }
+};
+
+Result LaunchIt(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
+                backend::Stream& stream) {
+  if (HasWholeRows(common, call, in, LineLane::kStepBytes / backend::Traits::kWarpThreads,
+                   config.block)) {
+    return LaunchOf<WholeKernels>(common, call, in, config, stream);
+  }
+  return LaunchOf<Kernels>(common, call, in, config, stream);
+}
 
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (problem.operation != Operation::kAllReduceRmsNorm) {
@@ -34,12 +50,16 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
 uint32_t MaxBlocks(const ccl::Comm& comm) { return comm.config.line_blocks; }
 uint64_t Rows(const ccl::Comm&, const Problem& problem) { return problem.rows; }
 
-Result Prepare() { return ccl::impl::kHasLines ? PrepareOf<Kernels>() : Result{}; }
+Result Prepare() {
+  if (!ccl::impl::kHasLines) return {};
+  const Result result = PrepareOf<Kernels>();
+  return result.ok() ? PrepareOf<WholeKernels>() : result;
+}
 
 }  // namespace
 
 const VariantRow kLinesRow = {
-    Variant::kLines, kKeptOneShot, &PartBytes, &MaxBlocks, &Rows, &LaunchOf<Kernels>, &Prepare,
+    Variant::kLines, kKeptOneShot, &PartBytes, &MaxBlocks, &Rows, &LaunchIt, &Prepare,
 };
 
 }  // namespace iris::norm::impl

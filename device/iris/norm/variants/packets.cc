@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "iris/norm/impl/one_shot.h"
+#include "iris/norm/impl/whole_rows.h"
 #include "iris/norm/variant.h"
 
 namespace iris::norm::impl {
@@ -14,6 +15,20 @@ struct Kernels {
     return &NormPackets<T>;
   }
 };
+struct WholeKernels {
+  template <typename T>
+  static auto Of() {
+    return &NormWholePackets<T>;
+  }
+};
+
+Result LaunchIt(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
+                backend::Stream& stream) {
+  if (HasWholeRows(common, call, in, 16, config.block)) {
+    return LaunchOf<WholeKernels>(common, call, in, config, stream);
+  }
+  return LaunchOf<Kernels>(common, call, in, config, stream);
+}
 
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (comm.team.size == 1) return MaxPartBytes(kKeptOneShot);
@@ -28,11 +43,15 @@ uint32_t MaxBlocks(const ccl::Comm& comm) {
 }
 uint64_t Rows(const ccl::Comm&, const Problem& problem) { return problem.rows; }
 
+Result Prepare() {
+  const Result result = PrepareOf<Kernels>();
+  return result.ok() ? PrepareOf<WholeKernels>() : result;
+}
+
 }  // namespace
 
 const VariantRow kPacketsRow = {
-    Variant::kPackets,  kKeptOneShot,        &PartBytes, &MaxBlocks, &Rows,
-    &LaunchOf<Kernels>, &PrepareOf<Kernels>,
+    Variant::kPackets, kKeptOneShot, &PartBytes, &MaxBlocks, &Rows, &LaunchIt, &Prepare,
 };
 
 }  // namespace iris::norm::impl
