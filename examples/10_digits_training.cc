@@ -11,7 +11,7 @@
 // host: that waits once for all steps of an epoch. The model (perceptron.h) is whole on every rank.
 // The sum has the same bits on all ranks, so the models stay the same, bit by bit: the end of the
 // program checks that by reading the next rank's weights through the heap. In a trace (IRIS_TRACE)
-// "user 1" is Forward, "user 2" Gradient and "user 3" Update.
+// the kernels are "user 1", "user 2" and "user 3".
 #include <algorithm>
 #include <cstdio>
 #include <vector>
