@@ -72,7 +72,7 @@ def draw(trace, begin, end, rows_max=4, hosts=True, title="", names=None):
                 right = min(box["ts"] + box["dur"], end)
                 x, width = LEFT + (left - begin) * scale, max((right - left) * scale, 0.6)
                 inset = min(5 * depth, 12)
-                label = names.get(box["name"], box["name"])
+                label = names.get(f'{box["name"]}@{box["args"].get("peer")}', names.get(box["name"], box["name"]))
                 parts.append(f'<rect x="{x:.2f}" y="{y + inset}" width="{width:.2f}" height="{ROW - inset}" '
                              f'fill="{COLORS.get(box["cat"], "#dddddd")}" stroke="{INK}" stroke-width="0.4">'
                              f'<title>{escape(label)}, {box["dur"]:g} us</title></rect>')
@@ -105,7 +105,8 @@ def main(arguments):
     parser.add_argument("--rows", type=int, default=4, help="of each rank [4]")
     parser.add_argument("--no-host", action="store_true", help="blocks of kernels alone")
     parser.add_argument("--title", default="")
-    parser.add_argument("--name", action="append", default=[], metavar="OLD=NEW", help="another word for a box")
+    parser.add_argument("--name", action="append", default=[], metavar="OLD=NEW",
+                        help="another word for a box; for those of one peer: OLD@PEER=NEW")
     given = parser.parse_args(arguments)
     if not given.begin < given.end:
         parser.error("--from must be less than --to")

@@ -3,6 +3,13 @@
 //
 //   iris-run -n 4 -- bazel-bin/examples/01_hello_heap
 //
+//            heap of rank 0       heap of rank 1        heap of rank 2
+//   Say      words: 0, 1, ..      words: 1000, ..       words: 2000, ..      at one offset in all
+//                                    |                     |
+//   Barrier  - - - - - - - - - - - - | - - - - - - - - - - | - - - - - -     all have spoken
+//                                    |                     |
+//   Listen   heard  <---- Load ------+  heard  <-- Load ---+  heard  <-- Load from the next rank
+//
 // What to see: `words` has another address in each heap, but one offset. Load(ctx, peer, p) takes a
 // pointer into this rank's heap and reads the same place in the peer's: arithmetic and a load, no
 // call into a library.

@@ -3,8 +3,15 @@
 //
 //   iris-run -n 4 -- bazel-bin/examples/02_put_get
 //
-// What to see: all threads of a block make one call (Block{}) and share its work. Put and Get order
-// nothing: the end of the kernel and a barrier do.
+//   rank r - 1              rank r                   rank r + 1
+//
+//    mine  ===== Put =====>  inbox                                 kernels of rank r - 1 push,
+//    mine  ===== Get =====>  fetched                               kernels of rank r pull
+//                            mine  ===== Put =====>  inbox
+//                            mine  ===== Get =====>  fetched       each of 8 blocks a slice of it
+//
+// What to see: all threads of a block make one call (Block{}) and share its work. Nothing is
+// ordered by Put and Get: the end of the kernel and a barrier do that.
 #include <cstdio>
 #include <vector>
 

@@ -2,6 +2,13 @@
 //
 //   iris-run -n 4 -- bazel-bin/examples/03_atomics
 //
+//   each thread of each rank, 8 times               heap of rank 0
+//
+//     AtomicAdd 1  ------------------------------>  next      [ 5 ]
+//     ticket = 4   <-- the value before
+//     Store        ------------------------------>  drawn_by  [ 2 | 1 | 1 | 3 | me |   |  ..  ]
+//     AtomicMax, once: its own rank  ------------>  highest   [ 3 ]
+//
 // What to see: AtomicAdd gives back the old value, so no ticket is drawn twice, whoever asks. Scope
 // and order are template arguments: counting publishes nothing, so it may be relaxed.
 #include <cstdio>

@@ -3,6 +3,13 @@
 //
 //   iris-run -n 4 -- bazel-bin/examples/04_message_passing
 //
+//   rank r                                               rank r + 1
+//
+//   waits until credit >= 3: slot 1 was read
+//   outbox: message 5  == PutSignal: words, ready = 5 ==>  inbox[slot 1]
+//                                                          waits until ready >= 5, reads the words
+//   credit = 5  <------------- SignalSet ----------------  message 7 may come
+//
 // What to see: PutSignal writes the message and then raises a signal; whoever has waited for the
 // signal sees the message. The receiver hands the slot back with a signal of its own, so that
 // nothing is overwritten before it was read. Signals count upward and are never reset.

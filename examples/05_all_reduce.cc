@@ -2,6 +2,10 @@
 //
 //   iris-run -n 4 -- bazel-bin/examples/05_all_reduce
 //
+//   rank 0   x: 0, 1, 2, ..  --+               +-->  x: 0, 6, 12, ..
+//   rank 1   x: 0, 2, 4, ..  --|-- AllReduce --|-->  x: 0, 6, 12, ..
+//   rank 2   x: 0, 3, 6, ..  --+    the sum    +-->  x: 0, 6, 12, ..    the same bits on all ranks
+//
 // What to see: a Communicator takes a workspace from the heap. The program has no kernels of its
 // own, so it runs on whatever irisd has. Launching an operation does not wait: the kernels of all
 // ranks meet inside the heaps. All ranks get the same bits.

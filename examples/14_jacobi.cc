@@ -11,10 +11,10 @@
 //   row m            own, edge       --> into the halo of rank r + 1, with a signal
 //   row m + 1        halo            <-- first row of rank r + 1, put with a signal
 //
-// What to see: the first blocks of a launch wait for a piece of a halo each, compute the same piece
-// of the edge, and send it on. The interior needs no halo, so no other block waits. One signal for
-// each piece is enough: a neighbour's signal of a step says that its values are there, and also
-// that it has read those of the step before, which may then be overwritten.
+// What to see: the first blocks of a launch ("user 1" in a trace) wait for a piece of a halo each,
+// compute the same piece of the edge, and send it on. The interior ("user 2") needs no halo, so no
+// other block waits. One signal for each piece is enough: a neighbour's signal of a step says that
+// its values are there, and also that it has read those of the step before.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -53,6 +53,7 @@ IRIS_DEVICE inline void Relax(const Part& part, uint64_t step, uint64_t row, uin
 IRIS_KERNEL void Step(iris::DeviceContext ctx, IRIS_PARAM Part part, uint64_t step) {
   const uint32_t block = iris::backend::BlockIndex();
   const uint32_t side = block / kPieces, piece = block % kPieces;  // side 0: above, 1: below
+  const iris::TraceSpan span(ctx, /*tag=*/side > 1 ? 2 : 1, Block{});
   if (side > 1) {
     const uint32_t n_blocks = iris::backend::GridSize() - 2 * kPieces;
     for (uint64_t row = 2 + block - 2 * kPieces; row < part.rows; row += n_blocks) {
@@ -77,8 +78,7 @@ IRIS_KERNEL void Step(iris::DeviceContext ctx, IRIS_PARAM Part part, uint64_t st
                   {part.came + (1 - side) * kPieces + piece, step + 1}, Block{});
 }
 
-// Fills both grids with `values`, takes the steps, and puts what has become of it into `values`.
-// Gives the time of a step in microseconds.
+// Takes the steps, and puts what becomes of `values` there. Gives the microseconds of a step.
 iris::StatusOr<double> Solve(iris::Context& context, iris::Stream& stream, const Part& part,
                              uint64_t steps, std::vector<float>& values) {
   const uint64_t bytes = values.size() * sizeof(float);

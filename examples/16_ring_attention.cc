@@ -9,10 +9,10 @@
 //                          v   r + 1, all others add it to (o, m, l) of their queries
 //                       ring[s % 2] is what step s + 1 computes with and sends
 //
-// What to see: Begin, a kernel of one block before each step, tells rank r - 1 that step s - 1 is
+// What to see: the kernel Begin, one block before each step, tells rank r - 1 that step s - 1 is
 // over here, so that it may overwrite ring[s % 2], and waits for what rank r - 1 has put. So no
-// block that computes waits. Token t belongs to rank t % n_ranks: with --causal, every rank then
-// has about half of the pairs in every step.
+// block that computes ("user 1" in a trace) waits. Token t belongs to rank t % n_ranks: with
+// --causal, every rank then has about half of the pairs in every step.
 #include "examples/attention_data.h"
 #include "iris/context.h"
 #include "iris/device.h"
@@ -20,8 +20,7 @@
 #include "iris/stream.h"
 #include "iris/tile_attention.h"
 
-using example::MakeLines;
-using iris::Block, iris::Compare, iris::WaitResult;
+using example::MakeLines, iris::Block, iris::Compare, iris::WaitResult;
 using iris::backend::BlockIndex, iris::backend::ThreadIndex;
 
 constexpr uint32_t kDim = 128;  // of a head
@@ -72,6 +71,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kThreads, 1) void Attend(iris::DeviceContext ctx,
                                                         const T* from, T* to, uint64_t step,
                                                         uint32_t owner, uint32_t n_senders) {
   if (BlockIndex() < n_senders) return Send(ctx, p, from, to, step);
+  const iris::TraceSpan span(ctx, /*tag=*/1, Block{}, owner);
   const uint32_t block = BlockIndex() - n_senders, head = block / p.tiles;
   const uint32_t row = (p.tiles - 1 - block % p.tiles) * Attention::kRows;  // the longest first
   const uint64_t keys = uint64_t{head} * p.tokens, line = keys + row;

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <system_error>
 #include <utility>
+
+#include "CLI/CLI.hpp"
 
 namespace example {
 
@@ -84,13 +89,26 @@ iris::StatusOr<Digits> ReadDigits(const std::string& path) {
   return digits;
 }
 
-void Split(const Digits& all, Digits* train, Digits* test) {
-  for (uint32_t i = 0; i < all.size(); ++i) {
-    Digits* to = i % 5 == 4 ? test : train;
-    to->pixels.insert(to->pixels.end(), all.pixels.begin() + i * kPixels,
-                      all.pixels.begin() + (i + 1) * kPixels);
-    to->labels.push_back(all.labels[i]);
+iris::StatusOr<Digits> LoadDigits(const std::string& path) {
+  if (!path.empty()) return ReadDigits(path);
+  IRIS_ASSIGN_OR_RETURN(const std::string found, FindDigits());
+  return ReadDigits(found);
+}
+
+uint32_t Split(Digits* digits) {
+  Digits sorted;
+  uint32_t n_train = 0;
+  for (const bool test : {false, true}) {
+    for (uint32_t i = 0; i < digits->size(); ++i) {
+      if ((i % 5 == 4) != test) continue;
+      const auto first = digits->pixels.begin() + i * kPixels;
+      sorted.pixels.insert(sorted.pixels.end(), first, first + kPixels);
+      sorted.labels.push_back(digits->labels[i]);
+    }
+    if (!test) n_train = sorted.size();
   }
+  *digits = std::move(sorted);
+  return n_train;
 }
 
 std::vector<uint32_t> Shuffled(uint32_t n, uint64_t seed) {
@@ -102,6 +120,45 @@ std::vector<uint32_t> Shuffled(uint32_t n, uint64_t seed) {
     std::swap(order[i - 1], order[(state >> 33) % i]);
   }
   return order;
+}
+
+TrainingOptions ParseTraining(int argc, char** argv) {
+  CLI::App app("Data-parallel training of a perceptron on handwritten digits.",
+               "10_digits_training");
+  TrainingOptions options;
+  app.add_option("--epochs", options.epochs, "How often to go through the training data [120]")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--batch", options.batch, "Digits in a batch, over all ranks [32]")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--rate", options.rate, "Learning rate [0.005]");
+  app.add_option("--data", options.data, "The data set [the one that lies beside the program]");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 1);
+  }
+  return options;
+}
+
+void PrintTask(uint32_t n_ranks, uint32_t n_train, uint32_t n_test, uint32_t n_parameters,
+               uint32_t batch) {
+  std::printf(
+      "%u ranks, %u digits to learn from, %u to test with, %u parameters, %u digits a step\n",
+      n_ranks, n_train, n_test, n_parameters, batch);
+}
+
+void PrintEpoch(const TrainingOptions& options, uint32_t epoch, double loss, double accuracy,
+                double first_loss) {
+  if (epoch != 1 && epoch % ((options.epochs + 29) / 30) != 0) return;
+  constexpr int kWidth = 40;
+  const int bars = static_cast<int>(std::lround(std::fmin(loss / first_loss, 1.0) * kWidth));
+  std::printf("epoch %3u  loss %7.4f  train accuracy %.3f  %s\n", epoch, loss, accuracy,
+              std::string(static_cast<size_t>(bars < 1 ? 1 : bars), '#').c_str());
+}
+
+void PrintTest(float correct, uint32_t n_test, uint32_t n_differing, uint32_t n_ranks) {
+  std::printf("test accuracy %.4f (%.0f of %u)\n", correct / n_test, correct, n_test);
+  if (n_differing == 0) std::printf("weights identical on %u ranks\n", n_ranks);
 }
 
 }  // namespace example

@@ -12,6 +12,7 @@
 namespace example {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string Write(const std::string& text) {
@@ -92,18 +93,25 @@ TEST(FindDigitsTest, LooksBesideTheProgram) {
   }
 }
 
-TEST(SplitTest, GivesEveryDigitToOneSide) {
-  Digits all, train, test;
+TEST(SplitTest, PutsEveryFifthDigitBehindTheOthers) {
+  Digits digits;
   for (uint32_t i = 0; i < 12; ++i) {
-    all.labels.push_back(i % kClasses);
-    all.pixels.insert(all.pixels.end(), kPixels, static_cast<float>(i));
+    digits.labels.push_back(i % kClasses);
+    digits.pixels.insert(digits.pixels.end(), kPixels, static_cast<float>(i));
   }
-  Split(all, &train, &test);
-  EXPECT_EQ(train.size(), 10u);
-  EXPECT_EQ(test.size(), 2u);
-  EXPECT_EQ(test.pixels[0], 4.0f);
-  EXPECT_EQ(test.pixels[kPixels], 9.0f);
-  EXPECT_EQ(train.pixels.size(), 10u * kPixels);
+  EXPECT_EQ(Split(&digits), 10u);
+  EXPECT_THAT(digits.labels, ElementsAre(0, 1, 2, 3, 5, 6, 7, 8, 0, 1, 4, 9));
+  ASSERT_EQ(digits.pixels.size(), 12 * kPixels);
+  EXPECT_EQ(digits.pixels[4 * kPixels - 1], 3.0f);
+  EXPECT_EQ(digits.pixels[4 * kPixels], 5.0f);
+  EXPECT_EQ(digits.pixels[10 * kPixels], 4.0f);
+  EXPECT_EQ(digits.pixels[11 * kPixels], 9.0f);
+}
+
+TEST(LoadDigitsTest, ReadsTheFileThatIsNamedAndElseTheOneThatIsFound) {
+  EXPECT_EQ(LoadDigits(Write(Line(7)))->size(), 1u);
+  EXPECT_EQ(LoadDigits("/nowhere.csv").status().code(), iris::StatusCode::kNotFound);
+  EXPECT_EQ(LoadDigits("")->size(), 1797u);
 }
 
 TEST(ShuffledTest, IsAPermutationThatTheSeedDecides) {

@@ -56,6 +56,9 @@ class TracePicture(unittest.TestCase):
         boxes = (self.box("user 1", "user", 101, 8), self.box("launch", "host", 95, 10, tid=2))
         svg = self.draw(*boxes, hosts=False, names={"user 1": "forward"})
         self.assertIn(">forward<", svg)
+        of_peers = [self.box("put", "rma", 101 + 2 * peer, 1, args={"peer": peer}) for peer in (0, 1)]
+        svg = self.draw(*of_peers, names={"put": "send", "put@1": "return"})
+        self.assertTrue(">send<" in svg and ">return<" in svg)
         self.assertNotIn("launch", svg)
         self.assertNotIn("launch", self.draw(*boxes, rows_max=1))
 

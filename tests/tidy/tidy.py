@@ -582,9 +582,23 @@ def environment_variables(tree):
                     for name, number in listed.items() if name not in readers]
 
 
+EXAMPLE_LINES = 150
+
+
+def short_examples(tree):
+    """An example is read in one go: each of these programs has fewer than 150 lines, in C++ and in Python."""
+    found = []
+    for path, text in tree.select(".cc", ".py", under=("examples/",)):
+        program = re.search(r"^int main\(", text, re.M) if path.endswith(".cc") else path.startswith("examples/python/")
+        lines = text.count("\n")
+        if program and lines >= EXAMPLE_LINES:
+            found.append(f"{path}: {lines} lines: an example has fewer than {EXAMPLE_LINES}")
+    return found
+
+
 RULES = (vendor_names, orphan_tests, architecture, pure_logic, proto_types, header_shape, one_conditional,
          download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, target_macros,
-         dead_files, environment_variables)
+         dead_files, environment_variables, short_examples)
 
 
 def main(argv):

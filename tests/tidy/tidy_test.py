@@ -165,6 +165,10 @@ PLANTED = {
         # Read by nobody.
         ("docs/operations.md", OPERATIONS.replace("\n| `IRIS_JOB` ", "\n| `IRIS_NO` | – | – |\n| `IRIS_JOB` ")),
     ),
+    "short_examples": (
+        ("examples/planted.cc", "// x\n" * 149 + "int main() {}\n"),
+        ("examples/python/planted.py", "# x\n" * 150),
+    ),
 }
 
 
@@ -202,6 +206,12 @@ class Planted(unittest.TestCase):
     def test_what_only_looks_like_a_ruler(self):
         for line in ("//   a    --->  b", "x = 1  # ...", "# --name VALUE", "//   |---|---|", "// a ----> b", "#"):
             self.assertIsNone(tidy.RULER.search(line), line)
+
+    def test_what_is_a_short_example_or_none(self):
+        for path, text in (("examples/planted.cc", "// x\n" * 148 + "int main() {}\n"),
+                           ("examples/python/planted.py", "# x\n" * 149), ("examples/planted_data.cc", "// x\n" * 150),
+                           ("examples/planted_test.py", "# x\n" * 150)):
+            self.assertEqual(violations(tidy.short_examples), tidy.short_examples(TREE.with_file(path, text)), path)
 
     def test_words_that_only_look_like_a_vendor(self):
         for word in ("membership", "ship", "AmDahl", "chip", "relationship", "whip()", "kChip", "sigprocmask"):
