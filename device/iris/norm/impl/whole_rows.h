@@ -40,6 +40,7 @@ IRIS_DEVICE inline void StoreWhole(uint8_t* p, uint32_t bytes, Bytes16 value) {
 // What up to kAhead members, from `first` on, have of the thread's unit. False on failure, which is
 // recorded.
 struct WholePackets : Packets {
+  static constexpr bool kSendsLines = false;
   IRIS_DEVICE bool Take(Rounds* rounds, const Common& common, uint32_t first,
                         const UnitPlace& place, Bytes16 (&got)[kAhead]) const {
     if (place.bytes == 0) return true;
@@ -89,6 +90,7 @@ struct WholePackets : Packets {
 };
 
 struct WholeLines : Lines {
+  static constexpr bool kSendsLines = true;
   IRIS_DEVICE bool Take(Rounds* rounds, const Common& common, uint32_t first, const UnitPlace&,
                         Bytes16 (&got)[kAhead]) const {
     const uint32_t me = common.index;
@@ -216,6 +218,7 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
   Bytes16 weights;
   if (call.weight != nullptr) weights = LoadWhole(call.weight + at, place.bytes);
   Rounds rounds(common, shared, block);
+  if constexpr (Way::kSendsLines) rounds.AwaitReadersOfLines();
   uint32_t* const words = iris::AtOffset<uint32_t>(
       common.context, common.context.rank,
       call.partners_offset_bytes + uint64_t{group} * call.parts * ccl::impl::kPartnerBytes);
