@@ -320,6 +320,35 @@ IRIS_KERNEL void VoteAll(Votes* votes) {
   votes[BlockIndex() * BlockSize() + ThreadIndex()] = mine;
 }
 
+// Bits: all threads ask; one thread asks alone, in a branch; all ask again behind it.
+IRIS_KERNEL void AskWhoIsTogether(uint32_t* answers) {
+  uint32_t mine = backend::WarpIsTogether() ? 1 : 0;
+  if (LaneIndex() == 0) mine |= backend::WarpIsTogether() ? 2 : 0;
+  mine |= backend::WarpIsTogether() ? 4 : 0;
+  answers[BlockIndex() * BlockSize() + ThreadIndex()] = mine;
+}
+
+// That a warp is together is never promised. That one is which is not must not be said.
+TEST_P(ShapeTest, OneThreadOrHalfAWarpIsNotTogether) {
+  const LaunchConfig config = GetParam();
+  OnOneRank([config](Rank& rank) {
+    const uint32_t n = config.grid * config.block;
+    Place* places = rank.New<Place>(n);
+    uint32_t* answers = rank.New<uint32_t>(n);
+    rank.Launch(config, WhereAmI, places);
+    rank.Launch(config, AskWhoIsTogether, answers);
+    const uint32_t warp = rank.Read(places).warp_size;
+    const std::vector<uint32_t> got = rank.Read(answers, n);
+    for (uint32_t i = 0; i < n; ++i) {
+      EXPECT_EQ(got[i] & 2, 0u) << i;
+      const bool whole = config.block - i % config.block / warp * warp >= warp;
+      if (!whole || backend::Traits::kEmulated) {
+        EXPECT_EQ(got[i], 0u) << i;
+      }
+    }
+  });
+}
+
 TEST_P(ShapeTest, Votes) {
   const LaunchConfig config = GetParam();
   OnOneRank([config](Rank& rank) {

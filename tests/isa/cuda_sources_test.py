@@ -1,7 +1,7 @@
 """Compiles every source of the device library for NVIDIA's GPUs, as far as PTX that is not optimized.
 
-That takes a second or two for each, where the build for GPUs takes minutes. It finds what only that compiler knows, such as
-a function of the host that a kernel calls: clang and g++ do not mind. Needs nvcc, and no GPU.
+That takes a second or two for each, where the build for GPUs takes minutes. It finds what only that compiler knows,
+such as a function of the host that a kernel calls: clang and g++ do not mind. Needs nvcc, and no GPU.
 """
 
 import concurrent.futures
@@ -51,10 +51,10 @@ class CudaSources(unittest.TestCase):
         """What the compiler says, and whether that is the end of it."""
         out = os.path.join(self.folder, path.replace("/", "_") + ".ptx")
         # -G: nothing is optimized.
-        done = subprocess.run([self.nvcc, "-x", "cu", "-std=c++20", "-G", "-ptx", "-arch=compute_90", "-Werror=all-warnings",
-                               "-DIRIS_KERNELS=cuda", "-DIRIS_BACKEND_CUDA=1", "-Iclient", "-Idevice", "-I.", path,
-                               "-o", out],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600)
+        command = [self.nvcc, "-x", "cu", "-std=c++20", "-G", "-ptx", "-arch=compute_90", "-Werror=all-warnings",
+                   "-DIRIS_KERNELS=cuda", "-DIRIS_BACKEND_CUDA=1", "-Iclient", "-Idevice", "-I.", path, "-o", out]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                              timeout=600)
         return done.returncode, done.stdout
 
     def test_every_source_compiles(self):

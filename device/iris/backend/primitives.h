@@ -299,6 +299,11 @@ IRIS_DEVICE uint64_t Ballot(bool value);
 IRIS_DEVICE inline bool WarpAny(bool value) { return Ballot(value) != 0; }
 IRIS_DEVICE inline bool WarpAll(bool value) { return Ballot(!value) == 0; }
 
+// Whether all threads of the warp are at this call at one time, so that the next instruction is one
+// for all of them. False wherever that is not known; not the same in all lanes. No sync brings it
+// about: what has met in WarpSync or Ballot may go on apart.
+IRIS_DEVICE bool WarpIsTogether();
+
 // The block's LaunchConfig::shared_bytes, aligned to 16.
 IRIS_DEVICE void* DynamicShared();
 

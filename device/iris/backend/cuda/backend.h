@@ -424,6 +424,11 @@ IRIS_DEVICE inline uint64_t Ballot(bool value) {
            : "r"(mine));
   return ballot;
 }
+IRIS_DEVICE inline bool WarpIsTogether() {
+  uint32_t active = 0;
+  IRIS_PTX("activemask.b32 %0;" : "=r"(active) : : "memory");
+  return active == 0xffffffff;
+}
 
 IRIS_DEVICE inline void* DynamicShared() {
   extern IRIS_CUDA_SHARED unsigned char iris_dynamic_shared[] __attribute__((aligned(16)));

@@ -295,6 +295,8 @@ inline Bytes16 ShuffleOne(Bytes16 unit, uint32_t source) { return emu::ShuffleBy
 }  // namespace raw
 
 inline uint64_t Ballot(bool value) { return emu::BallotBits(value); }
+// Each thread is a fiber.
+inline bool WarpIsTogether() { return false; }
 
 inline void* DynamicShared() { return emu::DynamicSharedBytes(); }
 

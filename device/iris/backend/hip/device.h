@@ -230,6 +230,9 @@ IRIS_DEVICE inline uint64_t Ballot(bool value) {
   constexpr int kNotEqual = 33;
   return __builtin_amdgcn_uicmp(static_cast<uint32_t>(value), 0u, kNotEqual);
 }
+IRIS_DEVICE inline bool WarpIsTogether() {
+  return Ballot(true) == ~uint64_t{0} >> (64 - Traits::kWarpThreads);
+}
 
 namespace raw {
 

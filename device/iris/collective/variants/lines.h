@@ -2,11 +2,12 @@
 // line of 128 that eight lanes of a warp store at once.
 //
 // Two ways to keep flags honest. Where the platform stores whole lines, the flag and the data are
-// one: whoever sees the flag sees the data. That takes the lanes of a line to store, and to load,
-// by one instruction at one time. Lanes with flags go other ways through the loads before that, and
-// a warp need not have come together again behind them: so it meets first (Together). Elsewhere, in
-// emulation, the warp writes the data and meets, and the lane of the flag releases it; who waits
-// acquires it, and the warp meets before it reads.
+// one, if all lanes of a warp store by one instruction at one time, and load so: whoever sees the
+// flag sees the data. A warp that has waited for long, with its flags' lanes apart from the others,
+// may stay apart, and no sync puts that right. So each access asks whether the warp is together,
+// and if it is not, goes the second way: the warp writes the data and meets, and the lane of the
+// flag releases it; who has seen the flag loads once more. Elsewhere, in emulation, that is the
+// only way: who waits acquires the flag, and the warp meets before it reads.
 #pragma once
 
 #include <cstdint>
@@ -73,45 +74,47 @@ struct LineLane {
     if (!has_flag && left > 8) StoreWord<T>(p + 8, left - 8, value.hi);
   }
 
-  // Lanes that are apart would make several accesses of one to a line, with time between them: in
-  // the first replay of a graph, while code was still being fetched, one H200 showed new flags with
-  // old data, which was summed up.
-  IRIS_DEVICE static void Together() { backend::WarpSync(); }
-
-  // Puts this lane's part to a step's lines in an inbox; all lanes of the warp together.
+  // Puts this lane's part to a step's lines in an inbox; all lanes of the warp.
   IRIS_DEVICE void Send(uint8_t* lines, Bytes16 value, uint64_t flag) const {
     uint8_t* p = lines + stored_bytes;
     if constexpr (kWholeLines) {
-      if (has_flag) value.hi = flag;
-      Together();
-      backend::Store16<CacheHint::kVolatile>(p, value);
-    } else {
-      auto* words = reinterpret_cast<uint64_t*>(p);
-      backend::StorePlain(words, value.lo);
-      if (!has_flag) backend::StorePlain(words + 1, value.hi);
-      iris::impl::SyncWarp();
-      if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
+      const Bytes16 whole = {value.lo, has_flag ? flag : value.hi};
+      if (backend::WarpIsTogether()) {
+        backend::Store16<CacheHint::kVolatile>(p, whole);
+        return;
+      }
     }
+    auto* words = reinterpret_cast<uint64_t*>(p);
+    backend::StorePlain(words, value.lo);
+    if (!has_flag) backend::StorePlain(words + 1, value.hi);
+    iris::impl::SyncWarp();
+    if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
   }
 
-  // This lane's part of a step's lines, as far as they are there; all lanes of the warp together.
-  IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
+  // This lane's part of a step's lines, as far as they are there. `*together` becomes false if the
+  // flags may be newer than the data.
+  IRIS_DEVICE Bytes16 Look(const uint8_t* lines, bool* together) const {
     if constexpr (kWholeLines) {
-      Together();
+      if (!backend::WarpIsTogether()) *together = false;
       return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
     }
     return {};
   }
 
-  // Waits for the lines that `from` sends; all lanes of the warp together. `*value`: what Look
-  // gave, and then this lane's part. False on failure, which is recorded; the same in all lanes.
-  IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from,
+  // Waits for the lines that `from` sends; all lanes of the warp. `*value`: what Look gave, with
+  // what it said of `together`, and then this lane's part. False on failure, which is recorded; the
+  // same in all lanes.
+  IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from, bool together,
                            Bytes16* value) const {
     const uint64_t flag = rounds->LineFlag();
     if constexpr (kWholeLines) {
       for (uint32_t k = 0; k < kEagerPolls; ++k) {
-        if (backend::WarpAll(!has_flag || value->hi == flag)) return true;
-        *value = Look(lines);
+        if (backend::WarpAll(!has_flag || value->hi == flag)) {
+          if (!together) *value = Look(lines, &together);  // all flags have been seen
+          return true;
+        }
+        together = true;
+        *value = Look(lines, &together);
       }
     }
     const uint64_t since_ns = rounds->WaitBegins();
@@ -127,7 +130,7 @@ struct LineLane {
     if (!there) return false;
     if constexpr (kWholeLines) {
       // All flags have been seen: what is loaded now is as new.
-      *value = Look(lines);
+      *value = Look(lines, &together);
     } else {
       const auto* words = reinterpret_cast<const uint64_t*>(lines + stored_bytes);
       value->lo = backend::LoadPlain(words);
@@ -163,12 +166,17 @@ IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rou
   const uint32_t me = rounds->index();
   const uint8_t* box = rounds->LineBox(me, 0) + step * LineLane::kStoredBytes;
   Bytes16 parts[N];
+  bool together = true;
   IRIS_UNROLL(8)
-  for (uint32_t m = 0; m < N; ++m) parts[m] = m == me ? own : lane.Look(box + m * line_bytes);
+  for (uint32_t m = 0; m < N; ++m) {
+    parts[m] = m == me ? own : lane.Look(box + m * line_bytes, &together);
+  }
   Sum<T, 16 / sizeof(T)> sum;
   IRIS_UNROLL(8)
   for (uint32_t m = 0; m < N; ++m) {
-    if (m != me && !lane.Receive(rounds, box + m * line_bytes, m, &parts[m])) return false;
+    if (m != me && !lane.Receive(rounds, box + m * line_bytes, m, together, &parts[m])) {
+      return false;
+    }
     const P pack = iris::impl::BitCast<P>(parts[m]);
     if (m == 0) {
       sum = Begin(pack);
@@ -266,15 +274,16 @@ IRIS_DEVICE inline void GatherByLines(const Common& common, const MoveCall& call
       const uint64_t at = (base + s) * LineLane::kStepBytes;
       const uint8_t* box = rounds.LineBox(me, 0) + s * LineLane::kStoredBytes;
       Bytes16 parts[kMaxLineMembers];
+      bool together = true;
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < kMaxLineMembers; ++m) {
-        if (m < n && m != me) parts[m] = lane.Look(box + m * common.line_bytes);
+        if (m < n && m != me) parts[m] = lane.Look(box + m * common.line_bytes, &together);
       }
       bool whole = true;
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < kMaxLineMembers; ++m) {
         if (m >= n || m == me || !whole) continue;
-        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, &parts[m]);
+        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, together, &parts[m]);
         if (whole) lane.Store<uint8_t>(call.out + m * call.count, at, call.count, parts[m]);
       }
       if (!whole) break;
@@ -348,14 +357,15 @@ IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall&
       const uint64_t at = (base + s) * LineLane::kStepBytes;
       const uint8_t* box = rounds.LineBox(me, 0) + s * LineLane::kStoredBytes;
       Bytes16 parts[N];
+      bool together = true;
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < N; ++m) {
-        if (m != me) parts[m] = lane.Look(box + m * common.line_bytes);
+        if (m != me) parts[m] = lane.Look(box + m * common.line_bytes, &together);
       }
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < N; ++m) {
         if (m == me || !whole) continue;
-        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, &parts[m]);
+        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, together, &parts[m]);
         if (whole) lane.Store<T>(call.out + m * row_bytes, at, bytes_of(m), parts[m]);
       }
     }

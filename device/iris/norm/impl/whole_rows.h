@@ -1,5 +1,5 @@
-// kPackets and kLines for few rows, as serving has them: all that a thread has of a row is one unit,
-// whole and aligned, and `out` is of the type of `in`. The same protocol and the same bits as
+// kPackets and kLines for few rows, as serving has them: all that a thread has of a row is one
+// unit, whole and aligned, and `out` is of the type of `in`. The same protocol and the same bits as
 // one_shot.h, so that a member whose buffers are not aligned may run that beside others which run
 // this.
 //
@@ -99,13 +99,14 @@ struct WholeLines : Lines {
       return first + k < common.size && first + k != me;
     };
     bool there = false;
+    bool together = true;
     if constexpr (ccl::impl::kWholeLines) {
       const uint64_t flag = rounds->LineFlag();
       const uint64_t since_ns = rounds->WaitBegins();
       for (uint32_t look = 0; !there && look < ccl::impl::kEagerPolls; ++look) {
         IRIS_UNROLL(4)
         for (uint32_t k = 0; k < kAhead; ++k) {
-          if (waits(k)) got[k] = units.lane.Look(box + k * common.line_bytes);
+          if (waits(k)) got[k] = units.lane.Look(box + k * common.line_bytes, &together);
         }
         bool mine = true;
         IRIS_UNROLL(4)
@@ -116,11 +117,13 @@ struct WholeLines : Lines {
       }
       rounds->WaitEnds(since_ns);
     }
-    if (!there) {
+    // Where flags may be newer than data, Receive loads once more.
+    if (!backend::WarpAll(there && together)) {
       IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
         if (!waits(k)) continue;
-        if (!units.lane.Receive(rounds, box + k * common.line_bytes, first + k, &got[k])) {
+        if (!units.lane.Receive(rounds, box + k * common.line_bytes, first + k, together,
+                                &got[k])) {
           return false;
         }
       }
@@ -134,8 +137,8 @@ struct WholeLines : Lines {
   }
 };
 
-// The block's sum of squares, in the order that RowPart has: the lanes of each warp, then the warps.
-// A block sync is in it; another one stands before the next call.
+// The block's sum of squares, in the order that RowPart has: the lanes of each warp, then the
+// warps. A block sync is in it; another one stands before the next call.
 IRIS_DEVICE inline float SumOfWholeBlock(float mine, NormShared* shared) {
   IRIS_UNROLL(8)
   for (uint32_t mask = backend::WarpSize() / 2; mask != 0; mask /= 2) {
