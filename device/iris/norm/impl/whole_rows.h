@@ -209,8 +209,11 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
   const uint64_t at = first_column * sizeof(T) + place.at;
   const uint8_t* in = call.in + group * call.in_stride * sizeof(T) + at;
   const uint8_t* residual = call.residual;
-  if (residual != nullptr) residual += group * call.residual_stride * sizeof(T) + at;
-  uint8_t* residual_out = call.residual_out + group * call.residual_out_stride * sizeof(T) + at;
+  uint8_t* residual_out = call.residual_out;
+  if (residual != nullptr) {
+    residual += group * call.residual_stride * sizeof(T) + at;
+    residual_out += group * call.residual_out_stride * sizeof(T) + at;
+  }
   uint8_t* out = call.out + group * call.out_stride * sizeof(T) + at;
   const uint64_t step = groups * sizeof(T);  // times a stride
 
