@@ -92,18 +92,14 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
 constexpr uint64_t kPacketBytes = backend::Traits::kEmulated ? 8 << 10 : 96 << 10;
 constexpr uint64_t kLineBytes = backend::Traits::kEmulated ? 64 << 10 : 3 << 20;
 
-// Where there are lines, GPUs take them for few rows, too: a unit is one store and one load there,
-// and two as packets.
-bool LinesForAll(const ccl::Comm& comm) {
-  return !backend::Traits::kEmulated && ccl::impl::kHasLines && !comm.config.without_lines &&
-         comm.team.size <= ccl::impl::kMaxLineMembers;
-}
-
 Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
   if (comm.team.size == 1) return Variant::kAlone;
   const uint64_t bytes =
       problem.rows * problem.hidden * DTypeBytes(problem.in) * (comm.team.size - 1);
-  if (bytes <= kPacketBytes && !LinesForAll(comm)) return Variant::kPackets;
+  // Where there are lines, GPUs take them for few rows, too: a unit is one store and one load as a
+  // line, and two as packets.
+  const bool takes_lines = !backend::Traits::kEmulated && impl::HasLines(comm);
+  if (bytes <= kPacketBytes && !takes_lines) return Variant::kPackets;
   return bytes <= kLineBytes ? Variant::kLines : Variant::kTwoShot;
 }
 

@@ -9,6 +9,7 @@
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
 #include "iris/collective/impl/layout.h"
+#include "iris/collective/variants/lines.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
 
@@ -43,6 +44,12 @@ extern const VariantRow kLinesRow;
 extern const VariantRow kTwoShotRow;
 extern const VariantRow kAloneRow;
 
+// Whether the Comm has kLines at all.
+inline bool HasLines(const ccl::Comm& comm) {
+  return ccl::impl::kHasLines && !comm.config.without_lines && comm.team.size >= 2 &&
+         comm.team.size <= ccl::impl::kMaxLineMembers;
+}
+
 // The kernel of the type that `in` has, launched.
 template <typename Kernels>
 Result LaunchOf(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
@@ -55,6 +62,13 @@ Result LaunchOf(const Common& common, const NormCall& call, DType in, const Laun
     default:
       return backend::Launch(config, stream, Kernels::template Of<Bfloat16>(), common, call);
   }
+}
+// The same of two kinds of kernels: of `Whole`, where a call is such.
+template <typename Whole, typename Kernels>
+Result LaunchOfEither(bool whole, const Common& common, const NormCall& call, DType in,
+                      const LaunchConfig& config, backend::Stream& stream) {
+  return whole ? LaunchOf<Whole>(common, call, in, config, stream)
+               : LaunchOf<Kernels>(common, call, in, config, stream);
 }
 template <typename Kernels>
 Result PrepareOf() {

@@ -25,11 +25,9 @@ struct WholeKernels {
 
 Result LaunchIt(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                 backend::Stream& stream) {
-  if (HasWholeRows(common, call, in, LineLane::kStepBytes / backend::Traits::kWarpThreads,
-                   config.block)) {
-    return LaunchOf<WholeKernels>(common, call, in, config, stream);
-  }
-  return LaunchOf<Kernels>(common, call, in, config, stream);
+  const bool whole = HasWholeRows(
+      common, call, in, LineLane::kStepBytes / backend::Traits::kWarpThreads, config.block);
+  return LaunchOfEither<WholeKernels, Kernels>(whole, common, call, in, config, stream);
 }
 
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
@@ -37,8 +35,7 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
     *why = "only all_reduce_rms_norm has the variant kLines";
     return 0;
   }
-  if (!ccl::impl::kHasLines || comm.config.without_lines || comm.team.size < 2 ||
-      comm.team.size > ccl::impl::kMaxLineMembers) {
+  if (!HasLines(comm)) {
     *why = "the variant kLines is for 2 to 8 members, on devices that store whole lines";
     return 0;
   }

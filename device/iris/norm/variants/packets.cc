@@ -24,10 +24,8 @@ struct WholeKernels {
 
 Result LaunchIt(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                 backend::Stream& stream) {
-  if (HasWholeRows(common, call, in, 16, config.block)) {
-    return LaunchOf<WholeKernels>(common, call, in, config, stream);
-  }
-  return LaunchOf<Kernels>(common, call, in, config, stream);
+  const bool whole = HasWholeRows(common, call, in, 16, config.block);
+  return LaunchOfEither<WholeKernels, Kernels>(whole, common, call, in, config, stream);
 }
 
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
