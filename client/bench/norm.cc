@@ -35,6 +35,7 @@ constexpr Way kWays[] = {
     {"fused", true, norm::Variant::kAuto, false},
     {"fused packets", true, norm::Variant::kPackets, false},
     {"fused lines", true, norm::Variant::kLines, false},
+    {"fused two_lines", true, norm::Variant::kTwoLines, false},
     {"fused two_shot", true, norm::Variant::kTwoShot, false},
     {"fused alone", true, norm::Variant::kAlone, false},
     {"fused sharded", true, norm::Variant::kAuto, true},

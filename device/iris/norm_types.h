@@ -62,10 +62,13 @@ constexpr const char* ScalingName(Scaling scaling) {
 //             whole lines (iris/ccl_types.h).
 //   kTwoShot  each member reduces its share of the rows, and gives all members what came of it: the
 //             sums, where all have to write them to residual_out, or else the normed rows.
+//   kTwoLines each member reduces its share of the rows, which it gets as lines, and gives all the
+//             sums as lines, and all norm all rows. Up to 8 members; no scales that the operation
+//             writes.
 //   kAlone    a team of one member, which has nothing to send: both operations, rows of up to
 //             32 KiB.
-enum class Variant : uint8_t { kAuto, kPackets, kLines, kTwoShot, kAlone };
-inline constexpr uint32_t kVariantCount = 5;
+enum class Variant : uint8_t { kAuto, kPackets, kLines, kTwoShot, kAlone, kTwoLines };
+inline constexpr uint32_t kVariantCount = 6;
 
 constexpr const char* VariantName(Variant variant) {
   switch (variant) {
@@ -79,6 +82,8 @@ constexpr const char* VariantName(Variant variant) {
       return "two_shot";
     case Variant::kAlone:
       return "alone";
+    case Variant::kTwoLines:
+      return "two_lines";
   }
   return "unknown";
 }

@@ -253,8 +253,8 @@ void MeasureRanks(uint32_t n_ranks, Limits limits, Report* report) {
            DType::kBf16,
            DType::kBf16,
            true};
-      for (const norm::Variant variant :
-           {norm::Variant::kPackets, norm::Variant::kLines, norm::Variant::kTwoShot}) {
+      for (const norm::Variant variant : {norm::Variant::kPackets, norm::Variant::kLines,
+                                          norm::Variant::kTwoLines, norm::Variant::kTwoShot}) {
         p.variant = variant;
         norm::Plan plan;
         if (!norm::Choose(comm, p, &plan).ok()) continue;

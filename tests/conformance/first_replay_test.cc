@@ -5,12 +5,14 @@
 //
 // On GPUs this has found lines whose lanes were stored or loaded one after another.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
+#include "iris/norm/norm.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {
@@ -22,6 +24,7 @@ constexpr uint32_t kGraphs = kEmulated ? 2 : 3;
 constexpr uint32_t kWorlds = kEmulated ? 1 : 30;  // each with fresh memory and streams
 // For each member, whole steps of lines and a part of one.
 constexpr uint64_t kCount = kEmulated ? 2 * 1000 + 8 : 64 * 1024;
+constexpr uint64_t kRows = kEmulated ? 8 : 64;  // of a norm
 constexpr uint32_t kThreads = kEmulated ? 64 : 256;
 
 // x[i] = y[i] / members + 1, whose sum over the members is y[i] + members.
@@ -42,13 +45,18 @@ IRIS_KERNEL void CountOthers(const float* y, uint64_t n, float wanted, uint32_t*
   }
 }
 
-void CheckFirstReplays(uint32_t n_ranks, ccl::Variant variant) {
-  World world(n_ranks, 2 * kCount * sizeof(float) + (uint64_t{128} << 20));
+// Puts the sums of all members' x to y.
+using SumUp =
+    std::function<Result(Rank& rank, const ccl::Comm& comm, float* x, float* y, float* zeros)>;
+
+void CheckFirstReplays(uint32_t n_ranks, const SumUp& sum_up) {
+  World world(n_ranks, 4 * kCount * sizeof(float) + (uint64_t{128} << 20));
   world.Run([&](Rank& rank) {
     const auto ok = [](const Result& result) { ASSERT_TRUE(result.ok()) << result.what; };
     const ccl::Comm comm = rank.NewComm(rank.ctx.world, world.SharedConfig());
     float* const x = rank.New<float>(kCount);
     float* const y = rank.New<float>(kCount);
+    float* const zeros = rank.New<float>(kCount);
     uint32_t* const n_others = rank.New<uint32_t>(1);
     const float members = static_cast<float>(n_ranks);
     const LaunchConfig shape = {.grid = kEmulated ? 2u : 32u, .block = kThreads};
@@ -57,8 +65,7 @@ void CheckFirstReplays(uint32_t n_ranks, ccl::Variant variant) {
       ok(backend::BeginCapture(rank.stream));
       for (uint32_t step = 0; step < kSteps; ++step) {
         rank.Launch(shape, NextStep, static_cast<const float*>(y), x, kCount, members);
-        ok(ccl::AllReduce(comm, x, y, kCount, DType::kF32, ccl::ReduceOp::kSum, rank.stream,
-                          variant));
+        ok(sum_up(rank, comm, x, y, zeros));
       }
       ok(backend::EndCapture(rank.stream, &graph));
       rank.HostBarrier();
@@ -73,19 +80,45 @@ void CheckFirstReplays(uint32_t n_ranks, ccl::Variant variant) {
   });
 }
 
-void CheckVariant(ccl::Variant variant) {
+void Check(const SumUp& sum_up) {
   for (const uint32_t n_ranks : {2u, 4u}) {
     for (uint32_t world = 0; world < kWorlds; ++world) {
       SCOPED_TRACE(testing::Message() << n_ranks << " ranks, world " << world);
-      CheckFirstReplays(n_ranks, variant);
+      CheckFirstReplays(n_ranks, sum_up);
       if (testing::Test::HasFailure()) return;
     }
   }
+}
+void CheckVariant(ccl::Variant variant) {
+  Check([variant](Rank& rank, const ccl::Comm& comm, float* x, float* y, float*) {
+    return ccl::AllReduce(comm, x, y, kCount, DType::kF32, ccl::ReduceOp::kSum, rank.stream,
+                          variant);
+  });
+}
+// The sums that a norm writes beside what it norms, which is written over x.
+void CheckNorm(norm::Variant variant) {
+  Check([variant](Rank& rank, const ccl::Comm& comm, float* x, float* y, float* zeros) {
+    norm::Norm call;
+    call.problem = {ccl::Operation::kAllReduceRmsNorm, kRows, kCount / kRows, DType::kF32,
+                    DType::kF32};
+    call.problem.residual = true;
+    call.problem.variant = variant;
+    norm::Plan plan;
+    if (!norm::Choose(comm, call.problem, &plan).ok()) {
+      call.problem.variant = norm::Variant::kAuto;  // a platform without lines
+    }
+    call.in = call.out = x;
+    call.residual = zeros;
+    call.residual_out = y;
+    return norm::Launch(comm, call, rank.stream);
+  });
 }
 
 TEST(FirstReplayTest, ByPackets) { CheckVariant(ccl::Variant::kTwoPackets); }
 TEST(FirstReplayTest, ByLines) { CheckVariant(ccl::Variant::kLines); }
 TEST(FirstReplayTest, ByTwoLines) { CheckVariant(ccl::Variant::kTwoLines); }
+TEST(FirstReplayTest, ByNormsOfLines) { CheckNorm(norm::Variant::kLines); }
+TEST(FirstReplayTest, ByNormsOfTwoLines) { CheckNorm(norm::Variant::kTwoLines); }
 TEST(FirstReplayTest, ByWhatTheTableTakes) { CheckVariant(ccl::Variant::kAuto); }
 
 }  // namespace

@@ -374,6 +374,9 @@ std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
         for (uint32_t scaling = 0; scaling < norm::kScalingCount; ++scaling) {
           const uint32_t choice = Mix(++i);
           if (i % slower != members % slower) continue;
+          const bool writes_scales = static_cast<Scaling>(scaling) == Scaling::kPerRow ||
+                                     static_cast<Scaling>(scaling) == Scaling::kPerGroup;
+          if (variant == Variant::kTwoLines && writes_scales) continue;
           const Dimensions& d = kDimensions[(choice >> 8) % std::size(kDimensions)];
           Case c;
           Problem& p = c.problem;
@@ -404,9 +407,11 @@ std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
       }
     }
   };
-  for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kTwoShot}) {
+  for (const Variant variant :
+       {Variant::kPackets, Variant::kLines, Variant::kTwoShot, Variant::kTwoLines}) {
     if (variant == Variant::kPackets || members > 1) add(kAll, variant);
   }
+  if (members > 1) add(kSharded, Variant::kTwoLines);
   if (members == 1) {
     add(kAll, Variant::kAlone);
     add(kSharded, Variant::kAlone);
@@ -461,12 +466,14 @@ TEST(NormVariantTest, HaveTheSameSums) {
   World world(4, kHeapBytes);
   world.Run([&](Rank& rank) {
     Member member(rank, rank.ctx.world, TestConfig(world));
-    std::vector<uint8_t> sums[3];
-    for (uint32_t v = 0; v < 3; ++v) {
+    constexpr Variant kVariants[] = {Variant::kPackets, Variant::kTwoShot, Variant::kLines,
+                                     Variant::kTwoLines};
+    std::vector<uint8_t> sums[4];
+    for (uint32_t v = 0; v < 4; ++v) {
       Case c;
       c.problem = {kAll, 5, 300, DType::kF32, DType::kF32};
       c.problem.residual = true;
-      c.problem.variant = static_cast<Variant>(v + 1);
+      c.problem.variant = kVariants[v];
       Plan plan;
       if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
       const Norm call = member.Fill(c);
@@ -476,8 +483,72 @@ TEST(NormVariantTest, HaveTheSameSums) {
       rank.HostBarrier();
       sums[v] = rank.Read(static_cast<const uint8_t*>(call.residual_out), 5 * 300 * 4);
     }
-    EXPECT_TRUE(sums[0] == sums[2]);
-    EXPECT_TRUE(sums[1].empty() || sums[0] == sums[1]);
+    EXPECT_TRUE(sums[0] == sums[1]);
+    EXPECT_TRUE(sums[2].empty() || sums[0] == sums[2]);
+    EXPECT_TRUE(sums[3].empty() || sums[0] == sums[3]);
+  });
+}
+
+// More rows than a launch has blocks, so that blocks go through rows by turns, with and without
+// several blocks to a row; shares of which the first ones are longer; fewer rows than members; the
+// calls compared each time, too; two calls of one stream, so that the second finds what the first
+// has left.
+TEST(NormTwoLinesTest, GoThroughRowsByTurns) {
+  for (const bool check : {false, true}) {
+    World world(4, kHeapBytes);
+    world.Run([&](Rank& rank) {
+      ccl::Config config = TestConfig(world);
+      config.blocks = 3;
+      config.check_calls = check;
+      Member member(rank, rank.ctx.world, config);
+      constexpr Dimensions kRows[] = {{23, 256}, {7, 515}, {2, 1030}, {9, 2100}, {41, 8}};
+      uint32_t i = 0;
+      for (const Dimensions& d : kRows) {
+        for (const Operation operation : {kAll, kSharded}) {
+          Case c;
+          c.seed = ++i;
+          c.problem = {operation, d.rows, d.hidden, DType::kBf16, DType::kBf16, DType::kBf16, true};
+          c.problem.variant = Variant::kTwoLines;
+          c.shift = i % 3 == 0 ? 1 : 0;
+          Plan plan;
+          const Result chosen = norm::Choose(member.comm, c.problem, &plan);
+          if (chosen.code == StatusCode::kUnimplemented && !backend::Traits::kEmulated) continue;
+          ExpectOk(chosen);
+          EXPECT_LE(plan.blocks, 3u);
+          const Norm call = member.Fill(c);
+          rank.HostBarrier();
+          for (uint32_t k = 0; k < 2; ++k) {
+            ExpectOk(norm::Launch(member.comm, call, rank.stream));
+          }
+          rank.Synchronize();
+          ExpectOk(ccl::CheckError(member.comm));
+          (void)member.Check(c, Name(c));
+          rank.HostBarrier();
+        }
+      }
+    });
+  }
+}
+TEST(NormTwoLinesTest, RefusesWhatItDoesNotHave) {
+  World world(2, kHeapBytes);
+  world.Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(world));
+    Problem p = {kAll, 4, 100, DType::kBf16, DType::kF8E4M3};
+    p.variant = Variant::kTwoLines;
+    Plan plan;
+    for (const Scaling scaling : {Scaling::kPerRow, Scaling::kPerGroup}) {
+      p.scaling = scaling;
+      const Result result = norm::Choose(member.comm, p, &plan);
+      EXPECT_EQ(result.code, StatusCode::kUnimplemented);
+      if (!backend::Traits::kEmulated) continue;
+      EXPECT_NE(std::string(result.what).find("kTwoLines writes no scales"), std::string::npos);
+    }
+    Comm without = member.comm;
+    without.config.without_lines = true;
+    p.scaling = Scaling::kStatic;
+    const Result result = norm::Choose(without, p, &plan);
+    EXPECT_EQ(result.code, StatusCode::kUnimplemented);
+    EXPECT_NE(std::string(result.what).find("whole lines"), std::string::npos);
   });
 }
 
@@ -723,13 +794,15 @@ TEST(NormStrideTest, BuffersLieInTheGapsOfOthers) {
     Member member(rank, rank.ctx.world, TestConfig(world));
     constexpr uint64_t kRows = 5, kHidden = 40;
     uint16_t* const both = rank.New<uint16_t>(kRows * 2 * kHidden);
-    for (const Variant variant : {Variant::kPackets, Variant::kTwoShot}) {
+    for (const Variant variant : {Variant::kPackets, Variant::kTwoShot, Variant::kTwoLines}) {
       rank.Write(both, std::vector<uint16_t>(kRows * 2 * kHidden, Bfloat16(3.0f).bits));
       rank.HostBarrier();
       Norm call;
       call.problem = {kAll, kRows, kHidden, DType::kBf16, DType::kBf16};
       call.problem.epsilon = 0;
       call.problem.variant = variant;
+      Plan plan;
+      if (!norm::Choose(member.comm, call.problem, &plan).ok()) continue;
       // The second one begins in the first gap, behind it or before it.
       const bool before = variant == Variant::kTwoShot;
       call.in = both + (before ? kHidden : 0);
@@ -756,10 +829,11 @@ TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
       config.check_calls = check;
       Member member(rank, rank.ctx.world, config);
       float* x = rank.New<float>(1000);
-      for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kTwoShot}) {
+      for (const Variant variant :
+           {Variant::kPackets, Variant::kLines, Variant::kTwoShot, Variant::kTwoLines}) {
         Case c;
         c.problem = {kAll, 11, 700, DType::kBf16, DType::kF8E4M3, DType::kBf16, true};
-        c.problem.scaling = Scaling::kPerRow;
+        c.problem.scaling = variant == Variant::kTwoLines ? Scaling::kStatic : Scaling::kPerRow;
         c.problem.variant = variant;
         Plan plan;
         if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
@@ -827,7 +901,8 @@ TEST(NormGraphTest, ReplaysWithFreshData) {
 }
 
 TEST(NormFailureTest, NamesTheMemberThatDoesNotCome) {
-  for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kTwoShot}) {
+  for (const Variant variant :
+       {Variant::kPackets, Variant::kLines, Variant::kTwoShot, Variant::kTwoLines}) {
     World world(3, kHeapBytes);
     world.Run([&](Rank& rank) {
       Case c;

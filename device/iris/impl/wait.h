@@ -17,28 +17,48 @@ inline constexpr uint32_t kPollsBeforeClock = 64;
 inline constexpr uint32_t kPollsPerClock = 8;
 inline constexpr uint64_t kAbortPeriodNs = 100 * 1000;
 
+// How polls are compiled. kFast: as the compiler likes it, which unrolls them, so that a wait is
+// some kilobytes of code. kSmall: as a loop, for kernels with many waits. Their code is fetched
+// from memory, and that takes longer the more there is; in small kernels kFast is 0.1 us faster.
+enum class Polls { kFast, kSmall };
+
+// True as soon as `done()` is, which is asked `kCount` times at most.
+template <Polls kPolls, uint32_t kCount, typename Done>
+IRIS_DEVICE inline bool PollSome(Done done) {
+  if constexpr (kPolls == Polls::kSmall) {
+    IRIS_UNROLL(1)
+    for (uint32_t i = 0; i < kCount; ++i) {
+      if (done()) return true;
+    }
+  } else {
+    for (uint32_t i = 0; i < kCount; ++i) {
+      if (done()) return true;
+    }
+  }
+  return false;
+}
+
 // Calls `done()` until it says true (kOk), `timeout_ns` have passed (kTimeout; 0: the context's
 // timeout), or the abort word is not 0 (kAborted). `done` acquires, and has the last word: what
 // arrived in time is never reported as missing.
 //
 // `called_off()` is asked as seldom as the abort word, for a caller that knows a reason of its own
 // to give up: true ends the wait as the abort word does.
-template <typename Done, typename CalledOff>
+template <Polls kPolls, typename Done, typename CalledOff>
 IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns, Done done,
                                           CalledOff called_off) {
-  for (uint32_t i = 0; i < kPollsBeforeClock; ++i) {
-    if (done()) return WaitResult::kOk;
+  const auto done_then_pause = [&done] {
+    if (done()) return true;
     backend::Pause();
-  }
+    return false;
+  };
+  if (PollSome<kPolls, kPollsBeforeClock>(done_then_pause)) return WaitResult::kOk;
   if (timeout_ns == 0) timeout_ns = ctx.timeout_ns;
   if (timeout_ns == 0) timeout_ns = kDefaultTimeoutNs;
   const uint64_t start = backend::ClockNanoseconds();
   uint64_t abort_polled = start;
   for (;;) {
-    for (uint32_t i = 0; i < kPollsPerClock; ++i) {
-      if (done()) return WaitResult::kOk;
-      backend::Pause();
-    }
+    if (PollSome<kPolls, kPollsPerClock>(done_then_pause)) return WaitResult::kOk;
     const uint64_t now = backend::ClockNanoseconds();
     const bool late = now - start >= timeout_ns;
     if (late || now - abort_polled >= kAbortPeriodNs) {
@@ -51,6 +71,11 @@ IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t tim
     }
     if (late) return done() ? WaitResult::kOk : WaitResult::kTimeout;
   }
+}
+template <typename Done, typename CalledOff>
+IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns, Done done,
+                                          CalledOff called_off) {
+  return BoundedWait<Polls::kFast>(ctx, timeout_ns, done, called_off);
 }
 template <typename Done>
 IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns,

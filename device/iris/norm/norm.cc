@@ -16,8 +16,8 @@ using impl::Invalid;
 using impl::VariantRow;
 
 // In the order in which kAuto falls back on them.
-constexpr const VariantRow* kRows[] = {&impl::kTwoShotRow, &impl::kLinesRow, &impl::kAloneRow,
-                                       &impl::kPacketsRow};
+constexpr const VariantRow* kRows[] = {&impl::kTwoShotRow, &impl::kLinesRow, &impl::kTwoLinesRow,
+                                       &impl::kAloneRow, &impl::kPacketsRow};
 
 const VariantRow* FindRow(Variant variant) {
   for (const VariantRow* row : kRows) {
@@ -52,8 +52,8 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   const uint64_t warp = backend::WarpSize();
   const uint64_t element_bytes = DTypeBytes(problem.in);
   // A warp with lines has 15 bytes for each 16 of others.
-  const uint64_t unit_bytes =
-      row->variant == Variant::kLines ? ccl::impl::LineLane::kStepBytes / warp : uint64_t{16};
+  const bool by_lines = row->variant == Variant::kLines || row->variant == Variant::kTwoLines;
+  const uint64_t unit_bytes = by_lines ? ccl::impl::LineLane::kStepBytes / warp : uint64_t{16};
   uint64_t most_threads = backend::Traits::kEmulated ? uint64_t{64} : uint64_t{impl::kMaxThreads};
   uint64_t part_bytes = row->part_bytes(comm, problem, why);
   if (part_bytes == 0) return false;
@@ -69,7 +69,11 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   if (columns == 0) return false;
   uint64_t max_blocks = row->max_blocks(comm);
   if (config.blocks != 0) max_blocks = Least(max_blocks, config.blocks);
-  const uint64_t most_parts = Least(impl::kMaxParts, max_blocks);
+  // Blocks that share a row have room for kMaxParts words, one for each part of a row; in kTwoLines
+  // they work on a row of each member at once.
+  const uint64_t rows_at_once =
+      row->variant == Variant::kTwoLines ? impl::RowsOfTwoLines(comm.team.size) : 1;
+  const uint64_t most_parts = Least(impl::kMaxParts / rows_at_once, max_blocks);
   const uint64_t least_parts = Ceil(problem.hidden, columns);
   if (least_parts > most_parts) return false;
   // Few rows are shared out, so that many blocks send them.
@@ -92,14 +96,28 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
 constexpr uint64_t kPacketBytes = backend::Traits::kEmulated ? 8 << 10 : 96 << 10;
 constexpr uint64_t kLineBytes = backend::Traits::kEmulated ? 64 << 10 : 3 << 20;
 
+// On GPUs: bytes that a second way through the links is worth; from which it is worth that a member
+// reduces its share alone; and up to which sums are expected to travel faster as lines than by the
+// rounds of kTwoShot.
+constexpr uint64_t kSecondWayBytes = 1 << 20;
+constexpr uint64_t kShareBytes = 1 << 20;
+constexpr uint64_t kTwoLinesBytes = 6 << 20;
+
 Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
-  if (comm.team.size == 1) return Variant::kAlone;
-  const uint64_t bytes =
-      problem.rows * problem.hidden * DTypeBytes(problem.in) * (comm.team.size - 1);
+  const uint64_t n = comm.team.size;
+  if (n == 1) return Variant::kAlone;
+  const uint64_t all_bytes = problem.rows * problem.hidden * DTypeBytes(problem.in);
+  const uint64_t bytes = all_bytes * (n - 1);
   // Where there are lines, GPUs take them for few rows, too: a unit is one store and one load as a
   // line, and two as packets.
   const bool takes_lines = !backend::Traits::kEmulated && impl::HasLines(comm);
   if (bytes <= kPacketBytes && !takes_lines) return Variant::kPackets;
+  const bool has_sums_as_lines =
+      problem.scaling == Scaling::kNone || problem.scaling == Scaling::kStatic;
+  if (takes_lines && has_sums_as_lines && all_bytes <= kTwoLinesBytes &&
+      (all_bytes > kShareBytes || bytes - bytes / n * 2 > kSecondWayBytes)) {
+    return Variant::kTwoLines;
+  }
   return bytes <= kLineBytes ? Variant::kLines : Variant::kTwoShot;
 }
 

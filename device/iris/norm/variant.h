@@ -43,8 +43,9 @@ extern const VariantRow kPacketsRow;
 extern const VariantRow kLinesRow;
 extern const VariantRow kTwoShotRow;
 extern const VariantRow kAloneRow;
+extern const VariantRow kTwoLinesRow;
 
-// Whether the Comm has kLines at all.
+// Whether the Comm has kLines and kTwoLines at all.
 inline bool HasLines(const ccl::Comm& comm) {
   return ccl::impl::kHasLines && !comm.config.without_lines && comm.team.size >= 2 &&
          comm.team.size <= ccl::impl::kMaxLineMembers;

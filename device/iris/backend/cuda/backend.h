@@ -29,6 +29,9 @@
 #define IRIS_DEVICE __attribute__((device))
 // For what a kernel seldom calls: out of line, so that what it often does lies close together.
 #define IRIS_COLD inline __attribute__((device, noinline))
+// For parts of a kernel that are called more than once and share its registers: what is not inlined
+// gets them through memory.
+#define IRIS_INLINED inline __attribute__((device, always_inline))
 #define IRIS_HOST_DEVICE __attribute__((host)) __attribute__((device))
 #define IRIS_KERNEL __attribute__((global))
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks) \
@@ -52,6 +55,7 @@
 #else
 #define IRIS_DEVICE
 #define IRIS_COLD inline
+#define IRIS_INLINED inline
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)

@@ -45,6 +45,7 @@
 
 #define IRIS_DEVICE
 #define IRIS_COLD inline
+#define IRIS_INLINED inline
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)

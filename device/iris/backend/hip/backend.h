@@ -30,6 +30,7 @@
 #endif
 #define IRIS_DEVICE __attribute__((device))
 #define IRIS_COLD inline __attribute__((device))
+#define IRIS_INLINED inline __attribute__((device, always_inline))
 #define IRIS_HOST_DEVICE __attribute__((host)) __attribute__((device))
 #define IRIS_KERNEL __attribute__((global))
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks) \
@@ -47,6 +48,7 @@
 #else
 #define IRIS_DEVICE
 #define IRIS_COLD inline
+#define IRIS_INLINED inline
 #define IRIS_HOST_DEVICE
 #define IRIS_KERNEL
 #define IRIS_KERNEL_BOUNDS(max_threads, min_blocks)

@@ -43,6 +43,8 @@ IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
   return epoch == ~0u ? 2 : epoch + 1;
 }
 
+using iris::impl::Polls;
+
 // The first thing in a kernel that is launched early. It lets the next one begin only now: so at
 // most two of a stream are on the device, however short they are.
 IRIS_DEVICE inline void Enter(const Common& call) {
@@ -232,6 +234,7 @@ class Rounds {
       }
     }
   }
+  template <Polls kPolls = Polls::kFast>
   IRIS_DEVICE bool ReceiveCalls() {
     const uint64_t trace_ns = TraceTime();
     const uint32_t n = call_->size * CallWords::kCount;
@@ -244,7 +247,7 @@ class Rounds {
       // turns.
       const bool watches =
           w == CallWords::kSignature || backend::BlockSize() % CallWords::kCount != 0;
-      if (!Wait(&mine[peer].words[w], peer, watches, &value)) break;
+      if (!Wait<kPolls>(&mine[peer].words[w], peer, watches, &value)) break;
       const uint32_t payload = static_cast<uint32_t>(value >> 32);
       shared_->words[i] = payload;
       if (w == CallWords::kSignature) {
@@ -312,9 +315,9 @@ class Rounds {
     });
   }
   // Waits by the calling thread for something else that `member` does. `done` acquires it.
-  template <typename Done>
+  template <Polls kPolls = Polls::kFast, typename Done>
   IRIS_DEVICE bool Await(uint32_t member, Done done) {
-    const WaitResult result = Poll(false, done);
+    const WaitResult result = Poll<kPolls>(false, done);
     if (result == WaitResult::kOk) return true;
     Fail(result, member);
     return false;
@@ -458,9 +461,10 @@ class Rounds {
   }
   // Polls for the flag of a line that `from` sends. False on failure, which is recorded. watches:
   // as Poll; one thread of a block does.
+  template <Polls kPolls = Polls::kFast>
   IRIS_DEVICE bool AwaitFlag(const uint64_t* word, uint32_t from, bool watches) {
     const uint64_t flag = LineFlag();
-    const WaitResult result = Poll(watches, [word, flag] {
+    const WaitResult result = Poll<kPolls>(watches, [word, flag] {
       return backend::Load < Scope::kSystem, backend::Traits::kStoresWholeLines
                                                  ? Order::kRelaxed
                                                  : iris::impl::kConsumeOrder > (word) == flag;
@@ -549,14 +553,12 @@ class Rounds {
 
   // Waits as iris::impl::BoundedWait. `watches`: this thread looks out for calls that differ, too.
   // That is for waits of the first round.
-  template <typename Done>
+  template <Polls kPolls = Polls::kFast, typename Done>
   IRIS_DEVICE WaitResult Poll(bool watches, Done done) {
-    for (uint32_t k = 0; k < kEagerPolls; ++k) {
-      if (done()) return WaitResult::kOk;
-    }
+    if (iris::impl::PollSome<kPolls, kEagerPolls>(done)) return WaitResult::kOk;
     Trouble trouble = Trouble::kNone;
     const bool looks = watches && block_ == 0;
-    const WaitResult result = iris::impl::BoundedWait(call_->context, 0, done, [&] {
+    const WaitResult result = iris::impl::BoundedWait<kPolls>(call_->context, 0, done, [&] {
       trouble = LookAround(*call_, sequence_, looks);
       return trouble != Trouble::kNone;
     });
@@ -586,9 +588,10 @@ class Rounds {
     }
   }
 
+  template <Polls kPolls = Polls::kFast>
   IRIS_DEVICE bool Wait(const uint64_t* word, uint32_t peer, bool watches, uint64_t* value) {
     const uint32_t epoch = epoch_;
-    const WaitResult result = Poll(watches, [value, word, epoch] {
+    const WaitResult result = Poll<kPolls>(watches, [value, word, epoch] {
       *value = backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word);
       return static_cast<uint32_t>(*value) == epoch;
     });

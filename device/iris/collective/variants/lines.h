@@ -128,17 +128,74 @@ struct LineLane {
     iris::impl::SyncWarp();
     rounds->WaitEnds(since_ns);
     if (!there) return false;
-    if constexpr (kWholeLines) {
-      // All flags have been seen: what is loaded now is as new.
-      *value = Look(lines, &together);
-    } else {
-      const auto* words = reinterpret_cast<const uint64_t*>(lines + stored_bytes);
-      value->lo = backend::LoadPlain(words);
-      if (!has_flag) value->hi = backend::LoadPlain(words + 1);
-    }
+    // All flags have been seen: what is loaded now is as new.
+    *value = Read(lines);
     return true;
   }
+
+  // This lane's part of lines whose flags have all been seen.
+  IRIS_DEVICE Bytes16 Read(const uint8_t* lines) const {
+    if constexpr (kWholeLines) {
+      return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
+    }
+    const auto* words = reinterpret_cast<const uint64_t*>(lines + stored_bytes);
+    Bytes16 value;
+    value.lo = backend::LoadPlain(words);
+    if (!has_flag) value.hi = backend::LoadPlain(words + 1);
+    return value;
+  }
 };
+
+// Waits for a step's lines from several members; all lanes of the warp. got[k] becomes this lane's
+// part of what member `first + k` sends, for each k that `waits(k)` names; the others stay as they
+// are. All are looked at together until all are there: one after the other, each would be the way
+// of a load behind. For a warp that has nothing else to do: collectives, whose warps go through
+// many steps, are slower so. `box`: where the lines of member `first` are. False as Receive.
+template <Polls kPolls = Polls::kFast, uint32_t kCount, typename Waits>
+IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const uint8_t* box,
+                                  uint64_t line_bytes, uint32_t first, Waits waits,
+                                  Bytes16 (&got)[kCount]) {
+  bool there = false;
+  bool together = true;
+  if constexpr (kWholeLines) {
+    const uint64_t flag = rounds->LineFlag();
+    const uint64_t since_ns = rounds->WaitBegins();
+    there = iris::impl::PollSome<kPolls, kEagerPolls>([&] {
+      IRIS_UNROLL(8)
+      for (uint32_t k = 0; k < kCount; ++k) {
+        if (waits(k)) got[k] = lane.Look(box + k * line_bytes, &together);
+      }
+      bool mine = true;
+      IRIS_UNROLL(8)
+      for (uint32_t k = 0; k < kCount; ++k) {
+        if (waits(k) && lane.has_flag) mine = mine && got[k].hi == flag;
+      }
+      return backend::WarpAll(mine);
+    });
+    rounds->WaitEnds(since_ns);
+  }
+  if (backend::WarpAll(there && together)) return true;
+  const uint64_t since_ns = rounds->WaitBegins();
+  bool came = true;
+  IRIS_UNROLL(1)
+  for (uint32_t k = 0; k < kCount; ++k) {
+    if (!waits(k) || !lane.has_flag || !came) continue;
+    const auto* word =
+        reinterpret_cast<const uint64_t*>(box + k * line_bytes + lane.stored_bytes) + 1;
+    // The first warp of a block always has lines to wait for.
+    came = rounds->AwaitFlag<kPolls>(word, first + k, backend::ThreadIndex() == kLineLanes - 1);
+  }
+  came = backend::WarpAll(came);
+  iris::impl::SyncWarp();
+  rounds->WaitEnds(since_ns);
+  if (!came) return false;
+  // All flags have been seen: what is loaded now is as new.
+  IRIS_UNROLL(8)
+  for (uint32_t k = 0; k < kCount; ++k) {
+    if (waits(k)) got[k] = lane.Read(box + k * line_bytes);
+  }
+  return true;
+}
 
 // Which steps of rows of `row_bytes` this block has, so many at a time.
 struct LineSteps {

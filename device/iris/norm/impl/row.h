@@ -93,6 +93,11 @@ IRIS_HOST_DEVICE constexpr uint64_t SlotBytes(uint64_t columns, uint64_t element
   return RoundUp(columns * element_bytes, 16) + ScaleBytes(columns);
 }
 
+// Rows that a block of kTwoLines works on at once, for which it has words.
+IRIS_HOST_DEVICE constexpr uint32_t RowsOfTwoLines(uint32_t members) {
+  return members <= 2 ? 2 : members <= 4 ? 4 : ccl::impl::kMaxLineMembers;
+}
+
 // What the threads of a block share.
 struct NormShared {
   float warps[kMaxThreads / backend::Traits::kWarpThreads];
@@ -154,7 +159,7 @@ IRIS_DEVICE inline void StoreUnit(uint8_t* p, uint32_t bytes, Bytes16 value) {
 template <uint32_t kKept>
 IRIS_DEVICE inline void Turn(Bytes16 (&units)[kKept]) {
   const Bytes16 first = units[0];
-  IRIS_UNROLL(4)
+  IRIS_UNROLL(8)
   for (uint32_t k = 0; k + 1 < kKept; ++k) units[k] = units[k + 1];
   units[kKept - 1] = first;
 }

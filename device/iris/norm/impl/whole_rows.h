@@ -98,35 +98,9 @@ struct WholeLines : Lines {
     const auto waits = [&common, first, me](uint32_t k) {
       return first + k < common.size && first + k != me;
     };
-    bool there = false;
-    bool together = true;
-    if constexpr (ccl::impl::kWholeLines) {
-      const uint64_t flag = rounds->LineFlag();
-      const uint64_t since_ns = rounds->WaitBegins();
-      for (uint32_t look = 0; !there && look < ccl::impl::kEagerPolls; ++look) {
-        IRIS_UNROLL(4)
-        for (uint32_t k = 0; k < kAhead; ++k) {
-          if (waits(k)) got[k] = units.lane.Look(box + k * common.line_bytes, &together);
-        }
-        bool mine = true;
-        IRIS_UNROLL(4)
-        for (uint32_t k = 0; k < kAhead; ++k) {
-          if (waits(k) && units.lane.has_flag) mine = mine && got[k].hi == flag;
-        }
-        there = backend::WarpAll(mine);
-      }
-      rounds->WaitEnds(since_ns);
-    }
-    // Where flags may be newer than data, Receive loads once more.
-    if (!backend::WarpAll(there && together)) {
-      IRIS_UNROLL(4)
-      for (uint32_t k = 0; k < kAhead; ++k) {
-        if (!waits(k)) continue;
-        if (!units.lane.Receive(rounds, box + k * common.line_bytes, first + k, together,
-                                &got[k])) {
-          return false;
-        }
-      }
+    if (!ccl::impl::ReceiveTogether(units.lane, rounds, box, common.line_bytes, first, waits,
+                                    got)) {
+      return false;
     }
     // A lane with a flag has the flag behind its eight bytes.
     IRIS_UNROLL(4)
@@ -315,14 +289,12 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
   rounds.Conclude();
 }
 
-// True if this member may run such a call so.
-inline bool HasWholeRows(const Common& common, const NormCall& call, DType in, uint64_t unit_bytes,
-                         uint32_t threads) {
-  if (common.size < 2 || call.scaling != Scaling::kNone || call.out_type != in) return false;
+// True if all that a call reads and writes is of the type of `in`, aligned to 16 bytes, in rows
+// that end with such units.
+inline bool HasWholeUnits(const NormCall& call, DType in) {
+  if (call.scaling != Scaling::kNone || call.out_type != in) return false;
   if (call.weight != nullptr && call.weight_type != in) return false;
   const uint64_t element_bytes = DTypeBytes(in);
-  const uint64_t part_bytes = Min(call.part_columns, call.hidden) * element_bytes;
-  if (part_bytes > threads * unit_bytes) return false;
   uint64_t bits = reinterpret_cast<uint64_t>(call.in) | reinterpret_cast<uint64_t>(call.out) |
                   reinterpret_cast<uint64_t>(call.weight) |
                   (call.hidden | call.in_stride | call.out_stride) * element_bytes;
@@ -332,6 +304,13 @@ inline bool HasWholeRows(const Common& common, const NormCall& call, DType in, u
             (call.residual_stride | call.residual_out_stride) * element_bytes;
   }
   return bits % 16 == 0;
+}
+
+// True if this member may run such a call so.
+inline bool HasWholeRows(const Common& common, const NormCall& call, DType in, uint64_t unit_bytes,
+                         uint32_t threads) {
+  const uint64_t part_bytes = Min(call.part_columns, call.hidden) * DTypeBytes(in);
+  return common.size >= 2 && part_bytes <= threads * unit_bytes && HasWholeUnits(call, in);
 }
 
 template <typename T>
