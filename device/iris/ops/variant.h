@@ -67,8 +67,9 @@ bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t mem
 ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan);
 
 // The operation's opening, by one block: the members meet and compare their calls. `ends`: it
-// counts as an operation by itself.
-Result LaunchOpening(ccl::impl::Common common, bool ends, backend::Stream& stream);
+// counts as an operation by itself. `early`: it begins while the kernel before it ends, for whose
+// end it waits before it touches anything.
+Result LaunchOpening(ccl::impl::Common common, bool ends, bool early, backend::Stream& stream);
 
 // The opening of a call behind which this member's copies go to the others whatever comes of it. If
 // the members do not meet, it tells all others first: what they read for an earlier call may be

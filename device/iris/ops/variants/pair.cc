@@ -26,7 +26,7 @@ namespace iris::ops::impl {
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
-  if (common.early != 0) backend::LetNextBegin();
+  ccl::impl::Enter(common);
   Rounds rounds(common, &shared, backend::BlockIndex());
   if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
   rounds.Conclude();
@@ -385,11 +385,13 @@ class Pair {
 
 }  // namespace
 
-Result LaunchOpening(Common common, bool ends, backend::Stream& stream) {
+Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stream) {
   common.ends = ends ? 1 : 0;
   // What follows the round of an operation that goes on knows how to wait for it.
   common.early = ends ? 0 : 1;
-  return backend::Launch({1, backend::Traits::kWarpThreads, 0}, stream, &CompareCalls<>, common);
+  LaunchConfig config = {1, backend::Traits::kWarpThreads, 0};
+  config.early = early;
+  return backend::Launch(config, stream, &CompareCalls<>, common);
 }
 
 namespace {
@@ -399,7 +401,7 @@ Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
   if (comm.team.size > 1) {
     // An operation of its own, with a number of its own: who waits long shows its call beside that
     // number, and the collective behind is another call.
-    const Result result = LaunchOpening(CommonOf(comm, call, plan), true, stream);
+    const Result result = LaunchOpening(CommonOf(comm, call, plan), true, false, stream);
     if (!result.ok()) return result;
   }
   Result result = Pair(comm, call, stream).Run();

@@ -1,5 +1,6 @@
 // kPersistent: an opening, in which the members meet and compare their calls, and the backend's own
-// kernel, which may begin while the opening runs and waits for its end before it sends anything.
+// kernel, which may begin while the opening runs and waits for its end before it sends anything. It
+// begins once the opening has waited for the kernel before that: what it reads is there.
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -183,8 +184,10 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
       if (product.max_blocks == 0 || product.max_blocks > most) product.max_blocks = most;
     }
   }
-  const Result opened =
-      copies ? LaunchOpeningOfCopies(comm, common, stream) : LaunchOpening(common, false, stream);
+  // The opening's one block has room beside a kernel that lets the next one begin: that has at most
+  // half of what the Comm may have on the device, which is kLeastBlocks at least.
+  const Result opened = copies ? LaunchOpeningOfCopies(comm, common, stream)
+                               : LaunchOpening(common, false, comm.config.early, stream);
   if (!opened.ok()) return opened;
   const auto here = [&](uint64_t offset_bytes) {
     return iris::AtOffset<uint8_t>(comm.context, comm.context.rank, offset_bytes);
