@@ -1445,7 +1445,7 @@ def norms():
             assert np.abs(np.asarray(got, np.float64) - wanted).max() <= bound, np.abs(got - wanted).max()
 
         call = iris.norm.all_reduce_rms_norm
-        for variant in ("auto", "packets") + (("lines", "two_shot") if n > 1 else ("alone",)):
+        for variant in ("auto", "packets") + (("lines", "two_lines", "two_shot") if n > 1 else ("alone",)):
             x = residual.copy()
             out = context.zeros(rows, hidden)
             context.barrier()
