@@ -2,9 +2,7 @@
 // Context::Create says if irisd has another.
 //
 //   IRIS_KERNEL void Scale(float* x, float factor) {
-//     const uint32_t i = iris::backend::BlockIndex() * iris::backend::BlockSize() +
-//                        iris::backend::ThreadIndex();
-//     x[i] *= factor;
+//     x[iris::backend::ThreadOfGrid()] *= factor;
 //   }
 //   iris::Status status = iris::Launch({4, 256}, stream, Scale, x, 2.0f);   // 4 blocks of 256
 //

@@ -22,6 +22,7 @@
 #include "iris/heap_bases.h"
 #include "iris/mask.h"
 #include "iris/memory.h"
+#include "iris/share.h"
 #include "iris/signal.h"
 #include "iris/tile.h"
 #include "iris/trace.h"

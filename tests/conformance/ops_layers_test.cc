@@ -36,16 +36,13 @@ IRIS_HOST_DEVICE inline int32_t Wrapped(int32_t x) { return (x % 5 + 5) % 5 - 2;
 IRIS_DEVICE inline int32_t IntegerOf(Bfloat16 x) {
   return static_cast<int32_t>(static_cast<float>(x));
 }
-IRIS_DEVICE inline uint64_t ThreadOfGrid() {
-  return uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
-}
 LaunchConfig ThreadsFor(uint64_t n) {
   return {.grid = static_cast<uint32_t>((n + kThreads - 1) / kThreads), .block = kThreads};
 }
 
 // Each row with its own sum, by one thread.
 IRIS_KERNEL void Norm(const Bfloat16* y, Bfloat16* z, uint64_t rows, uint64_t columns) {
-  const uint64_t row = ThreadOfGrid();
+  const uint64_t row = backend::ThreadOfGrid();
   if (row >= rows) return;
   int32_t sum = 0;
   for (uint64_t c = 0; c < columns; ++c) sum += IntegerOf(y[row * columns + c]);
@@ -56,34 +53,34 @@ IRIS_KERNEL void Norm(const Bfloat16* y, Bfloat16* z, uint64_t rows, uint64_t co
 }
 
 IRIS_KERNEL void Activate(Bfloat16* x, uint64_t n) {
-  const uint64_t i = ThreadOfGrid();
+  const uint64_t i = backend::ThreadOfGrid();
   if (i < n) x[i] = Bfloat16(static_cast<float>(Wrapped(IntegerOf(x[i]))));
 }
 
 // The same layers in integers, by one member alone: d[m, n] = a[m, k] b[k, n], an element a thread.
 IRIS_KERNEL void MultiplyIntegers(const int32_t* a, const int32_t* b, int32_t* d, uint64_t m,
                                   uint64_t n, uint64_t k) {
-  const uint64_t i = ThreadOfGrid();
+  const uint64_t i = backend::ThreadOfGrid();
   if (i >= m * n) return;
   int32_t sum = 0;
   for (uint64_t at = 0; at < k; ++at) sum += a[i / n * k + at] * b[at * n + i % n];
   d[i] = sum;
 }
 IRIS_KERNEL void NormIntegers(int32_t* y, uint64_t rows, uint64_t columns) {
-  const uint64_t row = ThreadOfGrid();
+  const uint64_t row = backend::ThreadOfGrid();
   if (row >= rows) return;
   int32_t sum = 0;
   for (uint64_t c = 0; c < columns; ++c) sum += y[row * columns + c];
   for (uint64_t c = 0; c < columns; ++c) y[row * columns + c] = Wrapped(y[row * columns + c] + sum);
 }
 IRIS_KERNEL void WrapIntegers(int32_t* x, uint64_t n) {
-  const uint64_t i = ThreadOfGrid();
+  const uint64_t i = backend::ThreadOfGrid();
   if (i < n) x[i] = Wrapped(x[i]);
 }
 // Counts elements of columns [first, first + n) of the whole that a member has otherwise.
 IRIS_KERNEL void Compare(const Bfloat16* part, const int32_t* whole, uint64_t first, uint64_t n,
                          uint32_t* n_wrong) {
-  const uint64_t i = ThreadOfGrid();
+  const uint64_t i = backend::ThreadOfGrid();
   if (i >= kRows * n) return;
   const int32_t wanted = whole[i / n * kInner + first + i % n];
   if (static_cast<float>(part[i]) != static_cast<float>(wanted)) {

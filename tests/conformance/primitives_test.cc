@@ -24,6 +24,8 @@ using backend::BlockSync;
 using backend::GridSize;
 using backend::LaneIndex;
 using backend::ThreadIndex;
+using backend::ThreadOfGrid;
+using backend::ThreadsOfGrid;
 using backend::WarpIndex;
 using backend::WarpSize;
 
@@ -208,11 +210,13 @@ TYPED_TEST(NanTest, MinAndMaxKeepANanInMemoryAndIgnoreANanOperand) {
 
 struct Place {
   uint32_t thread, block, block_size, grid_size, lane, warp, warp_size;
+  uint64_t thread_of_grid, threads_of_grid;
 };
 
 IRIS_KERNEL void WhereAmI(Place* places) {
   places[BlockIndex() * BlockSize() + ThreadIndex()] = {
-      ThreadIndex(), BlockIndex(), BlockSize(), GridSize(), LaneIndex(), WarpIndex(), WarpSize()};
+      ThreadIndex(), BlockIndex(), BlockSize(),    GridSize(),     LaneIndex(),
+      WarpIndex(),   WarpSize(),   ThreadOfGrid(), ThreadsOfGrid()};
 }
 
 class ShapeTest : public testing::TestWithParam<LaunchConfig> {};
@@ -242,6 +246,8 @@ TEST_P(ShapeTest, EveryThreadKnowsItsPlace) {
       EXPECT_EQ(got[i].grid_size, config.grid);
       EXPECT_EQ(got[i].lane, i % config.block % warp);
       EXPECT_EQ(got[i].warp, i % config.block / warp);
+      EXPECT_EQ(got[i].thread_of_grid, i);
+      EXPECT_EQ(got[i].threads_of_grid, n);
     }
   });
 }

@@ -260,6 +260,13 @@ IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
 
+// The number of the calling thread in its grid, block behind block, and how many threads that has:
+// for loops in which each thread takes every ThreadsOfGrid()-th element, from ThreadOfGrid() on.
+IRIS_DEVICE inline uint64_t ThreadOfGrid() {
+  return uint64_t{BlockIndex()} * BlockSize() + ThreadIndex();
+}
+IRIS_DEVICE inline uint64_t ThreadsOfGrid() { return uint64_t{GridSize()} * BlockSize(); }
+
 // Waits for all threads of the block; also orders their memory accesses at block scope.
 IRIS_DEVICE void BlockSync();
 
