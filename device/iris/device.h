@@ -25,6 +25,7 @@
 #include "iris/share.h"
 #include "iris/signal.h"
 #include "iris/tile.h"
+#include "iris/tile_grid.h"
 #include "iris/trace.h"
 #include "iris/translate.h"
 #include "iris/types.h"

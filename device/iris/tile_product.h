@@ -4,7 +4,7 @@
 //
 //   // A block of Product::kThreads threads makes one tile of D[m, n] = A[m, k] B[k, n]; all rows
 //   // are contiguous. The tile begins at row r and column c, and may end behind the matrix.
-//   IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+//   IRIS_SHARED(Product::Shared, shared);
 //   Product product(shared);
 //   product.Multiply({a + r * k, k, m - r}, {b + c, n, k}, false, n - c, k);
 //   product.ForEachStrip([&](uint32_t row, const float* strip) {
@@ -111,11 +111,15 @@ class TileProduct {
   // Rows that ForEachStrip has in shared memory at once.
   static constexpr uint32_t kStripRows = 32;
   static_assert(kRows % kStripRows == 0);
-  // What a block needs in shared memory.
+  // What a block needs in shared memory: kSharedBytes, aligned to 16. IRIS_SHARED declares a
+  // Shared; LaunchConfig::shared_bytes takes the number, for a kernel that has it in DynamicShared.
   static constexpr uint32_t kSharedBytes = (kSliceA + kSliceB) * sizeof(Element);
   static_assert(kSharedBytes >= kStripRows * kColumns * sizeof(float));
+  static_assert(kSharedBytes % sizeof(Bytes16) == 0);
+  using Shared = Bytes16[kSharedBytes / sizeof(Bytes16)];
 
-  // `shared`: kSharedBytes of the block, aligned to 16. Only this uses it while the product lives.
+  // `shared`: a Shared of the block, or as many bytes of DynamicShared. Only this uses it while the
+  // product lives.
   IRIS_DEVICE explicit TileProduct(void* shared) : shared_(static_cast<uint8_t*>(shared)) {}
 
   // Makes the sums of a tile over all k, from zero; k is at least 1. The lines of `a` are the rows

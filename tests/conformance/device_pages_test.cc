@@ -60,6 +60,24 @@ TEST(DevicePagesTest, GetPut) {
   });
 }
 
+TEST(DevicePagesTest, TileGrid) {
+  World world(2);
+  world.Run([](Rank& rank) {
+    constexpr uint32_t kRows = 70, kColumns = 45;  // no multiples of a tile
+    float* mine = rank.New<float>(kRows * kColumns);
+    float* theirs = rank.New<float>(kRows * kColumns);
+    rank.Write(mine, Counting(kRows * kColumns, 10000.0f * rank.rank()));
+    rank.HostBarrier();
+    const float* from = mine;
+    rank.Launch({3, 64}, docs::tiles::PutTilesToNext, rank.ctx, from, theirs, kRows, kColumns);
+    rank.Synchronize();
+    rank.HostBarrier();
+    EXPECT_EQ(rank.Read(theirs, kRows * kColumns),
+              Counting(kRows * kColumns, 10000.0f * (1 - rank.rank())));
+    rank.HostBarrier();
+  });
+}
+
 TEST(DevicePagesTest, TileProduct) {
   World world(2);
   world.Run([](Rank& rank) {
