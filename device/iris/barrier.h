@@ -71,9 +71,7 @@ IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const Device
     }
   }
   // A grid waits for its first block as long as that waits for the others, and a moment more.
-  const uint64_t longer_ns = 2 * (timeout_ns != 0       ? timeout_ns
-                                  : ctx.timeout_ns != 0 ? ctx.timeout_ns
-                                                        : impl::kDefaultTimeoutNs);
+  const uint64_t longer_ns = 2 * impl::TimeoutOf(ctx, timeout_ns);
   const WaitResult again = impl::MeetGrid(ctx, team, longer_ns);
   if (again != WaitResult::kOk) return again;
   return static_cast<WaitResult>(backend::Load<Scope::kDevice, Order::kRelaxed>(met));

@@ -6,11 +6,12 @@
 // before. PutSignal does data and signal in one.
 //
 //   producer:  PutSignal(ctx, peer, dst, src, count, {ready, round}, Block{});
-//   consumer:  if (WaitUntil(ctx, ready, Compare::kGe, round, Block{}) != WaitResult::kOk) ...
+//   consumer:  if (!AwaitSignal(ctx, producer, ready, round, report, Block{})) return;
 //
 // Every wait is bounded: by `timeout_ns` (0: DeviceContext::timeout_ns) and by the abort word. A
 // wait changes nothing, so one that timed out can simply be made again. Nothing resets a signal:
-// count upward, and wait for kGe or an epoch.
+// count upward, and wait for kGe or an epoch. AwaitSignal tells the host who did not come; the
+// other waits give the kernel a WaitResult, and leave it to the kernel to tell.
 #pragma once
 
 #include <cstdint>
@@ -96,6 +97,31 @@ IRIS_DEVICE inline T LoadSignal(const T* word) {
   return backend::Load<Scope::kSystem, kConsumeOrder>(Polled(word, "Test or Wait"));
 }
 
+IRIS_DEVICE inline bool HasFailed(const WaitReport& report) {
+  return report.failure != nullptr && backend::Load<Scope::kSystem, Order::kRelaxed>(
+                                          &report.failure->state) != WaitFailure::kNone;
+}
+
+// By one thread of those that waited. Who comes first tells the rest, and says so at the end.
+IRIS_DEVICE inline void ReportWait(const DeviceContext& ctx, const WaitReport& report,
+                                   WaitResult result, uint32_t from, uint64_t timeout_ns,
+                                   uint64_t wanted, uint64_t seen) {
+  WaitFailure* const failure = report.failure;
+  if (failure == nullptr) return;
+  if (backend::CompareExchange<Scope::kSystem, Order::kRelaxed>(
+          &failure->state, uint32_t{WaitFailure::kNone}, uint32_t{WaitFailure::kClaimed}) !=
+      WaitFailure::kNone) {
+    return;
+  }
+  backend::StorePlain(&failure->result, result);
+  backend::StorePlain(&failure->from, from);
+  backend::StorePlain(&failure->block, backend::BlockIndex());
+  backend::StorePlain(&failure->waited_ns, TimeoutOf(ctx, timeout_ns));
+  backend::StorePlain(&failure->wanted, wanted);
+  backend::StorePlain(&failure->seen, seen);
+  backend::Store<Scope::kSystem, Order::kRelease>(&failure->state, uint32_t{WaitFailure::kTold});
+}
+
 }  // namespace impl
 
 // True if the word compares so now. Acquires. T: a signal, or any 4- or 8-byte integer.
@@ -127,6 +153,31 @@ IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word,
                                         typename impl::NotDeduced<T>::Type value,
                                         uint64_t timeout_ns = 0) {
   return WaitUntil(ctx, word, compare, value, Thread{}, timeout_ns);
+}
+
+// Waits until `*signal`, a signal in the own heap that rank `from` raises, is at least `value`. All
+// threads of `coop` call it, one of them polls, and all get the same answer. True: they see what
+// the setter released. False: the kernel cleans up and returns.
+//
+// The first failure is reported, and the host's WaitMonitor makes an error of it that names the
+// rank. From then on all waits that report to the same monitor give up after a moment, so that many
+// of them do not take many timeouts.
+template <typename Coop = Thread, typename = impl::IfCoop<Coop>>
+IRIS_DEVICE inline bool AwaitSignal(const DeviceContext& ctx, uint32_t from, const uint64_t* signal,
+                                    uint64_t value, const WaitReport& report, Coop coop = Coop{},
+                                    uint64_t timeout_ns = 0) {
+  const impl::SpanOf<Coop> span(ctx, TraceOp::kWait, from, 0, value, coop);
+  WaitResult result = WaitResult::kOk;
+  if (impl::CoopIndex(coop) == 0) {
+    result = impl::BoundedWait(
+        ctx, timeout_ns, [&] { return Test(signal, Compare::kGe, value); },
+        [&] { return impl::HasFailed(report); });
+    if (result != WaitResult::kOk) {
+      impl::ReportWait(ctx, report, result, from, timeout_ns, value, impl::LoadSignal(signal));
+    }
+  }
+  return impl::CoopBroadcast(coop, static_cast<uint32_t>(result)) ==
+         static_cast<uint32_t>(WaitResult::kOk);
 }
 
 // Waits until the unsigned counter at `word` has reached `epoch` or passed it, wrap-safe: right as

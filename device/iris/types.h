@@ -26,6 +26,25 @@ struct Block {};   // all threads of a block
 // How a bounded wait ended.
 enum class WaitResult : uint32_t { kOk = 0, kTimeout = 1, kAborted = 2 };
 
+// The first wait of kernels that failed, as they tell it to the host: who reads it is WaitMonitor
+// (<iris/wait_monitor.h>). Host memory that kernels can write, all zero at first.
+struct WaitFailure {
+  enum State : uint32_t { kNone = 0, kClaimed = 1, kTold = 2 };
+  uint32_t state = kNone;  // kTold: all of the rest is there
+  WaitResult result = WaitResult::kOk;
+  uint32_t from = 0;       // the world rank that was waited for
+  uint32_t block = 0;      // that waited
+  uint64_t waited_ns = 0;  // of kTimeout
+  uint64_t wanted = 0;     // the least value that the signal has to have
+  uint64_t seen = 0;       // its value
+};
+
+// Where the waits of a kernel report a failure. Kernels get it by value, from a WaitMonitor. A
+// WaitReport{} reports to nobody.
+struct WaitReport {
+  WaitFailure* failure = nullptr;
+};
+
 // Comparison of wait and test, signed for signed types; kGe on epochs is wrap-safe through
 // WaitEpoch.
 enum class Compare { kEq, kNe, kGt, kGe, kLt, kLe };

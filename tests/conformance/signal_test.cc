@@ -1,4 +1,5 @@
 // Signals, put with signal, and all waits.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -470,6 +471,133 @@ TEST(AbortTest, AContextWithoutAbortWordIsNotAborted) {
     uint32_t* results = rank.New<uint32_t>(1);
     rank.Launch({}, WaitFor7<Thread>, ctx, word, kMillisecondNs, results);
     EXPECT_EQ(rank.Read(results), 2u);
+  });
+}
+
+// Waits that report to the host.
+
+// In each round rank 0 raises rank 1's signal, and the other way round.
+template <typename Coop>
+IRIS_KERNEL void AwaitEachOther(DeviceContext ctx, uint64_t* signal, uint64_t rounds,
+                                WaitReport report, uint32_t* came) {
+  const uint32_t peer = 1 - ctx.rank;
+  uint32_t n = 0;
+  for (uint64_t k = 1; k <= rounds; ++k) {
+    if (impl::CoopIndex(Coop{}) == 0) SignalSet(ctx, peer, signal, k);
+    n += AwaitSignal(ctx, peer, signal, k, report, Coop{}) ? 1 : 0;
+  }
+  came[backend::ThreadIndex()] = n;
+}
+
+template <typename Coop>
+void CheckAwaitSignal(uint32_t threads) {
+  World world(2);
+  world.Run([threads](Rank& rank) {
+    uint64_t* signal = rank.New<uint64_t>(1);
+    uint32_t* came = rank.New<uint32_t>(threads);
+    WaitFailure* failure = rank.New<WaitFailure>(1);
+    rank.HostBarrier();
+    rank.Launch({1, threads}, AwaitEachOther<Coop>, rank.ctx, signal, uint64_t{100},
+                WaitReport{failure}, came);
+    EXPECT_EQ(rank.Read(came, threads), std::vector<uint32_t>(threads, 100));
+    EXPECT_EQ(rank.Read(failure).state, WaitFailure::kNone);
+  });
+}
+
+TEST(AwaitSignalTest, ComesToAThread) { CheckAwaitSignal<Thread>(1); }
+TEST(AwaitSignalTest, ComesToAWarp) { CheckAwaitSignal<Warp>(20); }
+TEST(AwaitSignalTest, ComesToABlock) { CheckAwaitSignal<Block>(70); }
+
+// Block b waits for its own signal to be `wanted`, and all of its threads write what they got.
+IRIS_KERNEL void AwaitOrTell(DeviceContext ctx, uint32_t from, const uint64_t* signals,
+                             uint64_t wanted, WaitReport report, uint64_t timeout_ns,
+                             uint32_t* came) {
+  const uint64_t* const signal = signals + backend::BlockIndex();
+  const bool ok = AwaitSignal(ctx, from, signal, wanted, report, Block{}, timeout_ns);
+  came[backend::ThreadOfGrid()] = ok ? 1 : 2;
+}
+
+TEST(AwaitSignalTest, TellsWhoDidNotComeAndHowLongTheWaitWas) {
+  World world(1);
+  world.Run([](Rank& rank) {
+    uint64_t* signals = rank.New<uint64_t>(3);
+    uint32_t* came = rank.New<uint32_t>(3 * 40);
+    WaitFailure* failure = rank.New<WaitFailure>(1);
+    rank.Write(signals, std::vector<uint64_t>{9, 8, 10});
+    const uint64_t* const s = signals;
+    rank.Launch({3, 40}, AwaitOrTell, rank.ctx, 5u, s, uint64_t{9}, WaitReport{failure},
+                3 * kMillisecondNs, came);
+    std::vector<uint32_t> wanted(3 * 40, 1);
+    std::fill_n(wanted.begin() + 40, 40, 2);
+    EXPECT_EQ(rank.Read(came, 3 * 40), wanted);
+    const WaitFailure told = rank.Read(failure);
+    EXPECT_EQ(told.state, WaitFailure::kTold);
+    EXPECT_EQ(told.result, WaitResult::kTimeout);
+    EXPECT_EQ(told.from, 5u);
+    EXPECT_EQ(told.block, 1u);
+    EXPECT_EQ(told.waited_ns, 3 * kMillisecondNs);
+    EXPECT_EQ(told.wanted, 9u);
+    EXPECT_EQ(told.seen, 8u);
+  });
+}
+
+TEST(AwaitSignalTest, TheTimeoutIsTheContexts) {
+  World world(1, 1 << 20, 2 * kMillisecondNs);
+  world.Run([](Rank& rank) {
+    const uint64_t* signals = rank.New<uint64_t>(1);
+    uint32_t* came = rank.New<uint32_t>(1);
+    WaitFailure* failure = rank.New<WaitFailure>(1);
+    rank.Launch({}, AwaitOrTell, rank.ctx, 0u, signals, uint64_t{1}, WaitReport{failure},
+                uint64_t{0}, came);
+    EXPECT_EQ(rank.Read(failure).waited_ns, 2 * kMillisecondNs);
+  });
+}
+
+TEST(AwaitSignalTest, AfterAFailureOthersEndAtOnceAndTheFirstStays) {
+  World world(1);
+  world.Run([](Rank& rank) {
+    uint64_t* signals = rank.New<uint64_t>(20);
+    uint32_t* came = rank.New<uint32_t>(20);
+    WaitFailure* failure = rank.New<WaitFailure>(1);
+    WaitFailure first;
+    first.state = WaitFailure::kTold;
+    first.from = 3;
+    rank.Write(failure, first);
+    rank.Write(signals, uint64_t{1});  // that of block 0 has come
+    const uint64_t* const s = signals;
+    const uint64_t begin = backend::ClockNanoseconds();
+    rank.Launch({20, 1}, AwaitOrTell, rank.ctx, 0u, s, uint64_t{1}, WaitReport{failure},
+                uint64_t{0}, came);
+    std::vector<uint32_t> wanted(20, 2);
+    wanted[0] = 1;
+    EXPECT_EQ(rank.Read(came, 20), wanted);
+    EXPECT_LT(backend::ClockNanoseconds() - begin, kTestTimeoutNs / 2);
+    EXPECT_EQ(rank.Read(failure).from, 3u);
+  });
+}
+
+TEST(AwaitSignalTest, AnAbortIsTold) {
+  World world(1);
+  world.Abort();
+  world.Run([](Rank& rank) {
+    const uint64_t* signals = rank.New<uint64_t>(1);
+    uint32_t* came = rank.New<uint32_t>(1);
+    WaitFailure* failure = rank.New<WaitFailure>(1);
+    rank.Launch({}, AwaitOrTell, rank.ctx, 0u, signals, uint64_t{1}, WaitReport{failure},
+                uint64_t{0}, came);
+    EXPECT_EQ(rank.Read(came), 2u);
+    EXPECT_EQ(rank.Read(failure).result, WaitResult::kAborted);
+  });
+}
+
+TEST(AwaitSignalTest, MayReportToNobody) {
+  World world(1);
+  world.Run([](Rank& rank) {
+    const uint64_t* signals = rank.New<uint64_t>(1);
+    uint32_t* came = rank.New<uint32_t>(1);
+    rank.Launch({}, AwaitOrTell, rank.ctx, 0u, signals, uint64_t{1}, WaitReport{}, kMillisecondNs,
+                came);
+    EXPECT_EQ(rank.Read(came), 2u);
   });
 }
 

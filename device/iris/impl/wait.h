@@ -38,6 +38,12 @@ IRIS_DEVICE inline bool PollSome(Done done) {
   return false;
 }
 
+// How long a wait lasts that was given `timeout_ns`.
+IRIS_HOST_DEVICE inline uint64_t TimeoutOf(const DeviceContext& ctx, uint64_t timeout_ns) {
+  if (timeout_ns == 0) timeout_ns = ctx.timeout_ns;
+  return timeout_ns != 0 ? timeout_ns : kDefaultTimeoutNs;
+}
+
 // Calls `done()` until it says true (kOk), `timeout_ns` have passed (kTimeout; 0: the context's
 // timeout), or the abort word is not 0 (kAborted). `done` acquires, and has the last word: what
 // arrived in time is never reported as missing.
@@ -53,8 +59,7 @@ IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t tim
     return false;
   };
   if (PollSome<kPolls, kPollsBeforeClock>(done_then_pause)) return WaitResult::kOk;
-  if (timeout_ns == 0) timeout_ns = ctx.timeout_ns;
-  if (timeout_ns == 0) timeout_ns = kDefaultTimeoutNs;
+  timeout_ns = TimeoutOf(ctx, timeout_ns);
   const uint64_t start = backend::ClockNanoseconds();
   uint64_t abort_polled = start;
   for (;;) {
