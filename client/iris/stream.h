@@ -16,6 +16,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -81,6 +83,27 @@ class Stream {
   }
   Status Fill(void* to, uint8_t value, uint64_t bytes) {
     return impl::FromC(iris_fill_async(to, value, bytes, get()));
+  }
+
+  // What lies at `from`, memory of the device or of the heap, once the stream has come here: one
+  // value, or `count` of them. Waits. Errors as Synchronize.
+  template <typename T>
+  StatusOr<T> Read(const T* from) {
+    static_assert(std::is_trivially_copyable_v<T>, "copies move bytes");
+    IRIS_RETURN_IF_ERROR(Synchronize());  // a capture would keep the address of `value`
+    T value;
+    IRIS_RETURN_IF_ERROR(Copy(&value, from, sizeof(T)));
+    IRIS_RETURN_IF_ERROR(Synchronize());
+    return value;
+  }
+  template <typename T>
+  StatusOr<std::vector<T>> Read(const T* from, uint64_t count) {
+    static_assert(std::is_trivially_copyable_v<T>, "copies move bytes");
+    IRIS_RETURN_IF_ERROR(Synchronize());  // likewise
+    std::vector<T> values(count);
+    IRIS_RETURN_IF_ERROR(Copy(values.data(), from, count * sizeof(T)));
+    IRIS_RETURN_IF_ERROR(Synchronize());
+    return values;
   }
 
   // Copies by the device's copy engine between this rank and a peer, without a kernel (a signal is

@@ -60,13 +60,12 @@ TEST(DocsTest, Signals) {
     float* ghost = rank.New<float>(50);
     uint64_t* ready = rank.New<uint64_t>(1);
     uint64_t* taken = rank.New<uint64_t>(1);
-    uint32_t* result = rank.New<uint32_t>(1);
+    WaitFailure* failure = rank.New<WaitFailure>(1);
     rank.Write(edge, std::vector<float>(50, 1.0f));
-    rank.Write(result, 9u);
     rank.HostBarrier();
     rank.Launch({1, 32}, Steps, rank.ctx, edge, ghost, uint64_t{50}, ready, taken, uint64_t{10},
-                result);
-    EXPECT_EQ(rank.Read(result), 0u);
+                WaitReport{failure});
+    EXPECT_EQ(rank.Read(failure).state, WaitFailure::kNone);
     EXPECT_EQ(rank.Read(edge, 50), std::vector<float>(50, 1024.0f));  // both double each step
   });
 }

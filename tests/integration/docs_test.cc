@@ -67,6 +67,22 @@ Status ScaleAndMean() {
   IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));
   if (values != all(value(left, 1), value(right, 0)))
     return {StatusCode::kInternal, "a wrong halo"};
+  // Steps that wait for each other, and the time of a launch.
+  constexpr uint64_t kEdge = 50;
+  IRIS_ASSIGN_OR_RETURN(const auto edges, context.Allocate<float>(2 * kEdge, "edges"));
+  IRIS_ASSIGN_OR_RETURN(const auto signals, context.Allocate<uint64_t>(2, "signals"));
+  const std::vector<float> ones(kEdge, 1.0f);
+  IRIS_RETURN_IF_ERROR(stream.Copy(edges, ones.data(), kEdge * sizeof(float)));
+  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_RETURN_IF_ERROR(context.Barrier());
+  float* const edge = edges;
+  IRIS_RETURN_IF_ERROR(TakeSteps(context, edge, edge + kEdge, kEdge, signals, 10, stream));
+  IRIS_ASSIGN_OR_RETURN(const std::vector<float> edge_values, stream.Read(edge, kEdge));
+  if (edge_values != std::vector<float>(kEdge, 1024.0f)) {
+    return {StatusCode::kInternal, "a wrong edge"};
+  }
+  IRIS_ASSIGN_OR_RETURN(const Microseconds time, TimeOfScale(context, x, kFloats, stream));
+  if (!(time.count() > 0)) return {StatusCode::kInternal, "no time"};
   return context.Barrier();
 }
 
