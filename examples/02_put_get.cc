@@ -24,18 +24,13 @@ constexpr uint64_t kFloats = 1 << 20;
 constexpr iris::LaunchConfig kLaunch = {.grid = 8, .block = 128};
 
 // This block's share of n elements.
-struct Slice {
-  uint64_t begin, count;
-};
-IRIS_DEVICE inline Slice MySlice(uint64_t n) {
-  const uint64_t each = (n + iris::backend::GridSize() - 1) / iris::backend::GridSize();
-  const uint64_t begin = iris::backend::BlockIndex() * each;
-  return {begin, begin >= n ? 0 : (n - begin < each ? n - begin : each)};
+IRIS_DEVICE inline iris::Share MySlice(uint64_t n) {
+  return iris::ShareOf(n, iris::backend::GridSize(), iris::backend::BlockIndex());
 }
 
 IRIS_KERNEL void PutToNext(iris::DeviceContext ctx, float* inbox, const float* mine, uint64_t n) {
   const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
-  const Slice slice = MySlice(n);
+  const iris::Share slice = MySlice(n);
   iris::Put(ctx, next, inbox + slice.begin, mine + slice.begin, slice.count, iris::Block{});
 }
 
@@ -43,7 +38,7 @@ IRIS_KERNEL void PutToNext(iris::DeviceContext ctx, float* inbox, const float* m
 IRIS_KERNEL void GetFromPrevious(iris::DeviceContext ctx, float* fetched, const float* mine,
                                  uint64_t n) {
   const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
-  const Slice slice = MySlice(n);
+  const iris::Share slice = MySlice(n);
   iris::Get(ctx, previous, fetched + slice.begin, mine + slice.begin, slice.count, iris::Block{});
 }
 
@@ -75,8 +70,7 @@ iris::Status Run() {
 
   // The same values came twice: pushed by the previous rank, and pulled from it.
   for (const float* source : {inbox.get(), fetched.get()}) {
-    IRIS_RETURN_IF_ERROR(stream.Copy(values.data(), source, kBytes));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    IRIS_ASSIGN_OR_RETURN(values, stream.Read(source, kFloats));
     for (uint64_t i = 0; i < kFloats; ++i) {
       if (values[i] != Value(previous, i)) return {iris::StatusCode::kInternal, "a wrong value"};
     }

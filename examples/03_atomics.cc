@@ -75,11 +75,8 @@ iris::Status Run() {
   IRIS_RETURN_IF_ERROR(context.Barrier());  // all have drawn
 
   if (ctx.rank == kOwner) {
-    Counters result;
-    std::vector<uint32_t> drawers(n_tickets);
-    IRIS_RETURN_IF_ERROR(stream.Copy(&result, counters, sizeof(result)));
-    IRIS_RETURN_IF_ERROR(stream.Copy(drawers.data(), drawn_by, drawn_by.bytes));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    IRIS_ASSIGN_OR_RETURN(const Counters result, stream.Read(counters.get()));
+    IRIS_ASSIGN_OR_RETURN(const auto drawers, stream.Read(drawn_by.get(), n_tickets));
     IRIS_RETURN_IF_ERROR(Check(result, drawers, ctx.n_ranks));
     std::printf("%u tickets, each drawn once; %u by each of %u ranks\n", n_tickets, kDrawsOfARank,
                 ctx.n_ranks);

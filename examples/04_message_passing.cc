@@ -19,10 +19,9 @@
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
+#include "iris/wait_monitor.h"
 
 using iris::Block;
-using iris::Compare;
-using iris::WaitResult;
 
 constexpr uint32_t kRounds = 200;
 constexpr uint32_t kSlots = 2;  // so many messages may be under way
@@ -39,14 +38,9 @@ IRIS_DEVICE inline uint32_t Word(uint32_t sender, uint32_t round, uint32_t i) {
   return (sender * kRounds + round) * kWords + i;
 }
 
-// What the kernel has to tell the host.
-struct Report {
-  uint32_t wrong_words;
-  uint32_t failed_round;  // 0: none
-};
-
 // One block. Rounds count from 1, as the signals do.
-IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* report) {
+IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, uint32_t* wrong_words,
+                              iris::WaitReport report) {
   const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
   const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
   const uint32_t thread = iris::backend::ThreadIndex();
@@ -54,13 +48,10 @@ IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* rep
   for (uint32_t round = 1; round <= kRounds; ++round) {
     const uint32_t slot = round % kSlots;
 
-    // Send, once the receiver has read what was in the slot. Every wait is bounded, and says so if
-    // a peer is gone.
+    // Send, once the receiver has read what was in the slot. Every wait is bounded, and tells the
+    // host if a peer is gone.
     const uint64_t read_before = round > kSlots ? round - kSlots : 0;
-    if (iris::WaitUntil(ctx, &box->credit, Compare::kGe, read_before, Block{}) != WaitResult::kOk) {
-      if (thread == 0) report->failed_round = round;
-      return;
-    }
+    if (!iris::AwaitSignal(ctx, next, &box->credit, read_before, report, Block{})) return;
     for (uint32_t i = thread; i < kWords; i += iris::backend::BlockSize()) {
       box->outbox[i] = Word(ctx.rank, round, i);
     }
@@ -69,10 +60,7 @@ IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* rep
                     Block{});  // the outbox may be filled again
 
     // Receive.
-    if (iris::WaitUntil(ctx, &box->ready, Compare::kGe, round, Block{}) != WaitResult::kOk) {
-      if (thread == 0) report->failed_round = round;
-      return;
-    }
+    if (!iris::AwaitSignal(ctx, previous, &box->ready, round, report, Block{})) return;
     for (uint32_t i = thread; i < kWords; i += iris::backend::BlockSize()) {
       if (box->inbox[slot][i] != Word(previous, round, i)) ++wrong;
     }
@@ -81,7 +69,7 @@ IRIS_KERNEL void PassMessages(iris::DeviceContext ctx, Mailbox* box, Report* rep
   }
   if (wrong > 0) {
     iris::backend::FetchOp<iris::AtomicOp::kAdd, iris::Scope::kSystem, iris::Order::kRelaxed>(
-        &report->wrong_words, wrong);
+        wrong_words, wrong);
   }
 }
 
@@ -89,15 +77,12 @@ iris::Status Run() {
   IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 16 << 20}));
   IRIS_ASSIGN_OR_RETURN(const auto box, context.Allocate<Mailbox>(1, "mailbox"));
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
-  IRIS_ASSIGN_OR_RETURN(const auto report, iris::HostArray<Report>::Create(context));
+  IRIS_ASSIGN_OR_RETURN(const auto wrong_words, iris::HostArray<uint32_t>::Create(context));
+  IRIS_ASSIGN_OR_RETURN(const auto monitor, iris::WaitMonitor::Create(context));
   IRIS_RETURN_IF_ERROR(iris::Launch({.grid = 1, .block = 64}, stream, PassMessages,
-                                    context.device_context(), box, report));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
-  if (report->failed_round != 0) {
-    IRIS_RETURN_IF_ERROR(context.Health());  // a peer that died is named here
-    return {iris::StatusCode::kDeadlineExceeded, "no message came in time"};
-  }
-  if (report->wrong_words != 0) return {iris::StatusCode::kInternal, "wrong words of a message"};
+                                    context.device_context(), box, wrong_words, monitor));
+  IRIS_RETURN_IF_ERROR(monitor.Synchronize(stream));  // names a rank that did not come
+  if (*wrong_words != 0) return {iris::StatusCode::kInternal, "wrong words of a message"};
   std::printf("rank %u sent %u messages of %zu bytes and received as many, all right\n",
               context.rank(), kRounds, sizeof(Mailbox::outbox));
   IRIS_RETURN_IF_ERROR(context.Barrier());

@@ -35,18 +35,16 @@ struct Move {
 };
 
 IRIS_KERNEL void MoveWords(iris::DeviceContext ctx, Move move) {
-  const uint64_t each = (move.count + iris::backend::GridSize() - 1) / iris::backend::GridSize();
-  const uint64_t begin = iris::backend::BlockIndex() * each;  // this block's share of the words
-  if (begin >= move.count) return;
-  const uint64_t n = move.count - begin < each ? move.count - begin : each;
+  const iris::Share mine =  // this block's share of the words
+      iris::ShareOf(move.count, iris::backend::GridSize(), iris::backend::BlockIndex());
   for (uint32_t i = 0; i < move.n_peers; ++i) {
     const uint32_t peer = (move.first_peer + i) % ctx.n_ranks;
     const uint64_t from = move.store ? ctx.rank : peer;
-    uint64_t* const to = move.out + from * move.count + begin;
+    uint64_t* const to = move.out + from * move.count + mine.begin;
     if (move.store) {
-      iris::Put(ctx, peer, to, move.values + begin, n, iris::Block{});
+      iris::Put(ctx, peer, to, move.values + mine.begin, mine.count, iris::Block{});
     } else {
-      iris::Get(ctx, peer, to, move.values + begin, n, iris::Block{});
+      iris::Get(ctx, peer, to, move.values + mine.begin, mine.count, iris::Block{});
     }
   }
 }
@@ -55,9 +53,9 @@ uint64_t Value(uint32_t rank, uint64_t i) { return (uint64_t{rank} + 1) << 40 | 
 
 // Waits for all, then compares the values of rank `from` in this rank's `out`.
 iris::Status Check(iris::Stream& stream, const Move& move, uint32_t from) {
-  std::vector<uint64_t> got(move.count);
-  IRIS_RETURN_IF_ERROR(stream.Copy(got.data(), move.out + from * move.count, move.count * 8));
-  IRIS_RETURN_IF_ERROR(stream.Fill(move.out + from * move.count, 0, move.count * 8));
+  uint64_t* const out = move.out + from * move.count;
+  IRIS_ASSIGN_OR_RETURN(const auto got, stream.Read(out, move.count));
+  IRIS_RETURN_IF_ERROR(stream.Fill(out, 0, move.count * 8));
   IRIS_RETURN_IF_ERROR(stream.Synchronize());
   for (uint64_t i = 0; i < move.count; ++i) {
     if (got[i] == Value(from, i)) continue;

@@ -12,12 +12,11 @@
 // the answer of an add, so that it need not come back. The rows are the ranks whose kernels run,
 // the columns are those whose words they change; the figure is the least between two ranks.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "examples/flags.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -25,16 +24,13 @@
 
 using iris::Order;
 using iris::Scope;
+using iris::backend::ThreadOfGrid;
 
 constexpr uint32_t kWords = 4096;
 constexpr iris::LaunchConfig kLaunch = {.grid = 64, .block = 256};
 constexpr uint32_t kThreads = kLaunch.grid * kLaunch.block;
-constexpr uint32_t kEach = 16;  // operations of a thread
-constexpr uint32_t kRepeats = 4;
-
-IRIS_DEVICE inline uint64_t ThreadOfGrid() {
-  return iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
-}
+constexpr uint32_t kEach = 16;    // operations of a thread
+constexpr uint32_t kRepeats = 4;  // after one that is not measured
 
 IRIS_KERNEL void Add(iris::DeviceContext ctx, uint32_t peer, uint64_t* words, uint64_t*) {
   for (uint32_t i = 0; i < kEach; ++i) {
@@ -57,8 +53,7 @@ IRIS_KERNEL void Exchange(iris::DeviceContext ctx, uint32_t peer, uint64_t* word
 
 // What is in the words of this rank, all together. Sets them to zero.
 iris::StatusOr<uint64_t> TakeSum(iris::Stream& stream, uint64_t* words, uint64_t n) {
-  std::vector<uint64_t> values(n);
-  IRIS_RETURN_IF_ERROR(stream.Copy(values.data(), words, n * sizeof(uint64_t)));
+  IRIS_ASSIGN_OR_RETURN(const auto values, stream.Read(words, n));
   IRIS_RETURN_IF_ERROR(stream.Fill(words, 0, n * sizeof(uint64_t)));
   IRIS_RETURN_IF_ERROR(stream.Synchronize());
   uint64_t sum = 0;
@@ -70,29 +65,23 @@ iris::Status Run(bool exchange) {
   IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 16 << 20}));
   const iris::DeviceContext& ctx = context.device_context();
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
-  IRIS_ASSIGN_OR_RETURN(iris::Event start, iris::Event::Create(context));
-  IRIS_ASSIGN_OR_RETURN(iris::Event end, iris::Event::Create(context));
   IRIS_ASSIGN_OR_RETURN(const auto words, context.Allocate<uint64_t>(kWords, "words"));
   IRIS_ASSIGN_OR_RETURN(const auto taken, context.Allocate<uint64_t>(1, "taken"));
   // What the words get in all, and so what must be in them or have been taken out at last.
   constexpr uint64_t kOperations = uint64_t{kThreads} * kEach;
-  const uint64_t given = kRepeats * (exchange ? kOperations * (kOperations + 1) / 2 : kOperations);
+  const uint64_t given =
+      (1 + kRepeats) * (exchange ? kOperations * (kOperations + 1) / 2 : kOperations);
 
   if (ctx.rank == 0) std::printf("10^6 operations a second, [rank, heap]\n");
   double least = 1e18;
   for (uint32_t r = 0; r < ctx.n_ranks; ++r) {
     for (uint32_t p = 0; p < ctx.n_ranks; ++p) {
-      double best_ns = 1e18;
-      for (uint32_t repeat = 0; ctx.rank == r && repeat < kRepeats; ++repeat) {
-        IRIS_RETURN_IF_ERROR(start.Record(stream));
-        IRIS_RETURN_IF_ERROR(iris::Launch(kLaunch, stream, exchange ? Exchange : Add, ctx, p,
-                                          words.get(), taken.get()));
-        IRIS_RETURN_IF_ERROR(end.Record(stream));
-        IRIS_RETURN_IF_ERROR(stream.Synchronize());
-        IRIS_ASSIGN_OR_RETURN(const std::chrono::nanoseconds took, end.Since(start));
-        best_ns = std::min(best_ns, static_cast<double>(std::max<int64_t>(took.count(), 1)));
-      }
-      IRIS_RETURN_IF_ERROR(context.Barrier());  // the words of p stand still
+      const auto change = [&]() -> iris::Status {  // the others only wait for rank r
+        if (ctx.rank != r) return iris::OkStatus();
+        return iris::Launch(kLaunch, stream, exchange ? Exchange : Add, ctx, p, words, taken);
+      };
+      IRIS_ASSIGN_OR_RETURN(const auto time, iris::DoBench(context, stream, change,
+                                                           {.n_warmup = 1, .n_repeat = kRepeats}));
       uint64_t left = 0, out = 0;
       if (ctx.rank == p) {
         IRIS_ASSIGN_OR_RETURN(left, TakeSum(stream, words.get(), kWords));
@@ -107,8 +96,7 @@ iris::Status Run(bool exchange) {
                 "rank " + std::to_string(r) + " gave the words of " + std::to_string(p) + " " +
                     std::to_string(given) + " in all, but there are " + std::to_string(left + out)};
       }
-      IRIS_ASSIGN_OR_RETURN(best_ns, context.BroadcastValue(best_ns, r));
-      const double rate = static_cast<double>(kOperations) * 1e3 / best_ns;
+      const double rate = static_cast<double>(kOperations) / time.count();
       if (r != p || ctx.n_ranks == 1) least = std::min(least, rate);
       if (ctx.rank == 0) std::printf("%10.2f%s", rate, p + 1 == ctx.n_ranks ? "\n" : "");
     }

@@ -15,10 +15,10 @@
 // what a block has in shared memory into any heap. There is no second kernel and no buffer: the
 // stores of a tile travel while other blocks multiply. A trace (IRIS_TRACE) shows both: "user 1"
 // multiplies, "user 2" stores.
-#include <chrono>
 #include <cstdio>
 
 #include "examples/gemm_data.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -33,32 +33,31 @@ constexpr uint32_t kRepeats = 10;
 
 // D[m, n] = A[m, k] B[k, n]. This rank makes n_mine columns, from first_column on.
 struct Problem {
-  uint32_t m, n, k, n_mine, first_column, down, tiles;  // `tiles` of this rank, `down` in a column
-  const Bfloat16* a;                                    // [m, k]
-  const Bfloat16* b;                                    // [k, n_mine]
-  Bfloat16* d;                                          // [m, n], symmetric
+  uint32_t m, n, k, n_mine, first_column;
+  const Bfloat16* a;     // [m, k]
+  const Bfloat16* b;     // [k, n_mine]
+  Bfloat16* d;           // [m, n], symmetric
+  iris::TileGrid tiles;  // of this rank's columns of D
 };
 
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads,
                                1) void MultiplyAndScatter(iris::DeviceContext ctx, Problem p) {
-  IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+  IRIS_SHARED(Product::Shared, shared);
   Product product(shared);
-  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles; t += iris::backend::GridSize()) {
-    const uint32_t row = t % p.down * Product::kRows;
-    const uint32_t column = t / p.down * Product::kColumns;
+  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles.size();
+       t += iris::backend::GridSize()) {
+    const iris::GridTile tile = p.tiles[t];
     {
       const iris::TraceSpan span(ctx, kMultiply, Block{});
-      product.Multiply({p.a + uint64_t{row} * p.k, p.k, p.m - row}, {p.b + column, p.n_mine, p.k},
-                       false, p.n_mine - column, p.k);
+      product.Multiply({p.a + uint64_t{tile.row} * p.k, p.k, tile.rows},
+                       {p.b + tile.column, p.n_mine, p.k}, false, tile.columns, p.k);
     }
     const iris::TraceSpan span(ctx, kStore, Block{});
     product.ForEachStrip<Bfloat16>([&](uint32_t below, const Bfloat16* strip) {
-      const uint32_t at = row + below;
-      const iris::Tile tile = {Product::kStripRows,      Product::kColumns, p.n, 1,
-                               at < p.m ? p.m - at : 0u, p.n_mine - column};
-      Bfloat16* const to = p.d + uint64_t{at} * p.n + p.first_column + column;
+      const iris::Tile rows = tile.Rows(below, Product::kStripRows, p.n);
+      Bfloat16* const to = p.d + p.first_column + tile.Offset(below, p.n);
       for (uint32_t i = 0; i < ctx.n_ranks; ++i) {  // each begins with its own heap
-        iris::StoreTile(ctx, (ctx.rank + i) % ctx.n_ranks, to, tile, strip, Block{});
+        iris::StoreTile(ctx, (ctx.rank + i) % ctx.n_ranks, to, rows, strip, Block{});
       }
     });
   }
@@ -72,8 +71,7 @@ iris::Status Run(Problem p) {
   IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'n', ctx.n_ranks));
   p.n_mine = p.n / ctx.n_ranks;
   p.first_column = ctx.rank * p.n_mine;
-  p.down = (p.m + Product::kRows - 1) / Product::kRows;
-  p.tiles = p.down * ((p.n_mine + Product::kColumns - 1) / Product::kColumns);
+  p.tiles = {p.m, p.n_mine, Product::kRows, Product::kColumns};
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(const auto a, example::GemmA(context, stream, p.m, p.k));
   IRIS_ASSIGN_OR_RETURN(const auto b,
@@ -81,19 +79,14 @@ iris::Status Run(Problem p) {
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<Bfloat16>(uint64_t{p.m} * p.n, "d"));
   p.a = a, p.b = b, p.d = d.get();
 
-  double best_us = 0;
-  for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    const auto start = std::chrono::steady_clock::now();
-    IRIS_RETURN_IF_ERROR(iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads},
-                                      stream, MultiplyAndScatter, ctx, p));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
-    IRIS_RETURN_IF_ERROR(context.Barrier());  // the tiles of all ranks are there
-    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
-    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, d.get(), p.m, p.n, p.k));
-    if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
-  }
-  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
+  const auto multiply = [&] {
+    return iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads}, stream,
+                        MultiplyAndScatter, ctx, p);
+  };
+  IRIS_ASSIGN_OR_RETURN(const auto time, iris::DoBench(context, stream, multiply,
+                                                       {.n_warmup = 1, .n_repeat = kRepeats}));
+  IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
+  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", time.count());
   return iris::OkStatus();
 }
 

@@ -12,10 +12,10 @@
 // block waits for another. Floats are added in any order, so the last bits may differ from run to
 // run and from rank to rank (here they do not: the values are whole numbers). In a trace
 // (IRIS_TRACE) "user 1" multiplies, "user 2" adds.
-#include <chrono>
 #include <cstdio>
 
 #include "examples/gemm_data.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -30,23 +30,23 @@ constexpr uint32_t kRepeats = 10;
 
 // D[m, n] = the sum over the ranks of A[m, k_mine] B[k_mine, n].
 struct Problem {
-  uint32_t m, n, k, k_mine, down, tiles;  // `tiles` of D, `down` in a column
-  const Bfloat16* a;                      // [m, k_mine]
-  const Bfloat16* b;                      // [k_mine, n]
-  float* d;                               // [m, n], symmetric
+  uint32_t m, n, k, k_mine;
+  const Bfloat16* a;     // [m, k_mine]
+  const Bfloat16* b;     // [k_mine, n]
+  float* d;              // [m, n], symmetric
+  iris::TileGrid tiles;  // of D
 };
 
 // Adds the tile that `product` has to D on all ranks.
-IRIS_DEVICE inline void AddToAll(const iris::DeviceContext& ctx, const Problem& p, uint32_t t,
-                                 const Product& product) {
-  const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+IRIS_DEVICE inline void AddToAll(const iris::DeviceContext& ctx, const Problem& p,
+                                 const iris::GridTile& tile, const Product& product) {
   product.ForEachStrip([&](uint32_t below, const float* strip) {
     for (uint32_t i = iris::backend::ThreadIndex(); i < Product::kStripRows * Product::kColumns;
          i += iris::backend::BlockSize()) {
-      const uint64_t r = row + below + i / Product::kColumns, c = column + i % Product::kColumns;
-      for (uint32_t peer = 0; r < p.m && c < p.n && peer < ctx.n_ranks; ++peer) {
+      const uint32_t r = below + i / Product::kColumns, c = i % Product::kColumns;
+      for (uint32_t peer = 0; r < tile.rows && c < tile.columns && peer < ctx.n_ranks; ++peer) {
         iris::AtomicAdd<iris::Scope::kSystem, iris::Order::kRelaxed>(
-            ctx, (ctx.rank + peer) % ctx.n_ranks, &p.d[r * p.n + c], strip[i]);
+            ctx, (ctx.rank + peer) % ctx.n_ranks, &p.d[tile.Offset(r, p.n) + c], strip[i]);
       }
     }
   });
@@ -54,17 +54,18 @@ IRIS_DEVICE inline void AddToAll(const iris::DeviceContext& ctx, const Problem& 
 
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads, 1) void MultiplyAndReduce(iris::DeviceContext ctx,
                                                                             Problem p) {
-  IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+  IRIS_SHARED(Product::Shared, shared);
   Product product(shared);
-  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles; t += iris::backend::GridSize()) {
-    const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles.size();
+       t += iris::backend::GridSize()) {
+    const iris::GridTile tile = p.tiles[t];
     {
       const iris::TraceSpan span(ctx, kMultiply, Block{});
-      product.Multiply({p.a + uint64_t{row} * p.k_mine, p.k_mine, p.m - row},
-                       {p.b + column, p.n, p.k_mine}, false, p.n - column, p.k_mine);
+      product.Multiply({p.a + uint64_t{tile.row} * p.k_mine, p.k_mine, tile.rows},
+                       {p.b + tile.column, p.n, p.k_mine}, false, tile.columns, p.k_mine);
     }
     const iris::TraceSpan span(ctx, kReduce, Block{});
-    AddToAll(ctx, p, t, product);
+    AddToAll(ctx, p, tile, product);
   }
 }
 
@@ -74,8 +75,7 @@ iris::Status Run(Problem p) {
   const iris::DeviceContext& ctx = context.device_context();
   IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'k', ctx.n_ranks));
   p.k_mine = p.k / ctx.n_ranks;
-  p.down = (p.m + Product::kRows - 1) / Product::kRows;
-  p.tiles = p.down * ((p.n + Product::kColumns - 1) / Product::kColumns);
+  p.tiles = {p.m, p.n, Product::kRows, Product::kColumns};
   const uint64_t first = uint64_t{ctx.rank} * p.k_mine;
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(const auto a, example::GemmA(context, stream, p.m, p.k_mine, 0, first));
@@ -83,21 +83,16 @@ iris::Status Run(Problem p) {
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<float>(uint64_t{p.m} * p.n, "d"));
   p.a = a, p.b = b, p.d = d.get();
 
-  double best_us = 0;
-  for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
-    IRIS_RETURN_IF_ERROR(stream.Fill(p.d, 0, d.bytes));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
-    IRIS_RETURN_IF_ERROR(context.Barrier());  // every D is zero
-    const auto start = std::chrono::steady_clock::now();
-    IRIS_RETURN_IF_ERROR(iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads},
-                                      stream, MultiplyAndReduce, ctx, p));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
-    IRIS_RETURN_IF_ERROR(context.Barrier());  // all parts are added
-    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
-    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
-    if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
-  }
-  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
+  const auto clear = [&] { return stream.Fill(p.d, 0, d.bytes); };
+  const auto multiply = [&] {
+    return iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads}, stream,
+                        MultiplyAndReduce, ctx, p);
+  };
+  IRIS_ASSIGN_OR_RETURN(const auto time,
+                        iris::DoBench(context, stream, multiply,
+                                      {.n_warmup = 1, .n_repeat = kRepeats, .before = clear}));
+  IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
+  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", time.count());
   return iris::OkStatus();
 }
 

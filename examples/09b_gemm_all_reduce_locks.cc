@@ -11,15 +11,16 @@
 // ranks add the parts in the same order, which gives all the same bits in every run. StoreSums
 // writes the registers of a block as they are, and AddSums adds them to those of another. In a
 // trace (IRIS_TRACE) "user 1" multiplies, "user 2" reduces.
-#include <chrono>
 #include <cstdio>
 
 #include "examples/gemm_data.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
 #include "iris/tile_product.h"
+#include "iris/wait_monitor.h"
 
 using iris::Bfloat16, iris::Block;
 using Product = iris::TileProduct<Bfloat16>;
@@ -30,13 +31,14 @@ constexpr uint32_t kTileElements = Product::kRows * Product::kColumns;
 
 // D[m, n] = the sum over the ranks of A[m, k_mine] B[k_mine, n].
 struct Problem {
-  uint32_t m, n, k, k_mine, down, tiles;  // `tiles` of D, `down` in a column
-  const Bfloat16* a;                      // [m, k_mine]
-  const Bfloat16* b;                      // [k_mine, n]
-  float* d;                               // [m, n], symmetric
-  float* parts;                           // of this rank, tile behind tile; symmetric
-  uint64_t* unlocked;                     // [tiles, ranks]: the last round whose part is there
-  uint32_t* failed;                       // set if a lock was not opened
+  uint32_t m, n, k, k_mine;
+  const Bfloat16* a;        // [m, k_mine]
+  const Bfloat16* b;        // [k_mine, n]
+  float* d;                 // [m, n], symmetric
+  float* parts;             // of this rank, tile behind tile; symmetric
+  uint64_t* unlocked;       // [tiles, ranks]: the last round whose part is there
+  iris::TileGrid tiles;     // of D
+  iris::WaitReport report;  // of locks that are not opened
 };
 
 // Gives the part of this rank, and takes those of all.
@@ -51,17 +53,13 @@ IRIS_DEVICE inline bool ReduceParts(const iris::DeviceContext& ctx, const Proble
   product.Clear();
   for (uint32_t peer = 0; peer < ctx.n_ranks; ++peer) {
     const uint64_t* const lock = &p.unlocked[t * ctx.n_ranks + peer];
-    if (iris::WaitUntil(ctx, lock, iris::Compare::kGe, round, Block{}) != iris::WaitResult::kOk) {
-      return false;
-    }
+    if (!iris::AwaitSignal(ctx, peer, lock, round, p.report, Block{})) return false;
     product.AddSums(iris::Translate(ctx, peer, part));
   }
-  const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+  const iris::GridTile tile = p.tiles[t];
   product.ForEachStrip([&](uint32_t below, const float* strip) {
-    const uint32_t at = row + below, rest = at < p.m ? p.m - at : 0;
-    iris::StoreTile(ctx, ctx.rank, p.d + uint64_t{at} * p.n + column,
-                    {Product::kStripRows, Product::kColumns, p.n, 1, rest, p.n - column}, strip,
-                    Block{});
+    iris::StoreTile(ctx, ctx.rank, p.d + tile.Offset(below, p.n),
+                    tile.Rows(below, Product::kStripRows, p.n), strip, Block{});
   });
   return true;
 }
@@ -70,20 +68,18 @@ IRIS_DEVICE inline bool ReduceParts(const iris::DeviceContext& ctx, const Proble
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads, 1) void MultiplyAndReduce(iris::DeviceContext ctx,
                                                                             Problem p,
                                                                             uint64_t round) {
-  IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+  IRIS_SHARED(Product::Shared, shared);
   Product product(shared);
-  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles; t += iris::backend::GridSize()) {
-    const uint32_t row = t % p.down * Product::kRows, column = t / p.down * Product::kColumns;
+  for (uint32_t t = iris::backend::BlockIndex(); t < p.tiles.size();
+       t += iris::backend::GridSize()) {
+    const iris::GridTile tile = p.tiles[t];
     {
       const iris::TraceSpan span(ctx, kMultiply, Block{});
-      product.Multiply({p.a + uint64_t{row} * p.k_mine, p.k_mine, p.m - row},
-                       {p.b + column, p.n, p.k_mine}, false, p.n - column, p.k_mine);
+      product.Multiply({p.a + uint64_t{tile.row} * p.k_mine, p.k_mine, tile.rows},
+                       {p.b + tile.column, p.n, p.k_mine}, false, tile.columns, p.k_mine);
     }
     const iris::TraceSpan span(ctx, kReduce, Block{});
-    if (!ReduceParts(ctx, p, t, round, product)) {
-      if (iris::backend::ThreadIndex() == 0) *p.failed = 1;
-      return;
-    }
+    if (!ReduceParts(ctx, p, t, round, product)) return;
   }
 }
 
@@ -93,38 +89,30 @@ iris::Status Run(Problem p) {
   const iris::DeviceContext& ctx = context.device_context();
   IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'k', ctx.n_ranks));
   p.k_mine = p.k / ctx.n_ranks;
-  p.down = (p.m + Product::kRows - 1) / Product::kRows;
-  p.tiles = p.down * ((p.n + Product::kColumns - 1) / Product::kColumns);
+  p.tiles = {p.m, p.n, Product::kRows, Product::kColumns};
   const uint64_t first = uint64_t{ctx.rank} * p.k_mine;
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(const auto a, example::GemmA(context, stream, p.m, p.k_mine, 0, first));
   IRIS_ASSIGN_OR_RETURN(const auto b, example::GemmB(context, stream, p.k_mine, p.n, first));
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<float>(uint64_t{p.m} * p.n, "d"));
   IRIS_ASSIGN_OR_RETURN(const auto parts,
-                        context.Allocate<float>(uint64_t{p.tiles} * kTileElements, "parts"));
+                        context.Allocate<float>(uint64_t{p.tiles.size()} * kTileElements, "parts"));
   IRIS_ASSIGN_OR_RETURN(const auto unlocked,
-                        context.Allocate<uint64_t>(p.tiles * ctx.n_ranks, "unlocked"));
-  IRIS_ASSIGN_OR_RETURN(const auto failed, iris::HostArray<uint32_t>::Create(context));
+                        context.Allocate<uint64_t>(p.tiles.size() * ctx.n_ranks, "unlocked"));
+  IRIS_ASSIGN_OR_RETURN(const auto monitor, iris::WaitMonitor::Create(context));
   p.a = a, p.b = b, p.d = d.get(), p.parts = parts.get();
-  p.unlocked = unlocked.get(), p.failed = failed;
+  p.unlocked = unlocked.get(), p.report = monitor;
 
-  double best_us = 0;
-  for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    const auto start = std::chrono::steady_clock::now();
-    IRIS_RETURN_IF_ERROR(iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads},
-                                      stream, MultiplyAndReduce, ctx, p, repeat + 1));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
-    IRIS_RETURN_IF_ERROR(context.Barrier());  // all have read the parts
-    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
-    if (*failed != 0) {
-      IRIS_RETURN_IF_ERROR(context.Health());  // a peer that died is named here
-      return {iris::StatusCode::kDeadlineExceeded, "a part of a tile did not come in time"};
-    }
-    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
-    if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
-  }
-  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
+  uint64_t round = 0;
+  const auto multiply = [&] {
+    return iris::Launch({iris::backend::MultiprocessorCount(), Product::kThreads}, stream,
+                        MultiplyAndReduce, ctx, p, ++round);
+  };
+  IRIS_ASSIGN_OR_RETURN(const auto time, iris::DoBench(context, stream, multiply,
+                                                       {.n_warmup = 1, .n_repeat = kRepeats}));
+  IRIS_RETURN_IF_ERROR(monitor.Check());  // names a rank that did not come
+  IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
+  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", time.count());
   return iris::OkStatus();
 }
 

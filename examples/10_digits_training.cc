@@ -31,7 +31,8 @@ using iris::DeviceArray;
 // all around the ring, all ranks have the same.
 IRIS_KERNEL void CompareWithNext(iris::DeviceContext ctx, const uint32_t* weight_bits,
                                  uint32_t* differing) {
-  const uint32_t p = example::ThreadOfGrid(), next = (ctx.rank + 1) % ctx.n_ranks;
+  const uint64_t p = iris::backend::ThreadOfGrid();
+  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
   if (p >= kParameters || iris::Load(ctx, next, &weight_bits[p]) == weight_bits[p]) return;
   for (uint32_t peer = 0; peer < ctx.n_ranks; ++peer) iris::AtomicAdd(ctx, peer, differing, 1u);
 }
@@ -54,7 +55,10 @@ iris::Status Run(const example::TrainingOptions& options) {
 
   // All other memory is the rank's own. The order of the digits: first those to learn from.
   const uint32_t share = std::max<uint32_t>(options.batch / n_ranks, 1), batch = share * n_ranks;
-  const uint32_t test_share = (n_test + n_ranks - 1) / n_ranks, steps = n_train / batch;
+  const iris::Share test = iris::ShareOf(n_test, n_ranks, rank);
+  const auto first_test = static_cast<uint32_t>(test.begin);
+  const auto own_test = static_cast<uint32_t>(test.count);
+  const uint32_t steps = n_train / batch;
   std::vector<uint32_t> shuffled(digits.size());
   for (uint32_t i = 0; i < digits.size(); ++i) shuffled[i] = i;
   const std::vector<float> zeros(kParameters);
@@ -65,7 +69,7 @@ iris::Status Run(const example::TrainingOptions& options) {
   IRIS_ASSIGN_OR_RETURN(const auto order, DeviceArray<uint32_t>::Create(context, shuffled, stream));
   IRIS_ASSIGN_OR_RETURN(const auto velocity, DeviceArray<float>::Create(context, zeros, stream));
   IRIS_ASSIGN_OR_RETURN(const auto activations, DeviceArray<example::Activations>::Create(
-                                                    context, std::max(share, test_share)));
+                                                    context, std::max(share, own_test)));
   IRIS_ASSIGN_OR_RETURN(const auto sums, iris::HostArray<float>::Create(context, 2));
   const example::DeviceDigits device_digits = {pixels, labels};
 
@@ -106,11 +110,9 @@ iris::Status Run(const example::TrainingOptions& options) {
   }
 
   // The test: every rank takes its share of the digits that nobody has learned from.
-  const uint32_t first = std::min(rank * test_share, n_test);
-  IRIS_RETURN_IF_ERROR(sum_gradients(n_train + first, std::min(test_share, n_test - first)));
-  float correct = 0;
-  IRIS_RETURN_IF_ERROR(stream.Copy(&correct, g + example::kCorrect, sizeof(correct)));
+  IRIS_RETURN_IF_ERROR(sum_gradients(n_train + first_test, own_test));
   IRIS_RETURN_IF_ERROR(communicator.Synchronize(stream));
+  IRIS_ASSIGN_OR_RETURN(const float correct, stream.Read(g + example::kCorrect));
 
   // Nobody trains any more: the weights stand still while all compare them.
   IRIS_RETURN_IF_ERROR(context.Barrier());
@@ -118,9 +120,7 @@ iris::Status Run(const example::TrainingOptions& options) {
       iris::Launch(kPerParameter, stream, CompareWithNext, ctx, weights.As<uint32_t>(), differing));
   IRIS_RETURN_IF_ERROR(stream.Synchronize());
   IRIS_RETURN_IF_ERROR(context.Barrier());
-  uint32_t n_differing = 0;
-  IRIS_RETURN_IF_ERROR(stream.Copy(&n_differing, differing, sizeof(n_differing)));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_ASSIGN_OR_RETURN(const uint32_t n_differing, stream.Read(differing.get()));
   if (rank == 0) example::PrintTest(correct, n_test, n_differing, n_ranks);
   if (n_differing != 0) return {iris::StatusCode::kInternal, "weights differ between ranks"};
   if (correct / n_test < 0.94 && options.epochs >= 10) {  // so few only try it out

@@ -9,18 +9,19 @@
 //                                 |     |     |     |       a signal for each tile
 //   blocks that send              v S0  v S1  v S2  v S3    from there to all other ranks
 //
-// What to see: SignalSet and WaitUntil hand a tile from one block to another, as they do between
+// What to see: SignalSet and AwaitSignal hand a tile from one block to another, as they do between
 // ranks. Blocks that multiply never wait; how many send is a choice (here an eighth). All blocks
 // must be on the device at once. In a trace (IRIS_TRACE) "user 1" multiplies, "user 2" sends.
-#include <chrono>
 #include <cstdio>
 
 #include "examples/gemm_data.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
 #include "iris/tile_product.h"
+#include "iris/wait_monitor.h"
 
 using iris::Bfloat16, iris::Block;
 using iris::backend::BlockIndex, iris::backend::GridSize;
@@ -31,37 +32,26 @@ constexpr uint32_t kRepeats = 10;
 
 // D[m, n] = A[m, k] B[k, n]. This rank makes n_mine columns, from first_column on.
 struct Problem {
-  uint32_t m, n, k, n_mine, first_column, down, tiles;  // `tiles` of this rank, `down` in a column
-  const Bfloat16* a;                                    // [m, k]
-  const Bfloat16* b;                                    // [k, n_mine]
-  Bfloat16* d;                                          // [m, n], symmetric
-  uint64_t* ready;   // a signal for each tile: how often it has been made
-  uint32_t* failed;  // set if a signal did not come
-
-  IRIS_DEVICE uint32_t Row(uint32_t t) const { return t % down * Product::kRows; }
-  IRIS_DEVICE uint32_t Column(uint32_t t) const { return t / down * Product::kColumns; }
-  // Rows of tile t of D, from `below` on, and where they begin.
-  IRIS_DEVICE iris::Tile Rows(uint32_t t, uint32_t below, uint32_t rows, Bfloat16** first) const {
-    const uint32_t row = Row(t) + below;
-    *first = d + uint64_t{row} * n + first_column + Column(t);
-    return {rows, Product::kColumns, n, 1, row < m ? m - row : 0u, n_mine - Column(t)};
-  }
+  uint32_t m, n, k, n_mine, first_column;
+  const Bfloat16* a;        // [m, k]
+  const Bfloat16* b;        // [k, n_mine]
+  Bfloat16* d;              // [m, n], symmetric
+  uint64_t* ready;          // a signal for each tile: how often it has been made
+  iris::TileGrid tiles;     // of this rank's columns of D
+  iris::WaitReport report;  // of signals that do not come
 };
 
 // Sends what the other blocks make, tile by tile.
 IRIS_DEVICE inline void SendTiles(const iris::DeviceContext& ctx, const Problem& p,
                                   uint32_t senders, uint64_t round) {
-  for (uint32_t t = BlockIndex(); t < p.tiles; t += senders) {
-    if (iris::WaitUntil(ctx, &p.ready[t], iris::Compare::kGe, round, Block{}) !=
-        iris::WaitResult::kOk) {
-      if (iris::backend::ThreadIndex() == 0) *p.failed = 1;
-      return;
-    }
+  for (uint32_t t = BlockIndex(); t < p.tiles.size(); t += senders) {
+    if (!iris::AwaitSignal(ctx, ctx.rank, &p.ready[t], round, p.report, Block{})) return;
     const iris::TraceSpan span(ctx, kSend, Block{});
-    Bfloat16* from;
-    const iris::Tile tile = p.Rows(t, 0, Product::kRows, &from);
+    const iris::GridTile tile = p.tiles[t];
+    Bfloat16* const from = p.d + p.first_column + tile.Offset(0, p.n);
     for (uint32_t i = 1; i < ctx.n_ranks; ++i) {
-      iris::PutTile(ctx, (ctx.rank + i) % ctx.n_ranks, from, tile, from, {p.n}, Block{});
+      iris::PutTile(ctx, (ctx.rank + i) % ctx.n_ranks, from, tile.Rows(0, Product::kRows, p.n),
+                    from, {p.n}, Block{});
     }
   }
 }
@@ -70,17 +60,17 @@ IRIS_DEVICE inline void SendTiles(const iris::DeviceContext& ctx, const Problem&
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product::kThreads,
                                1) void MultiplyAndScatter(iris::DeviceContext ctx, Problem p,
                                                           uint32_t senders, uint64_t round) {
-  IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+  IRIS_SHARED(Product::Shared, shared);
   if (BlockIndex() < senders) return SendTiles(ctx, p, senders, round);
   Product product(shared);
-  for (uint32_t t = BlockIndex() - senders; t < p.tiles; t += GridSize() - senders) {
+  for (uint32_t t = BlockIndex() - senders; t < p.tiles.size(); t += GridSize() - senders) {
     const iris::TraceSpan span(ctx, kMultiply, Block{});
-    product.Multiply({p.a + uint64_t{p.Row(t)} * p.k, p.k, p.m - p.Row(t)},
-                     {p.b + p.Column(t), p.n_mine, p.k}, false, p.n_mine - p.Column(t), p.k);
+    const iris::GridTile tile = p.tiles[t];
+    product.Multiply({p.a + uint64_t{tile.row} * p.k, p.k, tile.rows},
+                     {p.b + tile.column, p.n_mine, p.k}, false, tile.columns, p.k);
     product.ForEachStrip<Bfloat16>([&](uint32_t below, const Bfloat16* strip) {
-      Bfloat16* to;
-      const iris::Tile rows = p.Rows(t, below, Product::kStripRows, &to);
-      iris::StoreTile(ctx, ctx.rank, to, rows, strip, Block{});
+      iris::StoreTile(ctx, ctx.rank, p.d + p.first_column + tile.Offset(below, p.n),
+                      tile.Rows(below, Product::kStripRows, p.n), strip, Block{});
     });
     iris::backend::BlockSync();  // all of the tile is written
     if (iris::backend::ThreadIndex() == 0) iris::SignalSet(ctx, ctx.rank, &p.ready[t], round);
@@ -95,37 +85,29 @@ iris::Status Run(Problem p) {
   IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'n', ctx.n_ranks));
   p.n_mine = p.n / ctx.n_ranks;
   p.first_column = ctx.rank * p.n_mine;
-  p.down = (p.m + Product::kRows - 1) / Product::kRows;
-  p.tiles = p.down * ((p.n_mine + Product::kColumns - 1) / Product::kColumns);
+  p.tiles = {p.m, p.n_mine, Product::kRows, Product::kColumns};
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(const auto a, example::GemmA(context, stream, p.m, p.k));
   IRIS_ASSIGN_OR_RETURN(const auto b,
                         example::GemmB(context, stream, p.k, p.n_mine, 0, p.first_column));
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<Bfloat16>(uint64_t{p.m} * p.n, "d"));
-  IRIS_ASSIGN_OR_RETURN(const auto ready, context.Allocate<uint64_t>(p.tiles, "ready"));
-  IRIS_ASSIGN_OR_RETURN(const auto failed, iris::HostArray<uint32_t>::Create(context));
-  p.a = a, p.b = b, p.d = d.get(), p.ready = ready.get(), p.failed = failed;
+  IRIS_ASSIGN_OR_RETURN(const auto ready, context.Allocate<uint64_t>(p.tiles.size(), "ready"));
+  IRIS_ASSIGN_OR_RETURN(const auto monitor, iris::WaitMonitor::Create(context));
+  p.a = a, p.b = b, p.d = d.get(), p.ready = ready.get(), p.report = monitor;
   const uint32_t all = iris::backend::MultiprocessorCount();
   const uint32_t senders = all / 8 + 1;
   const uint32_t grid = all > senders ? all : senders + 1;
 
-  double best_us = 0;
-  for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    const auto start = std::chrono::steady_clock::now();
-    IRIS_RETURN_IF_ERROR(iris::Launch({grid, Product::kThreads}, stream, MultiplyAndScatter, ctx, p,
-                                      senders, repeat + 1));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
-    IRIS_RETURN_IF_ERROR(context.Barrier());  // the tiles of all ranks are there
-    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
-    if (*failed != 0) {
-      IRIS_RETURN_IF_ERROR(context.Health());  // a peer that died is named here
-      return {iris::StatusCode::kDeadlineExceeded, "a tile was not made in time"};
-    }
-    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, d.get(), p.m, p.n, p.k));
-    if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
-  }
-  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
+  uint64_t round = 0;
+  const auto multiply = [&] {
+    return iris::Launch({grid, Product::kThreads}, stream, MultiplyAndScatter, ctx, p, senders,
+                        ++round);
+  };
+  IRIS_ASSIGN_OR_RETURN(const auto time, iris::DoBench(context, stream, multiply,
+                                                       {.n_warmup = 1, .n_repeat = kRepeats}));
+  IRIS_RETURN_IF_ERROR(monitor.Check());  // says which signal did not come
+  IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
+  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", time.count());
   return iris::OkStatus();
 }
 

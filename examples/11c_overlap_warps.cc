@@ -13,10 +13,10 @@
 // What to see: no signal is needed, since it is one block's tile. A multiplication syncs its block
 // many times; Accompany makes these syncs in the warps that send, and calls them for a part of the
 // rows in between. In a trace (IRIS_TRACE) "user 1" multiplies, "user 2" sends.
-#include <chrono>
 #include <cstdio>
 
 #include "examples/gemm_data.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -35,32 +35,25 @@ constexpr uint32_t kSendWarps = 2;  // beside those that multiply
 
 // D[m, n] = A[m, k] B[k, n]. This rank makes n_mine columns, from first_column on.
 struct Problem {
-  uint32_t m, n, k, n_mine, first_column, down, tiles;  // `tiles` of this rank, `down` in a column
-  const Bfloat16* a;                                    // [m, k]
-  const Bfloat16* b;                                    // [k, n_mine]
-  Bfloat16* d;                                          // [m, n], symmetric
-
-  IRIS_DEVICE uint32_t Row(uint32_t t) const { return t % down * Product::kRows; }
-  IRIS_DEVICE uint32_t Column(uint32_t t) const { return t / down * Product::kColumns; }
-  // Rows of tile t of D, from `below` on, and where they begin.
-  IRIS_DEVICE iris::Tile Rows(uint32_t t, uint32_t below, uint32_t rows, Bfloat16** first) const {
-    const uint32_t row = Row(t) + below;
-    *first = d + uint64_t{row} * n + first_column + Column(t);
-    return {rows, Product::kColumns, n, 1, row < m ? m - row : 0u, n_mine - Column(t)};
-  }
+  uint32_t m, n, k, n_mine, first_column;
+  const Bfloat16* a;     // [m, k]
+  const Bfloat16* b;     // [k, n_mine]
+  Bfloat16* d;           // [m, n], symmetric
+  iris::TileGrid tiles;  // of this rank's columns of D
 };
 
 // By the warps that multiply.
 IRIS_DEVICE inline void MakeTile(const iris::DeviceContext& ctx, const Problem& p, Product& product,
                                  uint32_t t) {
   const iris::TraceSpan span(ctx, kMultiply, iris::Block{});
-  product.Multiply({p.a + uint64_t{p.Row(t)} * p.k, p.k, p.m - p.Row(t)},
-                   {p.b + p.Column(t), p.n_mine, p.k}, false, p.n_mine - p.Column(t), p.k);
+  const iris::GridTile tile = p.tiles[t];
+  product.Multiply({p.a + uint64_t{tile.row} * p.k, p.k, tile.rows},
+                   {p.b + tile.column, p.n_mine, p.k}, false, tile.columns, p.k);
   product.ForEachStrip<Bfloat16>([&](uint32_t below, const Bfloat16* strip) {
     constexpr uint32_t kEach = Product::kStripRows / kWarps;  // rows of a warp
-    Bfloat16* to;
-    const iris::Tile rows = p.Rows(t, below + WarpIndex() * kEach, kEach, &to);
-    iris::StoreTile(ctx, ctx.rank, to, rows, strip + WarpIndex() * kEach * Product::kColumns,
+    const uint32_t first = below + WarpIndex() * kEach;
+    iris::StoreTile(ctx, ctx.rank, p.d + p.first_column + tile.Offset(first, p.n),
+                    tile.Rows(first, kEach, p.n), strip + WarpIndex() * kEach * Product::kColumns,
                     iris::Warp{});
   });
 }
@@ -68,30 +61,33 @@ IRIS_DEVICE inline void MakeTile(const iris::DeviceContext& ctx, const Problem& 
 // By the others: all of tile t in `steps` steps, of which this is one.
 IRIS_DEVICE inline void SendPart(const iris::DeviceContext& ctx, const Problem& p, uint32_t t,
                                  uint32_t step, uint32_t steps) {
-  const uint32_t parts = steps * kSendWarps, part = step * kSendWarps + WarpIndex() - kWarps;
-  const uint32_t first = Product::kRows * part / parts;
-  Bfloat16* from;
-  const iris::Tile rows = p.Rows(t, first, Product::kRows * (part + 1) / parts - first, &from);
+  const iris::Share part =
+      iris::ShareOf(Product::kRows, steps * kSendWarps, step * kSendWarps + WarpIndex() - kWarps);
+  const auto first = static_cast<uint32_t>(part.begin), n = static_cast<uint32_t>(part.count);
+  const iris::GridTile tile = p.tiles[t];
+  Bfloat16* const from = p.d + p.first_column + tile.Offset(first, p.n);
   for (uint32_t i = 1; i < ctx.n_ranks; ++i) {
-    iris::PutTile(ctx, (ctx.rank + i) % ctx.n_ranks, from, rows, from, {p.n}, iris::Warp{});
+    iris::PutTile(ctx, (ctx.rank + i) % ctx.n_ranks, from, tile.Rows(first, n, p.n), from, {p.n},
+                  iris::Warp{});
   }
 }
 
 constexpr uint32_t kThreads = (kWarps + kSendWarps) * iris::backend::Traits::kWarpThreads;
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kThreads, 1) void MultiplyAndScatter(iris::DeviceContext ctx,
                                                                     Problem p) {
-  IRIS_SHARED(iris::Bytes16[Product::kSharedBytes / sizeof(iris::Bytes16)], shared);
+  IRIS_SHARED(Product::Shared, shared);
   Product product(shared);
-  uint32_t made = p.tiles;  // the tile that this block made last: none yet
-  for (uint32_t t = BlockIndex(); t < p.tiles || made < p.tiles; t += GridSize()) {
+  const uint32_t tiles = p.tiles.size();
+  uint32_t made = tiles;  // the tile that this block made last: none yet
+  for (uint32_t t = BlockIndex(); t < tiles || made < tiles; t += GridSize()) {
     if (WarpIndex() < kWarps) {
-      if (t < p.tiles) MakeTile(ctx, p, product, t);
+      if (t < tiles) MakeTile(ctx, p, product, t);
     } else {
       const iris::TraceSpan span(ctx, kSend, iris::Warp{});
       const auto send = [&](uint32_t step, uint32_t steps) {
-        if (made < p.tiles) SendPart(ctx, p, made, step, steps);
+        if (made < tiles) SendPart(ctx, p, made, step, steps);
       };
-      if (t < p.tiles) {
+      if (t < tiles) {
         Product::Accompany(p.k, send);
       } else {
         send(0, 1);  // the last tile
@@ -110,8 +106,7 @@ iris::Status Run(Problem p) {
   IRIS_RETURN_IF_ERROR(example::CheckSizes(p.m, p.n, p.k, 'n', ctx.n_ranks));
   p.n_mine = p.n / ctx.n_ranks;
   p.first_column = ctx.rank * p.n_mine;
-  p.down = (p.m + Product::kRows - 1) / Product::kRows;
-  p.tiles = p.down * ((p.n_mine + Product::kColumns - 1) / Product::kColumns);
+  p.tiles = {p.m, p.n_mine, Product::kRows, Product::kColumns};
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(const auto a, example::GemmA(context, stream, p.m, p.k));
   IRIS_ASSIGN_OR_RETURN(const auto b,
@@ -119,19 +114,14 @@ iris::Status Run(Problem p) {
   IRIS_ASSIGN_OR_RETURN(const auto d, context.Allocate<Bfloat16>(uint64_t{p.m} * p.n, "d"));
   p.a = a, p.b = b, p.d = d.get();
 
-  double best_us = 0;
-  for (uint32_t repeat = 0; repeat <= kRepeats; ++repeat) {
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    const auto start = std::chrono::steady_clock::now();
-    IRIS_RETURN_IF_ERROR(iris::Launch({iris::backend::MultiprocessorCount(), kThreads}, stream,
-                                      MultiplyAndScatter, ctx, p));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
-    IRIS_RETURN_IF_ERROR(context.Barrier());  // the tiles of all ranks are there
-    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
-    if (repeat == 0) IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, d.get(), p.m, p.n, p.k));
-    if (repeat == 1 || (repeat > 1 && us.count() < best_us)) best_us = us.count();
-  }
-  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", best_us);
+  const auto multiply = [&] {
+    return iris::Launch({iris::backend::MultiprocessorCount(), kThreads}, stream,
+                        MultiplyAndScatter, ctx, p);
+  };
+  IRIS_ASSIGN_OR_RETURN(const auto time, iris::DoBench(context, stream, multiply,
+                                                       {.n_warmup = 1, .n_repeat = kRepeats}));
+  IRIS_RETURN_IF_ERROR(example::CheckGemm(stream, p.d, p.m, p.n, p.k));
+  if (ctx.rank == 0) std::printf("result ok figure %.1f us\n", time.count());
   return iris::OkStatus();
 }
 

@@ -21,21 +21,23 @@
 #include <vector>
 
 #include "examples/jacobi_data.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
+#include "iris/wait_monitor.h"
 
-using iris::Block, iris::Compare, iris::WaitResult;
+using iris::Block;
 
 constexpr uint32_t kThreads = 128, kPieces = 8;  // pieces of each edge, one for a block
 
 struct Part {              // what a rank has of the grid
   float* grids[2];         // rows + 2 rows each
   uint64_t* came;          // [above, below][kPieces]: so many steps of the neighbour are there
-  uint64_t* failed;        // not 0: a halo did not come in time
   uint64_t rows, columns;  // rows: without the halos
   uint64_t neighbours[2];  // rows of the rank above and below; 0: there is none
+  iris::WaitReport report;
 };
 
 IRIS_DEVICE inline void Relax(const Part& part, uint64_t step, uint64_t row, uint64_t first,
@@ -62,48 +64,41 @@ IRIS_KERNEL void Step(iris::DeviceContext ctx, IRIS_PARAM Part part, uint64_t st
     return;
   }
   const uint64_t row = side == 0 ? 1 : part.rows;
-  const uint64_t first = part.columns * piece / kPieces, end = part.columns * (piece + 1) / kPieces;
-  if (part.neighbours[side] == 0) return Relax(part, step, row, first, end);
-  if (iris::Test(part.failed, Compare::kNe, 0)) return;
-  if (iris::WaitUntil(ctx, part.came + block, Compare::kGe, step, Block{}) != WaitResult::kOk) {
-    if (iris::backend::ThreadIndex() == 0) iris::SignalSet(ctx, ctx.rank, part.failed, 1);
-    return;
-  }
-  Relax(part, step, row, first, end);
+  const iris::Share mine = iris::ShareOf(part.columns, kPieces, piece);
+  if (part.neighbours[side] == 0) return Relax(part, step, row, mine.begin, mine.end());
+  const uint32_t neighbour = side == 0 ? ctx.rank - 1 : ctx.rank + 1;
+  if (!iris::AwaitSignal(ctx, neighbour, part.came + block, step, part.report, Block{})) return;
+  Relax(part, step, row, mine.begin, mine.end());
   iris::backend::BlockSync();  // the piece is whole
-  float* const to = part.grids[(step + 1) % 2] + first;
+  float* const to = part.grids[(step + 1) % 2] + mine.begin;
   const uint64_t halo = side == 0 ? part.neighbours[0] + 1 : 0;
-  iris::PutSignal(ctx, side == 0 ? ctx.rank - 1 : ctx.rank + 1, to + halo * part.columns,
-                  to + row * part.columns, end - first,
+  iris::PutSignal(ctx, neighbour, to + halo * part.columns, to + row * part.columns, mine.count,
                   {part.came + (1 - side) * kPieces + piece, step + 1}, Block{});
 }
 
 // Takes the steps, and puts what becomes of `values` there. Gives the microseconds of a step.
-iris::StatusOr<double> Solve(iris::Context& context, iris::Stream& stream, const Part& part,
+iris::StatusOr<double> Solve(iris::Context& context, iris::Stream& stream, Part part,
                              uint64_t steps, std::vector<float>& values) {
   const uint64_t bytes = values.size() * sizeof(float);
   for (float* to : part.grids) IRIS_RETURN_IF_ERROR(stream.Copy(to, values.data(), bytes));
-  IRIS_ASSIGN_OR_RETURN(iris::Event begin, iris::Event::Create(context));
-  IRIS_ASSIGN_OR_RETURN(iris::Event end, iris::Event::Create(context));
   IRIS_RETURN_IF_ERROR(iris::PrepareKernel(Step));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
-  IRIS_RETURN_IF_ERROR(context.Barrier());  // all have their first values
+  IRIS_ASSIGN_OR_RETURN(const auto monitor, iris::WaitMonitor::Create(context));
+  part.report = monitor;
   const uint64_t interior = std::min<uint64_t>(part.rows, 8 * iris::backend::MultiprocessorCount());
   const uint32_t grid = 2 * kPieces + static_cast<uint32_t>(interior);
-  IRIS_RETURN_IF_ERROR(begin.Record(stream));
-  for (uint64_t step = 0; step < steps; ++step) {
-    IRIS_RETURN_IF_ERROR(iris::Launch({.grid = grid, .block = kThreads}, stream, Step,
-                                      context.device_context(), part, step));
-  }
-  IRIS_RETURN_IF_ERROR(end.Record(stream));
-  uint64_t failed = 0;
-  IRIS_RETURN_IF_ERROR(stream.Copy(&failed, part.failed, sizeof(failed)));
-  IRIS_RETURN_IF_ERROR(stream.Copy(values.data(), part.grids[steps % 2], bytes));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
-  IRIS_RETURN_IF_ERROR(context.Health());  // a rank that died is named here
-  if (failed != 0) return iris::Status(iris::StatusCode::kDeadlineExceeded, "a halo did not come");
-  IRIS_ASSIGN_OR_RETURN(const auto time, end.Since(begin));
-  return time.count() / 1e3 / static_cast<double>(steps);
+  const auto take_steps = [&]() -> iris::Status {
+    for (uint64_t step = 0; step < steps; ++step) {
+      IRIS_RETURN_IF_ERROR(iris::Launch({.grid = grid, .block = kThreads}, stream, Step,
+                                        context.device_context(), part, step));
+    }
+    return iris::Status();
+  };
+  // Once: the steps cannot be taken back. All ranks have their first values before any begins.
+  IRIS_ASSIGN_OR_RETURN(const auto time,
+                        iris::DoBench(context, stream, take_steps, {.n_warmup = 0, .n_repeat = 1}));
+  IRIS_RETURN_IF_ERROR(monitor.Check());  // names a rank whose halo did not come
+  IRIS_ASSIGN_OR_RETURN(values, stream.Read(part.grids[steps % 2], values.size()));
+  return time.count() / static_cast<double>(steps);
 }
 
 iris::Status Run(const example::JacobiOptions& options) {
@@ -112,25 +107,23 @@ iris::Status Run(const example::JacobiOptions& options) {
   IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = heap_bytes}));
   const uint32_t rank = context.rank(), n_ranks = context.n_ranks();
   IRIS_RETURN_IF_ERROR(example::CheckJacobi(options, n_ranks));
-  const auto first_row = [&](uint64_t r) { return options.rows * r / n_ranks; };
-  const auto rows_of = [&](uint64_t r) { return first_row(r + 1) - first_row(r); };
+  const auto rows_of = [&](uint32_t r) { return iris::ShareOf(options.rows, n_ranks, r); };
+  const uint64_t first_row = rows_of(rank).begin;
   const uint64_t most = ((options.rows + n_ranks - 1) / n_ranks + 2) * columns;
   IRIS_ASSIGN_OR_RETURN(const auto grids, context.Allocate<float>(2 * most, "grids"));
-  IRIS_ASSIGN_OR_RETURN(const auto came, context.Allocate<uint64_t>(2 * kPieces + 1, "came"));
+  IRIS_ASSIGN_OR_RETURN(const auto came, context.Allocate<uint64_t>(2 * kPieces, "came"));
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
-  uint64_t* const failed = came.get() + 2 * kPieces;
-  Part mine = {{grids.get(), grids.get() + most}, came.get(), failed, 0, columns, {0, 0}};
-  mine.rows = rows_of(rank);
-  if (rank > 0) mine.neighbours[0] = rows_of(rank - 1);
-  if (rank + 1 < n_ranks) mine.neighbours[1] = rows_of(rank + 1);
-  std::vector<float> got = example::JacobiValues(first_row(rank), mine.rows + 2, columns);
+  Part mine = {{grids.get(), grids.get() + most}, came.get(), rows_of(rank).count, columns, {}, {}};
+  if (rank > 0) mine.neighbours[0] = rows_of(rank - 1).count;
+  if (rank + 1 < n_ranks) mine.neighbours[1] = rows_of(rank + 1).count;
+  std::vector<float> got = example::JacobiValues(first_row, mine.rows + 2, columns);
   IRIS_ASSIGN_OR_RETURN(const double us, Solve(context, stream, mine, options.steps, got));
   // The whole grid on this rank alone, to compare with.
   IRIS_ASSIGN_OR_RETURN(const auto all, iris::DeviceArray<float>::Create(context, 2 * points));
-  const Part whole = {{all, all + points}, mine.came, failed, options.rows, columns, {0, 0}};
+  const Part whole = {{all, all + points}, mine.came, options.rows, columns, {}, {}};
   std::vector<float> want = example::JacobiValues(0, options.rows + 2, columns);
   IRIS_ASSIGN_OR_RETURN(const double us_alone, Solve(context, stream, whole, options.steps, want));
-  const float* const expected = &want[(first_row(rank) + 1) * columns];
+  const float* const expected = &want[(first_row + 1) * columns];
   if (std::memcmp(&got[columns], expected, mine.rows * columns * sizeof(float)) != 0) {
     return {iris::StatusCode::kInternal, "the result differs from that of one rank"};
   }

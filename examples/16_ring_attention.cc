@@ -14,13 +14,15 @@
 // block that computes ("user 1" in a trace) waits. Token t belongs to rank t % n_ranks: with
 // --causal, every rank then has about half of the pairs in every step.
 #include "examples/attention_data.h"
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
 #include "iris/tile_attention.h"
+#include "iris/wait_monitor.h"
 
-using example::MakeLines, iris::Block, iris::Compare, iris::WaitResult;
+using example::MakeLines, iris::Block;
 using iris::backend::BlockIndex, iris::backend::ThreadIndex;
 
 constexpr uint32_t kDim = 128;  // of a head
@@ -36,32 +38,23 @@ struct Problem {
   T* ring[2];              // the same, of other ranks
   Attention::State found;  // of all queries
   uint64_t *begun, *came;  // signals: steps that the next rank has begun; blocks' puts that came
-  uint64_t* failed;        // not 0: somebody did not come in time
+  iris::WaitReport report;
 };
-
-IRIS_DEVICE inline bool Await(const iris::DeviceContext& ctx, const Problem& p,
-                              const uint64_t* signal, uint64_t value) {
-  if (iris::Test(p.failed, Compare::kNe, 0)) return false;
-  if (iris::WaitUntil(ctx, signal, Compare::kGe, value, Block{}) == WaitResult::kOk) return true;
-  if (ThreadIndex() == 0) iris::SignalSet(ctx, ctx.rank, p.failed, 1);
-  return false;
-}
 
 // One block. `step` counts over all rounds, and `puts` is how many have to have come before it.
 IRIS_KERNEL void Begin(iris::DeviceContext ctx, Problem p, uint64_t step, uint64_t puts) {
   const uint32_t previous = (ctx.rank + ctx.n_ranks - 1) % ctx.n_ranks;
   if (ThreadIndex() == 0) iris::SignalSet(ctx, previous, p.begun, step + 1);
-  Await(ctx, p, p.came, puts);
+  (void)iris::AwaitSignal(ctx, previous, p.came, puts, p.report, Block{});
 }
 
 // A block's share of the keys and values that this step computes with, to the next rank.
 IRIS_DEVICE inline void Send(const iris::DeviceContext& ctx, const Problem& p, const T* from, T* to,
                              uint64_t step) {
-  if (!Await(ctx, p, p.begun, step + 1)) return;
-  const uint64_t lines = uint64_t{2} * p.heads * p.tokens;
-  const uint64_t first = lines * BlockIndex() / kSenders * kDim;
-  const uint64_t end = lines * (BlockIndex() + 1) / kSenders * kDim;
-  iris::PutSignal(ctx, (ctx.rank + 1) % ctx.n_ranks, to + first, from + first, end - first,
+  const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
+  if (!iris::AwaitSignal(ctx, next, p.begun, step + 1, p.report, Block{})) return;
+  const iris::Share lines = iris::ShareOf(uint64_t{2} * p.heads * p.tokens, kSenders, BlockIndex());
+  iris::PutSignal(ctx, next, to + lines.begin * kDim, from + lines.begin * kDim, lines.count * kDim,
                   {p.came, 1, iris::SignalOp::kAdd}, Block{});
 }
 
@@ -111,35 +104,32 @@ iris::Status Run(const example::RingOptions& options) {
   IRIS_ASSIGN_OR_RETURN(const auto q, MakeLines<T>(context, stream, example::kQueries, share));
   IRIS_ASSIGN_OR_RETURN(const auto home, MakeLines<T>(context, stream, example::kKeys, share, 2));
   IRIS_ASSIGN_OR_RETURN(const auto ring, context.Allocate<T>(4 * size, "ring"));
-  IRIS_ASSIGN_OR_RETURN(const auto signals, context.Allocate<uint64_t>(3, "signals"));
+  IRIS_ASSIGN_OR_RETURN(const auto signals, context.Allocate<uint64_t>(2, "signals"));
   IRIS_ASSIGN_OR_RETURN(const auto o, iris::DeviceArray<float>::Create(context, size + 2 * lines));
+  IRIS_ASSIGN_OR_RETURN(const auto monitor, iris::WaitMonitor::Create(context));
   Problem p;
   p.heads = options.heads, p.tokens = tokens, p.causal = options.causal, p.q = q, p.home = home;
   p.tiles = (tokens + Attention::kRows - 1) / Attention::kRows;
   p.ring[0] = ring.get(), p.ring[1] = ring.get() + 2 * size;
   p.found = {o, o + size, o + size + lines};
-  p.begun = signals.get(), p.came = p.begun + 1, p.failed = p.begun + 2;
+  p.begun = signals.get(), p.came = p.begun + 1, p.report = monitor;
   IRIS_RETURN_IF_ERROR(iris::PrepareKernel(Begin));
   IRIS_RETURN_IF_ERROR(iris::PrepareKernel(Attend, Attention::kSharedBytes));
   double us[2];
   for (const bool alone : {true, false}) {
-    IRIS_ASSIGN_OR_RETURN(iris::Event begin, iris::Event::Create(context));
-    IRIS_ASSIGN_OR_RETURN(iris::Event end, iris::Event::Create(context));
-    for (uint64_t step = 0; step < (options.rounds + 1) * uint64_t{n_ranks}; ++step) {
-      if (step == n_ranks) IRIS_RETURN_IF_ERROR(begin.Record(stream));  // after the first round
-      IRIS_RETURN_IF_ERROR(PutStep(stream, ctx, p, step, alone));
-    }
-    IRIS_RETURN_IF_ERROR(end.Record(stream));
-    IRIS_RETURN_IF_ERROR(stream.Synchronize());
-    IRIS_RETURN_IF_ERROR(context.Health());  // a rank that died is named here
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    IRIS_ASSIGN_OR_RETURN(const auto time, end.Since(begin));
-    us[alone] = time.count() / 1e3 / options.rounds;
+    uint64_t step = 0;
+    const auto round = [&]() -> iris::Status {
+      for (uint32_t i = 0; i < n_ranks; ++i) {
+        IRIS_RETURN_IF_ERROR(PutStep(stream, ctx, p, step++, alone));
+      }
+      return iris::Status();
+    };
+    IRIS_ASSIGN_OR_RETURN(
+        const auto time,
+        iris::DoBench(context, stream, round, {.n_warmup = 1, .n_repeat = options.rounds}));
+    us[alone] = time.count();
   }
-  uint64_t failed = 0;
-  IRIS_RETURN_IF_ERROR(stream.Copy(&failed, p.failed, sizeof(failed)));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
-  if (failed != 0) return {iris::StatusCode::kDeadlineExceeded, "a put did not come in time"};
+  IRIS_RETURN_IF_ERROR(monitor.Check());  // names a rank that did not come
   IRIS_RETURN_IF_ERROR(example::CheckRing<T>(stream, o, options, share));
   IRIS_RETURN_IF_ERROR(context.Barrier());
   if (ctx.rank == 0) example::PrintRing(us[false], us[true]);

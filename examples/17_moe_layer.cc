@@ -11,13 +11,12 @@
 //
 // What to see: how many rows an expert gets is known to the device alone, so that the whole layer
 // is captured once and replayed. In the end each rank makes its results by itself and compares.
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "iris/bench.h"
 #include "iris/context.h"
 #include "iris/device.h"
 #include "iris/launch.h"
@@ -84,7 +83,7 @@ iris::Status Run() {
                                     /*max_tokens=*/most, /*capacity=*/0, iris::DType::kF32};
   IRIS_ASSIGN_OR_RETURN(auto exchange, iris::moe::Exchange::Create(context, comm, config, "moe"));
   const iris::moe::Sizes& sizes = exchange.sizes();
-  std::vector<float> x(tokens * kHidden), got(tokens * kHidden);
+  std::vector<float> x(tokens * kHidden);
   for (uint32_t i = 0; i < x.size(); ++i) x[i] = Number(kToken, context.rank(), i);
   using Floats = iris::DeviceArray<float>;
   using Integers = iris::DeviceArray<int32_t>;
@@ -108,18 +107,11 @@ iris::Status Run() {
   IRIS_RETURN_IF_ERROR(
       exchange.Combine({tokens, y, iris::DType::kF32, out, iris::DType::kF32}, stream));
   IRIS_ASSIGN_OR_RETURN(auto layer, stream.EndCapture());
-  double best_us = 1e30;
-  for (int step = 0; step < 5; ++step) {
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    const auto start = std::chrono::steady_clock::now();
-    IRIS_RETURN_IF_ERROR(layer.Launch(stream));
-    IRIS_RETURN_IF_ERROR(comm.Synchronize(stream));  // names a rank that did not come
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
-    best_us = std::min(best_us, us.count());
-  }
-  IRIS_RETURN_IF_ERROR(stream.Copy(got.data(), out, out.bytes()));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  const auto replay = [&] { return layer.Launch(stream); };
+  IRIS_ASSIGN_OR_RETURN(const auto time,
+                        iris::DoBench(context, stream, replay, {.n_warmup = 1, .n_repeat = 5}));
+  IRIS_RETURN_IF_ERROR(comm.Check());  // names a rank that did not come
+  IRIS_ASSIGN_OR_RETURN(const auto got, stream.Read(out.get(), tokens * kHidden));
   for (uint32_t e = 0; e < sizes.local_experts; ++e)
     std::printf("expert %u got %d rows\n", sizes.first_expert + e, counts[e]);
   for (uint32_t t = 0; t < tokens; ++t) {
@@ -137,7 +129,7 @@ iris::Status Run() {
   }
   std::printf("rank %u: %u tokens are right\n", context.rank(), tokens);
   IRIS_RETURN_IF_ERROR(context.Barrier());  // all are right
-  if (context.rank() == 0) std::printf("result ok figure %.1f us\n", best_us);
+  if (context.rank() == 0) std::printf("result ok figure %.1f us\n", time.count());
   return {};
 }
 

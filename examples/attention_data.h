@@ -42,9 +42,8 @@ struct Share {
 template <typename T>
 IRIS_KERNEL void FillLines(uint32_t kind, uint32_t n_kinds, T* to, Share share) {
   const uint64_t each = share.heads * share.own * share.dim;
-  const uint64_t step = uint64_t{iris::backend::GridSize()} * iris::backend::BlockSize();
-  uint64_t i = uint64_t{iris::backend::BlockIndex()} * iris::backend::BlockSize();
-  for (i += iris::backend::ThreadIndex(); i < n_kinds * each; i += step) {
+  for (uint64_t i = iris::backend::ThreadOfGrid(); i < n_kinds * each;
+       i += iris::backend::ThreadsOfGrid()) {
     const uint64_t line = i % each / share.dim, head = line / share.own;
     const uint64_t token = share.first + line % share.own * share.stride;
     to[i] = AttentionElement<T>(kind + static_cast<uint32_t>(i / each), head * share.tokens + token,
@@ -121,9 +120,7 @@ iris::Status CheckRing(iris::Stream& stream, const float* device_output, const R
                        const Share& share) {
   const uint64_t lines = share.heads * share.own,
                  checked = std::min<uint64_t>(options.check, lines);
-  std::vector<float> output(lines * share.dim);
-  IRIS_RETURN_IF_ERROR(stream.Copy(output.data(), device_output, output.size() * sizeof(float)));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_ASSIGN_OR_RETURN(const auto output, stream.Read(device_output, lines * share.dim));
   for (uint64_t i = 0; i < checked; ++i) {
     const uint64_t line = i * lines / checked, first = line / share.own * share.tokens;
     const uint64_t token = share.first + line % share.own * share.stride;

@@ -88,9 +88,7 @@ inline iris::Status CheckSizes(uint32_t m, uint32_t n, uint32_t k, char dealt, u
 template <typename T>
 iris::Status CheckGemm(iris::Stream& stream, const T* device_d, uint64_t m, uint64_t n, uint64_t k,
                        uint64_t first_column = 0) {
-  std::vector<T> d(m * n);
-  IRIS_RETURN_IF_ERROR(stream.Copy(d.data(), device_d, m * n * sizeof(T)));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
+  IRIS_ASSIGN_OR_RETURN(const std::vector<T> d, stream.Read(device_d, m * n));
   for (uint64_t i = 0; i < m * n; i += 1 + m * n * k / (uint64_t{1} << 26)) {
     float sum = 0;
     for (uint64_t j = 0; j < k; ++j) {

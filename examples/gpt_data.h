@@ -2,8 +2,6 @@
 // what it is judged by. No part of Iris: a program that has a model of its own needs none of it.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -57,20 +55,6 @@ inline iris::StatusOr<Model> DrawModel(const iris::Context& context) {
   model.head = draw(kHidden, kVocabulary);
   IRIS_RETURN_IF_ERROR(status);
   return model;
-}
-
-// The best of five runs, each from a barrier of the hosts to the next one. Collective.
-template <typename Body>
-iris::StatusOr<double> BestMicroseconds(iris::Context& context, const Body& run) {
-  std::chrono::duration<double, std::micro> best(1e30);
-  for (int i = 0; i < 5; ++i) {
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    const auto start = std::chrono::steady_clock::now();
-    IRIS_RETURN_IF_ERROR(run());
-    IRIS_RETURN_IF_ERROR(context.Barrier());
-    best = std::min<decltype(best)>(best, std::chrono::steady_clock::now() - start);
-  }
-  return best.count();
 }
 
 // The largest magnitude of what is expected, and how far the other is from it, at most: a NaN if

@@ -46,9 +46,6 @@ struct DeviceDigits {
 inline constexpr uint32_t kThreads = 128;
 inline constexpr iris::LaunchConfig kPerParameter = {.grid = (kGradients + kThreads - 1) / kThreads,
                                                      .block = kThreads};
-IRIS_DEVICE inline uint32_t ThreadOfGrid() {
-  return iris::backend::BlockIndex() * iris::backend::BlockSize() + iris::backend::ThreadIndex();
-}
 
 // A block for each digit, a thread for each hidden unit: block b computes the activations of the
 // digit order[b], and what they should have been.
@@ -112,7 +109,7 @@ IRIS_DEVICE inline float GradientOf(uint32_t p, const float* x, const Activation
 IRIS_KERNEL void Gradient(iris::DeviceContext ctx, DeviceDigits digits, const uint32_t* order,
                           const Activations* activations, uint32_t n_digits, float* gradients) {
   const iris::TraceSpan span(ctx, kGradient, iris::Block{});
-  const uint32_t p = ThreadOfGrid();
+  const auto p = static_cast<uint32_t>(iris::backend::ThreadOfGrid());
   if (p >= kGradients) return;
   float sum = 0;
   for (uint32_t i = 0; i < n_digits; ++i) {
@@ -126,7 +123,7 @@ IRIS_KERNEL void Gradient(iris::DeviceContext ctx, DeviceDigits digits, const ui
 IRIS_KERNEL void Update(iris::DeviceContext ctx, float* w, float* velocity, const float* gradients,
                         float rate, float momentum, float* sums) {
   const iris::TraceSpan span(ctx, kUpdate, iris::Block{});
-  const uint32_t p = ThreadOfGrid();
+  const auto p = static_cast<uint32_t>(iris::backend::ThreadOfGrid());
   if (p < kParameters) {
     velocity[p] = momentum * velocity[p] - rate * gradients[p];
     w[p] += velocity[p];
