@@ -30,6 +30,33 @@ namespace ops = iris::ops;
 
 namespace {
 
+// The header's names of variants: all there are, with their numbers.
+static_assert(IRIS_VARIANT_BULK_PULL + 1 == ccl::kVariantCount);
+static_assert(IRIS_VARIANT_PACKETS == static_cast<int>(ccl::Variant::kPackets));
+static_assert(IRIS_VARIANT_DIRECT == static_cast<int>(ccl::Variant::kDirect));
+static_assert(IRIS_VARIANT_TWO_SHOT == static_cast<int>(ccl::Variant::kTwoShot));
+static_assert(IRIS_VARIANT_PIPELINE == static_cast<int>(ccl::Variant::kPipeline));
+static_assert(IRIS_VARIANT_TWO_PACKETS == static_cast<int>(ccl::Variant::kTwoPackets));
+static_assert(IRIS_VARIANT_TWO_PHASE == static_cast<int>(ccl::Variant::kTwoPhase));
+static_assert(IRIS_VARIANT_COPY_ENGINE == static_cast<int>(ccl::Variant::kCopyEngine));
+static_assert(IRIS_VARIANT_RING == static_cast<int>(ccl::Variant::kRing));
+static_assert(IRIS_VARIANT_ATOMIC == static_cast<int>(ccl::Variant::kAtomic));
+static_assert(IRIS_VARIANT_SPINLOCK == static_cast<int>(ccl::Variant::kSpinlock));
+static_assert(IRIS_VARIANT_LINES == static_cast<int>(ccl::Variant::kLines));
+static_assert(IRIS_VARIANT_TWO_LINES == static_cast<int>(ccl::Variant::kTwoLines));
+static_assert(IRIS_VARIANT_PUSH == static_cast<int>(ccl::Variant::kPush));
+static_assert(IRIS_VARIANT_BULK_PULL == static_cast<int>(ccl::Variant::kBulkPull));
+static_assert(IRIS_MATMUL_COPY_ENGINE + 1 == ops::kVariantCount);
+static_assert(IRIS_MATMUL_FUSED == static_cast<int>(ops::Variant::kFused));
+static_assert(IRIS_MATMUL_PAIR == static_cast<int>(ops::Variant::kPair));
+static_assert(IRIS_MATMUL_PERSISTENT == static_cast<int>(ops::Variant::kPersistent));
+static_assert(IRIS_MATMUL_COPY_ENGINE == static_cast<int>(ops::Variant::kCopyEngine));
+static_assert(IRIS_NORM_ALONE + 1 == norm::kVariantCount);
+static_assert(IRIS_NORM_PACKETS == static_cast<int>(norm::Variant::kPackets));
+static_assert(IRIS_NORM_LINES == static_cast<int>(norm::Variant::kLines));
+static_assert(IRIS_NORM_TWO_SHOT == static_cast<int>(norm::Variant::kTwoShot));
+static_assert(IRIS_NORM_ALONE == static_cast<int>(norm::Variant::kAlone));
+
 // What a call says of its elements.
 struct Said {
   iris_dtype dtype = IRIS_DTYPE_NONE;

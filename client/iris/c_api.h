@@ -501,7 +501,26 @@ IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
 /* Not collective: without iris_comm_release before, the workspace stays until the job ends. */
 IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
 
-/* `variant`: 0 lets the table choose; else a number of iris::ccl::Variant (<iris/ccl_types.h>). */
+/* `variant` of collectives: how one goes. iris::ccl::Variant (<iris/ccl_types.h>) says what each
+ * is, and which operations have it. */
+enum {
+  IRIS_VARIANT_AUTO = 0, /* the table of rules chooses */
+  IRIS_VARIANT_PACKETS = 1,
+  IRIS_VARIANT_DIRECT = 2,
+  IRIS_VARIANT_TWO_SHOT = 3,
+  IRIS_VARIANT_PIPELINE = 4,
+  IRIS_VARIANT_TWO_PACKETS = 5,
+  IRIS_VARIANT_TWO_PHASE = 6,
+  IRIS_VARIANT_COPY_ENGINE = 7,
+  IRIS_VARIANT_RING = 8,
+  IRIS_VARIANT_ATOMIC = 9,
+  IRIS_VARIANT_SPINLOCK = 10,
+  IRIS_VARIANT_LINES = 11,
+  IRIS_VARIANT_TWO_LINES = 12,
+  IRIS_VARIANT_PUSH = 13,
+  IRIS_VARIANT_BULK_PULL = 14
+};
+
 IRIS_EXPORT iris_code iris_all_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,
                                       iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
                                       int32_t variant);
@@ -604,6 +623,16 @@ enum {
   IRIS_MATMUL_ALL_SCATTER = 16
 };
 
+/* iris_matmul.variant: how a product goes. iris::ops::Variant (<iris/ops_types.h>) says what each
+ * is, and what it asks of the matrices. */
+enum {
+  IRIS_MATMUL_AUTO = 0, /* what is expected to be the fastest */
+  IRIS_MATMUL_FUSED = 1,
+  IRIS_MATMUL_PAIR = 2,
+  IRIS_MATMUL_PERSISTENT = 3,
+  IRIS_MATMUL_COPY_ENGINE = 4
+};
+
 /* iris_matmul.activation */
 enum { IRIS_NO_ACTIVATION = 0, IRIS_RELU = 1, IRIS_GELU = 2, IRIS_SILU = 3 };
 
@@ -611,8 +640,8 @@ enum { IRIS_NO_ACTIVATION = 0, IRIS_RELU = 1, IRIS_GELU = 2, IRIS_SILU = 3 };
 typedef struct iris_matmul {
   size_t size;
   int32_t operation; /* IRIS_MATMUL_ALL_REDUCE and its fellows */
-  int32_t variant; /* 0: what is expected to be the fastest; else a number of iris::ops::Variant */
-  uint64_t m;      /* of D, all members together */
+  int32_t variant;   /* IRIS_MATMUL_AUTO and its fellows */
+  uint64_t m;        /* of D, all members together */
   uint64_t n;
   uint64_t k;
   int32_t in_dtype;     /* of A and B: IRIS_F16 or IRIS_BF16 */
@@ -633,7 +662,7 @@ typedef struct iris_matmul {
 /* What runs. */
 typedef struct iris_matmul_plan {
   size_t size;
-  int32_t variant; /* a number of iris::ops::Variant */
+  int32_t variant; /* IRIS_MATMUL_FUSED and its fellows */
   uint32_t blocks;
   uint32_t threads;
   uint32_t tile_rows;
@@ -644,8 +673,9 @@ typedef struct iris_matmul_plan {
 } iris_matmul_plan;
 
 /* How large iris_comm_options.matmul_bytes has to be for a call with these m, n, k, types and this
- * variant, by so many members. `options` may be null; its matmul_bytes is not looked at. Of variant
- * 0, the bytes suffice for what its rules choose, too: with fewer, that is passed over. */
+ * variant, by so many members. `options` may be null; its matmul_bytes is not looked at. Of
+ * IRIS_MATMUL_AUTO, the bytes suffice for what its rules choose, too: with fewer, that is passed
+ * over. */
 IRIS_EXPORT iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
                                         const iris_comm_options* options, const iris_matmul* call,
                                         uint64_t* out);
@@ -737,6 +767,16 @@ IRIS_EXPORT iris_code iris_moe_combine(iris_comm* comm, const iris_moe_config* c
 /* iris_norm.operation */
 enum { IRIS_ALL_REDUCE_RMS_NORM = 17, IRIS_REDUCE_SCATTER_RMS_NORM_ALL_GATHER = 18 };
 
+/* iris_norm.variant: how a norm goes. iris::norm::Variant (<iris/norm_types.h>) says what each is,
+ * and which calls it takes. */
+enum {
+  IRIS_NORM_AUTO = 0, /* what is expected to be the fastest */
+  IRIS_NORM_PACKETS = 1,
+  IRIS_NORM_LINES = 2,
+  IRIS_NORM_TWO_SHOT = 3,
+  IRIS_NORM_ALONE = 4
+};
+
 /* iris_norm.scaling: of an `out` of fp8. iris::norm::Scaling (<iris/norm_types.h>) says what each
  * is. */
 enum {
@@ -749,8 +789,8 @@ enum {
 typedef struct iris_norm {
   size_t size;
   int32_t operation; /* IRIS_ALL_REDUCE_RMS_NORM or its fellow */
-  int32_t variant; /* 0: what is expected to be the fastest; else a number of iris::norm::Variant */
-  uint64_t rows;   /* all members together; 0: nothing is done */
+  int32_t variant;   /* IRIS_NORM_AUTO and its fellows */
+  uint64_t rows;     /* all members together; 0: nothing is done */
   uint64_t hidden;
   int32_t in_dtype; /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
   int32_t
@@ -778,7 +818,7 @@ typedef struct iris_norm {
 /* What runs. */
 typedef struct iris_norm_plan {
   size_t size;
-  int32_t variant; /* a number of iris::norm::Variant */
+  int32_t variant; /* IRIS_NORM_PACKETS and its fellows */
   uint32_t blocks;
   uint32_t threads;
   uint32_t parts; /* blocks that share a row */

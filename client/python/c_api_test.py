@@ -146,6 +146,12 @@ class Header(unittest.TestCase):
         self.assertEqual({f"IRIS_FILL_{name.upper()}": number for name, number in KINDS.items()},
                          {name: number for name, number in _capi.CONSTANTS.items() if name.startswith("IRIS_FILL_")})
 
+    def test_variants_have_the_numbers_of_the_header(self):
+        from iris import norm, ops
+        for prefix, variants in (("IRIS_MATMUL", ops.VARIANTS), ("IRIS_NORM", norm.VARIANTS)):
+            for name, number in variants.items():
+                self.assertEqual(_capi.CONSTANTS[f"{prefix}_{name.upper()}"], number)
+
     def test_operators_have_the_numbers_of_the_header(self):
         from iris.collectives import OPERATORS
         for name in ("sum", "prod", "min", "max", "avg"):
