@@ -51,11 +51,12 @@ static_assert(IRIS_MATMUL_FUSED == static_cast<int>(ops::Variant::kFused));
 static_assert(IRIS_MATMUL_PAIR == static_cast<int>(ops::Variant::kPair));
 static_assert(IRIS_MATMUL_PERSISTENT == static_cast<int>(ops::Variant::kPersistent));
 static_assert(IRIS_MATMUL_COPY_ENGINE == static_cast<int>(ops::Variant::kCopyEngine));
-static_assert(IRIS_NORM_ALONE + 1 == norm::kVariantCount);
+static_assert(IRIS_NORM_TWO_LINES + 1 == norm::kVariantCount);
 static_assert(IRIS_NORM_PACKETS == static_cast<int>(norm::Variant::kPackets));
 static_assert(IRIS_NORM_LINES == static_cast<int>(norm::Variant::kLines));
 static_assert(IRIS_NORM_TWO_SHOT == static_cast<int>(norm::Variant::kTwoShot));
 static_assert(IRIS_NORM_ALONE == static_cast<int>(norm::Variant::kAlone));
+static_assert(IRIS_NORM_TWO_LINES == static_cast<int>(norm::Variant::kTwoLines));
 
 // What a call says of its elements.
 struct Said {

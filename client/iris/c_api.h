@@ -774,7 +774,8 @@ enum {
   IRIS_NORM_PACKETS = 1,
   IRIS_NORM_LINES = 2,
   IRIS_NORM_TWO_SHOT = 3,
-  IRIS_NORM_ALONE = 4
+  IRIS_NORM_ALONE = 4,
+  IRIS_NORM_TWO_LINES = 5
 };
 
 /* iris_norm.scaling: of an `out` of fp8. iris::norm::Scaling (<iris/norm_types.h>) says what each

@@ -541,7 +541,7 @@ TEST(NormTwoLinesTest, RefusesWhatItDoesNotHave) {
       const Result result = norm::Choose(member.comm, p, &plan);
       EXPECT_EQ(result.code, StatusCode::kUnimplemented);
       if (!backend::Traits::kEmulated) continue;
-      EXPECT_NE(std::string(result.what).find("kTwoLines writes no scales"), std::string::npos);
+      EXPECT_NE(std::string(result.what).find("two_lines writes no scales"), std::string::npos);
     }
     Comm without = member.comm;
     without.config.without_lines = true;

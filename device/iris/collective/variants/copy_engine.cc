@@ -70,7 +70,7 @@ Result LaunchMovement(const Start& start, backend::Stream& stream) {
 Result Launch(const Start& start, backend::Stream& stream) {
   const Request& request = start.request;
   if (request.in_offset_bytes == kNotInHeap || request.out_offset_bytes == kNotInHeap) {
-    return Invalid("the variant kCopyEngine needs in and out in the heap");
+    return Invalid("the variant copy_engine needs in and out in the heap");
   }
   return request.operation == Operation::kAllReduce ? LaunchAllReduce(start, stream)
                                                     : LaunchMovement(start, stream);

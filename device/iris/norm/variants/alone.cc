@@ -31,7 +31,7 @@ uint64_t WantedThreads(const ccl::Config& config, const Problem& problem) {
 
 bool MakePlan(const ccl::Comm& comm, const Problem& problem, Plan* plan, const char** why) {
   if (comm.team.size != 1) {
-    *why = "the variant kAlone is for a team of one member";
+    *why = "the variant alone is for a team of one member";
     return false;
   }
   const ccl::Config& config = comm.config;
@@ -59,7 +59,7 @@ bool MakePlan(const ccl::Comm& comm, const Problem& problem, Plan* plan, const c
     if (kept > kKeptAlone) kept = units <= 2 * most(2) ? 2 : kKeptAlone;
     if (units > kept * most(kept)) {
       *why =
-          "the variant kAlone keeps a row in the registers of a block: it is for rows of up to 32 "
+          "the variant alone keeps a row in the registers of a block: it is for rows of up to 32 "
           "KiB, or of 64 bytes for each of Config::block_threads";
       return false;
     }

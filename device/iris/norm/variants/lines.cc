@@ -32,11 +32,11 @@ Result LaunchIt(const Common& common, const NormCall& call, DType in, const Laun
 
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (problem.operation != Operation::kAllReduceRmsNorm) {
-    *why = "only all_reduce_rms_norm has the variant kLines";
+    *why = "only all_reduce_rms_norm has the variant lines";
     return 0;
   }
   if (!HasLines(comm)) {
-    *why = "the variant kLines is for 2 to 8 members, on devices that store whole lines";
+    *why = "the variant lines is for 2 to 8 members, on devices that store whole lines";
     return 0;
   }
   const uint64_t inbox = ccl::impl::LineInboxBytes(comm.team.size, comm.config.line_bytes);

@@ -31,7 +31,7 @@ Result LaunchIt(const Common& common, const NormCall& call, DType in, const Laun
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (comm.team.size == 1) return MaxPartBytes(kKeptOneShot);
   if (problem.operation != Operation::kAllReduceRmsNorm) {
-    *why = "only all_reduce_rms_norm has the variant kPackets";
+    *why = "only all_reduce_rms_norm has the variant packets";
     return 0;
   }
   return Min(MaxPartBytes(kKeptOneShot), comm.config.packet_bytes);

@@ -35,11 +35,11 @@ Result LaunchIt(const Common& common, const NormCall& call, DType in, const Laun
 
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (!HasLines(comm)) {
-    *why = "the variant kTwoLines is for 2 to 8 members, on devices that store whole lines";
+    *why = "the variant two_lines is for 2 to 8 members, on devices that store whole lines";
     return 0;
   }
   if (problem.scaling == Scaling::kPerRow || problem.scaling == Scaling::kPerGroup) {
-    *why = "the variant kTwoLines writes no scales: use kTwoShot or kLines, or Scaling::kStatic";
+    *why = "the variant two_lines writes no scales: use two_shot or lines, or a static scale";
     return 0;
   }
   // A thread has one unit, so that a warp has one step of lines.

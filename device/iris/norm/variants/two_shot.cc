@@ -273,7 +273,7 @@ struct Kernels {
 // The slots of one row of each member fit a block's stage.
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (comm.team.size == 1) {
-    *why = "a team of one member has the variants kAlone and kPackets";
+    *why = "a team of one member has the variants alone and packets";
     return 0;
   }
   const uint64_t element_bytes = DTypeBytes(problem.in);
