@@ -107,8 +107,8 @@ class IrisBench(unittest.TestCase):
         self.assert_positive(tables["moe"], "p50", "min", "max")
         self.assertEqual([(row["batch"], row["way"]) for row in tables["norm"]["rows"]],
                          [(batch, way) for batch in (1, 16)
-                          for way in ("all_reduce, norm", "fused", "fused packets", "fused lines", "fused two_shot",
-                                      "fused sharded")])
+                          for way in ("all_reduce, norm", "fused", "fused packets", "fused lines", "fused two_lines",
+                                      "fused two_shot", "fused sharded")])
         self.assert_positive(tables["norm"], "p50", "pair/this")
         with open(svg, encoding="utf-8") as file:
             self.assertEqual(file.read().count("<polyline"), 6)
