@@ -185,9 +185,12 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
     }
   }
   // The opening's one block has room beside a kernel that lets the next one begin: that has at most
-  // half of what the Comm may have on the device, which is kLeastBlocks at least.
+  // half of what the Comm may have on the device, which is kLeastBlocks at least. The operations
+  // are alike in this; gathers are those that have been compared so on GPUs.
+  const bool early =
+      comm.config.early && call.problem.operation == ccl::Operation::kAllGatherMatmul;
   const Result opened = copies ? LaunchOpeningOfCopies(comm, common, stream)
-                               : LaunchOpening(common, false, comm.config.early, stream);
+                               : LaunchOpening(common, false, early, stream);
   if (!opened.ok()) return opened;
   const auto here = [&](uint64_t offset_bytes) {
     return iris::AtOffset<uint8_t>(comm.context, comm.context.rank, offset_bytes);
