@@ -17,7 +17,7 @@
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
-#include "tests/integration/daemon_harness.h"
+#include "tests/integration/job_fixture.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
 
@@ -25,7 +25,6 @@ namespace iris {
 namespace {
 
 using namespace std::chrono_literals;
-using iris::testing::Daemon;
 using iris::testing::RankProcesses;
 using iris::testing::StatusOf;
 using iris::testing::Text;
@@ -329,22 +328,8 @@ int CheckedAccess(const std::vector<std::string>&) {
   return 0;
 }
 
-class LocalTest : public ::testing::Test {
+class LocalTest : public iris::testing::JobTest {
  protected:
-  void SetUp() override {
-    auto daemon = Daemon::Start();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-  RankProcesses::Options Ranks() const {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    return options;
-  }
-  void Run(const std::string& scenario, int n_ranks) {
-    RankProcesses ranks(scenario, n_ranks, Ranks());
-    ranks.ExpectAllSucceed();
-  }
   v1::ListAllocationsReply Allocations() {
     grpc::ClientContext context;
     v1::ListAllocationsReply reply;
@@ -352,7 +337,6 @@ class LocalTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply;
   }
-  std::unique_ptr<Daemon> daemon_;
 };
 
 TEST_F(LocalTest, KernelsPutIntoWhatWasOpened) {

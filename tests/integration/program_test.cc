@@ -1,12 +1,12 @@
 // What programs with kernels of their own use on the host, between real processes on a real irisd:
 // values that are read from the device, times over all ranks, and waits that failed.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <chrono>
 #include <iostream>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +17,7 @@
 #include "iris/launch.h"
 #include "iris/stream.h"
 #include "iris/wait_monitor.h"
-#include "tests/integration/daemon_harness.h"
+#include "tests/integration/job_fixture.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
 
@@ -25,8 +25,9 @@ namespace iris {
 namespace {
 
 using namespace std::chrono_literals;
-using iris::testing::Daemon;
 using iris::testing::RankProcesses;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 ContextOptions Small(std::chrono::nanoseconds timeout = 60s) {
   ContextOptions options;
@@ -240,30 +241,13 @@ int WaitForTheDead(const std::vector<std::string>&) {
   std::cout << "ready" << std::endl;
   std::string line;
   if (context->rank() == 1) std::getline(std::cin, line);
-  REQUIRE_FAILS(monitor->Synchronize(*stream), StatusCode::kAborted,
-                "waited for a signal of rank 1", "has to be 1 and was 0", "rank 1 (pid ", "died");
+  const Status status = monitor->Synchronize(*stream);
+  REQUIRE_FAILS(status, StatusCode::kAborted, "has to be 1 and was 0");
+  std::cout << "error " << status.message() << std::endl;
   return 0;
 }
 
-class ProgramTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto daemon = Daemon::Start();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-  RankProcesses::Options Ranks() const {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    return options;
-  }
-  void Run(const std::string& scenario, int n_ranks) {
-    RankProcesses ranks(scenario, n_ranks, Ranks());
-    ranks.ExpectAllSucceed();
-  }
-
-  std::unique_ptr<Daemon> daemon_;
-};
+using ProgramTest = iris::testing::JobTest;
 
 TEST_F(ProgramTest, ReadsValues) { Run("read_values", 1); }
 TEST_F(ProgramTest, MeasuresOverAllRanks) { Run("bench", 3); }
@@ -281,6 +265,11 @@ TEST_F(ProgramTest, AWaitForADeadRankNamesIt) {
   ranks.WaitLine(0, "ready");
   ranks.WaitLine(1, "ready");
   ranks.Signal(1, SIGKILL);
+  const std::string error = ranks.WaitLine(0, "error ");
+  const std::string who = "rank 1 (pid " + std::to_string(ranks.pid(1)) + ")";
+  EXPECT_THAT(error, HasSubstr("waited for a signal of " + who));
+  // Who is killed hangs up first; that its process is gone is known a moment later.
+  EXPECT_THAT(error, AnyOf(HasSubstr(who + " hung up"), HasSubstr(who + " died")));
   EXPECT_EQ(ranks.Wait(0), 0) << ranks.Output(0);
 }
 

@@ -17,7 +17,7 @@
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
-#include "tests/integration/daemon_harness.h"
+#include "tests/integration/job_fixture.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/registered_buffers.h"
 #include "tests/integration/require.h"
@@ -27,7 +27,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using iris::driver::testing::OwnMemory;
-using iris::testing::Daemon;
 using iris::testing::kPiece;
 using iris::testing::Own;
 using iris::testing::RankProcesses;
@@ -169,24 +168,7 @@ int MemberDies(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-class RegisterTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto daemon = Daemon::Start();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-  RankProcesses::Options Ranks() const {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    return options;
-  }
-  void Run(const std::string& scenario, int n_ranks) {
-    RankProcesses ranks(scenario, n_ranks, Ranks());
-    ranks.ExpectAllSucceed();
-  }
-  std::unique_ptr<Daemon> daemon_;
-};
+using RegisterTest = iris::testing::JobTest;
 
 TEST_F(RegisterTest, PeersPutIntoItAndGetFromIt) {
   Run("buffers", 2);
