@@ -31,6 +31,7 @@
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "iris/ops/ops.h"
+#include "tests/bench/numbers.h"
 #include "tests/bench/report.h"
 #include "tests/conformance/world.h"
 
@@ -161,21 +162,6 @@ void Check(const Result& result) {
   if (result.ok()) return;
   std::fprintf(stderr, "ops_bench: %s\n", result.what);
   std::exit(1);
-}
-
-// Numbers between -1 and 1, of which the first bits are those of a bf16.
-uint16_t ValueBits(uint32_t seed, uint64_t i) {
-  uint32_t x = seed * 0x9e3779b9u + static_cast<uint32_t>(i) * 0x85ebca6bu;
-  x ^= x >> 15;
-  x *= 0x2c1b3c6du;
-  x ^= x >> 13;
-  return backend::BfloatBitsOf(static_cast<float>(x >> 8) / (1 << 23) - 1.0f);
-}
-float FloatOf(uint16_t bits) { return numeric::FloatOf(static_cast<uint32_t>(bits) << 16); }
-std::vector<uint16_t> Values(uint32_t seed, uint64_t begin, uint64_t count) {
-  std::vector<uint16_t> values(count);
-  for (uint64_t i = 0; i < count; ++i) values[i] = ValueBits(seed, begin + i);
-  return values;
 }
 
 constexpr uint32_t kSeedOfA = 1;

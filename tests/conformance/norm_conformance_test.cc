@@ -33,8 +33,6 @@ using norm::Plan;
 using norm::Problem;
 using norm::Scaling;
 using norm::Variant;
-using norm::impl::OwnRows;
-using norm::impl::OwnRowsOf;
 
 constexpr Operation kAll = Operation::kAllReduceRmsNorm;
 constexpr Operation kSharded = Operation::kReduceScatterRmsNormAllGather;
@@ -109,7 +107,7 @@ class Member {
   // Writes the buffers of a case, and says the call.
   Norm Fill(const Case& c) {
     const Problem& p = c.problem;
-    const OwnRows own = Own(c);
+    const iris::Share own = Own(c);
     const uint64_t each = DTypeBytes(p.in);
     Norm call;
     call.problem = p;
@@ -175,7 +173,7 @@ class Member {
   bool Check(const Case& c, const std::string& what) {
     const Problem& p = c.problem;
     const uint32_t members = comm.team.size;
-    const OwnRows own = Own(c);
+    const iris::Share own = Own(c);
     const uint64_t each = DTypeBytes(p.in);
     const auto step_of = [](DType type) {
       return type == DType::kF32 ? 0x1p-24 : type == DType::kF16 ? 0x1p-11 : 0x1p-8;
@@ -324,9 +322,9 @@ class Member {
     return c.problem.hidden + (comm.team.index % 3 == 1 ? 0 : c.gap);
   }
   static bool OutIsIn(const Case& c) { return c.in_place && c.problem.out == c.problem.in; }
-  OwnRows Own(const Case& c) const {
+  iris::Share Own(const Case& c) const {
     if (c.problem.operation == kAll) return {0, c.problem.rows};
-    return OwnRowsOf(c.problem.rows, comm.team.size, comm.team.index);
+    return iris::ShareOf(c.problem.rows, comm.team.size, comm.team.index);
   }
   uint8_t* Room(const Case& c, uint32_t buffer) const {
     return c.apart && comm.team.index % 2 == 1 ? outside_[buffer] : in_heap_[buffer];

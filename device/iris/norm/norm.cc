@@ -140,11 +140,10 @@ struct Buffers {
 Buffers BuffersOf(const ccl::Comm& comm, const Norm& call) {
   const Problem& p = call.problem;
   const uint64_t each = DTypeBytes(p.in);
-  const uint64_t residual_rows =
-      !p.residual ? 0
-      : p.operation == Operation::kAllReduceRmsNorm
-          ? p.rows
-          : impl::OwnRowsOf(p.rows, comm.team.size, comm.team.index).count;
+  const uint64_t residual_rows = !p.residual ? 0
+                                 : p.operation == Operation::kAllReduceRmsNorm
+                                     ? p.rows
+                                     : iris::ShareOf(p.rows, comm.team.size, comm.team.index).count;
   const auto rows_of = [&p](const void* first, uint64_t rows, uint64_t stride, uint64_t bytes) {
     return Buffer{first, rows, p.hidden * bytes, stride * bytes, bytes};
   };

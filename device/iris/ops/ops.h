@@ -40,6 +40,7 @@
 #include "iris/collective/collective.h"
 #include "iris/dtype.h"
 #include "iris/ops_types.h"
+#include "iris/share.h"
 #include "iris/types.h"
 
 namespace iris::ops {
@@ -96,16 +97,9 @@ struct Resources {
 // On the device that is current. kResourceExhausted: no memory; else as the platform says.
 Result CreateResources(std::unique_ptr<Resources>* out);
 
-// The part of a dimension that is a member's own.
-struct Share {
-  uint64_t begin = 0;
-  uint64_t count = 0;
-};
-IRIS_HOST_DEVICE constexpr Share ShareOf(uint64_t dimension, uint32_t members, uint32_t member) {
-  const uint64_t each = dimension / members;
-  const uint64_t longer = dimension % members;
-  return {member * each + (member < longer ? member : longer), each + (member < longer ? 1 : 0)};
-}
+// The part of a dimension that is a member's own is iris::ShareOf(dimension, members, member).
+using iris::Share;
+using iris::ShareOf;
 
 // kInvalidArgument: says what is wrong with it. kUnimplemented: a variant that does not have it.
 Result CheckProblem(const Problem& problem);

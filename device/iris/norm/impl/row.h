@@ -22,6 +22,7 @@
 #include "iris/impl/mutation.h"
 #include "iris/norm/impl/fp8.h"
 #include "iris/norm/norm.h"
+#include "iris/share.h"
 
 namespace iris::norm::impl {
 
@@ -69,17 +70,6 @@ struct NormCall {
   Scaling scaling;
   bool lets_next_begin;  // kAlone: the next kernel may begin beside this one
 };
-
-// The even part of the rows that member `m` owns.
-struct OwnRows {
-  uint64_t begin;
-  uint64_t count;
-};
-IRIS_HOST_DEVICE constexpr OwnRows OwnRowsOf(uint64_t rows, uint32_t members, uint32_t m) {
-  const uint64_t each = rows / members;
-  const uint64_t longer = rows % members;
-  return {m * each + (m < longer ? m : longer), each + (m < longer ? 1 : 0)};
-}
 
 // Columns of a part but the last, so that groups of columns lie in one part.
 IRIS_HOST_DEVICE constexpr uint64_t PartColumns(uint64_t hidden, uint32_t parts) {

@@ -6,9 +6,10 @@
 // has one unit each:
 //
 //   its unit of the others' rows            -> the lines of their owners
-//   the others' units of its own row        -> sum, residual: r -> the lines of all, residual_out
-//   the owners' units of r of their rows    -> residual_out
-//   the sums of squares, of all these rows at once, by the block and by those that share the rows
+//   the others' units of its own row        -> sum, residual: r -> the lines of all
+//   the owners' units of r of their rows
+//   the sums of squares, of all these rows at once, by the block and by those that share the rows;
+//     r of the rows                         -> residual_out
 //   the factors, the weights                -> out
 //
 // Each member sends lines to each other in both rounds, also where there is no l-th row any more:
@@ -230,6 +231,7 @@ class TwoLines {
     }
     return Receive(rounds, rows_);
   }
+
   // What the rows are multiplied by, from their sums of squares: first the block's, in the order
   // that RowPart has, then those of the blocks that share the rows, by the words and by the rules
   // of RowPart::Combine. Stores r to residual_out on the way. Block syncs are in it. False if a

@@ -50,7 +50,7 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
 }
 uint32_t MaxBlocks(const ccl::Comm& comm) { return comm.config.line_blocks; }
 uint64_t Rows(const ccl::Comm& comm, const Problem& problem) {
-  return OwnRowsOf(problem.rows, comm.team.size, 0).count;
+  return iris::ShareOf(problem.rows, comm.team.size, 0).count;
 }
 
 Result Prepare() {

@@ -43,7 +43,7 @@ class TwoShot {
         call_.scaling == Scaling::kPerRow || call_.scaling == Scaling::kPerGroup;
     staged_in_ = !rounds_->in_direct();
     staged_out_ = !rounds_->out_direct() || (!gives_sums_ && writes_scales);
-    const uint64_t most = OwnRowsOf(call_.rows, n, 0).count;
+    const uint64_t most = iris::ShareOf(call_.rows, n, 0).count;
     const uint64_t at_once =
         staged_in_ || staged_out_ ? common_.stage_bytes / (n * slot_bytes_) : most;
     bool first = true;
@@ -68,7 +68,7 @@ class TwoShot {
  private:
   // Row c of the chunk among those of `owner`: its number, and its place in the owner's share.
   IRIS_DEVICE bool RowOf(uint64_t c, uint32_t owner, uint64_t* row, uint64_t* local) const {
-    const OwnRows own = OwnRowsOf(call_.rows, common_.size, owner);
+    const iris::Share own = iris::ShareOf(call_.rows, common_.size, owner);
     *local = begin_ + c * part_.groups();
     *row = own.begin + *local;
     return *local < own.count;
@@ -287,7 +287,7 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
 }
 uint32_t MaxBlocks(const ccl::Comm& comm) { return comm.config.max_blocks; }
 uint64_t Rows(const ccl::Comm& comm, const Problem& problem) {
-  return OwnRowsOf(problem.rows, comm.team.size, 0).count;
+  return iris::ShareOf(problem.rows, comm.team.size, 0).count;
 }
 
 }  // namespace
