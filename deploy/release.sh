@@ -83,7 +83,10 @@ glibc=$({ find "$first/bin" "$first/lib" -type f -exec readelf -W --dyn-syms {} 
   for path in "$folder/page"/*; do
     name=$(basename "$path")
     what="the package \`iris\` for Python, with irisd"
-    if [ -d "$folder/$name" ]; then what=$(paste -sd ' ' "$folder/$name/share/doc/iris/CONTENTS"); fi
+    if [ -d "$folder/$name" ]; then
+      what=$(paste -sd ' ' "$folder/$name/share/doc/iris/CONTENTS")
+      if [ ! -e "$folder/$name/bin/iris-gpu-check" ]; then what+=" Without tests and benchmarks."; fi
+    fi
     echo "| $name | $(stat -c %s "$path") | $what |"
   done
   echo
