@@ -31,11 +31,10 @@ namespace ops = iris::ops;
 namespace {
 
 // The header's names of variants: all there are, with their numbers.
-static_assert(IRIS_VARIANT_BULK_PULL + 1 == ccl::kVariantCount);
+static_assert(!ccl::IsVariant(IRIS_VARIANT_PUSH + 1));
 static_assert(IRIS_VARIANT_PACKETS == static_cast<int>(ccl::Variant::kPackets));
 static_assert(IRIS_VARIANT_DIRECT == static_cast<int>(ccl::Variant::kDirect));
 static_assert(IRIS_VARIANT_TWO_SHOT == static_cast<int>(ccl::Variant::kTwoShot));
-static_assert(IRIS_VARIANT_PIPELINE == static_cast<int>(ccl::Variant::kPipeline));
 static_assert(IRIS_VARIANT_TWO_PACKETS == static_cast<int>(ccl::Variant::kTwoPackets));
 static_assert(IRIS_VARIANT_TWO_PHASE == static_cast<int>(ccl::Variant::kTwoPhase));
 static_assert(IRIS_VARIANT_COPY_ENGINE == static_cast<int>(ccl::Variant::kCopyEngine));
@@ -45,7 +44,6 @@ static_assert(IRIS_VARIANT_SPINLOCK == static_cast<int>(ccl::Variant::kSpinlock)
 static_assert(IRIS_VARIANT_LINES == static_cast<int>(ccl::Variant::kLines));
 static_assert(IRIS_VARIANT_TWO_LINES == static_cast<int>(ccl::Variant::kTwoLines));
 static_assert(IRIS_VARIANT_PUSH == static_cast<int>(ccl::Variant::kPush));
-static_assert(IRIS_VARIANT_BULK_PULL == static_cast<int>(ccl::Variant::kBulkPull));
 static_assert(IRIS_MATMUL_COPY_ENGINE + 1 == ops::kVariantCount);
 static_assert(IRIS_MATMUL_FUSED == static_cast<int>(ops::Variant::kFused));
 static_assert(IRIS_MATMUL_PAIR == static_cast<int>(ops::Variant::kPair));
@@ -71,7 +69,7 @@ struct Said {
     if (op < 0 || op > IRIS_AVG) {
       return absl::InvalidArgumentError(absl::StrCat(op, " is no iris_reduce_op"));
     }
-    if (variant < 0 || variant >= static_cast<int>(ccl::kVariantCount)) {
+    if (variant < 0 || !ccl::IsVariant(static_cast<uint32_t>(variant))) {
       return absl::InvalidArgumentError(absl::StrCat(variant, " is no variant; 0 is automatic"));
     }
     return absl::OkStatus();

@@ -408,8 +408,7 @@ bool IsUnrolled(const std::string& operation, const std::string& variant) {
     case Operation::kReduceScatter:
     case Operation::kReduce:
       return v == Variant::kDirect || v == Variant::kTwoShot || v == Variant::kTwoPhase ||
-             v == Variant::kPipeline || v == Variant::kCopyEngine || v == Variant::kPush ||
-             v == Variant::kBulkPull;
+             v == Variant::kCopyEngine || v == Variant::kPush;
     case Operation::kAllGather:
     case Operation::kBroadcast:
       return v == Variant::kDirect || v == Variant::kTwoShot;
@@ -434,9 +433,7 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
       return c->operation != Operation::kAllReduce || c->bytes <= 4 * kMiB;
     case Variant::kCopyEngine:
       return c->bytes >= 4 * kMiB;
-    case Variant::kPipeline:
     case Variant::kPush:
-    case Variant::kBulkPull:
     case Variant::kTwoPhase:
     case Variant::kRing:
       return c->bytes >= kMiB;

@@ -87,12 +87,12 @@ TEST(MakeRulesTest, EachOperationAndRankCountHasItsOwn) {
 
 TEST(MakeRulesTest, BehindTheCopyEngineComesWhatWonWithoutIt) {
   EXPECT_THAT(
-      Texts({AllReduce(1024, "packets", 1, 1),                                              //
-             AllReduce(4096, "copy_engine", 64, 5), AllReduce(4096, "two_shot", 8, 6),      //
-             AllReduce(16384, "copy_engine", 64, 9), AllReduce(16384, "pipeline", 16, 11),  //
-             AllReduce(65536, "copy_engine", 64, 30), AllReduce(65536, "pipeline", 16, 20)}),
+      Texts({AllReduce(1024, "packets", 1, 1),                                               //
+             AllReduce(4096, "copy_engine", 64, 5), AllReduce(4096, "two_shot", 8, 6),       //
+             AllReduce(16384, "copy_engine", 64, 9), AllReduce(16384, "two_phase", 16, 11),  //
+             AllReduce(65536, "copy_engine", 64, 30), AllReduce(65536, "two_phase", 16, 20)}),
       ElementsAre("all_reduce 64 2048 packets 1 512", "all_reduce 64 32768 copy_engine 64 512",
-                  "all_reduce 64 8192 two_shot 8 512", "all_reduce 64 any pipeline 16 512"));
+                  "all_reduce 64 8192 two_shot 8 512", "all_reduce 64 any two_phase 16 512"));
 }
 
 TEST(MakeRulesTest, TheCopyEngineMayBeAllThatWasMeasured) {

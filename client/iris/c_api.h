@@ -502,13 +502,12 @@ IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
 IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
 
 /* `variant` of collectives: how one goes. iris::ccl::Variant (<iris/ccl_types.h>) says what each
- * is, and which operations have it. */
+ * is, and which operations have it. 4 and 14 are reserved: they were variants of older versions. */
 enum {
   IRIS_VARIANT_AUTO = 0, /* the table of rules chooses */
   IRIS_VARIANT_PACKETS = 1,
   IRIS_VARIANT_DIRECT = 2,
   IRIS_VARIANT_TWO_SHOT = 3,
-  IRIS_VARIANT_PIPELINE = 4,
   IRIS_VARIANT_TWO_PACKETS = 5,
   IRIS_VARIANT_TWO_PHASE = 6,
   IRIS_VARIANT_COPY_ENGINE = 7,
@@ -517,8 +516,7 @@ enum {
   IRIS_VARIANT_SPINLOCK = 10,
   IRIS_VARIANT_LINES = 11,
   IRIS_VARIANT_TWO_LINES = 12,
-  IRIS_VARIANT_PUSH = 13,
-  IRIS_VARIANT_BULK_PULL = 14
+  IRIS_VARIANT_PUSH = 13
 };
 
 IRIS_EXPORT iris_code iris_all_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,

@@ -106,11 +106,8 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //                reduce.
 //   kTwoShot     all_reduce, reduce, broadcast to two and more: each member reduces (broadcast:
 //                fetches) its slice and stores it to all.
-//   kPipeline    all_reduce, reduce_scatter, for sums and averages of f32, f16 and bf16 on 2, 4 or
-//                8 members: they push slices into each other's workspace while they reduce the ones
-//                before.
-//   kTwoPackets  all_reduce, for the same: slices, as packets, and then what each member made of
-//                its slice.
+//   kTwoPackets  all_reduce, for sums and averages of f32, f16 and bf16 on 2, 4 or 8 members:
+//                slices, as packets, and then what each member made of its slice.
 //   kTwoPhase    all_reduce: as kTwoShot, but all is read before anything is stored.
 //   kCopyEngine  all_reduce, all_gather, all_to_all: what a member gives the others is copied by
 //                the copy engine. `in` and `out` must lie in the heap, at the same offset on all
@@ -128,28 +125,30 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //                workspace, each warp for one peer, while they reduce those before and one warp
 //                tells of them. No wait for a first round. For much. An all_reduce whose `out` is
 //                not in the heap of all members goes as kTwoShot.
-//   kBulkPull    all_reduce, reduce_scatter and all_gather: the device's copy unit of each block
-//                fetches what it needs into shared memory, tile by tile. For kernels on 8 to 16
-//                multiprocessors. Without such units, and where what is fetched is not in the heap
-//                of all members, it goes as kTwoPhase or kDirect.
+//
+// The numbers 4 (pipeline) and 14 (bulk_pull) were variants that no rule took. They are not used
+// again, because programs and recordings of older versions have them.
 enum class Variant : uint8_t {
-  kAuto,
-  kPackets,
+  kAuto = 0,
+  kPackets = 1,
   kOneShot = kPackets,
-  kDirect,
-  kTwoShot,
-  kPipeline,
-  kTwoPackets,
-  kTwoPhase,
-  kCopyEngine,
-  kRing,
-  kAtomic,
-  kSpinlock,
-  kLines,
-  kTwoLines,
-  kPush,
-  kBulkPull,
+  kDirect = 2,
+  kTwoShot = 3,
+  kTwoPackets = 5,
+  kTwoPhase = 6,
+  kCopyEngine = 7,
+  kRing = 8,
+  kAtomic = 9,
+  kSpinlock = 10,
+  kLines = 11,
+  kTwoLines = 12,
+  kPush = 13,
 };
-inline constexpr uint32_t kVariantCount = 15;  // kAuto included
+inline constexpr uint32_t kVariantCount = 15;  // numbers that are used or reserved
+
+// Whether a number is that of a variant, kAuto included.
+constexpr bool IsVariant(uint32_t number) {
+  return number < kVariantCount && number != 4 && number != 14;
+}
 
 }  // namespace iris::ccl

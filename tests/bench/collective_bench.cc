@@ -1,11 +1,7 @@
 // Collectives on emu, ranks as threads of this process: time of one operation, behind each other on
 // a stream.
 //
-//   bazel run -c opt //tests/bench:collective_bench -- [--json] [--few-blocks]
-//
-// --few-blocks: kBulkPull beside what the rules for so many multiprocessors take, instead, on 1 to
-// 16 blocks and any backend. The ranks share one device: the figures say what the loops cost, and
-// nothing about links.
+//   bazel run -c opt //tests/bench:collective_bench -- [--json]
 //
 // A sample is the slowest rank's time for a batch of operations, divided by their number; ranks
 // meet on the host before each batch. Two cores run all ranks, so the figures say what the protocol
@@ -13,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -76,50 +71,8 @@ std::string Size(uint64_t bytes) {
                             : std::to_string(bytes) + " B";
 }
 
-int FewBlocks(Report* report) {
-  constexpr uint32_t kRanks = 4;
-  const bool emulated = std::strcmp(backend::BackendName(), "emu") == 0;
-  const uint64_t largest = emulated ? uint64_t{1} << 18 : uint64_t{64} << 20;
-  for (uint32_t blocks : {1u, 2u, 4u, 8u, 16u}) {
-    for (uint64_t bytes = uint64_t{1} << 18; bytes <= largest; bytes *= 16) {
-      for (ccl::Variant variant : {ccl::Variant::kAuto, ccl::Variant::kBulkPull}) {
-        ccl::Config config;
-        config.max_blocks = blocks;
-        config.max_multiprocessors = blocks;
-        if (variant == ccl::Variant::kBulkPull) config.blocks = blocks;
-        const uint64_t count = bytes / sizeof(float);
-        const uint32_t batch = emulated ? 1 : 8;
-        const std::string name = std::string(variant == ccl::Variant::kAuto ? " auto " : " pull ") +
-                                 Size(bytes) + ", " + std::to_string(blocks) + " blocks";
-        report->Add("all_reduce" + name,
-                    Measure(
-                        kRanks, count, count, batch,
-                        [=](Rank& rank, const ccl::Comm& comm, float* in, float* out) {
-                          return ccl::AllReduce(comm, in, out, count, DType::kF32,
-                                                ccl::ReduceOp::kSum, rank.stream, variant);
-                        },
-                        config),
-                    "us");
-        report->Add("all_gather" + name,
-                    Measure(
-                        kRanks, count / kRanks, count, batch,
-                        [=](Rank& rank, const ccl::Comm& comm, float* in, float* out) {
-                          return ccl::AllGather(comm, in, out, count / kRanks, DType::kF32,
-                                                rank.stream, variant);
-                        },
-                        config),
-                    "us");
-      }
-    }
-  }
-  return report->Print();
-}
-
 int Main(int argc, char** argv) {
   Report report("collective_bench", argc, argv);
-  for (int k = 1; k < argc; ++k) {
-    if (std::strcmp(argv[k], "--few-blocks") == 0) return FewBlocks(&report);
-  }
   for (uint32_t n : {2u, 4u, 8u}) {
     const std::string ranks = ", " + std::to_string(n) + " ranks";
     {

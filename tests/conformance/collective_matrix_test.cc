@@ -25,11 +25,10 @@ constexpr Operation kOperations[] = {
     Operation::kAllToAll,  Operation::kBroadcast,     Operation::kGather, Operation::kScatter};
 constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
                                    ReduceOp::kAvg};
-constexpr Variant kVariants[] = {Variant::kPackets,    Variant::kDirect,     Variant::kTwoShot,
-                                 Variant::kPipeline,   Variant::kTwoPackets, Variant::kTwoPhase,
-                                 Variant::kCopyEngine, Variant::kRing,       Variant::kAtomic,
-                                 Variant::kSpinlock,   Variant::kLines,      Variant::kTwoLines,
-                                 Variant::kPush,       Variant::kBulkPull};
+constexpr Variant kVariants[] = {Variant::kPackets,    Variant::kDirect,   Variant::kTwoShot,
+                                 Variant::kTwoPackets, Variant::kTwoPhase, Variant::kCopyEngine,
+                                 Variant::kRing,       Variant::kAtomic,   Variant::kSpinlock,
+                                 Variant::kLines,      Variant::kTwoLines, Variant::kPush};
 
 constexpr uint64_t kGuard = 8;  // elements on each side of an output
 

@@ -49,11 +49,11 @@ struct Call {
 };
 
 constexpr ccl::Variant kVariants[] = {
-    ccl::Variant::kAuto,     ccl::Variant::kPackets,    ccl::Variant::kDirect,
-    ccl::Variant::kTwoShot,  ccl::Variant::kPipeline,   ccl::Variant::kTwoPackets,
-    ccl::Variant::kTwoPhase, ccl::Variant::kCopyEngine, ccl::Variant::kRing,
-    ccl::Variant::kAtomic,   ccl::Variant::kSpinlock,   ccl::Variant::kLines,
-    ccl::Variant::kTwoLines, ccl::Variant::kPush,       ccl::Variant::kBulkPull};
+    ccl::Variant::kAuto,       ccl::Variant::kPackets,    ccl::Variant::kDirect,
+    ccl::Variant::kTwoShot,    ccl::Variant::kTwoPackets, ccl::Variant::kTwoPhase,
+    ccl::Variant::kCopyEngine, ccl::Variant::kRing,       ccl::Variant::kAtomic,
+    ccl::Variant::kSpinlock,   ccl::Variant::kLines,      ccl::Variant::kTwoLines,
+    ccl::Variant::kPush};
 constexpr Operation kProducts[] = {Operation::kMatmulAllReduce, Operation::kMatmulReduceScatter,
                                    Operation::kAllGatherMatmul, Operation::kMatmulAllGather,
                                    Operation::kMatmulAllScatter};

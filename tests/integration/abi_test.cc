@@ -901,6 +901,7 @@ TEST_F(AbiTest, WhatIsOutOfRangeIsNamed) {
   EXPECT_FAILS(reduce(IRIS_F32, 5, 0), IRIS_INVALID_ARGUMENT, "5 is no iris_reduce_op");
   EXPECT_FAILS(reduce(IRIS_F32, -1, 0), IRIS_INVALID_ARGUMENT, "-1 is no iris_reduce_op");
   EXPECT_FAILS(reduce(IRIS_F32, 0, 200), IRIS_INVALID_ARGUMENT, "200 is no variant");
+  EXPECT_FAILS(reduce(IRIS_F32, 0, 4), IRIS_INVALID_ARGUMENT, "4 is no variant");  // removed
   auto opened = Sized<iris_opened>();
   EXPECT_FAILS(iris_open_local(o.context, 1, "x", 1, &opened), IRIS_INVALID_ARGUMENT,
                "no rank 1 in a job of 1");

@@ -54,11 +54,11 @@ constexpr uint32_t kWords = 2048;
 constexpr uint32_t kKeptWords = 1 << 18;
 constexpr uint64_t kSumWords = 1 << 18;
 constexpr iris::ccl::Variant kVariants[] = {
-    iris::ccl::Variant::kAuto,     iris::ccl::Variant::kPackets,    iris::ccl::Variant::kTwoPackets,
-    iris::ccl::Variant::kDirect,   iris::ccl::Variant::kTwoShot,    iris::ccl::Variant::kTwoPhase,
-    iris::ccl::Variant::kPipeline, iris::ccl::Variant::kRing,       iris::ccl::Variant::kAtomic,
-    iris::ccl::Variant::kSpinlock, iris::ccl::Variant::kCopyEngine, iris::ccl::Variant::kLines,
-    iris::ccl::Variant::kTwoLines, iris::ccl::Variant::kPush,       iris::ccl::Variant::kBulkPull};
+    iris::ccl::Variant::kAuto,       iris::ccl::Variant::kPackets, iris::ccl::Variant::kTwoPackets,
+    iris::ccl::Variant::kDirect,     iris::ccl::Variant::kTwoShot, iris::ccl::Variant::kTwoPhase,
+    iris::ccl::Variant::kRing,       iris::ccl::Variant::kAtomic,  iris::ccl::Variant::kSpinlock,
+    iris::ccl::Variant::kCopyEngine, iris::ccl::Variant::kLines,   iris::ccl::Variant::kTwoLines,
+    iris::ccl::Variant::kPush};
 // On emulated devices every element takes its time.
 constexpr bool kEmulated = iris::backend::Traits::kEmulated;
 // Of products: above 64 rows, and multiples of 8, so that every variant has them.

@@ -25,7 +25,7 @@ RUN_SECONDS_MAX = 100
 BLOCK = ("barrier", "put_signal_block", "all_reduce")
 LINES = ("lines", "two_lines")
 PUSH = ("push", "push_scatter")
-ALL = BLOCK + ("put_signal_warp",) + LINES + PUSH + ("bulk_pull",)
+ALL = BLOCK + ("put_signal_warp",) + LINES + PUSH
 
 RUNTIME = ("emu/block", "emu/diagnosis", "emu/fiber", "emu/scheduler", "emu/symbols")
 HOST = ("emu/graph", "emu/memory", "host", "host_functions")
@@ -119,7 +119,7 @@ class MutationTest(unittest.TestCase):
         self.expect_caught(3, "no block sync before publish", BLOCK + PUSH)
 
     def test_4_block_sync_missing_after_consume_is_caught(self):
-        self.expect_caught(4, "no block sync after consume", BLOCK + ("bulk_pull",))
+        self.expect_caught(4, "no block sync after consume", BLOCK)
 
     def test_5_block_sync_missing_inside_a_block_is_caught(self):
         self.expect_caught(5, "no block sync inside a block", ("put_signal_block",))

@@ -3,7 +3,7 @@
 // counts the reports.
 //
 //   protocols SCENARIO      barrier | put_signal_block | put_signal_warp | all_reduce | packets |
-//                           lines | two_lines | push | push_scatter | bulk_pull
+//                           lines | two_lines | push | push_scatter
 //
 // Exit code 0: every rank got the data that it had to get. 1: wrong data (a mistake may show that
 // way as well). 2: usage. ThreadSanitizer's own exit code wins over 0.
@@ -26,7 +26,6 @@
 #include "iris/backend/select.h"
 #include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/reduce_direct.h"
-#include "iris/collective/variants/bulk_pull.h"
 #include "iris/collective/variants/lines.h"
 #include "iris/collective/variants/packets.h"
 #include "iris/collective/variants/push.h"
@@ -166,7 +165,7 @@ IRIS_KERNEL void CheckSum(const uint32_t* x, uint32_t begin, uint32_t end, uint3
   }
 }
 
-enum class Way { kDirect, kPackets, kLines, kTwoLines, kPush, kPushScatter, kBulkPull };
+enum class Way { kDirect, kPackets, kLines, kTwoLines, kPush, kPushScatter };
 
 bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& stream,
                      uint32_t* wrong) {
@@ -183,7 +182,7 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
   const ccl::impl::Offsets offsets = ccl::impl::OffsetsOf(kRanks, config);
   if (offsets.total_bytes > sizeof(Heap::workspace)) return false;
   // These need it in the heap.
-  const bool in_heap = way == Way::kPush || way == Way::kPushScatter || way == Way::kBulkPull;
+  const bool in_heap = way == Way::kPush || way == Way::kPushScatter;
   std::vector<uint32_t> outside(kCount);
   uint32_t* const x = in_heap ? HeapOf(ctx, ctx.rank)->x : outside.data();
   ccl::ErrorReport report;
@@ -259,13 +258,6 @@ bool AllReduceRounds(const DeviceContext& ctx, Way way, iris::backend::Stream& s
         launched = iris::backend::Launch(warps, stream, &ccl::impl::ReducePush<int32_t, Op, 0>,
                                          common, call);
         break;
-      case Way::kBulkPull: {
-        constexpr ccl::impl::PullRing kRing = {2, 128};
-        launched =
-            iris::backend::Launch({kBlocks, 64, kRing.stages * kRanks * kRing.tile_bytes}, stream,
-                                  &ccl::impl::ReduceBulkPull<int32_t, Op, 0>, common, call, kRing);
-        break;
-      }
     }
     ok = ok && launched.ok();
     ok = ok && iris::backend::Launch({1, kThreads, 0}, stream, CheckSum,
@@ -280,8 +272,7 @@ bool FindWay(const char* name, Way* way) {
   const std::pair<const char*, Way> ways[] = {
       {"all_reduce", Way::kDirect}, {"packets", Way::kPackets},
       {"lines", Way::kLines},       {"two_lines", Way::kTwoLines},
-      {"push", Way::kPush},         {"push_scatter", Way::kPushScatter},
-      {"bulk_pull", Way::kBulkPull}};
+      {"push", Way::kPush},         {"push_scatter", Way::kPushScatter}};
   for (const auto& [known, found] : ways) {
     if (std::strcmp(name, known) != 0) continue;
     *way = found;
@@ -309,7 +300,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: protocols barrier | put_signal_block | put_signal_warp | all_reduce | packets | "
-        "lines | two_lines | push | push_scatter | bulk_pull\n");
+        "lines | two_lines | push | push_scatter\n");
     return 2;
   }
   void* window = mmap(nullptr, kRanks * kStrideBytes, PROT_READ | PROT_WRITE,

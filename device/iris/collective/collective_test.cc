@@ -406,7 +406,8 @@ TEST(NamesTest, EveryOperationHasOne) {
     EXPECT_STREQ(OperationName(static_cast<Operation>(k)), names[k]);
   }
   EXPECT_STREQ(VariantName(Variant::kOneShot), "packets");
-  EXPECT_STREQ(VariantName(Variant::kPipeline), "pipeline");
+  EXPECT_STREQ(VariantName(Variant::kPush), "push");
+  EXPECT_STREQ(VariantName(static_cast<Variant>(4)), "unknown");  // reserved
 }
 
 TEST(ElementBytesTest, OfEveryType) {

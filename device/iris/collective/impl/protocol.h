@@ -290,20 +290,9 @@ class Rounds {
   }
 
   // Rounds that overlap: a member may signal again before all have waited for what it signalled
-  // before. Counted in 64 bits, which never wrap. Signal is called behind a block sync;
-  // AwaitSignal is not complete for the block before another one; KeepSignals behind the last.
+  // before. Counted in 64 bits, which never wrap. The calling thread signals, behind a sync of the
+  // block, and waits for itself alone. KeepSignals is called after the last signal.
   IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
-  IRIS_DEVICE void Signal(uint64_t value) {
-    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
-      SignalTo(p, value);
-    }
-  }
-  IRIS_DEVICE void AwaitSignal(uint64_t value) {
-    for (uint32_t p = backend::ThreadIndex(); p < call_->size; p += backend::BlockSize()) {
-      if (!AwaitSignalOf(p, value)) break;
-    }
-  }
-  // The same between two members, by the calling thread.
   IRIS_DEVICE void SignalTo(uint32_t member, uint64_t value) {
     backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(member) + call_->index,
                                                               value);

@@ -70,7 +70,7 @@ Result CheckRequest(const Comm& comm, Request* request, bool* nothing) {
             "reductions know the types f32, f64, f16, bf16, i32, i64 and u8"};
   }
   if (request->op > ReduceOp::kAvg) return Invalid("no such reduce op");
-  if (static_cast<uint32_t>(request->variant) >= kVariantCount) return Invalid("no such variant");
+  if (!IsVariant(static_cast<uint32_t>(request->variant))) return Invalid("no such variant");
   if (request->root != kNoRoot && request->root >= comm.team.size) {
     return Invalid("the root is not a member");
   }

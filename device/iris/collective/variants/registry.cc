@@ -1,10 +1,10 @@
 // All variants: a line for each, in the order of their enumerators.
 #include "iris/collective/variants/variant.h"
 
-#define IRIS_VARIANTS(row)                                                                  \
-  row(kPacketsRow) row(kDirectRow) row(kTwoShotRow) row(kPipelineRow) row(kTwoPacketsRow)   \
-      row(kTwoPhaseRow) row(kCopyEngineRow) row(kRingRow) row(kAtomicRow) row(kSpinlockRow) \
-          row(kLinesRow) row(kTwoLinesRow) row(kPushRow) row(kBulkPullRow)
+#define IRIS_VARIANTS(row)                                                                \
+  row(kPacketsRow) row(kDirectRow) row(kTwoShotRow) row(kTwoPacketsRow) row(kTwoPhaseRow) \
+      row(kCopyEngineRow) row(kRingRow) row(kAtomicRow) row(kSpinlockRow) row(kLinesRow)  \
+          row(kTwoLinesRow) row(kPushRow)
 
 namespace iris::ccl::impl {
 
@@ -23,8 +23,10 @@ constexpr const VariantRow* kRows[] = {IRIS_VARIANTS(IRIS_POINTER)};
 VariantRows AllVariants() { return {kRows, sizeof(kRows) / sizeof(kRows[0])}; }
 
 const VariantRow* FindVariant(Variant variant) {
-  const uint32_t at = static_cast<uint32_t>(variant) - 1;  // kAuto has none
-  return at < sizeof(kRows) / sizeof(kRows[0]) ? kRows[at] : nullptr;
+  for (const VariantRow* row : kRows) {
+    if (row->variant == variant) return row;
+  }
+  return nullptr;  // kAuto, and numbers that are reserved
 }
 
 }  // namespace iris::ccl::impl
