@@ -1,60 +1,45 @@
 """iris_bundle: the relocatable archive of everything that a user of Iris needs, for several device backends at once.
 
     for_backend(name = "emu_files", backend = "emu", programs = {...})     what is built for a backend, optimized
-    iris_bundle(name = "bundle", parts = [":emu_files"], ...)              the archive, by bundle.py
+    iris_bundle(name = "bundle", parts = [":emu_files"], ...)              the archives, by bundle.py
     static_libraries(name = "static_grpc", libraries = [...])              -lX means libX.a for who depends on it
 """
 
 BundlePart = provider(fields = {
     "backend": "emu, cuda or hip",
     "programs": "list of (File, where it goes)",
+    "links": "dict: where a program is found by another name, to its name",
     "headers": "depset of File",
     "archives": "depset of File: static libraries of device code",
     "link_flags": "list of str: what these need",
 })
 
+# One configuration for all of a backend, so that nothing is compiled twice. Programs share the library of their backend
+# with each other and with the host library. NVIDIA's have code for the newest GPUs alone, or the bundle would be too
+# large; AMD's code is for one kind of GPU each, so it is all there.
 def _bundle_transition_impl(settings, attr):
     return {
         "//:backend": attr.backend,
-        "//:gpus": "all",
+        "//:gpus": "newest" if attr.backend == "cuda" else "all",
         "//deploy:bundled": True,
-        "//deploy:shared_kernels": False,
+        "//deploy:shared_kernels": True,
         "//command_line_option:compilation_mode": "opt",
         "//command_line_option:force_pic": True,  # one compilation serves programs and shared libraries
         "//command_line_option:platform_suffix": "-bundle-" + attr.backend,
     }
 
-# Programs share the library of their backend with each other and with the host library. NVIDIA's have code for the
-# newest GPUs alone, or the bundle would be too large; AMD's code is for one kind of GPU each, so it is all there.
-def _program_transition_impl(settings, attr):
-    return dict(
-        _bundle_transition_impl(settings, attr),
-        **{
-            "//:gpus": "newest" if attr.backend == "cuda" else "all",
-            "//deploy:shared_kernels": True,
-        }
-    )
-
-_OUTPUTS = [
-    "//:backend",
-    "//:gpus",
-    "//deploy:bundled",
-    "//deploy:shared_kernels",
-    "//command_line_option:compilation_mode",
-    "//command_line_option:force_pic",
-    "//command_line_option:platform_suffix",
-]
-
-_program_transition = transition(
-    implementation = _program_transition_impl,
-    inputs = [],
-    outputs = _OUTPUTS,
-)
-
 _bundle_transition = transition(
     implementation = _bundle_transition_impl,
     inputs = [],
-    outputs = _OUTPUTS,
+    outputs = [
+        "//:backend",
+        "//:gpus",
+        "//deploy:bundled",
+        "//deploy:shared_kernels",
+        "//command_line_option:compilation_mode",
+        "//command_line_option:force_pic",
+        "//command_line_option:platform_suffix",
+    ],
 )
 
 _ALLOWLIST = {
@@ -88,6 +73,7 @@ def _for_backend_impl(ctx):
         BundlePart(
             backend = ctx.attr.backend,
             programs = programs,
+            links = ctx.attr.links,
             headers = depset(transitive = headers),
             archives = depset(archives),
             link_flags = flags,
@@ -100,7 +86,8 @@ for_backend = rule(
     attrs = dict(
         backend = attr.string(mandatory = True, values = ["emu", "cuda", "hip"]),
         # Where each goes; a name that ends in / is a folder.
-        programs = attr.label_keyed_string_dict(cfg = _program_transition, allow_files = True),
+        programs = attr.label_keyed_string_dict(cfg = _bundle_transition, allow_files = True),
+        links = attr.string_dict(doc = "a program by another name: where that lies, and what lies beside it"),
         libraries = attr.label_list(cfg = _bundle_transition, providers = [CcInfo]),
         **_ALLOWLIST
     ),
@@ -123,15 +110,18 @@ bundled_host_files = rule(
 def _iris_bundle_impl(ctx):
     name = "iris-%s-linux-x86_64" % ctx.attr.version
     archive = ctx.actions.declare_file("%s/%s.tar.gz" % (ctx.label.name, name))
+    for_users = ctx.actions.declare_file("%s/%s-user.tar.gz" % (ctx.label.name, name))
     inputs = []
+    links = {}
     files = []
     headers = []
-    archives = {}
+    device_libraries = {}
     link_flags = {}
     for part in [t[BundlePart] for t in ctx.attr.parts]:
         for f, to in part.programs:
             inputs.append(f)
             files.append({"from": f.path, "to": to})
+        links.update(part.links)
         part_headers = [
             f
             for f in part.headers.to_list()
@@ -144,7 +134,7 @@ def _iris_bundle_impl(ctx):
         part_archives = part.archives.to_list()
         inputs.extend(part_archives)
         if part_archives:
-            archives[part.backend] = [f.path for f in part_archives]
+            device_libraries[part.backend] = [f.path for f in part_archives]
             link_flags[part.backend] = part.link_flags
     for target, to in ctx.attr.files.items():
         for f in target[DefaultInfo].files.to_list():
@@ -156,24 +146,27 @@ def _iris_bundle_impl(ctx):
         version = ctx.attr.version,
         notes = ctx.attr.notes,
         files = files,
+        links = links,
         headers = headers,
         backends = [t[BundlePart].backend for t in ctx.attr.parts],
-        archives = archives,
+        archives = device_libraries,
         link_flags = link_flags,
         linked_packages = ctx.attr.linked_packages,
     ).to_json())
     ctx.actions.run_shell(
         inputs = inputs + [spec, ctx.file._packer],
-        outputs = [archive],
-        command = "PATH=/usr/sbin:/usr/bin:/sbin:/bin exec python3 %s %s %s" % (
+        outputs = [archive, for_users],
+        command = "PATH=/usr/sbin:/usr/bin:/sbin:/bin exec python3 %s %s %s %s" % (
             ctx.file._packer.path,
             spec.path,
             archive.path,
+            for_users.path,
         ),
         mnemonic = "IrisBundle",
         progress_message = "Packing " + archive.basename,
     )
-    return [DefaultInfo(files = depset([archive]), runfiles = ctx.runfiles(files = [archive]))]
+    archives = [archive, for_users]
+    return [DefaultInfo(files = depset(archives), runfiles = ctx.runfiles(files = archives))]
 
 iris_bundle = rule(
     implementation = _iris_bundle_impl,
@@ -192,7 +185,8 @@ def _static_libraries_impl(ctx):
         return [CcInfo()]
     folder = ctx.attr.system_folder
     scripts = []
-    group = " ".join(["%s/lib%s.a" % (folder, library) for library in ctx.attr.libraries + ctx.attr.closure])
+    names = [ctx.attr.instead.get(library, library) for library in ctx.attr.libraries] + ctx.attr.closure
+    group = " ".join(["%s/lib%s.a" % (folder, name) for name in names])
     for library in ctx.attr.libraries:
         script = ctx.actions.declare_file("%s/lib%s.a" % (ctx.label.name, library))
         ctx.actions.write(script, "GROUP ( %s )\n" % group)
@@ -212,6 +206,7 @@ static_libraries = rule(
     attrs = {
         "enabled": attr.bool(),
         "libraries": attr.string_list(doc = "what linkopts name"),
+        "instead": attr.string_dict(doc = "the archive of another library for one that linkopts name"),
         "closure": attr.string_list(doc = "what these need"),
         "system_folder": attr.string(default = "/usr/lib/x86_64-linux-gnu"),
     },

@@ -1,4 +1,6 @@
-"""Packs the bundle: bundle.py SPEC.json ARCHIVE.tar.gz, called by iris_bundle in bundle.bzl.
+"""Packs the bundle: bundle.py SPEC.json ARCHIVE.tar.gz ARCHIVE-user.tar.gz, called by iris_bundle in bundle.bzl.
+
+The archive for users is without tests and benchmarks.
 
 The tree may be moved anywhere: programs and libraries find each other relative to themselves ($ORIGIN), and so do the
 CMake and pkg-config files. Of the machine that runs it, it needs the C and C++ libraries and nothing else: whatever
@@ -17,7 +19,9 @@ import tempfile
 
 # The machine's own are taken, of this version or newer. The vendors' are opened at run time, where there is a GPU.
 NOT_CARRIED = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so.*|linux-vdso.*)$")
-PACKED_BYTES_MAX = 40 << 20
+PACKED_BYTES_MAX = 32 << 20
+USER_PACKED_BYTES_MAX = 15 << 20
+NOT_FOR_USERS = re.compile(r"^(bin/iris-gpu-check|libexec/iris/tests/.*|libexec/iris/\w+/(tests|bench)/.*)$")
 SYSTEM_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
 
@@ -83,6 +87,20 @@ def name_libraries(tree):
         soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "-d", path)).group(1)
         os.rename(path, os.path.join(folder, soname))
         os.symlink(soname, path)
+
+
+def remove_tests(tree):
+    """Leaves what users need, without the libraries that nothing needs any more."""
+    for folder, _, names in list(os.walk(tree.root)):
+        for name in names:
+            path = os.path.join(folder, name)
+            if NOT_FOR_USERS.match(os.path.relpath(path, tree.root)):
+                os.remove(path)
+    kept = {"lib/" + name for path in tree.elf_files() for name in needed(path)}
+    for path in list(tree.elf_files()):
+        name = os.path.relpath(path, tree.root)
+        if re.match(r"lib/lib(?!iris)[^/]*$", name) and name not in kept:
+            os.remove(path)
 
 
 def add_closure(tree):
@@ -213,7 +231,7 @@ def check_version(tree, version):
         sys.exit(f"bundle.py: IRIS_VERSION in deploy/BUILD.bazel is {version}, in proto/wire/version.h {there}")
 
 
-def pack(tree, name, archive):
+def pack(tree, name, archive, bytes_max):
     """The same tree gives the same bytes."""
 
     def plain(info):
@@ -230,11 +248,11 @@ def pack(tree, name, archive):
                     path = os.path.join(folder, each)
                     tar.add(path, arcname=os.path.join(name, os.path.relpath(path, tree.root)), filter=plain)
     size = os.path.getsize(archive)
-    if size >= PACKED_BYTES_MAX:
-        sys.exit(f"bundle.py: {os.path.basename(archive)} has {size} bytes, at most {PACKED_BYTES_MAX}")
+    if size > bytes_max:
+        sys.exit(f"bundle.py: {os.path.basename(archive)} has {size} bytes, at most {bytes_max}")
 
 
-def main(spec_path, archive):
+def main(spec_path, archive, for_users):
     with open(spec_path, encoding="utf-8") as file:
         spec = json.load(file)
     for tool in ("patchelf", "strip", "ar", "readelf", "dpkg-query"):
@@ -244,6 +262,8 @@ def main(spec_path, archive):
         tree = Tree(os.path.join(folder, spec["name"]))
         for file in spec["files"]:
             tree.copy(file["from"], file["to"])
+        for link, program in spec["links"].items():
+            os.symlink(program, tree.path(link))
         version = spec["version"]
         check_version(tree, version)
         name_libraries(tree)
@@ -259,7 +279,9 @@ def main(spec_path, archive):
         tree.write("share/doc/iris/CONTENTS", "".join(
             [f"Iris {version} for Linux on x86-64, device backends: {', '.join(backends)}.\n"] +
             ([spec["notes"] + "\n"] if spec["notes"] else [])))
-        pack(tree, spec["name"], archive)
+        pack(tree, spec["name"], archive, PACKED_BYTES_MAX)
+        remove_tests(tree)
+        pack(tree, spec["name"], for_users, USER_PACKED_BYTES_MAX)
 
 
 if __name__ == "__main__":

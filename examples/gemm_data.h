@@ -34,11 +34,11 @@ inline GemmWords ParseGemm(int argc, char** argv,
   const bool wrong = words.m == 0 || words.n == 0 || words.k == 0;
   bool known = patterns.size() == 0;
   for (const char* pattern : patterns) {
-    usage += (usage.empty() ? "" : "|") + std::string(pattern);
+    usage.append(usage.empty() ? "" : "|").append(pattern);
     known = known || words.pattern == pattern;
   }
-  usage += (usage.empty() ? "" : " ") + std::string("[m [n [k]]], whole numbers from 1 to ") +
-           std::to_string(kMost) + "; 256 where there is none";
+  usage.append(usage.empty() ? "" : " ").append("[m [n [k]]], whole numbers from 1 to ");
+  usage.append(std::to_string(kMost)).append("; 256 where there is none");
   Usage(argc, argv, wrong || !known, first + 2, usage.c_str());
   return words;
 }

@@ -408,11 +408,11 @@ void CheckRing(const RingShape& shape, uint32_t n_items) {
 }
 
 constexpr uint32_t kItems = 48 / (kSlower > 4 ? 4 : kSlower);
-TEST(RingTest, OneProducerOneSender) { CheckRing<4>({1, 1, false, false}, kItems); }
-TEST(RingTest, OneSlot) { CheckRing<1>({1, 1, false, false}, kItems); }
-TEST(RingTest, EachWarpItsOwnItems) { CheckRing<4>({3, 2, false, false}, kItems); }
-TEST(RingTest, WarpsShareEachItem) { CheckRing<2>({3, 2, true, true}, kItems); }
-TEST(RingTest, MoreSendersThanSlots) { CheckRing<2>({1, 4, false, false}, kItems); }
+TEST(BlockRingTest, OneProducerOneSender) { CheckRing<4>({1, 1, false, false}, kItems); }
+TEST(BlockRingTest, OneSlot) { CheckRing<1>({1, 1, false, false}, kItems); }
+TEST(BlockRingTest, EachWarpItsOwnItems) { CheckRing<4>({3, 2, false, false}, kItems); }
+TEST(BlockRingTest, WarpsShareEachItem) { CheckRing<2>({3, 2, true, true}, kItems); }
+TEST(BlockRingTest, MoreSendersThanSlots) { CheckRing<2>({1, 4, false, false}, kItems); }
 
 // The consumer stops after two items: it cancels, or goes away.
 IRIS_KERNEL void GiveUp(DeviceContext ctx, uint32_t cancel, uint64_t timeout_ns,
@@ -436,7 +436,7 @@ IRIS_KERNEL void GiveUp(DeviceContext ctx, uint32_t cancel, uint64_t timeout_ns,
   results[backend::ThreadIndex()] = static_cast<uint32_t>(result);
 }
 
-TEST(RingTest, WhoGivesUpEndsTheWaitsOfAll) {
+TEST(BlockRingTest, WhoGivesUpEndsTheWaitsOfAll) {
   World world(1);
   world.Run([](Rank& rank) {
     const uint32_t warp = backend::WarpSize();

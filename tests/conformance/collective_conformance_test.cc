@@ -1351,10 +1351,10 @@ void CheckTiles(const std::vector<uint32_t>& members) {
   });
 }
 
-TEST(TileTest, F32OfAllRanks) { CheckTiles<float>({0, 1, 2, 3}); }
-TEST(TileTest, Bf16OfATeam) { CheckTiles<Bfloat16>({3, 0, 2}); }
-TEST(TileTest, I64OfTwo) { CheckTiles<int64_t>({1, 2}); }
-TEST(TileTest, OfOne) { CheckTiles<float>({2}); }
+TEST(CollectiveTileTest, F32OfAllRanks) { CheckTiles<float>({0, 1, 2, 3}); }
+TEST(CollectiveTileTest, Bf16OfATeam) { CheckTiles<Bfloat16>({3, 0, 2}); }
+TEST(CollectiveTileTest, I64OfTwo) { CheckTiles<int64_t>({1, 2}); }
+TEST(CollectiveTileTest, OfOne) { CheckTiles<float>({2}); }
 
 // Teams.
 
@@ -1766,41 +1766,41 @@ void ExpectMismatch(const std::function<Result(Rank&, const Comm&, float*)>& cal
   });
 }
 
-TEST(MismatchTest, Count) {
+TEST(OneCallMismatchTest, Count) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
     return ccl::AllReduce(comm, x, x, rank.rank() == 2 ? 11 : 10, DType::kF32, ReduceOp::kSum,
                           rank.stream);
   });
 }
 
-TEST(MismatchTest, Type) {
+TEST(OneCallMismatchTest, Type) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
     return ccl::AllReduce(comm, x, x, 10, rank.rank() == 2 ? DType::kI32 : DType::kF32,
                           ReduceOp::kSum, rank.stream);
   });
 }
 
-TEST(MismatchTest, ReduceOp) {
+TEST(OneCallMismatchTest, ReduceOp) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
     return ccl::AllReduce(comm, x, x, 10, DType::kF32,
                           rank.rank() == 2 ? ReduceOp::kMax : ReduceOp::kSum, rank.stream);
   });
 }
 
-TEST(MismatchTest, Variant) {
+TEST(OneCallMismatchTest, Variant) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
     return ccl::AllReduce(comm, x, x, 10, DType::kF32, ReduceOp::kSum, rank.stream,
                           rank.rank() == 2 ? Variant::kTwoShot : Variant::kOneShot);
   });
 }
 
-TEST(MismatchTest, Root) {
+TEST(OneCallMismatchTest, Root) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
     return ccl::Broadcast(comm, x, x, 10, DType::kF32, rank.rank() == 2 ? 1 : 0, rank.stream);
   });
 }
 
-TEST(MismatchTest, Operation) {
+TEST(OneCallMismatchTest, Operation) {
   ExpectMismatch([](Rank& rank, const Comm& comm, float* x) {
     if (rank.rank() == 2) return ccl::Barrier(comm, rank.stream);
     return ccl::AllGather(comm, x, x + 1000, 600, DType::kF32, rank.stream);

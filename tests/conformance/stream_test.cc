@@ -235,7 +235,7 @@ TEST(EventTest, MeasuresTheTimeBetween) {
 
 // Graphs.
 
-TEST(GraphTest, ReplaysFreshDataAThousandTimes) {
+TEST(StreamGraphTest, ReplaysFreshDataAThousandTimes) {
   OnOneRank([](Rank& rank) {
     constexpr uint32_t kWords = 300;
     uint32_t* in = rank.New<uint32_t>(kWords);
@@ -256,7 +256,7 @@ TEST(GraphTest, ReplaysFreshDataAThousandTimes) {
   });
 }
 
-TEST(GraphTest, TakesTheBranchOfAnotherStream) {
+TEST(StreamGraphTest, TakesTheBranchOfAnotherStream) {
   OnOneRank([](Rank& rank) {
     uint32_t* log = rank.New<uint32_t>(8);
     uint32_t* n = rank.New<uint32_t>(1);
@@ -307,7 +307,7 @@ void WorkBesideACapture(backend::Stream& other, uint32_t* word, uint32_t expecte
   EXPECT_OK(third.Synchronize());
 }
 
-TEST(GraphTest, HostCallsBesideACaptureLeaveItAlone) {
+TEST(StreamGraphTest, HostCallsBesideACaptureLeaveItAlone) {
   OnOneRank([](Rank& rank) {
     uint32_t* word = rank.New<uint32_t>(1);
     uint32_t* captured = rank.New<uint32_t>(1);
@@ -332,7 +332,7 @@ TEST(GraphTest, HostCallsBesideACaptureLeaveItAlone) {
   });
 }
 
-TEST(GraphTest, WrongOrderIsRefused) {
+TEST(StreamGraphTest, WrongOrderIsRefused) {
   OnOneRank([](Rank& rank) {
     backend::Graph graph;
     EXPECT_EQ(backend::LaunchGraph(graph, rank.stream).code, StatusCode::kFailedPrecondition);
@@ -364,10 +364,10 @@ IRIS_KERNEL void SumRound(DeviceContext ctx, const uint32_t* all, uint32_t* sum,
   if (Barrier(ctx, ctx.world) != WaitResult::kOk) *failed = 1;
 }
 
-class RanksTest : public testing::TestWithParam<uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, RanksTest, testing::Values(1, 2, 4, 8));
+class StreamRanksTest : public testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, StreamRanksTest, testing::Values(1, 2, 4, 8));
 
-TEST_P(RanksTest, GraphsMeetAThousandTimesAcrossTheWrapOfTheirEpochs) {
+TEST_P(StreamRanksTest, GraphsMeetAThousandTimesAcrossTheWrapOfTheirEpochs) {
   World world(GetParam());
   world.Run([](Rank& rank) {
     constexpr uint32_t kWords = 64;

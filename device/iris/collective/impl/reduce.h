@@ -254,11 +254,9 @@ IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_
     tail = head + (bytes - head) / 16 * 16;
     ReduceUnits<T, Op, N>(op, table, n, n_to, head, tail, share);
   }
-  for (uint64_t at = share.index * sizeof(T); at < head; at += share.n * sizeof(T)) {
-    ReduceUnit<T, Op, T>(op, table, n, n_to, at);
-  }
-  for (uint64_t at = tail + share.index * sizeof(T); at < bytes; at += share.n * sizeof(T)) {
-    ReduceUnit<T, Op, T>(op, table, n, n_to, at);
+  const uint64_t single = head + (bytes - tail);
+  for (uint64_t i = share.index * sizeof(T); i < single; i += share.n * sizeof(T)) {
+    ReduceUnit<T, Op, T>(op, table, n, n_to, i < head ? i : tail + i - head);
   }
 }
 

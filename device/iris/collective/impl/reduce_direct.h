@@ -77,14 +77,12 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
                          uint64_t{GridOf(common)} * backend::BlockSize(), call.unroll}
                  : Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll};
       const uint64_t count = direct ? row_count : Min(room, row_count - j);
-      if (direct && to_all && two_phases && Straight(table, n + n_to) &&
-          ((reinterpret_cast<uint64_t>(table[0]) | count * sizeof(T)) & 15) == 0) {
-        // This member's own row first; each thread then gives the others what it has made.
-        ReduceRange<T, Op, N>(op, table, n, 1, count, share);
-        CopyToAll(table + n + 1, n - 1, table[n], count * sizeof(T), share);
-      } else {
-        ReduceRange<T, Op, N>(op, table, n, n_to, count, share);
-      }
+      // This member's own row first; each thread then gives the others what it has made.
+      const bool gives = direct && to_all && two_phases && Straight(table, n + n_to) &&
+                         ((reinterpret_cast<uint64_t>(table[0]) | count * sizeof(T)) & 15) == 0;
+      // One call of it, because it is inlined and most of what the kernel takes to compile.
+      ReduceRange<T, Op, N>(op, table, n, gives ? 1 : n_to, count, share);
+      if (gives) CopyToAll(table + n + 1, n - 1, table[n], count * sizeof(T), share);
     }
     if (direct) break;
     if (!rounds.Meet()) return;
