@@ -12,8 +12,36 @@ bazel_() {
   command bazel --host_jvm_args=-Xmx1g --host_jvm_args=-XX:-UsePerfData --max_idle_secs=300 ${IRIS_BAZEL_STARTUP:-} "$@"
 }
 
+# A folder for what was compiled, which all checkouts of a user share, so that a fresh clone compiles only what nobody has
+# compiled before. Deleting it costs nothing but time. IRIS_BUILD_CACHE names another folder; empty, there is none.
+build_cache=${IRIS_BUILD_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/iris/build}
+build_cache_mib_max=${IRIS_BUILD_CACHE_MIB:-8192}
+
+# A name for the compilers and headers of this machine, which Bazel does not look at: another name, another part of the
+# cache.
+system_key() {
+  {
+    dpkg-query -W -f='${Package} ${Version}\n' '*-dev' 'g++*' 'gcc*' 'cpp*' 'clang*' 'binutils*' 'protobuf-compiler*' 'bazel*'
+    cat /usr/local/src/iris/*/VERSION
+    nvcc --version || /usr/local/cuda/bin/nvcc --version
+    cat /usr/local/lib/iris/wheels/wheels.txt
+    true
+  } 2>/dev/null | sha256sum | cut -c 1-16
+}
+
+# Removes what was used longest ago until the cache has its size.
+trim_build_cache() {
+  [ -n "$build_cache" ] && [ -d "$build_cache" ] || return 0
+  find "$build_cache" -type f -printf '%A@ %s %p\n' | sort -rn |
+    awk -v max="$build_cache_mib_max" '{ sum += $2; if (sum > max * 1048576) print substr($0, index($0, $3)) }' |
+    tr '\n' '\0' | xargs -0 -r rm -f
+}
+
 # Bazel says little, and makes no bazel-* links in the source tree.
 quiet=(--show_progress_rate_limit=30 --ui_event_filters=-info,-stdout --color=no --curses=no
   --experimental_convenience_symlinks=ignore "--jobs=$(nproc)")
+use_build_cache() {
+  [ -z "$build_cache" ] || quiet+=("--disk_cache=$build_cache/$(system_key)")
+}
 
 say() { printf '\n== %s\n' "$*"; }

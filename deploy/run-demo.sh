@@ -20,6 +20,7 @@ esac
 
 started=$SECONDS
 deploy/setup.sh --build
+use_build_cache
 
 folder=""
 irisd_pid=""

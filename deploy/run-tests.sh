@@ -7,7 +7,8 @@
 #   deploy/run-tests.sh                     all runs
 #   deploy/run-tests.sh gcc asan            only these: gcc, asan, tsan
 #
-# It can be run again: only what changed is built and run.
+# It can be run again: only what changed is built and run. What was compiled is kept for all checkouts of this user
+# (common.sh: IRIS_BUILD_CACHE); tests run again in each.
 # shellcheck disable=SC1091
 . "$(dirname "$0")/common.sh"
 
@@ -29,6 +30,8 @@ done
 # 3: all but the packages of the Python Package Index. The few cases that want them are skipped.
 deploy/setup.sh || [ $? -eq 3 ]
 
+trim_build_cache
+use_build_cache
 folder=$(mktemp -d)
 finish() {
   bazel_ shutdown >/dev/null 2>&1 || true
@@ -53,19 +56,19 @@ run() {
 }
 
 # A test that fails is tried once more: what passes then is named as flaky, which is to be mended.
-test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(nproc)" --flaky_test_attempts=2)
+test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(nproc)" --flaky_test_attempts=2
+  --modify_execution_info=TestRunner=+no-cache)
 
-# Everything, but for tests of single parts of host code, which start no program of ours: AddressSanitizer's run has all
-# that they have, and is stricter.
+# Everything as it ships. C++ tests of host code run under AddressSanitizer instead, which is stricter, but for those with
+# cases that sanitizers leave out (their tag is `plain`) and those of irisd's confinement, which it does without there.
 {
   echo //...
   bazel_ query --ui_event_filters=-info --noshow_progress "kind(cc_test,
       //client/... + //server/... + //proto/... + //device/base/... + //device/driver/... + //device/local/... +
-      //tests/model/...)
-    except rdeps(//..., //server:irisd + //server:irisd-worker + //client/ctl:iris-run + //server/sandbox:sanitizers)" |
+      //tests/integration/... + //tests/model/...) except attr(tags, plain, //...)" |
     sed 's/^/-/'
 } >"$folder/plain"
-run gcc test "${test_options[@]}" --target_pattern_file="$folder/plain"
+run gcc test --config=plain "${test_options[@]}" --target_pattern_file="$folder/plain"
 # AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory.
 # It is built by the second compiler, with -Wthread-safety.
 run asan test --config=asan "${test_options[@]}" --build_tests_only -- \
