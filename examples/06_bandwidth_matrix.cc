@@ -10,7 +10,8 @@
 //
 // What to see: the same call moves data within a rank and between ranks, so the matrix shows what
 // the way between two devices is worth. Its rows are the ranks whose kernels run, its columns are
-// those whose heaps they use. The figure is the least between two ranks.
+// those whose heaps they use. The figure is the least between two ranks. On the diagonal, and where
+// ranks share a device, one memory is read and written: it moves twice what the figure says.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,7 @@
 #include "client/internal/host_context.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <tuple>
@@ -17,6 +18,7 @@
 #include "client/internal/membership.h"
 #include "client/internal/options.h"
 #include "client/internal/team_calls.h"
+#include "device/driver/open.h"
 
 namespace iris::internal {
 
@@ -77,10 +79,25 @@ absl::StatusOr<std::unique_ptr<HostContext>> HostContext::Create(const ContextOp
   log::Info("joined job \"", context->job(), "\" as rank ", context->rank(), " of ",
             context->n_ranks(), " on device ", context->device_uuid(), ", epoch ", context->epoch(),
             ", same_address=", context->same_address() ? "true" : "false");
+  context->WarnOfTurns();
   if (absl::Status status = context->MakeTrace(); !status.ok()) {
     return Annotate(status, "create a context");
   }
   return context;
+}
+
+void HostContext::WarnOfTurns() const {
+  const std::vector<Peer>& peers = impl_->membership->job().peers;
+  // The first rank of a device says it, where another process has one there.
+  const auto on_device = [this](const Peer& peer) { return peer.device_uuid == device_uuid(); };
+  const auto first = std::find_if(peers.begin(), peers.end(), on_device);
+  if (first - peers.begin() != rank()) return;
+  const bool shared = std::any_of(first, peers.end(), [&](const Peer& peer) {
+    return on_device(peer) && peer.pid != first->pid;
+  });
+  if (!shared) return;
+  const std::string warning = driver::ProcessesTakeTurns(backend(), &std::getenv);
+  if (!warning.empty()) log::Warning(warning);
 }
 
 absl::Status HostContext::MakeTrace() {

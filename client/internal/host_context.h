@@ -178,6 +178,8 @@ class HostContext {
   struct Impl;
   // The area of the rank's trace, if there is to be one. Collective.
   absl::Status MakeTrace();
+  // Warns once for each device on which processes have to take turns.
+  void WarnOfTurns() const;
   void CloseTrace();
   explicit HostContext(std::unique_ptr<Impl> impl);
   const void* TranslateAddress(const void* mine, uint32_t to) const;

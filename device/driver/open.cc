@@ -1,5 +1,7 @@
 #include "device/driver/open.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -63,6 +65,18 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
            : absl::StrCat("not used: ", std::string(opened.driver->backend()), " has devices")});
   if (emulate) opened.driver = CreateEmuDriver(options.emu);
   return opened;
+}
+
+std::string ProcessesTakeTurns(const std::string& backend,
+                               const std::function<const char*(const char*)>& variable) {
+  if (KindOf(backend) != BackendKind::kCuda) return "";
+  const char* const folder = variable("CUDA_MPS_PIPE_DIRECTORY");
+  const std::string control =
+      absl::StrCat(folder != nullptr ? folder : "/tmp/nvidia-mps", "/control");
+  if (access(control.c_str(), F_OK) == 0) return "";
+  return "ranks that are processes share a GPU and take turns on it, so that each collective takes "
+         "milliseconds: start MPS before them (nvidia-cuda-mps-control -d), or give each rank a "
+         "GPU";
 }
 
 }  // namespace iris::driver

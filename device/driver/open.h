@@ -2,6 +2,7 @@
 // runs with any or none.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,5 +36,10 @@ struct OpenedDriver {
 // "auto": cuda if it has a device, else hip, else emu. A backend that is asked for by name and has
 // no device is kFailedPrecondition, with what is missing. kInvalidArgument: no such backend.
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options);
+
+// A warning for processes that share a device of this backend where it runs one process at a time,
+// as the environment says by `variable`. Empty: it runs several at once.
+std::string ProcessesTakeTurns(const std::string& backend,
+                               const std::function<const char*(const char*)>& variable);
 
 }  // namespace iris::driver

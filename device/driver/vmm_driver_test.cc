@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -623,6 +625,19 @@ TEST_F(FakeGpuTest, ABackendThatIsAskedForAndNotThereIsAnError) {
   auto emu = OpenDriver(Options("emu"));
   ASSERT_TRUE(emu.ok());
   EXPECT_THAT(emu->reports[0].detail, HasSubstr("not looked for"));
+}
+
+TEST(ProcessesTakeTurnsTest, OnlyWhereNoServiceRunsThemTogether) {
+  const std::string folder = ::testing::TempDir() + "/mps";
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  const auto variable = [&](const char* name) {
+    return strcmp(name, "CUDA_MPS_PIPE_DIRECTORY") == 0 ? folder.c_str() : nullptr;
+  };
+  EXPECT_THAT(ProcessesTakeTurns("cuda", variable), HasSubstr("nvidia-cuda-mps-control -d"));
+  EXPECT_EQ(ProcessesTakeTurns("hip", variable), "");
+  EXPECT_EQ(ProcessesTakeTurns("emu", variable), "");
+  fclose(fopen((folder + "/control").c_str(), "w"));
+  EXPECT_EQ(ProcessesTakeTurns("cuda", variable), "");
 }
 
 }  // namespace

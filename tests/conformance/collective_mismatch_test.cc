@@ -1,6 +1,7 @@
 // Members that call differently: all of them are told, at once, and in the same words.
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -455,12 +456,11 @@ TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
   EXPECT_EQ(infos[0].mismatch.absent, 8u);
 }
 
-// Of two calls that as many made, the one of the first member counts as that of most; who made a
-// third one is named, too.
 // Config::check_calls, which the environment of one process may say alone.
 TEST(MismatchCheckTest, ChecksThatOneMemberMakesAloneAreTold) {
-  World world(3, 8 << 20, 4 * kSecondNs);
-  for (const Variant variant : {Variant::kPackets, Variant::kLines, Variant::kDirect}) {
+  const Variant variants[] = {Variant::kPackets, Variant::kLines, Variant::kDirect};
+  World world(3, (1 << 20) + std::size(variants) * ccl::WorkspaceBytes(3), 4 * kSecondNs);
+  for (const Variant variant : variants) {
     world.Run([&](Rank& rank) {
       Config config;
       config.check_calls = rank.rank() == 2;
@@ -486,6 +486,8 @@ TEST(MismatchCheckTest, ChecksThatOneMemberMakesAloneAreTold) {
   }
 }
 
+// Of two calls that as many made, the one of the first member counts as that of most; who made a
+// third one is named, too.
 TEST(MismatchManyTest, TiesAndThirdCalls) {
   World world(5, (1 << 20) + ccl::WorkspaceBytes(5));
   std::vector<ErrorInfo> infos(5);

@@ -169,7 +169,7 @@ class Player {
     options.report = report_;
     ExpectOk(ops::CreateResources(&resources_));
     options.products = resources_.get();
-    ExpectOk(ccl::CreateComm(options, &comm_));
+    RequireOk(ccl::CreateComm(options, &comm_));
     ExpectOk(ops::Prepare());
     heap_ = rank.New<float>(kArena);
     away_ = static_cast<float*>(backend::MallocDevice(kArena * sizeof(float)));

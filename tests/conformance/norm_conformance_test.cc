@@ -86,7 +86,7 @@ class Member {
     *report_ = {};
     options.report = report_;
     if (team.index < team.size) {
-      ExpectOk(ccl::CreateComm(options, &comm));
+      RequireOk(ccl::CreateComm(options, &comm));
       ExpectOk(norm::Prepare());
     }
     for (uint32_t b = 0; b < kBuffers; ++b) {

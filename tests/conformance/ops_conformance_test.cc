@@ -191,7 +191,7 @@ class Member {
     ExpectOk(ops::CreateResources(&resources_));
     options.products = resources_.get();
     if (team.index < team.size) {
-      ExpectOk(ccl::CreateComm(options, &comm));
+      RequireOk(ccl::CreateComm(options, &comm));
       ExpectOk(ops::Prepare());
     }
     a_ = rank.New<uint8_t>(kRoomBytes);

@@ -187,7 +187,7 @@ void CheckLayers(uint32_t n_ranks, ops::Variant sums, ops::Variant gathers) {
     ok(ops::CreateResources(&resources));
     options.products = resources.get();
     ccl::Comm comm;
-    ok(ccl::CreateComm(options, &comm));
+    RequireOk(ccl::CreateComm(options, &comm));
     ok(ops::Prepare());
     Bfloat16* x = rank.New<Bfloat16>(kRows * my_inner);
     Bfloat16* in = rank.New<Bfloat16>(my_inner * kHidden);

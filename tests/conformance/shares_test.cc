@@ -196,8 +196,8 @@ Member NewMember(Rank& rank, const Setting& setting, bool products) {
   options.workspace = rank.New<uint8_t>(options.workspace_bytes);
   options.report = static_cast<ccl::ErrorReport*>(backend::MallocHost(sizeof(ccl::ErrorReport)));
   *options.report = {};
-  ExpectOk(backend::Stream::Create(&member.stream));
-  ExpectOk(CreateComm(options, &member.comm));
+  RequireOk(backend::Stream::Create(&member.stream));
+  RequireOk(CreateComm(options, &member.comm));
   const uint64_t elements = kMostElements + 64;
   member.in = rank.New<int32_t>(elements);
   member.out = rank.New<int32_t>(elements);

@@ -24,6 +24,11 @@ testing::Environment* const g_needs_a_device = testing::AddGlobalTestEnvironment
 
 }  // namespace
 
+void FailSetUp(const std::string& why) {
+  ADD_FAILURE() << why;
+  throw SetUpFailed(why);
+}
+
 World::World(uint32_t n_ranks, uint64_t heap_bytes, uint64_t timeout_ns) {
   local::WorldOptions options;
   options.n_ranks = n_ranks;
@@ -31,11 +36,7 @@ World::World(uint32_t n_ranks, uint64_t heap_bytes, uint64_t timeout_ns) {
   options.timeout_ns = timeout_ns;
   options.n_devices = WantedDevices();
   absl::StatusOr<std::unique_ptr<local::World>> world = local::World::Create(options);
-  if (!world.ok()) {
-    // A test has nothing to go on with.
-    ADD_FAILURE() << world.status();
-    std::abort();
-  }
+  if (!world.ok()) FailSetUp(world.status().ToString());
   world_ = *std::move(world);
   for (uint32_t r = 0; r < n_ranks; ++r) {
     ranks_.push_back(std::make_unique<Rank>(&world_->rank(r)));
@@ -43,14 +44,19 @@ World::World(uint32_t n_ranks, uint64_t heap_bytes, uint64_t timeout_ns) {
 }
 
 void World::Run(const std::function<void(Rank&)>& body) {
-  const absl::Status status = world_->Run([&](local::Rank& rank) { body(*ranks_[rank.rank()]); });
+  const absl::Status status = world_->Run([&](local::Rank& rank) {
+    try {
+      body(*ranks_[rank.rank()]);
+    } catch (const SetUpFailed&) {
+      // It has failed the test. Ranks that wait for this one are told that it has ended.
+    }
+  });
   EXPECT_TRUE(status.ok()) << status;
 }
 
 DeviceTeam Rank::NewTeam(const std::vector<uint32_t>& ranks) {
   DeviceTeam team;
-  const Result result = rank_.NewTeam(ranks, &team);
-  EXPECT_TRUE(result.ok()) << result.what;
+  RequireOk(rank_.NewTeam(ranks, &team));
   return team;
 }
 

@@ -1,5 +1,6 @@
 // World: ranks that are threads, as in device/local/world.h, for tests. What cannot be done fails
-// the test, so a test has no errors to look at.
+// the test, so a test has no errors to look at; without its memory or communicator a rank's body
+// ends there, and the test with it.
 //
 // Rank r is on device r modulo the devices of the machine, of which the environment's
 // IRIS_TEST_DEVICES may leave fewer. Without any device all tests are skipped.
@@ -16,6 +17,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "device/local/world.h"
@@ -37,6 +40,18 @@ inline constexpr uint32_t kSlower = 1;
 // Long enough that only a hang reaches it, on a machine that is busy with other things too.
 inline constexpr uint64_t kTestTimeoutNs = 120ull * 1000 * 1000 * 1000;
 
+// Thrown where a test has nothing to go on with. Run catches that of a rank's body, and googletest
+// that of a World's constructor.
+struct SetUpFailed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Fails the test, and ends the body of the rank that calls.
+[[noreturn]] void FailSetUp(const std::string& why);
+inline void RequireOk(const Result& result) {
+  if (!result.ok()) FailSetUp(result.what);
+}
+
 // One rank. Used by its own thread only.
 class Rank {
  public:
@@ -55,7 +70,7 @@ class Rank {
   template <typename T>
   T* New(uint64_t count, uint64_t alignment_bytes = 256) {
     T* p = rank_.New<T>(count, alignment_bytes);
-    EXPECT_NE(p, nullptr) << "the heap of the test is too small";
+    if (p == nullptr) FailSetUp("the heap of the test is too small");
     return p;
   }
 

@@ -14,8 +14,7 @@ ccl::Comm Rank::NewComm(const DeviceTeam& team) { return NewComm(team, ccl::Conf
 
 ccl::Comm Rank::NewComm(const DeviceTeam& team, const ccl::Config& config) {
   ccl::Comm comm;
-  const Result result = rank_.NewComm(team, config, &comm);
-  EXPECT_TRUE(result.ok()) << result.what;
+  RequireOk(rank_.NewComm(team, config, &comm));
   return comm;
 }
 

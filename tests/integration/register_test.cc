@@ -171,6 +171,7 @@ int MemberDies(const std::vector<std::string>& arguments) {
 using RegisterTest = iris::testing::JobTest;
 
 TEST_F(RegisterTest, PeersPutIntoItAndGetFromIt) {
+  Run("buffers", 1);
   Run("buffers", 2);
   Run("buffers", 3);
 }

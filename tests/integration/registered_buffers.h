@@ -51,7 +51,8 @@ IRIS_KERNEL void CountWrong(DeviceContext ctx, const uint8_t* mine, uint64_t n,
 }
 
 // Each rank has a buffer across two allocations, and fills that of the next one: by a kernel, by
-// the copy engine, and with a collective's result. It reads its own where it is.
+// the copy engine, and with a collective's result. It reads its own where it is. A single rank
+// registers its buffer and is refused to open it.
 inline int RegisteredBuffers() {
   auto context = Context::Create(SmallHeap());
   REQUIRE_OK(context);
@@ -65,6 +66,17 @@ inline int RegisteredBuffers() {
   REQUIRE(buffer->get() == memory->at(kLead) && buffer->size == kBytes);
   auto arrived = c.AllocateLocal<uint64_t>(1, "arrived");
   REQUIRE_OK(arrived);
+  auto message = DeviceArray<uint8_t>::Create(c, kBytes);
+  REQUIRE_OK(message);
+  // What the platform's plain allocation gave is refused, and the error says what to do.
+  REQUIRE_FAILS(c.Register<uint8_t>(message->get(), 4096, "plain"), StatusCode::kInvalidArgument,
+                "register 4096 bytes", "copy it into the heap");
+  if (n == 1) {
+    // There is no other rank that could open it, and this one has its address.
+    REQUIRE_FAILS(c.Open<uint8_t>(0, "buffer"), StatusCode::kInvalidArgument, "use the address");
+    REQUIRE_OK(c.Free(*buffer));
+    return 0;
+  }
   auto theirs = c.Open<uint8_t>(next, "buffer");
   REQUIRE_OK(theirs);
   REQUIRE(theirs->size == kBytes && theirs->rank == next && theirs->dtype == DType::kU8);
@@ -78,8 +90,6 @@ inline int RegisteredBuffers() {
 
   auto stream = Stream::Create(c);
   REQUIRE_OK(stream);
-  auto message = DeviceArray<uint8_t>::Create(c, kBytes);
-  REQUIRE_OK(message);
   auto wrong = HostArray<uint64_t>::Create(c);
   REQUIRE_OK(wrong);
   REQUIRE_OK(stream->Fill(message->get(), static_cast<uint8_t>(16 + me), kBytes));
@@ -132,9 +142,6 @@ inline int RegisteredBuffers() {
   REQUIRE_FAILS(c.Close(*second), StatusCode::kInvalidArgument, "has not opened it");
   REQUIRE_OK(c.Barrier());
   REQUIRE_OK(c.Free(*again));
-  // What the platform's plain allocation gave is refused, and the error says what to do.
-  REQUIRE_FAILS(c.Register<uint8_t>(message->get(), 4096, "plain"), StatusCode::kInvalidArgument,
-                "register 4096 bytes", "copy it into the heap");
   REQUIRE_OK(c.Barrier());
   return 0;
 }

@@ -438,6 +438,7 @@ struct ErrorInfo {
 // The first failure of an operation since CreateComm, as far as the stream has come:
 // kDeadlineExceeded, kAborted, or kInvalidArgument if members called differently; of moe alone,
 // kOutOfRange and kFailedPrecondition. Does not clear it. `info` may be null.
+// kInvalidArgument, with an empty `info`, also for a Comm that CreateComm has not made.
 Result CheckError(const Comm& comm, ErrorInfo* info = nullptr);
 
 // Clears the report. Right only after PrepareWorkspace on all members, as above.

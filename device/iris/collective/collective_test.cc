@@ -271,6 +271,22 @@ TEST_F(CollectiveTest, CheckErrorTellsWhatIsRecorded) {
   EXPECT_TRUE(CheckError(comm).ok());
 }
 
+TEST_F(CollectiveTest, ACommThatWasNotMadeIsRefused) {
+  const Comm none;
+  ErrorInfo info;
+  info.operation = Operation::kAllReduce;
+  EXPECT_EQ(CheckError(none, &info).code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(info.operation, Operation::kNone);
+  EXPECT_EQ(CheckError(none).code, StatusCode::kInvalidArgument);
+  ResetError(none);
+  uint64_t missing = 0;
+  EXPECT_EQ(CopyMissing(none, &missing, stream_).code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(PrepareWorkspace(none, stream_).code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(Barrier(none, stream_).code, StatusCode::kInvalidArgument);
+  Comm released;
+  ReleaseComm(&released);
+}
+
 TEST_F(CollectiveTest, PrepareWorkspaceZeroesItAndNothingElse) {
   std::fill(window_.begin(), window_.end(), 1);
   ASSERT_TRUE(PrepareWorkspace(Create(), stream_).ok());

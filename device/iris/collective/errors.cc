@@ -44,6 +44,10 @@ Mismatch UnpackMismatch(const uint64_t* words) {
 }  // namespace
 
 Result CheckError(const Comm& comm, ErrorInfo* info) {
+  if (comm.report == nullptr) {
+    if (info != nullptr) *info = {};
+    return impl::Invalid("the Comm was not made by CreateComm");
+  }
   const uint64_t word = __atomic_load_n(&comm.report->word, __ATOMIC_ACQUIRE);
   const StatusCode code = static_cast<StatusCode>(word & 0xff);
   if (info != nullptr) {
@@ -93,6 +97,7 @@ Result CopyMissing(const Comm& comm, uint64_t* mask, backend::Stream& stream) {
 }
 
 void ResetError(const Comm& comm) {
+  if (comm.report == nullptr) return;
   for (uint64_t& word : comm.report->mismatch) word = 0;
   __atomic_store_n(&comm.report->word, uint64_t{0}, __ATOMIC_RELEASE);
 }

@@ -287,7 +287,10 @@ const char* Launch(const Problem& problem, void* stream) {
   if (small) {
     // Few small tiles would leave multiprocessors, and with them memory's bandwidth, unused.
     const uint32_t steps = CeilDiv(s.k, kTileK);
-    for (uint32_t split = 2; split <= kMostSplit && 8 * split <= 2 * steps; split *= 2) {
+    // Where others have a part of the device, what they leave is sure to have pairs of
+    // multiprocessors, and not larger clusters: see ops/variants/persistent.cc.
+    const uint32_t most_split = problem.tuning.blocks != 0 ? 2 : kMostSplit;
+    for (uint32_t split = 2; split <= most_split && 8 * split <= 2 * steps; split *= 2) {
       const uint32_t more = resident(split);
       if (split * s.total + pushers_of(more, split) > more) break;
       width = split;
