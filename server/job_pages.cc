@@ -176,7 +176,10 @@ void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort)
   __atomic_store_n(&status_->rank_pid[rank], pid, __ATOMIC_RELAXED);
   // Release: who sees the state also sees the pid.
   __atomic_store_n(&status_->rank_state[rank], static_cast<uint32_t>(state), __ATOMIC_RELEASE);
-  if (abort) __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE);
+  if (abort) {
+    if (status_->broken_by == 0) __atomic_store_n(&status_->broken_by, rank + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE);
+  }
   // Release: pairs with a waiter's acquire load of `changes`, which then sees every word above.
   __atomic_fetch_add(&status_->changes, 1u, __ATOMIC_RELEASE);
   syscall(SYS_futex, &status_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

@@ -62,6 +62,14 @@ TEST_F(JobPagesTest, AnAbortStays) {
   EXPECT_EQ(status_->abort, 1u);
 }
 
+TEST_F(JobPagesTest, WhoBrokeTheJobFirstStays) {
+  pages_->SetRankState(2, RankState::kLeft, 1, false);
+  EXPECT_EQ(status_->broken_by, 0u);
+  pages_->SetRankState(1, RankState::kDead, 1, true);
+  pages_->SetRankState(0, RankState::kDead, 2, true);
+  EXPECT_EQ(status_->broken_by, 2u);
+}
+
 TEST_F(JobPagesTest, ARankBeyondTheJobIsIgnored) {
   const uint32_t before = status_->changes;
   pages_->SetRankState(3, RankState::kDead, 1, true);

@@ -8,6 +8,9 @@
 
 namespace iris::internal {
 
+// Which accesses are compared with the allocations that a rank knows: see HeapRanges::Make.
+inline constexpr char kCheckAccess[] = "IRIS_CHECK_ACCESS";
+
 // The variable's value; nullopt if it is not set.
 inline std::optional<std::string> Environment(const char* variable) {
   const char* value = std::getenv(variable);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/base/environment.h"
 #include "client/bench/commands.h"
 #include "client/bench/product_commands.h"
 #include "client/bench/rank.h"
@@ -26,8 +28,8 @@ namespace {
 constexpr char kFooter[] = R"(
 Sizes are numbers of bytes, or such as 64KiB, 256MiB, 1GiB. Several sub-commands may
 be given, but collectives, tune, compare and matmul: each of these goes alone, makes its ranks
-itself, as threads, and has options of its own (COMMAND --help). Rank 0 prints; nothing
-is printed before the end.
+itself, as threads, and has options of its own (COMMAND --help). Rank 0 prints each table
+as soon as it is measured; --json and --output wait for the end.
 
 Examples:
   iris-run -n 8 -- iris_bench bandwidth pingpong barrier
@@ -36,6 +38,25 @@ Examples:
   iris_bench --in-process 4 barrier
   iris_bench tune --output rules.txt
   iris_bench compare --rules rules.txt --peers-command './other_bench {ranks}')";
+
+// How long the last measurement may take that begins within the budget.
+constexpr absl::Duration kLongestMeasurement = absl::Minutes(10);
+
+// So little that the measurements of transfers, waits and barriers together take a few seconds on
+// two busy CPUs.
+BenchOptions EmulatedDefaults() {
+  BenchOptions options;
+  options.bytes = 4 << 20;
+  options.block = 64;
+  options.grids = {1, 2, 4};
+  options.samples = 3;
+  options.rounds = 20;
+  options.heaps = {64 << 20};
+  options.grow_bytes = 16 << 20;
+  options.norm_pairs = 4;
+  options.norm_hidden = 1024;
+  return options;
+}
 
 struct Settings {
   BenchOptions bench;
@@ -102,6 +123,8 @@ void AddDate(BenchReport* report) {
 
 absl::Status Measure(Rank& rank, const Settings& settings) {
   BenchReport report;
+  const bool prints = rank.rank() == 0 && !settings.json && settings.output.empty();
+  if (prints) report.PrintTo(stdout);
   AddDate(&report);
   if (rank.rank() == 0) AddMachine(&report);
   report.Fact("ranks", rank.n_ranks());
@@ -128,6 +151,10 @@ absl::Status Measure(Rank& rank, const Settings& settings) {
   }
   if (absl::Status met = rank.Barrier(); !met.ok()) return met;
   if (rank.rank() != 0) return absl::OkStatus();
+  if (prints) {
+    return std::ferror(stdout) == 0 ? absl::OkStatus()
+                                    : absl::InternalError("cannot write to stdout");
+  }
   return WriteText(settings.json ? report.Json() : report.Text(), settings.output);
 }
 
@@ -194,8 +221,11 @@ uint64_t Areas::HeapBytes(uint64_t bytes) {
 }
 
 int Main(int argc, char** argv) {
+  // The device's speed is measured, and not that of the checks.
+  setenv(internal::kCheckAccess, "0", /*replace=*/0);
   Settings settings;
   BenchOptions& bench = settings.bench;
+  if (Device::Emulated()) bench = EmulatedDefaults();
   CLI::App app(
       "iris-run -n N -- iris_bench [OPTIONS] COMMAND...\n"
       "Measures what Iris does on the devices of this machine: medians, as a table or JSON.",
@@ -224,21 +254,24 @@ int Main(int argc, char** argv) {
          "Seconds; what does not fit is left out [600]; not of collectives, tune, compare, matmul")
       ->check(CLI::PositiveNumber);
   bytes_option("--bytes", &bench.bytes,
-               "Of a transfer of bandwidth, of fill, and the largest of sweep [256MiB]");
+               "Of a transfer of bandwidth, of fill, and the largest of sweep [256MiB; 4MiB on "
+               "emulated devices]");
   app.add_option(
          "--grid", bench.grid,
          "Blocks of bandwidth and atomics [the largest power of two that the multiprocessors are]")
       ->check(CLI::Range(1u, 4096u));
-  app.add_option("--block", bench.block, "Threads of a block [512]")
+  app.add_option("--block", bench.block, "Threads of a block [512; 64 on emulated devices]")
       ->check(CLI::Range(1u, kMaxBlockThreads));
   bytes_option("--chunk", &bench.chunk_bytes,
                "get and put: blocks take turns, so many bytes at a time; 0: a part each [64KiB]");
-  app.add_option("--grids", bench.grids, "sweep: block counts [1,2,4,...,128]")
+  app.add_option("--grids", bench.grids,
+                 "sweep: block counts [1,2,4,...,128; to 4 on emulated devices]")
       ->delimiter(',')
       ->check(CLI::Range(1u, 4096u));
-  app.add_option("--samples", bench.samples, "Samples of each figure [10]")
+  app.add_option("--samples", bench.samples, "Samples of each figure [10; 3 on emulated devices]")
       ->check(CLI::Range(1u, 10000u));
-  app.add_option("--rounds", bench.rounds, "pingpong, barrier: rounds of a sample [1000]")
+  app.add_option("--rounds", bench.rounds,
+                 "pingpong, barrier: rounds of a sample [1000; 20 on emulated devices]")
       ->check(CLI::Range(1u, 1000000u));
   app.add_option("--pairs", bench.pairs, "pingpong: first (0 with each), all, or 0-1,2-3 [first]");
   app.add_option_function<std::vector<std::string>>(
@@ -253,7 +286,7 @@ int Main(int argc, char** argv) {
              bench.heaps.push_back(bytes);
            }
          },
-         "create: heaps of each rank [1GiB]")
+         "create: heaps of each rank [1GiB; 64MiB on emulated devices]")
       ->delimiter(',');
   app.add_option("--moe-tokens", bench.moe_tokens,
                  "moe: tokens of each rank [4096; 16 on emulated devices]")
@@ -271,10 +304,12 @@ int Main(int argc, char** argv) {
   app.add_option("--moe-peers-timeout", bench.moe_peers_timeout_seconds,
                  "moe: seconds that the command may take [600]")
       ->check(CLI::Range(1.0, 86400.0));
-  bytes_option("--grow-bytes", &bench.grow_bytes, "grow: bytes of a step [64MiB]");
-  app.add_option("--norm-pairs", bench.norm_pairs, "norm: all_reduces and norms in a graph [160]")
+  bytes_option("--grow-bytes", &bench.grow_bytes,
+               "grow: bytes of a step [64MiB; 16MiB on emulated devices]");
+  app.add_option("--norm-pairs", bench.norm_pairs,
+                 "norm: all_reduces and norms in a graph [160; 4 on emulated devices]")
       ->check(CLI::Range(1u, 10000u));
-  app.add_option("--hidden", bench.norm_hidden, "norm: columns [8192]")
+  app.add_option("--hidden", bench.norm_hidden, "norm: columns [8192; 1024 on emulated devices]")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20));
   for (const Command& command : kCommands) app.add_subcommand(command.name, command.help);
   app.add_subcommand("all", "Everything, as far as --budget goes");
@@ -312,10 +347,18 @@ int Main(int argc, char** argv) {
                                              [&](Rank& rank) { return Measure(rank, settings); });
     return status.ok() ? 0 : Fail(status);
   }
-  auto rank = JoinAsProcess(heap_bytes);
+  // Ranks that do not take part in a measurement wait for those that do.
+  const absl::Duration patience = absl::Seconds(settings.budget_seconds) + kLongestMeasurement;
+  auto rank = JoinAsProcess(heap_bytes, patience);
   if (!rank.ok()) return Fail(rank.status());
-  if (absl::Status status = Measure(**rank, settings); !status.ok()) return Fail(status);
-  return 0;
+  absl::Status status = Measure(**rank, settings);
+  if (absl::IsDeadlineExceeded(status)) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat(status.message(), "; ranks of iris_bench wait for each other for ",
+                     absl::FormatDuration(patience), ": --budget and ",
+                     absl::FormatDuration(kLongestMeasurement)));
+  }
+  return status.ok() ? 0 : Fail(status);
 }
 
 }  // namespace iris::bench

@@ -121,6 +121,18 @@ class IrisBench(unittest.TestCase):
         self.assertIn("ranks are: threads", result.stdout)
         self.assertNotIn("== create", result.stdout)
 
+    def test_defaults_are_small_on_emulated_devices(self):
+        result = self.ranks(2, "bandwidth", "pingpong", "barrier")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for text in ("4 MiB a transfer, 2 blocks x 64 threads", "samples of 20 rounds", "\n== barrier: ",
+                     "\ndriver: emulated devices, which irisd owns\n"):
+            self.assertRegex(result.stdout, text.replace("2 blocks", r"\d+ blocks"))
+
+    def test_prints_what_is_measured_before_it_fails(self):
+        result = self.ranks(2, "bandwidth", "pingpong", "--pairs", "0-2", *SMALL)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("\n== bandwidth: ", result.stdout)
+
     def test_one_rank(self):
         out = self.tables(self.ranks(1, "bandwidth", "pingpong", "barrier", "--json", "--chunk", "1KiB", *SMALL))
         self.assertEqual(out["tables"]["bandwidth"]["rows"][0]["worst pair"], "0->0")

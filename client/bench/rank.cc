@@ -61,9 +61,10 @@ absl::StatusOr<bool> Rank::Agree(bool value) {
   return (*all)[0][0] != 0;
 }
 
-absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes) {
+absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes, absl::Duration timeout) {
   ContextOptions options;
   options.heap_bytes = heap_bytes;
+  options.timeout = absl::ToChronoNanoseconds(timeout);
   auto context = Context::Create(options);
   if (!context.ok()) return ToAbsl(context.status());
   auto rank = std::make_unique<ProcessRank>(*std::move(context));

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/bench/device.h"
 #include "iris/context.h"
 #include "iris/types.h"
@@ -40,8 +41,8 @@ class Rank {
   absl::StatusOr<bool> Agree(bool value);
 };
 
-// A rank of a job: joins with the launcher's rank and size.
-absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes);
+// A rank of a job: joins with the launcher's rank and size. `timeout` is that of all its waits.
+absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes, absl::Duration timeout);
 
 // n ranks as threads of this process, each with a heap of `heap_bytes`: calls `body` for each. If a
 // rank fails, the process ends: nobody could tell the others, which wait for it.

@@ -21,6 +21,10 @@ std::string CellText(const nlohmann::json& cell, int decimals) {
   return cell.dump();
 }
 
+std::string FactText(const std::string& name, const nlohmann::json& value) {
+  return absl::StrCat(name, ": ", CellText(value, 1), "\n");
+}
+
 // The next of 1, 2, 5, 10, 20, 50 ... that is not below `value`.
 double NiceStep(double value) {
   const double power = std::pow(10.0, std::floor(std::log10(value)));
@@ -174,11 +178,30 @@ nlohmann::json Table::Json() const {
   return {{"title", title_}, {"rows", std::move(rows)}, {"notes", notes_}};
 }
 
+void BenchReport::Fact(std::string name, nlohmann::json value) {
+  Print(FactText(name, value));
+  facts_.emplace_back(std::move(name), std::move(value));
+}
+
+void BenchReport::Add(Table table) {
+  Print(absl::StrCat("\n", table.Text()));
+  tables_.push_back(std::move(table));
+}
+
+void BenchReport::PrintTo(std::FILE* file) {
+  file_ = file;
+  Print(Text());
+}
+
+void BenchReport::Print(const std::string& text) const {
+  if (file_ == nullptr) return;
+  std::fputs(text.c_str(), file_);
+  std::fflush(file_);
+}
+
 std::string BenchReport::Text() const {
   std::string text = "iris_bench\n";
-  for (const auto& [name, value] : facts_) {
-    absl::StrAppend(&text, name, ": ", CellText(value, 1), "\n");
-  }
+  for (const auto& [name, value] : facts_) absl::StrAppend(&text, FactText(name, value));
   for (const Table& table : tables_) absl::StrAppend(&text, "\n", table.Text());
   return text;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,10 +55,12 @@ class Table {
 class BenchReport {
  public:
   // A fact about the run: device, driver, ranks, date.
-  void Fact(std::string name, nlohmann::json value) {
-    facts_.emplace_back(std::move(name), std::move(value));
-  }
-  void Add(Table table) { tables_.push_back(std::move(table)); }
+  void Fact(std::string name, nlohmann::json value);
+  void Add(Table table);
+
+  // From now on, facts and tables are written to `file` and flushed as they come, so that Text is
+  // there when the run ends, and what was measured if it fails. Borrows the file.
+  void PrintTo(std::FILE* file);
 
   std::string Text() const;
   std::string Json() const;
@@ -65,6 +68,9 @@ class BenchReport {
  private:
   std::vector<std::pair<std::string, nlohmann::json>> facts_;
   std::vector<Table> tables_;
+  void Print(const std::string& text) const;
+
+  std::FILE* file_ = nullptr;
 };
 
 // Lines over a logarithmic axis of bytes.

@@ -66,6 +66,8 @@ class AsyncCopy {
                         ") ends beyond the heap, which has ", context_.heap_bytes(),
                         " bytes, and is not of memory that rank ", peer_,
                         " has registered and this rank has open"));
+    } else {
+      Refuse(name, peer_, place->offset_bytes, bytes);
     }
     return status_.ok() ? context_.Translate(peer_, mine) : nullptr;
   }
@@ -74,10 +76,13 @@ class AsyncCopy {
   void CheckLocal(absl::string_view name, const void* at, uint64_t bytes) {
     if (bytes == 0 || !status_.ok()) return;
     if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
-    if (context_.Locate(at).ok() && !context_.IsMapped(at, bytes)) {
-      Fail(absl::StrCat(name, " (", Range(at, bytes), ") ends beyond the heap that it lies in, ",
-                        "which has ", context_.heap_bytes(), " bytes"));
+    const auto place = context_.Locate(at);
+    if (!place.ok()) return;
+    if (!context_.IsMapped(at, bytes)) {
+      return Fail(absl::StrCat(name, " (", Range(at, bytes), ") ends beyond the heap that it lies ",
+                               "in, which has ", context_.heap_bytes(), " bytes"));
     }
+    Refuse(name, place->rank, place->offset_bytes, bytes);
   }
 
   void CheckApart(const void* dst, const void* src) {
@@ -129,6 +134,11 @@ class AsyncCopy {
   const absl::Status& status() const { return status_; }
 
  private:
+  void Refuse(absl::string_view name, uint32_t rank, uint64_t offset_bytes, uint64_t bytes) {
+    const auto refusal = context_.Refusal(rank, offset_bytes, bytes);
+    if (refusal.has_value()) Fail(absl::StrCat(name, ": ", *refusal));
+  }
+
   // 0: there is none, and the call fails.
   uint64_t Span(absl::string_view whose, uint64_t pitch_bytes) {
     const uint64_t steps = rows_.rows - 1;

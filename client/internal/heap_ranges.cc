@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/limits.h"
 
 namespace iris::internal {
 
@@ -13,14 +17,17 @@ HeapRanges* HeapRanges::Make(std::optional<std::string> (*environment)(const cha
   // Reachable for leak checkers.
   static absl::Mutex mu;
   static std::vector<HeapRanges*>* const all = new std::vector<HeapRanges*>();
-  HeapRanges* const made = new HeapRanges(environment("IRIS_CHECK_ACCESS") == "1");
+  const std::optional<std::string> check = environment(kCheckAccess);
+  HeapRanges* const made = new HeapRanges(check == "0"   ? Check::kNone
+                                          : check == "1" ? Check::kAll
+                                                         : Check::kOverruns);
   absl::MutexLock lock(&mu);
   all->push_back(made);
   return made;
 }
 
-HeapRanges::HeapRanges(bool check_access) {
-  shared_.check_access = check_access ? 1 : 0;
+HeapRanges::HeapRanges(Check check) : check_(check) {
+  if (check != Check::kNone) shared_.allowed = &HeapRanges::Allowed;
   shared_.pid = getpid();
   shared_.nearest = &HeapRanges::Nearest;
   shared_.mapped = &HeapRanges::Mapped;
@@ -43,6 +50,7 @@ void HeapRanges::Put(uint64_t offset_bytes, Range range, absl::Span<const uint32
   }
   absl::MutexLock lock(&mu_);
   ranges_[offset_bytes] = std::move(range);
+  changes_.fetch_add(1, std::memory_order_release);
 }
 
 std::optional<HeapRanges::Range> HeapRanges::Remove(uint64_t offset_bytes) {
@@ -51,6 +59,7 @@ std::optional<HeapRanges::Range> HeapRanges::Remove(uint64_t offset_bytes) {
   if (it == ranges_.end()) return std::nullopt;
   std::optional<Range> removed = std::move(it->second);
   ranges_.erase(it);
+  changes_.fetch_add(1, std::memory_order_release);
   return removed;
 }
 
@@ -58,6 +67,7 @@ void HeapRanges::Restore(uint64_t offset_bytes, std::optional<Range> removed) {
   if (!removed.has_value()) return;
   absl::MutexLock lock(&mu_);
   ranges_[offset_bytes] = *std::move(removed);
+  changes_.fetch_add(1, std::memory_order_release);
 }
 
 void HeapRanges::Follow(const HeapSize* heap) {
@@ -70,6 +80,7 @@ void HeapRanges::End() {
   absl::MutexLock lock(&mu_);
   heap_ = nullptr;
   ranges_.clear();
+  changes_.fetch_add(1, std::memory_order_release);
 }
 
 bool HeapRanges::Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
@@ -102,6 +113,77 @@ bool HeapRanges::Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t of
   const std::string& name = found->second.name;
   std::memcpy(out->name, name.data(), std::min(name.size(), sizeof(out->name) - 1));
   return true;
+}
+
+HeapRanges::Around HeapRanges::Look(uint32_t rank, uint64_t offset_bytes) const {
+  const auto is_in = [rank](const auto& entry) {
+    return entry.second.bytes > 0 && (entry.second.ranks >> rank & 1) != 0;
+  };
+  const auto next = ranges_.upper_bound(offset_bytes);
+  const auto after = std::find_if(next, ranges_.end(), is_in);
+  const auto before = std::find_if(std::make_reverse_iterator(next), ranges_.rend(), is_in);
+  Around around;
+  around.end = after == ranges_.end() ? ~uint64_t{0} : after->first;
+  if (before == ranges_.rend()) return around;
+  // Every allocation begins at a multiple of the least alignment, so the bytes up to the next one
+  // are nobody's.
+  const uint64_t end = before->first + before->second.bytes;
+  const uint64_t room = (end + wire::kMinAlignmentBytes - 1) & ~(wire::kMinAlignmentBytes - 1);
+  if (offset_bytes < room) return {before->first, end, &before->second, before->first};
+  around.begin = room;
+  return around;
+}
+
+std::optional<std::string> HeapRanges::Refusal(uint32_t rank, uint64_t offset_bytes,
+                                               uint64_t bytes) {
+  if (check_ == Check::kNone || bytes == 0 || rank >= 64) return std::nullopt;
+  // The thread remembers where it was last allowed. The fields are atomic because the fibers of an
+  // emulated block share them, which ThreadSanitizer takes for threads.
+  struct Last {
+    std::atomic<const HeapRanges*> of{nullptr};
+    std::atomic<uint64_t> changes{0}, ranks{0}, begin{0}, end{0};
+  };
+  thread_local Last last;
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const uint64_t changes = changes_.load(std::memory_order_acquire);
+  if (last.of.load(kRelaxed) == this && last.changes.load(kRelaxed) == changes &&
+      (last.ranks.load(kRelaxed) >> rank & 1) != 0 && offset_bytes >= last.begin.load(kRelaxed) &&
+      offset_bytes < last.end.load(kRelaxed) && bytes <= last.end.load(kRelaxed) - offset_bytes) {
+    return std::nullopt;
+  }
+  absl::MutexLock lock(&mu_);
+  const Around around = Look(rank, offset_bytes);
+  const bool refused = around.of == nullptr ? check_ == Check::kAll : around.of->internal;
+  if (!refused && offset_bytes < around.end && bytes <= around.end - offset_bytes) {
+    last.of.store(this, kRelaxed);
+    last.changes.store(changes_.load(kRelaxed), kRelaxed);
+    last.ranks.store(around.of == nullptr ? uint64_t{1} << rank : around.of->ranks, kRelaxed);
+    last.begin.store(around.begin, kRelaxed);
+    last.end.store(around.end, kRelaxed);
+    return std::nullopt;
+  }
+  if (around.of == nullptr) {
+    return check_ == Check::kAll
+               ? "the range does not lie in one allocation that this rank knows "
+                 "(IRIS_CHECK_ACCESS=1): is it too long, freed, or of a team of others?"
+               : "the range begins in no allocation and runs into one";
+  }
+  const Range& range = *around.of;
+  if (range.internal) return absl::StrCat("the range is ", range.name, ", which is of Iris itself");
+  const uint64_t inside = offset_bytes - around.of_offset;
+  return absl::StrCat(range.name.empty() ? "the allocation" : range.name, " has ", range.bytes,
+                      " bytes, the call ", bytes,
+                      inside > 0 ? absl::StrCat(" from byte ", inside, " on") : "");
+}
+
+bool HeapRanges::Allowed(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
+                         uint64_t bytes, char* why, uint64_t why_bytes) {
+  HeapRanges& self = *static_cast<const Shared*>(map)->ranges;
+  const std::optional<std::string> refusal = self.Refusal(rank, offset_bytes, bytes);
+  if (refusal.has_value() && why != nullptr && why_bytes > 0) {
+    why[refusal->copy(why, why_bytes - 1)] = '\0';
+  }
+  return !refusal.has_value();
 }
 
 bool HeapRanges::Mapped(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,

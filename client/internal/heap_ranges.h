@@ -3,6 +3,7 @@
 // refuse. Fed by TeamCalls; both find it in their DeviceContext. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -21,8 +22,9 @@ namespace iris::internal {
 class HeapRanges {
  public:
   // It lives as long as the process: kernels and graphs keep copies of the DeviceContext. What it
-  // knows ends with End. With IRIS_CHECK_ACCESS=1 in the environment, kernels may access known
-  // allocations alone.
+  // knows ends with End. IRIS_CHECK_ACCESS in the environment says which accesses Refusal refuses:
+  // 0: none; 1: all that do not lie in one known allocation; else those that touch a known
+  // allocation and do not lie in it, which are wrong whatever other teams have allocated.
   static HeapRanges* Make(
       std::optional<std::string> (*environment)(const char* variable) = &Environment);
   HeapRanges(const HeapRanges&) = delete;
@@ -52,6 +54,10 @@ class HeapRanges {
   // Borrows it until End: so much of every heap is mapped.
   void Follow(const HeapSize* heap);
 
+  // Why no call may access these bytes of the heap of `rank`: "x has 256 bytes, the call 400".
+  // Nothing if they may. Cheap where the same thread accesses one allocation again and again.
+  std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
+
   // For DeviceContext::heap_map.
   const backend::HeapMap* map() const { return &shared_; }
 
@@ -61,17 +67,33 @@ class HeapRanges {
     HeapRanges* ranges = nullptr;
   };
 
-  explicit HeapRanges(bool check_access);
+  enum class Check { kNone, kOverruns, kAll };
+  using Ranges = std::map<uint64_t, Range>;  // by offset
+
+  explicit HeapRanges(Check check);
   static bool Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                       backend::HeapRange* out);
   static bool Mapped(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                      uint64_t bytes);
+  static bool Allowed(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
+                      uint64_t bytes, char* why, uint64_t why_bytes);
+  // The bytes from `begin` to `end` around a place, any range of which may be accessed if `of`, the
+  // known range that has the place, allows it. `of` null: no known range has it.
+  struct Around {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    const Range* of = nullptr;
+    uint64_t of_offset = 0;
+  };
+  Around Look(uint32_t rank, uint64_t offset_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Put(uint64_t offset_bytes, Range range, absl::Span<const uint32_t> ranks);
 
   Shared shared_;
+  const Check check_;
+  std::atomic<uint64_t> changes_{1};  // of ranges_: what threads remember is of one state
   absl::Mutex mu_;
-  const HeapSize* heap_ ABSL_GUARDED_BY(mu_) = nullptr;    // null: not known
-  std::map<uint64_t, Range> ranges_ ABSL_GUARDED_BY(mu_);  // by offset
+  const HeapSize* heap_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: not known
+  Ranges ranges_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace iris::internal

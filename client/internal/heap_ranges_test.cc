@@ -14,6 +14,7 @@ std::optional<std::string> One(const char* variable) {
   return std::string(variable) == "IRIS_CHECK_ACCESS" ? std::optional<std::string>("1")
                                                       : std::nullopt;
 }
+std::optional<std::string> Zero(const char*) { return "0"; }
 
 // "NAME offset bytes", or "" if none is known.
 std::string At(const HeapRanges& ranges, uint32_t rank, uint64_t offset) {
@@ -104,9 +105,59 @@ TEST(HeapRangesTest, CutsLongNames) {
 }
 
 TEST(HeapRangesTest, SaysWhoMadeItAndWhetherToCheck) {
-  EXPECT_EQ(HeapRanges::Make(&Unset)->map()->check_access, 0u);
-  EXPECT_EQ(HeapRanges::Make(&One)->map()->check_access, 1u);
+  EXPECT_EQ(HeapRanges::Make(&Zero)->map()->allowed, nullptr);
+  EXPECT_NE(HeapRanges::Make(&Unset)->map()->allowed, nullptr);
   EXPECT_EQ(HeapRanges::Make(&One)->map()->pid, getpid());
+}
+
+// Why the range is refused, as kernels ask; "" if it is not.
+std::string Refused(const HeapRanges& ranges, uint32_t rank, uint64_t offset, uint64_t bytes) {
+  char why[200] = {};
+  const backend::HeapMap* const map = ranges.map();
+  const bool allowed = map->allowed(map, rank, offset, bytes, why, sizeof(why));
+  EXPECT_EQ(allowed, why[0] == '\0');
+  return why;
+}
+
+TEST(HeapRangesTest, RefusesWhatNoAllocationOfOthersCanMakeRight) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  ranges.Add(4096, 256, "x", {0, 1});
+  ranges.Add(8192, 2048, "", {0, 1});
+  ranges.AddInternal(0, 1024, "the barrier area of team 0", {0, 1});
+  for (int again = 0; again < 2; ++again) {  // the second time from memory
+    EXPECT_EQ(Refused(ranges, 0, 4096, 256), "");
+    EXPECT_EQ(Refused(ranges, 0, 4096, 400), "x has 256 bytes, the call 400");
+    EXPECT_EQ(Refused(ranges, 1, 4344, 16), "x has 256 bytes, the call 16 from byte 248 on");
+    // The next allocation of anybody begins at 5120.
+    EXPECT_EQ(Refused(ranges, 1, 4352, 8), "x has 256 bytes, the call 8 from byte 256 on");
+    EXPECT_EQ(Refused(ranges, 1, 5120, 3072), "");
+    EXPECT_EQ(Refused(ranges, 1, 5120, 3073),
+              "the range begins in no allocation and runs into one");
+    EXPECT_EQ(Refused(ranges, 1, 8192, 4096), "the allocation has 2048 bytes, the call 4096");
+    EXPECT_EQ(Refused(ranges, 0, 8, 8),
+              "the range is the barrier area of team 0, which is of Iris itself");
+    EXPECT_EQ(Refused(ranges, 2, 4096, 400), "");  // nothing is known of rank 2
+    EXPECT_EQ(Refused(ranges, 0, 1 << 20, 1 << 20), "");
+    EXPECT_EQ(Refused(ranges, 0, 4096, 0), "");
+  }
+}
+
+TEST(HeapRangesTest, ForgetsWhatItAllowedWithTheAllocation) {
+  HeapRanges& ranges = *HeapRanges::Make(&Unset);
+  ranges.Add(4096, 2048, "x", {0});
+  EXPECT_EQ(Refused(ranges, 0, 4096, 2048), "");
+  ranges.Remove(4096);
+  ranges.Add(4096, 256, "y", {0});
+  EXPECT_EQ(Refused(ranges, 0, 4096, 2048), "y has 256 bytes, the call 2048");
+}
+
+TEST(HeapRangesTest, RefusesAllThatIsNotKnownWhereThatWasAskedFor) {
+  HeapRanges& ranges = *HeapRanges::Make(&One);
+  ranges.Add(4096, 256, "x", {0});
+  EXPECT_EQ(Refused(ranges, 0, 4096, 256), "");
+  EXPECT_EQ(Refused(ranges, 0, 4096, 400), "x has 256 bytes, the call 400");
+  EXPECT_NE(Refused(ranges, 0, 5120, 8), "");
+  EXPECT_NE(Refused(ranges, 1, 4096, 8), "");
 }
 
 }  // namespace

@@ -40,6 +40,9 @@ class Pages {
   void Set(uint32_t rank, PageRankState state, bool abort) {
     __atomic_store_n(&status_->rank_pid[rank], 1000 + rank, __ATOMIC_RELAXED);
     __atomic_store_n(&status_->rank_state[rank], static_cast<uint32_t>(state), __ATOMIC_RELAXED);
+    if (abort && status_->broken_by == 0 && state != PageRankState::kReady) {
+      __atomic_store_n(&status_->broken_by, rank + 1, __ATOMIC_RELAXED);
+    }
     if (abort) __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELAXED);
     __atomic_add_fetch(&status_->changes, 1, __ATOMIC_RELEASE);
     FutexWakeAll(&status_->changes);
@@ -195,15 +198,17 @@ TEST_P(HostBarrierTest, HangUpWakesAndNamesRankAndPid) {
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("died")));
 }
 
-TEST_P(HostBarrierTest, WhoDiedAndWhoHungUpAreToldApart) {
+TEST_P(HostBarrierTest, TheRankThatBrokeTheJobIsNamedAlone) {
   Pages pages(4);
+  pages.Set(2, PageRankState::kEnding, true);
   pages.Set(1, PageRankState::kEnding, true);
-  pages.Set(2, PageRankState::kDead, true);
-  pages.Set(3, PageRankState::kEnding, true);
+  pages.Set(3, PageRankState::kDead, true);
   HostBarrier barrier = pages.Barrier(0);
   EXPECT_THAT(std::string(RunOnce(barrier).message()),
-              HasSubstr("rank 2 (pid 1002) died, rank 1 (pid 1001), rank 3 (pid 1003) hung up "
-                        "(their processes may still run); make a new Context"));
+              HasSubstr(": rank 2 (pid 1002) hung up (its process may still run); make a new"));
+  pages.Set(2, PageRankState::kDead, true);
+  EXPECT_THAT(std::string(RunOnce(barrier).message()),
+              HasSubstr(": rank 2 (pid 1002) died; make a new Context"));
 }
 
 TEST_P(HostBarrierTest, DeathOfARankOutsideTheTeamEndsItToo) {

@@ -262,6 +262,11 @@ bool HostContext::IsMapped(const void* address, uint64_t bytes) const {
   return location.ok() && impl_->Has(location->rank, location->offset_bytes, bytes);
 }
 
+std::optional<std::string> HostContext::Refusal(uint32_t rank, uint64_t offset_bytes,
+                                                uint64_t bytes) const {
+  return impl_->teams.Refusal(rank, offset_bytes, bytes);
+}
+
 bool HostContext::Reaches(uint32_t peer, const void* mine, uint64_t bytes) const {
   const auto location = Locate(mine);
   return location.ok() && location->rank == rank() &&

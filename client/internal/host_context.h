@@ -132,6 +132,9 @@ class HostContext {
     uint64_t offset_bytes = 0;
   };
   absl::StatusOr<Location> Locate(const void* address) const;
+  // Why a copy may not touch these bytes of the heap of `rank`, as IRIS_CHECK_ACCESS has it: "x has
+  // 256 bytes, the call 400". Nothing if it may.
+  std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) const;
 
   // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
   // this rank's heap.

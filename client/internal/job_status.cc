@@ -40,20 +40,12 @@ std::string JobStatus::MissingNames(absl::Span<const uint32_t> ranks) const {
 
 absl::Status JobStatus::Broken() const {
   if (!aborted()) return absl::OkStatus();
-  std::vector<uint32_t> dead, ending;
-  for (uint32_t rank = 0; rank < n_ranks_; ++rank) {
-    const wire::PageRankState its_state = state(rank);
-    if (its_state == wire::PageRankState::kDead) dead.push_back(rank);
-    if (its_state == wire::PageRankState::kEnding) ending.push_back(rank);
-  }
-  std::string text;
-  if (!dead.empty()) text = absl::StrCat(Names(dead), " died");
-  if (!ending.empty()) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", Names(ending), " hung up (",
-                    ending.size() == 1 ? "its process" : "their processes", " may still run)");
-  }
-  if (text.empty()) return absl::AbortedError("the job was aborted by irisd");
-  return absl::AbortedError(absl::StrCat(text, "; make a new Context"));
+  const std::optional<uint32_t> culprit = broken_by();
+  if (!culprit.has_value()) return absl::AbortedError("the job was aborted by irisd");
+  const bool died = state(*culprit) == wire::PageRankState::kDead;
+  return absl::AbortedError(absl::StrCat(Name(*culprit),
+                                         died ? " died" : " hung up (its process may still run)",
+                                         "; make a new Context"));
 }
 
 absl::Status JobStatus::Left(absl::Span<const uint32_t> ranks) const {

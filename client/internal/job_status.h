@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -29,6 +30,12 @@ class JobStatus {
     return __atomic_load_n(&page_->rank_pid[rank], __ATOMIC_RELAXED);
   }
   bool aborted() const { return __atomic_load_n(&page_->abort, __ATOMIC_ACQUIRE) != 0; }
+  // The rank whose end broke the job. Nothing while it is whole.
+  std::optional<uint32_t> broken_by() const {
+    const uint32_t one_more = __atomic_load_n(&page_->broken_by, __ATOMIC_RELAXED);
+    if (one_more == 0 || one_more > n_ranks_) return std::nullopt;
+    return one_more - 1;
+  }
 
   // "rank 2 (pid 4711)".
   std::string Name(uint32_t rank) const;
@@ -39,8 +46,9 @@ class JobStatus {
   // or a debugger has stopped.
   std::string MissingNames(absl::Span<const uint32_t> ranks) const;
 
-  // OK while the job is whole. kAborted once irisd has set the abort word, naming who died, and who
-  // hung up: whose session with irisd ended, while its process may still run.
+  // OK while the job is whole. kAborted once irisd has set the abort word, naming the rank alone
+  // that broke the job. It died, or it hung up: its session with irisd has ended, and its process
+  // may still run.
   absl::Status Broken() const;
 
   // kAborted if one of `ranks` has left.

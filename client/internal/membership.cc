@@ -237,13 +237,17 @@ absl::Status Membership::Health() const {
     health = status.Left(all);
   }
   if (health.ok()) return health;
+  const std::optional<uint32_t> culprit = status.broken_by();
+  if (!culprit.has_value()) return health;
   absl::MutexLock lock(&mu_);
-  std::string why;
-  for (const auto& [rank, change] : gone_) {
-    if (!change.reason.empty()) absl::StrAppend(&why, why.empty() ? " (" : ", ", change.reason);
+  const auto change = gone_.find(*culprit);
+  // irisd's own words begin with the name, which is there already.
+  if (change == gone_.end() || change->second.reason.empty() ||
+      absl::StartsWith(change->second.reason, absl::StrCat("rank ", *culprit, " "))) {
+    return health;
   }
-  if (!why.empty()) why.push_back(')');
-  return absl::Status(health.code(), absl::StrCat(health.message(), why));
+  return absl::Status(health.code(),
+                      absl::StrCat(health.message(), " (", change->second.reason, ")"));
 }
 
 }  // namespace iris::internal

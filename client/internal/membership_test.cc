@@ -64,6 +64,7 @@ class MembershipTest : public ::testing::Test {
     status_page_->rank_pid[rank] = 100 + rank;
     status_page_->rank_state[rank] = static_cast<uint32_t>(state);
     status_page_->abort = abort;
+    if (abort) status_page_->broken_by = rank + 1;
   }
 
   FakeMemory memory_;

@@ -90,6 +90,10 @@ class TeamCalls {
   // Whether the range lies in what a team with all these members has registered together.
   bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
 
+  // As HeapRanges::Refusal.
+  std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) const {
+    return ranges_->Refusal(rank, offset_bytes, bytes);
+  }
   // The allocations of these teams, for DeviceContext::heap_map.
   const backend::HeapMap* heap_map() const { return ranges_->map(); }
 

@@ -14,19 +14,24 @@ struct Process {
   std::string name;    // at most 15 bytes, any byte but 0
   char state = 0;      // as in proc(5): "R", "S", "T" ...
   int64_t parent = 0;  // 0: it has none here
+  uint32_t flags = 0;  // PF_* of the kernel
 
   // Whether a signal or a debugger has stopped it.
   bool stopped() const { return state == 'T' || state == 't'; }
+  // Whether its first thread has ended or is about to (PF_EXITING): a process that closes its files
+  // because it dies is seen so before its pidfd fires.
+  bool exiting() const { return state == 'Z' || state == 'X' || (flags & 0x4u) != 0; }
 };
 
-// "PID (NAME) STATE PARENT ...": a name may have brackets and blanks of its own, so the last
-// bracket ends it.
+// "PID (NAME) STATE PARENT GROUP SESSION TTY TTYGROUP FLAGS ...": a name may have brackets and
+// blanks of its own, so the last bracket ends it.
 inline std::optional<Process> ParseProcess(const std::string& stat) {
   const size_t begin = stat.find('('), end = stat.rfind(')');
   if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
   Process process;
   long long parent = 0;
-  if (std::sscanf(stat.c_str() + end + 1, " %c %lld", &process.state, &parent) != 2) {
+  if (std::sscanf(stat.c_str() + end + 1, " %c %lld %*d %*d %*d %*d %u", &process.state, &parent,
+                  &process.flags) < 2) {
     return std::nullopt;
   }
   process.name = stat.substr(begin + 1, end - begin - 1);

@@ -42,6 +42,21 @@ TEST(ProcessTest, TellsWhoIsStopped) {
   EXPECT_TRUE(process->stopped());
 }
 
+TEST(ProcessTest, TellsWhoIsExiting) {
+  EXPECT_FALSE(ReadProcess(getpid())->exiting());
+  EXPECT_TRUE(ParseProcess("12 (a) R 7 12 12 0 -1 4194564 0\n")->exiting());
+  EXPECT_FALSE(ParseProcess("12 (a) R 7 12 12 0 -1 4194560 0\n")->exiting());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(0);
+  siginfo_t ended = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  const auto process = ReadProcess(child);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(process.has_value());
+  EXPECT_TRUE(process->exiting());
+}
+
 TEST(ProcessTest, NothingOfAProcessThatIsNot) {
   EXPECT_FALSE(ReadProcess(-1).has_value());
   EXPECT_FALSE(ParseProcess("").has_value());

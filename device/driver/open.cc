@@ -59,10 +59,10 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
   const bool emulate = opened.driver == nullptr;
   opened.reports.push_back(
       {std::string(NameOf(BackendKind::kEmu)), emulate,
-       emulate
-           ? absl::StrCat(options.emu.n_devices, " devices of ",
-                          Size(options.emu.memory_bytes_per_device))
-           : absl::StrCat("not used: ", std::string(opened.driver->backend()), " has devices")});
+       !emulate ? absl::StrCat("not used: ", std::string(opened.driver->backend()), " has devices")
+       : options.emu.n_devices == 0 ? "emulated devices, which irisd owns"
+                                    : absl::StrCat(options.emu.n_devices, " devices of ",
+                                                   Size(options.emu.memory_bytes_per_device))});
   if (emulate) opened.driver = CreateEmuDriver(options.emu);
   return opened;
 }

@@ -41,6 +41,19 @@ bool NearestOfTest(const backend::HeapMap*, uint32_t rank, uint64_t offset,
   return true;
 }
 
+bool AllowedByTest(const backend::HeapMap* map, uint32_t rank, uint64_t offset, uint64_t bytes,
+                   char* why, uint64_t why_bytes) {
+  backend::HeapRange range;
+  if (NearestOfTest(map, rank, offset, &range) && range.internal == 0 &&
+      offset >= range.offset_bytes && offset + bytes <= range.offset_bytes + range.bytes) {
+    return true;
+  }
+  if (why != nullptr) {
+    snprintf(why, why_bytes, "offset %d of rank %u is refused", static_cast<int>(offset), rank);
+  }
+  return false;
+}
+
 // The heaps of three ranks, the first half of each mapped. The test is rank 1.
 class CheckTest : public testing::Test {
  protected:
@@ -210,18 +223,18 @@ TEST_F(CheckTest, ATranslationForNobodyOrOfAnythingElse) {
 
 TEST_F(CheckTest, AccessesOutsideOfAllocationsAreRefusedWhereThatWasAskedFor) {
   Run(&StoreTo, ctx_, 0u, mine_ + 2048);  // in no allocation
-  map_.check_access = 1;
+  map_.allowed = &AllowedByTest;
   Run(&StoreTo, ctx_, 0u, mine_ + 1276);
-  EXPECT_DEATH(
-      Run(&StoreTo, ctx_, 0u, mine_ + 1280),
-      "the range does not lie in one allocation that this rank knows .IRIS_CHECK_ACCESS=1.."
-      "*the nearest allocation ends 0 bytes before: \"counters\"");
+  EXPECT_DEATH(Run(&StoreTo, ctx_, 0u, mine_ + 1280),
+               "for rank 0: offset 1280 of rank 0 is refused\n.*"
+               "the nearest allocation ends 0 bytes before: \"counters\"");
   EXPECT_DEATH(Run(&StoreTo, ctx_, 0u, mine_ + 1000),
                "the nearest allocation is 24 bytes further: \"counters\"");
-  EXPECT_DEATH(Run(&PutTo, ctx_, mine_ + 1024, mine_ + 1272, uint64_t{16}), "does not lie in one");
+  EXPECT_DEATH(Run(&PutTo, ctx_, mine_ + 1024, mine_ + 1272, uint64_t{16}),
+               "offset 1272 of rank 1");
   EXPECT_DEATH(Run(&StoreTo, ctx_, 0u, mine_ + 8200), "8 bytes inside the barrier area of team 0");
   // Rank 2 has no allocation that anybody knows.
-  EXPECT_DEATH(Run(&StoreTo, ctx_, 2u, mine_ + 1024), "does not lie in one allocation");
+  EXPECT_DEATH(Run(&StoreTo, ctx_, 2u, mine_ + 1024), "offset 1024 of rank 2 is refused");
 }
 
 #if !defined(IRIS_ASAN) && !defined(IRIS_TSAN)

@@ -88,7 +88,9 @@ struct StatusPage {
   uint32_t abort;
   uint32_t changes;  // incremented, then woken (futex), after any other word changed
   uint32_t n_ranks;
-  uint32_t reserved0;
+  // One more than the rank whose end set `abort`, and 0 before. Those that end later do so because
+  // of it, as a rule.
+  uint32_t broken_by;
   uint64_t job_id;
   uint64_t epoch;
   uint32_t rank_state[kMaxRanks];  // PageRankState

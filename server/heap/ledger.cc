@@ -53,7 +53,7 @@ std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
   std::string text = absl::StrCat("device ", device_index, " (", device.uuid, "): ", free_bytes,
                                   " of ", device.memory_bytes, " bytes are free");
   if (device.driver_free_bytes.has_value()) {
-    absl::StrAppend(&text, ", ", *device.driver_free_bytes, " by the driver's count");
+    absl::StrAppend(&text, ", ", *device.driver_free_bytes, " bytes by the driver's count");
   }
   const bool sees_all = viewer_uid == 0 || viewer_uid == operator_uid_;
   std::map<std::pair<std::string, uint32_t>, uint64_t> by_job;  // name, uid
@@ -83,7 +83,7 @@ std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
   if (others > 0) held.emplace_back(others, "jobs of other users");
   absl::string_view separator = "; held: ";
   for (const auto& [bytes, who] : held) {
-    absl::StrAppend(&text, std::exchange(separator, ", "), bytes, " by ", who);
+    absl::StrAppend(&text, std::exchange(separator, ", "), bytes, " bytes by ", who);
   }
   return text;
 }

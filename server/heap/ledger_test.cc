@@ -33,7 +33,7 @@ TEST(Ledger, RefusalSaysWhatIsFreeAndWhichJobsHoldTheRest) {
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
             "reserve 300 bytes for rank 0 of job 'x': device 0 (dev-a): 200 of 1000 bytes are "
-            "free; held: 700 by job 'x', 100 by job 'small'");
+            "free; held: 700 bytes by job 'x', 100 bytes by job 'small'");
   EXPECT_EQ(ledger.devices()[0].used_bytes, 800u);
 }
 
@@ -43,15 +43,17 @@ TEST(Ledger, OtherUsersJobsComeAsASum) {
   ASSERT_TRUE(ledger.Reserve(0, 200, kY).ok());
   ASSERT_TRUE(ledger.Reserve(0, 300, {"z", 0, 3}).ok());
   const char* const kAll =
-      "device 0 (dev-a): 400 of 1000 bytes are free; held: 300 by job 'z' of uid 3, 200 by job "
-      "'y' of uid 2, 100 by job 'x' of uid 1";
+      "device 0 (dev-a): 400 of 1000 bytes are free; held: 300 bytes by job 'z' of uid 3, 200 "
+      "bytes by job "
+      "'y' of uid 2, 100 bytes by job 'x' of uid 1";
   EXPECT_EQ(ledger.Describe(0, 0), kAll);
   EXPECT_EQ(ledger.Describe(0, 33), kAll);
   EXPECT_EQ(ledger.Describe(0, 2),
-            "device 0 (dev-a): 400 of 1000 bytes are free; held: 200 by job 'y', 400 by jobs of "
+            "device 0 (dev-a): 400 of 1000 bytes are free; held: 200 bytes by job 'y', 400 bytes "
+            "by jobs of "
             "other users");
   EXPECT_EQ(ledger.Describe(0, 9),
-            "device 0 (dev-a): 400 of 1000 bytes are free; held: 600 by jobs of other users");
+            "device 0 (dev-a): 400 of 1000 bytes are free; held: 600 bytes by jobs of other users");
 }
 
 TEST(Ledger, ManyJobsAreSummedUp) {
@@ -59,14 +61,14 @@ TEST(Ledger, ManyJobsAreSummedUp) {
   for (uint32_t i = 0; i < 10; ++i) {
     ASSERT_TRUE(ledger.Reserve(0, 10 + i, {absl::StrCat("job-", i), 0, 1}).ok());
   }
-  EXPECT_THAT(ledger.Describe(0, 1), HasSubstr("12 by job 'job-2', 21 by 2 more jobs"));
+  EXPECT_THAT(ledger.Describe(0, 1), HasSubstr("12 bytes by job 'job-2', 21 bytes by 2 more jobs"));
 }
 
 TEST(Ledger, TellsWhatTheDriverCounts) {
   Ledger ledger = TwoDevices();
   ledger.SetDriverFree(0, 77);
   EXPECT_EQ(ledger.Describe(0, 1),
-            "device 0 (dev-a): 1000 of 1000 bytes are free, 77 by the driver's count");
+            "device 0 (dev-a): 1000 of 1000 bytes are free, 77 bytes by the driver's count");
 }
 
 TEST(Ledger, HugeRequestsDoNotWrap) {

@@ -250,7 +250,7 @@ absl::StatusOr<uint64_t> OffsetAllocator::Allocate(uint64_t size_bytes, uint64_t
     return absl::ResourceExhaustedError(
         absl::StrCat("allocate ", size_bytes, " bytes aligned to ", alignment,
                      ": no room in a heap of ", impl_->capacity_bytes, " bytes: ", free_bytes(),
-                     " free, the largest hole ", impl_->largest_hole()));
+                     " bytes free, the largest hole ", impl_->largest_hole(), " bytes"));
   }
   const uint32_t block = hole->block;
   const uint64_t start = AlignUp(hole->begin, alignment);

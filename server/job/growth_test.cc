@@ -155,7 +155,7 @@ TEST_F(GrowthTest, NoMemoryOnOneDeviceFailsItForAll) {
   const absl::Status status = OneOutcome(AskAll(job, 0, GrowOp{16 * kMiB}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("held: 41943040 by job 'hog', 16777216 by job 'train'"));
+              HasSubstr("held: 41943040 bytes by job 'hog', 16777216 bytes by job 'train'"));
   EXPECT_EQ(machine_->ledger().used_bytes_total(), used);
 }
 TEST_F(GrowthTest, FailedCreationFailsEveryRank) {

@@ -258,7 +258,7 @@ TEST_F(JoinTest, MemoryThatTheDriverLacksIsToldWithWhoHoldsTheRest) {
   EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call))) << StatusOf(call);
   EXPECT_THAT(std::string(StatusOf(call).message()),
               AllOf(HasSubstr("out of memory; device 0 (dev-0): "),
-                    HasSubstr("held: 1048576 by job 'holds'")));
+                    HasSubstr("held: 1048576 bytes by job 'holds'")));
 }
 TEST_F(JoinTest, RanksThatShareADeviceAreReported) {
   MappingJob(4);

@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +48,19 @@ void ToProto(const RankSnapshot& rank, const JobSnapshot& job,
   heap->set_allocated_bytes(job.allocated_bytes);
   heap->set_largest_free_bytes(job.largest_free_bytes);
   heap->set_n_segments(static_cast<uint32_t>(rank.segments.size()));
+}
+
+// Where the communicators of a job have their workspaces, as its ranks write in their pages.
+std::set<uint64_t> WorkspacesOf(const Daemon& daemon, JobId job) {
+  std::set<uint64_t> offsets;
+  const auto page = std::make_unique<wire::ControlPage>();
+  for (const std::shared_ptr<const PageFile>& file : daemon.ControlPages(job)) {
+    if (!file->Copy(page.get()).ok()) continue;
+    for (const wire::CollectiveRecord& record : page->collectives) {
+      if (record.n_members > 0) offsets.insert(record.workspace_offset_bytes);
+    }
+  }
+  return offsets;
 }
 
 void ToProto(const SessionSnapshot& from, v1::Session* to) {
@@ -169,6 +185,15 @@ absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
             });
       });
   if (!next.ok()) return next.status();
+  std::map<uint64_t, std::set<uint64_t>> workspaces;  // by job
+  for (v1::Allocation& allocation : *reply->mutable_allocations()) {
+    if (!allocation.name().empty()) continue;
+    const auto [known, is_new] = workspaces.try_emplace(allocation.job_id());
+    if (is_new) known->second = WorkspacesOf(daemon, JobId{allocation.job_id()});
+    if (known->second.contains(allocation.offset_bytes())) {
+      allocation.set_name("(workspace of a communicator)");
+    }
+  }
   reply->set_next_page_token(*std::move(next));
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/process.h"
 #include "server/job/clock.h"
 
 namespace iris::server {
@@ -21,6 +22,9 @@ constexpr auto kTrimEvery = absl::Seconds(2);
 constexpr int kTrimsMore = 5;
 constexpr auto kSettleEvery = absl::Seconds(1);
 constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
+// A process that dies closes its socket a moment before its pidfd fires. Peers are told of its
+// death rather than of a hang-up if the pidfd fires so soon.
+constexpr auto kDeathShowsWithin = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -148,6 +152,7 @@ absl::Duration SessionServer::UntilNextDeadline() const {
   absl::Time next = std::min({acceptor_.deadline(), trim_at_, settle_at_, host_->deadline()});
   if (!retries_.empty()) next = std::min(next, retry_at_);
   if (!handshakes_.empty()) next = std::min(next, handshakes_.front().at);
+  if (!dying_.empty()) next = std::min(next, dying_.front().at);
   return next == absl::InfiniteFuture() ? absl::InfiniteDuration() : next - SteadyNow();
 }
 
@@ -159,6 +164,11 @@ void SessionServer::RunDeadlines() {
     handshakes_.pop_front();
     if (session == nullptr || session->state != State::kHandshake) continue;
     EndIfFailed(*session, session->handshake->OnDeadline().reason);
+  }
+  while (!dying_.empty() && dying_.front().at <= now) {
+    const Dying late = std::move(dying_.front());
+    dying_.pop_front();
+    if (FindKey(late.key) != nullptr) daemon_->Submit(SessionHungUp{late.id, late.reason});
   }
   if (settle_at_ <= now) {
     settle_at_ = absl::InfiniteFuture();
@@ -275,13 +285,19 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
     return;
   }
   session.rpc.reset();
-  daemon_->Submit(SessionHungUp{session.id, reason});
+  const auto process = base::ReadProcess(session.caller.pid);
+  if (told.ok() && (!process.has_value() || process->exiting())) {
+    dying_.push_back({SteadyNow() + kDeathShowsWithin, session.key, session.id, reason});
+  } else {
+    daemon_->Submit(SessionHungUp{session.id, reason});
+  }
 }
 
 void SessionServer::Gone(Session& session) {
   const uint64_t key = session.key;
   HangUp(session, absl::OkStatus(), "its process ended");
   if (FindKey(key) == nullptr) return;
+  std::erase_if(dying_, [key](const Dying& dying) { return dying.key == key; });
   session.process.Reset();  // once is enough
   daemon_->Submit(ProcessGone{session.id});
 }

@@ -122,6 +122,13 @@ class SessionServer : public SessionOutput {
     absl::Time at;
     uint64_t key;
   };
+  // Of a session whose process is dying: told as a hang-up at `at`, unless its pidfd fires before.
+  struct Dying {
+    absl::Time at;
+    uint64_t key;
+    SessionId id;
+    std::string reason;
+  };
   using Command = std::function<void()>;
 
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
@@ -216,6 +223,7 @@ class SessionServer : public SessionOutput {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // by key
   std::unordered_map<uint64_t, uint64_t> key_by_id_;
   std::deque<HandshakeDeadline> handshakes_;
+  std::deque<Dying> dying_;
   std::vector<uint64_t> retries_;  // keys of the sessions that something waits for
   absl::Time retry_at_ = absl::InfinitePast();
   std::vector<uint64_t> unread_;  // of those that have descriptors in flight

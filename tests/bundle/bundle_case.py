@@ -11,7 +11,7 @@ import unittest
 
 ARCHIVES = "deploy/bundle_for_test/iris-*-linux-x86_64.tar.gz"
 PROJECT = tuple("tests/bundle/" + name for name in ("CMakeLists.txt", "hello.cc", "hello.c", "hello_host.cc",
-                                                    "hello_absl.cc"))
+                                                    "hello_absl.cc", "two_threads.c"))
 PATIENCE_SECONDS = 240
 
 
@@ -64,6 +64,9 @@ class BundleCase(unittest.TestCase):
 
     def try_two_ranks(self, bundle, *program, **variables):
         """The same, which may fail."""
+        return self.try_ranks(2, bundle, *program, **variables)
+
+    def try_ranks(self, n_ranks, bundle, *program, **variables):
         runtime_dir = tempfile.mkdtemp(prefix="run-", dir=self.folder)
         environment = clean_environment(IRIS_RUNTIME_DIR=runtime_dir, **variables)
         with open(os.path.join(runtime_dir, "log"), "wb") as log:
@@ -76,7 +79,7 @@ class BundleCase(unittest.TestCase):
                                  stderr=subprocess.DEVNULL, check=False, env=environment, timeout=60).returncode != 0:
                 self.assertIsNone(daemon.poll(), "irisd ended")
                 self.assertLess(time.monotonic(), end, "irisd does not answer")
-            ran = subprocess.run([f"{bundle}/bin/iris-run", "-n", "2", "--", *program], stdout=subprocess.PIPE,
+            ran = subprocess.run([f"{bundle}/bin/iris-run", "-n", str(n_ranks), "--", *program], stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, check=False, timeout=PATIENCE_SECONDS,
                                  env=environment)
             return ran.returncode, ran.stdout

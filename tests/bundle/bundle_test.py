@@ -146,6 +146,25 @@ class Bundle(bundle_case.BundleCase):
         out = self.run_two_ranks(self.second, f"{project}/hello_absl")
         self.assertEqual(sorted(out.splitlines()), ["[0] rank 1 spoke", "[1] rank 1 spoke"])
 
+    def test_thread_sanitizer_sees_the_races_of_the_program_alone(self):
+        project = self.project("tsan")
+        environment = clean_environment(PKG_CONFIG_PATH=f"{self.second}/lib/pkgconfig")
+        flags = self.run_ok("pkg-config", "--cflags", "--libs", "iris", environment=environment).split()
+        program = f"{project}/two_threads"
+        self.run_ok("clang-19", "-std=c11", "-g", "-fsanitize=thread", f"{project}/two_threads.c", "-pthread", *flags,
+                    "-o", program)
+        suppressions = {"TSAN_OPTIONS": f"suppressions={self.second}/share/iris/tsan.supp"}
+        race = "WARNING: ThreadSanitizer: data race"
+        code, out = self.try_ranks(1, self.second, program, **suppressions)
+        self.assertEqual((code, out.count("got 3"), out.count(race)), (0, 2, 0), out)
+        code, out = self.try_ranks(1, self.second, program, "race", **suppressions)
+        self.assertNotEqual(code, 0, out)
+        self.assertEqual(out.count(race), 1, out)
+        # The file is needed: without it, correct synchronization inside the library is reported.
+        code, out = self.try_ranks(1, self.second, program)
+        self.assertNotEqual(code, 0, out)
+        self.assertIn(race, out)
+
     def check_python(self, when, *modules, **variables):
         """A job of Python whose processes have the modules, too."""
         script = os.path.realpath("tests/bundle/python_job.py")

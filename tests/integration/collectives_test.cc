@@ -356,6 +356,14 @@ TEST_F(CollectivesTest, CallsThatDifferAreNamedAlikeOnAllRanks) {
 TEST_F(CollectivesTest, KilledRankIsNamed) {
   RankProcesses ranks("killed", 4, Ranks());
   for (int r = 0; r < 4; ++r) ranks.WaitLine(r, "ready");
+  grpc::ClientContext context;
+  v1::ListAllocationsReply listed;
+  ASSERT_TRUE(daemon_->admin().ListAllocations(&context, {}, &listed).ok());
+  int workspaces = 0;
+  for (const v1::Allocation& allocation : listed.allocations()) {
+    workspaces += allocation.name() == "(workspace of a communicator)" ? 1 : 0;
+  }
+  EXPECT_EQ(workspaces, 1) << listed.DebugString();
   ranks.Signal(2, SIGKILL);
   for (const int r : {0, 1, 3}) {
     const std::string error = ranks.WaitLine(r, "error ");

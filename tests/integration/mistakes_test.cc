@@ -250,10 +250,10 @@ TEST_F(MistakesTest, APointerOutsideTheHeap) {
                             "bytes at 0x[0-9a-f]+ for rank 0: the address is outside the heap"));
 }
 
-TEST_F(MistakesTest, APointerOutsideTheAllocationWhereThatIsChecked) {
-  EXPECT_THAT(WrongKernelOf(2, SIGABRT, {{"IRIS_CHECK_ACCESS", "1"}}),
-              ContainsRegex("Store of 8 bytes at 0x[0-9a-f]+ for rank 0: the range does not lie in "
-                            "one allocation.*the nearest allocation ends 0 bytes before: "
+TEST_F(MistakesTest, OneElementFurtherThanThereAre) {
+  EXPECT_THAT(WrongKernelOf(2, SIGABRT),
+              ContainsRegex("Store of 8 bytes at 0x[0-9a-f]+ for rank 0: words has 128 bytes, the "
+                            "call 8 from byte 128 on.*the nearest allocation ends 0 bytes before: "
                             "\"words\" \\(offset [0-9]+ to [0-9]+\\)"));
 }
 

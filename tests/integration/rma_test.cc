@@ -250,11 +250,11 @@ int WrongCalls(const std::vector<std::string>&) {
   auto context = Context::Create(Small());
   REQUIRE_OK(context);
   Context& c = *context;
-  auto x = c.Allocate({.bytes = 4096});
+  auto x = c.Allocate({.bytes = 4096, .name = "x"});
   REQUIRE_OK(x);
   uint8_t* const p = x->As<uint8_t>();
   const uint32_t peer = 1 - c.rank();
-  std::vector<uint8_t> local(4096);
+  std::vector<uint8_t> local(8192);
   auto stream = Stream::Create(c);
   REQUIRE_OK(stream);
 
@@ -265,6 +265,12 @@ int WrongCalls(const std::vector<std::string>&) {
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), c.heap_bytes()), "ends beyond the heap");
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), ~uint64_t{0}), "ends beyond the heap");
   REQUIRE_REFUSED(stream->Put(c, peer, p, nullptr, 64), "the source is null");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 5000),
+                  "the destination: x has 4096 bytes, the call 5000");
+  REQUIRE_REFUSED(stream->Put(c, peer, p, p + 4000, 100),
+                  "the source: x has 4096 bytes, the call 100 from byte 4000 on");
+  REQUIRE_REFUSED(stream->Get(c, peer, local.data(), p + 4090, 8),
+                  "the source: x has 4096 bytes, the call 8 from byte 4090 on");
   uint8_t* const end = p - x->offset_bytes + c.heap_bytes();
   REQUIRE_REFUSED(stream->Put(c, peer, p, end - 32, 64), "the source");
   REQUIRE_REFUSED(stream->Put(c, c.rank(), p, p + 32, 64), "overlap");

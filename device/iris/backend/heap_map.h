@@ -21,9 +21,7 @@ struct HeapRange {
 // as long as the process, since kernels and graphs keep copies of the DeviceContext.
 struct HeapMap {
   uint32_t struct_bytes = sizeof(HeapMap);
-  // Not 0: the device API refuses an access that lies in no known allocation
-  // (IRIS_CHECK_ACCESS=1).
-  uint32_t check_access = 0;
+  uint32_t reserved = 0;
   // The process that made it, whose forked children do not have the heaps mapped. 0: any process.
   int64_t pid = 0;
   // The range of the heap of `rank` that has the byte at `offset_bytes`, or else the nearest one.
@@ -34,6 +32,11 @@ struct HeapMap {
   // registered above it, are mapped. Null: nobody can say. Any thread of the host.
   bool (*mapped)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                  uint64_t bytes) = nullptr;
+  // False if no call may access these bytes of the heap of `rank`, by what is known of its
+  // allocations and by IRIS_CHECK_ACCESS; `why`, if not null, is then set to a sentence without an
+  // end, cut to `why_bytes`. Null: nothing is checked. Any thread.
+  bool (*allowed)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
+                  char* why, uint64_t why_bytes) = nullptr;
 };
 
 // The heaps of one DeviceContext.
@@ -52,7 +55,7 @@ struct BadAccess {
     kTeamIndex,   // the team has no member `peer`
     kNotAMember,  // of the team whose barrier it called
     kAddress,     // not `bytes` bytes in the heap of rank `owner`
-    kAllocation,  // not inside one allocation of rank `owner`
+    kAllocation,  // HeapMap::allowed refuses it
     kAlignment,   // not a multiple of `alignment_bytes`
   };
   Why why = Why::kPeer;

@@ -65,20 +65,15 @@ template <typename Context>
   backend::RefuseAccess(access);
 }
 
-// The range lies in one allocation of rank `owner`, as far as somebody knows the allocations and
-// wants to know (IRIS_CHECK_ACCESS). `offset` is that of the range in the heap.
+// Ends with a sentence if the range of rank `owner` is refused by those who know its allocations
+// (HeapMap::allowed). `offset` is that of the range in the heap.
 template <typename Context>
 IRIS_HOST_DEVICE inline void CheckAllocation(const Context& ctx, const char* call, uint32_t peer,
                                              uint32_t owner, uint64_t offset, uint64_t address,
                                              uint64_t bytes) {
-  if (ctx.heap_map == nullptr || ctx.heap_map->check_access == 0) return;
-  backend::HeapRange range;
-  const bool known = ctx.heap_map->nearest(ctx.heap_map, owner, offset, &range);
-  if (known && range.internal == 0 && offset >= range.offset_bytes &&
-      offset - range.offset_bytes <= range.bytes &&
-      bytes <= range.bytes - (offset - range.offset_bytes)) {
-    return;
-  }
+  const backend::HeapMap* const map = ctx.heap_map;
+  if (map == nullptr || map->struct_bytes < sizeof(*map) || map->allowed == nullptr) return;
+  if (map->allowed(map, owner, offset, bytes, nullptr, 0)) return;
   Refuse(ctx, backend::BadAccess::Why::kAllocation, call, peer, owner, address, bytes, 1);
 }
 

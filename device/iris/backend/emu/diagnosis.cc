@@ -151,11 +151,13 @@ void AddMistake(Report& report, const BadAccess& access) {
         report.Add("the address is outside the heap: give an address that Allocate returned\n");
       }
       return;
-    case BadAccess::Why::kAllocation:
-      report.Add(
-          "the range does not lie in one allocation that this rank knows "
-          "(IRIS_CHECK_ACCESS=1): is it too long, freed, or of a team of others?\n");
+    case BadAccess::Why::kAllocation: {
+      char why[512] = {};
+      const uint64_t offset = (access.address - heaps.base) % heaps.stride_bytes;
+      (void)heaps.map->allowed(heaps.map, access.owner, offset, access.bytes, why, sizeof(why));
+      report.Add("%s\n", why);
       return;
+    }
     case BadAccess::Why::kAlignment:
       report.Add("the address is not aligned: it must be a multiple of %llu\n",
                  static_cast<Number>(access.alignment_bytes));
