@@ -10,6 +10,7 @@ import unittest
 sys.path.insert(0, "client/python")
 
 # pylint: disable=wrong-import-position
+import iris  # noqa: E402
 from iris import _capi, errors  # noqa: E402
 from tests.python import junit  # noqa: E402
 
@@ -183,6 +184,16 @@ class Errors(unittest.TestCase):
             del os.environ["IRIS_LIBRARY"]
         self.assertIn("/nowhere/libiris.so", str(caught.exception))
         self.assertIn("IRIS_LIBRARY", str(caught.exception))
+
+
+class Names(unittest.TestCase):
+
+    def test_dir_shows_the_api_alone(self):
+        import inspect
+        shown = dir(iris)
+        self.assertEqual(shown, sorted({*iris.__all__, *iris._IN_KERNELS, "__version__"}))
+        self.assertEqual({name for name in shown if inspect.ismodule(getattr(iris, name, None))} - {"x"},
+                         {"moe", "norm", "ops"})
 
 
 class Sources(unittest.TestCase):
