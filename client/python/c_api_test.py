@@ -170,6 +170,12 @@ class Errors(unittest.TestCase):
             self.assertEqual((error.code, str(error), error.text), (code, "what failed", "what failed"))
         self.assertIsInstance(errors.error_of(99, "x"), errors.UnknownError)
 
+    def test_calls_have_their_names_of_python(self):
+        for said, wanted in (("failed: iris_comm_check() says why", "failed: check() says why"),
+                             ("use iris_allocate() or iris_allocate_local()", "use allocate() or allocate_local()"),
+                             ("what iris_comm_check says, barrier()", "what iris_comm_check says, barrier()")):
+            self.assertEqual(_capi.in_python(said), wanted)
+
     def test_python_s_own_classes_catch_them(self):
         for code, kind in ((3, ValueError), (8, MemoryError), (11, IndexError), (12, NotImplementedError)):
             self.assertIsInstance(errors.error_of(code, "x"), kind)
