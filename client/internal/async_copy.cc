@@ -55,8 +55,8 @@ class AsyncCopy {
       Fail(absl::StrCat(
           name, " (", Range(mine, bytes),
           ") is not in this rank's heap: give the address of this rank's own copy. ",
-          "Peers reach nothing but heaps: allocate the memory with Allocate or AllocateLocal, ",
-          "register it, so that they can open it, or copy it there"));
+          "Peers reach nothing but heaps: allocate the memory with iris_allocate() or ",
+          "iris_allocate_local(), register it, so that they can open it, or copy it there"));
     } else if (place->rank != context_.rank()) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ") is in the heap of rank ", place->rank,
                         ": give the address of this rank's own copy (of what was opened, the ",

@@ -146,7 +146,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   constexpr uint64_t kMaxMatmulBytes = uint64_t{1} << 46;
   if (bytes == 0 || options.matmul_bytes > kMaxMatmulBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": the options are not valid; see iris::ccl::CommunicatorOptions"));
+        absl::StrCat(what, ": an option of the communicator is outside its limits"));
   }
   bytes += options.matmul_bytes;
   auto workspace = context.Allocate(
@@ -230,8 +230,7 @@ absl::Status Communicator::Usable() const {
   if (destroyed_) return absl::FailedPreconditionError("this communicator was destroyed");
   if (in_group_) {
     return absl::FailedPreconditionError(
-        "a group of this communicator is open, and takes Send and Recv alone: end it with GroupEnd "
-        "first");
+        "a group of this communicator is open, and takes send and recv alone: end it first");
   }
   return absl::OkStatus();
 }
@@ -437,7 +436,7 @@ absl::Status Communicator::Keep(const char* what, uint32_t peer, ccl::Message me
 absl::Status Communicator::GroupDrop() {
   if (!in_group_) {
     return absl::FailedPreconditionError(
-        "group_end: no group of this communicator is open: begin it with GroupStart");
+        "group_end: no group of this communicator is open: begin it with iris_group_start()");
   }
   in_group_ = false;
   if (group_status_.ok()) return absl::OkStatus();
@@ -478,7 +477,7 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", n_members,
                      " members, or the options of their communicator, are not possible: give 1 to ",
-                     kMaxTeamRanks, " members, and see iris::ccl::CommunicatorOptions"));
+                     kMaxTeamRanks, " members, and options within their limits"));
   }
   return bytes - plain;
 }
@@ -633,8 +632,8 @@ absl::Status Communicator::Check() const {
     }
     return absl::InvalidArgumentError(text);
   }
-  std::string text = absl::StrCat(ccl::OperationName(info.operation), " number ", info.sequence,
-                                  " of ", team_.ranks.size(), " ranks: ");
+  std::string text = absl::StrCat(ccl::OperationName(info.operation), " #", info.sequence, " of ",
+                                  team_.ranks.size(), " ranks: ");
   if (result.code == StatusCode::kOutOfRange || result.code == StatusCode::kFailedPrecondition) {
     const bool known = info.member_index < team_.ranks.size();
     const uint32_t rank = known ? team_.ranks[info.member_index] : info.member_index;
@@ -670,7 +669,7 @@ absl::Status Communicator::Check() const {
       absl::StrAppend(&text,
                       "; ranks of this job are threads of one process: a kernel that one of them "
                       "launches for the first time, and memory that it allocates, may wait until "
-                      "the device is idle, so load kernels before, by PrepareKernel");
+                      "the device is idle, so load kernels before (PrepareKernel in C++)");
     }
   }
   return absl::Status(CodeOf(result.code), text);

@@ -14,9 +14,8 @@ absl::Status ContextGuard::ClaimProcess() {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      "this process was forked from one that has made a Context; exec a new program, or fork "
-      "before "
-      "the first Context::Create");
+      "this process was forked from one that has made a context; exec a new program, or fork "
+      "before the first context is made");
 }
 
 absl::Status ContextGuard::Usable() const {

@@ -22,7 +22,7 @@ constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 
 // Which barrier it was.
 std::string Named(uint32_t epoch, size_t n_ranks) {
-  return absl::StrCat("host barrier ", epoch, " of ", n_ranks, " ranks");
+  return absl::StrCat("host barrier #", epoch, " of ", n_ranks, " ranks");
 }
 
 }  // namespace

@@ -114,7 +114,9 @@ typedef struct iris_comm iris_comm;
 
 /* Errors and versions. */
 
-/* Of this thread's last call that failed; "" if none has. Valid until the thread's next call. */
+/* Of this thread's last call that failed; "" if none has. Valid until the thread's next call.
+ * Calls are named as here, with parentheses: "iris_comm_reset() makes it usable again". Bindings
+ * for other languages put their own names there. */
 IRIS_EXPORT const char* iris_error_message(void);
 /* "DEADLINE_EXCEEDED"; "UNKNOWN" for other numbers. */
 IRIS_EXPORT const char* iris_code_name(iris_code code);

@@ -148,10 +148,33 @@ struct CreateTimings {
 
 namespace impl {
 
+// An error's text with the calls of the API as C++ has them: Reset() for iris_comm_reset().
+inline std::string NamesOfCpp(std::string text) {
+  constexpr std::string_view kComm = "iris_comm_", kAny = "iris_";
+  for (size_t end = text.find("()"); end != text.npos; end = text.find("()", end + 1)) {
+    size_t begin = end;
+    while (begin > 0 &&
+           (text[begin - 1] == '_' || (text[begin - 1] >= 'a' && text[begin - 1] <= 'z'))) {
+      --begin;
+    }
+    const std::string_view name = std::string_view(text).substr(begin, end - begin);
+    if (name.substr(0, kAny.size()) != kAny) continue;
+    std::string camel;
+    bool upper = true;
+    for (char c : name.substr((name.substr(0, kComm.size()) == kComm ? kComm : kAny).size())) {
+      if (c != '_') camel += upper ? static_cast<char>(c - 'a' + 'A') : c;
+      upper = c == '_';
+    }
+    text.replace(begin, end - begin, camel);
+    end = begin + camel.size();
+  }
+  return text;
+}
+
 // The Status of a call of the C API.
 inline Status FromC(iris_code code) {
   if (code == IRIS_OK) return Status();
-  return Status(static_cast<StatusCode>(code), iris_error_message());
+  return Status(static_cast<StatusCode>(code), NamesOfCpp(iris_error_message()));
 }
 
 // A handle of the C API that its owner destroys.

@@ -10,6 +10,7 @@ import unittest
 sys.path.insert(0, "client/python")
 
 # pylint: disable=wrong-import-position
+import iris  # noqa: E402
 from iris import _capi, errors  # noqa: E402
 from tests.python import junit  # noqa: E402
 
@@ -169,6 +170,12 @@ class Errors(unittest.TestCase):
             self.assertEqual((error.code, str(error), error.text), (code, "what failed", "what failed"))
         self.assertIsInstance(errors.error_of(99, "x"), errors.UnknownError)
 
+    def test_calls_have_their_names_of_python(self):
+        for said, wanted in (("failed: iris_comm_check() says why", "failed: check() says why"),
+                             ("use iris_allocate() or iris_allocate_local()", "use allocate() or allocate_local()"),
+                             ("what iris_comm_check says, barrier()", "what iris_comm_check says, barrier()")):
+            self.assertEqual(_capi.in_python(said), wanted)
+
     def test_python_s_own_classes_catch_them(self):
         for code, kind in ((3, ValueError), (8, MemoryError), (11, IndexError), (12, NotImplementedError)):
             self.assertIsInstance(errors.error_of(code, "x"), kind)
@@ -183,6 +190,16 @@ class Errors(unittest.TestCase):
             del os.environ["IRIS_LIBRARY"]
         self.assertIn("/nowhere/libiris.so", str(caught.exception))
         self.assertIn("IRIS_LIBRARY", str(caught.exception))
+
+
+class Names(unittest.TestCase):
+
+    def test_dir_shows_the_api_alone(self):
+        import inspect
+        shown = dir(iris)
+        self.assertEqual(shown, sorted({*iris.__all__, *iris._IN_KERNELS, "__version__"}))
+        self.assertEqual({name for name in shown if inspect.ismodule(getattr(iris, name, None))} - {"x"},
+                         {"moe", "norm", "ops"})
 
 
 class Sources(unittest.TestCase):

@@ -89,7 +89,7 @@ TEST_F(OwnTeamTest, NamesAreUniqueAmongWhatARankCanMeanByThem) {
   const TestJob job = ReadyJob(2);
   Allocate(job, 0, "x");
   ExpectFailure(Alone(job, 0, AllocateOp{.bytes = 1, .name = "x"}), Code::kAlreadyExists,
-                "allocate (rank 0 alone, k=1): an allocation named 'x' is live");
+                "allocate #1 (rank 0 alone): an allocation named 'x' is live");
   const auto shared = AskAll(job, 0, AllocateOp{.bytes = 1, .name = "x"});
   EXPECT_EQ(OneOutcome(shared).code(), Code::kAlreadyExists);
   EXPECT_TRUE(OneOutcome(AskAll(job, 1, AllocateOp{.bytes = 1, .name = "y"})).ok());

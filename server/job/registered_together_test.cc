@@ -89,7 +89,7 @@ TEST_F(RegisteredTogetherTest, WhatOneCannotShareIsRegisteredByNobody) {
       Ask(job, 1, 0, RegisterOp{.bytes = kG / 2, .name = "x", .error = "it is plain memory"}),
       Ask(job, 2, 0, Memory())};
   ExpectFailure(calls, Code::kInvalidArgument,
-                "register (team 0, k=0): rank 1 (pid 101): it is plain memory");
+                "register #0 (team 0): rank 1 (pid 101): it is plain memory");
   ExpectNothingIsLeft();
   EXPECT_NE(Registered(job, 1), 0u);
   EndJob(job);
@@ -176,7 +176,7 @@ TEST_F(RegisteredTogetherTest, StaysOnlyIfAllHaveMappedIt) {
   uint64_t offset = Registered(job, k++);
   const CallId waits = Ask(job, 0, k, ConfirmOp{offset});
   ExpectFailure({waits, Ask(job, 1, k++, ConfirmOp{offset, "no room"})}, Code::kResourceExhausted,
-                "confirm (team 0, k=1): rank 1 (pid 101): could not map it: no room");
+                "confirm #1 (team 0): rank 1 (pid 101): could not map it: no room");
   ExpectNothingIsLeft();
 
   offset = Registered(job, k++);

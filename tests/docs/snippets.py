@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a file that compiles from the C++ in Markdown pages.
+"""Makes a file that compiles from the C++ in Markdown pages, and finds their programs of Python.
 
     snippets.py OUT [--include HEADER]... PAGE.md...
 
@@ -7,6 +7,9 @@ OUT gets every block of code that a page marks as cpp, in the order of the page.
 inside iris::docs, which has the name of the page, so a block may use what an earlier one defines. A block stands
 outside of functions. What it includes goes to the top of OUT, behind the headers that the command line names. Lines
 are numbered as in the page, so that the compiler's errors say where to look.
+
+Each block that a page marks as python is a whole program, which tests/bundle/python runs on two ranks. A block that
+cannot be one has the line `<!-- fragment: why -->` before it; snippets_test limits how many there are.
 """
 
 import os
@@ -15,34 +18,49 @@ import sys
 
 FENCE = re.compile(r"^ {0,3}(`{3,})\s*(\S*)")
 INCLUDE = re.compile(r'^#include ["<].*[">]')
+FRAGMENT = re.compile(r"^ {0,3}<!-- fragment: (\S.*) -->$")
+# Other names of the languages, by which a block would escape the tests.
+ALIASES = {"c": "cpp", "cc": "cpp", "c++": "cpp", "cxx": "cpp", "hpp": "cpp",
+           "py": "python", "py3": "python", "python3": "python", "pycon": "python"}
 
 
 class Malformed(Exception):
     pass
 
 
-def blocks(text, page):
-    """(number of the first line, lines) of each block of C++ in a page."""
+def blocks(text, page, language="cpp"):
+    """(number of the first line, lines) of each block of a language in a page."""
     found = []
     fence = None  # (its line, its backticks, its language)
     for number, line in enumerate(text.split("\n"), 1):
         match = FENCE.match(line)
         if fence is None:
             if match:
-                fence = (number, match.group(1), match.group(2))
+                fence = (number, match.group(1), match.group(2).lower())
                 lines = []
                 if fence[2] == "c" and os.path.basename(page) == "c.md":
                     continue  # c_test compiles it
-                if fence[2].lower() in ("c", "cc", "c++", "cxx", "hpp"):
-                    raise Malformed(f"{page}:{number}: this block of code would not be compiled: mark it as cpp")
+                if fence[2] in ALIASES:
+                    raise Malformed(f"{page}:{number}: no test would see this block of code: mark it as "
+                                    f"{ALIASES[fence[2]]}")
         elif match and match.group(1) == fence[1] and not match.group(2):
-            if fence[2] == "cpp":
+            if fence[2] == language:
                 found.append((fence[0] + 1, lines))
             fence = None
         else:
             lines.append(line)
     if fence is not None:
         raise Malformed(f"{page}:{fence[0]}: this block of code does not end")
+    return found
+
+
+def programs(text, page):
+    """(number of the first line, source, why it is a fragment or None) of each block of Python in a page."""
+    above = [""] + text.split("\n")
+    found = []
+    for first, lines in blocks(text, page, "python"):
+        fragment = FRAGMENT.match(above[first - 2])
+        found.append((first, "\n".join(lines) + "\n", fragment.group(1) if fragment else None))
     return found
 
 

@@ -1,5 +1,6 @@
 """What snippets.py makes of a page; and, by what this test depends on, that the C++ of all pages compiles."""
 
+import glob
 import unittest
 
 from tests.docs import snippets
@@ -21,7 +22,16 @@ cpp
   ```cpp
 int G() { return F(); }
 ```
+
+```python
+import iris
+```
+<!-- fragment: it has no context -->
+```python
+context.barrier()
+```
 """
+FRAGMENTS_MAX = 2
 
 
 class Snippets(unittest.TestCase):
@@ -51,8 +61,23 @@ int G() { return F(); }
 """, text)
 
     def test_another_name_for_the_language(self):
-        with self.assertRaisesRegex(snippets.Malformed, "page.md:2: .* mark it as cpp"):
-            snippets.blocks("a\n```c++\nint F();\n```\n", "page.md")
+        for name, language in (("c++", "cpp"), ("py", "python"), ("Python3", "python")):
+            with self.assertRaisesRegex(snippets.Malformed, f"page.md:2: .* mark it as {language}"):
+                snippets.blocks(f"a\n```{name}\nint F();\n```\n", "page.md")
+
+    def test_programs_of_python_and_fragments(self):
+        self.assertEqual([(19, "import iris\n", None), (23, "context.barrier()\n", "it has no context")],
+                         snippets.programs(PAGE, "page.md"))
+
+    def test_few_blocks_of_python_are_not_run(self):
+        fragments, whole = [], 0
+        for page in ["README.md", *glob.glob("docs/**/*.md", recursive=True)]:
+            with open(page, encoding="utf-8") as file:
+                for line, _, reason in snippets.programs(file.read(), page):
+                    whole += reason is None
+                    fragments += [f"{page}:{line}: {reason}"] if reason else []
+        self.assertGreater(whole, 6)
+        self.assertLessEqual(len(fragments), FRAGMENTS_MAX, fragments)
 
     def test_a_block_without_an_end(self):
         with self.assertRaisesRegex(snippets.Malformed, "page.md:3: this block of code does not end"):

@@ -670,7 +670,7 @@ def wrong_registrations(runtime_dir, end):
                 seen["sent"] += 1
                 if code:
                     _count(seen["refused"], text)
-                elif b"register (team 0, k=" in reply:
+                elif b"register #" in reply:
                     seen["told"] += b"rank 0 (pid " in reply
                 else:
                     seen["together"] += 1

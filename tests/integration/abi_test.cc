@@ -1276,6 +1276,8 @@ TEST_F(AbiTest, ASecondThreadOnACommunicatorIsRefused) {
         refused = true;
         waits.join();
         EXPECT_OK(iris_comm_check(o.comm));
+        EXPECT_FAILS(iris_group_end(o.comm), IRIS_FAILED_PRECONDITION,
+                     "begin it with iris_group_start()");
       } else {
         while (!refused) absl::SleepFor(absl::Milliseconds(1));
         EXPECT_OK(iris_comm_barrier(o.comm, o.stream));

@@ -125,6 +125,10 @@ int Missing(const std::vector<std::string>&) {
     REQUIRE_OK(comm->AllReduce(x.data(), x.data(), x.size(), DType::kF32, ReduceOp::kSum, *stream));
     std::cout << "error " << Text(comm->Synchronize(*stream)) << std::endl;
     REQUIRE(!comm->Check().ok());  // it stays
+    std::cout << "later "
+              << Text(comm->AllReduce(x.data(), x.data(), x.size(), DType::kF32, ReduceOp::kSum,
+                                      *stream))
+              << std::endl;
   }
   REQUIRE_OK(context->Barrier());
   REQUIRE_OK(comm->Reset());
@@ -253,11 +257,11 @@ int Rings(const std::vector<std::string>&) {
     std::cout << "not refused: " << Text(status) << std::endl;
     return false;
   };
-  REQUIRE(refused(comm->GroupEnd(), "no group of this communicator is open"));
+  REQUIRE(refused(comm->GroupEnd(), "is open: begin it with GroupStart()"));
   REQUIRE_OK(comm->GroupStart());
   REQUIRE(refused(comm->GroupStart(), "a group of this communicator is open"));
-  REQUIRE(refused(comm->Barrier(*stream), "takes Send and Recv alone"));
-  REQUIRE(refused(comm->Synchronize(*stream), "takes Send and Recv alone"));
+  REQUIRE(refused(comm->Barrier(*stream), "takes send and recv alone"));
+  REQUIRE(refused(comm->Synchronize(*stream), "takes send and recv alone"));
   REQUIRE(refused(comm->SendRecv(data, 1, next, data + 1, 1, previous, *stream), "is open"));
   REQUIRE_OK(comm->Check());
   REQUIRE_OK(comm->GroupEnd());  // nothing was kept
@@ -330,8 +334,11 @@ TEST_F(CollectivesTest, MissingRankIsNamedAndResetGoesOn) {
   RankProcesses ranks("missing", 2, Ranks());
   const std::string error = ranks.WaitLine(0, "error ");
   EXPECT_THAT(error, HasSubstr("DEADLINE_EXCEEDED"));
-  EXPECT_THAT(error, HasSubstr("all_reduce"));
+  EXPECT_THAT(error, HasSubstr("all_reduce #0 of 2 ranks: "));
   EXPECT_THAT(error, HasSubstr(absl::StrCat("rank 1 (pid ", ranks.pid(1), ")")));
+  // The calls by their names in C++.
+  EXPECT_THAT(ranks.WaitLine(0, "later "),
+              HasSubstr("failed: Check() says which and why, Reset() makes it usable again"));
   ranks.ExpectAllSucceed();
 }
 

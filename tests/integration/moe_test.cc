@@ -257,13 +257,13 @@ TEST_F(MoeRanksTest, WhatIsWrongIsToldAlikeOnAllRanks) {
     EXPECT_THAT(operation, HasSubstr("), ranks 0 and 2 called moe_dispatch(hidden=40, "));
     EXPECT_THAT(operation, HasSubstr(absl::StrCat("; rank 1 is pid ", ranks.pid(1))));
     EXPECT_THAT(ranks.WaitLine(r, "range "),
-                HasSubstr("OUT_OF_RANGE: moe_dispatch number 0 of 3 ranks: token 2 of rank 1 "
+                HasSubstr("OUT_OF_RANGE: moe_dispatch #0 of 3 ranks: token 2 of rank 1 "
                           "chooses expert 99, which there is not"));
     EXPECT_THAT(ranks.WaitLine(r, "twice "),
-                HasSubstr("OUT_OF_RANGE: moe_dispatch number 0 of 3 ranks: token 2 of rank 1 "
+                HasSubstr("OUT_OF_RANGE: moe_dispatch #0 of 3 ranks: token 2 of rank 1 "
                           "chooses expert 3 twice"));
     EXPECT_THAT(ranks.WaitLine(r, "alone "),
-                HasSubstr("FAILED_PRECONDITION: moe_combine number 0 of 3 ranks: the workspace of "
+                HasSubstr("FAILED_PRECONDITION: moe_combine #0 of 3 ranks: the workspace of "
                           "rank 0 holds no dispatch of this config"));
   }
   ranks.ExpectAllSucceed();

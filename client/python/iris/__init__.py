@@ -12,7 +12,7 @@ and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md 
 """
 
 import importlib
-from typing import Any
+from typing import Any, List
 
 from iris import moe, norm, ops
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
@@ -54,6 +54,11 @@ def __getattr__(name: str) -> Any:
                              "package triton") from error
     found = globals()[name] = module if name == "x" else getattr(module, name)
     return found
+
+
+def __dir__() -> List[str]:
+    """The API: what this module and its functions import is no part of it."""
+    return sorted([*__all__, *_IN_KERNELS, "__version__"])
 
 
 __all__ = [

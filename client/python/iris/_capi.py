@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 from ctypes import (POINTER, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64,
                     c_void_p)
@@ -345,6 +346,11 @@ def candidates() -> List[str]:
     return [path for path in beside if os.path.exists(path)] + ["libiris.so.0", "libiris.so"]
 
 
+def in_python(message: str) -> str:
+    """A text of the library with the calls by their names here: reset() for iris_comm_reset()."""
+    return re.sub(r"\biris_(?:comm_)?([a-z_]+)\(\)", r"\1()", message)
+
+
 def _open() -> ctypes.CDLL:
     failures = []
     for path in candidates():
@@ -359,7 +365,8 @@ def _open() -> ctypes.CDLL:
 
     def raise_error(code: int, function: Any, arguments: Any) -> int:
         if code:
-            raise error_of(code, opened.iris_error_message().decode("utf-8", "replace"))
+            said = opened.iris_error_message().decode("utf-8", "replace")
+            raise error_of(code, in_python(said))
         return code
 
     opened.iris_version.restype = c_uint32

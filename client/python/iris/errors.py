@@ -1,6 +1,6 @@
 """What calls of Iris raise: one class for each code of the C API, all of them IrisError.
 
-The text is the library's own, word for word: what failed, on what, and what to do.
+The text is the library's own, with the calls by their names in Python: what failed, on what, and what to do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StatusCode(enum.IntEnum):
 
 
 class IrisError(RuntimeError):
-    """A call of Iris failed. `code` is a StatusCode; str() is the text, the same as in C and C++."""
+    """A call of Iris failed. `code` is a StatusCode; str() is the text."""
 
     code: StatusCode = StatusCode.UNKNOWN
 

@@ -1,7 +1,7 @@
 """`python -m iris.run -n 4 program.py ...`: starts ranks of a Python program on this node, by iris-run.
 
 What stands before the program is for iris-run; see `python -m iris.run --help`. The ranks use this interpreter.
-`-m module` names a module instead of a file. A program that is no Python comes after `--`.
+`-m module` names a module instead of a file. After `--`, a name that does not end in `.py` is a program of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def split(arguments: List[str]) -> Tuple[List[str], Optional[List[str]]]:
     while at < len(arguments):
         argument = arguments[at]
         if argument == "--":
-            return arguments[:at], arguments[at + 1:]
+            command = arguments[at + 1:]
+            python = command and (command[0] == "-m" or command[0].endswith(".py"))
+            return arguments[:at], [sys.executable, *command] if python else command
         if argument == "-m" or not argument.startswith("-"):
             return arguments[:at], [sys.executable, *arguments[at:]]
         at += 2 if argument in TAKES_ONE else 1

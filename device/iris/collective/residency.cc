@@ -13,7 +13,7 @@ constexpr Result kNoRoom = {
     StatusCode::kResourceExhausted,
     "blocks that wait for each other have no room on the device beside what its other "
     "communicators may have there: destroy communicators that are not needed, make them with fewer "
-    "Config::max_blocks, and make all of them before graphs are captured"};
+    "max_blocks, and make all of them before graphs are captured"};
 // Of so many slots, one is spared for blocks that wait for each other: it costs nothing where two
 // Comms have as many blocks as there can be.
 constexpr uint32_t kSlotsForOne = 32;

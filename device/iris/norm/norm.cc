@@ -62,7 +62,7 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
     part_bytes = Least(part_bytes, most_threads * unit_bytes * row->kept);
   }
   *why =
-      "a row is too long for the blocks of this Comm: make it with more Config::max_blocks or "
+      "a row is too long for the blocks of this Comm: make it with more max_blocks or "
       "stage_bytes";
   uint64_t columns = part_bytes / element_bytes;
   if (columns < problem.hidden) columns = columns / kGroupColumns * kGroupColumns;
@@ -197,7 +197,7 @@ Result CheckBuffers(const ccl::Comm& comm, const Norm& call, uint64_t* in_offset
                 {all.weight, &unused, "the weight is null: without one, its type is kNone",
                  "the weight is not aligned to its elements"},
                 {all.out, out_offset_bytes, "out is null", "out is not aligned to its elements"},
-                {all.scale, &unused, "the scale is null, which Scaling::kStatic reads",
+                {all.scale, &unused, "the scale is null, which static scaling reads",
                  "the scale is not aligned to 4 bytes"},
                 {all.scales, &unused, "the scales are null, which this scaling writes",
                  "the scales are not aligned to 4 bytes"}};

@@ -306,8 +306,8 @@ Result ChooseFor(const ccl::Comm& comm, const Problem& problem, const Matmul* ca
   plan.workspace_bytes = bytes;
   if (comm.workspace_bytes < begin || comm.workspace_bytes - begin < bytes) {
     return {StatusCode::kResourceExhausted,
-            "the workspace is too small for the problem: make it for the largest one that it will "
-            "have, as WorkspaceBytes says"};
+            "the workspace is too small for the problem: make the communicator with the "
+            "matmul_bytes of the largest one that it will have"};
   }
   *out = plan;
   return {};

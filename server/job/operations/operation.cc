@@ -31,7 +31,7 @@ absl::Status Run::Error(const absl::Status& why) const {
 }
 
 std::string What(const Operation& op, const Team& team) {
-  return absl::StrCat(NameOf(op), " (", TeamText(team.info.id), ", k=", team.next_k, "): ");
+  return absl::StrCat(NameOf(op), " #", team.next_k, " (", TeamText(team.info.id), "): ");
 }
 
 std::string Describe(const Operation& op) {

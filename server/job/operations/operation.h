@@ -62,7 +62,7 @@ struct Run {
   absl::Status Error(const absl::Status& why) const;
 };
 
-// "allocate (team 0, k=3): "
+// "allocate #3 (team 0): "
 std::string What(const Operation& op, const Team& team);
 std::string Describe(const Operation& op);
 bool Same(const Operation& a, const Operation& b);

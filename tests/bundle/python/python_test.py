@@ -1,8 +1,9 @@
 """The package for Python out of the unpacked bundle, on 1, 2 and 4 ranks of a real irisd with emulated devices.
 
-What the ranks do is in ranks.py: a function for each case.
+What the ranks do is in ranks.py: a function for each case. The programs of README.md and docs/ are run, too.
 """
 
+import glob
 import importlib.util
 import os
 import subprocess
@@ -12,6 +13,7 @@ import time
 import unittest
 
 from tests.bundle import bundle_case
+from tests.docs import snippets
 from tests.python import junit
 
 RANKS = os.path.abspath("tests/bundle/python/ranks.py")
@@ -58,11 +60,11 @@ class Ranks(unittest.TestCase):
             IRIS_RUNTIME_DIR=self.runtime_dir, PYTHONPATH=f"{self.bundle}/lib/python", PYTHONDONTWRITEBYTECODE="1",
             OMP_NUM_THREADS="1", **more)
 
-    def ranks(self, n, *command, code=0, **variables):
+    def ranks(self, n, *command, code=0, cwd=None, **variables):
         """What the ranks print; they end with this code."""
         result = subprocess.run([f"{self.bundle}/bin/iris-run", "-n", str(n), "--", sys.executable, *command],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-                                timeout=PATIENCE_SECONDS, env=self.environment(**variables))
+                                timeout=PATIENCE_SECONDS, env=self.environment(**variables), cwd=cwd)
         self.assertEqual(result.returncode, code, f"{command} on {n} ranks\n{result.stdout}")
         return result.stdout
 
@@ -164,6 +166,38 @@ class Ranks(unittest.TestCase):
                 path = f"{self.bundle}/share/iris/examples/python/{example}.py"
                 self.assertIn(said, self.ranks(2, TRITON, path))
 
+    def programs_of_the_pages(self, wanted, *runner):
+        """Runs what needs the wanted package on two ranks. They print the same where the program says so."""
+        n_run = 0
+        for page in ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]:
+            with open(page, encoding="utf-8") as file:
+                programs = snippets.programs(file.read(), page)
+            for line, source, fragment in programs:
+                needs = [package for package in ("triton", "torch") if f"import {package}" in source]
+                if fragment or (needs[0] if needs else None) != wanted:
+                    continue
+                n_run += 1
+                with self.subTest(f"{page}:{line}"), tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                    path = os.path.join(folder, "program.py")
+                    with open(path, "w", encoding="utf-8") as file:
+                        file.write(source)
+                    said = self.ranks(2, *runner, path, cwd=folder, IRIS_HEAP_BYTES="256M")
+                    if "# the same on all ranks" in source:
+                        self.assertEqual(len({text.split("] ", 1)[1] for text in said.splitlines()}), 1, said)
+        self.assertGreater(n_run, 1)
+
+    def test_programs_of_the_pages(self):
+        self.programs_of_the_pages(None)
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_programs_of_the_pages_with_torch(self):
+        self.programs_of_the_pages("torch")
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    @unittest.skipUnless(HAS_TRITON, NO_TRITON)
+    def test_programs_of_the_pages_with_kernels_of_triton(self):
+        self.programs_of_the_pages("triton", TRITON)
+
     def test_examples_without_kernels(self):
         path = f"{self.bundle}/share/iris/examples/python/moe_layer.py"
         for n in (1, 4):
@@ -200,7 +234,8 @@ class Ranks(unittest.TestCase):
             file.write("import iris, sys\nwith iris.Context(1 << 24) as c:\n"
                        "    print(c.rank, c.n_ranks, sys.argv[1:], c.all_reduce(c.ones(2)).tolist())\n"
                        "    c.barrier()\n")
-        for command in ([program, "-n", "x"], ["--no-prefix", "--", sys.executable, program, "-n", "x"]):
+        for command in ([program, "-n", "x"], ["--no-prefix", "--", sys.executable, program, "-n", "x"],
+                        ["--", program, "-n", "x"]):
             result = subprocess.run([sys.executable, "-m", "iris.run", "-n", "2", *command], stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True, check=False, timeout=PATIENCE_SECONDS,
                                     env=self.environment())

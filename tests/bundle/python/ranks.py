@@ -1413,7 +1413,9 @@ def experts():
         if me == n - 1:
             ids[2, 0] = n_experts
         raises(iris.OutOfRangeError, lambda: exchange.dispatch(x, ids, weights), f"token 2 of rank {n - 1}",
-               f"expert {n_experts}")
+               "moe_dispatch #", f" of {n} ranks: ", f"expert {n_experts}")
+        raises(iris.FailedPreconditionError, lambda: context.all_reduce(x),
+               "failed: check() says which and why, reset() makes it usable again")
         context.barrier()
         context.prepare().reset()
         small = iris.moe.Exchange(context, n_experts, top_k, hidden, most, capacity=1, dtype="float32",

@@ -51,8 +51,8 @@ Result CheckComm(const Comm& comm) {
   if (!CheckError(comm).ok()) {
     return {
         StatusCode::kFailedPrecondition,
-        "an earlier operation of this communicator failed: Check says which and why, Reset makes "
-        "it usable again"};
+        "an earlier operation of this communicator failed: iris_comm_check() says which and why, "
+        "iris_comm_reset() makes it usable again"};
   }
   return {};
 }

@@ -60,7 +60,7 @@ bool MakePlan(const ccl::Comm& comm, const Problem& problem, Plan* plan, const c
     if (units > kept * most(kept)) {
       *why =
           "the variant alone keeps a row in the registers of a block: it is for rows of up to 32 "
-          "KiB, or of 64 bytes for each of Config::block_threads";
+          "KiB, or of 64 bytes for each of block_threads";
       return false;
     }
     threads = RoundUp(Ceil(units, kept), warp);

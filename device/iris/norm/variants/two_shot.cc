@@ -282,7 +282,7 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
   while (columns > 1 && SlotBytes(columns, element_bytes) > room) {
     columns = columns > kGroupColumns ? (columns - 1) / kGroupColumns * kGroupColumns : columns / 2;
   }
-  *why = "a row is too long for the stages of this Comm: make it with more Config::stage_bytes";
+  *why = "a row is too long for the stages of this Comm: make it with more stage_bytes";
   return SlotBytes(columns, element_bytes) > room ? 0 : columns * element_bytes;
 }
 uint32_t MaxBlocks(const ccl::Comm& comm) { return comm.config.max_blocks; }

@@ -144,8 +144,8 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
     *why = "max_blocks of the communicator is below 8: a persistent product needs more";
     if (comm->config.max_blocks < kLeastBlocks) return false;
     *why =
-        "the workspace is too small for the problem: make it for the largest one that it will "
-        "have, as WorkspaceBytes says";
+        "the workspace is too small for the problem: make the communicator with the "
+        "matmul_bytes of the largest one that it will have";
     if (RoomOf(*comm) < bytes) return false;
   }
   if (comm == nullptr || call == nullptr) return true;
@@ -177,8 +177,7 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
         return {StatusCode::kResourceExhausted,
                 "a persistent product has no room on the device beside what its other "
                 "communicators may have there: destroy communicators that are not needed, make "
-                "them with fewer Config::max_blocks, and make all of them before graphs are "
-                "captured"};
+                "them with fewer max_blocks, and make all of them before graphs are captured"};
       }
       const uint32_t most = room.all - others;
       if (product.max_blocks == 0 || product.max_blocks > most) product.max_blocks = most;
