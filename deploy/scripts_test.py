@@ -13,7 +13,8 @@ def run(*command):
 class Scripts(unittest.TestCase):
 
     def test_help(self):
-        for script, said in (("run-tests.sh", "N passed, N failed"), ("run-demo.sh", "starts irisd")):
+        for script, said in (("run-tests.sh", "N passed, N failed"), ("run-demo.sh", "starts irisd"),
+                             ("release.sh", "--bundle ARCHIVE")):
             result = run(f"deploy/{script}", "--help")
             self.assertEqual((result.returncode, result.stderr), (0, ""), script)
             self.assertIn(said, result.stdout)
@@ -21,7 +22,8 @@ class Scripts(unittest.TestCase):
 
     def test_unknown_words(self):
         for script, said in (("run-tests.sh", "unknown run 'asna': there are gcc, asan and tsan"),
-                             ("run-demo.sh", "it takes no arguments, and not 'asna'")):
+                             ("run-demo.sh", "it takes no arguments, and not 'asna'"),
+                             ("release.sh", "unknown argument 'asna': there are --out and --bundle")):
             result = run(f"deploy/{script}", "asna")
             self.assertEqual((result.returncode, result.stdout), (2, ""), script)
             self.assertIn(said, result.stderr)

@@ -596,9 +596,18 @@ def short_examples(tree):
     return found
 
 
+README_LINES_MAX = 120
+
+
+def short_readme(tree):
+    """The README says in a minute why to try Iris: the rest is in docs/."""
+    lines = tree.files.get("README.md", "").count("\n")
+    return [f"README.md: {lines} lines, at most {README_LINES_MAX}"] if lines > README_LINES_MAX else []
+
+
 RULES = (vendor_names, orphan_tests, architecture, pure_logic, proto_types, header_shape, one_conditional,
          download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, target_macros,
-         dead_files, environment_variables, short_examples)
+         dead_files, environment_variables, short_examples, short_readme)
 
 
 def main(argv):

@@ -169,6 +169,7 @@ PLANTED = {
         ("examples/planted.cc", "// x\n" * 149 + "int main() {}\n"),
         ("examples/python/planted.py", "# x\n" * 150),
     ),
+    "short_readme": (("README.md", "x\n" * 121),),
 }
 
 

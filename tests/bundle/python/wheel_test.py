@@ -1,12 +1,15 @@
-"""The wheel of the bundle: pip installs it into an empty environment, without an index, and two ranks sum with it."""
+"""The wheel of the bundle: pip installs it into an empty environment, without an index, and two ranks sum with it.
+And the folder of a release, which deploy/release.sh makes of the bundle."""
 
 import csv
+import filecmp
 import glob
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import unittest
 import zipfile
@@ -105,6 +108,49 @@ class Wheel(bundle_case.BundleCase):
             self.assertEqual(daemon.wait(60), 0)
         self.run_ok(sys.executable, "-m", "pip", "--python", python, "uninstall", "-y", "iris-symm")
         self.assertEqual(glob.glob(f"{place}/lib/python*/site-packages/iris*"), [])
+
+    def release(self, *arguments):
+        return subprocess.run(["deploy/release.sh", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, check=False, timeout=bundle_case.PATIENCE_SECONDS)
+
+    def test_a_release_has_the_bundle_the_wheel_notes_and_checksums(self):
+        out = os.path.join(self.folder, "release")
+        result = self.release("--out", out, "--bundle", self.archive)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        bundle, wheel = os.path.basename(self.archive), os.path.basename(self.wheel)
+        self.assertEqual(sorted(os.listdir(out)), sorted([bundle, wheel, "NOTES.md", "SHA256SUMS"]))
+        self.assertEqual(self.run_ok("sha256sum", "--strict", "-c", "SHA256SUMS", cwd=out).splitlines(),
+                         [f"{name}: OK" for name in sorted([bundle, wheel, "NOTES.md"])])
+        # The other test installs a wheel of these bytes.
+        for made, wanted in ((bundle, self.archive), (wheel, self.wheel)):
+            self.assertTrue(filecmp.cmp(os.path.join(out, made), wanted, shallow=False), made)
+        with open(os.path.join(out, "NOTES.md"), encoding="utf-8") as file:
+            notes = file.read()
+        self.assertRegex(notes, r"symbols up to glibc 2\.[0-9]+;")
+        for name in (bundle, wheel):
+            self.assertIn(f"| {name} | {os.path.getsize(os.path.join(out, name))} | ", notes)
+        self.assertRegex(notes, r"device backends: .*emu")
+        self.assertRegex(notes, r"(?m)^## Changes.*\n\n### \w+\n- ")
+
+    def test_a_release_of_something_else_is_refused(self):
+        out = os.path.join(self.folder, "no-release")
+        text = os.path.join(self.folder, "text.tar.gz")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("not packed")
+        empty = os.path.join(self.folder, "empty.tar.gz")
+        tarfile.open(empty, "w:gz").close()
+        for arguments, said in ((["--bundle", text], "text.tar.gz is no gzipped tar archive"),
+                                (["--bundle", empty], "empty.tar.gz is no bundle of Iris"),
+                                (["--bundle", "/none.tar.gz"], "there is no file /none.tar.gz"),
+                                (["--bundle", self.archive, "--bundle", self.archive], "two bundles have the name"),
+                                (["--bundle", self.archive, "--out", self.folder], "remove it, or name another folder"),
+                                (["--bundle"], "--bundle needs a value")):
+            with self.subTest(said):
+                result = self.release("--out", out, *arguments)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn("release.sh: ", result.stderr)
+                self.assertIn(said, result.stderr)
+                self.assertFalse(os.path.exists(out))
 
 
 if __name__ == "__main__":
