@@ -30,6 +30,7 @@ struct Time {
 struct SessionOpened {
   SessionId session;
   CallerInfo caller;
+  absl::Duration process_age;  // how long the caller's process has run
 };
 // The session's sockets are closed; its process may still run. May come never, or after
 // ProcessGone.

@@ -74,6 +74,18 @@ struct AbandonedJob {
 inline constexpr size_t kMaxAbandonedJobs = 64;
 inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 
+// A rank was refused while its job formed. Kept for ranks that come later: see
+// JobMachine::Impl::Refuse.
+struct RefusedJoin {
+  absl::Status told;      // what every other rank of the job is told
+  Rank rank = 0;          // who was refused
+  absl::Time when;        // processes that began later are of a new attempt
+  absl::Time until;       // when the refused rank would have stopped waiting
+  std::set<Rank> untold;  // ranks that have not been told
+};
+// Beyond these the oldest is forgotten: its job's ranks then wait for the refused one in vain.
+inline constexpr size_t kMaxRefusedJoins = 256;
+
 // What a member has given to be registered, until its team's operation has its outcome.
 struct GivenMemory {
   uint64_t lead_bytes = 0;

@@ -188,12 +188,14 @@ void JobMachine::Impl::Stop(const std::string& reason) {
 
 // Sessions and watches.
 
-void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller) {
+void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller,
+                                   absl::Duration process_age) {
   IRIS_CHECK(id.value != 0 && FindSession(id) == nullptr, "a session id is new");
   Session session;
   session.id = id;
   session.caller = caller;
   session.created = now_.wall;
+  session.process_began = now_.steady - process_age;
   sessions_by_uid_[caller.uid].insert(id);
   NoteSession(sessions_.emplace(id, session).first->second, event::SessionOpened{id});
 }
@@ -250,7 +252,9 @@ template <typename Impl>
 struct Meaning {
   Impl& machine;
 
-  void operator()(const SessionOpened& in) { machine.OpenSession(in.session, in.caller); }
+  void operator()(const SessionOpened& in) {
+    machine.OpenSession(in.session, in.caller, in.process_age);
+  }
   void operator()(const SessionHungUp& in) { machine.CloseSession(in.session, in.reason); }
   void operator()(const ProcessGone& in) { machine.EndProcess(in.session); }
   void operator()(const JoinCall& in) { machine.Join(in.session, in.call, in.spec); }

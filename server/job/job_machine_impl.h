@@ -34,6 +34,7 @@ struct JobMachine::Impl {
     bool ending = false;
     std::optional<LeaseRef> lease;  // for which it speaks
     absl::Time created;
+    absl::Time process_began;  // on the steady clock
     // The job that it was last a member of, and what calls that still name it are told.
     JobId past_job;
     absl::Status past_status;
@@ -89,7 +90,7 @@ struct JobMachine::Impl {
   void NotifyPeers(Job& job, Rank rank, const std::string& reason);
 
   // job_machine.cc.
-  void OpenSession(SessionId session, const CallerInfo& caller);
+  void OpenSession(SessionId session, const CallerInfo& caller, absl::Duration process_age);
   void OpenWatch(SessionId session, CallId call, JobId job);
   Session* FindSession(SessionId session);
   Job* FindJob(JobId job);
@@ -109,6 +110,16 @@ struct JobMachine::Impl {
   // membership.cc.
   void Join(SessionId session, CallId call, const JoinSpec& spec);
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
+  // Fails the join of a whole job because one of its ranks was refused.
+  void Refuse(const Session& session, const JoinSpec& spec, const absl::Status& why);
+  void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
+  // Null: there is no job of the name. Ranks that it holds are told otherwise.
+  void RememberRefused(const std::pair<uint32_t, std::string>& name, const Job* job,
+                       uint32_t n_ranks, RefusedJoin refused);
+  // The rank has joined a job of the name.
+  void ForgetRefused(const Job& job, Rank joined);
+  // What Refuse has left for a rank that comes after the refused one. Ok: it may join.
+  absl::Status RefusedBefore(const Session& session, const JoinSpec& spec);
   // join_again.cc. True: the call repeats the session's last Join, and is answered or waits.
   bool JoinAgain(Session& session, CallId call, const JoinSpec& spec);
   // What a rank of a job that is being mapped is told.
@@ -274,6 +285,7 @@ struct JobMachine::Impl {
   std::map<std::pair<uint32_t, std::string>, JobId> jobs_by_name_;  // uid, name
   std::map<uint32_t, std::set<JobId>> jobs_by_uid_;
   std::map<std::pair<uint32_t, std::string>, AbandonedJob> abandoned_;  // uid, name
+  std::map<std::pair<uint32_t, std::string>, RefusedJoin> refused_;     // uid, name
   std::map<uint32_t, std::set<SessionId>> sessions_by_uid_;
   std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;

@@ -372,6 +372,7 @@ class MachineState::Decoder {
     if (absl::Status s = Owners(); !s.ok()) return s;
     if (absl::Status s = Kept(); !s.ok()) return s;
     if (absl::Status s = Abandoned(); !s.ok()) return s;
+    if (absl::Status s = Refused(); !s.ok()) return s;
     return Deadlines();
   }
 
@@ -391,6 +392,7 @@ class MachineState::Decoder {
       session.past_status = server::Decode(from.past_status());
       impl_.sessions_by_uid_[session.caller.uid].insert(session.id);
       session.join_number = from.join_number();
+      session.process_began = TimeOf(from.process_began_ns());
       const bool is_new = impl_.sessions_.emplace(session.id, session).second;
       if (from.id() == 0 || !is_new) return Bad("session ", from.id(), " is there twice");
     }
@@ -450,6 +452,27 @@ class MachineState::Decoder {
       }
       if (!impl_.abandoned_.emplace(std::pair(from.uid(), from.name()), std::move(job)).second) {
         return Bad("a job that was given up is there twice");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Refused() {
+    if (from_.refused_size() > static_cast<int>(kMaxRefusedJoins)) {
+      return Bad(from_.refused_size(), " joins that were refused");
+    }
+    for (const state::RefusedJoin& from : from_.refused()) {
+      RefusedJoin refused{server::Decode(from.told()),
+                          from.rank(),
+                          TimeOf(from.when_ns()),
+                          TimeOf(from.until_ns()),
+                          {from.untold().begin(), from.untold().end()}};
+      if (refused.told.ok() || refused.untold.empty() ||
+          *refused.untold.rbegin() >= wire::kMaxRanks) {
+        return Bad("the ranks of a join that was refused");
+      }
+      if (!impl_.refused_.emplace(std::pair(from.uid(), from.name()), std::move(refused)).second) {
+        return Bad("a join that was refused is there twice");
       }
     }
     return absl::OkStatus();

@@ -210,6 +210,7 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_past_job(session->past_job.value);
     server::Encode(session->past_status, one->mutable_past_status());
     one->set_join_number(session->join_number);
+    one->set_process_began_ns(Nanoseconds(session->process_began));
   }
   for (const auto& [id, job] : impl.jobs_) {
     state::Job* one = to.add_jobs();
@@ -260,6 +261,16 @@ std::string MachineState::Encode(const JobMachine& machine) {
     for (const auto& [rank, gave_up] : abandoned.gave_up) {
       server::Encode(rank, gave_up, one->add_gave_up());
     }
+  }
+  for (const auto& [key, refused] : impl.refused_) {
+    state::RefusedJoin* one = to.add_refused();
+    one->set_uid(key.first);
+    one->set_name(key.second);
+    server::Encode(refused.told, one->mutable_told());
+    one->set_rank(refused.rank);
+    one->set_when_ns(Nanoseconds(refused.when));
+    one->set_until_ns(Nanoseconds(refused.until));
+    one->mutable_untold()->Assign(refused.untold.begin(), refused.untold.end());
   }
   to.set_next_job(impl.next_job_);
   to.set_next_segment(impl.next_segment_);

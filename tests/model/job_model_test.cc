@@ -199,8 +199,9 @@ class Driver {
     const SessionId id{next_session_++};
     const Session session{.pid = pid, .uid = uid};
     sessions_[id] = session;
-    Input(SessionOpened{id, {.pid = session.pid, .uid = session.uid, .process_start = 5}},
-          [&] { reference_.OpenSession(id, session.pid, session.uid); });
+    const absl::Duration age = absl::Seconds(random_.Below(60));
+    Input(SessionOpened{id, {.pid = session.pid, .uid = session.uid, .process_start = 5}, age},
+          [&] { reference_.OpenSession(id, session.pid, session.uid, age); });
   }
 
   // The connection of a session that joined is lost, and the Join is made again: the cancellation

@@ -115,14 +115,21 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
     if (mine->ranks[who.rank].withdraw_deadline.has_value()) WithdrawCancelled(*mine, who.rank);
   }
   if (who.ending || who.job.value != 0) return Expect(call, Code::kFailedPrecondition);
-  if (spec.n_ranks < 1 || spec.rank < 0 || spec.rank >= spec.n_ranks || spec.heap_bytes == 0) {
-    return Expect(call, Code::kInvalidArgument);
+  const auto refused = refused_.find({who.uid, spec.job});
+  if (refused != refused_.end() && clock_->Now() < refused->second.until &&
+      who.began <= refused->second.when && spec.rank >= 0 &&
+      refused->second.untold.erase(static_cast<Rank>(spec.rank)) == 1) {
+    return Expect(call, refused->second.code);
   }
-  const uint64_t heap = (spec.heap_bytes + granularity_ - 1) / granularity_ * granularity_;
   RefJob* job = nullptr;
   for (auto& [job_id, one] : jobs_) {
     if (one->name == spec.job && one->uid == who.uid) job = one.get();
   }
+  if (spec.n_ranks < 1 || spec.rank < 0 || spec.rank >= spec.n_ranks) {
+    return Expect(call, Code::kInvalidArgument);
+  }
+  if (spec.heap_bytes == 0) return Refuse(who, call, spec, job, Code::kInvalidArgument);
+  const uint64_t heap = (spec.heap_bytes + granularity_ - 1) / granularity_ * granularity_;
   const Rank rank = static_cast<Rank>(spec.rank);
   if (job == nullptr) {
     new_job_ = std::make_unique<RefJob>();
@@ -138,12 +145,16 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   } else if (job->state == JobState::kForming) {
     if (static_cast<size_t>(spec.n_ranks) != job->ranks.size() || heap != job->heap_initial ||
         spec.team_sync_bytes != job->sync_bytes) {
-      return Expect(call, Code::kInvalidArgument);
+      return Refuse(who, call, spec, job, Code::kInvalidArgument);
     }
     if (job->ranks[rank].attached()) return Expect(call, Code::kAlreadyExists);
   } else {
     const bool taken = rank < job->ranks.size() && job->ranks[rank].attached();
     return Expect(call, taken ? Code::kAlreadyExists : Code::kFailedPrecondition);
+  }
+  if (refused != refused_.end()) {
+    refused->second.untold.erase(rank);
+    if (rank == refused->second.rank) refused_.erase(refused);
   }
   RefMember& member = job->ranks[rank];
   member.state = RankState::kJoined;
@@ -153,6 +164,29 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   member.join_deadline = clock_->Now() + spec.timeout;
   who.rank = rank;
   who.join_number = spec.number;
+}
+
+void ReferenceJobs::Refuse(const RefSession& who, CallId call, const server::JoinSpec& spec,
+                           RefJob* job, Code code) {
+  Expect(call, code);
+  const Rank rank = static_cast<Rank>(spec.rank);
+  if (job != nullptr && (job->state != JobState::kForming || rank >= job->ranks.size() ||
+                         job->ranks[rank].attached())) {
+    return;
+  }
+  RememberRefused(who.uid, spec.job, job,
+                  job == nullptr ? static_cast<size_t>(spec.n_ranks) : job->ranks.size(),
+                  {code, rank, clock_->Now(), clock_->Now() + spec.timeout, {}});
+  if (job != nullptr) FailJob(*job, code);
+}
+
+void ReferenceJobs::RememberRefused(uint32_t uid, const std::string& name, const RefJob* job,
+                                    size_t n_ranks, RefRefused refused) {
+  for (Rank rank = 0; rank < n_ranks; ++rank) {
+    if (job != nullptr && job->ranks[rank].attached()) continue;
+    if (rank != refused.rank) refused.untold.insert(rank);
+  }
+  refused_[{uid, name}] = std::move(refused);
 }
 
 bool ReferenceJobs::JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec) {
@@ -460,8 +494,11 @@ void ReferenceJobs::SegmentCreated(SegmentId id, bool ok) {
   }
   segments_.erase(found);
   if (Committed(job)) return FailGrowth(job, Code::kResourceExhausted);
-  for (RefMember& member : job.ranks) {
+  for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
+    RefMember& member = job.ranks[rank];
     if (member.first_segment != id) continue;
+    RememberRefused(job.uid, job.name, &job, job.ranks.size(),
+                    {Code::kAborted, rank, clock_->Now(), clock_->Now() + absl::Seconds(60), {}});
     if (member.join_call.has_value()) Expect(*member.join_call, Code::kInternal);  // as it said
     member.join_call.reset();
     member.first_segment.reset();

@@ -149,6 +149,16 @@ struct RefSession {
   JobId past_job;
   Code past_code = Code::kOk;
   uint64_t join_number = 0;  // of the last Join that was taken and not withdrawn
+  absl::Time began;          // of its process
+};
+
+// A rank was refused while its job formed. Ranks that come later are told, each once.
+struct RefRefused {
+  Code code = Code::kOk;
+  Rank rank = 0;
+  absl::Time when;
+  absl::Time until;
+  std::set<Rank> untold;
 };
 
 // Memory that is given back, and the processes that may have it mapped.
@@ -173,8 +183,8 @@ class ReferenceJobs {
 
   // Inputs; each adds to expected().
 
-  void OpenSession(SessionId id, int64_t pid, uint32_t uid) {
-    sessions_[id] = {.pid = pid, .uid = uid};
+  void OpenSession(SessionId id, int64_t pid, uint32_t uid, absl::Duration age) {
+    sessions_[id] = {.pid = pid, .uid = uid, .began = clock_->Now() - age};
   }
   void HangUp(SessionId id);
   void Gone(SessionId id);
@@ -229,6 +239,12 @@ class ReferenceJobs {
   // True: the Join repeats the session's last one.
   bool JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec);
   void Withdraw(RefJob& job, Rank rank, Code code);
+  // Answers a Join with an error; fails that of its job, if it is of one of its ranks. Null: there
+  // is no job.
+  void Refuse(const RefSession& who, CallId call, const server::JoinSpec& spec, RefJob* job,
+              Code code);
+  void RememberRefused(uint32_t uid, const std::string& name, const RefJob* job, size_t n_ranks,
+                       RefRefused refused);
   // The Join was cancelled, and its session has not hung up.
   void WithdrawCancelled(RefJob& job, Rank rank);
   void FailJob(RefJob& job, Code code);
@@ -270,6 +286,7 @@ class ReferenceJobs {
   std::vector<RefKept> kept_;
   std::map<CallId, Expected> expected_;
   std::unique_ptr<RefJob> new_job_;
+  std::map<std::pair<uint32_t, std::string>, RefRefused> refused_;  // uid, name
   uint64_t next_grow_ = 1;
 };
 
