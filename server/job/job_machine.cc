@@ -126,6 +126,9 @@ void JobMachine::Impl::Unlist(CallId call, const WaitingCall& waiting) {
     case WaitingCall::Kind::kMapped:
       std::erase(member.mapped_calls, call);
       return;
+    case WaitingCall::Kind::kBarrier:
+      std::erase_if(member.barriers, [&](const AwaitedBarrier& each) { return each.call == call; });
+      return;
     case WaitingCall::Kind::kOperation:
       Team& team = job.teams.at(waiting.team);
       std::erase(team.op->calls[team.IndexOf(waiting.rank)], call);
@@ -188,12 +191,14 @@ void JobMachine::Impl::Stop(const std::string& reason) {
 
 // Sessions and watches.
 
-void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller) {
+void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller,
+                                   absl::Duration process_age) {
   IRIS_CHECK(id.value != 0 && FindSession(id) == nullptr, "a session id is new");
   Session session;
   session.id = id;
   session.caller = caller;
   session.created = now_.wall;
+  session.process_began = now_.steady - process_age;
   sessions_by_uid_[caller.uid].insert(id);
   NoteSession(sessions_.emplace(id, session).first->second, event::SessionOpened{id});
 }
@@ -250,7 +255,9 @@ template <typename Impl>
 struct Meaning {
   Impl& machine;
 
-  void operator()(const SessionOpened& in) { machine.OpenSession(in.session, in.caller); }
+  void operator()(const SessionOpened& in) {
+    machine.OpenSession(in.session, in.caller, in.process_age);
+  }
   void operator()(const SessionHungUp& in) { machine.CloseSession(in.session, in.reason); }
   void operator()(const ProcessGone& in) { machine.EndProcess(in.session); }
   void operator()(const JoinCall& in) { machine.Join(in.session, in.call, in.spec); }
@@ -260,6 +267,9 @@ struct Meaning {
   void operator()(const OperateCall& in) { machine.Operate(in.session, in.call, in.spec); }
   void operator()(const GrowMappedCall& in) {
     machine.GrowMapped(in.session, in.call, in.job, in.grow, in.error);
+  }
+  void operator()(const AwaitBarrierCall& in) {
+    machine.AwaitBarrier(in.session, in.call, in.spec);
   }
   void operator()(const LeaveCall& in) { machine.Leave(in.session, in.call, in.job); }
   void operator()(const ResumeCall& in) {

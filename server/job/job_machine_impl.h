@@ -3,8 +3,8 @@
 //
 // Inputs, sessions, watches and deadlines: job_machine.cc. Joining, mapping, leaving, death:
 // membership.cc; the same once more: join_again.cc. Memory: segments.cc. Operations of teams:
-// team_calls.cc. Growth: growth.cc. What iris-ctl sees: snapshots.cc. What always holds:
-// invariants.cc.
+// team_calls.cc; calls that cannot end: awaited_barriers.cc. Growth: growth.cc. What iris-ctl sees:
+// snapshots.cc. What always holds: invariants.cc.
 #pragma once
 
 #include <map>
@@ -34,6 +34,7 @@ struct JobMachine::Impl {
     bool ending = false;
     std::optional<LeaseRef> lease;  // for which it speaks
     absl::Time created;
+    absl::Time process_began;  // on the steady clock
     // The job that it was last a member of, and what calls that still name it are told.
     JobId past_job;
     absl::Status past_status;
@@ -57,7 +58,7 @@ struct JobMachine::Impl {
 
   // A call that waits for its Reply.
   struct WaitingCall {
-    enum class Kind { kJoin, kMapped, kOperation };
+    enum class Kind { kJoin, kMapped, kOperation, kBarrier };
     Kind kind = Kind::kJoin;
     JobId job;
     Rank rank = 0;
@@ -89,7 +90,7 @@ struct JobMachine::Impl {
   void NotifyPeers(Job& job, Rank rank, const std::string& reason);
 
   // job_machine.cc.
-  void OpenSession(SessionId session, const CallerInfo& caller);
+  void OpenSession(SessionId session, const CallerInfo& caller, absl::Duration process_age);
   void OpenWatch(SessionId session, CallId call, JobId job);
   Session* FindSession(SessionId session);
   Job* FindJob(JobId job);
@@ -109,6 +110,16 @@ struct JobMachine::Impl {
   // membership.cc.
   void Join(SessionId session, CallId call, const JoinSpec& spec);
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
+  // Fails the join of a whole job because one of its ranks was refused.
+  void Refuse(const Session& session, const JoinSpec& spec, const absl::Status& why);
+  void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
+  // Null: there is no job of the name. Ranks that it holds are told otherwise.
+  void RememberRefused(const std::pair<uint32_t, std::string>& name, const Job* job,
+                       uint32_t n_ranks, RefusedJoin refused);
+  // The rank has joined a job of the name.
+  void ForgetRefused(const Job& job, Rank joined);
+  // What Refuse has left for a rank that comes after the refused one. Ok: it may join.
+  absl::Status RefusedBefore(const Session& session, const JoinSpec& spec);
   // join_again.cc. True: the call repeats the session's last Join, and is answered or waits.
   bool JoinAgain(Session& session, CallId call, const JoinSpec& spec);
   // What a rank of a job that is being mapped is told.
@@ -211,6 +222,13 @@ struct JobMachine::Impl {
   // Concludes every operation of the job that can no longer succeed.
   void ConcludeDeadTeams(Job& job);
 
+  // awaited_barriers.cc.
+  void AwaitBarrier(SessionId session, CallId call, const AwaitBarrierSpec& spec);
+  void AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer);
+  // In which calls the ranks are, as far as irisd knows; for errors.
+  std::string WhereAre(Job& job, const std::vector<Rank>& ranks) const;
+  // Fails calls that wait for each other without end.
+  void LookForStuck(Job& job);
   // registered.cc.
   // Carries out what a register came to, and concludes it.
   void Adopt(Job& job, Team& team, Adopts adopts);
@@ -274,6 +292,7 @@ struct JobMachine::Impl {
   std::map<std::pair<uint32_t, std::string>, JobId> jobs_by_name_;  // uid, name
   std::map<uint32_t, std::set<JobId>> jobs_by_uid_;
   std::map<std::pair<uint32_t, std::string>, AbandonedJob> abandoned_;  // uid, name
+  std::map<std::pair<uint32_t, std::string>, RefusedJoin> refused_;     // uid, name
   std::map<uint32_t, std::set<SessionId>> sessions_by_uid_;
   std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;

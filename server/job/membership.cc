@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
 #include "server/job/job_heap.h"
@@ -47,11 +48,99 @@ void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
       WithdrawCancelled(*job, rank);
     }
   }
-  const absl::Status status = TryJoin(**session, call, spec);
+  const absl::Status told = RefusedBefore(**session, spec);
+  const absl::Status status = told.ok() ? TryJoin(**session, call, spec) : told;
   if (status.ok()) return;
   Emit(EmitEvent{{CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank, (*session)->caller.pid,
                   (*session)->caller.uid, event::JoinFailed{std::string(status.message())}}});
   Answer(call, status);
+  if (told.ok()) Refuse(**session, spec, status);
+}
+
+// A refusal ends the join of the others only if it is of a rank that the job cannot form without:
+// the caller is the job's user (a name belongs to one uid), names one of the job's ranks, that rank
+// is free, and the job forms or does not exist yet. Every other refusal concerns its caller alone:
+// another user, another name, a number that is no rank of the job, a second claim to a rank that
+// has joined, a session that holds a rank, a job that runs or is broken.
+void JobMachine::Impl::Refuse(const Session& session, const JoinSpec& spec,
+                              const absl::Status& why) {
+  if (session.lease.has_value()) return;
+  if (!CheckText("the name", spec.job, 1, wire::kMaxJobNameBytes).ok()) return;
+  const bool is_rank = spec.rank >= 0 && spec.rank < spec.n_ranks &&
+                       spec.n_ranks <= static_cast<int32_t>(wire::kMaxRanks);
+  if (!is_rank) return;
+  const Rank rank = static_cast<Rank>(spec.rank);
+  const auto named = jobs_by_name_.find({session.caller.uid, spec.job});
+  if (named != jobs_by_name_.end()) {
+    const Job& job = *FindJob(named->second);
+    if (job.state != JobState::kForming || rank >= job.n_ranks() || job.ranks[rank].lease.held) {
+      return;
+    }
+  }
+  RefuseRank(session.caller, spec, why);
+}
+
+void JobMachine::Impl::RefuseRank(const CallerInfo& caller, const JoinSpec& spec,
+                                  const absl::Status& why) {
+  absl::string_view reason = why.message();
+  const std::string as_rank = absl::StrCat("join job '", spec.job, "' as rank ", spec.rank);
+  if (!absl::ConsumePrefix(&reason, absl::StrCat(as_rank, " of ", spec.n_ranks, ": "))) {
+    absl::ConsumePrefix(&reason, absl::StrCat(as_rank, ": "));
+  }
+  const absl::Status told(
+      why.code(), absl::StrCat("join job '", spec.job, "': rank ", spec.rank, " (pid ", caller.pid,
+                               ") was refused, and no rank joins without it: ", reason,
+                               "; mend that, then start all ranks again"));
+  const absl::Duration timeout =
+      Clamp(spec.timeout, limits_.join_timeout_default, limits_.join_timeout_max);
+  const auto named = jobs_by_name_.find({caller.uid, spec.job});
+  Job* const job = named == jobs_by_name_.end() ? nullptr : FindJob(named->second);
+  RememberRefused({caller.uid, spec.job}, job,
+                  job == nullptr ? static_cast<uint32_t>(spec.n_ranks) : job->n_ranks(),
+                  {told, static_cast<Rank>(spec.rank), now_.steady, now_.steady + timeout, {}});
+  if (job != nullptr) FailJob(*job, told);
+}
+
+void JobMachine::Impl::RememberRefused(const std::pair<uint32_t, std::string>& name, const Job* job,
+                                       uint32_t n_ranks, RefusedJoin refused) {
+  for (Rank rank = 0; rank < n_ranks; ++rank) {
+    const bool told = job != nullptr && job->ranks[rank].lease.held;
+    if (!told && rank != refused.rank) refused.untold.insert(rank);
+  }
+  refused_.erase(name);
+  if (refused.untold.empty()) return;
+  if (refused_.size() >= kMaxRefusedJoins) {
+    refused_.erase(std::min_element(
+        refused_.begin(), refused_.end(),
+        [](const auto& a, const auto& b) { return a.second.when < b.second.when; }));
+  }
+  refused_[name] = std::move(refused);
+}
+
+absl::Status JobMachine::Impl::RefusedBefore(const Session& session, const JoinSpec& spec) {
+  const auto found = refused_.find({session.caller.uid, spec.job});
+  if (found == refused_.end() || session.lease.has_value() || spec.rank < 0) {
+    return absl::OkStatus();
+  }
+  RefusedJoin& refused = found->second;
+  if (now_.steady >= refused.until) {
+    refused_.erase(found);
+    return absl::OkStatus();
+  }
+  // A process that began later belongs to another attempt, which may well succeed.
+  if (session.process_began > refused.when) return absl::OkStatus();
+  if (refused.untold.erase(static_cast<Rank>(spec.rank)) == 0) return absl::OkStatus();
+  absl::Status told = refused.told;
+  if (refused.untold.empty()) refused_.erase(found);
+  return told;
+}
+
+void JobMachine::Impl::ForgetRefused(const Job& job, Rank joined) {
+  const auto found = refused_.find({job.uid, job.name});
+  if (found == refused_.end()) return;
+  std::set<Rank>& untold = found->second.untold;
+  untold.erase(joined);
+  if (untold.empty() || joined == found->second.rank) refused_.erase(found);
 }
 
 absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const JoinSpec& asked) {
@@ -80,6 +169,7 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
     return absl::Status(s.code(), absl::StrCat("join job '", spec.job, "': ", s.message()));
   }
   if (job == nullptr) job = &NewJob(spec.job, uid, spec);
+  ForgetRefused(*job, rank);
 
   Member& member = job->ranks[rank];
   member.device_index = device_index;
@@ -342,7 +432,7 @@ void JobMachine::Impl::JoinTimedOut(Job& job, Rank rank) {
     }
   }
   std::string text = absl::StrCat("join job '", job.name, "' as rank ", rank, ": time is up after ",
-                                  Readable(now_.steady - joined));
+                                  Readable(now_.steady - joined), " (join_timeout)");
   if (!missing.empty()) {
     came_before.insert(came_before.begin(), gave_up.begin(), gave_up.end());
     if (!came_before.empty()) {
@@ -534,6 +624,9 @@ void JobMachine::Impl::EndLease(Job& job, Rank rank, const absl::Status& told) {
   session->lease.reset();
   session->past_job = job.id;
   session->past_status = told;
+  for (const AwaitedBarrier& barrier : std::exchange(job.ranks[rank].barriers, {})) {
+    Answer(barrier.call, told);
+  }
   lease.held = false;
   lease.session = SessionId();
   starved_.erase({job.id, rank});

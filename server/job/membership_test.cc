@@ -321,9 +321,10 @@ TEST_F(PeerAccessTest, APairOfRanksThatCannotReachEachOtherIsNamed) {
                     "device 0 (dev-0) cannot use the memory of device 1 (dev-1), and rank ",
                     reversed ? 1 : 0, " (pid 100) is on device ", reversed ? 1 : 0, " (dev-",
                     reversed ? 1 : 0, "): no link")));
-    // On another device it may come again.
+    // On another device it may come again, with all others.
     JoinSpec spec = Spec(reversed ? 0 : 1, 2);
     spec.device_uuid = reversed ? "dev-1" : "dev-0";
+    Join(first, Spec(reversed ? 1 : 0, 2));
     Join(second, spec);
     CreateSegments();
     EXPECT_EQ(TheJob().state, JobState::kMapping);
@@ -371,10 +372,14 @@ class DisagreeTest : public MachineTest {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr(text));
     EXPECT_THAT(status.message(), HasSubstr("rank 0 (pid 100) said"));
-    EXPECT_FALSE(Answered(first));
-    const CallId second = Join(Open(102), Spec(1, 2));
+    EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(first))) << StatusOf(first);
+    EXPECT_THAT(StatusOf(first).message(), HasSubstr(absl::StrCat("rank 1 (pid 101) was refused, "
+                                                                  "and no rank joins without it: ",
+                                                                  text)));
+    const CallId again = Join(Open(102), Spec(0, 2));
+    const CallId second = Join(Open(103), Spec(1, 2));
     CreateSegments();
-    EXPECT_TRUE(StatusOf(first).ok());
+    EXPECT_TRUE(StatusOf(again).ok());
     EXPECT_TRUE(StatusOf(second).ok());
   }
 };
@@ -479,9 +484,11 @@ TEST_F(JoinWaitTest, ARankThatGaveUpBeforeIsMissing) {
   Advance(absl::Seconds(5));
   EXPECT_THAT(std::string(StatusOf(call).message()), EndsWith("have not joined: 0"));
   // It is missing, but it was there: its time was up before the others came.
-  EXPECT_THAT(StatusOf(call).message(),
-              HasSubstr("as rank 2: time is up after 5s: these came and gave up: rank 0 (pid 100) "
-                        "after 1s (its own timeout), 1s before this rank came; of 3 ranks"));
+  EXPECT_THAT(
+      StatusOf(call).message(),
+      HasSubstr(
+          "as rank 2: time is up after 5s (join_timeout): these came and gave up: rank 0 (pid 100) "
+          "after 1s (its own timeout), 1s before this rank came; of 3 ranks"));
 }
 TEST_F(JoinWaitTest, WhoGaveUpIsNamedBesideTheMissing) {
   JoinSpec hasty = Spec(0, 3);
@@ -492,10 +499,10 @@ TEST_F(JoinWaitTest, WhoGaveUpIsNamedBesideTheMissing) {
   const CallId call = Join(Open(101), patient);
   Advance(absl::Seconds(1));
   Advance(absl::Seconds(59));
-  EXPECT_THAT(
-      StatusOf(call).message(),
-      HasSubstr("time is up after 1m: these came and gave up: rank 0 (pid 100) after 1s (its "
-                "own timeout); of 3 ranks these have not joined: 2"));
+  EXPECT_THAT(StatusOf(call).message(),
+              HasSubstr("time is up after 1m (join_timeout): these came and gave up: rank 0 (pid "
+                        "100) after 1s (its "
+                        "own timeout); of 3 ranks these have not joined: 2"));
 }
 TEST_F(JoinWaitTest, ARankThatComesWhenAllOthersGaveUpIsToldOfThem) {
   JoinSpec hasty = Spec(1, 2);
@@ -728,6 +735,113 @@ TEST_F(JoinWaitTest, SegmentThatFailsTooLateIsReleasedOnce) {
   Do(SegmentDropped{segment});
   EXPECT_EQ(machine_->ledger().used_bytes_total(), 0u);
 }
+// A rank that is refused.
+
+class RefusedTest : public MachineTest {
+ protected:
+  JobLimits Limits() override { return {.max_heap_bytes_per_uid = 3 * kHeap}; }
+  // Asks for more than its user may have.
+  CallId JoinRefused(SessionId session, int32_t rank, int32_t n_ranks) {
+    JoinSpec spec = Spec(rank, n_ranks);
+    spec.heap_bytes = 4 * kHeap;
+    spec.timeout = absl::Seconds(20);
+    const CallId call = Join(session, spec);
+    EXPECT_TRUE(Answered(call));
+    return call;
+  }
+  SessionId OpenAged(int64_t pid, absl::Duration age) {
+    const SessionId id{next_session_++};
+    Do(SessionOpened{id, {.pid = pid, .uid = 1000, .process_start = 7}, age});
+    return id;
+  }
+  void ExpectTold(CallId call) {
+    EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call))) << StatusOf(call);
+    EXPECT_THAT(StatusOf(call).message(),
+                HasSubstr("join job 'train': rank 1 (pid 101) was refused, and no rank joins "
+                          "without it: reserve 4194304 bytes"));
+    EXPECT_THAT(StatusOf(call).message(), HasSubstr("start all ranks again"));
+  }
+};
+
+TEST_F(RefusedTest, LastFailsTheOthersAtOnce) {
+  JoinSpec big = Spec(0, 3);
+  big.heap_bytes = 2 * kHeap;
+  const CallId first = Join(Open(100), big);
+  big.rank = 1;
+  Join(Open(101), big);  // together they are over the quota
+  EXPECT_THAT(StatusOf(first).message(),
+              AllOf(HasSubstr("rank 1 (pid 101) was refused"), HasSubstr("that irisd allows it")));
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(first)));
+  EXPECT_TRUE(machine_->Jobs().empty());
+  big.rank = 2;
+  const SessionId slow = OpenAged(102, absl::Seconds(1));
+  EXPECT_EQ(StatusOf(Join(slow, big)), StatusOf(first));
+  EXPECT_FALSE(Answered(Join(slow, big))) << "each rank is told once";
+}
+TEST_F(RefusedTest, FirstFailsTheOthersAsTheyCome) {
+  JoinRefused(Open(101), 1, 3);
+  clock_.Advance(absl::Seconds(1));
+  ExpectTold(Join(OpenAged(100, absl::Seconds(2)), Spec(0, 3)));
+  ExpectTold(Join(OpenAged(102, absl::Seconds(2)), Spec(2, 3)));
+  EXPECT_TRUE(machine_->Jobs().empty());
+}
+TEST_F(RefusedTest, AnotherAttemptIsNotToldOfIt) {
+  JoinRefused(Open(101), 1, 2);
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_FALSE(Answered(Join(Open(200), Spec(0, 2)))) << "its process began later";
+}
+TEST_F(RefusedTest, TheRankThatJoinsAfterAllEndsIt) {
+  const SessionId session = Open(101);
+  JoinRefused(session, 1, 2);
+  const CallId again = Join(session, Spec(1, 2));
+  const CallId other = Join(Open(100), Spec(0, 2));
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(again).ok());
+  EXPECT_TRUE(StatusOf(other).ok());
+}
+TEST_F(RefusedTest, IsForgottenWhenItsTimeIsUp) {
+  JoinRefused(Open(101), 1, 2);
+  Advance(absl::Seconds(20));
+  EXPECT_FALSE(Answered(Join(OpenAged(100, absl::Minutes(1)), Spec(0, 2))));
+}
+TEST_F(RefusedTest, StrangersEndNobodysJoin) {
+  const CallId first = Join(Open(100), Spec(0, 2));
+  const SessionId stranger = Open(666, 2000);
+  JoinRefused(stranger, 1, 2);  // another user's job of that name
+  JoinSpec spec = Spec(1, 2);
+  spec.heap_bytes = 4 * kHeap;
+  spec.job = "other";
+  Join(Open(101), spec);
+  JoinRefused(Open(102), 0, 2);  // a rank that has joined
+  JoinRefused(Open(103), 2, 3);  // a number that is no rank of the job
+  JoinRefused(Open(104), -1, 2);
+  JoinRefused(Open(105), 1, 65);
+  EXPECT_FALSE(Answered(first));
+  Join(Open(106), Spec(1, 2));
+  CreateSegments();
+  EXPECT_TRUE(StatusOf(first).ok()) << StatusOf(first);
+}
+TEST_F(RefusedTest, AMemberEndsNobodysJoin) {
+  const SessionId member = Open(100);
+  const CallId first = Join(member, Spec(0, 2));
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(member, Spec(1, 2)))));
+  EXPECT_FALSE(Answered(first));
+}
+TEST_F(RefusedTest, OnlySoManyAreRemembered) {
+  for (size_t i = 0; i <= kMaxRefusedJoins; ++i) {
+    clock_.Advance(absl::Milliseconds(1));
+    JoinSpec spec = Spec(1, 2);
+    spec.job = absl::StrCat("job ", i);
+    spec.heap_bytes = 4 * kHeap;
+    Join(Open(101), spec);
+  }
+  JoinSpec spec = Spec(0, 2);
+  spec.job = "job 1";
+  EXPECT_TRUE(Answered(Join(OpenAged(100, absl::Minutes(1)), spec)));
+  spec.job = "job 0";
+  EXPECT_FALSE(Answered(Join(OpenAged(100, absl::Minutes(1)), spec)));
+}
+
 TEST_F(JoinWaitTest, LeaveWhileFormingWithdraws) {
   const SessionId session = Open(100);
   const CallId join = Join(session, Spec(0, 2));

@@ -148,7 +148,12 @@ void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) 
     std::erase(member.segments, id);
     const CallId call = std::exchange(member.join_call, CallId());
     if (call.value != 0) Answer(call, absl::Status(status.code(), absl::StrCat("join: ", text)));
-    FailJob(*job, absl::AbortedError(absl::StrCat("join job '", job->name, "': ", text)));
+    const absl::Status told =
+        absl::AbortedError(absl::StrCat("join job '", job->name, "': ", text));
+    RememberRefused(
+        {job->uid, job->name}, job, job->n_ranks(),
+        {told, failed.info.rank, now_.steady, now_.steady + limits_.join_timeout_default, {}});
+    FailJob(*job, told);
   }
   ServeStarved();
 }
@@ -180,7 +185,11 @@ void JobMachine::Impl::ServeStarved() {
     if (status.ok()) {
       CreateFirstSegment(*job, rank);
     } else {
+      const CallerInfo caller = job->ranks[rank].lease.process;
+      JoinSpec spec{.job = job->name, .rank = static_cast<int32_t>(rank)};
+      spec.n_ranks = static_cast<int32_t>(job->n_ranks());
       WithdrawJoin(*job, rank, status);
+      RefuseRank(caller, spec, status);
     }
   }
 }

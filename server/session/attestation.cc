@@ -5,8 +5,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -93,6 +95,15 @@ absl::StatusOr<uint64_t> ProcessStart(int64_t pid) {
   const ssize_t n = read(fd.get(), text, sizeof(text));
   if (n <= 0) return wire::ErrnoStatus(errno, absl::StrCat("read ", path));
   return ParseProcessStart(std::string(text, static_cast<size_t>(n)));
+}
+
+absl::Duration ProcessAge(uint64_t start) {
+  struct timespec now = {};
+  clock_gettime(CLOCK_BOOTTIME, &now);  // start times count from there
+  const absl::Duration age =
+      absl::DurationFromTimespec(now) -
+      static_cast<int64_t>(start) * absl::Seconds(1) / static_cast<int64_t>(sysconf(_SC_CLK_TCK));
+  return std::max(age, absl::ZeroDuration());
 }
 
 }  // namespace iris::server

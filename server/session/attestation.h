@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
 #include "server/job/states.h"
 
@@ -37,6 +38,9 @@ bool ProcessHasEnded(int pidfd);
 // Start time of a process in clock ticks since boot, from /proc/PID/stat. Check ProcessHasEnded
 // afterwards: a live pidfd says that the number was still the same process.
 absl::StatusOr<uint64_t> ProcessStart(int64_t pid);
+
+// How long ago that was.
+absl::Duration ProcessAge(uint64_t start);
 
 // The field of a /proc/PID/stat line; command names may contain spaces and parentheses. For
 // ProcessStart and its test.

@@ -150,7 +150,7 @@ absl::Status SessionServer::Open(Session& session) {
   session.state = State::kOpen;
   session.outbox = Outbox(std::move(share));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
-  daemon_->Submit(SessionOpened{session.id, session.caller});
+  daemon_->Submit(SessionOpened{session.id, session.caller, ProcessAge(*start)});
   const RpcPeer client{session.applicant.tenant, session.id, session.caller};
   session.rpc.emplace(host_.get(), client);
   session.calls = SessionCalls::Create(

@@ -49,6 +49,16 @@ void Encode(const Member& from, state::Member* to) {
   to->set_answered_join(from.answered_join.value);
   for (const CallId call : from.mapped_calls) to->add_mapped_calls(call.value);
   for (const SegmentId segment : from.segments) to->add_segments(segment.value);
+  for (const AwaitedBarrier& barrier : from.barriers) {
+    state::AwaitedBarrier* one = to->add_barriers();
+    one->set_call(barrier.call.value);
+    one->set_team(barrier.team);
+    one->set_epoch(barrier.epoch);
+    one->mutable_missing()->Assign(barrier.missing.begin(), barrier.missing.end());
+    one->set_only_thread(barrier.only_thread);
+    one->set_entered(barrier.entered);
+    one->set_looked(barrier.looked);
+  }
 }
 
 void Encode(const TeamInfo& from, state::TeamInfo* to) {
@@ -93,6 +103,7 @@ void Encode(const PendingOp& from, state::PendingOp* to) {
     for (const CallId call : from.calls[i]) member->add_calls(call.value);
     member->set_lead_bytes(from.given[i].lead_bytes);
     for (const SegmentId piece : from.given[i].pieces) member->add_pieces(piece.value);
+    member->set_asked_alone(from.asked_alone[i]);
   }
   to->set_grown(from.grown);
   to->set_hurried(static_cast<uint32_t>(from.hurried));
@@ -168,6 +179,7 @@ void Encode(const Job& from, state::Job* to) {
   if (from.growth.has_value()) Encode(*from.growth, to->mutable_growth());
   for (const TeamId team : from.growth_queue) to->add_growth_queue(team);
   to->set_last_published_grow(from.last_published.value);
+  to->set_moment(from.moment);
   if (from.last_growth.grow.value != 0) {
     to->mutable_last_growth()->set_grow(from.last_growth.grow.value);
     to->mutable_last_growth()->set_published(from.last_growth.published);
@@ -210,6 +222,7 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_past_job(session->past_job.value);
     server::Encode(session->past_status, one->mutable_past_status());
     one->set_join_number(session->join_number);
+    one->set_process_began_ns(Nanoseconds(session->process_began));
   }
   for (const auto& [id, job] : impl.jobs_) {
     state::Job* one = to.add_jobs();
@@ -260,6 +273,16 @@ std::string MachineState::Encode(const JobMachine& machine) {
     for (const auto& [rank, gave_up] : abandoned.gave_up) {
       server::Encode(rank, gave_up, one->add_gave_up());
     }
+  }
+  for (const auto& [key, refused] : impl.refused_) {
+    state::RefusedJoin* one = to.add_refused();
+    one->set_uid(key.first);
+    one->set_name(key.second);
+    server::Encode(refused.told, one->mutable_told());
+    one->set_rank(refused.rank);
+    one->set_when_ns(Nanoseconds(refused.when));
+    one->set_until_ns(Nanoseconds(refused.until));
+    one->mutable_untold()->Assign(refused.untold.begin(), refused.untold.end());
   }
   to.set_next_job(impl.next_job_);
   to.set_next_segment(impl.next_segment_);

@@ -162,6 +162,17 @@ TEST_F(MachineStateTest, WhoGaveUpIsRemembered) {
                 "(pid 101) after 5s (its own timeout), shortly before this rank came"));
 }
 
+TEST_F(MachineStateTest, WhoWasRefusedIsRemembered) {
+  const SessionId other = Open(100);
+  JoinSpec wrong = Spec(1, 2);
+  wrong.heap_bytes = 0;
+  Join(Open(101), wrong);
+  Exchange();
+  const absl::Status told = StatusOf(Join(other, Spec(0, 2)));
+  EXPECT_TRUE(absl::IsInvalidArgument(told)) << told;
+  EXPECT_THAT(told.message(), HasSubstr("rank 1 (pid 101) was refused, and no rank joins"));
+}
+
 TEST_F(MachineStateTest, ALeaseIsTakenUpByAnotherSessionOfItsProcess) {
   const TestJob job = ReadyJob(1);
   HangUp(job.sessions[0]);

@@ -115,14 +115,21 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
     if (mine->ranks[who.rank].withdraw_deadline.has_value()) WithdrawCancelled(*mine, who.rank);
   }
   if (who.ending || who.job.value != 0) return Expect(call, Code::kFailedPrecondition);
-  if (spec.n_ranks < 1 || spec.rank < 0 || spec.rank >= spec.n_ranks || spec.heap_bytes == 0) {
-    return Expect(call, Code::kInvalidArgument);
+  const auto refused = refused_.find({who.uid, spec.job});
+  if (refused != refused_.end() && clock_->Now() < refused->second.until &&
+      who.began <= refused->second.when && spec.rank >= 0 &&
+      refused->second.untold.erase(static_cast<Rank>(spec.rank)) == 1) {
+    return Expect(call, refused->second.code);
   }
-  const uint64_t heap = (spec.heap_bytes + granularity_ - 1) / granularity_ * granularity_;
   RefJob* job = nullptr;
   for (auto& [job_id, one] : jobs_) {
     if (one->name == spec.job && one->uid == who.uid) job = one.get();
   }
+  if (spec.n_ranks < 1 || spec.rank < 0 || spec.rank >= spec.n_ranks) {
+    return Expect(call, Code::kInvalidArgument);
+  }
+  if (spec.heap_bytes == 0) return Refuse(who, call, spec, job, Code::kInvalidArgument);
+  const uint64_t heap = (spec.heap_bytes + granularity_ - 1) / granularity_ * granularity_;
   const Rank rank = static_cast<Rank>(spec.rank);
   if (job == nullptr) {
     new_job_ = std::make_unique<RefJob>();
@@ -138,12 +145,16 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   } else if (job->state == JobState::kForming) {
     if (static_cast<size_t>(spec.n_ranks) != job->ranks.size() || heap != job->heap_initial ||
         spec.team_sync_bytes != job->sync_bytes) {
-      return Expect(call, Code::kInvalidArgument);
+      return Refuse(who, call, spec, job, Code::kInvalidArgument);
     }
     if (job->ranks[rank].attached()) return Expect(call, Code::kAlreadyExists);
   } else {
     const bool taken = rank < job->ranks.size() && job->ranks[rank].attached();
     return Expect(call, taken ? Code::kAlreadyExists : Code::kFailedPrecondition);
+  }
+  if (refused != refused_.end()) {
+    refused->second.untold.erase(rank);
+    if (rank == refused->second.rank) refused_.erase(refused);
   }
   RefMember& member = job->ranks[rank];
   member.state = RankState::kJoined;
@@ -153,6 +164,29 @@ void ReferenceJobs::Join(SessionId id, CallId call, const server::JoinSpec& spec
   member.join_deadline = clock_->Now() + spec.timeout;
   who.rank = rank;
   who.join_number = spec.number;
+}
+
+void ReferenceJobs::Refuse(const RefSession& who, CallId call, const server::JoinSpec& spec,
+                           RefJob* job, Code code) {
+  Expect(call, code);
+  const Rank rank = static_cast<Rank>(spec.rank);
+  if (job != nullptr && (job->state != JobState::kForming || rank >= job->ranks.size() ||
+                         job->ranks[rank].attached())) {
+    return;
+  }
+  RememberRefused(who.uid, spec.job, job,
+                  job == nullptr ? static_cast<size_t>(spec.n_ranks) : job->ranks.size(),
+                  {code, rank, clock_->Now(), clock_->Now() + spec.timeout, {}});
+  if (job != nullptr) FailJob(*job, code);
+}
+
+void ReferenceJobs::RememberRefused(uint32_t uid, const std::string& name, const RefJob* job,
+                                    size_t n_ranks, RefRefused refused) {
+  for (Rank rank = 0; rank < n_ranks; ++rank) {
+    if (job != nullptr && job->ranks[rank].attached()) continue;
+    if (rank != refused.rank) refused.untold.insert(rank);
+  }
+  refused_[{uid, name}] = std::move(refused);
 }
 
 bool ReferenceJobs::JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec) {
@@ -251,6 +285,9 @@ void ReferenceJobs::Detach(RefJob& job, Rank rank, Code told) {
   session.past_code = told;
   job.ranks[rank].session = SessionId();
   job.ranks[rank].withdraw_deadline.reset();
+  for (const RefBarrier& barrier : std::exchange(job.ranks[rank].barriers, {})) {
+    Expect(barrier.call, told);
+  }
 }
 
 void ReferenceJobs::WithdrawCancelled(RefJob& job, Rank rank) {
@@ -435,6 +472,9 @@ void ReferenceJobs::Cancelled(CallId call) {
       if (!team.op.has_value()) continue;
       for (auto& [rank, calls] : team.op->calls) std::erase(calls, call);
     }
+    for (RefMember& member : job->ranks) {
+      std::erase_if(member.barriers, [&](const RefBarrier& one) { return one.call == call; });
+    }
   }
 }
 
@@ -460,8 +500,11 @@ void ReferenceJobs::SegmentCreated(SegmentId id, bool ok) {
   }
   segments_.erase(found);
   if (Committed(job)) return FailGrowth(job, Code::kResourceExhausted);
-  for (RefMember& member : job.ranks) {
+  for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
+    RefMember& member = job.ranks[rank];
     if (member.first_segment != id) continue;
+    RememberRefused(job.uid, job.name, &job, job.ranks.size(),
+                    {Code::kAborted, rank, clock_->Now(), clock_->Now() + absl::Seconds(60), {}});
     if (member.join_call.has_value()) Expect(*member.join_call, Code::kInternal);  // as it said
     member.join_call.reset();
     member.first_segment.reset();
@@ -579,6 +622,7 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
     auto& calls = team.op->calls[rank];
     if (calls.size() == 8) return Expect(call, Code::kResourceExhausted);
     calls.push_back(call);
+    if (!spec.only_thread) team.op->asked_alone.erase(rank);
     return;
   }
   if (spec.k > team.log.size()) return Expect(call, Code::kFailedPrecondition);
@@ -587,6 +631,7 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
   if (!team.op.has_value()) team.op = RefOp{.op = spec.op};
   RefOp& op = *team.op;
   op.calls[rank].push_back(call);
+  if (spec.only_thread) op.asked_alone[rank] = ++job->moment;
   if (!Alive(*job, team)) return Fail(*job, spec.team, Code::kAborted);
   if (!WellFormed(team, spec.team, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
   if (const auto* confirm = std::get_if<ConfirmOp>(&spec.op);
@@ -604,7 +649,104 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
     op.value = std::string(broadcast->value.view());
   }
   op.deadline = std::min(op.deadline, clock_->Now() + spec.timeout);
-  if (op.calls.size() == team.ranks.size()) Execute(*job, spec.team);
+  if (op.calls.size() == team.ranks.size()) return Execute(*job, spec.team);
+  if (spec.only_thread) EndStuckCalls(*job);
+}
+
+void ReferenceJobs::AwaitBarrier(SessionId id, CallId call, const server::AwaitBarrierSpec& spec) {
+  RefJob* job = Member(id, call, spec.job);
+  if (job == nullptr) return;
+  if (job->state != JobState::kReady) return Expect(call, Code::kFailedPrecondition);
+  const Rank rank = sessions_.at(id).rank;
+  const auto team = job->teams.find(spec.team);
+  if (team == job->teams.end() || team->second.destroyed || !team->second.position.contains(rank)) {
+    return Expect(call, Code::kNotFound);
+  }
+  for (const Rank missing : spec.missing) {
+    if (missing == rank || !team->second.position.contains(missing)) {
+      return Expect(call, Code::kInvalidArgument);
+    }
+  }
+  if (spec.missing.size() >= team->second.ranks.size()) {
+    return Expect(call, Code::kInvalidArgument);
+  }
+  if (spec.time_is_up) return (void)(expected_[call] = {.cannot_end = false});
+  RefMember& member = job->ranks[rank];
+  if (member.barriers.size() == 8) return Expect(call, Code::kResourceExhausted);
+  const uint64_t looked = std::min(spec.moment, job->moment);
+  const uint64_t entered = looked > 0 ? looked : ++job->moment;
+  member.barriers.push_back({call, spec.missing, spec.only_thread, entered, looked});
+  if (spec.only_thread) EndStuckCalls(*job);
+}
+
+void ReferenceJobs::EndStuckCalls(RefJob& job) {
+  if (job.state != JobState::kReady) return;
+  struct InCall {
+    std::optional<TeamId> team;  // of an operation
+    std::vector<Rank> needs;
+    uint64_t entered = 0;
+  };
+  std::map<Rank, InCall> blocked;
+  for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
+    size_t n_calls = 0;
+    bool judged = true;
+    InCall in;
+    for (auto& [id, team] : job.teams) {
+      if (!team.op.has_value() || !team.op->calls.contains(rank) ||
+          team.op->calls.at(rank).empty()) {
+        continue;
+      }
+      ++n_calls;
+      judged = team.op->asked_alone.contains(rank);
+      in.team = id;
+      in.entered = judged ? team.op->asked_alone.at(rank) : 0;
+      for (const Rank other : team.ranks) {
+        if (!team.op->calls.contains(other)) in.needs.push_back(other);
+      }
+    }
+    for (const RefBarrier& barrier : job.ranks[rank].barriers) {
+      ++n_calls;
+      judged = barrier.only_thread;
+      in = {std::nullopt, barrier.missing, barrier.entered};
+    }
+    if (n_calls == 1 && judged) blocked[rank] = in;
+  }
+  std::map<Rank, InCall> stuck;
+  uint64_t newest = 0;
+  for (const auto& [rank, in] : blocked) {
+    std::set<Rank> ahead = {rank};
+    for (size_t step = 0; step < job.ranks.size(); ++step) {
+      std::set<Rank> next;
+      for (const Rank one : ahead) {
+        if (blocked.contains(one))
+          next.insert(blocked[one].needs.begin(), blocked[one].needs.end());
+      }
+      ahead = next;
+    }
+    if (std::none_of(ahead.begin(), ahead.end(), [&](Rank one) { return blocked.contains(one); })) {
+      continue;
+    }
+    stuck[rank] = in;
+    newest = std::max(newest, in.entered);
+  }
+  const auto answer = [&](Rank rank, bool cannot_end) {
+    const RefBarrier barrier = job.ranks[rank].barriers[0];
+    job.ranks[rank].barriers.clear();
+    expected_[barrier.call] = {.cannot_end = cannot_end};
+  };
+  bool look_again = false;
+  for (const auto& [rank, in] : stuck) {
+    if (in.team.has_value() || job.ranks[rank].barriers[0].looked >= newest) continue;
+    look_again = true;
+    answer(rank, false);
+  }
+  if (look_again) return;
+  for (const auto& [rank, in] : stuck) {
+    if (!in.team.has_value()) answer(rank, true);
+    if (in.team.has_value() && job.teams.at(*in.team).op.has_value()) {
+      Fail(job, *in.team, Code::kInvalidArgument);
+    }
+  }
 }
 
 void ReferenceJobs::Conclude(RefJob& job, TeamId id, Expected expected,

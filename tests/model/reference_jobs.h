@@ -59,6 +59,7 @@ struct Expected {
   std::optional<TeamId> team;          // of a create_team, for members
   std::optional<uint64_t> opened;      // of an open that found something: its offset
   std::optional<uint64_t> heap_bytes;  // of any operation that succeeds
+  std::optional<bool> cannot_end;      // of a host barrier
   bool is_outcome = false;             // of a (team, k): the same for every rank
 };
 
@@ -74,6 +75,15 @@ struct RefOp {
   std::vector<RegisterOp> given;  // of a register, as each member asked
   absl::Time deadline = absl::InfiniteFuture();
   bool growth_done = false;
+  std::map<Rank, uint64_t> asked_alone;  // the job's moment, for ranks with one thread
+};
+
+struct RefBarrier {
+  CallId call;
+  std::vector<Rank> missing;
+  bool only_thread = false;
+  uint64_t entered = 0;
+  uint64_t looked = 0;
 };
 
 struct RefTeam {
@@ -97,6 +107,7 @@ struct RefMember {
   std::optional<absl::Time> withdraw_deadline;  // of a Join that was cancelled
   std::vector<CallId> mapped_calls;
   std::optional<SegmentId> first_segment;
+  std::vector<RefBarrier> barriers;
   bool keeps = false;  // its process was sent the job's memory, and lives
   bool attached() const { return session.value != 0; }
 };
@@ -134,6 +145,7 @@ struct RefJob {
   std::deque<TeamId> growth_queue;
   std::optional<std::pair<uint64_t, bool>> last_growth;  // id, published
   uint64_t last_published = 0;
+  uint64_t moment = 0;
   size_t n_attached() const {
     return std::count_if(ranks.begin(), ranks.end(),
                          [](const RefMember& m) { return m.attached(); });
@@ -149,6 +161,16 @@ struct RefSession {
   JobId past_job;
   Code past_code = Code::kOk;
   uint64_t join_number = 0;  // of the last Join that was taken and not withdrawn
+  absl::Time began;          // of its process
+};
+
+// A rank was refused while its job formed. Ranks that come later are told, each once.
+struct RefRefused {
+  Code code = Code::kOk;
+  Rank rank = 0;
+  absl::Time when;
+  absl::Time until;
+  std::set<Rank> untold;
 };
 
 // Memory that is given back, and the processes that may have it mapped.
@@ -173,14 +195,15 @@ class ReferenceJobs {
 
   // Inputs; each adds to expected().
 
-  void OpenSession(SessionId id, int64_t pid, uint32_t uid) {
-    sessions_[id] = {.pid = pid, .uid = uid};
+  void OpenSession(SessionId id, int64_t pid, uint32_t uid, absl::Duration age) {
+    sessions_[id] = {.pid = pid, .uid = uid, .began = clock_->Now() - age};
   }
   void HangUp(SessionId id);
   void Gone(SessionId id);
   void Join(SessionId id, CallId call, const server::JoinSpec& spec);
   void Mapped(SessionId id, CallId call, JobId job, bool error);
   void Operate(SessionId id, CallId call, const OperationSpec& spec);
+  void AwaitBarrier(SessionId id, CallId call, const server::AwaitBarrierSpec& spec);
   void GrowMapped(SessionId id, CallId call, JobId job, uint64_t grow, bool error);
   void Leave(SessionId id, CallId call, JobId job);
   void Resume(SessionId id, CallId call, JobId job, const std::string& name, int32_t rank,
@@ -229,6 +252,12 @@ class ReferenceJobs {
   // True: the Join repeats the session's last one.
   bool JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec);
   void Withdraw(RefJob& job, Rank rank, Code code);
+  // Answers a Join with an error; fails that of its job, if it is of one of its ranks. Null: there
+  // is no job.
+  void Refuse(const RefSession& who, CallId call, const server::JoinSpec& spec, RefJob* job,
+              Code code);
+  void RememberRefused(uint32_t uid, const std::string& name, const RefJob* job, size_t n_ranks,
+                       RefRefused refused);
   // The Join was cancelled, and its session has not hung up.
   void WithdrawCancelled(RefJob& job, Rank rank);
   void FailJob(RefJob& job, Code code);
@@ -240,6 +269,9 @@ class ReferenceJobs {
   void FinishForming(RefJob& job);
   bool Alive(const RefJob& job, const RefTeam& team) const;
   void AbortDeadTeams(RefJob& job);
+  // Ends calls that wait for each other: those from which what ranks need leads back to where it
+  // was.
+  void EndStuckCalls(RefJob& job);
   void Conclude(RefJob& job, TeamId id, Expected expected, std::vector<Rank> team_ranks = {});
   void Fail(RefJob& job, TeamId id, Code code) { Conclude(job, id, {.code = code}); }
   void Execute(RefJob& job, TeamId id);
@@ -270,6 +302,7 @@ class ReferenceJobs {
   std::vector<RefKept> kept_;
   std::map<CallId, Expected> expected_;
   std::unique_ptr<RefJob> new_job_;
+  std::map<std::pair<uint32_t, std::string>, RefRefused> refused_;  // uid, name
   uint64_t next_grow_ = 1;
 };
 

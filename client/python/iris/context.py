@@ -60,10 +60,11 @@ class Context(Collectives, Factories):
       prealloc: reserve all memory now.
       device_uuid: the device; number local_rank mod the number of devices.
       runtime_dir: irisd's directory.
-      join_timeout: how long to wait for the others. timeout: of every other wait. connect_timeout: how long to try
-        while no irisd answers.
+      join_timeout: how long to wait here for the other ranks; 60 s. timeout: of every wait after that, not of this
+        one; 60 s. connect_timeout: how long to try while no irisd answers; 2 s.
 
-    UnavailableError: no irisd, and how to start it. DeadlineExceededError names the ranks that did not come.
+    UnavailableError: no irisd, and how to start it. DeadlineExceededError names the ranks that did not come. A rank
+    that irisd refuses (its quota, its options) fails this call on all ranks, with its reason.
     """
 
     def __init__(self, heap_bytes: Optional[int] = None, *, job: Optional[str] = None, rank: Optional[int] = None,
