@@ -27,6 +27,7 @@ enum class Method : uint16_t {
   kEvents = 15,
   kPeek = 16,
   kListWaits = 17,
+  kDescribeJobs = 18,
 };
 
 struct MethodInfo {
@@ -35,7 +36,7 @@ struct MethodInfo {
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 
-inline constexpr std::array<MethodInfo, 17> kMethods = {{
+inline constexpr std::array<MethodInfo, 18> kMethods = {{
     {Method::kJoin, "/iris.v1.HeapService/Join"},
     {Method::kMapped, "/iris.v1.HeapService/Mapped"},
     {Method::kOperate, "/iris.v1.HeapService/Operate"},
@@ -53,6 +54,7 @@ inline constexpr std::array<MethodInfo, 17> kMethods = {{
     {Method::kEvents, "/iris.v1.AdminService/Events", /*streams=*/true},
     {Method::kPeek, "/iris.v1.AdminService/Peek"},
     {Method::kListWaits, "/iris.v1.AdminService/ListWaits"},
+    {Method::kDescribeJobs, "/iris.v1.AdminService/DescribeJobs"},
 }};
 
 // Whether it is of the admin service.
