@@ -99,14 +99,14 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), what);
   auto result = (*state)->operations.Run(std::move(op), timeout);
-  if (!result.ok()) return Annotate(result.status(), what);
+  if (!result.ok()) return AnnotateOperation(result.status(), what);
   return result;
 }
 
 absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, Operation op) {
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   auto result = own_.Run(std::move(op), options_.timeout);
-  if (!result.ok()) return Annotate(result.status(), what);
+  if (!result.ok()) return AnnotateOperation(result.status(), what);
   return result;
 }
 
