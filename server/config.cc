@@ -1,11 +1,14 @@
 #include "server/config.h"
 
 #include <grp.h>
+#include <stdlib.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -32,7 +35,28 @@ struct Setting {
   Kind kind = Kind::kText;
   std::string help;
   std::function<absl::Status(const std::string&, Config*)> set;
+  // Copies the value. False: the values were equal.
+  std::function<bool(const Config& from, Config* to)> copy;
 };
+
+// Whether a running irisd can change the setting.
+bool Reloads(const std::string& key) {
+  static const std::set<std::string> kKeys = {"log.level", "sessions.max",
+                                              "sessions.max_per_tenant", "sessions.max_unattested",
+                                              "sessions.max_unattested_per_tenant"};
+  return absl::StartsWith(key, "jobs.") || absl::StartsWith(key, "admin.") || kKeys.contains(key);
+}
+
+// `field(Config*)` is where the value is.
+template <typename Field>
+std::function<bool(const Config&, Config*)> Copy(Field field) {
+  return [field](const Config& from, Config* to) {
+    Config source = from;
+    const bool differs = !(*field(to) == *field(&source));
+    *field(to) = *field(&source);
+    return differs;
+  };
+}
 
 absl::Status Bad(const std::string& text, const std::string& want) {
   return absl::InvalidArgumentError(absl::StrCat("\"", EscapeForLog(text, 64), "\" is not ", want));
@@ -40,8 +64,7 @@ absl::Status Bad(const std::string& text, const std::string& want) {
 
 Setting Number(const char* key, const char* flag, const char* help, uint32_t min, uint32_t max,
                std::function<uint32_t*(Config*)> field) {
-  const auto set = [min, max, field = std::move(field)](const std::string& text,
-                                                        Config* config) -> absl::Status {
+  const auto set = [min, max, field](const std::string& text, Config* config) -> absl::Status {
     uint64_t value = 0;
     if (!absl::SimpleAtoi(text, &value) || value < min || value > max) {
       return Bad(text, absl::StrCat("a number from ", min, " to ", max));
@@ -49,26 +72,24 @@ Setting Number(const char* key, const char* flag, const char* help, uint32_t min
     *field(config) = static_cast<uint32_t>(value);
     return absl::OkStatus();
   };
-  return {key, flag, Kind::kNumber, help, set};
+  return {key, flag, Kind::kNumber, help, set, Copy(field)};
 }
 
 Setting Bytes(const char* key, const char* flag, const char* help, uint64_t min,
               std::function<uint64_t*(Config*)> field) {
-  const auto set = [min, field = std::move(field)](const std::string& text,
-                                                   Config* config) -> absl::Status {
+  const auto set = [min, field](const std::string& text, Config* config) -> absl::Status {
     uint64_t value = 0;
     if (!base::ParseBytes(text, &value)) return Bad(text, base::kBytesGrammar);
     if (value < min) return Bad(text, absl::StrCat("at least ", min, " bytes"));
     *field(config) = value;
     return absl::OkStatus();
   };
-  return {key, flag, Kind::kBytes, help, set};
+  return {key, flag, Kind::kBytes, help, set, Copy(field)};
 }
 
 Setting Time(const char* key, const char* flag, const char* help,
              std::function<absl::Duration*(Config*)> field) {
-  const auto set = [field = std::move(field)](const std::string& text,
-                                              Config* config) -> absl::Status {
+  const auto set = [field](const std::string& text, Config* config) -> absl::Status {
     absl::Duration value;
     if (!absl::ParseDuration(text, &value) || value < absl::Milliseconds(1) ||
         value > absl::Hours(24 * 365)) {
@@ -77,14 +98,14 @@ Setting Time(const char* key, const char* flag, const char* help,
     *field(config) = value;
     return absl::OkStatus();
   };
-  return {key, flag, Kind::kDuration, help, set};
+  return {key, flag, Kind::kDuration, help, set, Copy(field)};
 }
 
 template <typename T>
 Setting Choice(const char* key, const char* flag, const std::string& help,
                std::vector<std::pair<std::string, T>> choices, std::function<T*(Config*)> field) {
-  const auto set = [choices = std::move(choices), field = std::move(field)](
-                       const std::string& text, Config* config) -> absl::Status {
+  const auto set = [choices = std::move(choices), field](const std::string& text,
+                                                         Config* config) -> absl::Status {
     std::vector<std::string> names;
     for (const auto& [name, value] : choices) {
       if (name == text) {
@@ -95,7 +116,7 @@ Setting Choice(const char* key, const char* flag, const std::string& help,
     }
     return Bad(text, absl::StrJoin(names, " or "));
   };
-  return {key, flag, Kind::kText, help, set};
+  return {key, flag, Kind::kText, help, set, Copy(field)};
 }
 
 absl::Status SetRecordFile(const std::string& text, Config* config) {
@@ -105,7 +126,9 @@ absl::Status SetRecordFile(const std::string& text, Config* config) {
 }
 
 absl::Status SetRuntimeDir(const std::string& text, Config* config) {
-  if (text.empty() || text[0] != '/') return Bad(text, "an absolute path");
+  const bool printable =
+      std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  if (text.empty() || text[0] != '/' || !printable) return Bad(text, "an absolute path");
   config->runtime_dir.path = text;
   return absl::OkStatus();
 }
@@ -141,16 +164,18 @@ absl::Status SetSocketGroup(const std::string& text, Config* config) {
 std::vector<Setting> MakeSettings() {
   std::vector<Setting> s;
   s.push_back({"runtime_dir", "runtime-dir", Kind::kText,
-               "directory of the sockets and the lock (/run/iris for root, else "
-               "$XDG_RUNTIME_DIR/iris)",
-               SetRuntimeDir});
+               "directory of the sockets and the lock ($IRIS_RUNTIME_DIR, else /run/iris for root, "
+               "else $XDG_RUNTIME_DIR/iris)",
+               SetRuntimeDir, Copy([](Config* c) { return &c->runtime_dir.path; })});
   s.push_back({"socket_mode", "socket-mode", Kind::kText,
-               "mode of both sockets, octal: who may connect (0660)", SetSocketMode});
+               "mode of both sockets, octal: who may connect (0660)", SetSocketMode,
+               Copy([](Config* c) { return &c->runtime_dir.socket_mode; })});
   s.push_back({"socket_group", "socket-group", Kind::kText,
-               "group of both sockets, name or number (irisd's own)", SetSocketGroup});
+               "group of both sockets, name or number (irisd's own)", SetSocketGroup,
+               Copy([](Config* c) { return &c->runtime_dir.socket_group; })});
   s.push_back({"record", "record", Kind::kText,
                "record every input of the job machine in this new file, for iris-replay (no file)",
-               SetRecordFile});
+               SetRecordFile, Copy([](Config* c) { return &c->record_file; })});
   std::vector<std::pair<std::string, std::string>> backends;
   for (const char* name : driver::kBackendChoices) backends.emplace_back(name, name);
   s.push_back(Choice<std::string>(
@@ -233,7 +258,8 @@ std::vector<Setting> MakeSettings() {
                [](const std::string& text, Config* config) {
                  config->workers.user = text;
                  return absl::OkStatus();
-               }});
+               },
+               Copy([](Config* c) { return &c->workers.user; })});
   s.push_back(Bytes("workers.memory", "worker-memory", "memory that one worker may take (512MiB)",
                     64 << 20, [](Config* c) { return &c->workers.memory_bytes; }));
   s.push_back(Time("workers.idle_timeout", "worker-idle-timeout",
@@ -313,33 +339,35 @@ absl::StatusOr<std::string> TextOf(const toml::node& node, Kind kind) {
   }
 }
 
-absl::Status ApplyTable(const toml::table& table, const std::string& prefix,
-                        const std::string& file, const std::vector<Setting>& settings,
-                        Config* config) {
+// By line of the file.
+using Mistakes = std::multimap<uint32_t, std::string>;
+
+void ApplyTable(const toml::table& table, const std::string& prefix, const std::string& file,
+                const std::vector<Setting>& settings, Config* config, Mistakes* mistakes) {
   for (const auto& [key, node] : table) {
     const std::string name = prefix + std::string(key.str());
-    const std::string at = absl::StrCat(file, ":", key.source().begin.line, ": ");
+    const uint32_t line = key.source().begin.line;
+    const auto add = [&](const std::string& what) {
+      mistakes->emplace(line, absl::StrCat(file, ":", line, ": ", what));
+    };
     const auto setting = std::find_if(settings.begin(), settings.end(),
                                       [&](const Setting& s) { return s.key == name; });
     if (setting != settings.end()) {
       absl::StatusOr<std::string> text = TextOf(node, setting->kind);
       absl::Status status = text.ok() ? setting->set(*text, config) : text.status();
-      if (!status.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat(at, name, ": ", status.message()));
-      }
+      if (!status.ok()) add(absl::StrCat(name, ": ", status.message()));
       continue;
     }
     const bool section = std::any_of(settings.begin(), settings.end(), [&](const Setting& s) {
       return absl::StartsWith(s.key, name + ".");
     });
     if (section && node.is_table()) {
-      absl::Status status = ApplyTable(*node.as_table(), name + ".", file, settings, config);
-      if (!status.ok()) return status;
+      ApplyTable(*node.as_table(), name + ".", file, settings, config, mistakes);
       continue;
     }
     if (section) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(at, name, " is a section: write [", name, "]"));
+      add(absl::StrCat(name, " is a section: write [", name, "]"));
+      continue;
     }
     std::vector<std::string> known;
     for (const Setting& s : settings) {
@@ -351,22 +379,18 @@ absl::Status ApplyTable(const toml::table& table, const std::string& prefix,
       }
     }
     const std::string shown = node.is_table() ? absl::StrCat("[", name, "]") : name;
-    return absl::InvalidArgumentError(
-        absl::StrCat(at, node.is_table() ? "unknown section " : "unknown key ",
-                     EscapeForLog(shown, 64), Suggest(shown, known)));
+    add(absl::StrCat(node.is_table() ? "unknown section " : "unknown key ", EscapeForLog(shown, 64),
+                     Suggest(shown, known)));
   }
-  return absl::OkStatus();
 }
 
-absl::Status CheckTogether(const Config& config) {
+void CheckTogether(const Config& config, std::vector<std::string>* mistakes) {
   if (config.jobs.join_timeout_default > config.jobs.join_timeout_max) {
-    return absl::InvalidArgumentError("jobs.join_timeout is longer than jobs.join_timeout_max");
+    mistakes->push_back("jobs.join_timeout is longer than jobs.join_timeout_max");
   }
   if (config.jobs.operation_timeout_default > config.jobs.operation_timeout_max) {
-    return absl::InvalidArgumentError(
-        "jobs.operation_timeout is longer than jobs.operation_timeout_max");
+    mistakes->push_back("jobs.operation_timeout is longer than jobs.operation_timeout_max");
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -378,7 +402,26 @@ absl::Status ApplyToml(const std::string& text, const std::string& file, Config*
                                                    ": ",
                                                    std::string(parsed.error().description())));
   }
-  return ApplyTable(parsed.table(), "", file, MakeSettings(), config);
+  Mistakes mistakes;
+  ApplyTable(parsed.table(), "", file, MakeSettings(), config, &mistakes);
+  if (mistakes.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(
+      mistakes, "\n",
+      [](std::string* out, const auto& mistake) { absl::StrAppend(out, mistake.second); }));
+}
+
+Reload PlanReload(const Config& running, const Config& next) {
+  Reload reload;
+  reload.config = next;
+  for (const Setting& setting : MakeSettings()) {
+    if (Reloads(setting.key)) {
+      Config config = running;
+      if (setting.copy(next, &config)) reload.changed.push_back(setting.key);
+    } else if (setting.copy(running, &reload.config)) {
+      reload.kept.push_back(setting.key);
+    }
+  }
+  return reload;
 }
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
@@ -386,7 +429,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   CLI::App app(
       "irisd owns the symmetric heaps of this node and lends them to the processes of "
       "jobs.\nSizes: 4GiB, 512M, 0x400. Durations: 5s, 1m30s. Every flag but --config is also "
-      "a key of the configuration file; a flag wins.",
+      "a key of the configuration file; a flag wins.\nSIGHUP: read the file again, and change what "
+      "can change while irisd runs (docs/operations.md).",
       "irisd");
   std::string config_file;
   bool check = false, version = false, no_self_check = false;
@@ -403,6 +447,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     flags.push_back("--" + settings[i].flag);
   }
   CommandLine line;
+  std::vector<std::string> mistakes;                              // a line each
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
   try {
     app.parse(reversed);
@@ -415,11 +460,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       const std::string name = arg.substr(0, arg.find('='));
       if (std::find(flags.begin(), flags.end(), name) != flags.end()) continue;
       if (absl::StartsWith(arg, "-")) {
-        return absl::InvalidArgumentError(absl::StrCat("unknown flag ", EscapeForLog(name, 64),
-                                                       Suggest(name, flags), " (see --help)"));
+        mistakes.push_back(absl::StrCat("unknown flag ", EscapeForLog(name, 64),
+                                        Suggest(name, flags), " (see --help)"));
       }
     }
-    return absl::InvalidArgumentError("irisd takes flags only (see --help)");
+    if (mistakes.empty()) mistakes.push_back("irisd takes flags only (see --help)");
+    return absl::InvalidArgumentError(absl::StrJoin(mistakes, "\n"));
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see --help)"));
   }
@@ -436,20 +482,24 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       return absl::InvalidArgumentError(
           absl::StrCat("cannot read the configuration file ", config_file));
     }
-    absl::Status status = ApplyToml(text.str(), config_file, &line.config);
-    if (!status.ok()) return status;
+    const absl::Status status = ApplyToml(text.str(), config_file, &line.config);
+    if (!status.ok()) mistakes.push_back(std::string(status.message()));
   }
   for (size_t i = 0; i < settings.size(); ++i) {
     if (options[i]->count() == 0) continue;
-    absl::Status status = settings[i].set(values[i], &line.config);
+    const absl::Status status = settings[i].set(values[i], &line.config);
     if (!status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", settings[i].flag, ": ", status.message()));
+      mistakes.push_back(absl::StrCat("--", settings[i].flag, ": ", status.message()));
     }
   }
   if (no_self_check) line.config.self_check = false;
-  absl::Status status = CheckTogether(line.config);
-  if (!status.ok()) return status;
+  const char* const dir = secure_getenv("IRIS_RUNTIME_DIR");
+  if (line.config.runtime_dir.path.empty() && dir != nullptr && *dir != '\0') {
+    const absl::Status status = SetRuntimeDir(dir, &line.config);
+    if (!status.ok()) mistakes.push_back(absl::StrCat("IRIS_RUNTIME_DIR: ", status.message()));
+  }
+  CheckTogether(line.config, &mistakes);
+  if (!mistakes.empty()) return absl::InvalidArgumentError(absl::StrJoin(mistakes, "\n"));
   if (check) {
     line.exit = true;
     line.output = absl::StrCat("configuration ok",

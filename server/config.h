@@ -38,12 +38,22 @@ struct CommandLine {
   std::string output;  // for stdout
 };
 
-// Reads flags (without argv[0]) and the file that --config names.
-// kInvalidArgument: the message has the flag, or file:line, and the nearest name for an unknown
-// one.
+// Reads flags (without argv[0]), the file that --config names, and IRIS_RUNTIME_DIR where neither
+// of them names the runtime directory.
+// kInvalidArgument: the message has a line for each mistake, with the flag or file:line, and the
+// nearest name for an unknown one. TOML that does not parse is one mistake.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args);
 
-// Applies the TOML text of `file` (a name for messages) to `config`.
+// Applies the TOML text of `file` (a name for messages) to `config`. kInvalidArgument as above;
+// the settings without a mistake are then set.
 absl::Status ApplyToml(const std::string& text, const std::string& file, Config* config);
+
+struct Reload {
+  Config config;                     // `next` as far as a running irisd can change, else `running`
+  std::vector<std::string> changed;  // keys of the settings that change
+  std::vector<std::string> kept;     // keys of those that differ and need a restart
+};
+// Plans what an irisd that runs with `running` takes over from `next`.
+Reload PlanReload(const Config& running, const Config& next);
 
 }  // namespace iris::server

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
 namespace iris::server {
@@ -275,6 +277,71 @@ TEST(CommandLineTest, ABadValueNamesItsFlag) {
 TEST(CommandLineTest, AMissingFileIsNamed) {
   ExpectRefused(ParseCommandLine({"--config", "/nowhere/irisd.toml"}).status(),
                 "/nowhere/irisd.toml");
+}
+
+TEST(CommandLineTest, EveryMistakeIsListed) {
+  const TempFile file(
+      "[log]\nlevle = \"info\"\n[emu]\ndevices = 0\nmemory = 1.5\n[jos]\nmax = 1\n");
+  const auto line = ParseCommandLine(
+      {"--check-config", "--config", file.path(), "--max-jobs", "x", "--join-timeout", "2h"});
+  EXPECT_EQ(line.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      line.status().message(),
+      absl::StrCat(file.path(), ":2: unknown key log.levle; did you mean log.level?\n", file.path(),
+                   ":4: emu.devices: \"0\" is not a number from 1 to 1024\n", file.path(),
+                   ":5: emu.memory: must be a size: \"4GiB\", or a whole number of bytes\n",
+                   file.path(), ":6: unknown section [jos]; did you mean [jobs]?\n",
+                   "--max-jobs: \"x\" is not a number from 1 to 1048576\n",
+                   "jobs.join_timeout is longer than jobs.join_timeout_max"));
+  ExpectRefused(ParseCommandLine({"--emu-device", "4", "--runtimedir=/x"}).status(),
+                "unknown flag --emu-device; did you mean --emu-devices? (see --help)\n"
+                "unknown flag --runtimedir; did you mean --runtime-dir? (see --help)");
+}
+
+TEST(CommandLineTest, TheEnvironmentNamesTheRuntimeDirWhereNothingElseDoes) {
+  const TempFile file("runtime_dir = \"/run/file\"\n");
+  setenv("IRIS_RUNTIME_DIR", "/run/environment", 1);
+  EXPECT_EQ(ParseCommandLine({})->config.runtime_dir.path, "/run/environment");
+  EXPECT_EQ(ParseCommandLine({"--config", file.path()})->config.runtime_dir.path, "/run/file");
+  EXPECT_EQ(ParseCommandLine({"--config", file.path(), "--runtime-dir", "/run/flag"})
+                ->config.runtime_dir.path,
+            "/run/flag");
+  for (const char* bad : {"run/iris", "~/iris", "/run/\x1b[31m", "/run/a\nb"}) {
+    setenv("IRIS_RUNTIME_DIR", bad, 1);
+    ExpectRefused(
+        ParseCommandLine({}).status(),
+        absl::StrCat("IRIS_RUNTIME_DIR: \"", EscapeForLog(bad), "\" is not an absolute path"));
+    EXPECT_TRUE(ParseCommandLine({"--runtime-dir", "/run/flag"}).ok());
+  }
+  setenv("IRIS_RUNTIME_DIR", "", 1);
+  EXPECT_EQ(ParseCommandLine({})->config.runtime_dir.path, "");
+  unsetenv("IRIS_RUNTIME_DIR");
+}
+
+TEST(ReloadTest, TakesWhatCanChangeAndNamesWhatCannot) {
+  Config running, next;
+  ASSERT_TRUE(Apply("runtime_dir = \"/run/other\"\nsocket_mode = \"0600\"\nbackend = \"emu\"\n"
+                    "[log]\nlevel = \"warn\"\nformat = \"json\"\n"
+                    "[sessions]\nmax = 7\nsend_timeout = \"1s\"\n[admin]\nmax_per_tenant = 2\n"
+                    "[jobs]\nmax_heap_per_uid = 1048576\n",
+                    &next)
+                  .ok());
+  const Reload reload = PlanReload(running, next);
+  EXPECT_EQ(absl::StrJoin(reload.changed, " "),
+            "log.level sessions.max admin.max_per_tenant jobs.max_heap_per_uid");
+  EXPECT_EQ(absl::StrJoin(reload.kept, " "),
+            "runtime_dir socket_mode backend log.format sessions.send_timeout");
+  EXPECT_EQ(reload.config.log_level, LogLevel::kWarn);
+  EXPECT_EQ(reload.config.sessions.limits.max_sessions, 7u);
+  EXPECT_EQ(reload.config.sessions.limits.max_admin_connections_per_tenant, 2u);
+  EXPECT_EQ(reload.config.jobs.max_heap_bytes_per_uid, 1u << 20);
+  EXPECT_EQ(reload.config.runtime_dir.path, "");
+  EXPECT_EQ(reload.config.backend, "auto");
+  EXPECT_EQ(reload.config.log_format, LogFormat::kKeyValue);
+  EXPECT_EQ(reload.config.sessions.send_timeout, absl::Seconds(30));
+  const Reload again = PlanReload(reload.config, next);
+  EXPECT_TRUE(again.changed.empty());
+  EXPECT_EQ(again.kept, reload.kept);
 }
 
 TEST(CommandLineTest, DefaultsAboveTheirMaximumAreRefused) {

@@ -115,6 +115,7 @@ class Daemon {
   const SegmentStore& segments() const { return segments_; }
   const DescriptorSource& descriptors() const { return descriptors_; }
   EventLog& events() { return events_; }
+  const EventLog& events() const { return events_; }
 
   // Gives free memory back to the system, on a worker: after sessions have ended.
   void TrimMemory();

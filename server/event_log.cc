@@ -79,6 +79,11 @@ void EventLog::Read(const std::shared_ptr<EventFollower>& follower, bool follow)
   }
 }
 
+uint64_t EventLog::last() const {
+  absl::MutexLock lock(&mu_);
+  return next_sequence_ - 1;
+}
+
 void EventLog::Close() {
   std::vector<std::shared_ptr<EventFollower>> ended;  // let go of after the lock is released
   absl::MutexLock lock(&mu_);

@@ -59,6 +59,9 @@ class EventLog {
   // until then.
   void Read(const std::shared_ptr<EventFollower>& follower, bool follow) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The sequence number of the last event; 0: there was none.
+  uint64_t last() const ABSL_LOCKS_EXCLUDED(mu_);
+
   // Ends every follower, and whoever reads later at once.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -66,7 +69,7 @@ class EventLog {
   void Unfollow(const EventFollower* follower) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   uint64_t next_sequence_ ABSL_GUARDED_BY(mu_) = 1;
   // A record, with its texts one after another. All have one size, so that the memory of one that
   // goes is the memory of one that comes.

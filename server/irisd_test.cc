@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <set>
@@ -916,6 +917,109 @@ TEST_F(IrisdTest, SigintStopsToo) {
   EXPECT_FALSE(std::filesystem::exists(dir));
 }
 
+TEST_F(IrisdTest, StopUnderJobsSaysWhatThatMeans) {
+  auto members = JoinAll("lives", 2);
+  auto more = JoinAll("lives too", 1);
+  ASSERT_TRUE(daemon_->Stop().ok());
+  const std::string log = daemon_->Log();
+  EXPECT_TRUE(absl::StrContains(log, "level=warning msg=\"jobs live: ")) << log;
+  EXPECT_TRUE(absl::StrContains(log, "jobs=2 ranks=3 heap_bytes=6291456")) << log;
+}
+
+TEST_F(IrisdTest, StopWithoutJobsWarnsOfNothing) {
+  auto members = JoinAll("leaves", 1);
+  LeaveAll(members);
+  auto session = Open();
+  EXPECT_TRUE(Eventually([this] { return daemon_->GetStatus()->n_jobs() == 0; }));
+  ASSERT_TRUE(daemon_->Stop().ok());
+  EXPECT_FALSE(absl::StrContains(daemon_->Log(), "level=warn")) << daemon_->Log();
+}
+
+// Settings that change while irisd runs.
+
+class ReloadTest : public IrisdTest {
+ protected:
+  void SetUp() override {
+    Write("");
+    Start({.flags = {"--config", file()}});
+  }
+  std::string file() const { return dir_.path() + "/irisd.toml"; }
+  void Write(const std::string& text) { std::ofstream(file()) << text; }
+  // Has irisd read `text`, and waits until its log says the line `n` times in all.
+  void Reload(const std::string& text, const std::string& line, size_t n = 1) {
+    Write(text);
+    ASSERT_EQ(kill(daemon_->pid(), SIGHUP), 0);
+    ASSERT_TRUE(Eventually([&] {
+      const std::string log = daemon_->Log();
+      size_t seen = 0;
+      for (size_t at = log.find(line); at != log.npos; at = log.find(line, at + 1)) ++seen;
+      return seen >= n;
+    })) << line
+        << daemon_->Log();
+  }
+  const std::string done_ = "the settings are reloaded";
+  TempDir dir_;
+};
+
+TEST_F(ReloadTest, AQuotaHoldsFromThenOnAndGoesAgain) {
+  auto members = JoinAll("a", 1);
+  Reload("[jobs]\nmax_heap_per_uid = \"2MiB\"\n", "changed=jobs.max_heap_per_uid");
+  auto session = Open();
+  const absl::Status refused = session->Join(session->JoinRequest("b", 0, 1)).status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  Reload("", done_, 2);
+  EXPECT_TRUE(session->Join(session->JoinRequest("b", 0, 1)).ok());
+  EXPECT_TRUE(members[0].session->Allocate(members[0].joined, 0, 4096).ok()) << "a lives on";
+}
+
+TEST_F(ReloadTest, TheLogLevelAndTheSessionsOfATenantChange) {
+  Reload("[log]\nlevel = \"debug\"\n[sessions]\nmax_per_tenant = 1\n", done_);
+  auto session = Open();
+  ASSERT_TRUE(Eventually([this] {
+    return absl::StrContains(daemon_->Log(), "level=debug msg=\"event\" kind=session_opened");
+  })) << daemon_->Log();
+  EXPECT_EQ(RawSession::Open(daemon_->session_socket()).status().code(),
+            StatusCode::kResourceExhausted);
+}
+
+TEST_F(ReloadTest, ASettingThatCannotChangeIsNamedAndKeepsItsValue) {
+  Reload("socket_mode = \"0666\"\n[log]\nformat = \"json\"\n", done_);
+  const std::string log = daemon_->Log();
+  for (const char* setting : {"setting=socket_mode", "setting=log.format"}) {
+    EXPECT_TRUE(absl::StrContains(log, setting)) << log;
+  }
+  EXPECT_FALSE(absl::StrContains(log, "{\"time\"")) << log;
+}
+
+TEST_F(ReloadTest, AFileWithMistakesChangesNothingAndListsThemAll) {
+  Reload("[jobs]\nmax = 0\nmax_heap_per_uid = \"2MiB\"\n[log]\nlevel = \"loud\"\n",
+         "irisd.toml:5: log.level: ");
+  const std::string log = daemon_->Log();
+  EXPECT_TRUE(absl::StrContains(log, "irisd.toml:2: jobs.max: ")) << log;
+  EXPECT_FALSE(absl::StrContains(log, done_)) << log;
+  auto members = JoinAll("a", 2);  // 4 MiB
+  unlink(file().c_str());
+  ASSERT_EQ(kill(daemon_->pid(), SIGHUP), 0);
+  EXPECT_TRUE(Eventually(
+      [&] { return absl::StrContains(daemon_->Log(), "cannot read the configuration file"); }));
+  LeaveAll(members);
+  EXPECT_EQ(*daemon_->Stop(), 0);
+}
+
+TEST_F(ReloadTest, EveryReloadIsInTheRecording) {
+  const std::string recording = dir_.path() + "/recording";
+  Start({.flags = {"--config", file(), "--record", recording}});
+  auto members = JoinAll("a", 1);
+  Reload("[jobs]\nmax_heap_per_uid = \"2MiB\"\n", done_);
+  auto session = Open();
+  EXPECT_FALSE(session->Join(session->JoinRequest("b", 0, 1)).ok());
+  LeaveAll(members);
+  ASSERT_TRUE(daemon_->Stop().ok());
+  const RunResult replayed =
+      RunProgram({ProgramPath("server/recording/iris-replay"), recording}, absl::Seconds(60));
+  EXPECT_EQ(replayed.exit_code, 0) << replayed.output;
+}
+
 TEST(IrisdNotifyTest, TellsTheServiceManager) {
   TempDir dir;
   const std::string path = dir.path() + "/notify";
@@ -939,7 +1043,10 @@ TEST(IrisdNotifyTest, TellsTheServiceManager) {
     _exit(127);
   }
   EXPECT_TRUE(absl::StrContains(receive(), "READY=1"));
-  ASSERT_EQ(kill(child, SIGHUP), 0);  // as SIGTERM, which the other tests send
+  ASSERT_EQ(kill(child, SIGHUP), 0);
+  EXPECT_TRUE(absl::StrContains(receive(), "RELOADING=1\nMONOTONIC_USEC="));
+  EXPECT_TRUE(absl::StrContains(receive(), "READY=1"));
+  ASSERT_EQ(kill(child, SIGTERM), 0);
   EXPECT_TRUE(absl::StrContains(receive(), "STOPPING=1"));
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -135,6 +137,14 @@ class ListingsTest : public testing::Test {
         request, [](const auto& r) -> const auto& { return r.allocations(); },
         [&](const auto& r, auto* out) { return ListAllocations(*daemon_, caller, r, out); },
         between);
+  }
+  auto Describe(const CallerInfo& caller, const std::string& job, uint32_t page_size = 0) {
+    v1::DescribeJobsRequest request;
+    request.set_page_size(page_size);
+    request.set_job(job);
+    return All<v1::DescribeJobsRequest, v1::DescribeJobsReply>(
+        request, [](const auto& r) -> const auto& { return r.jobs(); },
+        [&](const auto& r, auto* out) { return DescribeJobs(*daemon_, caller, r, out); }, [] {});
   }
   auto AllHeaps(const CallerInfo& caller, uint32_t page_size) {
     v1::ListHeapsRequest request;
@@ -379,6 +389,62 @@ TEST_F(ListingsTest, WaitsAreSeenOnceByWhoMaySeeTheJob) {
   EXPECT_TRUE(absl::IsNotFound(ListWaits(*daemon_, Caller(kBob), request, &reply)));
   request.set_page_token("nonsense");
   EXPECT_TRUE(absl::IsInvalidArgument(ListWaits(*daemon_, Caller(kAlice), request, &reply)));
+}
+
+// Descriptions.
+
+TEST_F(ListingsTest, EachJobOfANameIsDescribedWithItsOwn) {
+  OneRank alices = MakeJob(kAlice, "train");
+  MakeJob(kAlice, "other");
+  MakeJob(kBob, "train");
+  Operate(alices, AllocateOp{.bytes = 10, .name = "weights"});
+  const auto all = Describe(Root(), "train", /*page_size=*/1);
+  ASSERT_EQ(all.items.size(), 2u);
+  const v1::JobDescription& first = all.items[0];
+  EXPECT_EQ(first.job().job_id(), alices.job.value);
+  ASSERT_EQ(first.heaps_size(), 1);
+  EXPECT_EQ(first.heaps(0).job_id(), alices.job.value);
+  ASSERT_EQ(first.sessions_size(), 1);
+  EXPECT_EQ(first.sessions(0).session_id(), alices.session.value);
+  EXPECT_NE(first.sessions(0).command(), "");
+  EXPECT_EQ(first.allocations(0).name(), "weights");
+  EXPECT_GT(first.last_event(), 0u);
+  EXPECT_EQ(Describe(Caller(kBob), "train").items.size(), 1u);
+  v1::DescribeJobsRequest request;
+  v1::DescribeJobsReply reply;
+  request.set_job("other");
+  EXPECT_TRUE(absl::IsNotFound(DescribeJobs(*daemon_, Caller(kBob), request, &reply)));
+}
+
+TEST_F(ListingsTest, ADescriptionIsOfOneMoment) {
+  OneRank one = MakeJob(kAlice, "train");
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) {
+      const uint64_t offset = Operate(one, AllocateOp{.bytes = 4096});
+      Operate(one, FreeOp{offset});
+    }
+  });
+  std::set<int> seen;
+  for (int i = 0; i < 20'000 && (i < 300 || seen.size() < 2); ++i) {
+    const auto described = Describe(Root(), "train");
+    ASSERT_EQ(described.items.size(), 1u);
+    const v1::JobDescription& at = described.items[0];
+    ASSERT_EQ(static_cast<uint32_t>(at.allocations_size()), at.job().n_allocations());
+    ASSERT_EQ(at.heaps(0).allocated_bytes(), at.job().allocated_bytes());
+    seen.insert(at.allocations_size());
+  }
+  stop = true;
+  other.join();
+  EXPECT_EQ(seen.size(), 2u) << "the job changed meanwhile";
+}
+
+TEST_F(ListingsTest, ADescriptionHasNoMoreAllocationsThanAPage) {
+  OneRank one = MakeJob(kAlice, "train", 4 << 20);
+  for (uint32_t i = 0; i < wire::kListPageMax + 5; ++i) Operate(one, AllocateOp{.bytes = 1});
+  const auto described = Describe(Root(), "train");
+  EXPECT_EQ(static_cast<uint32_t>(described.items[0].allocations_size()), wire::kListPageMax);
+  EXPECT_GE(described.items[0].job().n_allocations(), wire::kListPageMax + 5);
 }
 
 }  // namespace

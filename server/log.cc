@@ -110,6 +110,8 @@ Logger::Logger(LogLevel level, LogFormat format) : format_(format) {
 
 Logger::~Logger() = default;
 
+void Logger::SetLevel(LogLevel level) const { logger_->set_level(ToSpdlog(level)); }
+
 bool Logger::WouldLog(LogLevel level) const { return logger_->should_log(ToSpdlog(level)); }
 
 void Logger::Log(LogLevel level, std::string_view text,

@@ -42,6 +42,8 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
+  // From now on, by any thread.
+  void SetLevel(LogLevel level) const;
   // False: a line of this level goes nowhere.
   bool WouldLog(LogLevel level) const;
   void Log(LogLevel level, std::string_view text, std::initializer_list<LogField> fields) const;

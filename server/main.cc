@@ -1,6 +1,6 @@
-// irisd: builds the graph of its parts, runs until SIGTERM, SIGINT or SIGHUP, and takes the graph
-// down again in an order in which every client is told. Exit codes: 0 stopped as asked, 1 could not
-// run, 2 bad flags or configuration.
+// irisd: builds the graph of its parts, runs until SIGTERM or SIGINT, and takes the graph down
+// again in an order in which every client is told. SIGHUP changes the settings that can change
+// meanwhile. Exit codes: 0 stopped as asked, 1 could not run, 2 bad flags or configuration.
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,6 +21,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -81,8 +83,7 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
     sigset_t pending;
     sigemptyset(&pending);
     sigpending(&pending);
-    return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1 ||
-           sigismember(&pending, SIGHUP) == 1;
+    return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
   };
   const absl::Time start = absl::Now();
   const driver::PairTable table = driver::CheckPairs(driver, options);
@@ -101,7 +102,7 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
       "self-check done",
       {{"pairs", table.pairs.size()},
        {"failed", table.n_failed()},
-       {"time", absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)))}});
+       {"took", absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)))}});
   return unusable;
 }
 
@@ -186,13 +187,65 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
   return setup;
 }
 
-int Run(const Config& config) {
+// Applies `limits` of the configuration to a process of `fd_limit` descriptors.
+struct FittedLimits {
+  FittedLimits(const Config& config, uint64_t fd_limit)
+      : sessions(FitToDescriptors(config.sessions.limits, fd_limit)), jobs(config.jobs) {
+    jobs.max_descriptors = DescriptorsForMemory(sessions, fd_limit);
+  }
+  AdmissionLimits sessions;
+  JobLimits jobs;
+};
+
+// Reads the settings as at start and changes those that can change. Anything wrong with them
+// changes nothing.
+void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit, Config* running,
+                    Daemon* daemon, SessionServer* sessions, const Logger& logger) {
+  const absl::StatusOr<CommandLine> line = ParseCommandLine(args);
+  if (!line.ok()) {
+    for (const absl::string_view mistake : absl::StrSplit(line.status().message(), '\n')) {
+      logger.Error("the settings stay as they are, because of a mistake", {{"mistake", mistake}});
+    }
+    return;
+  }
+  Reload reload = PlanReload(*running, line->config);
+  *running = std::move(reload.config);
+  logger.SetLevel(running->log_level);
+  const FittedLimits limits(*running, fd_limit);
+  daemon->Submit(LimitsChanged{limits.jobs});
+  sessions->SetLimits(limits.sessions);
+  for (const std::string& key : reload.kept) {
+    logger.Warn("a changed setting keeps its value until irisd is restarted", {{"setting", key}});
+  }
+  logger.Info("the settings are reloaded", {{"changed", absl::StrJoin(reload.changed, " ")}});
+}
+
+// Says what the end of this irisd means for the jobs that there are.
+void WarnOfJobs(const Daemon& daemon, const Logger& logger) {
+  size_t n_jobs = 0, n_ranks = 0;
+  uint64_t heap_bytes = 0;
+  daemon.Inspect([&](const JobMachine& machine) {
+    n_jobs = machine.n_jobs();
+    heap_bytes = machine.ledger().used_bytes_total();
+    machine.VisitRanks({}, {}, [&n_ranks](const JobSnapshot&, const RankSnapshot& rank) {
+      n_ranks += rank.session.value != 0 ? 1 : 0;
+      return true;
+    });
+  });
+  if (n_jobs == 0) return;
+  logger.Warn(
+      "jobs live: their ranks are told, and keep what they have mapped, so that kernels and host "
+      "barriers go on; calls of irisd fail, and no later irisd has their heaps",
+      {{"jobs", n_jobs}, {"ranks", n_ranks}, {"heap_bytes", heap_bytes}});
+}
+
+int Run(const std::vector<std::string>& args, Config config) {
   // Threads inherit the mask, so that only sigwait below takes these.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGHUP);  // the terminal it was started from is gone
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
@@ -227,11 +280,11 @@ int Run(const Config& config) {
   }
 
   DaemonOptions daemon_options;
-  daemon_options.limits = config.jobs;
+  const FittedLimits limits(config, fd_limit);
+  daemon_options.limits = limits.jobs;
   daemon_options.unusable = SelfCheck(config, open, *driver, logger);
   SessionOptions session_options = config.sessions;
-  session_options.limits = FitToDescriptors(config.sessions.limits, fd_limit);
-  daemon_options.limits.max_descriptors = DescriptorsForMemory(session_options.limits, fd_limit);
+  session_options.limits = limits.sessions;
   if (!config.record_file.empty()) {
     absl::StatusOr<std::unique_ptr<Recorder>> recorder = Recorder::Create(config.record_file);
     if (!recorder.ok()) return Fail(logger, recorder.status());
@@ -297,10 +350,16 @@ int Run(const Config& config) {
                                {"max_sessions", session_server->options().limits.max_sessions}});
 
   int number = 0;
-  sigwait(&signals, &number);
-  const std::string reason = number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM";
+  for (sigwait(&signals, &number); number == SIGHUP; sigwait(&signals, &number)) {
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%lld",
+               static_cast<long long>(absl::ToUnixMicros(SteadyNow())));
+    ReloadSettings(args, fd_limit, &config, &daemon, session_server, logger);
+    sd_notify(0, "READY=1");
+  }
+  const std::string reason = number == SIGINT ? "SIGINT" : "SIGTERM";
   sd_notify(0, "STOPPING=1");
   logger.Info("irisd stops", {{"reason", reason}});
+  WarnOfJobs(daemon, logger);
   (*runtime_dir)->RemoveSockets();
   daemon.Stop(reason);
   // Answers leave first, then the connections: a client that does not read cannot hold this up.
@@ -341,10 +400,12 @@ int Main(int argc, char** argv) {
   // Abseil may have been built to look for deadlocks. That takes memory for each mutex that there
   // ever was at once, which never comes back, and time. ThreadSanitizer looks for them in tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  absl::StatusOr<CommandLine> line =
-      ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  absl::StatusOr<CommandLine> line = ParseCommandLine(args);
   if (!line.ok()) {
-    fprintf(stderr, "irisd: %s\n", std::string(line.status().message()).c_str());
+    for (const absl::string_view mistake : absl::StrSplit(line.status().message(), '\n')) {
+      fprintf(stderr, "irisd: %s\n", std::string(mistake).c_str());
+    }
     return 2;
   }
   if (line->exit) {
@@ -352,7 +413,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   LeaveOutThreadCaches(argv);
-  return Run(line->config);
+  return Run(args, std::move(line->config));
 }
 
 }  // namespace

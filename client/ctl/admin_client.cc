@@ -24,6 +24,7 @@ namespace iris::ctl {
 namespace {
 
 constexpr char kSocketName[] = "irisd.sock";
+constexpr absl::Duration kTryEvery = absl::Milliseconds(20);
 
 // gRPC's answers become ours, and say what to do about a silent irisd.
 absl::Status FromGrpc(const grpc::Status& grpc_status) {
@@ -98,16 +99,23 @@ grpc::Status AdminClient::Try(const std::function<grpc::Status(Connection&)>& at
 }
 
 absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Connect(
-    const std::vector<std::string>& runtime_dirs, absl::Duration timeout) {
+    const std::vector<std::string>& runtime_dirs, absl::Duration timeout, absl::Duration wait) {
+  const absl::Time give_up = absl::Now() + wait;
   int first_error = 0;
   std::string closed_dir;  // the first that has an irisd perhaps, closed to this user
-  for (const std::string& dir : runtime_dirs) {
-    wire::UniqueFd fd = ConnectSocket(absl::StrCat(dir, "/", kSocketName));
-    if (fd.valid()) {
-      return std::unique_ptr<AdminClient>(new AdminClient(dir, std::move(fd), timeout));
+  for (;;) {
+    first_error = 0;
+    for (const std::string& dir : runtime_dirs) {
+      wire::UniqueFd fd = ConnectSocket(absl::StrCat(dir, "/", kSocketName));
+      if (fd.valid()) {
+        return std::unique_ptr<AdminClient>(new AdminClient(dir, std::move(fd), timeout));
+      }
+      if (first_error == 0) first_error = errno;
+      if (closed_dir.empty() && (errno == EACCES || errno == EPERM)) closed_dir = dir;
     }
-    if (first_error == 0) first_error = errno;
-    if (closed_dir.empty() && (errno == EACCES || errno == EPERM)) closed_dir = dir;
+    const bool may_come = first_error == ENOENT || first_error == ECONNREFUSED;
+    if (!may_come || !closed_dir.empty() || absl::Now() + kTryEvery > give_up) break;
+    absl::SleepFor(kTryEvery);
   }
   if (closed_dir.empty()) return internal::CannotReach(runtime_dirs, kSocketName, first_error);
   const std::string path = absl::StrCat(closed_dir, "/", kSocketName);
@@ -185,6 +193,13 @@ absl::Status AdminClient::ListWaits(const std::string& job, TakePage<v1::ListWai
   v1::ListWaitsRequest request;
   request.set_job(job);
   return List(&v1::AdminService::Stub::ListWaits, std::move(request), take);
+}
+
+absl::Status AdminClient::DescribeJobs(const std::string& job,
+                                       TakePage<v1::DescribeJobsReply> take) {
+  v1::DescribeJobsRequest request;
+  request.set_job(job);
+  return List(&v1::AdminService::Stub::DescribeJobs, std::move(request), take);
 }
 
 absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1::Event&)>& take) {

@@ -24,10 +24,12 @@ namespace iris::ctl {
 
 class AdminClient {
  public:
-  // Tries irisd.sock of each directory in turn. kUnavailable, kPermissionDenied: see
-  // internal::CannotReach. `timeout` bounds each call except a followed stream.
+  // Tries irisd.sock of each directory in turn, again for `wait` where there is none or nobody
+  // listens: irisd may be starting. kUnavailable, kPermissionDenied: see internal::CannotReach.
+  // `timeout` bounds each call except a followed stream.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Connect(
-      const std::vector<std::string>& runtime_dirs, absl::Duration timeout = absl::Seconds(5));
+      const std::vector<std::string>& runtime_dirs, absl::Duration timeout = absl::Seconds(5),
+      absl::Duration wait = absl::Seconds(2));
 
   // The directory whose socket answered.
   const std::string& runtime_dir() const { return runtime_dir_; }
@@ -56,6 +58,8 @@ class AdminClient {
   absl::Status ListAllocations(const std::string& job, TakePage<v1::ListAllocationsReply> take);
   absl::Status ListSessions(TakePage<v1::ListSessionsReply> take);
   absl::Status ListWaits(const std::string& job, TakePage<v1::ListWaitsReply> take);
+
+  absl::Status DescribeJobs(const std::string& job, TakePage<v1::DescribeJobsReply> take);
 
   // Calls `take` for each event until the stream ends, or `take` returns false.
   absl::Status Events(bool follow, const std::function<bool(const v1::Event&)>& take);

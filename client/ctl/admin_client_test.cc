@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -112,6 +114,20 @@ TEST_F(AdminClientTest, ADirectoryThatIsClosedIsMoreThanOneThatIsMissing) {
   EXPECT_NE(client.status().message().find(closed + " (mode 0000, owner "), std::string::npos)
       << client.status();
   EXPECT_EQ(AdminClient::Connect({dir_ + "/none"}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(AdminClientTest, WaitsForAnIrisdThatStarts) {
+  const std::string path = dir_ + "/irisd.sock", hidden = dir_ + "/hidden";
+  ASSERT_EQ(rename(path.c_str(), hidden.c_str()), 0);
+  auto waiting = std::async(std::launch::async, [this] {
+    return AdminClient::Connect({dir_}, absl::Seconds(30), /*wait=*/absl::Minutes(1));
+  });
+  EXPECT_TRUE(absl::IsUnavailable(
+      AdminClient::Connect({dir_}, absl::Seconds(30), absl::ZeroDuration()).status()));
+  ASSERT_EQ(rename(hidden.c_str(), path.c_str()), 0);
+  const auto client = waiting.get();
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE((*client)->GetStatus().ok());
 }
 
 TEST_F(AdminClientTest, OnceOnly) {

@@ -102,20 +102,21 @@ std::string ReadProc(int64_t pid, const char* what) {
 
 // irisd tells a process's name alone. The whole command line of this user's own processes can be
 // read here: where a process of that number has that name, it is the same one.
-v1::ListSessionsReply WithCommandLines(v1::ListSessionsReply page) {
-  for (v1::Session& session : *page.mutable_sessions()) {
+void ShowCommandLines(google::protobuf::RepeatedPtrField<v1::Session>* sessions) {
+  for (v1::Session& session : *sessions) {
     if (session.uid() != geteuid() || ReadProc(session.pid(), "comm") != session.command())
       continue;
     const std::string line = ReadProc(session.pid(), "cmdline");
     if (!line.empty()) session.set_command(line);
   }
-  return page;
 }
 
 absl::Status ShowSessions(const Options& options, AdminClient& client, Output write) {
   return Show(SessionsView(), options.json, write, [&](auto take) {
-    return client.ListSessions(
-        [&](const v1::ListSessionsReply& page) { return take(WithCommandLines(page)); });
+    return client.ListSessions([&](v1::ListSessionsReply page) {
+      ShowCommandLines(page.mutable_sessions());
+      return take(page);
+    });
   });
 }
 
@@ -150,24 +151,17 @@ absl::StatusOr<v1::ListAllocationsReply> AllAllocations(AdminClient& client,
 }
 
 absl::Status ShowDescription(const Options& options, AdminClient& client, Output write) {
-  const auto jobs = AllJobs(client, options.job);
+  auto jobs = AdminClient::All<v1::DescribeJobsReply>(
+      [&](auto take) { return client.DescribeJobs(options.job, take); });
   if (!jobs.ok()) return jobs.status();
-  const auto heaps = AdminClient::All<v1::ListHeapsReply>(
-      [&](auto take) { return client.ListHeaps(options.job, take); });
-  if (!heaps.ok()) return heaps.status();
-  const auto allocations = AllAllocations(client, options.job);
-  if (!allocations.ok()) return allocations.status();
-  const auto sessions =
-      AdminClient::All<v1::ListSessionsReply>([&](auto take) { return client.ListSessions(take); });
-  if (!sessions.ok()) return sessions.status();
+  for (v1::JobDescription& job : *jobs->mutable_jobs()) ShowCommandLines(job.mutable_sessions());
   std::vector<v1::Event> events;
   const absl::Status told = client.Events(/*follow=*/false, [&](const v1::Event& event) {
     if (event.job() == options.job) events.push_back(event);
     return true;
   });
   if (!told.ok()) return told;
-  const std::vector<JobDescription> descriptions =
-      Describe(*jobs, *heaps, *allocations, WithCommandLines(*sessions), events);
+  const std::vector<JobDescription> descriptions = Describe(*jobs, events);
   if (options.json) {
     auto json = nlohmann::ordered_json::array();
     for (const JobDescription& each : descriptions) json.push_back(DescriptionJson(each));

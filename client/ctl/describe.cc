@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -25,14 +24,14 @@ constexpr auto kRight = Table::Align::kRight;
 constexpr char kSyncName[] = "iris.sync.";
 
 const v1::Heap* HeapOf(const JobDescription& description, uint32_t rank) {
-  for (const v1::Heap& heap : description.heaps.heaps()) {
+  for (const v1::Heap& heap : description.at.heaps()) {
     if (heap.rank() == rank) return &heap;
   }
   return nullptr;
 }
 
 const v1::Session* SessionOf(const JobDescription& description, const v1::JobRank& rank) {
-  for (const v1::Session& session : description.sessions.sessions()) {
+  for (const v1::Session& session : description.at.sessions()) {
     if (session.session_id() == rank.session_id()) return &session;
   }
   return nullptr;
@@ -41,7 +40,7 @@ const v1::Session* SessionOf(const JobDescription& description, const v1::JobRan
 // "2: team 0 with 5 allocations, team 3 with 1, rank 2 alone with 1".
 std::string TeamsOf(const JobDescription& description) {
   std::map<uint32_t, int> teams, ranks;
-  for (const v1::Allocation& allocation : description.allocations.allocations()) {
+  for (const v1::Allocation& allocation : description.at.allocations()) {
     absl::string_view name = allocation.name();
     uint32_t team_id = 0;
     // The area itself belongs to the job, whatever team it is for.
@@ -62,7 +61,7 @@ std::string TeamsOf(const JobDescription& description) {
   };
   for (const auto& [team_id, count] : teams) add(absl::StrCat("team ", team_id), count);
   for (const auto& [rank, count] : ranks) add(absl::StrCat("rank ", rank, " alone"), count);
-  return absl::StrCat(description.job.n_teams(), parts.empty() ? "" : ": ",
+  return absl::StrCat(description.at.job().n_teams(), parts.empty() ? "" : ": ",
                       absl::StrJoin(parts, ", "));
 }
 
@@ -102,7 +101,7 @@ Table RanksTable(const JobDescription& description) {
                {"BASE", kRight},
                {"SESSION", kRight},
                {"COMMAND", Table::Align::kLeft, /*may_be_cut=*/true}});
-  for (const v1::JobRank& rank : description.job.ranks()) {
+  for (const v1::JobRank& rank : description.at.job().ranks()) {
     const v1::Heap* const heap = HeapOf(description, rank.rank());
     const v1::Session* const session = SessionOf(description, rank);
     const auto bytes = [&](uint64_t (v1::Heap::*field)() const) {
@@ -128,7 +127,7 @@ Table AllocationsTable(const JobDescription& description, absl::Time now) {
                {"TEAM", kRight},
                {"K", kRight},
                {"AGE", kRight}});
-  for (const v1::Allocation& allocation : description.allocations.allocations()) {
+  for (const v1::Allocation& allocation : description.at.allocations()) {
     table.Add({EscapeName(allocation.name()), absl::StrFormat("0x%x", allocation.offset_bytes()),
                HumanBytes(allocation.bytes()), EscapeName(allocation.tensor().dtype()),
                absl::StrJoin(allocation.tensor().shape(), "x"), WhoseText(allocation),
@@ -156,29 +155,14 @@ Table EventsTable(const JobDescription& description, absl::Time now) {
 
 }  // namespace
 
-std::vector<JobDescription> Describe(const v1::ListJobsReply& jobs, const v1::ListHeapsReply& heaps,
-                                     const v1::ListAllocationsReply& allocations,
-                                     const v1::ListSessionsReply& sessions,
+std::vector<JobDescription> Describe(const v1::DescribeJobsReply& reply,
                                      const std::vector<v1::Event>& events) {
   std::vector<JobDescription> descriptions;
-  for (const v1::Job& job : jobs.jobs()) {
-    JobDescription description;
-    description.job = job;
-    for (const v1::Heap& heap : heaps.heaps()) {
-      if (heap.job_id() == job.job_id()) *description.heaps.add_heaps() = heap;
-    }
-    for (const v1::Allocation& allocation : allocations.allocations()) {
-      if (allocation.job_id() == job.job_id()) {
-        *description.allocations.add_allocations() = allocation;
-      }
-    }
-    std::set<uint64_t> ids;
-    for (const v1::JobRank& rank : job.ranks()) ids.insert(rank.session_id());
-    for (const v1::Session& session : sessions.sessions()) {
-      if (ids.count(session.session_id()) > 0) *description.sessions.add_sessions() = session;
-    }
+  for (const v1::JobDescription& at : reply.jobs()) {
+    JobDescription description{at, {}};
     for (const v1::Event& event : events) {
-      if (event.job() == job.job() && event.time_unix_ms() >= job.created_unix_ms()) {
+      if (event.job() == at.job().job() && event.time_unix_ms() >= at.job().created_unix_ms() &&
+          event.sequence() <= at.last_event()) {
         description.events.push_back(event);
       }
     }
@@ -188,7 +172,7 @@ std::vector<JobDescription> Describe(const v1::ListJobsReply& jobs, const v1::Li
 }
 
 std::string DescriptionText(const JobDescription& description, absl::Time now, size_t max_width) {
-  const v1::Job& job = description.job;
+  const v1::Job& job = description.at.job();
   std::string text;
   const auto line = [&](const char* name, const std::string& value) {
     absl::StrAppendFormat(&text, "%-15s %s\n", absl::StrCat(name, ":"), value);
@@ -214,7 +198,11 @@ std::string DescriptionText(const JobDescription& description, absl::Time now, s
   Table ranks = RanksTable(description);
   ranks.set_max_width(width);
   Section("Ranks", std::move(ranks), "none has joined", &text);
-  Section("Allocations", AllocationsTable(description, now), "none", &text);
+  const int n_shown = description.at.allocations_size();
+  Section(static_cast<uint32_t>(n_shown) < job.n_allocations()
+              ? absl::StrCat("Allocations (the first ", n_shown, " of ", job.n_allocations(), ")")
+              : "Allocations",
+          AllocationsTable(description, now), "none", &text);
   Table events = EventsTable(description, now);
   events.set_max_width(width);
   const bool some = description.events.size() > kDescribedEvents;
@@ -227,11 +215,13 @@ std::string DescriptionText(const JobDescription& description, absl::Time now, s
 
 Json DescriptionJson(const JobDescription& description) {
   v1::ListJobsReply one;
-  *one.add_jobs() = description.job;
+  *one.add_jobs() = description.at.job();
   Json json = JobsJson(one).at(0);
-  const Json heaps = HeapsJson(description.heaps);
-  for (int i = 0; i < description.job.ranks_size(); ++i) {
-    const v1::JobRank& rank = description.job.ranks(i);
+  v1::ListHeapsReply of_ranks;
+  *of_ranks.mutable_heaps() = description.at.heaps();
+  const Json heaps = HeapsJson(of_ranks);
+  for (int i = 0; i < description.at.job().ranks_size(); ++i) {
+    const v1::JobRank& rank = description.at.job().ranks(i);
     Json& entry = json["ranks"].at(static_cast<size_t>(i));
     for (const Json& heap : heaps) {
       if (heap.at("rank") != rank.rank()) continue;
@@ -243,7 +233,9 @@ Json DescriptionJson(const JobDescription& description) {
     const v1::Session* const session = SessionOf(description, rank);
     entry["command"] = session == nullptr ? "" : session->command();
   }
-  json["allocations"] = AllocationsJson(description.allocations);
+  v1::ListAllocationsReply allocations;
+  *allocations.mutable_allocations() = description.at.allocations();
+  json["allocations"] = AllocationsJson(allocations);
   json["events"] = Json::array();
   for (const v1::Event& event : description.events) json["events"].push_back(EventJson(event));
   return json;

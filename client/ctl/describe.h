@@ -11,20 +11,15 @@
 
 namespace iris::ctl {
 
-// A job and what belongs to it.
+// A job at one moment, and what had happened to it by then.
 struct JobDescription {
-  v1::Job job;
-  v1::ListHeapsReply heaps;
-  v1::ListAllocationsReply allocations;
-  v1::ListSessionsReply sessions;
+  v1::JobDescription at;
   std::vector<v1::Event> events;  // the oldest first
 };
 
-// Of listings that may tell of several jobs of that name, each of another user: one description for
-// each of `jobs`. Events of that name that are older than a job are not its own.
-std::vector<JobDescription> Describe(const v1::ListJobsReply& jobs, const v1::ListHeapsReply& heaps,
-                                     const v1::ListAllocationsReply& allocations,
-                                     const v1::ListSessionsReply& sessions,
+// Picks for each job its own of `events`: those of its name that are not older than the job, nor
+// later than the moment of its description. Several users may have a job of that name.
+std::vector<JobDescription> Describe(const v1::DescribeJobsReply& reply,
                                      const std::vector<v1::Event>& events);
 
 // So many of the last events are in the text; all are in JSON.

@@ -18,19 +18,16 @@ const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
 constexpr int64_t kMinuteAgoMs = (1'000'000 - 60) * 1000ll;
 
 struct Listings {
-  v1::ListJobsReply jobs;
-  v1::ListHeapsReply heaps;
-  v1::ListAllocationsReply allocations;
-  v1::ListSessionsReply sessions;
+  v1::DescribeJobsReply reply;
   std::vector<v1::Event> events;
 
-  std::vector<JobDescription> Describe() const {
-    return ctl::Describe(jobs, heaps, allocations, sessions, events);
-  }
+  std::vector<JobDescription> Describe() const { return ctl::Describe(reply, events); }
 
   // A job of two ranks; the second has no heap and no session yet.
   void AddJob(uint64_t job_id, uint32_t uid) {
-    v1::Job* job = jobs.add_jobs();
+    v1::JobDescription* at = reply.add_jobs();
+    at->set_last_event(~uint64_t{0});
+    v1::Job* job = at->mutable_job();
     job->set_job_id(job_id);
     job->set_job("train");
     job->set_uid(uid);
@@ -47,18 +44,18 @@ struct Listings {
       entry->set_state(v1::RANK_STATE_READY);
       entry->set_session_id(job_id * 10 + rank);
     }
-    v1::Heap* heap = heaps.add_heaps();
+    v1::Heap* heap = at->add_heaps();
     heap->set_job_id(job_id);
     heap->set_heap_bytes(uint64_t{job_id} << 20);
-    v1::Session* session = sessions.add_sessions();
+    v1::Session* session = at->add_sessions();
     session->set_session_id(job_id * 10);
     session->set_command(absl::StrCat("./train --of ", job_id));
-    AddAllocation(job_id, "weights", 0);
-    AddAllocation(job_id, "iris.sync.3", 0);
+    AddAllocation("weights", 0);
+    AddAllocation("iris.sync.3", 0);
   }
-  void AddAllocation(uint64_t job_id, const char* name, uint32_t team_id) {
-    v1::Allocation* allocation = allocations.add_allocations();
-    allocation->set_job_id(job_id);
+  // To the last job.
+  void AddAllocation(const char* name, uint32_t team_id) {
+    v1::Allocation* allocation = reply.mutable_jobs()->rbegin()->add_allocations();
     allocation->set_name(name);
     allocation->set_team_id(team_id);
     allocation->set_bytes(1536);
@@ -75,21 +72,6 @@ struct Listings {
   }
 };
 
-TEST(DescribeTest, JobsOfOneNameAreToldApart) {
-  Listings all;
-  all.AddJob(1, 0);
-  all.AddJob(2, 1000);
-  const auto descriptions = all.Describe();
-  ASSERT_EQ(descriptions.size(), 2u);
-  for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(descriptions[i].heaps.heaps_size(), 1);
-    EXPECT_EQ(descriptions[i].heaps.heaps(0).job_id(), i + 1);
-    EXPECT_EQ(descriptions[i].allocations.allocations_size(), 2);
-    EXPECT_EQ(descriptions[i].sessions.sessions_size(), 1);
-    EXPECT_EQ(descriptions[i].sessions.sessions(0).session_id(), 10 * (i + 1));
-  }
-}
-
 TEST(DescribeTest, EventsOfAnEarlierJobOfThatNameAreNotItsOwn) {
   Listings all;
   all.AddJob(1, 0);
@@ -99,6 +81,27 @@ TEST(DescribeTest, EventsOfAnEarlierJobOfThatNameAreNotItsOwn) {
   const auto descriptions = all.Describe();
   ASSERT_EQ(descriptions[0].events.size(), 1u);
   EXPECT_EQ(descriptions[0].events[0].text(), "own");
+}
+
+TEST(DescribeTest, EventsAfterTheMomentAreLeftOut) {
+  Listings all;
+  all.AddJob(1, 0);
+  for (uint64_t sequence : {7, 8}) {
+    all.AddEvent("train", kMinuteAgoMs, absl::StrCat("<", sequence, ">"));
+    all.events.back().set_sequence(sequence);
+  }
+  all.reply.mutable_jobs(0)->set_last_event(7);
+  const auto descriptions = all.Describe();
+  ASSERT_EQ(descriptions[0].events.size(), 1u);
+  EXPECT_EQ(descriptions[0].events[0].text(), "<7>");
+}
+
+TEST(DescribeTest, SaysHowManyAllocationsAreNotShown) {
+  Listings all;
+  all.AddJob(1, 0);
+  all.reply.mutable_jobs(0)->mutable_job()->set_n_allocations(5000);
+  EXPECT_THAT(DescriptionText(all.Describe()[0], kNow, 0),
+              HasSubstr("\nAllocations (the first 2 of 5000):\n"));
 }
 
 TEST(DescribeTest, Text) {
@@ -125,8 +128,7 @@ TEST(DescribeTest, Text) {
 TEST(DescribeTest, WhatARankAllocatedAloneIsNoTeams) {
   Listings all;
   all.AddJob(1, 0);
-  v1::Allocation* own = all.allocations.add_allocations();
-  own->set_job_id(1);
+  v1::Allocation* own = all.reply.mutable_jobs(0)->add_allocations();
   own->set_name("inbox");
   own->set_team_id(0xFFFF0001u);
   own->set_owner(1);
@@ -136,7 +138,7 @@ TEST(DescribeTest, WhatARankAllocatedAloneIsNoTeams) {
 
 TEST(DescribeTest, SaysWhatThereIsNoneOf) {
   Listings all;
-  all.jobs.add_jobs()->set_job("empty");
+  all.reply.add_jobs()->mutable_job()->set_job("empty");
   const std::string text = DescriptionText(all.Describe()[0], kNow, 0);
   EXPECT_THAT(text, HasSubstr("\nRanks: none has joined\n"));
   EXPECT_THAT(text, HasSubstr("\nAllocations: none\n"));
@@ -159,8 +161,8 @@ TEST(DescribeTest, OfManyEventsTheLastAreInTheTextAndAllInJson) {
 TEST(DescribeTest, OnANarrowTerminalCommandsAreCutAndNamesAreNot) {
   Listings all;
   all.AddJob(1, 0);
-  all.sessions.mutable_sessions(0)->set_command(std::string(300, 'x'));
-  all.AddAllocation(1, "a.name.that.is.longer.than.the.terminal.is.wide", 0);
+  all.reply.mutable_jobs(0)->mutable_sessions(0)->set_command(std::string(300, 'x'));
+  all.AddAllocation("a.name.that.is.longer.than.the.terminal.is.wide", 0);
   const std::string text = DescriptionText(all.Describe()[0], kNow, 40);
   EXPECT_THAT(text, Not(HasSubstr(std::string(300, 'x'))));
   EXPECT_THAT(text, HasSubstr("xxxxxx..\n"));

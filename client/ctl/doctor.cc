@@ -109,11 +109,10 @@ void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>
   }
 }
 
-Finding NoAnswer(const std::vector<std::string>& runtime_dirs, const absl::Status& status) {
+Finding NoAnswer(const std::string& runtime_dir, const absl::Status& status) {
   const char* check = "irisd answers";
   if (absl::IsPermissionDenied(status)) {
-    const auto problem =
-        FindAccessProblem(absl::StrCat(runtime_dirs.front(), "/irisd.sock"), kAskForSocket);
+    const auto problem = FindAccessProblem(absl::StrCat(runtime_dir, "/irisd.sock"), kAskForSocket);
     if (problem.has_value()) {
       return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
     }
@@ -124,13 +123,12 @@ Finding NoAnswer(const std::vector<std::string>& runtime_dirs, const absl::Statu
 }
 
 // `emulated` becomes true where irisd says that its devices are.
-void CheckIrisd(const std::vector<std::string>& runtime_dirs, std::vector<Finding>& findings,
-                bool* emulated) {
-  absl::StatusOr<std::unique_ptr<AdminClient>> client = AdminClient::Connect(runtime_dirs);
+void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
+                const std::string& runtime_dir, std::vector<Finding>& findings, bool* emulated) {
   absl::StatusOr<v1::GetStatusReply> status =
       client.ok() ? (*client)->GetStatus() : absl::StatusOr<v1::GetStatusReply>(client.status());
   if (!status.ok()) {
-    findings.push_back(NoAnswer(runtime_dirs, status.status()));
+    findings.push_back(NoAnswer(runtime_dir, status.status()));
     return CheckDevicePairs({}, findings);
   }
   findings.push_back(Ok("irisd answers", absl::StrCat("pid ", status->pid(), ", attestation ",
@@ -336,6 +334,8 @@ Finding CheckDeviceNodes(const std::string& dev, bool emulated) {
 }
 
 std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
+  // First of all, so that every check sees an irisd that has just been started.
+  const absl::StatusOr<std::unique_ptr<AdminClient>> client = AdminClient::Connect(runtime_dirs);
   // The first that has a socket, else the first that is closed to this user: it may have one.
   std::string dir = runtime_dirs.front();
   bool is_closed = false;
@@ -346,6 +346,7 @@ std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
     is_closed = true;
     if (there) break;
   }
+  if (client.ok()) dir = (*client)->runtime_dir();
   std::vector<Finding> findings = {CheckProc(), CheckPidfd(), CheckMemfdSeals(), CheckFutexWaitv(),
                                    CheckOpenFileLimit()};
   const auto nodes_at = static_cast<std::ptrdiff_t>(findings.size());
@@ -355,7 +356,7 @@ std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
     findings.push_back(CheckSocket(absl::StrCat(dir, "/irisd.sock")));
   }
   bool emulated = false;
-  CheckIrisd({dir}, findings, &emulated);
+  CheckIrisd(client, dir, findings, &emulated);
   findings.insert(findings.begin() + nodes_at, CheckDeviceNodes("/dev", emulated));
   return findings;
 }

@@ -152,8 +152,10 @@ int Run(const Options& options, const std::string& name, Command command) {
       read = read && Write(std::exchange(head, "") + text);
       return read;
     };
+    // A shell that completes a word does not wait for an irisd.
     absl::StatusOr<std::unique_ptr<AdminClient>> client =
-        AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+        AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir), absl::Seconds(5),
+                             options.names ? absl::ZeroDuration() : absl::Seconds(2));
     absl::Status status = client.status();
     if (client.ok()) {
       status = WithNearJobs(options, **client, command(options, **client, write));

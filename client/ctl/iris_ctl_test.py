@@ -1,5 +1,6 @@
 """iris-ctl against a real irisd and real ranks: tables and JSON are parsed, exit codes are checked."""
 
+import concurrent.futures
 import fcntl
 import json
 import os
@@ -44,8 +45,10 @@ class WithoutIrisd(unittest.TestCase):
                               timeout=PATIENCE_SECONDS, check=False, env={**os.environ, **env})
 
     def test_names_the_socket_and_how_to_start_it(self):
-        for command in (["status"], ["jobs"], ["events"], ["describe", "x"], ["peek", "x", "0", "0"]):
-            result = self.run_ctl("--runtime-dir", "/tmp/nowhere", *command)
+        commands = (["status"], ["jobs"], ["events"], ["describe", "x"], ["peek", "x", "0", "0"])
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # each waits for an irisd
+            results = list(pool.map(lambda command: self.run_ctl("--runtime-dir", "/tmp/nowhere", *command), commands))
+        for command, result in zip(commands, results):
             self.assertEqual(result.returncode, 3, command)
             self.assertIn("/tmp/nowhere/irisd.sock", result.stderr)
             self.assertIn("irisd --runtime-dir /tmp/nowhere", result.stderr)
@@ -129,6 +132,81 @@ class WithoutIrisd(unittest.TestCase):
         text = self.run_ctl("--help").stdout
         for code in range(6):
             self.assertRegex(text, rf"(?m)^  {code}  \w")
+
+
+class JustStarted(unittest.TestCase):
+    """`irisd &`, then at once the next command."""
+
+    def look(self, *command):
+        """The command's result; None if irisd took longer than iris-ctl waits."""
+        with tempfile.TemporaryDirectory(prefix="iris-py-", dir="/tmp") as folder:
+            environment = {**os.environ, "IRIS_RUNTIME_DIR": os.path.join(folder, "run")}
+            asked = subprocess.Popen([IRIS_CTL, *command], stdout=subprocess.PIPE, text=True, env=environment)
+            begun = time.time()
+            daemon = subprocess.Popen([irisd.IRISD, "--backend", "emu", "--emu-devices", "2", "--emu-memory", "64MiB"],
+                                      stderr=subprocess.PIPE, env=environment)
+            try:
+                text = asked.communicate(timeout=PATIENCE_SECONDS)[0]
+                socket = os.path.join(folder, "run/irisd.sock")
+                if asked.returncode != 0 and not (os.path.exists(socket) and os.stat(socket).st_ctime < begun + 1.5):
+                    return None
+                return asked.returncode, text
+            finally:
+                daemon.terminate()
+                daemon.communicate(timeout=PATIENCE_SECONDS)
+
+    def test_doctor_and_status_wait_for_it(self):
+        for command in (["doctor"], ["status"]):
+            result = next(filter(None, (self.look(*command) for _ in range(10))))
+            self.assertEqual(result[0], 0, result[1])
+
+
+def once(pairs):
+    keys = [key for key, _ in pairs]
+    assert len(set(keys)) == len(keys), f"a key stands twice: {keys}"
+    return dict(pairs)
+
+
+class JsonLog(unittest.TestCase):
+
+    def test_every_line_parses_and_has_each_key_once(self):
+        with tempfile.TemporaryDirectory(prefix="iris-py-", dir="/tmp") as folder:
+            settings = os.path.join(folder, "irisd.toml")
+
+            def configure(text):
+                with open(settings, "w", encoding="utf-8") as file:
+                    file.write(text)
+
+            configure('[log]\nlevel = "debug"\n')
+            daemon = irisd.Irisd("--log-format", "json", "--config", settings, "--record",
+                                 os.path.join(folder, "recording"), self_check=True)
+            try:
+                self.assertEqual(ctl(daemon, "doctor").returncode, 0)
+                rank = subprocess.Popen([os.path.abspath(TEST_RANK), os.path.join(daemon.folder, "end")],
+                                        stdout=subprocess.PIPE, text=True, env=daemon.environment())
+                self.addCleanup(lambda: (rank.kill(), rank.communicate()))
+                self.assertIn("ready", patience.line(rank))
+                for text, said in (('socket_mode = "0600"\n[jobs]\nmax = 7\n', "the settings are reloaded"),
+                                   ('max = "\\u00e9"\n', "because of a mistake")):
+                    configure(text)
+                    daemon.process.send_signal(signal.SIGHUP)
+                    end = time.monotonic() + PATIENCE_SECONDS
+                    while said not in daemon.log():
+                        self.assertLess(time.monotonic(), end, daemon.log())
+                        time.sleep(0.01)
+                daemon.process.terminate()
+                self.assertEqual(daemon.process.wait(PATIENCE_SECONDS), 0)
+                lines = [json.loads(line, object_pairs_hook=once) for line in daemon.log().splitlines()]
+            finally:
+                daemon.stop()
+        for line in lines:
+            self.assertEqual(list(line)[:3], ["time", "level", "msg"], line)
+        said = {line["msg"]: line for line in lines}
+        self.assertRegex(said["self-check done"]["took"], r"^[\d.]+m?s$")
+        for text in ("irisd serves", "event", "a changed setting keeps its value until irisd is restarted",
+                     "irisd stops", "the recording ends"):
+            self.assertIn(text, said)
+        self.assertTrue(any(text.startswith("jobs live: ") for text in said))
 
 
 class Idle(unittest.TestCase):

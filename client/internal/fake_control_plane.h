@@ -86,6 +86,7 @@ class FakeControlPlane : public ControlPlane {
   // The other calls.
   JoinedJob joined;
   CommittedJob committed;
+  absl::Status join_answer;
   absl::Status mapped_answer;
   absl::Status leave_answer;
   std::map<DescriptorKey, wire::UniqueFd> descriptors;
@@ -105,6 +106,7 @@ class FakeControlPlane : public ControlPlane {
   const std::string& backend() const override { return backend_; }
   absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time) override {
     joins.push_back(options);
+    if (!join_answer.ok()) return join_answer;
     return joined;
   }
   absl::StatusOr<CommittedJob> Mapped(uint64_t, uint64_t, const absl::StatusOr<uint64_t>& base,

@@ -50,6 +50,8 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(ContextOptions opti
   if (joined.ok()) joined = made->JoinJob();
   if (joined.ok()) joined = made->ReportMapped(made->MapAll());
   if (joined.ok()) return made;
+  // irisd's own errors name the job already, and the rank where it matters.
+  if (absl::StartsWith(joined.message(), "join job '")) return Annotate(joined, "create a context");
   return Annotate(
       joined,
       absl::StrCat("create a context (rank ", made->rank(), " of ", made->n_ranks(), ", job \"",

@@ -100,6 +100,11 @@ TEST_F(MembershipTest, RankThatCannotMapTellsItsPeersWhy) {
   EXPECT_THAT(std::string(seen[0].status().message()), HasSubstr("map segment 2"));
 }
 
+TEST_F(MembershipTest, ARefusalThatNamesTheJobNamesItOnce) {
+  plane_->join_answer = absl::AlreadyExistsError("join job 'job' as rank 0: it is taken");
+  EXPECT_EQ(Join().message(), "create a context: join job 'job' as rank 0: it is taken");
+}
+
 TEST_F(MembershipTest, AnswerWithoutAllPeersIsRefused) {
   plane_->joined.peers.pop_back();
   EXPECT_EQ(Join().code(), absl::StatusCode::kInternal);

@@ -146,7 +146,7 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), what);
   auto result = (*state)->operations.Run(std::move(op), timeout);
-  if (!result.ok()) return Annotate(result.status(), what);
+  if (!result.ok()) return AnnotateOperation(result.status(), what);
   return result;
 }
 
@@ -154,7 +154,7 @@ absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, 
   threads_.Use();
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   auto result = own_.Run(std::move(op), options_.timeout);
-  if (!result.ok()) return Annotate(result.status(), what);
+  if (!result.ok()) return AnnotateOperation(result.status(), what);
   return result;
 }
 

@@ -109,6 +109,12 @@ TEST_F(TeamCallsTest, ErrorsSayWhatWasAttempted) {
   refused("a");
   EXPECT_EQ(zero_->Allocate({.bytes = 8, .name = "x"}, world_).status(),
             absl::AbortedError("allocate 8 bytes \"x\": a"));
+  refused("allocate (team 0, k=3): a");  // as irisd says it
+  EXPECT_EQ(zero_->Allocate({.bytes = 8, .name = "x"}, world_).status(),
+            absl::AbortedError("allocate 8 bytes \"x\" (team 0, k=3): a"));
+  refused("no room (of the team)");
+  EXPECT_EQ(zero_->Allocate({.bytes = 8, .name = "x"}, world_).status(),
+            absl::AbortedError("allocate 8 bytes \"x\": no room (of the team)"));
   refused("b");
   EXPECT_EQ(zero_->Free({.offset_bytes = 64}),
             absl::AbortedError("free the allocation at offset 64: b"));

@@ -25,8 +25,8 @@ absl::Status Ledger::Reserve(uint32_t device_index, uint64_t bytes, const Holder
       device.used_bytes < device.memory_bytes ? device.memory_bytes - device.used_bytes : 0;
   if (bytes > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("reserve ", bytes, " bytes for rank ",
-                                                     holder.rank, " of job '", holder.job,
-                                                     "': ", Describe(device_index, holder.uid)));
+                                                     holder.rank, ": ",
+                                                     Describe(device_index, holder.uid)));
   }
   device.used_bytes += bytes;
   holders_[device_index][holder] += bytes;

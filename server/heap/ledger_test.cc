@@ -32,7 +32,7 @@ TEST(Ledger, RefusalSaysWhatIsFreeAndWhichJobsHoldTheRest) {
   const absl::Status status = ledger.Reserve(0, 300, kX0);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
-            "reserve 300 bytes for rank 0 of job 'x': device 0 (dev-a): 200 of 1000 bytes are "
+            "reserve 300 bytes for rank 0: device 0 (dev-a): 200 of 1000 bytes are "
             "free; held: 700 bytes by job 'x', 100 bytes by job 'small'");
   EXPECT_EQ(ledger.devices()[0].used_bytes, 800u);
 }

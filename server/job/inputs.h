@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "server/job/events.h"
 #include "server/job/ids.h"
+#include "server/job/limits.h"
 #include "server/job/operation_spec.h"
 #include "server/job/states.h"
 
@@ -167,6 +168,13 @@ struct DriverFree {
   uint32_t device_index = 0;
   uint64_t free_bytes = 0;
 };
+// The operator has changed what the machine allows. It counts for every decision from now on; what
+// was decided stays: a pending call keeps its deadline, and who holds more than a new limit keeps
+// it. The account of memory that was given back (KeptMemory) begins with the first quota, with the
+// processes that are ranks then, and ends with the last.
+struct LimitsChanged {
+  JobLimits limits;
+};
 // Something that happened outside the machine, for the list of events.
 struct Noted {
   Event event;
@@ -179,9 +187,9 @@ struct StopRequested {
   std::string reason;
 };
 
-using Input = std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall,
-                           OperateCall, GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall,
-                           CallCancelled, WatchOpened, SegmentCreated, SegmentDropped, DriverFree,
-                           Noted, Tick, StopRequested>;
+using Input =
+    std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall, OperateCall,
+                 GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall, CallCancelled, WatchOpened,
+                 SegmentCreated, SegmentDropped, DriverFree, LimitsChanged, Noted, Tick, StopRequested>;
 
 }  // namespace iris::server

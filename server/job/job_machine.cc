@@ -168,6 +168,20 @@ void JobMachine::Impl::Tick() {
   }
 }
 
+void JobMachine::Impl::ChangeLimits(const JobLimits& limits) {
+  const bool had_quota = limits_.max_heap_bytes_per_uid != 0;
+  const bool has_quota = limits.max_heap_bytes_per_uid != 0;
+  limits_ = limits;
+  if (has_quota != had_quota) {
+    if (!has_quota) kept_ = KeptMemory();
+    for (const auto& [id, job] : jobs_) {
+      if (job->state == JobState::kForming) continue;  // nobody was sent memory
+      for (Member& member : job->ranks) member.keeps_memory = has_quota && member.lease.held;
+    }
+  }
+  ServeStarved();
+}
+
 void JobMachine::Impl::Stop(const std::string& reason) {
   if (std::exchange(stopping_, true)) return;
   const absl::Status told = absl::UnavailableError("irisd is stopping");
@@ -282,6 +296,7 @@ struct Meaning {
   void operator()(const DriverFree& in) {
     machine.ledger_.SetDriverFree(in.device_index, in.free_bytes);
   }
+  void operator()(const LimitsChanged& in) { machine.ChangeLimits(in.limits); }
   void operator()(const Noted& in) { machine.Emit(EmitEvent{in.event}); }
   void operator()(const Tick&) { machine.Tick(); }
   void operator()(const StopRequested& in) { machine.Stop(in.reason); }

@@ -105,6 +105,7 @@ struct JobMachine::Impl {
   void Unlist(CallId call, const WaitingCall& waiting);
   void Cancelled(CallId call);
   void Tick();
+  void ChangeLimits(const JobLimits& limits);
   void Stop(const std::string& reason);
 
   // membership.cc.
@@ -279,7 +280,7 @@ struct JobMachine::Impl {
   absl::Status CheckWaitingCalls() const;
   absl::Status CheckDeadlines() const;
 
-  const JobLimits limits_;
+  JobLimits limits_;
   Ledger ledger_;
   const UnusablePairs unusable_;
   uint64_t n_page_descriptors_ = 0;  // of every job

@@ -1,4 +1,4 @@
-// What the JobMachine allows, and for how long it waits. Plain data; set at start.
+// What the JobMachine allows, and for how long it waits. Plain data.
 #pragma once
 
 #include <cstdint>

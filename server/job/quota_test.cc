@@ -54,6 +54,46 @@ class QuotaTest : public MachineTest {
   }
 };
 
+class ChangedQuotaTest : public QuotaTest {
+ protected:
+  JobLimits Limits() override { return JobLimits(); }
+  void SetQuota(uint64_t bytes) {
+    JobLimits limits;
+    limits.max_heap_bytes_per_uid = bytes;
+    Do(LimitsChanged{limits});
+  }
+};
+
+TEST_F(ChangedQuotaTest, AFirstQuotaCountsWhatRanksHaveAndWhatTheyLeaveBehind) {
+  const TestJob job = ReadyJob(2);
+  SetQuota(3 * kHeap);
+  ExpectRoom(kHeap);
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(StatusOf(Leave(job, rank)).ok());
+  DropSegments();
+  ExpectRoom(kHeap);  // their processes live
+  for (const SessionId session : job.sessions) Gone(session);
+  ExpectRoom(3 * kHeap);
+}
+
+TEST_F(ChangedQuotaTest, WithoutAQuotaNothingThatWasGivenBackIsCharged) {
+  SetQuota(kHeap);
+  const SessionId session = Open(kPid);
+  JoinAndLeave(session, "a");
+  EXPECT_EQ(machine_->kept_bytes(), kHeap);
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(Join(session, Named("b")))));
+  SetQuota(0);
+  EXPECT_EQ(machine_->kept_bytes(), 0u);
+  JoinAndLeave(session, "b");
+}
+
+TEST_F(ChangedQuotaTest, ALowerQuotaTakesNothingAway) {
+  const TestJob job = ReadyJob(2);
+  SetQuota(kHeap);
+  EXPECT_EQ(machine_->ledger().used_bytes_total(), 2 * kHeap);
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(Join(Open(999), Named("b")))));
+  EndJob(job);
+}
+
 TEST_F(QuotaTest, AProcessThatLeftIsChargedUntilItIsGone) {
   const SessionId session = Open(kPid);
   for (int i = 0; i < 3; ++i) JoinAndLeave(session, "a");

@@ -28,9 +28,9 @@ absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
   const uint64_t booked = (found == booked_bytes_by_uid_.end() ? 0 : found->second) + kept;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota != 0 && (booked > quota || bytes > quota - booked)) {
-    std::string text = absl::StrCat("reserve ", bytes, " bytes for rank ", holder.rank, " of job '",
-                                    holder.job, "': uid ", uid, " holds ", booked, " of the ",
-                                    quota, " bytes that irisd allows it");
+    std::string text =
+        absl::StrCat("reserve ", bytes, " bytes for rank ", holder.rank, ": uid ", uid, " holds ",
+                     booked, " of the ", quota, " bytes that irisd allows it");
     if (kept > 0) {
       absl::StrAppend(&text, "; ", kept,
                       " of them are of ranks that left or failed, and count until the processes "

@@ -28,6 +28,7 @@ enum class Method : uint16_t {
   kEvents = 16,
   kPeek = 17,
   kListWaits = 18,
+  kDescribeJobs = 19,
 };
 
 struct MethodInfo {
@@ -55,6 +56,7 @@ inline constexpr std::array<MethodInfo, 18> kMethods = {{
     {Method::kEvents, "/iris.v1.AdminService/Events", /*streams=*/true},
     {Method::kPeek, "/iris.v1.AdminService/Peek"},
     {Method::kListWaits, "/iris.v1.AdminService/ListWaits"},
+    {Method::kDescribeJobs, "/iris.v1.AdminService/DescribeJobs"},
 }};
 
 // Whether it is of the admin service.

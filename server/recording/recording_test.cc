@@ -57,6 +57,7 @@ class RecordingTest : public ::testing::Test {
     apply(
         OperateCall{session, CallId{6}, {.job = JobId{1}, .k = 1, .op = BroadcastOp{0, "value"}}});
     apply(DriverFree{0, 12345});
+    apply(LimitsChanged{{.max_jobs = 1, .max_heap_bytes_per_uid = 1 << 20}});
     apply(Tick{});
     apply(ProcessGone{session});
     apply(SegmentDropped{SegmentId{1}});
@@ -77,7 +78,7 @@ TEST_F(RecordingTest, HasTheSameEffectsAgain) {
   RecordALife();
   const auto report = Replay(file_);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->n_inputs, 13u);
+  EXPECT_EQ(report->n_inputs, 14u);
   EXPECT_GT(report->n_effect_bytes, 1000u);
   EXPECT_FALSE(report->cut);
 }
@@ -104,10 +105,10 @@ TEST_F(RecordingTest, ATruncatedFileIsReplayedUpToItsEnd) {
     Write(bytes.substr(0, size));
     const auto report = Replay(file_);
     ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_LT(report->n_inputs, 13u);
+    EXPECT_LT(report->n_inputs, 14u);
     n_before = std::max(n_before, report->n_inputs);
   }
-  EXPECT_EQ(n_before, 12u);
+  EXPECT_EQ(n_before, 13u);
 }
 
 TEST_F(RecordingTest, DamagedBytesAreNoRecordingAndNoCrash) {
@@ -164,7 +165,7 @@ TEST_F(RecordingTest, WhatFindsNoRoomIsCountedAndLeavesNoGap) {
   EXPECT_LE(recorder_->bytes(), whole - whole / 4);
   const auto report = Replay(file_);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->n_inputs + recorder_->n_dropped(), 13u);
+  EXPECT_EQ(report->n_inputs + recorder_->n_dropped(), 14u);
 }
 
 }  // namespace

@@ -206,6 +206,14 @@ std::shared_ptr<ActiveCall> AdminService::ListWaits(const IncomingCall& call) {
       });
 }
 
+std::shared_ptr<ActiveCall> AdminService::DescribeJobs(const IncomingCall& call) {
+  return calls_->Answer<v1::DescribeJobsRequest, v1::DescribeJobsReply>(
+      call, [this](const CallerInfo& caller, const v1::DescribeJobsRequest& message,
+                   v1::DescribeJobsReply* out) {
+        return server::DescribeJobs(*daemon_, caller, message, out);
+      });
+}
+
 std::shared_ptr<ActiveCall> AdminService::Events(const IncomingCall& call) {
   v1::EventsRequest message;
   const absl::Status parsed = ParseMessage(call.request, &message);

@@ -48,6 +48,7 @@ class AdminService {
   std::shared_ptr<ActiveCall> Events(const IncomingCall& call);
   std::shared_ptr<ActiveCall> Peek(const IncomingCall& call);
   std::shared_ptr<ActiveCall> ListWaits(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> DescribeJobs(const IncomingCall& call);
 
  private:
   void FillStatus(v1::GetStatusReply* reply) const;

@@ -68,7 +68,6 @@ void ToProto(const SessionSnapshot& from, v1::Session* to) {
   to->set_pid(from.caller.pid);
   to->set_uid(from.caller.uid);
   to->set_gid(from.caller.gid);
-  to->set_command(CommandOf(from.caller.pid));
   to->set_state(from.ending ? "ending" : "open");
   to->set_job(from.job);
   to->set_rank(from.rank);
@@ -93,6 +92,30 @@ absl::StatusOr<std::string> PageOfJobs(const Daemon& daemon, const CallerInfo& c
   });
   if (!found) return NoSuchJob(caller, query.name);
   return page.NextToken(listing, request.job());
+}
+
+// One job, without the commands of its sessions.
+void Describe(const Daemon& daemon, const JobMachine& machine, const JobSnapshot& job,
+              v1::JobDescription* to) {
+  const auto& devices = daemon.driver().devices();
+  ToProto(job, devices, to->mutable_job());
+  const JobQuery query{.uid = job.uid, .name = job.name};
+  machine.VisitRanks(query, {}, [&](const JobSnapshot& head, const RankSnapshot& rank) {
+    if (!rank.segments.empty()) ToProto(rank, head, devices, to->add_heaps());
+    return true;
+  });
+  machine.VisitAllocations(query, {},
+                           [&](const JobSnapshot& head, const AllocationSnapshot& allocation) {
+                             ToProto(allocation, head, to->add_allocations());
+                             return to->allocations_size() < static_cast<int>(wire::kListPageMax);
+                           });
+  std::set<SessionId> sessions;
+  for (const RankSnapshot& rank : job.ranks) sessions.insert(rank.session);
+  machine.VisitSessions(job.uid, {}, [&](const SessionSnapshot& session) {
+    if (sessions.contains(session.id)) ToProto(session, to->add_sessions());
+    return true;
+  });
+  to->set_last_event(daemon.events().last());
 }
 
 }  // namespace
@@ -214,11 +237,34 @@ absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
   });
   Page page(request.page_size(), reply->mutable_sessions());
   for (const SessionSnapshot& session : sessions) {
-    const bool taken = page.Add({.id = session.id.value},
-                                [&](v1::Session* message) { ToProto(session, message); });
+    const bool taken = page.Add({.id = session.id.value}, [&](v1::Session* message) {
+      ToProto(session, message);
+      message->set_command(CommandOf(session.caller.pid));
+    });
     if (!taken) break;
   }
   reply->set_next_page_token(page.NextToken("sessions", ""));
+  return absl::OkStatus();
+}
+
+absl::Status DescribeJobs(const Daemon& daemon, const CallerInfo& caller,
+                          const v1::DescribeJobsRequest& request, v1::DescribeJobsReply* reply) {
+  auto next = PageOfJobs(
+      daemon, caller, "descriptions", request, reply->mutable_jobs(),
+      [&](const JobMachine& machine, const JobQuery& query, ListPosition after, auto* page) {
+        machine.VisitJobs(query, after, [&](const JobSnapshot& job) {
+          return page->Add({.id = job.id.value}, [&](v1::JobDescription* message) {
+            Describe(daemon, machine, job, message);
+          });
+        });
+      });
+  if (!next.ok()) return next.status();
+  for (v1::JobDescription& job : *reply->mutable_jobs()) {
+    for (v1::Session& session : *job.mutable_sessions()) {
+      session.set_command(CommandOf(session.pid()));
+    }
+  }
+  reply->set_next_page_token(*std::move(next));
   return absl::OkStatus();
 }
 

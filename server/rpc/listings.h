@@ -1,5 +1,5 @@
-// Listings: the pages of ListDevices, ListJobs, ListHeaps, ListAllocations, ListSessions and
-// ListWaits, as docs/protocol.md describes them. A page costs what it has in it, at most
+// Listings: the pages of ListDevices, ListJobs, ListHeaps, ListAllocations, ListSessions, ListWaits
+// and DescribeJobs, as docs/protocol.md describes them. A page costs what it has in it, at most
 // wire::kMaxListBytes, and never what irisd has.
 //
 // Pure but for the daemon that they look at, whose mutex each but ListWaits holds once, and for the
@@ -44,6 +44,9 @@ absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
                              v1::ListAllocationsReply* reply);
 absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
                           const v1::ListSessionsRequest& request, v1::ListSessionsReply* reply);
+// Each page holds jobs as they were at one moment.
+absl::Status DescribeJobs(const Daemon& daemon, const CallerInfo& caller,
+                          const v1::DescribeJobsRequest& request, v1::DescribeJobsReply* reply);
 // Also copies the control pages of the jobs that it looks at, and reads /proc and, where the host
 // can, words of heaps; that without the daemon's mutex, which it holds once for each of those jobs.
 absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,

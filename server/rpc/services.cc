@@ -71,6 +71,8 @@ std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
       return admin_.Peek(call);
     case Method::kListWaits:
       return admin_.ListWaits(call);
+    case Method::kDescribeJobs:
+      return admin_.DescribeJobs(call);
   }
   call.reply->Finish(absl::UnimplementedError("no such method"));
   return nullptr;

@@ -113,6 +113,9 @@ class Admission {
   absl::StatusOr<Place> AdmitHandshake(const Applicant& applicant, uint64_t key);
   absl::StatusOr<Place> AdmitAdmin(const Applicant& applicant, uint64_t key);
 
+  // Who has a place keeps it.
+  void SetLimits(const AdmissionLimits& limits) { limits_ = limits; }
+
   uint64_t n_sessions() const { return sessions_.total(); }
   uint64_t n_handshakes() const { return handshakes_.total(); }
   const AdmissionLimits& limits() const { return limits_; }
@@ -121,7 +124,7 @@ class Admission {
   Crowd& Of(Place::Kind kind);
   absl::Status RoomForSession(const Applicant& applicant) const;
 
-  const AdmissionLimits limits_;
+  AdmissionLimits limits_;
   Crowd handshakes_;
   Crowd sessions_;
   Crowd admins_;

@@ -101,6 +101,10 @@ void SessionServer::Post(Command command) {
   poller_->Wake();
 }
 
+void SessionServer::SetLimits(const AdmissionLimits& limits) {
+  Post([this, limits] { admission_.SetLimits(limits); });
+}
+
 void SessionServer::SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) {
   Post([this, id, descriptors = std::move(descriptors)]() mutable {
     Session* const session = FindOpen(id);

@@ -82,6 +82,10 @@ class SessionServer : public SessionOutput {
   // Ends the thread; every socket is closed, every client told. Idempotent.
   void Stop();
 
+  // Changes how many sessions, handshakes and connections on irisd.sock there may be, a moment
+  // later; the other limits are those from the start. Any thread.
+  void SetLimits(const AdmissionLimits& limits) ABSL_LOCKS_EXCLUDED(inbox_mu_);
+
   // SessionOutput. Any thread; they only queue.
   void SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) override
       ABSL_LOCKS_EXCLUDED(inbox_mu_);

@@ -83,6 +83,11 @@ AdminRelayService::Unary* AdminRelayService::ListWaits(Context* context, const B
   return UnaryCall::Start(relay_, Method::kListWaits, context, request, reply);
 }
 
+AdminRelayService::Unary* AdminRelayService::DescribeJobs(Context* context, const Bytes* request,
+                                                          Bytes* reply) {
+  return UnaryCall::Start(relay_, Method::kDescribeJobs, context, request, reply);
+}
+
 AdminRelayService::Stream* AdminRelayService::Events(Context* context, const Bytes* request) {
   return StreamCall::Start(relay_, Method::kEvents, context, request);
 }

@@ -27,7 +27,8 @@ using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetStatus<
                         v1::AdminService::WithRawCallbackMethod_Events<
                             v1::AdminService::WithRawCallbackMethod_Peek<
                                 v1::AdminService::WithRawCallbackMethod_ListWaits<
-                                    v1::AdminService::Service>>>>>>>>>;
+                                    v1::AdminService::WithRawCallbackMethod_DescribeJobs<
+                                        v1::AdminService::Service>>>>>>>>>>;
 
 class HeapRelayService final : public RawHeapService {
  public:
@@ -70,6 +71,7 @@ class AdminRelayService final : public RawAdminService {
   Stream* Events(Context* context, const Bytes* request) override;
   Unary* Peek(Context* context, const Bytes* request, Bytes* reply) override;
   Unary* ListWaits(Context* context, const Bytes* request, Bytes* reply) override;
+  Unary* DescribeJobs(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
   Relay* const relay_;

@@ -16,7 +16,8 @@ class Irisd:
     """Starts irisd and waits until it has its sockets. Use as a context, or call stop(). `user`: an irisd without
     privileges, if this process is root. `open_files`: its RLIMIT_NOFILE."""
 
-    def __init__(self, *flags, devices=4, memory="256MiB", backend="emu", user=None, open_files=None):
+    def __init__(self, *flags, devices=4, memory="256MiB", backend="emu", user=None, open_files=None,
+                 self_check=False):
         self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
         os.chmod(self.folder, 0o755)
         program = IRISD
@@ -37,7 +38,7 @@ class Irisd:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [program, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
-                 "--emu-memory", memory, "--no-self-check", *flags],
+                 "--emu-memory", memory, "--self-check", "on" if self_check else "off", *flags],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, user=user, preexec_fn=limit)
         end = time.monotonic() + PATIENCE_SECONDS
         while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):

@@ -544,8 +544,8 @@ PYTHON_VARIABLE = re.compile(r'environ(?:\.get\(|\[)"(IRIS_[A-Z0-9_]+)"')
 
 
 def environment_variables(tree):
-    """Each environment variable of Iris is read in one file, and stands in the table of docs/operations.md; what
-    stands there is read."""
+    """Each environment variable of Iris is read in one file, and perhaps in one of irisd's; it stands in the table of
+    docs/operations.md; what stands there is read."""
     listed = {}  # variable: its line in the table
     inside = False
     for number, line in enumerate(tree.files.get(VARIABLE_PAGE, "").split("\n"), 1):
@@ -574,10 +574,12 @@ def environment_variables(tree):
         else:
             readers[name] = places
     for name, places in sorted(readers.items()):
-        (first, number), *others = sorted(places.items())
+        first, number = min(places.items())
         if name not in listed:
             found.append(f"{first}:{number}: {name} is not in the table of variables in {VARIABLE_PAGE}")
-        found += [f"{path}:{line}: {name} is read in {first} already" for path, line in others]
+        for of_irisd in (False, True):
+            side = sorted(place for place in places.items() if place[0].startswith("server/") == of_irisd)
+            found += [f"{path}:{line}: {name} is read in {side[0][0]} already" for path, line in side[1:]]
     return found + [f"{VARIABLE_PAGE}:{number}: nobody reads {name}"
                     for name, number in listed.items() if name not in readers]
 

@@ -162,6 +162,8 @@ PLANTED = {
         ("client/python/iris/planted.py", 'import os\nX = os.environ.get("IRIS_PLANTED")\n'),
         ("client/python/iris/planted.py", 'import os\nX = os.environ["IRIS_LIBRARY"]\n'),
         ("client/planted.cc", 'const char* x = getenv("IRIS_HEAP_BYTES");\n'),
+        # In two files of irisd.
+        ("server/planted.cc", 'const char* x = getenv("IRIS_RUNTIME_DIR");\n'),
         # Read by nobody.
         ("docs/operations.md", OPERATIONS.replace("\n| `IRIS_JOB` ", "\n| `IRIS_NO` | – | – |\n| `IRIS_JOB` ")),
     ),
