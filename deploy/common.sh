@@ -12,8 +12,8 @@ bazel_() {
   command bazel --host_jvm_args=-Xmx1g --host_jvm_args=-XX:-UsePerfData --max_idle_secs=300 ${IRIS_BAZEL_STARTUP:-} "$@"
 }
 
-# A folder for what was compiled, which all checkouts of a user share, so that a fresh clone compiles only what nobody has
-# compiled before. Deleting it costs nothing but time. IRIS_BUILD_CACHE names another folder; empty, there is none.
+# A folder for what was compiled, which all checkouts of a user share, so that a fresh clone compiles only what nobody
+# has compiled before. Deleting it costs nothing but time. IRIS_BUILD_CACHE names another folder; empty, there is none.
 build_cache=${IRIS_BUILD_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/iris/build}
 build_cache_mib_max=${IRIS_BUILD_CACHE_MIB:-8192}
 
@@ -21,7 +21,8 @@ build_cache_mib_max=${IRIS_BUILD_CACHE_MIB:-8192}
 # cache.
 system_key() {
   {
-    dpkg-query -W -f='${Package} ${Version}\n' '*-dev' 'g++*' 'gcc*' 'cpp*' 'clang*' 'binutils*' 'protobuf-compiler*' 'bazel*'
+    dpkg-query -W -f='${Package} ${Version}\n' \
+      '*-dev' 'g++*' 'gcc*' 'cpp*' 'clang*' 'binutils*' 'protobuf-compiler*' 'bazel*'
     cat /usr/local/src/iris/*/VERSION
     nvcc --version || /usr/local/cuda/bin/nvcc --version
     cat /usr/local/lib/iris/wheels/wheels.txt

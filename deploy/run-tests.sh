@@ -59,8 +59,8 @@ run() {
 test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(nproc)" --flaky_test_attempts=2
   --modify_execution_info=TestRunner=+no-cache)
 
-# Everything as it ships. C++ tests of host code run under AddressSanitizer instead, which is stricter, but for those with
-# cases that sanitizers leave out (their tag is `plain`) and those of irisd's confinement, which it does without there.
+# Everything as it ships. C++ tests of host code run under AddressSanitizer instead, which is stricter, but for those
+# with cases that sanitizers leave out, and those of irisd's confinement, which it does without there: tag `plain`.
 {
   echo //...
   bazel_ query --ui_event_filters=-info --noshow_progress "kind(cc_test,

@@ -14,16 +14,13 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view what)
 }
 
 // Annotates the error of an operation of the control plane. irisd's text begins with the operation,
-// "allocate (team 0, k=3): ", of which `what` then keeps the rest: "allocate 10 bytes "x" (team 0,
-// k=3): ".
+// "allocate #3 (team 0): ", of which `what` then keeps the rest: "allocate 10 bytes "x" #3 (team 0): ".
 inline absl::Status AnnotateOperation(const absl::Status& status, absl::string_view what) {
   const absl::string_view verb = what.substr(0, what.find(' '));
   const absl::string_view text = status.message();
-  const size_t at = text.find(" (");
-  const bool says_it = at != text.npos && text.substr(0, verb.size()) == verb &&
-                       text.substr(0, at).find_first_of(" :") == text.npos;
+  const bool says_it = text.substr(0, verb.size()) == verb && text.substr(verb.size(), 2) == " #";
   if (status.ok() || !says_it) return Annotate(status, what);
-  return absl::Status(status.code(), absl::StrCat(what, text.substr(at)));
+  return absl::Status(status.code(), absl::StrCat(what, text.substr(verb.size())));
 }
 
 }  // namespace iris::internal

@@ -428,7 +428,8 @@ TEST_P(HostBarrierTest, OneThatCannotEndFailsWithTheReason) {
   help.why = "it cannot end";
   const absl::Status status = barrier.Run(absl::Now() + kLong, kNotCancelled, &help);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("host barrier 1 of 2 ranks: it cannot end"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("host barrier #1 of 2 ranks: it cannot end"));
   EXPECT_EQ(pages.waits_since_ms(0), 0u);
 }
 

@@ -109,9 +109,9 @@ TEST_F(TeamCallsTest, ErrorsSayWhatWasAttempted) {
   refused("a");
   EXPECT_EQ(zero_->Allocate({.bytes = 8, .name = "x"}, world_).status(),
             absl::AbortedError("allocate 8 bytes \"x\": a"));
-  refused("allocate (team 0, k=3): a");  // as irisd says it
+  refused("allocate #3 (team 0): a");  // as irisd says it
   EXPECT_EQ(zero_->Allocate({.bytes = 8, .name = "x"}, world_).status(),
-            absl::AbortedError("allocate 8 bytes \"x\" (team 0, k=3): a"));
+            absl::AbortedError("allocate 8 bytes \"x\" #3 (team 0): a"));
   refused("no room (of the team)");
   EXPECT_EQ(zero_->Allocate({.bytes = 8, .name = "x"}, world_).status(),
             absl::AbortedError("allocate 8 bytes \"x\": no room (of the team)"));

@@ -189,7 +189,8 @@ struct StopRequested {
 
 using Input =
     std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall, OperateCall,
-                 GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall, CallCancelled, WatchOpened,
-                 SegmentCreated, SegmentDropped, DriverFree, LimitsChanged, Noted, Tick, StopRequested>;
+                 GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall, CallCancelled,
+                 WatchOpened, SegmentCreated, SegmentDropped, DriverFree, LimitsChanged, Noted,
+                 Tick, StopRequested>;
 
 }  // namespace iris::server

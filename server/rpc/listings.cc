@@ -63,6 +63,21 @@ std::set<uint64_t> WorkspacesOf(const Daemon& daemon, JobId job) {
   return offsets;
 }
 
+// Names the allocations of communicators, which have no name of their own. It reads the ranks'
+// pages, so it is not called while the machine is locked.
+void NameWorkspaces(const Daemon& daemon,
+                    google::protobuf::RepeatedPtrField<v1::Allocation>* allocations) {
+  std::map<uint64_t, std::set<uint64_t>> workspaces;  // by job
+  for (v1::Allocation& allocation : *allocations) {
+    if (!allocation.name().empty()) continue;
+    const auto [known, is_new] = workspaces.try_emplace(allocation.job_id());
+    if (is_new) known->second = WorkspacesOf(daemon, JobId{allocation.job_id()});
+    if (known->second.contains(allocation.offset_bytes())) {
+      allocation.set_name("(workspace of a communicator)");
+    }
+  }
+}
+
 void ToProto(const SessionSnapshot& from, v1::Session* to) {
   to->set_session_id(from.id.value);
   to->set_pid(from.caller.pid);
@@ -208,15 +223,7 @@ absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
             });
       });
   if (!next.ok()) return next.status();
-  std::map<uint64_t, std::set<uint64_t>> workspaces;  // by job
-  for (v1::Allocation& allocation : *reply->mutable_allocations()) {
-    if (!allocation.name().empty()) continue;
-    const auto [known, is_new] = workspaces.try_emplace(allocation.job_id());
-    if (is_new) known->second = WorkspacesOf(daemon, JobId{allocation.job_id()});
-    if (known->second.contains(allocation.offset_bytes())) {
-      allocation.set_name("(workspace of a communicator)");
-    }
-  }
+  NameWorkspaces(daemon, reply->mutable_allocations());
   reply->set_next_page_token(*std::move(next));
   return absl::OkStatus();
 }
@@ -260,6 +267,7 @@ absl::Status DescribeJobs(const Daemon& daemon, const CallerInfo& caller,
       });
   if (!next.ok()) return next.status();
   for (v1::JobDescription& job : *reply->mutable_jobs()) {
+    NameWorkspaces(daemon, job.mutable_allocations());
     for (v1::Session& session : *job.mutable_sessions()) {
       session.set_command(CommandOf(session.pid()));
     }
