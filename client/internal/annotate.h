@@ -14,7 +14,7 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view what)
 }
 
 // Annotates the error of an operation of the control plane. irisd's text begins with the operation,
-// "allocate #3 (team 0): ", of which `what` then keeps the rest: "allocate 10 bytes "x" #3 (team 0): ".
+// "allocate #3 (team 0): ". It becomes "allocate 10 bytes "x" #3 (team 0): ".
 inline absl::Status AnnotateOperation(const absl::Status& status, absl::string_view what) {
   const absl::string_view verb = what.substr(0, what.find(' '));
   const absl::string_view text = status.message();

@@ -187,10 +187,9 @@ struct StopRequested {
   std::string reason;
 };
 
-using Input =
-    std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall, OperateCall,
-                 GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall, CallCancelled,
-                 WatchOpened, SegmentCreated, SegmentDropped, DriverFree, LimitsChanged, Noted,
-                 Tick, StopRequested>;
+using Input = std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall,
+                           OperateCall, GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall,
+                           CallCancelled, WatchOpened, SegmentCreated, SegmentDropped, DriverFree,
+                           LimitsChanged, Noted, Tick, StopRequested>;
 
 }  // namespace iris::server
