@@ -38,7 +38,7 @@ class Bundle(bundle_case.BundleCase):
         self.assertEqual(sorted(out.splitlines()), ["[0] rank 0 got 101", "[1] rank 1 got 100"])
 
     def test_is_small(self):
-        """Without the programs for GPUs, whose share bundle.py limits."""
+        """Without the programs for GPUs: size_test looks at the whole."""
         self.assertLess(os.path.getsize(self.archive), 12 << 20)
         self.assertLess(os.path.getsize(self.archive_for_users()), 11 << 20)
 
