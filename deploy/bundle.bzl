@@ -109,8 +109,8 @@ bundled_host_files = rule(
 
 def _iris_bundle_impl(ctx):
     name = "iris-%s-linux-x86_64" % ctx.attr.version
-    archive = ctx.actions.declare_file("%s/%s.tar.gz" % (ctx.label.name, name))
-    for_users = ctx.actions.declare_file("%s/%s-user.tar.gz" % (ctx.label.name, name))
+    archive = ctx.actions.declare_file("%s/%s.tar.xz" % (ctx.label.name, name))
+    for_users = ctx.actions.declare_file("%s/%s-user.tar.xz" % (ctx.label.name, name))
     inputs = []
     links = {}
     files = []

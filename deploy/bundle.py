@@ -1,4 +1,4 @@
-"""Packs the bundle: bundle.py SPEC.json ARCHIVE.tar.gz ARCHIVE-user.tar.gz, called by iris_bundle in bundle.bzl.
+"""Packs the bundle: bundle.py SPEC.json ARCHIVE.tar.xz ARCHIVE-user.tar.xz, called by iris_bundle in bundle.bzl.
 
 The archive for users is without tests and benchmarks.
 
@@ -7,8 +7,8 @@ CMake and pkg-config files. Of the machine that runs it, it needs the C and C++ 
 else a program is linked with lies in lib/.
 """
 
-import gzip
 import json
+import lzma
 import os
 import re
 import shutil
@@ -19,8 +19,6 @@ import tempfile
 
 # The machine's own are taken, of this version or newer. The vendors' are opened at run time, where there is a GPU.
 NOT_CARRIED = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so.*|linux-vdso.*)$")
-PACKED_BYTES_MAX = 32 << 20
-USER_PACKED_BYTES_MAX = 15 << 20
 NOT_FOR_USERS = re.compile(r"^(bin/iris-gpu-check|libexec/iris/tests/.*|libexec/iris/\w+/(tests|bench)/.*)$")
 SYSTEM_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
@@ -231,25 +229,21 @@ def check_version(tree, version):
         sys.exit(f"bundle.py: IRIS_VERSION in deploy/BUILD.bazel is {version}, in proto/wire/version.h {there}")
 
 
-def pack(tree, name, archive, bytes_max):
-    """The same tree gives the same bytes."""
+def pack(tree, name, archive):
+    """The same tree gives the same bytes. What programs have in common is packed once: the window spans all of them."""
 
     def plain(info):
         info.uid = info.gid = info.mtime = 0
         info.uname = info.gname = "root"
         return info
 
-    with open(archive, "wb") as raw:
-        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=9, mtime=0) as zipped, \
-                tarfile.open(fileobj=zipped, mode="w") as tar:
-            for folder, folders, names in os.walk(tree.root):
-                folders.sort()
-                for each in sorted(names) + [f for f in folders if os.path.islink(os.path.join(folder, f))]:
-                    path = os.path.join(folder, each)
-                    tar.add(path, arcname=os.path.join(name, os.path.relpath(path, tree.root)), filter=plain)
-    size = os.path.getsize(archive)
-    if size > bytes_max:
-        sys.exit(f"bundle.py: {os.path.basename(archive)} has {size} bytes, at most {bytes_max}")
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
+    with lzma.open(archive, "wb", filters=filters) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        for folder, folders, names in os.walk(tree.root):
+            folders.sort()
+            for each in sorted(names) + [f for f in folders if os.path.islink(os.path.join(folder, f))]:
+                path = os.path.join(folder, each)
+                tar.add(path, arcname=os.path.join(name, os.path.relpath(path, tree.root)), filter=plain)
 
 
 def main(spec_path, archive, for_users):
@@ -279,9 +273,9 @@ def main(spec_path, archive, for_users):
         tree.write("share/doc/iris/CONTENTS", "".join(
             [f"Iris {version} for Linux on x86-64, device backends: {', '.join(backends)}.\n"] +
             ([spec["notes"] + "\n"] if spec["notes"] else [])))
-        pack(tree, spec["name"], archive, PACKED_BYTES_MAX)
+        pack(tree, spec["name"], archive)
         remove_tests(tree)
-        pack(tree, spec["name"], for_users, USER_PACKED_BYTES_MAX)
+        pack(tree, spec["name"], for_users)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 # Makes a release page as a folder: the bundle, the Python wheel, NOTES.md from the changelog, and SHA256SUMS.
 #   deploy/release.sh                            builds //deploy:bundle and writes release/VERSION
 #   deploy/release.sh --out FOLDER               writes FOLDER, which must not exist yet
-#   deploy/release.sh --bundle ARCHIVE.tar.gz    takes a built bundle, and may be repeated; the first gives the wheel
+#   deploy/release.sh --bundle ARCHIVE.tar.xz    takes a built bundle, and may be repeated; the first gives the wheel
 # shellcheck disable=SC1091,SC2154
 out="" bundles=()
 fail() {
@@ -33,8 +33,9 @@ built=""
 if [ ${#bundles[@]} -eq 0 ]; then
   say "build"
   trap 'bazel_ shutdown >/dev/null 2>&1 || true' EXIT
+  use_build_cache
   bazel_ build "${quiet[@]}" //deploy:bundle
-  bundles=("$(bazel_ info bazel-bin 2>/dev/null)"/deploy/bundle/*.tar.gz)
+  bundles=("$(bazel_ info bazel-bin 2>/dev/null)"/deploy/bundle/*.tar.xz)
   built="Built from commit $(git describe --always --dirty), by $(ldd --version | head -n 1)."
 fi
 
@@ -47,8 +48,8 @@ for bundle in "${bundles[@]}"; do
   [ -f "$bundle" ] || fail "there is no file $bundle"
   [ ! -e "$folder/page/$name" ] || fail "two bundles have the name $name"
   mkdir "$folder/$name"
-  tar -xzf "$bundle" -C "$folder/$name" --strip-components=1 2>"$folder/tar" ||
-    fail "$bundle is no gzipped tar archive: $(tr '\n' ' ' <"$folder/tar")"
+  tar -xf "$bundle" -C "$folder/$name" --strip-components=1 2>"$folder/tar" ||
+    fail "$bundle is no packed tar archive: $(tr '\n' ' ' <"$folder/tar")"
   contents=$folder/$name/share/doc/iris/CONTENTS
   [ -f "$contents" ] || fail "$bundle is no bundle of Iris: it has no share/doc/iris/CONTENTS"
   its=$(sed -n '1s/^Iris \([^ ]*\) for .*/\1/p' "$contents")

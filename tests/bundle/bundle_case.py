@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-ARCHIVES = "deploy/bundle_for_test/iris-*-linux-x86_64.tar.gz"
+ARCHIVES = "deploy/bundle_for_test/iris-*-linux-x86_64.tar.xz"
 PROJECT = tuple("tests/bundle/" + name for name in ("CMakeLists.txt", "hello.cc", "hello.c", "hello_host.cc",
                                                     "hello_absl.cc", "two_threads.c"))
 PATIENCE_SECONDS = 240
@@ -40,7 +40,7 @@ class BundleCase(unittest.TestCase):
         with tarfile.open(cls.archive) as tar:
             tar.extractall(path)
         (top,) = os.listdir(path)
-        assert os.path.basename(cls.archive) == top + ".tar.gz", top
+        assert os.path.basename(cls.archive) == top + ".tar.xz", top
         return os.path.join(path, top)
 
     def run_ok(self, *command, environment=None, **kwargs):

@@ -13,7 +13,7 @@ import unittest
 
 from tests.python import junit
 
-(ARCHIVE,) = glob.glob("deploy/bundle_for_test/iris-*-linux-x86_64.tar.gz")
+(ARCHIVE,) = glob.glob("deploy/bundle_for_test/iris-*-linux-x86_64.tar.xz")
 OLD_KERNEL = [sys.executable, os.path.abspath("tests/bundle/old_kernel.py")]
 NEWEST = {"GLIBC": (2, 35), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)}
 PATIENCE_SECONDS = 120

@@ -134,14 +134,14 @@ class Wheel(bundle_case.BundleCase):
 
     def test_a_release_of_something_else_is_refused(self):
         out = os.path.join(self.folder, "no-release")
-        text = os.path.join(self.folder, "text.tar.gz")
+        text = os.path.join(self.folder, "text.tar.xz")
         with open(text, "w", encoding="utf-8") as file:
             file.write("not packed")
-        empty = os.path.join(self.folder, "empty.tar.gz")
-        tarfile.open(empty, "w:gz").close()
-        for arguments, said in ((["--bundle", text], "text.tar.gz is no gzipped tar archive"),
-                                (["--bundle", empty], "empty.tar.gz is no bundle of Iris"),
-                                (["--bundle", "/none.tar.gz"], "there is no file /none.tar.gz"),
+        empty = os.path.join(self.folder, "empty.tar.xz")
+        tarfile.open(empty, "w:xz").close()
+        for arguments, said in ((["--bundle", text], "text.tar.xz is no packed tar archive"),
+                                (["--bundle", empty], "empty.tar.xz is no bundle of Iris"),
+                                (["--bundle", "/none.tar.xz"], "there is no file /none.tar.xz"),
                                 (["--bundle", self.archive, "--bundle", self.archive], "two bundles have the name"),
                                 (["--bundle", self.archive, "--out", self.folder], "remove it, or name another folder"),
                                 (["--bundle"], "--bundle needs a value")):
