@@ -37,7 +37,7 @@ struct MethodInfo {
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 
-inline constexpr std::array<MethodInfo, 18> kMethods = {{
+inline constexpr std::array<MethodInfo, 19> kMethods = {{
     {Method::kJoin, "/iris.v1.HeapService/Join"},
     {Method::kMapped, "/iris.v1.HeapService/Mapped"},
     {Method::kOperate, "/iris.v1.HeapService/Operate"},
