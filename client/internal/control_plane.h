@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,14 @@ struct RankIdentity {
   uint32_t rank = 0;
 };
 
+// A question to irisd about a host barrier. Its destructor takes it back.
+class BarrierQuestion {
+ public:
+  virtual ~BarrierQuestion() = default;
+  // Never waits. Nothing: no answer has come yet. An error: none will.
+  virtual std::optional<absl::StatusOr<BarrierAnswer>> Answer() = 0;
+};
+
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
@@ -81,6 +91,12 @@ class ControlPlane {
     wire::UniqueFd fd;
   };
   virtual absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) = 0;
+
+  // Asks about a host barrier that lasts. Never waits. Null: irisd cannot be asked now.
+  virtual std::unique_ptr<BarrierQuestion> AskOfBarrier(const BarrierWait& wait) = 0;
+  // The same of one whose time is up; the answer is there at the deadline, if at all.
+  virtual absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,
+                                                        absl::Time deadline) = 0;
 
   // Says whether the segments of a growth are mapped.
   virtual absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,

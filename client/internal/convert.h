@@ -38,6 +38,7 @@ std::string EncodeMapped(const Asker& asker, uint64_t epoch, const absl::StatusO
 std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::Duration timeout);
 std::string EncodeBorrow(uint64_t session_id, const HeapPart& part);
 std::string EncodeGrowMapped(const Asker& asker, uint64_t grow_id, const absl::Status& mapped);
+std::string EncodeAwaitBarrier(uint64_t session_id, const BarrierWait& wait);
 std::string EncodeLeave(const Asker& asker);
 std::string EncodeResume(uint64_t session_id, const RankIdentity& identity);
 std::string EncodeWatch(const Asker& asker);
@@ -49,6 +50,7 @@ absl::StatusOr<JoinedJob> DecodeJoinReply(absl::string_view bytes);
 absl::StatusOr<CommittedJob> DecodeMappedReply(absl::string_view bytes);
 absl::StatusOr<Outcome> DecodeOperateReply(absl::string_view bytes);
 absl::StatusOr<Borrowed> DecodeBorrowReply(absl::string_view bytes);
+absl::StatusOr<BarrierAnswer> DecodeAwaitBarrierReply(absl::string_view bytes);
 absl::StatusOr<WatchEvent> DecodeWatchEvent(absl::string_view bytes);
 
 }  // namespace iris::internal

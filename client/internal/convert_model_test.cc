@@ -64,7 +64,7 @@ std::vector<OurField> FieldsOfRequests() {
          IRIS_FIELD(OperateRequest, kCreateTeam), IRIS_FIELD(OperateRequest, kDestroyTeam),
          IRIS_FIELD(OperateRequest, kGrow), IRIS_FIELD(OperateRequest, kOpen),
          IRIS_FIELD(OperateRequest, kPublish), IRIS_FIELD(OperateRequest, kRegister),
-         IRIS_FIELD(OperateRequest, kConfirm)});
+         IRIS_FIELD(OperateRequest, kConfirm), IRIS_FIELD(OperateRequest, kOnlyThread)});
   }
   {
     using Name = field::AllocateOp;
@@ -103,6 +103,18 @@ std::vector<OurField> FieldsOfRequests() {
     using Name = field::BorrowReply;
     add({IRIS_FIELD(BorrowReply, kJobId), IRIS_FIELD(BorrowReply, kEpoch),
          IRIS_FIELD(BorrowReply, kSegments)});
+  }
+  {
+    using Name = field::AwaitBarrierRequest;
+    add({IRIS_FIELD(AwaitBarrierRequest, kSessionId), IRIS_FIELD(AwaitBarrierRequest, kJobId),
+         IRIS_FIELD(AwaitBarrierRequest, kTeamId), IRIS_FIELD(AwaitBarrierRequest, kEpoch),
+         IRIS_FIELD(AwaitBarrierRequest, kMissing), IRIS_FIELD(AwaitBarrierRequest, kOnlyThread),
+         IRIS_FIELD(AwaitBarrierRequest, kMoment), IRIS_FIELD(AwaitBarrierRequest, kTimeIsUp)});
+  }
+  {
+    using Name = field::AwaitBarrierReply;
+    add({IRIS_FIELD(AwaitBarrierReply, kMoment), IRIS_FIELD(AwaitBarrierReply, kCannotEnd),
+         IRIS_FIELD(AwaitBarrierReply, kText)});
   }
   {
     using Name = field::BroadcastOp;
@@ -335,6 +347,7 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
     call.job_id = dice.Number();
     call.team_id = static_cast<uint32_t>(dice.Number());
     call.k = dice.Number();
+    call.only_thread = dice.OneIn(2);
     const absl::Duration timeout = absl::Milliseconds(dice.Below(1 << 20));
     const std::string value = dice.Text(3000);
     AllocateOptions allocate = {.bytes = dice.Number(),
@@ -403,6 +416,24 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
     borrow.set_bytes(call.k);
     EXPECT_EQ(EncodeBorrow(session_id, {"job", call.team_id, number, call.k}),
               borrow.SerializeAsString());
+    v1::AwaitBarrierRequest barrier;
+    barrier.set_session_id(session_id);
+    barrier.set_job_id(asker.job_id);
+    barrier.set_team_id(call.team_id);
+    barrier.set_epoch(static_cast<uint32_t>(number));
+    barrier.add_missing(3);
+    barrier.add_missing(7);
+    barrier.set_only_thread(call.only_thread);
+    barrier.set_moment(call.k);
+    barrier.set_time_is_up(!call.only_thread);
+    EXPECT_EQ(EncodeAwaitBarrier(session_id, {asker.job_id,
+                                              call.team_id,
+                                              static_cast<uint32_t>(number),
+                                              {3, 7},
+                                              call.only_thread,
+                                              call.k,
+                                              !call.only_thread}),
+              barrier.SerializeAsString());
     v1::ResumeRequest resume;
     resume.set_session_id(session_id);
     resume.set_job_id(asker.job_id);
@@ -463,6 +494,13 @@ void CompareAnswers(absl::StatusOr<Ours> (*decode)(absl::string_view),
 TEST(ConvertModelTest, JoinRepliesAreReadAsByProtobuf) {
   CompareAnswers<v1::JoinReply, JoinedJob>(DecodeJoinReply, [](const v1::JoinReply& message) {
     return reference::Text(reference::FromProto(message));
+  });
+}
+
+TEST(ConvertModelTest, AwaitBarrierRepliesAreReadAsByProtobuf) {
+  CompareAnswers<v1::AwaitBarrierReply,
+                 BarrierAnswer>(DecodeAwaitBarrierReply, [](const v1::AwaitBarrierReply& message) {
+    return reference::Text(BarrierAnswer{message.moment(), message.cannot_end(), message.text()});
   });
 }
 

@@ -294,6 +294,25 @@ void Read(absl::string_view bytes, Borrowed* to) {
   }
 }
 
+void Read(absl::string_view bytes, BarrierAnswer* to) {
+  using Field = field::AwaitBarrierReply;
+  for (MessageReader<Field> message(bytes); message.next();) {
+    switch (message.tag_and_type()) {
+      case Varint(Field::kMoment):
+        to->moment = message.get_uint64();
+        break;
+      case Varint(Field::kCannotEnd):
+        to->cannot_end = message.get_bool();
+        break;
+      case Bytes(Field::kText):
+        to->text = message.Text();
+        break;
+      default:
+        message.skip();
+    }
+  }
+}
+
 wire::PageRankState StateOf(uint32_t number) {
   return number <= static_cast<uint32_t>(wire::PageRankState::kLeft)
              ? static_cast<wire::PageRankState>(number)
@@ -430,6 +449,9 @@ absl::StatusOr<CommittedJob> DecodeMappedReply(absl::string_view bytes) {
 }
 absl::StatusOr<Borrowed> DecodeBorrowReply(absl::string_view bytes) {
   return Decode<Borrowed>(bytes, "a BorrowReply");
+}
+absl::StatusOr<BarrierAnswer> DecodeAwaitBarrierReply(absl::string_view bytes) {
+  return Decode<BarrierAnswer>(bytes, "an AwaitBarrierReply");
 }
 absl::StatusOr<Outcome> DecodeOperateReply(absl::string_view bytes) {
   return Decode<Outcome>(bytes, "OperateReply");

@@ -184,6 +184,7 @@ std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::
   request.Uint(Field::kK, call.k);
   request.Uint(Field::kTimeoutMs, Milliseconds(timeout));
   std::visit([&request](const auto& op) { Write(op, &request); }, call.op);
+  request.Bool(Field::kOnlyThread, call.only_thread);
   return request.bytes();
 }
 
@@ -204,6 +205,19 @@ std::string EncodeGrowMapped(const Asker& asker, uint64_t grow_id, const absl::S
   Ask(asker, &request);
   request.Uint(Field::kGrowId, grow_id);
   if (!mapped.ok()) request.Text(Field::kError, ToErrorText(mapped));
+  return request.bytes();
+}
+
+std::string EncodeAwaitBarrier(uint64_t session_id, const BarrierWait& wait) {
+  using Field = field::AwaitBarrierRequest;
+  Writer<Field> request;
+  Ask({session_id, wait.job_id}, &request);
+  request.Uint(Field::kTeamId, wait.team_id);
+  request.Uint(Field::kEpoch, wait.epoch);
+  request.Uints(Field::kMissing, wait.missing, wire::kMaxRanks);
+  request.Bool(Field::kOnlyThread, wait.only_thread);
+  request.Uint(Field::kMoment, wait.moment);
+  request.Bool(Field::kTimeIsUp, wait.time_is_up);
   return request.bytes();
 }
 

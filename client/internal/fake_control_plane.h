@@ -140,6 +140,10 @@ class FakeControlPlane : public ControlPlane {
     if (!borrow_answer.ok()) return borrow_answer;
     return lend ? lend(part) : std::exchange(lent, {});
   }
+  std::unique_ptr<BarrierQuestion> AskOfBarrier(const BarrierWait&) override { return nullptr; }
+  absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait&, absl::Time) override {
+    return absl::UnimplementedError("this irisd knows nothing");
+  }
   absl::Status GrowMapped(uint64_t, uint64_t grow_id, const absl::Status& status,
                           absl::Time) override {
     grow_mapped.push_back({grow_id, status});

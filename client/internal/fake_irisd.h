@@ -183,6 +183,9 @@ class FakeIrisd {
       case wire::CallMethod::kBorrow:
         Fail(fd, call, absl::UnimplementedError("this irisd lends nothing"));
         return true;
+      case wire::CallMethod::kAwaitBarrier:
+        Fail(fd, call, absl::UnimplementedError("this irisd knows nothing"));
+        return true;
       case wire::CallMethod::kOperate:
         return OnOperate(fd, call, bytes);
       case wire::CallMethod::kResume: {

@@ -95,6 +95,7 @@ enum class OperateRequest : Number {
   kPublish = 13,
   kRegister = 14,
   kConfirm = 15,
+  kOnlyThread = 16,
 };
 
 enum class AllocateOp : Number {
@@ -192,6 +193,23 @@ enum class BorrowReply : Number {
   kJobId = 1,
   kEpoch = 2,
   kSegments = 4,
+};
+
+enum class AwaitBarrierRequest : Number {
+  kSessionId = 1,
+  kJobId = 2,
+  kTeamId = 3,
+  kEpoch = 4,
+  kMissing = 5,
+  kOnlyThread = 6,
+  kMoment = 7,
+  kTimeIsUp = 8,
+};
+
+enum class AwaitBarrierReply : Number {
+  kMoment = 1,
+  kCannotEnd = 2,
+  kText = 3,
 };
 
 enum class GrowMappedRequest : Number {

@@ -20,6 +20,9 @@ constexpr int kYields = 3;
 // Longest sleep: `cancelled` has no futex.
 constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 
+// A barrier that lasts so long asks for help. Most that wait for a rank that is busy do not.
+constexpr absl::Duration kAskAfter = absl::Milliseconds(200);
+
 // Which barrier it was.
 std::string Named(uint32_t epoch, size_t n_ranks) {
   return absl::StrCat("host barrier ", epoch, " of ", n_ranks, " ranks");
@@ -69,7 +72,8 @@ absl::Status HostBarrier::Pass() {
   return absl::OkStatus();
 }
 
-absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& cancelled) {
+absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& cancelled,
+                              BarrierHelp* help) {
   ++epoch_;
   uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
   __atomic_store_n(own_gave_up, 0u, __ATOMIC_RELAXED);
@@ -77,13 +81,13 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
   FutexWakeAll(own_word_);
   if (was_broken_) return Annotate(status_.Broken(), Named(epoch_, words_.size()));
   bool slept = false;
-  absl::Status status = Await(deadline, cancelled, &slept);
+  absl::Status status = Await(deadline, cancelled, help, &slept);
   if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
   return status;
 }
 
 absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& cancelled,
-                                bool* slept) {
+                                BarrierHelp* help, bool* slept) {
   uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
   // Rotated order: each rank looks for another peer first.
   missing_.clear();
@@ -138,9 +142,11 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
     const absl::Duration left = deadline - now;
     if (left <= absl::ZeroDuration()) {
       const absl::Duration waited = now - start;
+      std::string where = help == nullptr ? "" : help->WhereAre(epoch_, MissingRanks());
+      if (!where.empty()) where = absl::StrCat("; ", where);
       const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
           "time is up after ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
-          "; missing: ", status_.MissingNames(MissingRanks()), WhoGaveUp()));
+          "; missing: ", status_.MissingNames(MissingRanks()), WhoGaveUp(), where));
       const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(waited), 1, 1u << 31);
       __atomic_store_n(own_gave_up, static_cast<uint32_t>(ms), __ATOMIC_RELAXED);
       return Annotate(status, Named(epoch_, n));
@@ -149,6 +155,10 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
       // Who passes without sleeping pays nothing for those who look from outside.
       *slept = true;
       __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, PageNow(), __ATOMIC_RELAXED);
+    }
+    if (help != nullptr && now - start >= kAskAfter) {
+      const std::string why = help->WhyItCannotEnd(epoch_, MissingRanks());
+      if (!why.empty()) return Annotate(absl::InvalidArgumentError(why), Named(epoch_, n));
     }
     waits[n_waits++] = {status_.changes_word(), changes};
     FutexWaitAny(absl::MakeConstSpan(waits, n_waits), std::min(left, kSleepMax));

@@ -20,6 +20,18 @@
 
 namespace iris::internal {
 
+// irisd, as far as it knows more of a barrier that lasts than its pages tell. Called by the thread
+// that waits.
+class BarrierHelp {
+ public:
+  virtual ~BarrierHelp() = default;
+  // The barrier has lasted for a while, and lacks these ranks, as of now. Never waits. Not empty:
+  // the barrier cannot end, and why.
+  virtual std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
+  // Where these ranks are, for an error; may take a moment.
+  virtual std::string WhereAre(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
+};
+
 class HostBarrier {
  public:
   struct Options {
@@ -39,16 +51,19 @@ class HostBarrier {
   // meet without the dead one, and never have to wait, learn of it all the same. kAborted: names
   // who died or left. kDeadlineExceeded: names who is missing. Both also name members that have
   // come and gave up because their own time was up, and kAborted those that are missing besides.
-  // kFailedPrecondition: `cancelled` became true. Each consumes the barrier: ranks that call
-  // equally often stay in step.
-  absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled);
+  // kFailedPrecondition: `cancelled` became true. kInvalidArgument: `help` says that the barrier
+  // cannot end. Each consumes the barrier: ranks that call equally often stay in step. `help` is
+  // asked by barriers that sleep for long; null: nobody is.
+  absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled,
+                   BarrierHelp* help = nullptr);
 
   // Epoch of the last barrier that this rank arrived at.
   uint32_t epoch() const { return epoch_; }
 
  private:
   // Run, after the arrival. `*slept`: this rank's page says since when it waits.
-  absl::Status Await(absl::Time deadline, const std::atomic<bool>& cancelled, bool* slept);
+  absl::Status Await(absl::Time deadline, const std::atomic<bool>& cancelled, BarrierHelp* help,
+                     bool* slept);
   // Drops the members that have arrived from missing_.
   void Look();
   absl::Status Pass();

@@ -18,6 +18,7 @@
 namespace iris::internal {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using wire::PageRankState;
@@ -397,6 +398,44 @@ TEST_P(HostBarrierTest, ATimeoutTellsThatTheMissingProcessIsStopped) {
               HasSubstr(absl::StrCat("missing: rank 1 (pid ", child, ", stopped)")));
   kill(child, SIGCONT);
   ASSERT_EQ(waitpid(child, &state, 0), child);
+}
+
+// What irisd knows.
+class Help : public BarrierHelp {
+ public:
+  std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) override {
+    EXPECT_EQ(epoch, 1u);
+    EXPECT_THAT(missing, ElementsAre(1));
+    return ++n_asked == 2 ? why : "";
+  }
+  std::string WhereAre(uint32_t, const std::vector<uint32_t>& missing) override {
+    EXPECT_THAT(missing, ElementsAre(1));
+    return "rank 1 is in allocate #3";
+  }
+  std::string why;
+  int n_asked = 0;
+};
+
+TEST_P(HostBarrierTest, OneThatCannotEndFailsWithTheReason) {
+  Pages pages(2);
+  HostBarrier barrier = pages.Barrier(0);
+  Help help;
+  help.why = "it cannot end";
+  const absl::Status status = barrier.Run(absl::Now() + kLong, kNotCancelled, &help);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("host barrier 1 of 2 ranks: it cannot end"));
+  EXPECT_EQ(pages.waits_since_ms(0), 0u);
+}
+
+TEST_P(HostBarrierTest, OneThatTimesOutSaysWhereTheMissingAre) {
+  Pages pages(2);
+  HostBarrier barrier = pages.Barrier(0);
+  Help help;
+  const absl::Status status =
+      barrier.Run(absl::Now() + absl::Milliseconds(1), kNotCancelled, &help);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("missing: rank 1 (pid 1001); rank 1 is in allocate #3"));
+  EXPECT_EQ(help.n_asked, 0) << "asked of a barrier that has just begun";
 }
 
 }  // namespace

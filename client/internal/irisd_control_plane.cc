@@ -35,6 +35,26 @@ std::vector<int> DescriptorsOf(const Operation& op) {
   return fds;
 }
 
+// A call of a session, whose answer nobody waits for.
+class CallOfSession : public BarrierQuestion {
+ public:
+  CallOfSession(std::shared_ptr<SessionClient> session, std::shared_ptr<FrameCalls::Stream> call)
+      : session_(std::move(session)), call_(std::move(call)) {}
+
+  std::optional<absl::StatusOr<BarrierAnswer>> Answer() override {
+    const FrameCalls::Answer end = session_->calls().End(*call_);
+    if (!end.status.ok()) return end.status;
+    if (!end.answered) return std::nullopt;
+    std::string bytes;  // an answer that has ended is there as a whole
+    if (!session_->calls().Read(*call_, &bytes)) return absl::CancelledError("no answer");
+    return DecodeAwaitBarrierReply(bytes);
+  }
+
+ private:
+  const std::shared_ptr<SessionClient> session_;
+  const std::shared_ptr<FrameCalls::Stream> call_;  // ends before its session
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IrisdControlPlane>> IrisdControlPlane::Connect(
@@ -146,6 +166,23 @@ absl::StatusOr<CommittedJob> IrisdControlPlane::Mapped(uint64_t job_id, uint64_t
       deadline);
   if (!answer.status.ok()) return answer.status;
   return Parsed(DecodeMappedReply(answer.message));
+}
+
+std::unique_ptr<BarrierQuestion> IrisdControlPlane::AskOfBarrier(const BarrierWait& wait) {
+  std::shared_ptr<SessionClient> session = CurrentSession();
+  auto call = session->calls().Open(wire::CallMethod::kAwaitBarrier,
+                                    EncodeAwaitBarrier(session->session_id(), wait), Now());
+  if (!call.ok()) return nullptr;
+  return std::make_unique<CallOfSession>(std::move(session), *std::move(call));
+}
+
+absl::StatusOr<BarrierAnswer> IrisdControlPlane::WhereAreMissing(const BarrierWait& wait,
+                                                                 absl::Time deadline) {
+  const CallAnswer answer = CallNow(
+      wire::CallMethod::kAwaitBarrier,
+      [&](uint64_t session_id) { return EncodeAwaitBarrier(session_id, wait); }, deadline);
+  if (!answer.status.ok()) return answer.status;
+  return Parsed(DecodeAwaitBarrierReply(answer.message));
 }
 
 absl::Status IrisdControlPlane::GrowMapped(uint64_t job_id, uint64_t grow_id,

@@ -54,6 +54,9 @@ class IrisdControlPlane : public ControlPlane {
   absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
                                   absl::Time answer_deadline, bool* unanswered) override;
   absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) override;
+  std::unique_ptr<BarrierQuestion> AskOfBarrier(const BarrierWait& wait) override;
+  absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,
+                                                absl::Time deadline) override;
   absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
                           absl::Time deadline) override;
   absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,

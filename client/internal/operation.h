@@ -70,6 +70,24 @@ struct OperationCall {
   uint64_t k = 0;
   absl::Duration timeout;
   Operation op;
+  bool only_thread = false;  // no other thread of this rank has used the context
+};
+
+// A host barrier that this rank waits in.
+struct BarrierWait {
+  uint64_t job_id = 0;
+  uint32_t team_id = 0;
+  uint32_t epoch = 0;
+  std::vector<uint32_t> missing;  // world ranks
+  bool only_thread = false;
+  uint64_t moment = 0;      // of the answer before this look; 0: there is none
+  bool time_is_up = false;  // answered at once
+};
+// What irisd knows of it.
+struct BarrierAnswer {
+  uint64_t moment = 0;
+  bool cannot_end = false;
+  std::string text;  // why it cannot end; or, if the time is up, where the missing are
 };
 
 // What was opened, in the heap of the rank that allocated it.

@@ -40,7 +40,9 @@ absl::StatusOr<OperationResult> OperationSequence::RunBoth(
 
 absl::StatusOr<OperationResult> OperationSequence::RunNext(Operation op, absl::Duration timeout,
                                                            absl::Time reach_deadline) {
+  const bool only_thread = threads_ != nullptr && threads_->alone();
   if (unanswered_.has_value()) {
+    unanswered_->call.only_thread = only_thread;
     // Other ranks may have its outcome already: it comes first, then this one is the next.
     const absl::StatusOr<Outcome> earlier = Ask(unanswered_->call, reach_deadline);
     if (!earlier.ok()) {
@@ -48,7 +50,7 @@ absl::StatusOr<OperationResult> OperationSequence::RunNext(Operation op, absl::D
     }
   }
   absl::StatusOr<Outcome> outcome =
-      Ask({job_id_, team_id_, next_k_, timeout, std::move(op)}, reach_deadline);
+      Ask({job_id_, team_id_, next_k_, timeout, std::move(op), only_thread}, reach_deadline);
   if (!outcome.ok()) return outcome.status();
   if (!outcome->status.ok()) return outcome->status;
   return std::move(outcome->result);

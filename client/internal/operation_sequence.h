@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "client/internal/control_plane.h"
 #include "client/internal/heap_size.h"
+#include "client/internal/only_thread.h"
 #include "client/internal/operation.h"
 #include "client/internal/turn.h"
 
@@ -24,8 +25,10 @@ namespace iris::internal {
 
 class OperationSequence {
  public:
-  OperationSequence(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id)
-      : plane_(plane), heap_(heap), job_id_(job_id), team_id_(team_id) {}
+  // `threads` says who has used the context; null: perhaps several threads.
+  OperationSequence(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id,
+                    const OnlyThread* threads = nullptr)
+      : plane_(plane), heap_(heap), job_id_(job_id), team_id_(team_id), threads_(threads) {}
 
   // Asks irisd for the team's next operation and waits for its outcome. An error is the outcome's,
   // or irisd's refusal of the call, or says that irisd was not reached or did not answer in time.
@@ -57,6 +60,7 @@ class OperationSequence {
   HeapSize* const heap_;
   const uint64_t job_id_;
   const uint32_t team_id_;
+  const OnlyThread* const threads_;
 
   Turns turns_;
   // Used by who has the turn.

@@ -158,6 +158,7 @@ inline v1::OperateRequest ToProto(uint64_t session_id, const OperationCall& call
   request.set_k(call.k);
   request.set_timeout_ms(Milliseconds(timeout));
   std::visit([&request](const auto& op) { Fill(op, &request); }, call.op);
+  request.set_only_thread(call.only_thread);
   return request;
 }
 
@@ -279,6 +280,9 @@ inline std::string Text(const Outcome& v) {
           ? absl::StrCat("opened ", v.result.opened->offset_bytes, " ", v.result.opened->bytes, " ",
                          v.result.opened->dtype, " ", v.result.opened->registered)
           : "nothing opened");
+}
+inline std::string Text(const BarrierAnswer& v) {
+  return absl::StrCat(v.moment, " ", v.cannot_end, " ", v.text);
 }
 inline std::string Text(std::monostate) { return "nothing"; }
 inline std::string Text(const RankChange& v) {

@@ -39,6 +39,52 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
                                                  wire::kMaxAllocationNameBytes, " are allowed"));
 }
 
+// How long an error waits for what irisd knows.
+constexpr absl::Duration kWhereTimeout = absl::Milliseconds(250);
+
+// Asks irisd about one barrier. It knows in which calls the other ranks are.
+class HelpOfIrisd : public BarrierHelp {
+ public:
+  HelpOfIrisd(ControlPlane* plane, BarrierWait wait, const OnlyThread* threads)
+      : plane_(plane), wait_(std::move(wait)), threads_(threads) {}
+
+  std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) override {
+    if (refused_) return "";
+    if (question_ == nullptr) {
+      wait_.epoch = epoch;
+      wait_.missing = missing;
+      wait_.only_thread = threads_->alone();
+      question_ = plane_->AskOfBarrier(wait_);
+      refused_ = question_ == nullptr;
+      return "";
+    }
+    const auto answer = question_->Answer();
+    if (!answer.has_value()) return "";
+    question_.reset();
+    refused_ = !answer->ok();
+    if (refused_) return "";
+    if ((*answer)->cannot_end) return (*answer)->text;
+    // These `missing` may be older than the answer: the next ones are not.
+    wait_.moment = (*answer)->moment;
+    return "";
+  }
+
+  std::string WhereAre(uint32_t epoch, const std::vector<uint32_t>& missing) override {
+    wait_.epoch = epoch;
+    wait_.missing = missing;
+    wait_.time_is_up = true;
+    const auto answer = plane_->WhereAreMissing(wait_, DeadlineIn(kWhereTimeout));
+    return answer.ok() ? answer->text : "";
+  }
+
+ private:
+  ControlPlane* const plane_;
+  BarrierWait wait_;
+  const OnlyThread* const threads_;
+  std::unique_ptr<BarrierQuestion> question_;
+  bool refused_ = false;
+};
+
 }  // namespace
 
 // Teams.
@@ -55,7 +101,7 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
   }
   uint32_t* const own_word = &window_->control_page(options_.rank)->words[barrier.slot];
   auto state =
-      std::make_shared<State>(plane_, heap_, options_.job_id, info.team_id,
+      std::make_shared<State>(plane_, heap_, options_.job_id, info.team_id, &threads_,
                               HostBarrier(barrier, std::move(words), own_word, window_->status()));
   Team& team = state->team;
   team.id = info.team_id;
@@ -77,6 +123,7 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
 }
 
 absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& team) const {
+  threads_.Use();
   if (absl::Status status = guard_->Usable(); !status.ok()) return status;
   if (!team.member()) {
     return absl::FailedPreconditionError(absl::StrCat("rank ", options_.rank,
@@ -104,6 +151,7 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
 }
 
 absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, Operation op) {
+  threads_.Use();
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   auto result = own_.Run(std::move(op), options_.timeout);
   if (!result.ok()) return Annotate(result.status(), what);
@@ -527,7 +575,8 @@ absl::Status TeamCalls::Meet(State& state, absl::Duration timeout) {
     return absl::DeadlineExceededError(
         "host barrier: another thread's barrier on the same team did not end in time");
   }
-  return state.barrier.Run(deadline, guard_->closed());
+  HelpOfIrisd help(plane_, {.job_id = options_.job_id, .team_id = state.team.id}, &threads_);
+  return state.barrier.Run(deadline, guard_->closed(), &help);
 }
 
 }  // namespace iris::internal

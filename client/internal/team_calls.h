@@ -28,6 +28,7 @@
 #include "client/internal/heap_ranges.h"
 #include "client/internal/heap_size.h"
 #include "client/internal/host_barrier.h"
+#include "client/internal/only_thread.h"
 #include "client/internal/operation_sequence.h"
 #include "client/internal/turn.h"
 #include "client/internal/window.h"
@@ -52,7 +53,7 @@ class TeamCalls {
         plane_(plane),
         window_(window),
         heap_(heap),
-        own_(plane, heap, options_.job_id, wire::kFirstOwnTeam + options_.rank),
+        own_(plane, heap, options_.job_id, wire::kFirstOwnTeam + options_.rank, &threads_),
         borrowed_(options_.rank, options_.devices, window) {
     ranges_->Follow(heap);
   }
@@ -97,8 +98,8 @@ class TeamCalls {
   // One team: its two kinds of calls, each with its own sequence.
   struct State {
     State(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id,
-          HostBarrier team_barrier)
-        : operations(plane, heap, job_id, team_id), barrier(std::move(team_barrier)) {}
+          const OnlyThread* threads, HostBarrier team_barrier)
+        : operations(plane, heap, job_id, team_id, threads), barrier(std::move(team_barrier)) {}
     Team team;
     OperationSequence operations;
     Turns barrier_turns;
@@ -154,7 +155,8 @@ class TeamCalls {
   Window* const window_;
   HeapSize* const heap_;
   HeapRanges* const ranges_ = HeapRanges::Make();
-  OperationSequence own_;  // of the team that this rank alone is in
+  mutable OnlyThread threads_;  // that have made calls here
+  OperationSequence own_;       // of the team that this rank alone is in
 
   mutable absl::Mutex mu_;
   std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);

@@ -148,6 +148,7 @@ enum class CallMethod : uint32_t {
   kResume = 6,
   kWatch = 7,  // the answer is a stream
   kBorrow = 8,
+  kAwaitBarrier = 9,
 };
 
 // `bytes` bytes of the request follow, if these are at most kMaxCallFrameBytes; else they are in

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -97,6 +98,23 @@ struct GrowMappedCall {
   GrowId grow;
   std::string error;  // empty: the rank has mapped the new segments
 };
+// This rank waits in a host barrier, and has done so for a while. The call stands until irisd knows
+// more (BarrierAnswer); the rank cancels it when the barrier ends.
+struct AwaitBarrierSpec {
+  JobId job;
+  TeamId team = kWorldTeam;
+  uint32_t epoch = 0;
+  std::vector<Rank> missing;  // members that had not come when the rank looked
+  bool only_thread = false;   // no other thread of the rank has used its context
+  // Of the answer after which the rank looked, in the same barrier; 0: it has had none.
+  uint64_t moment = 0;
+  bool time_is_up = false;  // answered at once: where the missing are
+};
+struct AwaitBarrierCall {
+  SessionId session;
+  CallId call;
+  AwaitBarrierSpec spec;
+};
 struct LeaveCall {
   SessionId session;
   CallId call;
@@ -161,9 +179,9 @@ struct StopRequested {
   std::string reason;
 };
 
-using Input =
-    std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall, OperateCall,
-                 GrowMappedCall, LeaveCall, ResumeCall, CallCancelled, WatchOpened, SegmentCreated,
-                 SegmentDropped, DriverFree, Noted, Tick, StopRequested>;
+using Input = std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall,
+                           OperateCall, GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall,
+                           CallCancelled, WatchOpened, SegmentCreated, SegmentDropped, DriverFree,
+                           Noted, Tick, StopRequested>;
 
 }  // namespace iris::server

@@ -456,6 +456,11 @@ absl::Status JobMachine::Impl::CheckWaitingCalls() const {
         if (!known(call, WaitingCall::Kind::kMapped, *job, rank))
           return Broken(*job, "a Mapped waits unknown");
       }
+      for (const AwaitedBarrier& barrier : member.barriers) {
+        if (!known(barrier.call, WaitingCall::Kind::kBarrier, *job, rank)) {
+          return Broken(*job, "a host barrier waits unknown");
+        }
+      }
     }
     for (const auto& [team_id, team] : job->teams) {
       if (!team.op.has_value()) continue;

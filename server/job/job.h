@@ -39,6 +39,17 @@ inline constexpr uint64_t kMaxValueBytesPerJob = 64ull << 20;
 // future.
 inline constexpr uint64_t kMaxSlotEpoch = 1ull << 31;
 
+// A host barrier that a rank waits in, and has told irisd of (awaited_barriers.cc).
+struct AwaitedBarrier {
+  CallId call;
+  TeamId team = kWorldTeam;
+  uint32_t epoch = 0;
+  std::vector<Rank> missing;  // as of its look
+  bool only_thread = false;   // no other thread of the rank has used its context
+  uint64_t entered = 0;       // the rank has been in it since this moment of the job, or longer
+  uint64_t looked = 0;        // it looked for the missing after this moment; 0: nobody knows
+};
+
 // One rank.
 struct Member {
   RankState state = RankState::kAbsent;
@@ -55,6 +66,7 @@ struct Member {
   CallId answered_join;  // its successor, once the job maps
   std::vector<CallId> mapped_calls;
   std::vector<SegmentId> segments;  // in order of growth
+  std::vector<AwaitedBarrier> barriers;
 };
 
 // A rank that joined and was gone again before the job was complete.
@@ -100,8 +112,11 @@ struct PendingOp {
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // who waits, per member
   std::vector<GivenMemory> given;          // per member; of a register that several make together
-  bool grown = false;                      // the growth that it needed is published
-  size_t hurried = 0;                      // whose timeout ends it: index in the team
+  // Per member: the job's moment at which it asked, if no other thread of the rank has used its
+  // context; else 0.
+  std::vector<uint64_t> asked_alone;
+  bool grown = false;  // the growth that it needed is published
+  size_t hurried = 0;  // whose timeout ends it: index in the team
   absl::Duration hurried_timeout;
 };
 
@@ -181,6 +196,8 @@ struct Job {
   std::map<uint32_t, uint64_t> slot_epochs;  // where a slot's next team starts; absent: never used
   std::set<uint32_t> slots_in_use;
   uint64_t value_bytes = 0;
+  // Counts the calls whose order matters to LookForStuck.
+  uint64_t moment = 0;
 
   std::optional<Growth> growth;
   std::deque<TeamId> growth_queue;  // teams whose operation waits for the next growth

@@ -126,6 +126,9 @@ void JobMachine::Impl::Unlist(CallId call, const WaitingCall& waiting) {
     case WaitingCall::Kind::kMapped:
       std::erase(member.mapped_calls, call);
       return;
+    case WaitingCall::Kind::kBarrier:
+      std::erase_if(member.barriers, [&](const AwaitedBarrier& each) { return each.call == call; });
+      return;
     case WaitingCall::Kind::kOperation:
       Team& team = job.teams.at(waiting.team);
       std::erase(team.op->calls[team.IndexOf(waiting.rank)], call);
@@ -264,6 +267,9 @@ struct Meaning {
   void operator()(const OperateCall& in) { machine.Operate(in.session, in.call, in.spec); }
   void operator()(const GrowMappedCall& in) {
     machine.GrowMapped(in.session, in.call, in.job, in.grow, in.error);
+  }
+  void operator()(const AwaitBarrierCall& in) {
+    machine.AwaitBarrier(in.session, in.call, in.spec);
   }
   void operator()(const LeaveCall& in) { machine.Leave(in.session, in.call, in.job); }
   void operator()(const ResumeCall& in) {

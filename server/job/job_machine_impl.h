@@ -3,8 +3,8 @@
 //
 // Inputs, sessions, watches and deadlines: job_machine.cc. Joining, mapping, leaving, death:
 // membership.cc; the same once more: join_again.cc. Memory: segments.cc. Operations of teams:
-// team_calls.cc. Growth: growth.cc. What iris-ctl sees: snapshots.cc. What always holds:
-// invariants.cc.
+// team_calls.cc; calls that cannot end: awaited_barriers.cc. Growth: growth.cc. What iris-ctl sees:
+// snapshots.cc. What always holds: invariants.cc.
 #pragma once
 
 #include <map>
@@ -58,7 +58,7 @@ struct JobMachine::Impl {
 
   // A call that waits for its Reply.
   struct WaitingCall {
-    enum class Kind { kJoin, kMapped, kOperation };
+    enum class Kind { kJoin, kMapped, kOperation, kBarrier };
     Kind kind = Kind::kJoin;
     JobId job;
     Rank rank = 0;
@@ -222,6 +222,13 @@ struct JobMachine::Impl {
   // Concludes every operation of the job that can no longer succeed.
   void ConcludeDeadTeams(Job& job);
 
+  // awaited_barriers.cc.
+  void AwaitBarrier(SessionId session, CallId call, const AwaitBarrierSpec& spec);
+  void AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer);
+  // In which calls the ranks are, as far as irisd knows; for errors.
+  std::string WhereAre(Job& job, const std::vector<Rank>& ranks) const;
+  // Fails calls that wait for each other without end.
+  void LookForStuck(Job& job);
   // registered.cc.
   // Carries out what a register came to, and concludes it.
   void Adopt(Job& job, Team& team, Adopts adopts);

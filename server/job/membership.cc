@@ -624,6 +624,9 @@ void JobMachine::Impl::EndLease(Job& job, Rank rank, const absl::Status& told) {
   session->lease.reset();
   session->past_job = job.id;
   session->past_status = told;
+  for (const AwaitedBarrier& barrier : std::exchange(job.ranks[rank].barriers, {})) {
+    Answer(barrier.call, told);
+  }
   lease.held = false;
   lease.session = SessionId();
   starved_.erase({job.id, rank});

@@ -17,6 +17,7 @@
 //                                 kernel was cut off in a barrier: each member clears its own
 //                                 before its first barrier of the epoch, as after create_team.
 //   abort word, ranks' states     as in the epoch's own status page: no abort, every rank ready
+//   the job's moment              carried over: it only grows
 //   why the job was broken        forgotten
 //   the growth announced last     forgotten: its segments are of the heap that was mapped
 //   an operation or growth        none may be under way: they were concluded when the epoch before

@@ -29,6 +29,7 @@ struct OperationSpec {
   uint64_t k = 0;
   absl::Duration timeout;  // zero: the default
   Operation op;
+  bool only_thread = false;  // no other thread of the rank has used its context
 };
 
 }  // namespace iris::server

@@ -75,8 +75,15 @@ struct Outcome {
 struct ResumeResult {
   RankState state = RankState::kAbsent;
 };
+// Of a host barrier: it cannot end, and why; or its rank is to look again who is missing; or, for a
+// rank whose time is up, where the missing are.
+struct BarrierAnswer {
+  uint64_t moment = 0;
+  bool cannot_end = false;
+  std::string text;
+};
 struct Done {};  // of calls whose success says everything: GrowMapped, Leave, a watch
 
-using Result = std::variant<Done, JoinResult, MappedResult, Outcome, ResumeResult>;
+using Result = std::variant<Done, JoinResult, MappedResult, Outcome, ResumeResult, BarrierAnswer>;
 
 }  // namespace iris::server

@@ -94,7 +94,10 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
 
 void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
                            const OperationSpec& spec) {
-  if (spec.k < team.position[index]) return WaitFor(job, team, index, call);  // a retry
+  if (spec.k < team.position[index]) {  // a retry
+    if (!spec.only_thread) team.op->asked_alone[index] = 0;
+    return WaitFor(job, team, index, call);
+  }
   Operation op = spec.op;
   Prepare(op, team, index);
   if (HeldBytes(op) > kMaxValueBytesPerJob - job.value_bytes) {
@@ -111,10 +114,12 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
     team.op->asked.resize(n);
     team.op->calls.resize(n);
     team.op->given.resize(n);
+    team.op->asked_alone.resize(n);
     job.value_bytes += HeldBytes(op);
   }
   PendingOp& pending = *team.op;
   pending.asked[index] = true;
+  if (spec.only_thread) pending.asked_alone[index] = ++job.moment;
   WaitFor(job, team, index, call);
   if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) return Conclude(job, team, s);
   if (absl::Status s = Check(op, team); !s.ok()) {
@@ -154,10 +159,12 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   const DeadlineKey key{job.id, DeadlineKey::Kind::kOperation, team.info.id};
   const absl::Time deadline = now_.steady + timeout;
   const std::optional<absl::Time> earlier = deadlines_.Get(key);
-  if (earlier.has_value() && *earlier <= deadline) return;
-  pending.hurried = index;
-  pending.hurried_timeout = timeout;
-  deadlines_.Set(key, deadline);
+  if (!earlier.has_value() || *earlier > deadline) {
+    pending.hurried = index;
+    pending.hurried_timeout = timeout;
+    deadlines_.Set(key, deadline);
+  }
+  if (spec.only_thread) LookForStuck(job);
 }
 
 void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) {
@@ -249,15 +256,18 @@ void JobMachine::Impl::TrimHistory(Job& job, Team& team) {
 
 void JobMachine::Impl::OperationTimedOut(Job& job, Team& team) {
   std::vector<std::string> missing;
+  std::vector<Rank> ranks;
   for (size_t index = 0; index < team.info.ranks.size(); ++index) {
-    if (!team.op->asked[index]) missing.push_back(job.Who(team.info.ranks[index]));
+    if (team.op->asked[index]) continue;
+    ranks.push_back(team.info.ranks[index]);
+    missing.push_back(job.Who(ranks.back()));
   }
   Conclude(job, team,
-           absl::DeadlineExceededError(
-               absl::StrCat(What(team.op->op, team), "time is up after ",
-                            absl::FormatDuration(team.op->hurried_timeout), ", the timeout of ",
-                            job.Who(team.info.ranks[team.op->hurried]),
-                            ", which was over first: missing: ", absl::StrJoin(missing, ", "))));
+           absl::DeadlineExceededError(absl::StrCat(
+               What(team.op->op, team), "time is up after ",
+               absl::FormatDuration(team.op->hurried_timeout), ", the timeout of ",
+               job.Who(team.info.ranks[team.op->hurried]), ", which was over first: missing: ",
+               absl::StrJoin(missing, ", "), "; ", WhereAre(job, ranks))));
 }
 
 void JobMachine::Impl::ConcludeDeadTeams(Job& job) {

@@ -18,15 +18,16 @@ enum class Method : uint16_t {
   kResume = 6,
   kWatch = 7,
   kBorrow = 8,
-  kGetStatus = 9,
-  kListDevices = 10,
-  kListJobs = 11,
-  kListHeaps = 12,
-  kListAllocations = 13,
-  kListSessions = 14,
-  kEvents = 15,
-  kPeek = 16,
-  kListWaits = 17,
+  kAwaitBarrier = 9,
+  kGetStatus = 10,
+  kListDevices = 11,
+  kListJobs = 12,
+  kListHeaps = 13,
+  kListAllocations = 14,
+  kListSessions = 15,
+  kEvents = 16,
+  kPeek = 17,
+  kListWaits = 18,
 };
 
 struct MethodInfo {
@@ -35,7 +36,7 @@ struct MethodInfo {
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 
-inline constexpr std::array<MethodInfo, 17> kMethods = {{
+inline constexpr std::array<MethodInfo, 18> kMethods = {{
     {Method::kJoin, "/iris.v1.HeapService/Join"},
     {Method::kMapped, "/iris.v1.HeapService/Mapped"},
     {Method::kOperate, "/iris.v1.HeapService/Operate"},
@@ -44,6 +45,7 @@ inline constexpr std::array<MethodInfo, 17> kMethods = {{
     {Method::kResume, "/iris.v1.HeapService/Resume"},
     {Method::kWatch, "/iris.v1.HeapService/Watch", /*streams=*/true},
     {Method::kBorrow, "/iris.v1.HeapService/Borrow"},
+    {Method::kAwaitBarrier, "/iris.v1.HeapService/AwaitBarrier"},
     {Method::kGetStatus, "/iris.v1.AdminService/GetStatus"},
     {Method::kListDevices, "/iris.v1.AdminService/ListDevices"},
     {Method::kListJobs, "/iris.v1.AdminService/ListJobs"},

@@ -45,6 +45,7 @@ absl::StatusOr<OperationSpec> FromProto(v1::OperateRequest&& request) {
   spec.team = request.team_id();
   spec.k = request.k();
   spec.timeout = TimeoutFromMs(request.timeout_ms());
+  spec.only_thread = request.only_thread();
   absl::StatusOr<Operation> op = OperationOfRequest(std::move(request));
   if (!op.ok()) return op.status();
   spec.op = *std::move(op);
@@ -79,6 +80,18 @@ absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::ResumeRequest&
   return ResumeCall{
       session,        call,           JobId{request.job_id()}, std::move(*request.mutable_job()),
       request.rank(), request.epoch()};
+}
+
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::AwaitBarrierRequest&& request) {
+  return AwaitBarrierCall{session,
+                          call,
+                          {JobId{request.job_id()},
+                           request.team_id(),
+                           request.epoch(),
+                           {request.missing().begin(), request.missing().end()},
+                           request.only_thread(),
+                           request.moment(),
+                           request.time_is_up()}};
 }
 
 #define IRIS_SAME_STATE(ours, theirs)                               \

@@ -30,6 +30,7 @@ absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::OperateRequest
 absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::GrowMappedRequest&& request);
 absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::LeaveRequest&& request);
 absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::ResumeRequest&& request);
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::AwaitBarrierRequest&& request);
 
 v1::RankState ToProto(RankState state);
 v1::JobState ToProto(JobState state);
@@ -42,6 +43,8 @@ void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> device
              v1::JoinReply* to);
 void ToProto(const MappedResult& from, v1::MappedReply* to);
 void ToProto(const ResumeResult& from, v1::ResumeReply* to);
+// The text is cut to wire::kMaxErrorTextBytes.
+void ToProto(const BarrierAnswer& from, v1::AwaitBarrierReply* to);
 // Texts are cut to wire::kMaxErrorTextBytes. Leaves the value of a broadcast out: see
 // server/rpc/operate_reply.h.
 void ToProto(const Outcome& from, v1::Outcome* to);

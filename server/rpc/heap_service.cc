@@ -129,6 +129,10 @@ std::shared_ptr<ActiveCall> HeapService::Resume(const IncomingCall& call) {
   return calls_->Ask<v1::ResumeRequest>(call, Convert<ResumeResult, v1::ResumeReply>);
 }
 
+std::shared_ptr<ActiveCall> HeapService::AwaitBarrier(const IncomingCall& call) {
+  return calls_->Ask<v1::AwaitBarrierRequest>(call, Convert<BarrierAnswer, v1::AwaitBarrierReply>);
+}
+
 std::shared_ptr<ActiveCall> HeapService::Watch(const IncomingCall& call) {
   v1::WatchRequest message;
   const absl::Status parsed = ParseMessage(call.request, &message);

@@ -22,6 +22,7 @@ class HeapService {
   std::shared_ptr<ActiveCall> Resume(const IncomingCall& call);
   std::shared_ptr<ActiveCall> Watch(const IncomingCall& call);
   std::shared_ptr<ActiveCall> Borrow(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> AwaitBarrier(const IncomingCall& call);
 
  private:
   Daemon* const daemon_;

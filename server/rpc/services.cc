@@ -51,6 +51,8 @@ std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
       return heap_.Watch(call);
     case Method::kBorrow:
       return heap_.Borrow(call);
+    case Method::kAwaitBarrier:
+      return heap_.AwaitBarrier(call);
     case Method::kGetStatus:
       return admin_.GetStatus(call);
     case Method::kListDevices:

@@ -29,9 +29,11 @@ static_assert(static_cast<int>(wire::CallMethod::kLeave) == static_cast<int>(Met
 static_assert(static_cast<int>(wire::CallMethod::kResume) == static_cast<int>(Method::kResume));
 static_assert(static_cast<int>(wire::CallMethod::kWatch) == static_cast<int>(Method::kWatch));
 static_assert(static_cast<int>(wire::CallMethod::kBorrow) == static_cast<int>(Method::kBorrow));
+static_assert(static_cast<int>(wire::CallMethod::kAwaitBarrier) ==
+              static_cast<int>(Method::kAwaitBarrier));
 
 const MethodInfo* FindSessionMethod(uint32_t number) {
-  if (number > static_cast<uint32_t>(wire::CallMethod::kBorrow)) return nullptr;
+  if (number > static_cast<uint32_t>(wire::CallMethod::kAwaitBarrier)) return nullptr;
   return FindMethod(static_cast<uint16_t>(number));
 }
 

@@ -64,6 +64,15 @@ Member Decode(const state::Member& from) {
   to.answered_join = CallId{from.answered_join()};
   for (const uint64_t call : from.mapped_calls()) to.mapped_calls.push_back(CallId{call});
   for (const uint64_t segment : from.segments()) to.segments.push_back(SegmentId{segment});
+  for (const state::AwaitedBarrier& one : from.barriers()) {
+    to.barriers.push_back({CallId{one.call()},
+                           one.team(),
+                           one.epoch(),
+                           {one.missing().begin(), one.missing().end()},
+                           one.only_thread(),
+                           one.entered(),
+                           one.looked()});
+  }
   return to;
 }
 
@@ -147,6 +156,9 @@ class JobDecoder {
       if (member.device_index() >= n_devices) return Broken("a rank's device");
       for (const uint64_t call : member.mapped_calls()) {
         if (call == 0) return Broken("a call without a name");
+      }
+      for (const state::AwaitedBarrier& barrier : member.barriers()) {
+        if (barrier.call() == 0) return Broken("a call without a name");
       }
       job_.ranks.push_back(Decode(member));
     }
@@ -240,6 +252,7 @@ class JobDecoder {
       GivenMemory& given = pending.given.emplace_back();
       given.lead_bytes = member.lead_bytes();
       for (const uint64_t piece : member.pieces()) given.pieces.push_back(SegmentId{piece});
+      pending.asked_alone.push_back(member.asked_alone());
     }
     if (!pending.asked[pending.first]) return Broken("team ", team.info.id, ": who asked first");
     pending.grown = from.grown();
@@ -300,6 +313,7 @@ class JobDecoder {
     job_.last_growth = {GrowId{from_.last_growth().grow()}, from_.last_growth().published(),
                         from_.last_growth().reason()};
     job_.last_published = GrowId{from_.last_published_grow()};
+    job_.moment = from_.moment();
     std::set<TeamId> growing;
     if (from_.has_growth()) growing.insert(from_.growth().team());
     for (const TeamId team : from_.growth_queue()) {
@@ -426,6 +440,9 @@ class MachineState::Decoder {
       }
       for (const CallId call : member.mapped_calls) {
         impl_.AddWaiting(call, {Waiting::Kind::kMapped, job.id, rank});
+      }
+      for (const AwaitedBarrier& barrier : member.barriers) {
+        impl_.AddWaiting(barrier.call, {Waiting::Kind::kBarrier, job.id, rank, barrier.team});
       }
     }
     for (const auto& [id, team] : job.teams) {

@@ -49,6 +49,16 @@ void Encode(const Member& from, state::Member* to) {
   to->set_answered_join(from.answered_join.value);
   for (const CallId call : from.mapped_calls) to->add_mapped_calls(call.value);
   for (const SegmentId segment : from.segments) to->add_segments(segment.value);
+  for (const AwaitedBarrier& barrier : from.barriers) {
+    state::AwaitedBarrier* one = to->add_barriers();
+    one->set_call(barrier.call.value);
+    one->set_team(barrier.team);
+    one->set_epoch(barrier.epoch);
+    one->mutable_missing()->Assign(barrier.missing.begin(), barrier.missing.end());
+    one->set_only_thread(barrier.only_thread);
+    one->set_entered(barrier.entered);
+    one->set_looked(barrier.looked);
+  }
 }
 
 void Encode(const TeamInfo& from, state::TeamInfo* to) {
@@ -93,6 +103,7 @@ void Encode(const PendingOp& from, state::PendingOp* to) {
     for (const CallId call : from.calls[i]) member->add_calls(call.value);
     member->set_lead_bytes(from.given[i].lead_bytes);
     for (const SegmentId piece : from.given[i].pieces) member->add_pieces(piece.value);
+    member->set_asked_alone(from.asked_alone[i]);
   }
   to->set_grown(from.grown);
   to->set_hurried(static_cast<uint32_t>(from.hurried));
@@ -168,6 +179,7 @@ void Encode(const Job& from, state::Job* to) {
   if (from.growth.has_value()) Encode(*from.growth, to->mutable_growth());
   for (const TeamId team : from.growth_queue) to->add_growth_queue(team);
   to->set_last_published_grow(from.last_published.value);
+  to->set_moment(from.moment);
   if (from.last_growth.grow.value != 0) {
     to->mutable_last_growth()->set_grow(from.last_growth.grow.value);
     to->mutable_last_growth()->set_published(from.last_growth.published);

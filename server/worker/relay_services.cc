@@ -38,6 +38,11 @@ HeapRelayService::Stream* HeapRelayService::Watch(Context* context, const Bytes*
   return StreamCall::Start(relay_, Method::kWatch, context, request);
 }
 
+HeapRelayService::Unary* HeapRelayService::AwaitBarrier(Context* context, const Bytes* request,
+                                                        Bytes* reply) {
+  return UnaryCall::Start(relay_, Method::kAwaitBarrier, context, request, reply);
+}
+
 HeapRelayService::Unary* HeapRelayService::Borrow(Context* context, const Bytes* request,
                                                   Bytes* reply) {
   return UnaryCall::Start(relay_, Method::kBorrow, context, request, reply);

@@ -15,7 +15,8 @@ using RawHeapService = v1::HeapService::WithRawCallbackMethod_Join<
                 v1::HeapService::WithRawCallbackMethod_Resume<
                     v1::HeapService::WithRawCallbackMethod_Watch<
                         v1::HeapService::WithRawCallbackMethod_Borrow<
-                            v1::HeapService::Service>>>>>>>>;
+                            v1::HeapService::WithRawCallbackMethod_AwaitBarrier<
+                                v1::HeapService::Service>>>>>>>>>;
 
 using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetStatus<
     v1::AdminService::WithRawCallbackMethod_ListDevices<
@@ -45,6 +46,7 @@ class HeapRelayService final : public RawHeapService {
   Unary* Resume(Context* context, const Bytes* request, Bytes* reply) override;
   Stream* Watch(Context* context, const Bytes* request) override;
   Unary* Borrow(Context* context, const Bytes* request, Bytes* reply) override;
+  Unary* AwaitBarrier(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
   Relay* const relay_;

@@ -8,10 +8,13 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -119,6 +122,77 @@ int HostBarrierWithTimeouts(const std::vector<std::string>& args) {
   return 0;
 }
 
+// Waits for a line from the test.
+void AwaitGo() {
+  std::string line;
+  std::getline(std::cin, line);
+}
+
+// Rank 1 asks for a heap that no job can have. Each rank waits for its turn.
+int JoinOfARefusedRank(const std::vector<std::string>&) {
+  ContextOptions options = Small();
+  options.join_timeout = std::chrono::minutes(10);
+  if (std::string(std::getenv("RANK")) == "1") options.heap_bytes = uint64_t{1} << 60;
+  AwaitGo();
+  std::cout << "joined: " << Text(Context::Create(options).status()) << std::endl;
+  return 0;
+}
+
+// args: what the ranks call, which the calls below say. Each of them waits for others without end,
+// unless a rank hears from the test.
+int CallsInAnotherOrder(const std::vector<std::string>& args) {
+  ContextOptions options = Small();
+  options.timeout = std::chrono::minutes(10);
+  auto created = Context::Create(options);
+  REQUIRE_OK(created);
+  Context& context = *created;
+  const uint32_t rank = context.rank();
+  std::map<std::string, Team> teams;
+  for (const auto& [name, ranks] : std::map<std::string, std::vector<uint32_t>>{
+           {"01", {0, 1}}, {"12", {1, 2}}, {"20", {2, 0}}}) {
+    if (context.n_ranks() < 3 && name != "01") continue;
+    auto team = context.CreateTeam(ranks);
+    REQUIRE_OK(team);
+    teams.emplace(name, *std::move(team));
+  }
+  const auto barrier = [&] { return context.Barrier(); };
+  const auto allocate = [&] { return context.Allocate({.bytes = 4096}).status(); };
+  const auto allocate_of = [&](const std::string& team) {
+    return context.Allocate({.bytes = 8192}, teams.at(team)).status();
+  };
+  Status status;
+  if (args[0] == "barrier_allocate") {
+    status = rank == 0 ? barrier() : allocate();
+  } else if (args[0] == "two_teams") {
+    status = rank == 0 ? allocate() : allocate_of("01");
+  } else if (args[0] == "two_barriers") {
+    status = rank == 0 ? barrier() : context.Barrier(teams.at("01"));
+  } else if (args[0] == "three") {
+    status = rank == 0   ? allocate_of("01")
+             : rank == 1 ? allocate_of("12")
+                         : context.Barrier(teams.at("20"));
+  } else if (args[0] == "slow") {  // rank 2 computes
+    if (rank == 2) AwaitGo();
+    if (rank != 0) status = allocate_of("12");
+    if (status.ok()) status = barrier();
+  } else if (args[0] == "threads") {  // each rank makes both calls, by two threads
+    Status other;
+    std::promise<void> used;
+    std::thread thread([&] {
+      other = context.AllocateLocal({.bytes = 8}).status();
+      used.set_value();
+      AwaitGo();
+      if (other.ok()) other = rank == 0 ? allocate() : barrier();
+    });
+    used.get_future().wait();
+    status = rank == 0 ? barrier() : allocate();
+    thread.join();
+    if (status.ok()) status = other;
+  }
+  std::cout << "called: " << Text(status) << std::endl;
+  return 0;
+}
+
 bool Refused(const char* what, const Status& status) {
   std::cout << "child: " << what << ": " << Text(status) << std::endl;
   return status.code() == StatusCode::kFailedPrecondition &&
@@ -201,6 +275,8 @@ const std::map<std::string, iris::testing::Scenario>& Scenarios() {
       {"wrong_kernel", WrongKernel},
       {"forked_child", ForkedChild},
       {"host_barrier", HostBarrierWithTimeouts},
+      {"refused_join", JoinOfARefusedRank},
+      {"other_order", CallsInAnotherOrder},
   };
   return *scenarios;
 }
@@ -226,6 +302,43 @@ class MistakesTest : public ::testing::Test {
     }
     EXPECT_EQ(ranks.Wait(1), 128 + ends_with);
     return ranks.Output(1);
+  }
+
+  // Every rank prints an error that begins so, names each of `places`, and says what to do.
+  void ExpectStuck(const std::string& calls, int n_ranks, const std::vector<std::string>& places) {
+    RankProcesses ranks("other_order", n_ranks, Calling(calls));
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      const std::string line = ranks.WaitLine(rank, "called: ");
+      EXPECT_THAT(line, ContainsRegex("called: INVALID_ARGUMENT: .*it cannot end, because ranks "
+                                      "wait for each other: "));
+      for (size_t other = 0; other < places.size(); ++other) {
+        EXPECT_THAT(line, ContainsRegex(absl::StrCat("rank ", other, " \\(pid [0-9]+\\) is in ",
+                                                     places[other])));
+      }
+      EXPECT_THAT(line, HasSubstr("make these calls in the same order on all ranks"));
+    }
+    ranks.ExpectAllSucceed();
+  }
+  RankProcesses::Options Calling(const std::string& calls) {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    options.job = calls;
+    options.args = {calls};
+    return options;
+  }
+  // Waits until a call of the job, which begins with `call`, has waited for a second.
+  void AwaitWait(const std::string& job, const std::string& call) {
+    for (const absl::Time end = absl::Now() + absl::Minutes(1); absl::Now() < end;) {
+      grpc::ClientContext context;
+      v1::ListWaitsRequest request;
+      request.set_job(job);
+      v1::ListWaitsReply reply;
+      (void)daemon_->admin().ListWaits(&context, request, &reply);
+      for (const v1::Wait& wait : reply.waits()) {
+        if (wait.call().starts_with(call) && wait.waited_ms() >= 1000) return;
+      }
+    }
+    ADD_FAILURE() << "no rank waits in " << call;
   }
 
   void SetUp() override {
@@ -279,12 +392,73 @@ TEST_F(MistakesTest, ARankThatGaveUpFirstIsNotCalledMissing) {
   options.args = {"2500", "200", "0"};
   RankProcesses ranks("host_barrier", 3, options);
   EXPECT_THAT(ranks.WaitLine(1, "host barrier"),
-              ContainsRegex("missing: .*rank 2 \\(pid [0-9]+\\)$"));
+              ContainsRegex("missing: .*rank 2 \\(pid [0-9]+\\); .*`iris-ctl waits` shows"));
   EXPECT_THAT(
       ranks.WaitLine(0, "host barrier"),
       ContainsRegex("time is up after [0-9.]+s; missing: rank 2 \\(pid [0-9]+\\); rank 1 "
                     "\\(pid [0-9]+\\) came and gave up after [0-9.]+ms \\(its own timeout\\)"));
   ranks.TellAll("end");
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(MistakesTest, ARefusedRankFailsTheJoinOfAllWhoWait) {
+  RankProcesses::Options options;
+  options.runtime_dir = daemon_->runtime_dir();
+  RankProcesses ranks("refused_join", 3, options);
+  ranks.Tell(0, "go");
+  ranks.Tell(2, "go");
+  AwaitWait("test", "join");
+  ranks.Tell(1, "go");
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(ranks.WaitLine(rank, "joined: "),
+                ContainsRegex("INVALID_ARGUMENT: .*rank 1 \\(pid [0-9]+\\) was refused, and no "
+                              "rank joins without it: .*start all ranks again"));
+  }
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(MistakesTest, ARefusedRankFailsTheJoinOfAllWhoCome) {
+  RankProcesses::Options options;
+  options.runtime_dir = daemon_->runtime_dir();
+  RankProcesses ranks("refused_join", 3, options);
+  ranks.Tell(1, "go");
+  EXPECT_THAT(ranks.WaitLine(1, "joined: "), HasSubstr("INVALID_ARGUMENT"));
+  EXPECT_EQ(ranks.Wait(1), 0);
+  for (const int rank : {0, 2}) {
+    ranks.Tell(rank, "go");
+    EXPECT_THAT(ranks.WaitLine(rank, "joined: "),
+                ContainsRegex("INVALID_ARGUMENT: .*rank 1 \\(pid [0-9]+\\) was refused"));
+  }
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(MistakesTest, ABarrierAndAnAllocationThatWaitForEachOtherFail) {
+  ExpectStuck("barrier_allocate", 2, {"host barrier #[0-9]+", "allocate #1"});
+}
+TEST_F(MistakesTest, AllocationsOfTwoTeamsInAnotherOrderFail) {
+  ExpectStuck("two_teams", 2, {"allocate #1", "allocate #0 of team 1"});
+}
+TEST_F(MistakesTest, BarriersOfTwoTeamsInAnotherOrderFail) {
+  ExpectStuck("two_barriers", 2, {"host barrier #[0-9]+", "host barrier #[0-9]+ of team 1"});
+}
+TEST_F(MistakesTest, ThreeRanksThatWaitForEachOtherFail) {
+  ExpectStuck("three", 3,
+              {"allocate #0 of team 1", "allocate #0 of team 2", "host barrier #[0-9]+ of team 3"});
+}
+TEST_F(MistakesTest, ARankThatComputesIsWaitedFor) {
+  RankProcesses ranks("other_order", 3, Calling("slow"));
+  AwaitWait("slow", "host barrier");
+  AwaitWait("slow", "allocate");
+  ranks.Tell(2, "go");
+  for (const int rank : {0, 1, 2}) EXPECT_THAT(ranks.WaitLine(rank, "called: "), HasSubstr("OK"));
+  ranks.ExpectAllSucceed();
+}
+TEST_F(MistakesTest, OtherThreadsOfARankAreWaitedFor) {
+  RankProcesses ranks("other_order", 2, Calling("threads"));
+  AwaitWait("threads", "host barrier");
+  AwaitWait("threads", "allocate");
+  ranks.TellAll("go");
+  for (const int rank : {0, 1}) EXPECT_THAT(ranks.WaitLine(rank, "called: "), HasSubstr("OK"));
   ranks.ExpectAllSucceed();
 }
 

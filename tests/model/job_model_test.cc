@@ -26,6 +26,7 @@
 #include "server/job/clock.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine.h"
+#include "server/job/stuck.h"
 #include "server/recording/recorder.h"
 #include "server/recording/replay.h"
 #include "server/recording/value_text.h"
@@ -36,6 +37,8 @@
 namespace iris::model {
 namespace {
 
+using server::AwaitBarrierCall;
+using server::BarrierAnswer;
 using server::CallCancelled;
 using server::CreateSegment;
 using server::DropSegment;
@@ -100,7 +103,8 @@ class Driver {
     if (dice < 270) return Create();
     if (dice < 320) return Drop();
     if (dice < 390) return Mapped();
-    if (dice < 880) return Operate();
+    if (dice < 860) return Operate();
+    if (dice < 880) return AwaitBarrier();
     if (dice < 955) return GrowMapped();
     if (dice < 962) return Leave();
     if (dice < 966) return HangUp();
@@ -353,6 +357,7 @@ class Driver {
         registers != nullptr && !IsOwnTeam(spec.team)) {
       MakeOwn(registers);
     }
+    spec.only_thread = random_.OneIn(4);
     const CallId call = NewCall();
     asked_[call] = {job_id, spec.team, spec.k};
     caller_[call] = id;
@@ -360,6 +365,34 @@ class Driver {
     Input(OperateCall{id, call, spec}, [&] { reference_.Operate(id, call, spec); });
     // A call that waits has been counted too.
     if (pending_.contains(call) && spec.k == position) ++position;
+  }
+
+  // Most often of a rank that has looked again after the last answer, or has had none.
+  void AwaitBarrier() {
+    const auto chosen = SomeMember(JobState::kReady);
+    if (!chosen.has_value()) return Step();
+    server::AwaitBarrierSpec spec{.job = chosen->second};
+    spec.team = random_.OneIn(2) ? 0 : SomeTeam(chosen->first, spec.job);
+    const auto ranks = teams_[spec.job].find(spec.team);
+    for (const JobSnapshot& shot : jobs_) {
+      if (shot.id != spec.job) continue;
+      for (const auto& rank : shot.ranks) {
+        if (ranks != teams_[spec.job].end() &&
+            std::count(ranks->second.begin(), ranks->second.end(), rank.rank) == 0)
+          continue;
+        const bool own = rank.session == chosen->first;
+        if (own ? random_.OneIn(50) : !random_.OneIn(3)) spec.missing.push_back(rank.rank);
+      }
+    }
+    spec.only_thread = !random_.OneIn(4);
+    spec.time_is_up = random_.OneIn(10);
+    uint64_t& moment = moments_[{chosen->first, spec.job}];
+    spec.moment = random_.OneIn(8) ? random_.Below(1000) : std::exchange(moment, 0);
+    const CallId call = NewCall();
+    caller_[call] = chosen->first;
+    barriers_[call] = spec.job;
+    Input(AwaitBarrierCall{chosen->first, call, spec},
+          [&] { reference_.AwaitBarrier(chosen->first, call, spec); });
   }
 
   // The world, or a team that the session is a member of.
@@ -674,7 +707,13 @@ class Driver {
     LearnGrowths(effects);
     const absl::Status sound = machine_.CheckInvariants();
     ASSERT_TRUE(sound.ok()) << sound;
-    for (const auto& [call, reply] : replies) CheckOneOutcome(reply);
+    for (const auto& [call, reply] : replies) {
+      CheckOneOutcome(reply);
+      const auto* answer = std::get_if<BarrierAnswer>(&reply.result);
+      if (answer == nullptr || !reply.status.ok()) continue;
+      moments_[{caller_[call], barriers_[call]}] = answer->moment;
+      ++counts_[answer->cannot_end ? "barrier: cannot end" : "barrier: look again"];
+    }
     if (with_reference_) Compare(effects, replies);
   }
 
@@ -767,6 +806,9 @@ class Driver {
   }
 
   void CompareResult(const Reply& reply, const Expected& expected) {
+    if (expected.cannot_end.has_value()) {
+      ASSERT_EQ(std::get<BarrierAnswer>(reply.result).cannot_end, *expected.cannot_end);
+    }
     if (!expected.heap_bytes.has_value()) return;
     const server::OperationResult& result = std::get<server::Outcome>(reply.result).result;
     ASSERT_EQ(result.heap_bytes, *expected.heap_bytes);
@@ -847,6 +889,8 @@ class Driver {
   std::map<SessionId, CallId> join_calls_;  // the last of each
   std::map<SessionId, JoinSpec> numbered_joins_;
   uint64_t next_join_number_ = 0;
+  std::map<CallId, JobId> barriers_;
+  std::map<std::pair<SessionId, JobId>, uint64_t> moments_;  // of the last answer about a barrier
   std::map<std::tuple<SessionId, JobId, TeamId>, CallId> last_call_;
   std::map<std::tuple<SessionId, JobId, TeamId>, uint64_t> position_;
   std::map<std::tuple<JobId, TeamId, uint64_t>, std::optional<Operation>> plans_;
@@ -919,6 +963,42 @@ TEST(JobModel, StaysSoundWhenEverythingIsScarce) {
   conditions.limits.max_jobs_per_uid = 1;
   conditions.limits.max_heap_bytes_per_uid = 12 * kGranularity;
   RunModel("job_model_test (scarce)", conditions);
+}
+
+// Another way to say it: from a stuck rank a way along what ranks need comes back to where it was.
+TEST(FindStuck, AgreesWithAWalkAlongTheNeeds) {
+  const RandomRun run = BeginRandomRun("job_model_test (stuck)", 20000);
+  Random random(run.seed);
+  uint64_t n_stuck = 0;
+  for (uint64_t i = 0; i < run.n_ops; ++i) {
+    const Rank n = static_cast<Rank>(1 + random.Below(8));
+    std::map<Rank, std::vector<Rank>> needs;
+    std::vector<server::Blocked> blocked;
+    for (Rank rank = 0; rank < n; ++rank) {
+      if (random.OneIn(3)) continue;
+      for (Rank other = 0; other < n; ++other) {
+        if (other != rank && random.OneIn(4)) needs[rank].push_back(other);
+      }
+      blocked.push_back({rank, needs[rank]});
+    }
+    std::vector<Rank> expected;
+    for (const server::Blocked& each : blocked) {
+      std::set<Rank> ahead = {each.rank};  // after n steps: only what a cycle leads to
+      for (Rank step = 0; step < n; ++step) {
+        std::set<Rank> next;
+        for (const Rank rank : ahead) next.insert(needs[rank].begin(), needs[rank].end());
+        ahead = std::move(next);
+      }
+      std::erase_if(ahead, [&](Rank rank) {
+        return std::none_of(blocked.begin(), blocked.end(),
+                            [rank](const server::Blocked& other) { return other.rank == rank; });
+      });
+      if (!ahead.empty()) expected.push_back(each.rank);
+    }
+    n_stuck += expected.size();
+    ASSERT_EQ(server::FindStuck(blocked), expected) << "case " << i << " of seed " << run.seed;
+  }
+  EXPECT_GT(n_stuck, run.n_ops / 100);
 }
 
 }  // namespace

@@ -285,6 +285,9 @@ void ReferenceJobs::Detach(RefJob& job, Rank rank, Code told) {
   session.past_code = told;
   job.ranks[rank].session = SessionId();
   job.ranks[rank].withdraw_deadline.reset();
+  for (const RefBarrier& barrier : std::exchange(job.ranks[rank].barriers, {})) {
+    Expect(barrier.call, told);
+  }
 }
 
 void ReferenceJobs::WithdrawCancelled(RefJob& job, Rank rank) {
@@ -469,6 +472,9 @@ void ReferenceJobs::Cancelled(CallId call) {
       if (!team.op.has_value()) continue;
       for (auto& [rank, calls] : team.op->calls) std::erase(calls, call);
     }
+    for (RefMember& member : job->ranks) {
+      std::erase_if(member.barriers, [&](const RefBarrier& one) { return one.call == call; });
+    }
   }
 }
 
@@ -616,6 +622,7 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
     auto& calls = team.op->calls[rank];
     if (calls.size() == 8) return Expect(call, Code::kResourceExhausted);
     calls.push_back(call);
+    if (!spec.only_thread) team.op->asked_alone.erase(rank);
     return;
   }
   if (spec.k > team.log.size()) return Expect(call, Code::kFailedPrecondition);
@@ -624,6 +631,7 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
   if (!team.op.has_value()) team.op = RefOp{.op = spec.op};
   RefOp& op = *team.op;
   op.calls[rank].push_back(call);
+  if (spec.only_thread) op.asked_alone[rank] = ++job->moment;
   if (!Alive(*job, team)) return Fail(*job, spec.team, Code::kAborted);
   if (!WellFormed(team, spec.team, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
   if (const auto* confirm = std::get_if<ConfirmOp>(&spec.op);
@@ -641,7 +649,104 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
     op.value = std::string(broadcast->value.view());
   }
   op.deadline = std::min(op.deadline, clock_->Now() + spec.timeout);
-  if (op.calls.size() == team.ranks.size()) Execute(*job, spec.team);
+  if (op.calls.size() == team.ranks.size()) return Execute(*job, spec.team);
+  if (spec.only_thread) EndStuckCalls(*job);
+}
+
+void ReferenceJobs::AwaitBarrier(SessionId id, CallId call, const server::AwaitBarrierSpec& spec) {
+  RefJob* job = Member(id, call, spec.job);
+  if (job == nullptr) return;
+  if (job->state != JobState::kReady) return Expect(call, Code::kFailedPrecondition);
+  const Rank rank = sessions_.at(id).rank;
+  const auto team = job->teams.find(spec.team);
+  if (team == job->teams.end() || team->second.destroyed || !team->second.position.contains(rank)) {
+    return Expect(call, Code::kNotFound);
+  }
+  for (const Rank missing : spec.missing) {
+    if (missing == rank || !team->second.position.contains(missing)) {
+      return Expect(call, Code::kInvalidArgument);
+    }
+  }
+  if (spec.missing.size() >= team->second.ranks.size()) {
+    return Expect(call, Code::kInvalidArgument);
+  }
+  if (spec.time_is_up) return (void)(expected_[call] = {.cannot_end = false});
+  RefMember& member = job->ranks[rank];
+  if (member.barriers.size() == 8) return Expect(call, Code::kResourceExhausted);
+  const uint64_t looked = std::min(spec.moment, job->moment);
+  const uint64_t entered = looked > 0 ? looked : ++job->moment;
+  member.barriers.push_back({call, spec.missing, spec.only_thread, entered, looked});
+  if (spec.only_thread) EndStuckCalls(*job);
+}
+
+void ReferenceJobs::EndStuckCalls(RefJob& job) {
+  if (job.state != JobState::kReady) return;
+  struct InCall {
+    std::optional<TeamId> team;  // of an operation
+    std::vector<Rank> needs;
+    uint64_t entered = 0;
+  };
+  std::map<Rank, InCall> blocked;
+  for (Rank rank = 0; rank < job.ranks.size(); ++rank) {
+    size_t n_calls = 0;
+    bool judged = true;
+    InCall in;
+    for (auto& [id, team] : job.teams) {
+      if (!team.op.has_value() || !team.op->calls.contains(rank) ||
+          team.op->calls.at(rank).empty()) {
+        continue;
+      }
+      ++n_calls;
+      judged = team.op->asked_alone.contains(rank);
+      in.team = id;
+      in.entered = judged ? team.op->asked_alone.at(rank) : 0;
+      for (const Rank other : team.ranks) {
+        if (!team.op->calls.contains(other)) in.needs.push_back(other);
+      }
+    }
+    for (const RefBarrier& barrier : job.ranks[rank].barriers) {
+      ++n_calls;
+      judged = barrier.only_thread;
+      in = {std::nullopt, barrier.missing, barrier.entered};
+    }
+    if (n_calls == 1 && judged) blocked[rank] = in;
+  }
+  std::map<Rank, InCall> stuck;
+  uint64_t newest = 0;
+  for (const auto& [rank, in] : blocked) {
+    std::set<Rank> ahead = {rank};
+    for (size_t step = 0; step < job.ranks.size(); ++step) {
+      std::set<Rank> next;
+      for (const Rank one : ahead) {
+        if (blocked.contains(one))
+          next.insert(blocked[one].needs.begin(), blocked[one].needs.end());
+      }
+      ahead = next;
+    }
+    if (std::none_of(ahead.begin(), ahead.end(), [&](Rank one) { return blocked.contains(one); })) {
+      continue;
+    }
+    stuck[rank] = in;
+    newest = std::max(newest, in.entered);
+  }
+  const auto answer = [&](Rank rank, bool cannot_end) {
+    const RefBarrier barrier = job.ranks[rank].barriers[0];
+    job.ranks[rank].barriers.clear();
+    expected_[barrier.call] = {.cannot_end = cannot_end};
+  };
+  bool look_again = false;
+  for (const auto& [rank, in] : stuck) {
+    if (in.team.has_value() || job.ranks[rank].barriers[0].looked >= newest) continue;
+    look_again = true;
+    answer(rank, false);
+  }
+  if (look_again) return;
+  for (const auto& [rank, in] : stuck) {
+    if (!in.team.has_value()) answer(rank, true);
+    if (in.team.has_value() && job.teams.at(*in.team).op.has_value()) {
+      Fail(job, *in.team, Code::kInvalidArgument);
+    }
+  }
 }
 
 void ReferenceJobs::Conclude(RefJob& job, TeamId id, Expected expected,

@@ -59,6 +59,7 @@ struct Expected {
   std::optional<TeamId> team;          // of a create_team, for members
   std::optional<uint64_t> opened;      // of an open that found something: its offset
   std::optional<uint64_t> heap_bytes;  // of any operation that succeeds
+  std::optional<bool> cannot_end;      // of a host barrier
   bool is_outcome = false;             // of a (team, k): the same for every rank
 };
 
@@ -74,6 +75,15 @@ struct RefOp {
   std::vector<RegisterOp> given;  // of a register, as each member asked
   absl::Time deadline = absl::InfiniteFuture();
   bool growth_done = false;
+  std::map<Rank, uint64_t> asked_alone;  // the job's moment, for ranks with one thread
+};
+
+struct RefBarrier {
+  CallId call;
+  std::vector<Rank> missing;
+  bool only_thread = false;
+  uint64_t entered = 0;
+  uint64_t looked = 0;
 };
 
 struct RefTeam {
@@ -97,6 +107,7 @@ struct RefMember {
   std::optional<absl::Time> withdraw_deadline;  // of a Join that was cancelled
   std::vector<CallId> mapped_calls;
   std::optional<SegmentId> first_segment;
+  std::vector<RefBarrier> barriers;
   bool keeps = false;  // its process was sent the job's memory, and lives
   bool attached() const { return session.value != 0; }
 };
@@ -134,6 +145,7 @@ struct RefJob {
   std::deque<TeamId> growth_queue;
   std::optional<std::pair<uint64_t, bool>> last_growth;  // id, published
   uint64_t last_published = 0;
+  uint64_t moment = 0;
   size_t n_attached() const {
     return std::count_if(ranks.begin(), ranks.end(),
                          [](const RefMember& m) { return m.attached(); });
@@ -191,6 +203,7 @@ class ReferenceJobs {
   void Join(SessionId id, CallId call, const server::JoinSpec& spec);
   void Mapped(SessionId id, CallId call, JobId job, bool error);
   void Operate(SessionId id, CallId call, const OperationSpec& spec);
+  void AwaitBarrier(SessionId id, CallId call, const server::AwaitBarrierSpec& spec);
   void GrowMapped(SessionId id, CallId call, JobId job, uint64_t grow, bool error);
   void Leave(SessionId id, CallId call, JobId job);
   void Resume(SessionId id, CallId call, JobId job, const std::string& name, int32_t rank,
@@ -256,6 +269,9 @@ class ReferenceJobs {
   void FinishForming(RefJob& job);
   bool Alive(const RefJob& job, const RefTeam& team) const;
   void AbortDeadTeams(RefJob& job);
+  // Ends calls that wait for each other: those from which what ranks need leads back to where it
+  // was.
+  void EndStuckCalls(RefJob& job);
   void Conclude(RefJob& job, TeamId id, Expected expected, std::vector<Rank> team_ranks = {});
   void Fail(RefJob& job, TeamId id, Code code) { Conclude(job, id, {.code = code}); }
   void Execute(RefJob& job, TeamId id);

@@ -74,6 +74,9 @@ class Ranks(unittest.TestCase):
     def test_world(self):
         self.on("world", 1, 2, 4)
 
+    def test_calls_that_wait_for_each_other(self):
+        self.on("calls_that_wait_for_each_other", 2, 3)
+
     def test_collectives(self):
         self.on("collectives", 1, 2, 4)
 

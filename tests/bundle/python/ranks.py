@@ -114,6 +114,17 @@ def world():
 
 
 @case
+def calls_that_wait_for_each_other():
+    """Ranks that make their calls in another order hear of it at once; so do all ranks, if one is refused."""
+    with iris.Context(HEAP, timeout=600) as c:
+        raises(iris.InvalidArgumentError, c.barrier if c.rank == 0 else lambda: c.zeros(4),
+               "it cannot end, because ranks wait for each other: rank 0 (pid", "is in host barrier #", "rank 1 (pid")
+    raises(iris.InvalidArgumentError,
+           lambda: iris.Context(1 << 60 if os.environ["IRIS_RANK"] == "1" else HEAP, job="refused", join_timeout=600),
+           *([] if os.environ["IRIS_RANK"] == "1" else ["rank 1 (pid", "was refused, and no rank joins without it"]))
+
+
+@case
 def collectives():
     """All of them, on tensors of Iris, arrays of numpy and tensors of torch, in the heap and outside."""
     with iris.Context(HEAP) as c:

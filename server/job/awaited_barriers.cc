@@ -1,0 +1,194 @@
+// Host barriers that ranks wait in for long, and calls that wait for each other without end.
+//
+// Host barriers do not go through irisd. A rank whose barrier lasts says which ranks it lacks, and
+// its call stands until the barrier ends. With the operations that ranks have asked for, this tells
+// where every rank is (stuck.h). What a rank lacks is true as of its look, and a rank that came
+// after the look may be in another call by now. So a look counts only for calls that irisd knew
+// before it: the rank is asked to look again, and gives back the job's moment of that answer.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/job/job_machine_impl.h"
+#include "server/job/operations/operation.h"
+#include "server/job/stuck.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+namespace {
+
+// One call that a rank waits in.
+struct Standing {
+  Team* team = nullptr;                     // of an operation
+  const AwaitedBarrier* barrier = nullptr;  // else
+  bool only_thread = false;
+  uint64_t entered = 0;
+};
+
+// Errors are cut at wire::kMaxErrorTextBytes: they name so many ranks at most, and so many calls of
+// a rank.
+constexpr size_t kRanksNamed = 6;
+constexpr size_t kCallsNamed = 2;
+
+std::string JoinFirst(std::vector<std::string> texts, size_t n_max, const char* separator) {
+  const size_t n = texts.size();
+  if (n > n_max) {
+    texts.resize(n_max);
+    texts.push_back(absl::StrCat(n - n_max, " more"));
+  }
+  return absl::StrJoin(texts, separator);
+}
+
+std::string OfTeam(TeamId team) {
+  return team == kWorldTeam ? "" : absl::StrCat(" of ", TeamText(team));
+}
+
+// "allocate #3".
+std::string TextOf(const Standing& call) {
+  if (call.barrier != nullptr) {
+    return absl::StrCat("host barrier #", call.barrier->epoch, OfTeam(call.barrier->team));
+  }
+  const std::string described = Describe(call.team->op->op);  // with its arguments
+  return absl::StrCat(described.substr(0, described.find('(')), " #", call.team->next_k,
+                      OfTeam(call.team->info.id));
+}
+
+// The calls that each rank waits in.
+std::vector<std::vector<Standing>> StandingCalls(Job& job) {
+  std::vector<std::vector<Standing>> calls(job.n_ranks());
+  for (auto& [id, team] : job.teams) {
+    if (!team.op.has_value()) continue;
+    for (size_t index = 0; index < team.info.ranks.size(); ++index) {
+      if (team.op->calls[index].empty()) continue;
+      const uint64_t entered = team.op->asked_alone[index];
+      calls[team.info.ranks[index]].push_back({&team, nullptr, entered != 0, entered});
+    }
+  }
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    for (const AwaitedBarrier& barrier : job.ranks[rank].barriers) {
+      calls[rank].push_back({nullptr, &barrier, barrier.only_thread, barrier.entered});
+    }
+  }
+  return calls;
+}
+
+std::vector<Rank> NeededBy(const Standing& call) {
+  if (call.barrier != nullptr) return call.barrier->missing;
+  std::vector<Rank> missing;
+  for (size_t index = 0; index < call.team->info.ranks.size(); ++index) {
+    if (!call.team->op->asked[index]) missing.push_back(call.team->info.ranks[index]);
+  }
+  return missing;
+}
+
+}  // namespace
+
+std::string JobMachine::Impl::WhereAre(Job& job, const std::vector<Rank>& ranks) const {
+  const auto calls = StandingCalls(job);
+  std::vector<std::string> places;
+  for (const Rank rank : ranks) {
+    std::vector<std::string> texts;
+    for (const Standing& call : calls[rank]) texts.push_back(TextOf(call));
+    if (texts.empty()) continue;
+    places.push_back(
+        absl::StrCat(job.Who(rank), " is in ", JoinFirst(std::move(texts), kCallsNamed, " and ")));
+  }
+  const std::string where = places.empty() ? "none of them is in a call that irisd knows"
+                                           : JoinFirst(std::move(places), kRanksNamed, ", ");
+  return absl::StrCat(where, " (`iris-ctl waits` shows who waits for whom)");
+}
+
+void JobMachine::Impl::AwaitBarrier(SessionId id, CallId call, const AwaitBarrierSpec& spec) {
+  const auto membership = FindMembership(id, spec.job);
+  if (!membership.ok()) return Answer(call, membership.status());
+  Job& job = *membership->job;
+  const Rank rank = membership->rank;
+  const std::string what =
+      absl::StrCat("await host barrier #", spec.epoch, " of ", TeamText(spec.team), ": ");
+  if (job.state != JobState::kReady) {
+    return Answer(call, absl::FailedPreconditionError(absl::StrCat(what, "the job is not ready")));
+  }
+  const auto found = job.teams.find(spec.team);
+  const Team* const team = found == job.teams.end() ? nullptr : &found->second;
+  if (team == nullptr || team->IndexOf(rank) < 0) {
+    return Answer(call, absl::NotFoundError(absl::StrCat(what, "it is no team of this rank")));
+  }
+  const bool members = spec.missing.size() < team->info.ranks.size() &&
+                       std::all_of(spec.missing.begin(), spec.missing.end(), [&](Rank missing) {
+                         return missing != rank && team->IndexOf(missing) >= 0;
+                       });
+  if (!members) {
+    return Answer(call, absl::InvalidArgumentError(
+                            absl::StrCat(what, "the missing ranks are not members of the team")));
+  }
+  if (spec.time_is_up) {
+    return Answer(call, absl::OkStatus(),
+                  BarrierAnswer{job.moment, false, WhereAre(job, spec.missing)});
+  }
+  Member& member = *membership->member;
+  if (member.barriers.size() >= kMaxWaitingCallsPerRank) {
+    return Answer(call,
+                  absl::ResourceExhaustedError(absl::StrCat(what, "too many calls wait already")));
+  }
+  // A rank that looked again has been in the barrier all the time.
+  const uint64_t looked = std::min(spec.moment, job.moment);
+  const uint64_t entered = looked != 0 ? looked : ++job.moment;
+  member.barriers.push_back(
+      {call, spec.team, spec.epoch, spec.missing, spec.only_thread, entered, looked});
+  AddWaiting(call, {WaitingCall::Kind::kBarrier, job.id, rank, spec.team});
+  if (spec.only_thread) LookForStuck(job);
+}
+
+void JobMachine::Impl::AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer) {
+  std::erase_if(job.ranks[rank].barriers,
+                [call](const AwaitedBarrier& barrier) { return barrier.call == call; });
+  Answer(call, absl::OkStatus(), std::move(answer));
+}
+
+void JobMachine::Impl::LookForStuck(Job& job) {
+  if (job.state != JobState::kReady) return;
+  const auto all = StandingCalls(job);
+  std::vector<Blocked> blocked;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    if (all[rank].size() != 1 || !all[rank][0].only_thread) continue;
+    blocked.push_back({rank, NeededBy(all[rank][0])});
+  }
+  const std::vector<Rank> stuck = FindStuck(blocked);
+  if (stuck.empty()) return;
+
+  uint64_t newest = 0;
+  std::vector<std::string> places;
+  for (const Rank rank : stuck) {
+    newest = std::max(newest, all[rank][0].entered);
+    places.push_back(absl::StrCat(job.Who(rank), " is in ", TextOf(all[rank][0])));
+  }
+  bool fresh = true;
+  for (const Rank rank : stuck) {
+    const AwaitedBarrier* const barrier = all[rank][0].barrier;
+    if (barrier == nullptr || barrier->looked >= newest) continue;
+    fresh = false;
+    AnswerBarrier(job, rank, barrier->call, {job.moment, false, ""});
+  }
+  if (!fresh) return;  // those that have looked again come again
+
+  const std::string text = absl::StrCat(
+      "it cannot end, because ranks wait for each other: ",
+      JoinFirst(std::move(places), kRanksNamed, ", "),
+      ": make these calls in the same order on all ranks (`iris-ctl waits` shows who waits for "
+      "whom)");
+  Note(job, event::OperationMismatch{text});
+  for (const Rank rank : stuck) {
+    const Standing& call = all[rank][0];
+    if (call.barrier != nullptr) {
+      AnswerBarrier(job, rank, call.barrier->call, {job.moment, true, text});
+    } else if (call.team->op.has_value()) {  // else concluded for another rank
+      Conclude(job, *call.team,
+               absl::InvalidArgumentError(absl::StrCat(What(call.team->op->op, *call.team), text)));
+    }
+  }
+}
+
+}  // namespace iris::server
