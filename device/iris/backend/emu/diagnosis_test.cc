@@ -86,7 +86,10 @@ struct Inside {
 void WriteAt(Context, uint64_t address) {
   if (BlockIndex() == 1 && ThreadIndex() == 2) *reinterpret_cast<volatile uint8_t*>(address) = 1;
 }
-void ReadAt(uint64_t address) { (void)*reinterpret_cast<volatile uint8_t*>(address); }
+void ReadAt(uint64_t address) {
+  asm("" : "+r"(address));  // or the optimizer sees that nothing is there
+  (void)*reinterpret_cast<volatile uint8_t*>(address);
+}
 void ReadInside(Inside, uint64_t address) { (void)*reinterpret_cast<volatile uint8_t*>(address); }
 
 TEST_F(FaultTest, AFaultIsToldAndHasTheDefaultAction) {
