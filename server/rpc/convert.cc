@@ -174,6 +174,12 @@ void ToProto(const MappedResult& from, v1::MappedReply* to) {
 
 void ToProto(const ResumeResult& from, v1::ResumeReply* to) { to->set_state(ToProto(from.state)); }
 
+void ToProto(const BarrierAnswer& from, v1::AwaitBarrierReply* to) {
+  to->set_moment(from.moment);
+  to->set_cannot_end(from.cannot_end);
+  to->set_text(from.text.substr(0, wire::kMaxErrorTextBytes));
+}
+
 void ToProto(const Outcome& from, v1::Outcome* to) {
   to->set_k(from.k);
   to->set_code(proto::NumberOf(from.status.code()));
