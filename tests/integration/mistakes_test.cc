@@ -132,7 +132,7 @@ void AwaitGo() {
 int JoinOfARefusedRank(const std::vector<std::string>&) {
   ContextOptions options = Small();
   options.join_timeout = std::chrono::minutes(10);
-  if (std::string(std::getenv("RANK")) == "1") options.heap_bytes = uint64_t{1} << 60;
+  if (std::string(std::getenv("IRIS_RANK")) == "1") options.heap_bytes = uint64_t{1} << 60;
   AwaitGo();
   std::cout << "joined: " << Text(Context::Create(options).status()) << std::endl;
   return 0;
