@@ -42,6 +42,21 @@ _bundle_transition = transition(
     ],
 )
 
+# Bazel names the folder of a configuration after the options that transitions have changed on the way to it. Programs for
+# GPUs reach libiris.so by way of their own backend, so everything else of such a bundle is reached that way too: it would
+# be compiled twice otherwise.
+def _by_way_of_impl(settings, attr):
+    return {"//:backend": attr.by_way_of, "//:gpus": "newest"} if attr.by_way_of else {}
+
+_by_way_of = transition(
+    implementation = _by_way_of_impl,
+    inputs = [],
+    outputs = [
+        "//:backend",
+        "//:gpus",
+    ],
+)
+
 _ALLOWLIST = {
     "_allowlist_function_transition": attr.label(
         default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
@@ -170,14 +185,16 @@ def _iris_bundle_impl(ctx):
 
 iris_bundle = rule(
     implementation = _iris_bundle_impl,
-    attrs = {
-        "version": attr.string(mandatory = True),
-        "notes": attr.string(doc = "a line for the bundle's README: what it lacks"),
-        "linked_packages": attr.string_list(doc = "Debian's, whose code is compiled or linked into programs"),
-        "parts": attr.label_list(providers = [BundlePart]),
-        "files": attr.label_keyed_string_dict(allow_files = True),
-        "_packer": attr.label(default = "//deploy:bundle.py", allow_single_file = True),
-    },
+    attrs = dict(
+        version = attr.string(mandatory = True),
+        notes = attr.string(doc = "a line for the bundle's README: what it lacks"),
+        linked_packages = attr.string_list(doc = "Debian's, whose code is compiled or linked into programs"),
+        by_way_of = attr.string(doc = "a backend for GPUs whose programs are among the parts; empty if there is none"),
+        parts = attr.label_list(cfg = _by_way_of, providers = [BundlePart]),
+        files = attr.label_keyed_string_dict(cfg = _by_way_of, allow_files = True),
+        _packer = attr.label(default = "//deploy:bundle.py", allow_single_file = True),
+        **_ALLOWLIST
+    ),
 )
 
 def _static_libraries_impl(ctx):
