@@ -46,11 +46,14 @@ _bundle_transition = transition(
 # GPUs reach libiris.so by way of their own backend, so everything else of such a bundle is reached that way too: it would
 # be compiled twice otherwise.
 def _by_way_of_impl(settings, attr):
-    return {"//:backend": attr.by_way_of, "//:gpus": "newest"} if attr.by_way_of else {}
+    return {"//:backend": attr.by_way_of, "//:gpus": "newest"} if attr.by_way_of else settings
 
 _by_way_of = transition(
     implementation = _by_way_of_impl,
-    inputs = [],
+    inputs = [
+        "//:backend",
+        "//:gpus",
+    ],
     outputs = [
         "//:backend",
         "//:gpus",

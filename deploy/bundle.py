@@ -78,13 +78,11 @@ def system_library(soname):
 
 
 def name_libraries(tree):
-    """lib/libiris.so and its fellows, under the names that programs ask the loader for."""
+    """Links lib/libiris.so and its fellows, the names by which compilers find them."""
     folder = os.path.join(tree.root, "lib")
-    for name in sorted(n for n in os.listdir(folder) if n.startswith("libiris") and n.endswith(".so")):
-        path = os.path.join(folder, name)
-        soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "-d", path)).group(1)
-        os.rename(path, os.path.join(folder, soname))
-        os.symlink(soname, path)
+    for name in sorted(os.listdir(folder)):
+        if re.match(r"libiris.*\.so\.\d+$", name):
+            os.symlink(name, os.path.join(folder, name[:name.rindex(".")]))
 
 
 def remove_tests(tree):

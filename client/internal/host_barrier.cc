@@ -124,6 +124,8 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
                    missing_.end());
     if (missing_.empty()) return Pass();
     if (!gone.ok()) {
+      const std::string why = help == nullptr ? "" : help->WhyItCouldNotEnd();
+      if (!why.empty()) return Annotate(absl::InvalidArgumentError(why), Named(epoch_, n));
       std::string text(gone.message());
       std::vector<uint32_t> late;
       for (const uint32_t rank : MissingRanks()) {

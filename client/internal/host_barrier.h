@@ -28,6 +28,9 @@ class BarrierHelp {
   // The barrier has lasted for a while, and lacks these ranks, as of now. Never waits. Not empty:
   // the barrier cannot end, and why.
   virtual std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
+  // The same of a barrier that a rank has left or died in. Ranks that irisd refused leave, and must
+  // not take the reason with them. May take a moment.
+  virtual std::string WhyItCouldNotEnd() = 0;
   // Where these ranks are, for an error; may take a moment.
   virtual std::string WhereAre(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
 };

@@ -417,6 +417,7 @@ class Help : public BarrierHelp {
     EXPECT_THAT(missing, ElementsAre(1));
     return "rank 1 is in allocate #3";
   }
+  std::string WhyItCouldNotEnd() override { return why; }
   std::string why;
   int n_asked = 0;
 };
@@ -431,6 +432,16 @@ TEST_P(HostBarrierTest, OneThatCannotEndFailsWithTheReason) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("host barrier #1 of 2 ranks: it cannot end"));
   EXPECT_EQ(pages.waits_since_ms(0), 0u);
+}
+
+TEST_P(HostBarrierTest, OneThatCouldNotEndSaysSoAfterARankHasLeft) {
+  Pages pages(2);
+  HostBarrier barrier = pages.Barrier(0);
+  Help help;
+  help.why = "it cannot end";
+  pages.Set(1, PageRankState::kLeft, false);
+  const absl::Status status = barrier.Run(absl::Now() + kLong, kNotCancelled, &help);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it cannot end"));
 }
 
 TEST_P(HostBarrierTest, OneThatTimesOutSaysWhereTheMissingAre) {

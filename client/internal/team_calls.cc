@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "client/internal/annotate.h"
 #include "client/internal/clock.h"
 #include "client/internal/utf8.h"
@@ -66,6 +67,17 @@ class HelpOfIrisd : public BarrierHelp {
     if ((*answer)->cannot_end) return (*answer)->text;
     // These `missing` may be older than the answer: the next ones are not.
     wait_.moment = (*answer)->moment;
+    return "";
+  }
+
+  std::string WhyItCouldNotEnd() override {
+    // irisd answers every question when a rank goes, so this ends soon.
+    for (const absl::Time deadline = DeadlineIn(kWhereTimeout);
+         question_ != nullptr && Now() < deadline;) {
+      const std::string why = WhyItCannotEnd(wait_.epoch, {});
+      if (!why.empty()) return why;
+      if (question_ != nullptr) absl::SleepFor(absl::Milliseconds(1));
+    }
     return "";
   }
 

@@ -148,6 +148,22 @@ void JobMachine::Impl::AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAn
   Answer(call, absl::OkStatus(), std::move(answer));
 }
 
+void JobMachine::Impl::AnswerBarriersOfDeadTeams(Job& job) {
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    for (const AwaitedBarrier& barrier : std::vector(job.ranks[rank].barriers)) {
+      const auto team = job.teams.find(barrier.team);
+      if (team != job.teams.end() && CheckTeamAlive(job, team->second).ok()) continue;
+      AnswerBarrier(job, rank, barrier.call, {job.moment, false, ""});
+    }
+  }
+}
+
+void JobMachine::Impl::RefuseBarriers(Job& job, Rank rank, const absl::Status& why) {
+  for (const AwaitedBarrier& barrier : std::exchange(job.ranks[rank].barriers, {})) {
+    Answer(barrier.call, why);
+  }
+}
+
 void JobMachine::Impl::LookForStuck(Job& job) {
   if (job.state != JobState::kReady) return;
   const auto all = StandingCalls(job);

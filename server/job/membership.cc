@@ -613,6 +613,7 @@ void JobMachine::Impl::MoveLease(Job& job, Rank rank, Session& to, const absl::S
   from->lease.reset();
   from->past_job = job.id;
   from->past_status = told;
+  RefuseBarriers(job, rank, told);  // the rank asks again by the new session
   lease.session = to.id;
   to.lease = LeaseRef{job.id, rank};
 }
@@ -624,9 +625,7 @@ void JobMachine::Impl::EndLease(Job& job, Rank rank, const absl::Status& told) {
   session->lease.reset();
   session->past_job = job.id;
   session->past_status = told;
-  for (const AwaitedBarrier& barrier : std::exchange(job.ranks[rank].barriers, {})) {
-    Answer(barrier.call, told);
-  }
+  RefuseBarriers(job, rank, told);
   lease.held = false;
   lease.session = SessionId();
   starved_.erase({job.id, rank});

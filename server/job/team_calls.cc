@@ -275,6 +275,7 @@ void JobMachine::Impl::ConcludeDeadTeams(Job& job) {
     if (!team.op.has_value()) continue;
     if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) Conclude(job, team, s);
   }
+  AnswerBarriersOfDeadTeams(job);
 }
 
 // Executing.

@@ -10,7 +10,7 @@ import unittest
 
 from tests.python import junit
 
-LIBRARY = os.path.realpath("deploy/libiris.so")
+LIBRARY = os.path.realpath("deploy/libiris.so.0")
 HEADER = "client/iris/c_api.h"
 # Debian's own copies, which are another's as far as the library is concerned.
 FOREIGN = sorted(glob.glob("/usr/lib/x86_64-linux-gnu/libabsl_*.so")) + [

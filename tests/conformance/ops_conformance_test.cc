@@ -939,7 +939,7 @@ TEST(OpsCheckTest, RefusesBeforeAnythingStarts) {
           x->problem.operation = Operation::kAllGatherMatmul;
           x->problem.m = x->problem.k = 30000;
         },
-        "WorkspaceBytes");
+        "matmul_bytes");
     Comm small = member.comm;
     small.workspace_bytes = ccl::WorkspaceBytes(2, {});
     Plan plan;

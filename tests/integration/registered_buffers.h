@@ -21,9 +21,11 @@
 
 namespace iris::testing {
 
+// Room for a GPU's communicator, and above the heap for two buffers of each of 8 ranks.
 inline ContextOptions SmallHeap() {
   ContextOptions options;
-  options.heap_bytes = 8 << 20;
+  options.heap_bytes = 96 << 20;
+  options.max_heap_bytes = 256 << 20;
   options.timeout = std::chrono::seconds(20);
   return options;
 }

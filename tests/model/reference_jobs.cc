@@ -675,7 +675,7 @@ void ReferenceJobs::AwaitBarrier(SessionId id, CallId call, const server::AwaitB
   if (member.barriers.size() == 8) return Expect(call, Code::kResourceExhausted);
   const uint64_t looked = std::min(spec.moment, job->moment);
   const uint64_t entered = looked > 0 ? looked : ++job->moment;
-  member.barriers.push_back({call, spec.missing, spec.only_thread, entered, looked});
+  member.barriers.push_back({call, spec.team, spec.missing, spec.only_thread, entered, looked});
   if (spec.only_thread) EndStuckCalls(*job);
 }
 
@@ -765,6 +765,14 @@ void ReferenceJobs::Conclude(RefJob& job, TeamId id, Expected expected,
 void ReferenceJobs::AbortDeadTeams(RefJob& job) {
   for (auto& [id, team] : job.teams) {
     if (team.op.has_value() && !Alive(job, team)) Fail(job, id, Code::kAborted);
+  }
+  for (RefMember& member : job.ranks) {
+    std::erase_if(member.barriers, [&](const RefBarrier& barrier) {
+      const RefTeam& team = job.teams.at(barrier.team);
+      const bool dead = team.destroyed || !Alive(job, team);
+      if (dead) expected_[barrier.call] = {.cannot_end = false};
+      return dead;
+    });
   }
 }
 

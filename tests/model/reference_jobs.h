@@ -80,6 +80,7 @@ struct RefOp {
 
 struct RefBarrier {
   CallId call;
+  TeamId team;
   std::vector<Rank> missing;
   bool only_thread = false;
   uint64_t entered = 0;
