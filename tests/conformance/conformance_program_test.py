@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import subprocess
 import tempfile
 import unittest
@@ -14,7 +15,8 @@ FOLDER = "tests/conformance/"
 def tests_of(program, *options):
     done = subprocess.run([program, "--gtest_list_tests", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, check=False, timeout=120)
-    return done.returncode, done.stdout
+    # googletest's own main begins with its name.
+    return done.returncode, re.sub(r"^Running main\(\) from .*\n", "", done.stdout)
 
 
 class ConformanceProgram(unittest.TestCase):
@@ -30,7 +32,7 @@ class ConformanceProgram(unittest.TestCase):
         return path
 
     def test_each_name_has_the_tests_of_its_file(self):
-        programs = sorted(glob.glob(FOLDER + "*_test"))
+        programs = sorted(p for p in glob.glob(FOLDER + "*_test") if "program" not in p)
         self.assertGreaterEqual(len(programs), 20, programs)
         for program in programs:
             with self.subTest(program):

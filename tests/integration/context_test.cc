@@ -749,7 +749,7 @@ TEST_F(ContextTest, JoinTimeoutNamesTheMissingRanks) {
   const Status status = Context::Create(options).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("0, 2, 3"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 of 4, job \"threads\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("join job 'threads' as rank 1: "));
   ExpectIdleHeap();
 }
 
