@@ -42,9 +42,9 @@ _bundle_transition = transition(
     ],
 )
 
-# Bazel names the folder of a configuration after the options that transitions have changed on the way to it. Programs for
-# GPUs reach libiris.so by way of their own backend, so everything else of such a bundle is reached that way too: it would
-# be compiled twice otherwise.
+# Bazel names the folder of a configuration after the options that transitions have changed on the way to it. Programs
+# for GPUs reach libiris.so by way of their own backend, so everything else of such a bundle is reached that way too:
+# it would be compiled twice otherwise.
 def _by_way_of_impl(settings, attr):
     return {"//:backend": attr.by_way_of, "//:gpus": "newest"} if attr.by_way_of else settings
 

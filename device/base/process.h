@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 
@@ -39,10 +38,18 @@ inline std::optional<Process> ParseProcess(const std::string& stat) {
   return process;
 }
 
+// Nothing where `path` is no such file, or cannot be read.
+inline std::optional<Process> ReadProcessFile(const std::string& path) {
+  std::ifstream file(path);
+  std::string stat;
+  // A process may end between open and read, which fails then. A stream iterator would throw.
+  std::getline(file, stat, '\0');
+  return ParseProcess(stat);
+}
+
 // Nothing where there is no such process, or /proc does not tell.
 inline std::optional<Process> ReadProcess(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  return ParseProcess({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+  return ReadProcessFile("/proc/" + std::to_string(pid) + "/stat");
 }
 
 }  // namespace iris::base

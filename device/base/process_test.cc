@@ -57,6 +57,11 @@ TEST(ProcessTest, TellsWhoIsExiting) {
   EXPECT_TRUE(process->exiting());
 }
 
+TEST(ProcessTest, NothingOfAFileThatCannotBeRead) {
+  // As the file of a process that ended after it was opened: the read fails.
+  EXPECT_FALSE(ReadProcessFile("/proc").has_value());
+}
+
 TEST(ProcessTest, NothingOfAProcessThatIsNot) {
   EXPECT_FALSE(ReadProcess(-1).has_value());
   EXPECT_FALSE(ParseProcess("").has_value());

@@ -220,15 +220,15 @@ struct JobMachine::Impl {
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
   void TrimHistory(Job& job, Team& team);
   void OperationTimedOut(Job& job, Team& team);
-  // Concludes every operation of the job that can no longer succeed, and answers the questions about
-  // barriers that cannot.
+  // Concludes every operation of the job that can no longer succeed, and answers the questions
+  // about barriers that cannot.
   void ConcludeDeadTeams(Job& job);
 
   // awaited_barriers.cc.
   void AwaitBarrier(SessionId session, CallId call, const AwaitBarrierSpec& spec);
   void AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer);
-  // After the loss of a rank. The status page says what happened to these barriers. A rank that
-  // waits for the answer knows then that no earlier one is on its way (client/internal/host_barrier.h).
+  // Called after the loss of a rank. The status page says what happened to these barriers, and the
+  // answer says that no earlier one is on its way (client/internal/host_barrier.h).
   void AnswerBarriersOfDeadTeams(Job& job);
   // Answers the calls of a session that no longer speaks for the rank.
   void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);

@@ -590,7 +590,7 @@ class BundleProbe(unittest.TestCase):
 class Collectives(unittest.TestCase):
     """The kernels of device/iris/collective, for one device and one type: the largest that use the API. A test each."""
     # Which move 16 bytes at a time. Packets on these devices are of 8 bytes.
-    SOURCES = {"direct": True, "two_shot": True, "push": True, "packets": False, "two_packets": False}
+    SOURCES = {"direct": True, "two_shot": True, "packets": False, "two_packets": False}
 
     # In place of the header that gives kernels to every type: they would take the compiler a quarter of an hour.
     ONE_TYPE = """#pragma once

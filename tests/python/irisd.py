@@ -59,6 +59,8 @@ class Irisd:
         """Ends it; returns its exit code."""
         if self.process.poll() is None:
             self.process.terminate()
+        else:
+            print(f"irisd had ended before, with {self.process.returncode}:\n{self.log()[-4000:]}")
         try:
             code = self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
