@@ -46,6 +46,10 @@ std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
 
 std::string WhatIsCalled(const v1::Wait& wait) {
   std::string text = EscapeName(wait.call());
+  if (wait.kind() == v1::WAIT_KIND_KERNEL) {
+    return absl::StrCat(text, " (block ", wait.block(), ", has to be ", wait.wanted(), " and was ",
+                        wait.seen(), ")");
+  }
   const bool numbered = wait.kind() != v1::WAIT_KIND_JOIN && wait.kind() != v1::WAIT_KIND_MAP;
   if (numbered) absl::StrAppend(&text, " #", wait.number());
   absl::StrAppend(&text, " of ", wait.n_members(), " ranks");
@@ -114,7 +118,10 @@ Json WaitsJson(const v1::ListWaitsReply& reply) {
                       {"waited_ms", wait.waited_ms()},
                       {"waiting", MembersJson(wait.waiting())},
                       {"missing", MembersJson(wait.missing())},
-                      {"device_unknown", wait.device_unknown()}});
+                      {"device_unknown", wait.device_unknown()},
+                      {"block", wait.block()},
+                      {"wanted", wait.wanted()},
+                      {"seen", wait.seen()}});
   }
   return result;
 }
