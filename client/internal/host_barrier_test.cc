@@ -199,6 +199,25 @@ TEST_P(HostBarrierTest, HangUpWakesAndNamesRankAndPid) {
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("died")));
 }
 
+TEST_P(HostBarrierTest, AProcessThatIsEndingHasDied) {
+  Pages pages(2);
+  pages.SetPid(0, getpid());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(0);
+  siginfo_t ended = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  pages.Set(1, PageRankState::kEnding, true);
+  pages.SetPid(1, child);
+  HostBarrier barrier = pages.Barrier(0);
+  EXPECT_THAT(std::string(RunOnce(barrier).message()),
+              HasSubstr(absl::StrCat("rank 1 (pid ", child, ") died; make a new Context")));
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_THAT(std::string(RunOnce(barrier).message()), HasSubstr(") died"));
+  pages.SetPid(1, getpid());
+  EXPECT_THAT(std::string(RunOnce(barrier).message()), HasSubstr("hung up"));
+}
+
 TEST_P(HostBarrierTest, TheRankThatBrokeTheJobIsNamedAlone) {
   Pages pages(4);
   pages.Set(2, PageRankState::kEnding, true);

@@ -24,10 +24,15 @@ std::string JobStatus::Names(absl::Span<const uint32_t> ranks) const {
   return text;
 }
 
+bool JobStatus::ProcReadable() const {
+  for (uint32_t rank = 0; rank < n_ranks_; ++rank) {
+    if (pid(rank) == getpid()) return true;
+  }
+  return false;
+}
+
 std::string JobStatus::MissingNames(absl::Span<const uint32_t> ranks) const {
-  // Pids are irisd's: they are those of this process's /proc if its own one is.
-  bool readable = false;
-  for (uint32_t rank = 0; rank < n_ranks_; ++rank) readable = readable || pid(rank) == getpid();
+  const bool readable = ProcReadable();
   std::string text;
   for (const uint32_t rank : ranks) {
     std::string name = Name(rank);
@@ -42,7 +47,12 @@ absl::Status JobStatus::Broken() const {
   if (!aborted()) return absl::OkStatus();
   const std::optional<uint32_t> culprit = broken_by();
   if (!culprit.has_value()) return absl::AbortedError("the job was aborted by irisd");
-  const bool died = state(*culprit) == wire::PageRankState::kDead;
+  bool died = state(*culprit) == wire::PageRankState::kDead;
+  if (!died && ProcReadable()) {
+    // irisd knows of the death when the process has gone, which takes a driver's work on GPUs.
+    const auto process = base::ReadProcess(pid(*culprit));
+    died = !process.has_value() || process->exiting();
+  }
   return absl::AbortedError(absl::StrCat(Name(*culprit),
                                          died ? " died" : " hung up (its process may still run)",
                                          "; make a new Context"));

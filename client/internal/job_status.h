@@ -55,6 +55,9 @@ class JobStatus {
   absl::Status Left(absl::Span<const uint32_t> ranks) const;
 
  private:
+  // Whether the ranks' pids, which are irisd's, are those of this process's /proc: its own is.
+  bool ProcReadable() const;
+
   const wire::StatusPage* page_ = nullptr;
   uint32_t n_ranks_ = 0;
 };
