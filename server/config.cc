@@ -80,7 +80,7 @@ Setting Bytes(const char* key, const char* flag, const char* help, uint64_t min,
   const auto set = [min, field](const std::string& text, Config* config) -> absl::Status {
     uint64_t value = 0;
     if (!base::ParseBytes(text, &value)) return Bad(text, base::kBytesGrammar);
-    if (value < min) return Bad(text, absl::StrCat("at least ", min, " bytes"));
+    if (value < min) return Bad(text, absl::StrCat("at least ", base::SizeText(min)));
     *field(config) = value;
     return absl::OkStatus();
   };

@@ -129,7 +129,7 @@ TEST(ConfigFileTest, ValuesOutOfRangeAreRefused) {
   ExpectRefused(Apply("[emu]\ndevices = 0\n"), "a number from 1 to 1024");
   ExpectRefused(Apply("[emu]\ndevices = -1\n"), "a number from 1 to 1024");
   ExpectRefused(Apply("[emu]\ndevices = 1025\n"), "a number from 1 to 1024");
-  ExpectRefused(Apply("[emu]\nmemory = \"1KiB\"\n"), "at least 2097152 bytes");
+  ExpectRefused(Apply("[emu]\nmemory = \"1KiB\"\n"), "at least 2 MiB");
   ExpectRefused(Apply("[jobs]\nmap_timeout = \"0s\"\n"), "duration from 1ms");
   ExpectRefused(Apply("[jobs]\nmap_timeout = \"inf\"\n"), "duration from 1ms");
   ExpectRefused(Apply("[jobs]\nmap_timeout = \"-1s\"\n"), "duration from 1ms");

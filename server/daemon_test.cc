@@ -344,10 +344,9 @@ TEST_F(DaemonTest, ARefusalForWantOfMemoryHasTheDriversCount) {
   Answer join;
   Join(daemon_.get(), Open(1), daemon_->NewCall(), Spec(0, 1), join.Fn());
   EXPECT_EQ(join.Wait().status.code(), StatusCode::kResourceExhausted);
-  EXPECT_TRUE(
-      absl::StrContains(join.Wait().status.message(),
-                        "no memory; device 0 (EMU-00000000-0000-0000-0000-000000000000): "
-                        "67108864 of 67108864 bytes are free, 77 bytes by the driver's count"))
+  EXPECT_TRUE(absl::StrContains(join.Wait().status.message(),
+                                "no memory; device 0 (EMU-00000000-0000-0000-0000-000000000000): "
+                                "64 MiB of 64 MiB are free, 77 bytes by the driver's count"))
       << join.Wait().status;
 }
 

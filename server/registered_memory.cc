@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "proto/wire/frame.h"
 
@@ -78,8 +79,9 @@ absl::Status CheckEmulated(int fd, uint64_t bytes) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return wire::ErrnoStatus(errno, "look at registered memory");
   if (info.st_size >= 0 && static_cast<uint64_t>(info.st_size) == bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("memory to be registered has ", info.st_size,
-                                                 " bytes, and the request says ", bytes));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "memory to be registered has ", base::SizeText(static_cast<uint64_t>(info.st_size)),
+      ", and the request says ", base::SizeText(bytes)));
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST(RegisteredMemoryTest, WhatCouldChangeOrWaitIsRefused) {
   refused(wire::UniqueFd(), not_sealed);
   refused(Memfd(kBytes, F_SEAL_GROW), not_sealed);
   refused(Memfd(kBytes, F_SEAL_SHRINK), not_sealed);
-  refused(Memfd(kBytes - 4096), "has 2093056 bytes, and the request says 2097152");
+  refused(Memfd(kBytes - 4096), "has 2.00 MiB (2093056 bytes), and the request says 2 MiB");
 }
 
 // irisd cannot look into a GPU's memory: whoever imports it finds out what it is.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/abi/objects.h"
 #include "client/internal/device_status.h"
+#include "device/base/bytes.h"
 
 namespace iris::abi {
 namespace {
@@ -273,9 +274,9 @@ absl::Status CheckMemory(const internal::HostContext& host, const View& view, vo
   const auto end = host.Locate(reinterpret_cast<void*>(low + bytes - 1));
   if (!begin.ok() && !end.ok() && !host.Locate(address).ok()) return absl::OkStatus();
   if (host.IsMapped(reinterpret_cast<void*>(low), bytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("fill: ", bytes, " bytes at 0x", absl::Hex(low),
-                                                 " are not all in one heap, which has ",
-                                                 host.heap_bytes(), " bytes"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("fill: ", base::SizeText(bytes), " at 0x", absl::Hex(low),
+                   " are not all in one heap, which has ", base::SizeText(host.heap_bytes())));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "client/abi/objects.h"
 #include "client/internal/async_copy.h"
 #include "client/internal/device_status.h"
+#include "device/base/bytes.h"
 
 using iris::abi::ContextObject;
 using iris::abi::EventObject;
@@ -69,7 +70,7 @@ iris_code Malloc(iris_context* context, uint64_t bytes, void** out, const char* 
     void* const memory = ((*table)->*make)(bytes);
     if (memory == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(what, ": there are no ", bytes, " bytes free"));
+          absl::StrCat(what, ": there are no ", iris::base::SizeText(bytes), " free"));
     }
     *out = memory;
     return absl::OkStatus();

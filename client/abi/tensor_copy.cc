@@ -4,6 +4,7 @@
 
 #include "client/abi/tensor.h"
 #include "client/internal/device_status.h"
+#include "device/base/bytes.h"
 
 namespace iris::abi {
 namespace {
@@ -51,9 +52,9 @@ absl::Status CheckHost(const View& view, const void* data, uint64_t bytes, iris_
         known ? DTypeName(static_cast<DType>(dtype)) : "no type", ": convert them before"));
   }
   if (bytes != view.bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("copy: a tensor of shape ", ShapeText(view),
-                                                   " and ", DTypeName(view.dtype), " has ",
-                                                   view.bytes(), " bytes, and not ", bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("copy: a tensor of shape ", ShapeText(view), " and ", DTypeName(view.dtype),
+                     " has ", base::SizeText(view.bytes()), ", and not ", base::SizeText(bytes)));
   }
   return bytes == 0 ? absl::OkStatus() : NotNull(data, "copy: the host's memory");
 }

@@ -11,6 +11,7 @@
 #include "client/abi/objects.h"
 #include "client/base/log.h"
 #include "client/internal/device_status.h"
+#include "device/base/bytes.h"
 
 using iris::abi::ContextObject;
 using iris::abi::Held;
@@ -98,8 +99,9 @@ absl::Status FreeBlock(const Blocks::Block& block, void* stream) {
   if (const absl::Status waited = AwaitStream(*held, stream); !waited.ok()) {
     return absl::Status(
         waited.code(),
-        absl::StrCat("iris_torch_free: ", waited.message(), ". The ", block.allocation.bytes,
-                     " bytes stay until the context ends, since something may use them still"));
+        absl::StrCat("iris_torch_free: ", waited.message(), ". The ",
+                     base::SizeText(block.allocation.bytes),
+                     " stay until the context ends, since something may use them still"));
   }
   return held->host().Free(block.allocation);
 }

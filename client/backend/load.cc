@@ -84,8 +84,8 @@ absl::StatusOr<const BackendOperations*> LoadBackend(absl::string_view name) {
   if (library == nullptr) library = OpenBesideProgram(file);
   if (library == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the heap is memory of '", name, "', but ", path,
-        " cannot be opened: ", why != nullptr ? why : "no reason given", ". Put ", file,
+        "the heap is memory of '", name,
+        "', but its library cannot be opened: ", why != nullptr ? why : path, ". Put ", file,
         " of the bundle beside libiris.so, or start irisd with another --backend"));
   }
   const auto get = reinterpret_cast<decltype(&iris_backend_operations)>(

@@ -232,7 +232,7 @@ class Idle(unittest.TestCase):
         self.assertEqual((status["n_devices"], status["n_jobs"], status["heap_bytes"]), (4, 0, 0))
         text = ctl(self.daemon, "status").stdout
         self.assertIn(f"pid {self.daemon.process.pid}", text)
-        self.assertIn("emu: 4 devices of 256MiB\n", text)
+        self.assertIn("emu: 4 devices of 256 MiB\n", text)
 
     def test_devices(self):
         devices = json.loads(ctl(self.daemon, "devices", "--format", "json").stdout)
@@ -597,7 +597,8 @@ class ARankDies(unittest.TestCase):
             process.stdout.close()
             process.stderr.close()
         self.assertEqual(process.returncode, 128 + signal.SIGKILL, err)
-        self.assertIn(f"rank 1 of 2 (pid {pid}) was ended by SIGKILL (Killed); ending the other 1 in 1m\n", err)
+        self.assertIn(f"rank 1 of 2 (pid {pid}) was ended by SIGKILL (Killed), perhaps by the kernel's "
+                      "out-of-memory killer (see dmesg); ending the other 1 in 1m\n", err)
         self.assertRegex(err, r"(?m)^\[0\] .*rank 1\b")
         self.assertNotIn("not ended", err)
 

@@ -136,15 +136,18 @@ void RankSet::TakeFailure(const Process& process, int code, int status) {
   if (!first && (!options_.keep_going || ending_ || stopping_)) return;
   const auto others = std::count_if(processes_.begin(), processes_.end(),
                                     [](const Process& each) { return !each.ended; });
-  std::string next;
+  // A rank that iris-run has killed itself needs no hint.
+  std::string next = code != CLD_EXITED && status == SIGKILL && !stopping_ && !ending_
+                         ? ", perhaps by the kernel's out-of-memory killer (see dmesg)"
+                         : "";
   if (others > 0 && !stopping_ && !ending_) {
     if (options_.keep_going) {
-      next = absl::StrCat("; ", others, others == 1 ? " other goes on" : " others go on");
+      absl::StrAppend(&next, "; ", others, others == 1 ? " other goes on" : " others go on");
     } else if (options_.grace > absl::ZeroDuration()) {
-      next =
-          absl::StrCat("; ending the other ", others, " in ", absl::FormatDuration(options_.grace));
+      absl::StrAppend(&next, "; ending the other ", others, " in ",
+                      absl::FormatDuration(options_.grace));
     } else {
-      next = absl::StrCat("; ending the other ", others);
+      absl::StrAppend(&next, "; ending the other ", others);
     }
   }
   Write(2, absl::StrCat("iris-run: rank ", process.rank, " of ", options_.n_ranks, " (pid ",

@@ -48,18 +48,6 @@ std::string FirstCharacters(absl::string_view text, size_t n) {
 
 }  // namespace
 
-std::string HumanBytes(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  size_t unit = 0;
-  while (unit + 1 < std::size(kUnits) && bytes >> (10 * (unit + 2)) != 0) ++unit;
-  const uint64_t one = 1ull << (10 * (unit + 1));
-  if (bytes % one == 0) return absl::StrCat(bytes / one, " ", kUnits[unit]);
-  const double value = static_cast<double>(bytes) / static_cast<double>(one);
-  const int digits = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  return absl::StrFormat("%.*f %s", digits, value, kUnits[unit]);
-}
-
 std::string HumanDuration(absl::Duration duration) {
   const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(duration));
   if (seconds < 60) return absl::StrCat(seconds, "s");

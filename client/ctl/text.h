@@ -7,12 +7,11 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "device/base/bytes.h"
 
 namespace iris::ctl {
 
-// "0 B", "1023 B", "1.00 KiB", "15.9 GiB", "1 TiB": three digits, powers of 1,024; whole numbers
-// without a fraction.
-std::string HumanBytes(uint64_t bytes);
+using base::HumanBytes;
 
 // "3s", "4m 5s", "2h 3m", "5d 6h". Negative times count as 0.
 std::string HumanDuration(absl::Duration duration);

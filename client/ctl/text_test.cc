@@ -8,27 +8,6 @@
 namespace iris::ctl {
 namespace {
 
-TEST(HumanBytesTest, CountsSmallOnesExactly) {
-  EXPECT_EQ(HumanBytes(0), "0 B");
-  EXPECT_EQ(HumanBytes(1023), "1023 B");
-}
-
-TEST(HumanBytesTest, WritesWholeUnitsWithoutAFraction) {
-  EXPECT_EQ(HumanBytes(1024), "1 KiB");
-  EXPECT_EQ(HumanBytes(64ull << 20), "64 MiB");
-  EXPECT_EQ(HumanBytes(1000ull << 30), "1000 GiB");
-  EXPECT_EQ(HumanBytes(1ull << 40), "1 TiB");
-}
-
-TEST(HumanBytesTest, RoundsToThreeDigits) {
-  EXPECT_EQ(HumanBytes(1536), "1.50 KiB");
-  EXPECT_EQ(HumanBytes((10ull << 20) + (512 << 10)), "10.5 MiB");
-  EXPECT_EQ(HumanBytes((100ull << 20) + 1), "100 MiB");
-  EXPECT_EQ(HumanBytes((1ull << 20) - 1), "1024 KiB");
-}
-
-TEST(HumanBytesTest, KnowsTheLargestNumber) { EXPECT_EQ(HumanBytes(UINT64_MAX), "16.0 EiB"); }
-
 TEST(HumanDurationTest, ShowsTwoUnits) {
   EXPECT_EQ(HumanDuration(absl::Milliseconds(900)), "0s");
   EXPECT_EQ(HumanDuration(absl::Seconds(59)), "59s");

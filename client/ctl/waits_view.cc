@@ -1,5 +1,6 @@
 #include "client/ctl/waits_view.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -45,11 +46,17 @@ std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
 }
 
 std::string WhatIsCalled(const v1::Wait& wait) {
-  std::string text = EscapeName(wait.call());
+  // irisd says an operation with its arguments: "allocate(bytes=8)".
+  const absl::string_view call = wait.call();
+  const absl::string_view arguments = call.substr(std::min(call.find('('), call.size()));
+  std::string text = EscapeName(call.substr(0, call.size() - arguments.size()));
   const bool numbered = wait.kind() != v1::WAIT_KIND_JOIN && wait.kind() != v1::WAIT_KIND_MAP;
   if (numbered) absl::StrAppend(&text, " #", wait.number());
   absl::StrAppend(&text, " of ", wait.n_members(), " ranks");
   std::vector<std::string> facts;
+  if (arguments.size() > 2) {
+    facts.push_back(EscapeName(arguments.substr(1, arguments.size() - 2)));
+  }
   if (wait.bytes() > 0) facts.push_back(HumanBytes(wait.bytes()));
   if (!wait.dtype().empty()) facts.push_back(EscapeName(wait.dtype()));
   if (wait.team_id() >= wire::kFirstOwnTeam) {

@@ -57,6 +57,15 @@ TEST(WaitTextTest, OfAJoinHasNoNumber) {
   EXPECT_EQ(WaitText(wait), "job train  join of 2 ranks  rank 0 waits for rank 1 (no process)\n");
 }
 
+TEST(WaitTextTest, OfAnOperationHasItsNumberAsErrorsHaveIt) {
+  v1::Wait wait = AllReduce();
+  wait.set_kind(v1::WAIT_KIND_OPERATION);
+  wait.set_call("allocate(bytes=8 name='(x)')");
+  wait.clear_bytes();
+  wait.clear_dtype();
+  EXPECT_THAT(WaitText(wait), HasSubstr("  allocate #17 of 4 ranks (bytes=8 name='(x)')  ranks 0"));
+}
+
 TEST(WaitTextTest, OfATeamAndOfAGrowth) {
   v1::Wait wait = AllReduce();
   wait.set_kind(v1::WAIT_KIND_GROWTH);

@@ -14,13 +14,14 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view what)
 }
 
 // Annotates the error of an operation of the control plane. irisd's text begins with the operation,
-// "allocate #3 (team 0): ". It becomes "allocate 10 bytes "x" #3 (team 0): ".
+// "create_team #3 (team 0): ". It becomes "create a team of 2 ranks #3 (team 0): ".
 inline absl::Status AnnotateOperation(const absl::Status& status, absl::string_view what) {
-  const absl::string_view verb = what.substr(0, what.find(' '));
   const absl::string_view text = status.message();
-  const bool says_it = text.substr(0, verb.size()) == verb && text.substr(verb.size(), 2) == " #";
+  const absl::string_view operation = text.substr(0, text.find(" #"));
+  const bool says_it = operation.size() < text.size() &&
+                       operation.substr(0, operation.find('_')) == what.substr(0, what.find(' '));
   if (status.ok() || !says_it) return Annotate(status, what);
-  return absl::Status(status.code(), absl::StrCat(what, text.substr(verb.size())));
+  return absl::Status(status.code(), absl::StrCat(what, text.substr(operation.size())));
 }
 
 }  // namespace iris::internal

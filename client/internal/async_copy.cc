@@ -7,12 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/internal/device_status.h"
+#include "device/base/bytes.h"
 
 namespace iris::internal {
 namespace {
 
 std::string Range(const void* at, uint64_t bytes) {
-  return absl::StrCat(bytes, " bytes at 0x", absl::Hex(reinterpret_cast<uint64_t>(at)));
+  return absl::StrCat(base::SizeText(bytes), " at 0x", absl::Hex(reinterpret_cast<uint64_t>(at)));
 }
 
 bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
@@ -21,8 +22,8 @@ bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
 }
 
 std::string Amount(const RowsToCopy& rows) {
-  if (rows.rows == 1) return absl::StrCat(rows.row_bytes, " bytes");
-  return absl::StrCat(rows.rows, " rows of ", rows.row_bytes, " bytes");
+  if (rows.rows == 1) return base::SizeText(rows.row_bytes);
+  return absl::StrCat(rows.rows, " rows of ", base::SizeText(rows.row_bytes));
 }
 
 // One call: its checks first, then its work.
@@ -63,8 +64,8 @@ class AsyncCopy {
                         "symmetric one), and the peer as the rank"));
     } else if (!context_.Reaches(peer_, mine, bytes)) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
-                        ") ends beyond the heap, which has ", context_.heap_bytes(),
-                        " bytes, and is not of memory that rank ", peer_,
+                        ") ends beyond the heap, which has ", base::SizeText(context_.heap_bytes()),
+                        ", and is not of memory that rank ", peer_,
                         " has registered and this rank has open"));
     } else {
       Refuse(name, peer_, place->offset_bytes, bytes);
@@ -80,7 +81,7 @@ class AsyncCopy {
     if (!place.ok()) return;
     if (!context_.IsMapped(at, bytes)) {
       return Fail(absl::StrCat(name, " (", Range(at, bytes), ") ends beyond the heap that it lies ",
-                               "in, which has ", context_.heap_bytes(), " bytes"));
+                               "in, which has ", base::SizeText(context_.heap_bytes())));
     }
     Refuse(name, place->rank, place->offset_bytes, bytes);
   }
@@ -143,8 +144,8 @@ class AsyncCopy {
   uint64_t Span(absl::string_view whose, uint64_t pitch_bytes) {
     const uint64_t steps = rows_.rows - 1;
     if (steps > 0 && pitch_bytes < rows_.row_bytes) {
-      Fail(absl::StrCat(whose, " pitch of ", pitch_bytes, " bytes is less than a row, which has ",
-                        rows_.row_bytes));
+      Fail(absl::StrCat(whose, " pitch of ", base::SizeText(pitch_bytes),
+                        " is less than a row, which has ", base::SizeText(rows_.row_bytes)));
       return 0;
     }
     uint64_t bytes = 0;

@@ -13,6 +13,7 @@
 #include "client/internal/annotate.h"
 #include "client/internal/device_status.h"
 #include "client/internal/mismatch_text.h"
+#include "device/base/bytes.h"
 
 namespace iris::internal {
 
@@ -564,9 +565,9 @@ absl::Status Communicator::PutMoe(Operation what, const moe::Config& config, voi
   if (!result.ok()) return FromDevice(result, text);
   // Other members write into it: what is not there would end their processes.
   if (context_.Locate(workspace).ok() && !context_.IsMapped(workspace, sizes.workspace_bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(text, ": the workspace begins in the heap and reaches beyond it: allocate ",
-                     sizes.workspace_bytes, " bytes for it, as the sizes of the config say"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        text, ": the workspace begins in the heap and reaches beyond it: allocate ",
+        base::SizeText(sizes.workspace_bytes), " for it, as the sizes of the config say"));
   }
   result = start();
   if (!result.ok()) return FromDevice(result, text);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/internal/clock.h"
+#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "proto/wire/limits.h"
 
@@ -51,8 +52,9 @@ absl::StatusOr<uint64_t> FrameCalls::Start(wire::CallMethod method, const std::s
                                            absl::Time deadline, Caller caller,
                                            absl::Span<const int> fds, Pending* pending) {
   if (request.size() > wire::kMaxRpcBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a request to irisd has ", request.size(),
-                                                   " bytes; at most ", wire::kMaxRpcBytes));
+    return absl::InvalidArgumentError(absl::StrCat("a request to irisd has ",
+                                                   base::SizeText(request.size()), "; at most ",
+                                                   base::SizeText(wire::kMaxRpcBytes)));
   }
   wire::CallPayload header;
   header.method = static_cast<uint32_t>(method);
@@ -220,7 +222,7 @@ absl::Status FrameCalls::OnFrame(const wire::Frame& frame) {
   if ((answer.flags & wire::kAnswerMessage) != 0) {
     if (pending.partial.size() + bytes.size() > wire::kMaxRpcBytes) {
       return absl::InternalError(
-          absl::StrCat("irisd sent an answer of more than ", wire::kMaxRpcBytes, " bytes"));
+          absl::StrCat("irisd sent an answer of more than ", base::SizeText(wire::kMaxRpcBytes)));
     }
     pending.partial.append(bytes);
     if ((answer.flags & wire::kAnswerContinues) == 0) {

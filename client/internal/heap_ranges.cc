@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -171,8 +172,9 @@ std::optional<std::string> HeapRanges::Refusal(uint32_t rank, uint64_t offset_by
   const Range& range = *around.of;
   if (range.internal) return absl::StrCat("the range is ", range.name, ", which is of Iris itself");
   const uint64_t inside = offset_bytes - around.of_offset;
-  return absl::StrCat(range.name.empty() ? "the allocation" : range.name, " has ", range.bytes,
-                      " bytes, the call ", bytes,
+  return absl::StrCat(range.name.empty() ? "the allocation" : range.name, " has ",
+                      base::SizeText(range.bytes), ", the call ",
+                      bytes < 1024 ? absl::StrCat(bytes) : base::SizeText(bytes),
                       inside > 0 ? absl::StrCat(" from byte ", inside, " on") : "");
 }
 

@@ -133,7 +133,7 @@ TEST(HeapRangesTest, RefusesWhatNoAllocationOfOthersCanMakeRight) {
     EXPECT_EQ(Refused(ranges, 1, 5120, 3072), "");
     EXPECT_EQ(Refused(ranges, 1, 5120, 3073),
               "the range begins in no allocation and runs into one");
-    EXPECT_EQ(Refused(ranges, 1, 8192, 4096), "the allocation has 2048 bytes, the call 4096");
+    EXPECT_EQ(Refused(ranges, 1, 8192, 4096), "the allocation has 2 KiB, the call 4 KiB");
     EXPECT_EQ(Refused(ranges, 0, 8, 8),
               "the range is the barrier area of team 0, which is of Iris itself");
     EXPECT_EQ(Refused(ranges, 2, 4096, 400), "");  // nothing is known of rank 2
@@ -148,7 +148,7 @@ TEST(HeapRangesTest, ForgetsWhatItAllowedWithTheAllocation) {
   EXPECT_EQ(Refused(ranges, 0, 4096, 2048), "");
   ranges.Remove(4096);
   ranges.Add(4096, 256, "y", {0});
-  EXPECT_EQ(Refused(ranges, 0, 4096, 2048), "y has 256 bytes, the call 2048");
+  EXPECT_EQ(Refused(ranges, 0, 4096, 2048), "y has 256 bytes, the call 2 KiB");
 }
 
 TEST(HeapRangesTest, RefusesAllThatIsNotKnownWhereThatWasAskedFor) {

@@ -18,6 +18,7 @@
 #include "client/internal/membership.h"
 #include "client/internal/options.h"
 #include "client/internal/team_calls.h"
+#include "device/base/bytes.h"
 #include "device/driver/open.h"
 
 namespace iris::internal {
@@ -251,8 +252,8 @@ absl::Status HostContext::CheckShared(const char* role, const void* mine,
   if (offset >= stride_bytes() || offset < impl_->heap.bytes()) return absl::OkStatus();
   if (impl_->teams.HaveTogether(ranks, offset, 1)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "`", role, "` is at offset ", offset, " above the heap of ", impl_->heap.bytes(),
-      " bytes, where the ranks ", absl::StrJoin(ranks, ","),
+      "`", role, "` is at offset ", offset, " above the heap of ",
+      base::SizeText(impl_->heap.bytes()), ", where the ranks ", absl::StrJoin(ranks, ","),
       " have registered nothing together: register it with all of them, or give the address of the "
       "memory itself"));
 }

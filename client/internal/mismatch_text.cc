@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 
 namespace iris::internal {
 namespace {
@@ -111,8 +112,9 @@ std::string MismatchText(const Names& names, const ErrorInfo& info,
   std::string text = absl::StrCat(ccl::OperationName(operation), " #", info.sequence, ": ");
   if (mismatch.rows_differ) {
     absl::StrAppend(&text, "rank ", RankText(mismatch.sender, ranks), " sends ",
-                    mismatch.sent_bytes, " bytes to rank ", RankText(mismatch.receiver, ranks),
-                    ", which expects ", mismatch.expected_bytes, " from it");
+                    base::SizeText(mismatch.sent_bytes), " to rank ",
+                    RankText(mismatch.receiver, ranks), ", which expects ",
+                    base::SizeText(mismatch.expected_bytes), " from it");
   } else if (mismatch.other != 0) {
     absl::StrAppend(&text, RanksText(mismatch.other, ranks), " called ",
                     CallText(names, mismatch.other_call, mismatch.other, ranks), ", ",

@@ -123,7 +123,7 @@ TEST(MismatchTextTest, RowsThatDiffer) {
   info.mismatch.sent_bytes = 400;
   info.mismatch.expected_bytes = 8;
   EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
-            "all_to_all_v #0: rank 1 sends 400 bytes to rank 7, which expects 8 from it");
+            "all_to_all_v #0: rank 1 sends 400 bytes to rank 7, which expects 8 bytes from it");
 }
 
 TEST(MismatchTextTest, WithoutAVerdictItSaysSo) {

@@ -63,8 +63,8 @@ absl::StatusOr<Outcome> OperationSequence::Ask(const OperationCall& call,
       plane_->Operate(call, reach_deadline, reach_deadline + kAnswerSlack, &unanswered);
   if (outcome.ok() && outcome->k != call.k) {
     unanswered = true;
-    outcome = absl::InternalError(absl::StrCat("irisd answered k=", call.k, " of team ", team_id_,
-                                               " with the outcome of k=", outcome->k));
+    outcome = absl::InternalError(absl::StrCat("irisd answered operation #", call.k, " of team ",
+                                               team_id_, " with the outcome of #", outcome->k));
   }
   if (outcome.ok()) {
     ++next_k_;

@@ -117,7 +117,7 @@ TEST_F(OperationSequenceTest, OutcomeOfAnotherNumberIsNotTaken) {
   plane_.Script({{Outcome{7, absl::OkStatus(), {}}}});
   const absl::Status status = Run();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("k=0 of team 3 with the outcome of k=7"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("#0 of team 3 with the outcome of #7"));
   EXPECT_TRUE(Run().ok());
   EXPECT_THAT(plane_.ks(), ElementsAre(0u, 0u, 1u));
 }

@@ -96,8 +96,8 @@ absl::StatusOr<ContextOptions> ResolveOptions(
   if (absl::Status status = ResolveTrace(get, &resolved); !status.ok()) return status;
   if (resolved.max_heap_bytes != 0 && resolved.max_heap_bytes < resolved.heap_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_heap_bytes=", resolved.max_heap_bytes,
-                     " is less than heap_bytes=", resolved.heap_bytes));
+        absl::StrCat("max_heap_bytes=", base::SizeText(resolved.max_heap_bytes),
+                     " is less than heap_bytes=", base::SizeText(resolved.heap_bytes)));
   }
   return resolved;
 }

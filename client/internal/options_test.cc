@@ -151,7 +151,7 @@ TEST(OptionsTest, HeapBytesTakeTheOneGrammarOfSizes) {
 
 TEST(OptionsTest, MaxHeapBelowHeap) {
   EXPECT_THAT(Refusal(Resolve({.heap_bytes = 4 << 20, .max_heap_bytes = 2 << 20})),
-              HasSubstr("max_heap_bytes=2097152 is less"));
+              HasSubstr("max_heap_bytes=2 MiB is less"));
 }
 
 }  // namespace

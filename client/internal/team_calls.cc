@@ -12,6 +12,7 @@
 #include "client/internal/annotate.h"
 #include "client/internal/clock.h"
 #include "client/internal/utf8.h"
+#include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -172,13 +173,14 @@ absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, 
 
 absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
                                                absl::Duration timeout) {
-  const std::string what = absl::StrCat("allocate ", wanted.bytes, " bytes", Quoted(wanted.name));
+  const std::string what =
+      absl::StrCat("allocate ", base::SizeText(wanted.bytes), Quoted(wanted.name));
   return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
 }
 
 absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wanted) {
-  const std::string what =
-      absl::StrCat("allocate ", wanted.bytes, " bytes", Quoted(wanted.name), " in its own heap");
+  const std::string what = absl::StrCat("allocate ", base::SizeText(wanted.bytes),
+                                        Quoted(wanted.name), " in its own heap");
   if (absl::Status status = CheckName(what, wanted.name); !status.ok()) return status;
   // Whoever opens it by its name finds it cleared, so the name comes last.
   AllocateOptions unnamed = wanted;
@@ -227,7 +229,7 @@ absl::StatusOr<RegisterOp> TeamCalls::Shared(void* memory, const AllocateOptions
 
 absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptions& options) {
   const std::string what =
-      absl::StrCat("register ", options.bytes, " bytes at 0x",
+      absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
                    absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
@@ -246,7 +248,7 @@ absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptio
 
 absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
                                                        const Team& team) {
-  const std::string what = absl::StrCat("register ", options.bytes, " bytes at 0x",
+  const std::string what = absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
                                         absl::Hex(reinterpret_cast<uint64_t>(memory)),
                                         Quoted(options.name), " together");
   const auto state = Find(team);
@@ -513,7 +515,8 @@ absl::Status TeamCalls::Close(const Opened& opened) {
 }
 
 absl::Status TeamCalls::Grow(uint64_t bytes, const Team& world) {
-  return Operate(world, absl::StrCat("grow the heap by ", bytes, " bytes"), GrowOp{bytes}).status();
+  return Operate(world, absl::StrCat("grow the heap by ", base::SizeText(bytes)), GrowOp{bytes})
+      .status();
 }
 
 absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32_t root,

@@ -127,6 +127,9 @@ TEST_F(TeamCallsTest, ErrorsSayWhatWasAttempted) {
   const uint32_t both[] = {1, 0};
   EXPECT_EQ(zero_->CreateTeam(both, world_).status(),
             absl::AbortedError("create a team of 2 ranks: e"));
+  refused("create_team #3 (team 0): e");
+  EXPECT_EQ(zero_->CreateTeam(both, world_).status(),
+            absl::AbortedError("create a team of 2 ranks #3 (team 0): e"));
 }
 
 TEST_F(TeamCallsTest, OnlyRootSendsItsValue) {

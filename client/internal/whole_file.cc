@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 
 namespace iris::internal {
 namespace {
@@ -39,7 +40,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t bytes_max) 
     if (n == 0) break;
     if (n > bytes_max - text.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": it has more than ", bytes_max, " bytes"));
+          absl::StrCat(path, ": it has more than ", base::SizeText(bytes_max)));
     }
     text.append(piece, n);
   }

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "client/internal/annotate.h"
 #include "client/internal/local_devices.h"
+#include "device/base/bytes.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
 
@@ -51,9 +52,9 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
   window->driver_ = *std::move(driver);
   auto reservation = window->driver_->Reserve(spec.stride_bytes, spec.n_ranks, spec.wanted_base);
   if (!reservation.ok()) {
-    const absl::Status status =
-        Annotate(reservation.status(), absl::StrCat("reserve a window of ", spec.n_ranks,
-                                                    " ranks x ", spec.stride_bytes, " bytes"));
+    const absl::Status status = Annotate(
+        reservation.status(), absl::StrCat("reserve a window of ", spec.n_ranks, " ranks x ",
+                                           base::SizeText(spec.stride_bytes)));
     return absl::Status(
         status.code(),
         absl::StrCat(status.message(), "; a smaller max_heap_bytes needs less address space"));
@@ -97,8 +98,9 @@ absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::U
   }
   absl::MutexLock lock(&mu_);
   const auto annotate = [&](const absl::Status& status) {
-    return Annotate(status, absl::StrCat("map segment ", segment.segment_id, " (", segment.bytes,
-                                         " bytes) of rank ", segment.rank));
+    return Annotate(status,
+                    absl::StrCat("map segment ", segment.segment_id, " (",
+                                 base::SizeText(segment.bytes), ") of rank ", segment.rank));
   };
   if (const auto it = segments_.find(segment.segment_id); it != segments_.end()) {
     for (const uint32_t device : devices) {

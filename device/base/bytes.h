@@ -1,5 +1,6 @@
-// ParseBytes: the one grammar of a number of bytes, for configuration files, flags, environment
-// variables and rules alike. Free functions without state; thread-safe; they own nothing.
+// ParseBytes is the one grammar of a number of bytes, for configuration files, flags, environment
+// variables and rules alike; HumanBytes and SizeText write one for people. Free functions without
+// state; thread-safe; they own nothing.
 //
 //   size   = number [" "] [unit]
 //   number = decimal digits, or "0x" and hexadecimal digits
@@ -11,7 +12,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <iterator>
 #include <limits>
+#include <string>
 #include <string_view>
 
 namespace iris::base {
@@ -72,6 +76,29 @@ inline bool ParseBytes(std::string_view text, uint64_t* bytes) {
   if (value > (std::numeric_limits<uint64_t>::max() >> shift)) return false;
   *bytes = value << shift;
   return true;
+}
+
+// For tables: three digits of a power of 1,024, or all of a whole number of it: "8 MiB",
+// "1.50 KiB", "400 B".
+inline std::string HumanBytes(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  size_t unit = 0;
+  while (unit + 1 < std::size(kUnits) && bytes >> (10 * (unit + 1)) != 0) ++unit;
+  const uint64_t one = uint64_t{1} << (10 * unit);
+  const double value = static_cast<double>(bytes) / static_cast<double>(one);
+  const int digits = bytes % one == 0 ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.*f %s", digits, value, kUnits[unit]);
+  return text;
+}
+
+// For errors and other sentences, always exact: "8 MiB", "1.50 KiB (1536 bytes)", "400 bytes".
+inline std::string SizeText(uint64_t bytes) {
+  const std::string exact = std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  if (bytes < 1024) return exact;
+  const std::string human = HumanBytes(bytes);
+  uint64_t read = 0;
+  return ParseBytes(human, &read) && read == bytes ? human : human + " (" + exact + ")";
 }
 
 }  // namespace iris::base

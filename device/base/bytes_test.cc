@@ -64,5 +64,34 @@ TEST(ParseBytesTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(Parsed("16777215TiB"), 16777215ull << 40);
 }
 
+TEST(HumanBytesTest, CountsSmallOnesExactly) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(1023), "1023 B");
+}
+
+TEST(HumanBytesTest, WritesWholeUnitsWithoutAFraction) {
+  EXPECT_EQ(HumanBytes(1024), "1 KiB");
+  EXPECT_EQ(HumanBytes(64ull << 20), "64 MiB");
+  EXPECT_EQ(HumanBytes(1000ull << 30), "1000 GiB");
+  EXPECT_EQ(HumanBytes(1ull << 40), "1 TiB");
+}
+
+TEST(HumanBytesTest, RoundsToThreeDigits) {
+  EXPECT_EQ(HumanBytes(1536), "1.50 KiB");
+  EXPECT_EQ(HumanBytes((10ull << 20) + (512 << 10)), "10.5 MiB");
+  EXPECT_EQ(HumanBytes((100ull << 20) + 1), "100 MiB");
+  EXPECT_EQ(HumanBytes((1ull << 20) - 1), "1024 KiB");
+}
+
+TEST(HumanBytesTest, KnowsTheLargestNumber) { EXPECT_EQ(HumanBytes(UINT64_MAX), "16.0 EiB"); }
+
+TEST(SizeTextTest, IsExact) {
+  EXPECT_EQ(SizeText(1), "1 byte");
+  EXPECT_EQ(SizeText(400), "400 bytes");
+  EXPECT_EQ(SizeText(8 << 20), "8 MiB");
+  EXPECT_EQ(SizeText(1536), "1.50 KiB (1536 bytes)");
+  EXPECT_EQ(SizeText((100ull << 20) + 1), "100 MiB (104857601 bytes)");
+}
+
 }  // namespace
 }  // namespace iris::base

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "device/driver/emu_share.h"
 #include "device/driver/memfd_seals.h"
@@ -208,13 +209,14 @@ class EmuDriver : public GpuDriver {
     // A memfd is born 0777: any uid could reopen a read-only descriptor writable.
     if (fchmod(fd, 0600) != 0) return SystemError(errno, "set the mode of emulated memory");
     if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-      return SystemError(errno, absl::StrCat("size emulated memory to ", bytes, " bytes"));
+      return SystemError(errno, absl::StrCat("size emulated memory to ", base::SizeText(bytes)));
     }
     if (prealloc) {
       const int result =
           base::Retry([&] { return fallocate(fd, 0, 0, static_cast<off_t>(bytes)); });
       if (result != 0) {
-        return SystemError(errno, absl::StrCat("reserve ", bytes, " bytes for emulated memory"));
+        return SystemError(errno,
+                           absl::StrCat("reserve ", base::SizeText(bytes), " for emulated memory"));
       }
     }
     if (fcntl(fd, F_ADD_SEALS, kResizeSeals | F_SEAL_SEAL) != 0) {
@@ -291,8 +293,8 @@ class EmuDriver : public GpuDriver {
     const uint64_t map_bytes = bytes + kEmuGranularityBytes;
     void* const got = mmap(nullptr, map_bytes, PROT_NONE, kFlags, -1, 0);
     if (got == MAP_FAILED) {
-      return SystemError(
-          errno, absl::StrCat("reserve ", bytes, " bytes of address space (see ulimit -v)"));
+      return SystemError(errno, absl::StrCat("reserve ", base::SizeText(bytes),
+                                             " of address space (see ulimit -v)"));
     }
     return Reserved(got, map_bytes, bytes, piece_bytes);
   }

@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "device/driver/emu_driver.h"
 #include "device/driver/memfd_seals.h"
@@ -119,7 +120,7 @@ class Sharing {
   }
 
   absl::Status Refuse(uint64_t address, absl::string_view why) const {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: at %#x, %s", what_, address, why));
+    return absl::InvalidArgumentError(absl::StrFormat("at %#x, %s", address, why));
   }
 
  private:
@@ -269,7 +270,7 @@ class Sharing {
 
 absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t bytes,
                                                      size_t max_pieces) {
-  const std::string what = absl::StrFormat("share %d bytes of emulated memory", bytes);
+  const std::string what = absl::StrCat("share ", base::SizeText(bytes), " of emulated memory");
   Sharing sharing(what);
   if (address == 0 || bytes == 0 || bytes > std::numeric_limits<uint64_t>::max() - address) {
     return sharing.Refuse(address, "there is no such range of memory");
@@ -280,9 +281,9 @@ absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t 
   for (uint64_t at = address; at < address + bytes;) {
     if (pieces.size() == max_pieces) {
       return absl::ResourceExhaustedError(absl::StrFormat(
-          "%s: at %#x, the memory lies in more than %d memfds, of which each takes a descriptor: "
+          "at %#x, the memory lies in more than %d memfds, of which each takes a descriptor: "
           "lend less at a time, or memory of fewer and larger memfds",
-          what, address, max_pieces));
+          address, max_pieces));
     }
     const absl::StatusOr<SharedPiece> piece = sharing.PieceAt(at, address + bytes);
     if (!piece.ok()) return piece.status();

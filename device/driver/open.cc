@@ -9,20 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "device/base/bytes.h"
 #include "device/driver/vmm_driver.h"
 
 namespace iris::driver {
-namespace {
-
-// The shortest exact way to write a size, as it is written in irisd.toml: "1GiB", "1536KiB".
-std::string Size(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  for (; unit + 1 < std::size(kUnits) && bytes != 0 && bytes % 1024 == 0; ++unit) bytes /= 1024;
-  return absl::StrCat(bytes, kUnits[unit]);
-}
-
-}  // namespace
 
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
   if (std::find(std::begin(kBackendChoices), std::end(kBackendChoices), options.backend) ==
@@ -60,9 +50,10 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
   opened.reports.push_back(
       {std::string(NameOf(BackendKind::kEmu)), emulate,
        !emulate ? absl::StrCat("not used: ", std::string(opened.driver->backend()), " has devices")
-       : options.emu.n_devices == 0 ? "emulated devices, which irisd owns"
-                                    : absl::StrCat(options.emu.n_devices, " devices of ",
-                                                   Size(options.emu.memory_bytes_per_device))});
+       : options.emu.n_devices == 0
+           ? "emulated devices, which irisd owns"
+           : absl::StrCat(options.emu.n_devices, " devices of ",
+                          base::HumanBytes(options.emu.memory_bytes_per_device))});
   if (emulate) opened.driver = CreateEmuDriver(options.emu);
   return opened;
 }

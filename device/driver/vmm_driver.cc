@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "device/base/bytes.h"
 #include "device/driver/descriptors.h"
 #include "device/driver/hip_api.h"
 #include "device/driver/hip_native.h"
@@ -452,12 +453,12 @@ absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Create(uint32_t devic
   const hipError_t error = api_->hipMemCreate(&handle, bytes, &prop, 0);
   if (error != hipSuccess) {
     std::string what =
-        absl::StrCat("create ", bytes, " bytes on device ", devices_[device_index].uuid);
+        absl::StrCat("create ", base::SizeText(bytes), " on device ", devices_[device_index].uuid);
     if (error == hipErrorOutOfMemory) {
       const absl::StatusOr<MemoryInfo> memory = DeviceMemory(device_index);
       if (memory.ok()) {
-        absl::StrAppend(&what, ", which has ", memory->free_bytes, " of ", memory->total_bytes,
-                        " bytes free");
+        absl::StrAppend(&what, ", which has ", base::SizeText(memory->free_bytes), " of ",
+                        base::SizeText(memory->total_bytes), " free");
       }
     }
     return Error(error, what);
@@ -470,8 +471,9 @@ absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Create(uint32_t devic
   const hipError_t exported =
       api_->hipMemExportToShareableHandle(&fd, handle, hipMemHandleTypePosixFileDescriptor, 0);
   if (exported != hipSuccess || fd < 0) {
-    return Error(exported != hipSuccess ? exported : hipErrorUnknown,
-                 absl::StrCat("export ", bytes, " bytes of device ", devices_[device_index].uuid));
+    return Error(
+        exported != hipSuccess ? exported : hipErrorUnknown,
+        absl::StrCat("export ", base::SizeText(bytes), " of device ", devices_[device_index].uuid));
   }
   OwnedFd owned(fd);
   if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
@@ -523,7 +525,8 @@ absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Import(int fd, uint64
   OwnedFd owned(fd);
   if (fd < 0) return absl::InvalidArgumentError("import device memory: not a descriptor");
   if (absl::Status s = CheckBytes(bytes, "import device memory"); !s.ok()) return s;
-  const auto handle = ImportHandle(fd, absl::StrCat("import ", bytes, " bytes of device memory"));
+  const auto handle =
+      ImportHandle(fd, absl::StrCat("import ", base::SizeText(bytes), " of device memory"));
   if (!handle.ok()) return handle.status();
   auto memory = std::make_unique<VmmMemory>(this, *handle, -1, bytes);
   // Elsewhere an open descriptor would only pin the memory.
@@ -544,7 +547,7 @@ absl::StatusOr<std::unique_ptr<PhysicalMemory>> VmmDriver::Adopt(uint32_t device
         absl::StrCat(kWhat, ": descriptor ", fd, ": ", std::generic_category().message(errno)));
   }
   const std::string what =
-      absl::StrCat("adopt ", bytes, " bytes on device ", devices_[device_index].uuid);
+      absl::StrCat("adopt ", base::SizeText(bytes), " on device ", devices_[device_index].uuid);
   const auto handle = ImportHandle(fd, what);
   if (!handle.ok()) return handle.status();
   auto memory = std::make_unique<VmmMemory>(this, *handle, static_cast<int>(device_index), bytes);
@@ -579,7 +582,7 @@ absl::Status VmmDriver::CheckThatItMaps(VmmMemory& memory, absl::string_view wha
 
 absl::StatusOr<std::vector<SharedPiece>> VmmDriver::Share(uint32_t device_index, uint64_t address,
                                                           uint64_t bytes, size_t max_pieces) {
-  const std::string what = absl::StrFormat("share %d bytes at %#x", bytes, address);
+  const std::string what = absl::StrFormat("share %s at %#x", base::SizeText(bytes), address);
   if (absl::Status s = CheckDevice(device_index, what); !s.ok()) return s;
   const OutsideCaptures outside(*api_);
   const DeviceScope scope(*api_, static_cast<int>(device_index));
@@ -592,7 +595,7 @@ absl::StatusOr<uint64_t> VmmDriver::ReserveOnce(uint64_t bytes, uint64_t wanted_
   void* address = nullptr;
   const hipError_t error = api_->hipMemAddressReserve(&address, bytes, 0, Address(wanted_base), 0);
   if (error != hipSuccess) {
-    return Error(error, absl::StrCat("reserve ", bytes, " bytes of address space"));
+    return Error(error, absl::StrCat("reserve ", base::SizeText(bytes), " of address space"));
   }
   return reinterpret_cast<uint64_t>(address);
 }
@@ -639,10 +642,9 @@ absl::StatusOr<std::unique_ptr<Reservation>> VmmDriver::Reserve(uint64_t piece_b
       api_->hipMemAddressFree(Address(*base + --n_done * piece_bytes), piece_bytes);
     }
   }
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("reserve address space: %d adjacent pieces of %d bytes were not to be had in "
-                      "%d tries",
-                      n_pieces, piece_bytes, kReserveTries));
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "reserve address space: %d adjacent pieces of %s were not to be had in %d tries", n_pieces,
+      base::SizeText(piece_bytes), kReserveTries));
 }
 
 absl::StatusOr<std::unique_ptr<Mapping>> VmmDriver::Map(Reservation& reservation,
@@ -764,7 +766,8 @@ absl::Status VmmDriver::Zero(VmmMemory& memory) {
     if (error == hipSuccess) error = api_->hipStreamSynchronize(stream);
     api_->hipStreamDestroy(stream);
   }
-  return Error(error, absl::StrCat("clear ", memory.bytes(), " bytes of new device memory"));
+  return Error(error,
+               absl::StrCat("clear ", base::SizeText(memory.bytes()), " of new device memory"));
 }
 
 absl::StatusOr<const void*> VmmDriver::RegisterHost(const void* page, uint64_t bytes) {
@@ -781,7 +784,8 @@ absl::StatusOr<const void*> VmmDriver::RegisterHost(const void* page, uint64_t b
   hipError_t error = scope.error();
   if (error == hipSuccess) error = api_->hipHostRegister(host, bytes, flags);
   if (error != hipSuccess) {
-    return Error(error, absl::StrFormat("register %d bytes of host memory at %p", bytes, page));
+    return Error(error,
+                 absl::StrFormat("register %s of host memory at %p", base::SizeText(bytes), page));
   }
   void* address = nullptr;
   error = api_->hipHostGetDevicePointer(&address, host, 0);

@@ -307,7 +307,7 @@ TEST_P(VmmDriverTest, OutOfMemorySaysHowMuchIsFree) {
   ASSERT_TRUE(irisd_->MakeCurrent(0).ok());
   const absl::Status status = irisd_->Create(0, 2048 * kMiB, false).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(Text(status), HasSubstr("1073741824 of 1073741824 bytes free"));
+  EXPECT_THAT(Text(status), HasSubstr("1 GiB of 1 GiB free"));
   EXPECT_THAT(Text(status), HasSubstr(irisd_->devices()[0].uuid));
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "device/base/bytes.h"
 #include "device/driver/descriptors.h"
 #include "device/driver/hip_status.h"
 
@@ -118,9 +119,9 @@ class Sharing {
     if (piece.address % platform_.granularity_bytes != 0 ||
         bytes % platform_.granularity_bytes != 0) {
       return Refuse(absl::StrFormat(
-          "%s is not at a multiple of %d bytes, or is not a multiple of them long: map and create "
+          "%s is not at a multiple of %s, or is not a multiple of them long: map and create "
           "it in this granularity, or copy it into the heap",
-          memory, platform_.granularity_bytes));
+          memory, base::SizeText(platform_.granularity_bytes)));
     }
     return piece;
   }
@@ -147,9 +148,7 @@ class Sharing {
     return owned;
   }
 
-  absl::Status Refuse(absl::string_view why) const {
-    return absl::InvalidArgumentError(absl::StrCat(what_, ": ", why));
-  }
+  absl::Status Refuse(absl::string_view why) const { return absl::InvalidArgumentError(why); }
 
  private:
   static std::string Describe(const SharedPiece& piece, uint64_t address) {
@@ -204,10 +203,10 @@ class Sharing {
 absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& platform,
                                                            uint64_t address, uint64_t bytes,
                                                            size_t max_pieces) {
-  const std::string what = absl::StrFormat("share %d bytes at %#x", bytes, address);
+  const std::string what = absl::StrFormat("share %s at %#x", base::SizeText(bytes), address);
   const Sharing sharing(platform, what);
   if (address == 0 || bytes == 0 || bytes > std::numeric_limits<uint64_t>::max() - address) {
-    return sharing.Refuse("this is not a range of memory");
+    return sharing.Refuse(absl::StrFormat("at %#x there is no such range of memory", address));
   }
   std::vector<SharedPiece> pieces;
   std::vector<OwnedFd> fds;

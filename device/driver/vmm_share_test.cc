@@ -290,9 +290,9 @@ TEST_P(VmmShareTest, RefusesWhatIsNotMappedMemoryOfADevice) {
               HasSubstr(absl::StrFormat("at %#x this process has no memory of a device",
                                         mine.base() + kBytes)));
   EXPECT_THAT(Refused(mine.base(), 0, StatusCode::kInvalidArgument),
-              HasSubstr("not a range of memory"));
+              HasSubstr("no such range of memory"));
   EXPECT_THAT(Refused(mine.base(), ~uint64_t{0}, StatusCode::kInvalidArgument),
-              HasSubstr("not a range of memory"));
+              HasSubstr("no such range of memory"));
   EXPECT_THAT(Refused(mine.base(), kBytes, StatusCode::kInvalidArgument, kMany, 2),
               HasSubstr("device 2 does not exist"));
 }
@@ -359,7 +359,7 @@ TEST_P(VmmShareTest, RefusesWhatIsOffTheGranularity) {
   EXPECT_THAT(Refused(mine.base(), 1, StatusCode::kInvalidArgument),
               HasSubstr("not a multiple of them long"));
   EXPECT_THAT(Refused(mine.base() + 4096, 1, StatusCode::kInvalidArgument),
-              HasSubstr("is not at a multiple of 2097152 bytes"));
+              HasSubstr("is not at a multiple of 2 MiB"));
 }
 
 TEST_P(VmmShareTest, RefusesToLendOnWhatAnotherHasLent) {

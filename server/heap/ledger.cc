@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "server/heap/check.h"
 
 namespace iris::server {
@@ -24,8 +25,8 @@ absl::Status Ledger::Reserve(uint32_t device_index, uint64_t bytes, const Holder
   const uint64_t free_bytes =
       device.used_bytes < device.memory_bytes ? device.memory_bytes - device.used_bytes : 0;
   if (bytes > free_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("reserve ", bytes, " bytes for rank ",
-                                                     holder.rank, ": ",
+    return absl::ResourceExhaustedError(absl::StrCat("reserve ", base::SizeText(bytes),
+                                                     " for rank ", holder.rank, ": ",
                                                      Describe(device_index, holder.uid)));
   }
   device.used_bytes += bytes;
@@ -50,10 +51,12 @@ std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
   const DeviceAccount& device = devices_[device_index];
   const uint64_t free_bytes =
       device.used_bytes < device.memory_bytes ? device.memory_bytes - device.used_bytes : 0;
-  std::string text = absl::StrCat("device ", device_index, " (", device.uuid, "): ", free_bytes,
-                                  " of ", device.memory_bytes, " bytes are free");
+  std::string text =
+      absl::StrCat("device ", device_index, " (", device.uuid, "): ", base::SizeText(free_bytes),
+                   " of ", base::SizeText(device.memory_bytes), " are free");
   if (device.driver_free_bytes.has_value()) {
-    absl::StrAppend(&text, ", ", *device.driver_free_bytes, " bytes by the driver's count");
+    absl::StrAppend(&text, ", ", base::SizeText(*device.driver_free_bytes),
+                    " by the driver's count");
   }
   const bool sees_all = viewer_uid == 0 || viewer_uid == operator_uid_;
   std::map<std::pair<std::string, uint32_t>, uint64_t> by_job;  // name, uid
@@ -83,7 +86,7 @@ std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
   if (others > 0) held.emplace_back(others, "jobs of other users");
   absl::string_view separator = "; held: ";
   for (const auto& [bytes, who] : held) {
-    absl::StrAppend(&text, std::exchange(separator, ", "), bytes, " bytes by ", who);
+    absl::StrAppend(&text, std::exchange(separator, ", "), base::SizeText(bytes), " by ", who);
   }
   return text;
 }

@@ -32,7 +32,7 @@ TEST(Ledger, RefusalSaysWhatIsFreeAndWhichJobsHoldTheRest) {
   const absl::Status status = ledger.Reserve(0, 300, kX0);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
-            "reserve 300 bytes for rank 0: device 0 (dev-a): 200 of 1000 bytes are "
+            "reserve 300 bytes for rank 0: device 0 (dev-a): 200 bytes of 1000 bytes are "
             "free; held: 700 bytes by job 'x', 100 bytes by job 'small'");
   EXPECT_EQ(ledger.devices()[0].used_bytes, 800u);
 }
@@ -43,17 +43,20 @@ TEST(Ledger, OtherUsersJobsComeAsASum) {
   ASSERT_TRUE(ledger.Reserve(0, 200, kY).ok());
   ASSERT_TRUE(ledger.Reserve(0, 300, {"z", 0, 3}).ok());
   const char* const kAll =
-      "device 0 (dev-a): 400 of 1000 bytes are free; held: 300 bytes by job 'z' of uid 3, 200 "
+      "device 0 (dev-a): 400 bytes of 1000 bytes are free; held: 300 bytes by job 'z' of uid 3, "
+      "200 "
       "bytes by job "
       "'y' of uid 2, 100 bytes by job 'x' of uid 1";
   EXPECT_EQ(ledger.Describe(0, 0), kAll);
   EXPECT_EQ(ledger.Describe(0, 33), kAll);
-  EXPECT_EQ(ledger.Describe(0, 2),
-            "device 0 (dev-a): 400 of 1000 bytes are free; held: 200 bytes by job 'y', 400 bytes "
-            "by jobs of "
-            "other users");
-  EXPECT_EQ(ledger.Describe(0, 9),
-            "device 0 (dev-a): 400 of 1000 bytes are free; held: 600 bytes by jobs of other users");
+  EXPECT_EQ(
+      ledger.Describe(0, 2),
+      "device 0 (dev-a): 400 bytes of 1000 bytes are free; held: 200 bytes by job 'y', 400 bytes "
+      "by jobs of "
+      "other users");
+  EXPECT_EQ(
+      ledger.Describe(0, 9),
+      "device 0 (dev-a): 400 bytes of 1000 bytes are free; held: 600 bytes by jobs of other users");
 }
 
 TEST(Ledger, ManyJobsAreSummedUp) {
@@ -68,7 +71,7 @@ TEST(Ledger, TellsWhatTheDriverCounts) {
   Ledger ledger = TwoDevices();
   ledger.SetDriverFree(0, 77);
   EXPECT_EQ(ledger.Describe(0, 1),
-            "device 0 (dev-a): 1000 of 1000 bytes are free, 77 bytes by the driver's count");
+            "device 0 (dev-a): 1000 bytes of 1000 bytes are free, 77 bytes by the driver's count");
 }
 
 TEST(Ledger, HugeRequestsDoNotWrap) {

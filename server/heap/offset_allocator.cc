@@ -13,6 +13,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "server/heap/check.h"
 
 namespace iris::server {
@@ -238,19 +239,18 @@ OffsetAllocator& OffsetAllocator::operator=(OffsetAllocator&&) noexcept = defaul
 
 absl::StatusOr<uint64_t> OffsetAllocator::Allocate(uint64_t size_bytes, uint64_t alignment_bytes) {
   if (!IsPowerOfTwo(alignment_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("allocate ", size_bytes,
-                                                   " bytes: an alignment of ", alignment_bytes,
-                                                   " is not a power of two"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("an alignment of ", alignment_bytes, " is not a power of two"));
   }
   const uint64_t alignment = std::max(alignment_bytes, impl_->unit_bytes);
   const uint64_t bytes = impl_->Units(size_bytes);
   auto& holes = impl_->IndexFor(alignment).holes;
   const auto hole = holes.lower_bound({bytes, 0, 0});
   if (bytes == kMax || hole == holes.end()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("allocate ", size_bytes, " bytes aligned to ", alignment,
-                     ": no room in a heap of ", impl_->capacity_bytes, " bytes: ", free_bytes(),
-                     " bytes free, the largest hole ", impl_->largest_hole(), " bytes"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for ", base::SizeText(size_bytes), " aligned to ", alignment, " in a heap of ",
+        base::SizeText(impl_->capacity_bytes), ": ", base::SizeText(free_bytes()),
+        " free, the largest hole ", base::SizeText(impl_->largest_hole())));
   }
   const uint32_t block = hole->block;
   const uint64_t start = AlignUp(hole->begin, alignment);

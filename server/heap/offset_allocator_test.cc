@@ -137,8 +137,8 @@ TEST(OffsetAllocator, ExhaustionNamesFreeBytesAndTheLargestHole) {
   MustFree(heap, a);
   const absl::Status status = heap.Allocate(6 * kUnit, kUnit).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(status.message(), HasSubstr("7168 bytes free"));
-  EXPECT_THAT(status.message(), HasSubstr("largest hole 5120 bytes"));
+  EXPECT_THAT(status.message(), HasSubstr("7 KiB free"));
+  EXPECT_THAT(status.message(), HasSubstr("largest hole 5 KiB"));
   EXPECT_EQ(heap.used_bytes(), kUnit);
 }
 

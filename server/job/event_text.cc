@@ -64,11 +64,11 @@ std::string Text(const Event&, const event::JobBroken& e) { return e.reason; }
 std::string Text(const Event&, const event::JobEnded&) { return ""; }
 
 std::string Text(const Event&, const event::Allocated& e) {
-  return absl::StrCat(By(e.team), " k=", e.k, " offset_bytes=", e.offset_bytes, " bytes=", e.bytes,
+  return absl::StrCat(By(e.team), " #", e.k, " offset_bytes=", e.offset_bytes, " bytes=", e.bytes,
                       " name='", e.name, "'");
 }
 std::string Text(const Event&, const event::Freed& e) {
-  return absl::StrCat(By(e.team), " k=", e.k, " offset_bytes=", e.offset_bytes);
+  return absl::StrCat(By(e.team), " #", e.k, " offset_bytes=", e.offset_bytes);
 }
 std::string Text(const Event&, const event::GrowthStarted& e) {
   return absl::StrCat("grow=", e.grow.value, " bytes=", e.bytes, " heap_bytes=", e.heap_bytes);

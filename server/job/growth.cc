@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
 #include "server/job/job_heap.h"
@@ -40,11 +41,12 @@ absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed
   const uint64_t room = limit - job.heap_bytes;
   if (needed_bytes > room) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        needed_bytes, " more bytes are needed, and of a maximum of ", job.stride_bytes, " bytes ",
-        room, " are left (max_heap_bytes of a Context; four times heap_bytes unless it says)",
-        limit == job.stride_bytes
-            ? ""
-            : absl::StrCat("; ", job.stride_bytes - limit, " are of registered memory")));
+        base::SizeText(needed_bytes), " more are needed, and ", base::SizeText(room),
+        " of a maximum of ", base::SizeText(job.stride_bytes),
+        " are left (max_heap_bytes of a Context; four times heap_bytes unless it says)",
+        limit == job.stride_bytes ? ""
+                                  : absl::StrCat("; ", base::SizeText(job.stride_bytes - limit),
+                                                 " are of registered memory")));
   }
   if (job.ranks[0].segments.size() >= wire::kMaxSegmentsPerHeap) {
     return absl::ResourceExhaustedError(

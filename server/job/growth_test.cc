@@ -126,9 +126,8 @@ TEST_F(GrowthTest, NotBeyondTheStride) {
   const TestJob job = ReadyJob(1);
   const absl::Status status = StatusOf(Ask(job, 0, 0, AllocateOp{.bytes = 4 * kHeap}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(
-      status.message(),
-      HasSubstr("of a maximum of 4194304 bytes 3145728 are left (max_heap_bytes of a Context"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("3 MiB of a maximum of 4 MiB are left (max_heap_bytes of a Context"));
   EXPECT_THAT(to_create_, IsEmpty());
 }
 TEST_F(GrowthTest, UpToTheStrideExactly) {
@@ -155,7 +154,7 @@ TEST_F(GrowthTest, NoMemoryOnOneDeviceFailsItForAll) {
   const absl::Status status = OneOutcome(AskAll(job, 0, GrowOp{16 * kMiB}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("held: 41943040 bytes by job 'hog', 16777216 bytes by job 'train'"));
+              HasSubstr("held: 40 MiB by job 'hog', 16 MiB by job 'train'"));
   EXPECT_EQ(machine_->ledger().used_bytes_total(), used);
 }
 TEST_F(GrowthTest, FailedCreationFailsEveryRank) {
@@ -376,7 +375,7 @@ TEST_F(GrowthQuotaTest, QuotaCountsGrowth) {
   const TestJob job = ReadyJob(2);
   const absl::Status status = OneOutcome(AskAll(job, 0, GrowOp{kHeap}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(status.message(), HasSubstr("uid 1000 holds 3145728 of the 3145728"));
+  EXPECT_THAT(status.message(), HasSubstr("uid 1000 holds 3 MiB of the 3 MiB"));
   EXPECT_EQ(machine_->ledger().used_bytes_total(), 2 * kHeap);
 }
 

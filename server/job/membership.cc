@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
 #include "server/job/job_heap.h"
@@ -215,14 +216,16 @@ absl::StatusOr<JoinSpec> JobMachine::Impl::CheckJoin(JoinSpec spec) const {
 
 absl::Status JobMachine::Impl::CheckSizes(JoinSpec& spec) const {
   if (spec.heap_bytes == 0 || spec.heap_bytes > wire::kMaxHeapBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("heap_bytes=", spec.heap_bytes, ": 1 to ",
-                                                   wire::kMaxHeapBytes, " are allowed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("heap_bytes=", base::SizeText(spec.heap_bytes), ": 1 byte to ",
+                     base::SizeText(wire::kMaxHeapBytes), " are allowed"));
   }
   if (spec.max_heap_bytes > wire::kMaxHeapBytes ||
       (spec.max_heap_bytes != 0 && spec.max_heap_bytes < spec.heap_bytes)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_heap_bytes=", spec.max_heap_bytes, ": heap_bytes=", spec.heap_bytes,
-                     " to ", wire::kMaxHeapBytes, " are allowed, or 0 for the default"));
+        absl::StrCat("max_heap_bytes=", base::SizeText(spec.max_heap_bytes),
+                     ": heap_bytes=", base::SizeText(spec.heap_bytes), " to ",
+                     base::SizeText(wire::kMaxHeapBytes), " are allowed, or 0 for the default"));
   }
   spec.heap_bytes = RoundUp(spec.heap_bytes, granularity_bytes_);
   const uint64_t n_ranks = static_cast<uint64_t>(spec.n_ranks);
@@ -232,15 +235,15 @@ absl::Status JobMachine::Impl::CheckSizes(JoinSpec& spec) const {
   const uint64_t stride = spec.max_heap_bytes == 0 ? roomy : spec.max_heap_bytes;
   spec.max_heap_bytes = std::max(RoundUp(stride, granularity_bytes_), spec.heap_bytes);
   if (spec.max_heap_bytes > window_share) {
-    return absl::InvalidArgumentError(absl::StrCat(n_ranks, " ranks times ", spec.max_heap_bytes,
-                                                   " bytes exceed a window of ",
-                                                   wire::kMaxWindowBytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(n_ranks, " ranks times ", base::SizeText(spec.max_heap_bytes),
+                     " exceed a window of ", base::SizeText(wire::kMaxWindowBytes)));
   }
   if (spec.team_sync_bytes > wire::kMaxTeamSyncBytes || spec.team_sync_bytes > spec.heap_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("team_sync_bytes=", spec.team_sync_bytes, ": at most ",
-                     std::min(wire::kMaxTeamSyncBytes, spec.heap_bytes),
-                     " are allowed for a heap of ", spec.heap_bytes, " bytes"));
+        absl::StrCat("team_sync_bytes=", base::SizeText(spec.team_sync_bytes), ": at most ",
+                     base::SizeText(std::min(wire::kMaxTeamSyncBytes, spec.heap_bytes)),
+                     " are allowed for a heap of ", base::SizeText(spec.heap_bytes)));
   }
   return absl::OkStatus();
 }

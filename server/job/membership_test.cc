@@ -239,7 +239,7 @@ TEST_F(JoinTest, DeviceIsLocalRankModDevices) {
 TEST_F(JoinTest, MemoryThatIsNotThereIsNamed) {
   JoinSpec spec = Spec(0, 1);
   spec.heap_bytes = 65 * kMiB;
-  ExpectRefused(spec, "67108864 bytes are free", absl::StatusCode::kResourceExhausted);
+  ExpectRefused(spec, "64 MiB are free", absl::StatusCode::kResourceExhausted);
 }
 TEST_F(JoinTest, UnknownDeviceIsAnsweredWithTheKnownOnes) {
   JoinSpec spec = Spec(0, 1);
@@ -258,7 +258,7 @@ TEST_F(JoinTest, MemoryThatTheDriverLacksIsToldWithWhoHoldsTheRest) {
   EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call))) << StatusOf(call);
   EXPECT_THAT(std::string(StatusOf(call).message()),
               AllOf(HasSubstr("out of memory; device 0 (dev-0): "),
-                    HasSubstr("held: 1048576 bytes by job 'holds'")));
+                    HasSubstr("held: 1 MiB by job 'holds'")));
 }
 TEST_F(JoinTest, RanksThatShareADeviceAreReported) {
   MappingJob(4);
@@ -758,7 +758,7 @@ class RefusedTest : public MachineTest {
     EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call))) << StatusOf(call);
     EXPECT_THAT(StatusOf(call).message(),
                 HasSubstr("join job 'train': rank 1 (pid 101) was refused, and no rank joins "
-                          "without it: reserve 4194304 bytes"));
+                          "without it: reserve 4 MiB"));
     EXPECT_THAT(StatusOf(call).message(), HasSubstr("start all ranks again"));
   }
 };
@@ -934,7 +934,7 @@ TEST_F(LimitTest, HeapBytesPerUid) {
   JoinNamed("a", 1, 2 * kHeap);
   const absl::Status status = StatusOf(JoinNamed("b", 1, 2 * kHeap));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(status.message(), HasSubstr("uid 1 holds 2097152 of the 3145728"));
+  EXPECT_THAT(status.message(), HasSubstr("uid 1 holds 2 MiB of the 3 MiB"));
   EXPECT_FALSE(Answered(JoinNamed("b", 1, kHeap)));
 }
 TEST_F(LimitTest, EndedJobsDoNotCount) {

@@ -378,8 +378,8 @@ TEST_F(OwnTeamTest, EventsNameTheRank) {
   ASSERT_TRUE(Free(job, 1, offset).ok());
   ASSERT_THAT(Events<event::Allocated>(), SizeIs(1));
   EXPECT_THAT(TextOf(Events<event::Allocated>()[0]),
-              AllOf(HasSubstr("rank=1 k=0"), Not(HasSubstr("team"))));
-  EXPECT_THAT(TextOf(Events<event::Freed>()[0]), HasSubstr("rank=1 k=1"));
+              AllOf(HasSubstr("rank=1 #0"), Not(HasSubstr("team"))));
+  EXPECT_THAT(TextOf(Events<event::Freed>()[0]), HasSubstr("rank=1 #1"));
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ TEST_F(QuotaTest, AProcessThatLeftIsChargedUntilItIsGone) {
   for (int i = 0; i < 3; ++i) JoinAndLeave(session, "a");
   const CallId call = Join(session, Named("a"));
   EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call)));
-  EXPECT_THAT(StatusOf(call).message(), HasSubstr("uid 1000 holds 3145728 of the 3145728"));
-  EXPECT_THAT(StatusOf(call).message(), HasSubstr("3145728 of them are of ranks that left"));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("uid 1000 holds 3 MiB of the 3 MiB"));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("3 MiB of them are of ranks that left"));
   EXPECT_THAT(StatusOf(call).message(), HasSubstr("have ended: pid 100"));
   ExpectRoom(3 * kHeap, /*uid=*/2000);
   Gone(session);
@@ -222,7 +222,7 @@ TEST_F(QuotaTest, WhatIsWithinTheQuotaIsNotTalkedAbout) {
   JoinSpec spec = Named("a");
   spec.heap_bytes = 4 * kHeap;
   const CallId call = Join(Open(kPid), spec);
-  EXPECT_THAT(StatusOf(call).message(), HasSubstr("uid 1000 holds 0 of the 3145728"));
+  EXPECT_THAT(StatusOf(call).message(), HasSubstr("uid 1000 holds 0 bytes of the 3 MiB"));
   EXPECT_THAT(StatusOf(call).message(), Not(HasSubstr("left")));
 }
 

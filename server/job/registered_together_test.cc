@@ -108,7 +108,7 @@ TEST_F(RegisteredTogetherTest, WhatDoesNotFitTogetherSaysWhoAndWhy) {
   ExpectFailure(pair(2, Memory({kG}, 0), Memory({kG}, 512)), Code::kInvalidArgument,
                 "that of rank 1 (pid 101) 512: to lie at one offset it must begin alike");
   ExpectFailure(pair(3, Memory(), Memory({kG + 1})), Code::kInvalidArgument,
-                "rank 1 (pid 101): an allocation of 65537 bytes");
+                "rank 1 (pid 101): an allocation of 64.0 KiB (65537 bytes)");
   ExpectFailure(pair(4, Memory(), Memory({~uint64_t{0}, 2})), Code::kInvalidArgument,
                 "an allocation of 18446744073709551615");
   ExpectFailure(pair(5, Memory(), Memory({kG}, ~uint64_t{0})), Code::kInvalidArgument,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "server/heap/check.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/text.h"
@@ -28,11 +29,11 @@ absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
   const uint64_t booked = (found == booked_bytes_by_uid_.end() ? 0 : found->second) + kept;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota != 0 && (booked > quota || bytes > quota - booked)) {
-    std::string text =
-        absl::StrCat("reserve ", bytes, " bytes for rank ", holder.rank, ": uid ", uid, " holds ",
-                     booked, " of the ", quota, " bytes that irisd allows it");
+    std::string text = absl::StrCat("reserve ", base::SizeText(bytes), " for rank ", holder.rank,
+                                    ": uid ", uid, " holds ", base::SizeText(booked), " of the ",
+                                    base::SizeText(quota), " that irisd allows it");
     if (kept > 0) {
-      absl::StrAppend(&text, "; ", kept,
+      absl::StrAppend(&text, "; ", base::SizeText(kept),
                       " of them are of ranks that left or failed, and count until the processes "
                       "that may have them mapped have ended: ",
                       kept_.Holders(uid));

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "device/base/bytes.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 #include "server/job/text.h"
@@ -33,17 +34,17 @@ const Outcome* FindOutcome(const Team& team, uint64_t k) {
 // Whether the member may ask for k: for its next one, or again for an earlier one.
 absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool destroyed) {
   const uint64_t position = team.position[index];
-  const std::string what = absl::StrCat("rank ", team.info.ranks[index], " asks for k=", k, " of ",
-                                        TeamText(team.info.id));
+  const std::string what = absl::StrCat("rank ", team.info.ranks[index], " asks for operation #", k,
+                                        " of ", TeamText(team.info.id));
   if (destroyed && k >= position) {
     return absl::FailedPreconditionError(absl::StrCat(what, ", which was destroyed"));
   }
   if (k > position) {
-    return absl::FailedPreconditionError(absl::StrCat(what, ", but its next is k=", position));
+    return absl::FailedPreconditionError(absl::StrCat(what, ", but its next is #", position));
   }
   if (k > team.next_k) {
     return absl::FailedPreconditionError(
-        absl::StrCat(what, ", but its k=", team.next_k, " has no outcome yet"));
+        absl::StrCat(what, ", but #", team.next_k, " has no outcome yet"));
   }
   return absl::OkStatus();
 }
@@ -84,7 +85,7 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
       kept != nullptr ? *kept
                       : Outcome{spec.k,
                                 absl::OutOfRangeError(absl::StrCat(
-                                    "rank ", rank, " asks for k=", spec.k, " of ",
+                                    "rank ", rank, " asks for operation #", spec.k, " of ",
                                     TeamText(spec.team), ", whose outcome is no longer kept")),
                                 {}};
   if (spec.k == team->position[index]) ++team->position[index];
@@ -103,8 +104,8 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   if (HeldBytes(op) > kMaxValueBytesPerJob - job.value_bytes) {
     return Answer(call,
                   absl::ResourceExhaustedError(absl::StrCat(
-                      What(op, team), "irisd holds ", job.value_bytes, " bytes of values for job '",
-                      job.name, "' that some ranks have not asked for")));
+                      What(op, team), "irisd holds ", base::SizeText(job.value_bytes),
+                      " of values for job '", job.name, "' that some ranks have not asked for")));
   }
   ++team.position[index];
   TrimHistory(job, team);
@@ -170,9 +171,10 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
 void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) {
   auto& calls = team.op->calls[index];
   if (calls.size() >= kMaxWaitingCallsPerRank) {
-    return Answer(call, absl::ResourceExhaustedError(absl::StrCat(
-                            "rank ", team.info.ranks[index], " waits for k=", team.next_k, " of ",
-                            TeamText(team.info.id), " in ", calls.size(), " calls already")));
+    return Answer(
+        call, absl::ResourceExhaustedError(absl::StrCat(
+                  "rank ", team.info.ranks[index], " waits for operation #", team.next_k, " of ",
+                  TeamText(team.info.id), " in ", calls.size(), " calls already")));
   }
   calls.push_back(call);
   AddWaiting(call, {WaitingCall::Kind::kOperation, job.id, team.info.ranks[index], team.info.id});

@@ -169,7 +169,7 @@ TEST_F(OutcomeTest, AheadOfItselfIsRefusedAndConsumesNothing) {
   const TestJob job = ReadyJob(2);
   const CallId ahead = Ask(job, 0, 1, Bytes(1));
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(ahead)));
-  EXPECT_THAT(StatusOf(ahead).message(), HasSubstr("its next is k=0"));
+  EXPECT_THAT(StatusOf(ahead).message(), HasSubstr("its next is #0"));
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Ask(job, 0, ~uint64_t{0}, Bytes(1)))));
   EXPECT_TRUE(OneOutcome(AskAll(job, 0, Bytes(1))).ok());
 }
@@ -178,7 +178,7 @@ TEST_F(OutcomeTest, NextCallBeforeTheOutcomeIsRefused) {
   const CallId first = Ask(job, 0, 0, Bytes(1));
   const CallId next = Ask(job, 0, 1, Bytes(1));
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(next)));
-  EXPECT_THAT(StatusOf(next).message(), HasSubstr("its k=0 has no outcome yet"));
+  EXPECT_THAT(StatusOf(next).message(), HasSubstr("#0 has no outcome yet"));
   Ask(job, 1, 0, Bytes(1));
   EXPECT_TRUE(StatusOf(first).ok());
   EXPECT_TRUE(OneOutcome(AskAll(job, 1, Bytes(1))).ok());

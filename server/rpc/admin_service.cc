@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "device/base/descriptors.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
@@ -125,9 +126,9 @@ void AdminService::FillStatus(v1::GetStatusReply* reply) const {
 absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
                                     v1::PeekReply* reply) const {
   if (request.bytes() == 0 || request.bytes() > wire::kMaxPeekBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("peek: ", request.bytes(),
-                                                   " bytes asked for; 1 to ", wire::kMaxPeekBytes,
-                                                   " can be read in a call"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("peek: ", base::SizeText(request.bytes()), " asked for; 1 byte to ",
+                     base::SizeText(wire::kMaxPeekBytes), " can be read in a call"));
   }
   const absl::StatusOr<HeapPart> part = FindHeapPart(
       *daemon_, caller,

@@ -1,6 +1,7 @@
 #include "server/rpc/calls.h"
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 
 namespace iris::server {
@@ -8,8 +9,8 @@ namespace iris::server {
 void Calls::Unary::Succeed(LinkPayload reply) {
   if (reply.size() > wire::kMaxRpcBytes) {
     return Fail(absl::ResourceExhaustedError(
-        absl::StrCat("the answer has ", reply.size(), " bytes; irisd sends at most ",
-                     wire::kMaxRpcBytes, " in a message: ask for less at a time")));
+        absl::StrCat("the answer has ", base::SizeText(reply.size()), "; irisd sends at most ",
+                     base::SizeText(wire::kMaxRpcBytes), " in a message: ask for less at a time")));
   }
   reply_->Send(std::move(reply));
   reply_->Finish(absl::OkStatus());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "server/job/text.h"
 #include "server/rpc/listings.h"
 
@@ -45,9 +46,9 @@ absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& ca
   if (above) part.segments = rank->registered;
   if (!above &&
       (query.offset_bytes > heap_bytes || query.bytes > heap_bytes - query.offset_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(query.what, ": ", query.bytes,
-                                                   " bytes at offset ", query.offset_bytes,
-                                                   " leave the heap of ", heap_bytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(query.what, ": ", base::SizeText(query.bytes), " at offset ",
+                     query.offset_bytes, " leave the heap of ", base::SizeText(heap_bytes)));
   }
   const uint64_t end = query.offset_bytes + query.bytes;
   std::erase_if(part.segments, [&](const SegmentInfo& segment) {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 
 namespace iris::server {
 namespace {
@@ -21,8 +22,8 @@ std::shared_ptr<ActiveCall> Services::Serve(const IncomingCall& call) {
   if (!IsAdmin(call.method) && !Looks(call.method)) return Dispatch(call);
   if (call.request.size() > kMaxLookRequestBytes) {
     call.reply->Finish(absl::ResourceExhaustedError(
-        absl::StrCat("the request has ", call.request.size(), " bytes; this call takes at most ",
-                     kMaxLookRequestBytes)));
+        absl::StrCat("the request has ", base::SizeText(call.request.size()),
+                     "; this call takes at most ", base::SizeText(kMaxLookRequestBytes))));
     return nullptr;
   }
   if (!Looks(call.method)) return Dispatch(call);

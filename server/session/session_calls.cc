@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "server/link/methods.h"
 
@@ -135,8 +136,9 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
   }
   last_call_ = header.call;
   if (header.bytes > wire::kMaxRpcBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a request has ", header.bytes, " bytes; at most ", wire::kMaxRpcBytes));
+    return absl::InvalidArgumentError(absl::StrCat("a request has ", base::SizeText(header.bytes),
+                                                   "; at most ",
+                                                   base::SizeText(wire::kMaxRpcBytes)));
   }
   const bool in_frame = header.bytes <= wire::kMaxCallFrameBytes;
   // What is to be registered comes with a request in the frame.
@@ -307,10 +309,10 @@ void SessionCalls::Queue(Item item) {
   const bool fits = setup_.shares->AddUnread(setup_.peer.tenant, item.own_bytes(), item.tail());
   queue_.push_back(std::move(item));
   if (fits) return;
-  setup_.end(absl::ResourceExhaustedError(
-      absl::StrCat("answers of more than ", setup_.shares->limits().max_unread_bytes, " bytes to ",
-                   setup_.peer.tenant.Text(),
-                   " are not read, its share in irisd: read answers before you call again")));
+  setup_.end(absl::ResourceExhaustedError(absl::StrCat(
+      "answers of more than ", base::SizeText(setup_.shares->limits().max_unread_bytes), " to ",
+      setup_.peer.tenant.Text(),
+      " are not read, its share in irisd: read answers before you call again")));
 }
 
 void SessionCalls::Pop() {

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "device/base/bytes.h"
 #include "grpcpp/support/slice.h"
 #include "proto/wire/frame.h"
 
@@ -69,9 +70,9 @@ absl::StatusOr<uint64_t> Relay::Open(std::string_view peer, Method method,
                      " calls open in irisd, the limit of one: wait for answers before you call"));
   }
   if (writer_.queued_bytes() > limits_.max_queued_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(writer_.queued_bytes(), " bytes of this user's calls wait for irisd, at most ",
-                     limits_.max_queued_bytes, " may: call again later"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        base::SizeText(writer_.queued_bytes()), " of this user's calls wait for irisd, at most ",
+        base::SizeText(limits_.max_queued_bytes), " may: call again later"));
   }
   LinkHeader header = OfCall(LinkType::kCall, ++last_call_);
   header.connection = connection;
@@ -102,8 +103,9 @@ absl::StatusOr<Relay::Unread> Relay::HoldUnread(uint64_t connection, size_t byte
   if (it == connections_.end()) return absl::UnavailableError("the connection has ended");
   const auto refuse = [bytes](size_t unread, size_t limit, const char* whose) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the answer of ", bytes, " bytes is dropped: ", unread, " bytes of answers to ", whose,
-        " are not read, at most ", limit, " may be: read them before you call again"));
+        "the answer of ", base::SizeText(bytes), " is dropped: ", base::SizeText(unread),
+        " of answers to ", whose, " are not read, at most ", base::SizeText(limit),
+        " may be: read them before you call again"));
   };
   if (it->second.unread_bytes + bytes > limits_.max_unread_bytes_per_connection) {
     return refuse(it->second.unread_bytes, limits_.max_unread_bytes_per_connection,

@@ -270,6 +270,21 @@ int ForkedChild(const std::vector<std::string>& args) {
   return 0;
 }
 
+// Prints the errors of calls that irisd refuses.
+int RefusedCalls(const std::vector<std::string>&) {
+  auto created = Context::Create(Small());
+  REQUIRE_OK(created);
+  Context& context = *created;
+  uint64_t mine[10];
+  for (const Status& status : {context.Allocate({.bytes = (256 << 20) + 5}).status(),
+                               context.AllocateLocal({.bytes = 256 << 20}).status(),
+                               context.Grow(uint64_t{1} << 40), context.CreateTeam({0, 0}).status(),
+                               context.Register(mine, {.bytes = sizeof(mine)}).status()}) {
+    std::cout << "refused: " << Text(status) << std::endl;
+  }
+  return 0;
+}
+
 const std::map<std::string, iris::testing::Scenario>& Scenarios() {
   static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
       {"wrong_kernel", WrongKernel},
@@ -277,6 +292,7 @@ const std::map<std::string, iris::testing::Scenario>& Scenarios() {
       {"host_barrier", HostBarrierWithTimeouts},
       {"refused_join", JoinOfARefusedRank},
       {"other_order", CallsInAnotherOrder},
+      {"refused_calls", RefusedCalls},
   };
   return *scenarios;
 }
@@ -459,6 +475,21 @@ TEST_F(MistakesTest, OtherThreadsOfARankAreWaitedFor) {
   AwaitWait("threads", "allocate");
   ranks.TellAll("go");
   for (const int rank : {0, 1}) EXPECT_THAT(ranks.WaitLine(rank, "called: "), HasSubstr("OK"));
+  ranks.ExpectAllSucceed();
+}
+
+TEST_F(MistakesTest, ErrorsSayTheCallOnceAndSizesWithUnits) {
+  RankProcesses ranks("refused_calls", 1, Calling("refused"));
+  for (const std::string expected :
+       {"allocate 256 MiB \\(268435461 bytes\\) #0 \\(team 0\\): no room for 256 MiB \\(268435461 "
+        "bytes\\) aligned to 1024 in a heap of 32 MiB: 32.0 MiB \\([0-9]+ bytes\\) free, .*; "
+        "the heap cannot grow: .* more are needed, and 96 MiB of a maximum of 128 MiB are left",
+        "allocate 256 MiB in its own heap #0 \\(rank 0 alone\\): no room for 256 MiB aligned",
+        "grow the heap by 1 TiB #1 \\(team 0\\): no room; the heap cannot grow: 1 TiB more are",
+        "create a team of 2 ranks #2 \\(team 0\\): rank 0 \\(pid [0-9]+\\): rank 0 is named twice",
+        "register 80 bytes at 0x[0-9a-f]+: at 0x[0-9a-f]+, there is private memory"}) {
+    EXPECT_THAT(ranks.WaitLine(0, "refused: "), ContainsRegex("refused: [A-Z_]+: " + expected));
+  }
   ranks.ExpectAllSucceed();
 }
 

@@ -266,11 +266,11 @@ int WrongCalls(const std::vector<std::string>&) {
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), ~uint64_t{0}), "ends beyond the heap");
   REQUIRE_REFUSED(stream->Put(c, peer, p, nullptr, 64), "the source is null");
   REQUIRE_REFUSED(stream->Put(c, peer, p, local.data(), 5000),
-                  "the destination: x has 4096 bytes, the call 5000");
+                  "the destination: x has 4 KiB, the call 4.88 KiB (5000 bytes)");
   REQUIRE_REFUSED(stream->Put(c, peer, p, p + 4000, 100),
-                  "the source: x has 4096 bytes, the call 100 from byte 4000 on");
+                  "the source: x has 4 KiB, the call 100 from byte 4000 on");
   REQUIRE_REFUSED(stream->Get(c, peer, local.data(), p + 4090, 8),
-                  "the source: x has 4096 bytes, the call 8 from byte 4090 on");
+                  "the source: x has 4 KiB, the call 8 from byte 4090 on");
   uint8_t* const end = p - x->offset_bytes + c.heap_bytes();
   REQUIRE_REFUSED(stream->Put(c, peer, p, end - 32, 64), "the source");
   REQUIRE_REFUSED(stream->Put(c, c.rank(), p, p + 32, 64), "overlap");

@@ -1,6 +1,7 @@
 #include "server/job/operations/broadcast.h"
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/job/operations/operation.h"
 
@@ -16,8 +17,9 @@ void OperationOf<BroadcastOp>::Prepare(BroadcastOp& op, const Team& team, size_t
 
 absl::Status OperationOf<BroadcastOp>::Check(const BroadcastOp& op, const Team& team) {
   if (op.value.size() > wire::kMaxBroadcastBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a value of ", op.value.size(), " bytes; ",
-                                                   wire::kMaxBroadcastBytes, " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat("a value of ", base::SizeText(op.value.size()),
+                                                   "; ", base::SizeText(wire::kMaxBroadcastBytes),
+                                                   " are allowed"));
   }
   if (team.IndexOf(op.root) < 0) {
     return absl::InvalidArgumentError(

@@ -18,9 +18,7 @@ absl::Status OperationOf<GrowOp>::Check(const GrowOp& op, const Team& team) {
 
 Executed OperationOf<GrowOp>::Execute(const GrowOp& op, Run& run) {
   if (run.grown) return Concluded{};
-  return NeedsGrowth{
-      op.bytes, op.bytes,
-      run.Error(absl::ResourceExhaustedError(absl::StrCat("by ", op.bytes, " bytes")))};
+  return NeedsGrowth{op.bytes, op.bytes, run.Error(absl::ResourceExhaustedError("no room"))};
 }
 
 }  // namespace iris::server

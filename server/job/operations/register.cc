@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/job/job_heap.h"
 #include "server/job/operations/operation.h"
@@ -41,8 +42,9 @@ absl::Status OperationOf<RegisterOp>::Check(const RegisterOp& op, const Team& /*
   }
   for (const uint64_t bytes : op.piece_bytes) {
     if (bytes == 0 || bytes > wire::kMaxHeapBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("an allocation of ", bytes, " bytes; 1 to ",
-                                                     wire::kMaxHeapBytes, " can be registered"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("an allocation of ", base::SizeText(bytes), "; 1 byte to ",
+                       base::SizeText(wire::kMaxHeapBytes), " can be registered"));
     }
   }
   const uint64_t total = TotalBytes(op.piece_bytes);
@@ -69,15 +71,16 @@ Executed OperationOf<RegisterOp>::Execute(const RegisterOp& op, Run& run) {
       if (bytes % granularity == 0) continue;
       return Concluded{run.Error(absl::InvalidArgumentError(
           absl::StrCat(run.given.size() > 1 ? absl::StrCat(job.Who(given.rank), ": ") : "",
-                       "an allocation of ", bytes, " bytes; it must be a multiple of ", granularity,
-                       ", the granularity of the devices")))};
+                       "an allocation of ", base::SizeText(bytes), "; it must be a multiple of ",
+                       base::SizeText(granularity), ", the granularity of the devices")))};
     }
     const Given& first = run.given.front();
     if (given.lead_bytes % granularity != first.lead_bytes % granularity) {
       return Concluded{run.Error(absl::InvalidArgumentError(absl::StrCat(
-          "the memory of ", job.Who(first.rank), " begins ", first.lead_bytes % granularity,
-          " bytes behind a multiple of ", granularity, " bytes of its allocation, that of ",
-          job.Who(given.rank), " ", given.lead_bytes % granularity,
+          "the memory of ", job.Who(first.rank), " begins ",
+          base::SizeText(first.lead_bytes % granularity), " behind a multiple of ",
+          base::SizeText(granularity), " of its allocation, that of ", job.Who(given.rank), " ",
+          base::SizeText(given.lead_bytes % granularity),
           ": to lie at one offset it must begin alike on all members, or be copied")))};
     }
     before = std::max(before, given.lead_bytes);
@@ -88,10 +91,11 @@ Executed OperationOf<RegisterOp>::Execute(const RegisterOp& op, Run& run) {
   const uint64_t total = before + behind;
   const std::optional<uint64_t> start = RoomAboveHeap(job, total);
   if (!start.has_value()) {
-    return Concluded{run.Error(absl::ResourceExhaustedError(absl::StrCat(
-        "registered memory lies above the heap, where ", job.stride_bytes - job.heap_bytes,
-        " bytes are for it and for growth, and no ", total,
-        " together are free: create the context with a larger max_heap_bytes")))};
+    return Concluded{run.Error(absl::ResourceExhaustedError(
+        absl::StrCat("registered memory lies above the heap, where ",
+                     base::SizeText(job.stride_bytes - job.heap_bytes),
+                     " are for it and for growth, and no ", base::SizeText(total),
+                     " together are free: create the context with a larger max_heap_bytes")))};
   }
   return Adopts{*start + before,
                 {.bytes = op.bytes,
