@@ -100,7 +100,7 @@ absl::Status FreeBlock(const Blocks::Block& block, void* stream) {
     return absl::Status(
         waited.code(),
         absl::StrCat("iris_torch_free: ", waited.message(), ". The ",
-                     base::SizeText(block.allocation.bytes),
+                     iris::base::SizeText(block.allocation.bytes),
                      " stay until the context ends, since something may use them still"));
   }
   return held->host().Free(block.allocation);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/bytes.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine_testing.h"
 
@@ -318,11 +319,12 @@ TEST_F(OwnTeamTest, TheHeapGrowsUpToRegisteredMemory) {
   EXPECT_TRUE(StatusOf(growth).ok()) << StatusOf(growth);
   const CallId more = Ask(job, 0, 1, GrowOp{2 * kGranularity});
   Ask(job, 1, 1, GrowOp{2 * kGranularity});
-  ExpectFailure(more, Code::kResourceExhausted,
-                absl::StrCat(kGranularity,
-                             " are left (max_heap_bytes of a Context; four times "
-                             "heap_bytes unless it says); ",
-                             stride - low, " are of registered"));
+  ExpectFailure(
+      more, Code::kResourceExhausted,
+      absl::StrCat(base::SizeText(kGranularity), " of a maximum of ", base::SizeText(stride),
+                   " are left (max_heap_bytes of a Context; four times heap_bytes unless "
+                   "it says); ",
+                   base::SizeText(stride - low), " are of registered"));
   // A hole between two is used again.
   ASSERT_TRUE(Free(job, 1, low).ok());
   const uint64_t top = OffsetOf(registered(kGranularity));
@@ -348,13 +350,14 @@ TEST_F(OwnTeamTest, WrongRegistrationsAreOutcomes) {
   wrong({.piece_bytes = std::vector<uint64_t>(129, g), .bytes = 128 * g + 1},
         "is of 129 allocations");
   wrong({.piece_bytes = {0}, .bytes = 1}, "an allocation of 0 bytes");
-  wrong({.piece_bytes = {~uint64_t{0}, 2}, .bytes = 1}, "an allocation of 18446744073709551615");
+  wrong({.piece_bytes = {~uint64_t{0}, 2}, .bytes = 1},
+        "an allocation of 16.0 EiB (18446744073709551615 bytes)");
   wrong({.piece_bytes = {g}, .bytes = 0}, "0 bytes after 0 do not begin in the first");
   wrong({.piece_bytes = {g}, .lead_bytes = g, .bytes = 1}, "do not begin in the first");
   wrong({.piece_bytes = {g}, .lead_bytes = 1, .bytes = g}, "end in the last");
   wrong({.piece_bytes = {g, g}, .bytes = g}, "end in the last");
   wrong({.piece_bytes = {g, g}, .lead_bytes = 1, .bytes = ~uint64_t{0}}, "end in the last");
-  wrong({.piece_bytes = {g / 2}, .bytes = 1}, "must be a multiple of 65536");
+  wrong({.piece_bytes = {g / 2}, .bytes = 1}, "must be a multiple of 64 KiB");
   wrong({.piece_bytes = {g}, .bytes = 1, .name = "iris.x"}, "irisd's own");
   wrong({.piece_bytes = {g}, .bytes = 1, .tensor = {std::string(17, 'f'), {}}}, "the dtype");
   Allocate(job, 0, "x");

@@ -106,11 +106,11 @@ TEST_F(RegisteredTogetherTest, WhatDoesNotFitTogetherSaysWhoAndWhy) {
   other.tensor.dtype = "f32";
   ExpectFailure(pair(1, Memory(), other), Code::kInvalidArgument, "the ranks differ");
   ExpectFailure(pair(2, Memory({kG}, 0), Memory({kG}, 512)), Code::kInvalidArgument,
-                "that of rank 1 (pid 101) 512: to lie at one offset it must begin alike");
+                "that of rank 1 (pid 101) 512 bytes: to lie at one offset it must begin alike");
   ExpectFailure(pair(3, Memory(), Memory({kG + 1})), Code::kInvalidArgument,
                 "rank 1 (pid 101): an allocation of 64.0 KiB (65537 bytes)");
   ExpectFailure(pair(4, Memory(), Memory({~uint64_t{0}, 2})), Code::kInvalidArgument,
-                "an allocation of 18446744073709551615");
+                "an allocation of 16.0 EiB (18446744073709551615 bytes)");
   ExpectFailure(pair(5, Memory(), Memory({kG}, ~uint64_t{0})), Code::kInvalidArgument,
                 "rank 1 (pid 101)");
   const std::vector<uint64_t> large = {3 * kHeap + kG};
