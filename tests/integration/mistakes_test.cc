@@ -486,7 +486,7 @@ TEST_F(MistakesTest, ErrorsSayTheCallOnceAndSizesWithUnits) {
         "the heap cannot grow: .* more are needed, and 96 MiB of a maximum of 128 MiB are left",
         "allocate 256 MiB in its own heap #0 \\(rank 0 alone\\): no room for 256 MiB aligned",
         "grow the heap by 1 TiB #1 \\(team 0\\): no room; the heap cannot grow: 1 TiB more are",
-        "create a team of 2 ranks #2 \\(team 0\\): rank 0 \\(pid [0-9]+\\): rank 0 is named twice",
+        "create a team of 2 ranks #2 \\(team 0\\): rank 0 \\(pid [0-9]+\\): 2 ranks are more",
         "register 80 bytes at 0x[0-9a-f]+: at 0x[0-9a-f]+, there is private memory"}) {
     EXPECT_THAT(ranks.WaitLine(0, "refused: "), ContainsRegex("refused: [A-Z_]+: " + expected));
   }

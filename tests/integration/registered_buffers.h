@@ -72,7 +72,7 @@ inline int RegisteredBuffers() {
   REQUIRE_OK(message);
   // What the platform's plain allocation gave is refused, and the error says what to do.
   REQUIRE_FAILS(c.Register<uint8_t>(message->get(), 4096, "plain"), StatusCode::kInvalidArgument,
-                "register 4096 bytes", "copy it into the heap");
+                "register 4 KiB", "copy it into the heap");
   if (n == 1) {
     // There is no other rank that could open it, and this one has its address.
     REQUIRE_FAILS(c.Open<uint8_t>(0, "buffer"), StatusCode::kInvalidArgument, "use the address");
