@@ -73,8 +73,9 @@ class FaultyDriver : public driver::GpuDriver {
                                                          uint64_t n, size_t max) override {
     return real_->Share(device_index, address, n, max);
   }
-  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t n) override {
-    return real_->RegisterHost(page, n);
+  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t n,
+                                           driver::Access access) override {
+    return real_->RegisterHost(page, n, access);
   }
   absl::Status UnregisterHost(const void* page) override { return real_->UnregisterHost(page); }
 

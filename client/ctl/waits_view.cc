@@ -46,6 +46,10 @@ std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
 }
 
 std::string WhatIsCalled(const v1::Wait& wait) {
+  if (wait.kind() == v1::WAIT_KIND_KERNEL) {
+    return absl::StrCat(EscapeName(wait.call()), " (block ", wait.block(), ", has to be ", wait.wanted(),
+                        " and was ", wait.seen(), ")");
+  }
   // irisd says an operation with its arguments: "allocate(bytes=8)".
   const absl::string_view call = wait.call();
   const absl::string_view arguments = call.substr(std::min(call.find('('), call.size()));
@@ -121,7 +125,10 @@ Json WaitsJson(const v1::ListWaitsReply& reply) {
                       {"waited_ms", wait.waited_ms()},
                       {"waiting", MembersJson(wait.waiting())},
                       {"missing", MembersJson(wait.missing())},
-                      {"device_unknown", wait.device_unknown()}});
+                      {"device_unknown", wait.device_unknown()},
+                      {"block", wait.block()},
+                      {"wanted", wait.wanted()},
+                      {"seen", wait.seen()}});
   }
   return result;
 }

@@ -74,6 +74,30 @@ TEST(WaitTextTest, OfATeamAndOfAGrowth) {
   EXPECT_THAT(WaitText(wait), HasSubstr("wait for the memory of rank 2 (pid 4711, stopped)"));
 }
 
+TEST(WaitTextTest, OfAKernel) {
+  v1::Wait wait;
+  wait.set_job("train");
+  wait.set_kind(v1::WAIT_KIND_KERNEL);
+  wait.set_call("kernel signal");
+  wait.set_block(3);
+  wait.set_wanted(7);
+  wait.set_seen(6);
+  wait.set_waited_ms(12345);
+  wait.add_waiting()->set_rank(0);
+  wait.add_missing()->set_rank(1);
+  wait.mutable_missing(0)->set_pid(4711);
+  EXPECT_EQ(WaitText(wait),
+            "job train  kernel signal (block 3, has to be 7 and was 6)  rank 0 waits for rank 1 "
+            "(pid 4711) since 12.3 s\n");
+  v1::ListWaitsReply reply;
+  *reply.add_waits() = wait;
+  const auto json = WaitsJson(reply)[0];
+  EXPECT_EQ(json["kind"], "kernel");
+  EXPECT_EQ(json["block"], 3);
+  EXPECT_EQ(json["wanted"], 7);
+  EXPECT_EQ(json["seen"], 6);
+}
+
 TEST(WaitTextTest, NamesStayOnOneLine) {
   v1::Wait wait = AllReduce();
   wait.set_job("a\nb");

@@ -63,7 +63,7 @@ TEST(CollectiveLogTest, WhatDoesNotFitIsNotTold) {
     logs.emplace_back(&page, Of(i * 4096));
   for (CollectiveLog& log : logs) log.Put(Operation::kBarrier, 0, 0);
   for (const wire::CollectiveRecord& record : page.collectives) EXPECT_EQ(record.n_put, 1u);
-  EXPECT_EQ(page.gave_up_ms[0], 0u);  // what follows the records
+  EXPECT_EQ(page.kernel_waits[0].state, 0u);  // what follows the records
 }
 
 TEST(CollectiveLogTest, OfOneMemberTellsNothing) {

@@ -1,6 +1,7 @@
 #include "client/internal/host_context.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -22,6 +23,16 @@
 #include "device/driver/open.h"
 
 namespace iris::internal {
+
+// Kernels write what irisd reads, and neither includes the header of the other.
+static_assert(sizeof(WaitNote) == sizeof(wire::KernelWait) &&
+              offsetof(WaitNote, state) == offsetof(wire::KernelWait, state) &&
+              offsetof(WaitNote, from) == offsetof(wire::KernelWait, from) &&
+              offsetof(WaitNote, block) == offsetof(wire::KernelWait, block) &&
+              offsetof(WaitNote, waited_ms) == offsetof(wire::KernelWait, waited_ms) &&
+              offsetof(WaitNote, wanted) == offsetof(wire::KernelWait, wanted) &&
+              offsetof(WaitNote, seen) == offsetof(wire::KernelWait, seen));
+static_assert(kWaitNotes == wire::kKernelWaitSlots && WaitNote::kNoted == wire::kKernelWaitNoted);
 
 // Three parts, and what they share. Threads: the calls of HostContext come on any thread, those of
 // WatchHandler on the watch thread, between the constructor's Watch and Leave.
@@ -212,6 +223,7 @@ DeviceContext HostContext::device_context() const {
   context.world = world().device;
   context.heap_map = impl_->teams.heap_map();
   if (impl_->trace != nullptr) context.trace = impl_->trace->area();
+  context.wait_notes = reinterpret_cast<WaitNote*>(impl_->window.kernel_waits(rank()));
   return context;
 }
 

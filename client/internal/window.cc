@@ -10,6 +10,7 @@
 #include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/local_devices.h"
 #include "device/base/bytes.h"
@@ -70,6 +71,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
     absl::MutexLock window_lock(&window->mu_);
     window->page_mapped_.resize(spec.n_ranks + 1);
     window->page_writable_.resize(spec.n_ranks + 1);
+    window->kernel_waits_.resize(spec.n_ranks);
   }
   entry = window;
   // Entries of windows that are gone: few, but they must not pile up.
@@ -82,6 +84,9 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
 Window::~Window() {
   absl::MutexLock lock(&mu_);
   if (abort_word_ != nullptr) (void)driver_->UnregisterHost(page(spec_.n_ranks));
+  for (uint32_t rank = 0; rank < kernel_waits_.size(); ++rank) {
+    if (kernel_waits_[rank] != nullptr) (void)driver_->UnregisterHost(page(rank));
+  }
   // In reverse: the newest segments first, the reservation last.
   while (!segments_.empty()) segments_.erase(std::prev(segments_.end()));
   if (pages_ != nullptr) munmap(pages_, (spec_.n_ranks + 1) * wire::kPageBytes);
@@ -199,6 +204,15 @@ absl::Status Window::MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writa
   if (!status.ok()) return status;
   page_mapped_[rank] = true;
   page_writable_[rank] = writable;
+  if (!writable) return absl::OkStatus();
+  const auto registered =
+      driver_->RegisterHost(page(rank), wire::kPageBytes, driver::Access::kReadWrite);
+  if (!registered.ok()) {
+    log::Info("waits of kernels are not listed: ", registered.status().message());
+    return absl::OkStatus();
+  }
+  kernel_waits_[rank] =
+      static_cast<wire::ControlPage*>(const_cast<void*>(*registered))->kernel_waits;
   return absl::OkStatus();
 }
 
@@ -207,7 +221,8 @@ absl::Status Window::MapStatusPage(wire::UniqueFd fd) {
   if (page_mapped_[spec_.n_ranks]) return absl::OkStatus();
   absl::Status status = MapPage(spec_.n_ranks, fd, /*writable=*/false, "the status page");
   if (!status.ok()) return status;
-  auto registered = driver_->RegisterHost(page(spec_.n_ranks), wire::kPageBytes);
+  auto registered =
+      driver_->RegisterHost(page(spec_.n_ranks), wire::kPageBytes, driver::Access::kReadOnly);
   if (!registered.ok()) return registered.status();
   page_mapped_[spec_.n_ranks] = true;
   abort_word_ = &static_cast<const wire::StatusPage*>(*registered)->abort;
@@ -225,6 +240,11 @@ JobStatus Window::status() const {
 const uint32_t* Window::abort_word() const {
   absl::MutexLock lock(&mu_);
   return abort_word_;
+}
+
+wire::KernelWait* Window::kernel_waits(uint32_t rank) const {
+  absl::MutexLock lock(&mu_);
+  return kernel_waits_[rank];
 }
 
 size_t Window::n_segments() const {

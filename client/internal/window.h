@@ -85,8 +85,8 @@ class Window {
   void UnmapSegment(uint32_t holder, uint64_t segment_id);
   void UnmapAll(uint32_t holder);
 
-  // Maps the page of `rank`; writable if it is the caller's own. A page that a peer of the same
-  // process has mapped read-only becomes writable in place.
+  // Maps the page of `rank`; writable, also by kernels, if it is the caller's own. A page that a
+  // peer of the same process has mapped read-only becomes writable in place.
   absl::Status MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writable);
   // Maps the status page and makes it readable by kernels.
   absl::Status MapStatusPage(wire::UniqueFd fd);
@@ -96,6 +96,8 @@ class Window {
   JobStatus status() const;
   // Of the status page, as kernels address it.
   const uint32_t* abort_word() const;
+  // Likewise, the kernel_waits of the control page of `rank`. Null: kernels cannot write it.
+  wire::KernelWait* kernel_waits(uint32_t rank) const;
 
   size_t n_segments() const;
 
@@ -127,6 +129,7 @@ class Window {
   std::map<uint64_t, MappedSegment> segments_ ABSL_GUARDED_BY(mu_);  // by segment id
   std::vector<bool> page_mapped_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> page_writable_ ABSL_GUARDED_BY(mu_);
+  std::vector<wire::KernelWait*> kernel_waits_ ABSL_GUARDED_BY(mu_);  // by rank
   const uint32_t* abort_word_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 

@@ -246,6 +246,18 @@ TEST_F(WindowTest, StatusPageIsReadAndGivesTheAbortWord) {
   EXPECT_TRUE(window->status().aborted());
 }
 
+TEST_F(WindowTest, KernelsWriteOwnPagesAlone) {
+  auto window = *Window::Acquire(Spec());
+  const wire::UniqueFd page = NewPage();
+  ASSERT_TRUE(window->MapControlPage(0, NewPage(), false).ok());
+  ASSERT_TRUE(window->MapControlPage(1, Dup(page), true).ok());
+  EXPECT_EQ(window->kernel_waits(0), nullptr);
+  window->kernel_waits(1)[7].seen = 5;
+  wire::ControlPage seen = {};
+  ASSERT_EQ(pread(page.get(), &seen, sizeof(seen), 0), static_cast<ssize_t>(sizeof(seen)));
+  EXPECT_EQ(seen.kernel_waits[7].seen, 5u);
+}
+
 TEST_F(WindowTest, PageThatCouldShrinkIsRefused) {
   auto window = *Window::Acquire(Spec());
   EXPECT_FALSE(window->MapStatusPage(NewPage(/*seal=*/false)).ok());

@@ -294,7 +294,7 @@ int Client(const Arguments& arguments) {
                          ? mmap(nullptr, 4096, PROT_READ, MAP_SHARED, page_fd, 0)
                          : MAP_FAILED;
   if (page == MAP_FAILED) return 1;
-  auto registered = driver.RegisterHost(page, 4096);
+  auto registered = driver.RegisterHost(page, 4096, Access::kReadOnly);
   good &= Check(registered.status(), "RegisterHost");
   if (registered.ok()) {
     const uint32_t word = 0x1234;

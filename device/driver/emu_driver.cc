@@ -339,7 +339,7 @@ class EmuDriver : public GpuDriver {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes) override {
+  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes, Access) override {
     if (page == nullptr || bytes == 0) {
       return absl::InvalidArgumentError("register host memory: no page");
     }

@@ -516,11 +516,11 @@ TEST_F(EmuDriverTest, CopiesBetweenHostAndMappedMemory) {
 
 TEST_F(EmuDriverTest, RegistersHostPagesAsThemselves) {
   alignas(4096) static uint8_t page[4096];
-  auto address = client_->RegisterHost(page, sizeof(page));
+  auto address = client_->RegisterHost(page, sizeof(page), Access::kReadOnly);
   ASSERT_TRUE(address.ok());
   EXPECT_EQ(*address, page);
   EXPECT_TRUE(client_->UnregisterHost(page).ok());
-  EXPECT_FALSE(client_->RegisterHost(nullptr, 4096).ok());
+  EXPECT_FALSE(client_->RegisterHost(nullptr, 4096, Access::kReadOnly).ok());
 }
 
 TEST_F(EmuDriverTest, ALifeCycleLeaksNoDescriptor) {

@@ -188,9 +188,11 @@ class GpuDriver {
   virtual absl::Status Fill(uint64_t address, uint8_t value, uint64_t bytes) = 0;
   virtual absl::Status Copy(void* to, const void* from, uint64_t bytes) = 0;
 
-  // Makes pages of host memory (also ones mapped read-only) readable by kernels of this process;
-  // the address that kernels of every device use. They must stay mapped until UnregisterHost.
-  virtual absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes) = 0;
+  // Makes pages of host memory readable by kernels of this process, and with kReadWrite writable,
+  // for which they must be mapped so. Returns the address that kernels of every device use. The
+  // pages must stay mapped until UnregisterHost.
+  virtual absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes,
+                                                   Access access) = 0;
   virtual absl::Status UnregisterHost(const void* page) = 0;
 };
 

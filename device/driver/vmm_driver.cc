@@ -163,7 +163,8 @@ class VmmDriver : public GpuDriver {
                                                absl::Span<const uint32_t> devices) override;
   absl::Status Fill(uint64_t address, uint8_t value, uint64_t bytes) override;
   absl::Status Copy(void* to, const void* from, uint64_t bytes) override;
-  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes) override;
+  absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes,
+                                           Access access) override;
   absl::Status UnregisterHost(const void* page) override;
 
   const CaptureSafeApi& api() const { return api_; }
@@ -770,7 +771,8 @@ absl::Status VmmDriver::Zero(VmmMemory& memory) {
                absl::StrCat("clear ", base::SizeText(memory.bytes()), " of new device memory"));
 }
 
-absl::StatusOr<const void*> VmmDriver::RegisterHost(const void* page, uint64_t bytes) {
+absl::StatusOr<const void*> VmmDriver::RegisterHost(const void* page, uint64_t bytes,
+                                                    Access access) {
   constexpr char kWhat[] = "register host memory";
   if (page == nullptr || bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat(kWhat, ": no page"));
@@ -779,8 +781,9 @@ absl::StatusOr<const void*> VmmDriver::RegisterHost(const void* page, uint64_t b
   if (!worker.ok()) return worker.status();
   const DeviceScope scope(*api_, worker->device);
   void* const host = const_cast<void*>(page);
-  const unsigned flags = hipHostRegisterPortable | hipHostRegisterMapped |
-                         (quirks_.register_read_only ? hipHostRegisterReadOnly : 0);
+  const bool read_only = access == Access::kReadOnly && quirks_.register_read_only;
+  const unsigned flags =
+      hipHostRegisterPortable | hipHostRegisterMapped | (read_only ? hipHostRegisterReadOnly : 0);
   hipError_t error = scope.error();
   if (error == hipSuccess) error = api_->hipHostRegister(host, bytes, flags);
   if (error != hipSuccess) {

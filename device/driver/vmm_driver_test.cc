@@ -255,15 +255,25 @@ TEST_P(VmmDriverTest, RegistersAPageThatIsMappedWithoutWritePermission) {
   ASSERT_EQ(ftruncate(fd, 4096), 0);
   void* const page = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
   ASSERT_NE(page, MAP_FAILED);
-  auto address = client_->RegisterHost(page, 4096);
+  auto address = client_->RegisterHost(page, 4096, Access::kReadOnly);
   ASSERT_TRUE(address.ok()) << address.status();
   EXPECT_EQ(*address, page);
-  EXPECT_EQ(client_->RegisterHost(page, 4096).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(client_->RegisterHost(page, 4096, Access::kReadOnly).status().code(),
+            StatusCode::kAlreadyExists);
   EXPECT_TRUE(client_->UnregisterHost(page).ok());
   EXPECT_EQ(client_->UnregisterHost(page).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(client_->RegisterHost(nullptr, 4096).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_->RegisterHost(nullptr, 4096, Access::kReadOnly).status().code(),
+            StatusCode::kInvalidArgument);
   munmap(page, 4096);
   close(fd);
+}
+
+TEST_P(VmmDriverTest, RegistersAPageThatKernelsWrite) {
+  alignas(4096) static char page[4096];
+  const auto address = client_->RegisterHost(page, sizeof(page), Access::kReadWrite);
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(fake_->n_registered_read_only, 0);
+  EXPECT_TRUE(client_->UnregisterHost(page).ok());
 }
 
 TEST_P(VmmDriverTest, ReservesAtTheWantedBaseAndReplacesNothing) {
@@ -428,7 +438,7 @@ TEST_P(VmmDriverTest, ACaptureOfAnotherThreadIsNotInTheWay) {
     EXPECT_TRUE(client_->DeviceMemory(0).ok());
     (void)client_->Share(0, (*mapping)->address(), kBytes, 4);  // refused calls are counted
     alignas(4096) static char page[4096];
-    const auto registered = client_->RegisterHost(page, sizeof(page));
+    const auto registered = client_->RegisterHost(page, sizeof(page), Access::kReadOnly);
     EXPECT_TRUE(registered.ok()) << registered.status();
     EXPECT_TRUE(client_->UnregisterHost(page).ok());
   }
@@ -496,7 +506,8 @@ TEST_F(FakeGpuTest, IrisdCreatesAndExportsWithoutAContext) {
   std::vector<uint8_t> byte(1);
   EXPECT_EQ((*memory)->Read(0, absl::MakeSpan(byte)).code(), StatusCode::kUnimplemented);
   EXPECT_EQ(irisd->Fill(4096, 0, 1).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(irisd->RegisterHost(this, 1).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(irisd->RegisterHost(this, 1, Access::kReadOnly).status().code(),
+            StatusCode::kFailedPrecondition);
   // Without the management library nobody tells; with it, a machine's own answer.
   const auto info = irisd->DeviceMemory(0);
   EXPECT_TRUE(info.ok() || info.status().code() == StatusCode::kUnimplemented) << info.status();

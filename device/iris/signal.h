@@ -161,7 +161,7 @@ IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word,
 //
 // The first failure is reported, and the host's WaitMonitor makes an error of it that names the
 // rank. From then on all waits that report to the same monitor give up after a moment, so that many
-// of them do not take many timeouts.
+// of them do not take many timeouts. iris-ctl waits lists a wait that has lasted a second.
 template <typename Coop = Thread, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline bool AwaitSignal(const DeviceContext& ctx, uint32_t from, const uint64_t* signal,
                                     uint64_t value, const WaitReport& report, Coop coop = Coop{},
@@ -169,9 +169,13 @@ IRIS_DEVICE inline bool AwaitSignal(const DeviceContext& ctx, uint32_t from, con
   const impl::SpanOf<Coop> span(ctx, TraceOp::kWait, from, 0, value, coop);
   WaitResult result = WaitResult::kOk;
   if (impl::CoopIndex(coop) == 0) {
+    impl::NotedWait noted(ctx, from);
     result = impl::BoundedWait(
         ctx, timeout_ns, [&] { return Test(signal, Compare::kGe, value); },
-        [&] { return impl::HasFailed(report); });
+        [&](uint64_t waited_ns) {
+          noted.Look(waited_ns, signal, value);
+          return impl::HasFailed(report);
+        });
     if (result != WaitResult::kOk) {
       impl::ReportWait(ctx, report, result, from, timeout_ns, value, impl::LoadSignal(signal));
     }

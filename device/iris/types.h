@@ -45,6 +45,23 @@ struct WaitReport {
   WaitFailure* failure = nullptr;
 };
 
+// A wait for a signal that has lasted for a second, as its kernel notes it for those who look from
+// outside (iris-ctl waits). A part of the rank's control page: host memory that kernels can write.
+struct WaitNote {
+  // kNoted differs from what older clients had at this place of the page.
+  enum State : uint32_t { kFree = 0, kClaimed = 1, kNoted = 0x77616974 };
+  uint32_t state = kFree;  // kNoted: the rest is there
+  uint32_t from = 0;       // as in WaitFailure
+  uint32_t block = 0;
+  uint32_t waited_ms = 0;  // updated about every second, as is `seen`
+  uint64_t wanted = 0;
+  uint64_t seen = 0;
+};
+static_assert(sizeof(WaitNote) == 32);
+
+// The notes of a rank: a wait for rank r uses the note r % kWaitNotes, if no other wait does.
+inline constexpr uint32_t kWaitNotes = 8;
+
 // Comparison of wait and test, signed for signed types; kGe on epochs is wrap-safe through
 // WaitEpoch.
 enum class Compare { kEq, kNe, kGt, kGe, kLt, kLe };
@@ -116,6 +133,8 @@ struct DeviceContext {
   const backend::HeapMap* heap_map = nullptr;
   // The trace of this rank, in its heap (trace_area.h). Null: it has none.
   TraceArea* trace = nullptr;
+  // This rank's kWaitNotes notes. Null: long waits are not noted.
+  WaitNote* wait_notes = nullptr;
 };
 static_assert(std::is_trivially_copyable_v<DeviceContext>);
 

@@ -51,7 +51,26 @@ struct CollectiveRecord {
 };
 static_assert(sizeof(CollectiveRecord) == 128);
 
-inline constexpr uint32_t kCollectiveRecords = 8;
+inline constexpr uint32_t kCollectiveRecords = 6;
+
+// A wait of one of the rank's own kernels for a signal, which the kernel writes once the wait has
+// lasted a second. The same as iris::WaitNote of device/iris.
+struct KernelWait {
+  uint32_t state;      // kKernelWaitNoted: the rest is there. Any other value: it is not
+  uint32_t from;       // rank that raises the signal
+  uint32_t block;      // that waits
+  uint32_t waited_ms;  // updated about every second, as is `seen`
+  uint64_t wanted;     // the least value that the signal has to have
+  uint64_t seen;       // its value
+};
+static_assert(sizeof(KernelWait) == 32);
+
+// In the first word of a KernelWait. Older clients have records of communicators in its place, of
+// which the first word, `version`, does not get so large.
+inline constexpr uint32_t kKernelWaitNoted = 0x77616974;
+
+// One for each rank waited for, by its number modulo this. Waits beyond these are not listed.
+inline constexpr uint32_t kKernelWaitSlots = 8;
 
 struct ControlPage {
   uint32_t words[kMaxTeamsPerJob];  // one epoch word per team slot
@@ -60,6 +79,7 @@ struct ControlPage {
   uint32_t waits_since_ms[kMaxTeamsPerJob];
   // Communicators beyond these are not told of.
   CollectiveRecord collectives[kCollectiveRecords];
+  KernelWait kernel_waits[kKernelWaitSlots];
   // Per team slot: 0, or after how many milliseconds, at least 1, this rank gave up the barrier
   // that its word tells, because its own time was up. For the errors of others alone.
   uint32_t gave_up_ms[kMaxTeamsPerJob];

@@ -124,9 +124,31 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
   return found;
 }
 
+std::vector<FoundWait> FindKernelWaits(const WaitSources& from) {
+  std::vector<FoundWait> found;
+  for (Rank rank = 0; rank < from.pages.size(); ++rank) {
+    if (!IsHere(from, rank)) continue;
+    for (uint32_t slot = 0; slot < wire::kKernelWaitSlots; ++slot) {
+      const wire::KernelWait& noted = from.pages[rank].kernel_waits[slot];
+      if (noted.state != wire::kKernelWaitNoted || noted.from >= from.job.n_ranks) continue;
+      v1::Wait wait = NewWait(from, v1::WAIT_KIND_KERNEL, 0, 0);
+      wait.set_call("kernel signal");
+      wait.set_waited_ms(noted.waited_ms);
+      wait.set_block(noted.block);
+      wait.set_wanted(noted.wanted);
+      wait.set_seen(noted.seen);
+      AddMember(from, rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
+      AddMember(from, noted.from, v1::WAIT_PLACE_UNSPECIFIED, wait.mutable_missing());
+      found.push_back(
+          {MakeWaitKey(WaitKey::kKernel, rank * wire::kKernelWaitSlots + slot), std::move(wait)});
+    }
+  }
+  return found;
+}
+
 std::vector<FoundWait> FindWaits(const WaitSources& from) {
   std::vector<FoundWait> found = FindPendingOperations(from);
-  for (auto part : {FindHostBarriers, FindCollectives}) {
+  for (auto part : {FindHostBarriers, FindCollectives, FindKernelWaits}) {
     for (FoundWait& each : part(from)) found.push_back(std::move(each));
   }
   std::sort(found.begin(), found.end(),

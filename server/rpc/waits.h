@@ -41,9 +41,16 @@ std::vector<FoundWait> FindWaits(const WaitSources& from);
 std::vector<FoundWait> FindPendingOperations(const WaitSources& from);
 std::vector<FoundWait> FindHostBarriers(const WaitSources& from);
 std::vector<FoundWait> FindCollectives(const WaitSources& from);  // collective_waits.cc
+std::vector<FoundWait> FindKernelWaits(const WaitSources& from);
 
 // What they share.
-enum class WaitKey : uint64_t { kJob = 1, kOperation = 2, kBarrier = 3, kCollective = 4 };
+enum class WaitKey : uint64_t {
+  kJob = 1,
+  kOperation = 2,
+  kBarrier = 3,
+  kCollective = 4,
+  kKernel = 5
+};
 constexpr uint64_t MakeWaitKey(WaitKey kind, uint64_t which) {
   return static_cast<uint64_t>(kind) << 56 | (which & ((uint64_t{1} << 56) - 1));
 }

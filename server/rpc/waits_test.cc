@@ -340,6 +340,45 @@ TEST_F(WaitsTest, WhereDevicesCannotBeReadTheStreamsTell) {
   EXPECT_THAT(Find(), IsEmpty());
 }
 
+TEST_F(WaitsTest, KernelsThatWaitForSignals) {
+  const auto note = [this](Rank rank, uint32_t slot, uint32_t from) {
+    pages_[rank].kernel_waits[slot] = {.state = wire::kKernelWaitNoted,
+                                       .from = from,
+                                       .block = 3,
+                                       .waited_ms = 2500,
+                                       .wanted = uint64_t{1} << 40,
+                                       .seen = 6};
+  };
+  note(0, 2, 2);
+  note(3, 0, 0);
+  note(3, 2, 2);
+  stopped_ = {102};
+  auto waits = Find();
+  ASSERT_THAT(waits, SizeIs(3));
+  EXPECT_EQ(waits[0].kind(), v1::WAIT_KIND_KERNEL);
+  EXPECT_EQ(waits[0].call(), "kernel signal");
+  EXPECT_EQ(waits[0].block(), 3u);
+  EXPECT_EQ(waits[0].wanted(), uint64_t{1} << 40);
+  EXPECT_EQ(waits[0].seen(), 6u);
+  EXPECT_EQ(waits[0].waited_ms(), 2500);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(0));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  EXPECT_EQ(waits[0].missing(0).pid(), 102);
+  EXPECT_TRUE(waits[0].missing(0).stopped());
+  EXPECT_THAT(Waiting(waits[1]), ElementsAre(3));
+  EXPECT_THAT(Missing(waits[1]), ElementsAre(0));
+  EXPECT_THAT(Missing(waits[2]), ElementsAre(2));
+  // The kernel writes the note, or has taken it back; and a rank that no job has.
+  pages_[0].kernel_waits[2].state = 1;
+  pages_[3].kernel_waits[0].state = 0;
+  note(3, 2, kRanks);
+  EXPECT_THAT(Find(), IsEmpty());
+  // A dead rank does not wait.
+  note(3, 2, 2);
+  job_.ranks[3].state = RankState::kDead;
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
 TEST_F(WaitsTest, WhatIsWrittenByARankIsNotBelieved) {
   for (wire::ControlPage& page : pages_) std::memset(&page, 0xff, sizeof(page));
   EXPECT_THAT(Find(), IsEmpty());
@@ -378,16 +417,23 @@ TEST_F(WaitsTest, PagesOfNonsense) {
         if (!one_in(4)) record.waiting_at = kWaitingAt;
       }
       if (!one_in(2)) page.words[kSlot] = static_cast<uint32_t>(random() % 3);
+      for (wire::KernelWait& noted : page.kernel_waits) {
+        if (!one_in(4)) noted.state = wire::kKernelWaitNoted;
+        if (!one_in(4)) noted.from = static_cast<uint32_t>(random() % (2 * kRanks));
+      }
       Device(rank, static_cast<uint32_t>(one_in(4) ? random() : random() % 8),
              static_cast<uint32_t>(one_in(4) ? random() : random() % 8));
     }
     const std::vector<v1::Wait> waits = Find();
     n_found += waits.size();
-    ASSERT_LE(waits.size(), 1 + kRanks * std::size(pages_[0].collectives));
+    ASSERT_LE(waits.size(),
+              1 + kRanks * (std::size(pages_[0].collectives) + std::size(pages_[0].kernel_waits)));
     for (const v1::Wait& wait : waits) {
       std::set<uint32_t> ranks;
       for (const uint32_t rank : Waiting(wait))
         EXPECT_TRUE(rank < kRanks && ranks.insert(rank).second);
+      // A kernel may wait for another one of its own rank.
+      if (wait.kind() == v1::WAIT_KIND_KERNEL) ranks.clear();
       for (const uint32_t rank : Missing(wait))
         EXPECT_TRUE(rank < kRanks && ranks.insert(rank).second);
     }

@@ -1,7 +1,9 @@
 // Signals, put with signal, and all waits.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -588,6 +590,116 @@ TEST(AwaitSignalTest, AnAbortIsTold) {
     EXPECT_EQ(rank.Read(came), 2u);
     EXPECT_EQ(rank.Read(failure).result, WaitResult::kAborted);
   });
+}
+
+// Block b of rank 0 waits for its own signal, and says that rank `from` + b raises it. Rank 1 does.
+IRIS_KERNEL void AwaitOrRaise(DeviceContext ctx, uint32_t from, uint64_t* signals, uint32_t* came) {
+  const uint32_t b = backend::BlockIndex();
+  if (ctx.rank == 1) {
+    SignalSet(ctx, 0, signals + b, 7);
+  } else {
+    came[b] = AwaitSignal(ctx, from + b, signals + b, 7, WaitReport{}) ? 1 : 2;
+  }
+}
+
+// The notes of a rank, as its control page has them.
+class Notes {
+ public:
+  Notes() : notes_(static_cast<WaitNote*>(backend::MallocHost(kBytes))) {
+    std::memset(static_cast<void*>(notes_), 0, kBytes);
+  }
+  ~Notes() { backend::FreeHost(notes_); }
+  Notes(const Notes&) = delete;
+  Notes& operator=(const Notes&) = delete;
+
+  DeviceContext Of(const Rank& rank) const {
+    DeviceContext ctx = rank.ctx;
+    ctx.wait_notes = notes_;
+    return ctx;
+  }
+  WaitNote* operator[](uint32_t slot) const { return notes_ + slot; }
+  uint32_t State(uint32_t slot) const {
+    return __atomic_load_n(&notes_[slot].state, __ATOMIC_ACQUIRE);
+  }
+  // As soon as a wait is noted there.
+  const WaitNote* Await(uint32_t slot) const {
+    const uint64_t begin = backend::ClockNanoseconds();
+    while (State(slot) != WaitNote::kNoted) {
+      if (backend::ClockNanoseconds() - begin > kTestTimeoutNs) {
+        ADD_FAILURE() << "no wait is noted in " << slot;
+        break;
+      }
+      std::this_thread::yield();
+    }
+    return notes_ + slot;
+  }
+  std::vector<uint32_t> States() const {
+    std::vector<uint32_t> states;
+    for (uint32_t i = 0; i < kWaitNotes; ++i) states.push_back(State(i));
+    return states;
+  }
+
+ private:
+  static constexpr uint64_t kBytes = kWaitNotes * sizeof(WaitNote);
+  WaitNote* const notes_;
+};
+
+TEST(AwaitSignalTest, AWaitIsNotedWhileItLasts) {
+  const Notes notes;
+  notes[2]->state = WaitNote::kClaimed;  // by another wait, for a rank that uses the same note
+  World world(2);
+  world.Run([&notes](Rank& rank) {
+    uint64_t* signals = rank.New<uint64_t>(3);
+    uint32_t* came = rank.New<uint32_t>(3);
+    rank.Write(signals, std::vector<uint64_t>{3, 4, 5});
+    rank.HostBarrier();
+    if (rank.rank() == 0) {
+      rank.Launch({3, 1}, AwaitOrRaise, notes.Of(rank), 9u, signals, came);
+    } else {
+      for (const uint32_t block : {0, 2}) {
+        const WaitNote* const note = notes.Await(1 + block);
+        EXPECT_EQ(note->from, 9 + block);
+        EXPECT_EQ(note->block, block);
+        EXPECT_EQ(note->wanted, 7u);
+        EXPECT_EQ(__atomic_load_n(&note->seen, __ATOMIC_RELAXED), 3 + block);
+        EXPECT_GE(__atomic_load_n(&note->waited_ms, __ATOMIC_RELAXED), 1000u);
+      }
+      rank.Launch({3, 1}, AwaitOrRaise, rank.ctx, 0u, signals, came);
+    }
+    rank.Synchronize();
+    const std::vector<uint32_t> all_came(3, rank.rank() == 0 ? 1 : 0);
+    EXPECT_EQ(rank.Read(came, 3), all_came);
+  });
+  EXPECT_EQ(notes.States(), (std::vector<uint32_t>{0, 0, WaitNote::kClaimed, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(notes[2]->waited_ms, 0u);
+}
+
+TEST(AwaitSignalTest, AWaitThatFailsTakesItsNoteBack) {
+  const Notes notes;
+  World world(1);
+  world.Run([&](Rank& rank) {
+    const uint64_t* signals = rank.New<uint64_t>(1);
+    uint32_t* came = rank.New<uint32_t>(1);
+    rank.Launch({}, AwaitOrTell, notes.Of(rank), 1u, signals, uint64_t{1}, WaitReport{},
+                uint64_t{0}, came);
+    (void)notes.Await(1);
+    world.Abort();
+    EXPECT_EQ(rank.Read(came), 2u);
+  });
+  EXPECT_EQ(notes.States(), std::vector<uint32_t>(kWaitNotes, WaitNote::kFree));
+}
+
+TEST(AwaitSignalTest, AShortWaitIsNotNoted) {
+  const Notes notes;
+  World world(1);
+  world.Run([&notes](Rank& rank) {
+    const uint64_t* signals = rank.New<uint64_t>(1);
+    uint32_t* came = rank.New<uint32_t>(1);
+    rank.Launch({}, AwaitOrTell, notes.Of(rank), 1u, signals, uint64_t{1}, WaitReport{},
+                3 * kMillisecondNs, came);
+    EXPECT_EQ(rank.Read(came), 2u);
+  });
+  EXPECT_EQ(notes[1]->wanted, 0u);
 }
 
 TEST(AwaitSignalTest, MayReportToNobody) {

@@ -24,6 +24,7 @@
 #include "iris/device.h"
 #include "iris/launch.h"
 #include "iris/stream.h"
+#include "iris/wait_monitor.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
@@ -193,6 +194,40 @@ int CallsInAnotherOrder(const std::vector<std::string>& args) {
   return 0;
 }
 
+IRIS_KERNEL void AwaitOther(DeviceContext ctx, uint32_t from, const uint64_t* signal,
+                            WaitReport report) {
+  (void)AwaitSignal(ctx, from, signal, 7, report, Block{});
+}
+
+// A kernel of rank 0 waits for a signal, which rank 1 raises when it hears from the test.
+int KernelThatWaits(const std::vector<std::string>&) {
+  ContextOptions options = Small();
+  options.timeout = std::chrono::minutes(10);
+  auto created = Context::Create(options);
+  REQUIRE_OK(created);
+  Context& context = *created;
+  auto signal = context.Allocate<uint64_t>(1, "signal");
+  REQUIRE_OK(signal);
+  auto stream = Stream::Create(context);
+  REQUIRE_OK(stream);
+  auto monitor = WaitMonitor::Create(context);
+  REQUIRE_OK(monitor);
+  SignalOptions raise;
+  raise.signal = signal->get();
+  raise.value = 7;
+  if (context.rank() == 0) {
+    REQUIRE_OK(
+        Launch({2, 40}, *stream, AwaitOther, context.device_context(), 1, signal->get(), *monitor));
+  } else {
+    AwaitGo();
+    REQUIRE_OK(stream->Put(context, 0, signal->get(), nullptr, 0, raise));
+  }
+  REQUIRE_OK(monitor->Synchronize(*stream));
+  std::cout << "came" << std::endl;
+  AwaitGo();
+  return 0;
+}
+
 bool Refused(const char* what, const Status& status) {
   std::cout << "child: " << what << ": " << Text(status) << std::endl;
   return status.code() == StatusCode::kFailedPrecondition &&
@@ -290,6 +325,7 @@ const std::map<std::string, iris::testing::Scenario>& Scenarios() {
       {"wrong_kernel", WrongKernel},
       {"forked_child", ForkedChild},
       {"host_barrier", HostBarrierWithTimeouts},
+      {"kernel_waits", KernelThatWaits},
       {"refused_join", JoinOfARefusedRank},
       {"other_order", CallsInAnotherOrder},
       {"refused_calls", RefusedCalls},
@@ -342,19 +378,23 @@ class MistakesTest : public ::testing::Test {
     options.args = {calls};
     return options;
   }
+  v1::ListWaitsReply Waits(const std::string& job) {
+    grpc::ClientContext context;
+    v1::ListWaitsRequest request;
+    request.set_job(job);
+    v1::ListWaitsReply reply;
+    (void)daemon_->admin().ListWaits(&context, request, &reply);
+    return reply;
+  }
   // Waits until a call of the job, which begins with `call`, has waited for a second.
-  void AwaitWait(const std::string& job, const std::string& call) {
+  v1::Wait AwaitWait(const std::string& job, const std::string& call) {
     for (const absl::Time end = absl::Now() + absl::Minutes(1); absl::Now() < end;) {
-      grpc::ClientContext context;
-      v1::ListWaitsRequest request;
-      request.set_job(job);
-      v1::ListWaitsReply reply;
-      (void)daemon_->admin().ListWaits(&context, request, &reply);
-      for (const v1::Wait& wait : reply.waits()) {
-        if (wait.call().starts_with(call) && wait.waited_ms() >= 1000) return;
+      for (const v1::Wait& wait : Waits(job).waits()) {
+        if (wait.call().starts_with(call) && wait.waited_ms() >= 1000) return wait;
       }
     }
     ADD_FAILURE() << "no rank waits in " << call;
+    return {};
   }
 
   void SetUp() override {
@@ -467,6 +507,27 @@ TEST_F(MistakesTest, ARankThatComputesIsWaitedFor) {
   AwaitWait("slow", "allocate");
   ranks.Tell(2, "go");
   for (const int rank : {0, 1, 2}) EXPECT_THAT(ranks.WaitLine(rank, "called: "), HasSubstr("OK"));
+  ranks.ExpectAllSucceed();
+}
+TEST_F(MistakesTest, AKernelThatWaitsIsListed) {
+  RankProcesses::Options options;
+  options.runtime_dir = daemon_->runtime_dir();
+  options.job = "kernel";
+  RankProcesses ranks("kernel_waits", 2, options);
+  const v1::Wait wait = AwaitWait("kernel", "kernel signal");
+  EXPECT_EQ(wait.kind(), v1::WAIT_KIND_KERNEL);
+  ASSERT_EQ(wait.waiting_size(), 1);
+  EXPECT_EQ(wait.waiting(0).rank(), 0u);
+  ASSERT_EQ(wait.missing_size(), 1);
+  EXPECT_EQ(wait.missing(0).rank(), 1u);
+  EXPECT_NE(wait.missing(0).pid(), 0);
+  EXPECT_LT(wait.block(), 2u);
+  EXPECT_EQ(wait.wanted(), 7u);
+  EXPECT_EQ(wait.seen(), 0u);
+  ranks.Tell(1, "go");
+  for (const int rank : {0, 1}) ranks.WaitLine(rank, "came");
+  EXPECT_EQ(Waits("kernel").waits_size(), 0);
+  ranks.TellAll("go");
   ranks.ExpectAllSucceed();
 }
 TEST_F(MistakesTest, OtherThreadsOfARankAreWaitedFor) {

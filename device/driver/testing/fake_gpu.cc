@@ -508,6 +508,7 @@ int HostRegister(void* host, size_t bytes, unsigned flags) {
   if (!is_hip && !IsWritable(host) && (flags & 8) == 0) return hipErrorInvalidValue;
   if ((flags & 3) != 3) return Violation("registered for one device only, or for none");
   if (!registered.insert(host).second) return hipErrorHostMemoryAlreadyRegistered;
+  if ((flags & 8) != 0) ++fake.n_registered_read_only;
   fake.n_registered = static_cast<int>(registered.size());
   return bytes == 0 ? hipErrorInvalidValue : hipSuccess;
 }

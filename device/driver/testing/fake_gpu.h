@@ -35,6 +35,7 @@ struct FakeGpu {
   int n_registered = 0;
   std::vector<int> retained;  // primary contexts, by device
   uint64_t calls_needing_context = 0;
+  int n_registered_read_only = 0;  // since the beginning
   // What a real library would have answered with a crash or with wrong data.
   std::vector<std::string> violations;
 };

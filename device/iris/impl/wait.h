@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "iris/backend/select.h"
 #include "iris/types.h"
@@ -44,12 +45,22 @@ IRIS_HOST_DEVICE inline uint64_t TimeoutOf(const DeviceContext& ctx, uint64_t ti
   return timeout_ns != 0 ? timeout_ns : kDefaultTimeoutNs;
 }
 
+template <typename CalledOff>
+IRIS_DEVICE inline bool IsCalledOff(CalledOff& called_off, uint64_t waited_ns) {
+  if constexpr (std::is_invocable_v<CalledOff&, uint64_t>) {
+    return called_off(waited_ns);
+  } else {
+    return called_off();
+  }
+}
+
 // Calls `done()` until it says true (kOk), `timeout_ns` have passed (kTimeout; 0: the context's
 // timeout), or the abort word is not 0 (kAborted). `done` acquires, and has the last word: what
 // arrived in time is never reported as missing.
 //
 // `called_off()` is asked as seldom as the abort word, for a caller that knows a reason of its own
-// to give up: true ends the wait as the abort word does.
+// to give up: true ends the wait as the abort word does. It may take how long the wait has lasted,
+// in nanoseconds.
 template <Polls kPolls, typename Done, typename CalledOff>
 IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns, Done done,
                                           CalledOff called_off) {
@@ -70,7 +81,7 @@ IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t tim
       abort_polled = now;
       if ((ctx.abort_word != nullptr &&
            backend::Load<Scope::kSystem, Order::kAcquire>(ctx.abort_word) != 0) ||
-          called_off()) {
+          IsCalledOff(called_off, now - start)) {
         return done() ? WaitResult::kOk : WaitResult::kAborted;
       }
     }
@@ -87,6 +98,59 @@ IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t tim
                                           Done done) {
   return BoundedWait(ctx, timeout_ns, done, [] { return false; });
 }
+
+// A wait is noted once it has lasted 2^this nanoseconds, 1.07 s, and its note is updated as often.
+inline constexpr uint32_t kNotePeriodLog2 = 30;
+
+// Notes that the calling thread waits for rank `from`, if that lasts (WaitNote), and takes the note
+// back at the end of the scope. `ctx` must outlive it.
+class NotedWait {
+ public:
+  IRIS_DEVICE NotedWait(const DeviceContext& ctx, uint32_t from) : ctx_(ctx), from_(from) {}
+  IRIS_DEVICE ~NotedWait() {
+    if (noted_) backend::Store<Scope::kSystem, Order::kRelease>(&Note()->state, kFree);
+  }
+  NotedWait(const NotedWait&) = delete;
+  NotedWait& operator=(const NotedWait&) = delete;
+
+  // To be called now and then while the wait lasts. `signal` is at least `wanted` at its end.
+  IRIS_DEVICE void Look(uint64_t waited_ns, const uint64_t* signal, uint64_t wanted) {
+    const uint32_t period = static_cast<uint32_t>(waited_ns >> kNotePeriodLog2);
+    if (period == period_ || ctx_.wait_notes == nullptr) return;
+    period_ = period;
+    WaitNote* const note = Note();
+    // Another wait of this rank may use the same note: the first of them has it until it ends.
+    const bool is_new = !noted_;
+    if (is_new && backend::CompareExchange<Scope::kSystem, Order::kAcquire>(
+                      &note->state, kFree, uint32_t{WaitNote::kClaimed}) != kFree) {
+      return;
+    }
+    noted_ = true;
+    Set(&note->from, from_);
+    Set(&note->block, backend::BlockIndex());
+    Set(&note->waited_ms, static_cast<uint32_t>(waited_ns / (1000 * 1000)));
+    Set(&note->wanted, wanted);
+    Set(&note->seen, backend::Load<Scope::kSystem, Order::kRelaxed>(signal));
+    if (is_new) {
+      backend::Store<Scope::kSystem, Order::kRelease>(&note->state, uint32_t{WaitNote::kNoted});
+    }
+  }
+
+ private:
+  static constexpr uint32_t kFree = WaitNote::kFree;
+
+  IRIS_DEVICE WaitNote* Note() const { return ctx_.wait_notes + from_ % kWaitNotes; }
+  // Relaxed, since irisd reads the page meanwhile.
+  template <typename T>
+  IRIS_DEVICE static void Set(T* word, T value) {
+    backend::Store<Scope::kSystem, Order::kRelaxed>(word, value);
+  }
+
+  const DeviceContext& ctx_;
+  const uint32_t from_;
+  uint32_t period_ = 0;  // of the last look
+  bool noted_ = false;
+};
 
 // True if `seen` is `wanted` or later, for epochs less than half the range of T apart.
 template <typename T>
