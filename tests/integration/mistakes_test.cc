@@ -389,7 +389,8 @@ class MistakesTest : public ::testing::Test {
   // Waits until a call of the job, which begins with `call`, has waited for a second.
   v1::Wait AwaitWait(const std::string& job, const std::string& call) {
     for (const absl::Time end = absl::Now() + absl::Minutes(1); absl::Now() < end;) {
-      for (const v1::Wait& wait : Waits(job).waits()) {
+      const v1::ListWaitsReply reply = Waits(job);
+      for (const v1::Wait& wait : reply.waits()) {
         if (wait.call().starts_with(call) && wait.waited_ms() >= 1000) return wait;
       }
     }
