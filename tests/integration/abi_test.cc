@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "device/base/bytes.h"
 #include "iris/c_api.h"
 #include "iris/types.h"
 #include "tests/integration/daemon_harness.h"
@@ -932,7 +933,7 @@ TEST_F(AbiTest, WhatIsOutOfRangeIsNamed) {
 #if !defined(IRIS_ASAN) && !defined(IRIS_TSAN)  // they end the process
   for (const uint64_t bytes : {~uint64_t{0}, ~uint64_t{0} - 200, uint64_t{1} << 63}) {
     EXPECT_FAILS(iris_malloc_device(o.context, bytes, &memory), IRIS_RESOURCE_EXHAUSTED,
-                 absl::StrCat("no ", bytes, " bytes free"));
+                 absl::StrCat("there are no ", iris::base::SizeText(bytes), " free"));
     EXPECT_FAILS(iris_malloc_host(o.context, bytes, &memory), IRIS_RESOURCE_EXHAUSTED, "free");
   }
 #endif

@@ -349,7 +349,7 @@ int Broadcasts(const std::vector<std::string>&) {
     REQUIRE(*got == std::string(size, 'b'));
   }
   REQUIRE(Has(context.Broadcast(std::string(8 << 20, 'x'), 1).status(),
-              StatusCode::kInvalidArgument, "1048576"));
+              StatusCode::kInvalidArgument, "1 MiB are allowed"));
   REQUIRE(Has(context.Broadcast("v", 99).status(), StatusCode::kInvalidArgument, "99"));
   struct Pair {
     int a;
