@@ -38,6 +38,14 @@ trim_build_cache() {
     tr '\n' '\0' | xargs -0 -r rm -f
 }
 
+# A name for the files of which the bundle's kernels are made.
+kernels_key() {
+  find client deploy device examples tests/conformance tests/multi_gpu third_party -type f \
+    ! -path '*/__pycache__/*' ! -name '*.md' ! -name '*.py' ! -path 'client/*_test.cc' ! -path 'device/*_test.cc' \
+    ! -name kernels.stamp -print0 |
+    sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-32
+}
+
 # Bazel says little, and makes no bazel-* links in the source tree.
 quiet=(--show_progress_rate_limit=30 --ui_event_filters=-info,-stdout --color=no --curses=no
   --experimental_convenience_symlinks=ignore "--jobs=$(nproc)")

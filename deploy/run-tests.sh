@@ -5,7 +5,10 @@
 # again is named in a line that begins with "flaky".
 #
 #   deploy/run-tests.sh                     all runs
-#   deploy/run-tests.sh gcc asan            only these: gcc, asan, tsan
+#   deploy/run-tests.sh gcc asan            only these: gcc, kernels, asan, tsan
+#
+# The run `kernels` compiles the bundle's kernels for GPUs. It takes long, so it is only done where there is nvcc, and
+# where a file of theirs is not as it was when they last compiled, which deploy/kernels.stamp says. Commit that file.
 #
 # It can be run again: only what changed is built and run. What was compiled is kept for all checkouts of this user
 # (common.sh: IRIS_BUILD_CACHE); tests run again in each.
@@ -14,14 +17,14 @@
 
 for argument in "$@"; do
   case "$argument" in
-    gcc | asan | tsan) ;;
+    gcc | kernels | asan | tsan) ;;
     -h | --help)
       sed -n '2,/^#$/s/^# \{0,1\}//p' deploy/run-tests.sh
-      echo "deploy/run-tests.sh [gcc] [asan] [tsan]: these runs; all of them if none is named."
+      echo "deploy/run-tests.sh [gcc] [kernels] [asan] [tsan]: these runs; all of them if none is named."
       exit 0
       ;;
     *)
-      echo "run-tests.sh: unknown run '$argument': there are gcc, asan and tsan" >&2
+      echo "run-tests.sh: unknown run '$argument': there are gcc, kernels, asan and tsan" >&2
       exit 2
       ;;
   esac
@@ -69,6 +72,12 @@ test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(npr
     sed 's/^/-/'
 } >"$folder/plain"
 run gcc test --config=plain "${test_options[@]}" --target_pattern_file="$folder/plain"
+# What nvcc compiles, as the bundle has it.
+key=$(kernels_key)
+if PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc >/dev/null && ! cmp -s deploy/kernels.stamp <<<"$key"; then
+  run kernels build //deploy:gpu_kernels
+  if [[ " ${results[*]} " == *" kernels=$folder/kernels.json=0 "* ]]; then echo "$key" >deploy/kernels.stamp; fi
+fi
 # AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory.
 # It is built by the second compiler, with -Wthread-safety.
 run asan test --config=asan "${test_options[@]}" --build_tests_only -- \

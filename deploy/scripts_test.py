@@ -1,5 +1,5 @@
-"""The scripts of this folder: what they say of words that they do not know, before they install or build anything; and
-their cache of compiled results."""
+"""The scripts of this folder: what they say of words that they do not know, before they install or build anything; their
+cache of compiled results; and when the kernels of the bundle are to be compiled."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ class Scripts(unittest.TestCase):
             self.assertNotIn("set -", result.stdout)
 
     def test_unknown_words(self):
-        for script, said in (("run-tests.sh", "unknown run 'asna': there are gcc, asan and tsan"),
+        for script, said in (("run-tests.sh", "unknown run 'asna': there are gcc, kernels, asan and tsan"),
                              ("run-demo.sh", "it takes no arguments, and not 'asna'"),
                              ("release.sh", "unknown argument 'asna': there are --out and --bundle")):
             result = run(f"deploy/{script}", "asna")
@@ -71,6 +71,23 @@ class BuildCache(unittest.TestCase):
         self.assertNotIn("disk_cache", self.common('use_build_cache; echo "${quiet[@]}"', IRIS_BUILD_CACHE=""))
         self.common("trim_build_cache", IRIS_BUILD_CACHE="")
         self.common("trim_build_cache", IRIS_BUILD_CACHE=f"{self.folder}/none")
+
+    def test_a_key_of_the_kernels_files(self):
+        for name in ("client", "deploy", "device/iris", "examples", "tests/conformance", "tests/multi_gpu", "third_party"):
+            os.makedirs(f"{self.folder}/{name}")
+
+        def key(name, content):
+            with open(f"{self.folder}/{name}", "w", encoding="utf-8") as file:
+                file.write(content)
+            return self.common(f"cd {self.folder}; kernels_key").strip()
+
+        first = key("device/iris/put.h", "one")
+        self.assertRegex(first, "^[0-9a-f]{32}$")
+        for name in ("device/README.md", "device/iris/put_test.cc", "deploy/bundle.py", "deploy/kernels.stamp"):
+            self.assertEqual(first, key(name, "x"), name)
+        keys = {first, key("device/iris/put.h", "two"), key("examples/a b.cc", ""), key("third_party/gpu.bzl", "")}
+        self.assertEqual(4, len(keys))
+        self.assertEqual(4, len(keys | {key("third_party/gpu.bzl", "")}), "the same files have the same key")
 
 
 if __name__ == "__main__":

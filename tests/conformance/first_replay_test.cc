@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -36,13 +38,32 @@ IRIS_KERNEL void NextStep(const float* y, float* x, uint64_t n, float members) {
   }
 }
 
-IRIS_KERNEL void CountOthers(const float* y, uint64_t n, float wanted, uint32_t* n_others) {
+// The places and values of y that are not `wanted`, the first kListed that are found.
+constexpr uint32_t kListed = 64;
+struct Others {
+  uint32_t count;
+  uint32_t places[kListed];
+  float values[kListed];
+};
+IRIS_KERNEL void FindOthers(const float* y, uint64_t n, float wanted, Others* others) {
   const uint64_t first =
       uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
   for (uint64_t i = first; i < n; i += uint64_t{backend::GridSize()} * backend::BlockSize()) {
     if (y[i] == wanted) continue;
-    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(n_others, 1u);
+    const uint32_t found =
+        backend::FetchOp<AtomicOp::kAdd, Scope::kDevice, Order::kRelaxed>(&others->count, 1u);
+    if (found >= kListed) continue;
+    others->places[found] = static_cast<uint32_t>(i);
+    others->values[found] = y[i];
   }
+}
+
+std::string TextOf(const Others& others) {
+  std::ostringstream text;
+  for (uint32_t k = 0; k < others.count && k < kListed; ++k) {
+    text << " y[" << others.places[k] << "] = " << others.values[k];
+  }
+  return text.str();
 }
 
 // Puts the sums of all members' x to y.
@@ -57,7 +78,7 @@ void CheckFirstReplays(uint32_t n_ranks, const SumUp& sum_up) {
     float* const x = rank.New<float>(kCount);
     float* const y = rank.New<float>(kCount);
     float* const zeros = rank.New<float>(kCount);
-    uint32_t* const n_others = rank.New<uint32_t>(1);
+    Others* const others = rank.New<Others>(1);
     const float members = static_cast<float>(n_ranks);
     const LaunchConfig shape = {.grid = kEmulated ? 2u : 32u, .block = kThreads};
     for (uint32_t k = 0; k < kGraphs; ++k) {
@@ -71,10 +92,11 @@ void CheckFirstReplays(uint32_t n_ranks, const SumUp& sum_up) {
       rank.HostBarrier();
       ok(backend::LaunchGraph(graph, rank.stream));
       const float wanted = members * static_cast<float>(kSteps * (k + 1));
-      rank.Launch(shape, CountOthers, static_cast<const float*>(y), kCount, wanted, n_others);
+      rank.Launch(shape, FindOthers, static_cast<const float*>(y), kCount, wanted, others);
       rank.Synchronize();
       ok(ccl::CheckError(comm));
-      EXPECT_EQ(rank.Read(static_cast<const uint32_t*>(n_others)), 0u) << "graph " << k;
+      const Others found = rank.Read(static_cast<const Others*>(others));
+      EXPECT_EQ(found.count, 0u) << "graph " << k << ", all are " << wanted << ":" << TextOf(found);
       rank.HostBarrier();
     }
   });

@@ -1,13 +1,13 @@
 // kLines and kTwoLines: 120 bytes travel with a flag of eight that says that they are there, in a
 // line of 128 that eight lanes of a warp store at once.
 //
-// Two ways to keep flags honest. Where the platform stores whole lines, the flag and the data are
-// one, if all lanes of a warp store by one instruction at one time, and load so: whoever sees the
-// flag sees the data. A warp that has waited for long, with its flags' lanes apart from the others,
-// may stay apart, and no sync puts that right. So each access asks whether the warp is together,
-// and if it is not, goes the second way: the warp writes the data and meets, and the lane of the
-// flag releases it; who has seen the flag loads once more. Elsewhere, in emulation, that is the
-// only way: who waits acquires the flag, and the warp meets before it reads.
+// There are two protocols. Where the platform stores whole lines, all lanes of a warp store a line by
+// one instruction and load it by one, so that a load that has the flag has the data too. A warp
+// whose lanes with flags have waited alone may stay diverged, and no sync converges it. So each
+// access asks whether the warp is converged. If it is not, a send takes the second protocol: every
+// lane stores its data and fences, the warp syncs, and the lanes with flags store them; and a look
+// loads nothing, so that the receiver waits for the flags and loads the data after it has them.
+// In emulation the second protocol is the only one.
 #pragma once
 
 #include <cstdint>
@@ -87,34 +87,35 @@ struct LineLane {
     auto* words = reinterpret_cast<uint64_t*>(p);
     backend::StorePlain(words, value.lo);
     if (!has_flag) backend::StorePlain(words + 1, value.hi);
+    // On GPUs the release below orders the stores of the lanes that execute it, and not those of the
+    // lanes that have diverged from them.
+    if constexpr (kWholeLines) backend::Fence<Scope::kSystem, iris::impl::kPublishOrder>();
     iris::impl::SyncWarp();
     if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
   }
 
-  // This lane's part of a step's lines, as far as they are there. `*together` becomes false if the
-  // flags may be newer than the data.
-  IRIS_DEVICE Bytes16 Look(const uint8_t* lines, bool* together) const {
+  // This lane's part of a step's lines, as far as they are there; all lanes of the warp. Zeros, which
+  // are no flag, if the warp is diverged.
+  IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
     if constexpr (kWholeLines) {
-      if (!backend::WarpIsTogether()) *together = false;
-      return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
+      // The load depends on the answer. If it did not, the compiler would move it before the
+      // question, and the warp may converge between the two.
+      if (backend::WarpIsTogether()) {
+        return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
+      }
     }
     return {};
   }
 
-  // Waits for the lines that `from` sends; all lanes of the warp. `*value`: what Look gave, with
-  // what it said of `together`, and then this lane's part. False on failure, which is recorded; the
-  // same in all lanes.
-  IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from, bool together,
+  // Waits for the lines that `from` sends; all lanes of the warp. `*value`: what Look gave, and then
+  // this lane's part. False on failure, which is recorded; the same in all lanes.
+  IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from,
                            Bytes16* value) const {
     const uint64_t flag = rounds->LineFlag();
     if constexpr (kWholeLines) {
       for (uint32_t k = 0; k < kEagerPolls; ++k) {
-        if (backend::WarpAll(!has_flag || value->hi == flag)) {
-          if (!together) *value = Look(lines, &together);  // all flags have been seen
-          return true;
-        }
-        together = true;
-        *value = Look(lines, &together);
+        if (backend::WarpAll(!has_flag || value->hi == flag)) return true;
+        *value = Look(lines);
       }
     }
     const uint64_t since_ns = rounds->WaitBegins();
@@ -156,14 +157,13 @@ IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const ui
                                   uint64_t line_bytes, uint32_t first, Waits waits,
                                   Bytes16 (&got)[kCount]) {
   bool there = false;
-  bool together = true;
   if constexpr (kWholeLines) {
     const uint64_t flag = rounds->LineFlag();
     const uint64_t since_ns = rounds->WaitBegins();
     there = iris::impl::PollSome<kPolls, kEagerPolls>([&] {
       IRIS_UNROLL(8)
       for (uint32_t k = 0; k < kCount; ++k) {
-        if (waits(k)) got[k] = lane.Look(box + k * line_bytes, &together);
+        if (waits(k)) got[k] = lane.Look(box + k * line_bytes);
       }
       bool mine = true;
       IRIS_UNROLL(8)
@@ -174,7 +174,7 @@ IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const ui
     });
     rounds->WaitEnds(since_ns);
   }
-  if (backend::WarpAll(there && together)) return true;
+  if (there) return true;
   const uint64_t since_ns = rounds->WaitBegins();
   bool came = true;
   IRIS_UNROLL(1)
@@ -223,17 +223,14 @@ IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rou
   const uint32_t me = rounds->index();
   const uint8_t* box = rounds->LineBox(me, 0) + step * LineLane::kStoredBytes;
   Bytes16 parts[N];
-  bool together = true;
   IRIS_UNROLL(8)
   for (uint32_t m = 0; m < N; ++m) {
-    parts[m] = m == me ? own : lane.Look(box + m * line_bytes, &together);
+    parts[m] = m == me ? own : lane.Look(box + m * line_bytes);
   }
   Sum<T, 16 / sizeof(T)> sum;
   IRIS_UNROLL(8)
   for (uint32_t m = 0; m < N; ++m) {
-    if (m != me && !lane.Receive(rounds, box + m * line_bytes, m, together, &parts[m])) {
-      return false;
-    }
+    if (m != me && !lane.Receive(rounds, box + m * line_bytes, m, &parts[m])) return false;
     const P pack = iris::impl::BitCast<P>(parts[m]);
     if (m == 0) {
       sum = Begin(pack);
@@ -331,16 +328,15 @@ IRIS_DEVICE inline void GatherByLines(const Common& common, const MoveCall& call
       const uint64_t at = (base + s) * LineLane::kStepBytes;
       const uint8_t* box = rounds.LineBox(me, 0) + s * LineLane::kStoredBytes;
       Bytes16 parts[kMaxLineMembers];
-      bool together = true;
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < kMaxLineMembers; ++m) {
-        if (m < n && m != me) parts[m] = lane.Look(box + m * common.line_bytes, &together);
+        if (m < n && m != me) parts[m] = lane.Look(box + m * common.line_bytes);
       }
       bool whole = true;
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < kMaxLineMembers; ++m) {
         if (m >= n || m == me || !whole) continue;
-        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, together, &parts[m]);
+        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, &parts[m]);
         if (whole) lane.Store<uint8_t>(call.out + m * call.count, at, call.count, parts[m]);
       }
       if (!whole) break;
@@ -414,15 +410,14 @@ IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall&
       const uint64_t at = (base + s) * LineLane::kStepBytes;
       const uint8_t* box = rounds.LineBox(me, 0) + s * LineLane::kStoredBytes;
       Bytes16 parts[N];
-      bool together = true;
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < N; ++m) {
-        if (m != me) parts[m] = lane.Look(box + m * common.line_bytes, &together);
+        if (m != me) parts[m] = lane.Look(box + m * common.line_bytes);
       }
       IRIS_UNROLL(8)
       for (uint32_t m = 0; m < N; ++m) {
         if (m == me || !whole) continue;
-        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, together, &parts[m]);
+        whole = lane.Receive(&rounds, box + m * common.line_bytes, m, &parts[m]);
         if (whole) lane.Store<T>(call.out + m * row_bytes, at, bytes_of(m), parts[m]);
       }
     }

@@ -102,12 +102,11 @@ struct Lines {
     IRIS_UNROLL(1)
     for (uint32_t first = 0; first < common.size; first += kAhead) {
       Bytes16 parts[kAhead];
-      bool together = true;
       IRIS_UNROLL(4)
       for (uint32_t i = 0; i < kAhead; ++i) {
         const uint32_t m = first + i;
         if (m < common.size && m != me) {
-          parts[i] = units.lane.Look(box + m * common.line_bytes, &together);
+          parts[i] = units.lane.Look(box + m * common.line_bytes);
         }
       }
       IRIS_UNROLL(4)
@@ -116,8 +115,7 @@ struct Lines {
         if (m >= common.size) continue;
         if (m == me) {
           parts[i] = own;
-        } else if (!units.lane.Receive(rounds, box + m * common.line_bytes, m, together,
-                                       &parts[i])) {
+        } else if (!units.lane.Receive(rounds, box + m * common.line_bytes, m, &parts[i])) {
           return false;
         }
         // A lane with a flag has the flag behind its eight bytes.
