@@ -5,8 +5,8 @@
 // one instruction and load it by one, so that a load that has the flag has the data too. A warp
 // whose lanes with flags have waited alone may stay diverged, and no sync converges it. So each
 // access asks whether the warp is converged. If it is not, a send takes the second protocol: every
-// lane stores its data and fences, the warp syncs, and the lanes with flags store them; and a look
-// loads nothing, so that the receiver waits for the flags and loads the data after it has them.
+// lane stores its data, the warp syncs, and the lanes with flags release them; and a look loads
+// nothing, so that the receiver waits for the flags, fences, and then loads the data.
 // In emulation the second protocol is the only one.
 #pragma once
 
@@ -87,9 +87,6 @@ struct LineLane {
     auto* words = reinterpret_cast<uint64_t*>(p);
     backend::StorePlain(words, value.lo);
     if (!has_flag) backend::StorePlain(words + 1, value.hi);
-    // On GPUs the release below orders the stores of the lanes that execute it, and not those of the
-    // lanes that have diverged from them.
-    if constexpr (kWholeLines) backend::Fence<Scope::kSystem, iris::impl::kPublishOrder>();
     iris::impl::SyncWarp();
     if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
   }
@@ -126,12 +123,19 @@ struct LineLane {
       there = rounds->AwaitFlag(word, from, backend::ThreadIndex() == kLineLanes - 1);
     }
     there = backend::WarpAll(there);
-    iris::impl::SyncWarp();
+    FenceBehindFlags();
     rounds->WaitEnds(since_ns);
     if (!there) return false;
-    // All flags have been seen: what is loaded now is as new.
     *value = Read(lines);
     return true;
+  }
+
+  // Between the loads of flags by some lanes and those of the data by all lanes of the warp.
+  // AwaitFlag does not acquire where lines are whole; without this fence an H100 has read data that
+  // was older than the flags.
+  IRIS_DEVICE static void FenceBehindFlags() {
+    if constexpr (kWholeLines) backend::Fence<Scope::kSystem, iris::impl::kConsumeOrder>();
+    iris::impl::SyncWarp();
   }
 
   // This lane's part of lines whose flags have all been seen.
@@ -186,10 +190,9 @@ IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const ui
     came = rounds->AwaitFlag<kPolls>(word, first + k, backend::ThreadIndex() == kLineLanes - 1);
   }
   came = backend::WarpAll(came);
-  iris::impl::SyncWarp();
+  LineLane::FenceBehindFlags();
   rounds->WaitEnds(since_ns);
   if (!came) return false;
-  // All flags have been seen: what is loaded now is as new.
   IRIS_UNROLL(8)
   for (uint32_t k = 0; k < kCount; ++k) {
     if (waits(k)) got[k] = lane.Read(box + k * line_bytes);
