@@ -74,7 +74,8 @@ test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(npr
 run gcc test --config=plain "${test_options[@]}" --target_pattern_file="$folder/plain"
 # What nvcc compiles, as the bundle has it.
 key=$(kernels_key)
-if PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc >/dev/null && ! cmp -s deploy/kernels.stamp <<<"$key"; then
+if PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc >/dev/null &&
+  ! cmp -s deploy/kernels.stamp <<<"$key"; then
   run kernels build //deploy:gpu_kernels
   if [[ " ${results[*]} " == *" kernels=$folder/kernels.json=0 "* ]]; then echo "$key" >deploy/kernels.stamp; fi
 fi

@@ -1,5 +1,5 @@
-"""The scripts of this folder: what they say of words that they do not know, before they install or build anything; their
-cache of compiled results; and when the kernels of the bundle are to be compiled."""
+"""The scripts of this folder: what they say of words that they do not know, before they install or build anything;
+their cache of compiled results; and when the kernels of the bundle are to be compiled."""
 
 import os
 import subprocess
@@ -73,7 +73,8 @@ class BuildCache(unittest.TestCase):
         self.common("trim_build_cache", IRIS_BUILD_CACHE=f"{self.folder}/none")
 
     def test_a_key_of_the_kernels_files(self):
-        for name in ("client", "deploy", "device/iris", "examples", "tests/conformance", "tests/multi_gpu", "third_party"):
+        for name in ("client", "deploy", "device/iris", "examples", "tests/conformance", "tests/multi_gpu",
+                     "third_party"):
             os.makedirs(f"{self.folder}/{name}")
 
         def key(name, content):

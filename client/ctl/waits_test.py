@@ -151,8 +151,9 @@ class Waits(unittest.TestCase):
         os.kill(pids[2], signal.SIGSTOP)
         wait = self.named(job, 2, True)
         self.check(wait, "operation", "allocate")
-        self.assertRegex(self.ctl("waits", job), rf"(?m)^job {job}  allocate #{wait['number']} of 4 ranks \(.*\)  "
-                                                 rf"ranks 0,1,3 wait for rank 2 \(pid {pids[2]}, stopped\) since \d+\.\d s$")
+        self.assertRegex(self.ctl("waits", job),
+                         rf"(?m)^job {job}  allocate #{wait['number']} of 4 ranks \(.*\)  "
+                         rf"ranks 0,1,3 wait for rank 2 \(pid {pids[2]}, stopped\) since \d+\.\d s$")
         self.finish(gate, pids, 2, ranks)
 
     def test_also_while_every_process_is_stopped(self):

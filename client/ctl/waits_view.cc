@@ -47,8 +47,8 @@ std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
 
 std::string WhatIsCalled(const v1::Wait& wait) {
   if (wait.kind() == v1::WAIT_KIND_KERNEL) {
-    return absl::StrCat(EscapeName(wait.call()), " (block ", wait.block(), ", has to be ", wait.wanted(),
-                        " and was ", wait.seen(), ")");
+    return absl::StrCat(EscapeName(wait.call()), " (block ", wait.block(), ", has to be ",
+                        wait.wanted(), " and was ", wait.seen(), ")");
   }
   // irisd says an operation with its arguments: "allocate(bytes=8)".
   const absl::string_view call = wait.call();

@@ -97,7 +97,8 @@ class Launchers(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             agent = os.path.join(folder, "agent")  # in place of ssh, which would need a server
             with open(agent, "w", encoding="utf-8") as file:  # its arguments: the node, and what to run there
-                file.write("#!/bin/sh\nshift\nexec sh -c \"$*\"\n")
+                # Daemons of two nodes on one machine would make the same folders in /tmp.
+                file.write(f"#!/bin/sh\nexport TMPDIR={folder}/$1\nmkdir -p $TMPDIR\nshift\nexec sh -c \"$*\"\n")
             os.chmod(agent, 0o755)
             self.check_other_nodes(
                 [*OPENMPI, "--mca", "plm_rsh_agent", agent, "--host", "a:2,b:2", "-n", "4"],

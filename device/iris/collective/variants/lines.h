@@ -1,13 +1,13 @@
 // kLines and kTwoLines: 120 bytes travel with a flag of eight that says that they are there, in a
 // line of 128 that eight lanes of a warp store at once.
 //
-// There are two protocols. Where the platform stores whole lines, all lanes of a warp store a line by
-// one instruction and load it by one, so that a load that has the flag has the data too. A warp
+// There are two protocols. Where the platform stores whole lines, all lanes of a warp store a line
+// by one instruction and load it by one, so that a load that has the flag has the data too. A warp
 // whose lanes with flags have waited alone may stay diverged, and no sync converges it. So each
 // access asks whether the warp is converged. If it is not, a send takes the second protocol: every
 // lane stores its data, the warp syncs, and the lanes with flags release them; and a look loads
-// nothing, so that the receiver waits for the flags, fences, and then loads the data.
-// In emulation the second protocol is the only one.
+// nothing, so that the receiver waits for the flags, fences, and then loads the data. In emulation
+// the second protocol is the only one.
 #pragma once
 
 #include <cstdint>
@@ -91,8 +91,8 @@ struct LineLane {
     if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
   }
 
-  // This lane's part of a step's lines, as far as they are there; all lanes of the warp. Zeros, which
-  // are no flag, if the warp is diverged.
+  // This lane's part of a step's lines, as far as they are there; all lanes of the warp. Zeros,
+  // which are no flag, if the warp is diverged.
   IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
     if constexpr (kWholeLines) {
       // The load depends on the answer. If it did not, the compiler would move it before the
@@ -104,8 +104,8 @@ struct LineLane {
     return {};
   }
 
-  // Waits for the lines that `from` sends; all lanes of the warp. `*value`: what Look gave, and then
-  // this lane's part. False on failure, which is recorded; the same in all lanes.
+  // Waits for the lines that `from` sends; all lanes of the warp. `*value`: what Look gave, and
+  // then this lane's part. False on failure, which is recorded; the same in all lanes.
   IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from,
                            Bytes16* value) const {
     const uint64_t flag = rounds->LineFlag();
@@ -131,7 +131,7 @@ struct LineLane {
   }
 
   // Between the loads of flags by some lanes and those of the data by all lanes of the warp.
-  // AwaitFlag does not acquire where lines are whole; without this fence an H100 has read data that
+  // AwaitFlag does not acquire where lines are whole; without this fence a GPU has read data that
   // was older than the flags.
   IRIS_DEVICE static void FenceBehindFlags() {
     if constexpr (kWholeLines) backend::Fence<Scope::kSystem, iris::impl::kConsumeOrder>();
