@@ -256,7 +256,7 @@ class Calls(Hostile):
 
     def test_registered_memory_that_is_not_what_it_says(self):
         seen = self.attack(attacks.wrong_registrations, log_bytes_max=LOG_BYTES_MAX)["wrong_registrations"]
-        for text in ("no memfd that is sealed against resizing", "bytes, and the request says",
+        for text in ("no memfd that is sealed against resizing", "and the request says",
                      "descriptors came for 1 allocations", "its close may wait for others"):
             self.assertTrue(any(text in refused for refused in seen["refused"]), f"{text}: {seen}")
         for counted in ("registered", "told", "together"):
