@@ -209,6 +209,8 @@ struct JobMachine::Impl {
   // team_calls.cc.
   void Operate(SessionId session, CallId call, const OperationSpec& spec);
   void Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec);
+  // Whether irisd can hold so many bytes of a value more for this job and for its user.
+  absl::Status CheckRoomForValue(const Job& job, uint64_t bytes) const;
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
   // Not ok if no operation of this team can succeed any more.
   absl::Status CheckTeamAlive(const Job& job, const Team& team) const;

@@ -93,6 +93,25 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
   ReplyWith(*team, index, call, outcome);
 }
 
+absl::Status JobMachine::Impl::CheckRoomForValue(const Job& job, uint64_t bytes) const {
+  if (bytes == 0) return absl::OkStatus();
+  if (job.value_bytes + bytes > kMaxValueBytesPerJob) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "irisd holds ", base::SizeText(job.value_bytes), " of values for job '", job.name,
+        "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
+        " are allowed: iris-ctl waits says which ranks"));
+  }
+  uint64_t of_user = 0;
+  for (const JobId id : jobs_by_uid_.at(job.uid)) of_user += jobs_.at(id)->value_bytes;
+  if (of_user + bytes > kMaxValueBytesPerUser) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "irisd holds ", base::SizeText(of_user), " of values for the jobs of user ", job.uid,
+        " that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerUser),
+        " are allowed: iris-ctl waits says which jobs and ranks"));
+  }
+  return absl::OkStatus();
+}
+
 void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
                            const OperationSpec& spec) {
   if (spec.k < team.position[index]) {  // a retry
@@ -101,11 +120,8 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   }
   Operation op = spec.op;
   Prepare(op, team, index);
-  if (HeldBytes(op) > kMaxValueBytesPerJob - job.value_bytes) {
-    return Answer(call,
-                  absl::ResourceExhaustedError(absl::StrCat(
-                      What(op, team), "irisd holds ", base::SizeText(job.value_bytes),
-                      " of values for job '", job.name, "' that some ranks have not asked for")));
+  if (absl::Status s = CheckRoomForValue(job, HeldBytes(op)); !s.ok()) {
+    return Answer(call, absl::Status(s.code(), absl::StrCat(What(op, team), s.message())));
   }
   ++team.position[index];
   TrimHistory(job, team);

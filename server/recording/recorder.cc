@@ -1,9 +1,11 @@
 #include "server/recording/recorder.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,15 +16,39 @@
 #include "server/recording/value_text.h"
 
 namespace iris::server {
+namespace {
+
+// Renames earlier recordings, so that none has the name `file`: an irisd that was killed must start
+// again, and its recording is the one that somebody wants. Only what this user could have recorded
+// is renamed.
+absl::Status MakeWay(const std::string& file) {
+  struct stat there = {};
+  if (lstat(file.c_str(), &there) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return wire::ErrnoStatus(errno, absl::StrCat("look for the recording ", file));
+  }
+  if (!S_ISREG(there.st_mode) || there.st_uid != geteuid()) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "record to ", file,
+        ": there is something of that name that is no file of this user's: ", "name another file"));
+  }
+  for (int k = Recorder::kEarlierFiles; k > 0; --k) {
+    const std::string from = k == 1 ? file : absl::StrCat(file, ".", k - 1);
+    const std::string to = absl::StrCat(file, ".", k);
+    if (rename(from.c_str(), to.c_str()) != 0 && errno != ENOENT) {
+      return wire::ErrnoStatus(errno, absl::StrCat("rename the recording ", from, " to ", to));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(const std::string& file,
                                                            uint64_t max_bytes) {
+  if (absl::Status s = MakeWay(file); !s.ok()) return s;
   wire::UniqueFd fd(
       open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0600));
-  if (!fd.valid() && errno == EEXIST) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("record to ", file, ": the file exists: name another, or remove it"));
-  }
   if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make the recording ", file));
   return std::unique_ptr<Recorder>(new Recorder(file, max_bytes, std::move(fd)));
 }

@@ -35,7 +35,11 @@ class Recorder {
  public:
   static constexpr uint64_t kMaxBytes = 1ull << 30;
 
-  // Makes the file (mode 0600). kAlreadyExists: there is one of that name; it is left alone.
+  // Recordings of earlier processes that stay: FILE.1 is the last one, then FILE.2 and so on.
+  static constexpr int kEarlierFiles = 3;
+
+  // Makes the file (mode 0600). A regular file of this user's that has the name is renamed to
+  // FILE.1. kAlreadyExists: something else has the name; it is left alone.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create(const std::string& file,
                                                           uint64_t max_bytes = kMaxBytes);
 

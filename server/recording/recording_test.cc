@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/recording/codec.h"
@@ -139,18 +140,38 @@ TEST_F(RecordingTest, AnotherBuildsRecordingIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Replay(file_).status())) << Replay(file_).status();
 }
 
-TEST_F(RecordingTest, FileIsItsOwnersAloneAndNeverOverwritten) {
+TEST_F(RecordingTest, FileIsItsOwnersAloneAndNeverALink) {
   const mode_t before = umask(0);
   RecordALife();
   umask(before);
   struct stat info;
   ASSERT_EQ(stat(file_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_TRUE(absl::IsAlreadyExists(Recorder::Create(file_).status()));
   unlink(file_.c_str());
   ASSERT_EQ(symlink("/tmp/iris_recording_target", file_.c_str()), 0);
-  EXPECT_FALSE(Recorder::Create(file_).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(Recorder::Create(file_).status()));
   unlink(file_.c_str());
+}
+
+TEST_F(RecordingTest, EarlierFilesStayByNumber) {
+  const auto bytes_of = [](const std::string& file) {
+    struct stat info = {};
+    return stat(file.c_str(), &info) == 0 ? static_cast<int64_t>(info.st_size) : -1;
+  };
+  RecordALife();
+  const int64_t life = bytes_of(file_);
+  ASSERT_GT(life, 0);
+  for (int k = 1; k <= Recorder::kEarlierFiles; ++k) {
+    ASSERT_TRUE(Recorder::Create(file_).ok());
+    EXPECT_EQ(bytes_of(file_), 0);
+    EXPECT_EQ(bytes_of(absl::StrCat(file_, ".", k)), life);
+  }
+  ASSERT_TRUE(Recorder::Create(file_).ok());
+  EXPECT_EQ(bytes_of(absl::StrCat(file_, ".", Recorder::kEarlierFiles)), 0);
+  EXPECT_EQ(bytes_of(absl::StrCat(file_, ".", Recorder::kEarlierFiles + 1)), -1);
+  for (int k = 1; k <= Recorder::kEarlierFiles; ++k) {
+    unlink(absl::StrCat(file_, ".", k).c_str());
+  }
 }
 
 TEST_F(RecordingTest, WhatFindsNoRoomIsCountedAndLeavesNoGap) {
