@@ -17,6 +17,9 @@ bazel_() {
 build_cache=${IRIS_BUILD_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/iris/build}
 build_cache_mib_max=${IRIS_BUILD_CACHE_MIB:-8192}
 
+# The compiler for NVIDIA's GPUs, as third_party/gpu_toolkits.bzl looks for it. Nothing, if there is none.
+nvcc_path() { PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc; }
+
 # A name for the compilers and headers of this machine, which Bazel does not look at: another name, another part of the
 # cache.
 system_key() {
@@ -24,7 +27,7 @@ system_key() {
     dpkg-query -W -f='${Package} ${Version}\n' \
       '*-dev' 'g++*' 'gcc*' 'cpp*' 'clang*' 'binutils*' 'protobuf-compiler*' 'bazel*'
     cat /usr/local/src/iris/*/VERSION
-    nvcc --version || /usr/local/cuda/bin/nvcc --version
+    "$(nvcc_path)" --version
     cat /usr/local/lib/iris/wheels/wheels.txt
     true
   } 2>/dev/null | sha256sum | cut -c 1-16
@@ -41,8 +44,7 @@ trim_build_cache() {
 # A name for the files of which the bundle's kernels are made.
 kernels_key() {
   find client deploy device examples tests/conformance tests/multi_gpu third_party -type f \
-    ! -path '*/__pycache__/*' ! -name '*.md' ! -name '*.py' ! -path 'client/*_test.cc' ! -path 'device/*_test.cc' \
-    ! -name kernels.stamp -print0 |
+    -regex '.*\(\.cc\|\.h\|\.bzl\|\.bazel\|\.lds\)' ! -path 'client/*_test.cc' ! -path 'device/*_test.cc' -print0 |
     sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-32
 }
 

@@ -7,8 +7,8 @@
 #   deploy/run-tests.sh                     all runs
 #   deploy/run-tests.sh gcc asan            only these: gcc, kernels, asan, tsan
 #
-# The run `kernels` compiles the bundle's kernels for GPUs. It takes long, so it is only done where there is nvcc, and
-# where a file of theirs is not as it was when they last compiled, which deploy/kernels.stamp says. Commit that file.
+# The run `kernels` compiles the bundle's kernels for GPUs, which takes long. If it is not named, it is only done where
+# there is nvcc, and a file of theirs is not as it was when they last compiled (deploy/kernels.stamp: commit it).
 #
 # It can be run again: only what changed is built and run. What was compiled is kept for all checkouts of this user
 # (common.sh: IRIS_BUILD_CACHE); tests run again in each.
@@ -30,6 +30,11 @@ for argument in "$@"; do
   esac
 done
 
+if [[ " $* " == *" kernels "* ]] && ! nvcc_path >/dev/null; then
+  echo "run-tests.sh: kernels: there is no nvcc here" >&2
+  exit 2
+fi
+
 # 3: all but the packages of the Python Package Index. The few cases that want them are skipped.
 deploy/setup.sh || [ $? -eq 3 ]
 
@@ -46,13 +51,13 @@ trap 'exit 130' INT TERM
 wanted=("$@")
 results=()
 
-# run NAME build|test ARGS...: one bazel command; its failure is counted at the end.
+# run NAME ARGS...: one bazel test; its failure is counted at the end.
 run() {
-  local name=$1 command=$2 code=0 start=$SECONDS
-  shift 2
+  local name=$1 code=0 start=$SECONDS
+  shift
   if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]]; then return; fi
   say "$name"
-  bazel_ "$command" "${quiet[@]}" --keep_going --build_event_json_file="$folder/$name.json" "$@" || code=$?
+  bazel_ test "${quiet[@]}" --keep_going --build_event_json_file="$folder/$name.json" "$@" || code=$?
   if [ "$code" -eq 8 ]; then exit 130; fi  # interrupted
   echo "$name took $((SECONDS - start)) s"
   results+=("$name=$folder/$name.json=$code")
@@ -71,21 +76,20 @@ test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(npr
       //tests/integration/... + //tests/model/...) except attr(tags, plain, //...)" |
     sed 's/^/-/'
 } >"$folder/plain"
-run gcc test --config=plain "${test_options[@]}" --target_pattern_file="$folder/plain"
+run gcc --config=plain "${test_options[@]}" --target_pattern_file="$folder/plain"
 # What nvcc compiles, as the bundle has it.
 key=$(kernels_key)
-if PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc >/dev/null &&
-  ! cmp -s deploy/kernels.stamp <<<"$key"; then
-  run kernels build //deploy:gpu_kernels
+if [[ " ${wanted[*]} " == *" kernels "* ]] || { nvcc_path >/dev/null && ! cmp -s deploy/kernels.stamp <<<"$key"; }; then
+  run kernels "${test_options[@]}" //deploy:gpu_kernels_test
   if [[ " ${results[*]} " == *" kernels=$folder/kernels.json=0 "* ]]; then echo "$key" >deploy/kernels.stamp; fi
 fi
 # AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory.
 # It is built by the second compiler, with -Wthread-safety.
-run asan test --config=asan "${test_options[@]}" --build_tests_only -- \
+run asan --config=asan "${test_options[@]}" --build_tests_only -- \
   //... -//tests/bench/... -//tests/mutation/... -//tests/tidy/... -//examples/... -//deploy/... \
   -//tests/bundle/... -//tests/isa/... -//tests/hostile/...
 # ThreadSanitizer: the protocols of device code, with ranks as threads.
-run tsan test --config=tsan "${test_options[@]}" --build_tests_only -- \
+run tsan --config=tsan "${test_options[@]}" --build_tests_only -- \
   //device/iris/... //tests/conformance/...
 
 say "result"

@@ -29,8 +29,7 @@ absl::Status MakeWay(const std::string& file) {
   }
   if (!S_ISREG(there.st_mode) || there.st_uid != geteuid()) {
     return absl::AlreadyExistsError(absl::StrCat(
-        "record to ", file,
-        ": there is something of that name that is no file of this user's: ", "name another file"));
+        "record to ", file, ": what has that name is no file of this user's: name another file"));
   }
   for (int k = Recorder::kEarlierFiles; k > 0; --k) {
     const std::string from = k == 1 ? file : absl::StrCat(file, ".", k - 1);
