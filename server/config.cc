@@ -41,8 +41,11 @@ struct Setting {
 
 // Whether a running irisd can change the setting.
 bool Reloads(const std::string& key) {
-  static const std::set<std::string> kKeys = {"log.level", "sessions.max",
-                                              "sessions.max_per_tenant", "sessions.max_unattested",
+  static const std::set<std::string> kKeys = {"log.level",
+                                              "core.memory",
+                                              "sessions.max",
+                                              "sessions.max_per_tenant",
+                                              "sessions.max_unattested",
                                               "sessions.max_unattested_per_tenant"};
   return absl::StartsWith(key, "jobs.") || absl::StartsWith(key, "admin.") || kKeys.contains(key);
 }
@@ -197,6 +200,10 @@ std::vector<Setting> MakeSettings() {
                      [](Config* c) { return &c->emu_devices; }));
   s.push_back(Bytes("emu.memory", "emu-memory", "memory of each emulated device (4GiB)",
                     driver::kEmuGranularityBytes, [](Config* c) { return &c->emu_memory_bytes; }));
+  s.push_back(Bytes("core.memory", "core-memory",
+                    "memory that irisd may take for what it keeps for all users; from four fifths "
+                    "of it, users with more than an equal part get no more (1GiB)",
+                    64 << 20, [](Config* c) { return &c->core_memory_bytes; }));
   s.push_back(Choice<LogLevel>("log.level", "log-level", "debug, info, warn or error (info)",
                                {{"debug", LogLevel::kDebug},
                                 {"info", LogLevel::kInfo},

@@ -20,7 +20,8 @@ struct Config {
   RuntimeDirOptions runtime_dir;
   std::string backend = "auto";  // one of driver::kBackendChoices
   uint32_t emu_devices = 8;
-  uint64_t emu_memory_bytes = 4ull << 30;  // of each device; pages are taken when they are touched
+  uint64_t emu_memory_bytes = 4ull << 30;   // of each device; pages are taken when they are touched
+  uint64_t core_memory_bytes = 1ull << 30;  // what irisd keeps for all users
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kKeyValue;
   SessionOptions sessions;

@@ -49,6 +49,7 @@ Daemon::Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriv
     : driver_(driver),
       clock_(clock),
       logger_(logger),
+      accounts_(options.core_memory_bytes),
       printer_(logger),
       workers_(options.n_workers),
       creator_(1),
@@ -92,11 +93,13 @@ void Daemon::Submit(const Input& input) {
 
 CallId Daemon::NewCall() { return CallId{next_call_.fetch_add(1, std::memory_order_relaxed)}; }
 
-void Daemon::Call(CallId call, const Input& input, Answer answer) {
-  Call(call, input, std::move(answer), {});
+void Daemon::Call(CallId call, Input input, Answer answer) {
+  Call(call, std::move(input), std::move(answer), {});
 }
 
-void Daemon::Call(CallId call, const Input& input, Answer answer, Registered registered) {
+void Daemon::Call(CallId call, Input input, Answer answer, Registered registered) {
+  if (auto* join = std::get_if<JoinCall>(&input)) join->spec.room = accounts_.Room();
+  if (auto* operate = std::get_if<OperateCall>(&input)) operate->spec.room = accounts_.Room();
   Deferred deferred;
   deferred.registered = std::move(registered);
   {

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "device/driver/gpu_driver.h"
+#include "server/account/accounts.h"
 #include "server/deadline_timer.h"
 #include "server/descriptor_source.h"
 #include "server/event_log.h"
@@ -53,6 +54,7 @@ class SessionOutput {
 struct DaemonOptions {
   JobLimits limits;
   UnusablePairs unusable;  // what a self-check found; what the driver denies is added
+  uint64_t core_memory_bytes = 1ull << 30;
   int n_workers = 2;
   std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
 };
@@ -75,11 +77,12 @@ class Daemon {
   // held, perhaps before Call returns; never after Cancel returned true.
   using Answer = std::function<void(const Reply&)>;
   CallId NewCall();
-  void Call(CallId call, const Input& input, Answer answer) ABSL_LOCKS_EXCLUDED(mu_);
+  // A Join or an operation is told whether there is memory to keep more for whom the thread acts.
+  void Call(CallId call, Input input, Answer answer) ABSL_LOCKS_EXCLUDED(mu_);
   // The same of a call that came with memory to be registered, which AdoptSegment names by its
   // place. What it does not name is let go.
   using Registered = std::vector<std::unique_ptr<driver::PhysicalMemory>>;
-  void Call(CallId call, const Input& input, Answer answer, Registered registered)
+  void Call(CallId call, Input input, Answer answer, Registered registered)
       ABSL_LOCKS_EXCLUDED(mu_);
   // True: the call was pending, its answer will not run, and the machine knows. False: it was
   // answered, or is just being answered.
@@ -114,6 +117,7 @@ class Daemon {
   const driver::GpuDriver& driver() const { return *driver_; }
   const SegmentStore& segments() const { return segments_; }
   const DescriptorSource& descriptors() const { return descriptors_; }
+  Accounts& accounts() { return accounts_; }
   EventLog& events() { return events_; }
   const EventLog& events() const { return events_; }
 
@@ -155,6 +159,7 @@ class Daemon {
   driver::GpuDriver* const driver_;
   const Clock* const clock_;
   const Logger* const logger_;
+  Accounts accounts_;
   EventLog events_;
   EventPrinter printer_;
   std::atomic<uint64_t> next_call_{1};

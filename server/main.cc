@@ -11,6 +11,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@
 #include "device/driver/open.h"
 #include "device/driver/pair_check.h"
 #include "proto/wire/version.h"
+#include "server/account/core_memory.h"
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/job/clock.h"
@@ -50,6 +52,8 @@ namespace {
 
 constexpr auto kCallsEndWithin = absl::Seconds(2);
 constexpr auto kTellTroubleEvery = absl::Seconds(10);
+// More than one input of the job machine can take.
+constexpr size_t kReserveBytes = 32 << 20;
 
 // As many descriptors as this process may have. Returns the limit.
 uint64_t RaiseDescriptorLimit() {
@@ -213,6 +217,7 @@ void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit, Con
   logger.SetLevel(running->log_level);
   const FittedLimits limits(*running, fd_limit);
   daemon->Submit(LimitsChanged{limits.jobs});
+  daemon->accounts().SetLimit(CoreMemory::Fitting(running->core_memory_bytes));
   sessions->SetLimits(limits.sessions);
   for (const std::string& key : reload.kept) {
     logger.Warn("a changed setting keeps its value until irisd is restarted", {{"setting", key}});
@@ -282,6 +287,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   DaemonOptions daemon_options;
   const FittedLimits limits(config, fd_limit);
   daemon_options.limits = limits.jobs;
+  daemon_options.core_memory_bytes = CoreMemory::Fitting(config.core_memory_bytes);
+  CoreMemory::KeepReserve(std::min<size_t>(kReserveBytes, daemon_options.core_memory_bytes / 8));
   daemon_options.unusable = SelfCheck(config, open, *driver, logger);
   SessionOptions session_options = config.sessions;
   session_options.limits = limits.sessions;

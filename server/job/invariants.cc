@@ -371,8 +371,11 @@ absl::Status JobMachine::Impl::CheckGrowth(const Job& job) const {
 
 absl::Status JobMachine::Impl::CheckSegments() const {
   std::map<uint32_t, uint64_t> by_uid, by_device, dropping_by_uid, dropping_by_device;
+  std::map<uint32_t, uint64_t> descriptors;
+  for (const auto& [id, job] : jobs_) descriptors[job->uid] += job->n_ranks() + 1;
   size_t n_kept = 0;
   for (const auto& [id, segment] : segments_) {
+    ++descriptors[segment.uid];
     if (segment.registered) {
       n_kept += segment.dropping ? 0 : 1;
       continue;
@@ -386,6 +389,7 @@ absl::Status JobMachine::Impl::CheckSegments() const {
       ++n_kept;
     }
   }
+  if (descriptors != descriptors_by_uid_) return absl::InternalError("descriptors of a user");
   if (by_uid != booked_bytes_by_uid_) return absl::InternalError("bytes per uid do not add up");
   if (dropping_by_uid != dropping_bytes_by_uid_)
     return absl::InternalError("dropping bytes per uid");

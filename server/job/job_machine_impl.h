@@ -188,7 +188,9 @@ struct JobMachine::Impl {
   // kResourceExhausted unless there is room, or will be after drops.
   absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   // kResourceExhausted if `n` more descriptors of segments and pages would be too many.
-  absl::Status CheckDescriptors(uint64_t n) const;
+  // Whether irisd may hold `n` more for the user; their number changes.
+  absl::Status CheckDescriptors(uint64_t n, uint32_t uid) const;
+  void CountDescriptors(uint32_t uid, int64_t change);
   // For a rank in Join, after CheckMemory: now, or as soon as memory is free.
   void CreateFirstSegment(Job& job, Rank rank);
   void Drop(SegmentId segment);
@@ -291,8 +293,9 @@ struct JobMachine::Impl {
   JobLimits limits_;
   Ledger ledger_;
   const UnusablePairs unusable_;
-  uint64_t n_page_descriptors_ = 0;  // of every job
-  uint64_t granularity_bytes_ = 0;   // of every device's memory
+  uint64_t n_descriptors_ = 0;                       // of segments and pages, of every job
+  std::map<uint32_t, uint64_t> descriptors_by_uid_;  // no zeros
+  uint64_t granularity_bytes_ = 0;                   // of every device's memory
   bool stopping_ = false;
   Time now_;  // of the input that is being applied
 

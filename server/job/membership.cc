@@ -166,8 +166,12 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   }
   // A new job: its pages, and a segment of each rank.
   const uint64_t n_descriptors = job == nullptr ? 2 * static_cast<uint64_t>(spec.n_ranks) + 1 : 1;
-  if (absl::Status s = CheckDescriptors(n_descriptors); !s.ok()) {
+  if (absl::Status s = CheckDescriptors(n_descriptors, uid); !s.ok()) {
     return absl::Status(s.code(), absl::StrCat("join job '", spec.job, "': ", s.message()));
+  }
+  if (job == nullptr && !spec.room.ok()) {
+    return absl::Status(spec.room.code(),
+                        absl::StrCat("join job '", spec.job, "': ", spec.room.message()));
   }
   if (job == nullptr) job = &NewJob(spec.job, uid, spec);
   ForgetRefused(*job, rank);
@@ -370,7 +374,7 @@ Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinS
   jobs_.emplace(id, std::move(made));
   jobs_by_name_[{uid, name}] = id;
   jobs_by_uid_[uid].insert(id);
-  n_page_descriptors_ += n_ranks + 1;
+  CountDescriptors(uid, n_ranks + 1);
   Emit(CreatePages{id, n_ranks, job.epoch});
   Note(job, event::JobForming{n_ranks, spec.heap_bytes, spec.max_heap_bytes});
   return job;
@@ -744,7 +748,7 @@ void JobMachine::Impl::EndJob(Job& job) {
   KeepAccountOf(job, bytes);
   for (Member& member : job.ranks) DropAll(member.segments);
   for (auto& [offset, allocation] : job.allocations) DropAll(allocation.pieces);
-  n_page_descriptors_ -= job.n_ranks() + 1;
+  CountDescriptors(job.uid, -static_cast<int64_t>(job.n_ranks() + 1));
   Emit(DropPages{job.id});
   Note(job, event::JobEnded{});
   const auto mine = jobs_by_uid_.find(job.uid);

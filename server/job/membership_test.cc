@@ -270,19 +270,21 @@ TEST_F(JoinTest, RanksThatShareADeviceAreReported) {
 
 class DescriptorsTest : public MachineTest {
  protected:
-  JobLimits Limits() override { return {.max_descriptors = 13}; }
+  JobLimits Limits() override { return {.max_descriptors = 18}; }
 };
 
 TEST_F(DescriptorsTest, AJobThatNeedsMoreThanThereAreIsRefused) {
   const TestJob job = ReadyJob(4);  // 5 for pages, 4 for segments
-  const CallId call = Join(Open(200), [&] {
-    JoinSpec spec = Spec(0, 2);
-    spec.job = "other";
-    return spec;
-  }());
+  JoinSpec spec = Spec(0, 2);
+  spec.job = "other";
+  const CallId call = Join(Open(200), spec);
   EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call)));
   EXPECT_THAT(std::string(StatusOf(call).message()),
-              HasSubstr("5 more file descriptors are needed, and irisd holds 9 of 13"));
+              HasSubstr("5 more file descriptors are needed for memory and pages; uid 1000 has 9 "
+                        "of the 9 that irisd holds for all users (0 are being given back), at most "
+                        "18 are allowed"));
+  // Another user has a part of what is left.
+  EXPECT_FALSE(Answered(Join(Open(300, 1001), spec)));
 }
 TEST_F(DescriptorsTest, AGrowthThatNeedsMoreThanThereAreIsRefused) {
   const TestJob job = ReadyJob(4);
@@ -293,7 +295,7 @@ TEST_F(DescriptorsTest, AGrowthThatNeedsMoreThanThereAreIsRefused) {
   const absl::Status status = OneOutcome(AskAll(job, 1, GrowOp{kGranularity}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("4 more file descriptors are needed, and irisd holds 13 of 13"));
+              HasSubstr("uid 1000 has 13 of the 13 that irisd holds for all users"));
 }
 
 class PeerAccessTest : public MachineTest {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/job/ids.h"
 #include "server/job/operations/allocate.h"
@@ -30,6 +31,7 @@ struct OperationSpec {
   absl::Duration timeout;  // zero: the default
   Operation op;
   bool only_thread = false;  // no other thread of the rank has used its context
+  absl::Status room;         // not OK: irisd is to keep nothing more for the user, and why
 };
 
 }  // namespace iris::server

@@ -21,7 +21,7 @@ absl::StatusOr<GivenMemory> JobMachine::Impl::TakePieces(Job& job, Rank rank,
         "job '", job.name, "' has registered memory of ", job.n_pieces, " allocations, and ",
         wire::kMaxRegisteredPiecesPerJob, " are allowed: free some of it"));
   }
-  if (absl::Status s = CheckDescriptors(n); !s.ok()) return s;
+  if (absl::Status s = CheckDescriptors(n, job.uid); !s.ok()) return s;
   GivenMemory given{.lead_bytes = op.lead_bytes};
   for (uint32_t index = 0; index < n; ++index) {
     Segment segment;
@@ -34,6 +34,7 @@ absl::StatusOr<GivenMemory> JobMachine::Impl::TakePieces(Job& job, Rank rank,
     segment.registered = true;
     Emit(AdoptSegment{segment.info.id, segment.device_index, op.piece_bytes[index], index});
     given.pieces.push_back(segment.info.id);
+    CountDescriptors(segment.uid, 1);
     segments_.emplace(segment.info.id, std::move(segment));
   }
   job.n_pieces += n;

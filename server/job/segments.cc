@@ -10,15 +10,32 @@
 
 namespace iris::server {
 
-absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n) const {
-  const uint64_t held = segments_.size() + n_page_descriptors_;
-  if (limits_.max_descriptors == 0 || held + n <= limits_.max_descriptors) return absl::OkStatus();
+void JobMachine::Impl::CountDescriptors(uint32_t uid, int64_t change) {
+  uint64_t& of_user = descriptors_by_uid_[uid];
+  of_user += static_cast<uint64_t>(change);
+  n_descriptors_ += static_cast<uint64_t>(change);
+  if (of_user == 0) descriptors_by_uid_.erase(uid);
+}
+
+absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n, uint32_t uid) const {
+  const uint64_t max = limits_.max_descriptors;
+  if (max == 0) return absl::OkStatus();
+  const auto found = descriptors_by_uid_.find(uid);
+  const uint64_t of_user = found == descriptors_by_uid_.end() ? 0 : found->second;
+  // A user may have more as long as a third as many stay free as he has: whatever some take,
+  // another user finds some.
+  if (n_descriptors_ + n <= max && of_user + n <= 3 * (max - n_descriptors_ - n)) {
+    return absl::OkStatus();
+  }
   const size_t n_dropping = std::count_if(segments_.begin(), segments_.end(),
                                           [](const auto& entry) { return entry.second.dropping; });
   return absl::ResourceExhaustedError(
-      absl::StrCat(n, " more file descriptors are needed, and irisd holds ", held, " of ",
-                   limits_.max_descriptors, " for memory and pages (", n_dropping,
-                   " are being given back): end jobs, or raise LimitNOFILE of irisd's unit"));
+      absl::StrCat(n, " more file descriptors are needed for memory and pages; uid ", uid, " has ",
+                   of_user, " of the ", n_descriptors_, " that irisd holds for all users (",
+                   n_dropping, " are being given back), at most ", max,
+                   " are allowed, and a third as many are to stay free as one user has: free "
+                   "registered memory or "
+                   "end jobs, or raise LimitNOFILE of irisd's unit"));
 }
 
 absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
@@ -79,6 +96,7 @@ SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, ui
   segment.device_index = member.device_index;
   segment.holder = {job.name, rank, job.uid};
   const SegmentId id = segment.info.id;
+  CountDescriptors(segment.uid, 1);
   segments_.emplace(id, std::move(segment));
   Emit(CreateSegment{id, job.id, member.device_index, bytes, member.prealloc});
   return id;
@@ -136,6 +154,7 @@ void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) 
   }
   const Segment failed = segment;
   segments_.erase(found);
+  CountDescriptors(failed.uid, -1);
   Unbook(failed.device_index, failed.info.bytes, failed.holder);
   std::string text = absl::StrCat("the memory of ", job->Who(failed.info.rank),
                                   " could not be created: ", CleanText(status.message(), 512));
@@ -164,6 +183,7 @@ void JobMachine::Impl::SegmentDropped(SegmentId id) {
   if (found == segments_.end() || !found->second.dropping) return;
   const Segment segment = found->second;
   segments_.erase(found);
+  CountDescriptors(segment.uid, -1);
   if (segment.registered) return;
   const auto subtract = [&](std::map<uint32_t, uint64_t>& map, uint32_t key) {
     const auto entry = map.find(key);

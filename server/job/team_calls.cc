@@ -146,6 +146,13 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
         absl::Status(s.code(), absl::StrCat(What(op, team), job.Who(team.info.ranks[index]), ": ",
                                             s.message())));
   }
+  // Those who come later only complete what is kept already.
+  if (index == pending.first && KeepsMore(op) && !spec.room.ok()) {
+    FreeFailed(job, team, op);
+    return Conclude(
+        job, team,
+        absl::Status(spec.room.code(), absl::StrCat(What(op, team), spec.room.message())));
+  }
   if (!Same(op, pending.op)) {
     FreeFailed(job, team, op);
     return Conclude(

@@ -608,5 +608,55 @@ TEST_F(TeamTest, NamesOfAreasAreNeverTaken) {
   EXPECT_EQ(CreateTeam(job, 2, {0}).id, 2u);
 }
 
+// Memory that irisd is short of.
+
+class RoomTest : public MachineTest {
+ protected:
+  const absl::Status short_ = absl::ResourceExhaustedError("irisd is short of memory");
+  OperateCall Call(const TestJob& job, size_t rank, uint64_t k, Operation op) {
+    OperateCall call{job.sessions[rank], NewCall(), {job.id, kWorldTeam, k, {}, std::move(op)}};
+    call.spec.room = short_;
+    return call;
+  }
+};
+
+TEST_F(RoomTest, AnOperationForWhichThereIsNoneFailsAlikeForAllMembers) {
+  const TestJob job = ReadyJob(2);
+  const OperateCall first = Call(job, 0, 0, AllocateOp{1024, 1024, "a"});
+  Do(first);
+  const absl::Status told = OutcomeOf(first.call).status;
+  EXPECT_TRUE(absl::IsResourceExhausted(told)) << told;
+  EXPECT_THAT(std::string(told.message()), HasSubstr("irisd is short of memory"));
+  // The other member may well be served meanwhile: it is told the same.
+  EXPECT_EQ(OutcomeOf(Ask(job, 1, 0, AllocateOp{1024, 1024, "a"})).status, told);
+}
+
+TEST_F(RoomTest, WhatIsBegunIsCompletedAndWhatGivesBackIsDone) {
+  const TestJob job = ReadyJob(2);
+  const CallId first = Ask(job, 0, 0, AllocateOp{1024, 1024, "a"});
+  const OperateCall second = Call(job, 1, 0, AllocateOp{1024, 1024, "a"});
+  Do(second);
+  EXPECT_TRUE(OutcomeOf(first).status.ok());
+  const uint64_t offset_bytes = OutcomeOf(second.call).result.offset_bytes;
+  Do(Call(job, 0, 1, FreeOp{offset_bytes}));
+  const OperateCall freed = Call(job, 1, 1, FreeOp{offset_bytes});
+  Do(freed);
+  EXPECT_TRUE(OutcomeOf(freed.call).status.ok());
+}
+
+TEST_F(RoomTest, ANewJobIsRefusedAndOneThatFormsIsJoined) {
+  JoinSpec spec = Spec(0, 2);
+  spec.room = short_;
+  const CallId refused = Join(Open(1), spec);
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(refused)));
+  EXPECT_THAT(std::string(StatusOf(refused).message()), HasSubstr("join job 'train': irisd is"));
+  spec.job = "other";
+  spec.room = absl::OkStatus();
+  EXPECT_FALSE(Answered(Join(Open(2), spec)));
+  spec.rank = 1;
+  spec.room = short_;
+  EXPECT_FALSE(Answered(Join(Open(3), spec)));
+}
+
 }  // namespace
 }  // namespace iris::server

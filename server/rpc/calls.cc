@@ -20,6 +20,12 @@ void Calls::Unary::OnCancel() {
   if (daemon_->Cancel(id_)) Fail(absl::CancelledError("the caller is gone"));
 }
 
+absl::Status Calls::OutOfMemory() {
+  return absl::ResourceExhaustedError(
+      "the system gives irisd no memory for this call; it is as if it had not been made: call "
+      "again later, or have the operator see to the limits of irisd's unit");
+}
+
 absl::StatusOr<SessionId> Calls::SessionOf(const IncomingCall& incoming, uint64_t session_id) {
   if (incoming.session.value == 0) {
     return absl::PermissionDeniedError(

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -40,7 +41,7 @@ class Calls {
                                   ToRegistered to_registered) {
     const auto call = std::make_shared<Unary>(daemon_, &counter_, incoming.reply);
     Daemon::Registered registered;
-    absl::StatusOr<Input> input = [&]() -> absl::StatusOr<Input> {
+    absl::StatusOr<Input> input = OrOutOfMemory([&]() -> absl::StatusOr<Input> {
       Request message;
       const absl::Status parsed = ParseMessage(incoming.request, &message);
       if (!parsed.ok()) return parsed;
@@ -50,13 +51,13 @@ class Calls {
       if (!given.ok()) return given.status();
       registered = *std::move(given);
       return ToInput(*session, call->id(), std::move(message));
-    }();
+    });
     if (!input.ok()) {
       call->Fail(input.status());
       return nullptr;
     }
     daemon_->Call(
-        call->id(), *input,
+        call->id(), *std::move(input),
         [call, to_reply](const Reply& answer) {
           if (answer.status.ok()) {
             call->Succeed(to_reply(answer.result));
@@ -116,6 +117,17 @@ class Calls {
     const CallId id_;
     const std::shared_ptr<Replier> reply_;
   };
+
+  // What a call is told that the system has no memory for.
+  static absl::Status OutOfMemory();
+  template <typename F>
+  static absl::StatusOr<Input> OrOutOfMemory(F to_input) {
+    try {
+      return to_input();
+    } catch (const std::bad_alloc&) {
+      return OutOfMemory();
+    }
+  }
 
   Daemon* const daemon_;
   CallCounter counter_;

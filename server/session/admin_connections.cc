@@ -9,7 +9,8 @@ absl::Status AdminConnections::Add(const Peer& peer, wire::UniqueFd* socket) {
   absl::StatusOr<Admission::Place> place = admission_->AdmitAdmin(peer.applicant, key);
   if (!place.ok()) return place.status();
   absl::StatusOr<RpcSocket> rpc = RpcSocket::Create(
-      host_, socket, {peer.applicant.tenant, SessionId(), peer.caller}, [this, key] { End(key); });
+      host_, socket, {peer.applicant.tenant, SessionId(), peer.caller, peer.account},
+      [this, key] { End(key); });
   if (!rpc.ok()) return rpc.status();
   Admin& admin = open_[key];
   admin.place = *std::move(place);

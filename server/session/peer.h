@@ -2,8 +2,11 @@
 // function; a Peer owns its pidfd.
 #pragma once
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "proto/wire/unique_fd.h"
+#include "server/account/accounts.h"
 #include "server/job/states.h"
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
@@ -14,6 +17,7 @@ namespace iris::server {
 struct Peer {
   CallerInfo caller;  // process_start is not filled in
   Applicant applicant;
+  std::shared_ptr<Account> account;  // the applicant's; filled in by who takes the connection
   wire::UniqueFd pidfd;
   // The pidfd came with the connection. Otherwise it is of whatever process has the pid now, and
   // the client has yet to prove that it is that one.

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
+#include "server/account/accounts.h"
 #include "server/job/ids.h"
 #include "server/job/states.h"
 #include "server/session/tenant.h"
@@ -21,6 +22,7 @@ struct RpcPeer {
   Tenant tenant;
   SessionId session;  // zero: a connection of irisd.sock
   CallerInfo caller;
+  std::shared_ptr<Account> account;  // of the tenant; null: nothing is counted
 };
 
 class RpcHost {

@@ -53,7 +53,13 @@ absl::StatusOr<std::string> ReadSealed(int fd, size_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a request of ", bytes, " bytes came in a memfd of ", info.st_size));
   }
-  std::string request(bytes, '\0');
+  std::string request;
+  try {
+    request.resize(bytes);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the system gives irisd no memory for a request of ", base::SizeText(bytes)));
+  }
   for (size_t done = 0; done < bytes;) {
     const ssize_t n = base::Retry(
         [&] { return pread(fd, request.data() + done, bytes - done, static_cast<off_t>(done)); });
@@ -113,11 +119,6 @@ void SessionCalls::Close() {
 
 // Reading.
 
-size_t SessionCalls::RequestBytes(const wire::Frame& frame) {
-  const auto parts = frame.Split<wire::CallPayload>();
-  return parts.ok() ? std::min<size_t>(parts->first.bytes, wire::kMaxRpcBytes) : 0;
-}
-
 absl::Status SessionCalls::OnFrame(const wire::Frame& frame) {
   if (frame.type == wire::FrameType::kCall) return OnCall(frame);
   const absl::StatusOr<wire::CallNumberPayload> number = frame.As<wire::CallNumberPayload>();
@@ -155,6 +156,10 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
   std::string long_request;
   if (!in_frame) {
     absl::StatusOr<std::string> read = ReadSealed(frame.fds.front().get(), header.bytes);
+    if (absl::IsResourceExhausted(read.status())) {
+      Refuse(header.call, read.status());
+      return absl::OkStatus();
+    }
     if (!read.ok()) return read.status();
     long_request = *std::move(read);
   }

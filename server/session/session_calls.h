@@ -52,9 +52,6 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   static std::shared_ptr<SessionCalls> Create(Setup setup);
   ~SessionCalls();
 
-  // How long the request of a kCall is, as it says itself: at most wire::kMaxRpcBytes.
-  static size_t RequestBytes(const wire::Frame& frame);
-
   // The session thread.
 
   // A kCall, kCancelCall or kTaken. kInvalidArgument: the client broke a rule.

@@ -10,13 +10,6 @@
 #include "server/session/session_server.h"
 
 namespace iris::server {
-namespace {
-
-constexpr size_t kCallsPerTurn = 32;        // of one tenant's sessions, before others have theirs
-constexpr size_t kBytesOfACall = 64 << 10;  // a longer request counts as so many calls
-
-}  // namespace
-
 void SessionServer::OnSocket(Session& session, uint32_t events) {
   const uint64_t key = session.key;
   constexpr uint32_t kClosed = EPOLLHUP | EPOLLERR | EPOLLRDHUP;
@@ -25,9 +18,10 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
   }
   if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
   const Tenant tenant = session.applicant.tenant;
-  size_t& calls = calls_this_turn_[tenant];
+  const std::shared_ptr<Account> account = session.account;
   // What is left in the socket is reported again in the next turn.
-  for (int i = 0; i < kFramesPerTurn && calls < kCallsPerTurn; ++i) {
+  for (int i = 0; i < kFramesPerTurn && account->MayRun(); ++i) {
+    const AtWork at_work(account.get());
     // Nothing more is read from a tenant of whose descriptors too many do not close.
     const absl::Status closes = closer_.Room(tenant);
     if (!closes.ok()) return EndIfFailed(session, closes);
@@ -43,9 +37,6 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
         return HangUp(session, absl::OkStatus(), "its socket closed");
       }
       return EndIfFailed(session, frame.status());
-    }
-    if (frame->type == wire::FrameType::kCall) {
-      calls += 1 + SessionCalls::RequestBytes(*frame) / kBytesOfACall;
     }
     EndIfFailed(session, OnFrame(session, *frame));
     closer_.Close(tenant, std::move(frame->fds));
@@ -126,7 +117,9 @@ absl::Status SessionServer::OnOpenFrame(Session& session, const wire::Frame& fra
 }
 
 absl::Status SessionServer::Open(Session& session) {
-  absl::Status admitted = session.place.Attested();
+  absl::Status admitted = daemon_->accounts().Room();
+  if (!admitted.ok()) return admitted;
+  admitted = session.place.Attested();
   if (!admitted.ok()) return admitted;
   InFlight::Hold share(&in_flight_, session.applicant);
   const bool wants_socket = !session.handshake->calls_by_frames();
@@ -151,7 +144,7 @@ absl::Status SessionServer::Open(Session& session) {
   session.outbox = Outbox(std::move(share));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller, ProcessAge(*start)});
-  const RpcPeer client{session.applicant.tenant, session.id, session.caller};
+  const RpcPeer client{session.applicant.tenant, session.id, session.caller, session.account};
   session.rpc.emplace(host_.get(), client);
   session.calls = SessionCalls::Create(
       {&session.socket, client, &serve_, &call_shares_,

@@ -133,7 +133,7 @@ void SessionServer::ReleaseSession(SessionId id) {
 
 void SessionServer::Run() {
   while (true) {
-    calls_this_turn_.clear();
+    daemon_->accounts().NextTurn();
     poller_->Wait(UntilNextDeadline());
     if (!RunCommands()) break;
     RunDeadlines();
@@ -178,6 +178,7 @@ void SessionServer::RunDeadlines() {
     settle_at_ = absl::InfiniteFuture();
     LookForReceived(now);
     log_.Settle(now);
+    CoreMemory::RestoreReserve();
   }
   if (settle_at_ == absl::InfiniteFuture() &&
       !(unread_.empty() && lingering_.empty() && log_.settled())) {
@@ -225,6 +226,7 @@ absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::U
   self->key = next_key_++;
   self->caller = peer.caller;
   self->applicant = peer.applicant;
+  self->account = peer.account;
   MakeRoom(peer.applicant);
   absl::StatusOr<Admission::Place> place = admission_.AdmitHandshake(peer.applicant, self->key);
   if (!place.ok()) return place.status();

@@ -109,6 +109,7 @@ class SessionServer : public SessionOutput {
     State state = State::kHandshake;
     CallerInfo caller;
     Applicant applicant;
+    std::shared_ptr<Account> account;
     Admission::Place place;
     std::optional<Handshake> handshake;   // until open
     wire::UniqueFd pidfd;                 // until open, then in `process`
@@ -220,7 +221,6 @@ class SessionServer : public SessionOutput {
   Admission admission_;
   InFlight in_flight_;
   CallShares call_shares_;
-  std::map<Tenant, size_t> calls_this_turn_;
   Acceptor acceptor_;
   AdminConnections admins_;
   uint64_t next_key_ = 1;

@@ -23,6 +23,8 @@ void SessionServer::Take(wire::UniqueFd socket, bool admin) {
     const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
     return Refuse(std::move(socket), Tenant{caller.uid}, caller, peer.status());
   }
+  peer->account = daemon_->accounts().Open(peer->applicant.tenant, peer->applicant.is_operator);
+  const AtWork at_work(peer->account.get());
   const absl::Status added = admin ? AddAdmin(*peer, &socket) : Add(*peer, &peer->pidfd, &socket);
   if (!added.ok()) Refuse(std::move(socket), peer->applicant.tenant, peer->caller, added);
 }

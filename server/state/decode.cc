@@ -427,7 +427,7 @@ class MachineState::Decoder {
       return Bad("job ", from.id(), " is there twice");
     }
     impl_.jobs_by_uid_[job.uid].insert(job.id);
-    impl_.n_page_descriptors_ += job.n_ranks() + 1;
+    impl_.CountDescriptors(job.uid, job.n_ranks() + 1);
     using Waiting = JobMachine::Impl::WaitingCall;
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
       const Member& member = job.ranks[rank];
@@ -514,6 +514,7 @@ class MachineState::Decoder {
     }
     const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
     if (!is_new) return Bad("segment ", from.id(), " is there twice");
+    impl_.CountDescriptors(segment.uid, 1);
     if (segment.registered) return absl::OkStatus();  // on nobody's account
     const absl::Status booked =
         impl_.ledger_.Reserve(segment.device_index, segment.info.bytes, segment.holder);

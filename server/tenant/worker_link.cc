@@ -71,6 +71,7 @@ absl::StatusOr<std::shared_ptr<WorkerLink>> WorkerLink::Create(wire::UniqueFd so
 void WorkerLink::Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket) {
   absl::MutexLock lock(&mu_);
   if (closed_) return;
+  account_ = peer.account;
   connections_[connection].peer = peer;
   writer_.Queue(Header(LinkType::kConnect, connection, 0), {}, std::move(socket));
   Flush();
@@ -187,6 +188,8 @@ void WorkerLink::Continue(absl::Time now) {
 void WorkerLink::RunTurn() {
   more_ = true;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
+    if (account_ != nullptr && !account_->MayRun()) return;
+    const AtWork at_work(account_.get());
     {
       absl::MutexLock lock(&mu_);
       if (closed_ || paused_) return;

@@ -121,7 +121,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   // The session thread's.
   LinkReader reader_{LinkSender::kWorker};
   bool ready_ = false;
-  bool more_ = false;  // something that was read was not handled yet
+  bool more_ = false;                 // something that was read was not handled yet
+  std::shared_ptr<Account> account_;  // of the tenant, from its first connection
   uint64_t last_call_ = 0;
 
   mutable absl::Mutex mu_;

@@ -80,6 +80,11 @@ std::optional<uint64_t> FreesIfItFails(const Operation& op) {
   return With(op, [](auto of, const auto& args) { return of.FreesIfItFails(args); });
 }
 
+bool KeepsMore(const Operation& op) {
+  return !std::holds_alternative<FreeOp>(op) && !std::holds_alternative<DestroyTeamOp>(op) &&
+         !std::holds_alternative<ConfirmOp>(op);
+}
+
 Executed Execute(const Operation& op, Run& run) {
   return With(op, [&run](auto of, const auto& args) { return of.Execute(args, run); });
 }

@@ -72,6 +72,8 @@ void Prepare(Operation& op, const Team& team, size_t index);
 void Merge(Operation& pending, const Operation& asked, const Team& team);
 uint64_t HeldBytes(const Operation& op);
 std::optional<uint64_t> FreesIfItFails(const Operation& op);
+// Whether irisd has more to remember once it has succeeded.
+bool KeepsMore(const Operation& op);
 Executed Execute(const Operation& op, Run& run);
 
 }  // namespace iris::server

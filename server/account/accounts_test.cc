@@ -1,0 +1,93 @@
+#include "server/account/accounts.h"
+
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace iris::server {
+namespace {
+
+using testing::HasSubstr;
+
+// Holds bytes of an account as long as it lives.
+class Held {
+ public:
+  Held(const Account& account, int64_t bytes) : slot_(account.slot), bytes_(bytes) {
+    CoreMemory::Count(slot_, bytes_);
+  }
+  ~Held() { CoreMemory::Count(slot_, -bytes_); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  const MemorySlot slot_;
+  const int64_t bytes_;
+};
+
+absl::Status RoomFor(const Accounts& accounts, const Account& account) {
+  const OnBehalfOf on_behalf(account.slot);
+  return accounts.Room();
+}
+
+TEST(AccountsTest, ATenantHasOneAccountAndItsPlaceIsUsedAgain) {
+  Accounts accounts(100 << 20);
+  const auto one = accounts.Open(Tenant{1000}, false);
+  EXPECT_EQ(accounts.Open(Tenant{1000}, false), one);
+  EXPECT_NE(accounts.Open(Tenant{1001}, false)->slot, one->slot);
+  EXPECT_EQ(accounts.List().size(), 1u);  // the other has been closed meanwhile
+  for (size_t i = 0; i < 3 * kMemorySlots; ++i) {
+    const auto other = accounts.Open(Tenant{static_cast<uint32_t>(2000 + i)}, false);
+    ASSERT_NE(other->slot, one->slot);
+    ASSERT_NE(other->slot, kIrisdsSlot);
+    ASSERT_NE(other->slot, kOthersSlot);
+  }
+}
+
+TEST(AccountsTest, WhoeverHasMoreThanHisPartIsRefusedWhenMemoryIsShort) {
+  Accounts accounts(100 << 20);
+  const auto greedy = accounts.Open(Tenant{1000}, false);
+  const auto modest = accounts.Open(Tenant{1001}, false);
+  const auto root = accounts.Open(Tenant{0}, true);
+  const Held much(*greedy, 79 << 20);
+  EXPECT_TRUE(RoomFor(accounts, *greedy).ok());
+  const Held more(*greedy, 2 << 20);
+  const absl::Status refused = RoomFor(accounts, *greedy);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("81 MiB of it for uid 1000"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("core.memory is 100 MiB"));
+  EXPECT_TRUE(RoomFor(accounts, *modest).ok());
+  EXPECT_TRUE(RoomFor(accounts, *root).ok());
+  const Held rest(*greedy, 15 << 20);
+  EXPECT_FALSE(RoomFor(accounts, *modest).ok());
+  EXPECT_TRUE(RoomFor(accounts, *root).ok());
+  accounts.SetLimit(200 << 20);
+  EXPECT_TRUE(RoomFor(accounts, *greedy).ok());
+}
+
+TEST(AccountsTest, WhatACallTookBeyondATurnIsMissingInTheNext) {
+  Accounts accounts(1 << 30);
+  const auto busy = accounts.Open(Tenant{1000}, false);
+  const auto other = accounts.Open(Tenant{1001}, false);
+  EXPECT_TRUE(busy->MayRun());
+  busy->Ran(Account::kQuantum / 2);
+  EXPECT_TRUE(busy->MayRun());
+  busy->Ran(Account::kQuantum * 3);  // 2.5 in debt
+  EXPECT_FALSE(busy->MayRun());
+  EXPECT_TRUE(other->MayRun());
+  for (int turn = 0; turn < 2; ++turn) {
+    accounts.NextTurn();
+    EXPECT_FALSE(busy->MayRun()) << turn;
+  }
+  accounts.NextTurn();
+  EXPECT_TRUE(busy->MayRun());
+  // Who has waited long has no more than one turn's time.
+  for (int turn = 0; turn < 1000; ++turn) accounts.NextTurn();
+  EXPECT_TRUE(other->MayRun());
+  other->Ran(Account::kQuantum);
+  EXPECT_FALSE(other->MayRun());
+  EXPECT_EQ(busy->core_time(), Account::kQuantum * 7 / 2);
+}
+
+}  // namespace
+}  // namespace iris::server
