@@ -217,7 +217,7 @@ class DaemonTest : public testing::Test {
   SessionId Open(uint64_t id, int64_t pid = 100) {
     CallerInfo caller;
     caller.pid = pid;
-    caller.uid = 7;
+    caller.party = {7};
     daemon_->Submit(SessionOpened{SessionId{id}, caller});
     return SessionId{id};
   }
@@ -373,7 +373,7 @@ TEST(DaemonPeerTest, RanksOnDevicesWithoutAccessAreRefused) {
   JoinSpec spec{.job = "job", .rank = 0, .n_ranks = 2, .heap_bytes = 2 << 20, .local_rank = 0};
   Answer first, second;
   for (const uint64_t id : {1, 2})
-    daemon.Submit(SessionOpened{SessionId{id}, {.pid = 100, .uid = 7}});
+    daemon.Submit(SessionOpened{SessionId{id}, {.pid = 100, .party = {7}}});
   Join(&daemon, SessionId{1}, daemon.NewCall(), spec, first.Fn());
   spec.rank = spec.local_rank = 1;
   Join(&daemon, SessionId{2}, daemon.NewCall(), spec, second.Fn());

@@ -17,7 +17,7 @@ EventRecord Render(const Event& event, absl::Time time) {
   record.job = event.job;
   record.rank = event.rank;
   record.pid = event.pid;
-  record.uid = event.uid;
+  record.party = event.party;
   record.text = TextOf(event);
   return record;
 }
@@ -26,7 +26,7 @@ EventLog::Kept::Kept(const EventRecord& event, Crowd::Ticket whose)
     : time(event.time),
       ticket(whose),
       pid(event.pid),
-      uid(event.uid),
+      party(event.party),
       rank(event.rank),
       severity(event.severity),
       kind_bytes(static_cast<uint32_t>(event.kind.size())),
@@ -50,7 +50,7 @@ EventRecord EventLog::Kept::Record(uint64_t sequence) const {
   record.job = all.substr(kind_bytes, job_bytes);
   record.rank = rank;
   record.pid = pid;
-  record.uid = uid;
+  record.party = party;
   record.text = all.substr(size_t{kind_bytes} + job_bytes);
   return record;
 }
@@ -58,7 +58,7 @@ EventRecord EventLog::Kept::Record(uint64_t sequence) const {
 void EventLog::Add(EventRecord event) {
   absl::MutexLock lock(&mu_);
   event.sequence = next_sequence_++;
-  events_.try_emplace(event.sequence, event, users_.Add(Tenant{event.uid}, event.sequence));
+  events_.try_emplace(event.sequence, event, users_.Add(event.party.Account(), event.sequence));
   if (events_.size() > kEventsKept) {
     const auto oldest = users_.OldestOfMost();
     const auto it = events_.find(oldest->key);

@@ -33,7 +33,7 @@ struct EventRecord {
   std::string job;
   int32_t rank = -1;
   int64_t pid = 0;
-  uint32_t uid = 0;
+  Party party;
   std::string text;
 };
 
@@ -81,7 +81,7 @@ class EventLog {
     absl::Time time;
     Crowd::Ticket ticket;
     int64_t pid;
-    uint32_t uid;
+    Party party;
     int32_t rank;
     Severity severity;
     uint32_t kind_bytes, job_bytes, text_bytes;

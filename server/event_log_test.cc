@@ -38,8 +38,8 @@ TEST(EventLogTest, KeepsTheLastThousandTwentyFour) {
 TEST(EventLogTest, WhoMakesManyPushesOutHisOwn) {
   EventLog log;
   EventRecord rare, frequent;
-  rare.uid = 1000;
-  frequent.uid = 1001;
+  rare.party = {1000};
+  frequent.party = {1001};
   for (int i = 0; i < 3; ++i) log.Add(rare);
   for (size_t i = 0; i < 5 * kEventsKept; ++i) log.Add(frequent);
   const auto reader = std::make_shared<Collector>();

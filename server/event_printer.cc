@@ -41,18 +41,18 @@ void EventPrinter::Print() {
 void EventPrinter::Print(const EventRecord& event) {
   const LogLevel level = LevelOf(event.severity);
   if (!logger_->WouldLog(level)) return;
-  const std::optional<uint64_t> left_out = budget_.Take(Tenant{event.uid}, event.time);
+  const std::optional<uint64_t> left_out = budget_.Take(event.party.Account(), event.time);
   if (!left_out.has_value()) return;
   if (*left_out > 0) {
     logger_->Warn("events of a user were left out of the log",
-                  {{"uid", event.uid}, {"lines", *left_out}});
+                  {{"uid", event.party.uid}, {"lines", *left_out}});
   }
   logger_->Log(level, "event",
                {{"kind", event.kind},
                 {"job", event.job},
                 {"rank", event.rank},
                 {"pid", event.pid},
-                {"uid", event.uid},
+                {"uid", event.party.uid},
                 {"text", event.text}});
 }
 

@@ -52,12 +52,12 @@ TEST(EventPrinterTest, OneUsersFloodIsBoundedAndSaidAndAnothersEventsAreWritten)
   testing::internal::CaptureStderr();
   EventRecord event;
   event.kind = "job_forming";
-  event.uid = 1000;
+  event.party = {1000};
   for (int i = 0; i < 100'000; ++i) printer.Push(event);
-  event.uid = 1001;
+  event.party = {1001};
   printer.Push(event);
   printer.Print();
-  event.uid = 1000;
+  event.party = {1000};
   event.time += absl::Seconds(1);
   printer.Push(event);
   printer.Print();

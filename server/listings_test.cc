@@ -22,8 +22,8 @@
 namespace iris::server {
 namespace {
 
-constexpr uint32_t kAlice = 3001;
-constexpr uint32_t kBob = 3002;
+constexpr Party kAlice{3001};
+constexpr Party kBob{3002};
 
 // What a listing gave, and what its pages were like.
 template <typename Item>
@@ -40,12 +40,14 @@ class ListingsTest : public testing::Test {
         logger_(LogLevel::kError, LogFormat::kKeyValue),
         daemon_(std::make_unique<Daemon>(DaemonOptions(), driver_.get(), &clock_, &logger_)) {}
 
-  static CallerInfo Caller(uint32_t uid) { return {.pid = getpid(), .uid = uid, .gid = uid}; }
-  static CallerInfo Root() { return Caller(0); }
+  static CallerInfo Caller(const Party& party) {
+    return {.pid = getpid(), .party = party, .gid = party.uid};
+  }
+  static CallerInfo Root() { return Caller({}); }
 
-  SessionId Open(uint32_t uid) {
+  SessionId Open(const Party& party) {
     const SessionId id{next_session_++};
-    daemon_->Submit(SessionOpened{id, Caller(uid)});
+    daemon_->Submit(SessionOpened{id, Caller(party)});
     return id;
   }
   void Close(SessionId session) { daemon_->Submit(ProcessGone{session}); }
@@ -70,8 +72,8 @@ class ListingsTest : public testing::Test {
     JobId job;
     uint64_t k = 0;
   };
-  OneRank MakeJob(uint32_t uid, const std::string& name, uint64_t heap_bytes = 2 << 20) {
-    OneRank one{.session = Open(uid)};
+  OneRank MakeJob(const Party& party, const std::string& name, uint64_t heap_bytes = 2 << 20) {
+    OneRank one{.session = Open(party)};
     JoinSpec spec;
     spec.job = name;
     spec.n_ranks = 1;
@@ -272,11 +274,11 @@ TEST_F(ListingsTest, OthersAreNotShownOnAnyPage) {
     Operate(one, AllocateOp{.bytes = 1024, .name = "x"});
   }
   EXPECT_EQ(AllJobs(Caller(kAlice), 1).page_sizes, (std::vector<size_t>{1, 1, 1}));
-  for (const auto& job : AllJobs(Caller(kAlice), 2).items) EXPECT_EQ(job.uid(), kAlice);
+  for (const auto& job : AllJobs(Caller(kAlice), 2).items) EXPECT_EQ(job.uid(), kAlice.uid);
   for (const auto& session : AllSessions(Caller(kAlice), 2, [] {}).items) {
-    EXPECT_EQ(session.uid(), kAlice);
+    EXPECT_EQ(session.uid(), kAlice.uid);
   }
-  for (const auto& heap : AllHeaps(Caller(kBob), 2).items) EXPECT_EQ(heap.uid(), kBob);
+  for (const auto& heap : AllHeaps(Caller(kBob), 2).items) EXPECT_EQ(heap.uid(), kBob.uid);
   EXPECT_EQ(AllAllocations(Caller(kAlice), 1, "", [] {}).items.size(), 3u);
   // A token that root got is a position, and no right.
   v1::ListJobsRequest request;
@@ -288,13 +290,13 @@ TEST_F(ListingsTest, OthersAreNotShownOnAnyPage) {
   v1::ListJobsReply hers;
   ASSERT_TRUE(ListJobs(*daemon_, Caller(kAlice), request, &hers).ok());
   EXPECT_EQ(hers.jobs_size(), 2);
-  for (const auto& job : hers.jobs()) EXPECT_EQ(job.uid(), kAlice);
+  for (const auto& job : hers.jobs()) EXPECT_EQ(job.uid(), kAlice.uid);
 }
 
 TEST_F(ListingsTest, AFilterHoldsOnEveryPage) {
-  for (const uint32_t uid : {kAlice, kBob, kBob + 1}) {
-    MakeJob(uid, "train");
-    MakeJob(uid, "other");
+  for (const Party& party : {kAlice, kBob, Party{kBob.uid + 1}}) {
+    MakeJob(party, "train");
+    MakeJob(party, "other");
   }
   const auto listed = AllJobs(Root(), 1, "train");
   EXPECT_EQ(listed.page_sizes, (std::vector<size_t>{1, 1, 1}));
@@ -304,11 +306,11 @@ TEST_F(ListingsTest, AFilterHoldsOnEveryPage) {
 
 TEST_F(ListingsTest, AJobThatIsNotThereIsNotFound) {
   MakeJob(kAlice, "a");
-  for (const auto& [uid, job] : {std::pair(0u, "b"), std::pair(kBob, "a")}) {
+  for (const auto& [party, job] : {std::pair(Party{}, "b"), std::pair(kBob, "a")}) {
     v1::ListAllocationsRequest request;
     request.set_job(job);
     v1::ListAllocationsReply reply;
-    const absl::Status status = ListAllocations(*daemon_, Caller(uid), request, &reply);
+    const absl::Status status = ListAllocations(*daemon_, Caller(party), request, &reply);
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
   }
   // One that is there and has none is another matter.
@@ -362,16 +364,17 @@ TEST_F(ListingsTest, WaitsAreSeenOnceByWhoMaySeeTheJob) {
     daemon_->Call(call, JoinCall{session, call, spec}, [](const Reply&) {});
     if (i % 50 == 0) MakeJob(kAlice, absl::StrCat("ready", i));
   }
-  const auto all = [&](uint32_t uid, uint32_t page_size, const std::string& job) {
+  const auto all = [&](const Party& party, uint32_t page_size, const std::string& job) {
     v1::ListWaitsRequest request;
     request.set_page_size(page_size);
     request.set_job(job);
     return All<v1::ListWaitsRequest, v1::ListWaitsReply>(
         request, [](const auto& r) -> const auto& { return r.waits(); },
-        [&](const auto& r, auto* out) { return ListWaits(*daemon_, Caller(uid), r, out); }, [] {});
+        [&](const auto& r, auto* out) { return ListWaits(*daemon_, Caller(party), r, out); },
+        [] {});
   };
   for (const uint32_t page_size : {0u, 1u, 7u}) {
-    const auto listed = all(0, page_size, "");
+    const auto listed = all({}, page_size, "");
     EXPECT_EQ(listed.items.size(), size_t{kJobs});
     for (const auto& [id, n] : Count(listed.items, &v1::Wait::job_id)) EXPECT_EQ(n, 1) << id;
     for (const size_t size : listed.page_sizes) EXPECT_LE(size, page_size == 0 ? 64 : page_size);

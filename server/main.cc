@@ -149,7 +149,7 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
                                const Logger* logger, const LookingLimits& looking,
                                Closing* closing) {
   WorkerTable::Setup setup;
-  setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+  setup.start = [program](const Party& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
     if (!process.ok()) return process.status();
     return std::make_unique<RunningProcess>(*std::move(process));
@@ -177,15 +177,15 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
                  {{"descriptors", n}});
   };
   setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
-  setup.died = [daemon](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
+  setup.died = [daemon](const Party& tenant, pid_t pid, const absl::Status& reason) {
     Event event;
     event.pid = pid;
-    event.uid = tenant.uid;
+    event.party = tenant;
     event.detail = event::WorkerEnded{tenant.Text(), std::string(reason.message())};
     daemon->Submit(Noted{std::move(event)});
   };
   setup.limits.idle_timeout = config.worker_idle_timeout;
-  setup.is_operator = [finder = TenantFinder()](const Tenant& tenant) {
+  setup.is_operator = [finder = PartyFinder()](const Party& tenant) {
     return finder.IsOperator(tenant);
   };
   return setup;

@@ -10,7 +10,7 @@
 
 namespace iris::server {
 
-std::shared_ptr<Account> Accounts::Open(const Tenant& tenant, bool is_operator) {
+std::shared_ptr<Account> Accounts::Open(const Party& tenant, bool is_operator) {
   absl::MutexLock lock(&mu_);
   std::weak_ptr<Account>& known = by_tenant_[tenant];
   if (std::shared_ptr<Account> account = known.lock(); account != nullptr) return account;

@@ -23,7 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/account/core_memory.h"
-#include "server/session/tenant.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -36,7 +36,7 @@ class Account {
   // A call counts for no more: a thread that had no CPU meanwhile has spent nothing.
   static constexpr absl::Duration kMostOfOneCall = absl::Milliseconds(20);
 
-  const Tenant tenant;
+  const Party tenant;
   const bool is_operator = false;
   const MemorySlot slot = kIrisdsSlot;
 
@@ -52,7 +52,7 @@ class Account {
 
  private:
   friend class Accounts;
-  Account(const Accounts* all, const Tenant& t, bool op, MemorySlot s)
+  Account(const Accounts* all, const Party& t, bool op, MemorySlot s)
       : tenant(t), is_operator(op), slot(s), all_(all) {}
 
   const Accounts* const all_;
@@ -69,7 +69,7 @@ class Accounts {
   Accounts& operator=(const Accounts&) = delete;
 
   // The tenant's account, which is open as long as anybody holds it. The Accounts outlive it.
-  std::shared_ptr<Account> Open(const Tenant& tenant, bool is_operator) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Account> Open(const Party& tenant, bool is_operator) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether the account that the calling thread acts for may have irisd keep more.
   // kResourceExhausted: irisd is short of memory, and the account has its part or more.
@@ -94,7 +94,7 @@ class Accounts {
   std::atomic<uint64_t> limit_bytes_;
   uint64_t turn_ = 1;  // the session thread's
   mutable absl::Mutex mu_;
-  std::map<Tenant, std::weak_ptr<Account>> by_tenant_ ABSL_GUARDED_BY(mu_);
+  std::map<Party, std::weak_ptr<Account>> by_tenant_ ABSL_GUARDED_BY(mu_);
   std::map<MemorySlot, const Account*> by_slot_ ABSL_GUARDED_BY(mu_);
   MemorySlot last_slot_ ABSL_GUARDED_BY(mu_) = kOthersSlot;
 };

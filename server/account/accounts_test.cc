@@ -32,12 +32,12 @@ absl::Status RoomFor(const Accounts& accounts, const Account& account) {
 
 TEST(AccountsTest, ATenantHasOneAccountAndItsPlaceIsUsedAgain) {
   Accounts accounts(100 << 20);
-  const auto one = accounts.Open(Tenant{1000}, false);
-  EXPECT_EQ(accounts.Open(Tenant{1000}, false), one);
-  EXPECT_NE(accounts.Open(Tenant{1001}, false)->slot, one->slot);
+  const auto one = accounts.Open(Party{1000}, false);
+  EXPECT_EQ(accounts.Open(Party{1000}, false), one);
+  EXPECT_NE(accounts.Open(Party{1001}, false)->slot, one->slot);
   EXPECT_EQ(accounts.List().size(), 1u);  // the other has been closed meanwhile
   for (size_t i = 0; i < 3 * kMemorySlots; ++i) {
-    const auto other = accounts.Open(Tenant{static_cast<uint32_t>(2000 + i)}, false);
+    const auto other = accounts.Open(Party{static_cast<uint32_t>(2000 + i)}, false);
     ASSERT_NE(other->slot, one->slot);
     ASSERT_NE(other->slot, kIrisdsSlot);
     ASSERT_NE(other->slot, kOthersSlot);
@@ -46,9 +46,9 @@ TEST(AccountsTest, ATenantHasOneAccountAndItsPlaceIsUsedAgain) {
 
 TEST(AccountsTest, WhoeverHasMoreThanHisPartIsRefusedWhenMemoryIsShort) {
   Accounts accounts(100 << 20);
-  const auto greedy = accounts.Open(Tenant{1000}, false);
-  const auto modest = accounts.Open(Tenant{1001}, false);
-  const auto root = accounts.Open(Tenant{0}, true);
+  const auto greedy = accounts.Open(Party{1000}, false);
+  const auto modest = accounts.Open(Party{1001}, false);
+  const auto root = accounts.Open(Party{0}, true);
   const Held much(*greedy, 79 << 20);
   EXPECT_TRUE(RoomFor(accounts, *greedy).ok());
   const Held more(*greedy, 2 << 20);
@@ -67,8 +67,8 @@ TEST(AccountsTest, WhoeverHasMoreThanHisPartIsRefusedWhenMemoryIsShort) {
 
 TEST(AccountsTest, WhatACallTookBeyondATurnIsMissingInTheNext) {
   Accounts accounts(1 << 30);
-  const auto busy = accounts.Open(Tenant{1000}, false);
-  const auto other = accounts.Open(Tenant{1001}, false);
+  const auto busy = accounts.Open(Party{1000}, false);
+  const auto other = accounts.Open(Party{1001}, false);
   EXPECT_TRUE(busy->MayRun());
   busy->Ran(Account::kQuantum / 2);
   EXPECT_TRUE(busy->MayRun());

@@ -27,7 +27,7 @@ absl::Status Ledger::Reserve(uint32_t device_index, uint64_t bytes, const Holder
   if (bytes > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("reserve ", base::SizeText(bytes),
                                                      " for rank ", holder.rank, ": ",
-                                                     Describe(device_index, holder.uid)));
+                                                     Describe(device_index, holder.party)));
   }
   device.used_bytes += bytes;
   holders_[device_index][holder] += bytes;
@@ -46,7 +46,7 @@ void Ledger::Release(uint32_t device_index, uint64_t bytes, const Holder& holder
   devices_[device_index].used_bytes -= bytes;
 }
 
-std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
+std::string Ledger::Describe(uint32_t device_index, const Party& viewer) const {
   IRIS_CHECK(device_index < devices_.size(), "a ledger is asked for a device that it has");
   const DeviceAccount& device = devices_[device_index];
   const uint64_t free_bytes =
@@ -58,12 +58,12 @@ std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
     absl::StrAppend(&text, ", ", base::SizeText(*device.driver_free_bytes),
                     " by the driver's count");
   }
-  const bool sees_all = viewer_uid == 0 || viewer_uid == operator_uid_;
-  std::map<std::pair<std::string, uint32_t>, uint64_t> by_job;  // name, uid
+  const bool sees_all = viewer.IsOperator(operator_uid_);
+  std::map<std::pair<std::string, Party>, uint64_t> by_job;
   uint64_t others = 0;
   for (const auto& [holder, bytes] : holders_[device_index]) {
-    if (sees_all || holder.uid == viewer_uid) {
-      by_job[{holder.job, holder.uid}] += bytes;
+    if (sees_all || holder.party == viewer) {
+      by_job[{holder.job, holder.party}] += bytes;
     } else {
       others += bytes;
     }
@@ -71,7 +71,7 @@ std::string Ledger::Describe(uint32_t device_index, uint32_t viewer_uid) const {
   std::vector<std::pair<uint64_t, std::string>> held;
   for (const auto& [job, bytes] : by_job) {
     const std::string whose =
-        job.second == viewer_uid ? std::string() : absl::StrCat(" of uid ", job.second);
+        job.second == viewer ? std::string() : absl::StrCat(" of ", job.second.Text());
     held.emplace_back(bytes, absl::StrCat("job '", job.first, "'", whose));
   }
   // The largest first; those of one size by name.

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -28,7 +29,7 @@ class Ledger {
   struct Holder {
     std::string job;
     uint32_t rank = 0;
-    uint32_t uid = 0;
+    Party party;
     friend auto operator<=>(const Holder&, const Holder&) = default;
   };
 
@@ -42,9 +43,9 @@ class Ledger {
   // Takes back what Reserve booked. Checks (fatally) that it was.
   void Release(uint32_t device_index, uint64_t bytes, const Holder& holder);
 
-  // How much of the device is free and which jobs hold the rest, for a message to `viewer_uid`:
+  // How much of the device is free and which jobs hold the rest, for a message to `viewer`:
   // jobs of others come as a sum.
-  std::string Describe(uint32_t device_index, uint32_t viewer_uid) const;
+  std::string Describe(uint32_t device_index, const Party& viewer) const;
 
   void SetDriverFree(uint32_t device_index, uint64_t bytes);
 

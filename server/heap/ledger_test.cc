@@ -47,15 +47,15 @@ TEST(Ledger, OtherUsersJobsComeAsASum) {
       "200 "
       "bytes by job "
       "'y' of uid 2, 100 bytes by job 'x' of uid 1";
-  EXPECT_EQ(ledger.Describe(0, 0), kAll);
-  EXPECT_EQ(ledger.Describe(0, 33), kAll);
+  EXPECT_EQ(ledger.Describe(0, {0}), kAll);
+  EXPECT_EQ(ledger.Describe(0, {33}), kAll);
   EXPECT_EQ(
-      ledger.Describe(0, 2),
+      ledger.Describe(0, {2}),
       "device 0 (dev-a): 400 bytes of 1000 bytes are free; held: 200 bytes by job 'y', 400 bytes "
       "by jobs of "
       "other users");
   EXPECT_EQ(
-      ledger.Describe(0, 9),
+      ledger.Describe(0, {9}),
       "device 0 (dev-a): 400 bytes of 1000 bytes are free; held: 600 bytes by jobs of other users");
 }
 
@@ -64,13 +64,14 @@ TEST(Ledger, ManyJobsAreSummedUp) {
   for (uint32_t i = 0; i < 10; ++i) {
     ASSERT_TRUE(ledger.Reserve(0, 10 + i, {absl::StrCat("job-", i), 0, 1}).ok());
   }
-  EXPECT_THAT(ledger.Describe(0, 1), HasSubstr("12 bytes by job 'job-2', 21 bytes by 2 more jobs"));
+  EXPECT_THAT(ledger.Describe(0, {1}),
+              HasSubstr("12 bytes by job 'job-2', 21 bytes by 2 more jobs"));
 }
 
 TEST(Ledger, TellsWhatTheDriverCounts) {
   Ledger ledger = TwoDevices();
   ledger.SetDriverFree(0, 77);
-  EXPECT_EQ(ledger.Describe(0, 1),
+  EXPECT_EQ(ledger.Describe(0, {1}),
             "device 0 (dev-a): 1000 bytes of 1000 bytes are free, 77 bytes by the driver's count");
 }
 

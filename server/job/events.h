@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/job/ids.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -213,7 +214,7 @@ struct Event {
   std::string job;    // empty: to none
   int32_t rank = -1;  // -1: to none of it
   int64_t pid = 0;    // 0: to no process
-  uint32_t uid = 0;   // whose job or session it is
+  Party party;        // whose job or session it is
   EventDetail detail;
 };
 

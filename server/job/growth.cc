@@ -83,13 +83,13 @@ absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed
 }
 
 absl::Status JobMachine::Impl::BookGrowth(const Job& job, uint64_t bytes) {
-  if (absl::Status s = CheckDescriptors(job.n_ranks(), job.uid); !s.ok()) return s;
+  if (absl::Status s = CheckDescriptors(job.n_ranks(), job.party); !s.ok()) return s;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     const absl::Status booked =
-        Book(job.ranks[rank].device_index, bytes, {job.name, rank, job.uid});
+        Book(job.ranks[rank].device_index, bytes, {job.name, rank, job.party});
     if (booked.ok()) continue;
     for (Rank undo = 0; undo < rank; ++undo) {
-      Unbook(job.ranks[undo].device_index, bytes, {job.name, undo, job.uid});
+      Unbook(job.ranks[undo].device_index, bytes, {job.name, undo, job.party});
     }
     return booked;
   }

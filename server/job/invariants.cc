@@ -47,21 +47,22 @@ absl::Status JobMachine::Impl::CheckInvariants() const {
   if (absl::Status s = CheckSessions(); !s.ok()) return s;
   if (jobs_by_name_.size() != jobs_.size())
     return absl::InternalError("names and jobs do not match");
-  std::map<uint32_t, std::set<JobId>> by_uid;
+  std::map<Party, std::set<JobId>> by_account;
   for (const auto& [id, job] : jobs_) {
-    by_uid[job->uid].insert(id);
+    by_account[job->party.Account()].insert(id);
     if (absl::Status s = CheckJob(*job); !s.ok()) return s;
   }
-  if (by_uid != jobs_by_uid_) return absl::InternalError("jobs per uid do not add up");
+  if (by_account != jobs_by_account_) return absl::InternalError("jobs per account do not add up");
   if (absl::Status s = CheckSegments(); !s.ok()) return s;
   if (absl::Status s = CheckWaitingCalls(); !s.ok()) return s;
   return CheckDeadlines();
 }
 
 absl::Status JobMachine::Impl::CheckSessions() const {
-  std::map<uint32_t, std::set<SessionId>> by_uid;
-  for (const auto& [id, session] : sessions_) by_uid[session.caller.uid].insert(id);
-  if (by_uid != sessions_by_uid_) return absl::InternalError("sessions per uid do not add up");
+  std::map<Party, std::set<SessionId>> by_account;
+  for (const auto& [id, session] : sessions_) by_account[session.caller.party.Account()].insert(id);
+  if (by_account != sessions_by_account_)
+    return absl::InternalError("sessions per account do not add up");
   for (const auto& [id, session] : sessions_) {
     if (session.id != id) return absl::InternalError("a session has another's id");
     if (!session.lease.has_value()) continue;
@@ -76,7 +77,7 @@ absl::Status JobMachine::Impl::CheckSessions() const {
 }
 
 absl::Status JobMachine::Impl::CheckJob(const Job& job) const {
-  const auto named = jobs_by_name_.find({job.uid, job.name});
+  const auto named = jobs_by_name_.find({job.party, job.name});
   if (named == jobs_by_name_.end() || named->second != job.id)
     return Broken(job, "is not found by its name");
   if (job.n_ranks() == 0 || job.n_ranks() > wire::kMaxRanks) return Broken(job, "n_ranks");
@@ -370,29 +371,30 @@ absl::Status JobMachine::Impl::CheckGrowth(const Job& job) const {
 }
 
 absl::Status JobMachine::Impl::CheckSegments() const {
-  std::map<uint32_t, uint64_t> by_uid, by_device, dropping_by_uid, dropping_by_device;
-  std::map<uint32_t, uint64_t> descriptors;
-  for (const auto& [id, job] : jobs_) descriptors[job->uid] += job->n_ranks() + 1;
+  std::map<Party, uint64_t> by_account, dropping_by_account, descriptors;
+  std::map<uint32_t, uint64_t> by_device, dropping_by_device;
+  for (const auto& [id, job] : jobs_) descriptors[job->party.Account()] += job->n_ranks() + 1;
   size_t n_kept = 0;
   for (const auto& [id, segment] : segments_) {
-    ++descriptors[segment.uid];
+    ++descriptors[segment.holder.party.Account()];
     if (segment.registered) {
       n_kept += segment.dropping ? 0 : 1;
       continue;
     }
-    by_uid[segment.uid] += segment.info.bytes;
+    by_account[segment.holder.party.Account()] += segment.info.bytes;
     by_device[segment.device_index] += segment.info.bytes;
     if (segment.dropping) {
-      dropping_by_uid[segment.uid] += segment.info.bytes;
+      dropping_by_account[segment.holder.party.Account()] += segment.info.bytes;
       dropping_by_device[segment.device_index] += segment.info.bytes;
     } else {
       ++n_kept;
     }
   }
-  if (descriptors != descriptors_by_uid_) return absl::InternalError("descriptors of a user");
-  if (by_uid != booked_bytes_by_uid_) return absl::InternalError("bytes per uid do not add up");
-  if (dropping_by_uid != dropping_bytes_by_uid_)
-    return absl::InternalError("dropping bytes per uid");
+  if (descriptors != descriptors_by_account_) return absl::InternalError("descriptors of a user");
+  if (by_account != booked_bytes_by_account_)
+    return absl::InternalError("bytes per account do not add up");
+  if (dropping_by_account != dropping_bytes_by_account_)
+    return absl::InternalError("dropping bytes per account");
   if (dropping_by_device != dropping_bytes_by_device_)
     return absl::InternalError("dropping bytes per device");
   for (uint32_t i = 0; i < ledger_.devices().size(); ++i) {
@@ -402,19 +404,19 @@ absl::Status JobMachine::Impl::CheckSegments() const {
           absl::StrCat("the ledger of device ", i, " is not the sum of its segments"));
     }
   }
-  const auto watched = [&](uint32_t uid, const KeptMemory::Process& process) {
+  const auto watched = [&](const Party& party, const KeptMemory::Process& process) {
     return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-      return entry.second.caller.uid == uid &&
+      return entry.second.caller.party.Account() == party.Account() &&
              KeptMemory::ProcessOf(entry.second.caller) == process;
     });
   };
-  for (const auto& [uid, parts] : kept_.all()) {
+  for (const auto& [account, parts] : kept_.all()) {
     if (limits_.max_heap_bytes_per_uid == 0) return absl::InternalError("memory kept off no quota");
     if (parts.size() > KeptMemory::kMaxPartsPerUid) return absl::InternalError("too much is kept");
     for (const auto& [holders, bytes] : parts) {
       if (bytes == 0 || holders.empty()) return absl::InternalError("nothing is kept");
       for (const KeptMemory::Process& process : holders) {
-        if (!watched(uid, process)) return absl::InternalError("memory is kept for ever");
+        if (!watched(account, process)) return absl::InternalError("memory is kept for ever");
       }
     }
   }
@@ -423,7 +425,7 @@ absl::Status JobMachine::Impl::CheckSegments() const {
     for (const Member& member : job->ranks) {
       if (member.keeps_memory &&
           (limits_.max_heap_bytes_per_uid == 0 ||
-           !watched(job->uid, KeptMemory::ProcessOf(member.lease.process)))) {
+           !watched(job->party, KeptMemory::ProcessOf(member.lease.process)))) {
         return absl::InternalError("a process that may keep memory is not watched");
       }
     }

@@ -33,10 +33,8 @@ inline constexpr size_t kMaxWaitingCallsPerRank = 8;
 inline constexpr size_t kMaxOutcomesPerTeam = 64;
 // Destroyed teams kept per job, so that a retried destroy finds its outcome.
 inline constexpr size_t kMaxPastTeams = 16;
-// Broadcast values that irisd holds for a job, and for all jobs of a user: of operations that wait,
-// or kept for retries.
+// Broadcast values that irisd holds for a job: of operations that wait, or kept for retries.
 inline constexpr uint64_t kMaxValueBytesPerJob = 64ull << 20;
-inline constexpr uint64_t kMaxValueBytesPerUser = 256ull << 20;
 // A team slot whose epochs have come this far is not used again: stale words could look like the
 // future.
 inline constexpr uint64_t kMaxSlotEpoch = 1ull << 31;
@@ -172,7 +170,7 @@ struct Growth {
 struct Job {
   JobId id;
   std::string name;
-  uint32_t uid = 0;
+  Party party;
   JobState state = JobState::kForming;
   std::string broken_reason;
   uint64_t epoch = 1;

@@ -39,14 +39,14 @@ void JobMachine::Impl::Answer(CallId call, absl::Status status, Result result) {
 
 void JobMachine::Impl::Note(const Job& job, int32_t rank, EventDetail detail) {
   const int64_t pid = rank >= 0 ? job.ranks[rank].lease.process.pid : 0;
-  Emit(EmitEvent{{job.name, rank, pid, job.uid, std::move(detail)}});
+  Emit(EmitEvent{{job.name, rank, pid, job.party, std::move(detail)}});
 }
 
 void JobMachine::Impl::NoteSession(const Session& session, EventDetail detail) {
   const Job* job = JobOf(session);
   Emit(EmitEvent{{job == nullptr ? "" : job->name,
                   job == nullptr ? -1 : static_cast<int32_t>(session.lease->rank),
-                  session.caller.pid, session.caller.uid, std::move(detail)}});
+                  session.caller.pid, session.caller.party, std::move(detail)}});
 }
 
 void JobMachine::Impl::SetState(Job& job, Rank rank, RankState state, bool abort) {
@@ -213,7 +213,7 @@ void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller,
   session.caller = caller;
   session.created = now_.wall;
   session.process_began = now_.steady - process_age;
-  sessions_by_uid_[caller.uid].insert(id);
+  sessions_by_account_[caller.party.Account()].insert(id);
   NoteSession(sessions_.emplace(id, session).first->second, event::SessionOpened{id});
 }
 

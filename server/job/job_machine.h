@@ -65,7 +65,7 @@ class JobMachine {
   std::vector<SessionSnapshot> Sessions() const;
 
   // Listings: each thing behind `after`, in order, until `visit` returns false. They cost what was
-  // visited; a query of one user passes over the jobs and sessions of others without looking.
+  // visited; a query of one party passes over the jobs and sessions of others without looking.
   using VisitJob = absl::FunctionRef<bool(const JobSnapshot&)>;
   // Jobs come without allocations and without the segments of their ranks; for the two below, also
   // without ranks.
@@ -78,7 +78,8 @@ class JobMachine {
   void VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const;
   void VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const;
   void VisitAllocations(const JobQuery& query, ListPosition after, VisitAllocation visit) const;
-  void VisitSessions(std::optional<uint32_t> uid, ListPosition after, VisitSession visit) const;
+  void VisitSessions(const std::optional<Party>& party, ListPosition after,
+                     VisitSession visit) const;
 
   // For tests and debug builds: every internal invariant; a message naming the first that does not
   // hold.

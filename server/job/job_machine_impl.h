@@ -46,7 +46,6 @@ struct JobMachine::Impl {
   struct Segment {
     SegmentInfo info;
     JobId job;
-    uint32_t uid = 0;
     uint32_t device_index = 0;
     Ledger::Holder holder;
     bool created = false;
@@ -115,8 +114,8 @@ struct JobMachine::Impl {
   void Refuse(const Session& session, const JoinSpec& spec, const absl::Status& why);
   void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
   // Null: there is no job of the name. Ranks that it holds are told otherwise.
-  void RememberRefused(const std::pair<uint32_t, std::string>& name, const Job* job,
-                       uint32_t n_ranks, RefusedJoin refused);
+  void RememberRefused(const std::pair<Party, std::string>& name, const Job* job, uint32_t n_ranks,
+                       RefusedJoin refused);
   // The rank has joined a job of the name.
   void ForgetRefused(const Job& job, Rank joined);
   // What Refuse has left for a rank that comes after the refused one. Ok: it may join.
@@ -133,12 +132,12 @@ struct JobMachine::Impl {
   // Of a spec that CheckJoin has passed.
   absl::Status CheckMayJoin(const Job& job, const JoinSpec& spec) const;
   absl::Status CheckAgreement(const Job& job, const std::string& what, const JoinSpec& spec) const;
-  absl::Status CheckJobLimits(uint32_t uid) const;
+  absl::Status CheckJobLimits(const Party& party) const;
   // The error of the first pair of devices, of this rank and of those that have joined, that cannot
   // use each other's memory. Null: no other has joined.
   absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
   void ReportSharedDevices(const Job& job);
-  Job& NewJob(const std::string& name, uint32_t uid, const JoinSpec& spec);
+  Job& NewJob(const std::string& name, const Party& party, const JoinSpec& spec);
   // Remembers who gave up, for a rank that comes after all of them; and gives them to a new job of
   // the name.
   void RememberAbandoned(const Job& job);
@@ -181,7 +180,7 @@ struct JobMachine::Impl {
   void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   // True if Book will succeed once every segment that is being dropped has been, unless others are
   // faster.
-  bool RoomAfterDrops(uint32_t device_index, uint64_t bytes, uint32_t uid) const;
+  bool RoomAfterDrops(uint32_t device_index, uint64_t bytes, const Party& party) const;
   // Starts to create a segment that is booked.
   SegmentId CreateBooked(Job& job, Rank rank, uint32_t index, uint64_t offset_bytes,
                          uint64_t bytes);
@@ -189,8 +188,8 @@ struct JobMachine::Impl {
   absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   // kResourceExhausted if `n` more descriptors of segments and pages would be too many.
   // Whether irisd may hold `n` more for the user; their number changes.
-  absl::Status CheckDescriptors(uint64_t n, uint32_t uid) const;
-  void CountDescriptors(uint32_t uid, int64_t change);
+  absl::Status CheckDescriptors(uint64_t n, const Party& party) const;
+  void CountDescriptors(const Party& party, int64_t change);
   // For a rank in Join, after CheckMemory: now, or as soon as memory is free.
   void CreateFirstSegment(Job& job, Rank rank);
   void Drop(SegmentId segment);
@@ -293,21 +292,21 @@ struct JobMachine::Impl {
   JobLimits limits_;
   Ledger ledger_;
   const UnusablePairs unusable_;
-  uint64_t n_descriptors_ = 0;                       // of segments and pages, of every job
-  std::map<uint32_t, uint64_t> descriptors_by_uid_;  // no zeros
-  uint64_t granularity_bytes_ = 0;                   // of every device's memory
+  uint64_t n_descriptors_ = 0;                        // of segments and pages, of every job
+  std::map<Party, uint64_t> descriptors_by_account_;  // no zeros
+  uint64_t granularity_bytes_ = 0;                    // of every device's memory
   bool stopping_ = false;
   Time now_;  // of the input that is being applied
 
   std::map<SessionId, Session> sessions_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
-  std::map<std::pair<uint32_t, std::string>, JobId> jobs_by_name_;  // uid, name
-  std::map<uint32_t, std::set<JobId>> jobs_by_uid_;
-  std::map<std::pair<uint32_t, std::string>, AbandonedJob> abandoned_;  // uid, name
-  std::map<std::pair<uint32_t, std::string>, RefusedJoin> refused_;     // uid, name
-  std::map<uint32_t, std::set<SessionId>> sessions_by_uid_;
-  std::map<uint32_t, uint64_t> booked_bytes_by_uid_;
-  std::map<uint32_t, uint64_t> dropping_bytes_by_uid_;
+  std::map<std::pair<Party, std::string>, JobId> jobs_by_name_;  // whose, name
+  std::map<Party, std::set<JobId>> jobs_by_account_;
+  std::map<std::pair<Party, std::string>, AbandonedJob> abandoned_;  // whose, name
+  std::map<std::pair<Party, std::string>, RefusedJoin> refused_;     // whose, name
+  std::map<Party, std::set<SessionId>> sessions_by_account_;
+  std::map<Party, uint64_t> booked_bytes_by_account_;
+  std::map<Party, uint64_t> dropping_bytes_by_account_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
   KeptMemory kept_;                           // empty unless users have a quota
   std::set<std::pair<JobId, Rank>> starved_;  // in Join, waiting for memory that is being dropped

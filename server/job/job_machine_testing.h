@@ -61,9 +61,9 @@ class MachineTest : public ::testing::Test {
     return effects;
   }
 
-  SessionId Open(int64_t pid, uint32_t uid = 1000) {
+  SessionId Open(int64_t pid, const Party& party = {1000}) {
     const SessionId id{next_session_++};
-    Do(SessionOpened{id, {.pid = pid, .uid = uid, .gid = uid, .process_start = 7}});
+    Do(SessionOpened{id, {.pid = pid, .party = party, .gid = party.uid, .process_start = 7}});
     return id;
   }
 

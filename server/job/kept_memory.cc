@@ -15,9 +15,9 @@ constexpr size_t kHoldersNamed = 4;
 
 }  // namespace
 
-void KeptMemory::Add(uint32_t uid, std::set<Process> holders, uint64_t bytes) {
+void KeptMemory::Add(const Party& party, std::set<Process> holders, uint64_t bytes) {
   if (holders.empty() || bytes == 0) return;
-  Parts& parts = parts_[uid];
+  Parts& parts = parts_[party.Account()];
   if (parts.size() >= kMaxPartsPerUid && !parts.contains(holders)) {
     const auto last = std::prev(parts.end());
     holders.insert(last->first.begin(), last->first.end());
@@ -27,8 +27,8 @@ void KeptMemory::Add(uint32_t uid, std::set<Process> holders, uint64_t bytes) {
   parts[std::move(holders)] += bytes;
 }
 
-void KeptMemory::ProcessGone(uint32_t uid, const Process& process) {
-  const auto found = parts_.find(uid);
+void KeptMemory::ProcessGone(const Party& party, const Process& process) {
+  const auto found = parts_.find(party.Account());
   if (found == parts_.end()) return;
   Parts left;
   for (auto& [holders, bytes] : found->second) {
@@ -40,24 +40,24 @@ void KeptMemory::ProcessGone(uint32_t uid, const Process& process) {
   if (found->second.empty()) parts_.erase(found);
 }
 
-bool KeptMemory::Holds(uint32_t uid, const Process& process) const {
-  const auto found = parts_.find(uid);
+bool KeptMemory::Holds(const Party& party, const Process& process) const {
+  const auto found = parts_.find(party.Account());
   return found != parts_.end() &&
          std::any_of(found->second.begin(), found->second.end(),
                      [&](const auto& part) { return part.first.contains(process); });
 }
 
-uint64_t KeptMemory::bytes(uint32_t uid) const {
-  const auto found = parts_.find(uid);
+uint64_t KeptMemory::bytes(const Party& party) const {
+  const auto found = parts_.find(party.Account());
   uint64_t sum = 0;
   if (found == parts_.end()) return sum;
   for (const auto& [holders, bytes] : found->second) sum += bytes;
   return sum;
 }
 
-std::string KeptMemory::Holders(uint32_t uid) const {
+std::string KeptMemory::Holders(const Party& party) const {
   std::set<Process> all;
-  if (const auto found = parts_.find(uid); found != parts_.end()) {
+  if (const auto found = parts_.find(party.Account()); found != parts_.end()) {
     for (const auto& [holders, bytes] : found->second) all.insert(holders.begin(), holders.end());
   }
   std::vector<std::string> named;

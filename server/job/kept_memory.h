@@ -35,18 +35,18 @@ class KeptMemory {
   static Process ProcessOf(const CallerInfo& caller) { return {caller.pid, caller.process_start}; }
 
   // Nothing, if there are no holders or no bytes.
-  void Add(uint32_t uid, std::set<Process> holders, uint64_t bytes);
-  void ProcessGone(uint32_t uid, const Process& process);
+  void Add(const Party& party, std::set<Process> holders, uint64_t bytes);
+  void ProcessGone(const Party& party, const Process& process);
 
-  bool Holds(uint32_t uid, const Process& process) const;
-  uint64_t bytes(uint32_t uid) const;
+  bool Holds(const Party& party, const Process& process) const;
+  uint64_t bytes(const Party& party) const;
   // "pid 12, pid 13 and 5 more", of those that hold the user's; for an error.
-  std::string Holders(uint32_t uid) const;
+  std::string Holders(const Party& party) const;
 
-  const std::map<uint32_t, Parts>& all() const { return parts_; }
+  const std::map<Party, Parts>& all() const { return parts_; }
 
  private:
-  std::map<uint32_t, Parts> parts_;  // by uid; none is empty
+  std::map<Party, Parts> parts_;  // by account; none is empty
 };
 
 }  // namespace iris::server

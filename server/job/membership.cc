@@ -53,13 +53,13 @@ void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
   const absl::Status status = told.ok() ? TryJoin(**session, call, spec) : told;
   if (status.ok()) return;
   Emit(EmitEvent{{CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank, (*session)->caller.pid,
-                  (*session)->caller.uid, event::JoinFailed{std::string(status.message())}}});
+                  (*session)->caller.party, event::JoinFailed{std::string(status.message())}}});
   Answer(call, status);
   if (told.ok()) Refuse(**session, spec, status);
 }
 
 // A refusal ends the join of the others only if it is of a rank that the job cannot form without:
-// the caller is the job's user (a name belongs to one uid), names one of the job's ranks, that rank
+// the caller is the job's user (a name belongs to one party), names one of the job's ranks, that rank
 // is free, and the job forms or does not exist yet. Every other refusal concerns its caller alone:
 // another user, another name, a number that is no rank of the job, a second claim to a rank that
 // has joined, a session that holds a rank, a job that runs or is broken.
@@ -71,7 +71,7 @@ void JobMachine::Impl::Refuse(const Session& session, const JoinSpec& spec,
                        spec.n_ranks <= static_cast<int32_t>(wire::kMaxRanks);
   if (!is_rank) return;
   const Rank rank = static_cast<Rank>(spec.rank);
-  const auto named = jobs_by_name_.find({session.caller.uid, spec.job});
+  const auto named = jobs_by_name_.find({session.caller.party, spec.job});
   if (named != jobs_by_name_.end()) {
     const Job& job = *FindJob(named->second);
     if (job.state != JobState::kForming || rank >= job.n_ranks() || job.ranks[rank].lease.held) {
@@ -94,15 +94,15 @@ void JobMachine::Impl::RefuseRank(const CallerInfo& caller, const JoinSpec& spec
                                "; mend that, then start all ranks again"));
   const absl::Duration timeout =
       Clamp(spec.timeout, limits_.join_timeout_default, limits_.join_timeout_max);
-  const auto named = jobs_by_name_.find({caller.uid, spec.job});
+  const auto named = jobs_by_name_.find({caller.party, spec.job});
   Job* const job = named == jobs_by_name_.end() ? nullptr : FindJob(named->second);
-  RememberRefused({caller.uid, spec.job}, job,
+  RememberRefused({caller.party, spec.job}, job,
                   job == nullptr ? static_cast<uint32_t>(spec.n_ranks) : job->n_ranks(),
                   {told, static_cast<Rank>(spec.rank), now_.steady, now_.steady + timeout, {}});
   if (job != nullptr) FailJob(*job, told);
 }
 
-void JobMachine::Impl::RememberRefused(const std::pair<uint32_t, std::string>& name, const Job* job,
+void JobMachine::Impl::RememberRefused(const std::pair<Party, std::string>& name, const Job* job,
                                        uint32_t n_ranks, RefusedJoin refused) {
   for (Rank rank = 0; rank < n_ranks; ++rank) {
     const bool told = job != nullptr && job->ranks[rank].lease.held;
@@ -119,7 +119,7 @@ void JobMachine::Impl::RememberRefused(const std::pair<uint32_t, std::string>& n
 }
 
 absl::Status JobMachine::Impl::RefusedBefore(const Session& session, const JoinSpec& spec) {
-  const auto found = refused_.find({session.caller.uid, spec.job});
+  const auto found = refused_.find({session.caller.party, spec.job});
   if (found == refused_.end() || session.lease.has_value() || spec.rank < 0) {
     return absl::OkStatus();
   }
@@ -137,7 +137,7 @@ absl::Status JobMachine::Impl::RefusedBefore(const Session& session, const JoinS
 }
 
 void JobMachine::Impl::ForgetRefused(const Job& job, Rank joined) {
-  const auto found = refused_.find({job.uid, job.name});
+  const auto found = refused_.find({job.party, job.name});
   if (found == refused_.end()) return;
   std::set<Rank>& untold = found->second.untold;
   untold.erase(joined);
@@ -153,27 +153,28 @@ absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const Join
   const auto checked = CheckJoin(asked);
   if (!checked.ok()) return checked.status();
   const JoinSpec& spec = *checked;
-  const uint32_t uid = session.caller.uid;
+  const Party& party = session.caller.party;
   const Rank rank = static_cast<Rank>(spec.rank);
   const uint32_t device_index = static_cast<uint32_t>(ledger_.IndexOf(spec.device_uuid));
-  const auto named = jobs_by_name_.find({uid, spec.job});
+  const auto named = jobs_by_name_.find({party, spec.job});
   Job* job = named == jobs_by_name_.end() ? nullptr : FindJob(named->second);
-  const absl::Status fits = job == nullptr ? CheckJobLimits(uid) : CheckMayJoin(*job, spec);
+  const absl::Status fits = job == nullptr ? CheckJobLimits(party) : CheckMayJoin(*job, spec);
   if (!fits.ok()) return fits;
   if (absl::Status s = CheckPeers(job, spec, device_index); !s.ok()) return s;
-  if (absl::Status s = CheckMemory(device_index, spec.heap_bytes, {spec.job, rank, uid}); !s.ok()) {
+  if (absl::Status s = CheckMemory(device_index, spec.heap_bytes, {spec.job, rank, party});
+      !s.ok()) {
     return s;
   }
   // A new job: its pages, and a segment of each rank.
   const uint64_t n_descriptors = job == nullptr ? 2 * static_cast<uint64_t>(spec.n_ranks) + 1 : 1;
-  if (absl::Status s = CheckDescriptors(n_descriptors, uid); !s.ok()) {
+  if (absl::Status s = CheckDescriptors(n_descriptors, party); !s.ok()) {
     return absl::Status(s.code(), absl::StrCat("join job '", spec.job, "': ", s.message()));
   }
   if (job == nullptr && !spec.room.ok()) {
     return absl::Status(spec.room.code(),
                         absl::StrCat("join job '", spec.job, "': ", spec.room.message()));
   }
-  if (job == nullptr) job = &NewJob(spec.job, uid, spec);
+  if (job == nullptr) job = &NewJob(spec.job, party, spec);
   ForgetRefused(*job, rank);
 
   Member& member = job->ranks[rank];
@@ -315,15 +316,15 @@ absl::Status JobMachine::Impl::CheckAgreement(const Job& job, const std::string&
   return absl::OkStatus();
 }
 
-absl::Status JobMachine::Impl::CheckJobLimits(uint32_t uid) const {
+absl::Status JobMachine::Impl::CheckJobLimits(const Party& party) const {
   if (jobs_.size() >= limits_.max_jobs) {
     return absl::ResourceExhaustedError(
         absl::StrCat("join: irisd serves ", jobs_.size(), " jobs, its limit"));
   }
-  const auto found = jobs_by_uid_.find(uid);
-  if (found != jobs_by_uid_.end() && found->second.size() >= limits_.max_jobs_per_uid) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("join: uid ", uid, " has ", found->second.size(), " jobs, its limit"));
+  const auto found = jobs_by_account_.find(party.Account());
+  if (found != jobs_by_account_.end() && found->second.size() >= limits_.max_jobs_per_uid) {
+    return absl::ResourceExhaustedError(absl::StrCat("join: ", party.Account().Text(), " has ",
+                                                     found->second.size(), " jobs, its limit"));
   }
   return absl::OkStatus();
 }
@@ -356,14 +357,14 @@ absl::Status JobMachine::Impl::CheckPeers(const Job* job, const JoinSpec& spec,
   return absl::OkStatus();
 }
 
-Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinSpec& spec) {
+Job& JobMachine::Impl::NewJob(const std::string& name, const Party& party, const JoinSpec& spec) {
   const uint32_t n_ranks = static_cast<uint32_t>(spec.n_ranks);
   const JobId id{next_job_++};
   auto made = std::make_unique<Job>();
   Job& job = *made;
   job.id = id;
   job.name = name;
-  job.uid = uid;
+  job.party = party;
   job.heap_bytes_initial = spec.heap_bytes;
   job.heap_bytes = spec.heap_bytes;
   job.stride_bytes = spec.max_heap_bytes;
@@ -372,9 +373,9 @@ Job& JobMachine::Impl::NewJob(const std::string& name, uint32_t uid, const JoinS
   job.ranks.resize(n_ranks);
   RecallAbandoned(job);
   jobs_.emplace(id, std::move(made));
-  jobs_by_name_[{uid, name}] = id;
-  jobs_by_uid_[uid].insert(id);
-  CountDescriptors(uid, n_ranks + 1);
+  jobs_by_name_[{party, name}] = id;
+  jobs_by_account_[party.Account()].insert(id);
+  CountDescriptors(party, n_ranks + 1);
   Emit(CreatePages{id, n_ranks, job.epoch});
   Note(job, event::JobForming{n_ranks, spec.heap_bytes, spec.max_heap_bytes});
   return job;
@@ -401,11 +402,11 @@ void JobMachine::Impl::RememberAbandoned(const Job& job) {
         abandoned_.begin(), abandoned_.end(),
         [](const auto& a, const auto& b) { return a.second.when < b.second.when; }));
   }
-  abandoned_[{job.uid, job.name}] = {job.n_ranks(), now_.steady, job.gave_up};
+  abandoned_[{job.party, job.name}] = {job.n_ranks(), now_.steady, job.gave_up};
 }
 
 void JobMachine::Impl::RecallAbandoned(Job& job) {
-  const auto found = abandoned_.find({job.uid, job.name});
+  const auto found = abandoned_.find({job.party, job.name});
   if (found == abandoned_.end()) return;
   if (found->second.n_ranks == job.n_ranks() &&
       now_.steady - found->second.when < kAbandonedJobKept) {
@@ -709,9 +710,9 @@ void JobMachine::Impl::Gone(SessionId id) {
     }
   }
   NoteSession(session, event::SessionClosed{id});
-  const auto mine = sessions_by_uid_.find(session.caller.uid);
+  const auto mine = sessions_by_account_.find(session.caller.party.Account());
   mine->second.erase(id);
-  if (mine->second.empty()) sessions_by_uid_.erase(mine);
+  if (mine->second.empty()) sessions_by_account_.erase(mine);
   sessions_.erase(id);
   Emit(ReleaseSession{id});
 }
@@ -748,13 +749,13 @@ void JobMachine::Impl::EndJob(Job& job) {
   KeepAccountOf(job, bytes);
   for (Member& member : job.ranks) DropAll(member.segments);
   for (auto& [offset, allocation] : job.allocations) DropAll(allocation.pieces);
-  CountDescriptors(job.uid, -static_cast<int64_t>(job.n_ranks() + 1));
+  CountDescriptors(job.party, -static_cast<int64_t>(job.n_ranks() + 1));
   Emit(DropPages{job.id});
   Note(job, event::JobEnded{});
-  const auto mine = jobs_by_uid_.find(job.uid);
+  const auto mine = jobs_by_account_.find(job.party.Account());
   mine->second.erase(job.id);
-  if (mine->second.empty()) jobs_by_uid_.erase(mine);
-  jobs_by_name_.erase({job.uid, job.name});
+  if (mine->second.empty()) jobs_by_account_.erase(mine);
+  jobs_by_name_.erase({job.party, job.name});
   jobs_.erase(job.id);
 }
 
@@ -768,7 +769,7 @@ void JobMachine::Impl::Resume(SessionId id, CallId call, JobId job_id, const std
   Job* job = FindJob(job_id);
   const std::string what = absl::StrCat("resume rank ", rank_in, " of job '",
                                         CleanText(name, wire::kMaxJobNameBytes), "': ");
-  const bool known = job != nullptr && job->uid == session.caller.uid && job->name == name;
+  const bool known = job != nullptr && job->party == session.caller.party && job->name == name;
   if (!known)
     return Answer(call, absl::NotFoundError(absl::StrCat(what, "irisd does not know that job")));
   if (rank_in < 0 || static_cast<uint32_t>(rank_in) >= job->n_ranks()) {

@@ -284,7 +284,7 @@ TEST_F(DescriptorsTest, AJobThatNeedsMoreThanThereAreIsRefused) {
                         "of the 9 that irisd holds for all users (0 are being given back), at most "
                         "18 are allowed"));
   // Another user has a part of what is left.
-  EXPECT_FALSE(Answered(Join(Open(300, 1001), spec)));
+  EXPECT_FALSE(Answered(Join(Open(300, {1001}), spec)));
 }
 TEST_F(DescriptorsTest, AGrowthThatNeedsMoreThanThereAreIsRefused) {
   const TestJob job = ReadyJob(4);
@@ -427,9 +427,29 @@ TEST_F(DisagreeTest, BrokenJobTakesNobodyIn) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(status.message(), HasSubstr("rank 1 (pid 101) died"));
 }
+TEST_F(DisagreeTest, JobsAreKeptApartByContainer) {
+  constexpr Party kHost{1000}, kContainer{1000, 4026532512}, kSub{165536, 0, 1000};
+  for (const Party& party : {kHost, kContainer, kSub}) Join(Open(100, party), Spec(0, 1));
+  CreateSegments();
+  for (const Party& party : {kHost, kContainer, kSub}) {
+    const std::vector<JobSnapshot> seen = machine_->Jobs({.party = party});
+    ASSERT_THAT(seen, SizeIs(1)) << party.Text();
+    EXPECT_EQ(seen[0].party, party);
+    const CallId resumed = NewCall();
+    Do(ResumeCall{Open(100, party == kHost ? kContainer : kHost), resumed, seen[0].id, "train", 0,
+                  1});
+    EXPECT_TRUE(absl::IsNotFound(StatusOf(resumed))) << StatusOf(resumed);
+    size_t n_sessions = 0;
+    machine_->VisitSessions(party, {}, [&](const SessionSnapshot& session) {
+      EXPECT_EQ(session.caller.party, party);
+      return ++n_sessions < 100;
+    });
+    EXPECT_GE(n_sessions, 1u);
+  }
+}
 TEST_F(DisagreeTest, JobsAreKeptApartByUid) {
-  const CallId mine = Join(Open(100, 1000), Spec(0, 1));
-  const CallId theirs = Join(Open(200, 2000), Spec(0, 1));
+  const CallId mine = Join(Open(100, {1000}), Spec(0, 1));
+  const CallId theirs = Join(Open(200, {2000}), Spec(0, 1));
   CreateSegments();
   EXPECT_NE(ResultOf<JoinResult>(mine).job, ResultOf<JoinResult>(theirs).job);
 }
@@ -753,7 +773,7 @@ class RefusedTest : public MachineTest {
   }
   SessionId OpenAged(int64_t pid, absl::Duration age) {
     const SessionId id{next_session_++};
-    Do(SessionOpened{id, {.pid = pid, .uid = 1000, .process_start = 7}, age});
+    Do(SessionOpened{id, {.pid = pid, .party = {1000}, .process_start = 7}, age});
     return id;
   }
   void ExpectTold(CallId call) {
@@ -808,7 +828,7 @@ TEST_F(RefusedTest, IsForgottenWhenItsTimeIsUp) {
 }
 TEST_F(RefusedTest, StrangersEndNobodysJoin) {
   const CallId first = Join(Open(100), Spec(0, 2));
-  const SessionId stranger = Open(666, 2000);
+  const SessionId stranger = Open(666, {2000});
   JoinRefused(stranger, 1, 2);  // another user's job of that name
   JoinSpec spec = Spec(1, 2);
   spec.heap_bytes = 4 * kHeap;
@@ -911,42 +931,50 @@ class LimitTest : public MachineTest {
     limits.max_heap_bytes_per_uid = 3 * kHeap;
     return limits;
   }
-  CallId JoinNamed(const std::string& name, uint32_t uid, uint64_t heap_bytes = kHeap) {
+  CallId JoinNamed(const std::string& name, const Party& party, uint64_t heap_bytes = kHeap) {
     JoinSpec spec = Spec(0, 2);
     spec.job = name;
     spec.heap_bytes = heap_bytes;
-    return Join(Open(100, uid), spec);
+    return Join(Open(100, party), spec);
   }
 };
 
 TEST_F(LimitTest, JobsPerUid) {
-  JoinNamed("a", 1);
-  JoinNamed("b", 1);
-  const absl::Status status = StatusOf(JoinNamed("c", 1));
+  JoinNamed("a", {1});
+  JoinNamed("b", {1});
+  const absl::Status status = StatusOf(JoinNamed("c", {1}));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(status.message(), HasSubstr("uid 1 has 2 jobs"));
 }
+TEST_F(LimitTest, UsersOfAUserNamespaceHaveItsMakersShare) {
+  JoinNamed("a", {165536, 0, 1});
+  JoinNamed("b", {165537, 0, 1});
+  const absl::Status status = StatusOf(JoinNamed("c", {1}));
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(status.message(), HasSubstr("uid 1 has 2 jobs"));
+  EXPECT_FALSE(Answered(JoinNamed("c", {1, 4026532512})));  // in a container
+}
 TEST_F(LimitTest, JobsInAll) {
-  JoinNamed("a", 1);
-  JoinNamed("b", 2);
-  JoinNamed("c", 3);
-  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(JoinNamed("d", 4))));
+  JoinNamed("a", {1});
+  JoinNamed("b", {2});
+  JoinNamed("c", {3});
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(JoinNamed("d", {4}))));
 }
 TEST_F(LimitTest, HeapBytesPerUid) {
-  JoinNamed("a", 1, 2 * kHeap);
-  const absl::Status status = StatusOf(JoinNamed("b", 1, 2 * kHeap));
+  JoinNamed("a", {1}, 2 * kHeap);
+  const absl::Status status = StatusOf(JoinNamed("b", {1}, 2 * kHeap));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(status.message(), HasSubstr("uid 1 holds 2 MiB of the 3 MiB"));
-  EXPECT_FALSE(Answered(JoinNamed("b", 1, kHeap)));
+  EXPECT_FALSE(Answered(JoinNamed("b", {1}, kHeap)));
 }
 TEST_F(LimitTest, EndedJobsDoNotCount) {
   for (int i = 0; i < 5; ++i) {
-    const CallId call = JoinNamed("a", 1);
+    const CallId call = JoinNamed("a", {1});
     Do(CallCancelled{call});
     Advance(kWithdrawAfter);
     DropSegments();
   }
-  EXPECT_FALSE(Answered(JoinNamed("a", 1)));
+  EXPECT_FALSE(Answered(JoinNamed("a", {1})));
 }
 
 // Mapping.
@@ -1298,9 +1326,9 @@ TEST_F(WatchTest, AnothersJobIsRefused) {
 
 class ResumeTest : public MachineTest {
  protected:
-  SessionId OpenAs(int64_t pid, uint32_t uid, uint64_t process_start) {
+  SessionId OpenAs(int64_t pid, const Party& party, uint64_t process_start) {
     const SessionId id{next_session_++};
-    Do(SessionOpened{id, {.pid = pid, .uid = uid, .process_start = process_start}});
+    Do(SessionOpened{id, {.pid = pid, .party = party, .process_start = process_start}});
     return id;
   }
 };
@@ -1343,9 +1371,9 @@ TEST_F(ResumeTest, JobThatBrokeStaysBrokenButCanBeLeft) {
 TEST_F(ResumeTest, AnotherProcessIsRefused) {
   TestJob job = ReadyJob(1);
   HangUp(job.sessions[0]);
-  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(OpenAs(101, 1000, 7), job, 0))));
-  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(OpenAs(100, 1000, 8), job, 0))));
-  EXPECT_TRUE(absl::IsNotFound(StatusOf(Resume(OpenAs(100, 1001, 7), job, 0))));
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(OpenAs(101, {1000}, 7), job, 0))));
+  EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Resume(OpenAs(100, {1000}, 8), job, 0))));
+  EXPECT_TRUE(absl::IsNotFound(StatusOf(Resume(OpenAs(100, {1001}, 7), job, 0))));
   EXPECT_EQ(TheJob().ranks[0].state, RankState::kEnding);
 }
 TEST_F(ResumeTest, SessionThatStillStandsIsNotTakenOver) {
@@ -1433,7 +1461,7 @@ TEST_F(SnapshotTest, ShowsTheJob) {
   AskAll(job, 0, AllocateOp{.bytes = 5000, .name = "x", .tensor = {"f32", {10, 125}}});
   const JobSnapshot shot = TheJob();
   EXPECT_EQ(shot.name, "train");
-  EXPECT_EQ(shot.uid, 1000u);
+  EXPECT_EQ(shot.party, Party{1000});
   EXPECT_EQ(shot.state, JobState::kReady);
   EXPECT_EQ(shot.heap_bytes, kHeap);
   EXPECT_EQ(shot.n_teams, 1u);
@@ -1452,14 +1480,14 @@ TEST_F(SnapshotTest, ShowsTheJob) {
 }
 TEST_F(SnapshotTest, ShowsSessionsInOrder) {
   const TestJob job = ReadyJob(1);
-  Open(500, 2000);
+  Open(500, {2000});
   const auto shots = machine_->Sessions();
   ASSERT_THAT(shots, SizeIs(2));
   EXPECT_EQ(shots[0].job, "train");
   EXPECT_EQ(shots[0].rank, 0);
   EXPECT_EQ(shots[1].job, "");
   EXPECT_EQ(shots[1].rank, -1);
-  EXPECT_EQ(shots[1].caller.uid, 2000u);
+  EXPECT_EQ(shots[1].caller.party, Party{2000});
 }
 
 }  // namespace

@@ -86,8 +86,8 @@ TEST_F(PendingSnapshotsTest, VisitsTheJobThatIsEnteredAgain) {
   Ask(job, 0, 0, AllocateOp{.bytes = 100});
   EXPECT_THAT(Pending({}, {.id = job.id.value, .item = 1}), SizeIs(1));
   EXPECT_THAT(Pending({}, {.id = job.id.value + 1}), IsEmpty());
-  EXPECT_THAT(Pending({.uid = 1000}), SizeIs(1));
-  EXPECT_THAT(Pending({.uid = 1001}), IsEmpty());
+  EXPECT_THAT(Pending({.party = Party{1000}}), SizeIs(1));
+  EXPECT_THAT(Pending({.party = Party{1001}}), IsEmpty());
   EXPECT_THAT(Pending({.name = "other"}), IsEmpty());
 }
 

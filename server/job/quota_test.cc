@@ -40,13 +40,13 @@ class QuotaTest : public MachineTest {
     EXPECT_EQ(machine_->ledger().used_bytes_total(), 0u) << "irisd gives it back all the same";
   }
   void ExpectRoom(uint64_t bytes, uint32_t uid = 1000) {
-    const SessionId session = Open(999, uid);
+    const SessionId session = Open(999, {uid});
     JoinSpec spec = Named("room", 0, 2);
     spec.heap_bytes = bytes;
     EXPECT_FALSE(Answered(Join(session, spec))) << bytes;
     JoinSpec more = Named("more", 0, 2);
     more.heap_bytes = kGranularity;
-    const SessionId other = Open(999, uid);
+    const SessionId other = Open(999, {uid});
     EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(Join(other, more)))) << bytes;
     Gone(session);
     Gone(other);

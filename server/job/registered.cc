@@ -21,20 +21,19 @@ absl::StatusOr<GivenMemory> JobMachine::Impl::TakePieces(Job& job, Rank rank,
         "job '", job.name, "' has registered memory of ", job.n_pieces, " allocations, and ",
         wire::kMaxRegisteredPiecesPerJob, " are allowed: free some of it"));
   }
-  if (absl::Status s = CheckDescriptors(n, job.uid); !s.ok()) return s;
+  if (absl::Status s = CheckDescriptors(n, job.party); !s.ok()) return s;
   GivenMemory given{.lead_bytes = op.lead_bytes};
   for (uint32_t index = 0; index < n; ++index) {
     Segment segment;
     segment.info = {SegmentId{next_segment_++}, rank, index, 0, op.piece_bytes[index]};
     segment.job = job.id;
-    segment.uid = job.uid;
     segment.device_index = job.ranks[rank].device_index;
-    segment.holder = {job.name, rank, job.uid};
+    segment.holder = {job.name, rank, job.party};
     segment.created = true;
     segment.registered = true;
     Emit(AdoptSegment{segment.info.id, segment.device_index, op.piece_bytes[index], index});
     given.pieces.push_back(segment.info.id);
-    CountDescriptors(segment.uid, 1);
+    CountDescriptors(segment.holder.party, 1);
     segments_.emplace(segment.info.id, std::move(segment));
   }
   job.n_pieces += n;

@@ -10,18 +10,18 @@
 
 namespace iris::server {
 
-void JobMachine::Impl::CountDescriptors(uint32_t uid, int64_t change) {
-  uint64_t& of_user = descriptors_by_uid_[uid];
+void JobMachine::Impl::CountDescriptors(const Party& party, int64_t change) {
+  uint64_t& of_user = descriptors_by_account_[party.Account()];
   of_user += static_cast<uint64_t>(change);
   n_descriptors_ += static_cast<uint64_t>(change);
-  if (of_user == 0) descriptors_by_uid_.erase(uid);
+  if (of_user == 0) descriptors_by_account_.erase(party.Account());
 }
 
-absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n, uint32_t uid) const {
+absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n, const Party& party) const {
   const uint64_t max = limits_.max_descriptors;
   if (max == 0) return absl::OkStatus();
-  const auto found = descriptors_by_uid_.find(uid);
-  const uint64_t of_user = found == descriptors_by_uid_.end() ? 0 : found->second;
+  const auto found = descriptors_by_account_.find(party.Account());
+  const uint64_t of_user = found == descriptors_by_account_.end() ? 0 : found->second;
   // A user may have more as long as a third as many stay free as he has: whatever some take,
   // another user finds some.
   if (n_descriptors_ + n <= max && of_user + n <= 3 * (max - n_descriptors_ - n)) {
@@ -29,50 +29,51 @@ absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n, uint32_t uid) const 
   }
   const size_t n_dropping = std::count_if(segments_.begin(), segments_.end(),
                                           [](const auto& entry) { return entry.second.dropping; });
-  return absl::ResourceExhaustedError(
-      absl::StrCat(n, " more file descriptors are needed for memory and pages; uid ", uid, " has ",
-                   of_user, " of the ", n_descriptors_, " that irisd holds for all users (",
-                   n_dropping, " are being given back), at most ", max,
-                   " are allowed, and a third as many are to stay free as one user has: free "
-                   "registered memory or "
-                   "end jobs, or raise LimitNOFILE of irisd's unit"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      n, " more file descriptors are needed for memory and pages; ", party.Account().Text(),
+      " has ", of_user, " of the ", n_descriptors_, " that irisd holds for all users (", n_dropping,
+      " are being given back), at most ", max,
+      " are allowed, and a third as many are to stay free as one user has: free "
+      "registered memory or "
+      "end jobs, or raise LimitNOFILE of irisd's unit"));
 }
 
 absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
                                     const Ledger::Holder& holder) {
-  const uint32_t uid = holder.uid;
-  const auto found = booked_bytes_by_uid_.find(uid);
-  const uint64_t kept = kept_.bytes(uid);
-  const uint64_t booked = (found == booked_bytes_by_uid_.end() ? 0 : found->second) + kept;
+  const Party account = holder.party.Account();
+  const auto found = booked_bytes_by_account_.find(account);
+  const uint64_t kept = kept_.bytes(account);
+  const uint64_t booked = (found == booked_bytes_by_account_.end() ? 0 : found->second) + kept;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota != 0 && (booked > quota || bytes > quota - booked)) {
     std::string text = absl::StrCat("reserve ", base::SizeText(bytes), " for rank ", holder.rank,
-                                    ": uid ", uid, " holds ", base::SizeText(booked), " of the ",
-                                    base::SizeText(quota), " that irisd allows it");
+                                    ": ", account.Text(), " holds ", base::SizeText(booked),
+                                    " of the ", base::SizeText(quota), " that irisd allows it");
     if (kept > 0) {
       absl::StrAppend(&text, "; ", base::SizeText(kept),
                       " of them are of ranks that left or failed, and count until the processes "
                       "that may have them mapped have ended: ",
-                      kept_.Holders(uid));
+                      kept_.Holders(account));
     }
     return absl::ResourceExhaustedError(text);
   }
   if (absl::Status s = ledger_.Reserve(device_index, bytes, holder); !s.ok()) return s;
-  booked_bytes_by_uid_[uid] += bytes;
+  booked_bytes_by_account_[account] += bytes;
   return absl::OkStatus();
 }
 
 void JobMachine::Impl::Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder) {
   ledger_.Release(device_index, bytes, holder);
-  const auto booked = booked_bytes_by_uid_.find(holder.uid);
-  IRIS_CHECK(booked != booked_bytes_by_uid_.end() && booked->second >= bytes,
-             "a uid's account adds up");
+  const auto booked = booked_bytes_by_account_.find(holder.party.Account());
+  IRIS_CHECK(booked != booked_bytes_by_account_.end() && booked->second >= bytes,
+             "an account adds up");
   booked->second -= bytes;
-  if (booked->second == 0) booked_bytes_by_uid_.erase(booked);
+  if (booked->second == 0) booked_bytes_by_account_.erase(booked);
 }
 
-bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes, uint32_t uid) const {
-  const auto value = [](const std::map<uint32_t, uint64_t>& map, uint32_t key) {
+bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes,
+                                      const Party& party) const {
+  const auto value = [](const auto& map, const auto& key) {
     const auto found = map.find(key);
     return found == map.end() ? uint64_t{0} : found->second;
   };
@@ -81,9 +82,10 @@ bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes, uin
   if (kept > device.memory_bytes || bytes > device.memory_bytes - kept) return false;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota == 0) return true;
-  const uint64_t held_by_uid =
-      value(booked_bytes_by_uid_, uid) - value(dropping_bytes_by_uid_, uid) + kept_.bytes(uid);
-  return held_by_uid <= quota && bytes <= quota - held_by_uid;
+  const Party account = party.Account();
+  const uint64_t held = value(booked_bytes_by_account_, account) -
+                        value(dropping_bytes_by_account_, account) + kept_.bytes(account);
+  return held <= quota && bytes <= quota - held;
 }
 
 SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, uint64_t offset_bytes,
@@ -92,11 +94,10 @@ SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, ui
   Segment segment;
   segment.info = {SegmentId{next_segment_++}, rank, index, offset_bytes, bytes};
   segment.job = job.id;
-  segment.uid = job.uid;
   segment.device_index = member.device_index;
-  segment.holder = {job.name, rank, job.uid};
+  segment.holder = {job.name, rank, job.party};
   const SegmentId id = segment.info.id;
-  CountDescriptors(segment.uid, 1);
+  CountDescriptors(segment.holder.party, 1);
   segments_.emplace(id, std::move(segment));
   Emit(CreateSegment{id, job.id, member.device_index, bytes, member.prealloc});
   return id;
@@ -104,7 +105,7 @@ SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, ui
 
 absl::Status JobMachine::Impl::CheckMemory(uint32_t device_index, uint64_t bytes,
                                            const Ledger::Holder& holder) {
-  if (RoomAfterDrops(device_index, bytes, holder.uid)) return absl::OkStatus();
+  if (RoomAfterDrops(device_index, bytes, holder.party)) return absl::OkStatus();
   absl::Status refused = Book(device_index, bytes, holder);
   IRIS_CHECK(!refused.ok(), "what has no room after drops has none before");
   return refused;
@@ -112,7 +113,7 @@ absl::Status JobMachine::Impl::CheckMemory(uint32_t device_index, uint64_t bytes
 
 void JobMachine::Impl::CreateFirstSegment(Job& job, Rank rank) {
   Member& member = job.ranks[rank];
-  if (Book(member.device_index, job.heap_bytes, {job.name, rank, job.uid}).ok()) {
+  if (Book(member.device_index, job.heap_bytes, {job.name, rank, job.party}).ok()) {
     member.segments.push_back(CreateBooked(job, rank, 0, 0, job.heap_bytes));
   } else {
     starved_.insert({job.id, rank});
@@ -127,7 +128,7 @@ void JobMachine::Impl::Drop(SegmentId id) {
     Emit(DropSegment{id});
     return;
   }
-  dropping_bytes_by_uid_[segment.uid] += segment.info.bytes;
+  dropping_bytes_by_account_[segment.holder.party.Account()] += segment.info.bytes;
   dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
   Emit(DropSegment{id});
 }
@@ -154,12 +155,12 @@ void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) 
   }
   const Segment failed = segment;
   segments_.erase(found);
-  CountDescriptors(failed.uid, -1);
+  CountDescriptors(failed.holder.party, -1);
   Unbook(failed.device_index, failed.info.bytes, failed.holder);
   std::string text = absl::StrCat("the memory of ", job->Who(failed.info.rank),
                                   " could not be created: ", CleanText(status.message(), 512));
   if (absl::IsResourceExhausted(status)) {
-    absl::StrAppend(&text, "; ", ledger_.Describe(failed.device_index, failed.uid));
+    absl::StrAppend(&text, "; ", ledger_.Describe(failed.device_index, failed.holder.party));
   }
   if (job->growth.has_value()) {
     GrowthSegmentCreated(*job, id, absl::ResourceExhaustedError(text));
@@ -171,7 +172,7 @@ void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) 
     const absl::Status told =
         absl::AbortedError(absl::StrCat("join job '", job->name, "': ", text));
     RememberRefused(
-        {job->uid, job->name}, job, job->n_ranks(),
+        {job->party, job->name}, job, job->n_ranks(),
         {told, failed.info.rank, now_.steady, now_.steady + limits_.join_timeout_default, {}});
     FailJob(*job, told);
   }
@@ -183,14 +184,14 @@ void JobMachine::Impl::SegmentDropped(SegmentId id) {
   if (found == segments_.end() || !found->second.dropping) return;
   const Segment segment = found->second;
   segments_.erase(found);
-  CountDescriptors(segment.uid, -1);
+  CountDescriptors(segment.holder.party, -1);
   if (segment.registered) return;
-  const auto subtract = [&](std::map<uint32_t, uint64_t>& map, uint32_t key) {
+  const auto subtract = [&](auto& map, const auto& key) {
     const auto entry = map.find(key);
     entry->second -= segment.info.bytes;
     if (entry->second == 0) map.erase(entry);
   };
-  subtract(dropping_bytes_by_uid_, segment.uid);
+  subtract(dropping_bytes_by_account_, segment.holder.party.Account());
   subtract(dropping_bytes_by_device_, segment.device_index);
   Unbook(segment.device_index, segment.info.bytes, segment.holder);
   ServeStarved();
@@ -202,7 +203,7 @@ void JobMachine::Impl::ServeStarved() {
     Job* job = FindJob(job_id);
     if (job == nullptr || !job->ranks[rank].lease.held) continue;  // failed a moment ago, below
     const absl::Status status =
-        CheckMemory(job->ranks[rank].device_index, job->heap_bytes, {job->name, rank, job->uid});
+        CheckMemory(job->ranks[rank].device_index, job->heap_bytes, {job->name, rank, job->party});
     if (status.ok()) {
       CreateFirstSegment(*job, rank);
     } else {
@@ -220,14 +221,15 @@ void JobMachine::Impl::KeepAccountOf(const Job& job, uint64_t bytes) {
   for (const Member& member : job.ranks) {
     if (member.keeps_memory) holders.insert(KeptMemory::ProcessOf(member.lease.process));
   }
-  kept_.Add(job.uid, std::move(holders), bytes);
+  kept_.Add(job.party, std::move(holders), bytes);
 }
 
 bool JobMachine::Impl::WatchesKeeper(const Session& session) const {
   if (limits_.max_heap_bytes_per_uid == 0) return false;
   const CallerInfo& process = session.caller;
-  bool keeps = kept_.Holds(process.uid, KeptMemory::ProcessOf(process));
-  if (const auto mine = jobs_by_uid_.find(process.uid); mine != jobs_by_uid_.end()) {
+  bool keeps = kept_.Holds(process.party, KeptMemory::ProcessOf(process));
+  if (const auto mine = jobs_by_account_.find(process.party.Account());
+      mine != jobs_by_account_.end()) {
     for (auto id = mine->second.begin(); !keeps && id != mine->second.end(); ++id) {
       const std::vector<Member>& ranks = jobs_.at(*id)->ranks;
       keeps = std::any_of(ranks.begin(), ranks.end(), [&](const Member& member) {
@@ -237,16 +239,16 @@ bool JobMachine::Impl::WatchesKeeper(const Session& session) const {
   }
   if (!keeps) return false;
   // One session of a process is enough.
-  const auto& sessions = sessions_by_uid_.at(process.uid);
+  const auto& sessions = sessions_by_account_.at(process.party.Account());
   return std::none_of(sessions.begin(), sessions.end(), [&](SessionId id) {
     return id != session.id && sessions_.at(id).caller.SameProcess(process);
   });
 }
 
 void JobMachine::Impl::ForgetKeeper(const CallerInfo& process) {
-  kept_.ProcessGone(process.uid, KeptMemory::ProcessOf(process));
-  const auto mine = jobs_by_uid_.find(process.uid);
-  if (mine == jobs_by_uid_.end()) return;
+  kept_.ProcessGone(process.party, KeptMemory::ProcessOf(process));
+  const auto mine = jobs_by_account_.find(process.party.Account());
+  if (mine == jobs_by_account_.end()) return;
   for (const JobId id : mine->second) {
     for (Member& member : jobs_.at(id)->ranks) {
       if (member.lease.OfProcess(process)) member.keeps_memory = false;

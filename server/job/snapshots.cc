@@ -11,7 +11,7 @@ JobSnapshot HeadOf(const Job& job) {
   JobSnapshot head;
   head.id = job.id;
   head.name = job.name;
-  head.uid = job.uid;
+  head.party = job.party;
   head.state = job.state;
   head.epoch = job.epoch;
   head.n_ranks = job.n_ranks();
@@ -67,16 +67,17 @@ SessionSnapshot JobMachine::Impl::SnapshotOf(const Session& session) const {
 
 template <typename Visit>
 void JobMachine::Impl::ForJobs(const JobQuery& query, JobId from, Visit visit) const {
-  if (query.uid.has_value()) {
+  if (query.party.has_value()) {
     if (!query.name.empty()) {
-      const auto named = jobs_by_name_.find({*query.uid, query.name});
+      const auto named = jobs_by_name_.find({*query.party, query.name});
       if (named != jobs_by_name_.end() && named->second >= from) visit(*jobs_.at(named->second));
       return;
     }
-    const auto mine = jobs_by_uid_.find(*query.uid);
-    if (mine == jobs_by_uid_.end()) return;
+    const auto mine = jobs_by_account_.find(query.party->Account());
+    if (mine == jobs_by_account_.end()) return;
     for (auto id = mine->second.lower_bound(from); id != mine->second.end(); ++id) {
-      if (!visit(*jobs_.at(*id))) return;
+      const Job& job = *jobs_.at(*id);
+      if (job.party == *query.party && !visit(job)) return;
     }
     return;
   }
@@ -92,7 +93,7 @@ size_t JobMachine::n_sessions() const { return impl_->sessions_.size(); }
 
 uint64_t JobMachine::kept_bytes() const {
   uint64_t sum = 0;
-  for (const auto& [uid, parts] : impl_->kept_.all()) sum += impl_->kept_.bytes(uid);
+  for (const auto& [account, parts] : impl_->kept_.all()) sum += impl_->kept_.bytes(account);
   return sum;
 }
 
@@ -169,20 +170,21 @@ void JobMachine::VisitAllocations(const JobQuery& query, ListPosition after,
   });
 }
 
-void JobMachine::VisitSessions(std::optional<uint32_t> uid, ListPosition after,
+void JobMachine::VisitSessions(const std::optional<Party>& party, ListPosition after,
                                VisitSession visit) const {
   const SessionId from{after.id};
-  if (!uid.has_value()) {
+  if (!party.has_value()) {
     const auto& all = impl_->sessions_;
     for (auto entry = all.upper_bound(from); entry != all.end(); ++entry) {
       if (!visit(impl_->SnapshotOf(entry->second))) return;
     }
     return;
   }
-  const auto mine = impl_->sessions_by_uid_.find(*uid);
-  if (mine == impl_->sessions_by_uid_.end()) return;
+  const auto mine = impl_->sessions_by_account_.find(party->Account());
+  if (mine == impl_->sessions_by_account_.end()) return;
   for (auto id = mine->second.upper_bound(from); id != mine->second.end(); ++id) {
-    if (!visit(impl_->SnapshotOf(impl_->sessions_.at(*id)))) return;
+    const Impl::Session& session = impl_->sessions_.at(*id);
+    if (session.caller.party == *party && !visit(impl_->SnapshotOf(session))) return;
   }
 }
 

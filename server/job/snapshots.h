@@ -40,7 +40,7 @@ struct AllocationSnapshot {
 struct JobSnapshot {
   JobId id;
   std::string name;
-  uint32_t uid = 0;
+  Party party;
   JobState state = JobState::kForming;
   uint64_t epoch = 0;
   uint32_t n_ranks = 0;
@@ -75,8 +75,8 @@ struct WaitsSnapshot {
 // Which jobs, and how much of them. A job may have a million allocations: they are copied for who
 // asks.
 struct JobQuery {
-  std::optional<uint32_t> uid;  // whose; nobody: everybody's
-  std::string name;             // empty: any
+  std::optional<Party> party;  // whose; nobody: everybody's
+  std::string name;            // empty: any
   bool allocations = false;
 };
 // How far a listing has come: to what follows `id`, and in `id` itself to what follows `item`. No

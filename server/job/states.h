@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "server/job/party.h"
+
 namespace iris::server {
 
 // Same numbers as iris.v1.RankState and wire::PageRankState.
@@ -19,13 +21,13 @@ enum class JobState : uint32_t { kForming = 1, kMapping = 2, kReady = 3, kBroken
 
 struct CallerInfo {
   int64_t pid = 0;
-  uint32_t uid = 0;
+  Party party;
   uint32_t gid = 0;
   uint64_t process_start = 0;  // start time of the pid, so that a recycled pid is another process
 
   // Whether both are the same process. A pid alone may have been used again.
   bool SameProcess(const CallerInfo& other) const {
-    return pid == other.pid && uid == other.uid && process_start == other.process_start;
+    return pid == other.pid && party == other.party && process_start == other.process_start;
   }
 };
 

@@ -101,14 +101,6 @@ absl::Status JobMachine::Impl::CheckRoomForValue(const Job& job, uint64_t bytes)
         "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
         " are allowed: iris-ctl waits says which ranks"));
   }
-  uint64_t of_user = 0;
-  for (const JobId id : jobs_by_uid_.at(job.uid)) of_user += jobs_.at(id)->value_bytes;
-  if (of_user + bytes > kMaxValueBytesPerUser) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "irisd holds ", base::SizeText(of_user), " of values for the jobs of user ", job.uid,
-        " that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerUser),
-        " are allowed: iris-ctl waits says which jobs and ranks"));
-  }
   return absl::OkStatus();
 }
 

@@ -442,38 +442,6 @@ TEST_F(BroadcastTest, ValuesThatNobodyFetchesAreBounded) {
   EXPECT_FALSE(Answered(Ask(job, 0, 0, BroadcastOp{0, value}, teams[64].id)));
 }
 
-TEST_F(BroadcastTest, ValuesOfAllJobsOfAUserAreBounded) {
-  const std::string value(wire::kMaxBroadcastBytes, 'v');
-  constexpr int kJobs = 4, kEach = 64;  // 64 MiB for each job, 256 for the user
-  const auto job_of_two = [this](int number) {
-    JoinSpec spec = Spec(0, 2);
-    spec.job = absl::StrCat("train-", number);
-    return ReadyJob(2, spec);
-  };
-  // Rank 0 broadcasts on teams that rank 1 never answers, in jobs that each have room.
-  std::vector<TestJob> jobs;
-  TeamInfo first;
-  for (int n = 0; n < kJobs; ++n) {
-    jobs.push_back(job_of_two(n));
-    for (int k = 0; k < kEach; ++k) {
-      const TeamInfo team = CreateTeam(jobs[n], k, {0, 1});
-      if (n == 0 && k == 0) first = team;
-      EXPECT_FALSE(Answered(Ask(jobs[n], 0, 0, BroadcastOp{0, value}, team.id)));
-    }
-  }
-  const TestJob one_more = job_of_two(99);
-  const absl::Status refused = StatusOf(Ask(one_more, 0, 0, BroadcastOp{0, value}));
-  EXPECT_TRUE(absl::IsResourceExhausted(refused));
-  EXPECT_THAT(refused.message(), HasSubstr("256 MiB of values for the jobs of user 1000"));
-  // What has no value goes on, and so does all when there is room.
-  EXPECT_FALSE(Answered(Ask(one_more, 1, 0, BroadcastOp{0, ""})));
-  Ask(jobs[0], 1, 0, BroadcastOp{0, ""}, first.id);
-  Ask(jobs[0], 0, 1, BroadcastOp{1, ""}, first.id);
-  Ask(jobs[0], 1, 1, BroadcastOp{1, ""}, first.id);
-  const CallId sent = Ask(one_more, 0, 0, BroadcastOp{0, value});
-  EXPECT_TRUE(StatusOf(sent).ok()) << StatusOf(sent);
-}
-
 // Teams.
 
 using TeamTest = TeamCallsTest;

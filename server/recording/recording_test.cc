@@ -44,7 +44,7 @@ class RecordingTest : public ::testing::Test {
       (void)recorder_->Record(input, now_, effects);
     };
     const SessionId session{7};
-    apply(SessionOpened{session, {.pid = 100, .uid = 5}});
+    apply(SessionOpened{session, {.pid = 100, .party = {5}}});
     apply(JoinCall{session,
                    CallId{1},
                    {.job = std::string("a\0b\n", 4), .n_ranks = 1, .heap_bytes = 1 << 20}});

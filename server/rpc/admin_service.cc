@@ -49,8 +49,8 @@ uint64_t FdLimit() {
 // A reader of events.
 class EventStream : public StreamWriter, public EventFollower {
  public:
-  EventStream(EventLog* log, CallCounter* calls, uint32_t uid, std::shared_ptr<Replier> reply)
-      : StreamWriter(calls, std::move(reply)), log_(log), uid_(uid) {}
+  EventStream(EventLog* log, CallCounter* calls, const Party& party, std::shared_ptr<Replier> reply)
+      : StreamWriter(calls, std::move(reply)), log_(log), party_(party) {}
 
   // Reads the log: all that is kept, then, if `follow`, what comes.
   void Start(bool follow) {
@@ -61,7 +61,7 @@ class EventStream : public StreamWriter, public EventFollower {
 
   // The log calls it for one event at a time.
   void Push(const EventRecord& event) override {
-    if (!SeesAll(uid_) && event.uid != uid_) return;
+    if (!SeesAll(party_) && event.party != party_) return;
     v1::Event message;
     ToProto(event, &message);
     message.set_dropped(dropped_);
@@ -79,7 +79,7 @@ class EventStream : public StreamWriter, public EventFollower {
   void OnReaderGone() override { log_->Unfollow(this); }
 
   EventLog* const log_;
-  const uint32_t uid_;
+  const Party party_;
   // All that is kept comes at once at first: the queue takes it.
   std::atomic<size_t> max_queued_{kEventsKept};
   uint64_t dropped_ = 0;  // since the last event that was queued; Push's alone
@@ -223,7 +223,7 @@ std::shared_ptr<ActiveCall> AdminService::Events(const IncomingCall& call) {
     return nullptr;
   }
   auto stream = std::make_shared<EventStream>(&daemon_->events(), calls_->counter(),
-                                              call.caller.uid, call.reply);
+                                              call.caller.party, call.reply);
   stream->Start(message.follow());
   return stream;
 }

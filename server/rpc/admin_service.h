@@ -1,5 +1,5 @@
-// AdminService: what iris-ctl reads. Callers see the jobs of their own uid; root and irisd's own
-// uid see all. Served to connections of irisd.sock and to sessions alike. Thread-safe. Borrows the
+// AdminService: what iris-ctl reads. Callers see the jobs of their own party; the operator
+// sees all. Served to connections of irisd.sock and to sessions alike. Thread-safe. Borrows the
 // daemon and the calls.
 #pragma once
 

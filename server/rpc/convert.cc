@@ -244,7 +244,7 @@ void ToProto(const EventRecord& from, v1::Event* to) {
 void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devices, v1::Job* to) {
   to->set_job_id(from.id.value);
   to->set_job(from.name);
-  to->set_uid(from.uid);
+  to->set_uid(from.party.uid);
   to->set_state(ToProto(from.state));
   to->set_epoch(from.epoch);
   to->set_n_ranks(from.n_ranks);
@@ -270,7 +270,7 @@ void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devic
 void ToProto(const AllocationSnapshot& from, const JobSnapshot& job, v1::Allocation* to) {
   to->set_job_id(job.id.value);
   to->set_job(job.name);
-  to->set_uid(job.uid);
+  to->set_uid(job.party.uid);
   to->set_offset_bytes(from.offset_bytes);
   to->set_bytes(from.bytes);
   to->set_alignment_bytes(from.alignment_bytes);

@@ -33,7 +33,7 @@ absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& ca
   }
   HeapPart part{job.id, job.epoch, rank->device_index, rank->segments};
   part.of_member = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const RankSnapshot& r) {
-    return r.pid == caller.pid && job.uid == caller.uid;
+    return r.pid == caller.pid && job.party == caller.party;
   });
   std::sort(
       part.segments.begin(), part.segments.end(),

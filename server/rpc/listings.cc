@@ -36,7 +36,7 @@ void ToProto(const RankSnapshot& rank, const JobSnapshot& job,
              absl::Span<const driver::DeviceInfo> devices, v1::Heap* heap) {
   heap->set_job_id(job.id.value);
   heap->set_job(job.name);
-  heap->set_uid(job.uid);
+  heap->set_uid(job.party.uid);
   heap->set_rank(rank.rank);
   heap->set_pid(rank.pid);
   heap->set_state(ToProto(rank.state));
@@ -81,7 +81,7 @@ void NameWorkspaces(const Daemon& daemon,
 void ToProto(const SessionSnapshot& from, v1::Session* to) {
   to->set_session_id(from.id.value);
   to->set_pid(from.caller.pid);
-  to->set_uid(from.caller.uid);
+  to->set_uid(from.caller.party.uid);
   to->set_gid(from.caller.gid);
   to->set_state(from.ending ? "ending" : "open");
   to->set_job(from.job);
@@ -114,7 +114,7 @@ void Describe(const Daemon& daemon, const JobMachine& machine, const JobSnapshot
               v1::JobDescription* to) {
   const auto& devices = daemon.driver().devices();
   ToProto(job, devices, to->mutable_job());
-  const JobQuery query{.uid = job.uid, .name = job.name};
+  const JobQuery query{.party = job.party, .name = job.name};
   machine.VisitRanks(query, {}, [&](const JobSnapshot& head, const RankSnapshot& rank) {
     if (!rank.segments.empty()) ToProto(rank, head, devices, to->add_heaps());
     return true;
@@ -126,7 +126,7 @@ void Describe(const Daemon& daemon, const JobMachine& machine, const JobSnapshot
                            });
   std::set<SessionId> sessions;
   for (const RankSnapshot& rank : job.ranks) sessions.insert(rank.session);
-  machine.VisitSessions(job.uid, {}, [&](const SessionSnapshot& session) {
+  machine.VisitSessions(job.party, {}, [&](const SessionSnapshot& session) {
     if (sessions.contains(session.id)) ToProto(session, to->add_sessions());
     return true;
   });
@@ -137,16 +137,16 @@ void Describe(const Daemon& daemon, const JobMachine& machine, const JobSnapshot
 
 JobQuery QueryOf(const CallerInfo& caller, const std::string& name) {
   JobQuery query{.name = name};
-  if (!SeesAll(caller.uid)) query.uid = caller.uid;
+  if (!SeesAll(caller.party)) query.party = caller.party;
   return query;
 }
 
 absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name) {
   return absl::NotFoundError(absl::StrCat("no job \"", EscapeForLog(name, wire::kMaxJobNameBytes),
-                                          "\" that uid ", caller.uid, " may see"));
+                                          "\" that ", caller.party.Text(), " may see"));
 }
 
-bool SeesAll(uint32_t uid) { return uid == 0 || uid == geteuid(); }
+bool SeesAll(const Party& party) { return party.IsOperator(geteuid()); }
 
 absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const Daemon& daemon, const CallerInfo& caller,
                                                      const std::string& name) {
@@ -232,12 +232,12 @@ absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
                           const v1::ListSessionsRequest& request, v1::ListSessionsReply* reply) {
   const auto after = ReadPageToken("sessions", "", request.page_token());
   if (!after.ok()) return after.status();
-  std::optional<uint32_t> uid;
-  if (!SeesAll(caller.uid)) uid = caller.uid;
+  std::optional<Party> party;
+  if (!SeesAll(caller.party)) party = caller.party;
   // One more than fit, so that the page knows whether anything follows.
   std::vector<SessionSnapshot> sessions;
   daemon.Inspect([&](const JobMachine& machine) {
-    machine.VisitSessions(uid, *after, [&](const SessionSnapshot& session) {
+    machine.VisitSessions(party, *after, [&](const SessionSnapshot& session) {
       sessions.push_back(session);
       return sessions.size() <= PageSize(request.page_size());
     });

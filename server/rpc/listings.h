@@ -18,7 +18,7 @@
 namespace iris::server {
 
 // Root and irisd's own user see everybody's; all others what is theirs.
-bool SeesAll(uint32_t uid);
+bool SeesAll(const Party& party);
 
 // What the machine is asked for: what the caller may see, of the job of that name if one is given.
 JobQuery QueryOf(const CallerInfo& caller, const std::string& name);

@@ -31,7 +31,7 @@ v1::Wait NewWait(const WaitSources& from, v1::WaitKind kind, uint32_t team, size
   v1::Wait wait;
   wait.set_job_id(from.job.id.value);
   wait.set_job(from.job.name);
-  wait.set_uid(from.job.uid);
+  wait.set_uid(from.job.party.uid);
   wait.set_kind(kind);
   wait.set_team_id(team);
   wait.set_n_members(static_cast<uint32_t>(n_members));

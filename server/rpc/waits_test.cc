@@ -33,7 +33,7 @@ class WaitsTest : public testing::Test {
   WaitsTest() : pages_(kRanks) {
     job_.id = JobId{7};
     job_.name = "train";
-    job_.uid = 3001;
+    job_.party = {3001};
     job_.n_ranks = kRanks;
     TeamInfo world;
     world.barrier_slot = kSlot;

@@ -13,7 +13,7 @@
 // A connection on irisd.sock goes only for a tenant that then has no more of them than the one that
 // lost it. A session is never ended for another one.
 //
-// A few places of each kind are kept for the operator (TenantFinder::IsOperator).
+// A few places of each kind are kept for the operator (PartyFinder::IsOperator).
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/job/party.h"
 #include "server/session/crowd.h"
-#include "server/session/tenant.h"
 
 namespace iris::server {
 
@@ -54,7 +54,7 @@ constexpr uint32_t KeptForOperator(uint32_t limit) { return limit < 64 ? limit /
 
 // Who asks for a place.
 struct Applicant {
-  Tenant tenant;
+  Party tenant;
   bool is_operator = false;
 };
 

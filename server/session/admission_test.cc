@@ -78,7 +78,7 @@ TEST_F(AdmissionTest, ALimitOfOneTenantLeavesRoomForOthers) {
 
 TEST_F(AdmissionTest, TwoContainersOfRootAreCountedApart) {
   for (int i = 0; i < 3; ++i) Hold(kBlue);
-  ExpectRefused(admission_.AdmitHandshake(kBlue, 99).status(), "uid 0 of PID namespace 77 has 3");
+  ExpectRefused(admission_.AdmitHandshake(kBlue, 99).status(), "uid 0 of container 77 has 3");
   Hold(kGreen);
 }
 

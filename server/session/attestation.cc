@@ -46,7 +46,7 @@ absl::StatusOr<CallerInfo> PeerCaller(int socket) {
   }
   CallerInfo caller;
   caller.pid = credentials.pid;
-  caller.uid = credentials.uid;
+  caller.party.uid = credentials.uid;
   caller.gid = credentials.gid;
   return caller;
 }

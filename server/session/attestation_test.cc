@@ -24,7 +24,7 @@ TEST_F(AttestationTest, TheKernelSaysWhoConnected) {
   auto caller = PeerCaller(a_.get());
   ASSERT_TRUE(caller.ok()) << caller.status();
   EXPECT_EQ(caller->pid, getpid());
-  EXPECT_EQ(caller->uid, getuid());
+  EXPECT_EQ(caller->party.uid, getuid());
   EXPECT_EQ(caller->gid, getgid());
 }
 

@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/wire/limits.h"
-#include "server/session/tenant.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -29,14 +29,14 @@ class CallShares {
   const Limits& limits() const { return limits_; }
 
   // One more call. False: the tenant has as many as it may have.
-  bool AddCall(const Tenant& tenant) ABSL_LOCKS_EXCLUDED(mu_) {
+  bool AddCall(const Party& tenant) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     Share& share = by_tenant_[tenant];
     if (share.calls >= limits_.max_calls) return false;
     ++share.calls;
     return true;
   }
-  void RemoveCalls(const Tenant& tenant, uint32_t n) ABSL_LOCKS_EXCLUDED(mu_) {
+  void RemoveCalls(const Party& tenant, uint32_t n) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     by_tenant_[tenant].calls -= n;
     Forget(tenant);
@@ -45,7 +45,7 @@ class CallShares {
   // So many more bytes wait, and with them what `tail` holds, if anything. However many answers
   // share a tail, it counts once: it is there once. False: they are more than may wait; they count
   // all the same.
-  bool AddUnread(const Tenant& tenant, size_t bytes, const std::string* tail)
+  bool AddUnread(const Party& tenant, size_t bytes, const std::string* tail)
       ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     Share& share = by_tenant_[tenant];
@@ -53,7 +53,7 @@ class CallShares {
     if (tail != nullptr && ++share.tails[tail] == 1) share.unread_bytes += tail->size();
     return share.unread_bytes <= limits_.max_unread_bytes;
   }
-  void RemoveUnread(const Tenant& tenant, size_t bytes, const std::string* tail)
+  void RemoveUnread(const Party& tenant, size_t bytes, const std::string* tail)
       ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     Share& share = by_tenant_[tenant];
@@ -78,14 +78,14 @@ class CallShares {
     std::map<const std::string*, uint32_t> tails;  // and in how many answers each is
   };
 
-  void Forget(const Tenant& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void Forget(const Party& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto it = by_tenant_.find(tenant);
     if (it->second.calls == 0 && it->second.unread_bytes == 0) by_tenant_.erase(it);
   }
 
   const Limits limits_;
   mutable absl::Mutex mu_;
-  std::map<Tenant, Share> by_tenant_ ABSL_GUARDED_BY(mu_);  // no empty ones
+  std::map<Party, Share> by_tenant_ ABSL_GUARDED_BY(mu_);  // no empty ones
 };
 
 }  // namespace iris::server

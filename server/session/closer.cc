@@ -36,14 +36,14 @@ void Closer::SetHandOver(HandOver hand_over) {
   state_->hand_over.swap(shared);
 }
 
-std::optional<Tenant> Closer::NextWithoutThread(const State& state) {
+std::optional<Party> Closer::NextWithoutThread(const State& state) {
   for (const auto& [tenant, queue] : state.queues) {
     if (!queue.has_thread && !queue.items.empty()) return tenant;
   }
   return std::nullopt;
 }
 
-void Closer::Run(const std::shared_ptr<State>& state, Tenant tenant) {
+void Closer::Run(const std::shared_ptr<State>& state, Party tenant) {
   while (true) {
     Item next;
     {
@@ -51,7 +51,7 @@ void Closer::Run(const std::shared_ptr<State>& state, Tenant tenant) {
       const auto mine = state->queues.find(tenant);
       if (mine->second.items.empty()) {
         state->queues.erase(mine);
-        const std::optional<Tenant> other = NextWithoutThread(*state);
+        const std::optional<Party> other = NextWithoutThread(*state);
         if (!other.has_value()) {
           --state->n_threads;
           return;
@@ -73,9 +73,9 @@ void Closer::Run(const std::shared_ptr<State>& state, Tenant tenant) {
   }
 }
 
-void Closer::Add(const Tenant& tenant, std::vector<Item> items) {
+void Closer::Add(const Party& tenant, std::vector<Item> items) {
   if (items.empty()) return;
-  std::optional<Tenant> starts;
+  std::optional<Party> starts;
   {
     absl::MutexLock lock(&state_->mu);
     Queue& queue = state_->queues[tenant];
@@ -95,20 +95,20 @@ void Closer::Add(const Tenant& tenant, std::vector<Item> items) {
   state_->queues[*starts].has_thread = false;
 }
 
-void Closer::Close(const Tenant& tenant, std::vector<wire::UniqueFd> fds) {
+void Closer::Close(const Party& tenant, std::vector<wire::UniqueFd> fds) {
   std::vector<Item> items;
   for (wire::UniqueFd& fd : fds) items.push_back({std::move(fd), /*is_connection=*/false});
   Add(tenant, std::move(items));
 }
 
-void Closer::Close(const Tenant& tenant, wire::UniqueFd fd) {
+void Closer::Close(const Party& tenant, wire::UniqueFd fd) {
   if (!fd.valid()) return;
   std::vector<Item> one;
   one.push_back({std::move(fd), /*is_connection=*/false});
   Add(tenant, std::move(one));
 }
 
-void Closer::CloseConnection(const Tenant& tenant, wire::UniqueFd socket) {
+void Closer::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
   if (!socket.valid()) return;
   // What the peer has not read yet it still can.
   shutdown(socket.get(), SHUT_RDWR);
@@ -125,7 +125,7 @@ void Closer::CloseConnection(const Tenant& tenant, wire::UniqueFd socket) {
   Add(tenant, std::move(one));
 }
 
-absl::Status Closer::Room(const Tenant& tenant) const {
+absl::Status Closer::Room(const Party& tenant) const {
   constexpr char kWhatToDo[] =
       "they are of sockets that linger, or of a file system that does not answer; end the program "
       "that sent them, or have its file system answer";

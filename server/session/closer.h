@@ -32,7 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/wire/unique_fd.h"
-#include "server/session/tenant.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -56,15 +56,15 @@ class Closer {
   void SetHandOver(HandOver hand_over);
 
   // Descriptors that came from the tenant.
-  void Close(const Tenant& tenant, wire::UniqueFd fd);
-  void Close(const Tenant& tenant, std::vector<wire::UniqueFd> fds);
+  void Close(const Party& tenant, wire::UniqueFd fd);
+  void Close(const Party& tenant, std::vector<wire::UniqueFd> fds);
   // A connection of the tenant's. It is ended at once. The client still reads what was sent to it,
   // and what it has sent is dropped. Where that brought no descriptors, it is also closed at once.
-  void CloseConnection(const Tenant& tenant, wire::UniqueFd socket);
+  void CloseConnection(const Party& tenant, wire::UniqueFd socket);
 
   // kResourceExhausted: so many wait as may wait; the text says of whom, and what to do.
-  absl::Status Room(const Tenant& tenant) const;
-  bool IsFull(const Tenant& tenant) const { return !Room(tenant).ok(); }
+  absl::Status Room(const Party& tenant) const;
+  bool IsFull(const Party& tenant) const { return !Room(tenant).ok(); }
 
   // How many wait, of all tenants, without those that are being closed; and with them.
   size_t n_waiting() const;
@@ -87,16 +87,16 @@ class Closer {
     mutable absl::Mutex mu;
     std::shared_ptr<const HandOver> hand_over ABSL_GUARDED_BY(mu);
     // Of tenants that have something to close, or whose thread is about to look.
-    std::map<Tenant, Queue> queues ABSL_GUARDED_BY(mu);
+    std::map<Party, Queue> queues ABSL_GUARDED_BY(mu);
     size_t n_waiting ABSL_GUARDED_BY(mu) = 0;
     size_t n_being_closed ABSL_GUARDED_BY(mu) = 0;
     size_t n_threads ABSL_GUARDED_BY(mu) = 0;
   };
-  void Add(const Tenant& tenant, std::vector<Item> items);
+  void Add(const Party& tenant, std::vector<Item> items);
   // A thread: closes what the tenant has, then what others have who have no thread.
-  static void Run(const std::shared_ptr<State>& state, Tenant tenant);
+  static void Run(const std::shared_ptr<State>& state, Party tenant);
   // A tenant that has something to close and no thread.
-  static std::optional<Tenant> NextWithoutThread(const State& state)
+  static std::optional<Party> NextWithoutThread(const State& state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
 
   std::shared_ptr<State> state_;

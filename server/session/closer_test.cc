@@ -33,16 +33,16 @@ TEST(CloserTest, OneTenantsSlowCloseHoldsUpNobodyElse) {
   Closer closer;
   testing::SlowSocket slow(30);
   const absl::Time start = absl::Now();
-  closer.Close(Tenant{1}, std::move(slow.socket));
+  closer.Close(Party{1}, std::move(slow.socket));
   std::vector<wire::UniqueFd> more;
   for (int i = 0; i < 3; ++i) more.push_back(wire::UniqueFd(open("/dev/null", O_RDONLY)));
-  closer.Close(Tenant{1}, std::move(more));
-  closer.Close(Tenant{1}, wire::UniqueFd());
-  closer.Close(Tenant{1}, std::vector<wire::UniqueFd>());
+  closer.Close(Party{1}, std::move(more));
+  closer.Close(Party{1}, wire::UniqueFd());
+  closer.Close(Party{1}, std::vector<wire::UniqueFd>());
   int pipe_ends[2];
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
   const wire::UniqueFd read_end(pipe_ends[0]);
-  closer.Close(Tenant{2}, wire::UniqueFd(pipe_ends[1]));
+  closer.Close(Party{2}, wire::UniqueFd(pipe_ends[1]));
   char byte;
   EXPECT_EQ(read(read_end.get(), &byte, 1), 0) << "the other tenant's is closed";
   EXPECT_TRUE(WaitFor(closer, 3));
@@ -58,7 +58,7 @@ TEST(CloserTest, AConnectionWithNothingInItIsClosedAtOnce) {
     int pair[2];
     ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair), 0);
     const wire::UniqueFd theirs(pair[1]);
-    closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+    closer.CloseConnection(Party{1}, wire::UniqueFd(pair[0]));
     EXPECT_EQ(fcntl(pair[0], F_GETFD), -1);
     char byte;
     EXPECT_EQ(recv(theirs.get(), &byte, 1, 0), 0);
@@ -75,7 +75,7 @@ TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
   testing::SendFd(theirs.get(), slow.socket.get());
   slow.socket.Reset();
   const absl::Time start = absl::Now();
-  closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+  closer.CloseConnection(Party{1}, wire::UniqueFd(pair[0]));
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
   char byte;
   EXPECT_EQ(recv(theirs.get(), &byte, 1, 0), 0);
@@ -95,7 +95,7 @@ TEST(CloserTest, PlainPacketsAreDropped) {
     const int on = with_credentials ? 1 : 0;
     ASSERT_EQ(setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)), 0);
     for (int i = 0; i < 5; ++i) ASSERT_EQ(send(theirs.get(), "word", 4, 0), 4);
-    closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+    closer.CloseConnection(Party{1}, wire::UniqueFd(pair[0]));
     EXPECT_EQ(fcntl(pair[0], F_GETFD), -1) << "it waits for a thread";
     EXPECT_EQ(closer.n_waiting(), 0u);
   }
@@ -109,7 +109,7 @@ TEST(CloserTest, PlainPacketsAreDropped) {
     ASSERT_EQ(send(theirs.get(), "word", 4, 0), 4);
     testing::SendFd(theirs.get(), theirs.get());
     const size_t before = closer.n_waiting();
-    closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+    closer.CloseConnection(Party{1}, wire::UniqueFd(pair[0]));
     EXPECT_EQ(closer.n_waiting(), before + 1);
   }
 }
@@ -122,16 +122,16 @@ TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
     return has_threads;
   });
   for (int i = 0; i < 3; ++i) {
-    EXPECT_FALSE(closer.IsFull(Tenant{1}));
-    closer.Close(Tenant{1}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    EXPECT_FALSE(closer.IsFull(Party{1}));
+    closer.Close(Party{1}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
-  EXPECT_TRUE(closer.IsFull(Tenant{1}));
-  EXPECT_FALSE(closer.IsFull(Tenant{2}));
+  EXPECT_TRUE(closer.IsFull(Party{1}));
+  EXPECT_FALSE(closer.IsFull(Party{2}));
   EXPECT_EQ(closer.n_waiting(), 3u);
   has_threads = true;
-  closer.Close(Tenant{2}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  closer.Close(Party{2}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
   EXPECT_TRUE(WaitFor(closer, 0)) << "a thread that has done its own looks after others'";
-  EXPECT_FALSE(closer.IsFull(Tenant{1}));
+  EXPECT_FALSE(closer.IsFull(Party{1}));
 }
 
 // Where all tenants together have too many, nothing more is taken from those that have their part.
@@ -139,25 +139,25 @@ TEST(CloserTest, AllTenantsTogetherHaveALimit) {
   Closer closer({.per_tenant = 8, .total = 9}, [](const std::function<void()>&) { return false; });
   const auto add = [&closer](uint32_t uid, int n) {
     for (int i = 0; i < n; ++i) {
-      closer.Close(Tenant{uid}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+      closer.Close(Party{uid}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
     }
   };
   add(1, 6);
   add(2, 2);
-  EXPECT_FALSE(closer.IsFull(Tenant{1}));
+  EXPECT_FALSE(closer.IsFull(Party{1}));
   add(2, 1);  // 9 of 9; a part is 4
-  EXPECT_TRUE(closer.IsFull(Tenant{1}));
-  EXPECT_FALSE(closer.IsFull(Tenant{2}));
-  EXPECT_FALSE(closer.IsFull(Tenant{3})) << "it has none";
+  EXPECT_TRUE(closer.IsFull(Party{1}));
+  EXPECT_FALSE(closer.IsFull(Party{2}));
+  EXPECT_FALSE(closer.IsFull(Party{3})) << "it has none";
   add(2, 1);
-  const absl::Status full = closer.Room(Tenant{2});
+  const absl::Status full = closer.Room(Party{2});
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(absl::StrContains(full.message(), "10 descriptors of all tenants")) << full;
   EXPECT_TRUE(absl::StrContains(full.message(), "sessions.max_closing")) << full;
   add(3, 1);  // a part is 3
-  EXPECT_FALSE(closer.IsFull(Tenant{3}));
+  EXPECT_FALSE(closer.IsFull(Party{3}));
   add(3, 2);
-  EXPECT_TRUE(closer.IsFull(Tenant{3}));
+  EXPECT_TRUE(closer.IsFull(Party{3}));
 }
 
 // What has descriptors in it goes to who may hang; where that fails, to a thread.
@@ -177,7 +177,7 @@ TEST(CloserTest, AConnectionWithDescriptorsIsHandedOver) {
     ASSERT_EQ(send(theirs.get(), "word", 4, 0), 4);
     testing::SendFd(theirs.get(), theirs.get());
     ASSERT_EQ(send(pair[0], "told", 4, 0), 4);
-    closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+    closer.CloseConnection(Party{1}, wire::UniqueFd(pair[0]));
     EXPECT_EQ(fcntl(pair[0], F_GETFD), -1) << "irisd still has it";
     ASSERT_EQ(handed_over.size(), 1u);
     char bytes[8];
@@ -190,7 +190,7 @@ TEST(CloserTest, AConnectionWithDescriptorsIsHandedOver) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   const wire::UniqueFd theirs(pair[1]);
   testing::SendFd(theirs.get(), theirs.get());
-  closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+  closer.CloseConnection(Party{1}, wire::UniqueFd(pair[0]));
   EXPECT_EQ(closer.n_waiting(), 1u);
 }
 
@@ -203,7 +203,7 @@ TEST(CloserTest, WhatWasSaidLastIsReadAlsoWhenAThreadCloses) {
   for (int i = 0; i < 3; ++i) testing::SendFd(theirs.get(), STDERR_FILENO);
   ASSERT_EQ(send(pair[0], "told", 4, 0), 4);
   const wire::UniqueFd open_still(dup(pair[0]));
-  closer.CloseConnection(Tenant{1}, wire::UniqueFd(pair[0]));
+  closer.CloseConnection(Party{1}, wire::UniqueFd(pair[0]));
   for (const absl::Time end = absl::Now() + absl::Seconds(20);
        HasUnread(open_still.get()) && absl::Now() < end;) {
     absl::SleepFor(absl::Milliseconds(1));
@@ -217,11 +217,11 @@ TEST(CloserTest, MoreTenantsThanThreadsAreServedInTurn) {
   Closer closer;
   std::vector<testing::SlowSocket> slow;
   for (size_t i = 0; i < Closer::kMaxThreads; ++i) {
-    closer.Close(Tenant{static_cast<uint32_t>(i + 1)}, std::move(slow.emplace_back(30).socket));
+    closer.Close(Party{static_cast<uint32_t>(i + 1)}, std::move(slow.emplace_back(30).socket));
   }
   ASSERT_TRUE(WaitFor(closer, 0)) << "each is being closed by a thread of its own";
   for (uint32_t i = 0; i < 3; ++i) {
-    closer.Close(Tenant{1000 + i}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    closer.Close(Party{1000 + i}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
   EXPECT_EQ(closer.n_waiting(), 3u);
   slow.front().peer.Reset();

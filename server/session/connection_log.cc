@@ -4,7 +4,7 @@
 
 namespace iris::server {
 
-void ConnectionLog::Write(LogLevel level, std::string_view text, const Tenant& tenant,
+void ConnectionLog::Write(LogLevel level, std::string_view text, const Party& tenant,
                           const CallerInfo& caller, uint64_t session, const absl::Status& reason,
                           absl::Time now) {
   // What nobody reads must not use up the budget of what somebody does.

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/job/party.h"
 #include "server/job/states.h"
 #include "server/log.h"
 #include "server/session/log_budget.h"
-#include "server/session/tenant.h"
 
 namespace iris::server {
 
@@ -19,7 +19,7 @@ class ConnectionLog {
   explicit ConnectionLog(const Logger* logger) : logger_(logger), budget_(kConnectionLogRates) {}
 
   // One line: what happened to a connection of `caller`, and why.
-  void Write(LogLevel level, std::string_view text, const Tenant& tenant, const CallerInfo& caller,
+  void Write(LogLevel level, std::string_view text, const Party& tenant, const CallerInfo& caller,
              uint64_t session, const absl::Status& reason, absl::Time now);
 
   // Says now and then what has been left out of whom nothing more was heard.

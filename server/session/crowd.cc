@@ -3,7 +3,7 @@
 namespace iris::server {
 
 template <typename F>
-void Crowd::Change(const Tenant& tenant, F change) {
+void Crowd::Change(const Party& tenant, F change) {
   const auto it = members_.try_emplace(tenant).first;
   Members& members = it->second;
   if (!members.empty()) by_size_.erase(SizeOf(tenant, members));
@@ -17,17 +17,17 @@ void Crowd::Change(const Tenant& tenant, F change) {
   }
 }
 
-Crowd::Ticket Crowd::Add(const Tenant& tenant, uint64_t key) {
+Crowd::Ticket Crowd::Add(const Party& tenant, uint64_t key) {
   const Ticket ticket = next_++;
   Change(tenant, [&](Members& members) { members.emplace(ticket, key); });
   return ticket;
 }
 
-void Crowd::Remove(const Tenant& tenant, Ticket ticket) {
+void Crowd::Remove(const Party& tenant, Ticket ticket) {
   Change(tenant, [&](Members& members) { members.erase(ticket); });
 }
 
-Crowd::Ticket Crowd::Renew(const Tenant& tenant, Ticket ticket) {
+Crowd::Ticket Crowd::Renew(const Party& tenant, Ticket ticket) {
   const Ticket renewed = next_++;
   Change(tenant, [&](Members& members) {
     const auto it = members.find(ticket);
@@ -38,12 +38,12 @@ Crowd::Ticket Crowd::Renew(const Tenant& tenant, Ticket ticket) {
   return renewed;
 }
 
-uint64_t Crowd::of(const Tenant& tenant) const {
+uint64_t Crowd::of(const Party& tenant) const {
   const auto it = members_.find(tenant);
   return it == members_.end() ? 0 : it->second.size();
 }
 
-std::optional<Crowd::Oldest> Crowd::OldestOf(const Tenant& tenant) const {
+std::optional<Crowd::Oldest> Crowd::OldestOf(const Party& tenant) const {
   const auto it = members_.find(tenant);
   if (it == members_.end()) return std::nullopt;
   return Oldest{tenant, it->second.size(), it->second.begin()->second};

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "server/session/tenant.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -20,7 +20,7 @@ class Crowd {
   using Ticket = uint64_t;
 
   struct Oldest {
-    Tenant tenant;
+    Party tenant;
     uint64_t count = 0;  // how many the tenant has
     uint64_t key = 0;    // of its oldest
   };
@@ -30,17 +30,17 @@ class Crowd {
       : members_(memory), by_size_(memory) {}
 
   // `key` is the caller's name for the one who comes. O(log n), as the others.
-  Ticket Add(const Tenant& tenant, uint64_t key);
+  Ticket Add(const Party& tenant, uint64_t key);
   // Lets one go who is in.
-  void Remove(const Tenant& tenant, Ticket ticket);
+  void Remove(const Party& tenant, Ticket ticket);
   // One who is in counts as the youngest from now on; returns the new ticket.
-  Ticket Renew(const Tenant& tenant, Ticket ticket);
+  Ticket Renew(const Party& tenant, Ticket ticket);
 
   uint64_t total() const { return total_; }
-  uint64_t of(const Tenant& tenant) const;
+  uint64_t of(const Party& tenant) const;
 
   // The oldest of one tenant; nothing if it has none.
-  std::optional<Oldest> OldestOf(const Tenant& tenant) const;
+  std::optional<Oldest> OldestOf(const Party& tenant) const;
   // The oldest of the tenant that has most; among several such tenants, the oldest of all.
   std::optional<Oldest> OldestOfMost() const;
 
@@ -50,22 +50,22 @@ class Crowd {
   struct Size {
     uint64_t count = 0;
     Ticket oldest = 0;
-    Tenant tenant;
+    Party tenant;
     bool operator<(const Size& other) const {
       if (count != other.count) return count > other.count;
       return oldest < other.oldest;
     }
   };
-  static Size SizeOf(const Tenant& tenant, const Members& members) {
+  static Size SizeOf(const Party& tenant, const Members& members) {
     return {members.size(), members.begin()->first, tenant};
   }
   // Changes one tenant's members by `change`, and keeps by_size_ true.
   template <typename F>
-  void Change(const Tenant& tenant, F change);
+  void Change(const Party& tenant, F change);
 
   Ticket next_ = 1;
   uint64_t total_ = 0;
-  std::pmr::map<Tenant, Members> members_;  // no empty ones
+  std::pmr::map<Party, Members> members_;  // no empty ones
   std::pmr::set<Size> by_size_;
 };
 

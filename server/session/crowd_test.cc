@@ -10,7 +10,7 @@
 namespace iris::server {
 namespace {
 
-constexpr Tenant kAnn{1000}, kBob{1001}, kEve{1002};
+constexpr Party kAnn{1000}, kBob{1001}, kEve{1002};
 
 TEST(CrowdTest, IsEmptyAtFirst) {
   const Crowd crowd;
@@ -37,13 +37,13 @@ TEST(CrowdTest, AmongTenantsWithAsManyTheOldestOfAllComesFirst) {
 // The same in the plainest words: one list, in order, and everything is counted when it is asked.
 struct Model {
   struct One {
-    Tenant tenant;
+    Party tenant;
     Crowd::Ticket ticket;
     uint64_t key;
   };
   std::vector<One> all;  // the oldest first
 
-  uint64_t Count(const Tenant& tenant) const {
+  uint64_t Count(const Party& tenant) const {
     return static_cast<uint64_t>(std::count_if(
         all.begin(), all.end(), [&](const One& one) { return one.tenant == tenant; }));
   }
@@ -64,7 +64,7 @@ TEST(CrowdTest, DoesWhatTheModelDoes) {
     Model model;
     uint64_t key = 0;
     for (int step = 0; step < 1000; ++step) {
-      const Tenant tenant{static_cast<uint32_t>(random() % 5)};
+      const Party tenant{static_cast<uint32_t>(random() % 5)};
       const size_t at = model.all.empty() ? 0 : random() % model.all.size();
       const uint32_t what = random() % 5;
       if (what < 2 || model.all.empty()) {

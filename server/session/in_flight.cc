@@ -22,7 +22,7 @@ void InFlight::Hold::Clear() {
   if ((it->second -= count) == 0) of_->by_tenant_.erase(it);
 }
 
-uint64_t InFlight::of(const Tenant& tenant) const {
+uint64_t InFlight::of(const Party& tenant) const {
   const auto it = by_tenant_.find(tenant);
   return it == by_tenant_.end() ? 0 : it->second;
 }

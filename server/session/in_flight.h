@@ -12,8 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "server/job/party.h"
 #include "server/session/admission.h"
-#include "server/session/tenant.h"
 
 namespace iris::server {
 
@@ -56,7 +56,7 @@ class InFlight {
   InFlight& operator=(const InFlight&) = delete;
 
   uint64_t total() const { return total_; }
-  uint64_t of(const Tenant& tenant) const;
+  uint64_t of(const Party& tenant) const;
 
  private:
   uint32_t Room(const Applicant& applicant) const;
@@ -64,7 +64,7 @@ class InFlight {
 
   const AdmissionLimits limits_;
   uint64_t total_ = 0;
-  std::map<Tenant, uint64_t> by_tenant_;  // no zeros
+  std::map<Party, uint64_t> by_tenant_;  // no zeros
 };
 
 }  // namespace iris::server

@@ -13,7 +13,7 @@ bool AllReceived(int socket) {
   return ioctl(socket, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0;
 }
 
-void Lingering::Add(const Tenant& tenant, wire::UniqueFd socket, InFlight::Hold share) {
+void Lingering::Add(const Party& tenant, wire::UniqueFd socket, InFlight::Hold share) {
   shutdown(socket.get(), SHUT_RDWR);  // the peer still reads what was sent, and then the end
   ended_.push_back({tenant, std::move(socket), std::move(share)});
 }

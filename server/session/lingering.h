@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "proto/wire/unique_fd.h"
+#include "server/job/party.h"
 #include "server/session/closer.h"
 #include "server/session/in_flight.h"
-#include "server/session/tenant.h"
 
 namespace iris::server {
 
@@ -24,7 +24,7 @@ class Lingering {
   explicit Lingering(Closer* closer) : closer_(closer) {}
 
   // Ends the connection, and keeps `share` until the peer has received all, or is gone.
-  void Add(const Tenant& tenant, wire::UniqueFd socket, InFlight::Hold share);
+  void Add(const Party& tenant, wire::UniqueFd socket, InFlight::Hold share);
   // Lets those go whose peers have.
   void Sweep();
 
@@ -33,7 +33,7 @@ class Lingering {
 
  private:
   struct Ended {
-    Tenant tenant;
+    Party tenant;
     wire::UniqueFd socket;
     InFlight::Hold share;
   };

@@ -12,7 +12,7 @@ void LogBudget::Fill(const LogRate& rate, absl::Time now, Bucket* bucket) {
   bucket->filled_at = now;  // also if the clock was set back
 }
 
-std::optional<uint64_t> LogBudget::Take(const Tenant& tenant, absl::Time now) {
+std::optional<uint64_t> LogBudget::Take(const Party& tenant, absl::Time now) {
   auto it = tenants_.find(tenant);
   if (it == tenants_.end()) {
     if (tenants_.size() >= kMaxTenants) {

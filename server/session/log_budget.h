@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "server/session/tenant.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -40,14 +40,14 @@ class LogBudget {
   struct LeftOut {
     uint64_t lines = 0;
     uint64_t n_tenants = 0;
-    Tenant one;  // of these tenants
+    Party one;  // of these tenants
   };
 
   explicit LogBudget(const LogRates& rates) : rates_(rates), total_{rates.total.burst} {}
 
   // Nothing: the line is to be left out. Otherwise it may be written, and the number says how many
   // of the tenant have been left out since its last line.
-  std::optional<uint64_t> Take(const Tenant& tenant, absl::Time now);
+  std::optional<uint64_t> Take(const Party& tenant, absl::Time now);
 
   // Forgets the tenants that have been quiet until their bucket was full again. Returns what was
   // left out of theirs and nobody has been told of. To be called now and then.
@@ -65,7 +65,7 @@ class LogBudget {
 
   const LogRates rates_;
   Bucket total_;
-  std::map<Tenant, Bucket> tenants_;
+  std::map<Party, Bucket> tenants_;
   uint64_t others_left_out_ = 0;
 };
 

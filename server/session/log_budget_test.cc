@@ -5,13 +5,13 @@
 namespace iris::server {
 namespace {
 
-constexpr Tenant kAnn{1000}, kBob{1001};
+constexpr Party kAnn{1000}, kBob{1001};
 constexpr LogRates kRates = {{3, absl::Seconds(10)}, {5, absl::Seconds(1)}};
 
 class LogBudgetTest : public ::testing::Test {
  protected:
   // How many of `n` lines may be written now.
-  int Written(const Tenant& tenant, int n) {
+  int Written(const Party& tenant, int n) {
     int written = 0;
     for (int i = 0; i < n; ++i) written += budget_.Take(tenant, now_).has_value();
     return written;

@@ -17,7 +17,7 @@ namespace {
 
 using Flushed = Outbox::Flushed;
 
-constexpr Tenant kAnn{1000}, kBob{1001};
+constexpr Party kAnn{1000}, kBob{1001};
 constexpr auto kPatience = absl::Seconds(30);
 
 AdmissionLimits Limits() {

@@ -4,8 +4,7 @@
 
 namespace iris::server {
 
-absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation,
-                                  const TenantFinder& tenants) {
+absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation, const PartyFinder& parties) {
   Peer peer;
   absl::StatusOr<CallerInfo> caller = PeerCaller(socket);
   if (!caller.ok()) return caller.status();
@@ -17,9 +16,10 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation,
   if (absl::IsUnimplemented(pidfd.status())) pidfd = OpenPidfd(caller->pid);
   if (!pidfd.ok()) return pidfd.status();
   peer.pidfd = *std::move(pidfd);
-  absl::StatusOr<Tenant> tenant = tenants.Find(caller->pid, caller->uid, peer.pidfd.get());
-  if (!tenant.ok()) return tenant.status();
-  peer.applicant = {*tenant, tenants.IsOperator(*tenant)};
+  absl::StatusOr<Party> party = parties.Find(caller->pid, caller->party.uid, peer.pidfd.get());
+  if (!party.ok()) return party.status();
+  peer.caller.party = *party;
+  peer.applicant = {party->Account(), parties.IsOperator(*party)};
   return peer;
 }
 

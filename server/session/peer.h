@@ -10,7 +10,7 @@
 #include "server/job/states.h"
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
-#include "server/session/tenant.h"
+#include "server/session/party_finder.h"
 
 namespace iris::server {
 
@@ -25,6 +25,6 @@ struct Peer {
 };
 
 // kPermissionDenied: it is in another PID namespace, beside irisd's. kAborted: it has ended.
-absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation, const TenantFinder& tenants);
+absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation, const PartyFinder& parties);
 
 }  // namespace iris::server

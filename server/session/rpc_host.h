@@ -12,14 +12,14 @@
 #include "proto/wire/unique_fd.h"
 #include "server/account/accounts.h"
 #include "server/job/ids.h"
+#include "server/job/party.h"
 #include "server/job/states.h"
-#include "server/session/tenant.h"
 
 namespace iris::server {
 
 // Who is at the other end of a connection, for as long as it lasts.
 struct RpcPeer {
-  Tenant tenant;
+  Party tenant;
   SessionId session;  // zero: a connection of irisd.sock
   CallerInfo caller;
   std::shared_ptr<Account> account;  // of the tenant; null: nothing is counted
@@ -43,7 +43,7 @@ class RpcHost {
   // number. `answer` runs once, later, unless Forget comes first; the socket is borrowed so long.
   // OK: none of the descriptors can make whoever receives them wait. Else they are not to be
   // received, and the text says why.
-  virtual uint64_t Look(int socket, const Tenant& tenant,
+  virtual uint64_t Look(int socket, const Party& tenant,
                         std::function<void(const absl::Status&)> answer) = 0;
   // Its answer will not run. No-op for one that has been answered.
   virtual void Forget(uint64_t look) = 0;

@@ -75,7 +75,7 @@ class SessionCallsTest : public ::testing::Test {
   SessionCalls::Setup MakeSetup() {
     SessionCalls::Setup setup;
     setup.socket = &socket_;
-    setup.peer = RpcPeer{Tenant{1000}, SessionId{7}, CallerInfo{.pid = 5, .uid = 1000}};
+    setup.peer = RpcPeer{Party{1000}, SessionId{7}, CallerInfo{.pid = 5, .party = {1000}}};
     setup.serve = &serve_;
     setup.shares = &shares_;
     setup.end = [this](const absl::Status& status) { ended_ = status; };
@@ -163,7 +163,7 @@ class SessionCallsTest : public ::testing::Test {
   bool at_once_ = false;
   ServeCall serve_ = [this](const IncomingCall& call) -> std::shared_ptr<ActiveCall> {
     EXPECT_EQ(call.session.value, 7u);
-    EXPECT_EQ(call.caller.uid, 1000u);
+    EXPECT_EQ(call.caller.party.uid, 1000u);
     auto asked = std::make_shared<Asked>();
     asked->call = call;
     asked->request = std::string(call.request);

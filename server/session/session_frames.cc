@@ -17,7 +17,7 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
     return HangUp(session, absl::OkStatus(), "its socket closed");
   }
   if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
-  const Tenant tenant = session.applicant.tenant;
+  const Party tenant = session.applicant.tenant;
   const std::shared_ptr<Account> account = session.account;
   // What is left in the socket is reported again in the next turn.
   for (int i = 0; i < kFramesPerTurn && account->MayRun(); ++i) {

@@ -56,7 +56,7 @@ class FakeHost : public RpcHost {
     return sockets.size();
   }
   void Disconnect(uint64_t connection) override { sockets[connection - 1].Reset(); }
-  uint64_t Look(int, const Tenant&, std::function<void(const absl::Status&)>) override {
+  uint64_t Look(int, const Party&, std::function<void(const absl::Status&)>) override {
     ADD_FAILURE() << "this host looks at nothing";
     return 0;
   }
@@ -74,7 +74,7 @@ class SessionRpcTest : public ::testing::Test {
   SessionRpcTest() {
     RpcPeer peer;
     peer.session = SessionId{7};
-    peer.caller = CallerInfo{.pid = 5, .uid = 6};
+    peer.caller = CallerInfo{.pid = 5, .party = {6}};
     rpc_.emplace(&host_, peer);
   }
 

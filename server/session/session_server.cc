@@ -53,7 +53,7 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
       acceptor_(poller_.get(),
                 [this](wire::UniqueFd socket) {
                   const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
-                  Refuse(std::move(socket), Tenant{caller.uid}, caller,
+                  Refuse(std::move(socket), caller.party, caller,
                          absl::ResourceExhaustedError(
                              "irisd has no file descriptors left; try again later"));
                 }),
@@ -252,7 +252,7 @@ absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::U
   return absl::OkStatus();
 }
 
-void SessionServer::Refuse(wire::UniqueFd socket, const Tenant& tenant, const CallerInfo& caller,
+void SessionServer::Refuse(wire::UniqueFd socket, const Party& tenant, const CallerInfo& caller,
                            const absl::Status& reason) {
   sessions_refused_.fetch_add(1, std::memory_order_relaxed);
   log_.Write(LogLevel::kWarn, "connection refused", tenant, caller, 0, reason, SteadyNow());

@@ -47,12 +47,12 @@
 #include "server/session/in_flight.h"
 #include "server/session/lingering.h"
 #include "server/session/outbox.h"
+#include "server/session/party_finder.h"
 #include "server/session/peer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
 #include "server/session/session_calls.h"
 #include "server/session/session_rpc.h"
-#include "server/session/tenant.h"
 
 namespace iris::server {
 
@@ -161,7 +161,7 @@ class SessionServer : public SessionOutput {
   absl::Status AddAdmin(const Peer& peer, wire::UniqueFd* socket);
   // Takes a connection of either listener, or refuses it.
   void Take(wire::UniqueFd socket, bool admin);
-  void Refuse(wire::UniqueFd socket, const Tenant& tenant, const CallerInfo& caller,
+  void Refuse(wire::UniqueFd socket, const Party& tenant, const CallerInfo& caller,
               const absl::Status& reason);
   // Tells the peer why it is hung up on.
   static void SendError(int socket, const absl::Status& reason);
@@ -199,7 +199,7 @@ class SessionServer : public SessionOutput {
   const SessionOptions options_;
   Daemon* const daemon_;
   const ServeCall serve_;
-  const TenantFinder tenants_;
+  const PartyFinder tenants_;
   const uint64_t daemon_id_;
   const std::string attestation_in_use_;
 

@@ -21,7 +21,7 @@ void SessionServer::Take(wire::UniqueFd socket, bool admin) {
   absl::StatusOr<Peer> peer = IdentifyPeer(socket.get(), options_.attestation, tenants_);
   if (!peer.ok()) {
     const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
-    return Refuse(std::move(socket), Tenant{caller.uid}, caller, peer.status());
+    return Refuse(std::move(socket), caller.party, caller, peer.status());
   }
   peer->account = daemon_->accounts().Open(peer->applicant.tenant, peer->applicant.is_operator);
   const AtWork at_work(peer->account.get());

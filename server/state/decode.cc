@@ -31,8 +31,13 @@ absl::Time TimeOf(int64_t ns) { return absl::FromUnixNanos(ns); }
 
 bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
+Party Decode(const state::Party& from) { return {from.uid(), from.container(), from.maker()}; }
+
 CallerInfo Decode(const state::Process& from) {
-  return {.pid = from.pid(), .uid = from.uid(), .gid = from.gid(), .process_start = from.start()};
+  return {.pid = from.pid(),
+          .party = Decode(from.party()),
+          .gid = from.gid(),
+          .process_start = from.start()};
 }
 
 absl::Status Decode(const state::Status& from) {
@@ -126,7 +131,7 @@ class JobDecoder {
   absl::Status Sizes() {
     job_.name = from_.name();
     if (!CheckText("name", job_.name, 1, wire::kMaxJobNameBytes).ok()) return Broken("its name");
-    job_.uid = from_.uid();
+    job_.party = Decode(from_.party());
     if (from_.state() < static_cast<uint32_t>(JobState::kForming) ||
         from_.state() > static_cast<uint32_t>(JobState::kBroken)) {
       return Broken("its state");
@@ -404,7 +409,7 @@ class MachineState::Decoder {
       session.created = TimeOf(from.created_ns());
       session.past_job = JobId{from.past_job()};
       session.past_status = server::Decode(from.past_status());
-      impl_.sessions_by_uid_[session.caller.uid].insert(session.id);
+      impl_.sessions_by_account_[session.caller.party.Account()].insert(session.id);
       session.join_number = from.join_number();
       session.process_began = TimeOf(from.process_began_ns());
       const bool is_new = impl_.sessions_.emplace(session.id, session).second;
@@ -423,11 +428,11 @@ class MachineState::Decoder {
     }
     for (Member& member : job.ranks) member.keeps_memory &= follows_memory_;
     if (!impl_.jobs_.emplace(job.id, std::move(made)).second ||
-        !impl_.jobs_by_name_.emplace(std::pair(job.uid, job.name), job.id).second) {
+        !impl_.jobs_by_name_.emplace(std::pair(job.party, job.name), job.id).second) {
       return Bad("job ", from.id(), " is there twice");
     }
-    impl_.jobs_by_uid_[job.uid].insert(job.id);
-    impl_.CountDescriptors(job.uid, job.n_ranks() + 1);
+    impl_.jobs_by_account_[job.party.Account()].insert(job.id);
+    impl_.CountDescriptors(job.party, job.n_ranks() + 1);
     using Waiting = JobMachine::Impl::WaitingCall;
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
       const Member& member = job.ranks[rank];
@@ -467,7 +472,9 @@ class MachineState::Decoder {
         if (gave_up.rank() >= job.n_ranks) return Bad("a rank that gave up");
         job.gave_up[gave_up.rank()] = server::Decode(gave_up);
       }
-      if (!impl_.abandoned_.emplace(std::pair(from.uid(), from.name()), std::move(job)).second) {
+      if (!impl_.abandoned_
+               .emplace(std::pair(server::Decode(from.party()), from.name()), std::move(job))
+               .second) {
         return Bad("a job that was given up is there twice");
       }
     }
@@ -488,7 +495,9 @@ class MachineState::Decoder {
           *refused.untold.rbegin() >= wire::kMaxRanks) {
         return Bad("the ranks of a join that was refused");
       }
-      if (!impl_.refused_.emplace(std::pair(from.uid(), from.name()), std::move(refused)).second) {
+      if (!impl_.refused_
+               .emplace(std::pair(server::Decode(from.party()), from.name()), std::move(refused))
+               .second) {
         return Bad("a join that was refused is there twice");
       }
     }
@@ -500,9 +509,8 @@ class MachineState::Decoder {
     segment.info = {SegmentId{from.id()}, from.rank(), from.index(), from.offset_bytes(),
                     from.bytes()};
     segment.job = JobId{from.job()};
-    segment.uid = from.uid();
     segment.device_index = from.device_index();
-    segment.holder = {from.job_name(), from.rank(), from.uid()};
+    segment.holder = {from.job_name(), from.rank(), server::Decode(from.party())};
     segment.created = from.created();
     segment.dropping = from.dropping();
     segment.registered = from.registered();
@@ -514,14 +522,14 @@ class MachineState::Decoder {
     }
     const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
     if (!is_new) return Bad("segment ", from.id(), " is there twice");
-    impl_.CountDescriptors(segment.uid, 1);
+    impl_.CountDescriptors(segment.holder.party, 1);
     if (segment.registered) return absl::OkStatus();  // on nobody's account
     const absl::Status booked =
         impl_.ledger_.Reserve(segment.device_index, segment.info.bytes, segment.holder);
     if (!booked.ok()) return Bad("segment ", from.id(), ": ", booked.message());
-    impl_.booked_bytes_by_uid_[segment.uid] += segment.info.bytes;
+    impl_.booked_bytes_by_account_[segment.holder.party.Account()] += segment.info.bytes;
     if (segment.dropping) {
-      impl_.dropping_bytes_by_uid_[segment.uid] += segment.info.bytes;
+      impl_.dropping_bytes_by_account_[segment.holder.party.Account()] += segment.info.bytes;
       impl_.dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
     }
     return absl::OkStatus();
@@ -572,8 +580,9 @@ class MachineState::Decoder {
   }
 
   static bool Owns(const Job& job, Rank rank, const JobMachine::Impl::Segment& segment) {
-    return segment.job == job.id && segment.info.rank == rank && segment.uid == job.uid &&
-           segment.holder.job == job.name && segment.device_index == job.ranks[rank].device_index;
+    return segment.job == job.id && segment.info.rank == rank &&
+           segment.holder.party == job.party && segment.holder.job == job.name &&
+           segment.device_index == job.ranks[rank].device_index;
   }
 
   absl::Status Kept() {
@@ -585,10 +594,10 @@ class MachineState::Decoder {
       }
       if (holders.empty() || from.bytes() == 0) return Bad("memory that nobody keeps");
       if (from.bytes() > kMaxKeptBytes ||
-          impl_.kept_.bytes(from.uid()) > kMaxKeptBytes - from.bytes()) {
+          impl_.kept_.bytes(server::Decode(from.party())) > kMaxKeptBytes - from.bytes()) {
         return Bad("more memory is kept than there can be");
       }
-      impl_.kept_.Add(from.uid(), std::move(holders), from.bytes());
+      impl_.kept_.Add(server::Decode(from.party()), std::move(holders), from.bytes());
     }
     return absl::OkStatus();
   }

@@ -14,9 +14,15 @@ namespace {
 
 int64_t Nanoseconds(absl::Time time) { return absl::ToUnixNanos(time); }
 
+void Encode(const Party& from, state::Party* to) {
+  to->set_uid(from.uid);
+  to->set_container(from.container);
+  to->set_maker(from.maker);
+}
+
 void Encode(const CallerInfo& from, state::Process* to) {
   to->set_pid(from.pid);
-  to->set_uid(from.uid);
+  Encode(from.party, to->mutable_party());
   to->set_gid(from.gid);
   to->set_start(from.process_start);
 }
@@ -154,7 +160,7 @@ void Encode(const Growth& from, state::Growth* to) {
 void Encode(const Job& from, state::Job* to) {
   to->set_id(from.id.value);
   to->set_name(from.name);
-  to->set_uid(from.uid);
+  Encode(from.party, to->mutable_party());
   to->set_state(static_cast<uint32_t>(from.state));
   to->set_broken_reason(from.broken_reason);
   to->set_epoch(from.epoch);
@@ -240,7 +246,7 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_bytes(segment->info.bytes);
     one->set_job(segment->job.value);
     one->set_job_name(segment->holder.job);
-    one->set_uid(segment->uid);
+    server::Encode(segment->holder.party, one->mutable_party());
     one->set_device_index(segment->device_index);
     one->set_created(segment->created);
     one->set_dropping(segment->dropping);
@@ -253,20 +259,21 @@ std::string MachineState::Encode(const JobMachine& machine) {
     one->set_index(key.index);
     one->set_when_ns(Nanoseconds(when));
   }
-  for (const auto& [uid, parts] : impl.kept_.all()) {
+  for (const auto& [account, parts] : impl.kept_.all()) {
     for (const auto& [holders, bytes] : parts) {
       state::KeptMemory* one = to.add_kept();
-      one->set_uid(uid);
+      server::Encode(account, one->mutable_party());
       for (const KeptMemory::Process& process : holders) {
-        server::Encode(CallerInfo{.pid = process.pid, .uid = uid, .process_start = process.start},
-                       one->add_holders());
+        server::Encode(
+            CallerInfo{.pid = process.pid, .party = account, .process_start = process.start},
+            one->add_holders());
       }
       one->set_bytes(bytes);
     }
   }
   for (const auto& [key, abandoned] : impl.abandoned_) {
     state::AbandonedJob* one = to.add_abandoned();
-    one->set_uid(key.first);
+    server::Encode(key.first, one->mutable_party());
     one->set_name(key.second);
     one->set_n_ranks(abandoned.n_ranks);
     one->set_when_ns(Nanoseconds(abandoned.when));
@@ -276,7 +283,7 @@ std::string MachineState::Encode(const JobMachine& machine) {
   }
   for (const auto& [key, refused] : impl.refused_) {
     state::RefusedJoin* one = to.add_refused();
-    one->set_uid(key.first);
+    server::Encode(key.first, one->mutable_party());
     one->set_name(key.second);
     server::Encode(refused.told, one->mutable_told());
     one->set_rank(refused.rank);

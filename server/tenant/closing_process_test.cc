@@ -52,7 +52,7 @@ class ClosingProcessTest : public ::testing::Test {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     wire::UniqueFd theirs(pair[1]);
     testing::SendFd(theirs.get(), fd);
-    closer_.CloseConnection(Tenant{1000}, wire::UniqueFd(pair[0]));
+    closer_.CloseConnection(Party{1000}, wire::UniqueFd(pair[0]));
     return theirs;
   }
   // Whether the descriptor that a client has sent is closed wherever it was; `peer` is its other

@@ -19,7 +19,7 @@ namespace {
 constexpr auto kTryAgainAfter = absl::Milliseconds(100);
 constexpr size_t kAnswersAtOnce = 64;
 
-absl::Status StatusOf(LookVerdict verdict, const Tenant& tenant) {
+absl::Status StatusOf(LookVerdict verdict, const Party& tenant) {
   switch (verdict) {
     case LookVerdict::kGood:
       return absl::OkStatus();
@@ -39,7 +39,7 @@ absl::Status StatusOf(LookVerdict verdict, const Tenant& tenant) {
 
 }  // namespace
 
-uint64_t LookingProcess::Look(int socket, const Tenant& tenant, Answer answer) {
+uint64_t LookingProcess::Look(int socket, const Party& tenant, Answer answer) {
   const uint64_t look = next_look_++;
   Pending& pending = looks_[look];
   pending.socket = socket;

@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/job/party.h"
 #include "server/session/poller.h"
-#include "server/session/tenant.h"
 #include "server/tenant/helper_processes.h"
 #include "server/worker/looking.h"
 
@@ -45,7 +45,7 @@ class LookingProcess {
   // Has the next packet of a session's socket looked at; the look's number. The socket is borrowed
   // until the answer, or until Forget. The answer is kInvalidArgument: they may not be received;
   // kResourceExhausted: too many of the tenant's do not close; kUnavailable: no process looks.
-  uint64_t Look(int socket, const Tenant& tenant, Answer answer);
+  uint64_t Look(int socket, const Party& tenant, Answer answer);
   // Its answer will not run. No-op for one that has been answered.
   void Forget(uint64_t look) { looks_.erase(look); }
 
@@ -59,7 +59,7 @@ class LookingProcess {
  private:
   struct Pending {
     int socket = -1;
-    Tenant tenant;
+    Party tenant;
     Answer answer;
     absl::Time give_up_at;
     absl::Time hangs_at = absl::InfiniteFuture();  // once it is passed on

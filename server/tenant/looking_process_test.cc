@@ -26,7 +26,7 @@
 namespace iris::server {
 namespace {
 
-constexpr Tenant kAlice{1000};
+constexpr Party kAlice{1000};
 
 wire::UniqueFd Memfd() { return wire::UniqueFd(memfd_create("test", MFD_CLOEXEC)); }
 wire::UniqueFd Open(const char* path) { return wire::UniqueFd(open(path, O_RDONLY | O_CLOEXEC)); }
@@ -82,13 +82,13 @@ class LookingProcessTest : public ::testing::Test {
     }
     return false;
   }
-  absl::Status Look(int socket, const Tenant& tenant = kAlice) {
+  absl::Status Look(int socket, const Party& tenant = kAlice) {
     std::optional<absl::Status> answer;
     looking_->Look(socket, tenant, [&answer](const absl::Status& status) { answer = status; });
     EXPECT_TRUE(Until([&answer] { return answer.has_value(); }));
     return answer.value_or(absl::UnknownError("no answer"));
   }
-  absl::Status LookAt(const wire::UniqueFd& fd, const Tenant& tenant = kAlice) {
+  absl::Status LookAt(const wire::UniqueFd& fd, const Party& tenant = kAlice) {
     return Look(Sent(fd.get()).ours.get(), tenant);
   }
 

@@ -86,7 +86,7 @@ class WorkerLinkTest : public ::testing::Test {
     close(pair[1]);
     RpcPeer peer;
     peer.session = SessionId{session};
-    peer.caller.uid = uid;
+    peer.caller.party.uid = uid;
     link_->Connect(connection, peer, wire::UniqueFd(pair[0]));
   }
 
@@ -130,7 +130,7 @@ TEST_F(WorkerLinkTest, HandsOverAConnectionAndRelaysACall) {
   ASSERT_EQ(service_.calls.size(), 1u);
   EXPECT_EQ(service_.calls[0]->call.method, Method::kOperate);
   EXPECT_EQ(service_.calls[0]->call.session.value, 77u);
-  EXPECT_EQ(service_.calls[0]->call.caller.uid, 1234u);
+  EXPECT_EQ(service_.calls[0]->call.caller.party.uid, 1234u);
   EXPECT_EQ(service_.calls[0]->request, "request");
   const auto tail = std::make_shared<const std::string>(100'000, 't');
   service_.calls[0]->call.reply->Send({"head", tail});
@@ -165,7 +165,7 @@ TEST_F(WorkerLinkTest, WhoTheCallerIsIsTheConnections) {
   Turn();
   ASSERT_EQ(service_.calls.size(), 2u);
   EXPECT_EQ(service_.calls[0]->call.session.value, 88u);
-  EXPECT_EQ(service_.calls[0]->call.caller.uid, 7u);
+  EXPECT_EQ(service_.calls[0]->call.caller.party.uid, 7u);
   EXPECT_EQ(service_.calls[1]->call.session.value, 77u);
 }
 

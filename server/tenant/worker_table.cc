@@ -89,7 +89,7 @@ void WorkerTable::Disconnect(uint64_t connection) {
   }
 }
 
-absl::Status WorkerTable::Start(const Tenant& tenant, TenantState* state) {
+absl::Status WorkerTable::Start(const Party& tenant, TenantState* state) {
   const WorkerLimits& limits = setup_.limits;
   const absl::Time now = SteadyNow();
   state->starts = std::min<double>(
@@ -144,7 +144,7 @@ absl::Status WorkerTable::Start(const Tenant& tenant, TenantState* state) {
   return absl::OkStatus();
 }
 
-void WorkerTable::StartAgain(const Tenant& tenant, TenantState* state) {
+void WorkerTable::StartAgain(const Party& tenant, TenantState* state) {
   if (state->failures >= setup_.limits.max_failures) {
     // Their sockets close, which tells them.
     auto given_up = std::exchange(state->waiting, {});
@@ -192,7 +192,7 @@ void WorkerTable::Kill(Worker* worker, const absl::Status& reason) {
   worker->process->Kill();
   std::exchange(worker->link, nullptr)->Close();
   worker->act_at = absl::InfiniteFuture();
-  const Tenant tenant = worker->tenant;
+  const Party tenant = worker->tenant;
   const auto state = tenants_.find(tenant);
   if (state != tenants_.end() && state->second.worker == worker) {
     state->second.worker = nullptr;
@@ -241,7 +241,7 @@ void WorkerTable::Act(Worker* worker) {
   }
 }
 
-void WorkerTable::Forget(const Tenant& tenant) {
+void WorkerTable::Forget(const Party& tenant) {
   const auto it = tenants_.find(tenant);
   if (it == tenants_.end() || it->second.worker != nullptr || !it->second.waiting.empty()) return;
   // How many it may start is remembered until it may start all again.
@@ -267,11 +267,11 @@ void WorkerTable::RunDeadlines(absl::Time now) {
     if (worker->link != nullptr && worker->act_at <= now) Act(worker);
     if (worker->link != nullptr) std::shared_ptr(worker->link)->Continue(now);
   }
-  std::vector<Tenant> due;
+  std::vector<Party> due;
   for (const auto& [tenant, state] : tenants_) {
     if (state.start_at <= now) due.push_back(tenant);
   }
-  for (const Tenant& tenant : due) {
+  for (const Party& tenant : due) {
     TenantState& state = tenants_.at(tenant);
     state.start_at = absl::InfiniteFuture();
     if (state.worker == nullptr) StartAgain(tenant, &state);

@@ -58,13 +58,13 @@ struct WorkerLimits {
 class WorkerTable : public RpcHost {
  public:
   struct Setup {
-    std::function<absl::StatusOr<std::unique_ptr<RunningWorker>>(const Tenant&)> start;
+    std::function<absl::StatusOr<std::unique_ptr<RunningWorker>>(const Party&)> start;
     WorkerLink::Serve serve;
     // A worker came to an end that was not asked for.
-    std::function<void(const Tenant&, pid_t, const absl::Status&)> died;
+    std::function<void(const Party&, pid_t, const absl::Status&)> died;
     WorkerLimits limits;
     // Whether a tenant looks after irisd; null: nobody does.
-    std::function<bool(const Tenant&)> is_operator;
+    std::function<bool(const Party&)> is_operator;
     // Has connections closed elsewhere, by `closing` if it can start a process.
     Closer closer;
     ClosingProcess::Setup closing;
@@ -79,7 +79,7 @@ class WorkerTable : public RpcHost {
   absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                    std::function<void()> closed) override;
   void Disconnect(uint64_t connection) override;
-  uint64_t Look(int socket, const Tenant& tenant, LookingProcess::Answer answer) override {
+  uint64_t Look(int socket, const Party& tenant, LookingProcess::Answer answer) override {
     return looking_.Look(socket, tenant, std::move(answer));
   }
   void Forget(uint64_t look) override { looking_.Forget(look); }
@@ -92,7 +92,7 @@ class WorkerTable : public RpcHost {
 
  private:
   struct Worker {
-    Tenant tenant;
+    Party tenant;
     std::unique_ptr<RunningWorker> process;
     pid_t pid = 0;
     Poller::Watched exit;              // a duplicate of its pidfd
@@ -121,9 +121,9 @@ class WorkerTable : public RpcHost {
   };
 
   // Starts a worker for the tenant if it may have one now, or notes when it may.
-  absl::Status Start(const Tenant& tenant, TenantState* state);
+  absl::Status Start(const Party& tenant, TenantState* state);
   // The same, for those who wait.
-  void StartAgain(const Tenant& tenant, TenantState* state);
+  void StartAgain(const Party& tenant, TenantState* state);
   void OnReady(Worker* worker);
   void OnClosed(Worker* worker, uint64_t connection);
   // The worker's process has ended.
@@ -132,7 +132,7 @@ class WorkerTable : public RpcHost {
   void AskToStop(Worker* worker);
   // What the worker is to do next is due.
   void Act(Worker* worker);
-  void Forget(const Tenant& tenant);
+  void Forget(const Party& tenant);
 
   Poller* const poller_;
   const Setup setup_;
@@ -145,7 +145,7 @@ class WorkerTable : public RpcHost {
   bool stopped_ = false;
   uint64_t next_connection_ = 1;
   Workers workers_;
-  std::map<Tenant, TenantState> tenants_;
+  std::map<Party, TenantState> tenants_;
   std::unordered_map<uint64_t, Worker*> by_connection_;  // null: it waits
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 // A worker that was started, without a process.
 struct Started {
-  Tenant tenant;
+  Party tenant;
   pid_t pid = 0;
   FakeWorker worker;
   wire::UniqueFd exit{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -72,7 +72,7 @@ class WorkerTableTest : public ::testing::Test {
   WorkerTable& table() {
     if (table_ == nullptr) {
       WorkerTable::Setup setup;
-      setup.start = [this](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+      setup.start = [this](const Party& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
         if (!start_fails_.ok()) return start_fails_;
         auto started = std::make_shared<Started>();
         started->tenant = tenant;
@@ -84,11 +84,11 @@ class WorkerTableTest : public ::testing::Test {
         served_.push_back(call);
         return nullptr;
       };
-      setup.died = [this](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
+      setup.died = [this](const Party& tenant, pid_t pid, const absl::Status& reason) {
         died_.push_back(absl::StrCat(tenant.Text(), " ", pid, " ", reason.message()));
       };
       setup.limits = limits_;
-      setup.is_operator = [this](const Tenant& tenant) { return tenant.uid == operator_uid_; };
+      setup.is_operator = [this](const Party& tenant) { return tenant.uid == operator_uid_; };
       table_ = std::make_unique<WorkerTable>(poller_.get(), std::move(setup));
     }
     return *table_;
@@ -110,7 +110,7 @@ class WorkerTableTest : public ::testing::Test {
     clients_.emplace_back(pair[1]);
     RpcPeer peer;
     peer.tenant.uid = uid;
-    peer.caller.uid = uid;
+    peer.caller.party.uid = uid;
     wire::UniqueFd socket(pair[0]);
     return table().Connect(&socket, peer, std::move(closed));
   }

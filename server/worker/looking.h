@@ -8,7 +8,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "server/session/tenant.h"
+#include "server/job/party.h"
 
 namespace iris::server {
 
@@ -33,7 +33,7 @@ struct LookingLimits {
 // A session's socket comes with it: what may irisd receive from it next?
 struct LookRequest {
   uint64_t look = 0;
-  Tenant tenant;  // whose it is
+  Party tenant;  // whose it is
 };
 static_assert(std::is_trivially_copyable_v<LookRequest>);
 

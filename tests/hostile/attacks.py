@@ -711,3 +711,171 @@ def unread_broadcasts(runtime_dir, end, sessions=8):
         except (OSError, doors.Refused) as refusal:
             _count(seen["refused"], refusal)
     return seen
+
+
+# More than a user's part of what irisd has.
+
+
+def _refused_in(reply):
+    """The text of an operation's outcome that failed, else nothing."""
+    status = doors.fields(reply).get(2, b"")
+    return doors.fields(status).get(2, b"").decode(errors="replace") if isinstance(status, bytes) and status else ""
+
+
+def _pair(runtime_dir, job):
+    """Both ranks of a job of two: (sessions, number of the job)."""
+    sessions = [doors.FrameSession(runtime_dir) for _ in range(2)]
+    calls = [session.begin(doors.JOIN, doors.join_request(session, job, rank, 2, max_heap_bytes=64 << 20))
+             for rank, session in enumerate(sessions)]
+    replies = [session.wait(call) for session, call in zip(sessions, calls)]
+    for code, text, _ in replies:
+        if code:
+            raise doors.Refused(text)
+    joined = doors.fields(replies[0][2])
+    calls = [session.begin(doors.MAPPED, doors.fixed64(1, session.id) + doors.fixed64(2, joined[1]) +
+                           doors.field(3, joined.get(2, 0)) + doors.field(4, 1 << 46)) for session in sessions]
+    for session, call in zip(sessions, calls):
+        code, text, _ = session.wait(call)
+        if code:
+            raise doors.Refused(text)
+    return sessions, joined[1]
+
+
+def waiting_broadcasts(runtime_dir, end, teams=63, jobs=200):
+    """Jobs of two ranks with as many teams as they may have, in each of which one rank broadcasts a megabyte that the
+    other never asks for."""
+    seen = {"jobs": 0, "teams": 0, "broadcasts": 0, "refused": {}}
+    value = doors.field(1, 0) + doors.field(2, b"v" * ((1 << 20) - 64))
+    held = []
+    while time.monotonic() < end and len(held) < jobs:
+        try:
+            sessions, job = _pair(runtime_dir, f"values-{os.getpid()}-{seen['jobs']}")
+            held.append(sessions)
+            seen["jobs"] += 1
+            for k in range(teams):
+                calls = [s.begin(doors.OPERATE, doors.operate_request(s, job, k, 9, doors.field(1, b"\0\1")))
+                         for s in sessions]
+                for session, call in zip(sessions, calls):
+                    code, text, reply = session.wait(call)
+                    if code or _refused_in(reply):
+                        raise doors.Refused(text or _refused_in(reply))
+                seen["teams"] += 1
+                sessions[0].begin(doors.OPERATE, doors.operate_request(sessions[0], job, 0, 8, value) +
+                                  doors.field(3, k + 1))
+                seen["broadcasts"] += 1
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+    _hold(end)
+    return seen
+
+
+def many_allocations(runtime_dir, end, jobs=250):
+    """Allocations with the longest names and the most dimensions, in many jobs of one rank, as fast as they come."""
+    seen = {"jobs": 0, "allocations": 0, "refused": {}}
+    tensor = doors.field(1, "d" * 16) + doors.field(2, doors.varint(1) * 16)
+    jobs_held = []
+    while time.monotonic() < end:
+        try:
+            session, job = _alone(runtime_dir, f"records-{os.getpid()}-{seen['jobs']}")
+            jobs_held.append(session)
+            seen["jobs"] += 1
+            room = 64000
+            for k in range(room):
+                operation = (doors.field(1, 1) + doors.field(3, f"{k:0128}") + doors.field(4, tensor))
+                code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, job, k, 6, operation))
+                if code or _refused_in(reply):
+                    raise doors.Refused(text or _refused_in(reply))
+                seen["allocations"] += 1
+                if time.monotonic() > end:
+                    break
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
+        if len(jobs_held) >= jobs:
+            break
+    _hold(end)
+    return seen
+
+
+def one_memfd_many_times(runtime_dir, end, pieces=120):
+    """Registers one empty memfd again and again, in job after job, until irisd has no descriptor left for others."""
+    seen = {"jobs": 0, "registered": 0, "refused": {}}
+    piece = 2 << 20
+    fd = os.memfd_create("piece", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(fd, piece)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    held = []
+    while time.monotonic() < end:
+        try:
+            session = doors.FrameSession(runtime_dir)
+            held.append(session)
+            code, text, reply = session.call(
+                doors.JOIN, doors.join_request(session, f"pieces-{os.getpid()}-{len(held)}", max_heap_bytes=4 << 30))
+            if code:
+                raise doors.Refused(text)
+            job = doors.fields(reply)[1]
+            session.call(doors.MAPPED, doors.fixed64(1, session.id) + doors.fixed64(2, job) +
+                         doors.field(3, doors.fields(reply).get(2, 0)) + doors.field(4, 1 << 46))
+            seen["jobs"] += 1
+            for k in range(8):
+                operation = doors.field(1, piece * pieces) + doors.field(3, doors.varint(piece) * pieces)
+                code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, job, k, 14, operation),
+                                                 [fd] * pieces)
+                if code or _refused_in(reply):
+                    raise doors.Refused(text or _refused_in(reply))
+                seen["registered"] += pieces
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS * 5)
+        if len(held) > 200:
+            _hold(end)
+    return seen
+
+
+def busy_sessions(runtime_dir, end, sessions=100):
+    """Many sessions that call as fast as irisd answers: half of them with requests of nearly 4 MiB that mean nothing."""
+    junk = doors.fixed64(1, 1) + doors.field(99, b"j" * ((4 << 20) - 64))
+    seen = {"sessions": 0, "calls": 0, "refused": {}}
+    large = doors.sealed(junk)
+    small = doors.fixed64(1, 77) + doors.fixed64(2, 88)
+    held = {}
+    poller = select.poll()
+    while time.monotonic() < end:
+        try:
+            while len(held) < sessions:
+                session = doors.FrameSession(runtime_dir)
+                held[session.sock.fileno()] = (session, len(held) % 2 == 0)
+                poller.register(session.sock, select.POLLIN | select.POLLOUT)
+                seen["sessions"] += 1
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+        for fd, _ in poller.poll(100):
+            session, is_large = held[fd]
+            try:
+                session.sock.setblocking(False)
+                session.n_calls += 1
+                if is_large:
+                    head = doors.CALL.pack(session.n_calls, doors.OPERATE, len(junk))
+                    socket.send_fds(session.sock, [doors.frame(doors.CALL_TYPE, head)], [large])
+                else:
+                    head = doors.CALL.pack(session.n_calls, doors.LEAVE, len(small))
+                    session.sock.send(doors.frame(doors.CALL_TYPE, head + small))
+                seen["calls"] += 1
+            except BlockingIOError:
+                session.n_calls -= 1
+            except OSError as error:
+                _count(seen["refused"], error)
+                poller.unregister(fd)
+                del held[fd]
+                continue
+            try:
+                while session.sock.recv(1 << 16):
+                    pass
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                _count(seen["refused"], error)
+                poller.unregister(fd)
+                del held[fd]
+    return seen

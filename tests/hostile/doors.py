@@ -203,7 +203,11 @@ class FrameSession(Session):
 
     def call(self, method, request, descriptors=()):
         """(gRPC code, text, first message) of a call. Descriptors that come meanwhile are acknowledged and closed."""
-        number, message = self.begin(method, request, descriptors), b""
+        return self.wait(self.begin(method, request, descriptors))
+
+    def wait(self, number):
+        """The same of a call that has begun; answers of others that come meanwhile are lost."""
+        message = b""
         while True:
             kind, payload, descriptors = self.receive()
             for fd in descriptors:

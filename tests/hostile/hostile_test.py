@@ -287,6 +287,33 @@ class Limits(Hostile):
         self.attack(attacks.waiting_calls)
 
 
+class Shares(Hostile):
+    """What irisd keeps for a user, and what it does for one, is bounded however many jobs and sessions he has."""
+
+    def refused(self, seen, text):
+        self.assertTrue(any(text in why for why in seen["refused"]), f"{text}: {seen}")
+
+    def test_values_that_nobody_asks_for(self):
+        seen = self.attack(attacks.waiting_broadcasts, flags=("--core-memory", "64MiB"), seconds=2 * ATTACK_SECONDS,
+                           log_bytes_max=LOG_BYTES_MAX)["waiting_broadcasts"]
+        self.assertGreater(seen["broadcasts"], 40, seen)
+        self.refused(seen, "irisd is short of memory")
+
+    def test_records_of_allocations(self):
+        seen = self.attack(attacks.many_allocations, flags=("--core-memory", "64MiB"), seconds=4 * ATTACK_SECONDS,
+                           log_bytes_max=LOG_BYTES_MAX)["many_allocations"]
+        self.assertGreater(seen["allocations"], 1000, seen)
+
+    def test_one_memfd_registered_again_and_again(self):
+        seen = self.attack(attacks.one_memfd_many_times, log_bytes_max=LOG_BYTES_MAX,
+                           seconds=2 * ATTACK_SECONDS)["one_memfd_many_times"]
+        self.assertGreater(seen["registered"], 1000, seen)
+        self.refused(seen, "are to stay free")
+
+    def test_calls_of_many_sessions(self):
+        self.attack(attacks.busy_sessions, log_bytes_max=LOG_BYTES_MAX)
+
+
 class Together(Hostile):
 
     def test_all_at_once(self):

@@ -204,7 +204,7 @@ class Driver {
     const Session session{.pid = pid, .uid = uid};
     sessions_[id] = session;
     const absl::Duration age = absl::Seconds(random_.Below(60));
-    Input(SessionOpened{id, {.pid = session.pid, .uid = session.uid, .process_start = 5}, age},
+    Input(SessionOpened{id, {.pid = session.pid, .party = {session.uid}, .process_start = 5}, age},
           [&] { reference_.OpenSession(id, session.pid, session.uid, age); });
   }
 
@@ -621,7 +621,7 @@ class Driver {
           id = other;
           fresh = true;
         }
-        if (!fresh && random_.OneIn(2)) return OpenAs(one.pid, shot.uid);
+        if (!fresh && random_.OneIn(2)) return OpenAs(one.pid, shot.party.uid);
       }
     }
     if (random_.OneIn(20)) rank += 1;

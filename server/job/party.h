@@ -1,0 +1,52 @@
+// Party: whom irisd keeps apart from all others: a user, and the container that he is in. It is
+// found by PartyFinder (server/session). Plain data.
+//
+// Access goes by the party: its jobs, and what is in them, are for its own processes alone. Shares
+// of what irisd has go by the party's account: users of a user namespace that an ordinary user made
+// have his, because anybody can make as many as he likes.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::server {
+
+struct Party {
+  // Stands for a container that irisd may not look into. It is no inode number of a namespace.
+  static constexpr uint64_t kUnknownContainer = 1;
+
+  uint32_t uid = 0;        // as irisd's own user namespace has it
+  uint64_t container = 0;  // inode number of the namespace that stands for it; 0: irisd's own
+  uint32_t maker = 0;      // who made the user namespace that its processes are in, if that is
+                           // another ordinary user; else 0
+
+  // Whose share it has.
+  Party Account() const { return maker == 0 ? *this : Party{maker, container}; }
+
+  // Root or irisd's own user, in irisd's own namespaces: who looks after irisd, and may do
+  // everything.
+  bool IsOperator(uint32_t irisds_uid) const {
+    return container == 0 && maker == 0 && (uid == 0 || uid == irisds_uid);
+  }
+
+  // "uid 1000", "uid 0 of container 4026532512", "uid 165536 (of uid 1000)".
+  std::string Text() const {
+    std::string text = absl::StrCat("uid ", uid);
+    if (maker != 0) absl::StrAppend(&text, " (of uid ", maker, ")");
+    if (container == kUnknownContainer) return text + " of an unknown container";
+    if (container != 0) absl::StrAppend(&text, " of container ", container);
+    return text;
+  }
+
+  friend auto operator<=>(const Party&, const Party&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Party& party) {
+    return H::combine(std::move(h), party.uid, party.container, party.maker);
+  }
+};
+
+}  // namespace iris::server

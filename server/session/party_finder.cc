@@ -1,0 +1,122 @@
+#include "server/session/party_finder.h"
+
+#include <fcntl.h>
+#include <linux/nsfs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "device/base/posix.h"
+#include "proto/wire/unique_fd.h"
+#include "server/session/attestation.h"
+
+namespace iris::server {
+namespace {
+
+constexpr int kDeepestNamespace = 32;  // as the kernel allows
+
+std::string ReadText(const std::string& path) {
+  const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return "";
+  char text[4096];
+  const ssize_t n = base::Retry([&] { return read(fd.get(), text, sizeof(text)); });
+  return n > 0 ? std::string(text, static_cast<size_t>(n)) : "";
+}
+
+// Inode number of a namespace; 0: it cannot be read.
+uint64_t InodeOf(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+uint64_t InodeOf(const wire::UniqueFd& fd) {
+  struct stat info = {};
+  return fd.valid() && fstat(fd.get(), &info) == 0 ? info.st_ino : 0;
+}
+
+// Who owns a user namespace. Nothing: irisd may not look.
+std::optional<uint32_t> OwnerOf(const wire::UniqueFd& user_namespace) {
+  uid_t owner = 0;
+  if (ioctl(user_namespace.get(), NS_GET_OWNER_UID, &owner) != 0) return std::nullopt;
+  return owner;
+}
+
+// Goes from the namespace at `path` outwards until irisd's own. False: irisd may not look at all of
+// them. `visit(const wire::UniqueFd&, inode)` is called for each on the way.
+template <typename Visit>
+bool Outwards(const std::string& path, uint64_t own, Visit visit) {
+  if (InodeOf(path) == own) return true;  // what nearly all are in
+  wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  for (int depth = 0; depth < kDeepestNamespace && fd.valid(); ++depth) {
+    const uint64_t at = InodeOf(fd);
+    if (at == own) return true;
+    visit(fd, at);
+    fd.Reset(ioctl(fd.get(), NS_GET_PARENT));
+  }
+  return false;
+}
+
+// Whether the process is in a PID namespace below that of our /proc, where irisd may not look
+// closer: its status then lists one number for each.
+bool InNestedPidNamespace(int64_t pid) {
+  const std::string status = ReadText(absl::StrCat("/proc/", pid, "/status"));
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (!absl::ConsumePrefix(&line, "NSpid:")) continue;
+    const std::vector<absl::string_view> numbers =
+        absl::StrSplit(line, absl::ByAnyChar("\t "), absl::SkipEmpty());
+    return numbers.size() != 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+PartyFinder::PartyFinder()
+    : own_uid_(geteuid()),
+      own_pid_namespace_(InodeOf("/proc/self/ns/pid")),
+      own_user_namespace_(InodeOf("/proc/self/ns/user")),
+      own_uid_map_(ReadText("/proc/self/uid_map")) {}
+
+absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) const {
+  const std::string process = absl::StrCat("/proc/", pid);
+  Party party{uid};
+  // Only who has the capability in the user namespace that owns a PID namespace could make it.
+  uint64_t pid_container = 0, user_container = 0;
+  const bool pid_known =
+      Outwards(process + "/ns/pid", own_pid_namespace_, [&](const wire::UniqueFd& fd, uint64_t at) {
+        const wire::UniqueFd users(ioctl(fd.get(), NS_GET_USERNS));
+        if (!users.valid()) return;
+        if (InodeOf(users) == own_user_namespace_ || OwnerOf(users) == 0u) pid_container = at;
+      });
+  const bool user_known = Outwards(process + "/ns/user", own_user_namespace_,
+                                   [&](const wire::UniqueFd& fd, uint64_t at) {
+                                     const std::optional<uint32_t> owner = OwnerOf(fd);
+                                     if (owner == 0u) user_container = at;
+                                     // The outermost of those inside the innermost that root made.
+                                     if (owner.value_or(0) != 0 && user_container == 0) {
+                                       party.maker = *owner;
+                                     }
+                                   });
+  if (party.maker == uid) party.maker = 0;
+  party.container = pid_container != 0 ? pid_container : user_container;
+  // Another user's namespaces may be hidden from an irisd without CAP_SYS_PTRACE. What everybody
+  // may read still says whether they are irisd's own.
+  const bool hidden = (!pid_known && InNestedPidNamespace(pid)) ||
+                      (!user_known && ReadText(process + "/uid_map") != own_uid_map_);
+  if (party.container == 0 && hidden) party.container = Party::kUnknownContainer;
+  // If the process still runs, everything that was read by its number was its own.
+  if (ProcessHasEnded(pidfd)) {
+    return absl::AbortedError(
+        absl::StrCat("process ", pid, ", which connected, has ended: connect again"));
+  }
+  return party;
+}
+
+}  // namespace iris::server

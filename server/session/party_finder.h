@@ -1,0 +1,38 @@
+// PartyFinder: says of which party a process is (server/job/party.h).
+//
+// A container is a PID or user namespace that root made around the process, and that is not
+// irisd's own. Of several, one in the other, the outermost counts, and PID namespaces count before
+// user namespaces: whoever is root in a container can make any number of others inside. A user
+// namespace that an ordinary user made is no container: its users count as of that user.
+//
+// Immutable and thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/job/party.h"
+
+namespace iris::server {
+
+class PartyFinder {
+ public:
+  // Looks at the namespaces and at the user of this process.
+  PartyFinder();
+
+  // The party of a process of the user `uid`. `pidfd` is open on the process that has this pid, or
+  // had it: a pid that belongs to another process by now is noticed. kAborted: the process has
+  // ended.
+  absl::StatusOr<Party> Find(int64_t pid, uint32_t uid, int pidfd) const;
+
+  bool IsOperator(const Party& party) const { return party.IsOperator(own_uid_); }
+
+ private:
+  const uint32_t own_uid_;
+  const uint64_t own_pid_namespace_;
+  const uint64_t own_user_namespace_;
+  const std::string own_uid_map_;
+};
+
+}  // namespace iris::server
