@@ -1,15 +1,18 @@
 #include "server/config.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -19,8 +22,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "device/base/bytes.h"
+#include "device/base/posix.h"
 #include "device/driver/open.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 #include "toml++/toml.h"
 
@@ -391,6 +396,31 @@ void ApplyTable(const toml::table& table, const std::string& prefix, const std::
   }
 }
 
+// All of a file, or of a pipe that ends. kInvalidArgument names it.
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
+  constexpr size_t kMaxBytes = 1 << 20;
+  const auto cannot = [&path](const std::string& why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read the configuration file ", EscapeForLog(path), ": ", why));
+  };
+  const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  struct stat opened = {};
+  if (!fd.valid() || fstat(fd.get(), &opened) != 0) return cannot(strerror(errno));
+  if (!S_ISREG(opened.st_mode) && !S_ISFIFO(opened.st_mode)) {
+    return cannot("it is neither a regular file nor a pipe");
+  }
+  std::string text;
+  for (char piece[1 << 14];;) {
+    const ssize_t n = base::Retry([&] { return read(fd.get(), piece, sizeof(piece)); });
+    if (n < 0) return cannot(strerror(errno));
+    if (n == 0) return text;
+    text.append(piece, static_cast<size_t>(n));
+    if (text.size() > kMaxBytes) {
+      return cannot(absl::StrCat("it has more than ", base::SizeText(kMaxBytes)));
+    }
+  }
+}
+
 void CheckTogether(const Config& config, std::vector<std::string>* mistakes) {
   if (config.jobs.join_timeout_default > config.jobs.join_timeout_max) {
     mistakes->push_back("jobs.join_timeout is longer than jobs.join_timeout_max");
@@ -482,14 +512,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     return line;
   }
   if (!config_file.empty()) {
-    std::ifstream in(config_file);
-    std::stringstream text;
-    text << in.rdbuf();
-    if (!in) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cannot read the configuration file ", config_file));
-    }
-    const absl::Status status = ApplyToml(text.str(), config_file, &line.config);
+    const absl::StatusOr<std::string> text = ReadConfigFile(config_file);
+    if (!text.ok()) return text.status();
+    const absl::Status status = ApplyToml(*text, EscapeForLog(config_file), &line.config);
     if (!status.ok()) mistakes.push_back(std::string(status.message()));
   }
   for (size_t i = 0; i < settings.size(); ++i) {

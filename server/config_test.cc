@@ -1,12 +1,15 @@
 #include "server/config.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -18,6 +21,7 @@ namespace iris::server {
 namespace {
 
 using absl::StatusCode;
+using ::testing::HasSubstr;
 
 void ExpectRefused(const absl::Status& status, const std::string& text) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
@@ -296,6 +300,40 @@ TEST(CommandLineTest, EveryMistakeIsListed) {
   ExpectRefused(ParseCommandLine({"--emu-device", "4", "--runtimedir=/x"}).status(),
                 "unknown flag --emu-device; did you mean --emu-devices? (see --help)\n"
                 "unknown flag --runtimedir; did you mean --runtime-dir? (see --help)");
+}
+
+TEST(CommandLineTest, OnlyAFileOrAPipeThatEndsIsRead) {
+  ExpectRefused(ParseCommandLine({"--config", "/dev/zero"}).status(),
+                "/dev/zero: it is neither a regular file nor a pipe");
+  ExpectRefused(ParseCommandLine({"--config", "/"}).status(), "neither a regular file nor a pipe");
+  const absl::Status missing = ParseCommandLine({"--config", "/no\x1bwhere"}).status();
+  EXPECT_THAT(missing.message(), HasSubstr("read the configuration file /no\\x1bwhere"));
+  EXPECT_THAT(missing.message(), HasSubstr("No such file"));
+  const std::string most = "#" + std::string((1 << 20) - 2, 'x') + "\n";
+  EXPECT_TRUE(ParseCommandLine({"--config", TempFile(most).path()}).ok());
+  ExpectRefused(ParseCommandLine({"--config", TempFile("#" + most).path()}).status(),
+                "it has more than 1 MiB");
+
+  signal(SIGPIPE, SIG_IGN);
+  for (const bool ends : {true, false}) {
+    int ends_of[2];
+    ASSERT_EQ(pipe(ends_of), 0);
+    std::thread writer([&, to = ends_of[1]] {
+      const std::string piece = "backend = \"emu\"\n";
+      while (write(to, piece.data(), piece.size()) > 0 && !ends) continue;
+      close(to);
+    });
+    const std::string path = absl::StrCat("/dev/fd/", ends_of[0]);
+    const auto line = ParseCommandLine({"--config", path});
+    close(ends_of[0]);
+    writer.join();
+    if (ends) {
+      ASSERT_TRUE(line.ok()) << line.status();
+      EXPECT_EQ(line->config.backend, "emu");
+    } else {
+      ExpectRefused(line.status(), "it has more than 1 MiB");
+    }
+  }
 }
 
 TEST(CommandLineTest, TheEnvironmentNamesTheRuntimeDirWhereNothingElseDoes) {

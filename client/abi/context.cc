@@ -6,6 +6,7 @@
 #include "client/abi/objects.h"
 #include "client/backend/load.h"
 #include "client/base/launcher.h"
+#include "client/base/printable.h"
 #include "iris/dtype.h"
 #include "iris/types.h"
 #include "proto/wire/limits.h"
@@ -66,7 +67,7 @@ iris_code Tell(const absl::Status& status) noexcept {
   Texts* const texts = ThreadTexts();
   if (texts != nullptr) {
     try {
-      texts->message.assign(status.message().data(), status.message().size());
+      texts->message = base::Printable(status.message());
     } catch (...) {
       texts->message.clear();
     }

@@ -103,7 +103,8 @@ struct CommObject : Object {
   iris_stream* group_stream = nullptr;
 };
 
-// How a function of the API ends: keeps the text of an error for iris_error_message.
+// How a function of the API ends: keeps the text of an error for iris_error_message, as
+// base::Printable writes it. Parts of it may come from the environment and from irisd.
 iris_code Tell(const absl::Status& status) noexcept;
 
 // Runs the body of a function of the API, which gives a status. Nothing is thrown out of it.

@@ -143,5 +143,10 @@ TEST(LoansTest, ALoanAndAFreeAtTheSameTime) {
   for (int k = 0; k < kRounds; ++k) EXPECT_EQ(lent[k] + freed[k], 1) << k;
 }
 
+TEST(TellTest, TheTextOfAnErrorCannotSteerATerminal) {
+  EXPECT_EQ(Tell(absl::UnavailableError("irisd: \x1b[2J\ngone")), IRIS_UNAVAILABLE);
+  EXPECT_STREQ(iris_error_message(), "irisd: \\x1b[2J\\ngone");
+}
+
 }  // namespace
 }  // namespace iris::abi

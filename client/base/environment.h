@@ -1,21 +1,55 @@
-// Environment: one variable of this process. Code that reads variables takes a function of this
-// shape, so that tests bring their own.
+// Environment: the variables of this process, and how those of Iris are read. Code that reads
+// variables takes a Getter, so that tests bring their own.
+//
+// Thread-safe while nobody changes the environment. A variable that is set to nothing counts as not
+// set.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
 namespace iris::internal {
+
+// The value of a variable; nullopt if it is not set.
+using Getter = std::function<std::optional<std::string>(const char* variable)>;
 
 // Which accesses are compared with the allocations that a rank knows: see HeapRanges::Make.
 inline constexpr char kCheckAccess[] = "IRIS_CHECK_ACCESS";
 
-// The variable's value; nullopt if it is not set.
+// The Getter of this process.
 inline std::optional<std::string> Environment(const char* variable) {
   const char* value = std::getenv(variable);
   if (value == nullptr) return std::nullopt;
   return std::string(value);
 }
+
+// kInvalidArgument: `environment variable NAME="text" is not WANTED`, with the text on one line, no
+// longer than anybody wants to read.
+absl::Status WrongVariable(absl::string_view variable, absl::string_view text,
+                           absl::string_view wanted);
+
+// The number from `min` to `max` that the variable has. kInvalidArgument: it is set to something
+// else.
+absl::StatusOr<std::optional<uint64_t>> ReadNumber(const Getter& get, const char* variable,
+                                                   uint64_t min, uint64_t max);
+
+// The variables that are 0 or 1.
+struct Switches {
+  std::optional<bool> check_access;  // kCheckAccess
+  std::optional<bool> ccl_check;     // IRIS_CCL_CHECK
+  std::optional<bool> ccl_lines;     // IRIS_CCL_LINES
+};
+absl::StatusOr<Switches> ReadSwitches(const Getter& get);
+
+// kInvalidArgument: one of the variables that are read where no error can be given back (the
+// emulator's), or of the switches, has a value that it cannot have.
+absl::Status CheckVariables(const Getter& get);
 
 }  // namespace iris::internal

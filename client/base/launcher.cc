@@ -49,9 +49,8 @@ constexpr Variables kLaunchers[] = {
 absl::StatusOr<int> ParseNumber(const char* variable, const std::string& text, int min) {
   int value = 0;
   if (!absl::SimpleAtoi(text, &value)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable ", variable, "=\"", text.substr(0, 64),
-                     "\" is not a number; set it to a whole number of at least ", min));
+    return internal::WrongVariable(
+        variable, text, absl::StrCat("a number; set it to a whole number of at least ", min));
   }
   if (value < min) {
     return absl::InvalidArgumentError(absl::StrCat("environment variable ", variable, "=", value,

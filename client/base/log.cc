@@ -7,11 +7,14 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "client/base/environment.h"
+#include "client/base/printable.h"
 
 namespace iris::log {
 namespace {
 
+constexpr char kLevelVariable[] = "IRIS_LOG_LEVEL";
 constexpr uint64_t kNoRank = ~0ull;
 
 // rank in the high half, n_ranks in the low half.
@@ -20,7 +23,7 @@ std::atomic<uint64_t> process_rank{kNoRank};
 
 std::atomic<int>& CurrentLevel() {
   static std::atomic<int> level = [] {
-    const std::string name = internal::Environment("IRIS_LOG_LEVEL").value_or("");
+    const std::string name = internal::Environment(kLevelVariable).value_or("");
     return static_cast<int>(ParseLevel(name, Level::kWarning));
   }();
   return level;
@@ -44,7 +47,17 @@ void SetLevel(Level level) { CurrentLevel().store(static_cast<int>(level)); }
 
 Level GetLevel() { return static_cast<Level>(CurrentLevel().load(std::memory_order_relaxed)); }
 
-Level ParseLevel(absl::string_view name, Level fallback) {
+absl::Status CheckLevel(const internal::Getter& get) {
+  const std::string name = get(kLevelVariable).value_or("");
+  // What both fallbacks give is a level.
+  if (name.empty() || ParseLevel(name, Level::kOff) == ParseLevel(name, Level::kDebug)) {
+    return absl::OkStatus();
+  }
+  return internal::WrongVariable(kLevelVariable, name, "debug, info, warning, error or off");
+}
+
+Level ParseLevel(absl::string_view given, Level fallback) {
+  const std::string name = absl::AsciiStrToLower(given);
   if (name == "debug") return Level::kDebug;
   if (name == "info") return Level::kInfo;
   if (name == "warning" || name == "warn") return Level::kWarning;
@@ -68,7 +81,7 @@ void Write(Level level, absl::string_view text) {
     absl::StrAppend(&line, "[", rank >> 32, "/", rank & 0xffffffffu, "] ");
   }
   constexpr const char* kNames[] = {"debug: ", "info: ", "warning: ", "error: "};
-  absl::StrAppend(&line, kNames[static_cast<int>(level)], text);
+  absl::StrAppend(&line, kNames[static_cast<int>(level)], base::Printable(text));
   Logger().log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
 }
 

@@ -3,8 +3,10 @@
 // info, warning, error, off); default warning. Thread-safe.
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/base/environment.h"
 
 namespace iris::log {
 
@@ -14,14 +16,18 @@ enum class Level { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOff = 4 };
 void SetLevel(Level level);
 Level GetLevel();
 
-// The level a name stands for; `fallback` for any other text.
+// The level a name stands for, in upper or lower case; `fallback` for any other text.
 Level ParseLevel(absl::string_view name, Level fallback);
+
+// kInvalidArgument: IRIS_LOG_LEVEL is set to something that is no level. Until somebody asks, it
+// counts as not set.
+absl::Status CheckLevel(const internal::Getter& get);
 
 // The rank in the prefix of what this thread prints. Threads that never call this print the rank
 // that was set first in the process. Context::Create calls it on its thread.
 void SetRank(uint32_t rank, uint32_t n_ranks);
 
-// Prints one line.
+// Prints one line, as base::Printable writes the text.
 void Write(Level level, absl::string_view text);
 
 template <typename... Parts>

@@ -20,11 +20,30 @@ TEST(LogTest, LevelsByName) {
   EXPECT_EQ(ParseLevel("warning", Level::kOff), Level::kWarning);
   EXPECT_EQ(ParseLevel("error", Level::kOff), Level::kError);
   EXPECT_EQ(ParseLevel("off", Level::kDebug), Level::kOff);
+  EXPECT_EQ(ParseLevel("DEBUG", Level::kOff), Level::kDebug);
 }
 
 TEST(LogTest, UnknownNameIsTheFallback) {
   EXPECT_EQ(ParseLevel("loud", Level::kWarning), Level::kWarning);
   EXPECT_EQ(ParseLevel("", Level::kError), Level::kError);
+}
+
+TEST(LogTest, AWrongLevelIsRefused) {
+  const auto check = [](const char* value) {
+    return CheckLevel([value](const char*) { return std::optional<std::string>(value); });
+  };
+  for (const char* level : {"", "debug", "warn", "off", "Error"}) {
+    EXPECT_TRUE(check(level).ok()) << level;
+  }
+  EXPECT_EQ(check("loud\x1b").message(),
+            "environment variable IRIS_LOG_LEVEL=\"loud\\x1b\" is not debug, info, warning, error "
+            "or off");
+}
+
+TEST(LogTest, TextCannotSteerATerminal) {
+  SetLevel(Level::kWarning);
+  EXPECT_EQ(Printed([] { Warning("a\x1b[2J\n[iris] error: b"); }),
+            "[iris] warning: a\\x1b[2J\\n[iris] error: b\n");
 }
 
 TEST(LogTest, BelowTheLevelNothingIsPrinted) {

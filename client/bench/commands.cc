@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <set>
 #include <utility>
@@ -17,6 +16,8 @@
 #include "client/bench/product_commands.h"
 #include "client/bench/products.h"
 #include "client/bench/rules.h"
+#include "client/internal/annotate.h"
+#include "client/internal/whole_file.h"
 #include "device/base/bytes.h"
 #include "iris/launcher.h"
 #include "iris/types.h"
@@ -517,10 +518,7 @@ absl::Status WriteText(const std::string& text, const std::string& path) {
     std::cout << text << std::flush;
     return std::cout.good() ? absl::OkStatus() : absl::InternalError("cannot write to stdout");
   }
-  std::ofstream file(path);
-  file << text << std::flush;
-  if (!file.good()) return absl::InvalidArgumentError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
+  return internal::Annotate(internal::WriteFile(path, text), "cannot write");
 }
 
 void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings) {

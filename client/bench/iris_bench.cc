@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/base/environment.h"
+#include "client/base/printable.h"
 #include "client/bench/commands.h"
 #include "client/bench/product_commands.h"
 #include "client/bench/rank.h"
@@ -159,7 +160,7 @@ absl::Status Measure(Rank& rank, const Settings& settings) {
 }
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "error: %s\n", base::Printable(status.message()).c_str());
   return 1;
 }
 

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/bench/sections.h"
+#include "client/internal/annotate.h"
+#include "client/internal/whole_file.h"
 
 namespace iris::bench {
 namespace {
@@ -202,14 +204,8 @@ absl::Status Sweep(const Run& run) {
   if (cut) table.Note("Some block counts left out: the time was over.");
   run.report->Add(std::move(table));
   if (run.rank.rank() == 0 && !run.options.svg_path.empty()) {
-    std::FILE* file = std::fopen(run.options.svg_path.c_str(), "w");
-    const std::string svg = Svg(plots);
-    const bool written =
-        file != nullptr && std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
-    if (file == nullptr || std::fclose(file) != 0 || !written) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cannot write the plot to ", run.options.svg_path));
-    }
+    return internal::Annotate(internal::WriteFile(run.options.svg_path, Svg(plots)),
+                              "cannot write the plot");
   }
   return absl::OkStatus();
 }

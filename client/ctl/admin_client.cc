@@ -7,12 +7,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/ctl/permission.h"
 #include "client/internal/runtime_dir.h"
+#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -25,6 +28,10 @@ namespace {
 
 constexpr char kSocketName[] = "irisd.sock";
 constexpr absl::Duration kTryEvery = absl::Milliseconds(20);
+// Of a listing; a page of irisd's has 64 KiB (wire::kMaxListBytes). So much describes some five
+// million allocations.
+constexpr size_t kListPagesMax = 16384;
+constexpr size_t kListBytesMax = kListPagesMax * wire::kMaxListBytes;
 
 // gRPC's answers become ours, and say what to do about a silent irisd.
 absl::Status FromGrpc(const grpc::Status& grpc_status) {
@@ -151,15 +158,22 @@ absl::Status AdminClient::List(grpc::Status (v1::AdminService::Stub::*method)(gr
                                                                               Reply*),
                                Request request, TakePage<Reply> take) {
   request.set_page_size(wire::kListPageMax);
-  for (;;) {
+  std::set<std::string> tokens;
+  size_t bytes = 0;
+  while (tokens.size() < kListPagesMax) {
     const absl::StatusOr<Reply> page = Call(method, request);
     if (!page.ok()) return page.status();
+    bytes += page->ByteSizeLong();
+    if (bytes > kListBytesMax) break;
     if (!take(*page) || page->next_page_token().empty()) return absl::OkStatus();
-    if (page->next_page_token() == request.page_token()) {
+    if (!tokens.insert(page->next_page_token()).second) {
       return absl::DataLossError("irisd gives the same page of a listing again and again");
     }
     request.set_page_token(page->next_page_token());
   }
+  return absl::DataLossError(absl::StrCat("irisd's listing does not end: after ", tokens.size(),
+                                          " pages of ", base::SizeText(bytes),
+                                          " together, the rest is not asked for"));
 }
 
 absl::Status AdminClient::ListDevices(TakePage<v1::ListDevicesReply> take) {

@@ -38,7 +38,7 @@ class AdminClient {
 
   // Listings come in pages, each of which is a call. `take` gets one after the other, until there
   // is none, it returns false, or one fails. kNotFound: no such job. kDataLoss: irisd goes in
-  // circles.
+  // circles, or the listing is longer than any can be.
   template <typename Reply>
   using TakePage = absl::FunctionRef<bool(const Reply&)>;
   // All pages as one: All<v1::ListJobsReply>([&](auto take) { return client.ListJobs("", take); }).

@@ -1,6 +1,7 @@
 #include "client/ctl/admin_client.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,11 +14,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace iris::ctl {
 namespace {
@@ -70,12 +74,22 @@ class AdminClientTest : public ::testing::Test, public v1::AdminService::Service
     reply->set_n_jobs(42);
     return grpc::Status::OK;
   }
+  grpc::Status ListDevices(grpc::ServerContext*, const v1::ListDevicesRequest* request,
+                           v1::ListDevicesReply* reply) override {
+    ++n_pages_;
+    list_devices_(request->page_token(), reply);
+    return grpc::Status::OK;
+  }
   grpc::Status Events(grpc::ServerContext*, const v1::EventsRequest*,
                       grpc::ServerWriter<v1::Event>* writer) override {
     ++n_streams_;
     writer->Write(v1::Event());
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost in the middle");
   }
+
+  // How the listing of devices goes on after the token.
+  std::function<void(const std::string& token, v1::ListDevicesReply* reply)> list_devices_;
+  std::atomic<int> n_pages_{0};
 
   std::string dir_;
   std::unique_ptr<grpc::Server> server_;
@@ -128,6 +142,35 @@ TEST_F(AdminClientTest, WaitsForAnIrisdThatStarts) {
   const auto client = waiting.get();
   ASSERT_TRUE(client.ok()) << client.status();
   EXPECT_TRUE((*client)->GetStatus().ok());
+}
+
+TEST_F(AdminClientTest, AListingThatDoesNotEndIsAnError) {
+  auto client = AdminClient::Connect({dir_}, absl::Seconds(30));
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto list = [&] {
+    n_pages_ = 0;
+    return (*client)->ListDevices([](const v1::ListDevicesReply&) { return true; });
+  };
+  // Two pages in turn.
+  list_devices_ = [](const std::string& token, v1::ListDevicesReply* reply) {
+    reply->set_next_page_token(token == "a" ? "b" : "a");
+  };
+  absl::Status status = list();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("the same page"));
+  EXPECT_EQ(n_pages_, 3);
+
+  // Ever new ones with nothing in them, and large ones.
+  for (const size_t bytes : {size_t{0}, size_t{3} << 20}) {
+    list_devices_ = [this, bytes](const std::string&, v1::ListDevicesReply* reply) {
+      if (bytes > 0) reply->add_devices()->set_name(std::string(bytes, 'x'));
+      reply->set_next_page_token(absl::StrCat(n_pages_.load()));
+    };
+    status = list();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(status.message(), ::testing::HasSubstr("irisd's listing does not end"));
+    EXPECT_EQ(n_pages_, bytes == 0 ? 16384 : 342);
+  }
 }
 
 TEST_F(AdminClientTest, OnceOnly) {

@@ -49,8 +49,9 @@ before it, too.
 
 Exit codes:
   0  done
-  1  irisd answered with an error; or the doctor found something that fails
-  2  wrong usage
+  1  irisd answered with an error; the doctor found something that fails;
+     or a trace that was taken could not be written
+  2  wrong usage; with --merge, also a file that cannot be read, merged or written
   3  irisd cannot be reached, or does not answer
   4  no such job, rank or allocation
   5  permission denied
@@ -107,14 +108,6 @@ int RunDoctorCommand(const Options& options) {
   const std::vector<Finding> findings = RunDoctor(internal::RuntimeDirs(options.runtime_dir));
   Write(options.json ? Dump(FindingsJson(findings), 2) : FindingsText(findings));
   return AnyFailed(findings) ? kExitError : kExitOk;
-}
-
-int MergeTraces(const TraceWish& wish) {
-  const absl::Status merged = internal::MergeTraceFiles(wish.merge, wish.file);
-  if (!merged.ok()) return Report(merged);
-  return Write(absl::StrCat(wish.file, ": ", wish.merge.size(), " traces on one clock\n"))
-             ? kExitOk
-             : kExitError;
 }
 
 volatile sig_atomic_t g_interrupted = 0;
@@ -348,6 +341,15 @@ void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish)
 int UsageError(const std::string& text) {
   std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(text).c_str());
   return kExitUsage;
+}
+
+// It asks no irisd: whatever fails, the files are wrong.
+int MergeTraces(const TraceWish& wish) {
+  const absl::Status merged = internal::MergeTraceFiles(wish.merge, wish.file);
+  if (!merged.ok()) return UsageError(std::string(merged.message()));
+  return Write(absl::StrCat(wish.file, ": ", wish.merge.size(), " traces on one clock\n"))
+             ? kExitOk
+             : kExitError;
 }
 
 // What to say of words that no command or option is.

@@ -6,30 +6,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "client/base/printable.h"
 
 namespace iris::ctl {
 namespace {
-
-// Length of the well-formed UTF-8 character that `text` begins with; 0: none, or a control
-// character.
-size_t PrintableCharacter(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
-  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
-  if (length == 0 || first > 0xf4 || text.size() < length) return 0;
-  uint32_t code = first & (0x7f >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3f);
-  }
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool control = code < 0xa0 || code == 0x2028 || code == 0x2029;
-  const bool direction = (code >= 0x200b && code <= 0x200f) || (code >= 0x202a && code <= 0x202e) ||
-                         (code >= 0x2066 && code <= 0x2069);
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  return overlong || control || direction || surrogate || code > 0x10ffff ? 0 : length;
-}
 
 // Columns on a terminal: characters, not bytes.
 size_t Width(absl::string_view text) {
@@ -72,23 +53,7 @@ bool ReadDuration(absl::string_view text, absl::Duration* duration) {
 }
 
 std::string EscapeName(absl::string_view name) {
-  std::string result;
-  while (!name.empty()) {
-    const size_t length = PrintableCharacter(name);
-    if (name[0] == '\\') {
-      result += "\\\\";
-    } else if (length > 0) {
-      absl::StrAppend(&result, name.substr(0, length));
-    } else if (name[0] == '\n') {
-      result += "\\n";
-    } else if (name[0] == '\t') {
-      result += "\\t";
-    } else {
-      absl::StrAppendFormat(&result, "\\x%02x", static_cast<unsigned char>(name[0]));
-    }
-    name.remove_prefix(std::max<size_t>(length, 1));
-  }
-  return result;
+  return base::Printable(absl::StrReplaceAll(name, {{"\\", "\\\\"}}));
 }
 
 void Table::Add(std::vector<std::string> cells) {

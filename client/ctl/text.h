@@ -20,8 +20,8 @@ std::string HumanDuration(absl::Duration duration);
 // "1m30s"). False, with *duration unchanged, for anything else, a negative or an endless one.
 bool ReadDuration(absl::string_view text, absl::Duration* duration);
 
-// Names come from outside: control characters and bytes that are not UTF-8 become \n, \t or \xNN,
-// and a backslash \\, so that no name can steer a terminal or break a table.
+// A name from outside as base::Printable writes it, and with \\ for a backslash: no name can steer
+// a terminal, break a table or look like another one.
 std::string EscapeName(absl::string_view name);
 
 // Rows of cells under headings, columns as wide as their widest cell and two blanks apart. A long

@@ -263,9 +263,12 @@ class Trace(unittest.TestCase):
                                 ([files[0], TRAINING], f"{TRAINING}: this is no JSON"),
                                 ([files[0], "/nowhere.json"], "/nowhere.json: No such file")):
             said = self.ctl("trace", "--merge", *arguments, "-o", out)
-            self.assertNotEqual(said.returncode, 0)
+            self.assertEqual(said.returncode, 2, said.stderr)
             self.assertIn(says, said.stderr)
         self.assertFalse(os.path.exists(out))
+        said = self.ctl("trace", "--merge", *files, "-o", "/nowhere/merged.json")
+        self.assertEqual(said.returncode, 2, said.stderr)
+        self.assertIn("/nowhere/merged.json: No such file", said.stderr)
         for arguments, says in ((["trace"], "JOB"), (["trace", "job", "--merge", files[0]], "excludes")):
             said = self.ctl(*arguments)
             self.assertEqual(said.returncode, 2, said.stderr)

@@ -1,6 +1,7 @@
 #include "client/ctl/views.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "client/base/printable.h"
 #include "client/ctl/text.h"
 
 namespace iris::ctl {
@@ -56,6 +58,29 @@ std::string DevicesOf(const v1::Job& job) {
   }
   const bool shared = devices.size() < static_cast<size_t>(n_ranks);
   return absl::StrCat(devices.size(), shared ? " shared" : "");
+}
+
+// The same JSON with \uNNNN in place of characters that could steer a terminal. JSON itself demands
+// that of those below U+0020 alone.
+std::string PrintableJson(absl::string_view json) {
+  std::string result;
+  while (!json.empty()) {
+    const size_t printable = base::PrintableCharacterBytes(json);
+    size_t bytes = std::max<size_t>(printable, 1);
+    if (printable > 0 || json[0] == '\n') {
+      absl::StrAppend(&result, json.substr(0, bytes));
+    } else {
+      // None of them lies above U+FFFF, and nlohmann::json writes nothing but UTF-8.
+      uint32_t code = static_cast<unsigned char>(json[0]);
+      if (code >= 0x80) code &= code >= 0xe0 ? 0x0f : 0x1f;
+      for (; bytes < json.size() && (json[bytes] & 0xc0) == 0x80; ++bytes) {
+        code = code << 6 | (static_cast<unsigned char>(json[bytes]) & 0x3f);
+      }
+      absl::StrAppendFormat(&result, "\\u%04x", code);
+    }
+    json.remove_prefix(bytes);
+  }
+  return result;
 }
 
 void AddDevices(const v1::ListDevicesReply& reply, absl::Time /*now*/, Table* table) {
@@ -124,7 +149,7 @@ std::string StateWord(v1::RankState state) {
 std::string StateWord(v1::JobState state) { return Word(v1::JobState_Name(state), "JOB_STATE_"); }
 
 std::string Dump(const Json& json, int indent) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
+  return PrintableJson(json.dump(indent, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
@@ -233,7 +258,8 @@ ListView<v1::ListSessionsReply> SessionsView() {
 std::string JsonList::Add(const Json& items) {
   std::string text;
   for (const Json& item : items) {
-    const std::string lines = item.dump(2, ' ', false, Json::error_handler_t::replace);
+    const std::string lines =
+        PrintableJson(item.dump(2, ' ', false, Json::error_handler_t::replace));
     absl::StrAppend(&text, empty_ ? "[\n  " : ",\n  ",
                     absl::StrReplaceAll(lines, {{"\n", "\n  "}}));
     empty_ = false;

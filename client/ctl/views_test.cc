@@ -154,6 +154,14 @@ TEST(ViewsTest, NamesFromOutsideCannotSteerTheTerminal) {
   EXPECT_THAT(text, Not(HasSubstr("\033")));
 }
 
+TEST(ViewsTest, JsonCannotSteerTheTerminalAndStaysTheSameJson) {
+  v1::ListDevicesReply reply;
+  reply.add_devices()->set_name("\033[2J\x7f \xc2\x9b \xe2\x80\xae \xe6\x97\xa5 \"\\");
+  const std::string text = Dump(DevicesJson(reply), -1);
+  EXPECT_THAT(text, HasSubstr("\"\\u001b[2J\\u007f \\u009b \\u202e \xe6\x97\xa5 \\\"\\\\\""));
+  EXPECT_EQ(nlohmann::json::parse(text)[0]["name"], reply.devices(0).name());
+}
+
 TEST(ViewsTest, AllocationsTableAndJson) {
   v1::ListAllocationsReply reply;
   v1::Allocation* allocation = reply.add_allocations();

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/base/environment.h"
 #include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/device_status.h"
@@ -29,12 +29,12 @@ using ccl::Variant;
 namespace {
 
 // The config of a communicator of this process, from what its caller asks for.
-Config ConfigOf(const HostContext& context, const backend::BackendOperations& backend,
-                Config config) {
-  const char* check = std::getenv("IRIS_CCL_CHECK");
-  if (check != nullptr && std::string_view(check) == "1") config.check_calls = true;
-  const char* lines = std::getenv("IRIS_CCL_LINES");
-  if (lines != nullptr && std::string_view(lines) == "0") config.without_lines = true;
+absl::StatusOr<Config> ConfigOf(const HostContext& context,
+                                const backend::BackendOperations& backend, Config config) {
+  const auto switches = ReadSwitches(Environment);
+  if (!switches.ok()) return switches.status();
+  if (switches->ccl_check.value_or(false)) config.check_calls = true;
+  if (!switches->ccl_lines.value_or(true)) config.without_lines = true;
   if (config.max_blocks == 0) {
     config.max_blocks = backend.MaxBlocksWhenShared(context.ranks_per_device(), 0);
     // What was asked for in so many words is done, and not refused.
@@ -142,7 +142,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   }
   std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
   made->product_rules_ = options.product_rules;
-  const Config config = ConfigOf(context, backend, options.config);
+  const absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);
+  if (!read.ok()) return Annotate(read.status(), what);
+  const Config& config = *read;
   uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
   constexpr uint64_t kMaxMatmulBytes = uint64_t{1} << 46;
   if (bytes == 0 || options.matmul_bytes > kMaxMatmulBytes) {
@@ -465,7 +467,9 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
                                                    const ProductRules& rules) {
   const std::string what = ProblemText(problem);
   if (Result result = backend.CheckMatmul(problem); !result.ok()) return FromDevice(result, what);
-  const Config config = ConfigOf(context, backend, from);
+  const absl::StatusOr<Config> read = ConfigOf(context, backend, from);
+  if (!read.ok()) return Annotate(read.status(), what);
+  const Config& config = *read;
   const uint64_t plain = backend.WorkspaceBytes(n_members, config);
   uint64_t bytes = backend.MatmulWorkspaceBytes(n_members, config, problem);
   if (bytes != 0 && problem.variant == ops::Variant::kAuto) {

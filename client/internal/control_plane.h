@@ -61,11 +61,13 @@ class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
 
-  // Of the irisd that the rank joined: its number, and the backend of its devices.
+  // Of the irisd that the rank joins: its number, which a Join may change, and the backend of its
+  // devices.
   virtual uint64_t daemon_id() const = 0;
   virtual const std::string& backend() const = 0;
 
   // Returns when every rank has joined. `options` has no field left that the environment fills.
+  // Where irisd goes away meanwhile, the rank joins at the next one while its join_timeout lasts.
   virtual absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) = 0;
   // Says that everything is mapped at `base`, or why it could not be; returns when every rank has.
   virtual absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,

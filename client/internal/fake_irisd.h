@@ -90,6 +90,11 @@ class FakeIrisd {
     absl::MutexLock lock(&mu_);
     n_breaks_ = n;
   }
+  // So does every call of Join from now on. Then answers come again.
+  void BreakJoins(bool yes) {
+    absl::MutexLock lock(&mu_);
+    breaks_joins_ = yes;
+  }
   void SendEvent(const v1::WatchEvent& event) {
     absl::MutexLock lock(&mu_);
     events_.push_back(event);
@@ -106,6 +111,7 @@ class FakeIrisd {
     absl::MutexLock lock(&mu_);
     return ks_;
   }
+  int joins() { return joins_.load(); }
   int resumes() { return resumes_.load(); }
   int watches() { return watches_.load(); }
   int cancels() { return cancels_.load(); }
@@ -163,6 +169,11 @@ class FakeIrisd {
         v1::JoinRequest request;
         EXPECT_TRUE(request.ParseFromString(bytes));
         EXPECT_EQ(request.session_id(), session.id);
+        ++joins_;
+        if (breaks_joins_) {
+          HangUpLocked();
+          return false;
+        }
         v1::JoinReply reply;
         reply.set_job_id(request.session_id());
         Conclude(fd, call, absl::OkStatus(), reply);
@@ -293,6 +304,7 @@ class FakeIrisd {
   wire::UniqueFd listener_;
   std::thread thread_;
   uint64_t next_session_ = 100;
+  std::atomic<int> joins_{0};
   std::atomic<int> resumes_{0};
   std::atomic<int> watches_{0};
   std::atomic<int> cancels_{0};
@@ -300,6 +312,7 @@ class FakeIrisd {
 
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool breaks_joins_ ABSL_GUARDED_BY(mu_) = false;
   int n_breaks_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int, Session> sessions_ ABSL_GUARDED_BY(mu_);  // by descriptor, which it owns
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);

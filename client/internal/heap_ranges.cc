@@ -18,10 +18,12 @@ HeapRanges* HeapRanges::Make(std::optional<std::string> (*environment)(const cha
   // Reachable for leak checkers.
   static absl::Mutex mu;
   static std::vector<HeapRanges*>* const all = new std::vector<HeapRanges*>();
-  const std::optional<std::string> check = environment(kCheckAccess);
-  HeapRanges* const made = new HeapRanges(check == "0"   ? Check::kNone
-                                          : check == "1" ? Check::kAll
-                                                         : Check::kOverruns);
+  const auto switches = ReadSwitches(environment);  // Context creation has refused what is wrong
+  Check check = Check::kOverruns;
+  if (switches.ok() && switches->check_access.has_value()) {
+    check = *switches->check_access ? Check::kAll : Check::kNone;
+  }
+  HeapRanges* const made = new HeapRanges(check);
   absl::MutexLock lock(&mu);
   all->push_back(made);
   return made;

@@ -17,6 +17,8 @@ namespace {
 constexpr absl::Duration kReconnectBackoffMin = absl::Milliseconds(10);
 constexpr absl::Duration kReconnectBackoffMax = absl::Seconds(1);
 constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
+// How long an irisd that stops may take to end its sessions.
+constexpr absl::Duration kStopTime = absl::Seconds(5);
 
 // What a visitor does with each alternative.
 template <typename... Ts>
@@ -148,11 +150,44 @@ absl::StatusOr<T> IrisdControlPlane::Parsed(absl::StatusOr<T> decoded) const {
 
 absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
                                                   absl::Time deadline) {
-  const CallAnswer answer = CallNow(
-      wire::CallMethod::kJoin, [&](uint64_t session_id) { return EncodeJoin(session_id, options); },
-      deadline);
-  if (!answer.status.ok()) return answer.status;
-  return Parsed(DecodeJoinReply(answer.message));
+  const absl::Time give_up = DeadlineIn(options.join_timeout);
+  ContextOptions wanted = options;
+  absl::Duration backoff = kReconnectBackoffMin;
+  for (;;) {
+    const CallAnswer answer = CallNow(
+        wire::CallMethod::kJoin,
+        [&](uint64_t session_id) { return EncodeJoin(session_id, wanted); }, deadline);
+    if (answer.status.ok()) return Parsed(DecodeJoinReply(answer.message));
+    // irisd that stops says so before its sessions end.
+    const bool gone = !answer.answered && absl::IsUnavailable(answer.status) &&
+                      CurrentSession()->WaitForEnd(kStopTime) &&
+                      absl::IsUnavailable(CurrentSession()->status());
+    if (!gone || Now() + backoff > give_up) return answer.status;
+    absl::SleepFor(backoff);
+    backoff = std::min(backoff * 2, kReconnectBackoffMax);
+    if (absl::Status status = ConnectToNext(answer.status, give_up); !status.ok()) return status;
+    log::Warning(answer.status.message(), "; joining again");
+    wanted.join_timeout = give_up - Now();
+    if (wanted.join_timeout <= absl::ZeroDuration()) return answer.status;
+  }
+}
+
+absl::Status IrisdControlPlane::ConnectToNext(const absl::Status& ended, absl::Time deadline) {
+  const auto session = OpenSession(deadline - Now());
+  if (!session.ok()) {
+    return absl::Status(session.status().code(),
+                        absl::StrCat(ended.message(), "; then: ", session.status().message()));
+  }
+  // An irisd that lives has ended the session for a reason, and may still count the rank as its.
+  if ((*session)->daemon_id() == daemon_id_) return ended;
+  if ((*session)->backend() != backend_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "irisd at ", runtime_dir_, " restarted with the backend '", (*session)->backend(),
+        "' in place of '", backend_, "': create a new Context"));
+  }
+  daemon_id_ = (*session)->daemon_id();
+  UseSession(*session);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CommittedJob> IrisdControlPlane::Mapped(uint64_t job_id, uint64_t epoch,

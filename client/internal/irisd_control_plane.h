@@ -78,6 +78,9 @@ class IrisdControlPlane : public ControlPlane {
   std::shared_ptr<SessionClient> CurrentSession() const;
   // Waits for a session that has not ended.
   absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
+  // For a rank that has not joined: a session, until `deadline`, with the irisd that comes after
+  // the one whose session `ended`. Otherwise why there is none.
+  absl::Status ConnectToNext(const absl::Status& ended, absl::Time deadline);
   // CallOn the present session, with what `encode` makes of its id.
   template <typename Encode>
   CallAnswer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,

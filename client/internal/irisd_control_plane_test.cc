@@ -82,6 +82,44 @@ TEST_F(IrisdControlPlaneTest, CallsCarryTheSession) {
   EXPECT_EQ(reply->job_id, 101u);
 }
 
+TEST_F(IrisdControlPlaneTest, AJoinIsMadeAgainAtTheNextIrisd) {
+  irisd_->BreakJoins(true);
+  std::thread next([this] {
+    EXPECT_TRUE(irisd_->WaitFor([this] { return irisd_->joins() > 0; }));
+    irisd_.reset();
+    irisd_ = std::make_unique<FakeIrisd>(dir_, /*daemon_id=*/2);
+  });
+  const auto reply = plane_->Join({}, absl::Now() + absl::Seconds(60));
+  next.join();
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(irisd_->joins(), 1);
+  EXPECT_EQ(plane_->daemon_id(), 2u);
+}
+
+TEST_F(IrisdControlPlaneTest, AJoinIsNotMadeAgainAtTheSameIrisd) {
+  irisd_->BreakJoins(true);
+  const auto reply = plane_->Join({}, absl::Now() + absl::Seconds(60));
+  EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(reply.status().message(), HasSubstr("the session with irisd at " + dir_ + " ended"));
+  EXPECT_EQ(irisd_->joins(), 1);
+}
+
+TEST_F(IrisdControlPlaneTest, AJoinWaitsNoLongerThanItsTimeForTheNextIrisd) {
+  irisd_->BreakJoins(true);
+  std::thread gone([this] {
+    EXPECT_TRUE(irisd_->WaitFor([this] { return irisd_->joins() > 0; }));
+    irisd_.reset();
+  });
+  ContextOptions options;
+  options.join_timeout = absl::Seconds(1);
+  const absl::Time start = absl::Now();
+  const auto reply = plane_->Join(options, start + absl::Seconds(120));
+  gone.join();
+  EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(reply.status().message(), HasSubstr("cannot reach irisd"));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
 TEST_F(IrisdControlPlaneTest, AnswersKeepCodeAndText) {
   irisd_->AnswerOperations({absl::AlreadyExistsError("name in use")});
   Watch();

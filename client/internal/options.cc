@@ -3,10 +3,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/base/environment.h"
 #include "client/base/launcher.h"
+#include "client/base/log.h"
 #include "device/base/bytes.h"
 #include "iris/trace_area.h"
 
@@ -25,13 +25,9 @@ absl::Status ResolveTrace(const std::function<std::optional<std::string>(const c
   options->trace_file = get("IRIS_TRACE").value_or("");
   options->trace_events =
       !options->trace_file.empty() || options->heap_bytes >= kTracedHeapBytes ? kTraceEvents : 0;
-  const std::string text = get("IRIS_TRACE_EVENTS").value_or("");
-  if (text.empty()) return absl::OkStatus();
-  if (!absl::SimpleAtoi(text, &options->trace_events) || options->trace_events > kTraceEventsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable IRIS_TRACE_EVENTS: \"", text.substr(0, 64),
-                     "\" is not a number of events from 0 to ", kTraceEventsMax));
-  }
+  const auto events = ReadNumber(get, "IRIS_TRACE_EVENTS", 0, kTraceEventsMax);
+  if (!events.ok()) return events.status();
+  options->trace_events = events->value_or(options->trace_events);
   if (options->trace_events == 0 && !options->trace_file.empty()) {
     return absl::InvalidArgumentError(
         "environment variables: IRIS_TRACE names a file for the trace, and IRIS_TRACE_EVENTS=0 "
@@ -87,13 +83,13 @@ absl::StatusOr<ContextOptions> ResolveOptions(
     resolved.heap_bytes = 1ull << 30;
     if (const auto text = get("IRIS_HEAP_BYTES"); text.has_value() && !text->empty()) {
       if (!base::ParseBytes(*text, &resolved.heap_bytes)) {
-        return absl::InvalidArgumentError(absl::StrCat("environment variable IRIS_HEAP_BYTES: \"",
-                                                       text->substr(0, 64), "\" is not ",
-                                                       base::kBytesGrammar));
+        return WrongVariable("IRIS_HEAP_BYTES", *text, base::kBytesGrammar);
       }
     }
   }
   if (absl::Status status = ResolveTrace(get, &resolved); !status.ok()) return status;
+  if (absl::Status status = CheckVariables(get); !status.ok()) return status;
+  if (absl::Status status = log::CheckLevel(get); !status.ok()) return status;
   if (resolved.max_heap_bytes != 0 && resolved.max_heap_bytes < resolved.heap_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_heap_bytes=", base::SizeText(resolved.max_heap_bytes),

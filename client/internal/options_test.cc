@@ -25,6 +25,18 @@ std::string Refusal(const absl::StatusOr<ContextOptions>& resolved) {
   return std::string(resolved.status().message());
 }
 
+TEST(OptionsTest, VariablesThatOthersReadAreChecked) {
+  for (const char* variable : {"IRIS_CHECK_ACCESS", "IRIS_CCL_CHECK", "IRIS_CCL_LINES",
+                               "IRIS_LOG_LEVEL", "IRIS_EMU_WORKERS", "IRIS_EMU_RESIDENT_BLOCKS"}) {
+    EXPECT_THAT(Refusal(Resolve({}, {{variable,
+                                      "gar\x1b"
+                                      "bage"}})),
+                HasSubstr(std::string(variable) + "=\"gar\\x1b"
+                                                  "bage\" is not "));
+    EXPECT_TRUE(Resolve({}, {{variable, ""}}).ok()) << variable;
+  }
+}
+
 TEST(OptionsTest, NothingGivenIsRankZeroOfOne) {
   auto resolved = Resolve({});
   ASSERT_TRUE(resolved.ok()) << resolved.status();

@@ -1,5 +1,9 @@
 #include "client/internal/whole_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -7,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/base/bytes.h"
+#include "device/base/posix.h"
+#include "proto/wire/unique_fd.h"
 
 namespace iris::internal {
 namespace {
@@ -16,16 +22,36 @@ absl::Status Failed(const std::string& path, int error) {
   return error == ENOENT ? absl::NotFoundError(text) : absl::UnavailableError(text);
 }
 
+// How to open a file to write it. A link, a pipe or a device has to be of this user or of root
+// (/dev/stdout): in /tmp, anybody may have given it the name.
+absl::StatusOr<int> WayToOpen(const std::string& path) {
+  constexpr int kWay = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
+  struct stat there = {};
+  if (lstat(path.c_str(), &there) != 0 || S_ISREG(there.st_mode)) return kWay | O_NOFOLLOW;
+  if (there.st_uid == geteuid() || there.st_uid == 0) return kWay;
+  return absl::PermissionDeniedError(
+      absl::StrCat(path, ": it is no file, but a link or the like, and user ", there.st_uid,
+                   " has made it: name another file"));
+}
+
 }  // namespace
 
 absl::Status WriteFile(const std::string& path, absl::string_view text) {
-  std::FILE* const out = std::fopen(path.c_str(), "we");
-  if (out == nullptr) return Failed(path, errno);
-  int error = 0;
-  if (std::fwrite(text.data(), 1, text.size(), out) != text.size()) error = errno;
-  // What is still in the buffer is written now, and may fail for lack of room.
-  if (std::fclose(out) != 0 && error == 0) error = errno;
-  return error == 0 ? absl::OkStatus() : Failed(path, error);
+  const absl::StatusOr<int> way = WayToOpen(path);
+  if (!way.ok()) return way.status();
+  wire::UniqueFd fd(open(path.c_str(), *way, 0666));
+  if (!fd.valid()) return Failed(path, errno);
+  // Not before it is known what was opened.
+  struct stat opened = {};
+  if (fstat(fd.get(), &opened) != 0) return Failed(path, errno);
+  if (S_ISREG(opened.st_mode) && ftruncate(fd.get(), 0) != 0) return Failed(path, errno);
+  while (!text.empty()) {
+    const ssize_t n = base::Retry([&] { return write(fd.get(), text.data(), text.size()); });
+    if (n < 0) return Failed(path, errno);
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  // Some file systems say only now that there is no room.
+  return close(fd.Release()) == 0 ? absl::OkStatus() : Failed(path, errno);
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t bytes_max) {

@@ -1,6 +1,8 @@
 #include "server/job/text.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
@@ -10,23 +12,67 @@ namespace {
 
 constexpr absl::string_view kReservedPrefix = "iris.";
 
-// Bytes of the printable character that `text` begins with; 0 if it begins with none.
-size_t PrintableLength(absl::string_view text) {
+struct Range {
+  uint32_t first;
+  uint32_t last;
+};
+template <size_t n>
+bool IsIn(const Range (&ranges)[n], uint32_t code) {
+  return std::any_of(std::begin(ranges), std::end(ranges), [code](const Range& range) {
+    return code >= range.first && code <= range.last;
+  });
+}
+
+// Format characters (Unicode's category Cf) that show nothing, or only change what is around them:
+// with them, two names that differ look the same. Separators of lines are here, too.
+constexpr Range kInvisible[] = {{0xad, 0xad},       {0x61c, 0x61c},    {0x180e, 0x180e},
+                                {0x200b, 0x200f},   {0x2028, 0x202e},  {0x2060, 0x206f},
+                                {0xfeff, 0xfeff},   {0xfff9, 0xfffb},  {0x1bca0, 0x1bca3},
+                                {0x1d173, 0x1d17a}, {0xe0000, 0xe007f}};
+// Blanks, fillers and selectors of variants: a name may have them, and has something else as well.
+constexpr Range kBlank[] = {
+    {0x20, 0x20},     {0xa0, 0xa0},     {0x34f, 0x34f},   {0x115f, 0x1160},
+    {0x1680, 0x1680}, {0x17b4, 0x17b5}, {0x180b, 0x180f}, {0x2000, 0x200a},
+    {0x202f, 0x202f}, {0x205f, 0x205f}, {0x2800, 0x2800}, {0x3000, 0x3000},
+    {0x3164, 0x3164}, {0xfe00, 0xfe0f}, {0xffa0, 0xffa0}, {0xe0100, 0xe01ef}};
+
+// Bytes of the printable character that `text` begins with, and its number; 0 if it begins with
+// none.
+size_t PrintableLength(absl::string_view text, uint32_t* number = nullptr) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   if (text.empty()) return 0;
-  if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) != 0x7f ? 1 : 0;
-  const size_t length = byte(0) >> 5 == 6 ? 2 : byte(0) >> 4 == 14 ? 3 : byte(0) >> 3 == 30 ? 4 : 0;
+  const size_t length = byte(0) < 0x80       ? 1
+                        : byte(0) >> 5 == 6  ? 2
+                        : byte(0) >> 4 == 14 ? 3
+                        : byte(0) >> 3 == 30 ? 4
+                                             : 0;
   if (length == 0 || text.size() < length) return 0;
-  uint32_t code = byte(0) & (0xff >> (length + 1));
+  uint32_t code = byte(0) & (length == 1 ? 0x7f : 0xff >> (length + 1));
   for (size_t i = 1; i < length; ++i) {
     if (byte(i) >> 6 != 2) return 0;
     code = code << 6 | (byte(i) & 0x3f);
   }
   constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  const bool control = code < 0xa0 || code == 0x2028 || code == 0x2029;
-  if (code < kSmallest[length] || code > 0x10ffff || surrogate || control) return 0;
+  const bool control = code < 0x20 || (code >= 0x7f && code < 0xa0);
+  if (code < kSmallest[length] || code > 0x10ffff || surrogate || control ||
+      IsIn(kInvisible, code)) {
+    return 0;
+  }
+  if (number != nullptr) *number = code;
   return length;
+}
+
+// Whether printable text has a character that somebody can see.
+bool ShowsSomething(absl::string_view text) {
+  while (!text.empty()) {
+    uint32_t code = 0;
+    const size_t length = PrintableLength(text, &code);
+    if (length == 0) return false;
+    if (!IsIn(kBlank, code)) return true;
+    text.remove_prefix(length);
+  }
+  return false;
 }
 
 }  // namespace
@@ -48,7 +94,10 @@ absl::Status CheckText(absl::string_view what, absl::string_view text, size_t mi
   }
   if (!IsPrintable(text)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " contains control characters or is not UTF-8"));
+        absl::StrCat(what, " contains control characters or invisible ones, or is not UTF-8"));
+  }
+  if (!text.empty() && !ShowsSomething(text)) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " has no visible character"));
   }
   return absl::OkStatus();
 }

@@ -11,11 +11,12 @@
 
 namespace iris::server {
 
-// True if `text` is UTF-8 without control characters.
+// True if `text` is UTF-8 without control characters, and without format characters, which nobody
+// sees.
 bool IsPrintable(absl::string_view text);
 
-// kInvalidArgument, naming `what`, unless `text` has min_bytes to max_bytes bytes and is printable.
-// The message never repeats text that is not.
+// kInvalidArgument, naming `what`, unless `text` has min_bytes to max_bytes bytes, is printable
+// and, if it is not empty, has a visible character. The message never repeats text that is not.
 absl::Status CheckText(absl::string_view what, absl::string_view text, size_t min_bytes,
                        size_t max_bytes);
 

@@ -37,6 +37,28 @@ TEST(Text, CheckNamesWhatIsWrongAndNeverRepeatsIt) {
   EXPECT_TRUE(CheckText("the name", "", 0, 10).ok());
 }
 
+TEST(Text, ANameHasSomethingToSee) {
+  for (const char* const name :
+       {" ", "   ", "\xc2\xa0", "\xe3\x80\x80 ", "\xe2\xa0\x80", "\xef\xb8\x8f"}) {
+    EXPECT_EQ(CheckText("the name", name, 1, 10).message(), "the name has no visible character");
+  }
+  EXPECT_TRUE(CheckText("the name", " a ", 1, 10).ok());
+  EXPECT_TRUE(CheckText("the name", "\xe2\x9d\xa4\xef\xb8\x8f", 1, 10).ok());  // a red heart
+  EXPECT_TRUE(CheckText("the name", "", 0, 10).ok());
+}
+
+TEST(Text, FormatCharactersAreRefusedWhereverTheyAre) {
+  for (const char* const hidden :
+       {"\xef\xbb\xbf", "\xe2\x80\x8b", "\xc2\xad", "\xe2\x80\x8d", "\xe2\x80\xae", "\xe2\x81\xa0",
+        "\xd8\x9c", "\xf3\xa0\x81\x81"}) {
+    for (const std::string& name : {std::string(hidden), std::string("train") + hidden}) {
+      EXPECT_FALSE(IsPrintable(name));
+      EXPECT_EQ(CheckText("the name", name, 1, 10).message(),
+                "the name contains control characters or invisible ones, or is not UTF-8");
+    }
+  }
+}
+
 TEST(Text, CleanReplacesWhatCannotBeShown) {
   EXPECT_EQ(CleanText("a\nb\xff", 10), "a?b?");
   EXPECT_EQ(CleanText(std::string("\0x", 2), 10), "?x");

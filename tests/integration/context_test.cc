@@ -1076,21 +1076,25 @@ TEST_F(ContextTest, RankThatLeftIsNamedAndTeamsWithoutItGoOn) {
   for (const int r : {0, 1, 3}) EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
 }
 
+// Some ranks of a job that wait for the others.
+bool AllJoining(Daemon& daemon, int n_ranks) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  for (; absl::Now() < deadline; absl::SleepFor(absl::Milliseconds(5))) {
+    auto jobs = daemon.ListJobs();
+    if (!jobs.ok() || jobs->jobs_size() != 1) continue;
+    int n = 0;
+    for (const auto& rank : jobs->jobs(0).ranks()) n += rank.pid() != 0;
+    if (n == n_ranks) return true;
+  }
+  return false;
+}
+
 TEST_F(ContextTest, RankKilledWhileItsPeersJoinIsNamedToThem) {
   // Ranks 0 and 1 of 3 wait for rank 2, which never comes.
   RankProcesses::Options options = Ranks();
   options.environment["IRIS_N_RANKS"] = "3";
   RankProcesses ranks("join_only", 2, options);
-  const auto joined = [&] {
-    auto jobs = daemon_->ListJobs();
-    if (!jobs.ok() || jobs->jobs_size() != 1) return false;
-    int n = 0;
-    for (const auto& rank : jobs->jobs(0).ranks()) n += rank.pid() != 0;
-    return n == 2;
-  };
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
-  while (!joined() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
-  ASSERT_TRUE(joined());
+  ASSERT_TRUE(AllJoining(*daemon_, 2));
   ranks.Signal(1, SIGKILL);
   const std::string line = ranks.WaitLine(0, "created ");
   EXPECT_THAT(line, HasSubstr("ABORTED"));
@@ -1190,6 +1194,35 @@ TEST_P(DaemonGoneTest, MemoryAndBarriersGoOnAndCallsSayWhatToDo) {
     EXPECT_THAT(line, HasSubstr("mapped memory stays valid, create a new Context"));
   }
   ranks.ExpectAllSucceed();
+  ExpectIdle();
+}
+
+TEST_P(DaemonGoneTest, RanksThatWaitForOthersJoinAtTheNextOne) {
+  const testing::TempDir dir;
+  testing::DaemonOptions options;
+  options.runtime_dir = dir.path() + "/run";
+  StartDaemon(options);
+  RankProcesses::Options first_two = Ranks();
+  first_two.environment["IRIS_N_RANKS"] = "3";
+  RankProcesses ranks("join_only", 2, first_two);
+  ASSERT_TRUE(AllJoining(*daemon_, 2));
+  if (GetParam()) {
+    daemon_->Kill();
+  } else {
+    ASSERT_TRUE(daemon_->Stop().ok());
+  }
+  absl::SleepFor(absl::Milliseconds(300));  // they notice, and find nobody
+  StartDaemon(options);
+  RankProcesses::Options third = Ranks();
+  third.environment["IRIS_N_RANKS"] = "3";
+  third.environment["IRIS_RANK"] = "2";
+  RankProcesses last("join_only", 1, third);
+  for (int r = 0; r < 2; ++r) EXPECT_THAT(ranks.WaitLine(r, "created "), HasSubstr("created OK"));
+  EXPECT_THAT(last.WaitLine(0, "created "), HasSubstr("created OK"));
+  ranks.TellAll("end");
+  last.TellAll("end");
+  ranks.ExpectAllSucceed();
+  last.ExpectAllSucceed();
   ExpectIdle();
 }
 

@@ -1,7 +1,8 @@
 """The log of the package: standard logging under the name "iris", with lines `[iris] [rank/n] message`.
 
 IRIS_LOG_LEVEL (debug, info, warning, error, off) says what is logged, as for the library; warnings and errors if it
-does not. It goes to standard error, until a program gives the logger a handler of its own.
+does not. A context refuses any other value. The log goes to standard error, until a program gives the logger a handler
+of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ import sys
 from typing import Any, Optional
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
-_LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "off": logging.CRITICAL + 1}
+_LEVELS = {
+    "debug": DEBUG,
+    "info": INFO,
+    "warning": WARNING,
+    "warn": WARNING,
+    "error": ERROR,
+    "off": logging.CRITICAL + 1
+}
 
 
 class _Formatter(logging.Formatter):
