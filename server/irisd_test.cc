@@ -917,6 +917,42 @@ TEST_F(IrisdTest, SigintStopsToo) {
   EXPECT_FALSE(std::filesystem::exists(dir));
 }
 
+// Fills a pipe that blocks, whoever writes to it next.
+void Fill(int pipe) {
+  const std::string page(4096, 'x');
+  const int flags = fcntl(pipe, F_GETFL);
+  fcntl(pipe, F_SETFL, flags | O_NONBLOCK);
+  while (write(pipe, page.data(), page.size()) > 0) {
+  }
+  fcntl(pipe, F_SETFL, flags);
+}
+
+TEST_F(IrisdTest, ALogThatNobodyReadsHoldsNothingUp) {
+  int log[2];
+  ASSERT_EQ(pipe2(log, O_CLOEXEC), 0);
+  const wire::UniqueFd reads(log[0]), writes(log[1]);
+  Fill(writes.get());
+  Start({.flags = {"--log-level", "debug"}, .stderr_fd = writes.get()});
+  ASSERT_NE(daemon_, nullptr);
+  auto members = JoinAll("unread", 1);
+  LeaveAll(members);
+  members.clear();
+  EXPECT_TRUE(daemon_->GetStatus().ok());
+  // What waited comes when somebody reads.
+  std::string text;
+  char buffer[4096];
+  fcntl(reads.get(), F_SETFL, O_NONBLOCK);
+  EXPECT_TRUE(Eventually([&] {
+    const ssize_t n = read(reads.get(), buffer, sizeof(buffer));
+    if (n > 0) text.append(buffer, static_cast<size_t>(n));
+    return absl::StrContains(text, "irisd serves") && absl::StrContains(text, "job=unread");
+  })) << text.substr(text.size() - std::min<size_t>(text.size(), 500));
+  Fill(writes.get());
+  const absl::StatusOr<int> code = daemon_->Stop(absl::Seconds(15));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, 0);
+}
+
 TEST_F(IrisdTest, StopUnderJobsSaysWhatThatMeans) {
   auto members = JoinAll("lives", 2);
   auto more = JoinAll("lives too", 1);

@@ -65,7 +65,7 @@ uint64_t RaiseDescriptorLimit() {
 
 int Fail(const Logger& logger, const absl::Status& status) {
   logger.Error("irisd cannot run", {{"error", status.ToString()}});
-  fprintf(stderr, "irisd: %s\n", std::string(status.message()).c_str());
+  logger.Plain(absl::StrCat("irisd: ", status.message()));
   return 1;
 }
 
@@ -330,6 +330,7 @@ int Run(const std::vector<std::string>& args, Config config) {
     return session_server->n_closing() + closing.n_elsewhere.load();
   };
   facts.closing_troubles = [&closing] { return closing.troubles.load(); };
+  facts.log_lines_left_out = [&logger] { return logger.lines_left_out(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 
   if (config.workers.seccomp && !kSanitized) {
