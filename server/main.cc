@@ -5,13 +5,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/auxv.h>
-#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +32,7 @@
 #include "server/daemon.h"
 #include "server/job/clock.h"
 #include "server/log.h"
+#include "server/process_limits.h"
 #include "server/recording/recorder.h"
 #include "server/rpc/services.h"
 #include "server/sandbox/core_filter.h"
@@ -50,18 +50,6 @@ namespace {
 
 constexpr auto kCallsEndWithin = absl::Seconds(2);
 constexpr auto kTellTroubleEvery = absl::Seconds(10);
-
-// As many descriptors as this process may have. Returns the limit.
-uint64_t RaiseDescriptorLimit() {
-  struct rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  if (limit.rlim_cur < limit.rlim_max) {
-    struct rlimit raised = limit;
-    raised.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  }
-  return limit.rlim_cur;
-}
 
 int Fail(const Logger& logger, const absl::Status& status) {
   logger.Error("irisd cannot run", {{"error", status.ToString()}});
@@ -253,6 +241,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   const Logger logger(config.log_level, config.log_format);
   const uint64_t fd_limit = RaiseDescriptorLimit();
   const SystemClock clock;
+  const absl::Status limited = CheckLimits(fd_limit);
+  if (!limited.ok()) return Fail(logger, limited);
 
   absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(config.runtime_dir);
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
@@ -393,6 +383,7 @@ void LeaveOutThreadCaches(char** argv) {
 }
 
 int Main(int argc, char** argv) {
+  std::set_terminate(EndForWant);
   // Few threads allocate: an arena for each would cost memory that no other can use.
   mallopt(M_ARENA_MAX, 1);
   // Large blocks, such as messages, go back to the kernel when they are freed. Unless it is told,
