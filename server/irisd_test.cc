@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -951,6 +952,45 @@ TEST_F(IrisdTest, ALogThatNobodyReadsHoldsNothingUp) {
   const absl::StatusOr<int> code = daemon_->Stop(absl::Seconds(15));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, 0);
+}
+
+// The workers of irisd that serve tenants.
+std::vector<pid_t> WorkersOf(pid_t irisd) {
+  std::vector<pid_t> workers;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = atoi(entry.path().filename().c_str());
+    std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+    std::string text((std::istreambuf_iterator<char>(status)), {});
+    if (pid > 0 && absl::StrContains(text, "Name:\tirisd-worker") &&
+        absl::StrContains(text, absl::StrCat("PPid:\t", irisd, "\n"))) {
+      workers.push_back(pid);
+    }
+  }
+  return workers;
+}
+
+TEST_F(IrisdTest, AWorkerThatIsStoppedIsReplaced) {
+  if (geteuid() != 0) GTEST_SKIP() << "nobody else may stop workers";
+  ASSERT_TRUE(daemon_->GetStatus().ok());
+  const std::vector<pid_t> workers = WorkersOf(daemon_->pid());
+  ASSERT_EQ(workers.size(), 1u);
+  ASSERT_EQ(kill(workers[0], SIGSTOP), 0);
+  const absl::Time stopped = absl::Now();
+  // Whoever calls meanwhile is told that the connection is gone, rather than waits for ever.
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(stopped + absl::Seconds(60)));
+  iris::v1::GetStatusReply reply;
+  EXPECT_EQ(daemon_->admin().GetStatus(&context, iris::v1::GetStatusRequest(), &reply).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_LT(absl::Now() - stopped, absl::Seconds(17));  // documented: 15 s
+  auto status = daemon_->GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->worker_troubles_total(), 1u);
+  EXPECT_TRUE(absl::StrContains(status->last_worker_trouble(), "did not answer for 10s"))
+      << status->last_worker_trouble();
+  EXPECT_TRUE(absl::StrContains(daemon_->Log(), "kind=worker_ended")) << daemon_->Log();
+  const std::vector<pid_t> now = WorkersOf(daemon_->pid());
+  EXPECT_EQ(std::count(now.begin(), now.end(), workers[0]), 0);
 }
 
 TEST_F(IrisdTest, StopUnderJobsSaysWhatThatMeans) {

@@ -49,6 +49,7 @@ namespace iris::server {
 namespace {
 
 constexpr auto kCallsEndWithin = absl::Seconds(2);
+constexpr auto kWorkerReadyWithin = absl::Seconds(10);
 constexpr auto kTellTroubleEvery = absl::Seconds(10);
 
 int Fail(const Logger& logger, const absl::Status& status) {
@@ -100,6 +101,24 @@ struct Closing {
   std::atomic<uint64_t> n_elsewhere{0};  // descriptors, in another process
 };
 
+// What went wrong with workers, for the status. Thread-safe.
+class WorkerTroubles {
+ public:
+  void Note(absl::string_view what) {
+    absl::MutexLock lock(&mu_);
+    ++all_.n;
+    all_.last = std::string(what);
+  }
+  DaemonFacts::Troubles all() const {
+    absl::MutexLock lock(&mu_);
+    return all_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  DaemonFacts::Troubles all_ ABSL_GUARDED_BY(mu_);
+};
+
 // Tells of troubles, at most one in kTellTroubleEvery, and counts them.
 std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text, Closing* closing,
                                                            const Logger* logger) {
@@ -130,12 +149,16 @@ absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& dr
 
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
                                const std::unique_ptr<Services>* services, Daemon* daemon,
-                               const Logger* logger, const LookingLimits& looking,
-                               Closing* closing) {
+                               const Logger* logger, const LookingLimits& looking, Closing* closing,
+                               WorkerTroubles* troubles) {
   WorkerTable::Setup setup;
-  setup.start = [program](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+  setup.start = [program,
+                 troubles](const Tenant& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
-    if (!process.ok()) return process.status();
+    if (!process.ok()) {
+      troubles->Note(process.status().message());
+      return process.status();
+    }
     return std::make_unique<RunningProcess>(*std::move(process));
   };
   setup.closing.start = [program]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
@@ -161,7 +184,8 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
                  {{"descriptors", n}});
   };
   setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
-  setup.died = [daemon](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
+  setup.died = [daemon, troubles](const Tenant& tenant, pid_t pid, const absl::Status& reason) {
+    troubles->Note(reason.message());
     Event event;
     event.pid = pid;
     event.uid = tenant.uid;
@@ -252,6 +276,15 @@ int Run(const std::vector<std::string>& args, Config config) {
   const absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
   if (!worker_program.ok()) return Fail(logger, worker_program.status());
 
+  WorkerTroubles worker_troubles;
+  const absl::Status tried = worker_program->Try(kWorkerReadyWithin);
+  if (absl::IsDeadlineExceeded(tried)) {
+    worker_troubles.Note(tried.message());
+    logger.Warn("a worker is slow to start: gRPC clients will wait", {{"error", tried.ToString()}});
+  } else if (!tried.ok()) {
+    return Fail(logger, tried);
+  }
+
   driver::OpenOptions open;
   open.backend = config.backend;
   open.emu.n_devices = config.emu_devices;
@@ -298,8 +331,8 @@ int Run(const std::vector<std::string>& args, Config config) {
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
       &daemon,
       [&](Poller* poller, const Closer& closer) {
-        WorkerTable::Setup setup =
-            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, looking, &closing);
+        WorkerTable::Setup setup = WorkerSetup(config, &*worker_program, &services, &daemon,
+                                               &logger, looking, &closing, &worker_troubles);
         setup.closer = closer;
         return std::make_unique<WorkerTable>(poller, std::move(setup));
       },
@@ -320,6 +353,7 @@ int Run(const std::vector<std::string>& args, Config config) {
     return session_server->n_closing() + closing.n_elsewhere.load();
   };
   facts.closing_troubles = [&closing] { return closing.troubles.load(); };
+  facts.worker_troubles = [&worker_troubles] { return worker_troubles.all(); };
   facts.log_lines_left_out = [&logger] { return logger.lines_left_out(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 

@@ -156,7 +156,7 @@ std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
   }
   if (status.worker_troubles_total() > 0) {
     line("workers",
-         absl::StrCat(status.worker_troubles_total(), " troubles since start, the last: ",
+         absl::StrCat(status.worker_troubles_total(), " ended or did not start; the last: ",
                       EscapeName(status.last_worker_trouble())));
   }
   line("attestation", EscapeName(status.attestation()));
