@@ -993,6 +993,57 @@ TEST_F(IrisdTest, AWorkerThatIsStoppedIsReplaced) {
   EXPECT_EQ(std::count(now.begin(), now.end(), workers[0]), 0);
 }
 
+// A memory cgroup of its own with a limit, version 1 or 2, for as long as it is empty again then.
+class MemoryCgroup {
+ public:
+  explicit MemoryCgroup(uint64_t limit_bytes) {
+    for (const auto& [root, limit] : {std::pair("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                                      std::pair("/sys/fs/cgroup", "memory.max"),
+                                      std::pair("/sys/fs/cgroup/unified", "memory.max")}) {
+      const std::string path = absl::StrCat(root, "/iris-test-", getpid());
+      if (mkdir(path.c_str(), 0755) != 0) continue;
+      path_ = path;
+      if (std::filesystem::exists(path + "/" + limit) && Write(limit, limit_bytes)) return;
+      rmdir(path.c_str());
+      path_.clear();
+    }
+  }
+  ~MemoryCgroup() {
+    if (!path_.empty()) rmdir(path_.c_str());
+  }
+  bool there() const { return !path_.empty(); }
+  bool Take(pid_t pid) const { return Write("cgroup.procs", static_cast<uint64_t>(pid)); }
+
+ private:
+  bool Write(const std::string& file, uint64_t number) const {
+    std::ofstream out(path_ + "/" + file);
+    out << number << std::flush;
+    return out.good();
+  }
+
+  std::string path_;
+};
+
+TEST_F(IrisdTest, AHeapBeyondItsCgroupIsRefusedAndIrisdLives) {
+  const MemoryCgroup cgroup(400 << 20);
+  if (!cgroup.there()) GTEST_SKIP() << "no memory cgroup can be made here";
+  ASSERT_TRUE(cgroup.Take(daemon_->pid()));
+  auto session = Open();
+  iris::v1::JoinRequest request = session->JoinRequest("large", 0, 1, 1 << 30);
+  request.set_prealloc(true);
+  const absl::Status refused = session->Join(request).status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  for (const char* part : {"1 GiB", "of 400 MiB", "cgroup", "iris-test-", "64 MiB"}) {
+    EXPECT_TRUE(absl::StrContains(refused.message(), part)) << part << ": " << refused;
+  }
+  request = session->JoinRequest("small", 0, 1, 16 << 20);
+  request.set_prealloc(true);
+  EXPECT_TRUE(session->Join(request).ok());
+  EXPECT_TRUE(daemon_->alive());
+  session.reset();
+  EXPECT_EQ(*daemon_->Stop(), 0);
+}
+
 TEST_F(IrisdTest, StopUnderJobsSaysWhatThatMeans) {
   auto members = JoinAll("lives", 2);
   auto more = JoinAll("lives too", 1);
