@@ -84,13 +84,11 @@ LineWriter::LineWriter(int fd, std::function<std::string(uint64_t)> left_out)
 }
 
 LineWriter::~LineWriter() {
+  const bool done = Flush(kEndWithin);
   std::thread thread;
-  bool done = false;
   {
     absl::MutexLock lock(&shared_->mu);
     shared_->ending = true;
-    done =
-        shared_->mu.AwaitWithTimeout(absl::Condition(shared_.get(), &Shared::IsDone), kEndWithin);
     thread.swap(shared_->thread);
   }
   if (!thread.joinable()) return;
@@ -112,6 +110,11 @@ void LineWriter::Write(std::string line) {
   }
   shared_->queued_bytes += line.size();
   shared_->lines.push_back(std::move(line));
+}
+
+bool LineWriter::Flush(absl::Duration within) const {
+  absl::MutexLock lock(&shared_->mu);
+  return shared_->mu.AwaitWithTimeout(absl::Condition(shared_.get(), &Shared::IsDone), within);
 }
 
 uint64_t LineWriter::n_left_out() const {

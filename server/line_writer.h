@@ -33,6 +33,9 @@ class LineWriter {
   // Queues a line, which ends with '\n'. Never waits for the descriptor.
   void Write(std::string line);
 
+  // Waits until all lines are written, at most so long. False: time is up.
+  bool Flush(absl::Duration within) const;
+
   // Lines that were not written, since the start.
   uint64_t n_left_out() const;
 

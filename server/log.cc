@@ -163,6 +163,8 @@ void Logger::Plain(std::string_view text) const {
   writer_->Write(absl::StrCat(absl::string_view(text.data(), text.size()), "\n"));
 }
 
+bool Logger::Flush(absl::Duration within) const { return writer_->Flush(within); }
+
 uint64_t Logger::lines_left_out() const { return writer_->n_left_out(); }
 
 void Logger::Debug(std::string_view text, std::initializer_list<LogField> fields) const {

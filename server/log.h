@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace spdlog {
 class logger;
@@ -52,6 +53,8 @@ class Logger {
   void SetLevel(LogLevel level) const;
   // False: a line of this level goes nowhere.
   bool WouldLog(LogLevel level) const;
+  // Waits until all lines are written, at most so long. False: time is up.
+  bool Flush(absl::Duration within) const;
   // Lines that nobody read in time, since the start.
   uint64_t lines_left_out() const;
   // Writes a line for people who start irisd by hand: without time, level and fields.
