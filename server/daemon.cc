@@ -54,7 +54,8 @@ Daemon::Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriv
       workers_(options.n_workers),
       creator_(1),
       segments_(
-          driver, &creator_, &workers_, [this](const Input& input) { Submit(input); }, logger),
+          driver, &host_memory_, &creator_, &workers_,
+          [this](const Input& input) { Submit(input); }, logger),
       descriptors_(driver, &segments_, logger),
       machine_(setup.limits, setup.MakeLedger(), setup.unusable),
       recorder_(std::move(options.recorder)),

@@ -26,6 +26,7 @@
 #include "server/descriptor_source.h"
 #include "server/event_log.h"
 #include "server/event_printer.h"
+#include "server/host_memory.h"
 #include "server/job/clock.h"
 #include "server/job/inputs.h"
 #include "server/job/job_machine.h"
@@ -166,6 +167,7 @@ class Daemon {
   std::atomic<bool> stopping_{false};
   WorkerPool workers_;  // what takes long: reserving pages, freeing
   WorkerPool creator_;  // creating without reserving: quick, and must not wait for the others
+  HostMemory host_memory_;
   SegmentStore segments_;
   DescriptorSource descriptors_;
 

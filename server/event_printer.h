@@ -21,8 +21,7 @@ class EventPrinter {
   // Queues; never waits for the log.
   void Push(EventRecord event) ABSL_LOCKS_EXCLUDED(queue_mu_);
 
-  // Writes what is queued. When it returns, all that was pushed before is written. May wait for the
-  // log: not under a lock that others need.
+  // Hands the logger what is queued. When it returns, it has all that was pushed before.
   void Print() ABSL_LOCKS_EXCLUDED(print_mu_, queue_mu_);
 
  private:

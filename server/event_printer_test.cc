@@ -38,6 +38,7 @@ TEST(EventPrinterTest, KeepsTheOrderOfManyThreads) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(logger.Flush(absl::Seconds(60)));
   std::istringstream log(testing::internal::GetCapturedStderr());
   int n = 0;
   for (std::string line; std::getline(log, line); ++n) {
@@ -61,6 +62,7 @@ TEST(EventPrinterTest, OneUsersFloodIsBoundedAndSaidAndAnothersEventsAreWritten)
   event.time += absl::Seconds(1);
   printer.Push(event);
   printer.Print();
+  ASSERT_TRUE(logger.Flush(absl::Seconds(60)));
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_LT(log.size(), 512u << 10);
   EXPECT_TRUE(absl::StrContains(log, "uid=1001")) << log.substr(log.size() - 1000);
@@ -77,6 +79,7 @@ TEST(EventPrinterTest, SeverityIsTheLevel) {
     printer.Push(Render({.job = "train", .detail = detail}, absl::UnixEpoch()));
   }
   printer.Print();
+  ASSERT_TRUE(logger.Flush(absl::Seconds(60)));
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_FALSE(absl::StrContains(log, "kind=allocated")) << log;  // it happens often
   EXPECT_TRUE(absl::StrContains(log, "level=info msg=\"event\" kind=job_ended job=train")) << log;

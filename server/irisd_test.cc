@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -915,6 +916,132 @@ TEST_F(IrisdTest, SigintStopsToo) {
   ASSERT_EQ(kill(daemon_->pid(), SIGINT), 0);
   EXPECT_TRUE(Eventually([this] { return !daemon_->alive(); }));
   EXPECT_FALSE(std::filesystem::exists(dir));
+}
+
+// Fills a pipe that blocks, whoever writes to it next.
+void Fill(int pipe) {
+  const std::string page(4096, 'x');
+  const int flags = fcntl(pipe, F_GETFL);
+  fcntl(pipe, F_SETFL, flags | O_NONBLOCK);
+  while (write(pipe, page.data(), page.size()) > 0) {
+  }
+  fcntl(pipe, F_SETFL, flags);
+}
+
+TEST_F(IrisdTest, ALogThatNobodyReadsHoldsNothingUp) {
+  int log[2];
+  ASSERT_EQ(pipe2(log, O_CLOEXEC), 0);
+  const wire::UniqueFd reads(log[0]), writes(log[1]);
+  Fill(writes.get());
+  Start({.flags = {"--log-level", "debug"}, .stderr_fd = writes.get()});
+  ASSERT_NE(daemon_, nullptr);
+  auto members = JoinAll("unread", 1);
+  LeaveAll(members);
+  members.clear();
+  EXPECT_TRUE(daemon_->GetStatus().ok());
+  // What waited comes when somebody reads.
+  std::string text;
+  char buffer[4096];
+  fcntl(reads.get(), F_SETFL, O_NONBLOCK);
+  EXPECT_TRUE(Eventually([&] {
+    const ssize_t n = read(reads.get(), buffer, sizeof(buffer));
+    if (n > 0) text.append(buffer, static_cast<size_t>(n));
+    return absl::StrContains(text, "irisd serves") && absl::StrContains(text, "job=unread");
+  })) << text.substr(text.size() - std::min<size_t>(text.size(), 500));
+  Fill(writes.get());
+  const absl::StatusOr<int> code = daemon_->Stop(absl::Seconds(15));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, 0);
+}
+
+// The workers of irisd that serve tenants.
+std::vector<pid_t> WorkersOf(pid_t irisd) {
+  std::vector<pid_t> workers;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = atoi(entry.path().filename().c_str());
+    std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+    std::string text((std::istreambuf_iterator<char>(status)), {});
+    if (pid > 0 && absl::StrContains(text, "Name:\tirisd-worker") &&
+        absl::StrContains(text, absl::StrCat("PPid:\t", irisd, "\n"))) {
+      workers.push_back(pid);
+    }
+  }
+  return workers;
+}
+
+TEST_F(IrisdTest, AWorkerThatIsStoppedIsReplaced) {
+  if (geteuid() != 0) GTEST_SKIP() << "nobody else may stop workers";
+  ASSERT_TRUE(daemon_->GetStatus().ok());
+  const std::vector<pid_t> workers = WorkersOf(daemon_->pid());
+  ASSERT_EQ(workers.size(), 1u);
+  ASSERT_EQ(kill(workers[0], SIGSTOP), 0);
+  const absl::Time stopped = absl::Now();
+  // Whoever calls meanwhile is told that the connection is gone, rather than waits for ever.
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(stopped + absl::Seconds(60)));
+  iris::v1::GetStatusReply reply;
+  EXPECT_EQ(daemon_->admin().GetStatus(&context, iris::v1::GetStatusRequest(), &reply).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_LT(absl::Now() - stopped, absl::Seconds(17));  // documented: 15 s
+  auto status = daemon_->GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->worker_troubles_total(), 1u);
+  EXPECT_TRUE(absl::StrContains(status->last_worker_trouble(), "did not answer for 10s"))
+      << status->last_worker_trouble();
+  EXPECT_TRUE(absl::StrContains(daemon_->Log(), "kind=worker_ended")) << daemon_->Log();
+  const std::vector<pid_t> now = WorkersOf(daemon_->pid());
+  EXPECT_EQ(std::count(now.begin(), now.end(), workers[0]), 0);
+}
+
+// A memory cgroup of its own with a limit, version 1 or 2, for as long as it is empty again then.
+class MemoryCgroup {
+ public:
+  explicit MemoryCgroup(uint64_t limit_bytes) {
+    for (const auto& [root, limit] : {std::pair("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                                      std::pair("/sys/fs/cgroup", "memory.max"),
+                                      std::pair("/sys/fs/cgroup/unified", "memory.max")}) {
+      const std::string path = absl::StrCat(root, "/iris-test-", getpid());
+      if (mkdir(path.c_str(), 0755) != 0) continue;
+      path_ = path;
+      if (std::filesystem::exists(path + "/" + limit) && Write(limit, limit_bytes)) return;
+      rmdir(path.c_str());
+      path_.clear();
+    }
+  }
+  ~MemoryCgroup() {
+    if (!path_.empty()) rmdir(path_.c_str());
+  }
+  bool there() const { return !path_.empty(); }
+  bool Take(pid_t pid) const { return Write("cgroup.procs", static_cast<uint64_t>(pid)); }
+
+ private:
+  bool Write(const std::string& file, uint64_t number) const {
+    std::ofstream out(path_ + "/" + file);
+    out << number << std::flush;
+    return out.good();
+  }
+
+  std::string path_;
+};
+
+TEST_F(IrisdTest, AHeapBeyondItsCgroupIsRefusedAndIrisdLives) {
+  const MemoryCgroup cgroup(400 << 20);
+  if (!cgroup.there()) GTEST_SKIP() << "no memory cgroup can be made here";
+  ASSERT_TRUE(cgroup.Take(daemon_->pid()));
+  auto session = Open();
+  iris::v1::JoinRequest request = session->JoinRequest("large", 0, 1, 1 << 30);
+  request.set_prealloc(true);
+  const absl::Status refused = session->Join(request).status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  for (const char* part : {"1 GiB", "of 400 MiB", "cgroup", "iris-test-", "64 MiB"}) {
+    EXPECT_TRUE(absl::StrContains(refused.message(), part)) << part << ": " << refused;
+  }
+  request = session->JoinRequest("small", 0, 1, 16 << 20);
+  request.set_prealloc(true);
+  EXPECT_TRUE(session->Join(request).ok());
+  EXPECT_TRUE(daemon_->alive());
+  session.reset();
+  EXPECT_EQ(*daemon_->Stop(), 0);
 }
 
 TEST_F(IrisdTest, StopUnderJobsSaysWhatThatMeans) {

@@ -1,12 +1,16 @@
 #include "server/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/line_writer.h"
 
 namespace iris::server {
 namespace {
@@ -51,6 +55,40 @@ std::string JsonString(std::string_view value) {
   out += '"';
   return out;
 }
+
+std::unique_ptr<spdlog::pattern_formatter> FormatterOf(LogFormat format) {
+  return std::make_unique<spdlog::pattern_formatter>(
+      format == LogFormat::kJson ? "{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}"
+                                 : "time=%Y-%m-%dT%H:%M:%S.%eZ level=%l %v",
+      spdlog::pattern_time_type::utc);
+}
+
+// The line that stands for lines that nobody read in time.
+std::string LeftOutLine(LogFormat format, uint64_t lines) {
+  const std::string body = FormatLogBody(
+      format, "lines were left out, because the log was not read", {{"lines", lines}});
+  spdlog::memory_buf_t line;
+  FormatterOf(format)->format(
+      spdlog::details::log_msg("irisd", spdlog::level::warn, {body.data(), body.size()}), line);
+  return {line.data(), line.size()};
+}
+
+// Formats lines, and hands them to a LineWriter.
+class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  QueueSink(LogFormat format, LineWriter* writer)
+      : base_sink(FormatterOf(format)), writer_(writer) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    writer_->Write({line.data(), line.size()});
+  }
+  void flush_() override {}
+
+  LineWriter* const writer_;
+};
 
 }  // namespace
 
@@ -97,15 +135,13 @@ std::string FormatLogBody(LogFormat format, std::string_view text,
   return out;
 }
 
-Logger::Logger(LogLevel level, LogFormat format) : format_(format) {
-  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-  logger_ = std::make_shared<spdlog::logger>("irisd", std::move(sink));
+Logger::Logger(LogLevel level, LogFormat format, int fd)
+    : format_(format),
+      writer_(std::make_unique<LineWriter>(
+          fd, [format](uint64_t lines) { return LeftOutLine(format, lines); })),
+      logger_(std::make_shared<spdlog::logger>(
+          "irisd", std::make_shared<QueueSink>(format, writer_.get()))) {
   logger_->set_level(ToSpdlog(level));
-  logger_->flush_on(spdlog::level::debug);
-  logger_->set_pattern(format == LogFormat::kJson
-                           ? "{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}"
-                           : "time=%Y-%m-%dT%H:%M:%S.%eZ level=%l %v",
-                       spdlog::pattern_time_type::utc);
 }
 
 Logger::~Logger() = default;
@@ -122,6 +158,14 @@ void Logger::Log(LogLevel level, std::string_view text,
   const std::string body = FormatLogBody(format_, text, fields);
   logger_->log(to, spdlog::string_view_t(body.data(), body.size()));
 }
+
+void Logger::Plain(std::string_view text) const {
+  writer_->Write(absl::StrCat(absl::string_view(text.data(), text.size()), "\n"));
+}
+
+bool Logger::Flush(absl::Duration within) const { return writer_->Flush(within); }
+
+uint64_t Logger::lines_left_out() const { return writer_->n_left_out(); }
 
 void Logger::Debug(std::string_view text, std::initializer_list<LogField> fields) const {
   Log(LogLevel::kDebug, text, fields);

@@ -1,5 +1,7 @@
 // Logger: one line per event on stderr, as key=value pairs or JSON. Thread-safe.
 //
+// It never waits for whoever reads stderr: see LineWriter.
+//
 // Texts are constants; what varies goes into fields. Values may come from clients: they are
 // escaped, so a line is always one line and a field always one field.
 #pragma once
@@ -12,12 +14,15 @@
 #include <type_traits>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace spdlog {
 class logger;
 }
 
 namespace iris::server {
+
+class LineWriter;
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kKeyValue, kJson };
@@ -37,7 +42,9 @@ struct LogField {
 
 class Logger {
  public:
-  Logger(LogLevel level, LogFormat format);
+  // Borrows `fd`, which is stderr but in tests.
+  Logger(LogLevel level, LogFormat format, int fd = 2);
+  // Waits a moment for the lines to be written: LineWriter::kEndWithin.
   ~Logger();
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
@@ -46,6 +53,12 @@ class Logger {
   void SetLevel(LogLevel level) const;
   // False: a line of this level goes nowhere.
   bool WouldLog(LogLevel level) const;
+  // Waits until all lines are written, at most so long. False: time is up.
+  bool Flush(absl::Duration within) const;
+  // Lines that nobody read in time, since the start.
+  uint64_t lines_left_out() const;
+  // Writes a line for people who start irisd by hand: without time, level and fields.
+  void Plain(std::string_view text) const;
   void Log(LogLevel level, std::string_view text, std::initializer_list<LogField> fields) const;
   void Debug(std::string_view text, std::initializer_list<LogField> fields = {}) const;
   void Info(std::string_view text, std::initializer_list<LogField> fields = {}) const;
@@ -54,6 +67,7 @@ class Logger {
 
  private:
   const LogFormat format_;
+  const std::unique_ptr<LineWriter> writer_;  // logger_ uses it
   std::shared_ptr<spdlog::logger> logger_;
 };
 

@@ -5,14 +5,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/auxv.h>
-#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +34,7 @@
 #include "server/daemon.h"
 #include "server/job/clock.h"
 #include "server/log.h"
+#include "server/process_limits.h"
 #include "server/recording/recorder.h"
 #include "server/rpc/services.h"
 #include "server/sandbox/core_filter.h"
@@ -51,25 +51,14 @@ namespace iris::server {
 namespace {
 
 constexpr auto kCallsEndWithin = absl::Seconds(2);
+constexpr auto kWorkerReadyWithin = absl::Seconds(10);
 constexpr auto kTellTroubleEvery = absl::Seconds(10);
 // More than one input of the job machine can take.
 constexpr size_t kReserveBytes = 32 << 20;
 
-// As many descriptors as this process may have. Returns the limit.
-uint64_t RaiseDescriptorLimit() {
-  struct rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  if (limit.rlim_cur < limit.rlim_max) {
-    struct rlimit raised = limit;
-    raised.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  }
-  return limit.rlim_cur;
-}
-
 int Fail(const Logger& logger, const absl::Status& status) {
   logger.Error("irisd cannot run", {{"error", status.ToString()}});
-  fprintf(stderr, "irisd: %s\n", std::string(status.message()).c_str());
+  logger.Plain(absl::StrCat("irisd: ", status.message()));
   return 1;
 }
 
@@ -116,6 +105,24 @@ struct Closing {
   std::atomic<uint64_t> n_elsewhere{0};  // descriptors, in another process
 };
 
+// What went wrong with workers, for the status. Thread-safe.
+class WorkerTroubles {
+ public:
+  void Note(absl::string_view what) {
+    absl::MutexLock lock(&mu_);
+    ++all_.n;
+    all_.last = std::string(what);
+  }
+  DaemonFacts::Troubles all() const {
+    absl::MutexLock lock(&mu_);
+    return all_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  DaemonFacts::Troubles all_ ABSL_GUARDED_BY(mu_);
+};
+
 // Tells of troubles, at most one in kTellTroubleEvery, and counts them.
 std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text, Closing* closing,
                                                            const Logger* logger) {
@@ -146,12 +153,16 @@ absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& dr
 
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
                                const std::unique_ptr<Services>* services, Daemon* daemon,
-                               const Logger* logger, const LookingLimits& looking,
-                               Closing* closing) {
+                               const Logger* logger, const LookingLimits& looking, Closing* closing,
+                               WorkerTroubles* troubles) {
   WorkerTable::Setup setup;
-  setup.start = [program](const Party& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+  setup.start = [program,
+                 troubles](const Party& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
     absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
-    if (!process.ok()) return process.status();
+    if (!process.ok()) {
+      troubles->Note(process.status().message());
+      return process.status();
+    }
     return std::make_unique<RunningProcess>(*std::move(process));
   };
   setup.closing.start = [program]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
@@ -177,7 +188,8 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
                  {{"descriptors", n}});
   };
   setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
-  setup.died = [daemon](const Party& tenant, pid_t pid, const absl::Status& reason) {
+  setup.died = [daemon, troubles](const Party& tenant, pid_t pid, const absl::Status& reason) {
+    troubles->Note(reason.message());
     Event event;
     event.pid = pid;
     event.party = tenant;
@@ -258,6 +270,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   const Logger logger(config.log_level, config.log_format);
   const uint64_t fd_limit = RaiseDescriptorLimit();
   const SystemClock clock;
+  const absl::Status limited = CheckLimits(fd_limit);
+  if (!limited.ok()) return Fail(logger, limited);
 
   absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(config.runtime_dir);
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
@@ -266,6 +280,15 @@ int Run(const std::vector<std::string>& args, Config config) {
   worker_settings.json_log = config.log_format == LogFormat::kJson;
   const absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
   if (!worker_program.ok()) return Fail(logger, worker_program.status());
+
+  WorkerTroubles worker_troubles;
+  const absl::Status tried = worker_program->Try(kWorkerReadyWithin);
+  if (absl::IsDeadlineExceeded(tried)) {
+    worker_troubles.Note(tried.message());
+    logger.Warn("a worker is slow to start: gRPC clients will wait", {{"error", tried.ToString()}});
+  } else if (!tried.ok()) {
+    return Fail(logger, tried);
+  }
 
   driver::OpenOptions open;
   open.backend = config.backend;
@@ -315,8 +338,8 @@ int Run(const std::vector<std::string>& args, Config config) {
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
       &daemon,
       [&](Poller* poller, const Closer& closer) {
-        WorkerTable::Setup setup =
-            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, looking, &closing);
+        WorkerTable::Setup setup = WorkerSetup(config, &*worker_program, &services, &daemon,
+                                               &logger, looking, &closing, &worker_troubles);
         setup.closer = closer;
         return std::make_unique<WorkerTable>(poller, std::move(setup));
       },
@@ -337,6 +360,8 @@ int Run(const std::vector<std::string>& args, Config config) {
     return session_server->n_closing() + closing.n_elsewhere.load();
   };
   facts.closing_troubles = [&closing] { return closing.troubles.load(); };
+  facts.worker_troubles = [&worker_troubles] { return worker_troubles.all(); };
+  facts.log_lines_left_out = [&logger] { return logger.lines_left_out(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 
   if (config.workers.seccomp && !kSanitized) {
@@ -399,6 +424,7 @@ void LeaveOutThreadCaches(char** argv) {
 }
 
 int Main(int argc, char** argv) {
+  std::set_terminate(EndForWant);
   // Few threads allocate: an arena for each would cost memory that no other can use.
   mallopt(M_ARENA_MAX, 1);
   // Large blocks, such as messages, go back to the kernel when they are freed. Unless it is told,

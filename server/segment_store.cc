@@ -25,9 +25,14 @@ SegmentStore::Held::Held(SegmentStore* store, SegmentId segment, uint32_t device
 
 SegmentStore::Held::~Held() { store_->Retire(segment_, std::move(memory_)); }
 
-SegmentStore::SegmentStore(driver::GpuDriver* driver, WorkerPool* quick, WorkerPool* slow,
-                           Report report, const Logger* logger)
-    : driver_(driver), quick_(quick), slow_(slow), report_(std::move(report)), logger_(logger) {}
+SegmentStore::SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
+                           WorkerPool* slow, Report report, const Logger* logger)
+    : driver_(driver),
+      host_memory_(host_memory),
+      quick_(quick),
+      slow_(slow),
+      report_(std::move(report)),
+      logger_(logger) {}
 
 void SegmentStore::Create(const CreateSegment& wanted) {
   {
@@ -82,9 +87,22 @@ driver::CreateTimes SegmentStore::TimesOf(SegmentId segment) const {
   return held == nullptr ? driver::CreateTimes() : held->memory().times();
 }
 
-void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
-  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
+absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> SegmentStore::Make(
+    const CreateSegment& wanted) {
+  // Pages that are not reserved are charged to whoever touches them first, which irisd does not.
+  const bool of_host = wanted.prealloc && driver_->kind() == driver::BackendKind::kEmu;
+  if (of_host) {
+    const absl::Status promised = host_memory_->Promise(wanted.bytes);
+    if (!promised.ok()) return promised;
+  }
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> made =
       driver_->Create(wanted.device_index, wanted.bytes, wanted.prealloc);
+  if (of_host) host_memory_->Taken(wanted.bytes);
+  return made;
+}
+
+void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory = Make(wanted);
   const absl::Status status = OfDevice(driver_->devices()[wanted.device_index], memory.status());
   if (!status.ok()) {
     AskDriverForFree(wanted.device_index);  // before the report: its message says it

@@ -1,8 +1,12 @@
 // SegmentStore: the physical memory of the jobs' segments. Creates it and lets go of it on worker
 // threads, since the kernel takes long for both, and hands out holds on it in between.
 //
-// Thread-safe. Borrows the driver, the worker pools and the logger. Reports are made from worker
-// threads, with no lock held: how long a drop takes depends on who else holds the memory.
+// Pages that are reserved on emulated devices are the host's, and are charged to this process: they
+// are asked of HostMemory first.
+//
+// Thread-safe. Borrows the driver, the host's memory, the worker pools and the logger. Reports are
+// made from worker threads, with no lock held: how long a drop takes depends on who else holds the
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "device/driver/gpu_driver.h"
+#include "server/host_memory.h"
 #include "server/job/effects.h"
 #include "server/job/inputs.h"
 #include "server/log.h"
@@ -48,8 +53,8 @@ class SegmentStore {
 
   // `quick` creates without reserving, and must not wait for the others; `slow` does what takes
   // long: it reserves pages, and frees. Both are stopped before the store is destroyed.
-  SegmentStore(driver::GpuDriver* driver, WorkerPool* quick, WorkerPool* slow, Report report,
-               const Logger* logger);
+  SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
+               WorkerPool* slow, Report report, const Logger* logger);
   SegmentStore(const SegmentStore&) = delete;
   SegmentStore& operator=(const SegmentStore&) = delete;
 
@@ -81,6 +86,7 @@ class SegmentStore {
     std::shared_ptr<Held> held;
   };
 
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Make(const CreateSegment& wanted);
   void CreateOnWorker(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
   // Frees memory on a worker, then reports it dropped.
   void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
@@ -88,6 +94,7 @@ class SegmentStore {
   void AskDriverForFree(uint32_t device_index);
 
   driver::GpuDriver* const driver_;
+  HostMemory* const host_memory_;
   WorkerPool* const quick_;
   WorkerPool* const slow_;
   const Report report_;

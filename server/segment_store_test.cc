@@ -48,7 +48,11 @@ class SegmentStoreTest : public testing::Test {
   absl::Mutex mu_;
   std::vector<Input> reports_ ABSL_GUARDED_BY(mu_);
   WorkerPool quick_{1}, slow_{1};
-  SegmentStore store_{driver_.get(), &quick_, &slow_,
+  HostMemory host_memory_;
+  SegmentStore store_{driver_.get(),
+                      &host_memory_,
+                      &quick_,
+                      &slow_,
                       [this](const Input& report) {
                         absl::MutexLock lock(&mu_);
                         reports_.push_back(report);

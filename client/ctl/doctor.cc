@@ -145,6 +145,7 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
   }
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
+  findings.push_back(WorkersFinding(*status));
   const absl::StatusOr<v1::ListDevicesReply> devices = AdminClient::All<v1::ListDevicesReply>(
       [&](auto take) { return (*client)->ListDevices(take); });
   findings.push_back(CheckDevices(devices));
@@ -172,6 +173,15 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
 }
 
 }  // namespace
+
+Finding WorkersFinding(const v1::GetStatusReply& status) {
+  const char* check = "irisd's workers";
+  if (status.worker_troubles_total() == 0) return Ok(check, "no trouble since irisd's start");
+  return Warn(check,
+              absl::StrCat(status.worker_troubles_total(), " ended or did not start; the last: ",
+                           EscapeName(status.last_worker_trouble())),
+              "look for worker_ended in iris-ctl events and in irisd's log");
+}
 
 Finding LineFinding(const absl::StatusOr<TornLines>& found) {
   const char* check = "whole lines";

@@ -12,6 +12,7 @@
 #include "client/ctl/line_search.h"
 #include "device/driver/pair_check.h"
 #include "nlohmann/json.hpp"
+#include "proto/iris/v1/admin.pb.h"
 
 namespace iris::ctl {
 
@@ -39,6 +40,9 @@ Finding CheckSocket(const std::string& path);
 // Whether this process may open the device nodes in the folder `dev`; where irisd's devices are
 // emulated, it is a warning if not.
 Finding CheckDeviceNodes(const std::string& dev, bool emulated);
+
+// Of what irisd says of its workers.
+Finding WorkersFinding(const v1::GetStatusReply& status);
 
 // Of a search for torn lines.
 Finding LineFinding(const absl::StatusOr<TornLines>& found);

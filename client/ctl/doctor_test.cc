@@ -209,5 +209,16 @@ TEST_F(DoctorTest, JsonHasEveryField) {
   EXPECT_EQ(json.dump(), R"([{"check":"one","verdict":"fail","detail":"d","remedy":"r"}])");
 }
 
+TEST_F(DoctorTest, TroubleWithWorkersIsAWarning) {
+  v1::GetStatusReply status;
+  EXPECT_EQ(WorkersFinding(status).verdict, Verdict::kOk);
+  status.set_worker_troubles_total(3);
+  status.set_last_worker_trouble("killed by signal 9 (Killed)");
+  const Finding finding = WorkersFinding(status);
+  EXPECT_EQ(finding.verdict, Verdict::kWarn);
+  EXPECT_EQ(finding.detail, "3 ended or did not start; the last: killed by signal 9 (Killed)");
+  EXPECT_FALSE(finding.remedy.empty());
+}
+
 }  // namespace
 }  // namespace iris::ctl

@@ -175,6 +175,15 @@ std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
          absl::StrCat(status.descriptors_closing(), " descriptors of clients (",
                       status.closing_troubles_total(), " hung processes since start)"));
   }
+  if (status.log_lines_left_out_total() > 0) {
+    line("log", absl::StrCat(status.log_lines_left_out_total(),
+                             " lines left out: nobody reads irisd's stderr in time"));
+  }
+  if (status.worker_troubles_total() > 0) {
+    line("workers",
+         absl::StrCat(status.worker_troubles_total(), " ended or did not start; the last: ",
+                      EscapeName(status.last_worker_trouble())));
+  }
   line("attestation", EscapeName(status.attestation()));
   for (const auto& backend : status.backends()) {
     line("backend",
@@ -305,6 +314,9 @@ Json StatusJson(const v1::GetStatusReply& status) {
           {"sessions_refused_total", status.sessions_refused_total()},
           {"descriptors_closing", status.descriptors_closing()},
           {"closing_troubles_total", status.closing_troubles_total()},
+          {"log_lines_left_out_total", status.log_lines_left_out_total()},
+          {"worker_troubles_total", status.worker_troubles_total()},
+          {"last_worker_trouble", status.last_worker_trouble()},
           {"attestation", status.attestation()},
           {"stopping", status.stopping()},
           {"backends", backends}};

@@ -44,12 +44,14 @@ constexpr Shape kShapes[] = {
     {LinkType::kFinish, LinkSender::kCore, wire::kMaxErrorTextBytes, false, /*call=*/true,
      /*method=*/false, /*code=*/true},
     {LinkType::kStop, LinkSender::kCore},
+    {LinkType::kPing, LinkSender::kCore},
     {LinkType::kReady, LinkSender::kWorker, kMaxReadyBytes},
     {LinkType::kCall, LinkSender::kWorker, wire::kMaxRpcBytes, /*connection=*/true, /*call=*/true,
      /*method=*/true},
     {LinkType::kCancel, LinkSender::kWorker, 0, false, /*call=*/true},
     {LinkType::kSent, LinkSender::kWorker, 0, false, /*call=*/true},
     {LinkType::kClosed, LinkSender::kWorker, 0, /*connection=*/true},
+    {LinkType::kPong, LinkSender::kWorker},
 };
 
 }  // namespace

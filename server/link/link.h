@@ -7,11 +7,13 @@
 //                   kMessage{call, payload}       one message of the call's answer
 //                   kFinish{call, code, payload}  the call's end; the payload is the error's text
 //                   kStop                         end in order: deliver what is queued, then exit
+//                   kPing                         say kPong
 //   worker → core   kReady{payload}               once, first; the payload is the worker's version
 //                   kCall{connection, call, method, payload}    the payload is the request
 //                   kCancel{call}                 the caller is gone
 //                   kSent{call}                   one message of a stream was taken by gRPC
 //                   kClosed{connection}           it has ended; so have its calls
+//                   kPong                         once for each kPing
 //
 // The rules. The core numbers connections, the worker numbers calls; both only ever count upwards,
 // from 1, in the life of a worker. Every call gets exactly one kFinish, after a kCancel too, unless
@@ -46,11 +48,13 @@ enum class LinkType : uint16_t {
   kMessage = 3,
   kFinish = 4,
   kStop = 5,
+  kPing = 6,
   kReady = 16,
   kCall = 17,
   kCancel = 18,
   kSent = 19,
   kClosed = 20,
+  kPong = 21,
 };
 
 struct LinkHeader {

@@ -113,6 +113,14 @@ void AdminService::FillStatus(v1::GetStatusReply* reply) const {
   if (facts_.closing_troubles != nullptr) {
     reply->set_closing_troubles_total(facts_.closing_troubles());
   }
+  if (facts_.worker_troubles != nullptr) {
+    const DaemonFacts::Troubles troubles = facts_.worker_troubles();
+    reply->set_worker_troubles_total(troubles.n);
+    reply->set_last_worker_trouble(troubles.last);
+  }
+  if (facts_.log_lines_left_out != nullptr) {
+    reply->set_log_lines_left_out_total(facts_.log_lines_left_out());
+  }
   reply->set_attestation(facts_.attestation);
   reply->set_stopping(daemon_->stopping());
   for (const DaemonFacts::Backend& backend : facts_.backends) {

@@ -32,6 +32,12 @@ struct DaemonFacts {
   std::function<uint64_t()> sessions_refused;
   std::function<uint64_t()> descriptors_closing;  // null: none
   std::function<uint64_t()> closing_troubles;     // null: none
+  std::function<uint64_t()> log_lines_left_out;   // null: none
+  struct Troubles {
+    uint64_t n = 0;
+    std::string last;
+  };
+  std::function<Troubles()> worker_troubles;  // null: none
 };
 
 class AdminService {

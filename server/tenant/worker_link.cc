@@ -73,6 +73,7 @@ void WorkerLink::Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueF
   if (closed_) return;
   account_ = peer.account;
   connections_[connection].peer = peer;
+  ping_at_ = std::min(ping_at_, SteadyNow() + kPingEvery);
   writer_.Queue(Header(LinkType::kConnect, connection, 0), {}, std::move(socket));
   Flush();
 }
@@ -166,23 +167,46 @@ absl::Time WorkerLink::deadline() const {
   absl::MutexLock lock(&mu_);
   if (closed_) return absl::InfiniteFuture();
   if (more_ && !paused_) return absl::InfinitePast();
-  return std::min(retry_at_, stalled_since_ + kStallTimeout);
+  return std::min({retry_at_, stalled_since_ + kStallTimeout, ping_at_});
 }
 
 void WorkerLink::Continue(absl::Time now) {
   const auto self = shared_from_this();
-  bool stalled = false;
+  bool stalled = false, answers = true;
   {
     absl::MutexLock lock(&mu_);
     if (closed_) return;
     if (retry_at_ <= now) Flush();
     stalled = stalled_since_ + kStallTimeout <= now;
+    if (ping_at_ <= now) answers = Ping(now);
+  }
+  if (!answers) {
+    return End(absl::DeadlineExceededError(absl::StrCat(
+        "the worker did not answer for ", absl::FormatDuration(kPingEvery * kPingsMissed),
+        ": it is stopped, or hangs; it is ended, and another is started")));
   }
   if (stalled) {
     return End(absl::DeadlineExceededError(
         absl::StrCat("the worker took nothing for ", absl::FormatDuration(kStallTimeout))));
   }
   if (more_) RunTurn();
+}
+
+bool WorkerLink::Ping(absl::Time now) {
+  // A tick that comes late, after this machine or irisd was stopped, counts once: whoever was
+  // stopped together with irisd has kPingEvery to answer.
+  ping_at_ = now + kPingEvery;
+  // The answer may lie in what was not read yet. What waits for the worker has its own timeout.
+  if (more_ || paused_ || !writer_.empty()) return true;
+  if (pinged_) return ++pings_missed_ < kPingsMissed;
+  if (connections_.empty()) {
+    ping_at_ = absl::InfiniteFuture();
+    return true;
+  }
+  pinged_ = true;
+  writer_.Queue(Header(LinkType::kPing, 0, 0));
+  Flush();
+  return true;
 }
 
 void WorkerLink::RunTurn() {
@@ -223,6 +247,8 @@ absl::Status WorkerLink::Handle(const LinkMessage& message) {
       return OnSent(message.header.call);
     case LinkType::kClosed:
       return OnClosed(message.header.connection);
+    case LinkType::kPong:
+      return OnPong();
     default:  // the reader lets nothing else through
       return Broken("sent a message of type", message.header.type);
   }
@@ -323,6 +349,15 @@ absl::Status WorkerLink::OnClosed(uint64_t number) {
   }
   for (const auto& call : cancelled) call->OnCancel();
   owner_.closed(number);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerLink::OnPong() {
+  absl::MutexLock lock(&mu_);
+  if (!std::exchange(pinged_, false)) {
+    return absl::InvalidArgumentError("the worker answers a ping that it was not sent");
+  }
+  pings_missed_ = 0;
   return absl::OkStatus();
 }
 

@@ -6,6 +6,9 @@
 // whoever answers a call, who writes without waiting for the session thread. Shared by its owner
 // and by the calls under way. Borrows the poller.
 //
+// A worker that has connections is pinged. One that does not answer, since it is stopped or hangs,
+// ends the link: its clients would wait for it for ever.
+//
 // It reads only while little waits for the worker: a worker that sends calls and takes no answers
 // costs what was answered until then.
 #pragma once
@@ -33,6 +36,10 @@ namespace iris::server {
 
 class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
  public:
+  // A worker that answers nothing is ended after at most kPingEvery * (kPingsMissed + 1).
+  static constexpr absl::Duration kPingEvery = absl::Seconds(5);
+  static constexpr int kPingsMissed = 2;
+
   // Answers a call, now or later. Null if it has been answered. See Services::Serve.
   using Serve = std::function<std::shared_ptr<ActiveCall>(const IncomingCall&)>;
 
@@ -100,6 +107,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   absl::Status OnCancel(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnSent(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnClosed(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnPong() ABSL_LOCKS_EXCLUDED(mu_);
+  // Pings the worker, or counts that it has not answered. False: it is to be ended.
+  bool Ping(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Any thread.
@@ -133,6 +143,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   LinkWriter writer_ ABSL_GUARDED_BY(mu_);
   absl::Time retry_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   absl::Time stalled_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  absl::Time ping_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  bool pinged_ ABSL_GUARDED_BY(mu_) = false;  // its answer has not come
+  int pings_missed_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t n_event_streams_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t n_admin_calls_ ABSL_GUARDED_BY(mu_) = 0;  // other ones of the admin service
   std::unordered_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mu_);

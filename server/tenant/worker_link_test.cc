@@ -90,6 +90,12 @@ class WorkerLinkTest : public ::testing::Test {
     link_->Connect(connection, peer, wire::UniqueFd(pair[0]));
   }
 
+  // Lets what is due `in` from now happen.
+  void ContinueAfter(absl::Duration in) {
+    const absl::Time now = SteadyNow() + in;
+    if (link_->deadline() <= now) link_->Continue(now);
+  }
+
   // A worker that is ready and has connection 1.
   void Begin() {
     worker_.Ready();
@@ -516,6 +522,57 @@ TEST_F(WorkerLinkTest, RandomMessagesEndItOrAreRelayed) {
     (void)worker_.Hear();
   }
   EXPECT_EQ(ended_.size(), 1u);
+}
+
+// A worker that does not answer.
+
+TEST_F(WorkerLinkTest, AWorkerThatAnswersPingsGoesOn) {
+  Begin();
+  for (int i = 1; i < 10; ++i) {
+    ContinueAfter(WorkerLink::kPingEvery * i);
+    const auto heard = worker_.Hear();
+    ASSERT_EQ(heard.size(), 1u) << i;
+    EXPECT_EQ(heard[0].type(), LinkType::kPing);
+    worker_.Say(LinkType::kPong);
+    poller_->Wait(absl::ZeroDuration());
+  }
+  EXPECT_TRUE(ended_.empty());
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatAnswersNothingIsEnded) {
+  Begin();
+  ContinueAfter(WorkerLink::kPingEvery);
+  ContinueAfter(WorkerLink::kPingEvery * 2);
+  EXPECT_TRUE(ended_.empty());
+  ContinueAfter(WorkerLink::kPingEvery * 3);
+  ExpectEnded("did not answer for 10s");
+}
+
+TEST_F(WorkerLinkTest, ATickThatComesLateCountsOnce) {
+  Begin();
+  ContinueAfter(WorkerLink::kPingEvery);
+  ContinueAfter(WorkerLink::kPingEvery * 1000);  // irisd and the worker were stopped
+  EXPECT_TRUE(ended_.empty());
+}
+
+TEST_F(WorkerLinkTest, AWorkerWithoutAConnectionIsNotPinged) {
+  worker_.Ready();
+  Turn();
+  EXPECT_EQ(link_->deadline(), absl::InfiniteFuture());
+  Connect(1);
+  worker_.Say(LinkType::kClosed, 1);
+  Turn();
+  (void)worker_.Hear();
+  ContinueAfter(WorkerLink::kPingEvery);
+  EXPECT_TRUE(worker_.Hear().empty());
+  EXPECT_EQ(link_->deadline(), absl::InfiniteFuture());
+}
+
+TEST_F(WorkerLinkTest, AnAnswerToNoPingBreaksTheRules) {
+  Begin();
+  worker_.Say(LinkType::kPong);
+  Turn();
+  ExpectEnded("answers a ping that it was not sent");
 }
 
 }  // namespace

@@ -20,8 +20,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "device/base/posix.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/version.h"
+#include "server/link/link.h"
 
 namespace iris::server {
 namespace {
@@ -183,6 +186,39 @@ absl::StatusOr<WorkerProgram> WorkerProgram::Open(const WorkerSettings& settings
     if (value != nullptr) made.environment_.push_back(absl::StrCat(name, "=", value));
   }
   return made;
+}
+
+absl::Status WorkerProgram::Try(absl::Duration within) const {
+  const auto fails = [this](absl::string_view why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("irisd's workers cannot run: ", path_, " ", why,
+                     ": install the irisd-worker of this irisd (", wire::kIrisVersion, ") there"));
+  };
+  absl::StatusOr<WorkerProcess> worker = Start("nobody: irisd tries it");
+  if (!worker.ok()) return fails(absl::StrCat("does not start (", worker.status().message(), ")"));
+  const wire::UniqueFd link = worker->TakeLink();
+  LinkReader reader(LinkSender::kWorker);
+  const absl::Time end = absl::Now() + within;
+  while (true) {
+    const absl::StatusOr<std::optional<LinkMessage>> message = reader.Next();
+    if (!message.ok())
+      return fails(absl::StrCat("says nonsense (", message.status().message(), ")"));
+    if (message->has_value()) {
+      if ((*message)->type() != LinkType::kReady) return fails("does not say that it is ready");
+      if ((*message)->payload == wire::kIrisVersion) return absl::OkStatus();
+      return fails("is of another version");
+    }
+    const int64_t left_ms = absl::ToInt64Milliseconds(end - absl::Now());
+    struct pollfd speaks = {link.get(), POLLIN, 0};
+    if (left_ms <= 0 || poll(&speaks, 1, static_cast<int>(left_ms)) == 0) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "irisd's worker ", path_, " was not ready within ", absl::FormatDuration(within)));
+    }
+    if (reader.Receive(link.get()).ok()) continue;
+    struct pollfd ends = {worker->pidfd(), POLLIN, 0};
+    (void)base::Retry([&ends] { return poll(&ends, 1, kEndsWithinMs); });
+    return fails(absl::StrCat(worker->Reap().value_or("closed its link"), " before it was ready"));
+  }
 }
 
 absl::StatusOr<WorkerProcess> WorkerProgram::Start(absl::string_view tenant) const {

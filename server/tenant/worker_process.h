@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
 #include "server/worker/worker_options.h"
 
@@ -66,6 +67,10 @@ class WorkerProgram {
   // or no such user. kFailedPrecondition: this process is root but may not become that user. The
   // text says what to do.
   static absl::StatusOr<WorkerProgram> Open(const WorkerSettings& settings);
+
+  // Starts a worker and ends it once it says that it is ready. kDeadlineExceeded: it did not say so
+  // in time, as on a slow machine. Any other error: no worker can run; the text says what to do.
+  absl::Status Try(absl::Duration within) const;
 
   // Starts a worker. `tenant` is for logs and lists of processes. Takes about as long as the kernel
   // needs to load a program; it does not wait for kReady. The kernel ends the worker when the

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -186,6 +187,41 @@ TEST(WorkerProcessTest, SaysWhatIsMissing) {
   const absl::StatusOr<WorkerProgram> stays = WorkerProgram::Open(settings);
   ASSERT_TRUE(stays.ok()) << stays.status();
   EXPECT_FALSE(stays->ids().has_value());
+}
+
+absl::Status Try(const std::string& path, absl::Duration within = absl::Seconds(60)) {
+  WorkerSettings settings = Settings();
+  settings.program = path;
+  const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(settings);
+  return program.ok() ? program->Try(within) : program.status();
+}
+
+TEST(WorkerProgramTest, TriesWhatItStarts) {
+  const absl::Status tried = Try(kProgram);
+  EXPECT_TRUE(tried.ok()) << tried;
+}
+
+TEST(WorkerProgramTest, SaysThatAProgramIsForAnotherMachine) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/irisd-worker-broken");
+  std::ofstream(path) << "\x7f"
+                         "ELF of another machine";
+  ASSERT_EQ(chmod(path.c_str(), 0755), 0);
+  const absl::Status tried = Try(path);
+  EXPECT_TRUE(absl::IsFailedPrecondition(tried)) << tried;
+  EXPECT_THAT(std::string(tried.message()), HasSubstr(path));
+  EXPECT_THAT(std::string(tried.message()), HasSubstr("Exec format error"));
+  EXPECT_THAT(std::string(tried.message()), HasSubstr("install the irisd-worker"));
+}
+
+TEST(WorkerProgramTest, SaysThatAProgramIsNoWorker) {
+  const absl::Status tried = Try("/bin/true");
+  EXPECT_TRUE(absl::IsFailedPrecondition(tried)) << tried;
+  EXPECT_THAT(std::string(tried.message()), HasSubstr("exited with 0 before it was ready"));
+}
+
+TEST(WorkerProgramTest, DoesNotWaitLongerThanItIsTold) {
+  const absl::Status tried = Try(kProgram, absl::ZeroDuration());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(tried)) << tried;
 }
 
 TEST(WorkerProgramTest, RefusesToRunByHand) {

@@ -156,6 +156,12 @@ absl::Status Worker::OnMessage(LinkMessage message) {
       return absl::OkStatus();
     case LinkType::kStop:
       return absl::CancelledError("irisd says stop");
+    case LinkType::kPing: {
+      LinkHeader pong;
+      pong.type = static_cast<uint16_t>(LinkType::kPong);
+      relay_.Send(pong);
+      return absl::OkStatus();
+    }
     default:
       return absl::InternalError(
           absl::StrCat("the core sent a message of type ", message.header.type));

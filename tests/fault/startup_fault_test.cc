@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/sandbox/sanitizers.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris::testing {
@@ -92,6 +93,42 @@ TEST(StartupFaultTest, AFullRuntimeDirectoryIsNamed) {
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_TRUE(absl::StrContains(result.output, dir.path())) << result.output;
   EXPECT_TRUE(absl::StrContains(result.output, "No space left")) << result.output;
+}
+
+// Runs irisd under a limit of the shell's: "-n 16".
+RunResult RunLimited(const std::string& limit) {
+  TempDir dir;
+  return RunProgram({"/bin/bash", "-c",
+                     absl::StrCat("ulimit ", limit, "; exec ", ProgramPath("server/irisd"),
+                                  " --backend emu --runtime-dir ", dir.path(), "/run")},
+                    kPatience);
+}
+
+TEST(StartupFaultTest, TooFewDescriptorsAreNamedWithTheWayToMore) {
+  for (const char* limit : {"-n 16", "-n 191"}) {
+    const RunResult result = RunLimited(limit);
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    for (const char* part : {limit + 3, "RLIMIT_NOFILE", "192", "LimitNOFILE=", "ulimit -n"}) {
+      EXPECT_TRUE(absl::StrContains(result.output, part)) << part << ": " << result.output;
+    }
+  }
+}
+
+TEST(StartupFaultTest, TooLittleAddressSpaceIsNamedWithTheWayToMore) {
+  if (server::kSanitized) GTEST_SKIP() << "sanitizers need more";
+  const RunResult result = RunLimited("-v 65536");
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  for (const char* part : {"64 MiB", "RLIMIT_AS", "128 MiB", "LimitAS=", "ulimit -v"}) {
+    EXPECT_TRUE(absl::StrContains(result.output, part)) << part << ": " << result.output;
+  }
+}
+
+// With stacks that do not fit, no thread can be started: whatever the limits that are checked say.
+TEST(StartupFaultTest, WantOfThreadsIsSaidToo) {
+  if (server::kSanitized) GTEST_SKIP() << "sanitizers need more";
+  const RunResult result = RunLimited("-s 102400; ulimit -v 163840");
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_TRUE(absl::StrContains(result.output, "starts no more threads")) << result.output;
 }
 
 TEST(StartupFaultTest, APathTooLongForASocketIsNamed) {

@@ -49,7 +49,8 @@ std::string ReadFile(const std::string& path) {
 
 // fork, limits, exec. Only async-signal-safe calls between fork and exec.
 pid_t Spawn(const std::vector<std::string>& argv, const std::string& output_path,
-            const std::map<std::string, std::string>& environment, uint64_t max_open_files) {
+            const std::map<std::string, std::string>& environment, uint64_t max_open_files,
+            int stderr_fd = -1) {
   std::vector<char*> args;
   for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
@@ -68,7 +69,7 @@ pid_t Spawn(const std::vector<std::string>& argv, const std::string& output_path
   if (pid == 0) {
     ::setpgid(0, 0);
     ::dup2(output, STDOUT_FILENO);
-    ::dup2(output, STDERR_FILENO);
+    ::dup2(stderr_fd >= 0 ? stderr_fd : output, STDERR_FILENO);
     if (max_open_files > 0) {
       struct rlimit limit = {max_open_files, max_open_files};
       ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -137,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
   if (!options.self_check) argv.push_back("--no-self-check");
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
   daemon->pid_ = Spawn(argv, daemon->log_dir_->path() + "/log", {{"NOTIFY_SOCKET", ""}},
-                       options.max_open_files);
+                       options.max_open_files, options.stderr_fd);
   if (daemon->pid_ < 0) return wire::ErrnoStatus(errno, "start irisd");
 
   const absl::Time deadline = absl::Now() + options.ready_timeout;

@@ -49,6 +49,7 @@ struct DaemonOptions {
   std::vector<std::string> flags;  // after the ones above
   std::string runtime_dir;         // empty: one of its own, removed at the end
   uint64_t max_open_files = 0;     // RLIMIT_NOFILE of irisd; 0: as inherited
+  int stderr_fd = -1;              // what irisd has as stderr; -1: a file, for Log()
   absl::Duration ready_timeout = absl::Seconds(30);
 };
 
