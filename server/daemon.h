@@ -119,6 +119,7 @@ class Daemon {
   const SegmentStore& segments() const { return segments_; }
   const DescriptorSource& descriptors() const { return descriptors_; }
   Accounts& accounts() { return accounts_; }
+  const Accounts& accounts() const { return accounts_; }
   EventLog& events() { return events_; }
   const EventLog& events() const { return events_; }
 

@@ -32,6 +32,7 @@
 #include "server/account/core_memory.h"
 #include "server/config.h"
 #include "server/daemon.h"
+#include "server/host_memory.h"
 #include "server/job/clock.h"
 #include "server/log.h"
 #include "server/process_limits.h"
@@ -213,6 +214,12 @@ struct FittedLimits {
   JobLimits jobs;
 };
 
+// What of core.memory this process can have. Half of what is left is for what is not on the heap.
+uint64_t FittingCoreMemory(const Config& config) {
+  return CoreMemory::Fitting(
+      std::min<uint64_t>(config.core_memory_bytes, TightestMemory().left_bytes / 2));
+}
+
 // Reads the settings as at start and changes those that can change. Anything wrong with them
 // changes nothing.
 void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit, Config* running,
@@ -229,7 +236,7 @@ void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit, Con
   logger.SetLevel(running->log_level);
   const FittedLimits limits(*running, fd_limit);
   daemon->Submit(LimitsChanged{limits.jobs});
-  daemon->accounts().SetLimit(CoreMemory::Fitting(running->core_memory_bytes));
+  daemon->accounts().SetLimit(FittingCoreMemory(*running));
   sessions->SetLimits(limits.sessions);
   for (const std::string& key : reload.kept) {
     logger.Warn("a changed setting keeps its value until irisd is restarted", {{"setting", key}});
@@ -310,7 +317,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   DaemonOptions daemon_options;
   const FittedLimits limits(config, fd_limit);
   daemon_options.limits = limits.jobs;
-  daemon_options.core_memory_bytes = CoreMemory::Fitting(config.core_memory_bytes);
+  daemon_options.core_memory_bytes = FittingCoreMemory(config);
   CoreMemory::KeepReserve(std::min<size_t>(kReserveBytes, daemon_options.core_memory_bytes / 8));
   daemon_options.unusable = SelfCheck(config, open, *driver, logger);
   SessionOptions session_options = config.sessions;
@@ -356,6 +363,9 @@ int Run(const std::vector<std::string>& args, Config config) {
   }
   facts.sessions_total = [session_server] { return session_server->sessions_total(); };
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
+  facts.door_use = [session_server](const Party& tenant) { return session_server->UseOf(tenant); };
+  facts.door_limits_of_one = [session_server] { return session_server->LimitsOfOne(); };
+  facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
   facts.descriptors_closing = [session_server, &closing] {
     return session_server->n_closing() + closing.n_elsewhere.load();
   };

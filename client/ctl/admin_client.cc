@@ -203,6 +203,10 @@ absl::Status AdminClient::ListSessions(TakePage<v1::ListSessionsReply> take) {
   return List(&v1::AdminService::Stub::ListSessions, v1::ListSessionsRequest(), take);
 }
 
+absl::Status AdminClient::ListTenants(TakePage<v1::ListTenantsReply> take) {
+  return List(&v1::AdminService::Stub::ListTenants, v1::ListTenantsRequest(), take);
+}
+
 absl::Status AdminClient::ListWaits(const std::string& job, TakePage<v1::ListWaitsReply> take) {
   v1::ListWaitsRequest request;
   request.set_job(job);

@@ -57,6 +57,7 @@ class AdminClient {
   absl::Status ListHeaps(const std::string& job, TakePage<v1::ListHeapsReply> take);
   absl::Status ListAllocations(const std::string& job, TakePage<v1::ListAllocationsReply> take);
   absl::Status ListSessions(TakePage<v1::ListSessionsReply> take);
+  absl::Status ListTenants(TakePage<v1::ListTenantsReply> take);
   absl::Status ListWaits(const std::string& job, TakePage<v1::ListWaitsReply> take);
 
   absl::Status DescribeJobs(const std::string& job, TakePage<v1::DescribeJobsReply> take);

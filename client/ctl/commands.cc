@@ -120,6 +120,18 @@ absl::Status ShowSessions(const Options& options, AdminClient& client, Output wr
   });
 }
 
+absl::Status ShowTenants(const Options& options, AdminClient& client, Output write) {
+  v1::ListTenantsReply last;
+  const absl::Status shown = Show(TenantsView(), options.json, write, [&](auto take) {
+    return client.ListTenants([&](const v1::ListTenantsReply& page) {
+      last = page;
+      return take(page);
+    });
+  });
+  if (shown.ok() && !options.json) write(TenantLimitsText(last));
+  return shown;
+}
+
 absl::Status ShowWaits(const Options& options, AdminClient& client, Output write) {
   JsonList json;
   bool any = false;
@@ -204,9 +216,11 @@ absl::Status ShowPeek(const Options& options, AdminClient& client, Output write)
 
 Command FindCommand(const std::string& name) {
   const std::pair<const char*, Command> commands[] = {
-      {"status", ShowStatus},        {"devices", ShowDevices}, {"jobs", ShowJobs},
-      {"describe", ShowDescription}, {"heaps", ShowHeaps},     {"allocations", ShowAllocations},
-      {"sessions", ShowSessions},    {"waits", ShowWaits},     {"peek", ShowPeek}};
+      {"status", ShowStatus},     {"devices", ShowDevices},
+      {"jobs", ShowJobs},         {"describe", ShowDescription},
+      {"heaps", ShowHeaps},       {"allocations", ShowAllocations},
+      {"sessions", ShowSessions}, {"tenants", ShowTenants},
+      {"waits", ShowWaits},       {"peek", ShowPeek}};
   for (const auto& [each, command] : commands) {
     if (name == each) return command;
   }

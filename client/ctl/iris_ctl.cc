@@ -297,6 +297,8 @@ void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish)
                  "allocations --job train --format json");
   CLI::App* const sessions =
       AddCommand(app, "sessions", "Processes that are connected", "sessions --watch");
+  CLI::App* const tenants = AddCommand(
+      app, "tenants", "What irisd keeps for each user and container, and does for it", "tenants");
   CLI::App* const waits = AddCommand(
       app, "waits", "Who waits for whom, and in which call: of all jobs, or of one", "waits train");
   CLI::App* const events =
@@ -328,11 +330,11 @@ void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish)
       ->required()
       ->check(CLI::IsMember({"bash"}));
   for (CLI::App* again :
-       {status, devices, jobs, describe, heaps, allocations, sessions, waits, peek}) {
+       {status, devices, jobs, describe, heaps, allocations, sessions, tenants, waits, peek}) {
     AddWatch(*again, words);
   }
-  for (CLI::App* each : {status, devices, jobs, describe, heaps, allocations, sessions, waits,
-                         events, peek, doctor}) {
+  for (CLI::App* each : {status, devices, jobs, describe, heaps, allocations, sessions, tenants,
+                         waits, events, peek, doctor}) {
     AddFormat(*each, words);
     AddRuntimeDir(*each, options);
   }

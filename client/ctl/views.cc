@@ -132,6 +132,17 @@ void AddSessions(const v1::ListSessionsReply& reply, absl::Time now, Table* tabl
   }
 }
 
+void AddTenants(const v1::ListTenantsReply& reply, absl::Time /*now*/, Table* table) {
+  for (const auto& tenant : reply.tenants()) {
+    table->Add({EscapeName(tenant.name()), absl::StrCat(tenant.sessions()),
+                absl::StrCat(tenant.calls()), absl::StrCat(tenant.jobs()),
+                absl::StrCat(tenant.teams()), absl::StrCat(tenant.allocations()),
+                HumanBytes(tenant.heap_bytes()), absl::StrCat(tenant.descriptors()),
+                HumanBytes(tenant.core_bytes()),
+                absl::StrFormat("%.3f s", static_cast<double>(tenant.core_us()) * 1e-6)});
+  }
+}
+
 }  // namespace
 
 std::string WhoseText(const v1::Allocation& allocation) {
@@ -262,6 +273,33 @@ ListView<v1::ListSessionsReply> SessionsView() {
                  {"AGE", kRight},
                  {"COMMAND", Table::Align::kLeft, /*may_be_cut=*/true}}),
           AddSessions, SessionsJson};
+}
+
+ListView<v1::ListTenantsReply> TenantsView() {
+  return {"tenants",
+          Table({{"TENANT"},
+                 {"SESSIONS", kRight},
+                 {"CALLS", kRight},
+                 {"JOBS", kRight},
+                 {"TEAMS", kRight},
+                 {"ALLOCATIONS", kRight},
+                 {"HEAP", kRight},
+                 {"DESCRIPTORS", kRight},
+                 {"CORE MEMORY", kRight},
+                 {"CORE TIME", kRight}}),
+          AddTenants, TenantsJson};
+}
+
+std::string TenantLimitsText(const v1::ListTenantsReply& reply) {
+  const v1::Tenant& one = reply.limits();
+  const v1::Tenant& all = reply.limits_of_all();
+  return absl::StrCat(
+      "a tenant may have ", one.sessions(), " sessions, ", one.calls(), " calls, ", one.jobs(),
+      " jobs",
+      one.heap_bytes() == 0 ? "" : absl::StrCat(", ", HumanBytes(one.heap_bytes()), " of heaps"),
+      "; all together ", all.sessions(), " sessions, ", all.jobs(), " jobs, ", all.descriptors(),
+      " descriptors of memory\nirisd's own memory: ", HumanBytes(reply.core_bytes()), " of ",
+      HumanBytes(all.core_bytes()), " (core.memory)\n");
 }
 
 std::string JsonList::Add(const Json& items) {
@@ -421,6 +459,30 @@ Json SessionsJson(const v1::ListSessionsReply& reply) {
                       {"job", session.job()},
                       {"rank", session.rank()},
                       {"created_unix_ms", session.created_unix_ms()}});
+  }
+  return result;
+}
+
+Json TenantsJson(const v1::ListTenantsReply& reply) {
+  Json result = Json::array();
+  for (const auto& tenant : reply.tenants()) {
+    result.push_back({{"tenant", tenant.name()},
+                      {"uid", tenant.uid()},
+                      {"container", tenant.container()},
+                      {"sessions", tenant.sessions()},
+                      {"admin_connections", tenant.admin_connections()},
+                      {"calls", tenant.calls()},
+                      {"unread_bytes", tenant.unread_bytes()},
+                      {"descriptors_in_flight", tenant.descriptors_in_flight()},
+                      {"jobs", tenant.jobs()},
+                      {"teams", tenant.teams()},
+                      {"allocations", tenant.allocations()},
+                      {"registered_pieces", tenant.registered_pieces()},
+                      {"value_bytes", tenant.value_bytes()},
+                      {"descriptors", tenant.descriptors()},
+                      {"heap_bytes", tenant.heap_bytes()},
+                      {"core_bytes", tenant.core_bytes()},
+                      {"core_us", tenant.core_us()}});
   }
   return result;
 }

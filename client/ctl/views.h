@@ -32,6 +32,9 @@ ListView<v1::ListJobsReply> JobsView();
 ListView<v1::ListHeapsReply> HeapsView();
 ListView<v1::ListAllocationsReply> AllocationsView();
 ListView<v1::ListSessionsReply> SessionsView();
+ListView<v1::ListTenantsReply> TenantsView();
+// What one tenant and all together may have; lines.
+std::string TenantLimitsText(const v1::ListTenantsReply& reply);
 
 nlohmann::ordered_json StatusJson(const v1::GetStatusReply& status);
 nlohmann::ordered_json DevicesJson(const v1::ListDevicesReply& reply);
@@ -39,6 +42,7 @@ nlohmann::ordered_json JobsJson(const v1::ListJobsReply& reply);
 nlohmann::ordered_json HeapsJson(const v1::ListHeapsReply& reply);
 nlohmann::ordered_json AllocationsJson(const v1::ListAllocationsReply& reply);
 nlohmann::ordered_json SessionsJson(const v1::ListSessionsReply& reply);
+nlohmann::ordered_json TenantsJson(const v1::ListTenantsReply& reply);
 nlohmann::ordered_json EventJson(const v1::Event& event);
 
 // A JSON array that is written part by part; all of it together is what Dump(array, 2) gives. One

@@ -15,8 +15,9 @@ std::shared_ptr<Account> Accounts::Open(const Party& tenant, bool is_operator) {
   std::weak_ptr<Account>& known = by_tenant_[tenant];
   if (std::shared_ptr<Account> account = known.lock(); account != nullptr) return account;
   const OnBehalfOf irisd(kIrisdsSlot);
-  std::shared_ptr<Account> account(new Account(this, tenant, is_operator, FreeSlot()),
-                                   [this](Account* ended) { Close(ended); });
+  std::shared_ptr<Account> account(
+      new Account(this, tenant, is_operator, FreeSlot(), ++last_number_),
+      [this](Account* ended) { Close(ended); });
   known = account;
   if (account->slot != kOthersSlot) by_slot_[account->slot] = account.get();
   return account;
@@ -72,10 +73,14 @@ absl::Status Accounts::Room() const {
 
 std::vector<std::shared_ptr<const Account>> Accounts::List() const {
   std::vector<std::shared_ptr<const Account>> accounts;
-  absl::MutexLock lock(&mu_);
-  for (const auto& [tenant, account] : by_tenant_) {
-    if (auto open = account.lock(); open != nullptr) accounts.push_back(std::move(open));
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [tenant, account] : by_tenant_) {
+      if (auto open = account.lock(); open != nullptr) accounts.push_back(std::move(open));
+    }
   }
+  std::sort(accounts.begin(), accounts.end(),
+            [](const auto& a, const auto& b) { return a->number < b->number; });
   return accounts;
 }
 

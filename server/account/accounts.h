@@ -27,18 +27,28 @@
 
 namespace iris::server {
 
+// What a tenant has at the doors of irisd, or may have.
+struct DoorUse {
+  uint64_t sessions = 0;
+  uint64_t admin_connections = 0;
+  uint64_t calls = 0;
+  uint64_t unread_bytes = 0;
+  uint64_t descriptors_in_flight = 0;
+};
+
 class Accounts;
 
 class Account {
  public:
   // Of the core's time in each turn; nobody saves more than that up.
-  static constexpr absl::Duration kQuantum = absl::Microseconds(250);
+  static constexpr absl::Duration kQuantum = absl::Microseconds(100);
   // A call counts for no more: a thread that had no CPU meanwhile has spent nothing.
   static constexpr absl::Duration kMostOfOneCall = absl::Milliseconds(20);
 
   const Party tenant;
   const bool is_operator = false;
   const MemorySlot slot = kIrisdsSlot;
+  const uint64_t number = 0;  // in the order in which accounts were opened; never used again
 
   uint64_t core_bytes() const { return CoreMemory::Of(slot); }
   // What its calls took of the core's time since it was opened.
@@ -52,8 +62,8 @@ class Account {
 
  private:
   friend class Accounts;
-  Account(const Accounts* all, const Party& t, bool op, MemorySlot s)
-      : tenant(t), is_operator(op), slot(s), all_(all) {}
+  Account(const Accounts* all, const Party& t, bool op, MemorySlot s, uint64_t n)
+      : tenant(t), is_operator(op), slot(s), number(n), all_(all) {}
 
   const Accounts* const all_;
   std::atomic<int64_t> spent_ns_{0};
@@ -84,7 +94,7 @@ class Accounts {
   void NextTurn() { ++turn_; }
   uint64_t turn() const { return turn_; }
 
-  // Those that are open, in order of their tenants.
+  // Those that are open, in order of their numbers.
   std::vector<std::shared_ptr<const Account>> List() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -96,6 +106,7 @@ class Accounts {
   mutable absl::Mutex mu_;
   std::map<Party, std::weak_ptr<Account>> by_tenant_ ABSL_GUARDED_BY(mu_);
   std::map<MemorySlot, const Account*> by_slot_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   MemorySlot last_slot_ ABSL_GUARDED_BY(mu_) = kOthersSlot;
 };
 

@@ -58,6 +58,8 @@ class JobMachine {
 
   const Ledger& ledger() const;
   std::vector<JobSnapshot> Jobs(const JobQuery& query = {}) const;
+  AccountSnapshot AccountOf(const Party& account) const;
+  const JobLimits& limits() const;
   size_t n_jobs() const;
   size_t n_sessions() const;
   // Given back, and still on the accounts of users whose processes may have it mapped.

@@ -87,6 +87,29 @@ void JobMachine::Impl::ForJobs(const JobQuery& query, JobId from, Visit visit) c
   }
 }
 
+AccountSnapshot JobMachine::AccountOf(const Party& account) const {
+  const auto value = [&account](const std::map<Party, uint64_t>& map) {
+    const auto found = map.find(account);
+    return found == map.end() ? uint64_t{0} : found->second;
+  };
+  AccountSnapshot shot{
+      .descriptors = value(impl_->descriptors_by_account_),
+      .heap_bytes = value(impl_->booked_bytes_by_account_) + impl_->kept_.bytes(account)};
+  const auto mine = impl_->jobs_by_account_.find(account);
+  if (mine == impl_->jobs_by_account_.end()) return shot;
+  shot.jobs = mine->second.size();
+  for (const JobId id : mine->second) {
+    const Job& job = *impl_->jobs_.at(id);
+    shot.teams += job.n_teams();
+    shot.allocations += job.allocations.size();
+    shot.registered_pieces += job.n_pieces;
+    shot.value_bytes += job.value_bytes;
+  }
+  return shot;
+}
+
+const JobLimits& JobMachine::limits() const { return impl_->limits_; }
+
 size_t JobMachine::n_jobs() const { return impl_->jobs_.size(); }
 
 size_t JobMachine::n_sessions() const { return impl_->sessions_.size(); }

@@ -74,6 +74,17 @@ struct WaitsSnapshot {
 };
 // Which jobs, and how much of them. A job may have a million allocations: they are copied for who
 // asks.
+// What the machine keeps for an account.
+struct AccountSnapshot {
+  uint64_t jobs = 0;
+  uint64_t teams = 0;
+  uint64_t allocations = 0;
+  uint64_t registered_pieces = 0;
+  uint64_t value_bytes = 0;
+  uint64_t descriptors = 0;
+  uint64_t heap_bytes = 0;  // with what is kept on the account of a quota
+};
+
 struct JobQuery {
   std::optional<Party> party;  // whose; nobody: everybody's
   std::string name;            // empty: any

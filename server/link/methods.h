@@ -29,6 +29,7 @@ enum class Method : uint16_t {
   kPeek = 17,
   kListWaits = 18,
   kDescribeJobs = 19,
+  kListTenants = 20,
 };
 
 struct MethodInfo {
@@ -37,7 +38,7 @@ struct MethodInfo {
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 
-inline constexpr std::array<MethodInfo, 19> kMethods = {{
+inline constexpr std::array<MethodInfo, 20> kMethods = {{
     {Method::kJoin, "/iris.v1.HeapService/Join"},
     {Method::kMapped, "/iris.v1.HeapService/Mapped"},
     {Method::kOperate, "/iris.v1.HeapService/Operate"},
@@ -57,6 +58,7 @@ inline constexpr std::array<MethodInfo, 19> kMethods = {{
     {Method::kPeek, "/iris.v1.AdminService/Peek"},
     {Method::kListWaits, "/iris.v1.AdminService/ListWaits"},
     {Method::kDescribeJobs, "/iris.v1.AdminService/DescribeJobs"},
+    {Method::kListTenants, "/iris.v1.AdminService/ListTenants"},
 }};
 
 // Whether it is of the admin service.

@@ -17,8 +17,10 @@
 #include "proto/wire/version.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/heap_part.h"
+#include "server/rpc/listing_page.h"
 #include "server/rpc/listings.h"
 #include "server/rpc/message.h"
+#include "server/rpc/page_token.h"
 #include "server/rpc/stream_writer.h"
 
 namespace iris::server {
@@ -157,6 +159,68 @@ absl::Status AdminService::ReadHeap(const CallerInfo& caller, const v1::PeekRequ
   return absl::OkStatus();
 }
 
+namespace {
+
+void ToProto(const DoorUse& from, v1::Tenant* to) {
+  to->set_sessions(from.sessions);
+  to->set_admin_connections(from.admin_connections);
+  to->set_calls(from.calls);
+  to->set_unread_bytes(from.unread_bytes);
+  to->set_descriptors_in_flight(from.descriptors_in_flight);
+}
+
+void ToProto(const AccountSnapshot& from, v1::Tenant* to) {
+  to->set_jobs(from.jobs);
+  to->set_teams(from.teams);
+  to->set_allocations(from.allocations);
+  to->set_registered_pieces(from.registered_pieces);
+  to->set_value_bytes(from.value_bytes);
+  to->set_descriptors(from.descriptors);
+  to->set_heap_bytes(from.heap_bytes);
+}
+
+}  // namespace
+
+absl::Status AdminService::TenantsPage(const CallerInfo& caller,
+                                       const v1::ListTenantsRequest& request,
+                                       v1::ListTenantsReply* reply) const {
+  const auto after = ReadPageToken("tenants", "", request.page_token());
+  if (!after.ok()) return after.status();
+  const Accounts& accounts = daemon_->accounts();
+  Page page(request.page_size(), reply->mutable_tenants());
+  for (const std::shared_ptr<const Account>& account : accounts.List()) {
+    if (account->number <= after->id) continue;
+    const Party& tenant = account->tenant;
+    if (!SeesAll(caller.party) && tenant != caller.party.Account()) continue;
+    const bool taken = page.Add({.id = account->number}, [&](v1::Tenant* to) {
+      to->set_name(tenant.Text());
+      to->set_uid(tenant.uid);
+      to->set_container(tenant.container);
+      if (facts_.door_use != nullptr) ToProto(facts_.door_use(tenant), to);
+      ToProto(daemon_->Inspect(
+                  [&tenant](const JobMachine& machine) { return machine.AccountOf(tenant); }),
+              to);
+      to->set_core_bytes(account->core_bytes());
+      to->set_core_us(static_cast<uint64_t>(absl::ToInt64Microseconds(account->core_time())));
+    });
+    if (!taken) break;
+  }
+  reply->set_next_page_token(page.NextToken("tenants", ""));
+  v1::Tenant* const one = reply->mutable_limits();
+  v1::Tenant* const all = reply->mutable_limits_of_all();
+  if (facts_.door_limits_of_one != nullptr) ToProto(facts_.door_limits_of_one(), one);
+  if (facts_.door_limits_of_all != nullptr) ToProto(facts_.door_limits_of_all(), all);
+  const JobLimits limits =
+      daemon_->Inspect([](const JobMachine& machine) { return machine.limits(); });
+  one->set_jobs(limits.max_jobs_per_uid);
+  one->set_heap_bytes(limits.max_heap_bytes_per_uid);
+  all->set_jobs(limits.max_jobs);
+  all->set_descriptors(limits.max_descriptors);
+  all->set_core_bytes(accounts.limit_bytes());
+  reply->set_core_bytes(CoreMemory::Total());
+  return absl::OkStatus();
+}
+
 // The table.
 
 std::shared_ptr<ActiveCall> AdminService::GetStatus(const IncomingCall& call) {
@@ -205,6 +269,12 @@ std::shared_ptr<ActiveCall> AdminService::ListSessions(const IncomingCall& call)
                    v1::ListSessionsReply* out) {
         return server::ListSessions(*daemon_, caller, message, out);
       });
+}
+
+std::shared_ptr<ActiveCall> AdminService::ListTenants(const IncomingCall& call) {
+  return calls_->Answer<v1::ListTenantsRequest, v1::ListTenantsReply>(
+      call, [this](const CallerInfo& caller, const v1::ListTenantsRequest& message,
+                   v1::ListTenantsReply* out) { return TenantsPage(caller, message, out); });
 }
 
 std::shared_ptr<ActiveCall> AdminService::ListWaits(const IncomingCall& call) {

@@ -38,6 +38,9 @@ struct DaemonFacts {
     std::string last;
   };
   std::function<Troubles()> worker_troubles;  // null: none
+  // Of SessionServer; null: nobody has anything.
+  std::function<DoorUse(const Party&)> door_use;
+  std::function<DoorUse()> door_limits_of_one, door_limits_of_all;
 };
 
 class AdminService {
@@ -54,9 +57,12 @@ class AdminService {
   std::shared_ptr<ActiveCall> Events(const IncomingCall& call);
   std::shared_ptr<ActiveCall> Peek(const IncomingCall& call);
   std::shared_ptr<ActiveCall> ListWaits(const IncomingCall& call);
+  std::shared_ptr<ActiveCall> ListTenants(const IncomingCall& call);
   std::shared_ptr<ActiveCall> DescribeJobs(const IncomingCall& call);
 
  private:
+  absl::Status TenantsPage(const CallerInfo& caller, const v1::ListTenantsRequest& request,
+                           v1::ListTenantsReply* reply) const;
   void FillStatus(v1::GetStatusReply* reply) const;
   absl::Status ReadHeap(const CallerInfo& caller, const v1::PeekRequest& request,
                         v1::PeekReply* reply) const;

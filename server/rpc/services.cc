@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/base/bytes.h"
+#include "proto/wire/limits.h"
 
 namespace iris::server {
 namespace {
@@ -11,19 +12,22 @@ namespace {
 // Names, numbers and page tokens: what those who look at jobs ask needs no more.
 constexpr size_t kMaxLookRequestBytes = 16 << 10;
 
-// A look at jobs, which copies what it sees: not on the thread of sessions.
+// A look at jobs, which copies what it sees: not on the thread of sessions. What tenants have at the
+// doors is that thread's own.
 bool Looks(Method method) {
-  return (IsAdmin(method) && method != Method::kEvents) || method == Method::kBorrow;
+  return (IsAdmin(method) && method != Method::kEvents && method != Method::kListTenants) ||
+         method == Method::kBorrow;
 }
 
 }  // namespace
 
 std::shared_ptr<ActiveCall> Services::Serve(const IncomingCall& call) {
-  if (!IsAdmin(call.method) && !Looks(call.method)) return Dispatch(call);
-  if (call.request.size() > kMaxLookRequestBytes) {
+  const bool admin = IsAdmin(call.method) || Looks(call.method);
+  const size_t most = admin ? kMaxLookRequestBytes : wire::kMaxRequestBytes;
+  if (call.request.size() > most) {
     call.reply->Finish(absl::ResourceExhaustedError(
         absl::StrCat("the request has ", base::SizeText(call.request.size()),
-                     "; this call takes at most ", base::SizeText(kMaxLookRequestBytes))));
+                     "; this call takes at most ", base::SizeText(most))));
     return nullptr;
   }
   if (!Looks(call.method)) return Dispatch(call);
@@ -74,6 +78,8 @@ std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
       return admin_.ListWaits(call);
     case Method::kDescribeJobs:
       return admin_.DescribeJobs(call);
+    case Method::kListTenants:
+      return admin_.ListTenants(call);
   }
   call.reply->Finish(absl::UnimplementedError("no such method"));
   return nullptr;

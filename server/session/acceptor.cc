@@ -12,7 +12,7 @@
 namespace iris::server {
 namespace {
 
-constexpr int kAcceptsPerTurn = 16;  // of one listener, before others have theirs
+constexpr int kAcceptsPerTurn = 4;  // of one listener, before others have theirs
 constexpr auto kListenAgainAfter = absl::Milliseconds(100);
 
 wire::UniqueFd AcceptOne(int listener) {

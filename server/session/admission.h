@@ -117,6 +117,8 @@ class Admission {
   void SetLimits(const AdmissionLimits& limits) { limits_ = limits; }
 
   uint64_t n_sessions() const { return sessions_.total(); }
+  uint64_t sessions_of(const Party& tenant) const { return sessions_.of(tenant); }
+  uint64_t admin_connections_of(const Party& tenant) const { return admins_.of(tenant); }
   uint64_t n_handshakes() const { return handshakes_.total(); }
   const AdmissionLimits& limits() const { return limits_; }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -63,6 +64,14 @@ class CallShares {
       share.tails.erase(tail);
     }
     Forget(tenant);
+  }
+
+  // {calls under way, bytes unread}.
+  std::pair<uint64_t, uint64_t> Of(const Party& tenant) const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const auto found = by_tenant_.find(tenant);
+    if (found == by_tenant_.end()) return {};
+    return {found->second.calls, found->second.unread_bytes};
   }
 
   // How many tenants have something. For tests.

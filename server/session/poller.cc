@@ -12,7 +12,7 @@
 namespace iris::server {
 namespace {
 
-constexpr int kEventsPerWait = 64;
+constexpr int kEventsPerWait = 256;
 constexpr absl::Duration kLongestWait = absl::Minutes(1);
 
 absl::Status Add(int epoll, int fd, uint32_t events, uint64_t id) {

@@ -154,6 +154,12 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
         "Operate in the frame"));
   }
   std::string long_request;
+  if (header.bytes > wire::kMaxRequestBytes) {
+    Refuse(header.call, absl::ResourceExhaustedError(absl::StrCat(
+                            "the request has ", base::SizeText(header.bytes),
+                            "; irisd reads at most ", base::SizeText(wire::kMaxRequestBytes))));
+    return absl::OkStatus();
+  }
   if (!in_frame) {
     absl::StatusOr<std::string> read = ReadSealed(frame.fds.front().get(), header.bytes);
     if (absl::IsResourceExhausted(read.status())) {

@@ -92,6 +92,12 @@ class SessionServer : public SessionOutput {
   void EndSession(SessionId id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
   void ReleaseSession(SessionId id) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
+  // What a tenant has, and what it and all together may have. On the server's thread, which answers
+  // calls.
+  DoorUse UseOf(const Party& tenant) const;
+  DoorUse LimitsOfOne() const;
+  DoorUse LimitsOfAll() const;
+
   // Since start. Any thread.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }
   uint64_t sessions_refused() const { return sessions_refused_.load(std::memory_order_relaxed); }

@@ -52,6 +52,26 @@ absl::Status SessionServer::AddAdmin(const Peer& peer, wire::UniqueFd* socket) {
   return admins_.Add(peer, socket);
 }
 
+DoorUse SessionServer::UseOf(const Party& tenant) const {
+  const auto [calls, unread_bytes] = call_shares_.Of(tenant);
+  return {admission_.sessions_of(tenant), admission_.admin_connections_of(tenant), calls,
+          unread_bytes, in_flight_.of(tenant)};
+}
+
+DoorUse SessionServer::LimitsOfOne() const {
+  const AdmissionLimits& limits = admission_.limits();
+  return {limits.max_sessions_per_tenant, limits.max_admin_connections_per_tenant,
+          call_shares_.limits().max_calls, call_shares_.limits().max_unread_bytes,
+          limits.max_in_flight_per_tenant};
+}
+
+DoorUse SessionServer::LimitsOfAll() const {
+  const AdmissionLimits& limits = admission_.limits();
+  return {.sessions = limits.max_sessions,
+          .admin_connections = limits.max_admin_connections,
+          .descriptors_in_flight = limits.max_in_flight};
+}
+
 // Descriptors.
 
 absl::Status SessionServer::Welcome(Session& session, absl::Span<const int> rpc_socket) {

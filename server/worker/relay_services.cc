@@ -83,6 +83,11 @@ AdminRelayService::Unary* AdminRelayService::ListWaits(Context* context, const B
   return UnaryCall::Start(relay_, Method::kListWaits, context, request, reply);
 }
 
+AdminRelayService::Unary* AdminRelayService::ListTenants(Context* context, const Bytes* request,
+                                                         Bytes* reply) {
+  return UnaryCall::Start(relay_, Method::kListTenants, context, request, reply);
+}
+
 AdminRelayService::Unary* AdminRelayService::DescribeJobs(Context* context, const Bytes* request,
                                                           Bytes* reply) {
   return UnaryCall::Start(relay_, Method::kDescribeJobs, context, request, reply);

@@ -28,7 +28,8 @@ using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetStatus<
                             v1::AdminService::WithRawCallbackMethod_Peek<
                                 v1::AdminService::WithRawCallbackMethod_ListWaits<
                                     v1::AdminService::WithRawCallbackMethod_DescribeJobs<
-                                        v1::AdminService::Service>>>>>>>>>>;
+                                        v1::AdminService::WithRawCallbackMethod_ListTenants<
+                                            v1::AdminService::Service>>>>>>>>>>>;
 
 class HeapRelayService final : public RawHeapService {
  public:
@@ -72,6 +73,7 @@ class AdminRelayService final : public RawAdminService {
   Unary* Peek(Context* context, const Bytes* request, Bytes* reply) override;
   Unary* ListWaits(Context* context, const Bytes* request, Bytes* reply) override;
   Unary* DescribeJobs(Context* context, const Bytes* request, Bytes* reply) override;
+  Unary* ListTenants(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
   Relay* const relay_;

@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import itertools
 import os
+import re
 import select
 import socket
 import struct
@@ -533,10 +534,11 @@ def wrong_requests(runtime_dir, end):
     return seen
 
 
-def _alone(runtime_dir, job):
+def _alone(runtime_dir, job, heap_bytes=1 << 20, max_heap_bytes=64 << 20):
     """A session by frames with a job of one rank: (session, number of the job)."""
     session = doors.FrameSession(runtime_dir)
-    code, text, reply = session.call(doors.JOIN, doors.join_request(session, job, max_heap_bytes=64 << 20))
+    code, text, reply = session.call(doors.JOIN, doors.join_request(session, job, heap_bytes=heap_bytes,
+                                                                    max_heap_bytes=max_heap_bytes))
     if code:
         raise doors.Refused(text)
     number = doors.fields(reply)[1]
@@ -716,10 +718,13 @@ def unread_broadcasts(runtime_dir, end, sessions=8):
 # More than a user's part of what irisd has.
 
 
+def _without_numbers(text):
+    return re.sub(r"[0-9]+", "N", str(text))
+
+
 def _refused_in(reply):
     """The text of an operation's outcome that failed, else nothing."""
-    status = doors.fields(reply).get(2, b"")
-    return doors.fields(status).get(2, b"").decode(errors="replace") if isinstance(status, bytes) and status else ""
+    return doors.fields(doors.fields(reply).get(1, b"")).get(3, b"").decode(errors="replace")
 
 
 def _pair(runtime_dir, job):
@@ -764,7 +769,7 @@ def waiting_broadcasts(runtime_dir, end, teams=63, jobs=200):
                                   doors.field(3, k + 1))
                 seen["broadcasts"] += 1
         except (OSError, doors.Refused) as refusal:
-            _count(seen["refused"], refusal)
+            _count(seen["refused"], _without_numbers(refusal))
             time.sleep(PAUSE_SECONDS)
     _hold(end)
     return seen
@@ -777,11 +782,10 @@ def many_allocations(runtime_dir, end, jobs=250):
     jobs_held = []
     while time.monotonic() < end:
         try:
-            session, job = _alone(runtime_dir, f"records-{os.getpid()}-{seen['jobs']}")
+            session, job = _alone(runtime_dir, f"records-{os.getpid()}-{seen['jobs']}", heap_bytes=64 << 20)
             jobs_held.append(session)
             seen["jobs"] += 1
-            room = 64000
-            for k in range(room):
+            for k in range(65000):
                 operation = (doors.field(1, 1) + doors.field(3, f"{k:0128}") + doors.field(4, tensor))
                 code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, job, k, 6, operation))
                 if code or _refused_in(reply):
@@ -790,7 +794,7 @@ def many_allocations(runtime_dir, end, jobs=250):
                 if time.monotonic() > end:
                     break
         except (OSError, doors.Refused) as refusal:
-            _count(seen["refused"], refusal)
+            _count(seen["refused"], _without_numbers(refusal))
             time.sleep(PAUSE_SECONDS)
         if len(jobs_held) >= jobs:
             break
@@ -808,25 +812,18 @@ def one_memfd_many_times(runtime_dir, end, pieces=120):
     held = []
     while time.monotonic() < end:
         try:
-            session = doors.FrameSession(runtime_dir)
+            session, job = _alone(runtime_dir, f"pieces-{os.getpid()}-{len(held)}", max_heap_bytes=4 << 30)
             held.append(session)
-            code, text, reply = session.call(
-                doors.JOIN, doors.join_request(session, f"pieces-{os.getpid()}-{len(held)}", max_heap_bytes=4 << 30))
-            if code:
-                raise doors.Refused(text)
-            job = doors.fields(reply)[1]
-            session.call(doors.MAPPED, doors.fixed64(1, session.id) + doors.fixed64(2, job) +
-                         doors.field(3, doors.fields(reply).get(2, 0)) + doors.field(4, 1 << 46))
             seen["jobs"] += 1
             for k in range(8):
-                operation = doors.field(1, piece * pieces) + doors.field(3, doors.varint(piece) * pieces)
+                operation = doors.field(1, doors.varint(piece) * pieces) + doors.field(3, piece * pieces)
                 code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, job, k, 14, operation),
                                                  [fd] * pieces)
                 if code or _refused_in(reply):
                     raise doors.Refused(text or _refused_in(reply))
                 seen["registered"] += pieces
         except (OSError, doors.Refused) as refusal:
-            _count(seen["refused"], refusal)
+            _count(seen["refused"], _without_numbers(refusal))
             time.sleep(PAUSE_SECONDS * 5)
         if len(held) > 200:
             _hold(end)
@@ -849,7 +846,7 @@ def busy_sessions(runtime_dir, end, sessions=100):
                 poller.register(session.sock, select.POLLIN | select.POLLOUT)
                 seen["sessions"] += 1
         except (OSError, doors.Refused) as refusal:
-            _count(seen["refused"], refusal)
+            _count(seen["refused"], _without_numbers(refusal))
         for fd, _ in poller.poll(100):
             session, is_large = held[fd]
             try:
@@ -865,7 +862,7 @@ def busy_sessions(runtime_dir, end, sessions=100):
             except BlockingIOError:
                 session.n_calls -= 1
             except OSError as error:
-                _count(seen["refused"], error)
+                _count(seen["refused"], _without_numbers(error))
                 poller.unregister(fd)
                 del held[fd]
                 continue
@@ -875,7 +872,7 @@ def busy_sessions(runtime_dir, end, sessions=100):
             except BlockingIOError:
                 pass
             except OSError as error:
-                _count(seen["refused"], error)
+                _count(seen["refused"], _without_numbers(error))
                 poller.unregister(fd)
                 del held[fd]
     return seen
