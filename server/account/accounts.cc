@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/base/bytes.h"
-#include "server/job/clock.h"
 
 namespace iris::server {
 
@@ -101,10 +100,11 @@ void Account::Ran(absl::Duration time) {
 AtWork::AtWork(Account* account)
     : account_(account),
       on_behalf_(account == nullptr ? OnBehalfOf::Current() : account->slot),
-      began_(SteadyNow()) {}
+      began_(std::chrono::steady_clock::now()) {}
 
 AtWork::~AtWork() {
-  if (account_ != nullptr) account_->Ran(SteadyNow() - began_);
+  if (account_ != nullptr)
+    account_->Ran(absl::FromChrono(std::chrono::steady_clock::now() - began_));
 }
 
 }  // namespace iris::server

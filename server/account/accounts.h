@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,7 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/account/core_memory.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 
@@ -122,7 +123,7 @@ class AtWork {
  private:
   Account* const account_;
   const OnBehalfOf on_behalf_;
-  const absl::Time began_;
+  const std::chrono::steady_clock::time_point began_;
 };
 
 }  // namespace iris::server

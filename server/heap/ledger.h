@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

@@ -11,8 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "server/account/party.h"
 #include "server/job/ids.h"
-#include "server/job/party.h"
 
 namespace iris::server {
 

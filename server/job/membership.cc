@@ -59,8 +59,9 @@ void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
 }
 
 // A refusal ends the join of the others only if it is of a rank that the job cannot form without:
-// the caller is the job's user (a name belongs to one party), names one of the job's ranks, that rank
-// is free, and the job forms or does not exist yet. Every other refusal concerns its caller alone:
+// the caller is of the job's party (to which the name belongs), names one of the job's ranks, that
+// rank is free, and the job forms or does not exist yet. Every other refusal concerns its caller
+// alone:
 // another user, another name, a number that is no rank of the job, a second claim to a rank that
 // has joined, a session that holds a rank, a job that runs or is broken.
 void JobMachine::Impl::Refuse(const Session& session, const JoinSpec& spec,

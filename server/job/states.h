@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

@@ -12,8 +12,8 @@ namespace {
 // Names, numbers and page tokens: what those who look at jobs ask needs no more.
 constexpr size_t kMaxLookRequestBytes = 16 << 10;
 
-// A look at jobs, which copies what it sees: not on the thread of sessions. What tenants have at the
-// doors is that thread's own.
+// A look at jobs, which copies what it sees: not on the thread of sessions. What tenants have at
+// the doors is that thread's own.
 bool Looks(Method method) {
   return (IsAdmin(method) && method != Method::kEvents && method != Method::kListTenants) ||
          method == Method::kBorrow;

@@ -24,7 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 #include "server/session/crowd.h"
 
 namespace iris::server {

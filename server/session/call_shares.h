@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/wire/limits.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

@@ -32,7 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/wire/unique_fd.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 #include "server/job/states.h"
 #include "server/log.h"
 #include "server/session/log_budget.h"

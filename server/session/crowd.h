@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

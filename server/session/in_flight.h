@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "server/job/party.h"
+#include "server/account/party.h"
 #include "server/session/admission.h"
 
 namespace iris::server {

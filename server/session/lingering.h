@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "proto/wire/unique_fd.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 #include "server/session/closer.h"
 #include "server/session/in_flight.h"
 

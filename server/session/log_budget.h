@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

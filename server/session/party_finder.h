@@ -1,4 +1,4 @@
-// PartyFinder: says of which party a process is (server/job/party.h).
+// PartyFinder: says of which party a process is (server/account/party.h).
 //
 // A container is a PID or user namespace that root made around the process, and that is not
 // irisd's own. Of several, one in the other, the outermost counts, and PID namespaces count before
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
 #include "server/account/accounts.h"
+#include "server/account/party.h"
 #include "server/job/ids.h"
-#include "server/job/party.h"
 #include "server/job/states.h"
 
 namespace iris::server {

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/job/party.h"
+#include "server/account/party.h"
 #include "server/session/poller.h"
 #include "server/tenant/helper_processes.h"
 #include "server/worker/looking.h"

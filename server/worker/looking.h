@@ -8,7 +8,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "server/job/party.h"
+#include "server/account/party.h"
 
 namespace iris::server {
 

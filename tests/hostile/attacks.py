@@ -831,7 +831,7 @@ def one_memfd_many_times(runtime_dir, end, pieces=120):
 
 
 def busy_sessions(runtime_dir, end, sessions=100):
-    """Many sessions that call as fast as irisd answers: half of them with requests of nearly 4 MiB that mean nothing."""
+    """Many sessions that call as fast as irisd answers, half of them with requests of nearly 4 MiB."""
     junk = doors.fixed64(1, 1) + doors.field(99, b"j" * ((4 << 20) - 64))
     seen = {"sessions": 0, "calls": 0, "refused": {}}
     large = doors.sealed(junk)
