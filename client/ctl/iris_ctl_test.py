@@ -111,8 +111,8 @@ class WithoutIrisd(unittest.TestCase):
         common = {"--help", "--runtime-dir", "--format"}
         commands = {"status": {"--watch"}, "devices": {"--watch"}, "jobs": {"--watch", "--job", "--names"},
                     "describe": {"--watch"}, "heaps": {"--watch", "--job"}, "allocations": {"--watch", "--job"},
-                    "sessions": {"--watch"}, "waits": {"--watch", "--job"}, "events": {"--job", "--follow"},
-                    "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"}, "doctor": set(),
+                    "sessions": {"--watch"}, "tenants": {"--watch"}, "waits": {"--watch", "--job"},
+                    "events": {"--job", "--follow"}, "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"}, "doctor": set(),
                     "trace": {"--seconds", "--rank", "--merge"}, "completion": None}
         listed = self.run_ctl("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]
         self.assertEqual(set(re.findall(r"(?m)^  ([a-z]+) ", listed)), set(commands))
@@ -385,6 +385,18 @@ class WithAJob(unittest.TestCase):
             self.assertEqual((session["job"], session["state"], session["uid"]), (JOB, "open", os.getuid()))
             self.assertIn("test_rank", session["command"])
             self.assertTrue(os.path.exists(f"/proc/{session['pid']}"))
+
+    def test_tenants(self):
+        (tenant,) = self.json("tenants")
+        self.assertEqual((tenant["tenant"], tenant["sessions"], tenant["jobs"], tenant["heap_bytes"]),
+                         (f"uid {os.getuid()}", 2, 1, 8 << 20))
+        self.assertEqual(tenant["allocations"], len(self.json("allocations")))
+        self.assertEqual(tenant["descriptors"], 2 + 3)  # a segment and a page of each rank, and the job's page
+        self.assertGreater(tenant["core_bytes"], 1000)
+        self.assertGreater(tenant["core_us"], 0)
+        shown = ctl(self.daemon, "tenants").stdout
+        self.assertIn("a tenant may have 1024 sessions, 16384 calls, 256 jobs; all together ", shown)
+        self.assertRegex(shown, r"irisd's own memory: [0-9.]+ .iB of 1 GiB \(core.memory\)")
 
     def test_status_and_devices_count_the_memory(self):
         self.assertEqual(self.json("status")["heap_bytes"], 8 << 20)

@@ -24,7 +24,7 @@ TEST(MethodsTest, AreFoundByNumberAndByName) {
     EXPECT_EQ(FindMethod(info.name), &info);
   }
   EXPECT_EQ(FindMethod(uint16_t{0}), nullptr);
-  EXPECT_EQ(FindMethod(uint16_t{20}), nullptr);
+  EXPECT_EQ(FindMethod(uint16_t{21}), nullptr);
   EXPECT_EQ(FindMethod(uint16_t{65535}), nullptr);
   for (const char* name : {"", "/", "Join", "/iris.v1.HeapService/", "/iris.v1.HeapService/Joi",
                            "/iris.v1.HeapService/Join2", "/iris.v1.AdminService/Join"}) {
