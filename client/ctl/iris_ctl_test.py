@@ -112,7 +112,8 @@ class WithoutIrisd(unittest.TestCase):
         commands = {"status": {"--watch"}, "devices": {"--watch"}, "jobs": {"--watch", "--job", "--names"},
                     "describe": {"--watch"}, "heaps": {"--watch", "--job"}, "allocations": {"--watch", "--job"},
                     "sessions": {"--watch"}, "tenants": {"--watch"}, "waits": {"--watch", "--job"},
-                    "events": {"--job", "--follow"}, "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"}, "doctor": set(),
+                    "events": {"--job", "--follow"}, "doctor": set(),
+                    "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"},
                     "trace": {"--seconds", "--rank", "--merge"}, "completion": None}
         listed = self.run_ctl("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]
         self.assertEqual(set(re.findall(r"(?m)^  ([a-z]+) ", listed)), set(commands))
