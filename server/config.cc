@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -396,14 +397,15 @@ void ApplyTable(const toml::table& table, const std::string& prefix, const std::
   }
 }
 
-// All of a file, or of a pipe that ends. kInvalidArgument names it.
+// All of a file, or of a pipe that ends and whose writer does not pause. kInvalidArgument names it.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   constexpr size_t kMaxBytes = 1 << 20;
+  constexpr int kPauseMs = 5000;
   const auto cannot = [&path](const std::string& why) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot read the configuration file ", EscapeForLog(path), ": ", why));
   };
-  const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   struct stat opened = {};
   if (!fd.valid() || fstat(fd.get(), &opened) != 0) return cannot(strerror(errno));
   if (!S_ISREG(opened.st_mode) && !S_ISFIFO(opened.st_mode)) {
@@ -411,6 +413,10 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   }
   std::string text;
   for (char piece[1 << 14];;) {
+    struct pollfd readable = {fd.get(), POLLIN, 0};
+    if (base::Retry([&] { return poll(&readable, 1, kPauseMs); }) == 0) {
+      return cannot(absl::StrCat("it is a pipe to which nobody has written for ", kPauseMs, " ms"));
+    }
     const ssize_t n = base::Retry([&] { return read(fd.get(), piece, sizeof(piece)); });
     if (n < 0) return cannot(strerror(errno));
     if (n == 0) return text;

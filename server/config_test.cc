@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -313,6 +314,11 @@ TEST(CommandLineTest, OnlyAFileOrAPipeThatEndsIsRead) {
   EXPECT_TRUE(ParseCommandLine({"--config", TempFile(most).path()}).ok());
   ExpectRefused(ParseCommandLine({"--config", TempFile("#" + most).path()}).status(),
                 "it has more than 1 MiB");
+
+  const std::string fifo = absl::StrCat(testing::TempDir(), "/fifo-", getpid());
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  ExpectRefused(ParseCommandLine({"--config", fifo}).status(), "nobody has written for 5000 ms");
+  unlink(fifo.c_str());
 
   signal(SIGPIPE, SIG_IGN);
   for (const bool ends : {true, false}) {
