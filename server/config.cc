@@ -252,8 +252,8 @@ std::vector<Setting> MakeSettings() {
                      "RLIMIT_NOFILE)",
                      1, 1 << 20, [](Config* c) { return &c->sessions.limits.max_closing; }));
   s.push_back(Number("sessions.max_closing_per_tenant", "max-closing-per-tenant",
-                     "those of one tenant; beyond it nothing more is read from it (2048; at most "
-                     "half of all)",
+                     "those of one tenant; beyond it nothing more is read from it; where so many "
+                     "of registered memory wait to be closed, it waits (2048; at most half of all)",
                      1, 1 << 20,
                      [](Config* c) { return &c->sessions.limits.max_closing_per_tenant; }));
   s.push_back(Time("sessions.send_timeout", "send-timeout",

@@ -36,76 +36,92 @@ void Closer::SetHandOver(HandOver hand_over) {
   state_->hand_over.swap(shared);
 }
 
-std::optional<Party> Closer::NextWithoutThread(const State& state) {
-  for (const auto& [tenant, queue] : state.queues) {
-    if (!queue.has_thread && !queue.items.empty()) return tenant;
+std::optional<Closer::Key> Closer::NextWithoutThread(const State& state) {
+  for (const auto& [key, queue] : state.queues) {
+    if (!queue.has_thread && !queue.items.empty()) return key;
   }
   return std::nullopt;
 }
 
-void Closer::Run(const std::shared_ptr<State>& state, Party tenant) {
+void Closer::Run(const std::shared_ptr<State>& state, Key key) {
   while (true) {
     Item next;
     {
       absl::MutexLock lock(&state->mu);
-      const auto mine = state->queues.find(tenant);
+      const auto mine = state->queues.find(key);
       if (mine->second.items.empty()) {
         state->queues.erase(mine);
-        const std::optional<Party> other = NextWithoutThread(*state);
+        const std::optional<Key> other = NextWithoutThread(*state);
         if (!other.has_value()) {
           --state->n_threads;
           return;
         }
-        tenant = *other;
-        state->queues[tenant].has_thread = true;
+        key = *other;
+        state->queues[key].has_thread = true;
         continue;
       }
       next = std::move(mine->second.items.front());
       mine->second.items.pop_front();
-      --state->n_waiting;
-      ++state->n_being_closed;
+      --(key.is_memory ? state->n_memory_waiting : state->n_waiting);
+      if (!key.is_memory) ++state->n_being_closed;
     }
     // For as long as it takes.
     if (next.is_connection) DropAll(next.fd.get());
     next.fd.Reset();
+    if (key.is_memory) continue;
     absl::MutexLock lock(&state->mu);
     --state->n_being_closed;
   }
 }
 
-void Closer::Add(const Party& tenant, std::vector<Item> items) {
+void Closer::Add(const Key& key, std::vector<Item> items) {
   if (items.empty()) return;
-  std::optional<Party> starts;
+  std::optional<Key> starts;
   {
     absl::MutexLock lock(&state_->mu);
-    Queue& queue = state_->queues[tenant];
-    state_->n_waiting += items.size();
+    Queue& queue = state_->queues[key];
+    (key.is_memory ? state_->n_memory_waiting : state_->n_waiting) += items.size();
     for (Item& item : items) queue.items.push_back(std::move(item));
     // It may be one for whom there was no thread before.
     if (state_->n_threads < kMaxThreads) {
-      starts = queue.has_thread ? NextWithoutThread(*state_) : tenant;
+      starts = queue.has_thread ? NextWithoutThread(*state_) : key;
     }
     if (!starts.has_value()) return;
     ++state_->n_threads;
     state_->queues[*starts].has_thread = true;
   }
-  if (state_->start_thread([state = state_, who = *starts] { Run(state, who); })) return;
+  if (state_->start_thread([state = state_, first = *starts] { Run(state, first); })) return;
   absl::MutexLock lock(&state_->mu);
   --state_->n_threads;
   state_->queues[*starts].has_thread = false;
 }
 
-void Closer::Close(const Party& tenant, std::vector<wire::UniqueFd> fds) {
+void Closer::Add(const Key& key, std::vector<wire::UniqueFd> fds) {
   std::vector<Item> items;
-  for (wire::UniqueFd& fd : fds) items.push_back({std::move(fd), /*is_connection=*/false});
-  Add(tenant, std::move(items));
+  for (wire::UniqueFd& fd : fds) {
+    if (fd.valid()) items.push_back({std::move(fd), /*is_connection=*/false});
+  }
+  Add(key, std::move(items));
+}
+
+void Closer::Close(const Party& tenant, std::vector<wire::UniqueFd> fds) {
+  Add({/*is_memory=*/true, tenant}, std::move(fds));
 }
 
 void Closer::Close(const Party& tenant, wire::UniqueFd fd) {
-  if (!fd.valid()) return;
-  std::vector<Item> one;
-  one.push_back({std::move(fd), /*is_connection=*/false});
-  Add(tenant, std::move(one));
+  std::vector<wire::UniqueFd> one;
+  one.push_back(std::move(fd));
+  Close(tenant, std::move(one));
+}
+
+void Closer::CloseUnknown(const Party& tenant, std::vector<wire::UniqueFd> fds) {
+  Add({/*is_memory=*/false, tenant}, std::move(fds));
+}
+
+void Closer::CloseUnknown(const Party& tenant, wire::UniqueFd fd) {
+  std::vector<wire::UniqueFd> one;
+  one.push_back(std::move(fd));
+  CloseUnknown(tenant, std::move(one));
 }
 
 void Closer::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
@@ -122,31 +138,44 @@ void Closer::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
   if (hand_over != nullptr && (*hand_over)(socket.get())) return;
   std::vector<Item> one;
   one.push_back({std::move(socket), /*is_connection=*/true});
-  Add(tenant, std::move(one));
+  Add({/*is_memory=*/false, tenant}, std::move(one));
+}
+
+absl::Status Closer::RoomIn(const State& state, const Key& key, size_t n_waiting,
+                            absl::string_view what_they_are) {
+  const Limits& limits = state.limits;
+  const auto it = state.queues.find(key);
+  const size_t of_tenant = it == state.queues.end() ? 0 : it->second.items.size();
+  if (of_tenant >= limits.per_tenant) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "irisd waits for ", of_tenant, " descriptors of ", key.tenant.Text(),
+        " to close, its limit for a user (see sessions.max_closing_per_tenant): ", what_they_are));
+  }
+  if (n_waiting < limits.total || of_tenant == 0) return absl::OkStatus();
+  const size_t n_tenants = static_cast<size_t>(
+      std::count_if(state.queues.begin(), state.queues.end(), [&key](const auto& queue) {
+        return queue.first.is_memory == key.is_memory && !queue.second.items.empty();
+      }));
+  if (of_tenant < limits.total / n_tenants) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "irisd waits for ", n_waiting,
+      " descriptors of all tenants to close, its limit (see sessions.max_closing), and ",
+      key.tenant.Text(), " has ", of_tenant, " of them, its part: ", what_they_are));
 }
 
 absl::Status Closer::Room(const Party& tenant) const {
-  constexpr char kWhatToDo[] =
-      "they are of sockets that linger, or of a file system that does not answer; end the program "
-      "that sent them, or have its file system answer";
-  const Limits& limits = state_->limits;
   absl::MutexLock lock(&state_->mu);
-  const auto it = state_->queues.find(tenant);
-  const size_t of_tenant = it == state_->queues.end() ? 0 : it->second.items.size();
-  if (of_tenant >= limits.per_tenant) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "irisd waits for ", of_tenant, " descriptors of ", tenant.Text(),
-        " to close, its limit for a user (see sessions.max_closing_per_tenant): ", kWhatToDo));
-  }
-  if (state_->n_waiting < limits.total || of_tenant == 0) return absl::OkStatus();
-  const size_t n_tenants = static_cast<size_t>(
-      std::count_if(state_->queues.begin(), state_->queues.end(),
-                    [](const auto& queue) { return !queue.second.items.empty(); }));
-  if (of_tenant < limits.total / n_tenants) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "irisd waits for ", state_->n_waiting,
-      " descriptors of all tenants to close, its limit (see ", "sessions.max_closing), and ",
-      tenant.Text(), " has ", of_tenant, " of them, its part: ", kWhatToDo));
+  return RoomIn(*state_, {/*is_memory=*/false, tenant}, state_->n_waiting,
+                "they are of connections in which descriptors were sent, of sockets that linger or "
+                "of a file system that does not answer; end the program that sent them, or have "
+                "its file system answer");
+}
+
+absl::Status Closer::RoomForMemory(const Party& tenant) const {
+  absl::MutexLock lock(&state_->mu);
+  return RoomIn(*state_, {/*is_memory=*/true, tenant}, state_->n_waiting + state_->n_memory_waiting,
+                "they are of memory that was registered, which the kernel or the devices' driver "
+                "takes long to give back; connect again later");
 }
 
 size_t Closer::n_waiting() const {

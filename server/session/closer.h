@@ -6,13 +6,18 @@
 // (ClosingProcess), where there is one: none of these descriptors has ever been irisd's own, and
 // this socket is none any more. So it does not matter how many there are.
 //
-// All else happens on threads that wait for nobody else's: one for each tenant, while it has
-// something to close. There are at most kMaxThreads of them, and none where the system gives no
-// thread: what has no thread waits for one that has nothing left to do, or for the next call.
+// All else happens on threads that wait for nobody else's: a tenant has one for memory and one for
+// the rest, while there is something to close. There are at most kMaxThreads of them, and none
+// where the system gives no thread: what has no thread waits for one that has nothing left to do,
+// or for the next call.
 //
-// What waits takes a descriptor of irisd's. Room says whether a tenant has as many as it may have:
-// take nothing more from it then. Where all tenants together have as many as they may have, that is
-// so of each that has its equal part of them: one that has nothing to close is held up by nobody.
+// Each descriptor that waits is one of irisd's. There are two kinds, counted apart:
+// - Memory that was looked at (decision 45). Its close always ends, but may take a while: pages are
+//   freed, or the driver is slow. RoomForMemory says when to wait before more is received.
+// - All else. Its close may never end. Room says when a tenant has too much of it: take nothing
+//   more from it then.
+// Where all tenants together have as many as they may have, there is no room for each that has its
+// equal part of them: one that has nothing to close is held up by nobody.
 //
 // Thread-safe, and never blocks. Threads that hang end with the process: a Closer may be destroyed
 // before they do. Copies are one and the same.
@@ -30,6 +35,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/wire/unique_fd.h"
 #include "server/account/party.h"
@@ -55,18 +61,26 @@ class Closer {
   // From now on; null: none. Connections are then closed on one thread.
   void SetHandOver(HandOver hand_over);
 
-  // Descriptors that came from the tenant.
+  // Descriptors of memory that came from the tenant and were looked at: their close cannot wait for
+  // whoever made them.
   void Close(const Party& tenant, wire::UniqueFd fd);
   void Close(const Party& tenant, std::vector<wire::UniqueFd> fds);
+  // Descriptors whose close may wait for whoever made them.
+  void CloseUnknown(const Party& tenant, wire::UniqueFd fd);
+  void CloseUnknown(const Party& tenant, std::vector<wire::UniqueFd> fds);
   // A connection of the tenant's. It is ended at once. The client still reads what was sent to it,
   // and what it has sent is dropped. Where that brought no descriptors, it is also closed at once.
   void CloseConnection(const Party& tenant, wire::UniqueFd socket);
 
-  // kResourceExhausted: so many wait as may wait; the text says of whom, and what to do.
+  // kResourceExhausted: as many wait as may wait, memory left aside; the text says of whom, and
+  // what to do.
   absl::Status Room(const Party& tenant) const;
   bool IsFull(const Party& tenant) const { return !Room(tenant).ok(); }
+  // kResourceExhausted: so much memory of the tenant waits that no more of it is to be received
+  // yet. That passes, unless the devices' driver hangs.
+  absl::Status RoomForMemory(const Party& tenant) const;
 
-  // How many wait, of all tenants, without those that are being closed; and with them.
+  // How many wait, of all tenants and without memory: those that are not being closed yet, and all.
   size_t n_waiting() const;
   size_t n_unclosed() const;
 
@@ -74,6 +88,13 @@ class Closer {
   struct Item {
     wire::UniqueFd fd;
     bool is_connection = false;
+  };
+  struct Key {
+    bool is_memory = false;
+    Party tenant;
+    friend bool operator<(const Key& a, const Key& b) {
+      return a.is_memory != b.is_memory ? a.is_memory : a.tenant < b.tenant;
+    }
   };
   struct Queue {
     std::deque<Item> items;
@@ -86,17 +107,24 @@ class Closer {
     const StartThread start_thread;
     mutable absl::Mutex mu;
     std::shared_ptr<const HandOver> hand_over ABSL_GUARDED_BY(mu);
-    // Of tenants that have something to close, or whose thread is about to look.
-    std::map<Party, Queue> queues ABSL_GUARDED_BY(mu);
+    // Those that are not empty, or whose thread is about to look; memory comes first.
+    std::map<Key, Queue> queues ABSL_GUARDED_BY(mu);
+    size_t n_memory_waiting ABSL_GUARDED_BY(mu) = 0;
+    // Without memory.
     size_t n_waiting ABSL_GUARDED_BY(mu) = 0;
     size_t n_being_closed ABSL_GUARDED_BY(mu) = 0;
     size_t n_threads ABSL_GUARDED_BY(mu) = 0;
   };
-  void Add(const Party& tenant, std::vector<Item> items);
-  // A thread: closes what the tenant has, then what others have who have no thread.
-  static void Run(const std::shared_ptr<State>& state, Party tenant);
-  // A tenant that has something to close and no thread.
-  static std::optional<Party> NextWithoutThread(const State& state)
+  void Add(const Key& key, std::vector<wire::UniqueFd> fds);
+  void Add(const Key& key, std::vector<Item> items);
+  // A thread: closes what is in the queue, then in others that have no thread.
+  static void Run(const std::shared_ptr<State>& state, Key key);
+  // A queue that is not empty and has no thread.
+  static std::optional<Key> NextWithoutThread(const State& state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
+  // kResourceExhausted: the queue has as many as it may have, where `n_waiting` wait in all.
+  static absl::Status RoomIn(const State& state, const Key& key, size_t n_waiting,
+                             absl::string_view what_they_are)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
 
   std::shared_ptr<State> state_;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,16 +34,16 @@ TEST(CloserTest, OneTenantsSlowCloseHoldsUpNobodyElse) {
   Closer closer;
   testing::SlowSocket slow(30);
   const absl::Time start = absl::Now();
-  closer.Close(Party{1}, std::move(slow.socket));
+  closer.CloseUnknown(Party{1}, std::move(slow.socket));
   std::vector<wire::UniqueFd> more;
   for (int i = 0; i < 3; ++i) more.push_back(wire::UniqueFd(open("/dev/null", O_RDONLY)));
-  closer.Close(Party{1}, std::move(more));
-  closer.Close(Party{1}, wire::UniqueFd());
-  closer.Close(Party{1}, std::vector<wire::UniqueFd>());
+  closer.CloseUnknown(Party{1}, std::move(more));
+  closer.CloseUnknown(Party{1}, wire::UniqueFd());
+  closer.CloseUnknown(Party{1}, std::vector<wire::UniqueFd>());
   int pipe_ends[2];
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
   const wire::UniqueFd read_end(pipe_ends[0]);
-  closer.Close(Party{2}, wire::UniqueFd(pipe_ends[1]));
+  closer.CloseUnknown(Party{2}, wire::UniqueFd(pipe_ends[1]));
   char byte;
   EXPECT_EQ(read(read_end.get(), &byte, 1), 0) << "the other tenant's is closed";
   EXPECT_TRUE(WaitFor(closer, 3));
@@ -114,6 +115,70 @@ TEST(CloserTest, PlainPacketsAreDropped) {
   }
 }
 
+wire::UniqueFd Memfd() { return wire::UniqueFd(memfd_create("memory", MFD_CLOEXEC)); }
+
+bool IsClosedSoon(int fd) {
+  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
+    if (fcntl(fd, F_GETFD) < 0) return true;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return false;
+}
+
+// However slow the threads are: it ends no session, and says when to wait.
+TEST(CloserTest, MemoryDoesNotCountAsWhatDoesNotClose) {
+  bool has_threads = false;
+  Closer closer({.per_tenant = 3}, [&](std::function<void()> body) {
+    if (has_threads) std::thread(std::move(body)).detach();
+    return has_threads;
+  });
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(closer.RoomForMemory(Party{1}).ok());
+    closer.Close(Party{1}, Memfd());
+  }
+  const absl::Status room = closer.Room(Party{1});
+  EXPECT_TRUE(room.ok()) << room;
+  EXPECT_EQ(closer.n_waiting(), 0u);
+  const absl::Status waits = closer.RoomForMemory(Party{1});
+  EXPECT_EQ(waits.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(waits.message(), "memory that was registered")) << waits;
+  EXPECT_FALSE(absl::StrContains(waits.message(), "linger")) << waits;
+  EXPECT_TRUE(closer.RoomForMemory(Party{2}).ok());
+  has_threads = true;
+  closer.Close(Party{1}, Memfd());
+  for (const absl::Time end = absl::Now() + absl::Seconds(20);
+       !closer.RoomForMemory(Party{1}).ok() && absl::Now() < end;) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_TRUE(closer.RoomForMemory(Party{1}).ok());
+}
+
+TEST(CloserTest, MemoryWaitsForNothingThatDoesNotClose) {
+  Closer closer({.per_tenant = 1});
+  testing::SlowSocket slow(30);
+  closer.CloseUnknown(Party{1}, std::move(slow.socket));
+  closer.CloseUnknown(Party{1}, Memfd());
+  wire::UniqueFd memory = Memfd();
+  const int number = memory.get();
+  closer.Close(Party{1}, std::move(memory));
+  EXPECT_TRUE(IsClosedSoon(number));
+  EXPECT_TRUE(closer.IsFull(Party{1}));
+  EXPECT_TRUE(closer.RoomForMemory(Party{1}).ok());
+}
+
+// Memory has the rest of what all tenants together may have.
+TEST(CloserTest, MemoryAndTheRestHaveOneLimitTogether) {
+  Closer closer({.per_tenant = 8, .total = 5}, [](const std::function<void()>&) { return false; });
+  for (int i = 0; i < 4; ++i) closer.CloseUnknown(Party{1}, Memfd());
+  for (const uint32_t uid : {1, 2, 1}) closer.Close(Party{uid}, Memfd());
+  EXPECT_TRUE(closer.RoomForMemory(Party{2}).ok());
+  closer.Close(Party{2}, Memfd());  // each has 2 of 4, its part
+  EXPECT_FALSE(closer.RoomForMemory(Party{1}).ok());
+  EXPECT_FALSE(closer.RoomForMemory(Party{2}).ok());
+  EXPECT_TRUE(closer.RoomForMemory(Party{3}).ok());
+  EXPECT_FALSE(closer.IsFull(Party{1}));
+}
+
 // A machine may be out of threads for a while.
 TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
   bool has_threads = false;
@@ -123,13 +188,13 @@ TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
   });
   for (int i = 0; i < 3; ++i) {
     EXPECT_FALSE(closer.IsFull(Party{1}));
-    closer.Close(Party{1}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    closer.CloseUnknown(Party{1}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
   EXPECT_TRUE(closer.IsFull(Party{1}));
   EXPECT_FALSE(closer.IsFull(Party{2}));
   EXPECT_EQ(closer.n_waiting(), 3u);
   has_threads = true;
-  closer.Close(Party{2}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  closer.CloseUnknown(Party{2}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
   EXPECT_TRUE(WaitFor(closer, 0)) << "a thread that has done its own looks after others'";
   EXPECT_FALSE(closer.IsFull(Party{1}));
 }
@@ -139,7 +204,7 @@ TEST(CloserTest, AllTenantsTogetherHaveALimit) {
   Closer closer({.per_tenant = 8, .total = 9}, [](const std::function<void()>&) { return false; });
   const auto add = [&closer](uint32_t uid, int n) {
     for (int i = 0; i < n; ++i) {
-      closer.Close(Party{uid}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+      closer.CloseUnknown(Party{uid}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
     }
   };
   add(1, 6);
@@ -217,11 +282,12 @@ TEST(CloserTest, MoreTenantsThanThreadsAreServedInTurn) {
   Closer closer;
   std::vector<testing::SlowSocket> slow;
   for (size_t i = 0; i < Closer::kMaxThreads; ++i) {
-    closer.Close(Party{static_cast<uint32_t>(i + 1)}, std::move(slow.emplace_back(30).socket));
+    closer.CloseUnknown(Party{static_cast<uint32_t>(i + 1)},
+                        std::move(slow.emplace_back(30).socket));
   }
   ASSERT_TRUE(WaitFor(closer, 0)) << "each is being closed by a thread of its own";
   for (uint32_t i = 0; i < 3; ++i) {
-    closer.Close(Party{1000 + i}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    closer.CloseUnknown(Party{1000 + i}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
   EXPECT_EQ(closer.n_waiting(), 3u);
   slow.front().peer.Reset();

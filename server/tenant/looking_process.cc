@@ -17,6 +17,7 @@ namespace iris::server {
 namespace {
 
 constexpr auto kTryAgainAfter = absl::Milliseconds(100);
+constexpr auto kAskForRoomEvery = absl::Milliseconds(1);
 constexpr size_t kAnswersAtOnce = 64;
 
 absl::Status StatusOf(LookVerdict verdict, const Party& tenant) {
@@ -27,6 +28,10 @@ absl::Status StatusOf(LookVerdict verdict, const Party& tenant) {
       return absl::InvalidArgumentError(
           "a descriptor was sent that irisd does not receive, because its close may wait for "
           "others: send memfds, or memory of irisd's devices");
+    case LookVerdict::kUnseen:
+      return absl::UnavailableError(
+          "the process that looks at descriptors for irisd could not take all that this session "
+          "sent, so irisd does not receive them: connect again");
     case LookVerdict::kFull:
       break;
   }
@@ -75,7 +80,7 @@ void LookingProcess::PassOn() {
     return;
   }
   for (auto& [number, pending] : looks_) {
-    if (pending.hangs_at != absl::InfiniteFuture()) continue;
+    if (pending.good || pending.hangs_at != absl::InfiniteFuture()) continue;
     const LookRequest request = {number, pending.tenant};
     switch (PassDescriptor(*link, &request, sizeof(request), pending.socket)) {
       case Passed::kYes:
@@ -118,14 +123,37 @@ void LookingProcess::OnLink() {
   for (const LookAnswer& answer : answers) {
     const auto it = looks_.find(answer.look);
     if (it == looks_.end()) continue;
+    if (answer.verdict == LookVerdict::kGood) {
+      it->second.good = true;
+      it->second.hangs_at = absl::InfiniteFuture();
+      it->second.give_up_at = SteadyNow() + setup_.room_within;
+      continue;
+    }
     const Pending pending = std::move(it->second);
     looks_.erase(it);
     pending.answer(StatusOf(answer.verdict, pending.tenant));
   }
+  AnswerGood();
+}
+
+void LookingProcess::AnswerGood() {
+  ask_for_room_at_ = absl::InfiniteFuture();
+  for (auto it = looks_.begin(); it != looks_.end();) {
+    const uint64_t number = it->first;
+    if (it->second.good && RoomFor(it->second.tenant).ok()) {
+      const Pending pending = std::move(it->second);
+      looks_.erase(it);
+      // It has irisd receive them at once, and may add and remove looks.
+      pending.answer(absl::OkStatus());
+    } else if (it->second.good) {
+      ask_for_room_at_ = SteadyNow() + kAskForRoomEvery;
+    }
+    it = looks_.upper_bound(number);
+  }
 }
 
 absl::Time LookingProcess::deadline() const {
-  absl::Time next = pass_on_at_;
+  absl::Time next = std::min(pass_on_at_, ask_for_room_at_);
   for (const auto& [number, pending] : looks_) {
     next = std::min({next, pending.give_up_at, pending.hangs_at});
   }
@@ -136,6 +164,7 @@ void LookingProcess::RunDeadlines(absl::Time now) {
   const bool hangs = std::any_of(looks_.begin(), looks_.end(),
                                  [now](const auto& look) { return look.second.hangs_at <= now; });
   if (hangs) Drop(/*hangs=*/true);
+  if (ask_for_room_at_ <= now) AnswerGood();
   std::vector<Pending> given_up;
   for (auto it = looks_.begin(); it != looks_.end();) {
     if (it->second.give_up_at > now) {
@@ -148,6 +177,10 @@ void LookingProcess::RunDeadlines(absl::Time now) {
   if (pass_on_at_ <= now && !looks_.empty()) PassOn();
   if (looks_.empty()) pass_on_at_ = absl::InfiniteFuture();
   for (const Pending& pending : given_up) {
+    if (pending.good) {
+      pending.answer(RoomFor(pending.tenant));
+      continue;
+    }
     pending.answer(absl::UnavailableError(
         "irisd has no process that looks at the descriptors which this session sent, before it "
         "receives them: its log says why; connect again"));

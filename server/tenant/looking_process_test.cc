@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/wire/frame.h"
 #include "server/job/clock.h"
 #include "server/link/drop_unread.h"
 #include "server/session/slow_socket.h"
@@ -54,6 +55,8 @@ class LookingProcessTest : public ::testing::Test {
       troubles_.push_back(why);
     };
     setup.closing = [this](uint32_t n) { n_closing_ = n; };
+    setup.room = [this](const Party&) { return room_; };
+    setup.room_within = room_within_;
     setup.answers_within = answers_within;
     setup.gives_up_after = gives_up_after;
     looking_ = std::make_unique<LookingProcess>(poller_.get(), std::move(setup));
@@ -96,6 +99,8 @@ class LookingProcessTest : public ::testing::Test {
   std::unique_ptr<WorkerProgram> program_;
   std::unique_ptr<Poller> poller_;
   absl::Status start_fails_;
+  absl::Status room_;
+  absl::Duration room_within_ = absl::Seconds(600);
   bool stops_ = false;
   std::vector<pid_t> pids_;
   std::vector<absl::Status> troubles_;
@@ -147,7 +152,58 @@ TEST_F(LookingProcessTest, WhatCameBeforeAResetIsLookedAt) {
 
 TEST_F(LookingProcessTest, WhereThereIsNothingNothingIsGood) {
   Make();
-  EXPECT_FALSE(Look(Connect().ours.get()).ok());
+  const absl::Status status = Look(Connect().ours.get());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_FALSE(absl::StrContains(status.message(), "linger")) << status;
+}
+
+// Memory that came along with what does not close is closed all the same.
+TEST_F(LookingProcessTest, OnlyWhatMayNotCloseCounts) {
+  limits_.max_closing_per_tenant = 2;
+  Make();
+  const wire::UniqueFd memory = Memfd();
+  const Pair mixed = Connect();
+  testing::SlowSocket slow(600);  // ends before the connection, which could not close otherwise
+  std::vector<int> fds(10, memory.get());
+  fds.push_back(slow.socket.get());
+  ASSERT_TRUE(wire::SendEmptyFrame(mixed.theirs.get(), wire::FrameType::kAck, fds).ok());
+  slow.socket.Reset();
+  EXPECT_EQ(Look(mixed.ours.get()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(n_closing_, 1u);
+  for (int i = 0; i < 20; ++i) {
+    const absl::Status good = LookAt(memory);
+    EXPECT_TRUE(good.ok()) << good;
+  }
+}
+
+TEST_F(LookingProcessTest, GoodOnesWaitForRoomAndTheOldestHasItFirst) {
+  Make();
+  room_ = absl::ResourceExhaustedError("irisd closes much");
+  std::vector<Pair> sent;
+  std::vector<int> answered;
+  for (int i = 0; i < 3; ++i) {
+    sent.push_back(Sent(Memfd().get()));
+    looking_->Look(sent.back().ours.get(), kAlice, [this, &answered, i](const absl::Status& s) {
+      EXPECT_TRUE(s.ok()) << s;
+      answered.push_back(i);
+      room_ = absl::ResourceExhaustedError("what has been received takes it");
+    });
+  }
+  EXPECT_FALSE(LookAt(Open("/dev/null")).ok()) << "what is bad does not wait, and came last";
+  EXPECT_TRUE(answered.empty());
+  for (size_t n = 1; n <= 3; ++n) {
+    room_ = absl::OkStatus();
+    EXPECT_TRUE(Until([&] { return answered.size() >= n; }));
+    EXPECT_EQ(answered.size(), n);
+  }
+  EXPECT_EQ(answered, (std::vector<int>{0, 1, 2}));
+}
+
+TEST_F(LookingProcessTest, WithoutRoomNobodyWaitsForEver) {
+  room_within_ = absl::Milliseconds(50);
+  room_ = absl::ResourceExhaustedError("irisd closes much");
+  Make();
+  EXPECT_EQ(LookAt(Memfd()), room_);
 }
 
 TEST_F(LookingProcessTest, WhatAKilledOneHasNotAnsweredAnotherDoes) {

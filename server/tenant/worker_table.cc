@@ -11,6 +11,14 @@
 #include "server/job/clock.h"
 
 namespace iris::server {
+namespace {
+
+LookingProcess::Setup WithRoom(LookingProcess::Setup setup, const Closer& closer) {
+  setup.room = [closer](const Party& tenant) { return closer.RoomForMemory(tenant); };
+  return setup;
+}
+
+}  // namespace
 
 WorkerTable::WorkerTable(Poller* poller, Setup setup)
     : poller_(poller),
@@ -18,7 +26,7 @@ WorkerTable::WorkerTable(Poller* poller, Setup setup)
       closer_(setup_.closer),
       given_closer_({.per_tenant = setup_.limits.max_given}),
       closing_(poller, setup_.closing),
-      looking_(poller, setup_.looking) {
+      looking_(poller, WithRoom(setup_.looking, setup_.closer)) {
   if (setup_.closing.start == nullptr) return;
   closer_.SetHandOver([this](int socket) { return closing_.HandOver(socket); });
 }
@@ -131,7 +139,7 @@ absl::Status WorkerTable::Start(const Party& tenant, TenantState* state) {
     closer.CloseConnection(tenant, std::move(socket));
   };
   owner.close_given = [closer = given_closer_, tenant](wire::UniqueFd given) mutable {
-    closer.Close(tenant, std::move(given));
+    closer.CloseUnknown(tenant, std::move(given));
   };
   absl::StatusOr<std::shared_ptr<WorkerLink>> link =
       WorkerLink::Create(worker->process->TakeLink(), poller_, setup_.serve, std::move(owner));

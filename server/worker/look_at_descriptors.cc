@@ -77,9 +77,10 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
     if (closer.IsFull(request.tenant)) return LookVerdict::kFull;
     std::vector<wire::UniqueFd> fds;
     const bool all = Peek(socket, &fds);
-    const bool good = std::all_of(fds.begin(), fds.end(), is_good);
-    if (good) return all ? LookVerdict::kGood : LookVerdict::kFull;
-    closer.Close(request.tenant, std::move(fds));
+    // Closes the good ones: that waits for nobody, and the socket has them still.
+    std::erase_if(fds, is_good);
+    if (fds.empty()) return all ? LookVerdict::kGood : LookVerdict::kUnseen;
+    closer.CloseUnknown(request.tenant, std::move(fds));
     return LookVerdict::kBad;
   };
   struct pollfd waits = {link.get(), POLLIN, 0};
@@ -96,7 +97,7 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
       if (taken == Taken::kNoneYet) continue;
       answer.look = request.look;
       // Without the socket there is no descriptor left here.
-      answer.verdict = socket.valid() ? look(request, socket.get()) : LookVerdict::kFull;
+      answer.verdict = socket.valid() ? look(request, socket.get()) : LookVerdict::kUnseen;
     }
     answer.n_closing = static_cast<uint32_t>(closer.n_unclosed());
     if (n <= 0 && answer.n_closing == 0 && told == 0) return;

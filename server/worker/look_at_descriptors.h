@@ -17,8 +17,8 @@ std::optional<FileKind> KindOf(int fd);
 
 // Takes LookRequests from `link`, a stream, and answers each: it peeks into the socket that came
 // along, and takes nothing out of it. Good are files that live in memory (they have seals), whose
-// close asks nobody, and those of the kind `limits.device_memory`. It closes what is not
-// good on a thread of its tenant's, and goes on.
+// close asks nobody, and those of the kind `limits.device_memory`. It closes its copies of these
+// before it answers, and what is not good on a thread of its tenant's.
 //
 // `max_descriptors`: how many this process may have, of which those that do not close take at most
 // half.

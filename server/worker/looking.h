@@ -38,9 +38,10 @@ struct LookRequest {
 static_assert(std::is_trivially_copyable_v<LookRequest>);
 
 enum class LookVerdict : uint32_t {
-  kGood = 1,  // no descriptor of the next packet can make irisd wait
-  kBad = 2,   // one of them can, or nobody knows
-  kFull = 3,  // so many descriptors of the tenant do not close that it looks at no more
+  kGood = 1,    // no descriptor of the next packet can make irisd wait
+  kBad = 2,     // one of them can, or nobody knows
+  kFull = 3,    // so many descriptors of the tenant do not close that it looks at no more
+  kUnseen = 4,  // it could not get all of them, or there are none
 };
 
 struct LookAnswer {

@@ -167,6 +167,33 @@ int MemberDies(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+// Every rank registers memory in as many pieces as the arguments say, and as often, at the same
+// time as the others. Then it frees it, and does that again.
+int ManyPieces(const std::vector<std::string>& arguments) {
+  const uint32_t n_pieces = static_cast<uint32_t>(std::stoul(arguments.at(0)));
+  ContextOptions options = SmallHeap();
+  options.max_heap_bytes = 4ull << 30;  // above the heap all ranks' memory has its place
+  auto context = Context::Create(options);
+  REQUIRE_OK(context);
+  Context& c = *context;
+  std::vector<std::unique_ptr<OwnMemory>> memory;
+  for (int i = std::stoi(arguments.at(1)); i > 0; --i) {
+    REQUIRE(memory.emplace_back(Own(c, n_pieces)) != nullptr);
+  }
+  REQUIRE_OK(c.Barrier());
+  for (int round = 0; round < 4; ++round) {
+    std::vector<Array<uint8_t>> registered;
+    for (const auto& each : memory) {
+      auto one = c.Register<uint8_t>(each->at(0), n_pieces * kPiece);
+      REQUIRE_OK(one);
+      registered.push_back(*one);
+    }
+    for (const auto& each : registered) REQUIRE_OK(c.Free(each));
+  }
+  REQUIRE_OK(c.Barrier());
+  return 0;
+}
+
 using RegisterTest = iris::testing::JobTest;
 
 TEST_F(RegisterTest, PeersPutIntoItAndGetFromIt) {
@@ -204,6 +231,29 @@ TEST_F(RegisterTest, WhoWaitsForADeadMemberIsToldSo) {
 }
 
 TEST_F(RegisterTest, IsMappedWhileItIsOpen) { Run("opens_and_closes", 2); }
+
+// irisd closes what was registered as fast as it comes, or lets ranks wait: none loses its session.
+TEST_F(RegisterTest, ManyPiecesAtOnceCostNobodyASession) {
+  struct Case {
+    uint64_t max_open_files;
+    int n_ranks, n_pieces, times;
+    std::vector<std::string> flags;
+  };
+  // The last one has a limit of less than one frame brings.
+  for (const Case& each : {Case{1024, 1, 32, 2, {}}, Case{20'000, 8, 128, 1, {}},
+                           Case{20'000, 8, 128, 1, {"--max-closing-per-tenant", "100"}}}) {
+    auto daemon =
+        iris::testing::Daemon::Start({.flags = each.flags, .max_open_files = each.max_open_files});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+    RankProcesses::Options options = Ranks();
+    options.args = {absl::StrCat(each.n_pieces), absl::StrCat(each.times)};
+    RankProcesses ranks("many_pieces", each.n_ranks, options);
+    ranks.ExpectAllSucceed();
+    EXPECT_THAT(daemon_->Log(), ::testing::Not(HasSubstr("session ended")))
+        << each.n_ranks << " ranks";
+  }
+}
 
 TEST_F(RegisterTest, MistakesSayWhatAndTheRemedy) { Run("mistakes", 2); }
 
@@ -251,6 +301,7 @@ int main(int argc, char** argv) {
       {"together", [](const auto&) { return iris::testing::RegisteredTogether(); }},
       {"member_dies", iris::MemberDies},
       {"opens_and_closes", iris::OpensAndCloses},
+      {"many_pieces", iris::ManyPieces},
       {"mistakes", iris::Mistakes},
       {"owner_dies", iris::OwnerDies},
   };
