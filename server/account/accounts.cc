@@ -98,13 +98,13 @@ void Account::Ran(absl::Duration time) {
 }
 
 AtWork::AtWork(Account* account)
-    : account_(account),
+    : account_(account != nullptr && account->slot == OnBehalfOf::Current() ? nullptr : account),
       on_behalf_(account == nullptr ? OnBehalfOf::Current() : account->slot),
       began_(std::chrono::steady_clock::now()) {}
 
 AtWork::~AtWork() {
-  if (account_ != nullptr)
-    account_->Ran(absl::FromChrono(std::chrono::steady_clock::now() - began_));
+  if (account_ == nullptr) return;
+  account_->Ran(absl::FromChrono(std::chrono::steady_clock::now() - began_));
 }
 
 }  // namespace iris::server

@@ -112,7 +112,8 @@ class Accounts {
 };
 
 // Acts on behalf of an account from its making to its end: what the thread takes is the account's,
-// and so is the time. Null: on behalf of nobody.
+// and so is the time, which counts once where the thread acts for the account already. Null: on
+// behalf of nobody.
 class AtWork {
  public:
   explicit AtWork(Account* account);

@@ -1,7 +1,9 @@
 #include "server/account/accounts.h"
 
+#include <chrono>
 #include <memory>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -87,6 +89,19 @@ TEST(AccountsTest, WhatACallTookBeyondATurnIsMissingInTheNext) {
   other->Ran(Account::kQuantum);
   EXPECT_FALSE(other->MayRun());
   EXPECT_EQ(busy->core_time(), Account::kQuantum * 7 / 2);
+}
+
+TEST(AccountsTest, TimeCountsOnce) {
+  Accounts accounts(1 << 30);
+  const auto account = accounts.Open(Party{1000}, false);
+  const auto began = std::chrono::steady_clock::now();
+  {
+    const AtWork work(account.get());
+    const AtWork part_of_it(account.get());
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  EXPECT_GE(account->core_time(), absl::Milliseconds(2));
+  EXPECT_LE(account->core_time(), absl::FromChrono(std::chrono::steady_clock::now() - began));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 Ledger TwoDevices() { return Ledger({{"dev-a", 1000, 10, 0}, {"dev-b", 500, 10, 0}}); }
 
-const Ledger::Holder kX0{"x", 0, 1}, kX1{"x", 1, 1}, kY{"y", 0, 2};
+const Ledger::Holder kX0{"x", 0, {1}}, kX1{"x", 1, {1}}, kY{"y", 0, {2}};
 
 TEST(Ledger, BooksPerDevice) {
   Ledger ledger = TwoDevices();
@@ -26,7 +26,7 @@ TEST(Ledger, BooksPerDevice) {
 
 TEST(Ledger, RefusalSaysWhatIsFreeAndWhichJobsHoldTheRest) {
   Ledger ledger = TwoDevices();
-  ASSERT_TRUE(ledger.Reserve(0, 100, {"small", 0, 1}).ok());
+  ASSERT_TRUE(ledger.Reserve(0, 100, {"small", 0, {1}}).ok());
   ASSERT_TRUE(ledger.Reserve(0, 300, kX0).ok());
   ASSERT_TRUE(ledger.Reserve(0, 400, kX1).ok());
   const absl::Status status = ledger.Reserve(0, 300, kX0);
@@ -41,7 +41,7 @@ TEST(Ledger, OtherUsersJobsComeAsASum) {
   Ledger ledger({{"dev-a", 1000, 10, 0}}, /*operator_uid=*/33);
   ASSERT_TRUE(ledger.Reserve(0, 100, kX0).ok());
   ASSERT_TRUE(ledger.Reserve(0, 200, kY).ok());
-  ASSERT_TRUE(ledger.Reserve(0, 300, {"z", 0, 3}).ok());
+  ASSERT_TRUE(ledger.Reserve(0, 300, {"z", 0, {3}}).ok());
   const char* const kAll =
       "device 0 (dev-a): 400 bytes of 1000 bytes are free; held: 300 bytes by job 'z' of uid 3, "
       "200 "
@@ -62,7 +62,7 @@ TEST(Ledger, OtherUsersJobsComeAsASum) {
 TEST(Ledger, ManyJobsAreSummedUp) {
   Ledger ledger = TwoDevices();
   for (uint32_t i = 0; i < 10; ++i) {
-    ASSERT_TRUE(ledger.Reserve(0, 10 + i, {absl::StrCat("job-", i), 0, 1}).ok());
+    ASSERT_TRUE(ledger.Reserve(0, 10 + i, {absl::StrCat("job-", i), 0, {1}}).ok());
   }
   EXPECT_THAT(ledger.Describe(0, {1}),
               HasSubstr("12 bytes by job 'job-2', 21 bytes by 2 more jobs"));

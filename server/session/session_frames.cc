@@ -19,8 +19,10 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
   if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
   const Party tenant = session.applicant.tenant;
   const std::shared_ptr<Account> account = session.account;
-  // What is left in the socket is reported again in the next turn.
-  for (int i = 0; i < kFramesPerTurn && account->MayRun(); ++i) {
+  // What is left in the socket is reported again in the next turn. A handshake waits for no turn:
+  // who has spoken is not to be ended for a newer one.
+  const auto may_run = [&] { return session.state == State::kHandshake || account->MayRun(); };
+  for (int i = 0; i < kFramesPerTurn && may_run(); ++i) {
     const AtWork at_work(account.get());
     // Nothing more is read from a tenant of whose descriptors too many do not close.
     const absl::Status closes = closer_.Room(tenant);
