@@ -23,7 +23,8 @@ _iris_ctl_allocations() {
 
 _iris_ctl() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="status devices jobs describe heaps allocations sessions waits events peek trace doctor completion"
+  local commands="status devices jobs describe heaps allocations sessions tenants waits events peek trace doctor"
+  commands="$commands completion"
   local common="--runtime-dir --format --help"
   local command="" position=0 i
   for ((i = 1; i < COMP_CWORD; ++i)); do
