@@ -4,17 +4,20 @@ what all that costs.
 Programs are copied to where every user can read them; each user is a number without a name. Use House as a context."""
 
 import contextlib
+import ctypes
 import json
 import os
 import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+import unittest
 import warnings
 
 from tests.hostile import unit
@@ -58,14 +61,140 @@ def percentile(values, share):
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
 
 
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
+PR_SET_PDEATHSIG = 1
+MS_REC_PRIVATE = 0x4000 | 1 << 18
+CAPABILITY_VERSION_3 = 0x20080522
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _must(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def become(uid, fd_limit=FD_LIMIT):
-    """This process goes on as that user, in no group but its own."""
+    """This process goes on as that user, in no group but its own, and without capabilities."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limit = fd_limit if hard == resource.RLIM_INFINITY else min(fd_limit, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+    _must(_LIBC.capset(struct.pack("<II", CAPABILITY_VERSION_3, 0), bytes(24)))
+
+
+class User:
+    """Whom a process of this test, which is root's, can become: here a user of the machine."""
+
+    def __init__(self, uid):
+        self.uid = uid
+
+    def become(self):
+        become(self.uid)
+
+
+class SubUser(User):
+    """Number `uid` (from 1 on) in a user namespace that `owner` makes, with sub-uids, as newuidmap maps them."""
+
+    SUB_UIDS, N_SUB_UIDS = 500_000, 65_536
+
+    def __init__(self, owner, uid):
+        super().__init__(uid)
+        self.owner = owner
+
+    def become(self):
+        pid = os.getpid()
+        made, make = os.pipe()
+        mapper = os.fork()
+        if mapper == 0:
+            code = 1
+            try:
+                os.close(make)
+                if os.read(made, 1):
+                    for name in ("uid_map", "gid_map"):
+                        with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
+                            file.write(f"0 {self.owner} 1\n1 {self.SUB_UIDS} {self.N_SUB_UIDS}\n")
+                    code = 0
+            finally:
+                os._exit(code)
+        os.close(made)
+        become(self.owner)
+        _must(_LIBC.unshare(CLONE_NEWUSER))
+        os.write(make, b"1")
+        os.close(make)
+        if os.waitpid(mapper, 0)[1] != 0:
+            raise RuntimeError("no sub-uids could be mapped")
+        become(self.uid)
+
+
+class Container:
+    """A PID namespace that root makes, with a /proc of its own where root may mount one, until close()."""
+
+    def __init__(self):
+        ready, mine = os.pipe()
+        self._keeper = os.fork()
+        if self._keeper == 0:
+            try:
+                _must(_LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+                _must(_LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS))
+                if os.fork() == 0:  # the namespace ends with this one
+                    _must(_LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+                    if _LIBC.mount(b"none", b"/", None, MS_REC_PRIVATE, None) == 0:
+                        _LIBC.mount(b"proc", b"/proc", b"proc", 0, None)
+                    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+                    os.write(mine, b"1")
+                    while True:
+                        signal.pause()
+                os.wait()
+            finally:
+                os._exit(1)
+        os.close(mine)
+        with os.fdopen(ready, "rb") as file:
+            started = file.read(1)
+        self._namespaces = []
+        if started:
+            init = _children_of(self._keeper)[0][0]
+            self._namespaces = [os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                                for name in ("mnt", "pid")]
+        else:
+            self.close()
+            raise unittest.SkipTest("root may make no PID namespaces here, so that there are no containers")
+
+    def enter(self):
+        """The calling process goes on as a process of the container; who started it sees one that waits for it."""
+        for namespace in self._namespaces:
+            _must(_LIBC.setns(namespace, 0))
+        inside = os.fork()
+        if inside == 0:
+            _must(_LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+            return
+        os.closerange(3, 1 << 16)
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(inside, signal.SIGTERM))
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1]) & 0xFF)
+
+    def number(self):
+        """As irisd names it: the inode number of its PID namespace."""
+        return os.fstat(self._namespaces[-1]).st_ino
+
+    def close(self):
+        for namespace in self._namespaces:
+            os.close(namespace)
+        self._namespaces = []
+        os.kill(self._keeper, signal.SIGKILL)
+        os.waitpid(self._keeper, 0)
+
+
+class InContainer(User):
+    """That user, which may be 0, in a container."""
+
+    def __init__(self, container, uid):
+        super().__init__(uid)
+        self.container = container
+
+    def become(self):
+        self.container.enter()
+        become(self.uid)
 
 
 def _children_of(parent):
@@ -94,10 +223,15 @@ def _rss_bytes(pid):
         return 0
 
 
-class Attacker:
-    """A user's process that attacks; what the attack returns is `seen` once it has ended."""
+def _user(who):
+    """The User that is meant: a number is a user of the machine."""
+    return User(who) if isinstance(who, int) else who
 
-    def __init__(self, attack, uid, runtime_dir, end):
+
+class Attacker:
+    """A process of `who` (a User, or a uid) that attacks; what the attack returns is `seen` once it has ended."""
+
+    def __init__(self, attack, who, runtime_dir, end):
         self.name = attack.__name__
         self.seen = None
         self._end = end
@@ -109,7 +243,7 @@ class Attacker:
             code = 1
             warnings.simplefilter("ignore")  # of sockets that are left open, which is the point of some attacks
             try:
-                become(uid)
+                _user(who).become()
                 os.write(mine, json.dumps(attack(runtime_dir, end)).encode())
                 code = 0
             except BaseException:  # the parent reads why
@@ -141,15 +275,15 @@ class Attacker:
 
 
 class Bystander:
-    """A process of an honest user."""
+    """A process of an honest user: a User, or a uid."""
 
-    def __init__(self, house, uid, *arguments, **environment):
+    def __init__(self, house, who, *arguments, **environment):
         self._path = os.path.join(house.logs, f"{len(os.listdir(house.logs))}-{arguments[0]}")
         with open(self._path, "wb") as log:
             self.process = subprocess.Popen(
                 [house.program("bystander"), *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/",
                 env={"PATH": "/usr/bin:/bin", "IRIS_RUNTIME_DIR": house.runtime_dir, **environment},
-                user=uid, group=uid, extra_groups=[])
+                preexec_fn=_user(who).become)
         house.stack.callback(self._end)
 
     def output(self):
@@ -233,11 +367,12 @@ class Daemon:
 
 
 class House:
-    """irisd with `flags`, as user `uid`, and `jobs` jobs of two ranks that work, `by_grpc` of them without the client
-    library."""
+    """irisd with `flags`, as user `uid`, and `jobs` jobs of `owner` (a User, or a uid), of two ranks that work,
+    `by_grpc` of them without the client library."""
 
-    def __init__(self, *flags, uid=0, jobs=2, by_grpc=1, fd_limit=None):
+    def __init__(self, *flags, uid=0, jobs=2, by_grpc=1, fd_limit=None, owner=WORKING_UID):
         self.stack = contextlib.ExitStack()
+        self._owner = owner
         self._flags, self._uid, self._n_jobs, self._fd_limit = flags, uid, jobs, fd_limit
         self._by_grpc = by_grpc
         self.sockets = 0  # gRPC sockets that the jobs got in place of lost ones, once they have ended
@@ -250,7 +385,7 @@ class House:
             os.mkdir(self.logs)
             self.start_irisd()
             self.runtime_dir = self.daemon.runtime_dir
-            self._ranks = [Bystander(self, WORKING_UID, "grpc" if job < self._by_grpc else "work",
+            self._ranks = [Bystander(self, self._owner, "grpc" if job < self._by_grpc else "work",
                                      IRIS_JOB=f"job-{job}", IRIS_RANK=str(rank), IRIS_N_RANKS="2",
                                      IRIS_LOCAL_RANK=str(rank))
                            for job in range(self._n_jobs) for rank in range(2)]
@@ -329,7 +464,7 @@ class House:
         bystander.wait_ready()
 
     def attack(self, seconds, *attacks):
-        """Attacks at the same time, (function, uid) each; ends when all have ended. Peak memory, as memory() gives it,
+        """Attacks at the same time, (function, who) each; ends when all have ended. Peak memory, as memory() gives it,
         and whether they came so far that they were ended."""
         end = time.monotonic() + seconds
         attackers = [Attacker(attack, uid, self.runtime_dir, end) for attack, uid in attacks]
