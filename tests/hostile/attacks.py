@@ -746,88 +746,87 @@ def _pair(runtime_dir, job):
     return sessions, joined[1]
 
 
-def waiting_broadcasts(runtime_dir, end, teams=63, jobs=200):
-    """Jobs of two ranks with as many teams as they may have, in each of which one rank broadcasts a megabyte that the
-    other never asks for."""
-    seen = {"jobs": 0, "teams": 0, "broadcasts": 0, "refused": {}}
-    value = doors.field(1, 0) + doors.field(2, b"v" * ((1 << 20) - 64))
-    held = []
-    while time.monotonic() < end and len(held) < jobs:
+def _job_after_job(end, seen, jobs, fill):
+    """Fills job after job, so many at most, by `fill(number)`, which keeps its sessions, until irisd refuses; goes on
+    with the next one then."""
+    seen.update(jobs=0, refused={})
+    while time.monotonic() < end and seen["jobs"] < jobs:
+        seen["jobs"] += 1
         try:
-            sessions, job = _pair(runtime_dir, f"values-{os.getpid()}-{seen['jobs']}")
-            held.append(sessions)
-            seen["jobs"] += 1
-            for k in range(teams):
-                calls = [s.begin(doors.OPERATE, doors.operate_request(s, job, k, 9, doors.field(1, b"\0\1")))
-                         for s in sessions]
-                for session, call in zip(sessions, calls):
-                    code, text, reply = session.wait(call)
-                    if code or _refused_in(reply):
-                        raise doors.Refused(text or _refused_in(reply))
-                seen["teams"] += 1
-                sessions[0].begin(doors.OPERATE, doors.operate_request(sessions[0], job, 0, 8, value) +
-                                  doors.field(3, k + 1))
-                seen["broadcasts"] += 1
+            fill(seen["jobs"])
         except (OSError, doors.Refused) as refusal:
             _count(seen["refused"], _without_numbers(refusal))
             time.sleep(PAUSE_SECONDS)
     _hold(end)
     return seen
+
+
+def _operate(session, *request, descriptors=()):
+    """An operation that has to succeed: Refused, where it is not done."""
+    code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, *request), descriptors)
+    if code or _refused_in(reply):
+        raise doors.Refused(text or _refused_in(reply))
+
+
+def waiting_broadcasts(runtime_dir, end, teams=63, jobs=200):
+    """Jobs of two ranks with as many teams as they may have, in each of which one rank broadcasts a megabyte that the
+    other never asks for."""
+    seen = {"teams": 0, "broadcasts": 0}
+    value = doors.field(1, 0) + doors.field(2, b"v" * ((1 << 20) - 64))
+    held = []
+
+    def fill(number):
+        sessions, job = _pair(runtime_dir, f"values-{os.getpid()}-{number}")
+        held.append(sessions)
+        for k in range(teams):
+            team = sessions[1].begin(doors.OPERATE, doors.operate_request(sessions[1], job, k, 9,
+                                                                          doors.field(1, b"\0\1")))
+            _operate(sessions[0], job, k, 9, doors.field(1, b"\0\1"))
+            sessions[1].wait(team)
+            seen["teams"] += 1
+            sessions[0].begin(doors.OPERATE, doors.operate_request(sessions[0], job, 0, 8, value) +
+                              doors.field(3, k + 1))
+            seen["broadcasts"] += 1
+
+    return _job_after_job(end, seen, jobs, fill)
 
 
 def many_allocations(runtime_dir, end, jobs=250):
     """Allocations with the longest names and the most dimensions, in many jobs of one rank, as fast as they come."""
-    seen = {"jobs": 0, "allocations": 0, "refused": {}}
+    seen = {"allocations": 0}
     tensor = doors.field(1, "d" * 16) + doors.field(2, doors.varint(1) * 16)
-    jobs_held = []
-    while time.monotonic() < end:
-        try:
-            session, job = _alone(runtime_dir, f"records-{os.getpid()}-{seen['jobs']}", heap_bytes=64 << 20)
-            jobs_held.append(session)
-            seen["jobs"] += 1
-            for k in range(65000):
-                operation = (doors.field(1, 1) + doors.field(3, f"{k:0128}") + doors.field(4, tensor))
-                code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, job, k, 6, operation))
-                if code or _refused_in(reply):
-                    raise doors.Refused(text or _refused_in(reply))
-                seen["allocations"] += 1
-                if time.monotonic() > end:
-                    break
-        except (OSError, doors.Refused) as refusal:
-            _count(seen["refused"], _without_numbers(refusal))
-            time.sleep(PAUSE_SECONDS)
-        if len(jobs_held) >= jobs:
-            break
-    _hold(end)
-    return seen
+    held = []
+
+    def fill(number):
+        session, job = _alone(runtime_dir, f"records-{os.getpid()}-{number}", heap_bytes=64 << 20)
+        held.append(session)
+        for k in range(65000):
+            _operate(session, job, k, 6, doors.field(1, 1) + doors.field(3, f"{k:0128}") + doors.field(4, tensor))
+            seen["allocations"] += 1
+            if time.monotonic() > end:
+                return
+
+    return _job_after_job(end, seen, jobs, fill)
 
 
-def one_memfd_many_times(runtime_dir, end, pieces=120):
+def one_memfd_many_times(runtime_dir, end, pieces=120, jobs=200):
     """Registers one empty memfd again and again, in job after job, until irisd has no descriptor left for others."""
-    seen = {"jobs": 0, "registered": 0, "refused": {}}
+    seen = {"registered": 0}
     piece = 2 << 20
     fd = os.memfd_create("piece", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     os.ftruncate(fd, piece)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     held = []
-    while time.monotonic() < end:
-        try:
-            session, job = _alone(runtime_dir, f"pieces-{os.getpid()}-{len(held)}", max_heap_bytes=4 << 30)
-            held.append(session)
-            seen["jobs"] += 1
-            for k in range(8):
-                operation = doors.field(1, doors.varint(piece) * pieces) + doors.field(3, piece * pieces)
-                code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, job, k, 14, operation),
-                                                 [fd] * pieces)
-                if code or _refused_in(reply):
-                    raise doors.Refused(text or _refused_in(reply))
-                seen["registered"] += pieces
-        except (OSError, doors.Refused) as refusal:
-            _count(seen["refused"], _without_numbers(refusal))
-            time.sleep(PAUSE_SECONDS * 5)
-        if len(held) > 200:
-            _hold(end)
-    return seen
+
+    def fill(number):
+        session, job = _alone(runtime_dir, f"pieces-{os.getpid()}-{number}", max_heap_bytes=4 << 30)
+        held.append(session)
+        for k in range(8):
+            _operate(session, job, k, 14, doors.field(1, doors.varint(piece) * pieces) +
+                     doors.field(3, piece * pieces), descriptors=[fd] * pieces)
+            seen["registered"] += pieces
+
+    return _job_after_job(end, seen, jobs, fill)
 
 
 def busy_sessions(runtime_dir, end, sessions=100):
@@ -876,3 +875,57 @@ def busy_sessions(runtime_dir, end, sessions=100):
                 poller.unregister(fd)
                 del held[fd]
     return seen
+
+
+# Who is not of the party that owns a job.
+
+
+def spy_on(jobs):
+    """An attack that asks irisd for all that it has of these jobs: {name: number}, of two ranks each. `got` names what
+    it was given, `denied` counts what it was not."""
+
+    def spy(runtime_dir, end):
+        seen = {"got": [], "denied": 0}
+
+        def note(what, given):
+            if given and what not in seen["got"]:
+                seen["got"].append(what)
+            seen["denied"] += not given
+
+        names = [name.encode() for name in jobs]
+        while time.monotonic() < end - 0.2:
+            with _admin(runtime_dir) as sock:
+                channel = doors.Channel(sock)
+                for listing in ("ListJobs", "ListHeaps", "ListAllocations", "ListSessions", "ListWaits", "DescribeJobs",
+                                "ListTenants", "Events"):
+                    for one in ("", *jobs):
+                        request = doors.field(1, one) if one and listing.startswith("List") else b""
+                        _, _, reply = channel.call(doors.ADMIN + listing, request)
+                        note(listing, any(name in reply for name in names))
+                for name, rank in itertools.product(jobs, range(2)):
+                    code, _, _ = channel.call(doors.ADMIN + "Peek", doors.field(1, name) + doors.field(2, rank) +
+                                              doors.field(4, 64))
+                    note("Peek", code == 0)
+            session = doors.Session(runtime_dir)
+            channel = doors.Channel(session.rpc)
+            for (name, number), rank in itertools.product(jobs.items(), range(2)):
+                own = doors.fixed64(1, session.id)
+                for writes in (0, 1):
+                    code, _, _ = channel.call(doors.HEAP + "Borrow", own + doors.field(2, name) + doors.field(3, rank) +
+                                              doors.field(5, 4096) + doors.field(6, writes))
+                    note("Borrow to write" if writes else "Borrow", code == 0)
+                for epoch in range(4):
+                    code, _, _ = channel.call(doors.HEAP + "Resume", own + doors.fixed64(2, number) +
+                                              doors.field(3, name) + doors.field(4, rank) + doors.field(5, epoch))
+                    note("Resume", code == 0)
+                of_it = own + doors.fixed64(2, number)
+                for method, request in (("Mapped", doors.field(4, 1 << 46)), ("Operate", doors.field(9, b"")),
+                                        ("GrowMapped", b""), ("Leave", b""), ("Watch", b"")):
+                    code, _, _ = channel.call(doors.HEAP + method, of_it + request)
+                    note(method, code == 0)
+        # A job of that name is the spy's own, which waits for a rank that never comes. Events name it from now on.
+        channel.begin(doors.HEAP + "Join", doors.join_request(session, next(iter(jobs)), 0, 2))
+        _hold(end)
+        return seen
+
+    return spy

@@ -86,9 +86,9 @@ def fixed64(number, value):
     return varint(number << 3 | 1) + struct.pack("<Q", value)
 
 
-def fields(data):
-    """What a message holds, as {number: last value}."""
-    found, at = {}, 0
+def _pairs(data):
+    """(number, value) of each field of a message, in order."""
+    at = 0
 
     def read():
         nonlocal at
@@ -104,15 +104,25 @@ def fields(data):
     while at < len(data):
         key = read()
         if key & 7 == 0:
-            found[key >> 3] = read()
+            value = read()
         elif key & 7 == 1:
-            found[key >> 3] = struct.unpack_from("<Q", data, at)[0]
+            value = struct.unpack_from("<Q", data, at)[0]
             at += 8
         else:
             size = read()
-            found[key >> 3] = data[at:at + size]
+            value = data[at:at + size]
             at += size
-    return found
+        yield key >> 3, value
+
+
+def fields(data):
+    """What a message holds, as {number: last value}."""
+    return dict(_pairs(data))
+
+
+def all_of(data, number):
+    """Every value of a repeated field."""
+    return [value for each, value in _pairs(data) if each == number]
 
 
 def connect(path, kind=socket.SOCK_STREAM):

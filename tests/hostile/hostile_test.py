@@ -288,30 +288,104 @@ class Limits(Hostile):
 
 
 class Shares(Hostile):
-    """What irisd keeps for a user, and what it does for one, is bounded however many jobs and sessions he has."""
+    """What irisd keeps for a user, and what it does for one, is bounded however many jobs and sessions he has, and
+    whoever he is: a user, in one of two containers, or a sub-uid of his."""
 
-    def refused(self, seen, text):
-        self.assertTrue(any(text in why for why in seen["refused"]), f"{text}: {seen}")
+    def setUp(self):
+        boxes = [self.enterContext(contextlib.closing(house.Container())) for _ in range(2)]
+        self.users = [ALICE, *(house.InContainer(box, ALICE) for box in boxes)]
+        if house.SubUser(ALICE, 1).possible():
+            self.users.append(house.SubUser(ALICE, 1))
+
+    def attack_as_each(self, function, **settings):
+        """What all of them have seen: sums, and every refusal. They have three accounts, and lines of log for each."""
+        seen = self.attack(function, users=self.users, seconds=2 * ATTACK_SECONDS, log_bytes_max=3 * LOG_BYTES_MAX,
+                           **settings).values()
+        numbers = {name: sum(each[name] for each in seen) for name, value in next(iter(seen)).items()
+                   if isinstance(value, int)}
+        return {**numbers, "refused": " | ".join(why for each in seen for why in each["refused"])}
 
     def test_values_that_nobody_asks_for(self):
-        seen = self.attack(attacks.waiting_broadcasts, flags=("--core-memory", "64MiB"), seconds=2 * ATTACK_SECONDS,
-                           log_bytes_max=LOG_BYTES_MAX)["waiting_broadcasts"]
+        seen = self.attack_as_each(attacks.waiting_broadcasts, flags=("--core-memory", "64MiB"))
         self.assertGreater(seen["broadcasts"], 40, seen)
-        self.refused(seen, "irisd is short of memory")
+        self.assertIn("irisd is short of memory", seen["refused"])
 
     def test_records_of_allocations(self):
-        seen = self.attack(attacks.many_allocations, flags=("--core-memory", "64MiB"), seconds=2 * ATTACK_SECONDS,
-                           log_bytes_max=LOG_BYTES_MAX)["many_allocations"]
+        seen = self.attack_as_each(attacks.many_allocations, flags=("--core-memory", "64MiB"))
         self.assertGreater(seen["allocations"], 1000, seen)
 
     def test_one_memfd_registered_again_and_again(self):
-        seen = self.attack(attacks.one_memfd_many_times, uid=house.IRISD_UID, fd_limit=4096,
-                           log_bytes_max=LOG_BYTES_MAX, seconds=2 * ATTACK_SECONDS)["one_memfd_many_times"]
+        seen = self.attack_as_each(attacks.one_memfd_many_times, uid=house.IRISD_UID, fd_limit=4096)
         self.assertGreater(seen["registered"], 500, seen)
-        self.refused(seen, "are to stay free")
+        self.assertIn("are to stay free", seen["refused"])
 
     def test_calls_of_many_sessions(self):
-        self.attack(attacks.busy_sessions, log_bytes_max=LOG_BYTES_MAX)
+        self.attack_as_each(attacks.busy_sessions)
+
+    def test_sessions_of_many_sub_uids(self):
+        users = [house.SubUser(ALICE, uid) for uid in range(1, 6)]
+        if not users[0].possible():
+            self.skipTest("users may make no user namespaces here (in a chroot the kernel never allows it), so that "
+                          "nobody has sub-uids")
+        self.users = [ALICE, *users]
+        seen = self.attack_as_each(attacks.many_sessions)
+        self.assertIn(f"uid {ALICE} has 1024 sessions", seen["refused"])
+        self.assertLessEqual(seen["sessions"], 1024)
+
+    def test_all_at_once(self):
+        self.attack(attacks.waiting_broadcasts, attacks.many_allocations, attacks.one_memfd_many_times,
+                    attacks.busy_sessions, attacks.many_sessions, flags=("--core-memory", "64MiB"),
+                    seconds=2 * ATTACK_SECONDS, log_bytes_max=LOG_BYTES_MAX)
+
+
+@unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
+class Parties(unittest.TestCase):
+    """A job is its own party's alone: the user's, in the container that the job is in."""
+
+    def setUp(self):
+        self.boxes = [self.enterContext(contextlib.closing(house.Container())) for _ in range(2)]
+
+    def spy(self, owner, spies):
+        """What each of the spies, one after the other, is given of two jobs of the owner, which work meanwhile."""
+        with house.House(jobs=2, by_grpc=0, owner=owner) as place, \
+                doors.connect(os.path.join(place.runtime_dir, "irisd.sock")) as sock:
+            _, _, reply = doors.Channel(sock).call(doors.ADMIN + "ListJobs")
+            jobs = {doors.fields(job)[2].decode(): doors.fields(job)[1] for job in doors.all_of(reply, 1)}
+            self.assertEqual(sorted(jobs), ["job-0", "job-1"], "the operator sees them")
+            given = []
+            for spy in spies:
+                seen, _, _ = place.attack(1.0, (attacks.spy_on(jobs), spy))
+                seen = seen["spy"]
+                self.assertNotIn("error", seen, seen)
+                self.assertGreater(seen["denied"], 20, seen)
+                given.append(seen["got"])
+            wrong, _, rounds = place.end_jobs()
+            self.assertEqual(wrong, [], "\n".join(wrong))
+            self.assertGreater(rounds, 10)
+            return given
+
+    def strangers(self, uid):
+        """Who might pass for that user: himself in another container or user namespace, and root of a container."""
+        found = [house.InContainer(self.boxes[1], uid), house.InContainer(self.boxes[1], 0), house.User(ALICE)]
+        if house.SubUser(uid, 1).possible():
+            found.append(house.SubUser(uid, 1))
+        return found
+
+    def test_a_job_in_a_container(self):
+        uid = house.WORKING_UID
+        inside = house.InContainer(self.boxes[0], uid)
+        strangers = [*self.strangers(uid), house.InContainer(self.boxes[0], 0), house.User(uid)]
+        given = self.spy(inside, [*strangers, inside])
+        self.assertEqual(given[:-1], [[]] * len(strangers), [(type(s).__name__, s.uid) for s in strangers])
+        self.assertIn("Peek", given[-1], "its own user in its own container is no stranger")
+
+    def test_a_job_on_the_machine_itself(self):
+        uid = house.WORKING_UID
+        strangers = self.strangers(uid)
+        given = self.spy(uid, [*strangers, house.User(uid)])
+        self.assertEqual(given[:-1], [[]] * len(strangers), [(type(s).__name__, s.uid) for s in strangers])
+        self.assertLessEqual({"ListJobs", "ListAllocations", "DescribeJobs", "Events", "Peek", "Borrow",
+                              "Borrow to write"}, set(given[-1]))
 
 
 class Together(Hostile):

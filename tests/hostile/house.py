@@ -103,6 +103,16 @@ class SubUser(User):
         super().__init__(uid)
         self.owner = owner
 
+    def possible(self):
+        """Whether users may make user namespaces here; in a chroot the kernel never allows it."""
+        tries = os.fork()
+        if tries == 0:
+            with contextlib.suppress(OSError, RuntimeError):
+                self.become()
+                os._exit(0)
+            os._exit(1)
+        return os.waitpid(tries, 0)[1] == 0
+
     def become(self):
         pid = os.getpid()
         made, make = os.pipe()
@@ -478,7 +488,11 @@ class House:
                 for attacker in attackers:
                     attacker.kill()
             time.sleep(SAMPLE_SECONDS)
-        return {attacker.name: attacker.seen for attacker in attackers}, (core, workers), blown
+        seen = {}
+        for attacker in attackers:
+            same = sum(name.split(" ")[0] == attacker.name for name in seen)
+            seen[f"{attacker.name} {same + 1}" if same else attacker.name] = attacker.seen
+        return seen, (core, workers), blown
 
     def wait_for_memory(self, before):
         """Until the core has at most RETURN_RATIO times what it had before, or RETURN_BYTES more, and so have all
