@@ -6,6 +6,7 @@
 #include "server/heap/offset_allocator.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -21,8 +22,6 @@ namespace {
 
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
-
-bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
 // kMax if there is no such number.
 uint64_t AlignUp(uint64_t value, uint64_t alignment) {
@@ -65,7 +64,7 @@ struct HoleIndex {
 
 struct OffsetAllocator::Impl {
   Impl(uint64_t capacity, uint64_t unit) : unit_bytes(unit) {
-    IRIS_CHECK(IsPowerOfTwo(unit), "the unit of an allocator is a power of two");
+    IRIS_CHECK(std::has_single_bit(unit), "the unit of an allocator is a power of two");
     indexes.push_back({unit, {}});
     Extend(capacity & ~(unit - 1));
   }
@@ -238,7 +237,7 @@ OffsetAllocator::OffsetAllocator(OffsetAllocator&&) noexcept = default;
 OffsetAllocator& OffsetAllocator::operator=(OffsetAllocator&&) noexcept = default;
 
 absl::StatusOr<uint64_t> OffsetAllocator::Allocate(uint64_t size_bytes, uint64_t alignment_bytes) {
-  if (!IsPowerOfTwo(alignment_bytes)) {
+  if (!std::has_single_bit(alignment_bytes)) {
     return absl::InvalidArgumentError(
         absl::StrCat("an alignment of ", alignment_bytes, " is not a power of two"));
   }
@@ -297,7 +296,7 @@ absl::Status OffsetAllocator::Grow(uint64_t capacity_bytes) {
 }
 
 uint64_t OffsetAllocator::ShortfallBytes(uint64_t size_bytes, uint64_t alignment_bytes) const {
-  if (!IsPowerOfTwo(alignment_bytes)) return kMax;
+  if (!std::has_single_bit(alignment_bytes)) return kMax;
   const uint64_t alignment = std::max(alignment_bytes, impl_->unit_bytes);
   const uint64_t bytes = impl_->Units(size_bytes);
   if (bytes == kMax) return kMax;

@@ -20,13 +20,13 @@ absl::Status Broken(const Job& job, Parts... parts) {
 // Who has what a rank allocated alone open, and what becomes of it.
 absl::Status CheckOpens(const Job& job, const HeapAllocation& allocation) {
   if (!IsOwnTeam(allocation.team)) {
-    return allocation.opens.empty() && !allocation.freed
+    return allocation.opens->empty() && !allocation.freed
                ? absl::OkStatus()
                : Broken(job, "what several ranks allocated is open, or half freed");
   }
-  if (allocation.freed && allocation.opens.empty())
+  if (allocation.freed && allocation.opens->empty())
     return Broken(job, "a range that was freed is nobody's");
-  for (const auto& [rank, n] : allocation.opens) {
+  for (const auto& [rank, n] : *allocation.opens) {
     if (rank >= job.n_ranks() || rank == OwnerOf(allocation.team) || n == 0 ||
         job.ranks[rank].state == RankState::kLeft) {
       return Broken(job, "rank ", rank, " has something open");
@@ -249,23 +249,24 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
   size_t n_registered = 0, n_pieces = 0;
   size_t n_named = 0, n_sync = 0;
   std::map<TeamId, size_t> by_team;
-  for (const auto& [offset, allocation] : job.allocations) {
-    if (offset - allocation.lead_bytes < end) return Broken(job, "allocations overlap at ", offset);
-    if (allocation.pieces.empty()) {
+  for (const auto& entry : job.allocations) {
+    const auto& [offset, allocation] = entry;
+    const RegisteredMemory& registered = *allocation.registered;
+    if (offset - registered.lead_bytes < end) return Broken(job, "allocations overlap at ", offset);
+    if (registered.pieces.empty()) {
       end = offset + std::max<uint64_t>(allocation.bytes, 1);
       if (end > job.heap_bytes) return Broken(job, "an allocation beyond the heap");
     } else {
       if (absl::Status s = CheckRegistered(job, offset, allocation); !s.ok()) return s;
-      end = offset - allocation.lead_bytes + allocation.piece_bytes;
+      end = offset - registered.lead_bytes + registered.piece_bytes;
       ++n_registered;
-      n_pieces += allocation.pieces.size();
+      n_pieces += registered.pieces.size();
     }
-    if (offset % allocation.alignment_bytes != 0)
+    if (offset % allocation.alignment_bytes() != 0)
       return Broken(job, "an allocation off its alignment");
-    if (!allocation.name.empty() && !allocation.freed) {
-      const auto name = job.names.find(NameKey(allocation));
-      if (name == job.names.end() || name->second != offset)
-        return Broken(job, "a name is missing");
+    if (!allocation.label.name().empty() && !allocation.freed) {
+      const auto name = job.names.find(&entry);
+      if (name == job.names.end() || *name != &entry) return Broken(job, "a name is missing");
       ++n_named;
     }
     if (absl::Status s = CheckOpens(job, allocation); !s.ok()) return s;
@@ -299,13 +300,13 @@ absl::Status JobMachine::Impl::CheckHeap(const Job& job) const {
 
 absl::Status JobMachine::Impl::CheckRegistered(const Job& job, uint64_t offset_bytes,
                                                const HeapAllocation& allocation) const {
-  const uint64_t start = offset_bytes - allocation.lead_bytes;
-  const uint64_t end = start + allocation.piece_bytes;
+  const uint64_t start = offset_bytes - allocation.registered->lead_bytes;
+  const uint64_t end = start + allocation.registered->piece_bytes;
   const auto team = job.teams.find(allocation.team);
   if (team == job.teams.end()) return Broken(job, "registered memory of no team");
   // From where to where each member's pieces reach.
   std::map<Rank, std::pair<uint64_t, uint64_t>> reach;
-  for (const SegmentId id : allocation.pieces) {
+  for (const SegmentId id : allocation.registered->pieces) {
     const auto piece = segments_.find(id);
     if (piece == segments_.end() || piece->second.dropping || !piece->second.registered) {
       return Broken(job, "a piece of registered memory is gone");

@@ -4,26 +4,30 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/heap/offset_allocator.h"
+#include "server/job/allocation_label.h"
 #include "server/job/effects.h"
 #include "server/job/ids.h"
 #include "server/job/lease.h"
 #include "server/job/operation_spec.h"
 #include "server/job/results.h"
 #include "server/job/states.h"
-#include "server/job/tensor_info.h"
 
 namespace iris::server {
 
@@ -135,25 +139,74 @@ struct Team {
   }
 };
 
+// A T that most of its owners leave as it is made: it takes a pointer's room until it is changed.
+template <typename T>
+class Rare {
+ public:
+  Rare() = default;
+  Rare(T value) : value_(std::make_unique<T>(std::move(value))) {}
+
+  const T& operator*() const {
+    static const T& unchanged = *new T;
+    return value_ == nullptr ? unchanged : *value_;
+  }
+  const T* operator->() const { return &**this; }
+  T& Change() {
+    if (value_ == nullptr) value_ = std::make_unique<T>();
+    return *value_;
+  }
+
+ private:
+  std::unique_ptr<T> value_;
+};
+
+// Memory of a rank's own above the heap.
+struct RegisteredMemory {
+  // The allocations that it lies in, one after the other, of each member of the team.
+  std::vector<SegmentId> pieces;
+  uint64_t lead_bytes = 0;   // how far the first of any member reach before it
+  uint64_t piece_bytes = 0;  // how long the room is in which all of them are
+};
+
+// Of a power of two.
+constexpr uint8_t Log2(uint64_t power) { return static_cast<uint8_t>(std::countr_zero(power)); }
+
+// A job has up to a million: with a usual name, and what is kept elsewhere for it, one takes at most
+// 300 bytes of irisd's memory (allocation_bytes_test).
 struct HeapAllocation {
   uint64_t bytes = 0;
-  uint64_t alignment_bytes = 0;
-  std::string name;
-  TensorInfo tensor;
-  TeamId team = kWorldTeam;
   uint64_t k = 0;
   absl::Time created;
-  bool sync = false;  // a team's barrier area: irisd's own, no client frees it
+  AllocationLabel label;
   // Of a rank's own team: how often each other rank has it open; and whether the owner has freed it
   // meanwhile. Its room is given back when neither the owner nor anybody else uses it.
-  std::map<Rank, uint64_t> opens;
+  Rare<std::map<Rank, uint64_t>> opens;
+  Rare<RegisteredMemory> registered;
+  TeamId team = kWorldTeam;
+  uint8_t alignment_log2 = 0;
+  bool sync = false;  // a team's barrier area: irisd's own, no client frees it
   bool freed = false;
-  // Of registered memory: the allocations that it lies in, one after the other above the heap, of
-  // each member of the team; how far the first of any member reach before it; and how long the
-  // room is in which all of them are.
-  std::vector<SegmentId> pieces;
-  uint64_t lead_bytes = 0;
-  uint64_t piece_bytes = 0;
+
+  uint64_t alignment_bytes() const { return uint64_t{1} << alignment_log2; }
+  bool is_registered() const { return !registered->pieces.empty(); }
+};
+using HeapAllocations = std::map<uint64_t, HeapAllocation>;  // by offset
+
+// Orders allocations that have a name by it, and those of one name by the own team whose they are;
+// the world stands for those that several ranks allocated.
+struct ByName {
+  using is_transparent = void;
+  using Key = std::pair<absl::string_view, TeamId>;
+  using Entry = const HeapAllocations::value_type*;
+  static Key KeyOf(const Key& key) { return key; }
+  static Key KeyOf(Entry entry) {
+    const TeamId team = entry->second.team;
+    return {entry->second.label.name(), IsOwnTeam(team) ? team : kWorldTeam};
+  }
+  template <typename A, typename B>
+  bool operator()(const A& a, const B& b) const {
+    return KeyOf(a) < KeyOf(b);
+  }
 };
 
 // A growth under way. First every rank's segment is created, then every rank maps all of them.
@@ -183,13 +236,12 @@ struct Job {
   std::vector<Member> ranks;
   std::map<Rank, GaveUp> gave_up;  // while it forms: the last of each rank
 
-  OffsetAllocator allocator{0};                    // since the epoch was committed
-  std::map<uint64_t, HeapAllocation> allocations;  // by offset
+  OffsetAllocator allocator{0};  // since the epoch was committed
+  HeapAllocations allocations;
   size_t n_pieces = 0;                // of registered memory, with what waits to be registered
   std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
-  // Offsets of allocations that have a name and are not freed: by name, and by the own team whose
-  // it is; the world stands for those that several ranks allocated. See NameTaken.
-  std::map<std::pair<std::string, TeamId>, uint64_t> names;
+  // Those of `allocations` that have a name and are not freed. See NameTaken.
+  absl::btree_set<ByName::Entry, ByName> names;
   std::map<TeamId, Team> teams;  // with the own team of every rank
   std::deque<Team> past_teams;
   TeamId next_team = 0;

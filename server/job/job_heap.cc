@@ -12,6 +12,11 @@
 namespace iris::server {
 namespace {
 
+// The name may be given to another.
+void DropName(Job& job, const HeapAllocations::value_type& entry) {
+  if (!entry.second.label.name().empty() && !entry.second.freed) job.names.erase(&entry);
+}
+
 // What an own team allocated is gone for good.
 void Remove(Job& job, uint64_t offset_bytes) {
   --job.teams.at(job.allocations.at(offset_bytes).team).n_allocations;
@@ -27,11 +32,9 @@ absl::StatusOr<uint64_t> Place(Job& job, HeapAllocation allocation) {
                                                      job.allocations.size(),
                                                      " live allocations, the limit: free some"));
   }
-  const auto offset = job.allocator.Allocate(allocation.bytes, allocation.alignment_bytes);
-  if (!offset.ok()) return offset.status();
-  if (!allocation.name.empty()) job.names.emplace(NameKey(allocation), *offset);
-  job.allocations.emplace(*offset, std::move(allocation));
-  return *offset;
+  const auto offset = job.allocator.Allocate(allocation.bytes, allocation.alignment_bytes());
+  if (offset.ok()) Keep(job, *offset, std::move(allocation));
+  return offset;
 }
 
 std::optional<uint64_t> RoomAboveHeap(const Job& job, uint64_t bytes) {
@@ -41,9 +44,9 @@ std::optional<uint64_t> RoomAboveHeap(const Job& job, uint64_t bytes) {
   uint64_t end = job.stride_bytes;
   for (auto next = job.allocations.rbegin(); next != job.allocations.rend(); ++next) {
     const HeapAllocation& other = next->second;
-    if (other.pieces.empty()) break;  // of the heap, as all are that come now
-    const uint64_t start = next->first - other.lead_bytes;
-    if (end - (start + other.piece_bytes) >= bytes) return end - bytes;
+    if (!other.is_registered()) break;  // of the heap, as all are that come now
+    const uint64_t start = next->first - other.registered->lead_bytes;
+    if (end - (start + other.registered->piece_bytes) >= bytes) return end - bytes;
     end = start;
   }
   if (end < floor || end - floor < bytes) return std::nullopt;
@@ -53,32 +56,34 @@ std::optional<uint64_t> RoomAboveHeap(const Job& job, uint64_t bytes) {
 uint64_t GrowthLimitBytes(const Job& job) {
   uint64_t limit = job.stride_bytes;
   for (auto next = job.allocations.rbegin(); next != job.allocations.rend(); ++next) {
-    if (next->second.pieces.empty()) break;
-    limit = next->first - next->second.lead_bytes;
+    if (!next->second.is_registered()) break;
+    limit = next->first - next->second.registered->lead_bytes;
   }
   return limit;
 }
 
 void PlaceRegistered(Job& job, uint64_t offset_bytes, HeapAllocation allocation) {
-  IRIS_CHECK(!allocation.pieces.empty(), "registered memory has pieces");
-  if (!allocation.name.empty() && !allocation.freed) {
-    job.names.emplace(NameKey(allocation), offset_bytes);
-  }
-  const bool placed = job.allocations.emplace(offset_bytes, std::move(allocation)).second;
+  IRIS_CHECK(allocation.is_registered(), "registered memory has pieces");
+  Keep(job, offset_bytes, std::move(allocation));
+}
+
+void Keep(Job& job, uint64_t offset_bytes, HeapAllocation allocation) {
+  const auto [entry, placed] = job.allocations.emplace(offset_bytes, std::move(allocation));
   IRIS_CHECK(placed, "there was room");
+  if (!entry->second.label.name().empty() && !entry->second.freed) job.names.insert(&*entry);
 }
 
 bool RegisteredBy(const Job& job, TeamId team, uint64_t offset_bytes) {
   const auto found = job.allocations.find(offset_bytes);
   return found != job.allocations.end() && found->second.team == team &&
-         !found->second.pieces.empty();
+         found->second.is_registered();
 }
 
 absl::Status Unplace(Job& job, uint64_t offset_bytes) {
   const auto found = job.allocations.find(offset_bytes);
   IRIS_CHECK(found != job.allocations.end(), "what is given back was placed");
-  const std::vector<SegmentId> pieces = std::move(found->second.pieces);
-  if (!found->second.freed) job.names.erase(NameKey(found->second));
+  const std::vector<SegmentId> pieces = found->second.registered->pieces;
+  DropName(job, *found);
   job.allocations.erase(found);
   if (pieces.empty()) return job.allocator.Free(offset_bytes);
   job.n_pieces -= pieces.size();
@@ -86,17 +91,14 @@ absl::Status Unplace(Job& job, uint64_t offset_bytes) {
   return absl::OkStatus();
 }
 
-std::pair<std::string, TeamId> NameKey(const HeapAllocation& allocation) {
-  return {allocation.name, IsOwnTeam(allocation.team) ? allocation.team : kWorldTeam};
-}
-
 bool NameTaken(const Job& job, TeamId team, const std::string& name) {
   if (name.empty()) return false;
   if (IsOwnTeam(team)) {
-    return job.names.contains({name, kWorldTeam}) || job.names.contains({name, team});
+    return job.names.contains(ByName::Key(name, kWorldTeam)) ||
+           job.names.contains(ByName::Key(name, team));
   }
-  const auto first = job.names.lower_bound({name, kWorldTeam});
-  return first != job.names.end() && first->first.first == name;
+  const auto first = job.names.lower_bound(ByName::Key(name, kWorldTeam));
+  return first != job.names.end() && (*first)->second.label.name() == name;
 }
 
 absl::Status NameTakenError(const std::string& name) {
@@ -105,34 +107,38 @@ absl::Status NameTakenError(const std::string& name) {
 }
 
 void SetName(Job& job, uint64_t offset_bytes, const std::string& name) {
-  HeapAllocation& allocation = job.allocations.at(offset_bytes);
-  IRIS_CHECK(allocation.name.empty(), "an allocation has one name");
-  allocation.name = name;
-  job.names.emplace(NameKey(allocation), offset_bytes);
+  const auto entry = job.allocations.find(offset_bytes);
+  IRIS_CHECK(entry != job.allocations.end() && entry->second.label.name().empty(),
+             "an allocation has one name");
+  entry->second.label = AllocationLabel(name, entry->second.label.tensor());
+  job.names.insert(&*entry);
 }
 
 void FreeOwn(Job& job, uint64_t offset_bytes) {
-  HeapAllocation& allocation = job.allocations.at(offset_bytes);
-  IRIS_CHECK(IsOwnTeam(allocation.team) && !allocation.freed, "it is its owner's to free");
-  if (allocation.opens.empty()) return Remove(job, offset_bytes);
-  job.names.erase(NameKey(allocation));
-  allocation.freed = true;
+  const auto entry = job.allocations.find(offset_bytes);
+  IRIS_CHECK(
+      entry != job.allocations.end() && IsOwnTeam(entry->second.team) && !entry->second.freed,
+      "it is its owner's to free");
+  if (entry->second.opens->empty()) return Remove(job, offset_bytes);
+  DropName(job, *entry);
+  entry->second.freed = true;
 }
 
 void CloseOpened(Job& job, uint64_t offset_bytes, Rank rank, uint64_t n) {
   HeapAllocation& allocation = job.allocations.at(offset_bytes);
-  const auto open = allocation.opens.find(rank);
-  IRIS_CHECK(open != allocation.opens.end() && open->second >= n, "who closes has it open");
+  std::map<Rank, uint64_t>& opens = allocation.opens.Change();
+  const auto open = opens.find(rank);
+  IRIS_CHECK(open != opens.end() && open->second >= n, "who closes has it open");
   open->second -= n;
-  if (open->second == 0) allocation.opens.erase(open);
-  if (allocation.freed && allocation.opens.empty()) Remove(job, offset_bytes);
+  if (open->second == 0) opens.erase(open);
+  if (allocation.freed && opens.empty()) Remove(job, offset_bytes);
 }
 
 void CloseAllOf(Job& job, Rank rank) {
   for (auto next = job.allocations.begin(); next != job.allocations.end();) {
     const auto here = next++;
-    const auto open = here->second.opens.find(rank);
-    if (open != here->second.opens.end()) CloseOpened(job, here->first, rank, open->second);
+    const auto open = here->second.opens->find(rank);
+    if (open != here->second.opens->end()) CloseOpened(job, here->first, rank, open->second);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,8 +31,8 @@ bool RegisteredBy(const Job& job, TeamId team, uint64_t offset_bytes);
 // Gives back what Place or PlaceRegistered placed, and its name.
 absl::Status Unplace(Job& job, uint64_t offset_bytes);
 
-// What the allocation's name is kept under in Job::names.
-std::pair<std::string, TeamId> NameKey(const HeapAllocation& allocation);
+// Keeps an allocation whose room is taken, and its name, if it has one that is not freed.
+void Keep(Job& job, uint64_t offset_bytes, HeapAllocation allocation);
 // Whether the team may not give `name` to an allocation: an allocation of several ranks has a name
 // that nobody else has; of those of single ranks each rank's names are apart from the others'.
 bool NameTaken(const Job& job, TeamId team, const std::string& name);

@@ -28,12 +28,13 @@ absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint
       epoch == job.slot_epochs.end() ? 0 : static_cast<uint32_t>(epoch->second);
   team.position.resize(ranks.size());
   if (job.team_sync_bytes > 0) {
-    const auto offset = Place(job, {.bytes = job.team_sync_bytes,
-                                    .alignment_bytes = wire::kMinAlignmentBytes,
-                                    .name = absl::StrCat("iris.sync.", team.info.id),
-                                    .team = team.info.id,
-                                    .created = wall,
-                                    .sync = true});
+    const auto offset =
+        Place(job, {.bytes = job.team_sync_bytes,
+                    .created = wall,
+                    .label = AllocationLabel(absl::StrCat("iris.sync.", team.info.id), {}),
+                    .team = team.info.id,
+                    .alignment_log2 = Log2(wire::kMinAlignmentBytes),
+                    .sync = true});
     if (!offset.ok()) return offset.status();
     team.info.sync_offset_bytes = *offset;
   }

@@ -749,7 +749,9 @@ void JobMachine::Impl::EndJob(Job& job) {
   }
   KeepAccountOf(job, bytes);
   for (Member& member : job.ranks) DropAll(member.segments);
-  for (auto& [offset, allocation] : job.allocations) DropAll(allocation.pieces);
+  for (auto& [offset, allocation] : job.allocations) {
+    if (allocation.is_registered()) DropAll(allocation.registered.Change().pieces);
+  }
   CountDescriptors(job.party, -static_cast<int64_t>(job.n_ranks() + 1));
   Emit(DropPages{job.id});
   Note(job, event::JobEnded{});

@@ -45,7 +45,7 @@ class NewEpochTest : public ::testing::Test {
     ASSERT_TRUE(MakeTeam(job_, {2, 0}, 3, absl::UnixEpoch()).ok());
     auto offset = Place(
         job_,
-        {.bytes = 4096, .alignment_bytes = 1024, .name = "weights", .team = kWorldTeam, .k = 1});
+        {.bytes = 4096, .k = 1, .label = AllocationLabel("weights", {}), .alignment_log2 = 10});
     ASSERT_TRUE(offset.ok());
     weights_ = *offset;
     World().n_allocations = 1;
@@ -104,8 +104,8 @@ TEST_F(NewEpochTest, HeapIsCarriedOver) {
   NewEpoch(job_, absl::UnixEpoch());
   EXPECT_EQ(job_.allocator.used_bytes(), used);
   ASSERT_TRUE(job_.allocations.contains(weights_));
-  EXPECT_EQ(job_.allocations.at(weights_).name, "weights");
-  EXPECT_TRUE(job_.names.contains({"weights", kWorldTeam}));
+  EXPECT_EQ(job_.allocations.at(weights_).label.name(), "weights");
+  EXPECT_TRUE(job_.names.contains(ByName::Key("weights", kWorldTeam)));
   EXPECT_TRUE(Unplace(job_, weights_).ok());
 }
 

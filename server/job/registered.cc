@@ -92,12 +92,12 @@ void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
       SegmentInfo& info = segments_.at(id).info;
       info.offset_bytes = offset_bytes;
       offset_bytes += info.bytes;
-      adopts.allocation.pieces.push_back(id);
+      adopts.allocation.registered.Change().pieces.push_back(id);
     }
   }
   ++team.n_allocations;
   Note(job, event::Allocated{team.info.id, team.next_k, adopts.offset_bytes,
-                             adopts.allocation.bytes, adopts.allocation.name});
+                             adopts.allocation.bytes, std::string(adopts.allocation.label.name())});
   PlaceRegistered(job, adopts.offset_bytes, std::move(adopts.allocation));
   Conclude(job, team, absl::OkStatus(), {.offset_bytes = adopts.offset_bytes});
 }

@@ -28,10 +28,18 @@ JobSnapshot HeadOf(const Job& job) {
 
 AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& allocation) {
   return {
-      offset_bytes,     allocation.bytes,          allocation.alignment_bytes,
-      allocation.name,  allocation.tensor,         allocation.team,
-      allocation.k,     allocation.created,        static_cast<uint32_t>(allocation.opens.size()),
-      allocation.freed, !allocation.pieces.empty()};
+      offset_bytes,
+      allocation.bytes,
+      allocation.alignment_bytes(),
+      std::string(allocation.label.name()),
+      allocation.label.tensor(),
+      allocation.team,
+      allocation.k,
+      allocation.created,
+      static_cast<uint32_t>(allocation.opens->size()),
+      allocation.freed,
+      allocation.is_registered(),
+  };
 }
 
 }  // namespace
@@ -129,7 +137,7 @@ std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
       rank.segments = impl_->SegmentsOf(job.ranks[rank.rank]);
     }
     for (const auto& [offset, allocation] : job.allocations) {
-      for (const SegmentId piece : allocation.pieces) {
+      for (const SegmentId piece : allocation.registered->pieces) {
         const SegmentInfo& info = impl_->segments_.at(piece).info;
         snapshots.back().ranks[info.rank].registered.push_back(info);
       }

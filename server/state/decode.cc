@@ -2,6 +2,7 @@
 // indexes something and what the machine's code takes for granted here, the rest by
 // CheckInvariants.
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <utility>
 #include <vector>
@@ -28,8 +29,6 @@ absl::Status Bad(const Parts&... parts) {
 constexpr uint64_t kMaxKeptBytes = 1ull << 60;  // of a user
 
 absl::Time TimeOf(int64_t ns) { return absl::FromUnixNanos(ns); }
-
-bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
 Party Decode(const state::Party& from) { return {from.uid(), from.container(), from.maker()}; }
 
@@ -277,39 +276,41 @@ class JobDecoder {
     for (const state::Allocation& from : from_.allocations()) {
       HeapAllocation allocation;
       allocation.bytes = from.bytes();
-      allocation.alignment_bytes = from.alignment_bytes();
-      allocation.name = from.name();
-      allocation.tensor.dtype = from.tensor().dtype();
-      allocation.tensor.shape.assign(from.tensor().shape().begin(), from.tensor().shape().end());
+      if (!std::has_single_bit(from.alignment_bytes())) return Broken("an alignment");
+      allocation.alignment_log2 = Log2(from.alignment_bytes());
+      const TensorInfo tensor{from.tensor().dtype(),
+                              {from.tensor().shape().begin(), from.tensor().shape().end()}};
+      if (from.name().size() > wire::kMaxAllocationNameBytes || !CheckTensor(tensor).ok()) {
+        return Broken("an allocation's name, dtype or shape");
+      }
+      allocation.label = AllocationLabel(from.name(), tensor);
       allocation.team = from.team();
       allocation.k = from.k();
       allocation.created = TimeOf(from.created_ns());
       allocation.sync = from.sync();
       allocation.freed = from.freed();
-      for (const state::Opens& open : from.opens()) allocation.opens[open.rank()] = open.n();
-      if (!IsPowerOfTwo(allocation.alignment_bytes)) return Broken("an alignment");
+      for (const state::Opens& open : from.opens()) {
+        allocation.opens.Change()[open.rank()] = open.n();
+      }
       const auto team = job_.teams.find(allocation.team);
       if (team == job_.teams.end()) return Broken("an allocation of no team");
       if (!allocation.sync) ++team->second.n_allocations;
-      allocation.lead_bytes = from.lead_bytes();
-      allocation.piece_bytes = from.piece_bytes();
-      for (const uint64_t piece : from.pieces()) allocation.pieces.push_back(SegmentId{piece});
-      if (!allocation.pieces.empty()) {
+      if (from.pieces_size() > 0) {
         if (allocation.sync || from.lead_bytes() > from.offset_bytes() ||
             job_.allocations.contains(from.offset_bytes())) {
           return Broken("registered memory");
         }
-        job_.n_pieces += allocation.pieces.size();
+        RegisteredMemory registered{{}, from.lead_bytes(), from.piece_bytes()};
+        for (const uint64_t piece : from.pieces()) registered.pieces.push_back(SegmentId{piece});
+        job_.n_pieces += registered.pieces.size();
+        allocation.registered = std::move(registered);
         PlaceRegistered(job_, from.offset_bytes(), std::move(allocation));
         continue;
       }
       if (absl::Status s = job_.allocator.Occupy(from.offset_bytes(), from.bytes()); !s.ok()) {
         return Broken(s.message());
       }
-      if (!allocation.name.empty() && !allocation.freed) {
-        job_.names.emplace(NameKey(allocation), from.offset_bytes());
-      }
-      job_.allocations.emplace(from.offset_bytes(), std::move(allocation));
+      Keep(job_, from.offset_bytes(), std::move(allocation));
     }
     return absl::OkStatus();
   }
@@ -568,7 +569,8 @@ class MachineState::Decoder {
   static std::vector<SegmentId> Registered(const Job& job) {
     std::vector<SegmentId> all;
     for (const auto& [offset, allocation] : job.allocations) {
-      all.insert(all.end(), allocation.pieces.begin(), allocation.pieces.end());
+      const std::vector<SegmentId>& pieces = allocation.registered->pieces;
+      all.insert(all.end(), pieces.begin(), pieces.end());
     }
     for (const auto& [id, team] : job.teams) {
       if (!team.op.has_value()) continue;

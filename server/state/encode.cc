@@ -128,23 +128,24 @@ void Encode(const Team& from, state::Team* to) {
 void Encode(uint64_t offset_bytes, const HeapAllocation& from, state::Allocation* to) {
   to->set_offset_bytes(offset_bytes);
   to->set_bytes(from.bytes);
-  to->set_alignment_bytes(from.alignment_bytes);
-  to->set_name(from.name);
-  to->mutable_tensor()->set_dtype(from.tensor.dtype);
-  to->mutable_tensor()->mutable_shape()->Assign(from.tensor.shape.begin(), from.tensor.shape.end());
+  to->set_alignment_bytes(from.alignment_bytes());
+  to->set_name(std::string(from.label.name()));
+  const TensorInfo tensor = from.label.tensor();
+  to->mutable_tensor()->set_dtype(tensor.dtype);
+  to->mutable_tensor()->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
   to->set_team(from.team);
   to->set_k(from.k);
   to->set_created_ns(Nanoseconds(from.created));
   to->set_sync(from.sync);
-  for (const auto& [rank, n] : from.opens) {
+  for (const auto& [rank, n] : *from.opens) {
     state::Opens* one = to->add_opens();
     one->set_rank(rank);
     one->set_n(n);
   }
   to->set_freed(from.freed);
-  for (const SegmentId piece : from.pieces) to->add_pieces(piece.value);
-  to->set_lead_bytes(from.lead_bytes);
-  to->set_piece_bytes(from.piece_bytes);
+  for (const SegmentId piece : from.registered->pieces) to->add_pieces(piece.value);
+  to->set_lead_bytes(from.registered->lead_bytes);
+  to->set_piece_bytes(from.registered->piece_bytes);
 }
 
 void Encode(const Growth& from, state::Growth* to) {

@@ -1,6 +1,7 @@
 #include "server/job/operations/allocate.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,11 +11,6 @@
 #include "server/job/text.h"
 
 namespace iris::server {
-namespace {
-
-bool IsPowerOfTwo(uint64_t value) { return value != 0 && (value & (value - 1)) == 0; }
-
-}  // namespace
 
 std::string OperationOf<AllocateOp>::Arguments(const AllocateOp& op) {
   return absl::StrCat("(bytes=", op.bytes, " alignment=", op.alignment_bytes, " name='", op.name,
@@ -24,13 +20,13 @@ std::string OperationOf<AllocateOp>::Arguments(const AllocateOp& op) {
 
 void OperationOf<AllocateOp>::Prepare(AllocateOp& op, const Team& /*team*/, size_t /*index*/) {
   const uint64_t alignment = op.alignment_bytes;
-  if (alignment < wire::kMinAlignmentBytes && (alignment == 0 || IsPowerOfTwo(alignment))) {
+  if (alignment < wire::kMinAlignmentBytes && (alignment == 0 || std::has_single_bit(alignment))) {
     op.alignment_bytes = wire::kMinAlignmentBytes;
   }
 }
 
 absl::Status OperationOf<AllocateOp>::Check(const AllocateOp& op, const Team& /*team*/) {
-  if (!IsPowerOfTwo(op.alignment_bytes) || op.alignment_bytes > wire::kMaxAlignmentBytes) {
+  if (!std::has_single_bit(op.alignment_bytes) || op.alignment_bytes > wire::kMaxAlignmentBytes) {
     return absl::InvalidArgumentError(absl::StrCat("alignment ", op.alignment_bytes,
                                                    " is not a power of two up to ",
                                                    wire::kMaxAlignmentBytes));
@@ -44,12 +40,11 @@ Executed OperationOf<AllocateOp>::Execute(const AllocateOp& op, Run& run) {
   Team& team = run.team;
   if (NameTaken(job, team.info.id, op.name)) return Concluded{run.Error(NameTakenError(op.name))};
   const auto offset = Place(job, {.bytes = op.bytes,
-                                  .alignment_bytes = op.alignment_bytes,
-                                  .name = op.name,
-                                  .tensor = op.tensor,
-                                  .team = team.info.id,
                                   .k = team.next_k,
-                                  .created = run.wall});
+                                  .created = run.wall,
+                                  .label = AllocationLabel(op.name, op.tensor),
+                                  .team = team.info.id,
+                                  .alignment_log2 = Log2(op.alignment_bytes)});
   if (offset.ok()) {
     ++team.n_allocations;
     run.events.push_back(event::Allocated{team.info.id, team.next_k, *offset, op.bytes, op.name});

@@ -27,10 +27,10 @@ Executed OperationOf<FreeOp>::Execute(const FreeOp& op, Run& run) {
   }
   if (found->second.sync) {
     return Concluded{run.Error(absl::InvalidArgumentError(absl::StrCat(
-        "offset ", op.offset_bytes, " is irisd's own area '", found->second.name, "'")))};
+        "offset ", op.offset_bytes, " is irisd's own area '", found->second.label.name(), "'")))};
   }
   const bool own = IsOwnTeam(team.info.id);
-  if (own && found->second.opens.contains(OwnerOf(team.info.id))) {
+  if (own && found->second.opens->contains(OwnerOf(team.info.id))) {
     CloseOpened(job, op.offset_bytes, OwnerOf(team.info.id), 1);
     return Concluded{};
   }
@@ -42,7 +42,7 @@ Executed OperationOf<FreeOp>::Execute(const FreeOp& op, Run& run) {
   if (found->second.freed) {
     return Concluded{run.Error(absl::InvalidArgumentError(
         absl::StrCat("offset ", op.offset_bytes, " is freed already, and stays until its ",
-                     found->second.opens.size(), " openers have closed it")))};
+                     found->second.opens->size(), " openers have closed it")))};
   }
   if (own) {
     FreeOwn(job, op.offset_bytes);

@@ -29,19 +29,21 @@ Executed OperationOf<OpenOp>::Execute(const OpenOp& op, Run& run) {
     return Concluded{run.Error(absl::InvalidArgumentError(
         absl::StrCat("there is no rank ", op.owner, " in a job of ", job.n_ranks())))};
   }
-  const auto found = job.names.find({op.name, OwnTeam(op.owner)});
+  const auto found = job.names.find(ByName::Key(op.name, OwnTeam(op.owner)));
   if (found != job.names.end()) {
-    HeapAllocation& allocation = job.allocations.at(found->second);
-    ++allocation.opens[OwnerOf(run.team.info.id)];
-    OpenedInfo opened{found->second, allocation.bytes, allocation.tensor.dtype,
-                      !allocation.pieces.empty()};
+    const uint64_t offset_bytes = (*found)->first;
+    HeapAllocation& allocation = job.allocations.at(offset_bytes);
+    ++allocation.opens.Change()[OwnerOf(run.team.info.id)];
+    OpenedInfo opened{offset_bytes, allocation.bytes, allocation.label.tensor().dtype,
+                      allocation.is_registered()};
     return Concluded{absl::OkStatus(), {.opened = std::move(opened)}};
   }
-  if (const auto shared = job.names.find({op.name, kWorldTeam}); shared != job.names.end()) {
-    return Concluded{run.Error(absl::InvalidArgumentError(absl::StrCat(
-        "'", op.name, "' was allocated by team ", job.allocations.at(shared->second).team,
-        " together, and not by rank ", op.owner,
-        " alone: each member has its own address of it, and translates it")))};
+  if (const auto shared = job.names.find(ByName::Key(op.name, kWorldTeam));
+      shared != job.names.end()) {
+    return Concluded{run.Error(absl::InvalidArgumentError(
+        absl::StrCat("'", op.name, "' was allocated by team ", (*shared)->second.team,
+                     " together, and not by rank ", op.owner,
+                     " alone: each member has its own address of it, and translates it")))};
   }
   if (job.ranks[op.owner].state != RankState::kReady) {
     return Concluded{run.Error(absl::AbortedError(absl::StrCat(

@@ -26,9 +26,10 @@ Executed OperationOf<PublishOp>::Execute(const PublishOp& op, Run& run) {
     return Concluded{run.Error(absl::InvalidArgumentError(
         absl::StrCat(TeamText(team), " has allocated nothing at offset ", op.offset_bytes)))};
   }
-  if (!found->second.name.empty()) {
-    return Concluded{run.Error(absl::FailedPreconditionError(absl::StrCat(
-        "offset ", op.offset_bytes, " is published already, as '", found->second.name, "'")))};
+  if (!found->second.label.name().empty()) {
+    return Concluded{run.Error(absl::FailedPreconditionError(
+        absl::StrCat("offset ", op.offset_bytes, " is published already, as '",
+                     found->second.label.name(), "'")))};
   }
   if (NameTaken(job, team, op.name)) return Concluded{run.Error(NameTakenError(op.name))};
   SetName(job, op.offset_bytes, op.name);

@@ -99,14 +99,11 @@ Executed OperationOf<RegisterOp>::Execute(const RegisterOp& op, Run& run) {
   }
   return Adopts{*start + before,
                 {.bytes = op.bytes,
-                 .alignment_bytes = 1,
-                 .name = op.name,
-                 .tensor = op.tensor,
-                 .team = team,
                  .k = run.team.next_k,
                  .created = run.wall,
-                 .lead_bytes = before,
-                 .piece_bytes = total}};
+                 .label = AllocationLabel(op.name, op.tensor),
+                 .registered = RegisteredMemory{{}, before, total},
+                 .team = team}};
 }
 
 }  // namespace iris::server
