@@ -746,14 +746,19 @@ def _pair(runtime_dir, job):
     return sessions, joined[1]
 
 
+def _name(what):
+    """Of a job; processes of two containers may have the same number."""
+    return f"{what}-{os.getpid()}-{time.monotonic_ns()}"
+
+
 def _job_after_job(end, seen, jobs, fill):
-    """Fills job after job, so many at most, by `fill(number)`, which keeps its sessions, until irisd refuses; goes on
-    with the next one then."""
+    """Fills job after job, so many at most, by `fill()`, which keeps its sessions, until irisd refuses; goes on with the
+    next one then."""
     seen.update(jobs=0, refused={})
     while time.monotonic() < end and seen["jobs"] < jobs:
         seen["jobs"] += 1
         try:
-            fill(seen["jobs"])
+            fill()
         except (OSError, doors.Refused) as refusal:
             _count(seen["refused"], _without_numbers(refusal))
             time.sleep(PAUSE_SECONDS)
@@ -761,11 +766,13 @@ def _job_after_job(end, seen, jobs, fill):
     return seen
 
 
-def _operate(session, *request, descriptors=()):
-    """An operation that has to succeed: Refused, where it is not done."""
-    code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, *request), descriptors)
+def _operate(session, *request, team=0, descriptors=()):
+    """An operation that has to succeed: Refused, where it is not done. Its result."""
+    code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, *request) + doors.field(3, team),
+                                     descriptors)
     if code or _refused_in(reply):
         raise doors.Refused(text or _refused_in(reply))
+    return doors.fields(doors.fields(doors.fields(reply)[1]).get(4, b""))
 
 
 def waiting_broadcasts(runtime_dir, end, teams=63, jobs=200):
@@ -775,8 +782,8 @@ def waiting_broadcasts(runtime_dir, end, teams=63, jobs=200):
     value = doors.field(1, 0) + doors.field(2, b"v" * ((1 << 20) - 64))
     held = []
 
-    def fill(number):
-        sessions, job = _pair(runtime_dir, f"values-{os.getpid()}-{number}")
+    def fill():
+        sessions, job = _pair(runtime_dir, _name("values"))
         held.append(sessions)
         for k in range(teams):
             team = sessions[1].begin(doors.OPERATE, doors.operate_request(sessions[1], job, k, 9,
@@ -797,8 +804,8 @@ def many_allocations(runtime_dir, end, jobs=250):
     tensor = doors.field(1, "d" * 16) + doors.field(2, doors.varint(1) * 16)
     held = []
 
-    def fill(number):
-        session, job = _alone(runtime_dir, f"records-{os.getpid()}-{number}", heap_bytes=64 << 20)
+    def fill():
+        session, job = _alone(runtime_dir, _name("records"), heap_bytes=64 << 20)
         held.append(session)
         for k in range(65000):
             _operate(session, job, k, 6, doors.field(1, 1) + doors.field(3, f"{k:0128}") + doors.field(4, tensor))
@@ -807,6 +814,27 @@ def many_allocations(runtime_dir, end, jobs=250):
                 return
 
     return _job_after_job(end, seen, jobs, fill)
+
+
+def registered_and_freed(runtime_dir, end, pieces=32, times=2):
+    """No attack: a rank registers memory of many pieces, several times at once, frees it, and does so again."""
+    seen = {"registered": 0, "refused": {}}
+    piece, own = 2 << 20, 0xFFFF0000
+    fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    descriptors = [doors.sealed(b"\0" * piece, fixed) for _ in range(pieces)]
+    register = doors.field(1, doors.varint(piece) * pieces) + doors.field(3, piece * pieces)
+    session, job = _alone(runtime_dir, _name("honest"), max_heap_bytes=4 << 30)
+    k = itertools.count()
+    while time.monotonic() < end and not seen["refused"]:
+        try:
+            offsets = [_operate(session, job, next(k), 14, register, team=own, descriptors=descriptors).get(1, 0)
+                       for _ in range(times)]
+            for offset in offsets:
+                _operate(session, job, next(k), 7, doors.field(1, offset), team=own)
+            seen["registered"] += times * pieces
+        except (OSError, doors.Refused) as refusal:
+            _count(seen["refused"], refusal)
+    return seen
 
 
 def one_memfd_many_times(runtime_dir, end, pieces=120, jobs=200):
@@ -818,8 +846,8 @@ def one_memfd_many_times(runtime_dir, end, pieces=120, jobs=200):
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     held = []
 
-    def fill(number):
-        session, job = _alone(runtime_dir, f"pieces-{os.getpid()}-{number}", max_heap_bytes=4 << 30)
+    def fill():
+        session, job = _alone(runtime_dir, _name("pieces"), max_heap_bytes=4 << 30)
         held.append(session)
         for k in range(8):
             _operate(session, job, k, 14, doors.field(1, doors.varint(piece) * pieces) +

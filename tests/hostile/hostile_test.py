@@ -319,6 +319,11 @@ class Shares(Hostile):
         self.assertGreater(seen["registered"], 500, seen)
         self.assertIn("are to stay free", seen["refused"])
 
+    def test_memory_that_is_registered_and_freed_costs_nobody_a_session(self):
+        seen = self.attack_as_each(attacks.registered_and_freed, uid=house.IRISD_UID, fd_limit=4096)
+        self.assertGreater(seen["registered"], 500, seen)
+        self.assertEqual(seen["refused"], "")
+
     def test_calls_of_many_sessions(self):
         self.attack_as_each(attacks.busy_sessions)
 
