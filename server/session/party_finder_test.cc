@@ -74,7 +74,42 @@ Party Find(const Process& process, uint32_t uid) {
   return party.ok() ? *party : Party{~0u, 7, 7};
 }
 
+// Containers, which root alone can make.
+class ContainerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0 || !Process(CLONE_NEWPID).valid()) {
+      GTEST_SKIP() << "this process may make no containers: it is not root with CAP_SYS_ADMIN";
+    }
+  }
+};
+
+// Also user namespaces, which everybody can make, but where the machine forbids it.
+class UserNamespaceTest : public ContainerTest {
+ protected:
+  void SetUp() override {
+    ContainerTest::SetUp();
+    if (!IsSkipped() && !Process(CLONE_NEWUSER).valid()) {
+      GTEST_SKIP() << "this machine allows no user namespaces; in a chroot the kernel never does";
+    }
+  }
+};
+
 bool BecomeStranger() { return setresuid(kStranger, kStranger, kStranger) == 0; }
+
+bool Write(const char* path, const std::string& text) {
+  return static_cast<bool>(std::ofstream(path) << text << std::flush);
+}
+
+// A user namespace of kStranger's in which he and his group have numbers, without which the kernel
+// lets nobody make another one inside.
+bool EnterMappedNamespace() {
+  const std::string gid = absl::StrCat(getegid());
+  return BecomeStranger() && prctl(PR_SET_DUMPABLE, 1) == 0 && unshare(CLONE_NEWUSER) == 0 &&
+         Write("/proc/self/uid_map", absl::StrCat("0 ", kStranger, " 1")) &&
+         Write("/proc/self/setgroups", "deny") &&
+         Write("/proc/self/gid_map", absl::StrCat("0 ", gid, " 1"));
+}
 
 TEST(PartyFinderTest, InIrisdsNamespacesItIsTheUserAlone) {
   const Process child(0);
@@ -82,10 +117,8 @@ TEST(PartyFinderTest, InIrisdsNamespacesItIsTheUserAlone) {
   EXPECT_EQ(Find(child, 1000), (Party{1000}));
 }
 
-TEST(PartyFinderTest, TwoContainersOfRootAreTwoParties) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root may make PID namespaces";
+TEST_F(ContainerTest, TwoContainersOfRootAreTwoParties) {
   const Process host(0), one(CLONE_NEWPID), other(CLONE_NEWPID);
-  if (!one.valid() || !other.valid()) GTEST_SKIP() << "no PID namespaces here";
   const Party first = Find(one, 0), second = Find(other, 0);
   EXPECT_GT(first.container, Party::kUnknownContainer);
   EXPECT_NE(first, second);
@@ -94,8 +127,7 @@ TEST(PartyFinderTest, TwoContainersOfRootAreTwoParties) {
   EXPECT_FALSE(PartyFinder().IsOperator(first));
 }
 
-TEST(PartyFinderTest, AContainerInsideAContainerIsTheOuterOne) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root may make PID namespaces";
+TEST_F(ContainerTest, AContainerInsideAContainerIsTheOuterOne) {
   const Process outer(CLONE_NEWPID, [] {
     if (unshare(CLONE_NEWPID) != 0) return false;
     const pid_t inner = fork();
@@ -106,10 +138,10 @@ TEST(PartyFinderTest, AContainerInsideAContainerIsTheOuterOne) {
     }
     return inner > 0;
   });
-  if (!outer.valid()) GTEST_SKIP() << "no PID namespaces here";
+  ASSERT_TRUE(outer.valid());
   std::ifstream children(absl::StrCat("/proc/", outer.pid(), "/task/", outer.pid(), "/children"));
   int64_t inner = 0;
-  if (!(children >> inner)) GTEST_SKIP() << "this kernel does not list a process's children";
+  ASSERT_TRUE(children >> inner);
   const absl::StatusOr<wire::UniqueFd> pidfd = OpenPidfd(inner);
   ASSERT_TRUE(pidfd.ok()) << pidfd.status();
   const absl::StatusOr<Party> party = PartyFinder().Find(inner, 0, pidfd->get());
@@ -117,21 +149,19 @@ TEST(PartyFinderTest, AContainerInsideAContainerIsTheOuterOne) {
   EXPECT_EQ(*party, Find(outer, 0));
 }
 
-TEST(PartyFinderTest, AUserNamespaceThatRootMadeIsAContainer) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can make one as root";
+TEST_F(UserNamespaceTest, AUserNamespaceThatRootMadeIsAContainer) {
   const Process container(CLONE_NEWUSER);
-  if (!container.valid()) GTEST_SKIP() << "no user namespaces here";
+  ASSERT_TRUE(container.valid());
   const Party party = Find(container, 0);
   EXPECT_GT(party.container, Party::kUnknownContainer);
   EXPECT_EQ(party.maker, 0u);
   EXPECT_FALSE(PartyFinder().IsOperator(party));
 }
 
-TEST(PartyFinderTest, NamespacesThatAUserMadeForHimselfGiveHimNoFurtherShare) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs another user";
+TEST_F(UserNamespaceTest, NamespacesThatAUserMadeForHimselfGiveHimNoFurtherShare) {
   const Process child(
       0, [] { return BecomeStranger() && unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0; });
-  if (!child.valid()) GTEST_SKIP() << "users may make no namespaces here";
+  ASSERT_TRUE(child.valid());
   EXPECT_EQ(Find(child, kStranger), (Party{kStranger}));
   // Of another user of that namespace: he has no access to what is the maker's, and no share
   // beside it.
@@ -140,19 +170,15 @@ TEST(PartyFinderTest, NamespacesThatAUserMadeForHimselfGiveHimNoFurtherShare) {
   EXPECT_EQ(sub.Account(), (Party{kStranger}));
 }
 
-TEST(PartyFinderTest, UserNamespacesInsideOneAnotherAreThoseOfWhoMadeTheOutermost) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs another user";
-  const Process child(0, [] {
-    return BecomeStranger() && unshare(CLONE_NEWUSER) == 0 && unshare(CLONE_NEWUSER) == 0;
-  });
-  if (!child.valid()) GTEST_SKIP() << "users may make no namespaces here";
+TEST_F(UserNamespaceTest, UserNamespacesInsideOneAnotherAreThoseOfWhoMadeTheOutermost) {
+  const Process child(0, [] { return EnterMappedNamespace() && unshare(CLONE_NEWUSER) == 0; });
+  ASSERT_TRUE(child.valid());
   EXPECT_EQ(Find(child, 165536).Account(), (Party{kStranger}));
 }
 
-TEST(PartyFinderTest, SuchANamespaceInsideAContainerBelongsToTheContainer) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs another user";
+TEST_F(UserNamespaceTest, SuchANamespaceInsideAContainerBelongsToTheContainer) {
   const Process child(CLONE_NEWPID, [] { return BecomeStranger() && unshare(CLONE_NEWUSER) == 0; });
-  if (!child.valid()) GTEST_SKIP() << "users may make no namespaces here";
+  ASSERT_TRUE(child.valid());
   const Party party = Find(child, kStranger);
   EXPECT_GT(party.container, Party::kUnknownContainer);
   EXPECT_EQ(party.maker, 0u);
@@ -167,12 +193,9 @@ bool TrueForAStranger(const std::function<bool()>& look) {
   return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST(PartyFinderTest, AnIrisdThatMayNotLookStillSeesWhoIsNotInItsNamespaces) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs another user";
+TEST_F(ContainerTest, AnIrisdThatMayNotLookStillSeesWhoIsNotInItsNamespaces) {
   const Process host(0), container(CLONE_NEWPID);
-  ASSERT_TRUE(host.valid());
   EXPECT_TRUE(TrueForAStranger([&] { return Find(host, 0) == Party{0}; }));
-  if (!container.valid()) GTEST_SKIP() << "no PID namespaces here";
   EXPECT_TRUE(TrueForAStranger([&] {
     return Find(container, 0) == Party{0, Party::kUnknownContainer};
   }));
