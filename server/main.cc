@@ -363,7 +363,9 @@ int Run(const std::vector<std::string>& args, Config config) {
   }
   facts.sessions_total = [session_server] { return session_server->sessions_total(); };
   facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
-  facts.door_use = [session_server](const Party& tenant) { return session_server->UseOf(tenant); };
+  facts.door_use = [session_server](const Account& account) {
+    return session_server->UseOf(account);
+  };
   facts.door_limits_of_one = [session_server] { return session_server->LimitsOfOne(); };
   facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
   facts.descriptors_closing = [session_server, &closing] {

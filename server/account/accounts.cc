@@ -83,6 +83,9 @@ std::vector<std::shared_ptr<const Account>> Accounts::List() const {
   return accounts;
 }
 
+Account::Account(const Accounts* all, const Party& t, bool op, MemorySlot s, uint64_t n)
+    : tenant(t), is_operator(op), slot(s), number(n), calls(all->limits_of_calls()), all_(all) {}
+
 bool Account::MayRun() {
   if (const uint64_t turns = all_->turn() - turn_; turns > 0) {
     turn_ = all_->turn();

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/account/call_share.h"
 #include "server/account/core_memory.h"
 #include "server/account/party.h"
 
@@ -50,6 +51,7 @@ class Account {
   const bool is_operator = false;
   const MemorySlot slot = kIrisdsSlot;
   const uint64_t number = 0;  // in the order in which accounts were opened; never used again
+  CallShare calls;
 
   uint64_t core_bytes() const { return CoreMemory::Of(slot); }
   // What its calls took of the core's time since it was opened.
@@ -63,8 +65,7 @@ class Account {
 
  private:
   friend class Accounts;
-  Account(const Accounts* all, const Party& t, bool op, MemorySlot s, uint64_t n)
-      : tenant(t), is_operator(op), slot(s), number(n), all_(all) {}
+  Account(const Accounts* all, const Party& t, bool op, MemorySlot s, uint64_t n);
 
   const Accounts* const all_;
   std::atomic<int64_t> spent_ns_{0};
@@ -75,7 +76,8 @@ class Account {
 
 class Accounts {
  public:
-  explicit Accounts(uint64_t core_memory_bytes) : limit_bytes_(core_memory_bytes) {}
+  explicit Accounts(uint64_t core_memory_bytes, const CallShare::Limits& of_calls = {})
+      : of_calls_(of_calls), limit_bytes_(core_memory_bytes) {}
   Accounts(const Accounts&) = delete;
   Accounts& operator=(const Accounts&) = delete;
 
@@ -89,6 +91,7 @@ class Accounts {
   void SetLimit(uint64_t core_memory_bytes) {
     limit_bytes_.store(core_memory_bytes, std::memory_order_relaxed);
   }
+  const CallShare::Limits& limits_of_calls() const { return of_calls_; }
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
 
   // The next turn begins.
@@ -102,6 +105,7 @@ class Accounts {
   void Close(Account* account) ABSL_LOCKS_EXCLUDED(mu_);
   MemorySlot FreeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  const CallShare::Limits of_calls_;
   std::atomic<uint64_t> limit_bytes_;
   uint64_t turn_ = 1;  // the session thread's
   mutable absl::Mutex mu_;

@@ -196,7 +196,7 @@ absl::Status AdminService::TenantsPage(const CallerInfo& caller,
       to->set_name(tenant.Text());
       to->set_uid(tenant.uid);
       to->set_container(tenant.container);
-      if (facts_.door_use != nullptr) ToProto(facts_.door_use(tenant), to);
+      if (facts_.door_use != nullptr) ToProto(facts_.door_use(*account), to);
       ToProto(daemon_->Inspect(
                   [&tenant](const JobMachine& machine) { return machine.AccountOf(tenant); }),
               to);

@@ -39,7 +39,7 @@ struct DaemonFacts {
   };
   std::function<Troubles()> worker_troubles;  // null: none
   // Of SessionServer; null: nobody has anything.
-  std::function<DoorUse(const Party&)> door_use;
+  std::function<DoorUse(const Account&)> door_use;
   std::function<DoorUse()> door_limits_of_one, door_limits_of_all;
 };
 

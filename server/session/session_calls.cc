@@ -109,7 +109,7 @@ void SessionCalls::Close() {
       if (call.active != nullptr) cancelled.push_back(std::move(call.active));
     }
     if (!calls_.empty()) {
-      setup_.shares->RemoveCalls(setup_.peer.tenant, static_cast<uint32_t>(calls_.size()));
+      share().RemoveCalls(static_cast<uint32_t>(calls_.size()));
     }
     calls_.clear();
     while (!queue_.empty()) Pop();
@@ -189,9 +189,9 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
                " calls open in irisd, the limit of one: wait for answers before you call")));
     return absl::OkStatus();
   }
-  if (!setup_.shares->AddCall(setup_.peer.tenant)) {
+  if (!share().AddCall()) {
     Refuse(header.call, absl::ResourceExhaustedError(absl::StrCat(
-                            setup_.peer.tenant.Text(), " has ", setup_.shares->limits().max_calls,
+                            setup_.peer.tenant.Text(), " has ", share().limits().max_calls,
                             " calls open in irisd, its share: wait for answers before you call")));
     return absl::OkStatus();
   }
@@ -304,7 +304,7 @@ void SessionCalls::Finish(uint64_t number, const absl::Status& status) {
     item.failure = absl::InternalError("irisd has given no answer");
   }
   calls_.erase(it);
-  setup_.shares->RemoveCalls(setup_.peer.tenant, 1);
+  share().RemoveCalls(1);
   Queue(std::move(item));
   Flush();
 }
@@ -317,19 +317,19 @@ void SessionCalls::Queue(Item item) {
     item.message->tail = nullptr;
   }
   queued_bytes_ += item.size();
-  const bool fits = setup_.shares->AddUnread(setup_.peer.tenant, item.own_bytes(), item.tail());
+  const bool fits = share().AddUnread(item.own_bytes(), item.tail());
   queue_.push_back(std::move(item));
   if (fits) return;
-  setup_.end(absl::ResourceExhaustedError(absl::StrCat(
-      "answers of more than ", base::SizeText(setup_.shares->limits().max_unread_bytes), " to ",
-      setup_.peer.tenant.Text(),
-      " are not read, its share in irisd: read answers before you call again")));
+  setup_.end(absl::ResourceExhaustedError(
+      absl::StrCat("answers of more than ", base::SizeText(share().limits().max_unread_bytes),
+                   " to ", setup_.peer.tenant.Text(),
+                   " are not read, its share in irisd: read answers before you call again")));
 }
 
 void SessionCalls::Pop() {
   const Item& item = queue_.front();
   queued_bytes_ -= item.size();
-  setup_.shares->RemoveUnread(setup_.peer.tenant, item.own_bytes(), item.tail());
+  share().RemoveUnread(item.own_bytes(), item.tail());
   queue_.pop_front();
 }
 

@@ -4,7 +4,7 @@
 //
 // Two kinds of thread: the session thread, which owns it, hands it frames and is told when to stop;
 // and whoever answers a call, who writes without waiting for the session thread. Shared by its
-// owner and by the calls under way. It borrows the socket until Close, and the shares.
+// owner and by the calls under way. It borrows the socket until Close.
 //
 // A client that does not read its answers is not read either, once kMaxWaitingBytes wait for it. It
 // is ended when all that waits for its tenant is more than the tenant's share.
@@ -24,7 +24,6 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/wire/frame.h"
 #include "server/link/incoming_call.h"
-#include "server/session/call_shares.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
 
@@ -42,9 +41,8 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   // thread calls it, under a lock.
   struct Setup {
     Poller::Watched* socket = nullptr;
-    RpcPeer peer;
+    RpcPeer peer;  // with an account
     const ServeCall* serve = nullptr;
-    CallShares* shares = nullptr;
     std::function<void(const absl::Status&)> end;
     // Closes a descriptor that the client gave; any thread, also after the session.
     std::function<void(wire::UniqueFd)> close;
@@ -85,6 +83,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   };
 
   explicit SessionCalls(Setup setup) : setup_(std::move(setup)) {}
+  CallShare& share() const { return setup_.peer.account->calls; }
 
   // The session thread.
   absl::Status OnCall(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);

@@ -45,7 +45,7 @@ constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK;
 
 class SessionCallsTest : public ::testing::Test {
  protected:
-  SessionCallsTest() : shares_(Limits()) {
+  SessionCallsTest() {
     poller_ = *Poller::Create();
     int pair[2] = {-1, -1};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
@@ -63,11 +63,12 @@ class SessionCallsTest : public ::testing::Test {
   ~SessionCallsTest() override {
     calls_->Close();
     asked_.clear();
-    EXPECT_EQ(shares_.n_tenants(), 0u) << "something was not given back";
+    EXPECT_EQ(account_->calls.calls(), 0u) << "something was not given back";
+    EXPECT_EQ(account_->calls.unread_bytes(), 0u);
   }
 
-  static CallShares::Limits Limits() {
-    CallShares::Limits limits;
+  static CallShare::Limits Limits() {
+    CallShare::Limits limits;
     limits.max_calls = 400;
     limits.max_unread_bytes = 4 << 20;
     return limits;
@@ -75,9 +76,9 @@ class SessionCallsTest : public ::testing::Test {
   SessionCalls::Setup MakeSetup() {
     SessionCalls::Setup setup;
     setup.socket = &socket_;
-    setup.peer = RpcPeer{Party{1000}, SessionId{7}, CallerInfo{.pid = 5, .party = {1000}}};
+    setup.peer =
+        RpcPeer{Party{1000}, SessionId{7}, CallerInfo{.pid = 5, .party = {1000}}, account_};
     setup.serve = &serve_;
-    setup.shares = &shares_;
     setup.end = [this](const absl::Status& status) { ended_ = status; };
     return setup;
   }
@@ -156,7 +157,8 @@ class SessionCallsTest : public ::testing::Test {
   }
 
   std::unique_ptr<Poller> poller_;
-  CallShares shares_;
+  Accounts accounts_{1 << 30, Limits()};
+  const std::shared_ptr<Account> account_ = accounts_.Open(Party{1000}, /*is_operator=*/false);
   wire::UniqueFd client_;
   Poller::Watched socket_;
   std::vector<std::shared_ptr<Asked>> asked_;

@@ -149,7 +149,7 @@ absl::Status SessionServer::Open(Session& session) {
   const RpcPeer client{session.applicant.tenant, session.id, session.caller, session.account};
   session.rpc.emplace(host_.get(), client);
   session.calls = SessionCalls::Create(
-      {&session.socket, client, &serve_, &call_shares_,
+      {&session.socket, client, &serve_,
        [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); },
        [closer = closer_, tenant = client.tenant](wire::UniqueFd fd) mutable {
          closer.Close(tenant, std::move(fd));

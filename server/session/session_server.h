@@ -40,7 +40,6 @@
 #include "server/session/admin_connections.h"
 #include "server/session/admission.h"
 #include "server/session/attestation.h"
-#include "server/session/call_shares.h"
 #include "server/session/closer.h"
 #include "server/session/connection_log.h"
 #include "server/session/handshake.h"
@@ -94,7 +93,7 @@ class SessionServer : public SessionOutput {
 
   // What a tenant has, and what it and all together may have. On the server's thread, which answers
   // calls.
-  DoorUse UseOf(const Party& tenant) const;
+  DoorUse UseOf(const Account& account) const;
   DoorUse LimitsOfOne() const;
   DoorUse LimitsOfAll() const;
 
@@ -226,7 +225,6 @@ class SessionServer : public SessionOutput {
   const std::unique_ptr<RpcHost> host_;
   Admission admission_;
   InFlight in_flight_;
-  CallShares call_shares_;
   Acceptor acceptor_;
   AdminConnections admins_;
   uint64_t next_key_ = 1;

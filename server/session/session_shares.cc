@@ -52,17 +52,16 @@ absl::Status SessionServer::AddAdmin(const Peer& peer, wire::UniqueFd* socket) {
   return admins_.Add(peer, socket);
 }
 
-DoorUse SessionServer::UseOf(const Party& tenant) const {
-  const auto [calls, unread_bytes] = call_shares_.Of(tenant);
-  return {admission_.sessions_of(tenant), admission_.admin_connections_of(tenant), calls,
-          unread_bytes, in_flight_.of(tenant)};
+DoorUse SessionServer::UseOf(const Account& account) const {
+  return {admission_.sessions_of(account.tenant), admission_.admin_connections_of(account.tenant),
+          account.calls.calls(), account.calls.unread_bytes(), in_flight_.of(account.tenant)};
 }
 
 DoorUse SessionServer::LimitsOfOne() const {
   const AdmissionLimits& limits = admission_.limits();
+  const CallShare::Limits& of_calls = daemon_->accounts().limits_of_calls();
   return {limits.max_sessions_per_tenant, limits.max_admin_connections_per_tenant,
-          call_shares_.limits().max_calls, call_shares_.limits().max_unread_bytes,
-          limits.max_in_flight_per_tenant};
+          of_calls.max_calls, of_calls.max_unread_bytes, limits.max_in_flight_per_tenant};
 }
 
 DoorUse SessionServer::LimitsOfAll() const {
