@@ -171,8 +171,8 @@ struct RegisteredMemory {
 // Of a power of two.
 constexpr uint8_t Log2(uint64_t power) { return static_cast<uint8_t>(std::countr_zero(power)); }
 
-// A job has up to a million: with a usual name, and what is kept elsewhere for it, one takes at most
-// 300 bytes of irisd's memory (allocation_bytes_test).
+// A job has up to a million: with a usual name, and what is kept elsewhere for it, one takes at
+// most 300 bytes of irisd's memory (allocation_bytes_test).
 struct HeapAllocation {
   uint64_t bytes = 0;
   uint64_t k = 0;

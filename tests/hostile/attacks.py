@@ -534,7 +534,7 @@ def wrong_requests(runtime_dir, end):
     return seen
 
 
-def _alone(runtime_dir, job, heap_bytes=1 << 20, max_heap_bytes=64 << 20):
+def alone(runtime_dir, job, heap_bytes=1 << 20, max_heap_bytes=64 << 20):
     """A session by frames with a job of one rank: (session, number of the job)."""
     session = doors.FrameSession(runtime_dir)
     code, text, reply = session.call(doors.JOIN, doors.join_request(session, job, heap_bytes=heap_bytes,
@@ -655,7 +655,7 @@ def wrong_registrations(runtime_dir, end):
     seen = {"sent": 0, "registered": 0, "told": 0, "together": 0, "refused": {}}
     while time.monotonic() < end:
         try:
-            session, job = _alone(runtime_dir, f"registers-{os.getpid()}-{seen['sent']}")
+            session, job = alone(runtime_dir, f"registers-{os.getpid()}-{seen['sent']}")
             own = doors.field(3, 0xFFFF0000)
             for descriptors in [*wrong, [good]]:
                 operation = doors.field(1, piece) + doors.field(3, 1)
@@ -702,7 +702,7 @@ def unread_broadcasts(runtime_dir, end, sessions=8):
     held = []
     while time.monotonic() < end:
         try:
-            session, job = _alone(runtime_dir, f"loud-{os.getpid()}-{seen['jobs']}")
+            session, job = alone(runtime_dir, f"loud-{os.getpid()}-{seen['jobs']}")
             held = held[-sessions + 1:] + [session]
             seen["jobs"] += 1
             session.sock.settimeout(0.2)
@@ -727,7 +727,7 @@ def _refused_in(reply):
     return doors.fields(doors.fields(reply).get(1, b"")).get(3, b"").decode(errors="replace")
 
 
-def _pair(runtime_dir, job):
+def pair(runtime_dir, job):
     """Both ranks of a job of two: (sessions, number of the job)."""
     sessions = [doors.FrameSession(runtime_dir) for _ in range(2)]
     calls = [session.begin(doors.JOIN, doors.join_request(session, job, rank, 2, max_heap_bytes=64 << 20))
@@ -746,14 +746,14 @@ def _pair(runtime_dir, job):
     return sessions, joined[1]
 
 
-def _name(what):
+def unique(what):
     """Of a job; processes of two containers may have the same number."""
     return f"{what}-{os.getpid()}-{time.monotonic_ns()}"
 
 
 def _job_after_job(end, seen, jobs, fill):
-    """Fills job after job, so many at most, by `fill()`, which keeps its sessions, until irisd refuses; goes on with the
-    next one then."""
+    """Fills job after job, so many at most, by `fill()`, which keeps its sessions, until irisd refuses; goes on with
+    the next one then."""
     seen.update(jobs=0, refused={})
     while time.monotonic() < end and seen["jobs"] < jobs:
         seen["jobs"] += 1
@@ -766,7 +766,7 @@ def _job_after_job(end, seen, jobs, fill):
     return seen
 
 
-def _operate(session, *request, team=0, descriptors=()):
+def operate(session, *request, team=0, descriptors=()):
     """An operation that has to succeed: Refused, where it is not done. Its result."""
     code, text, reply = session.call(doors.OPERATE, doors.operate_request(session, *request) + doors.field(3, team),
                                      descriptors)
@@ -783,12 +783,12 @@ def waiting_broadcasts(runtime_dir, end, teams=63, jobs=200):
     held = []
 
     def fill():
-        sessions, job = _pair(runtime_dir, _name("values"))
+        sessions, job = pair(runtime_dir, unique("values"))
         held.append(sessions)
         for k in range(teams):
             team = sessions[1].begin(doors.OPERATE, doors.operate_request(sessions[1], job, k, 9,
                                                                           doors.field(1, b"\0\1")))
-            _operate(sessions[0], job, k, 9, doors.field(1, b"\0\1"))
+            operate(sessions[0], job, k, 9, doors.field(1, b"\0\1"))
             sessions[1].wait(team)
             seen["teams"] += 1
             sessions[0].begin(doors.OPERATE, doors.operate_request(sessions[0], job, 0, 8, value) +
@@ -805,10 +805,10 @@ def many_allocations(runtime_dir, end, jobs=250):
     held = []
 
     def fill():
-        session, job = _alone(runtime_dir, _name("records"), heap_bytes=64 << 20)
+        session, job = alone(runtime_dir, unique("records"), heap_bytes=64 << 20)
         held.append(session)
         for k in range(65000):
-            _operate(session, job, k, 6, doors.field(1, 1) + doors.field(3, f"{k:0128}") + doors.field(4, tensor))
+            operate(session, job, k, 6, doors.field(1, 1) + doors.field(3, f"{k:0128}") + doors.field(4, tensor))
             seen["allocations"] += 1
             if time.monotonic() > end:
                 return
@@ -823,14 +823,14 @@ def registered_and_freed(runtime_dir, end, pieces=32, times=2):
     fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
     descriptors = [doors.sealed(b"\0" * piece, fixed) for _ in range(pieces)]
     register = doors.field(1, doors.varint(piece) * pieces) + doors.field(3, piece * pieces)
-    session, job = _alone(runtime_dir, _name("honest"), max_heap_bytes=4 << 30)
+    session, job = alone(runtime_dir, unique("honest"), max_heap_bytes=4 << 30)
     k = itertools.count()
     while time.monotonic() < end and not seen["refused"]:
         try:
-            offsets = [_operate(session, job, next(k), 14, register, team=own, descriptors=descriptors).get(1, 0)
+            offsets = [operate(session, job, next(k), 14, register, team=own, descriptors=descriptors).get(1, 0)
                        for _ in range(times)]
             for offset in offsets:
-                _operate(session, job, next(k), 7, doors.field(1, offset), team=own)
+                operate(session, job, next(k), 7, doors.field(1, offset), team=own)
             seen["registered"] += times * pieces
         except (OSError, doors.Refused) as refusal:
             _count(seen["refused"], refusal)
@@ -847,10 +847,10 @@ def one_memfd_many_times(runtime_dir, end, pieces=120, jobs=200):
     held = []
 
     def fill():
-        session, job = _alone(runtime_dir, _name("pieces"), max_heap_bytes=4 << 30)
+        session, job = alone(runtime_dir, unique("pieces"), max_heap_bytes=4 << 30)
         held.append(session)
         for k in range(8):
-            _operate(session, job, k, 14, doors.field(1, doors.varint(piece) * pieces) +
+            operate(session, job, k, 14, doors.field(1, doors.varint(piece) * pieces) +
                      doors.field(3, piece * pieces), descriptors=[fd] * pieces)
             seen["registered"] += pieces
 

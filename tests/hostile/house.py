@@ -43,6 +43,7 @@ RETURN_BYTES = 1 << 20  # what code that ran for the first time may take
 SAMPLE_SECONDS = 0.05
 FUSE_BYTES = 1 << 30  # an attack that has come so far has won: it is ended, before the machine suffers
 FD_LIMIT = 4096
+EMU_DEVICES = 4
 NO_PRIVILEGE = "irisd runs as root and its users as others: start this test as root"
 
 
@@ -275,13 +276,17 @@ class Attacker:
         self._pid = None
         return True
 
-    def kill(self):
-        if self._pid is None:
-            return
-        # Its children first: the kernel may not let it end before.
-        for pid in [pid for pid, _ in _children_of(self._pid)] + [self._pid]:
+    def pids(self):
+        """Its processes: children first, since the kernel may not let it end before them."""
+        return [] if self._pid is None else [pid for pid, _ in _children_of(self._pid)] + [self._pid]
+
+    def signal(self, number):
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
 
 
 class Bystander:
@@ -343,7 +348,8 @@ class Daemon:
         os.chown(self.folder, owner, owner)
         self.runtime_dir = os.path.join(self.folder, "run")
         self._log_path = os.path.join(self.folder, "log")
-        self._command = [program, "--runtime-dir", self.runtime_dir, "--backend", "emu", "--emu-devices", "4",
+        self._command = [program, "--runtime-dir", self.runtime_dir, "--backend", "emu", "--emu-devices",
+                         str(EMU_DEVICES),
                          "--emu-memory", "1GiB", "--no-self-check", "--socket-mode", "0666", *flags]
         self._preexec = preexec
         self.start()
@@ -407,6 +413,10 @@ class House:
     def __exit__(self, *unused):
         self.stack.close()
 
+    def job_pids(self):
+        """The processes of the jobs that work."""
+        return [rank.process.pid for rank in self._ranks]
+
     def program(self, name):
         return os.path.join(self._bin, name)
 
@@ -429,11 +439,18 @@ class House:
         return place
 
     def start_irisd(self):
-        def unprivileged():
+        restrict = unit.restriction()
+
+        def as_user():
             become(self._uid, self._fd_limit or FD_LIMIT)
 
+        def as_root():
+            if self._fd_limit:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (self._fd_limit, self._fd_limit))
+            restrict()
+
         self.daemon = Daemon(self.program("irisd"), *self._flags, owner=self._uid,
-                             preexec=unprivileged if self._uid else unit.restriction())
+                             preexec=as_user if self._uid else as_root)
         self.stack.callback(self.daemon.stop)
 
     def log_bytes(self):
