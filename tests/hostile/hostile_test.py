@@ -10,7 +10,9 @@ an attack meets."""
 import contextlib
 import fcntl
 import os
+import resource
 import shutil
+import signal
 import stat
 import time
 import unittest
@@ -400,6 +402,134 @@ class Together(Hostile):
                     attacks.unread_listings, attacks.unread_descriptors, attacks.silent_connections,
                     attacks.bad_handshakes, attacks.unread_calls, attacks.wrong_requests, hoard=ALLOCATIONS,
                     seconds=2 * ATTACK_SECONDS)
+
+
+@unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
+class Troubles(unittest.TestCase):
+    """Of the machine or of a user, which two jobs of another user do not notice."""
+
+    @contextlib.contextmanager
+    def jobs_at_work(self, **settings):
+        with house.House(by_grpc=0, **settings) as place:
+            yield place
+            self.assertIsNone(place.daemon.process.poll(), place.daemon.log()[-2000:])
+            wrong, _, rounds = place.end_jobs()
+            self.assertEqual(wrong, [], "\n".join(wrong))
+            self.assertGreater(rounds, 0)
+
+    def other_irisd(self, place, *flags, **settings):
+        """Another irisd on the machine; it is stopped at the end."""
+        other = house.Daemon(place.program("irisd"), *flags, **settings)
+        self.addCleanup(other.stop)
+        return other
+
+    def test_a_recording_that_is_there_keeps_irisd_from_nothing(self):
+        folder = house.make_folder()
+        self.addCleanup(shutil.rmtree, folder)
+        with self.jobs_at_work() as place:
+            for _ in range(6):
+                other = self.other_irisd(place, "--record", os.path.join(folder, "record"))
+                doors.Session(other.runtime_dir).close()
+                other.process.kill()
+                other.process.wait()
+            self.assertEqual(sorted(os.listdir(folder)), ["record", "record.1", "record.2", "record.3"])
+
+    def test_a_join_that_waits_when_irisd_is_killed_is_made_at_the_next_one(self):
+        with house.House(jobs=0) as place:
+            def rank(number):
+                return house.Bystander(place, house.WORKING_UID, "work", IRIS_JOB="job-late", IRIS_RANK=str(number),
+                                       IRIS_N_RANKS="2", IRIS_LOCAL_RANK=str(number))
+
+            ranks = [rank(0)]
+            end = time.monotonic() + irisd.PATIENCE_SECONDS
+            while "job-late" not in place.daemon.log():
+                self.assertLess(time.monotonic(), end, "the rank does not join")
+                time.sleep(0.01)
+            place.daemon.process.kill()
+            place.daemon.process.wait()
+            place.daemon.start()
+            ranks.append(rank(1))
+            for each in ranks:
+                each.wait_ready()
+            for each in ranks:
+                each.ask_to_stop()
+            self.assertEqual([each.wait() for each in ranks], [0, 0], [each.output() for each in ranks])
+
+    def test_a_trace_does_not_follow_a_link_that_another_has_planted(self):
+        folder = house.make_folder()
+        self.addCleanup(shutil.rmtree, folder)
+        os.chmod(folder, 0o1777)
+        precious = os.path.join(folder, "precious")
+        with open(precious, "w", encoding="ascii") as file:
+            file.write("unharmed")
+        os.chown(precious, house.WORKING_UID, house.WORKING_UID)
+        for number in range(2):
+            link = os.path.join(folder, f"trace.rank{number}.json")
+            os.symlink(precious, link)
+            os.lchown(link, ALICE, ALICE)
+        with self.jobs_at_work() as place:
+            ranks = [house.Bystander(place, house.WORKING_UID, "work", IRIS_JOB="job-traced", IRIS_RANK=str(number),
+                                     IRIS_N_RANKS="2", IRIS_TRACE=os.path.join(folder, "trace"))
+                     for number in range(2)]
+            for rank in ranks:
+                rank.wait_ready()
+            for rank in ranks:
+                rank.ask_to_stop()
+            for number, rank in enumerate(ranks):
+                self.assertEqual(rank.wait(), 0, rank.output())
+                self.assertIn(f"trace.rank{number}.json: it is no file, but a link", rank.output())
+        with open(precious, encoding="ascii") as file:
+            self.assertEqual(file.read(), "unharmed")
+
+    def test_a_log_that_nobody_reads_holds_up_nobody(self):
+        with self.jobs_at_work(unread_log=True) as place:
+            joining = place.start_joins()
+            seen, _, _ = place.attack(ATTACK_SECONDS, (attacks.bad_handshakes, ALICE), (attacks.wrong_calls, BOB))
+            joins = place.stop_joins(joining)
+            self.assertGreater(seen["bad_handshakes"]["handshakes"], 100, seen)
+            self.assertEqual(joins.failures, [])
+            self.assertLess(joins.p99, 1.0)
+
+    def test_pages_that_the_machine_does_not_have_are_refused(self):
+        def reserve(runtime_dir, _):
+            session = doors.FrameSession(runtime_dir)
+            request = doors.join_request(session, attacks.unique("prealloc"), heap_bytes=1 << 40) + doors.field(9, 1)
+            code, text, _ = session.call(doors.JOIN, request)
+            return {"code": code, "text": text}
+
+        with self.jobs_at_work(emu_memory="2TiB") as place:
+            seen = place.attack(irisd.PATIENCE_SECONDS, (reserve, ALICE))[0]["reserve"]
+            self.assertEqual(seen.get("code"), 8, seen)
+            self.assertIn("memory", seen["text"])
+
+    def test_too_few_descriptors_are_said_at_the_start(self):
+        def few():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+
+        with self.jobs_at_work() as place, self.assertRaisesRegex(RuntimeError, "16 descriptors.*irisd needs"):
+            self.other_irisd(place, preexec=few)
+
+    def test_a_worker_that_stands_still_is_replaced(self):
+        with self.jobs_at_work() as place:
+            with doors.connect(os.path.join(place.runtime_dir, "irisd.sock")) as sock:
+                doors.Channel(sock).call(doors.ADMIN + "GetStatus")
+                stopped = place.worker_pids()
+                for pid in stopped:
+                    os.kill(pid, signal.SIGSTOP)
+                end = time.monotonic() + 30
+                while set(place.worker_pids()) & set(stopped) and time.monotonic() < end:
+                    time.sleep(0.1)
+            with doors.connect(os.path.join(place.runtime_dir, "irisd.sock")) as sock:
+                self.assertEqual(doors.Channel(sock).call(doors.ADMIN + "GetStatus")[0], 0)
+
+    def test_variables_that_say_nothing_are_named(self):
+        with self.jobs_at_work() as place:
+            for variable in ("IRIS_CCL_LINES", "IRIS_CCL_CHECK", "IRIS_CHECK_ACCESS", "IRIS_LOG_LEVEL",
+                             "IRIS_EMU_WORKERS"):
+                rank = house.Bystander(place, ALICE, "hoard", "--allocations", "1", **{variable: "what\x1b[31m"})
+                self.assertEqual(rank.wait(), 1, variable)
+                self.assertIn(f'{variable}="what\\x1b[31m" is not', rank.output())
+                self.assertNotIn("\x1b", rank.output())
 
 
 @unittest.skipUnless(os.geteuid() == 0, house.NO_PRIVILEGE)
