@@ -24,6 +24,7 @@ nvcc_path() { PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc; }
 # cache.
 system_key() {
   {
+    set +e  # what is not installed is left out
     dpkg-query -W -f='${Package} ${Version}\n' \
       '*-dev' 'g++*' 'gcc*' 'cpp*' 'clang*' 'binutils*' 'protobuf-compiler*' 'bazel*'
     cat /usr/local/src/iris/*/VERSION
