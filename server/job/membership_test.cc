@@ -279,12 +279,26 @@ TEST_F(DescriptorsTest, AJobThatNeedsMoreThanThereAreIsRefused) {
   spec.job = "other";
   const CallId call = Join(Open(200), spec);
   EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call)));
-  EXPECT_THAT(std::string(StatusOf(call).message()),
-              HasSubstr("5 more file descriptors are needed for memory and pages; uid 1000 has 9 "
-                        "of the 9 that irisd holds for all users (0 are being given back), at most "
-                        "18 are allowed"));
+  EXPECT_THAT(
+      std::string(StatusOf(call).message()),
+      HasSubstr("5 more file descriptors are needed for memory and pages; uid 1000 has 9 "
+                "of the 9 that irisd holds for all users (0 are being given back), at most "
+                "18 are allowed, and a third as many are to stay free as one user has: free "
+                "registered memory or end jobs, or raise LimitNOFILE"));
   // Another user has a part of what is left.
   EXPECT_FALSE(Answered(Join(Open(300, {1001}), spec)));
+}
+TEST_F(DescriptorsTest, WhoHasGivenBackEnoughIsToTryAgain) {
+  const TestJob job = ReadyJob(4);
+  for (size_t rank = 0; rank < job.size(); ++rank) Leave(job, rank);
+  JoinSpec spec = Spec(0, 6);
+  spec.job = "other";
+  const CallId call = Join(Open(200), spec);
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(call)));
+  EXPECT_THAT(std::string(StatusOf(call).message()),
+              AllOf(HasSubstr("(4 are being given back)"), HasSubstr("try again in a moment")));
+  DropSegments();
+  EXPECT_FALSE(Answered(Join(Open(201), spec)));
 }
 TEST_F(DescriptorsTest, AGrowthThatNeedsMoreThanThereAreIsRefused) {
   const TestJob job = ReadyJob(4);

@@ -24,18 +24,24 @@ absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n, const Party& party) 
   const uint64_t of_user = found == descriptors_by_account_.end() ? 0 : found->second;
   // A user may have more as long as a third as many stay free as he has: whatever some take,
   // another user finds some.
-  if (n_descriptors_ + n <= max && of_user + n <= 3 * (max - n_descriptors_ - n)) {
-    return absl::OkStatus();
+  const auto fits = [n, max](uint64_t of_all, uint64_t mine) {
+    return of_all + n <= max && mine + n <= 3 * (max - of_all - n);
+  };
+  if (fits(n_descriptors_, of_user)) return absl::OkStatus();
+  uint64_t n_dropping = 0, n_dropping_of_user = 0;
+  for (const auto& [id, segment] : segments_) {
+    if (!segment.dropping) continue;
+    ++n_dropping;
+    if (segment.holder.party.Account() == party.Account()) ++n_dropping_of_user;
   }
-  const size_t n_dropping = std::count_if(segments_.begin(), segments_.end(),
-                                          [](const auto& entry) { return entry.second.dropping; });
   return absl::ResourceExhaustedError(absl::StrCat(
       n, " more file descriptors are needed for memory and pages; ", party.Account().Text(),
       " has ", of_user, " of the ", n_descriptors_, " that irisd holds for all users (", n_dropping,
       " are being given back), at most ", max,
-      " are allowed, and a third as many are to stay free as one user has: free "
-      "registered memory or "
-      "end jobs, or raise LimitNOFILE of irisd's unit"));
+      " are allowed, and a third as many are to stay free as one user has: ",
+      fits(n_descriptors_ - n_dropping, of_user - n_dropping_of_user)
+          ? "try again in a moment"
+          : "free registered memory or end jobs, or raise LimitNOFILE of irisd's unit"));
 }
 
 absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,

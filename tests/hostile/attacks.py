@@ -817,23 +817,27 @@ def many_allocations(runtime_dir, end, jobs=250):
 
 
 def registered_and_freed(runtime_dir, end, pieces=32, times=2):
-    """No attack: a rank registers memory of many pieces, several times at once, frees it, and does so again."""
+    """No attack: a rank registers memory of many pieces, several times at once, frees it, and does so again. Where
+    irisd has not given back yet what was freed, it tries again."""
     seen = {"registered": 0, "refused": {}}
     piece, own = 2 << 20, 0xFFFF0000
     fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
     descriptors = [doors.sealed(b"\0" * piece, fixed) for _ in range(pieces)]
     register = doors.field(1, doors.varint(piece) * pieces) + doors.field(3, piece * pieces)
     session, job = alone(runtime_dir, unique("honest"), max_heap_bytes=4 << 30)
-    k = itertools.count()
+    k, held = itertools.count(), []
     while time.monotonic() < end and not seen["refused"]:
         try:
-            offsets = [operate(session, job, next(k), 14, register, team=own, descriptors=descriptors).get(1, 0)
-                       for _ in range(times)]
-            for offset in offsets:
-                operate(session, job, next(k), 7, doors.field(1, offset), team=own)
-            seen["registered"] += times * pieces
+            while len(held) < times:
+                held.append(operate(session, job, next(k), 14, register, team=own, descriptors=descriptors).get(1, 0))
+                seen["registered"] += pieces
+            while held:
+                operate(session, job, next(k), 7, doors.field(1, held[-1]), team=own)
+                held.pop()
         except (OSError, doors.Refused) as refusal:
-            _count(seen["refused"], refusal)
+            if "try again in a moment" not in str(refusal):
+                _count(seen["refused"], refusal)
+            time.sleep(PAUSE_SECONDS)
     return seen
 
 
