@@ -42,8 +42,8 @@ class _Result(unittest.TextTestResult):
 
 
 def main():
-    """Runs the calling module's tests, as unittest.main does. It fails where there are none, not even one to be skipped:
-    a class that is skipped as a whole counts as one that is."""
+    """Runs the calling module's tests, as unittest.main does. It fails where there are none, not even one to be
+    skipped: a class that is skipped as a whole counts as one that is."""
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])
     result = unittest.TextTestRunner(resultclass=_Result, verbosity=2).run(suite)
     path = os.environ.get("XML_OUTPUT_FILE")
