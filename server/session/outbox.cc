@@ -76,7 +76,9 @@ absl::StatusOr<Outbox::Flushed> Outbox::Flush(const Socket& socket, absl::Time n
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(n));
   }
   blocked_since_ = absl::InfiniteFuture();
-  return Flushed::kIdle;
+  const bool unread =
+      n_unacknowledged_ < wire::kDescriptorWindow && share_.count() >= wire::kDescriptorWindow;
+  return !queue_.empty() && unread ? Flushed::kUnread : Flushed::kIdle;
 }
 
 InFlight::Hold Outbox::Close() {

@@ -68,6 +68,8 @@ class Outbox {
 
   enum class Flushed {
     kIdle,     // nothing to do before the next Queue or Acknowledge
+    kUnread,   // the client has acknowledged some that it may not have received: look, that is
+               // flush, again in a while; nothing tells of what it receives
     kBlocked,  // descriptors, its share, or room in the socket ran out: flush again in a while
   };
   // Sends what fits. A peer that is gone is no error here: its hang-up is on its way. Any other

@@ -112,7 +112,7 @@ absl::Status SessionServer::Flush(Session& session) {
       session.outbox.Flush(socket, now, options_.send_timeout);
   WatchUnread(session);
   if (!flushed.ok()) return flushed.status();
-  const bool waits = *given == Outbox::Flushed::kBlocked || *flushed == Outbox::Flushed::kBlocked;
+  const bool waits = *given != Outbox::Flushed::kIdle || *flushed != Outbox::Flushed::kIdle;
   if (waits && !std::exchange(session.retry, true)) {
     if (retries_.empty()) retry_at_ = now + kRetryEvery;
     retries_.push_back(session.key);

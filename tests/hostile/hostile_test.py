@@ -522,6 +522,33 @@ class Troubles(unittest.TestCase):
             with doors.connect(os.path.join(place.runtime_dir, "irisd.sock")) as sock:
                 self.assertEqual(doors.Channel(sock).call(doors.ADMIN + "GetStatus")[0], 0)
 
+    def test_descriptors_come_although_other_answers_are_unread(self):
+        def borrow(runtime_dir, _, calls=40):
+            """More descriptors than may be on their way, and an answer behind them, each read when it is wanted."""
+            owner, _ = attacks.alone(runtime_dir, "lender")
+            session = doors.FrameSession(runtime_dir)
+            request = doors.fixed64(1, session.id) + doors.field(2, "lender") + doors.field(5, 4096)
+            for _ in range(calls):
+                session.begin(doors.BORROW, request)
+            time.sleep(0.5)
+            session.begin(doors.LEAVE, doors.fixed64(1, session.id) + doors.fixed64(2, 1))
+            time.sleep(0.5)
+            seen = 0
+            while seen < calls:
+                _, _, descriptors = session.receive()
+                for fd in descriptors:
+                    os.close(fd)
+                    session.sock.send(doors.frame(doors.ACK_TYPE, doors.ACK.pack(1, 0)))
+                seen += len(descriptors)
+                if descriptors and seen == 32:
+                    time.sleep(0.2)  # irisd has the last acknowledgement, and what is behind is unread
+            owner.close()
+            return {"descriptors": seen}
+
+        with self.jobs_at_work() as place:
+            seen = place.attack(2 * irisd.PATIENCE_SECONDS, (borrow, ALICE))[0]["borrow"]
+            self.assertEqual(seen, {"descriptors": 40})
+
     def test_variables_that_say_nothing_are_named(self):
         with self.jobs_at_work() as place:
             for variable in ("IRIS_CCL_LINES", "IRIS_CCL_CHECK", "IRIS_CHECK_ACCESS", "IRIS_LOG_LEVEL",
