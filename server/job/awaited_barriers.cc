@@ -22,7 +22,7 @@ namespace {
 
 // One call that a rank waits in.
 struct Standing {
-  Team* team = nullptr;                     // of an operation
+  const Team* team = nullptr;               // of an operation
   const AwaitedBarrier* barrier = nullptr;  // else
   bool only_thread = false;
   uint64_t entered = 0;
@@ -57,9 +57,9 @@ std::string TextOf(const Standing& call) {
 }
 
 // The calls that each rank waits in.
-std::vector<std::vector<Standing>> StandingCalls(Job& job) {
+std::vector<std::vector<Standing>> StandingCalls(const Job& job) {
   std::vector<std::vector<Standing>> calls(job.n_ranks());
-  for (auto& [id, team] : job.teams) {
+  for (const auto& [id, team] : job.teams) {
     if (!team.op.has_value()) continue;
     for (size_t index = 0; index < team.info.ranks.size(); ++index) {
       if (team.op->calls[index].empty()) continue;
@@ -86,7 +86,7 @@ std::vector<Rank> NeededBy(const Standing& call) {
 
 }  // namespace
 
-std::string JobMachine::Impl::WhereAre(Job& job, const std::vector<Rank>& ranks) const {
+std::string JobMachine::Impl::WhereAre(const Job& job, const std::vector<Rank>& ranks) const {
   const auto calls = StandingCalls(job);
   std::vector<std::string> places;
   for (const Rank rank : ranks) {
@@ -150,9 +150,9 @@ void JobMachine::Impl::AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAn
 
 void JobMachine::Impl::AnswerBarriersOfDeadTeams(Job& job) {
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    for (const AwaitedBarrier& barrier : std::vector(job.ranks[rank].barriers)) {
-      const auto team = job.teams.find(barrier.team);
-      if (team != job.teams.end() && CheckTeamAlive(job, team->second).ok()) continue;
+    for (const AwaitedBarrier& barrier : std::vector(std::as_const(job).ranks[rank].barriers)) {
+      const Team* const team = std::as_const(job).teams.Find(barrier.team);
+      if (team != nullptr && CheckTeamAlive(job, *team).ok()) continue;
       AnswerBarrier(job, rank, barrier.call, {job.moment, false, ""});
     }
   }
@@ -201,8 +201,8 @@ void JobMachine::Impl::LookForStuck(Job& job) {
     if (call.barrier != nullptr) {
       AnswerBarrier(job, rank, call.barrier->call, {job.moment, true, text});
     } else if (call.team->op.has_value()) {  // else concluded for another rank
-      Conclude(job, *call.team,
-               absl::InvalidArgumentError(absl::StrCat(What(call.team->op->op, *call.team), text)));
+      Team& team = job.teams.at(call.team->info.id);
+      Conclude(job, team, absl::InvalidArgumentError(absl::StrCat(What(team.op->op, team), text)));
     }
   }
 }

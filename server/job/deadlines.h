@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "server/job/ids.h"
+#include "server/job/tracked.h"
 
 namespace iris::server {
 
@@ -36,7 +37,7 @@ class DeadlineQueue {
     const auto found = by_key_.find(key);
     if (found == by_key_.end()) return;
     by_time_.erase({found->second, key});
-    by_key_.erase(found);
+    by_key_.erase(key);
   }
 
   std::optional<absl::Time> Get(const DeadlineKey& key) const {
@@ -58,10 +59,11 @@ class DeadlineQueue {
   }
 
   size_t size() const { return by_key_.size(); }
-  const std::map<DeadlineKey, absl::Time>& all() const { return by_key_; }
+  const Tracked<std::map<DeadlineKey, absl::Time>>& all() const { return by_key_; }
+  void ClearMarks() { by_key_.ClearMarks(); }
 
  private:
-  std::map<DeadlineKey, absl::Time> by_key_;
+  Tracked<std::map<DeadlineKey, absl::Time>> by_key_;
   std::set<std::pair<absl::Time, DeadlineKey>> by_time_;
 };
 

@@ -105,12 +105,12 @@ absl::Status JobMachine::Impl::CheckJob(const Job& job) const {
     if (team.op.has_value()) value_bytes += HeldBytes(team.op->op);
     for (const Outcome& outcome : team.history) value_bytes += outcome.result.value.size();
   }
-  for (const Team& team : job.past_teams) {
+  for (const Team& team : *job.past_teams) {
     for (const Outcome& outcome : team.history) value_bytes += outcome.result.value.size();
   }
   if (value_bytes != job.value_bytes) return Broken(job, "bytes of values do not add up");
   if (job.slots_in_use.size() != job.n_teams()) return Broken(job, "slots and teams do not match");
-  if (job.past_teams.size() > kMaxPastTeams) return Broken(job, "too many past teams");
+  if (job.past_teams->size() > kMaxPastTeams) return Broken(job, "too many past teams");
   if (absl::Status s = CheckGrowth(job); !s.ok()) return s;
   return committed ? CheckHeap(job) : absl::OkStatus();
 }
@@ -205,7 +205,7 @@ absl::Status JobMachine::Impl::CheckTeam(const Job& job, const Team& team) const
     }
     for (size_t i = 0; i < n; ++i) {
       const bool gives =
-          std::holds_alternative<RegisterOp>(op.op) && op.asked[i] && !IsOwnTeam(team.info.id);
+          std::holds_alternative<RegisterOp>(*op.op) && op.asked[i] && !IsOwnTeam(team.info.id);
       if (gives == op.given[i].pieces.empty()) return broken("memory to be registered");
       for (const SegmentId id : op.given[i].pieces) {
         const auto piece = segments_.find(id);
@@ -411,7 +411,7 @@ absl::Status JobMachine::Impl::CheckSegments() const {
              KeptMemory::ProcessOf(entry.second.caller) == process;
     });
   };
-  for (const auto& [account, parts] : kept_.all()) {
+  for (const auto& [account, parts] : kept_->all()) {
     if (limits_.max_heap_bytes_per_uid == 0) return absl::InternalError("memory kept off no quota");
     if (parts.size() > KeptMemory::kMaxPartsPerUid) return absl::InternalError("too much is kept");
     for (const auto& [holders, bytes] : parts) {

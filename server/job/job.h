@@ -28,6 +28,7 @@
 #include "server/job/operation_spec.h"
 #include "server/job/results.h"
 #include "server/job/states.h"
+#include "server/job/tracked.h"
 
 namespace iris::server {
 
@@ -110,9 +111,9 @@ struct GivenMemory {
 
 // An operation that some members have asked for.
 struct PendingOp {
-  Operation op;      // as the first rank asked, with what others brought along (Merge)
-  size_t first = 0;  // who that was: index in the team
-  absl::Time since;  // when that was, on the steady clock
+  Watched<Operation> op;  // as the first rank asked, with what others brought along (Merge)
+  size_t first = 0;       // who that was: index in the team
+  absl::Time since;       // when that was, on the steady clock
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // who waits, per member
   std::vector<GivenMemory> given;          // per member; of a register that several make together
@@ -129,8 +130,8 @@ struct Team {
   std::vector<uint64_t> position;  // per member: the k that it asks next
   uint64_t next_k = 0;             // of the pending operation, or of the next one
   std::optional<PendingOp> op;
-  std::deque<Outcome> history;  // consecutive k, up to next_k - 1
-  size_t n_allocations = 0;     // live ones of its members
+  TrackedQueue<Outcome> history;  // consecutive k, up to next_k - 1
+  size_t n_allocations = 0;       // live ones of its members
 
   // -1 if the rank is not a member.
   int IndexOf(Rank rank) const {
@@ -190,7 +191,7 @@ struct HeapAllocation {
   uint64_t alignment_bytes() const { return uint64_t{1} << alignment_log2; }
   bool is_registered() const { return !registered->pieces.empty(); }
 };
-using HeapAllocations = std::map<uint64_t, HeapAllocation>;  // by offset
+using HeapAllocations = Tracked<std::map<uint64_t, HeapAllocation>>;  // by offset
 
 // Orders allocations that have a name by it, and those of one name by the own team whose they are;
 // the world stands for those that several ranks allocated.
@@ -233,7 +234,7 @@ struct Job {
   uint64_t team_sync_bytes = 0;
   bool same_address = false;
   absl::Time created;
-  std::vector<Member> ranks;
+  TrackedVector<Member> ranks;
   std::map<Rank, GaveUp> gave_up;  // while it forms: the last of each rank
 
   OffsetAllocator allocator{0};  // since the epoch was committed
@@ -242,8 +243,8 @@ struct Job {
   std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
   // Those of `allocations` that have a name and are not freed. See NameTaken.
   absl::btree_set<ByName::Entry, ByName> names;
-  std::map<TeamId, Team> teams;  // with the own team of every rank
-  std::deque<Team> past_teams;
+  Tracked<std::map<TeamId, Team>> teams;  // with the own team of every rank
+  Watched<std::deque<Team>> past_teams;
   TeamId next_team = 0;
   std::map<uint32_t, uint64_t> slot_epochs;  // where a slot's next team starts; absent: never used
   std::set<uint32_t> slots_in_use;

@@ -84,7 +84,7 @@ absl::Status Unplace(Job& job, uint64_t offset_bytes) {
   IRIS_CHECK(found != job.allocations.end(), "what is given back was placed");
   const std::vector<SegmentId> pieces = found->second.registered->pieces;
   DropName(job, *found);
-  job.allocations.erase(found);
+  job.allocations.erase(offset_bytes);
   if (pieces.empty()) return job.allocator.Free(offset_bytes);
   job.n_pieces -= pieces.size();
   job.given_back.insert(job.given_back.end(), pieces.begin(), pieces.end());
@@ -107,11 +107,11 @@ absl::Status NameTakenError(const std::string& name) {
 }
 
 void SetName(Job& job, uint64_t offset_bytes, const std::string& name) {
-  const auto entry = job.allocations.find(offset_bytes);
-  IRIS_CHECK(entry != job.allocations.end() && entry->second.label.name().empty(),
+  HeapAllocation* const allocation = job.allocations.Find(offset_bytes);
+  IRIS_CHECK(allocation != nullptr && allocation->label.name().empty(),
              "an allocation has one name");
-  entry->second.label = AllocationLabel(name, entry->second.label.tensor());
-  job.names.insert(&*entry);
+  allocation->label = AllocationLabel(name, allocation->label.tensor());
+  job.names.insert(&*job.allocations.find(offset_bytes));
 }
 
 void FreeOwn(Job& job, uint64_t offset_bytes) {
@@ -121,7 +121,7 @@ void FreeOwn(Job& job, uint64_t offset_bytes) {
       "it is its owner's to free");
   if (entry->second.opens->empty()) return Remove(job, offset_bytes);
   DropName(job, *entry);
-  entry->second.freed = true;
+  job.allocations.at(offset_bytes).freed = true;
 }
 
 void CloseOpened(Job& job, uint64_t offset_bytes, Rank rank, uint64_t n) {

@@ -30,6 +30,31 @@ JobMachine::Impl::Impl(const JobLimits& limits_in, Ledger ledger_in, UnusablePai
       unusable_(std::move(unusable_in)),
       granularity_bytes_(CommonGranularity(ledger_)) {}
 
+void JobMachine::Impl::ClearMarks() {
+  for (const JobId id : jobs_.marks().All()) {
+    Job* const job = FindJob(id);
+    if (job == nullptr) continue;
+    for (const TeamId team_id : job->teams.marks().All()) {
+      Team* const team = job->teams.Find(team_id);
+      if (team == nullptr) continue;
+      team->history.ClearMarks();
+      if (team->op.has_value()) team->op->op.ClearMarks();
+    }
+    job->teams.ClearMarks();
+    job->ranks.ClearMarks();
+    job->allocations.ClearMarks();
+    job->past_teams.ClearMarks();
+  }
+  jobs_.ClearMarks();
+  sessions_.ClearMarks();
+  segments_.ClearMarks();
+  deadlines_.ClearMarks();
+  abandoned_.ClearMarks();
+  refused_.ClearMarks();
+  kept_.ClearMarks();
+  driver_free_changed_ = false;
+}
+
 // Effects.
 
 void JobMachine::Impl::Answer(CallId call, absl::Status status, Result result) {
@@ -56,7 +81,7 @@ void JobMachine::Impl::SetState(Job& job, Rank rank, RankState state, bool abort
   Emit(SetRankState{job.id, rank, state, member.lease.process.pid, abort});
 }
 
-void JobMachine::Impl::NotifyPeers(Job& job, Rank rank, const std::string& reason) {
+void JobMachine::Impl::NotifyPeers(const Job& job, Rank rank, const std::string& reason) {
   const Member& changed = job.ranks[rank];
   for (Rank peer = 0; peer < job.n_ranks(); ++peer) {
     if (peer == rank || !job.ranks[peer].lease.held) continue;
@@ -68,8 +93,7 @@ void JobMachine::Impl::NotifyPeers(Job& job, Rank rank, const std::string& reaso
 // From a call to its job.
 
 JobMachine::Impl::Session* JobMachine::Impl::FindSession(SessionId session) {
-  const auto found = sessions_.find(session);
-  return found == sessions_.end() ? nullptr : &found->second;
+  return sessions_.Find(session);
 }
 
 Job* JobMachine::Impl::JobOf(const Session& session) {
@@ -80,17 +104,18 @@ Job* JobMachine::Impl::JobOf(const Session& session) {
 }
 
 const Job* JobMachine::Impl::JobOf(const Session& session) const {
-  return session.lease.has_value() ? jobs_.at(session.lease->job).get() : nullptr;
+  return session.lease.has_value() ? &*jobs_.at(session.lease->job) : nullptr;
 }
 
 Job* JobMachine::Impl::FindJob(JobId job) {
-  const auto found = jobs_.find(job);
-  return found == jobs_.end() ? nullptr : found->second.get();
+  Box<Job>* const found = jobs_.Find(job);
+  return found == nullptr ? nullptr : &**found;
 }
 
-absl::StatusOr<JobMachine::Impl::Session*> JobMachine::Impl::CallingSession(SessionId id) {
+absl::StatusOr<const JobMachine::Impl::Session*> JobMachine::Impl::CallingSession(
+    SessionId id) const {
   if (stopping_) return absl::UnavailableError("irisd is stopping");
-  Session* session = FindSession(id);
+  const Session* const session = sessions_.Find(id);
   if (session == nullptr) {
     return absl::PermissionDeniedError(
         absl::StrCat("session ", id.value, " is not open: connect to irisd first"));
@@ -110,7 +135,7 @@ absl::StatusOr<JobMachine::Impl::Membership> JobMachine::Impl::FindMembership(Se
   if (const auto& lease = (*session)->lease; valid && lease.has_value() && lease->job == job_id) {
     Job* job = FindJob(job_id);
     IRIS_CHECK(job != nullptr, "a member's job exists");
-    return Membership{*session, job, &job->ranks[lease->rank], lease->rank};
+    return Membership{job, &job->ranks[lease->rank], lease->rank};
   }
   if (valid && (*session)->past_job == job_id) return (*session)->past_status;
   return absl::PermissionDeniedError(
@@ -173,10 +198,13 @@ void JobMachine::Impl::ChangeLimits(const JobLimits& limits) {
   const bool has_quota = limits.max_heap_bytes_per_uid != 0;
   limits_ = limits;
   if (has_quota != had_quota) {
-    if (!has_quota) kept_ = KeptMemory();
-    for (const auto& [id, job] : jobs_) {
-      if (job->state == JobState::kForming) continue;  // nobody was sent memory
-      for (Member& member : job->ranks) member.keeps_memory = has_quota && member.lease.held;
+    if (!has_quota) kept_.Change() = KeptMemory();
+    for (const auto& [id, each] : jobs_) {
+      if (each->state == JobState::kForming) continue;  // nobody was sent memory
+      Job& job = *FindJob(id);
+      for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+        job.ranks[rank].keeps_memory = has_quota && job.ranks[rank].lease.held;
+      }
     }
   }
   ServeStarved();
@@ -295,6 +323,7 @@ struct Meaning {
   void operator()(const SegmentDropped& in) { machine.SegmentDropped(in.segment); }
   void operator()(const DriverFree& in) {
     machine.ledger_.SetDriverFree(in.device_index, in.free_bytes);
+    machine.driver_free_changed_ = true;
   }
   void operator()(const LimitsChanged& in) { machine.ChangeLimits(in.limits); }
   void operator()(const Noted& in) { machine.Emit(EmitEvent{in.event}); }
@@ -309,6 +338,7 @@ JobMachine::JobMachine(const JobLimits& limits, Ledger ledger, UnusablePairs unu
 JobMachine::~JobMachine() = default;
 
 Effects JobMachine::Apply(const Input& input, Time now) {
+  impl_->ClearMarks();
   impl_->now_ = now;
   std::visit(Meaning<Impl>{*impl_}, input);
   return impl_->TakeEffects();

@@ -39,6 +39,7 @@
 #include "server/job/inputs.h"
 #include "server/job/limits.h"
 #include "server/job/snapshots.h"
+#include "server/job/tracked.h"
 
 namespace iris::server {
 
@@ -90,7 +91,7 @@ class JobMachine {
  private:
   friend class MachineState;  // writes and reads all of it (server/state)
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  Box<Impl> impl_;
 };
 
 }  // namespace iris::server

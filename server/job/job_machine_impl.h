@@ -22,6 +22,7 @@
 #include "server/job/job_machine.h"
 #include "server/job/kept_memory.h"
 #include "server/job/operations/operation.h"
+#include "server/job/tracked.h"
 
 namespace iris::server {
 
@@ -65,7 +66,6 @@ struct JobMachine::Impl {
   };
 
   struct Membership {
-    Session* session = nullptr;
     Job* job = nullptr;
     Member* member = nullptr;
     Rank rank = 0;
@@ -86,9 +86,11 @@ struct JobMachine::Impl {
   void NoteSession(const Session& session, EventDetail detail);
   // Also changes the member's state.
   void SetState(Job& job, Rank rank, RankState state, bool abort);
-  void NotifyPeers(Job& job, Rank rank, const std::string& reason);
+  void NotifyPeers(const Job& job, Rank rank, const std::string& reason);
 
   // job_machine.cc.
+  // Before an input: what it changes is marked (tracked.h).
+  void ClearMarks();
   void OpenSession(SessionId session, const CallerInfo& caller, absl::Duration process_age);
   void OpenWatch(SessionId session, CallId call, JobId job);
   Session* FindSession(SessionId session);
@@ -97,7 +99,7 @@ struct JobMachine::Impl {
   Job* JobOf(const Session& session);
   const Job* JobOf(const Session& session) const;
   // Whether the session may call at all now.
-  absl::StatusOr<Session*> CallingSession(SessionId session);
+  absl::StatusOr<const Session*> CallingSession(SessionId session) const;
   absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
   void AddWaiting(CallId call, const WaitingCall& waiting) { waiting_[call] = waiting; }
   // Takes a waiting call out of whatever waits with it.
@@ -193,7 +195,8 @@ struct JobMachine::Impl {
   // For a rank in Join, after CheckMemory: now, or as soon as memory is free.
   void CreateFirstSegment(Job& job, Rank rank);
   void Drop(SegmentId segment);
-  void DropAll(std::vector<SegmentId>& segments);
+  // Those that there are.
+  void DropAll(const std::vector<SegmentId>& segments);
   void SegmentCreated(SegmentId segment, const absl::Status& status);
   void SegmentDropped(SegmentId segment);
   void ServeStarved();
@@ -236,7 +239,7 @@ struct JobMachine::Impl {
   // Answers the calls of a session that no longer speaks for the rank.
   void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);
   // In which calls the ranks are, as far as irisd knows; for errors.
-  std::string WhereAre(Job& job, const std::vector<Rank>& ranks) const;
+  std::string WhereAre(const Job& job, const std::vector<Rank>& ranks) const;
   // Fails calls that wait for each other without end.
   void LookForStuck(Job& job);
   // registered.cc.
@@ -247,7 +250,7 @@ struct JobMachine::Impl {
   // The same of a register that several ranks make together; nothing of all else.
   absl::Status TakeGiven(Job& job, Team& team, size_t index, const Operation& op);
   std::vector<Given> GivenBy(const Team& team) const;
-  void ReturnGiven(Job& job, PendingOp& op);
+  void ReturnGiven(Job& job, const PendingOp& op);
   // Of an operation that fails: gives back what must not outlast that.
   void FreeFailed(Job& job, Team& team, const Operation& op);
 
@@ -291,6 +294,7 @@ struct JobMachine::Impl {
 
   JobLimits limits_;
   Ledger ledger_;
+  bool driver_free_changed_ = false;  // of a device of the ledger, by this input
   const UnusablePairs unusable_;
   uint64_t n_descriptors_ = 0;                        // of segments and pages, of every job
   std::map<Party, uint64_t> descriptors_by_account_;  // no zeros
@@ -298,19 +302,19 @@ struct JobMachine::Impl {
   bool stopping_ = false;
   Time now_;  // of the input that is being applied
 
-  std::map<SessionId, Session> sessions_;
-  std::map<JobId, std::unique_ptr<Job>> jobs_;
+  Tracked<std::map<SessionId, Session>> sessions_;
+  Tracked<std::map<JobId, Box<Job>>> jobs_;
   std::map<std::pair<Party, std::string>, JobId> jobs_by_name_;  // whose, name
   std::map<Party, std::set<JobId>> jobs_by_account_;
-  std::map<std::pair<Party, std::string>, AbandonedJob> abandoned_;  // whose, name
-  std::map<std::pair<Party, std::string>, RefusedJoin> refused_;     // whose, name
+  Tracked<std::map<std::pair<Party, std::string>, AbandonedJob>> abandoned_;  // whose, name
+  Tracked<std::map<std::pair<Party, std::string>, RefusedJoin>> refused_;     // whose, name
   std::map<Party, std::set<SessionId>> sessions_by_account_;
   std::map<Party, uint64_t> booked_bytes_by_account_;
   std::map<Party, uint64_t> dropping_bytes_by_account_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
-  KeptMemory kept_;                           // empty unless users have a quota
+  Watched<KeptMemory> kept_;                  // empty unless users have a quota
   std::set<std::pair<JobId, Rank>> starved_;  // in Join, waiting for memory that is being dropped
-  absl::flat_hash_map<SegmentId, Segment> segments_;
+  Tracked<absl::flat_hash_map<SegmentId, Segment>> segments_;
   absl::flat_hash_map<CallId, WaitingCall> waiting_;
   DeadlineQueue deadlines_;
   uint64_t next_job_ = 1;

@@ -39,23 +39,24 @@ absl::Duration Clamp(absl::Duration asked, absl::Duration standard, absl::Durati
 // Join.
 
 void JobMachine::Impl::Join(SessionId id, CallId call, const JoinSpec& spec) {
-  const auto session = CallingSession(id);
-  if (!session.ok()) return Answer(call, session.status());
-  if (JoinAgain(**session, call, spec)) return;
-  if (Job* job = JobOf(**session); job != nullptr) {
+  const auto calling = CallingSession(id);
+  if (!calling.ok()) return Answer(call, calling.status());
+  Session* const session = FindSession(id);
+  if (JoinAgain(*session, call, spec)) return;
+  if (Job* job = JobOf(*session); job != nullptr) {
     // One that the session cancelled just now is over at last.
-    const Rank rank = (*session)->lease->rank;
+    const Rank rank = session->lease->rank;
     if (deadlines_.Get({job->id, DeadlineKey::Kind::kWithdraw, rank}).has_value()) {
       WithdrawCancelled(*job, rank);
     }
   }
-  const absl::Status told = RefusedBefore(**session, spec);
-  const absl::Status status = told.ok() ? TryJoin(**session, call, spec) : told;
+  const absl::Status told = RefusedBefore(*session, spec);
+  const absl::Status status = told.ok() ? TryJoin(*session, call, spec) : told;
   if (status.ok()) return;
-  Emit(EmitEvent{{CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank, (*session)->caller.pid,
-                  (*session)->caller.party, event::JoinFailed{std::string(status.message())}}});
+  Emit(EmitEvent{{CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank, session->caller.pid,
+                  session->caller.party, event::JoinFailed{std::string(status.message())}}});
   Answer(call, status);
-  if (told.ok()) Refuse(**session, spec, status);
+  if (told.ok()) Refuse(*session, spec, status);
 }
 
 // A refusal ends the join of the others only if it is of a rank that the job cannot form without:
@@ -112,37 +113,37 @@ void JobMachine::Impl::RememberRefused(const std::pair<Party, std::string>& name
   refused_.erase(name);
   if (refused.untold.empty()) return;
   if (refused_.size() >= kMaxRefusedJoins) {
-    refused_.erase(std::min_element(
-        refused_.begin(), refused_.end(),
-        [](const auto& a, const auto& b) { return a.second.when < b.second.when; }));
+    refused_.erase(
+        std::min_element(refused_.begin(), refused_.end(), [](const auto& a, const auto& b) {
+          return a.second.when < b.second.when;
+        })->first);
   }
   refused_[name] = std::move(refused);
 }
 
 absl::Status JobMachine::Impl::RefusedBefore(const Session& session, const JoinSpec& spec) {
-  const auto found = refused_.find({session.caller.party, spec.job});
-  if (found == refused_.end() || session.lease.has_value() || spec.rank < 0) {
+  const std::pair name(session.caller.party, spec.job);
+  if (!refused_.contains(name) || session.lease.has_value() || spec.rank < 0) {
     return absl::OkStatus();
   }
-  RefusedJoin& refused = found->second;
+  RefusedJoin& refused = refused_.at(name);
   if (now_.steady >= refused.until) {
-    refused_.erase(found);
+    refused_.erase(name);
     return absl::OkStatus();
   }
   // A process that began later belongs to another attempt, which may well succeed.
   if (session.process_began > refused.when) return absl::OkStatus();
   if (refused.untold.erase(static_cast<Rank>(spec.rank)) == 0) return absl::OkStatus();
   absl::Status told = refused.told;
-  if (refused.untold.empty()) refused_.erase(found);
+  if (refused.untold.empty()) refused_.erase(name);
   return told;
 }
 
 void JobMachine::Impl::ForgetRefused(const Job& job, Rank joined) {
-  const auto found = refused_.find({job.party, job.name});
-  if (found == refused_.end()) return;
-  std::set<Rank>& untold = found->second.untold;
-  untold.erase(joined);
-  if (untold.empty() || joined == found->second.rank) refused_.erase(found);
+  RefusedJoin* const refused = refused_.Find({job.party, job.name});
+  if (refused == nullptr) return;
+  refused->untold.erase(joined);
+  if (refused->untold.empty() || joined == refused->rank) refused_.erase({job.party, job.name});
 }
 
 absl::Status JobMachine::Impl::TryJoin(Session& session, CallId call, const JoinSpec& asked) {
@@ -361,8 +362,7 @@ absl::Status JobMachine::Impl::CheckPeers(const Job* job, const JoinSpec& spec,
 Job& JobMachine::Impl::NewJob(const std::string& name, const Party& party, const JoinSpec& spec) {
   const uint32_t n_ranks = static_cast<uint32_t>(spec.n_ranks);
   const JobId id{next_job_++};
-  auto made = std::make_unique<Job>();
-  Job& job = *made;
+  Job& job = *jobs_[id];
   job.id = id;
   job.name = name;
   job.party = party;
@@ -373,7 +373,6 @@ Job& JobMachine::Impl::NewJob(const std::string& name, const Party& party, const
   job.created = now_.wall;
   job.ranks.resize(n_ranks);
   RecallAbandoned(job);
-  jobs_.emplace(id, std::move(made));
   jobs_by_name_[{party, name}] = id;
   jobs_by_account_[party.Account()].insert(id);
   CountDescriptors(party, n_ranks + 1);
@@ -399,21 +398,21 @@ void JobMachine::Impl::WithdrawJoin(Job& job, Rank rank, const absl::Status& sta
 
 void JobMachine::Impl::RememberAbandoned(const Job& job) {
   if (abandoned_.size() >= kMaxAbandonedJobs) {
-    abandoned_.erase(std::min_element(
-        abandoned_.begin(), abandoned_.end(),
-        [](const auto& a, const auto& b) { return a.second.when < b.second.when; }));
+    abandoned_.erase(
+        std::min_element(abandoned_.begin(), abandoned_.end(), [](const auto& a, const auto& b) {
+          return a.second.when < b.second.when;
+        })->first);
   }
   abandoned_[{job.party, job.name}] = {job.n_ranks(), now_.steady, job.gave_up};
 }
 
 void JobMachine::Impl::RecallAbandoned(Job& job) {
-  const auto found = abandoned_.find({job.party, job.name});
-  if (found == abandoned_.end()) return;
-  if (found->second.n_ranks == job.n_ranks() &&
-      now_.steady - found->second.when < kAbandonedJobKept) {
-    job.gave_up = std::move(found->second.gave_up);
+  AbandonedJob* const found = abandoned_.Find({job.party, job.name});
+  if (found == nullptr) return;
+  if (found->n_ranks == job.n_ranks() && now_.steady - found->when < kAbandonedJobKept) {
+    job.gave_up = std::move(found->gave_up);
   }
-  abandoned_.erase(found);
+  abandoned_.erase({job.party, job.name});
 }
 
 // A rank that was here while this one waited did come, even if its own time was up first: ranks
@@ -552,8 +551,8 @@ void JobMachine::Impl::CommitEpoch(Job& job) {
   deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
   NewEpoch(job, now_.wall);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) SetState(job, rank, RankState::kReady, false);
-  for (Member& member : job.ranks) {
-    for (const CallId call : std::exchange(member.mapped_calls, {})) {
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    for (const CallId call : std::exchange(job.ranks[rank].mapped_calls, {})) {
       Answer(call, absl::OkStatus(), MappedResultOf(job));
     }
   }
@@ -591,7 +590,7 @@ void JobMachine::Impl::AnsweredJoinCancelled(CallId call) {
     for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
       const Member& member = job->ranks[rank];
       if (member.answered_join == call && member.state != RankState::kMapped) {
-        return JoinUndelivered(*job, rank);
+        return JoinUndelivered(*FindJob(id), rank);
       }
     }
   }
@@ -665,7 +664,7 @@ void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
   if (job.growth.has_value())
     FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
   CloseAllOf(job, rank);
-  DropAll(job.given_back);
+  DropAll(std::exchange(job.given_back, {}));
   ConcludeDeadTeams(job);
   EndLease(
       job, rank,
@@ -748,10 +747,8 @@ void JobMachine::Impl::EndJob(Job& job) {
     for (const SegmentId id : member.segments) bytes += segments_.at(id).info.bytes;
   }
   KeepAccountOf(job, bytes);
-  for (Member& member : job.ranks) DropAll(member.segments);
-  for (auto& [offset, allocation] : job.allocations) {
-    if (allocation.is_registered()) DropAll(allocation.registered.Change().pieces);
-  }
+  for (const Member& member : job.ranks) DropAll(member.segments);
+  for (const auto& [offset, allocation] : job.allocations) DropAll(allocation.registered->pieces);
   CountDescriptors(job.party, -static_cast<int64_t>(job.n_ranks() + 1));
   Emit(DropPages{job.id});
   Note(job, event::JobEnded{});
@@ -768,7 +765,7 @@ void JobMachine::Impl::Resume(SessionId id, CallId call, JobId job_id, const std
                               int32_t rank_in, uint64_t epoch) {
   const auto calling = CallingSession(id);
   if (!calling.ok()) return Answer(call, calling.status());
-  Session& session = **calling;
+  Session& session = *FindSession(id);
   Job* job = FindJob(job_id);
   const std::string what = absl::StrCat("resume rank ", rank_in, " of job '",
                                         CleanText(name, wire::kMaxJobNameBytes), "': ");

@@ -23,7 +23,7 @@ void NewEpoch(Job& job, absl::Time wall) {
   IRIS_CHECK(!job.growth.has_value() && job.growth_queue.empty(),
              "no growth is under way between two epochs");
   job.slot_epochs.clear();
-  job.past_teams.clear();
+  job.past_teams.Change().clear();
   job.value_bytes = 0;
   job.last_growth = GrowDone();
   job.last_published = GrowId();
@@ -35,7 +35,7 @@ void NewEpoch(Job& job, absl::Time wall) {
                "an empty heap holds the world's barrier area");
     MakeOwnTeams(job);
   } else {
-    for (auto& [id, team] : job.teams) CarryOver(team);
+    for (const auto& [id, team] : job.teams) CarryOver(job.teams.at(id));
   }
   job.same_address = std::all_of(job.ranks.begin(), job.ranks.end(), [](const Member& member) {
     return member.base == wire::kProposedBase;

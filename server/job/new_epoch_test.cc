@@ -28,7 +28,7 @@ class NewEpochTest : public ::testing::Test {
     job_.stride_bytes = 4 * kHeapBytes;
     job_.team_sync_bytes = kSyncBytes;
     job_.ranks.resize(3);
-    for (Member& member : job_.ranks) member.base = wire::kProposedBase;
+    for (Rank rank = 0; rank < 3; ++rank) job_.ranks[rank].base = wire::kProposedBase;
   }
 
   Team& World() { return job_.teams.at(kWorldTeam); }
@@ -39,8 +39,8 @@ class NewEpochTest : public ::testing::Test {
     world_k_ = 5;
     World().next_k = 5;
     World().position = {5, 6, 2};
-    for (uint64_t k = 3; k < 5; ++k) World().history.push_back({k, absl::OkStatus(), {}});
-    World().history.back().result.value = SharedBytes("value");
+    World().history.push_back({3, absl::OkStatus(), {}});
+    World().history.push_back({4, absl::OkStatus(), {.value = SharedBytes("value")}});
     job_.value_bytes = 5;
     ASSERT_TRUE(MakeTeam(job_, {2, 0}, 3, absl::UnixEpoch()).ok());
     auto offset = Place(
@@ -51,7 +51,7 @@ class NewEpochTest : public ::testing::Test {
     World().n_allocations = 1;
     job_.teams.at(1).info.barrier_start_epoch = 40;
     job_.slot_epochs = {{0, 12}, {3, 40}, {4, kMaxSlotEpoch}};
-    job_.past_teams.emplace_back();
+    job_.past_teams.Change().emplace_back();
     job_.last_growth = {GrowId{9}, true, ""};
     job_.state = JobState::kBroken;
     job_.broken_reason = "rank 1 (pid 4) died";
@@ -136,7 +136,7 @@ TEST_F(NewEpochTest, OutcomesAndPastTeamsAreForgotten) {
   NewEpoch(job_, absl::UnixEpoch());
   EXPECT_THAT(World().history, IsEmpty());
   EXPECT_EQ(job_.value_bytes, 0u);
-  EXPECT_THAT(job_.past_teams, IsEmpty());
+  EXPECT_THAT(*job_.past_teams, IsEmpty());
   EXPECT_EQ(job_.last_growth.grow, GrowId());
 }
 

@@ -51,7 +51,7 @@ absl::Status JobMachine::Impl::TakeGiven(Job& job, Team& team, size_t index, con
 
 std::vector<Given> JobMachine::Impl::GivenBy(const Team& team) const {
   std::vector<Given> all;
-  const auto* registers = std::get_if<RegisterOp>(&team.op->op);
+  const auto* registers = std::get_if<RegisterOp>(&*team.op->op);
   if (registers == nullptr) return all;
   if (IsOwnTeam(team.info.id)) {
     all.push_back({OwnerOf(team.info.id), registers->lead_bytes, registers->piece_bytes});
@@ -67,8 +67,8 @@ std::vector<Given> JobMachine::Impl::GivenBy(const Team& team) const {
   return all;
 }
 
-void JobMachine::Impl::ReturnGiven(Job& job, PendingOp& op) {
-  for (GivenMemory& given : op.given) {
+void JobMachine::Impl::ReturnGiven(Job& job, const PendingOp& op) {
+  for (const GivenMemory& given : op.given) {
     job.n_pieces -= given.pieces.size();
     DropAll(given.pieces);
   }
@@ -78,7 +78,7 @@ void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
   std::vector<GivenMemory>& all = team.op->given;
   if (IsOwnTeam(team.info.id)) {
     absl::StatusOr<GivenMemory> given =
-        TakePieces(job, OwnerOf(team.info.id), std::get<RegisterOp>(team.op->op));
+        TakePieces(job, OwnerOf(team.info.id), std::get<RegisterOp>(*team.op->op));
     if (!given.ok()) {
       return Conclude(job, team,
                       absl::Status(given.status().code(), absl::StrCat(What(team.op->op, team),
@@ -112,7 +112,7 @@ void JobMachine::Impl::FreeFailed(Job& job, Team& team, const Operation& op) {
   const absl::Status freed = Unplace(job, *offset_bytes);
   IRIS_CHECK(freed.ok(), "registered memory is not the allocator's");
   --team.n_allocations;
-  DropAll(job.given_back);
+  DropAll(std::exchange(job.given_back, {}));
   Note(job, event::Freed{team.info.id, team.next_k, *offset_bytes});
 }
 

@@ -48,7 +48,7 @@ absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
                                     const Ledger::Holder& holder) {
   const Party account = holder.party.Account();
   const auto found = booked_bytes_by_account_.find(account);
-  const uint64_t kept = kept_.bytes(account);
+  const uint64_t kept = kept_->bytes(account);
   const uint64_t booked = (found == booked_bytes_by_account_.end() ? 0 : found->second) + kept;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota != 0 && (booked > quota || bytes > quota - booked)) {
@@ -59,7 +59,7 @@ absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
       absl::StrAppend(&text, "; ", base::SizeText(kept),
                       " of them are of ranks that left or failed, and count until the processes "
                       "that may have them mapped have ended: ",
-                      kept_.Holders(account));
+                      kept_->Holders(account));
     }
     return absl::ResourceExhaustedError(text);
   }
@@ -90,7 +90,7 @@ bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes,
   if (quota == 0) return true;
   const Party account = party.Account();
   const uint64_t held = value(booked_bytes_by_account_, account) -
-                        value(dropping_bytes_by_account_, account) + kept_.bytes(account);
+                        value(dropping_bytes_by_account_, account) + kept_->bytes(account);
   return held <= quota && bytes <= quota - held;
 }
 
@@ -139,17 +139,15 @@ void JobMachine::Impl::Drop(SegmentId id) {
   Emit(DropSegment{id});
 }
 
-void JobMachine::Impl::DropAll(std::vector<SegmentId>& segments) {
+void JobMachine::Impl::DropAll(const std::vector<SegmentId>& segments) {
   for (const SegmentId id : segments) {
     if (segments_.contains(id)) Drop(id);
   }
-  segments.clear();
 }
 
 void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) {
-  const auto found = segments_.find(id);
-  if (found == segments_.end()) return;
-  Segment& segment = found->second;
+  if (!segments_.contains(id)) return;
+  Segment& segment = segments_.at(id);
   if (segment.dropping || segment.created) return;  // SegmentDropped will follow
   Job* job = FindJob(segment.job);
   IRIS_CHECK(job != nullptr, "a segment that is not being dropped has a job");
@@ -160,7 +158,7 @@ void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) 
     return;
   }
   const Segment failed = segment;
-  segments_.erase(found);
+  segments_.erase(id);
   CountDescriptors(failed.holder.party, -1);
   Unbook(failed.device_index, failed.info.bytes, failed.holder);
   std::string text = absl::StrCat("the memory of ", job->Who(failed.info.rank),
@@ -189,7 +187,7 @@ void JobMachine::Impl::SegmentDropped(SegmentId id) {
   const auto found = segments_.find(id);
   if (found == segments_.end() || !found->second.dropping) return;
   const Segment segment = found->second;
-  segments_.erase(found);
+  segments_.erase(id);
   CountDescriptors(segment.holder.party, -1);
   if (segment.registered) return;
   const auto subtract = [&](auto& map, const auto& key) {
@@ -227,17 +225,17 @@ void JobMachine::Impl::KeepAccountOf(const Job& job, uint64_t bytes) {
   for (const Member& member : job.ranks) {
     if (member.keeps_memory) holders.insert(KeptMemory::ProcessOf(member.lease.process));
   }
-  kept_.Add(job.party, std::move(holders), bytes);
+  kept_.Change().Add(job.party, std::move(holders), bytes);
 }
 
 bool JobMachine::Impl::WatchesKeeper(const Session& session) const {
   if (limits_.max_heap_bytes_per_uid == 0) return false;
   const CallerInfo& process = session.caller;
-  bool keeps = kept_.Holds(process.party, KeptMemory::ProcessOf(process));
+  bool keeps = kept_->Holds(process.party, KeptMemory::ProcessOf(process));
   if (const auto mine = jobs_by_account_.find(process.party.Account());
       mine != jobs_by_account_.end()) {
     for (auto id = mine->second.begin(); !keeps && id != mine->second.end(); ++id) {
-      const std::vector<Member>& ranks = jobs_.at(*id)->ranks;
+      const TrackedVector<Member>& ranks = jobs_.at(*id)->ranks;
       keeps = std::any_of(ranks.begin(), ranks.end(), [&](const Member& member) {
         return member.keeps_memory && member.lease.OfProcess(process);
       });
@@ -252,11 +250,13 @@ bool JobMachine::Impl::WatchesKeeper(const Session& session) const {
 }
 
 void JobMachine::Impl::ForgetKeeper(const CallerInfo& process) {
-  kept_.ProcessGone(process.party, KeptMemory::ProcessOf(process));
+  kept_.Change().ProcessGone(process.party, KeptMemory::ProcessOf(process));
   const auto mine = jobs_by_account_.find(process.party.Account());
   if (mine == jobs_by_account_.end()) return;
   for (const JobId id : mine->second) {
-    for (Member& member : jobs_.at(id)->ranks) {
+    Job& job = *FindJob(id);
+    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+      Member& member = job.ranks[rank];
       if (member.lease.OfProcess(process)) member.keeps_memory = false;
     }
   }

@@ -102,7 +102,7 @@ AccountSnapshot JobMachine::AccountOf(const Party& account) const {
   };
   AccountSnapshot shot{
       .descriptors = value(impl_->descriptors_by_account_),
-      .heap_bytes = value(impl_->booked_bytes_by_account_) + impl_->kept_.bytes(account)};
+      .heap_bytes = value(impl_->booked_bytes_by_account_) + impl_->kept_->bytes(account)};
   const auto mine = impl_->jobs_by_account_.find(account);
   if (mine == impl_->jobs_by_account_.end()) return shot;
   shot.jobs = mine->second.size();
@@ -124,7 +124,7 @@ size_t JobMachine::n_sessions() const { return impl_->sessions_.size(); }
 
 uint64_t JobMachine::kept_bytes() const {
   uint64_t sum = 0;
-  for (const auto& [account, parts] : impl_->kept_.all()) sum += impl_->kept_.bytes(account);
+  for (const auto& [account, parts] : impl_->kept_->all()) sum += impl_->kept_->bytes(account);
   return sum;
 }
 

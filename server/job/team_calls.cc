@@ -19,10 +19,10 @@ namespace iris::server {
 namespace {
 
 Team* FindPastTeam(Job& job, TeamId id) {
-  for (Team& team : job.past_teams) {
-    if (team.info.id == id) return &team;
-  }
-  return nullptr;
+  const auto is = [id](const Team& team) { return team.info.id == id; };
+  if (std::none_of(job.past_teams->begin(), job.past_teams->end(), is)) return nullptr;
+  std::deque<Team>& teams = job.past_teams.Change();
+  return &*std::find_if(teams.begin(), teams.end(), is);
 }
 
 const Outcome* FindOutcome(const Team& team, uint64_t k) {
@@ -63,8 +63,9 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
                   absl::FailedPreconditionError(absl::StrCat(
                       "job '", job.name, "' is not ready: not every rank has mapped its peers")));
   }
-  const auto found = job.teams.find(spec.team);
-  Team* team = found == job.teams.end() ? FindPastTeam(job, spec.team) : &found->second;
+  Team* team = job.teams.Find(spec.team);
+  const bool destroyed = team == nullptr;
+  if (destroyed) team = FindPastTeam(job, spec.team);
   if (team == nullptr) {
     return Answer(
         call, absl::NotFoundError(absl::StrCat("job '", job.name, "' has no team ", spec.team)));
@@ -74,7 +75,6 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
     return Answer(call, absl::PermissionDeniedError(
                             absl::StrCat("rank ", rank, " is not a member of team ", spec.team)));
   }
-  const bool destroyed = found == job.teams.end();
   if (absl::Status s = CheckPosition(*team, index, spec.k, destroyed); !s.ok()) {
     return Answer(call, s);
   }
@@ -156,7 +156,8 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   }
   if (index != pending.first) {
     job.value_bytes -= HeldBytes(pending.op);
-    Merge(pending.op, op, team);
+    // A value that is here already is not marked as changed by ranks that bring none.
+    if (HeldBytes(op) > 0 || HeldBytes(pending.op) == 0) Merge(pending.op.Change(), op, team);
     job.value_bytes += HeldBytes(pending.op);
   }
   if (absl::Status s = TakeGiven(job, team, index, op); !s.ok()) {
@@ -288,9 +289,9 @@ void JobMachine::Impl::OperationTimedOut(Job& job, Team& team) {
 }
 
 void JobMachine::Impl::ConcludeDeadTeams(Job& job) {
-  for (auto& [id, team] : job.teams) {
+  for (const auto& [id, team] : job.teams) {
     if (!team.op.has_value()) continue;
-    if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) Conclude(job, team, s);
+    if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) Conclude(job, job.teams.at(id), s);
   }
   AnswerBarriersOfDeadTeams(job);
 }
@@ -313,7 +314,7 @@ void JobMachine::Impl::Execute(Job& job, Team& team) {
   if (auto* adopts = std::get_if<Adopts>(&executed)) {
     return Adopt(job, team, std::move(*adopts));
   }
-  DropAll(job.given_back);
+  DropAll(std::exchange(job.given_back, {}));
   Concluded& concluded = std::get<Concluded>(executed);
   Conclude(job, team, std::move(concluded.status), std::move(concluded.result));
   if (concluded.ends_team) EndTeam(job, team);
@@ -326,9 +327,10 @@ void JobMachine::Impl::EndTeam(Job& job, Team& team) {
     team.history.pop_front();
   }
   const TeamId id = team.info.id;
-  job.past_teams.push_back(std::move(team));
+  std::deque<Team>& past = job.past_teams.Change();
+  past.push_back(std::move(team));
   job.teams.erase(id);
-  if (job.past_teams.size() > kMaxPastTeams) job.past_teams.pop_front();
+  if (past.size() > kMaxPastTeams) past.pop_front();
 }
 
 }  // namespace iris::server

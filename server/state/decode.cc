@@ -187,7 +187,7 @@ class JobDecoder {
       if (!team.ok()) return team.status();
       if (team->op.has_value()) return Broken("a past team that asks");
       if (IsOwnTeam(team->info.id)) return Broken("a past team of one rank alone");
-      job_.past_teams.push_back(*std::move(team));
+      job_.past_teams.Change().push_back(*std::move(team));
     }
     for (const state::SlotEpoch& slot : from_.slot_epochs()) {
       if (slot.slot() >= wire::kMaxTeamsPerJob) return Broken("a barrier slot");
@@ -292,9 +292,9 @@ class JobDecoder {
       for (const state::Opens& open : from.opens()) {
         allocation.opens.Change()[open.rank()] = open.n();
       }
-      const auto team = job_.teams.find(allocation.team);
-      if (team == job_.teams.end()) return Broken("an allocation of no team");
-      if (!allocation.sync) ++team->second.n_allocations;
+      Team* const team = job_.teams.Find(allocation.team);
+      if (team == nullptr) return Broken("an allocation of no team");
+      if (!allocation.sync) ++team->n_allocations;
       if (from.pieces_size() > 0) {
         if (allocation.sync || from.lead_bytes() > from.offset_bytes() ||
             job_.allocations.contains(from.offset_bytes())) {
@@ -420,17 +420,19 @@ class MachineState::Decoder {
   }
 
   absl::Status OneJob(const state::Job& from) {
-    auto made = std::make_unique<Job>();
-    Job& job = *made;
-    job.id = JobId{from.id()};
     if (from.id() == 0 || from.id() >= impl_.next_job_) return Bad("job ", from.id(), ": its id");
+    const JobId job_id{from.id()};
+    if (impl_.jobs_.contains(job_id)) return Bad("job ", from.id(), " is there twice");
+    Job& job = *impl_.jobs_[job_id];
+    job.id = job_id;
     if (absl::Status s = JobDecoder(from, &job).Run(impl_.ledger_.devices().size()); !s.ok()) {
       return s;
     }
-    for (Member& member : job.ranks) member.keeps_memory &= follows_memory_;
-    if (!impl_.jobs_.emplace(job.id, std::move(made)).second ||
-        !impl_.jobs_by_name_.emplace(std::pair(job.party, job.name), job.id).second) {
-      return Bad("job ", from.id(), " is there twice");
+    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+      job.ranks[rank].keeps_memory &= follows_memory_;
+    }
+    if (!impl_.jobs_by_name_.emplace(std::pair(job.party, job.name), job.id).second) {
+      return Bad("job ", from.id(), ": another has its name");
     }
     impl_.jobs_by_account_[job.party.Account()].insert(job.id);
     impl_.CountDescriptors(job.party, job.n_ranks() + 1);
@@ -596,10 +598,10 @@ class MachineState::Decoder {
       }
       if (holders.empty() || from.bytes() == 0) return Bad("memory that nobody keeps");
       if (from.bytes() > kMaxKeptBytes ||
-          impl_.kept_.bytes(server::Decode(from.party())) > kMaxKeptBytes - from.bytes()) {
+          impl_.kept_->bytes(server::Decode(from.party())) > kMaxKeptBytes - from.bytes()) {
         return Bad("more memory is kept than there can be");
       }
-      impl_.kept_.Add(server::Decode(from.party()), std::move(holders), from.bytes());
+      impl_.kept_.Change().Add(server::Decode(from.party()), std::move(holders), from.bytes());
     }
     return absl::OkStatus();
   }

@@ -1,8 +1,9 @@
-// MachineState::Encode.
+// MachineState::Encode, and EncodeChange of what one input has changed.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "google/protobuf/arena.h"
 #include "proto/status/code.h"
 #include "server/job/job_machine_impl.h"
 #include "server/state/machine_state.h"
@@ -98,10 +99,14 @@ void Encode(Rank rank, const GaveUp& from, state::GaveUp* to) {
   to->set_timed_out(from.timed_out);
 }
 
-void Encode(const PendingOp& from, state::PendingOp* to) {
+void EncodeArguments(const PendingOp& from, state::PendingOp* to) {
   v1::OperateRequest op;
   ToProto(from.op, &op);
   to->set_op(op.SerializeAsString());
+}
+
+// Without its arguments.
+void Encode(const PendingOp& from, state::PendingOp* to) {
   to->set_first(static_cast<uint32_t>(from.first));
   for (size_t i = 0; i < from.asked.size(); ++i) {
     state::PendingOp::Asked* member = to->add_members();
@@ -117,12 +122,29 @@ void Encode(const PendingOp& from, state::PendingOp* to) {
   to->set_since_ns(Nanoseconds(from.since));
 }
 
-void Encode(const Team& from, state::Team* to) {
+// Without its outcomes and the arguments of its operation.
+void EncodeHead(const Team& from, state::Team* to) {
   Encode(from.info, to->mutable_info());
   to->mutable_position()->Assign(from.position.begin(), from.position.end());
   to->set_next_k(from.next_k);
   if (from.op.has_value()) Encode(*from.op, to->mutable_op());
+}
+
+void Encode(const Team& from, state::Team* to) {
+  EncodeHead(from, to);
+  if (from.op.has_value()) EncodeArguments(*from.op, to->mutable_op());
   for (const Outcome& outcome : from.history) Encode(outcome, to->add_history());
+}
+
+void EncodeChange(const Team& from, state::TeamChange* to) {
+  EncodeHead(from, to->mutable_team());
+  if (from.op.has_value() && from.op->op.changed()) {
+    EncodeArguments(*from.op, to->mutable_team()->mutable_op());
+  }
+  to->set_n_outcomes(from.history.size());
+  for (size_t i = from.history.size() - from.history.n_new(); i < from.history.size(); ++i) {
+    Encode(from.history[i], to->add_added());
+  }
 }
 
 void Encode(uint64_t offset_bytes, const HeapAllocation& from, state::Allocation* to) {
@@ -158,7 +180,8 @@ void Encode(const Growth& from, state::Growth* to) {
   for (const bool mapped : from.mapped) to->add_mapped(mapped);
 }
 
-void Encode(const Job& from, state::Job* to) {
+// Without ranks, allocations, teams and past teams.
+void EncodeHead(const Job& from, state::Job* to) {
   to->set_id(from.id.value);
   to->set_name(from.name);
   Encode(from.party, to->mutable_party());
@@ -171,12 +194,6 @@ void Encode(const Job& from, state::Job* to) {
   to->set_team_sync_bytes(from.team_sync_bytes);
   to->set_same_address(from.same_address);
   to->set_created_ns(Nanoseconds(from.created));
-  for (const Member& member : from.ranks) Encode(member, to->add_ranks());
-  for (const auto& [offset, allocation] : from.allocations) {
-    Encode(offset, allocation, to->add_allocations());
-  }
-  for (const auto& [id, team] : from.teams) Encode(team, to->add_teams());
-  for (const Team& team : from.past_teams) Encode(team, to->add_past_teams());
   to->set_next_team(from.next_team);
   for (const auto& [slot, epoch] : from.slot_epochs) {
     state::SlotEpoch* one = to->add_slot_epochs();
@@ -195,109 +212,232 @@ void Encode(const Job& from, state::Job* to) {
   for (const auto& [rank, gave_up] : from.gave_up) Encode(rank, gave_up, to->add_gave_up());
 }
 
-// Those of a map by their keys, in order.
+// The keys of a map, in order.
 template <typename Map>
-std::vector<const typename Map::mapped_type*> InOrder(const Map& map) {
-  std::vector<std::pair<typename Map::key_type, const typename Map::mapped_type*>> sorted;
-  for (const auto& [key, value] : map) sorted.emplace_back(key, &value);
-  std::sort(sorted.begin(), sorted.end());
-  std::vector<const typename Map::mapped_type*> values;
-  for (const auto& [key, value] : sorted) values.push_back(value);
-  return values;
+std::vector<typename Map::key_type> KeysOf(const Map& map) {
+  std::vector<typename Map::key_type> keys;
+  for (const auto& [key, value] : map) keys.push_back(key);
+  std::sort(keys.begin(), keys.end());
+  return keys;
 }
 
 }  // namespace
 
-std::string MachineState::Encode(const JobMachine& machine) {
-  const JobMachine::Impl& impl = *machine.impl_;
-  state::MachineState to;
-  to.set_version(1);
-  for (const Ledger::DeviceAccount& device : impl.ledger_.devices()) {
-    state::Device* one = to.add_devices();
-    one->set_uuid(device.uuid);
-    one->set_memory_bytes(device.memory_bytes);
-    one->set_granularity_bytes(device.granularity_bytes);
-    if (device.driver_free_bytes.has_value()) one->set_driver_free_bytes(*device.driver_free_bytes);
-  }
-  for (const auto* session : InOrder(impl.sessions_)) {
-    state::Session* one = to.add_sessions();
-    one->set_id(session->id.value);
-    server::Encode(session->caller, one->mutable_caller());
-    one->set_ending(session->ending);
-    if (session->lease.has_value()) server::Encode(*session->lease, one->mutable_lease());
-    one->set_created_ns(Nanoseconds(session->created));
-    one->set_past_job(session->past_job.value);
-    server::Encode(session->past_status, one->mutable_past_status());
-    one->set_join_number(session->join_number);
-    one->set_process_began_ns(Nanoseconds(session->process_began));
-  }
-  for (const auto& [id, job] : impl.jobs_) {
-    state::Job* one = to.add_jobs();
-    server::Encode(*job, one);
-    for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
-      one->mutable_ranks(static_cast<int>(rank))->set_starved(impl.starved_.contains({id, rank}));
-    }
-  }
-  for (const auto* segment : InOrder(impl.segments_)) {
-    state::Segment* one = to.add_segments();
-    one->set_id(segment->info.id.value);
-    one->set_rank(segment->info.rank);
-    one->set_index(segment->info.index);
-    one->set_offset_bytes(segment->info.offset_bytes);
-    one->set_bytes(segment->info.bytes);
-    one->set_job(segment->job.value);
-    one->set_job_name(segment->holder.job);
-    server::Encode(segment->holder.party, one->mutable_party());
-    one->set_device_index(segment->device_index);
-    one->set_created(segment->created);
-    one->set_dropping(segment->dropping);
-    one->set_registered(segment->registered);
-  }
-  for (const auto& [key, when] : impl.deadlines_.all()) {
-    state::Deadline* one = to.add_deadlines();
-    one->set_job(key.job.value);
-    one->set_kind(static_cast<uint32_t>(key.kind));
-    one->set_index(key.index);
-    one->set_when_ns(Nanoseconds(when));
-  }
-  for (const auto& [account, parts] : impl.kept_.all()) {
-    for (const auto& [holders, bytes] : parts) {
-      state::KeptMemory* one = to.add_kept();
-      server::Encode(account, one->mutable_party());
-      for (const KeptMemory::Process& process : holders) {
-        server::Encode(
-            CallerInfo{.pid = process.pid, .party = account, .process_start = process.start},
-            one->add_holders());
+// Each thing of the machine by itself: for the whole state, and for a change.
+class MachineState::Encoder {
+ public:
+  explicit Encoder(const JobMachine::Impl& impl) : impl_(impl) {}
+
+  void Run(state::MachineState* to) const {
+    to->set_version(1);
+    Devices(to->mutable_devices());
+    for (const SessionId id : KeysOf(impl_.sessions_)) Session(id, to->add_sessions());
+    for (const auto& [id, job] : impl_.jobs_) {
+      state::Job* one = to->add_jobs();
+      EncodeHead(*job, one);
+      for (Rank rank = 0; rank < job->n_ranks(); ++rank) OneRank(*job, rank, one->add_ranks());
+      for (const auto& [offset, allocation] : job->allocations) {
+        server::Encode(offset, allocation, one->add_allocations());
       }
-      one->set_bytes(bytes);
+      for (const auto& [team_id, team] : job->teams) server::Encode(team, one->add_teams());
+      for (const Team& team : *job->past_teams) server::Encode(team, one->add_past_teams());
+    }
+    for (const SegmentId id : KeysOf(impl_.segments_)) Segment(id, to->add_segments());
+    for (const auto& [key, when] : impl_.deadlines_.all()) Deadline(key, to->add_deadlines());
+    Kept(to->mutable_kept());
+    for (const auto& [key, abandoned] : impl_.abandoned_) Abandoned(key, to->add_abandoned());
+    for (const auto& [key, refused] : impl_.refused_) Refused(key, to->add_refused());
+    to->set_next_job(impl_.next_job_);
+    to->set_next_segment(impl_.next_segment_);
+    to->set_next_grow(impl_.next_grow_);
+    to->set_stopping(impl_.stopping_);
+  }
+
+  void RunChange(state::Change* to) const {
+    to->mutable_counters()->set_next_job(impl_.next_job_);
+    to->mutable_counters()->set_next_segment(impl_.next_segment_);
+    to->mutable_counters()->set_next_grow(impl_.next_grow_);
+    to->mutable_counters()->set_stopping(impl_.stopping_);
+    if (impl_.driver_free_changed_) Devices(to->mutable_devices()->mutable_all());
+    for (const SessionId id : impl_.sessions_.marks().All()) {
+      if (impl_.sessions_.contains(id)) {
+        Session(id, to->add_sessions());
+      } else {
+        to->add_gone_sessions(id.value);
+      }
+    }
+    for (const JobId id : impl_.jobs_.marks().All()) {
+      if (impl_.jobs_.contains(id)) {
+        ChangeOf(*impl_.jobs_.at(id), to->add_jobs());
+      } else {
+        to->add_gone_jobs(id.value);
+      }
+    }
+    for (const SegmentId id : impl_.segments_.marks().All()) {
+      if (impl_.segments_.contains(id)) {
+        Segment(id, to->add_segments());
+      } else {
+        to->add_gone_segments(id.value);
+      }
+    }
+    const auto& deadlines = impl_.deadlines_.all();
+    for (const DeadlineKey& key : deadlines.marks().All()) {
+      Deadline(key, deadlines.contains(key) ? to->add_deadlines() : to->add_gone_deadlines());
+    }
+    if (impl_.kept_.changed()) Kept(to->mutable_kept()->mutable_all());
+    for (const auto& key : impl_.abandoned_.marks().All()) {
+      Abandoned(key,
+                impl_.abandoned_.contains(key) ? to->add_abandoned() : to->add_gone_abandoned());
+    }
+    for (const auto& key : impl_.refused_.marks().All()) {
+      Refused(key, impl_.refused_.contains(key) ? to->add_refused() : to->add_gone_refused());
     }
   }
-  for (const auto& [key, abandoned] : impl.abandoned_) {
-    state::AbandonedJob* one = to.add_abandoned();
-    server::Encode(key.first, one->mutable_party());
-    one->set_name(key.second);
-    one->set_n_ranks(abandoned.n_ranks);
-    one->set_when_ns(Nanoseconds(abandoned.when));
-    for (const auto& [rank, gave_up] : abandoned.gave_up) {
-      server::Encode(rank, gave_up, one->add_gave_up());
+
+ private:
+  using Name = std::pair<Party, std::string>;
+
+  void ChangeOf(const Job& job, state::JobChange* to) const {
+    EncodeHead(job, to->mutable_job());
+    for (const size_t rank : job.ranks.marks().All()) {
+      state::RankChange* one = to->add_ranks();
+      one->set_rank(static_cast<Rank>(rank));
+      OneRank(job, static_cast<Rank>(rank), one->mutable_member());
+    }
+    for (const uint64_t offset : job.allocations.marks().All()) {
+      if (const HeapAllocation* const allocation = job.allocations.Find(offset)) {
+        server::Encode(offset, *allocation, to->add_allocations());
+      } else {
+        to->add_gone_allocations(offset);
+      }
+    }
+    for (const TeamId id : job.teams.marks().All()) {
+      if (const Team* const team = job.teams.Find(id)) {
+        server::EncodeChange(*team, to->add_teams());
+      } else {
+        to->add_gone_teams(id);
+      }
+    }
+    if (!job.past_teams.changed()) return;
+    for (const Team& team : *job.past_teams) {
+      server::Encode(team, to->mutable_past_teams()->add_all());
+    }
+    (void)to->mutable_past_teams();  // none is a list, too
+  }
+
+  void Devices(google::protobuf::RepeatedPtrField<state::Device>* to) const {
+    for (const Ledger::DeviceAccount& device : impl_.ledger_.devices()) {
+      state::Device* one = to->Add();
+      one->set_uuid(device.uuid);
+      one->set_memory_bytes(device.memory_bytes);
+      one->set_granularity_bytes(device.granularity_bytes);
+      if (device.driver_free_bytes.has_value()) {
+        one->set_driver_free_bytes(*device.driver_free_bytes);
+      }
     }
   }
-  for (const auto& [key, refused] : impl.refused_) {
-    state::RefusedJoin* one = to.add_refused();
-    server::Encode(key.first, one->mutable_party());
-    one->set_name(key.second);
-    server::Encode(refused.told, one->mutable_told());
-    one->set_rank(refused.rank);
-    one->set_when_ns(Nanoseconds(refused.when));
-    one->set_until_ns(Nanoseconds(refused.until));
-    one->mutable_untold()->Assign(refused.untold.begin(), refused.untold.end());
+
+  void Session(SessionId id, state::Session* to) const {
+    const JobMachine::Impl::Session& session = impl_.sessions_.at(id);
+    to->set_id(session.id.value);
+    server::Encode(session.caller, to->mutable_caller());
+    to->set_ending(session.ending);
+    if (session.lease.has_value()) server::Encode(*session.lease, to->mutable_lease());
+    to->set_created_ns(Nanoseconds(session.created));
+    to->set_past_job(session.past_job.value);
+    server::Encode(session.past_status, to->mutable_past_status());
+    to->set_join_number(session.join_number);
+    to->set_process_began_ns(Nanoseconds(session.process_began));
   }
-  to.set_next_job(impl.next_job_);
-  to.set_next_segment(impl.next_segment_);
-  to.set_next_grow(impl.next_grow_);
-  to.set_stopping(impl.stopping_);
+
+  void OneRank(const Job& job, Rank rank, state::Member* to) const {
+    server::Encode(job.ranks[rank], to);
+    to->set_starved(impl_.starved_.contains({job.id, rank}));
+  }
+
+  void Segment(SegmentId id, state::Segment* to) const {
+    const JobMachine::Impl::Segment& segment = impl_.segments_.at(id);
+    to->set_id(segment.info.id.value);
+    to->set_rank(segment.info.rank);
+    to->set_index(segment.info.index);
+    to->set_offset_bytes(segment.info.offset_bytes);
+    to->set_bytes(segment.info.bytes);
+    to->set_job(segment.job.value);
+    to->set_job_name(segment.holder.job);
+    server::Encode(segment.holder.party, to->mutable_party());
+    to->set_device_index(segment.device_index);
+    to->set_created(segment.created);
+    to->set_dropping(segment.dropping);
+    to->set_registered(segment.registered);
+  }
+
+  void Deadline(const DeadlineKey& key, state::Deadline* to) const {
+    to->set_job(key.job.value);
+    to->set_kind(static_cast<uint32_t>(key.kind));
+    to->set_index(key.index);
+    if (const auto when = impl_.deadlines_.Get(key)) to->set_when_ns(Nanoseconds(*when));
+  }
+
+  void Kept(google::protobuf::RepeatedPtrField<state::KeptMemory>* to) const {
+    for (const auto& [account, parts] : impl_.kept_->all()) {
+      for (const auto& [holders, bytes] : parts) {
+        state::KeptMemory* one = to->Add();
+        server::Encode(account, one->mutable_party());
+        for (const KeptMemory::Process& process : holders) {
+          server::Encode(
+              CallerInfo{.pid = process.pid, .party = account, .process_start = process.start},
+              one->add_holders());
+        }
+        one->set_bytes(bytes);
+      }
+    }
+  }
+
+  // Of one that is gone, the name alone.
+  void Abandoned(const Name& key, state::AbandonedJob* to) const {
+    server::Encode(key.first, to->mutable_party());
+    to->set_name(key.second);
+    const AbandonedJob* const abandoned = impl_.abandoned_.Find(key);
+    if (abandoned == nullptr) return;
+    to->set_n_ranks(abandoned->n_ranks);
+    to->set_when_ns(Nanoseconds(abandoned->when));
+    for (const auto& [rank, gave_up] : abandoned->gave_up) {
+      server::Encode(rank, gave_up, to->add_gave_up());
+    }
+  }
+
+  void Refused(const Name& key, state::RefusedJoin* to) const {
+    server::Encode(key.first, to->mutable_party());
+    to->set_name(key.second);
+    const RefusedJoin* const refused = impl_.refused_.Find(key);
+    if (refused == nullptr) return;
+    server::Encode(refused->told, to->mutable_told());
+    to->set_rank(refused->rank);
+    to->set_when_ns(Nanoseconds(refused->when));
+    to->set_until_ns(Nanoseconds(refused->until));
+    to->mutable_untold()->Assign(refused->untold.begin(), refused->untold.end());
+  }
+
+  const JobMachine::Impl& impl_;
+};
+
+std::string MachineState::Encode(const JobMachine& machine) {
+  state::MachineState to;
+  Encoder(*machine.impl_).Run(&to);
   // There is no map in the message, so its bytes are the same each time.
   return to.SerializeAsString();
+}
+
+void MachineState::EncodeChange(const JobMachine& machine, std::string* to) {
+  // The first block is enough for most changes.
+  char block[4096];
+  google::protobuf::ArenaOptions options;
+  options.initial_block = block;
+  options.initial_block_size = sizeof(block);
+  google::protobuf::Arena arena(options);
+  auto* const change = google::protobuf::Arena::CreateMessage<state::Change>(&arena);
+  Encoder(*machine.impl_).RunChange(change);
+  change->AppendToString(to);
 }
 
 }  // namespace iris::server

@@ -20,6 +20,8 @@ class MachineState {
  public:
   // Between two inputs. Equal states give equal bytes.
   static std::string Encode(const JobMachine& machine);
+  // Appends what the machine's last input has changed: a message state::Change, for ChangeTable.
+  static void EncodeChange(const JobMachine& machine, std::string* to);
 
   // A machine in the state that Encode wrote: to the same inputs it has the same effects. Limits
   // and unusable pairs are configuration and not part of the state. `devices` is a ledger with
@@ -31,6 +33,7 @@ class MachineState {
                                                             UnusablePairs unusable = {});
 
  private:
+  class Encoder;
   class Decoder;
 };
 

@@ -30,6 +30,7 @@
 #include "server/recording/recorder.h"
 #include "server/recording/replay.h"
 #include "server/recording/value_text.h"
+#include "server/state/change_table.h"
 #include "server/state/machine_state.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
@@ -94,6 +95,8 @@ class Driver {
     if (!recorder.ok()) ADD_FAILURE() << recorder.status();
     recorder_ = *std::move(recorder);
     recorder_->Begin(setup_);
+    const absl::Status begun = stored_.Begin(MachineState::Encode(machine_));
+    if (!begun.ok()) ADD_FAILURE() << begun;
   }
 
   void Step() {
@@ -137,6 +140,8 @@ class Driver {
 
   void PrintCounts() const {
     std::printf("  %-32s %zu\n", "bytes of the largest state", state_bytes_max_);
+    std::printf("  %-32s %llu\n", "bytes of a change, on average",
+                static_cast<unsigned long long>(change_bytes_ / n_inputs_));
     for (const auto& [what, n] : counts_)
       std::printf("  %-32s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   }
@@ -677,6 +682,7 @@ class Driver {
                 server::recording::ValueText(effects))
           << "what was read back goes another way";
     }
+    StoreChange();
     if (n_inputs_++ % state_every_ == 0) ReadBackState();
     if (with_reference_) predict();
     std::map<CallId, Reply> replies;
@@ -715,6 +721,19 @@ class Driver {
       ++counts_[answer->cannot_end ? "barrier: cannot end" : "barrier: look again"];
     }
     if (with_reference_) Compare(effects, replies);
+  }
+
+  // The state is what its changes make of it.
+  void StoreChange() {
+    std::string change;
+    MachineState::EncodeChange(machine_, &change);
+    change_bytes_ += change.size();
+    const absl::Status applied = stored_.Apply(change);
+    ASSERT_TRUE(applied.ok()) << applied;
+    const std::string bytes = MachineState::Encode(machine_);
+    ASSERT_EQ(stored_.Take(), bytes) << "a change of the state is not among its changes";
+    const absl::Status begun = stored_.Begin(bytes);
+    ASSERT_TRUE(begun.ok()) << begun;
   }
 
   // A machine that is made of the state goes on in step with the one that wrote it.
@@ -869,6 +888,8 @@ class Driver {
   server::FakeClock clock_;
   const server::MachineSetup setup_;
   JobMachine machine_;
+  server::ChangeTable stored_;
+  uint64_t change_bytes_ = 0;
   std::unique_ptr<JobMachine> copy_;  // made of machine_'s state, then given the same inputs
   uint64_t n_inputs_ = 0;
   size_t state_bytes_max_ = 0;

@@ -1,0 +1,208 @@
+// Containers that know which of their entries one input may have changed, so that no change of the
+// machine's state can be left out of what is stored (server/state). Whoever can write to an entry
+// has marked it: an entry is reachable for writing by its key alone, and every other access is
+// const. An entry may be marked and not have changed.
+//
+// Not thread-safe: inside the JobMachine, which clears the marks before each input.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace iris::server {
+
+// The keys that were marked.
+template <typename Key>
+class Marks {
+ public:
+  void Add(const Key& key) {
+    if (keys_.empty() || keys_.back() != key) keys_.push_back(key);
+  }
+  // Each once, in order.
+  std::vector<Key> All() const {
+    std::vector<Key> all = keys_;
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
+  bool empty() const { return keys_.empty(); }
+  // Keeps no more memory than a few marks take: there are many of these.
+  void Clear() {
+    if (keys_.capacity() > 8) keys_ = {};
+    keys_.clear();
+  }
+
+ private:
+  std::vector<Key> keys_;
+};
+
+// A map of std or abseil.
+template <typename Map>
+class Tracked {
+ public:
+  using key_type = typename Map::key_type;
+  using mapped_type = typename Map::mapped_type;
+  using value_type = typename Map::value_type;
+  using const_iterator = typename Map::const_iterator;
+
+  // To read.
+  const_iterator begin() const { return map_.begin(); }
+  const_iterator end() const { return map_.end(); }
+  auto rbegin() const { return map_.rbegin(); }
+  auto rend() const { return map_.rend(); }
+  const_iterator find(const key_type& key) const { return map_.find(key); }
+  const_iterator lower_bound(const key_type& key) const { return map_.lower_bound(key); }
+  const_iterator upper_bound(const key_type& key) const { return map_.upper_bound(key); }
+  bool contains(const key_type& key) const { return map_.contains(key); }
+  bool empty() const { return map_.empty(); }
+  size_t size() const { return map_.size(); }
+  const mapped_type& at(const key_type& key) const { return map_.at(key); }
+  const mapped_type* Find(const key_type& key) const {
+    const auto found = map_.find(key);
+    return found == map_.end() ? nullptr : &found->second;
+  }
+
+  // To write.
+  mapped_type& at(const key_type& key) {
+    marks_.Add(key);
+    return map_.at(key);
+  }
+  mapped_type& operator[](const key_type& key) {
+    marks_.Add(key);
+    return map_[key];
+  }
+  // Null: there is none.
+  mapped_type* Find(const key_type& key) {
+    const auto found = map_.find(key);
+    if (found == map_.end()) return nullptr;
+    marks_.Add(key);
+    return &found->second;
+  }
+  // False: there is one already, and it stays as it is.
+  std::pair<const_iterator, bool> emplace(const key_type& key, mapped_type value) {
+    marks_.Add(key);
+    return map_.emplace(key, std::move(value));
+  }
+  // By value: the key may lie in the entry.
+  size_t erase(key_type key) {
+    marks_.Add(key);
+    return map_.erase(key);
+  }
+
+  const Marks<key_type>& marks() const { return marks_; }
+  void ClearMarks() { marks_.Clear(); }
+
+ private:
+  Map map_;
+  Marks<key_type> marks_;
+};
+
+// A vector whose entries are known by their places.
+template <typename T>
+class TrackedVector {
+ public:
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+  size_t size() const { return values_.size(); }
+  bool empty() const { return values_.empty(); }
+  const T& operator[](size_t i) const { return values_[i]; }
+  T& operator[](size_t i) {
+    marks_.Add(i);
+    return values_[i];
+  }
+  void push_back(T value) {
+    marks_.Add(values_.size());
+    values_.push_back(std::move(value));
+  }
+  // Only ever longer.
+  void resize(size_t n) {
+    for (size_t i = values_.size(); i < n; ++i) marks_.Add(i);
+    values_.resize(n);
+  }
+
+  const Marks<size_t>& marks() const { return marks_; }
+  void ClearMarks() { marks_.Clear(); }
+
+ private:
+  std::vector<T> values_;
+  Marks<size_t> marks_;
+};
+
+// A queue whose entries never change.
+template <typename T>
+class TrackedQueue {
+ public:
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+  size_t size() const { return values_.size(); }
+  bool empty() const { return values_.empty(); }
+  const T& operator[](size_t i) const { return values_[i]; }
+  const T& front() const { return values_.front(); }
+  const T& back() const { return values_.back(); }
+  void push_back(T value) {
+    ++n_new_;
+    values_.push_back(std::move(value));
+  }
+  void pop_front() {
+    values_.pop_front();
+    n_new_ = std::min(n_new_, values_.size());
+  }
+  void clear() {
+    values_.clear();
+    n_new_ = 0;
+  }
+
+  // So many at the end are new. What is missing at the front is told by size().
+  size_t n_new() const { return n_new_; }
+  void ClearMarks() { n_new_ = 0; }
+
+ private:
+  std::deque<T> values_;
+  size_t n_new_ = 0;
+};
+
+// A value as a whole. New ones are marked.
+template <typename T>
+class Watched {
+ public:
+  Watched() = default;
+  Watched(T value) : value_(std::move(value)) {}
+
+  operator const T&() const { return value_; }
+  const T& operator*() const { return value_; }
+  const T* operator->() const { return &value_; }
+  T& Change() {
+    changed_ = true;
+    return value_;
+  }
+
+  bool changed() const { return changed_; }
+  void ClearMarks() { changed_ = false; }
+
+ private:
+  T value_{};
+  bool changed_ = true;
+};
+
+// A unique_ptr through which what is const stays const.
+template <typename T>
+class Box {
+ public:
+  Box() : value_(std::make_unique<T>()) {}
+  explicit Box(std::unique_ptr<T> value) : value_(std::move(value)) {}
+
+  const T& operator*() const { return *value_; }
+  T& operator*() { return *value_; }
+  const T* operator->() const { return value_.get(); }
+  T* operator->() { return value_.get(); }
+  T* get() { return value_.get(); }
+
+ private:
+  std::unique_ptr<T> value_;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,39 @@
+// ChangeTable: what a MachineState is after a series of changes (MachineState::EncodeChange). For
+// whoever reads a store that was written change by change.
+//
+// Bytes that are no change are refused; whether the state makes sense is MachineState::Decode's to
+// check. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace iris::server {
+
+class ChangeTable {
+ public:
+  ChangeTable();
+  ~ChangeTable();
+  ChangeTable(const ChangeTable&) = delete;
+  ChangeTable& operator=(const ChangeTable&) = delete;
+
+  // Begins with what MachineState::Encode has written. kDataLoss: these bytes are no such state.
+  absl::Status Begin(absl::string_view state);
+
+  // kDataLoss: these bytes are no change, or one of something that is not there.
+  absl::Status Apply(absl::string_view change);
+
+  // The whole state, as MachineState::Encode writes it, and for MachineState::Decode. The table is
+  // empty afterwards.
+  std::string Take();
+
+ private:
+  struct Tables;
+  std::unique_ptr<Tables> tables_;
+};
+
+}  // namespace iris::server
