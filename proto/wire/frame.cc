@@ -43,7 +43,7 @@ void TakeControl(struct msghdr* message, Frame* frame) {
 
 bool KnownType(uint16_t type) {
   return type >= static_cast<uint16_t>(FrameType::kHello) &&
-         type <= static_cast<uint16_t>(FrameType::kFailure);
+         type <= static_cast<uint16_t>(FrameType::kRestartSeen);
 }
 
 }  // namespace

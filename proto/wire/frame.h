@@ -18,6 +18,9 @@
 //   irisd → client   kAnswer{call, flags} bytes     a message of the answer, or a piece of it
 //   irisd → client   kFailure{call, error}          the call has failed
 //   irisd → client   kError{code, text}             at any time; then irisd closes the socket
+//   irisd → client   kRestarted{generation, …}      another irisd has taken this session over; only
+//                                                   to a client whose hello said kVersionRestarts
+//   client → irisd   kRestartSeen{generation}       its answer, before any other frame
 //
 // A lost gRPC socket ends nothing. A client asks for another when it has lost one, and not again
 // before that one has come: irisd gives a session kRpcSocketBurst of them at once and one in each
@@ -31,6 +34,14 @@
 // have kAnswerContinues. A request longer than that rides along as a memfd, sealed against writing
 // and shrinking, whose size is the request's. Of a stream at most kStreamCredits messages are on
 // their way without their kTaken.
+//
+// A session may outlive its irisd: another process keeps the socket, and the next irisd says so by
+// kRestarted, at any time after kWelcome. irisd reads and drops all that the client sent before its
+// kRestartSeen of that generation: calls, cancellations, what was taken, acknowledgements and
+// descriptors alike. From there on everything counts anew. The client makes the calls again that
+// have no final answer, with new numbers, which go on upwards; it acknowledges only descriptors
+// that it received after kRestarted. A client that is told of another restart before it has
+// answered may answer the last one alone.
 //
 // Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody
 // asked for, or from another pid than the one that connected, ends the session with kError.
@@ -56,7 +67,10 @@
 namespace iris::wire {
 
 inline constexpr uint32_t kMagic = 0x53495249;  // "IRIS"
-inline constexpr uint16_t kVersion = 1;         // the only version this code speaks
+inline constexpr uint16_t kVersion = 1;         // of every frame; the only one this code speaks
+// A hello whose version_max is at least this says that the client knows kRestarted and
+// kRestartSeen. The header of a frame has kVersion all the same.
+inline constexpr uint16_t kVersionRestarts = 2;
 
 enum class FrameType : uint16_t {
   kHello = 1,
@@ -73,6 +87,8 @@ enum class FrameType : uint16_t {
   kTaken = 12,
   kAnswer = 13,
   kFailure = 14,
+  kRestarted = 15,
+  kRestartSeen = 16,
 };
 
 struct FrameHeader {
@@ -89,9 +105,9 @@ inline constexpr uint32_t kCallsByFrames = 1;
 
 struct HelloPayload {
   uint16_t version_min = kVersion;
-  uint16_t version_max = kVersion;
-  uint32_t flags = 0;            // kCallsByFrames; other bits are zero
-  char client_version[32] = {};  // for logs; zero-terminated
+  uint16_t version_max = kVersion;  // or kVersionRestarts
+  uint32_t flags = 0;               // kCallsByFrames; other bits are zero
+  char client_version[32] = {};     // for logs; zero-terminated
 };
 
 struct NoncePayload {  // kChallenge and kChallengeReply
@@ -176,6 +192,15 @@ struct AnswerPayload {
 struct FailurePayload {
   uint64_t call = 0;
   ErrorPayload error;
+};
+
+struct RestartedPayload {
+  uint64_t generation = 0;  // counts the irisds of this state; only grows
+  char daemon_version[32] = {};
+};
+
+struct RestartSeenPayload {
+  uint64_t generation = 0;  // of the kRestarted that it answers
 };
 
 inline constexpr size_t kMaxPayloadBytes = sizeof(AnswerPayload) + kMaxCallFrameBytes;

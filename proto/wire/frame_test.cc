@@ -245,7 +245,7 @@ TEST_F(FrameTest, NamesBothVersions) {
 }
 
 TEST_F(FrameTest, RefusesUnknownTypes) {
-  for (const uint16_t type : {0, 15, 65535}) {
+  for (const uint16_t type : {0, 17, 65535}) {
     FrameHeader header;
     header.type = type;
     SendRaw(&header, sizeof(header));
