@@ -1,6 +1,7 @@
 // CallOn: one call to irisd on one session. Requests and answers are encoded messages (convert.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -18,8 +19,9 @@ inline constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 
 struct CallAnswer {
   absl::Status status;
-  bool answered = false;  // `status` is irisd's; else the session ended, or irisd is stopping
-  std::string message;    // if ok
+  bool answered = false;    // `status` is irisd's; else the session ended, or irisd is stopping
+  std::string message;      // if ok
+  uint64_t generation = 0;  // if answered: of the irisd that did
 };
 
 // `request` names the session's id.
@@ -32,6 +34,7 @@ inline CallAnswer CallOn(SessionClient& session, wire::CallMethod method,
   answer.status = std::move(got.status);
   answer.answered = got.answered;
   answer.message = std::move(got.message);
+  answer.generation = got.generation;
   if (answer.status.ok()) return answer;
   if (!answer.answered && absl::IsDeadlineExceeded(answer.status)) {
     answer.status = absl::DeadlineExceededError(

@@ -109,6 +109,8 @@ class ControlPlane {
       absl::Span<const DescriptorKey> keys, absl::Time deadline) = 0;
   // Closes those that nobody has taken.
   virtual void DropDescriptors() = 0;
+  // The same of these alone. An irisd that took over from another may have sent them again.
+  virtual void DropDescriptors(absl::Span<const DescriptorKey> keys) = 0;
 
   // Starts the watch thread. `handler` is borrowed until StopWatching has returned. `name_thread`
   // is called first on it.

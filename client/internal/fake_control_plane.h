@@ -78,6 +78,8 @@ class FakeControlPlane : public ControlPlane {
   }
   // Called inside every Operate, unlocked.
   std::function<void(const OperationCall&)> on_operate = [](const OperationCall&) {};
+  // Called inside every Mapped and GrowMapped, before it is answered.
+  std::function<void()> on_mapped = [] {};
   std::vector<uint64_t> ks() const {
     absl::MutexLock lock(&mu_);
     return ks_;
@@ -112,6 +114,7 @@ class FakeControlPlane : public ControlPlane {
   absl::StatusOr<CommittedJob> Mapped(uint64_t, uint64_t, const absl::StatusOr<uint64_t>& base,
                                       absl::Time) override {
     mapped.push_back(base);
+    on_mapped();
     if (!mapped_answer.ok()) return mapped_answer;
     return committed;
   }
@@ -149,6 +152,7 @@ class FakeControlPlane : public ControlPlane {
   absl::Status GrowMapped(uint64_t, uint64_t grow_id, const absl::Status& status,
                           absl::Time) override {
     grow_mapped.push_back({grow_id, status});
+    on_mapped();
     return absl::OkStatus();
   }
   absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
@@ -163,6 +167,9 @@ class FakeControlPlane : public ControlPlane {
     return fds;
   }
   void DropDescriptors() override { descriptors.clear(); }
+  void DropDescriptors(absl::Span<const DescriptorKey> keys) override {
+    for (const DescriptorKey& key : keys) descriptors.erase(key);
+  }
   void StartWatching(const RankIdentity& identity, WatchHandler*, std::function<void()>) override {
     watched = identity;
   }

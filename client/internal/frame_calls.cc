@@ -48,41 +48,71 @@ absl::Status FrameCalls::Over(Caller caller) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> FrameCalls::Start(wire::CallMethod method, const std::string& request,
-                                           absl::Time deadline, Caller caller,
-                                           absl::Span<const int> fds, Pending* pending) {
-  if (request.size() > wire::kMaxRpcBytes) {
+absl::StatusOr<FrameCalls::Request> FrameCalls::MakeRequest(wire::CallMethod method,
+                                                            const std::string& bytes,
+                                                            absl::Span<const int> fds) {
+  if (bytes.size() > wire::kMaxRpcBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a request to irisd has ",
-                                                   base::SizeText(request.size()), "; at most ",
+                                                   base::SizeText(bytes.size()), "; at most ",
                                                    base::SizeText(wire::kMaxRpcBytes)));
   }
-  wire::CallPayload header;
-  header.method = static_cast<uint32_t>(method);
-  header.bytes = static_cast<uint32_t>(request.size());
-  const bool in_frame = request.size() <= wire::kMaxCallFrameBytes;
-  wire::UniqueFd sealed;
-  if (!in_frame) {
-    absl::StatusOr<wire::UniqueFd> made = MakeSealed(request);
-    if (!made.ok()) return made.status();
-    sealed = *std::move(made);
+  Request request;
+  request.header.method = static_cast<uint32_t>(method);
+  request.header.bytes = static_cast<uint32_t>(bytes.size());
+  if (bytes.size() <= wire::kMaxCallFrameBytes) {
+    request.bytes = bytes;
+    request.fds = fds;
+    return request;
   }
-  const int long_request = sealed.get();
-  if (!in_frame) fds = absl::MakeConstSpan(&long_request, 1);
+  absl::StatusOr<wire::UniqueFd> sealed = MakeSealed(bytes);
+  if (!sealed.ok()) return sealed.status();
+  request.sealed = *std::move(sealed);
+  return request;
+}
+
+absl::Status FrameCalls::TrySendOwed() {
+  if (owes_seen_) {
+    wire::RestartSeenPayload seen;
+    seen.generation = generation_;
+    const absl::Status sent = wire::SendFrame(socket_, wire::FrameType::kRestartSeen, seen);
+    if (!sent.ok()) return sent;
+    owes_seen_ = false;
+  }
+  if (owes_acks_ > 0) {
+    wire::AckPayload ack;
+    ack.count = owes_acks_;
+    const absl::Status sent = wire::SendFrame(socket_, wire::FrameType::kAck, ack);
+    if (!sent.ok()) return sent;
+    owes_acks_ = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FrameCalls::TryMake(const Request& request, Pending* pending) {
+  if (absl::Status status = TrySendOwed(); !status.ok()) return status;
+  wire::CallPayload header = request.header;
+  header.call = last_call_ + 1;
+  const int sealed = request.sealed.get();
+  absl::Status sent =
+      wire::SendFrame(socket_, wire::FrameType::kCall, header, request.bytes,
+                      request.sealed.valid() ? absl::MakeConstSpan(&sealed, 1) : request.fds);
+  if (!sent.ok()) return sent;
+  last_call_ = header.call;
+  pending->number = header.call;
+  pending->generation = generation_;
+  pending_[header.call] = pending;
+  return absl::OkStatus();
+}
+
+absl::Status FrameCalls::Make(const Request& request, absl::Time deadline, Caller caller,
+                              Pending* pending) {
   for (;;) {
     struct pollfd full = {-1, POLLOUT, 0};
     {
       absl::MutexLock lock(&mu_);
       if (absl::Status over = Over(caller); !over.ok()) return over;
-      // Numbers are in the order of the frames: both happen under the lock.
-      header.call = last_call_ + 1;
-      const absl::Status sent =
-          wire::SendFrame(socket_, wire::FrameType::kCall, header,
-                          in_frame ? std::string_view(request) : std::string_view(), fds);
-      if (sent.ok()) {
-        last_call_ = header.call;
-        pending_[header.call] = pending;
-        return header.call;
-      }
+      const absl::Status sent = TryMake(request, pending);
+      if (sent.ok()) return sent;
       if (!absl::IsResourceExhausted(sent)) {
         const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !ended_.ok(); };
         mu_.AwaitWithTimeout(absl::Condition(&ended), std::min(kEndShows, deadline - Now()));
@@ -100,40 +130,55 @@ absl::StatusOr<uint64_t> FrameCalls::Start(wire::CallMethod method, const std::s
 
 FrameCalls::Answer FrameCalls::Call(wire::CallMethod method, const std::string& request,
                                     absl::Time deadline, Caller caller, absl::Span<const int> fds) {
-  Pending pending;
   Answer answer;
-  const absl::StatusOr<uint64_t> number = Start(method, request, deadline, caller, fds, &pending);
-  if (!number.ok()) {
-    answer.status = number.status();
+  const absl::StatusOr<Request> made = MakeRequest(method, request, fds);
+  if (!made.ok()) {
+    answer.status = made.status();
     return answer;
   }
-  absl::MutexLock lock(&mu_);
-  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return pending.ended || !Over(caller).ok();
-  };
-  mu_.AwaitWithTimeout(absl::Condition(&done), deadline - Now());
-  Forget(*number, pending);
-  if (pending.ended) {
-    answer.answered = true;
-    answer.status = pending.status;
-    if (!pending.messages.empty()) answer.message = std::move(pending.messages.front());
+  Pending pending;
+  for (;;) {
+    answer.status = Make(*made, deadline, caller, &pending);
+    if (!answer.status.ok()) return answer;
+    absl::MutexLock lock(&mu_);
+    const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return pending.ended || pending.number == 0 || !Over(caller).ok();
+    };
+    mu_.AwaitWithTimeout(absl::Condition(&done), deadline - Now());
+    answer.status = Over(caller);
+    const bool again = !pending.ended && pending.number == 0;
+    if (again && answer.status.ok() && Now() < deadline) continue;
+    Forget(pending);
+    if (pending.ended) {
+      answer.answered = true;
+      answer.generation = pending.generation;
+      answer.status = pending.status;
+      if (!pending.messages.empty()) answer.message = std::move(pending.messages.front());
+      return answer;
+    }
+    if (answer.status.ok()) answer.status = absl::DeadlineExceededError("irisd has not answered");
     return answer;
   }
-  answer.status = Over(caller);
-  if (answer.status.ok()) answer.status = absl::DeadlineExceededError("irisd has not answered");
-  return answer;
 }
 
 absl::StatusOr<std::shared_ptr<FrameCalls::Stream>> FrameCalls::Open(wire::CallMethod method,
-                                                                     const std::string& request,
-                                                                     absl::Time deadline) {
+                                                                     const std::string& request) {
   auto stream = std::make_shared<Stream>(this);
+  stream->bytes = request;
+  absl::StatusOr<Request> made = MakeRequest(method, stream->bytes, {});
+  if (!made.ok()) return made.status();
+  stream->request = *std::move(made);
   stream->pending.streams = true;
-  const absl::StatusOr<uint64_t> number =
-      Start(method, request, deadline, Caller::kMember, {}, &stream->pending);
-  if (!number.ok()) return number.status();
-  stream->number = *number;
+  absl::MutexLock lock(&mu_);
+  if (absl::Status over = Over(Caller::kMember); !over.ok()) return over;
+  TryMake(*stream);
   return stream;
+}
+
+void FrameCalls::TryMake(Stream& stream) {
+  if (stream.pending.number != 0 || !Over(Caller::kMember).ok()) return;
+  // If that fails, it is tried again, or the session is about to end.
+  (void)TryMake(stream.request, &stream.pending);
 }
 
 bool FrameCalls::Read(Stream& stream, std::string* message) {
@@ -142,50 +187,62 @@ bool FrameCalls::Read(Stream& stream, std::string* message) {
   const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return !pending.messages.empty() || pending.ended || !Over(Caller::kMember).ok();
   };
+  const auto there_or_lost = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return pending.number == 0 || there();
+  };
   for (;;) {
-    TellTaken(stream);
-    const bool untold = pending.untold > 0;
-    if (mu_.AwaitWithTimeout(absl::Condition(&there),
-                             untold ? absl::Milliseconds(kLookMs) : absl::InfiniteDuration())) {
-      break;
+    TryMake(stream);
+    TellTaken(pending);
+    if (there()) break;
+    const bool waits_for_room = pending.untold > 0 || pending.number == 0;
+    if (waits_for_room) {
+      mu_.AwaitWithTimeout(absl::Condition(&there), absl::Milliseconds(kLookMs));
+    } else {
+      mu_.Await(absl::Condition(&there_or_lost));
     }
   }
   if (cancelled_ || pending.messages.empty()) return false;
   *message = std::move(pending.messages.front());
   pending.messages.pop_front();
-  ++pending.untold;
-  TellTaken(stream);
+  if (pending.old > 0) {
+    --pending.old;
+  } else {
+    ++pending.untold;
+  }
+  TellTaken(pending);
   return true;
 }
 
-void FrameCalls::TellTaken(Stream& stream) {
+void FrameCalls::TellTaken(Pending& pending) {
   wire::CallNumberPayload taken;
-  taken.call = stream.number;
-  if (stream.pending.ended || !ended_.ok()) stream.pending.untold = 0;
-  while (stream.pending.untold > 0 &&
-         wire::SendFrame(socket_, wire::FrameType::kTaken, taken).ok()) {
-    --stream.pending.untold;
+  taken.call = pending.number;
+  if (pending.ended || !ended_.ok()) pending.untold = 0;
+  while (pending.untold > 0 && wire::SendFrame(socket_, wire::FrameType::kTaken, taken).ok()) {
+    --pending.untold;
   }
 }
 
 FrameCalls::Answer FrameCalls::End(Stream& stream) {
   absl::MutexLock lock(&mu_);
+  TryMake(stream);
   Answer answer;
   answer.answered = stream.pending.ended;
+  answer.generation = stream.pending.generation;
   answer.status = stream.pending.ended ? stream.pending.status : Over(Caller::kMember);
   return answer;
 }
 
 FrameCalls::Stream::~Stream() {
   absl::MutexLock lock(&calls->mu_);
-  if (number != 0) calls->Forget(number, pending);
+  calls->Forget(pending);
 }
 
-void FrameCalls::Forget(uint64_t number, const Pending& pending) {
-  pending_.erase(number);
-  if (pending.ended || !ended_.ok()) return;
+void FrameCalls::Forget(const Pending& pending) {
+  if (pending.number == 0 || pending.ended) return;
+  pending_.erase(pending.number);
+  if (!ended_.ok()) return;
   wire::CallNumberPayload cancel;
-  cancel.call = number;
+  cancel.call = pending.number;
   // If irisd does not take this, its answer comes and finds nobody.
   (void)wire::SendFrame(socket_, wire::FrameType::kCancelCall, cancel);
 }
@@ -236,6 +293,44 @@ absl::Status FrameCalls::OnFrame(const wire::Frame& frame) {
   }
   pending_.erase(it);
   return absl::OkStatus();
+}
+
+void FrameCalls::Acknowledge(uint32_t count) {
+  absl::MutexLock lock(&mu_);
+  owes_acks_ += count;
+  (void)TrySendOwed();
+}
+
+absl::Status FrameCalls::OnRestarted(uint64_t generation) {
+  absl::MutexLock lock(&mu_);
+  if (generation <= generation_) {
+    return absl::InternalError(absl::StrCat("irisd said that its generation ", generation,
+                                            " has come after generation ", generation_));
+  }
+  generation_ = generation;
+  for (auto& [number, pending] : pending_) {
+    pending->number = 0;
+    pending->partial.clear();
+    pending->untold = 0;
+    if (!pending->streams) pending->messages.clear();
+    pending->old = pending->messages.size();
+  }
+  pending_.clear();
+  // Of descriptors that the one before has sent.
+  owes_acks_ = 0;
+  owes_seen_ = true;
+  (void)TrySendOwed();
+  return absl::OkStatus();
+}
+
+bool FrameCalls::owes() const {
+  absl::MutexLock lock(&mu_);
+  return owes_seen_ || owes_acks_ > 0;
+}
+
+void FrameCalls::SendOwed() {
+  absl::MutexLock lock(&mu_);
+  (void)TrySendOwed();
 }
 
 void FrameCalls::SessionEnded(const absl::Status& status) {

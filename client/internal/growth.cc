@@ -11,20 +11,28 @@ namespace iris::internal {
 void Growth::OnSegmentsAdded(const SegmentsAdded& added) {
   const absl::Time deadline = DeadlineIn(std::max(added.timeout, kMapTimeMin));
   UnmapEarlier(added.grow_id);
-  absl::Status mapped;
-  if (growths_.count(added.grow_id) == 0) mapped = Map(added, deadline);
+  std::vector<uint64_t> segment_ids;
+  for (const Segment& segment : added.segments) segment_ids.push_back(segment.segment_id);
+  const std::vector<DescriptorKey> keys = KeysOf(segment_ids);
+  const bool known = added.grow_id <= published_ || growths_.count(added.grow_id) != 0;
+  const absl::Status mapped = known ? absl::OkStatus() : Map(added, keys, deadline);
   if (!mapped.ok()) log::Warning("cannot map the heap's growth: ", mapped.message());
   const absl::Status told = plane_->GrowMapped(options_.job_id, added.grow_id, mapped,
                                                std::min(deadline, DeadlineIn(kAnswerSlack)));
   if (!told.ok()) log::Info("acknowledge the heap's growth: ", told.message());
+  plane_->DropDescriptors(keys);
 }
 
-absl::Status Growth::Map(const SegmentsAdded& added, absl::Time deadline) {
+std::vector<DescriptorKey> Growth::KeysOf(const std::vector<uint64_t>& segment_ids) const {
   std::vector<DescriptorKey> keys;
-  for (const Segment& segment : added.segments) {
-    keys.push_back(
-        {wire::DescriptorKind::kSegment, options_.job_id, options_.epoch, 0, segment.segment_id});
+  for (const uint64_t id : segment_ids) {
+    keys.push_back({wire::DescriptorKind::kSegment, options_.job_id, options_.epoch, 0, id});
   }
+  return keys;
+}
+
+absl::Status Growth::Map(const SegmentsAdded& added, const std::vector<DescriptorKey>& keys,
+                         absl::Time deadline) {
   auto fds = plane_->TakeDescriptors(keys, deadline);
   if (!fds.ok()) return fds.status();
   Mapped mapped;
@@ -59,7 +67,9 @@ void Growth::OnGrowDone(const GrowDone& done) {
   UnmapEarlier(done.grow_id);
   const auto it = growths_.find(done.grow_id);
   if (it == growths_.end()) return;
+  plane_->DropDescriptors(KeysOf(it->second.segment_ids));
   if (done.published) {
+    published_ = done.grow_id;
     heap_->AtLeast(it->second.heap_bytes);
     log::Debug("the heap has grown to ", it->second.heap_bytes, " bytes");
   } else {

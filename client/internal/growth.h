@@ -29,7 +29,8 @@ class Growth {
       : options_(std::move(options)), plane_(plane), window_(window), heap_(heap) {}
 
   // Maps the segments, all or none, and tells irisd whether it could. irisd repeats what an earlier
-  // stream of events may have missed: what is mapped is only acknowledged again.
+  // stream of events may have missed, and descriptors that it does not know to be mapped: what is
+  // mapped is only acknowledged again.
   //
   // Growths come one after the other, in the order of their ids, and irisd tells of each one that
   // is published before it tells of a later one. So an earlier one of which nothing was heard,
@@ -39,7 +40,9 @@ class Growth {
   void OnGrowDone(const GrowDone& done);
 
  private:
-  absl::Status Map(const SegmentsAdded& added, absl::Time deadline);
+  absl::Status Map(const SegmentsAdded& added, const std::vector<DescriptorKey>& keys,
+                   absl::Time deadline);
+  std::vector<DescriptorKey> KeysOf(const std::vector<uint64_t>& segment_ids) const;
   void Unmap(const std::vector<uint64_t>& segment_ids);
   void UnmapEarlier(uint64_t grow_id);
 
@@ -53,6 +56,7 @@ class Growth {
   Window* const window_;
   HeapSize* const heap_;
   std::map<uint64_t, Mapped> growths_;  // under way, by grow id
+  uint64_t published_ = 0;              // the last grow id that was, of those mapped here
 };
 
 }  // namespace iris::internal

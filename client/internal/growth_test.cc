@@ -86,6 +86,40 @@ TEST_F(GrowthTest, RepeatedAnnouncementIsOnlyAcknowledgedAgain) {
   EXPECT_EQ(window_->n_segments(), 2u);
 }
 
+TEST_F(GrowthTest, DescriptorsThatComeAgainAreDroppedWithTheAcknowledgement) {
+  const SegmentsAdded added = AddedAndSent(1);
+  plane_.on_mapped = [&] {
+    for (const Segment& segment : added.segments) Arrive(segment, memory_.NewSegment());
+    Arrive({99, 0, 0, kGranule}, memory_.NewSegment());
+  };
+  growth_->OnSegmentsAdded(added);
+  EXPECT_THAT(plane_.descriptors, SizeIs(1));  // of another growth
+  growth_->OnSegmentsAdded(added);
+  EXPECT_THAT(plane_.descriptors, SizeIs(1));
+}
+
+TEST_F(GrowthTest, DescriptorsThatComeAgainLateAreDroppedWithTheEnd) {
+  const SegmentsAdded added = AddedAndSent(1);
+  growth_->OnSegmentsAdded(added);
+  Arrive(added.segments[0], memory_.NewSegment());
+  growth_->OnGrowDone({1, true, ""});
+  EXPECT_THAT(plane_.descriptors, SizeIs(0));
+}
+
+TEST_F(GrowthTest, RepetitionOfAPublishedGrowthIsOnlyAcknowledged) {
+  const SegmentsAdded added = AddedAndSent(1);
+  growth_->OnSegmentsAdded(added);
+  growth_->OnGrowDone({1, true, ""});
+  for (const Segment& segment : added.segments) Arrive(segment, memory_.NewSegment());
+  growth_->OnSegmentsAdded(added);
+  growth_->OnGrowDone({1, true, ""});
+  ASSERT_THAT(plane_.grow_mapped, SizeIs(2));
+  EXPECT_TRUE(plane_.grow_mapped[1].second.ok()) << plane_.grow_mapped[1].second;
+  EXPECT_THAT(plane_.descriptors, SizeIs(0));
+  EXPECT_EQ(window_->n_segments(), 2u);
+  EXPECT_EQ(heap_.bytes(), 2 * kGranule);
+}
+
 TEST_F(GrowthTest, OneSegmentThatCannotBeMappedUnmapsTheOthersAndIsReported) {
   const SegmentsAdded added = Added(1);
   Arrive(added.segments[0], memory_.NewSegment());

@@ -206,7 +206,7 @@ absl::StatusOr<CommittedJob> IrisdControlPlane::Mapped(uint64_t job_id, uint64_t
 std::unique_ptr<BarrierQuestion> IrisdControlPlane::AskOfBarrier(const BarrierWait& wait) {
   std::shared_ptr<SessionClient> session = CurrentSession();
   auto call = session->calls().Open(wire::CallMethod::kAwaitBarrier,
-                                    EncodeAwaitBarrier(session->session_id(), wait), Now());
+                                    EncodeAwaitBarrier(session->session_id(), wait));
   if (!call.ok()) return nullptr;
   return std::make_unique<CallOfSession>(std::move(session), *std::move(call));
 }
@@ -294,7 +294,7 @@ absl::StatusOr<std::vector<ControlPlane::Lent>> IrisdControlPlane::Borrow(const 
         keys.push_back(
             {wire::DescriptorKind::kSegment, lent->job_id, lent->epoch, 0, segment.segment_id});
       }
-      auto fds = (*session)->TakeDescriptors(keys, deadline);
+      auto fds = (*session)->TakeDescriptors(keys, deadline, answer.generation);
       if (fds.ok()) {
         std::vector<Lent> all;
         for (size_t i = 0; i < keys.size(); ++i) {
@@ -303,9 +303,10 @@ absl::StatusOr<std::vector<ControlPlane::Lent>> IrisdControlPlane::Borrow(const 
         return all;
       }
       status = fds.status();
-      if ((*session)->status().ok()) return status;
+      if ((*session)->status().ok() && !absl::IsUnavailable(status)) return status;
     }
-    // The session broke: again, on a new one.
+    // The session broke, or another irisd has taken it over, which knows nothing of this loan:
+    // again.
     if (absl::IsDeadlineExceeded(status) || Now() + kReconnectBackoffMin > deadline) return status;
     absl::SleepFor(kReconnectBackoffMin);
   }
@@ -317,6 +318,10 @@ absl::StatusOr<std::vector<wire::UniqueFd>> IrisdControlPlane::TakeDescriptors(
 }
 
 void IrisdControlPlane::DropDescriptors() { CurrentSession()->DropDescriptors(); }
+
+void IrisdControlPlane::DropDescriptors(absl::Span<const DescriptorKey> keys) {
+  CurrentSession()->DropDescriptors(keys);
+}
 
 void IrisdControlPlane::StartWatching(const RankIdentity& identity, WatchHandler* handler,
                                       std::function<void()> name_thread) {
@@ -399,8 +404,7 @@ void IrisdControlPlane::WatchLoop() {
 
 bool IrisdControlPlane::WatchSession(SessionClient& session) {
   const auto stream = session.calls().Open(wire::CallMethod::kWatch,
-                                           EncodeWatch({session.session_id(), identity_.job_id}),
-                                           Now() + kResumeTimeout);
+                                           EncodeWatch({session.session_id(), identity_.job_id}));
   if (!stream.ok()) return session.WaitForEnd(kLastWords);
   std::string bytes;
   while (session.calls().Read(**stream, &bytes)) {

@@ -6,6 +6,8 @@
 //   connected ──session ends──► broken ──resumed──► connected
 //                                  └──irisd does not know the job any more──► lost (final: calls
 //                                  fail at once)
+// A session that another irisd has taken over is not broken: calls on it go on.
+//
 // Thread-safe. Nothing waits without a deadline, the watch thread's back-off apart.
 #pragma once
 
@@ -62,6 +64,7 @@ class IrisdControlPlane : public ControlPlane {
   absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
                                                               absl::Time deadline) override;
   void DropDescriptors() override;
+  void DropDescriptors(absl::Span<const DescriptorKey> keys) override;
   void StartWatching(const RankIdentity& identity, WatchHandler* handler,
                      std::function<void()> name_thread) override;
   void StopWatching() override;

@@ -103,6 +103,24 @@ absl::Status Membership::JoinJob() {
   return absl::OkStatus();
 }
 
+std::vector<DescriptorKey> Membership::KeysOfJoin() const {
+  const auto key = [this](DescriptorKind kind, uint32_t r, uint64_t segment_id) {
+    return DescriptorKey{kind, job_.job_id, job_.epoch, r, segment_id};
+  };
+  std::vector<DescriptorKey> keys;
+  for (const Segment& segment : job_.segments) {
+    keys.push_back(key(DescriptorKind::kSegment, 0, segment.segment_id));
+  }
+  for (uint32_t r = 0; r < n_ranks(); ++r) keys.push_back(key(DescriptorKind::kControlPage, r, 0));
+  keys.push_back(key(DescriptorKind::kStatusPage, 0, 0));
+  if (job_.link_bytes > 0) {
+    for (const auto& [index, uuid] : DevicesOf(job_.peers)) {
+      keys.push_back(key(DescriptorKind::kLink, index, 0));
+    }
+  }
+  return keys;
+}
+
 absl::Status Membership::MapAll() {
   const absl::Time start = Now();
   if (n_ranks() > wire::kMaxRanks || job_.stride_bytes == 0 ||
@@ -117,23 +135,10 @@ absl::Status Membership::MapAll() {
   if (!acquired.ok()) return acquired.status();
   window_ = *std::move(acquired);
 
-  const auto key = [this](DescriptorKind kind, uint32_t r, uint64_t segment_id) {
-    return DescriptorKey{kind, job_.job_id, job_.epoch, r, segment_id};
-  };
-  std::vector<DescriptorKey> keys;
-  for (const Segment& segment : job_.segments) {
-    keys.push_back(key(DescriptorKind::kSegment, 0, segment.segment_id));
-  }
-  for (uint32_t r = 0; r < n_ranks(); ++r) keys.push_back(key(DescriptorKind::kControlPage, r, 0));
-  keys.push_back(key(DescriptorKind::kStatusPage, 0, 0));
-  const size_t first_link = keys.size();
-  if (job_.link_bytes > 0) {
-    for (const auto& [index, uuid] : DevicesOf(job_.peers)) {
-      keys.push_back(key(DescriptorKind::kLink, index, 0));
-    }
-  }
-  auto fds = plane_->TakeDescriptors(keys, DeadlineIn(std::max(job_.map_timeout, kMapTimeMin)));
+  auto fds =
+      plane_->TakeDescriptors(KeysOfJoin(), DeadlineIn(std::max(job_.map_timeout, kMapTimeMin)));
   if (!fds.ok()) return fds.status();
+  const size_t first_link = job_.segments.size() + n_ranks() + 1;
   // First: what is mapped after them is mapped faster.
   KeepLinks(absl::MakeSpan(*fds).subspan(first_link));
   SegmentTimes times;
@@ -182,6 +187,8 @@ absl::Status Membership::ReportMapped(const absl::Status& mapped) {
   auto committed = plane_->Mapped(job_.job_id, job_.epoch, window_->base(),
                                   DeadlineIn(job_.map_timeout) + kAnswerSlack);
   if (!committed.ok()) return committed.status();
+  // What an irisd that took over meanwhile has sent again. Those of a growth stay.
+  plane_->DropDescriptors(KeysOfJoin());
   committed_ = *std::move(committed);
   timings_.commit = Now() - start;
   return absl::OkStatus();

@@ -74,6 +74,8 @@ class Membership {
   absl::Status ChooseDevice();
   absl::Status JoinJob();
   absl::Status MapAll();
+  // Of the descriptors of the join: segments, control pages, the status page, links.
+  std::vector<DescriptorKey> KeysOfJoin() const;
   // Keeps a link to each device of the job; `fds` are of all of them in irisd's order, or none.
   void KeepLinks(absl::Span<wire::UniqueFd> fds);
   absl::Status ReportMapped(const absl::Status& mapped);

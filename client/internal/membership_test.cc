@@ -87,6 +87,17 @@ TEST_F(MembershipTest, JoinsMapsAndReports) {
   EXPECT_TRUE(membership_->Health().ok());
 }
 
+TEST_F(MembershipTest, DescriptorsThatComeAgainBeforeAllHaveMappedAreDropped) {
+  plane_->on_mapped = [plane = plane_.get(), again = Key(DescriptorKind::kSegment, 0, 2),
+                       grown = Key(DescriptorKind::kSegment, 0, 3)] {
+    plane->descriptors[again] = FakeMemory::NewPage();
+    plane->descriptors[grown] = FakeMemory::NewPage();
+  };
+  ASSERT_TRUE(Join().ok());
+  ASSERT_THAT(irisd_->descriptors, SizeIs(1));
+  EXPECT_EQ(irisd_->descriptors.begin()->first.segment_id, 3u);
+}
+
 TEST_F(MembershipTest, RankThatCannotMapTellsItsPeersWhy) {
   plane_->descriptors[Key(DescriptorKind::kSegment, 0, 2)] = FakeMemory::NewPage();
   std::vector<absl::StatusOr<uint64_t>>* mapped = &plane_->mapped;

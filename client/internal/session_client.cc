@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/base/log.h"
 #include "client/internal/annotate.h"
 #include "client/internal/clock.h"
 #include "client/internal/runtime_dir.h"
@@ -143,6 +144,7 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
 absl::Status SessionClient::Handshake(absl::Time deadline) {
   const std::string where = absl::StrCat("session with irisd at ", runtime_dir_);
   wire::HelloPayload hello;
+  hello.version_max = wire::kVersionRestarts;
   hello.flags = wire::kCallsByFrames;
   std::strncpy(hello.client_version, wire::kIrisVersion, sizeof(hello.client_version) - 1);
   // irisd may have refused and closed already: its reason is then there to be read.
@@ -224,12 +226,14 @@ void SessionClient::End(const absl::Status& status) {
 
 void SessionClient::ReceiveLoop() {
   for (;;) {
-    struct pollfd polls[2] = {{socket_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
+    const short wanted = calls_.owes() ? POLLIN | POLLOUT : POLLIN;
+    struct pollfd polls[2] = {{socket_.get(), wanted, 0}, {stop_event_.get(), POLLIN, 0}};
     if (poll(polls, 2, -1) < 0) {
       if (errno == EINTR) continue;
       return End(wire::ErrnoStatus(errno, "wait for irisd's frames"));
     }
     if (polls[1].revents != 0) return;
+    if ((polls[0].revents & POLLOUT) != 0) calls_.SendOwed();
     const absl::Status status = Receive();
     if (!status.ok()) return End(status);
   }
@@ -256,6 +260,8 @@ absl::Status SessionClient::Receive() {
     case wire::FrameType::kAnswer:
     case wire::FrameType::kFailure:
       return calls_.OnFrame(*frame);
+    case wire::FrameType::kRestarted:
+      return OnRestarted(*frame);
     default:
       return absl::InternalError(
           absl::StrCat("irisd sent an unexpected frame of type ", static_cast<int>(frame->type)));
@@ -273,36 +279,35 @@ absl::Status SessionClient::TakeIn(wire::Frame frame) {
     absl::MutexLock lock(&mu_);
     for (uint32_t i = 0; i < payload->count; ++i) {
       const wire::DescriptorRecord& record = payload->records[i];
-      if (descriptors_.size() >= kMaxDescriptors) {
+      // irisd may send one again after a restart: it takes the place of the one that waits.
+      wire::UniqueFd& place = descriptors_[KeyOf(record)];
+      if (descriptors_.size() > kMaxDescriptors) {
         return absl::ResourceExhaustedError("irisd sent descriptors that nobody asked for");
       }
-      descriptors_[KeyOf(record)] = std::move(frame.fds[i]);
+      place = std::move(frame.fds[i]);
     }
   }
-  return Acknowledge(payload->count);
+  calls_.Acknowledge(payload->count);
+  return absl::OkStatus();
 }
 
-absl::Status SessionClient::Acknowledge(uint32_t count) {
-  wire::AckPayload ack;
-  ack.count = count;
-  return SendPatiently(wire::FrameType::kAck,
-                       absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&ack), sizeof(ack)));
-}
-
-absl::Status SessionClient::SendPatiently(wire::FrameType type, absl::Span<const uint8_t> payload) {
-  absl::Status sent = wire::SendFrame(socket_.get(), type, payload);
-  // irisd reads frames at once; a full queue means that it is stopped.
-  while (sent.code() == absl::StatusCode::kResourceExhausted) {
-    struct pollfd polls[2] = {{socket_.get(), POLLOUT, 0}, {stop_event_.get(), POLLIN, 0}};
-    (void)poll(polls, 2, 100);
-    if (polls[1].revents != 0) return absl::CancelledError("session closed");
-    sent = wire::SendFrame(socket_.get(), type, payload);
+absl::Status SessionClient::OnRestarted(const wire::Frame& frame) {
+  const auto restarted = frame.As<wire::RestartedPayload>();
+  if (!restarted.ok()) return restarted.status();
+  absl::Status status = calls_.OnRestarted(restarted->generation);
+  if (!status.ok()) return status;
+  // Calls of this generation are answered on this thread, later.
+  {
+    absl::MutexLock lock(&mu_);
+    generation_ = restarted->generation;
   }
+  log::Debug("irisd at ", runtime_dir_, " restarted (generation ", restarted->generation,
+             "); calls go on");
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
-    absl::Span<const DescriptorKey> keys, absl::Time deadline) {
+    absl::Span<const DescriptorKey> keys, absl::Time deadline, std::optional<uint64_t> generation) {
   absl::MutexLock lock(&mu_);
   const auto here = [this, keys]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return std::all_of(keys.begin(), keys.end(),
@@ -311,7 +316,8 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
                        });
   };
   const auto here_or_ended = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return !status_.ok() || takes_cancelled_ || here();
+    return !status_.ok() || takes_cancelled_ || generation.value_or(generation_) != generation_ ||
+           here();
   };
   const bool in_time = mu_.AwaitWithTimeout(absl::Condition(&here_or_ended), deadline - Now());
   if (!here()) {
@@ -320,7 +326,10 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
       return absl::DeadlineExceededError(absl::StrCat(
           "irisd at ", runtime_dir_, " did not send all of ", keys.size(), " descriptors in time"));
     }
-    return status_;
+    if (!status_.ok()) return status_;
+    return absl::UnavailableError(absl::StrCat("irisd at ", runtime_dir_,
+                                               " restarted before it had sent all of ", keys.size(),
+                                               " descriptors"));
   }
   std::vector<wire::UniqueFd> fds;
   fds.reserve(keys.size());
@@ -342,6 +351,15 @@ void SessionClient::DropDescriptors() {
   std::map<DescriptorKey, wire::UniqueFd> dropped;
   absl::MutexLock lock(&mu_);
   dropped.swap(descriptors_);
+}
+
+void SessionClient::DropDescriptors(absl::Span<const DescriptorKey> keys) {
+  std::vector<wire::UniqueFd> dropped;
+  absl::MutexLock lock(&mu_);
+  for (const DescriptorKey& key : keys) {
+    auto node = descriptors_.extract(key);
+    if (!node.empty()) dropped.push_back(std::move(node.mapped()));
+  }
 }
 
 }  // namespace iris::internal

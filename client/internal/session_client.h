@@ -1,6 +1,7 @@
 // SessionClient: one attested connection to irisd. Calls go out on its socket, and answers,
 // descriptors and errors come in, by a thread of its own. When the socket hangs up, the session has
-// ended: it never reconnects, and whoever wants that makes a new one.
+// ended: it never reconnects, and whoever wants that makes a new one. When another irisd takes the
+// session over, the socket stays, and calls go on (FrameCalls).
 //
 // Thread-safe. The destructor closes the socket and joins the thread; it must not run on that
 // thread, nor while a call is under way.
@@ -11,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,13 +67,20 @@ class SessionClient {
   // Waits for the descriptors and takes them, in the order of `keys`. Those that came before the
   // session ended can still be taken after it. kDeadlineExceeded, or status(): nothing is taken
   // then.
-  absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
-                                                              absl::Time deadline);
+  //
+  // `generation`: the irisd of that number was to send them, and no other one will
+  // (FrameCalls::Answer has it). kUnavailable, while status() is OK: another one has come before
+  // all were there.
+  absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(
+      absl::Span<const DescriptorKey> keys, absl::Time deadline,
+      std::optional<uint64_t> generation = std::nullopt);
   // Ends every wait of TakeDescriptors, and of a member for an answer, now and later, with
   // kCancelled.
   void CancelWaits();
   // Closes whatever waits for a job that nobody will take.
   void DropDescriptors();
+  // The same of these alone.
+  void DropDescriptors(absl::Span<const DescriptorKey> keys);
 
  private:
   SessionClient() = default;
@@ -82,11 +91,7 @@ class SessionClient {
   // One frame. Not OK: the session ends with it.
   absl::Status Receive();
   absl::Status TakeIn(wire::Frame frame);  // of descriptors
-  // Acknowledges so many descriptors.
-  absl::Status Acknowledge(uint32_t count);
-  // Sends a frame, and waits while irisd's queue is full. kCancelled: the session is closed. That
-  // irisd has hung up is no error here: it shows at the next receive, after what irisd said before.
-  absl::Status SendPatiently(wire::FrameType type, absl::Span<const uint8_t> payload);
+  absl::Status OnRestarted(const wire::Frame& frame);
   void End(const absl::Status& status);
 
   std::string runtime_dir_;
@@ -100,6 +105,7 @@ class SessionClient {
   mutable absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   bool takes_cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // as FrameCalls counts them
   std::map<DescriptorKey, wire::UniqueFd> descriptors_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -193,7 +193,7 @@ TEST_F(SessionClientTest, HelloSaysTheVersion) {
   auto payload = hello.As<wire::HelloPayload>();
   ASSERT_TRUE(payload.ok());
   EXPECT_EQ(payload->version_min, wire::kVersion);
-  EXPECT_EQ(payload->version_max, wire::kVersion);
+  EXPECT_EQ(payload->version_max, wire::kVersionRestarts);
   EXPECT_EQ(payload->flags, wire::kCallsByFrames);
   EXPECT_STRNE(payload->client_version, "");
 }
@@ -564,7 +564,7 @@ TEST_F(FrameCallsTest, CancelConcernsMembersAlone) {
 
 TEST_F(FrameCallsTest, AStreamIsReadInOrderAndAcknowledged) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kWatch, "", Soon());
+  auto stream = client->calls().Open(CallMethod::kWatch, "");
   ASSERT_TRUE(stream.ok()) << stream.status();
   EXPECT_EQ(ReceiveCall().header.call, 1u);
   for (const char* event : {"a", "b", "c"}) Answer(1, wire::kAnswerMessage, event);
@@ -578,7 +578,7 @@ TEST_F(FrameCallsTest, AStreamIsReadInOrderAndAcknowledged) {
 
 TEST_F(FrameCallsTest, AStreamThatIsDroppedIsCancelled) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kWatch, "", Soon());
+  auto stream = client->calls().Open(CallMethod::kWatch, "");
   ASSERT_TRUE(stream.ok()) << stream.status();
   ReceiveCall();
   Answer(1, wire::kAnswerMessage, "a");
