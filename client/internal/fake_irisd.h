@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -107,11 +108,49 @@ class FakeIrisd {
     }
   }
 
+  // Another irisd takes every session over, as when this one was killed and its sockets were kept:
+  // calls that have no answer are forgotten, and what comes before kRestartSeen is dropped. While
+  // `deaf`, until Hear, it reads nothing.
+  void Restart(bool deaf = false) {
+    absl::MutexLock lock(&mu_);
+    wire::RestartedPayload restarted;
+    restarted.generation = ++generation_;
+    deaf_ = deaf;
+    for (auto& [fd, session] : sessions_) {
+      session.watch = 0;
+      session.awaits_seen = true;
+      EXPECT_TRUE(wire::SendFrame(fd, wire::FrameType::kRestarted, restarted).ok());
+    }
+  }
+  void Hear() {
+    absl::MutexLock lock(&mu_);
+    deaf_ = false;
+  }
+  // Answers of Borrow, in place of a refusal: a segment of this number, whose descriptor comes only
+  // from a later irisd than the first one.
+  void LendAfterRestart(uint64_t segment_id) {
+    absl::MutexLock lock(&mu_);
+    lends_ = segment_id;
+  }
+  // AwaitBarrier is not answered before a restart; then the barrier cannot end.
+  void KnowBarriersAfterRestart() {
+    absl::MutexLock lock(&mu_);
+    knows_barriers_ = true;
+  }
+
   std::vector<uint64_t> ks() {
     absl::MutexLock lock(&mu_);
     return ks_;
   }
+  // How many descriptors came along with each Operate.
+  std::vector<size_t> descriptors() {
+    absl::MutexLock lock(&mu_);
+    return descriptors_;
+  }
   int joins() { return joins_.load(); }
+  int borrows() { return borrows_.load(); }
+  int barriers() { return barriers_.load(); }
+  int seen() { return seen_.load(); }
   int resumes() { return resumes_.load(); }
   int watches() { return watches_.load(); }
   int cancels() { return cancels_.load(); }
@@ -128,7 +167,9 @@ class FakeIrisd {
  private:
   struct Session {
     uint64_t id = 0;
-    uint64_t watch = 0;  // the number of the call
+    uint64_t watch = 0;        // the number of the call
+    uint64_t last_call = 0;    // its number
+    bool awaits_seen = false;  // what comes is not for this irisd
   };
 
   std::string SocketPath() const { return dir_ + "/session.sock"; }
@@ -163,6 +204,8 @@ class FakeIrisd {
     const auto parts = frame.Split<wire::CallPayload>();
     EXPECT_TRUE(parts.ok());
     const uint64_t call = parts->first.call;
+    EXPECT_GT(call, session.last_call);
+    session.last_call = call;
     const std::string bytes(parts->second);
     switch (static_cast<wire::CallMethod>(parts->first.method)) {
       case wire::CallMethod::kJoin: {
@@ -192,12 +235,26 @@ class FakeIrisd {
         Conclude(fd, call, absl::OkStatus(), v1::LeaveReply());
         return true;
       case wire::CallMethod::kBorrow:
-        Fail(fd, call, absl::UnimplementedError("this irisd lends nothing"));
+        ++borrows_;
+        if (lends_ == 0) {
+          Fail(fd, call, absl::UnimplementedError("this irisd lends nothing"));
+        } else {
+          Lend(fd, call);
+        }
         return true;
       case wire::CallMethod::kAwaitBarrier:
-        Fail(fd, call, absl::UnimplementedError("this irisd knows nothing"));
+        ++barriers_;
+        if (!knows_barriers_) {
+          Fail(fd, call, absl::UnimplementedError("this irisd knows nothing"));
+        } else if (generation_ > 0) {
+          v1::AwaitBarrierReply reply;
+          reply.set_cannot_end(true);
+          reply.set_text("they wait for each other");
+          Conclude(fd, call, absl::OkStatus(), reply);
+        }
         return true;
       case wire::CallMethod::kOperate:
+        descriptors_.push_back(frame.fds.size());
         return OnOperate(fd, call, bytes);
       case wire::CallMethod::kResume: {
         v1::ResumeRequest request;
@@ -221,6 +278,46 @@ class FakeIrisd {
     }
     ADD_FAILURE() << "a call of method " << parts->first.method;
     return true;
+  }
+
+  void Lend(int fd, uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    v1::BorrowReply reply;
+    reply.set_job_id(5);
+    reply.set_epoch(6);
+    v1::Segment* const segment = reply.add_segments();
+    segment->set_segment_id(lends_);
+    segment->set_bytes(4096);
+    Conclude(fd, call, absl::OkStatus(), reply);
+    if (generation_ == 0) return;
+    wire::DescriptorsPayload payload;
+    payload.count = 1;
+    payload.records[0].job_id = 5;
+    payload.records[0].epoch = 6;
+    payload.records[0].segment_id = lends_;
+    payload.records[0].bytes = 4096;
+    payload.records[0].kind = static_cast<uint32_t>(wire::DescriptorKind::kSegment);
+    const wire::UniqueFd memory(memfd_create("lent", MFD_CLOEXEC));
+    const int fds[] = {memory.get()};
+    EXPECT_TRUE(wire::SendFrame(fd, wire::FrameType::kDescriptors, payload, fds).ok());
+  }
+
+  // Whether a frame is for this irisd.
+  bool Concerns(Session& session, const wire::Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!session.awaits_seen) {
+      EXPECT_NE(frame.type, wire::FrameType::kRestartSeen);
+      return true;
+    }
+    if (frame.type == wire::FrameType::kRestartSeen) {
+      const auto seen = frame.As<wire::RestartSeenPayload>();
+      EXPECT_TRUE(seen.ok());
+      ++seen_;
+      session.awaits_seen = !seen.ok() || seen->generation != generation_;
+    }
+    // Numbers go on upwards.
+    if (frame.type == wire::FrameType::kCall) {
+      session.last_call = frame.Split<wire::CallPayload>()->first.call;
+    }
+    return false;
   }
 
   bool OnOperate(int fd, uint64_t call, const std::string& bytes)
@@ -252,7 +349,7 @@ class FakeIrisd {
       {
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
-        while (ReadFrames()) continue;
+        while (!deaf_ && ReadFrames()) continue;
         SendEvents();
       }
       if (comes) Accept();
@@ -265,6 +362,7 @@ class FakeIrisd {
       for (;;) {
         const auto frame = wire::ReceiveFrame(fd);
         if (!frame.ok()) break;
+        if (!Concerns(session, *frame)) continue;
         if (frame->type == wire::FrameType::kCancelCall) ++cancels_;
         if (frame->type == wire::FrameType::kTaken) ++takens_;
         if (frame->type == wire::FrameType::kCall && !OnCall(fd, session, *frame)) return true;
@@ -305,6 +403,9 @@ class FakeIrisd {
   std::thread thread_;
   uint64_t next_session_ = 100;
   std::atomic<int> joins_{0};
+  std::atomic<int> borrows_{0};
+  std::atomic<int> barriers_{0};
+  std::atomic<int> seen_{0};
   std::atomic<int> resumes_{0};
   std::atomic<int> watches_{0};
   std::atomic<int> cancels_{0};
@@ -313,6 +414,11 @@ class FakeIrisd {
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool breaks_joins_ ABSL_GUARDED_BY(mu_) = false;
+  bool deaf_ ABSL_GUARDED_BY(mu_) = false;
+  bool knows_barriers_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t lends_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<size_t> descriptors_ ABSL_GUARDED_BY(mu_);
   int n_breaks_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int, Session> sessions_ ABSL_GUARDED_BY(mu_);  // by descriptor, which it owns
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <thread>
@@ -378,6 +379,142 @@ TEST_F(IrisdControlPlaneTest, AResumeWhoseAnswerIsLostIsRepeatedOnTheNewSession)
   EXPECT_TRUE(Operate(1).ok());
   EXPECT_EQ(irisd_->resumes(), 2);
   EXPECT_TRUE(plane_->lost().ok());
+}
+
+// Another irisd takes the session over.
+
+TEST_F(IrisdControlPlaneTest, ARestartIsNoEndOfTheSessionAndTheCallIsRepeatedWithItsK) {
+  Watch();
+  irisd_->AnswerOperations({absl::DataLossError("killed before it has answered")});
+  absl::StatusOr<Outcome> outcome;
+  std::thread caller([&] { outcome = Operate(7); });
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->ks().size() == 1; }));
+  irisd_->Restart();
+  caller.join();
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->k, 7u);
+  EXPECT_FALSE(unanswered_);
+  EXPECT_THAT(irisd_->ks(), ElementsAre(7u, 7u));
+  EXPECT_EQ(irisd_->seen(), 1);
+  EXPECT_EQ(irisd_->resumes(), 0);
+  EXPECT_EQ(irisd_->cancels(), 0);
+  EXPECT_TRUE(plane_->lost().ok());
+}
+
+TEST_F(IrisdControlPlaneTest, ARestartSendsTheDescriptorsOfARegistrationAgain) {
+  Watch();
+  irisd_->AnswerOperations({absl::DataLossError("killed before it has answered")});
+  OperationCall call;
+  RegisterOp op;
+  op.options.bytes = 4096;
+  op.piece_bytes = {4096, 4096};
+  for (int i = 0; i < 2; ++i) {
+    op.descriptors.push_back(
+        std::make_shared<const wire::UniqueFd>(memfd_create("mine", MFD_CLOEXEC)));
+  }
+  call.op = op;
+  absl::StatusOr<Outcome> outcome;
+  std::thread caller([&] {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    outcome = plane_->Operate(call, deadline, deadline, &unanswered_);
+  });
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->ks().size() == 1; }));
+  irisd_->Restart();
+  caller.join();
+  EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(irisd_->descriptors(), ElementsAre(2u, 2u));
+}
+
+TEST_F(IrisdControlPlaneTest, EventsArriveAlsoAfterARestart) {
+  Watch();
+  v1::WatchEvent event;
+  event.mutable_grow_done()->set_grow_id(9);
+  irisd_->SendEvent(event);
+  ASSERT_TRUE(irisd_->WaitFor([&] { return events_.grown == 9u && irisd_->takens() == 1; }));
+  irisd_->Restart();
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->watches() == 2; }));
+  event.mutable_grow_done()->set_grow_id(10);
+  irisd_->SendEvent(event);
+  EXPECT_TRUE(irisd_->WaitFor([&] { return events_.grown == 10u && irisd_->takens() == 2; }));
+  EXPECT_EQ(irisd_->resumes(), 0);
+}
+
+TEST_F(IrisdControlPlaneTest, WhatAnIrisdThatDiedHasLentIsBorrowedAgain) {
+  Watch();
+  irisd_->LendAfterRestart(4);
+  absl::StatusOr<std::vector<ControlPlane::Lent>> lent;
+  std::thread caller([&] {
+    lent = plane_->Borrow({"job", 1, 0, 4096}, absl::Now() + absl::Seconds(60));
+  });
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->borrows() == 1; }));
+  irisd_->Restart();
+  caller.join();
+  ASSERT_TRUE(lent.ok()) << lent.status();
+  ASSERT_EQ(lent->size(), 1u);
+  EXPECT_EQ(lent->front().segment.segment_id, 4u);
+  EXPECT_TRUE(lent->front().fd.valid());
+  EXPECT_EQ(irisd_->borrows(), 2);
+}
+
+TEST_F(IrisdControlPlaneTest, ALoanThatARestartLostEndsAtItsDeadline) {
+  Watch();
+  irisd_->LendAfterRestart(4);
+  absl::Status status;
+  std::thread caller([&] {
+    status = plane_->Borrow({"job", 1, 0, 4096}, absl::Now() + absl::Milliseconds(300)).status();
+  });
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->borrows() == 1; }));
+  irisd_->Restart(/*deaf=*/true);
+  caller.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  irisd_->Hear();
+}
+
+TEST_F(IrisdControlPlaneTest, AQuestionAboutABarrierIsAskedAgainAfterARestart) {
+  Watch();
+  irisd_->KnowBarriersAfterRestart();
+  const auto question = plane_->AskOfBarrier({});
+  ASSERT_NE(question, nullptr);
+  ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->barriers() == 1; }));
+  EXPECT_FALSE(question->Answer().has_value());
+  irisd_->Restart();
+  std::optional<absl::StatusOr<BarrierAnswer>> answer;
+  ASSERT_TRUE(irisd_->WaitFor([&] { return (answer = question->Answer()).has_value(); }));
+  ASSERT_TRUE(answer->ok()) << answer->status();
+  EXPECT_EQ((*answer)->text, "they wait for each other");
+  EXPECT_EQ(irisd_->barriers(), 2);
+}
+
+TEST_F(IrisdControlPlaneTest, CallsOfManyThreadsSurviveManyRestarts) {
+  Watch();
+  constexpr int kThreads = 4, kCalls = 100;
+  std::atomic<int> done{0};
+  std::vector<std::thread> callers;
+  for (int t = 0; t < kThreads; ++t) {
+    callers.emplace_back([&, t] {
+      for (uint64_t i = 0; i < kCalls; ++i) {
+        OperationCall call;
+        call.k = t * kCalls + i;
+        bool unanswered = false;
+        const absl::Time deadline = absl::Now() + absl::Seconds(60);
+        const auto outcome = plane_->Operate(call, deadline, deadline, &unanswered);
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        EXPECT_EQ(outcome->k, call.k);
+      }
+      ++done;
+    });
+  }
+  int restarts = 0;
+  while (done < kThreads) {
+    irisd_->Restart(/*deaf=*/restarts % 2 == 0);
+    ++restarts;
+    absl::SleepFor(absl::Milliseconds(3));
+    irisd_->Hear();
+    absl::SleepFor(absl::Milliseconds(7));
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(irisd_->resumes(), 0);
+  EXPECT_TRUE(irisd_->WaitFor([&] { return irisd_->seen() >= restarts; }));
 }
 
 }  // namespace

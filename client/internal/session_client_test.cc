@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -607,6 +608,432 @@ TEST_F(FrameCallsTest, AnAnswerWithoutEndEndsTheSession) {
   EXPECT_EQ(client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember).status.code(),
             absl::StatusCode::kInternal);
   irisd.join();
+}
+
+// Another irisd takes the session over. The test's thread plays both of them.
+
+class RestartTest : public FrameCallsTest {
+ protected:
+  using Result = FrameCalls::Answer;
+
+  void SendRestarted(uint64_t generation) {
+    wire::RestartedPayload restarted;
+    restarted.generation = generation;
+    EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kRestarted, restarted).ok());
+  }
+  void ReceiveSeen(uint64_t generation) {
+    const wire::Frame frame = Receive();
+    ASSERT_EQ(frame.type, FrameType::kRestartSeen);
+    const auto seen = frame.As<wire::RestartSeenPayload>();
+    ASSERT_TRUE(seen.ok());
+    EXPECT_EQ(seen->generation, generation);
+  }
+  uint32_t ReceiveAck() {
+    const wire::Frame frame = Receive();
+    EXPECT_EQ(frame.type, FrameType::kAck);
+    const auto ack = frame.As<wire::AckPayload>();
+    return ack.ok() ? ack->count : 0;
+  }
+  // Nothing comes for a while.
+  void ExpectSilence() {
+    struct pollfd p = {peer_.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&p, 1, 150), 0);
+  }
+  // A call on a thread of its own.
+  std::thread StartCall(SessionClient& client, const std::string& request, Result* result,
+                        absl::Time deadline = Soon()) {
+    return std::thread([&client, request, result, deadline] {
+      *result = client.calls().Call(CallMethod::kOperate, request, deadline, Caller::kMember);
+    });
+  }
+  // Makes calls that nobody waits for, until irisd's queue is full.
+  void FillQueue(SessionClient& client) {
+    for (;;) {
+      const auto got = client.calls().Call(CallMethod::kLeave, "old", absl::Now(), Caller::kMember);
+      ASSERT_EQ(got.status.code(), absl::StatusCode::kDeadlineExceeded);
+      if (got.status.message() == "irisd does not read this session's calls") return;
+    }
+  }
+  // The frames that the irisd before was to read.
+  void DropUntilSeen(uint64_t generation) {
+    for (;;) {
+      const wire::Frame frame = Receive();
+      if (frame.type != FrameType::kRestartSeen) {
+        ASSERT_TRUE(frame.type == FrameType::kCall || frame.type == FrameType::kCancelCall ||
+                    frame.type == FrameType::kAck)
+            << static_cast<int>(frame.type);
+        continue;
+      }
+      const auto seen = frame.As<wire::RestartSeenPayload>();
+      ASSERT_TRUE(seen.ok());
+      EXPECT_EQ(seen->generation, generation);
+      return;
+    }
+  }
+};
+
+TEST_F(RestartTest, ACallIsRepeatedWithTheSameBytesAndAHigherNumberAndAnsweredOnce) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  EXPECT_EQ(ReceiveCall().header.call, 1u);
+  SendRestarted(3);
+  ReceiveSeen(3);
+  const Received again = ReceiveCall();
+  EXPECT_EQ(again.header.call, 2u);
+  EXPECT_EQ(again.header.method, static_cast<uint32_t>(CallMethod::kOperate));
+  EXPECT_EQ(again.request, "question");
+  Answer(2, kWhole, "answer");
+  caller.join();
+  EXPECT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(result.answered);
+  EXPECT_EQ(result.message, "answer");
+  EXPECT_EQ(result.generation, 3u);
+  ExpectSilence();
+  EXPECT_TRUE(client->status().ok());
+  EXPECT_EQ(ends_.load(), 0);
+}
+
+TEST_F(RestartTest, AnAnswerOfTheOldNumberIsNobodys) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  ReceiveCall();
+  SendRestarted(1);
+  ReceiveSeen(1);
+  EXPECT_EQ(ReceiveCall().header.call, 2u);
+  Answer(1, kWhole, "of the one before");
+  Answer(2, kWhole, "answer");
+  caller.join();
+  EXPECT_EQ(result.message, "answer");
+}
+
+TEST_F(RestartTest, ACallThatHasItsAnswerIsNotRepeated) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  ReceiveCall();
+  Answer(1, kWhole, "answer");
+  SendRestarted(1);
+  caller.join();
+  EXPECT_EQ(result.message, "answer");
+  EXPECT_EQ(result.generation, 0u);
+  ReceiveSeen(1);
+  ExpectSilence();
+}
+
+TEST_F(RestartTest, HalfAnAnswerIsDropped) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  ReceiveCall();
+  Answer(1, wire::kAnswerMessage | wire::kAnswerContinues, "half of ");
+  SendRestarted(1);
+  ReceiveSeen(1);
+  EXPECT_EQ(ReceiveCall().header.call, 2u);
+  Answer(2, wire::kAnswerMessage | wire::kAnswerContinues, "a whole ");
+  Answer(2, kWhole, "answer");
+  caller.join();
+  EXPECT_EQ(result.message, "a whole answer");
+}
+
+TEST_F(RestartTest, AMessageWithoutTheEndOfItsCallIsNoAnswer) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  ReceiveCall();
+  Answer(1, wire::kAnswerMessage, "before the end");
+  SendRestarted(1);
+  ReceiveSeen(1);
+  Answer(ReceiveCall().header.call, kWhole, "answer");
+  caller.join();
+  EXPECT_EQ(result.message, "answer");
+}
+
+TEST_F(RestartTest, DescriptorsAndLongRequestsGoAlongAgain) {
+  auto client = Connected();
+  wire::UniqueFd memory(memfd_create("mine", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(memory.get(), 777), 0);
+  std::thread caller([&] {
+    const int fds[] = {memory.get()};
+    EXPECT_EQ(client->calls()
+                  .Call(CallMethod::kOperate, "register", Soon(), Caller::kMember, fds)
+                  .message,
+              "registered");
+  });
+  for (const uint64_t number : {1, 2}) {
+    const wire::Frame frame = Receive();
+    ASSERT_EQ(frame.type, FrameType::kCall);
+    EXPECT_EQ(frame.Split<wire::CallPayload>()->first.call, number);
+    EXPECT_EQ(frame.Split<wire::CallPayload>()->second, "register");
+    ASSERT_EQ(frame.fds.size(), 1u);
+    EXPECT_EQ(SizeOf(frame.fds[0]), 777);
+    if (number == 1) SendRestarted(1);
+    if (number == 1) ReceiveSeen(1);
+  }
+  Answer(2, kWhole, "registered");
+  caller.join();
+
+  const std::string question(wire::kMaxCallFrameBytes + 1, 'q');
+  Result result;
+  caller = StartCall(*client, question, &result);
+  EXPECT_EQ(ReceiveCall().request, question);
+  SendRestarted(2);
+  ReceiveSeen(2);
+  const Received again = ReceiveCall();
+  EXPECT_EQ(again.request, question);
+  Answer(again.header.call, kWhole, "long");
+  caller.join();
+  EXPECT_EQ(result.message, "long");
+}
+
+TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
+  auto client = Connected();
+  auto stream = client->calls().Open(CallMethod::kWatch, "watch");
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  ReceiveCall();
+  for (const char* event : {"a", "b", "c"}) Answer(1, wire::kAnswerMessage, event);
+  Answer(1, wire::kAnswerMessage | wire::kAnswerContinues, "half");
+  std::string got;
+  ASSERT_TRUE(client->calls().Read(**stream, &got));
+  EXPECT_EQ(Receive().type, FrameType::kTaken);
+  SendRestarted(1);
+  ReceiveSeen(1);
+  // Nobody reads it.
+  ExpectSilence();
+  std::string all = got;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(client->calls().Read(**stream, &got));
+    all += got;
+  }
+  const Received again = ReceiveCall();
+  EXPECT_EQ(again.header.call, 2u);
+  EXPECT_EQ(again.request, "watch");
+  Answer(2, wire::kAnswerMessage, "d");
+  ASSERT_TRUE(client->calls().Read(**stream, &got));
+  EXPECT_EQ(all + got, "abcd");
+  // Of "b" and "c" the irisd that reads knows nothing.
+  const wire::Frame taken = Receive();
+  EXPECT_EQ(taken.type, FrameType::kTaken);
+  EXPECT_EQ(taken.As<wire::CallNumberPayload>()->call, 2u);
+  ExpectSilence();
+}
+
+TEST_F(RestartTest, AStreamWhoseReaderWaitsIsOpenedAgain) {
+  auto client = Connected();
+  auto stream = client->calls().Open(CallMethod::kWatch, "watch");
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  std::string got;
+  std::thread reader([&] { EXPECT_TRUE(client->calls().Read(**stream, &got)); });
+  ReceiveCall();
+  SendRestarted(1);
+  ReceiveSeen(1);
+  Answer(ReceiveCall().header.call, wire::kAnswerMessage, "event");
+  reader.join();
+  EXPECT_EQ(got, "event");
+}
+
+TEST_F(RestartTest, AStreamThatIsOnlyLookedAtIsOpenedAgainWhenItIs) {
+  auto client = Connected();
+  auto stream = client->calls().Open(CallMethod::kAwaitBarrier, "barrier");
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  ReceiveCall();
+  SendRestarted(1);
+  ReceiveSeen(1);
+  EXPECT_FALSE(client->calls().End(**stream).answered);
+  const Received again = ReceiveCall();
+  EXPECT_EQ(again.request, "barrier");
+  EXPECT_FALSE(client->calls().End(**stream).answered);
+  ExpectSilence();
+  Answer(again.header.call, kWhole, "");
+  while (!client->calls().End(**stream).answered) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST_F(RestartTest, AStreamThatWasNotOpenedAgainIsNotCancelled) {
+  auto client = Connected();
+  auto stream = client->calls().Open(CallMethod::kWatch, "watch");
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  ReceiveCall();
+  SendRestarted(1);
+  ReceiveSeen(1);
+  stream->reset();
+  ExpectSilence();
+}
+
+TEST_F(RestartTest, AFullQueueKeepsNobodyFromReceivingAndNothingGoesBeforeTheAnswer) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  EXPECT_EQ(ReceiveCall().header.call, 1u);
+  FillQueue(*client);
+  // Neither this acknowledgement nor the answer to the restart has room.
+  SendDescriptors({Segment(1, 111), Segment(2, 222)});
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(1), SegmentKey(2)}, Soon()).ok());
+  SendRestarted(5);
+  SendDescriptors({Segment(3, 333)});
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(3)}, Soon()).ok());
+  Result later;
+  std::thread later_caller = StartCall(*client, "later", &later);
+  absl::SleepFor(absl::Milliseconds(100));
+  DropUntilSeen(5);
+  EXPECT_EQ(ReceiveAck(), 1u);
+  std::map<std::string, uint64_t> numbers;
+  for (int i = 0; i < 2; ++i) {
+    const Received got = ReceiveCall();
+    numbers[got.request] = got.header.call;
+    Answer(got.header.call, kWhole, "re " + got.request);
+  }
+  caller.join();
+  later_caller.join();
+  EXPECT_EQ(result.message, "re question");
+  EXPECT_EQ(later.message, "re later");
+  EXPECT_GT(numbers["question"], 1u);
+  ExpectSilence();
+}
+
+TEST_F(RestartTest, AStreamThatFindsTheQueueFullIsOpenedLater) {
+  auto client = Connected();
+  FillQueue(*client);
+  auto stream = client->calls().Open(CallMethod::kAwaitBarrier, "barrier");
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_TRUE(client->calls().End(**stream).status.ok());
+  SendRestarted(1);
+  DropUntilSeen(1);
+  EXPECT_FALSE(client->calls().End(**stream).answered);
+  EXPECT_EQ(ReceiveCall().request, "barrier");
+}
+
+TEST_F(RestartTest, ACallWhoseTimeIsUpBeforeItIsRepeatedIsForgotten) {
+  auto client = Connected();
+  Result result;
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(300);
+  std::thread caller = StartCall(*client, "question", &result, deadline);
+  ReceiveCall();
+  FillQueue(*client);
+  SendRestarted(1);
+  caller.join();
+  EXPECT_GE(absl::Now(), deadline - absl::Milliseconds(50));
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(result.answered);
+  DropUntilSeen(1);
+  ExpectSilence();
+}
+
+TEST_F(RestartTest, RestartsInARow) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  ReceiveCall();
+  for (const uint64_t generation : {1, 2, 9}) {
+    SendRestarted(generation);
+    ReceiveSeen(generation);
+    EXPECT_EQ(ReceiveCall().request, "question");
+  }
+  Answer(4, kWhole, "answer");
+  caller.join();
+  EXPECT_EQ(result.message, "answer");
+  EXPECT_EQ(result.generation, 9u);
+}
+
+TEST_F(RestartTest, OfTwoRestartsThatHadNoAnswerTheLastHasOne) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  ReceiveCall();
+  FillQueue(*client);
+  SendRestarted(1);
+  SendDescriptors({Segment(1, 1)});  // the next irisd counts anew
+  SendRestarted(2);
+  SendDescriptors({Segment(2, 2), Segment(3, 3)});
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(3)}, Soon()).ok());
+  DropUntilSeen(2);
+  EXPECT_EQ(ReceiveAck(), 2u);
+  const Received again = ReceiveCall();
+  EXPECT_EQ(again.request, "question");
+  Answer(again.header.call, kWhole, "answer");
+  caller.join();
+  EXPECT_EQ(result.message, "answer");
+}
+
+TEST_F(RestartTest, AGenerationThatDoesNotGrowEndsTheSession) {
+  for (const uint64_t second : {4, 3}) {
+    auto client = Connected();
+    SendRestarted(4);
+    ReceiveSeen(4);
+    SendRestarted(second);
+    ASSERT_TRUE(client->WaitForEnd(absl::Seconds(30)));
+    EXPECT_EQ(client->status().code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(client->status().message()),
+                HasSubstr("generation " + std::to_string(second)));
+    EXPECT_THAT(std::string(client->status().message()), HasSubstr("generation 4"));
+    TearDown();
+    SetUp();
+  }
+}
+
+TEST_F(RestartTest, ARestartOfTheWrongLengthEndsTheSession) {
+  auto client = Connected();
+  EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kRestarted, wire::AckPayload()).ok());
+  EXPECT_TRUE(client->WaitForEnd(absl::Seconds(30)));
+}
+
+TEST_F(RestartTest, OnlyDescriptorsThatCameAfterItAreAcknowledged) {
+  auto client = Connected();
+  SendDescriptors({Segment(1, 1), Segment(2, 2)});
+  EXPECT_EQ(ReceiveAck(), 2u);
+  SendDescriptors({Segment(3, 3)});
+  EXPECT_EQ(ReceiveAck(), 1u);
+  SendRestarted(1);
+  SendDescriptors({Segment(3, 333), Segment(4, 4)});
+  ReceiveSeen(1);
+  EXPECT_EQ(ReceiveAck(), 2u);
+  ExpectSilence();
+  // One that came again has taken the place of the first.
+  auto fds = client->TakeDescriptors({SegmentKey(3)}, Soon());
+  ASSERT_TRUE(fds.ok()) << fds.status();
+  EXPECT_EQ(SizeOf((*fds)[0]), 333);
+}
+
+TEST_F(RestartTest, WhatAnIrisdWasToSendIsNotWaitedForOnceAnotherHasCome) {
+  auto client = Connected();
+  SendDescriptors({Segment(1, 1)});
+  ReceiveAck();
+  std::thread irisd([&] { SendRestarted(1); });
+  const absl::Status status =
+      client->TakeDescriptors({SegmentKey(1), SegmentKey(2)}, Soon(), 0).status();
+  irisd.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("restarted before it had sent all of 2"));
+  EXPECT_TRUE(client->status().ok());
+  // What is there can be taken all the same.
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(1)}, Soon(), 0).ok());
+  ReceiveSeen(1);
+  SendDescriptors({Segment(5, 5)});
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(5)}, Soon(), 1).ok());
+}
+
+TEST_F(RestartTest, TheNamedDescriptorsAreDroppedAlone) {
+  auto client = Connected();
+  SendDescriptors({Segment(1, 1), Segment(2, 2)});
+  ReceiveAck();
+  client->DropDescriptors({SegmentKey(1), SegmentKey(7)});
+  EXPECT_FALSE(client->TakeDescriptors({SegmentKey(1)}, absl::Now()).ok());
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(2)}, Soon()).ok());
+}
+
+TEST_F(RestartTest, TheEndOfTheSessionEndsACallThatWaitsToBeRepeated) {
+  auto client = Connected();
+  Result result;
+  std::thread caller = StartCall(*client, "question", &result);
+  ReceiveCall();
+  FillQueue(*client);
+  SendRestarted(1);
+  SendDescriptors({Segment(1, 1)});
+  EXPECT_TRUE(client->TakeDescriptors({SegmentKey(1)}, Soon()).ok());
+  peer_.Reset();
+  caller.join();
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(result.answered);
 }
 
 }  // namespace
