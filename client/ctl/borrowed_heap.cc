@@ -30,8 +30,9 @@ struct Loan {
   std::shared_ptr<driver::GpuDriver> driver;
 };
 
+// `generation`, out: of the irisd that has answered.
 absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& place,
-                                    bool for_writing, absl::Time deadline) {
+                                    bool for_writing, absl::Time deadline, uint64_t* generation) {
   v1::BorrowRequest request;
   request.set_session_id(session.session_id());
   request.set_job(place.job);
@@ -43,6 +44,7 @@ absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& pla
       session.calls().Call(wire::CallMethod::kBorrow, request.SerializeAsString(), deadline,
                            FrameCalls::Caller::kMember);
   if (!answer.status.ok()) return answer.status;
+  *generation = answer.generation;
   v1::BorrowReply reply;
   if (!reply.ParseFromString(answer.message)) {
     return absl::DataLossError("irisd's answer cannot be read: install matching versions");
@@ -81,18 +83,27 @@ absl::StatusOr<Loan> Borrow(const std::string& runtime_dir, const HeapPlace& pla
   if (!session.ok()) return session.status();
   Loan loan;
   loan.session = *std::move(session);
-  absl::StatusOr<v1::BorrowReply> lent = Ask(*loan.session, place, for_writing, deadline);
-  if (!lent.ok()) return lent.status();
-  loan.reply = *std::move(lent);
-  std::vector<internal::DescriptorKey> keys;
-  for (const v1::Segment& segment : loan.reply.segments()) {
-    keys.push_back({wire::DescriptorKind::kSegment, loan.reply.job_id(), loan.reply.epoch(), 0,
-                    segment.segment_id()});
+  for (bool lent = false; !lent;) {
+    uint64_t generation = 0;
+    absl::StatusOr<v1::BorrowReply> reply =
+        Ask(*loan.session, place, for_writing, deadline, &generation);
+    if (!reply.ok()) return reply.status();
+    loan.reply = *std::move(reply);
+    std::vector<internal::DescriptorKey> keys;
+    for (const v1::Segment& segment : loan.reply.segments()) {
+      keys.push_back({wire::DescriptorKind::kSegment, loan.reply.job_id(), loan.reply.epoch(), 0,
+                      segment.segment_id()});
+    }
+    absl::StatusOr<std::vector<wire::UniqueFd>> descriptors =
+        loan.session->TakeDescriptors(keys, deadline, generation);
+    lent = descriptors.ok();
+    if (lent) {
+      loan.descriptors = *std::move(descriptors);
+    } else if (!absl::IsUnavailable(descriptors.status()) || !loan.session->status().ok()) {
+      return Annotate(descriptors.status(), "borrow the memory");
+    }
+    // Else another irisd has taken the session over, which knows nothing of this loan: again.
   }
-  absl::StatusOr<std::vector<wire::UniqueFd>> descriptors =
-      loan.session->TakeDescriptors(keys, deadline);
-  if (!descriptors.ok()) return Annotate(descriptors.status(), "borrow the memory");
-  loan.descriptors = *std::move(descriptors);
   auto driver = internal::ProcessDriver(loan.session->backend());
   if (!driver.ok()) return driver.status();
   loan.driver = *std::move(driver);

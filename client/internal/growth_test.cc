@@ -110,11 +110,13 @@ TEST_F(GrowthTest, RepetitionOfAPublishedGrowthIsOnlyAcknowledged) {
   const SegmentsAdded added = AddedAndSent(1);
   growth_->OnSegmentsAdded(added);
   growth_->OnGrowDone({1, true, ""});
+  growth_->OnSegmentsAdded(added);  // without descriptors
   for (const Segment& segment : added.segments) Arrive(segment, memory_.NewSegment());
   growth_->OnSegmentsAdded(added);
   growth_->OnGrowDone({1, true, ""});
-  ASSERT_THAT(plane_.grow_mapped, SizeIs(2));
+  ASSERT_THAT(plane_.grow_mapped, SizeIs(3));
   EXPECT_TRUE(plane_.grow_mapped[1].second.ok()) << plane_.grow_mapped[1].second;
+  EXPECT_TRUE(plane_.grow_mapped[2].second.ok()) << plane_.grow_mapped[2].second;
   EXPECT_THAT(plane_.descriptors, SizeIs(0));
   EXPECT_EQ(window_->n_segments(), 2u);
   EXPECT_EQ(heap_.bytes(), 2 * kGranule);
