@@ -38,6 +38,48 @@ absl::StatusOr<std::string> DefaultRuntimeDir() {
       "no runtime directory: not root, and XDG_RUNTIME_DIR is not set; give --runtime-dir");
 }
 
+absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path) {
+  if (mkdir(path.c_str(), 0755) == 0) {
+    // The umask must not hide the sockets from those whom their mode lets in.
+    if (chmod(path.c_str(), 0755) != 0) {
+      return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
+    }
+    return true;
+  }
+  const int error = errno;
+  if (error == ENOENT) {
+    return absl::NotFoundError(
+        absl::StrCat("make runtime directory ", path, ": its parent does not exist"));
+  }
+  if (error != EEXIST) {
+    return wire::ErrnoStatus(error, absl::StrCat("make runtime directory ", path));
+  }
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("look at runtime directory ", path));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("runtime directory ", path, " is not a directory"));
+  }
+  const bool by_everybody = (info.st_mode & S_IWOTH) != 0;
+  if (by_everybody || ((info.st_mode & S_IWGRP) != 0 && info.st_gid != getegid())) {
+    const std::string who = by_everybody
+                                ? "everybody"
+                                : absl::StrCat("group ", info.st_gid, ", which is not irisd's own");
+    return absl::PermissionDeniedError(
+        absl::StrCat("runtime directory ", path, " is writable by ", who,
+                     ": they could replace irisd's sockets; take that away (chmod go-w ", path,
+                     "), or choose a directory of irisd's own"));
+  }
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return absl::PermissionDeniedError(absl::StrCat("runtime directory ", path, " belongs to uid ",
+                                                    info.st_uid,
+                                                    ", who could replace irisd's sockets"));
+  }
+  return false;
+}
+
 absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirOptions& options) {
   std::unique_ptr<RuntimeDir> dir(new RuntimeDir());
   dir->path_ = options.path;
@@ -58,8 +100,9 @@ absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirO
                      " bytes; at most ", dir->path_.size() - (longest - kMaxSocketPathBytes),
                      " fit, because the path of a Unix socket has at most ", kMaxSocketPathBytes));
   }
-  absl::Status status = dir->MakeDirectory();
-  if (!status.ok()) return status;
+  const absl::StatusOr<bool> made = MakeRuntimeDirectory(dir->path_);
+  if (!made.ok()) return made.status();
+  dir->made_directory_ = *made;
   absl::StatusOr<wire::UniqueFd> lock = LockDirectory(dir->path_);
   if (!lock.ok()) return lock.status();
   dir->lock_ = *std::move(lock);
@@ -83,49 +126,6 @@ absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirO
   if (!admin.ok()) return admin.status();
   dir->admin_listener_ = *std::move(admin);
   return dir;
-}
-
-absl::Status RuntimeDir::MakeDirectory() {
-  if (mkdir(path_.c_str(), 0755) == 0) {
-    made_directory_ = true;
-    // The umask must not hide the sockets from those whom their mode lets in.
-    if (chmod(path_.c_str(), 0755) != 0) {
-      return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path_));
-    }
-    return absl::OkStatus();
-  }
-  const int error = errno;
-  if (error == ENOENT) {
-    return absl::NotFoundError(
-        absl::StrCat("make runtime directory ", path_, ": its parent does not exist"));
-  }
-  if (error != EEXIST) {
-    return wire::ErrnoStatus(error, absl::StrCat("make runtime directory ", path_));
-  }
-  struct stat info = {};
-  if (stat(path_.c_str(), &info) != 0) {
-    return wire::ErrnoStatus(errno, absl::StrCat("look at runtime directory ", path_));
-  }
-  if (!S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("runtime directory ", path_, " is not a directory"));
-  }
-  const bool by_everybody = (info.st_mode & S_IWOTH) != 0;
-  if (by_everybody || ((info.st_mode & S_IWGRP) != 0 && info.st_gid != getegid())) {
-    const std::string who = by_everybody
-                                ? "everybody"
-                                : absl::StrCat("group ", info.st_gid, ", which is not irisd's own");
-    return absl::PermissionDeniedError(
-        absl::StrCat("runtime directory ", path_, " is writable by ", who,
-                     ": they could replace irisd's sockets; take that away (chmod go-w ", path_,
-                     "), or choose a directory of irisd's own"));
-  }
-  if (info.st_uid != geteuid() && info.st_uid != 0) {
-    return absl::PermissionDeniedError(absl::StrCat("runtime directory ", path_, " belongs to uid ",
-                                                    info.st_uid,
-                                                    ", who could replace irisd's sockets"));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,

@@ -30,6 +30,10 @@ struct RuntimeDirOptions {
 // is neither.
 absl::StatusOr<std::string> DefaultRuntimeDir();
 
+// Makes the directory (not its parents), or looks at the one that is there: kPermissionDenied if
+// others could replace what is in it, as RuntimeDir::Create says. True: it was made.
+absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path);
+
 class RuntimeDir {
  public:
   // Makes the directory (not its parents), takes its lock, and opens both sockets for listening,
@@ -54,7 +58,6 @@ class RuntimeDir {
 
  private:
   RuntimeDir() = default;
-  absl::Status MakeDirectory();
   absl::StatusOr<wire::UniqueFd> Listen(const char* name, int type,
                                         const RuntimeDirOptions& options);
 

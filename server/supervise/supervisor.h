@@ -1,0 +1,49 @@
+// The supervisor: a small parent process of irisd. It starts irisd, keeps descriptors for it while
+// it is dead, and starts it again with them. To irisd it is what systemd's service manager is:
+// sd_notify(3) with FDSTORE=1, sd_listen_fds(3), sd_watchdog_enabled(3).
+//
+// One thread, which waits for signals and messages alone. Descriptors must be of a kind whose
+// close(2) does not wait, since that thread closes them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/log.h"
+#include "server/supervise/child_program.h"
+
+namespace iris::server {
+
+struct SupervisorOptions {
+  std::string program;                 // absolute: see FindProgram
+  std::vector<std::string> arguments;  // of the program, without its name
+  std::string runtime_dir;             // absolute
+  size_t most_kept = 0;                // descriptors: see MostKept
+  // The program is killed if it does not say WATCHDOG=1 within this time, from READY=1 on. Zero: it
+  // may be silent.
+  absl::Duration watchdog = absl::Seconds(20);
+  // It is killed if it is not ready after this time, or does not end within that time.
+  absl::Duration start_within = absl::Seconds(90);
+  absl::Duration stop_within = absl::Seconds(30);
+};
+
+// How many descriptors can be kept by a process that may have `fd_limit`, and needs some itself.
+size_t MostKept(uint64_t fd_limit);
+
+// Supervises until it is told to end, or the program ends in a way that is not to be repeated.
+// Returns the exit code for this process:
+//   after SIGTERM or SIGINT, which the program is sent: the program's exit code; 0 if that signal
+//     ended it, or if it did not run; 1 if another signal did, or it does not end at all
+//   0 or 2: the program exited so without being asked
+//   1: this process could not do its work, or the program exited so, or could not be executed,
+//     before it was ready for the first time
+// SIGHUP reaches the program once it is ready. SIGUSR1 asks it to hand over: it exits with 75, and
+// what lies at the path then is started with what it stored. Both end a wait before the next start.
+//
+// For a process that does nothing else: it changes the handling of signals and reaps all children.
+int Supervise(const SupervisorOptions& options, const Logger& logger);
+
+}  // namespace iris::server
