@@ -471,25 +471,30 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   const std::vector<Setting> settings = MakeSettings();
   CLI::App app(
       "irisd owns the symmetric heaps of this node and lends them to the processes of "
-      "jobs.\nSizes: 4GiB, 512M, 0x400. Durations: 5s, 1m30s. Every flag but --config is also "
-      "a key of the configuration file; a flag wins.\nSIGHUP: read the file again, and change what "
+      "jobs.\nSizes: 4GiB, 512M, 0x400. Durations: 5s, 1m30s. Every flag but --config and "
+      "--supervise is also a key of the configuration file; a flag wins.\nSIGHUP: read the file "
+      "again, and change what "
       "can change while irisd runs (docs/operations.md).",
       "irisd");
+  CommandLine line;
   std::string config_file;
   bool check = false, version = false, no_self_check = false;
   app.add_option("--config", config_file, "configuration file (TOML)");
   app.add_flag("--check-config", check, "check the configuration and exit");
   app.add_flag("--version", version, "print the version and exit");
   app.add_flag("--no-self-check", no_self_check, "as --self-check off");
+  app.add_flag("--supervise", line.supervise,
+               "run irisd under a parent process, which starts it again when it dies and keeps its "
+               "descriptors meanwhile. For systems without systemd (docs/operations.md)")
+      ->disable_flag_override();
   std::vector<std::string> values(settings.size());
   std::vector<CLI::Option*> options;
-  std::vector<std::string> flags = {"--config", "--check-config", "--version", "--help",
-                                    "--no-self-check"};
+  std::vector<std::string> flags = {"--config", "--check-config",  "--version",
+                                    "--help",   "--no-self-check", "--supervise"};
   for (size_t i = 0; i < settings.size(); ++i) {
     options.push_back(app.add_option("--" + settings[i].flag, values[i], settings[i].help));
     flags.push_back("--" + settings[i].flag);
   }
-  CommandLine line;
   std::vector<std::string> mistakes;                              // a line each
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
   try {

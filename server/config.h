@@ -35,8 +35,9 @@ struct Config {
 // What a command line asks for.
 struct CommandLine {
   Config config;
-  bool exit = false;   // --help, --version, --check-config: print `output` and exit with 0
-  std::string output;  // for stdout
+  bool supervise = false;  // run under a supervisor, which starts irisd with the other flags
+  bool exit = false;       // --help, --version, --check-config: print `output` and exit with 0
+  std::string output;      // for stdout
 };
 
 // Reads flags (without argv[0]), the file that --config names, and IRIS_RUNTIME_DIR where neither

@@ -206,6 +206,15 @@ TEST(CommandLineTest, AFlagWinsOverTheFile) {
   EXPECT_EQ(line->config.emu_memory_bytes, 64u << 20);
 }
 
+TEST(CommandLineTest, SuperviseIsAFlagWithoutAValue) {
+  EXPECT_FALSE(ParseCommandLine({})->supervise);
+  const auto line = ParseCommandLine({"--max-jobs", "3", "--supervise", "--no-self-check"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_TRUE(line->supervise);
+  EXPECT_EQ(line->config.jobs.max_jobs, 3u);
+  EXPECT_FALSE(ParseCommandLine({"--supervise=false"}).ok());
+}
+
 TEST(CommandLineTest, ARecordingIsNamedByAnAbsolutePath) {
   const auto line = ParseCommandLine({"--record", "/var/tmp/irisd.recording"});
   ASSERT_TRUE(line.ok()) << line.status();
@@ -220,7 +229,7 @@ TEST(CommandLineTest, HelpNamesEveryFlag) {
   for (const char* flag :
        {"--config", "--check-config", "--version", "--runtime-dir", "--emu-devices", "--emu-memory",
         "--log-level", "--log-format", "--attestation", "--socket-mode", "--socket-group",
-        "--max-sessions", "--map-timeout", "--join-timeout", "--record"}) {
+        "--max-sessions", "--map-timeout", "--join-timeout", "--record", "--supervise"}) {
     EXPECT_TRUE(absl::StrContains(line->output, flag)) << flag;
   }
 }

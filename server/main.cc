@@ -43,6 +43,7 @@
 #include "server/sandbox/seccomp_filter.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
+#include "server/supervise/supervisor.h"
 #include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
 #include "server/tenant/worker_table.h"
@@ -435,6 +436,26 @@ void LeaveOutThreadCaches(char** argv) {
   execv(path, argv);
 }
 
+// irisd --supervise: starts irisd with the other flags, and again when it dies.
+int SuperviseIrisd(const std::string& argv0, std::vector<std::string> args, const Config& config) {
+  const Logger logger(config.log_level, config.log_format);
+  SupervisorOptions options;
+  const char* const path = getenv("PATH");
+  absl::StatusOr<std::string> program = FindProgram(argv0, path == nullptr ? "" : path);
+  if (!program.ok()) return Fail(logger, program.status());
+  options.program = *std::move(program);
+  std::erase(args, "--supervise");
+  options.arguments = std::move(args);
+  options.runtime_dir = config.runtime_dir.path;
+  if (options.runtime_dir.empty()) {
+    absl::StatusOr<std::string> runtime_dir = DefaultRuntimeDir();
+    if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
+    options.runtime_dir = *std::move(runtime_dir);
+  }
+  options.most_kept = MostKept(RaiseDescriptorLimit());
+  return Supervise(options, logger);
+}
+
 int Main(int argc, char** argv) {
   std::set_terminate(EndForWant);
   // Few threads allocate: an arena for each would cost memory that no other can use.
@@ -457,6 +478,7 @@ int Main(int argc, char** argv) {
     fputs(line->output.c_str(), stdout);
     return 0;
   }
+  if (line->supervise) return SuperviseIrisd(argv[0], args, line->config);
   LeaveOutThreadCaches(argv);
   return Run(args, std::move(line->config));
 }
