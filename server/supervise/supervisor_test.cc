@@ -867,6 +867,26 @@ TEST_F(SupervisorTest, LeavesTheProgramWhenItDies) {
   child->Kill();
 }
 
+// A supervisor's own descriptors lie below those that it keeps, so that these always move.
+TEST(ChildProgram, PassesADescriptorThatIsInPlace) {
+  const pid_t supervisor = fork();
+  if (supervisor == 0) {
+    const int fd = memfd_create("kept", MFD_CLOEXEC);
+    if (fd != 3) dup3(fd, 3, O_CLOEXEC);
+    ChildProgramOptions options;
+    options.path = "/bin/sh";
+    options.arguments = {"-c", "exec 9<&3 && exit 42"};
+    ChildProgram program(options);
+    const absl::StatusOr<pid_t> child = program.Start({{3, "a"}});
+    int status = 0;
+    if (!child.ok() || waitpid(*child, &status, 0) != *child) _exit(1);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(supervisor, &status, 0), supervisor);
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+}
+
 TEST(FindProgram, FindsWhatAShellWould) {
   TempDir dir;
   const std::string path = dir.path() + "/tool";
