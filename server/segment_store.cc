@@ -55,15 +55,17 @@ void SegmentStore::Drop(SegmentId segment) {
   {
     absl::MutexLock lock(&mu_);
     const auto it = segments_.find(segment);
-    if (it == segments_.end()) return;
-    if (it->second.creating) {
-      it->second.drop = true;
-      return;
+    if (it != segments_.end()) {
+      if (it->second.creating) {
+        it->second.drop = true;
+        return;
+      }
+      held = std::move(it->second.held);
+      segments_.erase(it);
     }
-    held = std::move(it->second.held);
-    segments_.erase(it);
   }
-  // Without memory its creation failed: there is nothing to free, but the drop must be reported.
+  // Without memory its creation failed, or an earlier irisd has lost it: there is nothing to free,
+  // but the drop must be reported.
   if (held == nullptr) Retire(segment, nullptr);
 }
 

@@ -16,11 +16,11 @@
 namespace iris::server {
 
 struct DeadlineKey {
-  enum class Kind : uint32_t { kJoin, kMap, kOperation, kGrow, kWithdraw };
-  static constexpr Kind kLastKind = Kind::kWithdraw;
+  enum class Kind : uint32_t { kJoin, kMap, kOperation, kGrow, kWithdraw, kResume };
+  static constexpr Kind kLastKind = Kind::kResume;
   JobId job;
   Kind kind = Kind::kJoin;
-  uint32_t index = 0;  // the rank of kJoin and kWithdraw, the team of kOperation
+  uint32_t index = 0;  // the rank of kJoin, kWithdraw and kResume; the team of kOperation
   friend auto operator<=>(const DeadlineKey&, const DeadlineKey&) = default;
 };
 

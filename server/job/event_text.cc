@@ -77,6 +77,12 @@ std::string Text(const Event&, const event::HeapGrown& e) {
   return absl::StrCat("grow=", e.grow.value, " heap_bytes=", e.heap_bytes);
 }
 std::string Text(const Event&, const event::GrowthFailed& e) { return e.reason; }
+std::string Text(const Event&, const event::Recovered& e) {
+  return absl::StrCat("generation=", e.generation, " jobs=", e.n_jobs, " sessions=", e.n_sessions,
+                      " lost=", e.n_lost);
+}
+std::string Text(const Event&, const event::MemoryLost& e) { return e.reason; }
+std::string Text(const Event&, const event::OrphanClosed& e) { return e.what; }
 std::string Text(const Event&, const event::TeamCreated& e) {
   return absl::StrCat("team=", e.team, " slot=", e.slot, " ranks=[", absl::StrJoin(e.ranks, ","),
                       "]");

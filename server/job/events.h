@@ -181,6 +181,27 @@ struct OperationFailed {
   static constexpr Severity kSeverity = Severity::kInfo;
   std::string reason;
 };
+// Another irisd has taken over. Of `n_sessions` so many had no connection any more.
+struct Recovered {
+  static constexpr char kKind[] = "recovered";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  uint64_t generation = 0;
+  uint32_t n_jobs = 0;
+  uint32_t n_sessions = 0;
+  uint32_t n_lost = 0;
+};
+// It found no memory where a rank of the job has some.
+struct MemoryLost {
+  static constexpr char kKind[] = "memory_lost";
+  static constexpr Severity kSeverity = Severity::kWarning;
+  std::string reason;
+};
+// It was given a descriptor that belongs to nothing, and closed it.
+struct OrphanClosed {
+  static constexpr char kKind[] = "orphan_closed";
+  static constexpr Severity kSeverity = Severity::kInfo;
+  std::string what;
+};
 // The recording of inputs has reached its size limit, or cannot be written: what comes is not in
 // it.
 struct RecordingFull {
@@ -199,15 +220,14 @@ struct WorkerEnded {
 
 }  // namespace event
 
-using EventDetail =
-    std::variant<event::SessionOpened, event::SessionHungUp, event::SessionClosed,
-                 event::JobForming, event::RankJoined, event::JoinFailed, event::JobMapping,
-                 event::DeviceShared, event::JobReady, event::JobFailed, event::RankHungUp,
-                 event::RankDead, event::RankLeft, event::RankResumed, event::JobBroken,
-                 event::JobEnded, event::Allocated, event::Freed, event::GrowthStarted,
-                 event::HeapGrown, event::GrowthFailed, event::TeamCreated, event::TeamDestroyed,
-                 event::OperationMismatch, event::OperationTimeout, event::OperationFailed,
-                 event::RecordingFull, event::WorkerEnded>;
+using EventDetail = std::variant<
+    event::SessionOpened, event::SessionHungUp, event::SessionClosed, event::JobForming,
+    event::RankJoined, event::JoinFailed, event::JobMapping, event::DeviceShared, event::JobReady,
+    event::JobFailed, event::RankHungUp, event::RankDead, event::RankLeft, event::RankResumed,
+    event::JobBroken, event::JobEnded, event::Allocated, event::Freed, event::GrowthStarted,
+    event::HeapGrown, event::GrowthFailed, event::TeamCreated, event::TeamDestroyed,
+    event::OperationMismatch, event::OperationTimeout, event::OperationFailed, event::Recovered,
+    event::MemoryLost, event::OrphanClosed, event::RecordingFull, event::WorkerEnded>;
 
 // What happened, and to whom.
 struct Event {

@@ -181,6 +181,19 @@ struct LimitsChanged {
 struct Noted {
   Event event;
 };
+// Another irisd goes on with this state, of which these things were kept while there was none.
+//
+// Calls that waited are forgotten without a Reply: whoever made them makes them again, and no
+// deadline passes within kRepeatsWithin. Of a session that was not kept, a rank of a ready job can
+// be resumed within kResumesWithin. A job of which memory was lost breaks. Whatever the daemon may
+// not have carried out is asked of it again: states of ranks, descriptors of what is being mapped,
+// creations and drops.
+struct Recovered {
+  uint64_t generation = 0;  // counts the irisds of this state
+  std::vector<SessionId> sessions;
+  std::vector<SegmentId> memory;
+  std::vector<JobId> pages;
+};
 // A deadline has passed: see JobMachine::NextDeadline.
 struct Tick {};
 // irisd stops: every pending and later call is answered kUnavailable, every watch stream is told
@@ -192,6 +205,6 @@ struct StopRequested {
 using Input = std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall,
                            OperateCall, GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall,
                            CallCancelled, WatchOpened, SegmentCreated, SegmentDropped, DriverFree,
-                           LimitsChanged, Noted, Tick, StopRequested>;
+                           LimitsChanged, Noted, Recovered, Tick, StopRequested>;
 
 }  // namespace iris::server

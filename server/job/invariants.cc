@@ -130,7 +130,12 @@ absl::Status JobMachine::Impl::CheckMember(const Job& job, Rank rank) const {
     if (session->second.lease != LeaseRef{job.id, rank}) return broken("its session is elsewhere");
     const bool resumed_broken =
         job.state == JobState::kBroken && member.state == RankState::kEnding;
-    if (session->second.ending != (member.state == RankState::kEnding) && !resumed_broken) {
+    const bool may_resume = deadlines_.Get({job.id, DeadlineKey::Kind::kResume, rank}).has_value();
+    if (may_resume && (!session->second.ending || member.state != RankState::kReady)) {
+      return broken("is to be resumed in the wrong state");
+    }
+    if (session->second.ending != (member.state == RankState::kEnding) && !resumed_broken &&
+        !may_resume) {
       return broken("its session's end is not its own");
     }
   }
@@ -496,7 +501,11 @@ absl::Status JobMachine::Impl::CheckDeadlines() const {
       if (cancelled && (joining || job->ranks[rank].state != RankState::kJoined)) {
         return Broken(*job, "rank ", rank, ": deadline to withdraw its Join");
       }
-      n += joining + cancelled;
+      const bool may_resume = deadlines_.Get({id, DeadlineKey::Kind::kResume, rank}).has_value();
+      if (may_resume && !job->ranks[rank].lease.held) {
+        return Broken(*job, "rank ", rank, ": deadline to resume it");
+      }
+      n += joining + cancelled + may_resume;
     }
     const bool mapping = job->state == JobState::kMapping;
     if (deadlines_.Get({id, DeadlineKey::Kind::kMap}).has_value() != mapping)

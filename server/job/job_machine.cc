@@ -180,6 +180,9 @@ void JobMachine::Impl::Tick() {
       case DeadlineKey::Kind::kWithdraw:
         WithdrawCancelled(*job, due->index);
         break;
+      case DeadlineKey::Kind::kResume:
+        ResumeTimedOut(*job, due->index);
+        break;
       case DeadlineKey::Kind::kMap:
         MapTimedOut(*job);
         break;
@@ -327,6 +330,7 @@ struct Meaning {
   }
   void operator()(const LimitsChanged& in) { machine.ChangeLimits(in.limits); }
   void operator()(const Noted& in) { machine.Emit(EmitEvent{in.event}); }
+  void operator()(const Recovered& in) { machine.Recover(in); }
   void operator()(const Tick&) { machine.Tick(); }
   void operator()(const StopRequested& in) { machine.Stop(in.reason); }
 };

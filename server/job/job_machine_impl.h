@@ -2,7 +2,7 @@
 // thread-safe.
 //
 // Inputs, sessions, watches and deadlines: job_machine.cc. Joining, mapping, leaving, death:
-// membership.cc; the same once more: join_again.cc. Memory: segments.cc. Operations of teams:
+// membership.cc; the same once more: join_again.cc. What another irisd does first: recovered.cc. Memory: segments.cc. Operations of teams:
 // team_calls.cc; calls that cannot end: awaited_barriers.cc. Growth: growth.cc. What iris-ctl sees:
 // snapshots.cc. What always holds: invariants.cc.
 #pragma once
@@ -176,6 +176,22 @@ struct JobMachine::Impl {
   // Nobody got the answer of that rank's Join: it will not map.
   void JoinUndelivered(Job& job, Rank rank);
   void AnsweredJoinCancelled(CallId call);
+  // recovered.cc.
+  void Recover(const Recovered& in);
+  void ForgetCalls();
+  // Pages that nobody has yet are made again if they were not kept; else the job has lost them.
+  void RestorePages(Job& job, bool kept);
+  // KeptMemory follows the quota that there is now.
+  void RestoreAccount(Job& job);
+  // Breaks the job, or fails it if it is not ready yet.
+  void LoseMemory(Job& job, Rank rank, const std::string& what);
+  void LoseSession(SessionId session);
+  void ResumeTimedOut(const Job& job, Rank rank);
+  void SendDescriptorsAgain(const Job& job);
+  // To a rank that has not said that it has mapped the growth that is being mapped, if there is
+  // one.
+  void SendGrowthAgain(const Job& job, Rank rank);
+  std::vector<SegmentId> SortedSegments() const;
   // segments.cc.
   // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
   absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);

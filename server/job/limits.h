@@ -28,6 +28,11 @@ struct JobLimits {
 // to get a connection and to come back.
 inline constexpr absl::Duration kWithdrawAfter = absl::Seconds(2);
 
+// After another irisd has taken over: how long clients have to make their calls again, and those
+// whose session was not kept to resume their ranks.
+inline constexpr absl::Duration kRepeatsWithin = absl::Seconds(10);
+inline constexpr absl::Duration kResumesWithin = absl::Seconds(30);
+
 // Pairs of devices (from, to) of which kernels of the one cannot use memory of the other, and why.
 // (d, d): the device itself is of no use.
 using UnusablePairs = std::map<std::pair<uint32_t, uint32_t>, absl::Status>;

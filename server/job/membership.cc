@@ -622,6 +622,7 @@ void JobMachine::Impl::MoveLease(Job& job, Rank rank, Session& to, const absl::S
   from->past_job = job.id;
   from->past_status = told;
   RefuseBarriers(job, rank, told);  // the rank asks again by the new session
+  deadlines_.Clear({job.id, DeadlineKey::Kind::kResume, rank});
   lease.session = to.id;
   to.lease = LeaseRef{job.id, rank};
 }
@@ -637,8 +638,10 @@ void JobMachine::Impl::EndLease(Job& job, Rank rank, const absl::Status& told) {
   lease.held = false;
   lease.session = SessionId();
   starved_.erase({job.id, rank});
-  deadlines_.Clear({job.id, DeadlineKey::Kind::kJoin, rank});
-  deadlines_.Clear({job.id, DeadlineKey::Kind::kWithdraw, rank});
+  for (const auto kind :
+       {DeadlineKey::Kind::kJoin, DeadlineKey::Kind::kWithdraw, DeadlineKey::Kind::kResume}) {
+    deadlines_.Clear({job.id, kind, rank});
+  }
 }
 
 void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
@@ -811,6 +814,7 @@ void JobMachine::Impl::Resume(SessionId id, CallId call, JobId job_id, const std
                                                   ": leave it and join a new one")));
   }
   SetState(*job, rank, RankState::kReady, false);
+  SendGrowthAgain(*job, rank);
   Note(*job, static_cast<int32_t>(rank), event::RankResumed{session.id});
   Answer(call, absl::OkStatus(), ResumeResult{RankState::kReady});
 }

@@ -5,7 +5,8 @@
 // every call was answered, and that nothing is left when all sessions are gone. Every history is
 // recorded, and the recording replayed: the same inputs must have the same effects, byte for byte.
 // The state is written and read back on the way, and the machine that is made of it must go on in
-// step.
+// step. In chaos also over restarts: calls are forgotten and made again, and some of what there was
+// is not kept.
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,6 +79,7 @@ struct Conditions {
   // gets all that follows, too. IRIS_TEST_STATE_EVERY overrides it.
   uint64_t state_every = 50;
   bool with_reference = true;
+  bool restarts = false;  // irisd is restarted at times
 };
 
 class Driver {
@@ -86,6 +88,7 @@ class Driver {
   Driver(uint64_t seed, const Conditions& conditions, const std::string& recording)
       : random_(seed),
         with_reference_(conditions.with_reference),
+        restarts_(conditions.restarts),
         state_every_(FromEnvironment("IRIS_TEST_STATE_EVERY", conditions.state_every)),
         setup_(SetupOf(conditions)),
         machine_(setup_.limits, setup_.MakeLedger()),
@@ -100,6 +103,7 @@ class Driver {
   }
 
   void Step() {
+    if (restarts_ && random_.OneIn(300)) return Restart();
     const uint64_t dice = random_.Below(1000);
     if (dice < 50) return Open();
     if (dice < 150) return Join();
@@ -281,6 +285,7 @@ class Driver {
     const SegmentId id = creating_[index];
     creating_.erase(creating_.begin() + static_cast<ptrdiff_t>(index));
     const bool ok = !random_.OneIn(80);
+    if (ok) memory_.insert(id);
     Input(SegmentCreated{id, ok ? absl::OkStatus() : absl::InternalError("worker")},
           [&] { reference_.SegmentCreated(id, ok); });
   }
@@ -294,10 +299,12 @@ class Driver {
       if (random_.OneIn(2)) return Create();
       std::erase(creating_, id);
       const bool ok = random_.OneIn(2);
+      if (ok) memory_.insert(id);
       Input(SegmentCreated{id, ok ? absl::OkStatus() : absl::InternalError("late")},
             [&] { reference_.SegmentCreated(id, ok); });
     }
     dropping_.erase(dropping_.begin() + static_cast<ptrdiff_t>(index));
+    memory_.erase(id);
     Input(SegmentDropped{id}, [&] { reference_.SegmentDropped(id); });
   }
 
@@ -670,6 +677,38 @@ class Driver {
     Input(server::Tick{}, [&] { reference_.Tick(); });
   }
 
+  // Another irisd goes on. What was kept for it is most often all, but for what the last one had
+  // not come to.
+  void Restart() {
+    server::Recovered input{.generation = ++generation_};
+    for (auto& [id, session] : sessions_) {
+      if (session.ending) continue;
+      session.ending = random_.OneIn(20);
+      if (!session.ending) input.sessions.push_back(id);
+    }
+    for (const SegmentId id : std::exchange(creating_, {})) {
+      if (random_.OneIn(2)) memory_.insert(id);
+    }
+    for (const SegmentId id : std::exchange(dropping_, {})) {
+      if (random_.OneIn(2)) memory_.erase(id);
+    }
+    std::erase_if(memory_, [&](SegmentId) { return random_.OneIn(300); });
+    input.memory.assign(memory_.begin(), memory_.end());
+    for (const JobSnapshot& job : jobs_) {
+      if (!random_.OneIn(50)) {
+        input.pages.push_back(job.id);
+      } else if (job.state == JobState::kForming) {
+        pages_.erase(job.id);
+      }
+    }
+    for (const auto& [key, call] : last_call_) {
+      if (pending_.contains(call)) position_[key] = asked_[call].k;
+    }
+    pending_.clear();
+    ++counts_["restarts"];
+    Input(input, [] {});
+  }
+
   // What came of it.
 
   template <typename Predict>
@@ -695,6 +734,8 @@ class Driver {
       } else if (const auto* create = std::get_if<CreateSegment>(&effect)) {
         creating_.push_back(create->id);
         ASSERT_TRUE(pages_.contains(create->job));
+      } else if (const auto* adopt = std::get_if<server::AdoptSegment>(&effect)) {
+        memory_.insert(adopt->id);
       } else if (const auto* drop = std::get_if<DropSegment>(&effect)) {
         dropping_.push_back(drop->id);
       } else if (const auto* pages = std::get_if<server::CreatePages>(&effect)) {
@@ -884,6 +925,7 @@ class Driver {
 
   Random random_;
   const bool with_reference_;
+  const bool restarts_;
   const uint64_t state_every_;
   server::FakeClock clock_;
   const server::MachineSetup setup_;
@@ -901,6 +943,8 @@ class Driver {
   std::set<CallId> cancelled_;
   std::vector<JobSnapshot> jobs_;  // after the last input
   std::vector<SegmentId> creating_, dropping_;
+  std::set<SegmentId> memory_;  // of which there is memory
+  uint64_t generation_ = 1;
   std::set<JobId> pages_;
   std::map<JobId, std::map<TeamId, std::vector<Rank>>> teams_;
   std::map<JobId, GrowId> grows_;
@@ -976,9 +1020,17 @@ TEST(JobModel, StateIsReadBackAfterEveryInput) {
   RunModel("job_model_test (state)", conditions, kOps / 10);
 }
 
+TEST(JobModel, StaysSoundOverRestarts) {
+  Conditions conditions;
+  conditions.with_reference = false;
+  conditions.restarts = true;
+  RunModel("job_model_test (restarts)", conditions);
+}
+
 TEST(JobModel, StaysSoundWhenEverythingIsScarce) {
   Conditions conditions;
   conditions.with_reference = false;
+  conditions.restarts = true;
   conditions.device_bytes = 10 * kGranularity;
   conditions.limits.max_jobs = 3;
   conditions.limits.max_jobs_per_uid = 1;

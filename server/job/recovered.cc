@@ -1,0 +1,195 @@
+// Another irisd goes on with the state of one that ended.
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/job/job_machine_impl.h"
+
+namespace iris::server {
+namespace {
+
+template <typename Id>
+std::set<Id> SetOf(const std::vector<Id>& all) {
+  return {all.begin(), all.end()};
+}
+
+}  // namespace
+
+void JobMachine::Impl::Recover(const Recovered& in) {
+  stopping_ = false;
+  ForgetCalls();
+  const std::set<JobId> pages = SetOf(in.pages);
+  std::vector<JobId> ids;
+  for (const auto& [id, job] : jobs_) ids.push_back(id);
+  for (const JobId id : ids) {
+    RestorePages(*FindJob(id), pages.contains(id));
+    if (Job* const job = FindJob(id); job != nullptr) RestoreAccount(*job);
+  }
+  if (limits_.max_heap_bytes_per_uid == 0) kept_.Change() = KeptMemory();
+  // What is lost first, so that nothing is sent of it.
+  const std::set<SegmentId> memory = SetOf(in.memory);
+  const std::vector<SegmentId> segments = SortedSegments();
+  for (const SegmentId id : segments) {
+    const Segment* const segment = segments_.Find(id);
+    if (segment == nullptr || segment->dropping || !segment->created || memory.contains(id)) {
+      continue;
+    }
+    Job& job = *FindJob(segment->job);
+    const Rank rank = segment->info.rank;
+    LoseMemory(job, rank, absl::StrCat("the memory of ", job.Who(rank)));
+  }
+  const std::set<SessionId> kept = SetOf(in.sessions);
+  std::vector<SessionId> lost;
+  for (const auto& [id, session] : sessions_) {
+    if (!session.ending && !kept.contains(id)) lost.push_back(id);
+  }
+  for (const SessionId id : lost) LoseSession(id);
+  for (const JobId id : ids) {
+    if (const Job* const job = FindJob(id); job != nullptr) SendDescriptorsAgain(*job);
+  }
+  for (const SegmentId id : segments) {
+    const Segment* const segment = segments_.Find(id);
+    if (segment == nullptr) continue;
+    if (segment->dropping) {
+      if (memory.contains(id)) {
+        Emit(DropSegment{id});
+      } else {
+        SegmentDropped(id);
+      }
+    } else if (!segment->created) {
+      if (memory.contains(id)) {
+        SegmentCreated(id, absl::OkStatus());
+      } else {
+        Emit(CreateSegment{id, segment->job, segment->device_index, segment->info.bytes,
+                           FindJob(segment->job)->ranks[segment->info.rank].prealloc});
+      }
+    }
+  }
+  ServeStarved();
+  Emit(EmitEvent{{.detail = event::Recovered{in.generation, static_cast<uint32_t>(jobs_.size()),
+                                             static_cast<uint32_t>(sessions_.size()),
+                                             static_cast<uint32_t>(lost.size())}}});
+}
+
+void JobMachine::Impl::ForgetCalls() {
+  waiting_.clear();
+  const absl::Time not_before = now_.steady + kRepeatsWithin;
+  // A copy: Set changes the queue.
+  const std::map<DeadlineKey, absl::Time> deadlines(deadlines_.all().begin(),
+                                                    deadlines_.all().end());
+  for (const auto& [key, when] : deadlines) {
+    DeadlineKey kept = key;
+    if (key.kind == DeadlineKey::Kind::kJoin) {
+      deadlines_.Clear(key);
+      kept.kind = DeadlineKey::Kind::kWithdraw;
+    }
+    deadlines_.Set(kept, std::max(when, not_before));
+  }
+  for (const auto& [id, each] : jobs_) {
+    Job& job = *FindJob(id);
+    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+      Member& member = job.ranks[rank];
+      member.join_call = member.answered_join = CallId();
+      member.mapped_calls.clear();
+      member.barriers.clear();
+    }
+    for (const auto& [team_id, each_team] : job.teams) {
+      if (!each_team.op.has_value()) continue;
+      for (std::vector<CallId>& calls : job.teams.at(team_id).op->calls) calls.clear();
+    }
+  }
+}
+
+void JobMachine::Impl::RestorePages(Job& job, bool kept) {
+  if (!kept && job.state == JobState::kForming) {
+    Emit(CreatePages{job.id, job.n_ranks(), job.epoch});
+  }
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    const RankState state = job.ranks[rank].state;
+    const bool abort = job.state == JobState::kBroken &&
+                       (state == RankState::kEnding || state == RankState::kDead);
+    Emit(SetRankState{job.id, rank, state, job.ranks[rank].lease.process.pid, abort});
+  }
+  if (kept || job.state == JobState::kForming) return;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    if (job.ranks[rank].lease.held) return LoseMemory(job, rank, "the pages of its host barriers");
+  }
+}
+
+void JobMachine::Impl::RestoreAccount(Job& job) {
+  const bool has_quota = limits_.max_heap_bytes_per_uid != 0;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    Member& member = job.ranks[rank];
+    const bool maps = job.state != JobState::kForming && member.lease.held;
+    member.keeps_memory = has_quota && (member.keeps_memory || maps);
+  }
+}
+
+void JobMachine::Impl::LoseMemory(Job& job, Rank rank, const std::string& what) {
+  const std::string reason =
+      absl::StrCat(what, " was lost when irisd was restarted: leave the job and join a new one");
+  Note(job, static_cast<int32_t>(rank), event::MemoryLost{reason});
+  switch (job.state) {
+    case JobState::kForming:
+    case JobState::kMapping:
+      return FailJob(job, absl::AbortedError(absl::StrCat("join job '", job.name, "': ", reason)));
+    case JobState::kReady: {
+      // One that has left keeps its state; its memory is the others' all the same.
+      const Member& lost = job.ranks[rank];
+      SetState(job, rank, lost.lease.held ? RankState::kEnding : lost.state, true);
+      for (const Member& member : job.ranks) {
+        if (!member.lease.held) continue;
+        Emit(NotifyWatch{member.lease.session,
+                         RankChanged{rank, lost.state, lost.lease.process.pid, reason}});
+      }
+      return Break(job, reason);
+    }
+    case JobState::kBroken:
+      return;
+  }
+}
+
+void JobMachine::Impl::LoseSession(SessionId id) {
+  Session* const session = FindSession(id);
+  if (session == nullptr || session->ending) return;
+  const Job* const job = JobOf(*session);
+  if (job == nullptr || job->state != JobState::kReady) {
+    return CloseSession(id, "its connection was lost when irisd was restarted");
+  }
+  session->ending = true;
+  NoteSession(*session, event::SessionHungUp{id});
+  deadlines_.Set({job->id, DeadlineKey::Kind::kResume, session->lease->rank},
+                 now_.steady + kResumesWithin);
+}
+
+void JobMachine::Impl::ResumeTimedOut(const Job& job, Rank rank) {
+  HangUp(*FindSession(job.ranks[rank].lease.session));
+}
+
+void JobMachine::Impl::SendDescriptorsAgain(const Job& job) {
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    const Member& member = job.ranks[rank];
+    if (job.state == JobState::kMapping && member.state != RankState::kMapped) {
+      Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
+                           SegmentsOf(job), true});
+    }
+    SendGrowthAgain(job, rank);
+  }
+}
+
+void JobMachine::Impl::SendGrowthAgain(const Job& job, Rank rank) {
+  if (!job.growth.has_value() || !job.growth->mapping || job.growth->mapped[rank]) return;
+  Emit(SendDescriptors{job.ranks[rank].lease.session, job.id, job.epoch, rank, job.n_ranks(),
+                       SegmentsAddedBy(job).segments, false});
+}
+
+std::vector<SegmentId> JobMachine::Impl::SortedSegments() const {
+  std::vector<SegmentId> ids;
+  for (const auto& [id, segment] : segments_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+}  // namespace iris::server
