@@ -23,6 +23,7 @@ build_packages=(
   patchelf
   protobuf-compiler protobuf-compiler-grpc
   python3
+  zlib1g-dev
 )
 test_packages=(
   clang-19 libclang-rt-19-dev

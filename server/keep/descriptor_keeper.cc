@@ -1,0 +1,137 @@
+#include "server/keep/descriptor_keeper.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+
+absl::StatusOr<std::unique_ptr<DescriptorKeeper>> DescriptorKeeper::FromEnvironment() {
+  const char* const path = getenv("NOTIFY_SOCKET");
+  const char* const capacity = getenv("FDSTORE");
+  if (path == nullptr || capacity == nullptr) return nullptr;
+  size_t n = 0;
+  if (!absl::SimpleAtoi(capacity, &n)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FDSTORE='", capacity,
+                     "' in the environment is not a number of descriptors: it is set by the "
+                     "service manager, or by Environment= of irisd's unit"));
+  }
+  if (n == 0) return nullptr;
+  return Connect(path, n);
+}
+
+absl::StatusOr<std::unique_ptr<DescriptorKeeper>> DescriptorKeeper::Connect(const std::string& path,
+                                                                            size_t capacity) {
+  struct sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the service manager's socket '", path, "' is no path of a Unix socket"));
+  }
+  memcpy(address.sun_path, path.data(), path.size());
+  socklen_t length = offsetof(struct sockaddr_un, sun_path) + path.size() + 1;
+  if (path[0] == '@') {
+    address.sun_path[0] = '\0';
+    --length;
+  }
+  wire::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return wire::ErrnoStatus(errno, "make a socket to the service manager");
+  const struct timeval patience = absl::ToTimeval(kPatience);
+  if (setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) != 0 ||
+      connect(socket.get(), reinterpret_cast<const struct sockaddr*>(&address), length) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("connect to the service manager at ", path));
+  }
+  return std::unique_ptr<DescriptorKeeper>(new DescriptorKeeper(std::move(socket), capacity));
+}
+
+absl::Status DescriptorKeeper::Send(absl::string_view text, absl::Span<const int> fds) {
+  struct iovec content = {const_cast<char*>(text.data()), text.size()};
+  std::vector<char> control(fds.empty() ? 0 : CMSG_SPACE(fds.size() * sizeof(int)));
+  struct msghdr message = {};
+  message.msg_iov = &content;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    struct cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  const ssize_t sent = base::Retry([&] { return sendmsg(socket_.get(), &message, MSG_NOSIGNAL); });
+  if (sent >= 0) return absl::OkStatus();
+  status_ = wire::ErrnoStatus(errno == EAGAIN ? ETIMEDOUT : errno,
+                              "give the service manager a descriptor to keep");
+  return status_;
+}
+
+absl::Status DescriptorKeeper::Store(absl::string_view name, absl::Span<const int> fds) {
+  absl::MutexLock lock(&mu_);
+  if (!status_.ok()) return status_;
+  if (fds.empty()) return absl::OkStatus();
+  if (fds.size() > kMaxAtOnce || n_kept_ + fds.size() > capacity_) {
+    status_ = absl::ResourceExhaustedError(
+        absl::StrCat(fds.size(), " more descriptors are to be kept; the service manager keeps ",
+                     capacity_, ", and has ", n_kept_));
+    return status_;
+  }
+  const absl::Status sent = Send(absl::StrCat("FDSTORE=1\nFDNAME=", name, "\nFDPOLL=0"), fds);
+  if (!sent.ok()) return sent;
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) {
+    by_name_.emplace(std::string(name), fds.size());
+  } else {
+    found->second += fds.size();
+  }
+  n_kept_ += fds.size();
+  return absl::OkStatus();
+}
+
+void DescriptorKeeper::Remove(absl::string_view name) {
+  absl::MutexLock lock(&mu_);
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return;
+  n_kept_ -= found->second;
+  by_name_.erase(found);
+  (void)Send(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name), {});
+}
+
+void DescriptorKeeper::Count(absl::string_view name, size_t n) {
+  absl::MutexLock lock(&mu_);
+  by_name_[std::string(name)] += n;
+  n_kept_ += n;
+}
+
+void DescriptorKeeper::RemoveAll() {
+  absl::MutexLock lock(&mu_);
+  for (const auto& [name, n] : by_name_) {
+    (void)Send(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name), {});
+  }
+  by_name_.clear();
+  n_kept_ = 0;
+  if (status_.ok()) status_ = absl::CancelledError("irisd stops");
+}
+
+absl::Status DescriptorKeeper::status() const {
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
+size_t DescriptorKeeper::n_kept() const {
+  absl::MutexLock lock(&mu_);
+  return n_kept_;
+}
+
+}  // namespace iris::server

@@ -1,0 +1,72 @@
+// DescriptorKeeper: has descriptors of this process kept by the one that manages it, for the irisd
+// that comes after: systemd's service manager, or `irisd --supervise`, which speaks its protocol
+// (sd_notify(3), FDSTORE=1). The manager answers nothing and drops in silence what is too much, so
+// who uses this counts.
+//
+// Thread-safe. Owns the socket to the manager.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::server {
+
+class DescriptorKeeper {
+ public:
+  // A manager that takes nothing for so long is given up.
+  static constexpr absl::Duration kPatience = absl::Seconds(2);
+  // Of one name.
+  static constexpr size_t kMaxAtOnce = 253;
+
+  // As the environment says: NOTIFY_SOCKET, and FDSTORE, how many are kept, which systemd sets from
+  // version 254 on, and before that the unit has to. Null: nobody keeps descriptors for this
+  // process. kInvalidArgument: FDSTORE is no number. kUnavailable: there is nobody at the socket.
+  static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> FromEnvironment();
+  // `path` is the manager's datagram socket; one that begins with '@' is abstract.
+  static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> Connect(const std::string& path,
+                                                                   size_t capacity);
+  DescriptorKeeper(const DescriptorKeeper&) = delete;
+  DescriptorKeeper& operator=(const DescriptorKeeper&) = delete;
+
+  // Has `fds` kept, beside others of that name. They are borrowed. On an error nothing more is kept
+  // from then on: status() says so.
+  absl::Status Store(absl::string_view name, absl::Span<const int> fds) ABSL_LOCKS_EXCLUDED(mu_);
+  // Has all of that name given up, if there are any.
+  void Remove(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
+  // So many of that name are kept from before.
+  void Count(absl::string_view name, size_t n) ABSL_LOCKS_EXCLUDED(mu_);
+  // Gives up everything, and keeps nothing more.
+  void RemoveAll() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Why nothing is kept any more. OK: all that was stored and not removed is kept.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
+  size_t capacity() const { return capacity_; }
+  size_t n_kept() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  DescriptorKeeper(wire::UniqueFd socket, size_t capacity)
+      : socket_(std::move(socket)), capacity_(capacity) {}
+  absl::Status Send(absl::string_view text, absl::Span<const int> fds)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const wire::UniqueFd socket_;
+  const size_t capacity_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, size_t, std::less<>> by_name_ ABSL_GUARDED_BY(mu_);
+  size_t n_kept_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace iris::server

@@ -1,0 +1,44 @@
+// What an irisd is given when it is started: the descriptors that the one before had kept, each
+// under its name. Whoever starts irisd can give it anything, so nothing is believed but that these
+// are descriptors; who uses one looks what it is.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/unique_fd.h"
+#include "server/job/ids.h"
+
+namespace iris::server {
+
+struct NamedDescriptor {
+  std::string name;
+  wire::UniqueFd fd;
+};
+
+// Those that the environment tells of (sd_listen_fds_with_names(3)), and takes that out of it. They
+// are closed when a program is executed. Once, before other threads run. kInvalidArgument: the
+// environment is wrong, or one of them is not open.
+absl::StatusOr<std::vector<NamedDescriptor>> TakeInherited();
+
+struct Inherited {
+  wire::UniqueFd session_listener;
+  wire::UniqueFd admin_listener;
+  std::map<SegmentId, wire::UniqueFd> segments;
+  std::map<JobId, std::vector<wire::UniqueFd>> pages;
+  std::map<SessionId, wire::UniqueFd> sessions;
+  // Closed: of a name that irisd does not give, or the second one of a name that stands for one.
+  std::vector<std::string> refused;
+
+  bool empty() const {
+    return !session_listener.valid() && !admin_listener.valid() && segments.empty() &&
+           pages.empty() && sessions.empty();
+  }
+};
+
+Inherited SortInherited(std::vector<NamedDescriptor> all);
+
+}  // namespace iris::server

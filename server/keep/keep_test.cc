@@ -1,0 +1,179 @@
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "server/keep/descriptor_keeper.h"
+#include "server/keep/inherited.h"
+#include "server/keep/kept_name.h"
+
+namespace iris::server {
+namespace {
+
+wire::UniqueFd SomeFile() { return wire::UniqueFd(memfd_create("kept", MFD_CLOEXEC)); }
+
+TEST(KeptName, IsReadAsItWasWritten) {
+  for (const auto kind :
+       {KeptName::Kind::kSegment, KeptName::Kind::kPages, KeptName::Kind::kSession}) {
+    for (const uint64_t id : {uint64_t{1}, uint64_t{63}, uint64_t{64}, uint64_t{123456789},
+                              KeptName::kMaxId - 1, KeptName::kMaxId}) {
+      const KeptName name{kind, id};
+      EXPECT_LE(name.Text().size(), 10u);
+      EXPECT_EQ(KeptName::Parse(name.Text()), name) << name.Text();
+    }
+  }
+  for (const char* text :
+       {"", "g", "gA", "gAB", "xB", "g B", "gB:", "g0000000000", "lsession", "ladmin"}) {
+    EXPECT_EQ(KeptName::Parse(text), std::nullopt) << text;
+  }
+}
+
+// The manager's side.
+class DescriptorKeeperTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = absl::StrCat("@iris-keep-test-", getpid());
+    manager_ = wire::UniqueFd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    struct sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    memcpy(address.sun_path + 1, path_.data() + 1, path_.size() - 1);
+    const socklen_t length = offsetof(struct sockaddr_un, sun_path) + path_.size();
+    ASSERT_EQ(bind(manager_.get(), reinterpret_cast<const struct sockaddr*>(&address), length), 0);
+    auto keeper = DescriptorKeeper::Connect(path_, 3);
+    ASSERT_TRUE(keeper.ok()) << keeper.status();
+    keeper_ = *std::move(keeper);
+  }
+
+  struct Message {
+    std::string text;
+    size_t n_fds = 0;
+  };
+  Message Next() {
+    char text[256], control[256];
+    struct iovec content = {text, sizeof(text)};
+    struct msghdr message = {};
+    message.msg_iov = &content;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t n = recvmsg(manager_.get(), &message, MSG_DONTWAIT);
+    if (n < 0) return {"nothing"};
+    Message got{std::string(text, static_cast<size_t>(n))};
+    for (struct cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+      got.n_fds = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < got.n_fds; ++i) close(reinterpret_cast<int*>(CMSG_DATA(header))[i]);
+    }
+    return got;
+  }
+
+  std::string path_;
+  wire::UniqueFd manager_;
+  std::unique_ptr<DescriptorKeeper> keeper_;
+};
+
+TEST_F(DescriptorKeeperTest, TellsTheManager) {
+  const wire::UniqueFd a = SomeFile(), b = SomeFile();
+  EXPECT_TRUE(keeper_->Store("gB", {a.get(), b.get()}).ok());
+  const Message stored = Next();
+  EXPECT_EQ(stored.text, "FDSTORE=1\nFDNAME=gB\nFDPOLL=0");
+  EXPECT_EQ(stored.n_fds, 2u);
+  keeper_->Remove("gC");  // of which there is none
+  EXPECT_EQ(Next().text, "nothing");
+  keeper_->Remove("gB");
+  EXPECT_EQ(Next().text, "FDSTOREREMOVE=1\nFDNAME=gB");
+  EXPECT_EQ(keeper_->n_kept(), 0u);
+}
+
+TEST_F(DescriptorKeeperTest, GivesUpWhereMoreThanTheManagerKeepsAreToBeKept) {
+  const wire::UniqueFd file = SomeFile();
+  keeper_->Count("pB", 2);
+  EXPECT_TRUE(keeper_->Store("gB", {file.get()}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(keeper_->Store("gC", {file.get()})));
+  EXPECT_FALSE(keeper_->status().ok());
+  keeper_->Remove("pB");
+  EXPECT_FALSE(keeper_->Store("gC", {file.get()}).ok());  // it has a gap now
+}
+
+TEST_F(DescriptorKeeperTest, GivesUpAManagerThatIsGone) {
+  manager_.Reset();
+  const wire::UniqueFd file = SomeFile();
+  EXPECT_FALSE(keeper_->Store("gB", {file.get()}).ok());
+  EXPECT_FALSE(keeper_->status().ok());
+  EXPECT_FALSE(DescriptorKeeper::Connect(path_, 3).ok());
+}
+
+TEST_F(DescriptorKeeperTest, GivesUpAManagerThatTakesNothing) {
+  const wire::UniqueFd file = SomeFile();
+  auto keeper = DescriptorKeeper::Connect(path_, 1'000'000);
+  ASSERT_TRUE(keeper.ok());
+  absl::Status stored;
+  for (int i = 0; i < 100'000 && stored.ok(); ++i) stored = (*keeper)->Store("gB", {file.get()});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(stored)) << stored;
+}
+
+TEST_F(DescriptorKeeperTest, GivesUpAllAtTheEnd) {
+  keeper_->Count("pB", 2);
+  keeper_->Count("gC", 1);
+  keeper_->RemoveAll();
+  EXPECT_EQ(Next().text, "FDSTOREREMOVE=1\nFDNAME=gC");
+  EXPECT_EQ(Next().text, "FDSTOREREMOVE=1\nFDNAME=pB");
+  const wire::UniqueFd file = SomeFile();
+  EXPECT_FALSE(keeper_->Store("gB", {file.get()}).ok());
+}
+
+TEST(DescriptorKeeper, IsWhatTheEnvironmentSays) {
+  unsetenv("NOTIFY_SOCKET");
+  unsetenv("FDSTORE");
+  EXPECT_EQ(DescriptorKeeper::FromEnvironment().value(), nullptr);
+  setenv("NOTIFY_SOCKET", "/nowhere/notify", 1);
+  EXPECT_EQ(DescriptorKeeper::FromEnvironment().value(), nullptr);
+  setenv("FDSTORE", "0", 1);
+  EXPECT_EQ(DescriptorKeeper::FromEnvironment().value(), nullptr);
+  setenv("FDSTORE", "100", 1);
+  EXPECT_FALSE(DescriptorKeeper::FromEnvironment().ok());
+  setenv("FDSTORE", "many", 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(DescriptorKeeper::FromEnvironment().status()));
+  unsetenv("NOTIFY_SOCKET");
+  unsetenv("FDSTORE");
+}
+
+TEST(Inherited, IsSortedByName) {
+  std::vector<NamedDescriptor> all;
+  for (const char* name : {"lsession", "ladmin", "gB", "gC", "pB", "pB", "sZ", "lsession", "gB",
+                           "unknown", "", "gA"}) {
+    all.push_back({name, SomeFile()});
+  }
+  const Inherited inherited = SortInherited(std::move(all));
+  EXPECT_TRUE(inherited.session_listener.valid());
+  EXPECT_TRUE(inherited.admin_listener.valid());
+  EXPECT_EQ(inherited.segments.size(), 2u);
+  EXPECT_EQ(inherited.pages.at(JobId{1}).size(), 2u);
+  EXPECT_EQ(inherited.sessions.size(), 1u);
+  EXPECT_EQ(inherited.refused, (std::vector<std::string>{"lsession", "gB", "unknown", "", "gA"}));
+}
+
+TEST(Inherited, IsTakenOutOfTheEnvironment) {
+  unsetenv("LISTEN_PID");
+  unsetenv("LISTEN_FDS");
+  EXPECT_TRUE(TakeInherited().value().empty());
+  setenv("LISTEN_PID", absl::StrCat(getpid()).c_str(), 1);
+  setenv("LISTEN_FDS", "1000", 1);  // which are not open
+  EXPECT_TRUE(absl::IsInvalidArgument(TakeInherited().status()));
+  EXPECT_EQ(getenv("LISTEN_FDS"), nullptr);
+  setenv("LISTEN_PID", "1", 1);
+  setenv("LISTEN_FDS", "1", 1);
+  EXPECT_TRUE(TakeInherited().value().empty());  // another process's
+}
+
+}  // namespace
+}  // namespace iris::server

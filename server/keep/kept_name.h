@@ -1,0 +1,36 @@
+// KeptName: under which name a descriptor is kept for the next irisd. Names are short, because all
+// of them travel in one string of the environment. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace iris::server {
+
+struct KeptName {
+  enum class Kind : char {
+    kSegment = 'g',  // memory of the segment `id`
+    kPages = 'p',    // the pages of the job `id`: several descriptors, which say what they are
+    kSession = 's',  // the socket of the session `id`
+  };
+  static constexpr uint64_t kMaxId = (uint64_t{1} << 54) - 1;
+
+  Kind kind = Kind::kSegment;
+  uint64_t id = 0;  // 1 to kMaxId
+
+  // At most 10 of [A-Za-z0-9_-].
+  std::string Text() const;
+  // Of what Text gives, and nothing else.
+  static std::optional<KeptName> Parse(absl::string_view text);
+
+  friend bool operator==(const KeptName&, const KeptName&) = default;
+};
+
+// Of the listening sockets. No KeptName is alike.
+inline constexpr char kKeptSessionListener[] = "lsession";
+inline constexpr char kKeptAdminListener[] = "ladmin";
+
+}  // namespace iris::server
